@@ -1,0 +1,54 @@
+"""Every error a user can meet, as one tree. The command line maps each branch to an exit code.
+
+SpecliftError              base: catch this to catch everything raised on purpose
+├── UsageError             exit 2: a wrong value, an unknown name, an unreadable prompt file
+└── OperatingError         exit 1: the request was right, the world was not
+    ├── EngineError        a server did not start, died, hung or is not what was asked for
+    ├── ModelError         a model file is missing, damaged or does not match its draft
+    └── StudyError         a study directory cannot be read, written, resumed or merged
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable
+
+
+class SpecliftError(Exception):
+    """Says what happened and what was seen; `hint` says what to do next."""
+
+    def __init__(self, message: str, *, hint: str = "") -> None:
+        super().__init__(message)
+        self.hint = hint
+
+
+class UsageError(SpecliftError):
+    """The command or its input is wrong; running it again unchanged cannot help."""
+
+
+class OperatingError(SpecliftError):
+    """Something outside the command failed; the same command may work later or elsewhere."""
+
+
+class EngineError(OperatingError):
+    """A server did not start, died, hung, or runs without the speculation it was asked for."""
+
+    def __init__(self, message: str, *, hint: str = "", log_tail: str = "") -> None:
+        super().__init__(message, hint=hint)
+        self.log_tail = log_tail
+
+
+class ModelError(OperatingError):
+    """A model file is missing, damaged, or cannot be paired with its draft."""
+
+
+class StudyError(OperatingError):
+    """A study directory cannot be read, written, resumed or merged."""
+
+
+def unknown_name(*, what: str, seen: str, allowed: Iterable[str]) -> UsageError:
+    """The error for a name outside a closed list, with the nearest match when there is one."""
+    names = list(allowed)
+    near = difflib.get_close_matches(seen, names, n=1, cutoff=0.5)
+    nearest = f" Did you mean {near[0]!r}?" if near else ""
+    return UsageError(f"unknown {what} {seen!r}.{nearest}", hint=f"allowed: {', '.join(names)}")

@@ -1,0 +1,161 @@
+"""What was measured: one record per request, the launch it ran on, and where it all happened."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import Any
+
+from speclift.core.traffic import Load
+from speclift.core.units import Seconds, Tokens
+
+
+class Outcome(StrEnum):
+    OK = "ok"
+    HTTP_ERROR = "http-error"
+    CUT = "cut"  # the stream ended before its finish marker
+    TIMEOUT = "timeout"
+    DISCONNECTED = "disconnected"  # refused, reset or never connected
+    MALFORMED = "malformed"  # bytes that are not the protocol
+
+
+class Phase(StrEnum):
+    MEASURED = "measured"
+    WARMUP = "warm-up"
+    # Sent only to hold the load while the unfinished rest of an interrupted turn is measured.
+    FILLER = "filler"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Step:
+    """One decode step of one request: tokens drafted and how many of them the target accepted."""
+
+    drafted: Tokens
+    accepted: Tokens
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Place:
+    """Where in the study a record belongs. Records at the same place of two arms form a pair."""
+
+    arm: str
+    launch: int
+    round: int
+    block: int
+    load: Load
+    request_id: str
+    segment: str
+    # What was really asked for; None means the server's default.
+    temperature: float | None
+    phase: Phase = Phase.MEASURED
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Record:
+    """One request as measured. Times are seconds since the Unix epoch on a monotonic clock."""
+
+    place: Place
+    outcome: Outcome
+    intended_s: Seconds
+    sent_s: Seconds
+    end_s: Seconds
+    first_token_s: Seconds | None = None
+    last_token_s: Seconds | None = None
+    prompt_tokens: Tokens | None = None
+    output_tokens: Tokens | None = None
+    finish_reason: str | None = None
+    text: str = ""
+    drafted: Tokens | None = None
+    accepted: Tokens | None = None
+    steps: tuple[Step, ...] | None = None
+    error: str = ""
+
+    @property
+    def is_ok(self) -> bool:
+        return self.outcome is Outcome.OK
+
+    @property
+    def ttft_s(self) -> Seconds | None:
+        """From the intended send time, so that a late client or a full queue is not hidden."""
+        return None if self.first_token_s is None else self.first_token_s - self.intended_s
+
+    @property
+    def tpot_s(self) -> Seconds | None:
+        """(last - first) / (tokens - 1); None without the server's token count."""
+        if self.first_token_s is None or self.last_token_s is None:
+            return None
+        if self.output_tokens is None or self.output_tokens < 2:
+            return None
+        return (self.last_token_s - self.first_token_s) / (self.output_tokens - 1)
+
+    @property
+    def e2e_s(self) -> Seconds | None:
+        return None if self.last_token_s is None else self.last_token_s - self.intended_s
+
+    @property
+    def lag_s(self) -> Seconds:
+        """How late the client itself was."""
+        return self.sent_s - self.intended_s
+
+    @property
+    def decode_steps(self) -> int | None:
+        """tokens - 1 - accepted: each step adds one token that was not drafted, the first is prefill's."""
+        if self.output_tokens is None or self.output_tokens < 1 or self.accepted is None:
+            return None
+        return max(0, self.output_tokens - 1 - self.accepted)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Counters:
+    """Engine totals at one moment; only differences between two readings mean anything."""
+
+    values: dict[str, float] = field(default_factory=dict)
+
+    def since(self, earlier: Counters) -> Counters:
+        keys = self.values.keys() & earlier.values.keys()
+        return Counters(values={key: self.values[key] - earlier.values[key] for key in keys})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Launch:
+    """One start of a server, and how it ended: '' while it lives or stopped cleanly."""
+
+    id: int
+    arm: str
+    round: int
+    command: tuple[str, ...]
+    engine_version: str
+    started_s: Seconds
+    ready_s: Seconds | None = None
+    failure: str = ""
+    log_tail: str = ""
+    # Engine totals over the launch, where the engine reports them.
+    counters: Counters = Counters()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Provenance:
+    """Enough to run the study again and to refuse to merge it with an unlike one."""
+
+    speclift_version: str
+    engine: str
+    engine_version: str
+    model: str
+    model_sha256: str
+    prompts_sha256: str
+    seed: int
+    host: dict[str, Any]
+    commands: tuple[tuple[str, ...], ...]
+    argv: tuple[str, ...]
+
+    def environment(self) -> dict[str, Any]:
+        """The fields that must agree before two studies may be pooled."""
+        return {
+            "engine": self.engine,
+            "engine_version": self.engine_version,
+            "model_sha256": self.model_sha256,
+            "prompts_sha256": self.prompts_sha256,
+            "cpu": self.host.get("cpu"),
+            "cores": self.host.get("cores"),
+            "gpus": self.host.get("gpus"),
+        }

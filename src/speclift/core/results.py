@@ -1,0 +1,152 @@
+"""What was concluded: estimates with intervals, findings with a next step, the verdict with reasons."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import Literal
+
+from speclift.core.arm import Arm
+from speclift.core.traffic import Load
+
+CONFIDENCE = 0.95
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Estimate:
+    """A value with its interval. `n` counts independent units, `method` says where the interval is from."""
+
+    value: float
+    low: float
+    high: float
+    n: int
+    method: str
+    level: float = CONFIDENCE
+
+    def excludes(self, point: float) -> bool:
+        return self.low > point or self.high < point
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Percentiles:
+    """numpy-linear percentiles with order-statistic intervals; p99 is None under 100 requests."""
+
+    p50: float | None
+    p95: float | None
+    p99: float | None
+    intervals: dict[str, tuple[float | None, float | None]] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Acceptance:
+    """accepted/drafted per request that had drafts; `mean` is pooled over all of them."""
+
+    p10: float
+    p50: float
+    p90: float
+    mean: float
+    requests: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Cell:
+    """Arm x load x segment ('all' too) x temperature, summarised. None means not known."""
+
+    arm: str
+    load: Load
+    segment: str
+    temperature: float | None
+    requests: int
+    failed: int
+    ttft_s: Percentiles | None
+    tpot_s: Percentiles | None
+    e2e_s: Percentiles | None
+    throughput_tok_s: float | None
+    acceptance_rate: Acceptance | None
+    accepted_length: Estimate | None
+    per_position: tuple[float, ...] | None
+    output_tokens_mean: float | None
+
+
+class Level(StrEnum):
+    PASS = "pass"
+    INFO = "info"
+    WARN = "warn"
+    FAIL = "fail"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Finding:
+    """A named check that saw something. `next_step` is what to do about it."""
+
+    check: str
+    level: Level
+    message: str
+    next_step: str = ""
+    arm: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Reason:
+    """One named rule applied to this study. `source` is 'measured' or the rule of thumb's origin."""
+
+    rule: str
+    level: Level
+    message: str
+    source: str = "measured"
+
+
+Part = Literal["all", "segment", "load", "temperature"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Comparison:
+    """One arm against the baseline on one part of the traffic. Speedup > 1 is faster."""
+
+    arm: str
+    metric: str
+    part: Part
+    label: str
+    speedup: Estimate
+    # The same interval widened so that all parts of all arms hold together (Bonferroni).
+    simultaneous: Estimate
+    prompts: int
+    launches: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TailRatio:
+    """baseline/arm of one percentile at one load, with a distribution-free interval."""
+
+    arm: str
+    load: Load
+    metric: str
+    ratio: Estimate
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Conditions:
+    """ANDed; None where the condition does not apply."""
+
+    segments: tuple[str, ...] | None = None
+    max_concurrency: int | None = None
+    max_qps: float | None = None
+    max_temperature: float | None = None
+
+
+class Decision(StrEnum):
+    SHIP = "ship"
+    SHIP_ON_CONDITIONS = "ship-on-conditions"
+    DO_NOT_SHIP = "do-not-ship"
+    INCONCLUSIVE = "inconclusive"
+    OUTPUT_CHANGED = "output-changed"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Verdict:
+    decision: Decision
+    reasons: tuple[Reason, ...]
+    conditions: Conditions | None
+    winner: Arm | None
+    speedup: Comparison | None
+    e2e_speedup: Comparison | None

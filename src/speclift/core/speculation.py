@@ -1,0 +1,203 @@
+"""The speculation methods as one sum type: what an arm adds to the baseline server.
+
+`k` is the largest number of tokens drafted per step: num_speculative_tokens in vLLM, n_max of a
+llama.cpp draft, size_m of a llama.cpp n-gram drafter.
+"""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass, fields
+from typing import Any, Literal, TypeAlias
+
+from speclift.core.errors import UsageError, unknown_name
+
+NGRAM_VARIANTS = ("simple", "map-k", "map-k4v", "mod", "cache")
+HEAD_KINDS = ("eagle", "eagle3", "mtp", "medusa", "dflash", "dspark")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Off:
+    """No speculative configuration at all: the baseline."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DraftModel:
+    """A smaller model with the same vocabulary drafts; the target verifies."""
+
+    model: str
+    k: int = 4
+    k_min: int = 0
+    p_min: float = 0.0
+    sampling: Literal["greedy", "probabilistic"] = "greedy"
+    gpu_layers: int | None = None
+    device: str | None = None
+    kv_type_k: str | None = None
+    kv_type_v: str | None = None
+
+    def __post_init__(self) -> None:
+        _require_k(self.k)
+        if not 0 <= self.k_min <= self.k:
+            raise UsageError(f"k_min must lie in 0..k={self.k}, saw {self.k_min}")
+        if not 0.0 <= self.p_min <= 1.0:
+            raise UsageError(f"p_min is a probability in 0..1, saw {self.p_min}")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NGram:
+    """Copies from the text so far: the last `n` tokens are looked up, what followed is drafted."""
+
+    variant: str = "simple"
+    k: int = 48
+    n: int = 12
+    min_hits: int = 1
+
+    def __post_init__(self) -> None:
+        _require_k(self.k)
+        if self.variant not in NGRAM_VARIANTS:
+            raise unknown_name(what="n-gram variant", seen=self.variant, allowed=NGRAM_VARIANTS)
+        if self.n < 1:
+            raise UsageError(f"an n-gram looks up at least 1 token, saw n={self.n}")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Suffix:
+    """Suffix-tree lookup over the request and earlier outputs (vLLM's suffix decoding)."""
+
+    k: int = 32
+
+    def __post_init__(self) -> None:
+        _require_k(self.k)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Head:
+    """A trained head (EAGLE, MTP, Medusa, ...) drafts from the target's hidden states."""
+
+    kind: str
+    k: int = 3
+    model: str | None = None
+
+    def __post_init__(self) -> None:
+        _require_k(self.k)
+        if self.kind not in HEAD_KINDS:
+            raise unknown_name(what="head kind", seen=self.kind, allowed=HEAD_KINDS)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Combined:
+    """Several drafters on one server; each step uses the first that offers a draft."""
+
+    parts: tuple[DraftModel | NGram | Suffix | Head, ...]
+
+    def __post_init__(self) -> None:
+        if len(self.parts) < 2:
+            raise UsageError("a combination needs at least two methods")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Synthetic:
+    """Forces acceptance to survival rates S_1..S_k to measure step cost. The text is garbage."""
+
+    inner: DraftModel | NGram | Suffix | Head
+    rates: tuple[float, ...]
+
+    def __post_init__(self) -> None:
+        falling = all(a >= b for a, b in zip(self.rates, self.rates[1:], strict=False))
+        if not self.rates or not falling or not all(0 <= r <= 1 for r in self.rates):
+            raise UsageError(
+                f"synthetic acceptance needs non-increasing rates in 0..1, saw {self.rates}"
+            )
+        if len(self.rates) != self.inner.k:
+            raise UsageError(
+                f"synthetic acceptance needs one rate per drafted position: k={self.inner.k}, "
+                f"saw {len(self.rates)} rates"
+            )
+
+
+Drafter: TypeAlias = DraftModel | NGram | Suffix | Head
+Speculation: TypeAlias = Off | Drafter | Combined | Synthetic
+
+_KINDS: dict[str, type[Any]] = {
+    "off": Off,
+    "draft": DraftModel,
+    "ngram": NGram,
+    "suffix": Suffix,
+    "head": Head,
+    "combined": Combined,
+    "synthetic": Synthetic,
+}
+
+
+def method_name(speculation: Speculation) -> str:
+    """The one word users know: off, draft, ngram, ngram:map-k, eagle, ngram+draft, ..."""
+    match speculation:
+        case Off():
+            return "off"
+        case DraftModel():
+            return "draft"
+        case NGram(variant="simple"):
+            return "ngram"
+        case NGram(variant=variant):
+            return f"ngram:{variant}"
+        case Suffix():
+            return "suffix"
+        case Head(kind=kind):
+            return kind
+        case Combined(parts=parts):
+            return "+".join(method_name(part) for part in parts)
+        case Synthetic(inner=inner):
+            return f"synthetic-{method_name(inner)}"
+
+
+def draft_length(speculation: Speculation) -> int:
+    """The largest number of tokens one step may draft; 0 without speculation."""
+    match speculation:
+        case Off():
+            return 0
+        case Combined(parts=parts):
+            return max(part.k for part in parts)
+        case Synthetic(inner=inner):
+            return inner.k
+        case _:
+            return speculation.k
+
+
+def is_lossy(speculation: Speculation) -> bool:
+    """True where the method gives up the target's distribution by design."""
+    return isinstance(speculation, Synthetic)
+
+
+def speculation_to_dict(speculation: Speculation) -> dict[str, Any]:
+    """A JSON-ready form that `speculation_from_dict` reads back unchanged."""
+    kind = next(name for name, cls in _KINDS.items() if type(speculation) is cls)
+    match speculation:
+        case Combined(parts=parts):
+            return {"kind": kind, "parts": [speculation_to_dict(part) for part in parts]}
+        case Synthetic(inner=inner, rates=rates):
+            return {"kind": kind, "inner": speculation_to_dict(inner), "rates": list(rates)}
+        case _:
+            return {"kind": kind, **asdict(speculation)}
+
+
+def speculation_from_dict(data: dict[str, Any]) -> Speculation:
+    values = dict(data)
+    kind = values.pop("kind", None)
+    if kind not in _KINDS:
+        raise unknown_name(what="speculation kind", seen=str(kind), allowed=_KINDS)
+    cls = _KINDS[kind]
+    if cls is Combined:
+        values["parts"] = tuple(speculation_from_dict(part) for part in values["parts"])
+    if cls is Synthetic:
+        values["inner"] = speculation_from_dict(values["inner"])
+        values["rates"] = tuple(values["rates"])
+    unknown = set(values) - {field.name for field in fields(cls)}
+    if unknown:
+        raise UsageError(f"unknown fields of {kind}: {', '.join(sorted(unknown))}")
+    speculation: Speculation = cls(**values)
+    return speculation
+
+
+def _require_k(k: int) -> None:
+    # llama.cpp aborts the process on n_max < 1 at the first request (b11549), so it never gets that far.
+    if k < 1:
+        raise UsageError(f"k counts drafted tokens and must be at least 1, saw {k}")

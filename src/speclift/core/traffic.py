@@ -1,0 +1,104 @@
+"""What is sent: requests, the workload they form, and the load they are sent at."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+from typing import Any, Literal, TypeAlias
+
+from speclift.core.errors import UsageError
+from speclift.core.units import Seconds, Tokens
+
+DEFAULT_SEGMENT = "default"
+DEFAULT_MAX_TOKENS = 256
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Message:
+    role: str
+    content: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Request:
+    """One request of the workload. Either `messages` (chat) or `prompt` (plain completion) is set."""
+
+    id: str
+    segment: str = DEFAULT_SEGMENT
+    messages: tuple[Message, ...] = ()
+    prompt: str | None = None
+    temperature: float | None = None
+    top_p: float | None = None
+    max_tokens: Tokens = DEFAULT_MAX_TOKENS
+    arrival_s: Seconds | None = None
+    response: str | None = None
+
+    def __post_init__(self) -> None:
+        if bool(self.messages) == (self.prompt is not None):
+            raise UsageError(f"request {self.id!r} needs either 'messages' or 'prompt'")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Workload:
+    """Requests in the order given; `sha256` identifies exactly what was sent."""
+
+    requests: tuple[Request, ...]
+    sha256: str
+    source: str
+
+    @property
+    def segments(self) -> tuple[str, ...]:
+        return tuple(dict.fromkeys(request.segment for request in self.requests))
+
+    def only(self, requests: Iterable[Request]) -> Workload:
+        return replace(self, requests=tuple(requests))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, order=True)
+class Concurrency:
+    """Closed loop: this many requests in flight, the next sent when one ends."""
+
+    streams: int
+
+    def __post_init__(self) -> None:
+        if self.streams < 1:
+            raise UsageError(f"concurrency must be at least 1, saw {self.streams}")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, order=True)
+class Rate:
+    """Open loop: requests sent at times fixed in advance, whether or not earlier ones ended."""
+
+    per_s: float
+    arrivals: Literal["poisson", "constant", "replay"] = "poisson"
+
+    def __post_init__(self) -> None:
+        if not self.per_s > 0:
+            raise UsageError(f"a rate in requests per second must be above 0, saw {self.per_s}")
+
+
+Load: TypeAlias = Concurrency | Rate
+
+
+def load_to_dict(load: Load) -> dict[str, Any]:
+    match load:
+        case Concurrency(streams=streams):
+            return {"concurrency": streams}
+        case Rate(per_s=per_s, arrivals="poisson"):
+            return {"qps": per_s}
+        case Rate(per_s=per_s, arrivals=arrivals):
+            return {"qps": per_s, "arrivals": arrivals}
+
+
+def load_from_dict(data: dict[str, Any]) -> Load:
+    if "concurrency" in data:
+        return Concurrency(streams=int(data["concurrency"]))
+    return Rate(per_s=float(data["qps"]), arrivals=data.get("arrivals", "poisson"))
+
+
+def load_label(load: Load) -> str:
+    match load:
+        case Concurrency(streams=streams):
+            return f"c={streams}"
+        case Rate(per_s=per_s):
+            return f"{per_s:g} req/s"

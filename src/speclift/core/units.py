@@ -1,0 +1,9 @@
+"""Names for base units. Values are held in these everywhere; only report/quantities.py formats them."""
+
+from __future__ import annotations
+
+from typing import TypeAlias
+
+Seconds: TypeAlias = float
+Bytes: TypeAlias = int
+Tokens: TypeAlias = int
