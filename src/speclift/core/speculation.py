@@ -104,9 +104,7 @@ class Synthetic:
     def __post_init__(self) -> None:
         falling = all(a >= b for a, b in zip(self.rates, self.rates[1:], strict=False))
         if not self.rates or not falling or not all(0 <= r <= 1 for r in self.rates):
-            raise UsageError(
-                f"synthetic acceptance needs non-increasing rates in 0..1, saw {self.rates}"
-            )
+            raise UsageError(f"synthetic acceptance needs non-increasing rates in 0..1, saw {self.rates}")
         if len(self.rates) != self.inner.k:
             raise UsageError(
                 f"synthetic acceptance needs one rate per drafted position: k={self.inner.k}, "
