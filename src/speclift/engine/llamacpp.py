@@ -1,0 +1,179 @@
+"""llama.cpp: the embedded server or the user's llama-server binary, through one adapter."""
+
+from __future__ import annotations
+
+import importlib.metadata
+import importlib.util
+import json
+import os
+import shlex
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+from speclift.core.arm import Arm, Endpoint, ServerSettings
+from speclift.core.errors import EngineError
+from speclift.core.records import Counters
+from speclift.core.speculation import Combined, DraftModel, Head, Synthetic
+from speclift.engine.llamacpp_flags import server_flags, speculation_flags
+from speclift.engine.probe import judge_probe, probe_body
+from speclift.engine.process import ServerProcess, free_port
+from speclift.engine.prometheus import parse_counters
+
+READY_LIMIT_S = 180.0
+BIND_TRIES = 3
+# cache_prompt: a reused prefix would make the second arm's prefill free. timings_per_token: step counts.
+HONEST_BODY: tuple[tuple[str, object], ...] = (("cache_prompt", False), ("timings_per_token", True))
+# On an abort ggml attaches gdb and prints for seconds unless told not to (b11549).
+ENVIRONMENT = {"GGML_NO_BACKTRACE": "1"}
+# Arms stay up side by side only while all their weights fit this share of the memory that is free now.
+TOGETHER_MEMORY_SHARE = 0.4
+# Weights, their repacked copy and buffers, relative to the file (SmolLM2-135M: 92 MB file, 300 MB resident).
+RESIDENT_PER_FILE_BYTE = 3.5
+
+
+class LlamaCpp:
+    """Launches llama.cpp. `binary` is a llama-server; without one the embedded xllamacpp is used."""
+
+    name = "llamacpp"
+
+    def __init__(self, settings: ServerSettings, *, binary: str | None = None) -> None:
+        self.settings = settings
+        self.model = settings.model
+        self._prefix = _prefix(binary)
+        self._binary = binary
+
+    def version(self) -> str:
+        if self._binary is None:
+            return f"xllamacpp {importlib.metadata.version('xllamacpp')}"
+        try:
+            result = subprocess.run(
+                [*self._prefix, "--version"], capture_output=True, text=True, timeout=20, check=False
+            )
+        except (OSError, subprocess.TimeoutExpired) as error:
+            raise EngineError(f"{self._binary} --version failed: {error}") from error
+        lines = [line for line in (result.stderr + result.stdout).splitlines() if "version" in line]
+        return lines[0].strip() if lines else "unknown"
+
+    def command(self, arm: Arm, *, port: int) -> tuple[str, ...]:
+        return (*self._prefix, *server_flags(self.settings, port=port), *speculation_flags(arm))
+
+    def paste_command(self, arm: Arm) -> str:
+        flags = (*server_flags(self.settings, port=8080), *speculation_flags(arm))
+        return shlex.join(["llama-server", *flags])
+
+    def config(self, arm: Arm) -> dict[str, object]:
+        flags = speculation_flags(arm)
+        return dict(zip((flag.lstrip("-") for flag in flags[::2]), flags[1::2], strict=True))
+
+    def fits_together(self, arms: tuple[Arm, ...]) -> bool:
+        if self.settings.gpu_layers:
+            return False  # a second server beside it would change what fits on the GPU
+        needed = RESIDENT_PER_FILE_BYTE * sum(
+            Path(path).stat().st_size
+            for arm in arms
+            for path in self._model_files(arm)
+            if Path(path).exists()  # a missing draft fails its own arm, at launch
+        )
+        return needed < TOGETHER_MEMORY_SHARE * _available_memory_bytes()
+
+    def _model_files(self, arm: Arm) -> tuple[str, ...]:
+        match arm.speculation:
+            case DraftModel(model=draft) | Synthetic(inner=DraftModel(model=draft)):
+                return (self.model, draft)
+            case Head(model=str(head)):
+                return (self.model, head)
+            case Combined(parts=parts):
+                return (self.model, *(part.model for part in parts if isinstance(part, DraftModel)))
+            case _:
+                return (self.model,)
+
+    async def launch(self, arm: Arm, *, log: Path) -> LlamaCppServer:
+        for attempt in range(1, BIND_TRIES + 1):
+            port = free_port()
+            command = self.command(arm, port=port)
+            process = await ServerProcess.start(
+                command, base_url=f"http://127.0.0.1:{port}", log=log, env=ENVIRONMENT
+            )
+            try:
+                await process.wait_until_ready(path="/health", limit_s=READY_LIMIT_S)
+                return await self._verified(arm, process, command)
+            except EngineError as error:
+                await process.stop()
+                # Another program may take the port between our look and the engine's bind.
+                if attempt < BIND_TRIES and "bind" in error.log_tail:
+                    continue
+                if not error.log_tail:
+                    error.log_tail = process.log_tail()
+                raise
+            except BaseException:
+                await process.stop()
+                raise
+        raise AssertionError("unreachable: the last attempt returns or raises")
+
+    async def _verified(self, arm: Arm, process: ServerProcess, command: tuple[str, ...]) -> LlamaCppServer:
+        slots: list[dict[str, Any]] = json.loads(await process.get("/slots"))
+        speculating = [bool(slot.get("speculative")) for slot in slots]
+        if any(is_on == arm.is_baseline for is_on in speculating):
+            raise EngineError(
+                f"arm {arm.name} asked for {arm.method} and the server says speculative={speculating}",
+                hint="llama.cpp falls back without an error, often because the draft's vocabulary differs",
+                log_tail=process.log_tail(),
+            )
+        endpoint = Endpoint(base_url=process.base_url, model=self.model, extra_body=HONEST_BODY)
+        if not arm.is_baseline:
+            body = probe_body(self.model, dict(HONEST_BODY))
+            judge_probe(await process.post("/v1/chat/completions", body), arm=arm.name)
+        kv_tokens = sum(int(slot["n_ctx"]) for slot in slots)
+        return LlamaCppServer(process, endpoint=endpoint, command=command, kv_tokens=kv_tokens)
+
+
+class LlamaCppServer:
+    def __init__(
+        self, process: ServerProcess, *, endpoint: Endpoint, command: tuple[str, ...], kv_tokens: int | None
+    ) -> None:
+        self._process = process
+        self.endpoint = endpoint
+        self.command = command
+        self.kv_tokens = kv_tokens
+
+    async def counters(self) -> Counters:
+        return parse_counters(await self._process.get("/metrics"))
+
+    def death(self) -> str | None:
+        code = self._process.exit_code
+        return None if code is None else f"ended with code {code}; log ends:\n{self._process.log_tail()}"
+
+    async def stop(self) -> None:
+        await self._process.stop()
+
+
+def default_threads() -> int:
+    """One core stays with the load generator: llama.cpp's spin barriers stall when a core is shared
+    (2 threads on 2 busy cores gave 0.7-5 tokens/s where 1 thread gave 60-90)."""
+    return max(1, min(len(os.sched_getaffinity(0)) - 1, 16))
+
+
+def _prefix(binary: str | None) -> tuple[str, ...]:
+    if binary is None:
+        if importlib.util.find_spec("xllamacpp") is None:
+            raise EngineError(
+                "the embedded llama.cpp engine is not installed",
+                hint="pip install 'speclift[llama]', or pass --llama-server PATH",
+            )
+        return (sys.executable, "-m", "speclift.engine.llamacpp_server")
+    found = shutil.which(binary)
+    if found is None:
+        raise EngineError(f"no program at {binary!r}", hint="--llama-server takes the path of llama-server")
+    return (found,)
+
+
+def _available_memory_bytes() -> int:
+    meminfo = Path("/proc/meminfo")
+    if meminfo.exists():
+        for line in meminfo.read_text().splitlines():
+            if line.startswith("MemAvailable:"):
+                return int(line.split()[1]) * 1024
+    return int(os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"))

@@ -1,0 +1,121 @@
+"""llama-server's command line for an arm. Pure; names as of build b11549.
+
+The embedded server (llamacpp_server.py) reads the same flags, so what is measured is what gets pasted.
+"""
+
+from __future__ import annotations
+
+from speclift.core.arm import Arm, ServerSettings
+from speclift.core.errors import UsageError
+from speclift.core.speculation import (
+    Combined,
+    Drafter,
+    DraftModel,
+    Head,
+    NGram,
+    Off,
+    Suffix,
+    Synthetic,
+)
+
+_HEAD_TYPES = {
+    "eagle3": "draft-eagle3",
+    "mtp": "draft-mtp",
+    "dflash": "draft-dflash",
+    "dspark": "draft-dspark",
+}
+
+
+def server_flags(settings: ServerSettings, *, port: int) -> tuple[str, ...]:
+    """What every arm shares. Context and offload are explicit: llama.cpp's fitting would shrink them silently
+    for the arm that also loads a draft (common/fit.cpp)."""
+    flags = [
+        *("--model", settings.model, "--host", "127.0.0.1", "--port", str(port)),
+        *("--ctx-size", str(settings.context_tokens * settings.slots), "--parallel", str(settings.slots)),
+        *("--metrics", "--slots", "--cache-ram", "0", "--fit", "off"),
+    ]
+    for flag, value in (
+        ("--threads", settings.threads),
+        ("--threads-batch", settings.threads),
+        ("--gpu-layers", settings.gpu_layers),
+        ("--cache-type-k", settings.kv_type_k),
+        ("--cache-type-v", settings.kv_type_v),
+    ):
+        if value is not None:
+            flags += [flag, str(value)]
+    return (*flags, *settings.extra_args)
+
+
+def speculation_flags(arm: Arm) -> tuple[str, ...]:
+    """Always names the type: a draft model without --spec-type is loaded and never used (b11549)."""
+    match arm.speculation:
+        case Off():
+            return ()
+        case Combined(parts=parts):
+            if len({_type_name(part) for part in parts}) != len(parts):
+                raise UsageError(f"arm {arm.name} names the same llama.cpp method twice")
+            types = ",".join(_type_name(part) for part in parts)
+            flags = [flag for part in parts for flag in _drafter_flags(part)]
+            return ("--spec-type", types, *flags)
+        case Synthetic(inner=inner, rates=rates):
+            listed = ",".join(f"{rate:.6g}" for rate in rates)
+            return ("--spec-type", _type_name(inner), *_drafter_flags(inner), "--spec-synth-rates", listed)
+        case _:
+            return ("--spec-type", _type_name(arm.speculation), *_drafter_flags(arm.speculation))
+
+
+def _type_name(drafter: Drafter) -> str:
+    match drafter:
+        case DraftModel():
+            return "draft-simple"
+        case NGram(variant=variant):
+            return f"ngram-{variant}"
+        case Head(kind=kind) if kind in _HEAD_TYPES:
+            return _HEAD_TYPES[kind]
+        case Head(kind=kind):
+            raise UsageError(f"llama.cpp has no {kind} heads", hint=f"it has: {', '.join(_HEAD_TYPES)}")
+        case Suffix():
+            raise UsageError("llama.cpp has no suffix decoding", hint="use --method ngram, or --engine vllm")
+
+
+def _drafter_flags(drafter: Drafter) -> tuple[str, ...]:
+    match drafter:
+        case DraftModel():
+            return _draft_model_flags(drafter)
+        case NGram(variant="mod", k=k, n=n):
+            # n-min above n-max would drop every draft.
+            return (
+                *("--spec-ngram-mod-n-match", str(n), "--spec-ngram-mod-n-max", str(k)),
+                *("--spec-ngram-mod-n-min", str(min(k, n))),
+            )
+        case NGram(variant="cache"):
+            return ()
+        case NGram(variant=variant, k=k, n=n, min_hits=min_hits):
+            prefix = f"--spec-ngram-{variant}"
+            return (
+                *(f"{prefix}-size-n", str(n), f"{prefix}-size-m", str(k)),
+                *(f"{prefix}-min-hits", str(min_hits)),
+            )
+        case Head(model=model, k=k):
+            source = ("--spec-draft-model", model) if model is not None else ()
+            return (*source, "--spec-draft-n-max", str(k))
+        case Suffix():
+            return ()
+
+
+def _draft_model_flags(draft: DraftModel) -> tuple[str, ...]:
+    flags = [
+        *("--spec-draft-model", draft.model, "--spec-draft-n-max", str(draft.k)),
+        *("--spec-draft-n-min", str(draft.k_min), "--spec-draft-p-min", f"{draft.p_min:g}"),
+    ]
+    if draft.sampling != "greedy":
+        flags += ["--spec-draft-sampling", draft.sampling]
+    for flag, value in (
+        ("--spec-draft-ngl", draft.gpu_layers),
+        ("--spec-draft-device", draft.device),
+        ("--spec-draft-type-k", draft.kv_type_k),
+        ("--spec-draft-type-v", draft.kv_type_v),
+    ):
+        if value is not None:
+            flags += [flag, str(value)]
+    return tuple(flags)

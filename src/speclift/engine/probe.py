@@ -1,0 +1,55 @@
+"""Proves that drafts really happen: a text to repeat, on which any working drafter scores.
+
+An engine can start without the speculation it was asked for (llama.cpp on a vocabulary mismatch, vLLM on a
+head that never loaded) and say nothing; measuring that arm would compare the baseline with itself.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from speclift.core.errors import EngineError
+from speclift.model.response import draft_counts
+
+PROBE_TOKENS = 96
+# Below this mean accepted length on a text to repeat, the drafter is broken, not slow (vLLM PR 35548, 37667).
+ACCEPTED_LENGTH_MIN = 1.1
+
+_LINES = (
+    "north gate open at six, south gate closed until nine, east gate under repair, west gate open all day\n"
+)
+_PROMPT = "Repeat the following lines exactly, again and again:\n" + _LINES * 4
+
+
+def probe_body(model: str, extra: Mapping[str, Any]) -> dict[str, Any]:
+    return {
+        "model": model,
+        "messages": [{"role": "user", "content": _PROMPT}],
+        "max_tokens": PROBE_TOKENS,
+        "temperature": 0,
+        "seed": 1,
+        **extra,
+    }
+
+
+def judge_probe(response: Mapping[str, Any], *, arm: str) -> str:
+    """A sentence on what was seen; EngineError where speculation did not happen."""
+    counts = draft_counts(response)
+    if counts is None:
+        return "the engine reports no draft counts"
+    tokens = int(response.get("usage", {}).get("completion_tokens", 0))
+    if counts.drafted == 0:
+        raise EngineError(
+            f"arm {arm} drafted nothing on a text to repeat ({tokens} tokens): speculation is not happening",
+            hint="look for 'speculative' in the engine's log; check the method, the draft and its vocabulary",
+        )
+    steps = tokens - 1 - counts.accepted
+    length = (tokens - 1) / steps if steps > 0 else float("inf")
+    if length < ACCEPTED_LENGTH_MIN:
+        raise EngineError(
+            f"arm {arm} accepted {counts.accepted} of {counts.drafted} drafted tokens on a text to repeat "
+            f"(accepted length {length:.2f}, a working drafter exceeds {ACCEPTED_LENGTH_MIN})",
+            hint="the draft does not match the target: check method, draft model and chat template",
+        )
+    return f"probe: {counts.accepted} of {counts.drafted} drafted tokens accepted in {tokens} tokens"

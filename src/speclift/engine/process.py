@@ -1,0 +1,128 @@
+"""One server process: start it under the guardian, wait until it answers, read its log, end it for sure."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import os
+import socket
+import sys
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from speclift.core.errors import EngineError, OperatingError
+
+GUARDIAN = Path(__file__).with_name("guardian.py")
+STOP_GRACE_S = 3.0
+HEALTH_POLL_S = 0.05
+LOG_TAIL_BYTES = 4000
+
+
+class ServerProcess:
+    """A running engine. `stop` is safe to call at any time, any number of times."""
+
+    def __init__(self, guardian: asyncio.subprocess.Process, *, base_url: str, log: Path) -> None:
+        self._guardian = guardian
+        self.base_url = base_url
+        self.log = log
+
+    @classmethod
+    async def start(
+        cls, command: Sequence[str], *, base_url: str, log: Path, env: Mapping[str, str] | None = None
+    ) -> ServerProcess:
+        log.parent.mkdir(parents=True, exist_ok=True)
+        with log.open("ab") as sink:
+            guardian = await asyncio.create_subprocess_exec(
+                sys.executable,
+                "-IS",
+                str(GUARDIAN),
+                str(STOP_GRACE_S),
+                *command,
+                stdin=asyncio.subprocess.PIPE,
+                stdout=sink,
+                stderr=sink,
+                env={**os.environ, **(env or {})},
+                start_new_session=True,  # Ctrl-C reaches speclift alone, which then ends its engines in order
+            )
+        return cls(guardian, base_url=base_url, log=log)
+
+    @property
+    def exit_code(self) -> int | None:
+        return self._guardian.returncode
+
+    def log_tail(self) -> str:
+        with contextlib.suppress(OSError), self.log.open("rb") as stream:
+            stream.seek(max(0, self.log.stat().st_size - LOG_TAIL_BYTES))
+            return stream.read().decode("utf-8", "replace").strip()
+        return ""
+
+    async def wait_until_ready(self, *, path: str, limit_s: float) -> None:
+        deadline = time.monotonic() + limit_s
+        while time.monotonic() < deadline:
+            if self.exit_code is not None:
+                raise EngineError(
+                    f"the engine ended with code {self.exit_code} before it was ready",
+                    hint=f"its log: {self.log}",
+                    log_tail=self.log_tail(),
+                )
+            try:
+                await self.get(path)
+            except OperatingError:
+                await asyncio.sleep(HEALTH_POLL_S)
+            else:
+                return
+        tail = self.log_tail()
+        await self.stop()
+        raise EngineError(
+            f"the engine was not ready after {limit_s:.0f} s",
+            hint=f"its log: {self.log}",
+            log_tail=tail,
+        )
+
+    async def get(self, path: str) -> str:
+        return await asyncio.to_thread(_http, self.base_url + path, None)
+
+    async def post(self, path: str, body: Mapping[str, Any]) -> Any:
+        data = json.dumps(body).encode()
+        return json.loads(await asyncio.to_thread(_http, self.base_url + path, data))
+
+    async def stop(self) -> None:
+        stdin = self._guardian.stdin
+        if stdin is not None and not stdin.is_closing():
+            stdin.close()
+        # The guardian needs its grace time; after that it is ended itself, and its engine dies with it.
+        try:
+            await asyncio.wait_for(self._guardian.wait(), STOP_GRACE_S + 5.0)
+        except TimeoutError:
+            self._guardian.kill()
+            await self._guardian.wait()
+
+
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port: int = probe.getsockname()[1]
+        return port
+
+
+HTTP_LIMIT_S = 120.0
+
+
+def _http(url: str, data: bytes | None) -> str:
+    request = urllib.request.Request(url, data=data, headers={"Content-Type": "application/json"})
+    # An engine on this machine is never behind the user's proxy.
+    opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
+    try:
+        with opener.open(request, timeout=HTTP_LIMIT_S) as response:
+            body: bytes = response.read()
+    except urllib.error.HTTPError as error:
+        text = error.read().decode("utf-8", "replace")[:300]
+        raise EngineError(f"{url} answered {error.code}: {text}") from error
+    except (urllib.error.URLError, OSError) as error:
+        raise EngineError(f"{url} did not answer: {error}") from error
+    return body.decode("utf-8", "replace")

@@ -1,0 +1,55 @@
+"""The seam every engine passes through. To add an engine: implement these two, pass tests/contract."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Protocol
+
+from speclift.core.arm import Arm, Endpoint
+from speclift.core.records import Counters
+
+
+class Server(Protocol):
+    """One launched server."""
+
+    endpoint: Endpoint
+    command: tuple[str, ...]
+    # Tokens of KV cache the server reports; None where it does not say.
+    kv_tokens: int | None
+
+    async def counters(self) -> Counters: ...
+
+    def death(self) -> str | None:
+        """None while it lives; otherwise how it ended, with the tail of its log."""
+        ...
+
+    async def stop(self) -> None: ...
+
+
+class Engine(Protocol):
+    """Knows how one engine is started and asked about itself."""
+
+    name: str
+    model: str
+
+    def version(self) -> str: ...
+
+    def command(self, arm: Arm, *, port: int) -> tuple[str, ...]:
+        """The exact command speclift would run; port 0 stands for one chosen at launch."""
+        ...
+
+    def paste_command(self, arm: Arm) -> str:
+        """What a user types to serve this arm in production."""
+        ...
+
+    def config(self, arm: Arm) -> dict[str, object]:
+        """The speculative settings alone, under the engine's own names."""
+        ...
+
+    def fits_together(self, arms: tuple[Arm, ...]) -> bool:
+        """True where all arms may stay up at once and be measured request by request in turn."""
+        ...
+
+    async def launch(self, arm: Arm, *, log: Path) -> Server:
+        """Start, wait until ready, and prove that speculation is on; EngineError otherwise."""
+        ...
