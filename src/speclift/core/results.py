@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import Literal
 
 from speclift.core.arm import Arm
 from speclift.core.traffic import Load
@@ -96,7 +95,13 @@ class Reason:
     source: str = "measured"
 
 
-Part = Literal["all", "segment", "load", "temperature"]
+class Part(StrEnum):
+    """How a comparison cuts the traffic."""
+
+    ALL = "all"
+    SEGMENT = "segment"
+    LOAD = "load"
+    TEMPERATURE = "temperature"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -107,11 +112,15 @@ class Comparison:
     metric: str
     part: Part
     label: str
+    # At 95 %: what is shown, and what rules that must hold for every part use.
     speedup: Estimate
-    # The same interval widened so that all parts of all arms hold together (Bonferroni).
+    # Widened so that all arms (and parts, on a part) hold together: what a claim picked from many uses.
     simultaneous: Estimate
     prompts: int
     launches: int
+    # What would bring the interval clear of the bar it straddles; None where no number would.
+    prompts_needed: int | None = None
+    launches_needed: int | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -126,12 +135,32 @@ class TailRatio:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Conditions:
-    """ANDed; None where the condition does not apply."""
+    """A part of the traffic, conditions ANDed; None where a condition does not apply."""
 
     segments: tuple[str, ...] | None = None
     max_concurrency: int | None = None
     max_qps: float | None = None
     max_temperature: float | None = None
+
+
+ALL_TRAFFIC = Conditions()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Evidence:
+    """All that is known of one arm against the baseline within some conditions."""
+
+    arm: Arm
+    conditions: Conditions
+    # None where no pair of successful requests exists.
+    overall: Comparison | None
+    e2e: Comparison | None
+    parts: tuple[Comparison, ...]
+    tails: tuple[TailRatio, ...]
+    cells: tuple[Cell, ...]
+    baseline_cells: tuple[Cell, ...]
+    # Share of all measured pairs that the conditions admit.
+    traffic_share: float
 
 
 class Decision(StrEnum):
@@ -144,9 +173,10 @@ class Decision(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Verdict:
+    """`evidence` is the winner's, or the best arm's where none won; None where nothing could be compared."""
+
     decision: Decision
     reasons: tuple[Reason, ...]
     conditions: Conditions | None
     winner: Arm | None
-    speedup: Comparison | None
-    e2e_speedup: Comparison | None
+    evidence: Evidence | None

@@ -12,6 +12,7 @@ from typing import Any, Literal, TypeAlias
 from speclift.core.errors import UsageError, unknown_name
 
 NGRAM_VARIANTS = ("simple", "map-k", "map-k4v", "mod", "cache")
+DRAFT_SAMPLINGS = ("greedy", "probabilistic")
 HEAD_KINDS = ("eagle", "eagle3", "mtp", "medusa", "dflash", "dspark")
 
 
@@ -40,6 +41,8 @@ class DraftModel:
             raise UsageError(f"k_min must lie in 0..k={self.k}, saw {self.k_min}")
         if not 0.0 <= self.p_min <= 1.0:
             raise UsageError(f"p_min is a probability in 0..1, saw {self.p_min}")
+        if self.sampling not in DRAFT_SAMPLINGS:
+            raise unknown_name(what="draft sampling", seen=self.sampling, allowed=DRAFT_SAMPLINGS)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,0 +1,1 @@
+"""Estimates to a verdict, by named rules. Pure."""

@@ -1,0 +1,1 @@
+"""Send requests and write down what happened. Knows endpoints, never arms' worth or verdicts."""

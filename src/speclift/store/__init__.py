@@ -1,0 +1,1 @@
+"""Everything on disk: studies, prompt files, models."""

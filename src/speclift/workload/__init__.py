@@ -1,0 +1,1 @@
+"""What to send, and when: parsing, selection, arrival times. Pure and seeded."""

@@ -1,0 +1,146 @@
+"""Cells: arm x load x segment x temperature, each summarised with percentiles and acceptance."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Sequence
+
+import numpy as np
+
+from speclift.analyse.stats import quantile_interval, ratio_of_totals
+from speclift.core.records import Phase, Record
+from speclift.core.results import Acceptance, Cell, Estimate, Percentiles
+from speclift.core.traffic import Concurrency, Load, load_to_dict
+from speclift.model.acceptance import survival
+
+ALL = "all"
+P99_REQUESTS_MIN = 100  # below this a P99 is the maximum under another name
+
+METRIC_OF: dict[str, Callable[[Record], float | None]] = {
+    "ttft": lambda record: record.ttft_s,
+    "tpot": lambda record: record.tpot_s,
+    "e2e": lambda record: record.e2e_s,
+}
+
+
+def cells(records: Iterable[Record], *, by_temperature: bool) -> tuple[Cell, ...]:
+    """Every cell with at least one measured request, in the order arms and loads first appear.
+
+    `by_temperature` where the study swept temperatures itself; otherwise a cell's temperature is None, meaning
+    as the prompts say.
+    """
+    groups: dict[tuple[str, str, str, float | None], list[Record]] = defaultdict(list)
+    for record in records:
+        if record.place.phase is Phase.WARMUP:
+            continue
+        place = record.place
+        temperature = place.temperature if by_temperature else None
+        for segment in (ALL, place.segment):
+            groups[(place.arm, str(load_to_dict(place.load)), segment, temperature)].append(record)
+    built = [
+        _cell(members, segment=segment, temperature=temperature)
+        for (_, _, segment, temperature), members in groups.items()
+        if any(record.place.phase is Phase.MEASURED for record in members)
+    ]
+    return tuple(sorted(built, key=lambda cell: cell.segment != ALL))
+
+
+def _cell(members: Sequence[Record], *, segment: str, temperature: float | None) -> Cell:
+    measured = [record for record in members if record.place.phase is Phase.MEASURED]
+    good = [record for record in measured if record.is_ok]
+    tokens = [record.output_tokens for record in good if record.output_tokens is not None]
+    return Cell(
+        arm=members[0].place.arm,
+        load=members[0].place.load,
+        segment=segment,
+        temperature=temperature,
+        requests=len(measured),
+        failed=len(measured) - len(good),
+        ttft_s=percentiles(good, "ttft"),
+        tpot_s=percentiles(good, "tpot"),
+        e2e_s=percentiles(good, "e2e"),
+        throughput_tok_s=_throughput(members, mixed=segment != ALL),
+        acceptance_rate=acceptance(good),
+        accepted_length=accepted_length(good),
+        per_position=per_position(good),
+        output_tokens_mean=float(np.mean(tokens)) if tokens else None,
+    )
+
+
+def values_of(records: Iterable[Record], metric: str) -> list[float]:
+    values = (METRIC_OF[metric](record) for record in records)
+    return [value for value in values if value is not None]
+
+
+def percentiles(records: Iterable[Record], metric: str) -> Percentiles | None:
+    values = values_of(records, metric)
+    if not values:
+        return None
+    p50, p95, p99 = (float(value) for value in np.percentile(values, (50, 95, 99)))
+    enough = len(values) >= P99_REQUESTS_MIN
+    intervals = {"p50": quantile_interval(values, 0.50), "p95": quantile_interval(values, 0.95)}
+    if enough:
+        intervals["p99"] = quantile_interval(values, 0.99)
+    return Percentiles(p50=p50, p95=p95, p99=p99 if enough else None, intervals=intervals)
+
+
+def acceptance(records: Iterable[Record]) -> Acceptance | None:
+    """accepted/drafted per request that had drafts; None where no request had any or the engine is silent."""
+    counts = [(r.accepted, r.drafted) for r in records if r.drafted and r.accepted is not None]
+    if not counts:
+        return None
+    rates = [accepted / drafted for accepted, drafted in counts]
+    p10, p50, p90 = (float(value) for value in np.percentile(rates, (10, 50, 90)))
+    pooled = sum(accepted for accepted, _ in counts) / sum(drafted for _, drafted in counts)
+    return Acceptance(p10=p10, p50=p50, p90=p90, mean=pooled, requests=len(counts))
+
+
+def accepted_length(records: Iterable[Record]) -> Estimate | None:
+    """(tokens - 1) / decode steps over requests, steps without a draft included."""
+    pairs = [
+        (record.output_tokens - 1, record.decode_steps)
+        for record in records
+        if record.output_tokens is not None and record.output_tokens > 1 and record.decode_steps
+    ]
+    if not pairs:
+        return None
+    return ratio_of_totals([tokens for tokens, _ in pairs], [steps for _, steps in pairs])
+
+
+def per_position(records: Iterable[Record]) -> tuple[float, ...] | None:
+    """Survival S_1, S_2, ... over all decode steps of the records that carry step counts."""
+    steps = [step for record in records for step in record.steps or ()]
+    longest = max((step.drafted for step in steps), default=0)
+    return survival(steps, longest) if longest else None
+
+
+def _throughput(members: Sequence[Record], *, mixed: bool) -> float | None:
+    """Output tokens of successful requests / (last byte - first send), summed over the turns.
+
+    Requests that only held the load count, they were served too. A segment's share of a mixed turn has no
+    window of its own, unless requests ran one at a time.
+    """
+    if mixed and members[0].place.load != Concurrency(streams=1):
+        return None
+    windows: dict[tuple[int, int, str], list[Record]] = defaultdict(list)
+    for record in members:
+        one_by_one = record.place.request_id if mixed else ""
+        windows[(record.place.launch, record.place.block, one_by_one)].append(record)
+    tokens, seconds = 0, 0.0
+    for turn in windows.values():
+        good = [record for record in turn if record.is_ok]
+        if any(record.output_tokens is None for record in good):
+            return None
+        tokens += sum(record.output_tokens or 0 for record in good)
+        seconds += max(record.end_s for record in turn) - min(record.sent_s for record in turn)
+    return tokens / seconds if seconds > 0 and tokens else None
+
+
+def loads_of(records: Iterable[Record]) -> tuple[Load, ...]:
+    """Distinct loads, lightest first."""
+    distinct = {record.place.load for record in records}
+    return tuple(sorted(distinct, key=load_size))
+
+
+def load_size(load: Load) -> float:
+    return float(load.streams) if isinstance(load, Concurrency) else load.per_s

@@ -1,0 +1,197 @@
+"""The named rules. Measured rules decide; rules of thumb inform and never overturn a measurement.
+
+[S0] tuning guide, [S1] enabling guide, [S2] vLLM set-up, [S3] when it pays, [S4] configuration and decision
+framework: the articles behind each rule of thumb, listed in docs/method.md.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+
+from speclift.core.goals import Goals, Slo
+from speclift.core.results import Cell, Comparison, Evidence, Level, Part, Percentiles, Reason
+from speclift.core.traffic import load_label
+
+# No part may lose more than measurement can tell from nothing.
+NO_PART_LOSES = 0.97
+PART_PROMPTS_MIN = 10
+ALL = "all"
+
+
+def min_speedup(evidence: Evidence, goals: Goals) -> Reason:
+    """The lower bound clears the bar on all the traffic admitted."""
+    overall = evidence.overall
+    if overall is None:
+        return _reason("min-speedup", Level.FAIL, "no request succeeded on both arms")
+    bound = overall.simultaneous
+    # Equal speed is no gain, whatever bar was set.
+    passes = bound.low >= goals.min_speedup and bound.low > 1.0
+    return _reason(
+        "min-speedup",
+        Level.PASS if passes else Level.FAIL,
+        f"{evidence.arm.name}: {overall.metric} speedup {_interval(overall)} against {goals.min_speedup:g}x "
+        f"asked for ({overall.prompts} prompts, {overall.launches} launches)",
+    )
+
+
+def no_part_loses(evidence: Evidence) -> Reason:
+    """The lower bound is at least 0.97 at every load and every segment with enough prompts."""
+    losing = [
+        part
+        for part in evidence.parts
+        if part.speedup.low < NO_PART_LOSES
+        and (part.part is Part.LOAD or (part.part is Part.SEGMENT and part.prompts >= PART_PROMPTS_MIN))
+    ]
+    if losing:
+        named = ", ".join(f"{part.label} {_interval(part)}" for part in losing)
+        return _reason("no-part-loses", Level.FAIL, f"may lose on: {named}")
+    return _reason("no-part-loses", Level.PASS, f"lower bound at least {NO_PART_LOSES} on every part")
+
+
+def slo_kept(evidence: Evidence, goals: Goals) -> Iterator[Reason]:
+    """No limit is missed that the baseline meets, at any load. What cannot be measured is not kept."""
+    for slo in goals.slos:
+        for cell in evidence.cells:
+            if cell.segment != ALL:
+                continue
+            yield _slo_reason(slo, cell, _same_cell(evidence.baseline_cells, cell))
+
+
+def _slo_reason(slo: Slo, cell: Cell, baseline: Cell | None) -> Reason:
+    seen = percentile_of(cell, slo.metric, slo.percentile)
+    before = percentile_of(baseline, slo.metric, slo.percentile) if baseline else None
+    where = f"{slo.label} at {load_label(cell.load)}"
+    if seen is None or before is None:
+        message = f"{where} is unknown: P99 needs 100 requests per cell, here {cell.requests}"
+        return _reason("slo", Level.FAIL, message)
+    figures = f"{where}: {_ms(seen)} against {_ms(slo.limit_s)} allowed, baseline {_ms(before)}"
+    if seen > slo.limit_s and before <= slo.limit_s:
+        return _reason("slo", Level.FAIL, f"missed where the baseline keeps it. {figures}")
+    if seen > slo.limit_s:
+        return _reason("slo", Level.WARN, f"missed by both. {figures}")
+    return _reason("slo", Level.PASS, figures)
+
+
+def tail_not_slower(evidence: Evidence) -> Reason:
+    """No P99 ratio whose interval lies wholly on the slow side [S4: P50 better, P99 worse is no win]."""
+    slower = [tail for tail in evidence.tails if tail.ratio.high < 1.0]
+    if slower:
+        named = ", ".join(
+            f"{tail.metric} at {load_label(tail.load)} {tail.ratio.value:.2f}x" for tail in slower
+        )
+        return _reason("p99", Level.FAIL, f"P99 is slower: {named}")
+    if not evidence.tails:
+        return _reason("p99", Level.INFO, "P99 cannot be compared: it needs 368 requests per arm and load")
+    return _reason("p99", Level.PASS, "no P99 is demonstrably slower")
+
+
+def failures_not_more(evidence: Evidence) -> Reason:
+    """Requests that fail under speculation and not without it are not a speedup."""
+    failed, requests = _failures(evidence.cells)
+    before, before_requests = _failures(evidence.baseline_cells)
+    share = failed / requests if requests else 1.0
+    share_before = before / before_requests if before_requests else 1.0
+    message = f"{failed} of {requests} requests failed, baseline {before} of {before_requests}"
+    more = share > share_before + FAILED_SHARE_MORE
+    return _reason("failures", Level.FAIL if more else Level.PASS, message)
+
+
+FAILED_SHARE_MORE = 0.01
+
+
+def _failures(cells: tuple[Cell, ...]) -> tuple[int, int]:
+    whole = [cell for cell in cells if cell.segment == ALL]
+    return sum(cell.failed for cell in whole), sum(cell.requests for cell in whole)
+
+
+# Rules of thumb
+
+Rule = Callable[[Evidence], Iterator[Reason]]
+
+
+def acceptance_bands(evidence: Evidence) -> Iterator[Reason]:
+    for cell in evidence.cells:
+        if cell.segment != ALL or cell.acceptance_rate is None:
+            continue
+        mean, p10 = cell.acceptance_rate.mean, cell.acceptance_rate.p10
+        said = f"acceptance {mean:.0%} at {load_label(cell.load)}"
+        if mean < 0.4:
+            yield _reason(
+                "acceptance-low", Level.WARN, f"{said}: under 40 % is called slower than plain", "S3"
+            )
+        elif mean < 0.5:
+            yield _reason(
+                "acceptance-low", Level.WARN, f"{said}: under 50 % the advice is to leave it off", "S4"
+            )
+        elif mean < 0.65:
+            yield _reason(
+                "acceptance-middling", Level.INFO, f"{said}: 50-65 % is called near break-even", "S4"
+            )
+        else:
+            yield _reason("acceptance-good", Level.INFO, f"{said}: above 65 % is called likely to pay", "S4")
+        if p10 < 0.5 <= mean:
+            message = f"P10 of acceptance is {p10:.0%}: part of the traffic is expected to lose"
+            yield _reason("acceptance-p10", Level.WARN, message, "S4")
+
+
+def short_outputs(evidence: Evidence) -> Iterator[Reason]:
+    means = [c.output_tokens_mean for c in evidence.cells if c.segment == ALL and c.output_tokens_mean]
+    if means and min(means) < 50:
+        message = f"outputs average {min(means):.0f} tokens: under about 50 the gain is said to be small"
+        yield _reason("short-outputs", Level.INFO, message, "S3")
+
+
+def ttft_bound(evidence: Evidence) -> Iterator[Reason]:
+    for cell in evidence.cells:
+        if cell.segment != ALL or cell.ttft_s is None or cell.e2e_s is None:
+            continue
+        if cell.ttft_s.p50 and cell.e2e_s.p50 and cell.ttft_s.p50 > 0.5 * cell.e2e_s.p50:
+            share = cell.ttft_s.p50 / cell.e2e_s.p50
+            message = f"{share:.0%} of the time is before the first token, which speculation cannot shorten"
+            yield _reason("ttft-bound", Level.WARN, message, "S4")
+
+
+def typical_k(evidence: Evidence) -> Iterator[Reason]:
+    if evidence.arm.method.startswith(("draft", "eagle", "mtp")) and not 3 <= evidence.arm.k <= 7:
+        message = f"k={evidence.arm.k} lies outside the usual 3-7"
+        yield _reason("k-range", Level.INFO, message, "S2")
+
+
+def e2e_speedup(evidence: Evidence) -> Iterator[Reason]:
+    if evidence.e2e is not None and evidence.overall is not None and evidence.overall.metric != "e2e":
+        message = f"end to end the speedup is {_interval(evidence.e2e)}; under 1.3x the advice is not to ship"
+        level = Level.INFO if evidence.e2e.speedup.value >= 1.3 else Level.WARN
+        yield _reason("e2e", level, message, "S3")
+
+
+RULES_OF_THUMB: tuple[Rule, ...] = (acceptance_bands, short_outputs, ttft_bound, typical_k, e2e_speedup)
+
+
+def percentile_of(cell: Cell, metric: str, percentile: str) -> float | None:
+    held: Percentiles | None = {"ttft": cell.ttft_s, "tpot": cell.tpot_s, "e2e": cell.e2e_s}[metric]
+    if held is None:
+        return None
+    value: float | None = getattr(held, percentile)
+    return value
+
+
+def _same_cell(cells: tuple[Cell, ...], like: Cell) -> Cell | None:
+    for cell in cells:
+        if (cell.load, cell.segment, cell.temperature) == (like.load, like.segment, like.temperature):
+            return cell
+    return None
+
+
+def _interval(comparison: Comparison) -> str:
+    estimate = comparison.simultaneous if comparison.part is Part.ALL else comparison.speedup
+    if estimate.high > 1e6:
+        return f"{estimate.value:.2f}x (interval unknown)"
+    return f"{estimate.value:.2f}x [{estimate.low:.2f}, {estimate.high:.2f}]"
+
+
+def _ms(seconds: float) -> str:
+    return f"{seconds * 1000:.1f} ms"
+
+
+def _reason(rule: str, level: Level, message: str, source: str = "measured") -> Reason:
+    return Reason(rule=rule, level=level, message=message, source=source)

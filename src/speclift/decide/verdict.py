@@ -1,0 +1,196 @@
+"""The verdict, first match wins: output-changed, ship, ship-on-conditions, do-not-ship, inconclusive."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
+
+from speclift.core.arm import Arm
+from speclift.core.goals import Goals
+from speclift.core.results import (
+    ALL_TRAFFIC,
+    Comparison,
+    Conditions,
+    Decision,
+    Evidence,
+    Finding,
+    Level,
+    Part,
+    Reason,
+    Verdict,
+)
+from speclift.decide import rules
+
+# A condition resting on fewer prompts than this is a guess.
+SCOPE_PROMPTS_MIN = 8
+
+EvidenceFor = Callable[[Arm, Conditions], Evidence]
+
+
+def decide(
+    arms: Sequence[Arm],
+    evidence_for: EvidenceFor,
+    *,
+    goals: Goals,
+    findings: Sequence[Finding] = (),
+    lossless: str = "skipped",
+) -> Verdict:
+    """`arms` are the speculative arms with at least one record; `evidence_for` compares one within conditions."""
+    on_all = [evidence_for(arm, ALL_TRAFFIC) for arm in arms]
+    best = max(on_all, key=_speedup, default=None)
+    invalid = [finding for finding in findings if finding.level is Level.FAIL and finding.arm is None]
+    notes = (*_lossless_reason(lossless), *(_finding_reason(finding) for finding in invalid))
+    if lossless == "fail":
+        return _verdict(Decision.OUTPUT_CHANGED, best, notes, goals)
+    if not invalid:
+        shipping = [evidence for evidence in on_all if _ships(evidence, goals)]
+        if shipping:
+            return _verdict(Decision.SHIP, max(shipping, key=_lower_bound), notes, goals, wins=True)
+        partial = _best_partial(on_all, evidence_for, goals)
+        if partial is not None:
+            return _verdict(Decision.SHIP_ON_CONDITIONS, partial, notes, goals, wins=True)
+        if best is not None and all(_cannot_pay(evidence, goals) for evidence in on_all):
+            return _verdict(Decision.DO_NOT_SHIP, best, notes, goals)
+    return _verdict(Decision.INCONCLUSIVE, best, (*notes, *_what_would_settle_it(best, goals)), goals)
+
+
+def _deciding_rules(evidence: Evidence, goals: Goals) -> Iterator[Reason]:
+    yield rules.min_speedup(evidence, goals)
+    yield rules.no_part_loses(evidence)
+    yield from rules.slo_kept(evidence, goals)
+    yield rules.tail_not_slower(evidence)
+    yield rules.failures_not_more(evidence)
+
+
+def _ships(evidence: Evidence, goals: Goals) -> bool:
+    return all(reason.level is not Level.FAIL for reason in _deciding_rules(evidence, goals))
+
+
+def _cannot_pay(evidence: Evidence, goals: Goals) -> bool:
+    """The upper bound lies under the bar overall and on every part."""
+    compared = [evidence.overall, *evidence.parts]
+    return all(c is not None and c.speedup.high < goals.min_speedup for c in compared)
+
+
+def _best_partial(on_all: Sequence[Evidence], evidence_for: EvidenceFor, goals: Goals) -> Evidence | None:
+    """The largest part of the traffic that passes every rule; ties go to the higher lower bound."""
+    passing = [
+        evidence
+        for whole in on_all
+        for conditions in _candidates(whole, goals)
+        if _is_enough(evidence := evidence_for(whole.arm, conditions)) and _ships(evidence, goals)
+    ]
+    return max(passing, key=lambda e: (round(e.traffic_share, 6), _lower_bound(e)), default=None)
+
+
+def _is_enough(evidence: Evidence) -> bool:
+    return evidence.overall is not None and evidence.overall.prompts >= SCOPE_PROMPTS_MIN
+
+
+def _candidates(whole: Evidence, goals: Goals) -> Iterator[Conditions]:
+    """Every ceiling on load and temperature, alone and together with the segments that look worth it."""
+    worth = tuple(
+        part.label
+        for part in whole.parts
+        if part.part is Part.SEGMENT and part.speedup.value >= goals.min_speedup
+    )
+    has_segments = any(part.part is Part.SEGMENT for part in whole.parts)
+    segment_sets = (None, worth, *((name,) for name in worth)) if has_segments and worth else (None,)
+    for segments in segment_sets:
+        for ceiling in _load_ceilings(whole):
+            for temperature in (None, *_temperatures(whole)):
+                candidate = replace(ceiling, segments=segments, max_temperature=temperature)
+                if candidate != ALL_TRAFFIC:
+                    yield candidate
+
+
+def _load_ceilings(whole: Evidence) -> Iterator[Conditions]:
+    yield ALL_TRAFFIC
+    for cell in whole.cells:
+        if cell.segment != rules.ALL:
+            continue
+        load = cell.load
+        if hasattr(load, "streams"):
+            yield Conditions(max_concurrency=load.streams)
+        else:
+            yield Conditions(max_qps=load.per_s)
+
+
+def _temperatures(whole: Evidence) -> list[float]:
+    return sorted({float(part.label) for part in whole.parts if part.part is Part.TEMPERATURE})
+
+
+def _verdict(
+    decision: Decision,
+    evidence: Evidence | None,
+    notes: Sequence[Reason],
+    goals: Goals,
+    *,
+    wins: bool = False,
+) -> Verdict:
+    reasons = list(notes)
+    if evidence is not None:
+        reasons = [*_deciding_rules(evidence, goals), *reasons]
+        reasons += [reason for rule in rules.RULES_OF_THUMB for reason in rule(evidence)]
+    conditions = evidence.conditions if evidence is not None and wins else None
+    return Verdict(
+        decision=decision,
+        reasons=tuple(reasons),
+        conditions=conditions if decision is Decision.SHIP_ON_CONDITIONS else None,
+        winner=evidence.arm if evidence is not None and wins else None,
+        evidence=evidence,
+    )
+
+
+def _what_would_settle_it(best: Evidence | None, goals: Goals) -> Iterator[Reason]:
+    if best is None or best.overall is None:
+        yield Reason(
+            rule="evidence",
+            level=Level.WARN,
+            message="no speculative arm could be compared with the baseline",
+        )
+        return
+    # The part that straddles the bar is the one more data would settle.
+    straddling = [c for c in (best.overall, *best.parts) if _straddles(c, goals)]
+    for comparison in straddling[:3]:
+        yield Reason(rule="more-data", level=Level.INFO, message=_advice(comparison, goals))
+
+
+def _straddles(comparison: Comparison, goals: Goals) -> bool:
+    return comparison.simultaneous.low < goals.min_speedup <= comparison.speedup.high
+
+
+def _advice(comparison: Comparison, goals: Goals) -> str:
+    where = "overall" if comparison.part is Part.ALL else f"on {comparison.label}"
+    options = []
+    if comparison.prompts_needed is not None:
+        options.append(f"about {comparison.prompts_needed} prompts (now {comparison.prompts})")
+    if comparison.launches_needed is not None:
+        options.append(f"about {comparison.launches_needed} launches (now {comparison.launches})")
+    if not options:
+        return (
+            f"{where} the speedup is too close to {goals.min_speedup:g}x for any reasonable sample to settle"
+        )
+    return f"{where}, {' or '.join(options)} would tell whether it clears {goals.min_speedup:g}x"
+
+
+def _lossless_reason(lossless: str) -> Iterator[Reason]:
+    if lossless == "fail":
+        yield Reason(rule="lossless", level=Level.FAIL, message="the output changed under speculation")
+    elif lossless == "pass":
+        yield Reason(rule="lossless", level=Level.PASS, message="the output did not change")
+    else:
+        message = f"whether the output stayed the same was not proven ({lossless})"
+        yield Reason(rule="lossless", level=Level.WARN, message=message)
+
+
+def _finding_reason(finding: Finding) -> Reason:
+    return Reason(rule=finding.check, level=finding.level, message=finding.message)
+
+
+def _speedup(evidence: Evidence) -> float:
+    return evidence.overall.speedup.value if evidence.overall is not None else 0.0
+
+
+def _lower_bound(evidence: Evidence) -> float:
+    return evidence.overall.simultaneous.low if evidence.overall is not None else 0.0

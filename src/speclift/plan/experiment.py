@@ -1,0 +1,107 @@
+"""The order of measurement: rounds of fresh launches, blocks that interleave the arms, mirrored.
+
+A round launches every arm once. A block is one pass over the arms on the same requests; the next block runs
+the arms in the opposite order, so that a steady drift of the machine cancels (ABBA, docs/method.md).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+from speclift.core.arm import Arm
+from speclift.core.errors import UsageError
+from speclift.core.traffic import Concurrency, Load, Rate, Request
+
+LAUNCHES_DEFAULT = 3
+# A closed loop of c streams gets this many requests per stream and turn: ramp-up and drain stay small.
+TURN_REQUESTS_PER_STREAM = 8
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Item:
+    """One request at one temperature; None keeps the request's own."""
+
+    request_id: str
+    temperature: float | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Turn:
+    """One arm's go at one block."""
+
+    arm: str
+    round: int
+    block: int
+    load: Load
+    items: tuple[Item, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StudyPlan:
+    """Everything that decides what is measured. `together`: all arms of a round stay up side by side."""
+
+    arms: tuple[Arm, ...]
+    loads: tuple[Load, ...]
+    requests: tuple[Request, ...]
+    temperatures: tuple[float | None, ...]
+    rounds: int
+    together: bool
+    seed: int
+
+    def __post_init__(self) -> None:
+        names = [arm.name for arm in self.arms]
+        if len(set(names)) != len(names):
+            raise UsageError(f"two arms share a name: {', '.join(names)}")
+        if self.rounds < 1:
+            raise UsageError(f"--launches must be at least 1, saw {self.rounds}")
+
+    @property
+    def items(self) -> tuple[Item, ...]:
+        return tuple(
+            Item(request_id=request.id, temperature=temperature)
+            for request in self.requests
+            for temperature in self.temperatures
+        )
+
+
+def turns(plan: StudyPlan, round_index: int) -> tuple[Turn, ...]:
+    """One round in the order it is run."""
+    blocks = [
+        (block, load, chunk)
+        for block, (load, chunk) in enumerate(
+            (load, chunk) for load in plan.loads for chunk in _chunks(plan, load)
+        )
+    ]
+    arms = list(plan.arms)
+    if plan.together:
+        return tuple(
+            Turn(arm=arm.name, round=round_index, block=block, load=load, items=chunk)
+            for block, load, chunk in blocks
+            for arm in _mirrored(arms, block + round_index)
+        )
+    return tuple(
+        Turn(arm=arm.name, round=round_index, block=block, load=load, items=chunk)
+        for arm in _mirrored(arms, round_index)
+        for block, load, chunk in blocks
+    )
+
+
+def _mirrored(arms: Sequence[Arm], index: int) -> Sequence[Arm]:
+    return arms if index % 2 == 0 else arms[::-1]
+
+
+def _chunks(plan: StudyPlan, load: Load) -> Iterable[tuple[Item, ...]]:
+    """One request at a time where requests do not overlap; long turns where the load must build up."""
+    items = plan.items
+    match load:
+        case Concurrency(streams=1) if plan.together:
+            size = 1
+        case Concurrency(streams=streams) if plan.together:
+            size = streams * TURN_REQUESTS_PER_STREAM
+        case Concurrency() | Rate():
+            size = len(items)
+    starts = list(range(0, len(items), size))
+    if len(starts) > 1 and len(items) - starts[-1] < size / 2:
+        starts.pop()  # a short rest joins the turn before it
+    return [items[start:end] for start, end in zip(starts, [*starts[1:], len(items)], strict=True)]
