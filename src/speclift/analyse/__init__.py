@@ -1,0 +1,1 @@
+"""Records to estimates. Pure: no I/O, no verdict."""

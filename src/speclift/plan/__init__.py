@@ -1,0 +1,1 @@
+"""What could run, before running it. Pure."""

@@ -98,7 +98,7 @@ def _special_token_breaks(target: Vocabulary, draft: Vocabulary) -> list[str]:
     for name, target_adds, draft_adds, target_id, draft_id in pairs:
         if target_adds != draft_adds:
             adding, other = ("target", "draft") if target_adds else ("draft", "target")
-            breaks.append(f"the {adding} adds a {name} token and the {other} does not")
+            breaks.append(f"the {adding} adds the {name} token and the {other} does not")
         elif target_adds and target_id != draft_id:
             breaks.append(f"the {name} token ids differ (target {target_id}, draft {draft_id})")
     return breaks
@@ -118,7 +118,9 @@ def _text_breaks(differences: tuple[TokenDifference, ...], differing_count: int)
     if not differences:
         return []
     first = differences[0]
-    what = "1 token text differs, at" if differing_count == 1 else f"{differing_count} token texts differ, first"
+    what = (
+        "1 token text differs, at" if differing_count == 1 else f"{differing_count} token texts differ, first"
+    )
     return [f"{what} id {first.token_id} (target {first.target!r}, draft {first.draft!r})"]
 
 

@@ -39,7 +39,8 @@ CREATE TABLE records (
     round INTEGER NOT NULL, block INTEGER NOT NULL, load TEXT NOT NULL, request_id TEXT NOT NULL,
     segment TEXT NOT NULL, temperature REAL, phase TEXT NOT NULL, outcome TEXT NOT NULL, error TEXT NOT NULL,
     intended_s REAL NOT NULL, sent_s REAL NOT NULL, end_s REAL NOT NULL,
-    first_token_s REAL, last_token_s REAL, prompt_tokens INTEGER, output_tokens INTEGER, finish_reason TEXT, text BLOB NOT NULL,
+    first_token_s REAL, last_token_s REAL,
+    prompt_tokens INTEGER, output_tokens INTEGER, finish_reason TEXT, text BLOB NOT NULL,
     drafted INTEGER, accepted INTEGER, steps TEXT
 );
 CREATE UNIQUE INDEX measured_once ON records (launch, block, load, request_id, ifnull(temperature, -1))

@@ -1,63 +1,40 @@
-"""What is in this GGUF file, is it whole, and which vocabulary does it carry?
+"""What is in this GGUF file, is it whole, and which vocabulary does it carry? Also turns Q4_1 into Q4_0.
 
-Only the header is read, through a memory map, so a file of many gigabytes costs the same as a small one.
-The header is parsed here because the gguf package's reader touches every token with numpy and does not
-stop at the end of a damaged file; the package is needed for requantising alone.
+Nothing but the header is read except for requantising, the one step that needs the gguf package.
 """
 
 from __future__ import annotations
 
-import difflib
-import errno
-import math
-import mmap
 import os
 import re
 import secrets
 import struct
 from collections import Counter
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from dataclasses import dataclass
+from importlib.metadata import version
 from pathlib import Path
-from typing import Any, BinaryIO, TypeAlias
+from typing import BinaryIO
 
 from speclift.core.errors import ModelError
 from speclift.core.units import Bytes, Tokens
-from speclift.plan.pairing import TokenText, Vocabulary
+from speclift.plan.pairing import Vocabulary
+from speclift.store.gguf_header import (
+    DOWNLOAD_AGAIN,
+    LAYERS_MAX,
+    STRING,
+    TENSOR_TYPES,
+    Array,
+    Header,
+    Tensor,
+    aligned,
+    open_gguf,
+    tensor_bytes,
+)
 
-DOWNLOAD_AGAIN = "download the file again; it is damaged or incomplete"
-
-# llama.cpp b10586, ggml/src/gguf.cpp: version 1 is refused, 3 is the newest; 2 and 3 share their layout.
-SUPPORTED_VERSIONS = (2, 3)
-ALIGNMENT_DEFAULT = 32
-DIMENSIONS_MAX = 4
-
-# Value type ids of ggml/include/gguf.h.
-_SCALAR_FORMATS = {0: "B", 1: "b", 2: "H", 3: "h", 4: "I", 5: "i", 6: "f", 7: "?", 10: "Q", 11: "q", 12: "d"}
-_STRING = 8
-_ARRAY = 9
-
-# Tensor types: id -> name, elements per block, bytes per block (ggml/include/ggml.h, ggml-common.h).
-TENSOR_TYPES: dict[int, tuple[str, int, int]] = {
-    0: ("F32", 1, 4), 1: ("F16", 1, 2), 2: ("Q4_0", 32, 18), 3: ("Q4_1", 32, 20), 6: ("Q5_0", 32, 22),
-    7: ("Q5_1", 32, 24), 8: ("Q8_0", 32, 34), 10: ("Q2_K", 256, 84), 11: ("Q3_K", 256, 110),
-    12: ("Q4_K", 256, 144), 13: ("Q5_K", 256, 176), 14: ("Q6_K", 256, 210), 15: ("Q8_K", 256, 292),
-    16: ("IQ2_XXS", 256, 66), 17: ("IQ2_XS", 256, 74), 18: ("IQ3_XXS", 256, 98), 19: ("IQ1_S", 256, 50),
-    20: ("IQ4_NL", 32, 18), 21: ("IQ3_S", 256, 110), 22: ("IQ2_S", 256, 82), 23: ("IQ4_XS", 256, 136),
-    24: ("I8", 1, 1), 25: ("I16", 1, 2), 26: ("I32", 1, 4), 27: ("I64", 1, 8), 28: ("F64", 1, 8),
-    29: ("IQ1_M", 256, 56), 30: ("BF16", 1, 2), 34: ("TQ1_0", 256, 54), 35: ("TQ2_0", 256, 66),
-    39: ("MXFP4", 32, 17), 40: ("NVFP4", 64, 36), 41: ("Q1_0", 128, 18),
-}  # fmt: skip
 _Q4_0, _Q4_1 = 2, 3
 # general.file_type values (llama_ftype in include/llama.h).
 _MOSTLY_Q4_0, _MOSTLY_Q4_1 = 2, 3
-
-_WRONG_MAGIC_HINTS = (
-    (b"version https://git-lfs", "this is a Git LFS pointer; fetch the file itself with 'git lfs pull'"),
-    (b"<", "this looks like a web page; download the file itself, not the page about it"),
-    (b"PK\x03\x04", "this looks like a PyTorch or zip file; convert the model to GGUF first"),
-)
 
 _SHARD_NAME = re.compile(r"^(?P<stem>.+)-(?P<part>\d{5})-of-(?P<count>\d{5})\.gguf$")
 
@@ -71,12 +48,15 @@ _TOKENIZERS: dict[str, tuple[str, int | None, int | None, bool, bool]] = {
     "plamo2": ("plamo2", 1, 2, False, False),
 }  # fmt: skip
 _PRE_TOKENIZERS_ADDING_BOS = frozenset(
-    "llama3 llama-v3 llama-bpe falcon3 falcon-h1 pixtral midm-2.0 lfm2 jina-v5-nano tekken chameleon".split()
-)
+    ("llama3", "llama-v3", "llama-bpe", "falcon3", "falcon-h1", "pixtral", "midm-2.0", "lfm2", "jina-v5-nano",
+     "tekken", "chameleon")
+)  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ModelInfo:
+    """The shape of a model. heads and kv_heads are the largest of any layer."""
+
     path: Path
     architecture: str
     name: str
@@ -96,68 +76,183 @@ class ModelInfo:
     licence: str | None
 
 
+def check_gguf(path: Path) -> None:
+    """Raises ModelError unless the file, with all its parts, is a whole GGUF model."""
+    _checked_tensors(path)
+
+
 def inspect_gguf(path: Path) -> ModelInfo:
-    """Sizes and shape of the whole model; for a model in several files give the first of them."""
-    tensors = check_gguf(path)
-    with _opened(path) as header:
-        architecture = header.text("general.architecture") or "unknown"
-        layers, embedding, context = (
-            header.number(f"{architecture}.{key}", required=True)
-            for key in ("block_count", "embedding_length", "context_length")
-        )
-        heads = header.numbers(f"{architecture}.attention.head_count", count=layers)
-        kv_heads = header.numbers(f"{architecture}.attention.head_count_kv", count=layers) or heads
-        head_length = embedding // max(heads, default=0) if any(heads) else 0
-        tokenizer = "/".join(
-            filter(None, (header.text("tokenizer.ggml.model"), header.text("tokenizer.ggml.pre")))
-        )
-        tokens = header.fields.get("tokenizer.ggml.tokens")
-        size_by_type: Counter[str] = Counter()
-        for tensor in tensors:
-            size_by_type[tensor.type_name] += tensor.size_bytes
+    tensors = _checked_tensors(path)
+    size_by_type: Counter[str] = Counter()
+    for tensor in tensors:
+        size_by_type[tensor.type_name] += tensor.size_bytes
+    with open_gguf(path) as header:
+        prefix = header.text("general.architecture")
+        layers = header.positive(f"{prefix}.block_count", maximum=LAYERS_MAX)
+        embedding = header.positive(f"{prefix}.embedding_length")
+        heads = header.per_layer(f"{prefix}.attention.head_count", layers=layers) or (0,) * layers
+        kv_heads = header.per_layer(f"{prefix}.attention.head_count_kv", layers=layers) or heads
+        head_length = embedding // max(heads) if any(heads) else 0
+        names = (header.text("tokenizer.ggml.model"), header.text("tokenizer.ggml.pre"))
         return ModelInfo(
             path=path,
-            architecture=architecture,
+            architecture=prefix,
             name=header.text("general.name") or path.stem,
             parameters=sum(tensor.elements for tensor in tensors),
             file_bytes=sum(part.stat().st_size for part in shard_paths(path)),
             quantisation=size_by_type.most_common(1)[0][0],
             layers=layers,
             embedding=embedding,
-            heads=max(heads, default=0),
-            kv_heads=max(kv_heads, default=0),
+            heads=max(heads),
+            kv_heads=max(kv_heads),
             kv_heads_per_layer=kv_heads,
-            key_length=header.number(f"{architecture}.attention.key_length") or head_length,
-            value_length=header.number(f"{architecture}.attention.value_length") or head_length,
-            context_tokens=context,
-            vocabulary_size=tokens.count
-            if isinstance(tokens, _Array)
-            else header.number(f"{architecture}.vocab_size"),
-            tokenizer=tokenizer or "none",
+            key_length=header.number(f"{prefix}.attention.key_length") or head_length,
+            value_length=header.number(f"{prefix}.attention.value_length") or head_length,
+            context_tokens=header.positive(f"{prefix}.context_length"),
+            vocabulary_size=_vocabulary_size(header),
+            tokenizer="/".join(name for name in names if name) or "none",
             licence=header.text("general.license") or None,
         )
 
 
 def read_vocabulary(path: Path) -> Vocabulary:
-    with _opened(path) as header:
+    with open_gguf(path) as header:
         tokens = header.fields.get("tokenizer.ggml.tokens")
-        if not isinstance(tokens, _Array) or tokens.item_type != _STRING:
+        if not isinstance(tokens, Array) or tokens.item_type != STRING:
             raise ModelError(
                 f"{path} carries no vocabulary (tokenizer.ggml.tokens).",
-                hint="use a GGUF file converted together with its tokenizer",
+                hint="use a GGUF file that was converted together with its tokenizer",
             )
         model = header.text("tokenizer.ggml.model")
         kind, bos_id, eos_id, add_bos, add_eos = _TOKENIZERS.get(model, (model, None, None, False, False))
         if kind == "bpe" and header.text("tokenizer.ggml.pre") in _PRE_TOKENIZERS_ADDING_BOS:
             add_bos = True
-        # llama.cpp overrides what a Gemma 4 file says about BOS.
+        # llama.cpp overrides what a Gemma 4 file says about its BOS token.
         if model != "gemma4":
             add_bos = bool(header.fields.get("tokenizer.ggml.add_bos_token", add_bos))
+        stated_bos_id = header.number("tokenizer.ggml.bos_token_id")
+        stated_eos_id = header.number("tokenizer.ggml.eos_token_id")
         return Vocabulary(
-            tokens=header.strings(tokens),
+            tokens=header.texts(tokens),
             type=kind,
-            bos_id=header.number("tokenizer.ggml.bos_token_id", default=bos_id),
-            eos_id=header.number("tokenizer.ggml.eos_token_id", default=eos_id),
+            bos_id=bos_id if stated_bos_id is None else stated_bos_id,
+            eos_id=eos_id if stated_eos_id is None else stated_eos_id,
             add_bos=add_bos,
             add_eos=bool(header.fields.get("tokenizer.ggml.add_eos_token", add_eos)),
         )
+
+
+def _vocabulary_size(header: Header) -> int:
+    tokens = header.fields.get("tokenizer.ggml.tokens")
+    if isinstance(tokens, Array):
+        return tokens.count
+    return header.number(f"{header.text('general.architecture')}.vocab_size") or 0
+
+
+def shard_paths(path: Path) -> tuple[Path, ...]:
+    """All files of a model split as NAME-00001-of-0000N.gguf; the path alone when it is not split."""
+    match = _SHARD_NAME.match(path.name)
+    count = int(match["count"]) if match else 0
+    if match is None or count == 0:
+        return (path,)
+    return tuple(
+        path.with_name(f"{match['stem']}-{part:05d}-of-{count:05d}.gguf") for part in range(1, count + 1)
+    )
+
+
+def requantise_q4_0(source: Path, destination: Path) -> None:
+    """Q4_1 tensors become Q4_0, which llama.cpp repacks for the CPU; all else is copied byte for byte.
+
+    The destination appears whole or not at all, and the same source gives the same bytes.
+    """
+    quantise = _load_quantiser()
+    strange = {tensor.type_name for tensor in _checked_tensors(source) if tensor.type_id not in TENSOR_TYPES}
+    if strange:
+        raise ModelError(
+            f"{source} cannot be requantised: the size of {', '.join(sorted(strange))} tensors is unknown.",
+            hint="use the file as it is",
+        )
+    partial = destination.with_name(f".{destination.name}.{secrets.token_hex(4)}.partial")
+    try:
+        with open_gguf(source) as header, partial.open("xb") as output:
+            _write_q4_0(header, output, quantise)
+            output.flush()
+            os.fsync(output.fileno())
+        partial.replace(destination)
+    finally:
+        partial.unlink(missing_ok=True)
+
+
+def require_gguf_package() -> str:
+    """The version of the gguf package; ModelError with the way to install it when it is missing."""
+    _load_quantiser()
+    return version("gguf")
+
+
+def _load_quantiser() -> Callable[[bytes], bytes]:
+    try:
+        import numpy as np
+        from gguf import GGMLQuantizationType, quants
+    except ImportError as error:
+        raise ModelError(
+            "Requantising a model needs the Python package gguf, which is not installed.",
+            hint="pip install 'speclift[llama]'",
+        ) from error
+
+    def q4_0_from_q4_1(blocks: bytes) -> bytes:
+        packed = np.frombuffer(blocks, dtype=np.uint8)
+        values = quants.dequantize(packed, GGMLQuantizationType.Q4_1)
+        return bytes(quants.quantize(values, GGMLQuantizationType.Q4_0).tobytes())
+
+    return q4_0_from_q4_1
+
+
+def _write_q4_0(header: Header, output: BinaryIO, quantise: Callable[[bytes], bytes]) -> None:
+    metadata = bytearray(header.data[: header.fields_end])
+    if header.fields.get("general.file_type") == _MOSTLY_Q4_1:
+        struct.pack_into("<I", metadata, header.positions["general.file_type"], _MOSTLY_Q4_0)
+    offset = 0
+    for tensor in header.tensors:
+        name = tensor.name.encode()
+        type_id = _Q4_0 if tensor.type_id == _Q4_1 else tensor.type_id
+        metadata += struct.pack("<Q", len(name)) + name
+        metadata += struct.pack(f"<I{len(tensor.shape)}Q", len(tensor.shape), *tensor.shape)
+        metadata += struct.pack("<IQ", type_id, offset)
+        offset += aligned(tensor_bytes(type_id, tensor.elements), header.alignment)
+    output.write(metadata.ljust(aligned(len(metadata), header.alignment), b"\0"))
+    for tensor in header.tensors:
+        content = header.data[tensor.start : tensor.start + tensor.size_bytes]
+        if tensor.type_id == _Q4_1:
+            content = quantise(content)
+        output.write(content.ljust(aligned(len(content), header.alignment), b"\0"))
+
+
+def _checked_tensors(path: Path) -> list[Tensor]:
+    tensors: list[Tensor] = []
+    parts = shard_paths(path)
+    if path not in parts[:1]:
+        raise ModelError(
+            f"{path} is one part of a model in {len(parts)} files.", hint=f"give the first part, {parts[0]}"
+        )
+    for part in parts:
+        if part != path and not part.exists():
+            raise ModelError(
+                f"{part} is missing: the model is split over {len(parts)} files.",
+                hint="put all the parts into one folder",
+            )
+        with open_gguf(part) as header:
+            for tensor in header.tensors:
+                end = tensor.start + tensor.size_bytes
+                if end > len(header.data):
+                    raise ModelError(
+                        f"{part} is truncated: tensor {tensor.name} ends at byte {end}, "
+                        f"the file at {len(header.data)}.",
+                        hint=DOWNLOAD_AGAIN,
+                    )
+            tensors += header.tensors
+    if not tensors:
+        raise ModelError(
+            f"{path} contains no tensors: it holds a vocabulary without weights.",
+            hint="give the GGUF file with the weights",
+        )
+    return tensors

@@ -131,13 +131,14 @@ class Study:
         return fmt.provenance_from_dict(self._get("provenance"))
 
     @property
-    def item_limit(self) -> int | None:
-        """How many items per load the time budget allowed, settled in the first round."""
-        limit: int | None = self._get("item_limit", default=None)
-        return limit
+    def block_limits(self) -> dict[int, int]:
+        """Blocks the time budget cut short, with the number of items left in each; settled in round 0."""
+        limits: dict[str, int] = self._get("block_limits", default={})
+        return {int(block): limit for block, limit in limits.items()}
 
-    def set_item_limit(self, limit: int) -> None:
-        self._write_meta("item_limit", limit)
+    def limit_block(self, block: int, items: int) -> None:
+        with _disk_errors(self.path):
+            self._set("block_limits", {**self.block_limits, block: items})
 
     def log_path(self, launch: int) -> Path:
         return self.path / "logs" / f"launch-{launch:03d}.log"
@@ -248,10 +249,6 @@ class Study:
 
     def _set(self, key: str, value: Any) -> None:
         self._db.execute("INSERT OR REPLACE INTO meta VALUES (?, ?)", (key, fmt.dumps(value)))
-
-    def _write_meta(self, key: str, value: Any) -> None:
-        with _disk_errors(self.path):
-            self._set(key, value)
 
 
 def is_study(path: Path) -> bool:

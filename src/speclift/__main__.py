@@ -1,0 +1,3 @@
+from speclift.cli.main import main
+
+main()

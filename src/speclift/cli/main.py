@@ -1,0 +1,71 @@
+"""Entry point: verbs registered, errors printed in one place, exit codes kept."""
+
+from __future__ import annotations
+
+import sys
+from typing import Annotated
+
+import typer
+from rich.console import Console
+
+from speclift import __version__
+from speclift.cli.doctor import doctor_command
+from speclift.cli.measuring import compare_command, decide_command, measure_command
+from speclift.cli.models import app as models_app
+from speclift.core.errors import EngineError, OperatingError, SpecliftError, UsageError
+from speclift.report.quantities import printable_lines
+
+EXIT_OPERATING, EXIT_USAGE, EXIT_INTERRUPTED = 1, 2, 130
+
+app = typer.Typer(
+    no_args_is_help=True,
+    rich_markup_mode=None,
+    help="Decides whether speculative decoding pays for a self-hosted LLM.\n\nFirst answer: speclift decide",
+    pretty_exceptions_enable=False,
+)
+app.command("decide")(decide_command)
+app.command("measure")(measure_command)
+app.command("compare")(compare_command)
+app.command("doctor")(doctor_command)
+app.add_typer(models_app, name="models")
+
+
+def _version(wanted: bool) -> None:
+    if wanted:
+        sys.stdout.write(f"speclift {__version__}\n")
+        raise typer.Exit
+
+
+@app.callback()
+def options(
+    version: Annotated[bool, typer.Option("--version", callback=_version, is_eager=True)] = False,
+) -> None:
+    """Decides whether speculative decoding pays for a self-hosted LLM.
+
+    First answer, no GPU needed: speclift decide
+    """
+
+
+def main() -> None:
+    try:
+        app()
+    except UsageError as error:
+        sys.exit(_complain(error, EXIT_USAGE))
+    except OperatingError as error:
+        sys.exit(_complain(error, EXIT_OPERATING))
+    except KeyboardInterrupt:
+        sys.exit(EXIT_INTERRUPTED)
+
+
+def _complain(error: SpecliftError, code: int) -> int:
+    console = Console(stderr=True, highlight=False)
+    console.print(f"error: {printable_lines(str(error))}", style="bold red", markup=False)
+    if isinstance(error, EngineError) and error.log_tail:
+        console.print(printable_lines(error.log_tail[-1500:]), style="dim", markup=False)
+    if error.hint:
+        console.print(f"\nhint: {printable_lines(error.hint)}", markup=False)
+    return code
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,156 @@
+"""decide, measure and compare."""
+
+from __future__ import annotations
+
+import json
+import shlex
+import sys
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from rich.console import Console
+
+from speclift.cli.narration import Narrator
+from speclift.cli.options import DryRun, Json, takes_ask
+from speclift.core.errors import OperatingError, StudyError
+from speclift.core.goals import Goals, parse_slos
+from speclift.pipeline.ask import Ask
+from speclift.pipeline.judge import Judgement, judge
+from speclift.pipeline.prepare import prepare
+from speclift.pipeline.verbs import (
+    EXIT_CODES,
+    compare,
+    judgement_document,
+    open_study,
+    relative,
+    run_study,
+)
+from speclift.report.document import measure_document
+from speclift.report.terminal import cells_table, findings_view, verdict_view
+from speclift.store.study import Study
+
+INTERRUPTED = 130
+
+
+@takes_ask
+def decide_command(ask: Ask, *, dry_run: DryRun = False, as_json: Json = False) -> None:
+    """Does speculative decoding pay here? Measures the baseline against every arm and says so.
+
+    Example: speclift decide --segment summarise --segment chat --method ngram --k 8,48 --budget 10m
+    """
+    _measuring(ask, dry_run=dry_run, as_json=as_json, with_verdict=True)
+
+
+@takes_ask
+def measure_command(ask: Ask, *, dry_run: DryRun = False, as_json: Json = False) -> None:
+    """Measure arms and keep the records; no verdict.
+
+    Example: speclift measure --method ngram --k 8 --concurrency 1,4 --study studies/mine
+    """
+    _measuring(ask, dry_run=dry_run, as_json=as_json, with_verdict=False)
+
+
+def compare_command(
+    studies: Annotated[list[Path], typer.Argument(help="One study, or several measured alike.")],
+    min_speedup: Annotated[float | None, typer.Option(help="Another bar than the study's own.")] = None,
+    metric: Annotated[str | None, typer.Option(help="tpot, e2e or throughput.")] = None,
+    slo: Annotated[str, typer.Option(help="Such as ttft_p99=1s.")] = "",
+    as_json: Json = False,
+) -> None:
+    """The verdict on finished studies, without measuring again.
+
+    Example: speclift compare studies/mine --min-speedup 1.2
+    """
+    with Study.open(studies[0]) as first:
+        own = first.goals
+    goals = Goals(
+        min_speedup=own.min_speedup if min_speedup is None else min_speedup,
+        metric=metric or own.metric,
+        slos=parse_slos(slo) or own.slos,
+    )
+    judgement = compare(studies, goals=goals)
+    _show_judgement(judgement, Console(stderr=True), as_json=as_json)
+    raise typer.Exit(EXIT_CODES[judgement.verdict.decision])
+
+
+def _measuring(ask: Ask, *, dry_run: bool, as_json: bool, with_verdict: bool) -> None:
+    console = Console(stderr=True)
+    narrator = Narrator(console)
+    if dry_run:
+        _print_commands(ask, narrator, as_json=as_json)
+        return
+    study, budget_s = open_study(ask, narrator.say)
+    narrator.say(f"study {relative(study.path)}")
+    with study:
+        failure: OperatingError | None = None
+        interrupted = False
+        try:
+            with narrator.live():
+                run_study(study, progress=narrator, budget_s=budget_s)
+        except KeyboardInterrupt:
+            interrupted = True
+            narrator.say(f"stopped; go on with: speclift decide --resume --study {relative(study.path)}")
+        except StudyError:
+            raise
+        except OperatingError as error:
+            failure = error  # what was measured before it is still shown
+        code = _show(study, console, as_json=as_json, with_verdict=with_verdict, failure=failure)
+    if interrupted:
+        raise typer.Exit(INTERRUPTED)
+    if failure is not None:
+        raise failure
+    raise typer.Exit(code)
+
+
+def _show(
+    study: Study, console: Console, *, as_json: bool, with_verdict: bool, failure: OperatingError | None
+) -> int:
+    try:
+        judgement = judge([study])
+    except StudyError:
+        # Nothing to judge: the failure that caused it is the better message.
+        if failure is not None:
+            raise failure from None
+        raise
+    if with_verdict:
+        _show_judgement(judgement, console, as_json=as_json)
+        return EXIT_CODES[judgement.verdict.decision]
+    if as_json:
+        _write_json(measure_document(judgement.cells, judgement.findings, study=relative(study.path)))
+    else:
+        console.print(cells_table(judgement.cells))
+        console.print(findings_view(judgement.findings))
+    return 0
+
+
+def _show_judgement(judgement: Judgement, console: Console, *, as_json: bool) -> None:
+    document = judgement_document(judgement)
+    if as_json:
+        _write_json(document)
+    winner = document["winner"]
+    console.print(
+        verdict_view(
+            judgement.verdict,
+            cells=judgement.cells,
+            comparisons=judgement.on_all,
+            findings=judgement.findings,
+            command=winner["command"] if winner else None,
+            bar=judgement.goals.min_speedup,
+        )
+    )
+
+
+def _print_commands(ask: Ask, narrator: Narrator, *, as_json: bool) -> None:
+    prepared = prepare(ask, narrator.say)
+    commands = {arm.name: prepared.engine.command(arm, port=0) for arm in prepared.plan.arms}
+    if as_json:
+        _write_json({"schema": 1, "commands": {name: list(command) for name, command in commands.items()}})
+        return
+    for name, command in commands.items():
+        sys.stdout.write(f"# {name}\n{shlex.join(command)}\n")
+
+
+def _write_json(document: dict[str, Any]) -> None:
+    sys.stdout.write(json.dumps(document, indent=2, ensure_ascii=True) + "\n")
+    sys.stdout.flush()

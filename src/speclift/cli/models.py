@@ -1,0 +1,80 @@
+"""models fetch, list and inspect."""
+
+from __future__ import annotations
+
+import json
+import sys
+from dataclasses import asdict
+from typing import Annotated
+
+import typer
+from rich.console import Console
+from rich.table import Table
+
+from speclift.cli.options import Json
+from speclift.pipeline.ask import EMBEDDED_MODEL
+from speclift.report.quantities import printable, size
+from speclift.store import models
+from speclift.store.gguf_file import inspect_gguf
+
+app = typer.Typer(
+    no_args_is_help=True, help="Models that speclift keeps in its cache, and GGUF files by path."
+)
+
+Name = Annotated[str, typer.Argument(help="Catalogue name.")]
+
+
+@app.command("fetch")
+def fetch_command(name: Name = EMBEDDED_MODEL, as_json: Json = False) -> None:
+    """Bring a catalogue model into the cache.
+
+    Example: speclift models fetch
+    """
+    console = Console(stderr=True)
+    path = models.fetch(name, progress=lambda text: console.print(text, style="dim", markup=False))
+    if as_json:
+        _write({"schema": 1, "name": name, "path": str(path), "sha256": models.fingerprint(path)})
+    else:
+        sys.stdout.write(f"{path}\n")
+
+
+@app.command("list")
+def list_command(as_json: Json = False) -> None:
+    """What the catalogue offers and what is cached.
+
+    Example: speclift models list
+    """
+    listed = models.list_models()
+    if as_json:
+        _write({"schema": 1, "models": [{**asdict(model), "path": str(model.path)} for model in listed]})
+        return
+    table = Table()
+    for column in ("name", "cached", "path"):
+        table.add_column(column)
+    for model in listed:
+        table.add_row(model.name, "yes" if model.is_cached else "no", str(model.path))
+    Console().print(table)
+
+
+@app.command("inspect")
+def inspect_command(
+    reference: Annotated[str, typer.Argument(help="GGUF path or catalogue name.")], as_json: Json = False
+) -> None:
+    """The shape of a model file, read from its header.
+
+    Example: speclift models inspect smollm2-135m
+    """
+    info = inspect_gguf(models.resolve(reference))
+    facts = {**asdict(info), "path": str(info.path)}
+    if as_json:
+        _write({"schema": 1, **facts})
+        return
+    table = Table(show_header=False)
+    for key, value in facts.items():
+        shown = size(value) if key == "file_bytes" else printable(str(value), limit=100)
+        table.add_row(key.replace("_", " "), shown)
+    Console().print(table)
+
+
+def _write(document: dict[str, object]) -> None:
+    sys.stdout.write(json.dumps(document, indent=2) + "\n")

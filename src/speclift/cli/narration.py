@@ -1,0 +1,65 @@
+"""What the user sees while a study runs: a live bar on a terminal, a line now and then without one."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from rich.console import Console
+from rich.progress import BarColumn, Progress, TaskID, TextColumn
+
+from speclift.core.results import Finding
+from speclift.report.quantities import duration, printable_lines
+
+PLAIN_EVERY_S = 10.0
+
+
+class Narrator:
+    """Implements the pipeline's Progress on stderr."""
+
+    def __init__(self, console: Console) -> None:
+        self.console = console
+        self._bar: Progress | None = None
+        self._task: TaskID | None = None
+        self._last_plain_s = 0.0
+
+    def say(self, text: str) -> None:
+        self.console.print(text, style="dim", markup=False, highlight=False)
+
+    @contextmanager
+    def live(self) -> Iterator[None]:
+        if not self.console.is_terminal:
+            yield
+            return
+        columns = (
+            TextColumn("[bold]{task.fields[arm]:<18}"),
+            BarColumn(bar_width=32),
+            TextColumn("{task.completed}/{task.total} turns"),
+            TextColumn("{task.fields[left]}"),
+        )
+        with Progress(*columns, console=self.console, transient=True) as bar:
+            self._bar = bar
+            self._task = bar.add_task("study", total=None, arm="launching", left="")
+            try:
+                yield
+            finally:
+                self._bar = None
+
+    def launching(self, arm: str, round_index: int) -> None:
+        if self._bar is not None and self._task is not None:
+            self._bar.update(self._task, arm=f"launch {round_index + 1}: {arm}")
+        else:
+            self.say(f"launch {round_index + 1}: {arm}")
+
+    def turn_done(self, arm: str, *, done: int, total: int, left_s: float) -> None:
+        left = f"about {duration(left_s)} left"
+        if self._bar is not None and self._task is not None:
+            self._bar.update(self._task, completed=done, total=total, arm=arm, left=left)
+        elif time.monotonic() - self._last_plain_s >= PLAIN_EVERY_S:
+            self._last_plain_s = time.monotonic()
+            self.say(f"{done}/{total} turns, {left}")
+
+    def noticed(self, finding: Finding) -> None:
+        text = printable_lines(finding.message)
+        self.console.print(f"! {finding.check}: {text}", style="yellow", markup=False, highlight=False)

@@ -1,0 +1,108 @@
+"""The fake engine: a real process and a real protocol with a known truth, for fast tests and known answers.
+
+Truths come as `--engine-arg key=value`; `baseline.key=value` and `spec.key=value` apply to one side only,
+`ARM.key=value` to the arm of that name.
+"""
+
+from __future__ import annotations
+
+import itertools
+import json
+import shlex
+import sys
+from pathlib import Path
+from typing import Any
+
+from speclift.core.arm import Arm, Endpoint, ServerSettings
+from speclift.core.errors import EngineError
+from speclift.core.records import Counters
+from speclift.engine.fake_truth import parse_truth
+from speclift.engine.probe import judge_probe, probe_body
+from speclift.engine.process import ServerProcess, free_port
+from speclift.engine.prometheus import parse_counters
+
+READY_LIMIT_S = 15.0
+MODEL = "fake-model"
+STEP_COUNTS: tuple[tuple[str, object], ...] = (("timings_per_token", True),)
+
+
+class Fake:
+    name = "fake"
+
+    def __init__(self, settings: ServerSettings, *, ready_limit_s: float = READY_LIMIT_S) -> None:
+        self.settings = settings
+        self.model = settings.model
+        self._ready_limit_s = ready_limit_s
+        # Each launch is its own draw of what varies from start to start.
+        self._starts = itertools.count(1)
+
+    def version(self) -> str:
+        return "fake 1"
+
+    def truth_pairs(self, arm: Arm) -> tuple[str, ...]:
+        pairs = [] if arm.is_baseline else [f"k={arm.k}"]
+        for pair in self.settings.extra_args:
+            side, dot, rest = pair.partition(".")
+            if not dot or "=" in side or side == "acceptance":
+                pairs.append(pair)
+            elif side == arm.name or (side == "spec" and not arm.is_baseline):
+                pairs.append(rest)
+        return tuple(pairs)
+
+    def command(self, arm: Arm, *, port: int) -> tuple[str, ...]:
+        truths = itertools.chain.from_iterable(("--truth", pair) for pair in self.truth_pairs(arm))
+        return (sys.executable, "-m", "speclift.engine.fake_server", "--port", str(port), *truths)
+
+    def paste_command(self, arm: Arm) -> str:
+        return shlex.join(self.command(arm, port=8080))
+
+    def config(self, arm: Arm) -> dict[str, object]:
+        return {"method": arm.method, "k": arm.k}
+
+    def fits_together(self, arms: tuple[Arm, ...]) -> bool:
+        return bool(arms)
+
+    async def launch(self, arm: Arm, *, log: Path) -> FakeServer:
+        truth = parse_truth(self.truth_pairs(arm))
+        start = next(self._starts)
+        port = free_port()
+        command = (*self.command(arm, port=port), "--truth", f"seed={truth.seed + start}")
+        process = await ServerProcess.start(command, base_url=f"http://127.0.0.1:{port}", log=log)
+        try:
+            await process.wait_until_ready(path="/health", limit_s=self._ready_limit_s)
+            if truth.flavour == "llamacpp":
+                await self._verify(arm, process)
+        except BaseException:
+            await process.stop()
+            raise
+        endpoint = Endpoint(base_url=process.base_url, model=MODEL, extra_body=STEP_COUNTS)
+        return FakeServer(process, endpoint=endpoint, command=command)
+
+    async def _verify(self, arm: Arm, process: ServerProcess) -> None:
+        slots: list[dict[str, Any]] = json.loads(await process.get("/slots"))
+        if any(bool(slot["speculative"]) == arm.is_baseline for slot in slots):
+            raise EngineError(
+                f"arm {arm.name} asked for {arm.method} and the server runs without it",
+                log_tail=process.log_tail(),
+            )
+        if not arm.is_baseline:
+            body = probe_body(MODEL, dict(STEP_COUNTS))
+            judge_probe(await process.post("/v1/chat/completions", body), arm=arm.name)
+
+
+class FakeServer:
+    def __init__(self, process: ServerProcess, *, endpoint: Endpoint, command: tuple[str, ...]) -> None:
+        self._process = process
+        self.endpoint = endpoint
+        self.command = command
+        self.kv_tokens: int | None = None
+
+    async def counters(self) -> Counters:
+        return parse_counters(await self._process.get("/metrics"))
+
+    def death(self) -> str | None:
+        code = self._process.exit_code
+        return None if code is None else f"ended with code {code}; log ends:\n{self._process.log_tail()}"
+
+    async def stop(self) -> None:
+        await self._process.stop()

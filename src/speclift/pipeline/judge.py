@@ -1,0 +1,149 @@
+"""From what a study holds to a judgement: cells, findings, verdict. Reads, never measures."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+
+from speclift.analyse.cells import acceptance, cells
+from speclift.analyse.checks import check_client, check_records
+from speclift.analyse.compare import evidence
+from speclift.core.arm import BASELINE, Arm
+from speclift.core.errors import StudyError
+from speclift.core.goals import Goals
+from speclift.core.records import Phase, Provenance, Record
+from speclift.core.results import Acceptance, Cell, Conditions, Evidence, Finding, Verdict
+from speclift.decide.verdict import decide
+from speclift.engine.protocol import Engine
+from speclift.pipeline.merge import merged_records
+from speclift.pipeline.prepare import build_engine
+from speclift.plan.experiment import StudyPlan
+from speclift.store.study import Study
+
+# Upper edges of the temperature buckets in which acceptance is reported; 0.5 and 0.7 are S4's limits.
+TEMPERATURE_BUCKETS = (0.0, 0.5, 0.7, 1.0, float("inf"))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AcceptanceBucket:
+    arm: str
+    low: float
+    high: float
+    acceptance: Acceptance
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Judgement:
+    """Everything a report shows, as values."""
+
+    study: Path
+    plan: StudyPlan
+    goals: Goals
+    provenance: Provenance
+    verdict: Verdict
+    on_all: tuple[Evidence, ...]
+    cells: tuple[Cell, ...]
+    acceptance_by_temperature: tuple[AcceptanceBucket, ...]
+    findings: tuple[Finding, ...]
+    kv_tokens: dict[str, int]
+    failed_arms: tuple[str, ...]
+    engine: Engine
+
+
+def judge(studies: Sequence[Study], *, goals: Goals | None = None) -> Judgement:
+    """The verdict on one study, or on several of like environment pooled."""
+    first = studies[0]
+    records = merged_records(studies)
+    if not any(record.place.arm == BASELINE and record.is_ok for record in records):
+        raise StudyError(
+            f"{first.path} has no successful baseline request", hint="run it again with --resume"
+        )
+    plan, goals = first.plan, goals or first.goals
+    by_temperature = plan.temperatures != (None,)
+    arms = _measured_arms(studies, records)
+    failed = tuple(
+        sorted({launch.arm for study in studies for launch, _ in study.launches() if launch.failure})
+    )
+    competing = [arm for arm in arms if arm.name not in failed]
+
+    @cache
+    def evidence_for(arm: Arm, conditions: Conditions) -> Evidence:
+        return evidence(
+            records,
+            arm,
+            conditions,
+            metric=goals.metric,
+            bar=goals.min_speedup,
+            arm_count=max(1, len(competing)),
+            by_temperature=by_temperature,
+        )
+
+    findings = _findings(studies, records)
+    verdict = decide(competing, evidence_for, goals=goals, findings=findings)
+    return Judgement(
+        study=first.path,
+        plan=plan,
+        goals=goals,
+        provenance=first.provenance,
+        verdict=verdict,
+        on_all=tuple(evidence_for(arm, Conditions()) for arm in competing),
+        cells=cells(records, by_temperature=by_temperature),
+        acceptance_by_temperature=_acceptance_by_temperature(records),
+        findings=findings,
+        kv_tokens=_kv_tokens(studies),
+        failed_arms=failed,
+        engine=build_engine(first.engine),
+    )
+
+
+def _measured_arms(studies: Sequence[Study], records: Sequence[Record]) -> list[Arm]:
+    seen = {record.place.arm for record in records if record.place.phase is Phase.MEASURED}
+    planned = {arm.name: arm for study in studies for arm in study.plan.arms}
+    return [arm for name, arm in planned.items() if name in seen and not arm.is_baseline]
+
+
+def _failed_arms(studies: Sequence[Study]) -> tuple[str, ...]:
+    """Arms whose last launch failed; one that came through on resume is back in the running."""
+    last = {launch.arm: launch for study in studies for launch, _ in study.launches()}
+    return tuple(sorted(arm for arm, launch in last.items() if launch.failure))
+
+
+def _findings(studies: Sequence[Study], records: Sequence[Record]) -> tuple[Finding, ...]:
+    health = [turn for study in studies for turn in study.turn_health()]
+    found = [
+        *(finding for study in studies for finding in study.findings()),
+        *check_records(records),
+        *check_client([turn.loop_lag_p99_s for turn in health], [turn.cpu_share for turn in health]),
+    ]
+    return tuple(dict.fromkeys(found))
+
+
+def _acceptance_by_temperature(records: Sequence[Record]) -> tuple[AcceptanceBucket, ...]:
+    measured = [r for r in records if r.place.phase is Phase.MEASURED and r.is_ok]
+    buckets = []
+    for arm in dict.fromkeys(record.place.arm for record in measured):
+        low = -1.0
+        for high in TEMPERATURE_BUCKETS:
+            members = [
+                record
+                for record in measured
+                if record.place.arm == arm
+                and record.place.temperature is not None
+                and low < record.place.temperature <= high
+            ]
+            found = acceptance(members)
+            if found is not None:
+                buckets.append(AcceptanceBucket(arm=arm, low=max(low, 0.0), high=high, acceptance=found))
+            low = high
+    return tuple(buckets)
+
+
+def _kv_tokens(studies: Sequence[Study]) -> dict[str, int]:
+    return {
+        launch.arm: kv_tokens
+        for study in studies
+        for launch, kv_tokens in study.launches()
+        if kv_tokens is not None
+    }

@@ -1,0 +1,189 @@
+"""From what was asked to a plan and an engine: models resolved, prompts read, arms named, pairs checked."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from speclift import __version__
+from speclift.core.arm import Arm, ServerSettings
+from speclift.core.engine_spec import ENGINES, EngineSpec
+from speclift.core.errors import ModelError, UsageError, unknown_name
+from speclift.core.records import Provenance
+from speclift.core.speculation import Combined, DraftModel, Synthetic
+from speclift.core.traffic import Concurrency, Load, Rate, Workload
+from speclift.engine.fake import Fake
+from speclift.engine.llamacpp import LlamaCpp, default_threads
+from speclift.engine.protocol import Engine
+from speclift.measure.provenance import host_facts
+from speclift.pipeline.ask import EMBEDDED_MODEL, Ask
+from speclift.plan.experiment import StudyPlan
+from speclift.plan.methods import arms_for
+from speclift.plan.pairing import compare_vocabularies
+from speclift.store import models
+from speclift.store.gguf_file import read_vocabulary
+from speclift.store.prompt_files import bundled_workload, read_workload
+from speclift.workload.prompts import select
+
+ARRIVALS = ("poisson", "constant", "replay")
+# Long drafts pay most where text is copied: on two cores a 48-token verify costs far less than 48 steps.
+DEFAULT_METHODS = {"llamacpp": ("ngram,k=8,n=4", "ngram,k=48,n=12"), "fake": ("ngram,k=4",)}
+# The quick look: copy-heavy, ordinary and free text, enough prompts for each to have its say.
+QUICK_SEGMENTS = ("verbatim-rewrite", "chat", "creative")
+QUICK_PROMPTS_PER_SEGMENT = 12
+QUICK_MAX_TOKENS = 48
+QUICK_BUDGET_S = 300.0
+
+Say = Callable[[str], None]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Prepared:
+    plan: StudyPlan
+    engine_spec: EngineSpec
+    engine: Engine
+    workload: Workload
+    budget_s: float | None
+
+
+def prepare(ask: Ask, say: Say) -> Prepared:
+    if ask.engine not in ENGINES:
+        raise unknown_name(what="engine", seen=ask.engine, allowed=ENGINES)
+    if ask.is_quick_look:
+        say(
+            f"quick look: {', '.join(QUICK_SEGMENTS)} x {QUICK_PROMPTS_PER_SEGMENT} bundled prompts x "
+            f"{QUICK_MAX_TOKENS} tokens, at most 5 minutes (--prompts, --segment, --requests or --budget change it)"
+        )
+        ask = replace(
+            ask,
+            segments=QUICK_SEGMENTS,
+            requests=QUICK_PROMPTS_PER_SEGMENT * len(QUICK_SEGMENTS),
+            max_tokens=QUICK_MAX_TOKENS,
+            budget_s=QUICK_BUDGET_S,
+        )
+    workload = select(
+        read_workload(ask.prompts) if ask.prompts else bundled_workload(),
+        segments=ask.segments,
+        max_tokens=ask.max_tokens,
+        limit=ask.requests,
+        seed=ask.seed,
+    )
+    loads = _loads(ask)
+    spec = _engine_spec(ask, loads, say)
+    drafts = tuple(_model_path(draft, ask.engine, say) for draft in ask.drafts)
+    arms = arms_for(methods=_methods(ask), ks=ask.ks, drafts=drafts)
+    engine = build_engine(spec)
+    if spec.kind == "llamacpp":
+        _check_pairs(arms, spec.settings.model)
+    for arm in arms:
+        engine.command(
+            arm, port=0
+        )  # an arm this engine cannot express is wrong usage, seen before any launch
+    plan = StudyPlan(
+        arms=arms,
+        loads=loads,
+        requests=workload.requests,
+        temperatures=ask.temperatures or (None,),
+        rounds=ask.launches,
+        together=engine.fits_together(arms),
+        seed=ask.seed,
+    )
+    return Prepared(plan=plan, engine_spec=spec, engine=engine, workload=workload, budget_s=ask.budget_s)
+
+
+def build_engine(spec: EngineSpec) -> Engine:
+    match spec.kind:
+        case "llamacpp":
+            return LlamaCpp(spec.settings, binary=spec.binary)
+        case "fake":
+            return Fake(spec.settings)
+        case _:
+            raise unknown_name(what="engine", seen=spec.kind, allowed=ENGINES)
+
+
+def provenance(prepared: Prepared, ask: Ask) -> Provenance:
+    model = prepared.engine_spec.settings.model
+    return Provenance(
+        speclift_version=__version__,
+        engine=prepared.engine.name,
+        engine_version=prepared.engine.version(),
+        model=model,
+        model_sha256=models.fingerprint(Path(model)) if Path(model).is_file() else "",
+        prompts_sha256=prepared.workload.sha256,
+        seed=ask.seed,
+        host=host_facts(),
+        commands=tuple(prepared.engine.command(arm, port=0) for arm in prepared.plan.arms),
+        argv=ask.argv,
+    )
+
+
+def _methods(ask: Ask) -> tuple[str, ...]:
+    if ask.methods:
+        return ask.methods
+    if ask.drafts:
+        return ("draft",)
+    if ask.ks:
+        return ("ngram",)
+    return DEFAULT_METHODS[ask.engine]
+
+
+def _loads(ask: Ask) -> tuple[Load, ...]:
+    if ask.concurrency and ask.qps:
+        raise UsageError("--concurrency and --qps measure different things", hint="use one of them per study")
+    if ask.qps:
+        if ask.arrivals not in ARRIVALS:
+            raise unknown_name(what="arrivals", seen=ask.arrivals, allowed=ARRIVALS)
+        return tuple(Rate(per_s=qps, arrivals=ask.arrivals) for qps in sorted(set(ask.qps)))  # type: ignore[arg-type]
+    return tuple(Concurrency(streams=streams) for streams in sorted(set(ask.concurrency or (1,))))
+
+
+def _engine_spec(ask: Ask, loads: tuple[Load, ...], say: Say) -> EngineSpec:
+    # As many slots as the heaviest closed loop; an open loop gets a few and queues beyond them.
+    slots = max(load.streams if isinstance(load, Concurrency) else 4 for load in loads)
+    threads = ask.threads if ask.threads is not None else default_threads()
+    if threads < 1:
+        raise UsageError(f"--threads must be at least 1, saw {threads}")
+    settings = ServerSettings(
+        model=_model_path(ask.model, ask.engine, say),
+        context_tokens=ask.context_tokens,
+        slots=slots,
+        threads=threads,
+        gpu_layers=ask.gpu_layers,
+        kv_type_k=ask.kv_type_k,
+        kv_type_v=ask.kv_type_v,
+        extra_args=ask.engine_args,
+    )
+    return EngineSpec(kind=ask.engine, settings=settings, binary=ask.llama_server)
+
+
+def _model_path(reference: str, engine: str, say: Say) -> str:
+    if engine != "llamacpp":
+        return reference
+    try:
+        return str(models.resolve(reference))
+    except ModelError:
+        if reference != EMBEDDED_MODEL:
+            raise
+    return str(models.fetch(EMBEDDED_MODEL, progress=say))
+
+
+def _check_pairs(arms: tuple[Arm, ...], target: str) -> None:
+    """llama.cpp starts without speculation when vocabularies differ; we do not start at all."""
+    for draft in dict.fromkeys(path for arm in arms for path in _draft_paths(arm)):
+        report = compare_vocabularies(read_vocabulary(Path(target)), read_vocabulary(Path(draft)))
+        if not report.compatible:
+            raise ModelError(
+                f"draft {Path(draft).name} cannot serve {Path(target).name}: {report.message}",
+                hint="use a draft of the same family with the same tokenizer",
+            )
+
+
+def _draft_paths(arm: Arm) -> tuple[str, ...]:
+    match arm.speculation:
+        case DraftModel(model=model) | Synthetic(inner=DraftModel(model=model)):
+            return (model,)
+        case Combined(parts=parts):
+            return tuple(part.model for part in parts if isinstance(part, DraftModel))
+        case _:
+            return ()

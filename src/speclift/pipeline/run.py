@@ -1,0 +1,359 @@
+"""Run a study: launch, warm up, take turns, keep every record, survive what engines do.
+
+An engine that dies or hangs fails its arm and the rest goes on; only a lost baseline ends the study, because
+nothing can be compared without it. Everything finished is on disk, so the same call resumes.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import time
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import AsyncExitStack
+from dataclasses import dataclass, field, replace
+from typing import Protocol
+
+from speclift.core.arm import BASELINE, Arm
+from speclift.core.errors import EngineError
+from speclift.core.records import Counters, Launch, Outcome, Phase, Place, Record
+from speclift.core.results import Finding, Level
+from speclift.core.traffic import Concurrency, Load, Rate, Request
+from speclift.core.units import Seconds
+from speclift.engine.protocol import Engine, Server
+from speclift.measure.client import REQUEST_LIMIT_S, Client
+from speclift.measure.clock import now_s
+from speclift.measure.load import Order, run_turn
+from speclift.pipeline.warmup import WARMUP_BLOCK, warmup_requests
+from speclift.plan.experiment import Item, StudyPlan, Turn, turns
+from speclift.store.study import Done, Study
+
+# An engine that lets this many requests in a row time out is hung.
+TIMEOUTS_IN_A_ROW_MAX = 2
+
+
+class Progress(Protocol):
+    """What a watcher of a running study is told."""
+
+    def launching(self, arm: str, round_index: int) -> None: ...
+
+    def turn_done(self, arm: str, *, done: int, total: int, left_s: Seconds) -> None: ...
+
+    def noticed(self, finding: Finding) -> None: ...
+
+
+class ArmFailed(Exception):
+    """Internal: this arm takes no further turns in this run."""
+
+
+@dataclass(slots=True)
+class _LiveArm:
+    """One arm while its server is up."""
+
+    arm: Arm
+    launch: int
+    server: Server
+    client: Client
+    counters_before: Counters = field(default_factory=Counters)
+    timeouts_in_a_row: int = 0
+
+
+class StudyRun:
+    """One run over whatever of the study is not finished yet."""
+
+    def __init__(
+        self,
+        study: Study,
+        engine: Engine,
+        *,
+        progress: Progress,
+        budget_s: Seconds | None = None,
+        clock: Callable[[], Seconds] = time.monotonic,
+    ) -> None:
+        self.study = study
+        self.plan: StudyPlan = study.plan
+        self._engine = engine
+        self._progress = progress
+        self._clock = clock
+        self._started_s = clock()
+        self._budget_s = budget_s
+        self._requests = {request.id: request for request in self.plan.requests}
+        self._failed_arms: set[str] = set()
+        self._version = engine.version()
+        self._turns_done = 0
+        self._turns_total = 0
+        self._limit_s = min(REQUEST_LIMIT_S, budget_s) if budget_s else REQUEST_LIMIT_S
+
+    async def run(self) -> None:
+        todo = [self._pending(index) for index in range(self.plan.rounds)]
+        self._turns_total = sum(len(pending) for pending in todo)
+        for round_index, pending in enumerate(todo):
+            if pending and not self._is_out_of_time():
+                await self._round(round_index, pending)
+        if self._failed_arms >= {arm.name for arm in self.plan.arms if not arm.is_baseline} != set():
+            raise EngineError("every speculative arm failed", hint=f"see {self.study.path / 'logs'}")
+
+    def _pending(self, round_index: int) -> list[Turn]:
+        """The round's turns that still have something to measure."""
+        done, limits = self.study.done(), self.study.block_limits
+        pending = []
+        for turn in turns(self.plan, round_index):
+            items = turn.items[: limits.get(turn.block, len(turn.items))]
+            if any(self._key(turn, item) not in done for item in items):
+                pending.append(replace(turn, items=items))
+        return pending
+
+    async def _round(self, round_index: int, pending: Sequence[Turn]) -> None:
+        names = dict.fromkeys(turn.arm for turn in pending)
+        groups = [set(names)] if self.plan.together else [{name} for name in names]
+        round_share_s = self._round_share_s(round_index)
+        for group in groups:
+            own = [turn for turn in pending if turn.arm in group]
+            arms = [arm for arm in self.plan.arms if arm.name in group - self._failed_arms]
+            async with AsyncExitStack() as stack:
+                live = {
+                    arm.name: up for arm in arms if (up := await self._bring_up(arm, round_index, own, stack))
+                }
+                share_s = None if round_share_s is None else round_share_s / len(groups)
+                await self._take_turns(own, live, share_s)
+
+    # Servers
+
+    async def _bring_up(
+        self, arm: Arm, round_index: int, own: Sequence[Turn], stack: AsyncExitStack
+    ) -> _LiveArm | None:
+        self._progress.launching(arm.name, round_index)
+        launch = self.study.next_launch_id()
+        command = self._engine.command(arm, port=0)
+        self.study.add_launch(
+            Launch(
+                id=launch,
+                arm=arm.name,
+                round=round_index,
+                command=command,
+                engine_version=self._version,
+                started_s=now_s(),
+            )
+        )
+        try:
+            server = await self._engine.launch(arm, log=self.study.log_path(launch))
+        except EngineError as error:
+            self._fail(arm.name, launch, f"did not start: {error}", log_tail=error.log_tail, hint=error.hint)
+            return None
+        stack.push_async_callback(server.stop)
+        self.study.launch_ready(launch, ready_s=now_s(), kv_tokens=server.kv_tokens)
+        client = await stack.enter_async_context(
+            Client(server.endpoint, seed=self.plan.seed, limit_s=self._limit_s)
+        )
+        live = _LiveArm(arm=arm, launch=launch, server=server, client=client)
+        stack.push_async_callback(self._close_counters, live)
+        try:
+            await self._warm_up(live, {turn.load for turn in own}, round_index)
+        except ArmFailed:
+            return None
+        with contextlib.suppress(EngineError):  # an engine without /metrics has no totals to keep
+            live.counters_before = await server.counters()
+        return live
+
+    async def _close_counters(self, live: _LiveArm) -> None:
+        if live.server.death() is None:
+            with contextlib.suppress(EngineError):
+                after = await live.server.counters()
+                self.study.launch_ended(live.launch, after.since(live.counters_before))
+
+    async def _warm_up(self, live: _LiveArm, loads: Iterable[Load], round_index: int) -> None:
+        for load in loads:
+            orders = [
+                Order(request=request, place=self._place(live, round_index, WARMUP_BLOCK, load, request))
+                for request in warmup_requests(load)
+            ]
+            shape = load if isinstance(load, Concurrency) else Concurrency(streams=2)
+            await run_turn(live.client, orders, shape, seed=0, on_record=self.study.add_record)
+        self._require_alive(live)
+
+    def _place(self, live: _LiveArm, round_index: int, block: int, load: Load, request: Request) -> Place:
+        return Place(
+            arm=live.arm.name,
+            launch=live.launch,
+            round=round_index,
+            block=block,
+            load=load,
+            request_id=request.id,
+            segment=request.segment,
+            temperature=request.temperature,
+            phase=Phase.WARMUP,
+        )
+
+    # Turns
+
+    async def _take_turns(
+        self, own: Sequence[Turn], live: dict[str, _LiveArm], share_s: Seconds | None
+    ) -> None:
+        limiter = _BlockLimiter(own, share_s, self._clock)
+        for turn in own:
+            self._turns_done += 1
+            up = live.get(turn.arm)
+            limit = limiter.limit_for(turn)
+            if limit is not None:
+                self.study.limit_block(turn.block, limit)
+            limit = self.study.block_limits.get(turn.block)
+            items = turn.items if limit is None else turn.items[:limit]
+            if up is None or not items:
+                continue
+            if self._is_out_of_time():
+                return
+            try:
+                await self._take(replace(turn, items=items), up)
+            except ArmFailed:
+                del live[turn.arm]
+            self._report(turn)
+
+    async def _take(self, turn: Turn, live: _LiveArm) -> None:
+        done = self.study.done()
+        orders = [
+            order
+            for item in turn.items
+            if (order := self._order(turn, item, live, is_done=self._key(turn, item) in done)) is not None
+        ]
+
+        def keep(record: Record) -> None:
+            self.study.add_record(record)
+            hung = record.outcome is Outcome.TIMEOUT
+            live.timeouts_in_a_row = live.timeouts_in_a_row + 1 if hung else 0
+
+        health = await run_turn(live.client, orders, turn.load, seed=self._arrival_seed(turn), on_record=keep)
+        self.study.add_turn(
+            live.launch,
+            turn.block,
+            turn.load,
+            loop_lag_p99_s=health.loop_lag_p99_s,
+            cpu_share=health.cpu_share,
+        )
+        self._require_alive(live)
+
+    def _order(self, turn: Turn, item: Item, live: _LiveArm, *, is_done: bool) -> Order | None:
+        """Finished requests of an interrupted turn are sent again only to hold the load, never re-measured."""
+        if is_done and turn.load == Concurrency(streams=1):
+            return None
+        request = self._requests[item.request_id]
+        temperature = request.temperature if item.temperature is None else item.temperature
+        place = Place(
+            arm=turn.arm,
+            launch=live.launch,
+            round=turn.round,
+            block=turn.block,
+            load=turn.load,
+            request_id=request.id,
+            segment=request.segment,
+            temperature=temperature,
+            phase=Phase.FILLER if is_done else Phase.MEASURED,
+        )
+        return Order(request=request, place=place)
+
+    def _key(self, turn: Turn, item: Item) -> Done:
+        request = self._requests[item.request_id]
+        temperature = request.temperature if item.temperature is None else item.temperature
+        return Done(turn.arm, turn.round, turn.block, item.request_id, temperature)
+
+    def _arrival_seed(self, turn: Turn) -> int:
+        # The same arrivals for every arm of a block, new ones each round.
+        return hash((self.plan.seed, turn.round, turn.block))
+
+    # Failures and time
+
+    def _require_alive(self, live: _LiveArm) -> None:
+        death = live.server.death()
+        if death is not None:
+            cause, _, tail = death.partition("\n")
+            self._fail(live.arm.name, live.launch, f"died: {cause}", log_tail=tail)
+            raise ArmFailed
+        if live.timeouts_in_a_row >= TIMEOUTS_IN_A_ROW_MAX:
+            self._fail(
+                live.arm.name,
+                live.launch,
+                f"hangs: {live.timeouts_in_a_row} requests in a row got no answer in {self._limit_s:.0f} s",
+            )
+            raise ArmFailed
+
+    def _fail(self, arm: str, launch: int, cause: str, *, log_tail: str = "", hint: str = "") -> None:
+        self.study.launch_failed(launch, failure=cause, log_tail=log_tail)
+        self._failed_arms.add(arm)
+        message = f"{arm} {cause}" + (f"\n{log_tail[-600:]}" if log_tail else "")
+        finding = Finding(
+            check="arm-failed",
+            level=Level.FAIL,
+            message=message,
+            next_step=hint or f"its log: {self.study.log_path(launch)}",
+            arm=arm,
+        )
+        self.study.add_finding(finding)
+        self._progress.noticed(finding)
+        if arm == BASELINE:
+            raise EngineError(
+                f"the baseline {cause}",
+                hint=f"without it nothing can be compared; fix it, then add --resume --study {self.study.path}",
+                log_tail=log_tail,
+            )
+
+    def _is_out_of_time(self) -> bool:
+        return self._budget_s is not None and self._clock() - self._started_s >= self._budget_s
+
+    def _round_share_s(self, round_index: int) -> Seconds | None:
+        """Round 0 may take its share of the budget; what it reaches sets the blocks of all rounds."""
+        if self._budget_s is None or round_index > 0:
+            return None
+        return self._budget_s / self.plan.rounds
+
+    def _report(self, turn: Turn) -> None:
+        elapsed_s = self._clock() - self._started_s
+        left_s = elapsed_s / self._turns_done * (self._turns_total - self._turns_done)
+        if self._budget_s is not None:
+            left_s = min(left_s, max(0.0, self._budget_s - elapsed_s))
+        self._progress.turn_done(turn.arm, done=self._turns_done, total=self._turns_total, left_s=left_s)
+
+
+class _BlockLimiter:
+    """Decides in round 0, from elapsed time alone, which blocks the budget leaves out in every round.
+
+    Each load gets an equal share; time a load leaves over goes to the next. An open loop cannot be cut into
+    pieces, so it is shortened to the requests that arrive within its share.
+    """
+
+    def __init__(self, own: Sequence[Turn], share_s: Seconds | None, clock: Callable[[], Seconds]) -> None:
+        self._clock = clock
+        self._share_s = share_s
+        self._start_s = clock()
+        self._loads = list(dict.fromkeys(turn.load for turn in own))
+        self._turns_at: dict[Load, int] = defaultdict(int)
+        for turn in own:
+            self._turns_at[turn.load] += 1
+        self._arms = len({turn.arm for turn in own})
+        self._decided: set[int] = set()
+        self._load_start_s: dict[Load, Seconds] = {}
+
+    def limit_for(self, turn: Turn) -> int | None:
+        """A new limit for this turn's block, or None to leave it as it is."""
+        if self._share_s is None or turn.block in self._decided:
+            return None
+        self._decided.add(turn.block)
+        now = self._clock()
+        begun_s = self._load_start_s.setdefault(turn.load, now)
+        loads_left = len(self._loads) - self._loads.index(turn.load)
+        share_s = (self._share_s - (begun_s - self._start_s)) / loads_left
+        if isinstance(turn.load, Rate):
+            fitting = int(share_s / self._arms * turn.load.per_s)
+            return max(1, fitting) if fitting < len(turn.items) else None
+        is_first = begun_s == now
+        return 0 if not is_first and now - begun_s >= share_s else None
+
+
+async def run_until_signal(run: StudyRun) -> None:
+    """SIGTERM ends a study as cleanly as Ctrl-C: servers stopped, records kept."""
+    import signal
+
+    task = asyncio.current_task()
+    loop = asyncio.get_running_loop()
+    if task is not None:
+        loop.add_signal_handler(signal.SIGTERM, task.cancel)
+    await run.run()

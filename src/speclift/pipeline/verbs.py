@@ -1,0 +1,112 @@
+"""The verbs, for Python and for the command line alike: decide, measure, compare."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections.abc import Sequence
+from datetime import datetime
+from pathlib import Path
+from typing import Any
+
+from speclift.core.errors import StudyError, UsageError
+from speclift.core.goals import Goals
+from speclift.core.results import Decision
+from speclift.pipeline.ask import Ask
+from speclift.pipeline.judge import Judgement, judge
+from speclift.pipeline.prepare import Say, build_engine, prepare, provenance
+from speclift.pipeline.run import Progress, StudyRun, run_until_signal
+from speclift.report.document import acceptance_document, verdict_document
+from speclift.store.study import Study, is_study
+
+STUDIES = Path("studies")
+
+EXIT_CODES = {
+    Decision.SHIP: 0,
+    Decision.SHIP_ON_CONDITIONS: 3,
+    Decision.DO_NOT_SHIP: 4,
+    Decision.INCONCLUSIVE: 5,
+    Decision.OUTPUT_CHANGED: 6,
+}
+
+
+def open_study(ask: Ask, say: Say) -> tuple[Study, float | None]:
+    """The study to run and its time budget: a new one as asked, or the one to resume as it was planned."""
+    if ask.resume:
+        path = ask.study or _latest_study()
+        study = Study.open(path, writing=True)
+        say(f"resuming {path} as it was planned; other flags but --budget are not looked at")
+        return study, ask.budget_s
+    path = ask.study or _new_study_path()
+    if is_study(path):
+        raise UsageError(f"{path} already holds a study", hint="add --resume, or name another --study")
+    prepared = prepare(ask, say)
+    study = Study.create(
+        path,
+        plan=prepared.plan,
+        engine=prepared.engine_spec,
+        goals=ask.goals,
+        provenance=provenance(prepared, ask),
+    )
+    return study, prepared.budget_s
+
+
+def run_study(study: Study, *, progress: Progress, budget_s: float | None) -> None:
+    run = StudyRun(study, build_engine(study.engine), progress=progress, budget_s=budget_s)
+    asyncio.run(run_until_signal(run))
+
+
+def compare(paths: Sequence[Path], *, goals: Goals | None = None) -> Judgement:
+    """The verdict on what finished studies hold; several are pooled when their environments agree."""
+    studies = [Study.open(path) for path in paths]
+    try:
+        return judge(studies, goals=goals)
+    finally:
+        for study in studies:
+            study.close()
+
+
+def judgement_document(judgement: Judgement) -> dict[str, Any]:
+    winner = judgement.verdict.winner
+    return verdict_document(
+        judgement.verdict,
+        cells=judgement.cells,
+        comparisons=judgement.on_all,
+        findings=judgement.findings,
+        provenance=judgement.provenance,
+        kv_tokens=judgement.kv_tokens,
+        acceptance_by_temperature=[
+            {
+                "arm": bucket.arm,
+                "above": bucket.low,
+                "up_to": bucket.high,
+                **(acceptance_document(bucket.acceptance) or {}),
+            }
+            for bucket in judgement.acceptance_by_temperature
+        ],
+        winner_command=judgement.engine.paste_command(winner) if winner else None,
+        winner_config=judgement.engine.config(winner) if winner else None,
+        study=relative(judgement.study),
+        failed_arms=judgement.failed_arms,
+    )
+
+
+def relative(path: Path) -> str:
+    return os.path.relpath(path)
+
+
+def _new_study_path() -> Path:
+    stamp = datetime.now().strftime("%Y-%m-%d-%H%M%S")
+    path = STUDIES / stamp
+    for suffix in range(2, 100):
+        if not path.exists():
+            break
+        path = STUDIES / f"{stamp}-{suffix}"
+    return path
+
+
+def _latest_study() -> Path:
+    found = sorted(path for path in STUDIES.glob("*") if is_study(path)) if STUDIES.is_dir() else []
+    if not found:
+        raise StudyError("there is no study to resume", hint="name it with --study DIR")
+    return found[-1]

@@ -1,0 +1,244 @@
+"""The JSON documents of decide, compare and measure. Fields may be added; those here stay."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from speclift.core.arm import Arm
+from speclift.core.records import Provenance
+from speclift.core.results import (
+    Acceptance,
+    Cell,
+    Comparison,
+    Conditions,
+    Estimate,
+    Evidence,
+    Finding,
+    Percentiles,
+    Reason,
+    Verdict,
+)
+from speclift.core.traffic import load_to_dict
+
+SCHEMA = 1
+DESIGN = "paired-log-ratio"
+
+
+def verdict_document(
+    verdict: Verdict,
+    *,
+    cells: Sequence[Cell],
+    comparisons: Sequence[Evidence],
+    findings: Sequence[Finding],
+    provenance: Provenance,
+    kv_tokens: Mapping[str, int],
+    acceptance_by_temperature: Sequence[dict[str, Any]],
+    winner_command: str | None,
+    winner_config: Mapping[str, Any] | None,
+    study: str,
+    failed_arms: Sequence[str],
+) -> dict[str, Any]:
+    evidence = verdict.evidence
+    return _document(
+        {
+            "schema": SCHEMA,
+            "verdict": verdict.decision.value,
+            "reasons": [_reason(reason) for reason in verdict.reasons],
+            "conditions": _conditions(verdict.conditions),
+            "winner": _winner(verdict.winner, winner_command, winner_config),
+            "speedup": _speedup(evidence.overall if evidence else None),
+            "e2e_speedup": _speedup(evidence.e2e if evidence else None),
+            "speedups": [_arm_speedups(each) for each in comparisons],
+            "cells": [cell_document(cell) for cell in cells],
+            "acceptance_by_temperature": list(acceptance_by_temperature),
+            "crossover": [],
+            "kv_tokens": {
+                "baseline": kv_tokens.get("baseline"),
+                "winner": kv_tokens.get(verdict.winner.name) if verdict.winner else None,
+            },
+            "lossless": {"result": "skipped"},
+            "findings": [finding_document(finding) for finding in findings],
+            "failed_arms": list(failed_arms),
+            "provenance": provenance_document(provenance),
+            "study": study,
+        }
+    )
+
+
+def measure_document(cells: Sequence[Cell], findings: Sequence[Finding], *, study: str) -> dict[str, Any]:
+    return _document(
+        {
+            "schema": SCHEMA,
+            "study": study,
+            "cells": [cell_document(cell) for cell in cells],
+            "findings": [finding_document(finding) for finding in findings],
+        }
+    )
+
+
+def cell_document(cell: Cell) -> dict[str, Any]:
+    return {
+        "arm": cell.arm,
+        "load": load_to_dict(cell.load),
+        "segment": cell.segment,
+        "temperature": cell.temperature,
+        "ttft_s": _percentiles(cell.ttft_s),
+        "tpot_s": _percentiles(cell.tpot_s),
+        "e2e_s": _percentiles(cell.e2e_s),
+        "throughput_tok_s": cell.throughput_tok_s,
+        "acceptance_rate": acceptance_document(cell.acceptance_rate),
+        "accepted_length": _estimate(cell.accepted_length),
+        "per_position": list(cell.per_position) if cell.per_position is not None else None,
+        "output_tokens_mean": cell.output_tokens_mean,
+        "requests": cell.requests,
+        "failed": cell.failed,
+    }
+
+
+def acceptance_document(acceptance: Acceptance | None) -> dict[str, Any] | None:
+    if acceptance is None:
+        return None
+    return {
+        "p10": acceptance.p10,
+        "p50": acceptance.p50,
+        "p90": acceptance.p90,
+        "mean": acceptance.mean,
+        "requests": acceptance.requests,
+    }
+
+
+def finding_document(finding: Finding) -> dict[str, Any]:
+    return {
+        "check": finding.check,
+        "level": finding.level.value,
+        "message": finding.message,
+        "next_step": finding.next_step,
+        "arm": finding.arm,
+    }
+
+
+def provenance_document(provenance: Provenance) -> dict[str, Any]:
+    return {
+        "speclift": provenance.speclift_version,
+        "engine": provenance.engine,
+        "engine_version": provenance.engine_version,
+        "model": provenance.model,
+        "model_sha256": provenance.model_sha256,
+        "host": provenance.host,
+        "commands": [list(command) for command in provenance.commands],
+        "argv": list(provenance.argv),
+        "prompts_sha256": provenance.prompts_sha256,
+        "seed": provenance.seed,
+    }
+
+
+def _speedup(comparison: Comparison | None) -> dict[str, Any] | None:
+    if comparison is None:
+        return None
+    estimate = comparison.simultaneous
+    return {
+        "value": estimate.value,
+        "low": estimate.low,
+        "high": estimate.high,
+        "level": estimate.level,
+        "metric": comparison.metric,
+        "arm": comparison.arm,
+        "design": DESIGN,
+        "method": estimate.method,
+        "launches": comparison.launches,
+        "n": comparison.prompts,
+    }
+
+
+def _arm_speedups(evidence: Evidence) -> dict[str, Any]:
+    return {
+        "arm": evidence.arm.name,
+        "overall": _speedup(evidence.overall),
+        "e2e": _speedup(evidence.e2e),
+        "parts": [
+            {
+                "part": part.part.value,
+                "label": part.label,
+                **_estimate_required(part.speedup),
+                "simultaneous": {"low": part.simultaneous.low, "high": part.simultaneous.high},
+                "prompts": part.prompts,
+                "launches": part.launches,
+            }
+            for part in evidence.parts
+        ],
+        "p99_ratios": [
+            {"metric": tail.metric, "load": load_to_dict(tail.load), **_estimate_required(tail.ratio)}
+            for tail in evidence.tails
+        ],
+    }
+
+
+def _winner(arm: Arm | None, command: str | None, config: Mapping[str, Any] | None) -> dict[str, Any] | None:
+    if arm is None:
+        return None
+    return {
+        "arm": arm.name,
+        "method": arm.method,
+        "k": arm.k,
+        "command": command,
+        "config": dict(config or {}),
+    }
+
+
+def _conditions(conditions: Conditions | None) -> dict[str, Any] | None:
+    if conditions is None:
+        return None
+    return {
+        "segments": list(conditions.segments) if conditions.segments is not None else None,
+        "max_concurrency": conditions.max_concurrency,
+        "max_qps": conditions.max_qps,
+        "max_temperature": conditions.max_temperature,
+    }
+
+
+def _reason(reason: Reason) -> dict[str, Any]:
+    return {
+        "rule": reason.rule,
+        "level": reason.level.value,
+        "message": reason.message,
+        "source": reason.source,
+    }
+
+
+def _percentiles(held: Percentiles | None) -> dict[str, Any] | None:
+    if held is None:
+        return None
+    intervals = {name: list(bounds) for name, bounds in held.intervals.items()}
+    return {"p50": held.p50, "p95": held.p95, "p99": held.p99, "intervals": intervals}
+
+
+def _estimate(estimate: Estimate | None) -> dict[str, Any] | None:
+    return None if estimate is None else _estimate_required(estimate)
+
+
+def _estimate_required(estimate: Estimate) -> dict[str, Any]:
+    return {
+        "value": estimate.value,
+        "low": estimate.low,
+        "high": estimate.high,
+        "n": estimate.n,
+        "method": estimate.method,
+        "level": estimate.level,
+    }
+
+
+def _document(content: dict[str, Any]) -> dict[str, Any]:
+    """JSON has no infinity: an unknown bound is null."""
+    return {key: _clean(value) for key, value in content.items()}
+
+
+def _clean(value: Any) -> Any:
+    if isinstance(value, float) and (not math.isfinite(value) or abs(value) > 1e300):
+        return None
+    if isinstance(value, dict):
+        return {key: _clean(entry) for key, entry in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [_clean(entry) for entry in value]
+    return value
