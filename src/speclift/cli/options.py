@@ -115,11 +115,13 @@ def takes_ask(verb: Callable[..., None]) -> Callable[..., None]:
         **typing.get_type_hints(ask_from_options, include_extras=True),
         **typing.get_type_hints(verb, include_extras=True),
     }
-    hints.pop("ask", None)
-    hints["return"] = type(None)
-    # typer reads the signature and the hints of what it is given.
-    command.__signature__ = inspect.Signature([*shared.values(), *own])  # type: ignore[attr-defined]
-    command.__annotations__ = hints
+    parameters = [
+        parameter.replace(annotation=hints[parameter.name], kind=inspect.Parameter.KEYWORD_ONLY)
+        for parameter in (*shared.values(), *own)
+    ]
+    # typer reads the signature and the annotations of what it is given.
+    command.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
+    command.__annotations__ = {parameter.name: parameter.annotation for parameter in parameters}
     return command
 
 

@@ -106,6 +106,16 @@ class Record:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class TurnHealth:
+    """How far the client itself stood in the way during one turn."""
+
+    load: Load
+    loop_lag_p99_s: Seconds
+    cpu_s: Seconds
+    wall_s: Seconds
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Counters:
     """Engine totals at one moment; only differences between two readings mean anything."""
 

@@ -37,6 +37,8 @@ SLOTS_SHOWN_WHEN_UNLIMITED = 64
 CRASH_DELAY_S = 0.02
 # select() cannot watch more (FD_SETSIZE); beyond it connections wait in the backlog instead of breaking the loop.
 DESCRIPTORS_MAX = 1024
+# How long a stream in progress may delay the end after a signal; aiohttp takes 0 for "for ever".
+SHUTDOWN_S = 0.1
 BODY_BYTES_MAX = 64 * 2**20
 
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
@@ -155,9 +157,20 @@ class FakeServer:
     async def _stream(
         self, request: web.Request, reply: Reply, schedule: Schedule, note_finished: Callable[[], None]
     ) -> web.StreamResponse:
-        script = reply.script
         response = web.StreamResponse(headers={"Content-Type": "text/event-stream"})
         await response.prepare(request)
+        with contextlib.suppress(ConnectionResetError):  # the client left: nobody is there to tell
+            if await self._send_tokens(response, reply, schedule):
+                # Before the client can know of the end and read the counters.
+                note_finished()
+                await response.write(_events(reply.closing(decode_s=schedule.decode_s)) + DONE)
+            else:
+                _hang_up(request)
+        return response
+
+    async def _send_tokens(self, response: web.StreamResponse, reply: Reply, schedule: Schedule) -> bool:
+        """False where the connection is to be cut."""
+        script = reply.script
         spans_by_burst = chunk_spans(script, tokens_per_chunk=self.truth.tokens_per_chunk)
         for index, (burst, spans) in enumerate(zip(script.bursts, spans_by_burst, strict=True)):
             schedule.advance(index, in_flight=self._in_flight)
@@ -168,14 +181,10 @@ class FakeServer:
                 data = b"data: " + GARBAGE + b"\n\n" + data
             await schedule.reach()
             if index == script.middle and Fault.CUT in script.faults:
-                _hang_up(request)
-                return response
+                return False
             if data:
                 await response.write(data)
-        # Before the client can know of the end and read the counters.
-        note_finished()
-        await response.write(_events(reply.closing(decode_s=schedule.decode_s)) + DONE)
-        return response
+        return True
 
     async def _answer_at_once(
         self, request: web.Request, reply: Reply, schedule: Schedule, note_finished: Callable[[], None]
@@ -268,7 +277,7 @@ async def serve(truth: Truth, *, port: int, exit_on_eof: bool) -> None:
         loop.add_signal_handler(number, stopped.set)
     # A client that goes away ends its request, so that it no longer loads the others.
     runner = web.AppRunner(
-        FakeServer(truth).app(), access_log=None, handler_cancellation=True, shutdown_timeout=0.0
+        FakeServer(truth).app(), access_log=None, handler_cancellation=True, shutdown_timeout=SHUTDOWN_S
     )
     await runner.setup()
     await web.TCPSite(runner, "127.0.0.1", port, backlog=DESCRIPTORS_MAX).start()

@@ -16,10 +16,14 @@ PROBE_TOKENS = 96
 # Below this mean accepted length on a text to repeat, the drafter is broken, not slow (vLLM PR 35548, 37667).
 ACCEPTED_LENGTH_MIN = 1.1
 
-_LINES = (
-    "north gate open at six, south gate closed until nine, east gate under repair, west gate open all day\n"
+# Plain prose: even a 135M model copies it, so that a silent drafter shows, not a weak target.
+_TEXT = (
+    "The miller opened the gate at six every morning and let the water run onto the old wheel. He swept the "
+    "floor, filled four sacks with flour, and tied each of them with a blue string. When the baker came with "
+    "his cart, they carried the sacks outside together, drank a cup of milk by the door, and talked about the "
+    "weather until the bell of the church rang seven times."
 )
-_PROMPT = "Repeat the following lines exactly, again and again:\n" + _LINES * 4
+_PROMPT = "Repeat the following text exactly, word for word:\n\n" + _TEXT
 
 
 def probe_body(model: str, extra: Mapping[str, Any]) -> dict[str, Any]:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
-from types import TracebackType
+from dataclasses import dataclass
+from types import SimpleNamespace, TracebackType
 from typing import Any, Self
 
 import aiohttp
@@ -17,6 +18,24 @@ from speclift.measure.clock import now_s
 from speclift.measure.stream import ERROR_TEXT_MAX, StreamResult, read_stream
 
 REQUEST_LIMIT_S = 300.0
+# Servers close idle connections (llama.cpp after 5 s); reusing one at that moment would look like a crash.
+KEEP_ALIVE_S = 1.5
+
+
+@dataclass(slots=True)
+class _ConnectionUse:
+    """Whether one request went out on a connection that had served another before."""
+
+    is_reused: bool = False
+
+
+def _reuse_trace() -> aiohttp.TraceConfig:
+    async def note(_session: object, context: SimpleNamespace, _params: object) -> None:
+        context.trace_request_ctx.is_reused = True
+
+    trace = aiohttp.TraceConfig()
+    trace.on_connection_reuseconn.append(note)
+    return trace
 
 
 class Client:
@@ -29,8 +48,9 @@ class Client:
         self._session = aiohttp.ClientSession(
             base_url=endpoint.base_url,
             headers=headers,
-            connector=aiohttp.TCPConnector(limit=0),
+            connector=aiohttp.TCPConnector(limit=0, keepalive_timeout=KEEP_ALIVE_S),
             timeout=aiohttp.ClientTimeout(total=limit_s),
+            trace_configs=[_reuse_trace()],
         )
 
     async def __aenter__(self) -> Self:
@@ -46,25 +66,32 @@ class Client:
         body = self.body(request, place.temperature)
         reads: list[tuple[Seconds, bytes]] = []
         sent_s = now_s()
-        failure: StreamResult | None = None
-        try:
-            async with self._session.post(path, json=body) as response:
-                if response.status != 200:
-                    text = (await response.text(errors="replace"))[:ERROR_TEXT_MAX]
-                    failure = StreamResult(outcome=Outcome.HTTP_ERROR, error=f"{response.status}: {text}")
-                else:
-                    async for data in response.content.iter_any():
-                        reads.append((now_s(), data))
-        except TimeoutError:
-            failure = StreamResult(outcome=Outcome.TIMEOUT, error="no complete answer in time")
-        except (aiohttp.ClientPayloadError, aiohttp.ServerDisconnectedError) as error:
-            outcome = Outcome.CUT if reads else Outcome.DISCONNECTED
-            failure = StreamResult(outcome=outcome, error=str(error)[:ERROR_TEXT_MAX])
-        except (aiohttp.ClientError, OSError) as error:
-            outcome = Outcome.CUT if reads else Outcome.DISCONNECTED
-            failure = StreamResult(outcome=outcome, error=f"{type(error).__name__}: {error}"[:ERROR_TEXT_MAX])
+        use = _ConnectionUse()
+        failure = await self._post(path, body, reads, use)
+        if failure is not None and failure.outcome is Outcome.DISCONNECTED and use.is_reused:
+            # A kept-alive connection that the server closes as we write to it says nothing about the server
+            # (llama.cpp does so now and then right after a stream). The clock keeps running meanwhile.
+            failure = await self._post(path, body, reads, _ConnectionUse())
         end_s = now_s()
         return _record(place, failure, reads, intended_s=intended_s, sent_s=sent_s, end_s=end_s)
+
+    async def _post(
+        self, path: str, body: dict[str, Any], reads: list[tuple[Seconds, bytes]], use: _ConnectionUse
+    ) -> StreamResult | None:
+        """None where the whole answer arrived in `reads`."""
+        try:
+            async with self._session.post(path, json=body, trace_request_ctx=use) as response:
+                if response.status != 200:
+                    text = (await response.text(errors="replace"))[:ERROR_TEXT_MAX]
+                    return StreamResult(outcome=Outcome.HTTP_ERROR, error=f"{response.status}: {text}")
+                async for data in response.content.iter_any():
+                    reads.append((now_s(), data))
+        except TimeoutError:
+            return StreamResult(outcome=Outcome.TIMEOUT, error="no complete answer in time")
+        except (aiohttp.ClientError, OSError) as error:
+            outcome = Outcome.CUT if reads else Outcome.DISCONNECTED
+            return StreamResult(outcome=outcome, error=f"{type(error).__name__}: {error}"[:ERROR_TEXT_MAX])
+        return None
 
     def body(self, request: Request, temperature: float | None) -> dict[str, Any]:
         """The same request gets the same seed on every arm, so that engines that honour it say the same."""

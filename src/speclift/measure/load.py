@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from speclift.core.records import Place, Record
+from speclift.core.records import Place, Record, TurnHealth
 from speclift.core.traffic import Concurrency, Load, Rate, Request
 from speclift.core.units import Seconds
 from speclift.measure.client import Client, sleep_until
@@ -29,17 +29,9 @@ class Order:
     place: Place
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ClientHealth:
-    """How far the client itself stood in the way during one turn."""
-
-    loop_lag_p99_s: Seconds
-    cpu_share: float
-
-
 async def run_turn(
     client: Client, orders: Sequence[Order], load: Load, *, seed: int, on_record: Callable[[Record], None]
-) -> ClientHealth:
+) -> TurnHealth:
     """Send every order at `load`; `on_record` gets each record the moment it is complete."""
     lags: list[Seconds] = []
     probe = asyncio.create_task(_probe_loop(lags))
@@ -52,10 +44,11 @@ async def run_turn(
                 await _open_loop(client, orders, load, seed, on_record)
     finally:
         probe.cancel()
-    wall_s = time.perf_counter() - wall_before
-    return ClientHealth(
+    return TurnHealth(
+        load=load,
         loop_lag_p99_s=float(np.percentile(lags, 99)) if lags else 0.0,
-        cpu_share=(time.process_time() - cpu_before) / wall_s if wall_s > 0 else 0.0,
+        cpu_s=time.process_time() - cpu_before,
+        wall_s=time.perf_counter() - wall_before,
     )
 
 

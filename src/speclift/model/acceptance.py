@@ -38,9 +38,9 @@ def conditional_rates(survival: Sequence[float]) -> tuple[float | None, ...]:
 
     From `survival` these count "not drafted that far" as a failure, like the survival rates themselves.
     """
-    before = (1.0, *survival[:-1])
+    before = (1.0, *survival)
     return tuple(
-        now / earlier if earlier > 0 else None for earlier, now in zip(before, survival, strict=True)
+        now / earlier if earlier > 0 else None for earlier, now in zip(before, survival, strict=False)
     )
 
 

@@ -115,7 +115,7 @@ def _findings(studies: Sequence[Study], records: Sequence[Record]) -> tuple[Find
     found = [
         *(finding for study in studies for finding in study.findings()),
         *check_records(records),
-        *check_client([turn.loop_lag_p99_s for turn in health], [turn.cpu_share for turn in health]),
+        *check_client(health),
     ]
     return tuple(dict.fromkeys(found))
 

@@ -223,13 +223,7 @@ class StudyRun:
             live.timeouts_in_a_row = live.timeouts_in_a_row + 1 if hung else 0
 
         health = await run_turn(live.client, orders, turn.load, seed=self._arrival_seed(turn), on_record=keep)
-        self.study.add_turn(
-            live.launch,
-            turn.block,
-            turn.load,
-            loop_lag_p99_s=health.loop_lag_p99_s,
-            cpu_share=health.cpu_share,
-        )
+        self.study.add_turn(live.launch, turn.block, health)
         self._require_alive(live)
 
     def _order(self, turn: Turn, item: Item, live: _LiveArm, *, is_done: bool) -> Order | None:

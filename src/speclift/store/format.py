@@ -32,7 +32,7 @@ CREATE TABLE launches (
 );
 CREATE TABLE turns (
     id INTEGER PRIMARY KEY, launch INTEGER NOT NULL REFERENCES launches, block INTEGER NOT NULL,
-    load TEXT NOT NULL, loop_lag_p99_s REAL NOT NULL, cpu_share REAL NOT NULL
+    load TEXT NOT NULL, loop_lag_p99_s REAL NOT NULL, cpu_s REAL NOT NULL, wall_s REAL NOT NULL
 );
 CREATE TABLE records (
     id INTEGER PRIMARY KEY, launch INTEGER NOT NULL REFERENCES launches, arm TEXT NOT NULL,

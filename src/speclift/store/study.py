@@ -17,9 +17,19 @@ from typing import IO, Any, NamedTuple, Self
 from speclift.core.engine_spec import EngineSpec
 from speclift.core.errors import StudyError
 from speclift.core.goals import Goals
-from speclift.core.records import Counters, Launch, Outcome, Phase, Place, Provenance, Record, Step
+from speclift.core.records import (
+    Counters,
+    Launch,
+    Outcome,
+    Phase,
+    Place,
+    Provenance,
+    Record,
+    Step,
+    TurnHealth,
+)
 from speclift.core.results import Finding, Level
-from speclift.core.traffic import Load, load_from_dict, load_to_dict
+from speclift.core.traffic import load_from_dict, load_to_dict
 from speclift.core.units import Seconds
 from speclift.plan.experiment import StudyPlan
 from speclift.store import format as fmt
@@ -36,13 +46,6 @@ class Done(NamedTuple):
     block: int
     request_id: str
     temperature: float | None
-
-
-class TurnHealth(NamedTuple):
-    arm: str
-    load: Load
-    loop_lag_p99_s: Seconds
-    cpu_share: float
 
 
 class Study:
@@ -174,13 +177,15 @@ class Study:
         last: int = self._db.execute("SELECT ifnull(max(id), 0) FROM launches").fetchone()[0]
         return last + 1
 
-    def add_turn(
-        self, launch: int, block: int, load: Load, *, loop_lag_p99_s: Seconds, cpu_share: float
-    ) -> None:
+    def add_turn(self, launch: int, block: int, health: TurnHealth) -> None:
         with _disk_errors(self.path):
             self._db.execute(
-                "INSERT INTO turns (launch, block, load, loop_lag_p99_s, cpu_share) VALUES (?, ?, ?, ?, ?)",
-                (launch, block, fmt.dumps(load_to_dict(load)), loop_lag_p99_s, cpu_share),
+                "INSERT INTO turns (launch, block, load, loop_lag_p99_s, cpu_s, wall_s)"
+                " VALUES (?, ?, ?, ?, ?, ?)",
+                (
+                    *(launch, block, fmt.dumps(load_to_dict(health.load))),
+                    *(health.loop_lag_p99_s, health.cpu_s, health.wall_s),
+                ),
             )
 
     def add_record(self, record: Record) -> None:
@@ -214,12 +219,12 @@ class Study:
         return tuple((_launch_from(row), row[10]) for row in rows)
 
     def turn_health(self) -> tuple[TurnHealth, ...]:
-        rows = self._db.execute(
-            "SELECT launches.arm, turns.load, loop_lag_p99_s, cpu_share FROM turns"
-            " JOIN launches ON launches.id = turns.launch ORDER BY turns.id"
-        )
+        rows = self._db.execute("SELECT load, loop_lag_p99_s, cpu_s, wall_s FROM turns ORDER BY id")
         return tuple(
-            TurnHealth(arm, load_from_dict(json.loads(load)), lag, cpu) for arm, load, lag, cpu in rows
+            TurnHealth(
+                load=load_from_dict(json.loads(load)), loop_lag_p99_s=lag_s, cpu_s=cpu_s, wall_s=wall_s
+            )
+            for load, lag_s, cpu_s, wall_s in rows
         )
 
     def findings(self) -> tuple[Finding, ...]:
