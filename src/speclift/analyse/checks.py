@@ -13,7 +13,7 @@ from scipy import stats
 
 from speclift.analyse.cells import values_of
 from speclift.core.arm import BASELINE
-from speclift.core.records import Phase, Record, TurnHealth
+from speclift.core.records import Launch, Phase, Record, TurnHealth
 from speclift.core.results import Finding, Level
 from speclift.core.traffic import Concurrency, Load, Rate, load_label
 
@@ -65,6 +65,30 @@ def check_client(turns: Sequence[TurnHealth]) -> Iterator[Finding]:
                 f"woke up to {lag_s * 1000:.1f} ms late (P99 of the worst turn)",
                 next_step="leave a core free (--threads), or send from another machine",
             )
+
+
+# The engine's own totals of drafted and accepted tokens, by the names engines give them.
+DRAFT_TOTALS = ("llamacpp:spec_decode_num_draft_tokens_total", "vllm:spec_decode_num_draft_tokens_total")
+COUNTER_SHARE = 0.02
+
+
+def check_counters(launch: Launch, records: Sequence[Record]) -> Iterator[Finding]:
+    """What the responses say was drafted against what the engine counted over the same launch."""
+    counted = next(
+        (launch.counters.values[name] for name in DRAFT_TOTALS if name in launch.counters.values), None
+    )
+    own = [r for r in records if r.place.launch == launch.id and r.place.phase is not Phase.WARMUP]
+    if counted is None or not own or any(not r.is_ok or r.drafted is None for r in own):
+        return
+    said = sum(record.drafted or 0 for record in own)
+    if abs(counted - said) > COUNTER_SHARE * max(counted, said):
+        yield Finding(
+            check="counters-disagree",
+            level=Level.WARN,
+            message=f"{launch.arm}: responses add up to {said} drafted tokens, the engine's metrics to {counted:.0f}",
+            next_step="something else may be using this server; acceptance figures are in doubt",
+            arm=launch.arm,
+        )
 
 
 def _failed(measured: Sequence[Record]) -> Iterator[Finding]:

@@ -181,12 +181,15 @@ def _parts(found: Sequence[Pair]) -> list[tuple[Part, str, list[Pair]]]:
         by_part[Part.LOAD][load_label(pair.load)].append(pair)
         if pair.temperature is not None:
             by_part[Part.TEMPERATURE][f"{pair.temperature:g}"].append(pair)
-    return [
-        (part, label, members)
-        for part, groups in by_part.items()
-        if len(groups) > 1
-        for label, members in groups.items()
-    ]
+    cuts = {part: groups for part, groups in by_part.items() if len(groups) > 1}
+    if Part.SEGMENT in cuts and Part.TEMPERATURE in cuts and _same_cut(found):
+        del cuts[Part.TEMPERATURE]  # every segment has its own temperature: the same question twice
+    return [(part, label, members) for part, groups in cuts.items() for label, members in groups.items()]
+
+
+def _same_cut(found: Sequence[Pair]) -> bool:
+    both = {(pair.segment, pair.temperature) for pair in found}
+    return len(both) == len({segment for segment, _ in both}) == len({temperature for _, temperature in both})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

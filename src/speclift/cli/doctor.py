@@ -6,11 +6,7 @@ import json
 import sys
 from typing import Any
 
-from rich.console import Console
-from rich.table import Table
-
 from speclift.cli.options import Json
-from speclift.pipeline.doctor import diagnose
 from speclift.report.quantities import printable
 
 
@@ -19,6 +15,11 @@ def doctor_command(as_json: Json = False) -> None:
 
     Example: speclift doctor
     """
+    from rich.console import Console
+    from rich.table import Table
+
+    from speclift.pipeline.doctor import diagnose
+
     facts = diagnose()
     if as_json:
         sys.stdout.write(json.dumps({"schema": 1, **facts}, indent=2) + "\n")

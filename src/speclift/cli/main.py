@@ -6,7 +6,6 @@ import sys
 from typing import Annotated
 
 import typer
-from rich.console import Console
 
 from speclift import __version__
 from speclift.cli.doctor import doctor_command
@@ -58,6 +57,8 @@ def main() -> None:
 
 
 def _complain(error: SpecliftError, code: int) -> int:
+    from rich.console import Console
+
     console = Console(stderr=True, highlight=False)
     console.print(f"error: {printable_lines(str(error))}", style="bold red", markup=False)
     if isinstance(error, EngineError) and error.log_tail:

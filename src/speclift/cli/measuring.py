@@ -6,29 +6,23 @@ import json
 import shlex
 import sys
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
-from rich.console import Console
 
-from speclift.cli.narration import Narrator
 from speclift.cli.options import DryRun, Json, takes_ask
 from speclift.core.errors import OperatingError, StudyError
 from speclift.core.goals import Goals, parse_slos
 from speclift.pipeline.ask import Ask
-from speclift.pipeline.judge import Judgement, judge
-from speclift.pipeline.prepare import prepare
-from speclift.pipeline.verbs import (
-    EXIT_CODES,
-    compare,
-    judgement_document,
-    open_study,
-    relative,
-    run_study,
-)
-from speclift.report.document import measure_document
-from speclift.report.terminal import cells_table, findings_view, verdict_view
-from speclift.store.study import Study
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+    from speclift.cli.narration import Narrator
+    from speclift.pipeline.judge import Judgement
+    from speclift.store.study import Study
+
+# numpy, scipy, aiohttp and rich are imported where they are used: --help must not wait for them.
 
 INTERRUPTED = 130
 
@@ -62,6 +56,11 @@ def compare_command(
 
     Example: speclift compare studies/mine --min-speedup 1.2
     """
+    from rich.console import Console
+
+    from speclift.pipeline.verbs import EXIT_CODES, compare
+    from speclift.store.study import Study
+
     with Study.open(studies[0]) as first:
         own = first.goals
     goals = Goals(
@@ -75,6 +74,11 @@ def compare_command(
 
 
 def _measuring(ask: Ask, *, dry_run: bool, as_json: bool, with_verdict: bool) -> None:
+    from rich.console import Console
+
+    from speclift.cli.narration import Narrator
+    from speclift.pipeline.verbs import open_study, relative, run_study
+
     console = Console(stderr=True)
     narrator = Narrator(console)
     if dry_run:
@@ -106,6 +110,11 @@ def _measuring(ask: Ask, *, dry_run: bool, as_json: bool, with_verdict: bool) ->
 def _show(
     study: Study, console: Console, *, as_json: bool, with_verdict: bool, failure: OperatingError | None
 ) -> int:
+    from speclift.pipeline.judge import judge
+    from speclift.pipeline.verbs import EXIT_CODES, relative
+    from speclift.report.document import measure_document
+    from speclift.report.terminal import cells_table, findings_view
+
     try:
         judgement = judge([study])
     except StudyError:
@@ -125,6 +134,9 @@ def _show(
 
 
 def _show_judgement(judgement: Judgement, console: Console, *, as_json: bool) -> None:
+    from speclift.pipeline.verbs import judgement_document
+    from speclift.report.terminal import verdict_view
+
     document = judgement_document(judgement)
     if as_json:
         _write_json(document)
@@ -142,6 +154,8 @@ def _show_judgement(judgement: Judgement, console: Console, *, as_json: bool) ->
 
 
 def _print_commands(ask: Ask, narrator: Narrator, *, as_json: bool) -> None:
+    from speclift.pipeline.prepare import prepare
+
     prepared = prepare(ask, narrator.say)
     commands = {arm.name: prepared.engine.command(arm, port=0) for arm in prepared.plan.arms}
     if as_json:

@@ -8,8 +8,6 @@ from dataclasses import asdict
 from typing import Annotated
 
 import typer
-from rich.console import Console
-from rich.table import Table
 
 from speclift.cli.options import Json
 from speclift.pipeline.ask import EMBEDDED_MODEL
@@ -30,6 +28,8 @@ def fetch_command(name: Name = EMBEDDED_MODEL, as_json: Json = False) -> None:
 
     Example: speclift models fetch
     """
+    from rich.console import Console
+
     console = Console(stderr=True)
     path = models.fetch(name, progress=lambda text: console.print(text, style="dim", markup=False))
     if as_json:
@@ -48,6 +48,9 @@ def list_command(as_json: Json = False) -> None:
     if as_json:
         _write({"schema": 1, "models": [{**asdict(model), "path": str(model.path)} for model in listed]})
         return
+    from rich.console import Console
+    from rich.table import Table
+
     table = Table()
     for column in ("name", "cached", "path"):
         table.add_column(column)
@@ -69,6 +72,9 @@ def inspect_command(
     if as_json:
         _write({"schema": 1, **facts})
         return
+    from rich.console import Console
+    from rich.table import Table
+
     table = Table(show_header=False)
     for key, value in facts.items():
         shown = size(value) if key == "file_bytes" else printable(str(value), limit=100)

@@ -122,6 +122,13 @@ class Comparison:
     prompts_needed: int | None = None
     launches_needed: int | None = None
 
+    @property
+    def where(self) -> str:
+        """The part in words: overall, chat, c=8, temperature 0.7."""
+        if self.part is Part.ALL:
+            return "overall"
+        return f"temperature {self.label}" if self.part is Part.TEMPERATURE else self.label
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TailRatio:

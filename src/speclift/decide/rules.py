@@ -43,7 +43,7 @@ def no_part_loses(evidence: Evidence) -> Reason:
         and (part.part is Part.LOAD or (part.part is Part.SEGMENT and part.prompts >= PART_PROMPTS_MIN))
     ]
     if losing:
-        named = ", ".join(f"{part.label} {_interval(part)}" for part in losing)
+        named = ", ".join(f"{part.where} {_interval(part)}" for part in losing)
         return _reason("no-part-loses", Level.FAIL, f"may lose on: {named}")
     return _reason("no-part-loses", Level.PASS, f"lower bound at least {NO_PART_LOSES} on every part")
 
@@ -104,7 +104,7 @@ def _failures(cells: tuple[Cell, ...]) -> tuple[int, int]:
     return sum(cell.failed for cell in whole), sum(cell.requests for cell in whole)
 
 
-# Rules of thumb
+# What informs: the parts in one line, then the rules of thumb
 
 Rule = Callable[[Evidence], Iterator[Reason]]
 
@@ -157,6 +157,18 @@ def typical_k(evidence: Evidence) -> Iterator[Reason]:
         yield _reason("k-range", Level.INFO, message, "S2")
 
 
+def where_it_pays(evidence: Evidence) -> Iterator[Reason]:
+    """What can be said of each part while all of it holds together at 95 %."""
+    groups: dict[str, list[str]] = {"faster on": [], "slower on": [], "no difference shown on": []}
+    for part in evidence.parts:
+        bound = part.simultaneous
+        side = "faster on" if bound.low > 1 else "slower on" if bound.high < 1 else "no difference shown on"
+        groups[side].append(f"{part.where} {part.speedup.value:.2f}x")
+    said = [f"{side} {', '.join(parts)}" for side, parts in groups.items() if parts]
+    if said:
+        yield _reason("where-it-pays", Level.INFO, f"{evidence.arm.name}: {'; '.join(said)}")
+
+
 def e2e_speedup(evidence: Evidence) -> Iterator[Reason]:
     if evidence.e2e is not None and evidence.overall is not None and evidence.overall.metric != "e2e":
         message = f"end to end the speedup is {_interval(evidence.e2e)}; under 1.3x the advice is not to ship"
@@ -164,7 +176,14 @@ def e2e_speedup(evidence: Evidence) -> Iterator[Reason]:
         yield _reason("e2e", level, message, "S3")
 
 
-RULES_OF_THUMB: tuple[Rule, ...] = (acceptance_bands, short_outputs, ttft_bound, typical_k, e2e_speedup)
+INFORMING: tuple[Rule, ...] = (
+    where_it_pays,
+    acceptance_bands,
+    short_outputs,
+    ttft_bound,
+    typical_k,
+    e2e_speedup,
+)
 
 
 def percentile_of(cell: Cell, metric: str, percentile: str) -> float | None:

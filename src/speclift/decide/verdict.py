@@ -131,7 +131,7 @@ def _verdict(
     reasons = list(notes)
     if evidence is not None:
         reasons = [*_deciding_rules(evidence, goals), *reasons]
-        reasons += [reason for rule in rules.RULES_OF_THUMB for reason in rule(evidence)]
+        reasons += [reason for rule in rules.INFORMING for reason in rule(evidence)]
     conditions = evidence.conditions if evidence is not None and wins else None
     return Verdict(
         decision=decision,
@@ -161,7 +161,7 @@ def _straddles(comparison: Comparison, goals: Goals) -> bool:
 
 
 def _advice(comparison: Comparison, goals: Goals) -> str:
-    where = "overall" if comparison.part is Part.ALL else f"on {comparison.label}"
+    where = "overall" if comparison.part is Part.ALL else f"on {comparison.where}"
     options = []
     if comparison.prompts_needed is not None:
         options.append(f"about {comparison.prompts_needed} prompts (now {comparison.prompts})")

@@ -8,7 +8,7 @@ from functools import cache
 from pathlib import Path
 
 from speclift.analyse.cells import acceptance, cells
-from speclift.analyse.checks import check_client, check_records
+from speclift.analyse.checks import check_client, check_counters, check_records
 from speclift.analyse.compare import evidence
 from speclift.core.arm import BASELINE, Arm
 from speclift.core.errors import StudyError
@@ -116,6 +116,7 @@ def _findings(studies: Sequence[Study], records: Sequence[Record]) -> tuple[Find
         *(finding for study in studies for finding in study.findings()),
         *check_records(records),
         *check_client(health),
+        *(finding for launch, _ in studies[0].launches() for finding in check_counters(launch, records)),
     ]
     return tuple(dict.fromkeys(found))
 

@@ -11,7 +11,7 @@ from typing import Any
 
 from speclift.core.errors import StudyError, UsageError
 from speclift.core.goals import Goals
-from speclift.core.results import Decision
+from speclift.core.results import Decision, Finding, Verdict
 from speclift.pipeline.ask import Ask
 from speclift.pipeline.judge import Judgement, judge
 from speclift.pipeline.prepare import Say, build_engine, prepare, provenance
@@ -49,6 +49,27 @@ def open_study(ask: Ask, say: Say) -> tuple[Study, float | None]:
         provenance=provenance(prepared, ask),
     )
     return study, prepared.budget_s
+
+
+class Quiet:
+    """Progress for callers that only want the result."""
+
+    def launching(self, arm: str, round_index: int) -> None: ...
+
+    def turn_done(self, arm: str, *, done: int, total: int, left_s: float) -> None: ...
+
+    def noticed(self, finding: Finding) -> None: ...
+
+
+def decide(ask: Ask | None = None, **settings: Any) -> Verdict:
+    """Measure as asked and return the verdict: `speclift.decide(methods=("ngram",), ks=(8,))`.
+
+    `settings` are the fields of Ask; the study it leaves behind holds the records.
+    """
+    study, budget_s = open_study(ask or Ask(**settings), lambda _text: None)
+    with study:
+        run_study(study, progress=Quiet(), budget_s=budget_s)
+        return judge([study]).verdict
 
 
 def run_study(study: Study, *, progress: Progress, budget_s: float | None) -> None:

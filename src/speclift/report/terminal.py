@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from rich import box
 from rich.console import Group, RenderableType
 from rich.panel import Panel
 from rich.table import Table
@@ -57,8 +58,19 @@ def verdict_view(
     return Group(*parts)
 
 
+def _table(title: str) -> Table:
+    return Table(
+        title=title,
+        title_justify="left",
+        title_style="bold",
+        box=box.SIMPLE_HEAD,
+        pad_edge=False,
+        padding=(0, 1),
+    )
+
+
 def cells_table(cells: Sequence[Cell]) -> Table:
-    table = Table(title="Measured cells", title_justify="left", title_style="bold", expand=False)
+    table = _table("Measured cells")
     for name in ("arm", "load"):
         table.add_column(name, no_wrap=True)
     columns = ("TTFT p50", "TPOT p50", "TPOT p95", "E2E p50", "tok/s", "accept", "length", "ok")
@@ -87,11 +99,7 @@ def cells_table(cells: Sequence[Cell]) -> Table:
 
 def speedup_table(comparisons: Sequence[Evidence], *, bar: float) -> Table:
     metric = next((e.overall.metric for e in comparisons if e.overall is not None), "tpot")
-    table = Table(
-        title=f"Speedup over the baseline ({metric}, 95 % intervals, green: pays, red: loses)",
-        title_justify="left",
-        title_style="bold",
-    )
+    table = _table(f"Speedup over the baseline ({metric}, 95 % intervals)")
     table.add_column("traffic", no_wrap=True)
     for evidence in comparisons:
         table.add_column(Text(evidence.arm.name), justify="right", no_wrap=True)
@@ -104,9 +112,14 @@ def speedup_table(comparisons: Sequence[Evidence], *, bar: float) -> Table:
             text = Text(ratio(estimate), style=style)
             rows.setdefault((comparison.part, comparison.label), {})[evidence.arm.name] = text
     for (part, label), by_arm in rows.items():
-        title = "all traffic" if part is Part.ALL else f"{part.value} {printable(label, limit=32)}"
+        title = "all traffic" if part is Part.ALL else f"  {_part_title(part, label)}"
         table.add_row(Text(title), *(by_arm.get(e.arm.name, Text("–")) for e in comparisons))
     return table
+
+
+def _part_title(part: Part, label: str) -> str:
+    shown = printable(label, limit=32)
+    return f"temperature {shown}" if part is Part.TEMPERATURE else shown
 
 
 def findings_view(findings: Sequence[Finding]) -> RenderableType:
