@@ -1,0 +1,47 @@
+# The two README commands are `make demo` and `make test`; both work on a bare clone.
+PYTHON ?= python3
+VENV ?= .venv
+BIN := $(VENV)/bin
+READY := $(VENV)/.ready
+
+.PHONY: demo test fast check format install bench clean
+
+# Exit codes 0, 3, 4, 5 and 6 are verdicts; only an operating error (1) or wrong usage (2) fails the demo.
+demo: $(READY)
+	@$(BIN)/speclift decide; code=$$?; case $$code in 0|3|4|5|6) exit 0;; *) exit $$code;; esac
+
+test: $(READY)
+	SPECLIFT_FETCH=1 $(BIN)/python -m pytest -m "not gpu and not vllm"
+
+# Without real engines: under two minutes.
+fast: $(READY)
+	$(BIN)/python -m pytest -m "not gpu and not vllm and not llama and not browser"
+
+check: lint test
+
+.PHONY: lint
+lint: $(READY)
+	$(BIN)/ruff format --check .
+	$(BIN)/ruff check .
+	$(BIN)/mypy
+
+format: $(READY)
+	$(BIN)/ruff format .
+	$(BIN)/ruff check --fix .
+
+# The statistics on synthetic truth: coverage of the intervals, false alarms, power of the verdict.
+bench: $(READY)
+	$(BIN)/python benchmarks/coverage.py
+	$(BIN)/python benchmarks/studies.py
+
+install: $(READY)
+
+$(READY): pyproject.toml
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
+		{ echo "speclift needs Python 3.11 or newer: make PYTHON=python3.12 ..."; exit 1; }
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -e '.[llama,dev]'
+	@touch $@
+
+clean:
+	rm -rf $(VENV) build dist .mypy_cache .ruff_cache .pytest_cache
