@@ -14,6 +14,7 @@ from speclift.core.traffic import Concurrency, Load, load_to_dict
 from speclift.model.acceptance import survival
 
 ALL = "all"
+HISTOGRAM_BINS = 10
 P99_REQUESTS_MIN = 100  # below this a P99 is the maximum under another name
 
 METRIC_OF: dict[str, Callable[[Record], float | None]] = {
@@ -93,6 +94,13 @@ def acceptance(records: Iterable[Record]) -> Acceptance | None:
     p10, p50, p90 = (float(value) for value in np.percentile(rates, (10, 50, 90)))
     pooled = sum(accepted for accepted, _ in counts) / sum(drafted for _, drafted in counts)
     return Acceptance(p10=p10, p50=p50, p90=p90, mean=pooled, requests=len(counts))
+
+
+def acceptance_histogram(records: Iterable[Record]) -> tuple[int, ...]:
+    """Requests by acceptance rate in ten equal bins, the last one closed."""
+    rates = [r.accepted / r.drafted for r in records if r.drafted and r.accepted is not None]
+    counts, _ = np.histogram(rates, bins=HISTOGRAM_BINS, range=(0.0, 1.0))
+    return tuple(int(count) for count in counts)
 
 
 def accepted_length(records: Iterable[Record]) -> Estimate | None:

@@ -9,7 +9,7 @@ import typer
 
 from speclift import __version__
 from speclift.cli.doctor import doctor_command
-from speclift.cli.measuring import compare_command, decide_command, measure_command
+from speclift.cli.measuring import compare_command, decide_command, measure_command, report_command
 from speclift.cli.models import app as models_app
 from speclift.core.errors import EngineError, OperatingError, SpecliftError, UsageError
 from speclift.report.quantities import printable_lines
@@ -25,6 +25,7 @@ app = typer.Typer(
 app.command("decide")(decide_command)
 app.command("measure")(measure_command)
 app.command("compare")(compare_command)
+app.command("report")(report_command)
 app.command("doctor")(doctor_command)
 app.add_typer(models_app, name="models")
 

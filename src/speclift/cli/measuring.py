@@ -25,15 +25,18 @@ if TYPE_CHECKING:
 # numpy, scipy, aiohttp and rich are imported where they are used: --help must not wait for them.
 
 INTERRUPTED = 130
+REPORT = "report.html"
+
+Out = Annotated[Path | None, typer.Option(help="Where the HTML report goes; else STUDY/report.html.")]
 
 
 @takes_ask
-def decide_command(ask: Ask, *, dry_run: DryRun = False, as_json: Json = False) -> None:
+def decide_command(ask: Ask, *, dry_run: DryRun = False, as_json: Json = False, out: Out = None) -> None:
     """Does speculative decoding pay here? Measures the baseline against every arm and says so.
 
     Example: speclift decide --segment summarise --segment chat --method ngram --k 8,48 --budget 10m
     """
-    _measuring(ask, dry_run=dry_run, as_json=as_json, with_verdict=True)
+    _measuring(ask, dry_run=dry_run, as_json=as_json, with_verdict=True, out=out)
 
 
 @takes_ask
@@ -51,6 +54,7 @@ def compare_command(
     metric: Annotated[str | None, typer.Option(help="tpot, e2e or throughput.")] = None,
     slo: Annotated[str, typer.Option(help="Such as ttft_p99=1s.")] = "",
     as_json: Json = False,
+    out: Out = None,
 ) -> None:
     """The verdict on finished studies, without measuring again.
 
@@ -69,11 +73,28 @@ def compare_command(
         slos=parse_slos(slo) or own.slos,
     )
     judgement = compare(studies, goals=goals)
-    _show_judgement(judgement, Console(stderr=True), as_json=as_json)
+    _show_judgement(judgement, Console(stderr=True), as_json=as_json, out=out)
     raise typer.Exit(EXIT_CODES[judgement.verdict.decision])
 
 
-def _measuring(ask: Ask, *, dry_run: bool, as_json: bool, with_verdict: bool) -> None:
+def report_command(
+    study: Annotated[Path, typer.Argument(help="A study directory.")],
+    out: Out = None,
+) -> None:
+    """Write the report of a study: one HTML page that works offline.
+
+    Example: speclift report studies/mine --out report.html
+    """
+    from speclift.pipeline.verbs import compare, judgement_document, relative, write_report
+
+    path = out or study / REPORT
+    write_report(judgement_document(compare([study])), path)
+    sys.stdout.write(f"{relative(path)}\n")
+
+
+def _measuring(
+    ask: Ask, *, dry_run: bool, as_json: bool, with_verdict: bool, out: Path | None = None
+) -> None:
     from rich.console import Console
 
     from speclift.cli.narration import Narrator
@@ -99,7 +120,7 @@ def _measuring(ask: Ask, *, dry_run: bool, as_json: bool, with_verdict: bool) ->
             raise
         except OperatingError as error:
             failure = error  # what was measured before it is still shown
-        code = _show(study, console, as_json=as_json, with_verdict=with_verdict, failure=failure)
+        code = _show(study, console, as_json=as_json, with_verdict=with_verdict, failure=failure, out=out)
     if interrupted:
         raise typer.Exit(INTERRUPTED)
     if failure is not None:
@@ -108,7 +129,13 @@ def _measuring(ask: Ask, *, dry_run: bool, as_json: bool, with_verdict: bool) ->
 
 
 def _show(
-    study: Study, console: Console, *, as_json: bool, with_verdict: bool, failure: OperatingError | None
+    study: Study,
+    console: Console,
+    *,
+    as_json: bool,
+    with_verdict: bool,
+    failure: OperatingError | None,
+    out: Path | None,
 ) -> int:
     from speclift.pipeline.judge import judge
     from speclift.pipeline.verbs import EXIT_CODES, relative
@@ -123,7 +150,7 @@ def _show(
             raise failure from None
         raise
     if with_verdict:
-        _show_judgement(judgement, console, as_json=as_json)
+        _show_judgement(judgement, console, as_json=as_json, out=out or study.path / REPORT)
         return EXIT_CODES[judgement.verdict.decision]
     if as_json:
         _write_json(measure_document(judgement.cells, judgement.findings, study=relative(study.path)))
@@ -133,8 +160,8 @@ def _show(
     return 0
 
 
-def _show_judgement(judgement: Judgement, console: Console, *, as_json: bool) -> None:
-    from speclift.pipeline.verbs import judgement_document
+def _show_judgement(judgement: Judgement, console: Console, *, as_json: bool, out: Path | None) -> None:
+    from speclift.pipeline.verbs import judgement_document, relative, write_report
     from speclift.report.terminal import verdict_view
 
     document = judgement_document(judgement)
@@ -151,6 +178,9 @@ def _show_judgement(judgement: Judgement, console: Console, *, as_json: bool) ->
             bar=judgement.goals.min_speedup,
         )
     )
+    if out is not None:
+        write_report(document, out)
+        console.print(f"report: {relative(out)}", markup=False, highlight=False)
 
 
 def _print_commands(ask: Ask, narrator: Narrator, *, as_json: bool) -> None:

@@ -53,8 +53,8 @@ class Fake:
         truths = itertools.chain.from_iterable(("--truth", pair) for pair in self.truth_pairs(arm))
         return (sys.executable, "-m", "speclift.engine.fake_server", "--port", str(port), *truths)
 
-    def paste_command(self, arm: Arm) -> str:
-        return shlex.join(self.command(arm, port=8080))
+    def configurations(self, arm: Arm) -> dict[str, str]:
+        return {"command": shlex.join(self.command(arm, port=8080))}
 
     def config(self, arm: Arm) -> dict[str, object]:
         return {"method": arm.method, "k": arm.k}

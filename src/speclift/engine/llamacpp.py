@@ -17,7 +17,7 @@ from speclift.core.arm import Arm, Endpoint, ServerSettings
 from speclift.core.errors import EngineError
 from speclift.core.records import Counters
 from speclift.core.speculation import Combined, DraftModel, Head, Synthetic
-from speclift.engine.llamacpp_flags import server_flags, speculation_flags
+from speclift.engine.llamacpp_flags import compose_service, python_launch, server_flags, speculation_flags
 from speclift.engine.probe import judge_probe, probe_body
 from speclift.engine.process import ServerProcess, free_port
 from speclift.engine.prometheus import parse_counters
@@ -60,9 +60,9 @@ class LlamaCpp:
     def command(self, arm: Arm, *, port: int) -> tuple[str, ...]:
         return (*self._prefix, *server_flags(self.settings, port=port), *speculation_flags(arm))
 
-    def paste_command(self, arm: Arm) -> str:
-        flags = (*server_flags(self.settings, port=8080), *speculation_flags(arm))
-        return shlex.join(["llama-server", *flags])
+    def configurations(self, arm: Arm) -> dict[str, str]:
+        argv = ("llama-server", *server_flags(self.settings, port=8080), *speculation_flags(arm))
+        return {"command": shlex.join(argv), "python": python_launch(argv), "yaml": compose_service(argv)}
 
     def config(self, arm: Arm) -> dict[str, object]:
         flags = speculation_flags(arm)

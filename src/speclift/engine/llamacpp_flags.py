@@ -5,6 +5,9 @@ The embedded server (llamacpp_server.py) reads the same flags, so what is measur
 
 from __future__ import annotations
 
+import json
+from collections.abc import Sequence
+
 from speclift.core.arm import Arm, ServerSettings
 from speclift.core.errors import UsageError
 from speclift.core.speculation import (
@@ -62,6 +65,18 @@ def speculation_flags(arm: Arm) -> tuple[str, ...]:
             return ("--spec-type", _type_name(inner), *_drafter_flags(inner), "--spec-synth-rates", listed)
         case _:
             return ("--spec-type", _type_name(arm.speculation), *_drafter_flags(arm.speculation))
+
+
+def python_launch(argv: Sequence[str]) -> str:
+    """The same server started from Python."""
+    listed = "".join(f"    {json.dumps(word)},\n" for word in argv)
+    return f"import subprocess\n\nserver = subprocess.Popen([\n{listed}])\n"
+
+
+def compose_service(argv: Sequence[str]) -> str:
+    """The same server as a container service; JSON strings are YAML strings too."""
+    listed = "".join(f"      - {json.dumps(word)}\n" for word in argv[1:])
+    return f"services:\n  llama:\n    entrypoint: [{json.dumps(argv[0])}]\n    command:\n{listed}"
 
 
 def _type_name(drafter: Drafter) -> str:

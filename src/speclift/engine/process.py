@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import http.client
 import json
 import os
 import socket
@@ -20,6 +21,7 @@ from speclift.core.errors import EngineError, OperatingError
 GUARDIAN = Path(__file__).with_name("guardian.py")
 STOP_GRACE_S = 3.0
 HEALTH_POLL_S = 0.05
+HTTP_LIMIT_S = 120.0
 LOG_TAIL_BYTES = 4000
 
 
@@ -71,7 +73,8 @@ class ServerProcess:
                     log_tail=self.log_tail(),
                 )
             try:
-                await self.get(path)
+                # An engine that takes the connection and never answers must not outlast the limit.
+                await self.get(path, limit_s=max(HEALTH_POLL_S, deadline - time.monotonic()))
             except OperatingError:
                 await asyncio.sleep(HEALTH_POLL_S)
             else:
@@ -84,12 +87,16 @@ class ServerProcess:
             log_tail=tail,
         )
 
-    async def get(self, path: str) -> str:
-        return await asyncio.to_thread(_http, self.base_url + path, None)
+    async def get(self, path: str, *, limit_s: float = HTTP_LIMIT_S) -> str:
+        return await asyncio.to_thread(_http, self.base_url + path, None, limit_s)
 
     async def post(self, path: str, body: Mapping[str, Any]) -> Any:
-        data = json.dumps(body).encode()
-        return json.loads(await asyncio.to_thread(_http, self.base_url + path, data))
+        url = self.base_url + path
+        text = await asyncio.to_thread(_http, url, json.dumps(body).encode(), HTTP_LIMIT_S)
+        try:
+            return json.loads(text)
+        except ValueError as error:
+            raise EngineError(f"{url} answered with something that is not JSON: {text[:120]!r}") from error
 
     async def stop(self) -> None:
         stdin = self._guardian.stdin
@@ -110,19 +117,16 @@ def free_port() -> int:
         return port
 
 
-HTTP_LIMIT_S = 120.0
-
-
-def _http(url: str, data: bytes | None) -> str:
+def _http(url: str, data: bytes | None, limit_s: float) -> str:
     request = urllib.request.Request(url, data=data, headers={"Content-Type": "application/json"})
     # An engine on this machine is never behind the user's proxy.
     opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
     try:
-        with opener.open(request, timeout=HTTP_LIMIT_S) as response:
+        with opener.open(request, timeout=limit_s) as response:
             body: bytes = response.read()
     except urllib.error.HTTPError as error:
         text = error.read().decode("utf-8", "replace")[:300]
         raise EngineError(f"{url} answered {error.code}: {text}") from error
-    except (urllib.error.URLError, OSError) as error:
+    except (urllib.error.URLError, OSError, http.client.HTTPException) as error:
         raise EngineError(f"{url} did not answer: {error}") from error
     return body.decode("utf-8", "replace")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 
 from speclift.core.records import Counters
@@ -17,7 +18,9 @@ def parse_counters(text: str) -> Counters:
         if match is None:
             continue
         try:
-            values[match[1] + (match[2] or "")] = float(match[3])
+            value = float(match[3])
         except ValueError:
             continue
+        if math.isfinite(value):
+            values[match[1] + (match[2] or "")] = value
     return Counters(values=values)

@@ -38,8 +38,8 @@ class Engine(Protocol):
         """The exact command speclift would run; port 0 stands for one chosen at launch."""
         ...
 
-    def paste_command(self, arm: Arm) -> str:
-        """What a user types to serve this arm in production."""
+    def configurations(self, arm: Arm) -> dict[str, str]:
+        """What a user pastes to serve this arm in production: "command" always, "python" and "yaml" where known."""
         ...
 
     def config(self, arm: Arm) -> dict[str, object]:

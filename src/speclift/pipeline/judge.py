@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 
-from speclift.analyse.cells import acceptance, cells
+from speclift.analyse.cells import acceptance, acceptance_histogram, cells
 from speclift.analyse.checks import check_client, check_counters, check_records
 from speclift.analyse.compare import evidence
 from speclift.core.arm import BASELINE, Arm
@@ -35,6 +36,16 @@ class AcceptanceBucket:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class AcceptanceHistogram:
+    """Requests by acceptance rate; `by` is segment or temperature."""
+
+    arm: str
+    by: str
+    label: str
+    counts: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Judgement:
     """Everything a report shows, as values."""
 
@@ -46,6 +57,7 @@ class Judgement:
     on_all: tuple[Evidence, ...]
     cells: tuple[Cell, ...]
     acceptance_by_temperature: tuple[AcceptanceBucket, ...]
+    acceptance_histograms: tuple[AcceptanceHistogram, ...]
     findings: tuple[Finding, ...]
     kv_tokens: dict[str, int]
     failed_arms: tuple[str, ...]
@@ -91,6 +103,7 @@ def judge(studies: Sequence[Study], *, goals: Goals | None = None) -> Judgement:
         on_all=tuple(evidence_for(arm, Conditions()) for arm in competing),
         cells=cells(records, by_temperature=by_temperature),
         acceptance_by_temperature=_acceptance_by_temperature(records),
+        acceptance_histograms=_acceptance_histograms(records),
         findings=findings,
         kv_tokens=_kv_tokens(studies),
         failed_arms=failed,
@@ -139,6 +152,19 @@ def _acceptance_by_temperature(records: Sequence[Record]) -> tuple[AcceptanceBuc
                 buckets.append(AcceptanceBucket(arm=arm, low=max(low, 0.0), high=high, acceptance=found))
             low = high
     return tuple(buckets)
+
+
+def _acceptance_histograms(records: Sequence[Record]) -> tuple[AcceptanceHistogram, ...]:
+    groups: dict[tuple[str, str, str], list[Record]] = defaultdict(list)
+    for record in records:
+        if record.place.phase is Phase.MEASURED and record.is_ok and record.drafted:
+            groups[(record.place.arm, "segment", record.place.segment)].append(record)
+            if record.place.temperature is not None:
+                groups[(record.place.arm, "temperature", f"{record.place.temperature:g}")].append(record)
+    return tuple(
+        AcceptanceHistogram(arm=arm, by=by, label=label, counts=acceptance_histogram(members))
+        for (arm, by, label), members in groups.items()
+    )
 
 
 def _kv_tokens(studies: Sequence[Study]) -> dict[str, int]:

@@ -17,6 +17,7 @@ from speclift.pipeline.judge import Judgement, judge
 from speclift.pipeline.prepare import Say, build_engine, prepare, provenance
 from speclift.pipeline.run import Progress, StudyRun, run_until_signal
 from speclift.report.document import acceptance_document, verdict_document
+from speclift.report.page import page
 from speclift.store.study import Study, is_study
 
 STUDIES = Path("studies")
@@ -105,11 +106,33 @@ def judgement_document(judgement: Judgement) -> dict[str, Any]:
             }
             for bucket in judgement.acceptance_by_temperature
         ],
-        winner_command=judgement.engine.paste_command(winner) if winner else None,
+        acceptance_histograms=[
+            {
+                "arm": held.arm,
+                "by": held.by,
+                "label": held.label,
+                "requests": sum(held.counts),
+                "counts": list(held.counts),
+            }
+            for held in judgement.acceptance_histograms
+        ],
+        goals=judgement.goals,
+        configuration=judgement.engine.configurations(winner) if winner else None,
         winner_config=judgement.engine.config(winner) if winner else None,
         study=relative(judgement.study),
         failed_arms=judgement.failed_arms,
     )
+
+
+def write_report(document: dict[str, Any], path: Path) -> None:
+    """One self-contained page; written whole or not at all."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    unfinished = path.with_name(path.name + ".part")
+    try:
+        unfinished.write_text(page(document), encoding="utf-8", errors="backslashreplace")
+        unfinished.replace(path)
+    except OSError as error:
+        raise StudyError(f"cannot write the report {path}: {error.strerror or error}") from error
 
 
 def relative(path: Path) -> str:

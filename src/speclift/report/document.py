@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from speclift.core.arm import Arm
+from speclift.core.goals import Goals
 from speclift.core.records import Provenance
 from speclift.core.results import (
     Acceptance,
@@ -16,6 +17,7 @@ from speclift.core.results import (
     Estimate,
     Evidence,
     Finding,
+    Part,
     Percentiles,
     Reason,
     Verdict,
@@ -24,6 +26,7 @@ from speclift.core.traffic import load_to_dict
 
 SCHEMA = 1
 DESIGN = "paired-log-ratio"
+ALL = "all"
 
 
 def verdict_document(
@@ -35,7 +38,9 @@ def verdict_document(
     provenance: Provenance,
     kv_tokens: Mapping[str, int],
     acceptance_by_temperature: Sequence[dict[str, Any]],
-    winner_command: str | None,
+    acceptance_histograms: Sequence[dict[str, Any]],
+    goals: Goals,
+    configuration: Mapping[str, str] | None,
     winner_config: Mapping[str, Any] | None,
     study: str,
     failed_arms: Sequence[str],
@@ -47,12 +52,16 @@ def verdict_document(
             "verdict": verdict.decision.value,
             "reasons": [_reason(reason) for reason in verdict.reasons],
             "conditions": _conditions(verdict.conditions),
-            "winner": _winner(verdict.winner, winner_command, winner_config),
+            "winner": _winner(verdict.winner, configuration, winner_config),
+            "goals": _goals(goals),
             "speedup": _speedup(evidence.overall if evidence else None),
             "e2e_speedup": _speedup(evidence.e2e if evidence else None),
             "speedups": [_arm_speedups(each) for each in comparisons],
             "cells": [cell_document(cell) for cell in cells],
             "acceptance_by_temperature": list(acceptance_by_temperature),
+            "acceptance_histograms": list(acceptance_histograms),
+            "ceiling": _ceilings(cells, comparisons),
+            "configuration": dict(configuration) if configuration is not None else None,
             "crossover": [],
             "kv_tokens": {
                 "baseline": kv_tokens.get("baseline"),
@@ -175,9 +184,12 @@ def _arm_speedups(evidence: Evidence) -> dict[str, Any]:
     }
 
 
-def _winner(arm: Arm | None, command: str | None, config: Mapping[str, Any] | None) -> dict[str, Any] | None:
+def _winner(
+    arm: Arm | None, configuration: Mapping[str, str] | None, config: Mapping[str, Any] | None
+) -> dict[str, Any] | None:
     if arm is None:
         return None
+    command = configuration["command"] if configuration is not None else None
     return {
         "arm": arm.name,
         "method": arm.method,
@@ -185,6 +197,35 @@ def _winner(arm: Arm | None, command: str | None, config: Mapping[str, Any] | No
         "command": command,
         "config": dict(config or {}),
     }
+
+
+def _goals(goals: Goals) -> dict[str, Any]:
+    return {
+        "min_speedup": goals.min_speedup,
+        "metric": goals.metric,
+        "slo": {slo.label: slo.limit_s for slo in goals.slos},
+    }
+
+
+def _ceilings(cells: Sequence[Cell], comparisons: Sequence[Evidence]) -> list[dict[str, Any]]:
+    """Accepted length is the speedup if drafting and verifying cost nothing ("acceptance times speed ratio is
+    the ceiling" [S3]); measured speedup beside it, at the lightest load."""
+    rows = []
+    for evidence in comparisons:
+        measured = {part.label: part.speedup.value for part in evidence.parts if part.part is Part.SEGMENT}
+        if evidence.overall is not None:
+            measured[ALL] = evidence.overall.speedup.value
+        lengths = {
+            cell.segment: cell.accepted_length.value
+            for cell in reversed(cells)  # the first cell of a segment, at the lightest load, stays
+            if cell.arm == evidence.arm.name and cell.accepted_length is not None
+        }
+        rows += [
+            {"arm": evidence.arm.name, "segment": segment, "ceiling": lengths[segment], "measured": speedup}
+            for segment, speedup in measured.items()
+            if segment in lengths
+        ]
+    return rows
 
 
 def _conditions(conditions: Conditions | None) -> dict[str, Any] | None:

@@ -1,9 +1,8 @@
-"""JSON lines to requests, with the exact line of anything wrong; selection and the tune/hold-out split."""
+"""A request file to requests, with the exact place of anything wrong; selection and the tune/hold-out split."""
 
 from __future__ import annotations
 
 import hashlib
-import json
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
@@ -13,23 +12,26 @@ from typing import Any
 from speclift.core.errors import UsageError, unknown_name
 from speclift.core.traffic import DEFAULT_MAX_TOKENS, DEFAULT_SEGMENT, Message, Request, Workload
 from speclift.core.units import Tokens
+from speclift.workload.formats import read_entries, request_fields
 
 TEMPERATURE_MAX = 5.0  # engines accept at most 2 to 5; above is a typing slip
 
 
 def parse_workload(lines: Iterable[bytes], *, source: str) -> Workload:
-    """One request per non-blank line; `id` defaults to the line number and must be unique."""
+    """JSON lines, OpenAI batch lines or ShareGPT; `id` defaults to the position and must be unique."""
     requests: list[Request] = []
-    seen: dict[str, int] = {}
+    seen: dict[str, str] = {}
     digest = hashlib.sha256()
-    for number, raw in enumerate(lines, start=1):
-        if not raw.strip():
+    for entry in read_entries(lines, source=source):
+        where = f"{source} {entry.position}"
+        fields = request_fields(entry.data, where=where)
+        if fields is None:
             continue
-        request = _parse_line(raw, where=f"{source} line {number}", default_id=f"line-{number}")
+        request = _request(fields, where=where, default_id=entry.default_id)
         if request.id in seen:
-            raise UsageError(f"{source} line {number}: id {request.id!r} was used on line {seen[request.id]}")
-        seen[request.id] = number
-        digest.update(raw.strip() + b"\n")
+            raise UsageError(f"{where}: id {request.id!r} was used on {seen[request.id]}")
+        seen[request.id] = entry.position
+        digest.update(entry.raw + b"\n")
         requests.append(request)
     if not requests:
         raise UsageError(
@@ -38,21 +40,11 @@ def parse_workload(lines: Iterable[bytes], *, source: str) -> Workload:
     return Workload(requests=tuple(requests), sha256=digest.hexdigest(), source=source)
 
 
-def _parse_line(raw: bytes, *, where: str, default_id: str) -> Request:
-    try:
-        data = json.loads(raw.decode("utf-8"))
-    except UnicodeDecodeError as error:
-        raise UsageError(f"{where}: not UTF-8 at byte {error.start}") from error
-    except json.JSONDecodeError as error:
-        raise UsageError(f"{where}, column {error.colno}: not JSON ({error.msg})") from error
-    except RecursionError as error:
-        raise UsageError(f"{where}: JSON nested too deeply") from error
-    if not isinstance(data, dict):
-        raise UsageError(f"{where}: expected a JSON object, saw {type(data).__name__}")
+def _request(data: dict[str, Any], *, where: str, default_id: str) -> Request:
     if ("messages" in data) == ("prompt" in data):
         raise UsageError(f"{where}: needs either 'messages' or 'prompt'")
     return Request(
-        id=_label(str(data.get("id", default_id))),
+        id=_identity(data, where) or default_id,
         segment=_label(_text(data, "segment", where) or DEFAULT_SEGMENT),
         messages=_messages(data["messages"], where) if "messages" in data else (),
         prompt=_text(data, "prompt", where) if "prompt" in data else None,
@@ -62,6 +54,13 @@ def _parse_line(raw: bytes, *, where: str, default_id: str) -> Request:
         arrival_s=_number(data, "arrival_s", where, low=0.0, high=float("inf")),
         response=_text(data, "response", where),
     )
+
+
+def _identity(data: dict[str, Any], where: str) -> str:
+    value = data.get("id")
+    if isinstance(value, bool) or not isinstance(value, (str, int, type(None))):
+        raise UsageError(f"{where}: the id must be text or a whole number, saw {type(value).__name__}")
+    return "" if value is None else _label(str(value))
 
 
 def _label(text: str) -> str:
@@ -74,11 +73,27 @@ def _messages(value: Any, where: str) -> tuple[Message, ...]:
         raise UsageError(f"{where}: 'messages' must be a non-empty list")
     messages = []
     for index, entry in enumerate(value):
-        is_message = isinstance(entry, dict) and isinstance(entry.get("role"), str)
-        if not is_message or not isinstance(entry.get("content"), str):
+        if not isinstance(entry, dict) or not isinstance(entry.get("role"), str):
             raise UsageError(f"{where}: messages[{index}] needs text 'role' and 'content'")
-        messages.append(Message(role=entry["role"], content=entry["content"]))
+        content = _content(entry.get("content"), f"{where}: messages[{index}]")
+        messages.append(Message(role=entry["role"], content=content))
     return tuple(messages)
+
+
+def _content(value: Any, where: str) -> str:
+    if isinstance(value, str):
+        return value
+    if not isinstance(value, list) or not value:
+        raise UsageError(f"{where} needs text 'role' and 'content'")
+    texts = []
+    for index, part in enumerate(value):
+        kind = part.get("type") if isinstance(part, dict) else type(part).__name__
+        if kind != "text":
+            raise UsageError(f"{where}: content[{index}] is {kind!r}", hint="only text can be measured")
+        if not isinstance(part.get("text"), str):
+            raise UsageError(f"{where}: content[{index}] needs text 'text'")
+        texts.append(part["text"])
+    return "\n".join(texts)  # as vLLM joins parts for templates that take plain text (entrypoints/chat_utils.py)
 
 
 def _text(data: dict[str, Any], key: str, where: str) -> str | None:
@@ -98,10 +113,15 @@ def _number(data: dict[str, Any], key: str, where: str, *, low: float, high: flo
 
 
 def _max_tokens(data: dict[str, Any], where: str) -> Tokens:
-    value = data.get("max_tokens", DEFAULT_MAX_TOKENS)
-    if isinstance(value, bool) or not isinstance(value, int) or value < 1:
-        raise UsageError(f"{where}: 'max_tokens' must be a whole number of at least 1, saw {value!r}")
-    return value
+    """OpenAI's newer name wins over the older one; null is as good as absent."""
+    for key in ("max_completion_tokens", "max_tokens"):
+        value = data.get(key)
+        if value is None:
+            continue
+        if isinstance(value, bool) or not isinstance(value, int) or value < 1:
+            raise UsageError(f"{where}: '{key}' must be a whole number of at least 1, saw {value!r}")
+        return value
+    return DEFAULT_MAX_TOKENS
 
 
 def select(

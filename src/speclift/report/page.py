@@ -1,0 +1,75 @@
+"""The report: one self-contained HTML page from the JSON document, and from nothing else.
+
+What the page shows is in the JSON; text is escaped by the template engine and made visible where it could act on
+its reader (control and bidirectional characters).
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from jinja2 import Environment, PackageLoader, StrictUndefined
+from markupsafe import Markup
+
+from speclift.report import charts
+from speclift.report.quantities import number, printable, seconds, share
+
+TITLES = {
+    "ship": "Ship",
+    "ship-on-conditions": "Ship on conditions",
+    "do-not-ship": "Do not ship",
+    "inconclusive": "Inconclusive",
+    "output-changed": "Output changed",
+}
+
+
+def page(document: dict[str, Any]) -> str:
+    environment = Environment(
+        loader=PackageLoader("speclift.report"), autoescape=True, undefined=StrictUndefined, trim_blocks=True
+    )
+    environment.filters.update(seconds=seconds, share=share, number=number, printable=_shown, ratio=_ratio)
+    shown_arm = _shown_arm(document)
+    return environment.get_template("page.html").render(
+        d=document,
+        title=TITLES[document["verdict"]],
+        arm=shown_arm,
+        pictures={name: Markup(svg) for name, svg in _pictures(document, shown_arm).items()},
+        histograms=[
+            (entry, Markup(charts.histogram(entry["counts"], entry["label"])))
+            for entry in document["acceptance_histograms"]
+            if entry["arm"] == shown_arm
+        ],
+    )
+
+
+def _pictures(document: dict[str, Any], arm: str | None) -> dict[str, str]:
+    own_ceiling = [row for row in document["ceiling"] if row["arm"] == arm]
+    return {
+        "forest": charts.forest(document),
+        "load": charts.speedup_over_load(document),
+        "survival": charts.survival(document),
+        "ttft": charts.percentiles(document, "ttft_s", arm) if arm is not None else "",
+        "tpot": charts.percentiles(document, "tpot_s", arm) if arm is not None else "",
+        "ceiling": charts.ceiling(own_ceiling),
+    }
+
+
+def _shown_arm(document: dict[str, Any]) -> str | None:
+    """The winner, or where none won the arm the headline speedup is of."""
+    for source in (document["winner"], document["speedup"]):
+        if source is not None:
+            name: str = source["arm"]
+            return name
+    return None
+
+
+def _shown(text: object) -> str:
+    return "\n".join(printable(line, limit=4000) for line in str(text).splitlines())
+
+
+def _ratio(estimate: dict[str, Any] | None) -> str:
+    if estimate is None:
+        return "–"
+    if estimate["low"] is None or estimate["high"] is None:
+        return f"{estimate['value']:.2f}x (interval unknown)"
+    return f"{estimate['value']:.2f}x [{estimate['low']:.2f}, {estimate['high']:.2f}]"

@@ -1,0 +1,1 @@
+"""Records with known truth, drawn from a seed. Pure: nothing is launched."""

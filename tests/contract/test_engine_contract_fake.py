@@ -1,0 +1,36 @@
+"""The fake engine keeps the engine contract, in the dialect of either engine it stands for."""
+
+from __future__ import annotations
+
+import pytest
+from engine_contract import EngineContract
+
+from speclift.core.arm import Arm, ServerSettings
+from speclift.core.speculation import NGram
+from speclift.engine.fake import Fake
+from speclift.engine.protocol import Engine
+
+FAST = ("ttft_s=0.002", "tpot_s=0.0005")
+
+
+class TestFakeEngineInLlamaCppDialect(EngineContract):
+    flavour = "llamacpp"
+
+    @pytest.fixture(scope="class")
+    @classmethod
+    def engine(cls) -> Engine:
+        return Fake(ServerSettings(model="any", extra_args=(*FAST, f"flavour={cls.flavour}")))
+
+    @pytest.fixture(scope="class")
+    @classmethod
+    def speculative(cls) -> Arm:
+        return Arm(name="ngram-k4", speculation=NGram(k=4))
+
+    @pytest.fixture(scope="class")
+    @classmethod
+    def hopeless(cls) -> tuple[Engine, str]:
+        return Fake(ServerSettings(model="any", extra_args=("crash_on_start=1",))), "told to crash on start"
+
+
+class TestFakeEngineInVllmDialect(TestFakeEngineInLlamaCppDialect):
+    flavour = "vllm"

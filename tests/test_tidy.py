@@ -1,0 +1,230 @@
+"""The budgets of the house style, held: sizes, names, words, broad excepts, paths of one machine."""
+
+from __future__ import annotations
+
+import ast
+import importlib
+import re
+from collections.abc import Callable, Iterable, Iterator
+from pathlib import Path
+
+import pytest
+
+import speclift
+
+ROOT = Path(__file__).parent.parent
+CODE = sorted(path for folder in ("src", "tests", "benchmarks") for path in (ROOT / folder).rglob("*.py"))
+PRODUCT = [path for path in CODE if path.is_relative_to(ROOT / "src")]
+OTHERS = [path for path in CODE if path != Path(__file__)]  # this one has to name what it looks for
+PROSE = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")])
+DATA = sorted([*(ROOT / "src").rglob("*.jsonl"), *(p for p in (ROOT / "tests" / "recorded").iterdir())])
+
+FILE_LINES_MAX = 400
+FUNCTION_LINES_MAX = 70
+# A declaration of every shared flag, one line each; nothing happens in it.
+LONG_FUNCTIONS = {"src/speclift/cli/options.py:ask_from_options"}
+# Each ends what it started and raises again.
+BROAD_EXCEPTS = {"src/speclift/engine/llamacpp.py": 1, "src/speclift/engine/fake.py": 1}
+
+BANNED_MODULES = {"utils", "util", "common", "helpers", "helper", "misc"}
+PLUMBING = re.compile(r"^Base[A-Z]|(Manager|Helper|Util|Utils|Mixin|Impl|Base)$")
+MARKERS = re.compile(r"\b(TODO|FIXME|XXX)\b")
+BANNED_WORDS = re.compile(r"\b(comprehensive|robust|seamless|simply|leverag|powerful)\w*", re.I)
+MACHINE_PATHS = re.compile(r"/(root|work|home|tmp/x)/")
+# Module files and dotted names that documentation mentions.
+NAMED_FILES = re.compile(r"[\w./-]*\w\.py\b")
+NAMED_OBJECTS = re.compile(r"\bspeclift(?:\.[A-Za-z_]\w*)+")
+
+
+def name_of(path: Path) -> str:
+    return path.relative_to(ROOT).as_posix()
+
+
+def text_of(path: Path) -> str:
+    return path.read_text(encoding="utf-8")
+
+
+def offenders(paths: Iterable[Path], faults: Callable[[str], object]) -> dict[str, object]:
+    """Files in which something was found, with what was found."""
+    found = {name_of(path): faults(text_of(path)) for path in paths}
+    return {name: fault for name, fault in found.items() if fault}
+
+
+def long_functions(source: str) -> Iterator[tuple[str, int]]:
+    """Functions over budget with their length; the docstring is not counted."""
+    for node in ast.walk(ast.parse(source)):
+        if not isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef)):
+            continue
+        first, lines = node.body[0], (node.end_lineno or node.lineno) - node.lineno + 1
+        if ast.get_docstring(node) is not None:
+            lines -= (first.end_lineno or first.lineno) - first.lineno + 1
+        if lines > FUNCTION_LINES_MAX:
+            yield node.name, lines
+
+
+def broad_excepts(source: str) -> int:
+    """Handlers (and suppress calls) that would swallow any error."""
+    caught: list[ast.expr | None] = []
+    for node in ast.walk(ast.parse(source)):
+        if isinstance(node, ast.ExceptHandler):
+            caught.append(node.type)
+        elif isinstance(node, ast.Call) and ast.unparse(node.func).endswith("suppress"):
+            caught.extend(node.args)
+    return sum(
+        expression is None
+        or any(
+            ast.unparse(each).rpartition(".")[2] in {"Exception", "BaseException"}
+            for each in (expression.elts if isinstance(expression, ast.Tuple) else [expression])
+        )
+        for expression in caught
+    )
+
+
+def plumbing_classes(source: str) -> list[str]:
+    classes = [node.name for node in ast.walk(ast.parse(source)) if isinstance(node, ast.ClassDef)]
+    return [name for name in classes if PLUMBING.search(name)]
+
+
+def lines_matching(pattern: re.Pattern[str], text: str) -> list[str]:
+    return [
+        f"{number}: {line.strip()}"
+        for number, line in enumerate(text.splitlines(), 1)
+        if pattern.search(line)
+    ]
+
+
+def unresolved(text: str) -> list[str]:
+    """Module files and dotted names in documentation that do not exist."""
+    folders = (ROOT, ROOT / "src", ROOT / "src" / "speclift", ROOT / "tests")
+    files = [
+        name
+        for name in dict.fromkeys(NAMED_FILES.findall(text))
+        if not any((folder / name).is_file() for folder in folders) and not _is_basename(name)
+    ]
+    return files + [name for name in dict.fromkeys(NAMED_OBJECTS.findall(text)) if not _resolves(name)]
+
+
+def _is_basename(name: str) -> bool:
+    return "/" not in name and any(path.name == name for path in CODE)
+
+
+def _resolves(name: str) -> bool:
+    parts = name.split(".")
+    for cut in range(len(parts), 0, -1):
+        try:
+            found: object = importlib.import_module(".".join(parts[:cut]))
+        except ModuleNotFoundError:
+            continue
+        for attribute in parts[cut:]:
+            if not hasattr(found, attribute):
+                return False
+            found = getattr(found, attribute)
+        return True
+    return False
+
+
+class TestSizes:
+    def test_no_file_is_too_long(self) -> None:
+        assert [name_of(path) for path in CODE if len(text_of(path).splitlines()) > FILE_LINES_MAX] == []
+
+    def test_no_function_is_too_long(self) -> None:
+        found = {
+            f"{name_of(path)}:{name}": lines for path in CODE for name, lines in long_functions(text_of(path))
+        }
+
+        assert set(found) == LONG_FUNCTIONS
+
+    def test_the_measure_of_a_function_leaves_out_its_docstring(self) -> None:
+        body = "    x = 1\n" * FUNCTION_LINES_MAX
+        documented = 'def f():\n    """One.\n\n    Two.\n    """\n' + "    x = 1\n" * (FUNCTION_LINES_MAX - 1)
+
+        assert list(long_functions(f"def f():\n{body}")) == [("f", FUNCTION_LINES_MAX + 1)]
+        assert list(long_functions(documented)) == []
+
+
+class TestNames:
+    def test_no_module_has_a_name_that_says_nothing(self) -> None:
+        stems = {part for path in CODE for part in (path.stem, path.parent.name)}
+
+        assert stems & BANNED_MODULES == set()
+
+    def test_no_class_is_named_after_plumbing(self) -> None:
+        assert offenders(PRODUCT, plumbing_classes) == {}
+
+    @pytest.mark.parametrize("name", ["BaseEngine", "StudyManager", "RetryMixin", "ClientBase"])
+    def test_plumbing_is_recognised(self, name: str) -> None:
+        assert plumbing_classes(f"class Baseline: ...\nclass {name}: ...") == [name]
+
+    def test_every_module_says_which_question_it_answers(self) -> None:
+        silent = [name_of(path) for path in PRODUCT if ast.get_docstring(ast.parse(text_of(path))) is None]
+
+        assert silent == ["src/speclift/__main__.py"]
+
+
+class TestWords:
+    def test_nothing_is_left_for_later(self) -> None:
+        assert offenders([*OTHERS, *PROSE], lambda text: lines_matching(MARKERS, text)) == {}
+
+    def test_no_empty_words(self) -> None:
+        assert offenders([*PRODUCT, *PROSE], lambda text: lines_matching(BANNED_WORDS, text)) == {}
+
+    def test_no_path_of_one_machine(self) -> None:
+        assert offenders([*OTHERS, *PROSE, *DATA], lambda text: lines_matching(MACHINE_PATHS, text)) == {}
+
+    @pytest.mark.parametrize(
+        ("pattern", "line"),
+        [
+            (MARKERS, "x = 1  # TODO later"),
+            (MARKERS, "# FIXME: wrong"),
+            (BANNED_WORDS, "a Robust and fast tool"),
+            (BANNED_WORDS, "leveraging the cache"),
+            (MACHINE_PATHS, "open('/root/notes')"),
+            (MACHINE_PATHS, "see /home/me/x"),
+        ],
+    )
+    def test_a_slip_is_seen(self, pattern: re.Pattern[str], line: str) -> None:
+        assert lines_matching(pattern, f"fine\n{line}\n") == [f"2: {line}"]
+
+
+class TestExcepts:
+    def test_broad_ones_only_where_allowed(self) -> None:
+        assert offenders(PRODUCT, broad_excepts) == BROAD_EXCEPTS
+
+    @pytest.mark.parametrize(
+        "source",
+        [
+            "try:\n    f()\nexcept:\n    pass",
+            "try:\n    f()\nexcept Exception:\n    pass",
+            "try:\n    f()\nexcept (OSError, BaseException) as error:\n    raise",
+            "try:\n    f()\nexcept builtins.Exception:\n    pass",
+            "with contextlib.suppress(OSError, Exception):\n    f()",
+        ],
+    )
+    def test_a_broad_one_is_seen(self, source: str) -> None:
+        assert broad_excepts(source) == 1
+
+    def test_a_narrow_one_is_not(self) -> None:
+        assert broad_excepts("try:\n    f()\nexcept (OSError, ValueError):\n    pass") == 0
+
+
+class TestPublicNames:
+    def test_they_are_sorted_and_unique(self) -> None:
+        assert list(speclift.__all__) == sorted(set(speclift.__all__))
+
+    @pytest.mark.parametrize("name", speclift.__all__)
+    def test_every_one_resolves(self, name: str) -> None:
+        assert getattr(speclift, name) is not None
+
+    def test_others_are_refused_by_name(self) -> None:
+        with pytest.raises(AttributeError, match="no attribute 'absent'"):
+            _ = speclift.absent
+
+
+class TestDocumentation:
+    def test_every_module_it_names_exists(self) -> None:
+        assert offenders(PROSE, unresolved) == {}
+
+    def test_a_name_that_does_not_exist_is_seen(self) -> None:
+        text = "See `store/study.py`, `speclift.core.arm.Arm`, study.py; not `store/gone.py`, speclift.core.arm.Gone."
+
+        assert unresolved(text) == ["store/gone.py", "speclift.core.arm.Gone"]
