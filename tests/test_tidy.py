@@ -30,10 +30,10 @@ BANNED_MODULES = {"utils", "util", "common", "helpers", "helper", "misc"}
 PLUMBING = re.compile(r"^Base[A-Z]|(Manager|Helper|Util|Utils|Mixin|Impl|Base)$")
 MARKERS = re.compile(r"\b(TODO|FIXME|XXX)\b")
 BANNED_WORDS = re.compile(r"\b(comprehensive|robust|seamless|simply|leverag|powerful)\w*", re.I)
-MACHINE_PATHS = re.compile(r"/(root|work|home|tmp/x)/")
+MACHINE_PATHS = re.compile(r"/(root|work|home)/")
 # Module files and dotted names that documentation mentions.
 NAMED_FILES = re.compile(r"[\w./-]*\w\.py\b")
-NAMED_OBJECTS = re.compile(r"\bspeclift(?:\.[A-Za-z_]\w*)+")
+NAMED_OBJECTS = re.compile(r"\bspeclift(?!\.toml)(?:\.[A-Za-z_]\w*)+")
 
 
 def name_of(path: Path) -> str:

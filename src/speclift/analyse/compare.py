@@ -130,6 +130,17 @@ def pairs(records: Iterable[Record], arm: str, metric: str) -> list[Pair]:
     return result
 
 
+def idle_tax(records: Sequence[Record], arm: str, metric: str = "tpot") -> Comparison | None:
+    """The arm against the baseline on requests for which it drafted nothing: what speculation costs by being on."""
+    idle = {
+        (record.place.round, record.place.request_id, record.place.load, record.place.temperature)
+        for record in records
+        if record.place.arm == arm and record.drafted == 0
+    }
+    found = [p for p in pairs(records, arm, metric) if (p.round, p.unit, p.load, p.temperature) in idle]
+    return _Comparer(arm=arm, metric=metric, bar=1.0)(found, Part.ALL, "without drafts", 1)
+
+
 def _log_ratio(
     baseline: Record | None, arm: Record | None, value_of: Callable[[Record], float | None]
 ) -> float | None:

@@ -115,12 +115,18 @@ def _measuring(
                 run_study(study, progress=narrator, budget_s=budget_s)
         except KeyboardInterrupt:
             interrupted = True
-            narrator.say(f"stopped; go on with: speclift decide --resume --study {relative(study.path)}")
+            verb = "decide" if with_verdict else "measure"
+            narrator.say(f"stopped; go on with: speclift {verb} --resume --study {relative(study.path)}")
         except StudyError:
             raise
         except OperatingError as error:
             failure = error  # what was measured before it is still shown
-        code = _show(study, console, as_json=as_json, with_verdict=with_verdict, failure=failure, out=out)
+        try:
+            code = _show(study, console, as_json=as_json, with_verdict=with_verdict, failure=failure, out=out)
+        except StudyError:
+            if not interrupted:
+                raise
+            narrator.say("nothing was measured yet that could be shown")
     if interrupted:
         raise typer.Exit(INTERRUPTED)
     if failure is not None:

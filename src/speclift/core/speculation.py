@@ -176,6 +176,8 @@ def speculation_to_dict(speculation: Speculation) -> dict[str, Any]:
             return {"kind": kind, "parts": [speculation_to_dict(part) for part in parts]}
         case Synthetic(inner=inner, rates=rates):
             return {"kind": kind, "inner": speculation_to_dict(inner), "rates": list(rates)}
+        case Head(kind=head, k=k, model=model):
+            return {"kind": kind, "head": head, "k": k, "model": model}
         case _:
             return {"kind": kind, **asdict(speculation)}
 
@@ -191,6 +193,8 @@ def speculation_from_dict(data: dict[str, Any]) -> Speculation:
     if cls is Synthetic:
         values["inner"] = speculation_from_dict(values["inner"])
         values["rates"] = tuple(values["rates"])
+    if cls is Head:
+        values["kind"] = values.pop("head", "")
     unknown = set(values) - {field.name for field in fields(cls)}
     if unknown:
         raise UsageError(f"unknown fields of {kind}: {', '.join(sorted(unknown))}")

@@ -57,6 +57,9 @@ def speculation_flags(arm: Arm) -> tuple[str, ...]:
         case Combined(parts=parts):
             if len({_type_name(part) for part in parts}) != len(parts):
                 raise UsageError(f"arm {arm.name} names the same llama.cpp method twice")
+            if sum(isinstance(part, (DraftModel, Head)) for part in parts) > 1:
+                # Both would read --spec-draft-model and --spec-draft-n-max; the last one given wins silently.
+                raise UsageError(f"arm {arm.name} combines two draft models; llama.cpp holds one")
             types = ",".join(_type_name(part) for part in parts)
             flags = [flag for part in parts for flag in _drafter_flags(part)]
             return ("--spec-type", types, *flags)

@@ -3,19 +3,19 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 
 from speclift.analyse.cells import acceptance, acceptance_histogram, cells
 from speclift.analyse.checks import check_client, check_counters, check_records
-from speclift.analyse.compare import evidence
+from speclift.analyse.compare import evidence, idle_tax
 from speclift.core.arm import BASELINE, Arm
 from speclift.core.errors import StudyError
 from speclift.core.goals import Goals
 from speclift.core.records import Phase, Provenance, Record
-from speclift.core.results import Acceptance, Cell, Conditions, Evidence, Finding, Verdict
+from speclift.core.results import Acceptance, Cell, Conditions, Evidence, Finding, Level, Verdict
 from speclift.decide.verdict import decide
 from speclift.engine.protocol import Engine
 from speclift.pipeline.merge import merged_records
@@ -75,9 +75,7 @@ def judge(studies: Sequence[Study], *, goals: Goals | None = None) -> Judgement:
     plan, goals = first.plan, goals or first.goals
     by_temperature = plan.temperatures != (None,)
     arms = _measured_arms(studies, records)
-    failed = tuple(
-        sorted({launch.arm for study in studies for launch, _ in study.launches() if launch.failure})
-    )
+    failed = _failed_arms(studies)
     competing = [arm for arm in arms if arm.name not in failed]
 
     @cache
@@ -92,7 +90,7 @@ def judge(studies: Sequence[Study], *, goals: Goals | None = None) -> Judgement:
             by_temperature=by_temperature,
         )
 
-    findings = _findings(studies, records)
+    findings = (*_findings(studies, records), *_taxes(records, competing))
     verdict = decide(competing, evidence_for, goals=goals, findings=findings)
     return Judgement(
         study=first.path,
@@ -115,6 +113,24 @@ def _measured_arms(studies: Sequence[Study], records: Sequence[Record]) -> list[
     seen = {record.place.arm for record in records if record.place.phase is Phase.MEASURED}
     planned = {arm.name: arm for study in studies for arm in study.plan.arms}
     return [arm for name, arm in planned.items() if name in seen and not arm.is_baseline]
+
+
+# Below this many prompts without a draft their mean is no finding.
+IDLE_PROMPTS_MIN = 8
+
+
+def _taxes(records: Sequence[Record], arms: Sequence[Arm]) -> Iterator[Finding]:
+    for arm in arms:
+        tax = idle_tax(records, arm.name)
+        if tax is not None and tax.prompts >= IDLE_PROMPTS_MIN and tax.speedup.high < 1.0:
+            yield Finding(
+                check="speculation-tax",
+                level=Level.INFO,
+                message=f"{arm.name}: on {tax.prompts} prompts for which nothing was drafted the server still took "
+                f"{1 / tax.speedup.value - 1:.1%} more time per token: speculation costs by being on",
+                next_step="traffic that rarely drafts is better served without it: route it elsewhere",
+                arm=arm.name,
+            )
 
 
 def _failed_arms(studies: Sequence[Study]) -> tuple[str, ...]:

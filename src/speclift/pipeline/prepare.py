@@ -33,7 +33,7 @@ DEFAULT_METHODS = {"llamacpp": ("ngram,k=7,n=6", "ngram,k=15,n=8"), "fake": ("ng
 # The quick look: copy-heavy, ordinary and free text, enough prompts for each to have its say.
 QUICK_SEGMENTS = ("verbatim-rewrite", "chat", "creative")
 QUICK_PROMPTS_PER_SEGMENT = 12
-QUICK_MAX_TOKENS = 48
+QUICK_MAX_TOKENS = 64
 QUICK_BUDGET_S = 300.0
 
 Say = Callable[[str], None]

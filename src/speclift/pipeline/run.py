@@ -31,6 +31,8 @@ from speclift.store.study import Done, Study
 
 # An engine that lets this many requests in a row time out is hung.
 TIMEOUTS_IN_A_ROW_MAX = 2
+# The guardian looks at its engine every 0.05 s and takes a moment to tidy up.
+DEATH_SHOWS_WITHIN_S = 0.5
 
 
 class Progress(Protocol):
@@ -83,11 +85,14 @@ class StudyRun:
         self._version = engine.version()
         self._turns_done = 0
         self._turns_total = 0
+        self._launches_left = 0
+        self._launch_s: list[Seconds] = []
         self._limit_s = min(REQUEST_LIMIT_S, budget_s) if budget_s else REQUEST_LIMIT_S
 
     async def run(self) -> None:
         todo = [self._pending(index) for index in range(self.plan.rounds)]
         self._turns_total = sum(len(pending) for pending in todo)
+        self._launches_left = sum(len({turn.arm for turn in pending}) for pending in todo)
         for round_index, pending in enumerate(todo):
             if pending and not self._is_out_of_time():
                 await self._round(round_index, pending)
@@ -112,9 +117,14 @@ class StudyRun:
             own = [turn for turn in pending if turn.arm in group]
             arms = [arm for arm in self.plan.arms if arm.name in group - self._failed_arms]
             async with AsyncExitStack() as stack:
-                live = {
-                    arm.name: up for arm in arms if (up := await self._bring_up(arm, round_index, own, stack))
-                }
+                live = {}
+                for arm in arms:
+                    begun_s = self._clock()
+                    up = await self._bring_up(arm, round_index, own, stack)
+                    self._launch_s.append(self._clock() - begun_s)
+                    self._launches_left -= 1
+                    if up is not None:
+                        live[arm.name] = up
                 share_s = None if round_share_s is None else round_share_s / len(groups)
                 await self._take_turns(own, live, share_s)
 
@@ -217,13 +227,19 @@ class StudyRun:
             if (order := self._order(turn, item, live, is_done=self._key(turn, item) in done)) is not None
         ]
 
+        broken_off = False
+
         def keep(record: Record) -> None:
+            nonlocal broken_off
             self.study.add_record(record)
+            broken_off = broken_off or record.outcome in (Outcome.CUT, Outcome.DISCONNECTED)
             hung = record.outcome is Outcome.TIMEOUT
             live.timeouts_in_a_row = live.timeouts_in_a_row + 1 if hung else 0
 
         health = await run_turn(live.client, orders, turn.load, seed=self._arrival_seed(turn), on_record=keep)
         self.study.add_turn(live.launch, turn.block, health)
+        if broken_off:
+            await self._let_death_show(live)
         self._require_alive(live)
 
     def _order(self, turn: Turn, item: Item, live: _LiveArm, *, is_done: bool) -> Order | None:
@@ -255,6 +271,14 @@ class StudyRun:
         return hash((self.plan.seed, turn.round, turn.block))
 
     # Failures and time
+
+    async def _let_death_show(self, live: _LiveArm) -> None:
+        """A dying engine cuts its streams before its end is known; without this its last records would count
+        as failures of a server that lived on."""
+        for _ in range(20):
+            if live.server.death() is not None:
+                return
+            await asyncio.sleep(DEATH_SHOWS_WITHIN_S / 20)
 
     def _require_alive(self, live: _LiveArm) -> None:
         death = live.server.death()
@@ -300,8 +324,12 @@ class StudyRun:
         return self._budget_s / self.plan.rounds
 
     def _report(self, turn: Turn) -> None:
+        """Launches and turns cost differently, so each is projected from its own mean."""
         elapsed_s = self._clock() - self._started_s
-        left_s = elapsed_s / self._turns_done * (self._turns_total - self._turns_done)
+        launching_s = sum(self._launch_s)
+        per_launch_s = launching_s / len(self._launch_s)
+        per_turn_s = (elapsed_s - launching_s) / self._turns_done
+        left_s = per_launch_s * self._launches_left + per_turn_s * (self._turns_total - self._turns_done)
         if self._budget_s is not None:
             left_s = min(left_s, max(0.0, self._budget_s - elapsed_s))
         self._progress.turn_done(turn.arm, done=self._turns_done, total=self._turns_total, left_s=left_s)

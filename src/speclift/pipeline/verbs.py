@@ -75,7 +75,11 @@ def decide(ask: Ask | None = None, **settings: Any) -> Verdict:
 
 def run_study(study: Study, *, progress: Progress, budget_s: float | None) -> None:
     run = StudyRun(study, build_engine(study.engine), progress=progress, budget_s=budget_s)
-    asyncio.run(run_until_signal(run))
+    try:
+        asyncio.run(run_until_signal(run))
+    except asyncio.CancelledError as error:
+        # SIGTERM cancels the run; for whoever called it is the same as Ctrl-C.
+        raise KeyboardInterrupt from error
 
 
 def compare(paths: Sequence[Path], *, goals: Goals | None = None) -> Judgement:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 from rich import box
 from rich.console import Group, RenderableType
@@ -12,8 +14,10 @@ from rich.text import Text
 
 from speclift.core.results import (
     Cell,
+    Comparison,
     Conditions,
     Decision,
+    Estimate,
     Evidence,
     Finding,
     Level,
@@ -38,6 +42,7 @@ MARKS = {
     Level.FAIL: ("✗", "red"),
 }
 ALL = "all"
+SPEEDUP_ROWS_MAX = 40
 
 
 def verdict_view(
@@ -98,23 +103,76 @@ def cells_table(cells: Sequence[Cell]) -> Table:
 
 
 def speedup_table(comparisons: Sequence[Evidence], *, bar: float) -> Table:
+    """One row per part and arm with its interval drawn; long tables keep the parts of the best arm only."""
     metric = next((e.overall.metric for e in comparisons if e.overall is not None), "tpot")
+    rows = [c for e in comparisons for c in ([e.overall] if e.overall else []) + list(e.parts)]
+    if len(rows) > SPEEDUP_ROWS_MAX:
+        best = max(rows, key=lambda c: (c.part is Part.ALL, c.speedup.value)).arm
+        rows = [c for c in rows if c.part is Part.ALL or c.arm == best]
+    order = list(dict.fromkeys((c.part, c.label) for c in rows))
+    rows.sort(key=lambda c: order.index((c.part, c.label)))
     table = _table(f"Speedup over the baseline ({metric}, 95 % intervals)")
-    table.add_column("traffic", no_wrap=True)
-    for evidence in comparisons:
-        table.add_column(Text(evidence.arm.name), justify="right", no_wrap=True)
-    rows: dict[tuple[Part, str], dict[str, Text]] = {}
-    for evidence in comparisons:
-        overall = [evidence.overall] if evidence.overall is not None else []
-        for comparison in (*overall, *evidence.parts):
-            estimate = comparison.simultaneous if comparison.part is Part.ALL else comparison.speedup
-            style = "green" if estimate.low >= bar else "red" if estimate.high < 1 else ""
-            text = Text(ratio(estimate), style=style)
-            rows.setdefault((comparison.part, comparison.label), {})[evidence.arm.name] = text
-    for (part, label), by_arm in rows.items():
-        title = "all traffic" if part is Part.ALL else f"  {_part_title(part, label)}"
-        table.add_row(Text(title), *(by_arm.get(e.arm.name, Text("–")) for e in comparisons))
+    for name in ("traffic", "arm"):
+        table.add_column(name, no_wrap=True)
+    table.add_column("speedup", justify="right", no_wrap=True)
+    picture = Ruler.around([_shown(c) for c in rows], bar=bar)
+    table.add_column(picture.legend(), no_wrap=True)
+    previous = ""
+    for comparison in rows:
+        estimate = _shown(comparison)
+        is_all = comparison.part is Part.ALL
+        title = "all traffic" if is_all else f"  {_part_title(comparison.part, comparison.label)}"
+        style = "green" if estimate.low >= bar else "red" if estimate.high < 1 else ""
+        table.add_row(
+            Text("" if title == previous else title),
+            Text(comparison.arm),
+            Text(ratio(estimate), style=style),
+            Text(picture.draw(estimate), style=style),
+        )
+        previous = title
     return table
+
+
+def _shown(comparison: Comparison) -> Estimate:
+    return comparison.simultaneous if comparison.part is Part.ALL else comparison.speedup
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ruler:
+    """Draws intervals on one logarithmic line of characters, with marks at 1 and at the bar."""
+
+    low: float
+    high: float
+    bar: float
+    width: int = 34
+
+    @classmethod
+    def around(cls, estimates: Sequence[Estimate], *, bar: float) -> Ruler:
+        # An unbounded interval must not squeeze the others into a dot.
+        low = min([max(e.low, e.value / 2) for e in estimates] + [1.0, bar])
+        high = max([min(e.high, e.value * 2) for e in estimates] + [1.0, bar])
+        return cls(low=low * 0.97, high=high * 1.03, bar=bar)
+
+    def column(self, value: float) -> int:
+        share = math.log(max(value, 1e-9) / self.low) / math.log(self.high / self.low)
+        return round(min(max(share, 0.0), 1.0) * (self.width - 1))
+
+    def draw(self, estimate: Estimate) -> str:
+        cells = [" "] * self.width
+        cells[self.column(self.bar)] = "┊"
+        cells[self.column(1.0)] = "│"
+        for column in range(self.column(estimate.low), self.column(estimate.high) + 1):
+            cells[column] = "┼" if cells[column] in "│┊" else "─"
+        cells[self.column(estimate.value)] = "●"
+        return "".join(cells)
+
+    def legend(self) -> str:
+        cells = list(" " * self.width)
+        for value, label in ((1.0, "1x"), (self.bar, f"{self.bar:g}x")):
+            start = min(self.column(value), self.width - len(label))
+            if all(cell == " " for cell in cells[max(0, start - 1) : start + len(label)]):
+                cells[start : start + len(label)] = label
+        return "".join(cells)
 
 
 def _part_title(part: Part, label: str) -> str:

@@ -69,13 +69,13 @@ def _line_entries(lines: Iterable[bytes], source: str, bytes_max: Bytes) -> Iter
         where = f"{source} line {number}"
         if len(line) > bytes_max:
             raise UsageError(f"{where} is longer than {bytes_max:,} bytes")
-        text = _decoded(raw, where)
+        text = _decoded(line.rstrip(), where)  # columns count from the line's own start
         try:
             data = json.loads(text)
         except json.JSONDecodeError as error:
             raise UsageError(f"{where}, column {error.colno}: not JSON ({error.msg})") from error
-        except RecursionError as error:
-            raise UsageError(f"{where}: JSON nested too deeply") from error
+        except (RecursionError, ValueError) as error:
+            raise _beyond_python(where, error) from error
         yield Entry(position=f"line {number}", raw=raw, data=data)
 
 
@@ -91,8 +91,8 @@ def _array_entries(lines: Iterable[bytes], source: str, bytes_max: Bytes) -> Ite
             data, end = decode(text, position)
         except json.JSONDecodeError as error:
             raise _bad_array(source, text, error.pos, f"index {index} is not JSON ({error.msg})") from error
-        except RecursionError as error:
-            raise UsageError(f"{source} index {index}: JSON nested too deeply") from error
+        except (RecursionError, ValueError) as error:
+            raise _beyond_python(f"{source} index {index}", error) from error
         yield Entry(position=f"index {index}", raw=text[position:end].encode("utf-8"), data=data)
         position = _skip_space(text, end)
         is_open = text.startswith(",", position)
@@ -130,6 +130,12 @@ def _skip_space(text: str, position: int) -> int:
     return match.end() if match else position
 
 
+def _beyond_python(where: str, error: RecursionError | ValueError) -> UsageError:
+    """JSON that is right and still cannot be read."""
+    fault = "JSON nested too deeply" if isinstance(error, RecursionError) else "a number has too many digits"
+    return UsageError(f"{where}: {fault}")
+
+
 def _bad_array(source: str, text: str, position: int, fault: str) -> UsageError:
     at = json.JSONDecodeError(fault, text, position)
     return UsageError(f"{source} line {at.lineno}, column {at.colno}: {fault}")
@@ -139,11 +145,12 @@ def request_fields(data: Any, *, where: str) -> dict[str, Any] | None:
     """The entry under our own keys; None where it asks nothing (a conversation without a human turn)."""
     if not isinstance(data, dict):
         raise UsageError(f"{where}: expected a JSON object, saw {type(data).__name__}")
-    if "messages" in data or "prompt" in data:
+    said = {key for key in ("messages", "prompt", "conversations", "body") if data.get(key) is not None}
+    if said & {"messages", "prompt"}:
         return data
-    if "conversations" in data:
+    if "conversations" in said:
         return _from_sharegpt(data, where)
-    if "body" in data:
+    if "body" in said:
         return _from_batch(data, where)
     raise UsageError(
         f"{where}: needs either 'messages' or 'prompt'",

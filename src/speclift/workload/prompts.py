@@ -15,6 +15,7 @@ from speclift.core.units import Tokens
 from speclift.workload.formats import read_entries, request_fields
 
 TEMPERATURE_MAX = 5.0  # engines accept at most 2 to 5; above is a typing slip
+ARRIVAL_S_MAX = 1e12  # 30,000 years: what is above was not counted in seconds
 
 
 def parse_workload(lines: Iterable[bytes], *, source: str) -> Workload:
@@ -41,17 +42,18 @@ def parse_workload(lines: Iterable[bytes], *, source: str) -> Workload:
 
 
 def _request(data: dict[str, Any], *, where: str, default_id: str) -> Request:
-    if ("messages" in data) == ("prompt" in data):
+    has_messages, has_prompt = (data.get(key) is not None for key in ("messages", "prompt"))
+    if has_messages == has_prompt:
         raise UsageError(f"{where}: needs either 'messages' or 'prompt'")
     return Request(
         id=_identity(data, where) or default_id,
         segment=_label(_text(data, "segment", where) or DEFAULT_SEGMENT),
-        messages=_messages(data["messages"], where) if "messages" in data else (),
-        prompt=_text(data, "prompt", where) if "prompt" in data else None,
+        messages=_messages(data["messages"], where) if has_messages else (),
+        prompt=_text(data, "prompt", where),
         temperature=_number(data, "temperature", where, low=0.0, high=TEMPERATURE_MAX),
         top_p=_number(data, "top_p", where, low=0.0, high=1.0),
         max_tokens=_max_tokens(data, where),
-        arrival_s=_number(data, "arrival_s", where, low=0.0, high=float("inf")),
+        arrival_s=_number(data, "arrival_s", where, low=0.0, high=ARRIVAL_S_MAX),
         response=_text(data, "response", where),
     )
 
@@ -93,7 +95,9 @@ def _content(value: Any, where: str) -> str:
         if not isinstance(part.get("text"), str):
             raise UsageError(f"{where}: content[{index}] needs text 'text'")
         texts.append(part["text"])
-    return "\n".join(texts)  # as vLLM joins parts for templates that take plain text (entrypoints/chat_utils.py)
+    return "\n".join(
+        texts
+    )  # as vLLM joins parts for templates that take plain text (entrypoints/chat_utils.py)
 
 
 def _text(data: dict[str, Any], key: str, where: str) -> str | None:
@@ -144,9 +148,9 @@ def select(
         members.sort(key=lambda request: _rank(request.id, seed))
     turns = zip_longest(*by_segment.values())
     ordered = [request for turn in turns for request in turn if request is not None]
-    if not ordered:
-        raise UsageError("no prompts are left after filtering", hint="check --segment and --requests")
     chosen = ordered[:limit]
+    if not chosen:
+        raise UsageError("no prompts are left after filtering", hint="check --segment and --requests")
     if max_tokens is not None:
         chosen = [replace(request, max_tokens=min(max_tokens, request.max_tokens)) for request in chosen]
     return workload.only(chosen)

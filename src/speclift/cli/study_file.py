@@ -1,0 +1,143 @@
+"""speclift.toml: what the flags of a measuring verb say, said in a file. Flags win over it.
+
+Keys are flag names with _ for -; a flag that is repeated or takes commas is a TOML list.
+"""
+
+from __future__ import annotations
+
+import inspect
+import tomllib
+import types
+import typing
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import typer
+
+from speclift.core.errors import UsageError, unknown_name
+from speclift.report.quantities import printable
+
+STUDY_FILE = Path("speclift.toml")
+TYPE_NAMES = {str: "text", Path: "text", int: "a whole number", float: "a number", bool: "true or false"}
+
+
+@dataclass(frozen=True, slots=True)
+class Commas:
+    """Marks a flag of text that holds values of this type between commas."""
+
+    of: type
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Setting:
+    """One flag as the file may say it."""
+
+    parameter: str
+    flag: str
+    type: type
+    is_repeatable: bool = False
+    takes_commas: bool = False
+
+    @property
+    def expected(self) -> str:
+        name = TYPE_NAMES[self.type]
+        return f"{name} or a list of them" if self.is_repeatable or self.takes_commas else name
+
+
+def settings_of(command: Callable[..., Any]) -> dict[str, Setting]:
+    """Every flag of a function in typer's notation, under each of its names."""
+    settings = {}
+    hints = typing.get_type_hints(command, include_extras=True)
+    for name in inspect.signature(command).parameters:
+        annotation, *extras = typing.get_args(hints[name])
+        option = next(extra for extra in extras if isinstance(extra, typer.models.OptionInfo))
+        commas = next((extra for extra in extras if isinstance(extra, Commas)), None)
+        inner, is_repeatable = _unwrapped(annotation)
+        flags = tuple(option.param_decls or ()) or (f"--{name.replace('_', '-')}",)
+        for flag in flags:
+            settings[flag.removeprefix("--").replace("-", "_")] = Setting(
+                parameter=name,
+                flag=flag,
+                type=commas.of if commas else inner,
+                is_repeatable=is_repeatable,
+                takes_commas=commas is not None,
+            )
+    return settings
+
+
+def _unwrapped(annotation: Any) -> tuple[type, bool]:
+    """The type behind `X | None` and `list[X]`, and whether it was a list."""
+    if typing.get_origin(annotation) in (types.UnionType, typing.Union):
+        annotation = next(part for part in typing.get_args(annotation) if part is not types.NoneType)
+    if typing.get_origin(annotation) is list:
+        return typing.get_args(annotation)[0], True
+    return annotation, False
+
+
+def read_study_file(path: Path, settings: Mapping[str, Setting]) -> dict[str, Any]:
+    """Defaults by parameter name, in the form the command line would give them."""
+    defaults: dict[str, Any] = {}
+    for key, value in _read_toml(path).items():
+        setting = settings.get(key)
+        if setting is None:
+            raise unknown_name(what=f"key in {path}:", seen=key, allowed=settings)
+        if setting.parameter in defaults:
+            raise UsageError(f"{path}: '{key}' says again what {setting.parameter!r} says")
+        defaults[setting.parameter] = _checked(value, setting, where=f"{path}: '{key}'")
+    return defaults
+
+
+def _read_toml(path: Path) -> dict[str, Any]:
+    try:
+        with path.open("rb") as file:
+            return tomllib.load(file)
+    except OSError as error:
+        raise UsageError(f"cannot read study file {path}: {error.strerror or error}") from error
+    except UnicodeDecodeError as error:
+        raise UsageError(f"{path} is not UTF-8 at byte {error.start}") from error
+    except (tomllib.TOMLDecodeError, RecursionError) as error:
+        raise UsageError(f"{path} is not TOML: {error}", hint='a line says key = value: k = [3, 5]') from error
+
+
+def _checked(value: Any, setting: Setting, *, where: str) -> Any:
+    takes_list = setting.is_repeatable or setting.takes_commas
+    entries = value if isinstance(value, list) and takes_list else [value]
+    for entry in entries:
+        # What the flag takes as one text with commas may stand as one text here too.
+        is_flag_text = setting.takes_commas and isinstance(entry, str) and entry is value
+        if not is_flag_text and not _is_of(entry, setting.type):
+            raise UsageError(f"{where} takes {setting.expected}, saw {_shown(entry)}")
+    if setting.takes_commas:
+        return ",".join(str(entry) for entry in entries)
+    return list(entries) if setting.is_repeatable else value
+
+
+def _is_of(value: Any, expected: type) -> bool:
+    if isinstance(value, bool):
+        return expected is bool
+    if expected is float:
+        return isinstance(value, (int, float))
+    return isinstance(value, str if expected is Path else expected)
+
+
+def _shown(value: Any) -> str:
+    if isinstance(value, bool):
+        return str(value).lower()
+    if isinstance(value, dict):
+        return "a table"
+    return printable(repr(value), limit=60)
+
+
+def as_flags(defaults: Mapping[str, Any], settings: Mapping[str, Setting]) -> tuple[str, ...]:
+    """The same settings as a command line would say them."""
+    flags = {setting.parameter: setting.flag for setting in reversed(settings.values())}
+    words: list[str] = []
+    for parameter, value in defaults.items():
+        if isinstance(value, bool):
+            words += [flags[parameter]] if value else []
+            continue
+        for entry in value if isinstance(value, list) else [value]:
+            words += [flags[parameter], str(entry)]
+    return tuple(words)

@@ -1,0 +1,168 @@
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from speclift.core.arm import Arm, baseline_arm
+from speclift.core.errors import UsageError
+from speclift.core.speculation import (
+    DRAFT_SAMPLINGS,
+    HEAD_KINDS,
+    NGRAM_VARIANTS,
+    Combined,
+    DraftModel,
+    Head,
+    NGram,
+    Off,
+    Speculation,
+    Suffix,
+    Synthetic,
+    draft_length,
+    is_lossy,
+    method_name,
+    speculation_from_dict,
+    speculation_to_dict,
+)
+
+lengths = st.integers(1, 64)
+names = st.none() | st.text(max_size=8)
+
+
+@st.composite
+def draft_models(draw: st.DrawFn) -> DraftModel:
+    k = draw(lengths)
+    return DraftModel(
+        model=draw(st.text(max_size=20)),
+        k=k,
+        k_min=draw(st.integers(0, k)),
+        p_min=draw(st.floats(0, 1)),
+        sampling=draw(st.sampled_from(DRAFT_SAMPLINGS)),
+        gpu_layers=draw(st.none() | st.integers(0, 99)),
+        device=draw(names),
+        kv_type_k=draw(names),
+        kv_type_v=draw(names),
+    )
+
+
+drafters = st.one_of(
+    draft_models(),
+    st.builds(
+        NGram,
+        variant=st.sampled_from(NGRAM_VARIANTS),
+        k=lengths,
+        n=st.integers(1, 32),
+        min_hits=st.integers(1, 4),
+    ),
+    st.builds(Suffix, k=lengths),
+    st.builds(Head, kind=st.sampled_from(HEAD_KINDS), k=lengths, model=names),
+)
+
+
+@st.composite
+def synthetics(draw: st.DrawFn) -> Synthetic:
+    inner = draw(drafters)
+    rates = draw(st.lists(st.floats(0, 1), min_size=inner.k, max_size=inner.k))
+    return Synthetic(inner=inner, rates=tuple(sorted(rates, reverse=True)))
+
+
+speculations = st.one_of(
+    st.just(Off()),
+    drafters,
+    st.builds(Combined, parts=st.lists(drafters, min_size=2, max_size=4).map(tuple)),
+    synthetics(),
+)
+
+
+class TestStoredForm:
+    @given(speculations)
+    def test_every_method_comes_back_unchanged_through_json(self, speculation: Speculation) -> None:
+        text = json.dumps(speculation_to_dict(speculation))
+
+        assert speculation_from_dict(json.loads(text)) == speculation
+
+    def test_reading_leaves_its_input_alone(self) -> None:
+        data = {"kind": "ngram", "variant": "simple", "k": 3, "n": 2, "min_hits": 1}
+
+        speculation_from_dict(data)
+
+        assert data["kind"] == "ngram"
+
+    def test_an_unknown_kind_gets_the_nearest(self) -> None:
+        with pytest.raises(UsageError, match=r"unknown speculation kind 'ngrm'\. Did you mean 'ngram'\?"):
+            speculation_from_dict({"kind": "ngrm"})
+
+    def test_a_missing_kind_is_refused(self) -> None:
+        with pytest.raises(UsageError, match="unknown speculation kind 'None'"):
+            speculation_from_dict({"k": 3})
+
+    def test_fields_of_a_later_version_are_refused_by_name(self) -> None:
+        with pytest.raises(UsageError, match="unknown fields of suffix: depth, width"):
+            speculation_from_dict({"kind": "suffix", "k": 3, "width": 1, "depth": 2})
+
+
+DRAFT = DraftModel(model="tiny.gguf", k=5)
+
+NAMED: list[tuple[Speculation, str, int]] = [
+    (Off(), "off", 0),
+    (DRAFT, "draft", 5),
+    (NGram(k=8), "ngram", 8),
+    (NGram(variant="map-k", k=9), "ngram:map-k", 9),
+    (Suffix(k=7), "suffix", 7),
+    (Head(kind="eagle3", k=2), "eagle3", 2),
+    (Combined(parts=(NGram(k=8), DRAFT)), "ngram+draft", 8),
+    (Synthetic(inner=NGram(k=2), rates=(0.9, 0.5)), "synthetic-ngram", 2),
+]
+
+
+class TestNamesAndLengths:
+    @pytest.mark.parametrize(("speculation", "name", "k"), NAMED)
+    def test_are_those_users_know(self, speculation: Speculation, name: str, k: int) -> None:
+        assert method_name(speculation) == name
+        assert draft_length(speculation) == k
+        assert (Arm(name="x", speculation=speculation).method, Arm(name="x", speculation=speculation).k) == (
+            name,
+            k,
+        )
+
+    @given(speculations)
+    def test_only_a_forced_acceptance_gives_up_the_distribution(self, speculation: Speculation) -> None:
+        assert is_lossy(speculation) == isinstance(speculation, Synthetic)
+
+    def test_only_the_arm_without_speculation_is_the_baseline(self) -> None:
+        assert baseline_arm().is_baseline
+        assert not Arm(name="baseline", speculation=NGram()).is_baseline
+
+
+WRONG: list[tuple[type[Any], dict[str, Any], str]] = [
+    (NGram, {"k": 0}, "k counts drafted tokens and must be at least 1, saw 0"),
+    (Suffix, {"k": -3}, "at least 1, saw -3"),
+    (Head, {"kind": "mtp", "k": 0}, "at least 1, saw 0"),
+    (NGram, {"n": 0}, "looks up at least 1 token, saw n=0"),
+    (NGram, {"variant": "map_k"}, "unknown n-gram variant 'map_k'. Did you mean 'map-k'?"),
+    (Head, {"kind": "eagel"}, "unknown head kind 'eagel'. Did you mean 'eagle'?"),
+    (DraftModel, {"model": "m", "k": 4, "k_min": 5}, "k_min must lie in 0..k=4, saw 5"),
+    (DraftModel, {"model": "m", "k_min": -1}, "k_min must lie in 0..k=4, saw -1"),
+    (DraftModel, {"model": "m", "p_min": 1.5}, "p_min is a probability in 0..1, saw 1.5"),
+    (DraftModel, {"model": "m", "p_min": float("nan")}, "p_min is a probability in 0..1, saw nan"),
+    (DraftModel, {"model": "m", "sampling": "greed"}, "unknown draft sampling 'greed'. Did you mean 'greedy'?"),
+    (Combined, {"parts": (NGram(),)}, "a combination needs at least two methods"),
+    (Synthetic, {"inner": NGram(k=1), "rates": ()}, "non-increasing rates in 0..1, saw ()"),
+    (Synthetic, {"inner": NGram(k=2), "rates": (0.5, 0.6)}, "non-increasing rates in 0..1, saw (0.5, 0.6)"),
+    (Synthetic, {"inner": NGram(k=1), "rates": (1.2,)}, "non-increasing rates in 0..1, saw (1.2,)"),
+    (Synthetic, {"inner": NGram(k=3), "rates": (0.9,)}, "one rate per drafted position: k=3, saw 1 rates"),
+]  # fmt: skip
+
+
+class TestWrongValues:
+    @pytest.mark.parametrize(("kind", "values", "message"), WRONG)
+    def test_say_what_was_seen_and_what_is_allowed(
+        self, kind: type[Any], values: dict[str, Any], message: str
+    ) -> None:
+        with pytest.raises(UsageError) as caught:
+            kind(**values)
+
+        assert message in str(caught.value)

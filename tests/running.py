@@ -1,0 +1,101 @@
+"""speclift's command line as a process of its own, on the fake engine unless told otherwise."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from speclift.core.records import Phase, Record
+from speclift.plan.experiment import turns
+from speclift.store.study import Done, Study
+
+LIMIT_S = 60.0
+FAST = ("ttft_s=0.002", "tpot_s=0.0005")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Result:
+    code: int
+    stdout: str
+    stderr: str
+
+    @property
+    def document(self) -> dict[str, Any]:
+        """What --json wrote: one document and nothing else."""
+        found = json.loads(self.stdout)
+        assert isinstance(found, dict)
+        return found
+
+
+def fake_flags(*truths: str, fast: bool = True) -> list[str]:
+    """The fake engine with these truths, by default as quick as its clock allows."""
+    words = (*FAST, *truths) if fast else truths
+    return ["--engine", "fake", *(word for truth in words for word in ("--engine-arg", truth))]
+
+
+def command(arguments: Iterable[object]) -> list[str]:
+    return [sys.executable, "-m", "speclift", *(str(argument) for argument in arguments)]
+
+
+def start(arguments: Sequence[object], *, cwd: Path) -> subprocess.Popen[str]:
+    return subprocess.Popen(
+        command(arguments), cwd=cwd, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    )
+
+
+def speclift(*arguments: object, cwd: Path, environment: Mapping[str, str] | None = None) -> Result:
+    result = subprocess.run(
+        command(arguments),
+        cwd=cwd,
+        capture_output=True,
+        encoding="utf-8",
+        env={**os.environ, **(environment or {})},
+        timeout=LIMIT_S,
+        check=False,
+    )
+    return Result(code=result.returncode, stdout=result.stdout, stderr=result.stderr)
+
+
+def finish(process: subprocess.Popen[str]) -> Result:
+    stdout, stderr = process.communicate(timeout=LIMIT_S)
+    return Result(code=process.returncode, stdout=stdout, stderr=stderr)
+
+
+def records_of(study: Path) -> tuple[Record, ...]:
+    with Study.open(study) as opened:
+        return opened.records()
+
+
+def place_of(record: Record) -> Done:
+    place = record.place
+    return Done(place.arm, place.round, place.block, place.request_id, place.temperature)
+
+
+def measured_places(records: Iterable[Record]) -> Counter[Done]:
+    """How often each place of the plan was measured."""
+    return Counter(place_of(record) for record in records if record.place.phase is Phase.MEASURED)
+
+
+def planned_places(study: Path) -> set[Done]:
+    with Study.open(study) as opened:
+        plan = opened.plan
+    own = {request.id: request.temperature for request in plan.requests}
+    return {
+        Done(
+            turn.arm,
+            turn.round,
+            turn.block,
+            item.request_id,
+            own[item.request_id] if item.temperature is None else item.temperature,
+        )
+        for round_index in range(plan.rounds)
+        for turn in turns(plan, round_index)
+        for item in turn.items
+    }
