@@ -1,20 +1,23 @@
-"""What every test may use: the embedded model, a hypothesis profile without deadlines, a cache of its own."""
+"""What every test may use: the embedded model, the command line, a hypothesis profile without deadlines."""
 
 from __future__ import annotations
 
 import importlib.util
 import os
+import sys
 from pathlib import Path
 
 import pytest
 from hypothesis import settings
+from running import Cli, Result, fake_flags
 
+from speclift.cli.main import main
 from speclift.core.errors import ModelError
 from speclift.pipeline.ask import EMBEDDED_MODEL
 from speclift.store import models
 
 # The promises of a suite written once are asserted in these modules, not in test files.
-pytest.register_assert_rewrite("engine_contract", "processes", "running")
+pytest.register_assert_rewrite("engine_contract", "processes")
 
 # A deadline measures the machine, not the code.
 settings.register_profile("speclift", deadline=None)
@@ -32,3 +35,30 @@ def embedded_model() -> Path:
         if os.environ.get("SPECLIFT_FETCH") == "1":
             return models.fetch(EMBEDDED_MODEL, progress=lambda _text: None)
         pytest.skip(f"{error} SPECLIFT_FETCH=1 lets the tests fetch it.")
+
+
+@pytest.fixture
+def cli(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Cli:
+    """Runs one command as a shell would, without paying for the imports each time: in an empty folder, with
+    an empty cache, on a wide terminal that is none."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("SPECLIFT_CACHE", str(tmp_path / "cache"))
+    monkeypatch.setenv("COLUMNS", "200")
+
+    def run(*arguments: object) -> Result:
+        monkeypatch.setattr(sys, "argv", ["speclift", *(str(argument) for argument in arguments)])
+        capsys.readouterr()
+        with pytest.raises(SystemExit) as ended:
+            main()
+        captured = capsys.readouterr()
+        code = ended.value.code
+        assert isinstance(code, int)
+        return Result(code=code, stdout=captured.out, stderr=captured.err)
+
+    return run
+
+
+@pytest.fixture
+def small() -> list[object]:
+    """A study of a second: one launch per arm, four requests each."""
+    return ["--segment", "chat", "--requests", 4, "--max-tokens", 12, "--launches", 1, *fake_flags()]

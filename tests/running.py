@@ -7,7 +7,7 @@ import os
 import subprocess
 import sys
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -32,6 +32,10 @@ class Result:
         found = json.loads(self.stdout)
         assert isinstance(found, dict)
         return found
+
+
+# A command line called in the process of the tests: the fixture `cli`.
+Cli = Callable[..., Result]
 
 
 def fake_flags(*truths: str, fast: bool = True) -> list[str]:

@@ -8,11 +8,12 @@ import random
 import signal
 import sqlite3
 import subprocess
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing, suppress
 from pathlib import Path
 
 import pytest
+
 from processes import eventually, is_running, processes_with
 from running import (
     fake_flags,
@@ -23,14 +24,14 @@ from running import (
     speclift,
     start,
 )
-
-from speclift.core.records import Phase
-from speclift.store.study import DATABASE, is_study
+from speclift.core.records import Phase, Record
+from speclift.store.study import DATABASE
 
 # Slow enough that a moment can be hit, quick enough to wait for.
 STEADY = ("ttft_s=0.005", "tpot_s=0.002")
 SHAPE = ("--segment", "chat", "--max-tokens", 24, "--launches", 2)
 VERDICTS = {0, 3, 4, 5}
+SERVER = "speclift.engine.fake_server"
 RESUME = ("decide", "--resume", "--study", "s")
 
 
@@ -64,29 +65,40 @@ def run_until(condition: Callable[[], bool], process: subprocess.Popen[str], *, 
     assert process.poll() is None, f"it ended before {what}: {finish(process)}"
 
 
+def engines(mark: str) -> dict[int, tuple[str, ...]]:
+    """Guardians and the servers they guard."""
+    return {pid: line for pid, line in processes_with(mark).items() if SERVER in line}
+
+
 def no_engine_is_left(mark: str) -> None:
-    eventually(lambda: not processes_with(mark), what="no guardian and no engine is left")
+    eventually(lambda: not engines(mark), what="no guardian and no engine is left")
+
+
+def kill_at(records: int, arguments: Sequence[object], *, cwd: Path, mark: str, after_s: float) -> None:
+    """SIGKILL `after_s` after engines run and this many records are measured."""
+    with start(arguments, cwd=cwd) as process:
+        run_until(
+            lambda: bool(engines(mark)) and measured_count(cwd / "s") >= records,
+            process,
+            what=f"{records} records",
+        )
+        with suppress(subprocess.TimeoutExpired):
+            process.wait(after_s)
+        process.kill()
+        finish(process)
 
 
 def test_a_killed_study_resumes_without_losing_or_repeating_a_record(tmp_path: Path, mark: str) -> None:
     study, moments = tmp_path / "s", random.Random(20261115)
-    arguments = decide("--requests", 5, mark=mark)
+    arguments: Sequence[object] = decide("--requests", 5, mark=mark)
+    before: tuple[Record, ...] = ()
     # While the engines start, then at two moments among the 20 records.
-    for wanted in (0, moments.randrange(3, 8), moments.randrange(10, 16)):
-        before = records_of(study) if is_study(study) else ()
-        with start(RESUME if is_study(study) else arguments, cwd=tmp_path) as process:
-            run_until(
-                lambda wanted=wanted: bool(processes_with(mark)) and measured_count(study) >= wanted,
-                process,
-                what=f"{wanted} records",
-            )
-            with suppress(subprocess.TimeoutExpired):
-                process.wait(moments.uniform(0, 0.08))
-            process.kill()
-            finish(process)
+    for records in (0, moments.randrange(3, 8), moments.randrange(10, 16)):
+        kill_at(records, arguments, cwd=tmp_path, mark=mark, after_s=moments.uniform(0, 0.08))
         no_engine_is_left(mark)
-        assert records_of(study)[: len(before)] == before
-    before = records_of(study)
+        so_far = records_of(study)
+        assert so_far[: len(before)] == before
+        before, arguments = so_far, RESUME
     result = speclift(*RESUME, "--json", cwd=tmp_path)
     assert result.code in VERDICTS, result.stderr
     after = records_of(study)
@@ -99,15 +111,14 @@ def test_a_killed_study_resumes_without_losing_or_repeating_a_record(tmp_path: P
 
 def test_a_killed_engine_fails_its_arm_alone_and_is_measured_on_resume(tmp_path: Path, mark: str) -> None:
     study = tmp_path / "s"
-    with start(decide("--requests", 4, "--k", "2,4", "--json", mark=mark), cwd=tmp_path) as process:
+    with start(decide("--requests", 6, "--k", "2,4", "--launches", 1, "--json", mark=mark), cwd=tmp_path) as process:
         run_until(lambda: measured_count(study) >= 4, process, what="some records")
-        engines = [
+        (engine,) = [
             pid
-            for pid, line in processes_with(mark).items()
+            for pid, line in engines(mark).items()
             if "k=2" in line and not any(word.endswith("guardian.py") for word in line)
         ]
-        assert len(engines) == 1
-        os.kill(engines[0], signal.SIGKILL)
+        os.kill(engine, signal.SIGKILL)
         result = finish(process)
     assert result.code in VERDICTS, result.stderr
     document = result.document
@@ -180,8 +191,7 @@ def test_sigterm_ends_as_cleanly_as_ctrl_c(tmp_path: Path, mark: str) -> None:
 def test_ctrl_c_before_anything_was_measured_still_says_how_to_go_on(tmp_path: Path, mark: str) -> None:
     arguments = decide("--requests", 4, "--engine-arg", "never_ready=1", mark=mark)
     with start(arguments, cwd=tmp_path) as process:
-        run_until(lambda: bool(processes_with(mark)) and is_study(tmp_path / "s"), process, what="a launch")
-        eventually(lambda: len(processes_with(mark)) == 3, what="speclift, a guardian and its engine run")
+        run_until(lambda: len(engines(mark)) == 2, process, what="a guardian and its engine")
         process.send_signal(signal.SIGINT)
         result = finish(process)
     assert result.code == 130

@@ -12,8 +12,8 @@ from pathlib import Path
 from urllib.parse import urlsplit
 
 import pytest
-from processes import children, eventually, guardian_of, is_running, listening_addresses
 
+from processes import children, eventually, guardian_of, is_running, listening_addresses
 from speclift.core.arm import Arm, baseline_arm
 from speclift.core.errors import EngineError
 from speclift.core.records import Counters, Outcome, Phase, Place, Record

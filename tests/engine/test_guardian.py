@@ -11,8 +11,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from processes import eventually, is_running, processes_with
 
+from processes import eventually, is_running, processes_with
 from speclift.engine.process import GUARDIAN
 
 # An engine that starts one worker in its own group and one that has left it, as daemons do.

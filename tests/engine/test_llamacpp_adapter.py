@@ -15,6 +15,7 @@ from speclift.core.errors import EngineError
 from speclift.core.speculation import Combined, DraftModel, Head, NGram, Synthetic
 from speclift.engine import llamacpp
 from speclift.engine.llamacpp import BIND_TRIES, LlamaCpp
+from speclift.engine.process import free_port
 from speclift.engine.protocol import Server
 
 NGRAM = Arm(name="ngram-k8", speculation=NGram(k=8))
@@ -80,7 +81,9 @@ def starts(tmp_path: Path) -> int:
     return int((tmp_path / "starts").read_text())
 
 
-def launch(binary: str, tmp_path: Path, arm: Arm, use: Callable[[Server], None] = lambda _server: None) -> None:
+def launch(
+    binary: str, tmp_path: Path, arm: Arm, use: Callable[[Server], None] = lambda _server: None
+) -> None:
     async def run() -> None:
         server = await LlamaCpp(ServerSettings(model="m.gguf"), binary=binary).launch(
             arm, log=tmp_path / "log"
@@ -103,7 +106,6 @@ def test_a_port_taken_before_the_engine_bound_it_is_tried_again_with_another(
         ports.append(free_port())
         return ports[-1]
 
-    free_port = llamacpp.free_port
     monkeypatch.setattr(llamacpp, "free_port", counted_port)
     urls: list[str] = []
     launch(
@@ -152,7 +154,10 @@ def test_a_server_that_drafts_is_taken_with_the_context_it_reports(program: Prog
     seen: list[int | None] = []
     drafts = {"draft_n": 80, "draft_n_accepted": 60}
     launch(
-        program(speculative=True, drafts=drafts), tmp_path, NGRAM, lambda server: seen.append(server.kv_tokens)
+        program(speculative=True, drafts=drafts),
+        tmp_path,
+        NGRAM,
+        lambda server: seen.append(server.kv_tokens),
     )
     assert seen == [512]
 

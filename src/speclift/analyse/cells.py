@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Sequence
 
 import numpy as np
@@ -10,8 +10,11 @@ import numpy as np
 from speclift.analyse.stats import quantile_interval, ratio_of_totals
 from speclift.core.records import Phase, Record
 from speclift.core.results import Acceptance, Cell, Estimate, Percentiles
-from speclift.core.traffic import Concurrency, Load, load_to_dict
+from speclift.core.traffic import Concurrency, Load
 from speclift.model.acceptance import survival
+
+# One arm's go at one block: launch and block.
+Turn = tuple[int, int]
 
 ALL = "all"
 HISTOGRAM_BINS = 10
@@ -24,29 +27,37 @@ METRIC_OF: dict[str, Callable[[Record], float | None]] = {
 }
 
 
-def cells(records: Iterable[Record], *, by_temperature: bool) -> tuple[Cell, ...]:
+def cells(records: Iterable[Record], *, by_temperature: bool, by_segment: bool = True) -> tuple[Cell, ...]:
     """Every cell with at least one measured request, in the order arms and loads first appear.
 
     `by_temperature` where the study swept temperatures itself; otherwise a cell's temperature is None, meaning
-    as the prompts say.
+    as the prompts say. Without `by_segment` only the cells over all segments.
     """
-    groups: dict[tuple[str, str, str, float | None], list[Record]] = defaultdict(list)
+    groups: dict[tuple[str, Load, str, float | None], list[Record]] = defaultdict(list)
+    turn_sizes: Counter[Turn] = Counter()
     for record in records:
         if record.place.phase is Phase.WARMUP:
             continue
         place = record.place
+        turn_sizes[_turn(record)] += 1
         temperature = place.temperature if by_temperature else None
-        for segment in (ALL, place.segment):
-            groups[(place.arm, str(load_to_dict(place.load)), segment, temperature)].append(record)
+        for segment in dict.fromkeys((ALL, place.segment)) if by_segment else (ALL,):
+            groups[(place.arm, place.load, segment, temperature)].append(record)
     built = [
-        _cell(members, segment=segment, temperature=temperature)
+        _cell(members, turn_sizes, segment=segment, temperature=temperature)
         for (_, _, segment, temperature), members in groups.items()
         if any(record.place.phase is Phase.MEASURED for record in members)
     ]
     return tuple(sorted(built, key=lambda cell: cell.segment != ALL))
 
 
-def _cell(members: Sequence[Record], *, segment: str, temperature: float | None) -> Cell:
+def _turn(record: Record) -> Turn:
+    return record.place.launch, record.place.block
+
+
+def _cell(
+    members: Sequence[Record], turn_sizes: Counter[Turn], *, segment: str, temperature: float | None
+) -> Cell:
     measured = [record for record in members if record.place.phase is Phase.MEASURED]
     good = [record for record in measured if record.is_ok]
     tokens = [record.output_tokens for record in good if record.output_tokens is not None]
@@ -60,7 +71,7 @@ def _cell(members: Sequence[Record], *, segment: str, temperature: float | None)
         ttft_s=percentiles(good, "ttft"),
         tpot_s=percentiles(good, "tpot"),
         e2e_s=percentiles(good, "e2e"),
-        throughput_tok_s=_throughput(members, mixed=segment != ALL),
+        throughput_tok_s=_throughput(members, turn_sizes),
         acceptance_rate=acceptance(good),
         accepted_length=accepted_length(good),
         per_position=per_position(good),
@@ -122,25 +133,27 @@ def per_position(records: Iterable[Record]) -> tuple[float, ...] | None:
     return survival(steps, longest) if longest else None
 
 
-def _throughput(members: Sequence[Record], *, mixed: bool) -> float | None:
+def _throughput(members: Sequence[Record], turn_sizes: Counter[Turn]) -> float | None:
     """Output tokens of successful requests / (last byte - first send), summed over the turns.
 
-    Requests that only held the load count, they were served too. A segment's share of a mixed turn has no
-    window of its own, unless requests ran one at a time.
+    Requests that only held the load count, they were served too. A share of a turn (one segment of several, one
+    temperature of several) has no window of its own, unless requests ran one at a time.
     """
-    if mixed and members[0].place.load != Concurrency(streams=1):
-        return None
-    windows: dict[tuple[int, int, str], list[Record]] = defaultdict(list)
+    turns: dict[Turn, list[Record]] = defaultdict(list)
     for record in members:
-        one_by_one = record.place.request_id if mixed else ""
-        windows[(record.place.launch, record.place.block, one_by_one)].append(record)
-    tokens, seconds = 0, 0.0
-    for turn in windows.values():
-        good = [record for record in turn if record.is_ok]
-        if any(record.output_tokens is None for record in good):
+        turns[_turn(record)].append(record)
+    windows = list(turns.values())
+    if any(len(own) < turn_sizes[turn] for turn, own in turns.items()):
+        if members[0].place.load != Concurrency(streams=1):
             return None
-        tokens += sum(record.output_tokens or 0 for record in good)
-        seconds += max(record.end_s for record in turn) - min(record.sent_s for record in turn)
+        windows = [[record] for record in members]
+    good = [record for record in members if record.is_ok]
+    if any(record.output_tokens is None for record in good):
+        return None
+    tokens = sum(record.output_tokens or 0 for record in good)
+    seconds = sum(
+        max(record.end_s for record in window) - min(record.sent_s for record in window) for window in windows
+    )
     return tokens / seconds if seconds > 0 and tokens else None
 
 

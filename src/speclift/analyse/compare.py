@@ -11,19 +11,19 @@ from collections import defaultdict
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
+from speclift.analyse.balance import Observation, PairTable, Setting, fit_table, pair_table
 from speclift.analyse.cells import METRIC_OF, cells, load_size, loads_of, values_of
 from speclift.analyse.stats import (
-    CrossedFit,
     bonferroni,
-    crossed_fit,
     interval_of,
     launches_needed,
     prompts_needed,
     quantile_ratio,
 )
 from speclift.core.arm import BASELINE, Arm
-from speclift.core.records import Phase, Record
+from speclift.core.records import Phase, Place, Record
 from speclift.core.results import (
+    ALL_TRAFFIC,
     CONFIDENCE,
     Comparison,
     Conditions,
@@ -35,7 +35,7 @@ from speclift.core.results import (
 from speclift.core.traffic import Concurrency, Load, load_label
 
 TAIL = 0.99
-DESIGN = "paired-log-ratio"
+MIXED = "mixed"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -48,55 +48,84 @@ class Pair:
     load: Load
     temperature: float | None
     log_speedup: float
+    # The one request of a block; None where a block holds several.
+    request_id: str | None = None
 
 
-def evidence(
-    records: Sequence[Record],
-    arm: Arm,
-    conditions: Conditions,
-    *,
-    metric: str,
-    bar: float,
-    arm_count: int,
-    by_temperature: bool,
-) -> Evidence:
-    """`bar` is the speedup asked for; `arm_count` how many arms compete, for simultaneous intervals."""
-    measured = [record for record in records if record.place.phase is not Phase.WARMUP]
-    admitted = [record for record in measured if admits(conditions, record)]
-    both = [record for record in admitted if record.place.arm in (arm.name, BASELINE)]
-    everything = pairs(measured, arm.name, metric)
-    scoped = pairs(admitted, arm.name, metric)
-    compare = _Comparer(arm=arm.name, metric=metric, bar=bar)
-    cut = _parts(scoped)
-    family = arm_count * max(1, len(_parts(everything)))
-    # On all traffic only the choice of arm is a search; a part is picked from every part of every arm.
-    overall_count = arm_count if len(scoped) == len(everything) else family
-    e2e = _Comparer(arm=arm.name, metric="e2e", bar=bar)(
-        pairs(admitted, arm.name, "e2e"), Part.ALL, "all", overall_count
-    )
-    all_cells = cells(both, by_temperature=by_temperature)
-    return Evidence(
-        arm=arm,
-        conditions=conditions,
-        overall=compare(scoped, Part.ALL, "all", overall_count),
-        e2e=e2e,
-        parts=tuple(
-            comparison
-            for part, label, members in cut
-            if (comparison := compare(members, part, label, family)) is not None
-        ),
-        tails=_tails(both, arm.name),
-        cells=tuple(cell for cell in all_cells if cell.arm == arm.name),
-        baseline_cells=tuple(cell for cell in all_cells if cell.arm == BASELINE),
-        traffic_share=len(scoped) / len(everything) if everything else 0.0,
-    )
+class Comparer:
+    """Any arm against the baseline within any conditions; what does not depend on them is worked out once."""
+
+    def __init__(
+        self, records: Iterable[Record], *, metric: str, bar: float, arm_count: int, by_temperature: bool
+    ) -> None:
+        """`bar` is the speedup asked for; `arm_count` how many arms compete, for simultaneous intervals."""
+        self._metric, self._bar = metric, bar
+        self._arm_count, self._by_temperature = arm_count, by_temperature
+        self._by_setting: dict[tuple[str, Setting], list[Record]] = defaultdict(list)
+        for record in records:
+            if record.place.phase is not Phase.WARMUP:
+                place = record.place
+                setting = Setting(place.segment, place.load, place.temperature)
+                self._by_setting[(place.arm, setting)].append(record)
+        self._tables: dict[tuple[str, str], PairTable] = {}
+
+    def evidence(self, arm: Arm, conditions: Conditions) -> Evidence:
+        """Cells (over all segments) and tails are left out on a part of the traffic that misses the bar."""
+        everything = self._table(arm.name, self._metric, ALL_TRAFFIC)
+        scoped = self._table(arm.name, self._metric, conditions)
+        e2e = self._table(arm.name, "e2e", conditions)
+        share = len(e2e) / max(1, len(self._table(arm.name, "e2e", ALL_TRAFFIC)))
+        cut = _parts(scoped)
+        family = self._arm_count * max(1, len(_parts(everything)), len(cut))
+        # On all traffic only the choice of arm is a search; a part is picked from every part of every arm.
+        overall_count = self._arm_count if share == 1.0 else family
+        compare = _Comparison(arm=arm.name, metric=self._metric, bar=self._bar, plans=share == 1.0)
+        compare_e2e = _Comparison(arm=arm.name, metric="e2e", bar=self._bar, plans=False)
+        overall = compare(scoped, Part.ALL, "all", overall_count)
+        # A part that misses the bar is out whatever else it shows, and a search meets hundreds of those.
+        is_out = share < 1.0 and (overall is None or overall.simultaneous.low < self._bar)
+        both = [] if is_out else self._records(arm.name, conditions)
+        all_cells = cells(both, by_temperature=self._by_temperature, by_segment=False)
+        return Evidence(
+            arm=arm,
+            conditions=conditions,
+            overall=overall,
+            e2e=compare_e2e(e2e, Part.ALL, "all", overall_count),
+            parts=tuple(
+                comparison
+                for part, label, members in cut
+                if (comparison := compare(members, part, label, family)) is not None
+            ),
+            tails=_tails(both, arm.name),
+            cells=tuple(cell for cell in all_cells if cell.arm == arm.name),
+            baseline_cells=tuple(cell for cell in all_cells if cell.arm == BASELINE),
+            traffic_share=share,
+        )
+
+    def _records(self, arm: str, conditions: Conditions) -> list[Record]:
+        return [
+            record
+            for (name, setting), members in self._by_setting.items()
+            if name in (arm, BASELINE) and admits(conditions, setting)
+            for record in members
+        ]
+
+    def _table(self, arm: str, metric: str, conditions: Conditions) -> PairTable:
+        if metric == "throughput":
+            # A block's rate is that of the requests admitted, so its pairs are formed anew.
+            return _block_table(pairs(self._records(arm, conditions), arm, metric))
+        if (arm, metric) not in self._tables:
+            found = pairs(self._records(arm, ALL_TRAFFIC), arm, metric)
+            self._tables[(arm, metric)] = _request_table(found)
+        return self._tables[(arm, metric)].within(lambda setting: admits(conditions, setting))
 
 
-def admits(conditions: Conditions, record: Record) -> bool:
-    place = record.place
+def admits(conditions: Conditions, place: Place | Setting) -> bool:
+    """A request without a temperature runs at one we do not know, so no ceiling admits it."""
     if conditions.segments is not None and place.segment not in conditions.segments:
         return False
-    if conditions.max_temperature is not None and (place.temperature or 0.0) > conditions.max_temperature:
+    ceiling = conditions.max_temperature
+    if ceiling is not None and (place.temperature is None or place.temperature > ceiling):
         return False
     if isinstance(place.load, Concurrency):
         return conditions.max_concurrency is None or place.load.streams <= conditions.max_concurrency
@@ -138,7 +167,8 @@ def idle_tax(records: Sequence[Record], arm: str, metric: str = "tpot") -> Compa
         if record.place.arm == arm and record.drafted == 0
     }
     found = [p for p in pairs(records, arm, metric) if (p.round, p.unit, p.load, p.temperature) in idle]
-    return _Comparer(arm=arm, metric=metric, bar=1.0)(found, Part.ALL, "without drafts", 1)
+    compare = _Comparison(arm=arm, metric=metric, bar=1.0, plans=False)
+    return compare(_request_table(found), Part.ALL, "without drafts", 1)
 
 
 def _log_ratio(
@@ -153,94 +183,137 @@ def _log_ratio(
 def _block_pairs(records: Iterable[Record], arm: str) -> list[Pair]:
     turns: dict[tuple[int, int, Load], dict[str, list[Record]]] = defaultdict(lambda: defaultdict(list))
     for record in records:
-        turns[(record.place.round, record.place.block, record.place.load)][record.place.arm].append(record)
+        if record.place.phase is not Phase.WARMUP:
+            place = record.place
+            turns[(place.round, place.block, place.load)][place.arm].append(record)
     result = []
     for (round_index, block, load), sides in turns.items():
         rates = [_token_rate(sides.get(name, [])) for name in (BASELINE, arm)]
         if rates[0] and rates[1]:
-            segments = {record.place.segment for record in sides[arm]}
+            members = [*sides[BASELINE], *sides[arm]]
+            segments = {record.place.segment for record in members}
+            requests = {(record.place.request_id, record.place.temperature) for record in members}
+            request_id, temperature = requests.pop() if len(requests) == 1 else (None, None)
             result.append(
                 Pair(
                     round=round_index,
                     unit=f"block-{block}",
-                    segment=segments.pop() if len(segments) == 1 else "mixed",
+                    segment=segments.pop() if len(segments) == 1 else MIXED,
                     load=load,
-                    temperature=None,
+                    temperature=temperature,
                     log_speedup=math.log(rates[1] / rates[0]),
+                    request_id=request_id,
                 )
             )
     return result
 
 
 def _token_rate(turn: Sequence[Record]) -> float | None:
+    """Over the time the turn ran; one that was interrupted ran in two launches, and not in between."""
     good = [record for record in turn if record.is_ok and record.output_tokens]
-    if not good:
-        return None
-    seconds = max(record.end_s for record in turn) - min(record.sent_s for record in turn)
-    return sum(record.output_tokens or 0 for record in good) / seconds if seconds > 0 else None
+    runs: dict[int, list[Record]] = defaultdict(list)
+    for record in turn:
+        runs[record.place.launch].append(record)
+    seconds = sum(max(r.end_s for r in run) - min(r.sent_s for r in run) for run in runs.values())
+    return sum(record.output_tokens or 0 for record in good) / seconds if good and seconds > 0 else None
 
 
-def _parts(found: Sequence[Pair]) -> list[tuple[Part, str, list[Pair]]]:
+def _request_table(found: Sequence[Pair]) -> PairTable:
+    return pair_table([Observation(p.round, p.unit, _setting(p, p.segment), p.log_speedup) for p in found])
+
+
+def _block_table(found: Sequence[Pair]) -> PairTable:
+    """Blocks of one request are that request's. Others are dealt into as many groups at every load as the load
+    with the fewest blocks has, so that a load of many short blocks does not outweigh one of few long ones."""
+    if all(pair.request_id is not None for pair in found):
+        return pair_table(
+            [
+                Observation(p.round, p.request_id or p.unit, _setting(p, p.segment), p.log_speedup)
+                for p in found
+            ]
+        )
+    blocks: dict[Load, dict[str, int]] = defaultdict(dict)
+    for pair in found:
+        blocks[pair.load].setdefault(pair.unit, len(blocks[pair.load]))
+    groups = min(len(ranks) for ranks in blocks.values())
+    segments = {pair.segment for pair in found}
+    segment = segments.pop() if len(segments) == 1 else MIXED
+    return pair_table(
+        [
+            Observation(
+                p.round, f"group-{blocks[p.load][p.unit] % groups}", _setting(p, segment), p.log_speedup
+            )
+            for p in found
+        ]
+    )
+
+
+def _setting(pair: Pair, segment: str) -> Setting:
+    return Setting(segment, pair.load, pair.temperature)
+
+
+def _parts(table: PairTable) -> list[tuple[Part, str, PairTable]]:
     """The ways to cut the traffic that leave more than one piece."""
-    by_part: dict[Part, dict[str, list[Pair]]] = {
-        Part.SEGMENT: defaultdict(list),
-        Part.LOAD: defaultdict(list),
-        Part.TEMPERATURE: defaultdict(list),
+    by_part: dict[Part, dict[str, set[Setting]]] = {
+        Part.SEGMENT: defaultdict(set),
+        Part.LOAD: defaultdict(set),
+        Part.TEMPERATURE: defaultdict(set),
     }
-    for pair in sorted(found, key=lambda pair: load_size(pair.load)):
-        by_part[Part.SEGMENT][pair.segment].append(pair)
-        by_part[Part.LOAD][load_label(pair.load)].append(pair)
-        if pair.temperature is not None:
-            by_part[Part.TEMPERATURE][f"{pair.temperature:g}"].append(pair)
+    present = sorted(table.counts(), key=lambda setting: load_size(setting.load))
+    for setting in present:
+        by_part[Part.SEGMENT][setting.segment].add(setting)
+        by_part[Part.LOAD][load_label(setting.load)].add(setting)
+        if setting.temperature is not None:
+            by_part[Part.TEMPERATURE][_temperature_label(setting.temperature)].add(setting)
     cuts = {part: groups for part, groups in by_part.items() if len(groups) > 1}
-    if Part.SEGMENT in cuts and Part.TEMPERATURE in cuts and _same_cut(found):
+    if Part.SEGMENT in cuts and Part.TEMPERATURE in cuts and _same_cut(present):
         del cuts[Part.TEMPERATURE]  # every segment has its own temperature: the same question twice
-    return [(part, label, members) for part, groups in cuts.items() for label, members in groups.items()]
+    return [
+        (part, label, table.within(members.__contains__))
+        for part, groups in cuts.items()
+        for label, members in groups.items()
+    ]
 
 
-def _same_cut(found: Sequence[Pair]) -> bool:
-    both = {(pair.segment, pair.temperature) for pair in found}
+def _temperature_label(temperature: float) -> str:
+    """Short where that is exact: a ceiling is read back from it."""
+    short = f"{temperature:g}"
+    return short if float(short) == temperature else repr(temperature)
+
+
+def _same_cut(present: Sequence[Setting]) -> bool:
+    both = {(setting.segment, setting.temperature) for setting in present}
     return len(both) == len({segment for segment, _ in both}) == len({temperature for _, temperature in both})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Comparer:
+class _Comparison:
     arm: str
     metric: str
     bar: float
+    # Whether to work out what would bring the interval clear of the bar.
+    plans: bool
 
-    def __call__(self, found: Sequence[Pair], part: Part, label: str, count: int) -> Comparison | None:
-        if not found:
+    def __call__(self, table: PairTable, part: Part, label: str, count: int) -> Comparison | None:
+        if not len(table):
             return None
-        fit = _fit(found)
+        fit = fit_table(table)
+        speedup = _exponentiated(interval_of(fit, level=CONFIDENCE))
+        simultaneous = _exponentiated(interval_of(fit, level=bonferroni(CONFIDENCE, count)))
         margin = abs(fit.mean - math.log(self.bar))
+        plans = self.plans and margin > 0 and simultaneous.low < self.bar <= speedup.high
         return Comparison(
             arm=self.arm,
             metric=self.metric,
             part=part,
             label=label,
-            speedup=_exponentiated(interval_of(fit, level=CONFIDENCE)),
-            simultaneous=_exponentiated(interval_of(fit, level=bonferroni(CONFIDENCE, count))),
+            speedup=speedup,
+            simultaneous=simultaneous,
             prompts=fit.prompts,
             launches=fit.launches,
-            prompts_needed=prompts_needed(fit, margin, level=CONFIDENCE) if margin > 0 else None,
-            launches_needed=launches_needed(fit, margin, level=CONFIDENCE) if margin > 0 else None,
+            prompts_needed=prompts_needed(fit, margin, level=CONFIDENCE) if plans else None,
+            launches_needed=launches_needed(fit, margin, level=CONFIDENCE) if plans else None,
         )
-
-
-def _fit(found: Sequence[Pair]) -> CrossedFit:
-    """Loads and temperatures are averaged within (round, unit) first, so that each weighs the same."""
-    cell: dict[tuple[int, str], list[float]] = defaultdict(list)
-    stratum: dict[str, str] = {}
-    for pair in found:
-        cell[(pair.round, pair.unit)].append(pair.log_speedup)
-        stratum[pair.unit] = pair.segment
-    return crossed_fit(
-        values=[sum(logs) / len(logs) for logs in cell.values()],
-        prompts=[unit for _, unit in cell],
-        launches=[round_index for round_index, _ in cell],
-        strata=[stratum[unit] for _, unit in cell],
-    )
 
 
 def _exponentiated(estimate: Estimate) -> Estimate:
@@ -255,12 +328,15 @@ def _exponentiated(estimate: Estimate) -> Estimate:
 
 
 def _tails(records: Sequence[Record], arm: str) -> tuple[TailRatio, ...]:
+    good: dict[tuple[Load, str], list[Record]] = defaultdict(list)
+    for record in records:
+        if record.is_ok and record.place.phase is Phase.MEASURED:
+            good[(record.place.load, record.place.arm)].append(record)
     result = []
     for load in loads_of(records):
-        here = [r for r in records if r.place.load == load and r.is_ok and r.place.phase is Phase.MEASURED]
         for metric in METRIC_OF:
-            baseline = values_of((r for r in here if r.place.arm == BASELINE), metric)
-            other = values_of((r for r in here if r.place.arm == arm), metric)
+            baseline = values_of(good[(load, BASELINE)], metric)
+            other = values_of(good[(load, arm)], metric)
             ratio = quantile_ratio(baseline, other, TAIL) if baseline and other else None
             if ratio is not None:
                 result.append(TailRatio(arm=arm, load=load, metric=metric, ratio=ratio))

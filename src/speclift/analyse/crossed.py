@@ -93,12 +93,11 @@ def mean_squares(table: Table) -> MeanSquares:
     Degrees of freedom are ranks, so that a table whose launches share few prompts is not flattered.
     """
     centred = table.values - table.values.mean()
-    is_prompt = np.eye(table.prompts)[table.prompt]
     is_launch = np.eye(table.launches)[table.launch]
-    cells_per_prompt = is_prompt.sum(axis=0)
+    cells_per_prompt = np.bincount(table.prompt).astype(np.float64)
 
-    launch_within = is_launch - (is_prompt.T @ is_launch / cells_per_prompt[:, None])[table.prompt]
-    values_within = centred - (is_prompt.T @ centred / cells_per_prompt)[table.prompt]
+    launch_within = is_launch - (_prompt_sums(table, is_launch) / cells_per_prompt[:, None])[table.prompt]
+    values_within = centred - (np.bincount(table.prompt, weights=centred) / cells_per_prompt)[table.prompt]
     launch_basis = _orthonormal(launch_within)
     launch_ss = float(np.sum((launch_basis.T @ values_within) ** 2))
     residual = values_within - launch_basis @ (launch_basis.T @ values_within)
@@ -111,7 +110,7 @@ def mean_squares(table: Table) -> MeanSquares:
     launch_df = launch_basis.shape[1]
     prompt_df = table.prompts + launch_df - fixed.shape[1]
     residual_df = len(centred) - table.prompts - launch_df
-    prompt_trace = len(centred) - float(np.sum((is_prompt.T @ fixed) ** 2))
+    prompt_trace = len(centred) - float(np.sum(_prompt_sums(table, fixed) ** 2))
     weight_per_cell = 1.0 / (table.prompts * cells_per_prompt[table.prompt])
     launch_weight = np.sum(np.bincount(table.launch, weights=weight_per_cell) ** 2)
     df = np.array([[launch_df], [prompt_df], [residual_df]], dtype=np.float64)
@@ -123,6 +122,11 @@ def mean_squares(table: Table) -> MeanSquares:
         scale=np.array([[np.sum(launch_within**2)], [prompt_trace]]) / divisor[:2],
         weight=np.array([[launch_weight], [1.0 / table.prompts], [np.sum(weight_per_cell**2)]]),
     )
+
+
+def _prompt_sums(table: Table, columns: Floats) -> Floats:
+    """Each column summed within prompts; dummy columns of thousands of prompts would not fit in memory."""
+    return np.stack([np.bincount(table.prompt, weights=column) for column in columns.T], axis=1)
 
 
 def _orthonormal(columns: Floats) -> Floats:

@@ -1,38 +1,31 @@
-"""doctor: what this machine has, before a study is started on it."""
+"""doctor: what this machine has and how noisy it is, before a study is started on it."""
 
 from __future__ import annotations
 
 import json
 import sys
-from typing import Any
+from typing import Annotated
+
+import typer
 
 from speclift.cli.options import Json
-from speclift.report.quantities import printable
 
 
-def doctor_command(as_json: Json = False) -> None:
-    """Engines, versions, GPUs, threads, models and how late this machine's timers are.
-
-    Example: speclift doctor
-    """
+def doctor_command(
+    quick: Annotated[bool, typer.Option("--quick", help="Leave out the noise: a second, not 20.")] = False,
+    as_json: Json = False,
+) -> None:
+    """Engines, GPUs, threads, models; how noisy this machine is and how many prompts that costs."""
     from rich.console import Console
-    from rich.table import Table
 
     from speclift.pipeline.doctor import diagnose
+    from speclift.report.machine import machine_view
 
-    facts = diagnose()
+    narrative = Console(stderr=True)
+    facts = diagnose(
+        lambda text: narrative.print(text, style="dim", markup=False, highlight=False), with_noise=not quick
+    )
     if as_json:
         sys.stdout.write(json.dumps({"schema": 1, **facts}, indent=2) + "\n")
         return
-    table = Table(show_header=False)
-    for name, value in facts.items():
-        table.add_row(name.replace("_", " "), printable(_text(value), limit=300))
-    Console().print(table)
-
-
-def _text(value: Any) -> str:
-    if isinstance(value, dict):
-        return "; ".join(f"{key} {_text(entry)}" for key, entry in value.items())
-    if isinstance(value, list):
-        return ", ".join(_text(entry) for entry in value) or "none"
-    return str(value)
+    Console(highlight=False).print(machine_view(facts))

@@ -9,6 +9,7 @@ import typer
 
 from speclift import __version__
 from speclift.cli.doctor import doctor_command
+from speclift.cli.help_page import PAGE, Verb, example
 from speclift.cli.measuring import compare_command, decide_command, measure_command, report_command
 from speclift.cli.models import app as models_app
 from speclift.core.errors import EngineError, OperatingError, SpecliftError, UsageError
@@ -19,14 +20,26 @@ EXIT_OPERATING, EXIT_USAGE, EXIT_INTERRUPTED = 1, 2, 130
 app = typer.Typer(
     no_args_is_help=True,
     rich_markup_mode=None,
-    help="Decides whether speculative decoding pays for a self-hosted LLM.\n\nFirst answer: speclift decide",
     pretty_exceptions_enable=False,
+    context_settings=PAGE,
+    epilog=example("speclift decide"),
 )
-app.command("decide")(decide_command)
-app.command("measure")(measure_command)
-app.command("compare")(compare_command)
-app.command("report")(report_command)
-app.command("doctor")(doctor_command)
+for name, command, shown in (
+    (
+        "decide",
+        decide_command,
+        "speclift decide --segment summarise --segment chat --method ngram --budget 10m",
+    ),
+    (
+        "measure",
+        measure_command,
+        "speclift measure --method ngram --k 8 --concurrency 1,4 --study studies/mine",
+    ),
+    ("compare", compare_command, "speclift compare studies/mine --min-speedup 1.2"),
+    ("report", report_command, "speclift report studies/mine --out report.html"),
+    ("doctor", doctor_command, "speclift doctor"),
+):
+    app.command(name, cls=Verb, epilog=example(shown))(command)
 app.add_typer(models_app, name="models")
 
 
@@ -38,12 +51,11 @@ def _version(wanted: bool) -> None:
 
 @app.callback()
 def options(
-    version: Annotated[bool, typer.Option("--version", callback=_version, is_eager=True)] = False,
+    version: Annotated[
+        bool, typer.Option("--version", callback=_version, is_eager=True, help="Show the version and exit.")
+    ] = False,
 ) -> None:
-    """Decides whether speculative decoding pays for a self-hosted LLM.
-
-    First answer, no GPU needed: speclift decide
-    """
+    """Decides whether speculative decoding pays for a self-hosted LLM. No GPU is needed for a first answer."""
 
 
 def main() -> None:

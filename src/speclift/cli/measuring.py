@@ -27,39 +27,36 @@ if TYPE_CHECKING:
 INTERRUPTED = 130
 REPORT = "report.html"
 
-Out = Annotated[Path | None, typer.Option(help="Where the HTML report goes; else STUDY/report.html.")]
+Out = Annotated[
+    Path | None, typer.Option(metavar="FILE", help="Where the HTML report goes; else STUDY/report.html.")
+]
 
 
 @takes_ask
 def decide_command(ask: Ask, *, dry_run: DryRun = False, as_json: Json = False, out: Out = None) -> None:
-    """Does speculative decoding pay here? Measures the baseline against every arm and says so.
-
-    Example: speclift decide --segment summarise --segment chat --method ngram --k 8,48 --budget 10m
-    """
+    """Does speculative decoding pay here? Measures every arm against the baseline."""
     _measuring(ask, dry_run=dry_run, as_json=as_json, with_verdict=True, out=out)
 
 
 @takes_ask
 def measure_command(ask: Ask, *, dry_run: DryRun = False, as_json: Json = False) -> None:
-    """Measure arms and keep the records; no verdict.
-
-    Example: speclift measure --method ngram --k 8 --concurrency 1,4 --study studies/mine
-    """
+    """Measure arms and keep the records; no verdict."""
     _measuring(ask, dry_run=dry_run, as_json=as_json, with_verdict=False)
 
 
 def compare_command(
-    studies: Annotated[list[Path], typer.Argument(help="One study, or several measured alike.")],
-    min_speedup: Annotated[float | None, typer.Option(help="Another bar than the study's own.")] = None,
-    metric: Annotated[str | None, typer.Option(help="tpot, e2e or throughput.")] = None,
-    slo: Annotated[str, typer.Option(help="Such as ttft_p99=1s.")] = "",
+    studies: Annotated[
+        list[Path], typer.Argument(metavar="STUDY", help="One study, or several measured alike.")
+    ],
+    min_speedup: Annotated[
+        float | None, typer.Option(metavar="X", help="Another bar than the study's own.")
+    ] = None,
+    metric: Annotated[str | None, typer.Option(metavar="NAME", help="tpot, e2e or throughput.")] = None,
+    slo: Annotated[str, typer.Option(metavar="NAME=TIME,...", help="Such as ttft_p99=1s.")] = "",
     as_json: Json = False,
     out: Out = None,
 ) -> None:
-    """The verdict on finished studies, without measuring again.
-
-    Example: speclift compare studies/mine --min-speedup 1.2
-    """
+    """The verdict on finished studies, without measuring again."""
     from rich.console import Console
 
     from speclift.pipeline.verbs import EXIT_CODES, compare
@@ -78,13 +75,10 @@ def compare_command(
 
 
 def report_command(
-    study: Annotated[Path, typer.Argument(help="A study directory.")],
+    study: Annotated[Path, typer.Argument(metavar="STUDY", help="A study directory.")],
     out: Out = None,
 ) -> None:
-    """Write the report of a study: one HTML page that works offline.
-
-    Example: speclift report studies/mine --out report.html
-    """
+    """Write the report of a study: one HTML page that works offline."""
     from speclift.pipeline.verbs import compare, judgement_document, relative, write_report
 
     path = out or study / REPORT

@@ -9,6 +9,7 @@ from typing import Annotated
 
 import typer
 
+from speclift.cli.help_page import Verb, example
 from speclift.cli.options import Json
 from speclift.pipeline.ask import EMBEDDED_MODEL
 from speclift.report.quantities import printable, size
@@ -16,18 +17,18 @@ from speclift.store import models
 from speclift.store.gguf_file import inspect_gguf
 
 app = typer.Typer(
-    no_args_is_help=True, help="Models that speclift keeps in its cache, and GGUF files by path."
+    no_args_is_help=True,
+    rich_markup_mode=None,
+    help="Models that speclift keeps in its cache, and GGUF files by path.",
+    epilog=example("speclift models list"),
 )
 
-Name = Annotated[str, typer.Argument(help="Catalogue name.")]
+Name = Annotated[str, typer.Argument(metavar="NAME", help="Catalogue name.")]
 
 
-@app.command("fetch")
+@app.command("fetch", cls=Verb, epilog=example("speclift models fetch"))
 def fetch_command(name: Name = EMBEDDED_MODEL, as_json: Json = False) -> None:
-    """Bring a catalogue model into the cache.
-
-    Example: speclift models fetch
-    """
+    """Bring a catalogue model into the cache."""
     from rich.console import Console
 
     console = Console(stderr=True)
@@ -38,12 +39,9 @@ def fetch_command(name: Name = EMBEDDED_MODEL, as_json: Json = False) -> None:
         sys.stdout.write(f"{path}\n")
 
 
-@app.command("list")
+@app.command("list", cls=Verb, epilog=example("speclift models list"))
 def list_command(as_json: Json = False) -> None:
-    """What the catalogue offers and what is cached.
-
-    Example: speclift models list
-    """
+    """What the catalogue offers and what is cached."""
     listed = models.list_models()
     if as_json:
         _write({"schema": 1, "models": [{**asdict(model), "path": str(model.path)} for model in listed]})
@@ -59,14 +57,12 @@ def list_command(as_json: Json = False) -> None:
     Console().print(table)
 
 
-@app.command("inspect")
+@app.command("inspect", cls=Verb, epilog=example("speclift models inspect smollm2-135m"))
 def inspect_command(
-    reference: Annotated[str, typer.Argument(help="GGUF path or catalogue name.")], as_json: Json = False
+    reference: Annotated[str, typer.Argument(metavar="MODEL", help="GGUF path or catalogue name.")],
+    as_json: Json = False,
 ) -> None:
-    """The shape of a model file, read from its header.
-
-    Example: speclift models inspect smollm2-135m
-    """
+    """The shape of a model file, read from its header."""
     info = inspect_gguf(models.resolve(reference))
     facts = {**asdict(info), "path": str(info.path)}
     if as_json:

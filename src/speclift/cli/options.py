@@ -7,11 +7,13 @@ import inspect
 import sys
 import typing
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Any, TypeVar
 
 import typer
 
+from speclift.cli.study_file import STUDY_FILE, Commas, Setting, as_flags, read_study_file, settings_of
 from speclift.core.errors import UsageError
 from speclift.core.goals import MIN_SPEEDUP_DEFAULT, Goals, parse_duration_s, parse_slos
 from speclift.pipeline.ask import EMBEDDED_MODEL, Ask
@@ -19,56 +21,101 @@ from speclift.plan.experiment import LAUNCHES_DEFAULT
 
 Number = TypeVar("Number", int, float)
 
+# Groups of --help.
+COMPARED, TRAFFIC, GOALS, STUDY, SERVER = (
+    "What is compared",
+    "Traffic",
+    "What is wanted",
+    "Study",
+    "Server, the same for every arm",
+)
+
 Json = Annotated[bool, typer.Option("--json", help="One JSON document on stdout, nothing else there.")]
 DryRun = Annotated[bool, typer.Option("--dry-run", help="Print the exact server commands and stop.")]
 
+# Filled by takes_ask: one study file serves every measuring verb, whichever flags a verb has of its own.
+STUDY_SETTINGS: dict[str, Setting] = {}
+
+
+def _flag(panel: str, help_text: str, *names: str, **settings: Any) -> Any:
+    return typer.Option(*names, help=help_text, rich_help_panel=panel, **settings)
+
 
 def ask_from_options(
-    engine: Annotated[str, typer.Option(help="llamacpp or fake.")] = "llamacpp",
+    engine: Annotated[str, _flag(COMPARED, "llamacpp or fake.", metavar="NAME")] = "llamacpp",
     model: Annotated[
-        str, typer.Option("--model", "--target", help="GGUF path or catalogue name.")
+        str, _flag(COMPARED, "GGUF path or catalogue name.", "--model", "--target", metavar="MODEL")
     ] = EMBEDDED_MODEL,
-    draft: Annotated[list[str] | None, typer.Option(help="Draft model, repeatable.")] = None,
+    draft: Annotated[list[str] | None, _flag(COMPARED, "Draft model, repeatable.", metavar="MODEL")] = None,
     method: Annotated[
         list[str] | None,
-        typer.Option(
-            help="ngram, ngram:map-k, draft, ngram+draft, ... with settings: ngram,n=4. Repeatable."
+        _flag(
+            COMPARED,
+            "ngram, ngram:map-k, draft, ngram+draft, ... with settings: ngram,n=4. Repeatable.",
+            metavar="NAME",
         ),
     ] = None,
-    k: Annotated[str, typer.Option(help="Draft lengths, such as 1,3,5.")] = "",
-    concurrency: Annotated[str, typer.Option(help="Closed-loop loads, such as 1,8,32.")] = "",
-    qps: Annotated[str, typer.Option(help="Open-loop rates in requests per second, such as 1,4,16.")] = "",
-    arrivals: Annotated[str, typer.Option(help="With --qps: poisson, constant or replay.")] = "poisson",
-    prompts: Annotated[Path | None, typer.Option(help="JSON lines; else the bundled set.")] = None,
-    segment: Annotated[list[str] | None, typer.Option(help="Only this segment, repeatable.")] = None,
-    temperature: Annotated[str, typer.Option(help="Such as 0,0.7; else each prompt's own.")] = "",
-    max_tokens: Annotated[int | None, typer.Option(min=1, help="Cap on every answer.")] = None,
-    requests: Annotated[int | None, typer.Option(min=1, help="Requests per cell and launch.")] = None,
-    launches: Annotated[int, typer.Option(min=1, help="Fresh servers per arm.")] = LAUNCHES_DEFAULT,
-    budget: Annotated[
-        str, typer.Option(help="Time limit, such as 3m: a verdict on what exists by then.")
-    ] = "",
-    min_speedup: Annotated[float, typer.Option(help="The bar for shipping.")] = MIN_SPEEDUP_DEFAULT,
-    metric: Annotated[str, typer.Option(help="tpot, e2e or throughput.")] = "tpot",
-    slo: Annotated[str, typer.Option(help="Such as ttft_p99=1s,tpot_p99=50ms.")] = "",
-    study: Annotated[Path | None, typer.Option(help="Study directory; else studies/DATE-TIME.")] = None,
-    resume: Annotated[
-        bool, typer.Option("--resume", help="Go on where --study (or the latest) stopped.")
-    ] = False,
-    seed: Annotated[int, typer.Option(help="Prompt order, arrivals and sampling.")] = 0,
-    threads: Annotated[
-        int | None, typer.Option(min=1, help="Engine threads; else all cores but one.")
+    k: Annotated[str, _flag(COMPARED, "Draft lengths, such as 1,3,5.", metavar="N,..."), Commas(int)] = "",
+    prompts: Annotated[
+        Path | None,
+        _flag(
+            TRAFFIC,
+            "JSON lines, OpenAI batch lines or ShareGPT, also gzipped; else the bundled set.",
+            metavar="FILE",
+        ),
     ] = None,
+    segment: Annotated[
+        list[str] | None, _flag(TRAFFIC, "Only this segment, repeatable.", metavar="NAME")
+    ] = None,
+    requests: Annotated[
+        int | None, _flag(TRAFFIC, "Requests per cell and launch.", metavar="N", min=1)
+    ] = None,
+    max_tokens: Annotated[int | None, _flag(TRAFFIC, "Cap on every answer.", metavar="N", min=1)] = None,
+    temperature: Annotated[
+        str, _flag(TRAFFIC, "Such as 0,0.7; else each prompt's own.", metavar="X,..."), Commas(float)
+    ] = "",
+    concurrency: Annotated[
+        str, _flag(TRAFFIC, "Closed-loop loads, such as 1,8,32; else 1.", metavar="N,..."), Commas(int)
+    ] = "",
+    qps: Annotated[
+        str,
+        _flag(TRAFFIC, "Open-loop rates in requests per second, such as 1,4,16.", metavar="X,..."),
+        Commas(float),
+    ] = "",
+    arrivals: Annotated[
+        str, _flag(TRAFFIC, "With --qps: poisson, constant or replay.", metavar="NAME")
+    ] = "poisson",
+    seed: Annotated[int, _flag(TRAFFIC, "Prompt order, arrivals and sampling.", metavar="N")] = 0,
+    min_speedup: Annotated[float, _flag(GOALS, "The bar for shipping.", metavar="X")] = MIN_SPEEDUP_DEFAULT,
+    metric: Annotated[str, _flag(GOALS, "tpot, e2e or throughput.", metavar="NAME")] = "tpot",
+    slo: Annotated[
+        str, _flag(GOALS, "Such as ttft_p99=1s,tpot_p99=50ms.", metavar="NAME=TIME,..."), Commas(str)
+    ] = "",
+    study: Annotated[
+        Path | None, _flag(STUDY, "Study directory; else studies/DATE-TIME.", metavar="DIR")
+    ] = None,
+    resume: Annotated[bool, _flag(STUDY, "Go on where --study (or the latest) stopped.", "--resume")] = False,
+    launches: Annotated[int, _flag(STUDY, "Fresh servers per arm.", metavar="N", min=1)] = LAUNCHES_DEFAULT,
+    budget: Annotated[
+        str, _flag(STUDY, "Time limit, such as 3m: a verdict on what exists by then.", metavar="TIME")
+    ] = "",
+    threads: Annotated[
+        int | None, _flag(SERVER, "Engine threads; else all cores but one.", metavar="N", min=1)
+    ] = None,
+    context: Annotated[int, _flag(SERVER, "Context tokens per request.", metavar="N", min=128)] = 2048,
+    gpu_layers: Annotated[
+        int | None, _flag(SERVER, "Target layers on the GPU (llama.cpp).", metavar="N")
+    ] = None,
+    kv_type_k: Annotated[
+        str | None, _flag(SERVER, "KV cache type of keys, such as q8_0.", metavar="TYPE")
+    ] = None,
+    kv_type_v: Annotated[str | None, _flag(SERVER, "KV cache type of values.", metavar="TYPE")] = None,
     llama_server: Annotated[
-        str | None, typer.Option(help="Your llama-server instead of the embedded one.")
+        str | None, _flag(SERVER, "Your llama-server instead of the embedded one.", metavar="PATH")
     ] = None,
     engine_arg: Annotated[
-        list[str] | None, typer.Option(help="Passed to every arm's server, repeatable.")
+        list[str] | None, _flag(SERVER, "Passed to every arm's server, repeatable.", metavar="ARG")
     ] = None,
-    context: Annotated[int, typer.Option(min=128, help="Context tokens per request.")] = 2048,
-    gpu_layers: Annotated[int | None, typer.Option(help="Target layers on the GPU (llama.cpp).")] = None,
-    kv_type_k: Annotated[str | None, typer.Option(help="KV cache type of keys, such as q8_0.")] = None,
-    kv_type_v: Annotated[str | None, typer.Option(help="KV cache type of values.")] = None,
 ) -> Ask:
     return Ask(
         engine=engine,
@@ -101,23 +148,62 @@ def ask_from_options(
     )
 
 
+def use_study_file(ctx: typer.Context, config: Path | None) -> Path | None:
+    """Runs before the other flags are looked at: what the file says becomes their defaults."""
+    path = config or STUDY_FILE
+    if ctx.resilient_parsing or (config is None and not path.is_file()):
+        return None
+    defaults = read_study_file(path, STUDY_SETTINGS)
+    ctx.default_map = defaults
+    # A file that was not named must not work unseen.
+    sys.stderr.write(f"settings from {path}: {', '.join(defaults) or 'none'}\n")
+    return path
+
+
+Config = Annotated[
+    Path | None,
+    _flag(
+        STUDY,
+        "These flags as a TOML file, - in names as _; else ./speclift.toml where there is one. Flags win.",
+        metavar="FILE",
+        callback=use_study_file,
+        is_eager=True,
+    ),
+]
+
+
 def takes_ask(verb: Callable[..., None]) -> Callable[..., None]:
-    """A verb(ask, ...) as a command whose flags are the shared ones and its own."""
+    """A verb(ask, ...) as a command whose flags are the shared ones, --config and its own."""
     shared = inspect.signature(ask_from_options).parameters
     own = [p for p in inspect.signature(verb).parameters.values() if p.name != "ask"]
-
-    @functools.wraps(verb)
-    def command(**options: Any) -> None:
-        extra = {parameter.name: options.pop(parameter.name) for parameter in own}
-        verb(ask_from_options(**options), **extra)
-
     hints = {
         **typing.get_type_hints(ask_from_options, include_extras=True),
         **typing.get_type_hints(verb, include_extras=True),
     }
-    parameters = [
+    flags = [
         parameter.replace(annotation=hints[parameter.name], kind=inspect.Parameter.KEYWORD_ONLY)
         for parameter in (*shared.values(), *own)
+    ]
+    STUDY_SETTINGS.update(settings_of(flags))
+
+    @functools.wraps(verb)
+    def command(**options: Any) -> None:
+        ctx: typer.Context = options.pop("ctx")
+        options.pop("config")
+        extra = {parameter.name: options.pop(parameter.name) for parameter in own}
+        ask = ask_from_options(**options)
+        from_file = {
+            name: value
+            for name, value in (ctx.default_map or {}).items()
+            if (source := ctx.get_parameter_source(name)) is not None and source.name == "DEFAULT_MAP"
+        }
+        # The file may change later; the study keeps what it said.
+        verb(replace(ask, argv=(*ask.argv, *as_flags(from_file, STUDY_SETTINGS))), **extra)
+
+    parameters = [
+        inspect.Parameter("ctx", inspect.Parameter.KEYWORD_ONLY, annotation=typer.Context),
+        *flags,
+        inspect.Parameter("config", inspect.Parameter.KEYWORD_ONLY, default=None, annotation=Config),
     ]
     # typer reads the signature and the annotations of what it is given.
     command.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]

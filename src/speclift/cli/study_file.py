@@ -9,8 +9,9 @@ import inspect
 import tomllib
 import types
 import typing
-from collections.abc import Callable, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from datetime import date, time
 from pathlib import Path
 from typing import Any
 
@@ -46,19 +47,20 @@ class Setting:
         return f"{name} or a list of them" if self.is_repeatable or self.takes_commas else name
 
 
-def settings_of(command: Callable[..., Any]) -> dict[str, Setting]:
-    """Every flag of a function in typer's notation, under each of its names."""
+def settings_of(parameters: Iterable[inspect.Parameter]) -> dict[str, Setting]:
+    """Flags in typer's notation, under each of their names."""
     settings = {}
-    hints = typing.get_type_hints(command, include_extras=True)
-    for name in inspect.signature(command).parameters:
-        annotation, *extras = typing.get_args(hints[name])
+    for parameter in parameters:
+        annotation, *extras = typing.get_args(parameter.annotation)
         option = next(extra for extra in extras if isinstance(extra, typer.models.OptionInfo))
         commas = next((extra for extra in extras if isinstance(extra, Commas)), None)
         inner, is_repeatable = _unwrapped(annotation)
-        flags = tuple(option.param_decls or ()) or (f"--{name.replace('_', '-')}",)
+        # typer keeps the first name of an annotated flag where a default would stand.
+        names = (option.default, *(option.param_decls or ()))
+        flags = [name for name in names if isinstance(name, str)] or [f"--{parameter.name.replace('_', '-')}"]
         for flag in flags:
             settings[flag.removeprefix("--").replace("-", "_")] = Setting(
-                parameter=name,
+                parameter=parameter.name,
                 flag=flag,
                 type=commas.of if commas else inner,
                 is_repeatable=is_repeatable,
@@ -98,7 +100,9 @@ def _read_toml(path: Path) -> dict[str, Any]:
     except UnicodeDecodeError as error:
         raise UsageError(f"{path} is not UTF-8 at byte {error.start}") from error
     except (tomllib.TOMLDecodeError, RecursionError) as error:
-        raise UsageError(f"{path} is not TOML: {error}", hint='a line says key = value: k = [3, 5]') from error
+        raise UsageError(
+            f"{path} is not TOML: {error}", hint="a line says key = value: k = [3, 5]"
+        ) from error
 
 
 def _checked(value: Any, setting: Setting, *, where: str) -> Any:
@@ -127,12 +131,16 @@ def _shown(value: Any) -> str:
         return str(value).lower()
     if isinstance(value, dict):
         return "a table"
+    if isinstance(value, (date, time)):
+        return value.isoformat()
     return printable(repr(value), limit=60)
 
 
 def as_flags(defaults: Mapping[str, Any], settings: Mapping[str, Setting]) -> tuple[str, ...]:
     """The same settings as a command line would say them."""
-    flags = {setting.parameter: setting.flag for setting in reversed(settings.values())}
+    flags: dict[str, str] = {}
+    for setting in settings.values():
+        flags.setdefault(setting.parameter, setting.flag)
     words: list[str] = []
     for parameter, value in defaults.items():
         if isinstance(value, bool):

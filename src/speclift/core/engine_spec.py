@@ -6,7 +6,18 @@ from dataclasses import dataclass
 
 from speclift.core.arm import ServerSettings
 
-ENGINES = ("llamacpp", "fake")
+ENGINES = ("llamacpp", "attach", "fake")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AttachSettings:
+    """Servers somebody else started. The key itself is never kept, only where to find it."""
+
+    baseline_url: str
+    spec_url: str | None = None
+    baseline_metrics_url: str | None = None
+    spec_metrics_url: str | None = None
+    api_key_env: str | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -15,3 +26,4 @@ class EngineSpec:
     settings: ServerSettings
     # The user's own program instead of the embedded one.
     binary: str | None = None
+    attach: AttachSettings | None = None

@@ -187,3 +187,20 @@ class Verdict:
     conditions: Conditions | None
     winner: Arm | None
     evidence: Evidence | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Crossover:
+    """The load at which an arm stops paying on one metric, with its interval; None is beyond what was measured.
+
+    `axis` is 'concurrency' or 'qps'. Where `value` is None the arm pays at every load or at none; `note` says
+    which, and all else a reader should know.
+    """
+
+    metric: str
+    axis: str
+    value: float | None
+    low: float | None
+    high: float | None
+    arm: str
+    note: str

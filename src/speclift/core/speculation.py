@@ -115,8 +115,13 @@ class Synthetic:
             )
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Attached:
+    """Whatever a server that somebody else started does; nothing about it is assumed."""
+
+
 Drafter: TypeAlias = DraftModel | NGram | Suffix | Head
-Speculation: TypeAlias = Off | Drafter | Combined | Synthetic
+Speculation: TypeAlias = Off | Drafter | Combined | Synthetic | Attached
 
 _KINDS: dict[str, type[Any]] = {
     "off": Off,
@@ -126,6 +131,7 @@ _KINDS: dict[str, type[Any]] = {
     "head": Head,
     "combined": Combined,
     "synthetic": Synthetic,
+    "attached": Attached,
 }
 
 
@@ -148,12 +154,14 @@ def method_name(speculation: Speculation) -> str:
             return "+".join(method_name(part) for part in parts)
         case Synthetic(inner=inner):
             return f"synthetic-{method_name(inner)}"
+        case Attached():
+            return "attached"
 
 
 def draft_length(speculation: Speculation) -> int:
     """The largest number of tokens one step may draft; 0 without speculation."""
     match speculation:
-        case Off():
+        case Off() | Attached():
             return 0
         case Combined(parts=parts):
             return max(part.k for part in parts)

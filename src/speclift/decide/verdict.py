@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import replace
+from collections.abc import Iterator, Sequence
 
 from speclift.core.arm import Arm
 from speclift.core.goals import Goals
 from speclift.core.results import (
     ALL_TRAFFIC,
     Comparison,
-    Conditions,
     Decision,
     Evidence,
     Finding,
@@ -20,11 +18,7 @@ from speclift.core.results import (
     Verdict,
 )
 from speclift.decide import rules
-
-# A condition resting on fewer prompts than this is a guess.
-SCOPE_PROMPTS_MIN = 8
-
-EvidenceFor = Callable[[Arm, Conditions], Evidence]
+from speclift.decide.conditions import EvidenceFor, best_part
 
 
 def decide(
@@ -46,7 +40,9 @@ def decide(
         shipping = [evidence for evidence in on_all if _ships(evidence, goals)]
         if shipping:
             return _verdict(Decision.SHIP, max(shipping, key=_lower_bound), notes, goals, wins=True)
-        partial = _best_partial(on_all, evidence_for, goals)
+        partial = best_part(
+            on_all, evidence_for, ships=lambda part: _ships(part, goals), bar=goals.min_speedup
+        )
         if partial is not None:
             return _verdict(Decision.SHIP_ON_CONDITIONS, partial, notes, goals, wins=True)
         if best is not None and all(_cannot_pay(evidence, goals) for evidence in on_all):
@@ -70,54 +66,6 @@ def _cannot_pay(evidence: Evidence, goals: Goals) -> bool:
     """The upper bound lies under the bar overall and on every part."""
     compared = [evidence.overall, *evidence.parts]
     return all(c is not None and c.speedup.high < goals.min_speedup for c in compared)
-
-
-def _best_partial(on_all: Sequence[Evidence], evidence_for: EvidenceFor, goals: Goals) -> Evidence | None:
-    """The largest part of the traffic that passes every rule; ties go to the higher lower bound."""
-    passing = [
-        evidence
-        for whole in on_all
-        for conditions in _candidates(whole, goals)
-        if _is_enough(evidence := evidence_for(whole.arm, conditions)) and _ships(evidence, goals)
-    ]
-    return max(passing, key=lambda e: (round(e.traffic_share, 6), _lower_bound(e)), default=None)
-
-
-def _is_enough(evidence: Evidence) -> bool:
-    return evidence.overall is not None and evidence.overall.prompts >= SCOPE_PROMPTS_MIN
-
-
-def _candidates(whole: Evidence, goals: Goals) -> Iterator[Conditions]:
-    """Every ceiling on load and temperature, alone and together with the segments that look worth it."""
-    worth = tuple(
-        part.label
-        for part in whole.parts
-        if part.part is Part.SEGMENT and part.speedup.value >= goals.min_speedup
-    )
-    has_segments = any(part.part is Part.SEGMENT for part in whole.parts)
-    segment_sets = (None, worth, *((name,) for name in worth)) if has_segments and worth else (None,)
-    for segments in segment_sets:
-        for ceiling in _load_ceilings(whole):
-            for temperature in (None, *_temperatures(whole)):
-                candidate = replace(ceiling, segments=segments, max_temperature=temperature)
-                if candidate != ALL_TRAFFIC:
-                    yield candidate
-
-
-def _load_ceilings(whole: Evidence) -> Iterator[Conditions]:
-    yield ALL_TRAFFIC
-    for cell in whole.cells:
-        if cell.segment != rules.ALL:
-            continue
-        load = cell.load
-        if hasattr(load, "streams"):
-            yield Conditions(max_concurrency=load.streams)
-        else:
-            yield Conditions(max_qps=load.per_s)
-
-
-def _temperatures(whole: Evidence) -> list[float]:
-    return sorted({float(part.label) for part in whole.parts if part.part is Part.TEMPERATURE})
 
 
 def _verdict(

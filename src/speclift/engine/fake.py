@@ -50,7 +50,9 @@ class Fake:
         return tuple(pairs)
 
     def command(self, arm: Arm, *, port: int) -> tuple[str, ...]:
-        truths = itertools.chain.from_iterable(("--truth", pair) for pair in self.truth_pairs(arm))
+        pairs = self.truth_pairs(arm)
+        parse_truth(pairs)  # a mistyped truth is wrong usage, seen before any launch
+        truths = itertools.chain.from_iterable(("--truth", pair) for pair in pairs)
         return (sys.executable, "-m", "speclift.engine.fake_server", "--port", str(port), *truths)
 
     def configurations(self, arm: Arm) -> dict[str, str]:

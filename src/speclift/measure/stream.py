@@ -15,7 +15,7 @@ from typing import Any
 from speclift.core.records import Outcome, Step
 from speclift.core.units import Seconds, Tokens
 from speclift.model.acceptance import steps_from_cumulative
-from speclift.model.response import DraftCounts, draft_counts
+from speclift.model.response import DraftCounts, count, draft_counts
 
 ERROR_TEXT_MAX = 500
 
@@ -38,33 +38,45 @@ class StreamResult:
 def read_stream(reads: Iterable[tuple[Seconds, bytes]]) -> StreamResult:
     """`reads` are network reads in order, each with the moment it arrived."""
     reader = _Reader()
-    for arrived_s, line in _lines(reads):
+    for arrived_s, line, is_whole in _lines(reads):
         if not line.startswith(b"data:"):
             continue  # comments keep the connection alive; event and id lines carry nothing here
         data = line[5:].strip()
         if data == b"[DONE]":
             continue  # some servers send it twice
-        try:
-            payload = json.loads(data)
-        except ValueError:
-            return reader.failed(Outcome.MALFORMED, f"not JSON in the stream: {data[:120]!r}")
-        if not isinstance(payload, dict):
-            return reader.failed(Outcome.MALFORMED, f"not an object in the stream: {data[:120]!r}")
+        payload = _payload(data)
+        if payload is None and not is_whole:
+            break  # the end of the stream broke it off
+        if payload is None:
+            return reader.failed(Outcome.MALFORMED, f"not a chunk in the stream: {data[:120]!r}")
         if payload.get("error"):
             return reader.failed(Outcome.HTTP_ERROR, json.dumps(payload["error"])[:ERROR_TEXT_MAX])
         reader.take(arrived_s, payload)
     return reader.result()
 
 
-def _lines(reads: Iterable[tuple[Seconds, bytes]]) -> Iterable[tuple[Seconds, bytes]]:
-    """Whole lines; a line belongs to the read that completed it."""
+def _lines(reads: Iterable[tuple[Seconds, bytes]]) -> Iterable[tuple[Seconds, bytes, bool]]:
+    """Lines and whether their end was seen; a line belongs to the read that completed it."""
     rest = b""
     for arrived_s, data in reads:
         *whole, rest = (rest + data).split(b"\n")
         for line in whole:
-            yield arrived_s, line.rstrip(b"\r")
+            yield arrived_s, line.rstrip(b"\r"), True
     if rest:
-        yield arrived_s, rest
+        yield arrived_s, rest, False
+
+
+def _payload(data: bytes) -> dict[str, Any] | None:
+    """One chunk of a completion; None for anything else."""
+    try:
+        payload = json.loads(data)
+    except (ValueError, RecursionError):
+        return None
+    choices = (payload.get("choices") or []) if isinstance(payload, dict) else None
+    if not isinstance(choices, list) or not all(isinstance(choice, dict) for choice in choices):
+        return None
+    texts = [text for choice in choices for text in _texts(choice)]
+    return payload if all(isinstance(text, str) for text in texts) else None
 
 
 class _Reader:
@@ -87,7 +99,7 @@ class _Reader:
         if isinstance(payload.get("usage"), dict):
             self.usage = payload["usage"]
         for choice in payload.get("choices") or ():
-            text = _choice_text(choice)
+            text = "".join(_texts(choice))
             if text:
                 self.first_s = arrived_s if self.first_s is None else self.first_s
                 self.last_s = arrived_s
@@ -107,7 +119,7 @@ class _Reader:
         return self._build(outcome, error)
 
     def _build(self, outcome: Outcome, error: str) -> StreamResult:
-        output_tokens = self.usage.get("completion_tokens")
+        output_tokens = count(self.usage.get("completion_tokens"))
         if output_tokens is None and self.counts is not None:
             output_tokens = self.counts.output_tokens
         last_s = self.finish_s if self.finish_reason == "stop" and self.first_s is not None else self.last_s
@@ -116,7 +128,7 @@ class _Reader:
             error=error,
             first_token_s=self.first_s,
             last_token_s=last_s,
-            prompt_tokens=self.usage.get("prompt_tokens"),
+            prompt_tokens=count(self.usage.get("prompt_tokens")),
             output_tokens=output_tokens,
             finish_reason=self.finish_reason,
             text="".join(self.texts),
@@ -131,16 +143,19 @@ class _Reader:
         running = [(c.output_tokens, c.drafted, c.accepted) for c in self.running]
         if len(running) < 2:
             return None  # totals only at the end: steps cannot be told apart
-        return steps_from_cumulative(
-            [tokens or 0 for tokens, _, _ in running],
-            [drafted for _, drafted, _ in running],
-            [accepted for _, _, accepted in running],
-        )
+        try:
+            return steps_from_cumulative(
+                [tokens or 0 for tokens, _, _ in running],
+                [drafted for _, drafted, _ in running],
+                [accepted for _, _, accepted in running],
+            )
+        except ValueError:
+            return None  # counters that contradict themselves are no evidence
 
 
-def _choice_text(choice: dict[str, Any]) -> str:
+def _texts(choice: dict[str, Any]) -> list[Any]:
+    """Reasoning models stream their thoughts under another key; they are tokens all the same."""
     delta = choice.get("delta")
-    if isinstance(delta, dict):
-        # Reasoning models stream their thoughts under another key; they are tokens all the same.
-        return "".join(filter(None, (delta.get("reasoning_content"), delta.get("content"))))
-    return choice.get("text") or ""
+    holder = delta if isinstance(delta, dict) else choice
+    keys = ("text",) if holder is choice else ("reasoning_content", "content")
+    return [holder[key] for key in keys if holder.get(key) is not None]

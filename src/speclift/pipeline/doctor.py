@@ -6,29 +6,41 @@ import asyncio
 import importlib.metadata
 import importlib.util
 import shutil
+import tempfile
 import time
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from speclift import __version__
-from speclift.engine.llamacpp import default_threads
+from speclift.analyse.noise import noise_of
+from speclift.core.arm import ServerSettings
+from speclift.core.errors import EngineError, OperatingError
+from speclift.engine.llamacpp import LlamaCpp, default_threads
 from speclift.measure.provenance import host_facts
+from speclift.pipeline.ask import EMBEDDED_MODEL
+from speclift.pipeline.noise import NOISE_BUDGET_S, NOISE_TOKENS, measure_noise, noise_requests
+from speclift.pipeline.prepare import QUICK_PROMPTS_PER_SEGMENT, QUICK_SEGMENTS, Say
 from speclift.store import models
 
 TIMER_PROBES = 200
 TIMER_STEP_S = 0.002
+INSTALL_ENGINE = "pip install 'speclift[llama]'"
+FETCH_MODEL = f"speclift models fetch {EMBEDDED_MODEL}"
+# The gain that a study should be able to see: a third of the usual bar of 1.3x.
+SEEN_SPEEDUP = 1.1
 
 
-def diagnose() -> dict[str, Any]:
+def diagnose(say: Say, *, with_noise: bool = True) -> dict[str, Any]:
     cache = models.models_directory()
     existing = next(folder for folder in (cache, *cache.parents) if folder.exists())
     late_s = asyncio.run(_timer_lateness_s())
-    return {
+    facts = {
         "speclift": __version__,
         "engines": {
-            "llamacpp": _package("xllamacpp", extra="llama"),
+            "llamacpp": _package("xllamacpp"),
             "llama_server": shutil.which("llama-server") or "not on PATH",
         },
         "host": host_facts(),
@@ -43,12 +55,14 @@ def diagnose() -> dict[str, Any]:
         "cache": str(cache),
         "cache_free_bytes": shutil.disk_usage(existing).free,
         "study_folder_free_bytes": shutil.disk_usage(Path.cwd()).free,
+        "noise": _noise(say) if with_noise else _not_measured("left out by --quick", "speclift doctor"),
     }
+    return {**facts, "next_steps": next_steps(facts)}
 
 
-def _package(name: str, *, extra: str) -> str:
+def _package(name: str) -> str:
     if importlib.util.find_spec(name) is None:
-        return f"not installed: pip install 'speclift[{extra}]'"
+        return f"not installed: {INSTALL_ENGINE}"
     return f"{name} {importlib.metadata.version(name)}"
 
 
@@ -60,3 +74,55 @@ async def _timer_lateness_s() -> list[float]:
         await asyncio.sleep(TIMER_STEP_S)
         late.append(time.perf_counter() - due)
     return late
+
+
+def _noise(say: Say) -> dict[str, Any]:
+    """Missing parts and failing servers are findings of a doctor, not errors of it."""
+    if importlib.util.find_spec("xllamacpp") is None:
+        return _not_measured("the embedded engine is not installed", INSTALL_ENGINE)
+    started_s = time.monotonic()
+    try:
+        model = str(models.resolve(EMBEDDED_MODEL))
+        engine = LlamaCpp(ServerSettings(model=model, threads=default_threads()))
+        say(f"measuring the noise of this machine, about {NOISE_BUDGET_S:.0f} s (--quick leaves it out)")
+        with tempfile.TemporaryDirectory() as logs:
+            records = asyncio.run(measure_noise(engine, noise_requests(), logs=Path(logs)))
+    except EngineError as error:
+        return _not_measured(f"{error} {error.log_tail[-300:]}".strip(), "speclift doctor --quick")
+    except OperatingError as error:
+        return _not_measured(str(error), error.hint)
+    noise = noise_of(records)
+    if noise is None:
+        return _not_measured(f"{len(records)} answers were too few or too short", "speclift doctor")
+    wall_s = round(time.monotonic() - started_s, 1)
+    return {"measured": True, "wall_s": wall_s, "tokens_per_answer": NOISE_TOKENS, **asdict(noise)}
+
+
+def _not_measured(why: str, next_step: str) -> dict[str, Any]:
+    return {"measured": False, "why": why, "next_step": next_step}
+
+
+def next_steps(facts: dict[str, Any]) -> list[dict[str, str]]:
+    """What to do next, most pressing first; each with the command that does it."""
+    steps: list[tuple[str, str]] = []
+    host, noise = facts["host"], facts["noise"]
+    has_engine = not facts["engines"]["llamacpp"].startswith("not installed")
+    if not has_engine:
+        steps.append(("the embedded engine is not installed", INSTALL_ENGINE))
+    if facts["models"][EMBEDDED_MODEL] != "cached":
+        steps.append(("the embedded model is not in the cache", FETCH_MODEL))
+    if host["load_average"][0] > host["cores"]:
+        steps.append(("other programs keep this machine busy; end them or expect noise", "top"))
+    if host["governor"] == "powersave":
+        steps.append(("clock changes look like noise", "sudo cpupower frequency-set -g performance"))
+    if has_engine:
+        steps.append(_first_study(noise))
+    return [{"why": why, "command": command} for why, command in steps]
+
+
+def _first_study(noise: dict[str, Any]) -> tuple[str, str]:
+    needed = {entry["speedup"]: entry["prompts"] for entry in noise.get("prompts_needed", ())}
+    prompts = needed.get(SEEN_SPEEDUP, 0)
+    if prompts > QUICK_PROMPTS_PER_SEGMENT * len(QUICK_SEGMENTS):
+        return f"a verdict that can see {SEEN_SPEEDUP:g}x here", f"speclift decide --requests {prompts}"
+    return "a first verdict within minutes", "speclift decide"

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from speclift.analyse.cells import acceptance, acceptance_histogram, cells
 from speclift.analyse.checks import check_client, check_counters, check_records
-from speclift.analyse.compare import evidence, idle_tax
+from speclift.analyse.compare import Comparer, idle_tax
 from speclift.core.arm import BASELINE, Arm
 from speclift.core.errors import StudyError
 from speclift.core.goals import Goals
@@ -78,17 +78,14 @@ def judge(studies: Sequence[Study], *, goals: Goals | None = None) -> Judgement:
     failed = _failed_arms(studies)
     competing = [arm for arm in arms if arm.name not in failed]
 
-    @cache
-    def evidence_for(arm: Arm, conditions: Conditions) -> Evidence:
-        return evidence(
-            records,
-            arm,
-            conditions,
-            metric=goals.metric,
-            bar=goals.min_speedup,
-            arm_count=max(1, len(competing)),
-            by_temperature=by_temperature,
-        )
+    comparer = Comparer(
+        records,
+        metric=goals.metric,
+        bar=goals.min_speedup,
+        arm_count=max(1, len(competing)),
+        by_temperature=by_temperature,
+    )
+    evidence_for = cache(comparer.evidence)
 
     findings = (*_findings(studies, records), *_taxes(records, competing))
     verdict = decide(competing, evidence_for, goals=goals, findings=findings)

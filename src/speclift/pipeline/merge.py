@@ -1,9 +1,11 @@
-"""Pool studies: only where engine, model, prompts and machine agree."""
+"""Pool studies: only where engine, settings, model, prompts and machine agree."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import replace
+from collections import defaultdict
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, replace
+from itertools import combinations
 
 from speclift.core.errors import StudyError
 from speclift.core.records import Record
@@ -16,16 +18,13 @@ LAUNCH_STRIDE = 1_000_000
 def merged_records(studies: Sequence[Study]) -> tuple[Record, ...]:
     """All records. Studies that share an arm extend each other by rounds; where one has the baseline and the
     other the arms, their rounds pair up as they are numbered."""
-    first = studies[0]
-    for other in studies[1:]:
+    for first, other in combinations(studies, 2):
         _require_like(first, other)
     records: list[Record] = []
-    arms_seen: set[str] = set()
-    rounds_seen = 0
+    rounds_seen: dict[str, int] = defaultdict(int)
     for index, study in enumerate(studies):
         own = study.records()
-        arms = {record.place.arm for record in own}
-        shift = rounds_seen if arms & arms_seen else 0
+        shift = max((rounds_seen[record.place.arm] for record in own), default=0)
         for record in own:
             place = replace(
                 record.place,
@@ -33,16 +32,46 @@ def merged_records(studies: Sequence[Study]) -> tuple[Record, ...]:
                 round=record.place.round + shift,
             )
             records.append(replace(record, place=place))
-        arms_seen |= arms
-        rounds_seen = max((record.place.round + 1 for record in records), default=0)
+        for record in own:
+            arm, rounds = record.place.arm, record.place.round + shift + 1
+            rounds_seen[arm] = max(rounds_seen[arm], rounds)
     return tuple(records)
 
 
 def _require_like(first: Study, other: Study) -> None:
-    ours, theirs = first.provenance.environment(), other.provenance.environment()
-    unlike = [f"{key}: {ours[key]} / {theirs[key]}" for key in ours if ours[key] != theirs[key]]
+    if first.path.resolve() == other.path.resolve():
+        raise StudyError(f"{other.path} is named twice", hint="a study cannot confirm itself")
+    unlike = list(_differences(first, other))
     if unlike:
         raise StudyError(
             f"{first.path} and {other.path} were measured in unlike environments: {'; '.join(unlike)}",
             hint="a difference between them would not be speculation's; measure both in one study",
         )
+
+
+def _differences(first: Study, other: Study) -> Iterator[str]:
+    ours, theirs = first.provenance.environment(), other.provenance.environment()
+    yield from _unlike_fields(ours, theirs)
+    our_plan, their_plan = first.plan, other.plan
+    # The model is known by its hash; slots follow the heaviest load, so other loads may have others.
+    skipped = {"model"} if set(our_plan.loads) & set(their_plan.loads) else {"model", "slots"}
+    yield from _unlike_fields(asdict(first.engine.settings), asdict(other.engine.settings), skipped=skipped)
+    yield from _unlike_fields(
+        {f"arm {arm.name}": arm.speculation for arm in our_plan.arms},
+        {f"arm {arm.name}": arm.speculation for arm in their_plan.arms},
+    )
+    requests = {request.id: asdict(request) for request in our_plan.requests}
+    for request in their_plan.requests:
+        if request.id in requests:
+            found = list(_unlike_fields(requests[request.id], asdict(request)))
+            if found:
+                yield f"request {request.id}: {'; '.join(found)}"
+                return  # the others differ alike
+
+
+def _unlike_fields(
+    ours: dict[str, object], theirs: dict[str, object], *, skipped: set[str] | None = None
+) -> Iterator[str]:
+    for key in ours:
+        if key in theirs and ours[key] != theirs[key] and key not in (skipped or ()):
+            yield f"{key}: {ours[key]} / {theirs[key]}"

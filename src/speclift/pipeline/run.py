@@ -200,7 +200,10 @@ class StudyRun:
     async def _take_turns(
         self, own: Sequence[Turn], live: dict[str, _LiveArm], share_s: Seconds | None
     ) -> None:
+        """A block that began is finished on every arm: half a block pairs with nothing. What was launched
+        measures at least one."""
         limiter = _BlockLimiter(own, share_s, self._clock)
+        block: int | None = None
         for turn in own:
             self._turns_done += 1
             up = live.get(turn.arm)
@@ -211,8 +214,9 @@ class StudyRun:
             items = turn.items if limit is None else turn.items[:limit]
             if up is None or not items:
                 continue
-            if self._is_out_of_time():
+            if block not in (None, turn.block) and self._is_out_of_time():
                 return
+            block = turn.block
             try:
                 await self._take(replace(turn, items=items), up)
             except ArmFailed:

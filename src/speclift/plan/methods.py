@@ -7,9 +7,10 @@ draft,p_min=0.5           ngram+draft             synthetic:draft,rates=0.8/0.6
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import fields
+from dataclasses import replace
+from itertools import count
 from pathlib import PurePath
-from typing import Any
+from typing import Any, get_args, get_type_hints
 
 from speclift.core.arm import Arm, baseline_arm
 from speclift.core.errors import UsageError, unknown_name
@@ -33,9 +34,18 @@ _CLASSES: dict[str, type[Any]] = {"draft": DraftModel, "ngram": NGram, "suffix":
 
 def arms_for(*, methods: Sequence[str], ks: Sequence[int], drafts: Sequence[str]) -> tuple[Arm, ...]:
     """The baseline and one arm per method x draft x k; `ks` empty means each method's default."""
-    arms = {arm.name: arm for method in methods for arm in _arms_of(method, ks or (None,), drafts)}
-    arms.pop(baseline_arm().name, None)
-    return (baseline_arm(), *arms.values())
+    arms = [baseline_arm()]
+    for method in methods:
+        for arm in _arms_of(method, ks or (None,), drafts):
+            if all(arm.speculation != other.speculation for other in arms):
+                arms.append(replace(arm, name=_free_name(arm.name, {other.name for other in arms})))
+    return tuple(arms)
+
+
+def _free_name(name: str, taken: set[str]) -> str:
+    """Two drafts may share a file name, two synthetic arms a k: neither may push the other out."""
+    numbered = (f"{name}-{number}" for number in count(2))
+    return name if name not in taken else next(other for other in numbered if other not in taken)
 
 
 def _arms_of(method: str, ks: Sequence[int | None], drafts: Sequence[str]) -> list[Arm]:
@@ -43,7 +53,7 @@ def _arms_of(method: str, ks: Sequence[int | None], drafts: Sequence[str]) -> li
     for draft in drafts if _needs_draft(method) else (None,):
         for k in ks:
             speculation = parse_method(method, k=k, draft=draft)
-            label = PurePath(draft).stem if draft is not None and len(drafts) > 1 else None
+            label = _label(draft) if draft is not None and len(drafts) > 1 else None
             arms.append(Arm(name=_name(method, speculation, label), speculation=speculation))
     if not arms:
         raise UsageError(f"--method {method} needs a draft model", hint="add --draft PATH.gguf")
@@ -60,13 +70,16 @@ def parse_method(text: str, *, k: int | None = None, draft: str | None = None) -
         raise unknown_name(what="method", seen=kind, allowed=METHODS)
     settings = _settings(settings_text, text)
     if kind == "off":
+        if subtype or settings:
+            raise UsageError(f"--method {text}: off has no subtypes and no settings")
         return Off()
     if kind == "synthetic":
-        rates = tuple(float(rate) for rate in str(settings.pop("rates", "")).split("/") if rate)
-        inner = parse_method(subtype or "ngram", k=len(rates) or k, draft=draft)
+        rates = _rates(settings.pop("rates", ""), text)
+        pairs = [f"{key}={value}" for key, value in settings.items()]
+        inner = parse_method(",".join([subtype or "ngram", *pairs]), k=len(rates) or k, draft=draft)
         return Synthetic(inner=_drafter(inner, text), rates=rates)
     if k is not None:
-        settings.setdefault("k", k)
+        settings.setdefault("k", str(k))
     if kind == "ngram" and subtype:
         if subtype not in NGRAM_VARIANTS:
             raise unknown_name(what="n-gram variant", seen=subtype, allowed=NGRAM_VARIANTS)
@@ -80,34 +93,41 @@ def parse_method(text: str, *, k: int | None = None, draft: str | None = None) -
     return _build(_CLASSES.get(kind, Head), settings, text)
 
 
-def _build(cls: type[Any], settings: dict[str, Any], text: str) -> Speculation:
-    known = {field.name for field in fields(cls)}
+def _build(cls: type[Any], settings: dict[str, str], text: str) -> Speculation:
+    hints = get_type_hints(cls)
     for key in settings:
-        if key not in known:
-            raise unknown_name(what=f"setting in --method {text}", seen=key, allowed=sorted(known))
+        if key not in hints:
+            raise unknown_name(what=f"setting in --method {text}", seen=key, allowed=sorted(hints))
     if cls is DraftModel and "model" not in settings:
         raise UsageError(f"--method {text} needs a draft model", hint="add --draft PATH.gguf")
-    speculation: Speculation = cls(**settings)
+    values = {key: _value(value, hints[key], f"--method {text}: {key}") for key, value in settings.items()}
+    speculation: Speculation = cls(**values)
     return speculation
 
 
-def _settings(text: str, whole: str) -> dict[str, Any]:
-    settings: dict[str, Any] = {}
+def _settings(text: str, whole: str) -> dict[str, str]:
+    settings: dict[str, str] = {}
     for pair in filter(None, (part.strip() for part in text.split(","))):
         key, separator, value = pair.partition("=")
         if not separator:
             raise UsageError(f"--method {whole}: expected key=value, saw {pair!r}")
-        settings[key.strip()] = _value(value.strip())
+        settings[key.strip()] = value.strip()
     return settings
 
 
-def _value(text: str) -> int | float | str:
-    for convert in (int, float):
-        try:
-            return convert(text)
-        except ValueError:
-            continue
+def _value(text: str, hint: Any, where: str) -> int | float | str:
+    wanted = get_args(hint) or (hint,)
+    for kind, words in ((int, "a whole number"), (float, "a number")):
+        if kind in wanted:
+            try:
+                return kind(text)
+            except ValueError:
+                raise UsageError(f"{where} takes {words}, saw {text!r}") from None
     return text
+
+
+def _rates(text: str, whole: str) -> tuple[float, ...]:
+    return tuple(float(_value(rate, float, f"--method {whole}: rates")) for rate in text.split("/") if rate)
 
 
 def _drafter(speculation: Speculation, text: str) -> Drafter:
@@ -126,10 +146,15 @@ def _name(method: str, speculation: Speculation, draft_label: str | None) -> str
     if isinstance(speculation, Off):
         return baseline_arm().name
     base = Arm(name="", speculation=speculation)
+    pairs = [pair.partition("=") for part in method.split("+") for pair in part.split(",")[1:]]
     settings = [
-        pair.replace("=", "").replace("_", "-").replace("/", "-")
-        for part in method.split("+")
-        for pair in part.split(",")[1:]
-        if not pair.strip().startswith(("k=", "rates=", "model="))
+        f"{key.strip()}{value.strip()}".replace("_", "-").replace("/", "-")
+        for key, _, value in pairs
+        if key.strip() not in ("k", "rates", "model")
     ]
     return "-".join(filter(None, [base.method, f"k{base.k}", *settings, draft_label]))
+
+
+def _label(draft: str) -> str:
+    """File names need not be UTF-8; names of arms are stored and shown."""
+    return PurePath(draft).stem.encode("utf-8", "backslashreplace").decode("utf-8")

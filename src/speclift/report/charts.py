@@ -33,11 +33,13 @@ class Scale:
     is_log: bool = False
 
     def __call__(self, value: float) -> float:
+        # An unknown lower bound is 0, which has no logarithm.
+        value = min(max(value, self.low), self.high)
         if self.is_log:
             share = math.log(value / self.low) / math.log(self.high / self.low)
         else:
             share = (value - self.low) / (self.high - self.low)
-        return self.start + min(max(share, 0.0), 1.0) * (self.end - self.start)
+        return self.start + share * (self.end - self.start)
 
 
 def forest(document: dict[str, Any]) -> str:
@@ -67,7 +69,7 @@ def forest(document: dict[str, Any]) -> str:
 def speedup_over_load(document: dict[str, Any]) -> str:
     """One line per arm with its band; the crossover and its interval on the axis."""
     arms = [
-        (arm["arm"], [p for p in arm["parts"] if p["part"] == "load" and p["low"] is not None])
+        (arm["arm"], [p for p in arm["parts"] if p["part"] == "load" and None not in (p["low"], p["high"])])
         for arm in document["speedups"]
     ]
     arms = [(name, points) for name, points in arms if len(points) > 1]

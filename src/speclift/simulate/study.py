@@ -7,7 +7,7 @@ plus what it must survive (drift, failures, arms that share the baseline). Queue
 from __future__ import annotations
 
 import heapq
-from collections.abc import Callable, Hashable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import groupby
 
@@ -55,7 +55,9 @@ class StudyTruth:
     reports_drafts: bool = True
 
 
-def simulate_study(places: Sequence[Place], truth: StudyTruth, random: np.random.Generator) -> tuple[Record, ...]:
+def simulate_study(
+    places: Sequence[Place], truth: StudyTruth, random: np.random.Generator
+) -> tuple[Record, ...]:
     """One record per place, in the order given, which is the order of measurement."""
     log_tpot = _log_tpot(places, truth, random)
     ttft_s = truth.ttft_s * np.exp(random.normal(0.0, truth.residual_sd, len(places)))
@@ -71,17 +73,16 @@ def simulate_study(places: Sequence[Place], truth: StudyTruth, random: np.random
     )
 
 
-def true_speedup(places: Sequence[Place], truth: StudyTruth, arm: str) -> float:
-    """What a study at these places estimates: prompts weigh the same, and so do settings within a prompt."""
-    by_prompt: dict[str, dict[Hashable, float]] = {}
-    speedup = truth.arms[arm].speedup
+def true_speedup(places: Iterable[Place], truth: StudyTruth, arm: str) -> float:
+    """What a study at these places estimates: prompts weigh the same, and so do loads and temperatures."""
+    segments: dict[str, str] = {}
+    moments: dict[tuple[Load, float | None], None] = {}
     for place in places:
-        settings = by_prompt.setdefault(place.request_id, {})
-        setting = (place.load, place.temperature)
-        if setting not in settings:
-            settings[setting] = np.log(speedup(place.segment, place.load, place.temperature))
-    means = [sum(settings.values()) / len(settings) for settings in by_prompt.values()]
-    return float(np.exp(np.mean(means)))
+        segments[place.request_id] = place.segment
+        moments[(place.load, place.temperature)] = None
+    speedup = truth.arms[arm].speedup
+    logs = [np.log(speedup(segment, *moment)) for segment in segments.values() for moment in moments]
+    return float(np.exp(np.mean(logs)))
 
 
 def _log_tpot(places: Sequence[Place], truth: StudyTruth, random: np.random.Generator) -> Floats:

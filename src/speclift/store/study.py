@@ -8,8 +8,8 @@ from __future__ import annotations
 import fcntl
 import json
 import sqlite3
-from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
+from collections.abc import Iterator
+from contextlib import ExitStack, closing, contextmanager
 from pathlib import Path
 from types import TracebackType
 from typing import IO, Any, NamedTuple, Self
@@ -17,25 +17,18 @@ from typing import IO, Any, NamedTuple, Self
 from speclift.core.engine_spec import EngineSpec
 from speclift.core.errors import StudyError
 from speclift.core.goals import Goals
-from speclift.core.records import (
-    Counters,
-    Launch,
-    Outcome,
-    Phase,
-    Place,
-    Provenance,
-    Record,
-    Step,
-    TurnHealth,
-)
+from speclift.core.records import Counters, Launch, Provenance, Record, TurnHealth
 from speclift.core.results import Finding, Level
 from speclift.core.traffic import load_from_dict, load_to_dict
 from speclift.core.units import Seconds
 from speclift.plan.experiment import StudyPlan
 from speclift.store import format as fmt
+from speclift.store.rows import launch_from, record_columns, record_from, storable
 
 DATABASE = "study.sqlite"
 LOCK = "lock"
+# What reading a value of an unexpected kind raises.
+_MISREAD = (ValueError, TypeError, LookupError, AttributeError)
 
 
 class Done(NamedTuple):
@@ -62,10 +55,11 @@ class Study:
     ) -> Study:
         if is_study(path):
             raise StudyError(f"{path} already holds a study", hint="add --resume, or name another --study")
-        with _disk_errors(path):
+        with _disk_errors(path), ExitStack() as undo:
             path.mkdir(parents=True, exist_ok=True)
-            lock = _take_lock(path)
-            study = cls(path, _connect(path / DATABASE), lock)
+            lock = undo.enter_context(_take_lock(path))
+            _require_empty(path / DATABASE)
+            study = undo.enter_context(cls(path, _connect(path / DATABASE), lock))
             # One transaction: a study killed while it is created is no study yet.
             study._db.execute("BEGIN IMMEDIATE")
             for statement in fmt.SCHEMA.split(";\n"):
@@ -81,6 +75,7 @@ class Study:
             study._db.execute(f"PRAGMA application_id = {fmt.APPLICATION_ID}")
             study._db.execute(f"PRAGMA user_version = {fmt.FORMAT}")
             study._db.execute("COMMIT")
+            undo.pop_all()
         return study
 
     @classmethod
@@ -90,15 +85,17 @@ class Study:
             raise StudyError(
                 f"no study at {path}", hint="a study is a directory with a complete study.sqlite"
             )
-        lock = _take_lock(path) if writing else None
-        connection = _connect(database)
-        version = connection.execute("PRAGMA user_version").fetchone()[0]
-        if version > fmt.FORMAT:
-            raise StudyError(
-                f"{path} has study format {version}; this speclift reads up to {fmt.FORMAT}",
-                hint="upgrade speclift: pip install -U speclift",
-            )
-        return cls(path, connection, lock)
+        with _read_errors(path), ExitStack() as undo:
+            lock = undo.enter_context(_take_lock(path)) if writing else None
+            study = undo.enter_context(cls(path, _connect(database), lock))
+            version = study._db.execute("PRAGMA user_version").fetchone()[0]
+            if version > fmt.FORMAT:
+                raise StudyError(
+                    f"{path} has study format {version}; this speclift reads up to {fmt.FORMAT}",
+                    hint="upgrade speclift: pip install -U speclift",
+                )
+            undo.pop_all()
+        return study
 
     def __enter__(self) -> Self:
         return self
@@ -117,21 +114,25 @@ class Study:
 
     @property
     def plan(self) -> StudyPlan:
-        rows = self._db.execute("SELECT body FROM requests ORDER BY position")
-        requests = tuple(fmt.request_from_dict(json.loads(body)) for (body,) in rows)
-        return fmt.plan_from_dict(self._get("plan"), requests)
+        with _read_errors(self.path):
+            rows = self._rows("SELECT body FROM requests ORDER BY position")
+            requests = tuple(fmt.request_from_dict(json.loads(row["body"])) for row in rows)
+            return fmt.plan_from_dict(self._get("plan"), requests)
 
     @property
     def engine(self) -> EngineSpec:
-        return fmt.engine_from_dict(self._get("engine"))
+        with _read_errors(self.path):
+            return fmt.engine_from_dict(self._get("engine"))
 
     @property
     def goals(self) -> Goals:
-        return fmt.goals_from_dict(self._get("goals"))
+        with _read_errors(self.path):
+            return fmt.goals_from_dict(self._get("goals"))
 
     @property
     def provenance(self) -> Provenance:
-        return fmt.provenance_from_dict(self._get("provenance"))
+        with _read_errors(self.path):
+            return fmt.provenance_from_dict(self._get("provenance"))
 
     @property
     def block_limits(self) -> dict[int, int]:
@@ -149,111 +150,117 @@ class Study:
     # What happened
 
     def add_launch(self, launch: Launch) -> None:
-        with _disk_errors(self.path):
-            self._db.execute(
-                "INSERT INTO launches (id, arm, round, command, engine_version, started_s)"
-                " VALUES (?, ?, ?, ?, ?, ?)",
-                (
-                    *(launch.id, launch.arm, launch.round, fmt.dumps(launch.command)),
-                    *(launch.engine_version, launch.started_s),
-                ),
-            )
+        self._insert(
+            "launches",
+            id=launch.id,
+            arm=launch.arm,
+            round=launch.round,
+            command=fmt.dumps(launch.command),
+            engine_version=launch.engine_version,
+            started_s=launch.started_s,
+        )
 
     def launch_ready(self, launch: int, *, ready_s: Seconds, kv_tokens: int | None) -> None:
         self._update_launch(launch, ready_s=ready_s, kv_tokens=kv_tokens)
 
     def launch_failed(self, launch: int, *, failure: str, log_tail: str) -> None:
-        self._update_launch(launch, failure=_safe(failure), log_tail=_safe(log_tail))
+        self._update_launch(launch, failure=failure, log_tail=log_tail)
 
     def launch_ended(self, launch: int, counters: Counters) -> None:
         self._update_launch(launch, counters=fmt.dumps(counters.values))
 
-    def _update_launch(self, launch: int, **values: Any) -> None:
-        columns = ", ".join(f"{name} = ?" for name in values)
-        with _disk_errors(self.path):
-            self._db.execute(f"UPDATE launches SET {columns} WHERE id = ?", (*values.values(), launch))
-
     def next_launch_id(self) -> int:
-        last: int = self._db.execute("SELECT ifnull(max(id), 0) FROM launches").fetchone()[0]
-        return last + 1
+        (row,) = self._rows("SELECT ifnull(max(id), 0) AS last FROM launches")
+        return int(row["last"]) + 1
 
     def add_turn(self, launch: int, block: int, health: TurnHealth) -> None:
-        with _disk_errors(self.path):
-            self._db.execute(
-                "INSERT INTO turns (launch, block, load, loop_lag_p99_s, cpu_s, wall_s)"
-                " VALUES (?, ?, ?, ?, ?, ?)",
-                (
-                    *(launch, block, fmt.dumps(load_to_dict(health.load))),
-                    *(health.loop_lag_p99_s, health.cpu_s, health.wall_s),
-                ),
-            )
+        self._insert(
+            "turns",
+            launch=launch,
+            block=block,
+            load=fmt.dumps(load_to_dict(health.load)),
+            loop_lag_p99_s=health.loop_lag_p99_s,
+            cpu_s=health.cpu_s,
+            wall_s=health.wall_s,
+        )
 
     def add_record(self, record: Record) -> None:
-        columns = _record_columns(record)
-        marks = ", ".join("?" for _ in columns)
-        with _disk_errors(self.path):
-            self._db.execute(
-                f"INSERT INTO records ({', '.join(columns)}) VALUES ({marks})", tuple(columns.values())
-            )
+        self._insert("records", **record_columns(record))
 
     def add_finding(self, finding: Finding) -> None:
-        with _disk_errors(self.path):
-            self._db.execute(
-                'INSERT INTO findings ("check", level, message, next_step, arm) VALUES (?, ?, ?, ?, ?)',
-                (finding.check, finding.level, _safe(finding.message), finding.next_step, finding.arm),
-            )
+        self._insert(
+            "findings",
+            check=finding.check,
+            level=finding.level,
+            message=finding.message,
+            next_step=finding.next_step,
+            arm=finding.arm,
+        )
 
     # Reading back
 
     def records(self) -> tuple[Record, ...]:
-        cursor = self._db.execute("SELECT * FROM records ORDER BY id")
-        names = [column[0] for column in cursor.description]
-        return tuple(_record_from(dict(zip(names, row, strict=True))) for row in cursor)
+        with _read_errors(self.path):
+            return tuple(record_from(row) for row in self._rows("SELECT * FROM records ORDER BY id"))
 
     def launches(self) -> tuple[tuple[Launch, int | None], ...]:
         """Each launch with the KV tokens it reported."""
-        rows = self._db.execute(
-            "SELECT id, arm, round, command, engine_version, started_s, ready_s, failure, log_tail,"
-            " counters, kv_tokens FROM launches ORDER BY id"
-        )
-        return tuple((_launch_from(row), row[10]) for row in rows)
+        with _read_errors(self.path):
+            rows = self._rows("SELECT * FROM launches ORDER BY id")
+            return tuple((launch_from(row), row["kv_tokens"]) for row in rows)
 
     def turn_health(self) -> tuple[TurnHealth, ...]:
-        rows = self._db.execute("SELECT load, loop_lag_p99_s, cpu_s, wall_s FROM turns ORDER BY id")
-        return tuple(
-            TurnHealth(
-                load=load_from_dict(json.loads(load)), loop_lag_p99_s=lag_s, cpu_s=cpu_s, wall_s=wall_s
+        with _read_errors(self.path):
+            rows = self._rows("SELECT load, loop_lag_p99_s, cpu_s, wall_s FROM turns ORDER BY id")
+            return tuple(
+                TurnHealth(**{**row, "load": load_from_dict(json.loads(row["load"]))}) for row in rows
             )
-            for load, lag_s, cpu_s, wall_s in rows
-        )
 
     def findings(self) -> tuple[Finding, ...]:
-        rows = self._db.execute('SELECT "check", level, message, next_step, arm FROM findings ORDER BY id')
-        return tuple(
-            Finding(check=check, level=Level(level), message=message, next_step=next_step, arm=arm)
-            for check, level, message, next_step, arm in rows
-        )
+        with _read_errors(self.path):
+            rows = self._rows('SELECT "check", level, message, next_step, arm FROM findings ORDER BY id')
+            return tuple(Finding(**{**row, "level": Level(row["level"])}) for row in rows)
 
     def done(self) -> frozenset[Done]:
         """Final records: successes, and failures of a server that lived on. What a dying server broke off is
         measured again on resume."""
-        rows = self._db.execute(
+        rows = self._rows(
             "SELECT DISTINCT records.arm, records.round, block, request_id, temperature FROM records"
             " JOIN launches ON launches.id = records.launch"
             " WHERE phase = 'measured' AND (outcome = 'ok' OR launches.failure = '')"
         )
-        return frozenset(Done(*row) for row in rows)
+        return frozenset(Done(**row) for row in rows)
+
+    # The database
 
     def _get(self, key: str, **default: Any) -> Any:
-        row = self._db.execute("SELECT value FROM meta WHERE key = ?", (key,)).fetchone()
-        if row is None:
+        rows = self._rows("SELECT value FROM meta WHERE key = ?", key)
+        if not rows:
             if "default" in default:
                 return default["default"]
             raise StudyError(f"{self.path} is incomplete: it has no {key}", hint="start a new study")
-        return json.loads(row[0])
+        return json.loads(rows[0]["value"])
 
     def _set(self, key: str, value: Any) -> None:
         self._db.execute("INSERT OR REPLACE INTO meta VALUES (?, ?)", (key, fmt.dumps(value)))
+
+    def _rows(self, query: str, *values: Any) -> list[dict[str, Any]]:
+        with _read_errors(self.path):
+            cursor = self._db.execute(query, values)
+            names = [column[0] for column in cursor.description]
+            return [dict(zip(names, row, strict=True)) for row in cursor]
+
+    def _insert(self, table: str, **values: Any) -> None:
+        columns, marks = ", ".join(f'"{name}"' for name in values), ", ".join("?" for _ in values)
+        self._write(f"INSERT INTO {table} ({columns}) VALUES ({marks})", *values.values())
+
+    def _update_launch(self, launch: int, **values: Any) -> None:
+        columns = ", ".join(f"{name} = ?" for name in values)
+        self._write(f"UPDATE launches SET {columns} WHERE id = ?", *values.values(), launch)
+
+    def _write(self, statement: str, *values: Any) -> None:
+        with _disk_errors(self.path):
+            self._db.execute(statement, tuple(storable(value) for value in values))
 
 
 def is_study(path: Path) -> bool:
@@ -262,14 +269,22 @@ def is_study(path: Path) -> bool:
     if not database.is_file():
         return False
     try:
-        connection = sqlite3.connect(database)
-        application: int = connection.execute("PRAGMA application_id").fetchone()[0]
-        connection.close()
+        with closing(sqlite3.connect(database)) as connection:
+            application: int = connection.execute("PRAGMA application_id").fetchone()[0]
     except sqlite3.DatabaseError as error:
-        raise StudyError(
-            f"{database} is damaged: {error}", hint="restore it, or start a new study"
-        ) from error
+        fault = "cannot be read" if isinstance(error, sqlite3.OperationalError) else "is damaged"
+        raise StudyError(f"{database} {fault}: {error}", hint="restore it, or start a new study") from error
     return application == fmt.APPLICATION_ID
+
+
+def _require_empty(database: Path) -> None:
+    """Another program's database is not ours to write to; one without tables is a study killed at birth."""
+    if not database.exists():
+        return
+    with closing(sqlite3.connect(database)) as connection:
+        tables: int = connection.execute("SELECT count(*) FROM sqlite_master").fetchone()[0]
+    if tables:
+        raise StudyError(f"{database} is not a study's database", hint="name another --study")
 
 
 def _connect(database: Path) -> sqlite3.Connection:
@@ -295,94 +310,22 @@ def _take_lock(path: Path) -> IO[str]:
 def _disk_errors(path: Path) -> Iterator[None]:
     try:
         yield
-    except (sqlite3.OperationalError, OSError) as error:
+    except sqlite3.IntegrityError:
+        raise  # a place measured twice is our mistake, not the disk's
+    except (sqlite3.DatabaseError, OSError) as error:
         raise StudyError(
             f"cannot write to {path}: {error}",
             hint="what was measured so far is kept; free disk space or permissions, then --resume",
         ) from error
 
 
-def _safe(text: str) -> str:
-    """Lone surrogates cannot be stored as UTF-8; show them instead of failing."""
-    return text.encode("utf-8", "backslashreplace").decode("utf-8")
-
-
-def _record_columns(record: Record) -> dict[str, Any]:
-    place = record.place
-    return {
-        "launch": place.launch,
-        "arm": place.arm,
-        "round": place.round,
-        "block": place.block,
-        "load": fmt.dumps(load_to_dict(place.load)),
-        "request_id": place.request_id,
-        "segment": place.segment,
-        "temperature": place.temperature,
-        "phase": place.phase,
-        "outcome": record.outcome,
-        "error": _safe(record.error),
-        "intended_s": record.intended_s,
-        "sent_s": record.sent_s,
-        "end_s": record.end_s,
-        "first_token_s": record.first_token_s,
-        "last_token_s": record.last_token_s,
-        "prompt_tokens": record.prompt_tokens,
-        "output_tokens": record.output_tokens,
-        "finish_reason": record.finish_reason,
-        "text": record.text.encode("utf-8", "surrogatepass"),
-        "drafted": record.drafted,
-        "accepted": record.accepted,
-        "steps": None
-        if record.steps is None
-        else fmt.dumps([(step.drafted, step.accepted) for step in record.steps]),
-    }
-
-
-def _record_from(row: dict[str, Any]) -> Record:
-    place = Place(
-        arm=row["arm"],
-        launch=row["launch"],
-        round=row["round"],
-        block=row["block"],
-        load=load_from_dict(json.loads(row["load"])),
-        request_id=row["request_id"],
-        segment=row["segment"],
-        temperature=row["temperature"],
-        phase=Phase(row["phase"]),
-    )
-    return Record(
-        place=place,
-        outcome=Outcome(row["outcome"]),
-        error=row["error"],
-        intended_s=row["intended_s"],
-        sent_s=row["sent_s"],
-        end_s=row["end_s"],
-        first_token_s=row["first_token_s"],
-        last_token_s=row["last_token_s"],
-        prompt_tokens=row["prompt_tokens"],
-        output_tokens=row["output_tokens"],
-        finish_reason=row["finish_reason"],
-        text=row["text"].decode("utf-8", "surrogatepass"),
-        drafted=row["drafted"],
-        accepted=row["accepted"],
-        steps=None if row["steps"] is None else _steps(json.loads(row["steps"])),
-    )
-
-
-def _steps(pairs: Iterable[list[int]]) -> tuple[Step, ...]:
-    return tuple(Step(drafted=drafted, accepted=accepted) for drafted, accepted in pairs)
-
-
-def _launch_from(row: tuple[Any, ...]) -> Launch:
-    return Launch(
-        id=row[0],
-        arm=row[1],
-        round=row[2],
-        command=tuple(json.loads(row[3])),
-        engine_version=row[4],
-        started_s=row[5],
-        ready_s=row[6],
-        failure=row[7],
-        log_tail=row[8],
-        counters=Counters(values=json.loads(row[9])),
-    )
+@contextmanager
+def _read_errors(path: Path) -> Iterator[None]:
+    """A page that SQLite refuses, and values in a good page that are not what was written."""
+    try:
+        yield
+    except (sqlite3.DatabaseError, OSError, *_MISREAD) as error:
+        raise StudyError(
+            f"cannot read the study at {path}: {error}",
+            hint="if it is damaged, restore it from a copy or start a new study",
+        ) from error

@@ -1,0 +1,348 @@
+"""Does the verdict keep its promises? Whole studies with known truth, from records to decision, counted.
+
+    python benchmarks/studies.py [--studies 2000] [--seed 1] [--only NAME] [--json]
+
+Records come from speclift.simulate; everything after them is the product's own code. Exits 1 where a share lies
+outside the range promised for it.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import math
+import sys
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, field, replace
+from functools import cache
+
+import numpy as np
+
+from speclift.analyse.compare import Comparer, admits
+from speclift.core.arm import Arm, baseline_arm
+from speclift.core.goals import Goals
+from speclift.core.records import Place, Record
+from speclift.core.results import ALL_TRAFFIC, Conditions, Decision, Evidence, Verdict
+from speclift.core.speculation import NGram
+from speclift.core.traffic import Concurrency, Load, Request
+from speclift.decide.verdict import decide
+from speclift.plan.experiment import StudyPlan, turns
+from speclift.simulate.study import ArmTruth, SpeedupOf, StudyTruth, simulate_study, true_speedup
+
+SEGMENTS = ("copy", "chat", "code")
+ONE_STREAM = (Concurrency(streams=1),)
+THREE_LOADS = tuple(Concurrency(streams=streams) for streams in (1, 4, 16))
+DRAFTING = ArmTruth(prompt_sd=0.15, drafted_per_step=4, acceptance=0.6)
+COVERED = (93.0, 97.0)
+# Bonferroni may err wide; what it may not do is cover less.
+COVERED_TOGETHER = (93.0, 100.0)
+FALSE_ALARMS = (0.0, 6.0)
+NEVER = (0.0, 0.0)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Case:
+    """A design, a truth, and what share of studies may show what."""
+
+    name: str
+    truth: StudyTruth
+    promises: Mapping[str, tuple[float, float]]
+    prompts: int = 36
+    launches: int = 3
+    loads: tuple[Load, ...] = ONE_STREAM
+    goals: Goals = Goals()
+    # Studies per 2,000: power needs fewer than coverage.
+    share: float = 1.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Outcome:
+    """Percent of studies, with the standard error of a percentage of that many."""
+
+    case: str
+    studies: int
+    percent: dict[str, float] = field(default_factory=dict)
+    standard_error: dict[str, float] = field(default_factory=dict)
+    half_width_percent: float = 0.0
+    broken: list[str] = field(default_factory=list)
+
+
+def cases() -> Iterator[Case]:
+    yield from _coverage_cases()
+    yield from _false_alarm_cases()
+    yield from _power_cases()
+
+
+def _coverage_cases() -> Iterator[Case]:
+    uneven = _by_segment(copy=1.6, chat=0.95, code=1.2)
+    one = {"arm-1": replace(DRAFTING, speedup=uneven)}
+    plain = StudyTruth(arms=one)
+    noise: dict[str, StudyTruth] = {
+        "as measured here": plain,
+        "launches alike": replace(plain, launch_sd=0.0),
+        "launches differ": replace(plain, launch_sd=0.04),
+        "drift of 20 %, 3 % failed": replace(
+            plain, drift=0.2, arms={"arm-1": replace(one["arm-1"], failed_share=0.03)}
+        ),
+    }
+    for name, truth in noise.items():
+        yield Case(name=f"coverage, 1 arm, {name}", truth=truth, promises={"covered": COVERED})
+    by_load = _by_load({1: 1.5, 4: 1.2, 16: 0.8})
+    truth = StudyTruth(arms={"arm-1": replace(DRAFTING, speedup=by_load)})
+    yield Case(
+        name="coverage, 1 arm, 3 loads",
+        truth=truth,
+        loads=THREE_LOADS,
+        promises={"covered": COVERED},
+        share=0.5,
+    )
+    three = {
+        f"arm-{number}": replace(DRAFTING, speedup=_by_segment(copy=1.5, chat=1.3, code=1.1))
+        for number in (1, 2, 3)
+    }
+    yield Case(
+        name="coverage, 3 arms alike: the winner's, and all three together",
+        truth=StudyTruth(arms=three),
+        promises={"covered": COVERED_TOGETHER, "all covered": COVERED_TOGETHER},
+    )
+
+
+def _false_alarm_cases() -> Iterator[Case]:
+    """A/A: arms that are the baseline under other names, and arms that draft without gain."""
+    for count in (1, 3):
+        same = StudyTruth(arms={f"arm-{number + 1}": ArmTruth() for number in range(count)})
+        silent = replace(same, reports_drafts=False)
+        in_vain = replace(same, arms=dict.fromkeys(same.arms, DRAFTING))
+        named = f"{count} arm{'s' if count > 1 else ''}"
+        never = {"ship": NEVER, "ship-on-conditions": NEVER}
+        yield Case(name=f"A/A, {named}", truth=same, promises={"claims": FALSE_ALARMS, **never})
+        yield Case(
+            name=f"A/A, {named}, --min-speedup 1", truth=same, promises=never, goals=Goals(min_speedup=1.0)
+        )
+        yield Case(
+            name=f"A/A, {named}, --min-speedup 1, engine silent about drafts",
+            truth=silent,
+            promises=never,
+            goals=Goals(min_speedup=1.0),
+        )
+        yield Case(
+            name=f"no gain on average, {named}", truth=in_vain, promises={"claims": FALSE_ALARMS, **never}
+        )
+    yield Case(
+        name="A/A, 1 arm, 3 loads",
+        truth=StudyTruth(arms={"arm-1": ArmTruth()}),
+        loads=THREE_LOADS,
+        promises={"claims": FALSE_ALARMS},
+        share=0.5,
+    )
+    at_the_bar = replace(DRAFTING, speedup=_by_segment(copy=1.3, chat=1.3, code=1.3))
+    yield Case(
+        name="truth exactly at the bar",
+        truth=StudyTruth(arms={"arm-1": at_the_bar}),
+        promises={"ships": FALSE_ALARMS},
+    )
+
+
+def _power_cases() -> Iterator[Case]:
+    def truth(**speedups: float) -> StudyTruth:
+        return StudyTruth(arms={"arm-1": replace(DRAFTING, speedup=_by_segment(**speedups))})
+
+    mostly = (50.0, 100.0)
+    yield Case(
+        name="1.5x everywhere",
+        truth=truth(copy=1.5, chat=1.5, code=1.5),
+        promises={"ship": mostly},
+        share=0.25,
+    )
+    yield Case(
+        name="1.5x on copy, 0.9x elsewhere",
+        truth=truth(copy=1.5, chat=0.9, code=0.9),
+        promises={"ship-on-conditions": mostly, "wrong part": (0.0, 2.5)},
+        share=0.25,
+    )
+    yield Case(
+        name="1.5x on copy, 0.9x elsewhere, 72 prompts",
+        truth=truth(copy=1.5, chat=0.9, code=0.9),
+        promises={"ship-on-conditions": (80.0, 100.0), "wrong part": (0.0, 2.5)},
+        prompts=72,
+        share=0.25,
+    )
+    yield Case(
+        name="0.9x everywhere",
+        truth=truth(copy=0.9, chat=0.9, code=0.9),
+        promises={"do-not-ship": mostly},
+        share=0.25,
+    )
+    yield Case(
+        name="1.3x everywhere",
+        truth=truth(copy=1.3, chat=1.3, code=1.3),
+        promises={"inconclusive": mostly},
+        share=0.25,
+    )
+    by_load = replace(DRAFTING, speedup=_by_load({1: 1.7, 4: 1.6, 16: 0.7}))
+    yield Case(
+        name="1.7x at c=1, 1.6x at c=4, 0.7x at c=16",
+        truth=StudyTruth(arms={"arm-1": by_load}),
+        loads=THREE_LOADS,
+        promises={"ship-on-conditions": mostly, "max_concurrency 4": mostly},
+        share=0.25,
+    )
+
+
+def run(case: Case, *, studies: int, seed: int) -> Outcome:
+    count = max(1, round(studies * case.share))
+    arms, places = design(case)
+
+    @cache
+    def truth_within(arm: str, conditions: Conditions) -> float:
+        return true_speedup([p for p in places if admits(conditions, p)], case.truth, arm)
+
+    seen: Counter[str] = Counter()
+    half_widths = []
+    for child in np.random.SeedSequence(seed).spawn(count):
+        records = simulate_study(places, case.truth, np.random.default_rng(child))
+        verdict, on_all = judged(records, arms, case.goals)
+        seen.update(_observed(verdict, on_all, lambda e: truth_within(e.arm.name, e.conditions)))
+        half_widths += [_half_width_percent(evidence) for evidence in on_all]
+    percent = {name: 100 * seen[name] / count for name in sorted({*seen, *case.promises})}
+    broken = [
+        f"{name}: {percent[name]:.1f} outside {low:g}-{high:g}"
+        for name, (low, high) in case.promises.items()
+        if not low <= percent[name] <= high
+    ]
+    return Outcome(
+        case=case.name,
+        studies=count,
+        percent=percent,
+        standard_error={name: math.sqrt(share * (100 - share) / count) for name, share in percent.items()},
+        half_width_percent=float(np.mean(half_widths)),
+        broken=broken,
+    )
+
+
+def judged(records: Sequence[Record], arms: Sequence[Arm], goals: Goals) -> tuple[Verdict, list[Evidence]]:
+    comparer = Comparer(
+        records, metric=goals.metric, bar=goals.min_speedup, arm_count=len(arms), by_temperature=False
+    )
+    evidence_for = cache(comparer.evidence)
+    verdict = decide(arms, evidence_for, goals=goals)
+    return verdict, [evidence_for(arm, ALL_TRAFFIC) for arm in arms]
+
+
+def _half_width_percent(evidence: Evidence) -> float:
+    if evidence.overall is None:
+        return math.inf
+    bounds = evidence.overall.simultaneous
+    return 50 * math.log(bounds.high / bounds.low)
+
+
+def design(case: Case) -> tuple[list[Arm], tuple[Place, ...]]:
+    """The arms and every place of the study in the order the product would measure it."""
+    arms = [Arm(name=name, speculation=NGram(k=4)) for name in case.truth.arms]
+    everyone = (baseline_arm(), *arms)
+    requests = tuple(
+        Request(id=f"p{number}", segment=SEGMENTS[number % len(SEGMENTS)], prompt="")
+        for number in range(case.prompts)
+    )
+    plan = StudyPlan(
+        arms=everyone,
+        loads=case.loads,
+        requests=requests,
+        temperatures=(None,),
+        rounds=case.launches,
+        together=True,
+        seed=0,
+    )
+    segment_of = {request.id: request.segment for request in requests}
+    number_of = {arm.name: number for number, arm in enumerate(everyone)}
+    places = tuple(
+        Place(
+            arm=turn.arm,
+            launch=turn.round * len(everyone) + number_of[turn.arm],
+            round=turn.round,
+            block=turn.block,
+            load=turn.load,
+            request_id=item.request_id,
+            segment=segment_of[item.request_id],
+            temperature=item.temperature,
+        )
+        for round_index in range(plan.rounds)
+        for turn in turns(plan, round_index)
+        for item in turn.items
+    )
+    return arms, places
+
+
+def _observed(
+    verdict: Verdict, on_all: Sequence[Evidence], truth_of: Callable[[Evidence], float]
+) -> Iterator[str]:
+    yield verdict.decision.value
+    if verdict.decision in (Decision.SHIP, Decision.SHIP_ON_CONDITIONS):
+        yield "ships"
+    published = verdict.evidence
+    if published is None or published.overall is None:
+        return
+    bounds = published.overall.simultaneous
+    if bounds.low <= truth_of(published) <= bounds.high:
+        yield "covered"
+    if all(_covers(evidence, truth_of(evidence)) for evidence in on_all):
+        yield "all covered"
+    said = [reason.message for reason in verdict.reasons if reason.rule == "where-it-pays"]
+    if bounds.excludes(1.0) or any(f"{side} on" in text for text in said for side in ("faster", "slower")):
+        yield "claims"
+    if verdict.conditions is not None:
+        if truth_of(published) < 1.3:
+            yield "wrong part"
+        if verdict.conditions.max_concurrency is not None:
+            yield f"max_concurrency {verdict.conditions.max_concurrency}"
+
+
+def _covers(evidence: Evidence, truth: float) -> bool:
+    if evidence.overall is None:
+        return False
+    return evidence.overall.simultaneous.low <= truth <= evidence.overall.simultaneous.high
+
+
+def _by_segment(**speedups: float) -> SpeedupOf:
+    return lambda segment, _load, _temperature: speedups[segment]
+
+
+def _by_load(speedups: Mapping[int, float]) -> SpeedupOf:
+    def speedup(_segment: str, load: Load, _temperature: float | None) -> float:
+        return speedups[load.streams] if isinstance(load, Concurrency) else 1.0
+
+    return speedup
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description="The verdict on simulated studies with known truth.")
+    parser.add_argument(
+        "--studies", type=int, default=2000, help="simulated studies per case; power takes a quarter"
+    )
+    parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--only", default="", help="cases whose name contains this")
+    parser.add_argument("--json", action="store_true", help="one JSON document instead of lines")
+    options = parser.parse_args()
+    outcomes = []
+    for case in cases():
+        if options.only in case.name:
+            outcomes.append(run(case, studies=options.studies, seed=options.seed))
+            if not options.json:
+                print(_line(outcomes[-1]), flush=True)
+    if options.json:
+        print(json.dumps([asdict(outcome) for outcome in outcomes], indent=1))
+    sys.exit(any(outcome.broken for outcome in outcomes))
+
+
+def _line(outcome: Outcome) -> str:
+    shares = ", ".join(f"{name} {value:.1f}" for name, value in outcome.percent.items() if value)
+    broken = f"\n    BROKEN {'; '.join(outcome.broken)}" if outcome.broken else ""
+    return (
+        f"{outcome.case} ({outcome.studies} studies, half-width {outcome.half_width_percent:.1f} %)\n"
+        f"    % of studies: {shares}{broken}"
+    )
+
+
+if __name__ == "__main__":
+    main()

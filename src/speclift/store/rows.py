@@ -1,0 +1,99 @@
+"""Records and launches as rows of the study's database, and back."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+from speclift.core.records import Counters, Launch, Outcome, Phase, Place, Record, Step
+from speclift.core.traffic import load_from_dict, load_to_dict
+from speclift.store.format import dumps
+
+
+def storable(value: Any) -> Any:
+    """Lone surrogates have no UTF-8 form; as a column's text they are shown instead of failing."""
+    if isinstance(value, str):
+        return value.encode("utf-8", "backslashreplace").decode("utf-8")
+    return value
+
+
+def record_columns(record: Record) -> dict[str, Any]:
+    place = record.place
+    return {
+        "launch": place.launch,
+        "arm": place.arm,
+        "round": place.round,
+        "block": place.block,
+        "load": dumps(load_to_dict(place.load)),
+        "request_id": place.request_id,
+        "segment": place.segment,
+        "temperature": place.temperature,
+        "phase": place.phase,
+        "outcome": record.outcome,
+        "error": record.error,
+        "intended_s": record.intended_s,
+        "sent_s": record.sent_s,
+        "end_s": record.end_s,
+        "first_token_s": record.first_token_s,
+        "last_token_s": record.last_token_s,
+        "prompt_tokens": record.prompt_tokens,
+        "output_tokens": record.output_tokens,
+        "finish_reason": record.finish_reason,
+        # Bytes: what the model said comes back as it was, surrogates too.
+        "text": record.text.encode("utf-8", "surrogatepass"),
+        "drafted": record.drafted,
+        "accepted": record.accepted,
+        "steps": None
+        if record.steps is None
+        else dumps([(step.drafted, step.accepted) for step in record.steps]),
+    }
+
+
+def record_from(row: dict[str, Any]) -> Record:
+    place = Place(
+        arm=row["arm"],
+        launch=row["launch"],
+        round=row["round"],
+        block=row["block"],
+        load=load_from_dict(json.loads(row["load"])),
+        request_id=row["request_id"],
+        segment=row["segment"],
+        temperature=row["temperature"],
+        phase=Phase(row["phase"]),
+    )
+    return Record(
+        place=place,
+        outcome=Outcome(row["outcome"]),
+        error=row["error"],
+        intended_s=row["intended_s"],
+        sent_s=row["sent_s"],
+        end_s=row["end_s"],
+        first_token_s=row["first_token_s"],
+        last_token_s=row["last_token_s"],
+        prompt_tokens=row["prompt_tokens"],
+        output_tokens=row["output_tokens"],
+        finish_reason=row["finish_reason"],
+        text=row["text"].decode("utf-8", "surrogatepass"),
+        drafted=row["drafted"],
+        accepted=row["accepted"],
+        steps=None if row["steps"] is None else _steps(row["steps"]),
+    )
+
+
+def _steps(text: str) -> tuple[Step, ...]:
+    return tuple(Step(drafted=drafted, accepted=accepted) for drafted, accepted in json.loads(text))
+
+
+def launch_from(row: dict[str, Any]) -> Launch:
+    return Launch(
+        id=row["id"],
+        arm=row["arm"],
+        round=row["round"],
+        command=tuple(json.loads(row["command"])),
+        engine_version=row["engine_version"],
+        started_s=row["started_s"],
+        ready_s=row["ready_s"],
+        failure=row["failure"],
+        log_tail=row["log_tail"],
+        counters=Counters(values=json.loads(row["counters"])),
+    )

@@ -1,0 +1,234 @@
+"""doctor: facts, the noise of the machine and what to do next; never an error for what is missing."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import re
+import sys
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from running import Cli, speclift
+from speclift.analyse.noise import PAIRS_MIN, noise_of
+from speclift.core.arm import Arm, ServerSettings
+from speclift.core.errors import EngineError
+from speclift.core.records import Phase, Record
+from speclift.engine.fake import Fake
+from speclift.pipeline.doctor import next_steps
+from speclift.pipeline.noise import NOISE_PROMPTS, measure_noise, noise_requests
+from speclift.report.machine import machine_view
+
+WIDTH = 100
+
+
+def fake(*truths: str) -> Fake:
+    return Fake(ServerSettings(model="fake-model", extra_args=("ttft_s=0.001", "tpot_s=0.0005", *truths)))
+
+
+@pytest.fixture(scope="module")
+def measured(tmp_path_factory: pytest.TempPathFactory) -> list[Record]:
+    """As few pairs as there may be."""
+    logs = tmp_path_factory.mktemp("logs")
+    records = asyncio.run(measure_noise(fake(), noise_requests(), logs=logs, budget_s=0.0))
+    return [record for record in records if record.place.phase is Phase.MEASURED]
+
+
+def facts(**changes: Any) -> dict[str, Any]:
+    found: dict[str, Any] = {
+        "speclift": "0.1.0",
+        "engines": {"llamacpp": "xllamacpp 1", "llama_server": "not on PATH"},
+        "host": {
+            "cpu": "A CPU with a long name at 3.20GHz",
+            "cores": 16,
+            "memory_bytes": 137_438_953_472,
+            "system": "Linux-6.1-x86_64-with-glibc2.36",
+            "python": "3.11.7",
+            "gpus": ["NVIDIA H200, 570.1, 143771 MiB, 1980 MHz, 700.00 W"] * 2,
+            "governor": "performance",
+            "load_average": [0.45556640625, 1.31201171875, 1.5],
+        },
+        "threads_for_the_engine": 15,
+        "timer_late_ms": {"p50": 0.1034, "p99": 0.1942},
+        "models": {"smollm2-135m": "cached"},
+        "cache": "/var/cache/speclift/models",
+        "cache_free_bytes": 82_235_043_840,
+        "study_folder_free_bytes": 82_235_043_840,
+        "noise": {
+            "measured": True,
+            "wall_s": 20.4,
+            "tokens_per_answer": 32,
+            "pairs": 19,
+            "tpot_s_p50": 0.0077,
+            "request_log_sd": 0.19,
+            "paired_log_sd": 0.142,
+            "servers_ratio": {"value": 0.98, "low": 0.92, "high": 1.05},
+            "prompts_needed": [{"speedup": 1.3, "prompts": 10}, {"speedup": 1.1, "prompts": 18}],
+        },
+    }
+    for path, value in changes.items():
+        *outer, last = path.split("__")
+        place = found
+        for key in outer:
+            place = place[key]
+        place[last] = value
+    return {**found, "next_steps": next_steps(found)}
+
+
+def shown(found: dict[str, Any]) -> str:
+    from rich.console import Console
+
+    console = Console(width=WIDTH, highlight=False)
+    with console.capture() as capture:
+        console.print(machine_view(found))
+    return capture.get()
+
+
+# What is missing
+
+
+def test_without_the_model_doctor_says_how_to_get_it(cli: Cli) -> None:
+    result = cli("doctor", "--json")
+    assert result.code == 0
+    assert result.document["noise"] == {
+        "measured": False,
+        "why": "smollm2-135m is not in the cache.",
+        "next_step": "speclift models fetch smollm2-135m",
+    }
+    assert "speclift models fetch smollm2-135m" in commands(result.document)
+
+
+def test_without_the_engine_doctor_says_how_to_get_it(cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "xllamacpp", None)
+    result = cli("doctor", "--json")
+    assert result.code == 0
+    assert result.document["noise"]["next_step"] == "pip install 'speclift[llama]'"
+    assert commands(result.document)[0] == "pip install 'speclift[llama]'"
+    assert "speclift decide" not in commands(result.document)
+
+
+def test_quick_leaves_the_noise_out_and_says_so(cli: Cli) -> None:
+    document = cli("doctor", "--quick", "--json").document
+    assert document["noise"] == {
+        "measured": False,
+        "why": "left out by --quick",
+        "next_step": "speclift doctor",
+    }
+
+
+def commands(document: dict[str, Any]) -> list[str]:
+    return [step["command"] for step in document["next_steps"]]
+
+
+# What comes next
+
+
+@pytest.mark.parametrize(
+    ("changes", "command"),
+    [
+        pytest.param({}, "speclift decide", id="a quiet machine"),
+        pytest.param(
+            {"noise__prompts_needed": [{"speedup": 1.1, "prompts": 200}]}, "speclift decide --requests 200", id="noisy"
+        ),
+        pytest.param({"noise": {"measured": False}}, "speclift decide", id="noise unknown"),
+        pytest.param({"host__load_average": [17.0, 1.0, 1.0]}, "top", id="busy"),
+        pytest.param(
+            {"host__governor": "powersave"}, "sudo cpupower frequency-set -g performance", id="a clock that changes"
+        ),
+    ],
+)  # fmt: skip
+def test_the_next_step_fits_what_was_found(changes: dict[str, Any], command: str) -> None:
+    assert command in commands(facts(**changes))
+
+
+# The table
+
+
+def test_the_table_is_readable_at_100_columns() -> None:
+    text = shown(facts())
+    assert max(len(line.rstrip()) for line in text.splitlines()) <= WIDTH
+    for wanted in (
+        "137.4 GB",
+        "82.2 GB free",
+        "16 cores",
+        "0.5 1.3 1.5",
+        "varies by 14.2%",
+        "0.10 ms at P50",
+    ):
+        assert wanted in text
+    assert not re.search(r"\d{8,}|_bytes|np\.|None|\{", text)
+    assert re.search(r"to see a speedup of +1\.3x +1\.1x *\n +prompts needed +10 +18 *\n", text)
+    assert text.count("NVIDIA H200") == 2
+    assert text.rstrip().splitlines()[-2].strip() == "Next"
+
+
+def test_the_table_says_why_the_noise_is_unknown(cli: Cli) -> None:
+    text = cli("doctor").stdout
+    assert "not in the cache; then: speclift models fetch smollm2-135m" in text
+    assert "prompts needed" not in text
+
+
+def test_hostile_text_from_the_machine_is_shown_inert() -> None:
+    text = shown(facts(host__cpu="x\x1b[31m[bold]y[/bold]"))
+    assert r"x\x1b[31m[bold]y[/bold], 16 cores" in text
+
+
+# The measuring
+
+
+def test_two_identical_servers_take_turns_on_the_same_prompts(measured: list[Record]) -> None:
+    assert Counter(r.place.arm for r in measured) == {"first": PAIRS_MIN, "second": PAIRS_MIN}
+    asked = [{r.place.request_id for r in measured if r.place.block == block} for block in range(PAIRS_MIN)]
+    assert all(len(ids) == 1 for ids in asked)
+    assert len(set.union(*asked)) == NOISE_PROMPTS
+
+
+def test_each_prompt_meets_either_server_first_as_often(measured: list[Record]) -> None:
+    leaders = Counter((r.place.request_id, r.place.arm) for r in measured[::2])
+    assert set(leaders.values()) == {PAIRS_MIN // NOISE_PROMPTS // 2}
+
+
+def test_the_noise_is_measured_until_the_time_is_up(tmp_path: Path) -> None:
+    ticks = itertools.count()  # one for the start, one at each look after the least number of pairs
+    records = asyncio.run(
+        measure_noise(fake(), noise_requests(), logs=tmp_path, budget_s=4.0, clock=lambda: float(next(ticks)))
+    )
+    noise = noise_of(records)
+    assert noise is not None
+    assert noise.pairs == PAIRS_MIN + 3
+
+
+def test_a_failing_request_ends_the_measuring(tmp_path: Path) -> None:
+    with pytest.raises(EngineError, match="a request failed: http-error"):
+        asyncio.run(measure_noise(fake("http_500_share=1"), noise_requests(), logs=tmp_path))
+
+
+def test_servers_that_do_not_fit_side_by_side_are_not_started(tmp_path: Path) -> None:
+    class Crowded(Fake):
+        def fits_together(self, arms: tuple[Arm, ...]) -> bool:
+            return False
+
+    engine = Crowded(ServerSettings(model="fake-model"))
+    with pytest.raises(EngineError, match="do not fit"):
+        asyncio.run(measure_noise(engine, noise_requests(), logs=tmp_path))
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.llama
+def test_the_noise_of_this_machine_on_the_embedded_engine(embedded_model: Path, tmp_path: Path) -> None:
+    cache = {"SPECLIFT_CACHE": str(embedded_model.parent.parent)}
+    result = speclift("doctor", "--json", cwd=tmp_path, environment=cache)
+    assert result.code == 0, result.stderr
+    noise = result.document["noise"]
+    assert noise["measured"], noise
+    assert noise["pairs"] >= PAIRS_MIN
+    assert noise["paired_log_sd"] > 0
+    assert noise["servers_ratio"]["low"] < noise["servers_ratio"]["value"] < noise["servers_ratio"]["high"]
+    assert [entry["speedup"] for entry in noise["prompts_needed"]] == [1.3, 1.1, 1.05, 1.02]
+    needed = [entry["prompts"] for entry in noise["prompts_needed"]]
+    assert needed == sorted(needed)
+    assert "measuring the noise" in result.stderr
+    assert list(tmp_path.iterdir()) == []
