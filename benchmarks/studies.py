@@ -51,7 +51,7 @@ class Case:
     prompts: int = 36
     launches: int = 3
     loads: tuple[Load, ...] = ONE_STREAM
-    goals: Goals = Goals()
+    goals: Goals = field(default_factory=Goals)
     # Studies per 2,000: power needs fewer than coverage.
     share: float = 1.0
 
@@ -75,65 +75,66 @@ def cases() -> Iterator[Case]:
 
 
 def _coverage_cases() -> Iterator[Case]:
-    uneven = _by_segment(copy=1.6, chat=0.95, code=1.2)
-    one = {"arm-1": replace(DRAFTING, speedup=uneven)}
-    plain = StudyTruth(arms=one)
-    noise: dict[str, StudyTruth] = {
-        "as measured here": plain,
-        "launches alike": replace(plain, launch_sd=0.0),
-        "launches differ": replace(plain, launch_sd=0.04),
-        "drift of 20 %, 3 % failed": replace(
-            plain, drift=0.2, arms={"arm-1": replace(one["arm-1"], failed_share=0.03)}
-        ),
+    arm = replace(DRAFTING, speedup=_by_segment(copy=1.6, chat=0.95, code=1.2))
+    plain = StudyTruth(arms={"arm-1": arm})
+    yield Case(name="coverage, 1 arm", truth=plain, promises={"covered": COVERED, "on all traffic": COVERED})
+    noise = {
+        "server starts alike": replace(plain, launch_sd=0.0),
+        "server starts differ by 4 %": replace(plain, launch_sd=0.04),
+        "20 % drift, 3 % failed": replace(plain, drift=0.2, arms={"arm-1": replace(arm, failed_share=0.03)}),
     }
     for name, truth in noise.items():
-        yield Case(name=f"coverage, 1 arm, {name}", truth=truth, promises={"covered": COVERED})
-    by_load = _by_load({1: 1.5, 4: 1.2, 16: 0.8})
-    truth = StudyTruth(arms={"arm-1": replace(DRAFTING, speedup=by_load)})
+        yield Case(
+            name=f"coverage, 1 arm, {name}", truth=truth, promises={"on all traffic": COVERED}, share=0.5
+        )
+    by_load = replace(DRAFTING, speedup=_by_load({1: 1.5, 4: 1.2, 16: 0.8}))
     yield Case(
         name="coverage, 1 arm, 3 loads",
-        truth=truth,
+        truth=StudyTruth(arms={"arm-1": by_load}),
         loads=THREE_LOADS,
-        promises={"covered": COVERED},
+        promises={"on all traffic": COVERED},
         share=0.5,
     )
-    three = {
-        f"arm-{number}": replace(DRAFTING, speedup=_by_segment(copy=1.5, chat=1.3, code=1.1))
-        for number in (1, 2, 3)
-    }
+    alike = replace(DRAFTING, speedup=_by_segment(copy=1.5, chat=1.3, code=1.1))
     yield Case(
-        name="coverage, 3 arms alike: the winner's, and all three together",
-        truth=StudyTruth(arms=three),
-        promises={"covered": COVERED_TOGETHER, "all covered": COVERED_TOGETHER},
+        name="coverage, 3 arms alike",
+        truth=StudyTruth(arms=dict.fromkeys(("arm-1", "arm-2", "arm-3"), alike)),
+        promises={"covered": COVERED_TOGETHER, "on all traffic": COVERED_TOGETHER},
+        share=0.5,
     )
 
 
 def _false_alarm_cases() -> Iterator[Case]:
     """A/A: arms that are the baseline under other names, and arms that draft without gain."""
-    for count in (1, 3):
-        same = StudyTruth(arms={f"arm-{number + 1}": ArmTruth() for number in range(count)})
+    never = {"ship": NEVER, "ship-on-conditions": NEVER}
+    claims = {"claims": FALSE_ALARMS, **never}
+    any_gain = Goals(min_speedup=1.0)
+    for named, names in (("1 arm", ("arm-1",)), ("3 arms", ("arm-1", "arm-2", "arm-3"))):
+        same = StudyTruth(arms=dict.fromkeys(names, ArmTruth()))
         silent = replace(same, reports_drafts=False)
-        in_vain = replace(same, arms=dict.fromkeys(same.arms, DRAFTING))
-        named = f"{count} arm{'s' if count > 1 else ''}"
-        never = {"ship": NEVER, "ship-on-conditions": NEVER}
-        yield Case(name=f"A/A, {named}", truth=same, promises={"claims": FALSE_ALARMS, **never})
+        in_vain = replace(same, arms=dict.fromkeys(names, DRAFTING))
+        fewer = 1.0 / len(names)
+        yield Case(name=f"A/A, {named}", truth=same, promises=claims)
         yield Case(
-            name=f"A/A, {named}, --min-speedup 1", truth=same, promises=never, goals=Goals(min_speedup=1.0)
+            name=f"A/A, {named}, --min-speedup 1",
+            truth=same,
+            promises=never,
+            goals=any_gain,
+            share=0.5 * fewer,
         )
         yield Case(
             name=f"A/A, {named}, --min-speedup 1, engine silent about drafts",
             truth=silent,
             promises=never,
-            goals=Goals(min_speedup=1.0),
+            goals=any_gain,
+            share=0.5 * fewer,
         )
-        yield Case(
-            name=f"no gain on average, {named}", truth=in_vain, promises={"claims": FALSE_ALARMS, **never}
-        )
+        yield Case(name=f"drafts without gain, {named}", truth=in_vain, promises=claims, share=fewer)
     yield Case(
         name="A/A, 1 arm, 3 loads",
         truth=StudyTruth(arms={"arm-1": ArmTruth()}),
         loads=THREE_LOADS,
-        promises={"claims": FALSE_ALARMS},
+        promises=claims,
         share=0.5,
     )
     at_the_bar = replace(DRAFTING, speedup=_by_segment(copy=1.3, chat=1.3, code=1.3))
@@ -141,53 +142,57 @@ def _false_alarm_cases() -> Iterator[Case]:
         name="truth exactly at the bar",
         truth=StudyTruth(arms={"arm-1": at_the_bar}),
         promises={"ships": FALSE_ALARMS},
+        share=0.5,
     )
 
 
 def _power_cases() -> Iterator[Case]:
-    def truth(**speedups: float) -> StudyTruth:
+    def segments(**speedups: float) -> StudyTruth:
         return StudyTruth(arms={"arm-1": replace(DRAFTING, speedup=_by_segment(**speedups))})
 
-    mostly = (50.0, 100.0)
-    yield Case(
-        name="1.5x everywhere",
-        truth=truth(copy=1.5, chat=1.5, code=1.5),
-        promises={"ship": mostly},
-        share=0.25,
+    mostly, right_part = (50.0, 100.0), {"wrong part": (0.0, 2.5)}
+    on_copy = segments(copy=1.5, chat=0.9, code=0.9)
+    by_load = StudyTruth(
+        arms={"arm-1": replace(DRAFTING, speedup=_by_load({1: 1.7, 4: 1.6, 16: 0.7}))},
     )
-    yield Case(
-        name="1.5x on copy, 0.9x elsewhere",
-        truth=truth(copy=1.5, chat=0.9, code=0.9),
-        promises={"ship-on-conditions": mostly, "wrong part": (0.0, 2.5)},
-        share=0.25,
+    several = (
+        Case(
+            name="1.5x everywhere",
+            truth=segments(copy=1.5, chat=1.5, code=1.5),
+            promises={"ship": (90.0, 100.0)},
+        ),
+        Case(
+            name="1.5x on copy, 0.9x elsewhere, 72 prompts, 3 launches",
+            truth=on_copy,
+            promises={"ship-on-conditions": mostly, "segments copy": mostly, **right_part},
+            prompts=72,
+        ),
+        Case(
+            name="1.5x on copy, 0.9x elsewhere, 72 prompts, 5 launches",
+            truth=on_copy,
+            promises={"ship-on-conditions": (90.0, 100.0), "segments copy": (90.0, 100.0), **right_part},
+            prompts=72,
+            launches=5,
+        ),
+        Case(
+            name="0.9x everywhere",
+            truth=segments(copy=0.9, chat=0.9, code=0.9),
+            promises={"do-not-ship": (90.0, 100.0)},
+        ),
+        Case(
+            name="1.3x everywhere",
+            truth=segments(copy=1.3, chat=1.3, code=1.3),
+            promises={"inconclusive": (90.0, 100.0)},
+        ),
+        Case(
+            name="1.7x at c=1, 1.6x at c=4, 0.7x at c=16",
+            truth=by_load,
+            loads=THREE_LOADS,
+            promises={"ship-on-conditions": (90.0, 100.0), "max_concurrency 4": mostly, **right_part},
+        ),
     )
-    yield Case(
-        name="1.5x on copy, 0.9x elsewhere, 72 prompts",
-        truth=truth(copy=1.5, chat=0.9, code=0.9),
-        promises={"ship-on-conditions": (80.0, 100.0), "wrong part": (0.0, 2.5)},
-        prompts=72,
-        share=0.25,
-    )
-    yield Case(
-        name="0.9x everywhere",
-        truth=truth(copy=0.9, chat=0.9, code=0.9),
-        promises={"do-not-ship": mostly},
-        share=0.25,
-    )
-    yield Case(
-        name="1.3x everywhere",
-        truth=truth(copy=1.3, chat=1.3, code=1.3),
-        promises={"inconclusive": mostly},
-        share=0.25,
-    )
-    by_load = replace(DRAFTING, speedup=_by_load({1: 1.7, 4: 1.6, 16: 0.7}))
-    yield Case(
-        name="1.7x at c=1, 1.6x at c=4, 0.7x at c=16",
-        truth=StudyTruth(arms={"arm-1": by_load}),
-        loads=THREE_LOADS,
-        promises={"ship-on-conditions": mostly, "max_concurrency 4": mostly},
-        share=0.25,
-    )
+    for case in several:
+        yield replace(case, share=0.2)
 
 
 def run(case: Case, *, studies: int, seed: int) -> Outcome:
@@ -203,7 +208,7 @@ def run(case: Case, *, studies: int, seed: int) -> Outcome:
     for child in np.random.SeedSequence(seed).spawn(count):
         records = simulate_study(places, case.truth, np.random.default_rng(child))
         verdict, on_all = judged(records, arms, case.goals)
-        seen.update(_observed(verdict, on_all, lambda e: truth_within(e.arm.name, e.conditions)))
+        seen.update(_observed(verdict, on_all, lambda e: truth_within(e.arm.name, e.conditions), case.goals))
         half_widths += [_half_width_percent(evidence) for evidence in on_all]
     percent = {name: 100 * seen[name] / count for name in sorted({*seen, *case.promises})}
     broken = [
@@ -275,8 +280,10 @@ def design(case: Case) -> tuple[list[Arm], tuple[Place, ...]]:
 
 
 def _observed(
-    verdict: Verdict, on_all: Sequence[Evidence], truth_of: Callable[[Evidence], float]
+    verdict: Verdict, on_all: Sequence[Evidence], truth_of: Callable[[Evidence], float], goals: Goals
 ) -> Iterator[str]:
+    """What one study shows. `covered` is the interval the verdict publishes, on the winner's scope; `on all traffic`
+    are those of every arm at once."""
     yield verdict.decision.value
     if verdict.decision in (Decision.SHIP, Decision.SHIP_ON_CONDITIONS):
         yield "ships"
@@ -284,16 +291,18 @@ def _observed(
     if published is None or published.overall is None:
         return
     bounds = published.overall.simultaneous
-    if bounds.low <= truth_of(published) <= bounds.high:
+    if _covers(published, truth_of(published)):
         yield "covered"
     if all(_covers(evidence, truth_of(evidence)) for evidence in on_all):
-        yield "all covered"
+        yield "on all traffic"
     said = [reason.message for reason in verdict.reasons if reason.rule == "where-it-pays"]
     if bounds.excludes(1.0) or any(f"{side} on" in text for text in said for side in ("faster", "slower")):
         yield "claims"
     if verdict.conditions is not None:
-        if truth_of(published) < 1.3:
+        if truth_of(published) < goals.min_speedup:
             yield "wrong part"
+        if verdict.conditions.segments is not None:
+            yield f"segments {' '.join(sorted(verdict.conditions.segments))}"
         if verdict.conditions.max_concurrency is not None:
             yield f"max_concurrency {verdict.conditions.max_concurrency}"
 

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 from hypothesis import settings
-from running import Cli, Result, fake_flags
 
+from running import Cli, Decided, Result, fake_flags, speclift
 from speclift.cli.main import main
 from speclift.core.errors import ModelError
 from speclift.pipeline.ask import EMBEDDED_MODEL
@@ -62,3 +62,11 @@ def cli(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureF
 def small() -> list[object]:
     """A study of a second: one launch per arm, four requests each."""
     return ["--segment", "chat", "--requests", 4, "--max-tokens", 12, "--launches", 1, *fake_flags()]
+
+
+@pytest.fixture(scope="session")
+def decided(tmp_path_factory: pytest.TempPathFactory) -> Decided:
+    folder = tmp_path_factory.mktemp("decided")
+    size = ("--segment", "chat", "--requests", 4, "--max-tokens", 12, "--launches", 1)
+    result = speclift("decide", *size, *fake_flags(), "--json", "--study", "s", cwd=folder)
+    return Decided(study=folder / "s", result=result)

@@ -38,6 +38,14 @@ class Result:
 Cli = Callable[..., Result]
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Decided:
+    """A finished study that many tests look at, and what its decide printed: the fixture `decided`."""
+
+    study: Path
+    result: Result
+
+
 def fake_flags(*truths: str, fast: bool = True) -> list[str]:
     """The fake engine with these truths, by default as quick as its clock allows."""
     words = (*FAST, *truths) if fast else truths

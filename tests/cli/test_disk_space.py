@@ -34,7 +34,7 @@ def test_a_full_disk_ends_the_study_with_a_reason_and_it_resumes_when_there_is_r
         text=True,
         timeout=LIMIT_S,
         check=False,
-        preexec_fn=limit_file_size,  # noqa: PLW1509 - no other thread runs
+        preexec_fn=limit_file_size,
     )
     assert stopped.returncode == 1, stopped.stderr
     assert "cannot write to" in stopped.stderr

@@ -7,15 +7,15 @@ import contextlib
 import io
 import sys
 from collections.abc import Iterator
-from functools import partial
 from pathlib import Path
 
 import pytest
-from running import Cli, Result, fake_flags, measured_places, planned_places, records_of
 
+from running import Cli, Result, fake_flags, measured_places, planned_places, records_of
 from speclift.cli.main import main
+from speclift.core.arm import Arm
 from speclift.core.records import Outcome, Record
-from speclift.engine.fake import Fake
+from speclift.engine.fake import READY_LIMIT_S, Fake, FakeServer
 from speclift.pipeline import prepare, run
 
 VERDICTS = {0, 3, 4, 5}
@@ -39,12 +39,19 @@ FAILING_REQUESTS = {
 SOUND = 10
 
 
+class ImpatientFake(Fake):
+    """Gives up at once on the one arm that is known never to get ready."""
+
+    async def launch(self, arm: Arm, *, log: Path) -> FakeServer:
+        self._ready_limit_s = 0.8 if arm.name == "ngram-k2" else READY_LIMIT_S
+        return await super().launch(arm, log=log)
+
+
 @pytest.fixture(autouse=True, scope="module")
 def _impatient() -> Iterator[None]:
-    """An engine that is never ready or never answers is given up within a second."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(prepare, "Fake", partial(Fake, ready_limit_s=1.0))
-        patch.setattr(run, "REQUEST_LIMIT_S", 0.3)
+        patch.setattr(prepare, "Fake", ImpatientFake)
+        patch.setattr(run, "REQUEST_LIMIT_S", 0.5)
         yield
 
 
@@ -62,10 +69,14 @@ def result(folder: Path, _impatient: None) -> Result:
     size = ("--segment", "chat", "--requests", REQUESTS, "--max-tokens", 12, "--launches", 1, "--k", ks)
     arguments = ["decide", *size, *flags, "--json", "--study", str(folder / "s")]
     stdout, stderr = io.StringIO(), io.StringIO()
-    with pytest.MonkeyPatch.context() as patch, pytest.raises(SystemExit) as ended:
+    with (
+        pytest.MonkeyPatch.context() as patch,
+        contextlib.redirect_stdout(stdout),
+        contextlib.redirect_stderr(stderr),
+    ):
         patch.setattr(sys, "argv", ["speclift", *map(str, arguments)])
         patch.setenv("COLUMNS", "200")
-        with contextlib.redirect_stdout(stdout), contextlib.redirect_stderr(stderr):
+        with pytest.raises(SystemExit) as ended:
             main()
     assert isinstance(ended.value.code, int)
     return Result(code=ended.value.code, stdout=stdout.getvalue(), stderr=stderr.getvalue())

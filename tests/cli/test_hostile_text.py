@@ -7,8 +7,8 @@ import unicodedata
 from pathlib import Path
 
 import pytest
-from running import Cli, Result, fake_flags
 
+from running import Cli, Result, fake_flags
 from speclift.core.records import Phase
 from speclift.engine.fake_truth import Ask, Truth, script_for, token_text
 from speclift.store.study import Study
@@ -37,7 +37,11 @@ def hostile_file(path: Path) -> None:
         line
         for name, text in TEXTS.items()
         for line in (
-            {"id": f"{name} {text[:40]}", "segment": text[:40], "messages": [{"role": "user", "content": text}]},
+            {
+                "id": f"{name} {text[:40]}",
+                "segment": text[:40],
+                "messages": [{"role": "user", "content": text}],
+            },
             {"id": f"plain {name}", "segment": "plain", "prompt": text},
         )
     ]
@@ -71,7 +75,12 @@ def test_every_text_is_sent_stored_and_shown_unharmed(result: Result, cli: Cli, 
         expected = script_for(Truth(), Ask(prompt=prompt, max_tokens=MAX_TOKENS)).token_ids
         assert record.text == "".join(map(token_text, expected)), request.id
 
-    shown = [result, cli("compare", "s"), cli("compare", "s", "--json"), cli("decide", "--segment", "\x1b[31m")]
+    shown = [
+        result,
+        cli("compare", "s"),
+        cli("compare", "s", "--json"),
+        cli("decide", "--segment", "\x1b[31m"),
+    ]
     assert [raw_characters(each.stdout + each.stderr) for each in shown] == [set()] * len(shown)
 
 
@@ -79,7 +88,9 @@ def test_an_engines_hostile_log_and_errors_are_shown_without_their_claws(
     cli: Cli, small: list[object], tmp_path: Path
 ) -> None:
     program = tmp_path / "llama-server"
-    program.write_text("#!/bin/sh\nprintf 'bad\\033[2J\\033]0;owned\\007 \\342\\200\\256log\\n' >&2\nexit 3\n")
+    program.write_text(
+        "#!/bin/sh\nprintf 'bad\\033[2J\\033]0;owned\\007 \\342\\200\\256log\\n' >&2\nexit 3\n"
+    )
     program.chmod(0o755)
     model = tmp_path / "\x1b[31mmodel.gguf"
     result = cli("decide", "--model", model, "--llama-server", program)

@@ -9,13 +9,12 @@ import re
 import sys
 import threading
 from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import pytest
-from running import Cli, Result, fake_flags, records_of, speclift
 
+from running import Cli, Decided, fake_flags, records_of
 from speclift.cli.main import main
 
 EXIT_CODES = {"ship": 0, "ship-on-conditions": 3, "do-not-ship": 4, "inconclusive": 5}
@@ -31,22 +30,6 @@ SPEEDUP_FIELDS = {"value", "low", "high", "metric", "design", "launches", "n"}
 PROVENANCE_FIELDS = {"speclift", "engine", "engine_version", "host", "commands", "prompts_sha256"}
 # Select Graphic Rendition sequences that set a colour: 30-49, 90-107 (ECMA-48).
 COLOUR = re.compile(r"\x1b\[(?:\d+;)*(?:[34]\d|9\d|10[0-7])[;\dm]")
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Decided:
-    """One finished study that many tests look at, and what its decide printed."""
-
-    study: Path
-    result: Result
-
-
-@pytest.fixture(scope="module")
-def decided(tmp_path_factory: pytest.TempPathFactory) -> Decided:
-    folder = tmp_path_factory.mktemp("decided")
-    size = ("--segment", "chat", "--requests", 4, "--max-tokens", 12, "--launches", 1)
-    result = speclift("decide", *size, *fake_flags(), "--json", "--study", "s", cwd=folder)
-    return Decided(study=folder / "s", result=result)
 
 
 def test_decide_json_is_one_document_with_the_contracts_fields(decided: Decided) -> None:
@@ -105,16 +88,6 @@ def test_compare_takes_another_bar(decided: Decided, cli: Cli) -> None:
     assert (result.code, result.document["verdict"]) == (4, "do-not-ship")
 
 
-def test_compare_refuses_to_pool_studies_of_unlike_prompts(
-    decided: Decided, cli: Cli, small: list[object], tmp_path: Path
-) -> None:
-    (tmp_path / "p.jsonl").write_text('{"prompt": "Say hello.", "segment": "chat"}\n')
-    cli("measure", *small, "--prompts", "p.jsonl", "--study", "other")
-    result = cli("compare", decided.study, "other")
-    assert result.code == 1
-    assert "prompts_sha256" in result.stderr
-
-
 def test_a_winner_comes_with_its_command_and_settings(cli: Cli, small: list[object]) -> None:
     winning = fake_flags("spec.acceptance=1", "spec.step_cost=0")
     result = cli("decide", *small, *winning, "--max-tokens", 40, "--json")
@@ -125,12 +98,17 @@ def test_a_winner_comes_with_its_command_and_settings(cli: Cli, small: list[obje
     assert winner["config"] == {"method": "ngram", "k": 4}
 
 
-def test_measure_gives_no_verdict_and_exits_0_where_decide_would_not(cli: Cli, small: list[object]) -> None:
+def test_measure_gives_no_verdict_and_its_prompts_keep_it_apart_from_other_studies(
+    decided: Decided, cli: Cli, small: list[object], tmp_path: Path
+) -> None:
+    (tmp_path / "p.jsonl").write_text('{"prompt": "Say hello.", "segment": "chat"}\n')
     losing = fake_flags("spec.acceptance=0.15", "spec.step_cost=2")
-    measured = cli("measure", *small, *losing, "--json", "--study", "s")
-    assert measured.code == 0
+    measured = cli("measure", *small, *losing, "--prompts", "p.jsonl", "--json", "--study", "other")
+    assert measured.code == 0  # where decide would say: do not ship
     assert set(measured.document) == {"schema", "study", "cells", "findings"}
-    assert cli("compare", "s").code == 4
+    pooled = cli("compare", decided.study, "other")
+    assert pooled.code == 1
+    assert "prompts_sha256" in pooled.stderr
 
 
 def test_a_dry_run_prints_the_exact_commands_and_launches_nothing(

@@ -6,7 +6,8 @@ import json
 from pathlib import Path
 
 import pytest
-from running import Cli
+
+from running import Cli, Decided
 
 
 @pytest.mark.parametrize(
@@ -92,9 +93,8 @@ def test_a_prompt_file_that_is_not_text_is_refused_with_the_line(cli: Cli, tmp_p
     assert "line 2" in result.stderr
 
 
-def test_an_existing_study_is_never_measured_over(cli: Cli, small: list[object]) -> None:
-    assert cli("measure", *small, "--study", "s").code == 0
-    result = cli("measure", *small, "--study", "s")
+def test_an_existing_study_is_never_measured_over(cli: Cli, small: list[object], decided: Decided) -> None:
+    result = cli("measure", *small, "--study", decided.study)
     assert result.code == 2
     assert "already holds a study" in result.stderr
     assert "--resume" in result.stderr

@@ -13,6 +13,7 @@ from speclift.core.speculation import (
     DRAFT_SAMPLINGS,
     HEAD_KINDS,
     NGRAM_VARIANTS,
+    Attached,
     Combined,
     DraftModel,
     Head,
@@ -71,6 +72,7 @@ def synthetics(draw: st.DrawFn) -> Synthetic:
 
 speculations = st.one_of(
     st.just(Off()),
+    st.just(Attached()),
     drafters,
     st.builds(Combined, parts=st.lists(drafters, min_size=2, max_size=4).map(tuple)),
     synthetics(),

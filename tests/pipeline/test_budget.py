@@ -7,12 +7,13 @@ from collections import defaultdict
 from pathlib import Path
 
 import pytest
-from running import Cli, fake_flags, planned_places, records_of
 
+from running import Cli, fake_flags, planned_places, records_of
 from speclift.core.records import Phase
 from speclift.pipeline.ask import Ask
+from speclift.pipeline.prepare import build_engine
 from speclift.pipeline.run import StudyRun
-from speclift.pipeline.verbs import Quiet, build_engine, open_study, run_until_signal
+from speclift.pipeline.verbs import Quiet, open_study
 
 FAST = ("ttft_s=0.002", "tpot_s=0.0005")
 
@@ -67,8 +68,8 @@ def test_a_block_that_began_is_finished_by_every_arm_and_one_is_always_measured(
         return warm + sum(record.place.phase is Phase.MEASURED for record in records)
 
     with study:
-        run = StudyRun(study, build_engine(study.engine), progress=Quiet(), budget_s=budget + 1, clock=seconds)
-        asyncio.run(run_until_signal(run))
-    assert blocks_by_arm(tmp_path / "s") == {
-        (0, arm): blocks for arm in ("baseline", "ngram-k2", "ngram-k4")
-    }
+        run = StudyRun(
+            study, build_engine(study.engine), progress=Quiet(), budget_s=budget + 1, clock=seconds
+        )
+        asyncio.run(run.run())
+    assert blocks_by_arm(tmp_path / "s") == {(0, arm): blocks for arm in ("baseline", "ngram-k2", "ngram-k4")}

@@ -43,8 +43,9 @@ def make(tmp_path: Path) -> Iterator[Make]:
                     for position, name in enumerate(PROMPTS):
                         # A little spread over prompts and rounds, so that intervals have a width.
                         factor = 1 + 0.01 * (position % 3) + 0.005 * round_index
-                        at = {"arm": arm, "launch": number, "round": round_index, "request_id": name}
-                        made.add_record(record(tpot_s=FAST[arm] * factor, block=position, **at))
+                        at: dict[str, Any] = {"arm": arm, "launch": number, "round": round_index}
+                        one = record(tpot_s=FAST[arm] * factor, request_id=name, block=position, **at)
+                        made.add_record(one)
             return made
 
         yield study

@@ -231,7 +231,7 @@ def _tail_logs(
     """Log P99 of one arm at one load: of all requests, of each draw of prompts, of each launch."""
     values = np.array([value for _, _, value in side])
     launch_of = np.array([launch for launch, _, _ in side])
-    drawn = _quantile_of_draws(values, draws[:, [units[unit] for _, unit, _ in side]], TAIL)
+    drawn = quantile_of_draws(values, draws[:, [units[unit] for _, unit, _ in side]], TAIL)
     runs = [values[launch_of == launch] for launch in launches]
     per_launch = np.array([np.quantile(run, TAIL) if len(run) else math.nan for run in runs])
     return np.log(np.quantile(values, TAIL)), np.log(drawn), np.log(per_launch)
@@ -255,7 +255,7 @@ def _tail_samples(records: Sequence[Record], arm: str) -> dict[float, tuple[list
     }
 
 
-def _quantile_of_draws(values: Floats, counts: Counts, q: float) -> Floats:
+def quantile_of_draws(values: Floats, counts: Counts, q: float) -> Floats:
     """numpy's linear quantile of each resample; row r repeats values[i] counts[r, i] times."""
     order = np.argsort(values)
     reached = np.cumsum(counts[:, order], axis=1)

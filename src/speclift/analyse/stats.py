@@ -26,8 +26,9 @@ from speclift.core.results import CONFIDENCE, Estimate
 
 # Beyond these a plan is no plan: nobody sends 100,000 prompts or restarts a server 1,000 times.
 PROMPTS_MAX = 100_000
-PROMPTS_EXACT = 2_000
 LAUNCHES_MAX = 1_000
+# Above this a plan is rounded up by at most 1 %.
+SIZES_EXACT = 500
 
 # Where between Satterthwaite's t quantile (0) and Cochran's weighted one (1) the interval is taken.
 # Grid of benchmarks/coverage.py, 60,000 simulated sets of mean squares per cell, nominal 95 %, 3 launches:
@@ -139,7 +140,7 @@ def interval_of(fit: CrossedFit, *, level: float = CONFIDENCE) -> Estimate:
 
 
 def prompts_needed(fit: CrossedFit, margin_log: float, level: float = CONFIDENCE) -> int | None:
-    """The least number of prompts (above 2,000 within 1 %), no fewer than now, that brings the half-width to
+    """The least number of prompts (above 500 within 1 %), no fewer than now, that brings the half-width to
     `margin_log`.
 
     None where no number up to PROMPTS_MAX does: then launches, not prompts, are what is missing.
@@ -148,17 +149,17 @@ def prompts_needed(fit: CrossedFit, margin_log: float, level: float = CONFIDENCE
         return fit.prompts
     if fit.prompt_variance is None:
         return None
-    more = _sizes_above(fit.prompts)
+    more = _sizes_above(fit.prompts, PROMPTS_MAX)
     planned = _planned_half_widths(fit, level, prompts=more, launches=np.full_like(more, fit.launches))
     return next((int(count) for count in more[planned <= margin_log]), None)
 
 
-def _sizes_above(count: int) -> Floats:
-    """Every size up to PROMPTS_EXACT, then steps of about 1 %: all 100,000 take 75 ms, these 2."""
-    exact = np.arange(count + 1, PROMPTS_EXACT, dtype=np.float64)
-    start = max(count + 1, PROMPTS_EXACT)
-    coarse = np.geomspace(start, PROMPTS_MAX, 400).round() if start < PROMPTS_MAX else np.empty(0)
-    return np.concatenate([exact, coarse])
+def _sizes_above(count: int, largest: int) -> Floats:
+    """Every size up to SIZES_EXACT, then steps of 1 %: all 100,000 would take 75 ms, these take 1."""
+    exact = np.arange(count + 1, min(SIZES_EXACT, largest) + 1, dtype=np.float64)
+    start = max(count, SIZES_EXACT)
+    steps = np.arange(1, math.log(largest / start) / math.log(1.01) + 1) if start < largest else np.empty(0)
+    return np.concatenate([exact, np.minimum(np.ceil(start * 1.01**steps), largest)])
 
 
 def launches_needed(fit: CrossedFit, margin_log: float, level: float = CONFIDENCE) -> int | None:
@@ -167,7 +168,7 @@ def launches_needed(fit: CrossedFit, margin_log: float, level: float = CONFIDENC
         return fit.launches
     if fit.launch_variance is None:
         return None
-    more = np.arange(fit.launches + 1, LAUNCHES_MAX + 1, dtype=np.float64)
+    more = _sizes_above(fit.launches, LAUNCHES_MAX)
     planned = _planned_half_widths(fit, level, prompts=np.full_like(more, fit.prompts), launches=more)
     return next((int(count) for count in more[planned <= margin_log]), None)
 

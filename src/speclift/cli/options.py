@@ -22,8 +22,9 @@ from speclift.plan.experiment import LAUNCHES_DEFAULT
 Number = TypeVar("Number", int, float)
 
 # Groups of --help.
-COMPARED, TRAFFIC, GOALS, STUDY, SERVER = (
+COMPARED, ATTACH, TRAFFIC, GOALS, STUDY, SERVER = (
     "What is compared",
+    "Servers already running (--engine attach)",
     "Traffic",
     "What is wanted",
     "Study",
@@ -42,7 +43,7 @@ def _flag(panel: str, help_text: str, *names: str, **settings: Any) -> Any:
 
 
 def ask_from_options(
-    engine: Annotated[str, _flag(COMPARED, "llamacpp or fake.", metavar="NAME")] = "llamacpp",
+    engine: Annotated[str, _flag(COMPARED, "llamacpp, attach or fake.", metavar="NAME")] = "llamacpp",
     model: Annotated[
         str, _flag(COMPARED, "GGUF path or catalogue name.", "--model", "--target", metavar="MODEL")
     ] = EMBEDDED_MODEL,
@@ -56,6 +57,19 @@ def ask_from_options(
         ),
     ] = None,
     k: Annotated[str, _flag(COMPARED, "Draft lengths, such as 1,3,5.", metavar="N,..."), Commas(int)] = "",
+    baseline_url: Annotated[
+        str | None, _flag(ATTACH, "The server without speculation.", metavar="URL")
+    ] = None,
+    spec_url: Annotated[str | None, _flag(ATTACH, "The server with speculation.", metavar="URL")] = None,
+    baseline_metrics_url: Annotated[
+        str | None, _flag(ATTACH, "Its metrics, where not at /metrics.", metavar="URL")
+    ] = None,
+    spec_metrics_url: Annotated[
+        str | None, _flag(ATTACH, "Its metrics, where not at /metrics.", metavar="URL")
+    ] = None,
+    api_key_env: Annotated[
+        str | None, _flag(ATTACH, "Environment variable that holds the bearer key.", metavar="NAME")
+    ] = None,
     prompts: Annotated[
         Path | None,
         _flag(
@@ -123,6 +137,11 @@ def ask_from_options(
         drafts=tuple(draft or ()),
         methods=tuple(method or ()),
         ks=numbers(k, int, flag="--k"),
+        baseline_url=baseline_url,
+        spec_url=spec_url,
+        baseline_metrics_url=baseline_metrics_url,
+        spec_metrics_url=spec_metrics_url,
+        api_key_env=api_key_env,
         concurrency=numbers(concurrency, int, flag="--concurrency"),
         qps=numbers(qps, float, flag="--qps"),
         arrivals=arrivals,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Sequence
 
 from speclift.core.arm import Arm
@@ -19,6 +20,9 @@ from speclift.core.results import (
 )
 from speclift.decide import rules
 from speclift.decide.conditions import EvidenceFor, best_part
+
+# Enough to act on; the table of speedups has the rest.
+ADVICE_MAX = 3
 
 
 def decide(
@@ -47,11 +51,13 @@ def decide(
             return _verdict(Decision.SHIP_ON_CONDITIONS, partial, notes, goals, wins=True)
         if best is not None and all(_cannot_pay(evidence, goals) for evidence in on_all):
             return _verdict(Decision.DO_NOT_SHIP, best, notes, goals)
-    return _verdict(Decision.INCONCLUSIVE, best, (*notes, *_what_would_settle_it(best, goals)), goals)
+        notes = (*notes, *_what_would_settle_it(on_all, goals))
+    return _verdict(Decision.INCONCLUSIVE, best, notes, goals)
 
 
 def _deciding_rules(evidence: Evidence, goals: Goals) -> Iterator[Reason]:
     yield rules.min_speedup(evidence, goals)
+    yield rules.drafts_seen(evidence)
     yield rules.no_part_loses(evidence)
     yield from rules.slo_kept(evidence, goals)
     yield rules.tail_not_slower(evidence)
@@ -90,18 +96,25 @@ def _verdict(
     )
 
 
-def _what_would_settle_it(best: Evidence | None, goals: Goals) -> Iterator[Reason]:
-    if best is None or best.overall is None:
-        yield Reason(
-            rule="evidence",
-            level=Level.WARN,
-            message="no speculative arm could be compared with the baseline",
-        )
+def _what_would_settle_it(on_all: Sequence[Evidence], goals: Goals) -> Iterator[Reason]:
+    compared = sorted((e for e in on_all if e.overall is not None), key=_speedup, reverse=True)
+    if not compared:
+        message = "no speculative arm could be compared with the baseline"
+        yield Reason(rule="evidence", level=Level.WARN, message=message)
         return
-    # The part that straddles the bar is the one more data would settle.
-    straddling = [c for c in (best.overall, *best.parts) if _straddles(c, goals)]
-    for comparison in straddling[:3]:
-        yield Reason(rule="more-data", level=Level.INFO, message=_advice(comparison, goals))
+    straddling = [
+        _advice(comparison, goals)
+        for evidence in compared
+        for comparison in (evidence.overall, *evidence.parts)
+        if comparison is not None and _straddles(comparison, goals)
+    ]
+    unsure = [_thin_part_advice(part) for part in rules.losing_parts(compared[0])]
+    failed = {r.rule for r in _deciding_rules(compared[0], goals) if r.level is Level.FAIL}
+    otherwise = (
+        f"more of the same data would not change it; what stands in the way: {', '.join(sorted(failed))}"
+    )
+    for message in (straddling or unsure or [otherwise])[:ADVICE_MAX]:
+        yield Reason(rule="more-data", level=Level.INFO, message=message)
 
 
 def _straddles(comparison: Comparison, goals: Goals) -> bool:
@@ -109,17 +122,27 @@ def _straddles(comparison: Comparison, goals: Goals) -> bool:
 
 
 def _advice(comparison: Comparison, goals: Goals) -> str:
-    where = "overall" if comparison.part is Part.ALL else f"on {comparison.where}"
+    where = f"{comparison.arm} {'overall' if comparison.part is Part.ALL else f'on {comparison.where}'}"
     options = []
     if comparison.prompts_needed is not None:
         options.append(f"about {comparison.prompts_needed} prompts (now {comparison.prompts})")
     if comparison.launches_needed is not None:
         options.append(f"about {comparison.launches_needed} launches (now {comparison.launches})")
     if not options:
-        return (
-            f"{where} the speedup is too close to {goals.min_speedup:g}x for any reasonable sample to settle"
-        )
-    return f"{where}, {' or '.join(options)} would tell whether it clears {goals.min_speedup:g}x"
+        return f"{where}: too close to {goals.min_speedup:g}x for any reasonable sample to settle"
+    return f"{where}: {' or '.join(options)} would tell whether it clears {goals.min_speedup:g}x"
+
+
+def _thin_part_advice(part: Comparison) -> str:
+    """An interval that reaches below the floor of a part; widths fall with the root of the number of prompts."""
+    where, floor = f"{part.arm} on {part.where}", rules.NO_PART_LOSES
+    if part.speedup.value <= floor or part.speedup.low <= 0:
+        return f"{where}: it loses, and no condition that leaves it out could be shown to pay"
+    ratio = math.log(part.speedup.value / part.speedup.low) / math.log(part.speedup.value / floor)
+    needed = math.ceil(part.prompts * ratio**2)
+    return (
+        f"{where}: about {needed} prompts (now {part.prompts}) would tell whether it stays above {floor:g}x"
+    )
 
 
 def _lossless_reason(lossless: str) -> Iterator[Reason]:
@@ -133,7 +156,8 @@ def _lossless_reason(lossless: str) -> Iterator[Reason]:
 
 
 def _finding_reason(finding: Finding) -> Reason:
-    return Reason(rule=finding.check, level=finding.level, message=finding.message)
+    message = f"{finding.message}; {finding.next_step}" if finding.next_step else finding.message
+    return Reason(rule=finding.check, level=finding.level, message=message)
 
 
 def _speedup(evidence: Evidence) -> float:

@@ -68,7 +68,9 @@ class Attach:
         url = self._url(arm)
         found = await asyncio.to_thread(self._detect, url)
         if not found.models:
-            raise EngineError(f"{url} lists no models", hint="is it an OpenAI-compatible server? see /v1/models")
+            raise EngineError(
+                f"{url} lists no models", hint="is it an OpenAI-compatible server? see /v1/models"
+            )
         model = self.model or found.models[0]
         if model not in found.models:
             raise EngineError(
@@ -117,7 +119,9 @@ class AttachedServer:
         self._metrics_url = metrics_url
 
     async def counters(self) -> Counters:
-        return parse_counters(await asyncio.to_thread(fetch, self._metrics_url, api_key=self.endpoint.api_key))
+        return parse_counters(
+            await asyncio.to_thread(fetch, self._metrics_url, api_key=self.endpoint.api_key)
+        )
 
     def death(self) -> str | None:
         return None

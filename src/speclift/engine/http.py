@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import http.client
 import json
 import urllib.error
 import urllib.parse
@@ -15,7 +16,9 @@ LIMIT_S = 120.0
 LOOPBACK = ("127.0.0.1", "::1", "localhost")
 
 
-def fetch(url: str, *, data: bytes | None = None, api_key: str | None = None, limit_s: float = LIMIT_S) -> str:
+def fetch(
+    url: str, *, data: bytes | None = None, api_key: str | None = None, limit_s: float = LIMIT_S
+) -> str:
     """The body of a 200 answer; EngineError with what was seen otherwise."""
     headers = {"Content-Type": "application/json"}
     if api_key:
@@ -30,10 +33,14 @@ def fetch(url: str, *, data: bytes | None = None, api_key: str | None = None, li
     except urllib.error.HTTPError as error:
         text = error.read().decode("utf-8", "replace")[:300]
         raise EngineError(f"{url} answered {error.code}: {text}") from error
-    except (urllib.error.URLError, OSError, ValueError) as error:
+    except (urllib.error.URLError, OSError, ValueError, http.client.HTTPException) as error:
         raise EngineError(f"{url} did not answer: {error}") from error
     return body.decode("utf-8", "replace")
 
 
 def post_json(url: str, body: Mapping[str, Any], *, api_key: str | None = None) -> Any:
-    return json.loads(fetch(url, data=json.dumps(body).encode(), api_key=api_key))
+    text = fetch(url, data=json.dumps(body).encode(), api_key=api_key)
+    try:
+        return json.loads(text)
+    except ValueError as error:
+        raise EngineError(f"{url} answered with something that is not JSON: {text[:120]!r}") from error

@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from speclift.core.arm import Arm, ServerSettings
 from speclift.core.errors import UsageError
 from speclift.core.speculation import (
+    Attached,
     Combined,
     Drafter,
     DraftModel,
@@ -52,7 +53,7 @@ def server_flags(settings: ServerSettings, *, port: int) -> tuple[str, ...]:
 def speculation_flags(arm: Arm) -> tuple[str, ...]:
     """Always names the type: a draft model without --spec-type is loaded and never used (b11549)."""
     match arm.speculation:
-        case Off():
+        case Off() | Attached():
             return ()
         case Combined(parts=parts):
             if len({_type_name(part) for part in parts}) != len(parts):

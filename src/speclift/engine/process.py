@@ -4,24 +4,20 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import http.client
-import json
 import os
 import socket
 import sys
 import time
-import urllib.error
-import urllib.request
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from speclift.core.errors import EngineError, OperatingError
+from speclift.engine.http import LIMIT_S, fetch, post_json
 
 GUARDIAN = Path(__file__).with_name("guardian.py")
 STOP_GRACE_S = 3.0
 HEALTH_POLL_S = 0.05
-HTTP_LIMIT_S = 120.0
 LOG_TAIL_BYTES = 4000
 
 
@@ -87,16 +83,11 @@ class ServerProcess:
             log_tail=tail,
         )
 
-    async def get(self, path: str, *, limit_s: float = HTTP_LIMIT_S) -> str:
-        return await asyncio.to_thread(_http, self.base_url + path, None, limit_s)
+    async def get(self, path: str, *, limit_s: float = LIMIT_S) -> str:
+        return await asyncio.to_thread(fetch, self.base_url + path, limit_s=limit_s)
 
     async def post(self, path: str, body: Mapping[str, Any]) -> Any:
-        url = self.base_url + path
-        text = await asyncio.to_thread(_http, url, json.dumps(body).encode(), HTTP_LIMIT_S)
-        try:
-            return json.loads(text)
-        except ValueError as error:
-            raise EngineError(f"{url} answered with something that is not JSON: {text[:120]!r}") from error
+        return await asyncio.to_thread(post_json, self.base_url + path, body)
 
     async def stop(self) -> None:
         stdin = self._guardian.stdin
@@ -115,18 +106,3 @@ def free_port() -> int:
         probe.bind(("127.0.0.1", 0))
         port: int = probe.getsockname()[1]
         return port
-
-
-def _http(url: str, data: bytes | None, limit_s: float) -> str:
-    request = urllib.request.Request(url, data=data, headers={"Content-Type": "application/json"})
-    # An engine on this machine is never behind the user's proxy.
-    opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
-    try:
-        with opener.open(request, timeout=limit_s) as response:
-            body: bytes = response.read()
-    except urllib.error.HTTPError as error:
-        text = error.read().decode("utf-8", "replace")[:300]
-        raise EngineError(f"{url} answered {error.code}: {text}") from error
-    except (urllib.error.URLError, OSError, http.client.HTTPException) as error:
-        raise EngineError(f"{url} did not answer: {error}") from error
-    return body.decode("utf-8", "replace")

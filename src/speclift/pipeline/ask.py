@@ -19,6 +19,11 @@ class Ask:
     drafts: tuple[str, ...] = ()
     methods: tuple[str, ...] = ()
     ks: tuple[int, ...] = ()
+    baseline_url: str | None = None
+    spec_url: str | None = None
+    baseline_metrics_url: str | None = None
+    spec_metrics_url: str | None = None
+    api_key_env: str | None = None
     concurrency: tuple[int, ...] = ()
     qps: tuple[float, ...] = ()
     arrivals: str = "poisson"

@@ -72,6 +72,6 @@ def _differences(first: Study, other: Study) -> Iterator[str]:
 def _unlike_fields(
     ours: dict[str, object], theirs: dict[str, object], *, skipped: set[str] | None = None
 ) -> Iterator[str]:
-    for key in ours:
-        if key in theirs and ours[key] != theirs[key] and key not in (skipped or ()):
-            yield f"{key}: {ours[key]} / {theirs[key]}"
+    for key, value in ours.items():
+        if key in theirs and value != theirs[key] and key not in (skipped or ()):
+            yield f"{key}: {value} / {theirs[key]}"

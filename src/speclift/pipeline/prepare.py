@@ -7,12 +7,13 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from speclift import __version__
-from speclift.core.arm import Arm, ServerSettings
-from speclift.core.engine_spec import ENGINES, EngineSpec
+from speclift.core.arm import Arm, ServerSettings, baseline_arm
+from speclift.core.engine_spec import ENGINES, AttachSettings, EngineSpec
 from speclift.core.errors import ModelError, UsageError, unknown_name
 from speclift.core.records import Provenance
-from speclift.core.speculation import Combined, DraftModel, Synthetic
+from speclift.core.speculation import Attached, Combined, DraftModel, Synthetic
 from speclift.core.traffic import Concurrency, Load, Rate, Workload
+from speclift.engine.attach import Attach
 from speclift.engine.fake import Fake
 from speclift.engine.llamacpp import LlamaCpp, default_threads
 from speclift.engine.protocol import Engine
@@ -24,7 +25,7 @@ from speclift.plan.pairing import compare_vocabularies
 from speclift.store import models
 from speclift.store.gguf_file import read_vocabulary
 from speclift.store.prompt_files import bundled_workload, read_workload
-from speclift.workload.prompts import select
+from speclift.workload.prompts import TEMPERATURE_MAX, select
 
 ARRIVALS = ("poisson", "constant", "replay")
 # k + 1 tokens are verified at once, and the CPU kernels work in fours: on copied text k=7 gained 1.43x where
@@ -72,21 +73,19 @@ def prepare(ask: Ask, say: Say) -> Prepared:
     )
     loads = _loads(ask)
     spec = _engine_spec(ask, loads, say)
-    drafts = tuple(_model_path(draft, ask.engine, say) for draft in ask.drafts)
-    arms = arms_for(methods=_methods(ask), ks=ask.ks, drafts=drafts)
+    arms = _arms(ask, say)
     engine = build_engine(spec)
     if spec.kind == "llamacpp":
         _check_pairs(arms, spec.settings.model)
-    for arm in arms:
-        engine.command(
-            arm, port=0
-        )  # an arm this engine cannot express is wrong usage, seen before any launch
+    for arm in arms:  # what this engine cannot express is wrong usage, seen before any launch
+        engine.command(arm, port=0)
     plan = StudyPlan(
         arms=arms,
         loads=loads,
         requests=workload.requests,
-        temperatures=ask.temperatures or (None,),
-        rounds=ask.launches,
+        temperatures=_temperatures(ask),
+        # Servers that are not ours to restart have one launch, however often they are asked.
+        rounds=1 if spec.kind == "attach" else ask.launches,
         together=engine.fits_together(arms),
         seed=ask.seed,
     )
@@ -97,6 +96,8 @@ def build_engine(spec: EngineSpec) -> Engine:
     match spec.kind:
         case "llamacpp":
             return LlamaCpp(spec.settings, binary=spec.binary)
+        case "attach" if spec.attach is not None:
+            return Attach(spec.settings, spec.attach)
         case "fake":
             return Fake(spec.settings)
         case _:
@@ -119,6 +120,30 @@ def provenance(prepared: Prepared, ask: Ask) -> Provenance:
     )
 
 
+def _arms(ask: Ask, say: Say) -> tuple[Arm, ...]:
+    if ask.engine == "attach":
+        spec = (Arm(name="spec", speculation=Attached()),) if ask.spec_url else ()
+        return (baseline_arm(), *spec)
+    drafts = tuple(_model_path(draft, ask.engine, say) for draft in ask.drafts)
+    return arms_for(methods=_methods(ask), ks=ask.ks, drafts=drafts)
+
+
+def _attach(ask: Ask) -> AttachSettings | None:
+    if ask.engine != "attach":
+        if ask.baseline_url or ask.spec_url:
+            raise UsageError("--baseline-url and --spec-url need --engine attach")
+        return None
+    if ask.baseline_url is None:
+        raise UsageError("--engine attach needs --baseline-url", hint="the server without speculation")
+    return AttachSettings(
+        baseline_url=ask.baseline_url,
+        spec_url=ask.spec_url,
+        baseline_metrics_url=ask.baseline_metrics_url,
+        spec_metrics_url=ask.spec_metrics_url,
+        api_key_env=ask.api_key_env,
+    )
+
+
 def _methods(ask: Ask) -> tuple[str, ...]:
     if ask.methods:
         return ask.methods
@@ -127,6 +152,14 @@ def _methods(ask: Ask) -> tuple[str, ...]:
     if ask.ks:
         return ("ngram",)
     return DEFAULT_METHODS[ask.engine]
+
+
+def _temperatures(ask: Ask) -> tuple[float | None, ...]:
+    """Each once: the same request twice at one temperature would be one place measured twice."""
+    for value in ask.temperatures:
+        if not 0.0 <= value <= TEMPERATURE_MAX:
+            raise UsageError(f"--temperature must lie in 0..{TEMPERATURE_MAX:g}, saw {value:g}")
+    return tuple(dict.fromkeys(ask.temperatures)) or (None,)
 
 
 def _loads(ask: Ask) -> tuple[Load, ...]:
@@ -155,10 +188,12 @@ def _engine_spec(ask: Ask, loads: tuple[Load, ...], say: Say) -> EngineSpec:
         kv_type_v=ask.kv_type_v,
         extra_args=ask.engine_args,
     )
-    return EngineSpec(kind=ask.engine, settings=settings, binary=ask.llama_server)
+    return EngineSpec(kind=ask.engine, settings=settings, binary=ask.llama_server, attach=_attach(ask))
 
 
 def _model_path(reference: str, engine: str, say: Say) -> str:
+    if engine == "attach":
+        return "" if reference == EMBEDDED_MODEL else reference  # unsaid: whatever the server serves
     if engine != "llamacpp":
         return reference
     try:

@@ -17,6 +17,7 @@ from speclift.core.errors import UsageError, unknown_name
 from speclift.core.speculation import (
     HEAD_KINDS,
     NGRAM_VARIANTS,
+    Attached,
     Combined,
     Drafter,
     DraftModel,
@@ -131,7 +132,7 @@ def _rates(text: str, whole: str) -> tuple[float, ...]:
 
 
 def _drafter(speculation: Speculation, text: str) -> Drafter:
-    if isinstance(speculation, (Off, Combined, Synthetic)):
+    if isinstance(speculation, (Off, Combined, Synthetic, Attached)):
         raise UsageError(f"--method {text}: only drafting methods can be combined or forced")
     return speculation
 

@@ -22,6 +22,7 @@ from speclift.core.results import (
     Reason,
     Verdict,
 )
+from speclift.core.speculation import Attached
 from speclift.core.traffic import load_to_dict
 
 SCHEMA = 1
@@ -61,7 +62,7 @@ def verdict_document(
             "acceptance_by_temperature": list(acceptance_by_temperature),
             "acceptance_histograms": list(acceptance_histograms),
             "ceiling": _ceilings(cells, comparisons),
-            "configuration": dict(configuration) if configuration is not None else None,
+            "configuration": dict(configuration) if configuration else None,
             "crossover": [],
             "kv_tokens": {
                 "baseline": kv_tokens.get("baseline"),
@@ -189,13 +190,13 @@ def _winner(
 ) -> dict[str, Any] | None:
     if arm is None:
         return None
-    command = configuration["command"] if configuration is not None else None
+    is_known = not isinstance(arm.speculation, Attached)
     return {
         "arm": arm.name,
-        "method": arm.method,
-        "k": arm.k,
-        "command": command,
-        "config": dict(config or {}),
+        "method": arm.method if is_known else None,
+        "k": arm.k if is_known else None,
+        "command": (configuration or {}).get("command"),
+        "config": dict(config or {}) if is_known else None,
     }
 
 

@@ -88,7 +88,7 @@ def cells_table(cells: Sequence[Cell]) -> Table:
         if cell.temperature is not None:
             load += f" T={cell.temperature:g}"
         table.add_row(
-            Text(cell.arm),
+            Text(_arm_title(cell.arm)),
             load,
             seconds(cell.ttft_s.p50 if cell.ttft_s else None),
             seconds(cell.tpot_s.p50 if cell.tpot_s else None),
@@ -125,7 +125,7 @@ def speedup_table(comparisons: Sequence[Evidence], *, bar: float) -> Table:
         style = "green" if estimate.low >= bar else "red" if estimate.high < 1 else ""
         table.add_row(
             Text("" if title == previous else title),
-            Text(comparison.arm),
+            Text(_arm_title(comparison.arm)),
             Text(ratio(estimate), style=style),
             Text(picture.draw(estimate), style=style),
         )
@@ -175,6 +175,11 @@ class Ruler:
         return "".join(cells)
 
 
+def _arm_title(name: str) -> str:
+    """Arms are named after files among other things, and a file name may hold anything."""
+    return printable(name, limit=64)
+
+
 def _part_title(part: Part, label: str) -> str:
     shown = printable(label, limit=32)
     return f"temperature {shown}" if part is Part.TEMPERATURE else shown
@@ -196,7 +201,7 @@ def _banner(verdict: Verdict, command: str | None) -> Panel:
     title, style = STYLES[verdict.decision]
     body = Text()
     if verdict.winner is not None:
-        body.append("winner: ").append(verdict.winner.name, style="bold").append("\n")
+        body.append("winner: ").append(_arm_title(verdict.winner.name), style="bold").append("\n")
     if verdict.conditions is not None:
         body.append(f"only for: {conditions_text(verdict.conditions)}\n", style="bold")
     for reason in verdict.reasons:

@@ -11,7 +11,7 @@ from dataclasses import asdict
 from typing import Any
 
 from speclift.core.arm import Arm, ServerSettings
-from speclift.core.engine_spec import EngineSpec
+from speclift.core.engine_spec import AttachSettings, EngineSpec
 from speclift.core.goals import Goals, Slo
 from speclift.core.records import Provenance
 from speclift.core.speculation import speculation_from_dict, speculation_to_dict
@@ -101,7 +101,13 @@ def engine_to_dict(spec: EngineSpec) -> dict[str, Any]:
 
 def engine_from_dict(data: dict[str, Any]) -> EngineSpec:
     settings = {**data["settings"], "extra_args": tuple(data["settings"]["extra_args"])}
-    return EngineSpec(kind=data["kind"], settings=ServerSettings(**settings), binary=data["binary"])
+    attach = data.get("attach")
+    return EngineSpec(
+        kind=data["kind"],
+        settings=ServerSettings(**settings),
+        binary=data["binary"],
+        attach=AttachSettings(**attach) if attach is not None else None,
+    )
 
 
 def goals_to_dict(goals: Goals) -> dict[str, Any]:

@@ -1,0 +1,239 @@
+"""The embedded llama.cpp, for real: every method it can run drafts, and what it hides is found out."""
+
+from __future__ import annotations
+
+import asyncio
+import shutil
+import socket
+import struct
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+
+import pytest
+from running import Cli
+
+from speclift.core.arm import Arm, ServerSettings, baseline_arm
+from speclift.core.errors import EngineError
+from speclift.core.records import Place, Record
+from speclift.core.speculation import Combined, DraftModel, NGram, Speculation, Synthetic
+from speclift.core.traffic import Concurrency, Message, Request
+from speclift.engine import llamacpp
+from speclift.engine.llamacpp import LlamaCpp
+from speclift.engine.process import free_port
+from speclift.engine.protocol import Server
+from speclift.measure.client import Client
+from speclift.measure.clock import now_s
+from speclift.store.gguf_header import Array, open_gguf
+
+pytestmark = pytest.mark.llama
+
+CONTEXT_TOKENS = 512
+EDITED_ID = 20_000
+TEXT = "The small red fox jumped over the quiet stream and ran into the green forest near the old stone mill."
+COPY = f"Repeat this text exactly, word for word, three times.\n\n{TEXT}\n{TEXT}\n{TEXT}\n"
+
+# `TARGET` stands for the embedded model, which drafts for itself.
+TARGET = "TARGET"
+METHODS: dict[str, Speculation] = {
+    "ngram": NGram(k=7, n=3),
+    "ngram:map-k": NGram(variant="map-k", k=8, n=4),
+    "ngram:map-k4v": NGram(variant="map-k4v", k=8, n=4),
+    "ngram:mod": NGram(variant="mod", k=16, n=16),
+    "ngram:cache": NGram(variant="cache"),
+    "draft": DraftModel(model=TARGET, k=3),
+    "draft, probabilistic": DraftModel(model=TARGET, k=3, sampling="probabilistic"),
+    "draft, p_min and k_min": DraftModel(model=TARGET, k=4, k_min=1, p_min=0.3),
+    "draft, KV of q8_0": DraftModel(model=TARGET, k=3, kv_type_k="q8_0", kv_type_v="q8_0"),
+    "ngram+draft": Combined(parts=(NGram(k=7, n=3), DraftModel(model=TARGET, k=3))),
+    "synthetic, all accepted": Synthetic(inner=DraftModel(model=TARGET, k=2), rates=(1.0, 1.0)),
+    "synthetic, none accepted": Synthetic(inner=DraftModel(model=TARGET, k=2), rates=(0.0, 0.0)),
+}
+
+
+def with_model(speculation: Speculation, model: Path) -> Speculation:
+    match speculation:
+        case DraftModel():
+            return DraftModel(
+                model=str(model),
+                k=speculation.k,
+                k_min=speculation.k_min,
+                p_min=speculation.p_min,
+                sampling=speculation.sampling,
+                kv_type_k=speculation.kv_type_k,
+                kv_type_v=speculation.kv_type_v,
+            )
+        case Combined(parts=parts):
+            return Combined(parts=tuple(with_model(part, model) for part in parts))  # type: ignore[misc]
+        case Synthetic(inner=inner, rates=rates):
+            return Synthetic(inner=with_model(inner, model), rates=rates)  # type: ignore[arg-type]
+        case _:
+            return speculation
+
+
+def settings(model: Path, **more: str) -> ServerSettings:
+    return ServerSettings(model=str(model), context_tokens=CONTEXT_TOKENS, threads=1, **more)  # type: ignore[arg-type]
+
+
+async def say(server: Server, *, temperature: float = 0.0, max_tokens: int = 40) -> Record:
+    request = Request(id="copy", messages=(Message(role="user", content=COPY),), max_tokens=max_tokens)
+    place = Place(
+        arm="any",
+        launch=1,
+        round=0,
+        block=0,
+        load=Concurrency(streams=1),
+        request_id=request.id,
+        segment=request.segment,
+        temperature=temperature,
+    )
+    async with Client(server.endpoint, seed=7) as client:
+        return await client.send(request, place, intended_s=now_s())
+
+
+Use = Callable[[Server], Awaitable[list[Record]]]
+
+
+def on_server(engine: LlamaCpp, speculation: Speculation | None, log: Path, use: Use) -> list[Record]:
+    """What `use` measured on a server launched for it alone."""
+
+    async def run() -> list[Record]:
+        arm = baseline_arm() if speculation is None else Arm(name="spec", speculation=speculation)
+        server = await engine.launch(arm, log=log)
+        try:
+            return await use(server)
+        finally:
+            await server.stop()
+
+    return asyncio.run(run())
+
+
+async def once(server: Server) -> list[Record]:
+    return [await say(server)]
+
+
+@pytest.mark.parametrize("name", METHODS)
+def test_every_method_launches_and_drafts(name: str, embedded_model: Path, tmp_path: Path) -> None:
+    speculation = with_model(METHODS[name], embedded_model)
+    (record,) = on_server(LlamaCpp(settings(embedded_model)), speculation, tmp_path / "log", once)
+    assert record.is_ok, record.error
+    assert record.drafted is not None
+    assert record.accepted is not None
+    assert record.drafted > 0
+    if name == "synthetic, all accepted":
+        assert record.accepted == record.drafted
+    if name == "synthetic, none accepted":
+        assert record.accepted == 0
+
+
+def test_the_targets_own_kv_cache_may_be_of_q8_0(embedded_model: Path, tmp_path: Path) -> None:
+    engine = LlamaCpp(settings(embedded_model, kv_type_k="q8_0", kv_type_v="q8_0"))
+    (record,) = on_server(engine, NGram(k=7, n=3), tmp_path / "log", once)
+    assert record.is_ok, record.error
+    assert record.drafted
+
+
+@pytest.mark.parametrize("name", ["ngram", "draft"])
+def test_the_same_seed_gives_the_same_text_with_and_without_speculation(
+    name: str, embedded_model: Path, tmp_path: Path
+) -> None:
+    async def cold_and_hot(server: Server) -> list[Record]:
+        return [await say(server, temperature=temperature) for temperature in (0.0, 1.0)]
+
+    engine = LlamaCpp(settings(embedded_model))
+    plain = on_server(engine, None, tmp_path / "plain", cold_and_hot)
+    speculated = on_server(engine, with_model(METHODS[name], embedded_model), tmp_path / "spec", cold_and_hot)
+    assert [record.text for record in speculated] == [record.text for record in plain]
+    assert plain[0].text != plain[1].text
+    assert all(record.drafted for record in speculated)
+
+
+def test_a_taken_port_is_tried_again_with_another(
+    embedded_model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        ports = iter([taken.getsockname()[1], free_port()])
+        monkeypatch.setattr(llamacpp, "free_port", lambda: next(ports))
+        (record,) = on_server(LlamaCpp(settings(embedded_model)), None, tmp_path / "log", once)
+    assert record.is_ok, record.error
+    assert list(ports) == []
+
+
+# Drafts that do not fit
+
+
+@pytest.fixture(scope="module")
+def other_vocabulary(embedded_model: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str, str]:
+    """A copy of the model with the first letter of one token changed; the token before and after."""
+    path = tmp_path_factory.mktemp("models") / "other.gguf"
+    shutil.copyfile(embedded_model, path)
+    with open_gguf(embedded_model) as header:
+        tokens = header.fields["tokenizer.ggml.tokens"]
+        assert isinstance(tokens, Array)
+        position = tokens.start
+        for _ in range(EDITED_ID):
+            (length,) = struct.unpack_from("<Q", header.data, position)
+            position += 8 + length
+        before = header.texts(tokens)[EDITED_ID]
+    assert isinstance(before, str)
+    last = len(before.encode()) - 1
+    after = before[:-1] + "@"
+    with path.open("r+b") as stream:
+        stream.seek(position + 8 + last)
+        stream.write(b"@")
+    return path, before, after
+
+
+def test_a_draft_of_another_vocabulary_is_refused_before_any_launch_with_the_token_named(
+    other_vocabulary: tuple[Path, str, str], embedded_model: Path, cli: Cli, tmp_path: Path
+) -> None:
+    draft, before, after = other_vocabulary
+    result = cli("decide", "--model", embedded_model, "--draft", draft, "--study", "s")
+    assert result.code == 1
+    assert "other.gguf cannot serve" in result.stderr
+    assert [said for said in (f"id {EDITED_ID}", repr(before), repr(after)) if said not in result.stderr] == []
+    assert not (tmp_path / "s").exists()
+
+
+def test_llama_cpps_silent_fallback_is_caught_even_where_the_check_before_is_bypassed(
+    other_vocabulary: tuple[Path, str, str], embedded_model: Path, tmp_path: Path
+) -> None:
+    draft = DraftModel(model=str(other_vocabulary[0]), k=3)
+    with pytest.raises(EngineError, match=r"asked for draft .*speculative=\[False\]") as caught:
+        on_server(LlamaCpp(settings(embedded_model)), draft, tmp_path / "log", once)
+    assert "vocab" in caught.value.log_tail
+
+
+def test_a_draft_that_does_not_exist_fails_its_launch_with_the_log(
+    embedded_model: Path, tmp_path: Path
+) -> None:
+    draft = DraftModel(model=str(tmp_path / "missing.gguf"), k=3)
+    with pytest.raises(EngineError) as caught:
+        on_server(LlamaCpp(settings(embedded_model)), draft, tmp_path / "log", once)
+    assert "missing.gguf" in caught.value.log_tail
+
+
+@pytest.mark.parametrize("role", ["--model", "--draft"])
+def test_a_truncated_model_is_refused_before_any_launch(
+    role: str, embedded_model: Path, cli: Cli, tmp_path: Path
+) -> None:
+    with embedded_model.open("rb") as whole:
+        (tmp_path / "cut.gguf").write_bytes(whole.read(5_000_000))
+    models = {"--model": str(embedded_model), role: "cut.gguf"}
+    result = cli("decide", *(word for pair in models.items() for word in pair), "--study", "s")
+    assert result.code == 1
+    assert "cut.gguf is truncated" in result.stderr
+    assert not (tmp_path / "s").exists()
+
+
+def test_a_whole_study_on_the_embedded_engine_ends_with_a_verdict(
+    embedded_model: Path, cli: Cli, tmp_path: Path
+) -> None:
+    size = ("--segment", "verbatim-rewrite", "--requests", 2, "--max-tokens", 16, "--launches", 1)
+    result = cli("decide", "--model", embedded_model, *size, "--method", "ngram,k=7,n=6", "--json", "--study", "s")
+    assert result.code in {0, 3, 4, 5}, result.stderr
+    document = result.document
+    assert document["kv_tokens"]["baseline"] == 2048
+    assert document["provenance"]["engine_version"].startswith("xllamacpp ")
+    assert document["provenance"]["model_sha256"]
+    assert {cell["arm"] for cell in document["cells"]} == {"baseline", "ngram-k7-n6"}
+    assert {cell["failed"] for cell in document["cells"]} == {0}
