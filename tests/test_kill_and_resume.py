@@ -111,7 +111,8 @@ def test_a_killed_study_resumes_without_losing_or_repeating_a_record(tmp_path: P
 
 def test_a_killed_engine_fails_its_arm_alone_and_is_measured_on_resume(tmp_path: Path, mark: str) -> None:
     study = tmp_path / "s"
-    with start(decide("--requests", 6, "--k", "2,4", "--launches", 1, "--json", mark=mark), cwd=tmp_path) as process:
+    arguments = decide("--requests", 6, "--k", "2,4", "--launches", 1, "--json", mark=mark)
+    with start(arguments, cwd=tmp_path) as process:
         run_until(lambda: measured_count(study) >= 4, process, what="some records")
         (engine,) = [
             pid

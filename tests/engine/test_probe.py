@@ -37,6 +37,14 @@ def test_a_drafter_that_is_hardly_ever_right_on_copied_text_is_broken(accepted: 
         judge_probe(answer(tokens=96, drafted=300, accepted=accepted), arm="draft-k4")
 
 
+def test_synthetic_acceptance_is_not_held_against_the_drafter() -> None:
+    assert "0 of 190" in judge_probe(
+        answer(tokens=96, drafted=190, accepted=0), arm="synthetic-draft-k2", is_forced=True
+    )
+    with pytest.raises(EngineError, match="drafted nothing"):
+        judge_probe(answer(tokens=96, drafted=0, accepted=0), arm="synthetic-draft-k2", is_forced=True)
+
+
 def test_an_engine_that_reports_no_counts_cannot_be_judged_and_is_let_through() -> None:
     assert "no draft counts" in judge_probe({"usage": {"completion_tokens": 96}}, arm="suffix-k4")
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import socket
 import sys
 import textwrap
 from collections.abc import Awaitable, Callable
@@ -11,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from speclift.core.errors import EngineError
+from speclift.engine import process as process_module
 from speclift.engine.process import LOG_TAIL_BYTES, ServerProcess, free_port
 
 SILENT = """
@@ -66,6 +68,11 @@ def ready(path: str = "/health", *, limit_s: float = 30.0) -> Use:
     return use
 
 
+@pytest.fixture(autouse=True)
+def _impatient(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(process_module, "HEALTH_ANSWER_S", 0.3)
+
+
 def test_a_server_that_answers_is_ready_and_alive(tmp_path: Path) -> None:
     async def use(process: ServerProcess) -> None:
         await process.wait_until_ready(path="/health", limit_s=30)
@@ -81,6 +88,22 @@ def test_an_engine_that_ends_first_fails_at_once_with_its_code_and_log(tmp_path:
         with_server(script, tmp_path / "log", ready(limit_s=60))
     assert caught.value.log_tail == "out of memory, sorry"
     assert str(tmp_path / "log") in caught.value.hint
+
+
+def test_an_engine_that_ended_is_seen_even_while_another_program_holds_its_port(tmp_path: Path) -> None:
+    async def run() -> None:
+        with socket.create_server(("127.0.0.1", 0)) as taken:
+            url = f"http://127.0.0.1:{taken.getsockname()[1]}"
+            command = (sys.executable, "-c", "raise SystemExit('cannot bind')")
+            process = await ServerProcess.start(command, base_url=url, log=tmp_path / "log")
+            try:
+                await process.wait_until_ready(path="/health", limit_s=600)
+            finally:
+                await process.stop()
+
+    with pytest.raises(EngineError, match="ended with code 1") as caught:
+        asyncio.run(run())
+    assert caught.value.log_tail == "cannot bind"
 
 
 @pytest.mark.parametrize(

@@ -10,8 +10,8 @@ from collections.abc import Awaitable, Callable
 from pathlib import Path
 
 import pytest
-from running import Cli
 
+from running import Cli
 from speclift.core.arm import Arm, ServerSettings, baseline_arm
 from speclift.core.errors import EngineError
 from speclift.core.records import Place, Record
@@ -32,46 +32,31 @@ EDITED_ID = 20_000
 TEXT = "The small red fox jumped over the quiet stream and ran into the green forest near the old stone mill."
 COPY = f"Repeat this text exactly, word for word, three times.\n\n{TEXT}\n{TEXT}\n{TEXT}\n"
 
-# `TARGET` stands for the embedded model, which drafts for itself.
-TARGET = "TARGET"
-METHODS: dict[str, Speculation] = {
-    "ngram": NGram(k=7, n=3),
-    "ngram:map-k": NGram(variant="map-k", k=8, n=4),
-    "ngram:map-k4v": NGram(variant="map-k4v", k=8, n=4),
-    "ngram:mod": NGram(variant="mod", k=16, n=16),
-    "ngram:cache": NGram(variant="cache"),
-    "draft": DraftModel(model=TARGET, k=3),
-    "draft, probabilistic": DraftModel(model=TARGET, k=3, sampling="probabilistic"),
-    "draft, p_min and k_min": DraftModel(model=TARGET, k=4, k_min=1, p_min=0.3),
-    "draft, KV of q8_0": DraftModel(model=TARGET, k=3, kv_type_k="q8_0", kv_type_v="q8_0"),
-    "ngram+draft": Combined(parts=(NGram(k=7, n=3), DraftModel(model=TARGET, k=3))),
-    "synthetic, all accepted": Synthetic(inner=DraftModel(model=TARGET, k=2), rates=(1.0, 1.0)),
-    "synthetic, none accepted": Synthetic(inner=DraftModel(model=TARGET, k=2), rates=(0.0, 0.0)),
+# Each takes the path of the draft model: the embedded model, which drafts for itself.
+METHODS: dict[str, Callable[[str], Speculation]] = {
+    "ngram": lambda _: NGram(k=7, n=3),
+    "ngram:map-k": lambda _: NGram(variant="map-k", k=8, n=4),
+    "ngram:map-k4v": lambda _: NGram(variant="map-k4v", k=8, n=4),
+    "ngram:mod": lambda _: NGram(variant="mod", k=16, n=16),
+    "ngram:cache": lambda _: NGram(variant="cache"),
+    "draft": lambda model: DraftModel(model=model, k=3),
+    "draft, probabilistic": lambda model: DraftModel(model=model, k=3, sampling="probabilistic"),
+    "draft, p_min and k_min": lambda model: DraftModel(model=model, k=4, k_min=1, p_min=0.3),
+    "draft, KV of q8_0": lambda model: DraftModel(model=model, k=3, kv_type_k="q8_0", kv_type_v="q8_0"),
+    "ngram+draft": lambda model: Combined(parts=(NGram(k=7, n=3), DraftModel(model=model, k=3))),
+    "synthetic, all accepted": lambda model: Synthetic(inner=DraftModel(model=model, k=2), rates=(1.0, 1.0)),
+    "synthetic, none accepted": lambda model: Synthetic(inner=DraftModel(model=model, k=2), rates=(0.0, 0.0)),
 }
 
 
-def with_model(speculation: Speculation, model: Path) -> Speculation:
-    match speculation:
-        case DraftModel():
-            return DraftModel(
-                model=str(model),
-                k=speculation.k,
-                k_min=speculation.k_min,
-                p_min=speculation.p_min,
-                sampling=speculation.sampling,
-                kv_type_k=speculation.kv_type_k,
-                kv_type_v=speculation.kv_type_v,
-            )
-        case Combined(parts=parts):
-            return Combined(parts=tuple(with_model(part, model) for part in parts))  # type: ignore[misc]
-        case Synthetic(inner=inner, rates=rates):
-            return Synthetic(inner=with_model(inner, model), rates=rates)  # type: ignore[arg-type]
-        case _:
-            return speculation
-
-
-def settings(model: Path, **more: str) -> ServerSettings:
-    return ServerSettings(model=str(model), context_tokens=CONTEXT_TOKENS, threads=1, **more)  # type: ignore[arg-type]
+def settings(model: Path, *, kv_type: str | None = None) -> ServerSettings:
+    return ServerSettings(
+        model=str(model),
+        context_tokens=CONTEXT_TOKENS,
+        threads=1,
+        kv_type_k=kv_type,
+        kv_type_v=kv_type,
+    )
 
 
 async def say(server: Server, *, temperature: float = 0.0, max_tokens: int = 40) -> Record:
@@ -113,7 +98,7 @@ async def once(server: Server) -> list[Record]:
 
 @pytest.mark.parametrize("name", METHODS)
 def test_every_method_launches_and_drafts(name: str, embedded_model: Path, tmp_path: Path) -> None:
-    speculation = with_model(METHODS[name], embedded_model)
+    speculation = METHODS[name](str(embedded_model))
     (record,) = on_server(LlamaCpp(settings(embedded_model)), speculation, tmp_path / "log", once)
     assert record.is_ok, record.error
     assert record.drafted is not None
@@ -126,7 +111,7 @@ def test_every_method_launches_and_drafts(name: str, embedded_model: Path, tmp_p
 
 
 def test_the_targets_own_kv_cache_may_be_of_q8_0(embedded_model: Path, tmp_path: Path) -> None:
-    engine = LlamaCpp(settings(embedded_model, kv_type_k="q8_0", kv_type_v="q8_0"))
+    engine = LlamaCpp(settings(embedded_model, kv_type="q8_0"))
     (record,) = on_server(engine, NGram(k=7, n=3), tmp_path / "log", once)
     assert record.is_ok, record.error
     assert record.drafted
@@ -141,7 +126,7 @@ def test_the_same_seed_gives_the_same_text_with_and_without_speculation(
 
     engine = LlamaCpp(settings(embedded_model))
     plain = on_server(engine, None, tmp_path / "plain", cold_and_hot)
-    speculated = on_server(engine, with_model(METHODS[name], embedded_model), tmp_path / "spec", cold_and_hot)
+    speculated = on_server(engine, METHODS[name](str(embedded_model)), tmp_path / "spec", cold_and_hot)
     assert [record.text for record in speculated] == [record.text for record in plain]
     assert plain[0].text != plain[1].text
     assert all(record.drafted for record in speculated)
@@ -190,7 +175,8 @@ def test_a_draft_of_another_vocabulary_is_refused_before_any_launch_with_the_tok
     result = cli("decide", "--model", embedded_model, "--draft", draft, "--study", "s")
     assert result.code == 1
     assert "other.gguf cannot serve" in result.stderr
-    assert [said for said in (f"id {EDITED_ID}", repr(before), repr(after)) if said not in result.stderr] == []
+    named = (f"id {EDITED_ID}", repr(before), repr(after))
+    assert [words for words in named if words not in result.stderr] == []
     assert not (tmp_path / "s").exists()
 
 
@@ -229,7 +215,8 @@ def test_a_whole_study_on_the_embedded_engine_ends_with_a_verdict(
     embedded_model: Path, cli: Cli, tmp_path: Path
 ) -> None:
     size = ("--segment", "verbatim-rewrite", "--requests", 2, "--max-tokens", 16, "--launches", 1)
-    result = cli("decide", "--model", embedded_model, *size, "--method", "ngram,k=7,n=6", "--json", "--study", "s")
+    arms = ("--model", embedded_model, "--method", "ngram,k=7,n=6")
+    result = cli("decide", *arms, *size, "--json", "--study", "s")
     assert result.code in {0, 3, 4, 5}, result.stderr
     document = result.document
     assert document["kv_tokens"]["baseline"] == 2048

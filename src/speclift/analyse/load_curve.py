@@ -220,9 +220,10 @@ def _ranks(units: Iterable[str]) -> dict[str, int]:
 
 def _draws(unit_count: int, seed: int) -> Counts:
     """How often each unit comes in each resample; the same at every load and on both arms."""
+    if unit_count == 0:
+        return np.zeros((RESAMPLES, 0), dtype=np.int64)
     random = np.random.default_rng(seed)
-    shares = np.full(unit_count, 1 / max(1, unit_count))
-    return random.multinomial(unit_count, shares, size=RESAMPLES)
+    return random.multinomial(unit_count, np.full(unit_count, 1 / unit_count), size=RESAMPLES)
 
 
 def _tail_logs(

@@ -33,7 +33,7 @@ class Narrator:
             yield
             return
         columns = (
-            TextColumn("[bold]{task.fields[arm]:<18}"),
+            TextColumn("{task.fields[arm]:<18}", style="bold", markup=False),
             BarColumn(bar_width=32),
             TextColumn("{task.completed}/{task.total} turns"),
             TextColumn("{task.fields[left]}"),

@@ -73,7 +73,7 @@ class Rate:
     arrivals: Literal["poisson", "constant", "replay"] = "poisson"
 
     def __post_init__(self) -> None:
-        if not self.per_s > 0:
+        if not 0 < self.per_s < float("inf"):
             raise UsageError(f"a rate in requests per second must be above 0, saw {self.per_s}")
 
 

@@ -125,7 +125,8 @@ class LlamaCpp:
         endpoint = Endpoint(base_url=process.base_url, model=self.model, extra_body=HONEST_BODY)
         if not arm.is_baseline:
             body = probe_body(self.model, dict(HONEST_BODY))
-            judge_probe(await process.post("/v1/chat/completions", body), arm=arm.name)
+            answer = await process.post("/v1/chat/completions", body)
+            judge_probe(answer, arm=arm.name, is_forced=isinstance(arm.speculation, Synthetic))
         kv_tokens = sum(int(slot["n_ctx"]) for slot in slots)
         return LlamaCppServer(process, endpoint=endpoint, command=command, kv_tokens=kv_tokens)
 

@@ -37,8 +37,11 @@ def probe_body(model: str, extra: Mapping[str, Any]) -> dict[str, Any]:
     }
 
 
-def judge_probe(response: Mapping[str, Any], *, arm: str) -> str:
-    """A sentence on what was seen; EngineError where speculation did not happen."""
+def judge_probe(response: Mapping[str, Any], *, arm: str, is_forced: bool = False) -> str:
+    """A sentence on what was seen; EngineError where speculation did not happen.
+
+    `is_forced` where acceptance is synthetic: how much was accepted then says nothing about the drafter.
+    """
     counts = draft_counts(response)
     if counts is None:
         return "the engine reports no draft counts"
@@ -50,7 +53,7 @@ def judge_probe(response: Mapping[str, Any], *, arm: str) -> str:
         )
     steps = tokens - 1 - counts.accepted
     length = (tokens - 1) / steps if steps > 0 else float("inf")
-    if length < ACCEPTED_LENGTH_MIN:
+    if length < ACCEPTED_LENGTH_MIN and not is_forced:
         raise EngineError(
             f"arm {arm} accepted {counts.accepted} of {counts.drafted} drafted tokens on a text to repeat "
             f"(accepted length {length:.2f}, a working drafter exceeds {ACCEPTED_LENGTH_MIN})",

@@ -18,6 +18,7 @@ from speclift.engine.http import LIMIT_S, fetch, post_json
 GUARDIAN = Path(__file__).with_name("guardian.py")
 STOP_GRACE_S = 3.0
 HEALTH_POLL_S = 0.05
+HEALTH_ANSWER_S = 2.0
 LOG_TAIL_BYTES = 4000
 
 
@@ -69,8 +70,9 @@ class ServerProcess:
                     log_tail=self.log_tail(),
                 )
             try:
-                # An engine that takes the connection and never answers must not outlast the limit.
-                await self.get(path, limit_s=max(HEALTH_POLL_S, deadline - time.monotonic()))
+                # Whoever takes the connection and never answers (another program on our port, too) must not
+                # keep us from seeing that the engine ended or that time is up.
+                await self.get(path, limit_s=HEALTH_ANSWER_S)
             except OperatingError:
                 await asyncio.sleep(HEALTH_POLL_S)
             else:

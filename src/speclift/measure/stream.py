@@ -61,7 +61,7 @@ def _lines(reads: Iterable[tuple[Seconds, bytes]]) -> Iterable[tuple[Seconds, by
     for arrived_s, data in reads:
         *whole, rest = (rest + data).split(b"\n")
         for line in whole:
-            yield arrived_s, line.rstrip(b"\r"), True
+            yield arrived_s, line, True
     if rest:
         yield arrived_s, rest, False
 

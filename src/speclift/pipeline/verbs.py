@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 from collections.abc import Sequence
+from contextlib import ExitStack
 from datetime import datetime
 from pathlib import Path
 from typing import Any
@@ -84,12 +85,8 @@ def run_study(study: Study, *, progress: Progress, budget_s: float | None) -> No
 
 def compare(paths: Sequence[Path], *, goals: Goals | None = None) -> Judgement:
     """The verdict on what finished studies hold; several are pooled when their environments agree."""
-    studies = [Study.open(path) for path in paths]
-    try:
-        return judge(studies, goals=goals)
-    finally:
-        for study in studies:
-            study.close()
+    with ExitStack() as stack:
+        return judge([stack.enter_context(Study.open(path)) for path in paths], goals=goals)
 
 
 def judgement_document(judgement: Judgement) -> dict[str, Any]:

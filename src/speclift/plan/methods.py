@@ -51,7 +51,12 @@ def _free_name(name: str, taken: set[str]) -> str:
 
 def _arms_of(method: str, ks: Sequence[int | None], drafts: Sequence[str]) -> list[Arm]:
     arms = []
-    for draft in drafts if _needs_draft(method) else (None,):
+    kinds = {part.partition(",")[0].strip() for part in method.split("+")}
+    names_model = "model=" in method
+    needs_draft = bool(kinds & {"draft", "synthetic:draft"}) and not names_model
+    # A head may stand in the target itself (MTP) or come as a model of its own.
+    may_take_draft = bool(kinds & set(HEAD_KINDS)) and not names_model
+    for draft in drafts if needs_draft or (may_take_draft and drafts) else (None,):
         for k in ks:
             speculation = parse_method(method, k=k, draft=draft)
             label = _label(draft) if draft is not None and len(drafts) > 1 else None
@@ -135,11 +140,6 @@ def _drafter(speculation: Speculation, text: str) -> Drafter:
     if isinstance(speculation, (Off, Combined, Synthetic, Attached)):
         raise UsageError(f"--method {text}: only drafting methods can be combined or forced")
     return speculation
-
-
-def _needs_draft(method: str) -> bool:
-    kinds = [part.partition(",")[0].strip() for part in method.split("+")]
-    return any(kind in ("draft", "synthetic:draft") for kind in kinds) and "model=" not in method
 
 
 def _name(method: str, speculation: Speculation, draft_label: str | None) -> str:
