@@ -77,10 +77,10 @@ class Coverage:
     below_percent: float
     open_percent: float
     # high / low of the closed intervals, estimate / truth, and the same without any noise.
-    width_median: float
-    error_median_percent: float
-    bias_percent: float
-    interpolation_p95_percent: float
+    width_median: float | None
+    error_median_percent: float | None
+    bias_percent: float | None
+    interpolation_p95_percent: float | None
 
 
 def cells(*, hard: bool, records: bool) -> Iterator[Cell]:
@@ -180,8 +180,8 @@ class Tally:
         studies = sum(self.outcomes[name] for name in ("covered", "above", "below"))
         share = self.outcomes["covered"] / studies
 
-        def percentile(values: list[float], rank: float) -> float:
-            return 100 * math.expm1(float(np.percentile(np.abs(values), rank))) if values else math.nan
+        def percentile(values: list[float], rank: float) -> float | None:
+            return 100 * math.expm1(float(np.percentile(np.abs(values), rank))) if values else None
 
         return Coverage(
             cell=cell,
@@ -192,9 +192,9 @@ class Tally:
             above_percent=100 * self.outcomes["above"] / studies,
             below_percent=100 * self.outcomes["below"] / studies,
             open_percent=100 * self.outcomes["open"] / studies,
-            width_median=float(np.median(self.widths)) if self.widths else math.nan,
+            width_median=float(np.median(self.widths)) if self.widths else None,
             error_median_percent=percentile(self.errors, 50),
-            bias_percent=100 * math.expm1(float(np.mean(self.errors))) if self.errors else math.nan,
+            bias_percent=100 * math.expm1(float(np.mean(self.errors))) if self.errors else None,
             interpolation_p95_percent=percentile(self.interpolation, 95),
         )
 
@@ -294,11 +294,19 @@ def _record(place: Place, start_s: float, *, ttft_s: float, e2e_s: float, stream
 
 def line(result: Coverage) -> str:
     cell = result.cell
+    figures = (
+        result.percent,
+        result.above_percent,
+        result.below_percent,
+        result.open_percent,
+        result.width_median,
+        result.error_median_percent,
+        result.bias_percent,
+        result.interpolation_p95_percent,
+    )
     return (
-        f"{cell.family:17s} {cell.loads:10s} {cell.launches:2d}  {cell.tie:19s} {result.metric:18s} "
-        f"{result.percent:6.1f} {result.above_percent:6.1f} {result.below_percent:6.1f} "
-        f"{result.open_percent:6.1f} {result.width_median:7.2f} {result.error_median_percent:7.1f} "
-        f"{result.bias_percent:7.1f} {result.interpolation_p95_percent:9.1f}"
+        f"{cell.family:17s} {cell.loads:10s} {cell.launches:2d}  {cell.tie:19s} {result.metric:18s}"
+        + "".join("       -" if figure is None else f" {figure:7.2f}" for figure in figures)
     )
 
 
@@ -314,8 +322,8 @@ def main() -> None:
     results: list[Coverage] = []
     if not options.json:
         print(
-            "family            loads   launches  launch and prompt   metric             covers%  above  below"
-            "   open   width  error%   bias%  shape p95%"
+            "family            loads   launches  launch and prompt   metric             covers%  above%  below%"
+            "   open%   width  error%   bias% shape p95%"
         )
     measure = record_coverage if options.records else table_coverage
     studies = max(1, options.studies // 10) if options.records else options.studies

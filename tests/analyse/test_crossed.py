@@ -175,12 +175,12 @@ class TestCrossedFit:
 
 
 class TestIntervalOf:
-    def test_lies_half_way_between_satterthwaite_and_cochran(self) -> None:
+    def test_lies_four_tenths_of_the_way_from_satterthwaite_to_cochran(self) -> None:
         fit = draw(np.random.default_rng(SEED), prompts=12, launches=3, launch_sd=0.1).fit()
         interval = interval_of(fit, level=0.9)
         satterthwaite, of_launches, of_prompts = (float(reference.t.ppf(0.95, df)) for df in (fit.df, 2, 11))
         cochran = fit.launch_share * of_launches + (1 - fit.launch_share) * of_prompts
-        half_width = (satterthwaite + cochran) / 2 * math.sqrt(fit.variance)
+        half_width = (0.6 * satterthwaite + 0.4 * cochran) * math.sqrt(fit.variance)
         assert 0 < fit.launch_share < 1
         assert (interval.low, interval.high) == pytest.approx((fit.mean - half_width, fit.mean + half_width))
         assert (interval.n, interval.method, interval.level) == (12, "crossed-t", 0.9)

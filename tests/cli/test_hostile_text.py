@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import struct
 import unicodedata
 from pathlib import Path
 
@@ -84,16 +85,28 @@ def test_every_text_is_sent_stored_and_shown_unharmed(result: Result, cli: Cli, 
     assert [raw_characters(each.stdout + each.stderr) for each in shown] == [set()] * len(shown)
 
 
-def test_an_engines_hostile_log_and_errors_are_shown_without_their_claws(
-    cli: Cli, small: list[object], tmp_path: Path
+def smallest_model(path: Path) -> None:
+    """A GGUF file of one tensor: whole enough to be handed to an engine."""
+    name = b"output.weight"
+    header = b"GGUF" + struct.pack("<IQQ", 3, 1, 0)
+    tensor = struct.pack("<Q", len(name)) + name + struct.pack("<IQIQ", 1, 1, 0, 0)
+    start = -(-len(header + tensor) // 32) * 32
+    path.write_bytes((header + tensor).ljust(start, b"\0") + bytes(32))
+
+
+def test_a_hostile_file_name_and_an_engines_hostile_log_are_shown_without_their_claws(
+    cli: Cli, tmp_path: Path
 ) -> None:
-    program = tmp_path / "llama-server"
+    model, program = tmp_path / "\x1b[31mmodel.gguf", tmp_path / "llama-server"
+    smallest_model(model)
     program.write_text(
         "#!/bin/sh\nprintf 'bad\\033[2J\\033]0;owned\\007 \\342\\200\\256log\\n' >&2\nexit 3\n"
     )
     program.chmod(0o755)
-    model = tmp_path / "\x1b[31mmodel.gguf"
-    result = cli("decide", "--model", model, "--llama-server", program)
+    result = cli("decide", "--model", model, "--llama-server", program, "--segment", "chat")
     assert result.code == 1
-    assert "model.gguf" in result.stderr
+    assert r"bad\x1b[2J\x1b]0;owned\x07 \u202elog" in result.stderr
     assert raw_characters(result.stderr) == set()
+    missing = cli("models", "inspect", f"{model}x")
+    assert missing.code == 1
+    assert raw_characters(missing.stderr) == set()

@@ -8,8 +8,10 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from html import escape
+from html import escape as escape_markup
 from typing import Any
+
+from speclift.report.quantities import printable
 
 WIDTH = 720.0
 ROW = 26.0
@@ -211,6 +213,11 @@ def ceiling(rows: Sequence[dict[str, Any]]) -> str:
 
 
 # Pieces
+
+
+def escape(text: str) -> str:
+    """Neither markup nor a character that reorders or moves what follows."""
+    return escape_markup(printable(text, limit=500))
 
 
 def _judged(estimate: dict[str, Any], bar: float) -> str:
