@@ -176,17 +176,41 @@ def test_a_rise_within_the_noise_is_not_called_one() -> None:
     assert crossing.value is not None
 
 
-def test_what_is_sure_at_a_larger_load_is_sure_at_the_smaller_ones() -> None:
-    """One load measured badly between two that surely pay does not open the interval there."""
+@pytest.mark.parametrize(
+    ("halves", "low_min", "high_max"),
+    [
+        pytest.param((0.6, 0.01, 0.01, 0.01), 16.0, 64.0, id="the smallest load"),
+        pytest.param((0.01, 0.6, 0.01, 0.01), 16.0, 64.0, id="a load among those that pay"),
+        pytest.param((0.01, 0.01, 0.01, 0.6), 1.0, 16.0, id="the largest load"),
+    ],
+)
+def test_a_load_measured_badly_does_not_undo_what_its_neighbours_show(
+    halves: tuple[float, ...], low_min: float, high_max: float
+) -> None:
+    log_speedups = [0.5, 0.4, 0.3, -0.3] if low_min > 1 else [0.3, -0.3, -0.4, -0.5]
 
     def estimate(weights: Floats, level: float) -> Estimate:
-        value = float(weights @ np.array([0.5, 0.4, 0.3, -0.3]))
-        half = float(np.abs(weights) @ np.array([0.01, 0.6, 0.01, 0.01]))
+        value, half = float(weights @ np.array(log_speedups)), float(np.abs(weights) @ np.array(halves))
         return Estimate(value=value, low=value - half, high=value + half, n=9, method="known", level=level)
 
     crossing = crossing_of(Curve(loads=(1.0, 4.0, 16.0, 64.0), estimate=estimate))
     assert crossing.low is not None
-    assert crossing.low > 16.0
+    assert crossing.high is not None
+    assert low_min <= crossing.low < crossing.high <= high_max
+
+
+def test_a_load_measured_well_weighs_more_where_loads_are_levelled() -> None:
+    log_speedups, halves = np.array([0.1, 0.2, -0.3]), np.array([0.02, 0.2, 0.02])
+
+    def estimate(weights: Floats, level: float) -> Estimate:
+        value, half = float(weights @ log_speedups), float(np.abs(weights) @ halves)
+        return Estimate(value=value, low=value - half, high=value + half, n=9, method="known", level=level)
+
+    uneven = crossing_of(Curve(loads=(1.0, 4.0, 16.0), estimate=estimate))
+    even = crossing_of(known_curve((1.0, 4.0, 16.0), log_speedups.tolist(), half=0.2))
+    assert uneven.value is not None
+    assert even.value is not None
+    assert uneven.value < 0.95 * even.value
 
 
 def test_a_shape_that_nobody_measured_widens_the_interval_and_asks_for_a_load() -> None:

@@ -31,6 +31,7 @@ def study(
     prompts: int = 24,
     launches: int = 3,
     prompt_sd: float = 0.0,
+    launch_sd: float = 0.0,
     noise_sd: float = 0.0,
     seed: int = 1,
 ) -> list[Record]:
@@ -42,7 +43,8 @@ def study(
     for block, load in enumerate(loads):
         size = load.streams if isinstance(load, Concurrency) else load.per_s
         for launch in range(launches):
-            gains = np.exp(log_speedup(size) + own + random.normal(0.0, noise_sd, prompts))
+            shift = log_speedup(size) + random.normal(0.0, launch_sd)
+            gains = np.exp(shift + own + random.normal(0.0, noise_sd, prompts))
             for arm, seconds in ((BASELINE, levels), (ARM, levels / gains)):
                 start = 0.0
                 for prompt, ttft_s in enumerate(seconds.tolist()):
@@ -147,9 +149,9 @@ def test_without_two_loads_of_one_axis_there_is_no_crossover(records: list[Recor
     assert crossovers(records, ARM, seed=1) == ()
 
 
-@pytest.mark.parametrize(("prompts", "is_there"), [(33, False), (34, True)])
-def test_a_p99_needs_a_hundred_requests_at_each_load(prompts: int, *, is_there: bool) -> None:
-    found = by_metric(study(streams(1, 16), falling(5.0, 0.3), prompts=prompts, noise_sd=0.02))
+@pytest.mark.parametrize(("prompts", "launches", "is_there"), [(33, 3, False), (25, 4, True)])
+def test_a_p99_needs_a_hundred_requests_at_each_load(prompts: int, launches: int, *, is_there: bool) -> None:
+    found = by_metric(study(streams(1, 16), falling(5.0, 0.3), prompts=prompts, launches=launches))
     assert ("ttft_p99" in found) is is_there
     if is_there:
         assert "rests on P99s" in found["ttft_p99"].note
@@ -185,6 +187,15 @@ def test_throughput_counts_the_prompts_although_every_launch_has_the_same() -> N
     assert unlike.low is not None
     assert unlike.high is not None
     assert unlike.high / unlike.low > 1.2
+
+
+@pytest.mark.parametrize("metric", ["throughput", "ttft_p99"])
+def test_launches_that_differ_widen_what_is_resampled_over_prompts(metric: str) -> None:
+    records = study(streams(1, 4, 16, 64), falling(9.0, 0.25), prompts=40, launch_sd=0.02)
+    found = by_metric(records)[metric]
+    assert found.low is not None
+    assert found.high is not None
+    assert found.high / found.low > 1.1
 
 
 def test_requests_that_failed_at_one_load_are_left_out_of_all() -> None:

@@ -19,7 +19,7 @@ from speclift.engine.fake import READY_LIMIT_S, Fake, FakeServer
 from speclift.pipeline import prepare, run
 
 VERDICTS = {0, 3, 4, 5}
-REQUESTS = 3
+REQUESTS = 2
 
 # What is wrong with the arm of that k, and what is said about it.
 BROKEN_ARMS = {
