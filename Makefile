@@ -32,6 +32,7 @@ format: $(READY)
 # The statistics on synthetic truth: coverage of the intervals, false alarms, power of the verdict.
 bench: $(READY)
 	$(BIN)/python benchmarks/coverage.py
+	$(BIN)/python benchmarks/crossover.py
 	$(BIN)/python benchmarks/studies.py
 
 install: $(READY)

@@ -174,6 +174,7 @@ def _show_judgement(judgement: Judgement, console: Console, *, as_json: bool, ou
             cells=judgement.cells,
             comparisons=judgement.on_all,
             findings=judgement.findings,
+            crossovers=judgement.crossovers,
             command=winner["command"] if winner else None,
             bar=judgement.goals.min_speedup,
         )

@@ -11,11 +11,12 @@ from pathlib import Path
 from speclift.analyse.cells import acceptance, acceptance_histogram, cells
 from speclift.analyse.checks import check_client, check_counters, check_records
 from speclift.analyse.compare import Comparer, idle_tax
+from speclift.analyse.crossover import crossovers
 from speclift.core.arm import BASELINE, Arm
 from speclift.core.errors import StudyError
 from speclift.core.goals import Goals
 from speclift.core.records import Phase, Provenance, Record
-from speclift.core.results import Acceptance, Cell, Conditions, Evidence, Finding, Level, Verdict
+from speclift.core.results import Acceptance, Cell, Conditions, Crossover, Evidence, Finding, Level, Verdict
 from speclift.decide.verdict import decide
 from speclift.engine.protocol import Engine
 from speclift.pipeline.merge import merged_records
@@ -59,6 +60,7 @@ class Judgement:
     acceptance_by_temperature: tuple[AcceptanceBucket, ...]
     acceptance_histograms: tuple[AcceptanceHistogram, ...]
     findings: tuple[Finding, ...]
+    crossovers: tuple[Crossover, ...]
     kv_tokens: dict[str, int]
     failed_arms: tuple[str, ...]
     engine: Engine
@@ -100,6 +102,7 @@ def judge(studies: Sequence[Study], *, goals: Goals | None = None) -> Judgement:
         acceptance_by_temperature=_acceptance_by_temperature(records),
         acceptance_histograms=_acceptance_histograms(records),
         findings=findings,
+        crossovers=crossovers(records, verdict.evidence.arm.name, seed=plan.seed) if verdict.evidence else (),
         kv_tokens=_kv_tokens(studies),
         failed_arms=failed,
         engine=build_engine(first.engine),

@@ -117,6 +117,7 @@ def judgement_document(judgement: Judgement) -> dict[str, Any]:
             }
             for held in judgement.acceptance_histograms
         ],
+        crossovers=judgement.crossovers,
         goals=judgement.goals,
         configuration=judgement.engine.configurations(winner) if winner else None,
         winner_config=judgement.engine.config(winner) if winner else None,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
+from dataclasses import asdict
 from typing import Any
 
 from speclift.core.arm import Arm
@@ -14,6 +15,7 @@ from speclift.core.results import (
     Cell,
     Comparison,
     Conditions,
+    Crossover,
     Estimate,
     Evidence,
     Finding,
@@ -40,6 +42,7 @@ def verdict_document(
     kv_tokens: Mapping[str, int],
     acceptance_by_temperature: Sequence[dict[str, Any]],
     acceptance_histograms: Sequence[dict[str, Any]],
+    crossovers: Sequence[Crossover],
     goals: Goals,
     configuration: Mapping[str, str] | None,
     winner_config: Mapping[str, Any] | None,
@@ -63,7 +66,7 @@ def verdict_document(
             "acceptance_histograms": list(acceptance_histograms),
             "ceiling": _ceilings(cells, comparisons),
             "configuration": dict(configuration) if configuration else None,
-            "crossover": [],
+            "crossover": [asdict(crossing) for crossing in crossovers],
             "kv_tokens": {
                 "baseline": kv_tokens.get("baseline"),
                 "winner": kv_tokens.get(verdict.winner.name) if verdict.winner else None,

@@ -16,6 +16,7 @@ from speclift.core.results import (
     Cell,
     Comparison,
     Conditions,
+    Crossover,
     Decision,
     Estimate,
     Evidence,
@@ -51,12 +52,15 @@ def verdict_view(
     cells: Sequence[Cell],
     comparisons: Sequence[Evidence],
     findings: Sequence[Finding],
+    crossovers: Sequence[Crossover] = (),
     command: str | None,
     bar: float,
 ) -> RenderableType:
     parts: list[RenderableType] = [cells_table(cells)]
     if comparisons:
         parts.append(speedup_table(comparisons, bar=bar))
+    if crossovers:
+        parts.append(crossover_view(crossovers))
     if findings:
         parts.append(findings_view(findings))
     parts.append(_banner(verdict, command))
@@ -183,6 +187,19 @@ def _arm_title(name: str) -> str:
 def _part_title(part: Part, label: str) -> str:
     shown = printable(label, limit=32)
     return f"temperature {shown}" if part is Part.TEMPERATURE else shown
+
+
+def crossover_view(crossovers: Sequence[Crossover]) -> RenderableType:
+    """Where each metric stops paying."""
+    lines = Text(f"Crossover of {printable(crossovers[0].arm)}\n", style="bold")
+    for crossing in crossovers:
+        low = number(crossing.low, 1) if crossing.low is not None else "…"
+        high = number(crossing.high, 1) if crossing.high is not None else "…"
+        where = f"{crossing.axis} {number(crossing.value, 1)} [{low}, {high}]"
+        said = where if crossing.value is not None else crossing.note
+        lines.append(f"   {crossing.metric:<11}", style="not bold")
+        lines.append(f"{printable(said)}\n", style="not bold")
+    return lines
 
 
 def findings_view(findings: Sequence[Finding]) -> RenderableType:
