@@ -18,7 +18,9 @@ ANSWERS = (0, 3, 4, 5)
 
 def commands() -> list[str]:
     blocks = re.findall(r"```console\n(.*?)```", TUTORIAL.read_text(encoding="utf-8"), flags=re.DOTALL)
-    return [line.removeprefix("$ ") for block in blocks for line in block.splitlines() if line.startswith("$ ")]
+    return [
+        line.removeprefix("$ ") for block in blocks for line in block.splitlines() if line.startswith("$ ")
+    ]
 
 
 def test_the_tutorial_shows_the_whole_way() -> None:

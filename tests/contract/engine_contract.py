@@ -7,7 +7,7 @@ import asyncio
 import os
 import signal
 import socket
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from urllib.parse import urlsplit
 
@@ -200,6 +200,8 @@ class EngineContract:
             eventually(lambda: not is_running(guardian), what="the guardian follows its engine")
             (record,) = runner.run(ask(server, [CHAT]))
             assert record.outcome is Outcome.DISCONNECTED
+            # asyncio learns of an exit in a thread of its own, so the loop must run for it to arrive.
+            eventually(lambda: _after_a_moment(runner, server.death) is not None, what="the death is seen")
             death = server.death()
             assert death is not None
             assert str(128 + signal.SIGKILL) in death
@@ -245,3 +247,8 @@ def port_of(server: Server) -> int:
     port = urlsplit(server.endpoint.base_url).port
     assert port is not None
     return port
+
+
+def _after_a_moment(runner: asyncio.Runner, look: Callable[[], str | None]) -> str | None:
+    runner.run(asyncio.sleep(0.02))
+    return look()

@@ -141,12 +141,15 @@ def _too_few(measured: Sequence[Record]) -> Iterator[Finding]:
             message=f"{launches} launches per arm; intervals over so few are wide",
             next_step=f"use --launches {LAUNCHES_MIN} or a longer --budget",
         )
-    for load in {record.place.load for record in measured}:
-        if isinstance(load, Concurrency) and len(prompts) < REQUESTS_PER_STREAM_MIN * load.streams:
+    items: dict[Load, set[tuple[str, float | None]]] = defaultdict(set)
+    for record in measured:
+        items[record.place.load].add((record.place.request_id, record.place.temperature))
+    for load, sent in items.items():
+        if isinstance(load, Concurrency) and len(sent) < REQUESTS_PER_STREAM_MIN * load.streams:
             yield Finding(
                 check="short-load",
                 level=Level.WARN,
-                message=f"{len(prompts)} requests at {load_label(load)} spend much of their time ramping",
+                message=f"{len(sent)} requests at {load_label(load)} spend much of their time ramping",
                 next_step=f"use at least {REQUESTS_PER_STREAM_MIN * load.streams} requests at this load",
             )
 
@@ -176,14 +179,16 @@ def _drift(measured: Sequence[Record]) -> Iterator[Finding]:
         by_unit[(record.place.request_id, record.place.load, record.place.temperature)].append(record)
     times, logs = [], []
     for members in by_unit.values():
-        level = np.mean([np.log(record.tpot_s or 1.0) for record in members])
         if len(members) > 1:
-            times += [record.sent_s for record in members]
-            logs += [float(np.log(record.tpot_s or 1.0) - level) for record in members]
+            sent = np.array([record.sent_s for record in members])
+            log_tpot = np.log([record.tpot_s or 1.0 for record in members])
+            # Both within the unit: where in a round a prompt comes says nothing about the machine.
+            times += (sent - sent.mean()).tolist()
+            logs += (log_tpot - log_tpot.mean()).tolist()
     if len(times) < 10 or np.ptp(times) == 0:
         return
     slope = stats.linregress(times, logs)
-    change = float(np.expm1(slope.slope * np.ptp(times)))
+    change = float(np.expm1(slope.slope * np.ptp([record.sent_s for record in baseline])))
     if abs(change) > DRIFT_SHARE and slope.pvalue < DRIFT_SIGNIFICANCE:
         yield Finding(
             check="drift",
@@ -253,7 +258,8 @@ def _degenerate(measured: Sequence[Record]) -> Iterator[Finding]:
 
 def _unknown_tokens(measured: Sequence[Record]) -> Iterator[Finding]:
     for arm, members in _by_arm(measured).items():
-        if all(record.output_tokens is None for record in members if record.is_ok):
+        good = [record for record in members if record.is_ok]
+        if good and all(record.output_tokens is None for record in good):
             yield Finding(
                 check="no-token-counts",
                 level=Level.WARN,
