@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import importlib.util
 import os
+import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 from hypothesis import settings
+from make_environment import environment
 
 from running import Cli, Decided, Result, fake_flags, speclift
 from speclift.cli.main import main
@@ -35,6 +37,30 @@ def embedded_model() -> Path:
         if os.environ.get("SPECLIFT_FETCH") == "1":
             return models.fetch(EMBEDDED_MODEL, progress=lambda _text: None)
         pytest.skip(f"{error} SPECLIFT_FETCH=1 lets the tests fetch it.")
+
+
+@pytest.fixture(scope="session")
+def vllm_python() -> str:
+    """The interpreter of the environment that `make vllm-env` makes."""
+    python = environment() / "bin" / "python"
+    if not (environment() / ".can-convert").exists():
+        pytest.skip("vLLM's environment is missing: make vllm-env")
+    return str(python)
+
+
+@pytest.fixture(scope="session")
+def hugging_face_model(vllm_python: str, embedded_model: Path) -> Path:
+    """The embedded model as vLLM reads it, beside vLLM's environment; converted once."""
+    folder = environment().with_name(f"{embedded_model.stem}-hugging-face")
+    if not folder.exists():
+        part = folder.with_name(f"{folder.name}.part-{os.getpid()}")
+        script = Path(__file__).parent / "vllm" / "convert_model.py"
+        quiet = {**os.environ, "HF_HUB_OFFLINE": "1", "DO_NOT_TRACK": "1"}
+        subprocess.run(
+            [vllm_python, script, embedded_model, part], check=True, env=quiet, capture_output=True
+        )
+        part.rename(folder)
+    return folder
 
 
 @pytest.fixture

@@ -198,7 +198,7 @@ def test_arms_stay_up_side_by_side_only_while_all_their_models_fit_in_memory(
     arm: Arm, fits: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(llamacpp, "_available_memory_bytes", lambda: 20 * GIB)
+    monkeypatch.setattr(llamacpp, "available_memory_bytes", lambda: 20 * GIB)
     sparse_file(tmp_path / "large.gguf", size_bytes=2 * GIB)
     small = sparse_file(tmp_path / "small.gguf", size_bytes=GIB // 2)
     engine = LlamaCpp(ServerSettings(model=small), binary="sh")

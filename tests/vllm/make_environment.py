@@ -18,6 +18,8 @@ VERSION = "0.32.0"
 TORCH = "torch==2.13.0"
 # They have no CPU build that fits this PyTorch; vLLM's text models work without them.
 LEFT_OUT = ("torch", "torchaudio", "torchvision", "torchcodec")
+# transformers needs them to read a GGUF file (convert_model.py).
+CONVERSION = ("accelerate==1.15.0", "gguf==0.19.0")
 
 
 def environment() -> Path:
@@ -39,6 +41,10 @@ def main() -> int:
             _pip(python, "install", *_requirements(wheel))
             _pip(python, "install", "--no-deps", str(wheel))
         ready.touch()
+    can_convert = folder / ".can-convert"
+    if not can_convert.exists():
+        _pip(python, "install", *CONVERSION)
+        can_convert.touch()
     print(python)
     return 0
 

@@ -77,20 +77,21 @@ class Comparer:
         everything = self._table(arm.name, self._metric, ALL_TRAFFIC)
         scoped = self._table(arm.name, self._metric, conditions)
         e2e = self._table(arm.name, "e2e", conditions)
-        share = len(e2e) / max(1, len(self._table(arm.name, "e2e", ALL_TRAFFIC)))
+        pair_count = len(self._table(arm.name, "e2e", ALL_TRAFFIC))
+        is_whole = len(e2e) == pair_count
         cut = _parts(scoped)
         family = self._arm_count * max(1, len(_parts(everything)), len(cut))
         # On all traffic only the choice of arm is a search; a part is picked from every part of every arm.
-        overall_count = self._arm_count if share == 1.0 else family
+        overall_count = self._arm_count if is_whole else family
         compare = _Comparison(
-            arm=arm.name, metric=self._metric, bar=self._bar, family=family if share == 1.0 else None
+            arm=arm.name, metric=self._metric, bar=self._bar, family=family if is_whole else None
         )
         compare_e2e = _Comparison(arm=arm.name, metric="e2e", bar=self._bar)
         overall = compare(scoped, Part.ALL, "all", overall_count)
         shows = overall is not None and overall.simultaneous.excludes(1.0)
         part_count = family if shows else family * PARTS_ALONE
         # A part that misses the bar is out whatever else it shows, and a search meets hundreds of those.
-        is_out = share < 1.0 and (overall is None or overall.simultaneous.low < self._bar)
+        is_out = not is_whole and (overall is None or overall.simultaneous.low < self._bar)
         both = [] if is_out else self._records(arm.name, conditions)
         all_cells = cells(both, by_temperature=self._by_temperature, by_segment=False)
         return Evidence(
@@ -106,7 +107,7 @@ class Comparer:
             tails=_tails(both, arm.name),
             cells=tuple(cell for cell in all_cells if cell.arm == arm.name),
             baseline_cells=tuple(cell for cell in all_cells if cell.arm == BASELINE),
-            traffic_share=share,
+            traffic_share=len(e2e) / pair_count if pair_count else 0.0,
         )
 
     def _records(self, arm: str, conditions: Conditions) -> list[Record]:

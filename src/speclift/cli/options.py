@@ -43,9 +43,16 @@ def _flag(panel: str, help_text: str, *names: str, **settings: Any) -> Any:
 
 
 def ask_from_options(
-    engine: Annotated[str, _flag(COMPARED, "llamacpp, attach or fake.", metavar="NAME")] = "llamacpp",
+    engine: Annotated[str, _flag(COMPARED, "llamacpp, vllm, attach or fake.", metavar="NAME")] = "llamacpp",
     model: Annotated[
-        str, _flag(COMPARED, "GGUF path or catalogue name.", "--model", "--target", metavar="MODEL")
+        str,
+        _flag(
+            COMPARED,
+            "GGUF path or catalogue name; for vllm a Hugging Face folder or id.",
+            "--model",
+            "--target",
+            metavar="MODEL",
+        ),
     ] = EMBEDDED_MODEL,
     draft: Annotated[list[str] | None, _flag(COMPARED, "Draft model, repeatable.", metavar="MODEL")] = None,
     method: Annotated[
@@ -127,6 +134,9 @@ def ask_from_options(
     llama_server: Annotated[
         str | None, _flag(SERVER, "Your llama-server instead of the embedded one.", metavar="PATH")
     ] = None,
+    vllm_python: Annotated[
+        str | None, _flag(SERVER, "The Python in whose environment vLLM is.", metavar="PATH")
+    ] = None,
     engine_arg: Annotated[
         list[str] | None, _flag(SERVER, "Passed to every arm's server, repeatable.", metavar="ARG")
     ] = None,
@@ -158,6 +168,7 @@ def ask_from_options(
         seed=seed,
         threads=threads,
         llama_server=llama_server,
+        vllm_python=vllm_python,
         engine_args=tuple(engine_arg or ()),
         context_tokens=context,
         gpu_layers=gpu_layers,

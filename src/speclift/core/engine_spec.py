@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from speclift.core.arm import ServerSettings
 
-ENGINES = ("llamacpp", "attach", "fake")
+ENGINES = ("llamacpp", "vllm", "attach", "fake")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -26,4 +26,6 @@ class EngineSpec:
     settings: ServerSettings
     # The user's own program instead of the embedded one.
     binary: str | None = None
+    # The interpreter of the environment in which vLLM is installed.
+    python: str | None = None
     attach: AttachSettings | None = None

@@ -125,6 +125,11 @@ class Counters:
         keys = self.values.keys() & earlier.values.keys()
         return Counters(values={key: self.values[key] - earlier.values[key] for key in keys})
 
+    def total(self, name: str) -> float | None:
+        """The metric summed over its label sets; None where there is no such metric."""
+        found = [value for key, value in self.values.items() if key.partition("{")[0] == name]
+        return sum(found) if found else None
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Launch:

@@ -23,6 +23,8 @@ from speclift.decide.conditions import EvidenceFor, best_part
 
 # Enough to act on; the table of speedups has the rest.
 ADVICE_MAX = 3
+# Nobody measures more than this many times over.
+TIMES_MAX = 20
 
 
 def decide(
@@ -106,7 +108,7 @@ def _what_would_settle_it(on_all: Sequence[Evidence], goals: Goals) -> Iterator[
         _advice(comparison, goals)
         for evidence in compared
         for comparison in (evidence.overall, *evidence.parts)
-        if comparison is not None and _straddles(comparison, goals)
+        if comparison is not None and _straddles(comparison, goals) and not rules.is_idle(evidence)
     ]
     unsure = [_thin_part_advice(part) for part in rules.losing_parts(compared[0])]
     failed = {r.rule for r in _deciding_rules(compared[0], goals) if r.level is Level.FAIL}
@@ -129,7 +131,13 @@ def _advice(comparison: Comparison, goals: Goals) -> str:
     if comparison.launches_needed is not None:
         options.append(f"about {comparison.launches_needed} launches (now {comparison.launches})")
     if not options:
-        return f"{where}: too close to {goals.min_speedup:g}x for any reasonable sample to settle"
+        # Neither alone is enough; widths fall at least with the root of how much there is of both.
+        margin = abs(math.log(comparison.speedup.value / goals.min_speedup))
+        half_width = math.log(comparison.simultaneous.high / max(comparison.simultaneous.low, 1e-9)) / 2
+        times = math.ceil((half_width / margin) ** 2) if margin > 0 else TIMES_MAX + 1
+        if times > TIMES_MAX:
+            return f"{where}: too close to {goals.min_speedup:g}x for any reasonable sample to settle"
+        options = [f"about {times * comparison.prompts} prompts and {times * comparison.launches} launches"]
     return f"{where}: {' or '.join(options)} would tell whether it clears {goals.min_speedup:g}x"
 
 

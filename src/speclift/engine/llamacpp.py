@@ -18,6 +18,7 @@ from speclift.core.errors import EngineError
 from speclift.core.records import Counters
 from speclift.core.speculation import Combined, DraftModel, Head, Synthetic
 from speclift.engine.llamacpp_flags import compose_service, python_launch, server_flags, speculation_flags
+from speclift.engine.memory import TOGETHER_MEMORY_SHARE, available_memory_bytes
 from speclift.engine.probe import judge_probe, probe_body
 from speclift.engine.process import ServerProcess, free_port
 from speclift.engine.prometheus import parse_counters
@@ -28,8 +29,6 @@ BIND_TRIES = 3
 HONEST_BODY: tuple[tuple[str, object], ...] = (("cache_prompt", False), ("timings_per_token", True))
 # On an abort ggml attaches gdb and prints for seconds unless told not to (b11549).
 ENVIRONMENT = {"GGML_NO_BACKTRACE": "1"}
-# Arms stay up side by side only while all their weights fit this share of the memory that is free now.
-TOGETHER_MEMORY_SHARE = 0.4
 # Weights, their repacked copy and buffers, relative to the file (SmolLM2-135M: 92 MB file, 300 MB resident).
 RESIDENT_PER_FILE_BYTE = 3.5
 
@@ -77,7 +76,7 @@ class LlamaCpp:
             for path in self._model_files(arm)
             if Path(path).exists()  # a missing draft fails its own arm, at launch
         )
-        return needed < TOGETHER_MEMORY_SHARE * _available_memory_bytes()
+        return needed < TOGETHER_MEMORY_SHARE * available_memory_bytes()
 
     def _model_files(self, arm: Arm) -> tuple[str, ...]:
         match arm.speculation:
@@ -169,12 +168,3 @@ def _prefix(binary: str | None) -> tuple[str, ...]:
     if found is None:
         raise EngineError(f"no program at {binary!r}", hint="--llama-server takes the path of llama-server")
     return (found,)
-
-
-def _available_memory_bytes() -> int:
-    meminfo = Path("/proc/meminfo")
-    if meminfo.exists():
-        for line in meminfo.read_text().splitlines():
-            if line.startswith("MemAvailable:"):
-                return int(line.split()[1]) * 1024
-    return int(os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"))

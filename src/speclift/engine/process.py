@@ -54,9 +54,9 @@ class ServerProcess:
     def exit_code(self) -> int | None:
         return self._guardian.returncode
 
-    def log_tail(self) -> str:
+    def log_tail(self, limit_bytes: int = LOG_TAIL_BYTES) -> str:
         with contextlib.suppress(OSError), self.log.open("rb") as stream:
-            stream.seek(max(0, self.log.stat().st_size - LOG_TAIL_BYTES))
+            stream.seek(max(0, self.log.stat().st_size - limit_bytes))
             return stream.read().decode("utf-8", "replace").strip()
         return ""
 

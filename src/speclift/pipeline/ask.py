@@ -40,6 +40,7 @@ class Ask:
     seed: int = 0
     threads: int | None = None
     llama_server: str | None = None
+    vllm_python: str | None = None
     engine_args: tuple[str, ...] = ()
     context_tokens: Tokens = 2048
     gpu_layers: int | None = None

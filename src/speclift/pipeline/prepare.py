@@ -17,6 +17,7 @@ from speclift.engine.attach import Attach
 from speclift.engine.fake import Fake
 from speclift.engine.llamacpp import LlamaCpp, default_threads
 from speclift.engine.protocol import Engine
+from speclift.engine.vllm import Vllm
 from speclift.measure.provenance import host_facts
 from speclift.pipeline.ask import EMBEDDED_MODEL, Ask
 from speclift.plan.experiment import StudyPlan
@@ -30,7 +31,11 @@ from speclift.workload.prompts import TEMPERATURE_MAX, select
 ARRIVALS = ("poisson", "constant", "replay")
 # k + 1 tokens are verified at once, and the CPU kernels work in fours: on copied text k=7 gained 1.43x where
 # k=8 gained 1.28x, k=15 1.52x, k=3 and k=4 next to nothing (SmolLM2-135M Q4_0, one thread).
-DEFAULT_METHODS = {"llamacpp": ("ngram,k=7,n=6", "ngram,k=15,n=8"), "fake": ("ngram,k=4",)}
+DEFAULT_METHODS = {
+    "llamacpp": ("ngram,k=7,n=6", "ngram,k=15,n=8"),
+    "vllm": ("ngram,k=4,n=3",),
+    "fake": ("ngram,k=4",),
+}
 # The quick look: copy-heavy, ordinary and free text, enough prompts for each to have its say.
 QUICK_SEGMENTS = ("verbatim-rewrite", "chat", "creative")
 QUICK_PROMPTS_PER_SEGMENT = 12
@@ -77,6 +82,8 @@ def prepare(ask: Ask, say: Say) -> Prepared:
     engine = build_engine(spec)
     if spec.kind == "llamacpp":
         _check_pairs(arms, spec.settings.model)
+    if isinstance(engine, Vllm) and engine.vllm_version.is_cpu:
+        _require_greedy(ask, workload)
     for arm in arms:  # what this engine cannot express is wrong usage, seen before any launch
         engine.command(arm, port=0)
     plan = StudyPlan(
@@ -96,6 +103,8 @@ def build_engine(spec: EngineSpec) -> Engine:
     match spec.kind:
         case "llamacpp":
             return LlamaCpp(spec.settings, binary=spec.binary)
+        case "vllm":
+            return Vllm(spec.settings, python=spec.python)
         case "attach" if spec.attach is not None:
             return Attach(spec.settings, spec.attach)
         case "fake":
@@ -150,7 +159,8 @@ def _methods(ask: Ask) -> tuple[str, ...]:
     if ask.drafts:
         return ("draft",)
     if ask.ks:
-        return ("ngram",)
+        # The default look-up of 12 tokens is llama.cpp's.
+        return ("ngram,n=3",) if ask.engine == "vllm" else ("ngram",)
     return DEFAULT_METHODS[ask.engine]
 
 
@@ -188,12 +198,20 @@ def _engine_spec(ask: Ask, loads: tuple[Load, ...], say: Say) -> EngineSpec:
         kv_type_v=ask.kv_type_v,
         extra_args=ask.engine_args,
     )
-    return EngineSpec(kind=ask.engine, settings=settings, binary=ask.llama_server, attach=_attach(ask))
+    return EngineSpec(
+        kind=ask.engine,
+        settings=settings,
+        binary=ask.llama_server,
+        python=ask.vllm_python,
+        attach=_attach(ask),
+    )
 
 
 def _model_path(reference: str, engine: str, say: Say) -> str:
     if engine == "attach":
         return "" if reference == EMBEDDED_MODEL else reference  # unsaid: whatever the server serves
+    if engine == "vllm" and reference == EMBEDDED_MODEL:
+        raise UsageError("--engine vllm needs --model", hint="a Hugging Face folder, or an id in its cache")
     if engine != "llamacpp":
         return reference
     try:
@@ -213,6 +231,17 @@ def _check_pairs(arms: tuple[Arm, ...], target: str) -> None:
                 f"draft {Path(draft).name} cannot serve {Path(target).name}: {report.message}",
                 hint="use a draft of the same family with the same tokenizer",
             )
+
+
+def _require_greedy(ask: Ask, workload: Workload) -> None:
+    """vLLM's CPU build (0.32) samples from uninitialised memory under speculation above temperature 0."""
+    asked = _temperatures(ask)
+    own = [request.temperature for request in workload.requests]
+    if any(value != 0 for given in asked for value in ([given] if given is not None else own)):
+        raise UsageError(
+            "vLLM's CPU build drafts correctly at temperature 0 alone; some requests ask for another",
+            hint="add --temperature 0",
+        )
 
 
 def _draft_paths(arm: Arm) -> tuple[str, ...]:

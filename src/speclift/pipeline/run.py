@@ -9,7 +9,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import time
-from collections import defaultdict
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import AsyncExitStack
 from dataclasses import dataclass, field, replace
@@ -19,13 +18,14 @@ from speclift.core.arm import BASELINE, Arm
 from speclift.core.errors import EngineError
 from speclift.core.records import Counters, Launch, Outcome, Phase, Place, Record
 from speclift.core.results import Finding, Level
-from speclift.core.traffic import Concurrency, Load, Rate, Request
+from speclift.core.traffic import Concurrency, Load, Request
 from speclift.core.units import Seconds
 from speclift.engine.protocol import Engine, Server
 from speclift.measure.client import REQUEST_LIMIT_S, Client
 from speclift.measure.clock import now_s
 from speclift.measure.load import Order, run_turn
 from speclift.pipeline.warmup import WARMUP_BLOCK, warmup_requests
+from speclift.plan.budget import BlockLimiter
 from speclift.plan.experiment import Item, StudyPlan, Turn, turns
 from speclift.store.study import Done, Study
 
@@ -82,6 +82,9 @@ class StudyRun:
         self._budget_s = budget_s
         self._requests = {request.id: request for request in self.plan.requests}
         self._failed_arms: set[str] = set()
+        # What earlier runs finished; this run never comes back to a turn, so it need not be kept up to date.
+        self._done = study.done()
+        self._limits = study.block_limits
         self._version = engine.version()
         self._turns_done = 0
         self._turns_total = 0
@@ -101,11 +104,10 @@ class StudyRun:
 
     def _pending(self, round_index: int) -> list[Turn]:
         """The round's turns that still have something to measure."""
-        done, limits = self.study.done(), self.study.block_limits
         pending = []
         for turn in turns(self.plan, round_index):
-            items = turn.items[: limits.get(turn.block, len(turn.items))]
-            if any(self._key(turn, item) not in done for item in items):
+            items = turn.items[: self._limits.get(turn.block)]
+            if any(self._key(turn, item) not in self._done for item in items):
                 pending.append(replace(turn, items=items))
         return pending
 
@@ -175,25 +177,15 @@ class StudyRun:
     async def _warm_up(self, live: _LiveArm, loads: Iterable[Load], round_index: int) -> None:
         for load in loads:
             orders = [
-                Order(request=request, place=self._place(live, round_index, WARMUP_BLOCK, load, request))
+                Order(
+                    request=request,
+                    place=_place(live, round_index, WARMUP_BLOCK, load, request, Phase.WARMUP),
+                )
                 for request in warmup_requests(load)
             ]
             shape = load if isinstance(load, Concurrency) else Concurrency(streams=2)
             await run_turn(live.client, orders, shape, seed=0, on_record=self.study.add_record)
         self._require_alive(live)
-
-    def _place(self, live: _LiveArm, round_index: int, block: int, load: Load, request: Request) -> Place:
-        return Place(
-            arm=live.arm.name,
-            launch=live.launch,
-            round=round_index,
-            block=block,
-            load=load,
-            request_id=request.id,
-            segment=request.segment,
-            temperature=request.temperature,
-            phase=Phase.WARMUP,
-        )
 
     # Turns
 
@@ -202,7 +194,7 @@ class StudyRun:
     ) -> None:
         """A block that began is finished on every arm: half a block pairs with nothing. What was launched
         measures at least one."""
-        limiter = _BlockLimiter(own, share_s, self._clock)
+        limiter = BlockLimiter(own, share_s, self._clock)
         block: int | None = None
         for turn in own:
             self._turns_done += 1
@@ -210,8 +202,8 @@ class StudyRun:
             limit = limiter.limit_for(turn)
             if limit is not None:
                 self.study.limit_block(turn.block, limit)
-            limit = self.study.block_limits.get(turn.block)
-            items = turn.items if limit is None else turn.items[:limit]
+                self._limits[turn.block] = limit
+            items = turn.items[: self._limits.get(turn.block)]
             if up is None or not items:
                 continue
             if block not in (None, turn.block) and self._is_out_of_time():
@@ -224,13 +216,7 @@ class StudyRun:
             self._report(turn)
 
     async def _take(self, turn: Turn, live: _LiveArm) -> None:
-        done = self.study.done()
-        orders = [
-            order
-            for item in turn.items
-            if (order := self._order(turn, item, live, is_done=self._key(turn, item) in done)) is not None
-        ]
-
+        orders = [order for item in turn.items if (order := self._order(turn, item, live)) is not None]
         broken_off = False
 
         def keep(record: Record) -> None:
@@ -246,24 +232,15 @@ class StudyRun:
             await self._let_death_show(live)
         self._require_alive(live)
 
-    def _order(self, turn: Turn, item: Item, live: _LiveArm, *, is_done: bool) -> Order | None:
+    def _order(self, turn: Turn, item: Item, live: _LiveArm) -> Order | None:
         """Finished requests of an interrupted turn are sent again only to hold the load, never re-measured."""
+        key = self._key(turn, item)
+        is_done = key in self._done
         if is_done and turn.load == Concurrency(streams=1):
             return None
-        request = self._requests[item.request_id]
-        temperature = request.temperature if item.temperature is None else item.temperature
-        place = Place(
-            arm=turn.arm,
-            launch=live.launch,
-            round=turn.round,
-            block=turn.block,
-            load=turn.load,
-            request_id=request.id,
-            segment=request.segment,
-            temperature=temperature,
-            phase=Phase.FILLER if is_done else Phase.MEASURED,
-        )
-        return Order(request=request, place=place)
+        request = replace(self._requests[item.request_id], temperature=key.temperature)
+        phase = Phase.FILLER if is_done else Phase.MEASURED
+        return Order(request=request, place=_place(live, turn.round, turn.block, turn.load, request, phase))
 
     def _key(self, turn: Turn, item: Item) -> Done:
         request = self._requests[item.request_id]
@@ -339,39 +316,18 @@ class StudyRun:
         self._progress.turn_done(turn.arm, done=self._turns_done, total=self._turns_total, left_s=left_s)
 
 
-class _BlockLimiter:
-    """Decides in round 0, from elapsed time alone, which blocks the budget leaves out in every round.
-
-    Each load gets an equal share; time a load leaves over goes to the next. An open loop cannot be cut into
-    pieces, so it is shortened to the requests that arrive within its share.
-    """
-
-    def __init__(self, own: Sequence[Turn], share_s: Seconds | None, clock: Callable[[], Seconds]) -> None:
-        self._clock = clock
-        self._share_s = share_s
-        self._start_s = clock()
-        self._loads = list(dict.fromkeys(turn.load for turn in own))
-        self._turns_at: dict[Load, int] = defaultdict(int)
-        for turn in own:
-            self._turns_at[turn.load] += 1
-        self._arms = len({turn.arm for turn in own})
-        self._decided: set[int] = set()
-        self._load_start_s: dict[Load, Seconds] = {}
-
-    def limit_for(self, turn: Turn) -> int | None:
-        """A new limit for this turn's block, or None to leave it as it is."""
-        if self._share_s is None or turn.block in self._decided:
-            return None
-        self._decided.add(turn.block)
-        now = self._clock()
-        begun_s = self._load_start_s.setdefault(turn.load, now)
-        loads_left = len(self._loads) - self._loads.index(turn.load)
-        share_s = (self._share_s - (begun_s - self._start_s)) / loads_left
-        if isinstance(turn.load, Rate):
-            fitting = int(share_s / self._arms * turn.load.per_s)
-            return max(1, fitting) if fitting < len(turn.items) else None
-        is_first = begun_s == now
-        return 0 if not is_first and now - begun_s >= share_s else None
+def _place(live: _LiveArm, round_index: int, block: int, load: Load, request: Request, phase: Phase) -> Place:
+    return Place(
+        arm=live.arm.name,
+        launch=live.launch,
+        round=round_index,
+        block=block,
+        load=load,
+        request_id=request.id,
+        segment=request.segment,
+        temperature=request.temperature,
+        phase=phase,
+    )
 
 
 async def run_until_signal(run: StudyRun) -> None:

@@ -106,6 +106,7 @@ def engine_from_dict(data: dict[str, Any]) -> EngineSpec:
         kind=data["kind"],
         settings=ServerSettings(**settings),
         binary=data["binary"],
+        python=data.get("python"),  # studies before vLLM have none
         attach=AttachSettings(**attach) if attach is not None else None,
     )
 

