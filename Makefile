@@ -17,6 +17,14 @@ test: $(READY)
 fast: $(READY)
 	$(BIN)/python -m pytest -m "not gpu and not vllm and not llama and not browser"
 
+# A real vLLM (CPU build) in an environment of its own in the user's cache; some minutes, about 3 GB.
+.PHONY: vllm-env test-vllm
+vllm-env:
+	$(PYTHON) tests/vllm/make_environment.py
+
+test-vllm: $(READY) vllm-env
+	SPECLIFT_FETCH=1 $(BIN)/python -m pytest -m vllm
+
 check: lint test
 
 .PHONY: lint

@@ -3,7 +3,7 @@
     python benchmarks/studies.py [--studies 2000] [--seed 1] [--only NAME] [--json]
 
 Records come from speclift.simulate; everything after them is the product's own code. Exits 1 where a share lies
-outside the range promised for it.
+outside the range promised for it by more than two standard errors. All of it takes about three minutes.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from functools import cache
+from zlib import crc32
 
 import numpy as np
 
@@ -52,7 +53,7 @@ class Case:
     launches: int = 3
     loads: tuple[Load, ...] = ONE_STREAM
     goals: Goals = field(default_factory=Goals)
-    # Studies per 2,000: power needs fewer than coverage.
+    # Of the studies asked for: what is cheap to tell apart needs fewer.
     share: float = 1.0
 
 
@@ -77,7 +78,9 @@ def cases() -> Iterator[Case]:
 def _coverage_cases() -> Iterator[Case]:
     arm = replace(DRAFTING, speedup=_by_segment(copy=1.6, chat=0.95, code=1.2))
     plain = StudyTruth(arms={"arm-1": arm})
-    yield Case(name="coverage, 1 arm", truth=plain, promises={"covered": COVERED, "on all traffic": COVERED})
+    yield Case(
+        name="coverage, 1 arm", truth=plain, promises={"covered": COVERED_TOGETHER, "on all traffic": COVERED}
+    )
     noise = {
         "server starts alike": replace(plain, launch_sd=0.0),
         "server starts differ by 4 %": replace(plain, launch_sd=0.04),
@@ -85,7 +88,7 @@ def _coverage_cases() -> Iterator[Case]:
     }
     for name, truth in noise.items():
         yield Case(
-            name=f"coverage, 1 arm, {name}", truth=truth, promises={"on all traffic": COVERED}, share=0.5
+            name=f"coverage, 1 arm, {name}", truth=truth, promises={"on all traffic": COVERED}, share=0.25
         )
     by_load = replace(DRAFTING, speedup=_by_load({1: 1.5, 4: 1.2, 16: 0.8}))
     yield Case(
@@ -93,14 +96,14 @@ def _coverage_cases() -> Iterator[Case]:
         truth=StudyTruth(arms={"arm-1": by_load}),
         loads=THREE_LOADS,
         promises={"on all traffic": COVERED},
-        share=0.5,
+        share=0.25,
     )
     alike = replace(DRAFTING, speedup=_by_segment(copy=1.5, chat=1.3, code=1.1))
     yield Case(
         name="coverage, 3 arms alike",
         truth=StudyTruth(arms=dict.fromkeys(("arm-1", "arm-2", "arm-3"), alike)),
         promises={"covered": COVERED_TOGETHER, "on all traffic": COVERED_TOGETHER},
-        share=0.5,
+        share=0.25,
     )
 
 
@@ -114,35 +117,35 @@ def _false_alarm_cases() -> Iterator[Case]:
         silent = replace(same, reports_drafts=False)
         in_vain = replace(same, arms=dict.fromkeys(names, DRAFTING))
         fewer = 1.0 / len(names)
-        yield Case(name=f"A/A, {named}", truth=same, promises=claims)
+        yield Case(name=f"A/A, {named}", truth=same, promises=claims, share=fewer)
         yield Case(
             name=f"A/A, {named}, --min-speedup 1",
             truth=same,
             promises=never,
             goals=any_gain,
-            share=0.5 * fewer,
+            share=0.25 * fewer,
         )
         yield Case(
             name=f"A/A, {named}, --min-speedup 1, engine silent about drafts",
             truth=silent,
             promises=never,
             goals=any_gain,
-            share=0.5 * fewer,
+            share=0.25 * fewer,
         )
-        yield Case(name=f"drafts without gain, {named}", truth=in_vain, promises=claims, share=fewer)
+        yield Case(name=f"drafts without gain, {named}", truth=in_vain, promises=claims, share=0.5 * fewer)
     yield Case(
         name="A/A, 1 arm, 3 loads",
         truth=StudyTruth(arms={"arm-1": ArmTruth()}),
         loads=THREE_LOADS,
         promises=claims,
-        share=0.5,
+        share=0.25,
     )
     at_the_bar = replace(DRAFTING, speedup=_by_segment(copy=1.3, chat=1.3, code=1.3))
     yield Case(
         name="truth exactly at the bar",
         truth=StudyTruth(arms={"arm-1": at_the_bar}),
         promises={"ships": FALSE_ALARMS},
-        share=0.5,
+        share=0.25,
     )
 
 
@@ -192,7 +195,7 @@ def _power_cases() -> Iterator[Case]:
         ),
     )
     for case in several:
-        yield replace(case, share=0.2)
+        yield replace(case, share=0.1)
 
 
 def run(case: Case, *, studies: int, seed: int) -> Outcome:
@@ -205,25 +208,32 @@ def run(case: Case, *, studies: int, seed: int) -> Outcome:
 
     seen: Counter[str] = Counter()
     half_widths = []
-    for child in np.random.SeedSequence(seed).spawn(count):
+    # Cases must not share their luck.
+    for child in np.random.SeedSequence([seed, crc32(case.name.encode())]).spawn(count):
         records = simulate_study(places, case.truth, np.random.default_rng(child))
         verdict, on_all = judged(records, arms, case.goals)
         seen.update(_observed(verdict, on_all, lambda e: truth_within(e.arm.name, e.conditions), case.goals))
         half_widths += [_half_width_percent(evidence) for evidence in on_all]
     percent = {name: 100 * seen[name] / count for name in sorted({*seen, *case.promises})}
-    broken = [
-        f"{name}: {percent[name]:.1f} outside {low:g}-{high:g}"
-        for name, (low, high) in case.promises.items()
-        if not low <= percent[name] <= high
-    ]
+    errors = {name: math.sqrt(share * (100 - share) / count) for name, share in percent.items()}
     return Outcome(
         case=case.name,
         studies=count,
         percent=percent,
-        standard_error={name: math.sqrt(share * (100 - share) / count) for name, share in percent.items()},
+        standard_error=errors,
         half_width_percent=float(np.mean(half_widths)),
-        broken=broken,
+        broken=[
+            f"{name}: {percent[name]:.1f} outside {low:g}-{high:g}"
+            for name, (low, high) in case.promises.items()
+            if _is_outside(percent[name], errors[name], low=low, high=high)
+        ],
     )
+
+
+def _is_outside(share: float, error: float, *, low: float, high: float) -> bool:
+    """By more than chance: two standard errors. Never means never."""
+    slack = 0.0 if low == high else 2 * error
+    return not low - slack <= share <= high + slack
 
 
 def judged(records: Sequence[Record], arms: Sequence[Arm], goals: Goals) -> tuple[Verdict, list[Evidence]]:
@@ -327,7 +337,10 @@ def _by_load(speedups: Mapping[int, float]) -> SpeedupOf:
 def main() -> None:
     parser = argparse.ArgumentParser(description="The verdict on simulated studies with known truth.")
     parser.add_argument(
-        "--studies", type=int, default=2000, help="simulated studies per case; power takes a quarter"
+        "--studies",
+        type=int,
+        default=2000,
+        help="simulated studies per case; most cases take a share of them",
     )
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--only", default="", help="cases whose name contains this")

@@ -278,6 +278,13 @@ class TestCounters:
         counters = Counters(values={f"{engine}:spec_decode_num_draft_tokens_total": 500.0})
         assert len(list(check_counters(launch(1, counters=counters), tuple(self.drafted(60, 40))))) == 1
 
+    @pytest.mark.parametrize(("second", "fires"), [(40.0, False), (400.0, True)])
+    def test_totals_under_labels_are_summed(self, second: float, fires: bool) -> None:
+        name = "vllm:spec_decode_num_draft_tokens_total"
+        counters = Counters(values={f'{name}{{engine="0"}}': 60.0, f'{name}{{engine="1"}}': second})
+        found = list(check_counters(launch(1, counters=counters), tuple(self.drafted(60, 40))))
+        assert bool(found) is fires
+
     def test_requests_that_held_the_load_count_and_warm_up_does_not(self) -> None:
         records = [
             *self.drafted(60),

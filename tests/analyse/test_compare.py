@@ -1,11 +1,9 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
-import numpy as np
 import pytest
 
 from samples import record
@@ -29,8 +27,8 @@ from speclift.core.arm import BASELINE
 from speclift.core.goals import Goals
 from speclift.core.records import Outcome, Phase, Record
 from speclift.core.results import ALL_TRAFFIC, Comparison, Conditions, Evidence, Part
-from speclift.core.traffic import Concurrency, Load, Rate, load_label
-from speclift.simulate.study import ArmTruth, StudyTruth, true_speedup
+from speclift.core.traffic import Concurrency, Rate, load_label
+from speclift.simulate.study import StudyTruth
 
 FOUR, SIXTEEN = Concurrency(streams=4), Concurrency(streams=16)
 
@@ -134,55 +132,6 @@ class TestSpeedup:
         found = overall(records)
         assert found.speedup.low < found.speedup.value < found.speedup.high
         assert (found.prompts, found.launches) == (prompts, rounds)
-
-
-class TestEqualWeights:
-    """Measured loads and temperatures weigh the same, however much of each was measured."""
-
-    truth = quiet_truth(by_streams({1: 2.0, 4: 1.2, 16: 0.6}))
-    expected = (2.0 * 1.2 * 0.6) ** (1 / 3)
-
-    def test_of_loads_all_prompts_met(self) -> None:
-        found = overall(drawn(study_places(loads=LOADS), self.truth))
-        assert found.speedup.value == pytest.approx(self.expected, rel=0.01)
-
-    @pytest.mark.parametrize(
-        "is_kept",
-        [
-            lambda place: place.load != FOUR or int(place.request_id[1:]) < 9,
-            lambda place: place.load != SIXTEEN or place.segment == "copy",
-            lambda place: int(place.request_id[1:]) % 3 == LOADS.index(place.load),
-            lambda place: place.load != FOUR or place.round == 0,
-        ],
-        ids=["a budget cut one short", "one segment only", "no prompt in common", "one round only"],
-    )
-    def test_of_loads_that_met_only_some_prompts(self, is_kept: Callable[[Any], bool]) -> None:
-        places = [place for place in study_places(loads=LOADS) if is_kept(place)]
-        found = overall(drawn(places, self.truth))
-        assert found.speedup.value == pytest.approx(self.expected, rel=0.03)
-        assert found.speedup.low < self.expected < found.speedup.high
-
-    def test_of_temperatures(self) -> None:
-        truth = quiet_truth(lambda _segment, _load, temperature: 2.0 if temperature == 0.0 else 0.5)
-        places = study_places(temperatures=(0.0, 1.0))
-        kept = [p for p in places if p.temperature == 0.0 or int(p.request_id[1:]) < 9]
-        found = comparer(drawn(kept, truth), by_temperature=True).evidence(ARM, ALL_TRAFFIC).overall
-        assert found is not None
-        assert found.speedup.value == pytest.approx(1.0, rel=0.02)
-
-    def test_of_loads_by_throughput_however_many_blocks_each_has(self) -> None:
-        goals = Goals(metric="throughput")
-        places = [
-            replace(place, block=place.block if place.load == ONE_STREAM[0] else 1000 + place.load.streams)
-            for place in study_places(loads=LOADS)
-            if isinstance(place.load, Concurrency)
-        ]
-        # Turn by turn: all requests of one arm's block together.
-        places.sort(key=lambda p: (p.round, p.block, p.arm))
-        truth = replace(self.truth, ttft_s=1e-6)
-        found = overall(drawn(places, truth), goals=goals)
-        assert found.speedup.value == pytest.approx(self.expected, rel=0.05)
-        assert (found.prompts, found.launches) == (1, 3)
 
 
 class TestThroughput:
@@ -401,47 +350,3 @@ class TestIdleTax:
 
     def test_is_none_where_every_request_drafted(self) -> None:
         assert idle_tax(drawn(study_places(), quiet_truth(constant(1.5))), ARM.name) is None
-
-
-def realistic(speedup: Callable[[str, Load, float | None], float], *, prompt_sd: float = 0.15) -> StudyTruth:
-    """Server starts differ by 2 %, prompts gain by 15 % more or less, requests scatter by 6 %."""
-    return StudyTruth(arms={ARM.name: ArmTruth(speedup=speedup, prompt_sd=prompt_sd)})
-
-
-class TestOnKnownTruth:
-    """benchmarks/studies.py has the same at full size and in more settings."""
-
-    @pytest.mark.parametrize(
-        ("truth", "loads", "studies"),
-        [
-            (realistic(by_segment(copy=1.6, chat=0.95, code=1.2)), ONE_STREAM, 300),
-            (replace(realistic(constant(1.3)), launch_sd=0.04), ONE_STREAM, 150),
-            (replace(realistic(constant(1.3)), drift=0.2), ONE_STREAM, 150),
-            (realistic(by_streams({1: 1.5, 4: 0.9})), LOADS[:2], 150),
-        ],
-        ids=["segments differ", "server starts differ by 4 %", "the machine drifts", "loads differ"],
-    )
-    def test_the_headline_interval_covers_in_93_to_97_percent_of_studies(
-        self, truth: StudyTruth, loads: tuple[Load, ...], studies: int
-    ) -> None:
-        places = study_places(loads=loads)
-        target = true_speedup(places, truth, ARM.name)
-        found = [overall(drawn(places, truth, seed=seed)).simultaneous for seed in range(studies)]
-        percent = 100 * sum(each.low <= target <= each.high for each in found) / studies
-        # So few studies tell the share to within two standard errors only.
-        slack = 2 * math.sqrt(95 * 5 / studies)
-        assert 93 - slack <= percent <= 97 + slack
-
-    def test_a_study_without_a_difference_claims_one_in_at_most_6_percent(self) -> None:
-        places, truth = study_places(), realistic(constant(1.0), prompt_sd=0.0)
-        claims, studies = 0, 300
-        for seed in range(studies):
-            evidence = on_all(drawn(places, truth, seed=seed))
-            compared = [c for c in (evidence.overall, *evidence.parts) if c is not None]
-            claims += any(comparison.simultaneous.excludes(1.0) for comparison in compared)
-        assert 100 * claims / studies <= 6 + 2 * math.sqrt(6 * 94 / studies)
-
-    def test_a_study_with_a_difference_of_15_percent_mostly_claims_it(self) -> None:
-        places, truth = study_places(), realistic(constant(1.15))
-        shown = [overall(drawn(places, truth, seed=seed)).simultaneous.excludes(1.0) for seed in range(40)]
-        assert np.mean(shown) > 0.8

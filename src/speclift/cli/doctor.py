@@ -9,6 +9,7 @@ from typing import Annotated
 import typer
 
 from speclift.cli.options import Json
+from speclift.cli.screens import screen
 
 
 def doctor_command(
@@ -16,16 +17,14 @@ def doctor_command(
     as_json: Json = False,
 ) -> None:
     """Engines, GPUs, threads, models; how noisy this machine is and how many prompts that costs."""
-    from rich.console import Console
-
     from speclift.pipeline.doctor import diagnose
     from speclift.report.machine import machine_view
 
-    narrative = Console(stderr=True)
+    narrative = screen(stderr=True)
     facts = diagnose(
         lambda text: narrative.print(text, style="dim", markup=False, highlight=False), with_noise=not quick
     )
     if as_json:
         sys.stdout.write(json.dumps({"schema": 1, **facts}, indent=2) + "\n")
         return
-    Console(highlight=False).print(machine_view(facts))
+    screen(stderr=False).print(machine_view(facts))

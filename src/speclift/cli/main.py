@@ -12,6 +12,7 @@ from speclift.cli.doctor import doctor_command
 from speclift.cli.help_page import PAGE, Verb, example
 from speclift.cli.measuring import compare_command, decide_command, measure_command, report_command
 from speclift.cli.models import app as models_app
+from speclift.cli.screens import screen
 from speclift.core.errors import EngineError, OperatingError, SpecliftError, UsageError
 from speclift.report.quantities import printable_lines
 
@@ -70,9 +71,7 @@ def main() -> None:
 
 
 def _complain(error: SpecliftError, code: int) -> int:
-    from rich.console import Console
-
-    console = Console(stderr=True, highlight=False)
+    console = screen(stderr=True)
     console.print(f"error: {printable_lines(str(error))}", style="bold red", markup=False)
     if isinstance(error, EngineError) and error.log_tail:
         console.print(printable_lines(error.log_tail[-1500:]), style="dim", markup=False)

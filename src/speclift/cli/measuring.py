@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from speclift.cli.options import DryRun, Json, takes_ask
+from speclift.cli.screens import screen
 from speclift.core.errors import OperatingError, StudyError
 from speclift.core.goals import Goals, parse_slos
 from speclift.pipeline.ask import Ask
@@ -57,8 +58,6 @@ def compare_command(
     out: Out = None,
 ) -> None:
     """The verdict on finished studies, without measuring again."""
-    from rich.console import Console
-
     from speclift.pipeline.verbs import EXIT_CODES, compare
     from speclift.store.study import Study
 
@@ -70,7 +69,7 @@ def compare_command(
         slos=parse_slos(slo) or own.slos,
     )
     judgement = compare(studies, goals=goals)
-    _show_judgement(judgement, Console(stderr=True), as_json=as_json, out=out)
+    _show_judgement(judgement, screen(stderr=True), as_json=as_json, out=out)
     raise typer.Exit(EXIT_CODES[judgement.verdict.decision])
 
 
@@ -89,12 +88,10 @@ def report_command(
 def _measuring(
     ask: Ask, *, dry_run: bool, as_json: bool, with_verdict: bool, out: Path | None = None
 ) -> None:
-    from rich.console import Console
-
     from speclift.cli.narration import Narrator
     from speclift.pipeline.verbs import open_study, relative, run_study
 
-    console = Console(stderr=True)
+    console = screen(stderr=True)
     narrator = Narrator(console)
     if dry_run:
         _print_commands(ask, narrator, as_json=as_json)

@@ -11,6 +11,7 @@ import typer
 
 from speclift.cli.help_page import Verb, example
 from speclift.cli.options import Json
+from speclift.cli.screens import screen
 from speclift.pipeline.ask import EMBEDDED_MODEL
 from speclift.report.quantities import printable, size
 from speclift.store import models
@@ -29,9 +30,7 @@ Name = Annotated[str, typer.Argument(metavar="NAME", help="Catalogue name.")]
 @app.command("fetch", cls=Verb, epilog=example("speclift models fetch"))
 def fetch_command(name: Name = EMBEDDED_MODEL, as_json: Json = False) -> None:
     """Bring a catalogue model into the cache."""
-    from rich.console import Console
-
-    console = Console(stderr=True)
+    console = screen(stderr=True)
     path = models.fetch(name, progress=lambda text: console.print(text, style="dim", markup=False))
     if as_json:
         _write({"schema": 1, "name": name, "path": str(path), "sha256": models.fingerprint(path)})
@@ -46,7 +45,6 @@ def list_command(as_json: Json = False) -> None:
     if as_json:
         _write({"schema": 1, "models": [{**asdict(model), "path": str(model.path)} for model in listed]})
         return
-    from rich.console import Console
     from rich.table import Table
 
     table = Table()
@@ -54,7 +52,7 @@ def list_command(as_json: Json = False) -> None:
         table.add_column(column)
     for model in listed:
         table.add_row(model.name, "yes" if model.is_cached else "no", str(model.path))
-    Console().print(table)
+    screen(stderr=False).print(table)
 
 
 @app.command("inspect", cls=Verb, epilog=example("speclift models inspect smollm2-135m"))
@@ -68,14 +66,13 @@ def inspect_command(
     if as_json:
         _write({"schema": 1, **facts})
         return
-    from rich.console import Console
     from rich.table import Table
 
     table = Table(show_header=False)
     for key, value in facts.items():
         shown = size(value) if key == "file_bytes" else printable(str(value), limit=100)
         table.add_row(key.replace("_", " "), shown)
-    Console().print(table)
+    screen(stderr=False).print(table)
 
 
 def _write(document: dict[str, object]) -> None:

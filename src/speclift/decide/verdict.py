@@ -11,6 +11,7 @@ from speclift.core.results import (
     ALL_TRAFFIC,
     Comparison,
     Decision,
+    Estimate,
     Evidence,
     Finding,
     Level,
@@ -125,6 +126,9 @@ def _straddles(comparison: Comparison, goals: Goals) -> bool:
 
 def _advice(comparison: Comparison, goals: Goals) -> str:
     where = f"{comparison.arm} {'overall' if comparison.part is Part.ALL else f'on {comparison.where}'}"
+    if comparison.simultaneous.low <= 0:
+        seen = f"{comparison.prompts} prompts and {comparison.launches} launches"
+        return f"{where}: {seen} cannot say how much it varies"
     options = []
     if comparison.prompts_needed is not None:
         options.append(f"about {comparison.prompts_needed} prompts (now {comparison.prompts})")
@@ -132,25 +136,35 @@ def _advice(comparison: Comparison, goals: Goals) -> str:
         options.append(f"about {comparison.launches_needed} launches (now {comparison.launches})")
     if not options:
         # Neither alone is enough; widths fall at least with the root of how much there is of both.
-        margin = abs(math.log(comparison.speedup.value / goals.min_speedup))
-        half_width = math.log(comparison.simultaneous.high / max(comparison.simultaneous.low, 1e-9)) / 2
-        times = math.ceil((half_width / margin) ** 2) if margin > 0 else TIMES_MAX + 1
+        times = _times_needed(comparison.simultaneous, goals.min_speedup)
         if times > TIMES_MAX:
             return f"{where}: too close to {goals.min_speedup:g}x for any reasonable sample to settle"
-        options = [f"about {times * comparison.prompts} prompts and {times * comparison.launches} launches"]
+        prompts, launches = (math.ceil(times * n) for n in (comparison.prompts, comparison.launches))
+        options = [f"about {prompts} prompts and {launches} launches"]
     return f"{where}: {' or '.join(options)} would tell whether it clears {goals.min_speedup:g}x"
 
 
 def _thin_part_advice(part: Comparison) -> str:
-    """An interval that reaches below the floor of a part; widths fall with the root of the number of prompts."""
+    """An interval that reaches below the floor of a part."""
     where, floor = f"{part.arm} on {part.where}", rules.NO_PART_LOSES
-    if part.speedup.value <= floor or part.speedup.low <= 0:
+    if part.speedup.value <= floor:
         return f"{where}: it loses, and no condition that leaves it out could be shown to pay"
-    ratio = math.log(part.speedup.value / part.speedup.low) / math.log(part.speedup.value / floor)
-    needed = math.ceil(part.prompts * ratio**2)
+    times = _times_needed(part.speedup, floor)
+    if times > TIMES_MAX:
+        return f"{where}: too close to {floor:g}x for any reasonable sample to settle"
+    needed = math.ceil(times * part.prompts)
     return (
         f"{where}: about {needed} prompts (now {part.prompts}) would tell whether it stays above {floor:g}x"
     )
+
+
+def _times_needed(estimate: Estimate, bar: float) -> float:
+    """How many times as much data brings the interval clear of the bar; infinite where none would."""
+    margin = abs(math.log(estimate.value / bar))
+    if not margin > 0 or estimate.low <= 0:
+        return math.inf
+    ratio = math.log(estimate.high / estimate.low) / 2 / margin
+    return ratio**2 if ratio < TIMES_MAX else math.inf
 
 
 def _lossless_reason(lossless: str) -> Iterator[Reason]:

@@ -13,7 +13,9 @@ _REASON_MAX = 300
 _PREFIX = re.compile(r"^(?:\([^)]*\)\s*)?(?:(?:ERROR|CRITICAL)\s+[\d-]+\s+[\d:.]+\s+\[[^\]]*\]\s*)?")
 _ERROR = re.compile(r"^(?:[A-Za-z_]\w*\.)*([A-Z]\w*(?:Error|Exception)):\s*(\S.*)$")
 _ARGPARSE = re.compile(r"^\S*:\s+error:\s+(\S.*)$")
-_DETAIL = re.compile(r"^\s*(?:Value|Assertion) error, (.*?)(?:\s*\[type=.*)?$")
+# pydantic says `ValidationError: 1 validation error for SpeculativeConfig`, the field, then the reason.
+_INVALID = re.compile(r"validation errors? for (\w+)$")
+_DETAIL = re.compile(r"^\s+(?:(?:Value|Assertion) error, )?(.*?)\s*\[type=")
 # Says only that another process has said it above.
 _ECHOES = (
     "Engine core initialization failed",
@@ -28,15 +30,19 @@ _NOISE = "nanobind: leaked"
 def engine_reason(log: str) -> str | None:
     """The engine's own reason in one line: the last error in the log that is not an echo of another."""
     found: list[str] = []
+    before = ""
     for raw in log.splitlines():
         line = _PREFIX.sub("", raw.rstrip())
         error, argument, detail = _ERROR.match(line), _ARGPARSE.match(line), _DETAIL.match(line)
+        invalid = _INVALID.search(found[-1]) if found else None
         if error is not None:
             found.append(f"{error[1]}: {error[2]}")
         elif argument is not None:
             found.append(argument[1])
-        elif detail is not None and found and "validation error" in found[-1]:
-            found[-1] = detail[1]  # pydantic names the class first and the reason below
+        elif detail is not None and invalid is not None:
+            field = "" if _INVALID.search(before) else f"{before.strip()}: "
+            found[-1] = f"{invalid[1]}: {field}{detail[1]}"
+        before = line
     said = [reason for reason in found if not any(echo in reason for echo in _ECHOES)] or found
     return said[-1][:_REASON_MAX] if said else None
 

@@ -14,7 +14,7 @@ from typing import Any
 
 from speclift.core.records import Outcome, Step
 from speclift.core.units import Seconds, Tokens
-from speclift.model.acceptance import steps_from_cumulative
+from speclift.model.acceptance import steps_from_cumulative, with_steps_without_draft
 from speclift.model.response import DraftCounts, count, draft_counts
 
 ERROR_TEXT_MAX = 500
@@ -134,12 +134,12 @@ class _Reader:
             text="".join(self.texts),
             drafted=None if self.counts is None else self.counts.drafted,
             accepted=None if self.counts is None else self.counts.accepted,
-            steps=self._steps(),
+            steps=self._steps(output_tokens),
         )
 
-    def _steps(self) -> tuple[Step, ...] | None:
+    def _steps(self, output_tokens: Tokens | None) -> tuple[Step, ...] | None:
         if self.counts is not None and self.counts.steps is not None:
-            return self.counts.steps
+            return with_steps_without_draft(self.counts.steps, output_tokens or 0)
         running = [(c.output_tokens, c.drafted, c.accepted) for c in self.running]
         if len(running) < 2:
             return None  # totals only at the end: steps cannot be told apart

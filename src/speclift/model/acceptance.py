@@ -141,6 +141,15 @@ def steps_from_cumulative(
     return tuple(steps)
 
 
+def with_steps_without_draft(steps: Sequence[Step], output_tokens: Tokens) -> tuple[Step, ...]:
+    """vLLM lists the steps that drafted (0.32); what they do not explain came from steps without a draft.
+
+    The added steps stand at the end, wherever they were. Too few are added where the last draft was cut off.
+    """
+    explained = 1 + sum(step.accepted + 1 for step in steps)
+    return (*steps, *[Step(drafted=0, accepted=0)] * max(0, output_tokens - explained))
+
+
 def _require_probability(alpha: float) -> None:
     if not 0.0 <= alpha <= 1.0:
         raise ValueError(f"an acceptance rate is a probability in 0..1, saw {alpha}")

@@ -25,6 +25,7 @@ from speclift.plan.methods import arms_for
 from speclift.plan.pairing import compare_vocabularies
 from speclift.store import models
 from speclift.store.gguf_file import read_vocabulary
+from speclift.store.model_folder import folder_fingerprint
 from speclift.store.prompt_files import bundled_workload, read_workload
 from speclift.workload.prompts import TEMPERATURE_MAX, select
 
@@ -120,13 +121,21 @@ def provenance(prepared: Prepared, ask: Ask) -> Provenance:
         engine=prepared.engine.name,
         engine_version=prepared.engine.version(),
         model=model,
-        model_sha256=models.fingerprint(Path(model)) if Path(model).is_file() else "",
+        model_sha256=_model_fingerprint(model),
         prompts_sha256=prepared.workload.sha256,
         seed=ask.seed,
         host=host_facts(),
         commands=tuple(prepared.engine.command(arm, port=0) for arm in prepared.plan.arms),
         argv=ask.argv,
     )
+
+
+def _model_fingerprint(model: str) -> str:
+    """Empty where the model is a name that only its server can resolve."""
+    path = Path(model)
+    if path.is_file():
+        return models.fingerprint(path)
+    return folder_fingerprint(path) if model and path.is_dir() else ""
 
 
 def _arms(ask: Ask, say: Say) -> tuple[Arm, ...]:
