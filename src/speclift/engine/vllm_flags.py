@@ -26,18 +26,18 @@ Release: TypeAlias = tuple[int, int, int]
 
 # The first release with every flag below: --kv-cache-memory-bytes and --no-async-scheduling came last.
 OLDEST: Release = (0, 10, 2)
-# First release and first release without it again, by vLLM's method name (config/speculative.py of each tag).
-METHODS_BY_RELEASE: dict[str, tuple[Release, Release | None]] = {
+# First release of each, by vLLM's method name (config/speculative.py of each tag).
+METHODS_SINCE: dict[str, Release] = {
     # The V1 engine had no proposer for a separate draft model from 0.10 to 0.14.
-    "draft_model": ((0, 15, 0), None),
-    "ngram": (OLDEST, None),
-    "eagle": (OLDEST, None),
-    "eagle3": (OLDEST, None),
-    "medusa": (OLDEST, None),
-    "mtp": ((0, 11, 0), None),  # one name for every family; before it deepseek_mtp and others
-    "suffix": ((0, 11, 1), None),
-    "dflash": ((0, 20, 0), None),
-    "dspark": ((0, 25, 0), None),
+    "draft_model": (0, 15, 0),
+    "ngram": OLDEST,
+    "eagle": OLDEST,
+    "eagle3": OLDEST,
+    "medusa": OLDEST,
+    "mtp": (0, 11, 0),  # one name for every family; before it deepseek_mtp and others
+    "suffix": (0, 11, 1),
+    "dflash": (0, 20, 0),
+    "dspark": (0, 25, 0),
 }
 SYNTHETIC_SINCE: Release = (0, 20, 0)  # synthetic_acceptance_rates
 CPU_SPECULATION_SINCE: Release = (0, 20, 0)  # the CPU worker asserted speculation off up to 0.19
@@ -90,10 +90,11 @@ def check_arm(arm: Arm, version: VllmVersion) -> None:
     config = speculative_config(arm)
     if not config:
         return
-    since, until = METHODS_BY_RELEASE[str(config["method"])]
-    if version.release < since or (until is not None and version.release >= until):
-        words = f"{_dotted(since)} or newer" if until is None else f"{_dotted(since)} to {_dotted(until)}"
-        raise UsageError(f"{version.text} cannot run {config['method']}", hint=f"vLLM {words} can")
+    method = str(config["method"])
+    if version.release < METHODS_SINCE[method]:
+        raise UsageError(
+            f"{version.text} cannot run {method}", hint=f"vLLM {_dotted(METHODS_SINCE[method])} or newer can"
+        )
     if arm.k > K_MAX:
         raise UsageError(f"vLLM drafts at most {K_MAX} tokens per step, saw k={arm.k}")
     if version.is_cpu and version.release < CPU_SPECULATION_SINCE:

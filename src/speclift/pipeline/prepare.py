@@ -37,9 +37,10 @@ DEFAULT_METHODS = {
     "vllm": ("ngram,k=4,n=3",),
     "fake": ("ngram,k=4",),
 }
-# The quick look: copy-heavy, ordinary and free text, enough prompts for each to have its say.
+# The quick look: copy-heavy, ordinary and free text, one arm, so that five minutes settle something.
 QUICK_SEGMENTS = ("verbatim-rewrite", "chat", "creative")
-QUICK_PROMPTS_PER_SEGMENT = 12
+QUICK_METHODS = {"llamacpp": ("ngram,k=15,n=8",)}
+QUICK_PROMPTS_PER_SEGMENT = 18
 QUICK_MAX_TOKENS = 64
 QUICK_BUDGET_S = 300.0
 
@@ -69,6 +70,7 @@ def prepare(ask: Ask, say: Say) -> Prepared:
             requests=QUICK_PROMPTS_PER_SEGMENT * len(QUICK_SEGMENTS),
             max_tokens=QUICK_MAX_TOKENS,
             budget_s=QUICK_BUDGET_S,
+            methods=ask.methods or (() if ask.ks or ask.drafts else QUICK_METHODS.get(ask.engine, ())),
         )
     workload = select(
         read_workload(ask.prompts) if ask.prompts else bundled_workload(),
