@@ -4,7 +4,7 @@ VENV ?= .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 
-.PHONY: demo test fast check format install bench clean
+.PHONY: demo test fast check format install bench clean vllm-env test-vllm
 
 # Exit codes 0, 3, 4, 5 and 6 are verdicts; only an operating error (1) or wrong usage (2) fails the demo.
 demo: $(READY)

@@ -62,7 +62,7 @@ def _arms_of(method: str, ks: Sequence[int | None], drafts: Sequence[str]) -> li
             label = _label(draft) if draft is not None and len(drafts) > 1 else None
             arms.append(Arm(name=_name(method, speculation, label), speculation=speculation))
     if not arms:
-        raise UsageError(f"--method {method} needs a draft model", hint="add --draft PATH.gguf")
+        raise UsageError(f"--method {method} needs a draft model", hint="add --draft PATH")
     return arms
 
 
@@ -105,7 +105,7 @@ def _build(cls: type[Any], settings: dict[str, str], text: str) -> Speculation:
         if key not in hints:
             raise unknown_name(what=f"setting in --method {text}", seen=key, allowed=sorted(hints))
     if cls is DraftModel and "model" not in settings:
-        raise UsageError(f"--method {text} needs a draft model", hint="add --draft PATH.gguf")
+        raise UsageError(f"--method {text} needs a draft model", hint="add --draft PATH")
     values = {key: _value(value, hints[key], f"--method {text}: {key}") for key, value in settings.items()}
     speculation: Speculation = cls(**values)
     return speculation
