@@ -18,7 +18,6 @@ fast: $(READY)
 	$(BIN)/python -m pytest -m "not gpu and not vllm and not llama and not browser"
 
 # A real vLLM (CPU build) in an environment of its own in the user's cache; some minutes, about 3 GB.
-.PHONY: vllm-env test-vllm
 vllm-env:
 	$(PYTHON) tests/vllm/make_environment.py
 

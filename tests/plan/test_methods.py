@@ -90,7 +90,7 @@ class TestTheLanguage:
         with pytest.raises(UsageError, match="needs a draft model") as caught:
             arms_for(methods=(text,), ks=(), drafts=())
 
-        assert caught.value.hint == "add --draft PATH.gguf"
+        assert caught.value.hint == "add --draft PATH"
 
     @given(
         st.lists(st.sampled_from([*METHODS, ",", "=", ":", "+", "/", "k", "n", "0.5", "3", " "]), max_size=8)
