@@ -140,29 +140,34 @@ def _failures(cells: tuple[Cell, ...]) -> tuple[int, int]:
 Rule = Callable[[Evidence], Iterator[Reason]]
 
 
+# Below the first limit that holds: rule, level, what the articles say, and which.
+ACCEPTANCE_BANDS = (
+    (0.4, "acceptance-low", Level.WARN, "under 40 % is called slower than plain", "S3"),
+    (0.5, "acceptance-low", Level.WARN, "under 50 % the advice is to leave it off", "S4"),
+    (0.65, "acceptance-middling", Level.INFO, "50-65 % is called near break-even", "S4"),
+    (float("inf"), "acceptance-good", Level.INFO, "above 65 % is called likely to pay", "S4"),
+)
+
+
 def acceptance_bands(evidence: Evidence) -> Iterator[Reason]:
-    for cell in evidence.cells:
-        if cell.segment != ALL or cell.acceptance_rate is None:
-            continue
-        mean, p10 = cell.acceptance_rate.mean, cell.acceptance_rate.p10
-        said = f"acceptance {mean:.0%} at {load_label(cell.load)}"
-        if mean < 0.4:
-            yield _reason(
-                "acceptance-low", Level.WARN, f"{said}: under 40 % is called slower than plain", "S3"
-            )
-        elif mean < 0.5:
-            yield _reason(
-                "acceptance-low", Level.WARN, f"{said}: under 50 % the advice is to leave it off", "S4"
-            )
-        elif mean < 0.65:
-            yield _reason(
-                "acceptance-middling", Level.INFO, f"{said}: 50-65 % is called near break-even", "S4"
-            )
-        else:
-            yield _reason("acceptance-good", Level.INFO, f"{said}: above 65 % is called likely to pay", "S4")
-        if p10 < 0.5 <= mean:
-            message = f"P10 of acceptance is {p10:.0%}: part of the traffic is expected to lose"
-            yield _reason("acceptance-p10", Level.WARN, message, "S4")
+    """One line per band, whichever loads fall into it: acceptance hardly depends on load."""
+    seen = [
+        (cell.acceptance_rate, load_label(cell.load))
+        for cell in evidence.cells
+        if cell.segment == ALL and cell.acceptance_rate is not None
+    ]
+    floor = 0.0
+    for limit, rule, level, saying, source in ACCEPTANCE_BANDS:
+        inside = [(rate.mean, load) for rate, load in seen if floor <= rate.mean < limit]
+        floor = limit
+        if inside:
+            shares = " to ".join(dict.fromkeys(f"{edge(inside)[0]:.0%}" for edge in (min, max)))
+            loads = ", ".join(dict.fromkeys(load for _, load in inside))
+            yield _reason(rule, level, f"acceptance {shares} at {loads}: {saying}", source)
+    lowest = min((rate.p10 for rate, _ in seen if rate.p10 < 0.5 <= rate.mean), default=None)
+    if lowest is not None:
+        message = f"P10 of acceptance is {lowest:.0%}: part of the traffic is expected to lose"
+        yield _reason("acceptance-p10", Level.WARN, message, "S4")
 
 
 def short_outputs(evidence: Evidence) -> Iterator[Reason]:
