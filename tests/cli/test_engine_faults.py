@@ -15,7 +15,7 @@ from running import Cli, Result, fake_flags, measured_places, planned_places, re
 from speclift.cli.main import main
 from speclift.core.arm import Arm
 from speclift.core.records import Outcome, Record
-from speclift.engine.fake import READY_LIMIT_S, Fake, FakeServer
+from speclift.engine.fake import READY_LIMIT_S, Fake, LaunchedServer
 from speclift.pipeline import prepare, run
 
 VERDICTS = {0, 3, 4, 5}
@@ -42,7 +42,7 @@ SOUND = 10
 class ImpatientFake(Fake):
     """Gives up at once on the one arm that is known never to get ready."""
 
-    async def launch(self, arm: Arm, *, log: Path) -> FakeServer:
+    async def launch(self, arm: Arm, *, log: Path) -> LaunchedServer:
         self._ready_limit_s = 0.8 if arm.name == "ngram-k2" else READY_LIMIT_S
         return await super().launch(arm, log=log)
 

@@ -15,11 +15,10 @@ from typing import Any
 
 from speclift.core.arm import Arm, Endpoint, ServerSettings
 from speclift.core.errors import EngineError
-from speclift.core.records import Counters
 from speclift.engine.fake_truth import parse_truth
+from speclift.engine.launched import LaunchedServer
 from speclift.engine.probe import judge_probe, probe_body
 from speclift.engine.process import ServerProcess, free_port
-from speclift.engine.prometheus import parse_counters
 
 READY_LIMIT_S = 15.0
 MODEL = "fake-model"
@@ -64,7 +63,7 @@ class Fake:
     def fits_together(self, arms: tuple[Arm, ...]) -> bool:
         return bool(arms)
 
-    async def launch(self, arm: Arm, *, log: Path) -> FakeServer:
+    async def launch(self, arm: Arm, *, log: Path) -> LaunchedServer:
         truth = parse_truth(self.truth_pairs(arm))
         start = next(self._starts)
         port = free_port()
@@ -78,7 +77,7 @@ class Fake:
             await process.stop()
             raise
         endpoint = Endpoint(base_url=process.base_url, model=MODEL, extra_body=STEP_COUNTS)
-        return FakeServer(process, endpoint=endpoint, command=command)
+        return LaunchedServer(process, endpoint=endpoint, command=command)
 
     async def _verify(self, arm: Arm, process: ServerProcess) -> None:
         slots: list[dict[str, Any]] = json.loads(await process.get("/slots"))
@@ -90,21 +89,3 @@ class Fake:
         if not arm.is_baseline:
             body = probe_body(MODEL, dict(STEP_COUNTS))
             judge_probe(await process.post("/v1/chat/completions", body), arm=arm.name)
-
-
-class FakeServer:
-    def __init__(self, process: ServerProcess, *, endpoint: Endpoint, command: tuple[str, ...]) -> None:
-        self._process = process
-        self.endpoint = endpoint
-        self.command = command
-        self.kv_tokens: int | None = None
-
-    async def counters(self) -> Counters:
-        return parse_counters(await self._process.get("/metrics"))
-
-    def death(self) -> str | None:
-        code = self._process.exit_code
-        return None if code is None else f"ended with code {code}; log ends:\n{self._process.log_tail()}"
-
-    async def stop(self) -> None:
-        await self._process.stop()

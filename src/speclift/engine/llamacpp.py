@@ -15,13 +15,12 @@ from typing import Any
 
 from speclift.core.arm import Arm, Endpoint, ServerSettings
 from speclift.core.errors import EngineError
-from speclift.core.records import Counters
 from speclift.core.speculation import Combined, DraftModel, Head, Synthetic
+from speclift.engine.launched import LaunchedServer
 from speclift.engine.llamacpp_flags import compose_service, python_launch, server_flags, speculation_flags
 from speclift.engine.memory import TOGETHER_MEMORY_SHARE, available_memory_bytes
 from speclift.engine.probe import judge_probe, probe_body
 from speclift.engine.process import ServerProcess, free_port
-from speclift.engine.prometheus import parse_counters
 
 READY_LIMIT_S = 180.0
 BIND_TRIES = 3
@@ -89,7 +88,7 @@ class LlamaCpp:
             case _:
                 return (self.model,)
 
-    async def launch(self, arm: Arm, *, log: Path) -> LlamaCppServer:
+    async def launch(self, arm: Arm, *, log: Path) -> LaunchedServer:
         for attempt in range(1, BIND_TRIES + 1):
             port = free_port()
             command = self.command(arm, port=port)
@@ -112,7 +111,7 @@ class LlamaCpp:
                 raise
         raise AssertionError("unreachable: the last attempt returns or raises")
 
-    async def _verified(self, arm: Arm, process: ServerProcess, command: tuple[str, ...]) -> LlamaCppServer:
+    async def _verified(self, arm: Arm, process: ServerProcess, command: tuple[str, ...]) -> LaunchedServer:
         slots: list[dict[str, Any]] = json.loads(await process.get("/slots"))
         speculating = [bool(slot.get("speculative")) for slot in slots]
         if any(is_on == arm.is_baseline for is_on in speculating):
@@ -127,27 +126,7 @@ class LlamaCpp:
             answer = await process.post("/v1/chat/completions", body)
             judge_probe(answer, arm=arm.name, is_forced=isinstance(arm.speculation, Synthetic))
         kv_tokens = sum(int(slot["n_ctx"]) for slot in slots)
-        return LlamaCppServer(process, endpoint=endpoint, command=command, kv_tokens=kv_tokens)
-
-
-class LlamaCppServer:
-    def __init__(
-        self, process: ServerProcess, *, endpoint: Endpoint, command: tuple[str, ...], kv_tokens: int | None
-    ) -> None:
-        self._process = process
-        self.endpoint = endpoint
-        self.command = command
-        self.kv_tokens = kv_tokens
-
-    async def counters(self) -> Counters:
-        return parse_counters(await self._process.get("/metrics"))
-
-    def death(self) -> str | None:
-        code = self._process.exit_code
-        return None if code is None else f"ended with code {code}; log ends:\n{self._process.log_tail()}"
-
-    async def stop(self) -> None:
-        await self._process.stop()
+        return LaunchedServer(process, endpoint=endpoint, command=command, kv_tokens=kv_tokens)
 
 
 def default_threads() -> int:

@@ -18,6 +18,7 @@ from speclift.core.errors import EngineError, ModelError, UsageError
 from speclift.core.records import Counters
 from speclift.core.speculation import Synthetic
 from speclift.core.units import Bytes
+from speclift.engine.launched import LaunchedServer
 from speclift.engine.memory import TOGETHER_MEMORY_SHARE, available_memory_bytes
 from speclift.engine.probe import judge_probe, probe_body
 from speclift.engine.process import LOG_TAIL_BYTES, ServerProcess, free_port
@@ -151,17 +152,9 @@ class Vllm:
         return VllmServer(process, endpoint=endpoint, command=command, kv_tokens=kv_tokens(metrics))
 
 
-class VllmServer:
-    def __init__(
-        self, process: ServerProcess, *, endpoint: Endpoint, command: tuple[str, ...], kv_tokens: int | None
-    ) -> None:
-        self._process = process
-        self.endpoint = endpoint
-        self.command = command
-        self.kv_tokens = kv_tokens
-
+class VllmServer(LaunchedServer):
     async def counters(self) -> Counters:
-        return totals_only(parse_counters(await self._process.get("/metrics")))
+        return totals_only(await super().counters())
 
     def death(self) -> str | None:
         code, text = self._process.exit_code, self._process.log_tail(LOG_BYTES)
@@ -170,9 +163,6 @@ class VllmServer:
         # The API process answers errors for seconds after its engine core died, then ends as if all were well.
         cause = "its engine core died" if is_core_dead(text) else f"ended with code {code}"
         return f"{cause}; log ends:\n{without_noise(text)[-LOG_TAIL_BYTES:]}"
-
-    async def stop(self) -> None:
-        await self._process.stop()
 
 
 def _interpreter(python: str | None) -> str:
