@@ -15,7 +15,8 @@ from running import Cli, Result, fake_flags, measured_places, planned_places, re
 from speclift.cli.main import main
 from speclift.core.arm import Arm
 from speclift.core.records import Outcome, Record
-from speclift.engine.fake import READY_LIMIT_S, Fake, LaunchedServer
+from speclift.engine.fake import READY_LIMIT_S, Fake
+from speclift.engine.launched import LaunchedServer
 from speclift.pipeline import prepare, run
 
 VERDICTS = {0, 3, 4, 5}
