@@ -162,7 +162,7 @@ def test_foreign_text_cannot_act_on_its_reader(tmp_path: Path) -> None:
     assert "<script>document.title" not in html
     assert "<img" not in html
     assert "<svg onload" not in html
-    assert "49" not in re.findall(r"\{\{ 7\*7 \}\}|49", html)[:1]
+    assert "{{ 7*7 }}" in html  # shown as it is, not worked out
     assert "\x1b" not in html
     assert "\u202e" not in html
     assert html.count("<script>") == 1

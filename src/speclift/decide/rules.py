@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator
 
 from speclift.core.goals import Goals, Slo
 from speclift.core.results import Cell, Comparison, Evidence, Level, Part, Percentiles, Reason
+from speclift.core.speculation import is_lossy
 from speclift.core.traffic import load_label
 
 # No part may lose more than measurement can tell from nothing.
@@ -117,6 +118,13 @@ def tail_not_slower(evidence: Evidence) -> Reason:
     if not evidence.tails:
         return _reason("p99", Level.INFO, "P99 cannot be compared: it needs 437 requests per arm and load")
     return _reason("p99", Level.PASS, "no P99 is demonstrably slower")
+
+
+def text_is_real(evidence: Evidence) -> Iterator[Reason]:
+    """A method that gives up the target's own text measures cost; however fast, it is nothing to ship."""
+    if is_lossy(evidence.arm.speculation):
+        message = f"{evidence.arm.name} forces acceptance: its text is not the model's, only its cost is real"
+        yield _reason("lossy-method", Level.FAIL, message)
 
 
 def failures_not_more(evidence: Evidence) -> Reason:

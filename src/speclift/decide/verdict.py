@@ -61,6 +61,7 @@ def decide(
 def _deciding_rules(evidence: Evidence, goals: Goals) -> Iterator[Reason]:
     yield rules.min_speedup(evidence, goals)
     yield rules.drafts_seen(evidence)
+    yield from rules.text_is_real(evidence)
     yield rules.no_part_loses(evidence)
     yield from rules.slo_kept(evidence, goals)
     yield rules.tail_not_slower(evidence)
