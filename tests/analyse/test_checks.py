@@ -10,15 +10,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from samples import launch, record
+from samples import record
 from simulated import ARM, ONE_STREAM, OTHER, QUIET, constant, drawn, judged, quiet_truth, study_places
-from speclift.analyse.checks import check_client, check_counters, check_records, is_looping
+from speclift.analyse.checks import check_client, check_records, is_looping
 from speclift.core.arm import BASELINE
-from speclift.core.records import Counters, Outcome, Phase, Record, TurnHealth
+from speclift.core.records import Outcome, Phase, Record, TurnHealth
 from speclift.core.results import Decision, Finding, Level
 from speclift.core.traffic import Concurrency, Load, Rate
-
-DRAFTED = "llamacpp:spec_decode_num_draft_tokens_total"
 
 
 def clean_study(**design: Any) -> tuple[Record, ...]:
@@ -254,53 +252,3 @@ class TestClientCpu:
     def test_is_silent_on_an_idle_client_and_on_turns_without_time(self) -> None:
         assert list(check_client((turn(Rate(per_s=1.0), cpu_s=7.9),))) == []
         assert list(check_client((turn(Rate(per_s=1.0), cpu_s=0.1, wall_s=0.0),))) == []
-
-
-class TestCounters:
-    def found(self, counted: float | None, records: Iterable[Record]) -> list[str]:
-        values = {} if counted is None else {DRAFTED: counted}
-        return checks_of(check_counters(launch(1, counters=Counters(values=values)), tuple(records)))
-
-    def drafted(self, *counts: int | None, **place: Any) -> list[Record]:
-        return [replace(record(**place), drafted=count) for count in counts]
-
-    @pytest.mark.parametrize(
-        ("counted", "fires"), [(100.0, False), (101.0, False), (103.0, True), (90.0, True), (0.0, True)]
-    )
-    def test_disagree_by_more_than_2_percent(self, counted: float, fires: bool) -> None:
-        assert self.found(counted, self.drafted(60, 40)) == (["counters-disagree"] if fires else [])
-
-    def test_nothing_drafted_on_either_side_agrees(self) -> None:
-        assert self.found(0.0, self.drafted(0, 0)) == []
-
-    @pytest.mark.parametrize("engine", ["llamacpp", "vllm"])
-    def test_both_engines_totals_are_known_by_name(self, engine: str) -> None:
-        counters = Counters(values={f"{engine}:spec_decode_num_draft_tokens_total": 500.0})
-        assert len(list(check_counters(launch(1, counters=counters), tuple(self.drafted(60, 40))))) == 1
-
-    @pytest.mark.parametrize(("second", "fires"), [(40.0, False), (400.0, True)])
-    def test_totals_under_labels_are_summed(self, second: float, fires: bool) -> None:
-        name = "vllm:spec_decode_num_draft_tokens_total"
-        counters = Counters(values={f'{name}{{engine="0"}}': 60.0, f'{name}{{engine="1"}}': second})
-        found = list(check_counters(launch(1, counters=counters), tuple(self.drafted(60, 40))))
-        assert bool(found) is fires
-
-    def test_requests_that_held_the_load_count_and_warm_up_does_not(self) -> None:
-        records = [
-            *self.drafted(60),
-            *self.drafted(40, phase=Phase.FILLER),
-            *self.drafted(77, phase=Phase.WARMUP),
-            *self.drafted(55, launch=2),
-        ]
-        assert self.found(100.0, records) == []
-
-    @pytest.mark.parametrize(
-        "records",
-        [[], [replace(record(), drafted=None)], [replace(record(outcome=Outcome.CUT), drafted=10)]],
-        ids=["no record", "no count in a response", "a failed request"],
-    )
-    def test_cannot_be_compared_where_a_response_is_missing(self, records: list[Record]) -> None:
-        assert self.found(100.0, records) == []
-
-    def test_cannot_be_compared_where_the_engine_has_no_totals(self) -> None:
-        assert self.found(None, self.drafted(60, 40)) == []

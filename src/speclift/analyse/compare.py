@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
 from speclift.analyse.balance import Observation, PairTable, Setting, fit_table, pair_table
-from speclift.analyse.cells import METRIC_OF, cells, load_size, loads_of, values_of
+from speclift.analyse.cells import METRIC_OF, NO_TOTALS, Totals, cells, load_size, loads_of, values_of
 from speclift.analyse.stats import (
     bonferroni,
     interval_of,
@@ -59,10 +59,17 @@ class Comparer:
     """Any arm against the baseline within any conditions; what does not depend on them is worked out once."""
 
     def __init__(
-        self, records: Iterable[Record], *, metric: str, bar: float, arm_count: int, by_temperature: bool
+        self,
+        records: Iterable[Record],
+        *,
+        metric: str,
+        bar: float,
+        arm_count: int,
+        by_temperature: bool,
+        totals: Totals = NO_TOTALS,
     ) -> None:
         """`bar` is the speedup asked for; `arm_count` how many arms compete, for simultaneous intervals."""
-        self._metric, self._bar = metric, bar
+        self._metric, self._bar, self._totals = metric, bar, totals
         self._arm_count, self._by_temperature = arm_count, by_temperature
         self._by_setting: dict[tuple[str, Setting], list[Record]] = defaultdict(list)
         for record in records:
@@ -93,7 +100,13 @@ class Comparer:
         # A part that misses the bar is out whatever else it shows, and a search meets hundreds of those.
         is_out = not is_whole and (overall is None or overall.simultaneous.low < self._bar)
         both = [] if is_out else self._records(arm.name, conditions)
-        all_cells = cells(both, by_temperature=self._by_temperature, by_segment=False)
+        all_cells = cells(
+            both,
+            by_temperature=self._by_temperature,
+            by_segment=False,
+            # The engine's totals are of all traffic.
+            totals=self._totals if is_whole else NO_TOTALS,
+        )
         return Evidence(
             arm=arm,
             conditions=conditions,

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 
+from speclift.core.errors import UsageError
 from speclift.core.speculation import Off, Speculation, draft_length, method_name
 from speclift.core.units import Tokens
 
@@ -39,7 +40,35 @@ class ServerSettings:
     gpu_layers: int | None = None
     kv_type_k: str | None = None
     kv_type_v: str | None = None
+    quantisation: str | None = None
+    tensor_parallel: int = 1
+    pipeline_parallel: int = 1
+    # vLLM: the most sequences in one step, the most tokens in one step, whether prefixes are kept.
+    sequences_max: int | None = None
+    token_budget: int | None = None
+    keeps_prefixes: bool = False
+    # Whether the next step is scheduled while this one runs; None is for what every arm can do.
+    schedules_ahead: bool | None = None
     extra_args: tuple[str, ...] = ()
+
+    def require_only(self, known: tuple[str, ...], *, engine: str) -> None:
+        """UsageError where a setting was given that this engine has no word for; silence would change the study."""
+        for field in fields(self):
+            flag = SETTING_FLAGS.get(field.name)
+            if flag and field.name not in known and getattr(self, field.name) != field.default:
+                raise UsageError(f"{flag} is not a setting of {engine}")
+
+
+SETTING_FLAGS = {
+    "gpu_layers": "--gpu-layers",
+    "quantisation": "--target-quant",
+    "tensor_parallel": "--tp",
+    "pipeline_parallel": "--pp",
+    "sequences_max": "--max-num-seqs",
+    "token_budget": "--token-budget",
+    "keeps_prefixes": "--prefix-cache",
+    "schedules_ahead": "--async-scheduling",
+}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -114,9 +114,13 @@ class TurnHealth:
     """How far the client itself stood in the way during one turn."""
 
     load: Load
+    # How long bytes lay unread; with the kernel's time stamps that alone moves none.
     loop_lag_p99_s: Seconds
+    # Of the busiest process that sent.
     cpu_s: Seconds
     wall_s: Seconds
+    # How late a first token's time stamp may be: several chunks read at once share the last one's.
+    stamp_blur_p99_s: Seconds = 0.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -136,6 +140,25 @@ class Counters:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class TurnTotals:
+    """What the engine itself counted during one turn; a study's (launch, block) names the turn."""
+
+    launch: int
+    block: int
+    counters: Counters
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Usage:
+    """How full a server was at one moment, as it said itself."""
+
+    at_s: Seconds
+    running: int
+    waiting: int
+    kv_share: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Launch:
     """One start of a server, and how it ended: '' while it lives or stopped cleanly."""
 
@@ -150,6 +173,11 @@ class Launch:
     log_tail: str = ""
     # Engine totals over the launch, where the engine reports them.
     counters: Counters = Counters()
+    # What the engine says it really runs with: a request is not always granted.
+    settings: dict[str, str] = field(default_factory=dict)
+    # What it warned of while it started.
+    notices: tuple[str, ...] = ()
+    usage: tuple[Usage, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -38,11 +38,14 @@ class Percentiles:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Acceptance:
-    """accepted/drafted per request that had drafts; `mean` is pooled over all of them."""
+    """accepted/drafted per request that had drafts; `mean` is pooled over all of them.
 
-    p10: float
-    p50: float
-    p90: float
+    An engine that only counts for the server as a whole has a mean and no percentiles.
+    """
+
+    p10: float | None
+    p50: float | None
+    p90: float | None
     mean: float
     requests: int
 

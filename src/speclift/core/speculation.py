@@ -1,7 +1,8 @@
 """The speculation methods as one sum type: what an arm adds to the baseline server.
 
 `k` is the largest number of tokens drafted per step: num_speculative_tokens in vLLM, n_max of a
-llama.cpp draft, size_m of a llama.cpp n-gram drafter.
+llama.cpp draft, size_m of a llama.cpp n-gram drafter. `extra` holds what only one engine knows, under that
+engine's own name, each value as JSON text; its adapter judges it.
 """
 
 from __future__ import annotations
@@ -11,9 +12,11 @@ from typing import Any, Literal, TypeAlias
 
 from speclift.core.errors import UsageError, unknown_name
 
-NGRAM_VARIANTS = ("simple", "map-k", "map-k4v", "mod", "cache")
+NGRAM_VARIANTS = ("simple", "map-k", "map-k4v", "mod", "cache", "gpu")
 DRAFT_SAMPLINGS = ("greedy", "probabilistic")
-HEAD_KINDS = ("eagle", "eagle3", "mtp", "medusa", "dflash", "dspark")
+HEAD_KINDS = ("eagle", "eagle3", "mtp", "medusa", "dflash", "dspark", "custom_class")
+
+Extra: TypeAlias = tuple[tuple[str, str], ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -34,6 +37,7 @@ class DraftModel:
     device: str | None = None
     kv_type_k: str | None = None
     kv_type_v: str | None = None
+    extra: Extra = ()
 
     def __post_init__(self) -> None:
         _require_k(self.k)
@@ -47,12 +51,17 @@ class DraftModel:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NGram:
-    """Copies from the text so far: the last `n` tokens are looked up, what followed is drafted."""
+    """Copies from the text so far: the last `n` tokens are looked up, what followed is drafted.
+
+    `n_min`: where those are not found, fewer are tried, down to this many; None tries `n` alone.
+    """
 
     variant: str = "simple"
     k: int = 48
     n: int = 12
+    n_min: int | None = None
     min_hits: int = 1
+    extra: Extra = ()
 
     def __post_init__(self) -> None:
         _require_k(self.k)
@@ -60,6 +69,8 @@ class NGram:
             raise unknown_name(what="n-gram variant", seen=self.variant, allowed=NGRAM_VARIANTS)
         if self.n < 1:
             raise UsageError(f"an n-gram looks up at least 1 token, saw n={self.n}")
+        if self.n_min is not None and not 1 <= self.n_min <= self.n:
+            raise UsageError(f"n_min must lie in 1..n={self.n}, saw {self.n_min}")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -67,6 +78,7 @@ class Suffix:
     """Suffix-tree lookup over the request and earlier outputs (vLLM's suffix decoding)."""
 
     k: int = 32
+    extra: Extra = ()
 
     def __post_init__(self) -> None:
         _require_k(self.k)
@@ -79,6 +91,7 @@ class Head:
     kind: str
     k: int = 3
     model: str | None = None
+    extra: Extra = ()
 
     def __post_init__(self) -> None:
         _require_k(self.k)
@@ -184,8 +197,8 @@ def speculation_to_dict(speculation: Speculation) -> dict[str, Any]:
             return {"kind": kind, "parts": [speculation_to_dict(part) for part in parts]}
         case Synthetic(inner=inner, rates=rates):
             return {"kind": kind, "inner": speculation_to_dict(inner), "rates": list(rates)}
-        case Head(kind=head, k=k, model=model):
-            return {"kind": kind, "head": head, "k": k, "model": model}
+        case Head(kind=head, k=k, model=model, extra=extra):
+            return {"kind": kind, "head": head, "k": k, "model": model, "extra": extra}
         case _:
             return {"kind": kind, **asdict(speculation)}
 
@@ -203,11 +216,20 @@ def speculation_from_dict(data: dict[str, Any]) -> Speculation:
         values["rates"] = tuple(values["rates"])
     if cls is Head:
         values["kind"] = values.pop("head", "")
+    if "extra" in values:
+        values["extra"] = tuple((str(key), str(value)) for key, value in values["extra"])
     unknown = set(values) - {field.name for field in fields(cls)}
     if unknown:
         raise UsageError(f"unknown fields of {kind}: {', '.join(sorted(unknown))}")
     speculation: Speculation = cls(**values)
     return speculation
+
+
+def require_no_extra(drafter: Drafter, *, engine: str) -> None:
+    """For engines that have no settings beyond those every engine shares."""
+    for key, _ in drafter.extra:
+        known = [field.name for field in fields(drafter) if field.name != "extra"]
+        raise unknown_name(what=f"setting of {method_name(drafter)} on {engine}", seen=key, allowed=known)
 
 
 def _require_k(k: int) -> None:

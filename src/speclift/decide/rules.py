@@ -172,7 +172,8 @@ def acceptance_bands(evidence: Evidence) -> Iterator[Reason]:
             shares = " to ".join(dict.fromkeys(f"{edge(inside)[0]:.0%}" for edge in (min, max)))
             loads = ", ".join(dict.fromkeys(load for _, load in inside))
             yield _reason(rule, level, f"acceptance {shares} at {loads}: {saying}", source)
-    lowest = min((rate.p10 for rate, _ in seen if rate.p10 < 0.5 <= rate.mean), default=None)
+    tenths = (rate.p10 for rate, _ in seen if rate.mean >= 0.5 and rate.p10 is not None)
+    lowest = min((tenth for tenth in tenths if tenth < 0.5), default=None)
     if lowest is not None:
         message = f"P10 of acceptance is {lowest:.0%}: part of the traffic is expected to lose"
         yield _reason("acceptance-p10", Level.WARN, message, "S4")

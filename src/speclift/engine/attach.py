@@ -15,7 +15,7 @@ from typing import Any
 from speclift.core.arm import Arm, Endpoint, ServerSettings
 from speclift.core.engine_spec import AttachSettings
 from speclift.core.errors import EngineError, UsageError
-from speclift.core.records import Counters
+from speclift.core.records import Counters, Usage
 from speclift.engine.http import fetch
 from speclift.engine.llamacpp import HONEST_BODY
 from speclift.engine.prometheus import parse_counters
@@ -41,6 +41,7 @@ class Detected:
 
 class Attach:
     name = "attach"
+    launches_at_once = 1
 
     def __init__(self, settings: ServerSettings, attach: AttachSettings) -> None:
         self.settings = settings
@@ -116,6 +117,8 @@ class AttachedServer:
         self.endpoint = endpoint
         self.command = command
         self.kv_tokens: int | None = None
+        self.settings: dict[str, str] = {}
+        self.notices: tuple[str, ...] = ()
         self._metrics_url = metrics_url
 
     async def counters(self) -> Counters:
@@ -125,6 +128,9 @@ class AttachedServer:
 
     def death(self) -> str | None:
         return None
+
+    def usage(self) -> tuple[Usage, ...]:
+        return ()
 
     async def stop(self) -> None:
         return None

@@ -27,6 +27,7 @@ STEP_COUNTS: tuple[tuple[str, object], ...] = (("timings_per_token", True),)
 
 class Fake:
     name = "fake"
+    launches_at_once = 1
 
     def __init__(self, settings: ServerSettings, *, ready_limit_s: float = READY_LIMIT_S) -> None:
         self.settings = settings
@@ -49,6 +50,7 @@ class Fake:
         return tuple(pairs)
 
     def command(self, arm: Arm, *, port: int) -> tuple[str, ...]:
+        self.settings.require_only(("gpu_layers",), engine="fake")
         pairs = self.truth_pairs(arm)
         parse_truth(pairs)  # a mistyped truth is wrong usage, seen before any launch
         truths = itertools.chain.from_iterable(("--truth", pair) for pair in pairs)

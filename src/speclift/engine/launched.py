@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from speclift.core.arm import Endpoint
-from speclift.core.records import Counters
+from speclift.core.records import Counters, Usage
 from speclift.engine.process import ServerProcess
 from speclift.engine.prometheus import parse_counters
 
@@ -18,11 +18,15 @@ class LaunchedServer:
         endpoint: Endpoint,
         command: tuple[str, ...],
         kv_tokens: int | None = None,
+        settings: dict[str, str] | None = None,
+        notices: tuple[str, ...] = (),
     ) -> None:
         self._process = process
         self.endpoint = endpoint
         self.command = command
         self.kv_tokens = kv_tokens
+        self.settings = settings or {}
+        self.notices = notices
 
     async def counters(self) -> Counters:
         return parse_counters(await self._process.get("/metrics"))
@@ -30,6 +34,9 @@ class LaunchedServer:
     def death(self) -> str | None:
         code = self._process.exit_code
         return None if code is None else f"ended with code {code}; log ends:\n{self._process.log_tail()}"
+
+    def usage(self) -> tuple[Usage, ...]:
+        return ()
 
     async def stop(self) -> None:
         await self._process.stop()

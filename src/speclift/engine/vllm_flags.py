@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
@@ -21,30 +21,18 @@ from speclift.core.speculation import (
     Suffix,
     Synthetic,
 )
+from speclift.lint.vllm_config import check_speculative_config
 
 Release: TypeAlias = tuple[int, int, int]
 
 # The first release with every flag below: --kv-cache-memory-bytes and --no-async-scheduling came last.
 OLDEST: Release = (0, 10, 2)
-# First release of each, by vLLM's method name (config/speculative.py of each tag).
-METHODS_SINCE: dict[str, Release] = {
-    # The V1 engine had no proposer for a separate draft model from 0.10 to 0.14.
-    "draft_model": (0, 15, 0),
-    "ngram": OLDEST,
-    "eagle": OLDEST,
-    "eagle3": OLDEST,
-    "medusa": OLDEST,
-    "mtp": (0, 11, 0),  # one name for every family; before it deepseek_mtp and others
-    "suffix": (0, 11, 1),
-    "dflash": (0, 20, 0),
-    "dspark": (0, 25, 0),
-}
-SYNTHETIC_SINCE: Release = (0, 20, 0)  # synthetic_acceptance_rates
-CPU_SPECULATION_SINCE: Release = (0, 20, 0)  # the CPU worker asserted speculation off up to 0.19
-PROBABILISTIC_SINCE: Release = (0, 21, 0)  # draft_sample_method
 PER_REQUEST_METRICS_SINCE: Release = (0, 29, 0)  # absent in 0.28.0rc2, present in 0.32.0
 
-K_MAX = 128  # the sampler asserts it (v1/sample/rejection_sampler.py, 0.32)
+# Their drafts are made on the CPU between two steps, so vLLM cannot schedule the next one ahead
+# (config/vllm.py, 0.24 to 0.32).
+NEVER_AHEAD = ("ngram", "suffix", "medusa", "custom_class")
+
 HEADS_IN_THE_TARGET = ("mtp", "dspark")
 # Enough not to queue an open loop that production would not queue either.
 SEQUENCES_MIN = 64
@@ -53,7 +41,13 @@ CPU_KV_BYTES = "512M"
 KV_BYTES_FLAG = "--kv-cache-memory-bytes"
 METRICS_FLAG = "--per-request-spec-decode-metrics"
 # They make measuring honest (no reused prefix) or quiet; a production server wants none of them.
-MEASURING_ONLY = ("--no-enable-prefix-caching", "--disable-uvicorn-access-log", METRICS_FLAG, "--seed")
+MEASURING_ONLY = (
+    "--no-enable-prefix-caching",
+    "--enable-prefix-caching",
+    "--disable-uvicorn-access-log",
+    METRICS_FLAG,
+    "--seed",
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -85,51 +79,69 @@ def parse_version(text: str) -> VllmVersion:
     return version
 
 
-def check_arm(arm: Arm, version: VllmVersion) -> None:
-    """UsageError for what this vLLM would refuse only after minutes of loading."""
+def check_arm(arm: Arm, version: VllmVersion, *, tensor_parallel: int = 1) -> None:
+    """UsageError for what this vLLM would refuse only after minutes of loading, or never read at all."""
     config = speculative_config(arm)
     if not config:
         return
-    method = str(config["method"])
-    if version.release < METHODS_SINCE[method]:
-        raise UsageError(
-            f"{version.text} cannot run {method}", hint=f"vLLM {_dotted(METHODS_SINCE[method])} or newer can"
-        )
-    if arm.k > K_MAX:
-        raise UsageError(f"vLLM drafts at most {K_MAX} tokens per step, saw k={arm.k}")
-    if version.is_cpu and version.release < CPU_SPECULATION_SINCE:
-        _needs(version, "speculation on a CPU", CPU_SPECULATION_SINCE)
-    if isinstance(arm.speculation, Synthetic):
-        if version.is_cpu:
-            # The server starts, and its first request ends it (0.32).
-            raise UsageError("vLLM's CPU build has no synthetic acceptance", hint="measure it on a GPU")
-        _needs(version, "synthetic acceptance", SYNTHETIC_SINCE)
-    if "draft_sample_method" in config:
-        _needs(version, "sampling=probabilistic", PROBABILISTIC_SINCE)
+    found = check_speculative_config(
+        config, release=version.release, is_cpu=version.is_cpu, tensor_parallel=tensor_parallel
+    )
+    for fault in found:
+        if fault.is_error:
+            key = fault.flag.removeprefix("speculative_config.")
+            hint = (
+                f"instead: {fault.replacement}"
+                if fault.replacement
+                else "speclift lint knows the keys of a version"
+            )
+            raise UsageError(f"{version.text} would refuse arm {arm.name}: {key}: {fault.message}", hint=hint)
+    if isinstance(arm.speculation, Synthetic) and version.is_cpu:
+        # The server starts, and its first request ends it (0.32).
+        raise UsageError("vLLM's CPU build has no synthetic acceptance", hint="measure it on a GPU")
 
 
-def _needs(version: VllmVersion, what: str, since: Release) -> None:
-    if version.release < since:
-        raise UsageError(f"{version.text} does not have {what}", hint=f"vLLM {_dotted(since)} or newer does")
+def can_schedule_ahead(arms: Iterable[Arm], version: VllmVersion) -> bool:
+    """True where every arm can: on for one and off for another would be part of what is compared."""
+    methods = {speculative_config(arm).get("method") for arm in arms}
+    return not version.is_cpu and not methods & set(NEVER_AHEAD)
+
+
+SETTINGS = (
+    "quantisation",
+    "tensor_parallel",
+    "pipeline_parallel",
+    "sequences_max",
+    "token_budget",
+    "keeps_prefixes",
+    "schedules_ahead",
+)
 
 
 def server_flags(settings: ServerSettings, *, port: int, version: VllmVersion) -> tuple[str, ...]:
-    """What every arm shares. Async scheduling is off for all: vLLM turns it off by itself for n-gram and
-    suffix, and the baseline would win by it (config/vllm.py, 0.32)."""
+    """What every arm shares, said even where it is vLLM's default: it changes some of them by itself for a
+    server that speculates."""
+    settings.require_only(SETTINGS, engine="vLLM")
+    if settings.kv_type_k != settings.kv_type_v:
+        raise UsageError("vLLM has one KV cache type", hint="use --kv-dtype")
     flags = [
         *("--model", settings.model, "--served-model-name", settings.model),
         *("--host", "127.0.0.1", "--port", str(port)),
         *("--max-model-len", str(settings.context_tokens)),
-        *("--max-num-seqs", str(max(settings.slots, SEQUENCES_MIN))),
-        *("--no-enable-prefix-caching", "--no-async-scheduling"),
+        *("--max-num-seqs", str(settings.sequences_max or max(settings.slots, SEQUENCES_MIN))),
+        "--enable-prefix-caching" if settings.keeps_prefixes else "--no-enable-prefix-caching",
+        "--async-scheduling" if settings.schedules_ahead else "--no-async-scheduling",
         *("--seed", "0", "--generation-config", "vllm", "--disable-uvicorn-access-log"),
     ]
-    if settings.kv_type_k != settings.kv_type_v:
-        raise UsageError("vLLM has one KV cache type", hint="give --kv-type-k and --kv-type-v the same value")
-    if settings.kv_type_k is not None:
-        flags += ["--kv-cache-dtype", settings.kv_type_k]
-    if settings.gpu_layers is not None:
-        raise UsageError("--gpu-layers is llama.cpp's; vLLM puts the whole model on its device")
+    for flag, value in (
+        ("--kv-cache-dtype", settings.kv_type_k),
+        ("--quantization", settings.quantisation),
+        ("--max-num-batched-tokens", settings.token_budget),
+        ("--tensor-parallel-size", settings.tensor_parallel if settings.tensor_parallel > 1 else None),
+        ("--pipeline-parallel-size", settings.pipeline_parallel if settings.pipeline_parallel > 1 else None),
+    ):
+        if value is not None:
+            flags += [flag, str(value)]
     if version.is_cpu and not any(arg.partition("=")[0] == KV_BYTES_FLAG for arg in settings.extra_args):
         flags += [KV_BYTES_FLAG, CPU_KV_BYTES]
     return (*flags, *settings.extra_args)
@@ -161,22 +173,32 @@ def speculative_config(arm: Arm) -> dict[str, Any]:
 
 
 def _drafter_config(drafter: Drafter) -> dict[str, Any]:
+    own = {key: json.loads(value) for key, value in drafter.extra}
+    known = _known_config(drafter)
+    for key in own.keys() & known.keys():
+        raise UsageError(
+            f"{key} is set by speclift's own words", hint="use k, n, model or sampling in --method"
+        )
+    return {**known, **own}
+
+
+def _known_config(drafter: Drafter) -> dict[str, Any]:
     match drafter:
         case DraftModel():
             return _draft_model_config(drafter)
-        case NGram(variant="simple", k=k, n=n, min_hits=1):
+        case NGram(variant="simple" | "gpu" as variant, k=k, n=n, n_min=n_min, min_hits=1):
             # Both ends given: vLLM's own default would look up 5 tokens.
             return {
-                "method": "ngram",
+                "method": "ngram" if variant == "simple" else "ngram_gpu",
                 "num_speculative_tokens": k,
                 "prompt_lookup_max": n,
-                "prompt_lookup_min": n,
+                "prompt_lookup_min": n if n_min is None else n_min,
             }
-        case NGram(variant="simple"):
+        case NGram(variant="simple" | "gpu"):
             raise UsageError("min_hits of an n-gram is llama.cpp's; vLLM drafts from the first match")
         case NGram(variant=variant):
             raise UsageError(
-                f"ngram:{variant} is llama.cpp's", hint="vLLM has one n-gram drafter: --method ngram,n=3"
+                f"ngram:{variant} is llama.cpp's", hint="vLLM has --method ngram,n=3 and ngram:gpu"
             )
         case Suffix(k=k):
             return {"method": "suffix", "num_speculative_tokens": k}

@@ -1,12 +1,14 @@
-"""What vLLM says about itself: why it did not start, from its log; how much KV it has, from its metrics. Pure."""
+"""What vLLM says about itself, in its log and its metrics: why it did not start, what it really runs with, how
+much KV it has and how full that is. Pure."""
 
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
+from datetime import datetime
 
-from speclift.core.records import Counters
+from speclift.core.records import Counters, Usage
 
-DRAFTED_TOTAL = "vllm:spec_decode_num_draft_tokens_total"
 _REASON_MAX = 300
 # `(EngineCore pid=7) ERROR 11-15 05:00:00 [core.py:8] ValueError: words`, a bare `ValueError: words`, and
 # argparse's `api_server.py: error: words`.
@@ -78,3 +80,93 @@ def totals_only(metrics: Counters) -> Counters:
             if name.startswith("vllm:") and name.partition("{")[0].endswith("_total")
         }
     )
+
+
+# What it really runs with. The engine core prints its whole configuration as one line, `name=value, ...`.
+_CONFIG_LINE = re.compile(r"Initializing a V1 LLM engine .*? with config: (.*)")
+SETTINGS_IN_CONFIG = (
+    "dtype",
+    "max_seq_len",
+    "quantization",
+    "kv_cache_dtype",
+    "enforce_eager",
+    "tensor_parallel_size",
+    "pipeline_parallel_size",
+    "enable_prefix_caching",
+    "enable_chunked_prefill",
+)
+# What it decides while it starts, by the words it says it in (0.24 to 0.32); the last match counts.
+_DECIDED = {
+    "async_scheduling": re.compile(r"Asynchronous scheduling is (enabled|disabled)"),
+    "cudagraph_mode": re.compile(
+        r"'cudagraph_mode': <CUDAGraphMode\.(\w+)"
+        r"|[Oo]verriding cudagraph_mode (?:from \S+ )?to (\w+)|setting cudagraph_mode=(?:CUDAGraphMode\.)?(\w+)"
+        r"|(Cudagraph is disabled)"
+    ),
+    "max_num_batched_tokens": re.compile(r"max_num_batched_tokens=(\d+)"),
+    "max_num_scheduled_tokens": re.compile(r"max_num_scheduled_tokens is set to (\d+)"),
+    "max_model_len": re.compile(r"Auto-fit max_model_len: reduced from \d+ to (\d+)"),
+    "attention_backend": re.compile(r"Using (?:AttentionBackendEnum\.)?(\w+) (?:attention )?backend"),
+}
+# Which of its two generations of model runner loads the model shows in the file that says so.
+_RUNNER = re.compile(r"\[(gpu_|cpu_)?model_runner\.py:\d+\]")
+
+
+def effective_settings(log: str) -> dict[str, str]:
+    """The settings this server really got, so that two servers can be compared."""
+    found: dict[str, str] = {}
+    config = _CONFIG_LINE.search(log)
+    if config is not None:
+        for name in SETTINGS_IN_CONFIG:
+            value = re.search(rf"(?:^|, ){name}=([^,]*)", config[1])
+            if value is not None:
+                found[name] = value[1]
+    for name, pattern in _DECIDED.items():
+        matches = list(pattern.finditer(log))
+        if matches:
+            # The attention backend is said for the target first, then for a draft.
+            chosen = matches[0] if name == "attention_backend" else matches[-1]
+            found[name] = next(group for group in chosen.groups() if group is not None)
+    if found.get("cudagraph_mode") == "Cudagraph is disabled":
+        found["cudagraph_mode"] = "NONE"
+    runner = _RUNNER.search(log)
+    if runner is not None:
+        found["model_runner"] = "V1" if runner[1] else "V2"
+    return found
+
+
+_WARNING = re.compile(r"^(?:\([^)]*\)\s*)?WARNING\s+[\d-]+\s+[\d:.]+\s+\[[^\]]*\]\s*(\S.*)$", re.MULTILINE)
+# Said on every start, or about the machine and not the engine's configuration.
+_USUAL = re.compile(
+    r"deprecat|sampling parameters|tcmalloc|libiomp|oneDNN|LD_PRELOAD|usage stat|NUMA|Tuned|ulimit"
+    r"|JIT compilation|Failed to import",
+    re.IGNORECASE,
+)
+
+
+def startup_notices(log: str) -> tuple[str, ...]:
+    """What it warned of while it started, each once, in one line."""
+    said = (match[1].strip() for match in _WARNING.finditer(log))
+    return tuple(dict.fromkeys(line[:_REASON_MAX] for line in said if not _USUAL.search(line)))
+
+
+_STATS = re.compile(
+    r"INFO (\d\d)-(\d\d) (\d\d):(\d\d):(\d\d) .*Running: (\d+) reqs, Waiting: (\d+) reqs, "
+    r"(?:\w+ )?KV cache usage: ([\d.]+)%"
+)
+
+
+def usage_over_time(log: str, *, year: int) -> tuple[Usage, ...]:
+    """The statistics it logs by itself every few seconds; the log's times are local and have no year."""
+    return tuple(_usage_points(log, year))
+
+
+def _usage_points(log: str, year: int) -> Iterator[Usage]:
+    for match in _STATS.finditer(log):
+        month, day, hour, minute, second = (int(part) for part in match.groups()[:5])
+        yield Usage(
+            at_s=datetime(year, month, day, hour, minute, second).timestamp(),
+            running=int(match[6]),
+            waiting=int(match[7]),
+            kv_share=float(match[8]) / 100,
+        )

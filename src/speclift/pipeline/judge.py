@@ -7,11 +7,20 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
+from typing import Any
 
-from speclift.analyse.cells import acceptance, acceptance_histogram, cells
-from speclift.analyse.checks import check_client, check_counters, check_records
+from speclift.analyse.cells import (
+    NO_TOTALS,
+    Totals,
+    acceptance,
+    acceptance_histogram,
+    cells,
+    told_by_totals,
+)
+from speclift.analyse.checks import check_client, check_records
 from speclift.analyse.compare import Comparer, idle_tax
 from speclift.analyse.crossover import crossovers
+from speclift.analyse.engine_checks import check_engines, kv_peaks
 from speclift.core.arm import BASELINE, Arm
 from speclift.core.errors import StudyError
 from speclift.core.goals import Goals
@@ -19,6 +28,8 @@ from speclift.core.records import Phase, Provenance, Record
 from speclift.core.results import Acceptance, Cell, Conditions, Crossover, Evidence, Finding, Level, Verdict
 from speclift.decide.verdict import decide
 from speclift.engine.protocol import Engine
+from speclift.pipeline.gate_study import recorded_document
+from speclift.pipeline.gate_verdict import changed_arms, changed_findings, gate_for_verdict
 from speclift.pipeline.merge import merged_records
 from speclift.pipeline.prepare import build_engine
 from speclift.plan.experiment import StudyPlan
@@ -62,14 +73,17 @@ class Judgement:
     findings: tuple[Finding, ...]
     crossovers: tuple[Crossover, ...]
     kv_tokens: dict[str, int]
+    kv_peaks: dict[str, float]
     failed_arms: tuple[str, ...]
+    lossless: dict[str, Any]
     engine: Engine
 
 
 def judge(studies: Sequence[Study], *, goals: Goals | None = None) -> Judgement:
     """The verdict on one study, or on several of like environment pooled."""
     first = studies[0]
-    records = merged_records(studies)
+    totals = _totals(studies)
+    records = told_by_totals(merged_records(studies), totals)
     if not any(record.place.arm == BASELINE and record.is_ok for record in records):
         raise StudyError(
             f"{first.path} has no successful baseline request", hint="run it again with --resume"
@@ -86,11 +100,24 @@ def judge(studies: Sequence[Study], *, goals: Goals | None = None) -> Judgement:
         bar=goals.min_speedup,
         arm_count=max(1, len(competing)),
         by_temperature=by_temperature,
+        totals=totals,
     )
     evidence_for = cache(comparer.evidence)
 
-    findings = (*_findings(studies, records), *_taxes(records, competing))
-    verdict = decide(competing, evidence_for, goals=goals, findings=findings)
+    lossless = first.lossless() or recorded_document(first, records, arms)
+    standing = [arm for arm in competing if arm.name not in changed_arms(lossless)]
+    findings = (
+        *_findings(studies, records),
+        *_taxes(records, competing),
+        *(changed_findings(lossless) if standing else ()),
+    )
+    verdict = decide(
+        standing or competing,
+        evidence_for,
+        goals=goals,
+        findings=findings,
+        **gate_for_verdict(lossless, standing, competing),
+    )
     return Judgement(
         study=first.path,
         plan=plan,
@@ -98,14 +125,16 @@ def judge(studies: Sequence[Study], *, goals: Goals | None = None) -> Judgement:
         provenance=first.provenance,
         verdict=verdict,
         on_all=tuple(evidence_for(arm, Conditions()) for arm in competing),
-        cells=cells(records, by_temperature=by_temperature),
+        cells=cells(records, by_temperature=by_temperature, totals=totals),
         acceptance_by_temperature=_acceptance_by_temperature(records),
         acceptance_histograms=_acceptance_histograms(records),
         findings=findings,
         crossovers=crossovers(records, verdict.evidence.arm.name, seed=plan.seed) if verdict.evidence else (),
         kv_tokens=_kv_tokens(studies),
+        kv_peaks=kv_peaks([launch for study in studies for launch, _ in study.launches()]),
         failed_arms=failed,
-        engine=build_engine(first.engine),
+        lossless=lossless,
+        engine=build_engine(first.engine, version=first.provenance.engine_version),
     )
 
 
@@ -144,8 +173,8 @@ def _findings(studies: Sequence[Study], records: Sequence[Record]) -> tuple[Find
     found = [
         *(finding for study in studies for finding in study.findings()),
         *check_records(records),
-        *check_client(health),
-        *(finding for launch, _ in studies[0].launches() for finding in check_counters(launch, records)),
+        *check_client(health, records),
+        *check_engines([launch for launch, _ in studies[0].launches()], records),
     ]
     return tuple(dict.fromkeys(found))
 
@@ -181,6 +210,13 @@ def _acceptance_histograms(records: Sequence[Record]) -> tuple[AcceptanceHistogr
         AcceptanceHistogram(arm=arm, by=by, label=label, counts=acceptance_histogram(members))
         for (arm, by, label), members in groups.items()
     )
+
+
+def _totals(studies: Sequence[Study]) -> Totals:
+    """Pooled studies number their launches anew, so only one alone can be matched with its turns."""
+    if len(studies) > 1:
+        return NO_TOTALS
+    return {(turn.launch, turn.block): turn.counters for turn in studies[0].turn_totals()}
 
 
 def _kv_tokens(studies: Sequence[Study]) -> dict[str, int]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -11,13 +12,15 @@ from speclift.core.arm import Arm, ServerSettings, baseline_arm
 from speclift.core.engine_spec import ENGINES, AttachSettings, EngineSpec
 from speclift.core.errors import ModelError, UsageError, unknown_name
 from speclift.core.records import Provenance
-from speclift.core.speculation import Attached, Combined, DraftModel, Synthetic
+from speclift.core.results import Finding, Level
+from speclift.core.speculation import Attached, Combined, DraftModel, Head, Speculation, Synthetic
 from speclift.core.traffic import Concurrency, Load, Rate, Workload
 from speclift.engine.attach import Attach
 from speclift.engine.fake import Fake
 from speclift.engine.llamacpp import LlamaCpp, default_threads
 from speclift.engine.protocol import Engine
 from speclift.engine.vllm import Vllm
+from speclift.engine.vllm_flags import can_schedule_ahead
 from speclift.measure.provenance import host_facts
 from speclift.pipeline.ask import EMBEDDED_MODEL, Ask
 from speclift.plan.experiment import StudyPlan
@@ -54,9 +57,11 @@ class Prepared:
     engine: Engine
     workload: Workload
     budget_s: float | None
+    findings: tuple[Finding, ...]
 
 
-def prepare(ask: Ask, say: Say) -> Prepared:
+def prepare(ask: Ask, say: Say, *, samples_anyway: bool = False) -> Prepared:
+    """`samples_anyway`: for the lossless gate, whose task it is to find out what a study must not time."""
     if ask.engine not in ENGINES:
         raise unknown_name(what="engine", seen=ask.engine, allowed=ENGINES)
     if ask.is_quick_look:
@@ -83,9 +88,13 @@ def prepare(ask: Ask, say: Say) -> Prepared:
     spec = _engine_spec(ask, loads, say)
     arms = _arms(ask, say)
     engine = build_engine(spec)
+    if isinstance(engine, Vllm) and spec.settings.schedules_ahead is None:
+        ahead = can_schedule_ahead(arms, engine.vllm_version)
+        spec = replace(spec, settings=replace(spec.settings, schedules_ahead=ahead))
+        engine = build_engine(spec)
     if spec.kind == "llamacpp":
         _check_pairs(arms, spec.settings.model)
-    if isinstance(engine, Vllm) and engine.vllm_version.is_cpu:
+    if isinstance(engine, Vllm) and engine.vllm_version.is_cpu and not samples_anyway:
         _require_greedy(ask, workload)
     for arm in arms:  # what this engine cannot express is wrong usage, seen before any launch
         engine.command(arm, port=0)
@@ -96,18 +105,26 @@ def prepare(ask: Ask, say: Say) -> Prepared:
         temperatures=_temperatures(ask),
         # Servers that are not ours to restart have one launch, however often they are asked.
         rounds=1 if spec.kind == "attach" else ask.launches,
-        together=engine.fits_together(arms),
+        together=engine.fits_together(arms) if ask.together is None else ask.together,
         seed=ask.seed,
     )
-    return Prepared(plan=plan, engine_spec=spec, engine=engine, workload=workload, budget_s=ask.budget_s)
+    return Prepared(
+        plan=plan,
+        engine_spec=spec,
+        engine=engine,
+        workload=workload,
+        budget_s=ask.budget_s,
+        findings=_scheduling_findings(ask, engine),
+    )
 
 
-def build_engine(spec: EngineSpec) -> Engine:
+def build_engine(spec: EngineSpec, *, version: str | None = None) -> Engine:
+    """`version` where it is known already, as of a study that was measured on another machine."""
     match spec.kind:
         case "llamacpp":
             return LlamaCpp(spec.settings, binary=spec.binary)
         case "vllm":
-            return Vllm(spec.settings, python=spec.python)
+            return Vllm(spec.settings, python=spec.python, version=version)
         case "attach" if spec.attach is not None:
             return Attach(spec.settings, spec.attach)
         case "fake":
@@ -145,7 +162,41 @@ def _arms(ask: Ask, say: Say) -> tuple[Arm, ...]:
         spec = (Arm(name="spec", speculation=Attached()),) if ask.spec_url else ()
         return (baseline_arm(), *spec)
     drafts = tuple(_model_path(draft, ask.engine, say) for draft in ask.drafts)
-    return arms_for(methods=_methods(ask), ks=ask.ks, drafts=drafts)
+    arms = arms_for(methods=_methods(ask), ks=ask.ks, drafts=drafts)
+    return tuple(replace(arm, speculation=_with_draft_settings(arm.speculation, ask)) for arm in arms)
+
+
+def _with_draft_settings(speculation: Speculation, ask: Ask) -> Speculation:
+    """--draft-quant and --draft-tp, for whatever has a draft model of its own; vLLM's names, which others refuse."""
+    given = {"quantization": ask.draft_quant, "draft_tensor_parallel_size": ask.draft_tensor_parallel}
+    extra = tuple((key, json.dumps(value)) for key, value in given.items() if value is not None)
+    match speculation:
+        case DraftModel() | Head() if extra:
+            return replace(speculation, extra=(*speculation.extra, *extra))
+        case Synthetic(inner=DraftModel() | Head() as inner) if extra:
+            return replace(speculation, inner=replace(inner, extra=(*inner.extra, *extra)))
+        case _:
+            return speculation
+
+
+def _scheduling_findings(ask: Ask, engine: Engine) -> tuple[Finding, ...]:
+    is_asked = ask.schedules_ahead is False
+    if (
+        not isinstance(engine, Vllm)
+        or engine.vllm_version.is_cpu
+        or is_asked
+        or engine.settings.schedules_ahead
+    ):
+        return ()
+    return (
+        Finding(
+            check="async-scheduling",
+            level=Level.WARN,
+            message="asynchronous scheduling is off in every arm, because one of the methods cannot run with it; "
+            "vLLM's own default has it on without speculation, and that server may be faster than this baseline",
+            next_step="measure --method off with --async-scheduling on, and compare its time per token",
+        ),
+    )
 
 
 def _attach(ask: Ask) -> AttachSettings | None:
@@ -207,6 +258,13 @@ def _engine_spec(ask: Ask, loads: tuple[Load, ...], say: Say) -> EngineSpec:
         gpu_layers=ask.gpu_layers,
         kv_type_k=ask.kv_type_k,
         kv_type_v=ask.kv_type_v,
+        quantisation=ask.target_quant,
+        tensor_parallel=ask.tensor_parallel,
+        pipeline_parallel=ask.pipeline_parallel,
+        sequences_max=ask.sequences_max,
+        token_budget=ask.token_budget,
+        keeps_prefixes=ask.keeps_prefixes,
+        schedules_ahead=ask.schedules_ahead,
         extra_args=ask.engine_args,
     )
     return EngineSpec(

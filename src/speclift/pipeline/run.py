@@ -11,11 +11,11 @@ import contextlib
 import time
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import AsyncExitStack
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import Protocol
 
 from speclift.core.arm import BASELINE, Arm
-from speclift.core.errors import EngineError
+from speclift.core.errors import EngineError, SpecliftError
 from speclift.core.records import Counters, Launch, Outcome, Phase, Place, Record
 from speclift.core.results import Finding, Level
 from speclift.core.traffic import Concurrency, Load, Request
@@ -57,7 +57,9 @@ class _LiveArm:
     launch: int
     server: Server
     client: Client
-    counters_before: Counters = field(default_factory=Counters)
+    # Totals when the first turn began, and when the last one ended; None where the engine tells none.
+    counters_first: Counters | None = None
+    counters_last: Counters | None = None
     timeouts_in_a_row: int = 0
 
 
@@ -71,6 +73,7 @@ class StudyRun:
         *,
         progress: Progress,
         budget_s: Seconds | None = None,
+        workers: int = 1,
         clock: Callable[[], Seconds] = time.monotonic,
     ) -> None:
         self.study = study
@@ -80,6 +83,7 @@ class StudyRun:
         self._clock = clock
         self._started_s = clock()
         self._budget_s = budget_s
+        self._workers = workers
         self._requests = {request.id: request for request in self.plan.requests}
         self._failed_arms: set[str] = set()
         # What earlier runs finished; this run never comes back to a turn, so it need not be kept up to date.
@@ -119,18 +123,33 @@ class StudyRun:
             own = [turn for turn in pending if turn.arm in group]
             arms = [arm for arm in self.plan.arms if arm.name in group - self._failed_arms]
             async with AsyncExitStack() as stack:
-                live = {}
-                for arm in arms:
-                    begun_s = self._clock()
-                    up = await self._bring_up(arm, round_index, own, stack)
-                    self._launch_s.append(self._clock() - begun_s)
-                    self._launches_left -= 1
-                    if up is not None:
-                        live[arm.name] = up
+                live = await self._bring_all_up(arms, round_index, own, stack)
                 share_s = None if round_share_s is None else round_share_s / len(groups)
                 await self._take_turns(own, live, share_s)
 
     # Servers
+
+    async def _bring_all_up(
+        self, arms: Sequence[Arm], round_index: int, own: Sequence[Turn], stack: AsyncExitStack
+    ) -> dict[str, _LiveArm]:
+        """As many at a time as the engine can start; the first failure that ends the study ends the others."""
+        starting = asyncio.Semaphore(self._engine.launches_at_once)
+
+        async def bring_up(arm: Arm) -> _LiveArm | None:
+            async with starting:
+                begun_s = self._clock()
+                up = await self._bring_up(arm, round_index, own, stack)
+                self._launch_s.append((self._clock() - begun_s) / self._engine.launches_at_once)
+                self._launches_left -= 1
+                return up
+
+        try:
+            async with asyncio.TaskGroup() as group:
+                tasks = {arm.name: group.create_task(bring_up(arm)) for arm in arms}
+        except ExceptionGroup as failures:
+            operating = failures.subgroup(SpecliftError)
+            raise operating.exceptions[0] if operating is not None else failures from None
+        return {name: up for name, task in tasks.items() if (up := task.result()) is not None}
 
     async def _bring_up(
         self, arm: Arm, round_index: int, own: Sequence[Turn], stack: AsyncExitStack
@@ -154,9 +173,15 @@ class StudyRun:
             self._fail(arm.name, launch, f"did not start: {error}", log_tail=error.log_tail, hint=error.hint)
             return None
         stack.push_async_callback(server.stop)
-        self.study.launch_ready(launch, ready_s=now_s(), kv_tokens=server.kv_tokens)
+        self.study.launch_ready(
+            launch,
+            ready_s=now_s(),
+            kv_tokens=server.kv_tokens,
+            settings=server.settings,
+            notices=server.notices,
+        )
         client = await stack.enter_async_context(
-            Client(server.endpoint, seed=self.plan.seed, limit_s=self._limit_s)
+            Client(server.endpoint, seed=self.plan.seed, limit_s=self._limit_s, workers=self._workers)
         )
         live = _LiveArm(arm=arm, launch=launch, server=server, client=client)
         stack.push_async_callback(self._close_counters, live)
@@ -165,14 +190,22 @@ class StudyRun:
         except ArmFailed:
             return None
         with contextlib.suppress(EngineError):  # an engine without /metrics has no totals to keep
-            live.counters_before = await server.counters()
+            live.counters_first = live.counters_last = await server.counters()
         return live
 
     async def _close_counters(self, live: _LiveArm) -> None:
-        if live.server.death() is None:
-            with contextlib.suppress(EngineError):
-                after = await live.server.counters()
-                self.study.launch_ended(live.launch, after.since(live.counters_before))
+        if live.counters_first is not None and live.counters_last is not None:
+            totals = live.counters_last.since(live.counters_first)
+            self.study.launch_ended(live.launch, totals, usage=live.server.usage())
+
+    async def _counted(self, live: _LiveArm) -> Counters:
+        """What the engine counted since the turn before; read after the turn, when nobody waits for tokens."""
+        if live.counters_last is None or live.server.death() is not None:
+            return Counters()
+        before = live.counters_last
+        with contextlib.suppress(EngineError):
+            live.counters_last = await live.server.counters()
+        return live.counters_last.since(before)
 
     async def _warm_up(self, live: _LiveArm, loads: Iterable[Load], round_index: int) -> None:
         for load in loads:
@@ -227,9 +260,9 @@ class StudyRun:
             live.timeouts_in_a_row = live.timeouts_in_a_row + 1 if hung else 0
 
         health = await run_turn(live.client, orders, turn.load, seed=self._arrival_seed(turn), on_record=keep)
-        self.study.add_turn(live.launch, turn.block, health)
         if broken_off:
             await self._let_death_show(live)
+        self.study.add_turn(live.launch, turn.block, health, await self._counted(live))
         self._require_alive(live)
 
     def _order(self, turn: Turn, item: Item, live: _LiveArm) -> Order | None:

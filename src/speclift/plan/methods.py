@@ -2,10 +2,15 @@
 
 ngram                     ngram:map-k             ngram,n=4
 draft,p_min=0.5           ngram+draft             synthetic:draft,rates=0.8/0.6
+draft,quantization=fp8    ngram,num_speculative_tokens_per_batch_size=[[1,8,5],[9,64,0]]
+
+A setting that speclift has no word for is kept under the engine's own name; its adapter judges it.
 """
 
 from __future__ import annotations
 
+import json
+import re
 from collections.abc import Sequence
 from dataclasses import replace
 from itertools import count
@@ -29,6 +34,7 @@ from speclift.core.speculation import (
     Synthetic,
 )
 
+SETTING_LABEL_MAX = 40
 METHODS = ("off", "draft", "ngram", "suffix", *HEAD_KINDS, "synthetic")
 _CLASSES: dict[str, type[Any]] = {"draft": DraftModel, "ngram": NGram, "suffix": Suffix}
 
@@ -101,24 +107,41 @@ def parse_method(text: str, *, k: int | None = None, draft: str | None = None) -
 
 def _build(cls: type[Any], settings: dict[str, str], text: str) -> Speculation:
     hints = get_type_hints(cls)
-    for key in settings:
-        if key not in hints:
-            raise unknown_name(what=f"setting in --method {text}", seen=key, allowed=sorted(hints))
+    foreign = tuple((key, _json_text(settings.pop(key))) for key in sorted(settings.keys() - hints.keys()))
     if cls is DraftModel and "model" not in settings:
         raise UsageError(f"--method {text} needs a draft model", hint="add --draft PATH")
     values = {key: _value(value, hints[key], f"--method {text}: {key}") for key, value in settings.items()}
-    speculation: Speculation = cls(**values)
+    speculation: Speculation = cls(**values, extra=foreign)
     return speculation
+
+
+def _json_text(text: str) -> str:
+    try:
+        return json.dumps(json.loads(text))
+    except ValueError:
+        return json.dumps(text)
 
 
 def _settings(text: str, whole: str) -> dict[str, str]:
     settings: dict[str, str] = {}
-    for pair in filter(None, (part.strip() for part in text.split(","))):
+    for pair in filter(None, (part.strip() for part in _split(text))):
         key, separator, value = pair.partition("=")
         if not separator:
             raise UsageError(f"--method {whole}: expected key=value, saw {pair!r}")
         settings[key.strip()] = value.strip()
     return settings
+
+
+def _split(text: str) -> list[str]:
+    """At commas, but not inside brackets: a value may be a JSON list."""
+    parts, depth = [""], 0
+    for character in text:
+        depth += (character in "[{") - (character in "]}")
+        if character == "," and depth == 0:
+            parts.append("")
+        else:
+            parts[-1] += character
+    return parts
 
 
 def _value(text: str, hint: Any, where: str) -> int | float | str:
@@ -147,9 +170,9 @@ def _name(method: str, speculation: Speculation, draft_label: str | None) -> str
     if isinstance(speculation, Off):
         return baseline_arm().name
     base = Arm(name="", speculation=speculation)
-    pairs = [pair.partition("=") for part in method.split("+") for pair in part.split(",")[1:]]
+    pairs = [pair.partition("=") for part in method.split("+") for pair in _split(part)[1:]]
     settings = [
-        f"{key.strip()}{value.strip()}".replace("_", "-").replace("/", "-")
+        re.sub(r"[^A-Za-z0-9.]+", "-", f"{key.strip()}{value.strip()}").strip("-")[:SETTING_LABEL_MAX]
         for key, _, value in pairs
         if key.strip() not in ("k", "rates", "model")
     ]

@@ -2,6 +2,7 @@
 
 Format history
     1  2026-11  first: meta, requests, launches, turns, records, findings
+    2  2026-11  launches: settings, notices, usage; turns: counters, stamp_blur_p99_s
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from speclift.core.speculation import speculation_from_dict, speculation_to_dict
 from speclift.core.traffic import Message, Request, load_from_dict, load_to_dict
 from speclift.plan.experiment import StudyPlan
 
-FORMAT = 1
+FORMAT = 2
 # 'SLFT': marks the database as a study, so that another SQLite file is never taken for one.
 APPLICATION_ID = 0x534C4654
 
@@ -28,11 +29,13 @@ CREATE TABLE requests (position INTEGER PRIMARY KEY, id TEXT UNIQUE NOT NULL, bo
 CREATE TABLE launches (
     id INTEGER PRIMARY KEY, arm TEXT NOT NULL, round INTEGER NOT NULL, command TEXT NOT NULL,
     engine_version TEXT NOT NULL, started_s REAL NOT NULL, ready_s REAL, kv_tokens INTEGER,
-    failure TEXT NOT NULL DEFAULT '', log_tail TEXT NOT NULL DEFAULT '', counters TEXT NOT NULL DEFAULT '{}'
+    failure TEXT NOT NULL DEFAULT '', log_tail TEXT NOT NULL DEFAULT '', counters TEXT NOT NULL DEFAULT '{}',
+    settings TEXT NOT NULL DEFAULT '{}', notices TEXT NOT NULL DEFAULT '[]', usage TEXT NOT NULL DEFAULT '[]'
 );
 CREATE TABLE turns (
     id INTEGER PRIMARY KEY, launch INTEGER NOT NULL REFERENCES launches, block INTEGER NOT NULL,
-    load TEXT NOT NULL, loop_lag_p99_s REAL NOT NULL, cpu_s REAL NOT NULL, wall_s REAL NOT NULL
+    load TEXT NOT NULL, loop_lag_p99_s REAL NOT NULL, cpu_s REAL NOT NULL, wall_s REAL NOT NULL,
+    counters TEXT NOT NULL DEFAULT '{}', stamp_blur_p99_s REAL NOT NULL DEFAULT 0
 );
 CREATE TABLE records (
     id INTEGER PRIMARY KEY, launch INTEGER NOT NULL REFERENCES launches, arm TEXT NOT NULL,
@@ -50,6 +53,15 @@ CREATE TABLE findings (
     next_step TEXT NOT NULL, arm TEXT
 );
 """
+
+# What turns a study of an older format into one of today's, by the format that brought it.
+UPGRADES = (
+    (2, "ALTER TABLE launches ADD COLUMN settings TEXT NOT NULL DEFAULT '{}'"),
+    (2, "ALTER TABLE launches ADD COLUMN notices TEXT NOT NULL DEFAULT '[]'"),
+    (2, "ALTER TABLE launches ADD COLUMN usage TEXT NOT NULL DEFAULT '[]'"),
+    (2, "ALTER TABLE turns ADD COLUMN counters TEXT NOT NULL DEFAULT '{}'"),
+    (2, "ALTER TABLE turns ADD COLUMN stamp_blur_p99_s REAL NOT NULL DEFAULT 0"),
+)
 
 
 def dumps(value: Any) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from typing import Any
 
-from speclift.core.records import Counters, Launch, Outcome, Phase, Place, Record, Step
+from speclift.core.records import Counters, Launch, Outcome, Phase, Place, Record, Step, Usage
 from speclift.core.traffic import load_from_dict, load_to_dict
 from speclift.store.format import dumps
 
@@ -96,4 +96,19 @@ def launch_from(row: dict[str, Any]) -> Launch:
         failure=row["failure"],
         log_tail=row["log_tail"],
         counters=Counters(values=json.loads(row["counters"])),
+        # Studies of format 1 have none of these.
+        settings=json.loads(row.get("settings", "{}")),
+        notices=tuple(json.loads(row.get("notices", "[]"))),
+        usage=_usage(row.get("usage", "[]")),
+    )
+
+
+def usage_text(usage: tuple[Usage, ...]) -> str:
+    return dumps([(point.at_s, point.running, point.waiting, point.kv_share) for point in usage])
+
+
+def _usage(text: str) -> tuple[Usage, ...]:
+    return tuple(
+        Usage(at_s=at_s, running=running, waiting=waiting, kv_share=kv_share)
+        for at_s, running, waiting, kv_share in json.loads(text)
     )

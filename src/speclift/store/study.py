@@ -8,7 +8,7 @@ from __future__ import annotations
 import fcntl
 import json
 import sqlite3
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, closing, contextmanager
 from pathlib import Path
 from types import TracebackType
@@ -17,16 +17,17 @@ from typing import IO, Any, NamedTuple, Self
 from speclift.core.engine_spec import EngineSpec
 from speclift.core.errors import StudyError
 from speclift.core.goals import Goals
-from speclift.core.records import Counters, Launch, Provenance, Record, TurnHealth
+from speclift.core.records import Counters, Launch, Provenance, Record, TurnHealth, TurnTotals, Usage
 from speclift.core.results import Finding, Level
 from speclift.core.traffic import load_from_dict, load_to_dict
 from speclift.core.units import Seconds
 from speclift.plan.experiment import StudyPlan
 from speclift.store import format as fmt
-from speclift.store.rows import launch_from, record_columns, record_from, storable
+from speclift.store.rows import launch_from, record_columns, record_from, storable, usage_text
 
 DATABASE = "study.sqlite"
 LOCK = "lock"
+NOTHING = Counters()
 # What reading a value of an unexpected kind raises.
 _MISREAD = (ValueError, TypeError, LookupError, AttributeError)
 
@@ -94,6 +95,8 @@ class Study:
                     f"{path} has study format {version}; this speclift reads up to {fmt.FORMAT}",
                     hint="upgrade speclift: pip install -U speclift",
                 )
+            if writing:
+                study._upgrade(version)
             undo.pop_all()
         return study
 
@@ -144,6 +147,16 @@ class Study:
         with _disk_errors(self.path):
             self._set("block_limits", {**self.block_limits, block: items})
 
+    def keep_lossless(self, document: dict[str, Any]) -> None:
+        with _disk_errors(self.path):
+            self._set("lossless", document)
+
+    def lossless(self) -> dict[str, Any] | None:
+        """What the lossless gate found; None where it has not run on this study."""
+        with _read_errors(self.path):
+            found: dict[str, Any] | None = self._get("lossless", default=None)
+        return found
+
     def log_path(self, launch: int) -> Path:
         return self.path / "logs" / f"launch-{launch:03d}.log"
 
@@ -160,20 +173,29 @@ class Study:
             started_s=launch.started_s,
         )
 
-    def launch_ready(self, launch: int, *, ready_s: Seconds, kv_tokens: int | None) -> None:
-        self._update_launch(launch, ready_s=ready_s, kv_tokens=kv_tokens)
+    def launch_ready(
+        self,
+        launch: int,
+        *,
+        ready_s: Seconds,
+        kv_tokens: int | None,
+        settings: Mapping[str, str] | None = None,
+        notices: Sequence[str] = (),
+    ) -> None:
+        said = {"settings": fmt.dumps(dict(settings or {})), "notices": fmt.dumps(list(notices))}
+        self._update_launch(launch, ready_s=ready_s, kv_tokens=kv_tokens, **said)
 
     def launch_failed(self, launch: int, *, failure: str, log_tail: str) -> None:
         self._update_launch(launch, failure=failure, log_tail=log_tail)
 
-    def launch_ended(self, launch: int, counters: Counters) -> None:
-        self._update_launch(launch, counters=fmt.dumps(counters.values))
+    def launch_ended(self, launch: int, counters: Counters, *, usage: tuple[Usage, ...] = ()) -> None:
+        self._update_launch(launch, counters=fmt.dumps(counters.values), usage=usage_text(usage))
 
     def next_launch_id(self) -> int:
         (row,) = self._rows("SELECT ifnull(max(id), 0) AS last FROM launches")
         return int(row["last"]) + 1
 
-    def add_turn(self, launch: int, block: int, health: TurnHealth) -> None:
+    def add_turn(self, launch: int, block: int, health: TurnHealth, counters: Counters = NOTHING) -> None:
         self._insert(
             "turns",
             launch=launch,
@@ -182,6 +204,9 @@ class Study:
             loop_lag_p99_s=health.loop_lag_p99_s,
             cpu_s=health.cpu_s,
             wall_s=health.wall_s,
+            stamp_blur_p99_s=health.stamp_blur_p99_s,
+            # Most of an engine's counters stand still in a turn.
+            counters=fmt.dumps({name: value for name, value in counters.values.items() if value}),
         )
 
     def add_record(self, record: Record) -> None:
@@ -211,9 +236,27 @@ class Study:
 
     def turn_health(self) -> tuple[TurnHealth, ...]:
         with _read_errors(self.path):
-            rows = self._rows("SELECT load, loop_lag_p99_s, cpu_s, wall_s FROM turns ORDER BY id")
+            rows = self._rows("SELECT * FROM turns ORDER BY id")
             return tuple(
-                TurnHealth(**{**row, "load": load_from_dict(json.loads(row["load"]))}) for row in rows
+                TurnHealth(
+                    load=load_from_dict(json.loads(row["load"])),
+                    loop_lag_p99_s=row["loop_lag_p99_s"],
+                    cpu_s=row["cpu_s"],
+                    wall_s=row["wall_s"],
+                    stamp_blur_p99_s=row.get("stamp_blur_p99_s", 0.0),  # format 1 has none
+                )
+                for row in rows
+            )
+
+    def turn_totals(self) -> tuple[TurnTotals, ...]:
+        """Turns of which the engine told its totals."""
+        with _read_errors(self.path):
+            rows = self._rows("SELECT * FROM turns ORDER BY id")
+            read = ((row, json.loads(row.get("counters", "{}"))) for row in rows)  # format 1 has none
+            return tuple(
+                TurnTotals(launch=row["launch"], block=row["block"], counters=Counters(values=values))
+                for row, values in read
+                if values
             )
 
     def findings(self) -> tuple[Finding, ...]:
@@ -232,6 +275,14 @@ class Study:
         return frozenset(Done(**row) for row in rows)
 
     # The database
+
+    def _upgrade(self, version: int) -> None:
+        """An old study that goes on gets the columns it lacks, all or none of them."""
+        self._db.execute("BEGIN IMMEDIATE")
+        for statement in (change for since, change in fmt.UPGRADES if version < since):
+            self._db.execute(statement)
+        self._db.execute(f"PRAGMA user_version = {fmt.FORMAT}")
+        self._db.execute("COMMIT")
 
     def _get(self, key: str, **default: Any) -> Any:
         rows = self._rows("SELECT value FROM meta WHERE key = ?", key)

@@ -1,0 +1,78 @@
+"""What a judgement on one flag or key is, and how releases are read, ordered and said. Pure."""
+
+from __future__ import annotations
+
+import difflib
+import re
+from collections.abc import Iterable
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import TypeAlias
+
+from speclift.core.errors import UsageError
+
+# vLLM's (0, 32, 0); llama.cpp numbers its builds: b11549 is (11549,).
+Release: TypeAlias = tuple[int, ...]
+
+
+class Status(StrEnum):
+    OK = "ok"
+    RISKY = "risky"  # accepted, and likely not what was meant
+    REMOVED = "removed"
+    RENAMED = "renamed"
+    DEAD = "dead"  # accepted, and read by nothing
+    CONFLICT = "conflict"  # this value, or this combination, is refused
+    UNKNOWN = "unknown"  # not known to this release: never was, or came later
+
+    @property
+    def is_error(self) -> bool:
+        return self not in (Status.OK, Status.RISKY)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LintFinding:
+    """`flag` is spelt as the user spelt it; `replacement` is what to write instead, None where nothing is."""
+
+    flag: str
+    status: Status
+    message: str
+    replacement: str | None = None
+    changed_in: str | None = None
+    source: str = ""
+
+    @property
+    def is_error(self) -> bool:
+        return self.status.is_error
+
+
+def has_errors(findings: Iterable[LintFinding]) -> bool:
+    return any(finding.is_error for finding in findings)
+
+
+def dotted(release: Release) -> str:
+    """0.8.3; b11549 for llama.cpp's builds."""
+    if len(release) == 1:
+        return f"b{release[0]}"
+    return ".".join(str(part) for part in release)
+
+
+def parse_release(text: str, *, engine: str) -> Release:
+    """`0.24`, `v0.24.0`, `0.32.0+cpu`, `vllm 0.10.1.1` for vLLM; `b8000`, `8000` for llama.cpp."""
+    if engine == "llamacpp":
+        build = re.search(r"\d+(?:\.\d+)*", text)
+        # The xllamacpp wheel carries the build as the last part of its version: 2026.10.11549.
+        if build is not None:
+            return (int(build[0].rpartition(".")[2]),)
+        raise UsageError(
+            f"--engine-version {text!r} names no llama.cpp build",
+            hint="such as b11549 (llama-server --version)",
+        )
+    match = re.search(r"(\d+)\.(\d+)(?:\.(\d+))?", text)
+    if match is None:
+        raise UsageError(f"--engine-version {text!r} names no vLLM release", hint="such as 0.24.0")
+    return (int(match[1]), int(match[2]), int(match[3] or 0))
+
+
+def nearest(name: str, known: Iterable[str]) -> str | None:
+    found = difflib.get_close_matches(name, list(known), n=1, cutoff=0.75)
+    return found[0] if found else None

@@ -1,0 +1,58 @@
+"""What was pasted, whatever its form: a program, its settings in order, and what stands around them. Pure."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Literal, TypeAlias
+
+Engine: TypeAlias = Literal["vllm", "llamacpp"]
+
+
+class Form(StrEnum):
+    COMMAND = "command"
+    PYTHON = "python"
+    CONFIG = "config"
+
+
+@dataclass(frozen=True, slots=True)
+class Expression:
+    """Python source whose value cannot be known without running it."""
+
+    text: str
+
+    def __repr__(self) -> str:
+        return self.text
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Setting:
+    """`name` is the flag as the engine's table has it, `spelled` as the user wrote it.
+
+    The value is text on a command line and an object in Python or YAML; None for a flag without one.
+    """
+
+    name: str
+    spelled: str
+    value: object = None
+    is_off: bool = False  # --no-x
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Pasted:
+    engine: Engine
+    form: Form
+    settings: tuple[Setting, ...]
+    model: str | None = None  # given by place, not by flag
+    program: tuple[str, ...] = ()
+    wrapper: tuple[str, ...] = ()  # docker run … image, sudo, nohup
+    environment: tuple[tuple[str, str], ...] = ()
+    sampling: tuple[Setting, ...] = ()  # of SamplingParams(...)
+    metrics: tuple[str, ...] = ()
+    notes: tuple[str, ...] = ()
+    expands_variables: bool = False  # the text was shell source, so $MODEL in it is a variable
+
+    def last(self, *names: str) -> object:
+        """The value given last under one of these names, as an engine takes it; None where none is."""
+        found = [setting for setting in self.settings if setting.name in names]
+        return found[-1].value if found else None
