@@ -1,0 +1,70 @@
+"""lint: what became of a serving command, and what to type today."""
+
+from __future__ import annotations
+
+import json
+import sys
+from typing import Annotated, Any
+
+import typer
+
+from speclift.cli.options import Json
+from speclift.cli.screens import screen
+
+EXIT_ERRORS = 4
+
+
+def lint_command(
+    words: Annotated[
+        list[str] | None,
+        typer.Argument(
+            metavar="FILE | - | -- COMMAND…", help="A file, standard input, or a command after --."
+        ),
+    ] = None,
+    engine: Annotated[
+        str | None, typer.Option(metavar="NAME", help="vllm or llamacpp; else told from the text.")
+    ] = None,
+    engine_version: Annotated[
+        str | None,
+        typer.Option(metavar="X", help="Such as 0.24.0, 0.32.0+cpu or b9000; else the newest known."),
+    ] = None,
+    as_json: Json = False,
+) -> None:
+    """Judge every flag of a vLLM or llama.cpp command, Python code or config; print today's. Runs nothing."""
+    from speclift.core.errors import UsageError
+    from speclift.pipeline.lint import lint_arguments, lint_document
+
+    if not words:
+        raise UsageError("nothing to lint", hint="name a file, - for standard input, or a command after --")
+    report = lint_arguments(words, engine=engine, engine_version=engine_version)
+    document = lint_document(report)
+    if as_json:
+        sys.stdout.write(json.dumps(document, indent=2, ensure_ascii=True) + "\n")
+    else:
+        _show(document)
+    raise typer.Exit(0 if report.ok else EXIT_ERRORS)
+
+
+def _show(document: dict[str, Any]) -> None:
+    """Findings and the other forms are narrative; the command alone is data, so that it can be piped."""
+    from speclift.report.lint_terminal import ENGINES, folded_command, lint_view, translation_notes
+
+    console = screen(stderr=True)
+    console.print(lint_view(document))
+    translated = document["translated"]
+    if translated is None:
+        return
+    if translated["notes"]:
+        console.print(translation_notes(document))
+    console.print(
+        f"\nToday ({ENGINES[document['engine']]} {translated['version']})", style="bold", markup=False
+    )
+    sys.stdout.write(folded_command(translated["command"]) + "\n")
+    sys.stdout.flush()
+    if document["engine"] == "vllm":
+        for title, text in (
+            ("From Python", translated["python"]),
+            ("As YAML for --config", translated["yaml"]),
+        ):
+            console.print(f"\n{title}", style="bold")
+            console.print(text.rstrip(), markup=False, highlight=False, soft_wrap=True)
