@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import json
 import shlex
+from dataclasses import replace
 
 import pytest
 
@@ -27,6 +28,7 @@ from speclift.engine.vllm_flags import (
     flag_pairs,
     parse_version,
     python_engine,
+    risks,
     serve_command,
     server_flags,
     speculation_flags,
@@ -140,7 +142,7 @@ def test_a_head_comes_with_its_model(kind: str) -> None:
 def test_every_method_becomes_one_speculative_config(
     speculation: Speculation, config: dict[str, object]
 ) -> None:
-    check_arm(arm(speculation), GPU)
+    check_arm(arm(speculation), GPU, SETTINGS)
     flag, text, *metrics = speculation_flags(arm(speculation), GPU)
     assert flag == "--speculative-config"
     assert json.loads(text) == speculative_config(arm(speculation)) == config
@@ -148,7 +150,7 @@ def test_every_method_becomes_one_speculative_config(
 
 
 def test_the_baseline_has_no_speculative_flag_at_all() -> None:
-    check_arm(baseline_arm(), GPU)
+    check_arm(baseline_arm(), GPU, SETTINGS)
     assert speculation_flags(baseline_arm(), GPU) == ()
 
 
@@ -214,22 +216,22 @@ FORCED = Synthetic(inner=NGram(k=1), rates=(0.5,))
 def test_a_method_is_refused_by_versions_without_it_and_the_first_with_it_is_named(
     speculation: Speculation, too_old: str, first: str
 ) -> None:
-    check_arm(arm(speculation), parse_version(first))
+    check_arm(arm(speculation), parse_version(first), SETTINGS)
     with pytest.raises(UsageError) as caught:
-        check_arm(arm(speculation), parse_version(too_old))
+        check_arm(arm(speculation), parse_version(too_old), SETTINGS)
     assert too_old in str(caught.value)
     assert first.removeprefix("vllm ").removesuffix("+cpu") in f"{caught.value} {caught.value.hint}"
 
 
 def test_synthetic_acceptance_never_reaches_a_cpu_build() -> None:
     with pytest.raises(UsageError, match="the CPU build starts, and its first request ends it"):
-        check_arm(arm(FORCED), CPU)
+        check_arm(arm(FORCED), CPU, SETTINGS)
 
 
 def test_more_drafted_tokens_than_the_sampler_takes_are_refused() -> None:
-    check_arm(arm(NGram(k=K_MAX)), GPU)
+    check_arm(arm(NGram(k=K_MAX)), GPU, SETTINGS)
     with pytest.raises(UsageError, match="at most 128"):
-        check_arm(arm(NGram(k=K_MAX + 1)), GPU)
+        check_arm(arm(NGram(k=K_MAX + 1)), GPU, SETTINGS)
 
 
 def test_a_version_without_metrics_per_request_is_not_asked_for_them() -> None:
@@ -349,7 +351,7 @@ def test_the_next_step_is_scheduled_ahead_where_every_arm_can(
 def test_a_setting_under_vllms_own_name_is_passed_on(
     speculation: Speculation, key: str, value: object
 ) -> None:
-    check_arm(arm(speculation), GPU)
+    check_arm(arm(speculation), GPU, SETTINGS)
     assert speculative_config(arm(speculation))[key] == value
 
 
@@ -368,4 +370,13 @@ def test_a_setting_that_vllm_would_refuse_after_minutes_is_refused_at_once(
     extra: tuple[str, str], words: str
 ) -> None:
     with pytest.raises(UsageError, match=words):
-        check_arm(arm(DraftModel(model="org/draft", extra=(extra,))), GPU)
+        check_arm(arm(DraftModel(model="org/draft", extra=(extra,))), GPU, SETTINGS)
+
+
+def test_a_draft_model_outside_cuda_graphs_is_forewarned_once_for_all_its_arms() -> None:
+    arms = [replace(arm(replace(DRAFT, k=k)), name=f"draft-k{k}") for k in (1, 3)]
+    (risk,) = risks(arms, parse_version("vllm 0.24.0"), SETTINGS)
+    assert risk.message.startswith("draft-k1, draft-k3: a separate draft model runs outside CUDA graphs")
+    assert "0.26.0" in risk.next_step
+    assert list(risks(arms, parse_version("vllm 0.26.0"), SETTINGS)) == []
+    assert list(risks([baseline_arm()], parse_version("vllm 0.24.0"), SETTINGS)) == []

@@ -14,7 +14,7 @@ from speclift.core.errors import UsageError
 from speclift.core.records import Step
 from speclift.core.traffic import DEFAULT_MAX_TOKENS
 from speclift.core.units import Seconds, Tokens
-from speclift.engine.fake_truth import SEGMENT_MARKER, Ask, Burst, Script, Truth, token_text
+from speclift.engine.fake_truth import SEGMENT_MARKER, VOCABULARY, Ask, Burst, Script, Truth, token_text
 
 MODEL = "fake"
 # What an OpenAI-compatible server assumes when the request does not say.
@@ -33,6 +33,8 @@ class Form:
     continuous_usage: bool
     timings_per_token: bool
     return_token_ids: bool
+    # Log-probabilities of this many tokens per position.
+    listed: int = 0
 
 
 def read_body(body: Any, *, is_chat: bool) -> tuple[Ask, Form]:
@@ -66,7 +68,14 @@ def read_body(body: Any, *, is_chat: bool) -> tuple[Ask, Form]:
         continuous_usage=_typed(options, "continuous_usage_stats", bool, False),
         timings_per_token=_typed(body, "timings_per_token", bool, False),
         return_token_ids=_typed(body, "return_token_ids", bool, False),
+        listed=_listed(body, is_chat=is_chat),
     )
+
+
+def _listed(body: dict[str, Any], *, is_chat: bool) -> int:
+    if not is_chat:
+        return int(_typed(body, "logprobs", int, 0))
+    return int(_typed(body, "top_logprobs", int, 0)) if _typed(body, "logprobs", bool, False) else 0
 
 
 def _typed(body: dict[str, Any], name: str, kind: type | tuple[type, ...], default: Any) -> Any:
@@ -85,6 +94,24 @@ def _chat_prompt(messages: Any) -> str:
         if not isinstance(message, dict) or not isinstance(message.get("content"), str):
             raise UsageError("each message must be an object whose content is a string")
     return "\n".join(message["content"] for message in messages)
+
+
+# The fake is sure of each of its tokens: the runner-up is e^3 times less likely.
+_LOGPROB, _RUNNER_UP_LOGPROB = -0.05, -3.05
+
+
+def _sure_of(token_id: int) -> dict[str, Any]:
+    """One entry of `logprobs.content`, as llama.cpp words it."""
+    said = _listed_token(token_id, _LOGPROB)
+    return {
+        **said,
+        "top_logprobs": [said, _listed_token((token_id + 1) % len(VOCABULARY), _RUNNER_UP_LOGPROB)],
+    }
+
+
+def _listed_token(token_id: int, logprob: float) -> dict[str, Any]:
+    text = token_text(token_id)
+    return {"id": token_id, "token": text, "bytes": list(text.encode()), "logprob": logprob}
 
 
 class Reply:
@@ -137,6 +164,8 @@ class Reply:
         text = "".join(map(token_text, self.script.token_ids))
         content = {"message": {"role": "assistant", "content": text}} if self.form.is_chat else {"text": text}
         choice = {"index": 0, **content, "finish_reason": self.script.finish_reason}
+        if self.form.listed and self.truth.flavour != "plain":
+            choice["logprobs"] = {"content": [_sure_of(token_id) for token_id in self.script.token_ids]}
         return {**self._head, "choices": [choice], **self._figures(decode_s=decode_s)}
 
     def _chunk(self, choice: dict[str, Any], **extra: Any) -> dict[str, Any]:

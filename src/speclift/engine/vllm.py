@@ -108,7 +108,7 @@ class Vllm:
 
     def command(self, arm: Arm, *, port: int) -> tuple[str, ...]:
         # What vLLM would refuse only after minutes of loading.
-        check_arm(arm, self.vllm_version, tensor_parallel=self.settings.tensor_parallel)
+        check_arm(arm, self.vllm_version, self.settings)
         _check_folders(self.model, speculative_config(arm).get("model"))
         return (self._python, "-m", MODULE, *self._flags(arm, port=port))
 

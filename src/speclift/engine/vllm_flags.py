@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
 from speclift.core.arm import Arm, ServerSettings
 from speclift.core.errors import EngineError, UsageError
+from speclift.core.results import Finding, Level
 from speclift.core.speculation import (
     Attached,
     Combined,
@@ -21,17 +22,15 @@ from speclift.core.speculation import (
     Suffix,
     Synthetic,
 )
+from speclift.lint.findings import LintFinding, Status
 from speclift.lint.vllm_config import check_speculative_config
+from speclift.lint.vllm_rules import WITHOUT_ASYNC
 
 Release: TypeAlias = tuple[int, int, int]
 
 # The first release with every flag below: --kv-cache-memory-bytes and --no-async-scheduling came last.
 OLDEST: Release = (0, 10, 2)
 PER_REQUEST_METRICS_SINCE: Release = (0, 29, 0)  # absent in 0.28.0rc2, present in 0.32.0
-
-# Their drafts are made on the CPU between two steps, so vLLM cannot schedule the next one ahead
-# (config/vllm.py, 0.24 to 0.32).
-NEVER_AHEAD = ("ngram", "suffix", "medusa", "custom_class")
 
 HEADS_IN_THE_TARGET = ("mtp", "dspark")
 # Enough not to queue an open loop that production would not queue either.
@@ -79,32 +78,49 @@ def parse_version(text: str) -> VllmVersion:
     return version
 
 
-def check_arm(arm: Arm, version: VllmVersion, *, tensor_parallel: int = 1) -> None:
+def check_arm(arm: Arm, version: VllmVersion, settings: ServerSettings) -> None:
     """UsageError for what this vLLM would refuse only after minutes of loading, or never read at all."""
-    config = speculative_config(arm)
-    if not config:
-        return
-    found = check_speculative_config(
-        config, release=version.release, is_cpu=version.is_cpu, tensor_parallel=tensor_parallel
-    )
-    for fault in found:
+    for fault in _judged(arm, version, settings):
         if fault.is_error:
             key = fault.flag.removeprefix("speculative_config.")
-            hint = (
-                f"instead: {fault.replacement}"
-                if fault.replacement
-                else "speclift lint knows the keys of a version"
-            )
+            hint = f"instead: {fault.replacement}" if fault.replacement else "see speclift lint"
             raise UsageError(f"{version.text} would refuse arm {arm.name}: {key}: {fault.message}", hint=hint)
-    if isinstance(arm.speculation, Synthetic) and version.is_cpu:
-        # The server starts, and its first request ends it (0.32).
-        raise UsageError("vLLM's CPU build has no synthetic acceptance", hint="measure it on a GPU")
+
+
+def risks(arms: Iterable[Arm], version: VllmVersion, settings: ServerSettings) -> Iterator[Finding]:
+    """What works in this version and is still not what one would expect, once for all arms it concerns."""
+    by_risk: dict[LintFinding, list[str]] = {}
+    for arm in arms:
+        for found in _judged(arm, version, settings):
+            if found.status is Status.RISKY:
+                by_risk.setdefault(found, []).append(arm.name)
+    for risk, names in by_risk.items():
+        yield Finding(
+            check="risky-setting",
+            level=Level.WARN,
+            message=f"{', '.join(names)}: {risk.message}",
+            next_step=f"instead: {risk.replacement}" if risk.replacement else "",
+        )
+
+
+def _judged(arm: Arm, version: VllmVersion, settings: ServerSettings) -> tuple[LintFinding, ...]:
+    config = speculative_config(arm)
+    if not config:
+        return ()
+    return check_speculative_config(
+        config,
+        release=version.release,
+        is_cpu=version.is_cpu,
+        tensor_parallel=settings.tensor_parallel,
+        has_async_scheduling=bool(settings.schedules_ahead),
+    )
 
 
 def can_schedule_ahead(arms: Iterable[Arm], version: VllmVersion) -> bool:
     """True where every arm can: on for one and off for another would be part of what is compared."""
     methods = {speculative_config(arm).get("method") for arm in arms}
-    return not version.is_cpu and not methods & set(NEVER_AHEAD)
+    # Drafts made on the CPU between two steps leave vLLM nothing to schedule ahead with.
+    return not version.is_cpu and not methods & set(WITHOUT_ASYNC)
 
 
 SETTINGS = (

@@ -20,7 +20,7 @@ from speclift.engine.fake import Fake
 from speclift.engine.llamacpp import LlamaCpp, default_threads
 from speclift.engine.protocol import Engine
 from speclift.engine.vllm import Vllm
-from speclift.engine.vllm_flags import can_schedule_ahead
+from speclift.engine.vllm_flags import can_schedule_ahead, risks
 from speclift.measure.provenance import host_facts
 from speclift.pipeline.ask import EMBEDDED_MODEL, Ask
 from speclift.plan.experiment import StudyPlan
@@ -114,7 +114,7 @@ def prepare(ask: Ask, say: Say, *, samples_anyway: bool = False) -> Prepared:
         engine=engine,
         workload=workload,
         budget_s=ask.budget_s,
-        findings=_scheduling_findings(ask, engine),
+        findings=_forewarnings(ask, arms, engine),
     )
 
 
@@ -179,16 +179,16 @@ def _with_draft_settings(speculation: Speculation, ask: Ask) -> Speculation:
             return speculation
 
 
-def _scheduling_findings(ask: Ask, engine: Engine) -> tuple[Finding, ...]:
-    is_asked = ask.schedules_ahead is False
-    if (
-        not isinstance(engine, Vllm)
-        or engine.vllm_version.is_cpu
-        or is_asked
-        or engine.settings.schedules_ahead
-    ):
+def _forewarnings(ask: Ask, arms: tuple[Arm, ...], engine: Engine) -> tuple[Finding, ...]:
+    """What is known before anything is launched to make the arms differ by more than speculation."""
+    if not isinstance(engine, Vllm):
         return ()
+    found = tuple(risks(arms, engine.vllm_version, engine.settings))
+    is_wanted = ask.schedules_ahead is False or engine.settings.schedules_ahead
+    if engine.vllm_version.is_cpu or is_wanted:
+        return found
     return (
+        *found,
         Finding(
             check="async-scheduling",
             level=Level.WARN,
