@@ -150,6 +150,7 @@ def test_python_keywords_are_judged_under_their_own_names() -> None:
         "num_speculative_tokens": REMOVED,
         "use_v2_block_manager": REMOVED,
         "gpu_memory_utilization": OK,
+        "speculative_config.method": RISKY,
     }
 
 

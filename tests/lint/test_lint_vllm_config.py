@@ -24,6 +24,10 @@ def statuses(config: dict[str, object], release: Release = NEWEST, **case: Any) 
     return {found.flag.removeprefix("speculative_config."): found.status for found in findings}
 
 
+# Drafts inside CUDA graphs: after PR 47460, before the newer runner took draft models.
+OLD_RUNNER: Release = (0, 27, 0)
+
+
 def only(status: Status, config: dict[str, object], release: Release = NEWEST, **case: Any) -> LintFinding:
     (found,) = [
         found for found in check_speculative_config(config, release=release, **case) if found.status is status
@@ -211,14 +215,32 @@ class TestCombinations:
         assert "async scheduling" in only(Status.RISKY, NGRAM).message
         assert Status.RISKY not in statuses(NGRAM, has_async_scheduling=False).values()
         assert statuses(NGRAM, has_async_scheduling=True)["method"] is Status.CONFLICT
-        assert Status.RISKY not in statuses(DRAFT).values()
+        assert Status.RISKY not in statuses(DRAFT, OLD_RUNNER).values()
+
+    @pytest.mark.parametrize(
+        ("release", "is_cpu", "hint"),
+        [
+            ((0, 25, 1), False, "vLLM 0.26.0 or newer"),
+            (OLD_RUNNER, False, None),
+            ((0, 32, 0), False, "VLLM_USE_V2_MODEL_RUNNER=0"),
+            ((0, 32, 0), True, None),
+        ],
+    )
+    def test_a_draft_model_outside_cuda_graphs_is_a_risk(
+        self, release: Release, is_cpu: bool, hint: str | None
+    ) -> None:
+        found = check_speculative_config(DRAFT, release=release, is_cpu=is_cpu)
+        risks = [risk.replacement or "" for risk in found if risk.status is Status.RISKY]
+        assert [hint in risk for risk in risks if hint] == ([True] if hint else [])
+        assert bool(risks) is (hint is not None)
 
     def test_speculation_on_a_cpu_came_with_0_20(self) -> None:
         assert statuses(NGRAM, (0, 19, 0), is_cpu=True)["method"] is Status.CONFLICT
         assert Status.CONFLICT not in statuses(NGRAM, (0, 20, 0), is_cpu=True).values()
 
     def test_a_draft_named_after_a_head_is_taken_for_one(self) -> None:
-        found = only(Status.RISKY, {**DRAFT, "method": "draft_model", "model": "/models/eagle-small"})
+        config = {**DRAFT, "method": "draft_model", "model": "/models/eagle-small"}
+        found = only(Status.RISKY, config, OLD_RUNNER)
 
         assert "'eagle'" in found.message
 

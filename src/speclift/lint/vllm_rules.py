@@ -332,6 +332,8 @@ def _async_scheduling(case: Case) -> Iterator[LintFinding]:
 
 # The runner filled the keys of its drafters' CUDA graphs, but not those of a separate draft model (PR 47460).
 DRAFT_GRAPHS_SINCE: Release = (0, 26, 0)
+# Up to 0.28 at least the newer runner left draft models to the older one.
+DRAFT_ON_NEW_RUNNER: Release = (0, 32, 0)
 
 
 def _draft_outside_graphs(case: Case) -> Iterator[LintFinding]:
@@ -346,6 +348,16 @@ def _draft_outside_graphs(case: Case) -> Iterator[LintFinding]:
             replacement=f"vLLM {dotted(DRAFT_GRAPHS_SINCE)} or newer",
             changed_in=DRAFT_GRAPHS_SINCE,
             source="vLLM PR 47460; docs/gpu.md",
+        )
+    elif case.release >= DRAFT_ON_NEW_RUNNER:
+        yield about(
+            "method",
+            Status.RISKY,
+            "the newer model runner, the default on GPUs, drafts with a separate model outside CUDA graphs; the older"
+            " one has them",
+            replacement="VLLM_USE_V2_MODEL_RUNNER=0 in the environment, and measure both",
+            changed_in=DRAFT_ON_NEW_RUNNER,
+            source="vllm.v1.worker.gpu.spec_decode, 0.32.0; docs/gpu.md",
         )
 
 

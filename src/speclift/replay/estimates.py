@@ -1,0 +1,138 @@
+"""Accepted length per segment and k from sums that do not grow with the log.
+
+L = sum of decoded tokens / sum of steps over requests; its interval counts requests, not steps, because the steps
+of one answer resemble each other (delta method for a ratio, Student's t).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from speclift.core.results import CONFIDENCE
+from speclift.core.units import Tokens
+from speclift.replay.batch import Ints
+from speclift.replay.counts import Counts
+
+METHOD = "ratio, delta method over requests"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LengthEstimate:
+    """Accepted length at one k. The interval is None where fewer than two answers had a decode step."""
+
+    k: int
+    value: float | None
+    low: float | None
+    high: float | None
+    # The same, each request weighing alike whatever its length.
+    per_request: float | None
+    draft_share: float | None
+    drafted_per_step: float | None
+    # Share of what was drafted that was accepted; None where nothing was drafted.
+    acceptance_rate: float | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SegmentEstimate:
+    segment: str
+    requests: int
+    tokens: Tokens
+    lengths: tuple[LengthEstimate, ...]
+
+
+class Sums:
+    """All that one segment's estimate at one k needs."""
+
+    def __init__(self) -> None:
+        self.requests = 0
+        self.decoding = 0
+        self.decoded = self.steps = self.drafting = self.drafted = self.accepted = 0
+        self._decoded_squared = self._mixed = self._steps_squared = 0
+        self._ratios = 0.0
+
+    def add(self, counts: Counts, chosen: NDArray[np.bool_]) -> None:
+        decoded, steps = counts.decoded[chosen], counts.steps[chosen]
+        has_steps = steps > 0
+        self.requests += len(decoded)
+        self.decoding += int(has_steps.sum())
+        self.decoded += int(decoded.sum())
+        self.steps += int(steps.sum())
+        self.drafting += int(counts.drafting[chosen].sum())
+        self.drafted += int(counts.drafted[chosen].sum())
+        self.accepted += int(counts.accepted[chosen].sum())
+        # Python's integers do not overflow where a whole log's sums would.
+        self._decoded_squared += int((decoded * decoded).sum())
+        self._mixed += int((decoded * steps).sum())
+        self._steps_squared += int((steps * steps).sum())
+        self._ratios += float((decoded[has_steps] / steps[has_steps]).sum())
+
+    def estimate(self, k: int) -> LengthEstimate:
+        if self.steps == 0:
+            return LengthEstimate(
+                k=k,
+                value=None,
+                low=None,
+                high=None,
+                per_request=None,
+                draft_share=None,
+                drafted_per_step=None,
+                acceptance_rate=None,
+            )
+        value = self.decoded / self.steps
+        low, high = self._interval(value, k)
+        return LengthEstimate(
+            k=k,
+            value=value,
+            low=low,
+            high=high,
+            per_request=self._ratios / self.decoding,
+            draft_share=self.drafting / self.steps,
+            drafted_per_step=self.drafted / self.steps,
+            acceptance_rate=self.accepted / self.drafted if self.drafted else None,
+        )
+
+    def _interval(self, value: float, k: int) -> tuple[float, float] | tuple[None, None]:
+        n = self.decoding
+        if n < 2:
+            return None, None
+        from scipy.special import stdtrit
+
+        squares = self._decoded_squared - 2 * value * self._mixed + value * value * self._steps_squared
+        error = math.sqrt(n / (n - 1) * max(squares, 0.0)) / self.steps
+        half = float(stdtrit(n - 1, (1 + CONFIDENCE) / 2)) * error
+        # Every step yields its own token and at most k more.
+        return max(1.0, value - half), min(k + 1.0, value + half)
+
+
+class Totals:
+    """The sums of every segment and k of one drafter. 'all' comes first, then segments as they appeared."""
+
+    def __init__(self, ks: Sequence[int], *, all_name: str) -> None:
+        self._ks = tuple(ks)
+        self._all_name = all_name
+        self._sums: dict[str, list[Sums]] = {all_name: [Sums() for _ in self._ks]}
+
+    def add(self, counts: Sequence[Counts], segments: Ints, names: Sequence[str]) -> None:
+        """`segments` holds each answer's index into `names`."""
+        present = [(self._all_name, np.ones(len(segments), dtype=np.bool_))]
+        present += [(names[index], segments == index) for index in np.unique(segments)]
+        for name, chosen in present:
+            sums = self._sums.setdefault(name, [Sums() for _ in self._ks])
+            for each, at_k in zip(sums, counts, strict=True):
+                each.add(at_k, chosen)
+
+    def estimates(self) -> tuple[SegmentEstimate, ...]:
+        return tuple(
+            SegmentEstimate(
+                segment=name,
+                requests=sums[0].requests,
+                tokens=sums[0].decoded + sums[0].requests,
+                lengths=tuple(each.estimate(k) for k, each in zip(self._ks, sums, strict=True)),
+            )
+            for name, sums in self._sums.items()
+        )

@@ -1,0 +1,158 @@
+"""One log entry to what replay needs: what was asked, what was answered, and with which sampling settings."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from speclift.core.traffic import DEFAULT_SEGMENT, Message
+from speclift.core.units import Tokens
+
+TOKEN_ID_MAX = (1 << 31) - 1  # engines hold ids in 32 signed bits
+# Sampling parameters that vLLM refuses as soon as the server speculates (sampling_params.py, 0.32.0).
+VLLM_REFUSES = ("min_p", "logit_bias", "trace_decode_token_ids")
+_MIN_P_SEEN = 1e-5  # below it vLLM takes min_p for 0
+
+
+class UnreadableEntry(ValueError):
+    """The entry is JSON and still no request; says which part."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Logged:
+    """Text or ids of each side. No response at all is `response` None and `response_ids` None."""
+
+    messages: tuple[Message, ...] = ()
+    prompt: str | None = None
+    prompt_ids: tuple[int, ...] | None = None
+    response: str | None = None
+    response_ids: tuple[int, ...] | None = None
+    segment: str = DEFAULT_SEGMENT
+    temperature: float | None = None
+    max_tokens: Tokens | None = None
+    finish_reason: str | None = None
+    refused_by_vllm: tuple[str, ...] = ()
+
+    @property
+    def has_response(self) -> bool:
+        return bool(self.response_ids) or bool(self.response)
+
+    @property
+    def needs_tokenizer(self) -> bool:
+        return self.prompt_ids is None or self.response_ids is None
+
+
+def logged(fields: Mapping[str, Any]) -> Logged:
+    """From an entry under our own keys (workload/formats.py). UnreadableEntry says what is wrong with it."""
+    answer = _response(fields)
+    messages = _messages(fields.get("messages"))
+    response = answer.text
+    if response is None and answer.ids is None and messages and messages[-1].role == "assistant":
+        # A conversation logged whole: its last turn is the answer.
+        messages, response = messages[:-1], messages[-1].content
+    sampling = fields.get("sampling_params")
+    params = {**fields, **(sampling if isinstance(sampling, Mapping) else {})}
+    return Logged(
+        messages=messages,
+        prompt=_text(fields, "prompt"),
+        prompt_ids=_ids(fields, "prompt_token_ids"),
+        response=response,
+        response_ids=answer.ids,
+        segment=_text(fields, "segment") or DEFAULT_SEGMENT,
+        temperature=_number(params.get("temperature")),
+        max_tokens=_count(params.get("max_completion_tokens")) or _count(params.get("max_tokens")),
+        finish_reason=answer.finish_reason,
+        refused_by_vllm=refused_by_vllm(params),
+    )
+
+
+def refused_by_vllm(params: Mapping[str, Any]) -> tuple[str, ...]:
+    min_p = _number(params.get("min_p"))
+    is_set = {
+        "min_p": min_p is not None and min_p > _MIN_P_SEEN,
+        "logit_bias": bool(params.get("logit_bias")),
+        "trace_decode_token_ids": params.get("trace_decode_token_ids") is not None,
+    }
+    return tuple(name for name in VLLM_REFUSES if is_set[name])
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Answer:
+    text: str | None
+    ids: tuple[int, ...] | None
+    finish_reason: str | None
+
+
+def _response(fields: Mapping[str, Any]) -> _Answer:
+    """Text, token ids, or what an OpenAI-compatible server answered, alone or inside a batch line."""
+    ids = _ids(fields, "response_token_ids")
+    reason = fields.get("finish_reason")
+    value = fields.get("response")
+    if isinstance(value, Mapping):
+        body = value.get("body")
+        choices = (body if isinstance(body, Mapping) else value).get("choices")
+        choice = choices[0] if isinstance(choices, list) and choices else None
+        if not isinstance(choice, Mapping):
+            return _Answer(text=None, ids=ids, finish_reason=None)
+        message = choice.get("message")
+        value = message.get("content") if isinstance(message, Mapping) else choice.get("text")
+        ids = ids or _ids(choice, "token_ids")
+        reason = choice.get("finish_reason", reason)
+    if value is not None and not isinstance(value, str):
+        raise UnreadableEntry(f"'response' must be text, saw {type(value).__name__}")
+    return _Answer(text=value, ids=ids, finish_reason=reason if isinstance(reason, str) else None)
+
+
+def _messages(value: Any) -> tuple[Message, ...]:
+    if value is None:
+        return ()
+    if not isinstance(value, list):
+        raise UnreadableEntry(f"'messages' must be a list, saw {type(value).__name__}")
+    messages = []
+    for index, entry in enumerate(value):
+        if not isinstance(entry, Mapping) or not isinstance(entry.get("role"), str):
+            raise UnreadableEntry(f"messages[{index}] needs a text 'role'")
+        messages.append(Message(role=entry["role"], content=_content(entry.get("content"), index)))
+    return tuple(messages)
+
+
+def _content(value: Any, index: int) -> str:
+    if value is None:
+        return ""  # an assistant turn that only called a tool
+    if isinstance(value, str):
+        return value
+    texts = (
+        [part.get("text") for part in value if isinstance(part, Mapping)] if isinstance(value, list) else []
+    )
+    if not texts or not all(isinstance(text, str) for text in texts):
+        raise UnreadableEntry(f"messages[{index}] has content that is not text")
+    return "\n".join(str(text) for text in texts)
+
+
+def _ids(fields: Mapping[str, Any], key: str) -> tuple[int, ...] | None:
+    value = fields.get(key)
+    if value is None:
+        return None
+    if not isinstance(value, list):
+        raise UnreadableEntry(f"'{key}' must be a list of token ids, saw {type(value).__name__}")
+    for token in value:
+        if type(token) is not int or not 0 <= token <= TOKEN_ID_MAX:
+            raise UnreadableEntry(f"'{key}' holds {token!r}, which is no token id")
+    return tuple(value)
+
+
+def _text(fields: Mapping[str, Any], key: str) -> str | None:
+    value = fields.get(key)
+    if value is not None and not isinstance(value, str):
+        raise UnreadableEntry(f"'{key}' must be text, saw {type(value).__name__}")
+    return value
+
+
+def _number(value: Any) -> float | None:
+    is_number = isinstance(value, (int, float)) and not isinstance(value, bool)
+    return float(value) if is_number else None
+
+
+def _count(value: Any) -> Tokens | None:
+    return value if isinstance(value, int) and not isinstance(value, bool) and value > 0 else None

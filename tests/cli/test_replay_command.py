@@ -1,0 +1,157 @@
+"""speclift replay as typed: one document on stdout, tables on stderr that fit 80 columns, errors that help."""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+from pathlib import Path
+from typing import Any
+
+import jsonschema
+import pytest
+
+from running import Cli, Decided
+from speclift.cli.replaying import number_list
+from speclift.core.errors import UsageError
+
+PHRASE = list(range(100, 140))
+
+
+@pytest.fixture
+def log(tmp_path: Path) -> Path:
+    path = tmp_path / "log.jsonl"
+    lines: list[dict[str, Any]] = []
+    for index in range(20):
+        copied = {"prompt_token_ids": PHRASE, "response_token_ids": PHRASE[: 20 + index], "segment": "copy"}
+        invented = {
+            "prompt_token_ids": PHRASE,
+            "response_token_ids": list(range(500, 530)),
+            "segment": "chat",
+        }
+        lines += [copied, {**invented, "min_p": 0.1}]
+    lines.append({"prompt_token_ids": PHRASE})
+    path.write_text("\n".join(map(json.dumps, lines)), encoding="utf-8")
+    return path
+
+
+def test_json_writes_one_document_with_the_promised_fields(cli: Cli, log: Path) -> None:
+    result = cli("replay", log, "--k", "1,2,5", "--ngram", "3", "--json")
+
+    assert (result.code, result.stderr) == (0, "")
+    assert (result.document["schema"], result.document["requests"]) == (1, 40)
+    for segment in result.document["segments"]:
+        length = segment["accepted_length"]
+        assert length["k"] == [1, 2, 5]
+        assert all(
+            1 <= low <= value <= high <= k + 1
+            for k, value, low, high in zip(
+                *(length[key] for key in ("k", "value", "low", "high")), strict=True
+            )
+        )
+        assert 0 <= segment["draft_share"] <= 1
+        assert (segment["method"], segment["ngram"]) == ("ngram", 3)
+    assert [segment["segment"] for segment in result.document["segments"]] == ["all", "copy", "chat"]
+
+
+def test_every_n_and_k_of_the_ranges_is_replayed(cli: Cli, log: Path) -> None:
+    found = cli("replay", log, "--json").document["segments"]
+
+    assert {segment["ngram"] for segment in found} == {2, 3, 4, 5}
+    assert found[0]["accepted_length"]["k"] == list(range(1, 17))
+
+
+def test_the_document_keeps_its_published_schema(cli: Cli, log: Path) -> None:
+    schema = json.loads((Path(__file__).parents[2] / "docs/schema/replay.schema.json").read_text("utf-8"))
+    methods = ("--method", "ngram", "--method", "ngram:cache")
+    document = cli("replay", log, *methods, "--cost", 0.1, "--json").document
+
+    jsonschema.validate(document, schema)
+    document["segments"][0]["accepted_length"]["value"][0] = 0.5
+    with pytest.raises(jsonschema.ValidationError):
+        jsonschema.validate(document, schema)
+
+
+@pytest.mark.parametrize("columns", [80, 120])
+def test_tables_fit_the_terminal_and_nothing_is_cut(
+    cli: Cli, log: Path, monkeypatch: pytest.MonkeyPatch, columns: int
+) -> None:
+    monkeypatch.setenv("COLUMNS", str(columns))
+    result = cli(
+        "replay", log, "--method", "ngram", "--method", "ngram:map-k4v", "--ngram", "3", "--cost", 0.1
+    )
+
+    lines = result.stderr.splitlines()
+    assert result.stdout == ""
+    assert max(map(len, lines)) <= columns
+    assert "…" not in result.stderr
+    for text in ("replayed 40 of 41 requests", "llamacpp ngram:map-k4v", "By segment", "Predicted speedup"):
+        assert text in result.stderr
+    assert re.search(
+        r"\nspeclift decide --engine vllm --method ngram,n=3 --k \d+ --prompts LOG\n", result.stderr
+    )
+
+
+def test_a_log_with_nothing_to_copy_says_so(cli: Cli, log: Path) -> None:
+    assert "nothing to copy" in cli("replay", log, "--segment", "chat").stderr
+
+
+def test_a_segments_name_cannot_move_the_cursor(cli: Cli, tmp_path: Path) -> None:
+    line = {"prompt_token_ids": [1], "response_token_ids": [2, 3, 4]}
+    path = tmp_path / "log.jsonl"
+    hostile = [{**line, "segment": name} for name in ("\x1b[2Jgone", "[bold]x[/bold]")]
+    path.write_text("\n".join(map(json.dumps, hostile)), encoding="utf-8")
+    shown = cli("replay", path).stderr
+
+    assert "\x1b" not in shown
+    assert "[bold]x" in shown
+
+
+def test_a_study_gives_the_cost_of_a_step_at_each_of_its_loads(cli: Cli, log: Path, decided: Decided) -> None:
+    result = cli("replay", log, "--study", decided.study, "--k", "4", "--ngram", "3", "--json")
+
+    (predicted,) = result.document["segments"][0]["predicted_speedup"]
+    length = result.document["segments"][0]["accepted_length"]["value"][0]
+    drafted = result.document["segments"][0]["drafted_per_step"][0]
+    assert predicted["load"] == {"concurrency": 1}
+    assert predicted["cost_per_drafted_token"] >= 0
+    step = 1 + predicted["cost_per_drafted_token"] * drafted
+    assert math.isclose(predicted["value"][0], length / step)
+
+
+@pytest.mark.parametrize(
+    ("flags", "words"),
+    [
+        (("--method", "ngarm"), "Did you mean 'ngram'"),
+        (("--k", "x"), "--k takes whole numbers, saw 'x'"),
+        (("--k", "9..3"), "'9..3' is no range"),
+        (("--ngram", ","), "--ngram names no number"),
+        (("--tokenizer", "gone.json"), "cannot read --tokenizer gone.json"),
+        (("--engine", "sglang"), "unknown engine 'sglang'"),
+    ],
+)
+def test_wrong_flags_exit_2_and_say_what_is_allowed(
+    cli: Cli, log: Path, flags: tuple[str, str], words: str
+) -> None:
+    result = cli("replay", log, *flags)
+
+    assert (result.code, result.stdout) == (2, "")
+    assert words in " ".join(result.stderr.split())
+
+
+def test_a_study_that_is_none_exits_1(cli: Cli, log: Path, tmp_path: Path) -> None:
+    assert cli("replay", log, "--study", tmp_path / "gone").code == 1
+
+
+@pytest.mark.parametrize(
+    ("text", "numbers"),
+    [("5", (5,)), ("1..3", (1, 2, 3)), ("1, 3 ,5..6", (1, 3, 5, 6))],
+)
+def test_numbers_are_lists_and_ranges(text: str, numbers: tuple[int, ...]) -> None:
+    assert number_list(text, flag="--k") == numbers
+
+
+@pytest.mark.parametrize("text", ["", "1.5", "-3", "1..", "..3", "1..999999999", "²"])
+def test_what_is_no_list_is_refused(text: str) -> None:
+    with pytest.raises(UsageError, match="--k"):
+        number_list(text, flag="--k")

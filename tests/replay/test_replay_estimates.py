@@ -1,0 +1,100 @@
+"""Accepted lengths and their intervals: the formula, its coverage, and what too little data gives."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from speclift.replay.counts import Counts
+from speclift.replay.estimates import LengthEstimate, Sums, Totals
+
+
+def counts_of(decoded: list[int], steps: list[int], drafting: int = 0, drafted: int = 0) -> Counts:
+    ones = np.ones(len(decoded), dtype=np.int64)
+    return Counts(
+        decoded=np.array(decoded),
+        steps=np.array(steps),
+        drafting=ones * drafting,
+        drafted=ones * drafted,
+        accepted=np.array(decoded) - np.array(steps),
+    )
+
+
+def estimate(decoded: list[int], steps: list[int], *, k: int = 8) -> LengthEstimate:
+    sums = Sums()
+    sums.add(counts_of(decoded, steps), np.ones(len(decoded), dtype=np.bool_))
+    return sums.estimate(k)
+
+
+def test_the_length_is_the_ratio_of_sums_not_the_mean_of_ratios() -> None:
+    found = estimate([100, 10], [50, 10])
+
+    assert found.value == pytest.approx(110 / 60)
+    assert found.per_request == pytest.approx(1.5)
+
+
+def test_the_interval_is_the_delta_methods() -> None:
+    decoded, steps = np.array([40, 60, 90, 20.0]), np.array([20, 50, 30, 15.0])
+    found = estimate(decoded.astype(int).tolist(), steps.astype(int).tolist())
+
+    ratio = decoded.sum() / steps.sum()
+    error = np.sqrt(4 / 3 * ((decoded - ratio * steps) ** 2).sum()) / steps.sum()
+    t_3_degrees = 3.182446
+    assert found.high == pytest.approx(ratio + t_3_degrees * error)
+    assert found.low == pytest.approx(max(1.0, ratio - t_3_degrees * error))
+
+
+def test_the_interval_stays_within_what_a_step_can_yield() -> None:
+    found = estimate([10, 90], [10, 20], k=4)
+
+    assert (found.low, found.high) == (1.0, 5.0)
+
+
+@pytest.mark.parametrize(
+    ("decoded", "steps", "value"), [([30], [20], 1.5), ([30, 0], [20, 0], 1.5)], ids=["one", "one with steps"]
+)
+def test_a_single_answer_has_a_length_and_no_interval(
+    decoded: list[int], steps: list[int], value: float
+) -> None:
+    found = estimate(decoded, steps)
+
+    assert (found.value, found.low, found.high) == (value, None, None)
+
+
+def test_answers_of_one_token_have_no_length() -> None:
+    found = estimate([0, 0], [0, 0])
+
+    assert (found.value, found.low, found.draft_share) == (None, None, None)
+
+
+def test_coverage_is_near_its_level_when_steps_of_an_answer_resemble_each_other() -> None:
+    random = np.random.default_rng(5)
+    truth_decoded, truth_steps, inside, studies = 0, 0, 0, 600
+    drawn = []
+    for _ in range(studies):
+        # Half of the requests copy, half do not: far more spread between requests than within.
+        steps = random.integers(20, 80, size=40)
+        per_step = random.choice([0.05, 1.5], size=40)
+        decoded = steps + random.poisson(per_step * steps)
+        truth_decoded, truth_steps = truth_decoded + decoded.sum(), truth_steps + steps.sum()
+        drawn.append(estimate(decoded.tolist(), steps.tolist(), k=50))
+    truth = truth_decoded / truth_steps
+    for found in drawn:
+        assert found.low is not None
+        assert found.high is not None
+        inside += found.low <= truth <= found.high
+
+    assert 0.92 <= inside / studies <= 0.98
+
+
+def test_batches_add_up_to_the_whole() -> None:
+    whole, parts = Totals((3,), all_name="all"), Totals((3,), all_name="all")
+    decoded, steps = [30, 40, 50, 60], [20, 20, 30, 25]
+    whole.add([counts_of(decoded, steps, 2, 5)], np.array([0, 1, 0, 1]), ["a", "b"])
+    for index in range(4):
+        one = counts_of([decoded[index]], [steps[index]], 2, 5)
+        parts.add([one], np.array([index % 2]), ["a", "b"])
+
+    assert parts.estimates() == whole.estimates()
+    assert [each.segment for each in whole.estimates()] == ["all", "a", "b"]
+    assert [each.tokens for each in whole.estimates()] == [184, 82, 102]
