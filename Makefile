@@ -41,6 +41,7 @@ bench: $(READY)
 	$(BIN)/python benchmarks/coverage.py
 	$(BIN)/python benchmarks/crossover.py
 	$(BIN)/python benchmarks/studies.py
+	$(BIN)/python benchmarks/lossless.py
 
 install: $(READY)
 

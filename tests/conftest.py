@@ -19,7 +19,7 @@ from speclift.pipeline.ask import EMBEDDED_MODEL
 from speclift.store import models
 
 # The promises of a suite written once are asserted in these modules, not in test files.
-pytest.register_assert_rewrite("engine_contract", "processes")
+pytest.register_assert_rewrite("attach_contract", "engine_contract", "processes")
 
 # A deadline measures the machine, not the code.
 settings.register_profile("speclift", deadline=None)

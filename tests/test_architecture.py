@@ -16,7 +16,7 @@ EXEMPT = (PACKAGE, f"{PACKAGE}.__main__")
 ROWS = (
     ("core",),
     ("model",),
-    ("workload", "plan", "simulate", "analyse", "decide", "tune", "report"),
+    ("workload", "plan", "simulate", "analyse", "decide", "tune", "report", "replay", "lint", "verify"),
     ("engine", "measure", "store"),
     ("pipeline", "watch"),
     ("cli",),

@@ -7,23 +7,45 @@ they are loaded on first use.
 from __future__ import annotations
 
 import importlib
+import sys
+from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from speclift.core.results import Verdict
     from speclift.pipeline.ask import Ask
+    from speclift.pipeline.lint import lint
+    from speclift.pipeline.plan import PlanAsk, plan
+    from speclift.pipeline.replay import replay
     from speclift.pipeline.verbs import compare, decide
+    from speclift.pipeline.verify import verify
 
 __version__ = "0.1.0"
 
-__all__ = ["Ask", "Verdict", "__version__", "compare", "decide"]
+__all__ = ["Ask", "PlanAsk", "Verdict", "__version__", "compare", "decide", "lint", "plan", "replay", "verify"]
 
 _HOMES = {
     "Ask": "speclift.pipeline.ask",
+    "PlanAsk": "speclift.pipeline.plan",
     "Verdict": "speclift.core.results",
     "compare": "speclift.pipeline.verbs",
     "decide": "speclift.pipeline.verbs",
+    "lint": "speclift.pipeline.lint",
+    "plan": "speclift.pipeline.plan",
+    "replay": "speclift.pipeline.replay",
+    "verify": "speclift.pipeline.verify",
 }
+
+
+class _Front(ModuleType):
+    """Python sets a package's attribute when a part of it is imported; speclift.decide stays the verb all the same."""
+
+    def __setattr__(self, name: str, value: object) -> None:
+        if not (name in _HOMES and isinstance(value, ModuleType)):
+            super().__setattr__(name, value)
+
+
+sys.modules[__name__].__class__ = _Front
 
 
 def __getattr__(name: str) -> Any:

@@ -8,7 +8,7 @@ from engine_contract import EngineContract
 from speclift.core.arm import Arm, ServerSettings
 from speclift.core.speculation import NGram
 from speclift.engine.fake import Fake
-from speclift.engine.protocol import Engine
+from speclift.engine.protocol import Engine, Server
 
 FAST = ("ttft_s=0.002", "tpot_s=0.0005")
 
@@ -30,6 +30,9 @@ class TestFakeEngineInLlamaCppDialect(EngineContract):
     @classmethod
     def hopeless(cls) -> tuple[Engine, str]:
         return Fake(ServerSettings(model="any", extra_args=("crash_on_start=1",))), "told to crash on start"
+
+    def expect_kv_tokens(self, server: Server) -> None:
+        assert server.kv_tokens is None  # it has no cache
 
 
 class TestFakeEngineInVllmDialect(TestFakeEngineInLlamaCppDialect):

@@ -32,6 +32,8 @@ def script_of(truth: Truth, *, tokens: int) -> Script:
         ({"messages": []}, "messages must be a list"),
         ({"messages": ["hello"]}, "each message must be an object"),
         ({"messages": [{"role": "user"}]}, "content is a string"),
+        ({"messages": [{"role": "user", "content": []}]}, "or a list of texts"),
+        ({"messages": [{"role": "user", "content": [{"type": "image_url"}]}]}, "or a list of texts"),
         (chat(max_tokens=0), "max_tokens must lie in 1..100000, saw 0"),
         (chat(max_completion_tokens=10**9), "max_completion_tokens must lie in 1..100000"),
         (chat(max_tokens="many"), "max_tokens has the wrong type: saw 'many'"),
@@ -60,6 +62,12 @@ def test_a_completion_without_one_text_prompt_is_refused(body: Any) -> None:
 def test_null_fields_and_unknown_fields_are_as_if_not_sent() -> None:
     nulls: dict[str, None] = dict.fromkeys(["max_tokens", "temperature", "seed", "stream", "stream_options"])
     assert read_body(chat(**nulls, cache_prompt=False), is_chat=True) == read_body(chat(), is_chat=True)
+
+
+def test_content_in_parts_is_the_text_of_its_parts() -> None:
+    parts = [{"type": "text", "text": "two "}, {"type": "text", "text": "words"}]
+    ask, _ = read_body({"messages": [{"role": "user", "content": parts}]}, is_chat=True)
+    assert ask.prompt == "two words"
 
 
 def test_all_messages_make_up_the_prompt() -> None:

@@ -7,6 +7,7 @@ import contextlib
 import os
 import shutil
 import signal
+import socket
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -16,16 +17,19 @@ import pytest
 from processes import children, command_line, eventually, guardian_of, is_running
 from running import Cli, records_of, start
 from speclift.core.arm import BASELINE, Arm, ServerSettings, baseline_arm
-from speclift.core.errors import EngineError
+from speclift.core.errors import EngineError, UsageError
 from speclift.core.records import Phase, Place, Record
-from speclift.core.speculation import DraftModel
+from speclift.core.speculation import DraftModel, NGram, Speculation
 from speclift.core.traffic import Concurrency, Message, Request
+from speclift.engine import vllm
 from speclift.engine.http import fetch
+from speclift.engine.process import free_port
 from speclift.engine.prometheus import parse_counters
 from speclift.engine.protocol import Server
 from speclift.engine.vllm import Vllm
 from speclift.measure.client import Client
 from speclift.measure.clock import now_s
+from speclift.store.study import Study
 
 pytestmark = [pytest.mark.vllm, pytest.mark.timeout(600)]
 
@@ -36,8 +40,10 @@ DRAFTED = "vllm:spec_decode_num_draft_tokens_total"
 ACCEPTED = "vllm:spec_decode_num_accepted_tokens_total"
 
 
-def settings(model: Path) -> ServerSettings:
-    return ServerSettings(model=str(model), context_tokens=1024, threads=1, extra_args=("--enforce-eager",))
+def settings(model: Path, *more: str) -> ServerSettings:
+    return ServerSettings(
+        model=str(model), context_tokens=1024, threads=1, extra_args=("--enforce-eager", *more)
+    )
 
 
 @pytest.fixture(scope="module")
@@ -52,15 +58,21 @@ def runner() -> Iterator[asyncio.Runner]:
 
 
 @pytest.fixture(scope="module")
+def drafting_log(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("drafting") / "log"
+
+
+@pytest.fixture(scope="module")
 def drafting(
-    engine: Vllm,
-    hugging_face_model: Path,
-    runner: asyncio.Runner,
-    tmp_path_factory: pytest.TempPathFactory,
+    engine: Vllm, hugging_face_model: Path, runner: asyncio.Runner, drafting_log: Path
 ) -> Iterator[Server]:
-    """The target drafts for itself, so that at temperature 0 every draft is right."""
+    """The target drafts for itself, so that at temperature 0 every draft is right. Its first port is taken, as one
+    may be between our look and the engine's bind."""
     arm = Arm(name="draft", speculation=DraftModel(model=str(hugging_face_model), k=K))
-    server = runner.run(engine.launch(arm, log=tmp_path_factory.mktemp("drafting") / "log"))
+    with socket.create_server(("127.0.0.1", 0)) as taken, pytest.MonkeyPatch.context() as patch:
+        ports = iter([taken.getsockname()[1], free_port()])
+        patch.setattr(vllm, "free_port", lambda: next(ports))
+        server = runner.run(engine.launch(arm, log=drafting_log))
     yield server
     runner.run(server.stop())
 
@@ -115,6 +127,72 @@ def test_the_servers_kv_cache_holds_what_half_a_gigabyte_holds_of_two_models(dra
     # Target and draft: 2 x 30 layers, keys and values, 3 heads of 64, 2 bytes each; blocks of 128 tokens.
     bytes_per_token = 2 * 30 * 2 * 3 * 64 * 2
     assert drafting.kv_tokens == (512 << 20) // (128 * bytes_per_token) * 128
+
+
+def test_the_server_says_what_it_really_runs_with_and_what_it_changed(drafting: Server) -> None:
+    asked = {"max_seq_len": "1024", "enforce_eager": "True", "enable_prefix_caching": "False"}
+    # Without Triton the CPU build has no graphs and falls back to the older runner (0.32).
+    decided = {"dtype": "torch.bfloat16", "cudagraph_mode": "NONE", "model_runner": "V1"}
+    assert drafting.settings.items() >= {**asked, **decided}.items()
+    assert any("using the V1 model runner instead" in notice for notice in drafting.notices)
+    assert not any("deprecated" in notice for notice in drafting.notices)
+
+
+def test_how_full_the_server_was_is_known_after_traffic(drafting: Server, runner: asyncio.Runner) -> None:
+    begun_s = time.time()
+    runner.run(say(drafting, "Tell me about the moon.", max_tokens=64))
+    # It writes its statistics every two seconds, in whole seconds.
+    eventually(lambda: any(point.at_s >= begun_s - 1 for point in drafting.usage()), what="statistics")
+    assert all(0 <= point.kv_share <= 1 for point in drafting.usage())
+    assert max(point.running for point in drafting.usage()) <= 1
+
+
+# Launches that must fail
+
+
+def test_a_taken_port_is_tried_again_with_another(drafting: Server, drafting_log: Path) -> None:
+    assert "Address already in use" in drafting_log.read_text()
+    assert drafting.death() is None
+
+
+def test_where_every_port_is_taken_the_reason_says_so(
+    engine: Vllm, runner: asyncio.Runner, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(vllm, "BIND_TRIES", 1)
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        monkeypatch.setattr(vllm, "free_port", lambda: taken.getsockname()[1])
+        with pytest.raises(EngineError, match=r"ended with code .*: OSError: .* Address already in use$"):
+            runner.run(engine.launch(baseline_arm(), log=tmp_path / "log"))
+
+
+def test_too_little_memory_for_the_kv_cache_fails_the_launch_with_the_engines_own_reason_in_one_line(
+    vllm_python: str, hugging_face_model: Path, runner: asyncio.Runner, tmp_path: Path
+) -> None:
+    # One sequence of 1024 tokens takes 23 MB.
+    cramped = Vllm(settings(hugging_face_model, "--kv-cache-memory-bytes=4M"), python=vllm_python)
+    with pytest.raises(
+        EngineError, match=r"ended with code .*: ValueError: To serve at least one request"
+    ) as caught:
+        runner.run(cramped.launch(baseline_arm(), log=tmp_path / "log"))
+    assert "\n" not in str(caught.value)
+    assert "KV cache is needed, which is larger than the available KV cache memory" in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("speculation", "words"),
+    [
+        (NGram(k=K, n=3, extra=(("lookup_max", "3"),)), "would refuse arm bad: lookup_max"),
+        (DraftModel(model="./no-such-draft", k=K), "draft ./no-such-draft is neither a folder nor an id"),
+    ],
+    ids=["bad key", "missing draft"],
+)
+def test_what_vllm_would_refuse_only_after_a_while_is_refused_without_a_launch(
+    speculation: Speculation, words: str, engine: Vllm, runner: asyncio.Runner, tmp_path: Path
+) -> None:
+    with pytest.raises(UsageError) as caught:
+        runner.run(engine.launch(Arm(name="bad", speculation=speculation), log=tmp_path / "log"))
+    assert words in str(caught.value)
+    assert not (tmp_path / "log").exists()
 
 
 def test_a_draft_without_weights_fails_the_launch_with_the_engines_own_reason_in_one_line(
@@ -184,7 +262,9 @@ def descendants(pid: int) -> list[int]:
     return [found for child in children(pid) for found in (child, *descendants(child))]
 
 
-def test_a_whole_study_ends_with_a_verdict(vllm_python: str, hugging_face_model: Path, cli: Cli) -> None:
+def test_a_whole_study_ends_with_a_verdict(
+    vllm_python: str, hugging_face_model: Path, cli: Cli, tmp_path: Path
+) -> None:
     engine = ("--engine", "vllm", "--vllm-python", vllm_python, "--engine-arg=--enforce-eager")
     size = ("--segment", "verbatim-rewrite", "--requests", 3, "--max-tokens", 16, "--launches", 1)
     result = cli(
@@ -198,6 +278,20 @@ def test_a_whole_study_ends_with_a_verdict(vllm_python: str, hugging_face_model:
     assert {cell["arm"] for cell in document["cells"]} == {"baseline", "ngram-k4-n3"}
     assert {cell["failed"] for cell in document["cells"]} == {0}
     assert [finding for finding in document["findings"] if finding["check"] == "counters-disagree"] == []
+    with Study.open(tmp_path / "s") as study:
+        launches = {launch.id: launch for launch, _ in study.launches()}
+        records, turns = study.records(), study.turn_totals()
+    assert {launch.settings["model_runner"] for launch in launches.values()} == {"V1"}
+    assert all(launch.usage for launch in launches.values())
+    own = [turn for turn in turns if launches[turn.launch].arm != BASELINE]
+    assert own
+    for turn in own:
+        drafted = [
+            record.drafted or 0
+            for record in records
+            if (record.place.launch, record.place.block) == (turn.launch, turn.block)
+        ]
+        assert turn.counters.total(DRAFTED) == sum(drafted) > 0
 
 
 def test_an_engine_core_killed_in_the_middle_of_a_study_fails_its_arm_and_the_rest_goes_on(

@@ -14,6 +14,9 @@ from speclift.cli.screens import screen
 
 def doctor_command(
     quick: Annotated[bool, typer.Option("--quick", help="Leave out the noise: a second, not 20.")] = False,
+    client: Annotated[
+        bool, typer.Option("--client", help="Measure the load generator itself, in place of the noise: 5 s.")
+    ] = False,
     as_json: Json = False,
 ) -> None:
     """Engines, GPUs, threads, models; how noisy this machine is and how many prompts that costs."""
@@ -22,7 +25,9 @@ def doctor_command(
 
     narrative = screen(stderr=True)
     facts = diagnose(
-        lambda text: narrative.print(text, style="dim", markup=False, highlight=False), with_noise=not quick
+        lambda text: narrative.print(text, style="dim", markup=False, highlight=False),
+        with_noise=not quick,
+        with_client=client,
     )
     if as_json:
         sys.stdout.write(json.dumps({"schema": 1, **facts}, indent=2) + "\n")

@@ -10,9 +10,13 @@ import typer
 from speclift import __version__
 from speclift.cli.doctor import doctor_command
 from speclift.cli.help_page import PAGE, Verb, example
+from speclift.cli.linting import lint_command
 from speclift.cli.measuring import compare_command, decide_command, measure_command, report_command
 from speclift.cli.models import app as models_app
+from speclift.cli.planning import plan_command
+from speclift.cli.replaying import replay_command
 from speclift.cli.screens import screen
+from speclift.cli.verifying import verify_command
 from speclift.core.errors import EngineError, OperatingError, SpecliftError, UsageError
 from speclift.report.quantities import printable_lines
 
@@ -37,7 +41,11 @@ for name, command, shown in (
         "speclift measure --method ngram --k 8 --concurrency 1,4 --study studies/mine",
     ),
     ("compare", compare_command, "speclift compare studies/mine --min-speedup 1.2"),
+    ("lint", lint_command, "speclift lint -- vllm serve MODEL --speculative-model DRAFT"),
+    ("replay", replay_command, "speclift replay requests.jsonl --method ngram --method ngram:map-k --k 1..8"),
     ("report", report_command, "speclift report studies/mine --out report.html"),
+    ("plan", plan_command, "speclift plan --target llama-3.1-70b --target-quant fp8 --draft llama-3.1-8b --gpu h200"),
+    ("verify", verify_command, "speclift verify --method ngram --temperature 0,1"),
     ("doctor", doctor_command, "speclift doctor"),
 ):
     app.command(name, cls=Verb, epilog=example(shown))(command)

@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 import shlex
 import sys
+import time
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -33,9 +35,25 @@ Out = Annotated[
 ]
 
 
+Verify = Annotated[
+    str,
+    typer.Option(metavar="HOW", help="The lossless gate: quick, full (proof or no verdict) or off."),
+]
+NoVerify = Annotated[bool, typer.Option("--no-verify", help="The same as --verify off.")]
+
+
 @takes_ask
-def decide_command(ask: Ask, *, dry_run: DryRun = False, as_json: Json = False, out: Out = None) -> None:
+def decide_command(
+    ask: Ask,
+    *,
+    verify: Verify = "quick",
+    no_verify: NoVerify = False,
+    dry_run: DryRun = False,
+    as_json: Json = False,
+    out: Out = None,
+) -> None:
     """Does speculative decoding pay here? Measures every arm against the baseline."""
+    ask = replace(ask, verify="off" if no_verify else verify)
     _measuring(ask, dry_run=dry_run, as_json=as_json, with_verdict=True, out=out)
 
 
@@ -89,10 +107,12 @@ def _measuring(
     ask: Ask, *, dry_run: bool, as_json: bool, with_verdict: bool, out: Path | None = None
 ) -> None:
     from speclift.cli.narration import Narrator
+    from speclift.pipeline.gate_study import keep_gate, require_mode
     from speclift.pipeline.verbs import open_study, relative, run_study
 
     console = screen(stderr=True)
     narrator = Narrator(console)
+    require_mode(ask.verify)
     if dry_run:
         _print_commands(ask, narrator, as_json=as_json)
         return
@@ -102,8 +122,11 @@ def _measuring(
         failure: OperatingError | None = None
         interrupted = False
         try:
+            started_s = time.monotonic()
             with narrator.live():
-                run_study(study, progress=narrator, budget_s=budget_s)
+                run_study(study, progress=narrator, budget_s=budget_s, workers=ask.workers)
+            if with_verdict:
+                keep_gate(study, mode=ask.verify, say=narrator.say, study_s=time.monotonic() - started_s)
         except KeyboardInterrupt:
             interrupted = True
             verb = "decide" if with_verdict else "measure"
@@ -159,6 +182,7 @@ def _show(
 
 def _show_judgement(judgement: Judgement, console: Console, *, as_json: bool, out: Path | None) -> None:
     from speclift.pipeline.verbs import judgement_document, relative, write_report
+    from speclift.report.lossless import examples_view, has_examples
     from speclift.report.terminal import verdict_view
 
     document = judgement_document(judgement)
@@ -174,6 +198,7 @@ def _show_judgement(judgement: Judgement, console: Console, *, as_json: bool, ou
             crossovers=judgement.crossovers,
             command=winner["command"] if winner else None,
             bar=judgement.goals.min_speedup,
+            examples=examples_view(judgement.lossless) if has_examples(judgement.lossless) else None,
         )
     )
     if out is not None:

@@ -14,7 +14,7 @@ from typing import Annotated, Any, TypeVar
 import typer
 
 from speclift.cli.study_file import STUDY_FILE, Commas, Setting, as_flags, read_study_file, settings_of
-from speclift.core.errors import UsageError
+from speclift.core.errors import UsageError, unknown_name
 from speclift.core.goals import MIN_SPEEDUP_DEFAULT, Goals, parse_duration_s, parse_slos
 from speclift.pipeline.ask import EMBEDDED_MODEL, Ask
 from speclift.plan.experiment import LAUNCHES_DEFAULT
@@ -107,6 +107,9 @@ def ask_from_options(
         str, _flag(TRAFFIC, "With --qps: poisson, constant or replay.", metavar="NAME")
     ] = "poisson",
     seed: Annotated[int, _flag(TRAFFIC, "Prompt order, arrivals and sampling.", metavar="N")] = 0,
+    workers: Annotated[
+        int, _flag(TRAFFIC, "Processes that send, where one core is not enough.", metavar="N", min=1)
+    ] = 1,
     min_speedup: Annotated[float, _flag(GOALS, "The bar for shipping.", metavar="X")] = MIN_SPEEDUP_DEFAULT,
     metric: Annotated[str, _flag(GOALS, "tpot, e2e or throughput.", metavar="NAME")] = "tpot",
     slo: Annotated[
@@ -131,6 +134,32 @@ def ask_from_options(
         str | None, _flag(SERVER, "KV cache type of keys, such as q8_0.", metavar="TYPE")
     ] = None,
     kv_type_v: Annotated[str | None, _flag(SERVER, "KV cache type of values.", metavar="TYPE")] = None,
+    kv_dtype: Annotated[str | None, _flag(SERVER, "Both at once, such as fp8.", metavar="TYPE")] = None,
+    target_quant: Annotated[
+        str | None, _flag(SERVER, "Quantisation of the target (vLLM), such as fp8.", metavar="NAME")
+    ] = None,
+    draft_quant: Annotated[str | None, _flag(SERVER, "The same of every draft.", metavar="NAME")] = None,
+    tp: Annotated[int, _flag(SERVER, "Tensor-parallel size (vLLM).", metavar="N", min=1)] = 1,
+    draft_tp: Annotated[
+        int | None, _flag(SERVER, "The same of every draft; else the target's.", metavar="N", min=1)
+    ] = None,
+    pp: Annotated[int, _flag(SERVER, "Pipeline-parallel size (vLLM).", metavar="N", min=1)] = 1,
+    max_num_seqs: Annotated[
+        int | None, _flag(SERVER, "Most requests in one step (vLLM).", metavar="N", min=1)
+    ] = None,
+    token_budget: Annotated[
+        int | None, _flag(SERVER, "Most tokens in one step (vLLM).", metavar="N", min=1)
+    ] = None,
+    prefix_cache: Annotated[
+        bool, _flag(SERVER, "Keep prompts' prefixes between requests (vLLM).", "--prefix-cache")
+    ] = False,
+    async_scheduling: Annotated[
+        str, _flag(SERVER, "auto, on or off (vLLM); auto is what every arm can do.", metavar="WHEN")
+    ] = "auto",
+    side_by_side: Annotated[
+        str,
+        _flag(SERVER, "auto, on or off: all servers up at once, measured in turn.", metavar="WHEN"),
+    ] = "auto",
     llama_server: Annotated[
         str | None, _flag(SERVER, "Your llama-server instead of the embedded one.", metavar="PATH")
     ] = None,
@@ -166,14 +195,25 @@ def ask_from_options(
         study=study,
         resume=resume,
         seed=seed,
+        workers=workers,
         threads=threads,
         llama_server=llama_server,
         vllm_python=vllm_python,
         engine_args=tuple(engine_arg or ()),
         context_tokens=context,
         gpu_layers=gpu_layers,
-        kv_type_k=kv_type_k,
-        kv_type_v=kv_type_v,
+        kv_type_k=kv_dtype or kv_type_k,
+        kv_type_v=kv_dtype or kv_type_v,
+        target_quant=target_quant,
+        draft_quant=draft_quant,
+        tensor_parallel=tp,
+        draft_tensor_parallel=draft_tp,
+        pipeline_parallel=pp,
+        sequences_max=max_num_seqs,
+        token_budget=token_budget,
+        keeps_prefixes=prefix_cache,
+        schedules_ahead=switch(async_scheduling, flag="--async-scheduling"),
+        together=switch(side_by_side, flag="--side-by-side"),
         argv=tuple(sys.argv[1:]),
     )
 
@@ -239,6 +279,15 @@ def takes_ask(verb: Callable[..., None]) -> Callable[..., None]:
     command.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
     command.__annotations__ = {parameter.name: parameter.annotation for parameter in parameters}
     return command
+
+
+SWITCH: dict[str, bool | None] = {"auto": None, "on": True, "off": False}
+
+
+def switch(text: str, *, flag: str) -> bool | None:
+    if text not in SWITCH:
+        raise unknown_name(what=f"value of {flag}", seen=text, allowed=SWITCH)
+    return SWITCH[text]
 
 
 def numbers(text: str, kind: Callable[[str], Number], *, flag: str) -> tuple[Number, ...]:

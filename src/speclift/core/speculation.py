@@ -225,6 +225,18 @@ def speculation_from_dict(data: dict[str, Any]) -> Speculation:
     return speculation
 
 
+def drafters_of(speculation: Speculation) -> tuple[Drafter, ...]:
+    match speculation:
+        case Off() | Attached():
+            return ()
+        case Combined(parts=parts):
+            return parts
+        case Synthetic(inner=inner):
+            return (inner,)
+        case _:
+            return (speculation,)
+
+
 def require_no_extra(drafter: Drafter, *, engine: str) -> None:
     """For engines that have no settings beyond those every engine shares."""
     for key, _ in drafter.extra:

@@ -35,15 +35,19 @@ def decide(
     goals: Goals,
     findings: Sequence[Finding] = (),
     lossless: str = "skipped",
+    lossless_note: str = "",
+    is_proof_required: bool = False,
 ) -> Verdict:
     """`arms` are the speculative arms with at least one record; `evidence_for` compares one within conditions."""
     on_all = [evidence_for(arm, ALL_TRAFFIC) for arm in arms]
     best = max(on_all, key=_speedup, default=None)
     invalid = [finding for finding in findings if finding.level is Level.FAIL and finding.arm is None]
-    notes = (*_lossless_reason(lossless), *(_finding_reason(finding) for finding in invalid))
+    notes = (*_lossless_reason(lossless, lossless_note), *(_finding_reason(finding) for finding in invalid))
     if lossless == "fail":
         return _verdict(Decision.OUTPUT_CHANGED, best, notes, goals)
-    if not invalid:
+    # Whoever asked for the full gate wants proof, not the absence of a disproof.
+    is_unproven = is_proof_required and lossless != "pass"
+    if not invalid and not is_unproven:
         shipping = [evidence for evidence in on_all if _ships(evidence, goals)]
         if shipping:
             return _verdict(Decision.SHIP, max(shipping, key=_lower_bound), notes, goals, wins=True)
@@ -168,14 +172,12 @@ def _times_needed(estimate: Estimate, bar: float) -> float:
     return ratio**2 if ratio < TIMES_MAX else math.inf
 
 
-def _lossless_reason(lossless: str) -> Iterator[Reason]:
-    if lossless == "fail":
-        yield Reason(rule="lossless", level=Level.FAIL, message="the output changed under speculation")
-    elif lossless == "pass":
-        yield Reason(rule="lossless", level=Level.PASS, message="the output did not change")
-    else:
-        message = f"whether the output stayed the same was not proven ({lossless})"
-        yield Reason(rule="lossless", level=Level.WARN, message=message)
+def _lossless_reason(lossless: str, note: str) -> Iterator[Reason]:
+    level, said = {
+        "fail": (Level.FAIL, "the output changed under speculation"),
+        "pass": (Level.PASS, "the output did not change"),
+    }.get(lossless, (Level.WARN, f"whether the output stayed the same was not proven ({lossless})"))
+    yield Reason(rule="lossless", level=level, message=f"{said}: {note}" if note else said)
 
 
 def _finding_reason(finding: Finding) -> Reason:

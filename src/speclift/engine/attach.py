@@ -6,37 +6,24 @@ What kind of engine answers is read from its own endpoints; what cannot be read 
 from __future__ import annotations
 
 import asyncio
-import json
 import os
-from dataclasses import dataclass
+import socket
 from pathlib import Path
-from typing import Any
+from urllib.parse import urlsplit
 
 from speclift.core.arm import Arm, Endpoint, ServerSettings
 from speclift.core.engine_spec import AttachSettings
 from speclift.core.errors import EngineError, UsageError
 from speclift.core.records import Counters, Usage
+from speclift.engine.detect import LLAMACPP, VLLM, Detected, Facts, detect, facts
 from speclift.engine.http import fetch
 from speclift.engine.llamacpp import HONEST_BODY
 from speclift.engine.prometheus import parse_counters
+from speclift.engine.vllm_output import totals_only
 
-PROBE_LIMIT_S = 10.0
-UNKNOWN = "unknown"
-# Where each engine tells its version: path, engine, field.
-VERSION_FIELDS = (
-    ("/version", "vllm", "version"),
-    ("/props", "llama.cpp", "build_info"),
-    ("/get_server_info", "sglang", "version"),
-)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Detected:
-    """What a server says it is."""
-
-    kind: str
-    version: str
-    models: tuple[str, ...]
+# A server that is there takes a connection at once; one that does not may be slow, and is not called dead for it.
+CONNECT_LIMIT_S = 1.0
+DEFAULT_PORTS = {"http": 80, "https": 443}
 
 
 class Attach:
@@ -50,8 +37,8 @@ class Attach:
         self._detected: dict[str, Detected] = {}
 
     def version(self) -> str:
-        urls = dict.fromkeys(url for url in (self.attach.baseline_url, self.attach.spec_url) if url)
-        return "; ".join(f"{found.kind} {found.version}" for found in map(self._detect, urls))
+        urls = (url for url in (self.attach.baseline_url, self.attach.spec_url) if url)
+        return "; ".join(dict.fromkeys(str(self._detect(_base(url))) for url in urls))
 
     def command(self, arm: Arm, *, port: int) -> tuple[str, ...]:
         return ("attach", self._url(arm))
@@ -66,33 +53,42 @@ class Attach:
         return bool(arms)
 
     async def launch(self, arm: Arm, *, log: Path) -> AttachedServer:
+        """Nothing starts, so nothing is logged."""
         url = self._url(arm)
         found = await asyncio.to_thread(self._detect, url)
+        model = self._served_model(found, url)
+        asked = self.attach.baseline_metrics_url if arm.is_baseline else self.attach.spec_metrics_url
+        metrics_url, key = asked or f"{url}/metrics", self._key()
+        told = await asyncio.to_thread(facts, found, base=url, metrics_url=metrics_url, model=model, key=key)
+        _require_the_right_server(arm, url, told)
+        endpoint = Endpoint(
+            base_url=url, model=model, api_key=key, extra_body=HONEST_BODY if found.kind == LLAMACPP else ()
+        )
+        return AttachedServer(
+            endpoint=endpoint,
+            command=self.command(arm, port=0),
+            metrics_url=metrics_url,
+            kind=found.kind,
+            told=told,
+        )
+
+    def _served_model(self, found: Detected, url: str) -> str:
         if not found.models:
             raise EngineError(
-                f"{url} lists no models", hint="is it an OpenAI-compatible server? see /v1/models"
+                f"{url} lists no models", hint="it may still be loading one; see its /v1/models"
             )
-        model = self.model or found.models[0]
+        model = self.model or next(iter(found.models))
         if model not in found.models:
             raise EngineError(
                 f"{url} does not serve {model!r}", hint=f"--model takes one of: {', '.join(found.models)}"
             )
-        endpoint = Endpoint(
-            base_url=url,
-            model=model,
-            api_key=self._key(),
-            extra_body=HONEST_BODY if found.kind == "llama.cpp" else (),
-        )
-        metrics = self.attach.baseline_metrics_url if arm.is_baseline else self.attach.spec_metrics_url
-        return AttachedServer(
-            endpoint=endpoint, command=self.command(arm, port=0), metrics_url=metrics or f"{url}/metrics"
-        )
+        return model
 
     def _url(self, arm: Arm) -> str:
         url = self.attach.baseline_url if arm.is_baseline else self.attach.spec_url
         if url is None:
             raise UsageError("--spec-url is missing", hint="the server with speculation, to compare with")
-        return url.rstrip("/").removesuffix("/v1")
+        return _base(url)
 
     def _key(self) -> str | None:
         name = self.attach.api_key_env
@@ -103,30 +99,42 @@ class Attach:
             raise UsageError(f"--api-key-env names {name}, which is not set", hint=f"export {name}=...")
         return key
 
-    def _detect(self, url: str) -> Detected:
-        base = url.rstrip("/").removesuffix("/v1")
+    def _detect(self, base: str) -> Detected:
         if base not in self._detected:
-            self._detected[base] = _detect(base, self._key())
+            self._detected[base] = detect(base, self._key())
         return self._detected[base]
 
 
 class AttachedServer:
     """Somebody else's: it is never stopped by us."""
 
-    def __init__(self, *, endpoint: Endpoint, command: tuple[str, ...], metrics_url: str) -> None:
+    def __init__(
+        self, *, endpoint: Endpoint, command: tuple[str, ...], metrics_url: str, kind: str, told: Facts
+    ) -> None:
         self.endpoint = endpoint
         self.command = command
-        self.kv_tokens: int | None = None
-        self.settings: dict[str, str] = {}
+        self.kv_tokens = told.kv_tokens
+        self.settings = told.settings
         self.notices: tuple[str, ...] = ()
         self._metrics_url = metrics_url
+        self._kind = kind
 
     async def counters(self) -> Counters:
-        return parse_counters(
-            await asyncio.to_thread(fetch, self._metrics_url, api_key=self.endpoint.api_key)
-        )
+        page = await asyncio.to_thread(fetch, self._metrics_url, api_key=self.endpoint.api_key)
+        counters = parse_counters(page)
+        return totals_only(counters) if self._kind == VLLM else counters
 
     def death(self) -> str | None:
+        """Looked for when asked, which is between turns, when nobody waits for tokens. Only a refused connection
+        is proof that nobody is there; a proxy in front of a dead server answers, and its errors are records."""
+        url = urlsplit(self.endpoint.base_url)
+        port = url.port or DEFAULT_PORTS[url.scheme]
+        try:
+            socket.create_connection((url.hostname or "", port), timeout=CONNECT_LIMIT_S).close()
+        except ConnectionRefusedError:
+            return f"{self.endpoint.base_url} refuses connections"
+        except OSError:  # slow, or out of reach for now: its requests say so themselves
+            pass
         return None
 
     def usage(self) -> tuple[Usage, ...]:
@@ -136,19 +144,13 @@ class AttachedServer:
         return None
 
 
-def _detect(base: str, key: str | None) -> Detected:
-    listed = json.loads(fetch(f"{base}/v1/models", api_key=key, limit_s=PROBE_LIMIT_S))
-    models = tuple(str(entry.get("id")) for entry in listed.get("data", ()))
-    for path, kind, field in VERSION_FIELDS:
-        found = _json_or_none(f"{base}{path}", key)
-        if isinstance(found, dict) and found.get(field):
-            return Detected(kind=kind, version=str(found[field]), models=models)
-    return Detected(kind=UNKNOWN, version=UNKNOWN, models=models)
+def _base(url: str) -> str:
+    return url.rstrip("/").removesuffix("/v1")
 
 
-def _json_or_none(url: str, key: str | None) -> Any:
-    """None where the server has no such endpoint: that is an answer, not a fault."""
-    try:
-        return json.loads(fetch(url, api_key=key, limit_s=PROBE_LIMIT_S))
-    except (EngineError, ValueError):
-        return None
+def _require_the_right_server(arm: Arm, url: str, told: Facts) -> None:
+    """Where the server says whether it speculates. A baseline that does would be compared with itself."""
+    if told.speculates is None or told.speculates != arm.is_baseline:
+        return
+    what = "the baseline and it speculates" if arm.is_baseline else "speculating and it does not"
+    raise EngineError(f"{url} was given as {what}; are --baseline-url and --spec-url swapped?")

@@ -15,6 +15,7 @@ from typing import Any
 
 from speclift.core.arm import Arm, Endpoint, ServerSettings
 from speclift.core.errors import EngineError
+from speclift.core.speculation import drafters_of, require_no_extra
 from speclift.engine.fake_truth import parse_truth
 from speclift.engine.launched import LaunchedServer
 from speclift.engine.probe import judge_probe, probe_body
@@ -51,6 +52,8 @@ class Fake:
 
     def command(self, arm: Arm, *, port: int) -> tuple[str, ...]:
         self.settings.require_only(("gpu_layers",), engine="fake")
+        for drafter in drafters_of(arm.speculation):
+            require_no_extra(drafter, engine="fake")
         pairs = self.truth_pairs(arm)
         parse_truth(pairs)  # a mistyped truth is wrong usage, seen before any launch
         truths = itertools.chain.from_iterable(("--truth", pair) for pair in pairs)

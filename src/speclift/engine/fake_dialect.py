@@ -6,7 +6,7 @@ Shapes were taken from running servers: llama.cpp in xllamacpp 2026.10.11549, an
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -90,10 +90,18 @@ def _typed(body: dict[str, Any], name: str, kind: type | tuple[type, ...], defau
 def _chat_prompt(messages: Any) -> str:
     if not isinstance(messages, list) or not messages:
         raise UsageError("messages must be a list of at least one message")
-    for message in messages:
-        if not isinstance(message, dict) or not isinstance(message.get("content"), str):
-            raise UsageError("each message must be an object whose content is a string")
-    return "\n".join(message["content"] for message in messages)
+    return "\n".join(map(_message_text, messages))
+
+
+def _message_text(message: Any) -> str:
+    """Content is a string or, as vLLM's own client sends it, a list of parts."""
+    content = message.get("content") if isinstance(message, dict) else None
+    if isinstance(content, list) and all(isinstance(part, dict) for part in content):
+        texts = [part.get("text") for part in content]
+        content = "".join(texts) if texts and all(isinstance(text, str) for text in texts) else None
+    if not isinstance(content, str):
+        raise UsageError("each message must be an object whose content is a string or a list of texts")
+    return content
 
 
 # The fake is sure of each of its tokens: the runner-up is e^3 times less likely.
@@ -122,6 +130,7 @@ class Reply:
     ) -> None:
         self.truth, self.script, self.form = truth, script, form
         self.prompt_s = prompt_s
+        self.prompt_ids: Sequence[int] = ()
         kind = "chat.completion" if form.is_chat else "text_completion"
         self._head = {
             "id": id,
@@ -166,7 +175,11 @@ class Reply:
         choice = {"index": 0, **content, "finish_reason": self.script.finish_reason}
         if self.form.listed and self.truth.flavour != "plain":
             choice["logprobs"] = {"content": [_sure_of(token_id) for token_id in self.script.token_ids]}
-        return {**self._head, "choices": [choice], **self._figures(decode_s=decode_s)}
+        extra: dict[str, Any] = {}
+        if self.truth.flavour == "vllm" and self.form.return_token_ids:
+            choice["token_ids"] = list(self.script.token_ids)
+            extra["prompt_token_ids"] = list(self.prompt_ids)
+        return {**self._head, "choices": [choice], **extra, **self._figures(decode_s=decode_s)}
 
     def _chunk(self, choice: dict[str, Any], **extra: Any) -> dict[str, Any]:
         return {**self._head, "choices": [{"index": 0, "finish_reason": None, **choice}], **extra}

@@ -26,7 +26,15 @@ from aiohttp import web
 from speclift.core.errors import UsageError
 from speclift.core.units import Seconds
 from speclift.engine.fake_dialect import MODEL, Reply, Totals, chunk_spans, metrics_text, read_body
-from speclift.engine.fake_truth import Fault, Script, Truth, launch_factor, parse_truth, script_for
+from speclift.engine.fake_truth import (
+    VOCABULARY,
+    Fault,
+    Script,
+    Truth,
+    launch_factor,
+    parse_truth,
+    script_for,
+)
 
 VERSION = "fake-1"
 DONE = b"data: [DONE]\n\n"
@@ -117,7 +125,24 @@ class FakeServer:
         return await self._complete(request, is_chat=True)
 
     async def _completions(self, request: web.Request) -> web.StreamResponse:
-        return await self._complete(request, is_chat=False)
+        scored = await self._score(request) if self.truth.sampler else None
+        return scored or await self._complete(request, is_chat=False)
+
+    async def _score(self, request: web.Request) -> web.Response | None:
+        """Token mode tells how likely a prompt is; None where nobody asked."""
+        from speclift.engine.fake_chain import prompt_logprobs
+
+        with contextlib.suppress(ValueError):
+            body = json.loads(await request.read())
+            if isinstance(body, dict) and isinstance(body.get("prompt_logprobs"), int):
+                try:
+                    rows = prompt_logprobs(
+                        body.get("prompt", ""), listed=body["prompt_logprobs"], tokens=len(VOCABULARY)
+                    )
+                except UsageError as error:
+                    return _error(400, "invalid_request_error", str(error))
+                return web.json_response({"choices": [{"index": 0, "text": "", "prompt_logprobs": rows}]})
+        return None
 
     async def _complete(self, request: web.Request, *, is_chat: bool) -> web.StreamResponse:
         received_s = self._loop.time()
@@ -132,6 +157,10 @@ class FakeServer:
         id = f"fake-{self._asked}"
         prompt_s = script.burst_s(self.truth, script.bursts[0], in_flight=1) * self._launch_factor
         reply = Reply(self.truth, script, form, id=id, created=int(time.time()), prompt_s=prompt_s)
+        if self.truth.sampler:
+            from speclift.engine.fake_chain import prompt_ids
+
+            reply.prompt_ids = prompt_ids(ask.prompt, tokens=len(VOCABULARY))
         async with self._slot():
             # Only a wait for a slot moves the start; reading the request is part of the time to first token.
             started_s = self._loop.time() if self.truth.slots else received_s

@@ -20,6 +20,7 @@ from speclift.core.records import Step
 from speclift.core.units import Seconds, Tokens
 
 FLAVOURS = ("llamacpp", "vllm", "plain")
+SAMPLERS = ("rejection", "block", "without-residual", "relaxed-1.3", "typical")
 SEGMENT_MARKER = re.compile(r"\[segment:([^\]\s]+)\]")
 
 _SEGMENT_PREFIX = "acceptance."
@@ -76,10 +77,13 @@ class Truth:
     cut_share: float = 0.0
     garbage_share: float = 0.0
     silent_fallback: bool = False
+    sampler: str = ""  # token mode (fake_chain.py): how drafts are verified above temperature 0
 
     def __post_init__(self) -> None:
         if self.flavour not in FLAVOURS:
             raise unknown_name(what="flavour", seen=self.flavour, allowed=FLAVOURS)
+        if self.sampler and self.sampler not in SAMPLERS:
+            raise unknown_name(what="sampler", seen=self.sampler, allowed=SAMPLERS)
         for field in fields(self):
             value = getattr(self, field.name)
             if isinstance(value, int | float):
@@ -268,6 +272,19 @@ def _token_ids(truth: Truth, ask: Ask, *, count: Tokens) -> tuple[int, ...]:
     # Greedy text must not depend on truth.seed: arms and launches differ in it and say the same.
     greedy = _draws("greedy", ask.prompt)
     ids = [greedy.randrange(len(VOCABULARY)) for _ in range(count)]
+    if ask.temperature > 0 and truth.sampler:
+        from speclift.engine.fake_chain import sampled_ids  # numpy, which no other fake waits for
+
+        seed = repr((truth.seed, ask.prompt, ask.seed))
+        return sampled_ids(
+            truth.sampler,
+            prompt=ask.prompt,
+            count=count,
+            k=truth.drafted_per_step,
+            temperature=ask.temperature,
+            seed=seed,
+            tokens=len(VOCABULARY),
+        )
     if ask.temperature > 0:
         sampled = _draws("sampled", truth.seed, ask.prompt, ask.seed)
         odd_share = ask.temperature / (1 + ask.temperature)

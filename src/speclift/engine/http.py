@@ -34,7 +34,9 @@ def fetch(
         text = error.read().decode("utf-8", "replace")[:300]
         raise EngineError(f"{url} answered {error.code}: {text}") from error
     except (urllib.error.URLError, OSError, ValueError, http.client.HTTPException) as error:
-        raise EngineError(f"{url} did not answer: {error}") from error
+        is_untrusted = "CERTIFICATE_VERIFY_FAILED" in str(error)
+        hint = "SSL_CERT_FILE names a file of certificates to trust" if is_untrusted else ""
+        raise EngineError(f"{url} did not answer: {error}", hint=hint) from error
     return body.decode("utf-8", "replace")
 
 

@@ -1,97 +1,203 @@
-"""One streamed request to one record. A failed or timed-out request is a record, never a gap."""
+"""Requests to one server, each of which becomes a record: a failed or timed-out request too, never a gap.
+
+The sending itself happens in processes of their own (worker.py); this is the side that knows what a request
+means and where its record belongs.
+"""
 
 from __future__ import annotations
 
 import asyncio
 import hashlib
+import itertools
+import json
+import math
+import resource
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
-from types import SimpleNamespace, TracebackType
+from types import TracebackType
 from typing import Any, Self
 
-import aiohttp
+import orjson
 
 from speclift.core.arm import Endpoint
-from speclift.core.records import Outcome, Place, Record
+from speclift.core.errors import OperatingError, UsageError
+from speclift.core.records import Outcome, Place, Record, Step
 from speclift.core.traffic import Request
 from speclift.core.units import Seconds
-from speclift.measure.clock import now_s
-from speclift.measure.stream import ERROR_TEXT_MAX, StreamResult, read_stream
+from speclift.measure.clock import from_monotonic, to_monotonic
+from speclift.measure.frames import Begin, Done, End, OrderRow, Orders, ResultRow, Results, Setup
+from speclift.measure.processes import SendingProcess
+from speclift.measure.wire import target_of
+from speclift.measure.worker import OWN_DESCRIPTORS
 
 REQUEST_LIMIT_S = 300.0
-# Servers close idle connections (llama.cpp after 5 s); reusing one at that moment would look like a crash.
-KEEP_ALIVE_S = 1.5
+# Orders that travel to a process together.
+ORDERS_PER_MESSAGE = 64
 
 
-@dataclass(slots=True)
-class _ConnectionUse:
-    """Whether one request went out on a connection that had served another before."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Order:
+    """One request to send and where its record belongs."""
 
-    is_reused: bool = False
-
-
-def _reuse_trace() -> aiohttp.TraceConfig:
-    async def note(_session: object, context: SimpleNamespace, _params: object) -> None:
-        context.trace_request_ctx.is_reused = True
-
-    trace = aiohttp.TraceConfig()
-    trace.on_connection_reuseconn.append(note)
-    return trace
+    request: Request
+    place: Place
 
 
 class Client:
-    """Connections to one server. Keep-alive, no limit of its own: the load decides what is in flight."""
+    """Connections to one server, kept alive. `workers` processes share the sending; one is enough for most."""
 
-    def __init__(self, endpoint: Endpoint, *, seed: int, limit_s: Seconds = REQUEST_LIMIT_S) -> None:
+    def __init__(
+        self, endpoint: Endpoint, *, seed: int, limit_s: Seconds = REQUEST_LIMIT_S, workers: int = 1
+    ) -> None:
         self.endpoint = endpoint
         self._seed = seed
-        headers = {"Authorization": f"Bearer {endpoint.api_key}"} if endpoint.api_key else {}
-        self._session = aiohttp.ClientSession(
-            base_url=endpoint.base_url,
-            headers=headers,
-            connector=aiohttp.TCPConnector(limit=0, keepalive_timeout=KEEP_ALIVE_S),
-            timeout=aiohttp.ClientTimeout(total=limit_s),
-            trace_configs=[_reuse_trace()],
-        )
+        self._target = target_of(endpoint.base_url, api_key=endpoint.api_key)
+        self._setup = Setup(self._target.host, self._target.port, self._target.is_tls, limit_s)
+        self._workers = workers
+        self._processes: list[SendingProcess] = []
+        self._readers: list[asyncio.Task[None]] = []
+        self._ids = itertools.count()
+        self._expected: dict[int, tuple[Place, Inbox]] = {}
+        self._turn_ids = itertools.count(1)
+        self._turn: tuple[int, Inbox] | None = None
 
     async def __aenter__(self) -> Self:
+        self._processes = [SendingProcess(self._setup) for _ in range(self._workers)]
+        self._readers = [asyncio.create_task(self._read(process)) for process in self._processes]
         return self
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        await self._session.close()
+        for reader in self._readers:
+            reader.cancel()
+        await asyncio.gather(*self._readers, return_exceptions=True)
+        await asyncio.gather(*(process.stop() for process in self._processes))
+        self._processes = []
+
+    @property
+    def pids(self) -> tuple[int, ...]:
+        """The processes that send."""
+        return tuple(process.pid for process in self._processes)
 
     async def send(self, request: Request, place: Place, *, intended_s: Seconds) -> Record:
-        path = "/v1/chat/completions" if request.messages else "/v1/completions"
-        body = self.body(request, place.temperature)
-        reads: list[tuple[Seconds, bytes]] = []
-        sent_s = now_s()
-        use = _ConnectionUse()
-        failure = await self._post(path, body, reads, use)
-        if failure is not None and failure.outcome is Outcome.DISCONNECTED and use.is_reused:
-            # A kept-alive connection that the server closes as we write to it says nothing about the server
-            # (llama.cpp does so now and then right after a stream). The clock keeps running meanwhile.
-            failure = await self._post(path, body, reads, _ConnectionUse())
-        end_s = now_s()
-        return _record(place, failure, reads, intended_s=intended_s, sent_s=sent_s, end_s=end_s)
+        """One request, at once or when it is due."""
+        inbox = Inbox()
+        order = Order(request=request, place=place)
+        await self._processes[0].tell(Orders([self._row(order, to_monotonic(intended_s), inbox)]))
+        while not inbox.records:
+            await inbox.wait()
+        return inbox.records[0]
 
-    async def _post(
-        self, path: str, body: dict[str, Any], reads: list[tuple[Seconds, bytes]], use: _ConnectionUse
-    ) -> StreamResult | None:
-        """None where the whole answer arrived in `reads`."""
+    async def play(
+        self,
+        orders: Sequence[Order],
+        *,
+        streams: int | None = None,
+        due_s: Sequence[Seconds] | None = None,
+        on_record: Callable[[Record], None],
+        together: Callable[[], AbstractContextManager[object]] = nullcontext,
+    ) -> tuple[Done, ...]:
+        """Every order, `streams` at a time or each when it is due; returns how each process fared.
+
+        One such turn at a time and no `send` beside it. Orders go to the processes in rotation, streams are shared
+        out among them.
+        """
+        shares = self._shares(streams)
+        used = self._processes[: len(shares)]
+        inbox = Inbox()
+        turn = next(self._turn_ids)
+        self._turn = (turn, inbox)
+        feeders = [
+            asyncio.create_task(
+                self._feed(
+                    process,
+                    inbox,
+                    Begin(turn, share),
+                    orders[place :: len(used)],
+                    (due_s or ())[place :: len(used)],
+                )
+            )
+            for place, (process, share) in enumerate(zip(used, shares, strict=True))
+        ]
         try:
-            async with self._session.post(path, json=body, trace_request_ctx=use) as response:
-                if response.status != 200:
-                    text = (await response.text(errors="replace"))[:ERROR_TEXT_MAX]
-                    return StreamResult(outcome=Outcome.HTTP_ERROR, error=f"{response.status}: {text}")
-                async for data in response.content.iter_any():
-                    reads.append((now_s(), data))
-        except TimeoutError:
-            return StreamResult(outcome=Outcome.TIMEOUT, error="no complete answer in time")
-        except (aiohttp.ClientError, OSError) as error:
-            outcome = Outcome.CUT if reads else Outcome.DISCONNECTED
-            return StreamResult(outcome=outcome, error=f"{type(error).__name__}: {error}"[:ERROR_TEXT_MAX])
-        return None
+            while len(inbox.done) < len(used):
+                await inbox.wait()
+                with together():
+                    for record in inbox.take():
+                        on_record(record)
+        finally:
+            self._turn = None
+            for feeder in feeders:
+                feeder.cancel()
+            await asyncio.gather(*feeders, return_exceptions=True)
+            if len(inbox.done) < len(used):
+                await self._start_anew(inbox, used)
+        return tuple(inbox.done)
+
+    def _shares(self, streams: int | None) -> list[int]:
+        """Streams for each process; no process without any."""
+        if streams is None:
+            return [1] * len(self._processes)
+        _require_descriptors(streams, len(self._processes))
+        each, more = divmod(streams, len(self._processes))
+        return [each + (place < more) for place in range(min(streams, len(self._processes)))]
+
+    async def _feed(
+        self,
+        process: SendingProcess,
+        inbox: Inbox,
+        begin: Begin,
+        orders: Sequence[Order],
+        due_s: Sequence[Seconds],
+    ) -> None:
+        """Hands the orders over as fast as the process takes them, which bounds what waits there."""
+        messages: list[object] = [begin]
+        try:
+            for start in range(0, len(orders), ORDERS_PER_MESSAGE):
+                rows = [
+                    self._row(orders[place], to_monotonic(due_s[place]) if due_s else None, inbox)
+                    for place in range(start, min(start + ORDERS_PER_MESSAGE, len(orders)))
+                ]
+                await process.tell(*messages, Orders(rows))
+                messages = []
+            await process.tell(*messages, End())
+        except OperatingError as error:
+            inbox.fail(error)
+
+    def _row(self, order: Order, due: Seconds | None, inbox: Inbox) -> OrderRow:
+        id = next(self._ids)
+        self._expected[id] = order.place, inbox
+        path = "/v1/chat/completions" if order.request.messages else "/v1/completions"
+        body = self.body(order.request, order.place.temperature)
+        return id, due, self._target.request(path, _json_bytes(body))
+
+    async def _start_anew(self, inbox: Inbox, used: Sequence[SendingProcess]) -> None:
+        """Whoever asked is gone, and a process may be deep in what was asked: others take their place."""
+        self._expected = {id: entry for id, entry in self._expected.items() if entry[1] is not inbox}
+        for place, process in enumerate(used):
+            self._readers[place].cancel()
+            await asyncio.gather(self._readers[place], return_exceptions=True)
+            self._processes[place] = SendingProcess(self._setup)
+            self._readers[place] = asyncio.create_task(self._read(self._processes[place]))
+            await process.stop()
+
+    async def _read(self, process: SendingProcess) -> None:
+        try:
+            async for message in process.messages():
+                match message:
+                    case Results(rows=rows):
+                        for row in rows:
+                            entry = self._expected.pop(row[0], None)
+                            if entry is not None:
+                                entry[1].add(record_of(row, entry[0]))
+                    case Done(turn=turn) if self._turn is not None and self._turn[0] == turn:
+                        self._turn[1].add_done(message)
+        except OperatingError as error:
+            concerned = [inbox for _, inbox in self._expected.values()]
+            for inbox in [*concerned, *(() if self._turn is None else (self._turn[1],))]:
+                inbox.fail(error)
 
     def body(self, request: Request, temperature: float | None) -> dict[str, Any]:
         """The same request gets the same seed on every arm, so that engines that honour it say the same."""
@@ -114,45 +220,79 @@ class Client:
         return body
 
 
+class Inbox:
+    """What came back for one caller."""
+
+    def __init__(self) -> None:
+        self.records: list[Record] = []
+        self.done: list[Done] = []
+        self._failure: OperatingError | None = None
+        self._news = asyncio.Event()
+
+    def add(self, record: Record) -> None:
+        self.records.append(record)
+        self._news.set()
+
+    def add_done(self, message: Done) -> None:
+        self.done.append(message)
+        self._news.set()
+
+    def fail(self, error: OperatingError) -> None:
+        self._failure = error
+        self._news.set()
+
+    def take(self) -> list[Record]:
+        taken, self.records = self.records, []
+        return taken
+
+    async def wait(self) -> None:
+        """Until something came; raises where nothing more can come."""
+        await self._news.wait()
+        self._news.clear()
+        if self._failure is not None and not self.records:
+            raise self._failure
+
+
 def request_seed(study_seed: int, request_id: str) -> int:
     text = f"{study_seed}:{request_id}".encode("utf-8", "surrogatepass")
     return int.from_bytes(hashlib.sha256(text).digest()[:4], "big") >> 1
 
 
-def _record(
-    place: Place,
-    failure: StreamResult | None,
-    reads: list[tuple[Seconds, bytes]],
-    *,
-    intended_s: Seconds,
-    sent_s: Seconds,
-    end_s: Seconds,
-) -> Record:
-    """What arrived before a failure is kept; the failure decides the outcome."""
-    result = (
-        read_stream(reads) if reads else (failure or StreamResult(outcome=Outcome.CUT, error="empty answer"))
-    )
-    outcome, error = (failure.outcome, failure.error) if failure else (result.outcome, result.error)
+def record_of(row: ResultRow, place: Place) -> Record:
+    """The moments of another process on our clock."""
+    _, intended, sent, end, outcome, error, first, last, *counts = row
+    prompt_tokens, output_tokens, finish_reason, text, drafted, accepted, steps = counts
     return Record(
         place=place,
-        outcome=outcome,
+        outcome=Outcome(outcome),
         error=error,
-        intended_s=intended_s,
-        sent_s=sent_s,
-        end_s=end_s,
-        first_token_s=result.first_token_s,
-        last_token_s=result.last_token_s,
-        prompt_tokens=result.prompt_tokens,
-        output_tokens=result.output_tokens,
-        finish_reason=result.finish_reason,
-        text=result.text,
-        drafted=result.drafted,
-        accepted=result.accepted,
-        steps=result.steps,
+        intended_s=from_monotonic(intended),
+        sent_s=from_monotonic(sent),
+        end_s=from_monotonic(end),
+        first_token_s=None if first is None else from_monotonic(first),
+        last_token_s=None if last is None else from_monotonic(last),
+        prompt_tokens=prompt_tokens,
+        output_tokens=output_tokens,
+        finish_reason=finish_reason,
+        text=text,
+        drafted=drafted,
+        accepted=accepted,
+        steps=None if steps is None else tuple(Step(drafted=d, accepted=a) for d, a in steps),
     )
 
 
-async def sleep_until(moment_s: Seconds) -> None:
-    delay_s = moment_s - now_s()
-    if delay_s > 0:
-        await asyncio.sleep(delay_s)
+def _json_bytes(body: dict[str, Any]) -> bytes:
+    try:
+        return orjson.dumps(body)
+    except TypeError:  # lone surrogates, numbers beyond 64 bits
+        return json.dumps(body).encode()
+
+
+def _require_descriptors(streams: int, processes: int) -> None:
+    _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    needed = math.ceil(streams / processes) + OWN_DESCRIPTORS
+    if hard != resource.RLIM_INFINITY and needed > hard:
+        raise UsageError(
+            f"{streams} streams need {needed} open files in one process; this system allows {hard}",
+            hint="raise it (ulimit -Hn), or share the streams among more --workers",
+        )

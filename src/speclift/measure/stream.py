@@ -1,16 +1,22 @@
-"""The bytes of one streamed response to a record's fields. Pure: arrival times come with the bytes.
+"""The bytes of one streamed response to a record's fields, as they arrive. Pure: arrival times come with the bytes.
 
 Tokens are counted by the server (usage or timings), never by chunks: under speculation one chunk may carry
 several. The last token's time is the finish chunk's where the text ended by itself, because the end token
-is counted but carries no text.
+is counted but carries no text. Nothing is kept per token but the text and, where the engine counts alongside,
+three numbers.
 """
 
 from __future__ import annotations
 
 import json
+import re
+from array import array
 from collections.abc import Iterable
 from dataclasses import dataclass
+from io import StringIO
 from typing import Any
+
+import orjson
 
 from speclift.core.records import Outcome, Step
 from speclift.core.units import Seconds, Tokens
@@ -18,6 +24,14 @@ from speclift.model.acceptance import steps_from_cumulative, with_steps_without_
 from speclift.model.response import DraftCounts, count, draft_counts
 
 ERROR_TEXT_MAX = 500
+# The longest [DONE] line with its spaces and line end; anything longer is looked at as JSON at once.
+DONE_BYTES_MAX = 16
+_MARK = re.compile(rb'"(?:content|text|reasoning|reasoning_content)": ?"([^"\\]+)"')
+# Chunks in a row that did not look like the one before: then this stream's chunks differ in more than their text.
+FRAME_MISSES_MAX = 4
+# Reasoning models stream their thoughts under another key; they are tokens all the same. vLLM (0.32) calls it
+# reasoning, llama.cpp and SGLang reasoning_content, some servers send both with the same text.
+THOUGHT_KEY, OTHER_THOUGHT_KEY = "reasoning", "reasoning_content"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -37,125 +51,246 @@ class StreamResult:
 
 def read_stream(reads: Iterable[tuple[Seconds, bytes]]) -> StreamResult:
     """`reads` are network reads in order, each with the moment it arrived."""
-    reader = _Reader()
-    for arrived_s, line, is_whole in _lines(reads):
-        if not line.startswith(b"data:"):
-            continue  # comments keep the connection alive; event and id lines carry nothing here
-        data = line[5:].strip()
-        if data == b"[DONE]":
-            continue  # some servers send it twice
-        payload = _payload(data)
-        if payload is None and not is_whole:
-            break  # the end of the stream broke it off
-        if payload is None:
-            return reader.failed(Outcome.MALFORMED, f"not a chunk in the stream: {data[:120]!r}")
-        if payload.get("error"):
-            return reader.failed(Outcome.HTTP_ERROR, json.dumps(payload["error"])[:ERROR_TEXT_MAX])
-        reader.take(arrived_s, payload)
+    reader = StreamReader()
+    for arrived_s, data in reads:
+        reader.feed(arrived_s, data)
     return reader.result()
 
 
-def _lines(reads: Iterable[tuple[Seconds, bytes]]) -> Iterable[tuple[Seconds, bytes, bool]]:
-    """Lines and whether their end was seen; a line belongs to the read that completed it."""
-    rest = b""
-    for arrived_s, data in reads:
-        *whole, rest = (rest + data).split(b"\n")
-        for line in whole:
-            yield arrived_s, line, True
-    if rest:
-        yield arrived_s, rest, False
-
-
-def _payload(data: bytes) -> dict[str, Any] | None:
-    """One chunk of a completion; None for anything else."""
-    try:
-        payload = json.loads(data)
-    except (ValueError, RecursionError):
-        return None
-    choices = (payload.get("choices") or []) if isinstance(payload, dict) else None
-    if not isinstance(choices, list) or not all(isinstance(choice, dict) for choice in choices):
-        return None
-    texts = [text for choice in choices for text in _texts(choice)]
-    return payload if all(isinstance(text, str) for text in texts) else None
-
-
-class _Reader:
+class StreamReader:
     """Accumulates one response."""
 
-    def __init__(self) -> None:
-        self.first_s: Seconds | None = None
-        self.last_s: Seconds | None = None
-        self.finish_s: Seconds | None = None
-        self.finish_reason: str | None = None
-        self.texts: list[str] = []
-        self.usage: dict[str, Any] = {}
-        self.counts: DraftCounts | None = None
-        self.running: list[DraftCounts] = []
+    __slots__ = (
+        "_counted_accepted",
+        "_counted_drafted",
+        "_counted_tokens",
+        "_counts",
+        "_end",
+        "_failure",
+        "_finish_reason",
+        "_finish_s",
+        "_first_s",
+        "_frame_misses",
+        "_last_s",
+        "_prefix",
+        "_rest",
+        "_rest_s",
+        "_start",
+        "_suffix",
+        "_text",
+        "_usage",
+        "text_count",
+    )
 
-    def take(self, arrived_s: Seconds, payload: dict[str, Any]) -> None:
-        counts = draft_counts(payload)
-        if counts is not None:
-            self.counts = counts
-        if isinstance(payload.get("usage"), dict):
-            self.usage = payload["usage"]
-        for choice in payload.get("choices") or ():
-            text = "".join(_texts(choice))
-            if text:
-                self.first_s = arrived_s if self.first_s is None else self.first_s
-                self.last_s = arrived_s
-                self.texts.append(text)
-                if counts is not None:
-                    self.running.append(counts)
-            if choice.get("finish_reason"):
-                self.finish_reason = str(choice["finish_reason"])
-                self.finish_s = arrived_s
+    def __init__(self) -> None:
+        self._first_s: Seconds | None = None
+        self._last_s: Seconds | None = None
+        self._finish_s: Seconds | None = None
+        self._finish_reason: str | None = None
+        self._text = StringIO()
+        # Chunks with text, but for those taken by `take_framed`.
+        self.text_count = 0
+        self._usage: dict[str, Any] = {}
+        self._failure: tuple[Outcome, str] | None = None
+        self._rest = b""
+        self._rest_s: Seconds = 0.0
+        # What surrounds the text in this stream's chunks, once a chunk has shown it.
+        self._frame_misses = 0
+        self._set_frame(b"", b"")
+        # The engine's running totals at each chunk with text, where it sends them.
+        self._counts: DraftCounts | None = None
+        self._counted_tokens = array("l")
+        self._counted_drafted = array("l")
+        self._counted_accepted = array("l")
+
+    def feed(self, arrived_s: Seconds, data: bytes) -> None:
+        """A line belongs to the read that completed it."""
+        if self._rest:
+            data = self._rest + data
+        *lines, self._rest = data.split(b"\n")
+        self._rest_s = arrived_s
+        for line in lines:
+            # Comments keep the connection alive; event and id lines carry nothing here.
+            if line[:5] == b"data:" and self._failure is None:
+                self._take_line(arrived_s, line[5:], is_whole=True)
+
+    @property
+    def has_frame(self) -> bool:
+        """Whether `take_framed` may be tried: a chunk has shown what surrounds the text, and no line is open."""
+        return bool(self._prefix) and not self._rest and self._failure is None
+
+    def take_framed(self, data: bytes) -> bool:
+        """One HTTP chunk that is one event like those before it but for its text: taken without reading JSON.
+
+        False, and nothing taken, where it is anything else. `note_last` says when the last such chunk arrived.
+        """
+        edge = data.find(b"\r\n", 1, 8)
+        if not (data.startswith(self._prefix, edge + 2) and data.endswith(self._suffix)):
+            return False
+        try:
+            if len(data) != edge + 4 + int(data[:edge], 16):
+                return False
+            text = data[edge + self._start : self._end].decode()
+        except ValueError:
+            return False
+        if not text.isprintable() or '"' in text or "\\" in text or not text:
+            return False
+        self._text.write(text)
+        return True
+
+    def note_last(self, arrived_s: Seconds) -> None:
+        self._last_s = arrived_s
+        self._frame_misses = 0
 
     def result(self) -> StreamResult:
-        if self.finish_reason is None:
-            return self.failed(Outcome.CUT, "the stream ended without a finish reason")
+        """What the response amounts to, once its last byte was fed."""
+        if self._rest[:5] == b"data:" and self._failure is None:
+            self._take_line(self._rest_s, self._rest[5:], is_whole=False)
+        self._rest = b""
+        if self._failure is not None:
+            return self._build(*self._failure)
+        if self._finish_reason is None:
+            return self._build(Outcome.CUT, "the stream ended without a finish reason")
         return self._build(Outcome.OK, "")
 
-    def failed(self, outcome: Outcome, error: str) -> StreamResult:
-        return self._build(outcome, error)
+    def _take_line(self, arrived_s: Seconds, data: bytes, *, is_whole: bool) -> None:
+        if len(data) <= DONE_BYTES_MAX and data.strip() == b"[DONE]":
+            return  # some servers send it twice
+        payload = _payload(data)
+        if payload is not None:
+            if payload.get("error"):
+                self._failure = Outcome.HTTP_ERROR, json.dumps(payload["error"])[:ERROR_TEXT_MAX]
+                return
+            if self._take(arrived_s, payload):
+                if self._frame_misses < FRAME_MISSES_MAX and self._counts is None:
+                    self._frame_misses += 1
+                    self._set_frame(*_frame_of(data, payload))
+                return
+        if is_whole or payload is not None:  # else the end of the stream broke it off
+            self._failure = Outcome.MALFORMED, f"not a chunk in the stream: {data.strip()[:120]!r}"
+
+    def _take(self, arrived_s: Seconds, payload: dict[str, Any]) -> bool:
+        """False where it is not a chunk of a completion; then nothing was taken."""
+        choices = payload.get("choices") or []
+        if not isinstance(choices, list):
+            return False
+        texts = [_text_of(choice) if isinstance(choice, dict) else None for choice in choices]
+        if None in texts:
+            return False
+        counts = draft_counts(payload) if "timings" in payload or "metrics" in payload else None
+        if counts is not None:
+            self._counts = counts
+        usage = payload.get("usage")
+        if isinstance(usage, dict):
+            self._usage = usage
+        for index, text in enumerate(texts):
+            if text:
+                self.text_count += 1
+                if self._first_s is None:
+                    self._first_s = arrived_s
+                self._last_s = arrived_s
+                self._text.write(text)
+                if counts is not None:
+                    self._counted_tokens.append(counts.output_tokens or 0)
+                    self._counted_drafted.append(counts.drafted)
+                    self._counted_accepted.append(counts.accepted)
+            reason = choices[index].get("finish_reason")
+            if reason:
+                self._finish_reason = str(reason)
+                self._finish_s = arrived_s
+        return True
+
+    def _set_frame(self, prefix: bytes, suffix: bytes) -> None:
+        self._prefix, self._suffix = prefix, suffix
+        self._start, self._end = len(prefix) + 2, -len(suffix)
 
     def _build(self, outcome: Outcome, error: str) -> StreamResult:
-        output_tokens = count(self.usage.get("completion_tokens"))
-        if output_tokens is None and self.counts is not None:
-            output_tokens = self.counts.output_tokens
-        last_s = self.finish_s if self.finish_reason == "stop" and self.first_s is not None else self.last_s
+        counts = self._counts
+        output_tokens = count(self._usage.get("completion_tokens"))
+        if output_tokens is None and counts is not None:
+            output_tokens = counts.output_tokens
+        ended_by_itself = self._finish_reason == "stop" and self._first_s is not None
         return StreamResult(
             outcome=outcome,
             error=error,
-            first_token_s=self.first_s,
-            last_token_s=last_s,
-            prompt_tokens=count(self.usage.get("prompt_tokens")),
+            first_token_s=self._first_s,
+            last_token_s=self._finish_s if ended_by_itself else self._last_s,
+            prompt_tokens=count(self._usage.get("prompt_tokens")),
             output_tokens=output_tokens,
-            finish_reason=self.finish_reason,
-            text="".join(self.texts),
-            drafted=None if self.counts is None else self.counts.drafted,
-            accepted=None if self.counts is None else self.counts.accepted,
+            finish_reason=self._finish_reason,
+            text=self._text.getvalue(),
+            drafted=None if counts is None else counts.drafted,
+            accepted=None if counts is None else counts.accepted,
             steps=self._steps(output_tokens),
         )
 
     def _steps(self, output_tokens: Tokens | None) -> tuple[Step, ...] | None:
-        if self.counts is not None and self.counts.steps is not None:
-            return with_steps_without_draft(self.counts.steps, output_tokens or 0)
-        running = [(c.output_tokens, c.drafted, c.accepted) for c in self.running]
-        if len(running) < 2:
+        if self._counts is not None and self._counts.steps is not None:
+            return with_steps_without_draft(self._counts.steps, output_tokens or 0)
+        if len(self._counted_tokens) < 2:
             return None  # totals only at the end: steps cannot be told apart
         try:
-            return steps_from_cumulative(
-                [tokens or 0 for tokens, _, _ in running],
-                [drafted for _, drafted, _ in running],
-                [accepted for _, _, accepted in running],
-            )
+            return steps_from_cumulative(self._counted_tokens, self._counted_drafted, self._counted_accepted)
         except ValueError:
             return None  # counters that contradict themselves are no evidence
 
 
-def _texts(choice: dict[str, Any]) -> list[Any]:
-    """Reasoning models stream their thoughts under another key; they are tokens all the same."""
+def _plain(raw: bytes) -> str:
+    """The text of a JSON string that stands for itself; '' where it needs JSON to be read."""
+    try:
+        text = raw.decode()
+    except UnicodeDecodeError:
+        return ""
+    return text if text.isprintable() and '"' not in text and "\\" not in text else ""
+
+
+def _frame_of(data: bytes, payload: dict[str, Any]) -> tuple[bytes, bytes]:
+    """What stands before and after the text of an HTTP chunk; empty where that cannot be told for sure.
+
+    The chunks of a stream mostly differ in their text alone, and then need no JSON to be read.
+    """
+    choices = payload.get("choices")
+    if not choices or len(choices) != 1 or choices[0].get("finish_reason") or payload.get("usage"):
+        return b"", b""
+    text = _text_of(choices[0])
+    marked = _MARK.search(data)
+    if not text or marked is None or _plain(marked.group(1)) != text:
+        return b"", b""
+    prefix, suffix = data[: marked.start(1)], data[marked.end(1) :]
+    try:
+        other = orjson.loads(prefix + b"~" + suffix)
+    except orjson.JSONDecodeError:
+        return b"", b""
+    # Only where the mark is the text, and nothing else, does the whole say the same with another text in it.
+    if _text_of(other["choices"][0]) != "~":
+        return b"", b""
+    return b"data:" + prefix, suffix + b"\n\n\r\n"
+
+
+def _payload(data: bytes) -> dict[str, Any] | None:
+    """A JSON object; None for anything else."""
+    try:
+        payload = orjson.loads(data)
+    except orjson.JSONDecodeError:
+        # orjson is strict where engines written in Python are not: NaN, lone surrogates.
+        try:
+            payload = json.loads(data)
+        except (ValueError, RecursionError):
+            return None
+    return payload if isinstance(payload, dict) else None
+
+
+def _text_of(choice: dict[str, Any]) -> str | None:
+    """The text in one choice of a chunk; None where what stands in its place is no text."""
     delta = choice.get("delta")
-    holder = delta if isinstance(delta, dict) else choice
-    keys = ("text",) if holder is choice else ("reasoning_content", "content")
-    return [holder[key] for key in keys if holder.get(key) is not None]
+    if not isinstance(delta, dict):
+        text, thought = choice.get("text"), None
+    else:
+        text, thought = delta.get("content"), delta.get(THOUGHT_KEY)
+        if thought is None:
+            thought = delta.get(OTHER_THOUGHT_KEY)
+    if text is None:
+        text = ""
+    if not isinstance(text, str) or not (thought is None or isinstance(thought, str)):
+        return None
+    return thought + text if thought else text

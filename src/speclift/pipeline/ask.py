@@ -38,6 +38,7 @@ class Ask:
     study: Path | None = None
     resume: bool = False
     seed: int = 0
+    workers: int = 1
     threads: int | None = None
     llama_server: str | None = None
     vllm_python: str | None = None
@@ -46,6 +47,19 @@ class Ask:
     gpu_layers: int | None = None
     kv_type_k: str | None = None
     kv_type_v: str | None = None
+    target_quant: str | None = None
+    draft_quant: str | None = None
+    tensor_parallel: int = 1
+    draft_tensor_parallel: int | None = None
+    pipeline_parallel: int = 1
+    sequences_max: int | None = None
+    token_budget: Tokens | None = None
+    keeps_prefixes: bool = False
+    schedules_ahead: bool | None = None
+    # All servers of a round up at once, or one after the other; None is for what fits.
+    together: bool | None = None
+    # The lossless gate as a part of decide: quick, full or off.
+    verify: str = "quick"
     argv: tuple[str, ...] = ()
 
     @property

@@ -15,12 +15,14 @@ from typing import Any
 import numpy as np
 
 from speclift import __version__
+from speclift.analyse.checks import CLIENT_LAG_SHARE
 from speclift.analyse.noise import noise_of
 from speclift.core.arm import ServerSettings
 from speclift.core.errors import EngineError, OperatingError
 from speclift.engine.llamacpp import LlamaCpp, default_threads
 from speclift.measure.provenance import host_facts
 from speclift.pipeline.ask import EMBEDDED_MODEL
+from speclift.pipeline.client_ceiling import TTFT_S, measure_client
 from speclift.pipeline.noise import NOISE_BUDGET_S, NOISE_TOKENS, measure_noise, noise_requests
 from speclift.pipeline.prepare import QUICK_PROMPTS_PER_SEGMENT, QUICK_SEGMENTS, Say
 from speclift.store import models
@@ -33,11 +35,12 @@ FETCH_MODEL = f"speclift models fetch {EMBEDDED_MODEL}"
 SEEN_SPEEDUP = 1.1
 
 
-def diagnose(say: Say, *, with_noise: bool = True) -> dict[str, Any]:
+def diagnose(say: Say, *, with_noise: bool = True, with_client: bool = False) -> dict[str, Any]:
+    """`with_client` measures the load generator in place of the machine's noise."""
     cache = models.models_directory()
     existing = next(folder for folder in (cache, *cache.parents) if folder.exists())
     late_s = asyncio.run(_timer_lateness_s())
-    facts = {
+    facts: dict[str, Any] = {
         "speclift": __version__,
         "engines": {
             "llamacpp": _package("xllamacpp"),
@@ -55,8 +58,14 @@ def diagnose(say: Say, *, with_noise: bool = True) -> dict[str, Any]:
         "cache": str(cache),
         "cache_free_bytes": shutil.disk_usage(existing).free,
         "study_folder_free_bytes": shutil.disk_usage(Path.cwd()).free,
-        "noise": _noise(say) if with_noise else _not_measured("left out by --quick", "speclift doctor"),
     }
+    if with_client:
+        facts["client"] = _client(say)
+        facts["noise"] = _not_measured("left out by --client", "speclift doctor")
+    elif with_noise:
+        facts["noise"] = _noise(say)
+    else:
+        facts["noise"] = _not_measured("left out by --quick", "speclift doctor")
     return {**facts, "next_steps": next_steps(facts)}
 
 
@@ -98,6 +107,16 @@ def _noise(say: Say) -> dict[str, Any]:
     return {"measured": True, "wall_s": wall_s, "tokens_per_answer": NOISE_TOKENS, **asdict(noise)}
 
 
+def _client(say: Say) -> dict[str, Any]:
+    say("measuring the load generator against a server that knows its own times, about 5 s")
+    started_s = time.monotonic()
+    try:
+        found = measure_client()
+    except OperatingError as error:
+        return _not_measured(str(error), "speclift doctor --client")
+    return {"measured": True, "wall_s": round(time.monotonic() - started_s, 1), **found}
+
+
 def _not_measured(why: str, next_step: str) -> dict[str, Any]:
     return {"measured": False, "why": why, "next_step": next_step}
 
@@ -115,9 +134,19 @@ def next_steps(facts: dict[str, Any]) -> list[dict[str, str]]:
         steps.append(("other programs keep this machine busy; end them or expect noise", "top"))
     if host["governor"] == "powersave":
         steps.append(("clock changes look like noise", "sudo cpupower frequency-set -g performance"))
+    if is_late(facts.get("client", {})):
+        steps.append(
+            ("the load generator was late here; end what else runs, then", "speclift doctor --client")
+        )
     if has_engine:
         steps.append(_first_study(noise))
     return [{"why": why, "command": command} for why, command in steps]
+
+
+def is_late(client: dict[str, Any]) -> bool:
+    """Whether some level's TTFT was off by more than a client may be late."""
+    errors = (level["ttft_error_ms"]["p99"] for level in client.get("levels", ()))
+    return any(error > CLIENT_LAG_SHARE * TTFT_S * 1e3 for error in errors)
 
 
 def _first_study(noise: dict[str, Any]) -> tuple[str, str]:

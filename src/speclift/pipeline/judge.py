@@ -29,7 +29,7 @@ from speclift.core.results import Acceptance, Cell, Conditions, Crossover, Evide
 from speclift.decide.verdict import decide
 from speclift.engine.protocol import Engine
 from speclift.pipeline.gate_study import recorded_document
-from speclift.pipeline.gate_verdict import changed_arms, changed_findings, gate_for_verdict
+from speclift.pipeline.gate_verdict import changed_arms, changed_findings, gate_for_verdict, worst_kept
 from speclift.pipeline.merge import merged_records
 from speclift.pipeline.prepare import build_engine
 from speclift.plan.experiment import StudyPlan
@@ -104,7 +104,7 @@ def judge(studies: Sequence[Study], *, goals: Goals | None = None) -> Judgement:
     )
     evidence_for = cache(comparer.evidence)
 
-    lossless = first.lossless() or recorded_document(first, records, arms)
+    lossless = worst_kept([study.lossless() for study in studies]) or recorded_document(first, records, arms)
     standing = [arm for arm in competing if arm.name not in changed_arms(lossless)]
     findings = (
         *_findings(studies, records),

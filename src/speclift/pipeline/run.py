@@ -259,7 +259,14 @@ class StudyRun:
             hung = record.outcome is Outcome.TIMEOUT
             live.timeouts_in_a_row = live.timeouts_in_a_row + 1 if hung else 0
 
-        health = await run_turn(live.client, orders, turn.load, seed=self._arrival_seed(turn), on_record=keep)
+        health = await run_turn(
+            live.client,
+            orders,
+            turn.load,
+            seed=self._arrival_seed(turn),
+            on_record=keep,
+            together=self.study.together,
+        )
         if broken_off:
             await self._let_death_show(live)
         self.study.add_turn(live.launch, turn.block, health, await self._counted(live))
@@ -316,7 +323,7 @@ class StudyRun:
             check="arm-failed",
             level=Level.FAIL,
             message=message,
-            next_step=hint or f"its log: {self.study.log_path(launch)}",
+            next_step=hint or self._where_to_look(launch),
             arm=arm,
         )
         self.study.add_finding(finding)
@@ -327,6 +334,10 @@ class StudyRun:
                 hint=f"without it nothing can be compared; fix it, then add --resume --study {self.study.path}",
                 log_tail=log_tail,
             )
+
+    def _where_to_look(self, launch: int) -> str:
+        log = self.study.log_path(launch)
+        return f"its log: {log}" if log.exists() else "its log is with whoever started it"
 
     def _is_out_of_time(self) -> bool:
         return self._budget_s is not None and self._clock() - self._started_s >= self._budget_s

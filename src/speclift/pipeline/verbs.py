@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import time
 from collections.abc import Sequence
 from contextlib import ExitStack
 from datetime import datetime
@@ -14,6 +15,7 @@ from speclift.core.errors import StudyError, UsageError
 from speclift.core.goals import Goals
 from speclift.core.results import Decision, Finding, Verdict
 from speclift.pipeline.ask import Ask
+from speclift.pipeline.gate_study import keep_gate, require_mode
 from speclift.pipeline.judge import Judgement, judge
 from speclift.pipeline.prepare import Say, build_engine, prepare, provenance
 from speclift.pipeline.run import Progress, StudyRun, run_until_signal
@@ -37,7 +39,7 @@ def open_study(ask: Ask, say: Say) -> tuple[Study, float | None]:
     if ask.resume:
         path = ask.study or _latest_study()
         study = Study.open(path, writing=True)
-        say(f"resuming {path} as it was planned; other flags but --budget are not looked at")
+        say(f"resuming {path} as it was planned; other flags but --budget and --workers are not looked at")
         return study, ask.budget_s
     path = ask.study or _new_study_path()
     if is_study(path):
@@ -50,6 +52,8 @@ def open_study(ask: Ask, say: Say) -> tuple[Study, float | None]:
         goals=ask.goals,
         provenance=provenance(prepared, ask),
     )
+    for finding in prepared.findings:
+        study.add_finding(finding)
     return study, prepared.budget_s
 
 
@@ -68,14 +72,20 @@ def decide(ask: Ask | None = None, **settings: Any) -> Verdict:
 
     `settings` are the fields of Ask; the study it leaves behind holds the records.
     """
-    study, budget_s = open_study(ask or Ask(**settings), lambda _text: None)
+    asked = ask or Ask(**settings)
+    require_mode(asked.verify)
+    study, budget_s = open_study(asked, lambda _text: None)
     with study:
-        run_study(study, progress=Quiet(), budget_s=budget_s)
+        started_s = time.monotonic()
+        run_study(study, progress=Quiet(), budget_s=budget_s, workers=asked.workers)
+        keep_gate(study, mode=asked.verify, say=lambda _text: None, study_s=time.monotonic() - started_s)
         return judge([study]).verdict
 
 
-def run_study(study: Study, *, progress: Progress, budget_s: float | None) -> None:
-    run = StudyRun(study, build_engine(study.engine), progress=progress, budget_s=budget_s)
+def run_study(study: Study, *, progress: Progress, budget_s: float | None, workers: int = 1) -> None:
+    run = StudyRun(
+        study, build_engine(study.engine), progress=progress, budget_s=budget_s, workers=workers
+    )
     try:
         asyncio.run(run_until_signal(run))
     except asyncio.CancelledError as error:
@@ -98,6 +108,7 @@ def judgement_document(judgement: Judgement) -> dict[str, Any]:
         findings=judgement.findings,
         provenance=judgement.provenance,
         kv_tokens=judgement.kv_tokens,
+        kv_peaks=judgement.kv_peaks,
         acceptance_by_temperature=[
             {
                 "arm": bucket.arm,
@@ -123,6 +134,7 @@ def judgement_document(judgement: Judgement) -> dict[str, Any]:
         winner_config=judgement.engine.config(winner) if winner else None,
         study=relative(judgement.study),
         failed_arms=judgement.failed_arms,
+        lossless=judgement.lossless,
     )
 
 

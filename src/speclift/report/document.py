@@ -40,6 +40,7 @@ def verdict_document(
     findings: Sequence[Finding],
     provenance: Provenance,
     kv_tokens: Mapping[str, int],
+    kv_peaks: Mapping[str, float],
     acceptance_by_temperature: Sequence[dict[str, Any]],
     acceptance_histograms: Sequence[dict[str, Any]],
     crossovers: Sequence[Crossover],
@@ -48,6 +49,7 @@ def verdict_document(
     winner_config: Mapping[str, Any] | None,
     study: str,
     failed_arms: Sequence[str],
+    lossless: Mapping[str, Any] | None = None,
 ) -> dict[str, Any]:
     evidence = verdict.evidence
     return _document(
@@ -71,7 +73,11 @@ def verdict_document(
                 "baseline": kv_tokens.get("baseline"),
                 "winner": kv_tokens.get(verdict.winner.name) if verdict.winner else None,
             },
-            "lossless": {"result": "skipped"},
+            "kv_peak": {
+                "baseline": kv_peaks.get("baseline"),
+                "winner": kv_peaks.get(verdict.winner.name) if verdict.winner else None,
+            },
+            "lossless": dict(lossless) if lossless else {"result": "skipped"},
             "findings": [finding_document(finding) for finding in findings],
             "failed_arms": list(failed_arms),
             "provenance": provenance_document(provenance),

@@ -10,6 +10,7 @@ from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
+from speclift.core.traffic import load_from_dict, load_label
 from speclift.report.quantities import printable, seconds, size
 
 LABEL_WIDTH = 18
@@ -47,6 +48,7 @@ def machine_view(facts: Mapping[str, Any]) -> RenderableType:
                 ("this folder", f"{size(facts['study_folder_free_bytes'])} free for studies"),
             ],
         ),
+        *_client(facts.get("client")),
         *_noise(facts["noise"]),
         _section("Next", [(step["command"], step["why"]) for step in facts["next_steps"]], are_commands=True),
     ]
@@ -75,6 +77,47 @@ def _noise(noise: Mapping[str, Any]) -> list[RenderableType]:
     return [_section(title, rows), _prompts_needed(noise["prompts_needed"])]
 
 
+def _client(client: Mapping[str, Any] | None) -> list[RenderableType]:
+    if client is None:
+        return []
+    title = "Load generator"
+    if not client["measured"]:
+        return [_section(title, [("not measured", f"{client['why']}; then: {client['next_step']}")])]
+    names = ("load", "TTFT error", "TPOT error", "sent late", "read late", "core")
+    table = Table.grid(padding=(0, 2))
+    for name in names:
+        table.add_column(justify="left" if name == "load" else "right", no_wrap=True)
+    table.add_row(*(Text(name, style="dim") for name in names))
+    for level in client["levels"]:
+        table.add_row(
+            load_label(load_from_dict(level["load"])) + (f", {level['lost']} lost" if level["lost"] else ""),
+            *(_pair(level[key]) for key in ("ttft_error_ms", "tpot_error_ms", "send_lag_ms")),
+            f"{level['read_lag_p99_ms']:.2f}",
+            f"{level['cpu_share']:.0%}",
+        )
+    ceiling = client["ceiling"]
+    note = Text(
+        "Milliseconds at P50 / P99 against a server that knows its own times; late reading alone moves no time "
+        "stamp on Linux.",
+        style="dim",
+    )
+    rows = [
+        (
+            "one process",
+            f"about {ceiling['tokens_per_s']:,} tokens/s or {ceiling['requests_per_s']:,} short requests/s "
+            "at 80% of a core; beyond that add --workers",
+        )
+    ]
+    return [
+        Group(Text(title, style="bold"), Padding(Group(table, note), (0, 0, 0, 2), expand=False)),
+        _rows(rows),
+    ]
+
+
+def _pair(values: Mapping[str, float]) -> str:
+    return f"{values['p50']:.2f} / {values['p99']:.2f}"
+
+
 def _prompts_needed(needed: Sequence[Mapping[str, Any]]) -> RenderableType:
     table = Table.grid(padding=(0, 3))
     table.add_column(min_width=LABEL_WIDTH)
@@ -90,12 +133,16 @@ def _prompts_needed(needed: Sequence[Mapping[str, Any]]) -> RenderableType:
 
 
 def _section(title: str, rows: Rows, *, are_commands: bool = False) -> RenderableType:
+    return Group(Text(title, style="bold"), _rows(rows, are_commands=are_commands))
+
+
+def _rows(rows: Rows, *, are_commands: bool = False) -> RenderableType:
     table = Table.grid(padding=(0, 2))
     table.add_column(style="cyan" if are_commands else "dim", min_width=LABEL_WIDTH, no_wrap=not are_commands)
     table.add_column(overflow="fold")
     for label, value in rows:
         table.add_row(Text(printable(label)), Text(printable(value, limit=400)))
-    return Group(Text(title, style="bold"), Padding(table, (0, 0, 1, 2), expand=False))
+    return Padding(table, (0, 0, 1, 2), expand=False)
 
 
 def _count(number: int, noun: str) -> str:

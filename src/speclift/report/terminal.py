@@ -55,7 +55,9 @@ def verdict_view(
     crossovers: Sequence[Crossover] = (),
     command: str | None,
     bar: float,
+    examples: RenderableType | None = None,
 ) -> RenderableType:
+    """`examples` are outputs that the lossless gate found changed."""
     parts: list[RenderableType] = [cells_table(cells)]
     if comparisons:
         parts.append(speedup_table(comparisons, bar=bar))
@@ -63,6 +65,8 @@ def verdict_view(
         parts.append(crossover_view(crossovers))
     if findings:
         parts.append(findings_view(findings))
+    if examples is not None:
+        parts.append(examples)
     parts.append(_banner(verdict, command))
     return Group(*parts)
 

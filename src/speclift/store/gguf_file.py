@@ -10,7 +10,7 @@ import re
 import secrets
 import struct
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from importlib.metadata import version
 from pathlib import Path
@@ -78,41 +78,46 @@ class ModelInfo:
 
 def check_gguf(path: Path) -> None:
     """Raises ModelError unless the file, with all its parts, is a whole GGUF model."""
-    _checked_tensors(path)
+    checked_tensors(path)
 
 
 def inspect_gguf(path: Path) -> ModelInfo:
-    tensors = _checked_tensors(path)
+    tensors = checked_tensors(path)
+    with open_gguf(path) as header:
+        return model_info(header, tensors)
+
+
+def model_info(header: Header, tensors: Sequence[Tensor]) -> ModelInfo:
+    """From the header of the first part and the tensors of all."""
     size_by_type: Counter[str] = Counter()
     for tensor in tensors:
         size_by_type[tensor.type_name] += tensor.size_bytes
-    with open_gguf(path) as header:
-        prefix = header.text("general.architecture")
-        layers = header.positive(f"{prefix}.block_count", maximum=LAYERS_MAX)
-        embedding = header.positive(f"{prefix}.embedding_length")
-        heads = header.per_layer(f"{prefix}.attention.head_count", layers=layers) or (0,) * layers
-        kv_heads = header.per_layer(f"{prefix}.attention.head_count_kv", layers=layers) or heads
-        head_length = embedding // max(heads) if any(heads) else 0
-        names = (header.text("tokenizer.ggml.model"), header.text("tokenizer.ggml.pre"))
-        return ModelInfo(
-            path=path,
-            architecture=prefix,
-            name=header.text("general.name") or path.stem,
-            parameters=sum(tensor.elements for tensor in tensors),
-            file_bytes=sum(part.stat().st_size for part in shard_paths(path)),
-            quantisation=size_by_type.most_common(1)[0][0],
-            layers=layers,
-            embedding=embedding,
-            heads=max(heads),
-            kv_heads=max(kv_heads),
-            kv_heads_per_layer=kv_heads,
-            key_length=header.number(f"{prefix}.attention.key_length") or head_length,
-            value_length=header.number(f"{prefix}.attention.value_length") or head_length,
-            context_tokens=header.positive(f"{prefix}.context_length"),
-            vocabulary_size=_vocabulary_size(header),
-            tokenizer="/".join(name for name in names if name) or "none",
-            licence=header.text("general.license") or None,
-        )
+    prefix = header.text("general.architecture")
+    layers = header.positive(f"{prefix}.block_count", maximum=LAYERS_MAX)
+    embedding = header.positive(f"{prefix}.embedding_length")
+    heads = header.per_layer(f"{prefix}.attention.head_count", layers=layers) or (0,) * layers
+    kv_heads = header.per_layer(f"{prefix}.attention.head_count_kv", layers=layers) or heads
+    head_length = embedding // max(heads) if any(heads) else 0
+    names = (header.text("tokenizer.ggml.model"), header.text("tokenizer.ggml.pre"))
+    return ModelInfo(
+        path=header.path,
+        architecture=prefix,
+        name=header.text("general.name") or header.path.stem,
+        parameters=sum(tensor.elements for tensor in tensors),
+        file_bytes=sum(part.stat().st_size for part in shard_paths(header.path)),
+        quantisation=size_by_type.most_common(1)[0][0],
+        layers=layers,
+        embedding=embedding,
+        heads=max(heads),
+        kv_heads=max(kv_heads),
+        kv_heads_per_layer=kv_heads,
+        key_length=header.number(f"{prefix}.attention.key_length") or head_length,
+        value_length=header.number(f"{prefix}.attention.value_length") or head_length,
+        context_tokens=header.positive(f"{prefix}.context_length"),
+        vocabulary_size=_vocabulary_size(header),
+        tokenizer="/".join(name for name in names if name) or "none",
+        licence=header.text("general.license") or None,
+    )
 
 
 def read_vocabulary(path: Path) -> Vocabulary:
@@ -166,7 +171,7 @@ def requantise_q4_0(source: Path, destination: Path) -> None:
     The destination appears whole or not at all, and the same source gives the same bytes.
     """
     quantise = _load_quantiser()
-    strange = {tensor.type_name for tensor in _checked_tensors(source) if tensor.type_id not in TENSOR_TYPES}
+    strange = {tensor.type_name for tensor in checked_tensors(source) if tensor.type_id not in TENSOR_TYPES}
     if strange:
         raise ModelError(
             f"{source} cannot be requantised: the size of {', '.join(sorted(strange))} tensors is unknown.",
@@ -227,7 +232,8 @@ def _write_q4_0(header: Header, output: BinaryIO, quantise: Callable[[bytes], by
         output.write(content.ljust(aligned(len(content), header.alignment), b"\0"))
 
 
-def _checked_tensors(path: Path) -> list[Tensor]:
+def checked_tensors(path: Path) -> list[Tensor]:
+    """Every tensor of every part; ModelError unless the file, with all its parts, is whole."""
     tensors: list[Tensor] = []
     parts = shard_paths(path)
     if path not in parts[:1]:

@@ -209,6 +209,17 @@ class Study:
             counters=fmt.dumps({name: value for name, value in counters.values.items() if value}),
         )
 
+    @contextmanager
+    def together(self) -> Iterator[None]:
+        """Several writes at the price of one: on disk when it ends, also where one of them fails."""
+        with _disk_errors(self.path):
+            self._db.execute("BEGIN")
+            try:
+                yield
+            finally:
+                if self._db.in_transaction:  # a full disk ends it too
+                    self._db.execute("COMMIT")
+
     def add_record(self, record: Record) -> None:
         self._insert("records", **record_columns(record))
 

@@ -1,0 +1,65 @@
+"""verify: did speculation change what the server says?"""
+
+from __future__ import annotations
+
+import json
+import shlex
+import sys
+from typing import Annotated, Any
+
+import typer
+
+from speclift.cli.options import DryRun, Json, takes_ask
+from speclift.cli.screens import screen
+from speclift.core.errors import UsageError
+from speclift.pipeline.ask import Ask
+
+# numpy, scipy and rich are imported where they are used: --help must not wait for them.
+
+EXIT_CODES = {"pass": 0, "inconclusive": 5, "fail": 6}
+
+Detect = Annotated[
+    float | None,
+    typer.Option(metavar="P", help="Deviation of a token's probability that must not go unseen; else 0.02."),
+]
+
+
+@takes_ask
+def verify_command(
+    ask: Ask, *, detect: Detect = None, dry_run: DryRun = False, as_json: Json = False
+) -> None:
+    """Does speculation change the output? Numerics are told from bugs; exit 0 unchanged, 6 changed, 5 unsettled."""
+    from speclift.pipeline.verify import depth_for, prepare_gate, run_gate
+    from speclift.report.lossless import gate_view
+    from speclift.verify.document import gate_document
+
+    if ask.resume or ask.study:
+        raise UsageError("verify keeps no study", hint="its document is what --json prints")
+    console = screen(stderr=True)
+
+    def say(text: str) -> None:
+        console.print(text, style="dim", markup=False, highlight=False)
+
+    if dry_run:
+        prepared = prepare_gate(ask, say, depth_for(ask, detect))
+        commands = {arm.name: prepared.engine.command(arm, port=0) for arm in prepared.plan.arms}
+        _show_commands(commands, as_json=as_json)
+        return
+    document = gate_document(run_gate(ask, say, detect=detect))
+    if as_json:
+        _write(document)
+    console.print(gate_view(document))
+    raise typer.Exit(EXIT_CODES[document["result"]])
+
+
+def _show_commands(commands: dict[str, tuple[str, ...]], *, as_json: bool) -> None:
+    if as_json:
+        _write({"schema": 1, "commands": {name: list(command) for name, command in commands.items()}})
+        return
+    for name, command in commands.items():
+        sys.stdout.write(f"# {name}\n{shlex.join(command)}\n")
+
+
+def _write(document: dict[str, Any]) -> None:
+    sys.stdout.write(json.dumps(document, indent=2, ensure_ascii=True) + "\n")
+    sys.stdout.flush()

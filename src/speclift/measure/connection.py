@@ -1,0 +1,179 @@
+"""One connection to the server: bytes out, bytes in with the moment they arrived, TLS in between where asked.
+
+On Linux that moment is the kernel's (SO_TIMESTAMPNS): the bytes may lie unread while the program is busy, and
+the time stamp is still right. Where several packets are read at once it is the last one's.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import os
+import socket
+import ssl
+import struct
+import time
+
+from speclift.core.units import Seconds
+
+READ_BYTES = 16 * 1024
+# SO_TIMESTAMPNS in asm-generic/socket.h; the message comes back under the same number.
+_SO_TIMESTAMPNS = 35
+_STAMP = struct.Struct("@qq")
+CONTROL_BYTES = socket.CMSG_SPACE(_STAMP.size)
+# An older stamp means that the wall clock was set meanwhile: then the time of reading is the better guess.
+_AGE_MAX_S = 60.0
+
+# When bytes arrived: the kernel's time stamp as it comes, or a reading of time.perf_counter. Most stamps are
+# never looked at, so they are translated only where one is.
+Stamp = bytes | Seconds
+Address = tuple[socket.AddressFamily, tuple[str, int] | tuple[str, int, int, int]]
+
+
+def resolve(host: str, port: int) -> tuple[Address, ...]:
+    found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
+    return tuple(dict.fromkeys((family, address) for family, _, _, _, address in found))  # type: ignore[misc]
+
+
+def turn_stamps_on() -> socket.socket | None:
+    """The kernel stamps packets only while some socket asks for it; this one asks for as long as it is open."""
+    keeper = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+    try:
+        keeper.setsockopt(socket.SOL_SOCKET, _SO_TIMESTAMPNS, 1)
+    except OSError:
+        keeper.close()
+        return None
+    return keeper
+
+
+def ask_for_stamps(connection: socket.socket) -> None:
+    with contextlib.suppress(OSError):
+        connection.setsockopt(socket.SOL_SOCKET, _SO_TIMESTAMPNS, 1)
+
+
+def receive_stamped(connection: socket.socket) -> tuple[bytes, Stamp]:
+    data, control, _, _ = connection.recvmsg(READ_BYTES, CONTROL_BYTES)
+    return data, control[0][2] if control else time.perf_counter()
+
+
+class StampClock:
+    """Translates stamps to moments of time.perf_counter. The two clocks are compared at every wake-up, so that
+    neither a wall clock that is set nor one that is being steered moves a time stamp."""
+
+    __slots__ = ("_offset_s", "now")
+
+    def __init__(self) -> None:
+        self.now: Seconds = 0.0
+        self.compare()
+
+    def compare(self) -> None:
+        self.now = time.perf_counter()
+        self._offset_s = self.now - time.time()
+
+    def moment(self, stamp: Stamp) -> Seconds:
+        if isinstance(stamp, float):
+            return stamp
+        seconds, nanoseconds = _STAMP.unpack(stamp)
+        moment: Seconds = seconds + nanoseconds * 1e-9 + self._offset_s
+        now = time.perf_counter()
+        return moment if now - _AGE_MAX_S < moment < now else now
+
+
+class Connection:
+    """Non-blocking throughout: what cannot be sent now is kept until the socket is writable."""
+
+    __slots__ = (
+        *("_encrypted", "_received", "_request", "_socket", "_tls", "_unsent"),
+        *("address", "fd", "idle_since", "is_reused", "is_up", "receive_raw"),
+    )
+
+    def __init__(self, address: Address, tls: ssl.SSLContext | None, server_name: str) -> None:
+        family, where = address
+        self._socket = socket.socket(family, socket.SOCK_STREAM)
+        self._socket.setblocking(False)
+        self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        ask_for_stamps(self._socket)
+        self.receive_raw = self._socket.recvmsg
+        self.fd = self._socket.fileno()
+        self.is_up = False
+        self.is_reused = False
+        self.address = 0  # which of the server's addresses it goes to
+        self.idle_since: Seconds = 0.0
+        self._unsent = b""
+        self._request = b""  # what waits for the TLS handshake
+        self._tls: ssl.SSLObject | None = None
+        if tls is not None:
+            self._received, self._encrypted = ssl.MemoryBIO(), ssl.MemoryBIO()
+            self._tls = tls.wrap_bio(self._received, self._encrypted, server_hostname=server_name)
+        code = self._socket.connect_ex(where)
+        if code not in (0, errno.EINPROGRESS):
+            self._socket.close()
+            raise OSError(code, os.strerror(code))
+
+    @property
+    def is_tls(self) -> bool:
+        return self._tls is not None
+
+    @property
+    def has_unsent(self) -> bool:
+        return bool(self._unsent)
+
+    def send(self, data: bytes) -> None:
+        """Sends at once what it can; `flush` when writable sends the rest."""
+        if self._tls is None:
+            self._unsent += data
+        else:
+            self._request = data
+            self._encrypt(self._tls)
+        self.flush()
+
+    def flush(self) -> None:
+        try:
+            # On loopback the connection stands when connect returns, whatever connect says.
+            sent = self._socket.send(self._unsent)
+        except BlockingIOError:
+            return
+        self.is_up = self.is_up or self._tls is None
+        self._unsent = self._unsent[sent:] if sent < len(self._unsent) else b""
+
+    def receive(self) -> tuple[bytes, Stamp] | None:
+        """Bytes and when they arrived; b'' at the end; None where nothing came for us."""
+        try:
+            data, control, _, _ = self.receive_raw(READ_BYTES, CONTROL_BYTES)
+        except BlockingIOError:
+            return None
+        stamp = control[0][2] if control else time.perf_counter()
+        if self._tls is None or not data:
+            return data, stamp
+        return self._decrypt(self._tls, data, stamp)
+
+    def close(self) -> None:
+        self._socket.close()
+
+    def _encrypt(self, tls: ssl.SSLObject) -> None:
+        """The request where the handshake is done, else the handshake's next step."""
+        if not self.is_up:
+            try:
+                tls.do_handshake()
+                self.is_up = True
+            except ssl.SSLWantReadError:
+                pass
+        if self.is_up and self._request:
+            tls.write(self._request)
+            self._request = b""
+        self._unsent += self._encrypted.read()
+
+    def _decrypt(self, tls: ssl.SSLObject, data: bytes, stamp: Stamp) -> tuple[bytes, Stamp] | None:
+        self._received.write(data)
+        if not self.is_up:
+            self._encrypt(tls)
+            self.flush()
+        parts = []
+        while self.is_up:
+            try:
+                parts.append(tls.read(READ_BYTES))
+            except ssl.SSLWantReadError:
+                break
+            except ssl.SSLZeroReturnError:
+                return b"".join(parts), stamp  # the server said good-bye; b'' where that is all it said
+        return (b"".join(parts), stamp) if parts else None

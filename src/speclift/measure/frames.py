@@ -1,0 +1,90 @@
+"""What the client and its sending processes tell each other, and how it travels: length, then pickle.
+
+Both ends are this program at the same version on a private socket pair; nothing from outside is unpickled.
+"""
+
+from __future__ import annotations
+
+import pickle
+import struct
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from speclift.core.units import Seconds
+
+_LENGTH = struct.Struct("!I")
+
+# id, when it is due on the monotonic clock (None: when a stream is free), the bytes to send.
+OrderRow = tuple[int, Seconds | None, bytes]
+# id, intended, sent, end, then the fields of StreamResult in their order; steps as pairs.
+ResultRow = tuple[Any, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Setup:
+    """What a process is told when it is started: where to send to, and how long a request may take."""
+
+    host: str
+    port: int
+    is_tls: bool
+    limit_s: Seconds
+
+
+@dataclass(frozen=True, slots=True)
+class Begin:
+    """A turn begins: this many streams for orders that are not due at a moment of their own."""
+
+    turn: int
+    streams: int
+
+
+@dataclass(frozen=True, slots=True)
+class Orders:
+    rows: Sequence[OrderRow]
+
+
+@dataclass(frozen=True, slots=True)
+class End:
+    """No more orders in this turn: say Done when the last result was handed over."""
+
+
+@dataclass(frozen=True, slots=True)
+class Results:
+    rows: Sequence[ResultRow]
+
+
+@dataclass(frozen=True, slots=True)
+class Done:
+    """How the process itself fared: P99 of how long bytes lay unread and of how late a first token's time stamp
+    may be, CPU seconds of the turn."""
+
+    turn: int
+    lag_p99_s: Seconds
+    blur_p99_s: Seconds
+    cpu_s: Seconds
+
+
+def frame(message: object) -> bytes:
+    data = pickle.dumps(message, protocol=5)
+    return _LENGTH.pack(len(data)) + data
+
+
+class FrameReader:
+    """Messages out of bytes that come in pieces."""
+
+    def __init__(self) -> None:
+        self._buffer = bytearray()
+
+    def feed(self, data: bytes) -> list[Any]:
+        self._buffer += data
+        messages, place = [], 0
+        while len(self._buffer) - place >= _LENGTH.size:
+            (length,) = _LENGTH.unpack_from(self._buffer, place)
+            start = place + _LENGTH.size
+            if len(self._buffer) < start + length:
+                break
+            messages.append(pickle.loads(self._buffer[start : start + length]))
+            place = start + length
+        del self._buffer[:place]
+        return messages

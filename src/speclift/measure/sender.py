@@ -1,0 +1,389 @@
+"""Sends requests and reads their streams, all in one thread: the measuring path, as lean as it goes.
+
+One poll serves every connection. Time stamps are taken when bytes arrive (connection.py), streams are read as
+they come (stream.py), and nothing is kept of a request once its result is handed over.
+"""
+
+from __future__ import annotations
+
+import select
+import ssl
+import time
+from collections import deque
+from collections.abc import Callable
+from dataclasses import replace
+
+from speclift.core.records import Outcome
+from speclift.core.units import Seconds
+from speclift.measure.connection import (
+    CONTROL_BYTES,
+    READ_BYTES,
+    Stamp,
+    StampClock,
+    turn_stamps_on,
+)
+from speclift.measure.exchange import Exchange, Job, Sent, words
+from speclift.measure.poll import Ages, Poll
+from speclift.measure.pool import Pool
+from speclift.measure.stream import ERROR_TEXT_MAX, StreamResult
+from speclift.measure.wire import WireError, error_text
+
+# How often deadlines and idle connections are looked at.
+TIDY_EVERY_S = 0.25
+# From this many streams on, reads are gathered for this long: at 256 streams of 100 tokens/s it saves a third of
+# the CPU time. Two chunks of one stream that arrive within it share the later stamp.
+CROWD = 24
+PAUSE_S = 0.0005
+# Starts in a row before reads get their turn: on a machine so busy that one start takes as long as the gap to the
+# next, nothing would be read any more.
+STARTS_MAX = 16
+ERROR_BODY_BYTES_MAX = 64 * 1024
+
+_IN, _OUT = select.POLLIN, select.POLLOUT
+
+
+class Sender:
+    """At most `streams` jobs without a due moment are under way at once; jobs with one go out at that moment."""
+
+    def __init__(
+        self,
+        host: str,
+        port: int,
+        *,
+        tls: ssl.SSLContext | None,
+        limit_s: Seconds,
+        connections_max: int,
+        on_sent: Callable[[Sent], None],
+    ) -> None:
+        self._streams = 1
+        self._limit_s = limit_s
+        self._connections_max = connections_max
+        self._on_sent = on_sent
+        self._poll = Poll()
+        self._pool = Pool(host, port, tls=tls, poll=self._poll)
+        self._stamps = turn_stamps_on()
+        self._under_way: dict[int, Exchange] = {}  # by descriptor, the longest under way first
+        self._waiting: deque[Job] = deque()
+        self._timed: deque[Job] = deque()  # in the order they are due
+        self._tidy_at = 0.0
+        self._has_news = False
+        self._was_busy = False
+        self._ages = Ages()
+        self._clock = StampClock()
+        self._last_stamp: Stamp | None = None
+        self._blurs = Ages()
+        self._others: dict[int, Callable[[], None]] = {}
+
+    # What is to be done
+
+    def begin(self, *, streams: int) -> None:
+        """A turn begins: how late we were is counted anew."""
+        self._streams = streams
+        self._ages, self._blurs = Ages(), Ages()
+
+    @property
+    def blur_p99_s(self) -> Seconds:
+        """P99 of how late first tokens' stamps may be."""
+        return self._blurs.p99_s()
+
+    @property
+    def lag_p99_s(self) -> Seconds:
+        """P99 of how long bytes lay unread since the turn began."""
+        return self._ages.p99_s()
+
+    def submit(self, job: Job) -> None:
+        (self._waiting if job.due is None else self._timed).append(job)
+
+    @property
+    def unsent_count(self) -> int:
+        return len(self._waiting) + len(self._timed)
+
+    @property
+    def is_idle(self) -> bool:
+        return not (self._under_way or self._waiting or self._timed)
+
+    def watch(self, fd: int, callback: Callable[[], None]) -> None:
+        """Also wait for this descriptor, to be readable or hung up."""
+        self._others[fd] = callback
+        self._poll.register(fd, _IN)
+
+    def listen(self, fd: int, *, is_on: bool) -> None:
+        """Off: only that the other end hung up is still noticed."""
+        self._poll.modify(fd, _IN if is_on else 0)
+
+    def abandon(self) -> None:
+        """Everything not finished is dropped without a result."""
+        self._waiting.clear()
+        self._timed.clear()
+        for exchange in self._under_way.values():
+            self._pool.drop(exchange.connection)
+        self._under_way.clear()
+
+    def close(self) -> None:
+        self.abandon()
+        self._pool.close()
+        self._poll.close()
+        if self._stamps is not None:
+            self._stamps.close()
+
+    # The loop
+
+    def turn(self, wait_s: Seconds | None = None) -> None:
+        """Starts what is due, waits (at most `wait_s`) for something to happen and deals with it."""
+        self._has_news = False
+        if self._waiting or self._timed:
+            self._start_ready(STARTS_MAX)
+        has_room = len(self._under_way) < min(self._streams, self._connections_max)
+        if self._has_news or (self._waiting and has_room):
+            wait_s = 0.0  # neither what failed at once nor what can still start waits for the next event
+        elif len(self._under_way) >= CROWD:
+            self._pause()
+        events = self._poll.wait(self._patience(wait_s))
+        self._clock.compare()
+        self._was_busy = bool(events)
+        under_way = self._under_way
+        for fd, mask in events:
+            exchange = under_way.get(fd)
+            if exchange is None:
+                self._attend(fd)
+            elif mask == _IN and exchange.is_framed:
+                self._read_framed(exchange)
+            else:
+                if mask & _OUT:
+                    self._go_on_sending(exchange)
+                if mask != _OUT and fd in under_way:
+                    self._read(exchange)
+            # A long batch of reads must not hold up what is due meanwhile.
+            if self._timed:
+                self._start_ready(1)
+        if self._last_stamp is not None:
+            # The last one read of a batch waited the longest.
+            stamp = self._last_stamp
+            since = self._clock.now if isinstance(stamp, float) else self._clock.moment(stamp)
+            self._ages.add(time.perf_counter() - since)
+            self._last_stamp = None
+        if self._clock.now >= self._tidy_at:
+            self._tidy(self._clock.now)
+
+    def _attend(self, fd: int) -> None:
+        """Something happened to a descriptor that no request is under way on."""
+        callback = self._others.get(fd)
+        if callback is not None:
+            callback()
+        else:
+            self._pool.stir(fd)
+
+    def _pause(self) -> None:
+        """Lets reads gather after a busy moment: stamps are the kernel's, so only CPU time is changed by it."""
+        if self._was_busy:
+            pause_s = PAUSE_S
+            if self._timed:
+                pause_s = min(pause_s, (self._timed[0].due or 0.0) - time.perf_counter())
+            if pause_s > 0:
+                time.sleep(pause_s)
+
+    def _patience(self, wait_s: Seconds | None) -> Seconds | None:
+        if wait_s is None and (self._under_way or self._pool.has_idle):
+            wait_s = TIDY_EVERY_S
+        if self._timed and len(self._under_way) < self._connections_max:
+            left_s = max(0.0, (self._timed[0].due or 0.0) - time.perf_counter())
+            return left_s if wait_s is None or left_s < wait_s else wait_s
+        return wait_s
+
+    def _start_ready(self, most: int) -> None:
+        for _ in range(min(most, self._connections_max - len(self._under_way))):
+            if self._timed and (self._timed[0].due or 0.0) <= time.perf_counter():
+                self._start(self._timed.popleft())
+            elif self._waiting and len(self._under_way) < self._streams:
+                self._start(self._waiting.popleft())
+            else:
+                return
+
+    def _start(self, job: Job) -> None:
+        job.sent = time.perf_counter()
+        job.intended = job.sent if job.due is None else job.due
+        connection = self._pool.take(job.sent)
+        if connection is not None:
+            self._go(Exchange(job, connection))
+        else:
+            self._connect(job)
+
+    def _connect(self, job: Job, *, tried: int = 0) -> None:
+        try:
+            connection = self._pool.connect(tried)
+        except OSError as error:
+            self._report(job, None, Outcome.DISCONNECTED, words(error))
+            return
+        self._go(Exchange(job, connection))
+
+    def _go(self, exchange: Exchange) -> None:
+        connection = exchange.connection
+        self._under_way[connection.fd] = exchange
+        try:
+            connection.send(exchange.job.data)
+        except (OSError, ssl.SSLError) as error:
+            self._lost(exchange, error)
+            return
+        if connection.has_unsent:
+            self._poll.modify(connection.fd, _IN | _OUT)
+
+    def _go_on_sending(self, exchange: Exchange) -> None:
+        connection = exchange.connection
+        try:
+            connection.flush()
+        except (OSError, ssl.SSLError) as error:
+            self._lost(exchange, error)
+            return
+        if not connection.has_unsent:
+            self._poll.modify(connection.fd, _IN)
+
+    def _read_framed(self, exchange: Exchange) -> None:
+        """The way of most tokens, kept as short as it can be: one more chunk like those before it."""
+        try:
+            data, control, _, _ = exchange.receive(READ_BYTES, CONTROL_BYTES)
+        except BlockingIOError:
+            return
+        except OSError as error:
+            self._lost(exchange, error)
+            return
+        stamp = control[0][2] if control else time.perf_counter()
+        self._last_stamp = stamp
+        if exchange.take_framed(data):
+            exchange.stamp = stamp
+        else:
+            self._sort(exchange, data, stamp)
+
+    def _read(self, exchange: Exchange) -> None:
+        connection = exchange.connection
+        try:
+            received = connection.receive()
+        except (OSError, ssl.SSLError) as error:
+            self._lost(exchange, error)
+            return
+        if received is None:
+            if connection.has_unsent:  # a step of the TLS handshake
+                self._poll.modify(connection.fd, _IN | _OUT)
+            return
+        data, stamp = received
+        self._last_stamp = stamp
+        self._sort(exchange, data, stamp)
+
+    def _sort(self, exchange: Exchange, data: bytes, stamp: Stamp) -> None:
+        if data:
+            self._take(exchange, data, self._clock.moment(stamp))
+        elif exchange.response.end():
+            self._complete(exchange)
+        else:
+            self._lost(exchange, ConnectionResetError("the server closed the connection"))
+
+    def _take(self, exchange: Exchange, data: bytes, arrived: Seconds) -> None:
+        response, stream = exchange.response, exchange.stream
+        self._settle(exchange)
+        exchange.last_read = arrived
+        try:
+            body = response.feed(data)
+        except WireError as error:
+            self._finish(exchange, Outcome.MALFORMED, str(error)[:ERROR_TEXT_MAX])
+            return
+        if body:
+            if response.status == 200:
+                texts_before = stream.text_count
+                stream.feed(arrived, body)
+                if texts_before == 0 < stream.text_count:
+                    self._note_first(exchange, arrived)
+            elif len(exchange.error_body) < ERROR_BODY_BYTES_MAX:
+                exchange.error_body += body
+        exchange.is_framed = (
+            stream.has_frame and response.is_between_chunks and not exchange.connection.is_tls
+        )
+        if response.is_done:
+            self._complete(exchange)
+
+    def _note_first(self, exchange: Exchange, arrived: Seconds) -> None:
+        """How late the first token's stamp may be: only the last packet of a read has one of its own."""
+        if isinstance(self._last_stamp, float):
+            self._blurs.add(time.perf_counter() - self._clock.now)
+        else:
+            is_blurred = exchange.stream.text_count > 1
+            self._blurs.add(time.perf_counter() - arrived if is_blurred else 0.0)
+
+    def _settle(self, exchange: Exchange) -> None:
+        """When the last framed chunk came, now that it matters."""
+        if exchange.stamp is not None:
+            exchange.last_read = self._clock.moment(exchange.stamp)
+            exchange.stream.note_last(exchange.last_read)
+            exchange.stamp = None
+
+    def _complete(self, exchange: Exchange) -> None:
+        response = exchange.response
+        if response.status == 200:
+            self._finish(exchange, None, "")
+            return
+        text = error_text(exchange.error_body, limit=ERROR_TEXT_MAX)
+        moved = f"moved to {response.location[:ERROR_TEXT_MAX]} " if response.location else ""
+        self._finish(exchange, Outcome.HTTP_ERROR, f"{response.status}: {moved}{text}".strip())
+
+    # Trouble
+
+    def _lost(self, exchange: Exchange, error: OSError) -> None:
+        connection, job = exchange.connection, exchange.job
+        if exchange.response.has_begun:
+            self._finish(exchange, Outcome.CUT, words(error))
+            return
+        self._pool.drop(connection)
+        del self._under_way[connection.fd]
+        tried = self._pool.tried_with(connection)
+        if connection.is_reused:
+            # A kept-alive connection that the server closes as we write to it says nothing about the server
+            # (llama.cpp does so now and then right after a stream). The clock keeps running meanwhile.
+            self._connect(job)
+        elif not connection.is_up and self._pool.has_more(tried):
+            self._connect(job, tried=tried)
+        else:
+            self._report(job, exchange, Outcome.DISCONNECTED, words(error))
+
+    def _tidy(self, now: Seconds) -> None:
+        self._tidy_at = now + TIDY_EVERY_S
+        while self._under_way:
+            exchange = next(iter(self._under_way.values()))
+            if now - exchange.job.sent < self._limit_s:
+                break
+            self._finish(exchange, Outcome.TIMEOUT, "no complete answer in time", end=now)
+        self._pool.tidy(now)
+
+    # Ends
+
+    def _finish(
+        self, exchange: Exchange, outcome: Outcome | None, error: str, *, end: Seconds | None = None
+    ) -> None:
+        """`outcome` None: what the stream says."""
+        connection = exchange.connection
+        del self._under_way[connection.fd]
+        if exchange.response.has_begun:
+            self._pool.prefer(connection)
+        if exchange.response.is_done and exchange.response.keeps_alive:
+            self._pool.keep(connection, time.perf_counter())
+        else:
+            self._pool.drop(connection)
+        self._report(exchange.job, exchange, outcome, error, end=end)
+
+    def _report(
+        self,
+        job: Job,
+        exchange: Exchange | None,
+        outcome: Outcome | None,
+        error: str,
+        *,
+        end: Seconds | None = None,
+    ) -> None:
+        """What arrived before a failure is kept; the failure decides the outcome."""
+        if exchange is not None:
+            self._settle(exchange)
+        if end is None:
+            last_read = exchange.last_read if exchange is not None else None
+            end = time.perf_counter() if last_read is None or outcome is not None else last_read
+        result = exchange.stream.result() if exchange is not None else StreamResult(outcome=Outcome.CUT)
+        if outcome is not None:
+            result = replace(result, outcome=outcome, error=error)
+        self._has_news = True
+        self._on_sent(Sent(id=job.id, intended=job.intended, sent=job.sent, end=end, result=result))

@@ -1,0 +1,251 @@
+"""HTTP/1.1 as one load generator needs it: the bytes of a request, and a response's body out of its bytes. Pure.
+
+Chunked, counted and until-close bodies; interim (1xx) answers are passed over. What is not HTTP raises WireError.
+"""
+
+from __future__ import annotations
+
+import base64
+import html
+import json
+import re
+from dataclasses import dataclass
+from enum import Enum, auto
+from urllib.parse import unquote, urlsplit
+
+from speclift.core.errors import UsageError
+
+HEAD_BYTES_MAX = 64 * 1024
+# A chunk's size line: sixteen hexadecimal digits and some extensions nobody sends.
+SIZE_LINE_BYTES_MAX = 1024
+DEFAULT_PORTS = {"http": 80, "https": 443}
+_TAGS = re.compile(r"<(script|style)\b.*?</\1>|<[^>]*>", re.IGNORECASE | re.DOTALL)
+
+
+class WireError(Exception):
+    """The bytes are not an HTTP/1.1 response."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Target:
+    """Where requests go and the head that every one of them begins with."""
+
+    host: str
+    port: int
+    is_tls: bool
+    path: str
+    headers: bytes
+
+    def request(self, path: str, body: bytes) -> bytes:
+        """A whole POST, ready to send."""
+        line = f"POST {self.path}{path} HTTP/1.1\r\n".encode()
+        return b"%b%bContent-Length: %d\r\n\r\n%b" % (line, self.headers, len(body), body)
+
+
+def target_of(base_url: str, *, api_key: str | None) -> Target:
+    """The server behind a base URL; a user and password in it become basic authorisation."""
+    try:
+        url = urlsplit(base_url)
+        port = url.port
+    except ValueError as error:
+        raise UsageError(f"not a server's address: {base_url!r} ({error})") from error
+    if url.scheme not in DEFAULT_PORTS or not url.hostname:
+        raise UsageError(f"not a server's address: {base_url!r}", hint="such as http://127.0.0.1:8000")
+    default = DEFAULT_PORTS[url.scheme]
+    host = f"[{url.hostname}]" if ":" in url.hostname else url.hostname
+    lines = [
+        f"Host: {host}" if port in (None, default) else f"Host: {host}:{port}",
+        "Accept: text/event-stream",
+        "Accept-Encoding: identity",
+        "Content-Type: application/json",
+        "User-Agent: speclift",
+    ]
+    if api_key:
+        lines.append(f"Authorization: Bearer {api_key}")
+    elif url.username is not None:
+        pair = f"{unquote(url.username)}:{unquote(url.password or '')}"
+        lines.append(f"Authorization: Basic {base64.b64encode(pair.encode()).decode()}")
+    if any("\r" in line or "\n" in line for line in lines):
+        raise UsageError("the API key or the server's address holds a line break")
+    return Target(
+        host=url.hostname,
+        port=port or default,
+        is_tls=url.scheme == "https",
+        path=url.path.rstrip("/"),
+        headers="".join(f"{line}\r\n" for line in lines).encode(),
+    )
+
+
+class _State(Enum):
+    HEAD = auto()
+    SIZE = auto()  # the line before a chunk
+    CHUNK = auto()
+    CHUNK_END = auto()  # the line end after a chunk
+    TRAILER = auto()
+    COUNTED = auto()
+    UNTIL_CLOSE = auto()
+    DONE = auto()
+
+
+class ResponseReader:
+    """Takes one response's bytes as they come and gives its body."""
+
+    __slots__ = ("_left", "_rest", "_state", "has_begun", "keeps_alive", "location", "status")
+
+    def __init__(self) -> None:
+        self.status = 0
+        self.keeps_alive = True
+        self.location = ""
+        self.has_begun = False
+        self._state = _State.HEAD
+        self._left = 0
+        self._rest = b""
+
+    @property
+    def is_done(self) -> bool:
+        return self._state is _State.DONE
+
+    @property
+    def is_between_chunks(self) -> bool:
+        return self._state is _State.SIZE and not self._rest
+
+    def feed(self, data: bytes) -> bytes:
+        """The part of the body in these bytes."""
+        self.has_begun = True
+        if self._state is _State.SIZE and not self._rest:
+            # Servers write a chunk per event, so most reads are exactly one.
+            edge = data.find(b"\r\n", 1, 18)
+            try:
+                if len(data) == edge + 4 + int(data[:edge], 16) > edge + 4 and data[-2:] == b"\r\n":
+                    return data[edge + 2 : -2]
+            except ValueError:
+                pass  # the long way says what is wrong with it
+        if self._rest:
+            data, self._rest = self._rest + data, b""
+        return self._walk(data)
+
+    def end(self) -> bool:
+        """The connection closed; True where that is how the body ends."""
+        if self._state is _State.UNTIL_CLOSE:
+            self._state = _State.DONE
+        return self.is_done
+
+    def _walk(self, data: bytes) -> bytes:
+        parts: list[bytes] = []
+        place = 0
+        while place < len(data):
+            state = self._state
+            if state is _State.CHUNK or state is _State.COUNTED:
+                part = data[place : place + self._left]
+                parts.append(part)
+                place += len(part)
+                self._left -= len(part)
+                if self._left == 0:
+                    self._state = _State.CHUNK_END if state is _State.CHUNK else _State.DONE
+            elif state is _State.UNTIL_CLOSE:
+                parts.append(data[place:])
+                break
+            elif state is _State.DONE:
+                self.keeps_alive = False  # nobody asked for more: this connection is not used again
+                break
+            else:
+                taken = self._take_lines(data, place)
+                if taken < 0:
+                    self._rest = data[place:]
+                    break
+                place = taken
+        return parts[0] if len(parts) == 1 else b"".join(parts)
+
+    def _take_lines(self, data: bytes, place: int) -> int:
+        """Reads what consists of lines; the place after it, or -1 where it is not complete."""
+        if self._state is _State.HEAD:
+            end = data.find(b"\r\n\r\n", place)
+            if end < 0:
+                if len(data) - place > HEAD_BYTES_MAX or not _may_be_http(data[place : place + 5]):
+                    raise WireError(f"not an HTTP answer: {data[place : place + 60]!r}")
+                return -1
+            self._take_head(data[place:end])
+            return end + 4
+        edge = data.find(b"\r\n", place)
+        if edge < 0:
+            if len(data) - place > SIZE_LINE_BYTES_MAX:
+                raise WireError(f"not a chunk: {data[place : place + 40]!r}")
+            return -1
+        line = data[place:edge]
+        if self._state is _State.SIZE:
+            self._left = _size(line)
+            self._state = _State.CHUNK if self._left else _State.TRAILER
+        elif self._state is _State.CHUNK_END:
+            if line:
+                raise WireError(f"a chunk is longer than it said: {line[:40]!r}")
+            self._state = _State.SIZE
+        elif not line:  # the empty line after the trailers
+            self._state = _State.DONE
+        return edge + 2
+
+    def _take_head(self, head: bytes) -> None:
+        first, *lines = head.decode("latin-1").split("\r\n")
+        version, _, rest = first.partition(" ")
+        code = rest[:3]
+        if not version.startswith("HTTP/1.") or not code.isdigit():
+            raise WireError(f"not an HTTP answer: {first[:60]!r}")
+        if code[0] == "1":
+            return  # an interim answer; the real one follows
+        self.status = int(code)
+        fields = {
+            name.strip().lower(): value.strip() for name, _, value in (line.partition(":") for line in lines)
+        }
+        connection = fields.get("connection", "").lower()
+        self.keeps_alive = "close" not in connection if version != "HTTP/1.0" else "keep-alive" in connection
+        self.location = fields.get("location", "")
+        self._state = self._body_state(fields)
+        if self._state is _State.UNTIL_CLOSE:
+            self.keeps_alive = False
+
+    def _body_state(self, fields: dict[str, str]) -> _State:
+        if self.status in (204, 304):
+            return _State.DONE
+        if "chunked" in fields.get("transfer-encoding", "").lower():
+            return _State.SIZE
+        length = fields.get("content-length")
+        if length is None:
+            return _State.UNTIL_CLOSE
+        if not length.isdigit():
+            raise WireError(f"not a content length: {length[:40]!r}")
+        self._left = int(length)
+        return _State.COUNTED if self._left else _State.DONE
+
+
+def _may_be_http(start: bytes) -> bool:
+    return b"HTTP/".startswith(start) or start.startswith(b"HTTP/")
+
+
+def _size(line: bytes) -> int:
+    digits = line if line.isalnum() else line.partition(b";")[0].strip()
+    try:
+        if digits.isalnum():  # int() would take signs and underscores too
+            return int(digits, 16)
+    except ValueError:
+        pass
+    raise WireError(f"not the size of a chunk: {line[:40]!r}")
+
+
+def error_text(body: bytes, *, limit: int) -> str:
+    """What a failed answer says, for people: the message of a JSON error, the words of an HTML page."""
+    text = body.decode("utf-8", "replace").strip()
+    if text[:1] == "<":
+        text = " ".join(html.unescape(_TAGS.sub(" ", text)).split())
+    elif text[:1] == "{":
+        text = _json_message(text) or text
+    return text[:limit]
+
+
+def _json_message(text: str) -> str:
+    """OpenAI's shape ({"error": {"message": ...}}), vLLM's older and FastAPI's; '' for any other."""
+    try:
+        found = json.loads(text)
+    except (ValueError, RecursionError):
+        return ""
+    error = found.get("error", found)
+    message = error.get("message") or error.get("detail") if isinstance(error, dict) else error
+    return message if isinstance(message, str) else ""

@@ -1,0 +1,394 @@
+"""The lossless gate on real servers: a baseline, each arm, another baseline, asked the same in every way.
+
+Servers run one after the other, as they must where two do not fit on one GPU: the first baseline writes the
+references, the last is the control and scores what the arms sampled.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import math
+import time
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+from speclift.core.arm import Arm, baseline_arm
+from speclift.core.errors import EngineError
+from speclift.core.results import Finding, Level
+from speclift.core.traffic import Request
+from speclift.core.units import Seconds
+from speclift.engine.protocol import Engine, Server
+from speclift.pipeline.asking import ask_all
+from speclift.pipeline.prepare import Say
+from speclift.pipeline.scoring import Scorer, scorer_for
+from speclift.verify.answers import Answer
+from speclift.verify.calibration import TokenScore
+from speclift.verify.divergence import Compared, compare
+from speclift.verify.edges import EdgeCheck, judge_edge
+from speclift.verify.gate import ArmGate, Gate, Told, judge_arm, lossy_by_design, lossy_gate
+from speclift.verify.greedy import Control, control_of, gap_noise, judge_greedy
+from speclift.verify.questions import (
+    LISTED,
+    Depth,
+    Edge,
+    Question,
+    edges,
+    greedy_questions,
+    sampled_questions,
+    second_turns,
+)
+from speclift.verify.rates import hazard
+from speclift.verify.result import Result
+from speclift.verify.sampled import (
+    Sampled,
+    is_identical,
+    judge_identity,
+    judge_scores,
+    judge_texts,
+    planned_tokens,
+)
+from speclift.verify.two_sample import text_tests
+
+ALONE, BATCHED, WHOLE, TURNS, SAMPLED, MORE_SAMPLED, EDGES = (
+    "alone",
+    "batched",
+    "not streamed",
+    "second turn",
+    "sampled",
+    "sampled, more",
+    "edges",
+)
+# Which of the control's hazards each way of asking is held against.
+SHAPES = {ALONE: ALONE, WHOLE: ALONE, TURNS: ALONE, BATCHED: BATCHED}
+PLANNED_VARIANCE = 0.15  # of one token's set membership; SmolLM2-135M at temperature 1 has 0.12 to 0.16
+
+
+@dataclass(slots=True)
+class _Script:
+    """What is asked and what the first baseline said to it; arms and control get the same questions."""
+
+    greedy: tuple[Question, ...] = ()
+    turns: tuple[Question, ...] = ()
+    edges: tuple[Edge, ...] = ()
+    sampled: tuple[Question, ...] = ()
+    more_sampled: tuple[Question, ...] = ()
+    told: Told = field(default_factory=Told)
+    scorer_settings: tuple[tuple[str, object], ...] = ()
+    ids_listed: int = 0
+    can_score: bool = False
+
+    def requests(self) -> dict[str, Request]:
+        asked = (
+            *self.greedy,
+            *self.turns,
+            *(e.question for e in self.edges),
+            *self.sampled,
+            *self.more_sampled,
+        )
+        return {question.case: question.request for question in asked}
+
+
+class GateRun:
+    def __init__(
+        self,
+        engine: Engine,
+        arms: Sequence[Arm],
+        requests: Sequence[Request],
+        *,
+        temperatures: Sequence[float],
+        settings: Sequence[str],
+        depth: Depth,
+        seed: int,
+        logs: Path,
+        say: Say,
+        limit_s: Seconds | None = None,
+        clock: Callable[[], Seconds] = time.monotonic,
+    ) -> None:
+        self._engine = engine
+        self._arms = [arm for arm in arms if not arm.is_baseline]
+        self._requests, self._temperatures, self._settings = requests, temperatures, settings
+        self._depth, self._seed = depth, seed
+        self._logs, self._say = logs, say
+        self._limit_s, self._clock, self._started_s = limit_s, clock, clock()
+        self._launches = 0
+
+    async def run(self) -> Gate:
+        lossy = {arm.name: lossy_by_design(arm, self._settings) for arm in self._arms}
+        runnable = [arm for arm in self._arms if not lossy[arm.name]]
+        if any(value > 0 for value in self._temperatures):
+            self._say(
+                f"sampled: where the same seed does not give the same text, about {planned_tokens(self._depth.detect)} "
+                f"tokens or fewer show a deviation of {self._depth.detect:g} (--detect)"
+            )
+        gates: dict[str, ArmGate] = {
+            arm.name: lossy_gate(arm, why) for arm in self._arms if (why := lossy[arm.name])
+        }
+        control: Control | None = None
+        if runnable:
+            script = await self._write_script()
+            told: dict[str, Told | EngineError] = {}
+            for arm in runnable:
+                told[arm.name] = await self._ask_arm(arm, script)
+            spoken = {name: each for name, each in told.items() if isinstance(each, Told)}
+            failures = [each for each in told.values() if isinstance(each, EngineError)]
+            if not spoken:
+                raise failures[0]
+            control, scores = await self._control(script, spoken)
+            for arm in runnable:
+                heard = told[arm.name]
+                gates[arm.name] = (
+                    self._judge(arm, script, heard, control, scores)
+                    if isinstance(heard, Told)
+                    else _failed_gate(arm, heard)
+                )
+        return Gate(
+            depth=self._depth.name,
+            detect=self._depth.detect,
+            planned_tokens=planned_tokens(self._depth.detect),
+            control=control,
+            arms=tuple(gates[arm.name] for arm in self._arms),
+            wall_s=self._clock() - self._started_s,
+        )
+
+    # Servers
+
+    @asynccontextmanager
+    async def _server(self, arm: Arm, what: str) -> AsyncIterator[Server]:
+        self._launches += 1
+        self._say(f"{what}: {arm.name}")
+        server = await self._engine.launch(arm, log=self._logs / f"{self._launches}-{arm.name}.log")
+        try:
+            yield server
+        finally:
+            await server.stop()
+
+    async def _write_script(self) -> _Script:
+        script, depth = _Script(), self._depth
+        async with self._server(baseline_arm(), "references from the baseline") as server:
+            endpoint = server.endpoint
+            if 0.0 in self._temperatures:
+                script.greedy = greedy_questions(self._requests, depth, seed=self._seed)
+                listed = [replace(q, listed=LISTED, wants_ids=True) for q in script.greedy]
+                answers = await ask_all(endpoint, listed, at_once=1)
+                if not any(answer.is_ok for answer in answers):
+                    # Some servers refuse log-probabilities; margins are then unknown, texts still compare.
+                    answers = await ask_all(endpoint, script.greedy, at_once=1)
+                _require_answers(answers)
+                script.told.answers[ALONE] = answers
+                script.turns = second_turns(script.greedy, answers, depth.turns)
+                script.edges = edges(script.greedy, answers) if depth.with_edges else ()
+                more = [replace(q, listed=LISTED) for q in script.turns]
+                script.told.answers[TURNS] = await ask_all(endpoint, more, at_once=1)
+                asked = [replace(e.question, listed=LISTED) for e in script.edges]
+                script.told.answers[EDGES] = await ask_all(endpoint, asked, at_once=1)
+            await self._sample_baseline(script, server)
+        return script
+
+    async def _sample_baseline(self, script: _Script, server: Server) -> None:
+        scorer = await scorer_for(server.endpoint)
+        hot = [value for value in self._temperatures if value > 0]
+        if scorer is not None:
+            script.can_score, script.scorer_settings = True, scorer.settings
+            script.ids_listed = scorer.listed
+            # Hotter text cannot be scored there; the sampler that is tested is the same one.
+            hot = list(dict.fromkeys(min(value, scorer.temperature_max) for value in hot))
+        script.sampled = self._with_scoring(
+            sampled_questions(self._requests, hot, self._depth, seed=self._seed), script
+        )
+        script.told.answers[SAMPLED] = await ask_all(server.endpoint, script.sampled, at_once=1)
+
+    def _with_scoring(self, questions: Sequence[Question], script: _Script) -> tuple[Question, ...]:
+        return tuple(
+            replace(
+                question,
+                settings=script.scorer_settings,
+                listed=script.ids_listed,
+                wants_ids=script.can_score,
+            )
+            for question in questions
+        )
+
+    async def _ask_arm(self, arm: Arm, script: _Script) -> Told | EngineError:
+        told, depth = Told(), self._depth
+        try:
+            async with self._server(arm, "asking") as server:
+                endpoint = server.endpoint
+                streamed = [replace(question, stream=True) for question in script.greedy]
+                told.answers[ALONE] = await ask_all(endpoint, streamed, at_once=1)
+                told.answers[BATCHED] = await ask_all(endpoint, streamed, at_once=depth.batch)
+                told.answers[WHOLE] = await ask_all(endpoint, script.greedy[: depth.whole], at_once=1)
+                turns = [replace(question, stream=True) for question in script.turns]
+                told.answers[TURNS] = await ask_all(endpoint, turns, at_once=1)
+                told.answers[EDGES] = await ask_all(endpoint, [e.question for e in script.edges], at_once=1)
+                told.answers[SAMPLED] = await ask_all(endpoint, script.sampled, at_once=1)
+                if script.can_score and not self._is_identical(script, told):
+                    await self._sample_more(script, told, server)
+                death = server.death()
+                if death is not None:
+                    return EngineError(
+                        f"arm {arm.name} died while it was asked: {death.partition(chr(10))[0]}"
+                    )
+        except EngineError as error:
+            return error
+        return told
+
+    async def _sample_more(self, script: _Script, told: Told, server: Server) -> None:
+        """Until there are enough tokens to find what is to be found, or time is up."""
+        have = sum(answer.tokens or 0 for answer in told.of(SAMPLED))
+        goal = math.ceil(planned_tokens(self._depth.detect) * PLANNED_VARIANCE / 0.25)
+        hot = list(dict.fromkeys(question.temperature for question in script.sampled))
+        more: list[Question] = list(script.more_sampled)
+        answers: list[Answer] = await ask_all(server.endpoint, more, at_once=self._depth.batch)
+        have += sum(answer.tokens or 0 for answer in answers)
+        while have < goal and not self._is_late():
+            wave = replace(
+                self._depth, sampled_prompts=len(script.sampled) + len(more) + 4 * self._depth.batch
+            )
+            fresh = sampled_questions(self._requests, hot, wave, seed=self._seed)
+            asked = self._with_scoring(fresh[len(script.sampled) + len(more) :], script)
+            got = await ask_all(server.endpoint, asked, at_once=self._depth.batch)
+            more += asked
+            answers += got
+            gained = sum(answer.tokens or 0 for answer in got)
+            have += gained
+            if not gained:
+                break
+        script.more_sampled = tuple(more)
+        told.answers[MORE_SAMPLED] = answers
+
+    def _is_late(self) -> bool:
+        return self._limit_s is not None and self._clock() - self._started_s > self._limit_s
+
+    # The baseline again, and the judgement
+
+    async def _control(
+        self, script: _Script, told: dict[str, Told]
+    ) -> tuple[Control, dict[str, list[TokenScore]]]:
+        pairs: dict[str, list[Compared]] = {}
+        noise: list[float] = []
+        scores: dict[str, list[TokenScore]] = {}
+        async with self._server(baseline_arm(), "control: the baseline again") as server:
+            references = script.told.of(ALONE)
+            listed = LISTED if any(answer.said for answer in references) else 0
+            batched = [replace(question, listed=listed) for question in script.greedy]
+            again = await ask_all(server.endpoint, batched, at_once=self._depth.batch)
+            streamed = [replace(question, stream=True) for question in script.greedy]
+            # Where margins are unknown the rate must tell, and needs as much of the control as of the arm.
+            count = max(self._depth.whole, 1) if listed else len(streamed)
+            alone = await ask_all(server.endpoint, streamed[:count], at_once=1)
+            pairs[BATCHED] = [compare(*pair) for pair in zip(references, again, strict=True)]
+            pairs[ALONE] = [compare(*pair) for pair in zip(references, alone, strict=False)]
+            noise = [gap for pair in zip(references, again, strict=True) for gap in gap_noise(*pair)]
+            unlike = {name: each for name, each in told.items() if not self._is_identical(script, each)}
+            if script.sampled and script.can_score and unlike:
+                scorer = await scorer_for(server.endpoint)
+                if scorer is not None:
+                    scores["baseline"] = await self._score(script.sampled, script.told.of(SAMPLED), scorer)
+                    for name, each in unlike.items():
+                        self._say(f"scoring what {name} sampled")
+                        asked = (*script.sampled, *script.more_sampled)
+                        said = [*each.of(SAMPLED), *each.of(MORE_SAMPLED)]
+                        scores[name] = await self._score(asked, said, scorer)
+        return control_of(pairs, noise), scores
+
+    async def _score(
+        self, questions: Sequence[Question], answers: Sequence[Answer], scorer: Scorer
+    ) -> list[TokenScore]:
+        held = asyncio.Semaphore(self._depth.batch)
+        scored: list[TokenScore] = []
+
+        async def one(question: Question, answer: Answer) -> None:
+            async with held:
+                scored.extend(await scorer.score(question, answer))
+
+        pairs = [pair for pair in zip(questions, answers, strict=False) if pair[1].is_ok and pair[1].ids]
+        async with asyncio.TaskGroup() as group:
+            for question, answer in pairs:
+                group.create_task(one(question, answer))
+        return scored
+
+    def _is_identical(self, script: _Script, told: Told) -> bool:
+        return is_identical(_sampled_pairs(script, told), detect=self._depth.detect)
+
+    def _judge(
+        self,
+        arm: Arm,
+        script: _Script,
+        told: Told,
+        control: Control,
+        scores: dict[str, list[TokenScore]],
+    ) -> ArmGate:
+        greedy = None
+        if script.greedy:
+            references = {**script.told.answers, BATCHED: script.told.of(ALONE), WHOLE: script.told.of(ALONE)}
+            pairs = {
+                way: [compare(*pair) for pair in zip(references[way], told.of(way), strict=False)]
+                for way in SHAPES
+            }
+            greedy = judge_greedy(pairs, SHAPES, control, detect=self._depth.detect)
+        asked = zip(script.edges, script.told.of(EDGES), told.of(EDGES), strict=False)
+        checks: list[EdgeCheck] = [
+            judge_edge(edge, baseline, answer, fault_nats=control.fault_nats)
+            for edge, baseline, answer in asked
+        ]
+        sampled = self._judge_sampled(arm, script, told, scores) if script.sampled else None
+        return judge_arm(
+            arm,
+            greedy=greedy,
+            sampled=sampled,
+            edges=checks,
+            told=told,
+            baseline=script.told,
+            prompts=script.requests(),
+        )
+
+    def _judge_sampled(
+        self, arm: Arm, script: _Script, told: Told, scores: dict[str, list[TokenScore]]
+    ) -> Sampled:
+        pairs, detect = _sampled_pairs(script, told), self._depth.detect
+        if is_identical(pairs, detect=detect):
+            return judge_identity(pairs, detect=detect)
+        texts = [
+            (baseline.text, answer.text)
+            for baseline, answer in zip(script.told.of(SAMPLED), told.of(SAMPLED), strict=False)
+            if baseline.is_ok and answer.is_ok
+        ]
+        tests = text_tests(texts, seed=self._seed)
+        found = scores.get(arm.name)
+        if not found:
+            why = (
+                "the server gives no probabilities to score with"
+                if not script.can_score
+                else "nothing could be scored"
+            )
+            return judge_texts(tests, detect=detect, identity=hazard(pairs), why_not_scored=why)
+        return judge_scores(
+            found, scores["baseline"], detect=detect, identity=hazard(pairs), text_tests=tests
+        )
+
+
+def _sampled_pairs(script: _Script, told: Told) -> list[Compared]:
+    return [compare(*pair) for pair in zip(script.told.of(SAMPLED), told.of(SAMPLED), strict=False)]
+
+
+def _require_answers(answers: Sequence[Answer]) -> None:
+    failed = [answer for answer in answers if not answer.is_ok]
+    if len(failed) == len(answers):
+        raise EngineError(f"the baseline answers nothing: {failed[0].error}")
+
+
+def _failed_gate(arm: Arm, error: EngineError) -> ArmGate:
+    tail = f"\n{error.log_tail[-600:]}" if error.log_tail else ""
+    finding = Finding(
+        check="arm-failed", level=Level.FAIL, message=f"{error}{tail}", next_step=error.hint, arm=arm.name
+    )
+    return ArmGate(
+        arm=arm.name,
+        method=arm.method,
+        result=Result.INCONCLUSIVE,
+        greedy=None,
+        sampled=None,
+        findings=(finding,),
+    )

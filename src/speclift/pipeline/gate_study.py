@@ -1,0 +1,146 @@
+"""The lossless gate as a part of decide: from the study's own answers, from the servers where those do not settle
+it, or in full. What it found is kept in the study."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from typing import Any
+
+from speclift.core.arm import BASELINE, Arm, baseline_arm
+from speclift.core.errors import EngineError, OperatingError, unknown_name
+from speclift.core.records import Phase, Record
+from speclift.core.units import Seconds
+from speclift.engine.protocol import Engine
+from speclift.pipeline.asking import ask_all
+from speclift.pipeline.gate_run import GateRun
+from speclift.pipeline.prepare import Say, build_engine
+from speclift.store.study import Study
+from speclift.verify.answers import Answer
+from speclift.verify.document import gate_document
+from speclift.verify.gate import Gate
+from speclift.verify.greedy import gap_noise
+from speclift.verify.questions import FULL, LISTED, QUICK, Question
+from speclift.verify.recorded import Fresh, gate_from_records, parted_requests
+
+MODES = ("quick", "full", "off")
+# A quarter of the study's own time is a fifth of decide's. Answers that differ are worth a few seconds in any case.
+QUICK_SHARE = 0.25
+QUICK_LIMIT_MIN_S = 10.0
+
+
+def require_mode(mode: str) -> str:
+    if mode not in MODES:
+        raise unknown_name(what="value of --verify", seen=mode, allowed=MODES)
+    return mode
+
+
+def keep_gate(study: Study, *, mode: str, say: Say, study_s: Seconds) -> None:
+    """`study_s` is how long measuring took: the quick form is allowed a share of it."""
+    if mode == "off":
+        study.keep_lossless({"result": "skipped", "why": "--verify off", "mode": mode})
+        return
+    records = study.records()
+    arms = _arms(study, records)
+    if not arms or not any(record.place.arm == BASELINE for record in records):
+        return
+    if mode == "full":
+        document = gate_document(_full(study, arms, say))
+    else:
+        document = gate_document(
+            _quick(study, arms, records, say, limit_s=max(QUICK_SHARE * study_s, QUICK_LIMIT_MIN_S))
+        )
+    study.keep_lossless({**document, "mode": mode})
+
+
+def recorded_document(study: Study, records: Sequence[Record], arms: Sequence[Arm]) -> dict[str, Any]:
+    """For studies that were only measured: what their answers say by themselves."""
+    gate = gate_from_records(
+        records,
+        arms,
+        study.plan.requests,
+        settings=study.engine.settings.extra_args,
+        seed=study.plan.seed,
+    )
+    return {**gate_document(gate), "mode": "records"}
+
+
+def _arms(study: Study, records: Sequence[Record]) -> list[Arm]:
+    seen = {record.place.arm for record in records if record.place.phase is Phase.MEASURED}
+    return [arm for arm in study.plan.arms if arm.name in seen and not arm.is_baseline]
+
+
+def _full(study: Study, arms: Sequence[Arm], say: Say) -> Gate:
+    plan, spec = study.plan, study.engine
+    batch = max(FULL.batch, spec.settings.slots)
+    engine = build_engine(replace(spec, settings=replace(spec.settings, slots=batch)))
+    hot = {
+        value
+        for request in plan.requests
+        for value in (plan.temperatures if plan.temperatures != (None,) else (request.temperature,))
+        if value
+    }
+    run = GateRun(
+        engine,
+        arms,
+        plan.requests,
+        temperatures=(0.0, *sorted(hot)),
+        settings=spec.settings.extra_args,
+        depth=replace(FULL, batch=batch),
+        seed=plan.seed,
+        logs=study.path / "logs" / "verify",
+        say=say,
+    )
+    return asyncio.run(run.run())
+
+
+def _quick(
+    study: Study, arms: Sequence[Arm], records: Sequence[Record], say: Say, *, limit_s: Seconds
+) -> Gate:
+    plan, settings = study.plan, study.engine.settings.extra_args
+    started_s = time.monotonic()
+    gate = gate_from_records(records, arms, plan.requests, settings=settings, seed=plan.seed)
+    parted = parted_requests(gate)
+    if parted:
+        say(f"lossless gate: {len(parted)} answers differ, asking the baseline how close those calls were")
+        asked = [request for request in plan.requests if request.id in parted]
+        questions = [
+            Question(case=request.id, request=request, temperature=0.0, seed=1, listed=LISTED)
+            for request in asked
+        ]
+        engine = build_engine(study.engine)
+        deadline_s = started_s + limit_s
+        try:
+            fresh = asyncio.run(
+                _fresh(engine, questions, study, is_late=lambda: time.monotonic() > deadline_s)
+            )
+        except OperatingError as error:
+            note = f"margins are unknown: {error}"
+            return replace(gate, notes=(*gate.notes, note), wall_s=time.monotonic() - started_s)
+        gate = gate_from_records(records, arms, plan.requests, settings=settings, fresh=fresh, seed=plan.seed)
+    return replace(gate, wall_s=time.monotonic() - started_s)
+
+
+async def _fresh(
+    engine: Engine, questions: Sequence[Question], study: Study, *, is_late: Callable[[], bool]
+) -> Fresh:
+    """Each prompt alone and again within a batch: the reference, and the noise of the baseline's arithmetic."""
+    server = await engine.launch(baseline_arm(), log=study.path / "logs" / "verify-baseline.log")
+    try:
+        references: list[Answer] = []
+        for question in questions:
+            references += await ask_all(server.endpoint, [question], at_once=1)
+            if is_late():
+                break
+        if not any(answer.is_ok for answer in references):
+            raise EngineError(f"the baseline gives no log-probabilities: {references[0].error}")
+        few = questions[: min(len(references), 2 * QUICK.batch)]
+        again = await ask_all(server.endpoint, few, at_once=QUICK.batch) if not is_late() else []
+    finally:
+        await server.stop()
+    noise = [gap for pair in zip(references, again, strict=False) for gap in gap_noise(*pair)]
+    return Fresh(
+        references={answer.case: answer for answer in references if answer.is_ok}, noise=tuple(noise)
+    )

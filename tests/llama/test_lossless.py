@@ -1,0 +1,99 @@
+"""The embedded llama.cpp keeps its output under every method it can run, and the gate says so; a fault is seen."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+import speclift
+from corrupting_proxy import proxy
+from running import Cli
+from speclift.core.arm import Arm, ServerSettings, baseline_arm
+from speclift.core.speculation import NGram
+from speclift.engine.llamacpp import LlamaCpp
+from speclift.engine.protocol import Server
+from speclift.verify.gate import Gate
+from speclift.verify.result import Result
+
+pytestmark = [pytest.mark.llama, pytest.mark.timeout(600)]
+
+SAME_SEED = (
+    "ngram,k=7,n=3",
+    "ngram:map-k,k=8,n=4",
+    "ngram:map-k4v,k=8,n=4",
+    "ngram:mod,k=16,n=16",
+    "ngram:cache",
+    "draft,k=3",
+    "ngram,k=7,n=3+draft,k=3",
+)
+PROBABILISTIC = "draft,k=3,sampling=probabilistic"
+
+
+def gate_on(model: Path, *methods: str, detect: float, requests: int) -> Gate:
+    return speclift.verify(
+        model=str(model),
+        drafts=(str(model),),
+        methods=methods,
+        temperatures=(0.0, 1.0),
+        requests=requests,
+        max_tokens=24,
+        detect=detect,
+        segments=("verbatim-rewrite", "chat", "creative"),
+        threads=1,
+    )
+
+
+def test_every_method_that_keeps_the_seed_passes_at_temperatures_0_and_1(embedded_model: Path) -> None:
+    gate = gate_on(embedded_model, *SAME_SEED, detect=0.05, requests=3)
+    said = {arm.arm: (arm.greedy, arm.sampled) for arm in gate.arms}
+    assert {arm.arm: arm.result for arm in gate.arms} == dict.fromkeys(said, Result.PASS), said
+    assert len(gate.arms) == len(SAME_SEED)
+    assert {arm.sampled.method for arm in gate.arms if arm.sampled} == {"same-seed"}
+
+
+def test_probabilistic_drafts_lose_the_seed_and_pass_by_the_targets_own_probabilities(
+    embedded_model: Path,
+) -> None:
+    (arm,) = gate_on(embedded_model, PROBABILISTIC, detect=0.1, requests=6).arms
+    assert arm.sampled is not None
+    assert arm.sampled.method == "calibration"
+    assert arm.sampled.result is Result.PASS, arm.sampled.message
+    assert arm.result is Result.PASS, arm.greedy
+    assert arm.sampled.identity is not None
+    assert arm.sampled.identity.events > 0
+
+
+@pytest.fixture(scope="module")
+def urls(embedded_model: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[str, str]]:
+    """A server without speculation and one with it."""
+    engine = LlamaCpp(ServerSettings(model=str(embedded_model), threads=1, slots=4))
+    arms = (baseline_arm(), Arm(name="spec", speculation=NGram(k=7, n=3)))
+    logs = tmp_path_factory.mktemp("logs")
+    with asyncio.Runner() as runner:
+        servers: list[Server] = []
+        try:
+            servers += [runner.run(_launched(engine, arm, logs)) for arm in arms]
+            yield servers[0].endpoint.base_url, servers[1].endpoint.base_url
+        finally:
+            for server in servers:
+                runner.run(server.stop())
+
+
+async def _launched(engine: LlamaCpp, arm: Arm, logs: Path) -> Server:
+    return await engine.launch(arm, log=logs / arm.name)
+
+
+@pytest.mark.parametrize("tamper", ["corrupt", "swap", "truncate"])
+def test_a_proxy_before_the_real_engine_that_tampers_is_caught(
+    tamper: str, urls: tuple[str, str], cli: Cli
+) -> None:
+    plain, speculating = urls
+    with proxy(speculating, tamper) as url:
+        where = ("--engine", "attach", "--baseline-url", plain, "--spec-url", url)
+        size = ("--requests", 6, "--max-tokens", 40, "--detect", 0.05)
+        result = cli("verify", *where, *size, "--temperature", 0, "--json")
+    assert result.code == 6, result.stderr
+    assert result.document["greedy"]["faults"] > 0
