@@ -68,9 +68,7 @@ def check_client(turns: Sequence[TurnHealth], records: Sequence[Record] = ()) ->
             )
 
 
-def _client_reading(
-    load: Load, turns: Sequence[TurnHealth], records: Sequence[Record]
-) -> Iterator[Finding]:
+def _client_reading(load: Load, turns: Sequence[TurnHealth], records: Sequence[Record]) -> Iterator[Finding]:
     own = [r for r in records if r.place.load == load and r.place.phase is Phase.MEASURED]
     ttfts = values_of(own, "ttft")
     blur_s = max(turn.stamp_blur_p99_s for turn in turns)
