@@ -14,6 +14,7 @@ import subprocess
 import sys
 import tempfile
 import time
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -109,8 +110,7 @@ def _wait_for(child: subprocess.Popen[str], word: str) -> str | None:
 def child(shapes: Path, name: str) -> None:
     import torch
 
-    import vllm
-    from vllm import LLM
+    vllm: Any = import_module("vllm")
 
     speculation, settings, _ = VARIANTS[name]
     traces = tempfile.mkdtemp()
@@ -121,7 +121,7 @@ def child(shapes: Path, name: str) -> None:
         if "model" in speculation:
             speculation["model"] = str(shapes / speculation["model"])
     begun_s = time.perf_counter()
-    engine = LLM(
+    engine = vllm.LLM(
         model=str(shapes / "llama-8b"),
         load_format="dummy",
         speculative_config=speculation,
@@ -159,8 +159,6 @@ def child(shapes: Path, name: str) -> None:
 
 
 def _generate(engine: Any, concurrency: int, tokens: int = OUTPUT_TOKENS) -> float:
-    from vllm import SamplingParams
-
     # Text that repeats itself, so that a look-up finds something to copy.
     prompts = [
         {
@@ -173,7 +171,9 @@ def _generate(engine: Any, concurrency: int, tokens: int = OUTPUT_TOKENS) -> flo
     begun_s = time.perf_counter()
     engine.generate(
         prompts,
-        SamplingParams(temperature=0, max_tokens=tokens, ignore_eos=True, detokenize=False),
+        import_module("vllm").SamplingParams(
+            temperature=0, max_tokens=tokens, ignore_eos=True, detokenize=False
+        ),
         use_tqdm=False,
     )
     return time.perf_counter() - begun_s

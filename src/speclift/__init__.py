@@ -22,7 +22,18 @@ if TYPE_CHECKING:
 
 __version__ = "0.1.0"
 
-__all__ = ["Ask", "PlanAsk", "Verdict", "__version__", "compare", "decide", "lint", "plan", "replay", "verify"]
+__all__ = [
+    "Ask",
+    "PlanAsk",
+    "Verdict",
+    "__version__",
+    "compare",
+    "decide",
+    "lint",
+    "plan",
+    "replay",
+    "verify",
+]
 
 _HOMES = {
     "Ask": "speclift.pipeline.ask",

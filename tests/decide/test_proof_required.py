@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import pytest
-from test_verdict import evidence
 
+from simulated import evidence
 from speclift.core.goals import Goals
 from speclift.core.results import Decision
 from speclift.decide.verdict import decide

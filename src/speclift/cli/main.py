@@ -44,7 +44,11 @@ for name, command, shown in (
     ("lint", lint_command, "speclift lint -- vllm serve MODEL --speculative-model DRAFT"),
     ("replay", replay_command, "speclift replay requests.jsonl --method ngram --method ngram:map-k --k 1..8"),
     ("report", report_command, "speclift report studies/mine --out report.html"),
-    ("plan", plan_command, "speclift plan --target llama-3.1-70b --target-quant fp8 --draft llama-3.1-8b --gpu h200"),
+    (
+        "plan",
+        plan_command,
+        "speclift plan --target llama-3.1-70b --target-quant fp8 --draft llama-3.1-8b --gpu h200",
+    ),
     ("verify", verify_command, "speclift verify --method ngram --temperature 0,1"),
     ("doctor", doctor_command, "speclift doctor"),
 ):

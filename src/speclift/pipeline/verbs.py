@@ -83,9 +83,7 @@ def decide(ask: Ask | None = None, **settings: Any) -> Verdict:
 
 
 def run_study(study: Study, *, progress: Progress, budget_s: float | None, workers: int = 1) -> None:
-    run = StudyRun(
-        study, build_engine(study.engine), progress=progress, budget_s=budget_s, workers=workers
-    )
+    run = StudyRun(study, build_engine(study.engine), progress=progress, budget_s=budget_s, workers=workers)
     try:
         asyncio.run(run_until_signal(run))
     except asyncio.CancelledError as error:
