@@ -270,3 +270,24 @@ class TestStepsWithoutADraft:
         tokens = 1 + sum(each.accepted + 1 for each in steps)
         drafting = [each for each in steps if each.drafted]
         assert len(with_steps_without_draft(drafting, tokens)) == len(steps)
+
+
+class TestADraftCutOffAtTheEnd:
+    """8 tokens: one from the prompt, a step that drafted 3 and kept 3, two without a draft, and one that drafted
+    3 of which the end of the answer let 0 of 3 through."""
+
+    DRAFTING = (step(3, 3), step(3, 3))
+
+    @pytest.mark.parametrize(
+        ("chunks", "added", "phrase"),
+        [
+            (5, 2, "one chunk for the prompt and one for each of four steps"),
+            (4, 1, "two chunks arrived together: at least this many"),
+            (0, 0, "the engine sends no chunks, so the cut draft hides the steps"),
+        ],
+    )
+    def test_chunks_tell_where_a_cut_draft_explains_too_much(
+        self, chunks: int, added: int, phrase: str
+    ) -> None:
+        found = with_steps_without_draft(self.DRAFTING, 8, chunk_count=chunks)
+        assert found == (*self.DRAFTING, *[step(0, 0)] * added), phrase

@@ -101,12 +101,11 @@ class Record:
     def decode_steps(self) -> int | None:
         """tokens - 1 - accepted: each step adds one token that was not drafted, the first is prefill's.
 
-        At least the steps that drafted: vLLM counts as accepted what the end of an answer cut off (0.32).
+        At least the steps that were seen: vLLM counts as accepted what the end of an answer cut off (0.32).
         """
         if self.output_tokens is None or self.output_tokens < 1 or self.accepted is None:
             return None
-        drafting_count = sum(step.drafted > 0 for step in self.steps or ())
-        return max(drafting_count, self.output_tokens - 1 - self.accepted)
+        return max(len(self.steps or ()), self.output_tokens - 1 - self.accepted)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

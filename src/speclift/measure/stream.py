@@ -88,7 +88,7 @@ class StreamReader:
         self._finish_s: Seconds | None = None
         self._finish_reason: str | None = None
         self._text = StringIO()
-        # Chunks with text, but for those taken by `take_framed`.
+        # Chunks with text.
         self.text_count = 0
         self._usage: dict[str, Any] = {}
         self._failure: tuple[Outcome, str] | None = None
@@ -136,6 +136,7 @@ class StreamReader:
         if not text.isprintable() or '"' in text or "\\" in text or not text:
             return False
         self._text.write(text)
+        self.text_count += 1
         return True
 
     def note_last(self, arrived_s: Seconds) -> None:
@@ -226,7 +227,9 @@ class StreamReader:
 
     def _steps(self, output_tokens: Tokens | None) -> tuple[Step, ...] | None:
         if self._counts is not None and self._counts.steps is not None:
-            return with_steps_without_draft(self._counts.steps, output_tokens or 0)
+            return with_steps_without_draft(
+                self._counts.steps, output_tokens or 0, chunk_count=self.text_count
+            )
         if len(self._counted_tokens) < 2:
             return None  # totals only at the end: steps cannot be told apart
         try:

@@ -141,13 +141,18 @@ def steps_from_cumulative(
     return tuple(steps)
 
 
-def with_steps_without_draft(steps: Sequence[Step], output_tokens: Tokens) -> tuple[Step, ...]:
+def with_steps_without_draft(
+    steps: Sequence[Step], output_tokens: Tokens, *, chunk_count: int = 0
+) -> tuple[Step, ...]:
     """vLLM lists the steps that drafted (0.32); what they do not explain came from steps without a draft.
 
-    The added steps stand at the end, wherever they were. Too few are added where the last draft was cut off.
+    The added steps stand at the end, wherever they were. A draft cut off at the end of the answer explains tokens
+    that never came; the chunks tell better then: one for the prompt, one for each step, fewer only where some
+    arrived together.
     """
     explained = 1 + sum(step.accepted + 1 for step in steps)
-    return (*steps, *[Step(drafted=0, accepted=0)] * max(0, output_tokens - explained))
+    missing = max(0, output_tokens - explained, chunk_count - 1 - len(steps))
+    return (*steps, *[Step(drafted=0, accepted=0)] * missing)
 
 
 def _require_probability(alpha: float) -> None:
