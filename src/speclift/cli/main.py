@@ -29,6 +29,7 @@ app = typer.Typer(
     context_settings=PAGE,
     epilog=example("speclift decide"),
 )
+# The whole job, what needs no engine, its parts, the rest.
 for name, command, shown in (
     (
         "decide",
@@ -36,20 +37,20 @@ for name, command, shown in (
         "speclift decide --segment summarise --segment chat --method ngram --budget 10m",
     ),
     (
-        "measure",
-        measure_command,
-        "speclift measure --method ngram --k 8 --concurrency 1,4 --study studies/mine",
-    ),
-    ("compare", compare_command, "speclift compare studies/mine --min-speedup 1.2"),
-    ("lint", lint_command, "speclift lint -- vllm serve MODEL --speculative-model DRAFT"),
-    ("replay", replay_command, "speclift replay requests.jsonl --method ngram --method ngram:map-k --k 1..8"),
-    ("report", report_command, "speclift report studies/mine --out report.html"),
-    (
         "plan",
         plan_command,
         "speclift plan --target llama-3.1-70b --target-quant fp8 --draft llama-3.1-8b --gpu h200",
     ),
+    ("lint", lint_command, "speclift lint -- vllm serve MODEL --speculative-model DRAFT"),
+    ("replay", replay_command, "speclift replay requests.jsonl --method ngram --method ngram:map-k --k 1..8"),
+    (
+        "measure",
+        measure_command,
+        "speclift measure --method ngram --k 8 --concurrency 1,4 --study studies/mine",
+    ),
     ("verify", verify_command, "speclift verify --method ngram --temperature 0,1"),
+    ("compare", compare_command, "speclift compare studies/mine --min-speedup 1.2"),
+    ("report", report_command, "speclift report studies/mine --out report.html"),
     ("doctor", doctor_command, "speclift doctor"),
 ):
     app.command(name, cls=Verb, epilog=example(shown))(command)
