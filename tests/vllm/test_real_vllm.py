@@ -29,6 +29,8 @@ from speclift.engine.protocol import Server
 from speclift.engine.vllm import Vllm
 from speclift.measure.client import Client
 from speclift.measure.clock import now_s
+from speclift.pipeline.plan import plan
+from speclift.plan.plan_document import plan_document
 from speclift.store.study import Study
 
 pytestmark = [pytest.mark.vllm, pytest.mark.timeout(600)]
@@ -127,6 +129,21 @@ def test_the_servers_kv_cache_holds_what_half_a_gigabyte_holds_of_two_models(dra
     # Target and draft: 2 x 30 layers, keys and values, 3 heads of 64, 2 bytes each; blocks of 128 tokens.
     bytes_per_token = 2 * 30 * 2 * 3 * 64 * 2
     assert drafting.kv_tokens == (512 << 20) // (128 * bytes_per_token) * 128
+
+
+def test_a_plan_foretold_the_servers_kv_cache(
+    drafting: Server, hugging_face_model: Path, tmp_path: Path
+) -> None:
+    twin = tmp_path / "draft"
+    twin.symlink_to(hugging_face_model)
+    planned = plan(
+        target=str(hugging_face_model),
+        drafts=(str(twin),),
+        engine="vllm",
+        gpu="cpu",
+        kv_cache_memory_bytes=512 << 20,
+    )
+    assert plan_document(planned)["memory"]["kv_tokens"] == drafting.kv_tokens
 
 
 def test_the_server_says_what_it_really_runs_with_and_what_it_changed(drafting: Server) -> None:
