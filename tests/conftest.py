@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import os
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -20,6 +21,9 @@ from speclift.store import models
 
 # The promises of a suite written once are asserted in these modules, not in test files.
 pytest.register_assert_rewrite("attach_contract", "engine_contract", "processes")
+
+# A shell starts background jobs with Ctrl-C ignored, and children inherit that; the tests send it to theirs.
+signal.signal(signal.SIGINT, signal.default_int_handler)
 
 # A deadline measures the machine, not the code.
 settings.register_profile("speclift", deadline=None)
