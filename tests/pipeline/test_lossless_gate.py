@@ -123,12 +123,22 @@ def test_an_arm_that_does_not_start_is_an_operating_error(cli: Cli) -> None:
     assert "before it was ready" in result.stderr
 
 
+def test_what_means_nothing_to_it_is_said_and_the_document_is_kept_where_asked(
+    cli: Cli, tmp_path: Path
+) -> None:
+    kept = tmp_path / "kept"
+    asked = ("--temperature", 0, "--launches", 2, "--slo", "ttft_p99=1s", "--study", kept, "--json")
+    result = cli("verify", *fake_flags(), *SIZE, *asked)
+    assert "--launches, --slo change nothing here" in result.stderr
+    assert json.loads((kept / "verify.json").read_text()) == json.loads(result.stdout)
+
+
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
         (("--detect", "0"), "--detect is a probability in 0.001..0.5, saw 0"),
         (("--qps", "3"), "--qps means nothing"),
-        (("--study", "s"), "verify keeps no study"),
+        (("--resume",), "verify cannot go on where another stopped"),
         (("--engine", "attach", "--baseline-url", "http://127.0.0.1:1"), "verify needs --spec-url"),
     ],
 )

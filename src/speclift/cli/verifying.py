@@ -16,6 +16,7 @@ from speclift.pipeline.ask import Ask
 
 # numpy, scipy and rich are imported where they are used: --help must not wait for them.
 
+DOCUMENT = "verify.json"
 EXIT_CODES = {"pass": 0, "inconclusive": 5, "fail": 6}
 
 Detect = Annotated[
@@ -33,13 +34,16 @@ def verify_command(
     from speclift.report.lossless import gate_view
     from speclift.verify.document import gate_document
 
-    if ask.resume or ask.study:
-        raise UsageError("verify keeps no study", hint="its document is what --json prints")
+    if ask.resume:
+        raise UsageError("verify cannot go on where another stopped", hint="it takes minutes: run it again")
     console = screen(stderr=True)
 
     def say(text: str) -> None:
         console.print(text, style="dim", markup=False, highlight=False)
 
+    unused = _unused(ask)
+    if unused:
+        say(f"verify compares answers, not times: {', '.join(unused)} change nothing here")
     if dry_run:
         prepared = prepare_gate(ask, say, depth_for(ask, detect))
         commands = {arm.name: prepared.engine.command(arm, port=0) for arm in prepared.plan.arms}
@@ -48,8 +52,27 @@ def verify_command(
     document = gate_document(run_gate(ask, say, detect=detect))
     if as_json:
         _write(document)
+    if ask.study is not None:
+        ask.study.mkdir(parents=True, exist_ok=True)
+        kept = ask.study / DOCUMENT
+        kept.write_text(json.dumps(document, indent=2) + "\n", encoding="utf-8")
+        say(f"kept in {kept}")
     console.print(gate_view(document))
     raise typer.Exit(EXIT_CODES[document["result"]])
+
+
+def _unused(ask: Ask) -> list[str]:
+    """Shared flags that were given and mean nothing to a comparison of answers."""
+    ordinary = Ask()
+    given = {
+        "--launches": ask.launches != ordinary.launches,
+        "--workers": ask.workers != ordinary.workers,
+        "--side-by-side": ask.together is not None,
+        "--min-speedup": ask.goals.min_speedup != ordinary.goals.min_speedup,
+        "--metric": ask.goals.metric != ordinary.goals.metric,
+        "--slo": bool(ask.goals.slos),
+    }
+    return [flag for flag, is_given in given.items() if is_given]
 
 
 def _show_commands(commands: dict[str, tuple[str, ...]], *, as_json: bool) -> None:
