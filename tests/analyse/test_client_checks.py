@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from samples import record
@@ -35,6 +37,20 @@ class TestReading:
 
         assert [finding.check for finding in findings] == ["client-reading"] * is_refused
         assert all(finding.level is Level.FAIL and finding.arm is None for finding in findings)
+
+    @pytest.mark.parametrize(("blurred", "is_refused"), [(2, False), (3, True)])
+    def test_a_turn_or_two_of_twenty_spoil_nothing(self, blurred: int, is_refused: bool) -> None:
+        turns = [health(blur_s=0.1) for _ in range(blurred)] + [health() for _ in range(20 - blurred)]
+        assert [finding.check for finding in found(*turns)] == ["client-reading"] * is_refused
+
+    @pytest.mark.parametrize(("blur_s", "is_refused"), [(0.0009, False), (0.0011, True)])
+    def test_under_a_millisecond_is_nothing_however_quick_the_server(
+        self, blur_s: float, is_refused: bool
+    ) -> None:
+        quick = record(load=CROWD)
+        quick = replace(quick, first_token_s=quick.intended_s + 0.002)
+        findings = list(check_client([health(blur_s=blur_s)], [quick]))
+        assert bool(findings) is is_refused
 
     def test_it_names_the_load_and_the_way_out(self) -> None:
         (finding,) = found(health(blur_s=0.1), health(ALONE))
