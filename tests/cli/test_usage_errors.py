@@ -14,6 +14,8 @@ from running import Cli, Decided
     ("arguments", "said"),
     [
         (["--engine", "fkae"], ["unknown engine 'fkae'", "'fake'", "llamacpp"]),
+        (["--kv-dtype", "fp8", "--kv-type-k", "q8_0"], ["--kv-dtype sets keys and values at once"]),
+        (["--async-scheduling", "onn"], ["unknown value of --async-scheduling 'onn'", "'on'"]),
         (["--method", "ngrm"], ["unknown method 'ngrm'", "'ngram'"]),
         (["--method", "ngram:map-kv"], ["unknown n-gram variant 'map-kv'", "map-k"]),
         (["--method", "ngram,size=4"], ["size", "allowed"]),

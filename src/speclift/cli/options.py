@@ -170,6 +170,10 @@ def ask_from_options(
         list[str] | None, _flag(SERVER, "Passed to every arm's server, repeatable.", metavar="ARG")
     ] = None,
 ) -> Ask:
+    if kv_dtype and (kv_type_k or kv_type_v):
+        raise UsageError(
+            "--kv-dtype sets keys and values at once", hint="leave out --kv-type-k and --kv-type-v"
+        )
     return Ask(
         engine=engine,
         model=model,

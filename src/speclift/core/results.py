@@ -88,6 +88,17 @@ class Finding:
     arm: str | None = None
 
 
+def finding_to_dict(finding: Finding) -> dict[str, str | None]:
+    """The form in which every JSON document shows one."""
+    return {
+        "check": finding.check,
+        "level": finding.level.value,
+        "message": finding.message,
+        "next_step": finding.next_step,
+        "arm": finding.arm,
+    }
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Reason:
     """One named rule applied to this study. `source` is 'measured' or the rule of thumb's origin."""

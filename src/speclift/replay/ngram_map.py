@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
+from speclift.replay.ngram_places import ngram_places
 from speclift.replay.stepwise import Text
 
 # COMMON_NGRAM_HASH_MAP_SIZE, LCG_FACTOR, COMMON_NGRAM_MAX_VALUES, COMMON_NGRAM_MAX_VALUE_COUNT.
@@ -69,7 +70,8 @@ class NgramMap:
             self._keys = [key for key in self._keys if self._survives(key, kept_to)]
         self._checked_to = self._begun_at = length
         self._tokens = text.tokens
-        self._buckets = _buckets(text.tokens, self.n)
+        # common_ngram_map_hash
+        self._buckets = ngram_places(text.tokens, self.n, factor=HASH_FACTOR, size=BUCKETS, word=np.uint32)
         self._by_tokens = {}
         for key in self._keys:
             self._by_tokens.setdefault(self._ngram(key.index), key)
@@ -166,16 +168,3 @@ class NgramMap:
         for start in range(len(self._tokens) - self.n + 1):
             found[self._ngram(start)].append(start)
         return found
-
-
-def _buckets(tokens: list[int], n: int) -> list[int]:
-    """common_ngram_map_hash of every n-gram, by its first index."""
-    count = len(tokens) - n + 1
-    if count < 1:
-        return []
-    words = np.array(tokens, dtype=np.uint32)
-    hashes = np.zeros(count, dtype=np.uint32)
-    for offset in range(n):
-        hashes = hashes * np.uint32(HASH_FACTOR) + words[offset : offset + count]
-    buckets: list[int] = (hashes % np.uint32(BUCKETS)).tolist()
-    return buckets

@@ -12,6 +12,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from speclift.core.units import Bytes
+from speclift.replay.ngram_places import ngram_places
 from speclift.replay.stepwise import Text
 
 TABLE_SIZE = 4 << 20
@@ -41,7 +42,8 @@ class NgramMod:
 
     def begin(self, text: Text) -> None:
         self._tokens = text.tokens
-        self._hashes = _hashes(text.tokens, self.n)
+        # common_ngram_mod::idx
+        self._hashes = ngram_places(text.tokens, self.n, factor=HASH_FACTOR, size=TABLE_SIZE, word=np.uint64)
         self._entered_to = self._drafted = 0
         if text.prompt_length < self.n:
             return
@@ -99,16 +101,3 @@ class NgramMod:
 
 def _empty_table() -> array[int]:
     return array("i", [EMPTY]) * TABLE_SIZE
-
-
-def _hashes(tokens: list[int], n: int) -> list[int]:
-    """common_ngram_mod::idx of every n-gram, by its first index."""
-    count = len(tokens) - n + 1
-    if count < 1:
-        return []
-    words = np.array(tokens, dtype=np.uint64)
-    hashes = np.zeros(count, dtype=np.uint64)
-    for offset in range(n):
-        hashes = hashes * np.uint64(HASH_FACTOR) + words[offset : offset + count]
-    places: list[int] = (hashes % np.uint64(TABLE_SIZE)).tolist()
-    return places

@@ -23,6 +23,7 @@ from speclift.core.results import (
     Percentiles,
     Reason,
     Verdict,
+    finding_to_dict,
 )
 from speclift.core.speculation import Attached
 from speclift.core.traffic import load_to_dict
@@ -78,7 +79,7 @@ def verdict_document(
                 "winner": kv_peaks.get(verdict.winner.name) if verdict.winner else None,
             },
             "lossless": dict(lossless) if lossless else {"result": "skipped"},
-            "findings": [finding_document(finding) for finding in findings],
+            "findings": [finding_to_dict(finding) for finding in findings],
             "failed_arms": list(failed_arms),
             "provenance": provenance_document(provenance),
             "study": study,
@@ -92,7 +93,7 @@ def measure_document(cells: Sequence[Cell], findings: Sequence[Finding], *, stud
             "schema": SCHEMA,
             "study": study,
             "cells": [cell_document(cell) for cell in cells],
-            "findings": [finding_document(finding) for finding in findings],
+            "findings": [finding_to_dict(finding) for finding in findings],
         }
     )
 
@@ -125,16 +126,6 @@ def acceptance_document(acceptance: Acceptance | None) -> dict[str, Any] | None:
         "p90": acceptance.p90,
         "mean": acceptance.mean,
         "requests": acceptance.requests,
-    }
-
-
-def finding_document(finding: Finding) -> dict[str, Any]:
-    return {
-        "check": finding.check,
-        "level": finding.level.value,
-        "message": finding.message,
-        "next_step": finding.next_step,
-        "arm": finding.arm,
     }
 
 

@@ -6,6 +6,7 @@ import math
 from dataclasses import asdict
 from typing import Any
 
+from speclift.core.results import finding_to_dict
 from speclift.verify.calibration import SetTest
 from speclift.verify.edges import EdgeCheck
 from speclift.verify.gate import ArmGate, Gate
@@ -50,16 +51,7 @@ def arm_document(arm: ArmGate) -> dict[str, Any]:
         "greedy": _greedy(arm.greedy),
         "sampled": _sampled(arm.sampled),
         "edges": [_edge(edge) for edge in arm.edges],
-        "findings": [
-            {
-                "check": finding.check,
-                "level": finding.level.value,
-                "message": finding.message,
-                "next_step": finding.next_step,
-                "arm": finding.arm,
-            }
-            for finding in arm.findings
-        ],
+        "findings": [finding_to_dict(finding) for finding in arm.findings],
     }
 
 
