@@ -176,10 +176,18 @@ Errors that differ by less than {SAME_ERROR_S * 1e6:.0f} µs count as the same.
   reader that late is reported (`client-reading`) and, beyond a token's time, refuses the study.
 - **Sending has processes of its own** (`--workers`, one by default). The database, the progress bar and the analysis
   cannot delay a request or a time stamp. Orders and results travel over a socket pair; what waits there is bounded.
-- **One poll, no event-loop framework, no object per token.** A chunk is read, parsed (orjson) and forgotten.
+- **One poll, no event-loop framework, no object per token.** Chunks that differ from those before them in their text
+  alone are taken without reading JSON, many at a time; the others are read with orjson.
+- **No wake-up per token.** Between the first token and the last no time stamp is needed, and on a quiet machine a
+  wake-up costs more than what is read. Once an answer has shown how many bytes its ending has (finish reason, usage,
+  [DONE]), the next ones wake us (SO_RCVLOWAT) for their first token and then when that many bytes are there: every two
+  or three tokens, and at once when the end is. A shorter ending than before is found within half a second, with the
+  time it came. Not under TLS.
 - **Intended send times are fixed in advance** for open loops, and TTFT counts from them.
 - HTTP/1.1 with keep-alive: idle connections are kept 1.5 s, at most one per request in flight; a reused connection that
-  the server closes as we write to it is replaced once, with the clock running.
+  the server closes as we write to it is replaced once, with the clock running. In a closed loop there are never more
+  connections than streams; in an open one as many as the system's limit on open files less 32, and what has to wait for
+  one is sent late and counted from when it was due. TLS is checked against the system's certificates.
 
 ## This machine's ceiling
 
@@ -197,6 +205,8 @@ records are merged exactly, on one clock.
 ## Limits
 
 - Kernel stamps exist on Linux. Elsewhere a stamp is the moment of reading, and the finding says how late that was.
+- Where finish reason, usage and [DONE] come in several packets, the last token may have the stamp of the last of them.
+  Endings that take more than 1 ms are read packet by packet.
 - All tools run on the same machine as the server. Over a network, its latency is in every tool's TTFT.
 - HTTP/2 is not spoken; nor are proxies.
 

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from speclift.pipeline.lint import lint
     from speclift.pipeline.plan import PlanAsk, plan
     from speclift.pipeline.replay import replay
-    from speclift.pipeline.verbs import compare, decide
+    from speclift.pipeline.verbs import compare, decide, tune
     from speclift.pipeline.verify import verify
 
 __version__ = "0.1.0"
@@ -32,6 +32,7 @@ __all__ = [
     "lint",
     "plan",
     "replay",
+    "tune",
     "verify",
 ]
 
@@ -44,6 +45,7 @@ _HOMES = {
     "lint": "speclift.pipeline.lint",
     "plan": "speclift.pipeline.plan",
     "replay": "speclift.pipeline.replay",
+    "tune": "speclift.pipeline.verbs",
     "verify": "speclift.pipeline.verify",
 }
 

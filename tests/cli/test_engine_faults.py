@@ -63,12 +63,18 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def result(folder: Path, _impatient: None) -> Result:
-    """One study in which every arm but the last is broken in its own way."""
+    """One study in which every arm but the last is broken in its own way, and the verdict on it."""
     truths = {k: words for k, (words, _) in (*BROKEN_ARMS.items(), *FAILING_REQUESTS.items())}
     flags = fake_flags(*(f"ngram-k{k}.{word}" for k, words in truths.items() for word in words))
     ks = ",".join(str(k) for k in (*truths, SOUND))
     size = ("--segment", "chat", "--requests", REQUESTS, "--max-tokens", 12, "--launches", 1, "--k", ks)
-    arguments = ["decide", *size, *flags, "--json", "--study", str(folder / "s")]
+    study = str(folder / "s")
+    _, _, said = _called("measure", *size, *flags, "--study", study)
+    code, stdout, _ = _called("compare", study, "--json")
+    return Result(code=code, stdout=stdout, stderr=said)
+
+
+def _called(*arguments: object) -> tuple[int, str, str]:
     stdout, stderr = io.StringIO(), io.StringIO()
     with (
         pytest.MonkeyPatch.context() as patch,
@@ -80,7 +86,7 @@ def result(folder: Path, _impatient: None) -> Result:
         with pytest.raises(SystemExit) as ended:
             main()
     assert isinstance(ended.value.code, int)
-    return Result(code=ended.value.code, stdout=stdout.getvalue(), stderr=stderr.getvalue())
+    return ended.value.code, stdout.getvalue(), stderr.getvalue()
 
 
 @pytest.fixture

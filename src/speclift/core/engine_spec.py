@@ -29,3 +29,5 @@ class EngineSpec:
     # The interpreter of the environment in which vLLM is installed.
     python: str | None = None
     attach: AttachSettings | None = None
+    # Arms whose server differs from the others' by more than speculation: another quantisation, another token budget.
+    by_arm: tuple[tuple[str, ServerSettings], ...] = ()

@@ -10,6 +10,7 @@ import itertools
 import json
 import shlex
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +21,7 @@ from speclift.engine.fake_truth import parse_truth
 from speclift.engine.launched import LaunchedServer
 from speclift.engine.probe import judge_probe, probe_body
 from speclift.engine.process import ServerProcess, free_port
+from speclift.lint.vllm_schedule import SCHEDULE
 
 READY_LIMIT_S = 15.0
 MODEL = "fake-model"
@@ -41,7 +43,7 @@ class Fake:
         return "fake 1"
 
     def truth_pairs(self, arm: Arm) -> tuple[str, ...]:
-        pairs = [] if arm.is_baseline else [f"k={arm.k}"]
+        pairs = [] if arm.is_baseline else [f"k={arm.k}", *_schedule(arm)]
         for pair in self.settings.extra_args:
             side, dot, rest = pair.partition(".")
             if not dot or "=" in side or side == "acceptance":
@@ -53,7 +55,8 @@ class Fake:
     def command(self, arm: Arm, *, port: int) -> tuple[str, ...]:
         self.settings.require_only(("gpu_layers",), engine="fake")
         for drafter in drafters_of(arm.speculation):
-            require_no_extra(drafter, engine="fake")
+            own = tuple(pair for pair in drafter.extra if pair[0] != SCHEDULE)
+            require_no_extra(replace(drafter, extra=own), engine="fake")
         pairs = self.truth_pairs(arm)
         parse_truth(pairs)  # a mistyped truth is wrong usage, seen before any launch
         truths = itertools.chain.from_iterable(("--truth", pair) for pair in pairs)
@@ -94,3 +97,14 @@ class Fake:
         if not arm.is_baseline:
             body = probe_body(MODEL, dict(STEP_COUNTS))
             judge_probe(await process.post("/v1/chat/completions", body), arm=arm.name)
+
+
+def _schedule(arm: Arm) -> list[str]:
+    """vLLM's k by batch size, in the form of a truth."""
+    triples = [
+        json.loads(value)
+        for drafter in drafters_of(arm.speculation)
+        for key, value in drafter.extra
+        if key == SCHEDULE
+    ]
+    return [f"schedule={'/'.join(f'{start}-{end}:{k}' for start, end, k in each)}" for each in triples]

@@ -150,7 +150,7 @@ class FakeServer:
             ask, form = read_body(json.loads(await request.read()), is_chat=is_chat)
         except (ValueError, UsageError) as error:
             return _error(400, "invalid_request_error", str(error))
-        script = script_for(self.truth, ask)
+        script = script_for(self.truth, ask, in_flight=self._in_flight + 1)
         if Fault.HTTP_500 in script.faults:
             return _error(500, "server_error", "this request was chosen to fail")
         self._asked += 1

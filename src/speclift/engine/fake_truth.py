@@ -53,6 +53,7 @@ class Truth:
     draft_prefill_s: Seconds = 0.0  # added to the time to first token when speculating
     flavour: str = "llamacpp"
     k: int = 0
+    schedule: str = ""  # k by requests in flight when one arrives: 1-4:5/5-64:0
     acceptance: float = 0.7
     segment_acceptance: tuple[tuple[str, float], ...] = ()
     step_cost: float = 0.1
@@ -95,6 +96,11 @@ class Truth:
     def drafted_per_step(self) -> int:
         """k, unless the server quietly runs without the speculation it was asked for."""
         return 0 if self.silent_fallback else self.k
+
+    def drafted_at(self, in_flight: int) -> int:
+        ranges = [part.replace("-", ":").split(":") for part in self.schedule.split("/") if part]
+        ks = [int(k) for _, end, k in ranges if in_flight <= int(end)]
+        return ks[0] if ks and not self.silent_fallback else self.drafted_per_step
 
     def acceptance_for(self, *, segment: str | None, temperature: float) -> float:
         rate = dict(self.segment_acceptance).get(segment or "", self.acceptance)
@@ -215,7 +221,7 @@ class Script:
         return step_s * self.noise_factor * self.tail_factor
 
 
-def script_for(truth: Truth, ask: Ask) -> Script:
+def script_for(truth: Truth, ask: Ask, *, in_flight: int = 1) -> Script:
     stops_early = 0 < truth.stop_after < ask.max_tokens and not ask.ignore_eos
     count = truth.stop_after if stops_early else ask.max_tokens
     chance = truth.acceptance_for(segment=ask.segment, temperature=ask.temperature)
@@ -226,7 +232,7 @@ def script_for(truth: Truth, ask: Ask) -> Script:
     in_tail = draws.random() < truth.tail_share
     return Script(
         token_ids=_token_ids(truth, ask, count=count),
-        bursts=_bursts(would_accept, k=truth.drafted_per_step),
+        bursts=_bursts(would_accept, k=truth.drafted_at(in_flight)),
         finish_reason="stop" if stops_early else "length",
         prompt_tokens=len(ask.prompt.split()),
         noise_factor=math.exp(draws.gauss(0.0, truth.noise_sd)),

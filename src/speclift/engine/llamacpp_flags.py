@@ -20,6 +20,7 @@ from speclift.core.speculation import (
     Off,
     Suffix,
     Synthetic,
+    drafters_of,
     require_no_extra,
 )
 
@@ -71,6 +72,15 @@ def speculation_flags(arm: Arm) -> tuple[str, ...]:
             return ("--spec-type", _type_name(inner), *_drafter_flags(inner), "--spec-synth-rates", listed)
         case _:
             return ("--spec-type", _type_name(arm.speculation), *_drafter_flags(arm.speculation))
+
+
+def never_drafts(arm: Arm) -> str | None:
+    """Why a part of this arm would never draft, although the server starts; None where all may."""
+    for part in drafters_of(arm.speculation):
+        if isinstance(part, NGram) and part.variant == "simple" and part.k < part.n:
+            # common/ngram-map.cpp: what it would copy is cut to k and dropped where that is under n (b11549).
+            return f"llama.cpp's ngram-simple drafts nothing where k is below n: k={part.k}, n={part.n}"
+    return None
 
 
 def python_launch(argv: Sequence[str]) -> str:

@@ -56,34 +56,22 @@ def receive_stamped(connection: socket.socket) -> tuple[bytes, Stamp]:
     return data, control[0][2] if control else time.perf_counter()
 
 
-class StampClock:
-    """Translates stamps to moments of time.perf_counter. The two clocks are compared at every wake-up, so that
-    neither a wall clock that is set nor one that is being steered moves a time stamp."""
-
-    __slots__ = ("_offset_s", "now")
-
-    def __init__(self) -> None:
-        self.now: Seconds = 0.0
-        self.compare()
-
-    def compare(self) -> None:
-        self.now = time.perf_counter()
-        self._offset_s = self.now - time.time()
-
-    def moment(self, stamp: Stamp) -> Seconds:
-        if isinstance(stamp, float):
-            return stamp
-        seconds, nanoseconds = _STAMP.unpack(stamp)
-        moment: Seconds = seconds + nanoseconds * 1e-9 + self._offset_s
-        now = time.perf_counter()
-        return moment if now - _AGE_MAX_S < moment < now else now
+def moment_of(stamp: Stamp) -> Seconds:
+    """On time.perf_counter. The two clocks are compared each time, so that neither a wall clock that is set nor one
+    that is being steered moves a time stamp."""
+    if isinstance(stamp, float):
+        return stamp
+    seconds, nanoseconds = _STAMP.unpack(stamp)
+    now = time.perf_counter()
+    age_s = time.time() - seconds - nanoseconds * 1e-9
+    return now - age_s if 0 < age_s < _AGE_MAX_S else now
 
 
 class Connection:
     """Non-blocking throughout: what cannot be sent now is kept until the socket is writable."""
 
     __slots__ = (
-        *("_encrypted", "_received", "_request", "_socket", "_tls", "_unsent"),
+        *("_encrypted", "_received", "_request", "_socket", "_tls", "_unsent", "_wakes_at"),
         *("address", "fd", "idle_since", "is_reused", "is_up", "receive_raw"),
     )
 
@@ -99,6 +87,7 @@ class Connection:
         self.is_reused = False
         self.address = 0  # which of the server's addresses it goes to
         self.idle_since: Seconds = 0.0
+        self._wakes_at = 1
         self._unsent = b""
         self._request = b""  # what waits for the TLS handshake
         self._tls: ssl.SSLObject | None = None
@@ -146,6 +135,17 @@ class Connection:
         if self._tls is None or not data:
             return data, stamp
         return self._decrypt(self._tls, data, stamp)
+
+    @property
+    def gathers(self) -> bool:
+        """Whether bytes may lie unread without waking anybody."""
+        return self._wakes_at > 1
+
+    def wake_at(self, byte_count: int) -> None:
+        """With fewer bytes unread the connection is not readable, unless it ended."""
+        if byte_count != self._wakes_at:
+            self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVLOWAT, byte_count)
+            self._wakes_at = byte_count
 
     def close(self) -> None:
         self._socket.close()

@@ -7,7 +7,9 @@ from dataclasses import dataclass
 from speclift.core.units import Seconds
 from speclift.measure.connection import Connection, Stamp
 from speclift.measure.stream import ERROR_TEXT_MAX, StreamReader, StreamResult
-from speclift.measure.wire import ResponseReader
+from speclift.measure.wire import ResponseReader, error_text
+
+ERROR_BODY_BYTES_MAX = 64 * 1024
 
 
 @dataclass(slots=True)
@@ -36,8 +38,8 @@ class Exchange:
     """One request under way."""
 
     __slots__ = (
-        *("connection", "error_body", "is_framed", "job", "last_read", "receive"),
-        *("response", "stamp", "stream", "take_framed"),
+        *("_error_body", "connection", "is_framed", "is_silent", "job", "last_read", "later"),
+        *("receive", "response", "stamp", "stream"),
     )
 
     def __init__(self, job: Job, connection: Connection) -> None:
@@ -45,13 +47,36 @@ class Exchange:
         self.connection = connection
         self.response = ResponseReader()
         self.stream = StreamReader()
-        self.error_body = b""
+        self._error_body = b""
         self.last_read: Seconds | None = None
+        # Whether nothing was read since the sender last looked.
+        self.is_silent = False
         # Whether the next bytes may be a chunk like the last one; then only its stamp is kept.
         self.is_framed = False
         self.stamp: Stamp | None = None
         self.receive = connection.receive_raw
-        self.take_framed = self.stream.take_framed
+        # Reads that end as the chunks before them: looked at together, or when something else comes.
+        self.later: list[tuple[bytes, Stamp]] = []
+
+    def take_later(self) -> list[tuple[bytes, Stamp]]:
+        """What was left for later and has to be read one by one: nothing where all of it is like what came before."""
+        reads, self.later = self.later, []
+        if reads and self.stream.take_framed(b"".join([data for data, _ in reads])):
+            self.stamp = reads[-1][1]
+            return []
+        return reads
+
+    def keep_error(self, body: bytes) -> None:
+        """More of the body of an answer that is not 200."""
+        if len(self._error_body) < ERROR_BODY_BYTES_MAX:
+            self._error_body += body
+
+    @property
+    def http_error(self) -> str:
+        where = self.response.location
+        moved = f"moved to {where[:ERROR_TEXT_MAX]} " if where else ""
+        text = error_text(self._error_body, limit=ERROR_TEXT_MAX)
+        return f"{self.response.status}: {moved}{text}".strip()
 
 
 def words(error: OSError) -> str:

@@ -1,18 +1,17 @@
-"""Waiting for sockets and moments, and keeping count of how late we were to look."""
+"""Waiting for sockets and for moments."""
 
 from __future__ import annotations
 
 import select
 import sys
-from array import array
 from collections.abc import Callable
 from typing import Any
 
 from speclift.core.units import Seconds
 
-# poll() waits in whole milliseconds; the last stretch before a moment is waited for by select().
-COARSE_WAIT_S = 0.002
-AGES_MAX = 1 << 16
+# poll() waits in whole milliseconds; the last stretch before a moment is waited for by select(). That takes one more
+# call, a wake-up in between takes more than that.
+COARSE_WAIT_S = 0.05
 
 
 class Poll:
@@ -41,28 +40,3 @@ class Poll:
     def close(self) -> None:
         if self._epoll is not None:
             self._epoll.close()
-
-
-class Ages:
-    """How long bytes lay unread: an even sample of the reads, in bounded memory."""
-
-    __slots__ = ("_seconds", "_skip", "_stride")
-
-    def __init__(self) -> None:
-        self._seconds = array("f")
-        self._stride = 1
-        self._skip = 0
-
-    def add(self, age_s: Seconds) -> None:
-        if self._skip:
-            self._skip -= 1
-            return
-        self._skip = self._stride - 1
-        self._seconds.append(age_s)
-        if len(self._seconds) >= AGES_MAX:
-            self._seconds = self._seconds[::2]
-            self._stride *= 2
-
-    def p99_s(self) -> Seconds:
-        ordered = sorted(self._seconds)
-        return ordered[int(0.99 * (len(ordered) - 1))] if ordered else 0.0

@@ -66,6 +66,7 @@ class Pool:
         self._preferred = connection.address
 
     def keep(self, connection: Connection, now: Seconds) -> None:
+        connection.wake_at(1)
         connection.idle_since = now
         self._idle[connection.fd] = connection
 

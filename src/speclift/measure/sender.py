@@ -15,29 +15,26 @@ from dataclasses import replace
 
 from speclift.core.records import Outcome
 from speclift.core.units import Seconds
-from speclift.measure.connection import (
-    CONTROL_BYTES,
-    READ_BYTES,
-    Stamp,
-    StampClock,
-    turn_stamps_on,
-)
+from speclift.measure.connection import CONTROL_BYTES, READ_BYTES, Stamp, moment_of, turn_stamps_on
 from speclift.measure.exchange import Exchange, Job, Sent, words
-from speclift.measure.poll import Ages, Poll
+from speclift.measure.lateness import Lateness
+from speclift.measure.low_water import LowWater
+from speclift.measure.poll import Poll
 from speclift.measure.pool import Pool
 from speclift.measure.stream import ERROR_TEXT_MAX, StreamResult
-from speclift.measure.wire import WireError, error_text
+from speclift.measure.wire import WireError
 
 # How often deadlines and idle connections are looked at.
 TIDY_EVERY_S = 0.25
 # From this many streams on, reads are gathered for this long: at 256 streams of 100 tokens/s it saves a third of
-# the CPU time. Two chunks of one stream that arrive within it share the later stamp.
+# the CPU time. Two chunks of one stream that arrive within it share the later stamp. In a closed loop a stream's next
+# request waits for it too, in an open one nothing does.
 CROWD = 24
 PAUSE_S = 0.0005
+OPEN_LOOP_PAUSE_S = 0.002
 # Starts in a row before reads get their turn: on a machine so busy that one start takes as long as the gap to the
 # next, nothing would be read any more.
 STARTS_MAX = 16
-ERROR_BODY_BYTES_MAX = 64 * 1024
 
 _IN, _OUT = select.POLLIN, select.POLLOUT
 
@@ -68,10 +65,10 @@ class Sender:
         self._tidy_at = 0.0
         self._has_news = False
         self._was_busy = False
-        self._ages = Ages()
-        self._clock = StampClock()
+        self.lateness = Lateness()
+        self._woke: Seconds = 0.0
         self._last_stamp: Stamp | None = None
-        self._blurs = Ages()
+        self._low_water = LowWater()
         self._others: dict[int, Callable[[], None]] = {}
 
     # What is to be done
@@ -79,17 +76,7 @@ class Sender:
     def begin(self, *, streams: int) -> None:
         """A turn begins: how late we were is counted anew."""
         self._streams = streams
-        self._ages, self._blurs = Ages(), Ages()
-
-    @property
-    def blur_p99_s(self) -> Seconds:
-        """P99 of how late first tokens' stamps may be."""
-        return self._blurs.p99_s()
-
-    @property
-    def lag_p99_s(self) -> Seconds:
-        """P99 of how long bytes lay unread since the turn began."""
-        return self._ages.p99_s()
+        self.lateness = Lateness()
 
     def submit(self, job: Job) -> None:
         (self._waiting if job.due is None else self._timed).append(job)
@@ -100,7 +87,12 @@ class Sender:
 
     @property
     def is_idle(self) -> bool:
-        return not (self._under_way or self._waiting or self._timed)
+        return self.is_quiet and not self._timed
+
+    @property
+    def is_quiet(self) -> bool:
+        """Idle until the next request is due."""
+        return not (self._under_way or self._waiting)
 
     def watch(self, fd: int, callback: Callable[[], None]) -> None:
         """Also wait for this descriptor, to be readable or hung up."""
@@ -133,13 +125,12 @@ class Sender:
         self._has_news = False
         if self._waiting or self._timed:
             self._start_ready(STARTS_MAX)
-        has_room = len(self._under_way) < min(self._streams, self._connections_max)
-        if self._has_news or (self._waiting and has_room):
+        if self._has_news or (self._waiting and self._has_room):
             wait_s = 0.0  # neither what failed at once nor what can still start waits for the next event
         elif len(self._under_way) >= CROWD:
             self._pause()
         events = self._poll.wait(self._patience(wait_s))
-        self._clock.compare()
+        self._woke = time.perf_counter()
         self._was_busy = bool(events)
         under_way = self._under_way
         for fd, mask in events:
@@ -157,13 +148,14 @@ class Sender:
             if self._timed:
                 self._start_ready(1)
         if self._last_stamp is not None:
-            # The last one read of a batch waited the longest.
-            stamp = self._last_stamp
-            since = self._clock.now if isinstance(stamp, float) else self._clock.moment(stamp)
-            self._ages.add(time.perf_counter() - since)
+            self.lateness.note_read(self._last_stamp, self._woke)
             self._last_stamp = None
-        if self._clock.now >= self._tidy_at:
-            self._tidy(self._clock.now)
+        if self._woke >= self._tidy_at:
+            self._tidy(self._woke)
+
+    @property
+    def _has_room(self) -> bool:
+        return len(self._under_way) < min(self._streams, self._connections_max)
 
     def _attend(self, fd: int) -> None:
         """Something happened to a descriptor that no request is under way on."""
@@ -174,11 +166,11 @@ class Sender:
             self._pool.stir(fd)
 
     def _pause(self) -> None:
-        """Lets reads gather after a busy moment: stamps are the kernel's, so only CPU time is changed by it."""
-        if self._was_busy:
+        """Lets reads gather after a busy moment: where stamps are the kernel's, only CPU time is changed by it."""
+        if self._was_busy and self._stamps is not None:
             pause_s = PAUSE_S
             if self._timed:
-                pause_s = min(pause_s, (self._timed[0].due or 0.0) - time.perf_counter())
+                pause_s = min(OPEN_LOOP_PAUSE_S, (self._timed[0].due or 0.0) - time.perf_counter())
             if pause_s > 0:
                 time.sleep(pause_s)
 
@@ -238,7 +230,7 @@ class Sender:
             self._poll.modify(connection.fd, _IN)
 
     def _read_framed(self, exchange: Exchange) -> None:
-        """The way of most tokens, kept as short as it can be: one more chunk like those before it."""
+        """The way of most tokens, kept as short as it can be: more chunks that end like those before them."""
         try:
             data, control, _, _ = exchange.receive(READ_BYTES, CONTROL_BYTES)
         except BlockingIOError:
@@ -248,8 +240,11 @@ class Sender:
             return
         stamp = control[0][2] if control else time.perf_counter()
         self._last_stamp = stamp
-        if exchange.take_framed(data):
-            exchange.stamp = stamp
+        exchange.is_silent = False
+        if data.endswith(exchange.stream.suffix):
+            exchange.later.append((data, stamp))
+            if len(exchange.later) >= exchange.stream.later_max:
+                self._catch_up(exchange)
         else:
             self._sort(exchange, data, stamp)
 
@@ -266,15 +261,25 @@ class Sender:
             return
         data, stamp = received
         self._last_stamp = stamp
+        exchange.is_silent = False
         self._sort(exchange, data, stamp)
 
     def _sort(self, exchange: Exchange, data: bytes, stamp: Stamp) -> None:
+        if not self._catch_up(exchange):
+            return
         if data:
-            self._take(exchange, data, self._clock.moment(stamp))
+            self._take(exchange, data, moment_of(stamp))
         elif exchange.response.end():
             self._complete(exchange)
         else:
             self._lost(exchange, ConnectionResetError("the server closed the connection"))
+
+    def _catch_up(self, exchange: Exchange) -> bool:
+        """Reads what was put off; False where the answer ended in it."""
+        for data, stamp in exchange.take_later():
+            if self._under_way.get(exchange.connection.fd) is exchange:
+                self._take(exchange, data, moment_of(stamp))
+        return self._under_way.get(exchange.connection.fd) is exchange
 
     def _take(self, exchange: Exchange, data: bytes, arrived: Seconds) -> None:
         response, stream = exchange.response, exchange.stream
@@ -289,43 +294,36 @@ class Sender:
             if response.status == 200:
                 texts_before = stream.text_count
                 stream.feed(arrived, body)
-                if texts_before == 0 < stream.text_count:
-                    self._note_first(exchange, arrived)
-            elif len(exchange.error_body) < ERROR_BODY_BYTES_MAX:
-                exchange.error_body += body
+                if texts_before == 0 < stream.text_count and self._last_stamp is not None:
+                    self.lateness.note_first(self._last_stamp, self._woke, is_alone=stream.text_count == 1)
+            else:
+                exchange.keep_error(body)
         exchange.is_framed = (
             stream.has_frame and response.is_between_chunks and not exchange.connection.is_tls
         )
         if response.is_done:
             self._complete(exchange)
-
-    def _note_first(self, exchange: Exchange, arrived: Seconds) -> None:
-        """How late the first token's stamp may be: only the last packet of a read has one of its own."""
-        if isinstance(self._last_stamp, float):
-            self._blurs.add(time.perf_counter() - self._clock.now)
-        else:
-            is_blurred = exchange.stream.text_count > 1
-            self._blurs.add(time.perf_counter() - arrived if is_blurred else 0.0)
+        elif stream.text_count and not exchange.connection.is_tls:
+            exchange.connection.wake_at(self._low_water.mark_bytes if stream.ending is None else 1)
 
     def _settle(self, exchange: Exchange) -> None:
         """When the last framed chunk came, now that it matters."""
         if exchange.stamp is not None:
-            exchange.last_read = self._clock.moment(exchange.stamp)
+            exchange.last_read = moment_of(exchange.stamp)
             exchange.stream.note_last(exchange.last_read)
             exchange.stamp = None
 
     def _complete(self, exchange: Exchange) -> None:
-        response = exchange.response
-        if response.status == 200:
+        if exchange.response.status == 200:
             self._finish(exchange, None, "")
-            return
-        text = error_text(exchange.error_body, limit=ERROR_TEXT_MAX)
-        moved = f"moved to {response.location[:ERROR_TEXT_MAX]} " if response.location else ""
-        self._finish(exchange, Outcome.HTTP_ERROR, f"{response.status}: {moved}{text}".strip())
+        else:
+            self._finish(exchange, Outcome.HTTP_ERROR, exchange.http_error)
 
     # Trouble
 
     def _lost(self, exchange: Exchange, error: OSError) -> None:
+        if not self._catch_up(exchange):
+            return
         connection, job = exchange.connection, exchange.job
         if exchange.response.has_begun:
             self._finish(exchange, Outcome.CUT, words(error))
@@ -344,11 +342,14 @@ class Sender:
 
     def _tidy(self, now: Seconds) -> None:
         self._tidy_at = now + TIDY_EVERY_S
-        while self._under_way:
-            exchange = next(iter(self._under_way.values()))
-            if now - exchange.job.sent < self._limit_s:
-                break
-            self._finish(exchange, Outcome.TIMEOUT, "no complete answer in time", end=now)
+        for fd, exchange in tuple(self._under_way.items()):
+            is_late = now - exchange.job.sent >= self._limit_s
+            if exchange.connection.gathers and (exchange.is_silent or is_late):
+                self._read(exchange)  # what lies there may be too little to wake us
+            exchange.is_silent = True
+            if is_late and self._under_way.get(fd) is exchange and self._catch_up(exchange):
+                self._finish(exchange, Outcome.TIMEOUT, "no complete answer in time", end=now)
+        self._last_stamp = None  # they lay there because we let them
         self._pool.tidy(now)
 
     # Ends
@@ -361,6 +362,8 @@ class Sender:
         del self._under_way[connection.fd]
         if exchange.response.has_begun:
             self._pool.prefer(connection)
+        if exchange.stream.ending is not None and self._stamps is not None:
+            self._low_water.note(*exchange.stream.ending)
         if exchange.response.is_done and exchange.response.keeps_alive:
             self._pool.keep(connection, time.perf_counter())
         else:

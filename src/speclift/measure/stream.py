@@ -27,6 +27,8 @@ ERROR_TEXT_MAX = 500
 # The longest [DONE] line with its spaces and line end; anything longer is looked at as JSON at once.
 DONE_BYTES_MAX = 16
 _MARK = re.compile(rb'"(?:content|text|reasoning|reasoning_content)": ?"([^"\\]+)"')
+# Reads that are looked at together, where a chunk's end tells that it is not the last one.
+LATER_MAX = 8
 # Chunks in a row that did not look like the one before: then this stream's chunks differ in more than their text.
 FRAME_MISSES_MAX = 4
 # Reasoning models stream their thoughts under another key; they are tokens all the same. vLLM (0.32) calls it
@@ -65,7 +67,7 @@ class StreamReader:
         "_counted_drafted",
         "_counted_tokens",
         "_counts",
-        "_end",
+        "_ending_bytes",
         "_failure",
         "_finish_reason",
         "_finish_s",
@@ -74,11 +76,13 @@ class StreamReader:
         "_last_s",
         "_prefix",
         "_rest",
+        "_rest_length",
         "_rest_s",
         "_start",
-        "_suffix",
         "_text",
         "_usage",
+        "later_max",
+        "suffix",
         "text_count",
     )
 
@@ -90,6 +94,7 @@ class StreamReader:
         self._text = StringIO()
         # Chunks with text.
         self.text_count = 0
+        self._ending_bytes = 0
         self._usage: dict[str, Any] = {}
         self._failure: tuple[Outcome, str] | None = None
         self._rest = b""
@@ -113,6 +118,13 @@ class StreamReader:
             # Comments keep the connection alive; event and id lines carry nothing here.
             if line[:5] == b"data:" and self._failure is None:
                 self._take_line(arrived_s, line[5:], is_whole=True)
+            if self._finish_s is not None:
+                self._ending_bytes += len(line) + 1
+
+    @property
+    def ending(self) -> tuple[int, Seconds] | None:
+        """Bytes from the event with the finish reason on, and how long they took to come; None before it."""
+        return None if self._finish_s is None else (self._ending_bytes, self._rest_s - self._finish_s)
 
     @property
     def has_frame(self) -> bool:
@@ -120,23 +132,30 @@ class StreamReader:
         return bool(self._prefix) and not self._rest and self._failure is None
 
     def take_framed(self, data: bytes) -> bool:
-        """One HTTP chunk that is one event like those before it but for its text: taken without reading JSON.
+        """HTTP chunks that are events like those before them but for their text: taken without reading JSON.
 
-        False, and nothing taken, where it is anything else. `note_last` says when the last such chunk arrived.
+        False, and nothing taken, where they are anything else. `note_last` says when the last of them arrived.
         """
-        edge = data.find(b"\r\n", 1, 8)
-        if not (data.startswith(self._prefix, edge + 2) and data.endswith(self._suffix)):
-            return False
+        pieces = data.split(self.suffix)
+        if pieces.pop() or not pieces:
+            return False  # it does not end as they do, or it is the end
+        prefix, start, rest = self._prefix, self._start, self._rest_length
+        texts = []
         try:
-            if len(data) != edge + 4 + int(data[:edge], 16):
-                return False
-            text = data[edge + self._start : self._end].decode()
+            for piece in pieces:
+                edge = piece.find(b"\r\n", 1, 8)
+                if len(piece) + rest != edge + int(piece[:edge], 16) or not piece.startswith(
+                    prefix, edge + 2
+                ):
+                    return False
+                texts.append(piece[edge + start :].decode())
         except ValueError:
             return False
-        if not text.isprintable() or '"' in text or "\\" in text or not text:
+        text = "".join(texts)
+        if "" in texts or not text.isprintable() or '"' in text or "\\" in text:
             return False
         self._text.write(text)
-        self.text_count += 1
+        self.text_count += len(texts)
         return True
 
     def note_last(self, arrived_s: Seconds) -> None:
@@ -163,7 +182,7 @@ class StreamReader:
                 self._failure = Outcome.HTTP_ERROR, json.dumps(payload["error"])[:ERROR_TEXT_MAX]
                 return
             if self._take(arrived_s, payload):
-                if self._frame_misses < FRAME_MISSES_MAX and self._counts is None:
+                if self._counts is None and self._finish_s is None and self._frame_misses < FRAME_MISSES_MAX:
                     self._frame_misses += 1
                     self._set_frame(*_frame_of(data, payload))
                 return
@@ -202,8 +221,10 @@ class StreamReader:
         return True
 
     def _set_frame(self, prefix: bytes, suffix: bytes) -> None:
-        self._prefix, self._suffix = prefix, suffix
-        self._start, self._end = len(prefix) + 2, -len(suffix)
+        self._prefix, self.suffix = prefix, suffix
+        # Where the text starts after a chunk's size, and what its size counts besides a piece before the suffix.
+        self._start, self._rest_length = len(prefix) + 2, len(suffix) - 4
+        self.later_max = LATER_MAX if b'"finish_reason"' in suffix else 1
 
     def _build(self, outcome: Outcome, error: str) -> StreamResult:
         counts = self._counts

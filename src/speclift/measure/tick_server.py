@@ -14,7 +14,7 @@ import time
 from itertools import count
 
 from speclift.core.units import Seconds
-from speclift.measure.connection import StampClock, ask_for_stamps, receive_stamped, turn_stamps_on
+from speclift.measure.connection import ask_for_stamps, moment_of, receive_stamped, turn_stamps_on
 from speclift.measure.poll import Poll
 
 _HEAD = b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nTransfer-Encoding: chunked\r\n\r\n"
@@ -43,7 +43,6 @@ class TickServer:
     def __init__(self, *, ttft_s: Seconds, tpot_s: Seconds) -> None:
         self._ttft_s, self._tpot_s = ttft_s, tpot_s
         self._poll = Poll()
-        self._clock = StampClock()
         self._stamps = turn_stamps_on()
         self._listener = socket.create_server(("127.0.0.1", 0), backlog=4096)
         self._listener.setblocking(False)
@@ -103,8 +102,7 @@ class TickServer:
         answer.received = b""
         answer.tokens = max(2, int(asked[1])) if asked else 2
         answer.sent = 0
-        self._clock.compare()
-        answer.arrived = self._clock.moment(stamp)
+        answer.arrived = moment_of(stamp)
         heapq.heappush(self._due, (answer.arrived + self._ttft_s, next(self._order), answer))
 
     def _tick(self) -> None:

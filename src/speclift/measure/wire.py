@@ -112,14 +112,6 @@ class ResponseReader:
     def feed(self, data: bytes) -> bytes:
         """The part of the body in these bytes."""
         self.has_begun = True
-        if self._state is _State.SIZE and not self._rest:
-            # Servers write a chunk per event, so most reads are exactly one.
-            edge = data.find(b"\r\n", 1, 18)
-            try:
-                if len(data) == edge + 4 + int(data[:edge], 16) > edge + 4 and data[-2:] == b"\r\n":
-                    return data[edge + 2 : -2]
-            except ValueError:
-                pass  # the long way says what is wrong with it
         if self._rest:
             data, self._rest = self._rest + data, b""
         return self._walk(data)
@@ -135,11 +127,12 @@ class ResponseReader:
         place = 0
         while place < len(data):
             state = self._state
-            if state is _State.CHUNK or state is _State.COUNTED:
-                part = data[place : place + self._left]
-                parts.append(part)
-                place += len(part)
-                self._left -= len(part)
+            if state is _State.SIZE:
+                taken = self._take_chunk(data, place, parts)
+            elif state is _State.CHUNK or state is _State.COUNTED:
+                taken = min(place + self._left, len(data))
+                parts.append(data[place:taken])
+                self._left -= taken - place
                 if self._left == 0:
                     self._state = _State.CHUNK_END if state is _State.CHUNK else _State.DONE
             elif state is _State.UNTIL_CLOSE:
@@ -149,41 +142,52 @@ class ResponseReader:
                 self.keeps_alive = False  # nobody asked for more: this connection is not used again
                 break
             else:
-                taken = self._take_lines(data, place)
-                if taken < 0:
-                    self._rest = data[place:]
-                    break
-                place = taken
+                taken = self._take_head(data, place) if state is _State.HEAD else self._take_line(data, place)
+            if taken < 0:
+                self._rest = data[place:]
+                break
+            place = taken
         return parts[0] if len(parts) == 1 else b"".join(parts)
 
-    def _take_lines(self, data: bytes, place: int) -> int:
-        """Reads what consists of lines; the place after it, or -1 where it is not complete."""
-        if self._state is _State.HEAD:
-            end = data.find(b"\r\n\r\n", place)
-            if end < 0:
-                if len(data) - place > HEAD_BYTES_MAX or not _may_be_http(data[place : place + 5]):
-                    raise WireError(f"not an HTTP answer: {data[place : place + 60]!r}")
-                return -1
-            self._take_head(data[place:end])
-            return end + 4
-        edge = data.find(b"\r\n", place)
+    # Each of these gives the place after what it took, or -1 where it is not complete.
+
+    def _take_chunk(self, data: bytes, place: int, parts: list[bytes]) -> int:
+        """A whole chunk at once, as most come; else its size."""
+        edge = _line_end(data, place)
         if edge < 0:
-            if len(data) - place > SIZE_LINE_BYTES_MAX:
-                raise WireError(f"not a chunk: {data[place : place + 40]!r}")
             return -1
-        line = data[place:edge]
-        if self._state is _State.SIZE:
-            self._left = _size(line)
-            self._state = _State.CHUNK if self._left else _State.TRAILER
-        elif self._state is _State.CHUNK_END:
-            if line:
-                raise WireError(f"a chunk is longer than it said: {line[:40]!r}")
+        start = edge + 2
+        self._left = _size(data[place:edge])
+        end = start + self._left
+        if self._left and data[end : end + 2] == b"\r\n":
+            parts.append(data[start:end])
+            return end + 2
+        self._state = _State.CHUNK if self._left else _State.TRAILER
+        return start
+
+    def _take_line(self, data: bytes, place: int) -> int:
+        """The line end after a chunk, or a trailer."""
+        edge = _line_end(data, place)
+        if edge < 0:
+            return -1
+        if self._state is _State.CHUNK_END:
+            if edge > place:
+                raise WireError(f"a chunk is longer than it said: {data[place:edge][:40]!r}")
             self._state = _State.SIZE
-        elif not line:  # the empty line after the trailers
+        elif edge == place:  # the empty line after the trailers
             self._state = _State.DONE
         return edge + 2
 
-    def _take_head(self, head: bytes) -> None:
+    def _take_head(self, data: bytes, place: int) -> int:
+        end = data.find(b"\r\n\r\n", place)
+        if end < 0:
+            if len(data) - place > HEAD_BYTES_MAX or not _may_be_http(data[place : place + 5]):
+                raise WireError(f"not an HTTP answer: {data[place : place + 60]!r}")
+            return -1
+        self._read_head(data[place:end])
+        return end + 4
+
+    def _read_head(self, head: bytes) -> None:
         first, *lines = head.decode("latin-1").split("\r\n")
         version, _, rest = first.partition(" ")
         code = rest[:3]
@@ -214,6 +218,13 @@ class ResponseReader:
             raise WireError(f"not a content length: {length[:40]!r}")
         self._left = int(length)
         return _State.COUNTED if self._left else _State.DONE
+
+
+def _line_end(data: bytes, place: int) -> int:
+    edge = data.find(b"\r\n", place)
+    if edge < 0 and len(data) - place > SIZE_LINE_BYTES_MAX:
+        raise WireError(f"not a chunk: {data[place : place + 40]!r}")
+    return edge
 
 
 def _may_be_http(start: bytes) -> bool:

@@ -36,8 +36,9 @@ from speclift.measure.sender import Sender
 # Orders wait here rather than with the parent, so that none is late because the parent was; beyond this many
 # they wait in the socket, and the parent waits with them.
 UNSENT_MAX = 2048
-# Results are handed over in batches: waking the parent for each one would cost more than the request.
-RESULT_DELAY_S = 0.02
+# Results are handed over in batches: waking the parent for each one would cost more than the request. They go with
+# the first wake-up after this time, or at once where nothing else is left to do.
+RESULT_DELAY_S = 0.1
 # A parent that is slow to read must not hold up what is measured: its results wait here meanwhile.
 WRITE_AGAIN_S = 0.005
 READ_BYTES = 1 << 18
@@ -72,29 +73,24 @@ class Worker:
         wait_s: Seconds | None = None
         while not self.is_over:
             self._sender.turn(wait_s)
-            # Most wake-ups are a token of a stream that goes on: they end here.
-            if self._results or self._unwritten or self._is_ending or not self._is_listening:
-                wait_s = self._attend()
-            else:
-                wait_s = None
+            # Most wake-ups are tokens of a stream that goes on: they end here.
+            has_more = self._results or self._unwritten or not self._is_listening
+            wait_s = self._attend() if has_more else None
         self._sender.close()
 
     def _attend(self) -> Seconds | None:
         """What there is to do besides sending; how long it may be left alone."""
-        if self._unwritten:
-            self._write(b"")
-        if self._results and (self._sender.is_idle or self._delay_left() <= 0):
+        if self._results and (
+            self._sender.is_quiet or time.perf_counter() > self._results_since + RESULT_DELAY_S
+        ):
             self._hand_over()
         if self._is_ending and self._sender.is_idle:
             self._finish()
+        if self._unwritten:
+            self._write()
         if not self._is_listening and self._sender.unsent_count < UNSENT_MAX // 2:
             self._listen(is_on=True)
-        if self._unwritten:
-            return WRITE_AGAIN_S
-        return max(0.0, self._delay_left()) if self._results else None
-
-    def _delay_left(self) -> Seconds:
-        return self._results_since + RESULT_DELAY_S - time.perf_counter()
+        return WRITE_AGAIN_S if self._unwritten else None
 
     # Orders
 
@@ -117,6 +113,8 @@ class Worker:
             return
         for message in self._frames.feed(data):
             self._obey(message)
+        if self._is_ending and self._sender.is_idle and not self._results:
+            self._finish()  # the end came last
         if self._sender.unsent_count >= UNSENT_MAX:
             self._listen(is_on=False)
 
@@ -140,16 +138,15 @@ class Worker:
         self._results.append(row_of(sent))
 
     def _hand_over(self) -> None:
-        self._write(frame(Results(rows=self._results)))
+        self._unwritten += frame(Results(rows=self._results))
         self._results = []
 
     def _finish(self) -> None:
         self._is_ending = False
-        sender, cpu_s = self._sender, time.process_time() - self._cpu_before
-        self._write(frame(Done(self._turn, sender.lag_p99_s, sender.blur_p99_s, cpu_s)))
+        lateness, cpu_s = self._sender.lateness, time.process_time() - self._cpu_before
+        self._unwritten += frame(Done(self._turn, lateness.lag_p99_s, lateness.blur_p99_s, cpu_s))
 
-    def _write(self, data: bytes) -> None:
-        self._unwritten += data
+    def _write(self) -> None:
         try:
             sent = self._link.send(self._unwritten)
             del self._unwritten[:sent]

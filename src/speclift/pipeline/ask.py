@@ -54,6 +54,11 @@ class Ask:
     pipeline_parallel: int = 1
     sequences_max: int | None = None
     token_budget: Tokens | None = None
+    # Further values of the same settings for a search to try; a study of named arms has one of each.
+    more_target_quants: tuple[str | None, ...] = ()
+    more_draft_quants: tuple[str | None, ...] = ()
+    more_draft_tensor_parallels: tuple[int, ...] = ()
+    more_token_budgets: tuple[Tokens, ...] = ()
     keeps_prefixes: bool = False
     schedules_ahead: bool | None = None
     # All servers of a round up at once, or one after the other; None is for what fits.
@@ -67,3 +72,13 @@ class Ask:
         """Nothing was said about traffic or time: a first answer within minutes is wanted."""
         said = (self.prompts, self.segments, self.requests, self.max_tokens, self.budget_s)
         return not any(said)
+
+    @property
+    def has_variants(self) -> bool:
+        """Whether a server setting was given several values."""
+        return bool(
+            self.more_target_quants
+            or self.more_draft_quants
+            or self.more_draft_tensor_parallels
+            or self.more_token_budgets
+        )

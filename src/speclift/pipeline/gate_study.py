@@ -25,6 +25,8 @@ from speclift.verify.greedy import gap_noise
 from speclift.verify.questions import FULL, LISTED, QUICK, Question
 from speclift.verify.recorded import Fresh, gate_from_records, parted_requests
 
+# Under this name the study keeps what the gate found.
+LOSSLESS = "lossless"
 MODES = ("quick", "full", "off")
 # A quarter of the study's own time is a fifth of decide's. Answers that differ are worth a few seconds in any case.
 QUICK_SHARE = 0.25
@@ -37,10 +39,10 @@ def require_mode(mode: str) -> str:
     return mode
 
 
-def keep_gate(study: Study, *, mode: str, say: Say, study_s: Seconds) -> None:
-    """`study_s` is how long measuring took: the quick form is allowed a share of it."""
+def keep_gate(study: Study, *, mode: str, say: Say, limit_s: Seconds) -> None:
+    """`limit_s` is for the quick form, which goes on asking for that long where answers differ."""
     if mode == "off":
-        study.keep_lossless({"result": "skipped", "why": "--verify off", "mode": mode})
+        study.keep(LOSSLESS, {"result": "skipped", "why": "--verify off", "mode": mode})
         return
     records = study.records()
     arms = _arms(study, records)
@@ -49,10 +51,13 @@ def keep_gate(study: Study, *, mode: str, say: Say, study_s: Seconds) -> None:
     if mode == "full":
         document = gate_document(_full(study, arms, say))
     else:
-        document = gate_document(
-            _quick(study, arms, records, say, limit_s=max(QUICK_SHARE * study_s, QUICK_LIMIT_MIN_S))
-        )
-    study.keep_lossless({**document, "mode": mode})
+        document = gate_document(_quick(study, arms, records, say, limit_s=limit_s))
+    study.keep(LOSSLESS, {**document, "mode": mode})
+
+
+def quick_limit_s(study_s: Seconds) -> Seconds:
+    """Of a study that took so long."""
+    return max(QUICK_SHARE * study_s, QUICK_LIMIT_MIN_S)
 
 
 def recorded_document(study: Study, records: Sequence[Record], arms: Sequence[Arm]) -> dict[str, Any]:

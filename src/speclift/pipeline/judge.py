@@ -28,10 +28,12 @@ from speclift.core.records import Phase, Provenance, Record
 from speclift.core.results import Acceptance, Cell, Conditions, Crossover, Evidence, Finding, Level, Verdict
 from speclift.decide.verdict import decide
 from speclift.engine.protocol import Engine
-from speclift.pipeline.gate_study import recorded_document
+from speclift.pipeline.gate_study import LOSSLESS, recorded_document
 from speclift.pipeline.gate_verdict import changed_arms, changed_findings, gate_for_verdict, worst_kept
 from speclift.pipeline.merge import merged_records
 from speclift.pipeline.prepare import build_engine
+from speclift.pipeline.schedule_verdict import schedule_without_gain
+from speclift.pipeline.tuning_document import TUNING, confirmed_errors
 from speclift.plan.experiment import StudyPlan
 from speclift.store.study import Study
 
@@ -76,6 +78,8 @@ class Judgement:
     kv_peaks: dict[str, float]
     failed_arms: tuple[str, ...]
     lossless: dict[str, Any]
+    # What the search before it found; None where there was none.
+    tuning: dict[str, Any] | None
     engine: Engine
 
 
@@ -104,10 +108,16 @@ def judge(studies: Sequence[Study], *, goals: Goals | None = None) -> Judgement:
     )
     evidence_for = cache(comparer.evidence)
 
-    lossless = worst_kept([study.lossless() for study in studies]) or recorded_document(first, records, arms)
-    standing = [arm for arm in competing if arm.name not in changed_arms(lossless)]
+    lossless = worst_kept([study.kept(LOSSLESS) for study in studies]) or recorded_document(
+        first, records, arms
+    )
+    tuning = _tuning(first, records) if len(studies) == 1 else None
+    no_gain = schedule_without_gain(tuning, records, competing, metric=goals.metric)
+    out = {*changed_arms(lossless), *((no_gain.arm,) if no_gain is not None else ())}
+    standing = [arm for arm in competing if arm.name not in out]
     findings = (
         *_findings(studies, records),
+        *((no_gain,) if no_gain is not None else ()),
         *_taxes(records, competing),
         *(changed_findings(lossless) if standing else ()),
     )
@@ -134,8 +144,14 @@ def judge(studies: Sequence[Study], *, goals: Goals | None = None) -> Judgement:
         kv_peaks=kv_peaks([launch for study in studies for launch, _ in study.launches()]),
         failed_arms=failed,
         lossless=lossless,
+        tuning=tuning,
         engine=build_engine(first.engine, version=first.provenance.engine_version),
     )
+
+
+def _tuning(study: Study, records: Sequence[Record]) -> dict[str, Any] | None:
+    found = study.kept(TUNING)
+    return None if found is None else {**found, "confirmed_errors": confirmed_errors(found, records)}
 
 
 def _measured_arms(studies: Sequence[Study], records: Sequence[Record]) -> list[Arm]:

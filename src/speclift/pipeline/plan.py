@@ -24,6 +24,7 @@ from speclift.plan.memory import MAX_SEQUENCES, UTILISATION_DEFAULT, Layout, Pla
 from speclift.plan.planning import DraftOption, Plan, PlanRequest, plan_deployment
 from speclift.plan.prediction import K_DEFAULT, LOADS_DEFAULT
 from speclift.store.catalogue_files import find_gpu
+from speclift.store.study import Study
 
 ENGINES = ("vllm", "llamacpp")
 CONTEXT_DEFAULT = 8192
@@ -207,11 +208,13 @@ def _acceptances(text: str) -> tuple[Acceptance, ...]:
 
 
 def _from_study(path: Path) -> tuple[Acceptance, ...]:
-    from speclift.pipeline.verbs import compare  # numpy and scipy, which nothing else here needs
+    from speclift.pipeline.judge import judge  # numpy and scipy, which nothing else here needs
 
+    with Study.open(path) as study:
+        cells = judge([study]).cells
     found = [
         Survival(rates=cell.per_position, label=cell.arm, source=f"study {path}")
-        for cell in compare([path]).cells
+        for cell in cells
         if cell.segment == "all" and cell.temperature is None and cell.per_position
     ]
     by_arm = {survival.label: survival for survival in reversed(found)}  # the lowest load of each arm

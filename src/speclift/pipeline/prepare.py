@@ -19,10 +19,12 @@ from speclift.engine.attach import Attach
 from speclift.engine.fake import Fake
 from speclift.engine.llamacpp import LlamaCpp, default_threads
 from speclift.engine.protocol import Engine
+from speclift.engine.varied import Varied
 from speclift.engine.vllm import Vllm
 from speclift.engine.vllm_flags import can_schedule_ahead, risks
 from speclift.measure.provenance import host_facts
 from speclift.pipeline.ask import EMBEDDED_MODEL, Ask
+from speclift.pipeline.tuning_space import named_methods
 from speclift.plan.experiment import StudyPlan
 from speclift.plan.methods import arms_for
 from speclift.plan.pairing import compare_vocabularies
@@ -46,8 +48,21 @@ QUICK_METHODS = {"llamacpp": ("ngram,k=15,n=8",)}
 QUICK_PROMPTS_PER_SEGMENT = 18
 QUICK_MAX_TOKENS = 64
 QUICK_BUDGET_S = 300.0
+QUICK_TUNING_PER_SEGMENT = 4
+# Of search, confirmation and lossless gate together.
+QUICK_SEARCH_BUDGET_S = 330.0
 
 Say = Callable[[str], None]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ground:
+    """What a study stands on, whichever arms it will have. `ask` has the quick look's settings where it is one."""
+
+    ask: Ask
+    workload: Workload
+    loads: tuple[Load, ...]
+    engine_spec: EngineSpec
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -62,21 +77,37 @@ class Prepared:
 
 def prepare(ask: Ask, say: Say, *, samples_anyway: bool = False) -> Prepared:
     """`samples_anyway`: for the lossless gate, whose task it is to find out what a study must not time."""
+    if ask.has_variants:
+        raise UsageError(
+            "several values of a server setting are for a search", hint="speclift tune, or one value here"
+        )
+    ground = lay_ground(as_quick_look(ask, say) if ask.is_quick_look else ask, say)
+    return prepare_arms(ground, named_arms(ground.ask, say), samples_anyway=samples_anyway)
+
+
+def as_quick_look(ask: Ask, say: Say, *, searches: bool = False) -> Ask:
+    """A search takes its prompts on top, so that as many are left to confirm on."""
+    prompts = QUICK_PROMPTS_PER_SEGMENT + (QUICK_TUNING_PER_SEGMENT if searches else 0)
+    minutes = 6 if searches else 5
+    say(
+        f"quick look: {', '.join(QUICK_SEGMENTS)} x {prompts} bundled prompts x {QUICK_MAX_TOKENS} tokens, "
+        f"at most {minutes} minutes (--prompts, --segment, --requests or --budget change it)"
+    )
+    methods = () if searches or ask.ks or ask.drafts else QUICK_METHODS.get(ask.engine, ())
+    return replace(
+        ask,
+        segments=QUICK_SEGMENTS,
+        requests=prompts * len(QUICK_SEGMENTS),
+        max_tokens=QUICK_MAX_TOKENS,
+        budget_s=QUICK_SEARCH_BUDGET_S if searches else QUICK_BUDGET_S,
+        methods=ask.methods or methods,
+    )
+
+
+def lay_ground(ask: Ask, say: Say) -> Ground:
+    """Prompts read, model found."""
     if ask.engine not in ENGINES:
         raise unknown_name(what="engine", seen=ask.engine, allowed=ENGINES)
-    if ask.is_quick_look:
-        say(
-            f"quick look: {', '.join(QUICK_SEGMENTS)} x {QUICK_PROMPTS_PER_SEGMENT} bundled prompts x "
-            f"{QUICK_MAX_TOKENS} tokens, at most 5 minutes (--prompts, --segment, --requests or --budget change it)"
-        )
-        ask = replace(
-            ask,
-            segments=QUICK_SEGMENTS,
-            requests=QUICK_PROMPTS_PER_SEGMENT * len(QUICK_SEGMENTS),
-            max_tokens=QUICK_MAX_TOKENS,
-            budget_s=QUICK_BUDGET_S,
-            methods=ask.methods or (() if ask.ks or ask.drafts else QUICK_METHODS.get(ask.engine, ())),
-        )
     workload = select(
         read_workload(ask.prompts) if ask.prompts else bundled_workload(),
         segments=ask.segments,
@@ -85,24 +116,24 @@ def prepare(ask: Ask, say: Say, *, samples_anyway: bool = False) -> Prepared:
         seed=ask.seed,
     )
     loads = _loads(ask)
-    spec = _engine_spec(ask, loads, say)
-    arms = _arms(ask, say)
-    engine = build_engine(spec)
-    if isinstance(engine, Vllm) and spec.settings.schedules_ahead is None:
-        ahead = can_schedule_ahead(arms, engine.vllm_version)
-        spec = replace(spec, settings=replace(spec.settings, schedules_ahead=ahead))
-        engine = build_engine(spec)
+    return Ground(ask=ask, workload=workload, loads=loads, engine_spec=_engine_spec(ask, loads, say))
+
+
+def prepare_arms(ground: Ground, arms: tuple[Arm, ...], *, samples_anyway: bool = False) -> Prepared:
+    ask = ground.ask
+    spec = with_scheduling(ground.engine_spec, arms)
+    engine, shared = build_engine(spec), build_engine(replace(spec, by_arm=()))
     if spec.kind == "llamacpp":
-        _check_pairs(arms, spec.settings.model)
-    if isinstance(engine, Vllm) and engine.vllm_version.is_cpu and not samples_anyway:
-        _require_greedy(ask, workload)
+        check_pairs(arms, spec.settings.model)
+    if isinstance(shared, Vllm) and shared.vllm_version.is_cpu and not samples_anyway:
+        require_greedy(ask, ground.workload)
     for arm in arms:  # what this engine cannot express is wrong usage, seen before any launch
         engine.command(arm, port=0)
     plan = StudyPlan(
         arms=arms,
-        loads=loads,
-        requests=workload.requests,
-        temperatures=_temperatures(ask),
+        loads=ground.loads,
+        requests=ground.workload.requests,
+        temperatures=temperatures(ask),
         # Servers that are not ours to restart have one launch, however often they are asked.
         rounds=1 if spec.kind == "attach" else ask.launches,
         together=engine.fits_together(arms) if ask.together is None else ask.together,
@@ -112,23 +143,41 @@ def prepare(ask: Ask, say: Say, *, samples_anyway: bool = False) -> Prepared:
         plan=plan,
         engine_spec=spec,
         engine=engine,
-        workload=workload,
+        workload=ground.workload,
         budget_s=ask.budget_s,
-        findings=_forewarnings(ask, arms, engine),
+        findings=forewarnings(ask, arms, shared),
     )
+
+
+def with_scheduling(spec: EngineSpec, arms: tuple[Arm, ...]) -> EngineSpec:
+    """vLLM's asynchronous scheduling, where nobody said: on if every arm can."""
+    if spec.kind != "vllm" or spec.settings.schedules_ahead is not None:
+        return spec
+    engine = build_engine(spec)
+    assert isinstance(engine, Vllm)
+    ahead = can_schedule_ahead(arms, engine.vllm_version)
+    return replace(spec, settings=replace(spec.settings, schedules_ahead=ahead))
 
 
 def build_engine(spec: EngineSpec, *, version: str | None = None) -> Engine:
     """`version` where it is known already, as of a study that was measured on another machine."""
+    shared = _one_engine(spec, spec.settings, version)
+    if not spec.by_arm:
+        return shared
+    own = {name: _one_engine(spec, settings, shared.version()) for name, settings in spec.by_arm}
+    return Varied(shared, own)
+
+
+def _one_engine(spec: EngineSpec, settings: ServerSettings, version: str | None) -> Engine:
     match spec.kind:
         case "llamacpp":
-            return LlamaCpp(spec.settings, binary=spec.binary)
+            return LlamaCpp(settings, binary=spec.binary)
         case "vllm":
-            return Vllm(spec.settings, python=spec.python, version=version)
+            return Vllm(settings, python=spec.python, version=version)
         case "attach" if spec.attach is not None:
-            return Attach(spec.settings, spec.attach)
+            return Attach(settings, spec.attach)
         case "fake":
-            return Fake(spec.settings)
+            return Fake(settings)
         case _:
             raise unknown_name(what="engine", seen=spec.kind, allowed=ENGINES)
 
@@ -157,13 +206,17 @@ def _model_fingerprint(model: str) -> str:
     return folder_fingerprint(path) if model and path.is_dir() else ""
 
 
-def _arms(ask: Ask, say: Say) -> tuple[Arm, ...]:
+def named_arms(ask: Ask, say: Say) -> tuple[Arm, ...]:
     if ask.engine == "attach":
         spec = (Arm(name="spec", speculation=Attached()),) if ask.spec_url else ()
         return (baseline_arm(), *spec)
-    drafts = tuple(_model_path(draft, ask.engine, say) for draft in ask.drafts)
-    arms = arms_for(methods=_methods(ask), ks=ask.ks, drafts=drafts)
+    drafts = draft_paths(ask, say)
+    arms = arms_for(methods=named_methods(ask) or DEFAULT_METHODS[ask.engine], ks=ask.ks, drafts=drafts)
     return tuple(replace(arm, speculation=_with_draft_settings(arm.speculation, ask)) for arm in arms)
+
+
+def draft_paths(ask: Ask, say: Say) -> tuple[str, ...]:
+    return tuple(model_path(draft, ask.engine, say) for draft in ask.drafts)
 
 
 def _with_draft_settings(speculation: Speculation, ask: Ask) -> Speculation:
@@ -179,7 +232,7 @@ def _with_draft_settings(speculation: Speculation, ask: Ask) -> Speculation:
             return speculation
 
 
-def _forewarnings(ask: Ask, arms: tuple[Arm, ...], engine: Engine) -> tuple[Finding, ...]:
+def forewarnings(ask: Ask, arms: tuple[Arm, ...], engine: Engine) -> tuple[Finding, ...]:
     """What is known before anything is launched to make the arms differ by more than speculation."""
     if not isinstance(engine, Vllm):
         return ()
@@ -215,18 +268,7 @@ def _attach(ask: Ask) -> AttachSettings | None:
     )
 
 
-def _methods(ask: Ask) -> tuple[str, ...]:
-    if ask.methods:
-        return ask.methods
-    if ask.drafts:
-        return ("draft",)
-    if ask.ks:
-        # The default look-up of 12 tokens is llama.cpp's.
-        return ("ngram,n=3",) if ask.engine == "vllm" else ("ngram",)
-    return DEFAULT_METHODS[ask.engine]
-
-
-def _temperatures(ask: Ask) -> tuple[float | None, ...]:
+def temperatures(ask: Ask) -> tuple[float | None, ...]:
     """Each once: the same request twice at one temperature would be one place measured twice."""
     for value in ask.temperatures:
         if not 0.0 <= value <= TEMPERATURE_MAX:
@@ -251,7 +293,7 @@ def _engine_spec(ask: Ask, loads: tuple[Load, ...], say: Say) -> EngineSpec:
     if threads < 1:
         raise UsageError(f"--threads must be at least 1, saw {threads}")
     settings = ServerSettings(
-        model=_model_path(ask.model, ask.engine, say),
+        model=model_path(ask.model, ask.engine, say),
         context_tokens=ask.context_tokens,
         slots=slots,
         threads=threads,
@@ -276,7 +318,7 @@ def _engine_spec(ask: Ask, loads: tuple[Load, ...], say: Say) -> EngineSpec:
     )
 
 
-def _model_path(reference: str, engine: str, say: Say) -> str:
+def model_path(reference: str, engine: str, say: Say) -> str:
     if engine == "attach":
         return "" if reference == EMBEDDED_MODEL else reference  # unsaid: whatever the server serves
     if engine == "vllm" and reference == EMBEDDED_MODEL:
@@ -291,9 +333,9 @@ def _model_path(reference: str, engine: str, say: Say) -> str:
     return str(models.fetch(EMBEDDED_MODEL, progress=say))
 
 
-def _check_pairs(arms: tuple[Arm, ...], target: str) -> None:
+def check_pairs(arms: tuple[Arm, ...], target: str) -> None:
     """llama.cpp starts without speculation when vocabularies differ; we do not start at all."""
-    for draft in dict.fromkeys(path for arm in arms for path in _draft_paths(arm)):
+    for draft in dict.fromkeys(path for arm in arms for path in _drafts_of(arm)):
         report = compare_vocabularies(read_vocabulary(Path(target)), read_vocabulary(Path(draft)))
         if not report.compatible:
             raise ModelError(
@@ -302,9 +344,9 @@ def _check_pairs(arms: tuple[Arm, ...], target: str) -> None:
             )
 
 
-def _require_greedy(ask: Ask, workload: Workload) -> None:
+def require_greedy(ask: Ask, workload: Workload) -> None:
     """vLLM's CPU build (0.32) samples from uninitialised memory under speculation above temperature 0."""
-    asked = _temperatures(ask)
+    asked = temperatures(ask)
     own = [request.temperature for request in workload.requests]
     if any(value != 0 for given in asked for value in ([given] if given is not None else own)):
         raise UsageError(
@@ -313,7 +355,7 @@ def _require_greedy(ask: Ask, workload: Workload) -> None:
         )
 
 
-def _draft_paths(arm: Arm) -> tuple[str, ...]:
+def _drafts_of(arm: Arm) -> tuple[str, ...]:
     match arm.speculation:
         case DraftModel(model=model) | Synthetic(inner=DraftModel(model=model)):
             return (model,)

@@ -7,23 +7,33 @@ import os
 import time
 from collections.abc import Sequence
 from contextlib import ExitStack
-from datetime import datetime
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from speclift.core.errors import StudyError, UsageError
+from speclift.core.errors import StudyError
 from speclift.core.goals import Goals
 from speclift.core.results import Decision, Finding, Verdict
 from speclift.pipeline.ask import Ask
-from speclift.pipeline.gate_study import keep_gate, require_mode
+from speclift.pipeline.gate_study import keep_gate, quick_limit_s, require_mode
 from speclift.pipeline.judge import Judgement, judge
-from speclift.pipeline.prepare import Say, build_engine, prepare, provenance
-from speclift.pipeline.run import Progress, StudyRun, run_until_signal
+from speclift.pipeline.prepare import Prepared, Say, build_engine, prepare, prepare_arms, provenance
+from speclift.pipeline.run import Progress, StudyRun, until_signal
+from speclift.pipeline.schedule_verdict import SCHEDULE_NO_GAIN
+from speclift.pipeline.study_paths import free_path, resumed_path, search_path
+from speclift.pipeline.tuning import (
+    Opened,
+    TuningProgress,
+    complete_confirmation,
+    no_search,
+    prospect,
+    search_and_open,
+    start_search,
+)
 from speclift.report.document import acceptance_document, verdict_document
 from speclift.report.page import page
 from speclift.store.study import Study, is_study
-
-STUDIES = Path("studies")
+from speclift.tune.problem import Job
 
 EXIT_CODES = {
     Decision.SHIP: 0,
@@ -35,16 +45,65 @@ EXIT_CODES = {
 
 
 def open_study(ask: Ask, say: Say) -> tuple[Study, float | None]:
-    """The study to run and its time budget: a new one as asked, or the one to resume as it was planned."""
+    """The study to run and its time budget: a new one of the arms named, or the one to resume as it was planned."""
     if ask.resume:
-        path = ask.study or _latest_study()
+        path = resumed_path(ask.study)
         study = Study.open(path, writing=True)
         say(f"resuming {path} as it was planned; other flags but --budget and --workers are not looked at")
         return study, ask.budget_s
-    path = ask.study or _new_study_path()
-    if is_study(path):
-        raise UsageError(f"{path} already holds a study", hint="add --resume, or name another --study")
+    path = free_path(ask.study)
     prepared = prepare(ask, say)
+    return _created(path, prepared, ask), prepared.budget_s
+
+
+def open_decision(ask: Ask, *, progress: TuningProgress, say: Say, always: bool = False) -> Opened:
+    """The study that decides: after a search, where there is anything to search. `always`: as far as there is."""
+    if ask.resume:
+        return _resumed(ask, progress=progress, say=say)
+    path = free_path(ask.study)
+    found = prospect(ask, say, always=always)
+    if found is None:
+        return _as_named(replace(ask, study=path), say)
+    if not found.is_search:
+        prepared = prepare_arms(found.ground, found.arms)
+        return Opened(study=_created(path, prepared, ask), budget_s=prepared.budget_s)
+    searching = start_search(path, found, ask)
+    if searching is None:
+        finding = no_search(found.ground.ask.budget_s)
+        say(f"{finding.message}; measuring without")
+        opened = _as_named(replace(ask, study=path), say)
+        opened.study.add_finding(finding)
+        return opened
+    say(f"study {relative(path)}")
+    with searching:
+        return search_and_open(path, searching, progress=progress, workers=ask.workers)
+
+
+def _resumed(ask: Ask, *, progress: TuningProgress, say: Say) -> Opened:
+    path = resumed_path(ask.study)
+    if is_study(path) or not is_study(search_path(path)):
+        opened = _as_named(replace(ask, study=path), say)
+        complete_confirmation(opened.study)
+        return opened
+    say(f"resuming the search of {path} as it was planned; other flags but --workers are not looked at")
+    with Study.open(search_path(path), writing=True) as searching:
+        return search_and_open(path, searching, progress=progress, workers=ask.workers)
+
+
+def _as_named(ask: Ask, say: Say) -> Opened:
+    study, budget_s = open_study(ask, say)
+    return Opened(study=study, budget_s=budget_s)
+
+
+def planned(ask: Ask, say: Say, *, verb: str) -> Prepared:
+    """What a verb would launch; of a search, every candidate."""
+    found = prospect(ask, say, always=verb == "tune") if verb != "measure" else None
+    if found is None:
+        return prepare(ask, say)
+    return prepare_arms(found.ground, found.arms)
+
+
+def _created(path: Path, prepared: Prepared, ask: Ask) -> Study:
     study = Study.create(
         path,
         plan=prepared.plan,
@@ -54,7 +113,7 @@ def open_study(ask: Ask, say: Say) -> tuple[Study, float | None]:
     )
     for finding in prepared.findings:
         study.add_finding(finding)
-    return study, prepared.budget_s
+    return study
 
 
 class Quiet:
@@ -66,26 +125,45 @@ class Quiet:
 
     def noticed(self, finding: Finding) -> None: ...
 
+    def asked(self, job: Job, *, done: int, left_s: float | None) -> None: ...
+
 
 def decide(ask: Ask | None = None, **settings: Any) -> Verdict:
     """Measure as asked and return the verdict: `speclift.decide(methods=("ngram",), ks=(8,))`.
 
     `settings` are the fields of Ask; the study it leaves behind holds the records.
     """
-    asked = ask or Ask(**settings)
-    require_mode(asked.verify)
-    study, budget_s = open_study(asked, lambda _text: None)
-    with study:
-        started_s = time.monotonic()
-        run_study(study, progress=Quiet(), budget_s=budget_s, workers=asked.workers)
-        keep_gate(study, mode=asked.verify, say=lambda _text: None, study_s=time.monotonic() - started_s)
-        return judge([study]).verdict
+    return _decided(ask or Ask(**settings), always=False).verdict
+
+
+def tune(ask: Ask | None = None, **settings: Any) -> dict[str, Any]:
+    """Search and confirm: `speclift.tune(methods=("ngram",), budget_s=600)` returns the document of `tune --json`."""
+    return judgement_document(_decided(ask or Ask(**settings), always=True))
+
+
+def _decided(ask: Ask, *, always: bool) -> Judgement:
+    require_mode(ask.verify)
+    opened = open_decision(ask, progress=Quiet(), say=_unheard, always=always)
+    with opened.study as study:
+        run_and_verify(opened, ask, progress=Quiet(), say=_unheard)
+        return judge([study])
+
+
+def _unheard(_text: str) -> None: ...
+
+
+def run_and_verify(opened: Opened, ask: Ask, *, progress: Progress, say: Say) -> None:
+    """The confirmation, then the lossless gate."""
+    started_s = time.monotonic()
+    run_study(opened.study, progress=progress, budget_s=opened.budget_s, workers=ask.workers)
+    gate_s = opened.gate_s or quick_limit_s(time.monotonic() - started_s)
+    keep_gate(opened.study, mode=ask.verify, say=say, limit_s=gate_s)
 
 
 def run_study(study: Study, *, progress: Progress, budget_s: float | None, workers: int = 1) -> None:
     run = StudyRun(study, build_engine(study.engine), progress=progress, budget_s=budget_s, workers=workers)
     try:
-        asyncio.run(run_until_signal(run))
+        asyncio.run(until_signal(run.run()))
     except asyncio.CancelledError as error:
         # SIGTERM cancels the run; for whoever called it is the same as Ctrl-C.
         raise KeyboardInterrupt from error
@@ -133,7 +211,32 @@ def judgement_document(judgement: Judgement) -> dict[str, Any]:
         study=relative(judgement.study),
         failed_arms=judgement.failed_arms,
         lossless=judgement.lossless,
+        tuning=_tuning_with_best(judgement),
     )
+
+
+def _tuning_with_best(judgement: Judgement) -> dict[str, Any] | None:
+    """With the command of the arm that was confirmed to be fastest, whether or not it clears the bar."""
+    dropped = {finding.arm for finding in judgement.findings if finding.check == SCHEDULE_NO_GAIN}
+    confirmed = [
+        (each.overall.speedup, each.arm)
+        for each in judgement.on_all
+        if each.overall is not None and each.arm.name not in dropped
+    ]
+    if judgement.tuning is None:
+        return None
+    if not confirmed:
+        return {**judgement.tuning, "best": None}
+    speedup, arm = max(confirmed, key=lambda each: each[0].value)
+    return {
+        **judgement.tuning,
+        "best": {
+            "arm": arm.name,
+            "speedup": {"value": speedup.value, "low": speedup.low, "high": speedup.high},
+            "command": judgement.engine.configurations(arm)["command"],
+            "config": judgement.engine.config(arm),
+        },
+    }
 
 
 def write_report(document: dict[str, Any], path: Path) -> None:
@@ -149,20 +252,3 @@ def write_report(document: dict[str, Any], path: Path) -> None:
 
 def relative(path: Path) -> str:
     return os.path.relpath(path)
-
-
-def _new_study_path() -> Path:
-    stamp = datetime.now().strftime("%Y-%m-%d-%H%M%S")
-    path = STUDIES / stamp
-    for suffix in range(2, 100):
-        if not path.exists():
-            break
-        path = STUDIES / f"{stamp}-{suffix}"
-    return path
-
-
-def _latest_study() -> Path:
-    found = sorted(path for path in STUDIES.glob("*") if is_study(path)) if STUDIES.is_dir() else []
-    if not found:
-        raise StudyError("there is no study to resume", hint="name it with --study DIR")
-    return found[-1]

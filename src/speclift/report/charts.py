@@ -43,6 +43,12 @@ class Scale:
             share = (value - self.low) / (self.high - self.low)
         return self.start + share * (self.end - self.start)
 
+    def value_at(self, share: float) -> float:
+        """The value that lies at this share of the axis."""
+        if self.is_log:
+            return self.low * math.pow(self.high / self.low, share)
+        return self.low + share * (self.high - self.low)
+
 
 def forest(document: dict[str, Any]) -> str:
     """Speedup per part of the traffic and arm, with its interval, against 1 and the bar."""
@@ -62,10 +68,10 @@ def forest(document: dict[str, Any]) -> str:
     for index, (label, arm, estimate) in enumerate(rows):
         y = ROW * (index + 0.7)
         name = label if len(arms) == 1 else f"{label} · {arm}"
-        parts.append(_text(0, y + 4, name, limit=30))
+        parts.append(text(0, y + 4, name, limit=30))
         parts.append(_interval(scale, y, estimate, _judged(estimate, bar)))
-        parts.append(_text(WIDTH, y + 4, f"{estimate['value']:.2f}x", anchor="end"))
-    return _svg(height, parts, "Speedup per part of the traffic with 95 % intervals")
+        parts.append(text(WIDTH, y + 4, f"{estimate['value']:.2f}x", anchor="end"))
+    return svg(height, parts, "Speedup per part of the traffic with 95 % intervals")
 
 
 def speedup_over_load(document: dict[str, Any]) -> str:
@@ -89,8 +95,8 @@ def speedup_over_load(document: dict[str, Any]) -> str:
             parts.append(
                 f'<rect class="band" x="{left:.1f}" y="16" width="{right - left:.1f}" height="244"/>'
             )
-            parts.append(_line(x(crossing["value"]), 16, x(crossing["value"]), 260, "crossing"))
-            parts.append(_text(x(crossing["value"]) + 4, 28, f"crossover {crossing['value']:.3g}"))
+            parts.append(line(x(crossing["value"]), 16, x(crossing["value"]), 260, "crossing"))
+            parts.append(text(x(crossing["value"]) + 4, 28, f"crossover {crossing['value']:.3g}"))
     for index, (name, unsorted) in enumerate(arms):
         style = SERIES[index % len(SERIES)]
         points = sorted(unsorted, key=lambda p: _load_number(p["label"]))
@@ -102,8 +108,8 @@ def speedup_over_load(document: dict[str, Any]) -> str:
         middle = " ".join(f"{a:.1f},{y(p['value']):.1f}" for a, p in zip(xs, points, strict=True))
         parts.append(f'<polygon class="fill {style}" points="{upper} {lower}"/>')
         parts.append(f'<polyline class="line {style}" points="{middle}"/>')
-        parts.append(_text(xs[-1], y(points[-1]["value"]) - 6, name, anchor="end", style=f"name {style}"))
-    return _svg(290, parts, "Speedup over load with 95 % bands")
+        parts.append(text(xs[-1], y(points[-1]["value"]) - 6, name, anchor="end", style=f"name {style}"))
+    return svg(290, parts, "Speedup over load with 95 % bands")
 
 
 def percentiles(document: dict[str, Any], metric: str, arm: str) -> str:
@@ -121,20 +127,20 @@ def percentiles(document: dict[str, Any], metric: str, arm: str) -> str:
     highest = max(held[name] for _, name, _, held in rows)
     scale = Scale(low=0, high=highest * 1.08, start=LABEL, end=WIDTH - 70)
     height = ROW * (len(rows) + 1.2)
-    parts = [_line(scale.start, 4, scale.start, height - ROW, "axis")]
+    parts = [line(scale.start, 4, scale.start, height - ROW, "axis")]
     for index, (load, name, whose, held) in enumerate(rows):
         y = ROW * (index + 0.7)
         style = "base" if whose == "baseline" else SERIES[0]
         low, high = held["intervals"].get(name, (None, None))
-        parts.append(_text(0, y + 4, f"{name.upper()} {load} {whose}", limit=30))
+        parts.append(text(0, y + 4, f"{name.upper()} {load} {whose}", limit=30))
         parts.append(
             f'<rect class="bar {style}" x="{scale.start:.1f}" y="{y - 7:.1f}" '
             f'width="{scale(held[name]) - scale.start:.1f}" height="14" rx="2"/>'
         )
         if low is not None and high is not None:
-            parts.append(_line(scale(low), y, scale(min(high, scale.high)), y, "whisker"))
-        parts.append(_text(WIDTH, y + 4, _ms(held[name]), anchor="end"))
-    return _svg(height, parts, f"{metric} percentiles, baseline against {arm}")
+            parts.append(line(scale(low), y, scale(min(high, scale.high)), y, "whisker"))
+        parts.append(text(WIDTH, y + 4, _ms(held[name]), anchor="end"))
+    return svg(height, parts, f"{metric} percentiles, baseline against {arm}")
 
 
 def histogram(counts: Sequence[int], label: str) -> str:
@@ -151,13 +157,13 @@ def histogram(counts: Sequence[int], label: str) -> str:
             f'<rect class="bar s1" x="{index * step + 1:.1f}" y="{78 - tall:.1f}" width="{step - 2:.1f}" '
             f'height="{tall:.1f}"><title>{index * 10}-{index * 10 + 10} %: {count} requests</title></rect>'
         )
-    parts.append(_line(0, 78, width, 78, "axis"))
+    parts.append(line(0, 78, width, 78, "axis"))
     parts += [
-        _text(0, 92, "0"),
-        _text(width / 2, 92, "50 %", anchor="middle"),
-        _text(width, 92, "100 %", anchor="end"),
+        text(0, 92, "0"),
+        text(width / 2, 92, "50 %", anchor="middle"),
+        text(width, 92, "100 %", anchor="end"),
     ]
-    return _svg(height, parts, f"Acceptance per request: {label}", width=width)
+    return svg(height, parts, f"Acceptance per request: {label}", width=width)
 
 
 def survival(document: dict[str, Any]) -> str:
@@ -174,10 +180,10 @@ def survival(document: dict[str, Any]) -> str:
     x = Scale(low=0, high=max(longest, 2), start=50, end=WIDTH - 20)
     highest = max(rates[0] for _, rates in arms)
     y = Scale(low=0, high=max(highest * 1.1, 0.05), start=200, end=14)
-    parts = [_line(50, 200, WIDTH - 20, 200, "axis"), _line(50, 14, 50, 200, "axis")]
-    parts += [_text(44, y(v) + 4, f"{v:.0%}", anchor="end") for v in (0.0, y.high / 2, y.high)]
+    parts = [line(50, 200, WIDTH - 20, 200, "axis"), line(50, 14, 50, 200, "axis")]
+    parts += [text(44, y(v) + 4, f"{v:.0%}", anchor="end") for v in (0.0, y.high / 2, y.high)]
     for position in _few(range(1, longest + 1), 12):
-        parts.append(_text(x(position), 216, str(position), anchor="middle"))
+        parts.append(text(x(position), 216, str(position), anchor="middle"))
     for index, (name, rates) in enumerate(arms):
         style = SERIES[index % len(SERIES)]
         points = " ".join(f"{x(j + 1):.1f},{y(rate):.1f}" for j, rate in enumerate(rates))
@@ -187,9 +193,9 @@ def survival(document: dict[str, Any]) -> str:
             f"<title>{escape(name)} position {j + 1}: {rate:.1%}</title></circle>"
             for j, rate in enumerate(rates)
         ]
-        parts.append(_text(x(1) + 8, y(rates[0]) - 6 + 14 * index, name, style=f"name {style}"))
-    parts.append(_text(WIDTH - 20, 232, "drafted position", anchor="end"))
-    return _svg(236, parts, "Accepted per position")
+        parts.append(text(x(1) + 8, y(rates[0]) - 6 + 14 * index, name, style=f"name {style}"))
+    parts.append(text(WIDTH - 20, 232, "drafted position", anchor="end"))
+    return svg(236, parts, "Accepted per position")
 
 
 def ceiling(rows: Sequence[dict[str, Any]]) -> str:
@@ -199,17 +205,17 @@ def ceiling(rows: Sequence[dict[str, Any]]) -> str:
     highest = max(max(row["ceiling"], row["measured"]) for row in rows)
     scale = Scale(low=0, high=highest * 1.08, start=LABEL, end=WIDTH - 120)
     height = ROW * (len(rows) + 0.9)
-    parts = [_line(scale(1), 4, scale(1), height - 10, "one")]
+    parts = [line(scale(1), 4, scale(1), height - 10, "one")]
     for index, row in enumerate(rows):
         y = ROW * (index + 0.7)
-        parts.append(_text(0, y + 4, row["segment"], limit=30))
+        parts.append(text(0, y + 4, row["segment"], limit=30))
         for key, style, tall in (("ceiling", "hollow", 16), ("measured", "bar s1", 8)):
             parts.append(
                 f'<rect class="{style}" x="{scale.start:.1f}" y="{y - tall / 2:.1f}" '
                 f'width="{scale(row[key]) - scale.start:.1f}" height="{tall}" rx="2"/>'
             )
-        parts.append(_text(WIDTH, y + 4, f"{row['measured']:.2f}x of {row['ceiling']:.2f}x", anchor="end"))
-    return _svg(height, parts, "Measured speedup against its ceiling")
+        parts.append(text(WIDTH, y + 4, f"{row['measured']:.2f}x of {row['ceiling']:.2f}x", anchor="end"))
+    return svg(height, parts, "Measured speedup against its ceiling")
 
 
 # Pieces
@@ -243,10 +249,10 @@ def _ratio_scale(estimates: Iterable[dict[str, Any]], *, extra: tuple[float, ...
 def _ratio_axis(scale: Scale, height: float, bar: float) -> list[str]:
     bottom = height - ROW * 0.8
     parts = [
-        _line(scale(1.0), 4, scale(1.0), bottom, "one"),
-        _line(scale(bar), 4, scale(bar), bottom, "goal"),
+        line(scale(1.0), 4, scale(1.0), bottom, "one"),
+        line(scale(bar), 4, scale(bar), bottom, "goal"),
     ]
-    parts += [_text(scale(tick), height - 4, f"{tick:g}x", anchor="middle") for tick in _ticks(scale)]
+    parts += [text(scale(tick), height - 4, f"{tick:g}x", anchor="middle") for tick in _ticks(scale)]
     return parts
 
 
@@ -261,9 +267,9 @@ def _ticks(scale: Scale) -> list[float]:
 
 
 def _load_axes(x: Scale, y: Scale, loads: Sequence[float], bar: float) -> list[str]:
-    parts = [_line(60, y(1.0), WIDTH - 20, y(1.0), "one"), _line(60, y(bar), WIDTH - 20, y(bar), "goal")]
-    parts += [_text(54, y(t) + 4, f"{t:g}x", anchor="end") for t in _ticks(y)]
-    parts += [_text(x(load), 278, f"{load:g}", anchor="middle") for load in loads]
+    parts = [line(60, y(1.0), WIDTH - 20, y(1.0), "one"), line(60, y(bar), WIDTH - 20, y(bar), "goal")]
+    parts += [text(54, y(t) + 4, f"{t:g}x", anchor="end") for t in _ticks(y)]
+    parts += [text(x(load), 278, f"{load:g}", anchor="middle") for load in loads]
     return parts
 
 
@@ -271,8 +277,8 @@ def _interval(scale: Scale, y: float, estimate: dict[str, Any], style: str) -> s
     low = scale(estimate["low"] if estimate["low"] is not None else scale.low)
     high = scale(estimate["high"] if estimate["high"] is not None else scale.high)
     return (
-        f'<g class="{style}">{_line(low, y, high, y, "range")}{_line(low, y - 5, low, y + 5, "range")}'
-        f"{_line(high, y - 5, high, y + 5, 'range')}"
+        f'<g class="{style}">{line(low, y, high, y, "range")}{line(low, y - 5, low, y + 5, "range")}'
+        f"{line(high, y - 5, high, y + 5, 'range')}"
         f'<circle cx="{scale(estimate["value"]):.1f}" cy="{y:.1f}" r="4.5"/></g>'
     )
 
@@ -299,11 +305,11 @@ def _ms(value: float) -> str:
     return f"{value * 1000:.1f} ms" if value < 1 else f"{value:.2f} s"
 
 
-def _line(x1: float, y1: float, x2: float, y2: float, style: str) -> str:
+def line(x1: float, y1: float, x2: float, y2: float, style: str) -> str:
     return f'<line class="{style}" x1="{x1:.1f}" y1="{y1:.1f}" x2="{x2:.1f}" y2="{y2:.1f}"/>'
 
 
-def _text(x: float, y: float, text: str, *, anchor: str = "start", style: str = "", limit: int = 60) -> str:
+def text(x: float, y: float, text: str, *, anchor: str = "start", style: str = "", limit: int = 60) -> str:
     shown = text if len(text) <= limit else text[: limit - 1] + "…"
     full = f"<title>{escape(text)}</title>" if shown != text else ""
     return (
@@ -311,7 +317,7 @@ def _text(x: float, y: float, text: str, *, anchor: str = "start", style: str = 
     )
 
 
-def _svg(height: float, parts: Iterable[str], title: str, *, width: float = WIDTH) -> str:
+def svg(height: float, parts: Iterable[str], title: str, *, width: float = WIDTH) -> str:
     body = "".join(parts)
     return (
         f'<svg viewBox="0 0 {width:.0f} {height:.0f}" role="img" aria-label="{escape(title)}" '

@@ -51,6 +51,7 @@ def verdict_document(
     study: str,
     failed_arms: Sequence[str],
     lossless: Mapping[str, Any] | None = None,
+    tuning: Mapping[str, Any] | None = None,
 ) -> dict[str, Any]:
     evidence = verdict.evidence
     return _document(
@@ -81,6 +82,7 @@ def verdict_document(
             "lossless": dict(lossless) if lossless else {"result": "skipped"},
             "findings": [finding_to_dict(finding) for finding in findings],
             "failed_arms": list(failed_arms),
+            "tuning": dict(tuning) if tuning else None,
             "provenance": provenance_document(provenance),
             "study": study,
         }

@@ -12,7 +12,9 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 
 from speclift.report import charts
-from speclift.report.quantities import number, printable, seconds, share
+from speclift.report.quantities import number, printable, ratio_words, seconds, share
+from speclift.report.tuning_charts import pareto
+from speclift.report.tuning_table import cost_line, dropped_lines, error_lines, schedule_line, speedup_tables
 
 TITLES = {
     "ship": "Ship",
@@ -27,12 +29,15 @@ def page(document: dict[str, Any]) -> str:
     environment = Environment(
         loader=PackageLoader("speclift.report"), autoescape=True, undefined=StrictUndefined, trim_blocks=True
     )
-    environment.filters.update(seconds=seconds, share=share, number=number, printable=_shown, ratio=_ratio)
+    environment.filters.update(
+        seconds=seconds, share=share, number=number, printable=_shown, ratio=ratio_words
+    )
     shown_arm = _shown_arm(document)
     return environment.get_template("page.html").render(
         d=document,
         title=TITLES[document["verdict"]],
         arm=shown_arm,
+        tuning=_tuning(document.get("tuning")),
         pictures={name: Markup(svg) for name, svg in _pictures(document, shown_arm).items()},
         histograms=[
             (entry, Markup(charts.histogram(entry["counts"], entry["label"])))
@@ -40,6 +45,22 @@ def page(document: dict[str, Any]) -> str:
             if entry["arm"] == shown_arm
         ],
     )
+
+
+def _tuning(tuning: dict[str, Any] | None) -> dict[str, Any] | None:
+    """What the page says of the search, in the words of the terminal."""
+    if tuning is None:
+        return None
+    schedule = schedule_line(tuning)
+    return {
+        "cost": cost_line(tuning),
+        "tables": speedup_tables(tuning),
+        "notes": [
+            ("Dropped", dropped_lines(tuning)),
+            ("Predicted and measured", error_lines(tuning)),
+            ("Schedule", [schedule] if schedule is not None else []),
+        ],
+    }
 
 
 def _pictures(document: dict[str, Any], arm: str | None) -> dict[str, str]:
@@ -51,6 +72,7 @@ def _pictures(document: dict[str, Any], arm: str | None) -> dict[str, str]:
         "ttft": charts.percentiles(document, "ttft_s", arm) if arm is not None else "",
         "tpot": charts.percentiles(document, "tpot_s", arm) if arm is not None else "",
         "ceiling": charts.ceiling(own_ceiling),
+        "pareto": pareto(document.get("tuning")),
     }
 
 
@@ -65,11 +87,3 @@ def _shown_arm(document: dict[str, Any]) -> str | None:
 
 def _shown(text: object) -> str:
     return "\n".join(printable(line, limit=4000) for line in str(text).splitlines())
-
-
-def _ratio(estimate: dict[str, Any] | None) -> str:
-    if estimate is None:
-        return "–"
-    if estimate["low"] is None or estimate["high"] is None:
-        return f"{estimate['value']:.2f}x (interval unknown)"
-    return f"{estimate['value']:.2f}x [{estimate['low']:.2f}, {estimate['high']:.2f}]"

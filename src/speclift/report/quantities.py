@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import math
 import unicodedata
+from collections.abc import Mapping
+from typing import Any
 
 from speclift.core.results import Estimate
 
@@ -31,6 +33,15 @@ def ratio(estimate: Estimate | None) -> str:
     if not math.isfinite(estimate.high) or estimate.high > 1e6:
         return f"{estimate.value:.2f}x (?)"
     return f"{estimate.value:.2f}x [{estimate.low:.2f}, {estimate.high:.2f}]"
+
+
+def ratio_words(estimate: Mapping[str, Any] | None) -> str:
+    """Of an estimate as the JSON document holds it."""
+    if estimate is None:
+        return "–"
+    if estimate["low"] is None or estimate["high"] is None:
+        return f"{estimate['value']:.2f}x (interval unknown)"
+    return f"{estimate['value']:.2f}x [{estimate['low']:.2f}, {estimate['high']:.2f}]"
 
 
 def share(value: float | None) -> str:

@@ -112,15 +112,20 @@ def engine_to_dict(spec: EngineSpec) -> dict[str, Any]:
 
 
 def engine_from_dict(data: dict[str, Any]) -> EngineSpec:
-    settings = {**data["settings"], "extra_args": tuple(data["settings"]["extra_args"])}
     attach = data.get("attach")
     return EngineSpec(
         kind=data["kind"],
-        settings=ServerSettings(**settings),
+        settings=_settings_from_dict(data["settings"]),
         binary=data["binary"],
         python=data.get("python"),  # studies before vLLM have none
         attach=AttachSettings(**attach) if attach is not None else None,
+        # Studies before the tuner have none.
+        by_arm=tuple((name, _settings_from_dict(settings)) for name, settings in data.get("by_arm", ())),
     )
+
+
+def _settings_from_dict(data: dict[str, Any]) -> ServerSettings:
+    return ServerSettings(**{**data, "extra_args": tuple(data["extra_args"])})
 
 
 def goals_to_dict(goals: Goals) -> dict[str, Any]:

@@ -147,14 +147,15 @@ class Study:
         with _disk_errors(self.path):
             self._set("block_limits", {**self.block_limits, block: items})
 
-    def keep_lossless(self, document: dict[str, Any]) -> None:
+    def keep(self, name: str, document: dict[str, Any]) -> None:
+        """A JSON document beside the records: what the lossless gate found, how a search stands."""
         with _disk_errors(self.path):
-            self._set("lossless", document)
+            self._set(name, document)
 
-    def lossless(self) -> dict[str, Any] | None:
-        """What the lossless gate found; None where it has not run on this study."""
+    def kept(self, name: str) -> dict[str, Any] | None:
+        """None where none of that name was kept."""
         with _read_errors(self.path):
-            found: dict[str, Any] | None = self._get("lossless", default=None)
+            found: dict[str, Any] | None = self._get(name, default=None)
         return found
 
     def log_path(self, launch: int) -> Path:

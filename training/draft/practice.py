@@ -19,7 +19,7 @@ OVERLAP_WORDS = 8
 # What the template says where a conversation has no system message of its own.
 SYSTEM = ("system", "You are a helpful AI assistant named SmolLM, trained by Hugging Face")
 
-with (Path(__file__).parent / "prompts.toml").open("rb") as _file:
+with (Path(__file__).parent / "practice.toml").open("rb") as _file:
     _LISTS = tomllib.load(_file)
 WORDS: dict[str, list[str]] = _LISTS["words"]
 PATTERNS: dict[str, list[str]] = _LISTS["patterns"]

@@ -1,0 +1,200 @@
+"""What does the tuner cost and lose against a grid? Synthetic engines with recorded acceptance.
+
+    python benchmarks/tuner/synthetic.py --acceptance FILE.jsonl.gz... [--engines 40] [--seed 0] [--json]
+
+31 arms (none, and three drafters at k = 1..10) x 9 loads. The grid measures every cell in three launches of every
+arm; the tuner measures what its search asks for. Both pay for starts, and both choose an arm for every load; regret
+is what that arm loses against the truly best one. Engine i has seed --seed + i. Intervals are 95 %, by resampling
+engines. accepted_length_error is the mean relative error of the predicted accepted length at every k that was not run.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import math
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+from synthetic_engine import DRAFTERS, KS, LOADS, Floats, Recorded, SyntheticEngine, read_recorded, walk_file
+
+from speclift.core.arm import Arm, baseline_arm
+from speclift.tune.conclusion import conclude
+from speclift.tune.predictor import AcceptanceRun, accepted_lengths
+from speclift.tune.problem import Problem, Result, Settings
+from speclift.tune.search import Search, start
+from speclift.tune.space import Candidate, sees_text_alone, with_k
+
+REPEATS = 3
+NEAR = 0.02
+BOOTSTRAP = 2000
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Trial:
+    """One engine: seconds of engine time and the regret at each load, grid and tuner."""
+
+    grid_s: float
+    tuner_s: float
+    grid_regret: tuple[float, ...]
+    tuner_regret: tuple[float, ...]
+    static_regret: tuple[float, ...]
+    launches: int
+    blocks: int
+    interval_cover: float
+
+
+def candidates() -> tuple[Candidate, ...]:
+    arms = [Candidate(arm=baseline_arm())]
+    for name, template in DRAFTERS.items():
+        arms += [
+            Candidate(arm=Arm(name=f"{name}-k{k}", speculation=with_k(template, k)), drafter=name) for k in KS
+        ]
+    return tuple(arms)
+
+
+def truth(engine: SyntheticEngine, arms: Sequence[Candidate]) -> Floats:
+    rates = [[math.log(engine.true_rate(arm.drafter or "", arm.k, load)) for load in LOADS] for arm in arms]
+    return np.array(rates)
+
+
+def grid(engine: SyntheticEngine, arms: Sequence[Candidate]) -> Floats:
+    """Mean log rate of every cell over the repeats, each a fresh launch, arm after arm."""
+    scores = np.zeros((len(arms), len(LOADS)))
+    for _ in range(REPEATS):
+        for row, arm in enumerate(arms):
+            _, effect = engine.launch()
+            for column, load in enumerate(LOADS):
+                seconds, chosen, _ = engine.run(arm.drafter or "", arm.k, load, effect)
+                walked = engine.walk_of(arm.drafter or "", arm.k)
+                length = walked.tokens[chosen].sum() / walked.steps[chosen].sum()
+                scores[row, column] += math.log(length / seconds) / REPEATS
+    return scores
+
+
+def tune(engine: SyntheticEngine, arms: tuple[Candidate, ...], settings: Settings) -> Search:
+    search = start(Problem(candidates=arms, loads=LOADS, experts=engine.experts, settings=settings))
+    while not search.finished:
+        job = search.ask()[0]
+        arm = search.problem.candidate(job.candidate)
+        launch_s, effect = engine.launch()
+        cells = tuple(engine.cell(arm.drafter or "", arm.k, load, effect) for load in job.loads)
+        search = search.tell(Result(job=job, cells=cells, launch_s=launch_s))
+    return search
+
+
+def trial(files: Sequence[Recorded], seed: int, settings: Settings) -> Trial:
+    arms = candidates()
+    engine = SyntheticEngine(files, seed=seed)
+    true = truth(engine, arms)
+    best = true.max(axis=0)
+    scores = grid(engine, arms)
+    grid_s = engine.clock_s
+    search = tune(engine, arms, settings)
+    posterior, conclusion = search.posterior(), conclude(search)
+    assert posterior is not None
+    assert conclusion is not None
+    names = [arm.name for arm in arms]
+    rows = [names.index(choice.candidate) for choice in conclusion.choices]
+    columns = np.arange(len(LOADS))
+    static = int(true.mean(axis=1).argmax())
+    places = [arms.index(candidate) for candidate in posterior.candidates]
+    sd = np.sqrt(np.array([np.diag(matrix) for matrix in posterior.covariance])).T
+    return Trial(
+        grid_s=grid_s,
+        tuner_s=search.spent_s,
+        grid_regret=tuple(-np.expm1(true[scores.argmax(axis=0), columns] - best)),
+        tuner_regret=tuple(-np.expm1(true[rows, columns] - best)),
+        static_regret=tuple(-np.expm1(true[static] - best)),
+        launches=len(search.results),
+        blocks=search.blocks,
+        interval_cover=float(np.mean(np.abs(posterior.mean - true[places]) < 1.96 * sd)),
+    )
+
+
+def length_errors(files: Sequence[Recorded], settings: Settings) -> dict[str, dict[str, float]]:
+    """Predicted against counted accepted length at every k that was not run, on the same requests."""
+    found: dict[str, dict[str, float]] = {}
+    for name in ("eagle", "ngram"):
+        alone = sees_text_alone(DRAFTERS[name])
+        errors = []
+        for recorded in files:
+            walks = {k: walk_file(recorded, name, k) for k in KS}
+            long = min(settings.k_long, max(KS))
+            ran = [long] if alone else [settings.k_short[0], long]
+            runs = [AcceptanceRun(k=k, requests=walks[k].requests) for k in ran]
+            curve = accepted_lengths(runs, KS, prefix_only=alone)
+            errors += [abs(curve.at(k).length.value / walks[k].length - 1) for k in KS if k not in ran]
+        found[name] = {"max": max(errors), "mean": float(np.mean(errors))}
+    return found
+
+
+def summary(trials: Sequence[Trial], lengths: dict[str, dict[str, float]]) -> dict[str, object]:
+    def low_high(values: Floats) -> list[float]:
+        random = np.random.default_rng(0)
+        means = values[random.integers(len(values), size=(BOOTSTRAP, len(values)))].mean(axis=1)
+        return [round(float(bound), 5) for bound in np.percentile(means, [2.5, 97.5])]
+
+    def regret(rows: Sequence[Sequence[float]]) -> dict[str, object]:
+        table = np.array(rows)
+        return {
+            "within_2pct": round(float((table < NEAR).mean()), 4),
+            "within_2pct_interval": low_high((table < NEAR).mean(axis=1)),
+            "mean_regret": round(float(table.mean()), 5),
+            "mean_regret_interval": low_high(table.mean(axis=1)),
+            "p95_regret": round(float(np.percentile(table, 95)), 5),
+            "max_regret": round(float(table.max()), 5),
+        }
+
+    tuner = regret([each.tuner_regret for each in trials])
+    return {
+        "cost_ratio": round(sum(t.tuner_s for t in trials) / sum(t.grid_s for t in trials), 5),
+        "within_2pct": tuner["within_2pct"],
+        "mean_regret": tuner["mean_regret"],
+        "accepted_length_error": {name: round(error["mean"], 5) for name, error in lengths.items()},
+        "accepted_length_error_max": {name: round(error["max"], 5) for name, error in lengths.items()},
+        "engine_cost_ratio_interval": low_high(np.array([t.tuner_s / t.grid_s for t in trials])),
+        "tuner": tuner,
+        "grid": regret([each.grid_regret for each in trials]),
+        "best_static": regret([each.static_regret for each in trials]),
+        "tuner_hours": round(sum(t.tuner_s for t in trials) / len(trials) / 3600, 3),
+        "grid_hours": round(sum(t.grid_s for t in trials) / len(trials) / 3600, 3),
+        "cost_ratio_max": round(max(t.tuner_s / t.grid_s for t in trials), 5),
+        "launches": round(float(np.mean([t.launches for t in trials])), 1),
+        "blocks": round(float(np.mean([t.blocks for t in trials])), 2),
+        "interval_coverage": round(float(np.mean([t.interval_cover for t in trials])), 4),
+        "engines": len(trials),
+    }
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--acceptance", nargs="+", type=Path, required=True)
+    parser.add_argument("--engines", type=int, default=40)
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--json", action="store_true")
+    options = parser.parse_args()
+    if options.engines < 1 or options.seed < 0:
+        parser.error("--engines must be at least 1 and --seed at least 0")
+    files = [read_recorded(path) for path in options.acceptance]
+    begun = time.perf_counter()
+    trials = [trial(files, options.seed + number, Settings()) for number in range(options.engines)]
+    document = summary(trials, length_errors(files, Settings())) | {
+        "files": [recorded.name for recorded in files],
+        "seed": options.seed,
+        "seconds": round(time.perf_counter() - begun, 1),
+    }
+    if options.json:
+        print(json.dumps(document))
+    else:
+        for name, value in document.items():
+            print(f"{name:28} {value}")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,245 @@
+"""One server of a study while it is up: started, warmed up, sent its turns, and found out when it dies.
+
+A server that dies or hangs fails its arm and nothing else; only a lost baseline is raised, because nothing can be
+compared without it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import Iterable, Sequence
+from contextlib import AsyncExitStack
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Protocol
+
+from speclift.core.arm import BASELINE, Arm
+from speclift.core.errors import EngineError
+from speclift.core.records import Counters, Launch, Outcome, Phase, Place, Record
+from speclift.core.results import Finding, Level
+from speclift.core.traffic import Concurrency, Load, Request
+from speclift.core.units import Seconds
+from speclift.engine.protocol import Engine, Server
+from speclift.measure.client import Client
+from speclift.measure.clock import now_s
+from speclift.measure.load import Order, run_turn
+from speclift.pipeline.warmup import WARMUP_BLOCK, warmup_requests
+from speclift.store.study import Study
+
+# An engine that lets this many requests in a row time out is hung.
+TIMEOUTS_IN_A_ROW_MAX = 2
+# The guardian looks at its engine every 0.05 s and takes a moment to tidy up.
+DEATH_SHOWS_WITHIN_S = 0.5
+
+
+class ServerWatcher(Protocol):
+    """What somebody who looks on is told of servers."""
+
+    def launching(self, arm: str, round_index: int) -> None: ...
+
+    def noticed(self, finding: Finding) -> None: ...
+
+
+class ArmFailed(Exception):
+    """Internal: this arm takes no further turns in this run."""
+
+
+@dataclass(slots=True)
+class LiveArm:
+    """One arm while its server is up."""
+
+    arm: Arm
+    launch: int
+    server: Server
+    client: Client
+    # Totals when the first turn began, and when the last one ended; None where the engine tells none.
+    counters_first: Counters | None = None
+    counters_last: Counters | None = None
+    timeouts_in_a_row: int = 0
+
+    def place(
+        self, *, round_index: int, block: int, load: Load, request: Request, phase: Phase = Phase.MEASURED
+    ) -> Place:
+        return Place(
+            arm=self.arm.name,
+            launch=self.launch,
+            round=round_index,
+            block=block,
+            load=load,
+            request_id=request.id,
+            segment=request.segment,
+            temperature=request.temperature,
+            phase=phase,
+        )
+
+
+class Servers:
+    """Brings a study's arms up and keeps in the study what they do."""
+
+    def __init__(
+        self,
+        study: Study,
+        engine: Engine,
+        *,
+        watcher: ServerWatcher,
+        seed: int,
+        limit_s: Seconds,
+        workers: int = 1,
+        resumed_as: Path | None = None,
+    ) -> None:
+        self._study = study
+        self._resumed_as = resumed_as or study.path
+        self._engine = engine
+        self._watcher = watcher
+        self._seed = seed
+        self._limit_s = limit_s
+        self._workers = workers
+        self._version = engine.version()
+        # Cause of the last failure by arm.
+        self.failures: dict[str, str] = {}
+
+    async def bring_up(
+        self, arm: Arm, *, round_index: int, loads: Iterable[Load], stack: AsyncExitStack
+    ) -> LiveArm | None:
+        """Ready and warm at every load, or None where it failed; `stack` stops it."""
+        self._watcher.launching(arm.name, round_index)
+        launch = self._study.next_launch_id()
+        self._study.add_launch(
+            Launch(
+                id=launch,
+                arm=arm.name,
+                round=round_index,
+                command=self._engine.command(arm, port=0),
+                engine_version=self._version,
+                started_s=now_s(),
+            )
+        )
+        try:
+            server = await self._engine.launch(arm, log=self._study.log_path(launch))
+        except EngineError as error:
+            self._fail(arm.name, launch, f"did not start: {error}", log_tail=error.log_tail, hint=error.hint)
+            return None
+        stack.push_async_callback(server.stop)
+        self._study.launch_ready(
+            launch,
+            ready_s=now_s(),
+            kv_tokens=server.kv_tokens,
+            settings=server.settings,
+            notices=server.notices,
+        )
+        client = await stack.enter_async_context(
+            Client(server.endpoint, seed=self._seed, limit_s=self._limit_s, workers=self._workers)
+        )
+        live = LiveArm(arm=arm, launch=launch, server=server, client=client)
+        stack.push_async_callback(self._close_counters, live)
+        try:
+            await self._warm_up(live, loads, round_index)
+        except ArmFailed:
+            return None
+        with contextlib.suppress(EngineError):  # an engine without /metrics has no totals to keep
+            live.counters_first = live.counters_last = await server.counters()
+        return live
+
+    async def take(
+        self, live: LiveArm, orders: Sequence[Order], load: Load, *, block: int, seed: int
+    ) -> list[Record]:
+        """One turn, every record kept as it arrives; ArmFailed where the server did not live through it."""
+        broken_off = False
+        records: list[Record] = []
+
+        def keep(record: Record) -> None:
+            nonlocal broken_off
+            self._study.add_record(record)
+            records.append(record)
+            broken_off = broken_off or record.outcome in (Outcome.CUT, Outcome.DISCONNECTED)
+            hung = record.outcome is Outcome.TIMEOUT
+            live.timeouts_in_a_row = live.timeouts_in_a_row + 1 if hung else 0
+
+        health = await run_turn(
+            live.client, orders, load, seed=seed, on_record=keep, together=self._study.together
+        )
+        if broken_off:
+            await self._let_death_show(live)
+        self._study.add_turn(live.launch, block, health, await self._counted(live))
+        self._require_alive(live)
+        return records
+
+    async def _warm_up(self, live: LiveArm, loads: Iterable[Load], round_index: int) -> None:
+        for load in loads:
+            orders = [
+                Order(
+                    request=request,
+                    place=live.place(
+                        round_index=round_index,
+                        block=WARMUP_BLOCK,
+                        load=load,
+                        request=request,
+                        phase=Phase.WARMUP,
+                    ),
+                )
+                for request in warmup_requests(load)
+            ]
+            shape = load if isinstance(load, Concurrency) else Concurrency(streams=2)
+            await run_turn(live.client, orders, shape, seed=0, on_record=self._study.add_record)
+        self._require_alive(live)
+
+    async def _close_counters(self, live: LiveArm) -> None:
+        if live.counters_first is not None and live.counters_last is not None:
+            totals = live.counters_last.since(live.counters_first)
+            self._study.launch_ended(live.launch, totals, usage=live.server.usage())
+
+    async def _counted(self, live: LiveArm) -> Counters:
+        """What the engine counted since the turn before; read after the turn, when nobody waits for tokens."""
+        if live.counters_last is None or live.server.death() is not None:
+            return Counters()
+        before = live.counters_last
+        with contextlib.suppress(EngineError):
+            live.counters_last = await live.server.counters()
+        return live.counters_last.since(before)
+
+    async def _let_death_show(self, live: LiveArm) -> None:
+        """A dying engine cuts its streams before its end is known; without this its last records would count
+        as failures of a server that lived on."""
+        for _ in range(20):
+            if live.server.death() is not None:
+                return
+            await asyncio.sleep(DEATH_SHOWS_WITHIN_S / 20)
+
+    def _require_alive(self, live: LiveArm) -> None:
+        death = live.server.death()
+        if death is not None:
+            cause, _, tail = death.partition("\n")
+            self._fail(live.arm.name, live.launch, f"died: {cause}", log_tail=tail)
+            raise ArmFailed
+        if live.timeouts_in_a_row >= TIMEOUTS_IN_A_ROW_MAX:
+            self._fail(
+                live.arm.name,
+                live.launch,
+                f"hangs: {live.timeouts_in_a_row} requests in a row got no answer in {self._limit_s:.0f} s",
+            )
+            raise ArmFailed
+
+    def _fail(self, arm: str, launch: int, cause: str, *, log_tail: str = "", hint: str = "") -> None:
+        self._study.launch_failed(launch, failure=cause, log_tail=log_tail)
+        self.failures[arm] = cause
+        message = f"{arm} {cause}" + (f"\n{log_tail[-600:]}" if log_tail else "")
+        finding = Finding(
+            check="arm-failed",
+            level=Level.FAIL,
+            message=message,
+            next_step=hint or self._where_to_look(launch),
+            arm=arm,
+        )
+        self._study.add_finding(finding)
+        self._watcher.noticed(finding)
+        if arm == BASELINE:
+            raise EngineError(
+                f"the baseline {cause}",
+                hint=f"without it nothing can be compared; fix it, then add --resume --study {self._resumed_as}",
+                log_tail=log_tail,
+            )
+
+    def _where_to_look(self, launch: int) -> str:
+        log = self._study.log_path(launch)
+        return f"its log: {log}" if log.exists() else "its log is with whoever started it"

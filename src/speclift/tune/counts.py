@@ -1,0 +1,85 @@
+"""What one request counted, in the form the tuner needs: tokens, steps, and the order of what was accepted."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from speclift.core.records import Step
+from speclift.core.units import Seconds, Tokens
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RequestCounts:
+    """One request of one cell. `accepted` and `drafted` list the steps that drafted, in order.
+
+    Empty lists with `steps` above `without_draft` mean that only totals are known (llama.cpp without a stream).
+    """
+
+    request_id: str
+    # Decoded tokens: all but the first, which is the prefill's.
+    tokens: Tokens
+    steps: int
+    without_draft: int = 0
+    accepted: tuple[Tokens, ...] = ()
+    drafted: tuple[Tokens, ...] = ()
+    tpot_s: Seconds | None = None
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.without_draft <= self.steps:
+            raise ValueError(f"{self.without_draft} steps without a draft of {self.steps} steps")
+        if len(self.accepted) != len(self.drafted):
+            raise ValueError(f"{len(self.accepted)} accepted counts for {len(self.drafted)} drafts")
+        if self.accepted and len(self.accepted) + self.without_draft != self.steps:
+            raise ValueError(
+                f"{len(self.accepted)} drafts and {self.without_draft} plain steps, saw {self.steps}"
+            )
+
+    @property
+    def is_ordered(self) -> bool:
+        return self.steps == len(self.accepted) + self.without_draft
+
+    @property
+    def decode_s(self) -> Seconds | None:
+        return None if self.tpot_s is None else self.tpot_s * self.tokens
+
+
+def request_counts(
+    request_id: str,
+    *,
+    output_tokens: Tokens,
+    steps: Sequence[Step] | None = None,
+    accepted: Tokens = 0,
+    tpot_s: Seconds | None = None,
+) -> RequestCounts:
+    """From what an engine reports of one request; `steps` in order, or only how many drafts were `accepted`.
+
+    Steps without a draft that the engine leaves out of its list (vLLM 0.32) are recovered from the token count:
+    output_tokens - 1 - sum(accepted + 1). A last draft cut off by the end of the answer hides at most k of them.
+    """
+    decoded = max(0, output_tokens - 1)
+    if steps is None:
+        return RequestCounts(
+            request_id=request_id, tokens=decoded, steps=max(0, decoded - accepted), tpot_s=tpot_s
+        )
+    drafting = [step for step in steps if step.drafted > 0]
+    explained = sum(step.accepted + 1 for step in drafting)
+    listed = len(steps) - len(drafting)
+    without = max(listed, decoded - explained)
+    return RequestCounts(
+        request_id=request_id,
+        tokens=explained + without,
+        steps=len(drafting) + without,
+        without_draft=without,
+        accepted=tuple(step.accepted for step in drafting),
+        drafted=tuple(step.drafted for step in drafting),
+        tpot_s=tpot_s,
+    )
+
+
+def step_s(requests: Sequence[RequestCounts]) -> Seconds | None:
+    """Time of one engine step as its requests saw it: decode time / steps. None where nothing was timed."""
+    timed = [request for request in requests if request.decode_s is not None and request.steps > 0]
+    steps = sum(request.steps for request in timed)
+    return math.fsum(request.decode_s or 0.0 for request in timed) / steps if steps else None

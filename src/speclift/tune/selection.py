@@ -1,0 +1,209 @@
+"""Which arms are worth another launch? What the posterior says of dropping, racing, and being done."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from scipy.stats import norm
+
+from speclift.core.traffic import Load, load_label
+from speclift.core.units import Seconds
+from speclift.tune.cost_fit import LAUNCH_SD, RUN_SD
+from speclift.tune.cost_surface import Floats
+from speclift.tune.posterior import Dropped, Posterior
+from speclift.tune.problem import Problem, Purpose, Result
+from speclift.tune.race import Pass, standings
+from speclift.tune.space import Elimination
+
+# A challenger joins a race at a load where its expected gain is at least this share of the largest there.
+GAIN_SHARE = 0.15
+RIVALS_MAX = 3
+
+
+# Equally probable places of a standard normal, for expectations over one measurement.
+_NORMAL_QUANTILES: Floats = norm.ppf((np.arange(64) + 0.5) / 64)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Probe:
+    """One launch: the arm's row, its loads, and what it promises over the traffic in log score."""
+
+    row: int
+    loads: tuple[Load, ...]
+    gain: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Doubt:
+    """One load: who would be chosen now, what that is expected to lose, and what each other arm may gain."""
+
+    load: Load
+    incumbent: int
+    regret: float
+    gains: Floats
+
+
+def doubts(problem: Problem, posterior: Posterior, dropped: Dropped) -> list[Doubt]:
+    found = []
+    for column, load in enumerate(posterior.loads):
+        drawn = posterior.draws(column, problem.settings.seed)
+        incumbent = posterior.best(column, dropped)
+        rows = range(len(posterior.candidates))
+        out = [row for row in rows if row != incumbent and not posterior.may_win(row, column, dropped)]
+        drawn[:, out] = -np.inf
+        ahead = drawn - drawn[:, [incumbent]]
+        found.append(
+            Doubt(
+                load=load,
+                incumbent=incumbent,
+                regret=float(ahead.max(axis=1).mean()),
+                gains=np.clip(ahead, 0.0, None).mean(axis=0),
+            )
+        )
+    return found
+
+
+def expected_regret(problem: Problem, found: Sequence[Doubt]) -> float:
+    """What choosing now is expected to lose, over the traffic."""
+    return math.fsum(problem.share(doubt.load) * doubt.regret for doubt in found)
+
+
+def race_entries(
+    problem: Problem, posterior: Posterior, found: Sequence[Doubt]
+) -> dict[str, tuple[Load, ...]]:
+    """Arms to race and the loads of each, most doubtful load first; empty where nothing is in doubt.
+
+    A load enters with its incumbent and the rivals that may gain most on it.
+    """
+    settings = problem.settings
+    entries: dict[int, list[Load]] = {}
+    open_loads = sorted(
+        (doubt for doubt in found if doubt.regret > settings.regret_goal),
+        key=lambda doubt: -problem.share(doubt.load) * doubt.regret,
+    )
+    for depth in range(1, RIVALS_MAX + 1):
+        for doubt in open_loads:
+            rivals = [row for row in np.argsort(-doubt.gains) if row != doubt.incumbent][:depth]
+            strong = [int(row) for row in rivals if doubt.gains[row] >= GAIN_SHARE * doubt.gains.max() > 0]
+            wanted = [doubt.incumbent, *strong]
+            fresh = [row for row in wanted if row not in entries]
+            if not strong or len(entries) + len(fresh) > settings.race_arms:
+                continue
+            for row in wanted:
+                loads = entries.setdefault(row, [])
+                if doubt.load not in loads:
+                    loads.append(doubt.load)
+    return {
+        posterior.candidates[row].name: tuple(load for load in posterior.loads if load in loads)
+        for row, loads in entries.items()
+    }
+
+
+def best_probe(
+    problem: Problem,
+    posterior: Posterior,
+    dropped: Dropped,
+    *,
+    launch_s: Seconds,
+    cell_s: Mapping[Load, Seconds],
+    price: float,
+) -> Probe | None:
+    """The launch whose promise exceeds its cost by most, at `price` in log score per second; None where none does.
+
+    Once an arm is launched, every load joins that is worth its own time.
+    """
+    shares = np.array([problem.share(load) for load in posterior.loads])
+    costs = np.array([price * cell_s[load] for load in posterior.loads])
+    columns = range(len(posterior.loads))
+    promised = shares * np.array([promises(posterior, column, dropped) for column in columns]).T
+    worth = np.clip(promised - costs, 0.0, None).sum(axis=1) - price * launch_s
+    row = int(worth.argmax())
+    if worth[row] <= 0:
+        return None
+    chosen = [column for column in columns if promised[row, column] > costs[column]]
+    loads = tuple(posterior.loads[column] for column in chosen)
+    return Probe(row=row, loads=loads, gain=float(promised[row, chosen].sum()))
+
+
+def promises(posterior: Posterior, column: int, dropped: Dropped) -> Floats:
+    """What timing each arm once more at one load is expected to gain, in log score, by changing the choice there.
+
+    The knowledge gradient (Frazier, Powell, Dayanik 2009): E max of the means after the measurement - max now.
+    """
+    rows = [row for row in range(len(posterior.candidates)) if posterior.may_win(row, column, dropped)]
+    gains = np.zeros(len(posterior.candidates))
+    if len(rows) < 2:
+        return gains
+    covariance = posterior.time_covariance[column][np.ix_(rows, rows)]
+    mean = posterior.mean[rows, column]
+    noise = posterior.fit.noise_scale**2 * (LAUNCH_SD**2 + RUN_SD**2)
+    # Column j: how far every arm's mean moves when arm j comes out one sd above what was expected.
+    moves = covariance / np.sqrt(np.diag(covariance) + noise)
+    after = (mean[:, None, None] + moves[:, :, None] * _NORMAL_QUANTILES).max(axis=0).mean(axis=1)
+    gains[rows] = np.clip(after - mean.max(), 0.0, None)
+    return gains
+
+
+def far_from_best(problem: Problem, posterior: Posterior) -> list[Elimination]:
+    """Candidates that are nowhere near the best of any load, even if they are luckier than expected."""
+    settings = problem.settings
+    eliminated = []
+    best = [posterior.best(column) for column in range(len(posterior.loads))]
+    for row, candidate in enumerate(posterior.candidates):
+        if candidate.is_baseline:
+            continue
+        gaps = []
+        for column, leader in enumerate(best):
+            covariance = posterior.covariance[column]
+            variance = covariance[row, row] + covariance[leader, leader] - 2 * covariance[row, leader]
+            gap = float(posterior.mean[leader, column] - posterior.optimistic[row, column])
+            gaps.append((gap - settings.near_sd * math.sqrt(max(0.0, variance)), gap, column))
+        least, gap, column = min(gaps)
+        if least > settings.near:
+            rival, where = posterior.candidates[best[column]].name, load_label(posterior.loads[column])
+            reason = f"predicted {100 * -math.expm1(-gap):.0f} % below {rival} at {where}, its nearest load"
+            eliminated.append(Elimination(candidate=candidate.name, stage="predicted", reason=reason))
+    return eliminated
+
+
+def beaten(posterior: Posterior, results: Sequence[Result]) -> list[Elimination]:
+    """Arms that the confidence sequence puts behind the leader of a load."""
+    passes = _passes(results)
+    pass_sd = posterior.fit.noise_scale * math.hypot(LAUNCH_SD, RUN_SD)
+    eliminated = []
+    for column, load in enumerate(posterior.loads):
+        by_arm = passes.get(load, {})
+        if len(by_arm) < 2:
+            continue
+        leader = max(by_arm, key=lambda name: posterior.mean[posterior.row(name), column])
+        for standing in standings(by_arm, leader, pass_sd=pass_sd):
+            if standing.is_beaten:
+                reason = (
+                    f"{100 * math.expm1(standing.log_ratio):.1f} % slower than {leader}, at least "
+                    f"{100 * math.expm1(standing.log_ratio - standing.radius):.1f} %, "
+                    f"{standing.prompts} prompts in {standing.passes} passes"
+                )
+                eliminated.append(
+                    Elimination(candidate=standing.arm, stage="raced", reason=reason, load=load_label(load))
+                )
+    return eliminated
+
+
+def _passes(results: Sequence[Result]) -> Mapping[Load, dict[str, dict[Pass, dict[str, float]]]]:
+    """By load, arm and pass: log time by prompt. A prompt sent twice in a pass counts once, as its mean."""
+    passes: dict[Load, dict[str, dict[Pass, dict[str, float]]]] = {}
+    for result in results:
+        if result.job.purpose is not Purpose.RACE:
+            continue
+        for cell in result.cells:
+            times: dict[str, list[float]] = {}
+            for request in cell.requests:
+                if request.tpot_s:
+                    times.setdefault(request.request_id, []).append(math.log(request.tpot_s))
+            logs = {prompt: math.fsum(values) / len(values) for prompt, values in times.items()}
+            by_arm = passes.setdefault(cell.load, {})
+            by_arm.setdefault(result.job.candidate, {})[result.job.block, result.job.turn] = logs
+    return passes

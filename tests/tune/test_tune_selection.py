@@ -1,0 +1,120 @@
+"""Which launch is worth its time: promises, prices, what a grid would take, and what that allows."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+from tune_samples import DRAFT, LOADS, FormulaEngine, problem_of
+
+from speclift.core.traffic import load_label
+from speclift.tune.effort import CALIBRATIONS, allowed_s, cell_s, grid_s, job_s, launch_s
+from speclift.tune.posterior import Posterior
+from speclift.tune.problem import Problem, Settings
+from speclift.tune.search import Search, start
+from speclift.tune.selection import best_probe, doubts, expected_regret, promises
+
+
+@pytest.fixture(scope="module")
+def calibrated() -> Search:
+    search, engine = start(problem_of({"draft": DRAFT})), FormulaEngine()
+    for job in search.ask():
+        search = search.tell(engine.run(search.problem, job))
+    return search
+
+
+def posterior_of(search: Search) -> Posterior:
+    posterior = search.posterior()
+    assert posterior is not None
+    return posterior
+
+
+def test_a_promise_is_never_negative_and_largest_among_the_arms_that_may_win(calibrated: Search) -> None:
+    posterior = posterior_of(calibrated)
+    for column in range(len(LOADS)):
+        found = promises(posterior, column, frozenset())
+        far = int(posterior.mean[:, column].argmin())
+        assert found.min() >= 0
+        assert found.max() > 0
+        assert found[far] < found.max() / 10
+
+
+def test_a_dropped_arm_promises_nothing_where_it_was_dropped(calibrated: Search) -> None:
+    posterior = posterior_of(calibrated)
+    best = posterior.best(0)
+    name = posterior.candidates[best].name
+    here = frozenset({(name, load_label(LOADS[0]))})
+    assert promises(posterior, 0, here)[best] == 0
+    assert promises(posterior, posterior.loads.index(LOADS[1]), here).max() > 0
+    assert posterior.best(0, here) != best
+
+
+def test_with_every_other_arm_dropped_nothing_is_promised_and_the_last_one_stands(calibrated: Search) -> None:
+    posterior = posterior_of(calibrated)
+    others = frozenset((each.name, None) for each in posterior.candidates[1:])
+    assert promises(posterior, 0, others).max() == 0
+    assert posterior.best(0, others) == 0
+    everything = others | {(posterior.candidates[0].name, None)}
+    assert posterior.candidates[posterior.best(0, everything)].is_baseline
+
+
+def loads_probed(search: Search, price: float) -> int:
+    seconds = dict.fromkeys(LOADS, 10.0)
+    found = best_probe(
+        search.problem, posterior_of(search), frozenset(), launch_s=30.0, cell_s=seconds, price=price
+    )
+    return 0 if found is None else len(found.loads)
+
+
+def test_the_dearer_time_is_the_fewer_loads_are_probed_and_at_last_none(calibrated: Search) -> None:
+    loads = [loads_probed(calibrated, price) for price in (1e-12, 2e-5, 1.0)]
+    assert loads[0] > 1
+    assert loads[0] >= loads[1] >= loads[2] == 0
+
+
+def test_expected_regret_falls_as_more_is_measured(calibrated: Search) -> None:
+    def regret(search: Search) -> float:
+        return expected_regret(search.problem, doubts(search.problem, posterior_of(search), frozenset()))
+
+    search, engine = calibrated, FormulaEngine(seed=0)
+    before = regret(search)
+    for _ in range(4):
+        if search.finished:
+            break
+        search = search.tell(engine.run(search.problem, search.ask()[0]))
+    assert len(search.results) > len(calibrated.results)
+    assert regret(search) < before
+
+
+def test_before_anything_ran_times_are_the_guesses() -> None:
+    problem = problem_of(settings=Settings(launch_s_guess=7.0, cell_s_guess=2.0))
+    assert launch_s(problem, ()) == 7.0
+    assert job_s(problem, (), LOADS[:2]) == 11.0
+    assert grid_s(problem, ()) == 3 * len(problem.candidates) * (7.0 + 2.0 * len(LOADS))
+    assert allowed_s(problem, ()) == pytest.approx(problem.settings.grid_share * grid_s(problem, ()))
+
+
+def test_a_load_that_never_ran_is_taken_to_last_as_long_as_the_nearest_that_did(calibrated: Search) -> None:
+    problem: Problem = calibrated.problem
+    seen = {cell.load for result in calibrated.results for cell in result.cells}
+    (unseen,) = set(LOADS) - seen
+    neighbours = [LOADS[LOADS.index(unseen) - 1], LOADS[LOADS.index(unseen) + 1]]
+    assert cell_s(problem, calibrated.results, unseen) in {
+        cell_s(problem, calibrated.results, load) for load in neighbours
+    }
+
+
+def test_a_small_space_may_spend_a_few_times_its_calibration(calibrated: Search) -> None:
+    problem = problem_of({"draft": DRAFT}, settings=Settings(grid_share=1e-6))
+    spent = math.fsum(result.engine_s for result in calibrated.results)
+    assert allowed_s(problem, calibrated.results) == pytest.approx(CALIBRATIONS * spent)
+
+
+def test_scores_drawn_together_have_the_mean_and_spread_of_the_posterior(calibrated: Search) -> None:
+    posterior = posterior_of(calibrated)
+    drawn = posterior.draws(1, seed=3)
+    row = posterior.best(1)
+    assert float(drawn[:, row].mean()) == pytest.approx(posterior.mean[row, 1], abs=0.01)
+    assert float(drawn[:, row].std()) == pytest.approx(posterior.sd(row, 1), rel=0.2)
+    assert np.array_equal(drawn, posterior.draws(1, seed=3))
