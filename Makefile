@@ -4,7 +4,7 @@ VENV ?= .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 
-.PHONY: demo test fast check format install bench clean vllm-env test-vllm
+.PHONY: demo test fast check format install bench bench-draft clean vllm-env test-vllm
 
 # Exit codes 0, 3, 4, 5 and 6 are verdicts; only an operating error (1) or wrong usage (2) fails the demo.
 demo: $(READY)
@@ -42,6 +42,11 @@ bench: $(READY)
 	$(BIN)/python benchmarks/crossover.py
 	$(BIN)/python benchmarks/studies.py
 	$(BIN)/python benchmarks/lossless.py
+
+# Accepted length, cost and break-even of the bundled draft on this machine; about ten minutes on two idle cores.
+bench-draft: $(READY)
+	$(BIN)/speclift models fetch
+	$(BIN)/python benchmarks/draft.py
 
 install: $(READY)
 

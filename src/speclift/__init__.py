@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from speclift.pipeline.lint import lint
     from speclift.pipeline.plan import PlanAsk, plan
     from speclift.pipeline.replay import replay
-    from speclift.pipeline.verbs import compare, decide, tune
+    from speclift.pipeline.verbs import compare, decide, measure, tune
     from speclift.pipeline.verify import verify
 
 __version__ = "0.1.0"
@@ -30,6 +30,7 @@ __all__ = [
     "compare",
     "decide",
     "lint",
+    "measure",
     "plan",
     "replay",
     "tune",
@@ -43,6 +44,7 @@ _HOMES = {
     "compare": "speclift.pipeline.verbs",
     "decide": "speclift.pipeline.verbs",
     "lint": "speclift.pipeline.lint",
+    "measure": "speclift.pipeline.verbs",
     "plan": "speclift.pipeline.plan",
     "replay": "speclift.pipeline.replay",
     "tune": "speclift.pipeline.verbs",

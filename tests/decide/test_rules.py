@@ -254,6 +254,29 @@ class TestWhereItPays:
         assert "where-it-pays" not in said_by(evidence())
 
 
+class TestBreakEven:
+    def test_says_the_length_that_pays_and_which_segments_reach_it(self) -> None:
+        def at(name: str, length: float) -> Any:
+            # A step of 0.25 s where the baseline takes 0.1 s a token: 2.5 tokens' time.
+            spread = Percentiles(p50=0.25 / length, p95=1.0, p99=None)
+            return cell(segment=name, tpot_s=spread, accepted_length=estimate(length, length, length))
+
+        made = evidence(
+            cells=(cell(), at("copy", 3.5), at("chat", 1.8), at("poem", 2.4)),
+            baseline_cells=(baseline_cell(), *(baseline_cell(segment=name) for name in ("copy", "chat", "poem"))),
+        )
+        assert said_by(made)["break-even"].message == (
+            "arm pays above an accepted length of 2.50 at c=1: "
+            "clears it on copy 3.50; falls short on chat 1.80, poem 2.40"
+        )
+
+    def test_an_engine_that_counts_no_drafts_has_none(self) -> None:
+        made = evidence(
+            cells=(cell(segment="copy", accepted_length=None),), baseline_cells=(baseline_cell(segment="copy"),)
+        )
+        assert "break-even" not in said_by(made)
+
+
 class TestRulesOfThumb:
     @pytest.mark.parametrize(
         ("mean", "rule", "level", "source"),

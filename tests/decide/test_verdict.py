@@ -359,3 +359,10 @@ class TestFailedRequests:
         verdict = judged(drawn(study_places(), truth))
         assert verdict.decision is Decision.INCONCLUSIVE
         assert named(verdict, "failures")[0].level is Level.FAIL
+
+
+def test_where_the_other_arms_pay_is_said_too() -> None:
+    parts = (segment(1.1, 1.2, 1.3), segment(0.7, 0.8, 0.9, label="poem"))
+    verdict = verdict_on(evidence(parts=parts), replace(evidence(parts=parts), arm=OTHER))
+    said = [reason.message for reason in named(verdict, "where-it-pays")]
+    assert said == [f"{arm.name}: faster on chat 1.20x; slower on poem 0.80x" for arm in (ARM, OTHER)]

@@ -9,7 +9,7 @@ import pytest
 from speclift.core.arm import Arm, ServerSettings
 from speclift.core.engine_spec import EngineSpec
 from speclift.core.errors import UsageError
-from speclift.core.speculation import Combined, DraftModel, NGram
+from speclift.core.speculation import Combined, DraftModel, NGram, method_name
 from speclift.engine.llamacpp import LlamaCpp
 from speclift.engine.varied import Varied
 from speclift.engine.vllm import Vllm
@@ -38,7 +38,7 @@ def of(ask: Ask) -> tuple[Wanted, ...]:
 @pytest.mark.parametrize("engine", ["llamacpp", "vllm", "fake"])
 def test_where_nothing_is_named_the_engine_has_a_space_of_its_own(engine: str) -> None:
     found = of(Ask(engine=engine))
-    assert tuple(each.template for each in found) == default_drafters(engine, "any")
+    assert tuple(each.template for each in found) == default_drafters(engine, Ask().model)
     assert sum(len(each.ks) for each in found) > 2
 
 
@@ -136,7 +136,7 @@ def test_several_values_of_server_settings_give_every_candidate_a_server_of_its_
     by_name = {each.name: each.arm for each in space.candidates}
     assert len([name for name in by_name if name.startswith("baseline")]) == 4
     assert "baseline" not in own
-    command = engine.command(by_name["draft-small-draftfp8-k3-fp8-budget4096"], port=0)
+    command = engine.command(by_name["draft-draftfp8-k3-fp8-budget4096"], port=0)
     assert command[command.index("--quantization") + 1] == "fp8"
     assert command[command.index("--max-num-batched-tokens") + 1] == "4096"
     assert '"quantization":"fp8"' in command[command.index("--speculative-config") + 1]
@@ -162,3 +162,9 @@ def test_a_draft_that_leaves_no_room_for_a_request_is_never_launched(
     assert refuse(Candidate(arm=Arm(name="ngram-k3", speculation=NGram(k=3)), drafter="ngram")) is None
     unknown = DraftModel(model="nobody/knows", k=3)
     assert refuse(Candidate(arm=Arm(name="draft-k3", speculation=unknown), drafter="draft")) is None
+
+
+def test_the_bundled_draft_is_tried_alone_and_behind_the_look_up_on_its_own_target_alone() -> None:
+    own = default_drafters("llamacpp", "smollm2-135m")
+    assert [method_name(each) for each in own] == ["ngram", "ngram", "draft", "ngram+draft"]
+    assert {method_name(each) for each in default_drafters("llamacpp", "other.gguf")} == {"ngram"}

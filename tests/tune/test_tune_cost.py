@@ -7,7 +7,7 @@ import math
 import numpy as np
 import pytest
 
-from speclift.tune.cost_fit import CostFit, TimedPoint, fit_cost
+from speclift.tune.cost_fit import EXPERTS_MISFIT, CostFit, TimedPoint, fit_cost
 from speclift.tune.cost_surface import Drafting, Experts, Point, Surface
 
 DRAFTERS = (("draft", Drafting.PASSES), ("lookup", Drafting.LOOK_UP))
@@ -167,6 +167,15 @@ def test_noisy_cells_widen_what_is_predicted() -> None:
     assert fitted(surface, points, noisy).predict(asked).covariance[0, 0] > (
         4 * fitted(surface, points, quiet).predict(asked).covariance[0, 0]
     )
+
+
+def test_experts_that_happen_to_fit_are_still_taken_to_stray_further_than_a_dense_model() -> None:
+    def misfit(experts: Experts | None) -> float:
+        surface = surface_of(experts=experts)
+        return fitted(surface, CALIBRATION, truth_s(surface, CALIBRATION)).misfit_scale
+
+    assert misfit(None) == 1.0
+    assert misfit(Experts(count=64, per_token=8)) == EXPERTS_MISFIT > 1.0
 
 
 def test_one_cell_leaves_the_shape_of_the_priors() -> None:

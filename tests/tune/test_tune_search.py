@@ -214,7 +214,7 @@ def test_k_beyond_the_longest_run_is_measured_before_it_may_be_chosen() -> None:
 
 
 def test_arms_too_near_to_call_are_raced_in_mirrored_order_when_that_is_worth_it() -> None:
-    settings = Settings(price=1e-9, regret_goal=0.0, probes=0, race_arms=2, grid_share=1.0)
+    settings = Settings(price=1e-9, regret_goal=0.0, probes=0, race_arms=2, race_blocks=1, grid_share=1.0)
     search, engine = start(problem_of({"draft": DRAFT}, settings=settings)), FormulaEngine(noise_sd=0.01)
     while not search.finished and search.phase is not Phase.RACE:
         search = search.tell(engine.run(search.problem, search.ask()[0]))

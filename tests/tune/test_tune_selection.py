@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 from tune_samples import DRAFT, LOADS, FormulaEngine, problem_of
 
-from speclift.core.traffic import load_label
-from speclift.tune.effort import CALIBRATIONS, allowed_s, cell_s, grid_s, job_s, launch_s
+from speclift.core.traffic import Load, load_label
+from speclift.tune.effort import CALIBRATIONS, allowed_s, cell_s, grid_s, job_s, launch_s, left_s
 from speclift.tune.posterior import Posterior
 from speclift.tune.problem import Problem, Settings
 from speclift.tune.search import Search, start
@@ -73,6 +73,31 @@ def test_the_dearer_time_is_the_fewer_loads_are_probed_and_at_last_none(calibrat
     assert loads[0] >= loads[1] >= loads[2] == 0
 
 
+def test_what_is_within_reach_of_the_best_anyway_is_not_worth_a_launch(calibrated: Search) -> None:
+    posterior = posterior_of(calibrated)
+    saved = [promises(posterior, 0, frozenset(), near=near).max() for near in (0.0, 0.02, 0.5)]
+    assert saved[0] > 0
+    assert saved[2] == 0
+    assert saved[1] <= saved[0]
+
+
+def test_a_probe_keeps_to_the_time_left_and_takes_the_loads_that_pay_best(calibrated: Search) -> None:
+    def probe(left_s: float) -> tuple[Load, ...]:
+        found = best_probe(
+            calibrated.problem,
+            posterior_of(calibrated),
+            frozenset(),
+            launch_s=30.0,
+            cell_s=dict.fromkeys(LOADS, 10.0),
+            price=1e-12,
+            left_s=left_s,
+        )
+        return () if found is None else found.loads
+
+    assert [len(probe(left_s)) for left_s in (35.0, 45.0, 55.0)] == [0, 1, 2]
+    assert len(probe(math.inf)) > 2
+
+
 def test_expected_regret_falls_as_more_is_measured(calibrated: Search) -> None:
     def regret(search: Search) -> float:
         return expected_regret(search.problem, doubts(search.problem, posterior_of(search), frozenset()))
@@ -109,6 +134,9 @@ def test_a_small_space_may_spend_a_few_times_its_calibration(calibrated: Search)
     problem = problem_of({"draft": DRAFT}, settings=Settings(grid_share=1e-6))
     spent = math.fsum(result.engine_s for result in calibrated.results)
     assert allowed_s(problem, calibrated.results) == pytest.approx(CALIBRATIONS * spent)
+    assert left_s(problem, calibrated.results) == pytest.approx((CALIBRATIONS - 1) * spent)
+    short = problem_of({"draft": DRAFT}, settings=Settings(budget_s=spent + 9.0, reserve_s=4.0))
+    assert left_s(short, calibrated.results) == pytest.approx(5.0)
 
 
 def test_scores_drawn_together_have_the_mean_and_spread_of_the_posterior(calibrated: Search) -> None:

@@ -28,11 +28,11 @@ def names(axes: Axes) -> list[str]:
         ),
         (
             Axes(drafters=(TINY,), ks=(3,), p_mins=(0.0, 0.5)),
-            ["baseline", "draft-tiny.gguf-k3", "draft-tiny.gguf-p0.5-k3"],
+            ["baseline", "draft-k3", "draft-p0.5-k3"],
         ),
         (
             Axes(drafters=(TINY,), ks=(3,), samplings=("greedy", "probabilistic")),
-            ["baseline", "draft-tiny.gguf-k3", "draft-tiny.gguf-probabilistic-k3"],
+            ["baseline", "draft-k3", "draft-probabilistic-k3"],
         ),
         (
             Axes(drafters=(Head(kind="eagle"),), ks=(3,), draft_quantisations=(None, "fp8")),
@@ -40,7 +40,7 @@ def names(axes: Axes) -> list[str]:
         ),
         (
             Axes(drafters=(TINY,), ks=(3,), draft_tensor_parallels=(1, 2)),
-            ["baseline", "draft-tiny.gguf-tp1-k3", "draft-tiny.gguf-tp2-k3"],
+            ["baseline", "draft-tp1-k3", "draft-tp2-k3"],
         ),
         (
             Axes(drafters=(NGram(),), ks=(3,), quantisations=(None, "fp8")),

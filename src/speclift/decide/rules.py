@@ -7,11 +7,12 @@ framework: the articles behind each rule of thumb, listed in docs/method.md.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from statistics import median
 
 from speclift.core.goals import Goals, Slo
 from speclift.core.results import Cell, Comparison, Evidence, Level, Part, Percentiles, Reason
 from speclift.core.speculation import is_lossy
-from speclift.core.traffic import load_label
+from speclift.core.traffic import Load, load_label
 
 # No part may lose more than measurement can tell from nothing.
 NO_PART_LOSES = 0.97
@@ -214,6 +215,39 @@ def where_it_pays(evidence: Evidence) -> Iterator[Reason]:
         yield _reason("where-it-pays", Level.INFO, f"{evidence.arm.name}: {'; '.join(said)}")
 
 
+def break_even(evidence: Evidence) -> Iterator[Reason]:
+    """A step takes as long as so many tokens of the baseline: it pays where it says more of them.
+
+    Time per token times tokens per step is the time of a step; segments differ little in it, so their median stands
+    for the load.
+    """
+    base = {(cell.load, cell.segment): cell for cell in evidence.baseline_cells if cell.temperature is None}
+    by_load: dict[Load, dict[str, tuple[float, float]]] = {}
+    for cell in evidence.cells:
+        beside = base.get((cell.load, cell.segment))
+        if (
+            cell.segment == ALL
+            or cell.temperature is not None
+            or cell.accepted_length is None
+            or beside is None
+        ):
+            continue
+        tpot_s, base_s = percentile_of(cell, "tpot", "p50"), percentile_of(beside, "tpot", "p50")
+        if tpot_s and base_s:
+            length = cell.accepted_length.value
+            by_load.setdefault(cell.load, {})[cell.segment] = (length, length * tpot_s / base_s)
+    for load, segments in by_load.items():
+        even = median(cost for _, cost in segments.values())
+        groups: dict[str, list[str]] = {"clears it on": [], "falls short on": []}
+        for segment, (length, _) in segments.items():
+            groups["clears it on" if length > even else "falls short on"].append(f"{segment} {length:.2f}")
+        said = "; ".join(f"{side} {', '.join(parts)}" for side, parts in groups.items() if parts)
+        message = (
+            f"{evidence.arm.name} pays above an accepted length of {even:.2f} at {load_label(load)}: {said}"
+        )
+        yield _reason("break-even", Level.INFO, message)
+
+
 def e2e_speedup(evidence: Evidence) -> Iterator[Reason]:
     if evidence.e2e is not None and evidence.overall is not None and evidence.overall.metric != "e2e":
         message = f"end to end the speedup is {_interval(evidence.e2e)}; under 1.3x the advice is not to ship"
@@ -221,8 +255,10 @@ def e2e_speedup(evidence: Evidence) -> Iterator[Reason]:
         yield _reason("e2e", level, message, "S3")
 
 
+# What is said of every arm that was compared, not of the best alone.
+PLACING: tuple[Rule, ...] = (where_it_pays, break_even)
 INFORMING: tuple[Rule, ...] = (
-    where_it_pays,
+    *PLACING,
     acceptance_bands,
     short_outputs,
     ttft_bound,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
+from functools import partial
 
 from speclift.core.arm import Arm
 from speclift.core.goals import Goals
@@ -40,26 +41,27 @@ def decide(
 ) -> Verdict:
     """`arms` are the speculative arms with at least one record; `evidence_for` compares one within conditions."""
     on_all = [evidence_for(arm, ALL_TRAFFIC) for arm in arms]
+    verdict = partial(_verdict, goals=goals, beside=on_all)
     best = max(on_all, key=_speedup, default=None)
     invalid = [finding for finding in findings if finding.level is Level.FAIL and finding.arm is None]
     notes = (*_lossless_reason(lossless, lossless_note), *(_finding_reason(finding) for finding in invalid))
     if lossless == "fail":
-        return _verdict(Decision.OUTPUT_CHANGED, best, notes, goals)
+        return verdict(Decision.OUTPUT_CHANGED, best, notes)
     # Whoever asked for the full gate wants proof, not the absence of a disproof.
     is_unproven = is_proof_required and lossless != "pass"
     if not invalid and not is_unproven:
         shipping = [evidence for evidence in on_all if _ships(evidence, goals)]
         if shipping:
-            return _verdict(Decision.SHIP, max(shipping, key=_lower_bound), notes, goals, wins=True)
-        partial = best_part(
+            return verdict(Decision.SHIP, max(shipping, key=_lower_bound), notes, wins=True)
+        on_a_part = best_part(
             on_all, evidence_for, ships=lambda part: _ships(part, goals), bar=goals.min_speedup
         )
-        if partial is not None:
-            return _verdict(Decision.SHIP_ON_CONDITIONS, partial, notes, goals, wins=True)
+        if on_a_part is not None:
+            return verdict(Decision.SHIP_ON_CONDITIONS, on_a_part, notes, wins=True)
         if best is not None and all(_cannot_pay(evidence, goals) for evidence in on_all):
-            return _verdict(Decision.DO_NOT_SHIP, best, notes, goals)
+            return verdict(Decision.DO_NOT_SHIP, best, notes)
         notes = (*notes, *_what_would_settle_it(on_all, goals))
-    return _verdict(Decision.INCONCLUSIVE, best, notes, goals)
+    return verdict(Decision.INCONCLUSIVE, best, notes)
 
 
 def _deciding_rules(evidence: Evidence, goals: Goals) -> Iterator[Reason]:
@@ -86,14 +88,17 @@ def _verdict(
     decision: Decision,
     evidence: Evidence | None,
     notes: Sequence[Reason],
-    goals: Goals,
     *,
+    goals: Goals,
+    beside: Sequence[Evidence],
     wins: bool = False,
 ) -> Verdict:
     reasons = list(notes)
     if evidence is not None:
         reasons = [*_deciding_rules(evidence, goals), *reasons]
         reasons += [reason for rule in rules.INFORMING for reason in rule(evidence)]
+        others = [other for other in beside if other.arm != evidence.arm]
+        reasons += [reason for other in others for rule in rules.PLACING for reason in rule(other)]
     conditions = evidence.conditions if evidence is not None and wins else None
     return Verdict(
         decision=decision,

@@ -10,6 +10,7 @@ from speclift.core.speculation import Combined, DraftModel, Head, NGram, Specula
 from speclift.engine.llamacpp_flags import never_drafts
 from speclift.pipeline.ask import Ask
 from speclift.plan.methods import arms_for
+from speclift.store.bundled_models import draft_for
 from speclift.tune.cost_surface import Drafting
 from speclift.tune.space import (
     Axes,
@@ -26,7 +27,7 @@ from speclift.tune.space import (
 # The CPU kernels verify in fours: k + 1 = 8, 12, 16 tokens are good, and 6 is between. A draft model pays a pass per k.
 LLAMACPP_KS: dict[Drafting, tuple[int, ...]] = {
     Drafting.LOOK_UP: (5, 7, 11, 15),
-    Drafting.PASSES: (1, 2, 3, 5, 7),
+    Drafting.PASSES: (1, 3, 5, 7),
 }
 GPU_KS: dict[Drafting, tuple[int, ...]] = {
     Drafting.LOOK_UP: (2, 3, 4, 5, 6, 8, 10),
@@ -44,15 +45,24 @@ class Wanted:
     ks: tuple[int, ...]
 
 
-def default_drafters(engine: str, model: str) -> tuple[Template, ...]:  # noqa: ARG001
-    """What is tried where no method is named. `model` is the target as the engine gets it."""
+def default_drafters(engine: str, model: str) -> tuple[Template, ...]:
+    """What is tried where no method is named. `model` is the target as it was asked for."""
     match engine:
         case "llamacpp":
-            return (NGram(n=4), NGram(n=7))
+            return (NGram(n=4), NGram(n=7), *_with_bundled_draft(model))
         case "vllm":
             return (NGram(n=3, n_min=2), NGram(n=5, n_min=3))
         case _:
             return (NGram(),)
+
+
+def _with_bundled_draft(model: str) -> tuple[Template, ...]:
+    """The draft that came with the package, alone and where the look-up finds nothing."""
+    bundled = draft_for(model)
+    if bundled is None:
+        return ()
+    draft = DraftModel(model=str(bundled.checked_path()))
+    return (draft, Combined(parts=(NGram(n=4), draft)))
 
 
 def default_ks(engine: str, template: Template) -> tuple[int, ...]:

@@ -30,7 +30,7 @@ from speclift.pipeline.tuning import (
     search_and_open,
     start_search,
 )
-from speclift.report.document import acceptance_document, verdict_document
+from speclift.report.document import acceptance_document, measure_document, verdict_document
 from speclift.report.page import page
 from speclift.store.study import Study, is_study
 from speclift.tune.problem import Job
@@ -134,6 +134,16 @@ def decide(ask: Ask | None = None, **settings: Any) -> Verdict:
     `settings` are the fields of Ask; the study it leaves behind holds the records.
     """
     return _decided(ask or Ask(**settings), always=False).verdict
+
+
+def measure(ask: Ask | None = None, **settings: Any) -> dict[str, Any]:
+    """Measure as asked, without a verdict: returns the document of `measure --json`."""
+    ask = ask or Ask(**settings)
+    study, budget_s = open_study(ask, _unheard)
+    with study:
+        run_study(study, progress=Quiet(), budget_s=budget_s, workers=ask.workers)
+        judgement = judge([study])
+        return measure_document(judgement.cells, judgement.findings, study=relative(study.path))
 
 
 def tune(ask: Ask | None = None, **settings: Any) -> dict[str, Any]:

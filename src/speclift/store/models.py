@@ -25,6 +25,7 @@ from typing import Any, TypeAlias
 
 from speclift.core.errors import ModelError, UsageError, unknown_name
 from speclift.core.units import Bytes
+from speclift.store.bundled_models import BUNDLED
 from speclift.store.gguf_file import check_gguf, requantise_q4_0, require_gguf_package
 
 # Hashing a gigabyte takes a second or so; beyond that the ends of the file have to do.
@@ -117,11 +118,13 @@ def resolve(reference: str, *, catalogue: Mapping[str, CatalogueEntry] = CATALOG
         if fault:
             raise ModelError(f"{entry.name} {fault}.", hint=f"speclift models fetch {entry.name}")
         return path
+    if reference in BUNDLED:
+        return BUNDLED[reference].checked_path()
     path = _expanded(reference)
     if path.suffix.lower() == ".gguf" or path.name != reference or path.exists():
         check_gguf(path)
         return path
-    unknown = unknown_name(what="model", seen=reference, allowed=catalogue)
+    unknown = unknown_name(what="model", seen=reference, allowed=(*catalogue, *BUNDLED))
     raise UsageError(str(unknown), hint=f"{unknown.hint}, or the path of a .gguf file")
 
 

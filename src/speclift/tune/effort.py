@@ -47,6 +47,13 @@ def allowed_s(problem: Problem, results: Sequence[Result]) -> Seconds:
     return max(problem.settings.grid_share * grid_s(problem, results), CALIBRATIONS * calibration)
 
 
+def left_s(problem: Problem, results: Sequence[Result]) -> Seconds:
+    """For probes and races: of the budget, and of what they are allowed."""
+    settings = problem.settings
+    spent = math.fsum(result.engine_s for result in results)
+    return min(settings.budget_s - settings.reserve_s, allowed_s(problem, results)) - spent
+
+
 def _seen_s(problem: Problem, results: Sequence[Result], load: Load) -> list[Seconds]:
     seen: dict[Load, list[Seconds]] = {}
     for cell in (cell for result in results for cell in result.cells):

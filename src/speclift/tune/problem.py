@@ -29,11 +29,7 @@ class Purpose(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Settings:
-    """The search's knobs, set on synthetic engines 0-39 and their like.
-
-    On engines 5000-5039, seen by nobody before, they took 0.075 of a 3-repeat grid's time, with 95.6 % of the loads
-    within 2 % of the best; four runs with settings close to these had 96.9-98.6 % (docs/tune.md).
-    """
+    """The search's knobs, set on synthetic engines; docs/tune.md says what they reached on engines not seen before."""
 
     # Loads at which every drafter is calibrated, spread over those asked for.
     calibration_loads: int = 3
@@ -47,12 +43,14 @@ class Settings:
     near_sd: float = 2.5
     # Launches between calibration and race at most.
     probes: int = 30
-    # A launch that takes 1 % of a grid's time must promise 1 % of this, in log score over the traffic.
-    price: float = 0.03
+    # A launch that takes 1 % of a grid's time must save 1 % of this, in log score over the traffic; choices that are
+    # `near` the best lose nothing.
+    price: float = 0.010
     # Probes and races end at this share of a 3-repeat grid, as far as its time can be told from what ran.
-    grid_share: float = 0.105
+    grid_share: float = 0.104
     race_arms: int = 2
-    race_blocks: int = 1
+    # None: at the same price single probes gained as much as mirrored blocks did.
+    race_blocks: int = 0
     # No race where choosing now is expected to lose less than this: over the traffic, and at a load.
     regret_goal: float = 0.0007
     # Engine time, launches included; `reserve_s` of it is left for the confirmation.

@@ -17,7 +17,7 @@ from speclift.core.errors import UsageError
 from speclift.core.traffic import Load, load_label
 from speclift.core.units import Seconds
 from speclift.tune.cost_surface import Drafting
-from speclift.tune.effort import allowed_s, cell_s, grid_s, job_s, launch_s
+from speclift.tune.effort import cell_s, grid_s, job_s, launch_s, left_s
 from speclift.tune.posterior import Dropped, Posterior, posterior_of
 from speclift.tune.problem import Job, Problem, Purpose, Result
 from speclift.tune.race import mirrored
@@ -73,10 +73,10 @@ class Search:
     def ask(self) -> tuple[Job, ...]:
         """Launches in the order to run them, as many as the budget allows by the times seen so far."""
         settings = self.problem.settings
-        left_s = settings.budget_s - settings.reserve_s - self.spent_s
+        rest_s = settings.budget_s - settings.reserve_s - self.spent_s
         times = accumulate(job_s(self.problem, self.results, job.loads) for job in self.pending)
         return tuple(
-            job for job, time_s in zip(self.pending, times, strict=True) if time_s <= left_s + _ROUNDING_S
+            job for job, time_s in zip(self.pending, times, strict=True) if time_s <= rest_s + _ROUNDING_S
         )
 
     def tell(self, result: Result) -> Search:
@@ -162,6 +162,7 @@ def _probe(search: Search, posterior: Posterior) -> Search | None:
         launch_s=launch_s(problem, search.results),
         cell_s={load: cell_s(problem, search.results, load) for load in problem.loads},
         price=settings.price / grid_s(problem, search.results),
+        left_s=left_s(problem, search.results),
     )
     if chosen is None:
         return None
@@ -221,7 +222,8 @@ def _race(search: Search, posterior: Posterior) -> Search:
             search, phase=Phase.DONE, ending=f"choosing now is expected to lose {100 * regret:.2f} %"
         )
     if search.blocks >= problem.settings.race_blocks:
-        return replace(search, phase=Phase.DONE, ending=f"{search.blocks} blocks raced")
+        ending = f"{search.blocks} blocks raced" if search.blocks else "no launch worth its time is left"
+        return replace(search, phase=Phase.DONE, ending=ending)
     entries = race_entries(problem, posterior, found)
     if entries and _race_promise(search, found, entries) <= 0:
         ending = f"a race would cost more than the {100 * regret:.2f} % that choosing now is expected to lose"
@@ -340,15 +342,14 @@ def _with_jobs(
     `whole` is all of them or none, and within the share of a full grid as well.
     """
     settings = search.problem.settings
-    left_s = settings.budget_s - settings.reserve_s - search.spent_s
-    if whole:
-        left_s = min(left_s, allowed_s(search.problem, search.results) - search.spent_s)
+    budgeted_s = settings.budget_s - settings.reserve_s - search.spent_s
+    rest_s = left_s(search.problem, search.results) if whole else budgeted_s
     jobs = list(search.pending) if keep else []
     first = 1 + max([job.id for job in jobs] + [result.job.id for result in search.results], default=0)
     asked = list(wanted)
     for number, (candidate, loads, purpose, reason) in enumerate(asked):
-        left_s -= job_s(search.problem, search.results, loads)
-        if left_s < 0:
+        rest_s -= job_s(search.problem, search.results, loads)
+        if rest_s < -_ROUNDING_S:
             if whole:
                 return None
             break

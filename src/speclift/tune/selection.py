@@ -7,7 +7,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
-from scipy.stats import norm
 
 from speclift.core.traffic import Load, load_label
 from speclift.core.units import Seconds
@@ -21,10 +20,10 @@ from speclift.tune.space import Elimination
 # A challenger joins a race at a load where its expected gain is at least this share of the largest there.
 GAIN_SHARE = 0.15
 RIVALS_MAX = 3
-
-
-# Equally probable places of a standard normal, for expectations over one measurement.
-_NORMAL_QUANTILES: Floats = norm.ppf((np.arange(64) + 0.5) / 64)
+# An arm that is the best of a load less often than this is not worth timing there.
+CHANCE = 0.002
+# A load missed once in fifty draws is seen forty times.
+_DRAWS = 2000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -110,41 +109,71 @@ def best_probe(
     launch_s: Seconds,
     cell_s: Mapping[Load, Seconds],
     price: float,
+    left_s: Seconds = math.inf,
 ) -> Probe | None:
     """The launch whose promise exceeds its cost by most, at `price` in log score per second; None where none does.
 
-    Once an arm is launched, every load joins that is worth its own time.
+    Once an arm is launched, every load joins that is worth its own time, the best paid first while `left_s` lasts.
     """
-    shares = np.array([problem.share(load) for load in posterior.loads])
-    costs = np.array([price * cell_s[load] for load in posterior.loads])
-    columns = range(len(posterior.loads))
-    promised = shares * np.array([promises(posterior, column, dropped) for column in columns]).T
-    worth = np.clip(promised - costs, 0.0, None).sum(axis=1) - price * launch_s
-    row = int(worth.argmax())
-    if worth[row] <= 0:
-        return None
-    chosen = [column for column in columns if promised[row, column] > costs[column]]
-    loads = tuple(posterior.loads[column] for column in chosen)
-    return Probe(row=row, loads=loads, gain=float(promised[row, chosen].sum()))
+    settings = problem.settings
+    best, best_worth = None, 0.0
+    promised = [
+        problem.share(load) * promises(posterior, column, dropped, near=settings.near, seed=settings.seed)
+        for column, load in enumerate(posterior.loads)
+    ]
+    for row in range(len(posterior.candidates)):
+        gains = {load: float(promised[column][row]) for column, load in enumerate(posterior.loads)}
+        loads, rest_s = [], left_s - launch_s
+        for load in sorted(gains, key=lambda load: -gains[load] / cell_s[load]):
+            if gains[load] > price * cell_s[load] and cell_s[load] <= rest_s:
+                loads.append(load)
+                rest_s -= cell_s[load]
+        gain = math.fsum(gains[load] for load in loads)
+        worth = gain - price * (launch_s + math.fsum(cell_s[load] for load in loads))
+        if worth > best_worth:
+            ordered = tuple(load for load in posterior.loads if load in loads)
+            best, best_worth = Probe(row=row, loads=ordered, gain=gain), worth
+    return best
 
 
-def promises(posterior: Posterior, column: int, dropped: Dropped) -> Floats:
-    """What timing each arm once more at one load is expected to gain, in log score, by changing the choice there.
+def promises(
+    posterior: Posterior, column: int, dropped: Dropped, *, near: float = 0.0, seed: int = 0
+) -> Floats:
+    """What timing each arm once more at one load is expected to save, in log score, by changing the choice there.
 
-    The knowledge gradient (Frazier, Powell, Dayanik 2009): E max of the means after the measurement - max now.
+    The knowledge gradient (Frazier, Powell, Dayanik 2009) of a loss that is nothing within `near` of the best: the loss
+    of choosing now - the loss of choosing after the measurement, both over the same draws of what may be true.
     """
-    rows = [row for row in range(len(posterior.candidates)) if posterior.may_win(row, column, dropped)]
     gains = np.zeros(len(posterior.candidates))
+    rows = [row for row in range(len(posterior.candidates)) if posterior.may_win(row, column, dropped)]
     if len(rows) < 2:
         return gains
-    covariance = posterior.time_covariance[column][np.ix_(rows, rows)]
+    random, pick = np.random.default_rng((seed, column)), np.ix_(rows, rows)
+    timing = posterior.time_covariance[column][pick]
     mean = posterior.mean[rows, column]
+    shift = _normal(random, timing)
+    drawn = mean + shift + _normal(random, posterior.covariance[column][pick] - timing)
+    behind = drawn.max(axis=1, keepdims=True) - drawn
+    lost = np.where(behind > near, behind, 0.0)
+    wins = np.bincount(drawn.argmax(axis=1), minlength=len(rows))
+    contenders = np.union1d(np.flatnonzero(wins >= CHANCE * _DRAWS), [mean.argmax()])
     noise = posterior.fit.noise_scale**2 * (LAUNCH_SD**2 + RUN_SD**2)
-    # Column j: how far every arm's mean moves when arm j comes out one sd above what was expected.
-    moves = covariance / np.sqrt(np.diag(covariance) + noise)
-    after = (mean[:, None, None] + moves[:, :, None] * _NORMAL_QUANTILES).max(axis=0).mean(axis=1)
-    gains[rows] = np.clip(after - mean.max(), 0.0, None)
+    seen = shift + math.sqrt(noise) * random.standard_normal(shift.shape)
+    surprise = seen / (np.diag(timing) + noise)
+    now = lost[:, mean.argmax()].mean()
+    for row in contenders:
+        after = mean[contenders] + surprise[:, [row]] * timing[row, contenders]
+        chosen = contenders[after.argmax(axis=1)]
+        gains[rows[row]] = max(0.0, now - lost[np.arange(_DRAWS), chosen].mean())
     return gains
+
+
+def _normal(random: np.random.Generator, covariance: Floats) -> Floats:
+    """Draws around 0, a row each."""
+    values, vectors = np.linalg.eigh(covariance)
+    root = vectors * np.sqrt(np.clip(values, 0.0, None))
+    drawn: Floats = random.standard_normal((_DRAWS, len(values))) @ root.T
+    return drawn
 
 
 def far_from_best(problem: Problem, posterior: Posterior) -> list[Elimination]:

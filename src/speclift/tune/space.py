@@ -179,10 +179,12 @@ def _candidates(axes: Axes) -> Iterable[Candidate]:
             token_budget=budget,
         )
     labels: set[str] = set()
+    models = {each.model for each in axes.drafters if isinstance(each, DraftModel | Head) and each.model}
+    names_models = len(models) > 1
     for template in dict.fromkeys(
         variant for drafter in axes.drafters for variant in _variants(drafter, axes)
     ):
-        drafter = _free_name(_label(template), labels)
+        drafter = _free_name(_label(template, names_model=names_models), labels)
         labels.add(drafter)
         for (quantisation, budget), k in product(servers, sorted(set(axes.ks))):
             yield named(
@@ -229,16 +231,17 @@ def _with_extra(
     return tuple(sorted(merged.items()))
 
 
-def _label(template: Template) -> str:
-    """Method and whatever differs from its defaults: ngram-n3, draft-tiny-p0.5-probabilistic."""
+def _label(template: Template, *, names_model: bool) -> str:
+    """Method and whatever differs from its defaults: ngram-n3, draft-p0.5-probabilistic; the model where several
+    are tried."""
     parts = [method_name(template).replace(":", "-")]
     if isinstance(template, NGram) and (template.n, template.n_min) != (NGram().n, NGram().n_min):
         parts.append(f"n{template.n}" if template.n_min is None else f"n{template.n_min}-{template.n}")
     if isinstance(template, DraftModel):
-        parts.append(_stem(template.model))
+        parts += [_stem(template.model)] if names_model else []
         parts += [f"p{template.p_min:g}"] if template.p_min else []
         parts += [template.sampling] if template.sampling != "greedy" else []
-    if isinstance(template, Head) and template.model:
+    if isinstance(template, Head) and template.model and names_model:
         parts.append(_stem(template.model))
     if not isinstance(template, Combined):
         short = {DRAFT_QUANTISATION: "draft", DRAFT_TENSOR_PARALLEL: "tp", PARALLEL_DRAFTING: "parallel"}

@@ -1,0 +1,58 @@
+"""The draft that comes with the package, on the target it was made for."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+import speclift
+from speclift.verify.result import Result
+
+pytestmark = [pytest.mark.llama, pytest.mark.timeout(600)]
+
+DRAFT = "smollm2-135m-draft"
+SEGMENTS = ("chat", "code-writing", "creative", "json-extraction", "passage-qa", "summarise")
+
+
+def test_its_output_is_the_targets_at_temperature_0_alone_and_behind_the_look_up(
+    embedded_model: Path,
+) -> None:
+    gate = speclift.verify(
+        model=str(embedded_model),
+        drafts=(DRAFT,),
+        methods=("draft,k=4", "ngram,k=7,n=4+draft,k=7"),
+        temperatures=(0.0,),
+        requests=6,
+        max_tokens=32,
+        detect=0.05,
+        threads=1,
+    )
+    assert {arm.arm: arm.result for arm in gate.arms} == {
+        "draft-k4": Result.PASS,
+        "ngram+draft-k7-n4": Result.PASS,
+    }
+
+
+def test_its_guesses_are_accepted_on_every_kind_of_text(embedded_model: Path, tmp_path: Path) -> None:
+    document = speclift.measure(
+        model=str(embedded_model),
+        drafts=(DRAFT,),
+        ks=(4,),
+        segments=SEGMENTS,
+        temperatures=(0.0,),
+        requests=24,
+        max_tokens=48,
+        launches=1,
+        threads=1,
+        study=tmp_path / "study",
+    )
+    lengths = {
+        cell["segment"]: cell["accepted_length"]["value"]
+        for cell in document["cells"]
+        if cell["arm"] == "draft-k4"
+    }
+    assert lengths.keys() == {*SEGMENTS, "all"}
+    # The bars that the model card states on all prompts, at four prompts each and cut answers.
+    assert lengths["all"] > 2.0, lengths
+    assert min(lengths.values()) > 1.5, lengths
