@@ -181,6 +181,7 @@ def evidence(**changes: Any) -> Evidence:
         tails=(),
         cells=(cell(),),
         baseline_cells=(cell(arm=BASELINE, acceptance_rate=None),),
+        segment_cells=(),
         traffic_share=1.0,
     )
     return replace(ordinary, **changes)

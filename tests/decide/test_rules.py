@@ -262,8 +262,10 @@ class TestBreakEven:
             return cell(segment=name, tpot_s=spread, accepted_length=estimate(length, length, length))
 
         made = evidence(
-            cells=(cell(), at("copy", 3.5), at("chat", 1.8), at("poem", 2.4)),
-            baseline_cells=(baseline_cell(), *(baseline_cell(segment=name) for name in ("copy", "chat", "poem"))),
+            segment_cells=(
+                *(at("copy", 3.5), at("chat", 1.8), at("poem", 2.4)),
+                *(baseline_cell(segment=name) for name in ("copy", "chat", "poem")),
+            )
         )
         assert said_by(made)["break-even"].message == (
             "arm pays above an accepted length of 2.50 at c=1: "
@@ -272,7 +274,7 @@ class TestBreakEven:
 
     def test_an_engine_that_counts_no_drafts_has_none(self) -> None:
         made = evidence(
-            cells=(cell(segment="copy", accepted_length=None),), baseline_cells=(baseline_cell(segment="copy"),)
+            segment_cells=(cell(segment="copy", accepted_length=None), baseline_cell(segment="copy"))
         )
         assert "break-even" not in said_by(made)
 

@@ -85,6 +85,7 @@ def view(text: str, *, decision: Decision = Decision.SHIP_ON_CONDITIONS) -> Any:
         tails=(),
         cells=(cell(text),),
         baseline_cells=(cell("baseline"),),
+        segment_cells=(),
         traffic_share=1.0,
     )
     return verdict_view(

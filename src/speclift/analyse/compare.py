@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
 from speclift.analyse.balance import Observation, PairTable, Setting, fit_table, pair_table
-from speclift.analyse.cells import METRIC_OF, NO_TOTALS, Totals, cells, load_size, loads_of, values_of
+from speclift.analyse.cells import ALL, METRIC_OF, NO_TOTALS, Totals, cells, load_size, loads_of, values_of
 from speclift.analyse.stats import (
     bonferroni,
     interval_of,
@@ -103,7 +103,7 @@ class Comparer:
         all_cells = cells(
             both,
             by_temperature=self._by_temperature,
-            by_segment=False,
+            by_segment=is_whole,
             # The engine's totals are of all traffic.
             totals=self._totals if is_whole else NO_TOTALS,
         )
@@ -118,8 +118,9 @@ class Comparer:
                 if (comparison := compare(members, part, label, part_count)) is not None
             ),
             tails=_tails(both, arm.name),
-            cells=tuple(cell for cell in all_cells if cell.arm == arm.name),
-            baseline_cells=tuple(cell for cell in all_cells if cell.arm == BASELINE),
+            cells=tuple(cell for cell in all_cells if cell.arm == arm.name and cell.segment == ALL),
+            baseline_cells=tuple(cell for cell in all_cells if cell.arm == BASELINE and cell.segment == ALL),
+            segment_cells=tuple(cell for cell in all_cells if cell.segment != ALL),
             traffic_share=len(e2e) / pair_count if pair_count else 0.0,
         )
 

@@ -15,6 +15,7 @@ from speclift.cli.screens import screen
 from speclift.pipeline.ask import EMBEDDED_MODEL
 from speclift.report.quantities import printable, size
 from speclift.store import models
+from speclift.store.bundled_models import BUNDLED
 from speclift.store.gguf_file import inspect_gguf
 
 app = typer.Typer(
@@ -43,7 +44,9 @@ def list_command(as_json: Json = False) -> None:
     """What the catalogue offers and what is cached."""
     listed = models.list_models()
     if as_json:
-        _write({"schema": 1, "models": [{**asdict(model), "path": str(model.path)} for model in listed]})
+        rows = [{**asdict(model), "path": str(model.path)} for model in listed]
+        drafts = [{**asdict(draft), "path": str(draft.path)} for draft in BUNDLED.values()]
+        _write({"schema": 1, "models": rows, "bundled_drafts": drafts})
         return
     from rich.table import Table
 
@@ -52,6 +55,8 @@ def list_command(as_json: Json = False) -> None:
         table.add_column(column)
     for model in listed:
         table.add_row(model.name, "yes" if model.is_cached else "no", str(model.path))
+    for draft in BUNDLED.values():
+        table.add_row(draft.name, "bundled", str(draft.path))
     screen(stderr=False).print(table)
 
 

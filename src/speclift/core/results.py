@@ -180,6 +180,8 @@ class Evidence:
     tails: tuple[TailRatio, ...]
     cells: tuple[Cell, ...]
     baseline_cells: tuple[Cell, ...]
+    # Of both arms, one segment each; empty where the conditions leave something out.
+    segment_cells: tuple[Cell, ...]
     # Share of all measured pairs that the conditions admit.
     traffic_share: float
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from statistics import median
 
+from speclift.core.arm import BASELINE
 from speclift.core.goals import Goals, Slo
 from speclift.core.results import Cell, Comparison, Evidence, Level, Part, Percentiles, Reason
 from speclift.core.speculation import is_lossy
@@ -221,21 +222,20 @@ def break_even(evidence: Evidence) -> Iterator[Reason]:
     Time per token times tokens per step is the time of a step; segments differ little in it, so their median stands
     for the load.
     """
-    base = {(cell.load, cell.segment): cell for cell in evidence.baseline_cells if cell.temperature is None}
+    cells = {
+        (cell.arm, cell.load, cell.segment): cell
+        for cell in evidence.segment_cells
+        if cell.temperature is None
+    }
     by_load: dict[Load, dict[str, tuple[float, float]]] = {}
-    for cell in evidence.cells:
-        beside = base.get((cell.load, cell.segment))
-        if (
-            cell.segment == ALL
-            or cell.temperature is not None
-            or cell.accepted_length is None
-            or beside is None
-        ):
+    for (arm, load, segment), cell in cells.items():
+        beside = cells.get((BASELINE, load, segment))
+        if arm == BASELINE or cell.accepted_length is None or beside is None:
             continue
         tpot_s, base_s = percentile_of(cell, "tpot", "p50"), percentile_of(beside, "tpot", "p50")
         if tpot_s and base_s:
             length = cell.accepted_length.value
-            by_load.setdefault(cell.load, {})[cell.segment] = (length, length * tpot_s / base_s)
+            by_load.setdefault(load, {})[segment] = (length, length * tpot_s / base_s)
     for load, segments in by_load.items():
         even = median(cost for _, cost in segments.values())
         groups: dict[str, list[str]] = {"clears it on": [], "falls short on": []}

@@ -37,6 +37,7 @@ SEARCH_SHARE_MAX = 0.5
 LAUNCH_ROOM = 1.5
 # Launches that a search should have time for at the least.
 CELLS_WANTED = 6
+RACE_BLOCKS = 1
 # Before any launch was timed.
 GUESSED_LAUNCH_S = {"llamacpp": 2.0, "vllm": 90.0, "fake": 0.5}
 # Rough, and only to place the cells of an unseen workload on the cost surface.
@@ -96,7 +97,11 @@ def plan_search(
         prompt_tokens=prompt,
         output_tokens=output,
         # Time is watched over by whoever runs the jobs: a launch takes what it takes.
-        settings=Settings(launch_s_guess=GUESSED_LAUNCH_S.get(engine, 60.0)),
+        settings=Settings(
+            launch_s_guess=GUESSED_LAUNCH_S.get(engine, 60.0),
+            # Real machines drift more than the synthetic ones on which probes alone did as well.
+            race_blocks=RACE_BLOCKS,
+        ),
     )
     return SearchPlan(
         search=start(problem, eliminated=space.eliminated),

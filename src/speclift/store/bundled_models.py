@@ -27,7 +27,9 @@ class BundledDraft:
     def checked_path(self) -> Path:
         """A checkout without its large files, or half an installation, has something else under that name."""
         if not self.path.is_file() or sha256(self.path.read_bytes()).hexdigest() != self.sha256_hex:
-            raise ModelError(f"{self.name} is missing or damaged: {self.path}.", hint="install speclift again")
+            raise ModelError(
+                f"{self.name} is missing or damaged: {self.path}.", hint="install speclift again"
+            )
         return self.path
 
 

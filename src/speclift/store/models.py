@@ -31,9 +31,7 @@ from speclift.store.gguf_file import check_gguf, requantise_q4_0, require_gguf_p
 # Hashing a gigabyte takes a second or so; beyond that the ends of the file have to do.
 FULL_HASH_BYTES_MAX = 1 << 30
 PARTIAL_HASH_BYTES = 16 << 20
-
-# Enough of pip's output to hold its reason, which comes last.
-PIP_LINES_SHOWN = 5
+PIP_LINES_SHOWN = 5  # its reason comes last
 
 Progress: TypeAlias = Callable[[str], None]
 Download: TypeAlias = Callable[[Path], Path]
