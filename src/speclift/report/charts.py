@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from html import escape as escape_markup
 from typing import Any
 
@@ -16,6 +16,8 @@ from speclift.report.quantities import printable
 WIDTH = 720.0
 ROW = 26.0
 LABEL = 170.0
+# Where a label names part and arm.
+LABEL_OF_TWO = 240.0
 TICKS = (0.25, 0.33, 0.5, 0.67, 0.8, 0.9, 1.0, 1.1, 1.2, 1.3, 1.5, 1.75, 2.0, 2.5, 3.0, 4.0, 6.0, 8.0)
 TICK_GAP = 34.0
 # Series after the baseline, told apart by colour and by dash.
@@ -61,14 +63,15 @@ def forest(document: dict[str, Any]) -> str:
     if not rows:
         return ""
     bar = document["goals"]["min_speedup"]
-    scale = _ratio_scale([e for _, _, e in rows], extra=(1.0, bar))
     arms = [arm["arm"] for arm in document["speedups"]]
+    start = LABEL if len(arms) == 1 else LABEL_OF_TWO
+    scale = replace(_ratio_scale([e for _, _, e in rows], extra=(1.0, bar)), start=start)
     height = ROW * (len(rows) + 1.6)
     parts = [*_ratio_axis(scale, height, bar)]
     for index, (label, arm, estimate) in enumerate(rows):
         y = ROW * (index + 0.7)
         name = label if len(arms) == 1 else f"{label} · {arm}"
-        parts.append(text(0, y + 4, name, limit=30))
+        parts.append(text(0, y + 4, name, limit=int(start / 6.6)))
         parts.append(_interval(scale, y, estimate, _judged(estimate, bar)))
         parts.append(text(WIDTH, y + 4, f"{estimate['value']:.2f}x", anchor="end"))
     return svg(height, parts, "Speedup per part of the traffic with 95 % intervals")
