@@ -23,11 +23,12 @@ KS = (1, 2, 3, 4, 5, 7)
 
 
 def accepted(study: Path, *, requests: int, threads: int) -> list[dict[str, Any]]:
-    """Accepted length at k=4 by segment, over all bundled prompts."""
+    """Accepted length at k=4 by segment, over all bundled prompts, answers cut at 96 tokens."""
     document = speclift.measure(
         drafts=(DRAFT,),
         ks=(4,),
         temperatures=(0.0,),
+        max_tokens=96,
         requests=requests,
         launches=1,
         threads=threads,
@@ -118,7 +119,7 @@ def main() -> None:
         found: dict[str, Any] = {
             "cost": cost(place, rounds=3, threads=options.threads),
             "k4": accepted(place / "k4", requests=192 // share, threads=options.threads),
-            "ks": break_even(place / "ks", requests=48 // share, threads=options.threads),
+            "ks": break_even(place / "ks", requests=32 // share, threads=options.threads),
         }
     if options.json:
         json.dump(found, sys.stdout, indent=1)

@@ -166,5 +166,5 @@ def test_a_draft_that_leaves_no_room_for_a_request_is_never_launched(
 
 def test_the_bundled_draft_is_tried_alone_and_behind_the_look_up_on_its_own_target_alone() -> None:
     own = default_drafters("llamacpp", "smollm2-135m")
-    assert [method_name(each) for each in own] == ["ngram", "ngram", "draft", "ngram+draft"]
+    assert [method_name(each) for each in own] == ["ngram", "draft", "ngram+draft"]
     assert {method_name(each) for each in default_drafters("llamacpp", "other.gguf")} == {"ngram"}

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 from speclift.core.arm import Arm, baseline_arm
@@ -52,7 +52,7 @@ def choose(
     if not ranking:
         raise EngineError("the search measured no arm that speculates", hint="give it more time: --budget")
     winner = ranking[0]
-    other = next((each for each in ranking if each.arm.method != winner.arm.method), None)
+    other = _of_another_kind(winner, ranking)
     if other is None and wants_same_method:
         other = ranking[1] if len(ranking) > 1 else None
     schedule, scheduled = _schedule(search, conclusion, winner, sequences_max=sequences_max)
@@ -66,6 +66,16 @@ def choose(
         conclusion=conclusion,
         posterior=posterior,
     )
+
+
+def _of_another_kind(winner: Candidate, ranking: Sequence[Candidate]) -> Candidate | None:
+    """The best that shares no method with the winner, so that both stand side by side; else the best that differs."""
+
+    def parts(candidate: Candidate) -> set[str]:
+        return set(candidate.arm.method.split("+"))
+
+    apart = (each for each in ranking if not parts(each) & parts(winner))
+    return next(apart, next((each for each in ranking if parts(each) != parts(winner)), None))
 
 
 def ranked(search: Search, posterior: Posterior) -> list[Candidate]:

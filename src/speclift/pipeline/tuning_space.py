@@ -49,7 +49,7 @@ def default_drafters(engine: str, model: str) -> tuple[Template, ...]:
     """What is tried where no method is named. `model` is the target as it was asked for."""
     match engine:
         case "llamacpp":
-            return (NGram(n=4), NGram(n=7), *_with_bundled_draft(model))
+            return _with_bundled_draft(model) or (NGram(n=4), NGram(n=7))
         case "vllm":
             return (NGram(n=3, n_min=2), NGram(n=5, n_min=3))
         case _:
@@ -57,12 +57,12 @@ def default_drafters(engine: str, model: str) -> tuple[Template, ...]:
 
 
 def _with_bundled_draft(model: str) -> tuple[Template, ...]:
-    """The draft that came with the package, alone and where the look-up finds nothing."""
+    """For a target that a draft came with: the look-up, the draft, and the draft where the look-up finds nothing."""
     bundled = draft_for(model)
     if bundled is None:
         return ()
     draft = DraftModel(model=str(bundled.checked_path()))
-    return (draft, Combined(parts=(NGram(n=4), draft)))
+    return (NGram(n=4), draft, Combined(parts=(NGram(n=4), draft)))
 
 
 def default_ks(engine: str, template: Template) -> tuple[int, ...]:
