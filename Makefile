@@ -10,6 +10,9 @@ READY := $(VENV)/.ready
 demo: $(READY)
 	@$(BIN)/speclift decide; code=$$?; case $$code in 0|3|4|5|6) exit 0;; *) exit $$code;; esac
 
+# The tests' matrices are small: more threads than one would spin on each other.
+test fast test-vllm: export OPENBLAS_NUM_THREADS = 1
+
 test: $(READY)
 	SPECLIFT_FETCH=1 $(BIN)/python -m pytest -m "not gpu and not vllm"
 
