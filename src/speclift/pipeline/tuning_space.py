@@ -28,7 +28,7 @@ from speclift.tune.space import (
 # and at k = 1 and 2 a step cost 1.9 and 2.9 tokens' time of the baseline, which it can hardly say.
 LLAMACPP_KS: dict[Drafting, tuple[int, ...]] = {
     Drafting.LOOK_UP: (5, 7, 11, 15),
-    Drafting.PASSES: (3, 7),
+    Drafting.PASSES: (3, 5, 7),
 }
 GPU_KS: dict[Drafting, tuple[int, ...]] = {
     Drafting.LOOK_UP: (2, 3, 4, 5, 6, 8, 10),
