@@ -11,6 +11,8 @@ from scripted import Peer, Script, ScriptedServer
 from sending import ANSWER, END, HEAD, PATIENCE_S, USAGE, ask, chunk, once, post, sender_for, token, work
 
 from speclift.core.records import Outcome
+from speclift.measure import connection
+from speclift.measure import sender as sender_module
 from speclift.measure.exchange import Exchange, Sent
 from speclift.measure.low_water import ENDINGS_KEPT, MARK_BYTES_MAX, TOGETHER_S, LowWater
 from speclift.measure.sender import Sender
@@ -99,8 +101,8 @@ class TestGathering:
         assert sent[1].result.text == "one two three"
 
     def test_without_the_kernels_stamps_every_token_wakes_us(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr("speclift.measure.sender.turn_stamps_on", lambda: None)
-        monkeypatch.setattr("speclift.measure.connection.ask_for_stamps", lambda _: None)
+        monkeypatch.setattr(sender_module, "turn_stamps_on", lambda: None)
+        monkeypatch.setattr(connection, "ask_for_stamps", lambda _: None)
         sent: list[Sent] = []
         with ScriptedServer(after_a_whole_answer(HEAD + token("one"), 0.05, token(" two"), 5.0)) as server:
             sender = sender_for(server, sent)
