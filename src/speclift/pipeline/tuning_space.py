@@ -63,6 +63,7 @@ def _with_bundled_draft(model: str) -> tuple[Template, ...]:
     if bundled is None:
         return ()
     draft = DraftModel(model=str(bundled.checked_path()))
+    # One k for both parts, and a look-up of more tokens than k never drafts.
     return (NGram(n=4), draft, Combined(parts=(NGram(n=3), draft)))
 
 
