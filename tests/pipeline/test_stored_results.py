@@ -71,12 +71,16 @@ def test_a_machine_at_half_its_pace_is_told_as_if_it_had_gone_on(study: Study) -
     assert counts.tpot_s == pytest.approx(0.01)
 
 
-def test_where_no_request_tells_its_drafts_the_turns_total_is_shared_by_length(study: Study) -> None:
+@pytest.mark.parametrize("turns", [(8.0,), (6.0, 2.0)], ids=["one turn", "cut into pieces by the pacing"])
+def test_where_no_request_tells_its_drafts_the_cells_total_is_shared_by_length(
+    study: Study, turns: tuple[float, ...]
+) -> None:
     for name in ("a", "b"):
         study.add_record(record(arm="ngram-k8", launch=2, round=2, request_id=name))
     health = TurnHealth(load=ALONE, loop_lag_p99_s=0.0, cpu_s=0.0, wall_s=1.0)
-    totals = Counters(values={"vllm:spec_decode_num_accepted_tokens_total": 8.0})
-    study.add_turn(2, 0, health, totals)
+    for accepted in turns:
+        totals = Counters(values={"vllm:spec_decode_num_accepted_tokens_total": accepted})
+        study.add_turn(2, 0, health, totals)
     counts = told(study, entry(2)).cells[0].requests
     assert [(each.tokens, each.steps) for each in counts] == [(10, 6), (10, 6)]
 

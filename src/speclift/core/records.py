@@ -132,6 +132,11 @@ class Counters:
         keys = self.values.keys() & earlier.values.keys()
         return Counters(values={key: self.values[key] - earlier.values[key] for key in keys})
 
+    def plus(self, other: Counters) -> Counters:
+        """What two stretches of time counted together."""
+        keys = self.values.keys() | other.values.keys()
+        return Counters(values={key: self.values.get(key, 0.0) + other.values.get(key, 0.0) for key in keys})
+
     def total(self, name: str) -> float | None:
         """The metric summed over its label sets; None where there is no such metric."""
         found = [value for key, value in self.values.items() if key.partition("{")[0] == name]

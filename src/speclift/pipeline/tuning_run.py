@@ -219,7 +219,11 @@ def spent_s(study: Study) -> Seconds:
 
 def stored_result(job: Job, entry: dict[str, Any], study: Study, *, is_baseline: bool) -> Result:
     """A job's result as the study holds it: the same whether it just ran or ran before the machine went down."""
-    totals = {(turn.launch, turn.block): turn.counters for turn in study.turn_totals()}
+    # A paced cell is several turns of one block.
+    totals: dict[int, Counters] = {}
+    for turn in study.turn_totals():
+        if turn.launch == entry["launch"]:
+            totals[turn.block] = totals.get(turn.block, Counters()).plus(turn.counters)
     own = [
         record
         for record in study.records()
@@ -229,7 +233,7 @@ def stored_result(job: Job, entry: dict[str, Any], study: Study, *, is_baseline:
     cells = []
     for cell, load in zip(entry["cells"], job.loads, strict=False):
         members = [record for record in own if record.place.block == cell["block"]]
-        counted = totals.get((entry["launch"], cell["block"]), Counters())
+        counted = totals.get(cell["block"], Counters())
         pace_s = cell.get("pace_s")
         factor = reference_s / pace_s if reference_s and pace_s else 1.0
         counts = tuple(_counts(members, counted, is_baseline=is_baseline, factor=factor))
