@@ -181,8 +181,12 @@ Errors that differ by less than {SAME_ERROR_S * 1e6:.0f} µs count as the same.
 - **No wake-up per token.** Between the first token and the last no time stamp is needed, and on a quiet machine a
   wake-up costs more than what is read. Once an answer has shown how many bytes its ending has (finish reason, usage,
   [DONE]), the next ones wake us (SO_RCVLOWAT) for their first token and then when that many bytes are there: every two
-  or three tokens, and at once when the end is. A shorter ending than before is found within half a second, with the
-  time it came. Not under TLS.
+  or three tokens, and at once when the end is. Where fewer than 24 streams get answers about as long as each other (as
+  with a fixed output length), up to 4 KB gather until four fifths of the shortest have come. An ending shorter than
+  before, or an answer that ends sooner than expected, is found within half a second, with the time it came; in a closed
+  loop the stream's next request waits for that. Not under TLS.
+- **In open loops reads gather for 2 ms**, during which what falls due is sent on time: at thousands of requests per
+  second, going back and forth between sending and reading had cost a fifth of the CPU time.
 - **Intended send times are fixed in advance** for open loops, and TTFT counts from them.
 - HTTP/1.1 with keep-alive: idle connections are kept 1.5 s, at most one per request in flight; a reused connection that
   the server closes as we write to it is replaced once, with the clock running. In a closed loop there are never more

@@ -14,21 +14,36 @@ from speclift.core.records import Outcome
 from speclift.measure import connection
 from speclift.measure import sender as sender_module
 from speclift.measure.exchange import Exchange, Sent
-from speclift.measure.low_water import ENDINGS_KEPT, MARK_BYTES_MAX, TOGETHER_S, LowWater
-from speclift.measure.sender import Sender
+from speclift.measure.low_water import (
+    ALIKE_ANSWERS_MIN,
+    ANSWERS_KEPT,
+    ENDING_BYTES_MAX,
+    FAR_SHARE,
+    GATHER_BYTES_MAX,
+    TOGETHER_S,
+    LowWater,
+)
+from speclift.measure.sender import CROWD, TIDY_EVERY_S, Sender
+
+
+def after(answers: list[tuple[int, int, float]]) -> LowWater:
+    low_water = LowWater()
+    for answer in answers:
+        low_water.note(*answer)
+    return low_water
 
 
 class TestTheMark:
     def test_is_one_byte_before_an_ending_was_seen(self) -> None:
-        assert LowWater().mark_bytes == 1
+        assert LowWater().ending_bytes == LowWater().mark_bytes(0) == 1
 
     @pytest.mark.parametrize(
         ("endings", "mark"),
         [
             ([(400, 0.0), (380, 0.0), (410, 0.0)], 380),
             ([(400, 0.0), (380, 2 * TOGETHER_S)], 1),
-            ([(380, 0.0)] + [(400, 0.0)] * ENDINGS_KEPT, 400),
-            ([(1_000_000, 0.0)], MARK_BYTES_MAX),
+            ([(380, 0.0)] + [(400, 0.0)] * ANSWERS_KEPT, 400),
+            ([(1_000_000, 0.0)], ENDING_BYTES_MAX),
             ([(0, 0.0)], 1),
         ],
         ids=["the shortest", "one in pieces", "long ago", "a huge one", "an empty one"],
@@ -36,11 +51,36 @@ class TestTheMark:
     def test_is_never_above_the_endings_seen_lately(
         self, endings: list[tuple[int, float]], mark: int
     ) -> None:
-        low_water = LowWater()
-        for ending in endings:
-            low_water.note(*ending)
+        assert after([(2000, *ending) for ending in endings]).ending_bytes == mark
 
-        assert low_water.mark_bytes == mark
+    @pytest.mark.parametrize("read_bytes", [0, 5_000, 8_000, 9_999])
+    def test_far_from_the_end_of_like_answers_more_may_gather_but_never_past_most_of_the_shortest(
+        self, read_bytes: int
+    ) -> None:
+        low_water = after([(10_000, 400, 0.0), (12_000, 400, 0.0)] * ALIKE_ANSWERS_MIN)
+
+        left = int(FAR_SHARE * 10_000) - read_bytes
+        assert low_water.mark_bytes(read_bytes) == max(400, min(GATHER_BYTES_MAX, left))
+
+    @pytest.mark.parametrize(
+        "answers",
+        [
+            [(10_000, 400, 0.0)] * (ALIKE_ANSWERS_MIN - 1),
+            [*[(10_000, 400, 0.0)] * ALIKE_ANSWERS_MIN, (4_000, 400, 0.0)],
+            [*[(10_000, 400, 0.0)] * ALIKE_ANSWERS_MIN, (10_000, 400, 2 * TOGETHER_S)],
+        ],
+        ids=["too few", "of all lengths", "an ending in pieces"],
+    )
+    def test_else_nothing_is_far(self, answers: list[tuple[int, int, float]]) -> None:
+        low_water = after(answers)
+
+        assert low_water.mark_bytes(0) == low_water.ending_bytes
+
+    def test_other_requests_have_lengths_of_their_own_and_the_same_endings(self) -> None:
+        low_water = after([(10_000, 400, 0.0)] * ALIKE_ANSWERS_MIN)
+        low_water.forget_lengths()
+
+        assert low_water.mark_bytes(0) == low_water.ending_bytes == 400
 
 
 def after_a_whole_answer(*steps: bytes | float) -> Script:
@@ -99,6 +139,48 @@ class TestGathering:
             sender.close()
 
         assert sent[1].result.text == "one two three"
+
+    def like_answers(self, *, last: int) -> Script:
+        """Answers of 60 words, then one of `last` words."""
+
+        def script(peer: Peer) -> None:
+            for count in [60] * ALIKE_ANSWERS_MIN + [last]:
+                peer.request()
+                peer.send(HEAD + token("first"))
+                for _ in range(count - 2):
+                    peer.send(token(" word"))
+                peer.pause(0.02)
+                peer.send(token(" last", "length") + USAGE + END)
+
+        return script
+
+    def test_an_answer_much_shorter_than_those_before_it_is_whole_and_has_its_own_time(self) -> None:
+        sent, _ = ask(self.like_answers(last=5), times=ALIKE_ANSWERS_MIN + 1)
+
+        assert sent[-1].result.text == "first word word word last"
+        assert sent[-1].result.last_token_s == sent[-1].end
+        # It was read when silence was looked at, and its end is the moment it came all the same.
+        assert sent[-1].end - sent[-1].sent < TIDY_EVERY_S
+
+    @pytest.mark.parametrize(("streams", "gathers_more"), [(1, True), (CROWD, False)])
+    def test_only_few_streams_risk_that_an_end_is_noticed_late(
+        self, streams: int, gathers_more: bool
+    ) -> None:
+        sent: list[Sent] = []
+        with ScriptedServer(self.like_answers(last=60)) as server:
+            sender = sender_for(server, sent)
+            sender.begin(streams=streams)
+            for index in range(ALIKE_ANSWERS_MIN):
+                sender.submit(post(index))
+                work(sender)
+            marks = set()
+            sender.submit(post(ALIKE_ANSWERS_MIN))
+            while len(sent) <= ALIKE_ANSWERS_MIN:
+                sender.turn(0.05)
+                marks |= {exchange.connection._wakes_at for exchange in sender._under_way.values()}
+            sender.close()
+
+        assert (max(marks) > sender._low_water.ending_bytes) is gathers_more
 
     def test_without_the_kernels_stamps_every_token_wakes_us(self, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(sender_module, "turn_stamps_on", lambda: None)

@@ -27,6 +27,7 @@ from sending import (
 )
 
 from speclift.core.records import Outcome
+from speclift.measure import sender as sender_module
 from speclift.measure.exchange import Job, Sent
 from speclift.measure.wire import target_of
 
@@ -111,6 +112,25 @@ class TestLoads:
         assert [each.intended for each in sorted(sent, key=lambda each: each.id)] == moments
         assert all(each.sent >= each.intended for each in sent)
         assert max(each.sent for each in sent) < min(each.end for each in sent)
+
+    @pytest.mark.skipif(sys.platform != "linux", reason="reads gather where stamps are the kernel's")
+    def test_what_falls_due_while_reads_gather_is_sent_meanwhile(
+        self, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr(sender_module, "OPEN_LOOP_PAUSE_S", 0.3)
+        monkeypatch.setattr(sender_module, "CROWD", 1)
+        sent: list[Sent] = []
+        with ScriptedServer(once(HEAD + token("one"), PATIENCE_S)) as server:
+            sender = sender_for(server, sent)
+            sender.submit(post(0))
+            work(sender, until=lambda: any(each.stream.text_count for each in sender._under_way.values()))
+            now = time.perf_counter()
+            for index in range(1, 6):
+                sender.submit(post(index, now + 0.02 * index))
+            sender.turn(0.0)
+
+            assert sender.unsent_count == 0
+            sender.close()
 
     def test_beyond_the_descriptors_requests_wait_and_their_lateness_shows(self) -> None:
         sent: list[Sent] = []

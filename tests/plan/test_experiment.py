@@ -117,19 +117,27 @@ class TestMirroring:
         assert second == first[::-1]
 
 
-def sizes(load: Load, items: int, *, together: bool = True) -> list[int]:
+def sizes(
+    load: Load, items: int, *, together: bool = True, arms: tuple[Arm, ...] = (baseline_arm(), NGRAM)
+) -> list[int]:
     small = plan(
-        arms=(baseline_arm(),),
+        arms=arms,
         loads=(load,),
         requests=tuple(request(f"p{i}") for i in range(items)),
         together=together,
     )
-    return [len(turn.items) for turn in turns(small, 0)]
+    return [len(turn.items) for turn in turns(small, 0) if turn.arm == arms[0].name]
 
 
 class TestTurnSizes:
     def test_one_request_at_a_time_where_requests_do_not_overlap(self) -> None:
         assert sizes(ONE, 5) == [1] * 5
+
+    def test_a_baseline_alone_alternates_with_nobody_and_is_told_less_often_to_go_on(self) -> None:
+        assert sizes(ONE, 24, arms=(baseline_arm(),)) == [8, 8, 8]
+
+    def test_a_drafting_arm_alone_is_still_asked_one_by_one_because_totals_tell_of_its_drafts(self) -> None:
+        assert sizes(ONE, 5, arms=(NGRAM,)) == [1] * 5
 
     @pytest.mark.parametrize(
         ("items", "expected"),

@@ -22,7 +22,7 @@ import orjson
 
 from speclift.core.arm import Endpoint
 from speclift.core.errors import OperatingError, UsageError
-from speclift.core.records import Outcome, Place, Record, Step
+from speclift.core.records import Outcome, Phase, Place, Record, Step
 from speclift.core.traffic import Request
 from speclift.core.units import Seconds
 from speclift.measure.clock import from_monotonic, to_monotonic
@@ -61,6 +61,8 @@ class Client:
         self._expected: dict[int, tuple[Place, Inbox]] = {}
         self._turn_ids = itertools.count(1)
         self._turn: tuple[int, Inbox] | None = None
+        # Of the turn before.
+        self._phase: Phase | None = None
 
     async def __aenter__(self) -> Self:
         self._processes = [SendingProcess(self._setup) for _ in range(self._workers)]
@@ -109,12 +111,14 @@ class Client:
         inbox = Inbox()
         turn = next(self._turn_ids)
         self._turn = (turn, inbox)
+        phase = orders[0].place.phase if orders else self._phase
+        is_other_work, self._phase = phase is not self._phase, phase
         feeders = [
             asyncio.create_task(
                 self._feed(
                     process,
                     inbox,
-                    Begin(turn, share),
+                    Begin(turn, share, is_other_work),
                     orders[place :: len(used)],
                     (due_s or ())[place :: len(used)],
                 )

@@ -39,7 +39,7 @@ class Exchange:
 
     __slots__ = (
         *("_error_body", "connection", "is_framed", "is_silent", "job", "last_read", "later"),
-        *("receive", "response", "stamp", "stream"),
+        *("read_bytes", "receive", "response", "stamp", "stream"),
     )
 
     def __init__(self, job: Job, connection: Connection) -> None:
@@ -49,6 +49,7 @@ class Exchange:
         self.stream = StreamReader()
         self._error_body = b""
         self.last_read: Seconds | None = None
+        self.read_bytes = 0
         # Whether nothing was read since the sender last looked.
         self.is_silent = False
         # Whether the next bytes may be a chunk like the last one; then only its stamp is kept.

@@ -33,10 +33,12 @@ class Setup:
 
 @dataclass(frozen=True, slots=True)
 class Begin:
-    """A turn begins: this many streams for orders that are not due at a moment of their own."""
+    """A turn begins: this many streams for orders that are not due at a moment of their own. `is_other_work`: its
+    requests are of another kind than those before."""
 
     turn: int
     streams: int
+    is_other_work: bool = False
 
 
 @dataclass(frozen=True, slots=True)

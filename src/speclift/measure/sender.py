@@ -73,10 +73,13 @@ class Sender:
 
     # What is to be done
 
-    def begin(self, *, streams: int) -> None:
-        """A turn begins: how late we were is counted anew."""
+    def begin(self, *, streams: int, is_other_work: bool = False) -> None:
+        """A turn begins: how late we were is counted anew. `is_other_work`: its requests are of another kind than those
+        before."""
         self._streams = streams
         self.lateness = Lateness()
+        if is_other_work:
+            self._low_water.forget_lengths()
 
     def submit(self, job: Job) -> None:
         (self._waiting if job.due is None else self._timed).append(job)
@@ -154,6 +157,10 @@ class Sender:
             self._tidy(self._woke)
 
     @property
+    def _is_full(self) -> bool:
+        return len(self._under_way) >= self._connections_max
+
+    @property
     def _has_room(self) -> bool:
         return len(self._under_way) < min(self._streams, self._connections_max)
 
@@ -166,18 +173,23 @@ class Sender:
             self._pool.stir(fd)
 
     def _pause(self) -> None:
-        """Lets reads gather after a busy moment: where stamps are the kernel's, only CPU time is changed by it."""
-        if self._was_busy and self._stamps is not None:
-            pause_s = PAUSE_S
-            if self._timed:
-                pause_s = min(OPEN_LOOP_PAUSE_S, (self._timed[0].due or 0.0) - time.perf_counter())
-            if pause_s > 0:
-                time.sleep(pause_s)
+        """Lets reads gather after a busy moment: where stamps are the kernel's, only CPU time is changed by it.
+        What falls due meanwhile goes out on time."""
+        if not self._was_busy or self._stamps is None:
+            return
+        now = time.perf_counter()
+        until = now + (OPEN_LOOP_PAUSE_S if self._timed else PAUSE_S)
+        while now < until and self._timed and (self._timed[0].due or 0.0) < until and not self._is_full:
+            time.sleep(max(0.0, (self._timed[0].due or 0.0) - now))
+            self._start_ready(1)
+            now = time.perf_counter()
+        if now < until:
+            time.sleep(until - now)
 
     def _patience(self, wait_s: Seconds | None) -> Seconds | None:
         if wait_s is None and (self._under_way or self._pool.has_idle):
             wait_s = TIDY_EVERY_S
-        if self._timed and len(self._under_way) < self._connections_max:
+        if self._timed and not self._is_full:
             left_s = max(0.0, (self._timed[0].due or 0.0) - time.perf_counter())
             return left_s if wait_s is None or left_s < wait_s else wait_s
         return wait_s
@@ -241,10 +253,13 @@ class Sender:
         stamp = control[0][2] if control else time.perf_counter()
         self._last_stamp = stamp
         exchange.is_silent = False
+        exchange.read_bytes += len(data)
         if data.endswith(exchange.stream.suffix):
             exchange.later.append((data, stamp))
             if len(exchange.later) >= exchange.stream.later_max:
                 self._catch_up(exchange)
+            elif exchange.connection.gathers:
+                exchange.connection.wake_at(self._mark_bytes(exchange))
         else:
             self._sort(exchange, data, stamp)
 
@@ -262,6 +277,7 @@ class Sender:
         data, stamp = received
         self._last_stamp = stamp
         exchange.is_silent = False
+        exchange.read_bytes += len(data)
         self._sort(exchange, data, stamp)
 
     def _sort(self, exchange: Exchange, data: bytes, stamp: Stamp) -> None:
@@ -304,7 +320,14 @@ class Sender:
         if response.is_done:
             self._complete(exchange)
         elif stream.text_count and not exchange.connection.is_tls:
-            exchange.connection.wake_at(self._low_water.mark_bytes if stream.ending is None else 1)
+            exchange.connection.wake_at(self._mark_bytes(exchange) if stream.ending is None else 1)
+
+    def _mark_bytes(self, exchange: Exchange) -> int:
+        """An end that is noticed late holds up a stream's next request for a moment, and many at once hold up
+        everything: it is risked where few streams leave us idle, and wake-ups are most of the cost."""
+        if exchange.job.due is None and self._streams < CROWD:
+            return self._low_water.mark_bytes(exchange.read_bytes)
+        return self._low_water.ending_bytes
 
     def _settle(self, exchange: Exchange) -> None:
         """When the last framed chunk came, now that it matters."""
@@ -363,7 +386,7 @@ class Sender:
         if exchange.response.has_begun:
             self._pool.prefer(connection)
         if exchange.stream.ending is not None and self._stamps is not None:
-            self._low_water.note(*exchange.stream.ending)
+            self._low_water.note(exchange.read_bytes, *exchange.stream.ending)
         if exchange.response.is_done and exchange.response.keeps_alive:
             self._pool.keep(connection, time.perf_counter())
         else:

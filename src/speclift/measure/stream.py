@@ -277,8 +277,8 @@ def _frame_of(data: bytes, payload: dict[str, Any]) -> tuple[bytes, bytes]:
     if not choices or len(choices) != 1 or choices[0].get("finish_reason") or payload.get("usage"):
         return b"", b""
     text = _text_of(choices[0])
-    marked = _MARK.search(data)
-    if not text or marked is None or _plain(marked.group(1)) != text:
+    marked = _MARK.search(data) if text else None
+    if marked is None or _plain(marked.group(1)) != text:
         return b"", b""
     prefix, suffix = data[: marked.start(1)], data[marked.end(1) :]
     try:

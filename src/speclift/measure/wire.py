@@ -11,6 +11,7 @@ import json
 import re
 from dataclasses import dataclass
 from enum import Enum, auto
+from functools import lru_cache
 from urllib.parse import unquote, urlsplit
 
 from speclift.core.errors import UsageError
@@ -188,36 +189,48 @@ class ResponseReader:
         return end + 4
 
     def _read_head(self, head: bytes) -> None:
-        first, *lines = head.decode("latin-1").split("\r\n")
-        version, _, rest = first.partition(" ")
-        code = rest[:3]
-        if not version.startswith("HTTP/1.") or not code.isdigit():
-            raise WireError(f"not an HTTP answer: {first[:60]!r}")
-        if code[0] == "1":
-            return  # an interim answer; the real one follows
-        self.status = int(code)
-        fields = {
-            name.strip().lower(): value.strip() for name, _, value in (line.partition(":") for line in lines)
-        }
-        connection = fields.get("connection", "").lower()
-        self.keeps_alive = "close" not in connection if version != "HTTP/1.0" else "keep-alive" in connection
-        self.location = fields.get("location", "")
-        self._state = self._body_state(fields)
-        if self._state is _State.UNTIL_CLOSE:
-            self.keeps_alive = False
+        read = _head_of(head)
+        if read is not None:
+            self.status, self.keeps_alive, self.location, self._state, self._left = read
 
-    def _body_state(self, fields: dict[str, str]) -> _State:
-        if self.status in (204, 304):
-            return _State.DONE
-        if "chunked" in fields.get("transfer-encoding", "").lower():
-            return _State.SIZE
-        length = fields.get("content-length")
-        if length is None:
-            return _State.UNTIL_CLOSE
-        if not length.isdigit():
-            raise WireError(f"not a content length: {length[:40]!r}")
-        self._left = int(length)
-        return _State.COUNTED if self._left else _State.DONE
+
+# A server's heads are the same again and again, but for the date, which changes once a second.
+@lru_cache(maxsize=16)
+def _head_of(head: bytes) -> tuple[int, bool, str, _State, int] | None:
+    """Status, whether the connection is kept, location, how the body comes and its length; None for an interim one."""
+    first, *lines = head.decode("latin-1").split("\r\n")
+    version, _, rest = first.partition(" ")
+    code = rest[:3]
+    if not version.startswith("HTTP/1.") or not code.isdigit():
+        raise WireError(f"not an HTTP answer: {first[:60]!r}")
+    if code[0] == "1":
+        return None  # the real one follows
+    fields = {
+        name.strip().lower(): value.strip() for name, _, value in (line.partition(":") for line in lines)
+    }
+    connection = fields.get("connection", "").lower()
+    keeps_alive = "close" not in connection if version != "HTTP/1.0" else "keep-alive" in connection
+    state, length = _body_state(int(code), fields)
+    return (
+        int(code),
+        keeps_alive and state is not _State.UNTIL_CLOSE,
+        fields.get("location", ""),
+        state,
+        length,
+    )
+
+
+def _body_state(status: int, fields: dict[str, str]) -> tuple[_State, int]:
+    if status in (204, 304):
+        return _State.DONE, 0
+    if "chunked" in fields.get("transfer-encoding", "").lower():
+        return _State.SIZE, 0
+    length = fields.get("content-length")
+    if length is None:
+        return _State.UNTIL_CLOSE, 0
+    if not length.isdigit():
+        raise WireError(f"not a content length: {length[:40]!r}")
+    return (_State.COUNTED, int(length)) if int(length) else (_State.DONE, 0)
 
 
 def _line_end(data: bytes, place: int) -> int:

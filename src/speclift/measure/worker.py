@@ -37,8 +37,9 @@ from speclift.measure.sender import Sender
 # they wait in the socket, and the parent waits with them.
 UNSENT_MAX = 2048
 # Results are handed over in batches: waking the parent for each one would cost more than the request. They go with
-# the first wake-up after this time, or at once where nothing else is left to do.
+# the first wake-up after this time, a few of them after more, or at once where nothing else is left to do.
 RESULT_DELAY_S = 0.1
+FEW_RESULTS, FEW_RESULTS_DELAY_S = 8, 1.0
 # A parent that is slow to read must not hold up what is measured: its results wait here meanwhile.
 WRITE_AGAIN_S = 0.005
 READ_BYTES = 1 << 18
@@ -80,9 +81,7 @@ class Worker:
 
     def _attend(self) -> Seconds | None:
         """What there is to do besides sending; how long it may be left alone."""
-        if self._results and (
-            self._sender.is_quiet or time.perf_counter() > self._results_since + RESULT_DELAY_S
-        ):
+        if self._results and (self._sender.is_quiet or self._is_due()):
             self._hand_over()
         if self._is_ending and self._sender.is_idle:
             self._finish()
@@ -120,9 +119,9 @@ class Worker:
 
     def _obey(self, message: object) -> None:
         match message:
-            case Begin(turn=turn, streams=streams):
+            case Begin(turn=turn, streams=streams, is_other_work=is_other_work):
                 self._turn = turn
-                self._sender.begin(streams=streams)
+                self._sender.begin(streams=streams, is_other_work=is_other_work)
                 self._cpu_before = time.process_time()
             case Orders(rows=rows):
                 for id, due, data in rows:
@@ -136,6 +135,10 @@ class Worker:
         if not self._results:
             self._results_since = time.perf_counter()
         self._results.append(row_of(sent))
+
+    def _is_due(self) -> bool:
+        delay_s = RESULT_DELAY_S if len(self._results) >= FEW_RESULTS else FEW_RESULTS_DELAY_S
+        return time.perf_counter() > self._results_since + delay_s
 
     def _hand_over(self) -> None:
         self._unwritten += frame(Results(rows=self._results))

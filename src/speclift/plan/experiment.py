@@ -92,10 +92,12 @@ def _mirrored(arms: Sequence[Arm], index: int) -> Sequence[Arm]:
 
 
 def _chunks(plan: StudyPlan, load: Load) -> Iterable[tuple[Item, ...]]:
-    """One request at a time where requests do not overlap; long turns where the load must build up."""
+    """One request at a time where requests do not overlap; long turns where the load must build up, and on a baseline
+    alone, which has nobody to alternate with and no drafts to tell apart by request."""
     items = plan.items
+    is_alone = all(arm.is_baseline for arm in plan.arms)
     match load:
-        case Concurrency(streams=1) if plan.together:
+        case Concurrency(streams=1) if plan.together and not is_alone:
             size = 1
         case Concurrency(streams=streams) if plan.together:
             size = streams * TURN_REQUESTS_PER_STREAM
