@@ -1,10 +1,10 @@
-"""HTTP/1.1 bytes as servers send them: recorded ones of vLLM and llama.cpp, and hand-made ones for the rest."""
+"""HTTP/1.1 bytes as servers send them: recorded ones of vLLM, llama.cpp and SGLang, hand-made ones for the rest."""
 
 from __future__ import annotations
 
 from dataclasses import replace
 from itertools import pairwise
-from json import dumps
+from json import dumps, loads
 from pathlib import Path
 
 import pytest
@@ -21,39 +21,14 @@ RECORDED = Path(__file__).parent.parent / "recorded"
 VLLM = (RECORDED / "vllm-0.32.0-chat-ngram.http").read_bytes()
 # Real: the head comes alone, two events share the first chunk, timings on every chunk.
 LLAMACPP = (RECORDED / "llamacpp-b11549-chat-ngram.http").read_bytes()
+# Recorded from SGLang 0.5.23's own server code with a stand-in for the model (its scheduler and detokenizer): a null
+# reasoning_content on every delta, one piece that stands for two tokens, the totals on a usage-only last chunk.
+SGLANG = (RECORDED / "sglang-0.5.23-chat.http").read_bytes()
 
 
 def chunked(*parts: str, head: str = "", end: str = "0\r\n\r\n") -> bytes:
     body = b"".join(b"%x\r\n%b\r\n" % (len(data), data) for data in (part.encode() for part in parts))
     return f"HTTP/1.1 200 OK\r\n{head}Transfer-Encoding: chunked\r\n\r\n".encode() + body + end.encode()
-
-
-def _sglang_event(delta: str, finish: str = "null", matched: str = "null") -> str:
-    return (
-        'data: {"id":"5c0f","object":"chat.completion.chunk","created":1794728112,"model":"smol","choices":'
-        f'[{{"index":0,"delta":{delta},"logprobs":null,"finish_reason":{finish},"matched_stop":{matched}}}],'
-        '"usage":null}\n\n'
-    )
-
-
-# Not recorded: written by hand after the source of SGLang 0.5.9 (serving_chat.py, protocol.py), which names every field
-# and says null for what it has not. The comment line and the second [DONE] are what proxies before it add.
-SGLANG = chunked(
-    _sglang_event('{"role":"assistant","content":"","reasoning_content":null,"tool_calls":null}'),
-    _sglang_event('{"role":null,"content":"The caf","reasoning_content":null,"tool_calls":null}'),
-    ": keep-alive\n\n",
-    _sglang_event('{"role":null,"content":"\u00e9 is","reasoning_content":null,"tool_calls":null}'),
-    _sglang_event('{"role":null,"content":" \\"open\\"","reasoning_content":null,"tool_calls":null}'),
-    _sglang_event('{"role":null,"content":" at 9 \U0001f6a2","reasoning_content":null,"tool_calls":null}'),
-    _sglang_event(
-        '{"role":null,"content":null,"reasoning_content":null,"tool_calls":null}', '"stop"', '"</s>"'
-    ),
-    'data: {"id":"5c0f","object":"chat.completion.chunk","created":1794728112,"model":"smol","choices":[],'
-    '"usage":{"prompt_tokens":7,"total_tokens":19,"completion_tokens":12,"prompt_tokens_details":null}}\n\n',
-    "data: [DONE]\n\n",
-    "data: [DONE]\n\n",
-)
-STREAMS = {"vLLM": VLLM, "llama.cpp": LLAMACPP, "SGLang": SGLANG}
 
 
 def play(pieces: list[bytes]) -> tuple[ResponseReader, StreamResult, list[bool]]:
@@ -90,6 +65,22 @@ def one_chunk_each(data: bytes) -> list[bytes]:
     return pieces
 
 
+def older_behind_a_proxy(data: bytes) -> bytes:
+    """Made of the recorded one: 0.5.9 named every field (protocol.py), proxies add a comment and a second [DONE]."""
+    events, named = [], dict.fromkeys(("role", "content", "reasoning_content", "tool_calls"))
+    for piece in one_chunk_each(data)[1:-2]:
+        event = loads(piece[piece.index(b"{") : piece.rindex(b"}") + 1])
+        for choice in event["choices"]:
+            choice["delta"] = named | choice["delta"]
+        event.setdefault("usage", None)
+        events.append(f"data: {dumps(event, ensure_ascii=False, separators=(',', ':'))}\n\n")
+    return chunked(*events[:2], ": keep-alive\n\n", *events[2:], "data: [DONE]\n\n", "data: [DONE]\n\n")
+
+
+OLDER_SGLANG = older_behind_a_proxy(SGLANG)
+STREAMS = {"vLLM": VLLM, "llama.cpp": LLAMACPP, "SGLang": SGLANG, "older SGLang": OLDER_SGLANG}
+
+
 def timeless(result: StreamResult) -> StreamResult:
     return replace(result, first_token_s=None, last_token_s=None)
 
@@ -115,11 +106,12 @@ class TestRecordedStreams:
         assert result.first_token_s == 2
 
     def test_sglang_says_null_for_what_it_has_not(self) -> None:
-        _, result, _ = play([SGLANG])
+        for data in (SGLANG, OLDER_SGLANG):
+            _, result, _ = play([data])
 
-        assert result.outcome is Outcome.OK
-        assert result.text == 'The café is "open" at 9 \U0001f6a2'
-        assert (result.output_tokens, result.finish_reason) == (12, "stop")
+            assert result.outcome is Outcome.OK
+            assert result.text == 'The café is "open" at 9 \U0001f6a2'
+            assert (result.prompt_tokens, result.output_tokens, result.finish_reason) == (35, 7, "length")
 
     @pytest.mark.parametrize("name", STREAMS)
     @given(places=st.lists(st.integers(0, 20_000), max_size=40))
@@ -339,7 +331,11 @@ class TestErrorText:
         assert error_text(body, limit=500) == text
 
     def test_of_real_servers_is_their_message(self) -> None:
-        for name, words in (("llamacpp-b11549", "Field 'max_tokens'"), ("vllm-0.32.0", "validation error")):
+        for name, words in (
+            ("llamacpp-b11549", "Field 'max_tokens'"),
+            ("vllm-0.32.0", "validation error"),
+            ("sglang-0.5.23", "max_new_tokens must be at least 0"),
+        ):
             response = ResponseReader()
             body = response.feed((RECORDED / f"{name}-bad-request.http").read_bytes())
 

@@ -152,22 +152,28 @@ def test_a_deadline_that_has_passed_ends_the_search_with_what_it_has() -> None:
     assert choose(search, can_run=lambda _: True, wants_same_method=True, sequences_max=64).winner
 
 
-def test_a_budget_without_time_for_a_run_of_each_way_of_drafting_is_no_search() -> None:
-    space = space_of([Wanted(template=NGram(), ks=KS)], Axes(drafters=()))
-    plans = [
-        plan_search(
-            space,
-            workload(60),
-            ALONE,
-            engine="vllm",
-            seed=0,
-            budget_s=budget_s,
-            is_quick=False,
-            together=None,
-        )
-        for budget_s in (300.0, 1200.0)
-    ]
-    assert [plan is None for plan in plans] == [True, False]
+@pytest.mark.parametrize(
+    ("budget_s", "ks", "searches"),
+    [(300.0, (2, 5, 8), False), (300.0, (1, 2, 3, 5, 8), True), (1200.0, (2, 5, 8), True)],
+    ids=["few arms, little time", "more arms than a search launches", "time enough"],
+)
+def test_slow_launches_are_not_spent_on_a_search_where_it_takes_as_many_as_measuring_every_arm(
+    budget_s: float, ks: tuple[int, ...], searches: bool
+) -> None:
+    plan = plan_search(
+        space_of([Wanted(template=NGram(), ks=ks)], Axes(drafters=())),
+        workload(60),
+        ALONE,
+        engine="vllm",
+        seed=0,
+        budget_s=budget_s,
+        is_quick=False,
+        together=None,
+    )
+
+    assert (plan is not None) is searches
+    # However slow launches may be, what is found has to be confirmed.
+    assert plan is None or (plan.search_s is not None and plan.search_s <= budget_s / 2)
 
 
 def test_a_search_stays_within_its_part_of_the_budget() -> None:

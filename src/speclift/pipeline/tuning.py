@@ -173,7 +173,8 @@ def no_search(budget_s: Seconds | None) -> Finding:
     return Finding(
         check="no-search",
         level=Level.INFO,
-        message=f"{duration(budget_s or 0.0)} leave no time to search among the candidates: launches are too slow",
+        message=f"{duration(budget_s or 0.0)} are short where launches may be slow: every arm is measured, for a "
+        "search among so few would launch no fewer",
         next_step="a longer --budget searches; --method and --k name what to measure",
     )
 

@@ -35,6 +35,8 @@ GATE_SHARE = 0.12
 # What a search may take at the most where launches are slow, and what one costs with its cell, in launches.
 SEARCH_SHARE_MAX = 0.5
 LAUNCH_ROOM = 1.5
+# Baseline, winner and runner-up.
+CONFIRMED_ARMS = 3
 # Launches that a search should have time for at the least.
 CELLS_WANTED = 6
 RACE_BLOCKS = 1
@@ -78,16 +80,13 @@ def plan_search(
     is_quick: bool,
     together: bool | None,
 ) -> SearchPlan | None:
-    """None where the budget has no time for the baseline and one run of every way of drafting."""
+    """None where measuring every arm is cheaper in a budget as short as this."""
     wanted = QUICK_CELL_PROMPTS if is_quick else cell_prompts(loads)
     tuning, held_out = divide(workload, wanted=wanted, seed=seed)
     output = math.fsum(request.max_tokens for request in tuning.requests) / len(tuning.requests)
     prompt = math.fsum(_characters(each) for each in tuning.requests) / len(tuning.requests)
     prompt /= CHARACTERS_PER_TOKEN
-    launches = 1 + len({each.drafter for each in space.candidates} - {None})
-    search_s = (
-        None if budget_s is None else time_to_search(engine, budget_s, launches=launches, is_quick=is_quick)
-    )
+    search_s = None if budget_s is None else time_to_search(engine, budget_s, space, is_quick=is_quick)
     if budget_s is not None and search_s is None:
         return None
     problem = Problem(
@@ -114,13 +113,16 @@ def plan_search(
     )
 
 
-def time_to_search(engine: str, budget_s: Seconds, *, launches: int, is_quick: bool) -> Seconds | None:
-    """The search's part of a budget; None where the launches it cannot do without would take too much of it."""
+def time_to_search(engine: str, budget_s: Seconds, space: Space, *, is_quick: bool) -> Seconds | None:
+    """The search's part of a budget; None where launches may be slow and measuring every arm takes no more of them."""
+    ways = {each.drafter for each in space.candidates} - {None}
+    launches = 1 + len(ways)
     # Cells are cut to the time there is, launches are not.
     least_s = launches * GUESSED_LAUNCH_S.get(engine, 60.0) * LAUNCH_ROOM
-    if least_s > SEARCH_SHARE_MAX * budget_s:
+    most_s = SEARCH_SHARE_MAX * budget_s
+    if least_s > most_s and len(space.candidates) <= launches + CONFIRMED_ARMS:
         return None
-    return max(budget_s * (QUICK_SEARCH_SHARE if is_quick else SEARCH_SHARE), least_s)
+    return min(most_s, max(budget_s * (QUICK_SEARCH_SHARE if is_quick else SEARCH_SHARE), least_s))
 
 
 def cell_prompts(loads: Sequence[Load]) -> int:

@@ -70,7 +70,7 @@ def open_decision(ask: Ask, *, progress: TuningProgress, say: Say, always: bool 
     searching = start_search(path, found, ask)
     if searching is None:
         finding = no_search(found.ground.ask.budget_s)
-        say(f"{finding.message}; measuring without")
+        say(finding.message)
         opened = _as_named(replace(ask, study=path), say)
         opened.study.add_finding(finding)
         return opened
