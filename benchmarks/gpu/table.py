@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 RECORDS = Path(__file__).parent / "records"
-STUDIES = ("draft", "heads", "ngram")
+STUDIES = ("draft", "heads", "ngram", "schedule")
 LOOPS = ("loop-vllm-0.24.0", "loop-vllm-0.26.0")
 
 

@@ -143,6 +143,32 @@ def _against(load: str, ours: Rowish, peers: Sequence[Rowish]) -> list[tuple[str
     return held
 
 
+HOW = """## How it is done
+
+- **Bytes are stamped by the kernel.** Each read carries the moment its last packet arrived (SO_TIMESTAMPNS), so a busy
+  reader does not make a server look slow. Where two chunks of one stream are read at once, both get the later stamp; a
+  reader that late is reported (`client-reading`) and, beyond a token's time, refuses the study.
+- **Sending has processes of its own** (`--workers`, one by default). The database, the progress bar and the analysis
+  cannot delay a request or a time stamp. Orders and results travel over a socket pair; what waits there is bounded.
+- **One poll, no event-loop framework, no object per token.** Chunks that differ from those before them in their text
+  alone are taken without reading JSON, many at a time; the others are read with orjson.
+- **No wake-up per token.** Between the first token and the last no time stamp is needed, and on a quiet machine a
+  wake-up costs more than what is read. Once an answer has shown how many bytes its ending has (finish reason, usage,
+  [DONE]), the next ones wake us (SO_RCVLOWAT) for their first token and then when that many bytes are there: every two
+  or three tokens, and at once when the end is. Where fewer than 24 streams get answers about as long as each other (as
+  with a fixed output length), up to 4 KB gather until four fifths of the shortest have come. An ending shorter than
+  before, or an answer that ends sooner than expected, is found within half a second, with the time it came; in a closed
+  loop the stream's next request waits for that. Not under TLS.
+- **In open loops reads gather for 2 ms**, during which what falls due is sent on time: at thousands of requests per
+  second, going back and forth between sending and reading had cost a fifth of the CPU time.
+- **Intended send times are fixed in advance** for open loops, and TTFT counts from them.
+- HTTP/1.1 with keep-alive: idle connections are kept 1.5 s, at most one per request in flight; a reused connection that
+  the server closes as we write to it is replaced once, with the clock running. In a closed loop there are never more
+  connections than streams; in an open one as many as the system's limit on open files less 32, and what has to wait for
+  one is sent late and counted from when it was due. TLS is checked against the system's certificates.
+"""
+
+
 def page(rows: Sequence[Rowish], where: str) -> str:
     held = bars(rows)
     marks = "\n".join(f"- {'holds' if holds else '**missed**'}: {text}" for text, holds in held)
@@ -169,30 +195,7 @@ proportional set sizes.
 
 Errors that differ by less than {SAME_ERROR_S * 1e6:.0f} µs count as the same.
 
-## How it is done
-
-- **Bytes are stamped by the kernel.** Each read carries the moment its last packet arrived (SO_TIMESTAMPNS), so a busy
-  reader does not make a server look slow. Where two chunks of one stream are read at once, both get the later stamp; a
-  reader that late is reported (`client-reading`) and, beyond a token's time, refuses the study.
-- **Sending has processes of its own** (`--workers`, one by default). The database, the progress bar and the analysis
-  cannot delay a request or a time stamp. Orders and results travel over a socket pair; what waits there is bounded.
-- **One poll, no event-loop framework, no object per token.** Chunks that differ from those before them in their text
-  alone are taken without reading JSON, many at a time; the others are read with orjson.
-- **No wake-up per token.** Between the first token and the last no time stamp is needed, and on a quiet machine a
-  wake-up costs more than what is read. Once an answer has shown how many bytes its ending has (finish reason, usage,
-  [DONE]), the next ones wake us (SO_RCVLOWAT) for their first token and then when that many bytes are there: every two
-  or three tokens, and at once when the end is. Where fewer than 24 streams get answers about as long as each other (as
-  with a fixed output length), up to 4 KB gather until four fifths of the shortest have come. An ending shorter than
-  before, or an answer that ends sooner than expected, is found within half a second, with the time it came; in a closed
-  loop the stream's next request waits for that. Not under TLS.
-- **In open loops reads gather for 2 ms**, during which what falls due is sent on time: at thousands of requests per
-  second, going back and forth between sending and reading had cost a fifth of the CPU time.
-- **Intended send times are fixed in advance** for open loops, and TTFT counts from them.
-- HTTP/1.1 with keep-alive: idle connections are kept 1.5 s, at most one per request in flight; a reused connection that
-  the server closes as we write to it is replaced once, with the clock running. In a closed loop there are never more
-  connections than streams; in an open one as many as the system's limit on open files less 32, and what has to wait for
-  one is sent late and counted from when it was due. TLS is checked against the system's certificates.
-
+{HOW}
 ## This machine's ceiling
 
 `speclift doctor --client` measures the load generator on the machine at hand, in five seconds, against a small server

@@ -29,6 +29,8 @@ from speclift.tune.search import Search, start
 from speclift.tune.space import Candidate, sees_text_alone, with_k
 
 REPEATS = 3
+# Or two per stream: what a cell needs that tells of acceptance and of time by itself.
+GRID_REQUESTS_MIN = 24
 NEAR = 0.02
 BOOTSTRAP = 2000
 
@@ -68,7 +70,8 @@ def grid(engine: SyntheticEngine, arms: Sequence[Candidate]) -> Floats:
         for row, arm in enumerate(arms):
             _, effect = engine.launch()
             for column, load in enumerate(LOADS):
-                seconds, chosen, _ = engine.run(arm.drafter or "", arm.k, load, effect)
+                requests = max(GRID_REQUESTS_MIN, 2 * load.streams)
+                seconds, chosen, _ = engine.run(arm.drafter or "", arm.k, load, effect, requests=requests)
                 walked = engine.walk_of(arm.drafter or "", arm.k)
                 length = walked.tokens[chosen].sum() / walked.steps[chosen].sum()
                 scores[row, column] += math.log(length / seconds) / REPEATS

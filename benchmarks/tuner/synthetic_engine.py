@@ -20,6 +20,7 @@ from numpy.typing import NDArray
 
 from speclift.core.speculation import Drafter, DraftModel, Head, NGram
 from speclift.core.traffic import Concurrency, Load
+from speclift.pipeline.tuning_plan import cell_prompts
 from speclift.tune.cost_surface import Experts
 from speclift.tune.counts import RequestCounts
 from speclift.tune.problem import CellResult
@@ -255,11 +256,11 @@ class SyntheticEngine:
         return self.restart_s, LAUNCH_SD * float(self._random.standard_normal())
 
     def run(
-        self, drafter: str, k: int, load: Load, launch_effect: float
+        self, drafter: str, k: int, load: Load, launch_effect: float, *, requests: int
     ) -> tuple[float, NDArray[np.int64], float]:
         """Step time as shown, which requests were sent, and seconds it took."""
         assert isinstance(load, Concurrency)
-        chosen = self.order[np.arange(max(24, 2 * load.streams)) % len(self.order)]
+        chosen = self.order[np.arange(requests) % len(self.order)]
         noise = RUN_SD * self._random.standard_normal() + launch_effect + self._drifted()
         seconds = self.step_s(drafter, k, load) * math.exp(noise)
         wall_s = WARM_UP_S + seconds * float(self.walk_of(drafter, k).steps[chosen].sum()) / load.streams
@@ -267,8 +268,9 @@ class SyntheticEngine:
         return seconds, chosen, wall_s
 
     def cell(self, drafter: str, k: int, load: Load, launch_effect: float) -> CellResult:
-        """The same as records: each request with its counts and its time."""
-        seconds, chosen, wall_s = self.run(drafter, k, load, launch_effect)
+        """The same as records, of as many requests as `tune` sends: each with its counts and its time."""
+        assert isinstance(load, Concurrency)
+        seconds, chosen, wall_s = self.run(drafter, k, load, launch_effect, requests=cell_prompts(load))
         walked = self.walk_of(drafter, k)
         noise = np.exp(REQUEST_SD * self._random.standard_normal(len(chosen)))
         times = seconds * walked.steps / walked.tokens

@@ -47,7 +47,7 @@ class TestAnswers:
     def test_many_chunks_alike_give_their_whole_text_and_the_last_ones_time(self) -> None:
         words = [f" word{index}" for index in range(30)]
         steps = [step for word in words for step in (token(word), 0.002)]
-        (sent,), _ = ask(once(HEAD, *steps, token(" end", "length"), END))
+        (sent,), _ = ask(once(HEAD, *steps, token(" end", "length") + END))
 
         assert sent.result.text == "".join(words) + " end"
         assert sent.result.last_token_s == sent.end

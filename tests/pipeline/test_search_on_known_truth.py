@@ -16,7 +16,7 @@ from speclift.core.speculation import NGram
 from speclift.core.traffic import Concurrency, Load, Request, Workload
 from speclift.engine.fake_truth import Ask, Truth, script_for, true_tpot_s
 from speclift.pipeline.tuning_choice import choose, confirmed_loads
-from speclift.pipeline.tuning_plan import SearchPlan, divide, plan_search
+from speclift.pipeline.tuning_plan import SearchPlan, cell_prompts, divide, plan_search, search_prompts
 from speclift.pipeline.tuning_run import run_search
 from speclift.pipeline.tuning_space import Wanted, space_of
 from speclift.pipeline.verbs import Quiet
@@ -152,28 +152,30 @@ def test_a_deadline_that_has_passed_ends_the_search_with_what_it_has() -> None:
     assert choose(search, can_run=lambda _: True, wants_same_method=True, sequences_max=64).winner
 
 
-@pytest.mark.parametrize(
-    ("budget_s", "ks", "searches"),
-    [(300.0, (2, 5, 8), False), (300.0, (1, 2, 3, 5, 8), True), (1200.0, (2, 5, 8), True)],
-    ids=["few arms, little time", "more arms than a search launches", "time enough"],
-)
-def test_slow_launches_are_not_spent_on_a_search_where_it_takes_as_many_as_measuring_every_arm(
-    budget_s: float, ks: tuple[int, ...], searches: bool
+@pytest.mark.parametrize(("streams", "prompts"), [((1,), 24), ((1, 4), 24), ((1, 64), 128)])
+def test_as_many_prompts_are_searched_on_as_the_largest_load_needs(
+    streams: tuple[int, ...], prompts: int
 ) -> None:
-    plan = plan_search(
-        space_of([Wanted(template=NGram(), ks=ks)], Axes(drafters=())),
-        workload(60),
-        ALONE,
-        engine="vllm",
-        seed=0,
-        budget_s=budget_s,
-        is_quick=False,
-        together=None,
-    )
+    assert search_prompts([Concurrency(streams=each) for each in streams]) == prompts
+    assert cell_prompts(Concurrency(streams=1)) == 12
 
-    assert (plan is not None) is searches
-    # However slow launches may be, what is found has to be confirmed.
-    assert plan is None or (plan.search_s is not None and plan.search_s <= budget_s / 2)
+
+def test_a_budget_without_time_for_a_run_of_each_way_of_drafting_is_no_search() -> None:
+    space = space_of([Wanted(template=NGram(), ks=KS)], Axes(drafters=()))
+    plans = [
+        plan_search(
+            space,
+            workload(60),
+            ALONE,
+            engine="vllm",
+            seed=0,
+            budget_s=budget_s,
+            is_quick=False,
+            together=None,
+        )
+        for budget_s in (300.0, 1200.0)
+    ]
+    assert [plan is None for plan in plans] == [True, False]
 
 
 def test_a_search_stays_within_its_part_of_the_budget() -> None:

@@ -67,6 +67,23 @@ def test_a_known_surface_is_recovered_within_a_few_percent(experts: Experts | No
     assert errors.max() < 0.08
 
 
+def test_what_was_measured_in_the_same_hour_is_compared_more_closely_than_what_was_not() -> None:
+    surface = surface_of()
+    seconds = truth_s(surface, CALIBRATION)
+
+    def sd_between(gap_s: float) -> float:
+        """Of the two drafters at one load, of a launch each."""
+        cells = [
+            TimedPoint(point=each, step_s=second, launch=place // 3, at_s=gap_s * (place // 3))
+            for place, (each, second) in enumerate(zip(CALIBRATION, seconds, strict=True))
+        ]
+        asked = [point("draft", 8, 16.0), point("lookup", 8, 16.0)]
+        covariance = fit_cost(surface, cells).predict(asked).covariance
+        return math.sqrt(covariance[0, 0] + covariance[1, 1] - 2 * covariance[0, 1])
+
+    assert sd_between(60.0) < 0.95 * sd_between(24 * 3600.0)
+
+
 def test_with_experts_a_step_of_few_tokens_grows_faster_than_a_dense_one() -> None:
     dense, mixed = surface_of(), surface_of(experts=Experts(count=128, per_token=8))
     points = [point(None, 0, 1.0), point("draft", 3, 1.0)]

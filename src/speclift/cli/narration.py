@@ -67,7 +67,14 @@ class Narrator:
         """The next launch of a search: which, at what loads, why."""
         loads = ", ".join(load_label(load) for load in job.loads)
         arm = printable(job.candidate, limit=64)
-        left = f"at most {duration(left_s)} of searching left" if left_s is not None else ""
+        left = ""
+        if left_s is not None:
+            # The baseline and a run of every way of drafting are run in any case.
+            left = (
+                f"at most {duration(left_s)} of searching left"
+                if left_s > 0
+                else "past the search's time: launches are slow"
+            )
         if self._bar is not None and self._task is not None:
             self._bar.update(self._task, arm=arm, count=f"search, launch {done + 1}", left=left)
         self.say(

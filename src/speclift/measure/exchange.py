@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from speclift.core.units import Seconds
-from speclift.measure.connection import Connection, Stamp
+from speclift.measure.connection import Connection, Stamp, moment_of
 from speclift.measure.stream import ERROR_TEXT_MAX, StreamReader, StreamResult
 from speclift.measure.wire import ResponseReader, error_text
 
@@ -66,6 +66,13 @@ class Exchange:
             self.stamp = reads[-1][1]
             return []
         return reads
+
+    def settle(self) -> None:
+        """When the last framed chunk came, now that it matters."""
+        if self.stamp is not None:
+            self.last_read = moment_of(self.stamp)
+            self.stream.note_last(self.last_read)
+            self.stamp = None
 
     def keep_error(self, body: bytes) -> None:
         """More of the body of an answer that is not 200."""

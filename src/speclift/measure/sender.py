@@ -9,12 +9,12 @@ from __future__ import annotations
 import select
 import ssl
 import time
-from collections import deque
 from collections.abc import Callable
 from dataclasses import replace
 
 from speclift.core.records import Outcome
 from speclift.core.units import Seconds
+from speclift.measure.agenda import Agenda
 from speclift.measure.connection import CONTROL_BYTES, READ_BYTES, Stamp, moment_of, turn_stamps_on
 from speclift.measure.exchange import Exchange, Job, Sent, words
 from speclift.measure.lateness import Lateness
@@ -60,8 +60,7 @@ class Sender:
         self._pool = Pool(host, port, tls=tls, poll=self._poll)
         self._stamps = turn_stamps_on()
         self._under_way: dict[int, Exchange] = {}  # by descriptor, the longest under way first
-        self._waiting: deque[Job] = deque()
-        self._timed: deque[Job] = deque()  # in the order they are due
+        self._agenda = Agenda()
         self._tidy_at = 0.0
         self._has_news = False
         self._was_busy = False
@@ -74,28 +73,27 @@ class Sender:
     # What is to be done
 
     def begin(self, *, streams: int, is_other_work: bool = False) -> None:
-        """A turn begins: how late we were is counted anew. `is_other_work`: its requests are of another kind than those
-        before."""
+        """A turn begins, of requests like those before or of others: how late we were is counted anew."""
         self._streams = streams
         self.lateness = Lateness()
         if is_other_work:
             self._low_water.forget_lengths()
 
     def submit(self, job: Job) -> None:
-        (self._waiting if job.due is None else self._timed).append(job)
+        self._agenda.add(job)
 
     @property
     def unsent_count(self) -> int:
-        return len(self._waiting) + len(self._timed)
+        return len(self._agenda)
 
     @property
     def is_idle(self) -> bool:
-        return self.is_quiet and not self._timed
+        return not (self._under_way or self._agenda)
 
     @property
     def is_quiet(self) -> bool:
         """Idle until the next request is due."""
-        return not (self._under_way or self._waiting)
+        return not (self._under_way or self._agenda.waiting)
 
     def watch(self, fd: int, callback: Callable[[], None]) -> None:
         """Also wait for this descriptor, to be readable or hung up."""
@@ -108,8 +106,7 @@ class Sender:
 
     def abandon(self) -> None:
         """Everything not finished is dropped without a result."""
-        self._waiting.clear()
-        self._timed.clear()
+        self._agenda.clear()
         for exchange in self._under_way.values():
             self._pool.drop(exchange.connection)
         self._under_way.clear()
@@ -126,9 +123,11 @@ class Sender:
     def turn(self, wait_s: Seconds | None = None) -> None:
         """Starts what is due, waits (at most `wait_s`) for something to happen and deals with it."""
         self._has_news = False
-        if self._waiting or self._timed:
+        if self._agenda:
             self._start_ready(STARTS_MAX)
-        if self._has_news or (self._waiting and self._has_room):
+        if self._has_news or (
+            self._agenda.waiting and not self._is_full and len(self._under_way) < self._streams
+        ):
             wait_s = 0.0  # neither what failed at once nor what can still start waits for the next event
         elif len(self._under_way) >= CROWD:
             self._pause()
@@ -148,7 +147,7 @@ class Sender:
                 if mask != _OUT and fd in under_way:
                     self._read(exchange)
             # A long batch of reads must not hold up what is due meanwhile.
-            if self._timed:
+            if self._agenda.timed:
                 self._start_ready(1)
         if self._last_stamp is not None:
             self.lateness.note_read(self._last_stamp, self._woke)
@@ -160,10 +159,6 @@ class Sender:
     def _is_full(self) -> bool:
         return len(self._under_way) >= self._connections_max
 
-    @property
-    def _has_room(self) -> bool:
-        return len(self._under_way) < min(self._streams, self._connections_max)
-
     def _attend(self, fd: int) -> None:
         """Something happened to a descriptor that no request is under way on."""
         callback = self._others.get(fd)
@@ -173,14 +168,13 @@ class Sender:
             self._pool.stir(fd)
 
     def _pause(self) -> None:
-        """Lets reads gather after a busy moment: where stamps are the kernel's, only CPU time is changed by it.
-        What falls due meanwhile goes out on time."""
+        """Lets reads gather after a busy moment, where stamps are the kernel's; what falls due meanwhile is sent."""
         if not self._was_busy or self._stamps is None:
             return
         now = time.perf_counter()
-        until = now + (OPEN_LOOP_PAUSE_S if self._timed else PAUSE_S)
-        while now < until and self._timed and (self._timed[0].due or 0.0) < until and not self._is_full:
-            time.sleep(max(0.0, (self._timed[0].due or 0.0) - now))
+        until = now + (OPEN_LOOP_PAUSE_S if self._agenda.timed else PAUSE_S)
+        while now < until and self._agenda.next_due < until and not self._is_full:
+            time.sleep(max(0.0, self._agenda.next_due - now))
             self._start_ready(1)
             now = time.perf_counter()
         if now < until:
@@ -189,19 +183,18 @@ class Sender:
     def _patience(self, wait_s: Seconds | None) -> Seconds | None:
         if wait_s is None and (self._under_way or self._pool.has_idle):
             wait_s = TIDY_EVERY_S
-        if self._timed and not self._is_full:
-            left_s = max(0.0, (self._timed[0].due or 0.0) - time.perf_counter())
+        if self._agenda.timed and not self._is_full:
+            left_s = max(0.0, self._agenda.next_due - time.perf_counter())
             return left_s if wait_s is None or left_s < wait_s else wait_s
         return wait_s
 
     def _start_ready(self, most: int) -> None:
         for _ in range(min(most, self._connections_max - len(self._under_way))):
-            if self._timed and (self._timed[0].due or 0.0) <= time.perf_counter():
-                self._start(self._timed.popleft())
-            elif self._waiting and len(self._under_way) < self._streams:
-                self._start(self._waiting.popleft())
-            else:
+            has_free_stream = len(self._under_way) < self._streams
+            job = self._agenda.take(time.perf_counter(), has_free_stream=has_free_stream)
+            if job is None:
                 return
+            self._start(job)
 
     def _start(self, job: Job) -> None:
         job.sent = time.perf_counter()
@@ -299,7 +292,7 @@ class Sender:
 
     def _take(self, exchange: Exchange, data: bytes, arrived: Seconds) -> None:
         response, stream = exchange.response, exchange.stream
-        self._settle(exchange)
+        exchange.settle()
         exchange.last_read = arrived
         try:
             body = response.feed(data)
@@ -328,13 +321,6 @@ class Sender:
         if exchange.job.due is None and self._streams < CROWD:
             return self._low_water.mark_bytes(exchange.read_bytes)
         return self._low_water.ending_bytes
-
-    def _settle(self, exchange: Exchange) -> None:
-        """When the last framed chunk came, now that it matters."""
-        if exchange.stamp is not None:
-            exchange.last_read = moment_of(exchange.stamp)
-            exchange.stream.note_last(exchange.last_read)
-            exchange.stamp = None
 
     def _complete(self, exchange: Exchange) -> None:
         if exchange.response.status == 200:
@@ -391,7 +377,7 @@ class Sender:
             self._pool.keep(connection, time.perf_counter())
         else:
             self._pool.drop(connection)
-        self._report(exchange.job, exchange, outcome, error, end=end)
+        self._report(exchange.job, exchange, outcome, error, end)
 
     def _report(
         self,
@@ -399,12 +385,11 @@ class Sender:
         exchange: Exchange | None,
         outcome: Outcome | None,
         error: str,
-        *,
         end: Seconds | None = None,
     ) -> None:
         """What arrived before a failure is kept; the failure decides the outcome."""
         if exchange is not None:
-            self._settle(exchange)
+            exchange.settle()
         if end is None:
             last_read = exchange.last_read if exchange is not None else None
             end = time.perf_counter() if last_read is None or outcome is not None else last_read

@@ -173,8 +173,8 @@ def no_search(budget_s: Seconds | None) -> Finding:
     return Finding(
         check="no-search",
         level=Level.INFO,
-        message=f"{duration(budget_s or 0.0)} are short where launches may be slow: every arm is measured, for a "
-        "search among so few would launch no fewer",
+        message=f"{duration(budget_s or 0.0)} are short for a search, whose launches follow one another and may be "
+        "slow: every arm is measured instead",
         next_step="a longer --budget searches; --method and --k name what to measure",
     )
 

@@ -21,10 +21,13 @@ from speclift.workload.prompts import split
 # Under these names the search's study keeps its plan, what its jobs cost, and how many requests its cells have.
 PLAN, JOBS, SIZES = "search-plan", "search-jobs", "search-sizes"
 
-# Prompts per cell: method.md asks for max(24, 2 per stream); the quick look has seconds for a cell.
-CELL_PROMPTS = 24
+# Prompts of a search; the quick look has seconds for a cell.
+PROMPTS_MIN = 24
+QUICK_PROMPTS = 12
+# Of a cell, at the least. Where there are several loads their cells together tell of acceptance, and each has to tell
+# the time of a step alone: at few streams a dozen prompts take as long as hundreds do at many.
+CELL_PROMPTS_MIN = 12
 CELL_PROMPTS_PER_STREAM = 2
-QUICK_CELL_PROMPTS = 12
 # Fewer than these held out say nothing of the winner, so everything is then used for both.
 HELD_OUT_MIN = 8
 TUNING_MIN = 4
@@ -35,8 +38,6 @@ GATE_SHARE = 0.12
 # What a search may take at the most where launches are slow, and what one costs with its cell, in launches.
 SEARCH_SHARE_MAX = 0.5
 LAUNCH_ROOM = 1.5
-# Baseline, winner and runner-up.
-CONFIRMED_ARMS = 3
 # Launches that a search should have time for at the least.
 CELLS_WANTED = 6
 RACE_BLOCKS = 1
@@ -80,13 +81,16 @@ def plan_search(
     is_quick: bool,
     together: bool | None,
 ) -> SearchPlan | None:
-    """None where measuring every arm is cheaper in a budget as short as this."""
-    wanted = QUICK_CELL_PROMPTS if is_quick else cell_prompts(loads)
+    """None where the budget has no time for the baseline and one run of every way of drafting."""
+    wanted = QUICK_PROMPTS if is_quick else search_prompts(loads)
     tuning, held_out = divide(workload, wanted=wanted, seed=seed)
     output = math.fsum(request.max_tokens for request in tuning.requests) / len(tuning.requests)
     prompt = math.fsum(_characters(each) for each in tuning.requests) / len(tuning.requests)
     prompt /= CHARACTERS_PER_TOKEN
-    search_s = None if budget_s is None else time_to_search(engine, budget_s, space, is_quick=is_quick)
+    launches = 1 + len({each.drafter for each in space.candidates} - {None})
+    search_s = (
+        None if budget_s is None else time_to_search(engine, budget_s, launches=launches, is_quick=is_quick)
+    )
     if budget_s is not None and search_s is None:
         return None
     problem = Problem(
@@ -113,21 +117,23 @@ def plan_search(
     )
 
 
-def time_to_search(engine: str, budget_s: Seconds, space: Space, *, is_quick: bool) -> Seconds | None:
-    """The search's part of a budget; None where launches may be slow and measuring every arm takes no more of them."""
-    ways = {each.drafter for each in space.candidates} - {None}
-    launches = 1 + len(ways)
+def time_to_search(engine: str, budget_s: Seconds, *, launches: int, is_quick: bool) -> Seconds | None:
+    """The search's part of a budget; None where the launches it cannot do without would take too much of it: they
+    follow one another, where arms that are all measured can be launched together."""
     # Cells are cut to the time there is, launches are not.
     least_s = launches * GUESSED_LAUNCH_S.get(engine, 60.0) * LAUNCH_ROOM
-    most_s = SEARCH_SHARE_MAX * budget_s
-    if least_s > most_s and len(space.candidates) <= launches + CONFIRMED_ARMS:
+    if least_s > SEARCH_SHARE_MAX * budget_s:
         return None
-    return min(most_s, max(budget_s * (QUICK_SEARCH_SHARE if is_quick else SEARCH_SHARE), least_s))
+    return max(budget_s * (QUICK_SEARCH_SHARE if is_quick else SEARCH_SHARE), least_s)
 
 
-def cell_prompts(loads: Sequence[Load]) -> int:
-    streams = [load.streams for load in loads if isinstance(load, Concurrency)]
-    return max(CELL_PROMPTS, CELL_PROMPTS_PER_STREAM * max(streams, default=1))
+def search_prompts(loads: Sequence[Load]) -> int:
+    return max(PROMPTS_MIN, *(cell_prompts(load) for load in loads if isinstance(load, Concurrency)), 0)
+
+
+def cell_prompts(load: Concurrency) -> int:
+    """Enough to time a step at this load."""
+    return max(CELL_PROMPTS_MIN, CELL_PROMPTS_PER_STREAM * load.streams)
 
 
 def divide(workload: Workload, *, wanted: int, seed: int) -> tuple[Workload, Workload]:

@@ -20,7 +20,7 @@ from speclift.core.units import Seconds
 from speclift.measure.load import Order
 from speclift.pipeline.live import ArmFailed, LiveArm, Servers
 from speclift.pipeline.run import arrival_seed
-from speclift.pipeline.tuning_plan import JOBS, SIZES
+from speclift.pipeline.tuning_plan import JOBS, SIZES, cell_prompts
 from speclift.store.study import Study
 from speclift.tune.counts import RequestCounts, request_counts
 from speclift.tune.problem import CellResult, Job, Purpose, Result
@@ -169,8 +169,11 @@ class LocalRunner:
 
     async def _size(self, live: LiveArm, job: Job, load: Load, requests: Sequence[Request]) -> int:
         """How many requests a cell of this load has: settled once, by the first launch that meets it, and kept."""
+        most = len(requests)
+        if isinstance(load, Concurrency) and len(self._loads) > 1:
+            most = min(most, cell_prompts(load))
         if self._cell_limit_s is None:
-            return len(requests)
+            return most
         sizes: dict[str, int] = self._study.kept(SIZES) or {}
         label = load_label(load)
         if label not in sizes:
@@ -184,7 +187,7 @@ class LocalRunner:
                 await self._servers.take(live, orders, load, block=SIZING_BLOCK, seed=0)
                 fitting = len(few) * self._cell_limit_s / (time.monotonic() - begun_s)
                 fewest = max(CELL_REQUESTS_MIN, 2 * load.streams)
-            sizes[label] = min(len(requests), max(fewest, math.floor(fitting)))
+            sizes[label] = min(most, max(fewest, math.floor(fitting)))
             self._study.keep(SIZES, sizes)
         return sizes[label]
 

@@ -20,10 +20,15 @@ from scipy.optimize import least_squares
 from speclift.core.units import Seconds
 from speclift.tune.cost_surface import Floats, Point, Points, Surface
 
-# Log sd. A launch against another of the same arm, and a run against another of the same launch: 0.8-1.2 % on quiet
-# GPUs; both grow with what the residuals of a study show.
-LAUNCH_SD = 0.012
+# Log sd. A launch against another of the same arm, a run against another of the same launch, and the machine against
+# itself some time later, with the e-folding time of that: 0.8-1.2 % on quiet GPUs; all grow with what the residuals of
+# a study show.
+LAUNCH_SD = 0.006
 RUN_SD = 0.008
+DRIFT_SD = 0.011
+DRIFT_S = 1200.0
+# Of a measurement against one of another launch just before it, some minutes apart.
+FRESH_SD = math.sqrt(LAUNCH_SD**2 + RUN_SD**2 + DRIFT_SD**2 * -math.expm1(-300.0 / DRIFT_S))
 # What the form misses: a part that goes with the tokens in a step (graph sizes, tiles, kernel switches, clocks), which
 # all arms of a target share; a part of one drafter; a part that is one cell's own.
 TOKENS_SD = 0.030
@@ -36,7 +41,7 @@ K_REACH = 1.0
 # Misfit and noise are scaled by what the cells show: the scales tried, and how far (as a factor) they may well be off.
 # A dozen cells that happen to fit well are no sign that the rest will: misfit is never taken to be below the above.
 MISFIT_SCALES = (1.0, 1.5, 2.2, 3.3, 5.0)
-NOISE_SCALES = (0.7, 1.0, 1.5, 2.5, 5.0, 10.0, 20.0)
+NOISE_SCALES = (1.0, 1.5, 2.5, 5.0, 10.0, 20.0)
 SCALE_FACTOR = 2.0
 # The least and usual misfit scale of a mixture of experts: fits to published tables (SGLang PR 22246) missed experts
 # by 3 % on average and dense models by 1.7-2.4 %.
@@ -47,11 +52,14 @@ _DIFFERENCE = 1e-4
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TimedPoint:
-    """A measured cell. Cells of one `launch` share what that start of the server did."""
+    """A measured cell. Cells of one `launch` share what that start of the server did, cells near in time what the
+    machine did."""
 
     point: Point
     step_s: Seconds
     launch: int
+    # On a clock of the search's own.
+    at_s: Seconds = 0.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -238,5 +246,8 @@ def _same(left: Sequence[str | int], right: Sequence[str | int]) -> NDArray[np.b
 
 def _noise(cells: Sequence[TimedPoint]) -> Floats:
     launches = np.array([cell.launch for cell in cells])
-    noise: Floats = LAUNCH_SD**2 * (launches[:, None] == launches[None, :]) + RUN_SD**2 * np.eye(len(cells))
+    at_s = np.array([cell.at_s for cell in cells])
+    drift = DRIFT_SD**2 * np.exp(-_apart(at_s, at_s) / DRIFT_S)
+    same_launch = launches[:, None] == launches[None, :]
+    noise: Floats = LAUNCH_SD**2 * same_launch + RUN_SD**2 * np.eye(len(cells)) + drift
     return noise

@@ -88,7 +88,7 @@ def posterior_of(problem: Problem, results: Sequence[Result]) -> Posterior | Non
     """None until a baseline ran: without one there is no unit of time."""
     ran = [result for result in results if result.cells]
     curves = _curves(problem, ran)
-    timed = _timed_points(problem, ran, curves)
+    timed = _timed_points(problem, results, curves)
     if not any(cell.point.drafter is None for cell in timed):
         return None
     failed = {result.job.candidate for result in results if result.failure}
@@ -224,15 +224,18 @@ def point_of(
 
 def _timed_points(problem: Problem, results: Sequence[Result], curves: Curves) -> list[TimedPoint]:
     timed = []
+    now_s = 0.0
     for result in results:
         candidate = problem.candidate(result.job.candidate)
+        now_s += result.launch_s
         for cell in result.cells:
+            at_s, now_s = now_s + cell.wall_s / 2, now_s + cell.wall_s
             seconds = step_s(cell.requests)
             if seconds is None:
                 continue
             drafted = drafted_per_step(cell.requests, candidate.k) if candidate.drafter is not None else 0.0
             point = point_of(problem, curves, candidate, _batch(problem, cell, seconds), drafted=drafted)
-            timed.append(TimedPoint(point=point, step_s=seconds, launch=result.job.id))
+            timed.append(TimedPoint(point=point, step_s=seconds, launch=result.job.id, at_s=at_s))
     return timed
 
 

@@ -10,7 +10,7 @@ import numpy as np
 
 from speclift.core.traffic import Load, load_label
 from speclift.core.units import Seconds
-from speclift.tune.cost_fit import LAUNCH_SD, RUN_SD
+from speclift.tune.cost_fit import FRESH_SD
 from speclift.tune.cost_surface import Floats
 from speclift.tune.posterior import Dropped, Posterior
 from speclift.tune.problem import Problem, Purpose, Result
@@ -157,7 +157,7 @@ def promises(
     lost = np.where(behind > near, behind, 0.0)
     wins = np.bincount(drawn.argmax(axis=1), minlength=len(rows))
     contenders = np.union1d(np.flatnonzero(wins >= CHANCE * _DRAWS), [mean.argmax()])
-    noise = posterior.fit.noise_scale**2 * (LAUNCH_SD**2 + RUN_SD**2)
+    noise = posterior.fit.noise_scale**2 * FRESH_SD**2
     seen = shift + math.sqrt(noise) * random.standard_normal(shift.shape)
     surprise = seen / (np.diag(timing) + noise)
     now = lost[:, mean.argmax()].mean()
@@ -201,7 +201,7 @@ def far_from_best(problem: Problem, posterior: Posterior) -> list[Elimination]:
 def beaten(posterior: Posterior, results: Sequence[Result]) -> list[Elimination]:
     """Arms that the confidence sequence puts behind the leader of a load."""
     passes = _passes(results)
-    pass_sd = posterior.fit.noise_scale * math.hypot(LAUNCH_SD, RUN_SD)
+    pass_sd = posterior.fit.noise_scale * FRESH_SD
     eliminated = []
     for column, load in enumerate(posterior.loads):
         by_arm = passes.get(load, {})
