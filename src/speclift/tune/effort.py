@@ -7,10 +7,12 @@ from collections.abc import Sequence
 
 from speclift.core.traffic import Load
 from speclift.core.units import Seconds
-from speclift.tune.problem import Problem, Purpose, Result
+from speclift.tune.problem import CellResult, Problem, Purpose, Result
 
-# What people do without a tuner: every arm at every load, and again twice against noise.
+# What people do without a tuner: every arm at every load, and again twice against noise; a cell that has to tell of
+# acceptance by itself needs this many requests, where a search's may have fewer.
 GRID_REPEATS = 3
+GRID_REQUESTS_MIN = 24
 # A small space is calibrated at a good share of its grid; what is in doubt then still deserves a few launches.
 CALIBRATIONS = 2
 _CALIBRATING = frozenset({Purpose.BASELINE, Purpose.LONG, Purpose.SHORT})
@@ -24,7 +26,8 @@ def launch_s(problem: Problem, results: Sequence[Result]) -> Seconds:
 
 def cell_s(problem: Problem, results: Sequence[Result], load: Load) -> Seconds:
     """The longest seen at this load or the nearest that was seen, else the guess."""
-    return max(_seen_s(problem, results, load), default=problem.settings.cell_s_guess)
+    seen = [cell.wall_s for cell in _seen(problem, results, load)]
+    return max(seen, default=problem.settings.cell_s_guess)
 
 
 def job_s(problem: Problem, results: Sequence[Result], loads: Sequence[Load]) -> Seconds:
@@ -36,7 +39,11 @@ def grid_s(problem: Problem, results: Sequence[Result]) -> Seconds:
     """What every candidate at every load, three times over, would take, were they all as those seen on average."""
     cells = 0.0
     for load in problem.loads:
-        seen = _seen_s(problem, results, load)
+        seen = [
+            cell.wall_s * max(1.0, GRID_REQUESTS_MIN / len(cell.requests))
+            for cell in _seen(problem, results, load)
+            if cell.requests
+        ]
         cells += math.fsum(seen) / len(seen) if seen else problem.settings.cell_s_guess
     return GRID_REPEATS * len(problem.candidates) * (launch_s(problem, results) + cells)
 
@@ -54,10 +61,11 @@ def left_s(problem: Problem, results: Sequence[Result]) -> Seconds:
     return min(settings.budget_s - settings.reserve_s, allowed_s(problem, results)) - spent
 
 
-def _seen_s(problem: Problem, results: Sequence[Result], load: Load) -> list[Seconds]:
-    seen: dict[Load, list[Seconds]] = {}
+def _seen(problem: Problem, results: Sequence[Result], load: Load) -> list[CellResult]:
+    """Cells of this load, or of the nearest that was seen."""
+    seen: dict[Load, list[CellResult]] = {}
     for cell in (cell for result in results for cell in result.cells):
-        seen.setdefault(cell.load, []).append(cell.wall_s)
+        seen.setdefault(cell.load, []).append(cell)
     place = problem.loads.index(load)
     nearest = min(seen, key=lambda other: abs(problem.loads.index(other) - place), default=load)
     return seen.get(nearest, [])

@@ -45,9 +45,9 @@ class Settings:
     probes: int = 30
     # A launch that takes 1 % of a grid's time must save 1 % of this, in log score over the traffic; choices that are
     # `near` the best lose nothing.
-    price: float = 0.003
+    price: float = 0.0007
     # Probes and races end at this share of a 3-repeat grid, as far as its time can be told from what ran.
-    grid_share: float = 0.112
+    grid_share: float = 0.091
     race_arms: int = 2
     # None: at the same price single probes gained as much as mirrored blocks did.
     race_blocks: int = 0
