@@ -178,8 +178,8 @@ class TestWords:
             (MARKERS, "# FIXME: wrong"),
             (BANNED_WORDS, "a Robust and fast tool"),
             (BANNED_WORDS, "leveraging the cache"),
-            (MACHINE_PATHS, "open('/root/notes')"),
-            (MACHINE_PATHS, "see /home/me/x"),
+            # Put together here, so that this file has none itself.
+            *((MACHINE_PATHS, f"open('/{folder}/notes')") for folder in ("root", "work", "home")),
         ],
     )
     def test_a_slip_is_seen(self, pattern: re.Pattern[str], line: str) -> None:

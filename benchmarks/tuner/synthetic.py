@@ -22,15 +22,14 @@ import numpy as np
 from synthetic_engine import DRAFTERS, KS, LOADS, Floats, Recorded, SyntheticEngine, read_recorded, walk_file
 
 from speclift.core.arm import Arm, baseline_arm
+from speclift.pipeline.tuning_plan import cell_prompts
 from speclift.tune.conclusion import conclude
+from speclift.tune.effort import GRID_REPEATS, GRID_REQUESTS_MIN
 from speclift.tune.predictor import AcceptanceRun, accepted_lengths
 from speclift.tune.problem import Problem, Result, Settings
 from speclift.tune.search import Search, start
 from speclift.tune.space import Candidate, sees_text_alone, with_k
 
-REPEATS = 3
-# Or two per stream: what a cell needs that tells of acceptance and of time by itself.
-GRID_REQUESTS_MIN = 24
 NEAR = 0.02
 BOOTSTRAP = 2000
 
@@ -66,15 +65,15 @@ def truth(engine: SyntheticEngine, arms: Sequence[Candidate]) -> Floats:
 def grid(engine: SyntheticEngine, arms: Sequence[Candidate]) -> Floats:
     """Mean log rate of every cell over the repeats, each a fresh launch, arm after arm."""
     scores = np.zeros((len(arms), len(LOADS)))
-    for _ in range(REPEATS):
+    for _ in range(GRID_REPEATS):
         for row, arm in enumerate(arms):
             _, effect = engine.launch()
             for column, load in enumerate(LOADS):
-                requests = max(GRID_REQUESTS_MIN, 2 * load.streams)
+                requests = max(GRID_REQUESTS_MIN, cell_prompts(load))
                 seconds, chosen, _ = engine.run(arm.drafter or "", arm.k, load, effect, requests=requests)
                 walked = engine.walk_of(arm.drafter or "", arm.k)
                 length = walked.tokens[chosen].sum() / walked.steps[chosen].sum()
-                scores[row, column] += math.log(length / seconds) / REPEATS
+                scores[row, column] += math.log(length / seconds) / GRID_REPEATS
     return scores
 
 

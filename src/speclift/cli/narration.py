@@ -73,7 +73,7 @@ class Narrator:
             left = (
                 f"at most {duration(left_s)} of searching left"
                 if left_s > 0
-                else "past the search's time: launches are slow"
+                else "past the search's time, but needed"
             )
         if self._bar is not None and self._task is not None:
             self._bar.update(self._task, arm=arm, count=f"search, launch {done + 1}", left=left)

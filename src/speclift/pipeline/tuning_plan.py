@@ -128,7 +128,7 @@ def time_to_search(engine: str, budget_s: Seconds, *, launches: int, is_quick: b
 
 
 def search_prompts(loads: Sequence[Load]) -> int:
-    return max(PROMPTS_MIN, *(cell_prompts(load) for load in loads if isinstance(load, Concurrency)), 0)
+    return max([PROMPTS_MIN, *(cell_prompts(load) for load in loads if isinstance(load, Concurrency))])
 
 
 def cell_prompts(load: Concurrency) -> int:
