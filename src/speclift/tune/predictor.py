@@ -19,16 +19,13 @@ from speclift.core.speculation import Drafter, Head
 from speclift.tune.counts import RequestCounts
 from speclift.tune.extrapolate import Basis, Carrier, Floats, Sums
 
-# How far a prediction may be off, as sd of its log: on the data of SpecDecode-Bench (arXiv 2601.11580) replay erred
-# by at most 0.4 %, truncation by 2-7 %, truncation corrected by a second run by at most 1.2 %, one geometric rate
-# from totals by 2-10 %.
-ERROR_SD = {
-    Basis.MEASURED: 0.0,
-    Basis.REPLAY: 0.003,
-    Basis.TWO_RUN: 0.006,
-    Basis.TRUNCATION: 0.05,
-    Basis.GEOMETRIC: 0.06,
-}
+# How far an extrapolation may be off at small k, as sd of log length: on the data of SpecDecode-Bench (arXiv 2601.11580)
+# replay erred by at most 0.4 %, truncation by 2-7 %, one geometric rate from totals by 2-10 %.
+ERROR_SD = {Basis.REPLAY: 0.003, Basis.TRUNCATION: 0.05, Basis.GEOMETRIC: 0.06}
+# And how far from a straight line in log k that error strays: truncation corrected by a second run erred by at most 1.2 %.
+STRAY_SD = {Basis.REPLAY: 0.003, Basis.TRUNCATION: 0.008, Basis.GEOMETRIC: 0.02}
+# Runs of one text at temperature 0 have no noise at all; their equations still need a solution.
+_TINY = 1e-10
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -104,11 +101,13 @@ def accepted_lengths(
     k_max = max(ordered or pooled)
     carrier = Carrier(k_max=k_max, requests=pooled[k_max], prefix_only=prefix_only, is_ordered=bool(ordered))
     corrections = [_correction(carrier, k, run) for k, run in sorted(pooled.items()) if k != k_max]
-    rows = [_log_length(carrier, k, corrections) for k in ks]
+    mended = _mended(carrier, ks, corrections)
+    rows = [_log_length(carrier, k, mend, corrections) for k, mend in zip(ks, mended.log_ratio, strict=True)]
     count = len(carrier.requests)
-    influence = np.array([row.influence for row in rows]).reshape(len(rows), count)
-    spread = np.array([row.model_sd for row in rows])
-    covariance: Floats = influence @ influence.T * (count / max(1, count - 1)) + np.outer(spread, spread)
+    influence = np.array([carrier.sums(k).influence for k in ks]).reshape(len(ks), count) + mended.influence
+    bracketed = np.array([row.bracket_sd for row in rows])
+    covariance: Floats = influence @ influence.T * _unbiased(count) + mended.covariance
+    covariance += np.outer(bracketed, bracketed)
     quantile = float(student_t.ppf((1 + level) / 2, count - 1)) if count > 1 else math.inf
     points = []
     for row, variance in zip(rows, np.diag(covariance), strict=True):
@@ -123,12 +122,14 @@ class _Row:
 
     k: int
     log_length: float
-    influence: Floats
-    model_sd: float
     basis: Basis
     drafted: float
     # log L if nothing beyond k_max is gained, and if all that could be is; None up to k_max.
     bracket: tuple[float, float] | None
+
+    @property
+    def bracket_sd(self) -> float:
+        return 0.0 if self.bracket is None else (self.bracket[1] - self.bracket[0]) / 4
 
     def point(self, carrier: Carrier, *, half: float, level: float) -> LengthAt:
         low, high = self.bracket or (self.log_length, self.log_length)
@@ -149,38 +150,76 @@ class _Row:
         )
 
 
-def _log_length(carrier: Carrier, k: int, corrections: Sequence[_Correction]) -> _Row:
-    sums = carrier.sums(k)
-    log_length, influence = math.log(sums.length), sums.influence
-    weights = _interpolation(k, [each.k for each in corrections], carrier.k_max)
-    for weight, correction in zip(weights, corrections, strict=True):
-        log_length += weight * correction.log_ratio
-        influence = influence + weight * correction.influence
+def _log_length(carrier: Carrier, k: int, mend: float, corrections: Sequence[_Correction]) -> _Row:
     basis = carrier.basis
     if k == carrier.k_max or any(k == each.k for each in corrections):
         basis = Basis.MEASURED
     elif corrections and basis is not Basis.REPLAY:
         basis = Basis.TWO_RUN
-    # Nothing is left open at k_max itself; below it, the more the fewer tokens a step may draft.
-    reach = abs(math.log(carrier.k_max / k)) / math.log(carrier.k_max) if carrier.k_max > 1 else 1.0
-    model_sd = ERROR_SD[basis] * min(1.0, reach)
     bracket = None
     if k > carrier.k_max:
         low, high = carrier.bracket(k)
         bracket = (math.log(low), math.log(high))
-        model_sd = math.hypot(model_sd, (bracket[1] - bracket[0]) / 4)
-    foreign = math.fsum(
-        (weight * each.extra_sd) ** 2 for weight, each in zip(weights, corrections, strict=True)
-    )
     return _Row(
         k=k,
-        log_length=log_length,
-        influence=influence,
-        model_sd=math.sqrt(model_sd**2 + foreign),
+        log_length=math.log(carrier.sums(k).length) + mend,
         basis=basis,
         drafted=carrier.drafted(k),
         bracket=bracket,
     )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Mended:
+    """What other runs add to the carrier's log length at every k asked for: a row each."""
+
+    log_ratio: Floats
+    # Each request's part in it.
+    influence: Floats
+    # What stays open when all requests are known.
+    covariance: Floats
+
+
+def _mended(carrier: Carrier, ks: Sequence[int], corrections: Sequence[_Correction]) -> _Mended:
+    """The best linear estimate of the carrier's error at every k from what other runs showed of it.
+
+    A run of a dozen requests at one k is worth little beside what hundreds at two others say of the k between them.
+    """
+    own = _error_covariance(carrier, ks, ks)
+    count = len(carrier.requests)
+    if not corrections:
+        return _Mended(log_ratio=np.zeros(len(ks)), influence=np.zeros((len(ks), count)), covariance=own)
+    ran = [each.k for each in corrections]
+    influence = np.array([each.influence for each in corrections])
+    foreign = np.diag([each.extra_sd**2 for each in corrections])
+    across, there = _error_covariance(carrier, ks, ran), _error_covariance(carrier, ran, ran)
+    noise = influence @ influence.T * _unbiased(count) + foreign + _TINY * np.eye(len(ran))
+    weights = np.linalg.solve(there + noise, across.T).T
+    left = own - weights @ across.T - across @ weights.T + weights @ (there + foreign) @ weights.T
+    return _Mended(
+        log_ratio=weights @ np.array([each.log_ratio for each in corrections]),
+        influence=weights @ influence,
+        covariance=left,
+    )
+
+
+def _error_covariance(carrier: Carrier, left: Sequence[int], right: Sequence[int]) -> Floats:
+    """Of log (true / extrapolated length) between k: none at k_max, in the main a line in log k, level below k = 2.
+
+    What strays from the line adds up with the distance from k_max. Errors below and above k_max have no part in common.
+    """
+    here, there = (np.log(carrier.k_max) - np.log(np.array(ks, dtype=float)) for ks in (left, right))
+    whole = max(math.log(carrier.k_max), math.log(2.0))
+    bend = math.log(max(carrier.k_max / 2, 2.0))
+    line = np.outer(np.minimum(np.abs(here) / bend, 1.0), np.minimum(np.abs(there) / bend, 1.0))
+    stray = np.minimum(np.abs(here)[:, None], np.abs(there)[None, :]) / whole
+    one_side = here[:, None] * there[None, :] > 0
+    covariance: Floats = one_side * (ERROR_SD[carrier.basis] ** 2 * line + STRAY_SD[carrier.basis] ** 2 * stray)
+    return covariance
+
+
+def _unbiased(count: int) -> float:
+    return count / max(1, count - 1)
 
 
 def _correction(carrier: Carrier, k: int, run: Mapping[str, Sequence[RequestCounts]]) -> _Correction:
@@ -193,30 +232,13 @@ def _correction(carrier: Carrier, k: int, run: Mapping[str, Sequence[RequestCoun
         measured = _totals([run[request_id] for request_id in carrier.requests if request_id in run])
         influence[shared] = measured.influence - predicted.influence
         extra_sd = 0.0
-        error_sd = float(np.sqrt(np.sum(influence**2) * shared.sum() / (shared.sum() - 1)))
     else:
         measured = _totals(list(run.values()))
         influence -= predicted.influence
         count = len(run)
         extra_sd = float(np.sqrt(np.sum(measured.influence**2) * count / (count - 1))) if count > 1 else 1.0
-        error_sd = math.hypot(extra_sd, float(np.sqrt(np.sum(influence**2))))
-    # Believed as far as its noise is small beside the error it is to mend.
-    prior = ERROR_SD[carrier.basis] ** 2
-    share = prior / (prior + error_sd**2)
     log_ratio = math.log(measured.length / predicted.length)
-    return _Correction(
-        k=k, log_ratio=share * log_ratio, influence=share * influence, extra_sd=share * extra_sd
-    )
-
-
-def _interpolation(k: int, corrected: Sequence[int], k_max: int) -> list[float]:
-    """How much of each correction applies at k: linear in log k between runs, none at k_max, level below the lowest."""
-    knots = sorted([*corrected, k_max])
-    places = np.log(knots)
-    return [
-        float(np.interp(math.log(k), places, [1.0 if knot == each else 0.0 for knot in knots]))
-        for each in corrected
-    ]
+    return _Correction(k=k, log_ratio=log_ratio, influence=influence, extra_sd=extra_sd)
 
 
 def _pooled(runs: Sequence[AcceptanceRun]) -> dict[int, dict[str, list[RequestCounts]]]:
