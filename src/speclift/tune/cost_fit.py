@@ -35,7 +35,7 @@ TOKENS_SD = 0.030
 DRAFTER_SD = 0.010
 CELL_SD = 0.012
 # e-folding distances in log tokens, log batch and log (k + 1).
-TOKENS_REACH = 0.5
+TOKENS_REACH = 1.0
 BATCH_REACH = 1.2
 K_REACH = 1.0
 # Misfit and noise are scaled by what the cells show: the scales tried, and how far (as a factor) they may well be off.

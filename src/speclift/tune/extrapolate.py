@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from functools import cache, cached_property, lru_cache
@@ -55,8 +55,23 @@ class Sums:
         return Sums(tokens=self.tokens[chosen], steps=self.steps[chosen])
 
 
+def totals(groups: Sequence[Sequence[RequestCounts]]) -> Sums:
+    """Of each request the mean of the times it was sent: those that every load sends must not outweigh the others."""
+    return Sums(
+        tokens=_means(groups, lambda request: request.tokens),
+        steps=_means(groups, lambda request: request.steps),
+    )
+
+
+def _means(groups: Sequence[Sequence[RequestCounts]], count: Callable[[RequestCounts], float]) -> Floats:
+    return np.array([sum(count(each) for each in group) / len(group) for group in groups])
+
+
 class Carrier:
-    """One run at k_max with its requests in a fixed order; says what they give at another k."""
+    """One run at k_max with its requests in a fixed order; says what they give at another k.
+
+    A request that was sent several times counts once.
+    """
 
     def __init__(
         self,
@@ -104,7 +119,7 @@ class Carrier:
         mean = sum(min(length, k) * count for length, count in counts.items()) / total if total else float(k)
         # A draft shorter than k_max was all there was to draft; longer k would not have lengthened it.
         if total and k > self.k_max:
-            mean += (k - self.k_max) * counts[self.k_max] / total
+            mean += (k - self.k_max) * counts.get(self.k_max, 0.0) / total
         return mean * (1.0 - without)
 
     def _replayed(self, k: int, bonus: float) -> Sums:
@@ -138,26 +153,37 @@ class Carrier:
 
     @cached_property
     def _tokens(self) -> Floats:
-        return np.array([float(sum(each.tokens for each in group)) for group in self._groups])
+        return totals(self._groups).tokens
 
     @cached_property
     def _steps(self) -> Floats:
-        return np.array([float(sum(each.steps for each in group)) for group in self._groups])
+        return totals(self._groups).steps
 
     @cached_property
     def _without(self) -> Floats:
-        return np.array([float(sum(each.without_draft for each in group)) for group in self._groups])
+        return _means(self._groups, lambda request: request.without_draft)
 
     @cached_property
     def _histogram(self) -> Floats:
         """Drafts by request and accepted length, up to k_max at least."""
         counts = [Counter(chain.from_iterable(each.accepted for each in group)) for group in self._groups]
         width = 1 + max([self.k_max, *(length for found in counts for length in found)])
-        return np.array([[float(found[length]) for length in range(width)] for found in counts])
+        rows = np.array([[float(found[length]) for length in range(width)] for found in counts])
+        return rows / self._times[:, None]
 
     @cached_property
-    def _drafted_counts(self) -> Counter[int]:
-        return Counter(chain.from_iterable(each.drafted for group in self._groups for each in group))
+    def _times(self) -> Floats:
+        """How often each request was sent."""
+        return np.array([float(len(group)) for group in self._groups])
+
+    @cached_property
+    def _drafted_counts(self) -> Mapping[int, float]:
+        """Drafts by length, over all requests."""
+        counts: dict[int, float] = {}
+        for group in self._groups:
+            for length, count in Counter(chain.from_iterable(each.drafted for each in group)).items():
+                counts[length] = counts.get(length, 0.0) + count / len(group)
+        return counts
 
     @cached_property
     def _chains(self) -> tuple[tuple[tuple[int, int], ...], Floats]:
@@ -167,7 +193,8 @@ class Carrier:
             for group in self._groups
         ]
         kinds = tuple(sorted(set(chain.from_iterable(found))))
-        return kinds, np.array([[float(each[kind]) for kind in kinds] for each in found])
+        counts = np.array([[float(each[kind]) for kind in kinds] for each in found])
+        return kinds, counts / self._times[:, None]
 
     @cached_property
     def _hazard(self) -> float:

@@ -17,12 +17,12 @@ from scipy.stats import t as student_t
 from speclift.core.results import CONFIDENCE, Estimate
 from speclift.core.speculation import Drafter, Head
 from speclift.tune.counts import RequestCounts
-from speclift.tune.extrapolate import Basis, Carrier, Floats, Sums
+from speclift.tune.extrapolate import Basis, Carrier, Floats, totals
 
-# How far an extrapolation may be off at small k, as sd of log length: on the data of SpecDecode-Bench (arXiv 2601.11580)
-# replay erred by at most 0.4 %, truncation by 2-7 %, one geometric rate from totals by 2-10 %.
+# How far an extrapolation may be off at small k, as sd of log length. On the data of SpecDecode-Bench (arXiv
+# 2601.11580) replay erred by at most 0.4 %, truncation by 2-7 %, one geometric rate from totals by 2-10 %.
 ERROR_SD = {Basis.REPLAY: 0.003, Basis.TRUNCATION: 0.05, Basis.GEOMETRIC: 0.06}
-# And how far from a straight line in log k that error strays: truncation corrected by a second run erred by at most 1.2 %.
+# And how far that error strays from a line in log k: truncation corrected by a second run erred by at most 1.2 %.
 STRAY_SD = {Basis.REPLAY: 0.003, Basis.TRUNCATION: 0.008, Basis.GEOMETRIC: 0.02}
 # Runs of one text at temperature 0 have no noise at all; their equations still need a solution.
 _TINY = 1e-10
@@ -214,7 +214,9 @@ def _error_covariance(carrier: Carrier, left: Sequence[int], right: Sequence[int
     line = np.outer(np.minimum(np.abs(here) / bend, 1.0), np.minimum(np.abs(there) / bend, 1.0))
     stray = np.minimum(np.abs(here)[:, None], np.abs(there)[None, :]) / whole
     one_side = here[:, None] * there[None, :] > 0
-    covariance: Floats = one_side * (ERROR_SD[carrier.basis] ** 2 * line + STRAY_SD[carrier.basis] ** 2 * stray)
+    covariance: Floats = one_side * (
+        ERROR_SD[carrier.basis] ** 2 * line + STRAY_SD[carrier.basis] ** 2 * stray
+    )
     return covariance
 
 
@@ -229,11 +231,11 @@ def _correction(carrier: Carrier, k: int, run: Mapping[str, Sequence[RequestCoun
     influence = np.zeros(len(shared))
     if shared.sum() > 1:
         predicted = predicted.only(shared)
-        measured = _totals([run[request_id] for request_id in carrier.requests if request_id in run])
+        measured = totals([run[request_id] for request_id in carrier.requests if request_id in run])
         influence[shared] = measured.influence - predicted.influence
         extra_sd = 0.0
     else:
-        measured = _totals(list(run.values()))
+        measured = totals(list(run.values()))
         influence -= predicted.influence
         count = len(run)
         extra_sd = float(np.sqrt(np.sum(measured.influence**2) * count / (count - 1))) if count > 1 else 1.0
@@ -249,10 +251,3 @@ def _pooled(runs: Sequence[AcceptanceRun]) -> dict[int, dict[str, list[RequestCo
             if request.steps > 0:
                 pooled.setdefault(run.k, {}).setdefault(request.request_id, []).append(request)
     return pooled
-
-
-def _totals(groups: Sequence[Sequence[RequestCounts]]) -> Sums:
-    return Sums(
-        tokens=np.array([float(sum(each.tokens for each in group)) for group in groups]),
-        steps=np.array([float(sum(each.steps for each in group)) for group in groups]),
-    )

@@ -37,7 +37,7 @@ class Settings:
     k_long: int = 10
     k_long_lookup: int = 16
     # A head's second run is at the k that looks best, within these.
-    k_short: tuple[int, int] = (2, 3)
+    k_short: tuple[int, int] = (2, 6)
     # An arm nowhere this near the best, in log score, and more than this many sd away, is dropped.
     near: float = 0.02
     near_sd: float = 2.5
@@ -47,7 +47,7 @@ class Settings:
     # `near` the best lose nothing.
     price: float = 0.0007
     # Probes and races end at this share of a 3-repeat grid, as far as its time can be told from what ran.
-    grid_share: float = 0.091
+    grid_share: float = 0.0835
     race_arms: int = 2
     # None: at the same price single probes gained as much as mirrored blocks did.
     race_blocks: int = 0

@@ -155,20 +155,21 @@ def _probe(search: Search, posterior: Posterior) -> Search | None:
     problem, settings = search.problem, search.problem.settings
     if sum(result.job.purpose is Purpose.PROBE for result in search.results) >= settings.probes:
         return None
+    rest_s = left_s(problem, search.results, posterior)
     chosen = best_probe(
         problem,
         posterior,
         search.dropped,
         launch_s=launch_s(problem, search.results),
         cell_s={load: cell_s(problem, search.results, load) for load in problem.loads},
-        price=settings.price / grid_s(problem, search.results),
-        left_s=left_s(problem, search.results),
+        price=settings.price / grid_s(problem, search.results, posterior),
+        left_s=rest_s,
     )
     if chosen is None:
         return None
     candidate = posterior.candidates[chosen.row]
     reason = f"may gain {100 * chosen.gain:.2f} % over the traffic, at {_labels(chosen.loads)}"
-    return _with_jobs(search, [(candidate, chosen.loads, Purpose.PROBE, reason)], whole=True)
+    return _with_jobs(search, [(candidate, chosen.loads, Purpose.PROBE, reason)], within_s=rest_s)
 
 
 def _deeper(
@@ -225,7 +226,7 @@ def _race(search: Search, posterior: Posterior) -> Search:
         ending = f"{search.blocks} blocks raced" if search.blocks else "no launch worth its time is left"
         return replace(search, phase=Phase.DONE, ending=ending)
     entries = race_entries(problem, posterior, found)
-    if entries and _race_promise(search, found, entries) <= 0:
+    if entries and _race_promise(search, posterior, found, entries) <= 0:
         ending = f"a race would cost more than the {100 * regret:.2f} % that choosing now is expected to lose"
         return replace(search, phase=Phase.DONE, ending=ending)
     while len(entries) > 1:
@@ -234,7 +235,7 @@ def _race(search: Search, posterior: Posterior) -> Search:
             (problem.candidate(name), entries[name], Purpose.RACE, _race_reason(name, entries))
             for name in order
         ]
-        raced = _with_jobs(search, wanted, whole=True)
+        raced = _with_jobs(search, wanted, within_s=left_s(problem, search.results, posterior))
         if raced is not None:
             return replace(raced, blocks=search.blocks + 1)
         smaller = _contested(dict(list(entries.items())[:-1]))
@@ -245,7 +246,9 @@ def _race(search: Search, posterior: Posterior) -> Search:
     return replace(search, phase=Phase.DONE, ending=ending)
 
 
-def _race_promise(search: Search, found: Sequence[Doubt], entries: dict[str, tuple[Load, ...]]) -> float:
+def _race_promise(
+    search: Search, posterior: Posterior, found: Sequence[Doubt], entries: dict[str, tuple[Load, ...]]
+) -> float:
     """What a block may gain at most over the traffic, less its price."""
     raced = {load for loads in entries.values() for load in loads}
     gain = math.fsum(
@@ -253,7 +256,7 @@ def _race_promise(search: Search, found: Sequence[Doubt], entries: dict[str, tup
     )
     # Every arm runs twice in a block.
     seconds = 2 * math.fsum(job_s(search.problem, search.results, loads) for loads in entries.values())
-    return gain - search.problem.settings.price * seconds / grid_s(search.problem, search.results)
+    return gain - search.problem.settings.price * seconds / grid_s(search.problem, search.results, posterior)
 
 
 def _best_k(problem: Problem, posterior: Posterior, drafter: str) -> int:
@@ -334,23 +337,23 @@ def _with_jobs(
     search: Search,
     wanted: Iterable[tuple[Candidate, tuple[Load, ...], Purpose, str]],
     *,
-    whole: bool = False,
+    within_s: Seconds | None = None,
     keep: bool = False,
 ) -> Search | None:
     """With the jobs that the budget still allows; None where that leaves nothing to do.
 
-    `whole` is all of them or none, and within the share of a full grid as well.
+    `within_s` is for all of them or none.
     """
     settings = search.problem.settings
     budgeted_s = settings.budget_s - settings.reserve_s - search.spent_s
-    rest_s = left_s(search.problem, search.results) if whole else budgeted_s
+    rest_s = budgeted_s if within_s is None else within_s
     jobs = list(search.pending) if keep else []
     first = 1 + max([job.id for job in jobs] + [result.job.id for result in search.results], default=0)
     asked = list(wanted)
     for number, (candidate, loads, purpose, reason) in enumerate(asked):
         rest_s -= job_s(search.problem, search.results, loads)
         if rest_s < -_ROUNDING_S:
-            if whole:
+            if within_s is not None:
                 return None
             break
         turn = int(purpose is Purpose.RACE and number >= len(asked) // 2)
