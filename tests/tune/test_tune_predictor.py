@@ -88,6 +88,40 @@ def test_a_correction_from_few_unlike_requests_is_hardly_believed() -> None:
     assert mended.at(3).length.value == pytest.approx(plain, rel=0.005)
 
 
+def test_a_dozen_requests_at_one_k_do_not_outweigh_hundreds_at_the_k_around_it() -> None:
+    random = np.random.default_rng(7)
+    texts = {f"r{number}": text_only(random) for number in range(200)}
+    few = dict(list(texts.items())[:12])
+    runs = [run_at(texts, 10), run_at(texts, 3)]
+    without = accepted_lengths(runs, KS, prefix_only=False)
+    with_few = accepted_lengths([*runs, run_at(few, 8)], KS, prefix_only=False)
+    alone = truth(few, 8) / length_of(run_at(few, 10).requests) * truth(texts, 10)
+    moved = abs(math.log(with_few.at(8).length.value / without.at(8).length.value))
+    assert with_few.at(8).basis is Basis.MEASURED
+    assert moved < 0.5 * abs(math.log(alone / without.at(8).length.value))
+
+
+def test_a_run_of_many_requests_at_one_k_is_believed_there() -> None:
+    random = np.random.default_rng(8)
+    texts = {f"r{number}": text_only(random) for number in range(400)}
+    mended = accepted_lengths([run_at(texts, 10), run_at(texts, 4)], KS, prefix_only=False)
+    assert mended.at(4).length.value == pytest.approx(truth(texts, 4), rel=0.002)
+
+
+@pytest.mark.parametrize("prefix_only", [True, False])
+def test_a_request_that_every_load_sends_counts_as_much_as_one_that_a_single_load_sends(
+    prefix_only: bool,
+) -> None:
+    random = np.random.default_rng(9)
+    texts = {f"r{number}": text_only(random) for number in range(40)}
+    often = run_at(dict(list(texts.items())[:4]), 10)
+    once = accepted_lengths([run_at(texts, 10)], KS, prefix_only=prefix_only)
+    many = accepted_lengths([run_at(texts, 10), *[often] * 9], KS, prefix_only=prefix_only)
+    for k in KS:
+        assert many.at(k).length.value == pytest.approx(once.at(k).length.value, rel=1e-12)
+        assert many.at(k).drafted == pytest.approx(once.at(k).drafted, rel=1e-12)
+
+
 def test_steps_without_a_draft_that_the_engine_left_out_are_recovered_and_stay_plain() -> None:
     listed = [Step(drafted=4, accepted=4), Step(drafted=4, accepted=1)]
     request = request_counts("a", output_tokens=1 + 5 + 2 + 10, steps=listed)

@@ -9,9 +9,19 @@ import pytest
 from tune_samples import DRAFT, LOADS, FormulaEngine, problem_of
 
 from speclift.core.traffic import Load, load_label
-from speclift.tune.effort import CALIBRATIONS, allowed_s, cell_s, grid_s, job_s, launch_s, left_s
+from speclift.tune.effort import (
+    CALIBRATIONS,
+    GRID_REQUESTS_MIN,
+    allowed_s,
+    cell_s,
+    grid_s,
+    job_s,
+    launch_s,
+    left_s,
+)
 from speclift.tune.posterior import Posterior
-from speclift.tune.problem import Problem, Settings
+from speclift.tune.posterior import posterior_of as posterior_from
+from speclift.tune.problem import CellResult, Job, Problem, Purpose, Settings
 from speclift.tune.search import Search, start
 from speclift.tune.selection import best_probe, doubts, expected_regret, promises
 
@@ -118,6 +128,27 @@ def test_before_anything_ran_times_are_the_guesses() -> None:
     assert job_s(problem, (), LOADS[:2]) == 11.0
     assert grid_s(problem, ()) == 3 * len(problem.candidates) * (7.0 + 2.0 * len(LOADS))
     assert allowed_s(problem, ()) == pytest.approx(problem.settings.grid_share * grid_s(problem, ()))
+
+
+def test_a_grid_is_made_of_arms_as_slow_as_they_are_and_not_of_those_that_were_worth_a_launch() -> None:
+    engine = FormulaEngine(launch_s=1.0)
+    problem = problem_of()
+    jobs = [
+        Job(id=number, candidate=candidate.name, loads=LOADS, purpose=Purpose.PROBE, reason="all of them")
+        for number, candidate in enumerate(problem.candidates)
+    ]
+    everything = tuple(engine.run(problem, job) for job in jobs)
+    took = math.fsum(
+        result.launch_s + math.fsum(_whole_s(cell) for cell in result.cells) for result in everything
+    )
+    fast = [result for result in everything if result.job.candidate in {"draft-k2", "draft-k3"}]
+    known = posterior_from(problem, everything)
+    assert grid_s(problem, fast) < 0.95 * 3 * took
+    assert grid_s(problem, fast, known) == pytest.approx(3 * took, rel=0.03)
+
+
+def _whole_s(cell: CellResult) -> float:
+    return cell.wall_s * max(1.0, GRID_REQUESTS_MIN / len(cell.requests))
 
 
 def test_a_load_that_never_ran_is_taken_to_last_as_long_as_the_nearest_that_did(calibrated: Search) -> None:

@@ -11,14 +11,13 @@ from speclift.core.records import Phase, Record
 from speclift.core.traffic import load_label, load_to_dict
 from speclift.pipeline.tuning_choice import Choice
 from speclift.pipeline.tuning_plan import SearchPlan
+from speclift.tune.effort import grid_s
 from speclift.tune.problem import Result
 from speclift.tune.search import Search
 from speclift.tune.space import Candidate
 
 # Under this name the confirming study keeps what the search found.
 TUNING = "tuning"
-# A grid that is to tell arms a few per cent apart runs every cell three times (docs/method.md).
-GRID_REPEATS = 3
 
 
 def tuning_document(search: Search, plan: SearchPlan, choice: Choice, *, spent_s: float) -> dict[str, Any]:
@@ -57,7 +56,7 @@ def tuning_document(search: Search, plan: SearchPlan, choice: Choice, *, spent_s
         "ending": conclusion.ending or "the time for searching is spent",
         "expected_regret": conclusion.expected_regret,
         "spent_s": spent_s,
-        "grid_s": grid_s(search),
+        "grid_s": _grid_s(search),
         "prompts": {
             "tuning": len(plan.tuning_ids),
             "held_out": len(plan.held_out_ids),
@@ -102,18 +101,11 @@ def _schedule(choice: Choice) -> dict[str, Any] | None:
     }
 
 
-def grid_s(search: Search) -> float | None:
-    """Engine time of every candidate at every load, each three times, at what launches and cells took here."""
-    launches = [result.launch_s for result in search.results if result.cells]
-    by_load: dict[str, list[float]] = {}
-    for result in search.results:
-        for cell in result.cells:
-            by_load.setdefault(load_label(cell.load), []).append(cell.wall_s)
-    if not launches:
+def _grid_s(search: Search) -> float | None:
+    """Engine time of every candidate at every load, each three times; None where nothing ran."""
+    if not any(result.cells for result in search.results):
         return None
-    anywhere = [seconds for cells in by_load.values() for seconds in cells]
-    cells_s = sum(_mean(by_load.get(load_label(load), anywhere)) for load in search.problem.loads)
-    return GRID_REPEATS * len(search.problem.candidates) * (_mean(launches) + cells_s)
+    return grid_s(search.problem, search.results, search.posterior())
 
 
 def confirmed_errors(tuning: Mapping[str, Any], records: Sequence[Record]) -> list[dict[str, Any]]:

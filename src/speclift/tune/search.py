@@ -25,6 +25,7 @@ from speclift.tune.selection import (
     Doubt,
     beaten,
     best_probe,
+    contested,
     doubts,
     expected_regret,
     far_from_best,
@@ -67,16 +68,21 @@ class Search:
         return math.fsum(result.engine_s for result in self.results)
 
     @property
+    def rest_s(self) -> Seconds:
+        """What is left of the budget, the reserve kept."""
+        return self.problem.settings.budget_s - self.problem.settings.reserve_s - self.spent_s
+
+    @property
     def dropped(self) -> Dropped:
         return frozenset((each.candidate, each.load) for each in self.eliminated)
 
     def ask(self) -> tuple[Job, ...]:
         """Launches in the order to run them, as many as the budget allows by the times seen so far."""
-        settings = self.problem.settings
-        rest_s = settings.budget_s - settings.reserve_s - self.spent_s
         times = accumulate(job_s(self.problem, self.results, job.loads) for job in self.pending)
         return tuple(
-            job for job, time_s in zip(self.pending, times, strict=True) if time_s <= rest_s + _ROUNDING_S
+            job
+            for job, time_s in zip(self.pending, times, strict=True)
+            if time_s <= self.rest_s + _ROUNDING_S
         )
 
     def tell(self, result: Result) -> Search:
@@ -238,7 +244,7 @@ def _race(search: Search, posterior: Posterior) -> Search:
         raced = _with_jobs(search, wanted, within_s=left_s(problem, search.results, posterior))
         if raced is not None:
             return replace(raced, blocks=search.blocks + 1)
-        smaller = _contested(dict(list(entries.items())[:-1]))
+        smaller = contested(dict(list(entries.items())[:-1]))
         if len(smaller) < 2:
             break
         entries = smaller
@@ -275,15 +281,6 @@ def _race_reason(name: str, entries: dict[str, tuple[Load, ...]]) -> str:
 
 def _labels(loads: Sequence[Load]) -> str:
     return ", ".join(load_label(load) for load in loads)
-
-
-def _contested(entries: dict[str, tuple[Load, ...]]) -> dict[str, tuple[Load, ...]]:
-    """Only loads that two arms still share."""
-    kept = {
-        name: tuple(load for load in loads if sum(load in other for other in entries.values()) > 1)
-        for name, loads in entries.items()
-    }
-    return {name: loads for name, loads in kept.items() if loads}
 
 
 def _eliminate(search: Search, eliminated: Sequence[Elimination]) -> Search:
@@ -344,9 +341,7 @@ def _with_jobs(
 
     `within_s` is for all of them or none.
     """
-    settings = search.problem.settings
-    budgeted_s = settings.budget_s - settings.reserve_s - search.spent_s
-    rest_s = budgeted_s if within_s is None else within_s
+    rest_s = search.rest_s if within_s is None else within_s
     jobs = list(search.pending) if keep else []
     first = 1 + max([job.id for job in jobs] + [result.job.id for result in search.results], default=0)
     asked = list(wanted)

@@ -101,6 +101,15 @@ def race_entries(
     }
 
 
+def contested(entries: dict[str, tuple[Load, ...]]) -> dict[str, tuple[Load, ...]]:
+    """Only loads that two arms still share."""
+    kept = {
+        name: tuple(load for load in loads if sum(load in other for other in entries.values()) > 1)
+        for name, loads in entries.items()
+    }
+    return {name: loads for name, loads in kept.items() if loads}
+
+
 def best_probe(
     problem: Problem,
     posterior: Posterior,
