@@ -113,6 +113,12 @@ class TestNoPartLoses:
         found = rules.no_part_loses(evidence(parts=(segment(1.2, 1.3, 1.4, label="copy"), part)))
         assert (found.rule, found.level) == ("no-part-loses", level)
 
+    def test_says_which_segments_had_too_few_prompts_to_judge(self) -> None:
+        thin = segment(0.5, 1.2, 2.0, prompts=9, label="chat")
+        fine = segment(1.2, 1.3, 1.4, prompts=9, label="copy")
+        found = rules.no_part_loses(evidence(parts=(thin, fine)))
+        assert found.message.endswith("on every part with 10 prompts; too few to judge: chat")
+
     def test_uses_the_plain_interval_because_every_part_must_hold(self) -> None:
         part = segment(1.0, 1.2, 1.5, simultaneous=estimate(1.2, 0.5, 2.0))
         assert rules.no_part_loses(evidence(parts=(part,))).level is Level.PASS
@@ -240,6 +246,7 @@ class TestWhereItPays:
         parts = (
             segment(1.1, 1.4, 1.8, label="copy"),
             segment(1.01, 1.1, 1.2, label="chat", simultaneous=estimate(1.1, 0.97, 1.25)),
+            segment(0.9, 1.0, 1.1, label="code"),
             segment(0.7, 0.8, 0.9, label="creative"),
             segment(0.6, 0.7, 0.8, part=Part.TEMPERATURE, label="1"),
         )
@@ -247,8 +254,13 @@ class TestWhereItPays:
         assert found.level is Level.INFO
         assert found.message == (
             "arm: faster on copy 1.40x; slower on creative 0.80x, temperature 1 0.70x; "
-            "no difference shown on chat 1.10x"
+            "perhaps faster on chat 1.10x; no difference shown on code 1.00x "
+            "(perhaps: at 95 % alone, not beside the other parts)"
         )
+
+    def test_explains_perhaps_only_where_it_is_said(self) -> None:
+        found = said_by(evidence(parts=(segment(1.1, 1.4, 1.8, label="copy"),)))["where-it-pays"]
+        assert found.message == "arm: faster on copy 1.40x"
 
     def test_traffic_of_one_piece_has_nothing_to_sort(self) -> None:
         assert "where-it-pays" not in said_by(evidence())

@@ -11,13 +11,16 @@ from statistics import median
 
 from speclift.core.arm import BASELINE
 from speclift.core.goals import Goals, Slo
-from speclift.core.results import Cell, Comparison, Evidence, Level, Part, Percentiles, Reason
+from speclift.core.results import Cell, Comparison, Estimate, Evidence, Level, Part, Percentiles, Reason
 from speclift.core.speculation import is_lossy
 from speclift.core.traffic import Load, load_label
 
 # No part may lose more than measurement can tell from nothing.
 NO_PART_LOSES = 0.97
 PART_PROMPTS_MIN = 10
+# How a part is said to stand that is told apart from 1 if looked at alone, and one that is not.
+_ALONE = ("perhaps faster", "perhaps slower")
+_NEITHER = "no difference shown"
 # An accepted length of 1.1 is what a launch must show to count as drafting (engine/probe.py); where the engine
 # keeps no count, the speedup has to show as much. Of 100,000 simulated studies of an arm that is the baseline no
 # lower bound got there where server starts differ by 2 %, and 2 where they differ by 4 %.
@@ -72,7 +75,14 @@ def no_part_loses(evidence: Evidence) -> Reason:
     if losing:
         named = ", ".join(f"{part.where} {_interval(part)}" for part in losing)
         return _reason("no-part-loses", Level.FAIL, f"may lose on: {named}")
-    return _reason("no-part-loses", Level.PASS, f"lower bound at least {NO_PART_LOSES} on every part")
+    thin = [
+        part.where
+        for part in evidence.parts
+        if part.part is Part.SEGMENT and part.prompts < PART_PROMPTS_MIN and part.speedup.low < NO_PART_LOSES
+    ]
+    unjudged = f" with {PART_PROMPTS_MIN} prompts; too few to judge: {', '.join(thin)}" if thin else ""
+    message = f"lower bound at least {NO_PART_LOSES} on every part{unjudged}"
+    return _reason("no-part-loses", Level.PASS, message)
 
 
 def losing_parts(evidence: Evidence) -> list[Comparison]:
@@ -205,15 +215,23 @@ def typical_k(evidence: Evidence) -> Iterator[Reason]:
 
 
 def where_it_pays(evidence: Evidence) -> Iterator[Reason]:
-    """What can be said of each part while all of it holds together at 95 %."""
-    groups: dict[str, list[str]] = {"faster on": [], "slower on": [], "no difference shown on": []}
+    """What can be said of each part while all of it holds together at 95 %, and what only if it is looked at alone."""
+    groups: dict[str, list[str]] = {side: [] for side in ("faster", "slower", *_ALONE, _NEITHER)}
     for part in evidence.parts:
-        bound = part.simultaneous
-        side = "faster on" if bound.low > 1 else "slower on" if bound.high < 1 else "no difference shown on"
+        side = _side(part.simultaneous)
+        if side == _NEITHER and (alone := _side(part.speedup)) != _NEITHER:
+            side = f"perhaps {alone}"
         groups[side].append(f"{part.where} {part.speedup.value:.2f}x")
-    said = [f"{side} {', '.join(parts)}" for side, parts in groups.items() if parts]
+    said = [f"{side} on {', '.join(parts)}" for side, parts in groups.items() if parts]
+    perhaps = (
+        " (perhaps: at 95 % alone, not beside the other parts)" if any(groups[s] for s in _ALONE) else ""
+    )
     if said:
-        yield _reason("where-it-pays", Level.INFO, f"{evidence.arm.name}: {'; '.join(said)}")
+        yield _reason("where-it-pays", Level.INFO, f"{evidence.arm.name}: {'; '.join(said)}{perhaps}")
+
+
+def _side(bound: Estimate) -> str:
+    return "faster" if bound.low > 1 else "slower" if bound.high < 1 else _NEITHER
 
 
 def break_even(evidence: Evidence) -> Iterator[Reason]:
