@@ -9,6 +9,7 @@ import pytest
 from tune_samples import DRAFT, LOADS, FormulaEngine, problem_of
 
 from speclift.core.traffic import Load, load_label
+from speclift.tune.counts import RequestCounts
 from speclift.tune.effort import (
     CALIBRATIONS,
     GRID_REQUESTS_MIN,
@@ -21,7 +22,7 @@ from speclift.tune.effort import (
 )
 from speclift.tune.posterior import Posterior
 from speclift.tune.posterior import posterior_of as posterior_from
-from speclift.tune.problem import CellResult, Job, Problem, Purpose, Settings
+from speclift.tune.problem import CellResult, Job, Problem, Purpose, Result, Settings
 from speclift.tune.search import Search, start
 from speclift.tune.selection import best_probe, doubts, expected_regret, promises
 
@@ -138,17 +139,21 @@ def test_a_grid_is_made_of_arms_as_slow_as_they_are_and_not_of_those_that_were_w
         for number, candidate in enumerate(problem.candidates)
     ]
     everything = tuple(engine.run(problem, job) for job in jobs)
-    took = math.fsum(
-        result.launch_s + math.fsum(_whole_s(cell) for cell in result.cells) for result in everything
-    )
+    took = math.fsum(result.engine_s for result in everything)
     fast = [result for result in everything if result.job.candidate in {"draft-k2", "draft-k3"}]
     known = posterior_from(problem, everything)
     assert grid_s(problem, fast) < 0.95 * 3 * took
     assert grid_s(problem, fast, known) == pytest.approx(3 * took, rel=0.03)
 
 
-def _whole_s(cell: CellResult) -> float:
-    return cell.wall_s * max(1.0, GRID_REQUESTS_MIN / len(cell.requests))
+def test_a_grid_sends_more_requests_than_a_small_cell_and_warms_up_as_long() -> None:
+    problem = problem_of(loads=LOADS[:1])
+    request = RequestCounts(request_id="r", tokens=100, steps=100, without_draft=100, tpot_s=0.01)
+    cell = CellResult(load=LOADS[0], requests=(request,) * (GRID_REQUESTS_MIN // 2), wall_s=15.0)
+    job = Job(id=1, candidate="baseline", loads=LOADS[:1], purpose=Purpose.BASELINE, reason="small")
+    ran = [Result(job=job, cells=(cell,), launch_s=30.0)]
+    # 12 requests of 1 s each and 3 s that are not decoding.
+    assert grid_s(problem, ran) == pytest.approx(3 * len(problem.candidates) * (30.0 + 3.0 + 24.0))
 
 
 def test_a_load_that_never_ran_is_taken_to_last_as_long_as_the_nearest_that_did(calibrated: Search) -> None:

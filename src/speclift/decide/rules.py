@@ -75,11 +75,7 @@ def no_part_loses(evidence: Evidence) -> Reason:
     if losing:
         named = ", ".join(f"{part.where} {_interval(part)}" for part in losing)
         return _reason("no-part-loses", Level.FAIL, f"may lose on: {named}")
-    thin = [
-        part.where
-        for part in evidence.parts
-        if part.part is Part.SEGMENT and part.prompts < PART_PROMPTS_MIN and part.speedup.low < NO_PART_LOSES
-    ]
+    thin = [part.where for part in _below_the_floor(evidence) if part.part is Part.SEGMENT]
     unjudged = f" with {PART_PROMPTS_MIN} prompts; too few to judge: {', '.join(thin)}" if thin else ""
     message = f"lower bound at least {NO_PART_LOSES} on every part{unjudged}"
     return _reason("no-part-loses", Level.PASS, message)
@@ -88,10 +84,13 @@ def no_part_loses(evidence: Evidence) -> Reason:
 def losing_parts(evidence: Evidence) -> list[Comparison]:
     return [
         part
-        for part in evidence.parts
-        if part.speedup.low < NO_PART_LOSES
-        and (part.part is Part.LOAD or (part.part is Part.SEGMENT and part.prompts >= PART_PROMPTS_MIN))
+        for part in _below_the_floor(evidence)
+        if part.part is Part.LOAD or (part.part is Part.SEGMENT and part.prompts >= PART_PROMPTS_MIN)
     ]
+
+
+def _below_the_floor(evidence: Evidence) -> list[Comparison]:
+    return [part for part in evidence.parts if part.speedup.low < NO_PART_LOSES]
 
 
 def slo_kept(evidence: Evidence, goals: Goals) -> Iterator[Reason]:

@@ -169,7 +169,3 @@ def _job(result: Result) -> dict[str, Any]:
         "engine_s": result.engine_s,
         "failure": result.failure,
     }
-
-
-def _mean(values: Sequence[float]) -> float:
-    return math.fsum(values) / len(values)
