@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from speclift.analyse.balance import Observation, PairTable, Setting, fit_table, pair_table
 from speclift.analyse.cells import ALL, METRIC_OF, NO_TOTALS, Totals, cells, load_size, loads_of, values_of
@@ -91,9 +91,13 @@ class Comparer:
         # On all traffic only the choice of arm is a search; a part is picked from every part of every arm.
         overall_count = self._arm_count if is_whole else family
         compare = _Comparison(
-            arm=arm.name, metric=self._metric, bar=self._bar, family=family if is_whole else None
+            arm=arm.name,
+            metric=self._metric,
+            bar=self._bar,
+            by_temperature=self._by_temperature,
+            family=family if is_whole else None,
         )
-        compare_e2e = _Comparison(arm=arm.name, metric="e2e", bar=self._bar)
+        compare_e2e = replace(compare, metric="e2e", family=None)
         overall = compare(scoped, Part.ALL, "all", overall_count)
         shows = overall is not None and overall.simultaneous.excludes(1.0)
         part_count = family if shows else family * PARTS_ALONE
@@ -189,7 +193,7 @@ def idle_tax(records: Sequence[Record], arm: str, metric: str = "tpot") -> Compa
         if record.place.arm == arm and record.drafted == 0
     }
     found = [p for p in pairs(records, arm, metric) if (p.round, p.unit, p.load, p.temperature) in idle]
-    compare = _Comparison(arm=arm, metric=metric, bar=1.0)
+    compare = _Comparison(arm=arm, metric=metric, bar=1.0, by_temperature=False)
     return compare(_request_table(found), Part.ALL, "without drafts", 1)
 
 
@@ -313,13 +317,14 @@ class _Comparison:
     arm: str
     metric: str
     bar: float
+    by_temperature: bool
     # Comparisons a part is picked from; None where nobody asks what would bring an interval clear of the bar.
     family: int | None = None
 
     def __call__(self, table: PairTable, part: Part, label: str, count: int) -> Comparison | None:
         if not len(table):
             return None
-        fit = fit_table(table)
+        fit = fit_table(table, by_temperature=self.by_temperature)
         speedup = _exponentiated(interval_of(fit, level=CONFIDENCE))
         simultaneous = _exponentiated(interval_of(fit, level=bonferroni(CONFIDENCE, count)))
         margin = abs(fit.mean - math.log(self.bar))

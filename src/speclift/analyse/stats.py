@@ -15,6 +15,8 @@ import numpy as np
 from scipy import special, stats
 
 from speclift.analyse.crossed import (
+    EVEN,
+    Evenness,
     Floats,
     MeanSquares,
     Table,
@@ -39,6 +41,11 @@ SIZES_EXACT = 500
 COCHRAN_WEIGHT = 0.4
 
 
+# No server repeats a request to within a thousandth: quiet GPUs vary by 0.8-1.2 % from one run to the next. Values
+# that agree better than this are taken to differ by as much, so that no interval is without width.
+SPREAD_MIN = 1e-3
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CrossedFit:
     """d = mean + launch + prompt (within its stratum) + residual, each random with its own variance.
@@ -56,8 +63,8 @@ class CrossedFit:
     residual_variance: float | None
     prompts: int
     launches: int
-    launch_df: int
-    prompt_df: int
+    launch_df: float
+    prompt_df: float
     # Weight of the launch mean square, known with launch_df only, against that of the prompts.
     launch_share: float
 
@@ -79,22 +86,25 @@ def crossed_fit(
     prompts: Sequence[Hashable],
     launches: Sequence[Hashable],
     strata: Sequence[Hashable] | None = None,
+    evenness: Evenness = EVEN,
 ) -> CrossedFit:
     """Fits the crossed model to any table of prompts x launches, cells missing or repeated.
 
     The mean is that over prompts of each prompt's mean over its launches. Strata are fixed effects: the
-    spread between segments is part of the workload, not of the error. Where every prompt is a stratum of
-    its own they are dropped, so that their spread counts as error and the interval errs wide.
+    spread between segments is part of the workload, not of the error. Strata of one prompt are merged, so that
+    their spread counts as error and the interval errs wide. `evenness` where values are shares in a result that
+    rests on some prompts or launches more than on others.
     """
     table = average_cells(values, prompts, launches, strata)
     if table.prompts == 1 or table.launches == 1:
-        return _fit_one_way(table)
-    squares = mean_squares(table)
-    launch_df, prompt_df, residual_df = (int(df) for df in squares.df[:, 0])
+        return _fit_one_way(table, evenness)
+    squares = mean_squares(table, evenness)
+    launch_df, prompt_df, residual_df = (float(df) for df in squares.df[:, 0])
     variance, df, launch_share = math.inf, 0.0, 0.0
     launch_variance, prompt_variance, residual_variance = None, None, None
     if launch_df and prompt_df:
         variance, df, launch_share = (float(column[0]) for column in _variance_of_mean(squares))
+        variance = max(variance, SPREAD_MIN**2 / table.prompts)
         launch, prompt, residual = (float(square) for square in squares.square[:, 0])
         launch_variance = max(0.0, launch - residual) / float(squares.scale[0, 0])
         prompt_variance = max(0.0, prompt - residual) / float(squares.scale[1, 0])
@@ -264,26 +274,28 @@ def bonferroni(level: float, count: int) -> float:
     return 1.0 - 2.0 * _tail(level) / count
 
 
-def _fit_one_way(table: Table) -> CrossedFit:
+def _fit_one_way(table: Table, evenness: Evenness) -> CrossedFit:
     """One launch or one prompt: what the other factor adds cannot be seen and is not in the interval."""
     count = len(table.values)
+    one_launch = table.launches == 1
     stratum_means = np.bincount(table.stratum, weights=table.values) / np.bincount(table.stratum)
-    df = count - table.strata
+    freedom = count - table.strata
+    df = freedom * (evenness.prompts if one_launch else evenness.launches)
     spread: float | None = None
     if df > 0:
-        spread = float(np.sum((table.values - stratum_means[table.stratum]) ** 2)) / df
-    one_launch = table.launches == 1
+        squares = float(np.sum((table.values - stratum_means[table.stratum]) ** 2))
+        spread = max(squares / freedom, SPREAD_MIN**2)
     return CrossedFit(
         mean=float(table.values.mean()),
         variance=math.inf if spread is None else spread / count,
-        df=float(df),
+        df=df,
         launch_variance=None if one_launch else spread,
         prompt_variance=spread if one_launch else None,
         residual_variance=None,
         prompts=table.prompts,
         launches=table.launches,
-        launch_df=0 if one_launch else df,
-        prompt_df=df if one_launch else 0,
+        launch_df=0.0 if one_launch else df,
+        prompt_df=df if one_launch else 0.0,
         launch_share=0.0,
     )
 
@@ -302,7 +314,7 @@ def _variance_of_mean(squares: MeanSquares) -> tuple[Floats, Floats, Floats]:
     coefficients = np.vstack([kept, squares.weight[2] - kept.sum(axis=0)])
     terms = coefficients * squares.square
     variance = terms.sum(axis=0)
-    spread = (terms**2 / np.maximum(squares.df, 1.0)).sum(axis=0)
+    spread = (terms**2 / np.where(squares.df > 0, squares.df, 1.0)).sum(axis=0)
     df = np.divide(variance**2, spread, out=np.full_like(spread, math.inf), where=spread > 0)
     rest = full[1] * np.maximum(squares.square[1], residual)
     launch = full[0] * np.maximum(squares.square[0], residual)
