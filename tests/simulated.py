@@ -48,13 +48,14 @@ def study_places(
     loads: Sequence[Load] = ONE_STREAM,
     temperatures: Sequence[float | None] = (None,),
     rounds: int = 3,
+    requests: int | None = None,
 ) -> tuple[Place, ...]:
     """Request by request on every arm, the arms in the opposite order each time, as the plan runs one stream."""
     names = [BASELINE, *(arm.name for arm in arms)]
     items = [
         (load, number, temperature)
         for load in loads
-        for number in range(prompts)
+        for number in range(prompts if requests is None else requests)
         for temperature in temperatures
     ]
     return tuple(
@@ -64,9 +65,10 @@ def study_places(
             round=round_index,
             block=block,
             load=load,
-            request_id=f"p{number}",
-            segment=segments[number % len(segments)],
+            request_id=f"p{number % prompts}",
+            segment=segments[number % prompts % len(segments)],
             temperature=temperature,
+            repeat=number // prompts,
         )
         for round_index in range(rounds)
         for block, (load, number, temperature) in enumerate(items)

@@ -138,9 +138,10 @@ def _too_few(measured: Sequence[Record]) -> Iterator[Finding]:
             message=f"{launches} launches per arm; intervals over so few are wide",
             next_step=f"use --launches {LAUNCHES_MIN} or a longer --budget",
         )
-    items: dict[Load, set[tuple[str, float | None]]] = defaultdict(set)
+    items: dict[Load, set[tuple[str, float | None, int]]] = defaultdict(set)
     for record in measured:
-        items[record.place.load].add((record.place.request_id, record.place.temperature))
+        place = record.place
+        items[place.load].add((place.request_id, place.temperature, place.repeat))
     for load, sent in items.items():
         if isinstance(load, Concurrency) and len(sent) < REQUESTS_PER_STREAM_MIN * load.streams:
             yield Finding(

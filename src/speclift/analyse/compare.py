@@ -10,6 +10,7 @@ import math
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from typing import TypeAlias
 
 from speclift.analyse.balance import Observation, PairTable, Setting, fit_table, pair_table
 from speclift.analyse.cells import ALL, METRIC_OF, NO_TOTALS, Totals, cells, load_size, loads_of, values_of
@@ -36,6 +37,8 @@ from speclift.core.traffic import Concurrency, Load, load_label
 
 TAIL = 0.99
 MIXED = "mixed"
+# Round, request, load, temperature and repeat: a repeat pairs with the same repeat of the other arm.
+PairKey: TypeAlias = tuple[int, str, Load, float | None, int]
 # The error of 5 % goes to the headline. Where that shows no difference its parts share a fifth of it, so that a
 # study without any claims one in at most 6 %; where it does, the parts are the next question and share all of it.
 PARTS_ALONE = 5
@@ -53,6 +56,7 @@ class Pair:
     log_speedup: float
     # The one request of a block; None where a block holds several.
     request_id: str | None = None
+    repeat: int = 0
 
 
 class Comparer:
@@ -159,13 +163,12 @@ def pairs(records: Iterable[Record], arm: str, metric: str) -> list[Pair]:
     if metric == "throughput":
         return _block_pairs(records, arm)
     value_of = METRIC_OF[metric]
-    found: dict[tuple[int, str, Load, float | None], dict[str, Record]] = defaultdict(dict)
+    found: dict[PairKey, dict[str, Record]] = defaultdict(dict)
     for record in records:
         if record.place.phase is Phase.MEASURED and record.is_ok:
-            place = record.place
-            found[(place.round, place.request_id, place.load, place.temperature)][place.arm] = record
+            found[_pair_key(record.place)][record.place.arm] = record
     result = []
-    for (round_index, unit, load, temperature), sides in found.items():
+    for (round_index, unit, load, temperature, repeat), sides in found.items():
         log_speedup = _log_ratio(sides.get(BASELINE), sides.get(arm), value_of)
         if log_speedup is not None:
             result.append(
@@ -176,19 +179,22 @@ def pairs(records: Iterable[Record], arm: str, metric: str) -> list[Pair]:
                     load=load,
                     temperature=temperature,
                     log_speedup=log_speedup,
+                    repeat=repeat,
                 )
             )
     return result
 
 
+def _pair_key(place: Place) -> PairKey:
+    return place.round, place.request_id, place.load, place.temperature, place.repeat
+
+
 def idle_tax(records: Sequence[Record], arm: str, metric: str = "tpot") -> Comparison | None:
     """The arm against the baseline on requests for which it drafted nothing: what speculation costs by being on."""
-    idle = {
-        (record.place.round, record.place.request_id, record.place.load, record.place.temperature)
-        for record in records
-        if record.place.arm == arm and record.drafted == 0
-    }
-    found = [p for p in pairs(records, arm, metric) if (p.round, p.unit, p.load, p.temperature) in idle]
+    idle = {_pair_key(r.place) for r in records if r.place.arm == arm and r.drafted == 0}
+    found = [
+        p for p in pairs(records, arm, metric) if (p.round, p.unit, p.load, p.temperature, p.repeat) in idle
+    ]
     compare = _Comparison(arm=arm, metric=metric, bar=1.0)
     return compare(_request_table(found), Part.ALL, "without drafts", 1)
 

@@ -89,7 +89,8 @@ def ask_from_options(
         list[str] | None, _flag(TRAFFIC, "Only this segment, repeatable.", metavar="NAME")
     ] = None,
     requests: Annotated[
-        int | None, _flag(TRAFFIC, "Requests per cell and launch.", metavar="N", min=1)
+        int | None,
+        _flag(TRAFFIC, "Requests per cell and launch; beyond the prompts they repeat.", metavar="N", min=1),
     ] = None,
     max_tokens: Annotated[int | None, _flag(TRAFFIC, "Cap on every answer.", metavar="N", min=1)] = None,
     temperature: Annotated[

@@ -68,6 +68,8 @@ class Cell:
     accepted_length: Estimate | None
     per_position: tuple[float, ...] | None
     output_tokens_mean: float | None
+    # Distinct ones among the requests.
+    prompts: int | None = None
 
 
 class Level(StrEnum):

@@ -115,6 +115,7 @@ def cell_document(cell: Cell) -> dict[str, Any]:
         "per_position": list(cell.per_position) if cell.per_position is not None else None,
         "output_tokens_mean": cell.output_tokens_mean,
         "requests": cell.requests,
+        "prompts": cell.prompts,
         "failed": cell.failed,
     }
 
