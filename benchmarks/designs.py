@@ -117,7 +117,7 @@ def run(design: Design, *, studies: int, seed: int) -> Result:
         interval = interval_of(fit_table(table, by_temperature=False), level=CONFIDENCE)
         if math.isinf(interval.high):
             continue
-        truth += _mix(design, table)
+        truth += _mix(table)
         covered += interval.low <= truth <= interval.high
         widths.append(interval.high - interval.low)
         errors.append(interval.value - truth)
@@ -138,7 +138,9 @@ def _table(design: Design) -> tuple[PairTable, Floats]:
     """The pairs of one study in columns, values still 0, and what segment and load add to each."""
     names = list(SEGMENTS)
     observations, added = [], []
-    for launch, number, load in product(range(design.launches), range(design.prompts), list(LOADS)[: design.loads]):
+    for launch, number, load in product(
+        range(design.launches), range(design.prompts), list(LOADS)[: design.loads]
+    ):
         segment = names[number % len(names)]
         for _ in range(2 if design.made == "repeated" else 1):
             setting = Setting(segment, Concurrency(streams=load), _temperature(design, segment, number))
@@ -179,7 +181,7 @@ def _drawn(
     return values, truth + (float(launch[0]) if design.launches == 1 else 0.0)
 
 
-def _mix(design: Design, table: PairTable) -> float:
+def _mix(table: PairTable) -> float:
     """What the segments of the prompts that are there add: the workload's own mix, not an error."""
     present = np.unique(table.unit)
     return float(np.mean([SEGMENTS[table.segments[unit]] for unit in present]))
@@ -197,7 +199,9 @@ def _thinned(table: PairTable, random: np.random.Generator) -> PairTable:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description="Coverage of the interval in every design, degenerate ones too.")
+    parser = argparse.ArgumentParser(
+        description="Coverage of the interval in every design, degenerate ones too."
+    )
     parser.add_argument("--all", action="store_true", help="every design instead of a third of them")
     parser.add_argument("--studies", type=int, default=1000, help="simulated tables per design")
     parser.add_argument("--seed", type=int, default=1)
@@ -233,9 +237,7 @@ def _summary(results: list[Result]) -> str:
     shown = [result for result in results if result.intervals]
     broken = sum(bool(result.broken) for result in results)
     lowest, highest = min(r.covered for r in shown), max(r.covered for r in shown)
-    return (
-        f"{len(results)} designs, {len(shown)} with an interval: covered {lowest:.1%}-{highest:.1%}; {broken} broken"
-    )
+    return f"{len(results)} designs, {len(shown)} with an interval: covered {lowest:.1%}-{highest:.1%}; {broken} broken"
 
 
 if __name__ == "__main__":

@@ -12,7 +12,8 @@ from hypothesis import strategies as st
 
 from samples import record
 from simulated import ARM, ONE_STREAM, OTHER, QUIET, constant, drawn, judged, quiet_truth, study_places
-from speclift.analyse.checks import check_client, check_records, is_looping
+from speclift.analyse.checks import check_client, check_records
+from speclift.analyse.loops import is_looping
 from speclift.core.arm import BASELINE
 from speclift.core.records import Outcome, Phase, Record, TurnHealth
 from speclift.core.results import Decision, Finding, Level

@@ -46,6 +46,10 @@ class PairTable:
     def __len__(self) -> int:
         return len(self.log_speedup)
 
+    @property
+    def prompt_count(self) -> int:
+        return len(np.unique(self.unit))
+
     def within(self, admits: Callable[[Setting], bool]) -> PairTable:
         keep = np.array([admits(setting) for setting in self.settings], dtype=bool)[self.setting]
         return PairTable(
@@ -133,14 +137,14 @@ def _shares(table: PairTable, *, by_temperature: bool) -> _Shares:
     weight_of_pair = found.weight[meeting] / rounds_met[meeting]
     return _Shares(
         result=float(np.sum(found.weight * means)) / prompts,
-        of_prompt=np.bincount(unit, weights=found.weight * found.departure, minlength=len(table.units)),
+        of_prompt=_sums(unit, found.weight * found.departure, size=len(table.units)),
         unit=unit[meeting],
         round=rounds,
         within=weight_of_pair * (values - means[meeting]),
         evenness=Evenness(
             # One prompt alone at a setting: nothing tells how much it would differ from another.
-            prompts=0.0 if is_alone else evenness_of(np.bincount(unit, weights=found.weight * found.inflation)),
-            launches=evenness_of(np.bincount(rounds, weights=weight_of_pair)),
+            prompts=0.0 if is_alone else evenness_of(_sums(unit, found.weight * found.inflation)),
+            launches=evenness_of(_sums(rounds, weight_of_pair)),
         ),
     )
 
@@ -176,6 +180,10 @@ def _departures(means: Floats, unit: Indices, moment: Indices, segments: Sequenc
             inflation[here] = np.sqrt(charged * count[own] / (count[own] - 1))
             departure[here] = inflation[here] * (means[here] - centre[own])
     return _Departures(weight=weight, departure=departure, inflation=inflation)
+
+
+def _sums(index: Indices, weights: Floats, *, size: int = 0) -> Floats:
+    return np.bincount(index, weights=weights, minlength=size).astype(np.float64)
 
 
 def _joined(met: Indices, size: Indices) -> Indices:

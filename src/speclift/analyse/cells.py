@@ -108,6 +108,7 @@ def _cell(
         accepted_length=accepted_length(good) or counted[1],
         per_position=per_position(good),
         output_tokens_mean=float(np.mean(tokens)) if tokens else None,
+        prompts=len({record.place.request_id for record in measured}),
     )
 
 

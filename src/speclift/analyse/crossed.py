@@ -73,7 +73,7 @@ def merged_strata(strata: Sequence[Hashable]) -> list[int]:
     number = {stratum: index for index, stratum in enumerate(large)}
     rest = len(large)
     if large and len(sizes) - len(large) == 1:
-        rest = number[max(large, key=sizes.__getitem__)]
+        rest = number[max(large, key=lambda stratum: (sizes[stratum], repr(stratum)))]
     return [number.get(stratum, rest) for stratum in strata]
 
 

@@ -16,8 +16,8 @@ from numpy.typing import NDArray
 from scipy import special
 
 from speclift.analyse.cells import METRIC_OF, P99_REQUESTS_MIN, load_size
-from speclift.analyse.compare import TAIL, pairs
 from speclift.analyse.crossed import Floats
+from speclift.analyse.pairs import pairs
 from speclift.analyse.stats import crossed_fit, interval_of
 from speclift.core.arm import BASELINE
 from speclift.core.records import Phase, Record
@@ -27,6 +27,7 @@ from speclift.core.traffic import Concurrency
 Sample = tuple[int, str, float]
 Counts = NDArray[np.int64]
 
+TAIL = 0.99
 # Loads whose common prompts and launches are at least this share of their own are compared on those alone.
 SHARED_MIN = 0.5
 # A spread over resampled prompts needs no more; its own relative error is then about 4 %.
@@ -53,8 +54,8 @@ def paired_curve(records: Sequence[Record], arm: str, metric: str) -> Curve | No
     cells: dict[float, dict[tuple[int, str], list[float]]] = defaultdict(lambda: defaultdict(list))
     strata: dict[str, str] = {}
     for pair in pairs(records, arm, metric):
-        cells[load_size(pair.load)][(pair.round, pair.unit)].append(pair.log_speedup)
-        strata[pair.unit] = pair.segment
+        cells[load_size(pair.load)][(pair.round, pair.prompt)].append(pair.log_speedup)
+        strata[pair.prompt] = pair.segment
     loads = sorted(cells)
     if len(loads) < 2:
         return None

@@ -52,7 +52,7 @@ class CrossedFit:
 
     A variance is None where the table cannot tell it apart from the others; `variance`, that of the mean,
     is infinite where the table says nothing about it. With one launch `prompt_variance` includes the
-    residual, with one prompt `launch_variance` does.
+    residual.
     """
 
     mean: float
@@ -97,7 +97,7 @@ def crossed_fit(
     """
     table = average_cells(values, prompts, launches, strata)
     if table.prompts == 1 or table.launches == 1:
-        return _fit_one_way(table, evenness)
+        return _fit_one_launch(table, evenness)
     squares = mean_squares(table, evenness)
     launch_df, prompt_df, residual_df = (float(df) for df in squares.df[:, 0])
     variance, df, launch_share = math.inf, 0.0, 0.0
@@ -125,7 +125,7 @@ def crossed_fit(
 
 
 def interval_of(fit: CrossedFit, *, level: float = CONFIDENCE) -> Estimate:
-    """`method` says what the interval rests on: both factors, one alone, or nothing (then it is infinite).
+    """`method` says what the interval rests on: both factors, prompts alone, or nothing (then it is infinite).
 
     Three launches are the least to decide on: with two, a 95 % interval covers as little as 92 %. At 99 %
     (an interval widened for many comparisons) three launches cover 97.9 % or more, five 98.5 % or more.
@@ -135,8 +135,6 @@ def interval_of(fit: CrossedFit, *, level: float = CONFIDENCE) -> Estimate:
         method = "not-estimable"
     elif fit.launches == 1:
         method = "prompts-only-t"
-    elif fit.prompts == 1:
-        method = "launches-only-t"
     else:
         method = "crossed-t"
     return Estimate(
@@ -184,23 +182,25 @@ def launches_needed(fit: CrossedFit, margin_log: float, level: float = CONFIDENC
 
 
 def quantile_interval(
-    sample: Sequence[float], q: float, level: float = CONFIDENCE
+    sample: Sequence[float] | Floats, q: float, level: float = CONFIDENCE, *, count: int | None = None
 ) -> tuple[float | None, float | None]:
     """Distribution-free bounds of a quantile: two order statistics with binomial ranks.
 
-    A bound is None where no observation is extreme enough to serve: a 95 % interval has an upper bound
-    for p99 from 368 observations on.
+    `count` where fewer of the observations are independent than there are. A bound is None where no observation is
+    extreme enough to serve: a 95 % interval has an upper bound for p99 from 368 observations on.
     """
     if not 0.0 < q < 1.0:
         raise ValueError(f"a quantile lies strictly between 0 and 1, saw {q}")
     tail = _tail(level)
     ordered = np.sort(np.asarray(sample, dtype=np.float64))
-    count = len(ordered)
-    if count == 0:
+    if len(ordered) == 0:
         return None, None
-    low_rank, high_rank = _quantile_ranks(count, q, tail)
-    low = float(ordered[low_rank - 1]) if low_rank >= 1 else None
-    high = float(ordered[high_rank - 1]) if high_rank <= count else None
+    independent = len(ordered) if count is None else count
+    low_rank, high_rank = _quantile_ranks(independent, q, tail)
+    stretch = len(ordered) / independent
+    low = float(ordered[math.floor(low_rank * stretch) - 1]) if low_rank >= 1 else None
+    high_index = min(math.ceil(high_rank * stretch), len(ordered)) - 1
+    high = float(ordered[high_index]) if high_rank <= independent else None
     return low, high
 
 
@@ -208,31 +208,6 @@ def quantile_interval(
 def _quantile_ranks(count: int, q: float, tail: float) -> tuple[int, int]:
     """1-based; below 1 or above `count` where there is none. Cached: many cells are of one size."""
     return int(stats.binom.ppf(tail, count, q)), int(stats.binom.ppf(1.0 - tail, count, q)) + 1
-
-
-def quantile_ratio(
-    numerator: Sequence[float], denominator: Sequence[float], q: float, level: float = CONFIDENCE
-) -> Estimate | None:
-    """The ratio of two samples' percentiles, with bounds that hold jointly and so err wide.
-
-    None where either sample is too small for both its bounds, or the denominator's reach 0. Each bound
-    pair is taken at half the error: p99 at 95 % needs 437 observations on each side.
-    """
-    each = bonferroni(level, 2)
-    top_low, top_high = quantile_interval(numerator, q, each)
-    bottom_low, bottom_high = quantile_interval(denominator, q, each)
-    if top_low is None or top_high is None or bottom_low is None or bottom_high is None:
-        return None
-    if bottom_low <= 0.0:
-        return None
-    return Estimate(
-        value=float(np.quantile(numerator, q) / np.quantile(denominator, q)),
-        low=top_low / bottom_high,
-        high=top_high / bottom_low,
-        n=min(len(numerator), len(denominator)),
-        method="order-statistics",
-        level=level,
-    )
 
 
 def ratio_of_totals(
@@ -274,28 +249,27 @@ def bonferroni(level: float, count: int) -> float:
     return 1.0 - 2.0 * _tail(level) / count
 
 
-def _fit_one_way(table: Table, evenness: Evenness) -> CrossedFit:
-    """One launch or one prompt: what the other factor adds cannot be seen and is not in the interval."""
-    count = len(table.values)
-    one_launch = table.launches == 1
+def _fit_one_launch(table: Table, evenness: Evenness) -> CrossedFit:
+    """What launches add cannot be seen and is not in the interval. One prompt alone says nothing of others, however
+    often it was launched."""
     stratum_means = np.bincount(table.stratum, weights=table.values) / np.bincount(table.stratum)
-    freedom = count - table.strata
-    df = freedom * (evenness.prompts if one_launch else evenness.launches)
+    freedom = table.prompts - table.strata
     spread: float | None = None
-    if df > 0:
+    if freedom > 0 and evenness.prompts > 0:
         squares = float(np.sum((table.values - stratum_means[table.stratum]) ** 2))
         spread = max(squares / freedom, SPREAD_MIN**2)
+    df = freedom * evenness.prompts
     return CrossedFit(
         mean=float(table.values.mean()),
-        variance=math.inf if spread is None else spread / count,
+        variance=math.inf if spread is None else spread / table.prompts,
         df=df,
-        launch_variance=None if one_launch else spread,
-        prompt_variance=spread if one_launch else None,
+        launch_variance=None,
+        prompt_variance=spread,
         residual_variance=None,
         prompts=table.prompts,
         launches=table.launches,
-        launch_df=0.0 if one_launch else df,
-        prompt_df=df if one_launch else 0.0,
+        launch_df=0.0,
+        prompt_df=df,
         launch_share=0.0,
     )
 

@@ -48,6 +48,8 @@ class Place:
     # What was really asked for; None means the server's default.
     temperature: float | None
     phase: Phase = Phase.MEASURED
+    # How often the cell had sent this request before: 0 is the first time.
+    repeat: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

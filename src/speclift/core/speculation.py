@@ -13,6 +13,7 @@ from typing import Any, Literal, TypeAlias
 from speclift.core.errors import UsageError, unknown_name
 
 NGRAM_VARIANTS = ("simple", "map-k", "map-k4v", "mod", "cache", "gpu")
+REMEMBERING_VARIANTS = ("map-k", "map-k4v", "mod", "cache")
 DRAFT_SAMPLINGS = ("greedy", "probabilistic")
 HEAD_KINDS = ("eagle", "eagle3", "mtp", "medusa", "dflash", "dspark", "custom_class")
 
@@ -187,6 +188,20 @@ def draft_length(speculation: Speculation) -> int:
 def is_lossy(speculation: Speculation) -> bool:
     """True where the method gives up the target's distribution by design."""
     return isinstance(speculation, Synthetic)
+
+
+def remembers_answers(speculation: Speculation) -> bool:
+    """True where drafts may come from answers to earlier requests: vLLM's suffix decoding, and llama.cpp's n-gram
+    drafters but the simple one (docs/replay.md)."""
+    match speculation:
+        case NGram(variant=variant):
+            return variant in REMEMBERING_VARIANTS
+        case Suffix():
+            return True
+        case Combined(parts=parts):
+            return any(remembers_answers(part) for part in parts)
+        case _:
+            return False
 
 
 def speculation_to_dict(speculation: Speculation) -> dict[str, Any]:

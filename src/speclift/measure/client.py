@@ -34,6 +34,7 @@ from speclift.measure.worker import OWN_DESCRIPTORS
 REQUEST_LIMIT_S = 300.0
 # Orders that travel to a process together.
 ORDERS_PER_MESSAGE = 64
+SEEDS = 2**31
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -174,7 +175,7 @@ class Client:
         id = next(self._ids)
         self._expected[id] = order.place, inbox
         path = "/v1/chat/completions" if order.request.messages else "/v1/completions"
-        body = self.body(order.request, order.place.temperature)
+        body = self.body(order.request, order.place.temperature, repeat=order.place.repeat)
         return id, due, self._target.request(path, _json_bytes(body))
 
     async def _start_anew(self, inbox: Inbox, used: Sequence[SendingProcess]) -> None:
@@ -203,14 +204,14 @@ class Client:
             for inbox in [*concerned, *(() if self._turn is None else (self._turn[1],))]:
                 inbox.fail(error)
 
-    def body(self, request: Request, temperature: float | None) -> dict[str, Any]:
+    def body(self, request: Request, temperature: float | None, *, repeat: int = 0) -> dict[str, Any]:
         """The same request gets the same seed on every arm, so that engines that honour it say the same."""
         body: dict[str, Any] = {
             "model": self.endpoint.model,
             "max_tokens": request.max_tokens,
             "stream": True,
             "stream_options": {"include_usage": True},
-            "seed": request_seed(self._seed, request.id),
+            "seed": request_seed(self._seed, request.id, repeat=repeat),
             **dict(self.endpoint.extra_body),
         }
         if request.messages:
@@ -257,9 +258,11 @@ class Inbox:
             raise self._failure
 
 
-def request_seed(study_seed: int, request_id: str) -> int:
+def request_seed(study_seed: int, request_id: str, *, repeat: int = 0) -> int:
+    """31 bits, which every engine takes; a repeat has the request's own seed plus its number."""
     text = f"{study_seed}:{request_id}".encode("utf-8", "surrogatepass")
-    return int.from_bytes(hashlib.sha256(text).digest()[:4], "big") >> 1
+    own = int.from_bytes(hashlib.sha256(text).digest()[:4], "big") >> 1
+    return (own + repeat) % SEEDS
 
 
 def record_of(row: ResultRow, place: Place) -> Record:

@@ -21,6 +21,7 @@ from speclift.analyse.checks import check_client, check_records
 from speclift.analyse.compare import Comparer, idle_tax
 from speclift.analyse.crossover import crossovers
 from speclift.analyse.engine_checks import check_engines, kv_peaks
+from speclift.analyse.repeats import check_repeats, repeated_prompts, without_echoes
 from speclift.core.arm import BASELINE, Arm
 from speclift.core.errors import StudyError
 from speclift.core.goals import Goals
@@ -99,12 +100,13 @@ def judge(studies: Sequence[Study], *, goals: Goals | None = None) -> Judgement:
     competing = [arm for arm in arms if arm.name not in failed]
 
     comparer = Comparer(
-        records,
+        without_echoes(records, arms),
         metric=goals.metric,
         bar=goals.min_speedup,
         arm_count=max(1, len(competing)),
         by_temperature=by_temperature,
         totals=totals,
+        prompt_of=repeated_prompts(request for study in studies for request in study.plan.requests),
     )
     evidence_for = cache(comparer.evidence)
 
@@ -117,6 +119,7 @@ def judge(studies: Sequence[Study], *, goals: Goals | None = None) -> Judgement:
     standing = [arm for arm in competing if arm.name not in out]
     findings = (
         *_findings(studies, records),
+        *check_repeats(records, arms),
         *((no_gain,) if no_gain is not None else ()),
         *_taxes(records, competing),
         *(changed_findings(lossless) if standing else ()),

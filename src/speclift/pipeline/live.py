@@ -59,7 +59,14 @@ class LiveArm:
     timeouts_in_a_row: int = 0
 
     def place(
-        self, *, round_index: int, block: int, load: Load, request: Request, phase: Phase = Phase.MEASURED
+        self,
+        *,
+        round_index: int,
+        block: int,
+        load: Load,
+        request: Request,
+        phase: Phase = Phase.MEASURED,
+        repeat: int = 0,
     ) -> Place:
         return Place(
             arm=self.arm.name,
@@ -71,6 +78,7 @@ class LiveArm:
             segment=request.segment,
             temperature=request.temperature,
             phase=phase,
+            repeat=repeat,
         )
 
 

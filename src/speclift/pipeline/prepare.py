@@ -138,6 +138,7 @@ def prepare_arms(ground: Ground, arms: tuple[Arm, ...], *, samples_anyway: bool 
         rounds=1 if spec.kind == "attach" else ask.launches,
         together=engine.fits_together(arms) if ask.together is None else ask.together,
         seed=ask.seed,
+        request_count=request_count(ask, ground.workload),
     )
     return Prepared(
         plan=plan,
@@ -147,6 +148,12 @@ def prepare_arms(ground: Ground, arms: tuple[Arm, ...], *, samples_anyway: bool 
         budget_s=ask.budget_s,
         findings=forewarnings(ask, arms, shared),
     )
+
+
+def request_count(ask: Ask, workload: Workload) -> int | None:
+    """Where more requests are asked for than there are prompts; None where each is sent once."""
+    is_beyond = ask.requests is not None and ask.requests > len(workload.requests)
+    return ask.requests if is_beyond else None
 
 
 def with_scheduling(spec: EngineSpec, arms: tuple[Arm, ...]) -> EngineSpec:

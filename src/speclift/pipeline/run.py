@@ -25,6 +25,7 @@ from speclift.pipeline.live import ArmFailed, LiveArm, Servers, ServerWatcher
 from speclift.plan.budget import BlockLimiter
 from speclift.plan.experiment import Item, StudyPlan, Turn, turns
 from speclift.store.study import Done, Study
+from speclift.workload.arrivals import again, period_s
 
 Told = TypeVar("Told")
 
@@ -56,6 +57,7 @@ class StudyRun:
         self._started_s = clock()
         self._budget_s = budget_s
         self._requests = {request.id: request for request in self.plan.requests}
+        self._period_s = period_s(self.plan.requests)
         # What earlier runs finished; this run never comes back to a turn, so it need not be kept up to date.
         self._done = study.done()
         self._limits = study.block_limits
@@ -174,20 +176,22 @@ class StudyRun:
         is_done = key in self._done
         if is_done and turn.load == Concurrency(streams=1):
             return None
-        request = replace(self._requests[item.request_id], temperature=key.temperature)
+        request = again(self._requests[item.request_id], repeat=item.repeat, period_s=self._period_s)
+        request = replace(request, temperature=key.temperature)
         place = live.place(
             round_index=turn.round,
             block=turn.block,
             load=turn.load,
             request=request,
             phase=Phase.FILLER if is_done else Phase.MEASURED,
+            repeat=item.repeat,
         )
         return Order(request=request, place=place)
 
     def _key(self, turn: Turn, item: Item) -> Done:
         request = self._requests[item.request_id]
         temperature = request.temperature if item.temperature is None else item.temperature
-        return Done(turn.arm, turn.round, turn.block, item.request_id, temperature)
+        return Done(turn.arm, turn.round, turn.block, item.request_id, temperature, item.repeat)
 
     # Time
 

@@ -246,6 +246,7 @@ def open_confirmation(path: Path, searching: Study, search: Search, plan: Search
             rounds=asked.rounds,
             together=engine.fits_together(choice.arms) if plan.together is None else plan.together,
             seed=asked.seed,
+            request_count=asked.request_count,
         ),
         engine=spec,
         goals=searching.goals,

@@ -16,14 +16,17 @@ from speclift.core.traffic import Concurrency, Load, Rate, Request
 LAUNCHES_DEFAULT = 3
 # A closed loop of c streams gets this many requests per stream and turn: ramp-up and drain stay small.
 TURN_REQUESTS_PER_STREAM = 8
+# Days at a second each; every one of them is an object in memory before the first is sent.
+REQUEST_COUNT_MAX = 100_000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Item:
-    """One request at one temperature; None keeps the request's own."""
+    """One request at one temperature; None keeps the request's own. `repeat` counts the times it was sent before."""
 
     request_id: str
     temperature: float | None
+    repeat: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -48,6 +51,8 @@ class StudyPlan:
     rounds: int
     together: bool
     seed: int
+    # Requests per cell and launch; beyond the prompts these come again in the same order. None is each prompt once.
+    request_count: int | None = None
 
     def __post_init__(self) -> None:
         names = [arm.name for arm in self.arms]
@@ -55,12 +60,24 @@ class StudyPlan:
             raise UsageError(f"two arms share a name: {', '.join(names)}")
         if self.rounds < 1:
             raise UsageError(f"--launches must be at least 1, saw {self.rounds}")
+        if self.request_count is not None and self.request_count > REQUEST_COUNT_MAX:
+            raise UsageError(
+                f"--requests {self.request_count} repeats {len(self.requests)} prompts; at most {REQUEST_COUNT_MAX} "
+                "requests per cell and launch are made of repeats",
+                hint="lower --requests, or give more distinct --prompts",
+            )
 
     @property
     def items(self) -> tuple[Item, ...]:
+        prompts = len(self.requests)
+        count = prompts if self.request_count is None else self.request_count
         return tuple(
-            Item(request_id=request.id, temperature=temperature)
-            for request in self.requests
+            Item(
+                request_id=self.requests[index % prompts].id,
+                temperature=temperature,
+                repeat=index // prompts,
+            )
+            for index in range(count)
             for temperature in self.temperatures
         )
 

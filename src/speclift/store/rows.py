@@ -29,6 +29,7 @@ def record_columns(record: Record) -> dict[str, Any]:
         "segment": place.segment,
         "temperature": place.temperature,
         "phase": place.phase,
+        "repeat": place.repeat,
         "outcome": record.outcome,
         "error": record.error,
         "intended_s": record.intended_s,
@@ -60,6 +61,7 @@ def record_from(row: dict[str, Any]) -> Record:
         segment=row["segment"],
         temperature=row["temperature"],
         phase=Phase(row["phase"]),
+        repeat=row.get("repeat", 0),  # formats 1 and 2 sent each request once
     )
     return Record(
         place=place,
