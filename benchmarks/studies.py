@@ -16,6 +16,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from functools import cache
+from itertools import product
 from zlib import crc32
 
 import numpy as np
@@ -39,6 +40,8 @@ COVERED = (93.0, 97.0)
 # Bonferroni may err wide; what it may not do is cover less.
 COVERED_TOGETHER = (93.0, 100.0)
 FALSE_ALARMS = (0.0, 6.0)
+# A bar of 1 asks for any gain: the lower bound of a 95 % interval lies above the truth in 2.5 % of studies.
+SHIPS_BY_CHANCE = (0.0, 2.5)
 NEVER = (0.0, 0.0)
 
 
@@ -53,6 +56,8 @@ class Case:
     launches: int = 3
     loads: tuple[Load, ...] = ONE_STREAM
     goals: Goals = field(default_factory=Goals)
+    # Where the prompts' temperatures come from: one for all, one per segment, each its own.
+    temperatures: str = "one"
     # Of the studies asked for: what is cheap to tell apart needs fewer.
     share: float = 1.0
 
@@ -72,6 +77,7 @@ class Outcome:
 def cases() -> Iterator[Case]:
     yield from _coverage_cases()
     yield from _false_alarm_cases()
+    yield from _aa_cases()
     yield from _power_cases()
 
 
@@ -147,6 +153,30 @@ def _false_alarm_cases() -> Iterator[Case]:
         promises={"ships": FALSE_ALARMS},
         share=0.25,
     )
+
+
+def _aa_cases() -> Iterator[Case]:
+    """Arms that draft without gain, on prompts more and less unlike, in designs a user would make."""
+    for prompt_sd, temperatures in product((0.05, 0.2, 0.3), ("one", "by segment", "own")):
+        truth = StudyTruth(arms={"arm-1": replace(DRAFTING, prompt_sd=prompt_sd)})
+        designs = (("36 prompts, 3 launches", 36, 3), ("12 prompts, 1 launch", 12, 1))
+        for named, prompts, launches in designs:
+            where = f"A/A, prompt sd {prompt_sd:g}, temperatures {temperatures}, {named}"
+            whole = Case(
+                name=where,
+                truth=truth if launches > 1 else replace(truth, launch_sd=0.0),
+                promises={"ships": NEVER},
+                prompts=prompts,
+                launches=launches,
+                temperatures=temperatures,
+            )
+            yield whole
+            yield replace(
+                whole,
+                name=f"{where}, --min-speedup 1",
+                goals=Goals(min_speedup=1.0),
+                promises={"ships": SHIPS_BY_CHANCE},
+            )
 
 
 def _power_cases() -> Iterator[Case]:
@@ -260,6 +290,14 @@ def design(case: Case) -> tuple[list[Arm], tuple[Place, ...]]:
         Request(id=f"p{number}", segment=SEGMENTS[number % len(SEGMENTS)], prompt="")
         for number in range(case.prompts)
     )
+    temperature_of = {
+        request.id: {
+            "one": None,
+            "by segment": 0.5 * SEGMENTS.index(request.segment),
+            "own": round(number / case.prompts, 3),
+        }[case.temperatures]
+        for number, request in enumerate(requests)
+    }
     plan = StudyPlan(
         arms=everyone,
         loads=case.loads,
@@ -280,7 +318,7 @@ def design(case: Case) -> tuple[list[Arm], tuple[Place, ...]]:
             load=turn.load,
             request_id=item.request_id,
             segment=segment_of[item.request_id],
-            temperature=item.temperature,
+            temperature=temperature_of[item.request_id],
         )
         for round_index in range(plan.rounds)
         for turn in turns(plan, round_index)
@@ -305,8 +343,7 @@ def _observed(
         yield "covered"
     if all(_covers(evidence, truth_of(evidence)) for evidence in on_all):
         yield "on all traffic"
-    said = [reason.message for reason in verdict.reasons if reason.rule == "where-it-pays"]
-    if bounds.excludes(1.0) or any(f"{side} on" in text for text in said for side in ("faster", "slower")):
+    if bounds.excludes(1.0) or any(part.simultaneous.excludes(1.0) for part in published.parts):
         yield "claims"
     if verdict.conditions is not None:
         if truth_of(published) < goals.min_speedup:

@@ -41,8 +41,11 @@ from speclift.core.results import (
 )
 from speclift.core.traffic import Concurrency, load_label
 
-# The error of 5 % goes to the headline. Where that shows no difference its parts share a fifth of it, so that a
-# study without any claims one in at most 6 %; where it does, the parts are the next question and share all of it.
+# Of the error of 5 % four fifths go to the headline and the last to the conditions on which a part may ship, so that an
+# arm without any gain ships by chance in 2.5 % of studies at most, on all traffic or on a part.
+HEADLINE_SHARE = 0.8
+# What is said of parts without shipping them: a fifth of 5 % where the headline shows no difference; where it does, the
+# parts are the next question and share all of it.
 PARTS_ALONE = 5
 # More temperatures than these among the prompts are cut into buckets; 0.5 and 0.7 are S4's limits.
 TEMPERATURES_MAX = 5
@@ -85,7 +88,7 @@ class Comparer:
         cut = _parts(scoped)
         family = self._arm_count * max(1, len(_parts(everything)), len(cut))
         # On all traffic only the choice of arm is a search; a part is picked from every part of every arm.
-        overall_count = self._arm_count if is_whole else family
+        overall_count = self._arm_count / HEADLINE_SHARE if is_whole else family / (1.0 - HEADLINE_SHARE)
         compare = _Comparison(
             arm=arm.name,
             metric=self._metric,
@@ -261,7 +264,7 @@ class _Comparison:
     # Comparisons a part is picked from; None where nobody asks what would bring an interval clear of the bar.
     family: int | None = None
 
-    def __call__(self, table: PairTable, part: Part, label: str, count: int) -> Comparison | None:
+    def __call__(self, table: PairTable, part: Part, label: str, count: float) -> Comparison | None:
         if not len(table):
             return None
         fit = fit_table(table, by_temperature=self.by_temperature)

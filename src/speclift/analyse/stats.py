@@ -242,8 +242,8 @@ def ratio_of_totals(
     )
 
 
-def bonferroni(level: float, count: int) -> float:
-    """The level each of `count` intervals needs so that all hold together at `level`."""
+def bonferroni(level: float, count: float) -> float:
+    """The level each of `count` intervals needs so that all hold together at `level`; not whole where shares differ."""
     if count < 1:
         raise ValueError(f"a family has at least 1 interval, saw {count}")
     return 1.0 - 2.0 * _tail(level) / count
