@@ -6,15 +6,15 @@ answer is fed back token by token: one decoded token each, but the full law afte
 
 from __future__ import annotations
 
-import asyncio
-import json
 import math
 from collections.abc import Mapping, Sequence
 from typing import Any, Protocol
 
+from speclift.core.address import joined
 from speclift.core.arm import Endpoint
 from speclift.core.errors import EngineError
-from speclift.engine.http import fetch, post_json
+from speclift.core.foreign_text import parse_json
+from speclift.engine.http import fetched, posted_json
 from speclift.verify.answers import Answer
 from speclift.verify.calibration import TokenScore, lookups, tempered
 from speclift.verify.questions import Question
@@ -23,6 +23,7 @@ from speclift.verify.questions import Question
 VLLM_LISTED = 20
 # llama.cpp cuts at 40 tokens by default (top_k); more are listed where the server was told to keep more.
 LLAMA_LISTED = 100
+PROPS_LIMIT_S = 10.0
 
 
 class Scorer(Protocol):
@@ -119,8 +120,10 @@ class LlamaScorer:
 
     @classmethod
     async def of(cls, endpoint: Endpoint) -> LlamaScorer:
-        props = json.loads(
-            await asyncio.to_thread(fetch, f"{endpoint.base_url}/props", api_key=endpoint.api_key)
+        props = parse_json(
+            await fetched(
+                joined(endpoint.base_url, "/props"), api_key=endpoint.api_key, limit_s=PROPS_LIMIT_S
+            )
         )
         if not isinstance(props, Mapping) or "build_info" not in props:
             raise EngineError("not llama.cpp")
@@ -183,4 +186,4 @@ class LlamaScorer:
 
 
 async def _post(endpoint: Endpoint, path: str, body: Mapping[str, Any]) -> Any:
-    return await asyncio.to_thread(post_json, f"{endpoint.base_url}{path}", body, api_key=endpoint.api_key)
+    return await posted_json(joined(endpoint.base_url, path), body, api_key=endpoint.api_key)
