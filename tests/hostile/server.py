@@ -273,6 +273,7 @@ class HostileServer:
                 connection, _ = self._listener.accept()
             except OSError:
                 return
+            connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             # A client that neither reads nor leaves must not hold the test up at its end.
             connection.settimeout(2.0)
             self._threads.append(threading.Thread(target=self._serve, args=(connection,)))

@@ -20,7 +20,7 @@ EXAMPLE = "such as http://127.0.0.1:8000"
 PLAIN_SETTINGS = frozenset({"api-version", "format", "match[]", "module", "name", "name[]", "target"})
 # Shorter ones would blot out ordinary words in what servers say.
 BLOTTED_CHARACTERS_MIN = 4
-SHOWN_CHARACTERS = 120
+SHOWN_CHARACTERS = 200
 
 # The base path of an address and its user, password and query as they were typed, by what is shown of all three.
 _known: dict[tuple[str, str, str], list[tuple[str, str, str]]] = {}
@@ -65,10 +65,10 @@ class Address:
 def concealed(url: str, *, what: str = "the address") -> str:
     """The address without its secrets, which this process remembers; UsageError where it is no address."""
     split = _checked(url, what=what)
-    shown = redacted(url)
-    if HIDDEN in url or shown == url:
+    public_url = redacted(url)
+    if HIDDEN in url or public_url == url:
         return url
-    public = urlsplit(shown)
+    public = urlsplit(public_url)
     user = split.netloc.rpartition("@")[0]
     entries = _known.setdefault((public.scheme, public.netloc, public.query), [])
     path = base_of(split.path)
@@ -76,7 +76,7 @@ def concealed(url: str, *, what: str = "the address") -> str:
     for secret in (split.password or split.username or "", *_secret_values(split.query)):
         for form in (secret, unquote(secret), unquote_plus(secret)):
             remember(form)
-    return shown
+    return public_url
 
 
 def address_of(url: str) -> Address:
@@ -123,6 +123,12 @@ def redacted(url: str) -> str:
     shown_user = f"{name}:{HIDDEN}@" if colon and name else f"{HIDDEN}@" if at else ""
     place, mark, query = rest.partition("?")
     return f"{scheme}{separator}{shown_user}{place}{mark}{_redacted_query(query)}"
+
+
+def shown(url: str) -> str:
+    """For a message: a server may have chosen it, at any length."""
+    public = redacted(url)
+    return public if len(public) <= SHOWN_CHARACTERS else public[:SHOWN_CHARACTERS] + "…"
 
 
 def redacted_word(word: str) -> str:
@@ -194,9 +200,8 @@ def _recalled(split: SplitResult) -> tuple[str, str]:
     entries = _known.get((split.scheme, split.netloc, split.query), [])
     fitting = [entry for entry in entries if split.path.startswith(entry[0])]
     if not fitting:
-        shown = split.geturl()[:SHOWN_CHARACTERS]
         raise UsageError(
-            f"the secret in {shown} is not known: a study keeps none",
+            f"the secret in {shown(split.geturl())} is not known: a study keeps none",
             hint="give the same address again with its secret, beside --resume",
         )
     _, user, query = max(fitting, key=lambda entry: len(entry[0]))

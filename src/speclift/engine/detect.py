@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from speclift.core.address import joined, redacted, without_secrets
+from speclift.core.address import joined, shown, without_secrets
 from speclift.core.engine_totals import DRAFTED, engine_total
 from speclift.core.errors import EngineError
 from speclift.core.foreign_text import parse_json
@@ -66,7 +66,7 @@ def detect(base: str, key: str | None, *, limit_s: Seconds = PROBE_LIMIT_S) -> D
     entries = _listed_models(text)
     if entries is None:
         raise EngineError(
-            f"{redacted(url)} does not list models: {without_secrets(text[:80])!r}",
+            f"{shown(url)} does not list models: {without_secrets(text[:80])!r}",
             hint="is it an OpenAI-compatible server? its address without /v1 is wanted",
         )
     models = {entry["id"]: _tokens(entry.get("max_model_len")) for entry in entries}

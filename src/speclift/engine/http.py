@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from typing import Any, cast
 from urllib.parse import urljoin
 
-from speclift.core.address import Address, address_of, redacted, without_secrets
+from speclift.core.address import Address, address_of, shown, without_secrets
 from speclift.core.errors import EngineError, UsageError
 from speclift.core.foreign_text import READ_BYTES_MAX, error_text, parse_json
 from speclift.core.units import Seconds
@@ -61,9 +61,9 @@ def fetch(
         address = address_of(asked)
         reply = _ask(asked, address, data, api_key, deadline, limit_s=limit_s, bytes_max=bytes_max)
         if reply.status not in REDIRECTS or not reply.location:
-            return _body(redacted(asked), reply, bytes_max)
+            return _body(shown(asked), reply, bytes_max)
         asked = _followed(asked, address, reply, carries_secret=bool(api_key or data))
-    raise EngineError(f"{redacted(url)} is moved again and again, at last to {redacted(asked)}")
+    raise EngineError(f"{shown(url)} is moved again and again, at last to {shown(asked)}")
 
 
 async def fetched(
@@ -102,9 +102,7 @@ def _json(url: str, text: str) -> Any:
     try:
         return parse_json(text)
     except ValueError as error:
-        raise EngineError(
-            f"{redacted(url)} answered with something that is not JSON: {text[:120]!r}"
-        ) from error
+        raise EngineError(f"{shown(url)} answered with something that is not JSON: {text[:120]!r}") from error
 
 
 def _ask(
@@ -117,7 +115,7 @@ def _ask(
     limit_s: Seconds,
     bytes_max: int,
 ) -> _Reply:
-    shown = redacted(url)
+    place = shown(url)
     try:
         # An engine that names a certificate of its own is asked with the same trust as measured traffic.
         tls = ssl.create_default_context() if address.is_tls else None
@@ -126,12 +124,12 @@ def _ask(
             return _reply(connection, bytes_max)
     except TimeoutError as error:
         raise EngineError(
-            f"{shown} did not answer whole within {limit_s:g} s", hint="does anything answer there? try curl"
+            f"{place} did not answer whole within {limit_s:g} s", hint="does anything answer there? try curl"
         ) from error
     except (OSError, http.client.HTTPException, ValueError) as error:
         is_untrusted = "CERTIFICATE_VERIFY_FAILED" in str(error)
         hint = "SSL_CERT_FILE names a file of certificates to trust" if is_untrusted else ""
-        raise EngineError(f"{shown} did not answer: {_words(error)}", hint=hint) from error
+        raise EngineError(f"{place} did not answer: {_words(error)}", hint=hint) from error
 
 
 def _request(address: Address, data: bytes | None, api_key: str | None) -> bytes:
@@ -177,18 +175,18 @@ def _reply(connection: PatientSocket, bytes_max: int) -> _Reply:
     )
 
 
-def _body(shown: str, reply: _Reply, bytes_max: int) -> str:
+def _body(place: str, reply: _Reply, bytes_max: int) -> str:
     if not 200 <= reply.status < 300:
         text = without_secrets(error_text(reply.body, limit=ERROR_CHARACTERS))
-        raise EngineError(f"{shown} answered {reply.status}: {text}", hint=_status_hint(reply.status))
+        raise EngineError(f"{place} answered {reply.status}: {text}", hint=_status_hint(reply.status))
     if reply.is_cut:
         raise EngineError(
-            f"{shown} sent more than {bytes_max >> 20} MiB, which is no such page",
+            f"{place} sent more than {bytes_max >> 20} MiB, which is no such page",
             hint="is this the address of the model server itself?",
         )
     if reply.encoding.strip().lower() != "identity":
         raise EngineError(
-            f"{shown} sent its answer compressed ({reply.encoding[:40]}) though it was asked not to",
+            f"{place} sent its answer compressed ({reply.encoding[:40]}) though it was asked not to",
             hint="what stands in front of the server must not compress",
         )
     return reply.body.decode("utf-8", "replace")
@@ -207,7 +205,7 @@ def _followed(asked: str, address: Address, reply: _Reply, *, carries_secret: bo
         there = address_of(moved_to)
     except (UsageError, ValueError):
         moved_to, there = "somewhere that is no address", None
-    words = f"{redacted(asked)} answered {reply.status}: moved to {without_secrets(redacted(moved_to)[:200])}"
+    words = f"{shown(asked)} answered {reply.status}: moved to {without_secrets(shown(moved_to))}"
     if there is None or there.origin != address.origin:
         raise EngineError(
             words, hint="no redirect to another server is followed; give that address if it is right"

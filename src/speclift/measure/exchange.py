@@ -98,8 +98,8 @@ class Exchange:
             return Outcome.HTTP_ERROR, self.http_error
         if self.read_bytes <= self.job.bytes_max:
             return None
-        size = f"an answer of more than {self.job.bytes_max:,} bytes"
-        return Outcome.MALFORMED, f"{size}, too much for the tokens that were asked for"
+        size = f"more than {self.job.bytes_max:,} bytes"
+        return Outcome.MALFORMED, f"an answer too long for the tokens that were asked for: {size}"
 
     def late(self, limit_s: Seconds) -> str:
         """What there was of an answer that was not whole in time."""
