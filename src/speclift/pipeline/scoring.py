@@ -6,6 +6,7 @@ answer is fed back token by token: one decoded token each, but the full law afte
 
 from __future__ import annotations
 
+import asyncio
 import math
 from collections.abc import Mapping, Sequence
 from typing import Any, Protocol
@@ -24,6 +25,8 @@ VLLM_LISTED = 20
 # llama.cpp cuts at 40 tokens by default (top_k); more are listed where the server was told to keep more.
 LLAMA_LISTED = 100
 PROPS_LIMIT_S = 10.0
+# What reading an answer of another shape than expected may raise: a list for an object, a word for a number.
+ODD_SHAPE = (ValueError, LookupError, TypeError, AttributeError, ArithmeticError)
 
 
 class Scorer(Protocol):
@@ -44,8 +47,33 @@ async def scorer_for(endpoint: Endpoint) -> Scorer | None:
         return VllmScorer(endpoint)
     try:
         return await LlamaScorer.of(endpoint)
-    except (EngineError, ValueError, LookupError, TypeError):
+    except (EngineError, *ODD_SHAPE):
         return None
+
+
+async def score_all(
+    scorer: Scorer, questions: Sequence[Question], answers: Sequence[Answer], *, at_once: int
+) -> list[TokenScore]:
+    """Of every answer that carries token ids; EngineError where one cannot be scored, for what is left out might be
+    what is wrong."""
+    held = asyncio.Semaphore(at_once)
+
+    async def one(question: Question, answer: Answer) -> list[TokenScore] | EngineError:
+        async with held:
+            try:
+                return await scorer.score(question, answer)
+            except EngineError as error:
+                return error
+            except ODD_SHAPE as error:
+                return EngineError(f"the server's probabilities have another shape: {type(error).__name__}")
+
+    pairs = [pair for pair in zip(questions, answers, strict=False) if pair[1].is_ok and pair[1].ids]
+    scored: list[TokenScore] = []
+    for scores in await asyncio.gather(*(one(question, answer) for question, answer in pairs)):
+        if isinstance(scores, EngineError):
+            raise scores
+        scored += scores
+    return scored
 
 
 async def _has_prompt_logprobs(endpoint: Endpoint) -> bool:
