@@ -228,7 +228,7 @@ class TestFailed:
         assert finding.arm == ARM.name
         assert finding.level is Level.WARN
         assert f"2 of {sum(r.place.arm == ARM.name for r in records)} requests failed" in finding.message
-        assert "(cut, timeout); first: timeout it was" in finding.message
+        assert finding.message.endswith("\n  1 x timeout: timeout it was\n  1 x cut: cut it was")
 
 
 class TestNoTokenCounts:

@@ -12,6 +12,7 @@ import numpy as np
 from scipy import stats
 
 from speclift.analyse.cells import values_of
+from speclift.analyse.failures import causes_of, told
 from speclift.analyse.loops import degenerate_segments
 from speclift.core.arm import BASELINE
 from speclift.core.records import Phase, Record, TurnHealth
@@ -89,13 +90,12 @@ def _failed(measured: Sequence[Record]) -> Iterator[Finding]:
     for arm, members in _by_arm(measured).items():
         failed = [record for record in members if not record.is_ok]
         if failed:
-            kinds = sorted({record.outcome.value for record in failed})
+            causes = causes_of(failed)
             yield Finding(
                 check="failed-requests",
                 level=Level.WARN,
-                message=f"{arm}: {len(failed)} of {len(members)} requests failed ({', '.join(kinds)}); "
-                f"first: {failed[0].error[:200]}",
-                next_step="the study's logs folder has the server's side of it",
+                message=f"{arm}: {len(failed)} of {len(members)} requests failed{told(causes)}",
+                next_step=causes[0].hint,
                 arm=arm,
             )
 

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from speclift.core.errors import EngineError, OperatingError
-from speclift.engine.http import LIMIT_S, fetch, post_json
+from speclift.engine.http import LIMIT_S, fetched, posted_json
 
 GUARDIAN = Path(__file__).with_name("guardian.py")
 STOP_GRACE_S = 3.0
@@ -86,10 +86,10 @@ class ServerProcess:
         )
 
     async def get(self, path: str, *, limit_s: float = LIMIT_S) -> str:
-        return await asyncio.to_thread(fetch, self.base_url + path, limit_s=limit_s)
+        return await fetched(self.base_url + path, limit_s=limit_s)
 
     async def post(self, path: str, body: Mapping[str, Any]) -> Any:
-        return await asyncio.to_thread(post_json, self.base_url + path, body)
+        return await posted_json(self.base_url + path, body)
 
     async def stop(self) -> None:
         stdin = self._guardian.stdin

@@ -4,16 +4,21 @@ from __future__ import annotations
 
 import math
 import re
+from io import StringIO
 
+from speclift.core.errors import EngineError
 from speclift.core.records import Counters
 
+# vLLM's page has some 2,000 samples for each engine core (0.32); a page of far more is no engine's.
+SAMPLES_MAX = 100_000
 _SAMPLE = re.compile(r"^([A-Za-z_:][A-Za-z0-9_:]*)(\{[^}]*\})?\s+([^\s]+)")
 
 
 def parse_counters(text: str) -> Counters:
-    """Every finite sample by name, labels kept as written; comments and broken lines are skipped."""
+    """Every finite sample by name, labels kept as written; comments and broken lines are skipped. EngineError for
+    more than an engine has."""
     values: dict[str, float] = {}
-    for line in text.splitlines():
+    for line in StringIO(text):
         match = _SAMPLE.match(line)
         if match is None:
             continue
@@ -23,4 +28,9 @@ def parse_counters(text: str) -> Counters:
             continue
         if math.isfinite(value):
             values[match[1] + (match[2] or "")] = value
+        if len(values) > SAMPLES_MAX:
+            raise EngineError(
+                f"the metrics page has more than {SAMPLES_MAX:,} samples, which no engine has",
+                hint="name the engine's own page: --baseline-metrics-url, --spec-metrics-url",
+            )
     return Counters(values=values)

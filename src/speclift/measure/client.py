@@ -20,6 +20,7 @@ from typing import Any, Self
 
 import orjson
 
+from speclift.core.address import without_secrets
 from speclift.core.arm import Endpoint
 from speclift.core.errors import OperatingError, UsageError
 from speclift.core.records import Outcome, Phase, Place, Record, Step
@@ -35,6 +36,8 @@ REQUEST_LIMIT_S = 300.0
 # Orders that travel to a process together.
 ORDERS_PER_MESSAGE = 64
 SEEDS = 2**31
+# What an answer may have: an event of a token has 250 to 700 bytes (vLLM 0.32, llama.cpp b11549 with its timings).
+ANSWER_BYTES_MIN, TOKEN_BYTES_MAX = 4 << 20, 4096
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -54,7 +57,8 @@ class Client:
         self.endpoint = endpoint
         self._seed = seed
         self._target = target_of(endpoint.base_url, api_key=endpoint.api_key)
-        self._setup = Setup(self._target.host, self._target.port, self._target.is_tls, limit_s)
+        where = self._target.address
+        self._setup = Setup(where.host, where.port, where.is_tls, limit_s)
         self._workers = workers
         self._processes: list[SendingProcess] = []
         self._readers: list[asyncio.Task[None]] = []
@@ -176,7 +180,8 @@ class Client:
         self._expected[id] = order.place, inbox
         path = "/v1/chat/completions" if order.request.messages else "/v1/completions"
         body = self.body(order.request, order.place.temperature, repeat=order.place.repeat)
-        return id, due, self._target.request(path, _json_bytes(body))
+        answer_bytes_max = ANSWER_BYTES_MIN + TOKEN_BYTES_MAX * order.request.max_tokens
+        return id, due, self._target.request(path, _json_bytes(body)), answer_bytes_max
 
     async def _start_anew(self, inbox: Inbox, used: Sequence[SendingProcess]) -> None:
         """Whoever asked is gone, and a process may be deep in what was asked: others take their place."""
@@ -272,7 +277,8 @@ def record_of(row: ResultRow, place: Place) -> Record:
     return Record(
         place=place,
         outcome=Outcome(outcome),
-        error=error,
+        # A server may repeat the key that it was sent.
+        error=without_secrets(error),
         intended_s=from_monotonic(intended),
         sent_s=from_monotonic(sent),
         end_s=from_monotonic(end),

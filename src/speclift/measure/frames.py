@@ -15,8 +15,8 @@ from speclift.core.units import Seconds
 
 _LENGTH = struct.Struct("!I")
 
-# id, when it is due on the monotonic clock (None: when a stream is free), the bytes to send.
-OrderRow = tuple[int, Seconds | None, bytes]
+# id, when it is due on the monotonic clock (None: when a stream is free), the bytes to send, how many may come back.
+OrderRow = tuple[int, Seconds | None, bytes, int]
 # id, intended, sent, end, then the fields of StreamResult in their order; steps as pairs.
 ResultRow = tuple[Any, ...]
 

@@ -18,12 +18,19 @@ from typing import Any
 
 import orjson
 
+from speclift.core.foreign_text import error_message, error_text
 from speclift.core.records import Outcome, Step
 from speclift.core.units import Seconds, Tokens
 from speclift.model.acceptance import steps_from_cumulative, with_steps_without_draft
 from speclift.model.response import DraftCounts, count, draft_counts
 
 ERROR_TEXT_MAX = 500
+# Of what came before any event: enough to tell what it was instead.
+LEAD_BYTES_MAX = 4096
+# Lines that servers send before the first event, to keep the connection alive.
+STREAM_STARTS = (b":", b"event:", b"id:", b"retry:", b"data:")
+# vLLM's last event lists every step of the answer: some 600 kB for 100,000 tokens (0.32).
+LINE_BYTES_MAX = 4 << 20
 # The longest [DONE] line with its spaces and line end; anything longer is looked at as JSON at once.
 DONE_BYTES_MAX = 16
 _MARK = re.compile(rb'"(?:content|text|reasoning|reasoning_content)": ?"([^"\\]+)"')
@@ -73,7 +80,9 @@ class StreamReader:
         "_finish_s",
         "_first_s",
         "_frame_misses",
+        "_has_event",
         "_last_s",
+        "_lead",
         "_prefix",
         "_rest",
         "_rest_length",
@@ -99,6 +108,8 @@ class StreamReader:
         self._failure: tuple[Outcome, str] | None = None
         self._rest = b""
         self._rest_s: Seconds = 0.0
+        self._has_event = False
+        self._lead = b""
         # What surrounds the text in this stream's chunks, once a chunk has shown it.
         self._frame_misses = 0
         self._set_frame(b"", b"")
@@ -110,10 +121,16 @@ class StreamReader:
 
     def feed(self, arrived_s: Seconds, data: bytes) -> None:
         """A line belongs to the read that completed it."""
+        if not self._has_event:
+            self._lead += data[: LEAD_BYTES_MAX - len(self._lead)]
         if self._rest:
             data = self._rest + data
         *lines, self._rest = data.split(b"\n")
         self._rest_s = arrived_s
+        if len(self._rest) > LINE_BYTES_MAX:
+            self._fail(Outcome.MALFORMED, f"a line of more than {LINE_BYTES_MAX >> 20} MiB in the stream")
+        if self._failure is not None:
+            self._rest = b""  # nothing more is read of it
         for line in lines:
             # Comments keep the connection alive; event and id lines carry nothing here.
             if line[:5] == b"data:" and self._failure is None:
@@ -170,16 +187,32 @@ class StreamReader:
         if self._failure is not None:
             return self._build(*self._failure)
         if self._finish_reason is None:
-            return self._build(Outcome.CUT, "the stream ended without a finish reason")
+            return self._build(*self._unfinished())
         return self._build(Outcome.OK, "")
 
+    def _unfinished(self) -> tuple[Outcome, str]:
+        lead = self._lead.strip()
+        if not lead:
+            return Outcome.CUT, "an answer without anything in it"
+        if self._has_event or lead.startswith(STREAM_STARTS) or b"data:".startswith(lead):
+            return Outcome.CUT, "the stream ended without a finish reason"
+        words = error_text(self._lead, limit=ERROR_TEXT_MAX // 2)
+        return Outcome.MALFORMED, f"not a stream of events but: {words}"
+
+    def _fail(self, outcome: Outcome, error: str) -> None:
+        """The first failure is the cause of those after it."""
+        if self._failure is None:
+            self._failure = outcome, error[:ERROR_TEXT_MAX]
+
     def _take_line(self, arrived_s: Seconds, data: bytes, *, is_whole: bool) -> None:
+        self._has_event = True
         if len(data) <= DONE_BYTES_MAX and data.strip() == b"[DONE]":
             return  # some servers send it twice
         payload = _payload(data)
         if payload is not None:
             if payload.get("error"):
-                self._failure = Outcome.HTTP_ERROR, json.dumps(payload["error"])[:ERROR_TEXT_MAX]
+                words = error_message(payload) or data[:ERROR_TEXT_MAX].decode("utf-8", "replace").strip()
+                self._fail(Outcome.HTTP_ERROR, f"in the stream: {words}")
                 return
             if self._take(arrived_s, payload):
                 if self._counts is None and self._finish_s is None and self._frame_misses < FRAME_MISSES_MAX:
@@ -187,7 +220,7 @@ class StreamReader:
                     self._set_frame(*_frame_of(data, payload))
                 return
         if is_whole or payload is not None:  # else the end of the stream broke it off
-            self._failure = Outcome.MALFORMED, f"not a chunk in the stream: {data.strip()[:120]!r}"
+            self._fail(Outcome.MALFORMED, f"not a chunk in the stream: {data[:240].strip()[:120]!r}")
 
     def _take(self, arrived_s: Seconds, payload: dict[str, Any]) -> bool:
         """False where it is not a chunk of a completion; then nothing was taken."""

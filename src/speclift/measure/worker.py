@@ -124,8 +124,8 @@ class Worker:
                 self._sender.begin(streams=streams, is_other_work=is_other_work)
                 self._cpu_before = time.process_time()
             case Orders(rows=rows):
-                for id, due, data in rows:
-                    self._sender.submit(Job(id, due, data))
+                for id, due, data, bytes_max in rows:
+                    self._sender.submit(Job(id, due, data, bytes_max))
             case End():
                 self._is_ending = True
 

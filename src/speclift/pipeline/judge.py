@@ -21,6 +21,7 @@ from speclift.analyse.checks import check_client, check_records
 from speclift.analyse.compare import Comparer, idle_tax
 from speclift.analyse.crossover import crossovers
 from speclift.analyse.engine_checks import check_engines, kv_peaks
+from speclift.analyse.failures import causes_of, told
 from speclift.analyse.repeats import check_repeats, repeated_prompts, without_echoes
 from speclift.core.arm import BASELINE, Arm
 from speclift.core.errors import StudyError
@@ -89,10 +90,7 @@ def judge(studies: Sequence[Study], *, goals: Goals | None = None) -> Judgement:
     first = studies[0]
     totals = _totals(studies)
     records = told_by_totals(merged_records(studies), totals)
-    if not any(record.place.arm == BASELINE and record.is_ok for record in records):
-        raise StudyError(
-            f"{first.path} has no successful baseline request", hint="run it again with --resume"
-        )
+    _require_a_baseline(first, records)
     plan, goals = first.plan, goals or first.goals
     by_temperature = plan.temperatures != (None,)
     arms = _measured_arms(studies, records)
@@ -150,6 +148,21 @@ def judge(studies: Sequence[Study], *, goals: Goals | None = None) -> Judgement:
         tuning=tuning,
         engine=build_engine(first.engine, version=first.provenance.engine_version),
     )
+
+
+def _require_a_baseline(study: Study, records: Sequence[Record]) -> None:
+    sent = [record for record in records if record.place.arm == BASELINE]
+    causes = causes_of(sent)
+    if not sent:
+        raise StudyError(
+            f"{study.path} has no successful baseline request: none was sent yet",
+            hint="run it again with --resume",
+        )
+    if not any(record.is_ok for record in sent):
+        raise StudyError(
+            f"{study.path} has no successful baseline request: all {len(sent)} failed{told(causes)}",
+            hint=causes[0].hint,
+        )
 
 
 def _tuning(study: Study, records: Sequence[Record]) -> dict[str, Any] | None:

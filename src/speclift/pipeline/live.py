@@ -202,9 +202,25 @@ class Servers:
         if live.counters_last is None or live.server.death() is not None:
             return Counters()
         before = live.counters_last
-        with contextlib.suppress(EngineError):
+        try:
             live.counters_last = await live.server.counters()
+        except EngineError as error:
+            # The next difference would hold two turns, and a page that hangs would cost every turn its limit.
+            live.counters_last = None
+            self._notice_lost_counters(live.arm.name, error)
+            return Counters()
         return live.counters_last.since(before)
+
+    def _notice_lost_counters(self, arm: str, error: EngineError) -> None:
+        finding = Finding(
+            check="metrics-lost",
+            level=Level.WARN,
+            message=f"{arm}: its metrics could be read at first and no more: {error}",
+            next_step="what the engine counts (drafts, preemptions) is known only up to there",
+            arm=arm,
+        )
+        self._study.add_finding(finding)
+        self._watcher.noticed(finding)
 
     async def _let_death_show(self, live: LiveArm) -> None:
         """A dying engine cuts its streams before its end is known; without this its last records would count
