@@ -6,10 +6,10 @@ import numpy as np
 import pytest
 
 from simulated import ARM, LOADS, by_streams, constant, drawn, judged, quiet_truth, study_places
+from speclift.analyse.stats import independent_count
 from speclift.analyse.tails import (
     SLOWEST_LABEL,
     Sample,
-    independent_count,
     percentile_ratio,
     slowest_ratio,
     tail_ratios,

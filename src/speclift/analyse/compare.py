@@ -184,10 +184,12 @@ def admits(conditions: Conditions, place: Place | Setting) -> bool:
     return conditions.max_qps is None or place.load.per_s <= conditions.max_qps
 
 
-def idle_tax(records: Sequence[Record], arm: str, metric: str = "tpot") -> Comparison | None:
+def idle_tax(
+    records: Sequence[Record], arm: str, metric: str = "tpot", *, prompt_of: PromptOf = ALL_DISTINCT
+) -> Comparison | None:
     """The arm against the baseline on requests for which it drafted nothing: what speculation costs by being on."""
     idle = {pair_key(r.place) for r in records if r.place.arm == arm and r.drafted == 0}
-    found = [pair for pair in pairs(records, arm, metric) if pair.key in idle]
+    found = [pair for pair in pairs(records, arm, metric, prompt_of=prompt_of) if pair.key in idle]
     compare = _Comparison(arm=arm, metric=metric, bar=1.0, by_temperature=False)
     return compare(_table_of(found), Part.ALL, "without drafts", 1)
 

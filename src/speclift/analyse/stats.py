@@ -18,6 +18,7 @@ from speclift.analyse.crossed import (
     EVEN,
     Evenness,
     Floats,
+    Indices,
     MeanSquares,
     Table,
     average_cells,
@@ -208,6 +209,18 @@ def quantile_interval(
 def _quantile_ranks(count: int, q: float, tail: float) -> tuple[int, int]:
     """1-based; below 1 or above `count` where there is none. Cached: many cells are of one size."""
     return int(stats.binom.ppf(tail, count, q)), int(stats.binom.ppf(1.0 - tail, count, q)) + 1
+
+
+def independent_count(values: Floats, prompt: Indices, q: float) -> int:
+    """So many independent requests would place the percentile as surely as these, of which prompts share some."""
+    count = len(values)
+    beyond = (values > np.quantile(values, q)) - (1.0 - q)
+    sums = np.bincount(prompt, weights=beyond)
+    prompts = len(np.unique(prompt))
+    if prompts < 2:
+        return 1
+    clustered = prompts / (prompts - 1) * float(sums @ sums)
+    return max(1, min(count, round(count * count * q * (1 - q) / clustered))) if clustered > 0 else count
 
 
 def ratio_of_totals(

@@ -15,7 +15,7 @@ from scipy import special
 from speclift.analyse.cells import METRIC_OF, loads_of
 from speclift.analyse.crossed import Floats, Indices
 from speclift.analyse.pairs import ALL_DISTINCT, PromptOf
-from speclift.analyse.stats import SPREAD_MIN, bonferroni, quantile_interval
+from speclift.analyse.stats import SPREAD_MIN, bonferroni, independent_count, quantile_interval
 from speclift.core.arm import BASELINE
 from speclift.core.records import Phase, Record
 from speclift.core.results import CONFIDENCE, Estimate, TailRatio
@@ -106,18 +106,6 @@ def percentile_ratio(baseline: Sample, other: Sample, q: float, level: float = C
         method="order-statistics-by-prompt",
         level=level,
     )
-
-
-def independent_count(values: Floats, prompt: Indices, q: float) -> int:
-    """So many independent requests would place the percentile as surely as these, of which prompts share some."""
-    count = len(values)
-    beyond = (values > np.quantile(values, q)) - (1.0 - q)
-    sums = np.bincount(prompt, weights=beyond)
-    prompts = len(np.unique(prompt))
-    if prompts < 2:
-        return 1
-    clustered = prompts / (prompts - 1) * float(sums @ sums)
-    return max(1, min(count, round(count * count * q * (1 - q) / clustered))) if clustered > 0 else count
 
 
 def slowest_ratio(baseline: Sample, other: Sample, level: float = CONFIDENCE) -> Estimate | None:

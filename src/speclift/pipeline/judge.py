@@ -22,6 +22,7 @@ from speclift.analyse.compare import Comparer, idle_tax
 from speclift.analyse.crossover import crossovers
 from speclift.analyse.engine_checks import check_engines, kv_peaks
 from speclift.analyse.failures import causes_of, told
+from speclift.analyse.pairs import PromptOf
 from speclift.analyse.repeats import check_repeats, repeated_prompts, without_echoes
 from speclift.core.arm import BASELINE, Arm
 from speclift.core.errors import StudyError
@@ -97,6 +98,7 @@ def judge(studies: Sequence[Study], *, goals: Goals | None = None) -> Judgement:
     failed = _failed_arms(studies)
     competing = [arm for arm in arms if arm.name not in failed]
 
+    prompt_of = repeated_prompts(request for study in studies for request in study.plan.requests)
     comparer = Comparer(
         without_echoes(records, arms),
         metric=goals.metric,
@@ -104,7 +106,7 @@ def judge(studies: Sequence[Study], *, goals: Goals | None = None) -> Judgement:
         arm_count=max(1, len(competing)),
         by_temperature=by_temperature,
         totals=totals,
-        prompt_of=repeated_prompts(request for study in studies for request in study.plan.requests),
+        prompt_of=prompt_of,
     )
     evidence_for = cache(comparer.evidence)
 
@@ -119,7 +121,7 @@ def judge(studies: Sequence[Study], *, goals: Goals | None = None) -> Judgement:
         *_findings(studies, records),
         *check_repeats(records, arms),
         *((no_gain,) if no_gain is not None else ()),
-        *_taxes(records, competing),
+        *_taxes(records, competing, prompt_of),
         *(changed_findings(lossless) if standing else ()),
     )
     verdict = decide(
@@ -140,7 +142,9 @@ def judge(studies: Sequence[Study], *, goals: Goals | None = None) -> Judgement:
         acceptance_by_temperature=_acceptance_by_temperature(records),
         acceptance_histograms=_acceptance_histograms(records),
         findings=findings,
-        crossovers=crossovers(records, verdict.evidence.arm.name, seed=plan.seed) if verdict.evidence else (),
+        crossovers=crossovers(records, verdict.evidence.arm.name, seed=plan.seed, prompt_of=prompt_of)
+        if verdict.evidence
+        else (),
         kv_tokens=_kv_tokens(studies),
         kv_peaks=kv_peaks([launch for study in studies for launch, _ in study.launches()]),
         failed_arms=failed,
@@ -180,9 +184,9 @@ def _measured_arms(studies: Sequence[Study], records: Sequence[Record]) -> list[
 IDLE_PROMPTS_MIN = 8
 
 
-def _taxes(records: Sequence[Record], arms: Sequence[Arm]) -> Iterator[Finding]:
+def _taxes(records: Sequence[Record], arms: Sequence[Arm], prompt_of: PromptOf) -> Iterator[Finding]:
     for arm in arms:
-        tax = idle_tax(records, arm.name)
+        tax = idle_tax(records, arm.name, prompt_of=prompt_of)
         if tax is not None and tax.prompts >= IDLE_PROMPTS_MIN and tax.speedup.high < 1.0:
             yield Finding(
                 check="speculation-tax",
