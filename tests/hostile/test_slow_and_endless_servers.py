@@ -29,11 +29,12 @@ from server import (
 )
 from watched import SMALL, attach, watch
 
+from running import Cli
 from samples import place, request
 from speclift.core.arm import Endpoint
 from speclift.core.errors import EngineError
 from speclift.core.records import Outcome, Record
-from speclift.engine.detect import PROBE_LIMIT_S
+from speclift.engine.detect import PROBE_LIMIT_S, vllm_facts
 from speclift.engine.http import fetch, fetched
 from speclift.engine.prometheus import SAMPLES_MAX, parse_counters
 from speclift.measure.client import Client
@@ -145,6 +146,25 @@ def test_more_samples_than_an_engine_has_are_refused() -> None:
         parse_counters(page)
 
 
+@pytest.mark.parametrize(
+    "page",
+    [
+        "vllm:cache_config_info{" + "a" * 4_000_000 + "} 1\n",
+        "vllm:cache_config_info{" + 'a="' * 1_000_000 + "} 1\n",
+        "vllm:cache_config_info{" + "a=" * 1_000_000,
+        "a" * 4_000_000,
+        "a{" * 2_000_000,
+        "a 1" + "0" * 4_000_000,
+        "a" + " " * 4_000_000,
+    ],
+    ids=["a long word", "quotes", "no end", "a long name", "braces", "a long number", "spaces"],
+)
+def test_a_metrics_page_is_read_in_time_with_its_length(page: str) -> None:
+    began_s = time.monotonic()
+    vllm_facts(parse_counters(page), longest=None)
+    assert time.monotonic() - began_s < SLACK_S
+
+
 # Measured traffic
 
 
@@ -210,6 +230,16 @@ def test_endless_streams_take_little_memory_and_say_why(tmp_path: Path) -> None:
     assert seen.result.code == 1
     assert "6 x malformed: an answer too long for the tokens" in seen.result.stderr
     assert seen.memory_bytes < MEMORY_MAX_BYTES
+
+
+def test_a_server_that_hangs_is_found_out_before_anything_is_measured(cli: Cli) -> None:
+    slow = drips(event(chunk("a")), every_s=0.05, start=CHUNKED)
+    with HostileServer({COMPLETIONS: slow}) as server:
+        result = cli("measure", *attach(server.url), *SMALL, "--budget", "2s", "--study", "s")
+    assert result.code == 1
+    assert "hangs: 2 requests in a row got no whole answer in 2 s" in " ".join(result.stderr.split())
+    assert "bytes came" in result.stderr
+    assert len(server.asked_for(COMPLETIONS)) == 2
 
 
 def test_no_thread_of_a_server_is_left() -> None:

@@ -3,7 +3,6 @@ KV cache it has. What it does not say is None, never guessed."""
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -15,7 +14,7 @@ from speclift.core.foreign_text import parse_json
 from speclift.core.records import Counters
 from speclift.core.units import Seconds, Tokens
 from speclift.engine.http import fetch
-from speclift.engine.prometheus import parse_counters
+from speclift.engine.prometheus import labels_of, parse_counters
 from speclift.engine.vllm_output import kv_tokens
 
 PROBE_LIMIT_S = 10.0
@@ -112,7 +111,7 @@ def vllm_facts(metrics: Counters, *, longest: Tokens | None) -> Facts:
     settings = {} if longest is None else {"max_seq_len": str(longest)}
     for name in metrics.values:
         if name.startswith("vllm:cache_config_info{"):
-            labels = dict(re.findall(r'(\w+)="([^"]*)"', name))
+            labels = labels_of(name)
             settings |= {
                 own: labels[theirs][:WORD_CHARACTERS]
                 for own, theirs in VLLM_LABELS.items()
