@@ -34,7 +34,7 @@ from samples import place, request
 from speclift.core.arm import Endpoint
 from speclift.core.errors import EngineError
 from speclift.core.records import Outcome, Record
-from speclift.engine.detect import PROBE_LIMIT_S, vllm_facts
+from speclift.engine.detect import PROBE_LIMIT_S, detect, vllm_facts
 from speclift.engine.http import fetch, fetched
 from speclift.engine.prometheus import SAMPLES_MAX, parse_counters
 from speclift.measure.client import Client
@@ -93,6 +93,15 @@ def test_nobody_at_the_address_is_found_out_within_the_limit() -> None:
     with pytest.raises(EngineError, match="did not answer"):
         fetch("http://192.0.2.1:9/v1/models", limit_s=1.0)  # a network for documentation: nothing is there
     assert time.monotonic() - began_s < 1.0 + SLACK_S
+
+
+def test_pages_that_a_server_need_not_have_share_one_limit() -> None:
+    began_s = time.monotonic()
+    told = dict.fromkeys(("/version", "/props", "/server_info", "/get_server_info"), hangs)
+    with HostileServer(told) as server:
+        assert str(detect(server.url, None, limit_s=2.0)) == "unknown"
+        assert time.monotonic() - began_s < 2.0 + SLACK_S / 2
+    assert server.asked_for("/server_info") == []  # /props took it all
 
 
 TOO_LARGE: dict[str, Behaviour] = {
