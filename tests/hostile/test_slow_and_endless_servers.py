@@ -115,8 +115,13 @@ TOO_LARGE: dict[str, Behaviour] = {
 
 
 @pytest.mark.parametrize("behaviour", TOO_LARGE.values(), ids=TOO_LARGE.keys())
-def test_a_page_of_any_size_takes_little_time_and_memory(behaviour: Behaviour, tmp_path: Path) -> None:
-    with HostileServer({MODELS: behaviour}) as server:
+def test_a_page_of_any_size_is_broken_off(behaviour: Behaviour) -> None:
+    with HostileServer({MODELS: behaviour}) as server, pytest.raises(EngineError, match="more than 8 MiB"):
+        fetch(f"{server.url}{MODELS}", limit_s=60.0)
+
+
+def test_a_page_of_any_size_takes_little_time_and_memory(tmp_path: Path) -> None:
+    with HostileServer({MODELS: TOO_LARGE["chunks of a negative size"]}) as server:
         seen = watch("measure", *attach(server.url), *SMALL, "--study", "s", cwd=tmp_path)
     assert seen.result.code == 1, seen.result.stderr
     assert "/v1/models sent more than 8 MiB" in seen.result.stderr
@@ -128,9 +133,8 @@ def samples() -> Iterator[bytes]:
     return (b"a%d 1\n" % number for number in count())
 
 
-@pytest.mark.parametrize("page", [many(samples()), drips(b"a 1\n")], ids=["millions of samples", "dripping"])
-def test_metrics_that_cannot_be_read_leave_the_study_as_it_is(page: Behaviour, tmp_path: Path) -> None:
-    with HostileServer({METRICS: page}) as server:
+def test_millions_of_samples_take_little_memory_and_leave_the_study_as_it_is(tmp_path: Path) -> None:
+    with HostileServer({METRICS: many(samples())}) as server:
         seen = watch("measure", *attach(server.url), *SMALL, "--json", "--study", "s", cwd=tmp_path)
     assert seen.result.code == 0, seen.result.stderr
     assert {cell["failed"] for cell in seen.result.document["cells"]} == {0}
@@ -138,15 +142,28 @@ def test_metrics_that_cannot_be_read_leave_the_study_as_it_is(page: Behaviour, t
     assert seen.wall_s < PROBE_LIMIT_S + 3 * SLACK_S
 
 
-def test_metrics_that_hang_later_cost_their_limit_once_and_are_a_finding(tmp_path: Path) -> None:
+@pytest.fixture
+def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("speclift.engine.attach.PROBE_LIMIT_S", 1.0)
+
+
+@pytest.mark.usefixtures("impatient")
+def test_metrics_that_drip_leave_the_study_as_it_is(cli: Cli) -> None:
+    with HostileServer({METRICS: drips(b"a 1\n")}) as server:
+        result = cli("measure", *attach(server.url), *SMALL, "--json", "--study", "s")
+    assert result.code == 0, result.stderr
+    assert {cell["failed"] for cell in result.document["cells"]} == {0}
+    assert len(server.asked_for(METRICS)) == 1
+
+
+@pytest.mark.usefixtures("impatient")
+def test_metrics_that_hang_later_cost_their_limit_once_and_are_a_finding(cli: Cli) -> None:
     page = after(1, hangs, answers("llamacpp:tokens_total 1\n", kind="text/plain"))
     with HostileServer({METRICS: page}) as server:
-        seen = watch(
-            "measure", *attach(server.url), *SMALL, "--requests", 24, "--json", "--study", "s", cwd=tmp_path
-        )
-    assert seen.result.code == 0, seen.result.stderr
+        result = cli("measure", *attach(server.url), *SMALL, "--requests", 24, "--json", "--study", "s")
+    assert result.code == 0, result.stderr
     assert len(server.asked_for(METRICS)) == 2
-    assert "metrics-lost" in {finding["check"] for finding in seen.result.document["findings"]}
+    assert "metrics-lost" in {finding["check"] for finding in result.document["findings"]}
 
 
 def test_more_samples_than_an_engine_has_are_refused() -> None:
