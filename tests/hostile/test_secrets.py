@@ -113,6 +113,12 @@ def test_a_user_and_a_key_in_the_address_work_and_are_kept_nowhere(cli: Cli, tmp
         assert_kept_nowhere(secret, tmp_path, result, reported)
 
 
+def test_what_would_be_done_shows_no_secret(cli: Cli) -> None:
+    result = cli("decide", *attach(with_secrets("http://h:81"), "http://h:82"), *SMALL, "--dry-run")
+    assert result.code == 0, result.stderr
+    assert "attach 'http://me:***@h:81?key=***'" in result.stdout
+
+
 def test_a_study_goes_on_when_the_secret_is_given_again_and_says_so_when_not(
     cli: Cli, tmp_path: Path
 ) -> None:

@@ -29,11 +29,12 @@ from server import (
 )
 from watched import SMALL, attach, watch
 
+from running import Cli
 from samples import place, request
 from speclift.core.arm import Endpoint
 from speclift.core.errors import EngineError
 from speclift.core.records import Outcome, Record
-from speclift.engine.detect import PROBE_LIMIT_S
+from speclift.engine.detect import PROBE_LIMIT_S, detect, vllm_facts
 from speclift.engine.http import fetch, fetched
 from speclift.engine.prometheus import SAMPLES_MAX, parse_counters
 from speclift.measure.client import Client
@@ -94,6 +95,15 @@ def test_nobody_at_the_address_is_found_out_within_the_limit() -> None:
     assert time.monotonic() - began_s < 1.0 + SLACK_S
 
 
+def test_pages_that_a_server_need_not_have_share_one_limit() -> None:
+    began_s = time.monotonic()
+    told = dict.fromkeys(("/version", "/props", "/server_info", "/get_server_info"), hangs)
+    with HostileServer(told) as server:
+        assert str(detect(server.url, None, limit_s=2.0)) == "unknown"
+        assert time.monotonic() - began_s < 2.0 + SLACK_S / 2
+    assert server.asked_for("/server_info") == []  # /props took it all
+
+
 TOO_LARGE: dict[str, Behaviour] = {
     "a body without a length": endless(b"x" * 1000),
     "a chunk that never ends": endless(
@@ -105,8 +115,13 @@ TOO_LARGE: dict[str, Behaviour] = {
 
 
 @pytest.mark.parametrize("behaviour", TOO_LARGE.values(), ids=TOO_LARGE.keys())
-def test_a_page_of_any_size_takes_little_time_and_memory(behaviour: Behaviour, tmp_path: Path) -> None:
-    with HostileServer({MODELS: behaviour}) as server:
+def test_a_page_of_any_size_is_broken_off(behaviour: Behaviour) -> None:
+    with HostileServer({MODELS: behaviour}) as server, pytest.raises(EngineError, match="more than 8 MiB"):
+        fetch(f"{server.url}{MODELS}", limit_s=60.0)
+
+
+def test_a_page_of_any_size_takes_little_time_and_memory(tmp_path: Path) -> None:
+    with HostileServer({MODELS: TOO_LARGE["chunks of a negative size"]}) as server:
         seen = watch("measure", *attach(server.url), *SMALL, "--study", "s", cwd=tmp_path)
     assert seen.result.code == 1, seen.result.stderr
     assert "/v1/models sent more than 8 MiB" in seen.result.stderr
@@ -118,9 +133,8 @@ def samples() -> Iterator[bytes]:
     return (b"a%d 1\n" % number for number in count())
 
 
-@pytest.mark.parametrize("page", [many(samples()), drips(b"a 1\n")], ids=["millions of samples", "dripping"])
-def test_metrics_that_cannot_be_read_leave_the_study_as_it_is(page: Behaviour, tmp_path: Path) -> None:
-    with HostileServer({METRICS: page}) as server:
+def test_millions_of_samples_take_little_memory_and_leave_the_study_as_it_is(tmp_path: Path) -> None:
+    with HostileServer({METRICS: many(samples())}) as server:
         seen = watch("measure", *attach(server.url), *SMALL, "--json", "--study", "s", cwd=tmp_path)
     assert seen.result.code == 0, seen.result.stderr
     assert {cell["failed"] for cell in seen.result.document["cells"]} == {0}
@@ -128,21 +142,53 @@ def test_metrics_that_cannot_be_read_leave_the_study_as_it_is(page: Behaviour, t
     assert seen.wall_s < PROBE_LIMIT_S + 3 * SLACK_S
 
 
-def test_metrics_that_hang_later_cost_their_limit_once_and_are_a_finding(tmp_path: Path) -> None:
+@pytest.fixture
+def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("speclift.engine.attach.PROBE_LIMIT_S", 1.0)
+
+
+@pytest.mark.usefixtures("impatient")
+def test_metrics_that_drip_leave_the_study_as_it_is(cli: Cli) -> None:
+    with HostileServer({METRICS: drips(b"a 1\n")}) as server:
+        result = cli("measure", *attach(server.url), *SMALL, "--json", "--study", "s")
+    assert result.code == 0, result.stderr
+    assert {cell["failed"] for cell in result.document["cells"]} == {0}
+    assert len(server.asked_for(METRICS)) == 1
+
+
+@pytest.mark.usefixtures("impatient")
+def test_metrics_that_hang_later_cost_their_limit_once_and_are_a_finding(cli: Cli) -> None:
     page = after(1, hangs, answers("llamacpp:tokens_total 1\n", kind="text/plain"))
     with HostileServer({METRICS: page}) as server:
-        seen = watch(
-            "measure", *attach(server.url), *SMALL, "--requests", 24, "--json", "--study", "s", cwd=tmp_path
-        )
-    assert seen.result.code == 0, seen.result.stderr
+        result = cli("measure", *attach(server.url), *SMALL, "--requests", 24, "--json", "--study", "s")
+    assert result.code == 0, result.stderr
     assert len(server.asked_for(METRICS)) == 2
-    assert "metrics-lost" in {finding["check"] for finding in seen.result.document["findings"]}
+    assert "metrics-lost" in {finding["check"] for finding in result.document["findings"]}
 
 
 def test_more_samples_than_an_engine_has_are_refused() -> None:
     page = "".join(f"a{number} 1\n" for number in range(SAMPLES_MAX + 1))
     with pytest.raises(EngineError, match="more than 100,000 samples"):
         parse_counters(page)
+
+
+@pytest.mark.parametrize(
+    "page",
+    [
+        "vllm:cache_config_info{" + "a" * 4_000_000 + "} 1\n",
+        "vllm:cache_config_info{" + 'a="' * 1_000_000 + "} 1\n",
+        "vllm:cache_config_info{" + "a=" * 1_000_000,
+        "a" * 4_000_000,
+        "a{" * 2_000_000,
+        "a 1" + "0" * 4_000_000,
+        "a" + " " * 4_000_000,
+    ],
+    ids=["a long word", "quotes", "no end", "a long name", "braces", "a long number", "spaces"],
+)
+def test_a_metrics_page_is_read_in_time_with_its_length(page: str) -> None:
+    began_s = time.monotonic()
+    vllm_facts(parse_counters(page), longest=None)
+    assert time.monotonic() - began_s < SLACK_S
 
 
 # Measured traffic
@@ -210,6 +256,16 @@ def test_endless_streams_take_little_memory_and_say_why(tmp_path: Path) -> None:
     assert seen.result.code == 1
     assert "6 x malformed: an answer too long for the tokens" in seen.result.stderr
     assert seen.memory_bytes < MEMORY_MAX_BYTES
+
+
+def test_a_server_that_hangs_is_found_out_before_anything_is_measured(cli: Cli) -> None:
+    slow = drips(event(chunk("a")), every_s=0.05, start=CHUNKED)
+    with HostileServer({COMPLETIONS: slow}) as server:
+        result = cli("measure", *attach(server.url), *SMALL, "--budget", "2s", "--study", "s")
+    assert result.code == 1
+    assert "hangs: 2 requests in a row got no whole answer in 2 s" in " ".join(result.stderr.split())
+    assert "bytes came" in result.stderr
+    assert len(server.asked_for(COMPLETIONS)) == 2
 
 
 def test_no_thread_of_a_server_is_left() -> None:

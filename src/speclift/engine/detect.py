@@ -3,7 +3,7 @@ KV cache it has. What it does not say is None, never guessed."""
 
 from __future__ import annotations
 
-import re
+import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -15,7 +15,7 @@ from speclift.core.foreign_text import parse_json
 from speclift.core.records import Counters
 from speclift.core.units import Seconds, Tokens
 from speclift.engine.http import fetch
-from speclift.engine.prometheus import parse_counters
+from speclift.engine.prometheus import labels_of, parse_counters
 from speclift.engine.vllm_output import kv_tokens
 
 PROBE_LIMIT_S = 10.0
@@ -71,11 +71,14 @@ def detect(base: str, key: str | None, *, limit_s: Seconds = PROBE_LIMIT_S) -> D
         )
     models = {entry["id"]: _tokens(entry.get("max_model_len")) for entry in entries}
     owners = {entry["owned_by"] for entry in entries if isinstance(entry.get("owned_by"), str)}
+    # The pages that a server need not have share one limit: those that hang must not add up.
+    until_s = time.monotonic() + limit_s
     for path, kind, name in VERSION_FIELDS:
         # Other programs have a /version too; vLLM signs its models.
         if kind == VLLM and owners - {VLLM}:
             continue
-        found = _json_or_none(joined(base, path), key, limit_s)
+        left_s = until_s - time.monotonic()
+        found = _json_or_none(joined(base, path), key, left_s) if left_s > 0 else None
         version = found.get(name) if isinstance(found, dict) else None
         if version and isinstance(version, str):
             return Detected(kind=kind, version=version[:WORD_CHARACTERS], models=models)
@@ -112,7 +115,7 @@ def vllm_facts(metrics: Counters, *, longest: Tokens | None) -> Facts:
     settings = {} if longest is None else {"max_seq_len": str(longest)}
     for name in metrics.values:
         if name.startswith("vllm:cache_config_info{"):
-            labels = dict(re.findall(r'(\w+)="([^"]*)"', name))
+            labels = labels_of(name)
             settings |= {
                 own: labels[theirs][:WORD_CHARACTERS]
                 for own, theirs in VLLM_LABELS.items()

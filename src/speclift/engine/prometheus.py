@@ -13,6 +13,14 @@ from speclift.core.records import Counters
 SAMPLES_MAX = 100_000
 _SAMPLE = re.compile(r"^([A-Za-z_:][A-Za-z0-9_:]*)(\{[^}]*\})?\s+([^\s]+)")
 
+# A label begins where no word goes on: looked for at every letter, a long word would take its square in time.
+_LABEL = re.compile(r'(?<!\w)(\w+)="([^"]*)"')
+
+
+def labels_of(name: str) -> dict[str, str]:
+    """The labels that a sample's name carries."""
+    return dict(_LABEL.findall(name))
+
 
 def parse_counters(text: str) -> Counters:
     """Every finite sample by name, labels kept as written; comments and broken lines are skipped. EngineError for

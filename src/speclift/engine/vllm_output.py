@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from datetime import datetime
 
 from speclift.core.records import Counters, Usage
+from speclift.engine.prometheus import labels_of
 
 _REASON_MAX = 300
 # The product of two such numbers still has a place in a study.
@@ -64,7 +65,7 @@ def kv_tokens(metrics: Counters) -> int | None:
     sizes = []
     for name in metrics.values:
         if name.startswith("vllm:cache_config_info{"):
-            labels = dict(re.findall(r'(\w+)="([^"]*)"', name))
+            labels = labels_of(name)
             size = labels.get("kv_cache_size_tokens", "")
             if not _is_whole(size):  # before 0.24 only the blocks were told
                 blocks, block = labels.get("num_gpu_blocks", ""), labels.get("block_size", "")

@@ -25,6 +25,7 @@ from speclift.model.acceptance import steps_from_cumulative, with_steps_without_
 from speclift.model.response import DraftCounts, count, draft_counts
 
 ERROR_TEXT_MAX = 500
+REASON_MAX = 40
 # Of what came before any event: enough to tell what it was instead.
 LEAD_BYTES_MAX = 4096
 # Lines that servers send before the first event, to keep the connection alive.
@@ -249,7 +250,7 @@ class StreamReader:
                     self._counted_accepted.append(counts.accepted)
             reason = choices[index].get("finish_reason")
             if reason:
-                self._finish_reason = str(reason)
+                self._finish_reason = reason[:REASON_MAX] if isinstance(reason, str) else "unreadable"
                 self._finish_s = arrived_s
         return True
 

@@ -57,6 +57,13 @@ class LiveArm:
     counters_first: Counters | None = None
     counters_last: Counters | None = None
     timeouts_in_a_row: int = 0
+    # What came of the request that timed out last.
+    last_timeout: str = ""
+
+    def note(self, record: Record) -> None:
+        is_timeout = record.outcome is Outcome.TIMEOUT
+        self.timeouts_in_a_row = self.timeouts_in_a_row + 1 if is_timeout else 0
+        self.last_timeout = record.error if is_timeout else self.last_timeout
 
     def place(
         self,
@@ -161,8 +168,7 @@ class Servers:
             self._study.add_record(record)
             records.append(record)
             broken_off = broken_off or record.outcome in (Outcome.CUT, Outcome.DISCONNECTED)
-            hung = record.outcome is Outcome.TIMEOUT
-            live.timeouts_in_a_row = live.timeouts_in_a_row + 1 if hung else 0
+            live.note(record)
 
         health = await run_turn(
             live.client, orders, load, seed=seed, on_record=keep, together=self._study.together
@@ -174,6 +180,10 @@ class Servers:
         return records
 
     async def _warm_up(self, live: LiveArm, loads: Iterable[Load], round_index: int) -> None:
+        def keep(record: Record) -> None:
+            self._study.add_record(record)
+            live.note(record)
+
         for load in loads:
             orders = [
                 Order(
@@ -189,8 +199,8 @@ class Servers:
                 for request in warmup_requests(load)
             ]
             shape = load if isinstance(load, Concurrency) else Concurrency(streams=2)
-            await run_turn(live.client, orders, shape, seed=0, on_record=self._study.add_record)
-        self._require_alive(live)
+            await run_turn(live.client, orders, shape, seed=0, on_record=keep)
+            self._require_alive(live)
 
     async def _close_counters(self, live: LiveArm) -> None:
         if live.counters_first is not None and live.counters_last is not None:
@@ -240,7 +250,8 @@ class Servers:
             self._fail(
                 live.arm.name,
                 live.launch,
-                f"hangs: {live.timeouts_in_a_row} requests in a row got no answer in {self._limit_s:.0f} s",
+                f"hangs: {live.timeouts_in_a_row} requests in a row got no whole answer in {self._limit_s:.0f} s; "
+                f"the last one: {live.last_timeout}",
             )
             raise ArmFailed
 
