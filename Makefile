@@ -45,7 +45,6 @@ bench: $(READY)
 	$(BIN)/python benchmarks/crossover.py
 	$(BIN)/python benchmarks/studies.py
 	$(BIN)/python benchmarks/lossless.py
-	$(BIN)/python benchmarks/fuzzed_servers.py
 
 # Accepted length, cost and break-even of the bundled draft on this machine; about ten minutes on two idle cores.
 bench-draft: $(READY)
