@@ -65,6 +65,7 @@ def require_possible(result: StreamResult) -> None:
         assert 0 <= result.accepted <= result.drafted <= 4 * 17
     for step in result.steps or ():
         assert 0 <= step.accepted <= step.drafted
+    assert sum(step.drafted for step in result.steps or ()) <= (result.drafted or 0)
     for refused in result.refused:
         assert refused.rule
         assert len(refused.said) < 300

@@ -12,12 +12,12 @@ import pytest
 from liar import TOKENS, Says, Truth, liar
 
 from running import Cli, records_of
-from samples import NGRAM, launch, new_study, record
+from samples import NGRAM, launch, new_study, place, record
 from speclift.analyse.answer_checks import check_answers
 from speclift.analyse.checks import check_records
 from speclift.core.arm import BASELINE
 from speclift.core.engine_totals import counted_between
-from speclift.core.records import Counters, Outcome, Record, Refused, Step
+from speclift.core.records import Counters, Outcome, Phase, Record, Refused, Step
 from speclift.core.results import Finding, Level
 from speclift.core.speculation import Attached, Combined, NGram, Off, Suffix, draft_limit
 from speclift.engine.prometheus import parse_counters
@@ -132,6 +132,8 @@ class TestDrafts:
         [
             (vllm(4, 5), possible.ACCEPTED_OVER_DRAFTED),
             (vllm(8, 4, per_step_drafted=[4, 4], per_step_accepted=[5, 0]), possible.ACCEPTED_OVER_DRAFTED),
+            (vllm(4, 2, per_step_drafted=[1 << 24], per_step_accepted=[2]), possible.CONTRADICTION),
+            (vllm(8, 2, per_step_drafted=[4, 4], per_step_accepted=[2, 1]), possible.CONTRADICTION),
             (vllm(9 * 5 + 1, 0), possible.DRAFTED_OVER_K),
             (vllm(40, 14), possible.ACCEPTED_OVER_TOKENS),
             (vllm("4", 1), possible.NOT_A_COUNT),
@@ -260,6 +262,11 @@ class TestFindings:
         lie = Refused(rule=possible.NO_TEXT_FOR_IT, said="12 output tokens in 2 bytes of text")
         (finding,) = check_answers([*[record(arm=NGRAM.name)] * honest_count, refusing(lie)])
         assert (finding.check, finding.level, finding.arm) == ("unseen-tokens", level, arm)
+
+    def test_what_was_said_in_a_warm_up_was_said(self) -> None:
+        lie = Refused(rule=possible.NOT_A_COUNT, said="completion_tokens 'many'")
+        warm = replace(refusing(lie), place=place(arm=NGRAM.name, phase=Phase.WARMUP))
+        assert [finding.check for finding in check_answers([record(), warm])] == ["impossible-counts"]
 
     def test_they_are_among_the_checks_of_every_study(self) -> None:
         lie = Refused(rule=possible.NOT_A_COUNT, said="completion_tokens 'many'")

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Sequence
 
-from speclift.core.records import Phase, Record
+from speclift.core.records import Record
 from speclift.core.results import Finding, Level
 from speclift.model.possible import NO_TEXT_FOR_IT
 
@@ -16,11 +16,11 @@ SHOWN_MAX = 3
 
 
 def check_answers(records: Sequence[Record]) -> Iterator[Finding]:
-    """FAIL is of no arm alone: a study in which a server reports what cannot be supports no verdict."""
+    """FAIL is of no arm alone: a study in which a server reports what cannot be supports no verdict. What is said in a
+    warm-up is said all the same, though nothing of it is used."""
     by_arm: dict[str, list[Record]] = defaultdict(list)
     for record in records:
-        if record.place.phase is not Phase.WARMUP:
-            by_arm[record.place.arm].append(record)
+        by_arm[record.place.arm].append(record)
     for arm, members in by_arm.items():
         yield from _impossible(arm, members)
         yield from _unseen(arm, members)

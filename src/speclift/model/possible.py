@@ -83,6 +83,10 @@ def judge_drafts(
     drafted, accepted = counts.drafted, counts.accepted
     if accepted > drafted or any(step.accepted > step.drafted for step in steps):
         return Refused(rule=ACCEPTED_OVER_DRAFTED, said=f"{accepted} accepted of {drafted} drafted tokens")
+    in_steps = sum(step.drafted for step in steps)
+    if in_steps > drafted or sum(step.accepted for step in steps) > accepted:
+        said = f"steps of {in_steps} drafted tokens in an answer of {drafted} drafted, {accepted} accepted"
+        return Refused(rule=CONTRADICTION, said=said)
     tokens = limits.tokens_max if tokens is None else tokens
     if tokens is None:
         return None
