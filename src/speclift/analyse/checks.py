@@ -11,6 +11,8 @@ from collections.abc import Iterable, Iterator, Sequence
 import numpy as np
 from scipy import stats
 
+from speclift.analyse.answer_checks import check_answers
+from speclift.analyse.bursts import check_bursts
 from speclift.analyse.cells import values_of
 from speclift.analyse.failures import causes_of, told
 from speclift.analyse.loops import degenerate_segments
@@ -49,6 +51,8 @@ def check_records(records: Sequence[Record]) -> tuple[Finding, ...]:
         *_output_length(measured),
         *_degenerate(measured),
         *_unknown_tokens(measured),
+        *check_answers(records),
+        *check_bursts(records),
     )
 
 

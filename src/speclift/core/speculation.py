@@ -185,6 +185,14 @@ def draft_length(speculation: Speculation) -> int:
             return speculation.k
 
 
+def draft_limit(speculation: Speculation) -> int | None:
+    """No step drafts more than this; None where nothing says so: a server that others started, llama.cpp's n-gram
+    cache, which has a length of its own, settings that only the engine understands."""
+    drafters = drafters_of(speculation)
+    is_known = all(not d.extra and not (isinstance(d, NGram) and d.variant == "cache") for d in drafters)
+    return draft_length(speculation) if drafters and is_known else None
+
+
 def is_lossy(speculation: Speculation) -> bool:
     """True where the method gives up the target's distribution by design."""
     return isinstance(speculation, Synthetic)

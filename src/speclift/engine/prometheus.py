@@ -6,6 +6,7 @@ import math
 import re
 from io import StringIO
 
+from speclift.core.engine_totals import USED
 from speclift.core.errors import EngineError
 from speclift.core.records import Counters
 
@@ -34,7 +35,8 @@ def parse_counters(text: str) -> Counters:
             value = float(match[3])
         except ValueError:
             continue
-        if math.isfinite(value):
+        # Of what is used, also what cannot be a total: whoever reads it refuses it by name.
+        if math.isfinite(value) or match[1] in USED:
             values[match[1] + (match[2] or "")] = value
         if len(values) > SAMPLES_MAX:
             raise EngineError(

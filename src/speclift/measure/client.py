@@ -23,9 +23,9 @@ import orjson
 from speclift.core.address import without_secrets
 from speclift.core.arm import Endpoint
 from speclift.core.errors import OperatingError, UsageError
-from speclift.core.records import Outcome, Phase, Place, Record, Step
+from speclift.core.records import Outcome, Phase, Place, Record, Refused, Step
 from speclift.core.traffic import Request
-from speclift.core.units import Seconds
+from speclift.core.units import Seconds, Tokens
 from speclift.measure.clock import from_monotonic, to_monotonic
 from speclift.measure.frames import Begin, Done, End, OrderRow, Orders, ResultRow, Results, Setup
 from speclift.measure.processes import SendingProcess
@@ -49,12 +49,21 @@ class Order:
 
 
 class Client:
-    """Connections to one server, kept alive. `workers` processes share the sending; one is enough for most."""
+    """Connections to one server, kept alive. `workers` processes share the sending; one is enough for most.
+
+    `draft_max`: the most tokens that one of its steps drafts; None where nobody knows."""
 
     def __init__(
-        self, endpoint: Endpoint, *, seed: int, limit_s: Seconds = REQUEST_LIMIT_S, workers: int = 1
+        self,
+        endpoint: Endpoint,
+        *,
+        seed: int,
+        limit_s: Seconds = REQUEST_LIMIT_S,
+        workers: int = 1,
+        draft_max: Tokens | None = None,
     ) -> None:
         self.endpoint = endpoint
+        self._draft_max = draft_max
         self._seed = seed
         self._target = target_of(endpoint.base_url, api_key=endpoint.api_key)
         where = self._target.address
@@ -180,8 +189,9 @@ class Client:
         self._expected[id] = order.place, inbox
         path = "/v1/chat/completions" if order.request.messages else "/v1/completions"
         body = self.body(order.request, order.place.temperature, repeat=order.place.repeat)
+        data = self._target.request(path, _json_bytes(body))
         answer_bytes_max = ANSWER_BYTES_MIN + TOKEN_BYTES_MAX * order.request.max_tokens
-        return id, due, self._target.request(path, _json_bytes(body)), answer_bytes_max
+        return id, due, data, answer_bytes_max, body["max_tokens"], self._draft_max
 
     async def _start_anew(self, inbox: Inbox, used: Sequence[SendingProcess]) -> None:
         """Whoever asked is gone, and a process may be deep in what was asked: others take their place."""
@@ -273,7 +283,7 @@ def request_seed(study_seed: int, request_id: str, *, repeat: int = 0) -> int:
 def record_of(row: ResultRow, place: Place) -> Record:
     """The moments of another process on our clock."""
     _, intended, sent, end, outcome, error, first, last, *counts = row
-    prompt_tokens, output_tokens, finish_reason, text, drafted, accepted, steps = counts
+    prompt_tokens, output_tokens, finish_reason, text, drafted, accepted, steps, refused = counts
     return Record(
         place=place,
         outcome=Outcome(outcome),
@@ -291,6 +301,7 @@ def record_of(row: ResultRow, place: Place) -> Record:
         drafted=drafted,
         accepted=accepted,
         steps=None if steps is None else tuple(Step(drafted=d, accepted=a) for d, a in steps),
+        refused=tuple(Refused(rule=rule, said=said) for rule, said in refused),
     )
 
 

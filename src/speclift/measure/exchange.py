@@ -10,6 +10,7 @@ from speclift.core.units import Seconds
 from speclift.measure.connection import Connection, Stamp, moment_of
 from speclift.measure.stream import ERROR_TEXT_MAX, StreamReader, StreamResult
 from speclift.measure.wire import ResponseReader
+from speclift.model.possible import NO_LIMITS, Limits
 
 # Of the text of an answer that failed: what it said is not compared with anything.
 FAILED_TEXT_MAX = 16 * 1024
@@ -28,6 +29,8 @@ class Job:
     bytes_max: int = ANSWER_BYTES_MAX
     sent: Seconds = 0.0
     intended: Seconds = 0.0
+    # What a possible answer keeps to.
+    limits: Limits = NO_LIMITS
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -53,7 +56,7 @@ class Exchange:
         self.job = job
         self.connection = connection
         self.response = ResponseReader()
-        self.stream = StreamReader()
+        self.stream = StreamReader(job.limits)
         self._error_body = b""
         self.last_read: Seconds | None = None
         self.read_bytes = 0

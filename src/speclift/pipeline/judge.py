@@ -9,6 +9,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
+from speclift.analyse.bursts import mark_bursts
 from speclift.analyse.cells import (
     NO_TOTALS,
     Totals,
@@ -90,7 +91,7 @@ def judge(studies: Sequence[Study], *, goals: Goals | None = None) -> Judgement:
     """The verdict on one study, or on several of like environment pooled."""
     first = studies[0]
     totals = _totals(studies)
-    records = told_by_totals(merged_records(studies), totals)
+    records = mark_bursts(told_by_totals(merged_records(studies), totals))
     _require_a_baseline(first, records)
     plan, goals = first.plan, goals or first.goals
     by_temperature = plan.temperatures != (None,)

@@ -10,14 +10,16 @@ import asyncio
 import contextlib
 from collections.abc import Iterable, Sequence
 from contextlib import AsyncExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Protocol
 
 from speclift.core.arm import BASELINE, Arm
+from speclift.core.engine_totals import counted_between
 from speclift.core.errors import EngineError
-from speclift.core.records import Counters, Launch, Outcome, Phase, Place, Record
+from speclift.core.records import Counters, Launch, Outcome, Phase, Place, Record, Refused
 from speclift.core.results import Finding, Level
+from speclift.core.speculation import draft_limit
 from speclift.core.traffic import Concurrency, Load, Request
 from speclift.core.units import Seconds
 from speclift.engine.protocol import Engine, Server
@@ -56,6 +58,8 @@ class LiveArm:
     # Totals when the first turn began, and when the last one ended; None where the engine tells none.
     counters_first: Counters | None = None
     counters_last: Counters | None = None
+    # What its totals said and cannot mean.
+    refused: dict[Refused, None] = field(default_factory=dict)
     timeouts_in_a_row: int = 0
     # What came of the request that timed out last.
     last_timeout: str = ""
@@ -87,6 +91,17 @@ class LiveArm:
             phase=phase,
             repeat=repeat,
         )
+
+
+def impossible_totals(arm: str, refused: Refused) -> Finding:
+    """No arm's alone: a study in which a server counts what cannot be supports no verdict."""
+    return Finding(
+        check="impossible-totals",
+        level=Level.FAIL,
+        message=f"{arm}: the server's metrics cannot be true: {refused.said}; its totals are not used",
+        next_step="did it restart, or does its /metrics page come from several servers? measure one server at a time, "
+        "or name its own page with --baseline-metrics-url and --spec-metrics-url",
+    )
 
 
 class Servers:
@@ -144,7 +159,13 @@ class Servers:
             notices=server.notices,
         )
         client = await stack.enter_async_context(
-            Client(server.endpoint, seed=self._seed, limit_s=self._limit_s, workers=self._workers)
+            Client(
+                server.endpoint,
+                seed=self._seed,
+                limit_s=self._limit_s,
+                workers=self._workers,
+                draft_max=draft_limit(arm.speculation),
+            )
         )
         live = LiveArm(arm=arm, launch=launch, server=server, client=client)
         stack.push_async_callback(self._close_counters, live)
@@ -204,7 +225,9 @@ class Servers:
 
     async def _close_counters(self, live: LiveArm) -> None:
         if live.counters_first is not None and live.counters_last is not None:
-            totals = live.counters_last.since(live.counters_first)
+            totals = self._between(live, live.counters_first, live.counters_last)
+            # A total that fell and rose again is no better for it.
+            totals = Counters() if live.refused else totals
             self._study.launch_ended(live.launch, totals, usage=live.server.usage())
 
     async def _counted(self, live: LiveArm) -> Counters:
@@ -219,7 +242,18 @@ class Servers:
             live.counters_last = None
             self._notice_lost_counters(live.arm.name, error)
             return Counters()
-        return live.counters_last.since(before)
+        return self._between(live, before, live.counters_last)
+
+    def _between(self, live: LiveArm, before: Counters, after: Counters) -> Counters:
+        """What was counted between two readings; what cannot be true of it is told and left out."""
+        counted, refused = counted_between(before, after)
+        for each in refused:
+            if each.rule not in {known.rule for known in live.refused}:
+                finding = impossible_totals(live.arm.name, each)
+                self._study.add_finding(finding)
+                self._watcher.noticed(finding)
+            live.refused[each] = None
+        return counted
 
     def _notice_lost_counters(self, arm: str, error: EngineError) -> None:
         finding = Finding(

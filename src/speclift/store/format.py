@@ -3,7 +3,7 @@
 Format history
     1  2026-11  first: meta, requests, launches, turns, records, findings
     2  2026-11  launches: settings, notices, usage; turns: counters, stamp_blur_p99_s
-    3  2026-11  records: repeat, so that a cell may send a request more than once
+    3  2026-11  records: repeat, so that a cell may send a request more than once; refused
 """
 
 from __future__ import annotations
@@ -45,7 +45,8 @@ CREATE TABLE records (
     intended_s REAL NOT NULL, sent_s REAL NOT NULL, end_s REAL NOT NULL,
     first_token_s REAL, last_token_s REAL,
     prompt_tokens INTEGER, output_tokens INTEGER, finish_reason TEXT, text BLOB NOT NULL,
-    drafted INTEGER, accepted INTEGER, steps TEXT, repeat INTEGER NOT NULL DEFAULT 0
+    drafted INTEGER, accepted INTEGER, steps TEXT, repeat INTEGER NOT NULL DEFAULT 0,
+    refused TEXT NOT NULL DEFAULT '[]'
 );
 CREATE UNIQUE INDEX measured_once ON records
     (launch, block, load, request_id, ifnull(temperature, -1), repeat) WHERE phase = 'measured';
@@ -69,6 +70,7 @@ UPGRADES = (
         "CREATE UNIQUE INDEX measured_once ON records"
         " (launch, block, load, request_id, ifnull(temperature, -1), repeat) WHERE phase = 'measured'",
     ),
+    (3, "ALTER TABLE records ADD COLUMN refused TEXT NOT NULL DEFAULT '[]'"),
 )
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from typing import Any
 
-from speclift.core.records import Counters, Launch, Outcome, Phase, Place, Record, Step, Usage
+from speclift.core.records import Counters, Launch, Outcome, Phase, Place, Record, Refused, Step, Usage
 from speclift.core.traffic import load_from_dict, load_to_dict
 from speclift.store.format import dumps
 
@@ -47,6 +47,7 @@ def record_columns(record: Record) -> dict[str, Any]:
         "steps": None
         if record.steps is None
         else dumps([(step.drafted, step.accepted) for step in record.steps]),
+        "refused": dumps([(refused.rule, refused.said) for refused in record.refused]),
     }
 
 
@@ -79,6 +80,8 @@ def record_from(row: dict[str, Any]) -> Record:
         drafted=row["drafted"],
         accepted=row["accepted"],
         steps=None if row["steps"] is None else _steps(row["steps"]),
+        # Studies before format 3 took what servers said.
+        refused=tuple(Refused(rule=rule, said=said) for rule, said in json.loads(row.get("refused", "[]"))),
     )
 
 
