@@ -6,6 +6,7 @@ import json
 from collections.abc import Iterable, Mapping
 
 from speclift.lint.findings import LintFinding, Release, Status, dotted, nearest
+from speclift.lint.json_text import parse_json
 from speclift.lint.pasted import Expression, Setting
 from speclift.lint.rows import FlagRow, Kind
 
@@ -108,7 +109,7 @@ def converted(value: object, kind: Kind) -> object:
             case Kind.SWITCH | Kind.BOOL if value.lower() in ("true", "false"):
                 return value.lower() == "true"
             case Kind.OBJECT:
-                return json.loads(value)
+                return parse_json(value)
     except ValueError:
         pass
     return value
@@ -131,7 +132,7 @@ def _value_fault(setting: Setting, row: FlagRow, release: Release) -> LintFindin
 
 def _misfit(setting: Setting, row: FlagRow, release: Release) -> str | None:
     value = setting.value
-    if isinstance(value, Expression) or "." in setting.name:
+    if isinstance(value, Expression) or "." in setting.name or setting.is_opaque:
         return None
     if row.kind is Kind.SWITCH:
         return None
@@ -145,8 +146,6 @@ def _misfit(setting: Setting, row: FlagRow, release: Release) -> str | None:
     saw = f"saw {shown(value)!r}"
     number = converted(value, row.kind)
     if row.kind in (Kind.INT, Kind.FLOAT):
-        if isinstance(value, str) and "$" in value:
-            return None
         if isinstance(number, bool) or not isinstance(number, (int, float)):
             return f"takes {row.kind}, {saw}"
         if row.low is not None and number < row.low:
