@@ -148,6 +148,35 @@ class TestScripts:
         with pytest.raises(UsageError, match="never closed"):
             lint_text(f"vllm serve m {opened}")
 
+    @pytest.mark.parametrize(
+        "text",
+        [
+            "vllm serve \\$(cat f) --bogus",
+            "vllm serve m (x) --bogus",
+            "vllm serve m) --bogus",
+            "vllm serve m $$(x)",
+        ],
+    )
+    def test_a_bracket_where_a_shell_takes_none_is_refused(self, text: str) -> None:
+        with pytest.raises(UsageError, match="stands where a shell takes none"):
+            lint_text(text)
+
+    @pytest.mark.parametrize(
+        "text",
+        [
+            "case $x in (a) vllm serve m;; b) exit;; esac",
+            "case $x in\na) vllm serve m;;\nesac",
+            "((x = 1 + (2)))\nvllm serve m",
+            "for ((i = 0; i < 2; i++)); do vllm serve m; done",
+            "serve() {\n  vllm serve m\n}",
+            "function serve { vllm serve m; }",
+            "if [[ ( -f x ) && $y == (a|b) ]]; then vllm serve m; fi",
+            "((vllm serve m)) || (cd x && (vllm serve m))",
+        ],
+    )
+    def test_a_bracket_where_a_shell_takes_one_is_no_obstacle(self, text: str) -> None:
+        assert translated(text) == "vllm serve m"
+
     def test_several_servers_are_not_waved_through(self) -> None:
         assert not lint_text("vllm serve a\nvllm serve b").ok
 

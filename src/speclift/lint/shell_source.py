@@ -23,12 +23,15 @@ _ANSI_TEXT = re.compile(r"\$'(?:[^'\\]++|\\.)*+'", re.DOTALL)
 _PROMPT = re.compile(r"\$[ \t]+(?=\S)")
 _COMMENT = re.compile(r"#[^\n]*")
 _REDIRECTION = re.compile(r"&>>?|<<<|<<-?|<>|>>|>\||[<>]&?")
-_SEPARATOR = re.compile(r"[;&|()]+")
+_SEPARATOR = re.compile(r"[;&|]+")
+_FUNCTION = re.compile(r"\([ \t]*\)")
 _ARRAY = re.compile(r"[A-Za-z_]\w*\+?=")
 # Words of the shell itself that may stand before a command.
 KEYWORDS = frozenset(
     {"if", "then", "elif", "else", "while", "until", "do", "!", "{", "}", "done", "fi", "esac"}
 )
+# Their own syntax has brackets; none of them starts a server.
+_BRACKETED = frozenset({"case", "for", "select", "function", "[[", "[", "test"})
 _CLOSING = {"(": ")", "{": "}"}
 
 
@@ -70,6 +73,8 @@ class _Reader:
         self._documents: list[str] = []
         self._delimiters: deque[tuple[str, bool]] = deque()
         self._word: _Word | None = None
+        self._subshells = 0
+        self._has_cases = False
         self._begin_command()
 
     def _begin_command(self) -> None:
@@ -103,12 +108,20 @@ class _Reader:
             self._at = _end_of(_COMMENT, text, at)
         elif character == "$" and not self._words and self._word is None and _PROMPT.match(text, at):
             self._at = _end_of(_PROMPT, text, at)
+        elif self._word is None and text.startswith("[[ ", at) and set(self._words) <= KEYWORDS:
+            end = text.find("]]", at)  # a condition, with a syntax of its own
+            self._at = len(text) if end < 0 else end + 2
         elif text.startswith(("<(", ">("), at):
             self._expand(_closed(text, at + 1), is_quoted=False)
         elif match := _REDIRECTION.match(text, at):
             self._redirect(match)
-        elif character in ";&|()":
-            self._separate()
+        elif character == "(":
+            self._open_bracket()
+        elif character == ")":
+            self._close_bracket()
+        elif character in ";&|":
+            self._end_command()
+            self._at = _end_of(_SEPARATOR, text, at)
         else:
             self._add(character)
 
@@ -212,19 +225,40 @@ class _Reader:
         self._is_redirected = True
         self._at = match.end()
 
-    def _separate(self) -> None:
+    def _open_bracket(self) -> None:
+        """A subshell, an array or a function; anywhere else a shell takes none and would not start the command."""
         text, at = self._text, self._at
         before = "".join(self._word.parts) if self._word is not None else ""
-        if text[at] == "(" and _ARRAY.fullmatch(before):
+        words = [word for word in (*self._words, before) if word and word not in KEYWORDS]
+        if _ARRAY.fullmatch(before):
             self._word = None  # NAME=(…): whoever uses it is told that it is not read
             self._at = _closed(text, at)
-            return
+        elif not words and text.startswith("((", at):
+            self._at = _closed(text, at)
+        elif len(words) == 1 and (match := _FUNCTION.match(text, at)):
+            self._end_word()
+            self._begin_command()
+            self._at = match.end()
+        elif not words or words[0] in _BRACKETED:
+            self._end_command()
+            self._subshells += 1
+            self._at += 1
+        else:
+            raise _misplaced(text, at)
+
+    def _close_bracket(self) -> None:
+        if not self._subshells and not self._has_cases:
+            raise _misplaced(self._text, self._at)
         self._end_command()
-        self._at = _end_of(_SEPARATOR, text, at)
+        self._subshells = max(0, self._subshells - 1)
+        self._at += 1
 
     def _end_command(self) -> None:
         self._end_word()
         words = self._words
+        if words[:1] == ["function"] and words[2:3] == ["{"]:
+            words = words[3:]
+        self._has_cases = self._has_cases or "case" in words[:2]
         first = next((index for index, word in enumerate(words) if word not in KEYWORDS), len(words))
         if words[first:]:
             expansions = Expansions(
@@ -283,6 +317,14 @@ def _closed(text: str, opened: int) -> int:
 def _end_of(pattern: re.Pattern[str], text: str, at: int) -> int:
     match = pattern.match(text, at)
     return at if match is None else match.end()
+
+
+def _misplaced(text: str, at: int) -> UsageError:
+    line = text.count("\n", 0, at) + 1
+    return UsageError(
+        f"this is no shell command: the {text[at]} in line {line} stands where a shell takes none",
+        hint=f"it stands in {text[max(0, at - 30) : at + 30]!r}; quote it, or paste the command alone",
+    )
 
 
 def _unclosed(text: str, at: int, what: str) -> UsageError:
