@@ -3,7 +3,13 @@
 from __future__ import annotations
 
 import json
+import re
 
+from speclift.lint.pasted import ShellExpression
+
+# Code points that are no characters and stand in no text.
+_OPEN, _CLOSE = "\ufdd0", "\ufdd1"
+_MARKED = re.compile(r'"\\ufdd0(.*?)\\ufdd1"')
 # A serving config has three levels; what walks through it may be recursive.
 DEEPEST = 50
 
@@ -19,6 +25,16 @@ def parse_json(text: str) -> object:
         if not level:
             return value
     raise ValueError(f"it is nested more than {DEEPEST} levels deep")
+
+
+def config_json(value: object, *, separators: tuple[str, str] = (", ", ": ")) -> str:
+    """JSON in which a shell's number is none of our texts: {"k": $K}."""
+    dumped = json.dumps(value, separators=separators, default=_marked)
+    return _MARKED.sub(lambda match: str(json.loads(f'"{match[1]}"')), dumped)
+
+
+def _marked(value: object) -> str:
+    return f"{_OPEN}{value.text}{_CLOSE}" if isinstance(value, ShellExpression) else str(value)
 
 
 def _inside(value: object) -> list[object]:

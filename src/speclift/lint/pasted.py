@@ -27,6 +27,14 @@ class Expression:
         return self.text
 
 
+@dataclass(frozen=True, slots=True)
+class ShellExpression(Expression):
+    """Shell source that stands for a number or an object: in JSON it stands as it is, elsewhere as a text."""
+
+    def __repr__(self) -> str:
+        return repr(self.text)
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Setting:
     """`name` is the flag as the engine's table has it, `spelled` as the user wrote it.

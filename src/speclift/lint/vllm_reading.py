@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from speclift.lint.findings import LintFinding, Status
-from speclift.lint.flag_rules import converted, finding
+from speclift.lint.flag_rules import finding, told
 from speclift.lint.json_text import DEEPEST, parse_json
 from speclift.lint.pasted import Expression, Pasted, Setting
 from speclift.lint.rows import FlagRow
@@ -74,7 +74,7 @@ def read_settings(pasted: Pasted) -> Reading:
 
 
 def _carry(setting: Setting, row: FlagRow, reading: Reading) -> None:
-    value = converted(setting.value, row.kind)
+    value = told(setting, row.kind)
     if value is None or value is False:
         return  # LLM(speculative_model=None) asks for nothing
     reading.carried[str(row.key)] = (setting, value)

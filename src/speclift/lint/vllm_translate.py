@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Iterable, Mapping, Sequence
 
 from speclift.lint.findings import dotted
 from speclift.lint.flag_rules import converted, shown
-from speclift.lint.json_text import parse_json
-from speclift.lint.pasted import Expression, Pasted, Setting
+from speclift.lint.json_text import config_json, parse_json
+from speclift.lint.pasted import Expression, Pasted, Setting, ShellExpression
 from speclift.lint.rows import FlagRow, Kind
 from speclift.lint.translation import Translation, shell_source
 from speclift.lint.vllm_flags import FLAG_ROWS
@@ -54,6 +53,7 @@ def translate_vllm(pasted: Pasted) -> Translation:
         notes.append(
             f"the image was pinned to {pasted.wrapper[-1].rpartition(':')[2]}; this is for {dotted(NEWEST)}"
         )
+    notes += _untold(pasted, reading.config)
     model = flags.pop("--model", pasted.model)
     argv = _argv(pasted, model, flags)
     environment = [(name, value) for name, value in _own_environment(pasted) if name not in ENVIRONMENT]
@@ -64,6 +64,14 @@ def translate_vllm(pasted: Pasted) -> Translation:
         yaml=_yaml(model, flags),
         notes=tuple(dict.fromkeys(notes)),
     )
+
+
+def _untold(pasted: Pasted, config: Mapping[str, object]) -> Iterable[str]:
+    """Python that stands for a value, of which a command line and YAML know nothing."""
+    named = [*((setting.spelled, setting.value) for setting in pasted.settings), *config.items()]
+    for name, value in named:
+        if isinstance(value, Expression) and not isinstance(value, ShellExpression):
+            yield f"{name} is {value.text}, which only running the program would tell: put its value in"
 
 
 def _own_environment(pasted: Pasted) -> Iterable[tuple[str, str]]:
@@ -162,7 +170,7 @@ def _words(name: str, value: object) -> list[str]:
     if isinstance(value, list) and all(not isinstance(each, (list, dict)) for each in value):
         return [name, *(shown(each) for each in value)]
     if isinstance(value, (list, Mapping)):
-        return [name, json.dumps(value, separators=(",", ":"), default=str)]
+        return [name, config_json(value, separators=(",", ":"))]
     return [name, str(value)]
 
 
