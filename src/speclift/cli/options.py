@@ -172,7 +172,7 @@ def ask_from_options(
         bool, _flag(SERVER, "Keep prompts' prefixes between requests (vLLM).", "--prefix-cache")
     ] = False,
     async_scheduling: Annotated[
-        str, _flag(SERVER, "auto, on or off (vLLM); auto is what every arm can do.", metavar="WHEN")
+        str, _flag(SERVER, "auto, on or off (vLLM); auto is up to it in each arm.", metavar="WHEN")
     ] = "auto",
     side_by_side: Annotated[
         str,

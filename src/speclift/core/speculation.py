@@ -26,6 +26,11 @@ class Off:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Equalised:
+    """No speculation either, and without what another arm's speculation switches off: it explains, never decides."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class DraftModel:
     """A smaller model with the same vocabulary drafts; the target verifies."""
 
@@ -135,10 +140,11 @@ class Attached:
 
 
 Drafter: TypeAlias = DraftModel | NGram | Suffix | Head
-Speculation: TypeAlias = Off | Drafter | Combined | Synthetic | Attached
+Speculation: TypeAlias = Off | Equalised | Drafter | Combined | Synthetic | Attached
 
 _KINDS: dict[str, type[Any]] = {
     "off": Off,
+    "equalised": Equalised,
     "draft": DraftModel,
     "ngram": NGram,
     "suffix": Suffix,
@@ -154,6 +160,8 @@ def method_name(speculation: Speculation) -> str:
     match speculation:
         case Off():
             return "off"
+        case Equalised():
+            return "control"
         case DraftModel():
             return "draft"
         case NGram(variant="simple"):
@@ -175,7 +183,7 @@ def method_name(speculation: Speculation) -> str:
 def draft_length(speculation: Speculation) -> int:
     """The largest number of tokens one step may draft; 0 without speculation."""
     match speculation:
-        case Off() | Attached():
+        case Off() | Equalised() | Attached():
             return 0
         case Combined(parts=parts):
             return max(part.k for part in parts)
@@ -250,7 +258,7 @@ def speculation_from_dict(data: dict[str, Any]) -> Speculation:
 
 def drafters_of(speculation: Speculation) -> tuple[Drafter, ...]:
     match speculation:
-        case Off() | Attached():
+        case Off() | Equalised() | Attached():
             return ()
         case Combined(parts=parts):
             return parts

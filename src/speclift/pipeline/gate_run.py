@@ -106,7 +106,7 @@ class GateRun:
         clock: Callable[[], Seconds] = time.monotonic,
     ) -> None:
         self._engine = engine
-        self._arms = [arm for arm in arms if not arm.is_baseline]
+        self._arms = [arm for arm in arms if arm.speculates]
         self._requests, self._temperatures, self._settings = requests, temperatures, settings
         self._depth, self._seed = depth, seed
         self._logs, self._say = logs, say

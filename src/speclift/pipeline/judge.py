@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -25,17 +25,18 @@ from speclift.analyse.engine_checks import check_engines, kv_peaks
 from speclift.analyse.failures import causes_of, told
 from speclift.analyse.pairs import PromptOf
 from speclift.analyse.repeats import check_repeats, repeated_prompts, without_echoes
-from speclift.core.arm import BASELINE, Arm
+from speclift.core.arm import BASELINE, CONTROL, Arm
 from speclift.core.errors import StudyError
 from speclift.core.goals import Goals
 from speclift.core.records import Phase, Provenance, Record
 from speclift.core.results import Acceptance, Cell, Conditions, Crossover, Evidence, Finding, Level, Verdict
 from speclift.decide.verdict import decide
 from speclift.engine.protocol import Engine
+from speclift.pipeline.control import explained_gains
 from speclift.pipeline.gate_study import LOSSLESS, recorded_document
 from speclift.pipeline.gate_verdict import changed_arms, changed_findings, gate_for_verdict, worst_kept
 from speclift.pipeline.merge import merged_records
-from speclift.pipeline.prepare import build_engine
+from speclift.pipeline.prepare import build_engine, losing_scheduling
 from speclift.pipeline.schedule_verdict import schedule_without_gain
 from speclift.pipeline.tuning_document import TUNING, confirmed_errors
 from speclift.plan.experiment import StudyPlan
@@ -91,7 +92,9 @@ def judge(studies: Sequence[Study], *, goals: Goals | None = None) -> Judgement:
     """The verdict on one study, or on several of like environment pooled."""
     first = studies[0]
     totals = _totals(studies)
-    records = mark_bursts(told_by_totals(merged_records(studies), totals))
+    everything = mark_bursts(told_by_totals(merged_records(studies), totals))
+    # The control explains and never decides: nothing below sees it.
+    records = [record for record in everything if record.place.arm != CONTROL]
     _require_a_baseline(first, records)
     plan, goals = first.plan, goals or first.goals
     by_temperature = plan.temperatures != (None,)
@@ -121,6 +124,7 @@ def judge(studies: Sequence[Study], *, goals: Goals | None = None) -> Judgement:
     findings = (
         *_findings(studies, records),
         *check_repeats(records, arms),
+        *explained_gains(everything, _losing_scheduling(first, competing), metric=goals.metric),
         *((no_gain,) if no_gain is not None else ()),
         *_taxes(records, competing, prompt_of),
         *(changed_findings(lossless) if standing else ()),
@@ -170,6 +174,11 @@ def _require_a_baseline(study: Study, records: Sequence[Record]) -> None:
         )
 
 
+def _losing_scheduling(study: Study, arms: Sequence[Arm]) -> tuple[Arm, ...]:
+    shared = replace(study.engine, by_arm=())
+    return losing_scheduling(build_engine(shared, version=study.provenance.engine_version), tuple(arms))
+
+
 def _tuning(study: Study, records: Sequence[Record]) -> dict[str, Any] | None:
     found = study.kept(TUNING)
     return None if found is None else {**found, "confirmed_errors": confirmed_errors(found, records)}
@@ -178,7 +187,7 @@ def _tuning(study: Study, records: Sequence[Record]) -> dict[str, Any] | None:
 def _measured_arms(studies: Sequence[Study], records: Sequence[Record]) -> list[Arm]:
     seen = {record.place.arm for record in records if record.place.phase is Phase.MEASURED}
     planned = {arm.name: arm for study in studies for arm in study.plan.arms}
-    return [arm for name, arm in planned.items() if name in seen and not arm.is_baseline]
+    return [arm for name, arm in planned.items() if name in seen and arm.speculates]
 
 
 # Below this many prompts without a draft their mean is no finding.
@@ -202,7 +211,7 @@ def _taxes(records: Sequence[Record], arms: Sequence[Arm], prompt_of: PromptOf) 
 def _failed_arms(studies: Sequence[Study]) -> tuple[str, ...]:
     """Arms whose last launch failed; one that came through on resume is back in the running."""
     last = {launch.arm: launch for study in studies for launch, _ in study.launches()}
-    return tuple(sorted(arm for arm, launch in last.items() if launch.failure))
+    return tuple(sorted(arm for arm, launch in last.items() if launch.failure and arm != CONTROL))
 
 
 def _findings(studies: Sequence[Study], records: Sequence[Record]) -> tuple[Finding, ...]:
@@ -211,7 +220,7 @@ def _findings(studies: Sequence[Study], records: Sequence[Record]) -> tuple[Find
         *(finding for study in studies for finding in study.findings()),
         *check_records(records),
         *check_client(health, records),
-        *check_engines([launch for launch, _ in studies[0].launches()], records),
+        *check_engines([launch for launch, _ in studies[0].launches() if launch.arm != CONTROL], records),
     ]
     return tuple(dict.fromkeys(found))
 

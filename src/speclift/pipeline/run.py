@@ -23,7 +23,7 @@ from speclift.measure.client import REQUEST_LIMIT_S
 from speclift.measure.load import Order
 from speclift.pipeline.live import ArmFailed, LiveArm, Servers, ServerWatcher
 from speclift.plan.budget import BlockLimiter
-from speclift.plan.experiment import Item, StudyPlan, Turn, turns
+from speclift.plan.experiment import Item, StudyPlan, Turn, control_turns, turns
 from speclift.store.study import Done, Study
 from speclift.workload.arrivals import again, period_s
 
@@ -75,23 +75,32 @@ class StudyRun:
         )
 
     async def run(self) -> None:
-        todo = [self._pending(index) for index in range(self.plan.rounds)]
+        todo = [self._pending(turns(self.plan, index)) for index in range(self.plan.rounds)]
         self._turns_total = sum(len(pending) for pending in todo)
         self._launches_left = sum(len({turn.arm for turn in pending}) for pending in todo)
         for round_index, pending in enumerate(todo):
             if pending and not self._is_out_of_time():
                 await self._round(round_index, pending)
-        if (
-            self._servers.failures.keys()
-            >= {arm.name for arm in self.plan.arms if not arm.is_baseline}
-            != set()
-        ):
+        if self._servers.failures.keys() >= {arm.name for arm in self.plan.arms if arm.speculates} != set():
             raise EngineError("every speculative arm failed", hint=f"see {self.study.path / 'logs'}")
+        await self._explain()
 
-    def _pending(self, round_index: int) -> list[Turn]:
-        """The round's turns that still have something to measure."""
+    async def _explain(self) -> None:
+        """The control, where there is one, if there is time for it when everything that decides is measured."""
+        pending = self._pending(control_turns(self.plan))
+        if not pending or not self._has_time_for(pending):
+            return
+        self._turns_total += len(pending)
+        self._launches_left += 1
+        arms = [arm for arm in self.plan.arms if arm.is_control]
+        async with AsyncExitStack() as stack:
+            live = await self._bring_all_up(arms, pending[0].round, pending, stack)
+            await self._take_turns(pending, live, None)
+
+    def _pending(self, asked: Sequence[Turn]) -> list[Turn]:
+        """The turns that still have something to measure."""
         pending = []
-        for turn in turns(self.plan, round_index):
+        for turn in asked:
             items = turn.items[: self._limits.get(turn.block)]
             if any(self._key(turn, item) not in self._done for item in items):
                 pending.append(replace(turn, items=items))
@@ -197,6 +206,15 @@ class StudyRun:
 
     def _is_out_of_time(self) -> bool:
         return self._budget_s is not None and self._clock() - self._started_s >= self._budget_s
+
+    def _has_time_for(self, pending: Sequence[Turn]) -> bool:
+        """One more launch and these turns, by what those before took; unknown where nothing was measured yet."""
+        if self._budget_s is None or not self._turns_done:
+            return not self._is_out_of_time()
+        elapsed_s, launching_s = self._clock() - self._started_s, sum(self._launch_s)
+        per_turn_s = (elapsed_s - launching_s) / self._turns_done
+        needed_s = launching_s / max(1, len(self._launch_s)) + per_turn_s * len(pending)
+        return elapsed_s + needed_s <= self._budget_s
 
     def _round_share_s(self, round_index: int) -> Seconds | None:
         """Round 0 may take its share of the budget; what it reaches sets the blocks of all rounds."""

@@ -27,7 +27,7 @@ from speclift.pipeline.prepare import (
     lay_ground,
     prepare_arms,
     provenance,
-    with_scheduling,
+    with_control,
 )
 from speclift.pipeline.run import Progress, request_limit_s, until_signal
 from speclift.pipeline.study_paths import search_path
@@ -128,7 +128,6 @@ def prospect(ask: Ask, say: Say, *, always: bool) -> Prospect | None:
 
 def _varied(spec: EngineSpec, candidates: Sequence[Candidate]) -> EngineSpec:
     """With the servers of the candidates that need one of their own."""
-    spec = with_scheduling(spec, tuple(each.arm for each in candidates))
     own = []
     for each in candidates:
         changed = {"quantisation": each.quantisation, "token_budget": each.token_budget}
@@ -141,7 +140,7 @@ def _varied(spec: EngineSpec, candidates: Sequence[Candidate]) -> EngineSpec:
 def start_search(path: Path, found: Prospect, ask: Ask) -> Study | None:
     """The search's study, planned and empty; None where there is no time for one."""
     ground, space = found.ground, found.space
-    prepared = prepare_arms(ground, found.arms)
+    prepared = prepare_arms(ground, found.arms, searches=True)
     plan = plan_search(
         space,
         ground.workload,
@@ -234,12 +233,13 @@ def open_confirmation(path: Path, searching: Study, search: Search, plan: Search
     loads = confirmed_loads(asked.loads, choice)
     slots = [load.streams for load in loads if isinstance(load, Concurrency)]
     spec = _for_confirmation(spec, choice, slots=max([spec.settings.slots, *slots]))
+    spec, arms = with_control(spec, choice.arms)
     engine = build_engine(spec)
     held_out = set(plan.held_out_ids)
     study = Study.create(
         path,
         plan=StudyPlan(
-            arms=choice.arms,
+            arms=arms,
             loads=loads,
             requests=tuple(request for request in asked.requests if request.id in held_out),
             temperatures=asked.temperatures,
@@ -250,9 +250,7 @@ def open_confirmation(path: Path, searching: Study, search: Search, plan: Search
         ),
         engine=spec,
         goals=searching.goals,
-        provenance=replace(
-            searching.provenance, commands=tuple(engine.command(arm, port=0) for arm in choice.arms)
-        ),
+        provenance=replace(searching.provenance, commands=tuple(engine.command(arm, port=0) for arm in arms)),
     )
     study.keep(TUNING, tuning_document(search, plan, choice, spent_s=spent_s(searching)))
     for finding in searching.findings():

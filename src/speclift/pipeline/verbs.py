@@ -100,7 +100,7 @@ def planned(ask: Ask, say: Say, *, verb: str) -> Prepared:
     found = prospect(ask, say, always=verb == "tune") if verb != "measure" else None
     if found is None:
         return prepare(ask, say)
-    return prepare_arms(found.ground, found.arms)
+    return prepare_arms(found.ground, found.arms, searches=found.is_search)
 
 
 def _created(path: Path, prepared: Prepared, ask: Ask) -> Study:

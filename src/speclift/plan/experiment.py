@@ -83,14 +83,9 @@ class StudyPlan:
 
 
 def turns(plan: StudyPlan, round_index: int) -> tuple[Turn, ...]:
-    """One round in the order it is run."""
-    blocks = [
-        (block, load, chunk)
-        for block, (load, chunk) in enumerate(
-            (load, chunk) for load in plan.loads for chunk in _chunks(plan, load)
-        )
-    ]
-    arms = list(plan.arms)
+    """One round in the order it is run; a control has no part in it."""
+    blocks = _blocks(plan)
+    arms = [arm for arm in plan.arms if not arm.is_control]
     if plan.together:
         return tuple(
             Turn(arm=arm.name, round=round_index, block=block, load=load, items=chunk)
@@ -104,6 +99,21 @@ def turns(plan: StudyPlan, round_index: int) -> tuple[Turn, ...]:
     )
 
 
+def control_turns(plan: StudyPlan) -> tuple[Turn, ...]:
+    """Once, after everything that decides: it pairs with the last round, the nearest in time."""
+    return tuple(
+        Turn(arm=arm.name, round=plan.rounds - 1, block=block, load=load, items=chunk)
+        for arm in plan.arms
+        if arm.is_control
+        for block, load, chunk in _blocks(plan)
+    )
+
+
+def _blocks(plan: StudyPlan) -> list[tuple[int, Load, tuple[Item, ...]]]:
+    chunks = ((load, chunk) for load in plan.loads for chunk in _chunks(plan, load))
+    return [(block, load, chunk) for block, (load, chunk) in enumerate(chunks)]
+
+
 def _mirrored(arms: Sequence[Arm], index: int) -> Sequence[Arm]:
     return arms if index % 2 == 0 else arms[::-1]
 
@@ -112,7 +122,7 @@ def _chunks(plan: StudyPlan, load: Load) -> Iterable[tuple[Item, ...]]:
     """One request at a time where requests do not overlap; long turns where the load must build up, and on a baseline
     alone, which has nobody to alternate with and no drafts to tell apart by request."""
     items = plan.items
-    is_alone = all(arm.is_baseline for arm in plan.arms)
+    is_alone = not any(arm.speculates for arm in plan.arms)
     match load:
         case Concurrency(streams=1) if plan.together and not is_alone:
             size = 1
