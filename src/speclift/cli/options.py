@@ -18,6 +18,7 @@ from speclift.core.errors import UsageError, unknown_name
 from speclift.core.goals import MIN_SPEEDUP_DEFAULT, Goals, parse_duration_s, parse_slos
 from speclift.pipeline.ask import EMBEDDED_MODEL, Ask
 from speclift.plan.experiment import LAUNCHES_DEFAULT
+from speclift.report.quantities import printable
 
 Number = TypeVar("Number", int, float)
 
@@ -313,7 +314,9 @@ def numbers(text: str, kind: Callable[[str], Number], *, flag: str) -> tuple[Num
     try:
         return tuple(kind(part) for part in text.split(",") if part.strip())
     except ValueError:
-        raise UsageError(f"{flag} takes numbers with commas, such as 1,4,8; saw {text!r}") from None
+        raise UsageError(
+            f"{flag} takes numbers with commas, such as 1,4,8; saw {printable(text, limit=60)!r}"
+        ) from None
 
 
 def words(text: str) -> tuple[str | None, ...]:

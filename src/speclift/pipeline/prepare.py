@@ -18,12 +18,14 @@ from speclift.core.traffic import Concurrency, Load, Rate, Workload
 from speclift.engine.attach import Attach
 from speclift.engine.fake import Fake
 from speclift.engine.llamacpp import LlamaCpp, default_threads
+from speclift.engine.llamacpp_flags import never_drafts
 from speclift.engine.protocol import Engine
 from speclift.engine.varied import Varied
 from speclift.engine.vllm import Vllm
 from speclift.engine.vllm_flags import can_schedule_ahead, risks
 from speclift.measure.provenance import host_facts
 from speclift.pipeline.ask import EMBEDDED_MODEL, Ask
+from speclift.pipeline.limits import require_sane
 from speclift.pipeline.tuning_space import named_methods
 from speclift.plan.experiment import StudyPlan
 from speclift.plan.methods import arms_for
@@ -108,6 +110,7 @@ def lay_ground(ask: Ask, say: Say) -> Ground:
     """Prompts read, model found."""
     if ask.engine not in ENGINES:
         raise unknown_name(what="engine", seen=ask.engine, allowed=ENGINES)
+    require_sane(ask)
     workload = select(
         read_workload(ask.prompts) if ask.prompts else bundled_workload(),
         segments=ask.segments,
@@ -124,6 +127,7 @@ def prepare_arms(ground: Ground, arms: tuple[Arm, ...], *, samples_anyway: bool 
     spec = with_scheduling(ground.engine_spec, arms)
     engine, shared = build_engine(spec), build_engine(replace(spec, by_arm=()))
     if spec.kind == "llamacpp":
+        require_drafting(arms)
         check_pairs(arms, spec.settings.model)
     if isinstance(shared, Vllm) and shared.vllm_version.is_cpu and not samples_anyway:
         require_greedy(ask, ground.workload)
@@ -342,6 +346,14 @@ def check_pairs(arms: tuple[Arm, ...], target: str) -> None:
                 f"draft {Path(draft).name} cannot serve {Path(target).name}: {report.message}",
                 hint="use a draft of the same family with the same tokenizer",
             )
+
+
+def require_drafting(arms: tuple[Arm, ...]) -> None:
+    """An arm that starts and never drafts would fail its probe after the launch; it is not launched."""
+    for arm in arms:
+        why = never_drafts(arm)
+        if why is not None:
+            raise UsageError(f"arm {arm.name} would never draft: {why}", hint="--method ngram,n=N sets n")
 
 
 def require_greedy(ask: Ask, workload: Workload) -> None:

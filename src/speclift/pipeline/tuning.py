@@ -17,6 +17,7 @@ from speclift.core.traffic import Concurrency
 from speclift.core.units import Seconds
 from speclift.engine.protocol import Engine
 from speclift.pipeline.ask import Ask
+from speclift.pipeline.limits import require_sane
 from speclift.pipeline.live import Servers
 from speclift.pipeline.prepare import (
     Ground,
@@ -107,6 +108,7 @@ def prospect(ask: Ask, say: Say, *, always: bool) -> Prospect | None:
     is_named = bool(ask.methods or ask.ks or ask.drafts)
     if ask.engine == "attach" or (ask.engine == "fake" and not is_named and not always):
         return None  # nobody else's servers are launched, and the fake has one arm unless a search is wanted
+    require_sane(ask)
     found = wanted(ask, model=ask.model, drafts=draft_paths(ask, say))
     if sum(len(each.ks) for each in found) <= CONFIRMED_MAX and not (found and ask.has_variants):
         return None
