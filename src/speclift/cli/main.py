@@ -24,9 +24,10 @@ from speclift.cli.replaying import replay_command
 from speclift.cli.screens import screen
 from speclift.cli.verifying import verify_command
 from speclift.core.errors import EngineError, OperatingError, SpecliftError, UsageError
+from speclift.pipeline.interrupts import EXIT_INTERRUPTED, watching
 from speclift.report.quantities import printable_lines
 
-EXIT_OPERATING, EXIT_USAGE, EXIT_INTERRUPTED = 1, 2, 130
+EXIT_OPERATING, EXIT_USAGE = 1, 2
 
 app = typer.Typer(
     no_args_is_help=True,
@@ -87,6 +88,11 @@ def main() -> None:
     except OperatingError as error:
         sys.exit(_complain(error, EXIT_OPERATING))
     except KeyboardInterrupt:
+        sys.exit(EXIT_INTERRUPTED)
+    except Exception:
+        # A signal in the middle of an import or of a library's code may come out as any error.
+        if not watching.is_interrupted:
+            raise
         sys.exit(EXIT_INTERRUPTED)
 
 

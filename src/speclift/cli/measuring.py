@@ -17,6 +17,7 @@ from speclift.cli.screens import screen
 from speclift.core.errors import OperatingError, StudyError
 from speclift.core.goals import Goals, parse_slos
 from speclift.pipeline.ask import Ask
+from speclift.pipeline.interrupts import EXIT_INTERRUPTED
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -27,7 +28,6 @@ if TYPE_CHECKING:
 
 # numpy, scipy, aiohttp and rich are imported where they are used: --help must not wait for them.
 
-INTERRUPTED = 130
 REPORT = "report.html"
 
 Out = Annotated[
@@ -83,12 +83,12 @@ def measure_command(ask: Ask, *, dry_run: DryRun = False, as_json: Json = False)
     if dry_run:
         _print_commands(ask, narrator, as_json=as_json)
         return
-    study, budget_s = open_study(ask, narrator.say)
+    study, deadline = open_study(ask, narrator.say)
     narrator.say(f"study {relative(study.path)}")
 
     def work() -> None:
         with narrator.live():
-            run_study(study, progress=narrator, budget_s=budget_s, workers=ask.workers)
+            run_study(study, progress=narrator, deadline=deadline, workers=ask.workers)
 
     _run_and_show(study, work, "measure", narrator, as_json=as_json)
 
@@ -153,7 +153,7 @@ def _deciding(ask: Ask, verb: str, *, dry_run: bool, as_json: bool, out: Path | 
         if stopped.so_far is not None:
             narrator.console.print(tuning_view(stopped.so_far))
         narrator.say(f"stopped; go on with: speclift {verb} --resume --study {relative(stopped.path)}")
-        raise typer.Exit(INTERRUPTED) from None
+        raise typer.Exit(EXIT_INTERRUPTED) from None
     arms = ", ".join(arm.name for arm in opened.study.plan.arms)
     narrator.say(f"study {relative(opened.study.path)}: {printable(arms)}")
 
@@ -195,7 +195,7 @@ def _run_and_show(
                 raise
             narrator.say("nothing was measured yet that could be shown")
     if interrupted:
-        raise typer.Exit(INTERRUPTED)
+        raise typer.Exit(EXIT_INTERRUPTED)
     if failure is not None:
         raise failure
     raise typer.Exit(code)

@@ -13,10 +13,12 @@ from pathlib import Path
 from typing import Any
 
 from speclift.core.errors import EngineError, OperatingError
+from speclift.engine.aside import aside
 from speclift.engine.http import LIMIT_S, fetch, post_json
 
 GUARDIAN = Path(__file__).with_name("guardian.py")
-STOP_GRACE_S = 3.0
+# Within this and a little more an engine is gone for sure; Ctrl-C promises five seconds for everything.
+STOP_GRACE_S = 2.0
 HEALTH_POLL_S = 0.05
 HEALTH_ANSWER_S = 2.0
 LOG_TAIL_BYTES = 4000
@@ -86,10 +88,10 @@ class ServerProcess:
         )
 
     async def get(self, path: str, *, limit_s: float = LIMIT_S) -> str:
-        return await asyncio.to_thread(fetch, self.base_url + path, limit_s=limit_s)
+        return await aside(fetch, self.base_url + path, limit_s=limit_s)
 
     async def post(self, path: str, body: Mapping[str, Any]) -> Any:
-        return await asyncio.to_thread(post_json, self.base_url + path, body)
+        return await aside(post_json, self.base_url + path, body)
 
     async def stop(self) -> None:
         stdin = self._guardian.stdin

@@ -14,6 +14,7 @@ from typing import Any
 from speclift.core.arm import Endpoint
 from speclift.core.errors import EngineError
 from speclift.core.units import Seconds
+from speclift.engine.aside import aside
 from speclift.engine.http import fetch
 from speclift.model.response import count, draft_counts
 from speclift.verify.answers import Answer, Choice, Said
@@ -30,7 +31,7 @@ async def ask(endpoint: Endpoint, question: Question, *, limit_s: Seconds = ANSW
     path = "/v1/chat/completions" if question.request.messages else "/v1/completions"
     data = json.dumps(body(endpoint, question)).encode()
     try:
-        text = await asyncio.to_thread(
+        text = await aside(
             fetch, f"{endpoint.base_url}{path}", data=data, api_key=endpoint.api_key, limit_s=limit_s
         )
         return read_stream(question, text) if question.stream else read_whole(question, json.loads(text))

@@ -28,6 +28,7 @@ from speclift.core.records import Phase, Provenance, Record
 from speclift.core.results import Acceptance, Cell, Conditions, Crossover, Evidence, Finding, Level, Verdict
 from speclift.decide.verdict import decide
 from speclift.engine.protocol import Engine
+from speclift.pipeline.budget_words import budget_finding, left_out
 from speclift.pipeline.gate_study import LOSSLESS, recorded_document
 from speclift.pipeline.gate_verdict import changed_arms, changed_findings, gate_for_verdict, worst_kept
 from speclift.pipeline.merge import merged_records
@@ -191,6 +192,7 @@ def _findings(studies: Sequence[Study], records: Sequence[Record]) -> tuple[Find
         *check_records(records),
         *check_client(health, records),
         *check_engines([launch for launch, _ in studies[0].launches()], records),
+        *(budget_finding(words) for study in studies if (words := left_out(study))),
     ]
     return tuple(dict.fromkeys(found))
 

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Iterable, Sequence
-from contextlib import AsyncExitStack
+from collections.abc import AsyncIterator, Callable, Iterable, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
@@ -18,12 +18,14 @@ from speclift.core.arm import BASELINE, Arm
 from speclift.core.errors import EngineError
 from speclift.core.records import Counters, Launch, Outcome, Phase, Place, Record
 from speclift.core.results import Finding, Level
-from speclift.core.traffic import Concurrency, Load, Request
+from speclift.core.traffic import Concurrency, Load, Request, load_label
 from speclift.core.units import Seconds
+from speclift.engine.aside import aside
 from speclift.engine.protocol import Engine, Server
 from speclift.measure.client import Client
 from speclift.measure.clock import now_s
 from speclift.measure.load import Order, run_turn
+from speclift.pipeline.time_limit import to_the_end
 from speclift.pipeline.warmup import WARMUP_BLOCK, warmup_requests
 from speclift.store.study import Study
 
@@ -39,6 +41,26 @@ class ServerWatcher(Protocol):
     def launching(self, arm: str, round_index: int) -> None: ...
 
     def noticed(self, finding: Finding) -> None: ...
+
+
+@asynccontextmanager
+async def ended_together() -> AsyncIterator[Callable[[], AsyncExitStack]]:
+    """Gives out stacks and unwinds them at the same time: servers that take seconds to stop take them together."""
+    stacks: list[AsyncExitStack] = []
+
+    def another() -> AsyncExitStack:
+        stacks.append(AsyncExitStack())
+        return stacks[-1]
+
+    async def end() -> list[BaseException | None]:
+        return await asyncio.gather(*(stack.aclose() for stack in stacks), return_exceptions=True)
+
+    try:
+        yield another
+    finally:
+        for error in await to_the_end(end()):
+            if error is not None:
+                raise error
 
 
 class ArmFailed(Exception):
@@ -95,14 +117,19 @@ class Servers:
         self._seed = seed
         self._limit_s = limit_s
         self._workers = workers
-        self._version = engine.version()
+        self._version: str | None = None
         # Cause of the last failure by arm.
         self.failures: dict[str, str] = {}
+        # What is under way, for whoever has to say where the time ended.
+        self.doing = "asking the servers what they are"
 
     async def bring_up(
         self, arm: Arm, *, round_index: int, loads: Iterable[Load], stack: AsyncExitStack
     ) -> LiveArm | None:
         """Ready and warm at every load, or None where it failed; `stack` stops it."""
+        if self._version is None:
+            self._version = await aside(self._engine.version)
+        self.doing = f"launching {arm.name}"
         self._watcher.launching(arm.name, round_index)
         launch = self._study.next_launch_id()
         self._study.add_launch(
@@ -145,6 +172,7 @@ class Servers:
         self, live: LiveArm, orders: Sequence[Order], load: Load, *, block: int, seed: int
     ) -> list[Record]:
         """One turn, every record kept as it arrives; ArmFailed where the server did not live through it."""
+        self.doing = f"measuring {live.arm.name} at {load_label(load)}"
         broken_off = False
         records: list[Record] = []
 
@@ -167,6 +195,7 @@ class Servers:
 
     async def _warm_up(self, live: LiveArm, loads: Iterable[Load], round_index: int) -> None:
         for load in loads:
+            self.doing = f"warming {live.arm.name} up at {load_label(load)}"
             orders = [
                 Order(
                     request=request,

@@ -6,7 +6,6 @@ answer is fed back token by token: one decoded token each, but the full law afte
 
 from __future__ import annotations
 
-import asyncio
 import json
 import math
 from collections.abc import Mapping, Sequence
@@ -14,6 +13,7 @@ from typing import Any, Protocol
 
 from speclift.core.arm import Endpoint
 from speclift.core.errors import EngineError
+from speclift.engine.aside import aside
 from speclift.engine.http import fetch, post_json
 from speclift.verify.answers import Answer
 from speclift.verify.calibration import TokenScore, lookups, tempered
@@ -119,9 +119,7 @@ class LlamaScorer:
 
     @classmethod
     async def of(cls, endpoint: Endpoint) -> LlamaScorer:
-        props = json.loads(
-            await asyncio.to_thread(fetch, f"{endpoint.base_url}/props", api_key=endpoint.api_key)
-        )
+        props = json.loads(await aside(fetch, f"{endpoint.base_url}/props", api_key=endpoint.api_key))
         if not isinstance(props, Mapping) or "build_info" not in props:
             raise EngineError("not llama.cpp")
         scorer = cls(endpoint, end=None)
@@ -183,4 +181,4 @@ class LlamaScorer:
 
 
 async def _post(endpoint: Endpoint, path: str, body: Mapping[str, Any]) -> Any:
-    return await asyncio.to_thread(post_json, f"{endpoint.base_url}{path}", body, api_key=endpoint.api_key)
+    return await aside(post_json, f"{endpoint.base_url}{path}", body, api_key=endpoint.api_key)

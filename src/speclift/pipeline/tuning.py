@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -10,33 +9,35 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from speclift.core.arm import Arm, baseline_arm
+from speclift.core.deadline import Deadline
 from speclift.core.engine_spec import EngineSpec
 from speclift.core.errors import EngineError, UsageError
+from speclift.core.records import Provenance
 from speclift.core.results import Finding, Level
 from speclift.core.traffic import Concurrency
 from speclift.core.units import Seconds
 from speclift.engine.protocol import Engine
 from speclift.pipeline.ask import Ask
+from speclift.pipeline.interrupts import run_until_signal
 from speclift.pipeline.limits import require_sane
 from speclift.pipeline.live import Servers
 from speclift.pipeline.prepare import (
     Ground,
+    Prepared,
     Say,
     as_quick_look,
     build_engine,
     draft_paths,
     lay_ground,
-    prepare_arms,
-    provenance,
     with_scheduling,
 )
-from speclift.pipeline.run import Progress, request_limit_s, until_signal
+from speclift.pipeline.run import Progress, request_limit_s
 from speclift.pipeline.study_paths import search_path
+from speclift.pipeline.time_limit import BudgetSpent, ends_at
 from speclift.pipeline.tuning_choice import Choice, choose, confirmed_loads
 from speclift.pipeline.tuning_document import TUNING, tuning_document
 from speclift.pipeline.tuning_fit import too_large
 from speclift.pipeline.tuning_plan import (
-    GATE_SHARE,
     SearchPlan,
     keep_plan,
     kept_plan,
@@ -80,11 +81,10 @@ class _Unannounced:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Opened:
-    """A study ready to be measured, and the time for it; None is for as long as it takes."""
+    """A study ready to be measured, and the end of the time for it and its lossless gate."""
 
     study: Study
-    budget_s: Seconds | None
-    gate_s: Seconds | None = None
+    deadline: Deadline
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -140,10 +140,11 @@ def _varied(spec: EngineSpec, candidates: Sequence[Candidate]) -> EngineSpec:
     return replace(spec, by_arm=tuple(own))
 
 
-def start_search(path: Path, found: Prospect, ask: Ask) -> Study | None:
+def start_search(
+    path: Path, found: Prospect, ask: Ask, prepared: Prepared, known: Provenance
+) -> Study | None:
     """The search's study, planned and empty; None where there is no time for one."""
     ground, space = found.ground, found.space
-    prepared = prepare_arms(ground, found.arms)
     plan = plan_search(
         space,
         ground.workload,
@@ -161,7 +162,7 @@ def start_search(path: Path, found: Prospect, ask: Ask) -> Study | None:
         plan=prepared.plan,
         engine=prepared.engine_spec,
         goals=ask.goals,
-        provenance=provenance(prepared, ask),
+        provenance=known,
     )
     for finding in prepared.findings:
         study.add_finding(finding)
@@ -181,7 +182,9 @@ def no_search(budget_s: Seconds | None) -> Finding:
     )
 
 
-def search_and_open(path: Path, searching: Study, *, progress: TuningProgress, workers: int) -> Opened:
+def search_and_open(
+    path: Path, searching: Study, *, progress: TuningProgress, workers: int, deadline: Deadline
+) -> Opened:
     """Runs the search to its end and opens the study that confirms what it found."""
     begun_s = time.monotonic()
     plan = kept_plan(searching)
@@ -194,7 +197,7 @@ def search_and_open(path: Path, searching: Study, *, progress: TuningProgress, w
         engine,
         watcher=_Unannounced(progress),
         seed=searching.plan.seed,
-        limit_s=request_limit_s(plan.budget_s),
+        limit_s=request_limit_s(deadline),
         workers=workers,
         resumed_as=path,
     )
@@ -208,19 +211,25 @@ def search_and_open(path: Path, searching: Study, *, progress: TuningProgress, w
     )
 
     async def work() -> Search:
-        async with runner:
-            return await run_search(search, runner, requests, progress=progress, deadline_s=deadline_s)
+        async with ends_at(deadline, lambda: servers.doing), runner:
+            return await run_search(
+                search, runner, requests, progress=progress, deadline_s=deadline_s, ends=deadline
+            )
 
     try:
-        search = asyncio.run(until_signal(work()))
-    except (asyncio.CancelledError, KeyboardInterrupt) as error:
+        search = run_until_signal(work())
+    except BudgetSpent:
+        # What its finished jobs say still stands; without any, choosing says so.
+        search = replayed(plan.search, searching)
+    except KeyboardInterrupt as error:
         raise SearchStopped(path, _so_far(searching, plan)) from error
-    study = open_confirmation(path, searching, search, plan)
-    if plan.budget_s is None:
-        return Opened(study=study, budget_s=None)
-    gate_s = GATE_SHARE * plan.budget_s
-    left_s = plan.budget_s - before_s - (time.monotonic() - begun_s) - gate_s
-    return Opened(study=study, budget_s=max(1.0, left_s), gate_s=gate_s)
+    return Opened(study=open_confirmation(path, searching, search, plan), deadline=deadline)
+
+
+def time_left_s(searching: Study) -> Seconds | None:
+    """Of the time that a search was planned with; None where it had no limit."""
+    budget_s = kept_plan(searching).budget_s
+    return None if budget_s is None else max(1.0, budget_s - spent_s(searching))
 
 
 def _fits_beside_baseline(engine: Engine, arms: Sequence[Arm], together: bool | None) -> bool:

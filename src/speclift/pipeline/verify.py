@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
-import asyncio
 import tempfile
+import time
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from speclift.core.deadline import Deadline
 from speclift.core.errors import UsageError
 from speclift.core.traffic import Request
 from speclift.pipeline.ask import Ask
 from speclift.pipeline.gate_run import GateRun
+from speclift.pipeline.interrupts import run_until_signal
 from speclift.pipeline.prepare import Prepared, Say, prepare
+from speclift.pipeline.time_limit import PREPARING, in_time
 from speclift.verify.gate import Gate
 from speclift.verify.questions import FULL, Depth
 
@@ -29,8 +32,9 @@ def verify(ask: Ask | None = None, *, detect: float | None = None, **settings: A
 
 
 def run_gate(ask: Ask, say: Say, *, detect: float | None = None) -> Gate:
+    deadline = Deadline.after(ask.budget_s, clock=time.monotonic)
     depth = depth_for(ask, detect)
-    prepared = prepare_gate(ask, say, depth)
+    prepared = in_time(lambda: prepare_gate(ask, say, depth), deadline, doing=PREPARING)
     with tempfile.TemporaryDirectory(prefix="speclift-verify-") as logs:
         run = GateRun(
             prepared.engine,
@@ -42,9 +46,9 @@ def run_gate(ask: Ask, say: Say, *, detect: float | None = None) -> Gate:
             seed=ask.seed,
             logs=Path(logs),
             say=say,
-            limit_s=ask.budget_s,
+            deadline=deadline,
         )
-        return asyncio.run(run.run())
+        return run_until_signal(run.run())
 
 
 def depth_for(ask: Ask, detect: float | None) -> Depth:
