@@ -33,10 +33,13 @@ class Interrupts:
         self.is_interrupted = False
         # Before anything was begun there is nothing to tidy up.
         self._is_starting = True
+        # Whether this process is the command line's, and not that of a program that uses the package.
+        self._is_program = False
         self._cancel: Callable[[], object] | None = None
 
     def watch(self) -> None:
         """From the first moment of the program on, before its slow imports."""
+        self._is_program = True
         read, write = os.pipe()
         os.set_blocking(write, False)
         # Written to by the signal itself, so that it works while Python waits inside a system library.
@@ -52,9 +55,10 @@ class Interrupts:
     def _heed(self, number: int, frame: FrameType | None) -> None:
         if self._is_starting:
             os._exit(EXIT_INTERRUPTED)
-        if self.is_interrupted:
-            return
         self.is_interrupted = True
+        # What comes after the first changes nothing, also while Python itself is being taken down.
+        for each in _heeded():
+            signal.signal(each, signal.SIG_IGN)
         if self._cancel is None:
             raise KeyboardInterrupt
         self._cancel()
@@ -67,7 +71,7 @@ class Interrupts:
             return
         before = {number: signal.getsignal(number) for number in _heeded()}
         self._cancel = cancel
-        if any(handler != self._heed for handler in before.values()):
+        if not self._is_program:
             # Called from Python: the caller's handlers come back afterwards, and the caller may go on.
             self.is_interrupted, self._is_starting = False, False
             for number in before:
@@ -76,8 +80,9 @@ class Interrupts:
             yield
         finally:
             self._cancel = None
-            for number, handler in before.items():
-                signal.signal(number, handler)
+            if not (self.is_interrupted and self._is_program):
+                for number, handler in before.items():
+                    signal.signal(number, handler)
 
 
 def _heeded() -> tuple[signal.Signals, ...]:

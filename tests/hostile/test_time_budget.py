@@ -8,6 +8,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from stalling import stalling_server
 
 from running import Cli, fake_flags
 from speclift.core.arm import Arm, ServerSettings
@@ -18,7 +19,6 @@ from speclift.pipeline.ask import Ask
 from speclift.pipeline.budget_words import left_out
 from speclift.pipeline.run import StudyRun
 from speclift.pipeline.verbs import Quiet, open_study
-from stalling import stalling_server
 
 BUDGET_S = 3
 # Promised are five seconds; the machine may be busy.
