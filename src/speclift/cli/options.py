@@ -120,6 +120,9 @@ def ask_from_options(
         Path | None, _flag(STUDY, "Study directory; else studies/DATE-TIME.", metavar="DIR")
     ] = None,
     resume: Annotated[bool, _flag(STUDY, "Go on where --study (or the latest) stopped.", "--resume")] = False,
+    no_text: Annotated[
+        bool, _flag(STUDY, "Keep hashes instead of prompts and answers.", "--no-text")
+    ] = False,
     launches: Annotated[int, _flag(STUDY, "Fresh servers per arm.", metavar="N", min=1)] = LAUNCHES_DEFAULT,
     budget: Annotated[
         str, _flag(STUDY, "Time limit, such as 3m: a verdict on what exists by then.", metavar="TIME")
@@ -210,6 +213,7 @@ def ask_from_options(
         goals=Goals(min_speedup=min_speedup, metric=metric, slos=parse_slos(slo)),
         study=study,
         resume=resume,
+        keeps_text=not no_text,
         seed=seed,
         workers=workers,
         threads=threads,

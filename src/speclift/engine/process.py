@@ -36,8 +36,9 @@ class ServerProcess:
     async def start(
         cls, command: Sequence[str], *, base_url: str, log: Path, env: Mapping[str, str] | None = None
     ) -> ServerProcess:
-        log.parent.mkdir(parents=True, exist_ok=True)
-        with log.open("ab") as sink:
+        log.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        # Engines may log what they are asked; that is for the user alone.
+        with open(log, "ab", opener=lambda name, flags: os.open(name, flags, 0o600)) as sink:
             guardian = await asyncio.create_subprocess_exec(
                 sys.executable,
                 "-IS",

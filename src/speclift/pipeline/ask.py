@@ -36,6 +36,8 @@ class Ask:
     budget_s: Seconds | None = None
     goals: Goals = field(default_factory=Goals)
     study: Path | None = None
+    # Whether the study holds prompts and answers, or hashes of them.
+    keeps_text: bool = True
     resume: bool = False
     seed: int = 0
     workers: int = 1

@@ -22,6 +22,7 @@ from speclift.pipeline.prepare import Say, build_engine
 from speclift.pipeline.run import launches_took
 from speclift.pipeline.time_limit import BudgetSpent, ends_at, to_the_end
 from speclift.store.study import Study
+from speclift.store.texts import gate_stand_in
 from speclift.verify.answers import Answer
 from speclift.verify.document import gate_document
 from speclift.verify.gate import Gate
@@ -57,7 +58,7 @@ def keep_gate(study: Study, *, mode: str, say: Say, deadline: Deadline) -> None:
     if mode == "off":
         study.keep(LOSSLESS, {"result": "skipped", "why": "--verify off", "mode": mode})
         return
-    records = study.records()
+    records = study.spoken()
     arms = _arms(study, records)
     if not arms or not any(record.place.arm == BASELINE for record in records):
         return
@@ -65,7 +66,8 @@ def keep_gate(study: Study, *, mode: str, say: Say, deadline: Deadline) -> None:
         document = gate_document(_full(study, arms, records, say, deadline))
     else:
         document = gate_document(_quick(study, arms, records, say, deadline))
-    study.keep(LOSSLESS, {**document, "mode": mode})
+    kept = document if study.keeps_text else gate_stand_in(document)
+    study.keep(LOSSLESS, {**kept, "mode": mode})
 
 
 def quick_limit_s(study_s: Seconds) -> Seconds:
@@ -75,6 +77,8 @@ def quick_limit_s(study_s: Seconds) -> Seconds:
 
 def recorded_document(study: Study, records: Sequence[Record], arms: Sequence[Arm]) -> dict[str, Any]:
     """For studies that were only measured: what their answers say by themselves."""
+    if not study.keeps_text:
+        return {"result": "skipped", "why": "answers were not kept (--no-text)", "mode": "records"}
     gate = gate_from_records(
         records,
         arms,
@@ -108,7 +112,7 @@ def _full(study: Study, arms: Sequence[Arm], records: Sequence[Record], say: Say
         settings=spec.settings.extra_args,
         depth=replace(FULL, batch=batch),
         seed=plan.seed,
-        logs=study.path / "logs" / "verify",
+        logs=study.logs / "verify",
         say=say,
         deadline=deadline,
         launch_s=max(launches_took(study), default=0.0),
@@ -156,7 +160,7 @@ async def _fresh(engine: Engine, questions: Sequence[Question], study: Study, de
     references: list[Answer] = []
     again: list[Answer] = []
     async with ends_at(deadline, lambda: "launching the baseline for the lossless gate"):
-        server = await engine.launch(baseline_arm(), log=study.path / "logs" / "verify-baseline.log")
+        server = await engine.launch(baseline_arm(), log=study.logs / "verify-baseline.log")
     try:
         with contextlib.suppress(BudgetSpent):
             async with ends_at(deadline, lambda: "asking the baseline again"):

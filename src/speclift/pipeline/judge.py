@@ -37,6 +37,7 @@ from speclift.pipeline.schedule_verdict import schedule_without_gain
 from speclift.pipeline.tuning_document import TUNING, confirmed_errors
 from speclift.plan.experiment import StudyPlan
 from speclift.store.study import Study
+from speclift.store.texts import no_text_finding
 
 # Upper edges of the temperature buckets in which acceptance is reported; 0.5 and 0.7 are S4's limits.
 TEMPERATURE_BUCKETS = (0.0, 0.5, 0.7, 1.0, float("inf"))
@@ -193,6 +194,7 @@ def _findings(studies: Sequence[Study], records: Sequence[Record]) -> tuple[Find
         *check_client(health, records),
         *check_engines([launch for launch, _ in studies[0].launches()], records),
         *(budget_finding(words) for study in studies if (words := left_out(study))),
+        *(no_text_finding() for study in studies if not study.keeps_text),
     ]
     return tuple(dict.fromkeys(found))
 

@@ -271,4 +271,6 @@ class Servers:
 
     def _where_to_look(self, launch: int) -> str:
         log = self._study.log_path(launch)
+        if not self._study.keeps_text:
+            return "its log was not kept (--no-text); run it again without that flag to read it"
         return f"its log: {log}" if log.exists() else "its log is with whoever started it"

@@ -101,7 +101,10 @@ class StudyRun:
             >= {arm.name for arm in self.plan.arms if not arm.is_baseline}
             != set()
         ):
-            raise EngineError("every speculative arm failed", hint=f"see {self.study.path / 'logs'}")
+            raise EngineError("every speculative arm failed", hint=self._where_to_look())
+
+    def _where_to_look(self) -> str:
+        return f"see {self.study.logs}" if self.study.keeps_text else "logs are not kept with --no-text"
 
     def _pending(self, round_index: int) -> list[Turn]:
         """The round's turns that still have something to measure."""

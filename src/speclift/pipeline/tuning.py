@@ -32,7 +32,7 @@ from speclift.pipeline.prepare import (
     with_scheduling,
 )
 from speclift.pipeline.run import Progress, request_limit_s
-from speclift.pipeline.study_paths import search_path
+from speclift.pipeline.study_paths import keep_prompts_source, prompts_of, search_path
 from speclift.pipeline.time_limit import BudgetSpent, ends_at
 from speclift.pipeline.tuning_choice import Choice, choose, confirmed_loads
 from speclift.pipeline.tuning_document import TUNING, tuning_document
@@ -163,7 +163,9 @@ def start_search(
         engine=prepared.engine_spec,
         goals=ask.goals,
         provenance=known,
+        keeps_text=ask.keeps_text,
     )
+    keep_prompts_source(study, ask)
     for finding in prepared.findings:
         study.add_finding(finding)
     if not plan.is_held_out:
@@ -263,7 +265,10 @@ def open_confirmation(path: Path, searching: Study, search: Search, plan: Search
         provenance=replace(
             searching.provenance, commands=tuple(engine.command(arm, port=0) for arm in choice.arms)
         ),
+        keeps_text=searching.keeps_text,
     )
+    if (source := prompts_of(searching)) is not None:
+        keep_prompts_source(study, Ask(prompts=source))
     study.keep(TUNING, tuning_document(search, plan, choice, spent_s=spent_s(searching)))
     for finding in searching.findings():
         study.add_finding(finding)

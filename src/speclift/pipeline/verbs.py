@@ -22,7 +22,13 @@ from speclift.pipeline.judge import Judgement, judge
 from speclift.pipeline.prepare import Prepared, Say, build_engine, prepare, prepare_arms, provenance
 from speclift.pipeline.run import Progress, StudyRun
 from speclift.pipeline.schedule_verdict import SCHEDULE_NO_GAIN
-from speclift.pipeline.study_paths import free_path, resumed_path, search_path
+from speclift.pipeline.study_paths import (
+    free_path,
+    keep_prompts_source,
+    provide_texts,
+    resumed_path,
+    search_path,
+)
 from speclift.pipeline.time_limit import PREPARING, in_time
 from speclift.pipeline.tuning import (
     Opened,
@@ -36,6 +42,7 @@ from speclift.pipeline.tuning import (
 )
 from speclift.report.document import acceptance_document, measure_document, verdict_document
 from speclift.report.page import page
+from speclift.store.private import private_folder, write_private
 from speclift.store.study import Study, is_study
 from speclift.tune.problem import Job
 
@@ -58,7 +65,10 @@ def open_study(ask: Ask, say: Say, deadline: Deadline | None = None) -> tuple[St
     deadline = deadline or begun(ask)
     if ask.resume:
         path = resumed_path(ask.study)
-        study = Study.open(path, writing=True)
+        with ExitStack() as undo:
+            study = undo.enter_context(Study.open(path, writing=True))
+            provide_texts(study, ask)
+            undo.pop_all()
         say(f"resuming {path} as it was planned; other flags but --budget and --workers are not looked at")
         return study, deadline
     path = free_path(ask.study)
@@ -115,6 +125,7 @@ def _resumed(ask: Ask, deadline: Deadline, *, progress: TuningProgress, say: Say
         f"resuming the search of {path} as it was planned; other flags but --budget and --workers are not looked at"
     )
     with Study.open(search_path(path), writing=True) as searching:
+        provide_texts(searching, ask)
         if not deadline.is_set:
             deadline = Deadline.after(time_left_s(searching), clock=deadline.clock)
         return search_and_open(path, searching, progress=progress, workers=ask.workers, deadline=deadline)
@@ -135,8 +146,14 @@ def planned(ask: Ask, say: Say, *, verb: str) -> Prepared:
 
 def _created(path: Path, prepared: Prepared, ask: Ask, known: Provenance) -> Study:
     study = Study.create(
-        path, plan=prepared.plan, engine=prepared.engine_spec, goals=ask.goals, provenance=known
+        path,
+        plan=prepared.plan,
+        engine=prepared.engine_spec,
+        goals=ask.goals,
+        provenance=known,
+        keeps_text=ask.keeps_text,
     )
+    keep_prompts_source(study, ask)
     for finding in prepared.findings:
         study.add_finding(finding)
     return study
@@ -275,11 +292,9 @@ def _tuning_with_best(judgement: Judgement) -> dict[str, Any] | None:
 
 def write_report(document: dict[str, Any], path: Path) -> None:
     """One self-contained page; written whole or not at all."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    unfinished = path.with_name(path.name + ".part")
     try:
-        unfinished.write_text(page(document), encoding="utf-8", errors="backslashreplace")
-        unfinished.replace(path)
+        private_folder(path.parent)
+        write_private(path, page(document))
     except OSError as error:
         raise StudyError(f"cannot write the report {path}: {error.strerror or error}") from error
 

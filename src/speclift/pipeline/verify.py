@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import tempfile
 import time
 from collections.abc import Sequence
@@ -10,13 +11,15 @@ from pathlib import Path
 from typing import Any
 
 from speclift.core.deadline import Deadline
-from speclift.core.errors import UsageError
+from speclift.core.errors import StudyError, UsageError
 from speclift.core.traffic import Request
 from speclift.pipeline.ask import Ask
 from speclift.pipeline.gate_run import GateRun
 from speclift.pipeline.interrupts import run_until_signal
 from speclift.pipeline.prepare import Prepared, Say, prepare
 from speclift.pipeline.time_limit import PREPARING, in_time
+from speclift.store.private import private_folder, write_private
+from speclift.store.texts import gate_stand_in
 from speclift.verify.gate import Gate
 from speclift.verify.questions import FULL, Depth
 
@@ -49,6 +52,17 @@ def run_gate(ask: Ask, say: Say, *, detect: float | None = None) -> Gate:
             deadline=deadline,
         )
         return run_until_signal(run.run())
+
+
+def keep_document(path: Path, document: dict[str, Any], *, keeps_text: bool) -> Path:
+    """The document in a file for the user alone."""
+    held = document if keeps_text else gate_stand_in(document)
+    try:
+        private_folder(path.parent)
+        write_private(path, json.dumps(held, indent=2) + "\n")
+    except OSError as error:
+        raise StudyError(f"cannot write {path}: {error.strerror or error}") from error
+    return path
 
 
 def depth_for(ask: Ask, detect: float | None) -> Depth:
