@@ -106,9 +106,12 @@ def compare_command(
     out: Out = None,
 ) -> None:
     """The verdict on finished studies, without measuring again."""
+    from speclift.pipeline.outputs import require_report_place
     from speclift.pipeline.verbs import EXIT_CODES, compare
     from speclift.store.study import Study
 
+    if out is not None:
+        require_report_place(out)
     with Study.open(studies[0]) as first:
         own = first.goals
     goals = Goals(
@@ -126,9 +129,12 @@ def report_command(
     out: Out = None,
 ) -> None:
     """Write the report of a study: one HTML page that works offline."""
+    from speclift.pipeline.outputs import require_report_place
     from speclift.pipeline.verbs import compare, judgement_document, relative, write_report
 
     path = out or study / REPORT
+    if out is not None:
+        require_report_place(out)
     write_report(judgement_document(compare([study])), path)
     sys.stdout.write(f"{relative(path)}\n")
 
@@ -136,6 +142,7 @@ def report_command(
 def _deciding(ask: Ask, verb: str, *, dry_run: bool, as_json: bool, out: Path | None) -> None:
     from speclift.cli.narration import Narrator
     from speclift.pipeline.gate_study import require_mode
+    from speclift.pipeline.outputs import require_report_place
     from speclift.pipeline.tuning import SearchStopped
     from speclift.pipeline.verbs import open_decision, relative, run_and_verify
     from speclift.report.quantities import printable
@@ -146,6 +153,8 @@ def _deciding(ask: Ask, verb: str, *, dry_run: bool, as_json: bool, out: Path | 
     if dry_run:
         _print_commands(ask, narrator, as_json=as_json, verb=verb)
         return
+    if out is not None:
+        require_report_place(out, prompts=ask.prompts)
     try:
         with narrator.live():
             opened = open_decision(ask, progress=narrator, say=narrator.say, always=verb == "tune")
@@ -265,7 +274,7 @@ def _show_judgement(judgement: Judgement, console: Console, *, as_json: bool, ou
 def _print_commands(ask: Ask, narrator: Narrator, *, as_json: bool, verb: str = "measure") -> None:
     from speclift.pipeline.verbs import planned
 
-    prepared = planned(ask, narrator.say, verb=verb)
+    prepared = planned(replace(ask, fetches=False), narrator.say, verb=verb)
     commands = {arm.name: prepared.engine.command(arm, port=0) for arm in prepared.plan.arms}
     if as_json:
         _write_json({"schema": 1, "commands": {name: list(command) for name, command in commands.items()}})

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import shlex
 import sys
+from dataclasses import replace
 from typing import Annotated, Any
 
 import typer
@@ -45,7 +46,7 @@ def verify_command(
     if unused:
         say(f"verify compares answers, not times: {', '.join(unused)} change nothing here")
     if dry_run:
-        prepared = prepare_gate(ask, say, depth_for(ask, detect))
+        prepared = prepare_gate(replace(ask, fetches=False), say, depth_for(ask, detect))
         commands = {arm.name: prepared.engine.command(arm, port=0) for arm in prepared.plan.arms}
         _show_commands(commands, as_json=as_json)
         return

@@ -67,6 +67,8 @@ class Ask:
     together: bool | None = None
     # The lossless gate as a part of decide: quick, full or off.
     verify: str = "quick"
+    # Whether a model that is missing may be fetched; a dry run says what would be.
+    fetches: bool = True
     argv: tuple[str, ...] = ()
 
     @property

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Protocol
 
 from speclift.core.arm import BASELINE, Arm
-from speclift.core.errors import EngineError
+from speclift.core.errors import EngineError, without_tracebacks
 from speclift.core.records import Counters, Launch, Outcome, Phase, Place, Record
 from speclift.core.results import Finding, Level
 from speclift.core.traffic import Concurrency, Load, Request, load_label
@@ -239,7 +239,7 @@ class Servers:
         death = live.server.death()
         if death is not None:
             cause, _, tail = death.partition("\n")
-            self._fail(live.arm.name, live.launch, f"died: {cause}", log_tail=tail)
+            self._fail(live.arm.name, live.launch, f"died: {cause}", log_tail=without_tracebacks(tail))
             raise ArmFailed
         if live.timeouts_in_a_row >= TIMEOUTS_IN_A_ROW_MAX:
             self._fail(

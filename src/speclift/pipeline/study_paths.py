@@ -7,6 +7,7 @@ from pathlib import Path
 
 from speclift.core.errors import StudyError, UsageError
 from speclift.pipeline.ask import Ask
+from speclift.pipeline.outputs import require_study_place
 from speclift.store.prompt_files import bundled_workload, read_workload
 from speclift.store.study import Study, is_study
 
@@ -26,6 +27,7 @@ def free_path(asked: Path | None) -> Path:
     path = asked or _dated_path()
     if _holds_study(path):
         raise UsageError(f"{path} already holds a study", hint="add --resume, or name another --study")
+    require_study_place(path)
     return path
 
 

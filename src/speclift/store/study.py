@@ -33,13 +33,15 @@ from speclift.store.database import (
     take_lock,
 )
 from speclift.store.private import private_folder
-from speclift.store.rows import launch_from, record_columns, record_from, storable, usage_text
-from speclift.store.texts import finding_stand_in, record_stand_in, request_stand_in, with_texts
+from speclift.store.rows import counters_from, launch_from, record_columns, record_from, storable, usage_text
+from speclift.store.texts import digest_of, finding_stand_in, record_stand_in, request_stand_in, with_texts
 
 __all__ = ["DATABASE", "Done", "Study", "is_study"]
 
 NOTHING = Counters()
 KEEPS_TEXT = "keeps-text"
+# Beside every document its hash, under its name and this.
+SEAL = "#sha256"
 
 
 class Done(NamedTuple):
@@ -179,8 +181,9 @@ class Study:
     @property
     def block_limits(self) -> dict[int, int]:
         """Blocks the time budget cut short, with the number of items left in each; settled in round 0."""
-        limits: dict[str, int] = self._get("block_limits", default={})
-        return {int(block): limit for block, limit in limits.items()}
+        with read_errors(self.path):
+            limits: dict[str, int] = self._get("block_limits", default={})
+            return {int(block): limit for block, limit in limits.items()}
 
     def limit_block(self, block: int, items: int) -> None:
         with disk_errors(self.path):
@@ -319,11 +322,11 @@ class Study:
         """Turns of which the engine told its totals."""
         with read_errors(self.path):
             rows = self._rows("SELECT * FROM turns ORDER BY id")
-            read = ((row, json.loads(row.get("counters", "{}"))) for row in rows)  # format 1 has none
+            read = ((row, counters_from(row.get("counters", "{}"))) for row in rows)  # format 1 has none
             return tuple(
-                TurnTotals(launch=row["launch"], block=row["block"], counters=Counters(values=values))
-                for row, values in read
-                if values
+                TurnTotals(launch=row["launch"], block=row["block"], counters=counters)
+                for row, counters in read
+                if counters.values
             )
 
     def findings(self) -> tuple[Finding, ...]:
@@ -357,16 +360,27 @@ class Study:
             if "default" in default:
                 return default["default"]
             raise StudyError(f"{self.path} is incomplete: it has no {key}", hint="start a new study")
-        return json.loads(rows[0]["value"])
+        text = rows[0]["value"]
+        seal = self._rows("SELECT value FROM meta WHERE key = ?", key + SEAL)
+        if seal and seal[0]["value"] != digest_of(text):
+            raise StudyError(
+                f"cannot read the study at {self.path}: its {key!r} is not what speclift wrote there",
+                hint="if it was edited or damaged, restore it from a copy or start a new study",
+            )
+        return json.loads(text)
 
     def _set(self, key: str, value: Any) -> None:
-        self._db.execute("INSERT OR REPLACE INTO meta VALUES (?, ?)", (key, fmt.dumps(value)))
+        """With a seal: whoever reads it relies on its shape, which an edited one need not have."""
+        text = fmt.dumps(value)
+        self._db.executemany(
+            "INSERT OR REPLACE INTO meta VALUES (?, ?)", [(key, text), (key + SEAL, digest_of(text))]
+        )
 
     def _rows(self, query: str, *values: Any) -> list[dict[str, Any]]:
         with read_errors(self.path):
             cursor = self._db.execute(query, values)
             names = [column[0] for column in cursor.description]
-            return [dict(zip(names, row, strict=True)) for row in cursor]
+            return [fmt.checked_row(dict(zip(names, row, strict=True))) for row in cursor]
 
     def _insert(self, table: str, **values: Any) -> None:
         columns, marks = ", ".join(f'"{name}"' for name in values), ", ".join("?" for _ in values)

@@ -26,10 +26,14 @@ LOOP_TIMES = 6
 _OWN_WORDS = re.compile(r"\d{3}|[A-Za-z]{1,32}(Error|Refused|Timeout)")
 
 
+def digest_of(text: str) -> str:
+    return hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()
+
+
 def stand_in(text: str) -> str:
     if not text:
         return ""
-    digest = f"sha256:{hashlib.sha256(text.encode('utf-8', 'surrogatepass')).hexdigest()} "
+    digest = f"sha256:{digest_of(text)} "
     return digest * (LOOP_TIMES if is_looping(text) else 1)
 
 
