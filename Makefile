@@ -39,12 +39,15 @@ format: $(READY)
 	$(BIN)/ruff format .
 	$(BIN)/ruff check --fix .
 
-# The statistics on synthetic truth: coverage of the intervals, false alarms, power of the verdict.
+# The statistics on synthetic truth: coverage of the intervals, false alarms, power of the verdict. Then whatever a
+# server might send: 14,000 answers at the parsers, 10,000 over sockets.
 bench: $(READY)
 	$(BIN)/python benchmarks/coverage.py
 	$(BIN)/python benchmarks/crossover.py
 	$(BIN)/python benchmarks/studies.py
 	$(BIN)/python benchmarks/lossless.py
+	$(BIN)/python -m pytest tests/hostile/test_fuzzed_answers.py --hypothesis-profile=night --timeout 900
+	$(BIN)/python benchmarks/fuzz.py
 
 # Accepted length, cost and break-even of the bundled draft on this machine; about ten minutes on two idle cores.
 bench-draft: $(READY)

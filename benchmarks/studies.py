@@ -13,8 +13,8 @@ import json
 import math
 import sys
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, field, replace
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import asdict, dataclass, field
 from functools import cache
 from zlib import crc32
 
@@ -26,35 +26,11 @@ from speclift.core.goals import Goals
 from speclift.core.records import Place, Record
 from speclift.core.results import ALL_TRAFFIC, Conditions, Decision, Evidence, Verdict
 from speclift.core.speculation import NGram
-from speclift.core.traffic import Concurrency, Load, Request
+from speclift.core.traffic import Request
 from speclift.decide.verdict import decide
 from speclift.plan.experiment import StudyPlan, turns
-from speclift.simulate.study import ArmTruth, SpeedupOf, StudyTruth, simulate_study, true_speedup
-
-SEGMENTS = ("copy", "chat", "code")
-ONE_STREAM = (Concurrency(streams=1),)
-THREE_LOADS = tuple(Concurrency(streams=streams) for streams in (1, 4, 16))
-DRAFTING = ArmTruth(prompt_sd=0.15, drafted_per_step=4, acceptance=0.6)
-COVERED = (93.0, 97.0)
-# Bonferroni may err wide; what it may not do is cover less.
-COVERED_TOGETHER = (93.0, 100.0)
-FALSE_ALARMS = (0.0, 6.0)
-NEVER = (0.0, 0.0)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Case:
-    """A design, a truth, and what share of studies may show what."""
-
-    name: str
-    truth: StudyTruth
-    promises: Mapping[str, tuple[float, float]]
-    prompts: int = 36
-    launches: int = 3
-    loads: tuple[Load, ...] = ONE_STREAM
-    goals: Goals = field(default_factory=Goals)
-    # Of the studies asked for: what is cheap to tell apart needs fewer.
-    share: float = 1.0
+from speclift.simulate.study import simulate_study, true_speedup
+from study_cases import SEGMENTS, Case, cases
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -67,135 +43,6 @@ class Outcome:
     standard_error: dict[str, float] = field(default_factory=dict)
     half_width_percent: float = 0.0
     broken: list[str] = field(default_factory=list)
-
-
-def cases() -> Iterator[Case]:
-    yield from _coverage_cases()
-    yield from _false_alarm_cases()
-    yield from _power_cases()
-
-
-def _coverage_cases() -> Iterator[Case]:
-    arm = replace(DRAFTING, speedup=_by_segment(copy=1.6, chat=0.95, code=1.2))
-    plain = StudyTruth(arms={"arm-1": arm})
-    yield Case(
-        name="coverage, 1 arm", truth=plain, promises={"covered": COVERED_TOGETHER, "on all traffic": COVERED}
-    )
-    noise = {
-        "server starts alike": replace(plain, launch_sd=0.0),
-        "server starts differ by 4 %": replace(plain, launch_sd=0.04),
-        "20 % drift, 3 % failed": replace(plain, drift=0.2, arms={"arm-1": replace(arm, failed_share=0.03)}),
-    }
-    for name, truth in noise.items():
-        yield Case(
-            name=f"coverage, 1 arm, {name}", truth=truth, promises={"on all traffic": COVERED}, share=0.25
-        )
-    by_load = replace(DRAFTING, speedup=_by_load({1: 1.5, 4: 1.2, 16: 0.8}))
-    yield Case(
-        name="coverage, 1 arm, 3 loads",
-        truth=StudyTruth(arms={"arm-1": by_load}),
-        loads=THREE_LOADS,
-        promises={"on all traffic": COVERED},
-        share=0.25,
-    )
-    alike = replace(DRAFTING, speedup=_by_segment(copy=1.5, chat=1.3, code=1.1))
-    yield Case(
-        name="coverage, 3 arms alike",
-        truth=StudyTruth(arms=dict.fromkeys(("arm-1", "arm-2", "arm-3"), alike)),
-        promises={"covered": COVERED_TOGETHER, "on all traffic": COVERED_TOGETHER},
-        share=0.25,
-    )
-
-
-def _false_alarm_cases() -> Iterator[Case]:
-    """A/A: arms that are the baseline under other names, and arms that draft without gain."""
-    never = {"ship": NEVER, "ship-on-conditions": NEVER}
-    claims = {"claims": FALSE_ALARMS, **never}
-    any_gain = Goals(min_speedup=1.0)
-    for named, names in (("1 arm", ("arm-1",)), ("3 arms", ("arm-1", "arm-2", "arm-3"))):
-        same = StudyTruth(arms=dict.fromkeys(names, ArmTruth()))
-        silent = replace(same, reports_drafts=False)
-        in_vain = replace(same, arms=dict.fromkeys(names, DRAFTING))
-        fewer = 1.0 / len(names)
-        yield Case(name=f"A/A, {named}", truth=same, promises=claims, share=fewer)
-        yield Case(
-            name=f"A/A, {named}, --min-speedup 1",
-            truth=same,
-            promises=never,
-            goals=any_gain,
-            share=0.25 * fewer,
-        )
-        yield Case(
-            name=f"A/A, {named}, --min-speedup 1, engine silent about drafts",
-            truth=silent,
-            promises=never,
-            goals=any_gain,
-            share=0.25 * fewer,
-        )
-        yield Case(name=f"drafts without gain, {named}", truth=in_vain, promises=claims, share=0.5 * fewer)
-    yield Case(
-        name="A/A, 1 arm, 3 loads",
-        truth=StudyTruth(arms={"arm-1": ArmTruth()}),
-        loads=THREE_LOADS,
-        promises=claims,
-        share=0.25,
-    )
-    at_the_bar = replace(DRAFTING, speedup=_by_segment(copy=1.3, chat=1.3, code=1.3))
-    yield Case(
-        name="truth exactly at the bar",
-        truth=StudyTruth(arms={"arm-1": at_the_bar}),
-        promises={"ships": FALSE_ALARMS},
-        share=0.25,
-    )
-
-
-def _power_cases() -> Iterator[Case]:
-    def segments(**speedups: float) -> StudyTruth:
-        return StudyTruth(arms={"arm-1": replace(DRAFTING, speedup=_by_segment(**speedups))})
-
-    mostly, right_part = (50.0, 100.0), {"wrong part": (0.0, 2.5)}
-    on_copy = segments(copy=1.5, chat=0.9, code=0.9)
-    by_load = StudyTruth(
-        arms={"arm-1": replace(DRAFTING, speedup=_by_load({1: 1.7, 4: 1.6, 16: 0.7}))},
-    )
-    several = (
-        Case(
-            name="1.5x everywhere",
-            truth=segments(copy=1.5, chat=1.5, code=1.5),
-            promises={"ship": (90.0, 100.0)},
-        ),
-        Case(
-            name="1.5x on copy, 0.9x elsewhere, 72 prompts, 3 launches",
-            truth=on_copy,
-            promises={"ship-on-conditions": mostly, "segments copy": mostly, **right_part},
-            prompts=72,
-        ),
-        Case(
-            name="1.5x on copy, 0.9x elsewhere, 72 prompts, 5 launches",
-            truth=on_copy,
-            promises={"ship-on-conditions": (90.0, 100.0), "segments copy": (90.0, 100.0), **right_part},
-            prompts=72,
-            launches=5,
-        ),
-        Case(
-            name="0.9x everywhere",
-            truth=segments(copy=0.9, chat=0.9, code=0.9),
-            promises={"do-not-ship": (90.0, 100.0)},
-        ),
-        Case(
-            name="1.3x everywhere",
-            truth=segments(copy=1.3, chat=1.3, code=1.3),
-            promises={"inconclusive": (90.0, 100.0)},
-        ),
-        Case(
-            name="1.7x at c=1, 1.6x at c=4, 0.7x at c=16",
-            truth=by_load,
-            loads=THREE_LOADS,
-            promises={"ship-on-conditions": (90.0, 100.0), "max_concurrency 4": mostly, **right_part},
-        ),
-    )
-    for case in several:
-        yield replace(case, share=0.1)
 
 
 def run(case: Case, *, studies: int, seed: int) -> Outcome:
@@ -260,6 +107,14 @@ def design(case: Case) -> tuple[list[Arm], tuple[Place, ...]]:
         Request(id=f"p{number}", segment=SEGMENTS[number % len(SEGMENTS)], prompt="")
         for number in range(case.prompts)
     )
+    temperature_of = {
+        request.id: {
+            "one": None,
+            "by segment": 0.5 * SEGMENTS.index(request.segment),
+            "own": round(number / case.prompts, 3),
+        }[case.temperatures]
+        for number, request in enumerate(requests)
+    }
     plan = StudyPlan(
         arms=everyone,
         loads=case.loads,
@@ -280,7 +135,7 @@ def design(case: Case) -> tuple[list[Arm], tuple[Place, ...]]:
             load=turn.load,
             request_id=item.request_id,
             segment=segment_of[item.request_id],
-            temperature=item.temperature,
+            temperature=temperature_of[item.request_id],
         )
         for round_index in range(plan.rounds)
         for turn in turns(plan, round_index)
@@ -305,8 +160,7 @@ def _observed(
         yield "covered"
     if all(_covers(evidence, truth_of(evidence)) for evidence in on_all):
         yield "on all traffic"
-    said = [reason.message for reason in verdict.reasons if reason.rule == "where-it-pays"]
-    if bounds.excludes(1.0) or any(f"{side} on" in text for text in said for side in ("faster", "slower")):
+    if bounds.excludes(1.0) or any(part.simultaneous.excludes(1.0) for part in published.parts):
         yield "claims"
     if verdict.conditions is not None:
         if truth_of(published) < goals.min_speedup:
@@ -321,17 +175,6 @@ def _covers(evidence: Evidence, truth: float) -> bool:
     if evidence.overall is None:
         return False
     return evidence.overall.simultaneous.low <= truth <= evidence.overall.simultaneous.high
-
-
-def _by_segment(**speedups: float) -> SpeedupOf:
-    return lambda segment, _load, _temperature: speedups[segment]
-
-
-def _by_load(speedups: Mapping[int, float]) -> SpeedupOf:
-    def speedup(_segment: str, load: Load, _temperature: float | None) -> float:
-        return speedups[load.streams] if isinstance(load, Concurrency) else 1.0
-
-    return speedup
 
 
 def main() -> None:

@@ -27,6 +27,8 @@ signal.signal(signal.SIGINT, signal.default_int_handler)
 
 # A deadline measures the machine, not the code.
 settings.register_profile("speclift", deadline=None)
+# For a night, or for whoever has minutes: --hypothesis-profile=night
+settings.register_profile("night", deadline=None, max_examples=2000)
 settings.load_profile("speclift")
 
 

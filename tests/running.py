@@ -87,7 +87,7 @@ def records_of(study: Path) -> tuple[Record, ...]:
 
 def place_of(record: Record) -> Done:
     place = record.place
-    return Done(place.arm, place.round, place.block, place.request_id, place.temperature)
+    return Done(place.arm, place.round, place.block, place.request_id, place.temperature, place.repeat)
 
 
 def measured_places(records: Iterable[Record]) -> Counter[Done]:
@@ -106,6 +106,7 @@ def planned_places(study: Path) -> set[Done]:
             turn.block,
             item.request_id,
             own[item.request_id] if item.temperature is None else item.temperature,
+            item.repeat,
         )
         for round_index in range(plan.rounds)
         for turn in turns(plan, round_index)

@@ -18,6 +18,7 @@ from speclift.core.results import (
     Acceptance,
     Cell,
     Comparison,
+    Completeness,
     Conditions,
     Estimate,
     Evidence,
@@ -48,13 +49,14 @@ def study_places(
     loads: Sequence[Load] = ONE_STREAM,
     temperatures: Sequence[float | None] = (None,),
     rounds: int = 3,
+    requests: int | None = None,
 ) -> tuple[Place, ...]:
     """Request by request on every arm, the arms in the opposite order each time, as the plan runs one stream."""
     names = [BASELINE, *(arm.name for arm in arms)]
     items = [
         (load, number, temperature)
         for load in loads
-        for number in range(prompts)
+        for number in range(prompts if requests is None else requests)
         for temperature in temperatures
     ]
     return tuple(
@@ -64,9 +66,10 @@ def study_places(
             round=round_index,
             block=block,
             load=load,
-            request_id=f"p{number}",
-            segment=segments[number % len(segments)],
+            request_id=f"p{number % prompts}",
+            segment=segments[number % prompts % len(segments)],
             temperature=temperature,
+            repeat=number // prompts,
         )
         for round_index in range(rounds)
         for block, (load, number, temperature) in enumerate(items)
@@ -183,6 +186,8 @@ def evidence(**changes: Any) -> Evidence:
         baseline_cells=(cell(arm=BASELINE, acceptance_rate=None),),
         segment_cells=(),
         traffic_share=1.0,
+        prompts=36,
+        completeness=Completeness(asked=108, used=108, metric_asked="tpot", metric="tpot"),
     )
     return replace(ordinary, **changes)
 

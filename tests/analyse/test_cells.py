@@ -112,11 +112,26 @@ class TestPercentiles:
         assert (found.p99 is not None, "p99" in found.intervals) == (is_known, is_known)
 
     def test_intervals_are_order_statistics(self) -> None:
-        found = percentiles([record(tpot_s=0.001 * rank) for rank in range(1, 101)], "tpot")
+        found = percentiles(
+            [record(tpot_s=0.001 * rank, request_id=f"p{rank}") for rank in range(1, 101)], "tpot"
+        )
         assert found is not None
         # Ranks 40 and 61 of 100 are binomial bounds of a median.
         assert found.intervals["p50"] == pytest.approx((0.040, 0.061))
         assert found.intervals["p99"][1] is None
+
+    def test_intervals_do_not_narrow_by_sending_the_same_prompts_again(self) -> None:
+        once = [record(tpot_s=0.001 * rank, request_id=f"p{rank}") for rank in range(1, 41)]
+        again = [replace(r, place=replace(r.place, round=number)) for r in once for number in range(5)]
+        widths = []
+        for records in (once, again):
+            found = percentiles(records, "tpot")
+            assert found is not None
+            low, high = found.intervals["p50"]
+            assert low is not None
+            assert high is not None
+            widths.append(high - low)
+        assert widths[1] >= 0.9 * widths[0]
 
     def test_ttft_and_e2e_run_from_the_intended_send_time(self) -> None:
         late = replace(record(), intended_s=99.0)
@@ -148,18 +163,33 @@ class TestAcceptance:
         assert acceptance_histogram([*records, with_counts(0, 0)]) == (2, 0, 0, 0, 0, 1, 0, 0, 0, 1)
 
 
+def of_prompt(request_id: str, made: Record) -> Record:
+    return replace(made, place=replace(made.place, request_id=request_id))
+
+
 class TestAcceptedLength:
     def test_is_tokens_after_the_first_over_decode_steps_with_those_that_drafted_nothing(self) -> None:
         # 20 tokens after the first: 15 accepted in 5 steps; 20 more in 20 steps without a draft.
-        found = accepted_length([with_counts(30, 15, tokens=21), with_counts(0, 0, tokens=21)])
+        found = accepted_length(
+            [with_counts(30, 15, tokens=21), of_prompt("p2", with_counts(0, 0, tokens=21))]
+        )
         assert found is not None
         assert found.value == pytest.approx(40 / 25)
         assert (found.n, found.low < found.value < found.high) == (2, True)
 
     def test_is_one_where_the_engine_says_that_nothing_was_drafted(self) -> None:
-        found = accepted_length([with_counts(0, 0), with_counts(0, 0)])
+        found = accepted_length([with_counts(0, 0), of_prompt("p2", with_counts(0, 0))])
         assert found is not None
         assert (found.value, found.low, found.high) == (1.0, 1.0, 1.0)
+
+    @pytest.mark.parametrize("launches", [3, 10])
+    def test_a_prompt_launched_again_is_no_second_prompt(self, launches: int) -> None:
+        once = [with_counts(30, 15, tokens=21), of_prompt("p2", with_counts(30, 3, tokens=21))]
+        again = [replace(r, place=replace(r.place, launch=n)) for r in once for n in range(launches)]
+        first, more = accepted_length(once), accepted_length(again)
+        assert first is not None
+        assert more is not None
+        assert (more.n, more.low, more.high) == pytest.approx((2, first.low, first.high))
 
     @pytest.mark.parametrize(
         "unusable",

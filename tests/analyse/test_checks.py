@@ -12,7 +12,8 @@ from hypothesis import strategies as st
 
 from samples import record
 from simulated import ARM, ONE_STREAM, OTHER, QUIET, constant, drawn, judged, quiet_truth, study_places
-from speclift.analyse.checks import check_client, check_records, is_looping
+from speclift.analyse.checks import check_client, check_records
+from speclift.analyse.loops import is_looping
 from speclift.core.arm import BASELINE
 from speclift.core.records import Outcome, Phase, Record, TurnHealth
 from speclift.core.results import Decision, Finding, Level
@@ -227,7 +228,7 @@ class TestFailed:
         assert finding.arm == ARM.name
         assert finding.level is Level.WARN
         assert f"2 of {sum(r.place.arm == ARM.name for r in records)} requests failed" in finding.message
-        assert "(cut, timeout); first: timeout it was" in finding.message
+        assert finding.message.endswith("\n  1 x timeout: timeout it was\n  1 x cut: cut it was")
 
 
 class TestNoTokenCounts:

@@ -15,7 +15,6 @@ from speclift.analyse.stats import (
     launches_needed,
     prompts_needed,
     quantile_interval,
-    quantile_ratio,
     ratio_of_totals,
 )
 
@@ -81,13 +80,6 @@ class TestNeeded:
         assert 200 < needed < 1000
         assert launches_needed(fit, 0.01) is None
 
-    def test_one_prompt_allows_planning_launches_but_not_prompts(self) -> None:
-        fit = crossed_fit([0.1, 0.2, 0.15], ["p"] * 3, range(3))
-        needed = launches_needed(fit, 0.05)
-        assert needed is not None
-        assert 3 < needed < 20
-        assert prompts_needed(fit, 0.05) is None
-
     def test_nothing_estimated_plans_nothing(self) -> None:
         fit = crossed_fit([0.1, 0.2], ["p", "q"], [0, 1])
         assert prompts_needed(fit, 0.1) is None
@@ -147,40 +139,6 @@ class TestQuantileInterval:
     def test_refuses_what_is_no_quantile(self, q: float) -> None:
         with pytest.raises(ValueError, match="quantile"):
             quantile_interval([1.0, 2.0], q)
-
-
-class TestQuantileRatio:
-    def test_is_the_ratio_of_percentiles_inside_bounds_of_both(self) -> None:
-        random = np.random.default_rng(SEED)
-        top, bottom = random.lognormal(0.3, 0.5, 300).tolist(), random.lognormal(0, 0.5, 200).tolist()
-        ratio = quantile_ratio(top, bottom, 0.5)
-        assert ratio is not None
-        assert ratio.value == pytest.approx(np.percentile(top, 50) / np.percentile(bottom, 50))
-        assert ratio.low < ratio.value < ratio.high
-        assert (ratio.n, ratio.method, ratio.level) == (200, "order-statistics", 0.95)
-
-    def test_holds_the_true_ratio(self) -> None:
-        random = np.random.default_rng(SEED)
-        covered = 0
-        for _ in range(500):
-            top, bottom = 1.2 * random.exponential(size=150), random.exponential(size=100)
-            ratio = quantile_ratio(top.tolist(), bottom.tolist(), 0.9)
-            assert ratio is not None
-            covered += ratio.low <= 1.2 <= ratio.high
-        assert covered / 500 >= 0.95
-
-    @pytest.mark.parametrize(
-        ("numerators", "denominators", "exists"),
-        [(437, 437, True), (436, 437, False), (437, 436, False), (0, 437, False)],
-    )
-    def test_needs_both_samples_to_reach_their_bounds(
-        self, numerators: int, denominators: int, exists: bool
-    ) -> None:
-        top, bottom = [float(i + 1) for i in range(numerators)], [float(i + 1) for i in range(denominators)]
-        assert (quantile_ratio(top, bottom, 0.99) is not None) == exists
-
-    def test_does_not_exist_where_the_denominator_may_be_zero(self) -> None:
-        assert quantile_ratio([1.0] * 50, [0.0] * 30 + [1.0] * 20, 0.5) is None
 
 
 class TestRatioOfTotals:

@@ -90,7 +90,7 @@ def test_compare_takes_another_bar(decided: Decided, cli: Cli) -> None:
 
 def test_a_winner_comes_with_its_command_and_settings(cli: Cli, small: list[object]) -> None:
     winning = fake_flags("spec.acceptance=1", "spec.step_cost=0")
-    result = cli("decide", *small, *winning, "--max-tokens", 40, "--json")
+    result = cli("decide", *small, *winning, "--requests", 12, "--max-tokens", 40, "--json")
     winner = result.document["winner"]
     assert (result.code, result.document["verdict"]) == (0, "ship")
     assert (winner["arm"], winner["method"], winner["k"]) == ("ngram-k4", "ngram", 4)

@@ -15,6 +15,7 @@ from simulated import (
     comparison,
     drawn,
     evidence,
+    judged,
     quiet_truth,
     study_places,
 )
@@ -144,8 +145,26 @@ class TestSearch:
 
     @pytest.mark.parametrize(("prompts", "is_found"), [(21, False), (24, True)])
     def test_a_condition_rests_on_at_least_eight_prompts(self, prompts: int, is_found: bool) -> None:
-        found, _ = searched(lambda segment, _l, _t: 1.6 if segment == "copy" else 0.8, prompts=prompts)
-        assert (found is not None) is is_found
+        truth = quiet_truth(lambda segment, _l, _t: 1.6 if segment == "copy" else 0.8)
+        verdict = judged(drawn(study_places(prompts=prompts), truth))
+        assert (verdict.conditions is not None) is is_found
+
+    def test_a_segment_of_loops_is_in_no_condition_however_fast(self) -> None:
+        speedups = {"copy": 1.9, "chat": 0.8, "code": 1.6}
+        records = tuple(
+            replace(r, text="again and " * 40 if r.place.segment == "copy" else "an answer")
+            for r in drawn(study_places(), quiet_truth(lambda segment, _l, _t: speedups[segment]))
+        )
+        verdict = judged(records)
+        assert verdict.conditions == Conditions(segments=("code",))
+
+    def test_a_condition_names_what_each_of_its_segments_gains(self) -> None:
+        speedups = {"copy": 1.9, "chat": 0.8, "code": 1.2}
+        verdict = judged(drawn(study_places(), quiet_truth(lambda segment, _l, _t: speedups[segment])))
+        assert verdict.conditions == Conditions(segments=("copy", "code"))
+        (told,) = [reason.message for reason in verdict.reasons if reason.rule == "conditions"]
+        assert "copy 1.9" in told
+        assert "code 1.18x [1.16, 1.21]" in told
 
 
 class TestTies:

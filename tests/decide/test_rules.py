@@ -192,18 +192,38 @@ class TestSlo:
 
 class TestTails:
     def tail(self, low: float, high: float) -> TailRatio:
-        return TailRatio(arm=ARM.name, load=SIXTEEN, metric="ttft", ratio=estimate(0.9, low, high))
+        return TailRatio(
+            arm=ARM.name, load=SIXTEEN, metric="ttft", statistic="P95", ratio=estimate(0.9, low, high)
+        )
 
-    @pytest.mark.parametrize(("high", "level"), [(0.99, Level.FAIL), (1.0, Level.PASS), (1.5, Level.PASS)])
-    def test_an_interval_wholly_on_the_slow_side_fails(self, high: float, level: Level) -> None:
-        found = rules.tail_not_slower(evidence(tails=(self.tail(0.8, 1.2), self.tail(0.8, high))))
-        assert (found.rule, found.level) == ("p99", level)
+    @pytest.mark.parametrize(
+        ("low", "high", "level"),
+        [
+            (0.7, 0.99, Level.FAIL),
+            (0.85, 0.99, Level.FAIL),
+            (0.8, 1.0, Level.PASS),
+            (0.8, 1.5, Level.PASS),
+            (0.79, 1.5, Level.WARN),
+        ],
+    )
+    def test_shown_slower_fails_and_shown_within_the_tolerance_passes(
+        self, low: float, high: float, level: Level
+    ) -> None:
+        found = rules.tail_not_slower(evidence(tails=(self.tail(0.8, 1.2), self.tail(low, high))), Goals())
+        assert (found.rule, found.level) == ("tail", level)
 
-    def test_names_metric_and_load(self) -> None:
-        assert "ttft at c=16 0.90x" in rules.tail_not_slower(evidence(tails=(self.tail(0.8, 0.95),))).message
+    def test_the_tolerance_is_the_users(self) -> None:
+        made = evidence(tails=(self.tail(0.6, 1.2),))
+        levels = [rules.tail_not_slower(made, Goals(tail_tolerance=t)).level for t in (0.5, 0.7)]
+        assert levels == [Level.PASS, Level.WARN]
 
-    def test_too_few_requests_inform_and_do_not_block(self) -> None:
-        assert rules.tail_not_slower(evidence()).level is Level.INFO
+    @pytest.mark.parametrize("high", [0.95, 1.2])
+    def test_names_metric_percentile_and_load(self, high: float) -> None:
+        message = rules.tail_not_slower(evidence(tails=(self.tail(0.7, high),)), Goals()).message
+        assert f"ttft P95 at c=16 0.90x [0.70, {high:.2f}]" in message
+
+    def test_too_few_requests_warn_and_do_not_block(self) -> None:
+        assert rules.tail_not_slower(evidence(), Goals()).level is Level.WARN
 
 
 class TestFailures:

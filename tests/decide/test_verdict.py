@@ -31,6 +31,7 @@ from speclift.core.arm import BASELINE
 from speclift.core.goals import Goals, Slo
 from speclift.core.results import (
     Acceptance,
+    Completeness,
     Conditions,
     Decision,
     Finding,
@@ -55,7 +56,13 @@ def segment(low: float, value: float, high: float, label: str = "chat", **change
 
 
 def slow_tail() -> TailRatio:
-    return TailRatio(arm=ARM.name, load=Concurrency(streams=1), metric="ttft", ratio=estimate(0.8, 0.7, 0.9))
+    return TailRatio(
+        arm=ARM.name,
+        load=Concurrency(streams=1),
+        metric="ttft",
+        statistic="P95",
+        ratio=estimate(0.8, 0.7, 0.9),
+    )
 
 
 class TestOutputChanged:
@@ -113,7 +120,7 @@ class TestShip:
                 Goals(slos=(TPOT_P99,)),
                 "slo",
             ),
-            ({"tails": (slow_tail(),)}, Goals(), "p99"),
+            ({"tails": (slow_tail(),)}, Goals(), "tail"),
             ({"cells": (cell(failed=20),)}, Goals(), "failures"),
             (
                 {"cells": (cell(acceptance_rate=None, accepted_length=estimate(1.0, 1.0, 1.0)),)},
@@ -210,10 +217,11 @@ class TestShipOnConditions:
             )
             if r.place.arm == ARM.name and r.place.load == LOADS[2]
             else r
-            for r in drawn(study_places(prompts=40, loads=LOADS), quiet_truth(constant(1.8)))
+            for r in drawn(study_places(prompts=16, loads=LOADS), quiet_truth(constant(1.8)))
         ]
+        # Under 50 requests a load: the tail cannot speak, the limit alone does.
         assert judged(records).decision is Decision.SHIP
-        goals = Goals(slos=(Slo(metric="ttft", percentile="p99", limit_s=0.5),))
+        goals = Goals(slos=(Slo(metric="ttft", percentile="p95", limit_s=0.5),))
         verdict = judged(records, goals=goals)
         assert (verdict.decision, verdict.conditions) == (
             Decision.SHIP_ON_CONDITIONS,
@@ -252,22 +260,31 @@ class TestDoNotShip:
         "made",
         [
             evidence(overall=comparison(0.9, 1.1, 1.3)),
-            evidence(overall=comparison(0.9, 1.0, 1.1), parts=(segment(0.9, 1.1, 1.3),)),
+            evidence(overall=None),
             evidence(
                 overall=comparison(0.9, 1.0, 1.1),
-                parts=(comparison(0.1, 1.0, 9.0, part=Part.TEMPERATURE, label="1"),),
+                completeness=Completeness(asked=100, used=60, metric_asked="tpot", metric="tpot"),
             ),
-            evidence(overall=None),
         ],
         ids=[
             "overall reaches it",
-            "a segment reaches it",
-            "a temperature may reach it",
             "nothing was compared",
+            "two fifths of the pairs are left out",
         ],
     )
     def test_one_that_reaches_it_is_enough_to_leave_it_open(self, made: Any) -> None:
         assert verdict_on(made).decision is Decision.INCONCLUSIVE
+
+    @pytest.mark.parametrize(
+        "part",
+        [segment(0.9, 1.1, 1.3), comparison(0.1, 1.0, 9.0, part=Part.TEMPERATURE, label="1")],
+        ids=["a segment reaches it", "a temperature may reach it"],
+    )
+    def test_a_part_that_may_reach_it_is_open_and_leaves_the_verdict(self, part: Any) -> None:
+        verdict = verdict_on(evidence(overall=comparison(0.9, 1.0, 1.1), parts=(part,)))
+        assert verdict.decision is Decision.DO_NOT_SHIP
+        assert [still_open.comparison for still_open in verdict.open] == [part]
+        assert named(verdict, "open")[0].message == verdict.open[0].settle
 
     def test_it_takes_every_arm(self) -> None:
         hopeless = evidence(overall=comparison(0.9, 1.0, 1.1))
@@ -309,7 +326,8 @@ class TestInconclusive:
 
     def test_a_part_that_straddles_the_bar_is_named(self) -> None:
         parts = (segment(1.1, 1.35, 1.6, prompts_needed=40),)
-        (reason,) = named(verdict_on(evidence(overall=comparison(0.9, 1.0, 1.1), parts=parts)), "more-data")
+        made = evidence(overall=comparison(0.9, 1.0, 1.1), parts=parts)
+        (reason,) = named(verdict_on(made), "open")
         assert reason.message.startswith("arm on chat: about 40 prompts")
 
     def test_a_part_too_uncertain_to_clear_its_floor_is_named(self) -> None:

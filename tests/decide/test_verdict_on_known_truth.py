@@ -40,8 +40,8 @@ class TestOnKnownTruth:
     def test_some_of_those_studies_would_ship_by_speed_alone(self) -> None:
         # Shows that the test above can fail: the same studies, told that drafts were accepted.
         same = StudyTruth(arms={ARM.name: ArmTruth(drafted_per_step=4, acceptance=0.5)})
-        seen = counted(same, studies=80, goals=Goals(min_speedup=1.0))
-        assert 0 < seen[Decision.SHIP] + seen[Decision.SHIP_ON_CONDITIONS] <= 8
+        seen = counted(same, studies=200, goals=Goals(min_speedup=1.0))
+        assert 0 < seen[Decision.SHIP] + seen[Decision.SHIP_ON_CONDITIONS] <= 12
 
     def test_by_the_default_bar_it_is_told_not_to_ship(self) -> None:
         seen = counted(StudyTruth(arms={ARM.name: ArmTruth()}), studies=40)

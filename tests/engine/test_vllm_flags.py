@@ -16,6 +16,7 @@ from speclift.core.speculation import (
     DraftModel,
     Head,
     NGram,
+    Off,
     Speculation,
     Suffix,
     Synthetic,
@@ -23,9 +24,9 @@ from speclift.core.speculation import (
 from speclift.engine.vllm_flags import (
     CPU_KV_BYTES,
     VllmVersion,
-    can_schedule_ahead,
     check_arm,
     flag_pairs,
+    loses_scheduling,
     parse_version,
     python_engine,
     risks,
@@ -52,7 +53,7 @@ def arm(speculation: Speculation) -> Arm:
 def test_the_flags_that_every_arm_shares() -> None:
     assert shlex.join(server_flags(SETTINGS, port=8123, version=GPU)) == (
         "--model org/target --served-model-name org/target --host 127.0.0.1 --port 8123 --max-model-len 4096 "
-        "--max-num-seqs 64 --no-enable-prefix-caching --no-async-scheduling --seed 0 --generation-config vllm "
+        "--max-num-seqs 64 --no-enable-prefix-caching --seed 0 --generation-config vllm "
         "--disable-uvicorn-access-log --enforce-eager"
     )
 
@@ -241,7 +242,7 @@ def test_a_version_without_metrics_per_request_is_not_asked_for_them() -> None:
 # What users paste
 
 FLAGS = (
-    *server_flags(SETTINGS, port=8000, version=GPU),
+    *server_flags(replace(SETTINGS, schedules_ahead=False), port=8000, version=GPU),
     *speculation_flags(arm(NGram(k=4, n=3)), GPU),
 )
 CONFIG = {"method": "ngram", "num_speculative_tokens": 4, "prompt_lookup_max": 3, "prompt_lookup_min": 3}
@@ -319,18 +320,19 @@ def test_every_shared_setting_reaches_the_server() -> None:
 
 
 @pytest.mark.parametrize(
-    ("speculations", "version", "ahead"),
+    ("speculation", "version", "loses"),
     [
-        ((DRAFT, Head(kind="eagle", model="h")), GPU, True),
-        ((DRAFT, NGram(k=4)), GPU, False),
-        ((NGram(variant="gpu", k=4),), GPU, True),
-        ((DRAFT,), CPU, False),
+        pytest.param(DRAFT, GPU, False, id="a draft model keeps it"),
+        pytest.param(NGram(k=4), GPU, True, id="n-gram drafts are made between steps"),
+        pytest.param(NGram(variant="gpu", k=4), GPU, False, id="on the GPU they are not"),
+        pytest.param(NGram(k=4), CPU, False, id="the CPU build never schedules ahead"),
+        pytest.param(Off(), GPU, False, id="the baseline has it by itself"),
     ],
 )
-def test_the_next_step_is_scheduled_ahead_where_every_arm_can(
-    speculations: tuple[Speculation, ...], version: VllmVersion, ahead: bool
+def test_an_arm_loses_scheduling_where_vllm_alone_would_have_it(
+    speculation: Speculation, version: VllmVersion, loses: bool
 ) -> None:
-    assert can_schedule_ahead([baseline_arm(), *map(arm, speculations)], version) is ahead
+    assert loses_scheduling(arm(speculation), version, ServerSettings(model="m")) is loses
 
 
 @pytest.mark.parametrize(

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from running import Cli, fake_flags, measured_places, planned_places, records_of
-from speclift.analyse.checks import is_looping
+from speclift.analyse.loops import is_looping
 from speclift.core.traffic import Message, Request
 from speclift.store.study import Study
 from speclift.store.texts import error_stand_in, request_stand_in, stand_in

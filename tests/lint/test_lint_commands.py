@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import shlex
+import shutil
+import subprocess
 
 import pytest
 from hypothesis import given
@@ -12,16 +14,21 @@ from hypothesis import strategies as st
 from speclift.core.errors import UsageError
 from speclift.lint.command import read_command
 from speclift.lint.config_file import read_config
-from speclift.lint.findings import parse_release
+from speclift.lint.findings import Status, parse_release
 from speclift.lint.judge import lint_text, lint_words
 from speclift.lint.pasted import Expression, Pasted
 from speclift.lint.python_code import read_python
-from speclift.lint.shell_words import join_words, quote, split_commands
+from speclift.lint.shell_source import read_shell
+from speclift.lint.shell_words import Expansions, is_hidden, join_words, quote
 from speclift.lint.yaml_text import read_yaml, yaml_text
 
 
 def command(text: str) -> Pasted:
-    found = [pasted for words in split_commands(text) if (pasted := read_command(words, engine=None))]
+    found = [
+        pasted
+        for each in read_shell(text).commands
+        if (pasted := read_command(each.words, engine=None, expansions=each.expansions))
+    ]
     assert len(found) == 1
     return found[0]
 
@@ -39,7 +46,7 @@ class TestShellWords:
             ("a \\  \n  b", [["a", "b"]]),  # blanks after the backslash
             ("a ^\r\n  b", [["a", "b"]]),  # cmd
             ("$ a b", [["a", "b"]]),
-            ("# note\na b # rest", [["a", "b", "#", "rest"]]),
+            ("# note\na b # rest", [["a", "b"]]),
             ("a && b; c | d", [["a"], ["b"], ["c"], ["d"]]),
             ("a > log 2>&1 &", [["a"]]),
             ("a '{\n \"k\": 1}' b", [["a", '{\n "k": 1}', "b"]]),
@@ -47,23 +54,39 @@ class TestShellWords:
         ],
     )
     def test_are_split(self, text: str, commands: list[list[str]]) -> None:
-        assert split_commands(text) == commands
+        assert [list(each.words) for each in read_shell(text).commands] == commands
 
     def test_a_quote_that_never_closes_is_refused(self) -> None:
         with pytest.raises(UsageError, match="no shell command"):
-            split_commands("vllm serve 'x")
+            read_shell("vllm serve 'x")
 
     @given(st.lists(st.text(alphabet=st.characters(blacklist_characters="\0", codec="utf-8")), min_size=1))
     def test_a_shell_would_get_back_exactly_these_words(self, words: list[str]) -> None:
-        assert shlex.split(join_words(words)) == words
+        seen = [word for word in words if not any(map(is_hidden, word))]
+        assert shlex.split(join_words(seen)) == seen
+
+    @pytest.mark.skipif(shutil.which("bash") is None, reason="no bash here")
+    def test_hidden_characters_are_escapes_that_a_shell_reads_back(self) -> None:
+        words = ["\x1b[31m", "it's \\ \x07", "\u202eevil", "\x7f$HOME `x`", "caf\xe9\u200b1", "\udcff"]
+        source = join_words(words)
+        assert not any(map(is_hidden, source))
+        told = subprocess.run(["bash", "-c", f"printf '%s\\0' {source}"], capture_output=True, check=True)
+        assert told.stdout.split(b"\0")[:-1] == [word.encode("utf-8", "surrogateescape") for word in words]
 
     @pytest.mark.parametrize("word", ["$(reboot)", "`reboot`", "$HOME; reboot", "${x:-$(reboot)}"])
-    def test_nothing_that_could_run_is_left_open(self, word: str) -> None:
-        assert quote(word, expands_variables=True) == f"'{word}'"
+    def test_nothing_runs_that_did_not_run_before(self, word: str) -> None:
+        live = Expansions(whole={"$HOME": "$HOME"}, pieces=("$HOME",))
+        assert quote(word) == f"'{word}'"
+        assert "reboot)" not in quote(word, live).replace("\\$(reboot)", "").replace(f"'{word}'", "")
 
-    def test_a_plain_variable_stays_one_where_the_text_was_shell_source(self) -> None:
-        assert quote("$MODEL/${SIZE}", expands_variables=True) == '"$MODEL/${SIZE}"'
+    def test_what_a_shell_fills_in_stays_as_it_was_written(self) -> None:
+        (found,) = read_shell("a $MODEL/${SIZE} \"$(cat f)\" '$MODEL'").commands
+        assert join_words(found.words[:3], found.expansions) == 'a $MODEL/${SIZE} "$(cat f)"'
         assert quote("$MODEL") == "'$MODEL'"
+
+    def test_inside_another_word_it_is_live_and_nothing_else_is(self) -> None:
+        live = Expansions(pieces=("$A", "$AB"))
+        assert quote('{"x": "$AB $(no) `no`"}', live) == '"{\\"x\\": \\"$AB \\$(no) \\`no\\`\\"}"'
 
 
 class TestCommands:
@@ -125,14 +148,16 @@ class TestCommands:
 
         assert found.model == "org/m"
 
-    def test_a_word_that_belongs_nowhere_is_noted(self) -> None:
-        assert "stray" in lint_text("vllm serve m stray").notes[0]
+    def test_a_word_that_belongs_nowhere_is_an_error(self) -> None:
+        (found,) = lint_text("vllm serve m stray").findings
+
+        assert (found.flag, found.status) == ("stray", Status.UNKNOWN)
 
     def test_only_the_first_of_several_commands_is_judged_and_that_is_said(self) -> None:
         report = lint_text("vllm serve a\nvllm serve b --bogus")
 
-        assert report.ok
-        assert "1 more" in report.notes[0]
+        assert not report.ok
+        assert [(found.flag[:6], found.status) for found in report.findings] == [("1 more", Status.UNREAD)]
 
     @pytest.mark.parametrize("text", ["echo hello", "ls -la", "just prose", "cat file.yaml"])
     def test_what_starts_no_engine_is_refused(self, text: str) -> None:
@@ -183,7 +208,8 @@ class TestPython:
 
         assert report.translated is not None
         assert "load('spec.json')" in report.translated.python
-        assert any("only running" in note for note in report.translated.notes)
+        (found,) = [each for each in report.findings if each.status is Status.UNREAD]
+        assert (found.flag, "only running" in found.message) == ("speculative_config", True)
 
 
 class TestYaml:

@@ -6,6 +6,7 @@ import importlib.util
 import json
 import subprocess
 import sys
+import tempfile
 from pathlib import Path
 from typing import Any
 
@@ -39,9 +40,16 @@ REFUSED = {
 def parsed(commands: list[list[str]]) -> list[dict[str, Any]]:
     if importlib.util.find_spec("xllamacpp") is None:
         pytest.skip("the embedded engine is not installed: pip install 'speclift[llama]'")
-    done = subprocess.run(
-        [sys.executable, SCRIPT], input=json.dumps(commands), capture_output=True, text=True, check=False
-    )
+    # Among the flags are those that name files to write.
+    with tempfile.TemporaryDirectory() as folder:
+        done = subprocess.run(
+            [sys.executable, SCRIPT],
+            input=json.dumps(commands),
+            capture_output=True,
+            text=True,
+            check=False,
+            cwd=folder,
+        )
     assert done.returncode == 0, done.stderr[-2000:]
     found: list[dict[str, Any]] = json.loads(done.stdout)
     return found

@@ -16,6 +16,7 @@ from speclift.core.results import (
     Acceptance,
     Cell,
     Comparison,
+    Completeness,
     Conditions,
     Decision,
     Estimate,
@@ -87,6 +88,8 @@ def view(text: str, *, decision: Decision = Decision.SHIP_ON_CONDITIONS) -> Any:
         baseline_cells=(cell("baseline"),),
         segment_cells=(),
         traffic_share=1.0,
+        prompts=36,
+        completeness=Completeness(asked=108, used=108, metric_asked="tpot", metric="tpot"),
     )
     return verdict_view(
         Verdict(

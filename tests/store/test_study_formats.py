@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sqlite3
 from contextlib import closing
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -43,13 +44,15 @@ def test_an_old_study_that_goes_on_keeps_what_todays_do(old: Path) -> None:
         study.launch_ready(2, ready_s=1.0, kv_tokens=None, settings={"dtype": "bf16"}, notices=["slow"])
         study.launch_ended(2, Counters(), usage=usage)
         study.add_turn(2, 7, HEALTH, Counters(values={"drafted": 3.0, "still": 0.0}))
+        again = replace(study.records()[1], place=replace(study.records()[1].place, repeat=1))
+        study.add_record(again)
     with Study.open(old) as study:
         (_, (launch, _)) = study.launches()
         assert (launch.settings, launch.notices, launch.usage) == ({"dtype": "bf16"}, ("slow",), usage)
         assert study.turn_totals() == (
             TurnTotals(launch=2, block=7, counters=Counters(values={"drafted": 3.0})),
         )
-        assert len(study.records()) == 4
+        assert [record.place.repeat for record in study.records()] == [0, 0, 0, 0, 1]
 
 
 def test_reading_alone_leaves_an_old_study_as_it_was(old: Path) -> None:

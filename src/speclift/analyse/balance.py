@@ -1,7 +1,8 @@
 """How do pairs at several loads and temperatures become one value per (round, prompt), each setting weighing the same?
 
-Prompts that met every setting are averaged. Where some are missing (a budget cut one load short, a request
-failed), what a setting adds is taken out first, so that the mean is that of all settings alike.
+The prompt is the unit. A setting's mean is that over its prompts, the result is the mean over settings, and every
+pair has a known share in it. What each (prompt, round) adds to the result goes into the crossed fit, so that a
+prompt which alone carries a setting counts for as much doubt as it has weight (docs/method.md).
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from speclift.analyse.crossed import Floats, Indices
+from speclift.analyse.crossed import Evenness, Floats, Indices, evenness_of, merged_strata
 from speclift.analyse.stats import CrossedFit, crossed_fit
 from speclift.core.traffic import Load
 
@@ -44,6 +45,10 @@ class PairTable:
 
     def __len__(self) -> int:
         return len(self.log_speedup)
+
+    @property
+    def prompt_count(self) -> int:
+        return len(np.unique(self.unit))
 
     def within(self, admits: Callable[[Setting], bool]) -> PairTable:
         keep = np.array([admits(setting) for setting in self.settings], dtype=bool)[self.setting]
@@ -78,50 +83,123 @@ def pair_table(observations: Sequence[Observation]) -> PairTable:
     )
 
 
-def fit_table(table: PairTable) -> CrossedFit:
-    """The crossed fit over rounds and units, segments as strata."""
-    _, round_index = np.unique(table.round, return_inverse=True)
-    moments, moment = _moments(table)
-    cell_key = round_index * len(table.units) + table.unit
-    # Repeats at one setting are averaged first: two pairs at one load must not outweigh one at another.
-    keys, inverse = np.unique(cell_key * moments + moment, return_inverse=True)
-    values = np.bincount(inverse, weights=table.log_speedup) / np.bincount(inverse)
-    cells, cell = np.unique(keys // moments, return_inverse=True)
-    if len(keys) < len(cells) * moments:
-        values = _levelled(values, cell, keys % moments, moments)
-    means = np.bincount(cell, weights=values) / np.bincount(cell)
-    unit = cells % len(table.units)
+def fit_table(table: PairTable, *, by_temperature: bool) -> CrossedFit:
+    """The crossed fit over rounds and prompts, segments as strata.
+
+    `by_temperature` where the study sent each prompt at several temperatures, which then weigh the same. Where a
+    temperature is the prompt's own it is part of what makes prompts unlike, and nothing is evened out.
+    """
+    shares = _shares(table, by_temperature=by_temperature)
+    cells, cell = np.unique(shares.round * len(table.units) + shares.unit, return_inverse=True)
+    round_of, unit_of = np.divmod(cells, len(table.units))
+    rounds_seen = np.bincount(unit_of, minlength=len(table.units))
+    within = np.bincount(cell, weights=shares.within)
+    values = shares.result + shares.of_prompt[unit_of] + rounds_seen[unit_of] * within
     return crossed_fit(
-        values=means.tolist(),
-        prompts=unit.tolist(),
-        launches=(cells // len(table.units)).tolist(),
-        strata=[table.segments[index] for index in unit],
+        values=values.tolist(),
+        prompts=unit_of.tolist(),
+        launches=round_of.tolist(),
+        strata=[table.segments[index] for index in unit_of],
+        evenness=shares.evenness,
     )
 
 
-def _moments(table: PairTable) -> tuple[int, Indices]:
-    """Distinct (load, temperature) among the pairs, as a count and an index per pair."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Shares:
+    """The result, and how far each prompt and each pair moves it, both times the number of prompts."""
+
+    result: float
+    of_prompt: Floats
+    # One row per (unit, moment, round): how far it lies from its prompt's mean, times its weight.
+    unit: Indices
+    round: Indices
+    within: Floats
+    evenness: Evenness
+
+
+def _shares(table: PairTable, *, by_temperature: bool) -> _Shares:
+    moments, moment_of_pair = _moments(table, by_temperature=by_temperature)
+    _, round_index = np.unique(table.round, return_inverse=True)
+    # Repeats at one setting are averaged first: two pairs at one load must not outweigh one at another.
+    keys, inverse = np.unique(
+        (round_index * len(table.units) + table.unit) * moments + moment_of_pair, return_inverse=True
+    )
+    values = np.bincount(inverse, weights=table.log_speedup) / np.bincount(inverse)
+    rounds, met = np.divmod(keys, len(table.units) * moments)
+    # One mean per prompt and moment that met, over the rounds in which they did.
+    meetings, meeting = np.unique(met, return_inverse=True)
+    unit, moment = np.divmod(meetings, moments)
+    rounds_met = np.bincount(meeting)
+    means = np.bincount(meeting, weights=values) / rounds_met
+    found = _departures(means, unit, moment, table.segments)
+    prompts = len(np.unique(unit))
+    is_alone = prompts > 1 and np.bincount(moment).min() == 1
+    weight_of_pair = found.weight[meeting] / rounds_met[meeting]
+    return _Shares(
+        result=float(np.sum(found.weight * means)) / prompts,
+        of_prompt=_sums(unit, found.weight * found.departure, size=len(table.units)),
+        unit=unit[meeting],
+        round=rounds,
+        within=weight_of_pair * (values - means[meeting]),
+        evenness=Evenness(
+            # One prompt alone at a setting: nothing tells how much it would differ from another.
+            prompts=0.0 if is_alone else evenness_of(_sums(unit, found.weight * found.inflation)),
+            launches=evenness_of(_sums(rounds, weight_of_pair)),
+        ),
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Departures:
+    """Of each prompt at each moment it met: its weight (1 on average), how far it lies from its stratum's mean there,
+    and the factor by which that was enlarged. A mean of few lies near them by construction, so they are moved out by
+    sqrt(count / (count - 1)), less what the crossed fit makes up for by itself."""
+
+    weight: Floats
+    departure: Floats
+    inflation: Floats
+
+
+def _departures(means: Floats, unit: Indices, moment: Indices, segments: Sequence[str]) -> _Departures:
+    """Strata keep their share of all prompts at every moment, whichever prompts a moment happened to meet."""
+    prompts, index = np.unique(unit, return_inverse=True)
+    stratum = np.array(merged_strata([segments[prompt] for prompt in prompts]), dtype=np.intp)
+    size = np.bincount(stratum)
+    charged = max(len(prompts) - len(size), 1) / len(prompts)
+    moments = int(moment.max()) + 1
+    weight, departure, inflation = np.empty_like(means), np.zeros_like(means), np.ones_like(means)
+    for number in range(moments):
+        here = np.flatnonzero(moment == number)
+        group = _joined(stratum[index[here]], size)
+        count = np.bincount(group[stratum[index[here]]], minlength=len(size))
+        own = group[stratum[index[here]]]
+        share = np.bincount(group, weights=size, minlength=len(size))
+        weight[here] = (share / np.maximum(count, 1))[own] / moments
+        centre = np.bincount(own, weights=means[here], minlength=len(size)) / np.maximum(count, 1)
+        if len(here) > 1:
+            inflation[here] = np.sqrt(charged * count[own] / (count[own] - 1))
+            departure[here] = inflation[here] * (means[here] - centre[own])
+    return _Departures(weight=weight, departure=departure, inflation=inflation)
+
+
+def _sums(index: Indices, weights: Floats, *, size: int = 0) -> Floats:
+    return np.bincount(index, weights=weights, minlength=size).astype(np.float64)
+
+
+def _joined(met: Indices, size: Indices) -> Indices:
+    """For each stratum the one it is counted with at a moment that met these: itself, or where fewer than two of its
+    prompts met, the one of which most did."""
+    count = np.bincount(met, minlength=len(size))
+    largest = int(np.argmax(count))
+    return np.where(count >= 2, np.arange(len(size)), largest)
+
+
+def _moments(table: PairTable, *, by_temperature: bool) -> tuple[int, Indices]:
+    """Distinct loads (and temperatures, where the study varied them) among the pairs: their count, and one per pair."""
     labels: dict[Hashable, int] = {}
-    present = np.unique(table.setting)
     index = np.zeros(len(table.settings), dtype=np.intp)
-    for number in present:
+    for number in np.unique(table.setting):
         setting = table.settings[number]
-        index[number] = labels.setdefault((setting.load, setting.temperature), len(labels))
+        label = (setting.load, setting.temperature if by_temperature else None)
+        index[number] = labels.setdefault(label, len(labels))
     return len(labels), index[table.setting]
-
-
-def _levelled(values: Floats, cell: Indices, moment: Indices, moments: int) -> Floats:
-    """Without each setting's departure from their common mean, by least squares within cells.
-
-    Where no cell ties two settings together, each setting's plain mean has to do.
-    """
-    is_moment = np.eye(moments)[moment]
-    cells_size = np.bincount(cell)
-    totals = np.stack([np.bincount(cell, weights=column) for column in is_moment.T], axis=1)
-    within = is_moment - (totals / cells_size[:, None])[cell]
-    values_within = values - (np.bincount(cell, weights=values) / cells_size)[cell]
-    effects, _, rank, _ = np.linalg.lstsq(within, values_within, rcond=None)
-    if rank < moments - 1:
-        effects = (is_moment.T @ values) / is_moment.sum(axis=0)
-    levelled: Floats = values - (effects - effects.mean())[moment]
-    return levelled

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from types import MappingProxyType
 
 import numpy as np
 
-from speclift.analyse.stats import quantile_interval, ratio_of_totals
+from speclift.analyse.stats import independent_count, quantile_interval, ratio_of_totals
 from speclift.core.engine_totals import ACCEPTED, DRAFTED, engine_total
 from speclift.core.records import Counters, Phase, Record
 from speclift.core.results import Acceptance, Cell, Estimate, Percentiles
@@ -108,6 +108,7 @@ def _cell(
         accepted_length=accepted_length(good) or counted[1],
         per_position=per_position(good),
         output_tokens_mean=float(np.mean(tokens)) if tokens else None,
+        prompts=len({record.place.request_id for record in measured}),
     )
 
 
@@ -117,14 +118,19 @@ def values_of(records: Iterable[Record], metric: str) -> list[float]:
 
 
 def percentiles(records: Iterable[Record], metric: str) -> Percentiles | None:
-    values = values_of(records, metric)
-    if not values:
+    """Every request counts; the intervals know that those of one prompt are slow together."""
+    known = [(r, value) for r in records if (value := METRIC_OF[metric](r)) is not None]
+    if not known:
         return None
+    values = np.array([value for _, value in known])
+    _, prompt = np.unique([record.place.request_id for record, _ in known], return_inverse=True)
     p50, p95, p99 = (float(value) for value in np.percentile(values, (50, 95, 99)))
     enough = len(values) >= P99_REQUESTS_MIN
-    intervals = {"p50": quantile_interval(values, 0.50), "p95": quantile_interval(values, 0.95)}
-    if enough:
-        intervals["p99"] = quantile_interval(values, 0.99)
+    intervals = {
+        name: quantile_interval(values, q, count=independent_count(values, prompt, q))
+        for name, q in (("p50", 0.50), ("p95", 0.95), ("p99", 0.99))
+        if enough or name != "p99"
+    }
     return Percentiles(p50=p50, p95=p95, p99=p99 if enough else None, intervals=intervals)
 
 
@@ -163,7 +169,9 @@ def _counted_acceptance(
     rate = Acceptance(
         p10=None, p50=None, p90=None, mean=sum(accepted.values()) / drafted, requests=len(members)
     )
-    return rate, ratio_of_totals(list(tokens.values()), list(steps.values()))
+    return rate, _ratio_over(
+        (block, float(tokens[launch, block]), steps[launch, block]) for launch, block in turns
+    )
 
 
 def acceptance_histogram(records: Iterable[Record]) -> tuple[int, ...]:
@@ -175,14 +183,21 @@ def acceptance_histogram(records: Iterable[Record]) -> tuple[int, ...]:
 
 def accepted_length(records: Iterable[Record]) -> Estimate | None:
     """(tokens - 1) / decode steps over requests, steps without a draft included."""
-    pairs = [
-        (record.output_tokens - 1, record.decode_steps)
+    return _ratio_over(
+        (record.place.request_id, float(record.output_tokens - 1), float(record.decode_steps))
         for record in records
         if record.output_tokens is not None and record.output_tokens > 1 and record.decode_steps
-    ]
-    if not pairs:
-        return None
-    return ratio_of_totals([tokens for tokens, _ in pairs], [steps for _, steps in pairs])
+    )
+
+
+def _ratio_over(counts: Iterable[tuple[Hashable, float, float]]) -> Estimate | None:
+    """Tokens over steps. A prompt (or a block of them) is drafted alike in every launch, so it counts once."""
+    tokens: dict[Hashable, float] = defaultdict(float)
+    steps: dict[Hashable, float] = defaultdict(float)
+    for unit, unit_tokens, unit_steps in counts:
+        tokens[unit] += unit_tokens
+        steps[unit] += unit_steps
+    return ratio_of_totals(list(tokens.values()), list(steps.values())) if tokens else None
 
 
 def per_position(records: Iterable[Record]) -> tuple[float, ...] | None:

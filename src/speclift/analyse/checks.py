@@ -11,7 +11,11 @@ from collections.abc import Iterable, Iterator, Sequence
 import numpy as np
 from scipy import stats
 
+from speclift.analyse.answer_checks import check_answers
+from speclift.analyse.bursts import check_bursts
 from speclift.analyse.cells import values_of
+from speclift.analyse.failures import causes_of, told
+from speclift.analyse.loops import degenerate_segments
 from speclift.core.arm import BASELINE
 from speclift.core.records import Phase, Record, TurnHealth
 from speclift.core.results import Finding, Level
@@ -30,10 +34,6 @@ CLIENT_LATE_FLOOR_S = 0.001
 DRIFT_SHARE = 0.10
 DRIFT_SIGNIFICANCE = 0.01
 OUTPUT_LENGTH_SHARE = 0.05
-DEGENERATE_SHARE = 0.2
-# A text whose last characters repeat with one period for this long is a loop, not an answer.
-LOOP_PERIODS = 4
-LOOP_CHARACTERS = 60
 QUEUE_GROWTH = 2.0
 REQUESTS_PER_STREAM_MIN = 4
 
@@ -51,6 +51,8 @@ def check_records(records: Sequence[Record]) -> tuple[Finding, ...]:
         *_output_length(measured),
         *_degenerate(measured),
         *_unknown_tokens(measured),
+        *check_answers(records),
+        *check_bursts(records),
     )
 
 
@@ -92,13 +94,12 @@ def _failed(measured: Sequence[Record]) -> Iterator[Finding]:
     for arm, members in _by_arm(measured).items():
         failed = [record for record in members if not record.is_ok]
         if failed:
-            kinds = sorted({record.outcome.value for record in failed})
+            causes = causes_of(failed)
             yield Finding(
                 check="failed-requests",
                 level=Level.WARN,
-                message=f"{arm}: {len(failed)} of {len(members)} requests failed ({', '.join(kinds)}); "
-                f"first: {failed[0].error[:200]}",
-                next_step="the study's logs folder has the server's side of it",
+                message=f"{arm}: {len(failed)} of {len(members)} requests failed{told(causes)}",
+                next_step=causes[0].hint,
                 arm=arm,
             )
 
@@ -138,9 +139,10 @@ def _too_few(measured: Sequence[Record]) -> Iterator[Finding]:
             message=f"{launches} launches per arm; intervals over so few are wide",
             next_step=f"use --launches {LAUNCHES_MIN} or a longer --budget",
         )
-    items: dict[Load, set[tuple[str, float | None]]] = defaultdict(set)
+    items: dict[Load, set[tuple[str, float | None, int]]] = defaultdict(set)
     for record in measured:
-        items[record.place.load].add((record.place.request_id, record.place.temperature))
+        place = record.place
+        items[place.load].add((place.request_id, place.temperature, place.repeat))
     for load, sent in items.items():
         if isinstance(load, Concurrency) and len(sent) < REQUESTS_PER_STREAM_MIN * load.streams:
             yield Finding(
@@ -241,16 +243,14 @@ def _output_length(measured: Sequence[Record]) -> Iterator[Finding]:
 
 
 def _degenerate(measured: Sequence[Record]) -> Iterator[Finding]:
-    for segment, members in _by_segment(measured).items():
-        looping = sum(is_looping(record.text) for record in members)
-        if looping > DEGENERATE_SHARE * len(members):
-            yield Finding(
-                check="degenerate-output",
-                level=Level.WARN,
-                message=f"{looping} of {len(members)} answers in {segment} end in a repetition loop: a loop "
-                "accepts every draft, so its speedup is not the traffic's",
-                next_step="lower --max-tokens, raise the temperature, or use a larger model",
-            )
+    for found in degenerate_segments(measured):
+        yield Finding(
+            check="degenerate-output",
+            level=Level.WARN,
+            message=f"{found.looping} of {found.answers} answers in {found.segment} end in a repetition loop: a loop "
+            "accepts every draft, so its speedup is not the traffic's",
+            next_step="lower --max-tokens, raise the temperature, or use a larger model",
+        )
 
 
 def _unknown_tokens(measured: Sequence[Record]) -> Iterator[Finding]:
@@ -266,29 +266,8 @@ def _unknown_tokens(measured: Sequence[Record]) -> Iterator[Finding]:
             )
 
 
-def is_looping(text: str) -> bool:
-    """True where the text ends with the same piece at least four times over at least 60 characters."""
-    tail = text[-400:]
-    for period in range(1, len(tail) // LOOP_PERIODS + 1):
-        length = max(LOOP_CHARACTERS, period * LOOP_PERIODS)
-        if length > len(tail):
-            return False
-        end = tail[-length:]
-        if end[period:] == end[:-period]:
-            return True
-    return False
-
-
 def _by_arm(records: Iterable[Record]) -> dict[str, list[Record]]:
     groups: dict[str, list[Record]] = defaultdict(list)
     for record in records:
         groups[record.place.arm].append(record)
-    return groups
-
-
-def _by_segment(records: Iterable[Record]) -> dict[str, list[Record]]:
-    groups: dict[str, list[Record]] = defaultdict(list)
-    for record in records:
-        if record.is_ok:
-            groups[record.place.segment].append(record)
     return groups

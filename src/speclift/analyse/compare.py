@@ -1,58 +1,55 @@
 """One arm against the baseline: paired log ratios per prompt, intervals over launches and prompts.
 
-A pair is the same request at the same load, temperature and round on both arms, so that what makes a prompt
-slow cancels. Loads and temperatures weigh equally within a prompt. docs/method.md has the formulae.
+Loads and temperatures that a study varies weigh the same; the prompt is the unit. docs/method.md has the formulae.
 """
 
 from __future__ import annotations
 
 import math
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
 
 from speclift.analyse.balance import Observation, PairTable, Setting, fit_table, pair_table
-from speclift.analyse.cells import ALL, METRIC_OF, NO_TOTALS, Totals, cells, load_size, loads_of, values_of
-from speclift.analyse.stats import (
-    bonferroni,
-    interval_of,
-    launches_needed,
-    prompts_needed,
-    quantile_ratio,
+from speclift.analyse.cells import ALL, NO_TOTALS, Totals, cells, load_size
+from speclift.analyse.loops import degenerate_segments
+from speclift.analyse.pairs import (
+    ALL_DISTINCT,
+    THROUGHPUT,
+    Pair,
+    PromptOf,
+    alike_pairs,
+    asked_of_both,
+    pair_key,
+    pairs,
 )
+from speclift.analyse.stats import bonferroni, interval_of, launches_needed, prompts_needed
+from speclift.analyse.tails import tail_ratios
 from speclift.core.arm import BASELINE, Arm
 from speclift.core.records import Phase, Place, Record
 from speclift.core.results import (
     ALL_TRAFFIC,
     CONFIDENCE,
+    TEMPERATURE_DASH,
     Comparison,
+    Completeness,
     Conditions,
     Estimate,
     Evidence,
     Part,
-    TailRatio,
+    is_complete,
 )
-from speclift.core.traffic import Concurrency, Load, load_label
+from speclift.core.traffic import Concurrency, load_label
 
-TAIL = 0.99
-MIXED = "mixed"
-# The error of 5 % goes to the headline. Where that shows no difference its parts share a fifth of it, so that a
-# study without any claims one in at most 6 %; where it does, the parts are the next question and share all of it.
+# Of the error of 5 % four fifths go to the headline and the last to the conditions on which a part may ship, so that an
+# arm without any gain ships by chance in 2.5 % of studies at most, on all traffic or on a part.
+HEADLINE_SHARE = 0.8
+# What is said of parts without shipping them: a fifth of 5 % where the headline shows no difference; where it does, the
+# parts are the next question and share all of it.
 PARTS_ALONE = 5
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Pair:
-    """log(speedup) of one unit (a prompt, or a block for throughput) in one round at one setting."""
-
-    round: int
-    unit: str
-    segment: str
-    load: Load
-    temperature: float | None
-    log_speedup: float
-    # The one request of a block; None where a block holds several.
-    request_id: str | None = None
+# More temperatures than these among the prompts are cut into buckets; 0.5 and 0.7 are S4's limits.
+TEMPERATURES_MAX = 5
+TEMPERATURE_BUCKETS = (0.0, 0.5, 0.7, 1.0)
 
 
 class Comparer:
@@ -67,10 +64,11 @@ class Comparer:
         arm_count: int,
         by_temperature: bool,
         totals: Totals = NO_TOTALS,
+        prompt_of: PromptOf = ALL_DISTINCT,
     ) -> None:
         """`bar` is the speedup asked for; `arm_count` how many arms compete, for simultaneous intervals."""
-        self._metric, self._bar, self._totals = metric, bar, totals
-        self._arm_count, self._by_temperature = arm_count, by_temperature
+        self._metric_asked, self._bar, self._totals = metric, bar, totals
+        self._arm_count, self._by_temperature, self._prompt_of = arm_count, by_temperature, prompt_of
         self._by_setting: dict[tuple[str, Setting], list[Record]] = defaultdict(list)
         for record in records:
             if record.place.phase is not Phase.WARMUP:
@@ -78,6 +76,7 @@ class Comparer:
                 setting = Setting(place.segment, place.load, place.temperature)
                 self._by_setting[(place.arm, setting)].append(record)
         self._tables: dict[tuple[str, str], PairTable] = {}
+        self._metric = self._usable(metric)
 
     def evidence(self, arm: Arm, conditions: Conditions) -> Evidence:
         """Cells (over all segments) and tails are left out on a part of the traffic that misses the bar."""
@@ -89,19 +88,24 @@ class Comparer:
         cut = _parts(scoped)
         family = self._arm_count * max(1, len(_parts(everything)), len(cut))
         # On all traffic only the choice of arm is a search; a part is picked from every part of every arm.
-        overall_count = self._arm_count if is_whole else family
+        overall_count = self._arm_count / HEADLINE_SHARE if is_whole else family / (1.0 - HEADLINE_SHARE)
         compare = _Comparison(
-            arm=arm.name, metric=self._metric, bar=self._bar, family=family if is_whole else None
+            arm=arm.name,
+            metric=self._metric,
+            bar=self._bar,
+            by_temperature=self._by_temperature,
+            family=family if is_whole else None,
         )
-        compare_e2e = _Comparison(arm=arm.name, metric="e2e", bar=self._bar)
+        compare_e2e = replace(compare, metric="e2e", family=None)
         overall = compare(scoped, Part.ALL, "all", overall_count)
         shows = overall is not None and overall.simultaneous.excludes(1.0)
         part_count = family if shows else family * PARTS_ALONE
+        both = self._records(arm.name, conditions)
         # A part that misses the bar is out whatever else it shows, and a search meets hundreds of those.
         is_out = not is_whole and (overall is None or overall.simultaneous.low < self._bar)
-        both = [] if is_out else self._records(arm.name, conditions)
+        shown = [] if is_out else both
         all_cells = cells(
-            both,
+            shown,
             by_temperature=self._by_temperature,
             by_segment=is_whole,
             # The engine's totals are of all traffic.
@@ -117,12 +121,37 @@ class Comparer:
                 for part, label, members in cut
                 if (comparison := compare(members, part, label, part_count)) is not None
             ),
-            tails=_tails(both, arm.name),
+            tails=tail_ratios(shown, arm.name, prompt_of=self._prompt_of),
             cells=tuple(cell for cell in all_cells if cell.arm == arm.name and cell.segment == ALL),
             baseline_cells=tuple(cell for cell in all_cells if cell.arm == BASELINE and cell.segment == ALL),
             segment_cells=tuple(cell for cell in all_cells if cell.segment != ALL),
             traffic_share=len(e2e) / pair_count if pair_count else 0.0,
+            prompts=e2e.prompt_count,
+            completeness=Completeness(
+                asked=asked_of_both(both, arm.name),
+                used=len(scoped),
+                metric_asked=self._metric_asked,
+                metric=self._metric,
+            ),
+            degenerate=degenerate_segments(shown),
         )
+
+    def _usable(self, metric: str) -> str:
+        """End to end instead of time per token, for every arm, where some arm has that for too few of its pairs and
+        answers are alike in length."""
+        arms = {arm for arm, _ in self._by_setting} - {BASELINE}
+        succeeded = {arm: len(self._table(arm, "e2e", ALL_TRAFFIC)) for arm in arms}
+        known = {arm: len(self._table(arm, metric, ALL_TRAFFIC)) for arm in arms}
+        if metric != "tpot" or all(is_complete(asked=succeeded[arm], used=known[arm]) for arm in arms):
+            return metric
+        alike = {arm: _table_of(self._alike(arm)) for arm in arms}
+        if not all(is_complete(asked=succeeded[arm], used=len(alike[arm])) for arm in arms):
+            return metric
+        self._tables |= {(arm, "e2e"): table for arm, table in alike.items()}
+        return "e2e"
+
+    def _alike(self, arm: str) -> list[Pair]:
+        return alike_pairs(self._records(arm, ALL_TRAFFIC), arm, prompt_of=self._prompt_of)
 
     def _records(self, arm: str, conditions: Conditions) -> list[Record]:
         return [
@@ -133,12 +162,13 @@ class Comparer:
         ]
 
     def _table(self, arm: str, metric: str, conditions: Conditions) -> PairTable:
-        if metric == "throughput":
+        if metric == THROUGHPUT:
             # A block's rate is that of the requests admitted, so its pairs are formed anew.
-            return _block_table(pairs(self._records(arm, conditions), arm, metric))
+            admitted = self._records(arm, conditions)
+            return _table_of(pairs(admitted, arm, metric, prompt_of=self._prompt_of))
         if (arm, metric) not in self._tables:
-            found = pairs(self._records(arm, ALL_TRAFFIC), arm, metric)
-            self._tables[(arm, metric)] = _request_table(found)
+            found = pairs(self._records(arm, ALL_TRAFFIC), arm, metric, prompt_of=self._prompt_of)
+            self._tables[(arm, metric)] = _table_of(found)
         return self._tables[(arm, metric)].within(lambda setting: admits(conditions, setting))
 
 
@@ -154,124 +184,25 @@ def admits(conditions: Conditions, place: Place | Setting) -> bool:
     return conditions.max_qps is None or place.load.per_s <= conditions.max_qps
 
 
-def pairs(records: Iterable[Record], arm: str, metric: str) -> list[Pair]:
-    """Pairs of successes. Throughput has no value per request, so its unit is the block."""
-    if metric == "throughput":
-        return _block_pairs(records, arm)
-    value_of = METRIC_OF[metric]
-    found: dict[tuple[int, str, Load, float | None], dict[str, Record]] = defaultdict(dict)
-    for record in records:
-        if record.place.phase is Phase.MEASURED and record.is_ok:
-            place = record.place
-            found[(place.round, place.request_id, place.load, place.temperature)][place.arm] = record
-    result = []
-    for (round_index, unit, load, temperature), sides in found.items():
-        log_speedup = _log_ratio(sides.get(BASELINE), sides.get(arm), value_of)
-        if log_speedup is not None:
-            result.append(
-                Pair(
-                    round=round_index,
-                    unit=unit,
-                    segment=sides[arm].place.segment,
-                    load=load,
-                    temperature=temperature,
-                    log_speedup=log_speedup,
-                )
-            )
-    return result
-
-
-def idle_tax(records: Sequence[Record], arm: str, metric: str = "tpot") -> Comparison | None:
+def idle_tax(
+    records: Sequence[Record], arm: str, metric: str = "tpot", *, prompt_of: PromptOf = ALL_DISTINCT
+) -> Comparison | None:
     """The arm against the baseline on requests for which it drafted nothing: what speculation costs by being on."""
-    idle = {
-        (record.place.round, record.place.request_id, record.place.load, record.place.temperature)
-        for record in records
-        if record.place.arm == arm and record.drafted == 0
-    }
-    found = [p for p in pairs(records, arm, metric) if (p.round, p.unit, p.load, p.temperature) in idle]
-    compare = _Comparison(arm=arm, metric=metric, bar=1.0)
-    return compare(_request_table(found), Part.ALL, "without drafts", 1)
+    idle = {pair_key(r.place) for r in records if r.place.arm == arm and r.drafted == 0}
+    found = [pair for pair in pairs(records, arm, metric, prompt_of=prompt_of) if pair.key in idle]
+    compare = _Comparison(arm=arm, metric=metric, bar=1.0, by_temperature=False)
+    return compare(_table_of(found), Part.ALL, "without drafts", 1)
 
 
-def _log_ratio(
-    baseline: Record | None, arm: Record | None, value_of: Callable[[Record], float | None]
-) -> float | None:
-    if baseline is None or arm is None:
-        return None
-    slow, fast = value_of(baseline), value_of(arm)
-    return math.log(slow / fast) if slow and fast and slow > 0 and fast > 0 else None
-
-
-def _block_pairs(records: Iterable[Record], arm: str) -> list[Pair]:
-    turns: dict[tuple[int, int, Load], dict[str, list[Record]]] = defaultdict(lambda: defaultdict(list))
-    for record in records:
-        if record.place.phase is not Phase.WARMUP:
-            place = record.place
-            turns[(place.round, place.block, place.load)][place.arm].append(record)
-    result = []
-    for (round_index, block, load), sides in turns.items():
-        rates = [_token_rate(sides.get(name, [])) for name in (BASELINE, arm)]
-        if rates[0] and rates[1]:
-            members = [*sides[BASELINE], *sides[arm]]
-            segments = {record.place.segment for record in members}
-            requests = {(record.place.request_id, record.place.temperature) for record in members}
-            request_id, temperature = requests.pop() if len(requests) == 1 else (None, None)
-            result.append(
-                Pair(
-                    round=round_index,
-                    unit=f"block-{block}",
-                    segment=segments.pop() if len(segments) == 1 else MIXED,
-                    load=load,
-                    temperature=temperature,
-                    log_speedup=math.log(rates[1] / rates[0]),
-                    request_id=request_id,
-                )
-            )
-    return result
-
-
-def _token_rate(turn: Sequence[Record]) -> float | None:
-    """Over the time the turn ran; one that was interrupted ran in two launches, and not in between."""
-    good = [record for record in turn if record.is_ok and record.output_tokens]
-    runs: dict[int, list[Record]] = defaultdict(list)
-    for record in turn:
-        runs[record.place.launch].append(record)
-    seconds = sum(max(r.end_s for r in run) - min(r.sent_s for r in run) for run in runs.values())
-    return sum(record.output_tokens or 0 for record in good) / seconds if good and seconds > 0 else None
-
-
-def _request_table(found: Sequence[Pair]) -> PairTable:
-    return pair_table([Observation(p.round, p.unit, _setting(p, p.segment), p.log_speedup) for p in found])
-
-
-def _block_table(found: Sequence[Pair]) -> PairTable:
-    """Blocks of one request are that request's. Others are dealt into as many groups at every load as the load
-    with the fewest blocks has, so that a load of many short blocks does not outweigh one of few long ones."""
-    if all(pair.request_id is not None for pair in found):
-        return pair_table(
-            [
-                Observation(p.round, p.request_id or p.unit, _setting(p, p.segment), p.log_speedup)
-                for p in found
-            ]
-        )
-    blocks: dict[Load, dict[str, int]] = defaultdict(dict)
-    for pair in found:
-        blocks[pair.load].setdefault(pair.unit, len(blocks[pair.load]))
-    groups = min(len(ranks) for ranks in blocks.values())
-    segments = {pair.segment for pair in found}
-    segment = segments.pop() if len(segments) == 1 else MIXED
+def _table_of(found: Sequence[Pair]) -> PairTable:
     return pair_table(
         [
             Observation(
-                p.round, f"group-{blocks[p.load][p.unit] % groups}", _setting(p, segment), p.log_speedup
+                pair.round, pair.prompt, Setting(pair.segment, pair.load, pair.temperature), pair.log_speedup
             )
-            for p in found
+            for pair in found
         ]
     )
-
-
-def _setting(pair: Pair, segment: str) -> Setting:
-    return Setting(segment, pair.load, pair.temperature)
 
 
 def _parts(table: PairTable) -> list[tuple[Part, str, PairTable]]:
@@ -285,8 +216,8 @@ def _parts(table: PairTable) -> list[tuple[Part, str, PairTable]]:
     for setting in present:
         by_part[Part.SEGMENT][setting.segment].add(setting)
         by_part[Part.LOAD][load_label(setting.load)].add(setting)
-        if setting.temperature is not None:
-            by_part[Part.TEMPERATURE][_temperature_label(setting.temperature)].add(setting)
+    for label, members in _by_temperature(present):
+        by_part[Part.TEMPERATURE][label] |= members
     cuts = {part: groups for part, groups in by_part.items() if len(groups) > 1}
     if Part.SEGMENT in cuts and Part.TEMPERATURE in cuts and _same_cut(present):
         del cuts[Part.TEMPERATURE]  # every segment has its own temperature: the same question twice
@@ -295,6 +226,24 @@ def _parts(table: PairTable) -> list[tuple[Part, str, PairTable]]:
         for part, groups in cuts.items()
         for label, members in groups.items()
     ]
+
+
+def _by_temperature(present: Sequence[Setting]) -> Iterator[tuple[str, set[Setting]]]:
+    """One group per temperature; where there are many, per bucket, named by the lowest and highest in it."""
+    known = {setting.temperature for setting in present if setting.temperature is not None}
+    is_bucketed = len(known) > TEMPERATURES_MAX
+    groups: dict[float, list[Setting]] = defaultdict(list)
+    for setting in present:
+        if setting.temperature is not None:
+            groups[_bucket(setting.temperature) if is_bucketed else setting.temperature].append(setting)
+    for members in groups.values():
+        inside = [setting.temperature for setting in members if setting.temperature is not None]
+        ends = dict.fromkeys(_temperature_label(edge(inside)) for edge in (min, max))
+        yield TEMPERATURE_DASH.join(ends), set(members)
+
+
+def _bucket(temperature: float) -> float:
+    return next((edge for edge in TEMPERATURE_BUCKETS if temperature <= edge), math.inf)
 
 
 def _temperature_label(temperature: float) -> str:
@@ -313,13 +262,14 @@ class _Comparison:
     arm: str
     metric: str
     bar: float
+    by_temperature: bool
     # Comparisons a part is picked from; None where nobody asks what would bring an interval clear of the bar.
     family: int | None = None
 
-    def __call__(self, table: PairTable, part: Part, label: str, count: int) -> Comparison | None:
+    def __call__(self, table: PairTable, part: Part, label: str, count: float) -> Comparison | None:
         if not len(table):
             return None
-        fit = fit_table(table)
+        fit = fit_table(table, by_temperature=self.by_temperature)
         speedup = _exponentiated(interval_of(fit, level=CONFIDENCE))
         simultaneous = _exponentiated(interval_of(fit, level=bonferroni(CONFIDENCE, count)))
         margin = abs(fit.mean - math.log(self.bar))
@@ -351,19 +301,3 @@ def _exponentiated(estimate: Estimate) -> Estimate:
         method=estimate.method,
         level=estimate.level,
     )
-
-
-def _tails(records: Sequence[Record], arm: str) -> tuple[TailRatio, ...]:
-    good: dict[tuple[Load, str], list[Record]] = defaultdict(list)
-    for record in records:
-        if record.is_ok and record.place.phase is Phase.MEASURED:
-            good[(record.place.load, record.place.arm)].append(record)
-    result = []
-    for load in loads_of(records):
-        for metric in METRIC_OF:
-            baseline = values_of(good[(load, BASELINE)], metric)
-            other = values_of(good[(load, arm)], metric)
-            ratio = quantile_ratio(baseline, other, TAIL) if baseline and other else None
-            if ratio is not None:
-                result.append(TailRatio(arm=arm, load=load, metric=metric, ratio=ratio))
-    return tuple(result)

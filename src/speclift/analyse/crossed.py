@@ -6,6 +6,7 @@ The linear algebra under the crossed interval of stats.py: any table, cells miss
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Hashable, Sequence
 from dataclasses import dataclass
 
@@ -46,6 +47,36 @@ class MeanSquares:
     weight: Floats
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Evenness:
+    """How evenly the result rests on its prompts and on its launches: 1 where each counts the same, towards 0 where
+    few of many carry it. Degrees of freedom shrink with it."""
+
+    prompts: float = 1.0
+    launches: float = 1.0
+
+
+EVEN = Evenness()
+
+
+def evenness_of(weights: Floats) -> float:
+    """How many equal ones would tell as much about the spread as these, as a share of them (after Satterthwaite)."""
+    used = weights[weights > 0]
+    return float(np.sum(used**2) ** 2 / np.sum(used**4) / len(used)) if len(used) else 0.0
+
+
+def merged_strata(strata: Sequence[Hashable]) -> list[int]:
+    """One stratum per prompt as a number. A stratum of one has no spread of its own, so all such are one stratum,
+    whose differences count as error; where that leaves one over, it joins the largest."""
+    sizes = Counter(strata)
+    large = [stratum for stratum, size in sizes.items() if size > 1]
+    number = {stratum: index for index, stratum in enumerate(large)}
+    rest = len(large)
+    if large and len(sizes) - len(large) == 1:
+        rest = number[max(large, key=lambda stratum: (sizes[stratum], repr(stratum)))]
+    return [number.get(stratum, rest) for stratum in strata]
+
+
 def average_cells(
     values: Sequence[float],
     prompts: Sequence[Hashable],
@@ -68,17 +99,15 @@ def average_cells(
             raise ValueError(f"prompt {prompt!r} is in two strata: {stratum_of[prompt]!r} and {group!r}")
     prompt_ids = {prompt: index for index, prompt in enumerate(stratum_of)}
     launch_ids = {launch: index for index, launch in enumerate(dict.fromkeys(launches))}
-    stratum_ids = {group: index for index, group in enumerate(dict.fromkeys(stratum_of.values()))}
-    if len(stratum_ids) == len(prompt_ids):
-        stratum_ids = dict.fromkeys(stratum_ids, 0)
+    stratum_ids = merged_strata(list(stratum_of.values()))
     return Table(
         values=np.array([math.fsum(cell) / len(cell) for cell in seen.values()]),
         prompt=np.array([prompt_ids[prompt] for prompt, _ in seen], dtype=np.intp),
         launch=np.array([launch_ids[launch] for _, launch in seen], dtype=np.intp),
-        stratum=np.array([stratum_ids[stratum_of[prompt]] for prompt, _ in seen], dtype=np.intp),
+        stratum=np.array([stratum_ids[prompt_ids[prompt]] for prompt, _ in seen], dtype=np.intp),
         prompts=len(prompt_ids),
         launches=len(launch_ids),
-        strata=len(set(stratum_ids.values())),
+        strata=len(set(stratum_ids)),
     )
 
 
@@ -87,10 +116,11 @@ def mean_over_prompts(table: Table) -> float:
     return float(np.mean(totals / np.bincount(table.prompt)))
 
 
-def mean_squares(table: Table) -> MeanSquares:
+def mean_squares(table: Table, evenness: Evenness = EVEN) -> MeanSquares:
     """Henderson's method 3: SS(launch | prompt), SS(prompt | launch, stratum) and the additive residual.
 
-    Degrees of freedom are ranks, so that a table whose launches share few prompts is not flattered.
+    Degrees of freedom are ranks, so that a table whose launches share few prompts is not flattered; a mean square
+    that few of its terms carry has as many fewer.
     """
     centred = table.values - table.values.mean()
     is_launch = np.eye(table.launches)[table.launch]
@@ -118,7 +148,7 @@ def mean_squares(table: Table) -> MeanSquares:
     # No residual degrees of freedom make the residual 0 here, which can only widen the interval.
     return MeanSquares(
         square=np.array([[launch_ss], [prompt_ss], [residual_ss if residual_df else 0.0]]) / divisor,
-        df=df,
+        df=df * [[evenness.launches], [evenness.prompts], [1.0]],
         scale=np.array([[np.sum(launch_within**2)], [prompt_trace]]) / divisor[:2],
         weight=np.array([[launch_weight], [1.0 / table.prompts], [np.sum(weight_per_cell**2)]]),
     )

@@ -16,6 +16,7 @@ from scipy import interpolate
 
 from speclift.analyse.crossed import Floats
 from speclift.analyse.load_curve import Curve, paired_curve, tail_curve, throughput_curve
+from speclift.analyse.pairs import ALL_DISTINCT, PromptOf
 from speclift.analyse.stats import bonferroni
 from speclift.core.records import Phase, Record
 from speclift.core.results import CONFIDENCE, Crossover, Estimate
@@ -40,16 +41,21 @@ class Crossing:
 
 
 def crossovers(
-    records: Sequence[Record], arm_name: str, *, level: float = CONFIDENCE, seed: int
+    records: Sequence[Record],
+    arm_name: str,
+    *,
+    level: float = CONFIDENCE,
+    seed: int,
+    prompt_of: PromptOf = ALL_DISTINCT,
 ) -> tuple[Crossover, ...]:
     """Empty where no axis has two loads. `seed` draws prompts, for throughput and the P99."""
     result = []
     for axis, members in _axes(records):
         curves = {
-            "tpot": paired_curve(members, arm_name, "tpot"),
-            "e2e": paired_curve(members, arm_name, "e2e"),
+            "tpot": paired_curve(members, arm_name, "tpot", prompt_of=prompt_of),
+            "e2e": paired_curve(members, arm_name, "e2e", prompt_of=prompt_of),
             "throughput": throughput_curve(members, arm_name, seed=seed),
-            "ttft": paired_curve(members, arm_name, "ttft"),
+            "ttft": paired_curve(members, arm_name, "ttft", prompt_of=prompt_of),
             "ttft_p99": tail_curve(members, arm_name, seed=seed),
         }
         for metric, curve in curves.items():

@@ -61,7 +61,8 @@ def _unequal_settings(launches: Sequence[Launch]) -> Iterator[Finding]:
                 check="unequal-settings",
                 level=Level.WARN,
                 message=f"{arm} does not differ from the baseline by speculation alone: {', '.join(changed)}",
-                next_step="the engine decided this; give both servers the same value with --engine-arg",
+                next_step="the engine decided this by itself: where speculation forces it, it is part of the price; "
+                "else give both servers the same value with --engine-arg",
                 arm=arm,
             )
 

@@ -16,9 +16,9 @@ from numpy.typing import NDArray
 from scipy import special
 
 from speclift.analyse.cells import METRIC_OF, P99_REQUESTS_MIN, load_size
-from speclift.analyse.compare import TAIL, pairs
 from speclift.analyse.crossed import Floats
-from speclift.analyse.stats import crossed_fit, interval_of
+from speclift.analyse.pairs import ALL_DISTINCT, PromptOf, pairs
+from speclift.analyse.stats import SPREAD_MIN, crossed_fit, interval_of
 from speclift.core.arm import BASELINE
 from speclift.core.records import Phase, Record
 from speclift.core.results import Estimate
@@ -27,6 +27,9 @@ from speclift.core.traffic import Concurrency
 Sample = tuple[int, str, float]
 Counts = NDArray[np.int64]
 
+TAIL = 0.99
+# Fewer distinct prompts, however often they are sent, say nothing about the slowest in a hundred.
+TAIL_PROMPTS_MIN = 20
 # Loads whose common prompts and launches are at least this share of their own are compared on those alone.
 SHARED_MIN = 0.5
 # A spread over resampled prompts needs no more; its own relative error is then about 4 %.
@@ -48,13 +51,15 @@ class Curve:
     notes: tuple[str, ...] = ()
 
 
-def paired_curve(records: Sequence[Record], arm: str, metric: str) -> Curve | None:
+def paired_curve(
+    records: Sequence[Record], arm: str, metric: str, *, prompt_of: PromptOf = ALL_DISTINCT
+) -> Curve | None:
     """A latency over all loads with a pair, which must lie on one axis; None where there are not two."""
     cells: dict[float, dict[tuple[int, str], list[float]]] = defaultdict(lambda: defaultdict(list))
     strata: dict[str, str] = {}
-    for pair in pairs(records, arm, metric):
-        cells[load_size(pair.load)][(pair.round, pair.unit)].append(pair.log_speedup)
-        strata[pair.unit] = pair.segment
+    for pair in pairs(records, arm, metric, prompt_of=prompt_of):
+        cells[load_size(pair.load)][(pair.round, pair.prompt)].append(pair.log_speedup)
+        strata[pair.prompt] = pair.segment
     loads = sorted(cells)
     if len(loads) < 2:
         return None
@@ -202,9 +207,12 @@ def _resampled_curve(
 
     def estimate(weights: Floats, level: float) -> Estimate:
         upper = (1.0 + level) / 2.0
-        square = 0.0 if launch_count > 1 or unit_count > 1 else math.inf
+        is_unknown = unit_count == 1 or (unit_count == 0 and launch_count < 2)
+        square = math.inf if is_unknown else SPREAD_MIN**2
         if unit_count > 1:
-            square += float(special.stdtrit(unit_count - 1, upper)) ** 2 * float(np.var(weights @ per_draw))
+            # Resampling the prompts at hand shows (n - 1) / n of what other prompts would.
+            spread = float(np.var(weights @ per_draw)) * unit_count / (unit_count - 1)
+            square += float(special.stdtrit(unit_count - 1, upper)) ** 2 * spread
         if launch_count > 1:
             between = float(np.var(weights @ whole, ddof=1)) / launch_count
             square += float(special.stdtrit(launch_count - 1, upper)) ** 2 * between
@@ -239,7 +247,7 @@ def _tail_logs(
 
 
 def _tail_samples(records: Sequence[Record], arm: str) -> dict[float, tuple[list[Sample], list[Sample]]]:
-    """(launch, unit, TTFT) of baseline and arm at each load with enough requests on both."""
+    """(launch, unit, TTFT) of baseline and arm at each load with enough requests and prompts on both."""
     found: dict[float, tuple[list[Sample], list[Sample]]] = defaultdict(lambda: ([], []))
     for record in records:
         place = record.place
@@ -253,6 +261,7 @@ def _tail_samples(records: Sequence[Record], arm: str) -> dict[float, tuple[list
         load: sides
         for load, sides in sorted(found.items())
         if min(len(side) for side in sides) >= P99_REQUESTS_MIN
+        and min(len({unit for _, unit, _ in side}) for side in sides) >= TAIL_PROMPTS_MIN
     }
 
 

@@ -15,7 +15,10 @@ import numpy as np
 from scipy import special, stats
 
 from speclift.analyse.crossed import (
+    EVEN,
+    Evenness,
     Floats,
+    Indices,
     MeanSquares,
     Table,
     average_cells,
@@ -39,13 +42,18 @@ SIZES_EXACT = 500
 COCHRAN_WEIGHT = 0.4
 
 
+# No server repeats a request to within a thousandth: quiet GPUs vary by 0.8-1.2 % from one run to the next. Values
+# that agree better than this are taken to differ by as much, so that no interval is without width.
+SPREAD_MIN = 1e-3
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CrossedFit:
     """d = mean + launch + prompt (within its stratum) + residual, each random with its own variance.
 
     A variance is None where the table cannot tell it apart from the others; `variance`, that of the mean,
     is infinite where the table says nothing about it. With one launch `prompt_variance` includes the
-    residual, with one prompt `launch_variance` does.
+    residual.
     """
 
     mean: float
@@ -56,8 +64,8 @@ class CrossedFit:
     residual_variance: float | None
     prompts: int
     launches: int
-    launch_df: int
-    prompt_df: int
+    launch_df: float
+    prompt_df: float
     # Weight of the launch mean square, known with launch_df only, against that of the prompts.
     launch_share: float
 
@@ -79,22 +87,25 @@ def crossed_fit(
     prompts: Sequence[Hashable],
     launches: Sequence[Hashable],
     strata: Sequence[Hashable] | None = None,
+    evenness: Evenness = EVEN,
 ) -> CrossedFit:
     """Fits the crossed model to any table of prompts x launches, cells missing or repeated.
 
     The mean is that over prompts of each prompt's mean over its launches. Strata are fixed effects: the
-    spread between segments is part of the workload, not of the error. Where every prompt is a stratum of
-    its own they are dropped, so that their spread counts as error and the interval errs wide.
+    spread between segments is part of the workload, not of the error. Strata of one prompt are merged, so that
+    their spread counts as error and the interval errs wide. `evenness` where values are shares in a result that
+    rests on some prompts or launches more than on others.
     """
     table = average_cells(values, prompts, launches, strata)
     if table.prompts == 1 or table.launches == 1:
-        return _fit_one_way(table)
-    squares = mean_squares(table)
-    launch_df, prompt_df, residual_df = (int(df) for df in squares.df[:, 0])
+        return _fit_one_launch(table, evenness)
+    squares = mean_squares(table, evenness)
+    launch_df, prompt_df, residual_df = (float(df) for df in squares.df[:, 0])
     variance, df, launch_share = math.inf, 0.0, 0.0
     launch_variance, prompt_variance, residual_variance = None, None, None
     if launch_df and prompt_df:
         variance, df, launch_share = (float(column[0]) for column in _variance_of_mean(squares))
+        variance = max(variance, SPREAD_MIN**2 / table.prompts)
         launch, prompt, residual = (float(square) for square in squares.square[:, 0])
         launch_variance = max(0.0, launch - residual) / float(squares.scale[0, 0])
         prompt_variance = max(0.0, prompt - residual) / float(squares.scale[1, 0])
@@ -115,7 +126,7 @@ def crossed_fit(
 
 
 def interval_of(fit: CrossedFit, *, level: float = CONFIDENCE) -> Estimate:
-    """`method` says what the interval rests on: both factors, one alone, or nothing (then it is infinite).
+    """`method` says what the interval rests on: both factors, prompts alone, or nothing (then it is infinite).
 
     Three launches are the least to decide on: with two, a 95 % interval covers as little as 92 %. At 99 %
     (an interval widened for many comparisons) three launches cover 97.9 % or more, five 98.5 % or more.
@@ -125,8 +136,6 @@ def interval_of(fit: CrossedFit, *, level: float = CONFIDENCE) -> Estimate:
         method = "not-estimable"
     elif fit.launches == 1:
         method = "prompts-only-t"
-    elif fit.prompts == 1:
-        method = "launches-only-t"
     else:
         method = "crossed-t"
     return Estimate(
@@ -174,23 +183,25 @@ def launches_needed(fit: CrossedFit, margin_log: float, level: float = CONFIDENC
 
 
 def quantile_interval(
-    sample: Sequence[float], q: float, level: float = CONFIDENCE
+    sample: Sequence[float] | Floats, q: float, level: float = CONFIDENCE, *, count: int | None = None
 ) -> tuple[float | None, float | None]:
     """Distribution-free bounds of a quantile: two order statistics with binomial ranks.
 
-    A bound is None where no observation is extreme enough to serve: a 95 % interval has an upper bound
-    for p99 from 368 observations on.
+    `count` where fewer of the observations are independent than there are. A bound is None where no observation is
+    extreme enough to serve: a 95 % interval has an upper bound for p99 from 368 observations on.
     """
     if not 0.0 < q < 1.0:
         raise ValueError(f"a quantile lies strictly between 0 and 1, saw {q}")
     tail = _tail(level)
     ordered = np.sort(np.asarray(sample, dtype=np.float64))
-    count = len(ordered)
-    if count == 0:
+    if len(ordered) == 0:
         return None, None
-    low_rank, high_rank = _quantile_ranks(count, q, tail)
-    low = float(ordered[low_rank - 1]) if low_rank >= 1 else None
-    high = float(ordered[high_rank - 1]) if high_rank <= count else None
+    independent = len(ordered) if count is None else count
+    low_rank, high_rank = _quantile_ranks(independent, q, tail)
+    stretch = len(ordered) / independent
+    low = float(ordered[math.floor(low_rank * stretch) - 1]) if low_rank >= 1 else None
+    high_index = min(math.ceil(high_rank * stretch), len(ordered)) - 1
+    high = float(ordered[high_index]) if high_rank <= independent else None
     return low, high
 
 
@@ -200,29 +211,16 @@ def _quantile_ranks(count: int, q: float, tail: float) -> tuple[int, int]:
     return int(stats.binom.ppf(tail, count, q)), int(stats.binom.ppf(1.0 - tail, count, q)) + 1
 
 
-def quantile_ratio(
-    numerator: Sequence[float], denominator: Sequence[float], q: float, level: float = CONFIDENCE
-) -> Estimate | None:
-    """The ratio of two samples' percentiles, with bounds that hold jointly and so err wide.
-
-    None where either sample is too small for both its bounds, or the denominator's reach 0. Each bound
-    pair is taken at half the error: p99 at 95 % needs 437 observations on each side.
-    """
-    each = bonferroni(level, 2)
-    top_low, top_high = quantile_interval(numerator, q, each)
-    bottom_low, bottom_high = quantile_interval(denominator, q, each)
-    if top_low is None or top_high is None or bottom_low is None or bottom_high is None:
-        return None
-    if bottom_low <= 0.0:
-        return None
-    return Estimate(
-        value=float(np.quantile(numerator, q) / np.quantile(denominator, q)),
-        low=top_low / bottom_high,
-        high=top_high / bottom_low,
-        n=min(len(numerator), len(denominator)),
-        method="order-statistics",
-        level=level,
-    )
+def independent_count(values: Floats, prompt: Indices, q: float) -> int:
+    """So many independent requests would place the percentile as surely as these, of which prompts share some."""
+    count = len(values)
+    beyond = (values > np.quantile(values, q)) - (1.0 - q)
+    sums = np.bincount(prompt, weights=beyond)
+    prompts = len(np.unique(prompt))
+    if prompts < 2:
+        return 1
+    clustered = prompts / (prompts - 1) * float(sums @ sums)
+    return max(1, min(count, round(count * count * q * (1 - q) / clustered))) if clustered > 0 else count
 
 
 def ratio_of_totals(
@@ -257,33 +255,34 @@ def ratio_of_totals(
     )
 
 
-def bonferroni(level: float, count: int) -> float:
-    """The level each of `count` intervals needs so that all hold together at `level`."""
+def bonferroni(level: float, count: float) -> float:
+    """The level each of `count` intervals needs so that all hold together at `level`; not whole where shares differ."""
     if count < 1:
         raise ValueError(f"a family has at least 1 interval, saw {count}")
     return 1.0 - 2.0 * _tail(level) / count
 
 
-def _fit_one_way(table: Table) -> CrossedFit:
-    """One launch or one prompt: what the other factor adds cannot be seen and is not in the interval."""
-    count = len(table.values)
+def _fit_one_launch(table: Table, evenness: Evenness) -> CrossedFit:
+    """What launches add cannot be seen and is not in the interval. One prompt alone says nothing of others, however
+    often it was launched."""
     stratum_means = np.bincount(table.stratum, weights=table.values) / np.bincount(table.stratum)
-    df = count - table.strata
+    freedom = table.prompts - table.strata
     spread: float | None = None
-    if df > 0:
-        spread = float(np.sum((table.values - stratum_means[table.stratum]) ** 2)) / df
-    one_launch = table.launches == 1
+    if freedom > 0 and evenness.prompts > 0:
+        squares = float(np.sum((table.values - stratum_means[table.stratum]) ** 2))
+        spread = max(squares / freedom, SPREAD_MIN**2)
+    df = freedom * evenness.prompts
     return CrossedFit(
         mean=float(table.values.mean()),
-        variance=math.inf if spread is None else spread / count,
-        df=float(df),
-        launch_variance=None if one_launch else spread,
-        prompt_variance=spread if one_launch else None,
+        variance=math.inf if spread is None else spread / table.prompts,
+        df=df,
+        launch_variance=None,
+        prompt_variance=spread,
         residual_variance=None,
         prompts=table.prompts,
         launches=table.launches,
-        launch_df=0 if one_launch else df,
-        prompt_df=df if one_launch else 0,
+        launch_df=0.0,
+        prompt_df=df,
         launch_share=0.0,
     )
 
@@ -302,7 +301,7 @@ def _variance_of_mean(squares: MeanSquares) -> tuple[Floats, Floats, Floats]:
     coefficients = np.vstack([kept, squares.weight[2] - kept.sum(axis=0)])
     terms = coefficients * squares.square
     variance = terms.sum(axis=0)
-    spread = (terms**2 / np.maximum(squares.df, 1.0)).sum(axis=0)
+    spread = (terms**2 / np.where(squares.df > 0, squares.df, 1.0)).sum(axis=0)
     df = np.divide(variance**2, spread, out=np.full_like(spread, math.inf), where=spread > 0)
     rest = full[1] * np.maximum(squares.square[1], residual)
     launch = full[0] * np.maximum(squares.square[0], residual)

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import json
 import sys
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from speclift.cli.options import Json
 from speclift.cli.screens import screen
+
+if TYPE_CHECKING:
+    from speclift.lint.translation import Translation
 
 EXIT_ERRORS = 4
 
@@ -41,25 +44,34 @@ def lint_command(
     if as_json:
         sys.stdout.write(json.dumps(document, indent=2, ensure_ascii=True) + "\n")
     else:
-        _show(document)
+        _show(document, report.translated)
     raise typer.Exit(0 if report.ok else EXIT_ERRORS)
 
 
-def _show(document: dict[str, Any]) -> None:
+def _show(document: dict[str, Any], today: Translation | None) -> None:
     """Findings and the other forms are narrative; the command alone is data, so that it can be piped."""
-    from speclift.report.lint_terminal import ENGINES, folded_command, lint_view, translation_notes
+    from speclift.report.lint_terminal import (
+        ENGINES,
+        folded_command,
+        lint_view,
+        shown_lines,
+        translation_notes,
+    )
 
     console = screen(stderr=True)
     console.print(lint_view(document))
     translated = document["translated"]
-    if translated is None:
+    if translated is None or today is None:
         return
     if translated["notes"]:
         console.print(translation_notes(document))
     console.print(
         f"\nToday ({ENGINES[document['engine']]} {translated['version']})", style="bold", markup=False
     )
-    sys.stdout.write(folded_command(translated["command"]) + "\n")
+    command = folded_command(today.source)
+    # Data where somebody reads it from a pipe, for the eye otherwise.
+    shown = shown_lines(command) if sys.stdout.isatty() else shown_lines(command, limit=None)
+    sys.stdout.write(f"{shown}\n")
     sys.stdout.flush()
     if document["engine"] == "vllm":
         for title, text in (
@@ -67,4 +79,4 @@ def _show(document: dict[str, Any]) -> None:
             ("As YAML for --config", translated["yaml"]),
         ):
             console.print(f"\n{title}", style="bold")
-            console.print(text.rstrip(), markup=False, highlight=False, soft_wrap=True)
+            console.print(shown_lines(text.rstrip()), markup=False, highlight=False, soft_wrap=True)

@@ -102,6 +102,9 @@ def compare_command(
     ] = None,
     metric: Annotated[str | None, typer.Option(metavar="NAME", help="tpot, e2e or throughput.")] = None,
     slo: Annotated[str, typer.Option(metavar="NAME=TIME,...", help="Such as ttft_p99=1s.")] = "",
+    tail_tolerance: Annotated[
+        float | None, typer.Option(metavar="X", help="How fast the tail must be shown to stay.")
+    ] = None,
     as_json: Json = False,
     out: Out = None,
 ) -> None:
@@ -118,6 +121,7 @@ def compare_command(
         min_speedup=own.min_speedup if min_speedup is None else min_speedup,
         metric=metric or own.metric,
         slos=parse_slos(slo) or own.slos,
+        tail_tolerance=own.tail_tolerance if tail_tolerance is None else tail_tolerance,
     )
     judgement = compare(studies, goals=goals)
     _show_judgement(judgement, screen(stderr=True), as_json=as_json, out=out)

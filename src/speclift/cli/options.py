@@ -15,7 +15,13 @@ import typer
 
 from speclift.cli.study_file import STUDY_FILE, Commas, Setting, as_flags, read_study_file, settings_of
 from speclift.core.errors import UsageError, unknown_name
-from speclift.core.goals import MIN_SPEEDUP_DEFAULT, Goals, parse_duration_s, parse_slos
+from speclift.core.goals import (
+    MIN_SPEEDUP_DEFAULT,
+    TAIL_TOLERANCE_DEFAULT,
+    Goals,
+    parse_duration_s,
+    parse_slos,
+)
 from speclift.pipeline.ask import EMBEDDED_MODEL, Ask
 from speclift.plan.experiment import LAUNCHES_DEFAULT
 from speclift.report.quantities import printable
@@ -90,7 +96,8 @@ def ask_from_options(
         list[str] | None, _flag(TRAFFIC, "Only this segment, repeatable.", metavar="NAME")
     ] = None,
     requests: Annotated[
-        int | None, _flag(TRAFFIC, "Requests per cell and launch.", metavar="N", min=1)
+        int | None,
+        _flag(TRAFFIC, "Requests per cell and launch; beyond the prompts they repeat.", metavar="N", min=1),
     ] = None,
     max_tokens: Annotated[int | None, _flag(TRAFFIC, "Cap on every answer.", metavar="N", min=1)] = None,
     temperature: Annotated[
@@ -116,6 +123,9 @@ def ask_from_options(
     slo: Annotated[
         str, _flag(GOALS, "Such as ttft_p99=1s,tpot_p99=50ms.", metavar="NAME=TIME,..."), Commas(str)
     ] = "",
+    tail_tolerance: Annotated[
+        float, _flag(GOALS, "How fast the tail must be shown to stay, against the baseline's.", metavar="X")
+    ] = TAIL_TOLERANCE_DEFAULT,
     study: Annotated[
         Path | None, _flag(STUDY, "Study directory; else studies/DATE-TIME.", metavar="DIR")
     ] = None,
@@ -166,7 +176,7 @@ def ask_from_options(
         bool, _flag(SERVER, "Keep prompts' prefixes between requests (vLLM).", "--prefix-cache")
     ] = False,
     async_scheduling: Annotated[
-        str, _flag(SERVER, "auto, on or off (vLLM); auto is what every arm can do.", metavar="WHEN")
+        str, _flag(SERVER, "auto, on or off (vLLM); auto is up to it in each arm.", metavar="WHEN")
     ] = "auto",
     side_by_side: Annotated[
         str,
@@ -210,7 +220,9 @@ def ask_from_options(
         requests=requests,
         launches=launches,
         budget_s=parse_duration_s(budget, flag="--budget") if budget else None,
-        goals=Goals(min_speedup=min_speedup, metric=metric, slos=parse_slos(slo)),
+        goals=Goals(
+            min_speedup=min_speedup, metric=metric, slos=parse_slos(slo), tail_tolerance=tail_tolerance
+        ),
         study=study,
         resume=resume,
         keeps_text=not no_text,

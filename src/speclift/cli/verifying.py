@@ -70,6 +70,7 @@ def _unused(ask: Ask) -> list[str]:
         "--min-speedup": ask.goals.min_speedup != ordinary.goals.min_speedup,
         "--metric": ask.goals.metric != ordinary.goals.metric,
         "--slo": bool(ask.goals.slos),
+        "--tail-tolerance": ask.goals.tail_tolerance != ordinary.goals.tail_tolerance,
     }
     return [flag for flag, is_given in given.items() if is_given]
 

@@ -5,10 +5,11 @@ from __future__ import annotations
 from dataclasses import dataclass, fields
 
 from speclift.core.errors import UsageError
-from speclift.core.speculation import Off, Speculation, draft_length, method_name
+from speclift.core.speculation import Equalised, Off, Speculation, draft_length, method_name
 from speclift.core.units import Tokens
 
 BASELINE = "baseline"
+CONTROL = "control"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -19,6 +20,14 @@ class Arm:
     @property
     def is_baseline(self) -> bool:
         return isinstance(self.speculation, Off)
+
+    @property
+    def is_control(self) -> bool:
+        return isinstance(self.speculation, Equalised)
+
+    @property
+    def speculates(self) -> bool:
+        return not self.is_baseline and not self.is_control
 
     @property
     def method(self) -> str:
@@ -47,7 +56,7 @@ class ServerSettings:
     sequences_max: int | None = None
     token_budget: int | None = None
     keeps_prefixes: bool = False
-    # Whether the next step is scheduled while this one runs; None is for what every arm can do.
+    # Whether the next step is scheduled while this one runs; None is what the engine does by itself in each arm.
     schedules_ahead: bool | None = None
     extra_args: tuple[str, ...] = ()
 
@@ -84,3 +93,7 @@ class Endpoint:
 
 def baseline_arm() -> Arm:
     return Arm(name=BASELINE, speculation=Off())
+
+
+def control_arm() -> Arm:
+    return Arm(name=CONTROL, speculation=Equalised())

@@ -10,6 +10,8 @@ from speclift.core.units import Seconds
 METRICS = ("tpot", "e2e", "throughput")
 # Below 1.3x of end-to-end latency on representative traffic it is not worth shipping [S3].
 MIN_SPEEDUP_DEFAULT = 1.3
+# A tail shown to be at least this fast against the baseline's passes.
+TAIL_TOLERANCE_DEFAULT = 0.8
 SLO_METRICS = ("ttft", "tpot", "e2e")
 SLO_PERCENTILES = ("p50", "p95", "p99")
 
@@ -32,12 +34,15 @@ class Goals:
     min_speedup: float = MIN_SPEEDUP_DEFAULT
     metric: str = "tpot"
     slos: tuple[Slo, ...] = ()
+    tail_tolerance: float = TAIL_TOLERANCE_DEFAULT
 
     def __post_init__(self) -> None:
         if self.metric not in METRICS:
             raise unknown_name(what="metric", seen=self.metric, allowed=METRICS)
         if not self.min_speedup > 0:
             raise UsageError(f"--min-speedup must be above 0, saw {self.min_speedup}")
+        if not 0 < self.tail_tolerance <= 1:
+            raise UsageError(f"--tail-tolerance lies between 0 and 1, saw {self.tail_tolerance}")
 
 
 def parse_slos(text: str) -> tuple[Slo, ...]:

@@ -35,6 +35,14 @@ class Step:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Refused:
+    """A number that a server reported and that cannot be true: which rule it breaks, and what was said."""
+
+    rule: str
+    said: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Place:
     """Where in the study a record belongs. Records at the same place of two arms form a pair."""
 
@@ -48,6 +56,8 @@ class Place:
     # What was really asked for; None means the server's default.
     temperature: float | None
     phase: Phase = Phase.MEASURED
+    # How often the cell had sent this request before: 0 is the first time.
+    repeat: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -69,6 +79,10 @@ class Record:
     accepted: Tokens | None = None
     steps: tuple[Step, ...] | None = None
     error: str = ""
+    # What the server said and what is None above because of it.
+    refused: tuple[Refused, ...] = ()
+    # Whether its tokens came together; only beside other answers can that be told (analyse/bursts.py).
+    is_in_one_burst: bool = False
 
     @property
     def is_ok(self) -> bool:
@@ -81,12 +95,17 @@ class Record:
 
     @property
     def tpot_s(self) -> Seconds | None:
-        """(last - first) / (tokens - 1); None without the server's token count."""
-        if self.first_token_s is None or self.last_token_s is None:
+        """(last - first) / (tokens - 1); None without the server's token count.
+
+        None too where the tokens came all at once: then the time between them was spent where nobody saw it, and what
+        is left is how fast a buffer empties. Zero would be the best time per token there is.
+        """
+        if self.first_token_s is None or self.last_token_s is None or self.is_in_one_burst:
             return None
         if self.output_tokens is None or self.output_tokens < 2:
             return None
-        return (self.last_token_s - self.first_token_s) / (self.output_tokens - 1)
+        span_s = self.last_token_s - self.first_token_s
+        return span_s / (self.output_tokens - 1) if span_s > 0 else None
 
     @property
     def e2e_s(self) -> Seconds | None:

@@ -9,6 +9,8 @@ from speclift.core.arm import Arm
 from speclift.core.traffic import Load
 
 CONFIDENCE = 0.95
+# Between the lowest and the highest temperature of a part; a hyphen would be that of 1e-05.
+TEMPERATURE_DASH = "–"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -68,6 +70,8 @@ class Cell:
     accepted_length: Estimate | None
     per_position: tuple[float, ...] | None
     output_tokens_mean: float | None
+    # Distinct ones among the requests.
+    prompts: int | None = None
 
 
 class Level(StrEnum):
@@ -146,12 +150,48 @@ class Comparison:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TailRatio:
-    """baseline/arm of one percentile at one load, with a distribution-free interval."""
+    """baseline/arm of one percentile, or of the mean of the slowest, at one load: under 1 the arm's is slower."""
 
     arm: str
     load: Load
     metric: str
+    # P90, P95, P99 or the mean of the slowest 5 %.
+    statistic: str
     ratio: Estimate
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Completeness:
+    """Pairs that both arms were asked for, and on how many of them the estimate rests.
+
+    `metric` differs from the one that was asked for where that was unknown for too many.
+    """
+
+    asked: int
+    used: int
+    metric_asked: str
+    metric: str
+
+    @property
+    def is_complete(self) -> bool:
+        return is_complete(asked=self.asked, used=self.used)
+
+
+# Beyond this share of the pairs (and more than one) what is left may not stand for what is missing.
+LEFT_OUT_SHARE = 0.03
+
+
+def is_complete(*, asked: int, used: int) -> bool:
+    return asked - used <= max(1.0, LEFT_OUT_SHARE * asked)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Looping:
+    """A segment with too many answers that end in a repetition loop."""
+
+    segment: str
+    looping: int
+    answers: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -184,6 +224,10 @@ class Evidence:
     segment_cells: tuple[Cell, ...]
     # Share of all measured pairs that the conditions admit.
     traffic_share: float
+    # Distinct ones among the pairs: repeats of a prompt are that prompt.
+    prompts: int
+    completeness: Completeness
+    degenerate: tuple[Looping, ...] = ()
 
 
 class Decision(StrEnum):
@@ -195,6 +239,14 @@ class Decision(StrEnum):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class OpenPart:
+    """A comparison whose interval still reaches the bar, and what would settle it."""
+
+    comparison: Comparison
+    settle: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Verdict:
     """`evidence` is the winner's, or the best arm's where none won; None where nothing could be compared."""
 
@@ -203,6 +255,8 @@ class Verdict:
     conditions: Conditions | None
     winner: Arm | None
     evidence: Evidence | None
+    # Parts of the traffic that more data might show to pay; empty where the verdict is to ship.
+    open: tuple[OpenPart, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

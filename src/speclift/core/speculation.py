@@ -13,6 +13,7 @@ from typing import Any, Literal, TypeAlias
 from speclift.core.errors import UsageError, unknown_name
 
 NGRAM_VARIANTS = ("simple", "map-k", "map-k4v", "mod", "cache", "gpu")
+REMEMBERING_VARIANTS = ("map-k", "map-k4v", "mod", "cache")
 DRAFT_SAMPLINGS = ("greedy", "probabilistic")
 # Far above any use: engines draft a few tokens, look-ups some dozens.
 K_MAX = 1_000
@@ -24,6 +25,11 @@ Extra: TypeAlias = tuple[tuple[str, str], ...]
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Off:
     """No speculative configuration at all: the baseline."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Equalised:
+    """No speculation either, and without what another arm's speculation switches off: it explains, never decides."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -136,10 +142,11 @@ class Attached:
 
 
 Drafter: TypeAlias = DraftModel | NGram | Suffix | Head
-Speculation: TypeAlias = Off | Drafter | Combined | Synthetic | Attached
+Speculation: TypeAlias = Off | Equalised | Drafter | Combined | Synthetic | Attached
 
 _KINDS: dict[str, type[Any]] = {
     "off": Off,
+    "equalised": Equalised,
     "draft": DraftModel,
     "ngram": NGram,
     "suffix": Suffix,
@@ -155,6 +162,8 @@ def method_name(speculation: Speculation) -> str:
     match speculation:
         case Off():
             return "off"
+        case Equalised():
+            return "control"
         case DraftModel():
             return "draft"
         case NGram(variant="simple"):
@@ -176,7 +185,7 @@ def method_name(speculation: Speculation) -> str:
 def draft_length(speculation: Speculation) -> int:
     """The largest number of tokens one step may draft; 0 without speculation."""
     match speculation:
-        case Off() | Attached():
+        case Off() | Equalised() | Attached():
             return 0
         case Combined(parts=parts):
             return max(part.k for part in parts)
@@ -186,9 +195,31 @@ def draft_length(speculation: Speculation) -> int:
             return speculation.k
 
 
+def draft_limit(speculation: Speculation) -> int | None:
+    """No step drafts more than this; None where nothing says so: a server that others started, llama.cpp's n-gram
+    cache, which has a length of its own, settings that only the engine understands."""
+    drafters = drafters_of(speculation)
+    is_known = all(not d.extra and not (isinstance(d, NGram) and d.variant == "cache") for d in drafters)
+    return draft_length(speculation) if drafters and is_known else None
+
+
 def is_lossy(speculation: Speculation) -> bool:
     """True where the method gives up the target's distribution by design."""
     return isinstance(speculation, Synthetic)
+
+
+def remembers_answers(speculation: Speculation) -> bool:
+    """True where drafts may come from answers to earlier requests: vLLM's suffix decoding, and llama.cpp's n-gram
+    drafters but the simple one (docs/replay.md)."""
+    match speculation:
+        case NGram(variant=variant):
+            return variant in REMEMBERING_VARIANTS
+        case Suffix():
+            return True
+        case Combined(parts=parts):
+            return any(remembers_answers(part) for part in parts)
+        case _:
+            return False
 
 
 def speculation_to_dict(speculation: Speculation) -> dict[str, Any]:
@@ -229,7 +260,7 @@ def speculation_from_dict(data: dict[str, Any]) -> Speculation:
 
 def drafters_of(speculation: Speculation) -> tuple[Drafter, ...]:
     match speculation:
-        case Off() | Attached():
+        case Off() | Equalised() | Attached():
             return ()
         case Combined(parts=parts):
             return parts

@@ -12,13 +12,10 @@ from dataclasses import replace
 from itertools import product
 
 from speclift.core.arm import Arm
-from speclift.core.results import ALL_TRAFFIC, Comparison, Conditions, Evidence, Part
+from speclift.core.results import ALL_TRAFFIC, TEMPERATURE_DASH, Comparison, Conditions, Evidence, Part
 from speclift.core.traffic import Concurrency
 
 EvidenceFor = Callable[[Arm, Conditions], Evidence]
-
-# A condition resting on fewer prompts than this is a guess.
-SCOPE_PROMPTS_MIN = 8
 
 
 def best_part(
@@ -32,7 +29,7 @@ def best_part(
             if best is not None and _size(within) < _size(best):
                 continue  # whatever segments are taken from it, it stays smaller
             for evidence in _parts_within(within, evidence_for, bar=bar):
-                if _is_enough(evidence) and ships(evidence):
+                if ships(evidence):
                     best = evidence if best is None or _rank(evidence) > _rank(best) else best
                     break
     return best
@@ -44,7 +41,8 @@ def ceilings(whole: Evidence) -> Iterator[Conditions]:
     streams = sorted({load.streams for load in loads if isinstance(load, Concurrency)}, reverse=True)
     rates = sorted({load.per_s for load in loads if not isinstance(load, Concurrency)}, reverse=True)
     labels = [part.label for part in whole.parts if part.part is Part.TEMPERATURE]
-    temperatures = sorted({float(label) for label in labels}, reverse=True)
+    # A bucket of temperatures is named by its lowest and highest; a ceiling is its highest.
+    temperatures = sorted({float(label.rpartition(TEMPERATURE_DASH)[2]) for label in labels}, reverse=True)
     for concurrency, qps, temperature in product(
         (None, *streams[1:]), (None, *rates[1:]), (None, *temperatures[1:])
     ):
@@ -52,15 +50,18 @@ def ceilings(whole: Evidence) -> Iterator[Conditions]:
 
 
 def _parts_within(within: Evidence, evidence_for: EvidenceFor, *, bar: float) -> Iterator[Evidence]:
-    """All segments, then the surest ones, fewer and fewer: those whose mean reaches the bar at all."""
+    """All segments, then the surest ones, fewer and fewer: those whose mean reaches the bar at all. A segment whose
+    answers are loops is in none of them."""
     if within.conditions != ALL_TRAFFIC:
         yield within
+    looping = {found.segment for found in within.degenerate}
+    segments = [part for part in within.parts if part.part is Part.SEGMENT]
     surest = sorted(
-        (part for part in within.parts if part.part is Part.SEGMENT),
+        (part for part in segments if part.label not in looping),
         key=lambda part: part.speedup.low,
         reverse=True,
     )
-    for count in range(len(surest) - 1, 0, -1):
+    for count in range(min(len(surest), len(segments) - 1), 0, -1):
         if _mean_speedup(surest[:count]) >= bar:
             names = tuple(part.label for part in surest[:count])
             yield evidence_for(within.arm, replace(within.conditions, segments=names))
@@ -69,10 +70,6 @@ def _parts_within(within: Evidence, evidence_for: EvidenceFor, *, bar: float) ->
 def _mean_speedup(parts: Sequence[Comparison]) -> float:
     prompts = sum(part.prompts for part in parts)
     return math.exp(sum(part.prompts * math.log(part.speedup.value) for part in parts) / prompts)
-
-
-def _is_enough(evidence: Evidence) -> bool:
-    return evidence.overall is not None and evidence.overall.prompts >= SCOPE_PROMPTS_MIN
 
 
 def _size(evidence: Evidence) -> float:

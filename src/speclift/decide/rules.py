@@ -6,18 +6,30 @@ framework: the articles behind each rule of thumb, listed in docs/method.md.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from statistics import median
 
 from speclift.core.arm import BASELINE
 from speclift.core.goals import Goals, Slo
-from speclift.core.results import Cell, Comparison, Estimate, Evidence, Level, Part, Percentiles, Reason
+from speclift.core.results import (
+    Cell,
+    Comparison,
+    Estimate,
+    Evidence,
+    Level,
+    Part,
+    Percentiles,
+    Reason,
+    TailRatio,
+)
 from speclift.core.speculation import is_lossy
 from speclift.core.traffic import Load, load_label
 
 # No part may lose more than measurement can tell from nothing.
 NO_PART_LOSES = 0.97
 PART_PROMPTS_MIN = 10
+# Distinct prompts under which nothing ships, on all traffic or on a part.
+PROMPTS_MIN = 8
 # How a part is said to stand that is told apart from 1 if looked at alone, and one that is not.
 _ALONE = ("perhaps faster", "perhaps slower")
 _NEITHER = "no difference shown"
@@ -118,17 +130,59 @@ def _slo_reason(slo: Slo, cell: Cell, baseline: Cell | None) -> Reason:
     return _reason("slo", Level.PASS, figures)
 
 
-def tail_not_slower(evidence: Evidence) -> Reason:
-    """No P99 ratio whose interval lies wholly on the slow side [S4: P50 better, P99 worse is no win]."""
-    slower = [tail for tail in evidence.tails if tail.ratio.high < 1.0]
-    if slower:
-        named = ", ".join(
-            f"{tail.metric} at {load_label(tail.load)} {tail.ratio.value:.2f}x" for tail in slower
+def tail_not_slower(evidence: Evidence, goals: Goals) -> Reason:
+    """Shown slower fails, shown within the tolerance passes, else a warning that names the percentile [S4: P50 better,
+    P99 worse is no win]."""
+    tails, tolerance = evidence.tails, goals.tail_tolerance
+    slower = [tail for tail in tails if tail.ratio.high < 1.0]
+    unsure = [tail for tail in tails if tail.ratio.low < tolerance]
+    if not tails:
+        return _reason(
+            "tail", Level.WARN, "the tail cannot be compared: P90 takes 50 requests per arm and load"
         )
-        return _reason("p99", Level.FAIL, f"P99 is slower: {named}")
-    if not evidence.tails:
-        return _reason("p99", Level.INFO, "P99 cannot be compared: it needs 437 requests per arm and load")
-    return _reason("p99", Level.PASS, "no P99 is demonstrably slower")
+    if slower:
+        return _reason("tail", Level.FAIL, f"the slowest requests are slower: {_tails(slower)}")
+    if unsure:
+        message = f"not shown to stay within {tolerance:g}x of the baseline's tail: {_tails(unsure)}"
+        return _reason("tail", Level.WARN, message)
+    named = " and ".join(dict.fromkeys(tail.statistic for tail in tails))
+    return _reason("tail", Level.PASS, f"{named} at least {tolerance:g}x as fast as the baseline's")
+
+
+def _tails(tails: Sequence[TailRatio]) -> str:
+    return ", ".join(
+        f"{tail.metric} {tail.statistic} at {load_label(tail.load)} {_bounds(tail.ratio)}" for tail in tails
+    )
+
+
+def enough_prompts(evidence: Evidence) -> Iterator[Reason]:
+    """Fewer distinct prompts than this say nothing about the next one, however often they were sent."""
+    if evidence.prompts < PROMPTS_MIN:
+        message = f"{evidence.prompts} distinct prompts; to ship takes at least {PROMPTS_MIN}"
+        yield _reason("few-prompts", Level.FAIL, message)
+
+
+def pairs_complete(evidence: Evidence) -> Iterator[Reason]:
+    """What both arms were asked and the estimate cannot use is counted; beyond a few per cent nothing ships."""
+    found = evidence.completeness
+    if found.metric != found.metric_asked:
+        message = f"{found.metric_asked} is unknown for too many answers: judged by {found.metric} instead"
+        yield _reason("metric", Level.WARN, message)
+    missing = found.asked - found.used
+    if missing:
+        level = Level.INFO if found.is_complete else Level.FAIL
+        message = f"{missing} of {found.asked} pairs are left out: a request failed, or its {found.metric} is unknown"
+        yield _reason("left-out", level, message)
+
+
+def answers_are_real(evidence: Evidence) -> Iterator[Reason]:
+    """A loop accepts every draft: a segment full of them shows a speed that nobody's traffic has."""
+    for found in evidence.degenerate:
+        message = (
+            f"{found.looping} of {found.answers} answers in {found.segment} end in a repetition loop, "
+            "which accepts every draft: nothing ships on it"
+        )
+        yield _reason("degenerate-output", Level.FAIL, message)
 
 
 def text_is_real(evidence: Evidence) -> Iterator[Reason]:
@@ -152,6 +206,14 @@ def failures_not_more(evidence: Evidence) -> Reason:
 def _failures(cells: tuple[Cell, ...]) -> tuple[int, int]:
     whole = [cell for cell in cells if cell.segment == ALL]
     return sum(cell.failed for cell in whole), sum(cell.requests for cell in whole)
+
+
+def parts_of_condition(evidence: Evidence) -> Iterator[Reason]:
+    """A condition names what each of its segments gains: the mean of a strong one and a weak one is neither's."""
+    segments = [part for part in evidence.parts if part.part is Part.SEGMENT]
+    if segments:
+        named = ", ".join(f"{part.where} {_interval(part)}" for part in segments)
+        yield _reason("conditions", Level.INFO, f"of the traffic admitted: {named}")
 
 
 # What informs: the parts in one line, then the rules of thumb
@@ -300,7 +362,10 @@ def _same_cell(cells: tuple[Cell, ...], like: Cell) -> Cell | None:
 
 
 def _interval(comparison: Comparison) -> str:
-    estimate = comparison.simultaneous if comparison.part is Part.ALL else comparison.speedup
+    return _bounds(comparison.simultaneous if comparison.part is Part.ALL else comparison.speedup)
+
+
+def _bounds(estimate: Estimate) -> str:
     if estimate.high > 1e6:
         return f"{estimate.value:.2f}x (interval unknown)"
     return f"{estimate.value:.2f}x [{estimate.low:.2f}, {estimate.high:.2f}]"

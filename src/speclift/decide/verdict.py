@@ -16,6 +16,7 @@ from speclift.core.results import (
     Evidence,
     Finding,
     Level,
+    OpenPart,
     Part,
     Reason,
     Verdict,
@@ -58,19 +59,26 @@ def decide(
         )
         if on_a_part is not None:
             return verdict(Decision.SHIP_ON_CONDITIONS, on_a_part, notes, wins=True)
+        still_open = _open_parts(on_all, goals)
         if best is not None and all(_cannot_pay(evidence, goals) for evidence in on_all):
-            return verdict(Decision.DO_NOT_SHIP, best, notes)
-        notes = (*notes, *_what_would_settle_it(on_all, goals))
+            return verdict(
+                Decision.DO_NOT_SHIP, best, (*notes, *_said_open(still_open)), still_open=still_open
+            )
+        notes = (*notes, *_what_would_settle_it(on_all, still_open, goals))
+        return verdict(Decision.INCONCLUSIVE, best, notes, still_open=still_open)
     return verdict(Decision.INCONCLUSIVE, best, notes)
 
 
 def _deciding_rules(evidence: Evidence, goals: Goals) -> Iterator[Reason]:
     yield rules.min_speedup(evidence, goals)
+    yield from rules.enough_prompts(evidence)
+    yield from rules.pairs_complete(evidence)
     yield rules.drafts_seen(evidence)
     yield from rules.text_is_real(evidence)
+    yield from rules.answers_are_real(evidence)
     yield rules.no_part_loses(evidence)
     yield from rules.slo_kept(evidence, goals)
-    yield rules.tail_not_slower(evidence)
+    yield rules.tail_not_slower(evidence, goals)
     yield rules.failures_not_more(evidence)
 
 
@@ -79,9 +87,10 @@ def _ships(evidence: Evidence, goals: Goals) -> bool:
 
 
 def _cannot_pay(evidence: Evidence, goals: Goals) -> bool:
-    """The upper bound lies under the bar overall and on every part."""
-    compared = [evidence.overall, *evidence.parts]
-    return all(c is not None and c.speedup.high < goals.min_speedup for c in compared)
+    """The upper bound lies under the bar on all traffic; parts that might still reach it are listed as open."""
+    overall = evidence.overall
+    is_known = overall is not None and evidence.completeness.is_complete
+    return is_known and overall is not None and overall.speedup.high < goals.min_speedup
 
 
 def _verdict(
@@ -92,10 +101,13 @@ def _verdict(
     goals: Goals,
     beside: Sequence[Evidence],
     wins: bool = False,
+    still_open: Sequence[OpenPart] = (),
 ) -> Verdict:
     reasons = list(notes)
     if evidence is not None:
         reasons = [*_deciding_rules(evidence, goals), *reasons]
+        if decision is Decision.SHIP_ON_CONDITIONS:
+            reasons += rules.parts_of_condition(evidence)
         reasons += [reason for rule in rules.INFORMING for reason in rule(evidence)]
         others = [other for other in beside if other.arm != evidence.arm]
         reasons += [reason for other in others for rule in rules.PLACING for reason in rule(other)]
@@ -106,21 +118,42 @@ def _verdict(
         conditions=conditions if decision is Decision.SHIP_ON_CONDITIONS else None,
         winner=evidence.arm if evidence is not None and wins else None,
         evidence=evidence,
+        open=tuple(still_open),
     )
 
 
-def _what_would_settle_it(on_all: Sequence[Evidence], goals: Goals) -> Iterator[Reason]:
+def _open_parts(on_all: Sequence[Evidence], goals: Goals) -> tuple[OpenPart, ...]:
+    """What more data might show to pay, the most promising arm first. An arm that drafts nothing, and a segment of
+    loops, would not ship whatever they showed."""
+    compared = sorted((e for e in on_all if e.overall is not None), key=_speedup, reverse=True)
+    return tuple(
+        OpenPart(comparison=comparison, settle=_advice(comparison, goals))
+        for evidence in compared
+        if not rules.is_idle(evidence)
+        for comparison in (evidence.overall, *evidence.parts)
+        if comparison is not None
+        and _straddles(comparison, goals)
+        and comparison.label not in {found.segment for found in evidence.degenerate}
+    )
+
+
+def _said_open(still_open: Sequence[OpenPart]) -> Iterator[Reason]:
+    for part in still_open[:ADVICE_MAX]:
+        yield Reason(rule="open", level=Level.INFO, message=part.settle)
+    if len(still_open) > ADVICE_MAX:
+        message = f"{len(still_open) - ADVICE_MAX} more parts are open: the table of speedups has them"
+        yield Reason(rule="open", level=Level.INFO, message=message)
+
+
+def _what_would_settle_it(
+    on_all: Sequence[Evidence], still_open: Sequence[OpenPart], goals: Goals
+) -> Iterator[Reason]:
     compared = sorted((e for e in on_all if e.overall is not None), key=_speedup, reverse=True)
     if not compared:
         message = "no speculative arm could be compared with the baseline"
         yield Reason(rule="evidence", level=Level.WARN, message=message)
         return
-    straddling = [
-        _advice(comparison, goals)
-        for evidence in compared
-        for comparison in (evidence.overall, *evidence.parts)
-        if comparison is not None and _straddles(comparison, goals) and not rules.is_idle(evidence)
-    ]
+    straddling = [part.settle for part in still_open]
     unsure = [_thin_part_advice(part) for part in rules.losing_parts(compared[0])]
     failed = {r.rule for r in _deciding_rules(compared[0], goals) if r.level is Level.FAIL}
     otherwise = (

@@ -8,22 +8,21 @@ from __future__ import annotations
 import os
 import socket
 from pathlib import Path
-from urllib.parse import urlsplit
 
+from speclift.core.address import address_of, base_of, joined, usable_key
 from speclift.core.arm import Arm, Endpoint, ServerSettings
 from speclift.core.engine_spec import AttachSettings
 from speclift.core.errors import EngineError, UsageError
 from speclift.core.records import Counters, Usage
 from speclift.engine.aside import aside
-from speclift.engine.detect import LLAMACPP, VLLM, Detected, Facts, detect, facts
-from speclift.engine.http import fetch
+from speclift.engine.detect import LLAMACPP, PROBE_LIMIT_S, VLLM, Detected, Facts, detect, facts
+from speclift.engine.http import fetched
 from speclift.engine.llamacpp import HONEST_BODY
 from speclift.engine.prometheus import parse_counters
 from speclift.engine.vllm_output import totals_only
 
 # A server that is there takes a connection at once; one that does not may be slow, and is not called dead for it.
 CONNECT_LIMIT_S = 1.0
-DEFAULT_PORTS = {"http": 80, "https": 443}
 
 
 class Attach:
@@ -38,7 +37,7 @@ class Attach:
 
     def version(self) -> str:
         urls = (url for url in (self.attach.baseline_url, self.attach.spec_url) if url)
-        return "; ".join(dict.fromkeys(str(self._detect(_base(url))) for url in urls))
+        return "; ".join(dict.fromkeys(str(self._detect(base_of(url))) for url in urls))
 
     def command(self, arm: Arm, *, port: int) -> tuple[str, ...]:
         return ("attach", self._url(arm))
@@ -58,7 +57,7 @@ class Attach:
         found = await aside(self._detect, url)
         model = self._served_model(found, url)
         asked = self.attach.baseline_metrics_url if arm.is_baseline else self.attach.spec_metrics_url
-        metrics_url, key = asked or f"{url}/metrics", self._key()
+        metrics_url, key = asked or joined(url, "/metrics"), self._key()
         told = await aside(facts, found, base=url, metrics_url=metrics_url, model=model, key=key)
         _require_the_right_server(arm, url, told)
         endpoint = Endpoint(
@@ -88,7 +87,7 @@ class Attach:
         url = self.attach.baseline_url if arm.is_baseline else self.attach.spec_url
         if url is None:
             raise UsageError("--spec-url is missing", hint="the server with speculation, to compare with")
-        return _base(url)
+        return base_of(url)
 
     def _key(self) -> str | None:
         name = self.attach.api_key_env
@@ -97,7 +96,7 @@ class Attach:
         key = os.environ.get(name)
         if not key:
             raise UsageError(f"--api-key-env names {name}, which is not set", hint=f"export {name}=...")
-        return key
+        return usable_key(key, where=name)
 
     def _detect(self, base: str) -> Detected:
         if base not in self._detected:
@@ -120,17 +119,16 @@ class AttachedServer:
         self._kind = kind
 
     async def counters(self) -> Counters:
-        page = await aside(fetch, self._metrics_url, api_key=self.endpoint.api_key)
+        page = await fetched(self._metrics_url, api_key=self.endpoint.api_key, limit_s=PROBE_LIMIT_S)
         counters = parse_counters(page)
         return totals_only(counters) if self._kind == VLLM else counters
 
     def death(self) -> str | None:
         """Looked for when asked, which is between turns, when nobody waits for tokens. Only a refused connection
         is proof that nobody is there; a proxy in front of a dead server answers, and its errors are records."""
-        url = urlsplit(self.endpoint.base_url)
-        port = url.port or DEFAULT_PORTS[url.scheme]
+        address = address_of(self.endpoint.base_url)
         try:
-            socket.create_connection((url.hostname or "", port), timeout=CONNECT_LIMIT_S).close()
+            socket.create_connection((address.host, address.port), timeout=CONNECT_LIMIT_S).close()
         except ConnectionRefusedError:
             return f"{self.endpoint.base_url} refuses connections"
         except OSError:  # slow, or out of reach for now: its requests say so themselves
@@ -142,10 +140,6 @@ class AttachedServer:
 
     async def stop(self) -> None:
         return None
-
-
-def _base(url: str) -> str:
-    return url.rstrip("/").removesuffix("/v1")
 
 
 def _require_the_right_server(arm: Arm, url: str, told: Facts) -> None:

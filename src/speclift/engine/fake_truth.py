@@ -64,6 +64,7 @@ class Truth:
     tail_factor: float = 1.0
     launch_sd: float = 0.0  # of the log, median 1: one factor per process
     noise_sd: float = 0.0  # of the log, median 1: one factor per request
+    prompt_sd: float = 0.0  # of the log, median 1: one factor per prompt, the same in every launch
     tokens_per_chunk: int | Literal["step"] = 1
     seed: int = 0
     slots: int = 0  # 0: no queue
@@ -202,6 +203,7 @@ class Script:
     prompt_tokens: Tokens
     noise_factor: float
     tail_factor: float
+    prompt_factor: float
     faults: frozenset[Fault]
 
     @property
@@ -218,7 +220,7 @@ class Script:
         if burst.step is None:
             return truth.prefill_s(self.prompt_tokens) * self.noise_factor
         step_s = truth.step_s(drafted=burst.step.drafted, in_flight=in_flight)
-        return step_s * self.noise_factor * self.tail_factor
+        return step_s * self.noise_factor * self.tail_factor * self.prompt_factor
 
 
 def script_for(truth: Truth, ask: Ask, *, in_flight: int = 1) -> Script:
@@ -237,6 +239,7 @@ def script_for(truth: Truth, ask: Ask, *, in_flight: int = 1) -> Script:
         prompt_tokens=len(ask.prompt.split()),
         noise_factor=math.exp(draws.gauss(0.0, truth.noise_sd)),
         tail_factor=truth.tail_factor if in_tail else 1.0,
+        prompt_factor=math.exp(_draws("prompt", ask.prompt).gauss(0.0, truth.prompt_sd)),
         faults=_faults(truth, ask),
     )
 
@@ -361,12 +364,9 @@ def true_speedup(
     in_flight: int = 1,
     tokens: Tokens | None = None,
 ) -> float:
-    """Per-token speedup as a paired log-ratio estimates it, faults aside.
-
-    The log-normal factors have median 1 and drop out; a slow tail counts as tail_factor ** tail_share. The
-    spread of acceptance inside a request is averaged before the log is taken, so over short outputs the
-    mean log ratio lies above this by half the variance of the log time.
-    """
+    """Per-token speedup as a paired log-ratio estimates it, faults aside. Log-normal factors have median 1 and drop
+    out; a slow tail counts as tail_factor ** tail_share. The spread of acceptance inside a request is averaged before
+    the log is taken, so over short outputs the mean log ratio lies above this by half the variance of the log time."""
 
     def log_scale_tpot_s(truth: Truth) -> Seconds:
         chance = truth.acceptance_for(segment=segment, temperature=temperature)
@@ -396,5 +396,5 @@ def _typical_tpot_s(truth: Truth, *, acceptance: float, in_flight: int, tokens: 
 
 
 def _mean_factor(truth: Truth) -> float:
-    log_normal_mean = math.exp((truth.launch_sd**2 + truth.noise_sd**2) / 2)
+    log_normal_mean = math.exp((truth.launch_sd**2 + truth.noise_sd**2 + truth.prompt_sd**2) / 2)
     return log_normal_mean * (1 + truth.tail_share * (truth.tail_factor - 1))

@@ -115,14 +115,14 @@ class LlamaCpp:
     async def _verified(self, arm: Arm, process: ServerProcess, command: tuple[str, ...]) -> LaunchedServer:
         slots: list[dict[str, Any]] = json.loads(await process.get("/slots"))
         speculating = [bool(slot.get("speculative")) for slot in slots]
-        if any(is_on == arm.is_baseline for is_on in speculating):
+        if any(is_on != arm.speculates for is_on in speculating):
             raise EngineError(
                 f"arm {arm.name} asked for {arm.method} and the server says speculative={speculating}",
                 hint="llama.cpp falls back without an error, often because the draft's vocabulary differs",
                 log_tail=process.log_tail(),
             )
         endpoint = Endpoint(base_url=process.base_url, model=self.model, extra_body=HONEST_BODY)
-        if not arm.is_baseline:
+        if arm.speculates:
             body = probe_body(self.model, dict(HONEST_BODY))
             answer = await process.post("/v1/chat/completions", body)
             judge_probe(answer, arm=arm.name, is_forced=isinstance(arm.speculation, Synthetic))

@@ -15,6 +15,7 @@ from speclift.core.speculation import (
     Combined,
     Drafter,
     DraftModel,
+    Equalised,
     Head,
     NGram,
     Off,
@@ -56,7 +57,7 @@ def server_flags(settings: ServerSettings, *, port: int) -> tuple[str, ...]:
 def speculation_flags(arm: Arm) -> tuple[str, ...]:
     """Always names the type: a draft model without --spec-type is loaded and never used (b11549)."""
     match arm.speculation:
-        case Off() | Attached():
+        case Off() | Equalised() | Attached():
             return ()
         case Combined(parts=parts):
             if len({_type_name(part) for part in parts}) != len(parts):

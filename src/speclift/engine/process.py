@@ -13,8 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from speclift.core.errors import EngineError, OperatingError
-from speclift.engine.aside import aside
-from speclift.engine.http import LIMIT_S, fetch, post_json
+from speclift.engine.http import LIMIT_S, fetched, posted_json
 
 GUARDIAN = Path(__file__).with_name("guardian.py")
 # Within this and a little more an engine is gone for sure; Ctrl-C promises five seconds for everything.
@@ -89,10 +88,10 @@ class ServerProcess:
         )
 
     async def get(self, path: str, *, limit_s: float = LIMIT_S) -> str:
-        return await aside(fetch, self.base_url + path, limit_s=limit_s)
+        return await fetched(self.base_url + path, limit_s=limit_s)
 
     async def post(self, path: str, body: Mapping[str, Any]) -> Any:
-        return await aside(post_json, self.base_url + path, body)
+        return await posted_json(self.base_url + path, body)
 
     async def stop(self) -> None:
         stdin = self._guardian.stdin

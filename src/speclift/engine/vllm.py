@@ -28,6 +28,7 @@ from speclift.engine.prometheus import parse_counters
 from speclift.engine.vllm_flags import (
     VllmVersion,
     check_arm,
+    loses_scheduling,
     parse_version,
     python_engine,
     serve_command,
@@ -129,6 +130,10 @@ class Vllm:
         needed = RESIDENT_PER_FILE_BYTE * len(arms) * _weight_bytes(Path(self.model))
         return needed < TOGETHER_MEMORY_SHARE * available_memory_bytes()
 
+    def loses_scheduling(self, arm: Arm) -> bool:
+        """Whether this arm runs without the scheduling ahead that the baseline has by itself."""
+        return loses_scheduling(arm, self.vllm_version, self.settings)
+
     async def launch(self, arm: Arm, *, log: Path) -> VllmServer:
         for attempt in range(1, BIND_TRIES + 1):
             port = free_port()
@@ -164,12 +169,12 @@ class Vllm:
         return {**ENVIRONMENT, "VLLM_CPU_OMP_THREADS_BIND": ",".join(map(str, cores))}
 
     async def _verified(self, arm: Arm, process: ServerProcess, command: tuple[str, ...]) -> VllmServer:
-        if not arm.is_baseline:
+        if arm.speculates:
             answer = await process.post("/v1/chat/completions", probe_body(self.model, {}))
             judge_probe(answer, arm=arm.name, is_forced=isinstance(arm.speculation, Synthetic))
         metrics = parse_counters(await process.get("/metrics"))
         drafted = engine_total(metrics, DRAFTED)
-        if bool(drafted) == arm.is_baseline:
+        if bool(drafted) != arm.speculates:
             raise EngineError(
                 f"arm {arm.name} asked for {arm.method} and vLLM's metrics say {drafted or 0:.0f} drafted tokens",
                 hint="look for 'speculative' in its log",

@@ -16,6 +16,7 @@ from speclift.core.speculation import (
     Combined,
     Drafter,
     DraftModel,
+    Equalised,
     Head,
     NGram,
     Off,
@@ -24,7 +25,7 @@ from speclift.core.speculation import (
 )
 from speclift.lint.findings import LintFinding, Status
 from speclift.lint.vllm_config import check_speculative_config
-from speclift.lint.vllm_rules import WITHOUT_ASYNC
+from speclift.lint.vllm_rules import ASYNC_WITH_SPECULATION, WITHOUT_ASYNC
 
 Release: TypeAlias = tuple[int, int, int]
 
@@ -38,6 +39,7 @@ SEQUENCES_MIN = 64
 # The CPU build otherwise takes 92 % of the machine's memory, which fails on a busy machine (0.32).
 CPU_KV_BYTES = "512M"
 KV_BYTES_FLAG = "--kv-cache-memory-bytes"
+ASYNC_FLAG, NO_ASYNC_FLAG = "--async-scheduling", "--no-async-scheduling"
 METRICS_FLAG = "--per-request-spec-decode-metrics"
 # They make measuring honest (no reused prefix) or quiet; a production server wants none of them.
 MEASURING_ONLY = (
@@ -116,11 +118,13 @@ def _judged(arm: Arm, version: VllmVersion, settings: ServerSettings) -> tuple[L
     )
 
 
-def can_schedule_ahead(arms: Iterable[Arm], version: VllmVersion) -> bool:
-    """True where every arm can: on for one and off for another would be part of what is compared."""
-    methods = {speculative_config(arm).get("method") for arm in arms}
-    # Drafts made on the CPU between two steps leave vLLM nothing to schedule ahead with.
-    return not version.is_cpu and not methods & set(WITHOUT_ASYNC)
+def loses_scheduling(arm: Arm, version: VllmVersion, settings: ServerSettings) -> bool:
+    """Whether vLLM, left to itself, schedules ahead without speculation and does not in this arm: drafts made on the
+    CPU between two steps leave it nothing to schedule ahead with."""
+    said = {word.partition("=")[0] for word in settings.extra_args}
+    is_up_to_vllm = settings.schedules_ahead is None and not said & {ASYNC_FLAG, NO_ASYNC_FLAG}
+    is_ahead_by_itself = not version.is_cpu and version.release >= ASYNC_WITH_SPECULATION
+    return is_up_to_vllm and is_ahead_by_itself and speculative_config(arm).get("method") in WITHOUT_ASYNC
 
 
 SETTINGS = (
@@ -136,7 +140,7 @@ SETTINGS = (
 
 def server_flags(settings: ServerSettings, *, port: int, version: VllmVersion) -> tuple[str, ...]:
     """What every arm shares, said even where it is vLLM's default: it changes some of them by itself for a
-    server that speculates."""
+    server that speculates. Scheduling ahead is left to vLLM unless the user said: a baseline has it as it comes."""
     settings.require_only(SETTINGS, engine="vLLM")
     if settings.kv_type_k != settings.kv_type_v:
         raise UsageError("vLLM has one KV cache type", hint="use --kv-dtype")
@@ -146,7 +150,7 @@ def server_flags(settings: ServerSettings, *, port: int, version: VllmVersion) -
         *("--max-model-len", str(settings.context_tokens)),
         *("--max-num-seqs", str(settings.sequences_max or max(settings.slots, SEQUENCES_MIN))),
         "--enable-prefix-caching" if settings.keeps_prefixes else "--no-enable-prefix-caching",
-        "--async-scheduling" if settings.schedules_ahead else "--no-async-scheduling",
+        *_scheduling_flags(settings),
         *("--seed", "0", "--generation-config", "vllm", "--disable-uvicorn-access-log"),
     ]
     for flag, value in (
@@ -163,6 +167,12 @@ def server_flags(settings: ServerSettings, *, port: int, version: VllmVersion) -
     return (*flags, *settings.extra_args)
 
 
+def _scheduling_flags(settings: ServerSettings) -> tuple[str, ...]:
+    if settings.schedules_ahead is None:
+        return ()
+    return (ASYNC_FLAG if settings.schedules_ahead else NO_ASYNC_FLAG,)
+
+
 def speculation_flags(arm: Arm, version: VllmVersion) -> tuple[str, ...]:
     config = speculative_config(arm)
     if not config:
@@ -175,7 +185,7 @@ def speculation_flags(arm: Arm, version: VllmVersion) -> tuple[str, ...]:
 def speculative_config(arm: Arm) -> dict[str, Any]:
     """SpeculativeConfig's keys (config/speculative.py); empty for the baseline."""
     match arm.speculation:
-        case Off() | Attached():
+        case Off() | Equalised() | Attached():
             return {}
         case Combined():
             raise UsageError(

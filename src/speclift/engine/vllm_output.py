@@ -8,8 +8,11 @@ from collections.abc import Iterator
 from datetime import datetime
 
 from speclift.core.records import Counters, Usage
+from speclift.engine.prometheus import labels_of
 
 _REASON_MAX = 300
+# The product of two such numbers still has a place in a study.
+DIGITS_MAX = 9
 # `(EngineCore pid=7) ERROR 11-15 05:00:00 [core.py:8] ValueError: words`, a bare `ValueError: words`, and
 # argparse's `api_server.py: error: words`.
 _PREFIX = re.compile(r"^(?:\([^)]*\)\s*)?(?:(?:ERROR|CRITICAL)\s+[\d-]+\s+[\d:.]+\s+\[[^\]]*\]\s*)?")
@@ -62,13 +65,18 @@ def kv_tokens(metrics: Counters) -> int | None:
     sizes = []
     for name in metrics.values:
         if name.startswith("vllm:cache_config_info{"):
-            labels = dict(re.findall(r'(\w+)="([^"]*)"', name))
+            labels = labels_of(name)
             size = labels.get("kv_cache_size_tokens", "")
-            if not size.isdigit():  # before 0.24 only the blocks were told
+            if not _is_whole(size):  # before 0.24 only the blocks were told
                 blocks, block = labels.get("num_gpu_blocks", ""), labels.get("block_size", "")
-                size = str(int(blocks) * int(block)) if blocks.isdigit() and block.isdigit() else ""
+                size = str(int(blocks) * int(block)) if _is_whole(blocks) and _is_whole(block) else ""
             sizes.append(size)
     return sum(map(int, sizes)) if sizes and all(sizes) else None
+
+
+def _is_whole(text: str) -> bool:
+    """Digits as an engine writes them, and not so many that no number holds them."""
+    return text.isascii() and text.isdigit() and len(text) <= DIGITS_MAX
 
 
 def totals_only(metrics: Counters) -> Counters:

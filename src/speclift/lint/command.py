@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import re
+from collections import deque
 from collections.abc import Mapping, Sequence
 from itertools import pairwise
 from pathlib import PurePosixPath
 
+from speclift.core.errors import UsageError
 from speclift.lint import llamacpp_flags, vllm_flags
 from speclift.lint.findings import Release
 from speclift.lint.pasted import Engine, Form, Pasted, Setting
 from speclift.lint.rows import FlagRow, Kind
+from speclift.lint.shell_words import NOTHING, Expansions
 
 _ASSIGNMENT = re.compile(r"[A-Za-z_]\w*=.*", re.DOTALL)
 _VLLM_MODULE = re.compile(r"vllm(\.entrypoints\..*)?")
@@ -24,6 +27,11 @@ LLAMA_PROGRAMS_OLD = ("server", "main", "speculative")
 VLLM_MODULE = "vllm.entrypoints.openai.api_server"
 CONTAINERS = ("docker", "podman", "nerdctl")
 _NUMBER = re.compile(r"-\.?\d")
+# A long command has some hundred words; wrappers before a program have some dozen.
+WORDS_MAX = 4_000
+EXPANSIONS_MAX = 200
+PROGRAM_AMONG = 400
+SHOWN_MAX = 80
 
 
 def read_command(
@@ -31,15 +39,16 @@ def read_command(
     *,
     engine: Engine | None,
     release: Release | None = None,
-    expands_variables: bool = False,
+    expansions: Expansions = NOTHING,
 ) -> Pasted | None:
     """The words of one simple command; None where it starts no engine that is known here."""
     environment, rest = _assignments(list(words))
     found = _program(rest, engine)
     if found is None:
         return None
+    _require_a_command(words, expansions)
     seen, wrapper, program, arguments = found
-    settings, places, notes = _flags(arguments, seen, release)
+    settings, places = _flags(arguments, seen, release, expansions)
     return Pasted(
         engine=seen,
         form=Form.COMMAND,
@@ -48,9 +57,34 @@ def read_command(
         program=tuple(program),
         wrapper=tuple(wrapper),
         environment=(*environment, *_container_environment(wrapper)),
-        notes=(*notes, *(f"{word!r} stands where no flag takes it" for word in places[seen == "vllm" :])),
-        expands_variables=expands_variables,
+        stray=tuple(places[seen == "vllm" :]),
+        unread=(("xargs", "it adds words that are not here, and flags among them are not judged"),)
+        if "xargs" in wrapper
+        else (),
+        notes=(
+            *(
+                f"{shortened(word)} is filled in by the shell: carried over as it stands, not judged"
+                for word in expansions.whole
+            ),
+            *(["Python and YAML know no shell: put the value in there"] if expansions.whole else ()),
+        ),
+        expansions=expansions,
     )
+
+
+def _require_a_command(words: Sequence[str], expansions: Expansions) -> None:
+    """Nobody types so much: it is something else, or meant to keep us busy."""
+    if len(words) > WORDS_MAX:
+        raise UsageError(f"this command has {len(words):,} words; at most {WORDS_MAX:,} are read")
+    if len(expansions.pieces) > EXPANSIONS_MAX:
+        raise UsageError(
+            f"a shell would have to fill in {len(expansions.pieces):,} places of this command; at most "
+            f"{EXPANSIONS_MAX:,} are carried over"
+        )
+
+
+def shortened(word: str) -> str:
+    return repr(word if len(word) <= SHOWN_MAX else f"{word[:SHOWN_MAX]}…")
 
 
 def exported(words: Sequence[str]) -> list[tuple[str, str]]:
@@ -59,20 +93,22 @@ def exported(words: Sequence[str]) -> list[tuple[str, str]]:
     return [] if rest else environment
 
 
-def _assignments(rest: list[str]) -> tuple[list[tuple[str, str]], list[str]]:
-    environment = []
-    while rest and (_ASSIGNMENT.fullmatch(rest[0]) or rest[0] in ("env", "export")):
-        name, equals, value = rest.pop(0).partition("=")
+def _assignments(words: list[str]) -> tuple[list[tuple[str, str]], list[str]]:
+    environment: list[tuple[str, str]] = []
+    for index, word in enumerate(words):
+        if not _ASSIGNMENT.fullmatch(word) and word not in ("env", "export"):
+            return environment, words[index:]
+        name, equals, value = word.partition("=")
         if equals:
             environment.append((name, value))
-    return environment, rest
+    return environment, []
 
 
 def _program(
     words: list[str], engine: Engine | None
 ) -> tuple[Engine, list[str], list[str], list[str]] | None:
     """Engine, what stands before the program, the program, its arguments."""
-    for index, word in enumerate(words):
+    for index, word in enumerate(words[:PROGRAM_AMONG]):
         name = PurePosixPath(word.replace("\\", "/")).name.removesuffix(".exe")
         before, after = words[:index], words[index + 1 :]
         if name == "vllm" and not before_flag(before):
@@ -134,31 +170,35 @@ def _container_environment(wrapper: Sequence[str]) -> list[tuple[str, str]]:
 
 
 def _flags(
-    words: Sequence[str], engine: Engine, release: Release | None
-) -> tuple[list[Setting], list[str], list[str]]:
-    """Settings, words that belong to no flag, notes."""
+    words: Sequence[str], engine: Engine, release: Release | None, expansions: Expansions
+) -> tuple[list[Setting], list[str]]:
+    """Settings, and words that belong to no flag."""
     rows = vllm_flags.FLAG_ROWS if engine == "vllm" else llamacpp_flags.FLAG_ROWS
     settings: list[Setting] = []
     places: list[str] = []
-    queue = list(words)
+    queue = deque(words)
     while queue:
-        word = queue.pop(0)
+        word = queue.popleft()
         if word == "--":
             places += queue
             break
-        if not _is_flag(word):
+        spelled, equals, value = word.partition("=")
+        if not word.strip():
+            continue  # a blank after a backslash, a slip of the paste
+        if not _is_flag(word) or expansions.holds(spelled):
             places.append(word)
             continue
         if engine == "vllm" and re.fullmatch(r"-O\d", word):
             settings.append(Setting(name="--compilation-config", spelled=word, value=word[2:]))
             continue
-        spelled, equals, value = word.partition("=")
         name, row, is_off = find_row(spelled, engine, rows, release)
         given: object = value if equals else None
         if not equals:
             given = _following(queue, row, is_dotted="." in name)
-        settings.append(Setting(name=name, spelled=spelled, value=given, is_off=is_off))
-    return settings, places, []
+        values = given if isinstance(given, list) else [given]
+        is_opaque = any(isinstance(each, str) and expansions.holds(each) for each in values)
+        settings.append(Setting(name=name, spelled=spelled, value=given, is_off=is_off, is_opaque=is_opaque))
+    return settings, places
 
 
 def _is_flag(word: str) -> bool:
@@ -200,18 +240,18 @@ def _vllm_name(spelled: str) -> str:
     return head.replace("_", "-") + dot + key
 
 
-def _following(queue: list[str], row: FlagRow | None, *, is_dotted: bool) -> object:
+def _following(queue: deque[str], row: FlagRow | None, *, is_dotted: bool) -> object:
     """Takes the flag's value off the queue."""
     if not queue or _is_flag(queue[0]):
         return None
     if row is not None and row.kind is Kind.SWITCH and not is_dotted:
         # Old commands write --enable-chunked-prefill False; anything else is the next argument.
-        return queue.pop(0) if queue[0].lower() in ("true", "false") else None
+        return queue.popleft() if queue[0].lower() in ("true", "false") else None
     if row is not None and row.value_since is not None:
-        return queue.pop(0) if queue[0] in {name for name, _, _ in row.choices} else None
+        return queue.popleft() if queue[0] in {name for name, _, _ in row.choices} else None
     if row is not None and row.kind is Kind.LIST:
         values = []
         while queue and not _is_flag(queue[0]):
-            values.append(queue.pop(0))
+            values.append(queue.popleft())
         return values if len(values) > 1 else values[0]
-    return queue.pop(0)
+    return queue.popleft()

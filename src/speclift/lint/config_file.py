@@ -21,9 +21,10 @@ def read_config(text: str, *, engine: Engine | None) -> Pasted:
         )
     seen = engine or _engine(document)
     if seen is None:
+        few = ", ".join(str(key)[:40] for key in list(document)[:5])
         raise UsageError(
             "no key of this config is known to an engine",
-            hint=f"saw {', '.join(map(str, list(document)[:5]))}; say which with --engine vllm or llamacpp",
+            hint=f"saw {few}; say which with --engine vllm or llamacpp",
         )
     if seen == "vllm" and _is_speculative_config(document):
         document = {"speculative-config": document}

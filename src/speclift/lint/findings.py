@@ -15,6 +15,9 @@ from speclift.core.errors import UsageError
 Release: TypeAlias = tuple[int, ...]
 
 
+DIGITS_MAX = 9
+
+
 class Status(StrEnum):
     OK = "ok"
     RISKY = "risky"  # accepted, and likely not what was meant
@@ -23,6 +26,7 @@ class Status(StrEnum):
     DEAD = "dead"  # accepted, and read by nothing
     CONFLICT = "conflict"  # this value, or this combination, is refused
     UNKNOWN = "unknown"  # not known to this release: never was, or came later
+    UNREAD = "unread"  # what stands here could not be read, so nothing was judged
 
     @property
     def is_error(self) -> bool:
@@ -62,7 +66,7 @@ def parse_release(text: str, *, engine: str) -> Release:
         build = re.search(r"\d+(?:\.\d+)*", text)
         # The xllamacpp wheel carries the build as the last part of its version: 2026.10.11549.
         if build is not None:
-            return (int(build[0].rpartition(".")[2]),)
+            return (_number(build[0].rpartition(".")[2], text),)
         raise UsageError(
             f"--engine-version {text!r} names no llama.cpp build",
             hint="such as b11549 (llama-server --version)",
@@ -70,9 +74,21 @@ def parse_release(text: str, *, engine: str) -> Release:
     match = re.search(r"(\d+)\.(\d+)(?:\.(\d+))?", text)
     if match is None:
         raise UsageError(f"--engine-version {text!r} names no vLLM release", hint="such as 0.24.0")
-    return (int(match[1]), int(match[2]), int(match[3] or 0))
+    return (_number(match[1], text), _number(match[2], text), _number(match[3] or "0", text))
+
+
+def _number(digits: str, text: str) -> int:
+    if len(digits) > DIGITS_MAX:
+        raise UsageError(f"--engine-version {text[:40]!r} is no release", hint="such as 0.24.0 or b11549")
+    return int(digits)
+
+
+# Longer than any name; to compare one of half a million characters with all of them takes minutes.
+NAME_MAX = 100
 
 
 def nearest(name: str, known: Iterable[str]) -> str | None:
+    if len(name) > NAME_MAX:
+        return None
     found = difflib.get_close_matches(name, list(known), n=1, cutoff=0.75)
     return found[0] if found else None

@@ -6,7 +6,8 @@ import json
 from collections.abc import Iterable, Mapping
 
 from speclift.lint.findings import LintFinding, Release, Status, dotted, nearest
-from speclift.lint.pasted import Expression, Setting
+from speclift.lint.json_text import config_json, parse_json
+from speclift.lint.pasted import Expression, Setting, ShellExpression
 from speclift.lint.rows import FlagRow, Kind
 
 
@@ -85,7 +86,7 @@ def instead(setting: Setting, row: FlagRow) -> str | None:
     if row.replacement is not None:
         return row.replacement
     if row.key is not None and not row.note:
-        config = json.dumps({row.key: converted(setting.value, row.kind)}, default=str)
+        config = config_json({row.key: told(setting, row.kind)})
         is_flag = setting.spelled.startswith("-")
         return f"--speculative-config '{config}'" if is_flag else f"speculative_config: {config}"
     return None
@@ -93,6 +94,13 @@ def instead(setting: Setting, row: FlagRow) -> str | None:
 
 def shown(value: object) -> str:
     return value if isinstance(value, str) else json.dumps(value, default=str)
+
+
+def told(setting: Setting, kind: Kind) -> object:
+    """The value as the kind it stands for; what a shell will make a number of stays the shell's."""
+    if setting.is_opaque and isinstance(setting.value, str) and kind not in (Kind.TEXT, Kind.CHOICE):
+        return ShellExpression(setting.value)
+    return converted(setting.value, kind)
 
 
 def converted(value: object, kind: Kind) -> object:
@@ -108,7 +116,7 @@ def converted(value: object, kind: Kind) -> object:
             case Kind.SWITCH | Kind.BOOL if value.lower() in ("true", "false"):
                 return value.lower() == "true"
             case Kind.OBJECT:
-                return json.loads(value)
+                return parse_json(value)
     except ValueError:
         pass
     return value
@@ -131,7 +139,7 @@ def _value_fault(setting: Setting, row: FlagRow, release: Release) -> LintFindin
 
 def _misfit(setting: Setting, row: FlagRow, release: Release) -> str | None:
     value = setting.value
-    if isinstance(value, Expression) or "." in setting.name:
+    if isinstance(value, Expression) or "." in setting.name or setting.is_opaque:
         return None
     if row.kind is Kind.SWITCH:
         return None
@@ -145,8 +153,6 @@ def _misfit(setting: Setting, row: FlagRow, release: Release) -> str | None:
     saw = f"saw {shown(value)!r}"
     number = converted(value, row.kind)
     if row.kind in (Kind.INT, Kind.FLOAT):
-        if isinstance(value, str) and "$" in value:
-            return None
         if isinstance(number, bool) or not isinstance(number, (int, float)):
             return f"takes {row.kind}, {saw}"
         if row.low is not None and number < row.low:

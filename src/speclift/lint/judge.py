@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from speclift.core.errors import UsageError, unknown_name
@@ -15,7 +15,7 @@ from speclift.lint.llamacpp_translate import translate_llamacpp
 from speclift.lint.metrics import judge_metrics, metrics_in
 from speclift.lint.pasted import Engine, Form, Pasted
 from speclift.lint.python_code import looks_like_python, read_python
-from speclift.lint.shell_words import split_commands
+from speclift.lint.shell_source import ShellText, read_shell
 from speclift.lint.translation import Translation
 from speclift.lint.vllm_judge import judge_vllm
 from speclift.lint.vllm_translate import translate_vllm
@@ -59,6 +59,11 @@ def lint_words(words: Sequence[str], *, engine: str | None = None, version: str 
     return _report(pasted, version)
 
 
+def starts_something(word: str, *, engine: str | None = None) -> bool:
+    """Whether one word alone is a command, a flag or a metric of an engine."""
+    return read_command([word], engine=_engine(engine)) is not None or bool(metrics_in(word))
+
+
 def lint_text(text: str, *, engine: str | None = None, version: str | None = None) -> LintReport:
     """A shell command or script, Python that makes an engine, YAML, JSON, or a metric's name."""
     asked = _engine(engine)
@@ -79,21 +84,12 @@ def _read(text: str, engine: Engine | None, version: str | None) -> Pasted:
         return replace(read_python(text), metrics=metrics)
     fault: UsageError | None = None
     try:
-        commands = split_commands(text)
+        shell = read_shell(text)
     except UsageError as error:
-        commands, fault = [], error
-    release = _release_of(engine, version)
-    found = [
-        pasted
-        for words in commands
-        if (pasted := read_command(words, engine=engine, release=release, expands_variables=True)) is not None
-    ]
-    if found:
-        more = len(found) - 1
-        before = tuple(pair for words in commands for pair in exported(words))
-        found[0] = replace(found[0], environment=(*before, *found[0].environment))
-        notes = (f"{more} more server commands are in it; only the first is judged",) if more else ()
-        return replace(found[0], metrics=metrics, notes=(*found[0].notes, *notes))
+        shell, fault = None, error
+    found = None if shell is None else _read_shell(shell, engine, _release_of(engine, version))
+    if found is not None:
+        return replace(found, metrics=metrics)
     if _looks_like_config(text):
         try:
             return replace(read_config(text, engine=engine), metrics=metrics)
@@ -102,6 +98,43 @@ def _read(text: str, engine: Engine | None, version: str | None) -> Pasted:
     if metrics:  # a query, a rule or a dashboard
         return Pasted(engine="vllm", form=Form.COMMAND, settings=(), metrics=metrics)
     raise fault or _no_engine(text.strip().splitlines()[0])
+
+
+def _read_shell(shell: ShellText, engine: Engine | None, release: Release | None) -> Pasted | None:
+    found = [
+        (command, pasted)
+        for command in shell.commands
+        if (
+            pasted := read_command(
+                command.words, engine=engine, release=release, expansions=command.expansions
+            )
+        )
+        is not None
+    ]
+    if not found:
+        # A script that is only written down: cat > run.sh <<EOF
+        inner = (_read_shell(read_shell(document), engine, release) for document in shell.documents)
+        return next((pasted for pasted in inner if pasted is not None), None)
+    command, pasted = found[0]
+    setting = [(each, pairs) for each in shell.commands if (pairs := exported(each.words))]
+    before = tuple(pair for _, pairs in setting for pair in pairs)
+    pieces = [piece for each, _ in setting for piece in each.expansions.pieces]
+    more = len(found) - 1
+    said = "more server commands are in this text" if more > 1 else "more server command is in this text"
+    notes = ("what is redirected is left out of the translation",) if command.is_redirected else ()
+    return replace(
+        pasted,
+        environment=(*before, *pasted.environment),
+        exported=frozenset(name for name, _ in before),
+        expansions=replace(
+            pasted.expansions, pieces=tuple(dict.fromkeys([*pasted.expansions.pieces, *pieces]))
+        ),
+        notes=(*pasted.notes, *notes),
+        unread=(
+            *pasted.unread,
+            *([(f"{more} {said}", "only the first is judged: lint them one by one")] if more else ()),
+        ),
+    )
 
 
 def _looks_like_config(text: str) -> bool:
@@ -131,10 +164,25 @@ def _report(pasted: Pasted, version: str | None) -> LintReport:
         engine=pasted.engine,
         release=release,
         newest=newest,
-        findings=_without_echo((*findings, *judge_metrics(pasted.metrics, release=release))),
+        findings=_without_echo(
+            (*findings, *_unplaced(pasted), *judge_metrics(pasted.metrics, release=release))
+        ),
         translated=translated,
         notes=tuple(notes),
     )
+
+
+def _unplaced(pasted: Pasted) -> Iterator[LintFinding]:
+    """Words that no flag takes, and what could not be read: both are errors, for nothing vouches for them."""
+    for what, why in pasted.unread:
+        yield LintFinding(flag=what, status=Status.UNREAD, message=why)
+    for word in pasted.stray:
+        if pasted.expansions.holds(word):
+            said = "only a shell knows what stands here; it was carried over as it is, and flags in it are not judged"
+            yield LintFinding(flag=word, status=Status.UNREAD, message=said)
+        else:
+            said = "stands where no flag takes it; the server would refuse the command"
+            yield LintFinding(flag=word, status=Status.UNKNOWN, message=said)
 
 
 def _without_echo(findings: Sequence[LintFinding]) -> tuple[LintFinding, ...]:

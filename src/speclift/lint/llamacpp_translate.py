@@ -18,8 +18,7 @@ from speclift.lint.llamacpp_judge import (
 )
 from speclift.lint.llamacpp_other_flags import CLI
 from speclift.lint.pasted import Pasted, Setting
-from speclift.lint.shell_words import join_words, quote
-from speclift.lint.translation import Translation
+from speclift.lint.translation import Translation, shell_source
 
 # What a draft length was where none was given, before b9235.
 K_OLD_DEFAULT = 16
@@ -40,18 +39,16 @@ def translate_llamacpp(pasted: Pasted) -> Translation:
         words += _translated(setting, pasted, known, is_server=is_server, notes=notes)
     if known:
         words += ["--spec-type", ",".join(known)]
+    words += pasted.carried
     argv = [*pasted.wrapper, *program, *words]
     environment = [
         (ENVIRONMENT.get(name, name), value)
         for name, value in pasted.environment
         if f"{name}={value}" not in pasted.wrapper
     ]
-    assignments = "".join(
-        f"{name}={quote(value, expands_variables=pasted.expands_variables)} " for name, value in environment
-    )
     return Translation(
         argv=tuple(argv),
-        command=assignments + join_words(argv, expands_variables=pasted.expands_variables),
+        source=shell_source(pasted, argv, environment),
         python=_python(argv),
         yaml=_compose_service(argv),
         notes=tuple(dict.fromkeys(notes)),

@@ -6,6 +6,8 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Literal, TypeAlias
 
+from speclift.lint.shell_words import NOTHING, Expansions
+
 Engine: TypeAlias = Literal["vllm", "llamacpp"]
 
 
@@ -25,6 +27,14 @@ class Expression:
         return self.text
 
 
+@dataclass(frozen=True, slots=True)
+class ShellExpression(Expression):
+    """Shell source that stands for a number or an object: in JSON it stands as it is, elsewhere as a text."""
+
+    def __repr__(self) -> str:
+        return repr(self.text)
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Setting:
     """`name` is the flag as the engine's table has it, `spelled` as the user wrote it.
@@ -36,6 +46,7 @@ class Setting:
     spelled: str
     value: object = None
     is_off: bool = False  # --no-x
+    is_opaque: bool = False  # only a shell knows the value, or a part of it
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -50,7 +61,15 @@ class Pasted:
     sampling: tuple[Setting, ...] = ()  # of SamplingParams(...)
     metrics: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
-    expands_variables: bool = False  # the text was shell source, so $MODEL in it is a variable
+    expansions: Expansions = NOTHING  # what of shell source only a shell would fill in
+    exported: frozenset[str] = frozenset()  # variables that commands before this one set
+    stray: tuple[str, ...] = ()  # words that no flag takes
+    unread: tuple[tuple[str, str], ...] = ()  # what could not be read, and why
+
+    @property
+    def carried(self) -> tuple[str, ...]:
+        """Stray words that a shell fills in; they go where they stood, behind everything that is known."""
+        return tuple(word for word in self.stray if self.expansions.holds(word))
 
     def last(self, *names: str) -> object:
         """The value given last under one of these names, as an engine takes it; None where none is."""

@@ -1,84 +1,85 @@
-"""Shell source into words and back, without a shell: quoting, continuations, operators. Nothing is executed. Pure."""
+"""Words back into shell source: each yields exactly itself, but for what a shell was to fill in all along. Pure."""
 
 from __future__ import annotations
 
 import re
 import shlex
-from collections.abc import Sequence
+import unicodedata
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 
-from speclift.core.errors import UsageError
-
-_OPERATORS = ";&|<>()"
-# Blanks after the backslash are a slip of the paste that a shell would not forgive.
-_CONTINUATION = re.compile(r"[ \t]*(?:\\|\^|`)[ \t]*\r?\n[ \t]*")
-_PROMPT = re.compile(r"^\s*\$\s+(?=\S)")
-# A variable the user's shell is to fill in, and nothing that could run a command.
-_VARIABLES = re.compile(
-    r"(?:[\w@%+=:,./-]|\$\w+|\$\{\w+\})*\$(?:\w+|\{\w+\})(?:[\w@%+=:,./-]|\$\w+|\$\{\w+\})*"
-)
+# Raw in a terminal they move the cursor, hide or reorder what follows; as escapes they are the same word.
+_HIDDEN = ("Cc", "Cf", "Cs", "Co", "Cn", "Zl", "Zp")
+_HARMLESS = "\n\t\u200d"
+_LIVE_IN_QUOTES = re.compile(r'["\\$`]')
 
 
-def split_commands(text: str) -> list[list[str]]:
-    """Every simple command of the text as its words; redirections and comments are left out."""
-    return [command for line in _logical_lines(text) for command in _simple_commands(line)]
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Expansions:
+    """What of a command only a shell knows: words that hold some of it, as they were written, and the pieces.
+
+    `loose` words were not quoted, so that a shell may make several words of one, or none.
+    """
+
+    whole: Mapping[str, str] = field(default_factory=dict)
+    pieces: tuple[str, ...] = ()
+    loose: frozenset[str] = frozenset()
+
+    def holds(self, text: str) -> bool:
+        return text in self.whole or any(piece in text for piece in self.pieces)
+
+    def in_order(self) -> tuple[str, ...]:
+        """Longest first, so that $MODEL_PATH is not taken for $MODEL."""
+        return tuple(sorted(self.pieces, key=len, reverse=True))
 
 
-def _logical_lines(text: str) -> list[str]:
-    """Lines joined where a backslash (or cmd's ^, PowerShell's `) or an open quote says so."""
-    found: list[str] = []
-    pending = ""
-    for line in _CONTINUATION.sub(" ", text).splitlines():
-        if not pending and line.lstrip().startswith("#"):
-            continue
-        pending = f"{pending}\n{line}" if pending else _PROMPT.sub("", line)
-        if not _is_open(pending):
-            found.append(pending)
-            pending = ""
-    return [line for line in (*found, pending) if line.strip()]
+NOTHING = Expansions()
 
 
-def _is_open(line: str) -> bool:
-    try:
-        shlex.split(line)
-    except ValueError:
-        return True
-    return False
+def join_words(words: Iterable[str], expansions: Expansions = NOTHING) -> str:
+    return " ".join(quote(word, expansions) for word in words)
 
 
-def _simple_commands(source: str) -> list[list[str]]:
-    lexer = shlex.shlex(source, posix=True, punctuation_chars=_OPERATORS)
-    lexer.whitespace_split = True
-    lexer.commenters = ""
-    try:
-        words = list(lexer)
-    except ValueError as error:
-        raise UsageError(
-            f"this is no shell command: {str(error).lower()}", hint="a quote is opened and never closed"
-        ) from None
-    commands: list[list[str]] = [[]]
-    is_target = False
-    for word in words:
-        if word and set(word) <= set(_OPERATORS):
-            if "<" in word or ">" in word:
-                is_target = True
-                if commands[-1] and commands[-1][-1] in ("0", "1", "2"):
-                    commands[-1].pop()  # of 2>&1
-            else:
-                is_target = False
-                commands.append([])
-        elif is_target:
-            is_target = False
-        else:
-            commands[-1].append(word)
-    return [command for command in commands if command]
+def quote(word: str, expansions: Expansions = NOTHING) -> str:
+    if word in expansions.whole:
+        return expansions.whole[word]
+    if expansions.pieces and expansions.holds(word):
+        return _with_live_pieces(word, expansions.in_order())
+    return _escaped(word) if any(map(is_hidden, word)) else shlex.quote(word)
 
 
-def join_words(words: Sequence[str], *, expands_variables: bool = False) -> str:
-    """Words as shell source that yields exactly these words; plain variables stay variables where asked."""
-    return " ".join(quote(word, expands_variables=expands_variables) for word in words)
+def _with_live_pieces(word: str, pieces: Sequence[str]) -> str:
+    """In double quotes, where a shell fills in the pieces and nothing else."""
+    live = re.compile("|".join(map(re.escape, pieces)))
+    parts, at = [], 0
+    for match in live.finditer(word):
+        parts += [_inert(word[at : match.start()]), match[0]]
+        at = match.end()
+    return f'"{"".join([*parts, _inert(word[at:])])}"'
 
 
-def quote(word: str, *, expands_variables: bool = False) -> str:
-    if expands_variables and _VARIABLES.fullmatch(word):
-        return f'"{word}"'
-    return shlex.quote(word)
+def _inert(text: str) -> str:
+    return _LIVE_IN_QUOTES.sub(lambda match: f"\\{match[0]}", text)
+
+
+def is_hidden(character: str) -> bool:
+    return character not in _HARMLESS and unicodedata.category(character) in _HIDDEN
+
+
+def _escaped(word: str) -> str:
+    """$'…', in which bash, zsh and ksh read escapes."""
+    shown = (_escape(character) for character in word)
+    return f"$'{''.join(shown)}'"
+
+
+def _escape(character: str) -> str:
+    if character in "'\\":
+        return f"\\{character}"
+    if not is_hidden(character):
+        return character
+    # A byte that is no UTF-8 reaches a program's arguments as one of these surrogates.
+    is_byte = "\udc80" <= character <= "\udcff"
+    return "".join(
+        f"\\x{byte:02x}"
+        for byte in character.encode("utf-8", "surrogateescape" if is_byte else "surrogatepass")
+    )

@@ -6,6 +6,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from speclift.lint.findings import LintFinding, Release, Status, dotted, nearest
+from speclift.lint.pasted import Expression
 from speclift.lint.rows import KeyRow, Kind
 from speclift.lint.vllm_case import Case, about, are_numbers, method_of
 from speclift.lint.vllm_keys import CONFIG_SINCE, KEY_ROWS
@@ -126,6 +127,8 @@ def _value_fault(row: KeyRow, value: object, case: Case) -> LintFinding | None:
 
 def _misfit(row: KeyRow, value: object, release: Release) -> str | None:
     """What is wrong with the value, in words; None where it fits."""
+    if isinstance(value, Expression):
+        return None
     saw = f"saw {value!r}"
     match row.kind:
         case Kind.INT if isinstance(value, bool) or not isinstance(value, int):

@@ -8,7 +8,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from speclift.lint.findings import LintFinding, Status
-from speclift.lint.flag_rules import converted, finding
+from speclift.lint.flag_rules import finding, told
+from speclift.lint.json_text import DEEPEST, parse_json
 from speclift.lint.pasted import Expression, Pasted, Setting
 from speclift.lint.rows import FlagRow
 from speclift.lint.vllm_flags import FLAG_ROWS
@@ -25,7 +26,7 @@ class Reading:
     carried: dict[str, tuple[Setting, object]] = field(default_factory=dict)
     others: list[Setting] = field(default_factory=list)
     faults: list[LintFinding] = field(default_factory=list)
-    opaque: Expression | None = None  # the config is Python that only running it would tell
+    opaque: object = None  # the config where only running the program, or the shell, would tell it
 
     @property
     def config(self) -> dict[str, object]:
@@ -54,7 +55,10 @@ def read_settings(pasted: Pasted) -> Reading:
         row = row_of(setting)
         head, dot, path = setting.name.partition(".")
         if head == CONFIG_FLAG:
-            if dot:
+            if dot and path.count(".") > DEEPEST:
+                said = f"is a path of more than {DEEPEST} keys"
+                reading.faults.append(finding(setting, Status.CONFLICT, said))
+            elif dot:
                 _put(reading.explicit, path, _loose(setting.value))
             else:
                 _read_config(setting, reading)
@@ -70,7 +74,7 @@ def read_settings(pasted: Pasted) -> Reading:
 
 
 def _carry(setting: Setting, row: FlagRow, reading: Reading) -> None:
-    value = converted(setting.value, row.kind)
+    value = told(setting, row.kind)
     if value is None or value is False:
         return  # LLM(speculative_model=None) asks for nothing
     reading.carried[str(row.key)] = (setting, value)
@@ -78,8 +82,10 @@ def _carry(setting: Setting, row: FlagRow, reading: Reading) -> None:
 
 def _read_config(setting: Setting, reading: Reading) -> None:
     value = setting.value
-    if isinstance(value, Expression):
+    if isinstance(value, Expression) or (setting.is_opaque and not _is_json(value)):
         reading.opaque = value
+        said = f"only {'running the program' if isinstance(value, Expression) else 'a shell'} would tell what is in it"
+        reading.faults.append(finding(setting, Status.UNREAD, said))
         return
     if isinstance(value, str):
         value = _parsed(setting, value, reading)
@@ -91,9 +97,16 @@ def _read_config(setting: Setting, reading: Reading) -> None:
         reading.faults.append(finding(setting, Status.CONFLICT, said))
 
 
+def _is_json(value: object) -> bool:
+    try:
+        return isinstance(parse_json(str(value)), dict)
+    except ValueError:
+        return False
+
+
 def _parsed(setting: Setting, text: str, reading: Reading) -> object:
     try:
-        return json.loads(text)
+        return parse_json(text)
     except ValueError as error:
         fault = str(error)
     try:
@@ -116,7 +129,7 @@ def _loose(value: object) -> object:
     if not isinstance(value, str):
         return value
     try:
-        return json.loads(value)
+        return parse_json(value)
     except ValueError:
         return value
 

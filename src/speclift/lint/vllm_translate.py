@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Iterable, Mapping, Sequence
 
 from speclift.lint.findings import dotted
 from speclift.lint.flag_rules import converted, shown
-from speclift.lint.pasted import Expression, Pasted, Setting
+from speclift.lint.json_text import config_json, parse_json
+from speclift.lint.pasted import Expression, Pasted, Setting, ShellExpression
 from speclift.lint.rows import FlagRow, Kind
-from speclift.lint.shell_words import join_words, quote
-from speclift.lint.translation import Translation
+from speclift.lint.translation import Translation, shell_source
 from speclift.lint.vllm_flags import FLAG_ROWS
 from speclift.lint.vllm_judge import ENVIRONMENT, PYTHON_ONLY
 from speclift.lint.vllm_keys import NEWEST
@@ -50,26 +49,29 @@ def translate_vllm(pasted: Pasted) -> Translation:
         notes += lost
     elif reading.opaque is not None:
         flags[CONFIG_FLAG] = reading.opaque
-        notes.append(
-            f"speculative_config is {reading.opaque.text}, which only running the program would tell"
-        )
     if pasted.wrapper and not pasted.program and _PINNED.search(pasted.wrapper[-1]):
         notes.append(
             f"the image was pinned to {pasted.wrapper[-1].rpartition(':')[2]}; this is for {dotted(NEWEST)}"
         )
+    notes += _untold(pasted, reading.config)
     model = flags.pop("--model", pasted.model)
     argv = _argv(pasted, model, flags)
     environment = [(name, value) for name, value in _own_environment(pasted) if name not in ENVIRONMENT]
-    assignments = "".join(
-        f"{name}={quote(value, expands_variables=pasted.expands_variables)} " for name, value in environment
-    )
     return Translation(
         argv=tuple(argv),
-        command=assignments + join_words(argv, expands_variables=pasted.expands_variables),
+        source=shell_source(pasted, argv, environment),
         python=_python(model, flags),
         yaml=_yaml(model, flags),
         notes=tuple(dict.fromkeys(notes)),
     )
+
+
+def _untold(pasted: Pasted, config: Mapping[str, object]) -> Iterable[str]:
+    """Python that stands for a value, of which a command line and YAML know nothing."""
+    named = [*((setting.spelled, setting.value) for setting in pasted.settings), *config.items()]
+    for name, value in named:
+        if isinstance(value, Expression) and not isinstance(value, ShellExpression):
+            yield f"{name} is {value.text}, which only running the program would tell: put its value in"
 
 
 def _own_environment(pasted: Pasted) -> Iterable[tuple[str, str]]:
@@ -144,7 +146,8 @@ def _argv(pasted: Pasted, model: object, flags: Mapping[str, object]) -> list[st
         head = [*_container(pasted.wrapper), *(["--model", shown(model)] if model is not None else [])]
     else:
         head = [*pasted.wrapper, "vllm", "serve", *([shown(model)] if model is not None else [])]
-    return [*head, *(word for name, value in flags.items() for word in _words(name, value))]
+    words = (word for name, value in flags.items() for word in _words(name, value))
+    return [*head, *words, *pasted.carried]
 
 
 def _container(wrapper: Sequence[str]) -> list[str]:
@@ -167,7 +170,7 @@ def _words(name: str, value: object) -> list[str]:
     if isinstance(value, list) and all(not isinstance(each, (list, dict)) for each in value):
         return [name, *(shown(each) for each in value)]
     if isinstance(value, (list, Mapping)):
-        return [name, json.dumps(value, separators=(",", ":"), default=str)]
+        return [name, config_json(value, separators=(",", ":"))]
     return [name, str(value)]
 
 
@@ -192,7 +195,7 @@ def _number(value: object) -> object:
     if not isinstance(value, str):
         return value
     try:
-        parsed = json.loads(value)
+        parsed = parse_json(value)
     except ValueError:
         return value
     return value if isinstance(parsed, str) else parsed

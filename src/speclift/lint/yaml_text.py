@@ -7,14 +7,19 @@ from __future__ import annotations
 
 import json
 import re
+from collections import deque
 from collections.abc import Mapping
 from dataclasses import dataclass
 
 from speclift.core.errors import UsageError
+from speclift.lint.json_text import DEEPEST, parse_json
 
+# No two parts of it can take the same characters, so that a long line is read once.
 _KEY = re.compile(
-    r"""(?P<key>"[^"]*"|'[^']*'|[^\s#:{\[\]},'"&*!|>%@`-][^:#]*?|-[^\s:#]+)\s*:(?:\s+(?P<rest>.*))?$"""
+    r"""(?P<key>"[^"]*"|'[^']*'|[^\s#:{\[\]},'"&*!|>%@`-][^:#]*|-[^\s:#]+)\s*+:(?:\s++(?P<rest>.*))?$"""
 )
+DIGITS_MAX = 4_000  # Python's own limit is 4,300
+SHOWN_MAX = 80
 _INT, _FLOAT = re.compile(r"[-+]?\d+"), re.compile(r"[-+]?(\d+\.\d*|\.\d+|\d+(\.\d*)?[eE][-+]?\d+)")
 _WORDS: dict[str, object] = {"true": True, "false": False, "null": None, "~": None, "": None}
 
@@ -29,17 +34,17 @@ class _Line:
 def read_yaml(text: str) -> object:
     """The document as maps, lists and scalars; JSON is YAML too."""
     try:
-        return json.loads(text)
+        return parse_json(text)
     except ValueError:
         pass
-    lines = [
+    lines = deque(
         line for number, raw in enumerate(text.splitlines(), 1) if (line := _line(number, raw)) is not None
-    ]
+    )
     if not lines:
         raise UsageError("this config is empty")
-    value, rest = _block(lines, lines[0].indent)
-    if rest:
-        raise _refusal(rest[0], "its indent fits nothing above it")
+    value = _block(lines, lines[0].indent)
+    if lines:
+        raise _refusal(lines[0], "its indent fits nothing above it")
     return value
 
 
@@ -76,54 +81,57 @@ def _without_comment(raw: str) -> str:
     return raw
 
 
-def _block(lines: list[_Line], indent: int) -> tuple[object, list[_Line]]:
+def _block(lines: deque[_Line], indent: int, depth: int = 0) -> object:
+    """Takes its own lines off the queue."""
+    if depth > DEEPEST:
+        raise _refusal(lines[0], f"it is nested more than {DEEPEST} levels deep")
     if lines[0].text.startswith("- ") or lines[0].text == "-":
-        return _list(lines, indent)
+        return _list(lines, indent, depth)
     if _KEY.match(lines[0].text):
-        return _map(lines, indent)
+        return _map(lines, indent, depth)
     if len(lines) == 1:
-        return _scalar(lines[0].text, lines[0]), []
+        line = lines.popleft()
+        return _scalar(line.text, line)
     raise _refusal(lines[0], "it is neither `key: value` nor `- value`")
 
 
-def _map(lines: list[_Line], indent: int) -> tuple[dict[str, object], list[_Line]]:
+def _map(lines: deque[_Line], indent: int, depth: int) -> dict[str, object]:
     found: dict[str, object] = {}
     while lines and lines[0].indent == indent:
-        line, *lines = lines
+        line = lines.popleft()
         match = _KEY.match(line.text)
         if match is None:
             raise _refusal(line, "it is no `key: value`")
-        key, rest = match["key"].strip("\"'"), (match["rest"] or "").strip()
+        key, rest = match["key"].rstrip().strip("\"'"), (match["rest"] or "").strip()
         if key in found:
-            raise _refusal(line, f"{key!r} is given twice")
+            raise _refusal(line, f"{key[:SHOWN_MAX]!r} is given twice")
         if rest:
             found[key] = _scalar(rest, line)
         elif lines and (
             lines[0].indent > indent or (lines[0].indent == indent and lines[0].text.startswith("- "))
         ):
-            found[key], lines = _block(lines, lines[0].indent)
+            found[key] = _block(lines, lines[0].indent, depth + 1)
         else:
             found[key] = None
-    return found, lines
+    return found
 
 
-def _list(lines: list[_Line], indent: int) -> tuple[list[object], list[_Line]]:
+def _list(lines: deque[_Line], indent: int, depth: int) -> list[object]:
     found: list[object] = []
     while lines and lines[0].indent == indent and lines[0].text.startswith("-"):
-        line, *lines = lines
+        line = lines.popleft()
         rest = line.text[1:].strip()
         if rest and _KEY.match(rest) and not rest.startswith(("{", "[")):
             inner = indent + line.text.index(rest)
-            value, lines = _map([_Line(line.number, inner, rest), *lines], inner)
-            found.append(value)
+            lines.appendleft(_Line(line.number, inner, rest))
+            found.append(_map(lines, inner, depth + 1))
         elif rest:
             found.append(_scalar(rest, line))
         elif lines and lines[0].indent > indent:
-            value_, lines = _block(lines, lines[0].indent)
-            found.append(value_)
+            found.append(_block(lines, lines[0].indent, depth + 1))
         else:
             found.append(None)
-    return found, lines
+    return found
 
 
 def _scalar(text: str, line: _Line) -> object:
@@ -133,7 +141,7 @@ def _scalar(text: str, line: _Line) -> object:
         raise _refusal(line, f"{text[0]!r} starts a part of YAML that is not read here")
     if text[0] == '"':
         try:
-            return json.loads(text)
+            return parse_json(text)
         except ValueError:
             raise _refusal(line, "its double-quoted text does not end, or holds an unknown escape") from None
     if text[0] == "'":
@@ -143,6 +151,8 @@ def _scalar(text: str, line: _Line) -> object:
     if text.lower() in _WORDS:
         return _WORDS[text.lower()]
     if _INT.fullmatch(text):
+        if len(text) > DIGITS_MAX:
+            raise _refusal(line, f"a number of {len(text):,} digits")
         return int(text)
     return float(text) if _FLOAT.fullmatch(text) else text
 
@@ -150,12 +160,12 @@ def _scalar(text: str, line: _Line) -> object:
 def _flow(text: str, line: _Line) -> object:
     """JSON, or its YAML cousin with bare words: {method: ngram, k: 5}."""
     try:
-        return json.loads(text)
+        return parse_json(text)
     except ValueError:
         pass
     quoted = re.sub(r"""(?P<text>"[^"]*"|'[^']*')|(?P<bare>[^\s{}\[\],:'"][^{}\[\],:'"]*)""", _as_json, text)
     try:
-        return json.loads(quoted)
+        return parse_json(quoted)
     except ValueError:
         raise _refusal(line, "its braces or brackets do not read as a map or a list") from None
 
@@ -170,4 +180,6 @@ def _as_json(match: re.Match[str]) -> str:
 
 
 def _refusal(line: _Line, why: str) -> UsageError:
-    return UsageError(f"line {line.number} of this YAML cannot be read: {why}", hint=f"saw {line.text!r}")
+    return UsageError(
+        f"line {line.number} of this YAML cannot be read: {why}", hint=f"saw {line.text[:SHOWN_MAX]!r}"
+    )

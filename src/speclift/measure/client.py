@@ -20,11 +20,12 @@ from typing import Any, Self
 
 import orjson
 
+from speclift.core.address import without_secrets
 from speclift.core.arm import Endpoint
 from speclift.core.errors import OperatingError, UsageError
-from speclift.core.records import Outcome, Phase, Place, Record, Step
+from speclift.core.records import Outcome, Phase, Place, Record, Refused, Step
 from speclift.core.traffic import Request
-from speclift.core.units import Seconds
+from speclift.core.units import Seconds, Tokens
 from speclift.measure.clock import from_monotonic, to_monotonic
 from speclift.measure.frames import Begin, Done, End, OrderRow, Orders, ResultRow, Results, Setup
 from speclift.measure.processes import SendingProcess
@@ -34,6 +35,9 @@ from speclift.measure.worker import DESCRIPTORS_MAX, OWN_DESCRIPTORS
 REQUEST_LIMIT_S = 300.0
 # Orders that travel to a process together.
 ORDERS_PER_MESSAGE = 64
+SEEDS = 2**31
+# What an answer may have: an event of a token has 250 to 700 bytes (vLLM 0.32, llama.cpp b11549 with its timings).
+ANSWER_BYTES_MIN, TOKEN_BYTES_MAX = 4 << 20, 4096
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -45,15 +49,25 @@ class Order:
 
 
 class Client:
-    """Connections to one server, kept alive. `workers` processes share the sending; one is enough for most."""
+    """Connections to one server, kept alive. `workers` processes share the sending; one is enough for most.
+
+    `draft_max`: the most tokens that one of its steps drafts; None where nobody knows."""
 
     def __init__(
-        self, endpoint: Endpoint, *, seed: int, limit_s: Seconds = REQUEST_LIMIT_S, workers: int = 1
+        self,
+        endpoint: Endpoint,
+        *,
+        seed: int,
+        limit_s: Seconds = REQUEST_LIMIT_S,
+        workers: int = 1,
+        draft_max: Tokens | None = None,
     ) -> None:
         self.endpoint = endpoint
+        self._draft_max = draft_max
         self._seed = seed
         self._target = target_of(endpoint.base_url, api_key=endpoint.api_key)
-        self._setup = Setup(self._target.host, self._target.port, self._target.is_tls, limit_s)
+        where = self._target.address
+        self._setup = Setup(where.host, where.port, where.is_tls, limit_s)
         self._workers = workers
         self._processes: list[SendingProcess] = []
         self._readers: list[asyncio.Task[None]] = []
@@ -174,8 +188,10 @@ class Client:
         id = next(self._ids)
         self._expected[id] = order.place, inbox
         path = "/v1/chat/completions" if order.request.messages else "/v1/completions"
-        body = self.body(order.request, order.place.temperature)
-        return id, due, self._target.request(path, _json_bytes(body))
+        body = self.body(order.request, order.place.temperature, repeat=order.place.repeat)
+        data = self._target.request(path, _json_bytes(body))
+        answer_bytes_max = ANSWER_BYTES_MIN + TOKEN_BYTES_MAX * order.request.max_tokens
+        return id, due, data, answer_bytes_max, body["max_tokens"], self._draft_max
 
     async def _start_anew(self, inbox: Inbox, used: Sequence[SendingProcess]) -> None:
         """Whoever asked is gone, and a process may be deep in what was asked: others take their place."""
@@ -203,14 +219,14 @@ class Client:
             for inbox in [*concerned, *(() if self._turn is None else (self._turn[1],))]:
                 inbox.fail(error)
 
-    def body(self, request: Request, temperature: float | None) -> dict[str, Any]:
+    def body(self, request: Request, temperature: float | None, *, repeat: int = 0) -> dict[str, Any]:
         """The same request gets the same seed on every arm, so that engines that honour it say the same."""
         body: dict[str, Any] = {
             "model": self.endpoint.model,
             "max_tokens": request.max_tokens,
             "stream": True,
             "stream_options": {"include_usage": True},
-            "seed": request_seed(self._seed, request.id),
+            "seed": request_seed(self._seed, request.id, repeat=repeat),
             **dict(self.endpoint.extra_body),
         }
         if request.messages:
@@ -257,19 +273,22 @@ class Inbox:
             raise self._failure
 
 
-def request_seed(study_seed: int, request_id: str) -> int:
+def request_seed(study_seed: int, request_id: str, *, repeat: int = 0) -> int:
+    """31 bits, which every engine takes; a repeat has the request's own seed plus its number."""
     text = f"{study_seed}:{request_id}".encode("utf-8", "surrogatepass")
-    return int.from_bytes(hashlib.sha256(text).digest()[:4], "big") >> 1
+    own = int.from_bytes(hashlib.sha256(text).digest()[:4], "big") >> 1
+    return (own + repeat) % SEEDS
 
 
 def record_of(row: ResultRow, place: Place) -> Record:
     """The moments of another process on our clock."""
     _, intended, sent, end, outcome, error, first, last, *counts = row
-    prompt_tokens, output_tokens, finish_reason, text, drafted, accepted, steps = counts
+    prompt_tokens, output_tokens, finish_reason, text, drafted, accepted, steps, refused = counts
     return Record(
         place=place,
         outcome=Outcome(outcome),
-        error=error,
+        # A server may repeat the key that it was sent.
+        error=without_secrets(error),
         intended_s=from_monotonic(intended),
         sent_s=from_monotonic(sent),
         end_s=from_monotonic(end),
@@ -282,6 +301,7 @@ def record_of(row: ResultRow, place: Place) -> Record:
         drafted=drafted,
         accepted=accepted,
         steps=None if steps is None else tuple(Step(drafted=d, accepted=a) for d, a in steps),
+        refused=tuple(Refused(rule=rule, said=said) for rule, said in refused),
     )
 
 

@@ -4,12 +4,18 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from speclift.core.foreign_text import READ_BYTES_MAX, error_text
+from speclift.core.records import Outcome
 from speclift.core.units import Seconds
 from speclift.measure.connection import Connection, Stamp, moment_of
 from speclift.measure.stream import ERROR_TEXT_MAX, StreamReader, StreamResult
-from speclift.measure.wire import ResponseReader, error_text
+from speclift.measure.wire import ResponseReader
+from speclift.model.possible import NO_LIMITS, Limits
 
-ERROR_BODY_BYTES_MAX = 64 * 1024
+# Of the text of an answer that failed: what it said is not compared with anything.
+FAILED_TEXT_MAX = 16 * 1024
+# Of an answer whose length nobody knows.
+ANSWER_BYTES_MAX = 64 << 20
 
 
 @dataclass(slots=True)
@@ -19,8 +25,12 @@ class Job:
     id: int
     due: Seconds | None
     data: bytes
+    # What its answer may have, head and all.
+    bytes_max: int = ANSWER_BYTES_MAX
     sent: Seconds = 0.0
     intended: Seconds = 0.0
+    # What a possible answer keeps to.
+    limits: Limits = NO_LIMITS
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -46,7 +56,7 @@ class Exchange:
         self.job = job
         self.connection = connection
         self.response = ResponseReader()
-        self.stream = StreamReader()
+        self.stream = StreamReader(job.limits)
         self._error_body = b""
         self.last_read: Seconds | None = None
         self.read_bytes = 0
@@ -76,8 +86,30 @@ class Exchange:
 
     def keep_error(self, body: bytes) -> None:
         """More of the body of an answer that is not 200."""
-        if len(self._error_body) < ERROR_BODY_BYTES_MAX:
+        if len(self._error_body) < READ_BYTES_MAX:
             self._error_body += body
+
+    @property
+    def ending(self) -> tuple[Outcome | None, str]:
+        """Of an answer that came whole: None where the stream says how it went."""
+        return (None, "") if self.response.status == 200 else (Outcome.HTTP_ERROR, self.http_error)
+
+    @property
+    def excess(self) -> tuple[Outcome, str] | None:
+        """Where more came than anybody would read: such an answer is not waited for."""
+        if len(self._error_body) >= READ_BYTES_MAX:
+            return Outcome.HTTP_ERROR, self.http_error
+        if self.read_bytes <= self.job.bytes_max:
+            return None
+        size = f"more than {self.job.bytes_max:,} bytes"
+        return Outcome.MALFORMED, f"an answer too long for the tokens that were asked for: {size}"
+
+    def late(self, limit_s: Seconds) -> str:
+        """What there was of an answer that was not whole in time."""
+        if not self.response.has_begun:
+            return f"nothing came within {limit_s:g} s"
+        so_far = f"not whole within {limit_s:g} s, {self.read_bytes:,} bytes came"
+        return so_far if self.response.status in (0, 200) else f"{so_far}; {self.http_error}"
 
     @property
     def http_error(self) -> str:

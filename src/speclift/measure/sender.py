@@ -16,7 +16,7 @@ from speclift.core.records import Outcome
 from speclift.core.units import Seconds
 from speclift.measure.agenda import Agenda
 from speclift.measure.connection import CONTROL_BYTES, READ_BYTES, Stamp, moment_of, turn_stamps_on
-from speclift.measure.exchange import Exchange, Job, Sent, words
+from speclift.measure.exchange import FAILED_TEXT_MAX, Exchange, Job, Sent, words
 from speclift.measure.lateness import Lateness
 from speclift.measure.low_water import LowWater
 from speclift.measure.poll import Poll
@@ -279,7 +279,7 @@ class Sender:
         if data:
             self._take(exchange, data, moment_of(stamp))
         elif exchange.response.end():
-            self._complete(exchange)
+            self._finish(exchange, *exchange.ending)
         else:
             self._lost(exchange, ConnectionResetError("the server closed the connection"))
 
@@ -288,7 +288,12 @@ class Sender:
         for data, stamp in exchange.take_later():
             if self._under_way.get(exchange.connection.fd) is exchange:
                 self._take(exchange, data, moment_of(stamp))
-        return self._under_way.get(exchange.connection.fd) is exchange
+        if self._under_way.get(exchange.connection.fd) is not exchange:
+            return False
+        excess = exchange.excess
+        if excess is not None:
+            self._finish(exchange, *excess)
+        return excess is None
 
     def _take(self, exchange: Exchange, data: bytes, arrived: Seconds) -> None:
         response, stream = exchange.response, exchange.stream
@@ -311,7 +316,7 @@ class Sender:
             stream.has_frame and response.is_between_chunks and not exchange.connection.is_tls
         )
         if response.is_done:
-            self._complete(exchange)
+            self._finish(exchange, *exchange.ending)
         elif stream.text_count and not exchange.connection.is_tls:
             exchange.connection.wake_at(self._mark_bytes(exchange) if stream.ending is None else 1)
 
@@ -321,12 +326,6 @@ class Sender:
         if exchange.job.due is None and self._streams < CROWD:
             return self._low_water.mark_bytes(exchange.read_bytes)
         return self._low_water.ending_bytes
-
-    def _complete(self, exchange: Exchange) -> None:
-        if exchange.response.status == 200:
-            self._finish(exchange, None, "")
-        else:
-            self._finish(exchange, Outcome.HTTP_ERROR, exchange.http_error)
 
     # Trouble
 
@@ -357,7 +356,7 @@ class Sender:
                 self._read(exchange)  # what lies there may be too little to wake us
             exchange.is_silent = True
             if is_late and self._under_way.get(fd) is exchange and self._catch_up(exchange):
-                self._finish(exchange, Outcome.TIMEOUT, "no complete answer in time", end=now)
+                self._finish(exchange, Outcome.TIMEOUT, exchange.late(self._limit_s), end=now)
         self._last_stamp = None  # they lay there because we let them
         self._pool.tidy(now)
 
@@ -395,6 +394,6 @@ class Sender:
             end = time.perf_counter() if last_read is None or outcome is not None else last_read
         result = exchange.stream.result() if exchange is not None else StreamResult(outcome=Outcome.CUT)
         if outcome is not None:
-            result = replace(result, outcome=outcome, error=error)
+            result = replace(result, outcome=outcome, error=error, text=result.text[:FAILED_TEXT_MAX])
         self._has_news = True
         self._on_sent(Sent(id=job.id, intended=job.intended, sent=job.sent, end=end, result=result))

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import json
 import re
-from array import array
 from collections.abc import Iterable
 from dataclasses import dataclass
 from io import StringIO
@@ -18,12 +17,20 @@ from typing import Any
 
 import orjson
 
-from speclift.core.records import Outcome, Step
+from speclift.core.foreign_text import error_message, error_text
+from speclift.core.records import Outcome, Refused, Step
 from speclift.core.units import Seconds, Tokens
-from speclift.model.acceptance import steps_from_cumulative, with_steps_without_draft
-from speclift.model.response import DraftCounts, count, draft_counts
+from speclift.measure.reported import Reported
+from speclift.model.possible import NO_LIMITS, Limits
 
 ERROR_TEXT_MAX = 500
+REASON_MAX = 40
+# Of what came before any event: enough to tell what it was instead.
+LEAD_BYTES_MAX = 4096
+# Lines that servers send before the first event, to keep the connection alive.
+STREAM_STARTS = (b":", b"event:", b"id:", b"retry:", b"data:")
+# vLLM's last event lists every step of the answer: some 600 kB for 100,000 tokens (0.32).
+LINE_BYTES_MAX = 4 << 20
 # The longest [DONE] line with its spaces and line end; anything longer is looked at as JSON at once.
 DONE_BYTES_MAX = 16
 _MARK = re.compile(rb'"(?:content|text|reasoning|reasoning_content)": ?"([^"\\]+)"')
@@ -49,11 +56,13 @@ class StreamResult:
     drafted: Tokens | None = None
     accepted: Tokens | None = None
     steps: tuple[Step, ...] | None = None
+    # Numbers that the server reported and that cannot be true.
+    refused: tuple[Refused, ...] = ()
 
 
-def read_stream(reads: Iterable[tuple[Seconds, bytes]]) -> StreamResult:
+def read_stream(reads: Iterable[tuple[Seconds, bytes]], *, limits: Limits = NO_LIMITS) -> StreamResult:
     """`reads` are network reads in order, each with the moment it arrived."""
-    reader = StreamReader()
+    reader = StreamReader(limits)
     for arrived_s, data in reads:
         reader.feed(arrived_s, data)
     return reader.result()
@@ -63,30 +72,29 @@ class StreamReader:
     """Accumulates one response."""
 
     __slots__ = (
-        "_counted_accepted",
-        "_counted_drafted",
-        "_counted_tokens",
-        "_counts",
         "_ending_bytes",
         "_failure",
         "_finish_reason",
         "_finish_s",
         "_first_s",
         "_frame_misses",
+        "_has_event",
         "_last_s",
+        "_lead",
         "_prefix",
+        "_reported",
         "_rest",
         "_rest_length",
         "_rest_s",
         "_start",
         "_text",
-        "_usage",
         "later_max",
         "suffix",
         "text_count",
     )
 
-    def __init__(self) -> None:
+    def __init__(self, limits: Limits = NO_LIMITS) -> None:
+        self._reported = Reported(limits)
         self._first_s: Seconds | None = None
         self._last_s: Seconds | None = None
         self._finish_s: Seconds | None = None
@@ -95,25 +103,27 @@ class StreamReader:
         # Chunks with text.
         self.text_count = 0
         self._ending_bytes = 0
-        self._usage: dict[str, Any] = {}
         self._failure: tuple[Outcome, str] | None = None
         self._rest = b""
         self._rest_s: Seconds = 0.0
+        self._has_event = False
+        self._lead = b""
         # What surrounds the text in this stream's chunks, once a chunk has shown it.
         self._frame_misses = 0
         self._set_frame(b"", b"")
-        # The engine's running totals at each chunk with text, where it sends them.
-        self._counts: DraftCounts | None = None
-        self._counted_tokens = array("l")
-        self._counted_drafted = array("l")
-        self._counted_accepted = array("l")
 
     def feed(self, arrived_s: Seconds, data: bytes) -> None:
         """A line belongs to the read that completed it."""
+        if not self._has_event:
+            self._lead += data[: LEAD_BYTES_MAX - len(self._lead)]
         if self._rest:
             data = self._rest + data
         *lines, self._rest = data.split(b"\n")
         self._rest_s = arrived_s
+        if len(self._rest) > LINE_BYTES_MAX:
+            self._fail(Outcome.MALFORMED, f"a line of more than {LINE_BYTES_MAX >> 20} MiB in the stream")
+        if self._failure is not None:
+            self._rest = b""  # nothing more is read of it
         for line in lines:
             # Comments keep the connection alive; event and id lines carry nothing here.
             if line[:5] == b"data:" and self._failure is None:
@@ -170,24 +180,49 @@ class StreamReader:
         if self._failure is not None:
             return self._build(*self._failure)
         if self._finish_reason is None:
-            return self._build(Outcome.CUT, "the stream ended without a finish reason")
+            return self._build(*self._unfinished())
         return self._build(Outcome.OK, "")
 
+    def _unfinished(self) -> tuple[Outcome, str]:
+        lead = self._lead.strip()
+        if not lead:
+            return Outcome.CUT, "an answer without anything in it"
+        if self._has_event or lead.startswith(STREAM_STARTS) or b"data:".startswith(lead):
+            return Outcome.CUT, "the stream ended without a finish reason"
+        words = error_text(self._lead, limit=ERROR_TEXT_MAX // 2)
+        return Outcome.MALFORMED, f"not a stream of events but: {words}"
+
+    def _fail(self, outcome: Outcome, error: str) -> None:
+        """The first failure is the cause of those after it."""
+        if self._failure is None:
+            self._failure = outcome, error[:ERROR_TEXT_MAX]
+
     def _take_line(self, arrived_s: Seconds, data: bytes, *, is_whole: bool) -> None:
+        self._has_event = True
         if len(data) <= DONE_BYTES_MAX and data.strip() == b"[DONE]":
             return  # some servers send it twice
         payload = _payload(data)
         if payload is not None:
             if payload.get("error"):
-                self._failure = Outcome.HTTP_ERROR, json.dumps(payload["error"])[:ERROR_TEXT_MAX]
+                words = error_message(payload) or data[:ERROR_TEXT_MAX].decode("utf-8", "replace").strip()
+                self._fail(Outcome.HTTP_ERROR, f"in the stream: {words}")
                 return
             if self._take(arrived_s, payload):
-                if self._counts is None and self._finish_s is None and self._frame_misses < FRAME_MISSES_MAX:
+                if self._may_have_frame:
                     self._frame_misses += 1
                     self._set_frame(*_frame_of(data, payload))
                 return
         if is_whole or payload is not None:  # else the end of the stream broke it off
-            self._failure = Outcome.MALFORMED, f"not a chunk in the stream: {data.strip()[:120]!r}"
+            self._fail(Outcome.MALFORMED, f"not a chunk in the stream: {data[:240].strip()[:120]!r}")
+
+    @property
+    def _may_have_frame(self) -> bool:
+        """Whether what follows may be like this chunk but for its text, and nobody counts alongside."""
+        return (
+            self._finish_s is None
+            and self._frame_misses < FRAME_MISSES_MAX
+            and not self._reported.counts_alongside
+        )
 
     def _take(self, arrived_s: Seconds, payload: dict[str, Any]) -> bool:
         """False where it is not a chunk of a completion; then nothing was taken."""
@@ -197,12 +232,7 @@ class StreamReader:
         texts = [_text_of(choice) if isinstance(choice, dict) else None for choice in choices]
         if None in texts:
             return False
-        counts = draft_counts(payload) if "timings" in payload or "metrics" in payload else None
-        if counts is not None:
-            self._counts = counts
-        usage = payload.get("usage")
-        if isinstance(usage, dict):
-            self._usage = usage
+        self._reported.take(payload, text_count=sum(map(bool, texts)))
         for index, text in enumerate(texts):
             if text:
                 self.text_count += 1
@@ -210,13 +240,9 @@ class StreamReader:
                     self._first_s = arrived_s
                 self._last_s = arrived_s
                 self._text.write(text)
-                if counts is not None:
-                    self._counted_tokens.append(counts.output_tokens or 0)
-                    self._counted_drafted.append(counts.drafted)
-                    self._counted_accepted.append(counts.accepted)
             reason = choices[index].get("finish_reason")
             if reason:
-                self._finish_reason = str(reason)
+                self._finish_reason = reason[:REASON_MAX] if isinstance(reason, str) else "unreadable"
                 self._finish_s = arrived_s
         return True
 
@@ -227,36 +253,24 @@ class StreamReader:
         self.later_max = LATER_MAX if b'"finish_reason"' in suffix else 1
 
     def _build(self, outcome: Outcome, error: str) -> StreamResult:
-        counts = self._counts
-        output_tokens = count(self._usage.get("completion_tokens"))
-        if output_tokens is None and counts is not None:
-            output_tokens = counts.output_tokens
+        text = self._text.getvalue()
+        text_bytes = len(text.encode("utf-8", "surrogatepass"))
+        believed = self._reported.believed(text_bytes=text_bytes, chunk_count=self.text_count)
         ended_by_itself = self._finish_reason == "stop" and self._first_s is not None
         return StreamResult(
             outcome=outcome,
             error=error,
             first_token_s=self._first_s,
             last_token_s=self._finish_s if ended_by_itself else self._last_s,
-            prompt_tokens=count(self._usage.get("prompt_tokens")),
-            output_tokens=output_tokens,
+            prompt_tokens=believed.prompt_tokens,
+            output_tokens=believed.output_tokens,
             finish_reason=self._finish_reason,
-            text=self._text.getvalue(),
-            drafted=None if counts is None else counts.drafted,
-            accepted=None if counts is None else counts.accepted,
-            steps=self._steps(output_tokens),
+            text=text,
+            drafted=believed.drafted,
+            accepted=believed.accepted,
+            steps=believed.steps,
+            refused=believed.refused,
         )
-
-    def _steps(self, output_tokens: Tokens | None) -> tuple[Step, ...] | None:
-        if self._counts is not None and self._counts.steps is not None:
-            return with_steps_without_draft(
-                self._counts.steps, output_tokens or 0, chunk_count=self.text_count
-            )
-        if len(self._counted_tokens) < 2:
-            return None  # totals only at the end: steps cannot be told apart
-        try:
-            return steps_from_cumulative(self._counted_tokens, self._counted_drafted, self._counted_accepted)
-        except ValueError:
-            return None  # counters that contradict themselves are no evidence
 
 
 def _plain(raw: bytes) -> str:

@@ -5,22 +5,18 @@ Chunked, counted and until-close bodies; interim (1xx) answers are passed over. 
 
 from __future__ import annotations
 
-import base64
-import html
-import json
-import re
 from dataclasses import dataclass
 from enum import Enum, auto
 from functools import lru_cache
-from urllib.parse import unquote, urlsplit
 
+from speclift.core.address import Address, address_of
 from speclift.core.errors import UsageError
 
 HEAD_BYTES_MAX = 64 * 1024
 # A chunk's size line: sixteen hexadecimal digits and some extensions nobody sends.
 SIZE_LINE_BYTES_MAX = 1024
-DEFAULT_PORTS = {"http": 80, "https": 443}
-_TAGS = re.compile(r"<(script|style)\b.*?</\1>|<[^>]*>", re.IGNORECASE | re.DOTALL)
+# No body is longer than a number of so many decimal or hexadecimal digits.
+DIGITS_MAX = 16
 
 
 class WireError(Exception):
@@ -31,50 +27,30 @@ class WireError(Exception):
 class Target:
     """Where requests go and the head that every one of them begins with."""
 
-    host: str
-    port: int
-    is_tls: bool
-    path: str
+    address: Address
     headers: bytes
 
     def request(self, path: str, body: bytes) -> bytes:
         """A whole POST, ready to send."""
-        line = f"POST {self.path}{path} HTTP/1.1\r\n".encode()
+        line = f"POST {self.address.target(path)} HTTP/1.1\r\n".encode()
         return b"%b%bContent-Length: %d\r\n\r\n%b" % (line, self.headers, len(body), body)
 
 
 def target_of(base_url: str, *, api_key: str | None) -> Target:
     """The server behind a base URL; a user and password in it become basic authorisation."""
-    try:
-        url = urlsplit(base_url)
-        port = url.port
-    except ValueError as error:
-        raise UsageError(f"not a server's address: {base_url!r} ({error})") from error
-    if url.scheme not in DEFAULT_PORTS or not url.hostname:
-        raise UsageError(f"not a server's address: {base_url!r}", hint="such as http://127.0.0.1:8000")
-    default = DEFAULT_PORTS[url.scheme]
-    host = f"[{url.hostname}]" if ":" in url.hostname else url.hostname
+    address = address_of(base_url)
+    authorization = f"Bearer {api_key}" if api_key else address.authorization
     lines = [
-        f"Host: {host}" if port in (None, default) else f"Host: {host}:{port}",
+        f"Host: {address.host_field}",
         "Accept: text/event-stream",
         "Accept-Encoding: identity",
         "Content-Type: application/json",
         "User-Agent: speclift",
+        *([f"Authorization: {authorization}"] if authorization else []),
     ]
-    if api_key:
-        lines.append(f"Authorization: Bearer {api_key}")
-    elif url.username is not None:
-        pair = f"{unquote(url.username)}:{unquote(url.password or '')}"
-        lines.append(f"Authorization: Basic {base64.b64encode(pair.encode()).decode()}")
     if any("\r" in line or "\n" in line for line in lines):
         raise UsageError("the API key or the server's address holds a line break")
-    return Target(
-        host=url.hostname,
-        port=port or default,
-        is_tls=url.scheme == "https",
-        path=url.path.rstrip("/"),
-        headers="".join(f"{line}\r\n" for line in lines).encode(),
-    )
+    return Target(address=address, headers="".join(f"{line}\r\n" for line in lines).encode())
 
 
 class _State(Enum):
@@ -200,14 +176,17 @@ def _head_of(head: bytes) -> tuple[int, bool, str, _State, int] | None:
     """Status, whether the connection is kept, location, how the body comes and its length; None for an interim one."""
     first, *lines = head.decode("latin-1").split("\r\n")
     version, _, rest = first.partition(" ")
-    code = rest[:3]
-    if not version.startswith("HTTP/1.") or not code.isdigit():
+    code = rest.partition(" ")[0]
+    if not version.startswith("HTTP/1.") or len(code) != 3 or not _is_number(code):
         raise WireError(f"not an HTTP answer: {first[:60]!r}")
     if code[0] == "1":
         return None  # the real one follows
     fields = {
         name.strip().lower(): value.strip() for name, _, value in (line.partition(":") for line in lines)
     }
+    encoding = fields.get("content-encoding", "identity").lower()
+    if encoding != "identity":
+        raise WireError(f"answered {code}, compressed ({encoding[:40]}) though it was asked not to")
     connection = fields.get("connection", "").lower()
     keeps_alive = "close" not in connection if version != "HTTP/1.0" else "keep-alive" in connection
     state, length = _body_state(int(code), fields)
@@ -228,9 +207,14 @@ def _body_state(status: int, fields: dict[str, str]) -> tuple[_State, int]:
     length = fields.get("content-length")
     if length is None:
         return _State.UNTIL_CLOSE, 0
-    if not length.isdigit():
+    if not _is_number(length):
         raise WireError(f"not a content length: {length[:40]!r}")
     return (_State.COUNTED, int(length)) if int(length) else (_State.DONE, 0)
+
+
+def _is_number(text: str) -> bool:
+    """Digits of any script would pass isdigit."""
+    return text.isascii() and text.isdigit() and len(text) <= DIGITS_MAX
 
 
 def _line_end(data: bytes, place: int) -> int:
@@ -247,29 +231,10 @@ def _may_be_http(start: bytes) -> bool:
 def _size(line: bytes) -> int:
     digits = line if line.isalnum() else line.partition(b";")[0].strip()
     try:
-        if digits.isalnum():  # int() would take signs and underscores too
+        if (
+            digits.isalnum() and len(digits.lstrip(b"0")) <= DIGITS_MAX
+        ):  # int() takes signs and underscores too
             return int(digits, 16)
     except ValueError:
         pass
     raise WireError(f"not the size of a chunk: {line[:40]!r}")
-
-
-def error_text(body: bytes, *, limit: int) -> str:
-    """What a failed answer says, for people: the message of a JSON error, the words of an HTML page."""
-    text = body.decode("utf-8", "replace").strip()
-    if text[:1] == "<":
-        text = " ".join(html.unescape(_TAGS.sub(" ", text)).split())
-    elif text[:1] == "{":
-        text = _json_message(text) or text
-    return text[:limit]
-
-
-def _json_message(text: str) -> str:
-    """OpenAI's shape ({"error": {"message": ...}}), vLLM's older and FastAPI's; '' for any other."""
-    try:
-        found = json.loads(text)
-    except (ValueError, RecursionError):
-        return ""
-    error = found.get("error", found)
-    message = error.get("message") or error.get("detail") if isinstance(error, dict) else error
-    return message if isinstance(message, str) else ""

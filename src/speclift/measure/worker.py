@@ -32,6 +32,7 @@ from speclift.measure.frames import (
     frame,
 )
 from speclift.measure.sender import Sender
+from speclift.model.possible import Limits
 
 # Orders wait here rather than with the parent, so that none is late because the parent was; beyond this many
 # they wait in the socket, and the parent waits with them.
@@ -124,8 +125,9 @@ class Worker:
                 self._sender.begin(streams=streams, is_other_work=is_other_work)
                 self._cpu_before = time.process_time()
             case Orders(rows=rows):
-                for id, due, data in rows:
-                    self._sender.submit(Job(id, due, data))
+                for id, due, data, bytes_max, tokens_max, draft_max in rows:
+                    limits = Limits(tokens_max=tokens_max, draft_max=draft_max)
+                    self._sender.submit(Job(id, due, data, bytes_max, limits=limits))
             case End():
                 self._is_ending = True
 
@@ -177,6 +179,7 @@ def row_of(sent: Sent) -> ResultRow:
         result.drafted,
         result.accepted,
         None if result.steps is None else [(step.drafted, step.accepted) for step in result.steps],
+        [(refused.rule, refused.said) for refused in result.refused],
     )
 
 

@@ -28,29 +28,43 @@ class DraftCounts:
 
 
 def draft_counts(payload: Mapping[str, Any]) -> DraftCounts | None:
-    """None where the payload carries no counts at all, which is not the same as none drafted."""
+    """None where the payload carries no counts at all, which is not the same as none drafted, or none that could be
+    counts."""
+    said = counts_said(payload)
+    counts = {name: count(value) for name, value in said.items()}
+    if not said or None in counts.values():
+        return None
+    if "predicted_n" in counts:
+        tokens, drafted, accepted = counts.values()
+        return DraftCounts(drafted=drafted or 0, accepted=accepted or 0, output_tokens=tokens)
+    drafted, accepted = counts.values()
+    return DraftCounts(
+        drafted=drafted or 0, accepted=accepted or 0, steps=_steps(payload["metrics"]["speculative_decoding"])
+    )
+
+
+def counts_said(payload: Mapping[str, Any]) -> dict[str, Any]:
+    """What stands where an engine counts, whatever it is, under the engine's own names; empty where nothing does."""
     timings = payload.get("timings")
     if isinstance(timings, Mapping) and "predicted_n" in timings:
-        tokens = count(timings["predicted_n"])
-        drafted, accepted = count(timings.get("draft_n", 0)), count(timings.get("draft_n_accepted", 0))
-        if tokens is None or drafted is None or accepted is None:
-            return None
-        return DraftCounts(drafted=drafted, accepted=accepted, output_tokens=tokens)
+        return {
+            "predicted_n": timings["predicted_n"],
+            "draft_n": timings.get("draft_n", 0),
+            "draft_n_accepted": timings.get("draft_n_accepted", 0),
+        }
     metrics = payload.get("metrics")
     speculative = metrics.get("speculative_decoding") if isinstance(metrics, Mapping) else None
     if not isinstance(speculative, Mapping):
-        return None
-    drafted = count(speculative.get("num_draft_tokens", 0))
-    accepted = count(speculative.get("num_accepted_draft_tokens", 0))
-    if drafted is None or accepted is None:
-        return None
-    return DraftCounts(drafted=drafted, accepted=accepted, steps=_steps(speculative))
+        return {}
+    names = ("num_draft_tokens", "num_accepted_draft_tokens")
+    return {name: speculative.get(name, 0) for name in names}
 
 
 def count(value: Any) -> Tokens | None:
-    """A number of tokens as servers send it; None for anything that cannot be one."""
-    is_count = isinstance(value, int) and not isinstance(value, bool) and 0 <= value <= COUNT_MAX
-    return value if is_count else None
+    """A number of tokens as servers send it, also as 12.0; None for anything that cannot be one."""
+    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value <= COUNT_MAX:
+        return None
+    return int(value) if value == int(value) else None
 
 
 def _steps(speculative: Mapping[str, Any]) -> tuple[Step, ...] | None:

@@ -5,11 +5,18 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from speclift.core.address import concealed, redacted_word
 from speclift.core.goals import Goals
 from speclift.core.units import Seconds, Tokens
 from speclift.plan.experiment import LAUNCHES_DEFAULT
 
 EMBEDDED_MODEL = "smollm2-135m"
+ADDRESS_FLAGS = {
+    "baseline_url": "--baseline-url",
+    "spec_url": "--spec-url",
+    "baseline_metrics_url": "--baseline-metrics-url",
+    "spec_metrics_url": "--spec-metrics-url",
+}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -70,6 +77,14 @@ class Ask:
     # Whether a model that is missing may be fetched; a dry run says what would be.
     fetches: bool = True
     argv: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        """Secrets in addresses go no further than here."""
+        for name, flag in ADDRESS_FLAGS.items():
+            url = getattr(self, name)
+            if url is not None:
+                object.__setattr__(self, name, concealed(url, what=flag))
+        object.__setattr__(self, "argv", tuple(redacted_word(word) for word in self.argv))
 
     @property
     def is_quick_look(self) -> bool:

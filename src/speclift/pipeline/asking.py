@@ -11,17 +11,20 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
+from speclift.core.address import joined
 from speclift.core.arm import Endpoint
 from speclift.core.errors import EngineError
+from speclift.core.foreign_text import parse_json
 from speclift.core.units import Seconds
-from speclift.engine.aside import aside
-from speclift.engine.http import fetch
+from speclift.engine.http import ANSWER_BYTES_MAX, fetched
 from speclift.model.response import count, draft_counts
 from speclift.verify.answers import Answer, Choice, Said
 from speclift.verify.questions import Question
 
 ANSWER_LIMIT_S = 300.0
 ERROR_CHARACTERS = 300
+# A whole number beyond this is no log-probability, and may be none that a float can hold.
+WHOLE_MAX = 10**6
 # Reasoning models put their thoughts under another key; they are text all the same.
 TEXT_KEYS = ("reasoning_content", "reasoning", "content")
 
@@ -31,10 +34,14 @@ async def ask(endpoint: Endpoint, question: Question, *, limit_s: Seconds = ANSW
     path = "/v1/chat/completions" if question.request.messages else "/v1/completions"
     data = json.dumps(body(endpoint, question)).encode()
     try:
-        text = await aside(
-            fetch, f"{endpoint.base_url}{path}", data=data, api_key=endpoint.api_key, limit_s=limit_s
+        text = await fetched(
+            joined(endpoint.base_url, path),
+            data=data,
+            api_key=endpoint.api_key,
+            limit_s=limit_s,
+            bytes_max=ANSWER_BYTES_MAX,
         )
-        return read_stream(question, text) if question.stream else read_whole(question, json.loads(text))
+        return read_stream(question, text) if question.stream else read_whole(question, parse_json(text))
     except EngineError as error:
         return failed(question, str(error).partition(" answered ")[2] or str(error))
     except ValueError as error:
@@ -87,7 +94,7 @@ def failed(question: Question, error: str) -> Answer:
 def read_whole(question: Question, payload: Any) -> Answer:
     choices = payload.get("choices") if isinstance(payload, Mapping) else None
     if not isinstance(choices, list) or not choices or not isinstance(choices[0], Mapping):
-        return failed(question, f"no choices in the answer: {json.dumps(payload)[:120]}")
+        return failed(question, f"no choices in the answer, which has: {_keys(payload)}")
     choice = choices[0]
     usage = payload.get("usage")
     counts = draft_counts(payload)
@@ -95,11 +102,11 @@ def read_whole(question: Question, payload: Any) -> Answer:
     return Answer(
         case=question.case,
         text=_text(choice),
-        finish_reason=choice.get("finish_reason"),
+        finish_reason=_word(choice.get("finish_reason")),
         tokens=count(usage.get("completion_tokens")) if isinstance(usage, Mapping) else None,
         said=said,
         ids=_ids(choice),
-        prompt_ids=tuple(payload.get("prompt_token_ids") or choice.get("prompt_token_ids") or ()),
+        prompt_ids=_whole_numbers(payload.get("prompt_token_ids") or choice.get("prompt_token_ids")),
         drafted=counts.drafted if counts else None,
         accepted=counts.accepted if counts else None,
     )
@@ -114,7 +121,7 @@ def read_stream(question: Question, text: str) -> Answer:
         data = line.removeprefix("data:").strip()
         if not line.startswith("data:") or data == "[DONE]":
             continue
-        payload = json.loads(data)
+        payload = parse_json(data)
         if not isinstance(payload, Mapping) or payload.get("error"):
             return failed(question, f"in the stream: {data[:200]}")
         counts = draft_counts(payload)
@@ -123,9 +130,9 @@ def read_stream(question: Question, text: str) -> Answer:
         usage = payload.get("usage")
         if isinstance(usage, Mapping):
             answer = replace(answer, tokens=count(usage.get("completion_tokens")))
-        for choice in payload.get("choices") or ():
+        for choice in _objects(payload.get("choices")):
             parts.append(_text(choice))
-            finish = choice.get("finish_reason") or finish
+            finish = _word(choice.get("finish_reason")) or finish
     if finish is None:
         return failed(question, "the stream ended without a finish reason")
     return replace(answer, text="".join(parts), finish_reason=finish)
@@ -141,11 +148,10 @@ def _text(choice: Mapping[str, Any]) -> str:
 def _ids(choice: Mapping[str, Any]) -> tuple[int, ...]:
     """vLLM lists them when asked (0.32), llama.cpp beside its log-probabilities (b11549)."""
     if isinstance(choice.get("token_ids"), list):
-        return tuple(int(token) for token in choice["token_ids"])
-    content = (choice.get("logprobs") or {}).get("content") or ()
-    ids = [entry.get("id") for entry in content if isinstance(entry, Mapping)]
-    found = [token for token in ids if isinstance(token, int)]
-    return tuple(found) if len(found) == len(ids) else ()
+        return _whole_numbers(choice["token_ids"])
+    logprobs = choice.get("logprobs")
+    content = logprobs.get("content") if isinstance(logprobs, Mapping) else None
+    return _whole_numbers([entry.get("id") for entry in _objects(content)])
 
 
 def _said(logprobs: Any) -> list[Said]:
@@ -157,10 +163,10 @@ def _said(logprobs: Any) -> list[Said]:
         return [
             Said(
                 data=_bytes(entry),
-                logprob=float(entry.get("logprob") or 0.0),
+                logprob=_number(entry.get("logprob")),
                 choices=tuple(
-                    Choice(data=_bytes(other), logprob=float(other.get("logprob") or 0.0))
-                    for other in entry.get("top_logprobs") or ()
+                    Choice(data=_bytes(other), logprob=_number(other.get("logprob")))
+                    for other in _objects(entry.get("top_logprobs"))
                 ),
             )
             for entry in entries
@@ -171,10 +177,11 @@ def _said(logprobs: Any) -> list[Said]:
         return []
     return [
         Said(
-            data=str(token).encode(),
-            logprob=float(value or 0.0),
+            data=_utf8(token),
+            logprob=_number(value),
             choices=tuple(
-                Choice(data=str(other).encode(), logprob=float(each)) for other, each in (top or {}).items()
+                Choice(data=_utf8(other), logprob=_number(each))
+                for other, each in (top.items() if isinstance(top, Mapping) else ())
             ),
         )
         for token, value, top in zip(tokens, values, tops, strict=False)
@@ -185,4 +192,34 @@ def _bytes(entry: Mapping[str, Any]) -> bytes:
     data = entry.get("bytes")
     if isinstance(data, list) and all(isinstance(value, int) and 0 <= value < 256 for value in data):
         return bytes(data)
-    return str(entry.get("token") or "").encode()
+    return _utf8(entry.get("token") or "")
+
+
+# What stands where something else should is left out, as if the server had not said it.
+
+
+def _objects(value: Any) -> list[Mapping[str, Any]]:
+    return [entry for entry in value if isinstance(entry, Mapping)] if isinstance(value, list) else []
+
+
+def _whole_numbers(value: Any) -> tuple[int, ...]:
+    """All of them or none: token ids with gaps are another text."""
+    entries = value if isinstance(value, list) else []
+    return tuple(entries) if all(type(entry) is int for entry in entries) else ()
+
+
+def _number(value: Any) -> float:
+    is_whole = type(value) is int and abs(value) <= WHOLE_MAX
+    return float(value) if is_whole or isinstance(value, float) else 0.0
+
+
+def _word(value: Any) -> str | None:
+    return value if isinstance(value, str) and value else None
+
+
+def _utf8(token: Any) -> bytes:
+    return str(token).encode("utf-8", "surrogatepass") if isinstance(token, str) else b""
+
+
+def _keys(payload: Any) -> str:
+    return ", ".join(map(str, payload))[:120] if isinstance(payload, Mapping) else type(payload).__name__

@@ -6,7 +6,6 @@ references, the last is the control and scores what the arms sampled.
 
 from __future__ import annotations
 
-import asyncio
 import math
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
@@ -21,7 +20,7 @@ from speclift.core.units import Seconds
 from speclift.engine.protocol import Engine, Server
 from speclift.pipeline.asking import ask_all
 from speclift.pipeline.prepare import Say
-from speclift.pipeline.scoring import Scorer, scorer_for
+from speclift.pipeline.scoring import Scorer, score_all, scorer_for
 from speclift.pipeline.time_limit import BudgetSpent, ends_at, to_the_end
 from speclift.verify.answers import Answer
 from speclift.verify.calibration import TokenScore
@@ -107,7 +106,7 @@ class GateRun:
     ) -> None:
         """`launch_s`: what a launch is known to take, before this run has seen one."""
         self._engine = engine
-        self._arms = [arm for arm in arms if not arm.is_baseline]
+        self._arms = [arm for arm in arms if arm.speculates]
         self._requests, self._temperatures, self._settings = requests, temperatures, settings
         self._depth, self._seed = depth, seed
         self._logs, self._say = logs, say
@@ -306,29 +305,26 @@ class GateRun:
             if script.sampled and script.can_score and unlike:
                 scorer = await scorer_for(server.endpoint)
                 if scorer is not None:
-                    scores["baseline"] = await self._score(script.sampled, script.told.of(SAMPLED), scorer)
-                    for name, each in unlike.items():
-                        self._say(f"scoring what {name} sampled")
-                        asked = (*script.sampled, *script.more_sampled)
-                        said = [*each.of(SAMPLED), *each.of(MORE_SAMPLED)]
-                        scores[name] = await self._score(asked, said, scorer)
+                    scores = await self._scores(script, unlike, scorer)
         return control_of(pairs, noise), scores
 
-    async def _score(
-        self, questions: Sequence[Question], answers: Sequence[Answer], scorer: Scorer
-    ) -> list[TokenScore]:
-        held = asyncio.Semaphore(self._depth.batch)
-        scored: list[TokenScore] = []
-
-        async def one(question: Question, answer: Answer) -> None:
-            async with held:
-                scored.extend(await scorer.score(question, answer))
-
-        pairs = [pair for pair in zip(questions, answers, strict=False) if pair[1].is_ok and pair[1].ids]
-        async with asyncio.TaskGroup() as group:
-            for question, answer in pairs:
-                group.create_task(one(question, answer))
-        return scored
+    async def _scores(
+        self, script: _Script, unlike: dict[str, Told], scorer: Scorer
+    ) -> dict[str, list[TokenScore]]:
+        """Of the baseline and each of these arms; none where the server does not go along to the end."""
+        scores, batch = {}, self._depth.batch
+        try:
+            own = script.told.of(SAMPLED)
+            scores["baseline"] = await score_all(scorer, script.sampled, own, at_once=batch)
+            for name, each in unlike.items():
+                self._say(f"scoring what {name} sampled")
+                asked = (*script.sampled, *script.more_sampled)
+                said = [*each.of(SAMPLED), *each.of(MORE_SAMPLED)]
+                scores[name] = await score_all(scorer, asked, said, at_once=batch)
+        except EngineError as error:
+            self._say(f"nothing is scored: {error}")
+            return {}
+        return scores
 
     def _is_identical(self, script: _Script, told: Told) -> bool:
         return is_identical(_sampled_pairs(script, told), detect=self._depth.detect)

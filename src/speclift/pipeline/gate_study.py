@@ -91,7 +91,7 @@ def recorded_document(study: Study, records: Sequence[Record], arms: Sequence[Ar
 
 def _arms(study: Study, records: Sequence[Record]) -> list[Arm]:
     seen = {record.place.arm for record in records if record.place.phase is Phase.MEASURED}
-    return [arm for arm in study.plan.arms if arm.name in seen and not arm.is_baseline]
+    return [arm for arm in study.plan.arms if arm.name in seen and arm.speculates]
 
 
 def _full(study: Study, arms: Sequence[Arm], records: Sequence[Record], say: Say, deadline: Deadline) -> Gate:

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
 from typing import Any
 
+from speclift.analyse.bursts import mark_bursts
 from speclift.analyse.cells import (
     NO_TOTALS,
     Totals,
@@ -21,7 +22,10 @@ from speclift.analyse.checks import check_client, check_records
 from speclift.analyse.compare import Comparer, idle_tax
 from speclift.analyse.crossover import crossovers
 from speclift.analyse.engine_checks import check_engines, kv_peaks
-from speclift.core.arm import BASELINE, Arm
+from speclift.analyse.failures import causes_of, told
+from speclift.analyse.pairs import PromptOf
+from speclift.analyse.repeats import check_repeats, repeated_prompts, without_echoes
+from speclift.core.arm import BASELINE, CONTROL, Arm
 from speclift.core.errors import StudyError
 from speclift.core.goals import Goals
 from speclift.core.records import Phase, Provenance, Record
@@ -29,10 +33,11 @@ from speclift.core.results import Acceptance, Cell, Conditions, Crossover, Evide
 from speclift.decide.verdict import decide
 from speclift.engine.protocol import Engine
 from speclift.pipeline.budget_words import budget_finding, left_out
+from speclift.pipeline.control import explained_gains
 from speclift.pipeline.gate_study import LOSSLESS, recorded_document
 from speclift.pipeline.gate_verdict import changed_arms, changed_findings, gate_for_verdict, worst_kept
 from speclift.pipeline.merge import merged_records
-from speclift.pipeline.prepare import build_engine
+from speclift.pipeline.prepare import build_engine, losing_scheduling
 from speclift.pipeline.schedule_verdict import schedule_without_gain
 from speclift.pipeline.tuning_document import TUNING, confirmed_errors
 from speclift.plan.experiment import StudyPlan
@@ -89,24 +94,25 @@ def judge(studies: Sequence[Study], *, goals: Goals | None = None) -> Judgement:
     """The verdict on one study, or on several of like environment pooled."""
     first = studies[0]
     totals = _totals(studies)
-    records = told_by_totals(merged_records(studies), totals)
-    if not any(record.place.arm == BASELINE and record.is_ok for record in records):
-        raise StudyError(
-            f"{first.path} has no successful baseline request", hint="run it again with --resume"
-        )
+    everything = mark_bursts(told_by_totals(merged_records(studies), totals))
+    # The control explains and never decides: nothing below sees it.
+    records = [record for record in everything if record.place.arm != CONTROL]
+    _require_a_baseline(first, records)
     plan, goals = first.plan, goals or first.goals
     by_temperature = plan.temperatures != (None,)
     arms = _measured_arms(studies, records)
     failed = _failed_arms(studies)
     competing = [arm for arm in arms if arm.name not in failed]
 
+    prompt_of = repeated_prompts(request for study in studies for request in study.plan.requests)
     comparer = Comparer(
-        records,
+        without_echoes(records, arms),
         metric=goals.metric,
         bar=goals.min_speedup,
         arm_count=max(1, len(competing)),
         by_temperature=by_temperature,
         totals=totals,
+        prompt_of=prompt_of,
     )
     evidence_for = cache(comparer.evidence)
 
@@ -119,8 +125,10 @@ def judge(studies: Sequence[Study], *, goals: Goals | None = None) -> Judgement:
     standing = [arm for arm in competing if arm.name not in out]
     findings = (
         *_findings(studies, records),
+        *check_repeats(records, arms),
+        *explained_gains(everything, _losing_scheduling(first, competing), metric=goals.metric),
         *((no_gain,) if no_gain is not None else ()),
-        *_taxes(records, competing),
+        *_taxes(records, competing, prompt_of),
         *(changed_findings(lossless) if standing else ()),
     )
     verdict = decide(
@@ -141,7 +149,9 @@ def judge(studies: Sequence[Study], *, goals: Goals | None = None) -> Judgement:
         acceptance_by_temperature=_acceptance_by_temperature(records),
         acceptance_histograms=_acceptance_histograms(records),
         findings=findings,
-        crossovers=crossovers(records, verdict.evidence.arm.name, seed=plan.seed) if verdict.evidence else (),
+        crossovers=crossovers(records, verdict.evidence.arm.name, seed=plan.seed, prompt_of=prompt_of)
+        if verdict.evidence
+        else (),
         kv_tokens=_kv_tokens(studies),
         kv_peaks=kv_peaks([launch for study in studies for launch, _ in study.launches()]),
         failed_arms=failed,
@@ -149,6 +159,26 @@ def judge(studies: Sequence[Study], *, goals: Goals | None = None) -> Judgement:
         tuning=tuning,
         engine=build_engine(first.engine, version=first.provenance.engine_version),
     )
+
+
+def _require_a_baseline(study: Study, records: Sequence[Record]) -> None:
+    sent = [record for record in records if record.place.arm == BASELINE]
+    causes = causes_of(sent)
+    if not sent:
+        raise StudyError(
+            f"{study.path} has no successful baseline request: none was sent yet",
+            hint="run it again with --resume",
+        )
+    if not any(record.is_ok for record in sent):
+        raise StudyError(
+            f"{study.path} has no successful baseline request: all {len(sent)} failed{told(causes)}",
+            hint=causes[0].hint,
+        )
+
+
+def _losing_scheduling(study: Study, arms: Sequence[Arm]) -> tuple[Arm, ...]:
+    shared = replace(study.engine, by_arm=())
+    return losing_scheduling(build_engine(shared, version=study.provenance.engine_version), tuple(arms))
 
 
 def _tuning(study: Study, records: Sequence[Record]) -> dict[str, Any] | None:
@@ -159,16 +189,16 @@ def _tuning(study: Study, records: Sequence[Record]) -> dict[str, Any] | None:
 def _measured_arms(studies: Sequence[Study], records: Sequence[Record]) -> list[Arm]:
     seen = {record.place.arm for record in records if record.place.phase is Phase.MEASURED}
     planned = {arm.name: arm for study in studies for arm in study.plan.arms}
-    return [arm for name, arm in planned.items() if name in seen and not arm.is_baseline]
+    return [arm for name, arm in planned.items() if name in seen and arm.speculates]
 
 
 # Below this many prompts without a draft their mean is no finding.
 IDLE_PROMPTS_MIN = 8
 
 
-def _taxes(records: Sequence[Record], arms: Sequence[Arm]) -> Iterator[Finding]:
+def _taxes(records: Sequence[Record], arms: Sequence[Arm], prompt_of: PromptOf) -> Iterator[Finding]:
     for arm in arms:
-        tax = idle_tax(records, arm.name)
+        tax = idle_tax(records, arm.name, prompt_of=prompt_of)
         if tax is not None and tax.prompts >= IDLE_PROMPTS_MIN and tax.speedup.high < 1.0:
             yield Finding(
                 check="speculation-tax",
@@ -183,7 +213,7 @@ def _taxes(records: Sequence[Record], arms: Sequence[Arm]) -> Iterator[Finding]:
 def _failed_arms(studies: Sequence[Study]) -> tuple[str, ...]:
     """Arms whose last launch failed; one that came through on resume is back in the running."""
     last = {launch.arm: launch for study in studies for launch, _ in study.launches()}
-    return tuple(sorted(arm for arm, launch in last.items() if launch.failure))
+    return tuple(sorted(arm for arm, launch in last.items() if launch.failure and arm != CONTROL))
 
 
 def _findings(studies: Sequence[Study], records: Sequence[Record]) -> tuple[Finding, ...]:
@@ -192,7 +222,7 @@ def _findings(studies: Sequence[Study], records: Sequence[Record]) -> tuple[Find
         *(finding for study in studies for finding in study.findings()),
         *check_records(records),
         *check_client(health, records),
-        *check_engines([launch for launch, _ in studies[0].launches()], records),
+        *check_engines([launch for launch, _ in studies[0].launches() if launch.arm != CONTROL], records),
         *(budget_finding(words) for study in studies if (words := left_out(study))),
         *(no_text_finding() for study in studies if not study.keeps_text),
     ]

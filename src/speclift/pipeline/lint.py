@@ -9,7 +9,7 @@ from typing import Any
 
 from speclift.core.errors import UsageError
 from speclift.lint.findings import dotted
-from speclift.lint.judge import TEXT_MAX, LintReport, lint_text, lint_words
+from speclift.lint.judge import TEXT_MAX, LintReport, lint_text, lint_words, starts_something
 
 STDIN = "-"
 
@@ -41,11 +41,13 @@ def lint_arguments(
             engine_version=engine_version,
         )
     path = Path(word)
-    if _is_file(path):
+    if _is_there(path):
         return lint(_read(path), engine=engine, engine_version=engine_version)
-    if not any(character.isspace() for character in word) and path.suffix:
+    # A file that is not there is told from a command in one word by what an engine makes of it.
+    is_name = not any(character.isspace() for character in word)
+    if is_name and (path.suffix or not starts_something(word, engine=engine)):
         raise UsageError(
-            f"there is no file {word!r}", hint="a command goes after --: speclift lint -- vllm serve …"
+            f"there is no file {word[:80]!r}", hint="a command goes after --: speclift lint -- vllm serve …"
         )
     return lint([word], engine=engine, engine_version=engine_version)
 
@@ -83,14 +85,17 @@ def lint_document(report: LintReport) -> dict[str, Any]:
     }
 
 
-def _is_file(path: Path) -> bool:
+def _is_there(path: Path) -> bool:
+    """A pipe is as good as a file: lint <(cat run.sh)."""
     try:
-        return path.is_file()
+        return path.exists()
     except (OSError, ValueError):  # a whole command in one word is too long for a name
         return False
 
 
 def _read(path: Path) -> str:
+    if path.is_dir():
+        raise UsageError(f"{path} is a folder", hint="name the script or the config in it")
     try:
         with path.open("rb") as file:
             return _decoded(file.read(TEXT_MAX + 1), str(path))

@@ -10,14 +10,16 @@ import asyncio
 import contextlib
 from collections.abc import AsyncIterator, Callable, Iterable, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Protocol
 
 from speclift.core.arm import BASELINE, Arm
+from speclift.core.engine_totals import counted_between
 from speclift.core.errors import EngineError, without_tracebacks
-from speclift.core.records import Counters, Launch, Outcome, Phase, Place, Record
+from speclift.core.records import Counters, Launch, Outcome, Phase, Place, Record, Refused
 from speclift.core.results import Finding, Level
+from speclift.core.speculation import draft_limit
 from speclift.core.traffic import Concurrency, Load, Request, load_label
 from speclift.core.units import Seconds
 from speclift.engine.aside import aside
@@ -78,10 +80,26 @@ class LiveArm:
     # Totals when the first turn began, and when the last one ended; None where the engine tells none.
     counters_first: Counters | None = None
     counters_last: Counters | None = None
+    # What its totals said and cannot mean.
+    refused: dict[Refused, None] = field(default_factory=dict)
     timeouts_in_a_row: int = 0
+    # What came of the request that timed out last.
+    last_timeout: str = ""
+
+    def note(self, record: Record) -> None:
+        is_timeout = record.outcome is Outcome.TIMEOUT
+        self.timeouts_in_a_row = self.timeouts_in_a_row + 1 if is_timeout else 0
+        self.last_timeout = record.error if is_timeout else self.last_timeout
 
     def place(
-        self, *, round_index: int, block: int, load: Load, request: Request, phase: Phase = Phase.MEASURED
+        self,
+        *,
+        round_index: int,
+        block: int,
+        load: Load,
+        request: Request,
+        phase: Phase = Phase.MEASURED,
+        repeat: int = 0,
     ) -> Place:
         return Place(
             arm=self.arm.name,
@@ -93,7 +111,19 @@ class LiveArm:
             segment=request.segment,
             temperature=request.temperature,
             phase=phase,
+            repeat=repeat,
         )
+
+
+def impossible_totals(arm: str, refused: Refused) -> Finding:
+    """No arm's alone: a study in which a server counts what cannot be supports no verdict."""
+    return Finding(
+        check="impossible-totals",
+        level=Level.FAIL,
+        message=f"{arm}: the server's metrics cannot be true: {refused.said}; its totals are not used",
+        next_step="did it restart, or does its /metrics page come from several servers? measure one server at a time, "
+        "or name its own page with --baseline-metrics-url and --spec-metrics-url",
+    )
 
 
 class Servers:
@@ -156,7 +186,13 @@ class Servers:
             notices=server.notices,
         )
         client = await stack.enter_async_context(
-            Client(server.endpoint, seed=self._seed, limit_s=self._limit_s, workers=self._workers)
+            Client(
+                server.endpoint,
+                seed=self._seed,
+                limit_s=self._limit_s,
+                workers=self._workers,
+                draft_max=draft_limit(arm.speculation),
+            )
         )
         live = LiveArm(arm=arm, launch=launch, server=server, client=client)
         stack.push_async_callback(self._close_counters, live)
@@ -181,8 +217,7 @@ class Servers:
             self._study.add_record(record)
             records.append(record)
             broken_off = broken_off or record.outcome in (Outcome.CUT, Outcome.DISCONNECTED)
-            hung = record.outcome is Outcome.TIMEOUT
-            live.timeouts_in_a_row = live.timeouts_in_a_row + 1 if hung else 0
+            live.note(record)
 
         health = await run_turn(
             live.client, orders, load, seed=seed, on_record=keep, together=self._study.together
@@ -194,6 +229,10 @@ class Servers:
         return records
 
     async def _warm_up(self, live: LiveArm, loads: Iterable[Load], round_index: int) -> None:
+        def keep(record: Record) -> None:
+            self._study.add_record(record)
+            live.note(record)
+
         for load in loads:
             self.doing = f"warming {live.arm.name} up at {load_label(load)}"
             orders = [
@@ -210,12 +249,14 @@ class Servers:
                 for request in warmup_requests(load)
             ]
             shape = load if isinstance(load, Concurrency) else Concurrency(streams=2)
-            await run_turn(live.client, orders, shape, seed=0, on_record=self._study.add_record)
-        self._require_alive(live)
+            await run_turn(live.client, orders, shape, seed=0, on_record=keep)
+            self._require_alive(live)
 
     async def _close_counters(self, live: LiveArm) -> None:
         if live.counters_first is not None and live.counters_last is not None:
-            totals = live.counters_last.since(live.counters_first)
+            totals = self._between(live, live.counters_first, live.counters_last)
+            # A total that fell and rose again is no better for it.
+            totals = Counters() if live.refused else totals
             self._study.launch_ended(live.launch, totals, usage=live.server.usage())
 
     async def _counted(self, live: LiveArm) -> Counters:
@@ -223,9 +264,36 @@ class Servers:
         if live.counters_last is None or live.server.death() is not None:
             return Counters()
         before = live.counters_last
-        with contextlib.suppress(EngineError):
+        try:
             live.counters_last = await live.server.counters()
-        return live.counters_last.since(before)
+        except EngineError as error:
+            # The next difference would hold two turns, and a page that hangs would cost every turn its limit.
+            live.counters_last = None
+            self._notice_lost_counters(live.arm.name, error)
+            return Counters()
+        return self._between(live, before, live.counters_last)
+
+    def _between(self, live: LiveArm, before: Counters, after: Counters) -> Counters:
+        """What was counted between two readings; what cannot be true of it is told and left out."""
+        counted, refused = counted_between(before, after)
+        for each in refused:
+            if each.rule not in {known.rule for known in live.refused}:
+                finding = impossible_totals(live.arm.name, each)
+                self._study.add_finding(finding)
+                self._watcher.noticed(finding)
+            live.refused[each] = None
+        return counted
+
+    def _notice_lost_counters(self, arm: str, error: EngineError) -> None:
+        finding = Finding(
+            check="metrics-lost",
+            level=Level.WARN,
+            message=f"{arm}: its metrics could be read at first and no more: {error}",
+            next_step="what the engine counts (drafts, preemptions) is known only up to there",
+            arm=arm,
+        )
+        self._study.add_finding(finding)
+        self._watcher.noticed(finding)
 
     async def _let_death_show(self, live: LiveArm) -> None:
         """A dying engine cuts its streams before its end is known; without this its last records would count
@@ -245,7 +313,8 @@ class Servers:
             self._fail(
                 live.arm.name,
                 live.launch,
-                f"hangs: {live.timeouts_in_a_row} requests in a row got no answer in {self._limit_s:.0f} s",
+                f"hangs: {live.timeouts_in_a_row} requests in a row got no whole answer in {self._limit_s:.0f} s; "
+                f"the last one: {live.last_timeout}",
             )
             raise ArmFailed
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from speclift import __version__
-from speclift.core.arm import Arm, ServerSettings, baseline_arm
+from speclift.core.arm import CONTROL, Arm, ServerSettings, baseline_arm, control_arm
 from speclift.core.engine_spec import ENGINES, AttachSettings, EngineSpec
 from speclift.core.errors import ModelError, UsageError, unknown_name
 from speclift.core.records import Provenance
@@ -22,7 +22,7 @@ from speclift.engine.llamacpp_flags import never_drafts
 from speclift.engine.protocol import Engine
 from speclift.engine.varied import Varied
 from speclift.engine.vllm import Vllm
-from speclift.engine.vllm_flags import can_schedule_ahead, risks
+from speclift.engine.vllm_flags import risks
 from speclift.measure.provenance import host_facts
 from speclift.pipeline.ask import EMBEDDED_MODEL, Ask
 from speclift.pipeline.limits import require_sane
@@ -122,9 +122,13 @@ def lay_ground(ask: Ask, say: Say) -> Ground:
     return Ground(ask=ask, workload=workload, loads=loads, engine_spec=_engine_spec(ask, loads, say))
 
 
-def prepare_arms(ground: Ground, arms: tuple[Arm, ...], *, samples_anyway: bool = False) -> Prepared:
-    ask = ground.ask
-    spec = with_scheduling(ground.engine_spec, arms)
+def prepare_arms(
+    ground: Ground, arms: tuple[Arm, ...], *, samples_anyway: bool = False, searches: bool = False
+) -> Prepared:
+    """`searches`: the arms are candidates, and what is chosen of them gets its control when it is confirmed."""
+    ask, spec, competing = ground.ask, ground.engine_spec, arms
+    if not searches and not samples_anyway:
+        spec, arms = with_control(spec, arms)
     engine, shared = build_engine(spec), build_engine(replace(spec, by_arm=()))
     if spec.kind == "llamacpp":
         require_drafting(arms)
@@ -141,8 +145,9 @@ def prepare_arms(ground: Ground, arms: tuple[Arm, ...], *, samples_anyway: bool 
         temperatures=temperatures(ask),
         # Servers that are not ours to restart have one launch, however often they are asked.
         rounds=1 if spec.kind == "attach" else ask.launches,
-        together=engine.fits_together(arms) if ask.together is None else ask.together,
+        together=engine.fits_together(competing) if ask.together is None else ask.together,
         seed=ask.seed,
+        request_count=request_count(ask, ground.workload),
     )
     return Prepared(
         plan=plan,
@@ -150,18 +155,28 @@ def prepare_arms(ground: Ground, arms: tuple[Arm, ...], *, samples_anyway: bool 
         engine=engine,
         workload=ground.workload,
         budget_s=ask.budget_s,
-        findings=forewarnings(ask, arms, shared),
+        findings=forewarnings(arms, shared),
     )
 
 
-def with_scheduling(spec: EngineSpec, arms: tuple[Arm, ...]) -> EngineSpec:
-    """vLLM's asynchronous scheduling, where nobody said: on if every arm can."""
-    if spec.kind != "vllm" or spec.settings.schedules_ahead is not None:
-        return spec
-    engine = build_engine(spec)
-    assert isinstance(engine, Vllm)
-    ahead = can_schedule_ahead(arms, engine.vllm_version)
-    return replace(spec, settings=replace(spec.settings, schedules_ahead=ahead))
+def request_count(ask: Ask, workload: Workload) -> int | None:
+    """Where more requests are asked for than there are prompts; None where each is sent once."""
+    is_beyond = ask.requests is not None and ask.requests > len(workload.requests)
+    return ask.requests if is_beyond else None
+
+
+def with_control(spec: EngineSpec, arms: tuple[Arm, ...]) -> tuple[EngineSpec, tuple[Arm, ...]]:
+    """With a server that lacks what an arm's speculation switches off, where one does."""
+    if not losing_scheduling(build_engine(replace(spec, by_arm=())), arms):
+        return spec, arms
+    settings = replace(spec.settings, schedules_ahead=False)
+    return replace(spec, by_arm=(*spec.by_arm, (CONTROL, settings))), (*arms, control_arm())
+
+
+def losing_scheduling(engine: Engine, arms: tuple[Arm, ...]) -> tuple[Arm, ...]:
+    if not isinstance(engine, Vllm | Fake):
+        return ()
+    return tuple(arm for arm in arms if engine.loses_scheduling(arm))
 
 
 def build_engine(spec: EngineSpec, *, version: str | None = None) -> Engine:
@@ -237,24 +252,21 @@ def _with_draft_settings(speculation: Speculation, ask: Ask) -> Speculation:
             return speculation
 
 
-def forewarnings(ask: Ask, arms: tuple[Arm, ...], engine: Engine) -> tuple[Finding, ...]:
+def forewarnings(arms: tuple[Arm, ...], engine: Engine) -> tuple[Finding, ...]:
     """What is known before anything is launched to make the arms differ by more than speculation."""
-    if not isinstance(engine, Vllm):
-        return ()
-    found = tuple(risks(arms, engine.vllm_version, engine.settings))
-    is_wanted = ask.schedules_ahead is False or engine.settings.schedules_ahead
-    if engine.vllm_version.is_cpu or is_wanted:
+    found = tuple(risks(arms, engine.vllm_version, engine.settings)) if isinstance(engine, Vllm) else ()
+    losing = losing_scheduling(engine, arms)
+    if not losing:
         return found
-    return (
-        *found,
-        Finding(
-            check="async-scheduling",
-            level=Level.WARN,
-            message="asynchronous scheduling is off in every arm, because one of the methods cannot run with it; "
-            "vLLM's own default has it on without speculation, and that server may be faster than this baseline",
-            next_step="measure --method off with --async-scheduling on, and compare its time per token",
-        ),
+    names = ", ".join(arm.name for arm in losing)
+    said = Finding(
+        check="async-scheduling",
+        level=Level.INFO,
+        message=f"{names}: the engine switches asynchronous scheduling off for such drafts. The baseline keeps it, as "
+        "a server without speculation does: what is lost with it is part of the price and counts against these arms",
+        next_step="where your own server runs without it, add --async-scheduling off",
     )
+    return (*found, said)
 
 
 def _attach(ask: Ask) -> AttachSettings | None:

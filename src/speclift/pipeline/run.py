@@ -26,9 +26,10 @@ from speclift.pipeline.budget_words import budget_finding, keep_left_out
 from speclift.pipeline.live import ArmFailed, LiveArm, Servers, ServerWatcher, ended_together
 from speclift.pipeline.time_limit import BudgetSpent, ends_at
 from speclift.plan.budget import BlockLimiter
-from speclift.plan.experiment import Item, StudyPlan, Turn, turns
+from speclift.plan.experiment import Item, StudyPlan, Turn, control_turns, turns
 from speclift.report.quantities import duration
 from speclift.store.study import Done, Study
+from speclift.workload.arrivals import again, period_s
 
 # Of the time left in round 0; launches of further rounds may take so much of it.
 LAUNCHING_SHARE_MAX = 0.5
@@ -60,6 +61,7 @@ class StudyRun:
         self._clock = self._deadline.clock
         self._started_s = self._clock()
         self._requests = {request.id: request for request in self.plan.requests}
+        self._period_s = period_s(self.plan.requests)
         # What earlier runs finished; this run never comes back to a turn, so it need not be kept up to date.
         self._done = study.done()
         self._limits = study.block_limits
@@ -83,7 +85,7 @@ class StudyRun:
         )
 
     async def run(self) -> None:
-        todo = [self._pending(index) for index in range(self.plan.rounds)]
+        todo = [self._pending(turns(self.plan, index)) for index in range(self.plan.rounds)]
         self._turns_total = sum(len(pending) for pending in todo)
         self._launches_left = sum(len({turn.arm for turn in pending}) for pending in todo)
         try:
@@ -91,25 +93,40 @@ class StudyRun:
                 for round_index, pending in enumerate(todo):
                     if pending and self._has_time_for(round_index, pending):
                         await self._round(round_index, pending)
+                if not self._has_only_failures():
+                    await self._explain()
         except BudgetSpent as spent:
             self._left_out.append(str(spent))
         if self._left_out:
             self._progress.noticed(budget_finding(self._left_out))
         keep_left_out(self.study, self._left_out)
-        if (
-            self._servers.failures.keys()
-            >= {arm.name for arm in self.plan.arms if not arm.is_baseline}
-            != set()
-        ):
+        if self._has_only_failures():
             raise EngineError("every speculative arm failed", hint=self._where_to_look())
+
+    def _has_only_failures(self) -> bool:
+        return (
+            self._servers.failures.keys() >= {arm.name for arm in self.plan.arms if arm.speculates} != set()
+        )
 
     def _where_to_look(self) -> str:
         return f"see {self.study.logs}" if self.study.keeps_text else "logs are not kept with --no-text"
 
-    def _pending(self, round_index: int) -> list[Turn]:
-        """The round's turns that still have something to measure."""
+    async def _explain(self) -> None:
+        """The control, where there is one, if there is time for it when everything that decides is measured."""
+        pending = self._pending(control_turns(self.plan))
+        if not pending or not self._has_time_to_explain(pending):
+            return
+        self._turns_total += len(pending)
+        self._launches_left += 1
+        arms = [arm for arm in self.plan.arms if arm.is_control]
+        async with ended_together() as another_stack:
+            live = await self._bring_all_up(arms, pending[0].round, pending, another_stack)
+            await self._take_turns(pending, live, None)
+
+    def _pending(self, asked: Sequence[Turn]) -> list[Turn]:
+        """The turns that still have something to measure."""
         pending = []
-        for turn in turns(self.plan, round_index):
+        for turn in asked:
             items = turn.items[: self._limits.get(turn.block)]
             if any(self._key(turn, item) not in self._done for item in items):
                 pending.append(replace(turn, items=items))
@@ -206,20 +223,22 @@ class StudyRun:
         is_done = key in self._done
         if is_done and turn.load == Concurrency(streams=1):
             return None
-        request = replace(self._requests[item.request_id], temperature=key.temperature)
+        request = again(self._requests[item.request_id], repeat=item.repeat, period_s=self._period_s)
+        request = replace(request, temperature=key.temperature)
         place = live.place(
             round_index=turn.round,
             block=turn.block,
             load=turn.load,
             request=request,
             phase=Phase.FILLER if is_done else Phase.MEASURED,
+            repeat=item.repeat,
         )
         return Order(request=request, place=place)
 
     def _key(self, turn: Turn, item: Item) -> Done:
         request = self._requests[item.request_id]
         temperature = request.temperature if item.temperature is None else item.temperature
-        return Done(turn.arm, turn.round, turn.block, item.request_id, temperature)
+        return Done(turn.arm, turn.round, turn.block, item.request_id, temperature, item.repeat)
 
     # Time
 
@@ -232,6 +251,11 @@ class StudyRun:
             return True
         self._leave_out(f"launch {round_index + 1} of {', '.join(sorted(arms))}", needed_s)
         return False
+
+    def _has_time_to_explain(self, pending: Sequence[Turn]) -> bool:
+        """One more launch and these turns, by what those before took; it never decides, so it is not missed."""
+        launch_s = max(self._launch_s, default=0.0)
+        return self._deadline.has(launch_s + sum(self._turn_s.get(turn.load, 0.0) for turn in pending))
 
     def _has_time_for_block(self, turn: Turn, arms: int) -> bool:
         return self._deadline.has(self._turn_s.get(turn.load, 0.0) * arms) and not self._deadline.is_over

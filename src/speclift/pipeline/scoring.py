@@ -6,15 +6,16 @@ answer is fed back token by token: one decoded token each, but the full law afte
 
 from __future__ import annotations
 
-import json
+import asyncio
 import math
 from collections.abc import Mapping, Sequence
 from typing import Any, Protocol
 
+from speclift.core.address import joined
 from speclift.core.arm import Endpoint
 from speclift.core.errors import EngineError
-from speclift.engine.aside import aside
-from speclift.engine.http import fetch, post_json
+from speclift.core.foreign_text import parse_json
+from speclift.engine.http import fetched, posted_json
 from speclift.verify.answers import Answer
 from speclift.verify.calibration import TokenScore, lookups, tempered
 from speclift.verify.questions import Question
@@ -23,6 +24,9 @@ from speclift.verify.questions import Question
 VLLM_LISTED = 20
 # llama.cpp cuts at 40 tokens by default (top_k); more are listed where the server was told to keep more.
 LLAMA_LISTED = 100
+PROPS_LIMIT_S = 10.0
+# What reading an answer of another shape than expected may raise: a list for an object, a word for a number.
+ODD_SHAPE = (ValueError, LookupError, TypeError, AttributeError, ArithmeticError)
 
 
 class Scorer(Protocol):
@@ -43,8 +47,33 @@ async def scorer_for(endpoint: Endpoint) -> Scorer | None:
         return VllmScorer(endpoint)
     try:
         return await LlamaScorer.of(endpoint)
-    except (EngineError, ValueError, LookupError, TypeError):
+    except (EngineError, *ODD_SHAPE):
         return None
+
+
+async def score_all(
+    scorer: Scorer, questions: Sequence[Question], answers: Sequence[Answer], *, at_once: int
+) -> list[TokenScore]:
+    """Of every answer that carries token ids; EngineError where one cannot be scored, for what is left out might be
+    what is wrong."""
+    held = asyncio.Semaphore(at_once)
+
+    async def one(question: Question, answer: Answer) -> list[TokenScore] | EngineError:
+        async with held:
+            try:
+                return await scorer.score(question, answer)
+            except EngineError as error:
+                return error
+            except ODD_SHAPE as error:
+                return EngineError(f"the server's probabilities have another shape: {type(error).__name__}")
+
+    pairs = [pair for pair in zip(questions, answers, strict=False) if pair[1].is_ok and pair[1].ids]
+    scored: list[TokenScore] = []
+    for scores in await asyncio.gather(*(one(question, answer) for question, answer in pairs)):
+        if isinstance(scores, EngineError):
+            raise scores
+        scored += scores
+    return scored
 
 
 async def _has_prompt_logprobs(endpoint: Endpoint) -> bool:
@@ -119,7 +148,11 @@ class LlamaScorer:
 
     @classmethod
     async def of(cls, endpoint: Endpoint) -> LlamaScorer:
-        props = json.loads(await aside(fetch, f"{endpoint.base_url}/props", api_key=endpoint.api_key))
+        props = parse_json(
+            await fetched(
+                joined(endpoint.base_url, "/props"), api_key=endpoint.api_key, limit_s=PROPS_LIMIT_S
+            )
+        )
         if not isinstance(props, Mapping) or "build_info" not in props:
             raise EngineError("not llama.cpp")
         scorer = cls(endpoint, end=None)
@@ -181,4 +214,4 @@ class LlamaScorer:
 
 
 async def _post(endpoint: Endpoint, path: str, body: Mapping[str, Any]) -> Any:
-    return await aside(post_json, f"{endpoint.base_url}{path}", body, api_key=endpoint.api_key)
+    return await posted_json(joined(endpoint.base_url, path), body, api_key=endpoint.api_key)

@@ -29,7 +29,7 @@ from speclift.pipeline.prepare import (
     build_engine,
     draft_paths,
     lay_ground,
-    with_scheduling,
+    with_control,
 )
 from speclift.pipeline.run import Progress, request_limit_s
 from speclift.pipeline.study_paths import keep_prompts_source, prompts_of, search_path
@@ -130,7 +130,6 @@ def prospect(ask: Ask, say: Say, *, always: bool) -> Prospect | None:
 
 def _varied(spec: EngineSpec, candidates: Sequence[Candidate]) -> EngineSpec:
     """With the servers of the candidates that need one of their own."""
-    spec = with_scheduling(spec, tuple(each.arm for each in candidates))
     own = []
     for each in candidates:
         changed = {"quantisation": each.quantisation, "token_budget": each.token_budget}
@@ -247,24 +246,24 @@ def open_confirmation(path: Path, searching: Study, search: Search, plan: Search
     loads = confirmed_loads(asked.loads, choice)
     slots = [load.streams for load in loads if isinstance(load, Concurrency)]
     spec = _for_confirmation(spec, choice, slots=max([spec.settings.slots, *slots]))
+    spec, arms = with_control(spec, choice.arms)
     engine = build_engine(spec)
     held_out = set(plan.held_out_ids)
     study = Study.create(
         path,
         plan=StudyPlan(
-            arms=choice.arms,
+            arms=arms,
             loads=loads,
             requests=tuple(request for request in asked.requests if request.id in held_out),
             temperatures=asked.temperatures,
             rounds=asked.rounds,
             together=engine.fits_together(choice.arms) if plan.together is None else plan.together,
             seed=asked.seed,
+            request_count=asked.request_count,
         ),
         engine=spec,
         goals=searching.goals,
-        provenance=replace(
-            searching.provenance, commands=tuple(engine.command(arm, port=0) for arm in choice.arms)
-        ),
+        provenance=replace(searching.provenance, commands=tuple(engine.command(arm, port=0) for arm in arms)),
         keeps_text=searching.keeps_text,
     )
     if (source := prompts_of(searching)) is not None:

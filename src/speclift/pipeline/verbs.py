@@ -98,7 +98,9 @@ def open_decision(
     if found is None:
         return _as_named(replace(ask, study=path), deadline, say)
     prepared, known = in_time(
-        lambda: _with_provenance(prepare_arms(found.ground, found.arms), ask), deadline, doing=PREPARING
+        lambda: _with_provenance(prepare_arms(found.ground, found.arms, searches=found.is_search), ask),
+        deadline,
+        doing=PREPARING,
     )
     deadline = _for_quick_look(prepared, deadline)
     if not found.is_search:
@@ -141,7 +143,7 @@ def planned(ask: Ask, say: Say, *, verb: str) -> Prepared:
     found = prospect(ask, say, always=verb == "tune") if verb != "measure" else None
     if found is None:
         return prepare(ask, say)
-    return prepare_arms(found.ground, found.arms)
+    return prepare_arms(found.ground, found.arms, searches=found.is_search)
 
 
 def _created(path: Path, prepared: Prepared, ask: Ask, known: Provenance) -> Study:

@@ -16,14 +16,17 @@ from speclift.core.traffic import Concurrency, Load, Rate, Request
 LAUNCHES_DEFAULT = 3
 # A closed loop of c streams gets this many requests per stream and turn: ramp-up and drain stay small.
 TURN_REQUESTS_PER_STREAM = 8
+# Days at a second each; every one of them is an object in memory before the first is sent.
+REQUEST_COUNT_MAX = 100_000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Item:
-    """One request at one temperature; None keeps the request's own."""
+    """One request at one temperature; None keeps the request's own. `repeat` counts the times it was sent before."""
 
     request_id: str
     temperature: float | None
+    repeat: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -48,6 +51,8 @@ class StudyPlan:
     rounds: int
     together: bool
     seed: int
+    # Requests per cell and launch; beyond the prompts these come again in the same order. None is each prompt once.
+    request_count: int | None = None
 
     def __post_init__(self) -> None:
         names = [arm.name for arm in self.arms]
@@ -55,25 +60,32 @@ class StudyPlan:
             raise UsageError(f"two arms share a name: {', '.join(names)}")
         if self.rounds < 1:
             raise UsageError(f"--launches must be at least 1, saw {self.rounds}")
+        if self.request_count is not None and self.request_count > REQUEST_COUNT_MAX:
+            raise UsageError(
+                f"--requests {self.request_count} repeats {len(self.requests)} prompts; at most {REQUEST_COUNT_MAX} "
+                "requests per cell and launch are made of repeats",
+                hint="lower --requests, or give more distinct --prompts",
+            )
 
     @property
     def items(self) -> tuple[Item, ...]:
+        prompts = len(self.requests)
+        count = prompts if self.request_count is None else self.request_count
         return tuple(
-            Item(request_id=request.id, temperature=temperature)
-            for request in self.requests
+            Item(
+                request_id=self.requests[index % prompts].id,
+                temperature=temperature,
+                repeat=index // prompts,
+            )
+            for index in range(count)
             for temperature in self.temperatures
         )
 
 
 def turns(plan: StudyPlan, round_index: int) -> tuple[Turn, ...]:
-    """One round in the order it is run."""
-    blocks = [
-        (block, load, chunk)
-        for block, (load, chunk) in enumerate(
-            (load, chunk) for load in plan.loads for chunk in _chunks(plan, load)
-        )
-    ]
-    arms = list(plan.arms)
+    """One round in the order it is run; a control has no part in it."""
+    blocks = _blocks(plan)
+    arms = [arm for arm in plan.arms if not arm.is_control]
     if plan.together:
         return tuple(
             Turn(arm=arm.name, round=round_index, block=block, load=load, items=chunk)
@@ -87,6 +99,21 @@ def turns(plan: StudyPlan, round_index: int) -> tuple[Turn, ...]:
     )
 
 
+def control_turns(plan: StudyPlan) -> tuple[Turn, ...]:
+    """Once, after everything that decides: it pairs with the last round, the nearest in time."""
+    return tuple(
+        Turn(arm=arm.name, round=plan.rounds - 1, block=block, load=load, items=chunk)
+        for arm in plan.arms
+        if arm.is_control
+        for block, load, chunk in _blocks(plan)
+    )
+
+
+def _blocks(plan: StudyPlan) -> list[tuple[int, Load, tuple[Item, ...]]]:
+    chunks = ((load, chunk) for load in plan.loads for chunk in _chunks(plan, load))
+    return [(block, load, chunk) for block, (load, chunk) in enumerate(chunks)]
+
+
 def _mirrored(arms: Sequence[Arm], index: int) -> Sequence[Arm]:
     return arms if index % 2 == 0 else arms[::-1]
 
@@ -95,7 +122,7 @@ def _chunks(plan: StudyPlan, load: Load) -> Iterable[tuple[Item, ...]]:
     """One request at a time where requests do not overlap; long turns where the load must build up, and on a baseline
     alone, which has nobody to alternate with and no drafts to tell apart by request."""
     items = plan.items
-    is_alone = all(arm.is_baseline for arm in plan.arms)
+    is_alone = not any(arm.speculates for arm in plan.arms)
     match load:
         case Concurrency(streams=1) if plan.together and not is_alone:
             size = 1

@@ -26,6 +26,7 @@ from speclift.core.speculation import (
     Combined,
     Drafter,
     DraftModel,
+    Equalised,
     Head,
     NGram,
     Off,
@@ -185,7 +186,7 @@ def _rates(text: str, whole: str) -> tuple[float, ...]:
 
 
 def _drafter(speculation: Speculation, text: str) -> Drafter:
-    if isinstance(speculation, (Off, Combined, Synthetic, Attached)):
+    if isinstance(speculation, (Off, Equalised, Combined, Synthetic, Attached)):
         raise UsageError(f"--method {text}: only drafting methods can be combined or forced")
     return speculation
 

@@ -19,6 +19,7 @@ from speclift.core.results import (
     Estimate,
     Evidence,
     Finding,
+    OpenPart,
     Part,
     Percentiles,
     Reason,
@@ -31,6 +32,8 @@ from speclift.core.traffic import load_to_dict
 SCHEMA = 1
 DESIGN = "paired-log-ratio"
 ALL = "all"
+# exp of an unknown bound; JSON has no infinity.
+UNKNOWN_FROM = 1e300
 
 
 def verdict_document(
@@ -60,6 +63,7 @@ def verdict_document(
             "verdict": verdict.decision.value,
             "reasons": [_reason(reason) for reason in verdict.reasons],
             "conditions": _conditions(verdict.conditions),
+            "open": [_open_part(part) for part in verdict.open],
             "winner": _winner(verdict.winner, configuration, winner_config),
             "goals": _goals(goals),
             "speedup": _speedup(evidence.overall if evidence else None),
@@ -115,6 +119,7 @@ def cell_document(cell: Cell) -> dict[str, Any]:
         "per_position": list(cell.per_position) if cell.per_position is not None else None,
         "output_tokens_mean": cell.output_tokens_mean,
         "requests": cell.requests,
+        "prompts": cell.prompts,
         "failed": cell.failed,
     }
 
@@ -151,9 +156,7 @@ def _speedup(comparison: Comparison | None) -> dict[str, Any] | None:
         return None
     estimate = comparison.simultaneous
     return {
-        "value": estimate.value,
-        "low": estimate.low,
-        "high": estimate.high,
+        **_bounds(estimate),
         "level": estimate.level,
         "metric": comparison.metric,
         "arm": comparison.arm,
@@ -174,16 +177,34 @@ def _arm_speedups(evidence: Evidence) -> dict[str, Any]:
                 "part": part.part.value,
                 "label": part.label,
                 **_estimate_required(part.speedup),
-                "simultaneous": {"low": part.simultaneous.low, "high": part.simultaneous.high},
+                "simultaneous": {name: _bounds(part.simultaneous)[name] for name in ("low", "high")},
                 "prompts": part.prompts,
                 "launches": part.launches,
             }
             for part in evidence.parts
         ],
-        "p99_ratios": [
-            {"metric": tail.metric, "load": load_to_dict(tail.load), **_estimate_required(tail.ratio)}
+        "tail_ratios": [
+            {
+                "metric": tail.metric,
+                "statistic": tail.statistic,
+                "load": load_to_dict(tail.load),
+                **_estimate_required(tail.ratio),
+            }
             for tail in evidence.tails
         ],
+        "pairs": {"asked": evidence.completeness.asked, "used": evidence.completeness.used},
+        "prompts": evidence.prompts,
+    }
+
+
+def _open_part(part: OpenPart) -> dict[str, Any]:
+    comparison = part.comparison
+    return {
+        "arm": comparison.arm,
+        "part": comparison.part.value,
+        "label": comparison.label,
+        **_bounds(comparison.speedup),
+        "settle": part.settle,
     }
 
 
@@ -206,6 +227,7 @@ def _goals(goals: Goals) -> dict[str, Any]:
     return {
         "min_speedup": goals.min_speedup,
         "metric": goals.metric,
+        "tail_tolerance": goals.tail_tolerance,
         "slo": {slo.label: slo.limit_s for slo in goals.slos},
     }
 
@@ -264,13 +286,18 @@ def _estimate(estimate: Estimate | None) -> dict[str, Any] | None:
 
 def _estimate_required(estimate: Estimate) -> dict[str, Any]:
     return {
-        "value": estimate.value,
-        "low": estimate.low,
-        "high": estimate.high,
+        **_bounds(estimate),
         "n": estimate.n,
         "method": estimate.method,
         "level": estimate.level,
     }
+
+
+def _bounds(estimate: Estimate) -> dict[str, float | None]:
+    """Unknown is null on both sides: a lower bound of 0 beside no upper one is no bound."""
+    is_known = math.isfinite(estimate.high) and estimate.high < UNKNOWN_FROM
+    low, high = (estimate.low, estimate.high) if is_known else (None, None)
+    return {"value": estimate.value, "low": low, "high": high}
 
 
 def _document(content: dict[str, Any]) -> dict[str, Any]:
@@ -279,7 +306,7 @@ def _document(content: dict[str, Any]) -> dict[str, Any]:
 
 
 def _clean(value: Any) -> Any:
-    if isinstance(value, float) and (not math.isfinite(value) or abs(value) > 1e300):
+    if isinstance(value, float) and (not math.isfinite(value) or abs(value) > UNKNOWN_FROM):
         return None
     if isinstance(value, dict):
         return {key: _clean(entry) for key, entry in value.items()}

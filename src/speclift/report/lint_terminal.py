@@ -16,12 +16,15 @@ MARKS = {
     "removed": ("✗", "red"),
     "unknown": ("?", "red"),
     "dead": ("∅", "red"),
+    "unread": ("?", "bold red"),
     "renamed": ("→", "yellow"),
     "risky": ("!", "yellow"),
     "ok": ("✓", "green"),
 }
 ENGINES = {"vllm": "vLLM", "llamacpp": "llama.cpp"}
 INDENT = 4
+FINDINGS_MAX = 60
+LINE_MAX = 2_000
 
 
 def lint_view(document: Mapping[str, Any]) -> RenderableType:
@@ -29,16 +32,20 @@ def lint_view(document: Mapping[str, Any]) -> RenderableType:
     findings = document["findings"]
     engine = f"{ENGINES[document['engine']]} {document['version']}"
     parts: list[RenderableType] = [Text(f"As {engine} reads it", style="bold")]
-    flags = list(dict.fromkeys(found["flag"] for found in findings))
-    spoken_of = [found for found in findings if found["status"] != "ok"]
-    parts += [_finding(found) for found in sorted(spoken_of, key=lambda found: flags.index(found["flag"]))]
+    rank = {flag: place for place, flag in enumerate(dict.fromkeys(found["flag"] for found in findings))}
+    spoken_of = sorted(
+        (found for found in findings if found["status"] != "ok"), key=lambda found: rank[found["flag"]]
+    )
+    parts += [_finding(found) for found in spoken_of[:FINDINGS_MAX]]
+    if len(spoken_of) > FINDINGS_MAX:
+        parts.append(_indented(f"… and {len(spoken_of) - FINDINGS_MAX:,} more, all of them in --json"))
     fine = [found["flag"] for found in findings if found["status"] == "ok"]
     if fine:
         mark, style = MARKS["ok"]
         line = Text(f" {mark} ", style=style)
         line.append("fine: ", style="bold default")
         parts.append(line.append(printable(", ".join(dict.fromkeys(fine)), limit=600), style="default"))
-    parts += [_indented(f"note: {note}") for note in document["notes"]]
+    parts += [_indented(f"note: {note}") for note in document["notes"][:FINDINGS_MAX]]
     parts.append(_summary(findings, engine))
     return Group(*parts)
 
@@ -84,13 +91,15 @@ def _counted(count: int, noun: str) -> str:
 def translation_notes(document: Mapping[str, Any]) -> RenderableType:
     """What has no equivalent."""
     notes = document["translated"]["notes"]
-    lines = [Padding(Text(f"- {printable(note, limit=1000)}"), (0, 0, 0, 2), expand=False) for note in notes]
+    lines = [
+        Padding(Text(f"- {printable(note, limit=1000)}"), (0, 0, 0, 2), expand=False)
+        for note in notes[:FINDINGS_MAX]
+    ]
     return Group(Text("\nWhat changed on the way", style="bold"), *lines)
 
 
-def folded_command(command: str) -> str:
-    """A command over several lines, one flag each, still one command for a shell; quoting is left as it is."""
-    words = _quoted_words(command)
+def folded_command(words: Sequence[str]) -> str:
+    """Words of shell source over several lines, one flag each, still one command for a shell."""
     lines: list[list[str]] = [[]]
     for word in words:
         if word.startswith("-") and not word[1:2].isdigit() and lines != [[]]:
@@ -99,16 +108,11 @@ def folded_command(command: str) -> str:
     return " \\\n    ".join(" ".join(line) for line in lines)
 
 
-def _quoted_words(command: str) -> list[str]:
-    """The words with their quotes on. No backslash stands outside single quotes in what lint writes."""
-    words, quote = [""], ""
-    for character in command:
-        if quote:
-            quote = "" if character == quote else quote
-        elif character in "'\"":
-            quote = character
-        elif character == " ":
-            words.append("")
-            continue
-        words[-1] += character
-    return words
+def shown_lines(text: str, *, limit: int | None = LINE_MAX) -> str:
+    """Line by line without anything that moves the cursor; long lines are cut unless they are data."""
+    return "\n".join(_shown_line(line, len(line) if limit is None else limit) for line in text.split("\n"))
+
+
+def _shown_line(line: str, limit: int) -> str:
+    cut = line if len(line) <= limit else f"{line[:limit]}…"
+    return "\t".join(printable(part, limit=len(part)) for part in cut.split("\t"))

@@ -3,6 +3,7 @@
 Format history
     1  2026-11  first: meta, requests, launches, turns, records, findings
     2  2026-11  launches: settings, notices, usage; turns: counters, stamp_blur_p99_s
+    3  2026-11  records: repeat, so that a cell may send a request more than once; refused
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ from speclift.core.speculation import speculation_from_dict, speculation_to_dict
 from speclift.core.traffic import Message, Request, load_from_dict, load_to_dict
 from speclift.plan.experiment import StudyPlan
 
-FORMAT = 2
+FORMAT = 3
 # 'SLFT': marks the database as a study, so that another SQLite file is never taken for one.
 APPLICATION_ID = 0x534C4654
 
@@ -46,10 +47,11 @@ CREATE TABLE records (
     intended_s REAL NOT NULL, sent_s REAL NOT NULL, end_s REAL NOT NULL,
     first_token_s REAL, last_token_s REAL,
     prompt_tokens INTEGER, output_tokens INTEGER, finish_reason TEXT, text BLOB NOT NULL,
-    drafted INTEGER, accepted INTEGER, steps TEXT
+    drafted INTEGER, accepted INTEGER, steps TEXT, repeat INTEGER NOT NULL DEFAULT 0,
+    refused TEXT NOT NULL DEFAULT '[]'
 );
-CREATE UNIQUE INDEX measured_once ON records (launch, block, load, request_id, ifnull(temperature, -1))
-    WHERE phase = 'measured';
+CREATE UNIQUE INDEX measured_once ON records
+    (launch, block, load, request_id, ifnull(temperature, -1), repeat) WHERE phase = 'measured';
 CREATE TABLE findings (
     id INTEGER PRIMARY KEY, "check" TEXT NOT NULL, level TEXT NOT NULL, message TEXT NOT NULL,
     next_step TEXT NOT NULL, arm TEXT
@@ -63,6 +65,14 @@ UPGRADES = (
     (2, "ALTER TABLE launches ADD COLUMN usage TEXT NOT NULL DEFAULT '[]'"),
     (2, "ALTER TABLE turns ADD COLUMN counters TEXT NOT NULL DEFAULT '{}'"),
     (2, "ALTER TABLE turns ADD COLUMN stamp_blur_p99_s REAL NOT NULL DEFAULT 0"),
+    (3, "ALTER TABLE records ADD COLUMN repeat INTEGER NOT NULL DEFAULT 0"),
+    (3, "DROP INDEX measured_once"),
+    (
+        3,
+        "CREATE UNIQUE INDEX measured_once ON records"
+        " (launch, block, load, request_id, ifnull(temperature, -1), repeat) WHERE phase = 'measured'",
+    ),
+    (3, "ALTER TABLE records ADD COLUMN refused TEXT NOT NULL DEFAULT '[]'"),
 )
 
 
@@ -121,6 +131,7 @@ def plan_to_dict(plan: StudyPlan) -> dict[str, Any]:
         "rounds": plan.rounds,
         "together": plan.together,
         "seed": plan.seed,
+        "request_count": plan.request_count,
     }
 
 
@@ -136,6 +147,7 @@ def plan_from_dict(data: dict[str, Any], requests: tuple[Request, ...]) -> Study
         rounds=data["rounds"],
         together=data["together"],
         seed=data["seed"],
+        request_count=data.get("request_count"),  # formats 1 and 2 sent each once
     )
 
 

@@ -6,7 +6,7 @@ import json
 import math
 from typing import Any
 
-from speclift.core.records import Counters, Launch, Outcome, Phase, Place, Record, Step, Usage
+from speclift.core.records import Counters, Launch, Outcome, Phase, Place, Record, Refused, Step, Usage
 from speclift.core.traffic import load_from_dict, load_to_dict
 from speclift.store.format import dumps
 
@@ -30,6 +30,7 @@ def record_columns(record: Record) -> dict[str, Any]:
         "segment": place.segment,
         "temperature": place.temperature,
         "phase": place.phase,
+        "repeat": place.repeat,
         "outcome": record.outcome,
         "error": record.error,
         "intended_s": record.intended_s,
@@ -47,6 +48,7 @@ def record_columns(record: Record) -> dict[str, Any]:
         "steps": None
         if record.steps is None
         else dumps([(step.drafted, step.accepted) for step in record.steps]),
+        "refused": dumps([(refused.rule, refused.said) for refused in record.refused]),
     }
 
 
@@ -61,6 +63,7 @@ def record_from(row: dict[str, Any]) -> Record:
         segment=row["segment"],
         temperature=row["temperature"],
         phase=Phase(row["phase"]),
+        repeat=row.get("repeat", 0),  # formats 1 and 2 sent each request once
     )
     return Record(
         place=place,
@@ -78,6 +81,8 @@ def record_from(row: dict[str, Any]) -> Record:
         drafted=row["drafted"],
         accepted=row["accepted"],
         steps=None if row["steps"] is None else _steps(row["steps"]),
+        # Studies before format 3 took what servers said.
+        refused=tuple(Refused(rule=rule, said=said) for rule, said in json.loads(row.get("refused", "[]"))),
     )
 
 

@@ -52,6 +52,7 @@ class Done(NamedTuple):
     block: int
     request_id: str
     temperature: float | None
+    repeat: int = 0
 
 
 class Study:
@@ -338,7 +339,7 @@ class Study:
         """Final records: successes, and failures of a server that lived on. What a dying server broke off is
         measured again on resume."""
         rows = self._rows(
-            "SELECT DISTINCT records.arm, records.round, block, request_id, temperature FROM records"
+            "SELECT DISTINCT records.arm, records.round, block, request_id, temperature, repeat FROM records"
             " JOIN launches ON launches.id = records.launch"
             " WHERE phase = 'measured' AND (outcome = 'ok' OR launches.failure = '')"
         )

@@ -12,7 +12,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import asdict, replace
 from typing import Any
 
-from speclift.analyse.checks import is_looping
+from speclift.analyse.loops import is_looping
 from speclift.core.errors import StudyError
 from speclift.core.records import Record
 from speclift.core.results import Finding, Level

@@ -20,7 +20,7 @@ from speclift.verify.sampled import Sampled, is_identical, judge_identity, judge
 from speclift.verify.two_sample import text_tests
 
 # Same request, same seed, same place in the plan, but for the arm and the launch.
-Key = tuple[str, int, str, float]
+Key = tuple[str, int, str, float, int]
 NOT_SCORED = "a study keeps no probabilities: speclift verify scores them"
 
 
@@ -82,7 +82,7 @@ def _by_arm(records: Iterable[Record]) -> dict[str, dict[int, Held]]:
         place = record.place
         if place.phase is not Phase.MEASURED or not record.is_ok or place.temperature is None:
             continue
-        key = (load_label(place.load), place.block, place.request_id, place.temperature)
+        key = (load_label(place.load), place.block, place.request_id, place.temperature, place.repeat)
         found[place.arm][place.round][key] = Answer(
             case=place.request_id,
             text=record.text,

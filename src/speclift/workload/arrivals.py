@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Sequence
+from dataclasses import replace
 
 from speclift.core.errors import UsageError
 from speclift.core.traffic import Rate, Request
@@ -29,6 +30,21 @@ def arrival_offsets(load: Rate, requests: Sequence[Request], *, seed: int) -> tu
             return tuple(offsets)
         case "replay":
             return _replayed(load, requests)
+
+
+def period_s(requests: Sequence[Request]) -> Seconds:
+    """After how long recorded traffic begins again: its span and one mean gap."""
+    recorded = [request.arrival_s for request in requests if request.arrival_s is not None]
+    if len(recorded) < 2:
+        return 0.0
+    return (max(recorded) - min(recorded)) * len(recorded) / (len(recorded) - 1)
+
+
+def again(request: Request, *, repeat: int, period_s: Seconds) -> Request:
+    """The request as its repeat arrives: one period after the time before, not on top of it."""
+    if request.arrival_s is None or repeat == 0:
+        return request
+    return replace(request, arrival_s=request.arrival_s + repeat * period_s)
 
 
 def _replayed(load: Rate, requests: Sequence[Request]) -> tuple[Seconds, ...]:

@@ -1,0 +1,244 @@
+"""Does the interval cover in every design a user could make, the degenerate ones too? Tables with known truth, counted.
+
+    python benchmarks/designs.py [--all] [--studies 1000] [--seed 1] [--json]
+
+A design is a number of prompts, launches and loads, where the prompts' temperatures come from, and what is repeated
+or missing. Every table goes through the function the product uses. Without --all a fixed third of the designs runs.
+Exits 1 where a design covers less than 93 % by more than two standard errors, or from 12 prompts and 3 launches on
+more than 98 % or with over 1.5 times the width that known variances would give.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import math
+import sys
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass, replace
+from itertools import product
+
+import numpy as np
+from numpy.typing import NDArray
+
+from speclift.analyse.balance import Observation, PairTable, Setting, fit_table, pair_table
+from speclift.analyse.stats import interval_of
+from speclift.core.results import CONFIDENCE
+from speclift.core.traffic import Concurrency
+
+Floats = NDArray[np.float64]
+
+OVERALL = 0.2
+# What a segment and a load add to the log speedup, and what a degree of temperature takes away.
+SEGMENTS = {"copy": 0.4, "chat": -0.3, "code": 0.0, "json": 0.1}
+LOADS = {1: 0.1, 4: 0.0, 16: -0.2}
+PER_DEGREE = -0.3
+SEGMENT_TEMPERATURES = {"copy": 0.0, "chat": 1.0, "code": 0.2, "json": 0.0}
+# A ratio has the spread of two launches (2 %) and of two requests (6 %).
+LAUNCH_SD, RESIDUAL_SD = 0.028, 0.085
+# How unlike a prompt's speedup is at two loads, against how unlike prompts are.
+LOAD_SHARE = 0.3
+MISSING_SHARE = 0.15
+COVERED_MIN, COVERED_MAX, WIDTH_MAX = 0.93, 0.98, 1.5
+WIDTH_PROMPTS_MIN, WIDTH_LAUNCHES_MIN = 12, 3
+NORMAL = 1.959964
+FRACTION = 3
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Design:
+    temperatures: str  # one, by segment, own
+    prompts: int
+    launches: int
+    loads: int
+    made: str  # complete, repeated, missing
+    prompt_sd: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Result:
+    design: Design
+    studies: int
+    # Tables that gave an interval at all; the shares below are of those.
+    intervals: int
+    covered: float
+    standard_error: float
+    # Median width against that of the interval with known variances; None without intervals.
+    width: float | None
+    narrowest: float
+
+    @property
+    def broken(self) -> list[str]:
+        if not self.intervals:
+            return []
+        found = []
+        if self.covered < COVERED_MIN - 2 * self.standard_error:
+            found.append(f"covers {self.covered:.1%}")
+        if self.narrowest <= 0:
+            found.append("an interval without width")
+        is_large = self.design.prompts >= WIDTH_PROMPTS_MIN and self.design.launches >= WIDTH_LAUNCHES_MIN
+        if is_large and self.covered > COVERED_MAX + 2 * self.standard_error:
+            found.append(f"covers {self.covered:.1%}, hiding behind width")
+        if is_large and self.width is not None and self.width > WIDTH_MAX:
+            found.append(f"{self.width:.2f} times as wide as known variances would give")
+        return found
+
+
+def designs() -> Iterator[Design]:
+    for temperatures, prompts, launches, loads, made, prompt_sd in product(
+        ("one", "by segment", "own"),
+        (2, 3, 6, 12, 24, 96),
+        (1, 3),
+        (1, 3),
+        ("complete", "repeated", "missing"),
+        (0.05, 0.2, 0.3),
+    ):
+        yield Design(
+            temperatures=temperatures,
+            prompts=prompts,
+            launches=launches,
+            loads=loads,
+            made=made,
+            prompt_sd=prompt_sd,
+        )
+
+
+def run(design: Design, *, studies: int, seed: int) -> Result:
+    random = np.random.default_rng(seed)
+    full, part = _table(design)
+    covered, widths, errors = 0, [], []
+    for _ in range(studies):
+        log_speedup, truth = _drawn(design, full, part, random)
+        table = replace(full, log_speedup=log_speedup)
+        if design.made == "missing":
+            table = _thinned(table, random)
+        if not len(table):
+            continue
+        interval = interval_of(fit_table(table, by_temperature=False), level=CONFIDENCE)
+        if math.isinf(interval.high):
+            continue
+        truth += _mix(table)
+        covered += interval.low <= truth <= interval.high
+        widths.append(interval.high - interval.low)
+        errors.append(interval.value - truth)
+    count = len(widths)
+    share = covered / count if count else 0.0
+    return Result(
+        design=design,
+        studies=studies,
+        intervals=count,
+        covered=share,
+        standard_error=math.sqrt(max(share * (1 - share), 1 / max(count, 1)) / max(count, 1)),
+        width=float(np.median(widths) / (2 * NORMAL * np.std(errors))) if count > 1 else None,
+        narrowest=min(widths, default=0.0),
+    )
+
+
+def _table(design: Design) -> tuple[PairTable, Floats]:
+    """The pairs of one study in columns, values still 0, and what segment and load add to each."""
+    names = list(SEGMENTS)
+    observations, added = [], []
+    for launch, number, load in product(
+        range(design.launches), range(design.prompts), list(LOADS)[: design.loads]
+    ):
+        segment = names[number % len(names)]
+        for _ in range(2 if design.made == "repeated" else 1):
+            setting = Setting(segment, Concurrency(streams=load), _temperature(design, segment, number))
+            observations.append(Observation(launch, f"p{number}", setting, 0.0))
+            added.append(LOADS[load])
+    return pair_table(observations), np.array(added)
+
+
+def _temperature(design: Design, segment: str, number: int) -> float | None:
+    if design.temperatures == "own":
+        return number / 100
+    return SEGMENT_TEMPERATURES[segment] if design.temperatures == "by segment" else None
+
+
+def _drawn(
+    design: Design, table: PairTable, load_effect: Floats, random: np.random.Generator
+) -> tuple[Floats, float]:
+    """Log speedups, and the truth less what the mix of segments adds: with one launch, that of this launch."""
+    prompt = random.normal(0.0, design.prompt_sd, design.prompts)
+    if design.temperatures == "own":
+        # Any prompt could have had any temperature: what it takes away is part of how unlike prompts are.
+        prompt += PER_DEGREE * (random.random(design.prompts) - 0.5)
+    launch = random.normal(0.0, LAUNCH_SD, design.launches)
+    streams = np.array([setting.load.streams for setting in table.settings])[table.setting]  # type: ignore[union-attr]
+    _, load = np.unique(streams, return_inverse=True)
+    by_load = random.normal(0.0, LOAD_SHARE * design.prompt_sd, (design.prompts, design.loads))
+    segment = np.array([SEGMENTS[name] for name in table.segments])
+    values = (
+        OVERALL
+        + load_effect
+        + segment[table.unit]
+        + prompt[table.unit]
+        + by_load[table.unit, load]
+        + launch[table.round]
+        + random.normal(0.0, RESIDUAL_SD, len(table))
+    )
+    truth = OVERALL + float(np.mean(list(LOADS.values())[: design.loads]))
+    return values, truth + (float(launch[0]) if design.launches == 1 else 0.0)
+
+
+def _mix(table: PairTable) -> float:
+    """What the segments of the prompts that are there add: the workload's own mix, not an error."""
+    present = np.unique(table.unit)
+    return float(np.mean([SEGMENTS[table.segments[unit]] for unit in present]))
+
+
+def _thinned(table: PairTable, random: np.random.Generator) -> PairTable:
+    keep = random.random(len(table)) >= MISSING_SHARE
+    return replace(
+        table,
+        log_speedup=table.log_speedup[keep],
+        round=table.round[keep],
+        unit=table.unit[keep],
+        setting=table.setting[keep],
+    )
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(
+        description="Coverage of the interval in every design, degenerate ones too."
+    )
+    parser.add_argument("--all", action="store_true", help="every design instead of a third of them")
+    parser.add_argument("--studies", type=int, default=1000, help="simulated tables per design")
+    parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--json", action="store_true", help="one JSON document instead of lines")
+    options = parser.parse_args()
+    results = []
+    for index, design in enumerate(designs()):
+        if options.all or index % FRACTION == (index // FRACTION) % FRACTION:
+            results.append(run(design, studies=options.studies, seed=options.seed + index))
+            if not options.json:
+                print(_line(results[-1]), flush=True)
+    if options.json:
+        print(json.dumps([{**asdict(result), "broken": result.broken} for result in results], indent=1))
+    else:
+        print(_summary(results))
+    sys.exit(any(result.broken for result in results))
+
+
+def _line(result: Result) -> str:
+    design = result.design
+    where = (
+        f"{design.temperatures:<10} {design.prompts:3d} prompts {design.launches} launches {design.loads} loads "
+        f"{design.made:<8} sd {design.prompt_sd:.2f}"
+    )
+    if not result.intervals:
+        return f"{where}  no interval"
+    width = f"{result.width:5.2f}" if result.width is not None else "    –"
+    broken = f"  BROKEN: {'; '.join(result.broken)}" if result.broken else ""
+    return f"{where}  covered {result.covered:6.1%}  width {width}  of {result.intervals}{broken}"
+
+
+def _summary(results: list[Result]) -> str:
+    shown = [result for result in results if result.intervals]
+    broken = sum(bool(result.broken) for result in results)
+    lowest, highest = min(r.covered for r in shown), max(r.covered for r in shown)
+    return f"{len(results)} designs, {len(shown)} with an interval: covered {lowest:.1%}-{highest:.1%}; {broken} broken"
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,68 @@
+"""Prompts sent more than once in a cell: what that means for each arm, and what of it is not compared.
+
+Every arm sends the same repeats in the same order, so what a server keeps of a prompt helps all alike. A drafter that
+remembers earlier answers is the exception: a repeat finds its own answer there, and the baseline has no such memory.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Iterable, Iterator, Sequence
+
+from speclift.core.arm import Arm
+from speclift.core.records import Phase, Record
+from speclift.core.results import Finding, Level
+from speclift.core.speculation import remembers_answers
+from speclift.core.traffic import Request
+
+
+def repeated_prompts(requests: Iterable[Request]) -> dict[str, str]:
+    """Requests that say the same as an earlier one of their segment, and which: a file that repeats a prompt holds it
+    once, whatever its lines are called."""
+    first: dict[Hashable, str] = {}
+    repeated = {}
+    for request in requests:
+        said = (request.segment, request.messages, request.prompt)
+        if first.setdefault(said, request.id) != request.id:
+            repeated[request.id] = first[said]
+    return repeated
+
+
+def check_repeats(records: Sequence[Record], arms: Sequence[Arm]) -> Iterator[Finding]:
+    measured = [record for record in records if record.place.phase is Phase.MEASURED]
+    times = max((record.place.repeat for record in measured), default=0) + 1
+    if times == 1:
+        return
+    prompts = len({record.place.request_id for record in measured})
+    sent = len({(record.place.request_id, record.place.repeat) for record in measured})
+    yield Finding(
+        check="repeated-prompts",
+        level=Level.INFO,
+        message=f"{prompts} distinct prompts were sent as {sent} requests per cell and launch, each up to {times} "
+        "times with a seed of its own. Every arm sent the same repeats in the same order, so a prefix cache helps all "
+        "alike; repeats show the tail and add no prompts",
+        next_step="more distinct prompts (--prompts) narrow the speedup's interval",
+    )
+    for arm in arms:
+        if not remembers_answers(arm.speculation):
+            continue
+        echoes = sum(is_echo(record, frozenset({arm.name})) for record in measured)
+        if echoes:
+            yield Finding(
+                check="repeats-remembered",
+                level=Level.WARN,
+                message=f"{arm.name} drafts from answers it gave before, and a repeated prompt finds its own there: "
+                f"its {echoes} repeats are not compared",
+                next_step=f"for a tail of {sent} requests give {sent} distinct prompts (--prompts)",
+                arm=arm.name,
+            )
+
+
+def without_echoes(records: Sequence[Record], arms: Sequence[Arm]) -> Sequence[Record]:
+    """The records that may be compared."""
+    names = frozenset(arm.name for arm in arms if remembers_answers(arm.speculation))
+    return [record for record in records if not is_echo(record, names)]
+
+
+def is_echo(record: Record, remembering: frozenset[str]) -> bool:
+    """A repeat on an arm that may draft it from its own first answer."""
+    return record.place.repeat > 0 and record.place.arm in remembering

@@ -1,0 +1,67 @@
+"""lint takes time in proportion to its input, whatever stands in it."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from running import Cli
+
+LONG = 500_000
+HARD: dict[str, Callable[[int], str]] = {
+    "blanks": lambda size: f"vllm serve{' ' * size}m",
+    "blanks alone": lambda size: f"x{' ' * size}y",
+    "lines of blanks": lambda size: "vllm serve m\n" + " \n" * (size // 2),
+    "list markers": lambda size: "- " * (size // 2),
+    "list markers in lines": lambda size: "a:\n" + "- \n" * (size // 3),
+    "dashes": lambda size: "-" * size,
+    "a flag of dashes": lambda size: f"vllm serve m {'-' * size}",
+    "colons": lambda size: ":" * size,
+    "a key and colons": lambda size: f"a{':' * size}",
+    "a key of blanks": lambda size: f"a{' ' * size}b",
+    "lines of keys": lambda size: "".join(f"k{number}: 1\n" for number in range(size // 10)),
+    "words": lambda size: f"vllm serve m {'w ' * (size // 2)}",
+    "flags": lambda size: f"vllm serve m {'--a ' * (size // 4)}",
+    "other flags": lambda size: "vllm serve m " + " ".join(f"--zz{number}" for number in range(size // 10)),
+    "open quotes in lines": lambda size: "'a\n" * (size // 3),
+    "continuations": lambda size: "vllm serve m " + "\\\n" * (size // 2),
+    "open brackets": lambda size: f"vllm serve {'$(' * (size // 2)}",
+    "closed brackets": lambda size: f"vllm serve {'$(' * (size // 4)}{')' * (size // 4)} --bogus",
+    "variables": lambda size: "vllm serve m " + "".join(f"$v{number} " for number in range(size // 10)),
+    "dollars": lambda size: f"vllm serve {'$' * size}",
+    "backslashes": lambda size: "vllm serve m " + "\\" * size,
+    "a long value": lambda size: f"vllm serve m --port {'9' * size}",
+    "a long model": lambda size: f"vllm serve {'m' * size}",
+    "carets": lambda size: "vllm serve m " + "^" * size,
+    "slashes": lambda size: "docker run " + "/vllm" * (size // 5),
+    "semicolons": lambda size: "vllm serve m " + ";" * size,
+    "here-documents": lambda size: "cat " + "<<E " * (size // 5) + "\nvllm serve m\nE\n",
+    "keys of a config": lambda size: "vllm serve m --speculative-config '"
+    + json.dumps({f"zz{number}": 1 for number in range(size // 15)})
+    + "'",
+    "engines in Python": lambda size: "LLM(" * (size // 4),
+    "Python": lambda size: "LLM(model='m')\n" + "x = 1\n" * (size // 6),
+    "hashes": lambda size: "#" * size,
+    "comments": lambda size: "vllm serve m " + "#\n" * (size // 2),
+}  # fmt: skip
+
+
+class TestTime:
+    @pytest.mark.timeout(90)
+    @pytest.mark.parametrize("kind", HARD)
+    def test_grows_with_the_length(self, kind: str, cli: Cli, tmp_path: Path) -> None:
+        """Ten times the text may take thirty times the time, and half a megabyte a few seconds on a busy machine."""
+        took = {}
+        for size in (LONG // 10, LONG):
+            (tmp_path / "input").write_text(HARD[kind](size), encoding="utf-8")
+            begun_s = time.process_time()
+            result = cli("lint", "input")
+            took[size] = time.process_time() - begun_s
+            assert result.code in (0, 2, 4), result.stderr[-300:]
+            assert max(map(len, result.stderr.splitlines()), default=0) < 3000
+        assert took[LONG] < max(3.0, 30 * took[LONG // 10])
+        assert took[LONG] < 15.0
