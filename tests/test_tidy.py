@@ -23,8 +23,13 @@ FILE_LINES_MAX = 400
 FUNCTION_LINES_MAX = 70
 # A declaration of every shared flag, one line each; nothing happens in it.
 LONG_FUNCTIONS = {"src/speclift/cli/options.py:ask_from_options"}
-# Each ends what it started and raises again.
-BROAD_EXCEPTS = {"src/speclift/engine/llamacpp.py": 1, "src/speclift/engine/fake.py": 1}
+# Each ends what it started and raises again, or hands what was raised to another thread or to the exit code.
+BROAD_EXCEPTS = {
+    "src/speclift/cli/main.py": 1,
+    "src/speclift/engine/aside.py": 1,
+    "src/speclift/engine/fake.py": 1,
+    "src/speclift/engine/llamacpp.py": 1,
+}
 
 BANNED_MODULES = {"utils", "util", "common", "helpers", "helper", "misc"}
 PLUMBING = re.compile(r"^Base[A-Z]|(Manager|Helper|Util|Utils|Mixin|Impl|Base)$")
@@ -158,7 +163,7 @@ class TestNames:
     def test_every_module_says_which_question_it_answers(self) -> None:
         silent = [name_of(path) for path in PRODUCT if ast.get_docstring(ast.parse(text_of(path))) is None]
 
-        assert silent == ["src/speclift/__main__.py"]
+        assert silent == []
 
 
 class TestWords:

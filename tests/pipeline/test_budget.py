@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from running import Cli, fake_flags, planned_places, records_of
+from speclift.core.deadline import Deadline
 from speclift.core.records import Phase
 from speclift.pipeline.ask import Ask
 from speclift.pipeline.prepare import build_engine
@@ -42,10 +43,10 @@ def test_a_spent_budget_gives_a_verdict_on_equal_blocks(cli: Cli, tmp_path: Path
 
 @pytest.mark.parametrize(
     ("budget", "blocks"),
-    [(7.5, [0, 1, 2]), (0.5, [0])],
-    ids=["spent inside a block", "spent before the first record"],
+    [(8.5, [0, 1]), (9.5, [0, 1, 2])],
+    ids=["too little for a third block", "just enough for a third block"],
 )
-def test_a_block_that_began_is_finished_by_every_arm_and_one_is_always_measured(
+def test_no_block_begins_that_cannot_end_in_time(
     budget: float, blocks: list[int], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Time that passes by one second per measured record, three records a block."""
@@ -68,8 +69,6 @@ def test_a_block_that_began_is_finished_by_every_arm_and_one_is_always_measured(
         return warm + sum(record.place.phase is Phase.MEASURED for record in records)
 
     with study:
-        run = StudyRun(
-            study, build_engine(study.engine), progress=Quiet(), budget_s=budget + 1, clock=seconds
-        )
-        asyncio.run(run.run())
+        deadline = Deadline.after(budget + 1, clock=seconds)
+        asyncio.run(StudyRun(study, build_engine(study.engine), progress=Quiet(), deadline=deadline).run())
     assert blocks_by_arm(tmp_path / "s") == {(0, arm): blocks for arm in ("baseline", "ngram-k2", "ngram-k4")}

@@ -89,7 +89,7 @@ def test_what_the_engine_refuses_is_never_launched_and_says_why() -> None:
     refused = refused_by(lambda each: engine.command(each.arm, port=0))
     found = of(Ask(methods=("ngram", "ngram:gpu"), ks=(2, 4)))
     space = space_of(found, Axes(drafters=()), [refused])
-    assert [each.name for each in space.candidates] == ["baseline", "ngram-k2", "ngram-k4"]
+    assert [each.name for each in space.candidates] == ["baseline", "ngram-n2-k2", "ngram-n2-k4"]
     assert [(each.candidate, each.stage) for each in space.eliminated] == [
         ("ngram-gpu-k2", "space"),
         ("ngram-gpu-k4", "space"),
@@ -101,9 +101,7 @@ def test_what_would_start_and_never_draft_is_never_launched() -> None:
     found = of(Ask(methods=("ngram,n=6",), ks=(3, 5, 7)))
     space = space_of(found, Axes(drafters=()), [silent_on("llamacpp")])
     assert [each.name for each in space.candidates] == ["baseline", "ngram-n6-k7"]
-    assert (
-        space.eliminated[0].reason == "llama.cpp's ngram-simple drafts nothing where k is below n: k=3, n=6"
-    )
+    assert "drafts nothing where k is below n: k=3, n=6" in space.eliminated[0].reason
     assert not space_of(found, Axes(drafters=()), [silent_on("vllm")]).eliminated
 
 

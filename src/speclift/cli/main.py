@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import os
 import sys
 from typing import Annotated
 
@@ -24,9 +26,10 @@ from speclift.cli.replaying import replay_command
 from speclift.cli.screens import screen
 from speclift.cli.verifying import verify_command
 from speclift.core.errors import EngineError, OperatingError, SpecliftError, UsageError
+from speclift.pipeline.interrupts import EXIT_INTERRUPTED, watching
 from speclift.report.quantities import printable_lines
 
-EXIT_OPERATING, EXIT_USAGE, EXIT_INTERRUPTED = 1, 2, 130
+EXIT_OPERATING, EXIT_USAGE = 1, 2
 
 app = typer.Typer(
     no_args_is_help=True,
@@ -81,13 +84,39 @@ def options(
 
 def main() -> None:
     try:
-        app()
+        try:
+            app()
+        finally:
+            sys.stdout.flush()
     except UsageError as error:
         sys.exit(_complain(error, EXIT_USAGE))
     except OperatingError as error:
         sys.exit(_complain(error, EXIT_OPERATING))
     except KeyboardInterrupt:
         sys.exit(EXIT_INTERRUPTED)
+    except OSError as error:
+        sys.exit(_unwritten(error))
+    except Exception:
+        # A signal in the middle of an import or of a library's code may come out as any error.
+        if not watching.is_interrupted:
+            raise
+        sys.exit(EXIT_INTERRUPTED)
+
+
+def _unwritten(error: OSError) -> int:
+    """Standard output that takes no more: a full disk, a reader that went away. Files are dealt with where they are
+    written."""
+    with contextlib.suppress(OSError, ValueError):
+        # What is still in the buffer would be tried once more when Python ends.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    if isinstance(error, BrokenPipeError):
+        return EXIT_OPERATING
+    where = f" ({error.filename})" if error.filename else ""
+    words = OperatingError(
+        f"the system did not take or give what was needed: {error.strerror or error}{where}",
+        hint="is standard output a full disk? What was measured is in the study",
+    )
+    return _complain(words, EXIT_OPERATING)
 
 
 def _complain(error: SpecliftError, code: int) -> int:

@@ -17,6 +17,7 @@ from speclift.cli.screens import screen
 from speclift.core.errors import OperatingError, StudyError
 from speclift.core.goals import Goals, parse_slos
 from speclift.pipeline.ask import Ask
+from speclift.pipeline.interrupts import EXIT_INTERRUPTED
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -27,7 +28,6 @@ if TYPE_CHECKING:
 
 # numpy, scipy, aiohttp and rich are imported where they are used: --help must not wait for them.
 
-INTERRUPTED = 130
 REPORT = "report.html"
 
 Out = Annotated[
@@ -83,12 +83,12 @@ def measure_command(ask: Ask, *, dry_run: DryRun = False, as_json: Json = False)
     if dry_run:
         _print_commands(ask, narrator, as_json=as_json)
         return
-    study, budget_s = open_study(ask, narrator.say)
+    study, deadline = open_study(ask, narrator.say)
     narrator.say(f"study {relative(study.path)}")
 
     def work() -> None:
         with narrator.live():
-            run_study(study, progress=narrator, budget_s=budget_s, workers=ask.workers)
+            run_study(study, progress=narrator, deadline=deadline, workers=ask.workers)
 
     _run_and_show(study, work, "measure", narrator, as_json=as_json)
 
@@ -109,9 +109,12 @@ def compare_command(
     out: Out = None,
 ) -> None:
     """The verdict on finished studies, without measuring again."""
+    from speclift.pipeline.outputs import require_report_place
     from speclift.pipeline.verbs import EXIT_CODES, compare
     from speclift.store.study import Study
 
+    if out is not None:
+        require_report_place(out)
     with Study.open(studies[0]) as first:
         own = first.goals
     goals = Goals(
@@ -130,9 +133,12 @@ def report_command(
     out: Out = None,
 ) -> None:
     """Write the report of a study: one HTML page that works offline."""
+    from speclift.pipeline.outputs import require_report_place
     from speclift.pipeline.verbs import compare, judgement_document, relative, write_report
 
     path = out or study / REPORT
+    if out is not None:
+        require_report_place(out)
     write_report(judgement_document(compare([study])), path)
     sys.stdout.write(f"{relative(path)}\n")
 
@@ -140,6 +146,7 @@ def report_command(
 def _deciding(ask: Ask, verb: str, *, dry_run: bool, as_json: bool, out: Path | None) -> None:
     from speclift.cli.narration import Narrator
     from speclift.pipeline.gate_study import require_mode
+    from speclift.pipeline.outputs import require_report_place
     from speclift.pipeline.tuning import SearchStopped
     from speclift.pipeline.verbs import open_decision, relative, run_and_verify
     from speclift.report.quantities import printable
@@ -150,6 +157,8 @@ def _deciding(ask: Ask, verb: str, *, dry_run: bool, as_json: bool, out: Path | 
     if dry_run:
         _print_commands(ask, narrator, as_json=as_json, verb=verb)
         return
+    if out is not None:
+        require_report_place(out, prompts=ask.prompts)
     try:
         with narrator.live():
             opened = open_decision(ask, progress=narrator, say=narrator.say, always=verb == "tune")
@@ -157,7 +166,7 @@ def _deciding(ask: Ask, verb: str, *, dry_run: bool, as_json: bool, out: Path | 
         if stopped.so_far is not None:
             narrator.console.print(tuning_view(stopped.so_far))
         narrator.say(f"stopped; go on with: speclift {verb} --resume --study {relative(stopped.path)}")
-        raise typer.Exit(INTERRUPTED) from None
+        raise typer.Exit(EXIT_INTERRUPTED) from None
     arms = ", ".join(arm.name for arm in opened.study.plan.arms)
     narrator.say(f"study {relative(opened.study.path)}: {printable(arms)}")
 
@@ -199,7 +208,7 @@ def _run_and_show(
                 raise
             narrator.say("nothing was measured yet that could be shown")
     if interrupted:
-        raise typer.Exit(INTERRUPTED)
+        raise typer.Exit(EXIT_INTERRUPTED)
     if failure is not None:
         raise failure
     raise typer.Exit(code)
@@ -269,7 +278,7 @@ def _show_judgement(judgement: Judgement, console: Console, *, as_json: bool, ou
 def _print_commands(ask: Ask, narrator: Narrator, *, as_json: bool, verb: str = "measure") -> None:
     from speclift.pipeline.verbs import planned
 
-    prepared = planned(ask, narrator.say, verb=verb)
+    prepared = planned(replace(ask, fetches=False), narrator.say, verb=verb)
     commands = {arm.name: prepared.engine.command(arm, port=0) for arm in prepared.plan.arms}
     if as_json:
         _write_json({"schema": 1, "commands": {name: list(command) for name, command in commands.items()}})

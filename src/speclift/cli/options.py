@@ -24,6 +24,7 @@ from speclift.core.goals import (
 )
 from speclift.pipeline.ask import EMBEDDED_MODEL, Ask
 from speclift.plan.experiment import LAUNCHES_DEFAULT
+from speclift.report.quantities import printable
 
 Number = TypeVar("Number", int, float)
 
@@ -129,6 +130,9 @@ def ask_from_options(
         Path | None, _flag(STUDY, "Study directory; else studies/DATE-TIME.", metavar="DIR")
     ] = None,
     resume: Annotated[bool, _flag(STUDY, "Go on where --study (or the latest) stopped.", "--resume")] = False,
+    no_text: Annotated[
+        bool, _flag(STUDY, "Keep hashes instead of prompts and answers.", "--no-text")
+    ] = False,
     launches: Annotated[int, _flag(STUDY, "Fresh servers per arm.", metavar="N", min=1)] = LAUNCHES_DEFAULT,
     budget: Annotated[
         str, _flag(STUDY, "Time limit, such as 3m: a verdict on what exists by then.", metavar="TIME")
@@ -221,6 +225,7 @@ def ask_from_options(
         ),
         study=study,
         resume=resume,
+        keeps_text=not no_text,
         seed=seed,
         workers=workers,
         threads=threads,
@@ -325,7 +330,9 @@ def numbers(text: str, kind: Callable[[str], Number], *, flag: str) -> tuple[Num
     try:
         return tuple(kind(part) for part in text.split(",") if part.strip())
     except ValueError:
-        raise UsageError(f"{flag} takes numbers with commas, such as 1,4,8; saw {text!r}") from None
+        raise UsageError(
+            f"{flag} takes numbers with commas, such as 1,4,8; saw {printable(text, limit=60)!r}"
+        ) from None
 
 
 def words(text: str) -> tuple[str | None, ...]:

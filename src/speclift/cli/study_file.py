@@ -99,9 +99,9 @@ def _read_toml(path: Path) -> dict[str, Any]:
         raise UsageError(f"cannot read study file {path}: {error.strerror or error}") from error
     except UnicodeDecodeError as error:
         raise UsageError(f"{path} is not UTF-8 at byte {error.start}") from error
-    except (tomllib.TOMLDecodeError, RecursionError) as error:
+    except (ValueError, RecursionError) as error:  # also of a number of thousands of digits
         raise UsageError(
-            f"{path} is not TOML: {error}", hint="a line says key = value: k = [3, 5]"
+            f"{path} is not TOML: {printable(str(error))}", hint="a line says key = value: k = [3, 5]"
         ) from error
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import shlex
 import sys
+from dataclasses import replace
 from typing import Annotated, Any
 
 import typer
@@ -30,7 +31,7 @@ def verify_command(
     ask: Ask, *, detect: Detect = None, dry_run: DryRun = False, as_json: Json = False
 ) -> None:
     """Does speculation change the output? Numerics are told from bugs; exit 0 unchanged, 6 changed, 5 unsettled."""
-    from speclift.pipeline.verify import depth_for, prepare_gate, run_gate
+    from speclift.pipeline.verify import depth_for, keep_document, prepare_gate, run_gate
     from speclift.report.lossless import gate_view
     from speclift.verify.document import gate_document
 
@@ -45,7 +46,7 @@ def verify_command(
     if unused:
         say(f"verify compares answers, not times: {', '.join(unused)} change nothing here")
     if dry_run:
-        prepared = prepare_gate(ask, say, depth_for(ask, detect))
+        prepared = prepare_gate(replace(ask, fetches=False), say, depth_for(ask, detect))
         commands = {arm.name: prepared.engine.command(arm, port=0) for arm in prepared.plan.arms}
         _show_commands(commands, as_json=as_json)
         return
@@ -53,9 +54,7 @@ def verify_command(
     if as_json:
         _write(document)
     if ask.study is not None:
-        ask.study.mkdir(parents=True, exist_ok=True)
-        kept = ask.study / DOCUMENT
-        kept.write_text(json.dumps(document, indent=2) + "\n", encoding="utf-8")
+        kept = keep_document(ask.study / DOCUMENT, document, keeps_text=ask.keeps_text)
         say(f"kept in {kept}")
     console.print(gate_view(document))
     raise typer.Exit(EXIT_CODES[document["result"]])

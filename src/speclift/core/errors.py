@@ -11,7 +11,13 @@ SpecliftError              base: catch this to catch everything raised on purpos
 from __future__ import annotations
 
 import difflib
+import re
 from collections.abc import Iterable
+
+# vLLM names the process before every line: (EngineCore pid=12) ERROR 01-02 [core.py:1] Traceback ...
+_PREFIX = re.compile(r"^(\([^)]{1,60}\) )?((ERROR|INFO|WARNING) [0-9:. -]{1,30}\[[^\]]{1,80}\] )?")
+_PLACE = re.compile(r'^\s+File ".*", line \d+')
+_CHAIN = re.compile(r"^(During handling of the above exception|The above exception was the direct cause)")
 
 
 class SpecliftError(Exception):
@@ -35,7 +41,7 @@ class EngineError(OperatingError):
 
     def __init__(self, message: str, *, hint: str = "", log_tail: str = "") -> None:
         super().__init__(message, hint=hint)
-        self.log_tail = log_tail
+        self.log_tail = without_tracebacks(log_tail)
 
 
 class ModelError(OperatingError):
@@ -44,6 +50,27 @@ class ModelError(OperatingError):
 
 class StudyError(OperatingError):
     """A study directory cannot be read, written, resumed or merged."""
+
+
+def without_tracebacks(log: str) -> str:
+    """An engine's own traceback as its last line; where it stands in the code of others helps nobody here."""
+    lines: list[str] = []
+    is_inside = False
+    for line in log.splitlines():
+        bare = _PREFIX.sub("", line)
+        if "Traceback (most recent call last)" in bare or _PLACE.match(bare):
+            is_inside = True
+        elif _CHAIN.match(bare):
+            # The error before was the cause of one that follows, which is the last line.
+            while lines and not lines.pop().strip():
+                continue
+            is_inside = True
+        elif is_inside and (bare.startswith((" ", "\t")) or not bare):
+            continue
+        elif bare or lines:
+            is_inside = False
+            lines.append(line)
+    return "\n".join(lines).strip()
 
 
 def unknown_name(*, what: str, seen: str, allowed: Iterable[str]) -> UsageError:

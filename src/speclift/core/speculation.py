@@ -15,6 +15,8 @@ from speclift.core.errors import UsageError, unknown_name
 NGRAM_VARIANTS = ("simple", "map-k", "map-k4v", "mod", "cache", "gpu")
 REMEMBERING_VARIANTS = ("map-k", "map-k4v", "mod", "cache")
 DRAFT_SAMPLINGS = ("greedy", "probabilistic")
+# Far above any use: engines draft a few tokens, look-ups some dozens.
+K_MAX = 1_000
 HEAD_KINDS = ("eagle", "eagle3", "mtp", "medusa", "dflash", "dspark", "custom_class")
 
 Extra: TypeAlias = tuple[tuple[str, str], ...]
@@ -279,3 +281,5 @@ def _require_k(k: int) -> None:
     # llama.cpp aborts the process on n_max < 1 at the first request (b11549), so it never gets that far.
     if k < 1:
         raise UsageError(f"k counts drafted tokens and must be at least 1, saw {k}")
+    if k > K_MAX:
+        raise UsageError(f"k counts drafted tokens and is at most {K_MAX:,}, saw a larger number")

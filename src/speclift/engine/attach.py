@@ -5,7 +5,6 @@ What kind of engine answers is read from its own endpoints; what cannot be read 
 
 from __future__ import annotations
 
-import asyncio
 import os
 import socket
 from pathlib import Path
@@ -15,6 +14,7 @@ from speclift.core.arm import Arm, Endpoint, ServerSettings
 from speclift.core.engine_spec import AttachSettings
 from speclift.core.errors import EngineError, UsageError
 from speclift.core.records import Counters, Usage
+from speclift.engine.aside import aside
 from speclift.engine.detect import LLAMACPP, PROBE_LIMIT_S, VLLM, Detected, Facts, detect, facts
 from speclift.engine.http import fetched
 from speclift.engine.llamacpp import HONEST_BODY
@@ -54,11 +54,11 @@ class Attach:
     async def launch(self, arm: Arm, *, log: Path) -> AttachedServer:
         """Nothing starts, so nothing is logged."""
         url = self._url(arm)
-        found = await asyncio.to_thread(self._detect, url)
+        found = await aside(self._detect, url)
         model = self._served_model(found, url)
         asked = self.attach.baseline_metrics_url if arm.is_baseline else self.attach.spec_metrics_url
         metrics_url, key = asked or joined(url, "/metrics"), self._key()
-        told = await asyncio.to_thread(facts, found, base=url, metrics_url=metrics_url, model=model, key=key)
+        told = await aside(facts, found, base=url, metrics_url=metrics_url, model=model, key=key)
         _require_the_right_server(arm, url, told)
         endpoint = Endpoint(
             base_url=url, model=model, api_key=key, extra_body=HONEST_BODY if found.kind == LLAMACPP else ()

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from speclift.core.arm import Arm, Endpoint, ServerSettings
-from speclift.core.errors import EngineError
+from speclift.core.errors import EngineError, without_tracebacks
 from speclift.core.speculation import Combined, DraftModel, Head, Synthetic
 from speclift.engine.launched import LaunchedServer
 from speclift.engine.llamacpp_flags import compose_service, python_launch, server_flags, speculation_flags
@@ -105,7 +105,7 @@ class LlamaCpp:
                 if attempt < BIND_TRIES and "bind" in error.log_tail:
                     continue
                 if not error.log_tail:
-                    error.log_tail = process.log_tail()
+                    error.log_tail = without_tracebacks(process.log_tail())
                 raise
             except BaseException:
                 await process.stop()

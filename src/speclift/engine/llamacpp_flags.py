@@ -80,7 +80,10 @@ def never_drafts(arm: Arm) -> str | None:
     for part in drafters_of(arm.speculation):
         if isinstance(part, NGram) and part.variant == "simple" and part.k < part.n:
             # common/ngram-map.cpp: what it would copy is cut to k and dropped where that is under n (b11549).
-            return f"llama.cpp's ngram-simple drafts nothing where k is below n: k={part.k}, n={part.n}"
+            return (
+                f"llama.cpp's ngram-simple drafts nothing where k is below n: k={part.k}, n={part.n}; "
+                f"n={part.n} works from k={part.n} on, k={part.k} with n up to {part.k}"
+            )
     return None
 
 

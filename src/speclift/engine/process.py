@@ -16,7 +16,8 @@ from speclift.core.errors import EngineError, OperatingError
 from speclift.engine.http import LIMIT_S, fetched, posted_json
 
 GUARDIAN = Path(__file__).with_name("guardian.py")
-STOP_GRACE_S = 3.0
+# Within this and a little more an engine is gone for sure; Ctrl-C promises five seconds for everything.
+STOP_GRACE_S = 2.0
 HEALTH_POLL_S = 0.05
 HEALTH_ANSWER_S = 2.0
 LOG_TAIL_BYTES = 4000
@@ -34,8 +35,9 @@ class ServerProcess:
     async def start(
         cls, command: Sequence[str], *, base_url: str, log: Path, env: Mapping[str, str] | None = None
     ) -> ServerProcess:
-        log.parent.mkdir(parents=True, exist_ok=True)
-        with log.open("ab") as sink:
+        log.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        # Engines may log what they are asked; that is for the user alone.
+        with open(log, "ab", opener=lambda name, flags: os.open(name, flags, 0o600)) as sink:
             guardian = await asyncio.create_subprocess_exec(
                 sys.executable,
                 "-IS",

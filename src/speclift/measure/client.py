@@ -30,7 +30,7 @@ from speclift.measure.clock import from_monotonic, to_monotonic
 from speclift.measure.frames import Begin, Done, End, OrderRow, Orders, ResultRow, Results, Setup
 from speclift.measure.processes import SendingProcess
 from speclift.measure.wire import target_of
-from speclift.measure.worker import OWN_DESCRIPTORS
+from speclift.measure.worker import DESCRIPTORS_MAX, OWN_DESCRIPTORS
 
 REQUEST_LIMIT_S = 300.0
 # Orders that travel to a process together.
@@ -158,7 +158,7 @@ class Client:
         """Streams for each process; no process without any."""
         if streams is None:
             return [1] * len(self._processes)
-        _require_descriptors(streams, len(self._processes))
+        require_descriptors(streams, len(self._processes))
         each, more = divmod(streams, len(self._processes))
         return [each + (place < more) for place in range(min(streams, len(self._processes)))]
 
@@ -312,11 +312,13 @@ def _json_bytes(body: dict[str, Any]) -> bytes:
         return json.dumps(body).encode()
 
 
-def _require_descriptors(streams: int, processes: int) -> None:
+def require_descriptors(streams: int, processes: int) -> None:
+    """UsageError where this system does not let `processes` processes hold so many connections."""
     _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    allowed = DESCRIPTORS_MAX if hard == resource.RLIM_INFINITY else min(hard, DESCRIPTORS_MAX)
     needed = math.ceil(streams / processes) + OWN_DESCRIPTORS
-    if hard != resource.RLIM_INFINITY and needed > hard:
+    if needed > allowed:
         raise UsageError(
-            f"{streams} streams need {needed} open files in one process; this system allows {hard}",
+            f"{streams:,} streams need {needed:,} open files in one process; this system allows {allowed:,}",
             hint="raise it (ulimit -Hn), or share the streams among more --workers",
         )

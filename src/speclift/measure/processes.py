@@ -16,7 +16,7 @@ from speclift.measure.frames import FrameReader, Setup, frame
 
 READ_BYTES = 1 << 16
 # How long an ended process may take to be gone.
-GONE_WITHIN_S = 5.0
+GONE_WITHIN_S = 1.5
 
 
 class SendingProcess:

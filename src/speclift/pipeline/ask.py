@@ -43,6 +43,8 @@ class Ask:
     budget_s: Seconds | None = None
     goals: Goals = field(default_factory=Goals)
     study: Path | None = None
+    # Whether the study holds prompts and answers, or hashes of them.
+    keeps_text: bool = True
     resume: bool = False
     seed: int = 0
     workers: int = 1
@@ -72,6 +74,8 @@ class Ask:
     together: bool | None = None
     # The lossless gate as a part of decide: quick, full or off.
     verify: str = "quick"
+    # Whether a model that is missing may be fetched; a dry run says what would be.
+    fetches: bool = True
     argv: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:

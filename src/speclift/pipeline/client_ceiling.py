@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import subprocess
 import sys
 from collections.abc import Iterator, Sequence
@@ -18,6 +17,7 @@ from speclift.core.traffic import Concurrency, Load, Message, Rate, Request, loa
 from speclift.core.units import Seconds
 from speclift.measure.client import Client
 from speclift.measure.load import Order, run_turn
+from speclift.pipeline.interrupts import run_until_signal
 
 TTFT_S, TPOT_S = 0.05, 0.01
 # Load, answers and tokens per answer: alone, crowded, and many short requests at fixed times.
@@ -35,7 +35,7 @@ PROMPT = "Say nothing in particular. " * 20
 def measure_client() -> dict[str, Any]:
     """Each level's errors against the truth, and what one sending process could do at most."""
     with _tick_server() as url:
-        levels = asyncio.run(_levels(url))
+        levels = run_until_signal(_levels(url))
     crowded, short = levels[1], levels[2]
     return {
         "levels": levels,

@@ -23,6 +23,7 @@ from speclift.engine.llamacpp import LlamaCpp, default_threads
 from speclift.measure.provenance import host_facts
 from speclift.pipeline.ask import EMBEDDED_MODEL
 from speclift.pipeline.client_ceiling import TTFT_S, measure_client
+from speclift.pipeline.interrupts import run_until_signal
 from speclift.pipeline.noise import NOISE_BUDGET_S, NOISE_TOKENS, measure_noise, noise_requests
 from speclift.pipeline.prepare import QUICK_PROMPTS_PER_SEGMENT, QUICK_SEGMENTS, Say
 from speclift.store import models
@@ -95,7 +96,7 @@ def _noise(say: Say) -> dict[str, Any]:
         engine = LlamaCpp(ServerSettings(model=model, threads=default_threads()))
         say(f"measuring the noise of this machine, about {NOISE_BUDGET_S:.0f} s (--quick leaves it out)")
         with tempfile.TemporaryDirectory() as logs:
-            records = asyncio.run(measure_noise(engine, noise_requests(), logs=Path(logs)))
+            records = run_until_signal(measure_noise(engine, noise_requests(), logs=Path(logs)))
     except EngineError as error:
         return _not_measured(f"{error} {error.log_tail[-300:]}".strip(), "speclift doctor --quick")
     except OperatingError as error:

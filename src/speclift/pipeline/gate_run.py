@@ -7,26 +7,26 @@ references, the last is the control and scores what the arms sampled.
 from __future__ import annotations
 
 import math
-import time
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from speclift.core.arm import Arm, baseline_arm
+from speclift.core.deadline import Deadline
 from speclift.core.errors import EngineError
-from speclift.core.results import Finding, Level
 from speclift.core.traffic import Request
 from speclift.core.units import Seconds
 from speclift.engine.protocol import Engine, Server
 from speclift.pipeline.asking import ask_all
 from speclift.pipeline.prepare import Say
 from speclift.pipeline.scoring import Scorer, score_all, scorer_for
+from speclift.pipeline.time_limit import BudgetSpent, ends_at, to_the_end
 from speclift.verify.answers import Answer
 from speclift.verify.calibration import TokenScore
 from speclift.verify.divergence import Compared, compare
 from speclift.verify.edges import EdgeCheck, judge_edge
-from speclift.verify.gate import ArmGate, Gate, Told, judge_arm, lossy_by_design, lossy_gate
+from speclift.verify.gate import ArmGate, Gate, Told, judge_arm, lossy_by_design, lossy_gate, unsettled_gate
 from speclift.verify.greedy import Control, control_of, gap_noise, judge_greedy
 from speclift.verify.questions import (
     LISTED,
@@ -39,7 +39,6 @@ from speclift.verify.questions import (
     second_turns,
 )
 from speclift.verify.rates import hazard
-from speclift.verify.result import Result
 from speclift.verify.sampled import (
     Sampled,
     is_identical,
@@ -102,16 +101,18 @@ class GateRun:
         seed: int,
         logs: Path,
         say: Say,
-        limit_s: Seconds | None = None,
-        clock: Callable[[], Seconds] = time.monotonic,
+        deadline: Deadline,
+        launch_s: Seconds = 0.0,
     ) -> None:
+        """`launch_s`: what a launch is known to take, before this run has seen one."""
         self._engine = engine
         self._arms = [arm for arm in arms if arm.speculates]
         self._requests, self._temperatures, self._settings = requests, temperatures, settings
         self._depth, self._seed = depth, seed
         self._logs, self._say = logs, say
-        self._limit_s, self._clock, self._started_s = limit_s, clock, clock()
-        self._launches = 0
+        self._deadline, self._started_s = deadline, deadline.clock()
+        self._launches, self._launch_s = 0, launch_s
+        self._doing, self.is_cut_short = "getting ready", False  # cut short: before the last question
 
     async def run(self) -> Gate:
         lossy = {arm.name: lossy_by_design(arm, self._settings) for arm in self._arms}
@@ -126,42 +127,61 @@ class GateRun:
         }
         control: Control | None = None
         if runnable:
-            script = await self._write_script()
-            told: dict[str, Told | EngineError] = {}
-            for arm in runnable:
-                told[arm.name] = await self._ask_arm(arm, script)
-            spoken = {name: each for name, each in told.items() if isinstance(each, Told)}
-            failures = [each for each in told.values() if isinstance(each, EngineError)]
-            if not spoken:
-                raise failures[0]
-            control, scores = await self._control(script, spoken)
-            for arm in runnable:
-                heard = told[arm.name]
-                gates[arm.name] = (
-                    self._judge(arm, script, heard, control, scores)
-                    if isinstance(heard, Told)
-                    else _failed_gate(arm, heard)
-                )
+            try:
+                async with ends_at(self._deadline, lambda: self._doing):
+                    control = await self._ask_and_judge(runnable, gates)
+            except BudgetSpent as spent:
+                self.is_cut_short = True
+                gates |= {arm.name: unsettled_gate(arm, "budget-spent", spent) for arm in runnable}
         return Gate(
             depth=self._depth.name,
             detect=self._depth.detect,
             planned_tokens=planned_tokens(self._depth.detect),
             control=control,
             arms=tuple(gates[arm.name] for arm in self._arms),
-            wall_s=self._clock() - self._started_s,
+            wall_s=self._deadline.clock() - self._started_s,
         )
+
+    async def _ask_and_judge(self, runnable: Sequence[Arm], gates: dict[str, ArmGate]) -> Control:
+        """Every arm's gate into `gates`; without the references, each arm and the control nothing is settled."""
+        self._require_time_for(len(runnable) + 2)
+        script = await self._write_script()
+        told: dict[str, Told | EngineError] = {}
+        for arm in runnable:
+            told[arm.name] = await self._ask_arm(arm, script)
+        spoken = {name: each for name, each in told.items() if isinstance(each, Told)}
+        failures = [each for each in told.values() if isinstance(each, EngineError)]
+        if not spoken:
+            raise failures[0]
+        control, scores = await self._control(script, spoken)
+        for arm in runnable:
+            heard = told[arm.name]
+            gates[arm.name] = (
+                self._judge(arm, script, heard, control, scores)
+                if isinstance(heard, Told)
+                else unsettled_gate(arm, "arm-failed", heard)
+            )
+        return control
 
     # Servers
 
+    def _require_time_for(self, launches: int) -> None:
+        if not self._deadline.has(launches * self._launch_s):
+            raise BudgetSpent(self._deadline, f"{launches} launches of the lossless gate were still to come")
+
     @asynccontextmanager
     async def _server(self, arm: Arm, what: str) -> AsyncIterator[Server]:
+        self._require_time_for(1)
         self._launches += 1
+        self._doing = f"the lossless gate was under way ({what}: {arm.name})"
         self._say(f"{what}: {arm.name}")
+        begun_s = self._deadline.clock()
         server = await self._engine.launch(arm, log=self._logs / f"{self._launches}-{arm.name}.log")
+        self._launch_s = max(self._launch_s, self._deadline.clock() - begun_s)
         try:
             yield server
         finally:
-            await server.stop()
+            await to_the_end(server.stop())
 
     async def _write_script(self) -> _Script:
         script, depth = _Script(), self._depth
@@ -241,7 +261,11 @@ class GateRun:
         more: list[Question] = list(script.more_sampled)
         answers: list[Answer] = await ask_all(server.endpoint, more, at_once=self._depth.batch)
         have += sum(answer.tokens or 0 for answer in answers)
-        while have < goal and not self._is_late():
+        # The other half is for the control and for scoring what was sampled.
+        enough = (
+            self._deadline.keeping(self._deadline.left_s / 2) if self._deadline.is_set else self._deadline
+        )
+        while have < goal and not enough.is_over:
             wave = replace(
                 self._depth, sampled_prompts=len(script.sampled) + len(more) + 4 * self._depth.batch
             )
@@ -256,9 +280,6 @@ class GateRun:
                 break
         script.more_sampled = tuple(more)
         told.answers[MORE_SAMPLED] = answers
-
-    def _is_late(self) -> bool:
-        return self._limit_s is not None and self._clock() - self._started_s > self._limit_s
 
     # The baseline again, and the judgement
 
@@ -373,18 +394,3 @@ def _require_answers(answers: Sequence[Answer]) -> None:
     failed = [answer for answer in answers if not answer.is_ok]
     if len(failed) == len(answers):
         raise EngineError(f"the baseline answers nothing: {failed[0].error}")
-
-
-def _failed_gate(arm: Arm, error: EngineError) -> ArmGate:
-    tail = f"\n{error.log_tail[-600:]}" if error.log_tail else ""
-    finding = Finding(
-        check="arm-failed", level=Level.FAIL, message=f"{error}{tail}", next_step=error.hint, arm=arm.name
-    )
-    return ArmGate(
-        arm=arm.name,
-        method=arm.method,
-        result=Result.INCONCLUSIVE,
-        greedy=None,
-        sampled=None,
-        findings=(finding,),
-    )

@@ -32,6 +32,7 @@ from speclift.core.records import Phase, Provenance, Record
 from speclift.core.results import Acceptance, Cell, Conditions, Crossover, Evidence, Finding, Level, Verdict
 from speclift.decide.verdict import decide
 from speclift.engine.protocol import Engine
+from speclift.pipeline.budget_words import budget_finding, left_out
 from speclift.pipeline.control import explained_gains
 from speclift.pipeline.gate_study import LOSSLESS, recorded_document
 from speclift.pipeline.gate_verdict import changed_arms, changed_findings, gate_for_verdict, worst_kept
@@ -41,6 +42,7 @@ from speclift.pipeline.schedule_verdict import schedule_without_gain
 from speclift.pipeline.tuning_document import TUNING, confirmed_errors
 from speclift.plan.experiment import StudyPlan
 from speclift.store.study import Study
+from speclift.store.texts import no_text_finding
 
 # Upper edges of the temperature buckets in which acceptance is reported; 0.5 and 0.7 are S4's limits.
 TEMPERATURE_BUCKETS = (0.0, 0.5, 0.7, 1.0, float("inf"))
@@ -221,6 +223,8 @@ def _findings(studies: Sequence[Study], records: Sequence[Record]) -> tuple[Find
         *check_records(records),
         *check_client(health, records),
         *check_engines([launch for launch, _ in studies[0].launches() if launch.arm != CONTROL], records),
+        *(budget_finding(words) for study in studies if (words := left_out(study))),
+        *(no_text_finding() for study in studies if not study.keeps_text),
     ]
     return tuple(dict.fromkeys(found))
 

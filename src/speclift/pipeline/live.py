@@ -8,24 +8,26 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Iterable, Sequence
-from contextlib import AsyncExitStack
+from collections.abc import AsyncIterator, Callable, Iterable, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Protocol
 
 from speclift.core.arm import BASELINE, Arm
 from speclift.core.engine_totals import counted_between
-from speclift.core.errors import EngineError
+from speclift.core.errors import EngineError, without_tracebacks
 from speclift.core.records import Counters, Launch, Outcome, Phase, Place, Record, Refused
 from speclift.core.results import Finding, Level
 from speclift.core.speculation import draft_limit
-from speclift.core.traffic import Concurrency, Load, Request
+from speclift.core.traffic import Concurrency, Load, Request, load_label
 from speclift.core.units import Seconds
+from speclift.engine.aside import aside
 from speclift.engine.protocol import Engine, Server
 from speclift.measure.client import Client
 from speclift.measure.clock import now_s
 from speclift.measure.load import Order, run_turn
+from speclift.pipeline.time_limit import to_the_end
 from speclift.pipeline.warmup import WARMUP_BLOCK, warmup_requests
 from speclift.store.study import Study
 
@@ -41,6 +43,26 @@ class ServerWatcher(Protocol):
     def launching(self, arm: str, round_index: int) -> None: ...
 
     def noticed(self, finding: Finding) -> None: ...
+
+
+@asynccontextmanager
+async def ended_together() -> AsyncIterator[Callable[[], AsyncExitStack]]:
+    """Gives out stacks and unwinds them at the same time: servers that take seconds to stop take them together."""
+    stacks: list[AsyncExitStack] = []
+
+    def another() -> AsyncExitStack:
+        stacks.append(AsyncExitStack())
+        return stacks[-1]
+
+    async def end() -> list[BaseException | None]:
+        return await asyncio.gather(*(stack.aclose() for stack in stacks), return_exceptions=True)
+
+    try:
+        yield another
+    finally:
+        for error in await to_the_end(end()):
+            if error is not None:
+                raise error
 
 
 class ArmFailed(Exception):
@@ -125,14 +147,19 @@ class Servers:
         self._seed = seed
         self._limit_s = limit_s
         self._workers = workers
-        self._version = engine.version()
+        self._version: str | None = None
         # Cause of the last failure by arm.
         self.failures: dict[str, str] = {}
+        # What is under way, for whoever has to say where the time ended.
+        self.doing = "asking the servers what they are"
 
     async def bring_up(
         self, arm: Arm, *, round_index: int, loads: Iterable[Load], stack: AsyncExitStack
     ) -> LiveArm | None:
         """Ready and warm at every load, or None where it failed; `stack` stops it."""
+        if self._version is None:
+            self._version = await aside(self._engine.version)
+        self.doing = f"launching {arm.name}"
         self._watcher.launching(arm.name, round_index)
         launch = self._study.next_launch_id()
         self._study.add_launch(
@@ -181,6 +208,7 @@ class Servers:
         self, live: LiveArm, orders: Sequence[Order], load: Load, *, block: int, seed: int
     ) -> list[Record]:
         """One turn, every record kept as it arrives; ArmFailed where the server did not live through it."""
+        self.doing = f"measuring {live.arm.name} at {load_label(load)}"
         broken_off = False
         records: list[Record] = []
 
@@ -206,6 +234,7 @@ class Servers:
             live.note(record)
 
         for load in loads:
+            self.doing = f"warming {live.arm.name} up at {load_label(load)}"
             orders = [
                 Order(
                     request=request,
@@ -278,7 +307,7 @@ class Servers:
         death = live.server.death()
         if death is not None:
             cause, _, tail = death.partition("\n")
-            self._fail(live.arm.name, live.launch, f"died: {cause}", log_tail=tail)
+            self._fail(live.arm.name, live.launch, f"died: {cause}", log_tail=without_tracebacks(tail))
             raise ArmFailed
         if live.timeouts_in_a_row >= TIMEOUTS_IN_A_ROW_MAX:
             self._fail(
@@ -311,4 +340,6 @@ class Servers:
 
     def _where_to_look(self, launch: int) -> str:
         log = self._study.log_path(launch)
+        if not self._study.keeps_text:
+            return "its log was not kept (--no-text); run it again without that flag to read it"
         return f"its log: {log}" if log.exists() else "its log is with whoever started it"

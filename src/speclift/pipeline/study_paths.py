@@ -6,11 +6,16 @@ from datetime import datetime
 from pathlib import Path
 
 from speclift.core.errors import StudyError, UsageError
-from speclift.store.study import is_study
+from speclift.pipeline.ask import Ask
+from speclift.pipeline.outputs import require_study_place
+from speclift.store.prompt_files import bundled_workload, read_workload
+from speclift.store.study import Study, is_study
 
 STUDIES = Path("studies")
 # The study of a search lies inside the one that confirms its winner.
 SEARCH = "search"
+# Under this name a study without text keeps where its prompts are.
+PROMPTS = "prompts-file"
 
 
 def search_path(study: Path) -> Path:
@@ -22,11 +27,29 @@ def free_path(asked: Path | None) -> Path:
     path = asked or _dated_path()
     if _holds_study(path):
         raise UsageError(f"{path} already holds a study", hint="add --resume, or name another --study")
+    require_study_place(path)
     return path
 
 
 def resumed_path(asked: Path | None) -> Path:
     return asked or _latest_path()
+
+
+def provide_texts(study: Study, ask: Ask) -> None:
+    """A study that keeps no text goes on with the prompts it was begun with, which are read again."""
+    if not study.keeps_text:
+        source = ask.prompts or prompts_of(study)
+        study.provide((read_workload(source) if source else bundled_workload()).requests)
+
+
+def keep_prompts_source(study: Study, ask: Ask) -> None:
+    if not study.keeps_text and ask.prompts is not None:
+        study.keep(PROMPTS, {"file": str(ask.prompts.absolute())})
+
+
+def prompts_of(study: Study) -> Path | None:
+    kept = study.kept(PROMPTS)
+    return None if kept is None else Path(str(kept["file"]))
 
 
 def _holds_study(path: Path) -> bool:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -10,32 +9,35 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from speclift.core.arm import Arm, baseline_arm
+from speclift.core.deadline import Deadline
 from speclift.core.engine_spec import EngineSpec
 from speclift.core.errors import EngineError, UsageError
+from speclift.core.records import Provenance
 from speclift.core.results import Finding, Level
 from speclift.core.traffic import Concurrency
 from speclift.core.units import Seconds
 from speclift.engine.protocol import Engine
 from speclift.pipeline.ask import Ask
+from speclift.pipeline.interrupts import run_until_signal
+from speclift.pipeline.limits import require_sane
 from speclift.pipeline.live import Servers
 from speclift.pipeline.prepare import (
     Ground,
+    Prepared,
     Say,
     as_quick_look,
     build_engine,
     draft_paths,
     lay_ground,
-    prepare_arms,
-    provenance,
     with_control,
 )
-from speclift.pipeline.run import Progress, request_limit_s, until_signal
-from speclift.pipeline.study_paths import search_path
+from speclift.pipeline.run import Progress, request_limit_s
+from speclift.pipeline.study_paths import keep_prompts_source, prompts_of, search_path
+from speclift.pipeline.time_limit import BudgetSpent, ends_at
 from speclift.pipeline.tuning_choice import Choice, choose, confirmed_loads
 from speclift.pipeline.tuning_document import TUNING, tuning_document
 from speclift.pipeline.tuning_fit import too_large
 from speclift.pipeline.tuning_plan import (
-    GATE_SHARE,
     SearchPlan,
     keep_plan,
     kept_plan,
@@ -79,11 +81,10 @@ class _Unannounced:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Opened:
-    """A study ready to be measured, and the time for it; None is for as long as it takes."""
+    """A study ready to be measured, and the end of the time for it and its lossless gate."""
 
     study: Study
-    budget_s: Seconds | None
-    gate_s: Seconds | None = None
+    deadline: Deadline
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -107,6 +108,7 @@ def prospect(ask: Ask, say: Say, *, always: bool) -> Prospect | None:
     is_named = bool(ask.methods or ask.ks or ask.drafts)
     if ask.engine == "attach" or (ask.engine == "fake" and not is_named and not always):
         return None  # nobody else's servers are launched, and the fake has one arm unless a search is wanted
+    require_sane(ask)
     found = wanted(ask, model=ask.model, drafts=draft_paths(ask, say))
     if sum(len(each.ks) for each in found) <= CONFIRMED_MAX and not (found and ask.has_variants):
         return None
@@ -137,10 +139,11 @@ def _varied(spec: EngineSpec, candidates: Sequence[Candidate]) -> EngineSpec:
     return replace(spec, by_arm=tuple(own))
 
 
-def start_search(path: Path, found: Prospect, ask: Ask) -> Study | None:
+def start_search(
+    path: Path, found: Prospect, ask: Ask, prepared: Prepared, known: Provenance
+) -> Study | None:
     """The search's study, planned and empty; None where there is no time for one."""
     ground, space = found.ground, found.space
-    prepared = prepare_arms(ground, found.arms, searches=True)
     plan = plan_search(
         space,
         ground.workload,
@@ -158,8 +161,10 @@ def start_search(path: Path, found: Prospect, ask: Ask) -> Study | None:
         plan=prepared.plan,
         engine=prepared.engine_spec,
         goals=ask.goals,
-        provenance=provenance(prepared, ask),
+        provenance=known,
+        keeps_text=ask.keeps_text,
     )
+    keep_prompts_source(study, ask)
     for finding in prepared.findings:
         study.add_finding(finding)
     if not plan.is_held_out:
@@ -178,7 +183,9 @@ def no_search(budget_s: Seconds | None) -> Finding:
     )
 
 
-def search_and_open(path: Path, searching: Study, *, progress: TuningProgress, workers: int) -> Opened:
+def search_and_open(
+    path: Path, searching: Study, *, progress: TuningProgress, workers: int, deadline: Deadline
+) -> Opened:
     """Runs the search to its end and opens the study that confirms what it found."""
     begun_s = time.monotonic()
     plan = kept_plan(searching)
@@ -191,7 +198,7 @@ def search_and_open(path: Path, searching: Study, *, progress: TuningProgress, w
         engine,
         watcher=_Unannounced(progress),
         seed=searching.plan.seed,
-        limit_s=request_limit_s(plan.budget_s),
+        limit_s=request_limit_s(deadline),
         workers=workers,
         resumed_as=path,
     )
@@ -205,19 +212,25 @@ def search_and_open(path: Path, searching: Study, *, progress: TuningProgress, w
     )
 
     async def work() -> Search:
-        async with runner:
-            return await run_search(search, runner, requests, progress=progress, deadline_s=deadline_s)
+        async with ends_at(deadline, lambda: servers.doing), runner:
+            return await run_search(
+                search, runner, requests, progress=progress, deadline_s=deadline_s, ends=deadline
+            )
 
     try:
-        search = asyncio.run(until_signal(work()))
-    except (asyncio.CancelledError, KeyboardInterrupt) as error:
+        search = run_until_signal(work())
+    except BudgetSpent:
+        # What its finished jobs say still stands; without any, choosing says so.
+        search = replayed(plan.search, searching)
+    except KeyboardInterrupt as error:
         raise SearchStopped(path, _so_far(searching, plan)) from error
-    study = open_confirmation(path, searching, search, plan)
-    if plan.budget_s is None:
-        return Opened(study=study, budget_s=None)
-    gate_s = GATE_SHARE * plan.budget_s
-    left_s = plan.budget_s - before_s - (time.monotonic() - begun_s) - gate_s
-    return Opened(study=study, budget_s=max(1.0, left_s), gate_s=gate_s)
+    return Opened(study=open_confirmation(path, searching, search, plan), deadline=deadline)
+
+
+def time_left_s(searching: Study) -> Seconds | None:
+    """Of the time that a search was planned with; None where it had no limit."""
+    budget_s = kept_plan(searching).budget_s
+    return None if budget_s is None else max(1.0, budget_s - spent_s(searching))
 
 
 def _fits_beside_baseline(engine: Engine, arms: Sequence[Arm], together: bool | None) -> bool:
@@ -251,7 +264,10 @@ def open_confirmation(path: Path, searching: Study, search: Search, plan: Search
         engine=spec,
         goals=searching.goals,
         provenance=replace(searching.provenance, commands=tuple(engine.command(arm, port=0) for arm in arms)),
+        keeps_text=searching.keeps_text,
     )
+    if (source := prompts_of(searching)) is not None:
+        keep_prompts_source(study, Ask(prompts=source))
     study.keep(TUNING, tuning_document(search, plan, choice, spent_s=spent_s(searching)))
     for finding in searching.findings():
         study.add_finding(finding)

@@ -34,7 +34,6 @@ TUNING_MIN = 4
 # Of the time budget; the rest is the confirmation's and the lossless gate's.
 SEARCH_SHARE = 0.35
 QUICK_SEARCH_SHARE = 0.25
-GATE_SHARE = 0.12
 # What a search may take at the most where launches are slow, and what one costs with its cell, in launches.
 SEARCH_SHARE_MAX = 0.5
 LAUNCH_ROOM = 1.5

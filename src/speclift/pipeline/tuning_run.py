@@ -12,14 +12,16 @@ from types import TracebackType
 from typing import Any, Protocol, Self
 
 from speclift.core.arm import Arm, baseline_arm
+from speclift.core.deadline import Deadline
 from speclift.core.engine_totals import ACCEPTED, engine_total
 from speclift.core.errors import EngineError
 from speclift.core.records import Counters, Phase, Record
 from speclift.core.traffic import Concurrency, Load, Rate, Request, load_label, load_to_dict
 from speclift.core.units import Seconds
 from speclift.measure.load import Order
-from speclift.pipeline.live import ArmFailed, LiveArm, Servers
+from speclift.pipeline.live import ArmFailed, LiveArm, Servers, ended_together
 from speclift.pipeline.run import arrival_seed
+from speclift.pipeline.time_limit import to_the_end
 from speclift.pipeline.tuning_plan import JOBS, SIZES, cell_prompts
 from speclift.store.study import Study
 from speclift.tune.counts import RequestCounts, request_counts
@@ -35,6 +37,8 @@ ALONE = Concurrency(streams=1)
 # Before the first cell of a load some requests are timed, to know how many of them a cell has time for.
 SIZING_BLOCK = -2
 CELL_REQUESTS_MIN = 4
+# Of the confirmation, at the least.
+CONFIRMED_LAUNCHES = 2
 
 
 class ArmRunner(Protocol):
@@ -101,15 +105,17 @@ class LocalRunner:
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        await self._stack.aclose()
+        await to_the_end(self._stack.aclose())
 
     async def run(self, job: Job, arm: Arm, requests: Sequence[Request]) -> Result:
         begun_s = time.monotonic()
         launch = self._study.next_launch_id()
         taken: list[_Taken] = []
         self._servers.failures.pop(arm.name, None)
-        async with AsyncExitStack() as stack:
-            live = await self._servers.bring_up(arm, round_index=job.id, loads=job.loads, stack=stack)
+        async with ended_together() as another_stack:
+            live = await self._servers.bring_up(
+                arm, round_index=job.id, loads=job.loads, stack=another_stack()
+            )
             if live is not None:
                 with contextlib.suppress(ArmFailed):
                     for block, load in enumerate(job.loads):
@@ -273,12 +279,16 @@ async def run_search(
     *,
     progress: SearchProgress,
     deadline_s: Seconds | None = None,
+    ends: Deadline | None = None,
     clock: Callable[[], Seconds] = time.monotonic,
 ) -> Search:
-    """Until the search has enough, or the deadline of `clock` has passed; jobs one after the other."""
+    """Until the search has enough, or its own part of the time, up to `deadline_s` of `clock`, is spent; jobs one
+    after the other. `ends` is the end of everything, before which what was found is to be confirmed."""
     while jobs := search.ask():
         left_s = None if deadline_s is None else deadline_s - clock()
         if left_s is not None and not _has_time(search, jobs, left_s):
+            return search
+        if ends is not None and not ends.has(_needed_s(search, jobs[:1]) + _confirming_s(search)):
             return search
         job = jobs[0]
         progress.asked(job, done=len(search.results), left_s=left_s)
@@ -296,17 +306,29 @@ async def run_search(
 
 
 def _has_time(search: Search, jobs: Sequence[Job], left_s: Seconds) -> bool:
-    """For the next launch, or for all of a race; the baseline and a run of every way of drafting are run in any
-    case, because without them there is nothing to choose by."""
+    """For the next launch, or for all of a race; the baseline and a run of every way of drafting may take more than
+    the search's part of the time, because without them there is nothing to choose by."""
     if search.phase is SearchPhase.LONG:
         return True
+    if not any(result.cells for result in search.results):
+        return left_s > 0
+    return _needed_s(search, jobs if jobs[0].purpose is Purpose.RACE else jobs[:1]) <= left_s
+
+
+def _needed_s(search: Search, jobs: Sequence[Job]) -> Seconds:
+    """By what launches and cells have taken so far; 0 before the first."""
     launches = [result.launch_s for result in search.results if result.cells]
     cells = [cell.wall_s for result in search.results for cell in result.cells]
     if not cells:
-        return left_s > 0
-    wanted = jobs if jobs[0].purpose is Purpose.RACE else jobs[:1]
+        return 0.0
     launch_s, cell_s = sum(launches) / len(launches), sum(cells) / len(cells)
-    return sum(launch_s + cell_s * len(job.loads) for job in wanted) <= left_s
+    return sum(launch_s + cell_s * len(job.loads) for job in jobs)
+
+
+def _confirming_s(search: Search) -> Seconds:
+    """A launch of the baseline and of the winner, without which nothing is published."""
+    launches = [result.launch_s for result in search.results if result.cells]
+    return CONFIRMED_LAUNCHES * max(launches, default=0.0)
 
 
 def _counts(

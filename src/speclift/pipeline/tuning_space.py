@@ -9,7 +9,7 @@ from speclift.core.errors import UsageError
 from speclift.core.speculation import Combined, DraftModel, Head, NGram, Speculation, Suffix, draft_length
 from speclift.engine.llamacpp_flags import never_drafts
 from speclift.pipeline.ask import Ask
-from speclift.plan.methods import arms_for
+from speclift.plan.methods import arms_for, with_fitting_n
 from speclift.store.bundled_models import draft_for
 from speclift.tune.cost_surface import Drafting
 from speclift.tune.space import (
@@ -94,13 +94,20 @@ def wanted(ask: Ask, *, model: str, drafts: tuple[str, ...]) -> tuple[Wanted, ..
 def named_methods(ask: Ask) -> tuple[str, ...]:
     """Empty where the engine's default space is meant."""
     if ask.methods:
-        return ask.methods
+        return _able_to_draft(ask.methods, ask)
     if ask.drafts:
         return ("draft",)
     if ask.ks:
         # The default look-up of 12 tokens is llama.cpp's.
-        return ("ngram,n=3",) if ask.engine == "vllm" else ("ngram",)
+        return ("ngram,n=3",) if ask.engine == "vllm" else _able_to_draft(("ngram",), ask)
     return ()
+
+
+def _able_to_draft(methods: tuple[str, ...], ask: Ask) -> tuple[str, ...]:
+    """llama.cpp's simple look-up drafts nothing where k is below n: where nobody said n, it fits the k's."""
+    if ask.engine != "llamacpp":
+        return methods
+    return tuple(with_fitting_n(method, ks=ask.ks) for method in methods)
 
 
 def space_of(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import os
 import time
 from collections.abc import Sequence
@@ -11,16 +10,26 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from speclift.core.deadline import Deadline
 from speclift.core.errors import StudyError
 from speclift.core.goals import Goals
+from speclift.core.records import Provenance
 from speclift.core.results import Decision, Finding, Verdict
 from speclift.pipeline.ask import Ask
-from speclift.pipeline.gate_study import keep_gate, quick_limit_s, require_mode
+from speclift.pipeline.gate_study import gate_reserve_s, keep_gate, quick_limit_s, require_mode
+from speclift.pipeline.interrupts import run_until_signal
 from speclift.pipeline.judge import Judgement, judge
 from speclift.pipeline.prepare import Prepared, Say, build_engine, prepare, prepare_arms, provenance
-from speclift.pipeline.run import Progress, StudyRun, until_signal
+from speclift.pipeline.run import Progress, StudyRun
 from speclift.pipeline.schedule_verdict import SCHEDULE_NO_GAIN
-from speclift.pipeline.study_paths import free_path, resumed_path, search_path
+from speclift.pipeline.study_paths import (
+    free_path,
+    keep_prompts_source,
+    provide_texts,
+    resumed_path,
+    search_path,
+)
+from speclift.pipeline.time_limit import PREPARING, in_time
 from speclift.pipeline.tuning import (
     Opened,
     TuningProgress,
@@ -29,9 +38,11 @@ from speclift.pipeline.tuning import (
     prospect,
     search_and_open,
     start_search,
+    time_left_s,
 )
 from speclift.report.document import acceptance_document, measure_document, verdict_document
 from speclift.report.page import page
+from speclift.store.private import private_folder, write_private
 from speclift.store.study import Study, is_study
 from speclift.tune.problem import Job
 
@@ -44,55 +55,87 @@ EXIT_CODES = {
 }
 
 
-def open_study(ask: Ask, say: Say) -> tuple[Study, float | None]:
-    """The study to run and its time budget: a new one of the arms named, or the one to resume as it was planned."""
+def begun(ask: Ask) -> Deadline:
+    """The end of the time that a command has from now on."""
+    return Deadline.after(ask.budget_s, clock=time.monotonic)
+
+
+def open_study(ask: Ask, say: Say, deadline: Deadline | None = None) -> tuple[Study, Deadline]:
+    """The study to run and the end of its time: a new one of the arms named, or the one to resume as it was planned."""
+    deadline = deadline or begun(ask)
     if ask.resume:
         path = resumed_path(ask.study)
-        study = Study.open(path, writing=True)
+        with ExitStack() as undo:
+            study = undo.enter_context(Study.open(path, writing=True))
+            provide_texts(study, ask)
+            undo.pop_all()
         say(f"resuming {path} as it was planned; other flags but --budget and --workers are not looked at")
-        return study, ask.budget_s
+        return study, deadline
     path = free_path(ask.study)
-    prepared = prepare(ask, say)
-    return _created(path, prepared, ask), prepared.budget_s
+    prepared, known = in_time(lambda: _with_provenance(prepare(ask, say), ask), deadline, doing=PREPARING)
+    study = _created(path, prepared, ask, known)
+    return study, _for_quick_look(prepared, deadline)
 
 
-def open_decision(ask: Ask, *, progress: TuningProgress, say: Say, always: bool = False) -> Opened:
+def _with_provenance(prepared: Prepared, ask: Ask) -> tuple[Prepared, Provenance]:
+    return prepared, provenance(prepared, ask)
+
+
+def _for_quick_look(prepared: Prepared, deadline: Deadline) -> Deadline:
+    """The quick look's own time begins when everything is there: nobody asked that a download count."""
+    return deadline if deadline.is_set else Deadline.after(prepared.budget_s, clock=deadline.clock)
+
+
+def open_decision(
+    ask: Ask, *, progress: TuningProgress, say: Say, always: bool = False, deadline: Deadline | None = None
+) -> Opened:
     """The study that decides: after a search, where there is anything to search. `always`: as far as there is."""
+    deadline = deadline or begun(ask)
     if ask.resume:
-        return _resumed(ask, progress=progress, say=say)
+        return _resumed(ask, deadline, progress=progress, say=say)
     path = free_path(ask.study)
-    found = prospect(ask, say, always=always)
+    found = in_time(lambda: prospect(ask, say, always=always), deadline, doing=PREPARING)
     if found is None:
-        return _as_named(replace(ask, study=path), say)
+        return _as_named(replace(ask, study=path), deadline, say)
+    prepared, known = in_time(
+        lambda: _with_provenance(prepare_arms(found.ground, found.arms, searches=found.is_search), ask),
+        deadline,
+        doing=PREPARING,
+    )
+    deadline = _for_quick_look(prepared, deadline)
     if not found.is_search:
-        prepared = prepare_arms(found.ground, found.arms)
-        return Opened(study=_created(path, prepared, ask), budget_s=prepared.budget_s)
-    searching = start_search(path, found, ask)
+        return Opened(study=_created(path, prepared, ask, known), deadline=deadline)
+    searching = start_search(path, found, ask, prepared, known)
     if searching is None:
         finding = no_search(found.ground.ask.budget_s)
         say(finding.message)
-        opened = _as_named(replace(ask, study=path), say)
+        opened = _as_named(replace(ask, study=path), deadline, say)
         opened.study.add_finding(finding)
         return opened
     say(f"study {relative(path)}")
     with searching:
-        return search_and_open(path, searching, progress=progress, workers=ask.workers)
+        return search_and_open(path, searching, progress=progress, workers=ask.workers, deadline=deadline)
 
 
-def _resumed(ask: Ask, *, progress: TuningProgress, say: Say) -> Opened:
+def _resumed(ask: Ask, deadline: Deadline, *, progress: TuningProgress, say: Say) -> Opened:
     path = resumed_path(ask.study)
     if is_study(path) or not is_study(search_path(path)):
-        opened = _as_named(replace(ask, study=path), say)
+        opened = _as_named(replace(ask, study=path), deadline, say)
         complete_confirmation(opened.study)
         return opened
-    say(f"resuming the search of {path} as it was planned; other flags but --workers are not looked at")
+    say(
+        f"resuming the search of {path} as it was planned; other flags but --budget and --workers are not looked at"
+    )
     with Study.open(search_path(path), writing=True) as searching:
-        return search_and_open(path, searching, progress=progress, workers=ask.workers)
+        provide_texts(searching, ask)
+        if not deadline.is_set:
+            deadline = Deadline.after(time_left_s(searching), clock=deadline.clock)
+        return search_and_open(path, searching, progress=progress, workers=ask.workers, deadline=deadline)
 
 
-def _as_named(ask: Ask, say: Say) -> Opened:
-    study, budget_s = open_study(ask, say)
-    return Opened(study=study, budget_s=budget_s)
+def _as_named(ask: Ask, deadline: Deadline, say: Say) -> Opened:
+    study, deadline = open_study(ask, say, deadline)
+    return Opened(study=study, deadline=deadline)
 
 
 def planned(ask: Ask, say: Say, *, verb: str) -> Prepared:
@@ -103,14 +146,16 @@ def planned(ask: Ask, say: Say, *, verb: str) -> Prepared:
     return prepare_arms(found.ground, found.arms, searches=found.is_search)
 
 
-def _created(path: Path, prepared: Prepared, ask: Ask) -> Study:
+def _created(path: Path, prepared: Prepared, ask: Ask, known: Provenance) -> Study:
     study = Study.create(
         path,
         plan=prepared.plan,
         engine=prepared.engine_spec,
         goals=ask.goals,
-        provenance=provenance(prepared, ask),
+        provenance=known,
+        keeps_text=ask.keeps_text,
     )
+    keep_prompts_source(study, ask)
     for finding in prepared.findings:
         study.add_finding(finding)
     return study
@@ -139,9 +184,9 @@ def decide(ask: Ask | None = None, **settings: Any) -> Verdict:
 def measure(ask: Ask | None = None, **settings: Any) -> dict[str, Any]:
     """Measure as asked, without a verdict: returns the document of `measure --json`."""
     ask = ask or Ask(**settings)
-    study, budget_s = open_study(ask, _unheard)
+    study, deadline = open_study(ask, _unheard)
     with study:
-        run_study(study, progress=Quiet(), budget_s=budget_s, workers=ask.workers)
+        run_study(study, progress=Quiet(), deadline=deadline, workers=ask.workers)
         judgement = judge([study])
         return measure_document(judgement.cells, judgement.findings, study=relative(study.path))
 
@@ -164,19 +209,17 @@ def _unheard(_text: str) -> None: ...
 
 def run_and_verify(opened: Opened, ask: Ask, *, progress: Progress, say: Say) -> None:
     """The confirmation, then the lossless gate."""
-    started_s = time.monotonic()
-    run_study(opened.study, progress=progress, budget_s=opened.budget_s, workers=ask.workers)
-    gate_s = opened.gate_s or quick_limit_s(time.monotonic() - started_s)
-    keep_gate(opened.study, mode=ask.verify, say=say, limit_s=gate_s)
+    deadline, started_s = opened.deadline, time.monotonic()
+    own = deadline.keeping(gate_reserve_s(ask.verify, deadline))
+    run_study(opened.study, progress=progress, deadline=own, workers=ask.workers)
+    if not deadline.is_set and ask.verify == "quick":
+        deadline = Deadline.after(quick_limit_s(time.monotonic() - started_s), clock=time.monotonic)
+    keep_gate(opened.study, mode=ask.verify, say=say, deadline=deadline)
 
 
-def run_study(study: Study, *, progress: Progress, budget_s: float | None, workers: int = 1) -> None:
-    run = StudyRun(study, build_engine(study.engine), progress=progress, budget_s=budget_s, workers=workers)
-    try:
-        asyncio.run(until_signal(run.run()))
-    except asyncio.CancelledError as error:
-        # SIGTERM cancels the run; for whoever called it is the same as Ctrl-C.
-        raise KeyboardInterrupt from error
+def run_study(study: Study, *, progress: Progress, deadline: Deadline, workers: int = 1) -> None:
+    run = StudyRun(study, build_engine(study.engine), progress=progress, deadline=deadline, workers=workers)
+    run_until_signal(run.run())
 
 
 def compare(paths: Sequence[Path], *, goals: Goals | None = None) -> Judgement:
@@ -251,11 +294,9 @@ def _tuning_with_best(judgement: Judgement) -> dict[str, Any] | None:
 
 def write_report(document: dict[str, Any], path: Path) -> None:
     """One self-contained page; written whole or not at all."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    unfinished = path.with_name(path.name + ".part")
     try:
-        unfinished.write_text(page(document), encoding="utf-8", errors="backslashreplace")
-        unfinished.replace(path)
+        private_folder(path.parent)
+        write_private(path, page(document))
     except OSError as error:
         raise StudyError(f"cannot write the report {path}: {error.strerror or error}") from error
 

@@ -2,18 +2,24 @@
 
 from __future__ import annotations
 
-import asyncio
+import json
 import tempfile
+import time
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from speclift.core.errors import UsageError
+from speclift.core.deadline import Deadline
+from speclift.core.errors import StudyError, UsageError
 from speclift.core.traffic import Request
 from speclift.pipeline.ask import Ask
 from speclift.pipeline.gate_run import GateRun
+from speclift.pipeline.interrupts import run_until_signal
 from speclift.pipeline.prepare import Prepared, Say, prepare
+from speclift.pipeline.time_limit import PREPARING, in_time
+from speclift.store.private import private_folder, write_private
+from speclift.store.texts import gate_stand_in
 from speclift.verify.gate import Gate
 from speclift.verify.questions import FULL, Depth
 
@@ -29,8 +35,9 @@ def verify(ask: Ask | None = None, *, detect: float | None = None, **settings: A
 
 
 def run_gate(ask: Ask, say: Say, *, detect: float | None = None) -> Gate:
+    deadline = Deadline.after(ask.budget_s, clock=time.monotonic)
     depth = depth_for(ask, detect)
-    prepared = prepare_gate(ask, say, depth)
+    prepared = in_time(lambda: prepare_gate(ask, say, depth), deadline, doing=PREPARING)
     with tempfile.TemporaryDirectory(prefix="speclift-verify-") as logs:
         run = GateRun(
             prepared.engine,
@@ -42,9 +49,20 @@ def run_gate(ask: Ask, say: Say, *, detect: float | None = None) -> Gate:
             seed=ask.seed,
             logs=Path(logs),
             say=say,
-            limit_s=ask.budget_s,
+            deadline=deadline,
         )
-        return asyncio.run(run.run())
+        return run_until_signal(run.run())
+
+
+def keep_document(path: Path, document: dict[str, Any], *, keeps_text: bool) -> Path:
+    """The document in a file for the user alone."""
+    held = document if keeps_text else gate_stand_in(document)
+    try:
+        private_folder(path.parent)
+        write_private(path, json.dumps(held, indent=2) + "\n")
+    except OSError as error:
+        raise StudyError(f"cannot write {path}: {error.strerror or error}") from error
+    return path
 
 
 def depth_for(ask: Ask, detect: float | None) -> Depth:

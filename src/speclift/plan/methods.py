@@ -106,6 +106,31 @@ def parse_method(text: str, *, k: int | None = None, draft: str | None = None) -
     return _build(_CLASSES.get(kind, Head), settings, text)
 
 
+def with_fitting_n(method: str, *, ks: Sequence[int]) -> str:
+    """The method with the longest look-up that can draft at each of its k, where it names none itself.
+
+    One n for all k, because a search tells the other k from the run of one. Without any k the default pair stands.
+    """
+    return "+".join(_part_with_fitting_n(part, ks) for part in method.split("+"))
+
+
+def _part_with_fitting_n(part: str, ks: Sequence[int]) -> str:
+    name, _, settings_text = part.partition(",")
+    if name.strip() not in ("ngram", "ngram:simple", "synthetic", "synthetic:ngram"):
+        return part
+    settings = _settings(settings_text, part)
+    drafted = _drafted_lengths(settings, ks, part)
+    if "n" in settings or not drafted or min(drafted) >= NGram().n:
+        return part
+    return f"{part},n={max(1, min(drafted))}"
+
+
+def _drafted_lengths(settings: dict[str, str], ks: Sequence[int], part: str) -> Sequence[int]:
+    if "rates" in settings:
+        return (len(_rates(settings["rates"], part)),)
+    return (int(_value(settings["k"], int, f"--method {part}: k")),) if "k" in settings else ks
+
+
 def _build(cls: type[Any], settings: dict[str, str], text: str) -> Speculation:
     hints = get_type_hints(cls)
     foreign = tuple((key, _json_text(settings.pop(key))) for key in sorted(settings.keys() - hints.keys()))

@@ -9,6 +9,8 @@ Format history
 from __future__ import annotations
 
 import json
+import math
+import re
 from dataclasses import asdict
 from typing import Any
 
@@ -72,6 +74,36 @@ UPGRADES = (
     ),
     (3, "ALTER TABLE records ADD COLUMN refused TEXT NOT NULL DEFAULT '[]'"),
 )
+
+
+_PYTHON_TYPES: dict[str, tuple[type, ...]] = {
+    "INTEGER": (int,),
+    "REAL": (int, float),
+    "TEXT": (str,),
+    "BLOB": (bytes,),
+}
+
+
+def _column_types() -> dict[str, tuple[type, ...]]:
+    """What may stand in a column of this name, by the schema; of a name in several tables what any of them takes."""
+    types: dict[str, tuple[type, ...]] = {}
+    for name, kind, rest in re.findall(r'"?(\w+)"? (INTEGER|REAL|TEXT|BLOB)([^,\n)]*)', SCHEMA):
+        empty = () if "NOT NULL" in rest or "PRIMARY KEY" in rest else (type(None),)
+        types[name] = (*types.get(name, ()), *_PYTHON_TYPES[kind], *empty)
+    return types
+
+
+COLUMN_TYPES = _column_types()
+
+
+def checked_row(row: dict[str, Any]) -> dict[str, Any]:
+    """ValueError where a value is of another kind than was written: SQLite keeps whatever it is given."""
+    for name, value in row.items():
+        allowed = COLUMN_TYPES.get(name, (object,))
+        is_finite = not isinstance(value, float) or math.isfinite(value)
+        if not isinstance(value, allowed) or not is_finite:
+            raise ValueError(f"column {name!r} holds {type(value).__name__} {repr(value)[:40]}")
+    return row
 
 
 def dumps(value: Any) -> str:

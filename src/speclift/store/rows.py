@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from typing import Any
 
 from speclift.core.records import Counters, Launch, Outcome, Phase, Place, Record, Refused, Step, Usage
@@ -86,7 +87,41 @@ def record_from(row: dict[str, Any]) -> Record:
 
 
 def _steps(text: str) -> tuple[Step, ...]:
-    return tuple(Step(drafted=drafted, accepted=accepted) for drafted, accepted in json.loads(text))
+    pairs = json.loads(text)
+    return tuple(Step(drafted=_whole(drafted), accepted=_whole(accepted)) for drafted, accepted in pairs)
+
+
+def counters_from(text: str) -> Counters:
+    return Counters(values={name: _number(value) for name, value in _object(text).items()})
+
+
+# What stands in a study may have been edited: each of these raises where it is of another kind.
+
+
+def _object(text: str) -> dict[str, Any]:
+    value = json.loads(text)
+    if not isinstance(value, dict):
+        raise ValueError(f"expected a JSON object, saw {text[:40]!r}")
+    return value
+
+
+def _words(text: str) -> tuple[str, ...]:
+    value = json.loads(text)
+    if not isinstance(value, list) or not all(isinstance(word, str) for word in value):
+        raise ValueError(f"expected a list of words, saw {text[:40]!r}")
+    return tuple(value)
+
+
+def _number(value: Any) -> float:
+    if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
+        raise ValueError(f"expected a number, saw {str(value)[:40]!r}")
+    return value
+
+
+def _whole(value: Any) -> int:
+    if isinstance(value, bool) or not isinstance(value, int):
+        raise ValueError(f"expected a whole number, saw {str(value)[:40]!r}")
+    return value
 
 
 def launch_from(row: dict[str, Any]) -> Launch:
@@ -94,16 +129,16 @@ def launch_from(row: dict[str, Any]) -> Launch:
         id=row["id"],
         arm=row["arm"],
         round=row["round"],
-        command=tuple(json.loads(row["command"])),
+        command=_words(row["command"]),
         engine_version=row["engine_version"],
         started_s=row["started_s"],
         ready_s=row["ready_s"],
         failure=row["failure"],
         log_tail=row["log_tail"],
-        counters=Counters(values=json.loads(row["counters"])),
+        counters=counters_from(row["counters"]),
         # Studies of format 1 have none of these.
-        settings=json.loads(row.get("settings", "{}")),
-        notices=tuple(json.loads(row.get("notices", "[]"))),
+        settings={str(name): str(value) for name, value in _object(row.get("settings", "{}")).items()},
+        notices=_words(row.get("notices", "[]")),
         usage=_usage(row.get("usage", "[]")),
     )
 
@@ -114,6 +149,11 @@ def usage_text(usage: tuple[Usage, ...]) -> str:
 
 def _usage(text: str) -> tuple[Usage, ...]:
     return tuple(
-        Usage(at_s=at_s, running=running, waiting=waiting, kv_share=kv_share)
+        Usage(
+            at_s=_number(at_s),
+            running=_whole(running),
+            waiting=_whole(waiting),
+            kv_share=_number(kv_share),
+        )
         for at_s, running, waiting, kv_share in json.loads(text)
     )

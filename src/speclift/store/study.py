@@ -5,11 +5,11 @@ SQLite in WAL mode: a killed process loses at most the record it was writing, ne
 
 from __future__ import annotations
 
-import fcntl
 import json
 import sqlite3
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import ExitStack, closing, contextmanager
+import tempfile
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from types import TracebackType
 from typing import IO, Any, NamedTuple, Self
@@ -19,17 +19,29 @@ from speclift.core.errors import StudyError
 from speclift.core.goals import Goals
 from speclift.core.records import Counters, Launch, Provenance, Record, TurnHealth, TurnTotals, Usage
 from speclift.core.results import Finding, Level
-from speclift.core.traffic import load_from_dict, load_to_dict
+from speclift.core.traffic import Request, load_from_dict, load_to_dict
 from speclift.core.units import Seconds
 from speclift.plan.experiment import StudyPlan
 from speclift.store import format as fmt
-from speclift.store.rows import launch_from, record_columns, record_from, storable, usage_text
+from speclift.store.database import (
+    DATABASE,
+    connect,
+    disk_errors,
+    is_study,
+    read_errors,
+    require_empty,
+    take_lock,
+)
+from speclift.store.private import private_folder
+from speclift.store.rows import counters_from, launch_from, record_columns, record_from, storable, usage_text
+from speclift.store.texts import digest_of, finding_stand_in, record_stand_in, request_stand_in, with_texts
 
-DATABASE = "study.sqlite"
-LOCK = "lock"
+__all__ = ["DATABASE", "Done", "Study", "is_study"]
+
 NOTHING = Counters()
-# What reading a value of an unexpected kind raises.
-_MISREAD = (ValueError, TypeError, LookupError, AttributeError)
+KEEPS_TEXT = "keeps-text"
+# Beside every document its hash, under its name and this.
+SEAL = "#sha256"
 
 
 class Done(NamedTuple):
@@ -50,18 +62,30 @@ class Study:
         self.path = path
         self._db = connection
         self._lock = lock
+        self._keeps_text: bool | None = None
+        # Of a study that keeps no text, what this process knows of it: requests, and records as they were.
+        self._requests: tuple[Request, ...] | None = None
+        self._spoken: list[Record] = []
+        self._logs: tempfile.TemporaryDirectory[str] | None = None
 
     @classmethod
     def create(
-        cls, path: Path, *, plan: StudyPlan, engine: EngineSpec, goals: Goals, provenance: Provenance
+        cls,
+        path: Path,
+        *,
+        plan: StudyPlan,
+        engine: EngineSpec,
+        goals: Goals,
+        provenance: Provenance,
+        keeps_text: bool = True,
     ) -> Study:
         if is_study(path):
             raise StudyError(f"{path} already holds a study", hint="add --resume, or name another --study")
-        with _disk_errors(path), ExitStack() as undo:
-            path.mkdir(parents=True, exist_ok=True)
-            lock = undo.enter_context(_take_lock(path))
-            _require_empty(path / DATABASE)
-            study = undo.enter_context(cls(path, _connect(path / DATABASE), lock))
+        with disk_errors(path), ExitStack() as undo:
+            private_folder(path)
+            lock = undo.enter_context(take_lock(path))
+            require_empty(path / DATABASE)
+            study = undo.enter_context(cls(path, connect(path / DATABASE), lock))
             # One transaction: a study killed while it is created is no study yet.
             study._db.execute("BEGIN IMMEDIATE")
             for statement in fmt.SCHEMA.split(";\n"):
@@ -70,9 +94,14 @@ class Study:
             study._set("engine", fmt.engine_to_dict(engine))
             study._set("goals", fmt.goals_to_dict(goals))
             study._set("provenance", fmt.provenance_to_dict(provenance))
+            requests = plan.requests
+            if not keeps_text:
+                study._set(KEEPS_TEXT, {"keeps_text": False})
+                study._requests = plan.requests
+                requests = tuple(request_stand_in(request) for request in plan.requests)
             study._db.executemany(
                 "INSERT INTO requests (id, body) VALUES (?, ?)",
-                [(r.id, fmt.dumps(fmt.request_to_dict(r))) for r in plan.requests],
+                [(r.id, fmt.dumps(fmt.request_to_dict(r))) for r in requests],
             )
             study._db.execute(f"PRAGMA application_id = {fmt.APPLICATION_ID}")
             study._db.execute(f"PRAGMA user_version = {fmt.FORMAT}")
@@ -87,9 +116,9 @@ class Study:
             raise StudyError(
                 f"no study at {path}", hint="a study is a directory with a complete study.sqlite"
             )
-        with _read_errors(path), ExitStack() as undo:
-            lock = undo.enter_context(_take_lock(path)) if writing else None
-            study = undo.enter_context(cls(path, _connect(database), lock))
+        with read_errors(path), ExitStack() as undo:
+            lock = undo.enter_context(take_lock(path)) if writing else None
+            study = undo.enter_context(cls(path, connect(database), lock))
             version = study._db.execute("PRAGMA user_version").fetchone()[0]
             if version > fmt.FORMAT:
                 raise StudyError(
@@ -111,6 +140,8 @@ class Study:
 
     def close(self) -> None:
         self._db.close()
+        if self._logs is not None:
+            self._logs.cleanup()
         if self._lock is not None:
             self._lock.close()
 
@@ -118,49 +149,68 @@ class Study:
 
     @property
     def plan(self) -> StudyPlan:
-        with _read_errors(self.path):
+        with read_errors(self.path):
             rows = self._rows("SELECT body FROM requests ORDER BY position")
             requests = tuple(fmt.request_from_dict(json.loads(row["body"])) for row in rows)
-            return fmt.plan_from_dict(self._get("plan"), requests)
+            return fmt.plan_from_dict(self._get("plan"), self._requests or requests)
+
+    @property
+    def keeps_text(self) -> bool:
+        if self._keeps_text is None:
+            self._keeps_text = self.kept(KEEPS_TEXT) is None
+        return self._keeps_text
+
+    def provide(self, requests: Iterable[Request]) -> None:
+        """The text of a study's requests, where it keeps none and is to go on; StudyError where it is another."""
+        self._requests = with_texts(self.plan.requests, requests)
 
     @property
     def engine(self) -> EngineSpec:
-        with _read_errors(self.path):
+        with read_errors(self.path):
             return fmt.engine_from_dict(self._get("engine"))
 
     @property
     def goals(self) -> Goals:
-        with _read_errors(self.path):
+        with read_errors(self.path):
             return fmt.goals_from_dict(self._get("goals"))
 
     @property
     def provenance(self) -> Provenance:
-        with _read_errors(self.path):
+        with read_errors(self.path):
             return fmt.provenance_from_dict(self._get("provenance"))
 
     @property
     def block_limits(self) -> dict[int, int]:
         """Blocks the time budget cut short, with the number of items left in each; settled in round 0."""
-        limits: dict[str, int] = self._get("block_limits", default={})
-        return {int(block): limit for block, limit in limits.items()}
+        with read_errors(self.path):
+            limits: dict[str, int] = self._get("block_limits", default={})
+            return {int(block): limit for block, limit in limits.items()}
 
     def limit_block(self, block: int, items: int) -> None:
-        with _disk_errors(self.path):
+        with disk_errors(self.path):
             self._set("block_limits", {**self.block_limits, block: items})
 
     def keep(self, name: str, document: dict[str, Any]) -> None:
         """A JSON document beside the records: what the lossless gate found, how a search stands."""
-        with _disk_errors(self.path):
+        with disk_errors(self.path):
             self._set(name, document)
 
     def kept(self, name: str) -> dict[str, Any] | None:
         """None where none of that name was kept."""
-        with _read_errors(self.path):
+        with read_errors(self.path):
             found: dict[str, Any] | None = self._get(name, default=None)
         return found
 
+    @property
+    def logs(self) -> Path:
+        """Of the engines. They may quote what they are asked: where no text is kept, neither are they."""
+        if self.keeps_text:
+            return self.path / "logs"
+        self._logs = self._logs or tempfile.TemporaryDirectory(prefix="speclift-logs-")
+        return Path(self._logs.name)
+
     def log_path(self, launch: int) -> Path:
-        return self.path / "logs" / f"launch-{launch:03d}.log"
+        return self.logs / f"launch-{launch:03d}.log"
 
     # What happened
 
@@ -188,7 +238,7 @@ class Study:
         self._update_launch(launch, ready_s=ready_s, kv_tokens=kv_tokens, **said)
 
     def launch_failed(self, launch: int, *, failure: str, log_tail: str) -> None:
-        self._update_launch(launch, failure=failure, log_tail=log_tail)
+        self._update_launch(launch, failure=failure, log_tail=log_tail if self.keeps_text else "")
 
     def launch_ended(self, launch: int, counters: Counters, *, usage: tuple[Usage, ...] = ()) -> None:
         self._update_launch(launch, counters=fmt.dumps(counters.values), usage=usage_text(usage))
@@ -214,7 +264,7 @@ class Study:
     @contextmanager
     def together(self) -> Iterator[None]:
         """Several writes at the price of one: on disk when it ends, also where one of them fails."""
-        with _disk_errors(self.path):
+        with disk_errors(self.path):
             self._db.execute("BEGIN")
             try:
                 yield
@@ -223,9 +273,13 @@ class Study:
                     self._db.execute("COMMIT")
 
     def add_record(self, record: Record) -> None:
+        if not self.keeps_text:
+            self._spoken.append(record)
+            record = record_stand_in(record)
         self._insert("records", **record_columns(record))
 
     def add_finding(self, finding: Finding) -> None:
+        finding = finding if self.keeps_text else finding_stand_in(finding)
         self._insert(
             "findings",
             check=finding.check,
@@ -238,17 +292,21 @@ class Study:
     # Reading back
 
     def records(self) -> tuple[Record, ...]:
-        with _read_errors(self.path):
+        with read_errors(self.path):
             return tuple(record_from(row) for row in self._rows("SELECT * FROM records ORDER BY id"))
+
+    def spoken(self) -> tuple[Record, ...]:
+        """Records whose text is known: all of them, or those of this process where no text is kept."""
+        return self.records() if self.keeps_text else tuple(self._spoken)
 
     def launches(self) -> tuple[tuple[Launch, int | None], ...]:
         """Each launch with the KV tokens it reported."""
-        with _read_errors(self.path):
+        with read_errors(self.path):
             rows = self._rows("SELECT * FROM launches ORDER BY id")
             return tuple((launch_from(row), row["kv_tokens"]) for row in rows)
 
     def turn_health(self) -> tuple[TurnHealth, ...]:
-        with _read_errors(self.path):
+        with read_errors(self.path):
             rows = self._rows("SELECT * FROM turns ORDER BY id")
             return tuple(
                 TurnHealth(
@@ -263,17 +321,17 @@ class Study:
 
     def turn_totals(self) -> tuple[TurnTotals, ...]:
         """Turns of which the engine told its totals."""
-        with _read_errors(self.path):
+        with read_errors(self.path):
             rows = self._rows("SELECT * FROM turns ORDER BY id")
-            read = ((row, json.loads(row.get("counters", "{}"))) for row in rows)  # format 1 has none
+            read = ((row, counters_from(row.get("counters", "{}"))) for row in rows)  # format 1 has none
             return tuple(
-                TurnTotals(launch=row["launch"], block=row["block"], counters=Counters(values=values))
-                for row, values in read
-                if values
+                TurnTotals(launch=row["launch"], block=row["block"], counters=counters)
+                for row, counters in read
+                if counters.values
             )
 
     def findings(self) -> tuple[Finding, ...]:
-        with _read_errors(self.path):
+        with read_errors(self.path):
             rows = self._rows('SELECT "check", level, message, next_step, arm FROM findings ORDER BY id')
             return tuple(Finding(**{**row, "level": Level(row["level"])}) for row in rows)
 
@@ -303,16 +361,27 @@ class Study:
             if "default" in default:
                 return default["default"]
             raise StudyError(f"{self.path} is incomplete: it has no {key}", hint="start a new study")
-        return json.loads(rows[0]["value"])
+        text = rows[0]["value"]
+        seal = self._rows("SELECT value FROM meta WHERE key = ?", key + SEAL)
+        if seal and seal[0]["value"] != digest_of(text):
+            raise StudyError(
+                f"cannot read the study at {self.path}: its {key!r} is not what speclift wrote there",
+                hint="if it was edited or damaged, restore it from a copy or start a new study",
+            )
+        return json.loads(text)
 
     def _set(self, key: str, value: Any) -> None:
-        self._db.execute("INSERT OR REPLACE INTO meta VALUES (?, ?)", (key, fmt.dumps(value)))
+        """With a seal: whoever reads it relies on its shape, which an edited one need not have."""
+        text = fmt.dumps(value)
+        self._db.executemany(
+            "INSERT OR REPLACE INTO meta VALUES (?, ?)", [(key, text), (key + SEAL, digest_of(text))]
+        )
 
     def _rows(self, query: str, *values: Any) -> list[dict[str, Any]]:
-        with _read_errors(self.path):
+        with read_errors(self.path):
             cursor = self._db.execute(query, values)
             names = [column[0] for column in cursor.description]
-            return [dict(zip(names, row, strict=True)) for row in cursor]
+            return [fmt.checked_row(dict(zip(names, row, strict=True))) for row in cursor]
 
     def _insert(self, table: str, **values: Any) -> None:
         columns, marks = ", ".join(f'"{name}"' for name in values), ", ".join("?" for _ in values)
@@ -323,73 +392,5 @@ class Study:
         self._write(f"UPDATE launches SET {columns} WHERE id = ?", *values.values(), launch)
 
     def _write(self, statement: str, *values: Any) -> None:
-        with _disk_errors(self.path):
+        with disk_errors(self.path):
             self._db.execute(statement, tuple(storable(value) for value in values))
-
-
-def is_study(path: Path) -> bool:
-    """True where a study was completely created, in whatever format version."""
-    database = path / DATABASE
-    if not database.is_file():
-        return False
-    try:
-        with closing(sqlite3.connect(database)) as connection:
-            application: int = connection.execute("PRAGMA application_id").fetchone()[0]
-    except sqlite3.DatabaseError as error:
-        fault = "cannot be read" if isinstance(error, sqlite3.OperationalError) else "is damaged"
-        raise StudyError(f"{database} {fault}: {error}", hint="restore it, or start a new study") from error
-    return application == fmt.APPLICATION_ID
-
-
-def _require_empty(database: Path) -> None:
-    """Another program's database is not ours to write to; one without tables is a study killed at birth."""
-    if not database.exists():
-        return
-    with closing(sqlite3.connect(database)) as connection:
-        tables: int = connection.execute("SELECT count(*) FROM sqlite_master").fetchone()[0]
-    if tables:
-        raise StudyError(f"{database} is not a study's database", hint="name another --study")
-
-
-def _connect(database: Path) -> sqlite3.Connection:
-    # Autocommit: every record is on disk when its call returns.
-    connection = sqlite3.connect(database, isolation_level=None)
-    connection.execute("PRAGMA journal_mode = WAL")
-    # Survives a killed process; a power cut may cost the last records.
-    connection.execute("PRAGMA synchronous = NORMAL")
-    return connection
-
-
-def _take_lock(path: Path) -> IO[str]:
-    lock = (path / LOCK).open("w")
-    try:
-        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError as error:
-        lock.close()
-        raise StudyError(f"another speclift is writing to {path}", hint="wait for it, or end it") from error
-    return lock
-
-
-@contextmanager
-def _disk_errors(path: Path) -> Iterator[None]:
-    try:
-        yield
-    except sqlite3.IntegrityError:
-        raise  # a place measured twice is our mistake, not the disk's
-    except (sqlite3.DatabaseError, OSError) as error:
-        raise StudyError(
-            f"cannot write to {path}: {error}",
-            hint="what was measured so far is kept; free disk space or permissions, then --resume",
-        ) from error
-
-
-@contextmanager
-def _read_errors(path: Path) -> Iterator[None]:
-    """A page that SQLite refuses, and values in a good page that are not what was written."""
-    try:
-        yield
-    except (sqlite3.DatabaseError, OSError, *_MISREAD) as error:
-        raise StudyError(
-            f"cannot read the study at {path}: {error}",
-            hint="if it is damaged, restore it from a copy or start a new study",
-        ) from error

@@ -9,6 +9,7 @@ import numpy as np
 from scipy import stats
 
 from speclift.core.arm import Arm
+from speclift.core.errors import EngineError, OperatingError
 from speclift.core.results import Finding, Level
 from speclift.core.speculation import Speculation, Synthetic, method_name
 from speclift.core.traffic import Request
@@ -292,3 +293,23 @@ def _shown(answer: Answer | None) -> str:
     if answer is None:
         return ""
     return (answer.text if answer.is_ok else f"[{answer.error}]")[:EXAMPLE_CHARACTERS]
+
+
+def unsettled_gate(arm: Arm, check: str, error: OperatingError) -> ArmGate:
+    """Of an arm that could not be asked to the end."""
+    tail = f"\n{error.log_tail[-600:]}" if isinstance(error, EngineError) and error.log_tail else ""
+    finding = Finding(
+        check=check,
+        level=Level.FAIL if isinstance(error, EngineError) else Level.WARN,
+        message=f"{error}{tail}",
+        next_step=error.hint,
+        arm=arm.name,
+    )
+    return ArmGate(
+        arm=arm.name,
+        method=arm.method,
+        result=Result.INCONCLUSIVE,
+        greedy=None,
+        sampled=None,
+        findings=(finding,),
+    )

@@ -15,6 +15,8 @@ from speclift.core.units import Tokens
 from speclift.workload.formats import read_entries, request_fields
 
 TEMPERATURE_MAX = 5.0  # engines accept at most 2 to 5; above is a typing slip
+# Far above any context; a larger one is a mistake and fits into no database.
+MAX_TOKENS_MAX = 100_000_000
 ARRIVAL_S_MAX = 1e12  # 30,000 years: what is above was not counted in seconds
 
 
@@ -124,6 +126,8 @@ def _max_tokens(data: dict[str, Any], where: str) -> Tokens:
             continue
         if isinstance(value, bool) or not isinstance(value, int) or value < 1:
             raise UsageError(f"{where}: '{key}' must be a whole number of at least 1, saw {value!r}")
+        if value > MAX_TOKENS_MAX:
+            raise UsageError(f"{where}: '{key}' must be at most {MAX_TOKENS_MAX:,}, saw a larger number")
         return value
     return DEFAULT_MAX_TOKENS
 

@@ -1,0 +1,143 @@
+"""Ctrl-C and SIGTERM end every state within five seconds, however early and however often they come."""
+
+from __future__ import annotations
+
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+import pytest
+from stalling import stalling_server
+
+import speclift.store
+from processes import eventually, processes_with
+from running import finish, start
+
+# Promised are five seconds; the machine may be busy.
+WITHIN_S = 9.0
+SIGNALS = (signal.SIGINT, signal.SIGTERM)
+
+
+@pytest.fixture
+def mark(tmp_path: Path) -> str:
+    """A truth that only this test's engines carry on their command lines."""
+    return f"ttft_s=0.00{abs(hash(tmp_path.name)) % 100_000_000 + 1}"
+
+
+def fake(mark: str, *truths: str) -> list[str]:
+    words = ("--engine", "fake", "--engine-arg", mark)
+    return [*words, *(word for truth in truths for word in ("--engine-arg", truth))]
+
+
+def end_and_time(
+    process: subprocess.Popen[str], number: signal.Signals, *, times: int = 1
+) -> tuple[int, str]:
+    begun_s = time.monotonic()
+    for _ in range(times):
+        if process.poll() is None:
+            process.send_signal(number)
+        time.sleep(0.05)
+    result = finish(process)
+    assert time.monotonic() - begun_s < WITHIN_S
+    assert "Traceback" not in result.stderr
+    return result.code, result.stderr
+
+
+@pytest.mark.parametrize("number", SIGNALS)
+@pytest.mark.parametrize("after_s", [0.15, 0.3, 0.6, 1.0])
+@pytest.mark.parametrize("verb", ["decide", "doctor", "plan"])
+def test_a_start_that_is_interrupted_ends_at_once(
+    verb: str, after_s: float, number: signal.Signals, tmp_path: Path, mark: str
+) -> None:
+    """Imports take most of that time; what they raise when they are torn apart must not be seen."""
+    words = {
+        "decide": [*fake(mark, "tpot_s=0.05"), "--requests", "24"],
+        "doctor": [],
+        "plan": ["--target", "llama-3.1-8b", "--draft", "llama-3.2-1b", "--gpu", "h200"],
+    }
+    with start([verb, *words[verb]], cwd=tmp_path) as process:
+        time.sleep(after_s)
+        code, stderr = end_and_time(process, number)
+    # Python itself takes some moments before a line of ours is run; then the signal's own end is right.
+    ends = {130, -number} | ({0, 4} if verb == "plan" else set())  # a plan may be ready by then
+    assert code in ends, stderr
+    eventually(lambda: processes_with(mark) == {}, what="no engine is left")
+
+
+@pytest.mark.parametrize("number", SIGNALS)
+@pytest.mark.parametrize("truths", [("never_ready=1",), ("tpot_s=0.05",)], ids=["launching", "measuring"])
+def test_five_presses_end_as_one_does(
+    truths: Sequence[str], number: signal.Signals, tmp_path: Path, mark: str
+) -> None:
+    arguments = ["decide", *fake(mark, *truths), "--requests", "24", "--study", "s"]
+    with start(arguments, cwd=tmp_path) as process:
+        eventually(lambda: len(processes_with(mark)) >= 2, what="a guardian and its engine")
+        time.sleep(0.5)
+        code, stderr = end_and_time(process, number, times=5)
+    assert code == 130
+    assert "speclift decide --resume --study s" in stderr
+    assert processes_with(mark) == {}
+
+
+STALLS: dict[str, dict[str, tuple[str, ...]]] = {
+    "models hang": {"hanging": ("/v1/models",)},
+    "models drip": {"dripping": ("/v1/models",)},
+    "metrics drip": {"dripping": ("/metrics",)},
+    "requests hang": {"hanging": ("/v1/chat", "/v1/completions")},
+}
+
+
+@pytest.mark.parametrize("number", SIGNALS)
+@pytest.mark.parametrize("stall", STALLS)
+@pytest.mark.parametrize("verb", ["decide", "verify"])
+def test_a_server_that_stalls_does_not_keep_a_signal_from_working(
+    verb: str, stall: str, number: signal.Signals, tmp_path: Path
+) -> None:
+    with stalling_server(**STALLS[stall]) as url:
+        urls = ["--engine", "attach", "--baseline-url", url, "--spec-url", url]
+        with start([verb, *urls, "--requests", "4"], cwd=tmp_path) as process:
+            time.sleep(2.5)
+            if process.poll() is not None:
+                pytest.skip("it ended by itself: nothing of what stalls was asked for")
+            code, _ = end_and_time(process, number)
+    assert code == 130
+
+
+def test_an_engine_that_ignores_sigterm_is_ended_in_time(tmp_path: Path) -> None:
+    """As a user's own program in llama-server's place."""
+    binary = tmp_path / "llama-server"
+    binary.write_text(
+        f"#!{sys.executable}\nimport signal, sys, time\n"
+        "signal.signal(signal.SIGTERM, signal.SIG_IGN)\n"
+        "if '--version' in sys.argv: print('version: 1'); raise SystemExit\n"
+        "time.sleep(600)\n"
+    )
+    binary.chmod(0o755)
+    (bundled,) = Path(speclift.store.__file__).parent.glob("bundled/*.gguf")
+    model = tmp_path / "m.gguf"
+    model.symlink_to(bundled)
+    arguments = ["measure", "--llama-server", binary, "--model", model, "--method", "off"]
+    with start([*arguments, "--requests", "2"], cwd=tmp_path) as process:
+        eventually(lambda: len(processes_with(str(model))) >= 3, what="speclift, a guardian and the engine")
+        code, stderr = end_and_time(process, signal.SIGINT)
+    assert code == 130, stderr
+    assert processes_with(str(model)) == {}
+
+
+def handlers() -> Iterator[object]:
+    return (signal.getsignal(number) for number in SIGNALS)
+
+
+def test_a_python_caller_gets_its_own_handlers_back() -> None:
+    from speclift.pipeline.interrupts import run_until_signal
+
+    async def nothing() -> str:
+        assert all(callable(handler) for handler in handlers())
+        return "done"
+
+    before = list(handlers())
+    assert run_until_signal(nothing()) == "done"
+    assert list(handlers()) == before

@@ -1,0 +1,177 @@
+"""--budget binds everything: whatever hangs, drips or takes long is ended when the time is up."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from stalling import stalling_server
+
+from running import Cli, fake_flags
+from speclift.core.arm import Arm, ServerSettings
+from speclift.core.deadline import Deadline
+from speclift.engine.fake import Fake
+from speclift.engine.launched import LaunchedServer
+from speclift.pipeline.ask import Ask
+from speclift.pipeline.budget_words import left_out
+from speclift.pipeline.run import StudyRun
+from speclift.pipeline.verbs import Quiet, open_study
+
+BUDGET_S = 3
+# Promised are five seconds; the machine may be busy.
+MARGIN_S = 9.0
+
+STALLS: dict[str, dict[str, tuple[str, ...]]] = {
+    "everything hangs": {"hanging": ("/",)},
+    "models drip": {"dripping": ("/v1/models",)},
+    "the version hangs": {"hanging": ("/version", "/props", "/server_info", "/get_server_info")},
+    "metrics drip": {"dripping": ("/metrics",)},
+    "metrics hang": {"hanging": ("/metrics",)},
+    "requests hang": {"hanging": ("/v1/chat", "/v1/completions")},
+    "requests drip": {"dripping": ("/v1/chat", "/v1/completions")},
+}
+
+
+@pytest.mark.timeout(60)
+@pytest.mark.parametrize("stall", STALLS)
+@pytest.mark.parametrize("verb", ["decide", "measure"])
+def test_a_server_that_stalls_does_not_hold_up_a_command_beyond_its_budget(
+    verb: str, stall: str, cli: Cli
+) -> None:
+    with stalling_server(**STALLS[stall]) as url:
+        begun_s = time.monotonic()
+        urls = ("--engine", "attach", "--baseline-url", url, "--spec-url", url)
+        result = cli(verb, *urls, "--requests", 8, "--budget", f"{BUDGET_S}s")
+        took_s = time.monotonic() - begun_s
+    assert took_s < BUDGET_S + MARGIN_S
+    assert result.code == 1, result.stderr
+    assert "Traceback" not in result.stderr
+
+
+@pytest.mark.timeout(60)
+@pytest.mark.parametrize("stall", ["everything hangs", "requests hang", "requests drip", "the version hangs"])
+def test_verify_ends_with_its_budget(stall: str, cli: Cli) -> None:
+    with stalling_server(**STALLS[stall]) as url:
+        begun_s = time.monotonic()
+        urls = ("--engine", "attach", "--baseline-url", url, "--spec-url", url)
+        result = cli("verify", *urls, "--requests", 8, "--budget", f"{BUDGET_S}s", "--json")
+        took_s = time.monotonic() - begun_s
+    assert took_s < BUDGET_S + MARGIN_S
+    assert result.code in (1, 5), result.stderr
+    assert "budget" in result.stderr
+
+
+@pytest.mark.timeout(60)
+def test_the_full_gate_is_bound_by_the_budget_and_then_settles_nothing(cli: Cli) -> None:
+    begun_s = time.monotonic()
+    slow = fake_flags("ttft_s=0.05", "tpot_s=0.02", fast=False)
+    size = ("--segment", "chat", "--requests", 8, "--max-tokens", 8)
+    result = cli("decide", *slow, *size, "--verify", "full", "--budget", "6s", "--json")
+    assert time.monotonic() - begun_s < 6 + MARGIN_S
+    assert result.document["lossless"]["result"] == "inconclusive"
+    assert result.document["verdict"] == "inconclusive"
+    assert "budget" in str(result.document["lossless"])
+
+
+@pytest.mark.timeout(60)
+def test_a_search_ends_with_its_budget(cli: Cli) -> None:
+    begun_s = time.monotonic()
+    slow = fake_flags("ttft_s=0.2", "tpot_s=0.05", fast=False)
+    space = ("--method", "ngram", "--k", "1,2,3,4,5,6,7,8")
+    result = cli("tune", *slow, *space, "--requests", 24, "--budget", "6s", "--json")
+    assert time.monotonic() - begun_s < 6 + MARGIN_S
+    assert result.code in (0, 1), result.stderr
+    assert "Traceback" not in result.stderr
+
+
+class Ticking(Fake):
+    """Launches take as long on a clock of its own as they are told."""
+
+    def __init__(self, settings: ServerSettings, *, launch_s: float) -> None:
+        super().__init__(settings)
+        self.now_s, self.launch_s = 0.0, launch_s
+        self.launched: list[str] = []
+
+    async def launch(self, arm: Arm, *, log: Path) -> LaunchedServer:
+        assert self.now_s < self.ends_s, "a launch was begun after the end of the budget"
+        self.launched.append(arm.name)
+        server = await super().launch(arm, log=log)
+        self.now_s += self.launch_s
+        return server
+
+    ends_s = 420.0
+
+
+def run_on_ticks(path: Path, *, launch_s: float, budget_s: float, arms: int = 3) -> tuple[Ticking, list[str]]:
+    ask = Ask(
+        engine="fake",
+        methods=("ngram",),
+        ks=tuple(range(1, arms)),
+        requests=2,
+        max_tokens=4,
+        launches=3,
+        together=False,
+        study=path,
+        engine_args=("ttft_s=0.002", "tpot_s=0.0005"),
+    )
+    study, _ = open_study(ask, lambda _: None)
+    with study:
+        engine = Ticking(study.engine.settings, launch_s=launch_s)
+        deadline = Deadline.after(budget_s, clock=lambda: engine.now_s)
+        asyncio.run(StudyRun(study, engine, progress=Quiet(), deadline=deadline).run())
+        return engine, left_out(study)
+
+
+@pytest.mark.parametrize(
+    ("launch_s", "launches"),
+    [(100.0, 3), (60.0, 6), (45.0, 9), (200.0, 2), (250.0, 1)],
+    ids=["one round", "two rounds", "all three", "an arm is left out", "the baseline alone"],
+)
+def test_no_launch_is_begun_that_cannot_end_in_time(launch_s: float, launches: int, tmp_path: Path) -> None:
+    """Seven minutes, as on a GPU where a launch takes more than one: known after the first."""
+    engine, words = run_on_ticks(tmp_path / "s", launch_s=launch_s, budget_s=420.0)
+    assert len(engine.launched) == launches
+    assert engine.now_s <= 420.0
+    assert bool(words) == (launches < 9)
+    if launches < 9:
+        assert "left out" in words[0]
+
+
+def test_time_that_ends_while_a_server_starts_ends_the_start(tmp_path: Path) -> None:
+    begun_s = time.monotonic()
+    ask = Ask(
+        engine="fake",
+        methods=("ngram",),
+        ks=(2,),
+        requests=2,
+        engine_args=("never_ready=1",),
+        study=tmp_path / "s",
+    )
+    study, _ = open_study(ask, lambda _: None)
+    with study:
+        run = StudyRun(
+            study,
+            Fake(study.engine.settings),
+            progress=Quiet(),
+            deadline=Deadline.after(1.0, clock=time.monotonic),
+        )
+        asyncio.run(run.run())
+        assert left_out(study) == ["the time budget of 1 s ended while launching baseline"]
+    assert time.monotonic() - begun_s < 1 + MARGIN_S
+
+
+@pytest.mark.parametrize(
+    ("at_s", "now_s", "left_s"), [(10.0, 4.0, 6.0), (10.0, 12.0, -2.0)], ids=["before", "after"]
+)
+def test_a_deadline_tells_what_is_left(at_s: float, now_s: float, left_s: float) -> None:
+    clock: Callable[[], float] = lambda: now_s  # noqa: E731
+    deadline = Deadline(clock=clock, at_s=at_s, budget_s=10.0)
+    assert deadline.left_s == left_s
+    assert deadline.is_over == (left_s <= 0)
+    assert deadline.within(100.0) == max(0.0, left_s)
+    assert deadline.keeping(1.0).left_s == left_s - 1.0
+    assert not Deadline.after(None, clock=clock).is_set
+    assert Deadline.after(None, clock=clock).has(1e9)
