@@ -53,8 +53,6 @@ def record_columns(record: Record) -> dict[str, Any]:
 
 
 def record_from(row: dict[str, Any]) -> Record:
-    if (row["first_token_s"] is None) != (row["last_token_s"] is None):
-        raise ValueError(f"record {row['id']} has only one of its first and last token")
     place = Place(
         arm=row["arm"],
         launch=row["launch"],
