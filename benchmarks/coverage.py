@@ -1,9 +1,10 @@
 """Does the crossed interval cover? Simulates whole studies with known truth and counts.
 
-    python benchmarks/coverage.py [--studies 2000] [--seed 1] [--level 0.95] [--missing 0.1] [--json]
+    python benchmarks/coverage.py [--all] [--studies 2000] [--seed 1] [--level 0.95] [--missing 0.1] [--json]
 
 Every study goes through the function the product uses. A cell of the grid is a number of launches, prompts
-and segments with the true standard deviations of launch, prompt and residual on the log scale.
+and segments with the true standard deviations of launch, prompt and residual on the log scale. After the grid
+come the designs of designs.py, the degenerate ones among them: a third of them, or --all; exits 1 where one is broken.
 """
 
 from __future__ import annotations
@@ -11,12 +12,14 @@ from __future__ import annotations
 import argparse
 import json
 import math
+import sys
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from itertools import product
 
 import numpy as np
 
+from designs import design_results, summary
 from speclift.analyse.stats import crossed_interval
 
 # Segments differ far more than prompts within one do; only their mean is in the truth.
@@ -93,7 +96,8 @@ def main() -> None:
     parser.add_argument("--level", type=float, default=0.95)
     parser.add_argument("--missing", type=float, default=0.0, help="share of prompt x launch pairs lost")
     parser.add_argument("--launches", type=int, action="append", help="repeatable; default 3 and 5")
-    parser.add_argument("--json", action="store_true", help="one JSON document instead of the table")
+    parser.add_argument("--all", action="store_true", help="every design instead of a third of them")
+    parser.add_argument("--json", action="store_true", help="one JSON document instead of the tables")
     options = parser.parse_args()
     results = []
     if not options.json:
@@ -114,9 +118,17 @@ def main() -> None:
                 f"{result.half_width_mean:10.4f}",
                 flush=True,
             )
+    found = list(
+        design_results(every=options.all, studies=options.studies // 2, seed=options.seed, quiet=options.json)
+    )
+    is_broken = any(result.broken for result in found)
     if options.json:
-        print(json.dumps([asdict(result) for result in results], indent=1))
-        return
+        print(
+            json.dumps(
+                {"grid": [asdict(r) for r in results], "designs": [asdict(r) for r in found]}, indent=1
+            )
+        )
+        sys.exit(is_broken)
     percents = [result.percent for result in results]
     low, high = ACCEPTED_PERCENT
     outside = sum(not low <= percent <= high for percent in percents)
@@ -124,6 +136,8 @@ def main() -> None:
         f"{min(percents):.1f}-{max(percents):.1f} % over {len(results)} cells of {options.studies} studies; "
         f"{outside} outside {low:.0f}-{high:.0f} %"
     )
+    print(summary(found))
+    sys.exit(is_broken)
 
 
 if __name__ == "__main__":

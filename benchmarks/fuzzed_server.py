@@ -147,10 +147,14 @@ def framed(data: bytes) -> bytes:
 def right_events(draw: random.Random, *, usage: str, beside: str = "") -> list[bytes]:
     """The events of an answer of sixteen tokens; `usage` and `beside` are JSON text."""
     word = draw.choice(("word", "w\u00f6rd", "\U0001f6a2", "a b"))
-    text = json.dumps({"choices": [{"delta": {"content": word}, "finish_reason": None}]})
+    # Not the same word again and again: a loop is no answer, and nothing ships on it.
+    texts = [
+        json.dumps({"choices": [{"delta": {"content": f"{word}{number} "}, "finish_reason": None}]})
+        for number in range(TOKENS)
+    ]
     end = json.dumps({"choices": [{"delta": {}, "finish_reason": "length"}]})
     last = f'{{"choices": [], "usage": {{"prompt_tokens": 5, "completion_tokens": {usage}}}{beside}}}'
-    return [event(text)] * TOKENS + [event(end), event(last), b"data: [DONE]\n\n"]
+    return [*map(event, texts), event(end), event(last), b"data: [DONE]\n\n"]
 
 
 def drawn_answer(draw: random.Random, *, wild_share: float, pause_s: float) -> Answer:

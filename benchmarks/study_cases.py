@@ -135,6 +135,8 @@ def _aa_cases() -> Iterator[Case]:
                 prompts=prompts,
                 launches=launches,
                 temperatures=temperatures,
+                # Six designs of each spread: together as many studies as asked for, twice.
+                share=1 / 3,
             )
             yield whole
             yield replace(

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from speclift.analyse.compare import Comparer
+from speclift.analyse.pairs import ALL_DISTINCT, PromptOf
 from speclift.core.arm import BASELINE, Arm
 from speclift.core.goals import Goals
 from speclift.core.records import Place, Record
@@ -34,6 +35,7 @@ from speclift.simulate.study import ArmTruth, SpeedupOf, StudyTruth, simulate_st
 SEGMENTS = ("copy", "chat", "code")
 ONE_STREAM = (Concurrency(streams=1),)
 LOADS = tuple(Concurrency(streams=streams) for streams in (1, 4, 16))
+FOUR_STREAMS = LOADS[1]
 ARM = Arm(name="arm", speculation=NGram(k=4))
 OTHER = Arm(name="other", speculation=NGram(k=8))
 # Noise so small that a study of 36 prompts knows every speedup to within about 1 %.
@@ -103,7 +105,12 @@ def by_streams(speedups: dict[int, float]) -> SpeedupOf:
 
 
 def comparer(
-    records: Sequence[Record], *, goals: Goals | None = None, arm_count: int = 1, by_temperature: bool = False
+    records: Sequence[Record],
+    *,
+    goals: Goals | None = None,
+    arm_count: int = 1,
+    by_temperature: bool = False,
+    prompt_of: PromptOf = ALL_DISTINCT,
 ) -> Comparer:
     goals = goals or Goals()
     return Comparer(
@@ -112,6 +119,7 @@ def comparer(
         bar=goals.min_speedup,
         arm_count=arm_count,
         by_temperature=by_temperature,
+        prompt_of=prompt_of,
     )
 
 

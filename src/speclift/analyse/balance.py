@@ -94,7 +94,9 @@ def fit_table(table: PairTable, *, by_temperature: bool) -> CrossedFit:
     round_of, unit_of = np.divmod(cells, len(table.units))
     rounds_seen = np.bincount(unit_of, minlength=len(table.units))
     within = np.bincount(cell, weights=shares.within)
-    values = shares.result + shares.of_prompt[unit_of] + rounds_seen[unit_of] * within
+    values = (
+        shares.result + shares.of_prompt[unit_of] + shares.of_round[round_of] + rounds_seen[unit_of] * within
+    )
     return crossed_fit(
         values=values.tolist(),
         prompts=unit_of.tolist(),
@@ -110,6 +112,8 @@ class _Shares:
 
     result: float
     of_prompt: Floats
+    # What each round adds to all its pairs alike.
+    of_round: Floats
     # One row per (unit, moment, round): how far it lies from its prompt's mean, times its weight.
     unit: Indices
     round: Indices
@@ -130,6 +134,8 @@ def _shares(table: PairTable, *, by_temperature: bool) -> _Shares:
     meetings, meeting = np.unique(met, return_inverse=True)
     unit, moment = np.divmod(meetings, moments)
     rounds_met = np.bincount(meeting)
+    of_round = _round_effects(values, rounds, meeting)
+    values = values - of_round[rounds]
     means = np.bincount(meeting, weights=values) / rounds_met
     found = _departures(means, unit, moment, table.segments)
     prompts = len(np.unique(unit))
@@ -137,27 +143,47 @@ def _shares(table: PairTable, *, by_temperature: bool) -> _Shares:
     weight_of_pair = found.weight[meeting] / rounds_met[meeting]
     return _Shares(
         result=float(np.sum(found.weight * means)) / prompts,
+        of_round=of_round,
         of_prompt=_sums(unit, found.weight * found.departure, size=len(table.units)),
         unit=unit[meeting],
         round=rounds,
         within=weight_of_pair * (values - means[meeting]),
         evenness=Evenness(
             # One prompt alone at a setting: nothing tells how much it would differ from another.
-            prompts=0.0 if is_alone else evenness_of(_sums(unit, found.weight * found.inflation)),
+            prompts=0.0
+            if is_alone
+            else min(found.freedom_share, evenness_of(_sums(unit, found.weight * found.inflation))),
             launches=evenness_of(_sums(rounds, weight_of_pair)),
         ),
     )
+
+
+def _round_effects(values: Floats, rounds: Indices, meeting: Indices) -> Floats:
+    """By least squares within (prompt, moment), so that which of them a round happened to miss does not pass for an
+    effect of the round, nor hides one."""
+    is_round = np.eye(int(rounds.max()) + 1)[rounds]
+    count = np.bincount(meeting)
+    sums = np.stack([np.bincount(meeting, weights=column) for column in is_round.T], axis=1)
+    within = is_round - (sums / count[:, None])[meeting]
+    values_within = values - (np.bincount(meeting, weights=values) / count)[meeting]
+    effects, *_ = np.linalg.lstsq(within, values_within, rcond=None)
+    centred: Floats = effects - effects.mean()
+    return centred
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Departures:
     """Of each prompt at each moment it met: its weight (1 on average), how far it lies from its stratum's mean there,
     and the factor by which that was enlarged. A mean of few lies near them by construction, so they are moved out by
-    sqrt(count / (count - 1)), less what the crossed fit makes up for by itself."""
+    sqrt(count / (count - 1)), less what the crossed fit makes up for by itself.
+
+    `freedom_share` is how many of the crossed fit's degrees of freedom there are where a few prompts carry a moment:
+    Satterthwaite's over the strata of all moments, each with its own prompts less one."""
 
     weight: Floats
     departure: Floats
     inflation: Floats
+    freedom_share: float
 
 
 def _departures(means: Floats, unit: Indices, moment: Indices, segments: Sequence[str]) -> _Departures:
@@ -165,7 +191,9 @@ def _departures(means: Floats, unit: Indices, moment: Indices, segments: Sequenc
     prompts, index = np.unique(unit, return_inverse=True)
     stratum = np.array(merged_strata([segments[prompt] for prompt in prompts]), dtype=np.intp)
     size = np.bincount(stratum)
-    charged = max(len(prompts) - len(size), 1) / len(prompts)
+    freedom = max(len(prompts) - len(size), 1)
+    charged = freedom / len(prompts)
+    variance, variance_spread = 0.0, 0.0
     moments = int(moment.max()) + 1
     weight, departure, inflation = np.empty_like(means), np.zeros_like(means), np.ones_like(means)
     for number in range(moments):
@@ -179,7 +207,15 @@ def _departures(means: Floats, unit: Indices, moment: Indices, segments: Sequenc
         if len(here) > 1:
             inflation[here] = np.sqrt(charged * count[own] / (count[own] - 1))
             departure[here] = inflation[here] * (means[here] - centre[own])
-    return _Departures(weight=weight, departure=departure, inflation=inflation)
+            part = (share / moments) ** 2 / np.maximum(count, 1) * (count > 0)
+            variance += float(part.sum())
+            variance_spread += float((part**2 / np.maximum(count - 1, 1)).sum())
+    return _Departures(
+        weight=weight,
+        departure=departure,
+        inflation=inflation,
+        freedom_share=min(1.0, variance**2 / variance_spread / freedom) if variance_spread > 0 else 0.0,
+    )
 
 
 def _sums(index: Indices, weights: Floats, *, size: int = 0) -> Floats:

@@ -1,0 +1,179 @@
+"""Studies in shapes nobody planned for: an interval never claims more than its prompts can carry.
+
+benchmarks/coverage.py has every design at full size; here is one of each kind.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from itertools import product
+
+import numpy as np
+import pytest
+
+from designs import Design, run
+from running import Cli, fake_flags
+from simulated import (
+    ARM,
+    DRAFTING,
+    FOUR_STREAMS,
+    ONE_STREAM,
+    constant,
+    drawn,
+    judged,
+    quiet_truth,
+    study_places,
+)
+from simulated import comparer as comparer_of
+from speclift.analyse.balance import Observation, Setting, fit_table, pair_table
+from speclift.analyse.stats import interval_of
+from speclift.core.records import Record
+from speclift.core.results import ALL_TRAFFIC, Decision, Evidence, Level
+from speclift.core.traffic import Concurrency
+from speclift.simulate.study import StudyTruth
+
+TEMPERATURES = ("one", "by segment", "own")
+COMPLETE = Design(temperatures="own", prompts=24, launches=1, loads=1, made="complete", prompt_sd=0.2)
+
+
+class TestCoverage:
+    @pytest.mark.parametrize(
+        ("temperatures", "prompts", "launches"), list(product(TEMPERATURES, (2, 6, 24), (1, 3)))
+    )
+    def test_holds_however_temperatures_are_dealt(
+        self, temperatures: str, prompts: int, launches: int
+    ) -> None:
+        design = replace(COMPLETE, temperatures=temperatures, prompts=prompts, launches=launches)
+        result = run(design, studies=150, seed=prompts)
+        assert result.intervals == 150
+        assert result.covered >= 0.88
+        assert result.narrowest > 0
+
+    @pytest.mark.parametrize("made", ["repeated", "missing"])
+    @pytest.mark.parametrize("prompts", [6, 24])
+    def test_holds_with_repeats_and_with_holes_at_three_loads(self, made: str, prompts: int) -> None:
+        result = run(replace(COMPLETE, made=made, prompts=prompts, loads=3), studies=150, seed=prompts)
+        assert result.intervals > 100
+        assert result.covered >= 0.88
+
+    @pytest.mark.parametrize("launches", [1, 3])
+    def test_one_prompt_has_no_interval(self, launches: int) -> None:
+        assert run(replace(COMPLETE, prompts=1, launches=launches), studies=20, seed=1).intervals == 0
+
+
+class TestTables:
+    """By hand: value by (prompt, load), one launch."""
+
+    def width(self, table: dict[tuple[str, int], float]) -> float:
+        pairs = [
+            Observation(0, prompt, Setting("chat", Concurrency(streams=load), None), value)
+            for (prompt, load), value in table.items()
+        ]
+        interval = interval_of(fit_table(pair_table(pairs), by_temperature=False))
+        return interval.high - interval.low
+
+    def test_a_load_that_met_one_prompt_makes_the_whole_unknown(self) -> None:
+        values = {(f"p{number}", 1): 0.01 * number for number in range(24)}
+        assert self.width(values) < 0.1
+        assert self.width({**values, ("p0", 16): 0.3}) == float("inf")
+
+    def test_a_load_that_met_two_prompts_is_known_no_better_than_two_prompts_tell(self) -> None:
+        values = {(f"p{number}", 1): 0.01 * number for number in range(24)}
+        two = {**values, ("p0", 16): 0.3, ("p1", 16): 0.4}
+        alone = self.width({(prompt, load): value for (prompt, load), value in two.items() if load == 16})
+        assert self.width(two) > 0.25 * alone > 0.2
+
+
+def temperature_of(temperatures: str, number: int) -> float | None:
+    return {"one": None, "by segment": 0.5 * (number % 3), "own": number / 24}[temperatures]
+
+
+def evidence_of(records: Sequence[Record]) -> Evidence:
+    return comparer_of(records).evidence(ARM, ALL_TRAFFIC)
+
+
+class TestVerdicts:
+    def test_a_file_that_repeats_one_prompt_holds_one_prompt(self) -> None:
+        records = drawn(study_places(), quiet_truth(constant(2.0)))
+        assert judged(records).decision is Decision.SHIP
+        same = {f"p{number}": f"p{number % 3}" for number in range(3, 36)}
+        found = comparer_of(records, prompt_of=same).evidence(ARM, ALL_TRAFFIC)
+        assert found.prompts == 3
+        assert found.overall is not None
+        assert found.overall.prompts == 3
+
+    @pytest.mark.parametrize("temperatures", TEMPERATURES)
+    def test_an_arm_without_gain_never_ships_on_few_unlike_prompts(self, temperatures: str) -> None:
+        places = [
+            replace(place, temperature=temperature_of(temperatures, int(place.request_id[1:])))
+            for place in study_places(prompts=24, rounds=1)
+        ]
+        truth = StudyTruth(arms={ARM.name: replace(DRAFTING, prompt_sd=0.3)}, launch_sd=0.0)
+        decisions = {judged(drawn(places, truth, seed=seed)).decision for seed in range(40)}
+        assert decisions <= {Decision.DO_NOT_SHIP, Decision.INCONCLUSIVE}
+
+    @pytest.mark.parametrize("prompts", [2, 3, 7])
+    def test_fewer_than_eight_prompts_never_ship_however_fast(self, prompts: int) -> None:
+        verdict = judged(drawn(study_places(prompts=prompts), quiet_truth(constant(3.0))))
+        assert verdict.decision is not Decision.SHIP
+        assert [r.level for r in verdict.reasons if r.rule == "few-prompts"] == [Level.FAIL]
+
+    def test_the_command_on_two_requests_and_one_launch(self, cli: Cli) -> None:
+        size = ("--segment", "chat", "--requests", 2, "--launches", 1, "--max-tokens", 12, "--k", 4)
+        result = cli(
+            "decide",
+            *size,
+            "--method",
+            "ngram",
+            "--verify",
+            "off",
+            *fake_flags("spec.acceptance=1"),
+            "--json",
+        )
+        speedup = result.document["speedup"]
+        assert result.document["verdict"] not in ("ship", "ship-on-conditions")
+        assert speedup["low"] is None or speedup["high"] > 1.01 * speedup["low"]
+
+
+class TestPairsLeftOut:
+    """Answers that came in one burst have no time per token."""
+
+    def burst(self, records: Sequence[Record], *, share: float) -> list[Record]:
+        random = np.random.default_rng(3)
+        return [
+            replace(r, is_in_one_burst=True) if r.place.arm == ARM.name and random.random() < share else r
+            for r in records
+        ]
+
+    def test_few_are_counted(self) -> None:
+        records = list(drawn(study_places(), quiet_truth(constant(2.0))))
+        records[1] = replace(records[1], is_in_one_burst=True)
+        found = evidence_of(records)
+        assert (found.completeness.asked, found.completeness.used) == (108, 107)
+        assert found.completeness.metric == "tpot"
+
+    def test_many_are_judged_end_to_end_with_all_prompts(self) -> None:
+        records = self.burst(drawn(study_places(), quiet_truth(constant(2.0))), share=0.4)
+        found = evidence_of(records)
+        assert found.completeness.metric == "e2e"
+        assert found.completeness.used == found.completeness.asked == 108
+        assert found.overall is not None
+        # 50 ms to the first token and 63 more of 10 or 5 ms.
+        assert found.overall.speedup.value == pytest.approx(0.68 / 0.365, rel=0.02)
+        assert "metric" in {reason.rule for reason in judged(records).reasons}
+
+    @pytest.mark.parametrize("tokens", [None, 40], ids=["no token counts", "shorter answers"])
+    def test_nothing_ships_where_end_to_end_times_do_not_compare_either(self, tokens: int | None) -> None:
+        records = [
+            replace(r, output_tokens=tokens) if r.place.arm == ARM.name and r.is_in_one_burst else r
+            for r in self.burst(drawn(study_places(), quiet_truth(constant(2.0))), share=0.4)
+        ]
+        verdict = judged(records)
+        assert verdict.decision is Decision.INCONCLUSIVE
+        assert [r.level for r in verdict.reasons if r.rule == "left-out"] == [Level.FAIL]
+
+    def test_requests_that_failed_are_left_out_too(self) -> None:
+        truth = quiet_truth(constant(2.0), failed_share=0.1)
+        verdict = judged(drawn(study_places(loads=(*ONE_STREAM, FOUR_STREAMS)), truth))
+        assert verdict.decision is not Decision.SHIP
