@@ -14,11 +14,16 @@ MODELS = json.dumps({"data": [{"id": "m", "owned_by": "vllm", "max_model_len": 2
 DRIP_S = 0.3
 
 
+# Set as soon as somebody asked for what stalls.
+stalled = threading.Event()
+
+
 @contextmanager
 def stalling_server(*, hanging: tuple[str, ...] = (), dripping: tuple[str, ...] = ()) -> Iterator[str]:
     """The URL of a server on which paths that begin so hang or drip; it lists a model and has nothing else."""
     listener = socket.create_server(("127.0.0.1", 0), backlog=128)
     over = threading.Event()
+    stalled.clear()
 
     def serve() -> None:
         while not over.is_set():
@@ -34,6 +39,8 @@ def stalling_server(*, hanging: tuple[str, ...] = (), dripping: tuple[str, ...] 
             if len(words) < 2:  # somebody looked whether anybody is there
                 return
             path = words[1].decode()
+            if any(path.startswith(start) for start in (*hanging, *dripping)):
+                stalled.set()
             if any(path.startswith(start) for start in hanging):
                 over.wait()
             elif any(path.startswith(start) for start in dripping):

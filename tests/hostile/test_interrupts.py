@@ -10,7 +10,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import pytest
-from stalling import stalling_server
+from stalling import stalled, stalling_server
 
 import speclift.store
 from processes import eventually, processes_with
@@ -99,9 +99,10 @@ def test_a_server_that_stalls_does_not_keep_a_signal_from_working(
     with stalling_server(**STALLS[stall]) as url:
         urls = ["--engine", "attach", "--baseline-url", url, "--spec-url", url]
         with start([verb, *urls, "--requests", "4"], cwd=tmp_path) as process:
-            time.sleep(2.5)
+            eventually(lambda: stalled.is_set() or process.poll() is not None, what="it stalls")
             if process.poll() is not None:
                 pytest.skip("it ended by itself: nothing of what stalls was asked for")
+            time.sleep(0.3)
             code, _ = end_and_time(process, number)
     assert code == 130
 

@@ -73,7 +73,8 @@ def test_the_full_gate_is_bound_by_the_budget_and_then_settles_nothing(cli: Cli)
     assert time.monotonic() - begun_s < 6 + MARGIN_S
     assert result.document["lossless"]["result"] == "inconclusive"
     assert result.document["verdict"] == "inconclusive"
-    assert "budget" in str(result.document["lossless"])
+    # In the gate, or before it where the machine was too busy to get that far.
+    assert "time budget" in str(result.document["lossless"]) + str(result.document["findings"])
 
 
 @pytest.mark.timeout(60)

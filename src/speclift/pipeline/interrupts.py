@@ -26,6 +26,11 @@ LATE = b"stopped; what was measured is kept, the rest was not waited for\n"
 Told = TypeVar("Told")
 
 
+class Interrupted(KeyboardInterrupt):
+    """By a signal. Not KeyboardInterrupt itself: where that passes through exec(), as it does in a module that makes
+    dataclasses, Python (3.11, run_eval_code_obj) ends the process by SIGINT although the exception was caught."""
+
+
 class Interrupts:
     """What this process does about signals; the command line has one, `watching`."""
 
@@ -60,7 +65,7 @@ class Interrupts:
         for each in _heeded():
             signal.signal(each, signal.SIG_IGN)
         if self._cancel is None:
-            raise KeyboardInterrupt
+            raise Interrupted
         self._cancel()
 
     @contextmanager

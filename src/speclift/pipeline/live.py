@@ -153,12 +153,17 @@ class Servers:
         # What is under way, for whoever has to say where the time ended.
         self.doing = "asking the servers what they are"
 
+    async def identify(self) -> str:
+        """Which engine it is; asked once."""
+        if self._version is None:
+            self._version = await aside(self._engine.version)
+        return self._version
+
     async def bring_up(
         self, arm: Arm, *, round_index: int, loads: Iterable[Load], stack: AsyncExitStack
     ) -> LiveArm | None:
         """Ready and warm at every load, or None where it failed; `stack` stops it."""
-        if self._version is None:
-            self._version = await aside(self._engine.version)
+        version = await self.identify()
         self.doing = f"launching {arm.name}"
         self._watcher.launching(arm.name, round_index)
         launch = self._study.next_launch_id()
@@ -168,7 +173,7 @@ class Servers:
                 arm=arm.name,
                 round=round_index,
                 command=self._engine.command(arm, port=0),
-                engine_version=self._version,
+                engine_version=version,
                 started_s=now_s(),
             )
         )

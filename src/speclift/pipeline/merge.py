@@ -15,6 +15,16 @@ from speclift.store.study import Study
 LAUNCH_STRIDE = 1_000_000
 
 
+def _require_whole(study: Study, records: Sequence[Record]) -> None:
+    """An answer that began has an end; only an edited or damaged record has the one without the other."""
+    for record in records:
+        if record.is_ok and record.first_token_s is not None and record.last_token_s is None:
+            raise StudyError(
+                f"cannot read the study at {study.path}: a record of {record.place.arm} has a first token and no last",
+                hint="if it was edited or damaged, restore it from a copy or start a new study",
+            )
+
+
 def merged_records(studies: Sequence[Study]) -> tuple[Record, ...]:
     """All records. Studies that share an arm extend each other by rounds; where one has the baseline and the
     other the arms, their rounds pair up as they are numbered."""
@@ -24,6 +34,7 @@ def merged_records(studies: Sequence[Study]) -> tuple[Record, ...]:
     rounds_seen: dict[str, int] = defaultdict(int)
     for index, study in enumerate(studies):
         own = study.records()
+        _require_whole(study, own)
         shift = max((rounds_seen[record.place.arm] for record in own), default=0)
         for record in own:
             place = replace(

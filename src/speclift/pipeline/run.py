@@ -31,6 +31,8 @@ from speclift.report.quantities import duration
 from speclift.store.study import Done, Study
 from speclift.workload.arrivals import again, period_s
 
+# Of a budget, at the most.
+REQUEST_SHARE = 1 / 3
 # Of the time left in round 0; launches of further rounds may take so much of it.
 LAUNCHING_SHARE_MAX = 0.5
 
@@ -90,6 +92,7 @@ class StudyRun:
         self._launches_left = sum(len({turn.arm for turn in pending}) for pending in todo)
         try:
             async with ends_at(self._deadline, lambda: self._servers.doing):
+                await self._servers.identify()
                 for round_index, pending in enumerate(todo):
                     if pending and self._has_time_for(round_index, pending):
                         await self._round(round_index, pending)
@@ -293,8 +296,9 @@ class StudyRun:
 
 
 def request_limit_s(deadline: Deadline) -> Seconds:
-    """How long one request may take."""
-    return min(REQUEST_LIMIT_S, deadline.budget_s)
+    """How long one request may take: a server that hangs is found out by two of them before the time is up, and
+    where one takes more than this of a budget, there is none left to compare."""
+    return min(REQUEST_LIMIT_S, deadline.budget_s * REQUEST_SHARE)
 
 
 def launches_took(study: Study) -> list[Seconds]:

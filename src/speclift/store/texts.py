@@ -22,6 +22,10 @@ from speclift.store.format import dumps
 NOT_KEPT = "text not kept"
 # So often the hash stands there instead of a text that loops, which makes it loop as well.
 LOOP_TIMES = 6
+FINISH_REASONS = frozenset(
+    {"stop", "length", "tool_calls", "function_call", "content_filter", "abort", "error", "cancelled"}
+)
+_NUMBERS = re.compile(r"[0-9eE.,:;/ +-]{0,80}")
 # The part of an error that is ours: a status, or the name of an error of the network.
 _OWN_WORDS = re.compile(r"\d{3}|[A-Za-z]{1,32}(Error|Refused|Timeout)")
 
@@ -43,7 +47,17 @@ def request_stand_in(request: Request) -> Request:
 
 
 def record_stand_in(record: Record) -> Record:
-    return replace(record, text=stand_in(record.text), error=error_stand_in(record.error))
+    """Whatever a server may say in words of its own is left out."""
+    reason = record.finish_reason
+    return replace(
+        record,
+        text=stand_in(record.text),
+        error=error_stand_in(record.error),
+        finish_reason=reason if reason is None or reason in FINISH_REASONS else NOT_KEPT,
+        refused=tuple(
+            each if _NUMBERS.fullmatch(each.said) else replace(each, said=NOT_KEPT) for each in record.refused
+        ),
+    )
 
 
 def error_stand_in(error: str) -> str:
