@@ -17,7 +17,7 @@ HARD: dict[str, Callable[[int], str]] = {
     "blanks alone": lambda size: f"x{' ' * size}y",
     "lines of blanks": lambda size: "vllm serve m\n" + " \n" * (size // 2),
     "list markers": lambda size: "- " * (size // 2),
-    "list markers in lines": lambda size: "a:\n" + "- \n" * (size // 3),
+    "list markers in lines": lambda size: "a:\n" + "- \n" * (size // 15),
     "dashes": lambda size: "-" * size,
     "a flag of dashes": lambda size: f"vllm serve m {'-' * size}",
     "colons": lambda size: ":" * size,
@@ -44,7 +44,7 @@ HARD: dict[str, Callable[[int], str]] = {
     + json.dumps({f"zz{number}": 1 for number in range(size // 15)})
     + "'",
     "engines in Python": lambda size: "LLM(" * (size // 4),
-    "Python": lambda size: "LLM(model='m')\n" + "x = 1\n" * (size // 6),
+    "Python": lambda size: "LLM(model='m')\n" + "x = 1\n" * (size // 30),
     "hashes": lambda size: "#" * size,
     "comments": lambda size: "vllm serve m " + "#\n" * (size // 2),
 }  # fmt: skip
