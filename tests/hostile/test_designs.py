@@ -5,6 +5,7 @@ benchmarks/coverage.py has every design at full size; here is one of each kind.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import replace
 from itertools import product
@@ -28,10 +29,13 @@ from simulated import (
 from simulated import comparer as comparer_of
 from speclift.analyse.balance import Observation, Setting, fit_table, pair_table
 from speclift.analyse.stats import interval_of
+from speclift.core.goals import Goals
 from speclift.core.records import Record
 from speclift.core.results import ALL_TRAFFIC, Decision, Evidence, Level
 from speclift.core.traffic import Concurrency
 from speclift.simulate.study import StudyTruth
+from studies import design
+from study_cases import Case
 
 TEMPERATURES = ("one", "by segment", "own")
 COMPLETE = Design(temperatures="own", prompts=24, launches=1, loads=1, made="complete", prompt_sd=0.2)
@@ -60,6 +64,29 @@ class TestCoverage:
     @pytest.mark.parametrize("launches", [1, 3])
     def test_one_prompt_has_no_interval(self, launches: int) -> None:
         assert run(replace(COMPLETE, prompts=1, launches=launches), studies=20, seed=1).intervals == 0
+
+
+class TestThroughput:
+    @pytest.mark.parametrize(("streams", "prompts", "launches"), [(4, 24, 1), (16, 16, 1), (4, 12, 3)])
+    def test_counts_how_unlike_prompts_are_though_every_launch_sends_the_same(
+        self, streams: int, prompts: int, launches: int
+    ) -> None:
+        truth = StudyTruth(
+            arms={"arm-1": replace(DRAFTING, speedup=constant(1.2), prompt_sd=0.2)},
+            ttft_s=1e-5,
+            launch_sd=0.02 if launches > 1 else 0.0,
+        )
+        loads = (Concurrency(streams=streams),)
+        case = Case(name="", truth=truth, promises={}, prompts=prompts, launches=launches, loads=loads)
+        (arm,), places = design(case)
+        # Of totals, so the mean of what prompts take and not of its log.
+        expected, covered = 1.2 * math.exp(-(0.2**2) / 2), 0
+        for seed in range(60):
+            source = comparer_of(drawn(places, truth, seed=seed), goals=Goals(metric="throughput"))
+            overall = source.evidence(arm, ALL_TRAFFIC).overall
+            assert overall is not None
+            covered += overall.speedup.low <= expected <= overall.speedup.high
+        assert covered >= 51
 
 
 class TestTables:

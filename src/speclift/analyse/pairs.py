@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from types import MappingProxyType
 from typing import TypeAlias
 
@@ -124,6 +124,29 @@ def _log_ratio(baseline: Record, other: Record, value_of: Callable[[Record], flo
 # Throughput: a rate belongs to a block, and its requests share it out
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Served:
+    """What one arm served of a block."""
+
+    tokens: dict[PairKey, float]
+    seconds: dict[PairKey, float]
+    # In an open loop the rate is the one offered, whatever the requests: nothing is shared out.
+    window_s: float | None
+
+    @property
+    def log_rate(self) -> float:
+        """Streams that are kept full serve tokens / seconds over their requests; how long the last of them drains,
+        after the others have nothing left to do, is the block's shape and no rate."""
+        return math.log(sum(self.tokens.values()) / (self.window_s or sum(self.seconds.values())))
+
+    def moved_by(self, key: PairKey) -> float:
+        """How far this request moves the log of the rate."""
+        if self.window_s is not None or key not in self.tokens:
+            return 0.0
+        share = self.tokens[key] / sum(self.tokens.values())
+        return share - self.seconds[key] / sum(self.seconds.values())
+
+
 def _throughput_pairs(records: Iterable[Record], arm: str, prompt_of: PromptOf) -> list[Pair]:
     """The log ratio of a block's token rates, given to each of its requests with what that request moved it by.
 
@@ -135,70 +158,43 @@ def _throughput_pairs(records: Iterable[Record], arm: str, prompt_of: PromptOf) 
         if record.place.phase is not Phase.WARMUP:
             place = record.place
             blocks[(place.round, place.block, place.load)][place.arm].append(record)
-    compared = []
+    result, segments = [], []
     for sides in blocks.values():
-        baseline, other = sides.get(BASELINE, []), sides.get(arm, [])
-        before, after = _token_rate(baseline), _token_rate(other)
-        if before and after:
-            compared.append((math.log(after / before), baseline, other))
-    segments = [{record.place.segment for record in (*b, *o)} for _, b, o in compared]
+        before, after = _served(sides.get(BASELINE, [])), _served(sides.get(arm, []))
+        if before is None or after is None:
+            continue
+        places = {pair_key(r.place): r.place for r in (*sides[BASELINE], *sides[arm])}
+        asked = [key for key in places if key in before.tokens or key in after.tokens]
+        segments.append({places[key].segment for key in asked})
+        whole = after.log_rate - before.log_rate
+        for key in asked:
+            moved = len(asked) * (after.moved_by(key) - before.moved_by(key))
+            prompt, segment = prompt_of.get(key[1], key[1]), places[key].segment
+            result.append(Pair(key=key, prompt=prompt, segment=segment, log_speedup=whole + moved))
     # A rate of several segments is none of theirs; a prompt belongs to one stratum at every load, so all are mixed.
     is_mixed = any(len(names) > 1 for names in segments)
-    return [
-        Pair(
-            key=pair_key(place),
-            prompt=prompt_of.get(place.request_id, place.request_id),
-            segment=MIXED if is_mixed else place.segment,
-            log_speedup=log_speedup + moved,
-        )
-        for log_speedup, baseline, other in compared
-        for place, moved in _moved_by(baseline, other)
-    ]
+    return [replace(pair, segment=MIXED) for pair in result] if is_mixed else result
 
 
-def _moved_by(baseline: Sequence[Record], other: Sequence[Record]) -> list[tuple[Place, float]]:
-    """How far each request of a block moves log(rate of other / rate of baseline), times their number.
-
-    Streams that are kept full serve tokens / seconds over their requests; in an open loop the rate is the one offered,
-    whatever the requests.
-    """
-    before, after = _by_request(baseline), _by_request(other)
-    places = {key: record.place for key, record in {**before, **after}.items()}
-    count = len(places)
-    is_open = not isinstance(next(iter(places.values())).load, Concurrency)
-    if is_open or count == 1:
-        return [(place, 0.0) for place in places.values()]
-    sides = [(1.0, after, *_sums(after)), (-1.0, before, *_sums(before))]
-    return [
-        (
-            place,
-            count
-            * sum(
-                sign * ((side[key].output_tokens or 0) / tokens - (side[key].e2e_s or 0.0) / seconds)
-                for sign, side, tokens, seconds in sides
-                if key in side
-            ),
-        )
-        for key, place in places.items()
-    ]
-
-
-def _by_request(turn: Sequence[Record]) -> dict[PairKey, Record]:
-    return {pair_key(r.place): r for r in turn if r.is_ok and r.output_tokens and r.e2e_s}
-
-
-def _sums(turn: Mapping[PairKey, Record]) -> tuple[float, float]:
-    return (
-        float(sum(record.output_tokens or 0 for record in turn.values())),
-        sum(record.e2e_s or 0.0 for record in turn.values()),
+def _served(turn: Sequence[Record]) -> _Served | None:
+    """None where nothing was served."""
+    good = {pair_key(r.place): r for r in turn if r.is_ok and r.output_tokens and r.e2e_s and r.e2e_s > 0}
+    if not good:
+        return None
+    is_open = not isinstance(turn[0].place.load, Concurrency)
+    window_s = _window_s(turn) if is_open else None
+    if window_s is not None and window_s <= 0:
+        return None
+    return _Served(
+        tokens={key: float(record.output_tokens or 0) for key, record in good.items()},
+        seconds={key: record.e2e_s or 0.0 for key, record in good.items()},
+        window_s=window_s,
     )
 
 
-def _token_rate(turn: Sequence[Record]) -> float | None:
-    """Over the time the turn ran; one that was interrupted ran in two launches, and not in between."""
-    good = [record for record in turn if record.is_ok and record.output_tokens]
+def _window_s(turn: Sequence[Record]) -> float:
+    """The time the turn ran; one that was interrupted ran in two launches, and not in between."""
     runs: dict[int, list[Record]] = defaultdict(list)
     for record in turn:
         runs[record.place.launch].append(record)
-    seconds = sum(max(r.end_s for r in run) - min(r.sent_s for r in run) for run in runs.values())
-    return sum(record.output_tokens or 0 for record in good) / seconds if good and seconds > 0 else None
+    return sum(max(r.end_s for r in run) - min(r.sent_s for r in run) for run in runs.values())
