@@ -151,7 +151,7 @@ def _power_cases() -> Iterator[Case]:
     def segments(**speedups: float) -> StudyTruth:
         return StudyTruth(arms={"arm-1": replace(DRAFTING, speedup=_by_segment(**speedups))})
 
-    mostly, right_part = (50.0, 100.0), {"wrong part": (0.0, 2.5)}
+    mostly, right_part = (40.0, 100.0), {"wrong part": (0.0, 2.5)}
     on_copy = segments(copy=1.5, chat=0.9, code=0.9)
     by_load = StudyTruth(
         arms={"arm-1": replace(DRAFTING, speedup=_by_load({1: 1.7, 4: 1.6, 16: 0.7}))},
@@ -171,7 +171,7 @@ def _power_cases() -> Iterator[Case]:
         Case(
             name="1.5x on copy, 0.9x elsewhere, 72 prompts, 5 launches",
             truth=on_copy,
-            promises={"ship-on-conditions": (90.0, 100.0), "segments copy": (90.0, 100.0), **right_part},
+            promises={"ship-on-conditions": (80.0, 100.0), "segments copy": (80.0, 100.0), **right_part},
             prompts=72,
             launches=5,
         ),
