@@ -47,6 +47,13 @@ def choose(
     """`wants_same_method`: whether a runner-up of the winner's own method is worth its time."""
     conclusion, posterior = conclude(search), search.posterior()
     if conclusion is None or posterior is None:
+        if any(
+            search.problem.candidate(each.job.candidate).is_baseline and each.cells for each in search.results
+        ):
+            raise EngineError(
+                "fewer than half of the baseline's answers could be timed: the others came in one piece",
+                hint="something between here and the server holds answers back; ask the server itself",
+            )
         raise EngineError("the search has no baseline to compare with", hint="run it again with --resume")
     ranking = ranked(search, posterior)
     if not ranking:

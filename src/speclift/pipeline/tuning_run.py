@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import math
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AsyncExitStack
 from dataclasses import dataclass, replace
 from types import TracebackType
@@ -16,7 +16,7 @@ from speclift.core.deadline import Deadline
 from speclift.core.engine_totals import ACCEPTED, engine_total
 from speclift.core.errors import EngineError
 from speclift.core.records import Counters, Phase, Record
-from speclift.core.traffic import Concurrency, Load, Rate, Request, load_label, load_to_dict
+from speclift.core.traffic import Concurrency, Load, Rate, Request, load_label, load_to_dict, repeated_prompts
 from speclift.core.units import Seconds
 from speclift.measure.load import Order
 from speclift.pipeline.live import ArmFailed, LiveArm, Servers, ended_together
@@ -236,20 +236,26 @@ def stored_result(job: Job, entry: dict[str, Any], study: Study, *, is_baseline:
     own = [
         record
         for record in study.records()
-        if record.place.launch == entry["launch"] and record.place.phase is Phase.MEASURED and record.is_ok
+        if record.place.launch == entry["launch"] and record.place.phase is Phase.MEASURED
     ]
-    reference_s = _reference_pace_s(study)
-    cells = []
+    reference_s, first = _reference_pace_s(study), repeated_prompts(study.plan.requests)
+    cells, unanswered = [], ""
     for cell, load in zip(entry["cells"], job.loads, strict=False):
-        members = [record for record in own if record.place.block == cell["block"]]
+        asked = [record for record in own if record.place.block == cell["block"]]
+        members = [record for record in asked if record.is_ok]
+        if 2 * len(members) < len(asked):
+            # The few that were answered do not say how fast the others would have been.
+            unanswered = f"{len(asked) - len(members)} of {len(asked)} requests failed at {load_label(load)}"
+            continue
         counted = totals.get(cell["block"], Counters())
         pace_s = cell.get("pace_s")
         factor = reference_s / pace_s if reference_s and pace_s else 1.0
-        counts = tuple(_counts(members, counted, is_baseline=is_baseline, factor=factor))
+        counts = tuple(_counts(members, counted, first, is_baseline=is_baseline, factor=factor))
         if counts:
             batch = _in_flight(members) if isinstance(load, Rate) else None
             cells.append(CellResult(load=load, requests=counts, wall_s=cell["wall_s"], batch=batch))
-    failure = entry["failure"] or ("" if cells else "no request was answered with tokens and drafts counted")
+    failure = entry["failure"] or unanswered
+    failure = failure or ("" if cells else "no request was answered with tokens and drafts counted")
     return Result(job=job, cells=tuple(cells), launch_s=entry["launch_s"], failure=failure)
 
 
@@ -332,9 +338,17 @@ def _confirming_s(search: Search) -> Seconds:
 
 
 def _counts(
-    records: Sequence[Record], counted: Counters, *, is_baseline: bool, factor: float
+    records: Sequence[Record],
+    counted: Counters,
+    first: Mapping[str, str],
+    *,
+    is_baseline: bool,
+    factor: float,
 ) -> Iterator[RequestCounts]:
-    """Where an engine tells no request's drafts, the turn's total is shared among its requests by their length."""
+    """Where an engine tells no request's drafts, the turn's total is shared among its requests by their length.
+
+    A prompt that the file repeats counts as its `first` request.
+    """
     told = [record for record in records if record.output_tokens is not None and record.output_tokens > 1]
     decoded = sum((record.output_tokens or 0) - 1 for record in told)
     total = engine_total(counted, ACCEPTED)
@@ -346,7 +360,7 @@ def _counts(
         if accepted is None:
             accepted = round((total or 0.0) * (tokens - 1) / decoded)
         yield request_counts(
-            record.place.request_id,
+            first.get(record.place.request_id, record.place.request_id),
             output_tokens=tokens,
             steps=record.steps,
             accepted=accepted,

@@ -27,6 +27,8 @@ LAUNCH_SD = 0.006
 RUN_SD = 0.008
 DRIFT_SD = 0.011
 DRIFT_S = 1200.0
+# Of requests that a cell times for a run to scatter by no more than RUN_SD; one of fewer scatters by more.
+RUN_REQUESTS = 12
 # Of a measurement against one of another launch just before it, some minutes apart.
 FRESH_SD = math.sqrt(LAUNCH_SD**2 + RUN_SD**2 + DRIFT_SD**2 * -math.expm1(-300.0 / DRIFT_S))
 # What the form misses: a part that goes with the tokens in a step (graph sizes, tiles, kernel switches, clocks), which
@@ -60,6 +62,8 @@ class TimedPoint:
     launch: int
     # On a clock of the search's own.
     at_s: Seconds = 0.0
+    # How many of them were timed.
+    requests: int = RUN_REQUESTS
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -249,5 +253,6 @@ def _noise(cells: Sequence[TimedPoint]) -> Floats:
     at_s = np.array([cell.at_s for cell in cells])
     drift = DRIFT_SD**2 * np.exp(-_apart(at_s, at_s) / DRIFT_S)
     same_launch = launches[:, None] == launches[None, :]
-    noise: Floats = LAUNCH_SD**2 * same_launch + RUN_SD**2 * np.eye(len(cells)) + drift
+    run = RUN_SD**2 * np.array([max(1.0, RUN_REQUESTS / max(1, cell.requests)) for cell in cells])
+    noise: Floats = LAUNCH_SD**2 * same_launch + np.diag(run) + drift
     return noise

@@ -41,8 +41,13 @@ class RequestCounts:
         return self.steps == len(self.accepted) + self.without_draft
 
     @property
+    def is_timed(self) -> bool:
+        """An answer that came in one piece has no time per token, and one of no time is a clock's fault."""
+        return self.tpot_s is not None and 0 < self.tpot_s < math.inf and self.steps > 0
+
+    @property
     def decode_s(self) -> Seconds | None:
-        return None if self.tpot_s is None else self.tpot_s * self.tokens
+        return None if self.tpot_s is None or not self.is_timed else self.tpot_s * self.tokens
 
 
 def request_counts(
@@ -79,7 +84,10 @@ def request_counts(
 
 
 def step_s(requests: Sequence[RequestCounts]) -> Seconds | None:
-    """Time of one engine step as its requests saw it: decode time / steps. None where nothing was timed."""
-    timed = [request for request in requests if request.decode_s is not None and request.steps > 0]
+    """Time of one engine step as its requests saw it: decode time / steps. None where fewer than half were timed: what
+    is left may not stand for what is missing."""
+    timed = [request for request in requests if request.is_timed]
     steps = sum(request.steps for request in timed)
-    return math.fsum(request.decode_s or 0.0 for request in timed) / steps if steps else None
+    if not steps or 2 * len(timed) < len(requests):
+        return None
+    return math.fsum(request.decode_s or 0.0 for request in timed) / steps

@@ -80,6 +80,11 @@ class Posterior:
         drawn: Floats = self.mean[:, column] + noise @ root.T
         return drawn
 
+    def requests(self, row: int) -> float:
+        """That its acceptance is known from; a baseline needs none."""
+        curve = _curve_of(self.curves, self.candidates[row])
+        return math.inf if curve is None else curve.requests
+
     def sd(self, row: int, column: int) -> float:
         return math.sqrt(max(0.0, float(self.covariance[column, row, row])))
 
@@ -235,7 +240,10 @@ def _timed_points(problem: Problem, results: Sequence[Result], curves: Curves) -
                 continue
             drafted = drafted_per_step(cell.requests, candidate.k) if candidate.drafter is not None else 0.0
             point = point_of(problem, curves, candidate, _batch(problem, cell, seconds), drafted=drafted)
-            timed.append(TimedPoint(point=point, step_s=seconds, launch=result.job.id, at_s=at_s))
+            count = sum(request.is_timed for request in cell.requests)
+            timed.append(
+                TimedPoint(point=point, step_s=seconds, launch=result.job.id, at_s=at_s, requests=count)
+            )
     return timed
 
 
@@ -272,5 +280,10 @@ def _batches(problem: Problem, known: Sequence[Candidate], fit: CostFit, curves:
 
 
 def _measured(known: Sequence[Candidate], loads: Sequence[Load], results: Sequence[Result]) -> Floats:
-    seen = {(result.job.candidate, cell.load) for result in results for cell in result.cells}
+    seen = {
+        (result.job.candidate, cell.load)
+        for result in results
+        for cell in result.cells
+        if step_s(cell.requests) is not None
+    }
     return np.array([[float((candidate.name, load) in seen) for load in loads] for candidate in known])

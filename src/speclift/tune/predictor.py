@@ -24,6 +24,10 @@ from speclift.tune.extrapolate import Basis, Carrier, Floats, totals
 ERROR_SD = {Basis.REPLAY: 0.003, Basis.TRUNCATION: 0.05, Basis.GEOMETRIC: 0.06}
 # And how far that error strays from a line in log k: truncation corrected by a second run erred by at most 1.2 %.
 STRAY_SD = {Basis.REPLAY: 0.003, Basis.TRUNCATION: 0.008, Basis.GEOMETRIC: 0.02}
+# sd of log length between requests at k = 10, before any was seen, and of the error of one request that two runs share:
+# worth one request. A few that happen to agree are no sign that the next will.
+REQUEST_SD = 0.3
+SHARED_SD = 0.05
 # Runs of one text at temperature 0 have no noise at all; their equations still need a solution.
 _TINY = 1e-10
 
@@ -107,6 +111,8 @@ def accepted_lengths(
     influence = np.array([carrier.sums(k).influence for k in ks]).reshape(len(ks), count) + mended.influence
     bracketed = np.array([row.bracket_sd for row in rows])
     covariance: Floats = influence @ influence.T * _unbiased(count) + mended.covariance
+    unseen = np.array([_prior_sd(k) for k in ks]) / count
+    covariance += np.outer(unseen, unseen)
     covariance += np.outer(bracketed, bracketed)
     quantile = float(student_t.ppf((1 + level) / 2, count - 1)) if count > 1 else math.inf
     points = []
@@ -220,6 +226,11 @@ def _error_covariance(carrier: Carrier, left: Sequence[int], right: Sequence[int
     return covariance
 
 
+def _prior_sd(k: int) -> float:
+    """Of log length between requests: none at k = 0, where every step yields one token."""
+    return REQUEST_SD * math.log1p(k) / math.log1p(10)
+
+
 def _unbiased(count: int) -> float:
     return count / max(1, count - 1)
 
@@ -233,7 +244,7 @@ def _correction(carrier: Carrier, k: int, run: Mapping[str, Sequence[RequestCoun
         predicted = predicted.only(shared)
         measured = totals([run[request_id] for request_id in carrier.requests if request_id in run])
         influence[shared] = measured.influence - predicted.influence
-        extra_sd = 0.0
+        extra_sd = SHARED_SD / int(shared.sum())
     else:
         measured = totals(list(run.values()))
         influence -= predicted.influence

@@ -17,6 +17,8 @@ Pass: TypeAlias = tuple[int, int]
 ALPHA = 0.05
 # Tuned for about 40 prompts; false alarms stay below alpha at any n.
 PROMPTS_RATIO = 1 / 40
+# The spread of fewer prompts is not known well enough for any radius.
+PROMPTS_MIN = 8
 # Launch pairs come in ones and twos.
 LAUNCHES_RATIO = 1.0
 
@@ -98,8 +100,9 @@ def _standing(
     )
     if len(ratios) == 0:
         return Standing(arm=arm, leader=leader, log_ratio=0.0, radius=math.inf, prompts=0, passes=len(pairs))
-    spread = float(ratios.std(ddof=1)) if len(ratios) > 1 else math.inf
-    among_prompts = radius(len(ratios), spread, alpha=alpha / 2) if math.isfinite(spread) else math.inf
+    among_prompts = math.inf
+    if len(ratios) >= PROMPTS_MIN:
+        among_prompts = radius(len(ratios), float(ratios.std(ddof=1)), alpha=alpha / 2)
     among_launches = radius(len(pairs), pass_sd * math.sqrt(2), alpha=alpha / 2, ratio=LAUNCHES_RATIO)
     return Standing(
         arm=arm,

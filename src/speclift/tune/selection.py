@@ -14,7 +14,7 @@ from speclift.tune.cost_fit import FRESH_SD
 from speclift.tune.cost_surface import Floats
 from speclift.tune.posterior import Dropped, Posterior
 from speclift.tune.problem import Problem, Purpose, Result
-from speclift.tune.race import Pass, standings
+from speclift.tune.race import PROMPTS_MIN, Pass, standings
 from speclift.tune.space import Elimination
 
 # A challenger joins a race at a load where its expected gain is at least this share of the largest there.
@@ -186,12 +186,16 @@ def _normal(random: np.random.Generator, covariance: Floats) -> Floats:
 
 
 def far_from_best(problem: Problem, posterior: Posterior) -> list[Elimination]:
-    """Candidates that are nowhere near the best of any load, even if they are luckier than expected."""
+    """Candidates that are nowhere near the best of any load, even if they are luckier than expected.
+
+    None whose drafter, or whose rival's, served fewer requests than a race takes: how unlike requests are is not known.
+    """
     settings = problem.settings
     eliminated = []
     best = [posterior.best(column) for column in range(len(posterior.loads))]
     for row, candidate in enumerate(posterior.candidates):
-        if candidate.is_baseline:
+        served = [posterior.requests(each) for each in (row, *best)]
+        if candidate.is_baseline or min(served) < PROMPTS_MIN:
             continue
         gaps = []
         for column, leader in enumerate(best):
@@ -213,7 +217,9 @@ def beaten(posterior: Posterior, results: Sequence[Result]) -> list[Elimination]
     pass_sd = posterior.fit.noise_scale * FRESH_SD
     eliminated = []
     for column, load in enumerate(posterior.loads):
-        by_arm = passes.get(load, {})
+        # An arm that failed in its second pass has raced and is out for that reason.
+        known = {candidate.name for candidate in posterior.candidates}
+        by_arm = {name: each for name, each in passes.get(load, {}).items() if name in known}
         if len(by_arm) < 2:
             continue
         leader = max(by_arm, key=lambda name: posterior.mean[posterior.row(name), column])
@@ -239,7 +245,7 @@ def _passes(results: Sequence[Result]) -> Mapping[Load, dict[str, dict[Pass, dic
         for cell in result.cells:
             times: dict[str, list[float]] = {}
             for request in cell.requests:
-                if request.tpot_s:
+                if request.is_timed and request.tpot_s is not None:
                     times.setdefault(request.request_id, []).append(math.log(request.tpot_s))
             logs = {prompt: math.fsum(values) / len(values) for prompt, values in times.items()}
             by_arm = passes.setdefault(cell.load, {})
