@@ -14,7 +14,8 @@ SEGMENTS = ("copy", "chat", "code")
 ONE_STREAM = (Concurrency(streams=1),)
 THREE_LOADS = tuple(Concurrency(streams=streams) for streams in (1, 4, 16))
 DRAFTING = ArmTruth(prompt_sd=0.15, drafted_per_step=4, acceptance=0.6)
-COVERED = (93.0, 97.0)
+# The headline's interval is a 97 % one: conditions have the rest of the error.
+COVERED = (93.0, 99.0)
 # Bonferroni may err wide; what it may not do is cover less.
 COVERED_TOGETHER = (93.0, 100.0)
 FALSE_ALARMS = (0.0, 6.0)
