@@ -157,6 +157,19 @@ def test_garbage_instead_of_a_model_is_an_error_not_a_crash(content: bytes, cli:
     assert "x.gguf" in result.stderr
 
 
+def test_a_segment_of_a_replay_that_had_no_decode_step_is_left_out(cli: Cli, tmp_path: Path) -> None:
+    document = {
+        "schema": 1,
+        "segments": [
+            {"segment": "chat", "accepted_length": {"k": [1, 3, 5], "value": [1.4, 1.8, 1.9]}},
+            {"segment": "one-word", "accepted_length": {"k": [1, 3, 5], "value": [None, None, None]}},
+        ],
+    }
+    (tmp_path / "replay.json").write_text(json.dumps(document))
+    result = cli("plan", "--target", "llama-3.1-8b", "--gpu", "h100", "--acceptance", "replay.json", "--json")
+    assert result.code == 0, result.stderr
+
+
 def test_an_acceptance_comes_from_a_replay(cli: Cli, tmp_path: Path) -> None:
     replay = {
         "schema": 1,

@@ -23,9 +23,11 @@ def log(tmp_path: Path) -> Path:
     path = tmp_path / "log.jsonl"
     lines: list[dict[str, Any]] = []
     for index in range(20):
-        copied = {"prompt_token_ids": PHRASE, "response_token_ids": PHRASE[: 20 + index], "segment": "copy"}
+        # A prompt of its own each: repeats of one would be one unit.
+        prompt = [1000 + index, *PHRASE]
+        copied = {"prompt_token_ids": prompt, "response_token_ids": PHRASE[: 20 + index], "segment": "copy"}
         invented = {
-            "prompt_token_ids": PHRASE,
+            "prompt_token_ids": prompt,
             "response_token_ids": list(range(500, 530)),
             "segment": "chat",
         }

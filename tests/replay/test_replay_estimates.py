@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from speclift.replay.batch import Answer
 from speclift.replay.counts import Counts
 from speclift.replay.estimates import LengthEstimate, Sums, Totals
 
@@ -98,3 +99,55 @@ def test_batches_add_up_to_the_whole() -> None:
     assert parts.estimates() == whole.estimates()
     assert [each.segment for each in whole.estimates()] == ["all", "a", "b"]
     assert [each.tokens for each in whole.estimates()] == [184, 82, 102]
+
+
+# Designs that carry little
+
+
+@pytest.mark.parametrize("count", [0, 1])
+def test_nothing_and_one_answer_have_no_interval(count: int) -> None:
+    found = estimate([60] * count, [20] * count)
+    assert (found.low, found.high) == (None, None)
+
+
+@pytest.mark.parametrize("count", [2, 3, 7])
+@pytest.mark.parametrize(("decoded", "steps"), [(40, 40), (60, 20), (180, 20)])
+def test_a_few_answers_that_agree_have_no_interval_of_no_width(count: int, decoded: int, steps: int) -> None:
+    found = estimate([decoded] * count, [steps] * count)
+    assert found.value == decoded / steps
+    assert (found.low, found.high) == (None, None)
+
+
+def test_many_answers_that_agree_have_one() -> None:
+    assert estimate([60] * 40, [20] * 40).low == 3.0
+
+
+def clustered(prompts: list[int]) -> LengthEstimate:
+    """Two kinds of answers, one per prompt of even and of odd number."""
+    totals = Totals((8,), all_name="all")
+    decoded = [60 if prompt % 2 else 30 + prompt for prompt in prompts]
+    numbers = np.array(prompts, dtype=np.int64)
+    totals.add(
+        [counts_of(decoded, [20] * len(prompts))], np.zeros(len(prompts), dtype=np.int64), ["a"], numbers
+    )
+    return totals.estimates()[0].lengths[0]
+
+
+def test_answers_to_one_prompt_are_one_unit() -> None:
+    once, often = clustered([0, 1, 2, 3]), clustered([0, 1, 2, 3] * 50)
+    assert often.value == once.value
+    assert once.low is not None
+    assert often.low == pytest.approx(once.low)
+    assert often.high == pytest.approx(once.high)
+    only = clustered([1] * 100)
+    assert (only.low, only.high) == (None, None)
+
+
+def test_prompts_are_known_by_their_tokens_and_a_log_without_any_by_its_answers() -> None:
+    def answer(prompt: list[int], response: list[int]) -> int:
+        ids = [np.array(each, dtype=np.int64) for each in (prompt, response)]
+        return Answer(prompt=ids[0], response=ids[1], segment="a").prompt_hash
+
+    assert answer([1, 2], [3]) == answer([1, 2], [4])
+    assert answer([1, 2], [3]) != answer([2, 1], [3])
+    assert answer([], [3]) != answer([], [4])

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 import numpy as np
 from scipy import special
 
+from speclift.analyse.stats import SPREAD_MIN
 from speclift.core.records import Phase, Record
 from speclift.core.results import CONFIDENCE, Estimate
 from speclift.core.units import Seconds
@@ -36,8 +37,8 @@ class Noise:
 
     pairs: int
     tpot_s_p50: Seconds
-    # One request on one server, from one time to the next.
-    request_log_sd: float
+    # One request on one server, from one time to the next; None where no prompt was asked twice.
+    request_log_sd: float | None
     # The ratio of two requests sent one after the other: what pairing leaves.
     paired_log_sd: float
     # First server over second; they are the same, so 1 is the truth.
@@ -46,15 +47,19 @@ class Noise:
 
 
 def noise_of(records: Iterable[Record]) -> Noise | None:
-    """From two arms that ran the same requests block by block; None under PAIRS_MIN pairs."""
+    """From two arms that ran the same requests block by block; None under PAIRS_MIN pairs or of one prompt alone."""
     tpots: dict[tuple[int, str], dict[str, Seconds]] = defaultdict(dict)
     for record in records:
         if record.place.phase is Phase.MEASURED and record.is_ok and record.tpot_s:
             tpots[record.place.block, record.place.request_id][record.place.arm] = record.tpot_s
     pairs = {key: by_arm for key, by_arm in tpots.items() if len(by_arm) == 2}
-    if len(pairs) < PAIRS_MIN:
+    by_prompt: dict[str, list[float]] = defaultdict(list)
+    for (_, request_id), by_arm in pairs.items():
+        first, second = _in_order(by_arm)
+        by_prompt[request_id].append(math.log(first / second))
+    if len(pairs) < PAIRS_MIN or len(by_prompt) < 2:
         return None
-    ratios = [math.log(first / second) for first, second in (_in_order(by_arm) for by_arm in pairs.values())]
+    ratios = [ratio for each in by_prompt.values() for ratio in each]
     repeats: dict[tuple[str, str], list[float]] = defaultdict(list)
     for (_, request_id), by_arm in pairs.items():
         for arm, tpot_s in by_arm.items():
@@ -65,7 +70,7 @@ def noise_of(records: Iterable[Record]) -> Noise | None:
         tpot_s_p50=float(np.median([tpot_s for by_arm in pairs.values() for tpot_s in by_arm.values()])),
         request_log_sd=_pooled_sd(repeats.values()),
         paired_log_sd=paired_log_sd,
-        servers_ratio=_ratio(ratios),
+        servers_ratio=_ratio([float(np.mean(each)) for each in by_prompt.values()]),
         prompts_needed=tuple(
             PromptsNeeded(speedup=speedup, prompts=prompts_needed(speedup, paired_log_sd=paired_log_sd))
             for speedup in SPEEDUPS
@@ -86,22 +91,23 @@ def _in_order(by_arm: dict[str, Seconds]) -> tuple[Seconds, Seconds]:
     return by_arm[first], by_arm[second]
 
 
-def _pooled_sd(groups: Iterable[list[float]]) -> float:
-    """Around each group's own mean: prompts differ, repeats of one prompt should not. 0 without repeats."""
+def _pooled_sd(groups: Iterable[list[float]]) -> float | None:
+    """Around each group's own mean: prompts differ, repeats of one prompt should not. None without repeats."""
     kept = [np.asarray(group) for group in groups if len(group) > 1]
     freedom = sum(len(group) - 1 for group in kept)
     squares = sum(float(np.sum((group - group.mean()) ** 2)) for group in kept)
-    return math.sqrt(squares / freedom) if freedom else 0.0
+    return math.sqrt(squares / freedom) if freedom else None
 
 
 def _ratio(log_ratios: list[float]) -> Estimate:
+    """Of prompts, each with the mean of its pairs; clocks that tell no difference still leave SPREAD_MIN of one."""
     count, mean = len(log_ratios), float(np.mean(log_ratios))
     quantile = float(special.stdtrit(count - 1, 0.5 + CONFIDENCE / 2))
-    half_width = quantile * float(np.std(log_ratios, ddof=1)) / math.sqrt(count)
+    half_width = quantile * max(SPREAD_MIN, float(np.std(log_ratios, ddof=1))) / math.sqrt(count)
     return Estimate(
         value=math.exp(mean),
         low=math.exp(mean - half_width),
         high=math.exp(mean + half_width),
         n=count,
-        method="paired-t",
+        method="paired-t over prompts",
     )

@@ -123,13 +123,17 @@ def _level(load: Load, records: Sequence[Record], health: TurnHealth, tokens: in
     }
 
 
-def _errors_s(record: Record) -> tuple[Seconds, Seconds]:
-    """Measured minus true: TTFT from the intended moment, and time per token."""
+def _errors_s(record: Record) -> tuple[Seconds, Seconds | None]:
+    """Measured minus true: TTFT from the intended moment, and time per token; None of an answer that came at once."""
     ttft_s, span_s = map(float, record.text.split()[-2:])
     assert record.output_tokens is not None
-    gaps = record.output_tokens - 1
-    return (record.ttft_s or 0.0) - ttft_s, (record.tpot_s or 0.0) - span_s / gaps
+    tpot_s = None if record.tpot_s is None else record.tpot_s - span_s / (record.output_tokens - 1)
+    return (record.ttft_s or 0.0) - ttft_s, tpot_s
 
 
-def _milliseconds(seconds: Sequence[Seconds]) -> dict[str, float]:
-    return {f"p{rank}": round(float(np.percentile(seconds, rank)) * 1e3, 3) for rank in (50, 99)}
+def _milliseconds(seconds: Sequence[Seconds | None]) -> dict[str, float | None]:
+    """Of those that are known; null where none is."""
+    known = [each for each in seconds if each is not None]
+    return {
+        f"p{rank}": round(float(np.percentile(known, rank)) * 1e3, 3) if known else None for rank in (50, 99)
+    }

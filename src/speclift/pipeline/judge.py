@@ -121,7 +121,7 @@ def judge(studies: Sequence[Study], *, goals: Goals | None = None) -> Judgement:
         first, records, arms
     )
     tuning = _tuning(first, records) if len(studies) == 1 else None
-    no_gain = schedule_without_gain(tuning, records, competing, metric=goals.metric)
+    no_gain = schedule_without_gain(tuning, records, competing, metric=goals.metric, prompt_of=prompt_of)
     out = {*changed_arms(lossless), *((no_gain.arm,) if no_gain is not None else ())}
     standing = [arm for arm in competing if arm.name not in out]
     findings = (

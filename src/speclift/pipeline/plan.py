@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -226,17 +227,23 @@ def _from_study(path: Path) -> tuple[Acceptance, ...]:
     return tuple(by_arm.values())
 
 
+def _known_lengths(lengths: Mapping[str, Any]) -> dict[int, float]:
+    """A segment whose answers had no decode step has no length."""
+    pairs = zip(lengths["k"], lengths["value"], strict=True)
+    return {int(k): float(value) for k, value in pairs if value is not None}
+
+
 def _from_replay(path: Path) -> tuple[Acceptance, ...]:
     try:
         document = json.loads(path.read_bytes())
         found = [
             Lengths(
-                by_k={int(k): float(value) for k, value in zip(each["k"], each["value"], strict=True)},
+                by_k=by_k,
                 label=str(segment.get("segment", "all")),
                 source=f"replay {path}",
             )
             for segment in document["segments"]
-            if (each := segment["accepted_length"])["k"]
+            if (by_k := _known_lengths(segment["accepted_length"]))
         ]
     except OSError as error:
         raise OperatingError(f"{path} cannot be read: {error.strerror}", hint="check the path") from error

@@ -100,8 +100,9 @@ class _Run:
         batch = batch_of(answers)
         indices = [self._names.setdefault(answer.segment, len(self._names)) for answer in answers]
         segments, names = np.array(indices, dtype=np.int64), list(self._names)
+        prompts = np.array([answer.prompt_hash for answer in answers], dtype=np.int64)
         for _, drafter, totals in self._drafters:
-            totals.add(drafter.counts(batch, answers), segments, names)
+            totals.add(drafter.counts(batch, answers), segments, names, prompts)
 
     def results(self) -> tuple[DrafterResult, ...]:
         return tuple(

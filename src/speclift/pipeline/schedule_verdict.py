@@ -7,6 +7,7 @@ from dataclasses import replace
 from typing import Any
 
 from speclift.analyse.compare import Comparer
+from speclift.analyse.pairs import ALL_DISTINCT, PromptOf
 from speclift.core.arm import BASELINE, Arm
 from speclift.core.records import Record
 from speclift.core.results import Conditions, Finding, Level
@@ -15,7 +16,12 @@ SCHEDULE_NO_GAIN = "schedule-no-gain"
 
 
 def schedule_without_gain(
-    tuning: Mapping[str, Any] | None, records: Sequence[Record], arms: Sequence[Arm], *, metric: str
+    tuning: Mapping[str, Any] | None,
+    records: Sequence[Record],
+    arms: Sequence[Arm],
+    *,
+    metric: str,
+    prompt_of: PromptOf = ALL_DISTINCT,
 ) -> Finding | None:
     """None where there is no schedule, or it is faster than the static arm it was made from."""
     schedule = tuning["schedule"] if tuning is not None else None
@@ -29,7 +35,9 @@ def schedule_without_gain(
         for record in records
         if record.place.arm in (schedule["arm"], schedule["static"])
     ]
-    comparer = Comparer(against_static, metric=metric, bar=1.0, arm_count=1, by_temperature=False)
+    comparer = Comparer(
+        against_static, metric=metric, bar=1.0, arm_count=1, by_temperature=False, prompt_of=prompt_of
+    )
     overall = comparer.evidence(by_name[schedule["arm"]], Conditions()).overall
     if overall is not None and overall.speedup.low > 1.0:
         return None

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from zlib import crc32
 
 import numpy as np
 from numpy.typing import NDArray
@@ -32,6 +33,11 @@ class Answer:
     @property
     def tokens(self) -> Tokens:
         return len(self.prompt) + len(self.response)
+
+    @property
+    def prompt_hash(self) -> int:
+        """The same for answers to the same prompt; a log without prompts has as many as it has different answers."""
+        return crc32((self.prompt if len(self.prompt) else self.response).tobytes())
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

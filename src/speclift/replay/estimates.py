@@ -1,7 +1,7 @@
-"""Accepted length per segment and k from sums that do not grow with the log.
+"""Accepted length per segment and k from sums that grow with the prompts, up to a limit, and not with the log.
 
-L = sum of decoded tokens / sum of steps over requests; its interval counts requests, not steps, because the steps
-of one answer resemble each other (delta method for a ratio, Student's t).
+L = sum of decoded tokens / sum of steps over requests; its interval counts prompts, not steps or repeats, because the
+steps of one answer and the answers to one prompt resemble each other (delta method for a ratio, Student's t).
 """
 
 from __future__ import annotations
@@ -19,11 +19,15 @@ from speclift.replay.batch import Ints
 from speclift.replay.counts import Counts
 
 METHOD = "ratio, delta method over requests"
+# Prompts are told apart by a hash of this many values; two that share one count as one, which errs towards width.
+CLUSTERS_MAX = 1 << 14
+# So few prompts that agree to the last step are no sign that the next will: they have no interval.
+AGREEING_MIN = 8
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LengthEstimate:
-    """Accepted length at one k. The interval is None where fewer than two answers had a decode step."""
+    """Accepted length at one k. The interval is None where fewer than two prompts had a decode step, or a few agree."""
 
     k: int
     value: float | None
@@ -52,12 +56,16 @@ class Sums:
         self.requests = 0
         self.decoding = 0
         self.decoded = self.steps = self.drafting = self.drafted = self.accepted = 0
-        self._decoded_squared = self._mixed = self._steps_squared = 0
+        # Decoded tokens and steps by prompt.
+        self._by_prompt = np.zeros((0, 2))
         self._ratios = 0.0
 
-    def add(self, counts: Counts, chosen: NDArray[np.bool_]) -> None:
+    def add(self, counts: Counts, chosen: NDArray[np.bool_], prompts: Ints | None = None) -> None:
+        """`prompts` numbers the prompt of each chosen answer from 0; without it every answer has its own."""
         decoded, steps = counts.decoded[chosen], counts.steps[chosen]
         has_steps = steps > 0
+        if prompts is None:
+            prompts = self.requests + np.arange(len(decoded))
         self.requests += len(decoded)
         self.decoding += int(has_steps.sum())
         self.decoded += int(decoded.sum())
@@ -65,11 +73,13 @@ class Sums:
         self.drafting += int(counts.drafting[chosen].sum())
         self.drafted += int(counts.drafted[chosen].sum())
         self.accepted += int(counts.accepted[chosen].sum())
-        # Python's integers do not overflow where a whole log's sums would.
-        self._decoded_squared += int((decoded * decoded).sum())
-        self._mixed += int((decoded * steps).sum())
-        self._steps_squared += int((steps * steps).sum())
         self._ratios += float((decoded[has_steps] / steps[has_steps]).sum())
+        missing = int(prompts.max(initial=-1)) + 1 - len(self._by_prompt)
+        if missing > 0:
+            # Doubled, so that a long log does not copy it at every batch.
+            room = np.zeros((max(missing, len(self._by_prompt)), 2))
+            self._by_prompt = np.concatenate([self._by_prompt, room])
+        np.add.at(self._by_prompt, prompts[has_steps], np.column_stack([decoded, steps])[has_steps])
 
     def estimate(self, k: int) -> LengthEstimate:
         if self.steps == 0:
@@ -97,13 +107,15 @@ class Sums:
         )
 
     def _interval(self, value: float, k: int) -> tuple[float, float] | tuple[None, None]:
-        n = self.decoding
-        if n < 2:
+        decoded, steps = self._by_prompt[self._by_prompt[:, 1] > 0].T
+        n = len(steps)
+        squares = float(np.sum((decoded - value * steps) ** 2))
+        agree = math.sqrt(squares) <= 1e-9 * self.decoded
+        if n < 2 or (agree and n < AGREEING_MIN):
             return None, None
         from scipy.special import stdtrit
 
-        squares = self._decoded_squared - 2 * value * self._mixed + value * value * self._steps_squared
-        error = math.sqrt(n / (n - 1) * max(squares, 0.0)) / self.steps
+        error = math.sqrt(n / (n - 1) * squares) / self.steps
         half = float(stdtrit(n - 1, (1 + CONFIDENCE) / 2)) * error
         # Every step yields its own token and at most k more.
         return max(1.0, value - half), min(k + 1.0, value + half)
@@ -116,15 +128,28 @@ class Totals:
         self._ks = tuple(ks)
         self._all_name = all_name
         self._sums: dict[str, list[Sums]] = {all_name: [Sums() for _ in self._ks]}
+        # Of each segment, the prompts by their hash in the order in which they came.
+        self._prompts: dict[str, dict[int, int]] = {}
 
-    def add(self, counts: Sequence[Counts], segments: Ints, names: Sequence[str]) -> None:
-        """`segments` holds each answer's index into `names`."""
+    def add(
+        self, counts: Sequence[Counts], segments: Ints, names: Sequence[str], prompts: Ints | None = None
+    ) -> None:
+        """`segments` holds each answer's index into `names`, `prompts` a hash of what it answers; without hashes every
+        answer has a prompt of its own."""
         present = [(self._all_name, np.ones(len(segments), dtype=np.bool_))]
         present += [(names[index], segments == index) for index in np.unique(segments)]
         for name, chosen in present:
             sums = self._sums.setdefault(name, [Sums() for _ in self._ks])
+            numbers = None if prompts is None else self._numbers(name, prompts[chosen])
             for each, at_k in zip(sums, counts, strict=True):
-                each.add(at_k, chosen)
+                each.add(at_k, chosen, numbers)
+
+    def _numbers(self, name: str, prompts: Ints) -> Ints:
+        known = self._prompts.setdefault(name, {})
+        return np.array(
+            [known.setdefault(prompt % CLUSTERS_MAX, len(known)) for prompt in prompts.tolist()],
+            dtype=np.int64,
+        )
 
     def estimates(self) -> tuple[SegmentEstimate, ...]:
         return tuple(

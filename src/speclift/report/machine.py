@@ -67,7 +67,12 @@ def _noise(noise: Mapping[str, Any]) -> list[RenderableType]:
             f"{noise['pairs']} pairs of {noise['tokens_per_answer']}-token answers from two identical servers, "
             f"{noise['wall_s']:.0f} s, {seconds(noise['tpot_s_p50'])} per token",
         ),
-        ("one request", f"varies by {noise['request_log_sd']:.1%} from one time to the next"),
+        (
+            "one request",
+            f"varies by {noise['request_log_sd']:.1%} from one time to the next"
+            if noise["request_log_sd"] is not None
+            else "not known: no prompt was asked twice",
+        ),
         ("a pair in turn", f"varies by {noise['paired_log_sd']:.1%}: what interleaving leaves of it"),
         (
             "the two servers",
@@ -114,8 +119,8 @@ def _client(client: Mapping[str, Any] | None) -> list[RenderableType]:
     ]
 
 
-def _pair(values: Mapping[str, float]) -> str:
-    return f"{values['p50']:.2f} / {values['p99']:.2f}"
+def _pair(values: Mapping[str, float | None]) -> str:
+    return " / ".join("–" if (value := values[rank]) is None else f"{value:.2f}" for rank in ("p50", "p99"))
 
 
 def _prompts_needed(needed: Sequence[Mapping[str, Any]]) -> RenderableType:
