@@ -212,15 +212,16 @@ def _quantile_ranks(count: int, q: float, tail: float) -> tuple[int, int]:
 
 
 def independent_count(values: Floats, prompt: Indices, q: float) -> int:
-    """So many independent requests would place the percentile as surely as these, of which prompts share some."""
-    count = len(values)
-    beyond = (values > np.quantile(values, q)) - (1.0 - q)
-    sums = np.bincount(prompt, weights=beyond)
+    """So many independent requests would place the percentile as surely as these, of which prompts share some: the
+    variance of the share beyond it, requests taken one by one against prompts taken whole."""
     prompts = len(np.unique(prompt))
-    if prompts < 2:
-        return 1
-    clustered = prompts / (prompts - 1) * float(sums @ sums)
-    return max(1, min(count, round(count * count * q * (1 - q) / clustered))) if clustered > 0 else count
+    beyond = (values > np.quantile(values, q)).astype(np.float64)
+    beyond -= beyond.mean()
+    sums = np.bincount(prompt, weights=beyond)
+    clustered = float(sums @ sums)
+    if prompts < 2 or clustered <= 0:
+        return 1 if prompts < 2 else prompts
+    return max(1, min(len(values), round(len(values) * float(beyond @ beyond) / clustered)))
 
 
 def ratio_of_totals(

@@ -137,9 +137,12 @@ def tail_not_slower(evidence: Evidence, goals: Goals) -> Reason:
     slower = [tail for tail in tails if tail.ratio.high < 1.0]
     unsure = [tail for tail in tails if tail.ratio.low < tolerance]
     if not tails:
-        return _reason(
-            "tail", Level.WARN, "the tail cannot be compared: P90 takes 50 requests per arm and load"
+        requests = min((cell.requests for cell in evidence.cells if cell.segment == ALL), default=0)
+        seen = f"{requests} requests per load, of {evidence.prompts} prompts"
+        message = (
+            f"the tail cannot be compared: P90 takes about 50 requests of different prompts, here {seen}"
         )
+        return _reason("tail", Level.WARN, message)
     if slower:
         return _reason("tail", Level.FAIL, f"the slowest requests are slower: {_tails(slower)}")
     if unsure:

@@ -52,7 +52,7 @@ QUICK_MAX_TOKENS = 64
 QUICK_BUDGET_S = 300.0
 QUICK_TUNING_PER_SEGMENT = 4
 # Of search, confirmation and lossless gate together.
-QUICK_SEARCH_BUDGET_S = 330.0
+QUICK_SEARCH_BUDGET_S = 360.0
 
 Say = Callable[[str], None]
 
