@@ -178,7 +178,11 @@ def _throughput_pairs(records: Iterable[Record], arm: str, prompt_of: PromptOf) 
 
 def _served(turn: Sequence[Record]) -> _Served | None:
     """None where nothing was served."""
-    good = {pair_key(r.place): r for r in turn if r.is_ok and r.output_tokens and r.e2e_s and r.e2e_s > 0}
+    good = {
+        pair_key(r.place): r
+        for r in turn
+        if r.is_ok and (r.output_tokens or 0) > 0 and r.e2e_s is not None and r.e2e_s > 0
+    }
     if not good:
         return None
     is_open = not isinstance(turn[0].place.load, Concurrency)
