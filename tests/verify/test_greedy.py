@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
-from dataclasses import replace
 
 import pytest
 
@@ -39,14 +37,7 @@ def judged(
     noise: tuple[float, ...] = (),
     detect: float = 0.02,
 ) -> Greedy:
-    return judge_greedy(
-        {"alone": numbered(pairs)}, ALONE, control_of({"alone": numbered(control)}, noise), detect=detect
-    )
-
-
-def numbered(pairs: Sequence[Compared]) -> list[Compared]:
-    """Each of a prompt of its own."""
-    return [replace(each, case=f"p{number}") for number, each in enumerate(pairs)]
+    return judge_greedy({"alone": pairs}, ALONE, control_of({"alone": control}, noise), detect=detect)
 
 
 SAME = pair("same")
