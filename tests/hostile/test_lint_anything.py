@@ -6,7 +6,7 @@ import shutil
 import subprocess
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from speclift.core.errors import UsageError
@@ -86,6 +86,9 @@ class TestAnything:
 
     @pytest.mark.skipif(shutil.which("bash") is None, reason="no bash here")
     @settings(max_examples=120)
+    @example(["'", "$A", "'", " ", "$A"])
+    @example(['"', "$A", '"', " ", "$A"])
+    @example(["a", "\\", "$A", " ", "$A"])
     @given(
         st.lists(
             st.sampled_from(

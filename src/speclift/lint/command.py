@@ -13,7 +13,7 @@ from speclift.lint import llamacpp_flags, vllm_flags
 from speclift.lint.findings import Release
 from speclift.lint.pasted import Engine, Form, Pasted, Setting
 from speclift.lint.rows import FlagRow, Kind
-from speclift.lint.shell_words import NOTHING, Expansions
+from speclift.lint.shell_words import NOTHING, WORDS_MAX, Expansions
 
 _ASSIGNMENT = re.compile(r"[A-Za-z_]\w*=.*", re.DOTALL)
 _VLLM_MODULE = re.compile(r"vllm(\.entrypoints\..*)?")
@@ -27,8 +27,7 @@ LLAMA_PROGRAMS_OLD = ("server", "main", "speculative")
 VLLM_MODULE = "vllm.entrypoints.openai.api_server"
 CONTAINERS = ("docker", "podman", "nerdctl")
 _NUMBER = re.compile(r"-\.?\d")
-# A long command has some hundred words; wrappers before a program have some dozen.
-WORDS_MAX = 4_000
+# A long command has some dozen; wrappers before a program have some dozen words.
 EXPANSIONS_MAX = 200
 PROGRAM_AMONG = 400
 SHOWN_MAX = 80

@@ -8,10 +8,11 @@ from __future__ import annotations
 
 import re
 from collections import deque
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from speclift.core.errors import UsageError
-from speclift.lint.shell_words import NOTHING, Expansions
+from speclift.lint.shell_words import NOTHING, WORDS_MAX, Expansions
 
 _BLANKS = re.compile(r"[ \t\r]+")
 _PLAIN = re.compile(r"[^\s'\"\\$`;&|<>()^]+")
@@ -61,8 +62,11 @@ class _Word:
     start: int
     parts: list[str] = field(default_factory=list)
     live: list[str] = field(default_factory=list)
-    # Whether some of it may become several words.
-    is_loose: bool = False
+    source: str = ""
+
+    @property
+    def said(self) -> str:
+        return "".join(self.parts)
 
 
 class _Reader:
@@ -78,10 +82,7 @@ class _Reader:
         self._begin_command()
 
     def _begin_command(self) -> None:
-        self._words: list[str] = []
-        self._whole: dict[str, str] = {}
-        self._pieces: dict[str, None] = {}
-        self._loose: set[str] = set()
+        self._read: list[_Word] = []
         self._target = ""  # the operator whose target comes next
         self._is_redirected = False
 
@@ -106,13 +107,13 @@ class _Reader:
             self._at = match.end()
         elif character == "#" and self._word is None:
             self._at = _end_of(_COMMENT, text, at)
-        elif character == "$" and not self._words and self._word is None and _PROMPT.match(text, at):
+        elif character == "$" and not self._read and self._word is None and _PROMPT.match(text, at):
             self._at = _end_of(_PROMPT, text, at)
-        elif self._word is None and text.startswith("[[ ", at) and set(self._words) <= KEYWORDS:
+        elif self._word is None and text.startswith("[[ ", at) and {word.said for word in self._read} <= KEYWORDS:
             end = text.find("]]", at)  # a condition, with a syntax of its own
             self._at = len(text) if end < 0 else end + 2
         elif text.startswith(("<(", ">("), at):
-            self._expand(_closed(text, at + 1), is_quoted=False)
+            self._expand(_closed(text, at + 1))
         elif match := _REDIRECTION.match(text, at):
             self._redirect(match)
         elif character == "(":
@@ -144,7 +145,7 @@ class _Reader:
         elif character == "$":
             self._dollar(is_quoted=False)
         elif character == "`":
-            self._expand(_closed(text, at), is_quoted=False)
+            self._expand(_closed(text, at))
         else:  # a run of ordinary characters, or a ^ by itself
             end = max(_end_of(_PLAIN, text, at), at + 1)
             word.parts.append(text[at:end])
@@ -158,7 +159,7 @@ class _Reader:
             if character == "$":
                 self._dollar(is_quoted=True)
             elif character == "`":
-                self._expand(_closed(text, at), is_quoted=True)
+                self._expand(_closed(text, at))
             elif character == "\\":
                 following = text[at + 1 : at + 2]
                 if following != "\n":
@@ -174,22 +175,21 @@ class _Reader:
     def _dollar(self, *, is_quoted: bool) -> None:
         text, at = self._text, self._at
         if text.startswith(("$(", "${"), at):
-            self._expand(_closed(text, at + 1), is_quoted=is_quoted)
+            self._expand(_closed(text, at + 1))
         elif match := _NAME.match(text, at):
-            self._expand(match.end(), is_quoted=is_quoted)
+            self._expand(match.end())
         elif not is_quoted and (match := _ANSI_TEXT.match(text, at)):
-            self._expand(match.end(), is_quoted=True)
+            self._expand(match.end())
         else:
             if is_quoted or text[at + 1 : at + 2] != '"':  # $"…" is "…"
                 self._open_word().parts.append("$")
             self._at += 1
 
-    def _expand(self, end: int, *, is_quoted: bool) -> None:
+    def _expand(self, end: int) -> None:
         word = self._open_word()
         piece = self._text[self._at : end]
         word.parts.append(piece)
         word.live.append(piece)
-        word.is_loose = word.is_loose or not is_quoted
         self._at = end
 
     def _open_word(self) -> _Word:
@@ -201,24 +201,19 @@ class _Reader:
         word, self._word = self._word, None
         if word is None:
             return
-        said = "".join(word.parts)
         if self._target:
             if self._target.startswith("<<") and self._target != "<<<":
-                self._delimiters.append((said, self._target == "<<-"))
+                self._delimiters.append((word.said, self._target == "<<-"))
             self._target = ""
             return
-        self._words.append(said)
-        if word.live:
-            self._whole[said] = self._text[word.start : self._at]
-            self._pieces.update(dict.fromkeys(word.live))
-            if word.is_loose:
-                self._loose.add(said)
+        word.source = self._text[word.start : self._at]
+        self._read.append(word)
 
     # Between words
 
     def _redirect(self, match: re.Match[str]) -> None:
         number = self._word
-        if number is not None and not (number.live or "".join(number.parts).strip("0123456789")):
+        if number is not None and not (number.live or number.said.strip("0123456789")):
             self._word = None  # the 2 of 2>&1
         self._end_word()
         self._target = match[0]
@@ -228,8 +223,8 @@ class _Reader:
     def _open_bracket(self) -> None:
         """A subshell, an array or a function; anywhere else a shell takes none and would not start the command."""
         text, at = self._text, self._at
-        before = "".join(self._word.parts) if self._word is not None else ""
-        words = [word for word in (*self._words, before) if word and word not in KEYWORDS]
+        before = self._word.said if self._word is not None else ""
+        words = [word for word in (*(each.said for each in self._read), before) if word and word not in KEYWORDS]
         if _ARRAY.fullmatch(before):
             self._word = None  # NAME=(…): whoever uses it is told that it is not read
             self._at = _closed(text, at)
@@ -255,15 +250,12 @@ class _Reader:
 
     def _end_command(self) -> None:
         self._end_word()
-        words = self._words
+        words, expansions = _told_apart(self._read)
         if words[:1] == ["function"] and words[2:3] == ["{"]:
             words = words[3:]
         self._has_cases = self._has_cases or "case" in words[:2]
         first = next((index for index, word in enumerate(words) if word not in KEYWORDS), len(words))
         if words[first:]:
-            expansions = Expansions(
-                whole=self._whole, pieces=tuple(self._pieces), loose=frozenset(self._loose)
-            )
             self._commands.append(
                 ShellCommand(
                     words=tuple(words[first:]), expansions=expansions, is_redirected=self._is_redirected
@@ -284,6 +276,20 @@ class _Reader:
                     break
                 lines.append(line)
             self._documents.append("\n".join(lines))
+
+
+def _told_apart(read: Sequence[_Word]) -> tuple[list[str], Expansions]:
+    """The words without their quotes, or as they were written where the text alone would not say what of it is live."""
+    pieces = tuple(dict.fromkeys(piece for word in read for piece in word.live))
+    if not pieces or len(read) > WORDS_MAX:
+        return [word.said for word in read], Expansions(pieces=pieces)
+    holders = [word for word in read if any(piece in word.said for piece in pieces)]
+    written = {word.said: word.source for word in holders}
+    if any(not word.live or written[word.said] != word.source for word in holders):
+        for word in holders:
+            word.parts = [word.source]
+        written = {word.source: word.source for word in holders}
+    return [word.said for word in read], Expansions(whole=written, pieces=pieces)
 
 
 def _closed(text: str, opened: int) -> int:

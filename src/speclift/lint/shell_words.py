@@ -11,19 +11,17 @@ from dataclasses import dataclass, field
 # Raw in a terminal they move the cursor, hide or reorder what follows; as escapes they are the same word.
 _HIDDEN = ("Cc", "Cf", "Cs", "Co", "Cn", "Zl", "Zp")
 _HARMLESS = "\n\t\u200d"
+# A long command has some hundred; no more are looked at, so that reading stays linear.
+WORDS_MAX = 4_000
 _LIVE_IN_QUOTES = re.compile(r'["\\$`]')
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Expansions:
-    """What of a command only a shell knows: words that hold some of it, as they were written, and the pieces.
-
-    `loose` words were not quoted, so that a shell may make several words of one, or none.
-    """
+    """What of a command only a shell knows: words that hold some of it, as they were written, and the pieces."""
 
     whole: Mapping[str, str] = field(default_factory=dict)
     pieces: tuple[str, ...] = ()
-    loose: frozenset[str] = frozenset()
 
     def holds(self, text: str) -> bool:
         return text in self.whole or any(piece in text for piece in self.pieces)
