@@ -114,3 +114,13 @@ def test_generation_has_the_length_asked_for_and_the_targets_stationary_law() ->
     stationary = np.linalg.matrix_power(chain.target, 200)[0]
     shares = np.bincount(ids[:, 50:].ravel(), minlength=5) / ids[:, 50:].size
     assert total_variation(shares, stationary) < 0.01
+
+
+@pytest.mark.parametrize("rule", RULES)
+def test_a_server_without_drafts_draws_from_the_target_itself(rule: str) -> None:
+    chain = Chain.drawn(tokens=4, spread=1.0, agreement=0.5, seed=3)
+    ids = generate(chain, RULES[rule], sequences=200, length=50, k=0, draws=np.random.default_rng(0), start=0)
+    assert ids.shape == (200, 50)
+    if rule not in {"greedy", "typical"}:
+        after = np.bincount(ids[:, 1:].ravel()[ids[:, :-1].ravel() == 0], minlength=4)
+        assert after / after.sum() == pytest.approx(chain.target[0], abs=0.04)

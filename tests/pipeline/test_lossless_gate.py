@@ -160,7 +160,7 @@ def test_dry_run_prints_the_servers_and_starts_none(cli: Cli) -> None:
 class TestSampledText:
     """The fake's token mode: a language of known probabilities, drafts verified by a reference sampler."""
 
-    FLAGS = ("--temperature", 1, "--requests", 6, "--max-tokens", 128, "--detect", 0.1, "--json")
+    FLAGS = ("--temperature", 1, "--requests", 8, "--max-tokens", 128, "--detect", 0.1, "--json")
 
     @pytest.mark.parametrize("sampler", ["rejection", "block"])
     def test_a_sampler_that_keeps_the_law_passes_by_calibration(self, sampler: str, cli: Cli) -> None:

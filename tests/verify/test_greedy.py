@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
+from dataclasses import replace
 
 import pytest
 
@@ -37,7 +39,14 @@ def judged(
     noise: tuple[float, ...] = (),
     detect: float = 0.02,
 ) -> Greedy:
-    return judge_greedy({"alone": pairs}, ALONE, control_of({"alone": control}, noise), detect=detect)
+    return judge_greedy(
+        {"alone": numbered(pairs)}, ALONE, control_of({"alone": numbered(control)}, noise), detect=detect
+    )
+
+
+def numbered(pairs: Sequence[Compared]) -> list[Compared]:
+    """Each of a prompt of its own."""
+    return [replace(each, case=f"p{number}") for number, each in enumerate(pairs)]
 
 
 SAME = pair("same")

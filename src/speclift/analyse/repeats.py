@@ -6,25 +6,12 @@ remembers earlier answers is the exception: a repeat finds its own answer there,
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 
 from speclift.core.arm import Arm
 from speclift.core.records import Phase, Record
 from speclift.core.results import Finding, Level
 from speclift.core.speculation import remembers_answers
-from speclift.core.traffic import Request
-
-
-def repeated_prompts(requests: Iterable[Request]) -> dict[str, str]:
-    """Requests that say the same as an earlier one of their segment, and which: a file that repeats a prompt holds it
-    once, whatever its lines are called."""
-    first: dict[Hashable, str] = {}
-    repeated = {}
-    for request in requests:
-        said = (request.segment, request.messages, request.prompt)
-        if first.setdefault(said, request.id) != request.id:
-            repeated[request.id] = first[said]
-    return repeated
 
 
 def check_repeats(records: Sequence[Record], arms: Sequence[Arm]) -> Iterator[Finding]:

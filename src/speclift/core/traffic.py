@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Hashable, Iterable
 from dataclasses import dataclass, replace
 from typing import Any, Literal, TypeAlias
 
@@ -36,6 +36,18 @@ class Request:
     def __post_init__(self) -> None:
         if bool(self.messages) == (self.prompt is not None):
             raise UsageError(f"request {self.id!r} needs either 'messages' or 'prompt'")
+
+
+def repeated_prompts(requests: Iterable[Request]) -> dict[str, str]:
+    """Requests that say the same as an earlier one of their segment, and which: a file that repeats a prompt holds it
+    once, whatever its lines are called."""
+    first: dict[Hashable, str] = {}
+    repeated = {}
+    for request in requests:
+        said = (request.segment, request.messages, request.prompt)
+        if first.setdefault(said, request.id) != request.id:
+            repeated[request.id] = first[said]
+    return repeated
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -68,7 +68,7 @@ def block(p: Floats, q: Floats, drafted: Ids, draws: Generator) -> tuple[Ids, Id
         else:
             chance = ratio[:, k]
         kept = np.where(draws.random(rows) <= chance, i, kept)
-    padded = np.concatenate([q, np.zeros_like(q[:, :1])], axis=1)
+    padded = np.concatenate([q, np.zeros_like(p[:, :1])], axis=1)
     rest = np.maximum(_at(ratio, kept)[:, None] * _at(p, kept) - _at(padded, kept), 0.0)
     return kept, draw_from(_normalised(rest, otherwise=_at(p, kept)), draws)
 
@@ -206,7 +206,7 @@ def draw_from(weights: Floats, draws: Generator) -> Ids:
 
 def _residual(p: Floats, q: Floats, kept: Ids) -> Floats:
     """(p - q)+ at the first rejected draft; p itself where all were kept."""
-    padded = np.concatenate([q, np.zeros_like(q[:, :1])], axis=1)
+    padded = np.concatenate([q, np.zeros_like(p[:, :1])], axis=1)
     return _normalised(np.maximum(_at(p, kept) - _at(padded, kept), 0.0), otherwise=_at(p, kept))
 
 

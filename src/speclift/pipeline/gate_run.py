@@ -9,13 +9,13 @@ from __future__ import annotations
 import math
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from pathlib import Path
 
 from speclift.core.arm import Arm, baseline_arm
 from speclift.core.deadline import Deadline
 from speclift.core.errors import EngineError
-from speclift.core.traffic import Request
+from speclift.core.traffic import Request, repeated_prompts
 from speclift.core.units import Seconds
 from speclift.engine.protocol import Engine, Server
 from speclift.pipeline.asking import ask_all
@@ -25,67 +25,35 @@ from speclift.pipeline.time_limit import BudgetSpent, ends_at, to_the_end
 from speclift.verify.answers import Answer
 from speclift.verify.calibration import TokenScore
 from speclift.verify.divergence import Compared, compare
-from speclift.verify.edges import EdgeCheck, judge_edge
-from speclift.verify.gate import ArmGate, Gate, Told, judge_arm, lossy_by_design, lossy_gate, unsettled_gate
-from speclift.verify.greedy import Control, control_of, gap_noise, judge_greedy
+from speclift.verify.gate import ArmGate, Gate, Told, lossy_by_design, lossy_gate, unsettled_gate
+from speclift.verify.greedy import Control, control_of, gap_noise
 from speclift.verify.questions import (
     LISTED,
     Depth,
-    Edge,
     Question,
     edges,
     greedy_questions,
     sampled_questions,
     second_turns,
 )
-from speclift.verify.rates import hazard
 from speclift.verify.sampled import (
-    Sampled,
     is_identical,
-    judge_identity,
-    judge_scores,
-    judge_texts,
     planned_tokens,
 )
-from speclift.verify.two_sample import text_tests
-
-ALONE, BATCHED, WHOLE, TURNS, SAMPLED, MORE_SAMPLED, EDGES = (
-    "alone",
-    "batched",
-    "not streamed",
-    "second turn",
-    "sampled",
-    "sampled, more",
-    "edges",
+from speclift.verify.script import (
+    ALONE,
+    BATCHED,
+    EDGES,
+    MORE_SAMPLED,
+    SAMPLED,
+    TURNS,
+    WHOLE,
+    Script,
+    judge_told,
+    sampled_pairs,
 )
-# Which of the control's hazards each way of asking is held against.
-SHAPES = {ALONE: ALONE, WHOLE: ALONE, TURNS: ALONE, BATCHED: BATCHED}
+
 PLANNED_VARIANCE = 0.15  # of one token's set membership; SmolLM2-135M at temperature 1 has 0.12 to 0.16
-
-
-@dataclass(slots=True)
-class _Script:
-    """What is asked and what the first baseline said to it; arms and control get the same questions."""
-
-    greedy: tuple[Question, ...] = ()
-    turns: tuple[Question, ...] = ()
-    edges: tuple[Edge, ...] = ()
-    sampled: tuple[Question, ...] = ()
-    more_sampled: tuple[Question, ...] = ()
-    told: Told = field(default_factory=Told)
-    scorer_settings: tuple[tuple[str, object], ...] = ()
-    ids_listed: int = 0
-    can_score: bool = False
-
-    def requests(self) -> dict[str, Request]:
-        asked = (
-            *self.greedy,
-            *self.turns,
-            *(e.question for e in self.edges),
-            *self.sampled,
-            *self.more_sampled,
-        )
-        return {question.case: question.request for question in asked}
 
 
 class GateRun:
@@ -107,7 +75,10 @@ class GateRun:
         """`launch_s`: what a launch is known to take, before this run has seen one."""
         self._engine = engine
         self._arms = [arm for arm in arms if arm.speculates]
-        self._requests, self._temperatures, self._settings = requests, temperatures, settings
+        # What says the same is one prompt, whatever a file calls it.
+        repeated = repeated_prompts(requests)
+        self._requests = [request for request in requests if request.id not in repeated]
+        self._temperatures, self._settings = temperatures, settings
         self._depth, self._seed = depth, seed
         self._logs, self._say = logs, say
         self._deadline, self._started_s = deadline, deadline.clock()
@@ -157,7 +128,7 @@ class GateRun:
         for arm in runnable:
             heard = told[arm.name]
             gates[arm.name] = (
-                self._judge(arm, script, heard, control, scores)
+                judge_told(arm, script, heard, control, scores, detect=self._depth.detect, seed=self._seed)
                 if isinstance(heard, Told)
                 else unsettled_gate(arm, "arm-failed", heard)
             )
@@ -183,8 +154,8 @@ class GateRun:
         finally:
             await to_the_end(server.stop())
 
-    async def _write_script(self) -> _Script:
-        script, depth = _Script(), self._depth
+    async def _write_script(self) -> Script:
+        script, depth = Script(), self._depth
         async with self._server(baseline_arm(), "references from the baseline") as server:
             endpoint = server.endpoint
             if 0.0 in self._temperatures:
@@ -205,7 +176,7 @@ class GateRun:
             await self._sample_baseline(script, server)
         return script
 
-    async def _sample_baseline(self, script: _Script, server: Server) -> None:
+    async def _sample_baseline(self, script: Script, server: Server) -> None:
         scorer = await scorer_for(server.endpoint)
         hot = [value for value in self._temperatures if value > 0]
         if scorer is not None:
@@ -218,7 +189,7 @@ class GateRun:
         )
         script.told.answers[SAMPLED] = await ask_all(server.endpoint, script.sampled, at_once=1)
 
-    def _with_scoring(self, questions: Sequence[Question], script: _Script) -> tuple[Question, ...]:
+    def _with_scoring(self, questions: Sequence[Question], script: Script) -> tuple[Question, ...]:
         return tuple(
             replace(
                 question,
@@ -229,7 +200,7 @@ class GateRun:
             for question in questions
         )
 
-    async def _ask_arm(self, arm: Arm, script: _Script) -> Told | EngineError:
+    async def _ask_arm(self, arm: Arm, script: Script) -> Told | EngineError:
         told, depth = Told(), self._depth
         try:
             async with self._server(arm, "asking") as server:
@@ -253,7 +224,7 @@ class GateRun:
             return error
         return told
 
-    async def _sample_more(self, script: _Script, told: Told, server: Server) -> None:
+    async def _sample_more(self, script: Script, told: Told, server: Server) -> None:
         """Until there are enough tokens to find what is to be found, or time is up."""
         have = sum(answer.tokens or 0 for answer in told.of(SAMPLED))
         goal = math.ceil(planned_tokens(self._depth.detect) * PLANNED_VARIANCE / 0.25)
@@ -284,7 +255,7 @@ class GateRun:
     # The baseline again, and the judgement
 
     async def _control(
-        self, script: _Script, told: dict[str, Told]
+        self, script: Script, told: dict[str, Told]
     ) -> tuple[Control, dict[str, list[TokenScore]]]:
         pairs: dict[str, list[Compared]] = {}
         noise: list[float] = []
@@ -309,7 +280,7 @@ class GateRun:
         return control_of(pairs, noise), scores
 
     async def _scores(
-        self, script: _Script, unlike: dict[str, Told], scorer: Scorer
+        self, script: Script, unlike: dict[str, Told], scorer: Scorer
     ) -> dict[str, list[TokenScore]]:
         """Of the baseline and each of these arms; none where the server does not go along to the end."""
         scores, batch = {}, self._depth.batch
@@ -326,68 +297,8 @@ class GateRun:
             return {}
         return scores
 
-    def _is_identical(self, script: _Script, told: Told) -> bool:
-        return is_identical(_sampled_pairs(script, told), detect=self._depth.detect)
-
-    def _judge(
-        self,
-        arm: Arm,
-        script: _Script,
-        told: Told,
-        control: Control,
-        scores: dict[str, list[TokenScore]],
-    ) -> ArmGate:
-        greedy = None
-        if script.greedy:
-            references = {**script.told.answers, BATCHED: script.told.of(ALONE), WHOLE: script.told.of(ALONE)}
-            pairs = {
-                way: [compare(*pair) for pair in zip(references[way], told.of(way), strict=False)]
-                for way in SHAPES
-            }
-            greedy = judge_greedy(pairs, SHAPES, control, detect=self._depth.detect)
-        asked = zip(script.edges, script.told.of(EDGES), told.of(EDGES), strict=False)
-        checks: list[EdgeCheck] = [
-            judge_edge(edge, baseline, answer, fault_nats=control.fault_nats)
-            for edge, baseline, answer in asked
-        ]
-        sampled = self._judge_sampled(arm, script, told, scores) if script.sampled else None
-        return judge_arm(
-            arm,
-            greedy=greedy,
-            sampled=sampled,
-            edges=checks,
-            told=told,
-            baseline=script.told,
-            prompts=script.requests(),
-        )
-
-    def _judge_sampled(
-        self, arm: Arm, script: _Script, told: Told, scores: dict[str, list[TokenScore]]
-    ) -> Sampled:
-        pairs, detect = _sampled_pairs(script, told), self._depth.detect
-        if is_identical(pairs, detect=detect):
-            return judge_identity(pairs, detect=detect)
-        texts = [
-            (baseline.text, answer.text)
-            for baseline, answer in zip(script.told.of(SAMPLED), told.of(SAMPLED), strict=False)
-            if baseline.is_ok and answer.is_ok
-        ]
-        tests = text_tests(texts, seed=self._seed)
-        found = scores.get(arm.name)
-        if not found:
-            why = (
-                "the server gives no probabilities to score with"
-                if not script.can_score
-                else "nothing could be scored"
-            )
-            return judge_texts(tests, detect=detect, identity=hazard(pairs), why_not_scored=why)
-        return judge_scores(
-            found, scores["baseline"], detect=detect, identity=hazard(pairs), text_tests=tests
-        )
-
-
-def _sampled_pairs(script: _Script, told: Told) -> list[Compared]:
-    return [compare(*pair) for pair in zip(script.told.of(SAMPLED), told.of(SAMPLED), strict=False)]
+    def _is_identical(self, script: Script, told: Told) -> bool:
+        return is_identical(sampled_pairs(script, told), detect=self._depth.detect)
 
 
 def _require_answers(answers: Sequence[Answer]) -> None:

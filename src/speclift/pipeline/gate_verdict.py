@@ -19,12 +19,22 @@ class GateWord(TypedDict):
 
 
 def worst_kept(documents: Sequence[dict[str, Any] | None]) -> dict[str, Any] | None:
-    """Of several studies the one that says the least good; None where one of them has no gate to show."""
-    order = ("fail", "inconclusive", "skipped", "pass")
+    """Of several studies the one that says the least good, with the arms of all; None where one of them has no gate to
+    show."""
     kept = [document for document in documents if document is not None]
     if len(kept) < len(documents) and not any(document["result"] == "fail" for document in kept):
         return None
-    return min(kept, key=lambda document: order.index(document["result"]), default=None)
+    if not kept:
+        return None
+    arms: dict[str, dict[str, Any]] = {}
+    for arm in sorted((arm for each in kept for arm in each.get("arms", ())), key=_how_good):
+        arms.setdefault(arm["arm"], arm)
+    least = min(kept, key=_how_good)
+    return {**least, "arms": list(arms.values())} if "arms" in least else least
+
+
+def _how_good(document: Mapping[str, Any]) -> int:
+    return ("fail", "inconclusive", "skipped", "pass").index(document["result"])
 
 
 def changed_arms(document: Mapping[str, Any]) -> frozenset[str]:
@@ -55,7 +65,12 @@ def gate_for_verdict(
             lossless=document["result"], lossless_note=document.get("why", ""), is_proof_required=is_full
         )
     judged = {arm["arm"]: arm for arm in document["arms"]}
-    names = [arm.name for arm in (standing or competing) if arm.name in judged]
+    wanted = [arm.name for arm in (standing or competing)]
+    names = [name for name in wanted if name in judged]
+    unseen = [name for name in wanted if name not in judged]
+    if unseen and not any(judged[name]["result"] == "fail" for name in names):
+        note = f"not compared with the baseline: {', '.join(unseen)}"
+        return GateWord(lossless="inconclusive", lossless_note=note, is_proof_required=is_full)
     for result in ("fail", "inconclusive", "pass"):
         held = [judged[name] for name in names if judged[name]["result"] == result]
         if held:

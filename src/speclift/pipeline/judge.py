@@ -24,12 +24,13 @@ from speclift.analyse.crossover import crossovers
 from speclift.analyse.engine_checks import check_engines, kv_peaks
 from speclift.analyse.failures import causes_of, told
 from speclift.analyse.pairs import PromptOf
-from speclift.analyse.repeats import check_repeats, repeated_prompts, without_echoes
+from speclift.analyse.repeats import check_repeats, without_echoes
 from speclift.core.arm import BASELINE, CONTROL, Arm
 from speclift.core.errors import StudyError
 from speclift.core.goals import Goals
 from speclift.core.records import Phase, Provenance, Record
 from speclift.core.results import Acceptance, Cell, Conditions, Crossover, Evidence, Finding, Level, Verdict
+from speclift.core.traffic import repeated_prompts
 from speclift.decide.verdict import decide
 from speclift.engine.protocol import Engine
 from speclift.pipeline.budget_words import budget_finding, left_out

@@ -15,6 +15,7 @@ from speclift.core.address import joined
 from speclift.core.arm import Endpoint
 from speclift.core.errors import EngineError
 from speclift.core.foreign_text import parse_json
+from speclift.core.results import is_complete
 from speclift.engine.http import fetched, posted_json
 from speclift.verify.answers import Answer
 from speclift.verify.calibration import TokenScore, lookups, tempered
@@ -54,8 +55,8 @@ async def scorer_for(endpoint: Endpoint) -> Scorer | None:
 async def score_all(
     scorer: Scorer, questions: Sequence[Question], answers: Sequence[Answer], *, at_once: int
 ) -> list[TokenScore]:
-    """Of every answer that carries token ids; EngineError where one cannot be scored, for what is left out might be
-    what is wrong."""
+    """Of every answer that carries token ids; EngineError where one cannot be scored or several carry none, for what
+    is left out might be what is wrong."""
     held = asyncio.Semaphore(at_once)
 
     async def one(question: Question, answer: Answer) -> list[TokenScore] | EngineError:
@@ -67,7 +68,10 @@ async def score_all(
             except ODD_SHAPE as error:
                 return EngineError(f"the server's probabilities have another shape: {type(error).__name__}")
 
-    pairs = [pair for pair in zip(questions, answers, strict=False) if pair[1].is_ok and pair[1].ids]
+    given = [pair for pair in zip(questions, answers, strict=False) if pair[1].is_ok]
+    pairs = [pair for pair in given if pair[1].ids]
+    if not is_complete(asked=len(given), used=len(pairs)):
+        raise EngineError(f"{len(given) - len(pairs)} of {len(given)} answers carry no token ids")
     scored: list[TokenScore] = []
     for scores in await asyncio.gather(*(one(question, answer) for question, answer in pairs)):
         if isinstance(scores, EngineError):

@@ -11,13 +11,12 @@ from dataclasses import dataclass, replace
 from types import TracebackType
 from typing import Any, Protocol, Self
 
-from speclift.analyse.repeats import repeated_prompts
 from speclift.core.arm import Arm, baseline_arm
 from speclift.core.deadline import Deadline
 from speclift.core.engine_totals import ACCEPTED, engine_total
 from speclift.core.errors import EngineError
 from speclift.core.records import Counters, Phase, Record
-from speclift.core.traffic import Concurrency, Load, Rate, Request, load_label, load_to_dict
+from speclift.core.traffic import Concurrency, Load, Rate, Request, load_label, load_to_dict, repeated_prompts
 from speclift.core.units import Seconds
 from speclift.measure.load import Order
 from speclift.pipeline.live import ArmFailed, LiveArm, Servers, ended_together

@@ -52,6 +52,11 @@ class Answer:
         """Tokens as the server counts them; where it does not, words stand in."""
         return self.tokens if self.tokens is not None else max(1, len(self.text.split()))
 
+    @property
+    def seen(self) -> int:
+        """Tokens that a comparison of texts sees: none of an empty one, whatever the server counted."""
+        return self.length if self.text else 0
+
 
 def aligned(answer: Answer) -> tuple[tuple[int, Said], ...]:
     """Each token with the byte at which it starts; empty where tokens and text do not fit together.

@@ -63,7 +63,7 @@ def compare(reference: Answer, answer: Answer) -> Compared:
     if at is None:
         same_length = reference.tokens is None or answer.tokens in (None, reference.tokens)
         if same_length or reference.finish_reason == answer.finish_reason == "stop":
-            return Compared(case=reference.case, tokens=float(reference.length), divergence=None)
+            return Compared(case=reference.case, tokens=float(reference.seen), divergence=None)
         at = len(ours)
     index, said = _token_at(placed, at)
     divergence = _divergence(reference, answer, at=at, index=index, said=said)

@@ -160,9 +160,20 @@ def lossy_gate(arm: Arm, why: str) -> ArmGate:
 
 
 def garbled_finding(arm: str, told: Told, baseline: Told) -> Finding | None:
-    """Loops and word salad, more often than the baseline writes them."""
-    own = text_faults([(a.case, a.text) for a in told.all() if a.is_ok])
-    theirs = text_faults([(a.case, a.text) for a in baseline.all() if a.is_ok])
+    """Loops and word salad, more often than the baseline writes them, in some way of asking: a prompt that loops in
+    every way is one prompt, not one more in each."""
+    alpha = FAULT_ALPHA / max(1, len(told.answers))
+    found = (
+        _faults_beyond(arm, answers, baseline.of(way) or baseline.all(), alpha=alpha)
+        for way, answers in told.answers.items()
+    )
+    return next((finding for finding in found if finding is not None), None)
+
+
+def _faults_beyond(
+    arm: str, answers: Sequence[Answer], baseline: Sequence[Answer], *, alpha: float
+) -> Finding | None:
+    own, theirs = text_faults(_said(answers)), text_faults(_said(baseline))
     for what, mine, others in (
         ("garbled", own.garbled, theirs.garbled),
         ("looping", own.looping, theirs.looping),
@@ -171,7 +182,7 @@ def garbled_finding(arm: str, told: Told, baseline: Told) -> Finding | None:
             continue
         table = np.array([[len(mine), own.answers - len(mine)], [len(others), theirs.answers - len(others)]])
         p_value = float(stats.fisher_exact(table, alternative="greater")[1])
-        if p_value < FAULT_ALPHA:
+        if p_value < alpha:
             return Finding(
                 check=f"{what}-text",
                 level=Level.FAIL,
@@ -180,6 +191,11 @@ def garbled_finding(arm: str, told: Told, baseline: Told) -> Finding | None:
                 arm=arm,
             )
     return None
+
+
+def _said(answers: Sequence[Answer]) -> list[tuple[str, str]]:
+    """One text of each case: the same prompt and seed again are no further evidence."""
+    return list({answer.case: answer.text for answer in reversed(answers) if answer.is_ok}.items())[::-1]
 
 
 def acceptance_findings(arm: str, told: Told) -> list[Finding]:

@@ -9,13 +9,14 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from itertools import chain
 
 import numpy as np
 
 from speclift.verify.answers import Answer, aligned
 from speclift.verify.divergence import Compared, Divergence, Kind
 from speclift.verify.rates import Hazard, hazard, more_often, tokens_for_rate
-from speclift.verify.result import Result
+from speclift.verify.result import Result, few_prompts
 
 # With the 1 % of sampled.py false alarms of the whole gate stay under 2 % (benchmarks/lossless.py).
 RATE_ALPHA = 0.003
@@ -37,6 +38,8 @@ class Control:
     noise_tokens: int
     noise_nats: float
     noise_nats_max: float
+    # Over all shapes, what came out alike in several of them counted once.
+    together: Hazard
 
     @property
     def tie_nats(self) -> float:
@@ -62,6 +65,7 @@ def control_of(pairs: Mapping[str, Sequence[Compared]], noise: Sequence[float]) 
         noise_tokens=len(noise),
         noise_nats=float(np.quantile(noise, NOISE_QUANTILE)) if noise else 0.0,
         noise_nats_max=max(noise, default=0.0),
+        together=hazard(chain.from_iterable(pairs.values())),
     )
 
 
@@ -100,6 +104,8 @@ class Greedy:
     result: Result
     message: str
     tokens: float
+    # Distinct ones that both servers answered.
+    prompts: int
     checks: tuple[GreedyCheck, ...]
     ties: int
     wide: int
@@ -125,10 +131,12 @@ def judge_greedy(
     wide = [d for d in known if d not in faults and (_margin(d) > control.tie_nats or d.is_at_least)]
     ties = len(known) - len(faults) - len(wide)
     tokens = sum(check.hazard.tokens for check in checks)
+    prompts = max((_prompts(compared) for compared in pairs.values()), default=0)
     result, message = _greedy_result(
-        (*checks, _together(checks, control)),
+        (*checks, _together(pairs, control)),
         control,
         tokens=tokens,
+        prompts=prompts,
         detect=detect,
         ties=ties,
         wide=wide,
@@ -141,6 +149,7 @@ def judge_greedy(
         result=result,
         message=message,
         tokens=tokens,
+        prompts=prompts,
         checks=checks,
         ties=ties,
         wide=len(wide),
@@ -158,20 +167,21 @@ def _check(name: str, compared: Sequence[Compared], control: Hazard | None) -> G
     )
 
 
-def _together(checks: Sequence[GreedyCheck], control: Control) -> GreedyCheck:
-    """All ways at once against all of the control: it leans to the batch, so that it errs towards silence."""
-    own, held = Hazard(events=0, tokens=0.0), Hazard(events=0, tokens=0.0)
-    for check in checks:
-        own = own.plus(check.hazard)
-    for each in control.hazards.values():
-        held = held.plus(each)
+def _together(pairs: Mapping[str, Sequence[Compared]], control: Control) -> GreedyCheck:
+    """All ways at once against all of the control: it leans to the batch, so that it errs towards silence. A prompt
+    that parts alike in every way has parted once."""
+    own = hazard(chain.from_iterable(pairs.values()))
     return GreedyCheck(
         name="all together",
-        answers=sum(check.answers for check in checks),
+        answers=sum(len(compared) for compared in pairs.values()),
         hazard=own,
-        control=held,
-        p_value=more_often(own, held),
+        control=control.together,
+        p_value=more_often(own, control.together),
     )
+
+
+def _prompts(compared: Sequence[Compared]) -> int:
+    return len({pair.case for pair in compared if pair.tokens})
 
 
 def _greedy_result(
@@ -179,6 +189,7 @@ def _greedy_result(
     control: Control,
     *,
     tokens: float,
+    prompts: int,
     detect: float,
     ties: int,
     wide: Sequence[Divergence],
@@ -207,7 +218,9 @@ def _greedy_result(
             f"{tokens:.0f} tokens compared, {needed} needed to exclude {detect:.1%} of wrong ones",
         )
     if refused:
-        return Result.INCONCLUSIVE, f"{len(refused)} requests that the baseline answers failed"
+        return Result.INCONCLUSIVE, f"{len(refused)} requests were answered by one of the two servers alone"
+    if few := few_prompts(prompts):
+        return Result.INCONCLUSIVE, f"{few}: what these showed says little about the next"
     natural = sum(each.events for each in control.hazards.values())
     if wide or (unknown and not natural):
         count = len(wide) + (0 if natural else len(unknown))

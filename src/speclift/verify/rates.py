@@ -32,8 +32,9 @@ class Hazard:
 
 
 def hazard(pairs: Iterable[Compared]) -> Hazard:
-    """A refusal is no divergence: nothing was said that could differ."""
-    compared = list(pairs)
+    """A refusal is no divergence: nothing was said that could differ. A prompt that came out the same again is one
+    observation, however often it was asked."""
+    compared = list(dict.fromkeys(pairs))
     parted = [pair.divergence for pair in compared if pair.divergence is not None]
     return Hazard(
         events=sum(divergence.kind is not Kind.REFUSED for divergence in parted),

@@ -9,14 +9,23 @@ from dataclasses import dataclass, replace
 
 from speclift.core.arm import BASELINE, Arm
 from speclift.core.records import Phase, Record
-from speclift.core.traffic import Request, load_label
+from speclift.core.results import is_complete
+from speclift.core.traffic import Request, load_label, repeated_prompts
 from speclift.verify.answers import Answer
 from speclift.verify.divergence import Compared, compare
 from speclift.verify.gate import ArmGate, Gate, Told, judge_arm, lossy_by_design, lossy_gate
-from speclift.verify.greedy import Control, control_of, judge_greedy
+from speclift.verify.greedy import Control, Greedy, control_of, judge_greedy
 from speclift.verify.questions import QUICK
 from speclift.verify.rates import hazard
-from speclift.verify.sampled import Sampled, is_identical, judge_identity, judge_texts, planned_tokens
+from speclift.verify.result import Result
+from speclift.verify.sampled import (
+    Sampled,
+    if_complete,
+    is_identical,
+    judge_identity,
+    judge_texts,
+    planned_tokens,
+)
 from speclift.verify.two_sample import text_tests
 
 # Same request, same seed, same place in the plan, but for the arm and the launch.
@@ -43,7 +52,7 @@ def gate_from_records(
 ) -> Gate:
     """`fresh` are new references to the prompts that part, so that their margins are known."""
     prompts = {request.id: request for request in requests}
-    answers = _by_arm(records)
+    answers = _by_arm(records, repeated_prompts(prompts.values()))
     baseline = answers.get(BASELINE, {})
     control = _control(baseline, fresh)
     gates = []
@@ -75,21 +84,23 @@ def parted_requests(gate: Gate) -> tuple[str, ...]:
 Held = dict[Key, Answer]
 
 
-def _by_arm(records: Iterable[Record]) -> dict[str, dict[int, Held]]:
-    """By arm and round; requests at a temperature that nobody knows cannot be compared."""
+def _by_arm(records: Iterable[Record], first: Mapping[str, str]) -> dict[str, dict[int, Held]]:
+    """By arm and round; requests at a temperature that nobody knows cannot be compared. A prompt that the file repeats
+    is the case of its `first` request."""
     found: dict[str, dict[int, Held]] = defaultdict(lambda: defaultdict(dict))
     for record in records:
         place = record.place
-        if place.phase is not Phase.MEASURED or not record.is_ok or place.temperature is None:
+        if place.phase is not Phase.MEASURED or place.temperature is None:
             continue
         key = (load_label(place.load), place.block, place.request_id, place.temperature, place.repeat)
         found[place.arm][place.round][key] = Answer(
-            case=place.request_id,
+            case=first.get(place.request_id, place.request_id),
             text=record.text,
             finish_reason=record.finish_reason,
             tokens=record.output_tokens,
             drafted=record.drafted,
             accepted=record.accepted,
+            error="" if record.is_ok else record.error or record.outcome.value,
         )
     return found
 
@@ -105,7 +116,7 @@ def _control(baseline: Mapping[int, Held], fresh: Fresh | None) -> Control:
                 pairs[key[0]].append(compare(_reference(rounds[0][key], fresh), later[key]))
     if fresh is not None and rounds:
         for key, answer in rounds[0].items():
-            if key[3] == 0 and answer.case in fresh.references:
+            if key[3] == 0 and answer.is_ok and answer.case in fresh.references:
                 pairs[key[0]].append(compare(fresh.references[answer.case], answer))
     return control_of(pairs, fresh.noise if fresh else ())
 
@@ -119,7 +130,7 @@ def _is_new(seen: set[tuple[str, str, str]], load: str, reference: Answer, answe
 
 
 def _greedy_keys(first: Held, second: Held) -> list[Key]:
-    return [key for key in first if key[3] == 0 and key in second]
+    return [key for key in first if key[3] == 0 and key in second and first[key].is_ok and second[key].is_ok]
 
 
 def _reference(answer: Answer, fresh: Fresh | None) -> Answer:
@@ -141,28 +152,55 @@ def _arm(
     sampled: list[tuple[Answer, Answer]] = []
     told, theirs = Told(), Told()
     seen: set[tuple[str, str, str]] = set()
-    for index, held in own.items():
-        for key, answer in held.items():
-            reference = baseline.get(index, {}).get(key)
-            if reference is None or not _is_new(seen, f"{key[0]} {key[3]}", reference, answer):
-                continue
-            if key[3] == 0:
-                reference = _reference(reference, fresh)
-                greedy_pairs[key[0]].append(compare(reference, answer))
-            else:
-                sampled.append((reference, answer))
-            way = key[0] if key[3] == 0 else "sampled"
-            told.answers.setdefault(way, []).append(answer)
-            theirs.answers.setdefault(way, []).append(reference)
-    shapes = {name: name for name in greedy_pairs}
-    return judge_arm(
-        arm,
-        greedy=judge_greedy(greedy_pairs, shapes, control, detect=QUICK.detect) if greedy_pairs else None,
-        sampled=_sampled(sampled, seed) if sampled else None,
-        edges=(),
-        told=told,
-        baseline=theirs,
-        prompts=prompts,
+    asked = _answered_by_baseline(own, baseline)
+    for key, plain, answer in asked:
+        if not answer.is_ok or not _is_new(seen, f"{key[0]} {key[3]}", plain, answer):
+            continue
+        reference = _reference(plain, fresh) if key[3] == 0 else plain
+        if key[3] == 0:
+            greedy_pairs[key[0]].append(compare(reference, answer))
+        else:
+            sampled.append((reference, answer))
+        way = key[0] if key[3] == 0 else "sampled"
+        told.answers.setdefault(way, []).append(answer)
+        theirs.answers.setdefault(way, []).append(reference)
+    # A part of the traffic that the baseline answered and the arm did not is not a part that passed.
+    is_hot = {key[3] > 0 for held in baseline.values() for key, each in held.items() if each.is_ok}
+    cold_asked = [answer.is_ok for key, _, answer in asked if key[3] == 0]
+    hot_asked = [answer.is_ok for key, _, answer in asked if key[3] > 0]
+    greedy: Greedy | None = None
+    if False in is_hot:
+        shapes = {name: name for name in greedy_pairs}
+        greedy = judge_greedy(greedy_pairs, shapes, control, detect=QUICK.detect)
+        greedy = _if_complete(greedy, asked=len(cold_asked), answered=sum(cold_asked))
+    found: Sampled | None = None
+    if True in is_hot:
+        distinct = len({reference.case for reference, _ in sampled})
+        found = _sampled(sampled, seed)
+        found = if_complete(found, prompts=distinct, asked=len(hot_asked), answered=sum(hot_asked))
+    return judge_arm(arm, greedy=greedy, sampled=found, edges=(), told=told, baseline=theirs, prompts=prompts)
+
+
+def _answered_by_baseline(
+    own: Mapping[int, Held], baseline: Mapping[int, Held]
+) -> list[tuple[Key, Answer, Answer]]:
+    """What the arm was asked and the baseline of the same round answered, both answers side by side."""
+    return [
+        (key, reference, answer)
+        for index, held in own.items()
+        for key, answer in held.items()
+        if (reference := baseline.get(index, {}).get(key)) is not None and reference.is_ok
+    ]
+
+
+def _if_complete(greedy: Greedy, *, asked: int, answered: int) -> Greedy:
+    """In a study a stray request may fail; where more do, the others do not stand for them."""
+    if is_complete(asked=asked, used=answered):
+        return greedy
+    result = greedy.result if greedy.result is Result.FAIL else Result.INCONCLUSIVE
+    why = f"{asked - answered} of {asked} requests that the baseline answered failed"
+    return replace(
+        greedy, result=result, refused=asked - answered, message=f"{why}; of the rest: {greedy.message}"
     )
 
 

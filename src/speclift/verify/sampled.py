@@ -7,8 +7,9 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
+from speclift.core.results import is_complete
 from speclift.verify.calibration import (
     LIKELIHOOD,
     SetTest,
@@ -20,7 +21,7 @@ from speclift.verify.calibration import (
 )
 from speclift.verify.divergence import Compared
 from speclift.verify.rates import Hazard, hazard, tokens_for_rate
-from speclift.verify.result import Result
+from speclift.verify.result import Result, few_prompts
 from speclift.verify.two_sample import TextTest
 
 # All sampled tests together; with the rates of greedy.py the gate's false alarms stay under 2 %.
@@ -109,6 +110,7 @@ def judge_tests(
 ) -> Sampled:
     alpha = _alpha_each()
     usable = [test for test in tests if test.is_usable]
+    is_controlled = any(test.is_usable for test in control_tests)
     p_values = {test.name: _p_against(test, control_tests, alpha=alpha) for test in usable}
     if control_foreign_p >= alpha:
         p_values["foreign tokens"] = foreign_p
@@ -116,13 +118,26 @@ def judge_tests(
     tops = [test for test in usable if test.name != LIKELIHOOD] or [test for test in tests if test.tokens]
     variance = max((test.variance / test.tokens for test in tops if test.tokens), default=0.25)
     reach = detectable(tokens, alpha=alpha, power=POWER, variance=variance)
-    needed = tokens_needed(detect, alpha=alpha, power=POWER, variance=variance)
+    # A target that is sure of every token has no variance to speak of; to exclude a share of wrong ones still takes as
+    # many tokens as it does at temperature 0.
+    needed = max(tokens_for_rate(detect), tokens_needed(detect, alpha=alpha, power=POWER, variance=variance))
     lowest = min(p_values, key=lambda name: p_values[name], default=None)
     if lowest is not None and p_values[lowest] < alpha:
         result, message = Result.FAIL, _failed_test(lowest, p_values[lowest], tests, tokens)
     elif tokens < needed:
         result = Result.INCONCLUSIVE
         message = f"{tokens} tokens scored, {needed} needed to find a deviation of {detect:g} with {POWER:.0%} power"
+    elif not usable:
+        result = Result.INCONCLUSIVE
+        message = (
+            f"the target is so sure of {tokens} tokens that no test of its probabilities can be made of them"
+        )
+    elif not is_controlled:
+        result = Result.INCONCLUSIVE
+        message = (
+            f"{tokens} tokens follow the target's probabilities, but the baseline's own were not scored, or too few: "
+            "what scoring does not see would not show"
+        )
     else:
         result = Result.PASS
         message = (
@@ -142,6 +157,17 @@ def judge_tests(
         foreign_p=foreign_p,
         text_tests=text_tests,
     )
+
+
+def if_complete(judged: Sampled, *, prompts: int, asked: int, answered: int) -> Sampled:
+    """The same, or no pass: where prompts are too few, or where the arm left out answers that the baseline gave, what
+    was seen does not stand for the rest. `asked` are the requests that the baseline answered."""
+    why = few_prompts(prompts)
+    if not is_complete(asked=asked, used=answered):
+        why = f"{asked - answered} of {asked} requests that the baseline answered have no answer"
+    if judged.result is not Result.PASS or not why:
+        return judged
+    return replace(judged, result=Result.INCONCLUSIVE, message=f"{why}; of the rest: {judged.message}")
 
 
 def _p_against(test: SetTest, control: Sequence[SetTest], *, alpha: float) -> float:
