@@ -109,7 +109,11 @@ class _Reader:
             self._at = _end_of(_COMMENT, text, at)
         elif character == "$" and not self._read and self._word is None and _PROMPT.match(text, at):
             self._at = _end_of(_PROMPT, text, at)
-        elif self._word is None and text.startswith("[[ ", at) and {word.said for word in self._read} <= KEYWORDS:
+        elif (
+            self._word is None
+            and text.startswith("[[ ", at)
+            and {word.said for word in self._read} <= KEYWORDS
+        ):
             end = text.find("]]", at)  # a condition, with a syntax of its own
             self._at = len(text) if end < 0 else end + 2
         elif text.startswith(("<(", ">("), at):
@@ -224,7 +228,9 @@ class _Reader:
         """A subshell, an array or a function; anywhere else a shell takes none and would not start the command."""
         text, at = self._text, self._at
         before = self._word.said if self._word is not None else ""
-        words = [word for word in (*(each.said for each in self._read), before) if word and word not in KEYWORDS]
+        words = [
+            word for word in (*(each.said for each in self._read), before) if word and word not in KEYWORDS
+        ]
         if _ARRAY.fullmatch(before):
             self._word = None  # NAME=(…): whoever uses it is told that it is not read
             self._at = _closed(text, at)
