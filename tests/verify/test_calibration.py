@@ -100,6 +100,18 @@ def test_tokens_from_elsewhere_are_found_whether_or_not_the_whole_law_is_listed(
         assert foreign_tokens(salad) < 1e-4
 
 
+def test_a_cut_that_moves_for_the_baseline_too_is_no_token_from_elsewhere() -> None:
+    def server(outside: int, tokens: int = 200) -> list[TokenScore]:
+        return [
+            TokenScore(chosen=9 if index < outside else 1, top=((1, 1.0),), tail_low=0.0, tail_high=0.0)
+            for index in range(tokens)
+        ]
+
+    assert foreign_tokens(server(6)) < 1e-3
+    assert foreign_tokens(server(6), control=server(4)) > 0.1
+    assert foreign_tokens(server(40), control=server(4)) < 1e-6
+
+
 def test_a_baseline_that_misses_its_own_scores_leaves_only_the_difference_to_judge() -> None:
     """A server setting that scoring does not see: both servers miss alike, and neither is at fault."""
     flat = Chain(

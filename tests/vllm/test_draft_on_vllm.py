@@ -34,7 +34,7 @@ def test_the_gate_passes_at_temperature_0(
 ) -> None:
     server = ("--engine", "vllm", "--vllm-python", vllm_python, "--engine-arg=--enforce-eager")
     pair = ("--model", hugging_face_model, "--draft", draft_folder, "--k", 4)
-    size = ("--requests", 6, "--max-tokens", 24, "--temperature", 0, "--detect", 0.05)
+    size = ("--requests", 8, "--max-tokens", 24, "--temperature", 0, "--detect", 0.05)
     result = cli("verify", *server, *pair, *size, "--json")
     assert result.code == 0, result.stderr
     assert result.document["greedy"]["faults"] == 0

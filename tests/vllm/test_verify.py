@@ -14,7 +14,7 @@ pytestmark = [pytest.mark.vllm, pytest.mark.timeout(900)]
 def flags(python: str, model: Path) -> tuple[object, ...]:
     """The model drafts for itself: every draft is right, so that all that differs is the fault."""
     server = ("--engine", "vllm", "--vllm-python", python, "--engine-arg=--enforce-eager", "--model", model)
-    return (*server, "--draft", model, "--k", 3, "--requests", 6, "--max-tokens", 24, "--json")
+    return (*server, "--draft", model, "--k", 3, "--requests", 8, "--max-tokens", 24, "--json")
 
 
 def test_draft_model_at_temperature_1_is_a_changed_output(

@@ -180,9 +180,7 @@ class _Reader:
         text, at = self._text, self._at
         if text.startswith(("$(", "${"), at):
             self._expand(_closed(text, at + 1))
-        elif match := _NAME.match(text, at):
-            self._expand(match.end())
-        elif not is_quoted and (match := _ANSI_TEXT.match(text, at)):
+        elif match := _NAME.match(text, at) or (None if is_quoted else _ANSI_TEXT.match(text, at)):
             self._expand(match.end())
         else:
             if is_quoted or text[at + 1 : at + 2] != '"':  # $"…" is "…"

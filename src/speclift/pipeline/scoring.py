@@ -38,7 +38,7 @@ class Scorer(Protocol):
     temperature_max: float
 
     async def score(self, question: Question, answer: Answer) -> list[TokenScore]:
-        """One per token; EngineError where the server does not go along."""
+        """One per token, none where the answer's tokens are not known; EngineError where the server refuses."""
         ...
 
 
@@ -55,8 +55,8 @@ async def scorer_for(endpoint: Endpoint) -> Scorer | None:
 async def score_all(
     scorer: Scorer, questions: Sequence[Question], answers: Sequence[Answer], *, at_once: int
 ) -> list[TokenScore]:
-    """Of every answer that carries token ids; EngineError where one cannot be scored or several carry none, for what
-    is left out might be what is wrong."""
+    """Of every answer whose token ids are known; EngineError where one cannot be scored or those of several are not
+    known, for what is left out might be what is wrong."""
     held = asyncio.Semaphore(at_once)
 
     async def one(question: Question, answer: Answer) -> list[TokenScore] | EngineError:
@@ -69,15 +69,15 @@ async def score_all(
                 return EngineError(f"the server's probabilities have another shape: {type(error).__name__}")
 
     given = [pair for pair in zip(questions, answers, strict=False) if pair[1].is_ok]
-    pairs = [pair for pair in given if pair[1].ids]
-    if not is_complete(asked=len(given), used=len(pairs)):
-        raise EngineError(f"{len(given) - len(pairs)} of {len(given)} answers carry no token ids")
-    scored: list[TokenScore] = []
-    for scores in await asyncio.gather(*(one(question, answer) for question, answer in pairs)):
+    known = []
+    for scores in await asyncio.gather(*(one(question, answer) for question, answer in given if answer.ids)):
         if isinstance(scores, EngineError):
             raise scores
-        scored += scores
-    return scored
+        if scores:
+            known.append(scores)
+    if not is_complete(asked=len(given), used=len(known)):
+        raise EngineError(f"the token ids of {len(given) - len(known)} of {len(given)} answers are not known")
+    return [score for scores in known for score in scores]
 
 
 async def _has_prompt_logprobs(endpoint: Endpoint) -> bool:
@@ -167,13 +167,7 @@ class LlamaScorer:
         return cls(endpoint, end=end[-1] if end else None)
 
     async def score(self, question: Question, answer: Answer) -> list[TokenScore]:
-        if not answer.ids:
-            raise EngineError("the server gave no token ids")
-        prompt = await self._prompt(question)
-        ids = list(answer.ids)
-        if answer.finish_reason == "stop" and self._end is not None:
-            # The end was drawn like any other token; leaving it out would leave out what was not drawn.
-            ids.append(self._end)
+        prompt, ids = await self._prompt(question), await self._drawn(answer)
         laws = await self._law(
             [[*prompt, *ids[:i]] for i in range(len(ids))], temperature=question.temperature
         )
@@ -184,6 +178,23 @@ class LlamaScorer:
             scores.append(TokenScore(chosen=token, top=law, tail_low=tail, tail_high=tail, lookup=hint))
         return scores
 
+    async def _drawn(self, answer: Answer) -> list[int]:
+        """The ids of all tokens that were drawn, the end among them; empty where they are not known.
+
+        llama.cpp lists no token whose bytes end within a character (b11549: an emoji of four tokens lists the last).
+        The text's own tokens stand for such an answer where they are as many and hold all that was listed.
+        """
+        ids = list(answer.ids)
+        if answer.tokens in (None, len(ids)):
+            return ids
+        end = [self._end] if answer.finish_reason == "stop" and self._end is not None else []
+        text = await self._ids(answer.text, add_special=False)
+        for whole in (text, [*text, *end], [*ids, *end] if ids[-1:] != end else []):
+            left = iter(whole)
+            if len(whole) == answer.tokens and all(token in left for token in ids):
+                return whole
+        return []
+
     async def _prompt(self, question: Question) -> list[int]:
         request = question.request
         if not request.messages:
@@ -192,8 +203,8 @@ class LlamaScorer:
         rendered = await _post(self._endpoint, "/apply-template", {"messages": messages})
         return await self._ids(str(rendered["prompt"]))
 
-    async def _ids(self, text: str) -> list[int]:
-        body = {"content": text, "add_special": True, "parse_special": True}
+    async def _ids(self, text: str, *, add_special: bool = True) -> list[int]:
+        body = {"content": text, "add_special": add_special, "parse_special": add_special}
         return [int(token) for token in (await _post(self._endpoint, "/tokenize", body))["tokens"]]
 
     async def _law(

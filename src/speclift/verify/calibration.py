@@ -170,27 +170,37 @@ def lookups(prompt: Sequence[int], output: Sequence[int], *, size: int = LOOKUP_
 # No vocabulary in use is larger (Gemma's has 262,144 tokens): a uniform law over it sums to at most 1.
 VOCABULARY_MAX = 1 << 18
 FOREIGN_SHARE = 0.01
-# Cuts (top-p, min-p) that numerics move leave out a token that was said this often at most.
+# Cuts (top-p, min-p) that numerics move leave out a token that was said about this often.
 MOVED_CUT_SHARE = 1e-3
 
 
-def foreign_tokens(scores: Iterable[TokenScore]) -> float:
+def foreign_tokens(scores: Iterable[TokenScore], *, control: Sequence[TokenScore] = ()) -> float:
     """The p-value of "no token came from elsewhere".
 
-    With the whole law listed, tokens outside it are counted against what a moved cut explains. Otherwise a
-    test martingale: M = product of (1 - s) + s u(X)/p(X), u uniform over the vocabulary, has mean at most 1
-    under the target, so P(M >= 1/a) <= a (Ville), with no approximation.
+    With the whole law listed, tokens outside it are counted against what a moved cut explains and what the baseline's
+    own answers show of it. Otherwise a test martingale: M = product of (1 - s) + s u(X)/p(X), u uniform over the
+    vocabulary, has mean at most 1 under the target, so P(M >= 1/a) <= a (Ville), with no approximation.
     """
-    outside, listed, log_m = 0, 0, 0.0
+    outside, listed = _outside(scores := list(scores))
+    counted = float(stats.poisson.sf(outside - 1, moved_cut_share(control) * listed)) if outside else 1.0
+    log_m = 0.0
     for score in scores:
-        if score.tail_high <= 0:
-            listed += 1
-            outside += score.chosen not in [token for token, _ in score.top]
-        elif score.chosen_probability is not None:
+        if score.tail_high > 0 and score.chosen_probability is not None:
             ratio = 1.0 / VOCABULARY_MAX / max(1e-30, score.chosen_probability)
             log_m += math.log(1.0 - FOREIGN_SHARE + FOREIGN_SHARE * ratio)
-    counted = float(stats.poisson.sf(outside - 1, MOVED_CUT_SHARE * listed)) if outside else 1.0
     return min(1.0, 2 * min(counted, math.exp(-max(0.0, log_m))))
+
+
+def moved_cut_share(control: Sequence[TokenScore]) -> float:
+    """How often a token that a cut left out is said by a server without speculation."""
+    outside, listed = _outside(control)
+    return MOVED_CUT_SHARE + (outside / listed if listed else 0.0)
+
+
+def _outside(scores: Iterable[TokenScore]) -> tuple[int, int]:
+    """Tokens outside a law that is listed whole, and all tokens with such a law."""
+    whole = [score for score in scores if score.tail_high <= 0]
+    return sum(score.chosen not in [token for token, _ in score.top] for score in whole), len(whole)
 
 
 # How many tokens for which deviation

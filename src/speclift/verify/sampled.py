@@ -91,7 +91,7 @@ def judge_scores(
         calibrate(scores),
         calibrate(control) if control else (),
         detect=detect,
-        foreign_p=foreign_tokens(scores),
+        foreign_p=foreign_tokens(scores, control=control),
         control_foreign_p=foreign_tokens(control) if control else 1.0,
         identity=identity,
         text_tests=text_tests,
