@@ -49,7 +49,7 @@ def server() -> Iterator[str]:
     truth = ("flavour=vllm", f"ttft_s={TTFT_S}", f"tpot_s={TPOT_S}")
     words = [word for pair in truth for word in ("--truth", pair)]
     process = subprocess.Popen(
-        [sys.executable, "-m", "speclift.engine.fake_server", "--port", "0", *words],
+        [sys.executable, "-m", "speclift.testing.fake_server", "--port", "0", *words],
         stdout=subprocess.PIPE,
         text=True,
     )

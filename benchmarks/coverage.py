@@ -20,7 +20,7 @@ from itertools import product
 import numpy as np
 
 from designs import design_results, summary
-from speclift.analyse.stats import crossed_interval
+from speclift.statistics.stats import crossed_interval
 
 # Segments differ far more than prompts within one do; only their mean is in the truth.
 SEGMENT_MEANS = (0.0, 0.4, -0.3)

@@ -21,13 +21,13 @@ from itertools import product
 import numpy as np
 from scipy.optimize import brentq
 
-from speclift.analyse.crossed import Floats
-from speclift.analyse.crossover import Crossing, crossing_of, crossovers
-from speclift.analyse.load_curve import Curve, shared_curve
 from speclift.core.arm import BASELINE
 from speclift.core.records import Outcome, Place, Record
 from speclift.core.results import Estimate
 from speclift.core.traffic import Concurrency
+from speclift.statistics.crossed import Floats
+from speclift.statistics.crossover import Crossing, crossing_of, crossovers
+from speclift.statistics.load_curve import Curve, shared_curve
 
 ACCEPTED_PERCENT = (93.0, 97.0)
 LOADS = {"1,2,4..64": (1, 2, 4, 8, 16, 32, 64), "1,4,16,64": (1, 4, 16, 64)}

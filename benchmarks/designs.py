@@ -16,10 +16,10 @@ from itertools import product
 import numpy as np
 from numpy.typing import NDArray
 
-from speclift.analyse.balance import Observation, PairTable, Setting, fit_table, pair_table
-from speclift.analyse.stats import interval_of
 from speclift.core.results import CONFIDENCE
 from speclift.core.traffic import Concurrency
+from speclift.statistics.balance import Observation, PairTable, Setting, fit_table, pair_table
+from speclift.statistics.stats import interval_of
 
 Floats = NDArray[np.float64]
 

@@ -22,16 +22,16 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from fuzzed_server import TOKENS, FuzzedServer
+from speclift.arithmetic.possible import DRAFT_TOKENS_MAX, NO_TEXT_FOR_IT
+from speclift.client.client import Client
+from speclift.client.load import Order, run_turn
 from speclift.core.arm import Endpoint, ServerSettings, baseline_arm
 from speclift.core.engine_spec import AttachSettings
 from speclift.core.errors import SpecliftError
 from speclift.core.records import Place, Record
 from speclift.core.traffic import Concurrency, Request
-from speclift.engine.attach import Attach
-from speclift.measure.client import Client
-from speclift.measure.load import Order, run_turn
-from speclift.model.possible import DRAFT_TOKENS_MAX, NO_TEXT_FOR_IT
-from speclift.store.study import DATABASE, Study
+from speclift.engines.attach.engine import Attach
+from speclift.studies.study import DATABASE, Study
 
 STREAMS = 16
 REQUEST_LIMIT_S = 2.0

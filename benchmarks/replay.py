@@ -21,9 +21,9 @@ from pathlib import Path
 
 import numpy as np
 
-from speclift.pipeline.replay import BATCH_TOKENS, replay
-from speclift.replay.batch import Answer, batch_of
-from speclift.replay.methods import Setting, replay_of, settings_for
+from speclift.replayer.batch import Answer, batch_of
+from speclift.replayer.methods import Setting, replay_of, settings_for
+from speclift.verbs.replay import BATCH_TOKENS, replay
 
 TOKENS_PER_S_MIN = 1e6
 MEMORY_GROWTH_MAX = 1.1

@@ -20,16 +20,16 @@ from zlib import crc32
 
 import numpy as np
 
-from speclift.analyse.compare import Comparer, admits
 from speclift.core.arm import Arm, baseline_arm
 from speclift.core.goals import Goals
 from speclift.core.records import Place, Record
 from speclift.core.results import ALL_TRAFFIC, Conditions, Decision, Evidence, Verdict
 from speclift.core.speculation import NGram
 from speclift.core.traffic import Request
-from speclift.decide.verdict import decide
-from speclift.plan.experiment import StudyPlan, turns
-from speclift.simulate.study import simulate_study, true_speedup
+from speclift.statistics.compare import Comparer, admits
+from speclift.testing.simulated_study import simulate_study, true_speedup
+from speclift.verdict.verdict import decide
+from speclift.workload.experiment import StudyPlan, turns
 from study_cases import SEGMENTS, Case, cases
 
 

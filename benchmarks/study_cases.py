@@ -8,7 +8,7 @@ from itertools import product
 
 from speclift.core.goals import Goals
 from speclift.core.traffic import Concurrency, Load
-from speclift.simulate.study import ArmTruth, SpeedupOf, StudyTruth
+from speclift.testing.simulated_study import ArmTruth, SpeedupOf, StudyTruth
 
 SEGMENTS = ("copy", "chat", "code")
 ONE_STREAM = (Concurrency(streams=1),)

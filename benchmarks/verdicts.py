@@ -26,7 +26,7 @@ from typing import Any
 
 import numpy as np
 
-from speclift.engine.fake_truth import Truth, true_speedup
+from speclift.testing.fake_truth import Truth, true_speedup
 
 BAR = 1.3
 K = 4

@@ -14,10 +14,10 @@ from hypothesis import settings
 from make_environment import environment
 
 from running import Cli, Decided, Result, fake_flags, speclift
+from speclift.bench.ask import EMBEDDED_MODEL
 from speclift.cli.main import main
 from speclift.core.errors import ModelError
-from speclift.pipeline.ask import EMBEDDED_MODEL
-from speclift.store import models
+from speclift.weights import models
 
 # The promises of a suite written once are asserted in these modules, not in test files.
 pytest.register_assert_rewrite("attach_contract", "engine_contract", "processes")

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from speclift.core.hardware import Device
 from speclift.core.model_shape import KvLayers, ModelShape, ParameterCounts
-from speclift.plan.memory import Placed
-from speclift.plan.precision import nominal_bytes, precision_named, weights_in
-from speclift.store.catalogue_files import find_gpu, find_model
+from speclift.planner.memory import Placed
+from speclift.planner.precision import nominal_bytes, precision_named, weights_in
+from speclift.weights.catalogue_files import find_gpu, find_model
 
 H200 = find_gpu("h200")
 

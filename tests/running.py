@@ -13,8 +13,8 @@ from pathlib import Path
 from typing import Any
 
 from speclift.core.records import Phase, Record
-from speclift.plan.experiment import turns
-from speclift.store.study import Done, Study
+from speclift.studies.study import Done, Study
+from speclift.workload.experiment import turns
 
 LIMIT_S = 60.0
 FAST = ("ttft_s=0.002", "tpot_s=0.0005")

@@ -14,8 +14,8 @@ from speclift.core.goals import Goals
 from speclift.core.records import Launch, Outcome, Phase, Place, Provenance, Record
 from speclift.core.speculation import NGram
 from speclift.core.traffic import Concurrency, Request
-from speclift.plan.experiment import StudyPlan
-from speclift.store.study import Study
+from speclift.studies.study import Study
+from speclift.workload.experiment import StudyPlan
 
 NGRAM = Arm(name="ngram-k8", speculation=NGram(k=8))
 

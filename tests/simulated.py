@@ -9,8 +9,6 @@ from typing import Any
 
 import numpy as np
 
-from speclift.analyse.compare import Comparer
-from speclift.analyse.pairs import ALL_DISTINCT, PromptOf
 from speclift.core.arm import BASELINE, Arm
 from speclift.core.goals import Goals
 from speclift.core.records import Place, Record
@@ -29,8 +27,10 @@ from speclift.core.results import (
 )
 from speclift.core.speculation import NGram
 from speclift.core.traffic import Concurrency, Load
-from speclift.decide.verdict import decide
-from speclift.simulate.study import ArmTruth, SpeedupOf, StudyTruth, simulate_study
+from speclift.statistics.compare import Comparer
+from speclift.statistics.pairs import ALL_DISTINCT, PromptOf
+from speclift.testing.simulated_study import ArmTruth, SpeedupOf, StudyTruth, simulate_study
+from speclift.verdict.verdict import decide
 
 SEGMENTS = ("copy", "chat", "code")
 ONE_STREAM = (Concurrency(streams=1),)

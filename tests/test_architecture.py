@@ -1,8 +1,10 @@
-"""The layers of ARCHITECTURE.md, held: who may import whom, and what the pure layers may not touch."""
+"""The rooms of ARCHITECTURE.md, held: who may import whom, and what the pure rooms may not touch."""
 
 from __future__ import annotations
 
 import ast
+import subprocess
+import sys
 from collections.abc import Iterator
 from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
@@ -12,19 +14,54 @@ import pytest
 PACKAGE = "speclift"
 SOURCE = Path(__file__).parent.parent / "src" / PACKAGE
 EXEMPT = (PACKAGE, f"{PACKAGE}.__main__")
-# From the ground up; packages in one row are siblings.
-ROWS = (
-    ("core",),
-    ("model",),
-    ("workload", "plan", "simulate", "analyse", "decide", "tune", "report", "replay", "lint", "verify"),
-    ("engine", "measure", "store"),
-    ("pipeline", "watch"),
-    ("cli",),
+# Each room and the rooms it may import; everybody may import core.
+KNOWLEDGE = (
+    "arithmetic",
+    "workload",
+    "statistics",
+    "verdict",
+    "search",
+    "lossless",
+    "planner",
+    "linter",
+    "replayer",
 )
-HEIGHT = {name: height for height, row in enumerate(ROWS) for name in row}
-PURE = {name for row in ROWS[:3] for name in row}
+ROOMS: dict[str, tuple[str, ...]] = {
+    "core": (),
+    "arithmetic": (),
+    "workload": (),
+    "verdict": (),
+    "lossless": (),
+    "linter": (),
+    "replayer": (),
+    "views": (),
+    "statistics": ("arithmetic",),
+    "planner": ("arithmetic",),
+    "search": ("arithmetic", "linter"),
+    "client": ("arithmetic", "workload"),
+    "testing": ("arithmetic", "client"),
+    "engines": ("arithmetic", "linter", "testing"),
+    "studies": ("workload", "statistics"),
+    "weights": ("planner",),
+    "bench": (
+        *("arithmetic", "workload", "statistics", "search", "lossless", "planner"),
+        *("client", "engines", "studies", "weights"),
+    ),
+    "verbs": (
+        *("workload", "statistics", "verdict", "lossless", "planner", "linter", "replayer"),
+        *("client", "engines", "studies", "weights", "bench", "views"),
+    ),
+    "cli": (
+        *("workload", "search", "lossless", "planner", "linter", "replayer"),
+        *("studies", "weights", "bench", "verbs", "views"),
+    ),
+}  # fmt: skip
+PURE = {
+    *("core", "arithmetic", "workload", "statistics", "verdict", "search", "lossless", "planner", "linter"),
+    *("replayer", "views"),
+}
 # Whoever measures cannot know the verdict.
-JUDGES, MEASURERS = {"analyse", "decide"}, {"measure", "engine"}
+JUDGES, MEASURERS = {"statistics", "verdict"}, {"client", "engines"}
 # I/O, clocks and concurrency.
 IMPURE = {
     "aiohttp", "asyncio", "ctypes", "fcntl", "fileinput", "glob", "http", "httpx", "importlib.resources", "io",
@@ -34,7 +71,7 @@ IMPURE = {
 IMPURE_CALLS = {"open", "input", "print", "breakpoint"}
 PATH_NAMES = {"PurePath", "PurePosixPath", "PureWindowsPath"}
 ENGINES = {"xllamacpp", "torch", "transformers", "vllm", "llama_cpp"}
-EMBEDDED_SERVER = f"{PACKAGE}.engine.llamacpp_server"
+EMBEDDED_SERVER = f"{PACKAGE}.engines.llamacpp.server"
 
 
 def modules() -> dict[str, str]:
@@ -78,55 +115,52 @@ def violations(module: str, source: str) -> list[str]:
     """What is wrong with one module, in words; empty where nothing is."""
     if module in EXEMPT:
         return []
-    layer = module.split(".")[1]
-    if layer not in HEIGHT:
-        return [f"{module}: {layer} is no layer"]
-    wrong = [fault for found in imports_of(source) for fault in _import_faults(module, layer, found)]
+    room = module.split(".")[1]
+    if room not in ROOMS:
+        return [f"{module}: {room} is no room"]
+    wrong = [fault for found in imports_of(source) for fault in _import_faults(module, room, found)]
     calls = (node.func for node in ast.walk(ast.parse(source)) if isinstance(node, ast.Call))
     for called in calls:
-        if isinstance(called, ast.Name) and called.id in IMPURE_CALLS and layer in PURE:
-            wrong.append(f"pure layer {layer} calls {called.id}()")
+        if isinstance(called, ast.Name) and called.id in IMPURE_CALLS and room in PURE:
+            wrong.append(f"pure room {room} calls {called.id}()")
         dynamic = called.id if isinstance(called, ast.Name) else getattr(called, "attr", "")
         if dynamic in {"__import__", "import_module"}:
             wrong.append(f"{dynamic}() hides an import from this test")
     return [f"{module}: {fault}" for fault in wrong]
 
 
-def _import_faults(module: str, layer: str, found: Import) -> Iterator[str]:
+def _import_faults(module: str, room: str, found: Import) -> Iterator[str]:
     root = found.module.split(".")[0]
     if found.module.startswith("."):
         yield f"relative import {found.module}"
     elif root == PACKAGE:
-        yield from _layer_faults(layer, found)
+        yield from _room_faults(room, found)
     elif root in ENGINES:
         embedded = (module, root, found.function) == (EMBEDDED_SERVER, "xllamacpp", "main")
         if not embedded:
             yield f"imports the engine {root}"
-    elif layer in PURE:
+    elif room in PURE:
         full = f"{found.module}.{found.name}" if found.name else found.module
         is_impure = any(full == banned or full.startswith(f"{banned}.") for banned in IMPURE)
         is_disk = root == "pathlib" and found.name not in PATH_NAMES
         if is_impure or is_disk:
-            yield f"pure layer {layer} imports {full}"
+            yield f"pure room {room} imports {full}"
 
 
-def _layer_faults(layer: str, found: Import) -> Iterator[str]:
+def _room_faults(room: str, found: Import) -> Iterator[str]:
     parts = found.module.split(".")
     if len(parts) == 1:
-        if found.name == "__version__" and layer != "core":
+        if found.name == "__version__" and room != "core":
             return
-        if found.name not in HEIGHT:
+        if found.name not in ROOMS:
             yield f"imports {found.name or PACKAGE} of the package's front door"
             return
     other = parts[1] if len(parts) > 1 else str(found.name)
-    if other not in HEIGHT:
-        yield f"imports {other}, which is no layer"
-    elif other != layer and HEIGHT[other] == HEIGHT[layer]:
-        yield f"{layer} imports its sibling {other}"
-    elif HEIGHT[other] > HEIGHT[layer]:
-        yield f"{layer} imports {other} above it"
-    elif layer in MEASURERS and other in JUDGES:
-        yield f"{layer} imports {other}: whoever measures cannot know the verdict"
+    if other not in ROOMS:
+        yield f"imports {other}, which is no room"
+    elif other not in (room, "core", *ROOMS[room]):
+        why = ": whoever measures cannot know the verdict" if room in MEASURERS and other in JUDGES else ""
+        yield f"{room} may not import {other}{why}"
 
 
 def cycle(sources: dict[str, str]) -> list[str]:
@@ -157,60 +191,94 @@ class TestTheSource:
     def test_the_scan_sees_the_whole_package(self) -> None:
         seen = modules()
 
-        assert {"speclift.core.records", "speclift.cli.main", "speclift.engine.llamacpp_server"} <= set(seen)
+        assert {"speclift.core.records", "speclift.cli.main", "speclift.engines.llamacpp.server"} <= set(seen)
         assert any(
-            found.module == "speclift.core.records" for found in imports_of(seen["speclift.store.study"])
+            found.module == "speclift.core.records" for found in imports_of(seen["speclift.studies.study"])
         )
 
 
 BAD = [
-    ("core.arm", "from speclift.model.response import DraftCounts", "core imports model above it"),
-    ("core.arm", "import speclift.plan.methods", "core imports plan above it"),
+    ("core.arm", "from speclift.arithmetic.response import DraftCounts", "core may not import arithmetic"),
+    ("core.arm", "import speclift.planner.methods", "core may not import planner"),
     ("core.arm", "from speclift import __version__", "front door"),
-    ("analyse.stats", "from speclift.decide import rules", "analyse imports its sibling decide"),
-    ("store.study", "from speclift.measure.clock import now_s", "store imports its sibling measure"),
-    ("watch.scrape", "from speclift.pipeline import judge", "watch imports its sibling pipeline"),
-    ("plan.methods", "from speclift import store", "plan imports store above it"),
-    ("measure.load", "from speclift.analyse.stats import crossed_fit", "cannot know the verdict"),
-    ("engine.fake", "def f():\n    from speclift.decide.verdict import decide", "cannot know the verdict"),
-    ("plan.methods", "if TYPE_CHECKING:\n    from speclift.cli.main import main", "plan imports cli above it"),
-    ("pipeline.run", "from speclift import Ask", "imports Ask of the package's front door"),
-    ("pipeline.run", "import speclift", "front door"),
-    ("pipeline.run", "from speclift.extras import thing", "no layer"),
-    ("extras.thing", "", "extras is no layer"),
+    ("statistics.stats", "from speclift.verdict import rules", "statistics may not import verdict"),
+    ("studies.study", "from speclift.client.clock import now_s", "studies may not import client"),
+    ("bench.run", "from speclift.verbs import judge", "bench may not import verbs"),
+    ("bench.run", "from speclift.verdict import rules", "bench may not import verdict"),
+    ("planner.methods", "from speclift import studies", "planner may not import studies"),
+    ("client.load", "from speclift.statistics.stats import crossed_fit", "cannot know the verdict"),
+    ("engines.fake.engine", "def f():\n    from speclift.verdict.verdict import decide", "cannot know the verdict"),
+    ("planner.methods", "if TYPE_CHECKING:\n    from speclift.cli.main import main", "planner may not import cli"),
+    ("bench.run", "from speclift import Ask", "imports Ask of the package's front door"),
+    ("bench.run", "import speclift", "front door"),
+    ("bench.run", "from speclift.extras import thing", "no room"),
+    ("extras.thing", "", "extras is no room"),
     ("cli.main", "from . import options", "relative import"),
     ("cli.main", "import torch.nn", "imports the engine torch"),
-    ("store.models", "from transformers import AutoModel", "imports the engine transformers"),
-    ("engine.vllm", "import vllm", "imports the engine vllm"),
-    ("engine.llamacpp", "def main():\n    import xllamacpp", "imports the engine xllamacpp"),
-    ("engine.llamacpp_server", "import xllamacpp", "imports the engine xllamacpp"),
-    ("engine.llamacpp_server", "def parser():\n    import xllamacpp", "imports the engine xllamacpp"),
-    ("core.arm", "import subprocess", "pure layer core imports subprocess"),
-    ("model.response", "import socket", "pure layer model imports socket"),
-    ("workload.arrivals", "from asyncio import sleep", "pure layer workload imports asyncio.sleep"),
-    ("analyse.stats", "from time import monotonic", "pure layer analyse imports time.monotonic"),
-    ("report.document", "import aiohttp.web", "pure layer report imports aiohttp.web"),
-    ("decide.rules", "import sqlite3 as db", "pure layer decide imports sqlite3"),
-    ("plan.pairing", "import urllib.request", "pure layer plan imports urllib.request"),
-    ("plan.pairing", "from urllib import request", "pure layer plan imports urllib.request"),
-    ("plan.methods", "import os.path", "pure layer plan imports os.path"),
-    ("plan.methods", "import pathlib", "pure layer plan imports pathlib"),
-    ("plan.methods", "from pathlib import Path", "pure layer plan imports pathlib.Path"),
-    ("plan.methods", "def f():\n    import time", "pure layer plan imports time"),
-    ("report.terminal", "print('done')", "pure layer report calls print()"),
-    ("workload.prompts", "lines = open('p.jsonl')", "pure layer workload calls open()"),
-    ("tune.search", "import importlib\nimportlib.import_module('os')", "hides an import"),
+    ("weights.models", "from transformers import AutoModel", "imports the engine transformers"),
+    ("engines.vllm.engine", "import vllm", "imports the engine vllm"),
+    ("engines.llamacpp.engine", "def main():\n    import xllamacpp", "imports the engine xllamacpp"),
+    ("engines.llamacpp.server", "import xllamacpp", "imports the engine xllamacpp"),
+    ("engines.llamacpp.server", "def parser():\n    import xllamacpp", "imports the engine xllamacpp"),
+    ("core.arm", "import subprocess", "pure room core imports subprocess"),
+    ("arithmetic.response", "import socket", "pure room arithmetic imports socket"),
+    ("workload.arrivals", "from asyncio import sleep", "pure room workload imports asyncio.sleep"),
+    ("statistics.stats", "from time import monotonic", "pure room statistics imports time.monotonic"),
+    ("views.document", "import aiohttp.web", "pure room views imports aiohttp.web"),
+    ("verdict.rules", "import sqlite3 as db", "pure room verdict imports sqlite3"),
+    ("planner.pairing", "import urllib.request", "pure room planner imports urllib.request"),
+    ("planner.pairing", "from urllib import request", "pure room planner imports urllib.request"),
+    ("planner.methods", "import os.path", "pure room planner imports os.path"),
+    ("planner.methods", "import pathlib", "pure room planner imports pathlib"),
+    ("planner.methods", "from pathlib import Path", "pure room planner imports pathlib.Path"),
+    ("planner.methods", "def f():\n    import time", "pure room planner imports time"),
+    ("views.terminal", "print('done')", "pure room views calls print()"),
+    ("workload.prompts", "lines = open('p.jsonl')", "pure room workload calls open()"),
+    ("search.search", "import importlib\nimportlib.import_module('os')", "hides an import"),
 ]  # fmt: skip
 
 GOOD = [
-    ("model.response", "from speclift.core.records import Step\nfrom speclift import __version__"),
-    ("plan.methods", "from pathlib import PurePath\nfrom urllib.parse import urlsplit"),
-    ("store.study", "import sqlite3, fcntl\nfrom pathlib import Path\nfrom speclift.plan import experiment"),
-    ("measure.load", "import asyncio, time\nfrom speclift.workload.arrivals import arrival_offsets"),
-    ("pipeline.judge", "from speclift.analyse import cells\nfrom speclift.engine.protocol import Engine"),
-    ("engine.llamacpp_server", "def main():\n    import xllamacpp"),
+    ("arithmetic.response", "from speclift.core.records import Step\nfrom speclift import __version__"),
+    ("planner.methods", "from pathlib import PurePath\nfrom urllib.parse import urlsplit"),
+    (
+        "studies.study",
+        "import sqlite3, fcntl\nfrom pathlib import Path\nfrom speclift.workload import experiment",
+    ),
+    ("client.load", "import asyncio, time\nfrom speclift.workload.arrivals import arrival_offsets"),
+    ("verbs.judge", "from speclift.statistics import cells\nfrom speclift.engines.protocol import Engine"),
+    ("engines.llamacpp.server", "def main():\n    import xllamacpp"),
     ("cli.main", "from speclift.cli import options\nprint(open)"),
 ]
+
+
+class TestTheRooms:
+    def test_the_table_has_no_cycle(self) -> None:
+        TopologicalSorter(ROOMS).prepare()
+
+    def test_the_table_allows_nothing_that_nobody_needs(self) -> None:
+        used: dict[str, set[str]] = {room: set() for room in ROOMS}
+        for name, source in modules().items():
+            for found in imports_of(source) if name not in EXEMPT else ():
+                parts = [*found.module.split("."), found.name or ""]
+                if parts[0] == PACKAGE and parts[1] in ROOMS:
+                    used[name.split(".")[1]].add(parts[1])
+        unused = {room: set(allowed) - used[room] for room, allowed in ROOMS.items()}
+        assert not any(unused.values()), unused
+
+    def test_every_module_can_be_imported_in_every_form_of_the_statement(self) -> None:
+        """A verb of the same name as a room once stood in its place."""
+        lines = ["import speclift", "verbs = {name: getattr(speclift, name) for name in speclift.__all__}"]
+        for name in modules():
+            if name not in EXEMPT:
+                room, _, leaf = name.rpartition(".")
+                lines += [
+                    f"import {name}",
+                    f"import {name} as m",
+                    f"from {room} import {leaf} as n",
+                    "assert m is n",
+                ]
+        lines.append("assert all(getattr(speclift, name) is verb for name, verb in verbs.items())")
+        subprocess.run([sys.executable, "-c", "\n".join(lines)], check=True)
 
 
 class TestTheRuleItself:
@@ -228,12 +296,15 @@ class TestTheRuleItself:
     @pytest.mark.parametrize(
         "sources",
         [
-            {"speclift.plan.a": "import speclift.plan.b", "speclift.plan.b": "import speclift.plan.a"},
             {
-                "speclift.plan.a": "from speclift.plan import b",
-                "speclift.plan.b": "def f():\n    from speclift.plan.a import g",
+                "speclift.planner.a": "import speclift.planner.b",
+                "speclift.planner.b": "import speclift.planner.a",
+            },
+            {
+                "speclift.planner.a": "from speclift.planner import b",
+                "speclift.planner.b": "def f():\n    from speclift.planner.a import g",
             },
         ],
     )
     def test_catches_a_cycle(self, sources: dict[str, str]) -> None:
-        assert set(cycle(sources)) == {"speclift.plan.a", "speclift.plan.b"}
+        assert set(cycle(sources)) == {"speclift.planner.a", "speclift.planner.b"}

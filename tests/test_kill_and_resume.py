@@ -25,13 +25,13 @@ from running import (
     start,
 )
 from speclift.core.records import Phase, Record
-from speclift.store.study import DATABASE
+from speclift.studies.study import DATABASE
 
 # Slow enough that a moment can be hit, quick enough to wait for.
 STEADY = ("ttft_s=0.005", "tpot_s=0.002")
 SHAPE = ("--segment", "chat", "--max-tokens", 24, "--launches", 2)
 VERDICTS = {0, 3, 4, 5}
-SERVER = "speclift.engine.fake_server"
+SERVER = "speclift.testing.fake_server"
 RESUME = ("decide", "--resume", "--study", "s")
 
 

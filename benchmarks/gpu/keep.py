@@ -13,8 +13,8 @@ from dataclasses import asdict
 from pathlib import Path
 
 from speclift.core.records import Phase
-from speclift.store.rows import record_columns
-from speclift.store.study import Study
+from speclift.studies.rows import record_columns
+from speclift.studies.study import Study
 
 
 def keep(study: Study, out: Path) -> None:

@@ -22,9 +22,9 @@ from typing import Any
 
 import speclift
 from speclift.core.records import Phase, Record
-from speclift.store.study import Study
-from speclift.tune.counts import request_counts
-from speclift.tune.predictor import AcceptanceRun, accepted_lengths
+from speclift.search.counts import request_counts
+from speclift.search.predictor import AcceptanceRun, accepted_lengths
+from speclift.studies.study import Study
 
 DRAFT = "smollm2-135m-draft"
 SEGMENTS = ("verbatim-rewrite", "code-editing", "json-extraction", "chat")

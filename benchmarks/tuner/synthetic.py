@@ -21,14 +21,14 @@ from pathlib import Path
 import numpy as np
 from synthetic_engine import DRAFTERS, KS, LOADS, Floats, Recorded, SyntheticEngine, read_recorded, walk_file
 
+from speclift.bench.search_plan import cell_prompts
 from speclift.core.arm import Arm, baseline_arm
-from speclift.pipeline.tuning_plan import cell_prompts
-from speclift.tune.conclusion import conclude
-from speclift.tune.effort import GRID_REPEATS, GRID_REQUESTS_MIN
-from speclift.tune.predictor import AcceptanceRun, accepted_lengths
-from speclift.tune.problem import Problem, Result, Settings
-from speclift.tune.search import Search, start
-from speclift.tune.space import Candidate, sees_text_alone, with_k
+from speclift.search.conclusion import conclude
+from speclift.search.effort import GRID_REPEATS, GRID_REQUESTS_MIN
+from speclift.search.predictor import AcceptanceRun, accepted_lengths
+from speclift.search.problem import Problem, Result, Settings
+from speclift.search.search import Search, start
+from speclift.search.space import Candidate, sees_text_alone, with_k
 
 NEAR = 0.02
 BOOTSTRAP = 2000

@@ -18,12 +18,12 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
+from speclift.bench.search_plan import cell_prompts
 from speclift.core.speculation import Drafter, DraftModel, Head, NGram
 from speclift.core.traffic import Concurrency, Load
-from speclift.pipeline.tuning_plan import cell_prompts
-from speclift.tune.cost_surface import Experts
-from speclift.tune.counts import RequestCounts
-from speclift.tune.problem import CellResult
+from speclift.search.cost_surface import Experts
+from speclift.search.counts import RequestCounts
+from speclift.search.problem import CellResult
 
 Floats = NDArray[np.float64]
 

@@ -7,18 +7,20 @@ they are loaded on first use.
 from __future__ import annotations
 
 import importlib
-import sys
-from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from speclift.bench.ask import Ask
+    from speclift.bench.deployment import PlanAsk
     from speclift.core.results import Verdict
-    from speclift.pipeline.ask import Ask
-    from speclift.pipeline.lint import lint
-    from speclift.pipeline.plan import PlanAsk, plan
-    from speclift.pipeline.replay import replay
-    from speclift.pipeline.verbs import compare, decide, measure, tune
-    from speclift.pipeline.verify import verify
+    from speclift.verbs.compare import compare
+    from speclift.verbs.decide import decide
+    from speclift.verbs.lint import lint
+    from speclift.verbs.measure import measure
+    from speclift.verbs.plan import plan
+    from speclift.verbs.replay import replay
+    from speclift.verbs.tune import tune
+    from speclift.verbs.verify import verify
 
 __version__ = "0.1.0"
 
@@ -38,29 +40,18 @@ __all__ = [
 ]
 
 _HOMES = {
-    "Ask": "speclift.pipeline.ask",
-    "PlanAsk": "speclift.pipeline.plan",
+    "Ask": "speclift.bench.ask",
+    "PlanAsk": "speclift.bench.deployment",
     "Verdict": "speclift.core.results",
-    "compare": "speclift.pipeline.verbs",
-    "decide": "speclift.pipeline.verbs",
-    "lint": "speclift.pipeline.lint",
-    "measure": "speclift.pipeline.verbs",
-    "plan": "speclift.pipeline.plan",
-    "replay": "speclift.pipeline.replay",
-    "tune": "speclift.pipeline.verbs",
-    "verify": "speclift.pipeline.verify",
+    "compare": "speclift.verbs.compare",
+    "decide": "speclift.verbs.decide",
+    "lint": "speclift.verbs.lint",
+    "measure": "speclift.verbs.measure",
+    "plan": "speclift.verbs.plan",
+    "replay": "speclift.verbs.replay",
+    "tune": "speclift.verbs.tune",
+    "verify": "speclift.verbs.verify",
 }
-
-
-class _Front(ModuleType):
-    """Python sets a package's attribute when a part of it is imported; speclift.decide stays the verb all the same."""
-
-    def __setattr__(self, name: str, value: object) -> None:
-        if not (name in _HOMES and isinstance(value, ModuleType)):
-            super().__setattr__(name, value)
-
-
-sys.modules[__name__].__class__ = _Front
 
 
 def __getattr__(name: str) -> Any:

@@ -2,7 +2,7 @@
 
 import sys
 
-from speclift.pipeline.interrupts import EXIT_INTERRUPTED, watching
+from speclift.bench.interrupts import EXIT_INTERRUPTED, watching
 
 
 def main() -> None:

@@ -13,14 +13,14 @@ from typing import Any
 import pytest
 
 from running import Cli, speclift
-from speclift.analyse.noise import PAIRS_MIN, noise_of
+from speclift.bench.noise import NOISE_PROMPTS, measure_noise, noise_requests
 from speclift.core.arm import Arm, ServerSettings
 from speclift.core.errors import EngineError
 from speclift.core.records import Phase, Record
-from speclift.engine.fake import Fake
-from speclift.pipeline.doctor import next_steps
-from speclift.pipeline.noise import NOISE_PROMPTS, measure_noise, noise_requests
-from speclift.report.machine import machine_view
+from speclift.engines.fake.engine import Fake
+from speclift.statistics.noise import PAIRS_MIN, noise_of
+from speclift.verbs.doctor import next_steps
+from speclift.views.machine import machine_view
 
 WIDTH = 100
 

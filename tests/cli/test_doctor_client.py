@@ -10,8 +10,8 @@ from rich.console import Console
 
 from running import Cli
 from speclift.core.errors import EngineError
-from speclift.pipeline import doctor
-from speclift.report.machine import machine_view
+from speclift.verbs import doctor
+from speclift.views.machine import machine_view
 
 
 def view(facts: dict[str, Any], width: int) -> str:

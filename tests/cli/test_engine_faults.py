@@ -12,12 +12,12 @@ from pathlib import Path
 import pytest
 
 from running import Cli, Result, fake_flags, measured_places, planned_places, records_of
+from speclift.bench import prepare, run
 from speclift.cli.main import main
 from speclift.core.arm import Arm
 from speclift.core.records import Outcome, Record
-from speclift.engine.fake import READY_LIMIT_S, Fake
-from speclift.engine.launched import LaunchedServer
-from speclift.pipeline import prepare, run
+from speclift.engines.fake.engine import READY_LIMIT_S, Fake
+from speclift.engines.launched import LaunchedServer
 
 VERDICTS = {0, 3, 4, 5}
 REQUESTS = 2

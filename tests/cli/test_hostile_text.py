@@ -11,8 +11,8 @@ import pytest
 
 from running import Cli, Result, fake_flags
 from speclift.core.records import Phase
-from speclift.engine.fake_truth import Ask, Truth, script_for, token_text
-from speclift.store.study import Study
+from speclift.studies.study import Study
+from speclift.testing.fake_truth import Ask, Truth, script_for, token_text
 
 MAX_TOKENS = 8
 TEXTS = {

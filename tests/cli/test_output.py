@@ -126,7 +126,7 @@ def test_a_dry_run_prints_the_exact_commands_and_launches_nothing(
 def test_a_dry_run_as_json_lists_each_command_word_by_word(cli: Cli, small: list[object]) -> None:
     document = cli("decide", *small, "--dry-run", "--json").document
     assert list(document["commands"]) == ["baseline", "ngram-k4"]
-    assert document["commands"]["ngram-k4"][1:3] == ["-m", "speclift.engine.fake_server"]
+    assert document["commands"]["ngram-k4"][1:3] == ["-m", "speclift.testing.fake_server"]
 
 
 @pytest.mark.parametrize("arguments", [["doctor"], ["models", "list"]], ids=" ".join)

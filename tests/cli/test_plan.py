@@ -13,9 +13,9 @@ from hf_folders import CONFIG, TOKENS, write_folder
 from running import Cli, Decided
 from speclift import PlanAsk, plan
 from speclift.core.errors import UsageError
-from speclift.plan.plan_document import plan_document
-from speclift.report.plan_terminal import plan_view
-from speclift.store.catalogue_files import catalogue_models
+from speclift.planner.plan_document import plan_document
+from speclift.views.plan_terminal import plan_view
+from speclift.weights.catalogue_files import catalogue_models
 
 PAIR = ("--target", "llama-3.1-70b", "--target-quant", "fp8", "--draft", "llama-3.1-8b", "--gpu", "h200")
 

@@ -12,11 +12,11 @@ import pytest
 import typer
 from typer.testing import CliRunner
 
+from speclift.bench.ask import Ask
 from speclift.cli.main import app, main
 from speclift.cli.options import STUDY_SETTINGS, takes_ask
 from speclift.core.errors import UsageError
 from speclift.core.goals import Goals, Slo
-from speclift.pipeline.ask import Ask
 
 USAGE = 2
 

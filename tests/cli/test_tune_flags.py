@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 
 from running import Cli
+from speclift.bench.ask import Ask
 from speclift.cli.options import ask_from_options, words
 from speclift.core.errors import UsageError
-from speclift.pipeline.ask import Ask
 
 
 def asked(**flags: str) -> Ask:

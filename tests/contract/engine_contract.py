@@ -16,13 +16,13 @@ from urllib.parse import urlsplit
 import pytest
 
 from processes import children, eventually, guardian_of, is_running, listening_addresses
+from speclift.client.client import Client
+from speclift.client.clock import now_s
 from speclift.core.arm import Arm, baseline_arm
 from speclift.core.errors import EngineError
 from speclift.core.records import Counters, Outcome, Phase, Place, Record
 from speclift.core.traffic import Concurrency, Message, Request
-from speclift.engine.protocol import Engine, Server
-from speclift.measure.client import Client
-from speclift.measure.clock import now_s
+from speclift.engines.protocol import Engine, Server
 
 LOOPBACK = "0100007F"  # 127.0.0.1 as /proc/net/tcp writes it
 MAX_TOKENS = 40

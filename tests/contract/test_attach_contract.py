@@ -12,9 +12,9 @@ from speclift.core.arm import Arm, ServerSettings
 from speclift.core.errors import EngineError
 from speclift.core.records import Record
 from speclift.core.speculation import NGram
-from speclift.engine.fake import Fake
-from speclift.engine.llamacpp import LlamaCpp
-from speclift.engine.protocol import Engine, Server
+from speclift.engines.fake.engine import Fake
+from speclift.engines.llamacpp.engine import LlamaCpp
+from speclift.engines.protocol import Engine, Server
 
 FAST = ("ttft_s=0.002", "tpot_s=0.0005")
 

@@ -7,8 +7,8 @@ from engine_contract import EngineContract
 
 from speclift.core.arm import Arm, ServerSettings
 from speclift.core.speculation import NGram
-from speclift.engine.fake import Fake
-from speclift.engine.protocol import Engine, Server
+from speclift.engines.fake.engine import Fake
+from speclift.engines.protocol import Engine, Server
 
 FAST = ("ttft_s=0.002", "tpot_s=0.0005")
 

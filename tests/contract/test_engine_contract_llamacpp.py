@@ -11,8 +11,8 @@ from engine_contract import EngineContract
 
 from speclift.core.arm import Arm, ServerSettings
 from speclift.core.speculation import NGram
-from speclift.engine.llamacpp import LlamaCpp
-from speclift.engine.protocol import Engine
+from speclift.engines.llamacpp.engine import LlamaCpp
+from speclift.engines.protocol import Engine
 
 CONTEXT_TOKENS = 512
 BUILD = "version: 11549 (stand-in)"
@@ -53,7 +53,7 @@ class TestLlamaServerProgram(TestEmbeddedLlamaCpp):
         program.write_text(
             "#!/bin/sh\n"
             f'if [ "$1" = --version ]; then echo {shlex.quote(BUILD)} >&2; exit 0; fi\n'
-            f'exec {shlex.quote(sys.executable)} -m speclift.engine.llamacpp_server "$@"\n'
+            f'exec {shlex.quote(sys.executable)} -m speclift.engines.llamacpp.server "$@"\n'
         )
         program.chmod(0o755)
         return LlamaCpp(settings(embedded_model), binary=str(program))

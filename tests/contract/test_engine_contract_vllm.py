@@ -12,8 +12,8 @@ from engine_contract import EngineContract
 
 from speclift.core.arm import Arm, ServerSettings, baseline_arm
 from speclift.core.speculation import NGram
-from speclift.engine.protocol import Engine, Server
-from speclift.engine.vllm import Vllm
+from speclift.engines.protocol import Engine, Server
+from speclift.engines.vllm.engine import Vllm
 
 pytestmark = [pytest.mark.vllm, pytest.mark.timeout(600)]
 

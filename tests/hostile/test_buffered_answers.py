@@ -11,11 +11,11 @@ from liar import TOKENS, Truth, liar
 
 from running import Cli, records_of
 from samples import NGRAM, record
-from speclift.analyse.bursts import BURST_TOKENS_MIN, check_bursts, mark_bursts
-from speclift.analyse.cells import percentiles
 from speclift.core.records import Phase, Record
 from speclift.core.results import Level
 from speclift.core.traffic import Concurrency
+from speclift.statistics.bursts import BURST_TOKENS_MIN, check_bursts, mark_bursts
+from speclift.statistics.cells import percentiles
 
 SIZE = ("--segment", "chat", "--requests", 15, "--max-tokens", TOKENS, "--temperature", 0, "--verify", "off")
 

@@ -27,13 +27,13 @@ from simulated import (
     study_places,
 )
 from simulated import comparer as comparer_of
-from speclift.analyse.balance import Observation, Setting, fit_table, pair_table
-from speclift.analyse.stats import interval_of
 from speclift.core.goals import Goals
 from speclift.core.records import Record
 from speclift.core.results import ALL_TRAFFIC, Decision, Evidence, Level
 from speclift.core.traffic import Concurrency
-from speclift.simulate.study import StudyTruth
+from speclift.statistics.balance import Observation, Setting, fit_table, pair_table
+from speclift.statistics.stats import interval_of
+from speclift.testing.simulated_study import StudyTruth
 from studies import design
 from study_cases import Case
 

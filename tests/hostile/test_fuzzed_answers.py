@@ -33,22 +33,22 @@ from wild import (
 )
 
 from samples import launch, new_study, record, request
-from speclift.analyse.bursts import mark_bursts
-from speclift.analyse.cells import cells
-from speclift.analyse.checks import check_records
+from speclift.arithmetic.possible import TOKEN_BYTES_MAX, Limits
+from speclift.bench.asking import read_stream as read_answer
+from speclift.bench.asking import read_whole
+from speclift.client.stream import StreamResult, read_stream
+from speclift.client.wire import ResponseReader, WireError
 from speclift.core.engine_totals import USED, counted_between
 from speclift.core.errors import EngineError
 from speclift.core.foreign_text import error_text, parse_json
 from speclift.core.records import Outcome, Record
-from speclift.engine.detect import detect, facts, llamacpp_facts, sglang_facts, vllm_facts
-from speclift.engine.prometheus import parse_counters
-from speclift.measure.stream import StreamResult, read_stream
-from speclift.measure.wire import ResponseReader, WireError
-from speclift.model.possible import TOKEN_BYTES_MAX, Limits
-from speclift.pipeline.asking import read_stream as read_answer
-from speclift.pipeline.asking import read_whole
-from speclift.store.study import Study
-from speclift.verify.questions import Question
+from speclift.engines.attach.detect import detect, facts, llamacpp_facts, sglang_facts, vllm_facts
+from speclift.engines.prometheus import parse_counters
+from speclift.lossless.questions import Question
+from speclift.statistics.bursts import mark_bursts
+from speclift.statistics.cells import cells
+from speclift.statistics.checks import check_records
+from speclift.studies.study import Study
 
 LIMITS = Limits(tokens_max=16, draft_max=4)
 

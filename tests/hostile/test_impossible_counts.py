@@ -13,18 +13,18 @@ from liar import TOKENS, Says, Truth, liar
 
 from running import Cli, records_of
 from samples import NGRAM, launch, new_study, place, record
-from speclift.analyse.answer_checks import check_answers
-from speclift.analyse.checks import check_records
+from speclift.arithmetic import possible
+from speclift.arithmetic.possible import NO_LIMITS, Limits
+from speclift.client.stream import StreamResult, read_stream
 from speclift.core.arm import BASELINE
 from speclift.core.engine_totals import counted_between
 from speclift.core.records import Counters, Outcome, Phase, Record, Refused, Step
 from speclift.core.results import Finding, Level
 from speclift.core.speculation import Attached, Combined, NGram, Off, Suffix, draft_limit
-from speclift.engine.prometheus import parse_counters
-from speclift.measure.stream import StreamResult, read_stream
-from speclift.model import possible
-from speclift.model.possible import NO_LIMITS, Limits
-from speclift.store.study import Study
+from speclift.engines.prometheus import parse_counters
+from speclift.statistics.answer_checks import check_answers
+from speclift.statistics.checks import check_records
+from speclift.studies.study import Study
 
 SIZE = ("--segment", "chat", "--requests", 12, "--max-tokens", TOKENS, "--temperature", 0, "--verify", "off")
 NO_COUNTS = ("12", True, -1, 2.5, float("nan"), float("inf"), 1 << 24 | 1, 10**400, [3], {"n": 3})

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 from stalling import stalled, stalling_server
 
-import speclift.store
+import speclift.weights
 from processes import eventually, processes_with
 from running import finish, start
 
@@ -117,7 +117,7 @@ def test_an_engine_that_ignores_sigterm_is_ended_in_time(tmp_path: Path) -> None
         "time.sleep(600)\n"
     )
     binary.chmod(0o755)
-    (bundled,) = Path(speclift.store.__file__).parent.glob("bundled/*.gguf")
+    (bundled,) = Path(speclift.weights.__file__).parent.glob("bundled/*.gguf")
     model = tmp_path / "m.gguf"
     model.symlink_to(bundled)
     arguments = ["measure", "--llama-server", binary, "--model", model, "--method", "off"]
@@ -133,7 +133,7 @@ def handlers() -> Iterator[object]:
 
 
 def test_a_python_caller_gets_its_own_handlers_back() -> None:
-    from speclift.pipeline.interrupts import run_until_signal
+    from speclift.bench.interrupts import run_until_signal
 
     async def nothing() -> str:
         assert all(callable(handler) for handler in handlers())

@@ -10,9 +10,9 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from speclift.core.errors import UsageError
-from speclift.lint.judge import lint_text
-from speclift.lint.shell_source import read_shell
-from speclift.lint.shell_words import join_words
+from speclift.linter.judge import lint_text
+from speclift.linter.shell_source import read_shell
+from speclift.linter.shell_words import join_words
 
 PIECES = (
     "vllm serve m",

@@ -10,9 +10,9 @@ import pytest
 
 from running import Cli, command
 from speclift.core.errors import UsageError
-from speclift.lint.findings import Status
-from speclift.lint.judge import LintReport, lint_text
-from speclift.lint.shell_source import read_shell
+from speclift.linter.findings import Status
+from speclift.linter.judge import LintReport, lint_text
+from speclift.linter.shell_source import read_shell
 
 OLD = "--speculative-model d --num-speculative-tokens 5"
 NEW = '--speculative-config \'{"method":"draft_model","model":"d","num_speculative_tokens":5}\''

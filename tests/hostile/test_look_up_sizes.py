@@ -7,12 +7,12 @@ from pathlib import Path
 import pytest
 
 from running import Cli
+from speclift.bench.ask import Ask
+from speclift.bench.search_space import named_methods, silent_on, space_of, wanted
 from speclift.core.speculation import NGram, drafters_of
-from speclift.engine.llamacpp_flags import never_drafts
-from speclift.pipeline.ask import Ask
-from speclift.pipeline.tuning_space import named_methods, silent_on, space_of, wanted
-from speclift.plan.methods import arms_for, with_fitting_n
-from speclift.tune.space import Axes
+from speclift.engines.llamacpp.flags import never_drafts
+from speclift.planner.methods import arms_for, with_fitting_n
+from speclift.search.space import Axes
 
 
 @pytest.mark.parametrize("ks", [(3,), (8,), (1,), (3, 8), (12,), (48,), (2, 4, 6, 8)])

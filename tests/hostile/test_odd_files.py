@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-import speclift.store
+import speclift.weights
 from running import LIMIT_S, Cli, Decided, command, fake_flags
 from speclift.core.errors import without_tracebacks
 
@@ -299,7 +299,7 @@ def test_a_server_that_fails_with_a_traceback_is_shown_by_its_last_line(cli: Cli
         f"cat >&2 <<'END'\n{TRACE}\nEND\nexit 1\n"
     )
     binary.chmod(0o755)
-    (bundled,) = Path(speclift.store.__file__).parent.glob("bundled/*.gguf")
+    (bundled,) = Path(speclift.weights.__file__).parent.glob("bundled/*.gguf")
     result = cli("measure", "--llama-server", binary, "--model", bundled, "--method", "off", *SMALL)
     assert result.code == 1
     assert "the engine core did not start" in result.stderr

@@ -11,10 +11,10 @@ from pathlib import Path
 import pytest
 
 from running import Cli, fake_flags, measured_places, planned_places, records_of
-from speclift.analyse.loops import is_looping
 from speclift.core.traffic import Message, Request
-from speclift.store.study import Study
-from speclift.store.texts import error_stand_in, request_stand_in, stand_in
+from speclift.statistics.loops import is_looping
+from speclift.studies.study import Study
+from speclift.studies.texts import error_stand_in, request_stand_in, stand_in
 
 # Words that stand in every prompt and nowhere else.
 SECRET = "quetzalcoatlus"
@@ -80,7 +80,7 @@ def test_a_stricter_umask_stays_stricter(cli: Cli, tmp_path: Path) -> None:
         os.umask(before)
     os.umask(0o177)
     try:
-        from speclift.store.private import write_private
+        from speclift.studies.private import write_private
 
         write_private(tmp_path / "x", "text")
     finally:

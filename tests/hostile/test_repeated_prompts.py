@@ -15,21 +15,21 @@ import pytest
 from running import Cli, fake_flags, measured_places, planned_places, records_of
 from samples import launch, new_study, plan, record, request
 from simulated import ARM, constant, drawn, quiet_truth, study_places
-from speclift.analyse.checks import check_records
-from speclift.analyse.compare import idle_tax
-from speclift.analyse.pairs import pairs
-from speclift.analyse.repeats import check_repeats, without_echoes
+from speclift.client.client import Client
 from speclift.core.arm import BASELINE, Arm, Endpoint
 from speclift.core.errors import UsageError
 from speclift.core.records import Phase, Record
 from speclift.core.results import Level
 from speclift.core.speculation import Combined, DraftModel, NGram, Speculation, Suffix
 from speclift.core.traffic import Concurrency, Rate
-from speclift.measure.client import Client
-from speclift.plan.experiment import REQUEST_COUNT_MAX, turns
-from speclift.store.study import DATABASE, Study
-from speclift.verify.recorded import gate_from_records
+from speclift.lossless.recorded import gate_from_records
+from speclift.statistics.checks import check_records
+from speclift.statistics.compare import idle_tax
+from speclift.statistics.pairs import pairs
+from speclift.statistics.repeats import check_repeats, without_echoes
+from speclift.studies.study import DATABASE, Study
 from speclift.workload.arrivals import again, arrival_offsets, period_s
+from speclift.workload.experiment import REQUEST_COUNT_MAX, turns
 
 PROMPTS = 6
 SENT = 15

@@ -31,14 +31,14 @@ from watched import SMALL, attach, watch
 
 from running import Cli
 from samples import place, request
+from speclift.client.client import Client
+from speclift.client.clock import now_s
 from speclift.core.arm import Endpoint
 from speclift.core.errors import EngineError
 from speclift.core.records import Outcome, Record
-from speclift.engine.detect import PROBE_LIMIT_S, detect, vllm_facts
-from speclift.engine.http import fetch, fetched
-from speclift.engine.prometheus import SAMPLES_MAX, parse_counters
-from speclift.measure.client import Client
-from speclift.measure.clock import now_s
+from speclift.engines.attach.detect import PROBE_LIMIT_S, detect, vllm_facts
+from speclift.engines.http import fetch, fetched
+from speclift.engines.prometheus import SAMPLES_MAX, parse_counters
 
 # Beside the imports, which take 130 MB, and far below what the server would send.
 MEMORY_MAX_BYTES = 400 << 20
@@ -144,7 +144,7 @@ def test_millions_of_samples_take_little_memory_and_leave_the_study_as_it_is(tmp
 
 @pytest.fixture
 def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("speclift.engine.attach.PROBE_LIMIT_S", 1.0)
+    monkeypatch.setattr("speclift.engines.attach.engine.PROBE_LIMIT_S", 1.0)
 
 
 @pytest.mark.usefixtures("impatient")

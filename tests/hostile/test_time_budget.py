@@ -11,14 +11,15 @@ import pytest
 from stalling import stalling_server
 
 from running import Cli, fake_flags
+from speclift.bench.ask import Ask
+from speclift.bench.opening import open_study
+from speclift.bench.run import StudyRun
+from speclift.bench.search_study import Quiet
 from speclift.core.arm import Arm, ServerSettings
 from speclift.core.deadline import Deadline
-from speclift.engine.fake import Fake
-from speclift.engine.launched import LaunchedServer
-from speclift.pipeline.ask import Ask
-from speclift.pipeline.budget_words import left_out
-from speclift.pipeline.run import StudyRun
-from speclift.pipeline.verbs import Quiet, open_study
+from speclift.engines.fake.engine import Fake
+from speclift.engines.launched import LaunchedServer
+from speclift.studies.budget_words import left_out
 
 BUDGET_S = 3
 # Promised are five seconds; the machine may be busy.

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 import speclift
-from speclift.verify.result import Result
+from speclift.lossless.result import Result
 
 pytestmark = [pytest.mark.llama, pytest.mark.timeout(600)]
 

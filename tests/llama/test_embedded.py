@@ -12,18 +12,18 @@ from pathlib import Path
 import pytest
 
 from running import Cli
+from speclift.client.client import Client
+from speclift.client.clock import now_s
 from speclift.core.arm import Arm, ServerSettings, baseline_arm
 from speclift.core.errors import EngineError
 from speclift.core.records import Place, Record
 from speclift.core.speculation import Combined, DraftModel, NGram, Speculation, Synthetic
 from speclift.core.traffic import Concurrency, Message, Request
-from speclift.engine import llamacpp
-from speclift.engine.llamacpp import LlamaCpp
-from speclift.engine.process import free_port
-from speclift.engine.protocol import Server
-from speclift.measure.client import Client
-from speclift.measure.clock import now_s
-from speclift.store.gguf_header import Array, open_gguf
+from speclift.engines.llamacpp import engine as llamacpp
+from speclift.engines.llamacpp.engine import LlamaCpp
+from speclift.engines.process import free_port
+from speclift.engines.protocol import Server
+from speclift.weights.gguf_header import Array, open_gguf
 
 pytestmark = pytest.mark.llama
 

@@ -13,10 +13,10 @@ from typing import Any
 import pytest
 
 from pasted_commands import LLAMA
-from speclift.lint.judge import lint_text
-from speclift.lint.llamacpp_flags import FLAG_ROWS, NEWEST
-from speclift.lint.llamacpp_other_flags import CLI
-from speclift.lint.rows import Kind
+from speclift.linter.judge import lint_text
+from speclift.linter.llamacpp_flags import FLAG_ROWS, NEWEST
+from speclift.linter.llamacpp_other_flags import CLI
+from speclift.linter.rows import Kind
 
 pytestmark = pytest.mark.llama
 

@@ -13,10 +13,10 @@ from corrupting_proxy import proxy
 from running import Cli
 from speclift.core.arm import Arm, ServerSettings, baseline_arm
 from speclift.core.speculation import NGram
-from speclift.engine.llamacpp import LlamaCpp
-from speclift.engine.protocol import Server
-from speclift.verify.gate import Gate
-from speclift.verify.result import Result
+from speclift.engines.llamacpp.engine import LlamaCpp
+from speclift.engines.protocol import Server
+from speclift.lossless.gate import Gate
+from speclift.lossless.result import Result
 
 pytestmark = [pytest.mark.llama, pytest.mark.timeout(600)]
 

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from speclift.plan.kv_cache import llama_kv_buffer_bytes
-from speclift.store.gguf_shape import read_gguf_model
+from speclift.planner.kv_cache import llama_kv_buffer_bytes
+from speclift.weights.gguf_shape import read_gguf_model
 
 pytestmark = pytest.mark.llama
 

@@ -15,14 +15,14 @@ from running import Cli, records_of
 from speclift.core.arm import BASELINE, Arm, ServerSettings
 from speclift.core.records import Phase
 from speclift.core.speculation import NGram, method_name
-from speclift.engine.http import post_json
-from speclift.engine.llamacpp import ENVIRONMENT, LlamaCpp
-from speclift.engine.process import ServerProcess, free_port
-from speclift.pipeline.replay import replay
-from speclift.replay.batch import Answer, batch_of
-from speclift.replay.methods import replay_of, settings_for
-from speclift.store.prompt_files import bundled_workload
-from speclift.store.tokenizer_files import load_tokenizer
+from speclift.engines.http import post_json
+from speclift.engines.llamacpp.engine import ENVIRONMENT, LlamaCpp
+from speclift.engines.process import ServerProcess, free_port
+from speclift.replayer.batch import Answer, batch_of
+from speclift.replayer.methods import replay_of, settings_for
+from speclift.studies.prompt_files import bundled_workload
+from speclift.verbs.replay import replay
+from speclift.weights.tokenizer_files import load_tokenizer
 
 pytestmark = [pytest.mark.llama, pytest.mark.timeout(300)]
 

@@ -10,11 +10,11 @@ from typing import Any
 import pytest
 
 from pasted_commands import DRAFT, TARGET, VLLM
-from speclift.lint.findings import has_errors
-from speclift.lint.judge import lint_text
-from speclift.lint.vllm_config import check_speculative_config
-from speclift.lint.vllm_flags import FLAG_ROWS
-from speclift.lint.vllm_keys import NEWEST
+from speclift.linter.findings import has_errors
+from speclift.linter.judge import lint_text
+from speclift.linter.vllm_config import check_speculative_config
+from speclift.linter.vllm_flags import FLAG_ROWS
+from speclift.linter.vllm_keys import NEWEST
 
 pytestmark = [pytest.mark.vllm, pytest.mark.timeout(300)]
 

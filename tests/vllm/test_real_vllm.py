@@ -16,22 +16,22 @@ import pytest
 
 from processes import children, command_line, eventually, guardian_of, is_running
 from running import Cli, records_of, start
+from speclift.client.client import Client
+from speclift.client.clock import now_s
 from speclift.core.arm import BASELINE, Arm, ServerSettings, baseline_arm
 from speclift.core.errors import EngineError, UsageError
 from speclift.core.records import Phase, Place, Record
 from speclift.core.speculation import DraftModel, NGram, Speculation
 from speclift.core.traffic import Concurrency, Message, Request
-from speclift.engine import vllm
-from speclift.engine.http import fetch
-from speclift.engine.process import free_port
-from speclift.engine.prometheus import parse_counters
-from speclift.engine.protocol import Server
-from speclift.engine.vllm import Vllm
-from speclift.measure.client import Client
-from speclift.measure.clock import now_s
-from speclift.pipeline.plan import plan
-from speclift.plan.plan_document import plan_document
-from speclift.store.study import Study
+from speclift.engines.http import fetch
+from speclift.engines.process import free_port
+from speclift.engines.prometheus import parse_counters
+from speclift.engines.protocol import Server
+from speclift.engines.vllm import engine as vllm
+from speclift.engines.vllm.engine import Vllm
+from speclift.planner.plan_document import plan_document
+from speclift.studies.study import Study
+from speclift.verbs.plan import plan
 
 pytestmark = [pytest.mark.vllm, pytest.mark.timeout(600)]
 

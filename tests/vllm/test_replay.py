@@ -12,11 +12,11 @@ import pytest
 
 from speclift.core.arm import Arm, ServerSettings
 from speclift.core.speculation import NGram
-from speclift.engine.http import fetch
-from speclift.engine.vllm import Vllm
-from speclift.pipeline.replay import replay
-from speclift.replay.batch import Answer, batch_of
-from speclift.replay.methods import replay_of, settings_for
+from speclift.engines.http import fetch
+from speclift.engines.vllm.engine import Vllm
+from speclift.replayer.batch import Answer, batch_of
+from speclift.replayer.methods import replay_of, settings_for
+from speclift.verbs.replay import replay
 
 pytestmark = [pytest.mark.vllm, pytest.mark.timeout(600)]
 

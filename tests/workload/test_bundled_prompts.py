@@ -5,7 +5,7 @@ from collections import Counter, defaultdict
 import pytest
 
 from speclift.core.traffic import Request
-from speclift.store.prompt_files import bundled_workload
+from speclift.studies.prompt_files import bundled_workload
 
 SEGMENTS = {
     "chat",

@@ -14,7 +14,7 @@ import pytest
 
 from speclift.core.errors import UsageError
 from speclift.core.traffic import DEFAULT_MAX_TOKENS, Message, Request, Workload
-from speclift.store.prompt_files import read_workload
+from speclift.studies.prompt_files import read_workload
 from speclift.workload.formats import read_entries
 from speclift.workload.prompts import parse_workload
 
@@ -332,7 +332,7 @@ def test_a_file_beyond_memory_is_an_error_that_says_so(tmp_path: Path) -> None:
 import resource
 from pathlib import Path
 from speclift.core.errors import UsageError
-from speclift.store.prompt_files import read_workload
+from speclift.studies.prompt_files import read_workload
 resource.setrlimit(resource.RLIMIT_AS, (400_000_000, 400_000_000))
 try:
     read_workload(Path({str(path)!r}))

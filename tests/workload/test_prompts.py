@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from samples import HOSTILE, hostile_text, request
 from speclift.core.errors import UsageError
 from speclift.core.traffic import DEFAULT_MAX_TOKENS, DEFAULT_SEGMENT, Request, Workload
-from speclift.store.prompt_files import read_workload
+from speclift.studies.prompt_files import read_workload
 from speclift.workload.prompts import parse_workload, select, split
 
 GOOD = b'{"prompt": "hi"}\n'

@@ -1,1 +1,1 @@
-"""The command line: a thin skin over the pipeline. stdout carries data, stderr the narrative."""
+"""The command line: a thin skin over the verbs. stdout carries data, stderr the narrative."""

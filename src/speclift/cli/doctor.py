@@ -20,8 +20,8 @@ def doctor_command(
     as_json: Json = False,
 ) -> None:
     """Engines, GPUs, threads, models; how noisy this machine is and how many prompts that costs."""
-    from speclift.pipeline.doctor import diagnose
-    from speclift.report.machine import machine_view
+    from speclift.verbs.doctor import diagnose
+    from speclift.views.machine import machine_view
 
     narrative = screen(stderr=True)
     facts = diagnose(

@@ -12,7 +12,7 @@ from speclift.cli.options import Json
 from speclift.cli.screens import screen
 
 if TYPE_CHECKING:
-    from speclift.lint.translation import Translation
+    from speclift.linter.translation import Translation
 
 EXIT_ERRORS = 4
 
@@ -35,7 +35,7 @@ def lint_command(
 ) -> None:
     """Judge every flag of a vLLM or llama.cpp command, Python code or config; print today's. Runs nothing."""
     from speclift.core.errors import UsageError
-    from speclift.pipeline.lint import lint_arguments, lint_document
+    from speclift.verbs.lint import lint_arguments, lint_document
 
     if not words:
         raise UsageError("nothing to lint", hint="name a file, - for standard input, or a command after --")
@@ -50,7 +50,7 @@ def lint_command(
 
 def _show(document: dict[str, Any], today: Translation | None) -> None:
     """Findings and the other forms are narrative; the command alone is data, so that it can be piped."""
-    from speclift.report.lint_terminal import (
+    from speclift.views.lint_terminal import (
         ENGINES,
         folded_command,
         lint_view,

@@ -10,6 +10,7 @@ from typing import Annotated
 import typer
 
 from speclift import __version__
+from speclift.bench.interrupts import EXIT_INTERRUPTED, watching
 from speclift.cli.doctor import doctor_command
 from speclift.cli.help_page import PAGE, Verb, example
 from speclift.cli.linting import lint_command
@@ -26,8 +27,7 @@ from speclift.cli.replaying import replay_command
 from speclift.cli.screens import screen
 from speclift.cli.verifying import verify_command
 from speclift.core.errors import EngineError, OperatingError, SpecliftError, UsageError
-from speclift.pipeline.interrupts import EXIT_INTERRUPTED, watching
-from speclift.report.quantities import printable_lines
+from speclift.core.quantities import printable_lines
 
 EXIT_OPERATING, EXIT_USAGE = 1, 2
 

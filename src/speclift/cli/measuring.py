@@ -12,19 +12,19 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from speclift.bench.ask import Ask
+from speclift.bench.interrupts import EXIT_INTERRUPTED
 from speclift.cli.options import DryRun, Json, takes_ask
 from speclift.cli.screens import screen
 from speclift.core.errors import OperatingError, StudyError
 from speclift.core.goals import Goals, parse_slos
-from speclift.pipeline.ask import Ask
-from speclift.pipeline.interrupts import EXIT_INTERRUPTED
 
 if TYPE_CHECKING:
     from rich.console import Console
 
     from speclift.cli.narration import Narrator
-    from speclift.pipeline.judge import Judgement
-    from speclift.store.study import Study
+    from speclift.studies.study import Study
+    from speclift.verbs.judge import Judgement
 
 # numpy, scipy, aiohttp and rich are imported where they are used: --help must not wait for them.
 
@@ -75,8 +75,10 @@ def tune_command(
 @takes_ask
 def measure_command(ask: Ask, *, dry_run: DryRun = False, as_json: Json = False) -> None:
     """Measure arms and keep the records; no verdict."""
+    from speclift.bench.opening import open_study
+    from speclift.bench.run import run_study
+    from speclift.bench.study_paths import relative
     from speclift.cli.narration import Narrator
-    from speclift.pipeline.verbs import open_study, relative, run_study
 
     console = screen(stderr=True)
     narrator = Narrator(console)
@@ -109,9 +111,10 @@ def compare_command(
     out: Out = None,
 ) -> None:
     """The verdict on finished studies, without measuring again."""
-    from speclift.pipeline.outputs import require_report_place
-    from speclift.pipeline.verbs import EXIT_CODES, compare
-    from speclift.store.study import Study
+    from speclift.cli.exit_codes import EXIT_CODES
+    from speclift.studies.outputs import require_report_place
+    from speclift.studies.study import Study
+    from speclift.verbs.compare import compare
 
     if out is not None:
         require_report_place(out)
@@ -133,8 +136,10 @@ def report_command(
     out: Out = None,
 ) -> None:
     """Write the report of a study: one HTML page that works offline."""
-    from speclift.pipeline.outputs import require_report_place
-    from speclift.pipeline.verbs import compare, judgement_document, relative, write_report
+    from speclift.bench.study_paths import relative
+    from speclift.studies.outputs import require_report_place
+    from speclift.verbs.compare import compare
+    from speclift.verbs.report import judgement_document, write_report
 
     path = out or study / REPORT
     if out is not None:
@@ -144,13 +149,15 @@ def report_command(
 
 
 def _deciding(ask: Ask, verb: str, *, dry_run: bool, as_json: bool, out: Path | None) -> None:
+    from speclift.bench.gate_study import require_mode
+    from speclift.bench.opening import open_decision
+    from speclift.bench.search_study import SearchStopped
+    from speclift.bench.study_paths import relative
     from speclift.cli.narration import Narrator
-    from speclift.pipeline.gate_study import require_mode
-    from speclift.pipeline.outputs import require_report_place
-    from speclift.pipeline.tuning import SearchStopped
-    from speclift.pipeline.verbs import open_decision, relative, run_and_verify
-    from speclift.report.quantities import printable
-    from speclift.report.tuning_terminal import tuning_view
+    from speclift.core.quantities import printable
+    from speclift.studies.outputs import require_report_place
+    from speclift.verbs.decide import run_and_verify
+    from speclift.views.tuning_terminal import tuning_view
 
     narrator = Narrator(screen(stderr=True))
     require_mode(ask.verify)
@@ -187,7 +194,7 @@ def _run_and_show(
     out: Path | None = None,
 ) -> None:
     """What was measured is shown also where the work ended early."""
-    from speclift.pipeline.verbs import relative
+    from speclift.bench.study_paths import relative
 
     failure: OperatingError | None = None
     interrupted = False
@@ -223,10 +230,11 @@ def _show(
     failure: OperatingError | None,
     out: Path | None,
 ) -> int:
-    from speclift.pipeline.judge import judge
-    from speclift.pipeline.verbs import EXIT_CODES, relative
-    from speclift.report.document import measure_document
-    from speclift.report.terminal import cells_table, findings_view
+    from speclift.bench.study_paths import relative
+    from speclift.cli.exit_codes import EXIT_CODES
+    from speclift.verbs.judge import judge
+    from speclift.views.document import measure_document
+    from speclift.views.terminal import cells_table, findings_view
 
     try:
         judgement = judge([study])
@@ -247,10 +255,11 @@ def _show(
 
 
 def _show_judgement(judgement: Judgement, console: Console, *, as_json: bool, out: Path | None) -> None:
-    from speclift.pipeline.verbs import judgement_document, relative, write_report
-    from speclift.report.lossless import examples_view, has_examples
-    from speclift.report.terminal import verdict_view
-    from speclift.report.tuning_terminal import tuning_view
+    from speclift.bench.study_paths import relative
+    from speclift.verbs.report import judgement_document, write_report
+    from speclift.views.lossless import examples_view, has_examples
+    from speclift.views.terminal import verdict_view
+    from speclift.views.tuning_terminal import tuning_view
 
     document = judgement_document(judgement)
     if as_json:
@@ -276,7 +285,7 @@ def _show_judgement(judgement: Judgement, console: Console, *, as_json: bool, ou
 
 
 def _print_commands(ask: Ask, narrator: Narrator, *, as_json: bool, verb: str = "measure") -> None:
-    from speclift.pipeline.verbs import planned
+    from speclift.bench.opening import planned
 
     prepared = planned(replace(ask, fetches=False), narrator.say, verb=verb)
     commands = {arm.name: prepared.engine.command(arm, port=0) for arm in prepared.plan.arms}

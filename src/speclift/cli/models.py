@@ -9,14 +9,14 @@ from typing import Annotated
 
 import typer
 
+from speclift.bench.ask import EMBEDDED_MODEL
 from speclift.cli.help_page import Verb, example
 from speclift.cli.options import Json
 from speclift.cli.screens import screen
-from speclift.pipeline.ask import EMBEDDED_MODEL
-from speclift.report.quantities import printable, size
-from speclift.store import models
-from speclift.store.bundled_models import BUNDLED
-from speclift.store.gguf_file import inspect_gguf
+from speclift.core.quantities import printable, size
+from speclift.weights import models
+from speclift.weights.bundled_models import BUNDLED
+from speclift.weights.gguf_file import inspect_gguf
 
 app = typer.Typer(
     no_args_is_help=True,

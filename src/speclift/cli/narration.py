@@ -9,16 +9,16 @@ from contextlib import contextmanager
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TaskID, TextColumn
 
+from speclift.core.quantities import duration, printable, printable_lines
 from speclift.core.results import Finding
 from speclift.core.traffic import load_label
-from speclift.report.quantities import duration, printable, printable_lines
-from speclift.tune.problem import Job
+from speclift.search.problem import Job
 
 PLAIN_EVERY_S = 10.0
 
 
 class Narrator:
-    """Implements the pipeline's Progress on stderr."""
+    """Implements the bench's Progress on stderr."""
 
     def __init__(self, console: Console) -> None:
         self.console = console

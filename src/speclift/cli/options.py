@@ -13,6 +13,7 @@ from typing import Annotated, Any, TypeVar
 
 import typer
 
+from speclift.bench.ask import EMBEDDED_MODEL, Ask
 from speclift.cli.study_file import STUDY_FILE, Commas, Setting, as_flags, read_study_file, settings_of
 from speclift.core.errors import UsageError, unknown_name
 from speclift.core.goals import (
@@ -22,9 +23,8 @@ from speclift.core.goals import (
     parse_duration_s,
     parse_slos,
 )
-from speclift.pipeline.ask import EMBEDDED_MODEL, Ask
-from speclift.plan.experiment import LAUNCHES_DEFAULT
-from speclift.report.quantities import printable
+from speclift.core.quantities import printable
+from speclift.workload.experiment import LAUNCHES_DEFAULT
 
 Number = TypeVar("Number", int, float)
 

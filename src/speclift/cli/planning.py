@@ -91,8 +91,9 @@ def plan_command(
     as_json: Json = False,
 ) -> None:
     """Before anything runs: does it fit, do they pair, when would it pay?"""
-    from speclift.pipeline.plan import DOES_NOT_FIT, PlanAsk, plan
-    from speclift.plan.plan_document import plan_document
+    from speclift.bench.deployment import PlanAsk
+    from speclift.planner.plan_document import plan_document
+    from speclift.verbs.plan import DOES_NOT_FIT, plan
 
     found = plan(
         PlanAsk(
@@ -121,7 +122,7 @@ def plan_command(
     if as_json:
         sys.stdout.write(json.dumps(document, indent=2) + "\n")
     else:
-        from speclift.report.plan_terminal import plan_view
+        from speclift.views.plan_terminal import plan_view
 
         screen(stderr=True).print(plan_view(document))
     if not found.fits:

@@ -16,7 +16,7 @@ from speclift.cli.screens import screen
 from speclift.core.errors import UsageError
 
 if TYPE_CHECKING:
-    from speclift.replay.result import LogCounts
+    from speclift.replayer.result import LogCounts
 
 # numpy, scipy, jinja2 and rich are imported where they are used: --help must not wait for them.
 
@@ -50,7 +50,7 @@ def replay_command(
     as_json: Json = False,
 ) -> None:
     """What would n-gram speculation have had accepted on logged traffic? Needs no engine."""
-    from speclift.pipeline.replay import METHODS_DEFAULT, document, replay
+    from speclift.verbs.replay import METHODS_DEFAULT, document, replay
 
     console = screen(stderr=True)
     result = replay(
@@ -69,7 +69,7 @@ def replay_command(
     if as_json:
         sys.stdout.write(json.dumps(shown, indent=2, ensure_ascii=True) + "\n")
         return
-    from speclift.report.replay_terminal import replay_view
+    from speclift.views.replay_terminal import replay_view
 
     console.print(replay_view(shown))
 

@@ -18,7 +18,7 @@ from typing import Any
 import typer
 
 from speclift.core.errors import UsageError, unknown_name
-from speclift.report.quantities import printable
+from speclift.core.quantities import printable
 
 STUDY_FILE = Path("speclift.toml")
 TYPE_NAMES = {str: "text", Path: "text", int: "a whole number", float: "a number", bool: "true or false"}

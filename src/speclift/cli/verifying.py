@@ -10,10 +10,10 @@ from typing import Annotated, Any
 
 import typer
 
+from speclift.bench.ask import Ask
 from speclift.cli.options import DryRun, Json, takes_ask
 from speclift.cli.screens import screen
 from speclift.core.errors import UsageError
-from speclift.pipeline.ask import Ask
 
 # numpy, scipy and rich are imported where they are used: --help must not wait for them.
 
@@ -31,9 +31,9 @@ def verify_command(
     ask: Ask, *, detect: Detect = None, dry_run: DryRun = False, as_json: Json = False
 ) -> None:
     """Does speculation change the output? Numerics are told from bugs; exit 0 unchanged, 6 changed, 5 unsettled."""
-    from speclift.pipeline.verify import depth_for, keep_document, prepare_gate, run_gate
-    from speclift.report.lossless import gate_view
-    from speclift.verify.document import gate_document
+    from speclift.lossless.document import gate_document
+    from speclift.verbs.verify import depth_for, keep_document, prepare_gate, run_gate
+    from speclift.views.lossless import gate_view
 
     if ask.resume:
         raise UsageError("verify cannot go on where another stopped", hint="it takes minutes: run it again")

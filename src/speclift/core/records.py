@@ -81,7 +81,7 @@ class Record:
     error: str = ""
     # What the server said and what is None above because of it.
     refused: tuple[Refused, ...] = ()
-    # Whether its tokens came together; only beside other answers can that be told (analyse/bursts.py).
+    # Whether its tokens came together; only beside other answers can that be told (statistics/bursts.py).
     is_in_one_burst: bool = False
 
     @property

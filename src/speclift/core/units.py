@@ -1,4 +1,4 @@
-"""Names for base units. Values are held in these everywhere; only report/quantities.py formats them."""
+"""Names for base units. Values are held in these everywhere; only core/quantities.py formats them."""
 
 from __future__ import annotations
 

@@ -1,0 +1,180 @@
+"""From what a plan was asked for to what the planner takes: models found and read, devices."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+from speclift.client.devices import cpu_device, found_gpus
+from speclift.core.errors import UsageError, unknown_name
+from speclift.core.hardware import Device
+from speclift.core.units import Bytes, Tokens
+from speclift.planner.acceptance_curve import Acceptance
+from speclift.planner.memory import MAX_SEQUENCES, UTILISATION_DEFAULT, Layout, Placed
+from speclift.planner.planning import DraftOption, PlanRequest
+from speclift.planner.prediction import K_DEFAULT, LOADS_DEFAULT
+from speclift.weights.catalogue_files import find_gpu
+from speclift.weights.named_models import (
+    Source,
+    compare_sources,
+    find_source,
+    llama_objection,
+    offered_drafts,
+    place,
+)
+
+ENGINES = ("vllm", "llamacpp")
+CONTEXT_DEFAULT = 8192
+# vLLM 0.32, v1/sample/rejection_sampler.py: at most 128 drafted tokens per request and step.
+K_MAX = 128
+# A 16-bit draft is offered quantised too: S4 quantises the draft before leaving the family.
+QUANTISED_OFFER = {"vllm": "fp8", "llamacpp": "q4_0"}
+_WIDE = ("bf16", "fp16", "fp32")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PlanAsk:
+    """What the user asked for, before any file was read."""
+
+    target: str
+    drafts: tuple[str, ...] = ()
+    engine: str | None = None
+    gpu: str | None = None
+    gpus: int = 1
+    target_quant: str | None = None
+    draft_quant: str | None = None
+    context: Tokens = CONTEXT_DEFAULT
+    concurrency: tuple[int, ...] = ()
+    kv_dtype: str = "auto"
+    tp: int | None = None
+    draft_tp: int | None = None
+    pp: int = 1
+    utilisation: float = UTILISATION_DEFAULT
+    acceptance: str | None = None
+    ks: tuple[int, ...] = ()
+    max_num_seqs: int = MAX_SEQUENCES
+    token_budget: Tokens | None = None
+    kv_cache_memory_bytes: Bytes | None = None
+
+
+def request_for(ask: PlanAsk, acceptances: tuple[Acceptance, ...] = ()) -> PlanRequest:
+    _check_numbers(ask)
+    target = find_source(ask.target, prefers_gguf=ask.engine == "llamacpp")
+    drafts = [find_source(draft, prefers_gguf=ask.engine == "llamacpp") for draft in ask.drafts]
+    engine = _engine(ask, target, drafts)
+    layout = _layout(ask, target, engine)
+    placed = place(target, ask.target_quant, flag="--target-quant")
+    device = _device(ask, engine)
+    return PlanRequest(
+        engine=engine,
+        device=device,
+        layout=layout,
+        target=placed,
+        reference=target.reference,
+        drafts=_options(ask, engine, target, drafts),
+        loads=tuple(sorted(set(ask.concurrency))) or LOADS_DEFAULT,
+        ks=tuple(sorted(set(ask.ks))) or K_DEFAULT,
+        acceptances=acceptances,
+        gpu_count=ask.gpus,
+    )
+
+
+def _check_numbers(ask: PlanAsk) -> None:
+    if not 0.0 < ask.utilisation <= 1.0:
+        raise UsageError(f"--utilisation is a share in 0..1, saw {ask.utilisation:g}")
+    lowest = {
+        "--gpus": ask.gpus,
+        "--context": ask.context,
+        "--pp": ask.pp,
+        "--max-num-seqs": ask.max_num_seqs,
+        "--concurrency": min(ask.concurrency, default=1),
+        "--k": min(ask.ks, default=1),
+        "--tp": 1 if ask.tp is None else ask.tp,
+        "--draft-tp": 1 if ask.draft_tp is None else ask.draft_tp,
+        "--token-budget": 1 if ask.token_budget is None else ask.token_budget,
+    }
+    for flag, value in lowest.items():
+        if value < 1:
+            raise UsageError(f"{flag} must be at least 1, saw {value}")
+    if max(ask.ks, default=1) > K_MAX:
+        raise UsageError(f"--k is at most {K_MAX}, saw {max(ask.ks)}")
+
+
+def _engine(ask: PlanAsk, target: Source, drafts: list[Source]) -> str:
+    has_gguf = any(source.gguf for source in (target, *drafts))
+    if ask.engine is None:
+        return "llamacpp" if has_gguf else "vllm"
+    if ask.engine not in ENGINES:
+        raise unknown_name(what="engine", seen=ask.engine, allowed=ENGINES)
+    if ask.engine == "vllm" and has_gguf:
+        raise UsageError(
+            "GGUF files are llama.cpp's", hint="--engine llamacpp, or name the model instead of the file"
+        )
+    return ask.engine
+
+
+def _layout(ask: PlanAsk, target: Source, engine: str) -> Layout:
+    tensor = ask.tp if ask.tp is not None else max(1, ask.gpus // ask.pp)
+    if tensor * ask.pp > ask.gpus:
+        raise UsageError(
+            f"--tp {tensor} x --pp {ask.pp} need {tensor * ask.pp} GPUs, --gpus says {ask.gpus}",
+            hint=f"--gpus {tensor * ask.pp}",
+        )
+    if engine == "vllm" and target.shape.heads % tensor:
+        raise UsageError(
+            f"vLLM cannot split the {target.shape.heads} heads of {target.shape.name} over {tensor} GPUs",
+            hint=f"--tp with a divisor of {target.shape.heads}",
+        )
+    return Layout(
+        tensor_parallel=tensor,
+        draft_tensor_parallel=ask.draft_tp if ask.draft_tp is not None else tensor,
+        pipeline_parallel=ask.pp,
+        utilisation=ask.utilisation,
+        context=ask.context,
+        kv_dtype=ask.kv_dtype,
+        batched_tokens=ask.token_budget,
+        max_sequences=ask.max_num_seqs,
+        kv_cache_bytes=ask.kv_cache_memory_bytes,
+    )
+
+
+def _device(ask: PlanAsk, engine: str) -> Device:
+    if ask.gpu is not None:
+        return cpu_device() if ask.gpu.strip().lower() == "cpu" else find_gpu(ask.gpu)
+    found = found_gpus()
+    if found:
+        known = find_gpu(found[0].name)
+        # The driver counts what it keeps for itself; a smaller variant of the same name counts less.
+        return replace(known, memory_bytes=min(known.memory_bytes, found[0].memory_bytes))
+    if engine == "llamacpp":
+        return cpu_device()
+    raise UsageError("no GPU was named and none was found here", hint="--gpu h100-80gb, or --gpu cpu")
+
+
+def _options(ask: PlanAsk, engine: str, target: Source, drafts: list[Source]) -> tuple[DraftOption, ...]:
+    options = []
+    for source in drafts:
+        if source.reference == target.reference and len(drafts) == 1 and source.gguf is None:
+            raise UsageError(
+                f"{source.reference} cannot draft for itself", hint="name a smaller model of its family"
+            )
+        placed = place(source, ask.draft_quant, flag="--draft-quant")
+        options.append(_option(source, placed, target, engine, asked=True))
+        if source.gguf is None and placed.weights.precision in _WIDE:
+            narrow = place(source, QUANTISED_OFFER[engine], flag="--draft-quant")
+            options.append(_option(source, narrow, target, engine, asked=False))
+    if target.gguf is None:
+        options += [
+            _option(source, place(source, ask.draft_quant, flag="--draft-quant"), target, engine, asked=False)
+            for source in offered_drafts(target.shape, without=[source.shape for source in drafts])
+        ]
+    return tuple(options)
+
+
+def _option(source: Source, placed: Placed, target: Source, engine: str, *, asked: bool) -> DraftOption:
+    return DraftOption(
+        placed=placed,
+        reference=source.reference,
+        comparison=compare_sources(target, source) if asked else None,
+        is_asked_for=asked,
+        objection=llama_objection(target, source) if asked and engine == "llamacpp" else "",
+    )

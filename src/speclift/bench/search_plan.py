@@ -1,0 +1,188 @@
+"""What a search sets out to do, kept in its own study so that a killed one goes on: candidates, prompts, time."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from speclift.core.errors import StudyError
+from speclift.core.results import Finding, Level
+from speclift.core.traffic import Concurrency, Load, Request, Workload
+from speclift.core.units import Seconds
+from speclift.search.problem import Problem, Settings
+from speclift.search.search import Search, start
+from speclift.search.space import Space
+from speclift.search.state import search_from_dict, search_to_dict
+from speclift.studies.study import Study
+from speclift.workload.prompts import split
+
+# Under these names the search's study keeps its plan, what its jobs cost, and how many requests its cells have.
+PLAN, JOBS, SIZES = "search-plan", "search-jobs", "search-sizes"
+
+# Prompts of a search; the quick look has seconds for a cell.
+PROMPTS_MIN = 24
+QUICK_PROMPTS = 12
+# Of a cell, at the least. Where there are several loads their cells together tell of acceptance, and each has to tell
+# the time of a step alone: at few streams a dozen prompts take as long as hundreds do at many.
+CELL_PROMPTS_MIN = 12
+CELL_PROMPTS_PER_STREAM = 2
+# Fewer than these held out say nothing of the winner, so everything is then used for both.
+HELD_OUT_MIN = 8
+TUNING_MIN = 4
+# Of the time budget; the rest is the confirmation's and the lossless gate's.
+SEARCH_SHARE = 0.35
+QUICK_SEARCH_SHARE = 0.25
+# What a search may take at the most where launches are slow, and what one costs with its cell, in launches.
+SEARCH_SHARE_MAX = 0.5
+LAUNCH_ROOM = 1.5
+# Launches that a search should have time for at the least.
+CELLS_WANTED = 6
+RACE_BLOCKS = 1
+# Before any launch was timed.
+GUESSED_LAUNCH_S = {"llamacpp": 2.0, "vllm": 90.0, "fake": 0.5}
+# Rough, and only to place the cells of an unseen workload on the cost surface.
+CHARACTERS_PER_TOKEN = 4.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SearchPlan:
+    search: Search
+    tuning_ids: tuple[str, ...]
+    held_out_ids: tuple[str, ...]
+    # Of search, confirmation and gate together, and the search's part; None is for as long as it takes.
+    budget_s: Seconds | None
+    search_s: Seconds | None
+    is_quick: bool
+    # As asked; None lets what fits decide.
+    together: bool | None
+
+    @property
+    def cell_limit_s(self) -> Seconds | None:
+        """So that baseline, long runs and a few more find their time."""
+        loads = len(self.search.problem.loads)
+        return None if self.search_s is None else self.search_s / (CELLS_WANTED * loads)
+
+    @property
+    def is_held_out(self) -> bool:
+        return not set(self.tuning_ids) & set(self.held_out_ids)
+
+
+def plan_search(
+    space: Space,
+    workload: Workload,
+    loads: tuple[Load, ...],
+    *,
+    engine: str,
+    seed: int,
+    budget_s: Seconds | None,
+    is_quick: bool,
+    together: bool | None,
+) -> SearchPlan | None:
+    """None where the budget has no time for the baseline and one run of every way of drafting."""
+    wanted = QUICK_PROMPTS if is_quick else search_prompts(loads)
+    tuning, held_out = divide(workload, wanted=wanted, seed=seed)
+    output = math.fsum(request.max_tokens for request in tuning.requests) / len(tuning.requests)
+    prompt = math.fsum(_characters(each) for each in tuning.requests) / len(tuning.requests)
+    prompt /= CHARACTERS_PER_TOKEN
+    launches = 1 + len({each.drafter for each in space.candidates} - {None})
+    search_s = (
+        None if budget_s is None else time_to_search(engine, budget_s, launches=launches, is_quick=is_quick)
+    )
+    if budget_s is not None and search_s is None:
+        return None
+    problem = Problem(
+        candidates=space.candidates,
+        loads=loads,
+        context=prompt + output / 2,
+        prompt_tokens=prompt,
+        output_tokens=output,
+        # Time is watched over by whoever runs the jobs: a launch takes what it takes.
+        settings=Settings(
+            launch_s_guess=GUESSED_LAUNCH_S.get(engine, 60.0),
+            # Real machines drift more than the synthetic ones on which probes alone did as well.
+            race_blocks=RACE_BLOCKS,
+        ),
+    )
+    return SearchPlan(
+        search=start(problem, eliminated=space.eliminated),
+        tuning_ids=tuple(request.id for request in tuning.requests),
+        held_out_ids=tuple(request.id for request in held_out.requests),
+        budget_s=budget_s,
+        search_s=search_s,
+        is_quick=is_quick,
+        together=together,
+    )
+
+
+def time_to_search(engine: str, budget_s: Seconds, *, launches: int, is_quick: bool) -> Seconds | None:
+    """The search's part of a budget; None where the launches it cannot do without would take too much of it: they
+    follow one another, where arms that are all measured can be launched together."""
+    # Cells are cut to the time there is, launches are not.
+    least_s = launches * GUESSED_LAUNCH_S.get(engine, 60.0) * LAUNCH_ROOM
+    if least_s > SEARCH_SHARE_MAX * budget_s:
+        return None
+    return max(budget_s * (QUICK_SEARCH_SHARE if is_quick else SEARCH_SHARE), least_s)
+
+
+def search_prompts(loads: Sequence[Load]) -> int:
+    return max([PROMPTS_MIN, *(cell_prompts(load) for load in loads if isinstance(load, Concurrency))])
+
+
+def cell_prompts(load: Concurrency) -> int:
+    """Enough to time a step at this load."""
+    return max(CELL_PROMPTS_MIN, CELL_PROMPTS_PER_STREAM * load.streams)
+
+
+def divide(workload: Workload, *, wanted: int, seed: int) -> tuple[Workload, Workload]:
+    """Prompts to search on, and others to confirm on; all for both where they are too few to divide."""
+    total = len(workload.requests)
+    tuning, held_out = split(workload, seed=seed, tune_share=min(0.5, wanted / total))
+    if len(tuning.requests) < TUNING_MIN or len(held_out.requests) < HELD_OUT_MIN:
+        return workload, workload
+    return tuning, held_out
+
+
+def no_hold_out(count: int) -> Finding:
+    return Finding(
+        check="no-hold-out",
+        level=Level.WARN,
+        message=f"{count} prompts are too few to hold some out: the winner was chosen and confirmed on the same "
+        "ones, and may look better than it is",
+        next_step=f"give at least {2 * HELD_OUT_MIN} prompts with --prompts",
+    )
+
+
+def keep_plan(study: Study, plan: SearchPlan) -> None:
+    study.keep(
+        PLAN,
+        {
+            "search": search_to_dict(plan.search),
+            "tuning": list(plan.tuning_ids),
+            "held_out": list(plan.held_out_ids),
+            "budget_s": plan.budget_s,
+            "search_s": plan.search_s,
+            "is_quick": plan.is_quick,
+            "together": plan.together,
+        },
+    )
+
+
+def kept_plan(study: Study) -> SearchPlan:
+    data: dict[str, Any] | None = study.kept(PLAN)
+    if data is None:
+        raise StudyError(f"{study.path} is incomplete: it has no plan to search by", hint="start a new study")
+    return SearchPlan(
+        search=search_from_dict(data["search"]),
+        tuning_ids=tuple(data["tuning"]),
+        held_out_ids=tuple(data["held_out"]),
+        budget_s=data["budget_s"],
+        search_s=data["search_s"],
+        is_quick=data["is_quick"],
+        together=data["together"],
+    )
+
+
+def _characters(request: Request) -> int:
+    return len(request.prompt or "") + sum(len(message.content) for message in request.messages)

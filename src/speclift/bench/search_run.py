@@ -1,0 +1,374 @@
+"""The search at work: asks, has a job run, keeps what came of it, tells. Killed, it goes on from what is kept."""
+
+from __future__ import annotations
+
+import contextlib
+import math
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AsyncExitStack
+from dataclasses import dataclass, replace
+from types import TracebackType
+from typing import Any, Protocol, Self
+
+from speclift.bench.live import ArmFailed, LiveArm, Servers, ended_together
+from speclift.bench.run import arrival_seed
+from speclift.bench.search_plan import JOBS, SIZES, cell_prompts
+from speclift.bench.time_limit import to_the_end
+from speclift.client.load import Order
+from speclift.core.arm import Arm, baseline_arm
+from speclift.core.deadline import Deadline
+from speclift.core.engine_totals import ACCEPTED, engine_total
+from speclift.core.errors import EngineError
+from speclift.core.records import Counters, Phase, Record
+from speclift.core.traffic import Concurrency, Load, Rate, Request, load_label, load_to_dict, repeated_prompts
+from speclift.core.units import Seconds
+from speclift.search.counts import RequestCounts, request_counts
+from speclift.search.problem import CellResult, Job, Purpose, Result
+from speclift.search.search import Phase as SearchPhase
+from speclift.search.search import Search
+from speclift.studies.study import Study
+
+# The baseline beside the search: after how many requests it is asked, and where its records stand.
+PACED_REQUESTS = 3
+PACE_BLOCK = -3
+PACE_ROUND = 0
+ALONE = Concurrency(streams=1)
+# Before the first cell of a load some requests are timed, to know how many of them a cell has time for.
+SIZING_BLOCK = -2
+CELL_REQUESTS_MIN = 4
+# Of the confirmation, at the least.
+CONFIRMED_LAUNCHES = 2
+
+
+class ArmRunner(Protocol):
+    """Where a job is run: here on this machine; elsewhere is for whoever implements it."""
+
+    async def run(self, job: Job, arm: Arm, requests: Sequence[Request]) -> Result:
+        """One launch, every load of the job. A server that fails is a Result that says so, not an exception."""
+        ...
+
+
+class SearchProgress(Protocol):
+    """What a watcher of a search is told."""
+
+    def asked(self, job: Job, *, done: int, left_s: Seconds | None) -> None: ...
+
+
+@dataclass(slots=True)
+class _Taken:
+    """One cell as it was run. `pace_s` is what the baseline beside it took per token meanwhile, where one runs."""
+
+    block: int
+    load: Load
+    wall_s: Seconds
+    pace_s: Seconds | None
+    # Time that the baseline was asked in; not the arm's.
+    pacing_s: Seconds
+
+
+class LocalRunner:
+    """Launches on this machine and keeps every record in the search's study as it arrives.
+
+    Jobs follow one another, and a machine that others use is not the same from one to the next. Where two servers fit
+    side by side, a baseline stays up through the search and answers one prompt every few requests: its pace then takes
+    the machine's moods out of every cell.
+    """
+
+    def __init__(
+        self,
+        study: Study,
+        servers: Servers,
+        *,
+        cell_limit_s: Seconds | None = None,
+        is_paced: bool = False,
+    ) -> None:
+        """`cell_limit_s`: about how long a cell may take; it sets how many requests the cells of a load have."""
+        self._study = study
+        self._servers = servers
+        self._cell_limit_s = cell_limit_s
+        self._is_paced = is_paced
+        self._pacer: LiveArm | None = None
+        self._stack = AsyncExitStack()
+        plan = study.plan
+        self._temperatures, self._loads, self._seed = plan.temperatures, plan.loads, plan.seed
+
+    async def __aenter__(self) -> Self:
+        async with AsyncExitStack() as stack:
+            if self._is_paced:
+                self._pacer = await self._servers.bring_up(
+                    baseline_arm(), round_index=PACE_ROUND, loads=(ALONE,), stack=stack
+                )
+            self._stack = stack.pop_all()
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await to_the_end(self._stack.aclose())
+
+    async def run(self, job: Job, arm: Arm, requests: Sequence[Request]) -> Result:
+        begun_s = time.monotonic()
+        launch = self._study.next_launch_id()
+        taken: list[_Taken] = []
+        self._servers.failures.pop(arm.name, None)
+        async with ended_together() as another_stack:
+            live = await self._servers.bring_up(
+                arm, round_index=job.id, loads=job.loads, stack=another_stack()
+            )
+            if live is not None:
+                with contextlib.suppress(ArmFailed):
+                    for block, load in enumerate(job.loads):
+                        count = await self._size(live, job, load, requests)
+                        taken.append(await self._cell(live, job, block, requests[:count]))
+        took_s = time.monotonic() - begun_s
+        entry = {
+            "job": job.id,
+            "candidate": job.candidate,
+            "launch": launch,
+            "spent_s": took_s,
+            "launch_s": took_s - math.fsum(cell.wall_s + cell.pacing_s for cell in taken),
+            "failure": self._servers.failures.get(arm.name, ""),
+            "cells": [
+                {
+                    "block": cell.block,
+                    "load": load_to_dict(cell.load),
+                    "wall_s": cell.wall_s,
+                    "pace_s": cell.pace_s,
+                }
+                for cell in taken
+            ],
+        }
+        self._study.keep(JOBS, {"jobs": [*finished_jobs(self._study), entry]})
+        return stored_result(job, entry, self._study, is_baseline=arm.is_baseline)
+
+    async def _cell(self, live: LiveArm, job: Job, block: int, requests: Sequence[Request]) -> _Taken:
+        load = job.loads[block]
+        paces: list[Seconds] = []
+        begun_s, pacing_s = time.monotonic(), 0.0
+        # A load of several streams must build up and is not cut into pieces.
+        size = PACED_REQUESTS if self._pacer is not None and load == ALONE else len(requests)
+        pieces = [requests[start : start + size] for start in range(0, len(requests), size)]
+        # The same arrivals in every job of a load.
+        seed = arrival_seed(self._seed, 0, self._loads.index(load))
+        for piece in [*pieces, ()]:  # once more after the last
+            paced_s = time.monotonic()
+            paces += await self._pace(job, requests[0])
+            pacing_s += time.monotonic() - paced_s
+            if piece:
+                orders = self._orders(live, job, block, load, piece)
+                await self._servers.take(live, orders, load, block=block, seed=seed)
+        return _Taken(
+            block=block,
+            load=load,
+            wall_s=time.monotonic() - begun_s - pacing_s,
+            pace_s=math.exp(math.fsum(map(math.log, paces)) / len(paces)) if paces else None,
+            pacing_s=pacing_s,
+        )
+
+    async def _pace(self, job: Job, request: Request) -> list[Seconds]:
+        if self._pacer is None:
+            return []
+        orders = self._orders(self._pacer, job, PACE_BLOCK, ALONE, [request], phase=Phase.WARMUP)
+        records = await self._servers.take(self._pacer, orders, ALONE, block=PACE_BLOCK, seed=0)
+        return [record.tpot_s for record in records if record.is_ok and record.tpot_s]
+
+    async def _size(self, live: LiveArm, job: Job, load: Load, requests: Sequence[Request]) -> int:
+        """How many requests a cell of this load has: settled once, by the first launch that meets it, and kept."""
+        most = len(requests)
+        if isinstance(load, Concurrency) and len(self._loads) > 1:
+            most = min(most, cell_prompts(load))
+        if self._cell_limit_s is None:
+            return most
+        sizes: dict[str, int] = self._study.kept(SIZES) or {}
+        label = load_label(load)
+        if label not in sizes:
+            if isinstance(load, Rate):
+                fitting = self._cell_limit_s * load.per_s
+                fewest = CELL_REQUESTS_MIN
+            else:
+                few = requests[: load.streams]
+                orders = self._orders(live, job, SIZING_BLOCK, load, few, phase=Phase.WARMUP)
+                begun_s = time.monotonic()
+                await self._servers.take(live, orders, load, block=SIZING_BLOCK, seed=0)
+                fitting = len(few) * self._cell_limit_s / (time.monotonic() - begun_s)
+                fewest = max(CELL_REQUESTS_MIN, 2 * load.streams)
+            sizes[label] = min(most, max(fewest, math.floor(fitting)))
+            self._study.keep(SIZES, sizes)
+        return sizes[label]
+
+    def _orders(
+        self,
+        live: LiveArm,
+        job: Job,
+        block: int,
+        load: Load,
+        requests: Sequence[Request],
+        *,
+        phase: Phase = Phase.MEASURED,
+    ) -> list[Order]:
+        orders = []
+        for number, request in enumerate(requests):
+            temperature = self._temperatures[number % len(self._temperatures)]
+            own = request if temperature is None else replace(request, temperature=temperature)
+            place = live.place(round_index=job.id, block=block, load=load, request=own, phase=phase)
+            orders.append(Order(request=own, place=place))
+        return orders
+
+
+def finished_jobs(study: Study) -> list[dict[str, Any]]:
+    held = study.kept(JOBS)
+    return list(held["jobs"]) if held is not None else []
+
+
+def spent_s(study: Study) -> Seconds:
+    """What the finished jobs took, the baseline beside them included."""
+    return math.fsum(entry["spent_s"] for entry in finished_jobs(study))
+
+
+def stored_result(job: Job, entry: dict[str, Any], study: Study, *, is_baseline: bool) -> Result:
+    """A job's result as the study holds it: the same whether it just ran or ran before the machine went down."""
+    # A paced cell is several turns of one block.
+    totals: dict[int, Counters] = {}
+    for turn in study.turn_totals():
+        if turn.launch == entry["launch"]:
+            totals[turn.block] = totals.get(turn.block, Counters()).plus(turn.counters)
+    own = [
+        record
+        for record in study.records()
+        if record.place.launch == entry["launch"] and record.place.phase is Phase.MEASURED
+    ]
+    reference_s, first = _reference_pace_s(study), repeated_prompts(study.plan.requests)
+    cells, unanswered = [], ""
+    for cell, load in zip(entry["cells"], job.loads, strict=False):
+        asked = [record for record in own if record.place.block == cell["block"]]
+        members = [record for record in asked if record.is_ok]
+        if 2 * len(members) < len(asked):
+            # The few that were answered do not say how fast the others would have been.
+            unanswered = f"{len(asked) - len(members)} of {len(asked)} requests failed at {load_label(load)}"
+            continue
+        counted = totals.get(cell["block"], Counters())
+        pace_s = cell.get("pace_s")
+        factor = reference_s / pace_s if reference_s and pace_s else 1.0
+        counts = tuple(_counts(members, counted, first, is_baseline=is_baseline, factor=factor))
+        if counts:
+            batch = _in_flight(members) if isinstance(load, Rate) else None
+            cells.append(CellResult(load=load, requests=counts, wall_s=cell["wall_s"], batch=batch))
+    failure = entry["failure"] or unanswered
+    failure = failure or ("" if cells else "no request was answered with tokens and drafts counted")
+    return Result(job=job, cells=tuple(cells), launch_s=entry["launch_s"], failure=failure)
+
+
+def _reference_pace_s(study: Study) -> Seconds | None:
+    """Of the first cell: every other one is told as if the machine had gone on at that pace."""
+    paces = (cell.get("pace_s") for entry in finished_jobs(study) for cell in entry["cells"])
+    return next((pace for pace in paces if pace), None)
+
+
+def replayed(search: Search, study: Study) -> Search:
+    """The search as far as the study has results for what it asks; an unfinished job is asked again."""
+    kept = {(entry["job"], entry["candidate"]): entry for entry in finished_jobs(study)}
+    while True:
+        known = [job for job in search.ask() if (job.id, job.candidate) in kept]
+        if not known:
+            return search
+        job = known[0]
+        is_baseline = search.problem.candidate(job.candidate).is_baseline
+        entry = kept[job.id, job.candidate]
+        search = search.tell(stored_result(job, entry, study, is_baseline=is_baseline))
+
+
+async def run_search(
+    search: Search,
+    runner: ArmRunner,
+    requests: Sequence[Request],
+    *,
+    progress: SearchProgress,
+    deadline_s: Seconds | None = None,
+    ends: Deadline | None = None,
+    clock: Callable[[], Seconds] = time.monotonic,
+) -> Search:
+    """Until the search has enough, or its own part of the time, up to `deadline_s` of `clock`, is spent; jobs one
+    after the other. `ends` is the end of everything, before which what was found is to be confirmed."""
+    while jobs := search.ask():
+        left_s = None if deadline_s is None else deadline_s - clock()
+        if left_s is not None and not _has_time(search, jobs, left_s):
+            return search
+        if ends is not None and not ends.has(_needed_s(search, jobs[:1]) + _confirming_s(search)):
+            return search
+        job = jobs[0]
+        progress.asked(job, done=len(search.results), left_s=left_s)
+        arm = search.problem.candidate(job.candidate).arm
+        search = search.tell(await runner.run(job, arm, requests))
+    failed = {each.candidate for each in search.eliminated if each.stage == "failed"}
+    if failed and not any(
+        result.cells and not search.problem.candidate(result.job.candidate).is_baseline
+        for result in search.results
+    ):
+        raise EngineError(
+            "every speculative arm failed", hint="their logs are in the study, under search/logs"
+        )
+    return search
+
+
+def _has_time(search: Search, jobs: Sequence[Job], left_s: Seconds) -> bool:
+    """For the next launch, or for all of a race; the baseline and a run of every way of drafting may take more than
+    the search's part of the time, because without them there is nothing to choose by."""
+    if search.phase is SearchPhase.LONG:
+        return True
+    if not any(result.cells for result in search.results):
+        return left_s > 0
+    return _needed_s(search, jobs if jobs[0].purpose is Purpose.RACE else jobs[:1]) <= left_s
+
+
+def _needed_s(search: Search, jobs: Sequence[Job]) -> Seconds:
+    """By what launches and cells have taken so far; 0 before the first."""
+    launches = [result.launch_s for result in search.results if result.cells]
+    cells = [cell.wall_s for result in search.results for cell in result.cells]
+    if not cells:
+        return 0.0
+    launch_s, cell_s = sum(launches) / len(launches), sum(cells) / len(cells)
+    return sum(launch_s + cell_s * len(job.loads) for job in jobs)
+
+
+def _confirming_s(search: Search) -> Seconds:
+    """A launch of the baseline and of the winner, without which nothing is published."""
+    launches = [result.launch_s for result in search.results if result.cells]
+    return CONFIRMED_LAUNCHES * max(launches, default=0.0)
+
+
+def _counts(
+    records: Sequence[Record],
+    counted: Counters,
+    first: Mapping[str, str],
+    *,
+    is_baseline: bool,
+    factor: float,
+) -> Iterator[RequestCounts]:
+    """Where an engine tells no request's drafts, the turn's total is shared among its requests by their length.
+
+    A prompt that the file repeats counts as its `first` request.
+    """
+    told = [record for record in records if record.output_tokens is not None and record.output_tokens > 1]
+    decoded = sum((record.output_tokens or 0) - 1 for record in told)
+    total = engine_total(counted, ACCEPTED)
+    for record in told:
+        tokens = record.output_tokens or 0
+        accepted = 0 if is_baseline else record.accepted
+        if accepted is None and total is None:
+            continue
+        if accepted is None:
+            accepted = round((total or 0.0) * (tokens - 1) / decoded)
+        yield request_counts(
+            first.get(record.place.request_id, record.place.request_id),
+            output_tokens=tokens,
+            steps=record.steps,
+            accepted=accepted,
+            tpot_s=None if record.tpot_s is None else record.tpot_s * factor,
+        )
+
+
+def _in_flight(records: Sequence[Record]) -> float:
+    """Mean number of requests being served over the turn."""
+    span_s = max(record.end_s for record in records) - min(record.sent_s for record in records)
+    return max(1.0, sum(record.end_s - record.sent_s for record in records) / max(span_s, 1e-9))

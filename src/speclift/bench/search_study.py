@@ -1,0 +1,362 @@
+"""tune: search on some prompts, confirm on others. `decide` is the same where there is anything to search."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, Protocol
+
+from speclift.bench.ask import Ask
+from speclift.bench.interrupts import run_until_signal
+from speclift.bench.limits import require_sane
+from speclift.bench.live import Servers
+from speclift.bench.prepare import (
+    Ground,
+    Prepared,
+    Say,
+    as_quick_look,
+    build_engine,
+    draft_paths,
+    lay_ground,
+    with_control,
+)
+from speclift.bench.run import Progress, request_limit_s
+from speclift.bench.search_document import TUNING, tuning_document
+from speclift.bench.search_fit import too_large
+from speclift.bench.search_plan import (
+    SearchPlan,
+    keep_plan,
+    kept_plan,
+    no_hold_out,
+    plan_search,
+)
+from speclift.bench.search_run import LocalRunner, SearchProgress, replayed, run_search, spent_s
+from speclift.bench.search_space import refused_by, silent_on, space_of, wanted
+from speclift.bench.study_paths import keep_prompts_source, prompts_of, search_path
+from speclift.bench.time_limit import BudgetSpent, ends_at
+from speclift.core.arm import Arm, baseline_arm
+from speclift.core.deadline import Deadline
+from speclift.core.engine_spec import EngineSpec
+from speclift.core.errors import EngineError, UsageError
+from speclift.core.quantities import duration
+from speclift.core.records import Provenance
+from speclift.core.results import Finding, Level
+from speclift.core.traffic import Concurrency
+from speclift.core.units import Seconds
+from speclift.engines.protocol import Engine
+from speclift.search.choice import Choice, choose, confirmed_loads
+from speclift.search.problem import Job
+from speclift.search.search import Search
+from speclift.search.space import Axes, Candidate, Space
+from speclift.studies.study import Study, is_study
+from speclift.workload.experiment import StudyPlan
+
+# So few arms are all confirmed; there is nothing to search.
+CONFIRMED_MAX = 2
+# Enough sequences for any schedule's last range where the server sets no limit of its own.
+SEQUENCES_MAX = 1024
+
+
+class TuningProgress(Progress, SearchProgress, Protocol):
+    """What a watcher of search and confirmation is told."""
+
+
+class SearchStopped(KeyboardInterrupt):
+    """Ctrl-C or SIGTERM during a search: where it can be resumed, and what it knew."""
+
+    def __init__(self, path: Path, so_far: dict[str, Any] | None) -> None:
+        super().__init__(str(path))
+        self.path, self.so_far = path, so_far
+
+
+class _Unannounced:
+    """A search says of each job what it launches and why; the launch itself need not be said again."""
+
+    def __init__(self, progress: Progress) -> None:
+        self.noticed = progress.noticed
+
+    def launching(self, arm: str, round_index: int) -> None: ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Opened:
+    """A study ready to be measured, and the end of the time for it and its lossless gate."""
+
+    study: Study
+    deadline: Deadline
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Prospect:
+    """What would be searched: the ground and the candidates."""
+
+    ground: Ground
+    space: Space
+
+    @property
+    def arms(self) -> tuple[Arm, ...]:
+        return tuple(each.arm for each in self.space.candidates)
+
+    @property
+    def is_search(self) -> bool:
+        return sum(not each.is_baseline for each in self.space.candidates) > CONFIRMED_MAX
+
+
+def prospect(ask: Ask, say: Say, *, always: bool) -> Prospect | None:
+    """None where what was named is measured as it stands. `always`: for tune, which searches whatever it can."""
+    is_named = bool(ask.methods or ask.ks or ask.drafts)
+    if ask.engine == "attach" or (ask.engine == "fake" and not is_named and not always):
+        return None  # nobody else's servers are launched, and the fake has one arm unless a search is wanted
+    require_sane(ask)
+    found = wanted(ask, model=ask.model, drafts=draft_paths(ask, say))
+    if sum(len(each.ks) for each in found) <= CONFIRMED_MAX and not (found and ask.has_variants):
+        return None
+    ground = lay_ground(as_quick_look(ask, say, searches=True) if ask.is_quick_look else ask, say)
+    axes = _axes(ask)
+    everything = space_of(found, axes).candidates
+    ground = replace(ground, engine_spec=_varied(ground.engine_spec, everything))
+    engine, model = build_engine(ground.engine_spec), ground.engine_spec.settings.model
+    refused = refused_by(lambda each: engine.command(each.arm, port=0))
+    space = space_of(found, axes, [refused, silent_on(ask.engine), too_large(ask, model=model)])
+    if all(each.is_baseline for each in space.candidates):
+        for each in everything:  # what is wrong with the first, in the engine's own words
+            engine.command(each.arm, port=0)
+        raise UsageError(
+            f"no arm can run here: {space.eliminated[0].reason}", hint="name others: --method, --k"
+        )
+    return Prospect(ground=ground, space=space)
+
+
+def _varied(spec: EngineSpec, candidates: Sequence[Candidate]) -> EngineSpec:
+    """With the servers of the candidates that need one of their own."""
+    own = []
+    for each in candidates:
+        changed = {"quantisation": each.quantisation, "token_budget": each.token_budget}
+        given = {name: value for name, value in changed.items() if value is not None}
+        if given:
+            own.append((each.name, replace(spec.settings, **given)))  # type: ignore[arg-type]
+    return replace(spec, by_arm=tuple(own))
+
+
+def start_search(
+    path: Path, found: Prospect, ask: Ask, prepared: Prepared, known: Provenance
+) -> Study | None:
+    """The search's study, planned and empty; None where there is no time for one."""
+    ground, space = found.ground, found.space
+    plan = plan_search(
+        space,
+        ground.workload,
+        ground.loads,
+        engine=ground.engine_spec.kind,
+        seed=ask.seed,
+        budget_s=ground.ask.budget_s,
+        is_quick=ask.is_quick_look,
+        together=ask.together,
+    )
+    if plan is None:
+        return None
+    study = Study.create(
+        search_path(path),
+        plan=prepared.plan,
+        engine=prepared.engine_spec,
+        goals=ask.goals,
+        provenance=known,
+        keeps_text=ask.keeps_text,
+    )
+    keep_prompts_source(study, ask)
+    for finding in prepared.findings:
+        study.add_finding(finding)
+    if not plan.is_held_out:
+        study.add_finding(no_hold_out(len(plan.held_out_ids)))
+    keep_plan(study, plan)
+    return study
+
+
+def no_search(budget_s: Seconds | None) -> Finding:
+    return Finding(
+        check="no-search",
+        level=Level.INFO,
+        message=f"{duration(budget_s or 0.0)} are short for a search, whose launches follow one another and may be "
+        "slow: every arm is measured instead",
+        next_step="a longer --budget searches; --method and --k name what to measure",
+    )
+
+
+def search_and_open(
+    path: Path, searching: Study, *, progress: TuningProgress, workers: int, deadline: Deadline
+) -> Opened:
+    """Runs the search to its end and opens the study that confirms what it found."""
+    begun_s = time.monotonic()
+    plan = kept_plan(searching)
+    search = replayed(plan.search, searching)
+    before_s = spent_s(searching)
+    deadline_s = None if plan.search_s is None else begun_s + plan.search_s - before_s
+    engine = build_engine(searching.engine)
+    servers = Servers(
+        searching,
+        engine,
+        watcher=_Unannounced(progress),
+        seed=searching.plan.seed,
+        limit_s=request_limit_s(deadline),
+        workers=workers,
+        resumed_as=path,
+    )
+    tuning = set(plan.tuning_ids)
+    requests = [request for request in searching.plan.requests if request.id in tuning]
+    runner = LocalRunner(
+        searching,
+        servers,
+        cell_limit_s=plan.cell_limit_s,
+        is_paced=bool(search.ask()) and _fits_beside_baseline(engine, searching.plan.arms, plan.together),
+    )
+
+    async def work() -> Search:
+        async with ends_at(deadline, lambda: servers.doing), runner:
+            return await run_search(
+                search, runner, requests, progress=progress, deadline_s=deadline_s, ends=deadline
+            )
+
+    try:
+        search = run_until_signal(work())
+    except BudgetSpent:
+        # What its finished jobs say still stands; without any, choosing says so.
+        search = replayed(plan.search, searching)
+    except KeyboardInterrupt as error:
+        raise SearchStopped(path, _so_far(searching, plan)) from error
+    return Opened(study=open_confirmation(path, searching, search, plan), deadline=deadline)
+
+
+def time_left_s(searching: Study) -> Seconds | None:
+    """Of the time that a search was planned with; None where it had no limit."""
+    budget_s = kept_plan(searching).budget_s
+    return None if budget_s is None else max(1.0, budget_s - spent_s(searching))
+
+
+def _fits_beside_baseline(engine: Engine, arms: Sequence[Arm], together: bool | None) -> bool:
+    """Whether any arm may run while a baseline is up; as asked with --side-by-side, else where memory allows it."""
+    if together is not None:
+        return together
+    return all(engine.fits_together((baseline_arm(), arm)) for arm in arms)
+
+
+def open_confirmation(path: Path, searching: Study, search: Search, plan: SearchPlan) -> Study:
+    spec, asked = searching.engine, searching.plan
+    choice = _chosen(spec, search, plan)
+    loads = confirmed_loads(asked.loads, choice)
+    slots = [load.streams for load in loads if isinstance(load, Concurrency)]
+    spec = _for_confirmation(spec, choice, slots=max([spec.settings.slots, *slots]))
+    spec, arms = with_control(spec, choice.arms)
+    engine = build_engine(spec)
+    held_out = set(plan.held_out_ids)
+    study = Study.create(
+        path,
+        plan=StudyPlan(
+            arms=arms,
+            loads=loads,
+            requests=tuple(request for request in asked.requests if request.id in held_out),
+            temperatures=asked.temperatures,
+            rounds=asked.rounds,
+            together=engine.fits_together(choice.arms) if plan.together is None else plan.together,
+            seed=asked.seed,
+            request_count=asked.request_count,
+        ),
+        engine=spec,
+        goals=searching.goals,
+        provenance=replace(searching.provenance, commands=tuple(engine.command(arm, port=0) for arm in arms)),
+        keeps_text=searching.keeps_text,
+    )
+    if (source := prompts_of(searching)) is not None:
+        keep_prompts_source(study, Ask(prompts=source))
+    study.keep(TUNING, tuning_document(search, plan, choice, spent_s=spent_s(searching)))
+    for finding in searching.findings():
+        study.add_finding(finding)
+    return study
+
+
+def complete_confirmation(study: Study) -> None:
+    """For a study that was killed at its birth: created, and not yet told what the search found."""
+    if study.kept(TUNING) is not None or not is_study(search_path(study.path)):
+        return
+    with Study.open(search_path(study.path)) as searching:
+        plan = kept_plan(searching)
+        search = replayed(plan.search, searching)
+        study.keep(
+            TUNING,
+            tuning_document(
+                search, plan, _chosen(searching.engine, search, plan), spent_s=spent_s(searching)
+            ),
+        )
+        for finding in set(searching.findings()) - set(study.findings()):
+            study.add_finding(finding)
+
+
+def _chosen(spec: EngineSpec, search: Search, plan: SearchPlan) -> Choice:
+    engine = build_engine(spec)
+    return choose(
+        search,
+        can_run=lambda arm: _can_run(engine, arm),
+        wants_same_method=not plan.is_quick,
+        sequences_max=spec.settings.sequences_max or SEQUENCES_MAX,
+    )
+
+
+def _so_far(searching: Study, plan: SearchPlan) -> dict[str, Any] | None:
+    """What a search that was stopped would say; None where it has not compared anything yet."""
+    search = replayed(plan.search, searching)
+    try:
+        return tuning_document(
+            search, plan, _chosen(searching.engine, search, plan), spent_s=spent_s(searching)
+        )
+    except EngineError:
+        return None
+
+
+def _for_confirmation(spec: EngineSpec, choice: Choice, *, slots: int) -> EngineSpec:
+    own = dict(spec.by_arm)
+    if choice.scheduled is not None and choice.winner.name in own:
+        own[choice.scheduled.name] = own[choice.winner.name]
+    names = {arm.name for arm in choice.arms}
+    return replace(
+        spec,
+        settings=replace(spec.settings, slots=slots),
+        by_arm=tuple((name, replace(held, slots=slots)) for name, held in own.items() if name in names),
+    )
+
+
+def _can_run(engine: Engine, arm: Arm) -> bool:
+    try:
+        engine.command(arm, port=0)
+    except UsageError:
+        return False
+    return True
+
+
+def _axes(ask: Ask) -> Axes:
+    """What varies beside the drafter and k, which the space fills in. The first of each is the server's own."""
+    draft_quants = (ask.draft_quant, *ask.more_draft_quants)
+    draft_parallels = (ask.draft_tensor_parallel, *ask.more_draft_tensor_parallels)
+    return Axes(
+        drafters=(),
+        draft_quantisations=draft_quants if any(draft_quants) else (),
+        draft_tensor_parallels=draft_parallels if any(draft_parallels) else (),
+        quantisations=(None, *ask.more_target_quants),
+        token_budgets=(None, *ask.more_token_budgets),
+    )
+
+
+class Quiet:
+    """Progress for callers that only want the result."""
+
+    def launching(self, arm: str, round_index: int) -> None: ...
+
+    def turn_done(self, arm: str, *, done: int, total: int, left_s: float) -> None: ...
+
+    def noticed(self, finding: Finding) -> None: ...
+
+    def asked(self, job: Job, *, done: int, left_s: float | None) -> None: ...
+
+
+def unheard(_text: str) -> None:
+    """What is said on the way, for the same callers."""

@@ -1,0 +1,1 @@
+"""The fake engine: a server with known truth, for tests and demonstrations."""

@@ -1,0 +1,222 @@
+"""Small requests to a server about itself, bounded in bytes and in time. Measured traffic never goes through here.
+
+No proxy is used, as measured traffic uses none. A redirect is followed only within the same server and where no
+secret travels.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import http.client
+import json
+import ssl
+import threading
+from collections.abc import Mapping
+from contextlib import closing
+from dataclasses import dataclass
+from typing import Any, cast
+from urllib.parse import urljoin
+
+from speclift.core.address import Address, address_of, shown, without_secrets
+from speclift.core.errors import EngineError, UsageError
+from speclift.core.foreign_text import READ_BYTES_MAX, error_text, parse_json
+from speclift.core.units import Seconds
+from speclift.engines.patience import Deadline, PatientSocket
+
+LIMIT_S = 120.0
+# A server's page about itself; vLLM's metrics with all their histograms have some 200 kB (0.32).
+PAGE_BYTES_MAX = 8 << 20
+# An answer with the probabilities of many tokens.
+ANSWER_BYTES_MAX = 64 << 20
+READ_BYTES = 1 << 16
+ERROR_CHARACTERS = 300
+REDIRECTS = frozenset({301, 302, 303, 307, 308})
+REDIRECTS_MAX = 3
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Reply:
+    status: int
+    location: str
+    encoding: str
+    body: bytes
+    # Whether the body went on beyond what was read.
+    is_cut: bool
+
+
+def fetch(
+    url: str,
+    *,
+    data: bytes | None = None,
+    api_key: str | None = None,
+    limit_s: Seconds = LIMIT_S,
+    bytes_max: int = PAGE_BYTES_MAX,
+    stop: threading.Event | None = None,
+) -> str:
+    """The body of an answer of success; EngineError with what was seen otherwise. `limit_s` is for all of it; `stop`
+    ends it within a moment."""
+    deadline = Deadline(limit_s, stop)
+    asked = url
+    for _ in range(REDIRECTS_MAX):
+        address = address_of(asked)
+        reply = _ask(asked, address, data, api_key, deadline, limit_s=limit_s, bytes_max=bytes_max)
+        if reply.status not in REDIRECTS or not reply.location:
+            return _body(shown(asked), reply, bytes_max)
+        asked = _followed(asked, address, reply, carries_secret=bool(api_key or data))
+    raise EngineError(f"{shown(url)} is moved again and again, at last to {shown(asked)}")
+
+
+async def fetched(
+    url: str,
+    *,
+    data: bytes | None = None,
+    api_key: str | None = None,
+    limit_s: Seconds = LIMIT_S,
+    bytes_max: int = PAGE_BYTES_MAX,
+) -> str:
+    """`fetch` beside the event loop; when cancelled, its thread ends within a moment too."""
+    stop = threading.Event()
+    try:
+        return await asyncio.to_thread(
+            fetch, url, data=data, api_key=api_key, limit_s=limit_s, bytes_max=bytes_max, stop=stop
+        )
+    finally:
+        stop.set()
+
+
+async def posted_json(
+    url: str, body: Mapping[str, Any], *, api_key: str | None = None, limit_s: Seconds = LIMIT_S
+) -> Any:
+    data = json.dumps(body).encode()
+    return _json(
+        url, await fetched(url, data=data, api_key=api_key, limit_s=limit_s, bytes_max=ANSWER_BYTES_MAX)
+    )
+
+
+def post_json(url: str, body: Mapping[str, Any], *, api_key: str | None = None) -> Any:
+    data = json.dumps(body).encode()
+    return _json(url, fetch(url, data=data, api_key=api_key, bytes_max=ANSWER_BYTES_MAX))
+
+
+def _json(url: str, text: str) -> Any:
+    try:
+        return parse_json(text)
+    except ValueError as error:
+        raise EngineError(f"{shown(url)} answered with something that is not JSON: {text[:120]!r}") from error
+
+
+def _ask(
+    url: str,
+    address: Address,
+    data: bytes | None,
+    api_key: str | None,
+    deadline: Deadline,
+    *,
+    limit_s: Seconds,
+    bytes_max: int,
+) -> _Reply:
+    place = shown(url)
+    try:
+        # An engine that names a certificate of its own is asked with the same trust as measured traffic.
+        tls = ssl.create_default_context() if address.is_tls else None
+        with closing(PatientSocket(address.host, address.port, tls=tls, deadline=deadline)) as connection:
+            connection.send(_request(address, data, api_key))
+            return _reply(connection, bytes_max)
+    except TimeoutError as error:
+        raise EngineError(
+            f"{place} did not answer whole within {limit_s:g} s", hint="does anything answer there? try curl"
+        ) from error
+    except (OSError, http.client.HTTPException, ValueError) as error:
+        is_untrusted = "CERTIFICATE_VERIFY_FAILED" in str(error)
+        hint = "SSL_CERT_FILE names a file of certificates to trust" if is_untrusted else ""
+        raise EngineError(f"{place} did not answer: {_words(error)}", hint=hint) from error
+
+
+def _request(address: Address, data: bytes | None, api_key: str | None) -> bytes:
+    authorization = f"Bearer {api_key}" if api_key else address.authorization
+    fields = {
+        "Host": address.host_field,
+        "Accept-Encoding": "identity",
+        "Connection": "close",
+        "Content-Type": "application/json",
+        "User-Agent": "speclift",
+        **({"Authorization": authorization} if authorization else {}),
+        **({} if data is None else {"Content-Length": str(len(data))}),
+    }
+    line = f"{'GET' if data is None else 'POST'} {address.target()} HTTP/1.1"
+    head = "\r\n".join([line, *(f"{name}: {value}" for name, value in fields.items())])
+    return head.encode("ascii") + b"\r\n\r\n" + (data or b"")
+
+
+def _reply(connection: PatientSocket, bytes_max: int) -> _Reply:
+    # http.client wants of a socket only that it makes a file.
+    response = http.client.HTTPResponse(cast(Any, connection))
+    response.begin()
+    is_error = not 200 <= response.status < 300
+    most = READ_BYTES_MAX if is_error else bytes_max
+    parts: list[bytes] = []
+    size = 0
+    try:
+        while size <= most and (part := response.read1(READ_BYTES)):
+            parts.append(part)
+            size += len(part)
+    except (OSError, http.client.HTTPException):
+        # The status says what is wrong; a body that does not come says no more.
+        if not is_error:
+            raise
+    if not is_error and size <= most and response.length:
+        raise http.client.IncompleteRead(b"", response.length)
+    return _Reply(
+        status=response.status,
+        location=response.getheader("location", ""),
+        encoding=response.getheader("content-encoding", "identity"),
+        body=b"".join(parts),
+        is_cut=size > most,
+    )
+
+
+def _body(place: str, reply: _Reply, bytes_max: int) -> str:
+    if not 200 <= reply.status < 300:
+        text = without_secrets(error_text(reply.body, limit=ERROR_CHARACTERS))
+        raise EngineError(f"{place} answered {reply.status}: {text}", hint=_status_hint(reply.status))
+    if reply.is_cut:
+        raise EngineError(
+            f"{place} sent more than {bytes_max >> 20} MiB, which is no such page",
+            hint="is this the address of the model server itself?",
+        )
+    if reply.encoding.strip().lower() != "identity":
+        raise EngineError(
+            f"{place} sent its answer compressed ({reply.encoding[:40]}) though it was asked not to",
+            hint="what stands in front of the server must not compress",
+        )
+    return reply.body.decode("utf-8", "replace")
+
+
+def _status_hint(status: int) -> str:
+    if status in (401, 403):
+        return "--api-key-env names the environment variable that holds the server's key"
+    return "its address without /v1 is wanted" if status == 404 else ""
+
+
+def _followed(asked: str, address: Address, reply: _Reply, *, carries_secret: bool) -> str:
+    """The next address to ask; EngineError where that would carry something to where it was not meant for."""
+    try:
+        moved_to = urljoin(asked, reply.location)
+        there = address_of(moved_to)
+    except (UsageError, ValueError):
+        moved_to, there = "somewhere that is no address", None
+    words = f"{shown(asked)} answered {reply.status}: moved to {without_secrets(shown(moved_to))}"
+    if there is None or there.origin != address.origin:
+        raise EngineError(
+            words, hint="no redirect to another server is followed; give that address if it is right"
+        )
+    if carries_secret or address.has_secret:
+        raise EngineError(
+            words, hint="no redirect is followed with a key or a prompt; give that address itself"
+        )
+    return moved_to
+
+
+def _words(error: Exception) -> str:
+    """http.client's reasons are bytes of the server's choosing, sometimes many."""
+    return without_secrets(str(error) or type(error).__name__)[:ERROR_CHARACTERS]

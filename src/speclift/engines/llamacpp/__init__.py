@@ -1,0 +1,1 @@
+"""llama.cpp: the embedded one and llama-server, launched and asked."""

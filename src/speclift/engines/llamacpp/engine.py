@@ -1,0 +1,150 @@
+"""llama.cpp: the embedded server or the user's llama-server binary, through one adapter."""
+
+from __future__ import annotations
+
+import importlib.metadata
+import importlib.util
+import json
+import os
+import shlex
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+from speclift.core.arm import Arm, Endpoint, ServerSettings
+from speclift.core.errors import EngineError, without_tracebacks
+from speclift.core.speculation import Combined, DraftModel, Head, Synthetic
+from speclift.engines.launched import LaunchedServer
+from speclift.engines.llamacpp.flags import compose_service, python_launch, server_flags, speculation_flags
+from speclift.engines.memory import TOGETHER_MEMORY_SHARE, available_memory_bytes
+from speclift.engines.probe import judge_probe, probe_body
+from speclift.engines.process import ServerProcess, free_port
+
+READY_LIMIT_S = 180.0
+BIND_TRIES = 3
+# cache_prompt: a reused prefix would make the second arm's prefill free. timings_per_token: step counts.
+HONEST_BODY: tuple[tuple[str, object], ...] = (("cache_prompt", False), ("timings_per_token", True))
+# On an abort ggml attaches gdb and prints for seconds unless told not to (b11549).
+ENVIRONMENT = {"GGML_NO_BACKTRACE": "1"}
+# Weights, their repacked copy and buffers, relative to the file (SmolLM2-135M: 92 MB file, 300 MB resident).
+RESIDENT_PER_FILE_BYTE = 3.5
+
+
+class LlamaCpp:
+    """Launches llama.cpp. `binary` is a llama-server; without one the embedded xllamacpp is used."""
+
+    name = "llamacpp"
+    launches_at_once = 1
+
+    def __init__(self, settings: ServerSettings, *, binary: str | None = None) -> None:
+        self.settings = settings
+        self.model = settings.model
+        self._prefix = _prefix(binary)
+        self._binary = binary
+
+    def version(self) -> str:
+        if self._binary is None:
+            return f"xllamacpp {importlib.metadata.version('xllamacpp')}"
+        try:
+            result = subprocess.run(
+                [*self._prefix, "--version"], capture_output=True, text=True, timeout=20, check=False
+            )
+        except (OSError, subprocess.TimeoutExpired) as error:
+            raise EngineError(f"{self._binary} --version failed: {error}") from error
+        lines = [line for line in (result.stderr + result.stdout).splitlines() if "version" in line]
+        return lines[0].strip() if lines else "unknown"
+
+    def command(self, arm: Arm, *, port: int) -> tuple[str, ...]:
+        return (*self._prefix, *server_flags(self.settings, port=port), *speculation_flags(arm))
+
+    def configurations(self, arm: Arm) -> dict[str, str]:
+        argv = ("llama-server", *server_flags(self.settings, port=8080), *speculation_flags(arm))
+        return {"command": shlex.join(argv), "python": python_launch(argv), "yaml": compose_service(argv)}
+
+    def config(self, arm: Arm) -> dict[str, object]:
+        flags = speculation_flags(arm)
+        return dict(zip((flag.lstrip("-") for flag in flags[::2]), flags[1::2], strict=True))
+
+    def fits_together(self, arms: tuple[Arm, ...]) -> bool:
+        if self.settings.gpu_layers:
+            return False  # a second server beside it would change what fits on the GPU
+        needed = RESIDENT_PER_FILE_BYTE * sum(
+            Path(path).stat().st_size
+            for arm in arms
+            for path in self._model_files(arm)
+            if Path(path).exists()  # a missing draft fails its own arm, at launch
+        )
+        return needed < TOGETHER_MEMORY_SHARE * available_memory_bytes()
+
+    def _model_files(self, arm: Arm) -> tuple[str, ...]:
+        match arm.speculation:
+            case DraftModel(model=draft) | Synthetic(inner=DraftModel(model=draft)):
+                return (self.model, draft)
+            case Head(model=str(head)):
+                return (self.model, head)
+            case Combined(parts=parts):
+                return (self.model, *(part.model for part in parts if isinstance(part, DraftModel)))
+            case _:
+                return (self.model,)
+
+    async def launch(self, arm: Arm, *, log: Path) -> LaunchedServer:
+        for attempt in range(1, BIND_TRIES + 1):
+            port = free_port()
+            command = self.command(arm, port=port)
+            process = await ServerProcess.start(
+                command, base_url=f"http://127.0.0.1:{port}", log=log, env=ENVIRONMENT
+            )
+            try:
+                await process.wait_until_ready(path="/health", limit_s=READY_LIMIT_S)
+                return await self._verified(arm, process, command)
+            except EngineError as error:
+                await process.stop()
+                # Another program may take the port between our look and the engine's bind.
+                if attempt < BIND_TRIES and "bind" in error.log_tail:
+                    continue
+                if not error.log_tail:
+                    error.log_tail = without_tracebacks(process.log_tail())
+                raise
+            except BaseException:
+                await process.stop()
+                raise
+        raise AssertionError("unreachable: the last attempt returns or raises")
+
+    async def _verified(self, arm: Arm, process: ServerProcess, command: tuple[str, ...]) -> LaunchedServer:
+        slots: list[dict[str, Any]] = json.loads(await process.get("/slots"))
+        speculating = [bool(slot.get("speculative")) for slot in slots]
+        if any(is_on != arm.speculates for is_on in speculating):
+            raise EngineError(
+                f"arm {arm.name} asked for {arm.method} and the server says speculative={speculating}",
+                hint="llama.cpp falls back without an error, often because the draft's vocabulary differs",
+                log_tail=process.log_tail(),
+            )
+        endpoint = Endpoint(base_url=process.base_url, model=self.model, extra_body=HONEST_BODY)
+        if arm.speculates:
+            body = probe_body(self.model, dict(HONEST_BODY))
+            answer = await process.post("/v1/chat/completions", body)
+            judge_probe(answer, arm=arm.name, is_forced=isinstance(arm.speculation, Synthetic))
+        kv_tokens = sum(int(slot["n_ctx"]) for slot in slots)
+        return LaunchedServer(process, endpoint=endpoint, command=command, kv_tokens=kv_tokens)
+
+
+def default_threads() -> int:
+    """One core stays with the load generator: llama.cpp's spin barriers stall when a core is shared
+    (2 threads on 2 busy cores gave 0.7-5 tokens/s where 1 thread gave 60-90)."""
+    return max(1, min(len(os.sched_getaffinity(0)) - 1, 16))
+
+
+def _prefix(binary: str | None) -> tuple[str, ...]:
+    if binary is None:
+        if importlib.util.find_spec("xllamacpp") is None:
+            raise EngineError(
+                "the embedded llama.cpp engine is not installed",
+                hint="pip install 'speclift[llama]', or pass --llama-server PATH",
+            )
+        return (sys.executable, "-m", "speclift.engines.llamacpp.server")
+    found = shutil.which(binary)
+    if found is None:
+        raise EngineError(f"no program at {binary!r}", hint="--llama-server takes the path of llama-server")
+    return (found,)

@@ -1,0 +1,133 @@
+"""The embedded llama.cpp: xllamacpp behind llama-server's flags, in a process of its own.
+
+Run as `python -m speclift.engines.llamacpp.server FLAGS`. xllamacpp can abort the process or hang when it is
+torn down, so it lives alone and is ended by a signal.
+"""
+
+from __future__ import annotations
+
+import argparse
+import signal
+import sys
+from typing import Any
+
+KV_TYPES = ("f32", "f16", "bf16", "q8_0", "q4_0", "q4_1", "iq4_nl", "q5_0", "q5_1")
+
+
+def parser() -> argparse.ArgumentParser:
+    p = argparse.ArgumentParser(prog="speclift-llamacpp", allow_abbrev=False)
+    p.add_argument("-m", "--model", required=True)
+    p.add_argument("--host", default="127.0.0.1")
+    p.add_argument("--port", type=int, required=True)
+    p.add_argument("-c", "--ctx-size", type=int, default=2048)
+    p.add_argument("-np", "--parallel", type=int, default=1)
+    p.add_argument("-t", "--threads", type=int)
+    p.add_argument("-tb", "--threads-batch", type=int)
+    p.add_argument("-b", "--batch-size", type=int)
+    p.add_argument("-ub", "--ubatch-size", type=int)
+    p.add_argument("-ngl", "--gpu-layers", type=int)
+    p.add_argument("-ctk", "--cache-type-k", choices=KV_TYPES)
+    p.add_argument("-ctv", "--cache-type-v", choices=KV_TYPES)
+    p.add_argument("--metrics", action="store_true")
+    p.add_argument("--slots", action="store_true")
+    p.add_argument("--cache-ram", type=int, default=0)
+    p.add_argument("--fit", choices=("on", "off"), default="off")
+    p.add_argument("-lv", "--verbosity", type=int, default=1)
+    p.add_argument("--spec-type", default="none")
+    p.add_argument("-md", "--spec-draft-model")
+    p.add_argument("--spec-draft-n-max", type=int)
+    p.add_argument("--spec-draft-n-min", type=int)
+    p.add_argument("--spec-draft-p-min", type=float)
+    p.add_argument("--spec-draft-sampling", choices=("greedy", "probabilistic"), default="greedy")
+    p.add_argument("--spec-draft-ngl", type=int)
+    p.add_argument("--spec-draft-device")
+    p.add_argument("--spec-draft-type-k", choices=KV_TYPES)
+    p.add_argument("--spec-draft-type-v", choices=KV_TYPES)
+    for variant in ("simple", "map-k", "map-k4v"):
+        for name in ("size-n", "size-m", "min-hits"):
+            p.add_argument(f"--spec-ngram-{variant}-{name}", type=int)
+    for name in ("n-match", "n-min", "n-max"):
+        p.add_argument(f"--spec-ngram-mod-{name}", type=int)
+    p.add_argument("--spec-synth-rates")
+    return p
+
+
+def main(argv: list[str]) -> int:
+    options = parser().parse_args(argv)
+    import xllamacpp
+
+    params = xllamacpp.CommonParams()
+    _set_server(params, options, xllamacpp)
+    _set_speculation(params.speculative, options, xllamacpp)
+    server = xllamacpp.Server(params)
+    signal.pause()
+    del server
+    return 0
+
+
+def _set_server(params: Any, options: argparse.Namespace, xllamacpp: Any) -> None:
+    params.model.path = options.model
+    params.hostnames = [options.host]
+    params.port = options.port
+    params.n_ctx = options.ctx_size
+    params.n_parallel = options.parallel
+    params.kv_unified = False  # every slot keeps its own share, as with an explicit --parallel
+    params.endpoint_metrics = options.metrics
+    params.endpoint_slots = options.slots
+    params.cache_ram_mib = options.cache_ram
+    params.fit_params = options.fit == "on"
+    params.verbosity = options.verbosity
+    params.cpuparams.n_threads = options.threads or params.cpuparams.n_threads
+    params.cpuparams_batch.n_threads = options.threads_batch or params.cpuparams_batch.n_threads
+    for name, value in (
+        ("n_batch", options.batch_size),
+        ("n_ubatch", options.ubatch_size),
+        ("n_gpu_layers", options.gpu_layers),
+    ):
+        if value is not None:
+            setattr(params, name, value)
+    for name, kv_type in (("cache_type_k", options.cache_type_k), ("cache_type_v", options.cache_type_v)):
+        if kv_type is not None:
+            setattr(params, name, _kv_type(xllamacpp, kv_type))
+
+
+def _set_speculation(speculative: Any, options: argparse.Namespace, xllamacpp: Any) -> None:
+    prefix = "COMMON_SPECULATIVE_TYPE_"
+    names = [name.replace("-", "_").upper() for name in options.spec_type.split(",")]
+    # A new list: appending in place has no effect in xllamacpp.
+    speculative.types = [getattr(xllamacpp.common_speculative_type, prefix + name) for name in names]
+    draft = speculative.draft
+    if options.spec_draft_model:
+        draft.mparams.path = options.spec_draft_model
+    draft.probabilistic = options.spec_draft_sampling == "probabilistic"
+    for name, value in (
+        ("n_max", options.spec_draft_n_max),
+        ("n_min", options.spec_draft_n_min),
+        ("p_min", options.spec_draft_p_min),
+        ("n_gpu_layers", options.spec_draft_ngl),
+        ("devices", options.spec_draft_device),
+    ):
+        if value is not None:
+            setattr(draft, name, value)
+    for name, kv_type in (
+        ("cache_type_k", options.spec_draft_type_k),
+        ("cache_type_v", options.spec_draft_type_v),
+    ):
+        if kv_type is not None:
+            setattr(draft, name, _kv_type(xllamacpp, kv_type))
+    for variant in ("simple", "map_k", "map_k4v", "mod"):
+        drafter = getattr(speculative, f"ngram_{variant}")
+        for name in ("size_n", "size_m", "min_hits", "n_match", "n_min", "n_max"):
+            value = getattr(options, f"spec_ngram_{variant}_{name}", None)
+            if value is not None:
+                setattr(drafter, name, value)
+    if options.spec_synth_rates:
+        speculative.synth_rates = [float(rate) for rate in options.spec_synth_rates.split(",")]
+
+
+def _kv_type(xllamacpp: Any, name: str) -> Any:
+    return getattr(xllamacpp.ggml_type, f"GGML_TYPE_{name.upper()}")
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

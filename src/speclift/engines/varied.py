@@ -1,0 +1,42 @@
+"""One engine for arms whose servers differ by more than speculation: each arm goes to the engine that is its own."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+
+from speclift.core.arm import Arm
+from speclift.engines.protocol import Engine, Server
+
+
+class Varied:
+    """`shared` serves every arm that `own` does not name."""
+
+    def __init__(self, shared: Engine, own: Mapping[str, Engine]) -> None:
+        self.name, self.model = shared.name, shared.model
+        self._shared, self._own = shared, dict(own)
+
+    @property
+    def launches_at_once(self) -> int:
+        return self._shared.launches_at_once
+
+    def version(self) -> str:
+        return self._shared.version()
+
+    def command(self, arm: Arm, *, port: int) -> tuple[str, ...]:
+        return self._of(arm).command(arm, port=port)
+
+    def configurations(self, arm: Arm) -> dict[str, str]:
+        return self._of(arm).configurations(arm)
+
+    def config(self, arm: Arm) -> dict[str, object]:
+        return self._of(arm).config(arm)
+
+    def fits_together(self, arms: tuple[Arm, ...]) -> bool:
+        return self._shared.fits_together(arms)
+
+    async def launch(self, arm: Arm, *, log: Path) -> Server:
+        return await self._of(arm).launch(arm, log=log)
+
+    def _of(self, arm: Arm) -> Engine:
+        return self._own.get(arm.name, self._shared)

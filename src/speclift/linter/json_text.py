@@ -1,0 +1,43 @@
+"""JSON from a stranger: as deep as a config may be, and every refusal a ValueError. Pure."""
+
+from __future__ import annotations
+
+import json
+import re
+
+from speclift.linter.pasted import ShellExpression
+
+# Code points that are no characters and stand in no text.
+_OPEN, _CLOSE = "\ufdd0", "\ufdd1"
+_MARKED = re.compile(r'"\\ufdd0(.*?)\\ufdd1"')
+# A serving config has three levels; what walks through it may be recursive.
+DEEPEST = 50
+
+
+def parse_json(text: str) -> object:
+    try:
+        value: object = json.loads(text)
+    except RecursionError:
+        raise ValueError("it is nested too deeply") from None
+    level: list[object] = [value]
+    for _ in range(DEEPEST):
+        level = [inner for each in level for inner in _inside(each)]
+        if not level:
+            return value
+    raise ValueError(f"it is nested more than {DEEPEST} levels deep")
+
+
+def config_json(value: object, *, separators: tuple[str, str] = (", ", ": ")) -> str:
+    """JSON in which a shell's number is none of our texts: {"k": $K}."""
+    dumped = json.dumps(value, separators=separators, default=_marked)
+    return _MARKED.sub(lambda match: str(json.loads(f'"{match[1]}"')), dumped)
+
+
+def _marked(value: object) -> str:
+    return f"{_OPEN}{value.text}{_CLOSE}" if isinstance(value, ShellExpression) else str(value)
+
+
+def _inside(value: object) -> list[object]:
+    if isinstance(value, dict):
+        return list(value.values())
+    return value if isinstance(value, list) else []

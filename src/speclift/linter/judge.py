@@ -1,0 +1,213 @@
+"""Text or words in, judgement and today's command out. The one entry of the package. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+
+from speclift.core.errors import UsageError, unknown_name
+from speclift.linter import llamacpp_flags, vllm_keys
+from speclift.linter.command import exported, read_command
+from speclift.linter.config_file import read_config
+from speclift.linter.findings import LintFinding, Release, Status, dotted, has_errors, parse_release
+from speclift.linter.llamacpp_judge import judge_llamacpp
+from speclift.linter.llamacpp_translate import translate_llamacpp
+from speclift.linter.metrics import judge_metrics, metrics_in
+from speclift.linter.pasted import Engine, Form, Pasted
+from speclift.linter.python_code import looks_like_python, read_python
+from speclift.linter.shell_source import ShellText, read_shell
+from speclift.linter.translation import Translation
+from speclift.linter.vllm_judge import judge_vllm
+from speclift.linter.vllm_translate import translate_vllm
+
+ENGINES: tuple[Engine, ...] = ("vllm", "llamacpp")
+NEWEST: dict[Engine, Release] = {"vllm": vllm_keys.NEWEST, "llamacpp": llamacpp_flags.NEWEST}
+TEXT_MAX = 1_000_000  # characters; a command, a program or a config is a thousandth of it
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LintReport:
+    """`translated` is for `newest`, whichever release was judged; None where nothing starts a server."""
+
+    engine: Engine
+    release: Release
+    newest: Release
+    findings: tuple[LintFinding, ...]
+    translated: Translation | None
+    notes: tuple[str, ...] = ()
+
+    @property
+    def ok(self) -> bool:
+        return not has_errors(self.findings)
+
+    @property
+    def version(self) -> str:
+        return dotted(self.release)
+
+
+def lint_words(words: Sequence[str], *, engine: str | None = None, version: str | None = None) -> LintReport:
+    """A command as a shell has already split it."""
+    asked = _engine(engine)
+    if len(words) == 1 and any(character.isspace() for character in words[0]):
+        return lint_text(words[0], engine=engine, version=version)
+    pasted = read_command(words, engine=asked, release=_release_of(asked, version))
+    if pasted is None:
+        metrics = metrics_in(" ".join(words))
+        if not metrics:
+            raise _no_engine(words[0] if words else "")
+        pasted = Pasted(engine="vllm", form=Form.COMMAND, settings=(), metrics=metrics)
+    return _report(pasted, version)
+
+
+def starts_something(word: str, *, engine: str | None = None) -> bool:
+    """Whether one word alone is a command, a flag or a metric of an engine."""
+    return read_command([word], engine=_engine(engine)) is not None or bool(metrics_in(word))
+
+
+def lint_text(text: str, *, engine: str | None = None, version: str | None = None) -> LintReport:
+    """A shell command or script, Python that makes an engine, YAML, JSON, or a metric's name."""
+    asked = _engine(engine)
+    if len(text) > TEXT_MAX:
+        raise UsageError(f"this is {len(text):,} characters long; a command or a config is meant")
+    if not text.strip():
+        raise UsageError(
+            "there is nothing to lint", hint="speclift lint -- vllm serve MODEL --speculative-model DRAFT"
+        )
+    if "\0" in text:
+        raise UsageError("this is binary data; a command, Python code or a config is meant")
+    return _report(_read(text, asked, version), version)
+
+
+def _read(text: str, engine: Engine | None, version: str | None) -> Pasted:
+    metrics = metrics_in(text) if engine != "llamacpp" else ()
+    if looks_like_python(text) and engine != "llamacpp":
+        return replace(read_python(text), metrics=metrics)
+    fault: UsageError | None = None
+    try:
+        shell = read_shell(text)
+    except UsageError as error:
+        shell, fault = None, error
+    found = None if shell is None else _read_shell(shell, engine, _release_of(engine, version))
+    if found is not None:
+        return replace(found, metrics=metrics)
+    if _looks_like_config(text):
+        try:
+            return replace(read_config(text, engine=engine), metrics=metrics)
+        except UsageError as error:
+            fault = error
+    if metrics:  # a query, a rule or a dashboard
+        return Pasted(engine="vllm", form=Form.COMMAND, settings=(), metrics=metrics)
+    raise fault or _no_engine(text.strip().splitlines()[0])
+
+
+def _read_shell(shell: ShellText, engine: Engine | None, release: Release | None) -> Pasted | None:
+    found = [
+        (command, pasted)
+        for command in shell.commands
+        if (
+            pasted := read_command(
+                command.words, engine=engine, release=release, expansions=command.expansions
+            )
+        )
+        is not None
+    ]
+    if not found:
+        # A script that is only written down: cat > run.sh <<EOF
+        inner = (_read_shell(read_shell(document), engine, release) for document in shell.documents)
+        return next((pasted for pasted in inner if pasted is not None), None)
+    command, pasted = found[0]
+    setting = [(each, pairs) for each in shell.commands if (pairs := exported(each.words))]
+    before = tuple(pair for _, pairs in setting for pair in pairs)
+    pieces = [piece for each, _ in setting for piece in each.expansions.pieces]
+    more = len(found) - 1
+    said = "more server commands are in this text" if more > 1 else "more server command is in this text"
+    notes = ("what is redirected is left out of the translation",) if command.is_redirected else ()
+    return replace(
+        pasted,
+        environment=(*before, *pasted.environment),
+        exported=frozenset(name for name, _ in before),
+        expansions=replace(
+            pasted.expansions, pieces=tuple(dict.fromkeys([*pasted.expansions.pieces, *pieces]))
+        ),
+        notes=(*pasted.notes, *notes),
+        unread=(
+            *pasted.unread,
+            *([(f"{more} {said}", "only the first is judged: lint them one by one")] if more else ()),
+        ),
+    )
+
+
+def _looks_like_config(text: str) -> bool:
+    first = next(
+        (line for line in text.splitlines() if line.strip() and not line.lstrip().startswith("#")), ""
+    )
+    return text.lstrip().startswith(("{", "[", "---")) or ":" in first
+
+
+def _report(pasted: Pasted, version: str | None) -> LintReport:
+    newest = NEWEST[pasted.engine]
+    release = newest if version is None else parse_release(version, engine=pasted.engine)
+    notes = list(pasted.notes)
+    if release > newest:
+        notes.append(
+            f"the newest release known here is {dotted(newest)}; {version} was judged as if it were that"
+        )
+    if pasted.engine == "vllm":
+        findings = judge_vllm(pasted, release=release, is_cpu="cpu" in (version or ""))
+    else:
+        findings = judge_llamacpp(pasted, release=release)
+    starts = bool(pasted.settings or pasted.program or pasted.wrapper or pasted.model)
+    translated = None
+    if starts:
+        translated = translate_vllm(pasted) if pasted.engine == "vllm" else translate_llamacpp(pasted)
+    return LintReport(
+        engine=pasted.engine,
+        release=release,
+        newest=newest,
+        findings=_without_echo(
+            (*findings, *_unplaced(pasted), *judge_metrics(pasted.metrics, release=release))
+        ),
+        translated=translated,
+        notes=tuple(notes),
+    )
+
+
+def _unplaced(pasted: Pasted) -> Iterator[LintFinding]:
+    """Words that no flag takes, and what could not be read: both are errors, for nothing vouches for them."""
+    for what, why in pasted.unread:
+        yield LintFinding(flag=what, status=Status.UNREAD, message=why)
+    for word in pasted.stray:
+        if pasted.expansions.holds(word):
+            said = "only a shell knows what stands here; it was carried over as it is, and flags in it are not judged"
+            yield LintFinding(flag=word, status=Status.UNREAD, message=said)
+        else:
+            said = "stands where no flag takes it; the server would refuse the command"
+            yield LintFinding(flag=word, status=Status.UNKNOWN, message=said)
+
+
+def _without_echo(findings: Sequence[LintFinding]) -> tuple[LintFinding, ...]:
+    """Without the "ok" of a flag that something else is said about, and without repeats."""
+    spoken_for = {found.flag for found in findings if found.status is not Status.OK}
+    kept = (found for found in findings if found.status is not Status.OK or found.flag not in spoken_for)
+    return tuple(dict.fromkeys(kept))
+
+
+def _engine(name: str | None) -> Engine | None:
+    if name is None:
+        return None
+    for engine in ENGINES:
+        if name == engine:
+            return engine
+    raise unknown_name(what="engine", seen=name, allowed=ENGINES)
+
+
+def _release_of(engine: Engine | None, version: str | None) -> Release | None:
+    return parse_release(version, engine=engine) if engine is not None and version is not None else None
+
+
+def _no_engine(seen: str) -> UsageError:
+    return UsageError(
+        f"no engine is started by {seen[:80]!r}",
+        hint="vllm serve, python -m vllm.entrypoints…, docker run … vllm/vllm-openai, LLM(...), llama-server;"
+        " --engine vllm or llamacpp takes bare flags",
+    )

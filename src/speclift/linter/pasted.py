@@ -1,0 +1,77 @@
+"""What was pasted, whatever its form: a program, its settings in order, and what stands around them. Pure."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Literal, TypeAlias
+
+from speclift.linter.shell_words import NOTHING, Expansions
+
+Engine: TypeAlias = Literal["vllm", "llamacpp"]
+
+
+class Form(StrEnum):
+    COMMAND = "command"
+    PYTHON = "python"
+    CONFIG = "config"
+
+
+@dataclass(frozen=True, slots=True)
+class Expression:
+    """Python source whose value cannot be known without running it."""
+
+    text: str
+
+    def __repr__(self) -> str:
+        return self.text
+
+
+@dataclass(frozen=True, slots=True)
+class ShellExpression(Expression):
+    """Shell source that stands for a number or an object: in JSON it stands as it is, elsewhere as a text."""
+
+    def __repr__(self) -> str:
+        return repr(self.text)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Setting:
+    """`name` is the flag as the engine's table has it, `spelled` as the user wrote it.
+
+    The value is text on a command line and an object in Python or YAML; None for a flag without one.
+    """
+
+    name: str
+    spelled: str
+    value: object = None
+    is_off: bool = False  # --no-x
+    is_opaque: bool = False  # only a shell knows the value, or a part of it
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Pasted:
+    engine: Engine
+    form: Form
+    settings: tuple[Setting, ...]
+    model: str | None = None  # given by place, not by flag
+    program: tuple[str, ...] = ()
+    wrapper: tuple[str, ...] = ()  # docker run … image, sudo, nohup
+    environment: tuple[tuple[str, str], ...] = ()
+    sampling: tuple[Setting, ...] = ()  # of SamplingParams(...)
+    metrics: tuple[str, ...] = ()
+    notes: tuple[str, ...] = ()
+    expansions: Expansions = NOTHING  # what of shell source only a shell would fill in
+    exported: frozenset[str] = frozenset()  # variables that commands before this one set
+    stray: tuple[str, ...] = ()  # words that no flag takes
+    unread: tuple[tuple[str, str], ...] = ()  # what could not be read, and why
+
+    @property
+    def carried(self) -> tuple[str, ...]:
+        """Stray words that a shell fills in; they go where they stood, behind everything that is known."""
+        return tuple(word for word in self.stray if self.expansions.holds(word))
+
+    def last(self, *names: str) -> object:
+        """The value given last under one of these names, as an engine takes it; None where none is."""
+        found = [setting for setting in self.settings if setting.name in names]
+        return found[-1].value if found else None

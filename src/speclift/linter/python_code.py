@@ -1,0 +1,145 @@
+"""vLLM started from Python: the keywords of LLM(...) and its kin, off the syntax tree. Nothing is run. Pure."""
+
+from __future__ import annotations
+
+import ast
+import warnings
+from collections.abc import Iterator
+
+from speclift.core.errors import UsageError
+from speclift.linter.pasted import Expression, Form, Pasted, Setting
+
+ENGINES = ("LLM", "EngineArgs", "AsyncEngineArgs", "AsyncLLMEngine", "LLMEngine", "AsyncLLM")
+SAMPLING = "SamplingParams"
+UNTOLD = "only running the program would tell what is in it"
+DEEPEST = 50  # levels of a literal; a config has three
+
+
+def looks_like_python(text: str) -> bool:
+    return any(f"{name}(" in text for name in ENGINES)
+
+
+def read_python(text: str) -> Pasted:
+    # Notebooks hold lines for the shell.
+    lines = ["" if line.lstrip().startswith(("!", "%")) else line for line in text.splitlines()]
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # of escapes in somebody else's strings
+            tree = ast.parse("\n".join(lines))
+    except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
+        place = f" in line {error.lineno}" if isinstance(error, SyntaxError) else ""
+        why = error.args[0] if error.args else "it is nested too deeply"
+        raise UsageError(f"this Python cannot be parsed{place}: {why}") from None
+    known = _constants(tree)
+    calls = [node for node in ast.walk(tree) if isinstance(node, ast.Call)]
+    engines = [call for call in calls if _name(call) in ENGINES and (call.keywords or call.args)]
+    if not engines:
+        raise UsageError(
+            "no vLLM engine is made in this Python", hint=f"one of {', '.join(ENGINES)} with its keywords"
+        )
+    call = min(engines, key=lambda node: (node.lineno, node.col_offset))
+    settings = [setting for keyword in call.keywords for setting in _settings(keyword, known)]
+    unread = [(f"**{_source(each)}", UNTOLD) for each in _spreads(call, known)]
+    model = _value(call.args[0], known) if call.args else None
+    sampling = [
+        setting
+        for node in calls
+        if _name(node) == SAMPLING
+        for keyword in node.keywords
+        for setting in _settings(keyword, known)
+    ]
+    more = len(engines) - 1
+    return Pasted(
+        engine="vllm",
+        form=Form.PYTHON,
+        settings=tuple(settings),
+        model=None if model is None else str(model),
+        program=(str(_name(call)),),
+        sampling=tuple(sampling),
+        unread=(
+            *unread,
+            *([(f"{more} more engines are made in it", "only the first is judged")] if more else ()),
+        ),
+    )
+
+
+def _name(call: ast.Call) -> str | None:
+    function = call.func
+    if isinstance(function, ast.Attribute):
+        return function.attr
+    return function.id if isinstance(function, ast.Name) else None
+
+
+def _settings(keyword: ast.keyword, known: dict[str, object]) -> list[Setting]:
+    value = _value(keyword.value, known)
+    if keyword.arg is not None:
+        return [_setting(keyword.arg, value)]
+    if isinstance(value, dict):  # **settings
+        return [_setting(str(name), each) for name, each in value.items()]
+    return []
+
+
+def _spreads(call: ast.Call, known: dict[str, object]) -> Iterator[ast.expr]:
+    """What is spread with ** into the call, or into a dict that is given to it, and cannot be told."""
+    for keyword in call.keywords:
+        if keyword.arg is None and not isinstance(_value(keyword.value, known), dict):
+            yield keyword.value
+        for node in ast.walk(keyword.value):
+            if isinstance(node, ast.Dict):
+                yield from (value for key, value in zip(node.keys, node.values, strict=True) if key is None)
+            elif isinstance(node, ast.Call) and _name(node) == "dict":
+                yield from (each.value for each in node.keywords if each.arg is None)
+
+
+def _setting(name: str, value: object) -> Setting:
+    return Setting(name=f"--{name.replace('_', '-')}", spelled=name, value=value)
+
+
+def _constants(tree: ast.Module) -> dict[str, object]:
+    """Names that are assigned one literal; what two lines set otherwise is not known here."""
+    known: dict[str, object] = {}
+    taken: set[str] = set()
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Assign) and len(node.targets) == 1 and isinstance(node.targets[0], ast.Name):
+            name, value = node.targets[0].id, _value(node.value, known)
+            is_other = name in taken and known.get(name) != value
+            if is_other or isinstance(value, Expression):
+                known.pop(name, None)
+            elif name not in taken:
+                known[name] = value
+            taken.add(name)
+    return known
+
+
+def _value(node: ast.expr, known: dict[str, object], *, depth: int = 0) -> object:
+    if depth > DEEPEST:
+        return Expression(_source(node))
+    deeper = depth + 1
+    if isinstance(node, ast.Name) and node.id in known:
+        return known[node.id]
+    if isinstance(node, ast.Dict):
+        pairs = zip(node.keys, node.values, strict=True)
+        return {
+            str(_value(key, known, depth=deeper)): _value(value, known, depth=deeper)
+            for key, value in pairs
+            if key is not None
+        }
+    if isinstance(node, (ast.List, ast.Tuple)):
+        return [_value(each, known, depth=deeper) for each in node.elts]
+    if isinstance(node, ast.Call) and _name(node) == "dict" and not node.args:
+        return {
+            str(keyword.arg): _value(keyword.value, known, depth=deeper)
+            for keyword in node.keywords
+            if keyword.arg
+        }
+    try:
+        return ast.literal_eval(node)
+    except (ValueError, TypeError, SyntaxError, MemoryError, RecursionError):
+        return Expression(_source(node))
+
+
+def _source(node: ast.expr) -> str:
+    try:
+        return ast.unparse(node)
+    except RecursionError:
+        return "…"

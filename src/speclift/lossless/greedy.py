@@ -1,0 +1,243 @@
+"""Temperature 0: the baseline against itself first, then the arm against the baseline.
+
+A margin far beyond what the baseline's own arithmetic moves is a fault however rare; a close call that fell the
+other way is not, however often. Without margins only the rate can tell, and without enough tokens nothing can.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from itertools import chain
+
+import numpy as np
+
+from speclift.lossless.answers import Answer, aligned
+from speclift.lossless.divergence import Compared, Divergence, Kind
+from speclift.lossless.rates import Hazard, hazard, more_often, tokens_for_rate
+from speclift.lossless.result import Result, few_prompts
+
+# With the 1 % of sampled.py false alarms of the whole gate stay under 2 % (benchmarks/lossless.py).
+RATE_ALPHA = 0.003
+# A tie within 0.1 nat may fall either way on any engine; more is read off the baseline against itself.
+TIE_NATS = 0.1
+NOISE_QUANTILE = 0.999
+# e to the 1: one token 2.7 times as likely as the other is no tie, unless the baseline's own noise is as large.
+FAULT_NATS = 1.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Control:
+    """The baseline against itself: another launch, another batch shape."""
+
+    # By shape, such as "alone" and "batched".
+    hazards: dict[str, Hazard]
+    margins: tuple[float, ...]
+    # Positions at which both runs listed the two likeliest tokens, and how far the gap between them moved.
+    noise_tokens: int
+    noise_nats: float
+    noise_nats_max: float
+    # Over all shapes, what came out alike in several of them counted once.
+    together: Hazard
+
+    @property
+    def tie_nats(self) -> float:
+        return max(TIE_NATS, self.noise_nats, *self.margins, 0.0)
+
+    @property
+    def fault_nats(self) -> float:
+        return max(FAULT_NATS, 2 * self.tie_nats)
+
+
+def control_of(pairs: Mapping[str, Sequence[Compared]], noise: Sequence[float]) -> Control:
+    margins = [
+        pair.divergence.margin
+        for compared in pairs.values()
+        for pair in compared
+        if pair.divergence is not None
+        and pair.divergence.margin is not None
+        and not pair.divergence.is_at_least
+    ]
+    return Control(
+        hazards={shape: hazard(compared) for shape, compared in pairs.items()},
+        margins=tuple(sorted(margin for margin in margins if math.isfinite(margin))),
+        noise_tokens=len(noise),
+        noise_nats=float(np.quantile(noise, NOISE_QUANTILE)) if noise else 0.0,
+        noise_nats_max=max(noise, default=0.0),
+        together=hazard(chain.from_iterable(pairs.values())),
+    )
+
+
+def gap_noise(reference: Answer, again: Answer) -> list[float]:
+    """How far the gap between the two likeliest tokens moved from run to run, while both say the same."""
+    moved = []
+    for (_, first), (_, second) in zip(aligned(reference), aligned(again), strict=False):
+        if first.data != second.data:
+            break
+        gaps = []
+        for said in (first, second):
+            listed = {choice.data: choice.logprob for choice in said.choices}
+            rival = max(
+                (c for c in first.choices if c.data != first.data), key=lambda c: c.logprob, default=None
+            )
+            if rival is not None and rival.data in listed:
+                gaps.append(said.logprob - listed[rival.data])
+        if len(gaps) == 2:
+            moved.append(abs(gaps[0] - gaps[1]))
+    return moved
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GreedyCheck:
+    """One way of asking at temperature 0: alone, batched, streamed, in turns."""
+
+    name: str
+    answers: int
+    hazard: Hazard
+    control: Hazard
+    p_value: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Greedy:
+    result: Result
+    message: str
+    tokens: float
+    # Distinct ones that both servers answered.
+    prompts: int
+    checks: tuple[GreedyCheck, ...]
+    ties: int
+    wide: int
+    faults: int
+    unknown: int
+    refused: int
+    examples: tuple[Divergence, ...]
+
+
+def judge_greedy(
+    pairs: Mapping[str, Sequence[Compared]], shapes: Mapping[str, str], control: Control, *, detect: float
+) -> Greedy:
+    """`pairs` by way of asking; `shapes` says which of the control's hazards each is held against."""
+    checks = tuple(
+        _check(name, compared, control.hazards.get(shapes[name])) for name, compared in pairs.items()
+    )
+    parted = [p.divergence for compared in pairs.values() for p in compared if p.divergence is not None]
+    refused = [d for d in parted if d.kind is Kind.REFUSED]
+    unknown = [d for d in parted if d.margin is None and d.kind is not Kind.REFUSED]
+    known = [d for d in parted if d.margin is not None]
+    faults = [d for d in known if _margin(d) > control.fault_nats]
+    # "At least" so much says nothing against more.
+    wide = [d for d in known if d not in faults and (_margin(d) > control.tie_nats or d.is_at_least)]
+    ties = len(known) - len(faults) - len(wide)
+    tokens = sum(check.hazard.tokens for check in checks)
+    prompts = max((_prompts(compared) for compared in pairs.values()), default=0)
+    result, message = _greedy_result(
+        (*checks, _together(pairs, control)),
+        control,
+        tokens=tokens,
+        prompts=prompts,
+        detect=detect,
+        ties=ties,
+        wide=wide,
+        faults=faults,
+        unknown=unknown,
+        refused=refused,
+    )
+    examples = [*faults, *wide, *unknown, *refused, *(d for d in known if d not in faults and d not in wide)]
+    return Greedy(
+        result=result,
+        message=message,
+        tokens=tokens,
+        prompts=prompts,
+        checks=checks,
+        ties=ties,
+        wide=len(wide),
+        faults=len(faults),
+        unknown=len(unknown),
+        refused=len(refused),
+        examples=tuple(examples),
+    )
+
+
+def _check(name: str, compared: Sequence[Compared], control: Hazard | None) -> GreedyCheck:
+    own, held = hazard(compared), control or Hazard(events=0, tokens=0.0)
+    return GreedyCheck(
+        name=name, answers=len(compared), hazard=own, control=held, p_value=more_often(own, held)
+    )
+
+
+def _together(pairs: Mapping[str, Sequence[Compared]], control: Control) -> GreedyCheck:
+    """All ways at once against all of the control: it leans to the batch, so that it errs towards silence. A prompt
+    that parts alike in every way has parted once."""
+    own = hazard(chain.from_iterable(pairs.values()))
+    return GreedyCheck(
+        name="all together",
+        answers=sum(len(compared) for compared in pairs.values()),
+        hazard=own,
+        control=control.together,
+        p_value=more_often(own, control.together),
+    )
+
+
+def _prompts(compared: Sequence[Compared]) -> int:
+    return len({pair.case for pair in compared if pair.tokens})
+
+
+def _greedy_result(
+    checks: Sequence[GreedyCheck],
+    control: Control,
+    *,
+    tokens: float,
+    prompts: int,
+    detect: float,
+    ties: int,
+    wide: Sequence[Divergence],
+    faults: Sequence[Divergence],
+    unknown: Sequence[Divergence],
+    refused: Sequence[Divergence],
+) -> tuple[Result, str]:
+    if faults:
+        worst_margin = max(map(_margin, faults))
+        beyond = "ended early" if math.isinf(worst_margin) else f"up to {worst_margin:.1f} nats"
+        return Result.FAIL, (
+            f"{len(faults)} of {tokens:.0f} tokens differ where the baseline was sure ({beyond}; its own runs "
+            f"differ by at most {control.tie_nats:.2f})"
+        )
+    often = [check for check in checks if check.p_value < RATE_ALPHA]
+    if unknown and often:
+        check = min(often, key=lambda each: each.p_value)
+        return Result.FAIL, (
+            f"{check.name}: {check.hazard.events} of {check.answers} answers part from the baseline, its own runs "
+            f"{check.control.events} in {check.control.tokens:.0f} tokens (p = {check.p_value:.1g})"
+        )
+    needed = tokens_for_rate(detect)
+    if tokens < needed:
+        return (
+            Result.INCONCLUSIVE,
+            f"{tokens:.0f} tokens compared, {needed} needed to exclude {detect:.1%} of wrong ones",
+        )
+    if refused:
+        return Result.INCONCLUSIVE, f"{len(refused)} requests were answered by one of the two servers alone"
+    if few := few_prompts(prompts):
+        return Result.INCONCLUSIVE, f"{few}: what these showed says little about the next"
+    natural = sum(each.events for each in control.hazards.values())
+    if wide or (unknown and not natural):
+        count = len(wide) + (0 if natural else len(unknown))
+        return Result.INCONCLUSIVE, (
+            f"{count} differences in {tokens:.0f} tokens are neither ties nor clearly faults; more prompts would tell"
+        )
+    # What has no margin may be a fault, as far as this run can tell.
+    bound = Hazard(events=len(unknown), tokens=tokens).upper()
+    if bound > detect:
+        message = f"{len(unknown)} differences without margins: wrong tokens under {bound:.1%}, {detect:.1%} asked for"
+        return Result.INCONCLUSIVE, message
+    parts = [f"{ties} tie{'s' if ties > 1 else ''} fell the other way"] if ties else []
+    parts += [f"{len(unknown)} differ, no more often than the baseline from itself"] if unknown else []
+    said = f"{tokens:.0f} tokens: {', '.join(parts) or 'all the same'}, "
+    note = " (more often than the baseline's own)" if often and ties else ""
+    return Result.PASS, f"{said}no fault{note}; wrong tokens under {bound:.2%} (95 %)"
+
+
+def _margin(divergence: Divergence) -> float:
+    return divergence.margin if divergence.margin is not None else 0.0

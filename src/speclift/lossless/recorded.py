@@ -1,0 +1,221 @@
+"""The gate from what a study recorded anyway: every measured answer of an arm against the baseline's to the same
+request and seed. Costs nothing; what it cannot settle, the servers are asked for (bench/gate_study.py)."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from speclift.core.arm import BASELINE, Arm
+from speclift.core.records import Phase, Record
+from speclift.core.results import is_complete
+from speclift.core.traffic import Request, load_label, repeated_prompts
+from speclift.lossless.answers import Answer
+from speclift.lossless.divergence import Compared, compare
+from speclift.lossless.gate import ArmGate, Gate, Told, judge_arm, lossy_by_design, lossy_gate
+from speclift.lossless.greedy import Control, Greedy, control_of, judge_greedy
+from speclift.lossless.questions import QUICK
+from speclift.lossless.rates import hazard
+from speclift.lossless.result import Result
+from speclift.lossless.sampled import (
+    Sampled,
+    if_complete,
+    is_identical,
+    judge_identity,
+    judge_texts,
+    planned_tokens,
+)
+from speclift.lossless.two_sample import text_tests
+
+# Same request, same seed, same place in the plan, but for the arm and the launch.
+Key = tuple[str, int, str, float, int]
+NOT_SCORED = "a study keeps no probabilities: speclift verify scores them"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Fresh:
+    """References asked for again, with log-probabilities, and what the baseline's own noise was there."""
+
+    references: Mapping[str, Answer]
+    noise: tuple[float, ...] = ()
+
+
+def gate_from_records(
+    records: Sequence[Record],
+    arms: Sequence[Arm],
+    requests: Iterable[Request],
+    *,
+    settings: Sequence[str] = (),
+    fresh: Fresh | None = None,
+    seed: int = 0,
+) -> Gate:
+    """`fresh` are new references to the prompts that part, so that their margins are known."""
+    prompts = {request.id: request for request in requests}
+    answers = _by_arm(records, repeated_prompts(prompts.values()))
+    baseline = answers.get(BASELINE, {})
+    control = _control(baseline, fresh)
+    gates = []
+    for arm in arms:
+        why = lossy_by_design(arm, settings)
+        gates.append(
+            lossy_gate(arm, why)
+            if why
+            else _arm(arm, answers.get(arm.name, {}), baseline, control, fresh, prompts, seed)
+        )
+    return Gate(
+        depth="records" if fresh is None else QUICK.name,
+        detect=QUICK.detect,
+        planned_tokens=planned_tokens(QUICK.detect),
+        control=control,
+        arms=tuple(gates),
+        notes=(f"from the study's own answers{' and new references with margins' if fresh else ''}",),
+    )
+
+
+def parted_requests(gate: Gate) -> tuple[str, ...]:
+    """Requests whose greedy answers differ and whose margins are not known yet."""
+    cases = (
+        d.case for arm in gate.arms if arm.greedy is not None for d in arm.greedy.examples if d.margin is None
+    )
+    return tuple(dict.fromkeys(cases))
+
+
+Held = dict[Key, Answer]
+
+
+def _by_arm(records: Iterable[Record], first: Mapping[str, str]) -> dict[str, dict[int, Held]]:
+    """By arm and round; requests at a temperature that nobody knows cannot be compared. A prompt that the file repeats
+    is the case of its `first` request."""
+    found: dict[str, dict[int, Held]] = defaultdict(lambda: defaultdict(dict))
+    for record in records:
+        place = record.place
+        if place.phase is not Phase.MEASURED or place.temperature is None:
+            continue
+        key = (load_label(place.load), place.block, place.request_id, place.temperature, place.repeat)
+        found[place.arm][place.round][key] = Answer(
+            case=first.get(place.request_id, place.request_id),
+            text=record.text,
+            finish_reason=record.finish_reason,
+            tokens=record.output_tokens,
+            drafted=record.drafted,
+            accepted=record.accepted,
+            error="" if record.is_ok else record.error or record.outcome.value,
+        )
+    return found
+
+
+def _control(baseline: Mapping[int, Held], fresh: Fresh | None) -> Control:
+    """The baseline of each later round against that of the first, and all of them against new references."""
+    pairs: dict[str, list[Compared]] = defaultdict(list)
+    rounds = [baseline[index] for index in sorted(baseline)]
+    seen: set[tuple[str, str, str]] = set()
+    for later in rounds[1:]:
+        for key in _greedy_keys(rounds[0], later):
+            if _is_new(seen, key[0], rounds[0][key], later[key]):
+                pairs[key[0]].append(compare(_reference(rounds[0][key], fresh), later[key]))
+    if fresh is not None and rounds:
+        for key, answer in rounds[0].items():
+            if key[3] == 0 and answer.is_ok and answer.case in fresh.references:
+                pairs[key[0]].append(compare(fresh.references[answer.case], answer))
+    return control_of(pairs, fresh.noise if fresh else ())
+
+
+def _is_new(seen: set[tuple[str, str, str]], load: str, reference: Answer, answer: Answer) -> bool:
+    """The same two texts from another launch are one observation, not two: servers repeat themselves."""
+    pair = (f"{load} {reference.case}", reference.text, answer.text)
+    is_new = pair not in seen
+    seen.add(pair)
+    return is_new
+
+
+def _greedy_keys(first: Held, second: Held) -> list[Key]:
+    return [key for key in first if key[3] == 0 and key in second and first[key].is_ok and second[key].is_ok]
+
+
+def _reference(answer: Answer, fresh: Fresh | None) -> Answer:
+    """The new reference where there is one: it knows margins."""
+    again = fresh.references.get(answer.case) if fresh else None
+    return answer if again is None else again
+
+
+def _arm(
+    arm: Arm,
+    own: Mapping[int, Held],
+    baseline: Mapping[int, Held],
+    control: Control,
+    fresh: Fresh | None,
+    prompts: Mapping[str, Request],
+    seed: int,
+) -> ArmGate:
+    greedy_pairs: dict[str, list[Compared]] = defaultdict(list)
+    sampled: list[tuple[Answer, Answer]] = []
+    told, theirs = Told(), Told()
+    seen: set[tuple[str, str, str]] = set()
+    asked = _answered_by_baseline(own, baseline)
+    for key, plain, answer in asked:
+        if not answer.is_ok or not _is_new(seen, f"{key[0]} {key[3]}", plain, answer):
+            continue
+        reference = _reference(plain, fresh) if key[3] == 0 else plain
+        if key[3] == 0:
+            greedy_pairs[key[0]].append(compare(reference, answer))
+        else:
+            sampled.append((reference, answer))
+        way = key[0] if key[3] == 0 else "sampled"
+        told.answers.setdefault(way, []).append(answer)
+        theirs.answers.setdefault(way, []).append(reference)
+    # A part of the traffic that the baseline answered and the arm did not is not a part that passed.
+    is_hot = {key[3] > 0 for held in baseline.values() for key, each in held.items() if each.is_ok}
+    cold_asked = [answer.is_ok for key, _, answer in asked if key[3] == 0]
+    hot_asked = [answer.is_ok for key, _, answer in asked if key[3] > 0]
+    greedy: Greedy | None = None
+    if False in is_hot:
+        shapes = {name: name for name in greedy_pairs}
+        greedy = judge_greedy(greedy_pairs, shapes, control, detect=QUICK.detect)
+        greedy = _if_complete(greedy, asked=len(cold_asked), answered=sum(cold_asked))
+    found: Sampled | None = None
+    if True in is_hot:
+        distinct = len({reference.case for reference, _ in sampled})
+        found = _sampled(sampled, seed)
+        found = if_complete(found, prompts=distinct, asked=len(hot_asked), answered=sum(hot_asked))
+    return judge_arm(arm, greedy=greedy, sampled=found, edges=(), told=told, baseline=theirs, prompts=prompts)
+
+
+def _answered_by_baseline(
+    own: Mapping[int, Held], baseline: Mapping[int, Held]
+) -> list[tuple[Key, Answer, Answer]]:
+    """What the arm was asked and the baseline of the same round answered, both answers side by side."""
+    return [
+        (key, reference, answer)
+        for index, held in own.items()
+        for key, answer in held.items()
+        if (reference := baseline.get(index, {}).get(key)) is not None and reference.is_ok
+    ]
+
+
+def _if_complete(greedy: Greedy, *, asked: int, answered: int) -> Greedy:
+    """In a study a stray request may fail; where more do, the others do not stand for them."""
+    if is_complete(asked=asked, used=answered):
+        return greedy
+    result = greedy.result if greedy.result is Result.FAIL else Result.INCONCLUSIVE
+    why = f"{asked - answered} of {asked} requests that the baseline answered failed"
+    return replace(
+        greedy, result=result, refused=asked - answered, message=f"{why}; of the rest: {greedy.message}"
+    )
+
+
+def _sampled(pairs: Sequence[tuple[Answer, Answer]], seed: int) -> Sampled:
+    compared = [compare(*pair) for pair in pairs]
+    if is_identical(compared, detect=QUICK.detect):
+        return judge_identity(compared, detect=QUICK.detect)
+    # One pair per prompt: a server that honours the seed says the same at every launch.
+    texts = list({r.case: (r.text, answer.text) for r, answer in reversed(pairs)}.values())
+    return replace(
+        judge_texts(
+            text_tests(texts, seed=seed),
+            detect=QUICK.detect,
+            identity=hazard(compared),
+            why_not_scored=NOT_SCORED,
+        ),
+        tokens=sum(answer.tokens or 0 for _, answer in pairs),
+    )

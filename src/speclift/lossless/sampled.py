@@ -1,0 +1,231 @@
+"""Above temperature 0: same seed and same text where the engine keeps it, else the target's own probabilities.
+
+Too few tokens for the deviation that was asked for is inconclusive, and says how many it would take.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+from speclift.core.results import is_complete
+from speclift.lossless.calibration import (
+    LIKELIHOOD,
+    SetTest,
+    TokenScore,
+    calibrate,
+    detectable,
+    foreign_tokens,
+    tokens_needed,
+)
+from speclift.lossless.divergence import Compared
+from speclift.lossless.rates import Hazard, hazard, tokens_for_rate
+from speclift.lossless.result import Result, few_prompts
+from speclift.lossless.two_sample import TextTest
+
+# All sampled tests together; with the rates of greedy.py the gate's false alarms stay under 2 %.
+SAMPLED_ALPHA = 0.01
+POWER = 0.9
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Sampled:
+    result: Result
+    message: str
+    method: str
+    detect: float
+    tokens: int
+    tokens_needed: int
+    detectable: float | None
+    identity: Hazard | None = None
+    tests: tuple[SetTest, ...] = ()
+    control_tests: tuple[SetTest, ...] = ()
+    foreign_p: float | None = None
+    text_tests: tuple[TextTest, ...] = ()
+    # Greedy part of the same traffic was enough, the server cannot score, ...
+    notes: tuple[str, ...] = ()
+
+
+def planned_tokens(detect: float) -> int:
+    """Before anything is known of the target: the worst variance, split over all tests."""
+    return tokens_needed(detect, alpha=_alpha_each(), power=POWER)
+
+
+def _alpha_each(tests: int = 6) -> float:
+    return SAMPLED_ALPHA / tests
+
+
+def is_identical(pairs: Sequence[Compared], *, detect: float) -> bool:
+    """The same seed gives the same answer so often that the per-token deviation is bounded by `detect`.
+
+    Tokens that agree under one seed are a coupling: the laws differ by at most the chance of parting.
+    """
+    return bool(pairs) and hazard(pairs).upper() <= detect
+
+
+def judge_identity(pairs: Sequence[Compared], *, detect: float) -> Sampled:
+    own = hazard(pairs)
+    return Sampled(
+        result=Result.PASS,
+        message=f"same seed, same text: {own.events} of {len(pairs)} answers part in {own.tokens:.0f} tokens, so "
+        f"probabilities deviate by less than {own.upper():.2%} (95 %)",
+        method="same-seed",
+        detect=detect,
+        tokens=int(own.tokens),
+        tokens_needed=tokens_for_rate(detect),
+        detectable=own.upper(),
+        identity=own,
+    )
+
+
+def judge_scores(
+    scores: Sequence[TokenScore],
+    control: Sequence[TokenScore],
+    *,
+    detect: float,
+    identity: Hazard | None = None,
+    text_tests: tuple[TextTest, ...] = (),
+) -> Sampled:
+    return judge_tests(
+        calibrate(scores),
+        calibrate(control) if control else (),
+        detect=detect,
+        foreign_p=foreign_tokens(scores, control=control),
+        control_foreign_p=foreign_tokens(control) if control else 1.0,
+        identity=identity,
+        text_tests=text_tests,
+    )
+
+
+def judge_tests(
+    tests: Sequence[SetTest],
+    control_tests: Sequence[SetTest],
+    *,
+    detect: float,
+    foreign_p: float,
+    control_foreign_p: float = 1.0,
+    identity: Hazard | None = None,
+    text_tests: tuple[TextTest, ...] = (),
+) -> Sampled:
+    alpha = _alpha_each()
+    usable = [test for test in tests if test.is_usable]
+    is_controlled = any(test.is_usable for test in control_tests)
+    p_values = {test.name: _p_against(test, control_tests, alpha=alpha) for test in usable}
+    if control_foreign_p >= alpha:
+        p_values["foreign tokens"] = foreign_p
+    tokens = max((test.tokens for test in tests), default=0)
+    tops = [test for test in usable if test.name != LIKELIHOOD] or [test for test in tests if test.tokens]
+    variance = max((test.variance / test.tokens for test in tops if test.tokens), default=0.25)
+    reach = detectable(tokens, alpha=alpha, power=POWER, variance=variance)
+    # A target that is sure of every token has no variance to speak of; to exclude a share of wrong ones still takes as
+    # many tokens as it does at temperature 0.
+    needed = max(tokens_for_rate(detect), tokens_needed(detect, alpha=alpha, power=POWER, variance=variance))
+    lowest = min(p_values, key=lambda name: p_values[name], default=None)
+    if lowest is not None and p_values[lowest] < alpha:
+        result, message = Result.FAIL, _failed_test(lowest, p_values[lowest], tests, tokens)
+    elif tokens < needed:
+        result = Result.INCONCLUSIVE
+        message = f"{tokens} tokens scored, {needed} needed to find a deviation of {detect:g} with {POWER:.0%} power"
+    elif not usable:
+        result = Result.INCONCLUSIVE
+        message = (
+            f"the target is so sure of {tokens} tokens that no test of its probabilities can be made of them"
+        )
+    elif not is_controlled:
+        result = Result.INCONCLUSIVE
+        message = (
+            f"{tokens} tokens follow the target's probabilities, but the baseline's own were not scored, or too few: "
+            "what scoring does not see would not show"
+        )
+    else:
+        result = Result.PASS
+        message = (
+            f"{tokens} tokens follow the target's probabilities; a deviation of {reach:.3f} would have shown"
+        )
+    return Sampled(
+        result=result,
+        message=message,
+        method="calibration",
+        detect=detect,
+        tokens=tokens,
+        tokens_needed=needed,
+        detectable=reach if math.isfinite(reach) else None,
+        identity=identity,
+        tests=tuple(tests),
+        control_tests=tuple(control_tests),
+        foreign_p=foreign_p,
+        text_tests=text_tests,
+    )
+
+
+def if_complete(judged: Sampled, *, prompts: int, asked: int, answered: int) -> Sampled:
+    """The same, or no pass: where prompts are too few, or where the arm left out answers that the baseline gave, what
+    was seen does not stand for the rest. `asked` are the requests that the baseline answered."""
+    why = few_prompts(prompts)
+    if not is_complete(asked=asked, used=answered):
+        why = f"{asked - answered} of {asked} requests that the baseline answered have no answer"
+    if judged.result is not Result.PASS or not why:
+        return judged
+    return replace(judged, result=Result.INCONCLUSIVE, message=f"{why}; of the rest: {judged.message}")
+
+
+def _p_against(test: SetTest, control: Sequence[SetTest], *, alpha: float) -> float:
+    """Where the baseline itself misses its scores (a setting of the server that scoring does not see), only the
+    difference between the two counts."""
+    held = next((each for each in control if each.name == test.name), None)
+    if held is None or held.p_value >= alpha or not held.tokens:
+        return test.p_value
+    spread = test.variance / test.tokens**2 + held.variance / held.tokens**2
+    return (
+        float(math.erfc(abs(test.deviation - held.deviation) / math.sqrt(2 * spread))) if spread > 0 else 1.0
+    )
+
+
+def _failed_test(name: str, p_value: float, tests: Sequence[SetTest], tokens: int) -> str:
+    found = next((test for test in tests if test.name == name), None)
+    if found is None:
+        return f"tokens that the target would not say, in {tokens} (p {_p_text(p_value)})"
+    if name == LIKELIHOOD:
+        return (
+            f"the target finds the text {found.observed / found.tokens:.2f} nats per token likely where it should "
+            f"{found.expected / found.tokens:.2f} (p {_p_text(p_value)}, {found.tokens} tokens)"
+        )
+    return (
+        f"{name}: said {found.observed / found.tokens:.1%} of the time where the target says "
+        f"{found.expected / found.tokens:.1%} (p {_p_text(p_value)}, {found.tokens} tokens)"
+    )
+
+
+def judge_texts(
+    tests: tuple[TextTest, ...], *, detect: float, identity: Hazard | None, why_not_scored: str
+) -> Sampled:
+    """No probabilities to be had: texts can show a gross fault, never the absence of a small one."""
+    failed = [test for test in tests if test.p_value < SAMPLED_ALPHA / max(1, len(tests))]
+    if failed:
+        test = min(failed, key=lambda each: each.p_value)
+        result = Result.FAIL
+        message = (
+            f"{test.name}: {test.arm:.2f} against the baseline's {test.baseline:.2f} (p = {test.p_value:.1g})"
+        )
+    else:
+        result = Result.INCONCLUSIVE
+        seen = (
+            f"no gross difference in {tests[0].pairs} pairs of texts" if tests else "too few texts to compare"
+        )
+        message = f"{seen}; {why_not_scored}"
+    return Sampled(
+        result=result,
+        message=message,
+        method="texts",
+        detect=detect,
+        tokens=0,
+        tokens_needed=planned_tokens(detect),
+        detectable=None,
+        identity=identity,
+        text_tests=tests,
+    )
+
+
+def _p_text(p_value: float) -> str:
+    return "< 1e-15" if p_value < 1e-15 else f"= {p_value:.1g}"

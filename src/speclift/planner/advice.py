@@ -1,0 +1,302 @@
+"""What plan has to say about a pair on a machine: engine rules, and the articles' rules of thumb with their source.
+
+S0-S4 are the five articles behind the product (docs/plan.md). Rules of thumb inform or warn, they never refuse.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from speclift.core.hardware import Device
+from speclift.core.model_shape import ModelShape
+from speclift.core.results import Level
+from speclift.core.units import Tokens
+from speclift.planner.memory import Layout, MemoryPlan, Placed
+from speclift.planner.tokens import TokenComparison, llama_rule_breaks
+
+# S0 and S4: shares of the memory above which to look again.
+DRAFT_SHARE_MAX, TARGET_SHARE_MAX, HEADROOM_MIN = 0.15, 0.70, 0.20
+# S1: a draft has at least three times fewer parameters. S4: 1:8 to 1:12 is the claimed sweet spot.
+RATIO_MIN, RATIO_SWEET, RATIO_LARGE = 3.0, (8.0, 12.0), 70.0
+# S3: where to start; S2 and S3: small targets rarely gain.
+START_TARGET_MIN, START_DRAFT_MAX, TINY_TARGET_MAX = 30e9, 8.5e9, 9e9
+VLLM = "vLLM 0.32, config/speculative.py, v1/spec_decode/draft_model.py"
+LLAMACPP = "llama.cpp b10586, common/speculative.cpp"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Advice:
+    check: str
+    level: Level
+    message: str
+    source: str
+    next_step: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Pairing:
+    """What is known of target and draft together. None: not known."""
+
+    ratio: float
+    same_tokenizer: bool | None
+    # token by token, by name, or not at all
+    compared: str
+    comparison: TokenComparison | None
+    same_family: bool | None
+    # Why an engine would not run the pair; empty where it would.
+    vllm_objection: str
+    llamacpp_objection: str
+
+
+def pairing_of(
+    target: ModelShape,
+    draft: ModelShape,
+    comparison: TokenComparison | None,
+    *,
+    layout: Layout,
+    llamacpp_objection: str = "",
+) -> Pairing:
+    same: bool | None = None
+    compared = "not compared"
+    if comparison is not None:
+        same, compared = comparison.same, "token by token"
+    elif target.tokenizer and draft.tokenizer:
+        same, compared = target.tokenizer == draft.tokenizer, "by the catalogue's names"
+    family = target.family == draft.family if target.family and draft.family else None
+    return Pairing(
+        ratio=target.parameters.total / draft.parameters.total,
+        same_tokenizer=same,
+        compared=compared,
+        comparison=comparison,
+        same_family=family,
+        vllm_objection=_vllm_objection(target, draft, layout),
+        llamacpp_objection=llamacpp_objection or _llamacpp_objection(same, comparison),
+    )
+
+
+def _vllm_objection(target: ModelShape, draft: ModelShape, layout: Layout) -> str:
+    if target.vocabulary != draft.vocabulary:
+        return (
+            f"the vocabulary sizes of the configs differ (target {target.vocabulary}, draft {draft.vocabulary}); "
+            "vLLM wants them equal, padding included"
+        )
+    if layout.draft_tensor_parallel != layout.tensor_parallel:
+        return (
+            f"the draft's tensor parallelism is {layout.draft_tensor_parallel} and the target's "
+            f"{layout.tensor_parallel}; a draft model runs with the target's"
+        )
+    for name, shape in (("target", target), ("draft", draft)):
+        if shape.heads % layout.tensor_parallel:
+            return f"the {name}'s {shape.heads} heads cannot be split over {layout.tensor_parallel} GPUs"
+    return ""
+
+
+def _llamacpp_objection(same: bool | None, comparison: TokenComparison | None) -> str:
+    if comparison is not None:
+        return llama_rule_breaks(comparison)
+    return "the tokenizers differ" if same is False else ""
+
+
+def pairing_advice(
+    pairing: Pairing, target: ModelShape, draft: ModelShape, *, engine: str, context: Tokens
+) -> Iterator[Advice]:
+    yield from _tokenizer_advice(pairing)
+    objection = pairing.vllm_objection if engine == "vllm" else pairing.llamacpp_objection
+    if objection:
+        yield Advice(
+            check="engine-rule",
+            level=Level.FAIL,
+            message=f"{engine} will not run this pair: {objection}",
+            source=VLLM if engine == "vllm" else LLAMACPP,
+            next_step=_way_out(objection, engine),
+        )
+    if pairing.same_family is False:
+        yield Advice(
+            check="family",
+            level=Level.WARN,
+            message=f"{target.name} and {draft.name} are of different families; acceptance is usually low",
+            source="S1 S2 S3 S4",
+            next_step="quantise a draft of the same family before leaving it (S4)",
+        )
+    if 0 < draft.max_positions < context:
+        yield Advice(
+            check="positions",
+            level=Level.WARN,
+            message=f"the draft was made for {draft.max_positions:,} positions, the context is {context:,}: "
+            "longer sequences are not drafted, or badly",
+            source="vLLM 0.32, max_model_len of a draft; speculators PR 684",
+            next_step=f"--context {draft.max_positions}, or a draft with longer positions",
+        )
+    yield from _ratio_advice(pairing.ratio, target, draft)
+
+
+def _way_out(objection: str, engine: str) -> str:
+    if "vocabulary sizes" in objection and engine == "vllm":
+        return (
+            "use_heterogeneous_vocab: true (vLLM 0.26 and later, greedy drafts), or a draft of the same size"
+        )
+    if "parallelism" in objection:
+        return "--draft-tp equal to --tp"
+    return "choose a draft of the same family"
+
+
+def _tokenizer_advice(pairing: Pairing) -> Iterator[Advice]:
+    comparison = pairing.comparison
+    if pairing.same_tokenizer is False:
+        shown = ""
+        if comparison is not None:
+            listed = ", ".join(
+                f"{found.token_id}: {found.target!r} / {found.draft!r}"
+                for found in comparison.differences[:3]
+            )
+            shown = f": {comparison.differing_count} ids mean different tokens ({listed}, ...)"
+        yield Advice(
+            check="tokenizer",
+            level=Level.FAIL,
+            message=f"target and draft do not share a tokenizer{shown}",
+            source="S1 S2 S3 S4",
+            next_step="choose a draft with the target's tokenizer",
+        )
+    elif pairing.same_tokenizer is None:
+        yield Advice(
+            check="tokenizer",
+            level=Level.WARN,
+            message="the tokenizers were not compared: at least one model came without its tokens",
+            source="speclift",
+            next_step="give folders with tokenizer.json, or GGUF files",
+        )
+    elif comparison is not None and (comparison.only_target_count or comparison.only_draft_count):
+        who = "target" if comparison.only_target_count else "draft"
+        count = comparison.only_target_count or comparison.only_draft_count
+        yield Advice(
+            check="tokenizer",
+            level=Level.INFO,
+            message=f"the {who} has {count} tokens at its end that the other lacks; all others are the same",
+            source="speclift",
+        )
+    elif comparison is not None and comparison.padding_only:
+        yield Advice(
+            check="tokenizer",
+            level=Level.PASS,
+            message="the vocabularies differ in padding alone",
+            source="vLLM issue 7252",
+        )
+
+
+def _ratio_advice(ratio: float, target: ModelShape, draft: ModelShape) -> Iterator[Advice]:
+    low, high = RATIO_SWEET
+    if ratio < RATIO_MIN:
+        message = f"the target is {ratio:.1f} times the draft; S1 wants at least 3 to 5 times"
+        yield Advice(
+            check="size-ratio", level=Level.WARN, message=message, source="S1", next_step="a smaller draft"
+        )
+    else:
+        where = "inside" if low <= ratio <= high else "below" if ratio < low else "above"
+        note = "; S4 calls 1:70 too small, S2 recommends it" if ratio >= RATIO_LARGE else ""
+        yield Advice(
+            check="size-ratio",
+            level=Level.INFO,
+            message=f"the target is {ratio:.1f} times the draft, {where} S4's 8 to 12{note}",
+            source="S4" if not note else "S2 S4",
+        )
+    parameters = target.parameters.total
+    if parameters < TINY_TARGET_MAX:
+        yield Advice(
+            check="target-size",
+            level=Level.INFO,
+            message=f"targets as small as {parameters / 1e9:.1f}B rarely gain from a draft model",
+            source="S2 S3",
+            next_step="try n-gram first",
+        )
+    elif parameters > START_TARGET_MIN and draft.parameters.total < START_DRAFT_MAX:
+        yield Advice(
+            check="target-size",
+            level=Level.PASS,
+            message="a target above 30B with a draft of at most 8B is where S3 starts",
+            source="S3",
+        )
+
+
+def memory_advice(
+    plan: MemoryPlan,
+    bare: MemoryPlan,
+    target: Placed,
+    draft: Placed | None,
+    device: Device,
+    layout: Layout,
+    loads: tuple[int, ...],
+    *,
+    way_out: str = "",
+) -> Iterator[Advice]:
+    if not plan.fits:
+        yield _does_not_fit(plan, bare, draft, layout, way_out)
+    elif plan.pool.max_concurrency < max(loads):
+        yield Advice(
+            check="concurrency",
+            level=Level.WARN,
+            message=f"the KV cache holds {plan.pool.max_concurrency:.1f} requests of {layout.context:,} tokens, "
+            f"the load is {max(loads)}: the rest waits or is preempted",
+            source="speclift",
+            next_step="a shorter --context, --kv-dtype fp8, a smaller draft, or more GPUs",
+        )
+    if draft is not None and bare.pool.tokens and plan.fits:
+        lost = 1 - plan.pool.tokens / bare.pool.tokens
+        yield Advice(
+            check="kv-cost",
+            level=Level.WARN if lost > HEADROOM_MIN else Level.INFO,
+            message=f"the draft costs {lost:.0%} of the KV cache: {bare.pool.tokens:,} -> {plan.pool.tokens:,} tokens",
+            source="speclift",
+            next_step="a quantised or smaller draft, or n-gram" if lost > HEADROOM_MIN else "",
+        )
+    gpus = layout.gpus
+    total = device.memory_bytes * gpus
+    target_share, draft_share = target.weights.total / total, (draft.weights.total / total if draft else 0.0)
+    if draft_share > DRAFT_SHARE_MAX:
+        yield Advice(
+            check="draft-share",
+            level=Level.WARN,
+            message=f"the draft takes {draft_share:.0%} of the memory; S0 and S4 advise at most 15 %",
+            source="S0 S4",
+            next_step="--draft-quant int4, or a smaller draft",
+        )
+    if TARGET_SHARE_MAX < target_share <= 1:
+        yield Advice(
+            check="target-share",
+            level=Level.WARN,
+            message=f"the target alone takes {target_share:.0%} of the memory; test under load",
+            source="S0 S4",
+        )
+    # S4 counts the whole memory, whatever part of it the engine may use.
+    free = 1 - target_share - draft_share
+    if plan.fits and free < HEADROOM_MIN:
+        yield Advice(
+            check="headroom",
+            level=Level.WARN,
+            message=f"{free:.0%} of the memory is left after the weights; S4 keeps at least 20 %",
+            source="S0 S4",
+        )
+
+
+def _does_not_fit(
+    plan: MemoryPlan, bare: MemoryPlan, draft: Placed | None, layout: Layout, way_out: str
+) -> Advice:
+    weights = plan.target_weight_bytes + plan.draft_weight_bytes
+    needed = weights + plan.activation_bytes + plan.speculation_bytes + plan.runtime_bytes
+    if needed > plan.usable_bytes:
+        reason = f"weights and working memory need {needed / 1e9:.1f} GB of {plan.usable_bytes / 1e9:.1f} GB per GPU"
+    else:
+        reason = (
+            f"{plan.kv_bytes / 1e9:.1f} GB are left for keys and values, one request of {layout.context:,} tokens "
+            f"needs more ({plan.pool.max_concurrency:.2f} fit)"
+        )
+    alone = "; the target alone fits" if draft is not None and bare.fits else ""
+    return Advice(
+        check="memory",
+        level=Level.FAIL,
+        message=f"it does not fit: {reason}{alone}",
+        source="speclift",
+        next_step=f"{way_out} would fit"
+        if way_out
+        else "a smaller target, a shorter --context, or more memory",
+    )

@@ -1,0 +1,270 @@
+"""From a Hugging Face config.json to a model's shape and parameter count. Pure; refuses what it cannot count.
+
+Catalogue rows are the same few fields, so that one reader serves both. Fields as in transformers 5.19.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from speclift.core.errors import ModelError
+from speclift.core.model_shape import KvLayers, ModelShape, ParameterCounts
+from speclift.core.units import Bytes
+from speclift.planner.config_fields import Fields
+from speclift.planner.config_layers import FULL, LINEAR, SLIDING, LayerKinds, layer_kinds
+
+# Feed-forward of two matrices (up, down) instead of the gated three.
+_UNGATED = frozenset(
+    {"gpt2", "gpt_neox", "gptj", "phi", "opt", "bloom", "falcon", "starcoder2", "mpt", "gpt_bigcode"}
+)
+_TIED_BY_DEFAULT = frozenset(
+    {"gemma", "gemma2", "gemma3", "gemma3_text", "gpt2", "cohere", "cohere2", "falcon"}
+)
+# Norms of a whole layer: before attention and before the feed-forward, unless the architecture has more.
+_NORMS_PER_LAYER = {
+    "gemma2": 4,
+    "gemma3": 4,
+    "gemma3_text": 4,
+    "cohere": 1,
+    "cohere2": 1,
+    "falcon": 1,
+    "phi": 1,
+}
+_BIASED_QKV = frozenset({"qwen2", "qwen2_moe", "qwen2_vl", "qwen2_5_vl"})
+_NORMED_HEADS = frozenset({"qwen3", "qwen3_moe", "qwen3_next", "gemma3", "gemma3_text"})
+# Float32 recurrent states, 16-bit convolution states: vLLM 0.32, v1 mamba state defaults.
+_STATE_BYTES, _CONVOLUTION_BYTES = 4, 2
+
+
+@dataclass(slots=True)
+class _Tally:
+    """Parameters counted so far."""
+
+    linear: int = 0
+    experts: int = 0
+    other: int = 0
+    state_bytes: Bytes = 0
+    kv: Counter[KvLayers] = field(default_factory=Counter)
+
+
+def shape_from_config(
+    config: Mapping[str, Any],
+    *,
+    name: str,
+    source: str,
+    family: str = "",
+    tokenizer: str | None = None,
+) -> ModelShape:
+    fields = Fields.of(config, where=source)
+    kinds = layer_kinds(fields)
+    hidden, vocabulary = fields.whole("hidden_size"), fields.whole("vocab_size")
+    tally = _Tally(other=hidden)  # the last norm
+    for layer, kind in enumerate(kinds.of_layers):
+        _count_mixer(fields, kinds, kind, tally)
+        _count_feed_forward(fields, layer, tally)
+    tied = fields.flag("tie_word_embeddings", default=fields.model_type in _TIED_BY_DEFAULT)
+    experts = fields.maybe("num_local_experts") or 0
+    return ModelShape(
+        name=name,
+        architecture=fields.model_type or "unknown",
+        layers=len(kinds.of_layers),
+        hidden=hidden,
+        intermediate=_widest(fields),
+        heads=fields.whole("num_attention_heads"),
+        vocabulary=vocabulary,
+        max_positions=fields.maybe("max_position_embeddings") or 0,
+        parameters=ParameterCounts(
+            embedding=vocabulary * hidden + _learned_positions(fields, hidden),
+            head=0 if tied else vocabulary * hidden,
+            linear=tally.linear,
+            experts=tally.experts,
+            other=tally.other,
+        ),
+        kv=_merged(tally.kv),
+        state_bytes_per_sequence=tally.state_bytes,
+        experts=experts if tally.experts else 0,
+        experts_per_token=(fields.maybe("num_experts_per_tok") or 1) if tally.experts else 0,
+        precision=stored_precision(config),
+        family=family or fields.model_type,
+        tokenizer=tokenizer,
+        source=source,
+    )
+
+
+def _learned_positions(fields: Fields, hidden: int) -> int:
+    return (fields.maybe("max_position_embeddings") or 0) * hidden if fields.model_type == "gpt2" else 0
+
+
+def _count_mixer(fields: Fields, kinds: LayerKinds, kind: str, tally: _Tally) -> None:
+    hidden = fields.whole("hidden_size")
+    tally.other += hidden * _NORMS_PER_LAYER.get(fields.model_type, 2)
+    if kind == LINEAR:
+        _count_recurrent(fields, tally)
+    elif fields.maybe("kv_lora_rank"):
+        _count_latent_attention(fields, tally)
+    elif kind in (FULL, SLIDING):
+        _count_attention(fields, kinds, kind, tally)
+
+
+def _count_attention(fields: Fields, kinds: LayerKinds, kind: str, tally: _Tally) -> None:
+    hidden, heads = fields.whole("hidden_size"), fields.whole("num_attention_heads")
+    kv_heads, length = fields.kv_heads, fields.head_length
+    queries, keys = heads * length, kv_heads * length
+    # Qwen3-Next gates its attention: the query projection gives queries and gates.
+    gates = queries if fields.model_type == "qwen3_next" else 0
+    tally.linear += hidden * (queries + gates + 2 * keys) + queries * hidden
+    if fields.model_type in _BIASED_QKV or fields.flag("qkv_bias", default=False):
+        tally.other += queries + 2 * keys
+    elif fields.flag("attention_bias", default=False):
+        tally.other += queries + 2 * keys + hidden
+    if fields.model_type in _NORMED_HEADS:
+        tally.other += 2 * length
+    if fields.model_type == "gpt_oss":
+        tally.other += heads  # attention sinks
+    window = kinds.window if kind == SLIDING else None
+    tally.kv[KvLayers(layers=1, heads=kv_heads, key_length=length, value_length=length, window=window)] += 1
+
+
+def _count_latent_attention(fields: Fields, tally: _Tally) -> None:
+    """DeepSeek's multi-head latent attention: one compressed vector and one rotary key per token."""
+    hidden, heads = fields.whole("hidden_size"), fields.whole("num_attention_heads")
+    rank, rope = fields.whole("kv_lora_rank"), fields.whole("qk_rope_head_dim")
+    nope, value = fields.whole("qk_nope_head_dim"), fields.whole("v_head_dim")
+    query_rank = fields.maybe("q_lora_rank")
+    if query_rank:
+        tally.linear += hidden * query_rank + query_rank * heads * (nope + rope)
+        tally.other += query_rank
+    else:
+        tally.linear += hidden * heads * (nope + rope)
+    tally.linear += hidden * (rank + rope) + rank * heads * (nope + value) + heads * value * hidden
+    tally.other += rank
+    tally.kv[KvLayers(layers=1, heads=1, key_length=rank + rope, value_length=0, is_latent=True)] += 1
+
+
+def _count_recurrent(fields: Fields, tally: _Tally) -> None:
+    hidden = fields.whole("hidden_size")
+    if fields.maybe("linear_num_value_heads"):  # gated delta net (Qwen3-Next)
+        key_heads, value_heads = fields.whole("linear_num_key_heads"), fields.whole("linear_num_value_heads")
+        key, value = fields.whole("linear_key_head_dim"), fields.whole("linear_value_head_dim")
+        kernel = fields.whole("linear_conv_kernel_dim")
+        keys, values = key_heads * key, value_heads * value
+        channels = 2 * keys + values
+        tally.linear += hidden * (2 * keys + 2 * values + 2 * value_heads) + values * hidden
+        tally.other += channels * kernel + 2 * value_heads + value
+        state = value_heads * key * value
+    else:  # Mamba 2 (Granite 4, Bamba, Falcon-H1, Nemotron-H)
+        heads, length = fields.whole("mamba_n_heads"), fields.whole("mamba_d_head")
+        size, groups = fields.whole("mamba_d_state"), fields.maybe("mamba_n_groups") or 1
+        kernel = fields.whole("mamba_d_conv")
+        inner = heads * length
+        channels = inner + 2 * groups * size
+        tally.linear += hidden * (inner + channels + heads) + inner * hidden
+        tally.other += channels * (kernel + 1) + 3 * heads + inner
+        state = heads * length * size
+    tally.state_bytes += state * _STATE_BYTES + channels * (kernel - 1) * _CONVOLUTION_BYTES
+
+
+def _count_feed_forward(fields: Fields, layer: int, tally: _Tally) -> None:
+    hidden = fields.whole("hidden_size")
+    matrices = 2 if fields.model_type in _UNGATED else 3
+    if not _has_experts(fields, layer):
+        width = fields.whole("intermediate_size")
+        tally.linear += matrices * hidden * width
+        if fields.flag("mlp_bias", default=False):
+            tally.other += (matrices - 1) * width + hidden
+        return
+    experts = fields.whole("num_local_experts")
+    width = fields.maybe("moe_intermediate_size") or fields.whole("intermediate_size")
+    tally.experts += experts * matrices * hidden * width
+    tally.other += hidden * experts
+    if fields.model_type == "gpt_oss":  # biases of router and experts
+        tally.other += experts + experts * (2 * width + hidden)
+    if fields.model_type in ("deepseek_v3", "glm4_moe"):
+        tally.other += experts  # the score correction of the router
+    shared = (fields.maybe("n_shared_experts") or 0) * width
+    if own := fields.maybe("shared_expert_intermediate_size"):
+        shared = own
+        tally.other += hidden  # its gate
+    tally.linear += matrices * hidden * shared
+
+
+def _has_experts(fields: Fields, layer: int) -> bool:
+    if not fields.maybe("num_local_experts"):
+        return False
+    if layer < (fields.maybe("first_k_dense_replace") or 0) or layer in fields.whole_list("mlp_only_layers"):
+        return False
+    step = fields.maybe("decoder_sparse_step") or fields.maybe("moe_layer_freq") or 1
+    return (layer + 1) % step == 0 if fields.maybe("decoder_sparse_step") else layer % step == 0
+
+
+def _widest(fields: Fields) -> int:
+    dense = fields.maybe("intermediate_size") or 0
+    if not fields.maybe("num_local_experts"):
+        return dense
+    width = fields.maybe("moe_intermediate_size") or dense
+    shared = (
+        fields.maybe("shared_expert_intermediate_size") or (fields.maybe("n_shared_experts") or 0) * width
+    )
+    routed = (fields.maybe("num_experts_per_tok") or 1) * width + shared
+    return max(dense, routed) if fields.maybe("first_k_dense_replace") else routed
+
+
+def _merged(kv: Counter[KvLayers]) -> tuple[KvLayers, ...]:
+    return tuple(
+        KvLayers(
+            layers=count,
+            heads=each.heads,
+            key_length=each.key_length,
+            value_length=each.value_length,
+            window=each.window,
+            is_latent=each.is_latent,
+        )
+        for each, count in kv.items()
+    )
+
+
+def stored_precision(config: Mapping[str, Any]) -> str:
+    """What the published weights are in: the name of planner/precision.py."""
+    quantised = config.get("quantization_config") or {}
+    text = config.get("text_config")
+    inner = text if isinstance(text, Mapping) else {}
+    if not quantised:
+        stated = (
+            inner.get("dtype") or inner.get("torch_dtype") or config.get("dtype") or config.get("torch_dtype")
+        )
+        return {"float16": "fp16", "float32": "fp32"}.get(str(stated), "bf16")
+    if not isinstance(quantised, Mapping):
+        raise ModelError(
+            f"quantization_config must be an object, saw {quantised!r}", hint="check config.json"
+        )
+    method = str(quantised.get("quant_method") or quantised.get("quant_algo") or "").lower()
+    if method == "compressed-tensors":
+        return _compressed_tensors(quantised)
+    if method == "gptq" and quantised.get("bits") == 8:
+        return "int8"
+    if method == "bitsandbytes":
+        return "int8" if quantised.get("load_in_8bit") else "nf4"
+    known = {
+        "fp8": "fp8",
+        "fbgemm_fp8": "fp8",
+        "awq": "awq",
+        "gptq": "gptq",
+        "mxfp4": "mxfp4",
+        "modelopt": "fp8",
+    }
+    return known.get(method, "nvfp4" if "fp4" in method else "bf16")
+
+
+def _compressed_tensors(quantised: Mapping[str, Any]) -> str:
+    groups = quantised.get("config_groups") or {}
+    for group in groups.values() if isinstance(groups, Mapping) else ():
+        weights = group.get("weights") or {} if isinstance(group, Mapping) else {}
+        bits, kind = weights.get("num_bits"), weights.get("type")
+        if bits == 4:
+            return "nvfp4" if kind == "float" else "int4"
+        if bits == 8:
+            return "fp8" if kind == "float" else "int8"
+    return "bf16"

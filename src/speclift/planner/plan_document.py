@@ -1,0 +1,323 @@
+"""A Plan as the JSON document of `plan --json`; schema 1, fields may be added and never change their meaning. Pure."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from speclift import __version__
+from speclift.core.model_shape import ModelShape
+from speclift.planner.candidates import Candidate
+from speclift.planner.kv_cache import kv_bytes_per_token, kv_value_bytes
+from speclift.planner.memory import MemoryPlan, Placed
+from speclift.planner.pairing import TokenText
+from speclift.planner.planning import Plan
+from speclift.planner.precision import PRECISIONS
+from speclift.planner.prediction import LoadPrediction, Prediction
+
+SCHEMA = 1
+
+
+def plan_document(plan: Plan) -> dict[str, Any]:
+    request, draft = plan.request, plan.request.draft
+    device, layout = request.device, request.layout
+    return {
+        "schema": SCHEMA,
+        "speclift": __version__,
+        "fits": plan.fits,
+        "engine": request.engine,
+        "target": _model(request.target, request.reference),
+        "draft": _model(draft.placed, draft.reference) if draft else None,
+        "device": {
+            "name": device.name,
+            "title": device.title,
+            "count": layout.gpus,
+            "gpus": request.gpu_count,
+            "memory_bytes": device.memory_bytes,
+            "nominal_bytes": device.nominal_bytes,
+            "bandwidth_bytes_s": device.bandwidth_bytes_s,
+            "flops_16": device.flops_16,
+            "source": device.source,
+        },
+        "layout": {
+            "tensor_parallel": layout.tensor_parallel,
+            "draft_tensor_parallel": layout.draft_tensor_parallel if draft else None,
+            "pipeline_parallel": layout.pipeline_parallel,
+            "utilisation": layout.utilisation,
+            "context": layout.context,
+            "kv_dtype": layout.kv_dtype,
+            "max_num_seqs": layout.max_sequences,
+        },
+        "memory": _memory(plan),
+        "pairing": _pairing(plan),
+        "prediction": _prediction(plan),
+        "candidates": [_candidate(rank, each) for rank, each in enumerate(plan.candidates, 1)],
+        "findings": [
+            {
+                "check": found.check,
+                "level": found.level.value,
+                "message": found.message,
+                "source": found.source,
+                "next_step": found.next_step,
+            }
+            for found in plan.advice
+        ],
+        "next": list(plan.next_commands),
+    }
+
+
+def _model(placed: Placed, reference: str) -> dict[str, Any]:
+    shape = placed.shape
+    return {
+        "name": shape.name,
+        "reference": reference,
+        "architecture": shape.architecture,
+        "family": shape.family or None,
+        "parameters": shape.parameters.total,
+        "active_parameters": shape.active_parameters,
+        "precision": placed.weights.precision,
+        "precision_note": PRECISIONS[placed.weights.precision].note
+        if placed.weights.precision in PRECISIONS and not placed.weights.is_from_file
+        else "as the files hold it",
+        "layers": shape.layers,
+        "kv_heads": max((kv.heads for kv in shape.kv), default=0),
+        "vocabulary": shape.vocabulary,
+        "max_positions": shape.max_positions or None,
+        "experts": shape.experts or None,
+        "experts_per_token": shape.experts_per_token or None,
+        "weights_from_file": placed.weights.is_from_file,
+        "source": shape.source,
+    }
+
+
+def _memory(plan: Plan) -> dict[str, Any]:
+    """Whole deployment at the top, one GPU (the busiest) under per_gpu."""
+    request, memory, bare = plan.request, plan.memory, plan.memory_without_draft
+    draft = request.draft
+    gpus = 1 if request.engine == "llamacpp" else request.layout.gpus
+    return {
+        "total_bytes": memory.total_bytes * gpus,
+        "usable_bytes": memory.usable_bytes * gpus,
+        "target_weight_bytes": request.target.weights.total,
+        "draft_weight_bytes": draft.placed.weights.total if draft else 0,
+        "nominal_weight_bytes": {
+            "target": request.target.nominal_bytes,
+            "draft": draft.placed.nominal_bytes if draft else 0,
+        },
+        "nominal": _nominal(plan),
+        "kv_bytes_per_token": {
+            "target": _whole_per_token(plan, request.target.shape, memory.kv_bytes_per_token_target),
+            "draft": _whole_per_token(plan, draft.placed.shape, memory.kv_bytes_per_token_draft)
+            if draft
+            else 0,
+        },
+        "kv_bytes": memory.kv_bytes * gpus,
+        "kv_tokens": memory.pool.tokens,
+        "kv_tokens_without_draft": bare.pool.tokens,
+        "max_concurrency": round(memory.pool.max_concurrency, 3),
+        "max_concurrency_without_draft": round(bare.pool.max_concurrency, 3),
+        "context": request.layout.context,
+        "kv_buffer_bytes": None
+        if memory.buffer_bytes_target is None
+        else {
+            "slots": max(request.loads),
+            "target": memory.buffer_bytes_target,
+            "draft": memory.buffer_bytes_draft,
+        },
+        "per_gpu": _per_gpu(memory),
+        "per_gpu_without_draft": _per_gpu(bare),
+    }
+
+
+def _whole_per_token(plan: Plan, shape: ModelShape, on_one_gpu: float) -> int:
+    """The model's own, whatever is split or repeated over a group."""
+    if plan.request.engine == "llamacpp":
+        return round(on_one_gpu)
+    return round(kv_bytes_per_token(shape, value_bytes=kv_value_bytes(plan.request.layout.kv_dtype)))
+
+
+def _nominal(plan: Plan) -> dict[str, Any]:
+    """As S4 reckons: memory of the label x utilisation - parameters x bytes."""
+    request, draft = plan.request, plan.request.draft
+    vram = request.device.nominal_bytes * request.layout.gpus
+    usable = round(vram * request.layout.utilisation)
+    weights = request.target.nominal_bytes + (draft.placed.nominal_bytes if draft else 0)
+    return {
+        "vram_bytes": vram,
+        "usable_bytes": usable,
+        "weight_bytes": weights,
+        "kv_bytes": usable - weights,
+        "kv_bytes_without_draft": usable - request.target.nominal_bytes,
+    }
+
+
+def _per_gpu(memory: MemoryPlan) -> dict[str, Any]:
+    return {
+        "total_bytes": memory.total_bytes,
+        "usable_bytes": memory.usable_bytes,
+        "target_weight_bytes": memory.target_weight_bytes,
+        "draft_weight_bytes": memory.draft_weight_bytes,
+        "activation_bytes": memory.activation_bytes,
+        "speculation_bytes": memory.speculation_bytes,
+        "runtime_bytes": memory.runtime_bytes,
+        "kv_bytes": memory.kv_bytes,
+        "kv_bytes_per_token": {
+            "target": round(memory.kv_bytes_per_token_target),
+            "draft": round(memory.kv_bytes_per_token_draft),
+        },
+        "block_tokens": memory.block_tokens,
+        "blocks": memory.pool.blocks,
+    }
+
+
+def _pairing(plan: Plan) -> dict[str, Any]:
+    pairing, draft = plan.pairing, plan.request.draft
+    if pairing is None or draft is None:
+        return {"ratio": None, "same_tokenizer": None}
+    comparison = pairing.comparison
+    found: dict[str, Any] = {
+        "ratio": round(pairing.ratio, 3),
+        "same_tokenizer": pairing.same_tokenizer,
+        "compared": pairing.compared,
+        "same_family": pairing.same_family,
+        "vocabulary": {
+            "target": plan.request.target.shape.vocabulary,
+            "draft": draft.placed.shape.vocabulary,
+        },
+        "max_positions": {
+            "target": plan.request.target.shape.max_positions or None,
+            "draft": draft.placed.shape.max_positions or None,
+        },
+        "rules": {
+            "vllm": {"ok": not pairing.vllm_objection, "why": pairing.vllm_objection},
+            "llamacpp": {"ok": not pairing.llamacpp_objection, "why": pairing.llamacpp_objection},
+        },
+        "padding_only": None,
+        "differing_tokens": None,
+        "differences": [],
+    }
+    if comparison is not None:
+        found |= {
+            "padding_only": comparison.padding_only,
+            "differing_tokens": comparison.differing_count,
+            "only_target": comparison.only_target_count,
+            "only_draft": comparison.only_draft_count,
+            "differences": [
+                {"id": each.token_id, "target": _text(each.target), "draft": _text(each.draft)}
+                for each in comparison.differences
+            ],
+        }
+    return found
+
+
+def _text(token: TokenText | None) -> str | None:
+    return token.decode("utf-8", "backslashreplace") if isinstance(token, bytes) else token
+
+
+def _prediction(plan: Plan) -> dict[str, Any]:
+    prediction = plan.prediction
+    losses = prediction.model.losses
+    return {
+        "method": prediction.method,
+        "metric": "tpot",
+        "context": prediction.context,
+        "acceptance": {
+            "assumed": not plan.request.acceptances,
+            "sources": sorted({each.source for each in plan.request.acceptances}) or ["assumed curve"],
+        },
+        "trust": {
+            "factor": prediction.model.trust_factor,
+            "source": prediction.model.source,
+            "losses": {
+                "bandwidth_share": losses.bandwidth_share,
+                "compute_share": losses.compute_share,
+                "narrow_compute_share": losses.narrow_compute_share,
+                "overlap": losses.overlap,
+                "step_s": losses.step_s,
+                "speculation_s": losses.speculation_s,
+                "draft_layer_s": losses.draft_layer_s,
+                "ngram_sequence_s": losses.ngram_sequence_s,
+            },
+        },
+        "loads": [_load(each) for each in prediction.loads],
+        "crossover": _crossovers(prediction),
+        "rule_of_thumb_k": [{"acceptance": label, "k": k} for label, k in prediction.simple_k],
+    }
+
+
+def _load(load: LoadPrediction) -> dict[str, Any]:
+    return {
+        "concurrency": load.concurrency,
+        "baseline_step_s": _short(load.baseline_step_s),
+        "draft_token_cost": _short(load.draft_cost),
+        "steps": [
+            {
+                "k": step.k,
+                "step_s": _short(step.step_s),
+                "cost_ratio": _short(step.cost_ratio),
+                "break_even_acceptance": _short(step.break_even),
+                "break_even_low": _short(step.break_even_low),
+                "break_even_high": _short(step.break_even_high),
+                "ideal_cost_ratio": _short(step.ideal_cost_ratio),
+            }
+            for step in load.steps
+        ],
+        "best": [
+            {
+                "acceptance": best.acceptance,
+                "k": best.k,
+                "speedup": {
+                    "value": _short(best.speedup.value),
+                    "low": _short(best.speedup.low),
+                    "high": _short(best.speedup.high),
+                },
+                "ceiling": _short(best.ceiling),
+            }
+            for best in load.best
+        ],
+    }
+
+
+def _crossovers(prediction: Prediction) -> list[dict[str, Any]]:
+    return [
+        {
+            "acceptance": each.acceptance,
+            "k": each.k,
+            "metric": "throughput",
+            "axis": "concurrency",
+            "value": each.concurrency,
+            "low": each.low,
+            "high": each.high,
+        }
+        for each in prediction.crossovers
+    ]
+
+
+def _candidate(rank: int, candidate: Candidate) -> dict[str, Any]:
+    return {
+        "rank": rank,
+        "method": candidate.method,
+        "draft": candidate.draft,
+        "reference": candidate.reference,
+        "precision": candidate.precision,
+        "ratio": _short(candidate.ratio),
+        "fits": candidate.fits,
+        "usable": candidate.is_usable,
+        "objection": candidate.objection,
+        "kv_tokens": candidate.kv_tokens,
+        "max_concurrency": round(candidate.max_concurrency, 3),
+        "loads": [
+            {
+                "concurrency": need.concurrency,
+                "k": need.k,
+                "cost_ratio": _short(need.cost_ratio),
+                "break_even_acceptance": _short(need.break_even),
+                "speedup": _short(need.speedup),
+            }
+            for need in candidate.needs
+        ],
+    }
+
+
+def _short(value: float | None) -> float | None:
+    """Six digits: more would only look exact."""
+    return None if value is None else float(f"{value:.6g}")

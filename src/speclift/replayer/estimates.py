@@ -1,0 +1,163 @@
+"""Accepted length per segment and k from sums that grow with the prompts, up to a limit, and not with the log.
+
+L = sum of decoded tokens / sum of steps over requests; its interval counts prompts, not steps or repeats, because the
+steps of one answer and the answers to one prompt resemble each other (delta method for a ratio, Student's t).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from speclift.core.results import CONFIDENCE
+from speclift.core.units import Tokens
+from speclift.replayer.batch import Ints
+from speclift.replayer.counts import Counts
+
+METHOD = "ratio, delta method over requests"
+# Prompts are told apart by a hash of this many values; two that share one count as one, which errs towards width.
+CLUSTERS_MAX = 1 << 14
+# So few prompts that agree to the last step are no sign that the next will: they have no interval.
+AGREEING_MIN = 8
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LengthEstimate:
+    """Accepted length at one k. The interval is None where fewer than two prompts had a decode step, or a few agree."""
+
+    k: int
+    value: float | None
+    low: float | None
+    high: float | None
+    # The same, each request weighing alike whatever its length.
+    per_request: float | None
+    draft_share: float | None
+    drafted_per_step: float | None
+    # Share of what was drafted that was accepted; None where nothing was drafted.
+    acceptance_rate: float | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SegmentEstimate:
+    segment: str
+    requests: int
+    tokens: Tokens
+    lengths: tuple[LengthEstimate, ...]
+
+
+class Sums:
+    """All that one segment's estimate at one k needs."""
+
+    def __init__(self) -> None:
+        self.requests = 0
+        self.decoding = 0
+        self.decoded = self.steps = self.drafting = self.drafted = self.accepted = 0
+        # Decoded tokens and steps by prompt.
+        self._by_prompt = np.zeros((0, 2))
+        self._ratios = 0.0
+
+    def add(self, counts: Counts, chosen: NDArray[np.bool_], prompts: Ints | None = None) -> None:
+        """`prompts` numbers the prompt of each chosen answer from 0; without it every answer has its own."""
+        decoded, steps = counts.decoded[chosen], counts.steps[chosen]
+        has_steps = steps > 0
+        if prompts is None:
+            prompts = self.requests + np.arange(len(decoded))
+        self.requests += len(decoded)
+        self.decoding += int(has_steps.sum())
+        self.decoded += int(decoded.sum())
+        self.steps += int(steps.sum())
+        self.drafting += int(counts.drafting[chosen].sum())
+        self.drafted += int(counts.drafted[chosen].sum())
+        self.accepted += int(counts.accepted[chosen].sum())
+        self._ratios += float((decoded[has_steps] / steps[has_steps]).sum())
+        missing = int(prompts.max(initial=-1)) + 1 - len(self._by_prompt)
+        if missing > 0:
+            # Doubled, so that a long log does not copy it at every batch.
+            room = np.zeros((max(missing, len(self._by_prompt)), 2))
+            self._by_prompt = np.concatenate([self._by_prompt, room])
+        np.add.at(self._by_prompt, prompts[has_steps], np.column_stack([decoded, steps])[has_steps])
+
+    def estimate(self, k: int) -> LengthEstimate:
+        if self.steps == 0:
+            return LengthEstimate(
+                k=k,
+                value=None,
+                low=None,
+                high=None,
+                per_request=None,
+                draft_share=None,
+                drafted_per_step=None,
+                acceptance_rate=None,
+            )
+        value = self.decoded / self.steps
+        low, high = self._interval(value, k)
+        return LengthEstimate(
+            k=k,
+            value=value,
+            low=low,
+            high=high,
+            per_request=self._ratios / self.decoding,
+            draft_share=self.drafting / self.steps,
+            drafted_per_step=self.drafted / self.steps,
+            acceptance_rate=self.accepted / self.drafted if self.drafted else None,
+        )
+
+    def _interval(self, value: float, k: int) -> tuple[float, float] | tuple[None, None]:
+        decoded, steps = self._by_prompt[self._by_prompt[:, 1] > 0].T
+        n = len(steps)
+        squares = float(np.sum((decoded - value * steps) ** 2))
+        agree = math.sqrt(squares) <= 1e-9 * self.decoded
+        if n < 2 or (agree and n < AGREEING_MIN):
+            return None, None
+        from scipy.special import stdtrit
+
+        error = math.sqrt(n / (n - 1) * squares) / self.steps
+        half = float(stdtrit(n - 1, (1 + CONFIDENCE) / 2)) * error
+        # Every step yields its own token and at most k more.
+        return max(1.0, value - half), min(k + 1.0, value + half)
+
+
+class Totals:
+    """The sums of every segment and k of one drafter. 'all' comes first, then segments as they appeared."""
+
+    def __init__(self, ks: Sequence[int], *, all_name: str) -> None:
+        self._ks = tuple(ks)
+        self._all_name = all_name
+        self._sums: dict[str, list[Sums]] = {all_name: [Sums() for _ in self._ks]}
+        # Of each segment, the prompts by their hash in the order in which they came.
+        self._prompts: dict[str, dict[int, int]] = {}
+
+    def add(
+        self, counts: Sequence[Counts], segments: Ints, names: Sequence[str], prompts: Ints | None = None
+    ) -> None:
+        """`segments` holds each answer's index into `names`, `prompts` a hash of what it answers; without hashes every
+        answer has a prompt of its own."""
+        present = [(self._all_name, np.ones(len(segments), dtype=np.bool_))]
+        present += [(names[index], segments == index) for index in np.unique(segments)]
+        for name, chosen in present:
+            sums = self._sums.setdefault(name, [Sums() for _ in self._ks])
+            numbers = None if prompts is None else self._numbers(name, prompts[chosen])
+            for each, at_k in zip(sums, counts, strict=True):
+                each.add(at_k, chosen, numbers)
+
+    def _numbers(self, name: str, prompts: Ints) -> Ints:
+        known = self._prompts.setdefault(name, {})
+        return np.array(
+            [known.setdefault(prompt % CLUSTERS_MAX, len(known)) for prompt in prompts.tolist()],
+            dtype=np.int64,
+        )
+
+    def estimates(self) -> tuple[SegmentEstimate, ...]:
+        return tuple(
+            SegmentEstimate(
+                segment=name,
+                requests=sums[0].requests,
+                tokens=sums[0].decoded + sums[0].requests,
+                lengths=tuple(each.estimate(k) for k, each in zip(self._ks, sums, strict=True)),
+            )
+            for name, sums in self._sums.items()
+        )

@@ -1,0 +1,137 @@
+"""What a reader of a replay must know beside its numbers, each with the next thing to do."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from speclift.core.results import Finding, Level
+from speclift.replayer.methods import REMEMBERING, Setting
+from speclift.replayer.result import LogCounts
+
+# Below this many requests an interval over requests is wide and its coverage poor.
+REQUESTS_MIN = 30
+
+
+def replay_findings(
+    log: LogCounts, settings: Sequence[Setting], *, first_fault: str, tokenizer: str | None
+) -> tuple[Finding, ...]:
+    return (
+        *_skipped(log, first_fault),
+        *_sampling(log),
+        *_refused(log, settings),
+        *_tokens(log, tokenizer),
+        *_drafters(settings),
+        *_few(log),
+    )
+
+
+def _skipped(log: LogCounts, first_fault: str) -> Iterator[Finding]:
+    if log.no_response:
+        yield Finding(
+            check="no-response",
+            level=Level.WARN,
+            message=f"{log.no_response} of {log.requests} requests have no response and were left out",
+            next_step="log 'response' or 'response_token_ids'; failed requests may stay out",
+        )
+    if log.unreadable:
+        yield Finding(
+            check="unreadable",
+            level=Level.WARN,
+            message=f"{log.unreadable} of {log.requests} entries could not be read; the first: {first_fault}",
+            next_step="if they are many, what was replayed is not your traffic",
+        )
+
+
+def _sampling(log: LogCounts) -> Iterator[Finding]:
+    if log.sampled:
+        yield Finding(
+            check="sampled",
+            level=Level.INFO,
+            message=f"{log.sampled} of {log.replayed} answers were sampled (temperature above 0): exact in "
+            "distribution for the settings they were logged with, and one draw of it; greedy answers are exact",
+            next_step="replay a log taken at the settings you will serve",
+        )
+    if log.temperature_unknown:
+        yield Finding(
+            check="temperature-unknown",
+            level=Level.INFO,
+            message=f"{log.temperature_unknown} of {log.replayed} answers do not say their temperature",
+            next_step="the counts hold for whatever settings they were generated with",
+        )
+
+
+def _refused(log: LogCounts, settings: Sequence[Setting]) -> Iterator[Finding]:
+    if log.refused_by_vllm and any(setting.engine == "vllm" for setting in settings):
+        names = ", ".join(f"{name} {count}" for name, count in sorted(log.refused_parameters.items()))
+        yield Finding(
+            check="refused-sampling",
+            level=Level.WARN,
+            message=f"vLLM answers 400 to {log.refused_by_vllm} of {log.replayed} requests once it speculates "
+            f"({names})",
+            next_step="route them to a server without speculation, or drop the parameters",
+        )
+
+
+def _tokens(log: LogCounts, tokenizer: str | None) -> Iterator[Finding]:
+    if tokenizer is None:
+        return
+    yield Finding(
+        check="tokenizer",
+        level=Level.INFO,
+        message=f"text was cut into tokens with {tokenizer}; a model may have written the same text in other "
+        "tokens, and another model's tokenizer gives other counts",
+        next_step="--tokenizer the served model's, or log response_token_ids and prompt_token_ids",
+    )
+    if log.prompts.get("joined"):
+        yield Finding(
+            check="chat-template",
+            level=Level.WARN,
+            message=f"{log.prompts['joined']} prompts are the messages joined by line breaks: the tokenizer has "
+            "no chat template that takes them",
+            next_step="--tokenizer a GGUF file or a folder with the model's chat template",
+        )
+
+
+def _drafters(settings: Sequence[Setting]) -> Iterator[Finding]:
+    remembering = sorted({setting.method for setting in settings if setting.variant in REMEMBERING})
+    if remembering:
+        yield Finding(
+            check="log-order",
+            level=Level.INFO,
+            message=f"what {', '.join(remembering)} learnt from one request serves the next: replayed as one slot "
+            "serving the log in its order, the drafter new at its start",
+            next_step="several slots share ngram:mod's memory and split the others'",
+        )
+    too_short = sorted(
+        {
+            setting.n
+            for setting in settings
+            if setting.n and setting.variant == "ngram:simple" and min(setting.ks) < setting.n
+        }
+    )
+    if too_short:
+        yield Finding(
+            check="k-below-n",
+            level=Level.INFO,
+            message="llama.cpp's ngram-simple drafts nothing where k is below n "
+            f"(n = {', '.join(map(str, too_short))} here)",
+            next_step="choose k of at least n",
+        )
+    if any(setting.variant == "ngram" for setting in settings):
+        yield Finding(
+            check="vllm-runner",
+            level=Level.INFO,
+            message="ngram is vLLM's on its V1 model runner (CPU, older GPU releases); the V2 runner, the default "
+            "on GPUs in 0.32, drafts from the latest match and always k tokens",
+            next_step="for a GPU server of 0.32: --method ngram:gpu",
+        )
+
+
+def _few(log: LogCounts) -> Iterator[Finding]:
+    if log.replayed < REQUESTS_MIN:
+        yield Finding(
+            check="few-requests",
+            level=Level.WARN,
+            message=f"{log.replayed} requests: the intervals count requests and say little under {REQUESTS_MIN}",
+            next_step="replay more of the log",
+        )

@@ -1,0 +1,129 @@
+"""What a replay found, and the document it is shown and stored as."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+from speclift.core.results import Finding
+from speclift.core.traffic import load_to_dict
+from speclift.core.units import Tokens
+from speclift.replayer.estimates import METHOD, LengthEstimate, SegmentEstimate
+from speclift.replayer.methods import Setting
+from speclift.replayer.speedup import StepCost, speedups
+
+SCHEMA = 1
+
+
+@dataclass(slots=True)
+class LogCounts:
+    """What the log held. Everything counted is either replayed or skipped for one of the reasons."""
+
+    requests: int = 0
+    replayed: int = 0
+    no_response: int = 0
+    unreadable: int = 0
+    other_segment: int = 0
+    greedy: int = 0
+    sampled: int = 0
+    temperature_unknown: int = 0
+    tokens: Tokens = 0
+    # Where prompts came from: ids, template, joined, plain.
+    prompts: dict[str, int] = field(default_factory=dict)
+    refused_by_vllm: int = 0
+    refused_parameters: dict[str, int] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DrafterResult:
+    """Segments with 'all' first."""
+
+    setting: Setting
+    segments: tuple[SegmentEstimate, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReplayResult:
+    log: LogCounts
+    drafters: tuple[DrafterResult, ...]
+    tokenizer: str | None
+    findings: tuple[Finding, ...]
+    costs: tuple[StepCost, ...] = ()
+
+
+def replay_document(result: ReplayResult) -> dict[str, Any]:
+    log = result.log
+    return {
+        "schema": SCHEMA,
+        "requests": log.replayed,
+        "segments": [
+            _segment(drafter.setting, segment, result.costs)
+            for drafter in result.drafters
+            for segment in drafter.segments
+        ],
+        "log": {
+            "requests": log.requests,
+            "no_response": log.no_response,
+            "unreadable": log.unreadable,
+            "other_segment": log.other_segment,
+            "tokens": log.tokens,
+            "prompts": dict(log.prompts),
+            "temperature": {
+                "greedy": log.greedy,
+                "sampled": log.sampled,
+                "unknown": log.temperature_unknown,
+            },
+        },
+        "refused": {"vllm": {"requests": log.refused_by_vllm, "parameters": dict(log.refused_parameters)}},
+        "tokenizer": result.tokenizer,
+        "interval": METHOD,
+        "findings": [
+            {
+                "check": finding.check,
+                "level": str(finding.level),
+                "message": finding.message,
+                "next_step": finding.next_step,
+            }
+            for finding in result.findings
+        ],
+    }
+
+
+def _segment(setting: Setting, segment: SegmentEstimate, costs: tuple[StepCost, ...]) -> dict[str, Any]:
+    # Answers of one token have no decode step: nothing to say about any k.
+    known = [length for length in segment.lengths if length.value is not None]
+    return {
+        "segment": segment.segment,
+        "engine": setting.engine,
+        "method": setting.method,
+        "ngram": setting.n,
+        "ngram_min": setting.n_min or setting.n,
+        "requests": segment.requests,
+        "tokens": segment.tokens,
+        "accepted_length": {
+            "k": [length.k for length in known],
+            "value": [length.value for length in known],
+            "low": [length.low for length in known],
+            "high": [length.high for length in known],
+            "per_request": [length.per_request for length in known],
+        },
+        # At the largest k; draft_shares has every k.
+        "draft_share": known[-1].draft_share if known else None,
+        "draft_shares": [length.draft_share for length in known],
+        "drafted_per_step": [length.drafted_per_step for length in known],
+        "acceptance_rate": [length.acceptance_rate for length in known],
+        "predicted_speedup": [_speedup(known, cost) for cost in costs],
+    }
+
+
+def _speedup(lengths: list[LengthEstimate], cost: StepCost) -> dict[str, Any]:
+    found = speedups(lengths, cost)
+    return {
+        "load": None if cost.load is None else load_to_dict(cost.load),
+        "cost_per_drafted_token": cost.per_token,
+        "source": cost.source,
+        "k": [each.k for each in found],
+        "value": [each.value for each in found],
+        "low": [each.low for each in found],
+        "high": [each.high for each in found],
+    }

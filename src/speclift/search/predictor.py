@@ -1,0 +1,264 @@
+"""How many tokens does a step yield at a k that was not run? From one run at k_max, and corrections where others ran.
+
+A drafter that sees only the text (draft model, n-gram, suffix) is replayed: which tokens it would get right does not
+depend on k, so a run of m such tokens and the one that ends it takes ceil((m + 1) / (k + 1)) steps at any k. A head
+that reads the target's hidden states is truncated, min(accepted, k), and corrected by what other runs measured.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from scipy.stats import t as student_t
+
+from speclift.core.results import CONFIDENCE, Estimate
+from speclift.core.speculation import Drafter, Head
+from speclift.search.counts import RequestCounts
+from speclift.search.extrapolate import Basis, Carrier, Floats, totals
+
+# How far an extrapolation may be off at small k, as sd of log length. On the data of SpecDecode-Bench (arXiv
+# 2601.11580) replay erred by at most 0.4 %, truncation by 2-7 %, one geometric rate from totals by 2-10 %.
+ERROR_SD = {Basis.REPLAY: 0.003, Basis.TRUNCATION: 0.05, Basis.GEOMETRIC: 0.06}
+# And how far that error strays from a line in log k: truncation corrected by a second run erred by at most 1.2 %.
+STRAY_SD = {Basis.REPLAY: 0.003, Basis.TRUNCATION: 0.008, Basis.GEOMETRIC: 0.02}
+# sd of log length between requests at k = 10, before any was seen, and of the error of one request that two runs share:
+# worth one request. A few that happen to agree are no sign that the next will.
+REQUEST_SD = 0.3
+SHARED_SD = 0.05
+# Runs of one text at temperature 0 have no noise at all; their equations still need a solution.
+_TINY = 1e-10
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AcceptanceRun:
+    """Requests that one drafter served at one k, from any loads: acceptance does not depend on the load."""
+
+    k: int
+    requests: tuple[RequestCounts, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LengthAt:
+    """Tokens per step at one k and how that is known.
+
+    Beyond the largest k that ran it is `censored`: low and high then hold what the run leaves open as well.
+    """
+
+    k: int
+    length: Estimate
+    basis: Basis
+    # Drafted tokens per step, steps without a draft counted: what verification pays for.
+    drafted: float
+    is_censored: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AcceptanceCurve:
+    """`log_covariance` is of log length over the points, for choices between k of the same drafter."""
+
+    points: tuple[LengthAt, ...]
+    log_covariance: Floats
+    requests: int
+
+    def at(self, k: int) -> LengthAt:
+        for point in self.points:
+            if point.k == k:
+                return point
+        raise ValueError(f"the curve has no k={k}, only {[point.k for point in self.points]}")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Correction:
+    """What a run at another k says: log(measured / predicted there), and each request's part in it."""
+
+    k: int
+    log_ratio: float
+    influence: Floats
+    # Of requests that the carrying run never saw.
+    extra_sd: float
+
+
+def is_prefix_only(drafter: Drafter) -> bool:
+    """Whether its drafts depend on the text alone. Block verification couples the positions of a draft: not then."""
+    block = ("rejection_sample_method", '"block"') in drafter.extra
+    return not isinstance(drafter, Head) and not block
+
+
+def accepted_lengths(
+    runs: Sequence[AcceptanceRun], ks: Sequence[int], *, prefix_only: bool, level: float = CONFIDENCE
+) -> AcceptanceCurve:
+    """The curve over `ks`. The run with the largest k whose steps are known in order carries it, others correct it.
+
+    Intervals treat a request as one unit, however many steps it had: steps of one text are alike.
+    """
+    if any(k < 1 for k in ks):
+        raise ValueError(f"k counts drafted tokens and must be at least 1, saw {list(ks)}")
+    pooled = _pooled(runs)
+    ordered = [
+        k for k, run in pooled.items() if all(each.is_ordered for group in run.values() for each in group)
+    ]
+    if not pooled:
+        raise ValueError("accepted lengths are predicted from at least one run with decode steps, saw none")
+    k_max = max(ordered or pooled)
+    carrier = Carrier(k_max=k_max, requests=pooled[k_max], prefix_only=prefix_only, is_ordered=bool(ordered))
+    corrections = [_correction(carrier, k, run) for k, run in sorted(pooled.items()) if k != k_max]
+    mended = _mended(carrier, ks, corrections)
+    rows = [_log_length(carrier, k, mend, corrections) for k, mend in zip(ks, mended.log_ratio, strict=True)]
+    count = len(carrier.requests)
+    influence = np.array([carrier.sums(k).influence for k in ks]).reshape(len(ks), count) + mended.influence
+    bracketed = np.array([row.bracket_sd for row in rows])
+    covariance: Floats = influence @ influence.T * _unbiased(count) + mended.covariance
+    unseen = np.array([_prior_sd(k) for k in ks]) / count
+    covariance += np.outer(unseen, unseen)
+    covariance += np.outer(bracketed, bracketed)
+    quantile = float(student_t.ppf((1 + level) / 2, count - 1)) if count > 1 else math.inf
+    points = []
+    for row, variance in zip(rows, np.diag(covariance), strict=True):
+        half = math.inf if count < 2 else quantile * math.sqrt(variance)
+        points.append(row.point(carrier, half=half, level=level))
+    return AcceptanceCurve(points=tuple(points), log_covariance=covariance, requests=count)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Row:
+    """log L at one k before its interval is known."""
+
+    k: int
+    log_length: float
+    basis: Basis
+    drafted: float
+    # log L if nothing beyond k_max is gained, and if all that could be is; None up to k_max.
+    bracket: tuple[float, float] | None
+
+    @property
+    def bracket_sd(self) -> float:
+        return 0.0 if self.bracket is None else (self.bracket[1] - self.bracket[0]) / 4
+
+    def point(self, carrier: Carrier, *, half: float, level: float) -> LengthAt:
+        low, high = self.bracket or (self.log_length, self.log_length)
+        value = min(max(math.exp(self.log_length), 1.0), self.k + 1.0)
+        return LengthAt(
+            k=self.k,
+            length=Estimate(
+                value=value,
+                low=min(max(1.0, math.exp(low - half)), value),
+                high=max(min(self.k + 1.0, math.exp(min(high + half, 50.0))), value),
+                n=len(carrier.requests),
+                method=f"{self.basis.value}, clustered on requests",
+                level=level,
+            ),
+            basis=self.basis,
+            drafted=self.drafted,
+            is_censored=self.bracket is not None,
+        )
+
+
+def _log_length(carrier: Carrier, k: int, mend: float, corrections: Sequence[_Correction]) -> _Row:
+    basis = carrier.basis
+    if k == carrier.k_max or any(k == each.k for each in corrections):
+        basis = Basis.MEASURED
+    elif corrections and basis is not Basis.REPLAY:
+        basis = Basis.TWO_RUN
+    bracket = None
+    if k > carrier.k_max:
+        low, high = carrier.bracket(k)
+        bracket = (math.log(low), math.log(high))
+    return _Row(
+        k=k,
+        log_length=math.log(carrier.sums(k).length) + mend,
+        basis=basis,
+        drafted=carrier.drafted(k),
+        bracket=bracket,
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Mended:
+    """What other runs add to the carrier's log length at every k asked for: a row each."""
+
+    log_ratio: Floats
+    # Each request's part in it.
+    influence: Floats
+    # What stays open when all requests are known.
+    covariance: Floats
+
+
+def _mended(carrier: Carrier, ks: Sequence[int], corrections: Sequence[_Correction]) -> _Mended:
+    """The best linear estimate of the carrier's error at every k from what other runs showed of it.
+
+    A run of a dozen requests at one k is worth little beside what hundreds at two others say of the k between them.
+    """
+    own = _error_covariance(carrier, ks, ks)
+    count = len(carrier.requests)
+    if not corrections:
+        return _Mended(log_ratio=np.zeros(len(ks)), influence=np.zeros((len(ks), count)), covariance=own)
+    ran = [each.k for each in corrections]
+    influence = np.array([each.influence for each in corrections])
+    foreign = np.diag([each.extra_sd**2 for each in corrections])
+    across, there = _error_covariance(carrier, ks, ran), _error_covariance(carrier, ran, ran)
+    noise = influence @ influence.T * _unbiased(count) + foreign + _TINY * np.eye(len(ran))
+    weights = np.linalg.solve(there + noise, across.T).T
+    left = own - weights @ across.T - across @ weights.T + weights @ (there + foreign) @ weights.T
+    return _Mended(
+        log_ratio=weights @ np.array([each.log_ratio for each in corrections]),
+        influence=weights @ influence,
+        covariance=left,
+    )
+
+
+def _error_covariance(carrier: Carrier, left: Sequence[int], right: Sequence[int]) -> Floats:
+    """Of log (true / extrapolated length) between k: none at k_max, in the main a line in log k, level below k = 2.
+
+    What strays from the line adds up with the distance from k_max. Errors below and above k_max have no part in common.
+    """
+    here, there = (np.log(carrier.k_max) - np.log(np.array(ks, dtype=float)) for ks in (left, right))
+    whole = max(math.log(carrier.k_max), math.log(2.0))
+    bend = math.log(max(carrier.k_max / 2, 2.0))
+    line = np.outer(np.minimum(np.abs(here) / bend, 1.0), np.minimum(np.abs(there) / bend, 1.0))
+    stray = np.minimum(np.abs(here)[:, None], np.abs(there)[None, :]) / whole
+    one_side = here[:, None] * there[None, :] > 0
+    covariance: Floats = one_side * (
+        ERROR_SD[carrier.basis] ** 2 * line + STRAY_SD[carrier.basis] ** 2 * stray
+    )
+    return covariance
+
+
+def _prior_sd(k: int) -> float:
+    """Of log length between requests: none at k = 0, where every step yields one token."""
+    return REQUEST_SD * math.log1p(k) / math.log1p(10)
+
+
+def _unbiased(count: int) -> float:
+    return count / max(1, count - 1)
+
+
+def _correction(carrier: Carrier, k: int, run: Mapping[str, Sequence[RequestCounts]]) -> _Correction:
+    """Paired on the requests of both runs; of unlike requests where none is shared."""
+    shared = np.array([request_id in run for request_id in carrier.requests])
+    predicted = carrier.sums(k)
+    influence = np.zeros(len(shared))
+    if shared.sum() > 1:
+        predicted = predicted.only(shared)
+        measured = totals([run[request_id] for request_id in carrier.requests if request_id in run])
+        influence[shared] = measured.influence - predicted.influence
+        extra_sd = SHARED_SD / int(shared.sum())
+    else:
+        measured = totals(list(run.values()))
+        influence -= predicted.influence
+        count = len(run)
+        extra_sd = float(np.sqrt(np.sum(measured.influence**2) * count / (count - 1))) if count > 1 else 1.0
+    log_ratio = math.log(measured.length / predicted.length)
+    return _Correction(k=k, log_ratio=log_ratio, influence=influence, extra_sd=extra_sd)
+
+
+def _pooled(runs: Sequence[AcceptanceRun]) -> dict[int, dict[str, list[RequestCounts]]]:
+    """By k, then by request; the same request at two loads is one unit."""
+    pooled: dict[int, dict[str, list[RequestCounts]]] = {}
+    for run in runs:
+        for request in run.requests:
+            if request.steps > 0:
+                pooled.setdefault(run.k, {}).setdefault(request.request_id, []).append(request)
+    return pooled

@@ -1,0 +1,398 @@
+"""What to measure next? `ask` names launches, `tell` takes what came of them; between the two nothing is hidden.
+
+Baseline and one long run per drafter, then one short run of those still near, then single launches that promise more
+than they cost, then a mirrored race where arms are still too near to call. A search is a value: telling gives a new
+one, and its dictionary resumes it.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+from enum import StrEnum
+from itertools import accumulate
+
+from speclift.core.errors import UsageError
+from speclift.core.traffic import Load, load_label
+from speclift.core.units import Seconds
+from speclift.search.cost_surface import Drafting
+from speclift.search.effort import cell_s, grid_s, job_s, launch_s, left_s
+from speclift.search.posterior import Dropped, Posterior, posterior_of
+from speclift.search.problem import Job, Problem, Purpose, Result
+from speclift.search.race import mirrored
+from speclift.search.selection import (
+    Doubt,
+    beaten,
+    best_probe,
+    contested,
+    doubts,
+    expected_regret,
+    far_from_best,
+    race_entries,
+)
+from speclift.search.space import Candidate, Elimination, drafting_of, sees_text_alone
+
+# Jobs that just fitted when they were planned still do when the same times are added up again.
+_ROUNDING_S = 1e-6
+
+
+class Phase(StrEnum):
+    """In order. A phase ends when all it asked for was told."""
+
+    LONG = "long runs"
+    DEEPER = "deeper runs"
+    SHORT = "short runs"
+    PROBE = "probes"
+    RACE = "race"
+    DONE = "done"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Search:
+    problem: Problem
+    pending: tuple[Job, ...]
+    phase: Phase = Phase.LONG
+    results: tuple[Result, ...] = ()
+    eliminated: tuple[Elimination, ...] = ()
+    blocks: int = 0
+    # Why it ended; empty while it goes on.
+    ending: str = ""
+
+    @property
+    def finished(self) -> bool:
+        return self.phase is Phase.DONE
+
+    @property
+    def spent_s(self) -> Seconds:
+        return math.fsum(result.engine_s for result in self.results)
+
+    @property
+    def rest_s(self) -> Seconds:
+        """What is left of the budget, the reserve kept."""
+        return self.problem.settings.budget_s - self.problem.settings.reserve_s - self.spent_s
+
+    @property
+    def dropped(self) -> Dropped:
+        return frozenset((each.candidate, each.load) for each in self.eliminated)
+
+    def ask(self) -> tuple[Job, ...]:
+        """Launches in the order to run them, as many as the budget allows by the times seen so far."""
+        times = accumulate(job_s(self.problem, self.results, job.loads) for job in self.pending)
+        return tuple(
+            job
+            for job, time_s in zip(self.pending, times, strict=True)
+            if time_s <= self.rest_s + _ROUNDING_S
+        )
+
+    def tell(self, result: Result) -> Search:
+        """The search that knows this too. A job that was not asked for raises UsageError; its answer is not lost."""
+        if result.job not in self.pending:
+            raise UsageError(
+                f"job {result.job.id} ({result.job.candidate}) was not asked for or is already told"
+            )
+        told = replace(
+            self,
+            pending=tuple(job for job in self.pending if job != result.job),
+            results=(*self.results, result),
+        )
+        if result.failure or not result.cells:
+            told = _without_failed(told, result)
+        if told.pending and not told.ask():
+            return replace(told, pending=(), phase=Phase.DONE, ending="the budget allows no further launch")
+        return told if told.pending or told.finished else _next_phase(told)
+
+    def posterior(self) -> Posterior | None:
+        return posterior_of(self.problem, self.results)
+
+
+def start(problem: Problem, *, eliminated: Sequence[Elimination] = ()) -> Search:
+    """The first jobs: every target's baseline, every drafter's long run. `eliminated` is what the space refused."""
+    search = Search(problem=problem, pending=(), eliminated=tuple(eliminated))
+    loads = calibration_loads(problem)
+    wanted = [
+        (candidate, loads, Purpose.BASELINE, "what everything is compared with, and the unit of step time")
+        for candidate in _first_per_target(problem)
+    ]
+    for drafter in _drafters(problem):
+        candidate = _at_k(problem, drafter, _k_long(problem, drafter))
+        reason = f"acceptance of {drafter} at every k up to {candidate.k}, and what its longest step costs"
+        wanted.append((candidate, loads, Purpose.LONG, reason))
+    return _with_jobs(search, wanted) or replace(
+        search, phase=Phase.DONE, ending="the budget allows no launch"
+    )
+
+
+def calibration_loads(problem: Problem) -> tuple[Load, ...]:
+    """The middle ones of equal parts of the loads asked for: the ends are dear, and are not far from the next."""
+    parts = min(problem.settings.calibration_loads, len(problem.loads))
+    size = len(problem.loads) / parts
+    return tuple(problem.loads[math.floor((part + 0.5) * size)] for part in range(parts))
+
+
+def _next_phase(search: Search) -> Search:
+    posterior = search.posterior()
+    if posterior is None:
+        return replace(
+            search, phase=Phase.DONE, ending="no baseline ran, so there is nothing to compare with"
+        )
+    if search.phase is Phase.RACE:
+        search = _eliminate(search, beaten(posterior, search.results))
+    if search.phase in {Phase.LONG, Phase.DEEPER, Phase.SHORT}:
+        search = _eliminate(search, far_from_best(search.problem, posterior))
+    if search.phase is Phase.LONG:
+        deeper = _with_jobs(replace(search, phase=Phase.DEEPER), _deeper(search, posterior))
+        if deeper is not None:
+            return deeper
+    if search.phase in {Phase.LONG, Phase.DEEPER}:
+        search = replace(search, phase=Phase.SHORT)
+        shorter = _with_jobs(search, _short(search, posterior))
+        if shorter is not None:
+            return shorter
+    if search.phase in {Phase.SHORT, Phase.PROBE}:
+        search = replace(search, phase=Phase.PROBE)
+        probed = _probe(search, posterior)
+        if probed is not None:
+            return probed
+    return _race(replace(search, phase=Phase.RACE), posterior)
+
+
+def _probe(search: Search, posterior: Posterior) -> Search | None:
+    problem, settings = search.problem, search.problem.settings
+    if sum(result.job.purpose is Purpose.PROBE for result in search.results) >= settings.probes:
+        return None
+    rest_s = left_s(problem, search.results, posterior)
+    chosen = best_probe(
+        problem,
+        posterior,
+        search.dropped,
+        launch_s=launch_s(problem, search.results),
+        cell_s={load: cell_s(problem, search.results, load) for load in problem.loads},
+        price=settings.price / grid_s(problem, search.results, posterior),
+        left_s=rest_s,
+    )
+    if chosen is None:
+        return None
+    candidate = posterior.candidates[chosen.row]
+    reason = f"may gain {100 * chosen.gain:.2f} % over the traffic, at {_labels(chosen.loads)}"
+    return _with_jobs(search, [(candidate, chosen.loads, Purpose.PROBE, reason)], within_s=rest_s)
+
+
+def _deeper(
+    search: Search, posterior: Posterior
+) -> Iterable[tuple[Candidate, tuple[Load, ...], Purpose, str]]:
+    """Drafters whose k beyond the long run might be best somewhere, once each."""
+    out = {elimination.candidate for elimination in search.eliminated if elimination.load is None}
+    for drafter in _drafters(search.problem):
+        rows = [
+            row
+            for row, candidate in enumerate(posterior.candidates)
+            if candidate.drafter == drafter and posterior.is_censored[row] and candidate.name not in out
+        ]
+        hopes = [
+            (posterior.optimistic[row, column] - posterior.mean[posterior.best(column), column], row)
+            for row in rows
+            for column in range(len(posterior.loads))
+        ]
+        if hopes and max(hopes)[0] > 0:
+            deepest = max((posterior.candidates[row] for row in rows), key=lambda candidate: candidate.k)
+            reason = f"{drafter} may still gain beyond the longest run so far"
+            yield deepest, calibration_loads(search.problem), Purpose.LONG, reason
+
+
+def _short(
+    search: Search, posterior: Posterior
+) -> Iterable[tuple[Candidate, tuple[Load, ...], Purpose, str]]:
+    problem = search.problem
+    for drafter in _drafters(problem):
+        ran = {
+            problem.candidate(result.job.candidate).k
+            for result in search.results
+            if result.cells and problem.candidate(result.job.candidate).drafter == drafter
+        }
+        low, high = problem.settings.k_short
+        candidate = _at_k(problem, drafter, min(max(_best_k(problem, posterior, drafter), low), high))
+        if sees_text_alone(candidate.arm.speculation):
+            continue
+        if not ran or candidate.k in ran or not _alive(search, drafter):
+            continue
+        reason = f"how a step of {drafter} shortens with k, and what acceptance really is at k={candidate.k}"
+        yield candidate, calibration_loads(problem), Purpose.SHORT, reason
+
+
+def _race(search: Search, posterior: Posterior) -> Search:
+    problem = search.problem
+    found = doubts(problem, posterior, search.dropped)
+    regret = expected_regret(problem, found)
+    if regret < problem.settings.regret_goal:
+        return replace(
+            search, phase=Phase.DONE, ending=f"choosing now is expected to lose {100 * regret:.2f} %"
+        )
+    if search.blocks >= problem.settings.race_blocks:
+        ending = f"{search.blocks} blocks raced" if search.blocks else "no launch worth its time is left"
+        return replace(search, phase=Phase.DONE, ending=ending)
+    entries = race_entries(problem, posterior, found)
+    if entries and _race_promise(search, posterior, found, entries) <= 0:
+        ending = f"a race would cost more than the {100 * regret:.2f} % that choosing now is expected to lose"
+        return replace(search, phase=Phase.DONE, ending=ending)
+    while len(entries) > 1:
+        order = mirrored(list(entries))
+        wanted = [
+            (problem.candidate(name), entries[name], Purpose.RACE, _race_reason(name, entries))
+            for name in order
+        ]
+        raced = _with_jobs(search, wanted, within_s=left_s(problem, search.results, posterior))
+        if raced is not None:
+            return replace(raced, blocks=search.blocks + 1)
+        smaller = contested(dict(list(entries.items())[:-1]))
+        if len(smaller) < 2:
+            break
+        entries = smaller
+    ending = "no time is left to race what is in doubt" if entries else "no two arms are near enough to race"
+    return replace(search, phase=Phase.DONE, ending=ending)
+
+
+def _race_promise(
+    search: Search, posterior: Posterior, found: Sequence[Doubt], entries: dict[str, tuple[Load, ...]]
+) -> float:
+    """What a block may gain at most over the traffic, less its price."""
+    raced = {load for loads in entries.values() for load in loads}
+    gain = math.fsum(
+        search.problem.share(doubt.load) * doubt.regret for doubt in found if doubt.load in raced
+    )
+    # Every arm runs twice in a block.
+    seconds = 2 * math.fsum(job_s(search.problem, search.results, loads) for loads in entries.values())
+    return gain - search.problem.settings.price * seconds / grid_s(search.problem, search.results, posterior)
+
+
+def _best_k(problem: Problem, posterior: Posterior, drafter: str) -> int:
+    """Of one drafter, over the traffic."""
+    rows = [row for row, candidate in enumerate(posterior.candidates) if candidate.drafter == drafter]
+    shares = [problem.share(load) for load in posterior.loads]
+    return (
+        posterior.candidates[max(rows, key=lambda row: float(posterior.mean[row] @ shares))].k if rows else 1
+    )
+
+
+def _race_reason(name: str, entries: dict[str, tuple[Load, ...]]) -> str:
+    rivals = [other for other in entries if other != name and set(entries[other]) & set(entries[name])]
+    return f"too near to call from predictions: against {', '.join(rivals)} at {_labels(entries[name])}"
+
+
+def _labels(loads: Sequence[Load]) -> str:
+    return ", ".join(load_label(load) for load in loads)
+
+
+def _eliminate(search: Search, eliminated: Sequence[Elimination]) -> Search:
+    known = {(each.candidate, each.load) for each in search.eliminated}
+    fresh = [each for each in eliminated if (each.candidate, each.load) not in known]
+    return replace(search, eliminated=(*search.eliminated, *fresh))
+
+
+def _without_failed(search: Search, result: Result) -> Search:
+    """A candidate that failed is out; a drafter's long run is tried once more at a smaller k."""
+    problem, job = search.problem, result.job
+    reason = result.failure or "ran without a single cell"
+    failed = Elimination(candidate=job.candidate, stage="failed", reason=reason)
+    search = _eliminate(search, [failed])
+    search = replace(
+        search, pending=tuple(each for each in search.pending if each.candidate != job.candidate)
+    )
+    candidate = problem.candidate(job.candidate)
+    if candidate.is_baseline and not _may_have_baseline(search):
+        ending = f"no baseline ran, so there is nothing to compare with: {reason}"
+        return replace(search, pending=(), phase=Phase.DONE, ending=ending)
+    smaller = [
+        other
+        for other in problem.candidates
+        if candidate.drafter is not None
+        and (other.drafter, other.target, other.token_budget)
+        == (candidate.drafter, candidate.target, candidate.token_budget)
+        and other.k < candidate.k
+    ]
+    tries = sum(
+        each.job.purpose is Purpose.LONG
+        and problem.candidate(each.job.candidate).drafter == candidate.drafter
+        for each in search.results
+    )
+    if job.purpose is not Purpose.LONG or not smaller or tries > 1:
+        return search
+    fallback = min(smaller, key=lambda other: abs(other.k - candidate.k / 2))
+    retried = _with_jobs(
+        search, [(fallback, job.loads, Purpose.LONG, f"{candidate.name} failed: {reason}"[:200])], keep=True
+    )
+    return retried or search
+
+
+def _may_have_baseline(search: Search) -> bool:
+    ran = [result.job.candidate for result in search.results if result.cells]
+    names = [*ran, *(job.candidate for job in search.pending)]
+    return any(search.problem.candidate(name).is_baseline for name in names)
+
+
+def _with_jobs(
+    search: Search,
+    wanted: Iterable[tuple[Candidate, tuple[Load, ...], Purpose, str]],
+    *,
+    within_s: Seconds | None = None,
+    keep: bool = False,
+) -> Search | None:
+    """With the jobs that the budget still allows; None where that leaves nothing to do.
+
+    `within_s` is for all of them or none.
+    """
+    rest_s = search.rest_s if within_s is None else within_s
+    jobs = list(search.pending) if keep else []
+    first = 1 + max([job.id for job in jobs] + [result.job.id for result in search.results], default=0)
+    asked = list(wanted)
+    for number, (candidate, loads, purpose, reason) in enumerate(asked):
+        rest_s -= job_s(search.problem, search.results, loads)
+        if rest_s < -_ROUNDING_S:
+            if within_s is not None:
+                return None
+            break
+        turn = int(purpose is Purpose.RACE and number >= len(asked) // 2)
+        block = search.blocks + 1 if purpose is Purpose.RACE else 0
+        jobs.append(
+            Job(
+                id=first + number,
+                candidate=candidate.name,
+                loads=loads,
+                purpose=purpose,
+                reason=reason,
+                block=block,
+                turn=turn,
+            )
+        )
+    return replace(search, pending=tuple(jobs)) if jobs else None
+
+
+def _alive(search: Search, drafter: str) -> bool:
+    out = {elimination.candidate for elimination in search.eliminated if elimination.load is None}
+    return any(each.drafter == drafter and each.name not in out for each in search.problem.candidates)
+
+
+def _drafters(problem: Problem) -> tuple[str, ...]:
+    return tuple(dict.fromkeys(each.drafter for each in problem.candidates if each.drafter is not None))
+
+
+def _first_per_target(problem: Problem) -> list[Candidate]:
+    targets: dict[str, Candidate] = {}
+    for candidate in problem.candidates:
+        if candidate.is_baseline:
+            targets.setdefault(candidate.target, candidate)
+    return list(targets.values())
+
+
+def _at_k(problem: Problem, drafter: str, k: int) -> Candidate:
+    """The drafter's candidate nearest to k, on the first target and budget that it has."""
+    own = [each for each in problem.candidates if each.drafter == drafter]
+    first = own[0]
+    like = [each for each in own if (each.target, each.token_budget) == (first.target, first.token_budget)]
+    return min(like, key=lambda each: (abs(each.k - k), each.k))
+
+
+def _k_long(problem: Problem, drafter: str) -> int:
+    own = next(each for each in problem.candidates if each.drafter == drafter)
+    looks_up = drafting_of(own.arm.speculation) is Drafting.LOOK_UP
+    return problem.settings.k_long_lookup if looks_up else problem.settings.k_long

@@ -1,1 +1,0 @@
-"""Records with known truth, drawn from a seed. Pure: nothing is launched."""

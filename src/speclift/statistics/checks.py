@@ -1,0 +1,273 @@
+"""Validity findings: what in the records makes a comparison worth less than it looks.
+
+FAIL without an arm means the whole study cannot support a verdict; everything else informs.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Sequence
+
+import numpy as np
+from scipy import stats
+
+from speclift.core.arm import BASELINE
+from speclift.core.records import Phase, Record, TurnHealth
+from speclift.core.results import Finding, Level
+from speclift.core.traffic import Concurrency, Load, Rate, load_label
+from speclift.statistics.answer_checks import check_answers
+from speclift.statistics.bursts import check_bursts
+from speclift.statistics.cells import values_of
+from speclift.statistics.failures import causes_of, told
+from speclift.statistics.loops import degenerate_segments
+
+PROMPTS_MIN = 20  # fewer hide how unlike prompts are (method.md 4.2)
+SEGMENT_PROMPTS_MIN = 10
+LAUNCHES_MIN = 3
+# A client later than this share of TTFT P50 distorts what it measures (method.md 4.4).
+CLIENT_LAG_SHARE = 0.05
+CLIENT_CPU_SHARE_MAX = 0.8
+# A starved moment blurs a turn or two and moves no median; beyond a tenth of the turns it is the client's habit.
+BLURRED_TURNS_PERCENTILE = 90
+# No claim of this tool rests on less than a millisecond of TTFT.
+CLIENT_LATE_FLOOR_S = 0.001
+DRIFT_SHARE = 0.10
+DRIFT_SIGNIFICANCE = 0.01
+OUTPUT_LENGTH_SHARE = 0.05
+QUEUE_GROWTH = 2.0
+REQUESTS_PER_STREAM_MIN = 4
+
+
+def check_records(records: Sequence[Record]) -> tuple[Finding, ...]:
+    measured = [record for record in records if record.place.phase is Phase.MEASURED]
+    if not measured:
+        return ()
+    return (
+        *_failed(measured),
+        *_too_few(measured),
+        *_client_lag(measured),
+        *_drift(measured),
+        *_saturation(measured),
+        *_output_length(measured),
+        *_degenerate(measured),
+        *_unknown_tokens(measured),
+        *check_answers(records),
+        *check_bursts(records),
+    )
+
+
+def check_client(turns: Sequence[TurnHealth], records: Sequence[Record] = ()) -> Iterator[Finding]:
+    """The load generator at each load: near a whole core it queues behind itself; late, it blurs what it reads."""
+    for load in dict.fromkeys(turn.load for turn in turns):
+        here = [turn for turn in turns if turn.load == load]
+        yield from _client_reading(load, here, records)
+        wall_s = sum(turn.wall_s for turn in here)
+        share = sum(turn.cpu_s for turn in here) / wall_s if wall_s > 0 else 0.0
+        if share > CLIENT_CPU_SHARE_MAX:
+            lag_s = max(turn.loop_lag_p99_s for turn in here)
+            yield Finding(
+                check="client-cpu",
+                level=Level.WARN,
+                message=f"at {load_label(load)} the load generator used {share:.0%} of a core; its event loop "
+                f"woke up to {lag_s * 1000:.1f} ms late (P99 of the worst turn)",
+                next_step="add --workers 2, leave a core free (--threads), or send from another machine",
+            )
+
+
+def _client_reading(load: Load, turns: Sequence[TurnHealth], records: Sequence[Record]) -> Iterator[Finding]:
+    own = [r for r in records if r.place.load == load and r.place.phase is Phase.MEASURED]
+    ttfts = values_of(own, "ttft")
+    blur_s = float(np.percentile([turn.stamp_blur_p99_s for turn in turns], BLURRED_TURNS_PERCENTILE))
+    if ttfts and blur_s > max(CLIENT_LATE_FLOOR_S, CLIENT_LAG_SHARE * float(np.median(ttfts))):
+        yield Finding(
+            check="client-reading",
+            level=Level.FAIL,
+            message=f"at {load_label(load)} the client read first tokens together with later ones in over a tenth of "
+            f"its turns, so that their time may be {blur_s * 1000:.1f} ms late at P99, more than "
+            f"{CLIENT_LAG_SHARE:.0%} of the TTFT P50 of "
+            f"{float(np.median(ttfts)) * 1000:.1f} ms",
+            next_step="free a core for the client, add --workers 2, or lower the load",
+        )
+
+
+def _failed(measured: Sequence[Record]) -> Iterator[Finding]:
+    for arm, members in _by_arm(measured).items():
+        failed = [record for record in members if not record.is_ok]
+        if failed:
+            causes = causes_of(failed)
+            yield Finding(
+                check="failed-requests",
+                level=Level.WARN,
+                message=f"{arm}: {len(failed)} of {len(members)} requests failed{told(causes)}",
+                next_step=causes[0].hint,
+                arm=arm,
+            )
+
+
+def _too_few(measured: Sequence[Record]) -> Iterator[Finding]:
+    prompts = {record.place.request_id for record in measured}
+    if len(prompts) < PROMPTS_MIN:
+        yield Finding(
+            check="few-prompts",
+            level=Level.WARN,
+            message=f"{len(prompts)} prompts; fewer than {PROMPTS_MIN} hide how unlike prompts are",
+            next_step="give more --prompts, or raise --requests or --budget",
+        )
+    by_segment: dict[str, set[str]] = defaultdict(set)
+    for record in measured:
+        by_segment[record.place.segment].add(record.place.request_id)
+    thin = sorted(name for name, ids in by_segment.items() if len(ids) < SEGMENT_PROMPTS_MIN)
+    if thin and len(by_segment) > 1:
+        yield Finding(
+            check="few-prompts-per-segment",
+            level=Level.INFO,
+            message=f"under {SEGMENT_PROMPTS_MIN} prompts in: {', '.join(thin)}; these cannot veto a verdict",
+            next_step="raise --requests or --budget",
+        )
+    launches = min(len({r.place.round for r in members}) for members in _by_arm(measured).values())
+    if launches == 1:
+        yield Finding(
+            check="single-launch",
+            level=Level.WARN,
+            message="one launch per arm: what varies from start to start is not in the interval",
+            next_step="use --launches 3 or more",
+        )
+    elif launches < LAUNCHES_MIN:
+        yield Finding(
+            check="few-launches",
+            level=Level.WARN,
+            message=f"{launches} launches per arm; intervals over so few are wide",
+            next_step=f"use --launches {LAUNCHES_MIN} or a longer --budget",
+        )
+    items: dict[Load, set[tuple[str, float | None, int]]] = defaultdict(set)
+    for record in measured:
+        place = record.place
+        items[place.load].add((place.request_id, place.temperature, place.repeat))
+    for load, sent in items.items():
+        if isinstance(load, Concurrency) and len(sent) < REQUESTS_PER_STREAM_MIN * load.streams:
+            yield Finding(
+                check="short-load",
+                level=Level.WARN,
+                message=f"{len(sent)} requests at {load_label(load)} spend much of their time ramping",
+                next_step=f"use at least {REQUESTS_PER_STREAM_MIN * load.streams} requests at this load",
+            )
+
+
+def _client_lag(measured: Sequence[Record]) -> Iterator[Finding]:
+    by_load: dict[Load, list[Record]] = defaultdict(list)
+    for record in measured:
+        by_load[record.place.load].append(record)
+    for load, members in by_load.items():
+        ttfts = values_of(members, "ttft")
+        lag_s = float(np.percentile([record.lag_s for record in members], 99))
+        if ttfts and lag_s > max(CLIENT_LATE_FLOOR_S, CLIENT_LAG_SHARE * float(np.median(ttfts))):
+            yield Finding(
+                check="client-lag",
+                level=Level.FAIL,
+                message=f"at {load_label(load)} the client sent {lag_s * 1000:.1f} ms late at P99, more than "
+                f"{CLIENT_LAG_SHARE:.0%} of the TTFT P50 of {float(np.median(ttfts)) * 1000:.1f} ms",
+                next_step="lower the load, free a core for the client, or send from another machine",
+            )
+
+
+def _drift(measured: Sequence[Record]) -> Iterator[Finding]:
+    """The baseline's own TPOT against time, prompts held fixed: interleaving cancels it, but say so."""
+    baseline = [r for r in measured if r.place.arm == BASELINE and r.is_ok and r.tpot_s]
+    by_unit: dict[tuple[str, Load, float | None], list[Record]] = defaultdict(list)
+    for record in baseline:
+        by_unit[(record.place.request_id, record.place.load, record.place.temperature)].append(record)
+    times, logs = [], []
+    for members in by_unit.values():
+        if len(members) > 1:
+            sent = np.array([record.sent_s for record in members])
+            log_tpot = np.log([record.tpot_s or 1.0 for record in members])
+            # Both within the unit: where in a round a prompt comes says nothing about the machine.
+            times += (sent - sent.mean()).tolist()
+            logs += (log_tpot - log_tpot.mean()).tolist()
+    if len(times) < 10 or np.ptp(times) == 0:
+        return
+    slope = stats.linregress(times, logs)
+    change = float(np.expm1(slope.slope * np.ptp([record.sent_s for record in baseline])))
+    if abs(change) > DRIFT_SHARE and slope.pvalue < DRIFT_SIGNIFICANCE:
+        yield Finding(
+            check="drift",
+            level=Level.WARN,
+            message=f"the baseline's own time per token changed by {change:+.0%} over the study",
+            next_step="interleaving cancels a steady drift; find what else runs on this machine",
+        )
+
+
+def _saturation(measured: Sequence[Record]) -> Iterator[Finding]:
+    """An open loop whose TTFT keeps growing is beyond capacity: its percentiles are of the run's length."""
+    turns: dict[tuple[str, Load, int], list[Record]] = defaultdict(list)
+    for record in measured:
+        if isinstance(record.place.load, Rate) and record.ttft_s is not None:
+            turns[(record.place.arm, record.place.load, record.place.launch)].append(record)
+    seen: set[tuple[str, Load]] = set()
+    for (arm, load, _), members in turns.items():
+        members.sort(key=lambda record: record.intended_s)
+        third = len(members) // 3
+        if third < 5 or (arm, load) in seen:
+            continue
+        first = float(np.median(values_of(members[:third], "ttft")))
+        last = float(np.median(values_of(members[-third:], "ttft")))
+        if last > QUEUE_GROWTH * first:
+            seen.add((arm, load))
+            yield Finding(
+                check="saturation",
+                level=Level.WARN,
+                message=f"{arm} at {load_label(load)}: TTFT grew from {first * 1000:.0f} to {last * 1000:.0f} ms "
+                "within a turn; the queue was still growing",
+                next_step="this load is beyond capacity: compare at lower ones",
+                arm=arm,
+            )
+
+
+def _output_length(measured: Sequence[Record]) -> Iterator[Finding]:
+    means = {
+        arm: float(np.mean(tokens))
+        for arm, members in _by_arm(measured).items()
+        if (tokens := [r.output_tokens for r in members if r.is_ok and r.output_tokens])
+    }
+    reference = means.get(BASELINE)
+    for arm, mean in means.items():
+        if reference and arm != BASELINE and abs(mean / reference - 1) > OUTPUT_LENGTH_SHARE:
+            yield Finding(
+                check="output-length",
+                level=Level.WARN,
+                message=f"{arm} wrote {mean:.1f} tokens per answer, the baseline {reference:.1f}: end-to-end "
+                "times are not comparable, time per token is",
+                next_step="lower --max-tokens so that answers end at the limit",
+                arm=arm,
+            )
+
+
+def _degenerate(measured: Sequence[Record]) -> Iterator[Finding]:
+    for found in degenerate_segments(measured):
+        yield Finding(
+            check="degenerate-output",
+            level=Level.WARN,
+            message=f"{found.looping} of {found.answers} answers in {found.segment} end in a repetition loop: a loop "
+            "accepts every draft, so its speedup is not the traffic's",
+            next_step="lower --max-tokens, raise the temperature, or use a larger model",
+        )
+
+
+def _unknown_tokens(measured: Sequence[Record]) -> Iterator[Finding]:
+    for arm, members in _by_arm(measured).items():
+        good = [record for record in members if record.is_ok]
+        if good and all(record.output_tokens is None for record in good):
+            yield Finding(
+                check="no-token-counts",
+                level=Level.WARN,
+                message=f"{arm}: the server sends no token counts, so time per token is unknown",
+                next_step="enable usage in streams (stream_options.include_usage)",
+                arm=arm,
+            )
+
+
+def _by_arm(records: Iterable[Record]) -> dict[str, list[Record]]:
+    groups: dict[str, list[Record]] = defaultdict(list)
+    for record in records:
+        groups[record.place.arm].append(record)
+    return groups

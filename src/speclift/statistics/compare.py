@@ -1,0 +1,303 @@
+"""One arm against the baseline: paired log ratios per prompt, intervals over launches and prompts.
+
+Loads and temperatures that a study varies weigh the same; the prompt is the unit. docs/method.md has the formulae.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
+
+from speclift.core.arm import BASELINE, Arm
+from speclift.core.records import Phase, Place, Record
+from speclift.core.results import (
+    ALL_TRAFFIC,
+    CONFIDENCE,
+    TEMPERATURE_DASH,
+    Comparison,
+    Completeness,
+    Conditions,
+    Estimate,
+    Evidence,
+    Part,
+    is_complete,
+)
+from speclift.core.traffic import Concurrency, load_label
+from speclift.statistics.balance import Observation, PairTable, Setting, fit_table, pair_table
+from speclift.statistics.cells import ALL, NO_TOTALS, Totals, cells, load_size
+from speclift.statistics.loops import degenerate_segments
+from speclift.statistics.pairs import (
+    ALL_DISTINCT,
+    THROUGHPUT,
+    Pair,
+    PromptOf,
+    alike_pairs,
+    asked_of_both,
+    pair_key,
+    pairs,
+)
+from speclift.statistics.stats import bonferroni, interval_of, launches_needed, prompts_needed
+from speclift.statistics.tails import tail_ratios
+
+# Of the error of 5 % three fifths go to the headline and two to the conditions on which a part may ship, so that an arm
+# without any gain ships by chance in 2.5 % of studies at most, on all traffic or on a part.
+HEADLINE_SHARE = 0.6
+# What is said of parts without shipping them: a fifth of 5 % where the headline shows no difference; where it does, the
+# parts are the next question and share all of it.
+PARTS_ALONE = 5
+# More temperatures than these among the prompts are cut into buckets; 0.5 and 0.7 are S4's limits.
+TEMPERATURES_MAX = 5
+TEMPERATURE_BUCKETS = (0.0, 0.5, 0.7, 1.0)
+
+
+class Comparer:
+    """Any arm against the baseline within any conditions; what does not depend on them is worked out once."""
+
+    def __init__(
+        self,
+        records: Iterable[Record],
+        *,
+        metric: str,
+        bar: float,
+        arm_count: int,
+        by_temperature: bool,
+        totals: Totals = NO_TOTALS,
+        prompt_of: PromptOf = ALL_DISTINCT,
+    ) -> None:
+        """`bar` is the speedup asked for; `arm_count` how many arms compete, for simultaneous intervals."""
+        self._metric_asked, self._bar, self._totals = metric, bar, totals
+        self._arm_count, self._by_temperature, self._prompt_of = arm_count, by_temperature, prompt_of
+        self._by_setting: dict[tuple[str, Setting], list[Record]] = defaultdict(list)
+        for record in records:
+            if record.place.phase is not Phase.WARMUP:
+                place = record.place
+                setting = Setting(place.segment, place.load, place.temperature)
+                self._by_setting[(place.arm, setting)].append(record)
+        self._tables: dict[tuple[str, str], PairTable] = {}
+        self._metric = self._usable(metric)
+
+    def evidence(self, arm: Arm, conditions: Conditions) -> Evidence:
+        """Cells (over all segments) and tails are left out on a part of the traffic that misses the bar."""
+        everything = self._table(arm.name, self._metric, ALL_TRAFFIC)
+        scoped = self._table(arm.name, self._metric, conditions)
+        e2e = self._table(arm.name, "e2e", conditions)
+        pair_count = len(self._table(arm.name, "e2e", ALL_TRAFFIC))
+        is_whole = len(e2e) == pair_count
+        cut = _parts(scoped)
+        family = self._arm_count * max(1, len(_parts(everything)), len(cut))
+        # On all traffic only the choice of arm is a search; a part is picked from every part of every arm.
+        overall_count = self._arm_count / HEADLINE_SHARE if is_whole else family / (1.0 - HEADLINE_SHARE)
+        compare = _Comparison(
+            arm=arm.name,
+            metric=self._metric,
+            bar=self._bar,
+            by_temperature=self._by_temperature,
+            family=family if is_whole else None,
+        )
+        compare_e2e = replace(compare, metric="e2e", family=None)
+        overall = compare(scoped, Part.ALL, "all", overall_count)
+        shows = overall is not None and overall.simultaneous.excludes(1.0)
+        part_count = family if shows else family * PARTS_ALONE
+        both = self._records(arm.name, conditions)
+        # A part that misses the bar is out whatever else it shows, and a search meets hundreds of those.
+        is_out = not is_whole and (overall is None or overall.simultaneous.low < self._bar)
+        shown = [] if is_out else both
+        all_cells = cells(
+            shown,
+            by_temperature=self._by_temperature,
+            by_segment=is_whole,
+            # The engine's totals are of all traffic.
+            totals=self._totals if is_whole else NO_TOTALS,
+        )
+        return Evidence(
+            arm=arm,
+            conditions=conditions,
+            overall=overall,
+            e2e=compare_e2e(e2e, Part.ALL, "all", overall_count),
+            parts=tuple(
+                comparison
+                for part, label, members in cut
+                if (comparison := compare(members, part, label, part_count)) is not None
+            ),
+            tails=tail_ratios(shown, arm.name, prompt_of=self._prompt_of),
+            cells=tuple(cell for cell in all_cells if cell.arm == arm.name and cell.segment == ALL),
+            baseline_cells=tuple(cell for cell in all_cells if cell.arm == BASELINE and cell.segment == ALL),
+            segment_cells=tuple(cell for cell in all_cells if cell.segment != ALL),
+            traffic_share=len(e2e) / pair_count if pair_count else 0.0,
+            prompts=e2e.prompt_count,
+            completeness=Completeness(
+                asked=asked_of_both(both, arm.name),
+                used=len(scoped),
+                metric_asked=self._metric_asked,
+                metric=self._metric,
+            ),
+            degenerate=degenerate_segments(shown),
+        )
+
+    def _usable(self, metric: str) -> str:
+        """End to end instead of time per token, for every arm, where some arm has that for too few of its pairs and
+        answers are alike in length."""
+        arms = {arm for arm, _ in self._by_setting} - {BASELINE}
+        succeeded = {arm: len(self._table(arm, "e2e", ALL_TRAFFIC)) for arm in arms}
+        known = {arm: len(self._table(arm, metric, ALL_TRAFFIC)) for arm in arms}
+        if metric != "tpot" or all(is_complete(asked=succeeded[arm], used=known[arm]) for arm in arms):
+            return metric
+        alike = {arm: _table_of(self._alike(arm)) for arm in arms}
+        if not all(is_complete(asked=succeeded[arm], used=len(alike[arm])) for arm in arms):
+            return metric
+        self._tables |= {(arm, "e2e"): table for arm, table in alike.items()}
+        return "e2e"
+
+    def _alike(self, arm: str) -> list[Pair]:
+        return alike_pairs(self._records(arm, ALL_TRAFFIC), arm, prompt_of=self._prompt_of)
+
+    def _records(self, arm: str, conditions: Conditions) -> list[Record]:
+        return [
+            record
+            for (name, setting), members in self._by_setting.items()
+            if name in (arm, BASELINE) and admits(conditions, setting)
+            for record in members
+        ]
+
+    def _table(self, arm: str, metric: str, conditions: Conditions) -> PairTable:
+        if metric == THROUGHPUT:
+            # A block's rate is that of the requests admitted, so its pairs are formed anew.
+            admitted = self._records(arm, conditions)
+            return _table_of(pairs(admitted, arm, metric, prompt_of=self._prompt_of))
+        if (arm, metric) not in self._tables:
+            found = pairs(self._records(arm, ALL_TRAFFIC), arm, metric, prompt_of=self._prompt_of)
+            self._tables[(arm, metric)] = _table_of(found)
+        return self._tables[(arm, metric)].within(lambda setting: admits(conditions, setting))
+
+
+def admits(conditions: Conditions, place: Place | Setting) -> bool:
+    """A request without a temperature runs at one we do not know, so no ceiling admits it."""
+    if conditions.segments is not None and place.segment not in conditions.segments:
+        return False
+    ceiling = conditions.max_temperature
+    if ceiling is not None and (place.temperature is None or place.temperature > ceiling):
+        return False
+    if isinstance(place.load, Concurrency):
+        return conditions.max_concurrency is None or place.load.streams <= conditions.max_concurrency
+    return conditions.max_qps is None or place.load.per_s <= conditions.max_qps
+
+
+def idle_tax(
+    records: Sequence[Record], arm: str, metric: str = "tpot", *, prompt_of: PromptOf = ALL_DISTINCT
+) -> Comparison | None:
+    """The arm against the baseline on requests for which it drafted nothing: what speculation costs by being on."""
+    idle = {pair_key(r.place) for r in records if r.place.arm == arm and r.drafted == 0}
+    found = [pair for pair in pairs(records, arm, metric, prompt_of=prompt_of) if pair.key in idle]
+    compare = _Comparison(arm=arm, metric=metric, bar=1.0, by_temperature=False)
+    return compare(_table_of(found), Part.ALL, "without drafts", 1)
+
+
+def _table_of(found: Sequence[Pair]) -> PairTable:
+    return pair_table(
+        [
+            Observation(
+                pair.round, pair.prompt, Setting(pair.segment, pair.load, pair.temperature), pair.log_speedup
+            )
+            for pair in found
+        ]
+    )
+
+
+def _parts(table: PairTable) -> list[tuple[Part, str, PairTable]]:
+    """The ways to cut the traffic that leave more than one piece."""
+    by_part: dict[Part, dict[str, set[Setting]]] = {
+        Part.SEGMENT: defaultdict(set),
+        Part.LOAD: defaultdict(set),
+        Part.TEMPERATURE: defaultdict(set),
+    }
+    present = sorted(table.counts(), key=lambda setting: load_size(setting.load))
+    for setting in present:
+        by_part[Part.SEGMENT][setting.segment].add(setting)
+        by_part[Part.LOAD][load_label(setting.load)].add(setting)
+    for label, members in _by_temperature(present):
+        by_part[Part.TEMPERATURE][label] |= members
+    cuts = {part: groups for part, groups in by_part.items() if len(groups) > 1}
+    if Part.SEGMENT in cuts and Part.TEMPERATURE in cuts and _same_cut(present):
+        del cuts[Part.TEMPERATURE]  # every segment has its own temperature: the same question twice
+    return [
+        (part, label, table.within(members.__contains__))
+        for part, groups in cuts.items()
+        for label, members in groups.items()
+    ]
+
+
+def _by_temperature(present: Sequence[Setting]) -> Iterator[tuple[str, set[Setting]]]:
+    """One group per temperature; where there are many, per bucket, named by the lowest and highest in it."""
+    known = {setting.temperature for setting in present if setting.temperature is not None}
+    is_bucketed = len(known) > TEMPERATURES_MAX
+    groups: dict[float, list[Setting]] = defaultdict(list)
+    for setting in present:
+        if setting.temperature is not None:
+            groups[_bucket(setting.temperature) if is_bucketed else setting.temperature].append(setting)
+    for members in groups.values():
+        inside = [setting.temperature for setting in members if setting.temperature is not None]
+        ends = dict.fromkeys(_temperature_label(edge(inside)) for edge in (min, max))
+        yield TEMPERATURE_DASH.join(ends), set(members)
+
+
+def _bucket(temperature: float) -> float:
+    return next((edge for edge in TEMPERATURE_BUCKETS if temperature <= edge), math.inf)
+
+
+def _temperature_label(temperature: float) -> str:
+    """Short where that is exact: a ceiling is read back from it."""
+    short = f"{temperature:g}"
+    return short if float(short) == temperature else repr(temperature)
+
+
+def _same_cut(present: Sequence[Setting]) -> bool:
+    both = {(setting.segment, setting.temperature) for setting in present}
+    return len(both) == len({segment for segment, _ in both}) == len({temperature for _, temperature in both})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Comparison:
+    arm: str
+    metric: str
+    bar: float
+    by_temperature: bool
+    # Comparisons a part is picked from; None where nobody asks what would bring an interval clear of the bar.
+    family: int | None = None
+
+    def __call__(self, table: PairTable, part: Part, label: str, count: float) -> Comparison | None:
+        if not len(table):
+            return None
+        fit = fit_table(table, by_temperature=self.by_temperature)
+        speedup = _exponentiated(interval_of(fit, level=CONFIDENCE))
+        simultaneous = _exponentiated(interval_of(fit, level=bonferroni(CONFIDENCE, count)))
+        margin = abs(fit.mean - math.log(self.bar))
+        is_open = margin > 0 and simultaneous.low < self.bar <= speedup.high
+        plans = self.family is not None and is_open
+        # To clear the bar takes the interval that a claim is judged by; to miss it, the plain one.
+        is_above = fit.mean > math.log(self.bar)
+        level = bonferroni(CONFIDENCE, min(count, self.family or count)) if is_above else CONFIDENCE
+        return Comparison(
+            arm=self.arm,
+            metric=self.metric,
+            part=part,
+            label=label,
+            speedup=speedup,
+            simultaneous=simultaneous,
+            prompts=fit.prompts,
+            launches=fit.launches,
+            prompts_needed=prompts_needed(fit, margin, level=level) if plans else None,
+            launches_needed=launches_needed(fit, margin, level=level) if plans else None,
+        )
+
+
+def _exponentiated(estimate: Estimate) -> Estimate:
+    return Estimate(
+        value=math.exp(estimate.value),
+        low=math.exp(estimate.low),
+        high=math.exp(min(estimate.high, 700.0)),  # exp(710) overflows; unknown stays unknown
+        n=estimate.n,
+        method=estimate.method,
+        level=estimate.level,
+    )

@@ -1,0 +1,43 @@
+"""Where does an arm's gain come from? The control has what speculation switched off switched off too, and no drafts:
+baseline to control is what that costs, control to arm what drafting gains. It explains and never decides."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+
+from speclift.core.arm import BASELINE, CONTROL, Arm, control_arm
+from speclift.core.records import Phase, Record
+from speclift.core.results import Conditions, Finding, Level
+from speclift.statistics.compare import Comparer
+
+
+def explained_gains(records: Sequence[Record], arms: Sequence[Arm], *, metric: str) -> Iterator[Finding]:
+    """Over the prompts of the control's one launch, and the launch of the others that was nearest to it."""
+    rounds = {r.place.round for r in records if r.place.arm == CONTROL and r.place.phase is Phase.MEASURED}
+    own = [record for record in records if record.place.round in rounds]
+    for arm in arms:
+        whole = _ratio(own, arm, over=BASELINE, metric=metric)
+        cost = _ratio(own, control_arm(), over=BASELINE, metric=metric)
+        gain = _ratio(own, arm, over=CONTROL, metric=metric)
+        if whole is None or cost is None or gain is None:
+            continue
+        yield Finding(
+            check="gain-explained",
+            level=Level.INFO,
+            message=f"of the {whole:.2f}x of {arm.name} in the launch beside the control: scheduling costs {cost:.2f}x"
+            f", drafting gains {gain:.2f}x",
+            next_step="the verdict rests on the baseline as the engine starts it, not on this control",
+            arm=arm.name,
+        )
+
+
+def _ratio(records: Sequence[Record], arm: Arm, *, over: str, metric: str) -> float | None:
+    sides = [
+        replace(record, place=replace(record.place, arm=BASELINE)) if record.place.arm == over else record
+        for record in records
+        if record.place.arm in (arm.name, over)
+    ]
+    comparer = Comparer(sides, metric=metric, bar=1.0, arm_count=1, by_temperature=False)
+    overall = comparer.evidence(arm, Conditions()).overall
+    return None if overall is None else overall.speedup.value

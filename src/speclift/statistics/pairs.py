@@ -1,0 +1,204 @@
+"""Which requests of two arms form a pair, and what does each say about the speedup?
+
+A pair is the same request (and repeat) at the same load, temperature and round on both arms, so that what makes a
+prompt slow cancels. What both arms were asked and no estimate can use is counted, never dropped without a word.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from types import MappingProxyType
+from typing import TypeAlias
+
+from speclift.core.arm import BASELINE
+from speclift.core.records import Phase, Place, Record
+from speclift.core.traffic import Concurrency, Load
+from speclift.statistics.cells import METRIC_OF
+
+THROUGHPUT = "throughput"
+MIXED = "mixed"
+# Round, request, load, temperature and repeat: a repeat pairs with the same repeat of the other arm.
+PairKey: TypeAlias = tuple[int, str, Load, float | None, int]
+# Requests that say the same as an earlier one, and which: repeats under another name are one prompt.
+PromptOf: TypeAlias = Mapping[str, str]
+ALL_DISTINCT: PromptOf = MappingProxyType({})
+# Answers of unlike length do not compare end to end; the same share makes the finding output-length.
+LENGTH_SHARE = 0.05
+
+Sides: TypeAlias = dict[str, Record]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Pair:
+    """log(speedup) of one prompt in one round at one setting."""
+
+    key: PairKey
+    prompt: str
+    segment: str
+    log_speedup: float
+
+    @property
+    def round(self) -> int:
+        return self.key[0]
+
+    @property
+    def load(self) -> Load:
+        return self.key[2]
+
+    @property
+    def temperature(self) -> float | None:
+        return self.key[3]
+
+
+def pairs(
+    records: Iterable[Record], arm: str, metric: str, *, prompt_of: PromptOf = ALL_DISTINCT
+) -> list[Pair]:
+    """Pairs of successes that have the metric."""
+    if metric == THROUGHPUT:
+        return _throughput_pairs(records, arm, prompt_of)
+    return _latency_pairs(records, arm, METRIC_OF[metric], prompt_of)
+
+
+def alike_pairs(records: Iterable[Record], arm: str, *, prompt_of: PromptOf = ALL_DISTINCT) -> list[Pair]:
+    """End to end, where both answers are known to be about as long."""
+    alike = [
+        record
+        for sides in _sides(records).values()
+        if (both := _both(sides, arm)) is not None and _is_alike(*both)
+        for record in both
+    ]
+    return _latency_pairs(alike, arm, METRIC_OF["e2e"], prompt_of)
+
+
+def asked_of_both(records: Iterable[Record], arm: str) -> int:
+    """How many pairs there would be had every request succeeded."""
+    return sum(_both(sides, arm) is not None for sides in _sides(records).values())
+
+
+def pair_key(place: Place) -> PairKey:
+    return place.round, place.request_id, place.load, place.temperature, place.repeat
+
+
+def _sides(records: Iterable[Record]) -> dict[PairKey, Sides]:
+    found: dict[PairKey, Sides] = defaultdict(dict)
+    for record in records:
+        if record.place.phase is Phase.MEASURED:
+            found[pair_key(record.place)][record.place.arm] = record
+    return found
+
+
+def _both(sides: Sides, arm: str) -> tuple[Record, Record] | None:
+    baseline, other = sides.get(BASELINE), sides.get(arm)
+    return None if baseline is None or other is None else (baseline, other)
+
+
+def _is_alike(baseline: Record, other: Record) -> bool:
+    before, after = baseline.output_tokens, other.output_tokens
+    return bool(before and after and abs(after / before - 1) <= LENGTH_SHARE)
+
+
+def _latency_pairs(
+    records: Iterable[Record], arm: str, value_of: Callable[[Record], float | None], prompt_of: PromptOf
+) -> list[Pair]:
+    result = []
+    for key, sides in _sides(records).items():
+        both = _both(sides, arm)
+        log_speedup = None if both is None else _log_ratio(*both, value_of)
+        if log_speedup is not None:
+            segment = sides[arm].place.segment
+            prompt = prompt_of.get(key[1], key[1])
+            result.append(Pair(key=key, prompt=prompt, segment=segment, log_speedup=log_speedup))
+    return result
+
+
+def _log_ratio(baseline: Record, other: Record, value_of: Callable[[Record], float | None]) -> float | None:
+    if not baseline.is_ok or not other.is_ok:
+        return None
+    slow, fast = value_of(baseline), value_of(other)
+    return math.log(slow / fast) if slow and fast and slow > 0 and fast > 0 else None
+
+
+# Throughput: a rate belongs to a block, and its requests share it out
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Served:
+    """What one arm served of a block."""
+
+    tokens: dict[PairKey, float]
+    seconds: dict[PairKey, float]
+    # In an open loop the rate is the one offered, whatever the requests: nothing is shared out.
+    window_s: float | None
+
+    @property
+    def log_rate(self) -> float:
+        """Streams that are kept full serve tokens / seconds over their requests; how long the last of them drains,
+        after the others have nothing left to do, is the block's shape and no rate."""
+        return math.log(sum(self.tokens.values()) / (self.window_s or sum(self.seconds.values())))
+
+    def moved_by(self, key: PairKey) -> float:
+        """How far this request moves the log of the rate."""
+        if self.window_s is not None or key not in self.tokens:
+            return 0.0
+        share = self.tokens[key] / sum(self.tokens.values())
+        return share - self.seconds[key] / sum(self.seconds.values())
+
+
+def _throughput_pairs(records: Iterable[Record], arm: str, prompt_of: PromptOf) -> list[Pair]:
+    """The log ratio of a block's token rates, given to each of its requests with what that request moved it by.
+
+    Their mean is the block's, and their spread is what other prompts would have changed, which blocks of the same
+    prompts in every launch cannot show.
+    """
+    blocks: dict[tuple[int, int, Load], dict[str, list[Record]]] = defaultdict(lambda: defaultdict(list))
+    for record in records:
+        if record.place.phase is not Phase.WARMUP:
+            place = record.place
+            blocks[(place.round, place.block, place.load)][place.arm].append(record)
+    result, segments = [], []
+    for sides in blocks.values():
+        before, after = _served(sides.get(BASELINE, [])), _served(sides.get(arm, []))
+        if before is None or after is None:
+            continue
+        places = {pair_key(r.place): r.place for r in (*sides[BASELINE], *sides[arm])}
+        asked = [key for key in places if key in before.tokens or key in after.tokens]
+        segments.append({places[key].segment for key in asked})
+        whole = after.log_rate - before.log_rate
+        for key in asked:
+            moved = len(asked) * (after.moved_by(key) - before.moved_by(key))
+            prompt, segment = prompt_of.get(key[1], key[1]), places[key].segment
+            result.append(Pair(key=key, prompt=prompt, segment=segment, log_speedup=whole + moved))
+    # A rate of several segments is none of theirs; a prompt belongs to one stratum at every load, so all are mixed.
+    is_mixed = any(len(names) > 1 for names in segments)
+    return [replace(pair, segment=MIXED) for pair in result] if is_mixed else result
+
+
+def _served(turn: Sequence[Record]) -> _Served | None:
+    """None where nothing was served."""
+    good = {
+        pair_key(r.place): r
+        for r in turn
+        if r.is_ok and (r.output_tokens or 0) > 0 and r.e2e_s is not None and r.e2e_s > 0
+    }
+    if not good:
+        return None
+    is_open = not isinstance(turn[0].place.load, Concurrency)
+    window_s = _window_s(turn) if is_open else None
+    if window_s is not None and window_s <= 0:
+        return None
+    return _Served(
+        tokens={key: float(record.output_tokens or 0) for key, record in good.items()},
+        seconds={key: record.e2e_s or 0.0 for key, record in good.items()},
+        window_s=window_s,
+    )
+
+
+def _window_s(turn: Sequence[Record]) -> float:
+    """The time the turn ran; one that was interrupted ran in two launches, and not in between."""
+    runs: dict[int, list[Record]] = defaultdict(list)
+    for record in turn:
+        runs[record.place.launch].append(record)
+    return sum(max(r.end_s for r in run) - min(r.sent_s for r in run) for run in runs.values())

@@ -1,1 +1,0 @@
-"""Everything on disk: studies, prompt files, models."""

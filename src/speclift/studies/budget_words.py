@@ -1,0 +1,31 @@
+"""What a budget left out of a study's last run, in words."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from speclift.core.results import Finding, Level
+from speclift.studies.study import Study
+
+# Under this name the study keeps it.
+LEFT_OUT = "left-out"
+
+
+def keep_left_out(study: Study, words: Sequence[str]) -> None:
+    """Also that nothing was, where an earlier run had left something out."""
+    if words or left_out(study):
+        study.keep(LEFT_OUT, {"left_out": list(words)})
+
+
+def left_out(study: Study) -> list[str]:
+    kept = study.kept(LEFT_OUT) or {}
+    return [str(words) for words in kept.get("left_out", ())]
+
+
+def budget_finding(words: Sequence[str]) -> Finding:
+    return Finding(
+        check="budget-spent",
+        level=Level.INFO,
+        message="; ".join(dict.fromkeys(words)),
+        next_step="what exists is judged; --resume with another --budget measures the rest",
+    )

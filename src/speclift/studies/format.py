@@ -1,0 +1,194 @@
+"""The study file: one SQLite database, its schema and the JSON inside it.
+
+Format history
+    1  2026-11  first: meta, requests, launches, turns, records, findings
+    2  2026-11  launches: settings, notices, usage; turns: counters, stamp_blur_p99_s
+    3  2026-11  records: repeat, so that a cell may send a request more than once; refused
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+from dataclasses import asdict
+from typing import Any
+
+from speclift.core.arm import Arm, ServerSettings
+from speclift.core.engine_spec import AttachSettings, EngineSpec
+from speclift.core.goals import Goals, Slo
+from speclift.core.records import Provenance
+from speclift.core.speculation import speculation_from_dict, speculation_to_dict
+from speclift.core.traffic import Message, Request, load_from_dict, load_to_dict
+from speclift.workload.experiment import StudyPlan
+
+FORMAT = 3
+# 'SLFT': marks the database as a study, so that another SQLite file is never taken for one.
+APPLICATION_ID = 0x534C4654
+
+SCHEMA = """
+CREATE TABLE meta (key TEXT PRIMARY KEY, value TEXT NOT NULL) WITHOUT ROWID;
+CREATE TABLE requests (position INTEGER PRIMARY KEY, id TEXT UNIQUE NOT NULL, body TEXT NOT NULL);
+CREATE TABLE launches (
+    id INTEGER PRIMARY KEY, arm TEXT NOT NULL, round INTEGER NOT NULL, command TEXT NOT NULL,
+    engine_version TEXT NOT NULL, started_s REAL NOT NULL, ready_s REAL, kv_tokens INTEGER,
+    failure TEXT NOT NULL DEFAULT '', log_tail TEXT NOT NULL DEFAULT '', counters TEXT NOT NULL DEFAULT '{}',
+    settings TEXT NOT NULL DEFAULT '{}', notices TEXT NOT NULL DEFAULT '[]', usage TEXT NOT NULL DEFAULT '[]'
+);
+CREATE TABLE turns (
+    id INTEGER PRIMARY KEY, launch INTEGER NOT NULL REFERENCES launches, block INTEGER NOT NULL,
+    load TEXT NOT NULL, loop_lag_p99_s REAL NOT NULL, cpu_s REAL NOT NULL, wall_s REAL NOT NULL,
+    counters TEXT NOT NULL DEFAULT '{}', stamp_blur_p99_s REAL NOT NULL DEFAULT 0
+);
+CREATE TABLE records (
+    id INTEGER PRIMARY KEY, launch INTEGER NOT NULL REFERENCES launches, arm TEXT NOT NULL,
+    round INTEGER NOT NULL, block INTEGER NOT NULL, load TEXT NOT NULL, request_id TEXT NOT NULL,
+    segment TEXT NOT NULL, temperature REAL, phase TEXT NOT NULL, outcome TEXT NOT NULL, error TEXT NOT NULL,
+    intended_s REAL NOT NULL, sent_s REAL NOT NULL, end_s REAL NOT NULL,
+    first_token_s REAL, last_token_s REAL,
+    prompt_tokens INTEGER, output_tokens INTEGER, finish_reason TEXT, text BLOB NOT NULL,
+    drafted INTEGER, accepted INTEGER, steps TEXT, repeat INTEGER NOT NULL DEFAULT 0,
+    refused TEXT NOT NULL DEFAULT '[]'
+);
+CREATE UNIQUE INDEX measured_once ON records
+    (launch, block, load, request_id, ifnull(temperature, -1), repeat) WHERE phase = 'measured';
+CREATE TABLE findings (
+    id INTEGER PRIMARY KEY, "check" TEXT NOT NULL, level TEXT NOT NULL, message TEXT NOT NULL,
+    next_step TEXT NOT NULL, arm TEXT
+);
+"""
+
+# What turns a study of an older format into one of today's, by the format that brought it.
+UPGRADES = (
+    (2, "ALTER TABLE launches ADD COLUMN settings TEXT NOT NULL DEFAULT '{}'"),
+    (2, "ALTER TABLE launches ADD COLUMN notices TEXT NOT NULL DEFAULT '[]'"),
+    (2, "ALTER TABLE launches ADD COLUMN usage TEXT NOT NULL DEFAULT '[]'"),
+    (2, "ALTER TABLE turns ADD COLUMN counters TEXT NOT NULL DEFAULT '{}'"),
+    (2, "ALTER TABLE turns ADD COLUMN stamp_blur_p99_s REAL NOT NULL DEFAULT 0"),
+    (3, "ALTER TABLE records ADD COLUMN repeat INTEGER NOT NULL DEFAULT 0"),
+    (3, "DROP INDEX measured_once"),
+    (
+        3,
+        "CREATE UNIQUE INDEX measured_once ON records"
+        " (launch, block, load, request_id, ifnull(temperature, -1), repeat) WHERE phase = 'measured'",
+    ),
+    (3, "ALTER TABLE records ADD COLUMN refused TEXT NOT NULL DEFAULT '[]'"),
+)
+
+
+_PYTHON_TYPES: dict[str, tuple[type, ...]] = {
+    "INTEGER": (int,),
+    "REAL": (int, float),
+    "TEXT": (str,),
+    "BLOB": (bytes,),
+}
+
+
+def _column_types() -> dict[str, tuple[type, ...]]:
+    """What may stand in a column of this name, by the schema; of a name in several tables what any of them takes."""
+    types: dict[str, tuple[type, ...]] = {}
+    for name, kind, rest in re.findall(r'"?(\w+)"? (INTEGER|REAL|TEXT|BLOB)([^,\n)]*)', SCHEMA):
+        empty = () if "NOT NULL" in rest or "PRIMARY KEY" in rest else (type(None),)
+        types[name] = (*types.get(name, ()), *_PYTHON_TYPES[kind], *empty)
+    return types
+
+
+COLUMN_TYPES = _column_types()
+
+
+def checked_row(row: dict[str, Any]) -> dict[str, Any]:
+    """ValueError where a value is of another kind than was written: SQLite keeps whatever it is given."""
+    for name, value in row.items():
+        allowed = COLUMN_TYPES.get(name, (object,))
+        is_finite = not isinstance(value, float) or math.isfinite(value)
+        if not isinstance(value, allowed) or not is_finite:
+            raise ValueError(f"column {name!r} holds {type(value).__name__} {repr(value)[:40]}")
+    return row
+
+
+def dumps(value: Any) -> str:
+    """ASCII only: lone surrogates and NUL in a prompt survive as escapes."""
+    return json.dumps(value, ensure_ascii=True, separators=(",", ":"))
+
+
+def request_to_dict(request: Request) -> dict[str, Any]:
+    return asdict(request)
+
+
+def request_from_dict(data: dict[str, Any]) -> Request:
+    messages = tuple(Message(**message) for message in data["messages"])
+    return Request(**{**data, "messages": messages})
+
+
+def plan_to_dict(plan: StudyPlan) -> dict[str, Any]:
+    """Without the requests, which have a table of their own."""
+    return {
+        "arms": [
+            {"name": arm.name, "speculation": speculation_to_dict(arm.speculation)} for arm in plan.arms
+        ],
+        "loads": [load_to_dict(load) for load in plan.loads],
+        "temperatures": list(plan.temperatures),
+        "rounds": plan.rounds,
+        "together": plan.together,
+        "seed": plan.seed,
+        "request_count": plan.request_count,
+    }
+
+
+def plan_from_dict(data: dict[str, Any], requests: tuple[Request, ...]) -> StudyPlan:
+    return StudyPlan(
+        arms=tuple(
+            Arm(name=arm["name"], speculation=speculation_from_dict(arm["speculation"]))
+            for arm in data["arms"]
+        ),
+        loads=tuple(load_from_dict(load) for load in data["loads"]),
+        requests=requests,
+        temperatures=tuple(data["temperatures"]),
+        rounds=data["rounds"],
+        together=data["together"],
+        seed=data["seed"],
+        request_count=data.get("request_count"),  # formats 1 and 2 sent each once
+    )
+
+
+def engine_to_dict(spec: EngineSpec) -> dict[str, Any]:
+    return asdict(spec)
+
+
+def engine_from_dict(data: dict[str, Any]) -> EngineSpec:
+    attach = data.get("attach")
+    return EngineSpec(
+        kind=data["kind"],
+        settings=_settings_from_dict(data["settings"]),
+        binary=data["binary"],
+        python=data.get("python"),  # studies before vLLM have none
+        attach=AttachSettings(**attach) if attach is not None else None,
+        # Studies before the tuner have none.
+        by_arm=tuple((name, _settings_from_dict(settings)) for name, settings in data.get("by_arm", ())),
+    )
+
+
+def _settings_from_dict(data: dict[str, Any]) -> ServerSettings:
+    return ServerSettings(**{**data, "extra_args": tuple(data["extra_args"])})
+
+
+def goals_to_dict(goals: Goals) -> dict[str, Any]:
+    return asdict(goals)
+
+
+def goals_from_dict(data: dict[str, Any]) -> Goals:
+    return Goals(**{**data, "slos": tuple(Slo(**slo) for slo in data["slos"])})
+
+
+def provenance_to_dict(provenance: Provenance) -> dict[str, Any]:
+    return asdict(provenance)
+
+
+def provenance_from_dict(data: dict[str, Any]) -> Provenance:
+    return Provenance(
+        **{
+            **data,
+            "commands": tuple(tuple(command) for command in data["commands"]),
+            "argv": tuple(data["argv"]),
+        }
+    )

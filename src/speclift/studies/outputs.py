@@ -1,0 +1,48 @@
+"""Where results go, looked at before anything is measured: a report that cannot be written costs the measurement."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+from speclift.core.errors import StudyError, UsageError
+from speclift.studies.private import private_folder, write_private
+
+# A report is some hundred kilobytes.
+ROOM_BYTES = 256 * 1024
+
+
+def require_report_place(path: Path, *, prompts: Path | None = None) -> None:
+    """UsageError for what is no place for a file, StudyError for one that cannot be written now."""
+    if path.is_dir():
+        raise UsageError(f"--out takes a file, and {path} is a directory", hint=f"{path / 'report.html'}")
+    if path.exists() and not path.is_file():
+        raise UsageError(f"--out takes a file, and {path} is a device or a pipe", hint="such as report.html")
+    if prompts is not None and path.exists() and prompts.exists() and path.samefile(prompts):
+        raise UsageError(f"--out and --prompts are the same file: {path}", hint="name another --out")
+    trial = path.with_name(f".{path.name}.trial-{os.getpid()}")
+    try:
+        private_folder(path.parent)
+        if path.exists() and not os.access(path, os.W_OK):
+            raise PermissionError(13, os.strerror(13))
+        write_private(trial, " " * ROOM_BYTES)
+        trial.unlink()
+    except OSError as error:
+        raise StudyError(
+            f"the report cannot be written to {path}: {error.strerror or error}",
+            hint="nothing was measured yet; name another --out, or free space or rights there",
+        ) from error
+
+
+def require_study_place(path: Path) -> None:
+    """Looked at before models are fetched and servers asked; the study itself is made later."""
+    standing = next(each for each in (path, *path.parents) if each.exists())
+    if path.exists() and not path.is_dir():
+        raise UsageError(f"--study takes a directory, and {path} is a file", hint="name another --study")
+    if not standing.is_dir():
+        raise StudyError(f"the study cannot be made at {path}: {standing} is a file")
+    if not os.access(standing, os.W_OK | os.X_OK):
+        raise StudyError(
+            f"the study cannot be made at {path}: {standing} cannot be written to",
+            hint="name another --study, or change its rights",
+        )

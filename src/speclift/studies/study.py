@@ -1,0 +1,396 @@
+"""One study directory: study.sqlite and the engines' logs. Records are committed as they arrive.
+
+SQLite in WAL mode: a killed process loses at most the record it was writing, never an earlier one.
+"""
+
+from __future__ import annotations
+
+import json
+import sqlite3
+import tempfile
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from types import TracebackType
+from typing import IO, Any, NamedTuple, Self
+
+from speclift.core.engine_spec import EngineSpec
+from speclift.core.errors import StudyError
+from speclift.core.goals import Goals
+from speclift.core.records import Counters, Launch, Provenance, Record, TurnHealth, TurnTotals, Usage
+from speclift.core.results import Finding, Level
+from speclift.core.traffic import Request, load_from_dict, load_to_dict
+from speclift.core.units import Seconds
+from speclift.workload.experiment import StudyPlan
+from speclift.studies import format as fmt
+from speclift.studies.database import (
+    DATABASE,
+    connect,
+    disk_errors,
+    is_study,
+    read_errors,
+    require_empty,
+    take_lock,
+)
+from speclift.studies.private import private_folder
+from speclift.studies.rows import counters_from, launch_from, record_columns, record_from, storable, usage_text
+from speclift.studies.texts import digest_of, finding_stand_in, record_stand_in, request_stand_in, with_texts
+
+__all__ = ["DATABASE", "Done", "Study", "is_study"]
+
+NOTHING = Counters()
+KEEPS_TEXT = "keeps-text"
+# Beside every document its hash, under its name and this.
+SEAL = "#sha256"
+
+
+class Done(NamedTuple):
+    """A place whose record is final and is not measured again."""
+
+    arm: str
+    round: int
+    block: int
+    request_id: str
+    temperature: float | None
+    repeat: int = 0
+
+
+class Study:
+    """Open with `create` or `open`; close it, or use it in a with statement."""
+
+    def __init__(self, path: Path, connection: sqlite3.Connection, lock: IO[str] | None) -> None:
+        self.path = path
+        self._db = connection
+        self._lock = lock
+        self._keeps_text: bool | None = None
+        # Of a study that keeps no text, what this process knows of it: requests, and records as they were.
+        self._requests: tuple[Request, ...] | None = None
+        self._spoken: list[Record] = []
+        self._logs: tempfile.TemporaryDirectory[str] | None = None
+
+    @classmethod
+    def create(
+        cls,
+        path: Path,
+        *,
+        plan: StudyPlan,
+        engine: EngineSpec,
+        goals: Goals,
+        provenance: Provenance,
+        keeps_text: bool = True,
+    ) -> Study:
+        if is_study(path):
+            raise StudyError(f"{path} already holds a study", hint="add --resume, or name another --study")
+        with disk_errors(path), ExitStack() as undo:
+            private_folder(path)
+            lock = undo.enter_context(take_lock(path))
+            require_empty(path / DATABASE)
+            study = undo.enter_context(cls(path, connect(path / DATABASE), lock))
+            # One transaction: a study killed while it is created is no study yet.
+            study._db.execute("BEGIN IMMEDIATE")
+            for statement in fmt.SCHEMA.split(";\n"):
+                study._db.execute(statement)
+            study._set("plan", fmt.plan_to_dict(plan))
+            study._set("engine", fmt.engine_to_dict(engine))
+            study._set("goals", fmt.goals_to_dict(goals))
+            study._set("provenance", fmt.provenance_to_dict(provenance))
+            requests = plan.requests
+            if not keeps_text:
+                study._set(KEEPS_TEXT, {"keeps_text": False})
+                study._requests = plan.requests
+                requests = tuple(request_stand_in(request) for request in plan.requests)
+            study._db.executemany(
+                "INSERT INTO requests (id, body) VALUES (?, ?)",
+                [(r.id, fmt.dumps(fmt.request_to_dict(r))) for r in requests],
+            )
+            study._db.execute(f"PRAGMA application_id = {fmt.APPLICATION_ID}")
+            study._db.execute(f"PRAGMA user_version = {fmt.FORMAT}")
+            study._db.execute("COMMIT")
+            undo.pop_all()
+        return study
+
+    @classmethod
+    def open(cls, path: Path, *, writing: bool = False) -> Study:
+        database = path / DATABASE
+        if not is_study(path):
+            raise StudyError(
+                f"no study at {path}", hint="a study is a directory with a complete study.sqlite"
+            )
+        with read_errors(path), ExitStack() as undo:
+            lock = undo.enter_context(take_lock(path)) if writing else None
+            study = undo.enter_context(cls(path, connect(database), lock))
+            version = study._db.execute("PRAGMA user_version").fetchone()[0]
+            if version > fmt.FORMAT:
+                raise StudyError(
+                    f"{path} has study format {version}; this speclift reads up to {fmt.FORMAT}",
+                    hint="upgrade speclift: pip install -U speclift",
+                )
+            if writing:
+                study._upgrade(version)
+            undo.pop_all()
+        return study
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def close(self) -> None:
+        self._db.close()
+        if self._logs is not None:
+            self._logs.cleanup()
+        if self._lock is not None:
+            self._lock.close()
+
+    # What the study set out to do
+
+    @property
+    def plan(self) -> StudyPlan:
+        with read_errors(self.path):
+            rows = self._rows("SELECT body FROM requests ORDER BY position")
+            requests = tuple(fmt.request_from_dict(json.loads(row["body"])) for row in rows)
+            return fmt.plan_from_dict(self._get("plan"), self._requests or requests)
+
+    @property
+    def keeps_text(self) -> bool:
+        if self._keeps_text is None:
+            self._keeps_text = self.kept(KEEPS_TEXT) is None
+        return self._keeps_text
+
+    def provide(self, requests: Iterable[Request]) -> None:
+        """The text of a study's requests, where it keeps none and is to go on; StudyError where it is another."""
+        self._requests = with_texts(self.plan.requests, requests)
+
+    @property
+    def engine(self) -> EngineSpec:
+        with read_errors(self.path):
+            return fmt.engine_from_dict(self._get("engine"))
+
+    @property
+    def goals(self) -> Goals:
+        with read_errors(self.path):
+            return fmt.goals_from_dict(self._get("goals"))
+
+    @property
+    def provenance(self) -> Provenance:
+        with read_errors(self.path):
+            return fmt.provenance_from_dict(self._get("provenance"))
+
+    @property
+    def block_limits(self) -> dict[int, int]:
+        """Blocks the time budget cut short, with the number of items left in each; settled in round 0."""
+        with read_errors(self.path):
+            limits: dict[str, int] = self._get("block_limits", default={})
+            return {int(block): limit for block, limit in limits.items()}
+
+    def limit_block(self, block: int, items: int) -> None:
+        with disk_errors(self.path):
+            self._set("block_limits", {**self.block_limits, block: items})
+
+    def keep(self, name: str, document: dict[str, Any]) -> None:
+        """A JSON document beside the records: what the lossless gate found, how a search stands."""
+        with disk_errors(self.path):
+            self._set(name, document)
+
+    def kept(self, name: str) -> dict[str, Any] | None:
+        """None where none of that name was kept."""
+        with read_errors(self.path):
+            found: dict[str, Any] | None = self._get(name, default=None)
+        return found
+
+    @property
+    def logs(self) -> Path:
+        """Of the engines. They may quote what they are asked: where no text is kept, neither are they."""
+        if self.keeps_text:
+            return self.path / "logs"
+        self._logs = self._logs or tempfile.TemporaryDirectory(prefix="speclift-logs-")
+        return Path(self._logs.name)
+
+    def log_path(self, launch: int) -> Path:
+        return self.logs / f"launch-{launch:03d}.log"
+
+    # What happened
+
+    def add_launch(self, launch: Launch) -> None:
+        self._insert(
+            "launches",
+            id=launch.id,
+            arm=launch.arm,
+            round=launch.round,
+            command=fmt.dumps(launch.command),
+            engine_version=launch.engine_version,
+            started_s=launch.started_s,
+        )
+
+    def launch_ready(
+        self,
+        launch: int,
+        *,
+        ready_s: Seconds,
+        kv_tokens: int | None,
+        settings: Mapping[str, str] | None = None,
+        notices: Sequence[str] = (),
+    ) -> None:
+        said = {"settings": fmt.dumps(dict(settings or {})), "notices": fmt.dumps(list(notices))}
+        self._update_launch(launch, ready_s=ready_s, kv_tokens=kv_tokens, **said)
+
+    def launch_failed(self, launch: int, *, failure: str, log_tail: str) -> None:
+        self._update_launch(launch, failure=failure, log_tail=log_tail if self.keeps_text else "")
+
+    def launch_ended(self, launch: int, counters: Counters, *, usage: tuple[Usage, ...] = ()) -> None:
+        self._update_launch(launch, counters=fmt.dumps(counters.values), usage=usage_text(usage))
+
+    def next_launch_id(self) -> int:
+        (row,) = self._rows("SELECT ifnull(max(id), 0) AS last FROM launches")
+        return int(row["last"]) + 1
+
+    def add_turn(self, launch: int, block: int, health: TurnHealth, counters: Counters = NOTHING) -> None:
+        self._insert(
+            "turns",
+            launch=launch,
+            block=block,
+            load=fmt.dumps(load_to_dict(health.load)),
+            loop_lag_p99_s=health.loop_lag_p99_s,
+            cpu_s=health.cpu_s,
+            wall_s=health.wall_s,
+            stamp_blur_p99_s=health.stamp_blur_p99_s,
+            # Most of an engine's counters stand still in a turn.
+            counters=fmt.dumps({name: value for name, value in counters.values.items() if value}),
+        )
+
+    @contextmanager
+    def together(self) -> Iterator[None]:
+        """Several writes at the price of one: on disk when it ends, also where one of them fails."""
+        with disk_errors(self.path):
+            self._db.execute("BEGIN")
+            try:
+                yield
+            finally:
+                if self._db.in_transaction:  # a full disk ends it too
+                    self._db.execute("COMMIT")
+
+    def add_record(self, record: Record) -> None:
+        if not self.keeps_text:
+            self._spoken.append(record)
+            record = record_stand_in(record)
+        self._insert("records", **record_columns(record))
+
+    def add_finding(self, finding: Finding) -> None:
+        finding = finding if self.keeps_text else finding_stand_in(finding)
+        self._insert(
+            "findings",
+            check=finding.check,
+            level=finding.level,
+            message=finding.message,
+            next_step=finding.next_step,
+            arm=finding.arm,
+        )
+
+    # Reading back
+
+    def records(self) -> tuple[Record, ...]:
+        with read_errors(self.path):
+            return tuple(record_from(row) for row in self._rows("SELECT * FROM records ORDER BY id"))
+
+    def spoken(self) -> tuple[Record, ...]:
+        """Records whose text is known: all of them, or those of this process where no text is kept."""
+        return self.records() if self.keeps_text else tuple(self._spoken)
+
+    def launches(self) -> tuple[tuple[Launch, int | None], ...]:
+        """Each launch with the KV tokens it reported."""
+        with read_errors(self.path):
+            rows = self._rows("SELECT * FROM launches ORDER BY id")
+            return tuple((launch_from(row), row["kv_tokens"]) for row in rows)
+
+    def turn_health(self) -> tuple[TurnHealth, ...]:
+        with read_errors(self.path):
+            rows = self._rows("SELECT * FROM turns ORDER BY id")
+            return tuple(
+                TurnHealth(
+                    load=load_from_dict(json.loads(row["load"])),
+                    loop_lag_p99_s=row["loop_lag_p99_s"],
+                    cpu_s=row["cpu_s"],
+                    wall_s=row["wall_s"],
+                    stamp_blur_p99_s=row.get("stamp_blur_p99_s", 0.0),  # format 1 has none
+                )
+                for row in rows
+            )
+
+    def turn_totals(self) -> tuple[TurnTotals, ...]:
+        """Turns of which the engine told its totals."""
+        with read_errors(self.path):
+            rows = self._rows("SELECT * FROM turns ORDER BY id")
+            read = ((row, counters_from(row.get("counters", "{}"))) for row in rows)  # format 1 has none
+            return tuple(
+                TurnTotals(launch=row["launch"], block=row["block"], counters=counters)
+                for row, counters in read
+                if counters.values
+            )
+
+    def findings(self) -> tuple[Finding, ...]:
+        with read_errors(self.path):
+            rows = self._rows('SELECT "check", level, message, next_step, arm FROM findings ORDER BY id')
+            return tuple(Finding(**{**row, "level": Level(row["level"])}) for row in rows)
+
+    def done(self) -> frozenset[Done]:
+        """Final records: successes, and failures of a server that lived on. What a dying server broke off is
+        measured again on resume."""
+        rows = self._rows(
+            "SELECT DISTINCT records.arm, records.round, block, request_id, temperature, repeat FROM records"
+            " JOIN launches ON launches.id = records.launch"
+            " WHERE phase = 'measured' AND (outcome = 'ok' OR launches.failure = '')"
+        )
+        return frozenset(Done(**row) for row in rows)
+
+    # The database
+
+    def _upgrade(self, version: int) -> None:
+        """An old study that goes on gets the columns it lacks, all or none of them."""
+        self._db.execute("BEGIN IMMEDIATE")
+        for statement in (change for since, change in fmt.UPGRADES if version < since):
+            self._db.execute(statement)
+        self._db.execute(f"PRAGMA user_version = {fmt.FORMAT}")
+        self._db.execute("COMMIT")
+
+    def _get(self, key: str, **default: Any) -> Any:
+        rows = self._rows("SELECT value FROM meta WHERE key = ?", key)
+        if not rows:
+            if "default" in default:
+                return default["default"]
+            raise StudyError(f"{self.path} is incomplete: it has no {key}", hint="start a new study")
+        text = rows[0]["value"]
+        seal = self._rows("SELECT value FROM meta WHERE key = ?", key + SEAL)
+        if seal and seal[0]["value"] != digest_of(text):
+            raise StudyError(
+                f"cannot read the study at {self.path}: its {key!r} is not what speclift wrote there",
+                hint="if it was edited or damaged, restore it from a copy or start a new study",
+            )
+        return json.loads(text)
+
+    def _set(self, key: str, value: Any) -> None:
+        """With a seal: whoever reads it relies on its shape, which an edited one need not have."""
+        text = fmt.dumps(value)
+        self._db.executemany(
+            "INSERT OR REPLACE INTO meta VALUES (?, ?)", [(key, text), (key + SEAL, digest_of(text))]
+        )
+
+    def _rows(self, query: str, *values: Any) -> list[dict[str, Any]]:
+        with read_errors(self.path):
+            cursor = self._db.execute(query, values)
+            names = [column[0] for column in cursor.description]
+            return [fmt.checked_row(dict(zip(names, row, strict=True))) for row in cursor]
+
+    def _insert(self, table: str, **values: Any) -> None:
+        columns, marks = ", ".join(f'"{name}"' for name in values), ", ".join("?" for _ in values)
+        self._write(f"INSERT INTO {table} ({columns}) VALUES ({marks})", *values.values())
+
+    def _update_launch(self, launch: int, **values: Any) -> None:
+        columns = ", ".join(f"{name} = ?" for name in values)
+        self._write(f"UPDATE launches SET {columns} WHERE id = ?", *values.values(), launch)
+
+    def _write(self, statement: str, *values: Any) -> None:
+        with disk_errors(self.path):
+            self._db.execute(statement, tuple(storable(value) for value in values))

@@ -1,0 +1,127 @@
+"""What stands in a study for text that is not kept: a hash, by which equal texts are still equal.
+
+Nothing of a prompt or an answer can be read from it. Two facts about an answer are kept beside the hash because a
+verdict needs them: whether there was any text, and whether it ended in a loop.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from collections.abc import Iterable, Sequence
+from dataclasses import asdict, replace
+from typing import Any
+
+from speclift.statistics.loops import is_looping
+from speclift.core.errors import StudyError
+from speclift.core.records import Record
+from speclift.core.results import Finding, Level
+from speclift.core.traffic import Request
+from speclift.studies.format import dumps
+
+NOT_KEPT = "text not kept"
+# So often the hash stands there instead of a text that loops, which makes it loop as well.
+LOOP_TIMES = 6
+FINISH_REASONS = frozenset(
+    {"stop", "length", "tool_calls", "function_call", "content_filter", "abort", "error", "cancelled"}
+)
+_NUMBERS = re.compile(r"[0-9eE.,:;/ +-]{0,80}")
+# The part of an error that is ours: a status, or the name of an error of the network.
+_OWN_WORDS = re.compile(r"\d{3}|[A-Za-z]{1,32}(Error|Refused|Timeout)")
+
+
+def digest_of(text: str) -> str:
+    return hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()
+
+
+def stand_in(text: str) -> str:
+    if not text:
+        return ""
+    digest = f"sha256:{digest_of(text)} "
+    return digest * (LOOP_TIMES if is_looping(text) else 1)
+
+
+def request_stand_in(request: Request) -> Request:
+    said = dumps({"messages": asdict(request)["messages"], "prompt": request.prompt})
+    return replace(request, messages=(), prompt=stand_in(said), response=None)
+
+
+def record_stand_in(record: Record) -> Record:
+    """Whatever a server may say in words of its own is left out."""
+    reason = record.finish_reason
+    return replace(
+        record,
+        text=stand_in(record.text),
+        error=error_stand_in(record.error),
+        finish_reason=reason if reason is None or reason in FINISH_REASONS else NOT_KEPT,
+        refused=tuple(
+            each if _NUMBERS.fullmatch(each.said) else replace(each, said=NOT_KEPT) for each in record.refused
+        ),
+    )
+
+
+def error_stand_in(error: str) -> str:
+    """Servers quote in their errors what they were sent."""
+    head = error.partition(":")[0].strip()
+    if not error:
+        return ""
+    return f"{head}: {NOT_KEPT}" if _OWN_WORDS.fullmatch(head) else NOT_KEPT
+
+
+def finding_stand_in(finding: Finding) -> Finding:
+    """Its own sentence; what follows on further lines is the tail of an engine's log."""
+    return replace(finding, message=finding.message.partition("\n")[0])
+
+
+def gate_stand_in(document: dict[str, Any]) -> dict[str, Any]:
+    """A lossless gate's document without the prompts and answers that it shows side by side."""
+    arms = [
+        {**arm, "edges": [_edge(edge) for edge in arm["edges"]], "findings": _findings(arm["findings"])}
+        for arm in document.get("arms", ())
+    ]
+    return {
+        **document,
+        **({"arms": arms} if "arms" in document else {}),
+        "examples": [],
+        "findings": _findings(document.get("findings", ())),
+    }
+
+
+def _edge(edge: dict[str, Any]) -> dict[str, Any]:
+    return edge if edge["result"] in ("pass", "skipped") else {**edge, "message": f"changed; {NOT_KEPT}"}
+
+
+def _findings(findings: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Of edges and failed arms only that there is one: their messages quote answers and logs."""
+    quoting = ("edge", "arm-failed")
+    return [
+        {**each, "message": f"{each['check']}; {NOT_KEPT}"}
+        if str(each["check"]).startswith(quoting)
+        else {**each, "message": str(each["message"]).partition("\n")[0]}
+        for each in findings
+    ]
+
+
+def with_texts(kept: Sequence[Request], given: Iterable[Request]) -> tuple[Request, ...]:
+    """The requests of a study without text, with the text of a workload that holds the same ones."""
+    by_id = {request.id: request for request in given}
+    found = []
+    for request in kept:
+        own = by_id.get(request.id)
+        if own is None or request_stand_in(own).prompt != request.prompt:
+            raise StudyError(
+                f"the study was made with --no-text, and its prompt {request.id!r} is not among those given",
+                hint="--resume with --prompts and the file that it was begun with",
+            )
+        found.append(replace(request, messages=own.messages, prompt=own.prompt))
+    return tuple(found)
+
+
+def no_text_finding() -> Finding:
+    return Finding(
+        check="no-text",
+        level=Level.INFO,
+        message="prompts and answers were not kept (--no-text): hashes stand for them, so they can neither be "
+        "shown side by side, replayed, nor verified again",
+        next_step="measure without --no-text where they are wanted",
+    )

@@ -1,0 +1,313 @@
+"""The bodies a fake server reads and writes: what a request asks for, and how each engine words its answer.
+
+Shapes were taken from running servers: llama.cpp in xllamacpp 2026.10.11549, and vLLM 0.32.0. Pure.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from speclift.core.errors import UsageError
+from speclift.core.records import Step
+from speclift.core.traffic import DEFAULT_MAX_TOKENS
+from speclift.core.units import Seconds, Tokens
+from speclift.testing.fake_truth import SEGMENT_MARKER, VOCABULARY, Ask, Burst, Script, Truth, token_text
+
+MODEL = "fake"
+# What an OpenAI-compatible server assumes when the request does not say.
+DEFAULT_TEMPERATURE = 1.0
+# A script is drawn up whole before its first token; this many tokens take well under a second.
+MAX_TOKENS_LIMIT = 100_000
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Form:
+    """How the client wants the answer."""
+
+    is_chat: bool
+    stream: bool
+    include_usage: bool
+    continuous_usage: bool
+    timings_per_token: bool
+    return_token_ids: bool
+    # Log-probabilities of this many tokens per position.
+    listed: int = 0
+
+
+def read_body(body: Any, *, is_chat: bool) -> tuple[Ask, Form]:
+    """UsageError on anything a real server would answer with 400."""
+    if not isinstance(body, dict):
+        raise UsageError(f"the body must be a JSON object, saw {type(body).__name__}")
+    if body.get("n", 1) != 1:
+        raise UsageError(f"n must be 1, saw {body['n']!r}")
+    prompt = _chat_prompt(body.get("messages")) if is_chat else _typed(body, "prompt", str, None)
+    marker = SEGMENT_MARKER.search(prompt)
+    max_tokens_name = "max_completion_tokens" if "max_completion_tokens" in body else "max_tokens"
+    max_tokens = _typed(body, max_tokens_name, int, DEFAULT_MAX_TOKENS)
+    if not 1 <= max_tokens <= MAX_TOKENS_LIMIT:
+        raise UsageError(f"{max_tokens_name} must lie in 1..{MAX_TOKENS_LIMIT}, saw {max_tokens}")
+    temperature = float(_typed(body, "temperature", (int, float), DEFAULT_TEMPERATURE))
+    if not 0 <= temperature < float("inf"):
+        raise UsageError(f"temperature must be at least 0, saw {temperature}")
+    options = _typed(body, "stream_options", dict, {})
+    ask = Ask(
+        prompt=prompt,
+        max_tokens=max_tokens,
+        temperature=temperature,
+        segment=_typed(body, "speclift_segment", str, marker[1] if marker else ""),
+        seed=_typed(body, "seed", int, 0) if body.get("seed") is not None else None,
+        ignore_eos=_typed(body, "ignore_eos", bool, False),
+    )
+    return ask, Form(
+        is_chat=is_chat,
+        stream=_typed(body, "stream", bool, False),
+        include_usage=_typed(options, "include_usage", bool, False),
+        continuous_usage=_typed(options, "continuous_usage_stats", bool, False),
+        timings_per_token=_typed(body, "timings_per_token", bool, False),
+        return_token_ids=_typed(body, "return_token_ids", bool, False),
+        listed=_listed(body, is_chat=is_chat),
+    )
+
+
+def _listed(body: dict[str, Any], *, is_chat: bool) -> int:
+    if not is_chat:
+        return int(_typed(body, "logprobs", int, 0))
+    return int(_typed(body, "top_logprobs", int, 0)) if _typed(body, "logprobs", bool, False) else 0
+
+
+def _typed(body: dict[str, Any], name: str, kind: type | tuple[type, ...], default: Any) -> Any:
+    value = body.get(name)
+    value = default if value is None else value
+    is_stray_bool = isinstance(value, bool) and kind is not bool
+    if is_stray_bool or not isinstance(value, kind):
+        raise UsageError(f"{name} has the wrong type: saw {value!r}")
+    return value
+
+
+def _chat_prompt(messages: Any) -> str:
+    if not isinstance(messages, list) or not messages:
+        raise UsageError("messages must be a list of at least one message")
+    return "\n".join(map(_message_text, messages))
+
+
+def _message_text(message: Any) -> str:
+    """Content is a string or, as vLLM's own client sends it, a list of parts."""
+    content = message.get("content") if isinstance(message, dict) else None
+    if isinstance(content, list) and all(isinstance(part, dict) for part in content):
+        texts = [part.get("text") for part in content]
+        content = "".join(texts) if texts and all(isinstance(text, str) for text in texts) else None
+    if not isinstance(content, str):
+        raise UsageError("each message must be an object whose content is a string or a list of texts")
+    return content
+
+
+# The fake is sure of each of its tokens: the runner-up is e^3 times less likely.
+_LOGPROB, _RUNNER_UP_LOGPROB = -0.05, -3.05
+
+
+def _sure_of(token_id: int) -> dict[str, Any]:
+    """One entry of `logprobs.content`, as llama.cpp words it."""
+    said = _listed_token(token_id, _LOGPROB)
+    return {
+        **said,
+        "top_logprobs": [said, _listed_token((token_id + 1) % len(VOCABULARY), _RUNNER_UP_LOGPROB)],
+    }
+
+
+def _listed_token(token_id: int, logprob: float) -> dict[str, Any]:
+    text = token_text(token_id)
+    return {"id": token_id, "token": text, "bytes": list(text.encode()), "logprob": logprob}
+
+
+class Reply:
+    """The JSON of one answer in the dialect of the truth's flavour."""
+
+    def __init__(
+        self, truth: Truth, script: Script, form: Form, *, id: str, created: int, prompt_s: Seconds
+    ) -> None:
+        self.truth, self.script, self.form = truth, script, form
+        self.prompt_s = prompt_s
+        self.prompt_ids: Sequence[int] = ()
+        kind = "chat.completion" if form.is_chat else "text_completion"
+        self._head = {
+            "id": id,
+            "object": kind + (".chunk" if form.is_chat and form.stream else ""),
+            "created": created,
+            "model": MODEL,
+        }
+
+    def opening(self) -> list[dict[str, Any]]:
+        if not self.form.is_chat:
+            return []
+        # llama.cpp sends null, vLLM an empty string; neither carries a token.
+        content = "" if self.truth.flavour == "vllm" else None
+        return [self._chunk({"delta": {"role": "assistant", "content": content}})]
+
+    def tokens(self, start: int, end: int, burst: Burst, *, decode_s: Seconds) -> dict[str, Any]:
+        ids = self.script.token_ids[start:end]
+        text = "".join(map(token_text, ids))
+        choice: dict[str, Any] = {"delta": {"content": text}} if self.form.is_chat else {"text": text}
+        extra: dict[str, Any] = {}
+        if self.truth.flavour == "vllm" and self.form.return_token_ids:
+            choice["token_ids"] = list(ids)
+        if self.truth.flavour == "vllm" and self.form.continuous_usage:
+            extra["usage"] = self._usage(end)
+        if self.truth.flavour == "llamacpp" and self.form.timings_per_token:
+            extra["timings"] = self._timings(end, burst, decode_s=decode_s)
+        return self._chunk(choice, **extra)
+
+    def closing(self, *, decode_s: Seconds) -> list[dict[str, Any]]:
+        choice: dict[str, Any] = {"delta": {}} if self.form.is_chat else {"text": ""}
+        finish = self._chunk({**choice, "finish_reason": self.script.finish_reason})
+        figures = self._figures(decode_s=decode_s)
+        if self.truth.flavour == "llamacpp" and not self.form.is_chat:
+            return [{**finish, **figures}]  # llama.cpp has no usage chunk on this route
+        if self.form.include_usage:
+            return [finish, {**self._head, "choices": [], **figures}]
+        return [{**finish, "timings": figures["timings"]}] if "timings" in figures else [finish]
+
+    def whole(self, *, decode_s: Seconds) -> dict[str, Any]:
+        text = "".join(map(token_text, self.script.token_ids))
+        content = {"message": {"role": "assistant", "content": text}} if self.form.is_chat else {"text": text}
+        choice = {"index": 0, **content, "finish_reason": self.script.finish_reason}
+        if self.form.listed and self.truth.flavour != "plain":
+            choice["logprobs"] = {"content": [_sure_of(token_id) for token_id in self.script.token_ids]}
+        extra: dict[str, Any] = {}
+        if self.truth.flavour == "vllm" and self.form.return_token_ids:
+            choice["token_ids"] = list(self.script.token_ids)
+            extra["prompt_token_ids"] = list(self.prompt_ids)
+        return {**self._head, "choices": [choice], **extra, **self._figures(decode_s=decode_s)}
+
+    def _chunk(self, choice: dict[str, Any], **extra: Any) -> dict[str, Any]:
+        return {**self._head, "choices": [{"index": 0, "finish_reason": None, **choice}], **extra}
+
+    def _figures(self, *, decode_s: Seconds) -> dict[str, Any]:
+        last = self.script.bursts[-1]
+        figures: dict[str, Any] = {"usage": self._usage(last.end)}
+        if self.truth.flavour == "llamacpp":
+            figures["timings"] = self._timings(last.end, last, decode_s=decode_s)
+        if self.truth.flavour == "vllm" and self.truth.k:
+            figures["metrics"] = {"speculative_decoding": self._step_metrics()}
+        return figures
+
+    def _usage(self, tokens: Tokens) -> dict[str, int]:
+        prompt = self.script.prompt_tokens
+        return {"prompt_tokens": prompt, "completion_tokens": tokens, "total_tokens": prompt + tokens}
+
+    def _timings(self, tokens: Tokens, burst: Burst, *, decode_s: Seconds) -> dict[str, float]:
+        prompt_n, prompt_s, later = self.script.prompt_tokens, self.prompt_s, tokens - 1
+        drafts = {"draft_n": burst.drafted, "draft_n_accepted": burst.accepted} if burst.drafted else {}
+        return {
+            "cache_n": 0,
+            "prompt_n": prompt_n,
+            "prompt_ms": prompt_s * 1e3,
+            "prompt_per_token_ms": prompt_s * 1e3 / prompt_n if prompt_n else 0.0,
+            "prompt_per_second": prompt_n / prompt_s if prompt_s else 0.0,
+            "predicted_n": tokens,
+            "predicted_ms": decode_s * 1e3,
+            "predicted_per_token_ms": decode_s * 1e3 / later if later else 0.0,
+            "predicted_per_second": later / decode_s if decode_s else 0.0,
+            **drafts,
+        }
+
+    def _step_metrics(self) -> dict[str, Any]:
+        steps = [step for step in self.script.steps if step.drafted]
+        last = self.script.bursts[-1]
+        by_accepted = Counter(step.accepted for step in steps)
+        return {
+            "mean_acceptance_length": 1 + last.accepted / len(steps) if steps else None,
+            "draft_acceptance_rate": last.accepted / last.drafted if last.drafted else None,
+            "acceptance_histogram": [by_accepted[count] for count in range(self.truth.k + 1)],
+            "num_spec_steps": len(steps),
+            "num_accepted_draft_tokens": last.accepted,
+            "num_draft_tokens": last.drafted,
+            "num_spec_tokens": self.truth.k,
+            "per_step_accepted": [step.accepted for step in steps],
+            "per_step_drafted": [step.drafted for step in steps],
+        }
+
+
+def chunk_spans(script: Script, *, tokens_per_chunk: int | str) -> Iterator[list[tuple[int, int]]]:
+    """Per burst the token ranges of its chunks: the first token at once, then full chunks, then the rest."""
+    sent, last = 0, script.bursts[-1]
+    for burst in script.bursts:
+        spans = []
+        size = burst.end - sent if isinstance(tokens_per_chunk, str) else tokens_per_chunk
+        while sent < burst.end and (sent == 0 or burst is last or burst.end - sent >= size):
+            spans.append((sent, min(sent + size, burst.end)))
+            sent = spans[-1][1]
+        yield spans
+
+
+@dataclass(slots=True, kw_only=True)
+class Totals:
+    """Counters over all finished requests, added when a request ends, as llama.cpp does."""
+
+    prompt_tokens: int = 0
+    tokens: int = 0
+    steps: int = 0
+    drafts: int = 0
+    drafted: int = 0
+    accepted: int = 0
+    accepted_at: Counter[int] = field(default_factory=Counter)
+    finish_reasons: Counter[str] = field(default_factory=Counter)
+
+    def add(self, script: Script) -> None:
+        self.prompt_tokens += script.prompt_tokens
+        self.tokens += len(script.token_ids)
+        self.finish_reasons[script.finish_reason] += 1
+        for step in script.steps:
+            self._add_step(step)
+
+    def _add_step(self, step: Step) -> None:
+        self.steps += 1
+        self.drafts += step.drafted > 0
+        self.drafted += step.drafted
+        self.accepted += step.accepted
+        self.accepted_at.update(range(step.accepted))
+
+
+def metrics_text(truth: Truth, totals: Totals, *, running: int, waiting: int) -> str:
+    """Prometheus text under the names of the truth's flavour."""
+    is_vllm = truth.flavour == "vllm"
+    prefix, labels = ("vllm:", f'engine="0",model_name="{MODEL}"') if is_vllm else ("llamacpp:", "")
+    counters: dict[str, int] = {"prompt_tokens_total": totals.prompt_tokens}
+    if is_vllm:
+        counters["generation_tokens_total"] = totals.tokens
+        gauges = {"num_requests_running": running, "num_requests_waiting": waiting}
+    else:
+        counters["tokens_predicted_total"] = totals.tokens
+        counters["n_decode_total"] = totals.steps
+        gauges = {"requests_processing": running, "requests_deferred": waiting}
+    # vLLM shows these only under a speculative configuration, llama.cpp always.
+    if truth.k or not is_vllm:
+        counters["spec_decode_num_drafts_total"] = totals.drafts
+        counters["spec_decode_num_draft_tokens_total"] = totals.drafted
+        counters["spec_decode_num_accepted_tokens_total"] = totals.accepted
+    lines: list[str] = []
+    for kind, values in (("counter", counters), ("gauge", gauges)):
+        for name, value in values.items():
+            lines += _sample_lines(prefix + name, kind, {labels: value})
+    if is_vllm:
+        reasons = {_joined(labels, f'finished_reason="{r}"'): n for r, n in totals.finish_reasons.items()}
+        lines += _sample_lines(prefix + "request_success_total", "counter", reasons)
+    # llama.cpp adds the positions with its first speculative request.
+    if truth.k and (is_vllm or totals.drafts):
+        name = prefix + "spec_decode_num_accepted_tokens_per_pos_total"
+        positions = {_joined(labels, f'position="{i}"'): totals.accepted_at[i] for i in range(truth.k)}
+        lines += _sample_lines(name, "counter", positions)
+    return "\n".join(lines) + "\n"
+
+
+def _sample_lines(name: str, kind: str, samples: dict[str, int]) -> list[str]:
+    values = [
+        f"{name}{{{labels}}} {value}" if labels else f"{name} {value}" for labels, value in samples.items()
+    ]
+    return [f"# HELP {name} Fake server.", f"# TYPE {name} {kind}", *values]
+
+
+def _joined(*labels: str) -> str:
+    return ",".join(filter(None, labels))

@@ -1,0 +1,158 @@
+"""What doctor reports: facts of this machine that decide how a study on it will go."""
+
+from __future__ import annotations
+
+import asyncio
+import importlib.metadata
+import importlib.util
+import shutil
+import tempfile
+import time
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from speclift import __version__
+from speclift.bench.ask import EMBEDDED_MODEL
+from speclift.bench.client_ceiling import TTFT_S, measure_client
+from speclift.bench.interrupts import run_until_signal
+from speclift.bench.noise import NOISE_BUDGET_S, NOISE_TOKENS, measure_noise, noise_requests
+from speclift.bench.prepare import QUICK_PROMPTS_PER_SEGMENT, QUICK_SEGMENTS, Say
+from speclift.client.provenance import host_facts
+from speclift.core.arm import ServerSettings
+from speclift.core.errors import EngineError, OperatingError
+from speclift.engines.llamacpp.engine import LlamaCpp, default_threads
+from speclift.statistics.checks import CLIENT_LAG_SHARE
+from speclift.statistics.noise import noise_of
+from speclift.weights import models
+
+TIMER_PROBES = 200
+TIMER_STEP_S = 0.002
+INSTALL_ENGINE = "pip install 'speclift[llama]'"
+FETCH_MODEL = f"speclift models fetch {EMBEDDED_MODEL}"
+# The gain that a study should be able to see: a third of the usual bar of 1.3x.
+SEEN_SPEEDUP = 1.1
+
+
+def diagnose(say: Say, *, with_noise: bool = True, with_client: bool = False) -> dict[str, Any]:
+    """`with_client` measures the load generator in place of the machine's noise."""
+    cache = models.models_directory()
+    existing = next(folder for folder in (cache, *cache.parents) if folder.exists())
+    late_s = asyncio.run(_timer_lateness_s())
+    facts: dict[str, Any] = {
+        "speclift": __version__,
+        "engines": {
+            "llamacpp": _package("xllamacpp"),
+            "llama_server": shutil.which("llama-server") or "not on PATH",
+        },
+        "host": host_facts(),
+        "threads_for_the_engine": default_threads(),
+        "timer_late_ms": {
+            "p50": round(float(np.percentile(late_s, 50)) * 1000, 3),
+            "p99": round(float(np.percentile(late_s, 99)) * 1000, 3),
+        },
+        "models": {
+            model.name: "cached" if model.is_cached else "not cached" for model in models.list_models()
+        },
+        "cache": str(cache),
+        "cache_free_bytes": shutil.disk_usage(existing).free,
+        "study_folder_free_bytes": shutil.disk_usage(Path.cwd()).free,
+    }
+    if with_client:
+        facts["client"] = _client(say)
+        facts["noise"] = _not_measured("left out by --client", "speclift doctor")
+    elif with_noise:
+        facts["noise"] = _noise(say)
+    else:
+        facts["noise"] = _not_measured("left out by --quick", "speclift doctor")
+    return {**facts, "next_steps": next_steps(facts)}
+
+
+def _package(name: str) -> str:
+    if importlib.util.find_spec(name) is None:
+        return f"not installed: {INSTALL_ENGINE}"
+    return f"{name} {importlib.metadata.version(name)}"
+
+
+async def _timer_lateness_s() -> list[float]:
+    """How late the event loop wakes on an idle client: the floor under every latency this machine can report."""
+    late = []
+    for _ in range(TIMER_PROBES):
+        due = time.perf_counter() + TIMER_STEP_S
+        await asyncio.sleep(TIMER_STEP_S)
+        late.append(time.perf_counter() - due)
+    return late
+
+
+def _noise(say: Say) -> dict[str, Any]:
+    """Missing parts and failing servers are findings of a doctor, not errors of it."""
+    if importlib.util.find_spec("xllamacpp") is None:
+        return _not_measured("the embedded engine is not installed", INSTALL_ENGINE)
+    started_s = time.monotonic()
+    try:
+        model = str(models.resolve(EMBEDDED_MODEL))
+        engine = LlamaCpp(ServerSettings(model=model, threads=default_threads()))
+        say(f"measuring the noise of this machine, about {NOISE_BUDGET_S:.0f} s (--quick leaves it out)")
+        with tempfile.TemporaryDirectory() as logs:
+            records = run_until_signal(measure_noise(engine, noise_requests(), logs=Path(logs)))
+    except EngineError as error:
+        return _not_measured(f"{error} {error.log_tail[-300:]}".strip(), "speclift doctor --quick")
+    except OperatingError as error:
+        return _not_measured(str(error), error.hint)
+    noise = noise_of(records)
+    if noise is None:
+        return _not_measured(f"{len(records)} answers were too few or too short", "speclift doctor")
+    wall_s = round(time.monotonic() - started_s, 1)
+    return {"measured": True, "wall_s": wall_s, "tokens_per_answer": NOISE_TOKENS, **asdict(noise)}
+
+
+def _client(say: Say) -> dict[str, Any]:
+    say("measuring the load generator against a server that knows its own times, about 5 s")
+    started_s = time.monotonic()
+    try:
+        found = measure_client()
+    except OperatingError as error:
+        return _not_measured(str(error), "speclift doctor --client")
+    return {"measured": True, "wall_s": round(time.monotonic() - started_s, 1), **found}
+
+
+def _not_measured(why: str, next_step: str) -> dict[str, Any]:
+    return {"measured": False, "why": why, "next_step": next_step}
+
+
+def next_steps(facts: dict[str, Any]) -> list[dict[str, str]]:
+    """What to do next, most pressing first; each with the command that does it."""
+    steps: list[tuple[str, str]] = []
+    host, noise = facts["host"], facts["noise"]
+    has_engine = not facts["engines"]["llamacpp"].startswith("not installed")
+    if not has_engine:
+        steps.append(("the embedded engine is not installed", INSTALL_ENGINE))
+    if facts["models"][EMBEDDED_MODEL] != "cached":
+        steps.append(("the embedded model is not in the cache", FETCH_MODEL))
+    if host["load_average"][0] > host["cores"]:
+        steps.append(("other programs keep this machine busy; end them or expect noise", "top"))
+    if host["governor"] == "powersave":
+        steps.append(("clock changes look like noise", "sudo cpupower frequency-set -g performance"))
+    if is_late(facts.get("client", {})):
+        steps.append(
+            ("the load generator was late here; end what else runs, then", "speclift doctor --client")
+        )
+    if has_engine:
+        steps.append(_first_study(noise))
+    return [{"why": why, "command": command} for why, command in steps]
+
+
+def is_late(client: dict[str, Any]) -> bool:
+    """Whether some level's TTFT was off by more than a client may be late."""
+    errors = (level["ttft_error_ms"]["p99"] for level in client.get("levels", ()))
+    return any(error > CLIENT_LAG_SHARE * TTFT_S * 1e3 for error in errors)
+
+
+def _first_study(noise: dict[str, Any]) -> tuple[str, str]:
+    needed = {entry["speedup"]: entry["prompts"] for entry in noise.get("prompts_needed", ())}
+    prompts = needed.get(SEEN_SPEEDUP, 0)
+    if prompts > QUICK_PROMPTS_PER_SEGMENT * len(QUICK_SEGMENTS):
+        return f"a verdict that can see {SEEN_SPEEDUP:g}x here", f"speclift decide --requests {prompts}"
+    return "a first verdict within minutes", "speclift decide"

@@ -1,0 +1,279 @@
+"""From what a study holds to a judgement: cells, findings, verdict. Reads, never measures."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from speclift.bench.gate_study import LOSSLESS, recorded_document
+from speclift.bench.prepare import build_engine, losing_scheduling
+from speclift.bench.search_document import TUNING, confirmed_errors
+from speclift.core.arm import BASELINE, CONTROL, Arm
+from speclift.core.errors import StudyError
+from speclift.core.goals import Goals
+from speclift.core.records import Phase, Provenance, Record
+from speclift.core.results import Acceptance, Cell, Conditions, Crossover, Evidence, Finding, Level, Verdict
+from speclift.core.traffic import repeated_prompts
+from speclift.engines.protocol import Engine
+from speclift.statistics.bursts import mark_bursts
+from speclift.statistics.cells import (
+    NO_TOTALS,
+    Totals,
+    acceptance,
+    acceptance_histogram,
+    cells,
+    told_by_totals,
+)
+from speclift.statistics.checks import check_client, check_records
+from speclift.statistics.compare import Comparer, idle_tax
+from speclift.statistics.control import explained_gains
+from speclift.statistics.crossover import crossovers
+from speclift.statistics.engine_checks import check_engines, kv_peaks
+from speclift.statistics.failures import causes_of, told
+from speclift.statistics.pairs import PromptOf
+from speclift.statistics.repeats import check_repeats, without_echoes
+from speclift.statistics.schedule_gain import schedule_without_gain
+from speclift.studies.budget_words import budget_finding, left_out
+from speclift.studies.merge import merged_records
+from speclift.studies.study import Study
+from speclift.studies.texts import no_text_finding
+from speclift.verdict.gate_word import changed_arms, changed_findings, gate_for_verdict, worst_kept
+from speclift.verdict.verdict import decide
+from speclift.workload.experiment import StudyPlan
+
+# Upper edges of the temperature buckets in which acceptance is reported; 0.5 and 0.7 are S4's limits.
+TEMPERATURE_BUCKETS = (0.0, 0.5, 0.7, 1.0, float("inf"))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AcceptanceBucket:
+    arm: str
+    low: float
+    high: float
+    acceptance: Acceptance
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AcceptanceHistogram:
+    """Requests by acceptance rate; `by` is segment or temperature."""
+
+    arm: str
+    by: str
+    label: str
+    counts: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Judgement:
+    """Everything a report shows, as values."""
+
+    study: Path
+    plan: StudyPlan
+    goals: Goals
+    provenance: Provenance
+    verdict: Verdict
+    on_all: tuple[Evidence, ...]
+    cells: tuple[Cell, ...]
+    acceptance_by_temperature: tuple[AcceptanceBucket, ...]
+    acceptance_histograms: tuple[AcceptanceHistogram, ...]
+    findings: tuple[Finding, ...]
+    crossovers: tuple[Crossover, ...]
+    kv_tokens: dict[str, int]
+    kv_peaks: dict[str, float]
+    failed_arms: tuple[str, ...]
+    lossless: dict[str, Any]
+    # What the search before it found; None where there was none.
+    tuning: dict[str, Any] | None
+    engine: Engine
+
+
+def judge(studies: Sequence[Study], *, goals: Goals | None = None) -> Judgement:
+    """The verdict on one study, or on several of like environment pooled."""
+    first = studies[0]
+    totals = _totals(studies)
+    everything = mark_bursts(told_by_totals(merged_records(studies), totals))
+    # The control explains and never decides: nothing below sees it.
+    records = [record for record in everything if record.place.arm != CONTROL]
+    _require_a_baseline(first, records)
+    plan, goals = first.plan, goals or first.goals
+    by_temperature = plan.temperatures != (None,)
+    arms = _measured_arms(studies, records)
+    failed = _failed_arms(studies)
+    competing = [arm for arm in arms if arm.name not in failed]
+
+    prompt_of = repeated_prompts(request for study in studies for request in study.plan.requests)
+    comparer = Comparer(
+        without_echoes(records, arms),
+        metric=goals.metric,
+        bar=goals.min_speedup,
+        arm_count=max(1, len(competing)),
+        by_temperature=by_temperature,
+        totals=totals,
+        prompt_of=prompt_of,
+    )
+    evidence_for = cache(comparer.evidence)
+
+    lossless = worst_kept([study.kept(LOSSLESS) for study in studies]) or recorded_document(
+        first, records, arms
+    )
+    tuning = _tuning(first, records) if len(studies) == 1 else None
+    no_gain = schedule_without_gain(tuning, records, competing, metric=goals.metric, prompt_of=prompt_of)
+    out = {*changed_arms(lossless), *((no_gain.arm,) if no_gain is not None else ())}
+    standing = [arm for arm in competing if arm.name not in out]
+    findings = (
+        *_findings(studies, records),
+        *check_repeats(records, arms),
+        *explained_gains(everything, _losing_scheduling(first, competing), metric=goals.metric),
+        *((no_gain,) if no_gain is not None else ()),
+        *_taxes(records, competing, prompt_of),
+        *(changed_findings(lossless) if standing else ()),
+    )
+    verdict = decide(
+        standing or competing,
+        evidence_for,
+        goals=goals,
+        findings=findings,
+        **gate_for_verdict(lossless, standing, competing),
+    )
+    return Judgement(
+        study=first.path,
+        plan=plan,
+        goals=goals,
+        provenance=first.provenance,
+        verdict=verdict,
+        on_all=tuple(evidence_for(arm, Conditions()) for arm in competing),
+        cells=cells(records, by_temperature=by_temperature, totals=totals),
+        acceptance_by_temperature=_acceptance_by_temperature(records),
+        acceptance_histograms=_acceptance_histograms(records),
+        findings=findings,
+        crossovers=crossovers(records, verdict.evidence.arm.name, seed=plan.seed, prompt_of=prompt_of)
+        if verdict.evidence
+        else (),
+        kv_tokens=_kv_tokens(studies),
+        kv_peaks=kv_peaks([launch for study in studies for launch, _ in study.launches()]),
+        failed_arms=failed,
+        lossless=lossless,
+        tuning=tuning,
+        engine=build_engine(first.engine, version=first.provenance.engine_version),
+    )
+
+
+def _require_a_baseline(study: Study, records: Sequence[Record]) -> None:
+    sent = [record for record in records if record.place.arm == BASELINE]
+    causes = causes_of(sent)
+    if not sent:
+        raise StudyError(
+            f"{study.path} has no successful baseline request: none was sent yet",
+            hint="run it again with --resume",
+        )
+    if not any(record.is_ok for record in sent):
+        raise StudyError(
+            f"{study.path} has no successful baseline request: all {len(sent)} failed{told(causes)}",
+            hint=causes[0].hint,
+        )
+
+
+def _losing_scheduling(study: Study, arms: Sequence[Arm]) -> tuple[Arm, ...]:
+    shared = replace(study.engine, by_arm=())
+    return losing_scheduling(build_engine(shared, version=study.provenance.engine_version), tuple(arms))
+
+
+def _tuning(study: Study, records: Sequence[Record]) -> dict[str, Any] | None:
+    found = study.kept(TUNING)
+    return None if found is None else {**found, "confirmed_errors": confirmed_errors(found, records)}
+
+
+def _measured_arms(studies: Sequence[Study], records: Sequence[Record]) -> list[Arm]:
+    seen = {record.place.arm for record in records if record.place.phase is Phase.MEASURED}
+    planned = {arm.name: arm for study in studies for arm in study.plan.arms}
+    return [arm for name, arm in planned.items() if name in seen and arm.speculates]
+
+
+# Below this many prompts without a draft their mean is no finding.
+IDLE_PROMPTS_MIN = 8
+
+
+def _taxes(records: Sequence[Record], arms: Sequence[Arm], prompt_of: PromptOf) -> Iterator[Finding]:
+    for arm in arms:
+        tax = idle_tax(records, arm.name, prompt_of=prompt_of)
+        if tax is not None and tax.prompts >= IDLE_PROMPTS_MIN and tax.speedup.high < 1.0:
+            yield Finding(
+                check="speculation-tax",
+                level=Level.INFO,
+                message=f"{arm.name}: on {tax.prompts} prompts for which nothing was drafted the server still took "
+                f"{1 / tax.speedup.value - 1:.1%} more time per token: speculation costs by being on",
+                next_step="traffic that rarely drafts is better served without it: route it elsewhere",
+                arm=arm.name,
+            )
+
+
+def _failed_arms(studies: Sequence[Study]) -> tuple[str, ...]:
+    """Arms whose last launch failed; one that came through on resume is back in the running."""
+    last = {launch.arm: launch for study in studies for launch, _ in study.launches()}
+    return tuple(sorted(arm for arm, launch in last.items() if launch.failure and arm != CONTROL))
+
+
+def _findings(studies: Sequence[Study], records: Sequence[Record]) -> tuple[Finding, ...]:
+    health = [turn for study in studies for turn in study.turn_health()]
+    found = [
+        *(finding for study in studies for finding in study.findings()),
+        *check_records(records),
+        *check_client(health, records),
+        *check_engines([launch for launch, _ in studies[0].launches() if launch.arm != CONTROL], records),
+        *(budget_finding(words) for study in studies if (words := left_out(study))),
+        *(no_text_finding() for study in studies if not study.keeps_text),
+    ]
+    return tuple(dict.fromkeys(found))
+
+
+def _acceptance_by_temperature(records: Sequence[Record]) -> tuple[AcceptanceBucket, ...]:
+    measured = [r for r in records if r.place.phase is Phase.MEASURED and r.is_ok]
+    buckets = []
+    for arm in dict.fromkeys(record.place.arm for record in measured):
+        low = -1.0
+        for high in TEMPERATURE_BUCKETS:
+            members = [
+                record
+                for record in measured
+                if record.place.arm == arm
+                and record.place.temperature is not None
+                and low < record.place.temperature <= high
+            ]
+            found = acceptance(members)
+            if found is not None:
+                buckets.append(AcceptanceBucket(arm=arm, low=max(low, 0.0), high=high, acceptance=found))
+            low = high
+    return tuple(buckets)
+
+
+def _acceptance_histograms(records: Sequence[Record]) -> tuple[AcceptanceHistogram, ...]:
+    groups: dict[tuple[str, str, str], list[Record]] = defaultdict(list)
+    for record in records:
+        if record.place.phase is Phase.MEASURED and record.is_ok and record.drafted:
+            groups[(record.place.arm, "segment", record.place.segment)].append(record)
+            if record.place.temperature is not None:
+                groups[(record.place.arm, "temperature", f"{record.place.temperature:g}")].append(record)
+    return tuple(
+        AcceptanceHistogram(arm=arm, by=by, label=label, counts=acceptance_histogram(members))
+        for (arm, by, label), members in groups.items()
+    )
+
+
+def _totals(studies: Sequence[Study]) -> Totals:
+    """Pooled studies number their launches anew, so only one alone can be matched with its turns."""
+    if len(studies) > 1:
+        return NO_TOTALS
+    return {(turn.launch, turn.block): turn.counters for turn in studies[0].turn_totals()}
+
+
+def _kv_tokens(studies: Sequence[Study]) -> dict[str, int]:
+    return {
+        launch.arm: kv_tokens
+        for study in studies
+        for launch, kv_tokens in study.launches()
+        if kv_tokens is not None
+    }

@@ -1,0 +1,112 @@
+"""The verb lint: what became of a serving command, from words, a text or a file."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from speclift.core.errors import UsageError
+from speclift.linter.findings import dotted
+from speclift.linter.judge import TEXT_MAX, LintReport, lint_text, lint_words, starts_something
+
+STDIN = "-"
+
+
+def lint(
+    command: str | Sequence[str], *, engine: str | None = None, engine_version: str | None = None
+) -> LintReport:
+    """Judge every flag and key of a serving command, Python code, YAML or JSON, and translate it to today's.
+
+    `command` is its text, as in `speclift.lint("vllm serve m --speculative-model d")`, or its words as a shell
+    has split them.
+    """
+    if isinstance(command, str):
+        return lint_text(command, engine=engine, version=engine_version)
+    return lint_words(command, engine=engine, version=engine_version)
+
+
+def lint_arguments(
+    words: Sequence[str], *, engine: str | None = None, engine_version: str | None = None
+) -> LintReport:
+    """What the command line was given: one file, - for standard input, or the words of a command."""
+    if len(words) != 1:
+        return lint(words, engine=engine, engine_version=engine_version)
+    (word,) = words
+    if word == STDIN:
+        return lint(
+            _decoded(sys.stdin.buffer.read(TEXT_MAX + 1), "standard input"),
+            engine=engine,
+            engine_version=engine_version,
+        )
+    path = Path(word)
+    if _is_there(path):
+        return lint(_read(path), engine=engine, engine_version=engine_version)
+    # A file that is not there is told from a command in one word by what an engine makes of it.
+    is_name = not any(character.isspace() for character in word)
+    if is_name and (path.suffix or not starts_something(word, engine=engine)):
+        raise UsageError(
+            f"there is no file {word[:80]!r}", hint="a command goes after --: speclift lint -- vllm serve …"
+        )
+    return lint([word], engine=engine, engine_version=engine_version)
+
+
+def lint_document(report: LintReport) -> dict[str, Any]:
+    """What lint --json writes."""
+    translated = report.translated
+    return {
+        "schema": 1,
+        "engine": report.engine,
+        "version": report.version,
+        "ok": report.ok,
+        "findings": [
+            {
+                "flag": found.flag,
+                "status": found.status.value,
+                "message": found.message,
+                "replacement": found.replacement,
+                "changed_in": found.changed_in,
+                "source": found.source,
+            }
+            for found in report.findings
+        ],
+        "translated": None
+        if translated is None
+        else {
+            "version": dotted(report.newest),
+            "argv": list(translated.argv),
+            "command": translated.command,
+            "python": translated.python,
+            "yaml": translated.yaml,
+            "notes": list(translated.notes),
+        },
+        "notes": list(report.notes),
+    }
+
+
+def _is_there(path: Path) -> bool:
+    """A pipe is as good as a file: lint <(cat run.sh)."""
+    try:
+        return path.exists()
+    except (OSError, ValueError):  # a whole command in one word is too long for a name
+        return False
+
+
+def _read(path: Path) -> str:
+    if path.is_dir():
+        raise UsageError(f"{path} is a folder", hint="name the script or the config in it")
+    try:
+        with path.open("rb") as file:
+            return _decoded(file.read(TEXT_MAX + 1), str(path))
+    except OSError as error:
+        raise UsageError(f"cannot read {path}: {error.strerror or error}") from error
+
+
+def _decoded(data: bytes, where: str) -> str:
+    try:
+        return data.decode("utf-8-sig")
+    except UnicodeDecodeError:
+        raise UsageError(
+            f"{where} is no text in UTF-8; a command, Python code or a config is meant"
+        ) from None

@@ -1,0 +1,91 @@
+"""plan: reads what was named, asks the pure planner, returns the Plan. No engine, no GPU, no network."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from speclift.bench.deployment import PlanAsk, request_for
+from speclift.core.errors import OperatingError, UsageError
+from speclift.planner.acceptance_curve import Acceptance, Lengths, Survival, parse_rates
+from speclift.planner.planning import Plan, plan_deployment
+from speclift.studies.study import Study
+
+FITS, DOES_NOT_FIT = 0, 4
+
+
+def plan(ask: PlanAsk | None = None, **settings: Any) -> Plan:
+    """Fit, pairing and prediction: `speclift.plan(target="llama-3.1-70b", drafts=("llama-3.1-8b",), gpu="h200")`.
+
+    `settings` are the fields of PlanAsk.
+    """
+    ask = ask or PlanAsk(**settings)
+    return plan_deployment(request_for(ask, _acceptances(ask.acceptance)))
+
+
+def _acceptances(text: str | None) -> tuple[Acceptance, ...]:
+    if not text:
+        return ()
+    path = Path(text)
+    if path.is_dir():
+        return _from_study(path)
+    if path.is_file():
+        return _from_replay(path)
+    is_rates = text.replace("/", "").replace(".", "").replace(",", "").isdigit()
+    if not is_rates and (path.suffix == ".json" or len(path.parts) > 1):
+        raise UsageError(
+            f"--acceptance: {text} does not exist", hint="rates such as 0.6,0.8, a study, or a replay"
+        )
+    return parse_rates(text)
+
+
+def _from_study(path: Path) -> tuple[Acceptance, ...]:
+    from speclift.verbs.judge import judge  # numpy and scipy, which nothing else here needs
+
+    with Study.open(path) as study:
+        cells = judge([study]).cells
+    found = [
+        Survival(rates=cell.per_position, label=cell.arm, source=f"study {path}")
+        for cell in cells
+        if cell.segment == "all" and cell.temperature is None and cell.per_position
+    ]
+    by_arm = {survival.label: survival for survival in reversed(found)}  # the lowest load of each arm
+    if not by_arm:
+        raise OperatingError(
+            f"{path} holds no accepted drafts to take an acceptance from",
+            hint="measure an arm that drafts, or give rates: --acceptance 0.7",
+        )
+    return tuple(by_arm.values())
+
+
+def _known_lengths(lengths: Mapping[str, Any]) -> dict[int, float]:
+    """A segment whose answers had no decode step has no length."""
+    pairs = zip(lengths["k"], lengths["value"], strict=True)
+    return {int(k): float(value) for k, value in pairs if value is not None}
+
+
+def _from_replay(path: Path) -> tuple[Acceptance, ...]:
+    try:
+        document = json.loads(path.read_bytes())
+        found = [
+            Lengths(
+                by_k=by_k,
+                label=str(segment.get("segment", "all")),
+                source=f"replay {path}",
+            )
+            for segment in document["segments"]
+            if (by_k := _known_lengths(segment["accepted_length"]))
+        ]
+    except OSError as error:
+        raise OperatingError(f"{path} cannot be read: {error.strerror}", hint="check the path") from error
+    except (ValueError, TypeError, KeyError, AttributeError) as error:
+        raise UsageError(
+            f"{path} is not the JSON of speclift replay: {error!r}", hint="speclift replay logs.jsonl --json"
+        ) from error
+    if not found:
+        raise UsageError(
+            f"{path} has no segment with accepted lengths", hint="replay logs that have responses"
+        )
+    return tuple(found)

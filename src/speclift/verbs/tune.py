@@ -1,0 +1,14 @@
+"""tune: the best configuration, searched and confirmed."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from speclift.bench.ask import Ask
+from speclift.verbs.decide import decided
+from speclift.verbs.report import judgement_document
+
+
+def tune(ask: Ask | None = None, **settings: Any) -> dict[str, Any]:
+    """Search and confirm: `speclift.tune(methods=("ngram",), budget_s=600)` returns the document of `tune --json`."""
+    return judgement_document(decided(ask or Ask(**settings), always=True))

@@ -1,0 +1,103 @@
+"""verify, for Python and for the command line alike: what is asked, at which temperatures, on which servers."""
+
+from __future__ import annotations
+
+import json
+import tempfile
+import time
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from speclift.bench.ask import Ask
+from speclift.bench.gate_run import GateRun
+from speclift.bench.interrupts import run_until_signal
+from speclift.bench.prepare import Prepared, Say, prepare
+from speclift.bench.time_limit import PREPARING, in_time
+from speclift.core.deadline import Deadline
+from speclift.core.errors import StudyError, UsageError
+from speclift.core.traffic import Request
+from speclift.lossless.gate import Gate
+from speclift.lossless.questions import FULL, Depth
+from speclift.studies.private import private_folder, write_private
+from speclift.studies.texts import gate_stand_in
+
+DEFAULT_TEMPERATURE = 1.0  # of requests that do not say; what OpenAI-compatible servers assume
+
+
+def verify(ask: Ask | None = None, *, detect: float | None = None, **settings: Any) -> Gate:
+    """Does speculation change the output? `speclift.verify(methods=("ngram",), temperatures=(0.0, 1.0))`.
+
+    `settings` are the fields of Ask; `detect` is the deviation of probability that must not go unseen.
+    """
+    return run_gate(ask or Ask(**settings), lambda _text: None, detect=detect)
+
+
+def run_gate(ask: Ask, say: Say, *, detect: float | None = None) -> Gate:
+    deadline = Deadline.after(ask.budget_s, clock=time.monotonic)
+    depth = depth_for(ask, detect)
+    prepared = in_time(lambda: prepare_gate(ask, say, depth), deadline, doing=PREPARING)
+    with tempfile.TemporaryDirectory(prefix="speclift-verify-") as logs:
+        run = GateRun(
+            prepared.engine,
+            prepared.plan.arms,
+            prepared.workload.requests,
+            temperatures=gate_temperatures(ask, prepared.workload.requests),
+            settings=ask.engine_args,
+            depth=depth,
+            seed=ask.seed,
+            logs=Path(logs),
+            say=say,
+            deadline=deadline,
+        )
+        return run_until_signal(run.run())
+
+
+def keep_document(path: Path, document: dict[str, Any], *, keeps_text: bool) -> Path:
+    """The document in a file for the user alone."""
+    held = document if keeps_text else gate_stand_in(document)
+    try:
+        private_folder(path.parent)
+        write_private(path, json.dumps(held, indent=2) + "\n")
+    except OSError as error:
+        raise StudyError(f"cannot write {path}: {error.strerror or error}") from error
+    return path
+
+
+def depth_for(ask: Ask, detect: float | None) -> Depth:
+    wanted = FULL.detect if detect is None else detect
+    if not 0.001 <= wanted <= 0.5:
+        raise UsageError(f"--detect is a probability in 0.001..0.5, saw {wanted:g}", hint="such as 0.02")
+    return replace(
+        FULL,
+        detect=wanted,
+        prompts=ask.requests or FULL.prompts,
+        tokens=ask.max_tokens or FULL.tokens,
+        sampled_prompts=max(ask.requests or FULL.sampled_prompts, 1),
+        sampled_tokens=ask.max_tokens or FULL.sampled_tokens,
+        batch=max(ask.concurrency, default=FULL.batch),
+    )
+
+
+def prepare_gate(ask: Ask, say: Say, depth: Depth) -> Prepared:
+    """Prepared like a study, with room for a batch; what a study refuses to time may be what is to be found out."""
+    if ask.engine == "attach" and not ask.spec_url:
+        raise UsageError("verify needs --spec-url", hint="the server with speculation, to compare with")
+    if ask.qps:
+        raise UsageError("verify has no load: --qps means nothing to it", hint="--concurrency sets its batch")
+    asked = replace(
+        ask,
+        requests=max(depth.prompts, depth.sampled_prompts),
+        concurrency=(depth.batch,),
+        launches=1,
+    )
+    return prepare(asked, say, samples_anyway=True)
+
+
+def gate_temperatures(ask: Ask, requests: Sequence[Request]) -> tuple[float, ...]:
+    """As asked; else 0 and what the prompts themselves say."""
+    if ask.temperatures:
+        return tuple(dict.fromkeys(ask.temperatures))
+    own = {DEFAULT_TEMPERATURE if r.temperature is None else r.temperature for r in requests}
+    return (0.0, *sorted(own - {0.0}))

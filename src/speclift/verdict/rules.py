@@ -1,0 +1,382 @@
+"""The named rules. Measured rules decide; rules of thumb inform and never overturn a measurement.
+
+[S0] tuning guide, [S1] enabling guide, [S2] vLLM set-up, [S3] when it pays, [S4] configuration and decision
+framework: the articles behind each rule of thumb, listed in docs/method.md.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from statistics import median
+
+from speclift.core.arm import BASELINE
+from speclift.core.goals import Goals, Slo
+from speclift.core.results import (
+    Cell,
+    Comparison,
+    Estimate,
+    Evidence,
+    Level,
+    Part,
+    Percentiles,
+    Reason,
+    TailRatio,
+)
+from speclift.core.speculation import is_lossy
+from speclift.core.traffic import Load, load_label
+
+# No part may lose more than measurement can tell from nothing.
+NO_PART_LOSES = 0.97
+PART_PROMPTS_MIN = 10
+# Distinct prompts under which nothing ships, on all traffic or on a part.
+PROMPTS_MIN = 8
+# How a part is said to stand that is told apart from 1 if looked at alone, and one that is not.
+_ALONE = ("perhaps faster", "perhaps slower")
+_NEITHER = "no difference shown"
+# An accepted length of 1.1 is what a launch must show to count as drafting (engines/probe.py); where the engine
+# keeps no count, the speedup has to show as much. Of 100,000 simulated studies of an arm that is the baseline no
+# lower bound got there where server starts differ by 2 %, and 2 where they differ by 4 %.
+UNSEEN_DRAFTS_SPEEDUP_MIN = 1.1
+# One request in a hundred: fewer more failures than that are chance in a study of some hundred requests.
+FAILED_SHARE_MORE = 0.01
+ALL = "all"
+
+
+def min_speedup(evidence: Evidence, goals: Goals) -> Reason:
+    """The lower bound clears the bar on all the traffic admitted."""
+    overall = evidence.overall
+    if overall is None:
+        return _reason("min-speedup", Level.FAIL, "no request succeeded on both arms")
+    bound = overall.simultaneous
+    # Equal speed is no gain, whatever bar was set.
+    passes = bound.low >= goals.min_speedup and bound.low > 1.0
+    return _reason(
+        "min-speedup",
+        Level.PASS if passes else Level.FAIL,
+        f"{evidence.arm.name}: {overall.metric} speedup {_interval(overall)} against {goals.min_speedup:g}x "
+        f"asked for ({overall.prompts} prompts, {overall.launches} launches)",
+    )
+
+
+def drafts_seen(evidence: Evidence) -> Reason:
+    """An arm that had no draft accepted did the baseline's work: where it looks faster, that is chance.
+
+    Where the engine does not say, only the speed itself can tell the arm from the baseline.
+    """
+    name, floor = "no-drafts", UNSEEN_DRAFTS_SPEEDUP_MIN
+    if is_idle(evidence):
+        message = f"{evidence.arm.name} had no draft accepted: it is the baseline by another name"
+        return _reason(name, Level.FAIL, message)
+    if any(cell.acceptance_rate is not None for cell in evidence.cells):
+        return _reason(name, Level.PASS, "drafts were made and accepted")
+    low = evidence.overall.simultaneous.low if evidence.overall is not None else 0.0
+    message = f"the engine does not say what was drafted; a lower bound of {floor:g}x must show it"
+    return _reason(name, Level.WARN if low >= floor else Level.FAIL, message)
+
+
+def is_idle(evidence: Evidence) -> bool:
+    """The engine counts drafts, and counted none that was accepted."""
+    is_counted = any(cell.accepted_length is not None for cell in evidence.cells)
+    rates = [cell.acceptance_rate for cell in evidence.cells if cell.acceptance_rate is not None]
+    return is_counted and not any(rate.mean > 0 for rate in rates)
+
+
+def no_part_loses(evidence: Evidence) -> Reason:
+    """The lower bound is at least 0.97 at every load and every segment with enough prompts."""
+    losing = losing_parts(evidence)
+    if losing:
+        named = ", ".join(f"{part.where} {_interval(part)}" for part in losing)
+        return _reason("no-part-loses", Level.FAIL, f"may lose on: {named}")
+    thin = [part.where for part in _below_the_floor(evidence) if part.part is Part.SEGMENT]
+    unjudged = f" with {PART_PROMPTS_MIN} prompts; too few to judge: {', '.join(thin)}" if thin else ""
+    message = f"lower bound at least {NO_PART_LOSES} on every part{unjudged}"
+    return _reason("no-part-loses", Level.PASS, message)
+
+
+def losing_parts(evidence: Evidence) -> list[Comparison]:
+    return [
+        part
+        for part in _below_the_floor(evidence)
+        if part.part is Part.LOAD or (part.part is Part.SEGMENT and part.prompts >= PART_PROMPTS_MIN)
+    ]
+
+
+def _below_the_floor(evidence: Evidence) -> list[Comparison]:
+    return [part for part in evidence.parts if part.speedup.low < NO_PART_LOSES]
+
+
+def slo_kept(evidence: Evidence, goals: Goals) -> Iterator[Reason]:
+    """No limit is missed that the baseline meets, at any load. What cannot be measured is not kept."""
+    for slo in goals.slos:
+        for cell in evidence.cells:
+            if cell.segment != ALL:
+                continue
+            yield _slo_reason(slo, cell, _same_cell(evidence.baseline_cells, cell))
+
+
+def _slo_reason(slo: Slo, cell: Cell, baseline: Cell | None) -> Reason:
+    seen = percentile_of(cell, slo.metric, slo.percentile)
+    before = percentile_of(baseline, slo.metric, slo.percentile) if baseline else None
+    where = f"{slo.label} at {load_label(cell.load)}"
+    if seen is None or before is None:
+        needs = ": it needs 100 requests per cell" if slo.percentile == "p99" else ""
+        message = f"{where} is unknown{needs} ({cell.requests} requests here)"
+        return _reason("slo", Level.FAIL, message)
+    figures = f"{where}: {_ms(seen)} against {_ms(slo.limit_s)} allowed, baseline {_ms(before)}"
+    if seen > slo.limit_s and before <= slo.limit_s:
+        return _reason("slo", Level.FAIL, f"missed where the baseline keeps it. {figures}")
+    if seen > slo.limit_s:
+        return _reason("slo", Level.WARN, f"missed by both. {figures}")
+    return _reason("slo", Level.PASS, figures)
+
+
+def tail_not_slower(evidence: Evidence, goals: Goals) -> Reason:
+    """Shown slower fails, shown within the tolerance passes, else a warning that names the percentile [S4: P50 better,
+    P99 worse is no win]."""
+    tails, tolerance = evidence.tails, goals.tail_tolerance
+    slower = [tail for tail in tails if tail.ratio.high < 1.0]
+    unsure = [tail for tail in tails if tail.ratio.low < tolerance]
+    if not tails:
+        requests = min((cell.requests for cell in evidence.cells if cell.segment == ALL), default=0)
+        seen = f"{requests} requests per load, of {evidence.prompts} prompts"
+        message = (
+            f"the tail cannot be compared: P90 takes about 50 requests of different prompts, here {seen}"
+        )
+        return _reason("tail", Level.WARN, message)
+    if slower:
+        return _reason("tail", Level.FAIL, f"the slowest requests are slower: {_tails(slower)}")
+    if unsure:
+        message = f"not shown to stay within {tolerance:g}x of the baseline's tail: {_tails(unsure)}"
+        return _reason("tail", Level.WARN, message)
+    named = " and ".join(dict.fromkeys(tail.statistic for tail in tails))
+    return _reason("tail", Level.PASS, f"{named} at least {tolerance:g}x as fast as the baseline's")
+
+
+def _tails(tails: Sequence[TailRatio]) -> str:
+    return ", ".join(
+        f"{tail.metric} {tail.statistic} at {load_label(tail.load)} {_bounds(tail.ratio)}" for tail in tails
+    )
+
+
+def enough_prompts(evidence: Evidence) -> Iterator[Reason]:
+    """Fewer distinct prompts than this say nothing about the next one, however often they were sent."""
+    if evidence.prompts < PROMPTS_MIN:
+        message = f"{evidence.prompts} distinct prompts; to ship takes at least {PROMPTS_MIN}"
+        yield _reason("few-prompts", Level.FAIL, message)
+
+
+def pairs_complete(evidence: Evidence) -> Iterator[Reason]:
+    """What both arms were asked and the estimate cannot use is counted; beyond a few per cent nothing ships."""
+    found = evidence.completeness
+    if found.metric != found.metric_asked:
+        message = f"{found.metric_asked} is unknown for too many answers: judged by {found.metric} instead"
+        yield _reason("metric", Level.WARN, message)
+    missing = found.asked - found.used
+    if missing:
+        level = Level.INFO if found.is_complete else Level.FAIL
+        message = f"{missing} of {found.asked} pairs are left out: a request failed, or its {found.metric} is unknown"
+        yield _reason("left-out", level, message)
+
+
+def answers_are_real(evidence: Evidence) -> Iterator[Reason]:
+    """A loop accepts every draft: a segment full of them shows a speed that nobody's traffic has."""
+    for found in evidence.degenerate:
+        message = (
+            f"{found.looping} of {found.answers} answers in {found.segment} end in a repetition loop, "
+            "which accepts every draft: nothing ships on it"
+        )
+        yield _reason("degenerate-output", Level.FAIL, message)
+
+
+def text_is_real(evidence: Evidence) -> Iterator[Reason]:
+    """A method that gives up the target's own text measures cost; however fast, it is nothing to ship."""
+    if is_lossy(evidence.arm.speculation):
+        message = f"{evidence.arm.name} forces acceptance: its text is not the model's, only its cost is real"
+        yield _reason("lossy-method", Level.FAIL, message)
+
+
+def failures_not_more(evidence: Evidence) -> Reason:
+    """Requests that fail under speculation and not without it are not a speedup."""
+    failed, requests = _failures(evidence.cells)
+    before, before_requests = _failures(evidence.baseline_cells)
+    share = failed / requests if requests else 1.0
+    share_before = before / before_requests if before_requests else 1.0
+    message = f"{failed} of {requests} requests failed, baseline {before} of {before_requests}"
+    more = share > share_before + FAILED_SHARE_MORE
+    return _reason("failures", Level.FAIL if more else Level.PASS, message)
+
+
+def _failures(cells: tuple[Cell, ...]) -> tuple[int, int]:
+    whole = [cell for cell in cells if cell.segment == ALL]
+    return sum(cell.failed for cell in whole), sum(cell.requests for cell in whole)
+
+
+def parts_of_condition(evidence: Evidence) -> Iterator[Reason]:
+    """A condition names what each of its segments gains: the mean of a strong one and a weak one is neither's."""
+    segments = [part for part in evidence.parts if part.part is Part.SEGMENT]
+    if segments:
+        named = ", ".join(f"{part.where} {_interval(part)}" for part in segments)
+        yield _reason("conditions", Level.INFO, f"of the traffic admitted: {named}")
+
+
+# What informs: the parts in one line, then the rules of thumb
+
+Rule = Callable[[Evidence], Iterator[Reason]]
+
+
+# Below the first limit that holds: rule, level, what the articles say, and which.
+ACCEPTANCE_BANDS = (
+    (0.4, "acceptance-low", Level.WARN, "under 40 % is called slower than plain", "S3"),
+    (0.5, "acceptance-low", Level.WARN, "under 50 % the advice is to leave it off", "S4"),
+    (0.65, "acceptance-middling", Level.INFO, "50-65 % is called near break-even", "S4"),
+    (float("inf"), "acceptance-good", Level.INFO, "above 65 % is called likely to pay", "S4"),
+)
+
+
+def acceptance_bands(evidence: Evidence) -> Iterator[Reason]:
+    """One line per band, whichever loads fall into it: acceptance hardly depends on load."""
+    seen = [
+        (cell.acceptance_rate, load_label(cell.load))
+        for cell in evidence.cells
+        if cell.segment == ALL and cell.acceptance_rate is not None
+    ]
+    floor = 0.0
+    for limit, rule, level, saying, source in ACCEPTANCE_BANDS:
+        inside = [(rate.mean, load) for rate, load in seen if floor <= rate.mean < limit]
+        floor = limit
+        if inside:
+            shares = " to ".join(dict.fromkeys(f"{edge(inside)[0]:.0%}" for edge in (min, max)))
+            loads = ", ".join(dict.fromkeys(load for _, load in inside))
+            yield _reason(rule, level, f"acceptance {shares} at {loads}: {saying}", source)
+    tenths = (rate.p10 for rate, _ in seen if rate.mean >= 0.5 and rate.p10 is not None)
+    lowest = min((tenth for tenth in tenths if tenth < 0.5), default=None)
+    if lowest is not None:
+        message = f"P10 of acceptance is {lowest:.0%}: part of the traffic is expected to lose"
+        yield _reason("acceptance-p10", Level.WARN, message, "S4")
+
+
+def short_outputs(evidence: Evidence) -> Iterator[Reason]:
+    means = [c.output_tokens_mean for c in evidence.cells if c.segment == ALL and c.output_tokens_mean]
+    if means and min(means) < 50:
+        message = f"outputs average {min(means):.0f} tokens: under about 50 the gain is said to be small"
+        yield _reason("short-outputs", Level.INFO, message, "S3")
+
+
+def ttft_bound(evidence: Evidence) -> Iterator[Reason]:
+    for cell in evidence.cells:
+        if cell.segment != ALL or cell.ttft_s is None or cell.e2e_s is None:
+            continue
+        if cell.ttft_s.p50 and cell.e2e_s.p50 and cell.ttft_s.p50 > 0.5 * cell.e2e_s.p50:
+            share = cell.ttft_s.p50 / cell.e2e_s.p50
+            message = f"{share:.0%} of the time is before the first token, which speculation cannot shorten"
+            yield _reason("ttft-bound", Level.WARN, message, "S4")
+
+
+def typical_k(evidence: Evidence) -> Iterator[Reason]:
+    if evidence.arm.method.startswith(("draft", "eagle", "mtp")) and not 3 <= evidence.arm.k <= 7:
+        message = f"k={evidence.arm.k} lies outside the usual 3-7"
+        yield _reason("k-range", Level.INFO, message, "S2")
+
+
+def where_it_pays(evidence: Evidence) -> Iterator[Reason]:
+    """What can be said of each part while all of it holds together at 95 %, and what only if it is looked at alone."""
+    groups: dict[str, list[str]] = {side: [] for side in ("faster", "slower", *_ALONE, _NEITHER)}
+    for part in evidence.parts:
+        side = _side(part.simultaneous)
+        if side == _NEITHER and (alone := _side(part.speedup)) != _NEITHER:
+            side = f"perhaps {alone}"
+        groups[side].append(f"{part.where} {part.speedup.value:.2f}x")
+    said = [f"{side} on {', '.join(parts)}" for side, parts in groups.items() if parts]
+    perhaps = (
+        " (perhaps: at 95 % alone, not beside the other parts)" if any(groups[s] for s in _ALONE) else ""
+    )
+    if said:
+        yield _reason("where-it-pays", Level.INFO, f"{evidence.arm.name}: {'; '.join(said)}{perhaps}")
+
+
+def _side(bound: Estimate) -> str:
+    return "faster" if bound.low > 1 else "slower" if bound.high < 1 else _NEITHER
+
+
+def break_even(evidence: Evidence) -> Iterator[Reason]:
+    """A step takes as long as so many tokens of the baseline: it pays where it says more of them.
+
+    Time per token times tokens per step is the time of a step; segments differ little in it, so their median stands
+    for the load.
+    """
+    cells = {
+        (cell.arm, cell.load, cell.segment): cell
+        for cell in evidence.segment_cells
+        if cell.temperature is None
+    }
+    by_load: dict[Load, dict[str, tuple[float, float]]] = {}
+    for (arm, load, segment), cell in cells.items():
+        beside = cells.get((BASELINE, load, segment))
+        if arm == BASELINE or cell.accepted_length is None or beside is None:
+            continue
+        tpot_s, base_s = percentile_of(cell, "tpot", "p50"), percentile_of(beside, "tpot", "p50")
+        if tpot_s and base_s:
+            length = cell.accepted_length.value
+            by_load.setdefault(load, {})[segment] = (length, length * tpot_s / base_s)
+    for load, segments in by_load.items():
+        even = median(cost for _, cost in segments.values())
+        groups: dict[str, list[str]] = {"clears it on": [], "falls short on": []}
+        for segment, (length, _) in segments.items():
+            groups["clears it on" if length > even else "falls short on"].append(f"{segment} {length:.2f}")
+        said = "; ".join(f"{side} {', '.join(parts)}" for side, parts in groups.items() if parts)
+        message = (
+            f"{evidence.arm.name} pays above an accepted length of {even:.2f} at {load_label(load)}: {said}"
+        )
+        yield _reason("break-even", Level.INFO, message)
+
+
+def e2e_speedup(evidence: Evidence) -> Iterator[Reason]:
+    if evidence.e2e is not None and evidence.overall is not None and evidence.overall.metric != "e2e":
+        message = f"end to end the speedup is {_interval(evidence.e2e)}; under 1.3x the advice is not to ship"
+        level = Level.INFO if evidence.e2e.speedup.value >= 1.3 else Level.WARN
+        yield _reason("e2e", level, message, "S3")
+
+
+# What is said of every arm that was compared, not of the best alone.
+PLACING: tuple[Rule, ...] = (where_it_pays, break_even)
+INFORMING: tuple[Rule, ...] = (
+    *PLACING,
+    acceptance_bands,
+    short_outputs,
+    ttft_bound,
+    typical_k,
+    e2e_speedup,
+)
+
+
+def percentile_of(cell: Cell, metric: str, percentile: str) -> float | None:
+    held: Percentiles | None = {"ttft": cell.ttft_s, "tpot": cell.tpot_s, "e2e": cell.e2e_s}[metric]
+    if held is None:
+        return None
+    value: float | None = getattr(held, percentile)
+    return value
+
+
+def _same_cell(cells: tuple[Cell, ...], like: Cell) -> Cell | None:
+    for cell in cells:
+        if (cell.load, cell.segment, cell.temperature) == (like.load, like.segment, like.temperature):
+            return cell
+    return None
+
+
+def _interval(comparison: Comparison) -> str:
+    return _bounds(comparison.simultaneous if comparison.part is Part.ALL else comparison.speedup)
+
+
+def _bounds(estimate: Estimate) -> str:
+    if estimate.high > 1e6:
+        return f"{estimate.value:.2f}x (interval unknown)"
+    return f"{estimate.value:.2f}x [{estimate.low:.2f}, {estimate.high:.2f}]"
+
+
+def _ms(seconds: float) -> str:
+    return f"{seconds * 1000:.1f} ms"
+
+
+def _reason(rule: str, level: Level, message: str, source: str = "measured") -> Reason:
+    return Reason(rule=rule, level=level, message=message, source=source)

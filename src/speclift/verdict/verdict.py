@@ -1,0 +1,231 @@
+"""The verdict, first match wins: output-changed, ship, ship-on-conditions, do-not-ship, inconclusive."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from functools import partial
+
+from speclift.core.arm import Arm
+from speclift.core.goals import Goals
+from speclift.core.results import (
+    ALL_TRAFFIC,
+    Comparison,
+    Decision,
+    Estimate,
+    Evidence,
+    Finding,
+    Level,
+    OpenPart,
+    Part,
+    Reason,
+    Verdict,
+)
+from speclift.verdict import rules
+from speclift.verdict.conditions import EvidenceFor, best_part
+
+# Enough to act on; the table of speedups has the rest.
+ADVICE_MAX = 3
+# Nobody measures more than this many times over.
+TIMES_MAX = 20
+
+
+def decide(
+    arms: Sequence[Arm],
+    evidence_for: EvidenceFor,
+    *,
+    goals: Goals,
+    findings: Sequence[Finding] = (),
+    lossless: str = "skipped",
+    lossless_note: str = "",
+    is_proof_required: bool = False,
+) -> Verdict:
+    """`arms` are the speculative arms with at least one record; `evidence_for` compares one within conditions."""
+    on_all = [evidence_for(arm, ALL_TRAFFIC) for arm in arms]
+    verdict = partial(_verdict, goals=goals, beside=on_all)
+    best = max(on_all, key=_speedup, default=None)
+    invalid = [finding for finding in findings if finding.level is Level.FAIL and finding.arm is None]
+    notes = (*_lossless_reason(lossless, lossless_note), *(_finding_reason(finding) for finding in invalid))
+    if lossless == "fail":
+        return verdict(Decision.OUTPUT_CHANGED, best, notes)
+    # Whoever asked for the full gate wants proof, not the absence of a disproof.
+    is_unproven = is_proof_required and lossless != "pass"
+    if not invalid and not is_unproven:
+        shipping = [evidence for evidence in on_all if _ships(evidence, goals)]
+        if shipping:
+            return verdict(Decision.SHIP, max(shipping, key=_lower_bound), notes, wins=True)
+        on_a_part = best_part(
+            on_all, evidence_for, ships=lambda part: _ships(part, goals), bar=goals.min_speedup
+        )
+        if on_a_part is not None:
+            return verdict(Decision.SHIP_ON_CONDITIONS, on_a_part, notes, wins=True)
+        still_open = _open_parts(on_all, goals)
+        if best is not None and all(_cannot_pay(evidence, goals) for evidence in on_all):
+            return verdict(
+                Decision.DO_NOT_SHIP, best, (*notes, *_said_open(still_open)), still_open=still_open
+            )
+        notes = (*notes, *_what_would_settle_it(on_all, still_open, goals))
+        return verdict(Decision.INCONCLUSIVE, best, notes, still_open=still_open)
+    return verdict(Decision.INCONCLUSIVE, best, notes)
+
+
+def _deciding_rules(evidence: Evidence, goals: Goals) -> Iterator[Reason]:
+    yield rules.min_speedup(evidence, goals)
+    yield from rules.enough_prompts(evidence)
+    yield from rules.pairs_complete(evidence)
+    yield rules.drafts_seen(evidence)
+    yield from rules.text_is_real(evidence)
+    yield from rules.answers_are_real(evidence)
+    yield rules.no_part_loses(evidence)
+    yield from rules.slo_kept(evidence, goals)
+    yield rules.tail_not_slower(evidence, goals)
+    yield rules.failures_not_more(evidence)
+
+
+def _ships(evidence: Evidence, goals: Goals) -> bool:
+    return all(reason.level is not Level.FAIL for reason in _deciding_rules(evidence, goals))
+
+
+def _cannot_pay(evidence: Evidence, goals: Goals) -> bool:
+    """The upper bound lies under the bar on all traffic; parts that might still reach it are listed as open."""
+    overall = evidence.overall
+    is_known = overall is not None and evidence.completeness.is_complete
+    return is_known and overall is not None and overall.speedup.high < goals.min_speedup
+
+
+def _verdict(
+    decision: Decision,
+    evidence: Evidence | None,
+    notes: Sequence[Reason],
+    *,
+    goals: Goals,
+    beside: Sequence[Evidence],
+    wins: bool = False,
+    still_open: Sequence[OpenPart] = (),
+) -> Verdict:
+    reasons = list(notes)
+    if evidence is not None:
+        reasons = [*_deciding_rules(evidence, goals), *reasons]
+        if decision is Decision.SHIP_ON_CONDITIONS:
+            reasons += rules.parts_of_condition(evidence)
+        reasons += [reason for rule in rules.INFORMING for reason in rule(evidence)]
+        others = [other for other in beside if other.arm != evidence.arm]
+        reasons += [reason for other in others for rule in rules.PLACING for reason in rule(other)]
+    conditions = evidence.conditions if evidence is not None and wins else None
+    return Verdict(
+        decision=decision,
+        reasons=tuple(reasons),
+        conditions=conditions if decision is Decision.SHIP_ON_CONDITIONS else None,
+        winner=evidence.arm if evidence is not None and wins else None,
+        evidence=evidence,
+        open=tuple(still_open),
+    )
+
+
+def _open_parts(on_all: Sequence[Evidence], goals: Goals) -> tuple[OpenPart, ...]:
+    """What more data might show to pay, the most promising arm first. An arm that drafts nothing, and a segment of
+    loops, would not ship whatever they showed."""
+    compared = sorted((e for e in on_all if e.overall is not None), key=_speedup, reverse=True)
+    return tuple(
+        OpenPart(comparison=comparison, settle=_advice(comparison, goals))
+        for evidence in compared
+        if not rules.is_idle(evidence)
+        for comparison in (evidence.overall, *evidence.parts)
+        if comparison is not None
+        and _straddles(comparison, goals)
+        and comparison.label not in {found.segment for found in evidence.degenerate}
+    )
+
+
+def _said_open(still_open: Sequence[OpenPart]) -> Iterator[Reason]:
+    for part in still_open[:ADVICE_MAX]:
+        yield Reason(rule="open", level=Level.INFO, message=part.settle)
+    if len(still_open) > ADVICE_MAX:
+        message = f"{len(still_open) - ADVICE_MAX} more parts are open: the table of speedups has them"
+        yield Reason(rule="open", level=Level.INFO, message=message)
+
+
+def _what_would_settle_it(
+    on_all: Sequence[Evidence], still_open: Sequence[OpenPart], goals: Goals
+) -> Iterator[Reason]:
+    compared = sorted((e for e in on_all if e.overall is not None), key=_speedup, reverse=True)
+    if not compared:
+        message = "no speculative arm could be compared with the baseline"
+        yield Reason(rule="evidence", level=Level.WARN, message=message)
+        return
+    straddling = [part.settle for part in still_open]
+    unsure = [_thin_part_advice(part) for part in rules.losing_parts(compared[0])]
+    failed = {r.rule for r in _deciding_rules(compared[0], goals) if r.level is Level.FAIL}
+    otherwise = (
+        f"more of the same data would not change it; what stands in the way: {', '.join(sorted(failed))}"
+    )
+    for message in (straddling or unsure or [otherwise])[:ADVICE_MAX]:
+        yield Reason(rule="more-data", level=Level.INFO, message=message)
+
+
+def _straddles(comparison: Comparison, goals: Goals) -> bool:
+    return comparison.simultaneous.low < goals.min_speedup <= comparison.speedup.high
+
+
+def _advice(comparison: Comparison, goals: Goals) -> str:
+    where = f"{comparison.arm} {'overall' if comparison.part is Part.ALL else f'on {comparison.where}'}"
+    if comparison.simultaneous.low <= 0:
+        seen = f"{comparison.prompts} prompts and {comparison.launches} launches"
+        return f"{where}: {seen} cannot say how much it varies"
+    options = []
+    if comparison.prompts_needed is not None:
+        options.append(f"about {comparison.prompts_needed} prompts (now {comparison.prompts})")
+    if comparison.launches_needed is not None:
+        options.append(f"about {comparison.launches_needed} launches (now {comparison.launches})")
+    if not options:
+        # Neither alone is enough; widths fall at least with the root of how much there is of both.
+        times = _times_needed(comparison.simultaneous, goals.min_speedup)
+        if times > TIMES_MAX:
+            return f"{where}: too close to {goals.min_speedup:g}x for any reasonable sample to settle"
+        prompts, launches = (math.ceil(times * n) for n in (comparison.prompts, comparison.launches))
+        options = [f"about {prompts} prompts and {launches} launches"]
+    return f"{where}: {' or '.join(options)} would tell whether it clears {goals.min_speedup:g}x"
+
+
+def _thin_part_advice(part: Comparison) -> str:
+    """An interval that reaches below the floor of a part."""
+    where, floor = f"{part.arm} on {part.where}", rules.NO_PART_LOSES
+    if part.speedup.value <= floor:
+        return f"{where}: it loses, and no condition that leaves it out could be shown to pay"
+    times = _times_needed(part.speedup, floor)
+    if times > TIMES_MAX:
+        return f"{where}: too close to {floor:g}x for any reasonable sample to settle"
+    needed = math.ceil(times * part.prompts)
+    return (
+        f"{where}: about {needed} prompts (now {part.prompts}) would tell whether it stays above {floor:g}x"
+    )
+
+
+def _times_needed(estimate: Estimate, bar: float) -> float:
+    """How many times as much data brings the interval clear of the bar; infinite where none would."""
+    margin = abs(math.log(estimate.value / bar))
+    if not margin > 0 or estimate.low <= 0:
+        return math.inf
+    ratio = math.log(estimate.high / estimate.low) / 2 / margin
+    return ratio**2 if ratio < TIMES_MAX else math.inf
+
+
+def _lossless_reason(lossless: str, note: str) -> Iterator[Reason]:
+    level, said = {
+        "fail": (Level.FAIL, "the output changed under speculation"),
+        "pass": (Level.PASS, "the output did not change"),
+    }.get(lossless, (Level.WARN, f"whether the output stayed the same was not proven ({lossless})"))
+    yield Reason(rule="lossless", level=level, message=f"{said}: {note}" if note else said)
+
+
+def _finding_reason(finding: Finding) -> Reason:
+    message = f"{finding.message}; {finding.next_step}" if finding.next_step else finding.message
+    return Reason(rule=finding.check, level=finding.level, message=message)
+
+
+def _speedup(evidence: Evidence) -> float:
+    return evidence.overall.speedup.value if evidence.overall is not None else 0.0
+
+
+def _lower_bound(evidence: Evidence) -> float:
+    return evidence.overall.simultaneous.low if evidence.overall is not None else 0.0

@@ -1,0 +1,272 @@
+"""plan's document for a terminal: does it fit, do they pair, when would it pay, what to try. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from rich import box
+from rich.console import Group, RenderableType
+from rich.padding import Padding
+from rich.panel import Panel
+from rich.table import Table
+from rich.text import Text
+
+from speclift.core.quantities import printable, seconds, share, size
+
+MARKS = {"pass": ("✓", "green"), "info": ("·", "cyan"), "warn": ("!", "yellow"), "fail": ("✗", "red")}
+# Loads and acceptances that fit side by side in 80 columns.
+COLUMNS_MAX = 6
+CANDIDATES_MAX = 6
+KS_SHOWN = 3
+LABEL_WIDTH = 22
+
+Document = Mapping[str, Any]
+
+
+def plan_view(document: Document) -> RenderableType:
+    parts: list[RenderableType] = [_title(document), _memory(document)]
+    if document["draft"] is not None:
+        parts.append(_pairing(document))
+    parts += [
+        *_prediction(document),
+        _candidates(document),
+        _findings(document["findings"]),
+        _banner(document),
+    ]
+    return Group(*parts)
+
+
+def _title(document: Document) -> RenderableType:
+    device, target, draft = document["device"], document["target"], document["draft"]
+    pair = _model(target) + (f" + {_model(draft)}" if draft else "")
+    where = f"{device['count']} x {device['title']}" if device["count"] > 1 else device["title"]
+    layout = document["layout"]
+    split = f", tensor parallel {layout['tensor_parallel']}" if layout["tensor_parallel"] > 1 else ""
+    split += f", pipeline parallel {layout['pipeline_parallel']}" if layout["pipeline_parallel"] > 1 else ""
+    line = f"on {where}, {document['engine']}{split}, {layout['context']:,} tokens per request"
+    return Group(Text(printable(pair), style="bold"), Text(printable(line)), Text())
+
+
+def _model(model: Document) -> str:
+    active = f", {billions(model['active_parameters'])} active" if model["experts"] else ""
+    return f"{model['name']} ({billions(model['parameters'])}{active}, {model['precision']})"
+
+
+def billions(parameters: float) -> str:
+    return f"{parameters / 1e9:.1f}B" if parameters >= 1e9 else f"{parameters / 1e6:.0f}M"
+
+
+def _table(*columns: str) -> Table:
+    table = Table(box=box.SIMPLE_HEAD, pad_edge=False, padding=(0, 1), collapse_padding=True)
+    for place, name in enumerate(columns):
+        table.add_column(name, justify="left" if place == 0 else "right", no_wrap=True)
+    return table
+
+
+def _titled(title: str, *parts: RenderableType) -> RenderableType:
+    return Group(Text(title, style="bold"), *parts)
+
+
+def _memory(document: Document) -> RenderableType:
+    memory, draft = document["memory"], document["draft"]
+    with_draft, bare = memory["per_gpu"], memory["per_gpu_without_draft"]
+    many = document["device"]["count"] > 1 and document["engine"] == "vllm"
+    unit = "Memory, each GPU" if many else "Memory"
+    table = _table("", *(("with draft", "without") if draft else ("target alone",)))
+    rows = [
+        (
+            f"usable ({document['layout']['utilisation']:g} of {size(bare['total_bytes'])})",
+            "usable_bytes",
+        ),
+        ("target weights", "target_weight_bytes"),
+        ("draft weights", "draft_weight_bytes"),
+        ("activations", "activation_bytes"),
+        ("speculation", "speculation_bytes"),
+        ("graphs, libraries", "runtime_bytes"),
+        ("left for keys and values", "kv_bytes"),
+    ]
+    for label, key in rows:
+        values = (with_draft, bare) if draft else (bare,)
+        if any(value[key] for value in values):
+            table.add_row(label, *(size(value[key]) if value[key] else "–" for value in values))
+    tokens, requests = ["KV cache, tokens"], ["requests of full length"]
+    for suffix in ("", "_without_draft") if draft else ("_without_draft",):
+        tokens.append(f"{memory['kv_tokens' + suffix]:,}")
+        requests.append(f"{memory['max_concurrency' + suffix]:,.1f}")
+    table.add_row(*(Text(cell, style="bold") for cell in tokens))
+    table.add_row(*requests)
+    return _titled(unit, table, *_memory_notes(document))
+
+
+def _memory_notes(document: Document) -> Sequence[RenderableType]:
+    memory, nominal = document["memory"], document["memory"]["nominal"]
+    per_token = memory["kv_bytes_per_token"]
+    draft = document["draft"]
+    pair = f"target {size(memory['nominal_weight_bytes']['target'])}"
+    pair += f" + draft {size(memory['nominal_weight_bytes']['draft'])}" if draft else ""
+    tokens = f"{per_token['target']:,} B" + (f" + {per_token['draft']:,} B" if draft else "")
+    notes = [
+        f"keys and values per token: {tokens}",
+        f"as the articles reckon (parameters x bytes, S4): {pair} of "
+        f"{size(nominal['usable_bytes'])} usable, {size(nominal['kv_bytes'])} left",
+    ]
+    if memory["kv_buffer_bytes"] is not None:
+        buffers = memory["kv_buffer_bytes"]
+        second = f" + {buffers['draft'] / 2**20:,.2f} MiB" if draft else ""
+        notes.append(f"KV buffers for {buffers['slots']} slots: {buffers['target'] / 2**20:,.2f} MiB{second}")
+    return [Padding(Text(note, style="dim"), (0, 0, 0, 1)) for note in notes] + [Text()]
+
+
+def _pairing(document: Document) -> RenderableType:
+    pairing = document["pairing"]
+    word = {True: "the same", False: "different", None: "not known"}[pairing["same_tokenizer"]]
+    rows = [
+        ("target : draft", f"{pairing['ratio']:.1f} : 1"),
+        ("tokenizer", f"{word}, {pairing['compared']}"),
+        ("family", {True: "the same", False: "different", None: "not known"}[pairing["same_family"]]),
+    ]
+    rule = pairing["rules"][document["engine"]]
+    rows.append((f"{document['engine']}'s own rule", "holds" if rule["ok"] else rule["why"]))
+    for each in pairing["differences"][:KS_SHOWN]:
+        rows.append((f"token {each['id']}", f"target {each['target']!r}, draft {each['draft']!r}"))
+    return Group(Text("Pairing", style="bold"), _grid(rows), Text())
+
+
+def _grid(rows: Sequence[tuple[str, str]]) -> RenderableType:
+    table = Table.grid(padding=(0, 2))
+    table.add_column(style="dim", min_width=LABEL_WIDTH, no_wrap=True)
+    table.add_column(overflow="fold")
+    for label, value in rows:
+        table.add_row(Text(printable(label)), Text(printable(value, limit=400)))
+    return Padding(table, (0, 0, 0, 1), expand=False)
+
+
+def _prediction(document: Document) -> list[RenderableType]:
+    prediction = document["prediction"]
+    trust = prediction["trust"]
+    assumed = prediction["acceptance"]["assumed"]
+    how = "assumed, all shown" if assumed else ", ".join(prediction["acceptance"]["sources"])
+    note = (
+        f"Predicted, not measured: true speedups lie within a factor {trust['factor']:g} ({trust['source']}). "
+        f"The ceiling is the roofline without any loss. Acceptances: {how}. "
+        f"Mean context {prediction['context']:,} tokens."
+    )
+    return [
+        _break_even(prediction),
+        _speedups(prediction),
+        _crossover(prediction),
+        Padding(Text(printable(note, limit=600), style="dim"), (0, 0, 1, 1)),
+    ]
+
+
+def _break_even(prediction: Document) -> RenderableType:
+    """The acceptance at which a step pays for itself; what every other number hangs on."""
+    ks = [step["k"] for step in prediction["loads"][0]["steps"]]
+    shown = ks if len(ks) <= COLUMNS_MAX else [*ks[: COLUMNS_MAX - 1], ks[-1]]
+    title = "Acceptance needed to break even, by concurrency and k" + (
+        " (n-gram)" if prediction["method"] == "ngram" else ""
+    )
+    table = _table("load", "step", *(f"k={k}" for k in shown))
+    for load in prediction["loads"][:COLUMNS_MAX]:
+        cells = [_needed(step) for step in load["steps"] if step["k"] in shown]
+        table.add_row(str(load["concurrency"]), seconds(load["baseline_step_s"]), *cells)
+    return _titled(title, table)
+
+
+def _needed(step: Document) -> Text:
+    value = step["break_even_acceptance"]
+    if value is None:
+        return Text("never", style="red")
+    return Text(share(value), style="green" if value < 0.5 else "yellow" if value < 0.8 else "red")
+
+
+def _speedups(prediction: Document) -> RenderableType:
+    labels = [best["acceptance"] for best in prediction["loads"][0]["best"]][:COLUMNS_MAX]
+    table = _table("load", *labels)
+    for load in prediction["loads"][:COLUMNS_MAX]:
+        chosen = load["best"][:COLUMNS_MAX]
+        table.add_row(str(load["concurrency"]), *(_best(best) for best in chosen))
+        table.add_row(
+            Text("  ceiling", style="dim"), *(Text(f"{best['ceiling']:.2f}x", style="dim") for best in chosen)
+        )
+    return _titled("Predicted speedup at the best k, by concurrency and acceptance", table)
+
+
+def _best(best: Document) -> Text:
+    value = best["speedup"]["value"]
+    if best["k"] == 0:
+        return Text(f"{value:.2f}x off", style="red")
+    return Text(f"{value:.2f}x k{best['k']}", style="green" if value >= 1.3 else "")
+
+
+def _crossover(prediction: Document) -> RenderableType:
+    def where(each: Document) -> str:
+        if each["value"] is None:
+            return "never"
+        return "always" if each["value"] == 1 else f"from {each['value']} (k={each['k']})"
+
+    listed = ", ".join(
+        f"{each['acceptance']} {where(each)}" for each in prediction["crossover"][:COLUMNS_MAX]
+    )
+    text = f"Loses, by acceptance, at concurrency: {listed}"
+    return Padding(Text(printable(text, limit=400)), (0, 0, 1, 1))
+
+
+def _candidates(document: Document) -> RenderableType:
+    loads = [need["concurrency"] for need in document["candidates"][0]["loads"]][:3]
+    table = _table("", "KV tokens", *(f"at {load}" for load in loads))
+    table.add_column("", overflow="fold")
+    for candidate in document["candidates"][:CANDIDATES_MAX]:
+        name = candidate["method"]
+        if candidate["draft"]:
+            name = f"{candidate['draft']} {candidate['precision']}"
+        cells = [_percent(need["break_even_acceptance"]) for need in candidate["loads"][:3]]
+        table.add_row(
+            Text(printable(name, limit=32)),
+            f"{candidate['kv_tokens']:,}",
+            *cells,
+            Text("" if candidate["usable"] else _short(candidate["objection"]), style="red"),
+        )
+    k = document["candidates"][0]["loads"][0]["k"]
+    return _titled(f"Candidates, by the acceptance they need at k={k} and each concurrency", table)
+
+
+def _percent(value: float | None) -> str:
+    return "never" if value is None else share(value)
+
+
+def _short(text: str) -> str:
+    return printable(text.partition(";")[0].partition(" (")[0], limit=44)
+
+
+def _findings(findings: Sequence[Document]) -> RenderableType:
+    table = Table.grid(padding=(0, 1))
+    table.add_column(width=1)
+    table.add_column(overflow="fold")
+    for found in findings:
+        mark, style = MARKS[found["level"]]
+        line = Text(printable(found["message"], limit=600))
+        line.append(f" [{printable(found['source'])}]", style="dim")
+        if found["next_step"]:
+            line.append(f" -> {printable(found['next_step'], limit=300)}", style="cyan")
+        table.add_row(Text(mark, style=style), line)
+    return Group(Text("Findings", style="bold"), Padding(table, (0, 0, 1, 1), expand=False))
+
+
+def _banner(document: Document) -> RenderableType:
+    memory = document["memory"]
+    if document["fits"]:
+        title, style = "FITS", "green"
+        text = Text(
+            f"{memory['kv_tokens']:,} tokens of context, {memory['max_concurrency']:,.1f} requests of "
+            f"{memory['context']:,} tokens."
+        )
+    else:
+        title, style = "DOES NOT FIT", "red"
+        reason = next((each["message"] for each in document["findings"] if each["check"] == "memory"), "")
+        text = Text(printable(reason, limit=400))
+    for command in document["next"]:
+        text.append("\nnext: ")
+        text.append(printable(command, limit=1000), style="cyan")
+    return Panel(text, title=Text(title, style=f"bold {style}"), title_align="left", border_style=style)

@@ -1,0 +1,128 @@
+"""What a search found, for a terminal: latency against throughput, the tables, what was dropped, how good it was."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from rich import box
+from rich.console import Console, ConsoleOptions, Group, RenderableType, RenderResult
+from rich.table import Table
+from rich.text import Text
+
+from speclift.core.quantities import printable, ratio_words
+from speclift.views.text_plot import TextPoint, text_plot
+from speclift.views.tuning_table import (
+    SpeedupTable,
+    cost_line,
+    dropped_lines,
+    error_lines,
+    load_words,
+    schedule_line,
+    speedup_tables,
+)
+
+PLOT_HEIGHT = 14
+BASELINE_MARK, WINNER_MARK = "o", "@"
+LETTERS = "ABCDEFGHIJKLMNPQRSTUVWXYZ"
+
+
+def tuning_view(tuning: Mapping[str, Any]) -> RenderableType:
+    parts: list[RenderableType] = [Text("Search", style="bold"), Text(cost_line(tuning) + "\n")]
+    parts += [ParetoPicture(tuning), Text("")]
+    for table in speedup_tables(tuning):
+        about = "; ~ predicted, not measured" if table.has_predictions else ""
+        title = f"Speedup at {table.load} by draft length k (search, tuning prompts{about})"
+        parts += [Text(title, style="bold"), _table(table)]
+    notes = Text()
+    for title, lines in (("Dropped", dropped_lines(tuning)), ("Predicted and measured", error_lines(tuning))):
+        if lines:
+            notes.append(f"{title}\n", style="bold")
+            notes.append("".join(f" · {line}\n" for line in lines))
+    schedule = schedule_line(tuning)
+    if schedule is not None:
+        notes.append("Schedule\n", style="bold")
+        notes.append(f" · {schedule}\n")
+    best = tuning.get("best")
+    if best is not None:
+        notes.append("Fastest when confirmed\n", style="bold")
+        notes.append(
+            f" · {printable(best['arm'], limit=40)} {ratio_words(best['speedup'])}, served by\n"
+            f"   {printable(best['command'], limit=2000)}\n"
+        )
+    return Group(*parts, notes)
+
+
+class ParetoPicture:
+    """Latency against throughput; as wide as the terminal."""
+
+    def __init__(self, tuning: Mapping[str, Any]) -> None:
+        self._tuning = tuning
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        for line in pareto_lines(self._tuning, width=min(options.max_width, 120)):
+            yield Text(line, no_wrap=True, overflow="crop")
+
+
+def pareto_lines(tuning: Mapping[str, Any], *, width: int) -> list[str]:
+    drafters = dict.fromkeys(cell["drafter"] for cell in tuning["cells"] if cell["drafter"] is not None)
+    letters = {drafter: LETTERS[place % len(LETTERS)] for place, drafter in enumerate(drafters)}
+    points = []
+    for cell in tuning["cells"]:
+        letter = letters.get(cell["drafter"], BASELINE_MARK)
+        mark = letter if cell["is_measured"] else letter.lower()
+        rank = 1 + cell["is_measured"]
+        note = ""
+        if cell["drafter"] is None:
+            mark, rank, note = BASELINE_MARK, 3, load_words(cell["load"])
+        elif cell["arm"] == tuning["winner"]:
+            mark, rank = WINNER_MARK, 4
+        points.append(
+            TextPoint(
+                x=1000 / cell["rate_tok_s"],
+                y=cell["rate_tok_s"] * cell["in_flight"],
+                mark=mark,
+                rank=rank,
+                note=note,
+            )
+        )
+    lines = text_plot(
+        points,
+        width=width,
+        height=PLOT_HEIGHT,
+        x_title="ms per token of one stream",
+        y_title="tokens/s, all streams",
+    )
+    legend = [f"{BASELINE_MARK} baseline", f"{WINNER_MARK} {printable(tuning['winner'], limit=40)}"]
+    legend += [f"{letter} {printable(str(drafter), limit=40)}" for drafter, letter in letters.items()]
+    return [
+        *lines,
+        *_wrapped(legend, width),
+        " small letters are predicted, not measured; up and left is better",
+    ]
+
+
+def _wrapped(words: list[str], width: int) -> list[str]:
+    lines = [""]
+    for word in words:
+        longer = f"{lines[-1]}  {word}" if lines[-1] else f" {word}"
+        lines = [*lines[:-1], longer] if len(longer) <= width else [*lines, f" {word}"]
+    return lines
+
+
+def _table(table: SpeedupTable) -> Table:
+    shown = Table(box=box.SIMPLE_HEAD, pad_edge=False, padding=(0, 1, 0, 0))
+    shown.add_column("drafts with", overflow="fold")
+    for k in table.ks:
+        shown.add_column("off" if k == 0 else f"k={k}", justify="right", no_wrap=True)
+    for label, cells in table.rows:
+        texts = []
+        for cell in cells:
+            style = (
+                "" if cell is None else "bold green" if cell.is_best else "" if cell.is_measured else "dim"
+            )
+            texts.append(
+                Text("–" if cell is None else cell.text + ("*" if cell.is_best else ""), style=style)
+            )
+        shown.add_row(Text(printable(label, limit=60)), *texts)
+    return shown

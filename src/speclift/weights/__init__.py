@@ -1,0 +1,1 @@
+"""Models as files: GGUF, Hugging Face folders, tokenizers, the catalogue."""

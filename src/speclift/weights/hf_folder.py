@@ -1,0 +1,201 @@
+"""A model as Hugging Face lays it out: config.json, tokenizer.json and the headers of its weights.
+
+No weights are read and nothing is downloaded. An id is looked for in the local Hugging Face cache.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from speclift.core.errors import ModelError
+from speclift.core.model_shape import ModelShape, ParameterCounts, Weights
+from speclift.core.units import Bytes
+from speclift.planner.config_shape import shape_from_config
+from speclift.planner.precision import precision_named, weights_in
+from speclift.weights.safetensors_header import StoredTensor, read_safetensors
+
+INDEX = "model.safetensors.index.json"
+TOKENIZER = "tokenizer.json"
+_EMBEDDING = re.compile(r"(embed_tokens|word_embeddings|tok_embeddings|\bwte|\bwpe|embed_in)\.weight$")
+_HEAD = re.compile(r"(^|\.)(lm_head|embed_out|output)\.")
+_EXPERTS = re.compile(r"\.experts\.")
+# Towers for other inputs, norms, biases and routers.
+_OTHER = re.compile(
+    r"^(vision|visual|model\.vision|multi_modal)|norm|bias$|(mlp|moe)\.gate\.|router|\.sinks$"
+)
+
+
+def hub_folder(reference: str) -> Path | None:
+    """Where the local Hugging Face cache keeps this id; None where it does not."""
+    if not re.fullmatch(r"[\w.-]+/[\w.-]+", reference):
+        return None
+    for cache in _hub_caches():
+        folder = cache / f"models--{reference.replace('/', '--')}"
+        named = folder / "refs" / "main"
+        if named.is_file():
+            revision = named.read_text(encoding="utf-8", errors="replace").strip()
+            if (
+                re.fullmatch(r"[\w.-]+", revision)
+                and (folder / "snapshots" / revision / "config.json").exists()
+            ):
+                return folder / "snapshots" / revision
+        found = sorted((folder / "snapshots").glob("*/config.json"), key=lambda path: path.stat().st_mtime)
+        if found:
+            return found[-1].parent
+    return None
+
+
+def _hub_caches() -> tuple[Path, ...]:
+    """HF_HUB_CACHE, then HF_HOME/hub, then ~/.cache/huggingface/hub: huggingface_hub's own order."""
+    environment = os.environ
+    chosen = environment.get("HF_HUB_CACHE") or environment.get("HUGGINGFACE_HUB_CACHE")
+    if chosen:
+        return (Path(chosen),)
+    if environment.get("HF_HOME"):
+        return (Path(environment["HF_HOME"]) / "hub",)
+    shared = environment.get("XDG_CACHE_HOME")
+    return (Path(shared or Path.home() / ".cache") / "huggingface" / "hub",)
+
+
+def read_config(folder: Path) -> dict[str, Any]:
+    path = folder / "config.json"
+    if not path.is_file():
+        inside = ", ".join(sorted(entry.name for entry in folder.glob("*.gguf"))[:3])
+        hint = f"give one of the files in it: {inside}" if inside else "give a folder with a config.json"
+        raise ModelError(f"{folder} holds no config.json.", hint=hint)
+    found = _json(path)
+    if not isinstance(found, dict):
+        raise ModelError(f"{path} is no JSON object.", hint="give the config.json of a model")
+    return found
+
+
+def read_hf_model(folder: Path, *, name: str) -> tuple[ModelShape, Weights]:
+    """The shape by config.json and the weights as their files hold them; reckoned where there are none."""
+    shape = shape_from_config(read_config(folder), name=name, source=str(folder / "config.json"))
+    tensors = _tensors(folder)
+    reckoned = weights_in(shape, precision_named(shape.precision))
+    if not tensors:
+        total = _indexed_bytes(folder)
+        return shape, reckoned if total is None else _scaled(reckoned, total)
+    if all(tensor.is_unquantised for tensor in tensors):
+        shape = replace(shape, parameters=_counts(tensors))
+    parts = {part: sum(t.size_bytes for t in tensors if _part(t) == part) for part in _PARTS}
+    return shape, _with_parts(reckoned, parts)
+
+
+_PARTS = ("embedding", "head", "linear", "experts", "other")
+
+
+def _with_parts(weights: Weights, parts: Mapping[str, Bytes]) -> Weights:
+    return Weights(
+        precision=weights.precision,
+        embedding=parts["embedding"],
+        head=parts["head"],
+        linear=parts["linear"],
+        experts=parts["experts"],
+        other=parts["other"],
+        math_bits=weights.math_bits,
+        is_from_file=True,
+    )
+
+
+def _part(tensor: StoredTensor) -> str:
+    name = tensor.name
+    if _EMBEDDING.search(name):
+        return "embedding"
+    if _HEAD.search(name) and not name.startswith("model.layers"):
+        return "head"
+    if _OTHER.search(name) or (len(tensor.shape) == 1 and tensor.is_unquantised):
+        return "other"
+    return "experts" if _EXPERTS.search(name) else "linear"
+
+
+def _counts(tensors: Sequence[StoredTensor]) -> ParameterCounts:
+    return ParameterCounts(**{part: sum(t.elements for t in tensors if _part(t) == part) for part in _PARTS})
+
+
+def _tensors(folder: Path) -> tuple[StoredTensor, ...]:
+    """All tensors of all files; empty where not every file that the index names is there."""
+    index = folder / INDEX
+    if index.is_file():
+        listed = _json(index)
+        mapping = listed.get("weight_map") if isinstance(listed, dict) else None
+        if not isinstance(mapping, dict):
+            raise ModelError(f"{index} has no weight_map.", hint="download it again")
+        paths = [folder / Path(str(file)).name for file in dict.fromkeys(mapping.values())]
+        if not all(path.is_file() for path in paths):
+            return ()
+    else:
+        single = folder / "model.safetensors"
+        paths = [single] if single.is_file() else sorted(folder.glob("*.safetensors"))
+    return tuple(tensor for path in paths for tensor in read_safetensors(path))
+
+
+def _indexed_bytes(folder: Path) -> int | None:
+    index = folder / INDEX
+    if not index.is_file():
+        return None
+    listed = _json(index)
+    total = (listed.get("metadata") or {}).get("total_size") if isinstance(listed, dict) else None
+    return int(total) if isinstance(total, (int, float)) and total > 0 else None
+
+
+def _scaled(weights: Weights, total: int) -> Weights:
+    """The files' true total, shared out as the shape has it."""
+    share = total / weights.total
+    parts = {part: round(getattr(weights, part) * share) for part in _PARTS}
+    parts["linear"] += total - sum(parts.values())
+    return _with_parts(weights, parts)
+
+
+def tokenizer_digest(folder: Path) -> str | None:
+    """Two folders with the same file need no comparison token by token."""
+    path = folder / TOKENIZER
+    if not path.is_file():
+        return None
+    with path.open("rb") as stream:
+        return hashlib.file_digest(stream, "sha256").hexdigest()
+
+
+def read_tokens(folder: Path) -> tuple[str | None, ...] | None:
+    """Token texts by id, None at ids without a token; None for a folder without a tokenizer.json."""
+    path = folder / TOKENIZER
+    if not path.is_file():
+        return None
+    found = _json(path)
+    try:
+        model = found["model"]["vocab"]
+        listed = (
+            model.items()
+            if isinstance(model, dict)
+            else ((entry[0], place) for place, entry in enumerate(model))
+        )
+        texts = {int(token_id): str(text) for text, token_id in listed}
+        texts |= {int(added["id"]): str(added["content"]) for added in found.get("added_tokens") or ()}
+    except (TypeError, KeyError, ValueError, IndexError, AttributeError) as error:
+        raise ModelError(
+            f"{path} is no tokenizer that can be read: {error!r}.", hint="download tokenizer.json again"
+        ) from error
+    # Ids far apart would fill the memory; no tokenizer has a hole of this size.
+    size = max(texts, default=-1) + 1
+    if min(texts, default=0) < 0 or size > 8 * len(texts) + 1024:
+        raise ModelError(
+            f"{path} has token ids up to {size} for {len(texts)} tokens.", hint="download it again"
+        )
+    return tuple(texts.get(token_id) for token_id in range(size))
+
+
+def _json(path: Path) -> Any:
+    try:
+        return json.loads(path.read_bytes())
+    except OSError as error:
+        raise ModelError(f"{path} cannot be read: {error.strerror}.", hint="check its permissions") from error
+    except (ValueError, RecursionError) as error:
+        raise ModelError(f"{path} is not JSON: {error}.", hint="download the file again") from error

@@ -1,0 +1,177 @@
+"""From what the user typed to a model with shape, weights and tokens: file, folder, Hugging Face cache, catalogue."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from speclift.core.errors import ModelError, UsageError
+from speclift.core.model_shape import ModelShape, Weights
+from speclift.planner.memory import Placed
+from speclift.planner.pairing import TokenText, compare_vocabularies
+from speclift.planner.precision import PRECISIONS, nominal_bytes, precision_named, weights_in
+from speclift.planner.tokens import TokenComparison, compare_tokens, identical
+from speclift.weights import hf_folder, models
+from speclift.weights.catalogue_files import (
+    CatalogueModel,
+    catalogue_models,
+    find_model,
+    recognise,
+    unknown_model,
+)
+from speclift.weights.gguf_file import read_vocabulary
+from speclift.weights.gguf_shape import read_gguf_model
+
+# S1: at least three times fewer parameters. More than a few offers are no help.
+OFFERED_RATIO_MIN, OFFERED_MAX = 3.0, 3
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Source:
+    """A model as found, before a precision was chosen for it."""
+
+    reference: str
+    shape: ModelShape
+    # Of the files; None where there are none and the format's rules have to do.
+    weights: Weights | None
+    gguf: Path | None = None
+    folder: Path | None = None
+    # Equal digests are equal vocabularies.
+    digest: str | None = None
+
+    @property
+    def kind(self) -> str:
+        return "gguf" if self.gguf else "hugging-face" if self.folder else "catalogue"
+
+
+def find_source(reference: str, *, prefers_gguf: bool) -> Source:
+    if not reference.strip():
+        raise UsageError("no model was named", hint="--target takes a folder, a .gguf file, an id or a name")
+    path = _path(reference)
+    if path.is_dir():
+        return _from_folder(path, reference)
+    if path.is_file():
+        return _from_folder(path.parent, reference) if path.name == "config.json" else _from_gguf(path)
+    if path.suffix.lower() == ".gguf" or reference.startswith((".", "/", "~")):
+        return _from_gguf(path)  # says what is wrong with it, and which file is near
+    cached = hf_folder.hub_folder(reference)
+    if cached is not None:
+        return _from_folder(cached, reference, name=reference)
+    entry = find_model(reference)
+    if entry is None:
+        raise unknown_model(reference)
+    if prefers_gguf and (own := _own_gguf(reference)) is not None:
+        return replace(_from_gguf(own), reference=reference)
+    return _from_catalogue(entry)
+
+
+def _path(reference: str) -> Path:
+    try:
+        return Path(reference).expanduser()
+    except RuntimeError as error:
+        raise ModelError(f"{reference}: there is no such home directory.", hint="check the path") from error
+
+
+def _own_gguf(reference: str) -> Path | None:
+    """The file that speclift's own cache holds under this name."""
+    held = [model.path for model in models.list_models() if model.name == reference and model.is_cached]
+    return held[0] if held else None
+
+
+def _from_gguf(path: Path) -> Source:
+    shape, weights, digest = read_gguf_model(path)
+    known = recognise(shape)
+    return Source(
+        reference=str(path),
+        shape=replace(
+            shape,
+            family=known.family if known else shape.family,
+            tokenizer=known.tokenizer if known else None,
+        ),
+        weights=weights,
+        gguf=path,
+        digest=digest or None,
+    )
+
+
+def _from_folder(folder: Path, reference: str, *, name: str | None = None) -> Source:
+    shape, weights = hf_folder.read_hf_model(folder, name=name or folder.resolve().name)
+    known = recognise(shape)
+    return Source(
+        reference=reference,
+        shape=replace(
+            shape,
+            family=known.family if known else shape.family,
+            tokenizer=known.tokenizer if known else None,
+        ),
+        weights=weights if weights.is_from_file else None,
+        folder=folder,
+        digest=hf_folder.tokenizer_digest(folder),
+    )
+
+
+def _from_catalogue(entry: CatalogueModel) -> Source:
+    return Source(reference=entry.hugging_face_id, shape=entry.shape(), weights=None)
+
+
+def place(source: Source, quantisation: str | None, *, flag: str) -> Placed:
+    """The model in the asked precision, else in the one its files are in."""
+    if quantisation is not None and source.gguf is not None:
+        raise UsageError(
+            f"{flag} cannot change {source.gguf.name}, whose tensors have their types",
+            hint=f"leave {flag} out, or name the model instead of the file",
+        )
+    stored = source.shape.precision
+    if quantisation is None and source.weights is not None:
+        weights = source.weights
+        nominal = nominal_bytes(source.shape.parameters.total, PRECISIONS[stored]) if stored in PRECISIONS else (
+            weights.total
+        )  # fmt: skip
+        return Placed(shape=source.shape, weights=weights, nominal_bytes=nominal)
+    precision = precision_named(quantisation or stored, flag=flag)
+    weights = weights_in(source.shape, precision)
+    if precision.name == stored and source.weights is not None:
+        weights = source.weights
+    nominal = nominal_bytes(source.shape.parameters.total, precision)
+    return Placed(shape=source.shape, weights=weights, nominal_bytes=nominal)
+
+
+def compare_sources(target: Source, draft: Source) -> TokenComparison | None:
+    """Token by token where both come with their tokens."""
+    if target.kind == draft.kind and target.digest is not None and target.digest == draft.digest:
+        return identical(target.shape.vocabulary)
+    ours, theirs = _tokens(target), _tokens(draft)
+    if ours is None or theirs is None:
+        return None
+    return compare_tokens(ours, theirs)
+
+
+def _tokens(source: Source) -> tuple[TokenText | None, ...] | None:
+    if source.gguf is not None:
+        return read_vocabulary(source.gguf).tokens if source.digest else None
+    return hf_folder.read_tokens(source.folder) if source.folder is not None else None
+
+
+def llama_objection(target: Source, draft: Source) -> str:
+    """llama.cpp's own check where both are its files; it looks at BOS and EOS too."""
+    if target.gguf is None or draft.gguf is None or target.digest == draft.digest:
+        return ""
+    report = compare_vocabularies(read_vocabulary(target.gguf), read_vocabulary(draft.gguf))
+    return "" if report.compatible else report.message
+
+
+def offered_drafts(target: ModelShape, *, without: Sequence[ModelShape]) -> tuple[Source, ...]:
+    """Smaller models of the same family and tokenizer that the catalogue knows, largest first."""
+    sizes = {shape.parameters.total for shape in without}
+    found = [
+        _from_catalogue(entry)
+        for entry in catalogue_models()
+        if target.tokenizer == entry.tokenizer
+        and entry.family == target.family
+        and entry.parameters not in sizes
+        and entry.parameters * OFFERED_RATIO_MIN <= target.parameters.total
+    ]
+    # Of releases with one shape the newest, which stands last.
+    distinct = {source.shape.parameters.total: source for source in found}
+    return tuple(sorted(distinct.values(), key=lambda source: -source.shape.parameters.total))[:OFFERED_MAX]

@@ -1,0 +1,256 @@
+"""A tokenizer from a GGUF file, a tokenizer.json or a Hugging Face folder, with the chat template beside it.
+
+Byte-level vocabularies are encoded by weights/byte_pair.py; for others the package tokenizers is used where it is
+installed.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Protocol
+
+from speclift.core.errors import ModelError, UsageError
+from speclift.weights import models
+from speclift.weights.byte_pair import GGUF_IGNORING_MERGES, GGUF_PATTERNS, GPT2_PATTERNS, BytePair
+from speclift.weights.chat import ChatTemplate
+from speclift.weights.gguf_file import read_vocabulary
+from speclift.weights.gguf_header import STRING, Array, Header, open_gguf
+from speclift.weights.hf_folder import hub_folder
+
+TOKENIZER = "tokenizer.json"
+TOKENIZER_BYTES_MAX = 1 << 28
+# tokenizer.ggml.token_type (llama.h, llama_token_type): tokens that stand for themselves in text.
+_CONTROL, _USER_DEFINED = 3, 4
+IDS_HINT = "logs with prompt_token_ids and response_token_ids need no tokenizer"
+
+
+class Encoder(Protocol):
+    @property
+    def size(self) -> int: ...
+
+    def encode(self, text: str, *, parse_special: bool) -> list[int]: ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Tokenizer:
+    name: str
+    encoder: Encoder
+    # Put before every prompt that does not begin with it.
+    bos_id: int | None
+    # Ends an answer that was not cut off.
+    eos_id: int | None
+    template: ChatTemplate | None
+
+
+def load_tokenizer(reference: str) -> Tokenizer:
+    """A path, a catalogue name, or an id in the local Hugging Face cache."""
+    path = Path(reference)
+    if path.is_dir():
+        return _from_folder(path, name=reference)
+    if path.suffix.lower() == ".json" or path.name == TOKENIZER:
+        return _from_json(path, path.parent, name=reference)
+    folder = None if path.exists() else hub_folder(reference)
+    if folder is not None:
+        return _from_folder(folder, name=reference)
+    return _from_gguf(models.resolve(reference), name=reference)
+
+
+def _from_gguf(path: Path, *, name: str) -> Tokenizer:
+    vocabulary = read_vocabulary(path)
+    if vocabulary.type != "bpe":
+        raise ModelError(
+            f"the tokenizer in {path} is of type {vocabulary.type}; only byte-level BPE is read from GGUF",
+            hint=f"--tokenizer the model's tokenizer.json; {IDS_HINT}",
+        )
+    with open_gguf(path) as header:
+        pre = header.text("tokenizer.ggml.pre")
+        if pre not in GGUF_PATTERNS:
+            raise ModelError(
+                f"the pre-tokenizer {pre!r} of {path} is not known here",
+                hint=f"--tokenizer the model's tokenizer.json; {IDS_HINT}",
+            )
+        merges = header.fields.get("tokenizer.ggml.merges")
+        if not isinstance(merges, Array) or merges.item_type != STRING:
+            raise ModelError(f"{path} carries no merges (tokenizer.ggml.merges)", hint=IDS_HINT)
+        # The space between the two halves is never their first character.
+        halves = (_halves(str(text)) for text in header.texts(merges))
+        template = header.text("tokenizer.chat_template")
+        kinds = _token_types(header)
+        texts = [text if isinstance(text, str) else text.decode("latin-1") for text in vocabulary.tokens]
+        encoder = BytePair(
+            vocabulary={text: index for index, text in reversed(list(enumerate(texts)))},
+            merges=halves,
+            patterns=GGUF_PATTERNS[pre],
+            special={texts[i]: i for i, kind in enumerate(kinds) if kind in (_CONTROL, _USER_DEFINED)},
+            ignore_merges=pre in GGUF_IGNORING_MERGES,
+        )
+
+    def text_of(token: int | None) -> str:
+        return texts[token] if token is not None and token < len(texts) else ""
+
+    return Tokenizer(
+        name=name,
+        encoder=encoder,
+        bos_id=vocabulary.bos_id if vocabulary.add_bos else None,
+        eos_id=vocabulary.eos_id,
+        template=_template(template, bos=text_of(vocabulary.bos_id), eos=text_of(vocabulary.eos_id)),
+    )
+
+
+def _token_types(header: Header) -> tuple[int, ...]:
+    return header.per_layer("tokenizer.ggml.token_type", layers=0)
+
+
+def _from_folder(folder: Path, *, name: str) -> Tokenizer:
+    path = folder / TOKENIZER
+    if not path.is_file():
+        raise ModelError(f"{folder} holds no {TOKENIZER}", hint=f"name the file itself; {IDS_HINT}")
+    return _from_json(path, folder, name=name)
+
+
+def _from_json(path: Path, folder: Path, *, name: str) -> Tokenizer:
+    data = _read_json(path)
+    if not isinstance(data.get("model"), Mapping):
+        raise ModelError(
+            f"{path} is no tokenizer: it has no model", hint=f"a {TOKENIZER} has one; {IDS_HINT}"
+        )
+    settings = _read_json(folder / "tokenizer_config.json", missing_ok=True)
+    added = [token for token in data.get("added_tokens") or [] if isinstance(token, Mapping)]
+    ids = {str(token.get("content")): int(token["id"]) for token in added if isinstance(token.get("id"), int)}
+    bos, eos = (_token_text(settings.get(key)) for key in ("bos_token", "eos_token"))
+    unreadable = _why_not_ours(data)
+    encoder = _from_library(path, unreadable) if unreadable else _byte_pair(data, ids, path)
+    adds_bos = bool(settings.get("add_bos_token")) or _template_adds(data.get("post_processor"), bos)
+    return Tokenizer(
+        name=name,
+        encoder=encoder,
+        bos_id=ids.get(bos) if adds_bos else None,
+        eos_id=ids.get(eos),
+        template=_template(_chat_template(folder, settings), bos=bos, eos=eos),
+    )
+
+
+def _why_not_ours(data: Mapping[str, Any]) -> str:
+    """Which part of a tokenizer.json byte_pair.py cannot do; '' where it can do all."""
+    if data["model"].get("type", "BPE") != "BPE" or data["model"].get("byte_fallback"):
+        return f"its model is {data['model'].get('type', 'BPE with byte fallback')}"
+    normalizer = data.get("normalizer")
+    if normalizer is not None and (not isinstance(normalizer, Mapping) or normalizer.get("type") != "NFC"):
+        return "it normalises text"
+    return "" if _patterns(data.get("pre_tokenizer")) is not None else "its pre-tokenizer is unusual"
+
+
+def _byte_pair(data: Mapping[str, Any], special: Mapping[str, int], path: Path) -> BytePair:
+    model = data["model"]
+    vocabulary, merges = model.get("vocab"), model.get("merges")
+    if not isinstance(vocabulary, dict) or not isinstance(merges, list):
+        raise ModelError(f"{path} is damaged: its model has no vocab or no merges", hint="download it again")
+    pairs = [_halves(pair) if isinstance(pair, str) else (str(pair[0]), str(pair[1])) for pair in merges]
+    return BytePair(
+        vocabulary=vocabulary,
+        merges=pairs,
+        patterns=_patterns(data.get("pre_tokenizer")) or (),
+        special=special,
+        ignore_merges=bool(model.get("ignore_merges")),
+        form="NFC" if data.get("normalizer") else None,
+    )
+
+
+def _patterns(pre_tokenizer: Any) -> tuple[str, ...] | None:
+    """The splits of a pre-tokenizer in order; None where one is neither a split, digits nor byte-level."""
+    if not isinstance(pre_tokenizer, Mapping):
+        return None
+    match pre_tokenizer.get("type"):
+        case "Sequence":
+            parts = [_patterns(part) for part in pre_tokenizer.get("pretokenizers") or []]
+            known = [part for part in parts if part is not None]
+            return tuple(pattern for part in known for pattern in part) if len(known) == len(parts) else None
+        case "ByteLevel" if not pre_tokenizer.get("add_prefix_space"):
+            return GPT2_PATTERNS if pre_tokenizer.get("use_regex", True) else ()
+        case "Digits":
+            return (r"\p{N}",) if pre_tokenizer.get("individual_digits") else (r"\p{N}+",)
+        case "Split" if pre_tokenizer.get("behavior") == "Isolated" and not pre_tokenizer.get("invert"):
+            pattern = pre_tokenizer.get("pattern")
+            expression = pattern.get("Regex") if isinstance(pattern, Mapping) else None
+            return (expression,) if isinstance(expression, str) else None
+        case _:
+            return None
+
+
+class _LibraryEncoder:
+    """The package tokenizers, for everything byte_pair.py does not do."""
+
+    def __init__(self, tokenizer: Any) -> None:
+        self._tokenizer = tokenizer
+
+    @property
+    def size(self) -> int:
+        return int(self._tokenizer.get_vocab_size())
+
+    def encode(self, text: str, *, parse_special: bool) -> list[int]:
+        # The library finds special tokens in any text; a model's answer hardly ever spells one.
+        return list(self._tokenizer.encode(text, add_special_tokens=False).ids)
+
+
+def _from_library(path: Path, reason: str) -> Encoder:
+    if importlib.util.find_spec("tokenizers") is None:
+        raise ModelError(
+            f"{path} needs the package tokenizers: {reason}",
+            hint=f"pip install 'speclift[replay]'; {IDS_HINT}",
+        )
+    import tokenizers
+
+    load: Callable[[str], Any] = tokenizers.Tokenizer.from_file
+    return _LibraryEncoder(load(str(path)))
+
+
+def _read_json(path: Path, *, missing_ok: bool = False) -> dict[str, Any]:
+    if missing_ok and not path.is_file():
+        return {}
+    try:
+        if path.stat().st_size > TOKENIZER_BYTES_MAX:
+            raise UsageError(f"{path} is larger than {TOKENIZER_BYTES_MAX:,} bytes and no tokenizer")
+        data = json.loads(path.read_bytes())
+    except OSError as error:
+        raise UsageError(
+            f"cannot read --tokenizer {path}: {error.strerror or error}", hint=IDS_HINT
+        ) from error
+    except (ValueError, RecursionError) as error:
+        raise ModelError(f"{path} is not JSON: {error}", hint=f"give a {TOKENIZER} or a GGUF file") from error
+    if not isinstance(data, dict):
+        raise ModelError(f"{path} is no tokenizer: it holds a {type(data).__name__}", hint=IDS_HINT)
+    return data
+
+
+def _halves(text: str) -> tuple[str, str]:
+    left, _, right = text[1:].partition(" ")
+    return text[:1] + left, right
+
+
+def _token_text(value: Any) -> str:
+    text = value.get("content") if isinstance(value, Mapping) else value
+    return text if isinstance(text, str) else ""
+
+
+def _template_adds(post_processor: Any, bos: str) -> bool:
+    """Llama 3 has no add_bos_token; its post-processor puts the token first."""
+    return bool(bos) and json.dumps(bos) in json.dumps(post_processor)
+
+
+def _chat_template(folder: Path, settings: Mapping[str, Any]) -> str:
+    own = folder / "chat_template.jinja"
+    if own.is_file():
+        return own.read_text(encoding="utf-8", errors="replace")
+    template = settings.get("chat_template")
+    if isinstance(template, list):  # several, by name
+        named = {entry.get("name"): entry.get("template") for entry in template if isinstance(entry, Mapping)}
+        template = named.get("default")
+    return template if isinstance(template, str) else ""
+
+
+def _template(text: str, *, bos: str, eos: str) -> ChatTemplate | None:
+    return ChatTemplate(text, bos=bos, eos=eos) if text else None

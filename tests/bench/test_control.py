@@ -1,0 +1,123 @@
+"""The baseline is the server that one would run otherwise; a second one without what drafts switch off explains."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from running import Cli, fake_flags, records_of
+from samples import NGRAM, plan
+from speclift.core.arm import BASELINE, CONTROL, baseline_arm, control_arm
+from speclift.core.records import Phase
+from speclift.core.speculation import Equalised, speculation_from_dict, speculation_to_dict
+from speclift.studies.study import Study
+from speclift.workload.experiment import control_turns, turns
+
+# Without scheduling ahead a step takes half as long again; drafts that are always right and cost nothing halve it.
+TRUTH = (
+    "flavour=vllm",
+    "unscheduled_cost=0.5",
+    "acceptance=1",
+    "step_cost=0",
+    "tpot_s=0.004",
+    "ttft_s=0.002",
+)
+SIZE = ("--segment", "chat", "--requests", 12, "--max-tokens", 13, "--temperature", 0, "--verify", "off")
+ARM = "ngram-k1"
+
+
+def decide(cli: Cli, *more: object, truth: tuple[str, ...] = TRUTH) -> dict[str, Any]:
+    flags = fake_flags(*truth, fast=False)
+    arms = ("--method", "ngram", "--k", "1")
+    result = cli("decide", *SIZE, *arms, *flags, "--json", "--study", "s", *more)
+    assert result.code in (0, 3, 4, 5), result.stderr
+    return result.document
+
+
+def named(document: dict[str, Any], check: str) -> list[dict[str, Any]]:
+    return [finding for finding in document["findings"] if finding["check"] == check]
+
+
+@pytest.mark.timeout(90)
+class TestAStudy:
+    def test_is_decided_against_the_baseline_as_it_comes_and_says_where_the_gain_is_from(
+        self, cli: Cli, tmp_path: Path
+    ) -> None:
+        document = decide(cli, "--launches", 2)
+        # Two tokens a step at 1.5 times the time: 1.33x, not the 2x that a slowed baseline would show.
+        assert document["speedup"]["value"] == pytest.approx(4 / 3, rel=0.12)
+        (said,) = named(document, "async-scheduling")
+        assert (said["level"], ARM in said["message"]) == ("info", True)
+        (explained,) = named(document, "gain-explained")
+        assert explained["arm"] == ARM
+        factors = [
+            float(word.rstrip(",").rstrip("x")) for word in explained["message"].split() if word[0].isdigit()
+        ]
+        assert factors == pytest.approx([4 / 3, 1 / 1.5, 2.0], rel=0.15)
+        self.only_the_arms_compete(document)
+        alone = decide(cli, "--launches", 1, "--async-scheduling", "off", "--study", "without")
+        assert document["speedup"]["level"] == alone["speedup"]["level"]
+        with Study.open(tmp_path / "s") as study:
+            launched = [launch.arm for launch, _ in study.launches()]
+        assert sorted(launched) == sorted([BASELINE, ARM] * 2 + [CONTROL])
+        assert launched[-1] == CONTROL
+
+    def only_the_arms_compete(self, document: dict[str, Any]) -> None:
+        assert [each["arm"] for each in document["speedups"]] == [ARM]
+        assert {cell["arm"] for cell in document["cells"]} == {BASELINE, ARM}
+        assert not named(document, "single-launch")
+        assert not named(document, "unequal-settings")
+
+    def test_whose_budget_is_spent_has_no_control(self, cli: Cli, tmp_path: Path) -> None:
+        document = decide(cli, "--launches", 1, "--budget", "1s")
+        assert not named(document, "gain-explained")
+        # Where the machine is busy the second server no longer starts in that time.
+        assert {record.place.arm for record in records_of(tmp_path / "s")} <= {BASELINE, ARM}
+
+    def test_of_servers_without_it_has_no_control(self, cli: Cli, tmp_path: Path) -> None:
+        document = decide(cli, "--launches", 1, "--async-scheduling", "off")
+        assert document["speedup"]["value"] == pytest.approx(2.0, rel=0.15)
+        assert not named(document, "async-scheduling")
+        assert {record.place.arm for record in records_of(tmp_path / "s")} == {BASELINE, ARM}
+
+    def test_whose_control_does_not_start_is_decided_all_the_same(self, cli: Cli) -> None:
+        document = decide(cli, "--launches", 1, truth=(*TRUTH, "control.crash_on_start=1"))
+        assert document["failed_arms"] == []
+        assert document["speedup"]["value"] == pytest.approx(4 / 3, rel=0.15)
+        assert [finding["arm"] for finding in named(document, "arm-failed")] == [CONTROL]
+
+    def test_resumed_measures_the_control_it_lacks(self, cli: Cli, tmp_path: Path) -> None:
+        decide(cli, "--launches", 1, "--budget", "1s")
+        result = cli("decide", "--study", "s", "--resume", "--json", "--verify", "off")
+        assert len(named(result.document, "gain-explained")) == 1
+        own = [r for r in records_of(tmp_path / "s") if r.place.arm == CONTROL]
+        assert [r.place.phase for r in own].count(Phase.MEASURED) > 0
+
+    def test_after_a_search_has_its_control_too(self, cli: Cli, tmp_path: Path) -> None:
+        flags = fake_flags(*TRUTH, fast=False)
+        arms = ("--method", "ngram", "--k", "1,2,3,4", "--launches", 1)
+        result = cli("decide", *SIZE, *arms, *flags, "--requests", 24, "--json", "--study", "s")
+        assert result.document["tuning"] is not None
+        explained = {finding["arm"] for finding in named(result.document, "gain-explained")}
+        assert explained == {each["arm"] for each in result.document["speedups"]}
+
+
+class TestAControl:
+    def test_has_no_part_in_the_rounds(self) -> None:
+        asked = plan(arms=(baseline_arm(), NGRAM, control_arm()))
+        for index in range(asked.rounds):
+            assert {turn.arm for turn in turns(asked, index)} == {BASELINE, NGRAM.name}
+
+    def test_sends_what_the_others_sent_in_the_last_round(self) -> None:
+        asked = plan(arms=(baseline_arm(), NGRAM, control_arm()))
+        last = {(turn.round, turn.block, turn.items) for turn in turns(asked, asked.rounds - 1)}
+        assert {(turn.round, turn.block, turn.items) for turn in control_turns(asked)} == last
+        assert control_turns(plan()) == ()
+
+    def test_is_kept_in_a_study_and_is_neither_baseline_nor_arm(self) -> None:
+        assert speculation_from_dict(speculation_to_dict(Equalised())) == Equalised()
+        control = control_arm()
+        assert (control.is_baseline, control.is_control, control.speculates) == (False, True, False)
+        assert (control.k, control.method) == (0, "control")

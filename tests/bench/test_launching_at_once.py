@@ -1,0 +1,86 @@
+"""Servers of one round that may start at the same time do, and none is left when one of them ends the study."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+
+import pytest
+
+from processes import processes_with
+from speclift.bench.ask import Ask
+from speclift.bench.opening import open_study
+from speclift.bench.run import StudyRun
+from speclift.bench.search_study import Quiet
+from speclift.core.arm import BASELINE, Arm, ServerSettings
+from speclift.core.errors import EngineError
+from speclift.engines.fake.engine import Fake
+from speclift.engines.launched import LaunchedServer
+from speclift.studies.study import Study
+
+# A truth that only these servers carry on their command lines.
+MARK = "ttft_s=0.00377"
+
+
+class Counting(Fake):
+    """A fake that may start several servers at once and notes how many were starting together."""
+
+    launches_at_once = 2
+
+    def __init__(self, settings: ServerSettings, *, fails: str = "") -> None:
+        super().__init__(settings)
+        self.fails = fails
+        self.starting = 0
+        self.most = 0
+
+    async def launch(self, arm: Arm, *, log: Path) -> LaunchedServer:
+        self.starting += 1
+        self.most = max(self.most, self.starting)
+        try:
+            if arm.name == self.fails:
+                await asyncio.sleep(0.05)
+                raise EngineError("no room")
+            return await super().launch(arm, log=log)
+        finally:
+            self.starting -= 1
+
+
+def study(path: Path) -> Study:
+    ask = Ask(
+        engine="fake",
+        methods=("ngram",),
+        ks=(1, 2, 3),
+        requests=1,
+        max_tokens=4,
+        launches=1,
+        study=path,
+        engine_args=(MARK,),
+    )
+    opened, _ = open_study(ask, lambda _: None)
+    return opened
+
+
+def test_as_many_as_the_engine_allows_start_together(tmp_path: Path) -> None:
+    with study(tmp_path / "s") as made:
+        engine = Counting(made.engine.settings)
+        asyncio.run(StudyRun(made, engine, progress=Quiet()).run())
+        assert engine.most == 2
+        assert {record.place.arm for record in made.records()} == {
+            "baseline",
+            *(f"ngram-k{k}" for k in (1, 2, 3)),
+        }
+
+
+def test_an_arm_that_does_not_start_leaves_the_others_running(tmp_path: Path) -> None:
+    with study(tmp_path / "s") as made:
+        asyncio.run(StudyRun(made, Counting(made.engine.settings, fails="ngram-k2"), progress=Quiet()).run())
+        assert "ngram-k2" not in {record.place.arm for record in made.records()}
+        assert {launch.arm for launch, _ in made.launches() if launch.failure} == {"ngram-k2"}
+
+
+def test_a_lost_baseline_ends_every_start(tmp_path: Path) -> None:
+    with study(tmp_path / "s") as made:
+        run = StudyRun(made, Counting(made.engine.settings, fails=BASELINE), progress=Quiet())
+        with pytest.raises(EngineError, match="the baseline did not start: no room"):
+            asyncio.run(run.run())
+        assert processes_with(MARK) == {}

@@ -1,0 +1,314 @@
+"""The whole gate on the fake engine and on servers already running: what changed is caught, what did not passes."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import jsonschema
+import pytest
+
+import speclift as api
+from corrupting_proxy import proxy
+from running import FAST, Cli, fake_flags
+from speclift.bench.asking import ask, read_stream, read_whole
+from speclift.bench.scoring import scorer_for
+from speclift.core.arm import Endpoint
+from speclift.core.errors import EngineError, UsageError
+from speclift.core.traffic import Message, Request
+from speclift.engines.http import post_json
+from speclift.lossless.questions import Question
+from speclift.lossless.result import Result
+
+SIZE = ("--requests", 8, "--max-tokens", 32, "--detect", 0.05)
+QUESTION = Question(
+    case="q", request=Request(id="q", messages=(Message(role="user", content="Hi"),)), temperature=0.0, seed=1
+)
+
+
+@contextmanager
+def fake_server(*truths: str) -> Iterator[str]:
+    flags = [word for truth in (*FAST, *truths) for word in ("--truth", truth)]
+    command = [sys.executable, "-m", "speclift.testing.fake_server", "--exit-on-eof", *flags]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as server:
+        assert server.stdout is not None
+        assert server.stdin is not None
+        yield json.loads(server.stdout.readline())["url"]
+        server.stdin.close()
+
+
+@pytest.fixture(scope="module")
+def fake_url() -> Iterator[str]:
+    with fake_server() as url:
+        yield url
+
+
+@pytest.fixture(scope="module")
+def speculating_url() -> Iterator[str]:
+    with fake_server("k=4") as url:
+        yield url
+
+
+def require_schema(document: dict[str, Any]) -> None:
+    path = Path(__file__).parents[2] / "docs" / "schema" / "verify.schema.json"
+    jsonschema.validate(document, json.loads(path.read_text()))
+
+
+def test_an_arm_that_says_the_same_passes_with_every_way_of_asking_compared(cli: Cli) -> None:
+    result = cli("verify", *fake_flags(), *SIZE, "--temperature", 0, "--json")
+    assert result.code == 0, result.stderr
+    document = result.document
+    require_schema(document)
+    assert document["result"] == "pass"
+    names = [check["name"] for check in document["greedy"]["checks"] if check["answers"]]
+    assert names == ["alone", "not streamed", "second turn", "batched"]
+    assert document["sampled"] == {"result": "skipped"}
+    assert document["control"]["batched"]["divergences"] == 0
+    assert {edge["result"] for edge in document["arms"][0]["edges"]} == {"pass"}
+
+
+def test_wrong_tokens_are_a_changed_output_shown_side_by_side(cli: Cli) -> None:
+    result = cli("verify", *fake_flags("spec.wrong_token_share=0.01"), *SIZE, "--temperature", 0, "--json")
+    assert result.code == 6, result.stderr
+    document = result.document
+    require_schema(document)
+    assert document["greedy"]["result"] == "fail"
+    assert document["greedy"]["faults"] > 0
+    example = document["examples"][0]
+    assert example["baseline"] != example["answer"]
+    assert example["prompt"]
+    assert "OUTPUT CHANGED" in result.stderr
+    assert "Side by side" in result.stderr
+
+
+def test_without_log_probabilities_the_rate_tells(cli: Cli) -> None:
+    plain = fake_flags("flavour=plain", "spec.wrong_token_share=0.02")
+    result = cli("verify", *plain, "--requests", 16, "--max-tokens", 48, "--temperature", 0, "--json")
+    assert result.code == 6, result.stderr
+    assert result.document["greedy"]["unknown_margin"] > 0
+
+
+def test_sampled_text_that_nobody_can_score_is_inconclusive(cli: Cli) -> None:
+    result = cli("verify", *fake_flags(), *SIZE, "--temperature", 1, "--json")
+    assert result.code == 5, result.stderr
+    require_schema(result.document)
+    sampled = result.document["sampled"]
+    assert sampled["method"] == "texts"
+    assert "no probabilities" in sampled["message"]
+    assert "tokens or fewer show a deviation of 0.05" in result.stderr
+
+
+def test_a_lossy_method_fails_without_a_launch(cli: Cli) -> None:
+    result = cli("verify", *fake_flags(), "--method", "synthetic:ngram,rates=0.8/0.6,k=2", "--json")
+    assert result.code == 6, result.stderr
+    assert result.document["findings"][0]["check"] == "lossy-method"
+    assert "references" not in result.stderr
+
+
+def test_too_few_tokens_are_inconclusive(cli: Cli) -> None:
+    result = cli("verify", *fake_flags(), "--requests", 1, "--max-tokens", 4, "--temperature", 0)
+    assert result.code == 5
+    assert "needed to exclude" in result.stderr
+
+
+def test_an_arm_that_does_not_start_is_an_operating_error(cli: Cli) -> None:
+    result = cli("verify", *fake_flags("spec.crash_on_start=1"), *SIZE, "--temperature", 0)
+    assert result.code == 1
+    assert "before it was ready" in result.stderr
+
+
+def test_what_means_nothing_to_it_is_said_and_the_document_is_kept_where_asked(
+    cli: Cli, tmp_path: Path
+) -> None:
+    kept = tmp_path / "kept"
+    asked = ("--temperature", 0, "--launches", 2, "--slo", "ttft_p99=1s", "--study", kept, "--json")
+    result = cli("verify", *fake_flags(), *SIZE, *asked)
+    assert "--launches, --slo change nothing here" in result.stderr
+    assert json.loads((kept / "verify.json").read_text()) == json.loads(result.stdout)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (("--detect", "0"), "--detect is a probability in 0.001..0.5, saw 0"),
+        (("--qps", "3"), "--qps means nothing"),
+        (("--resume",), "verify cannot go on where another stopped"),
+        (("--engine", "attach", "--baseline-url", "http://127.0.0.1:1"), "verify needs --spec-url"),
+    ],
+)
+def test_wrong_usage_says_so(arguments: tuple[str, ...], said: str, cli: Cli) -> None:
+    result = cli("verify", *arguments)
+    assert result.code == 2
+    assert said in result.stderr
+
+
+def test_dry_run_prints_the_servers_and_starts_none(cli: Cli) -> None:
+    result = cli("verify", *fake_flags(), "--dry-run")
+    assert result.code == 0
+    assert [line for line in result.stdout.splitlines() if line.startswith("#")] == [
+        "# baseline",
+        "# ngram-k4",
+    ]
+
+
+class TestSampledText:
+    """The fake's token mode: a language of known probabilities, drafts verified by a reference sampler."""
+
+    FLAGS = ("--temperature", 1, "--requests", 8, "--max-tokens", 128, "--detect", 0.1, "--json")
+
+    @pytest.mark.parametrize("sampler", ["rejection", "block"])
+    def test_a_sampler_that_keeps_the_law_passes_by_calibration(self, sampler: str, cli: Cli) -> None:
+        result = cli("verify", *fake_flags("flavour=vllm", f"sampler={sampler}"), *self.FLAGS)
+        assert result.code == 0, result.stderr
+        sampled = result.document["sampled"]
+        assert sampled["method"] == "calibration"
+        assert sampled["detectable"] <= 0.1
+        assert {test["name"] for test in sampled["tests"]} >= {"top-1", "top-3", "top-8", "likelihood"}
+
+    def test_a_sampler_that_lost_it_is_a_changed_output(self, cli: Cli) -> None:
+        truths = fake_flags("flavour=vllm", "sampler=rejection", "spec.sampler=without-residual")
+        result = cli("verify", *truths, *self.FLAGS, "--detect", 0.03)
+        assert result.code == 6, result.stderr
+        assert result.document["sampled"]["result"] == "fail"
+
+    def test_a_lower_temperature_is_scored_within_bounds(self, cli: Cli) -> None:
+        truths = fake_flags("flavour=vllm", "sampler=rejection")
+        result = cli("verify", *truths, *self.FLAGS, "--temperature", 0.7)
+        assert result.code == 0, result.stderr
+
+    def test_scoring_with_ids_that_do_not_exist_is_refused_as_a_server_would(self) -> None:
+        with fake_server("flavour=vllm", "sampler=rejection") as url, pytest.raises(EngineError, match="400"):
+            post_json(f"{url}/v1/completions", {"prompt": [1, 999_999], "prompt_logprobs": 3})
+
+
+class TestServersAlreadyRunning:
+    @pytest.mark.parametrize(
+        ("tamper", "code"), [("corrupt", 6), ("swap", 6), ("truncate", 6), ("nothing", 0)]
+    )
+    def test_a_proxy_that_tampers_is_caught(
+        self, tamper: str, code: int, fake_url: str, speculating_url: str, cli: Cli
+    ) -> None:
+        with proxy(speculating_url, tamper) as url:
+            urls = ("--engine", "attach", "--baseline-url", fake_url, "--spec-url", url)
+            result = cli("verify", *urls, "--requests", 12, "--max-tokens", 48, "--temperature", 0, "--json")
+        assert result.code == code, result.stderr
+        assert result.document["result"] == ("fail" if code else "pass")
+
+    def test_a_dead_server_is_an_error_with_its_address(self, fake_url: str, cli: Cli) -> None:
+        urls = ("--engine", "attach", "--baseline-url", fake_url, "--spec-url", "http://127.0.0.1:9")
+        result = cli("verify", *urls, *SIZE, "--temperature", 0)
+        assert result.code == 1
+        assert "http://127.0.0.1:9" in result.stderr
+
+
+class TestDecide:
+    SIZE = ("--segment", "verbatim-rewrite", "--requests", 8, "--max-tokens", 32, "--launches", 2)
+
+    def test_the_studys_own_answers_prove_it_unchanged(self, cli: Cli) -> None:
+        result = cli("decide", *self.SIZE, *fake_flags(), "--json", "--study", "s")
+        lossless = result.document["lossless"]
+        assert lossless["result"] == "pass"
+        assert lossless["depth"] == "records"
+        assert lossless["wall_s"] < 5
+
+    def test_wrong_tokens_change_the_verdict_and_stand_in_the_report(self, cli: Cli, tmp_path: Path) -> None:
+        result = cli(
+            "decide", *self.SIZE, *fake_flags("spec.wrong_token_share=0.01"), "--json", "--study", "s"
+        )
+        assert result.code == 6, result.stderr
+        assert result.document["verdict"] == "output-changed"
+        assert 'class="sides"' in (tmp_path / "s" / "report.html").read_text()
+        assert "Side by side" in result.stderr
+        again = cli("compare", "s", "--json")
+        assert again.code == 6
+        assert again.document["lossless"]["result"] == "fail"
+
+    @pytest.mark.parametrize("flags", [("--verify", "off"), ("--no-verify",)])
+    def test_leaving_it_out_is_recorded_in_the_verdict(self, flags: tuple[str, ...], cli: Cli) -> None:
+        result = cli(
+            "decide", *self.SIZE, *fake_flags("spec.wrong_token_share=0.01"), *flags, "--json", "--study", "s"
+        )
+        assert result.document["lossless"]["result"] == "skipped"
+        (reason,) = [reason for reason in result.document["reasons"] if reason["rule"] == "lossless"]
+        assert reason["level"] == "warn"
+        assert "--verify off" in reason["message"]
+
+    def test_a_full_gate_that_cannot_prove_it_leaves_the_verdict_open(self, cli: Cli) -> None:
+        size = ("--segment", "chat", "--requests", 4, "--max-tokens", 24, "--launches", 1)
+        result = cli("decide", *size, *fake_flags(), "--verify", "full", "--json", "--study", "s")
+        assert result.code == 5, result.stderr
+        assert result.document["lossless"]["result"] == "inconclusive"
+
+    def test_one_bad_arm_leaves_the_others_in_the_running(self, cli: Cli) -> None:
+        methods = ("--method", "ngram,k=4", "--method", "ngram,k=3")
+        wrong = fake_flags("ngram-k3.wrong_token_share=0.03")
+        result = cli("decide", *self.SIZE, *methods, *wrong, "--json", "--study", "s")
+        document = result.document
+        assert document["verdict"] != "output-changed"
+        assert "output-changed" in {finding["check"] for finding in document["findings"]}
+        assert document["winner"] is None or document["winner"]["arm"] == "ngram-k4"
+
+    def test_an_unknown_mode_is_named_with_the_nearest(self, cli: Cli) -> None:
+        result = cli("decide", "--verify", "ful", *fake_flags())
+        assert result.code == 2
+        assert "Did you mean 'full'?" in result.stderr
+
+
+class TestThePythonApi:
+    def test_verify_returns_the_gate(self) -> None:
+        gate = api.verify(
+            engine="fake", engine_args=FAST, temperatures=(0.0,), requests=8, max_tokens=32, detect=0.05
+        )
+        assert gate.result is Result.PASS
+
+    def test_the_verbs_stay_callable_after_their_packages_were_imported(self) -> None:
+        assert callable(api.verify)
+        assert callable(api.decide)
+
+    def test_a_wrong_mode_is_refused_before_anything_runs(self) -> None:
+        with pytest.raises(UsageError, match="unknown value of --verify 'never'"):
+            api.decide(engine="fake", verify="never")
+
+
+class TestAnswers:
+    def test_a_stream_without_an_end_is_a_failure(self) -> None:
+        text = 'data: {"choices": [{"delta": {"content": "Hel"}}]}\n\n'
+        assert read_stream(QUESTION, text).error == "the stream ended without a finish reason"
+
+    def test_an_error_inside_a_stream_is_a_failure(self) -> None:
+        assert "out of memory" in read_stream(QUESTION, 'data: {"error": "out of memory"}\n\n').error
+
+    @pytest.mark.parametrize("payload", [[], {}, {"choices": []}, {"choices": ["x"]}])
+    def test_an_answer_without_choices_is_a_failure(self, payload: object) -> None:
+        assert read_whole(QUESTION, payload).error.startswith("no choices")
+
+    def test_the_older_form_of_log_probabilities_is_read(self) -> None:
+        payload = {
+            "choices": [
+                {
+                    "text": " a b",
+                    "finish_reason": "length",
+                    "logprobs": {
+                        "tokens": [" a", " b"],
+                        "token_logprobs": [-0.1, -0.2],
+                        "top_logprobs": [{" a": -0.1, " c": -2.0}, {" b": -0.2}],
+                    },
+                }
+            ]
+        }
+        found = read_whole(QUESTION, payload)
+        assert [said.data for said in found.said] == [b" a", b" b"]
+        assert found.said[0].choices[1].logprob == -2.0
+
+    def test_a_server_that_is_not_there_is_an_answer_with_an_error(self) -> None:
+        endpoint = Endpoint(base_url="http://127.0.0.1:9", model="m")
+        assert not asyncio.run(ask(endpoint, QUESTION)).is_ok
+
+    def test_a_server_that_cannot_score_is_said_to(self, fake_url: str) -> None:
+        assert asyncio.run(scorer_for(Endpoint(base_url=fake_url, model="fake"))) is None

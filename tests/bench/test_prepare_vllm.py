@@ -1,0 +1,155 @@
+"""From flags to vLLM's commands: what every arm shares, what a draft gets, what is said before anything starts."""
+
+from __future__ import annotations
+
+import json
+import stat
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from speclift.bench.ask import Ask
+from speclift.bench.prepare import Prepared, prepare, prepare_arms
+from speclift.bench.search_study import prospect
+from speclift.core.errors import UsageError
+
+
+@pytest.fixture
+def gpu_python(tmp_path: Path) -> str:
+    """An interpreter whose environment has a vLLM for GPUs, as far as anybody asks."""
+    return interpreter(tmp_path, "vllm 0.24.0")
+
+
+def interpreter(folder: Path, version: str) -> str:
+    script = folder / "python"
+    script.write_text(f"#!/bin/sh\necho '{version}'\n")
+    script.chmod(script.stat().st_mode | stat.S_IXUSR)
+    return str(script)
+
+
+def prepared(python: str, **asked: Any) -> Prepared:
+    ask = Ask(engine="vllm", vllm_python=python, model="org/target", requests=2, **asked)
+    return prepare(ask, lambda _: None)
+
+
+def command_of(made: Prepared, index: int) -> list[str]:
+    return list(made.engine.command(made.plan.arms[index], port=0))
+
+
+SCHEDULING = {"--async-scheduling", "--no-async-scheduling"}
+
+
+def scheduling_of(made: Prepared) -> dict[str, set[str]]:
+    return {arm.name: SCHEDULING & set(made.engine.command(arm, port=0)) for arm in made.plan.arms}
+
+
+def checks(made: Prepared) -> list[str]:
+    return [finding.check for finding in made.findings]
+
+
+def test_scheduling_is_left_to_vllm_where_nobody_said(gpu_python: str) -> None:
+    made = prepared(gpu_python, drafts=("org/draft",), ks=(3,))
+    assert scheduling_of(made) == {"baseline": set(), "draft-k3": set()}
+    assert "async-scheduling" not in checks(made)
+
+
+def test_a_method_that_cannot_schedule_ahead_does_not_take_it_from_the_baseline(gpu_python: str) -> None:
+    made = prepared(gpu_python, methods=("ngram,n=3",), ks=(3,))
+    assert scheduling_of(made) == {
+        "baseline": set(),
+        "ngram-k3-n3": set(),
+        "control": {"--no-async-scheduling"},
+    }
+    (said,) = [finding for finding in made.findings if finding.check == "async-scheduling"]
+    assert "ngram-k3-n3" in said.message
+    assert "part of the price" in said.message
+
+
+def test_a_control_is_not_what_users_paste_and_has_no_drafts(gpu_python: str) -> None:
+    made = prepared(gpu_python, methods=("ngram,n=3",), ks=(3,))
+    (control,) = [arm for arm in made.plan.arms if arm.is_control]
+    assert "--speculative-config" not in made.engine.command(control, port=0)
+    winner = made.engine.configurations(made.plan.arms[1])["command"]
+    assert not SCHEDULING & set(winner.split())
+
+
+@pytest.mark.parametrize(
+    "asked",
+    [
+        pytest.param({"schedules_ahead": False}, id="off for all"),
+        pytest.param({"engine_args": ("--no-async-scheduling",)}, id="off in the engine's own words"),
+    ],
+)
+def test_who_asked_for_it_off_has_it_off_and_needs_no_control(gpu_python: str, asked: dict[str, Any]) -> None:
+    made = prepared(gpu_python, methods=("ngram,n=3",), **asked)
+    assert list(scheduling_of(made).values()) == [{"--no-async-scheduling"}] * 2
+    assert made.findings == ()
+
+
+def test_a_vllm_that_never_schedules_ahead_by_itself_has_no_control(tmp_path: Path) -> None:
+    made = prepared(interpreter(tmp_path, "vllm 0.13.0"), methods=("ngram,n=3",))
+    assert [arm.name for arm in made.plan.arms if arm.is_control] == []
+
+
+def test_a_search_gets_its_control_when_it_is_confirmed(gpu_python: str) -> None:
+    ask = Ask(
+        engine="vllm",
+        vllm_python=gpu_python,
+        model="org/target",
+        requests=30,
+        methods=("ngram,n=3",),
+        ks=(1, 3, 5),
+    )
+    found = prospect(ask, lambda _: None, always=False)
+    assert found is not None
+    assert found.is_search
+    made = prepare_arms(found.ground, found.arms, searches=True)
+    assert not any(arm.is_control for arm in made.plan.arms)
+    assert all(not words for words in scheduling_of(made).values())
+
+
+def test_asking_for_what_a_method_cannot_do_is_wrong_usage(gpu_python: str) -> None:
+    with pytest.raises(UsageError, match="cannot run with --async-scheduling"):
+        prepared(gpu_python, methods=("ngram,n=3",), schedules_ahead=True)
+
+
+def test_a_version_that_drafts_outside_cuda_graphs_is_forewarned(gpu_python: str) -> None:
+    made = prepared(gpu_python, drafts=("org/draft",), ks=(3, 5))
+    (finding,) = made.findings
+    assert finding.check == "risky-setting"
+    assert finding.message.startswith("draft-k3, draft-k5:")
+
+
+def test_draft_settings_reach_drafts_and_nothing_else(gpu_python: str) -> None:
+    made = prepared(
+        gpu_python,
+        drafts=("org/draft",),
+        methods=("draft,k=3", "synthetic:draft,rates=0.5", "ngram,n=3,k=3"),
+        draft_quant="fp8",
+        tensor_parallel=2,
+        draft_tensor_parallel=2,
+    )
+    configs = [made.engine.config(arm) for arm in made.plan.arms if not arm.is_control]
+    assert [config.get("quantization") for config in configs] == [None, "fp8", "fp8", None]
+    assert [config.get("draft_tensor_parallel_size") for config in configs] == [None, 2, 2, None]
+    assert all("--tensor-parallel-size" in command_of(made, index) for index in range(4))
+
+
+def test_a_draft_on_fewer_gpus_than_its_target_is_refused(gpu_python: str) -> None:
+    with pytest.raises(UsageError, match="as many GPUs as its target"):
+        prepared(gpu_python, drafts=("org/draft",), tensor_parallel=2, draft_tensor_parallel=1)
+
+
+def test_a_schedule_by_batch_size_is_passed_on(gpu_python: str) -> None:
+    key = "num_speculative_tokens_per_batch_size"
+    made = prepared(gpu_python, methods=(f"ngram,n=3,k=5,{key}=[[1,8,5],[9,64,0]]",))
+    words = command_of(made, 1)
+    assert json.loads(words[words.index("--speculative-config") + 1])[key] == [[1, 8, 5], [9, 64, 0]]
+
+
+@pytest.mark.parametrize(("together", "expected"), [(None, False), (True, True), (False, False)])
+def test_servers_share_a_gpu_only_when_asked_to(
+    gpu_python: str, together: bool | None, expected: bool
+) -> None:
+    assert prepared(gpu_python, methods=("ngram,n=3",), together=together).plan.together is expected

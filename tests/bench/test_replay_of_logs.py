@@ -1,0 +1,330 @@
+"""Logs to accepted lengths: what is counted, what is left out and said, and how a text becomes tokens."""
+
+from __future__ import annotations
+
+import json
+import re
+import tracemalloc
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import speclift
+from speclift.core.errors import ModelError, SpecliftError, UsageError
+from speclift.replayer.result import ReplayResult
+from speclift.verbs import replay as pipeline
+from speclift.verbs.replay import document, replay
+from speclift.weights import byte_pair
+
+PHRASE = list(range(100, 130))
+BYTES = {character: index for index, character in enumerate(byte_pair._BYTE_CHARACTERS)}
+
+Write = Callable[..., Path]
+
+
+@pytest.fixture
+def write(tmp_path: Path) -> Write:
+    def _write(*lines: dict[str, Any] | str, name: str = "log.jsonl") -> Path:
+        path = tmp_path / name
+        texts = [line if isinstance(line, str) else json.dumps(line) for line in lines]
+        path.write_text("\n".join(texts), encoding="utf-8")
+        return path
+
+    return _write
+
+
+@pytest.fixture
+def tokenizer(tmp_path: Path) -> str:
+    """Every byte a token, 256 ends an answer; the template puts the role before each message."""
+    folder = tmp_path / "tokenizer"
+    folder.mkdir()
+    data = {
+        "added_tokens": [{"id": 256, "content": "<end>"}],
+        "pre_tokenizer": {"type": "ByteLevel", "add_prefix_space": False},
+        "model": {"type": "BPE", "vocab": BYTES, "merges": []},
+    }
+    (folder / "tokenizer.json").write_text(json.dumps(data), encoding="utf-8")
+    settings = {
+        "eos_token": "<end>",
+        "chat_template": "{% for m in messages %}{{ m.role }}:{{ m.content }}\n{% endfor %}",
+    }
+    (folder / "tokenizer_config.json").write_text(json.dumps(settings), encoding="utf-8")
+    return str(folder)
+
+
+def copying(**fields: Any) -> dict[str, Any]:
+    return {"prompt_token_ids": PHRASE, "response_token_ids": PHRASE, "temperature": 0, **fields}
+
+
+def inventing(start: int, **fields: Any) -> dict[str, Any]:
+    return copying(response_token_ids=list(range(start, start + 30)), **fields)
+
+
+def one(result: ReplayResult, segment: str = "all") -> dict[str, Any]:
+    (found,) = [each for each in document(result)["segments"] if each["segment"] == segment]
+    assert isinstance(found, dict)
+    return found
+
+
+def checks(result: ReplayResult) -> set[str]:
+    return {finding.check for finding in result.findings}
+
+
+class TestCounting:
+    def test_a_copied_answer_takes_as_few_steps_as_k_allows(self, write: Write) -> None:
+        found = one(replay([write(copying())], ks=(1, 4), ngrams=(2,)))
+
+        # The first token is the prefill's, the second a plain step; then 28 tokens, k + 1 a step.
+        assert found["accepted_length"]["k"] == [1, 4]
+        assert found["accepted_length"]["value"] == [29 / (1 + 14), 29 / (1 + 6)]
+        assert found["draft_share"] == 6 / 7
+        assert (found["method"], found["ngram"], found["engine"]) == ("ngram", 2, "vllm")
+
+    def test_segments_are_kept_apart_and_all_holds_them_together(self, write: Write) -> None:
+        log = write(copying(segment="copy"), inventing(500, segment="chat"), inventing(700, segment="chat"))
+        result = replay([log], ks=(4,), ngrams=(2,))
+
+        assert [each["segment"] for each in document(result)["segments"]] == ["all", "copy", "chat"]
+        assert one(result, "chat")["accepted_length"]["value"] == [1.0]
+        assert one(result)["accepted_length"]["value"] == [(29 * 3) / (7 + 29 * 2)]
+        assert one(result)["tokens"] == 90
+
+    def test_several_logs_and_methods_make_one_document(self, write: Write) -> None:
+        logs = [write(copying(), name="a.jsonl"), write(copying(), name="b.jsonl")]
+        result = replay(logs, methods=("ngram", "ngram:mod,k=4,n=2"), ks=(4,), ngrams=(2, 3))
+        found = document(result)
+
+        assert found["requests"] == 2
+        overall = [each for each in found["segments"] if each["segment"] == "all"]
+        assert [(each["engine"], each["method"], each["ngram"]) for each in overall] == [
+            ("vllm", "ngram", 2),
+            ("vllm", "ngram", 3),
+            ("llamacpp", "ngram:mod", 2),
+        ]
+
+    def test_small_batches_give_what_one_batch_gives(
+        self, write: Write, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        log = write(*(copying(segment="ab"[index % 2]) for index in range(7)), inventing(900))
+        settings: dict[str, Any] = {"methods": ("ngram", "ngram:map-k"), "ks": (2, 5), "ngrams": (2,)}
+        whole = replay([log], **settings)
+        monkeypatch.setattr(pipeline, "BATCH_TOKENS", 100)
+        parts = replay([log], **settings)
+
+        for each, other in zip(document(whole)["segments"], document(parts)["segments"], strict=True):
+            each["accepted_length"].pop("per_request")  # a sum of fractions, in another order
+            other["accepted_length"].pop("per_request")
+            assert each == other
+
+    def test_a_longer_log_takes_no_more_memory(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(pipeline, "BATCH_TOKENS", 2000)
+        line = json.dumps(copying(response_token_ids=PHRASE * 2)) + "\n"
+
+        def peak_bytes(lines: int) -> int:
+            log = tmp_path / f"{lines}.jsonl"
+            log.write_text(line * lines, encoding="utf-8")
+            tracemalloc.start()
+            try:
+                assert replay([log], ks=(4,), ngrams=(2,)).log.replayed == lines
+                return tracemalloc.get_traced_memory()[1]
+            finally:
+                tracemalloc.stop()
+
+        peak_bytes(300)  # what is imported and compiled once
+        assert peak_bytes(3000) < 1.2 * peak_bytes(300)
+
+    def test_plain_ngram_is_what_the_engine_calls_it(self, write: Write) -> None:
+        log = write(*(copying(response_token_ids=PHRASE * 2) for _ in range(2)))
+        vllm, llamacpp = (
+            one(replay([log], engine=engine, ks=(3,), ngrams=(5,))) for engine in ("vllm", "llamacpp")
+        )
+
+        assert vllm["accepted_length"]["value"][0] > 1
+        assert llamacpp["accepted_length"]["value"] == [1.0]  # k below n
+
+    def test_only_the_segments_asked_for(self, write: Write) -> None:
+        log = write(copying(segment="a"), copying(segment="b"))
+        result = replay([log], segments=("b",))
+
+        assert (document(result)["requests"], result.log.other_segment) == (1, 1)
+
+    def test_the_public_name_is_the_verb(self, write: Write) -> None:
+        assert speclift.replay([write(copying())]).log.replayed == 1
+
+
+ASKED: dict[str, Any] = {"messages": [{"role": "user", "content": "abcabc"}]}
+
+
+class TestText:
+    def test_messages_are_written_by_the_models_template(self, write: Write, tokenizer: str) -> None:
+        result = replay([write({**ASKED, "response": "abc"})], tokenizer=tokenizer)
+
+        assert result.log.prompts == {"template": 1}
+        assert result.log.tokens == len("user:abcabc\n") + len("abc") + 1  # the end token
+
+    def test_an_answer_cut_off_has_no_end_token(self, write: Write, tokenizer: str) -> None:
+        cut = {**ASKED, "response": "abc", "max_tokens": 3}
+        said = {**ASKED, "response": "abc", "finish_reason": "length"}
+        result = replay([write(cut, said)], tokenizer=tokenizer)
+
+        assert result.log.tokens == 2 * (len("user:abcabc\n") + 3)
+
+    def test_without_a_template_messages_are_joined_and_that_is_said(
+        self, write: Write, tokenizer: str
+    ) -> None:
+        (Path(tokenizer) / "tokenizer_config.json").unlink()
+        result = replay([write({**ASKED, "response": "abc"})], tokenizer=tokenizer)
+
+        assert result.log.prompts == {"joined": 1}
+        assert "chat-template" in checks(result)
+
+    def test_ids_of_another_vocabulary_than_the_tokenizers_are_noticed(
+        self, write: Write, tokenizer: str
+    ) -> None:
+        other = {"prompt_token_ids": [1, 2], "response_token_ids": [7, 8, 9], "response": "abc"}
+
+        assert "other-vocabulary" in checks(replay([write(other)], tokenizer=tokenizer))
+
+    def test_ids_of_the_tokenizer_itself_are_not(self, write: Write, tokenizer: str) -> None:
+        same = {"prompt_token_ids": [1], "response_token_ids": [97, 98, 99, 256], "response": "abc"}
+
+        assert "other-vocabulary" not in checks(replay([write(same)], tokenizer=tokenizer))
+
+    def test_ids_beyond_the_tokenizer_are_unreadable(self, write: Write, tokenizer: str) -> None:
+        beyond = {"prompt": "abc", "response_token_ids": [5, 70_000]}
+        result = replay([write(beyond, {"prompt": "abc", "response": "abc"})], tokenizer=tokenizer)
+
+        assert result.log.unreadable == 1
+        assert "token id 70000 is beyond the 257" in str(result.findings)
+
+    def test_ids_need_no_tokenizer(
+        self, write: Write, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+    ) -> None:
+        monkeypatch.setenv("SPECLIFT_CACHE", str(tmp_path / "empty"))
+
+        assert replay([write(copying())]).tokenizer is None
+
+    def test_text_without_the_embedded_model_says_what_to_fetch(
+        self, write: Write, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+    ) -> None:
+        monkeypatch.setenv("SPECLIFT_CACHE", str(tmp_path / "empty"))
+        with pytest.raises(ModelError) as caught:
+            replay([write({**ASKED, "response": "abc"})])
+
+        assert "speclift models fetch" in caught.value.hint
+
+    @pytest.mark.parametrize(
+        "line",
+        [
+            {"custom_id": "1", "body": {**ASKED}, "response": "abc"},
+            {"conversations": [{"from": "human", "value": "abc"}, {"from": "gpt", "value": "abc"}]},
+            {"prompt": "abc", "response": {"choices": [{"text": "abc"}]}},
+        ],
+        ids=["batch", "sharegpt", "completion"],
+    )
+    def test_other_formats_are_read(self, write: Write, tokenizer: str, line: dict[str, Any]) -> None:
+        assert replay([write(line)], tokenizer=tokenizer).log.replayed == 1
+
+
+class TestWhatIsSaid:
+    def test_missing_responses_are_counted(self, write: Write) -> None:
+        result = replay([write(copying(), copying(response_token_ids=None), copying(response_token_ids=[]))])
+
+        assert (result.log.replayed, result.log.no_response) == (1, 2)
+        assert "2 of 3 requests have no response" in str(result.findings)
+
+    def test_broken_lines_are_counted_and_the_first_is_shown(self, write: Write) -> None:
+        result = replay([write(copying(), "{broken", copying(segment=5), '"text"')])
+
+        assert result.log.unreadable == 3
+        assert re.search(r"3 of 4 entries .* line 2: not JSON", str(result.findings))
+
+    def test_requests_that_vllm_would_refuse_are_counted(self, write: Write) -> None:
+        log = write(copying(min_p=0.1), copying(logit_bias={"5": 1}, min_p=0.2), copying())
+        result = replay([log])
+
+        assert document(result)["refused"]["vllm"] == {
+            "requests": 2,
+            "parameters": {"min_p": 2, "logit_bias": 1},
+        }
+        assert "refused-sampling" in checks(result)
+        assert "refused-sampling" not in checks(replay([log], engine="llamacpp"))
+
+    def test_sampled_and_unknown_temperatures_are_told_from_greedy(self, write: Write) -> None:
+        result = replay([write(copying(), copying(temperature=0.7), copying(temperature=None))])
+
+        assert document(result)["log"]["temperature"] == {"greedy": 1, "sampled": 1, "unknown": 1}
+        assert {"sampled", "temperature-unknown"} <= checks(result)
+
+    @pytest.mark.parametrize(
+        ("method", "check"),
+        [("ngram:map-k", "log-order"), ("ngram:simple", "k-below-n"), ("ngram", "vllm-runner")],
+    )
+    def test_each_drafter_says_what_is_peculiar_to_it(self, write: Write, method: str, check: str) -> None:
+        assert check in checks(replay([write(copying())], methods=(method,)))
+
+    def test_answers_of_one_token_have_no_length(self, write: Write) -> None:
+        found = one(replay([write(copying(response_token_ids=[7]))], ngrams=(2,)))
+
+        assert found["accepted_length"]["k"] == []
+        assert found["draft_share"] is None
+
+    def test_a_cost_predicts_speedups(self, write: Write) -> None:
+        found = one(replay([write(copying(), copying())], ks=(4,), ngrams=(2,), cost=0.1))
+
+        (predicted,) = found["predicted_speedup"]
+        length, drafted = found["accepted_length"]["value"][0], found["drafted_per_step"][0]
+        assert predicted["value"] == [pytest.approx(length / (1 + 0.1 * drafted))]
+        assert predicted["load"] is None
+
+
+class TestRefusals:
+    @pytest.mark.parametrize(
+        ("lines", "settings", "message"),
+        [
+            ((), {}, "holds no requests"),
+            (("\x00\x01\x02",), {}, "holds no request that can be read"),
+            ((copying(response_token_ids=None),), {}, "none of the 1 requests .* has a response"),
+            (({"foo": 1},), {}, "needs either 'messages' or 'prompt'"),
+            ((copying(segment="chat"),), {"segments": ("chta",)}, "Did you mean 'chat'"),
+            ((copying(),), {"methods": ("ngrm",)}, "Did you mean 'ngram'"),
+            ((copying(),), {"methods": ("draft",)}, "cannot be replayed"),
+            ((copying(),), {"methods": ("ngram+draft",)}, "cannot be replayed"),
+            ((copying(),), {"methods": ("ngram,x=3",)}, "unknown setting"),
+            ((copying(),), {"methods": ("ngram,n=two",)}, "whole number"),
+            ((copying(),), {"methods": ("ngram,n_min=4,n=3",)}, "n_min must lie in"),
+            ((copying(),), {"methods": ("ngram:mod,n_min=1",)}, "n_min is vLLM's"),
+            ((copying(),), {"methods": ("ngram:map-k,min_hits=1",)}, "only ngram:map-k4v"),
+            ((copying(),), {"methods": ("ngram:map-k",), "engine": "vllm"}, "is not vllm's"),
+            ((copying(),), {"engine": "vlm"}, "Did you mean 'vllm'"),
+            ((copying(),), {"ks": (0,)}, r"--k takes numbers in 1\.\.128, saw 0"),
+            ((copying(),), {"ngrams": ()}, "--ngram names no number"),
+            ((copying(),), {"methods": ("ngram:mod",), "ks": range(1, 99)}, "a table of 16 MiB"),
+            ((copying(),), {"cost": -1.0}, "--cost is a share"),
+        ],
+    )
+    def test_a_wrong_log_or_setting_says_what_was_seen(
+        self, write: Write, lines: tuple[Any, ...], settings: dict[str, Any], message: str
+    ) -> None:
+        with pytest.raises(UsageError, match=message):
+            replay([write(*lines)], **settings)
+
+    def test_a_missing_study_says_so(self, write: Write, tmp_path: Path) -> None:
+        with pytest.raises(SpecliftError, match="no study at"):
+            replay([write(copying())], study=tmp_path / "gone")
+
+    def test_a_file_of_something_else_is_not_read_to_its_end(
+        self, write: Write, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr(pipeline, "UNREADABLE_AT_START_MAX", 3)
+        with pytest.raises(UsageError, match="line 1: not JSON"):
+            replay([write(*["garbage"] * 5, copying())])
+
+    def test_ids_as_segments_are_refused_before_they_fill_the_memory(
+        self, write: Write, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr(pipeline, "SEGMENTS_MAX", 3)
+        with pytest.raises(UsageError, match="more than 3 segments"):
+            replay([write(*(copying(segment=str(number)) for number in range(5)))])

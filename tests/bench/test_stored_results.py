@@ -1,0 +1,98 @@
+"""What a finished job of a search says, read back from its study: counts, pace, and what engines do not tell."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from samples import launch, new_study, record
+from speclift.bench.search_plan import JOBS
+from speclift.bench.search_run import stored_result
+from speclift.core.records import Counters, Phase, Record, Step, TurnHealth
+from speclift.core.traffic import Concurrency
+from speclift.search.problem import Job, Purpose, Result
+from speclift.studies.study import Study
+
+ALONE = Concurrency(streams=1)
+JOB = Job(id=2, candidate="ngram-k8", loads=(ALONE,), purpose=Purpose.LONG, reason="")
+
+
+def entry(launch_id: int, *, pace_s: float | None = None, failure: str = "") -> dict[str, Any]:
+    cell = {"block": 0, "load": {"concurrency": 1}, "wall_s": 1.5, "pace_s": pace_s}
+    return {
+        "job": launch_id,
+        "candidate": "ngram-k8",
+        "launch": launch_id,
+        "spent_s": 3.0,
+        "launch_s": 1.0,
+        "failure": failure,
+        "cells": [] if failure else [cell],
+    }
+
+
+def drafted(made: Record) -> Record:
+    """Eleven tokens: the prefill's, then two steps of four accepted and one more each."""
+    steps = (Step(drafted=8, accepted=4), Step(drafted=8, accepted=4))
+    return replace(made, steps=steps, drafted=16, accepted=8)
+
+
+@pytest.fixture
+def study(tmp_path: Path) -> Iterator[Study]:
+    with new_study(tmp_path / "s") as made:
+        made.add_launch(launch(1))
+        made.add_launch(launch(2, arm="ngram-k8", round=2))
+        yield made
+
+
+def told(study: Study, found: dict[str, Any], *, is_baseline: bool = False) -> Result:
+    return stored_result(JOB, found, study, is_baseline=is_baseline)
+
+
+def test_steps_and_time_of_every_answered_request_are_told(study: Study) -> None:
+    study.add_record(drafted(record(arm="ngram-k8", launch=2, round=2, tpot_s=0.01)))
+    study.add_record(record(arm="ngram-k8", launch=2, round=2, request_id="w", phase=Phase.WARMUP))
+    result = told(study, entry(2))
+    (cell,) = result.cells
+    (counts,) = cell.requests
+    assert (counts.accepted, counts.drafted, counts.steps, counts.tokens) == ((4, 4), (8, 8), 2, 10)
+    assert counts.tpot_s == pytest.approx(0.01)
+    assert (result.launch_s, cell.wall_s, result.failure) == (1.0, 1.5, "")
+
+
+def test_a_machine_at_half_its_pace_is_told_as_if_it_had_gone_on(study: Study) -> None:
+    study.add_record(drafted(record(arm="ngram-k8", launch=2, round=2, tpot_s=0.02)))
+    found = entry(2, pace_s=0.016)
+    study.keep(JOBS, {"jobs": [entry(1, pace_s=0.008), found]})
+    (counts,) = told(study, found).cells[0].requests
+    assert counts.tpot_s == pytest.approx(0.01)
+
+
+@pytest.mark.parametrize("turns", [(8.0,), (6.0, 2.0)], ids=["one turn", "cut into pieces by the pacing"])
+def test_where_no_request_tells_its_drafts_the_cells_total_is_shared_by_length(
+    study: Study, turns: tuple[float, ...]
+) -> None:
+    for name in ("a", "b"):
+        study.add_record(record(arm="ngram-k8", launch=2, round=2, request_id=name))
+    health = TurnHealth(load=ALONE, loop_lag_p99_s=0.0, cpu_s=0.0, wall_s=1.0)
+    for accepted in turns:
+        totals = Counters(values={"vllm:spec_decode_num_accepted_tokens_total": accepted})
+        study.add_turn(2, 0, health, totals)
+    counts = told(study, entry(2)).cells[0].requests
+    assert [(each.tokens, each.steps) for each in counts] == [(10, 6), (10, 6)]
+
+
+def test_an_arm_whose_drafts_nobody_counts_is_a_failure_and_a_baseline_is_not(study: Study) -> None:
+    study.add_record(record(arm="ngram-k8", launch=2, round=2))
+    unknown = told(study, entry(2))
+    assert unknown.cells == ()
+    assert "drafts counted" in unknown.failure
+    assert [each.steps for each in told(study, entry(2), is_baseline=True).cells[0].requests] == [10]
+
+
+def test_a_launch_that_failed_keeps_its_cause(study: Study) -> None:
+    result = told(study, entry(2, failure="died: code 134"))
+    assert (result.cells, result.failure) == ((), "died: code 134")

@@ -1,0 +1,168 @@
+"""From what was asked to what is searched: named methods, default spaces, and what is never launched."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from speclift.bench.ask import Ask
+from speclift.bench.search_fit import too_large
+from speclift.bench.search_space import (
+    Wanted,
+    default_drafters,
+    default_ks,
+    refused_by,
+    silent_on,
+    space_of,
+    wanted,
+)
+from speclift.bench.search_study import _axes, _varied, prospect
+from speclift.core.arm import Arm, ServerSettings
+from speclift.core.engine_spec import EngineSpec
+from speclift.core.errors import UsageError
+from speclift.core.speculation import Combined, DraftModel, NGram, method_name
+from speclift.engines.llamacpp.engine import LlamaCpp
+from speclift.engines.varied import Varied
+from speclift.engines.vllm.engine import Vllm
+from speclift.search.space import Axes, Candidate
+from speclift.studies.format import dumps, engine_from_dict, engine_to_dict
+from speclift.verbs import plan
+from speclift.weights.catalogue_files import find_gpu
+
+
+def of(ask: Ask) -> tuple[Wanted, ...]:
+    return wanted(ask, model=ask.model, drafts=ask.drafts)
+
+
+@pytest.mark.parametrize("engine", ["llamacpp", "vllm", "fake"])
+def test_where_nothing_is_named_the_engine_has_a_space_of_its_own(engine: str) -> None:
+    found = of(Ask(engine=engine))
+    assert tuple(each.template for each in found) == default_drafters(engine, Ask().model)
+    assert sum(len(each.ks) for each in found) > 2
+
+
+def test_a_named_method_is_tried_at_the_ks_asked_for_and_one_with_its_own_k_at_that() -> None:
+    found = of(Ask(methods=("ngram,n=6", "ngram,n=8,k=15"), ks=(3, 5, 7)))
+    assert found == (
+        Wanted(template=NGram(k=1, n=6), ks=(3, 5, 7)),
+        Wanted(template=NGram(k=1, n=8), ks=(15,)),
+    )
+
+
+def test_a_method_without_k_gets_the_ks_of_its_engine_and_its_way_of_drafting() -> None:
+    look_up, draft = of(Ask(engine="llamacpp", methods=("ngram", "draft"), drafts=("small.gguf",)))
+    assert look_up.ks == default_ks("llamacpp", NGram())
+    assert draft == Wanted(
+        template=DraftModel(model="small.gguf", k=1), ks=default_ks("llamacpp", DraftModel(model="x"))
+    )
+    assert look_up.ks != draft.ks
+
+
+def test_a_combination_is_one_way_of_drafting() -> None:
+    (both,) = of(Ask(methods=("ngram+draft",), drafts=("small.gguf",), ks=(2, 4, 6)))
+    assert isinstance(both.template, Combined)
+    space = space_of([both], Axes(drafters=()))
+    assert [each.name for each in space.candidates] == [
+        "baseline",
+        "ngram+draft-k2",
+        "ngram+draft-k4",
+        "ngram+draft-k6",
+    ]
+
+
+@pytest.mark.parametrize(
+    "ask",
+    [
+        Ask(engine="attach", baseline_url="http://a"),
+        Ask(methods=("synthetic:ngram,rates=0.8/0.5",)),
+        Ask(methods=("off",)),
+    ],
+    ids=["servers of somebody else", "forced acceptance", "no speculation"],
+)
+def test_what_is_no_choice_is_not_searched(ask: Ask) -> None:
+    assert of(ask) == ()
+
+
+def test_what_the_engine_refuses_is_never_launched_and_says_why() -> None:
+    engine = LlamaCpp(ServerSettings(model="m.gguf"))
+    refused = refused_by(lambda each: engine.command(each.arm, port=0))
+    found = of(Ask(methods=("ngram", "ngram:gpu"), ks=(2, 4)))
+    space = space_of(found, Axes(drafters=()), [refused])
+    assert [each.name for each in space.candidates] == ["baseline", "ngram-n2-k2", "ngram-n2-k4"]
+    assert [(each.candidate, each.stage) for each in space.eliminated] == [
+        ("ngram-gpu-k2", "space"),
+        ("ngram-gpu-k4", "space"),
+    ]
+    assert "vLLM's" in space.eliminated[0].reason
+
+
+def test_what_would_start_and_never_draft_is_never_launched() -> None:
+    found = of(Ask(methods=("ngram,n=6",), ks=(3, 5, 7)))
+    space = space_of(found, Axes(drafters=()), [silent_on("llamacpp")])
+    assert [each.name for each in space.candidates] == ["baseline", "ngram-n6-k7"]
+    assert "drafts nothing where k is below n: k=3, n=6" in space.eliminated[0].reason
+    assert not space_of(found, Axes(drafters=()), [silent_on("vllm")]).eliminated
+
+
+def test_where_nothing_can_run_that_is_wrong_usage_in_the_engines_own_words() -> None:
+    ask = Ask(engine="fake", methods=("ngram,size=4",), ks=(2, 4, 8), segments=("chat",), requests=4)
+    with pytest.raises(UsageError, match="setting of ngram on fake"):
+        prospect(ask, lambda _text: None, always=False)
+
+
+def test_several_values_of_server_settings_give_every_candidate_a_server_of_its_own() -> None:
+    ask = Ask(
+        engine="vllm",
+        methods=("draft",),
+        drafts=("org/small",),
+        ks=(3,),
+        more_target_quants=("fp8",),
+        more_token_budgets=(4096,),
+        draft_quant=None,
+        more_draft_quants=("fp8",),
+    )
+    settings = ServerSettings(model="org/large", schedules_ahead=False)
+    space = space_of(of(ask), _axes(ask))
+    spec = _varied(EngineSpec(kind="vllm", settings=settings), space.candidates)
+    assert engine_from_dict(json.loads(dumps(engine_to_dict(spec)))) == spec  # a study keeps them
+    own = dict(spec.by_arm)
+    engine = Varied(
+        Vllm(settings, python="python3", version="vllm 0.32.0"),
+        {name: Vllm(each, python="python3", version="vllm 0.32.0") for name, each in own.items()},
+    )
+    by_name = {each.name: each.arm for each in space.candidates}
+    assert len([name for name in by_name if name.startswith("baseline")]) == 4
+    assert "baseline" not in own
+    command = engine.command(by_name["draft-draftfp8-k3-fp8-budget4096"], port=0)
+    assert command[command.index("--quantization") + 1] == "fp8"
+    assert command[command.index("--max-num-batched-tokens") + 1] == "4096"
+    assert '"quantization":"fp8"' in command[command.index("--speculative-config") + 1]
+    plain = engine.command(by_name["baseline"], port=0)
+    assert "--quantization" not in plain
+
+
+@pytest.mark.parametrize(
+    ("gpu", "fits"), [("l4", False), ("h200", True)], ids=["24 GB of memory", "141 GB of memory"]
+)
+def test_a_draft_that_leaves_no_room_for_a_request_is_never_launched(
+    gpu: str, fits: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(plan, "_device", lambda _ask, _engine: find_gpu(gpu))
+    ask = Ask(engine="vllm", model="llama-3.1-70b", target_quant="fp8")
+    refuse = too_large(ask, model=ask.model)
+    draft = DraftModel(model="llama-3.1-8b", k=3)
+    reason = refuse(Candidate(arm=Arm(name="draft-k3", speculation=draft), drafter="draft"))
+    assert (reason is None) is fits
+    if reason is not None:
+        assert reason.startswith("does not fit: ")
+    # What loads nothing more than the baseline is not for this to judge, nor what plan knows nothing of.
+    assert refuse(Candidate(arm=Arm(name="ngram-k3", speculation=NGram(k=3)), drafter="ngram")) is None
+    unknown = DraftModel(model="nobody/knows", k=3)
+    assert refuse(Candidate(arm=Arm(name="draft-k3", speculation=unknown), drafter="draft")) is None
+
+
+def test_the_bundled_draft_is_tried_alone_and_behind_the_look_up_on_its_own_target_alone() -> None:
+    own = default_drafters("llamacpp", "smollm2-135m")
+    assert [method_name(each) for each in own] == ["ngram", "draft", "ngram+draft"]
+    assert {method_name(each) for each in default_drafters("llamacpp", "other.gguf")} == {"ngram"}

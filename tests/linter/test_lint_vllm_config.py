@@ -1,0 +1,293 @@
+"""vLLM's speculative config: every key from the table, every rule on their combination."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from speclift.linter.findings import LintFinding, Release, Status
+from speclift.linter.rows import Kind
+from speclift.linter.vllm_case import known_methods, method_of
+from speclift.linter.vllm_config import check_speculative_config, known_keys
+from speclift.linter.vllm_keys import KEYS, METHOD_ROWS, METHODS, NEWEST
+from speclift.linter.vllm_schedule import schedule_fault
+
+DRAFT: dict[str, object] = {"model": "org/draft", "num_speculative_tokens": 5}
+NGRAM: dict[str, object] = {"method": "ngram", "num_speculative_tokens": 5, "prompt_lookup_max": 4}
+
+
+def statuses(config: dict[str, object], release: Release = NEWEST, **case: Any) -> dict[str, Status]:
+    findings = check_speculative_config(config, release=release, **case)
+    return {found.flag.removeprefix("speculative_config."): found.status for found in findings}
+
+
+# Drafts inside CUDA graphs: after PR 47460, before the newer runner took draft models.
+OLD_RUNNER: Release = (0, 27, 0)
+
+
+def only(status: Status, config: dict[str, object], release: Release = NEWEST, **case: Any) -> LintFinding:
+    (found,) = [
+        found for found in check_speculative_config(config, release=release, **case) if found.status is status
+    ]
+    return found
+
+
+class TestTheTable:
+    def test_names_are_unique(self) -> None:
+        assert len({row.name for row in KEYS}) == len(KEYS)
+        assert len({row.name for row in METHODS}) == len(METHODS)
+
+    def test_every_row_says_where_it_is_from(self) -> None:
+        assert [row.name for row in KEYS if not row.source] == []
+        assert [row.name for row in METHODS if not row.source] == []
+
+    @pytest.mark.parametrize("row", KEYS, ids=lambda row: row.name)
+    def test_lifetimes_run_forward(self, row: Any) -> None:
+        assert row.span.gone is None or row.span.since < row.span.gone
+        assert row.dead_since is None or row.span.since < row.dead_since
+        assert row.methods == () or set(row.methods) <= METHOD_ROWS.keys()
+
+    def test_keys_come_and_go(self) -> None:
+        assert "disable_by_batch_size" in known_keys((0, 16, 0))
+        assert "disable_by_batch_size" not in known_keys((0, 17, 0))
+        assert "draft_sample_method" not in known_keys((0, 20, 2))
+        assert known_keys((0, 8, 1)) == ()
+
+    def test_methods_come_go_and_come_back(self) -> None:
+        assert ["draft_model" in known_methods((0, minor, 0)) for minor in (9, 10, 14, 15)] == [
+            True,
+            False,
+            False,
+            True,
+        ]
+
+    @pytest.mark.parametrize(
+        ("method", "since", "before"),
+        [
+            ("mtp", (0, 11, 0), (0, 10, 2)),
+            ("suffix", (0, 11, 1), (0, 11, 0)),
+            ("ngram_gpu", (0, 18, 0), (0, 17, 1)),
+            ("dflash", (0, 20, 0), (0, 19, 1)),
+            ("custom_class", (0, 22, 0), (0, 21, 0)),
+            ("dspark", (0, 25, 0), (0, 24, 0)),
+        ],
+    )
+    def test_a_method_begins(self, method: str, since: Release, before: Release) -> None:
+        assert METHOD_ROWS[method].holds(since)
+        assert not METHOD_ROWS[method].holds(before)
+
+
+class TestWhichMethod:
+    @pytest.mark.parametrize(
+        ("config", "method"),
+        [
+            ({"model": "org/draft"}, "draft_model"),
+            ({"model": "[ngram]"}, "ngram"),
+            ({"method": "[ngram]"}, "ngram"),
+            ({"model": "yuhuili/EAGLE-LLaMA3-Instruct-8B"}, "eagle"),
+            ({"model": "AngelSlim/Qwen3-8B_eagle3"}, "eagle3"),
+            ({"model": "deepseek-ai/dspark_qwen3_8b_block7"}, "dspark"),
+            ({"model": "mypackage.MyProposer"}, "custom_class"),
+            ({"model": "./draft.v2"}, "draft_model"),
+            ({"method": "deepseek_mtp"}, "mtp"),
+        ],
+    )
+    def test_vllm_takes_it_for(self, config: dict[str, object], method: str) -> None:
+        assert method_of(config, NEWEST) == method
+
+    def test_a_family_name_was_a_method_of_its_own_before_0_11(self) -> None:
+        assert method_of({"method": "deepseek_mtp"}, (0, 10, 0)) == "deepseek_mtp"
+
+
+class TestValues:
+    @pytest.mark.parametrize(
+        ("key", "value", "said"),
+        [
+            ("num_speculative_tokens", 0, "at least 1"),
+            ("num_speculative_tokens", 129, "at most 128"),
+            ("num_speculative_tokens", "five", "whole number"),
+            ("num_speculative_tokens", True, "whole number"),
+            ("use_local_argmax_reduction", "yes", "true or false"),
+            ("model", 7, "a text"),
+            ("draft_load_config", "dummy", "an object"),
+            ("draft_sample_method", "random", "greedy, probabilistic"),
+            ("rejection_sample_method", "strict", "standard"),
+        ],
+    )
+    def test_a_value_that_does_not_fit_is_a_conflict(self, key: str, value: object, said: str) -> None:
+        found = only(Status.CONFLICT, {**DRAFT, key: value})
+
+        assert found.flag == f"speculative_config.{key}"
+        assert said in found.message
+
+    def test_a_null_is_the_same_as_an_absent_key(self) -> None:
+        assert statuses({**DRAFT, "disable_by_batch_size": None}) == statuses(DRAFT)
+
+    def test_dashes_in_keys_are_vllms_to_normalise(self) -> None:
+        assert statuses({"model": "org/draft", "num-speculative-tokens": 5}) == statuses(DRAFT)
+
+    def test_a_key_never_heard_of_names_the_nearest(self) -> None:
+        found = only(Status.UNKNOWN, {**DRAFT, "num_speculative_token": 5})
+
+        assert found.replacement == "num_speculative_tokens"
+
+    @given(st.dictionaries(st.text(max_size=12), st.integers() | st.text(max_size=5) | st.none(), max_size=4))
+    def test_no_config_breaks_the_check(self, config: dict[str, object]) -> None:
+        for release in ((0, 6, 0), (0, 9, 0), (0, 16, 0), NEWEST):
+            for found in check_speculative_config(config, release=release):
+                assert found.flag.startswith("speculative_config.")
+
+
+class TestCombinations:
+    @pytest.mark.parametrize(
+        ("config", "key"),
+        [
+            ({"model": "org/draft"}, "num_speculative_tokens"),
+            ({"method": "ngram", "prompt_lookup_max": 4}, "num_speculative_tokens"),
+            ({"method": "mtp"}, "num_speculative_tokens"),
+            ({"method": "eagle3", "num_speculative_tokens": 3}, "model"),
+            ({**NGRAM, "prompt_lookup_min": 6}, "prompt_lookup_min"),
+            ({**DRAFT, "use_heterogeneous_vocab": True, "draft_sample_method": "probabilistic"},
+             "use_heterogeneous_vocab"),
+            ({**DRAFT, "dspark_draft_topk": 3}, "dspark_draft_topk"),
+            ({**DRAFT, "synthetic_acceptance_length": 3.0}, "synthetic_acceptance_length"),
+            ({**DRAFT, "rejection_sample_method": "synthetic"}, "synthetic_acceptance_rates"),
+            ({**DRAFT, "rejection_sample_method": "synthetic", "synthetic_acceptance_length": 7},
+             "synthetic_acceptance_length"),
+            ({**DRAFT, "enable_adaptive_verification": True, "use_local_argmax_reduction": True},
+             "enable_adaptive_verification"),
+        ],
+    )  # fmt: skip
+    def test_vllm_refuses(self, config: dict[str, object], key: str) -> None:
+        assert only(Status.CONFLICT, config).flag == f"speculative_config.{key}"
+
+    def test_suffix_and_a_head_with_a_model_may_leave_k_out(self) -> None:
+        assert Status.CONFLICT not in statuses({"method": "suffix"}).values()
+        assert statuses({"method": "mtp", "model": "org/head"})["num_speculative_tokens"] is Status.RISKY
+
+    @pytest.mark.parametrize(
+        ("draft", "target", "release", "status"),
+        [
+            (1, 1, NEWEST, Status.OK),
+            (2, 2, NEWEST, Status.OK),
+            (1, 4, NEWEST, Status.CONFLICT),
+            (1, 4, (0, 9, 0), Status.OK),  # V0 could
+            (2, 4, (0, 9, 0), Status.CONFLICT),
+        ],
+    )
+    def test_a_draft_model_wants_the_targets_gpus(
+        self, draft: int, target: int, release: Release, status: Status
+    ) -> None:
+        config = {**DRAFT, "draft_tensor_parallel_size": draft}
+
+        assert statuses(config, release, tensor_parallel=target)["draft_tensor_parallel_size"] is status
+
+    def test_a_head_may_run_on_one_gpu(self) -> None:
+        config = {"method": "eagle3", **DRAFT, "draft_tensor_parallel_size": 1}
+
+        assert statuses(config, tensor_parallel=4)["draft_tensor_parallel_size"] is Status.OK
+
+    def test_the_trap_key_points_at_the_right_one(self) -> None:
+        found = only(Status.RENAMED, {**DRAFT, "tensor_parallel_size": 2})
+
+        assert found.replacement == "draft_tensor_parallel_size"
+
+    def test_forced_acceptance_is_never_quietly_fine(self) -> None:
+        config = {**DRAFT, "rejection_sample_method": "synthetic", "synthetic_acceptance_length": 3.0}
+
+        assert statuses(config)["rejection_sample_method"] is Status.RISKY
+        assert statuses(config, is_cpu=True)["rejection_sample_method"] is Status.CONFLICT
+
+    def test_a_key_of_another_method_is_dead(self) -> None:
+        found = only(Status.DEAD, {**DRAFT, "prompt_lookup_max": 4})
+
+        assert "ngram" in found.message
+
+    def test_suffix_needs_a_package(self) -> None:
+        found = only(Status.RISKY, {"method": "suffix"}, has_async_scheduling=False)
+
+        assert "arctic-inference" in str(found.replacement)
+
+    def test_ngram_and_a_baseline_differ_in_more_than_speculation(self) -> None:
+        assert "async scheduling" in only(Status.RISKY, NGRAM).message
+        assert Status.RISKY not in statuses(NGRAM, has_async_scheduling=False).values()
+        assert statuses(NGRAM, has_async_scheduling=True)["method"] is Status.CONFLICT
+        assert Status.RISKY not in statuses(DRAFT, OLD_RUNNER).values()
+
+    @pytest.mark.parametrize(
+        ("release", "is_cpu", "hint"),
+        [
+            ((0, 25, 1), False, "vLLM 0.26.0 or newer"),
+            (OLD_RUNNER, False, None),
+            ((0, 32, 0), False, "VLLM_USE_V2_MODEL_RUNNER=0"),
+            ((0, 32, 0), True, None),
+        ],
+    )
+    def test_a_draft_model_outside_cuda_graphs_is_a_risk(
+        self, release: Release, is_cpu: bool, hint: str | None
+    ) -> None:
+        found = check_speculative_config(DRAFT, release=release, is_cpu=is_cpu)
+        risks = [risk.replacement or "" for risk in found if risk.status is Status.RISKY]
+        assert [hint in risk for risk in risks if hint] == ([True] if hint else [])
+        assert bool(risks) is (hint is not None)
+
+    def test_speculation_on_a_cpu_came_with_0_20(self) -> None:
+        assert statuses(NGRAM, (0, 19, 0), is_cpu=True)["method"] is Status.CONFLICT
+        assert Status.CONFLICT not in statuses(NGRAM, (0, 20, 0), is_cpu=True).values()
+
+    def test_a_draft_named_after_a_head_is_taken_for_one(self) -> None:
+        config = {**DRAFT, "method": "draft_model", "model": "/models/eagle-small"}
+        found = only(Status.RISKY, config, OLD_RUNNER)
+
+        assert "'eagle'" in found.message
+
+    def test_a_schedule_is_dropped_under_data_parallelism(self) -> None:
+        config = {**DRAFT, "num_speculative_tokens_per_batch_size": [[1, 8, 5], [9, 64, 0]]}
+
+        assert statuses(config)["num_speculative_tokens_per_batch_size"] is Status.RISKY
+        assert statuses(config, data_parallel=2)["num_speculative_tokens_per_batch_size"] is Status.DEAD
+
+
+class TestTheSchedule:
+    @pytest.mark.parametrize(
+        "schedule",
+        [
+            [[1, 8, 5]],
+            [[1, 8, 5], [9, 9, 0]],
+            [(9, 20, 0), (1, 8, 5)],  # vLLM sorts
+            [[1, 2, 5], [10, 20, 3]],  # a gap carries the k before it
+        ],
+    )
+    def test_vllm_takes(self, schedule: object) -> None:
+        assert schedule_fault(schedule) is None
+
+    @pytest.mark.parametrize(
+        ("schedule", "said"),
+        [
+            ({"1": 5}, "not an object"),
+            ([], "not empty"),
+            (5, "not empty"),
+            ([[1, 8]], "each entry"),
+            ([[1, 8, "5"]], "whole numbers"),
+            ([[1, 8, -1]], "k >= 0"),
+            ([[8, 1, 5]], "first <= last"),
+            ([[2, 8, 5]], "starts at batch size 1"),
+            ([[1, 8, 5], [8, 9, 0]], "overlap"),
+        ],
+    )
+    def test_vllm_refuses(self, schedule: object, said: str) -> None:
+        fault = schedule_fault(schedule)
+
+        assert fault is not None
+        assert said in fault
+
+
+def test_keys_that_the_engine_fills_are_nobodys_to_give() -> None:
+    internal = [row.name for row in KEYS if row.kind is Kind.INTERNAL and row.span.holds(NEWEST)]
+
+    assert "target_model_config" in internal
+    assert not set(internal) & set(known_keys(NEWEST))
+    assert statuses({**DRAFT, "target_model_config": {}})["target_model_config"] is Status.CONFLICT

@@ -1,0 +1,197 @@
+"""The martingale test: clean sampling passes, known deviations are found, and bounds err towards silence."""
+
+from __future__ import annotations
+
+import math
+from itertools import pairwise
+
+import numpy as np
+import pytest
+
+from speclift.arithmetic.samplers import RULES, Chain, generate
+from speclift.lossless.calibration import (
+    TokenScore,
+    calibrate,
+    detectable,
+    foreign_tokens,
+    lookups,
+    tempered,
+    tokens_needed,
+)
+from speclift.lossless.result import Result
+from speclift.lossless.sampled import Sampled, judge_scores, judge_texts, planned_tokens
+from speclift.lossless.two_sample import text_tests
+
+CHAIN = Chain.drawn(tokens=40, spread=2.0, agreement=0.8, seed=2)
+
+
+def scores_of(
+    rule: str, *, tokens: int, seed: int = 0, listed: int = 40, chain: Chain = CHAIN
+) -> list[TokenScore]:
+    (ids,) = generate(
+        chain, RULES[rule], sequences=1, length=tokens + 1, k=3, draws=np.random.default_rng(seed)
+    )
+    found = []
+    for before, said in pairwise(ids):
+        law = chain.target[before]
+        best = np.argsort(-law)[:listed]
+        tail = max(0.0, 1.0 - float(law[best].sum()))
+        tail = tail if tail > 1e-9 else 0.0
+        found.append(
+            TokenScore(
+                chosen=int(said),
+                top=tuple((int(i), float(law[i])) for i in best),
+                tail_low=tail,
+                tail_high=tail,
+                chosen_probability=float(law[said]),
+            )
+        )
+    return found
+
+
+def judged(rule: str, *, tokens: int, detect: float = 0.05, listed: int = 40) -> Sampled:
+    return judge_scores(
+        scores_of(rule, tokens=tokens, listed=listed),
+        scores_of("rejection", tokens=800, seed=9),
+        detect=detect,
+    )
+
+
+@pytest.mark.parametrize("rule", ["rejection", "block"])
+@pytest.mark.parametrize("listed", [40, 10])
+def test_a_lossless_sampler_passes(rule: str, listed: int) -> None:
+    found = judged(rule, tokens=2500, listed=listed)
+    assert found.result is Result.PASS, found.message
+    assert found.detectable is not None
+    assert found.detectable < 0.05
+
+
+@pytest.mark.parametrize("rule", ["without-residual", "typical"])
+def test_a_broken_sampler_fails(rule: str) -> None:
+    found = judged(rule, tokens=6000)
+    assert found.result is Result.FAIL, found.message
+    assert "p =" in found.message or "p <" in found.message
+
+
+def test_too_few_tokens_are_inconclusive_and_say_how_many_it_takes() -> None:
+    found = judged("rejection", tokens=100, detect=0.02)
+    assert found.result is Result.INCONCLUSIVE
+    assert "100 tokens scored" in found.message
+    assert found.tokens_needed > 100
+
+
+def test_tokens_from_elsewhere_are_found_whether_or_not_the_whole_law_is_listed() -> None:
+    draws = np.random.default_rng(4)
+    for listed in (40, 10):
+        clean = scores_of("rejection", tokens=600, listed=listed)
+        assert foreign_tokens(clean) > 0.01
+        salad = [
+            TokenScore(
+                chosen=1000 + int(draws.integers(1000)),
+                top=score.top,
+                tail_low=score.tail_low,
+                tail_high=score.tail_high,
+                chosen_probability=1e-9,
+            )
+            if index % 100 == 0
+            else score
+            for index, score in enumerate(clean)
+        ]
+        assert foreign_tokens(salad) < 1e-4
+
+
+def test_a_cut_that_moves_for_the_baseline_too_is_no_token_from_elsewhere() -> None:
+    def server(outside: int, tokens: int = 200) -> list[TokenScore]:
+        return [
+            TokenScore(chosen=9 if index < outside else 1, top=((1, 1.0),), tail_low=0.0, tail_high=0.0)
+            for index in range(tokens)
+        ]
+
+    assert foreign_tokens(server(6)) < 1e-3
+    assert foreign_tokens(server(6), control=server(4)) > 0.1
+    assert foreign_tokens(server(40), control=server(4)) < 1e-6
+
+
+def test_a_baseline_that_misses_its_own_scores_leaves_only_the_difference_to_judge() -> None:
+    """A server setting that scoring does not see: both servers miss alike, and neither is at fault."""
+    flat = Chain(
+        target=np.sqrt(CHAIN.target) / np.sqrt(CHAIN.target).sum(axis=1, keepdims=True), draft=CHAIN.draft
+    )
+
+    def mistaken(seed: int) -> list[TokenScore]:
+        truly = scores_of("rejection", tokens=3000, seed=seed)
+        return [
+            TokenScore(
+                chosen=score.chosen,
+                top=tuple((i, float(flat.target[before.chosen][i])) for i, _ in score.top),
+                tail_low=0.0,
+                tail_high=0.0,
+            )
+            for before, score in pairwise(truly)
+        ]
+
+    alone = judge_scores(mistaken(1), [], detect=0.05)
+    beside = judge_scores(mistaken(1), mistaken(2), detect=0.05)
+    assert alone.result is Result.FAIL
+    assert beside.result is not Result.FAIL, beside.message
+
+
+def test_the_number_of_tokens_follows_from_the_deviation() -> None:
+    needed = tokens_needed(0.02, alpha=0.01, power=0.9, variance=0.25)
+    assert needed == math.ceil((2.5758 + 1.2816) ** 2 * 0.25 / 0.0004)
+    assert detectable(needed, alpha=0.01, power=0.9, variance=0.25) <= 0.02
+    assert detectable(0, alpha=0.01, power=0.9) == math.inf
+    assert planned_tokens(0.02) == pytest.approx(4 * planned_tokens(0.04), rel=0.01)
+
+
+class TestTemperature:
+    LOGS = {0: math.log(0.5), 1: math.log(0.3), 2: math.log(0.1)}  # noqa: RUF012
+
+    def test_at_1_the_tail_is_what_is_left(self) -> None:
+        top, low, high = tempered(self.LOGS, temperature=1.0)
+        assert [mass for _, mass in top] == pytest.approx([0.5, 0.3, 0.1])
+        assert low == high == pytest.approx(0.1)
+
+    def test_below_1_the_truth_lies_within_the_bounds(self) -> None:
+        law = np.array([0.5, 0.3, 0.1, 0.06, 0.04])
+        powered = law ** (1 / 0.7)
+        powered /= powered.sum()
+        top, low, high = tempered(self.LOGS, temperature=0.7)
+        assert low <= powered[3:].sum() <= high
+        assert high < 0.1
+        assert dict(top)[0] * (1 - high) <= powered[0] <= dict(top)[0]
+
+    @pytest.mark.parametrize("temperature", [0.0, 1.3])
+    def test_what_the_list_cannot_bound_is_refused(self, temperature: float) -> None:
+        with pytest.raises(ValueError, match="do not follow"):
+            tempered(self.LOGS, temperature=temperature)
+
+    def test_bounds_move_the_test_towards_silence(self) -> None:
+        sharp = [TokenScore(chosen=1, top=((0, 0.6), (1, 0.4)), tail_low=0.0, tail_high=0.0)] * 200
+        loose = [TokenScore(chosen=1, top=((0, 0.6), (1, 0.4)), tail_low=0.0, tail_high=0.5)] * 200
+        first = {test.name: abs(test.z) for test in calibrate(sharp)}
+        second = {test.name: abs(test.z) for test in calibrate(loose)}
+        assert second["top-1"] < first["top-1"]
+
+
+def test_a_lookup_offers_what_followed_the_same_three_tokens() -> None:
+    assert lookups([1, 2, 3, 4, 9], [1, 2, 3, 4, 5]) == [None, None, None, 4, 9]
+
+
+class TestTexts:
+    def test_texts_alone_never_prove_that_nothing_changed(self) -> None:
+        pairs = [(f"word {i} and more", f"word {i} or less") for i in range(20)]
+        found = judge_texts(text_tests(pairs, seed=0), detect=0.02, identity=None, why_not_scored="no scores")
+        assert found.result is not Result.PASS
+
+    def test_a_gross_difference_fails(self) -> None:
+        pairs = [("the river runs down to the sea " * 4, "xq zzt") for _ in range(20)]
+        found = judge_texts(text_tests(pairs, seed=0), detect=0.02, identity=None, why_not_scored="no scores")
+        assert found.result is Result.FAIL
+
+    def test_the_same_texts_are_no_alarm(self) -> None:
+        pairs = [(f"a text {i}", f"a text {i}") for i in range(12)]
+        assert {test.p_value for test in text_tests(pairs, seed=0)} == {1.0}
+
+    def test_few_pairs_are_not_tested(self) -> None:
+        assert text_tests([("a", "b")] * 3, seed=0) == ()

@@ -1,0 +1,133 @@
+"""Where answers part and how close a call it was."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+
+from speclift.lossless.answers import Answer, Choice, Said, aligned
+from speclift.lossless.divergence import Kind, compare
+from speclift.lossless.rates import Hazard, hazard, more_often, tokens_for_rate
+
+
+def said(token: str, logprob: float, **others: float) -> Said:
+    """`others` are the alternatives; _ stands for a space."""
+    choices = [Choice(data=token.encode(), logprob=logprob)]
+    choices += [Choice(data=name.replace("_", " ").encode(), logprob=value) for name, value in others.items()]
+    return Said(data=token.encode(), logprob=logprob, choices=tuple(choices))
+
+
+def reference(*tokens: Said, finish: str = "length") -> Answer:
+    text = b"".join(token.data for token in tokens).decode()
+    return Answer(case="p", text=text, finish_reason=finish, tokens=len(tokens), said=tokens)
+
+
+def answer(text: str, *, finish: str = "length", tokens: int | None = 3) -> Answer:
+    return Answer(case="p", text=text, finish_reason=finish, tokens=tokens)
+
+
+RIVER = reference(
+    said("The", -0.1, A=-2.5), said(" river", -0.7, _lake=-0.75, _sea=-4.0), said(" is", -0.2, _was=-1.9)
+)
+
+
+class TestMargins:
+    def test_the_same_text_does_not_part(self) -> None:
+        compared = compare(RIVER, answer("The river is"))
+        assert compared.divergence is None
+        assert compared.tokens == 3
+
+    def test_a_tie_has_the_gap_between_the_two_tokens_and_the_other_ones_rank(self) -> None:
+        divergence = compare(RIVER, answer("The lake is")).divergence
+        assert divergence is not None
+        assert divergence.kind is Kind.TOKEN
+        assert divergence.position == 1
+        assert divergence.margin == pytest.approx(0.05)
+        assert divergence.rank == 2
+        assert not divergence.is_at_least
+
+    def test_a_token_that_is_not_listed_is_at_least_as_far_as_the_last_that_is(self) -> None:
+        divergence = compare(RIVER, answer("The xylophone is")).divergence
+        assert divergence is not None
+        assert divergence.is_at_least
+        assert divergence.margin == pytest.approx(3.3)
+
+    def test_a_difference_inside_a_token_is_read_as_the_token_that_reaches_past_it(self) -> None:
+        held = reference(said(" rivers", -0.3, _river=-3.0, _rivet=-0.4))
+        divergence = compare(held, answer(" rivet", tokens=1)).divergence
+        assert divergence is not None
+        assert divergence.margin == pytest.approx(0.1)
+
+    def test_without_log_probabilities_the_margin_is_unknown(self) -> None:
+        divergence = compare(answer("one two three"), answer("one two tree")).divergence
+        assert divergence is not None
+        assert divergence.margin is None
+
+    def test_tokens_that_do_not_make_up_the_text_are_not_trusted(self) -> None:
+        torn = Answer(case="p", text="Le river is", finish_reason="length", tokens=3, said=RIVER.said)
+        assert aligned(torn) == ()
+        divergence = compare(torn, answer("Le lake is")).divergence
+        assert divergence is not None
+        assert divergence.margin is None
+
+
+class TestEnds:
+    def test_text_cut_off_with_the_same_count_of_tokens_is_beyond_any_margin(self) -> None:
+        divergence = compare(RIVER, answer("The river")).divergence
+        assert divergence is not None
+        assert divergence.kind is Kind.TRUNCATED
+        assert divergence.margin == math.inf
+
+    def test_an_end_that_the_model_could_have_chosen_has_its_margin(self) -> None:
+        held = reference(said("Yes", -0.1, No=-2.0), said(".", -0.9, **{"<|im_end|>": -1.2}))
+        divergence = compare(held, answer("Yes", finish="stop", tokens=2)).divergence
+        assert divergence is not None
+        assert divergence.kind is Kind.ENDED
+        assert divergence.margin == pytest.approx(0.3)
+
+    def test_an_end_that_no_listed_token_explains_is_at_least_the_last_listed(self) -> None:
+        divergence = compare(RIVER, answer("The", finish="stop", tokens=2)).divergence
+        assert divergence is not None
+        assert divergence.is_at_least
+
+    def test_going_on_where_the_reference_ended_has_no_margin_to_read(self) -> None:
+        held = reference(said("Yes", -0.1), finish="stop")
+        divergence = compare(held, answer("Yes indeed")).divergence
+        assert divergence is not None
+        assert divergence.kind is Kind.LONGER
+        assert divergence.margin is None
+
+    def test_an_end_token_behind_the_text_is_allowed(self) -> None:
+        held = reference(said("Yes", -0.1), finish="stop")
+        with_end = Answer(
+            case="p", text="Yes", finish_reason="stop", tokens=2, said=(*held.said, said("<|im_end|>", -0.1))
+        )
+        assert len(aligned(with_end)) == 2
+        assert compare(with_end, answer("Yes", finish="stop", tokens=2)).divergence is None
+
+    def test_a_refusal_of_one_side_is_told_apart(self) -> None:
+        refused = Answer(case="p", text="", finish_reason=None, tokens=None, error="400: no")
+        compared = compare(RIVER, refused)
+        assert compared.divergence is not None
+        assert compared.divergence.kind is Kind.REFUSED
+        assert compared.tokens == 0
+        assert hazard([compared]).events == 0
+
+
+class TestRates:
+    def test_equal_exposure_without_control_events_is_a_coin_per_event(self) -> None:
+        arm, control = Hazard(events=10, tokens=500.0), Hazard(events=0, tokens=500.0)
+        assert more_often(arm, control) == pytest.approx(0.5**10)
+
+    def test_the_rate_of_the_control_is_no_alarm(self) -> None:
+        assert more_often(Hazard(events=6, tokens=1000.0), Hazard(events=6, tokens=1000.0)) > 0.5
+
+    @pytest.mark.parametrize("events", [0, 3])
+    def test_nothing_compared_is_no_evidence(self, events: int) -> None:
+        assert more_often(Hazard(events=events, tokens=0.0), Hazard(events=0, tokens=100.0)) == 1.0
+
+    def test_no_event_in_n_tokens_bounds_the_rate_by_3_over_n(self) -> None:
+        assert Hazard(events=0, tokens=1000.0).upper() == pytest.approx(0.002996, abs=1e-6)
+        assert tokens_for_rate(0.02) == 150
+        assert Hazard(events=0, tokens=0.0).upper() == math.inf

@@ -1,0 +1,111 @@
+"""The greedy gate: faults told from ties, and what is not known called so."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import replace
+
+import pytest
+
+from speclift.lossless.divergence import Compared, Divergence, Kind
+from speclift.lossless.greedy import Greedy, control_of, judge_greedy
+from speclift.lossless.result import Result
+
+ALONE = {"alone": "alone"}
+
+
+def pair(margin: float | str | None, *, tokens: float = 50.0, at_least: bool = False) -> Compared:
+    """A pair that agrees ('same'), or parts with this margin."""
+    if margin == "same":
+        return Compared(case="p", tokens=tokens, divergence=None)
+    kind = Kind.REFUSED if margin == "refused" else Kind.TOKEN
+    divergence = Divergence(
+        case="p",
+        kind=kind,
+        position=5,
+        margin=margin if isinstance(margin, float) else None,
+        is_at_least=at_least,
+        rank=2,
+        reference="a",
+        answer="b",
+    )
+    return Compared(case="p", tokens=0.0 if kind is Kind.REFUSED else tokens, divergence=divergence)
+
+
+def judged(
+    *pairs: Compared,
+    control: tuple[Compared, ...] = (pair("same"),) * 10,
+    noise: tuple[float, ...] = (),
+    detect: float = 0.02,
+) -> Greedy:
+    return judge_greedy(
+        {"alone": numbered(pairs)}, ALONE, control_of({"alone": numbered(control)}, noise), detect=detect
+    )
+
+
+def numbered(pairs: Sequence[Compared]) -> list[Compared]:
+    """Each of a prompt of its own."""
+    return [replace(each, case=f"p{number}") for number, each in enumerate(pairs)]
+
+
+SAME = pair("same")
+
+
+def test_answers_that_all_agree_pass_with_the_bound_that_their_number_allows() -> None:
+    found = judged(*[SAME] * 20)
+    assert found.result is Result.PASS
+    assert "1000 tokens: all the same" in found.message
+    assert "0.30%" in found.message
+
+
+def test_ties_are_no_fault_however_often_they_fall_the_other_way() -> None:
+    found = judged(*[pair(0.05)] * 15, *[SAME] * 5)
+    assert found.result is Result.PASS
+    assert found.ties == 15
+    assert "more often than the baseline's own" in found.message
+
+
+def test_one_token_that_the_baseline_would_never_say_is_a_fault() -> None:
+    found = judged(*[SAME] * 19, pair(6.0))
+    assert found.result is Result.FAIL
+    assert found.faults == 1
+    assert "6.0 nats" in found.message
+
+
+def test_text_cut_off_is_a_fault_and_called_that() -> None:
+    assert "ended early" in judged(*[SAME] * 19, pair(math.inf)).message
+
+
+def test_the_baselines_own_noise_widens_what_counts_as_a_tie() -> None:
+    noisy = tuple([0.1] * 990 + [0.9] * 10)
+    assert judged(*[SAME] * 19, pair(1.3)).result is Result.FAIL
+    assert judged(*[SAME] * 19, pair(0.8), noise=noisy).result is Result.PASS
+    assert judged(*[SAME] * 19, pair(3.0), noise=noisy).result is Result.FAIL
+
+
+@pytest.mark.parametrize("unclear", [pair(0.5), pair(0.05, at_least=True), pair(None)])
+def test_neither_tie_nor_fault_is_inconclusive(unclear: Compared) -> None:
+    assert judged(*[SAME] * 19, unclear).result is Result.INCONCLUSIVE
+
+
+def test_without_margins_the_rate_against_the_control_decides() -> None:
+    assert judged(*[pair(None)] * 12, *[SAME] * 8, control=(SAME,) * 20).result is Result.FAIL
+    natural = (*[pair(None)] * 6, *[SAME] * 14)
+    assert judged(*natural, control=natural, detect=0.05).result is Result.PASS
+
+
+def test_too_few_tokens_are_inconclusive_and_say_how_many_it_takes() -> None:
+    found = judged(SAME)
+    assert found.result is Result.INCONCLUSIVE
+    assert "150 needed" in found.message
+
+
+def test_requests_that_fail_under_speculation_alone_are_not_called_a_changed_output() -> None:
+    found = judged(*[SAME] * 20, pair("refused"))
+    assert found.result is Result.INCONCLUSIVE
+    assert found.refused == 1
+
+
+def test_nothing_compared_is_inconclusive() -> None:
+    assert judged().result is Result.INCONCLUSIVE

@@ -1,0 +1,161 @@
+"""The gate from a study's own records."""
+
+from __future__ import annotations
+
+import pytest
+
+from speclift.core.arm import BASELINE, Arm
+from speclift.core.records import Outcome, Phase, Place, Record
+from speclift.core.speculation import NGram, Synthetic
+from speclift.core.traffic import Concurrency, Request
+from speclift.lossless.answers import Answer, Choice, Said
+from speclift.lossless.gate import Gate, lossy_by_design
+from speclift.lossless.recorded import Fresh, gate_from_records, parted_requests
+from speclift.lossless.result import Result
+
+ARM = Arm(name="ngram", speculation=NGram(k=4))
+REQUESTS = tuple(Request(id=f"r{i}", prompt=f"prompt {i}") for i in range(8))
+WORDS = (
+    "the",
+    "old",
+    "miller",
+    "opened",
+    "a",
+    "gate",
+    "at",
+    "six",
+    "every",
+    "day",
+    "and",
+    "swept",
+    "his",
+    "floor",
+)
+
+
+def record(
+    arm: str, request: str, text: str, *, round_index: int = 0, temperature: float | None = 0.0
+) -> Record:
+    place = Place(
+        arm=arm,
+        launch=1,
+        round=round_index,
+        block=0,
+        load=Concurrency(streams=1),
+        request_id=request,
+        segment="s",
+        temperature=temperature,
+        phase=Phase.MEASURED,
+    )
+    return Record(
+        place=place,
+        outcome=Outcome.OK,
+        intended_s=0.0,
+        sent_s=0.0,
+        end_s=1.0,
+        text=text,
+        output_tokens=len(text.split()),
+        finish_reason="length",
+    )
+
+
+def text_of(request: Request, *, wrong: bool = False) -> str:
+    words = [f"{request.id}-{word}" for word in WORDS]
+    return " ".join([*words[:6], "WRONG", *words[7:]] if wrong else words)
+
+
+def study(*, wrong: int = 0, rounds: int = 2, temperature: float | None = 0.0) -> list[Record]:
+    found = []
+    for index in range(rounds):
+        for number, request in enumerate(REQUESTS):
+            found.append(
+                record(BASELINE, request.id, text_of(request), round_index=index, temperature=temperature)
+            )
+            text = text_of(request, wrong=number < wrong)
+            found.append(record("ngram", request.id, text, round_index=index, temperature=temperature))
+    return found
+
+
+def gate(records: list[Record], fresh: Fresh | None = None) -> Gate:
+    return gate_from_records(records, [ARM], REQUESTS, fresh=fresh)
+
+
+def test_the_same_answers_pass() -> None:
+    found = gate(study())
+    assert found.result is Result.PASS
+    assert found.arms[0].greedy is not None
+    # Two launches that repeat each other are one observation.
+    assert found.arms[0].greedy.tokens == len(REQUESTS) * len(WORDS)
+
+
+def test_a_few_differences_without_margins_are_not_settled_and_named_for_the_next_step() -> None:
+    found = gate(study(wrong=2))
+    assert found.result is Result.INCONCLUSIVE
+    assert parted_requests(found) == ("r0", "r1")
+
+
+def test_new_references_with_margins_settle_it() -> None:
+    def said(word: str, rival: str, gap: float) -> Said:
+        data = word.encode()
+        return Said(
+            data=data,
+            logprob=-0.1,
+            choices=(Choice(data=data, logprob=-0.1), Choice(data=rival.encode(), logprob=-0.1 - gap)),
+        )
+
+    def fresh(gap: float) -> Fresh:
+        references = {}
+        for request in REQUESTS[:2]:
+            first, *rest = text_of(request).split()
+            words = [first, *(f" {word}" for word in rest)]
+            tokens = tuple(said(word, " WRONG", gap) for word in words)
+            references[request.id] = Answer(
+                case=request.id, text="".join(words), finish_reason="length", tokens=len(words), said=tokens
+            )
+        return Fresh(references=references)
+
+    assert gate(study(wrong=2), fresh(0.05)).result is Result.PASS
+    assert gate(study(wrong=2), fresh(5.0)).result is Result.FAIL
+
+
+def test_the_same_seed_and_text_settles_sampled_traffic() -> None:
+    found = gate(study(temperature=0.8)).arms[0]
+    assert found.greedy is None
+    assert found.sampled is not None
+    assert found.sampled.method == "same-seed"
+    assert found.result is Result.PASS
+
+
+def test_sampled_text_without_a_seed_is_inconclusive() -> None:
+    records = []
+    for request in REQUESTS:
+        words = text_of(request).split()
+        records.append(record(BASELINE, request.id, " ".join(words), temperature=1.0))
+        records.append(record("ngram", request.id, " ".join(reversed(words)), temperature=1.0))
+    found = gate(records).arms[0].sampled
+    assert found is not None
+    assert found.result is Result.INCONCLUSIVE
+    assert "speclift verify" in found.message
+
+
+def test_a_temperature_that_nobody_knows_proves_nothing() -> None:
+    assert gate(study(temperature=None)).result is Result.INCONCLUSIVE
+
+
+@pytest.mark.parametrize(
+    ("arm", "settings", "is_lossy"),
+    [
+        (ARM, (), False),
+        (ARM, ("--temperature-check",), False),
+        (Arm(name="s", speculation=Synthetic(inner=NGram(k=1), rates=(0.5,))), (), True),
+        (ARM, ("--typical-acceptance-sampler-posterior-threshold=0.09",), True),
+        (ARM, ("--speculative-accept-threshold-single", "0.5"), True),
+        (
+            Arm(name="v", speculation=NGram(k=4, extra=(("rejection_sample_method", '"synthetic"'),))),
+            (),
+            True,
+        ),
+    ],
+)
+def test_lossy_settings_are_known_by_name(arm: Arm, settings: tuple[str, ...], is_lossy: bool) -> None:
+    assert bool(lossy_by_design(arm, settings)) is is_lossy

@@ -1,0 +1,204 @@
+"""The whole plan, from values alone: pairing rules, findings, candidates, commands."""
+
+from __future__ import annotations
+
+import shlex
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from plan_samples import H200, cpu, placed, placed_shape, small_shape
+from speclift.core.results import Level
+from speclift.planner.acceptance_curve import Assumed
+from speclift.planner.memory import Layout, Placed
+from speclift.planner.planning import DraftOption, Plan, PlanRequest, plan_deployment
+from speclift.planner.tokens import TokenComparison, compare_tokens
+from speclift.weights.catalogue_files import find_gpu
+
+
+def option(model: Placed, *, asked: bool = True, comparison: TokenComparison | None = None) -> DraftOption:
+    return DraftOption(
+        placed=model, reference=f"org/{model.shape.name}", comparison=comparison, is_asked_for=asked
+    )
+
+
+def request(target: Placed, *drafts: DraftOption, **changes: Any) -> PlanRequest:
+    return replace(
+        PlanRequest(
+            engine="vllm", device=H200, layout=Layout(context=2048), target=target, reference="org/target",
+            drafts=drafts, loads=(1, 8), ks=(1, 3, 5), acceptances=(),
+        ),
+        **changes,
+    )  # fmt: skip
+
+
+def checks(plan: Plan, level: Level) -> set[str]:
+    return {found.check for found in plan.advice if found.level is level}
+
+
+def message(plan: Plan, check: str) -> str:
+    return next(found.message for found in plan.advice if found.check == check)
+
+
+def test_the_pair_that_s4_recommends_is_accepted_and_priced() -> None:
+    plan = plan_deployment(request(placed("llama-3.1-70b", "fp8"), option(placed("llama-3.1-8b"))))
+
+    assert plan.fits
+    assert plan.pairing is not None
+    assert plan.pairing.ratio == pytest.approx(8.79, abs=0.01)
+    assert plan.pairing.same_tokenizer is True
+    assert "inside S4's 8 to 12" in message(plan, "size-ratio")
+    assert "kv-cost" in checks(plan, Level.WARN)
+    assert all(found.source for found in plan.advice)
+
+
+@pytest.mark.parametrize(
+    ("target", "draft", "layout", "said"),
+    [
+        ("qwen2.5-72b", "qwen2.5-0.5b", {}, "152064"),
+        ("llama-3.1-70b", "llama-3.2-1b", {"tensor_parallel": 2}, "tensor parallelism is 1"),
+        ("llama-3.1-70b", "llama-3.2-3b", {"tensor_parallel": 16, "draft_tensor_parallel": 16}, "24 heads"),
+    ],
+)
+def test_what_vllm_would_refuse_is_said_before_it_does(
+    target: str, draft: str, layout: dict[str, int], said: str
+) -> None:
+    own = Layout(context=2048, **layout)  # type: ignore[arg-type]
+    plan = plan_deployment(request(placed(target, "fp8"), option(placed(draft)), layout=own))
+
+    assert said in message(plan, "engine-rule")
+    assert "engine-rule" in checks(plan, Level.FAIL)
+    refused = next(each for each in plan.candidates if each.draft == draft)
+    assert not refused.is_usable
+
+
+def test_llama_cpp_does_not_mind_sizes_that_vllm_minds() -> None:
+    comparison = compare_tokens(tuple("abcdefgh"), (*"abcdefgh", "[PAD8]"))
+    own = option(placed("qwen2.5-0.5b", "q8_0"), comparison=comparison)
+    plan = plan_deployment(request(placed("qwen2.5-72b", "q4_k_m"), own, engine="llamacpp"))
+
+    assert plan.pairing is not None
+    assert plan.pairing.llamacpp_objection == ""
+    assert plan.pairing.vllm_objection
+    assert "engine-rule" not in checks(plan, Level.FAIL)
+    assert "padding alone" in message(plan, "tokenizer")
+
+
+def test_other_tokenizers_are_a_failure_with_the_tokens_that_differ() -> None:
+    comparison = compare_tokens(("a", "b", "c"), ("a", "x", "c"))
+    plan = plan_deployment(
+        request(placed("llama-3.1-70b", "fp8"), option(placed("llama-3.2-1b"), comparison=comparison))
+    )
+    assert "1: 'b' / 'x'" in message(plan, "tokenizer")
+    assert "tokenizer" in checks(plan, Level.FAIL)
+
+
+def test_unknown_tokenizers_are_not_called_the_same() -> None:
+    draft = placed_shape(replace(small_shape(layers=2), tokenizer=None, family=""))
+    plan = plan_deployment(request(placed("smollm2-1.7b"), option(draft)))
+    assert plan.pairing is not None
+    assert plan.pairing.same_tokenizer is None
+    assert plan.pairing.same_family is None
+    assert "tokenizer" in checks(plan, Level.WARN)
+
+
+def test_a_draft_with_too_few_positions_is_named() -> None:
+    layout = Layout(context=16_384)
+    plan = plan_deployment(
+        request(placed("llama-3.1-70b", "fp8"), option(placed("llama-3-8b")), layout=layout)
+    )
+    assert "8,192 positions" in message(plan, "positions")
+
+
+def test_what_does_not_fit_says_what_would() -> None:
+    plan = plan_deployment(request(placed("llama-3.1-70b"), device=find_gpu("h100")))
+
+    assert not plan.fits
+    found = next(each for each in plan.advice if each.check == "memory")
+    assert found.level is Level.FAIL
+    assert found.next_step == "--target-quant fp8 would fit"
+    assert plan_deployment(request(placed("llama-3.1-70b", "fp8"), device=find_gpu("h100"))).fits
+
+
+def test_a_draft_that_does_not_fit_beside_its_target_says_that_the_target_does() -> None:
+    plan = plan_deployment(
+        request(placed("llama-3.1-70b", "int4"), option(placed("qwen2.5-32b")), device=find_gpu("h100"))
+    )
+    assert not plan.fits
+    assert "the target alone fits" in message(plan, "memory")
+
+
+def test_without_an_acceptance_the_curve_is_shown_and_said() -> None:
+    plan = plan_deployment(request(placed("llama-3.1-8b")))
+    assert len(plan.prediction.loads[0].best) == 6
+    assert "acceptance" in checks(plan, Level.INFO)
+
+
+def test_an_acceptance_of_one_drafter_is_not_lent_to_another() -> None:
+    drafts = (option(placed("llama-3.1-8b")), option(placed("llama-3.2-1b"), asked=False))
+    plan = plan_deployment(
+        request(placed("llama-3.1-70b", "fp8"), *drafts, acceptances=(Assumed(rate=0.8, source="given"),))
+    )
+
+    known = {each.draft: each.needs[0].speedup for each in plan.candidates}
+    assert known["llama-3.1-8b"] is not None
+    assert known["llama-3.2-1b"] is None
+    assert known[None] is None
+
+
+def test_candidates_are_ranked_by_what_they_need_with_the_unusable_last() -> None:
+    drafts = (
+        option(placed("llama-3.1-8b")),
+        option(placed("llama-3.2-1b"), asked=False),
+        option(placed("qwen2.5-0.5b"), asked=False),
+    )
+    plan = plan_deployment(request(placed("llama-3.1-70b", "fp8"), *drafts))
+
+    assert [each.draft for each in plan.candidates] == [None, "llama-3.2-1b", "llama-3.1-8b", "qwen2.5-0.5b"]
+    usable = [each.mean_break_even for each in plan.candidates if each.is_usable]
+    assert usable == sorted(usable)
+    assert plan.candidates[-1].objection
+
+
+def test_a_mixture_of_experts_is_warned_of_its_growth() -> None:
+    plan = plan_deployment(request(placed("qwen3-30b-a3b")))
+    assert "8 of 128 experts" in message(plan, "moe")
+    dense = plan_deployment(request(placed("qwen3-32b")))
+    sparse_cost, dense_cost = (each.prediction.loads[0].steps[1].ideal_cost_ratio for each in (plan, dense))
+    assert sparse_cost > 1.5 > dense_cost
+
+
+def test_the_next_command_measures_the_asked_draft_and_the_best() -> None:
+    drafts = (option(placed("llama-3.1-8b")), option(placed("llama-3.2-1b"), asked=False))
+    layout = Layout(context=2048, tensor_parallel=2, draft_tensor_parallel=2, kv_dtype="fp8")
+    plan = plan_deployment(request(placed("llama-3.1-70b", "fp8"), *drafts, layout=layout))
+
+    (command,) = plan.next_commands
+    words = shlex.split(command)
+    assert words[:2] == ["speclift", "decide"]
+    assert [words[place + 1] for place, word in enumerate(words) if word == "--draft"] == [
+        "org/llama-3.1-8b",
+        "org/llama-3.2-1b",
+    ]
+    for flag, value in (("--tp", "2"), ("--kv-dtype", "fp8"), ("--target-quant", "fp8"), ("--k", "1,3,5")):
+        assert words[words.index(flag) + 1] == value
+
+
+def test_nothing_usable_means_no_command() -> None:
+    plan = plan_deployment(request(placed("llama-3.1-405b"), device=find_gpu("rtx-4090")))
+    assert plan.next_commands == ()
+
+
+def test_spare_gpus_are_replicas() -> None:
+    plan = plan_deployment(request(placed("llama-3.1-8b"), gpu_count=4))
+    assert "4 fit side by side" in message(plan, "replicas")
+
+
+def test_llama_cpp_on_a_cpu_plans_slots_and_says_its_trap() -> None:
+    target, draft = placed_shape(small_shape(), "q4_0"), placed_shape(small_shape(layers=6), "q4_0")
+    plan = plan_deployment(request(target, option(draft), engine="llamacpp", device=cpu()))
+
+    assert plan.memory.buffer_bytes_target == 8 * 45 * 2**20
+    assert "--spec-type draft-simple" in message(plan, "spec-type")
+    assert plan.next_commands[0].startswith("speclift decide --engine llamacpp")

@@ -1,0 +1,111 @@
+"""Step costs from a study, and speedups from accepted lengths."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from speclift.core.records import Outcome, Phase, Place, Record
+from speclift.core.traffic import Concurrency
+from speclift.replayer.estimates import LengthEstimate
+from speclift.replayer.speedup import StepCost, speedups, study_costs
+
+ONE, EIGHT = Concurrency(streams=1), Concurrency(streams=8)
+
+
+def record(arm: str, *, step_s: float, steps: int, drafted: int = 0, accepted: int = 0) -> Record:
+    place = Place(
+        arm=arm,
+        launch=1,
+        round=0,
+        block=0,
+        load=ONE,
+        request_id="r",
+        segment="any",
+        temperature=0.0,
+        phase=Phase.MEASURED,
+    )
+    return Record(
+        place=place,
+        outcome=Outcome.OK,
+        intended_s=0.0,
+        sent_s=0.0,
+        end_s=9.0,
+        first_token_s=1.0,
+        last_token_s=1.0 + step_s * steps,
+        output_tokens=steps + accepted + 1,
+        drafted=drafted,
+        accepted=accepted,
+    )
+
+
+def length(value: float, drafted_per_step: float) -> LengthEstimate:
+    return LengthEstimate(
+        k=4,
+        value=value,
+        low=value - 0.1,
+        high=value + 0.1,
+        per_request=value,
+        draft_share=0.5,
+        drafted_per_step=drafted_per_step,
+        acceptance_rate=0.5,
+    )
+
+
+def costs(*records: Record) -> tuple[StepCost, ...]:
+    return study_costs(records, baseline="baseline", arms=("ngram",), source="study x")
+
+
+def test_the_cost_is_what_a_drafted_token_added_to_a_step() -> None:
+    # 2 tokens drafted per step made it 1.3 times as long.
+    found = costs(
+        record("baseline", step_s=0.01, steps=100),
+        record("ngram", step_s=0.013, steps=50, drafted=100, accepted=30),
+    )
+
+    assert [cost.per_token for cost in found] == [pytest.approx(0.15)]
+    assert [cost.load for cost in found] == [ONE]
+
+
+def test_a_step_that_looks_cheaper_with_drafts_costs_nothing() -> None:
+    (found,) = costs(
+        record("baseline", step_s=0.01, steps=100), record("ngram", step_s=0.009, steps=50, drafted=10)
+    )
+
+    assert found.per_token == 0.0
+
+
+@pytest.mark.parametrize(
+    "records",
+    [
+        (),
+        (record("baseline", step_s=0.01, steps=100),),
+        (record("baseline", step_s=0.01, steps=100), record("ngram", step_s=0.01, steps=50)),
+        (record("baseline", step_s=0.01, steps=100), record("draft", step_s=0.01, steps=50, drafted=9)),
+    ],
+    ids=["nothing", "baseline alone", "nothing drafted", "another method"],
+)
+def test_a_study_without_drafting_steps_has_no_cost(records: tuple[Record, ...]) -> None:
+    assert costs(*records) == ()
+
+
+def test_warm_up_and_failures_do_not_count() -> None:
+    slow = record("ngram", step_s=9.0, steps=50, drafted=100)
+    found = costs(
+        record("baseline", step_s=0.01, steps=100),
+        record("ngram", step_s=0.012, steps=50, drafted=50),
+        replace(slow, place=replace(slow.place, phase=Phase.WARMUP)),
+        replace(slow, outcome=Outcome.CUT),
+    )
+
+    assert found[0].per_token == pytest.approx(0.2)
+
+
+def test_a_speedup_is_tokens_per_step_over_the_steps_cost() -> None:
+    (found,) = speedups([length(1.8, 2.0)], StepCost(per_token=0.1, load=None, source="given"))
+
+    assert found.k == 4
+    assert found.value == pytest.approx(1.5)
+    assert found.low == pytest.approx(1.7 / 1.2)
+    assert found.high == pytest.approx(1.9 / 1.2)

@@ -1,0 +1,220 @@
+"""The step-time surface: fitted to a few cells of a known truth, with experts, budgets, residuals and bad input."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+
+from speclift.search.cost_fit import EXPERTS_MISFIT, CostFit, TimedPoint, fit_cost
+from speclift.search.cost_surface import Drafting, Experts, Point, Surface
+
+DRAFTERS = (("draft", Drafting.PASSES), ("lookup", Drafting.LOOK_UP))
+UNIT_S = 0.008
+
+
+def point(drafter: str | None, k: int, batch: float, **more: object) -> Point:
+    return Point(
+        target="",
+        drafter=drafter,
+        k=k,
+        batch=batch,
+        context=512.0,
+        drafted=float(k),
+        **more,  # type: ignore[arg-type]
+    )
+
+
+def surface_of(*, experts: Experts | None = None, targets: tuple[str, ...] = ("",)) -> Surface:
+    return Surface(targets=targets, drafters=DRAFTERS, experts=experts)
+
+
+def truth_s(surface: Surface, points: list[Point], *, seed: int = 3) -> list[float]:
+    """A surface of the same family whose parameters lie about as far from the priors' centres as they may."""
+    parameters = 0.7 * surface.prior_sd * np.random.default_rng(seed).standard_normal(len(surface.priors))
+    return [UNIT_S * math.exp(value) for value in surface.log_time(parameters, surface.points(points))]
+
+
+CALIBRATION = [
+    point(drafter, k, batch)
+    for drafter, k in ((None, 0), ("draft", 8), ("draft", 2), ("lookup", 8))
+    for batch in (1.0, 16.0, 128.0)
+]
+ELSEWHERE = [
+    point(drafter, k, batch)
+    for drafter, k in ((None, 0), ("draft", 4), ("draft", 6), ("lookup", 3))
+    for batch in (4.0, 32.0, 64.0)
+]
+
+
+def fitted(surface: Surface, points: list[Point], seconds: list[float]) -> CostFit:
+    cells = [
+        TimedPoint(point=each, step_s=second, launch=place // 3)
+        for place, (each, second) in enumerate(zip(points, seconds, strict=True))
+    ]
+    return fit_cost(surface, cells)
+
+
+@pytest.mark.parametrize("experts", [None, Experts(count=64, per_token=8)])
+@pytest.mark.parametrize("seed", [1, 2, 3])
+def test_a_known_surface_is_recovered_within_a_few_percent(experts: Experts | None, seed: int) -> None:
+    surface = surface_of(experts=experts)
+    everything = truth_s(surface, [*CALIBRATION, *ELSEWHERE], seed=seed)
+    fit = fitted(surface, CALIBRATION, everything[: len(CALIBRATION)])
+    errors = np.abs(fit.predict(ELSEWHERE).log_s - np.log(everything[len(CALIBRATION) :]))
+    assert errors.mean() < 0.025
+    assert errors.max() < 0.08
+
+
+def test_what_was_measured_in_the_same_hour_is_compared_more_closely_than_what_was_not() -> None:
+    surface = surface_of()
+    seconds = truth_s(surface, CALIBRATION)
+
+    def sd_between(gap_s: float) -> float:
+        """Of the two drafters at one load, of a launch each."""
+        cells = [
+            TimedPoint(point=each, step_s=second, launch=place // 3, at_s=gap_s * (place // 3))
+            for place, (each, second) in enumerate(zip(CALIBRATION, seconds, strict=True))
+        ]
+        asked = [point("draft", 8, 16.0), point("lookup", 8, 16.0)]
+        covariance = fit_cost(surface, cells).predict(asked).covariance
+        return math.sqrt(covariance[0, 0] + covariance[1, 1] - 2 * covariance[0, 1])
+
+    assert sd_between(60.0) < 0.95 * sd_between(24 * 3600.0)
+
+
+def test_with_experts_a_step_of_few_tokens_grows_faster_than_a_dense_one() -> None:
+    dense, mixed = surface_of(), surface_of(experts=Experts(count=128, per_token=8))
+    points = [point(None, 0, 1.0), point("draft", 3, 1.0)]
+
+    def growth(surface: Surface) -> float:
+        log_time = surface.log_time(np.zeros(len(surface.priors)), surface.points(points))
+        return float(log_time[1] - log_time[0])
+
+    assert growth(mixed) > growth(dense) + 0.3
+
+
+def test_tokens_beyond_the_budget_of_a_step_take_further_passes() -> None:
+    surface = surface_of()
+    points = surface.points([point("draft", 7, 64.0), point("draft", 7, 64.0, token_budget=256)])
+    assert points.passes.tolist() == [1.0, 2.0]
+    free, bound = surface.log_time(np.zeros(len(surface.priors)), points)
+    assert bound > free
+
+
+def test_prompt_tokens_of_a_step_are_paid_for() -> None:
+    surface = surface_of()
+    alone, beside = surface.log_time(
+        np.zeros(len(surface.priors)),
+        surface.points([point(None, 0, 64.0), point(None, 0, 64.0, prefill=400.0)]),
+    )
+    assert beside > alone
+
+
+def test_the_first_token_of_a_further_tile_costs_more_than_the_last_of_the_one_before() -> None:
+    surface = surface_of()
+    before, full, opened = surface.log_time(
+        np.zeros(len(surface.priors)),
+        surface.points([point(None, 0, batch) for batch in (127.0, 128.0, 129.0)]),
+    )
+    assert opened - full > 3 * (full - before)
+
+
+def test_several_rows_of_parameters_give_the_times_of_each() -> None:
+    surface = surface_of(experts=Experts(count=64, per_token=8))
+    rows = 0.3 * np.random.default_rng(0).standard_normal((3, len(surface.priors)))
+    together = surface.log_time(rows, surface.points(CALIBRATION))
+    for row, times in zip(rows, together, strict=True):
+        assert np.allclose(times, surface.log_time(row, surface.points(CALIBRATION)))
+
+
+def test_a_pass_per_token_costs_more_with_k_and_one_pass_for_all_does_not() -> None:
+    surface = Surface(targets=("",), drafters=(("passes", Drafting.PASSES), ("one", Drafting.ONE_PASS)))
+
+    def rise(drafter: str) -> float:
+        # The same tokens to verify, so that only drafting differs.
+        points = [
+            Point(target="", drafter=drafter, k=k, batch=1.0, context=512.0, drafted=2.0) for k in (2, 8)
+        ]
+        low, high = surface.log_time(np.zeros(len(surface.priors)), surface.points(points))
+        return float(high - low)
+
+    assert rise("passes") > 0.1
+    assert rise("one") == 0.0
+
+
+def test_two_cells_are_enough_for_a_prediction_between_them() -> None:
+    surface = Surface(targets=("",), drafters=(("draft", Drafting.PASSES),))
+    cells = [point(None, 0, 1.0), point("draft", 4, 1.0)]
+    fit = fitted(surface, cells, [0.010, 0.016])
+    predicted = np.exp(fit.predict([point("draft", 2, 1.0)]).log_s[0])
+    assert 0.0105 < predicted < 0.0155
+
+
+def test_a_measured_cell_is_predicted_as_measured_up_to_noise_and_its_spread_is_smaller() -> None:
+    surface = surface_of()
+    seconds = truth_s(surface, CALIBRATION)
+    # One cell is a tenth slower than the form can say.
+    seconds[4] *= 1.10
+    fit = fitted(surface, CALIBRATION, seconds)
+    there, unseen = CALIBRATION[4], point("draft", 5, 40.0)
+    predicted = fit.predict([there, unseen])
+    assert abs(predicted.log_s[0] - math.log(seconds[4])) < 0.05
+    assert predicted.covariance[0, 0] < predicted.covariance[1, 1]
+
+
+def test_residuals_show_the_cell_that_the_form_misses() -> None:
+    surface = surface_of()
+    seconds = truth_s(surface, CALIBRATION)
+    seconds[7] *= 1.15
+    residuals = fitted(surface, CALIBRATION, seconds).residuals()
+    worst = max(residuals, key=lambda each: each.log_ratio)
+    assert worst.point == CALIBRATION[7]
+    assert worst.log_ratio > 0.02
+
+
+def test_noisy_cells_widen_what_is_predicted() -> None:
+    surface = surface_of()
+    points = [*CALIBRATION, *ELSEWHERE]
+    quiet = truth_s(surface, points)
+    noise = np.random.default_rng(0).standard_normal(len(points))
+    noisy = [second * math.exp(0.15 * float(shift)) for second, shift in zip(quiet, noise, strict=True)]
+    asked = [point("draft", 5, 8.0)]
+    assert fitted(surface, points, noisy).predict(asked).covariance[0, 0] > (
+        4 * fitted(surface, points, quiet).predict(asked).covariance[0, 0]
+    )
+
+
+def test_experts_that_happen_to_fit_are_still_taken_to_stray_further_than_a_dense_model() -> None:
+    def misfit(experts: Experts | None) -> float:
+        surface = surface_of(experts=experts)
+        return fitted(surface, CALIBRATION, truth_s(surface, CALIBRATION)).misfit_scale
+
+    assert misfit(None) == 1.0
+    assert misfit(Experts(count=64, per_token=8)) == EXPERTS_MISFIT > 1.0
+
+
+def test_one_cell_leaves_the_shape_of_the_priors() -> None:
+    surface = Surface(targets=("",), drafters=())
+    fit = fitted(surface, [point(None, 0, 1.0)], [0.02])
+    one, many = np.exp(fit.predict([point(None, 0, 1.0), point(None, 0, 256.0)]).log_s)
+    assert one == pytest.approx(0.02, rel=0.02)
+    assert many > one
+
+
+def test_a_covariance_is_symmetric_and_has_no_negative_direction() -> None:
+    surface = surface_of()
+    covariance = fitted(surface, CALIBRATION, truth_s(surface, CALIBRATION)).predict(ELSEWHERE).covariance
+    assert np.allclose(covariance, covariance.T)
+    assert np.linalg.eigvalsh(covariance).min() > -1e-9
+
+
+def test_no_cell_no_time_and_unknown_names_are_refused() -> None:
+    surface = surface_of()
+    with pytest.raises(ValueError, match="at least one measured cell"):
+        fit_cost(surface, [])
+    with pytest.raises(ValueError, match="above 0 s"):
+        fitted(surface, [point(None, 0, 1.0)], [0.0])
+    with pytest.raises(ValueError, match="knows no"):
+        surface.points([point("stranger", 2, 1.0)])

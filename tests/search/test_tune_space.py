@@ -1,0 +1,161 @@
+"""Axes multiplied out: names, every axis, predicates, what cannot be."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from speclift.core.errors import UsageError
+from speclift.core.speculation import Combined, Drafter, DraftModel, Head, NGram, Off, Suffix
+from speclift.search.cost_surface import Drafting
+from speclift.search.space import Axes, Candidate, Template, build_space, drafting_of, sees_text_alone, with_k
+
+TINY = DraftModel(model="models/tiny.gguf")
+
+
+def names(axes: Axes) -> list[str]:
+    return [candidate.name for candidate in build_space(axes).candidates]
+
+
+@pytest.mark.parametrize(
+    ("axes", "expected"),
+    [
+        (Axes(drafters=(NGram(),), ks=(2, 4)), ["baseline", "ngram-k2", "ngram-k4"]),
+        (
+            Axes(drafters=(NGram(),), ks=(3,), ngram_sizes=((3, None), (4, 2))),
+            ["baseline", "ngram-n3-k3", "ngram-n2-4-k3"],
+        ),
+        (
+            Axes(drafters=(TINY,), ks=(3,), p_mins=(0.0, 0.5)),
+            ["baseline", "draft-k3", "draft-p0.5-k3"],
+        ),
+        (
+            Axes(drafters=(TINY,), ks=(3,), samplings=("greedy", "probabilistic")),
+            ["baseline", "draft-k3", "draft-probabilistic-k3"],
+        ),
+        (
+            Axes(drafters=(Head(kind="eagle"),), ks=(3,), draft_quantisations=(None, "fp8")),
+            ["baseline", "eagle-k3", "eagle-draftfp8-k3"],
+        ),
+        (
+            Axes(drafters=(TINY,), ks=(3,), draft_tensor_parallels=(1, 2)),
+            ["baseline", "draft-tp1-k3", "draft-tp2-k3"],
+        ),
+        (
+            Axes(drafters=(NGram(),), ks=(3,), quantisations=(None, "fp8")),
+            ["baseline", "baseline-fp8", "ngram-k3", "ngram-k3-fp8"],
+        ),
+        (
+            Axes(drafters=(NGram(),), ks=(3,), token_budgets=(None, 4096)),
+            ["baseline", "baseline-budget4096", "ngram-k3", "ngram-k3-budget4096"],
+        ),
+        (
+            Axes(drafters=(Combined(parts=(NGram(), TINY)),), ks=(3,)),
+            ["baseline", "ngram+draft-k3"],
+        ),
+        (Axes(drafters=(Suffix(),), ks=(8,)), ["baseline", "suffix-k8"]),
+    ],
+)
+def test_each_axis_multiplies_the_arms_that_have_it(axes: Axes, expected: list[str]) -> None:
+    assert names(axes) == expected
+
+
+def test_an_axis_that_a_method_lacks_leaves_it_alone() -> None:
+    assert names(Axes(drafters=(NGram(),), ks=(3,), p_mins=(0.0, 0.5), draft_quantisations=("fp8",))) == [
+        "baseline",
+        "ngram-k3",
+    ]
+
+
+def test_the_same_drafter_twice_is_one() -> None:
+    assert names(Axes(drafters=(NGram(), NGram(k=7)), ks=(3,))) == ["baseline", "ngram-k3"]
+
+
+def test_models_of_the_same_file_name_stay_apart() -> None:
+    found = names(Axes(drafters=(DraftModel(model="a/m"), DraftModel(model="b/m")), ks=(1,)))
+    assert found == ["baseline", "draft-m-k1", "draft-m-2-k1"]
+
+
+templates: st.SearchStrategy[Template] = st.sampled_from(
+    [NGram(), NGram(variant="mod"), TINY, DraftModel(model="x/tiny.gguf"), Head(kind="eagle"), Suffix()]
+)
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    drafters=st.lists(templates, min_size=1, max_size=4),
+    ks=st.lists(st.integers(1, 12), min_size=1, max_size=4),
+    p_mins=st.lists(st.sampled_from([0.0, 0.3, 0.6]), max_size=2),
+    budgets=st.sampled_from([(None,), (None, 2048), (512, 1024)]),
+)
+def test_names_are_unique_and_every_k_is_there(
+    drafters: list[Template], ks: list[int], p_mins: list[float], budgets: tuple[int | None, ...]
+) -> None:
+    space = build_space(
+        Axes(drafters=tuple(drafters), ks=tuple(ks), p_mins=tuple(p_mins), token_budgets=budgets)
+    )
+    found = [candidate.name for candidate in space.candidates]
+    assert len(set(found)) == len(found)
+    assert space.candidates[0].is_baseline
+    for drafter in {candidate.drafter for candidate in space.candidates if candidate.drafter}:
+        assert {each.k for each in space.candidates if each.drafter == drafter} == set(ks)
+
+
+def test_what_a_predicate_refuses_is_never_a_candidate_and_keeps_the_first_reason() -> None:
+    def too_long(candidate: Candidate) -> str | None:
+        return "drafts do not fit beside the weights" if candidate.k > 2 else None
+
+    def dead(candidate: Candidate) -> str | None:
+        return "removed in this version" if candidate.k > 3 else None
+
+    space = build_space(Axes(drafters=(NGram(),), ks=(2, 3, 4)), [too_long, dead])
+    assert [candidate.name for candidate in space.candidates] == ["baseline", "ngram-k2"]
+    assert [(each.candidate, each.stage, each.reason) for each in space.eliminated] == [
+        ("ngram-k3", "space", "drafts do not fit beside the weights"),
+        ("ngram-k4", "space", "drafts do not fit beside the weights"),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("template", "expected", "alone"),
+    [
+        (NGram(), Drafting.LOOK_UP, True),
+        (Suffix(), Drafting.LOOK_UP, True),
+        (TINY, Drafting.PASSES, True),
+        (DraftModel(model="m", extra=(("parallel_drafting", "true"),)), Drafting.ONE_PASS, True),
+        (Head(kind="eagle"), Drafting.PASSES, False),
+        (Head(kind="medusa"), Drafting.ONE_PASS, False),
+        (Combined(parts=(NGram(), TINY)), Drafting.PASSES, True),
+        (Combined(parts=(NGram(), Head(kind="eagle"))), Drafting.PASSES, False),
+    ],
+)
+def test_how_a_drafter_costs_and_what_it_sees(template: Template, expected: Drafting, alone: bool) -> None:
+    assert drafting_of(template) is expected
+    assert sees_text_alone(template) is alone
+
+
+def test_no_speculation_is_never_replayed() -> None:
+    assert not sees_text_alone(Off())
+
+
+@pytest.mark.parametrize("part", [TINY, DraftModel(model="m", k=5, k_min=4), NGram(), Head(kind="mtp")])
+def test_setting_k_keeps_the_shortest_draft_below_it(part: Drafter) -> None:
+    changed = with_k(part, 2)
+    assert not isinstance(changed, Combined)
+    assert changed.k == 2
+    assert not isinstance(changed, DraftModel) or changed.k_min <= 2
+
+
+@pytest.mark.parametrize(
+    ("fields", "message"),
+    [
+        ({"ks": ()}, "at least 1"),
+        ({"ks": (0, 2)}, "at least 1"),
+        ({"quantisations": ()}, "at least one value"),
+        ({"token_budgets": ()}, "at least one value"),
+    ],
+)
+def test_axes_without_values_are_refused(fields: dict[str, object], message: str) -> None:
+    with pytest.raises(UsageError, match=message):
+        Axes(drafters=(NGram(),), **fields)  # type: ignore[arg-type]

@@ -1,0 +1,144 @@
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from samples import launch, record
+from speclift.core.arm import BASELINE
+from speclift.core.records import Counters, Launch, Outcome, Phase, Record, Usage
+from speclift.core.results import Finding
+from speclift.statistics.engine_checks import check_engines, kv_peaks
+
+DRAFTED = "llamacpp:spec_decode_num_draft_tokens_total"
+SPEC = "ngram-k4"
+
+
+def checks_of(findings: Iterable[Finding]) -> list[str]:
+    return [finding.check for finding in findings]
+
+
+def started(arm: str, **said: Any) -> Launch:
+    return replace(launch(1 if arm == BASELINE else 2, arm=arm), ready_s=1.0, **said)
+
+
+def the_finding(*launches: Launch) -> Finding:
+    (finding,) = check_engines(launches, ())
+    return finding
+
+
+class TestCounters:
+    def found(self, counted: float | None, records: Iterable[Record]) -> list[str]:
+        values = {} if counted is None else {DRAFTED: counted}
+        return checks_of(check_engines([launch(1, counters=Counters(values=values))], tuple(records)))
+
+    def drafted(self, *counts: int | None, **place: Any) -> list[Record]:
+        return [replace(record(**place), drafted=count) for count in counts]
+
+    @pytest.mark.parametrize(
+        ("counted", "fires"), [(100.0, False), (101.0, False), (103.0, True), (90.0, True), (0.0, True)]
+    )
+    def test_disagree_by_more_than_2_percent(self, counted: float, fires: bool) -> None:
+        assert self.found(counted, self.drafted(60, 40)) == (["counters-disagree"] if fires else [])
+
+    def test_nothing_drafted_on_either_side_agrees(self) -> None:
+        assert self.found(0.0, self.drafted(0, 0)) == []
+
+    @pytest.mark.parametrize("engine", ["llamacpp", "vllm"])
+    def test_both_engines_totals_are_known_by_name(self, engine: str) -> None:
+        counters = Counters(values={f"{engine}:spec_decode_num_draft_tokens_total": 500.0})
+        assert len(list(check_engines([launch(1, counters=counters)], tuple(self.drafted(60, 40))))) == 1
+
+    @pytest.mark.parametrize(("second", "fires"), [(40.0, False), (400.0, True)])
+    def test_totals_under_labels_are_summed(self, second: float, fires: bool) -> None:
+        name = "vllm:spec_decode_num_draft_tokens_total"
+        counters = Counters(values={f'{name}{{engine="0"}}': 60.0, f'{name}{{engine="1"}}': second})
+        found = list(check_engines([launch(1, counters=counters)], tuple(self.drafted(60, 40))))
+        assert bool(found) is fires
+
+    def test_requests_that_held_the_load_count_and_warm_up_does_not(self) -> None:
+        records = [
+            *self.drafted(60),
+            *self.drafted(40, phase=Phase.FILLER),
+            *self.drafted(77, phase=Phase.WARMUP),
+            *self.drafted(55, launch=2),
+        ]
+        assert self.found(100.0, records) == []
+
+    @pytest.mark.parametrize(
+        "records",
+        [[], [replace(record(), drafted=None)], [replace(record(outcome=Outcome.CUT), drafted=10)]],
+        ids=["no record", "no count in a response", "a failed request"],
+    )
+    def test_cannot_be_compared_where_a_response_is_missing(self, records: list[Record]) -> None:
+        assert self.found(100.0, records) == []
+
+    def test_cannot_be_compared_where_the_engine_has_no_totals(self) -> None:
+        assert self.found(None, self.drafted(60, 40)) == []
+
+
+class TestUnequalSettings:
+    def test_names_what_the_engine_changed_for_one_arm_alone(self) -> None:
+        finding = the_finding(
+            started(BASELINE, settings={"cudagraph_mode": "FULL_AND_PIECEWISE", "dtype": "bf16"}),
+            started(SPEC, settings={"cudagraph_mode": "PIECEWISE", "dtype": "bf16"}),
+        )
+        assert (finding.check, finding.arm) == ("unequal-settings", SPEC)
+        assert "cudagraph_mode PIECEWISE (baseline FULL_AND_PIECEWISE)" in finding.message
+        assert "dtype" not in finding.message
+
+    @pytest.mark.parametrize(
+        ("baseline", "arm"),
+        [
+            ({"dtype": "bf16"}, {"dtype": "bf16", "max_num_scheduled_tokens": "2048"}),
+            ({"dtype": "bf16", "max_num_scheduled_tokens": "8192"}, {"max_num_scheduled_tokens": "2048"}),
+            ({}, {"dtype": "bf16"}),
+        ],
+        ids=["said by one arm alone", "differs by design", "the baseline says nothing"],
+    )
+    def test_is_silent(self, baseline: dict[str, str], arm: dict[str, str]) -> None:
+        assert (
+            list(check_engines([started(BASELINE, settings=baseline), started(SPEC, settings=arm)], ())) == []
+        )
+
+
+class TestStartUpWarnings:
+    def test_only_those_the_baseline_did_not_give(self) -> None:
+        finding = the_finding(
+            started(BASELINE, notices=("slow disk",)),
+            started(SPEC, notices=("slow disk", "Async scheduling will be disabled.")),
+        )
+        assert finding.check == "engine-warning"
+        assert finding.message.endswith("Async scheduling will be disabled.")
+
+    def test_without_a_baseline_that_started_nothing_can_be_told_apart(self) -> None:
+        failed = replace(launch(1, arm=BASELINE), ready_s=None)
+        assert list(check_engines([failed, started(SPEC, notices=("anything",))], ())) == []
+
+
+class TestMemory:
+    def test_requests_thrown_out_of_the_cache(self) -> None:
+        counters = Counters(values={'vllm:num_preemptions_total{engine="0"}': 3.0})
+        finding = the_finding(started(SPEC, counters=counters))
+        assert finding.check == "preemptions"
+        assert "3 running requests" in finding.message
+
+    @pytest.mark.parametrize(("hits", "fires"), [(92.0, False), (88.0, False), (71.0, True)])
+    @pytest.mark.parametrize("name", ["prefix_cache", "gpu_prefix_cache"])
+    def test_a_prefix_cache_that_serves_less(self, name: str, hits: float, fires: bool) -> None:
+        def counted(hit_count: float) -> Counters:
+            return Counters(
+                values={f"vllm:{name}_queries_total": 100.0, f"vllm:{name}_hits_total": hit_count}
+            )
+
+        launches = [started(BASELINE, counters=counted(92.0)), started(SPEC, counters=counted(hits))]
+        assert checks_of(check_engines(launches, ())) == (["prefix-hits"] if fires else [])
+
+    @pytest.mark.parametrize(("share", "fires"), [(0.94, False), (0.95, True)])
+    def test_a_cache_that_was_full(self, share: float, fires: bool) -> None:
+        points = tuple(Usage(at_s=at, running=8, waiting=0, kv_share=share * at) for at in (0.5, 1.0))
+        full = started(SPEC, usage=points)
+        assert checks_of(check_engines([full], ())) == (["kv-full"] if fires else [])
+        assert kv_peaks([full, started(BASELINE)]) == {SPEC: share}

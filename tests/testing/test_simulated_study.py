@@ -1,0 +1,150 @@
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+import pytest
+
+from simulated import ARM, LOADS, by_segment, by_streams, constant, drawn, study_places
+from speclift.core.arm import BASELINE
+from speclift.core.records import Outcome, Phase, Place, Record
+from speclift.core.traffic import Concurrency, Load, Rate
+from speclift.testing.simulated_study import ArmTruth, SpeedupOf, StudyTruth, simulate_study, true_speedup
+
+NOISELESS = StudyTruth(prompt_level_sd=0.0, launch_sd=0.0, residual_sd=0.0, arms={ARM.name: ArmTruth()})
+
+
+def of_arm(records: tuple[Record, ...], name: str) -> list[Record]:
+    return [record for record in records if record.place.arm == name]
+
+
+def log_tpots(records: list[Record]) -> np.ndarray:
+    return np.log([record.tpot_s or math.nan for record in records])
+
+
+def test_there_is_one_record_per_place_in_the_order_given() -> None:
+    places = study_places(prompts=4)
+    assert tuple(record.place for record in drawn(places, NOISELESS)) == places
+
+
+def test_without_noise_every_request_takes_what_the_truth_says() -> None:
+    truth = replace(NOISELESS, arms={ARM.name: ArmTruth(speedup=by_segment(copy=2.0, chat=1.0, code=0.5))})
+    for record in of_arm(drawn(study_places(), truth), ARM.name):
+        factor = {"copy": 2.0, "chat": 1.0, "code": 0.5}[record.place.segment]
+        assert record.tpot_s == pytest.approx(0.010 / factor)
+        assert record.ttft_s == pytest.approx(0.050)
+
+
+def test_the_same_seed_gives_the_same_study_and_another_seed_another() -> None:
+    places, truth = study_places(prompts=6), StudyTruth(arms={ARM.name: ArmTruth()})
+    assert drawn(places, truth, seed=3) == drawn(places, truth, seed=3)
+    assert drawn(places, truth, seed=3) != drawn(places, truth, seed=4)
+
+
+@pytest.mark.parametrize(
+    ("noise", "label"),
+    [
+        ({"launch_sd": 0.1}, "launch"),
+        ({"prompt_level_sd": 0.1}, "request_id"),
+    ],
+)
+def test_a_launch_or_a_prompt_shifts_all_its_requests_alike(noise: dict[str, Any], label: str) -> None:
+    records = drawn(study_places(prompts=200, rounds=3), replace(NOISELESS, **noise))
+    logs = log_tpots(list(records))
+    groups: dict[object, list[float]] = {}
+    for record, log in zip(records, logs, strict=True):
+        groups.setdefault(getattr(record.place, label), []).append(log)
+    assert all(np.ptp(members) < 1e-9 for members in groups.values())
+    assert len({round(members[0], 9) for members in groups.values()}) == len(groups)
+
+
+def test_residual_and_prompt_spread_have_the_sizes_asked_for() -> None:
+    places = study_places(prompts=2000, rounds=1)
+    residual = log_tpots(of_arm(drawn(places, replace(NOISELESS, residual_sd=0.06)), BASELINE))
+    assert np.std(residual) == pytest.approx(0.06, rel=0.1)
+    arms = {ARM.name: ArmTruth(prompt_sd=0.15)}
+    records = drawn(places, replace(NOISELESS, arms=arms))
+    assert np.std(log_tpots(of_arm(records, ARM.name))) == pytest.approx(0.15, rel=0.1)
+    assert np.std(log_tpots(of_arm(records, BASELINE))) < 1e-9
+
+
+def test_drift_slows_the_machine_from_the_first_record_to_the_last() -> None:
+    records = drawn(study_places(), replace(NOISELESS, drift=0.2))
+    logs = log_tpots(list(records))
+    assert logs[-1] - logs[0] == pytest.approx(0.2)
+    assert (np.diff(logs) > 0).all()
+
+
+def test_failed_requests_are_records_of_the_share_asked_for() -> None:
+    arms = {ARM.name: ArmTruth(failed_share=0.2)}
+    records = drawn(study_places(prompts=400), replace(NOISELESS, arms=arms))
+    failed = [record for record in records if not record.is_ok]
+    assert {record.place.arm for record in failed} == {ARM.name}
+    assert len(failed) == pytest.approx(0.2 * len(of_arm(records, ARM.name)), rel=0.2)
+    assert failed[0].outcome is Outcome.HTTP_ERROR
+    assert (failed[0].tpot_s, failed[0].error) == (None, "500: simulated")
+
+
+@pytest.mark.parametrize(
+    ("arm", "reports", "drafted", "accepted"),
+    [
+        (ArmTruth(), True, 0, 0),
+        (ArmTruth(drafted_per_step=4, acceptance=0.5), True, 84, 42),  # 63 = 21 steps x (1 + 2)
+        (ArmTruth(drafted_per_step=4, acceptance=0.0), True, 252, 0),
+        (ArmTruth(drafted_per_step=4, acceptance=0.5), False, None, None),
+    ],
+)
+def test_draft_counts_add_up_or_are_unknown(
+    arm: ArmTruth, reports: bool, drafted: int | None, accepted: int | None
+) -> None:
+    truth = replace(NOISELESS, arms={ARM.name: arm}, reports_drafts=reports)
+    record = of_arm(drawn(study_places(prompts=1), truth), ARM.name)[0]
+    assert (record.drafted, record.accepted) == (drafted, accepted)
+
+
+@pytest.mark.parametrize(
+    ("load", "most_at_once"),
+    [(Concurrency(streams=1), 1), (Concurrency(streams=4), 4), (Rate(per_s=100.0), 8)],
+)
+def test_as_many_requests_run_at_once_as_the_load_says(load: Load, most_at_once: int) -> None:
+    places = [
+        Place(
+            arm=BASELINE,
+            launch=0,
+            round=0,
+            block=0,
+            load=load,
+            request_id=f"p{number}",
+            segment="chat",
+            temperature=None,
+            phase=Phase.MEASURED,
+        )
+        for number in range(8)
+    ]
+    records = simulate_study(places, StudyTruth(), np.random.default_rng(1))
+    at_once = [sum(other.sent_s <= record.sent_s < other.end_s for other in records) for record in records]
+    assert max(at_once) == most_at_once
+
+
+def test_turns_follow_one_another() -> None:
+    records = drawn(study_places(prompts=3), NOISELESS)
+    assert all(later.sent_s == pytest.approx(earlier.end_s) for earlier, later in pairwise(records))
+
+
+@pytest.mark.parametrize(
+    ("places", "speedup", "expected"),
+    [
+        (study_places(), constant(1.5), 1.5),
+        (study_places(loads=LOADS), by_streams({1: 2.0, 4: 1.0, 16: 0.5}), 1.0),
+        (study_places(segments=("copy", "copy", "chat")), by_segment(copy=8.0, chat=1.0), 4.0),
+    ],
+    ids=["everywhere", "loads", "prompts of unequal segments"],
+)
+def test_the_true_speedup_weighs_prompts_and_loads_equally(
+    places: tuple[Place, ...], speedup: SpeedupOf, expected: float
+) -> None:
+    truth = replace(NOISELESS, arms={ARM.name: ArmTruth(speedup=speedup)})
+    assert true_speedup(places, truth, ARM.name) == pytest.approx(expected)

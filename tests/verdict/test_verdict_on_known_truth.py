@@ -1,0 +1,66 @@
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from simulated import ARM, DRAFTING, by_segment, drawn, judged, study_places
+from speclift.core.goals import Goals
+from speclift.core.results import Decision
+from speclift.testing.simulated_study import ArmTruth, StudyTruth
+
+
+def counted(truth: StudyTruth, *, studies: int, goals: Goals | None = None, **design: Any) -> Counter[str]:
+    """Decisions over studies with realistic noise, and the segments of the conditions."""
+    places = study_places(**design)
+    seen: Counter[str] = Counter()
+    for seed in range(studies):
+        verdict = judged(drawn(places, truth, seed=seed), goals=goals)
+        seen[verdict.decision.value] += 1
+        if verdict.conditions is not None:
+            seen[f"segments {verdict.conditions.segments}"] += 1
+    return seen
+
+
+def realistic(**speedups: float) -> StudyTruth:
+    return StudyTruth(arms={ARM.name: replace(DRAFTING, prompt_sd=0.15, speedup=by_segment(**speedups))})
+
+
+class TestOnKnownTruth:
+    """benchmarks/studies.py has the same at full size."""
+
+    @pytest.mark.parametrize("reports_drafts", [True, False], ids=["engine counts drafts", "engine silent"])
+    def test_an_arm_that_is_the_baseline_never_ships_whatever_the_bar(self, reports_drafts: bool) -> None:
+        same = StudyTruth(arms={ARM.name: ArmTruth()}, reports_drafts=reports_drafts)
+        seen = counted(same, studies=80, goals=Goals(min_speedup=1.0))
+        assert seen[Decision.SHIP] == seen[Decision.SHIP_ON_CONDITIONS] == 0
+
+    def test_some_of_those_studies_would_ship_by_speed_alone(self) -> None:
+        # Shows that the test above can fail: the same studies, told that drafts were accepted.
+        same = StudyTruth(arms={ARM.name: ArmTruth(drafted_per_step=4, acceptance=0.5)})
+        seen = counted(same, studies=200, goals=Goals(min_speedup=1.0))
+        assert 0 < seen[Decision.SHIP] + seen[Decision.SHIP_ON_CONDITIONS] <= 12
+
+    def test_by_the_default_bar_it_is_told_not_to_ship(self) -> None:
+        seen = counted(StudyTruth(arms={ARM.name: ArmTruth()}), studies=40)
+        assert seen == {Decision.DO_NOT_SHIP: 40}
+
+    @pytest.mark.parametrize(
+        ("speedups", "decision"),
+        [
+            ({"copy": 1.5, "chat": 1.5, "code": 1.5}, Decision.SHIP),
+            ({"copy": 0.9, "chat": 0.9, "code": 0.9}, Decision.DO_NOT_SHIP),
+            ({"copy": 1.3, "chat": 1.3, "code": 1.3}, Decision.INCONCLUSIVE),
+        ],
+        ids=["1.5x", "0.9x", "1.3x"],
+    )
+    def test_a_clear_truth_is_mostly_found(self, speedups: dict[str, float], decision: Decision) -> None:
+        assert counted(realistic(**speedups), studies=30)[decision] >= 26
+
+    def test_a_gain_on_one_segment_alone_is_found_and_named(self) -> None:
+        truth = realistic(copy=1.5, chat=0.9, code=0.9)
+        seen = counted(truth, studies=20, prompts=72, rounds=5)
+        assert seen["segments ('copy',)"] == seen[Decision.SHIP_ON_CONDITIONS] >= 16
+        assert seen[Decision.SHIP] == 0

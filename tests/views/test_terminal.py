@@ -1,0 +1,199 @@
+"""The terminal view of results full of hostile text, rendered as a terminal would get it."""
+
+from __future__ import annotations
+
+import io
+import re
+from typing import Any
+
+import pytest
+from rich.console import Console
+
+from samples import HOSTILE
+from speclift.core.arm import Arm
+from speclift.core.results import (
+    ALL_TRAFFIC,
+    Acceptance,
+    Cell,
+    Comparison,
+    Completeness,
+    Conditions,
+    Decision,
+    Estimate,
+    Evidence,
+    Finding,
+    Level,
+    Part,
+    Percentiles,
+    Reason,
+    Verdict,
+)
+from speclift.core.speculation import NGram
+from speclift.core.traffic import Concurrency
+from speclift.views.terminal import conditions_text, verdict_view
+
+# What rich itself writes for colour and weight.
+STYLING = re.compile(r"\x1b\[[0-9;]*m")
+
+
+def estimate(value: float = 1.5, low: float = 1.4, high: float = 1.6) -> Estimate:
+    return Estimate(value=value, low=low, high=high, n=12, method="t")
+
+
+def comparison(arm: str, part: Part, label: str) -> Comparison:
+    return Comparison(
+        arm=arm,
+        metric="tpot",
+        part=part,
+        label=label,
+        speedup=estimate(),
+        simultaneous=estimate(low=1.3, high=1.7),
+        prompts=12,
+        launches=3,
+    )
+
+
+def cell(arm: str, **changes: Any) -> Cell:
+    times = Percentiles(p50=0.01, p95=0.02, p99=None)
+    values: dict[str, Any] = {
+        "arm": arm,
+        "load": Concurrency(streams=1),
+        "segment": "all",
+        "temperature": None,
+        "requests": 12,
+        "failed": 1,
+        "ttft_s": times,
+        "tpot_s": times,
+        "e2e_s": times,
+        "throughput_tok_s": 99.5,
+        "acceptance_rate": Acceptance(p10=0.1, p50=0.5, p90=0.9, mean=0.55, requests=12),
+        "accepted_length": estimate(2.5, 2.0, 3.0),
+        "per_position": (0.8, 0.5),
+        "output_tokens_mean": 40.0,
+    }
+    return Cell(**{**values, **changes})
+
+
+def view(text: str, *, decision: Decision = Decision.SHIP_ON_CONDITIONS) -> Any:
+    """A verdict with `text` wherever text from outside can stand."""
+    arm = Arm(name=text, speculation=NGram(k=4))
+    evidence = Evidence(
+        arm=arm,
+        conditions=ALL_TRAFFIC,
+        overall=comparison(text, Part.ALL, "all"),
+        e2e=None,
+        parts=(comparison(text, Part.SEGMENT, text), comparison(text, Part.TEMPERATURE, "0.7")),
+        tails=(),
+        cells=(cell(text),),
+        baseline_cells=(cell("baseline"),),
+        segment_cells=(),
+        traffic_share=1.0,
+        prompts=36,
+        completeness=Completeness(asked=108, used=108, metric_asked="tpot", metric="tpot"),
+    )
+    return verdict_view(
+        Verdict(
+            decision=decision,
+            reasons=tuple(
+                Reason(rule="a-rule", level=level, message=f"{level}: {text}", source="S3") for level in Level
+            ),
+            conditions=Conditions(segments=(text,)),
+            winner=arm,
+            evidence=evidence,
+        ),
+        cells=(cell("baseline"), cell(text, temperature=0.7)),
+        comparisons=(evidence,),
+        findings=(Finding(check="a-check", level=Level.WARN, message=text, next_step=text, arm=text),),
+        command=f"llama-server -m {text}",
+        bar=1.3,
+    )
+
+
+def rendered(renderable: Any, *, colours: bool = False, width: int = 400) -> str:
+    console = Console(
+        file=io.StringIO(),
+        force_terminal=True,
+        color_system="truecolor" if colours else None,
+        width=width,
+        legacy_windows=False,
+    )
+    console.print(renderable)
+    assert isinstance(console.file, io.StringIO)
+    return console.file.getvalue()
+
+
+class TestHostileText:
+    def test_no_control_character_reaches_the_terminal(self) -> None:
+        shown = rendered(view(HOSTILE))
+
+        assert [character for character in shown if character < " " or "\x7f" <= character <= "\x9f"] == [
+            "\n"
+        ] * shown.count("\n")
+
+    def test_in_colour_only_the_views_own_styling_is_left(self) -> None:
+        shown = rendered(view(HOSTILE), colours=True)
+
+        assert STYLING.search(shown)
+        assert "\x1b" not in STYLING.sub("", shown)
+        assert "\x1b[31mred" not in shown
+
+    @pytest.mark.parametrize("character", ["\u202e", "\u2066", "\u200f", "\u061c", "\u2028", "\ud800"])
+    def test_nothing_reorders_or_breaks_a_line(self, character: str) -> None:
+        assert character not in rendered(view(HOSTILE))
+
+    def test_it_is_shown_as_escapes_and_not_taken_for_markup(self) -> None:
+        shown = rendered(view(HOSTILE))
+
+        assert "\\x1b[31mred" in shown
+        assert "[bold]markup[/bold]" in shown
+        assert "\\u202eevil" in shown
+
+    @pytest.mark.parametrize("text", ["[/]", "[/bold]", "[link=http://x]y", "\\[", "x" * 5000, "", "\n\n"])
+    def test_any_text_can_be_rendered_on_a_narrow_terminal(self, text: str) -> None:
+        assert rendered(view(text), colours=True, width=40)
+
+
+class TestTheVerdict:
+    @pytest.mark.parametrize("decision", Decision)
+    def test_every_decision_has_its_own_title(self, decision: Decision) -> None:
+        shown = rendered(view("ngram-k4", decision=decision))
+
+        assert decision.value.replace("-", " ").upper() in shown
+
+    def test_the_figures_are_there(self) -> None:
+        shown = rendered(view("ngram-k4"))
+
+        assert "1.50x [1.30, 1.70]" in shown  # all traffic: simultaneous over the arms
+        assert "1.50x [1.40, 1.60]" in shown  # a part: at 95 %
+        assert "winner: ngram-k4" in shown
+        assert "only for: segments ngram-k4" in shown
+        assert "11/12" in shown
+        assert "llama-server -m ngram-k4" in shown
+
+    def test_nothing_measured_is_still_a_view(self) -> None:
+        empty = Verdict(
+            decision=Decision.INCONCLUSIVE, reasons=(), conditions=None, winner=None, evidence=None
+        )
+        unknown = cell(
+            "baseline",
+            ttft_s=None,
+            tpot_s=None,
+            e2e_s=None,
+            throughput_tok_s=None,
+            acceptance_rate=None,
+            accepted_length=None,
+        )
+
+        shown = rendered(
+            verdict_view(empty, cells=(unknown,), comparisons=(), findings=(), command=None, bar=1.3)
+        )
+        assert "INCONCLUSIVE" in shown
+        assert "–" in shown
+
+    def test_conditions_are_joined_by_and(self) -> None:
+        conditions = Conditions(segments=("chat", "qa"), max_concurrency=8, max_qps=2.5, max_temperature=0.5)
+
+        assert conditions_text(conditions) == (
+            "segments chat, qa and at most 8 concurrent requests and at most 2.5 requests/s "
+            "and temperature at most 0.5"
+        )

@@ -1,0 +1,213 @@
+"""A search on a terminal and on a page: what was measured is told from what was predicted, at any width."""
+
+from __future__ import annotations
+
+import io
+from typing import Any
+
+import pytest
+from rich.console import Console
+
+from samples import HOSTILE
+from speclift.views.text_plot import TextPoint, text_plot
+from speclift.views.tuning_charts import pareto
+from speclift.views.tuning_table import (
+    cost_line,
+    dropped_lines,
+    error_lines,
+    schedule_line,
+    speedup_tables,
+)
+from speclift.views.tuning_terminal import tuning_view
+
+KS = (1, 3, 5, 8)
+
+
+def cell(drafter: str | None, k: int, streams: int, speedup: float, *, measured: bool) -> dict[str, Any]:
+    return {
+        "arm": "baseline" if drafter is None else f"{drafter}-k{k}",
+        "method": "off" if drafter is None else "ngram",
+        "drafter": drafter,
+        "k": k,
+        "quantisation": None,
+        "token_budget": None,
+        "load": {"concurrency": streams},
+        "rate_tok_s": 100 * speedup / streams**0.5,
+        "low": None,
+        "high": None,
+        "speedup": speedup,
+        "in_flight": float(streams),
+        "is_measured": measured,
+    }
+
+
+def tuning(**changes: Any) -> dict[str, Any]:
+    """Two drafters, two loads; k=1 and k=8 were run."""
+    cells = [cell(None, 0, streams, 1.0, measured=True) for streams in (1, 8)]
+    for drafter, gain in (("ngram-n4", 1.3), ("ngram-n8", 1.2)):
+        for streams in (1, 8):
+            cells += [
+                cell(drafter, k, streams, gain + 0.01 * k - 0.02 * streams, measured=k in (1, 8)) for k in KS
+            ]
+    return {
+        "winner": "ngram-n4-k8",
+        "runner_up": "ngram-n8-k8",
+        "confirmed": ["baseline", "ngram-n4-k8"],
+        "cells": cells,
+        "choices": [],
+        "eliminated": [
+            {"arm": "draft-k3", "stage": "space", "load": None, "reason": "does not fit"},
+            {"arm": "ngram-n8-k1", "stage": "predicted", "load": None, "reason": "predicted 9 % below"},
+        ],
+        "errors": [{"arm": "ngram-n4-k1", "load": {"concurrency": 1}, "ratio": 0.98, "sd": 0.03}],
+        "confirmed_errors": [
+            {
+                "arm": "ngram-n4-k8",
+                "load": {"concurrency": 1},
+                "predicted": 1.36,
+                "measured": 1.32,
+                "error": 1.36 / 1.32 - 1,
+                "was_measured_in_search": True,
+            }
+        ],
+        "jobs": [
+            {
+                "job": 1,
+                "arm": "baseline",
+                "loads": [{"concurrency": 1}],
+                "purpose": "baseline",
+                "reason": "why",
+                "launch_s": 1.0,
+                "engine_s": 4.0,
+                "failure": "",
+            }
+        ],
+        "ending": "nothing is left in doubt",
+        "expected_regret": 0.0,
+        "spent_s": 65.0,
+        "grid_s": 600.0,
+        "prompts": {"tuning": 24, "held_out": 40, "is_held_out": True},
+        "schedule": None,
+        "best": {
+            "arm": "ngram-n4-k8",
+            "speedup": {"value": 1.32, "low": 1.2, "high": 1.45},
+            "command": "llama-server --spec-type ngram-simple",
+            "config": {},
+        },
+        **changes,
+    }
+
+
+def printed(shown: dict[str, Any], *, width: int = 80) -> str:
+    screen = io.StringIO()
+    Console(file=screen, width=width, no_color=True, highlight=False).print(tuning_view(shown))
+    return screen.getvalue()
+
+
+@pytest.mark.parametrize("width", [80, 120])
+def test_no_line_is_wider_than_the_terminal_and_nothing_is_cut(width: int) -> None:
+    text = printed(tuning(), width=width)
+    assert max(len(line) for line in text.splitlines()) <= width
+    assert "…" not in text
+
+
+def test_a_predicted_cell_has_a_tilde_and_a_measured_one_has_none() -> None:
+    first, _ = speedup_tables(tuning())
+    by_drafter = dict(first.rows)
+    assert [found.text for found in by_drafter["ngram-n4"] if found is not None] == [
+        "1.29",
+        "~1.31",
+        "~1.33",
+        "1.36",
+    ]
+    assert [found is not None and found.is_best for found in by_drafter["ngram-n4"]] == [False] * 3 + [True]
+
+
+def test_each_load_has_its_table_and_unknown_cells_stay_empty() -> None:
+    shown = tuning()
+    shown["cells"] = [each for each in shown["cells"] if each["arm"] != "ngram-n8-k3"]
+    first, second = speedup_tables(shown)
+    assert (first.load, second.load, first.ks) == ("c=1", "c=8", KS)
+    assert dict(first.rows)["ngram-n8"][1] is None
+    assert "–" in printed(shown)
+
+
+def test_a_second_server_has_a_row_of_its_own_and_what_it_does_without_speculation() -> None:
+    quantised = [
+        {**cell(None, 0, 1, 1.1, measured=True), "arm": "baseline-fp8", "quantisation": "fp8"},
+        {**cell("ngram-n4", 3, 1, 1.5, measured=True), "quantisation": "fp8"},
+    ]
+    shown = tuning()
+    (table, _) = speedup_tables({**shown, "cells": [*shown["cells"], *quantised]})
+    assert table.ks == (0, *KS)
+    row = dict(table.rows)["ngram-n4 fp8"]
+    assert [found.text if found is not None else None for found in row] == ["1.10", None, "1.50", None, None]
+
+
+def test_the_picture_marks_baseline_winner_measured_and_predicted() -> None:
+    text = printed(tuning())
+    picture = text[text.index("tokens/s") : text.index("ms per token")]
+    for mark in ("o", "@", "A", "a", "B", "b"):
+        assert mark in picture.replace("tokens/s, all streams", "")
+    assert "c=8" in picture
+
+
+def test_words_say_what_was_dropped_what_it_cost_and_how_far_predictions_were_off() -> None:
+    shown = tuning()
+    never, slow = dropped_lines(shown)
+    assert never.startswith("1 never launched: draft-k3")
+    assert "does not fit" in never
+    assert slow.startswith("1 predicted to be too slow: ngram-n8-k1")
+    assert "1 launches (1 baseline) in 1 min 05 s" in cost_line(shown)
+    assert "9 arms x 2 loads x 3 repeats would take about 10 min" in cost_line(shown)
+    before, confirmed = error_lines(shown)
+    assert "off by 2.0% in the median" in before
+    assert "the search said c=1 1.36x; on held-out prompts 1.32x (off by 3.0%)" in confirmed
+
+
+def test_a_schedule_says_its_ranges_and_whether_the_engine_can_run_it() -> None:
+    schedule = {
+        "arm": None,
+        "static": "a-k5",
+        "over": "a-k5",
+        "segments": [[1, 4, 7], [5, 64, 0]],
+        "predicted_gain": 1.03,
+    }
+    line = schedule_line(tuning(schedule=schedule))
+    assert line is not None
+    assert "k=7 for 1-4, no drafts for 5-64 (+3.0% over a-k5 predicted" in line
+    assert "cannot switch" in line
+    assert schedule_line(tuning()) is None
+
+
+def test_the_fastest_confirmed_arm_is_named_with_its_command() -> None:
+    text = printed(tuning())
+    assert "ngram-n4-k8 1.32x [1.20, 1.45], served by" in text
+    assert "llama-server --spec-type ngram-simple" in text
+
+
+def test_the_chart_draws_measured_and_predicted_apart_and_keeps_foreign_text_as_text() -> None:
+    shown = tuning()
+    assert pareto(shown).count("hollow line") == 8
+    assert pareto(None) == ""
+    attack = {
+        **shown,
+        "cells": [{**each, "drafter": each["drafter"] and "<script>"} for each in shown["cells"]],
+    }
+    assert "<script>" not in pareto(attack)
+
+
+def test_hostile_names_neither_break_the_view_nor_reach_the_terminal() -> None:
+    shown = tuning(winner=HOSTILE)
+    shown["cells"] = [{**each, "drafter": each["drafter"] and HOSTILE} for each in shown["cells"]]
+    shown["eliminated"] = [{"arm": HOSTILE, "stage": "failed", "load": None, "reason": HOSTILE}]
+    assert not {"\x1b", "\x9b", "\u202e", "\0"} & set(printed(shown))
+
+
+@pytest.mark.parametrize("count", [1, 2, 40])
+def test_a_plot_keeps_its_size_whatever_it_shows(count: int) -> None:
+    points = [TextPoint(x=1.5**n, y=2.0**n, mark="x", note=f"p{n}") for n in range(count)]
+    lines = text_plot(points, width=60, height=10, x_title="across", y_title="up")
+    assert len(lines) == 10 + 4
+    assert max(len(line) for line in lines) <= 60
+    assert text_plot([], width=60, height=10, x_title="across", y_title="up") == []

@@ -1,0 +1,49 @@
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import cast
+
+import pytest
+
+from speclift.core.errors import ModelError, UsageError
+from speclift.planner.pairing import compare_vocabularies
+from speclift.weights import bundled_models
+from speclift.weights.bundled_models import SMOLLM2_135M_DRAFT, BundledDraft, draft_for
+from speclift.weights.gguf_file import inspect_gguf, read_vocabulary
+from speclift.weights.models import resolve
+
+
+def test_the_bundled_draft_is_found_by_name_and_small() -> None:
+    assert resolve("smollm2-135m-draft") == SMOLLM2_135M_DRAFT.path
+    assert SMOLLM2_135M_DRAFT.path.stat().st_size < 20_000_000
+
+
+def test_it_is_offered_for_its_own_target_alone() -> None:
+    assert draft_for("smollm2-135m") is SMOLLM2_135M_DRAFT
+    assert draft_for("my-model.gguf") is None
+
+
+def test_a_damaged_one_is_refused_before_a_server_reads_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    damaged = replace(SMOLLM2_135M_DRAFT, sha256_hex="0" * 64)
+    monkeypatch.setitem(cast(dict[str, BundledDraft], bundled_models.BUNDLED), damaged.name, damaged)
+    with pytest.raises(ModelError, match="missing or damaged"):
+        resolve("smollm2-135m-draft")
+
+
+def test_its_name_is_among_those_suggested() -> None:
+    with pytest.raises(UsageError, match="smollm2-135m-draft"):
+        resolve("smollm2-135m-drft")
+
+
+def test_its_card_has_the_figures_the_readers_need() -> None:
+    card = SMOLLM2_135M_DRAFT.path.with_name("smollm2-135m-draft.md").read_text(encoding="utf-8")
+    for wanted in ("Apache-2.0", "SmolLM2-135M-Instruct", "accepted length", "make bench-draft"):
+        assert wanted in card
+
+
+@pytest.mark.llama
+def test_it_splits_text_as_its_target_does(embedded_model: Path) -> None:
+    target, draft = read_vocabulary(embedded_model), read_vocabulary(SMOLLM2_135M_DRAFT.path)
+    assert compare_vocabularies(target, draft).compatible
+    assert inspect_gguf(SMOLLM2_135M_DRAFT.path).architecture == "llama"
