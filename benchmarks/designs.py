@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 from speclift.core.results import CONFIDENCE
 from speclift.core.traffic import Concurrency
-from speclift.statistics.balance import Observation, PairTable, Setting, fit_table, pair_table
+from speclift.statistics.balance import Observation, PairTable, Stratum, fit_table, pair_table
 from speclift.statistics.stats import interval_of
 
 Floats = NDArray[np.float64]
@@ -155,7 +155,7 @@ def _table(design: Design) -> tuple[PairTable, Floats]:
         if design.made == "cut" and load == max(LOADS) and number >= CUT_PROMPTS:
             continue
         for _ in range(2 if design.made == "repeated" else 1):
-            setting = Setting(segment, Concurrency(streams=load), _temperature(design, segment, number))
+            setting = Stratum(segment, Concurrency(streams=load), _temperature(design, segment, number))
             observations.append(Observation(launch, f"p{number}", setting, 0.0))
             added.append(LOADS[load])
     return pair_table(observations), np.array(added)

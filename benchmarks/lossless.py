@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from speclift.arithmetic.samplers import RULES, Chain, generate, law_at_one_position, softmax, total_variation
-from speclift.lossless.answers import Answer, Choice, Said
+from speclift.lossless.answers import Alternative, Answer, Said
 from speclift.lossless.calibration import TOP_SETS, SetTest, set_test
 from speclift.lossless.divergence import compare
 from speclift.lossless.greedy import control_of, gap_noise, judge_greedy
@@ -122,7 +122,7 @@ class NoisyServer:
             logprobs = np.log(softmax(logits))
             last = int(logprobs.argmax())
             best = np.argsort(-logprobs)[: max(1, listed)]
-            choices = tuple(Choice(data=word(int(i)), logprob=float(logprobs[i])) for i in best)
+            choices = tuple(Alternative(data=word(int(i)), logprob=float(logprobs[i])) for i in best)
             said.append(Said(data=word(last), logprob=float(logprobs[last]), choices=choices))
         return written(str(prompt), said, listed=bool(listed))
 

@@ -21,8 +21,8 @@ from pathlib import Path
 
 import numpy as np
 
-from speclift.replayer.batch import Answer, batch_of
-from speclift.replayer.methods import Setting, replay_of, settings_for
+from speclift.replayer.batch import LoggedAnswer, batch_of
+from speclift.replayer.methods import DrafterSetting, replay_of, settings_for
 from speclift.verbs.replay import BATCH_TOKENS, replay
 
 TOKENS_PER_S_MIN = 1e6
@@ -48,7 +48,7 @@ class Memory:
     tokens_per_s: float
 
 
-def answers(count: int, *, prompt: int, response: int, seed: int) -> list[Answer]:
+def answers(count: int, *, prompt: int, response: int, seed: int) -> list[LoggedAnswer]:
     random = np.random.default_rng(seed)
     made = []
     for _ in range(count):
@@ -61,11 +61,13 @@ def answers(count: int, *, prompt: int, response: int, seed: int) -> list[Answer
                 said += asked[start : start + int(random.integers(4, 24))].tolist()
             else:
                 said += (random.zipf(1.2, int(random.integers(4, 24))) % VOCABULARY).tolist()
-        made.append(Answer(prompt=asked, response=np.array(said[:response], dtype=np.int64), segment="all"))
+        made.append(
+            LoggedAnswer(prompt=asked, response=np.array(said[:response], dtype=np.int64), segment="all")
+        )
     return made
 
 
-def speed(setting: Setting, made: Sequence[Answer]) -> Speed:
+def speed(setting: DrafterSetting, made: Sequence[LoggedAnswer]) -> Speed:
     tokens, responses = sum(each.tokens for each in made), sum(len(each.response) for each in made)
     per_batch = max(BATCH_TOKENS // made[0].tokens, 1)
     best_s, decoded, steps = float("inf"), 0, 0
@@ -87,7 +89,7 @@ def speed(setting: Setting, made: Sequence[Answer]) -> Speed:
     )
 
 
-def memory(log_mb: float, made: Sequence[Answer], folder: Path) -> Memory:
+def memory(log_mb: float, made: Sequence[LoggedAnswer], folder: Path) -> Memory:
     """A process of its own: the peak of a process never falls."""
     log = folder / f"{log_mb:g}.jsonl"
     lines = [

@@ -17,7 +17,12 @@ CODE = sorted(path for folder in ("src", "tests", "benchmarks") for path in (ROO
 PRODUCT = [path for path in CODE if path.is_relative_to(ROOT / "src")]
 OTHERS = [path for path in CODE if path != Path(__file__)]  # this one has to name what it looks for
 PROSE = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")])
-DATA = sorted([*(ROOT / "src").rglob("*.jsonl"), *(p for p in (ROOT / "tests" / "recorded").rglob("*.*") if p.suffix != ".gz")])
+DATA = sorted(
+    [
+        *(ROOT / "src").rglob("*.jsonl"),
+        *(p for p in (ROOT / "tests" / "recorded").rglob("*.*") if p.suffix != ".gz"),
+    ]
+)
 
 FILE_LINES_MAX = 400
 FUNCTION_LINES_MAX = 70
@@ -152,6 +157,15 @@ class TestNames:
         stems = {part for path in CODE for part in (path.stem, path.parent.name)}
 
         assert stems & BANNED_MODULES == set()
+
+    def test_a_public_class_name_has_one_meaning(self) -> None:
+        homes: dict[str, list[str]] = {}
+        for path in PRODUCT:
+            for node in ast.walk(ast.parse(text_of(path))):
+                if isinstance(node, ast.ClassDef) and not node.name.startswith("_"):
+                    homes.setdefault(node.name, []).append(name_of(path))
+
+        assert {name: files for name, files in homes.items() if len(files) > 1} == {}
 
     def test_no_class_is_named_after_plumbing(self) -> None:
         assert offenders(PRODUCT, plumbing_classes) == {}

@@ -26,7 +26,7 @@ from speclift.core.arm import Arm, baseline_arm
 from speclift.search.conclusion import conclude
 from speclift.search.effort import GRID_REPEATS, GRID_REQUESTS_MIN
 from speclift.search.predictor import AcceptanceRun, accepted_lengths
-from speclift.search.problem import Problem, Result, Settings
+from speclift.search.problem import JobResult, Problem, Settings
 from speclift.search.search import Search, start
 from speclift.search.space import Candidate, sees_text_alone, with_k
 
@@ -84,7 +84,7 @@ def tune(engine: SyntheticEngine, arms: tuple[Candidate, ...], settings: Setting
         arm = search.problem.candidate(job.candidate)
         launch_s, effect = engine.launch()
         cells = tuple(engine.cell(arm.drafter or "", arm.k, load, effect) for load in job.loads)
-        search = search.tell(Result(job=job, cells=cells, launch_s=launch_s))
+        search = search.tell(JobResult(job=job, cells=cells, launch_s=launch_s))
     return search
 
 

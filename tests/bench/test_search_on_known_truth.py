@@ -20,10 +20,10 @@ from speclift.core.speculation import NGram
 from speclift.core.traffic import Concurrency, Load, Request, Workload
 from speclift.search.choice import choose, confirmed_loads
 from speclift.search.counts import request_counts
-from speclift.search.problem import CellResult, Job, Result
+from speclift.search.problem import CellResult, JobResult, SearchJob
 from speclift.search.search import Search
 from speclift.search.space import Axes
-from speclift.testing.fake_truth import Ask, Truth, script_for, true_tpot_s
+from speclift.testing.fake_truth import FakeRequest, Truth, script_for, true_tpot_s
 
 TOKENS = 128
 KS = (1, 2, 4, 6, 8)
@@ -38,12 +38,12 @@ class TruthRunner:
         self.asked: list[str] = []
         self.now_s = 0.0
 
-    async def run(self, job: Job, arm: Arm, requests: Sequence[Request]) -> Result:
+    async def run(self, job: SearchJob, arm: Arm, requests: Sequence[Request]) -> JobResult:
         self.asked.append(arm.name)
         if arm.name in self._fails:
-            return Result(job=job, launch_s=1.0, failure="died: exit code 1")
+            return JobResult(job=job, launch_s=1.0, failure="died: exit code 1")
         cells = tuple(self._cell(load, arm, requests) for load in job.loads)
-        result = Result(job=job, cells=cells, launch_s=1.0)
+        result = JobResult(job=job, cells=cells, launch_s=1.0)
         self.now_s += result.engine_s
         return result
 
@@ -52,7 +52,7 @@ class TruthRunner:
         truth = replace(self.truth, k=arm.k)
         counts, wall_s = [], 0.0
         for each in requests:
-            script = script_for(truth, Ask(prompt=each.prompt or "", max_tokens=TOKENS))
+            script = script_for(truth, FakeRequest(prompt=each.prompt or "", max_tokens=TOKENS))
             decode_s = sum(
                 script.burst_s(truth, burst, in_flight=load.streams) for burst in script.bursts[1:]
             )

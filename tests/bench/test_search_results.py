@@ -10,11 +10,11 @@ import pytest
 from speclift.bench.search_run import stored_result
 from speclift.core.records import Outcome, Phase, Place, Record
 from speclift.core.traffic import Concurrency, Request
-from speclift.search.problem import Job, Purpose, Result
+from speclift.search.problem import JobResult, Purpose, SearchJob
 from speclift.studies.study import Study
 
 ALONE = Concurrency(streams=1)
-JOB = Job(id=1, candidate="ngram-k4", loads=(ALONE,), purpose=Purpose.LONG, reason="")
+JOB = SearchJob(id=1, candidate="ngram-k4", loads=(ALONE,), purpose=Purpose.LONG, reason="")
 ENTRY: dict[str, Any] = {
     "launch": 1,
     "launch_s": 2.0,
@@ -48,7 +48,7 @@ def record(request_id: str, *, failed: bool = False) -> Record:
     )
 
 
-def result_of(*, prompts: int = 12, failed: int = 0, alike: bool = False) -> Result:
+def result_of(*, prompts: int = 12, failed: int = 0, alike: bool = False) -> JobResult:
     requests = [Request(id=f"p{i}", prompt="the same" if alike else f"prompt {i}") for i in range(prompts)]
     study = SimpleNamespace(
         plan=SimpleNamespace(requests=requests),

@@ -14,11 +14,11 @@ from speclift.bench.search_plan import JOBS
 from speclift.bench.search_run import stored_result
 from speclift.core.records import Counters, Phase, Record, Step, TurnHealth
 from speclift.core.traffic import Concurrency
-from speclift.search.problem import Job, Purpose, Result
+from speclift.search.problem import JobResult, Purpose, SearchJob
 from speclift.studies.study import Study
 
 ALONE = Concurrency(streams=1)
-JOB = Job(id=2, candidate="ngram-k8", loads=(ALONE,), purpose=Purpose.LONG, reason="")
+JOB = SearchJob(id=2, candidate="ngram-k8", loads=(ALONE,), purpose=Purpose.LONG, reason="")
 
 
 def entry(launch_id: int, *, pace_s: float | None = None, failure: str = "") -> dict[str, Any]:
@@ -48,7 +48,7 @@ def study(tmp_path: Path) -> Iterator[Study]:
         yield made
 
 
-def told(study: Study, found: dict[str, Any], *, is_baseline: bool = False) -> Result:
+def told(study: Study, found: dict[str, Any], *, is_baseline: bool = False) -> JobResult:
     return stored_result(JOB, found, study, is_baseline=is_baseline)
 
 

@@ -12,7 +12,7 @@ import pytest
 from running import Cli, Result, fake_flags
 from speclift.core.records import Phase
 from speclift.studies.study import Study
-from speclift.testing.fake_truth import Ask, Truth, script_for, token_text
+from speclift.testing.fake_truth import FakeRequest, Truth, script_for, token_text
 
 MAX_TOKENS = 8
 TEXTS = {
@@ -73,7 +73,7 @@ def test_every_text_is_sent_stored_and_shown_unharmed(result: Result, cli: Cli, 
     for record in records:
         request = requests[record.place.request_id]
         prompt = request.prompt if request.prompt is not None else request.messages[0].content
-        expected = script_for(Truth(), Ask(prompt=prompt, max_tokens=MAX_TOKENS)).token_ids
+        expected = script_for(Truth(), FakeRequest(prompt=prompt, max_tokens=MAX_TOKENS)).token_ids
         assert record.text == "".join(map(token_text, expected)), request.id
 
     shown = [

@@ -10,7 +10,7 @@ from collections.abc import Callable
 
 from scripted import Peer, Script, ScriptedServer
 
-from speclift.client.exchange import Job, Sent
+from speclift.client.exchange import Errand, Sent
 from speclift.client.sender import Sender
 from speclift.client.wire import target_of
 
@@ -87,8 +87,8 @@ def work(sender: Sender, *, until: Callable[[], bool] | None = None) -> None:
         sender.turn(0.05)
 
 
-def post(id: int = 0, due: float | None = None) -> Job:
-    return Job(id, due, target_of("http://127.0.0.1", api_key=None).request("/v1/completions", b"{}"))
+def post(id: int = 0, due: float | None = None) -> Errand:
+    return Errand(id, due, target_of("http://127.0.0.1", api_key=None).request("/v1/completions", b"{}"))
 
 
 def ask(script: Script, *, times: int = 1, limit_s: float = PATIENCE_S) -> tuple[list[Sent], int]:

@@ -21,7 +21,7 @@ from processes import children, eventually, is_running
 from samples import HOSTILE, place, request
 from speclift.client.client import Client, Inbox, Order
 from speclift.client.clock import now_s
-from speclift.client.frames import Done
+from speclift.client.frames import ProcessHealth
 from speclift.client.load import run_turn
 from speclift.client.processes import SendingProcess
 from speclift.client.worker import UNSENT_MAX
@@ -198,11 +198,11 @@ class TestTurns:
             def __init__(self) -> None: ...
 
             async def messages(self) -> AsyncIterator[object]:
-                yield Done(1, 0.0, 0.0, 0.0)
-                yield Done(2, 0.0, 0.0, 7.0)
+                yield ProcessHealth(1, 0.0, 0.0, 0.0)
+                yield ProcessHealth(2, 0.0, 0.0, 7.0)
                 raise OperatingError("over")
 
-        async def run() -> list[Done]:
+        async def run() -> list[ProcessHealth]:
             client, inbox = Client(Endpoint(base_url="http://x", model="m"), seed=0), Inbox()
             client._turn = (2, inbox)
             await client._read(Late())

@@ -7,14 +7,14 @@ from itertools import pairwise
 from hypothesis import given
 from hypothesis import strategies as st
 
-from speclift.client.frames import Begin, Done, End, FrameReader, Orders, Results, frame
+from speclift.client.frames import Begin, End, FrameReader, Orders, ProcessHealth, Results, frame
 
 MESSAGES = (
     Begin(1, 64),
     Orders([(1, None, b"POST", 9, None, None), (2, 1.5, b"x" * 300, 9, 64, 8)]),
     End(),
     Results([(1, 0.1, 0.2, 0.3, "ok", "", None, "lone \ud800")]),
-    Done(1, 0.001, 0.0, 0.5),
+    ProcessHealth(1, 0.001, 0.0, 0.5),
 )
 
 

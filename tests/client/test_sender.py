@@ -27,7 +27,7 @@ from sending import (
 )
 
 from speclift.client import sender as sender_module
-from speclift.client.exchange import Job, Sent
+from speclift.client.exchange import Errand, Sent
 from speclift.client.wire import target_of
 from speclift.core.records import Outcome
 
@@ -169,7 +169,7 @@ class TestLoads:
         with ScriptedServer(script) as server:
             sender = sender_for(server, sent)
             target = target_of("http://127.0.0.1", api_key=None)
-            sender.submit(Job(0, None, target.request("/v1/completions", b"x" * 20_000_000)))
+            sender.submit(Errand(0, None, target.request("/v1/completions", b"x" * 20_000_000)))
             work(sender)
             sender.close()
 

@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 
 from speclift.core.errors import UsageError
-from speclift.testing.fake_dialect import Reply, Totals, chunk_spans, metrics_text, read_body
-from speclift.testing.fake_truth import Script, Truth, script_for
+from speclift.testing.fake_dialect import Reply, ServedTotals, chunk_spans, metrics_text, read_body
+from speclift.testing.fake_truth import FakeAnswer, Truth, script_for
 
 
 def chat(**fields: Any) -> dict[str, Any]:
@@ -20,7 +20,7 @@ def reply_to(truth: Truth, **fields: Any) -> Reply:
     return Reply(truth, script_for(truth, ask), form, id="x", created=0, prompt_s=0.5)
 
 
-def script_of(truth: Truth, *, tokens: int) -> Script:
+def script_of(truth: Truth, *, tokens: int) -> FakeAnswer:
     return reply_to(truth, max_tokens=tokens).script
 
 
@@ -164,7 +164,7 @@ def test_the_baseline_reports_no_drafts(flavour: str) -> None:
     answer = reply_to(truth).whole(decode_s=1.0)
     assert "metrics" not in answer
     assert "draft_n" not in answer.get("timings", {})
-    shows_counters = "spec_decode" in metrics_text(truth, Totals(), running=0, waiting=0)
+    shows_counters = "spec_decode" in metrics_text(truth, ServedTotals(), running=0, waiting=0)
     assert shows_counters is (flavour == "llamacpp")  # zeros there, absent in vLLM
 
 
@@ -209,7 +209,7 @@ def test_timings_divide_by_the_tokens_after_the_first() -> None:
 
 
 def test_vllm_counters_are_the_sum_of_the_step_metrics() -> None:
-    truth, totals = Truth(flavour="vllm", k=3), Totals()
+    truth, totals = Truth(flavour="vllm", k=3), ServedTotals()
     replies = [reply_to(truth, max_tokens=tokens) for tokens in range(2, 40)]
     for reply in replies:
         totals.add(reply.script)
@@ -234,7 +234,7 @@ def test_vllm_counters_are_the_sum_of_the_step_metrics() -> None:
 
 def test_llamacpp_shows_positions_only_after_a_drafting_request_and_vllm_always() -> None:
     for flavour, at_first in (("llamacpp", False), ("vllm", True)):
-        truth, totals = Truth(flavour=flavour, k=2), Totals()
+        truth, totals = Truth(flavour=flavour, k=2), ServedTotals()
         assert ("_per_pos_" in metrics_text(truth, totals, running=0, waiting=0)) is at_first
         totals.add(script_of(truth, tokens=20))
         assert "_per_pos_" in metrics_text(truth, totals, running=0, waiting=0)

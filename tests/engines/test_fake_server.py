@@ -23,7 +23,7 @@ from urllib.parse import urlsplit
 
 import pytest
 
-from speclift.testing.fake_truth import Ask, launch_factor, parse_truth, script_for
+from speclift.testing.fake_truth import FakeRequest, launch_factor, parse_truth, script_for
 
 FAST = ("ttft_s=0.002", "tpot_s=0.0005")
 STANDARD_ERRORS = 4.5  # false alarm under 1 in 100 000 per check
@@ -200,7 +200,7 @@ def test_times_follow_the_script_the_launch_and_the_noise(serve: Serve) -> None:
     pairs = ("k=4", "seed=7", "launch_sd=0.3", "noise_sd=0.3", "tail_share=0.5", "tail_factor=3")
     truth = parse_truth([*FAST, *pairs])
     for i in range(6):
-        script = script_for(truth, Ask(prompt=f"time {i}", max_tokens=30))
+        script = script_for(truth, FakeRequest(prompt=f"time {i}", max_tokens=30))
         factor = launch_factor(truth)
         seconds = [script.burst_s(truth, burst, in_flight=1) * factor for burst in script.bursts]
         timings = serve(*pairs).answer(f"time {i}", max_tokens=30)["timings"]  # scheduled, not measured

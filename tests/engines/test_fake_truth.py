@@ -12,9 +12,9 @@ from hypothesis import strategies as st
 
 from speclift.core.errors import UsageError
 from speclift.testing.fake_truth import (
-    Ask,
+    FakeAnswer,
+    FakeRequest,
     Fault,
-    Script,
     Truth,
     expected_tokens_per_step,
     launch_factor,
@@ -29,11 +29,11 @@ from speclift.testing.fake_truth import (
 STANDARD_ERRORS = 4.5  # false alarm under 1 in 100 000 per check
 
 
-def ask(prompt: str = "a prompt", **changes: object) -> Ask:
-    return replace(Ask(prompt=prompt, max_tokens=64), **changes)  # type: ignore[arg-type]
+def ask(prompt: str = "a prompt", **changes: object) -> FakeRequest:
+    return replace(FakeRequest(prompt=prompt, max_tokens=64), **changes)  # type: ignore[arg-type]
 
 
-def decode_s(truth: Truth, script: Script, *, in_flight: int = 1) -> float:
+def decode_s(truth: Truth, script: FakeAnswer, *, in_flight: int = 1) -> float:
     return sum(script.burst_s(truth, burst, in_flight=in_flight) for burst in script.bursts[1:])
 
 

@@ -31,7 +31,7 @@ from speclift.core.goals import Goals
 from speclift.core.records import Record
 from speclift.core.results import ALL_TRAFFIC, Decision, Evidence, Level
 from speclift.core.traffic import Concurrency
-from speclift.statistics.balance import Observation, Setting, fit_table, pair_table
+from speclift.statistics.balance import Observation, Stratum, fit_table, pair_table
 from speclift.statistics.stats import interval_of
 from speclift.testing.simulated_study import StudyTruth
 from studies import design
@@ -94,7 +94,7 @@ class TestTables:
 
     def width(self, table: dict[tuple[str, int], float]) -> float:
         pairs = [
-            Observation(0, prompt, Setting("chat", Concurrency(streams=load), None), value)
+            Observation(0, prompt, Stratum("chat", Concurrency(streams=load), None), value)
             for (prompt, load), value in table.items()
         ]
         interval = interval_of(fit_table(pair_table(pairs), by_temperature=False))

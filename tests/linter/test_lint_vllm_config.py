@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from speclift.linter.findings import LintFinding, Release, Status
-from speclift.linter.rows import Kind
+from speclift.linter.rows import FlagKind
 from speclift.linter.vllm_case import known_methods, method_of
 from speclift.linter.vllm_config import check_speculative_config, known_keys
 from speclift.linter.vllm_keys import KEYS, METHOD_ROWS, METHODS, NEWEST
@@ -286,7 +286,7 @@ class TestTheSchedule:
 
 
 def test_keys_that_the_engine_fills_are_nobodys_to_give() -> None:
-    internal = [row.name for row in KEYS if row.kind is Kind.INTERNAL and row.span.holds(NEWEST)]
+    internal = [row.name for row in KEYS if row.kind is FlagKind.INTERNAL and row.span.holds(NEWEST)]
 
     assert "target_model_config" in internal
     assert not set(internal) & set(known_keys(NEWEST))

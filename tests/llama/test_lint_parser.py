@@ -16,7 +16,7 @@ from pasted_commands import LLAMA
 from speclift.linter.judge import lint_text
 from speclift.linter.llamacpp_flags import FLAG_ROWS, NEWEST
 from speclift.linter.llamacpp_other_flags import CLI
-from speclift.linter.rows import Kind
+from speclift.linter.rows import FlagKind
 
 pytestmark = pytest.mark.llama
 
@@ -103,7 +103,7 @@ def test_every_flag_of_the_table_is_known_to_the_parser_and_no_other_is() -> Non
         if name not in LEFT_OUT and row.program != CLI and not row.renamed_to
     ]
     # A value of nonsense: the parser then complains of the value, or of the flag itself.
-    answers = parsed([[name] if FLAG_ROWS[name].kind is Kind.SWITCH else [name, "1"] for name in names])
+    answers = parsed([[name] if FLAG_ROWS[name].kind is FlagKind.SWITCH else [name, "1"] for name in names])
     unknown = {
         name for name, answer in zip(names, answers, strict=True) if "invalid argument" in answer["error"]
     }

@@ -18,7 +18,7 @@ from speclift.core.speculation import NGram, method_name
 from speclift.engines.http import post_json
 from speclift.engines.llamacpp.engine import ENVIRONMENT, LlamaCpp
 from speclift.engines.process import ServerProcess, free_port
-from speclift.replayer.batch import Answer, batch_of
+from speclift.replayer.batch import LoggedAnswer, batch_of
 from speclift.replayer.methods import replay_of, settings_for
 from speclift.studies.prompt_files import bundled_workload
 from speclift.verbs.replay import replay
@@ -82,9 +82,11 @@ def ask(base_url: str, text: str, max_tokens: int) -> Answered:
     )
 
 
-def replayable(answers: Sequence[Answered], max_tokens: int) -> list[Answer]:
+def replayable(answers: Sequence[Answered], max_tokens: int) -> list[LoggedAnswer]:
     return [
-        Answer(prompt=np.array(each.prompt), response=np.array(each.tokens), segment="any", budget=max_tokens)
+        LoggedAnswer(
+            prompt=np.array(each.prompt), response=np.array(each.tokens), segment="any", budget=max_tokens
+        )
         for each in answers
     ]
 

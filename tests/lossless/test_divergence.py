@@ -6,15 +6,17 @@ import math
 
 import pytest
 
-from speclift.lossless.answers import Answer, Choice, Said, aligned
+from speclift.lossless.answers import Alternative, Answer, Said, aligned
 from speclift.lossless.divergence import Kind, compare
 from speclift.lossless.rates import Hazard, hazard, more_often, tokens_for_rate
 
 
 def said(token: str, logprob: float, **others: float) -> Said:
     """`others` are the alternatives; _ stands for a space."""
-    choices = [Choice(data=token.encode(), logprob=logprob)]
-    choices += [Choice(data=name.replace("_", " ").encode(), logprob=value) for name, value in others.items()]
+    choices = [Alternative(data=token.encode(), logprob=logprob)]
+    choices += [
+        Alternative(data=name.replace("_", " ").encode(), logprob=value) for name, value in others.items()
+    ]
     return Said(data=token.encode(), logprob=logprob, choices=tuple(choices))
 
 

@@ -8,7 +8,7 @@ from speclift.core.arm import BASELINE, Arm
 from speclift.core.records import Outcome, Phase, Place, Record
 from speclift.core.speculation import NGram, Synthetic
 from speclift.core.traffic import Concurrency, Request
-from speclift.lossless.answers import Answer, Choice, Said
+from speclift.lossless.answers import Alternative, Answer, Said
 from speclift.lossless.gate import Gate, lossy_by_design
 from speclift.lossless.recorded import Fresh, gate_from_records, parted_requests
 from speclift.lossless.result import Result
@@ -100,7 +100,10 @@ def test_new_references_with_margins_settle_it() -> None:
         return Said(
             data=data,
             logprob=-0.1,
-            choices=(Choice(data=data, logprob=-0.1), Choice(data=rival.encode(), logprob=-0.1 - gap)),
+            choices=(
+                Alternative(data=data, logprob=-0.1),
+                Alternative(data=rival.encode(), logprob=-0.1 - gap),
+            ),
         )
 
     def fresh(gap: float) -> Fresh:

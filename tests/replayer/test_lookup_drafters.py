@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from speclift.replayer import matches as matching
-from speclift.replayer.batch import UNLIMITED, Answer, batch_of
+from speclift.replayer.batch import UNLIMITED, LoggedAnswer, batch_of
 from speclift.replayer.counts import Counts, walk
 from speclift.replayer.lookup import simple_offers, simple_offers_at, vllm_gpu_offers, vllm_offers
 from speclift.replayer.methods import replay_of, settings_for
@@ -55,7 +55,9 @@ class Slow:
     accepted: int
 
 
-def decode(answer: Answer, draft: Callable[[list[int]], list[int]], *, cut_to_budget: bool = False) -> Slow:
+def decode(
+    answer: LoggedAnswer, draft: Callable[[list[int]], list[int]], *, cut_to_budget: bool = False
+) -> Slow:
     """One step after the other, as a server does it."""
     text, response = answer.prompt.tolist(), answer.response.tolist()
     done, steps, drafting, drafted, accepted = 1, 0, 0, 0, 0
@@ -79,8 +81,8 @@ def assert_same(counts: Counts, slow: Sequence[Slow]) -> None:
     assert counts.accepted.tolist() == [each.accepted for each in slow]
 
 
-def answer_of(prompt: Sequence[int], response: Sequence[int], budget: int = UNLIMITED) -> Answer:
-    return Answer(
+def answer_of(prompt: Sequence[int], response: Sequence[int], budget: int = UNLIMITED) -> LoggedAnswer:
+    return LoggedAnswer(
         prompt=np.array(prompt, dtype=np.int64),
         response=np.array(response, dtype=np.int64),
         segment="any",
@@ -99,7 +101,7 @@ small = st.integers(1, 4)
 class TestVllm:
     @given(answers, small, small, st.integers(1, 7))
     def test_walks_every_answer_as_the_proposer_would(
-        self, given_answers: list[Answer], n_min: int, extra: int, k: int
+        self, given_answers: list[LoggedAnswer], n_min: int, extra: int, k: int
     ) -> None:
         n_max = n_min + extra - 1
         batch = batch_of(given_answers)
@@ -124,7 +126,7 @@ class TestVllm:
 class TestVllmOnItsSecondRunner:
     @given(answers, small, small, st.integers(1, 7))
     def test_walks_every_answer_as_the_kernel_would(
-        self, given_answers: list[Answer], n_min: int, extra: int, k: int
+        self, given_answers: list[LoggedAnswer], n_min: int, extra: int, k: int
     ) -> None:
         n_max = n_min + extra - 1
         batch = batch_of(given_answers)
@@ -146,7 +148,7 @@ class TestVllmOnItsSecondRunner:
 class TestLlamaCppSimple:
     @given(answers, small, st.integers(1, 7), st.integers(0, 5))
     def test_walks_every_answer_as_the_server_would(
-        self, given_answers: list[Answer], n: int, k: int, spare: int
+        self, given_answers: list[LoggedAnswer], n: int, k: int, spare: int
     ) -> None:
         limited = [
             answer_of(each.prompt.tolist(), each.response.tolist(), len(each.response) + spare)

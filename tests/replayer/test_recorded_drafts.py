@@ -9,14 +9,14 @@ from typing import Any
 import numpy as np
 import pytest
 
-from speclift.replayer.batch import Answer, batch_of
+from speclift.replayer.batch import LoggedAnswer, batch_of
 from speclift.replayer.methods import replay_of, settings_for
 
 RECORDED = json.loads(
     (Path(__file__).parents[1] / "recorded" / "llamacpp-b11549-ngram-drafts.json").read_text("utf-8")
 )
 ANSWERS = [
-    Answer(
+    LoggedAnswer(
         prompt=np.array(each["prompt_token_ids"]),
         response=np.array(each["response_token_ids"]),
         segment="any",

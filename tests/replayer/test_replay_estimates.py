@@ -5,9 +5,9 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from speclift.replayer.batch import Answer
+from speclift.replayer.batch import LoggedAnswer
 from speclift.replayer.counts import Counts
-from speclift.replayer.estimates import LengthEstimate, Sums, Totals
+from speclift.replayer.estimates import LengthEstimate, LogSums, LogTotals
 
 
 def counts_of(decoded: list[int], steps: list[int], drafting: int = 0, drafted: int = 0) -> Counts:
@@ -22,7 +22,7 @@ def counts_of(decoded: list[int], steps: list[int], drafting: int = 0, drafted: 
 
 
 def estimate(decoded: list[int], steps: list[int], *, k: int = 8) -> LengthEstimate:
-    sums = Sums()
+    sums = LogSums()
     sums.add(counts_of(decoded, steps), np.ones(len(decoded), dtype=np.bool_))
     return sums.estimate(k)
 
@@ -89,7 +89,7 @@ def test_coverage_is_near_its_level_when_steps_of_an_answer_resemble_each_other(
 
 
 def test_batches_add_up_to_the_whole() -> None:
-    whole, parts = Totals((3,), all_name="all"), Totals((3,), all_name="all")
+    whole, parts = LogTotals((3,), all_name="all"), LogTotals((3,), all_name="all")
     decoded, steps = [30, 40, 50, 60], [20, 20, 30, 25]
     whole.add([counts_of(decoded, steps, 2, 5)], np.array([0, 1, 0, 1]), ["a", "b"])
     for index in range(4):
@@ -124,7 +124,7 @@ def test_many_answers_that_agree_have_one() -> None:
 
 def clustered(prompts: list[int]) -> LengthEstimate:
     """Two kinds of answers, one per prompt of even and of odd number."""
-    totals = Totals((8,), all_name="all")
+    totals = LogTotals((8,), all_name="all")
     decoded = [60 if prompt % 2 else 30 + prompt for prompt in prompts]
     numbers = np.array(prompts, dtype=np.int64)
     totals.add(
@@ -146,7 +146,7 @@ def test_answers_to_one_prompt_are_one_unit() -> None:
 def test_prompts_are_known_by_their_tokens_and_a_log_without_any_by_its_answers() -> None:
     def answer(prompt: list[int], response: list[int]) -> int:
         ids = [np.array(each, dtype=np.int64) for each in (prompt, response)]
-        return Answer(prompt=ids[0], response=ids[1], segment="a").prompt_hash
+        return LoggedAnswer(prompt=ids[0], response=ids[1], segment="a").prompt_hash
 
     assert answer([1, 2], [3]) == answer([1, 2], [4])
     assert answer([1, 2], [3]) != answer([2, 1], [3])

@@ -18,7 +18,7 @@ from speclift.search.cost_fit import fit_cost
 from speclift.search.counts import RequestCounts, step_s
 from speclift.search.posterior import posterior_of
 from speclift.search.predictor import REQUEST_SD, AcceptanceRun, accepted_lengths
-from speclift.search.problem import CellResult, Job, Problem, Purpose, Result, Settings
+from speclift.search.problem import CellResult, JobResult, Problem, Purpose, SearchJob, Settings
 from speclift.search.race import PROMPTS_MIN, standings
 from speclift.search.search import Search, start
 from speclift.search.selection import beaten, far_from_best
@@ -127,24 +127,24 @@ def test_nothing_and_answers_of_no_tokens_have_no_step() -> None:
 
 def job(
     number: int, candidate: str, *, purpose: Purpose = Purpose.LONG, block: int = 0, turn: int = 0
-) -> Job:
-    return Job(
+) -> SearchJob:
+    return SearchJob(
         id=number, candidate=candidate, loads=(ALONE,), purpose=purpose, reason="", block=block, turn=turn
     )
 
 
 def ran(
     number: int, candidate: str, requests: Sequence[RequestCounts], *, purpose: Purpose = Purpose.LONG
-) -> Result:
+) -> JobResult:
     cell = CellResult(load=ALONE, requests=tuple(requests), wall_s=10.0)
-    return Result(job=job(number, candidate, purpose=purpose), cells=(cell,), launch_s=5.0)
+    return JobResult(job=job(number, candidate, purpose=purpose), cells=(cell,), launch_s=5.0)
 
 
 def alone(**drafters: object) -> Problem:
     return problem_of(drafters or {"draft": DRAFT}, ks=KS, loads=(ALONE,))  # type: ignore[arg-type]
 
 
-def two_cells(count: int, *, accepted: int = 3, tpot_s: float | None = 0.005) -> list[Result]:
+def two_cells(count: int, *, accepted: int = 3, tpot_s: float | None = 0.005) -> list[JobResult]:
     return [
         ran(1, "baseline", [plain(f"r{i}") for i in range(count)], purpose=Purpose.BASELINE),
         ran(2, "draft-k8", [drafting(f"r{i}", accepted, tpot_s=tpot_s) for i in range(count)]),
@@ -213,13 +213,13 @@ def told(problem: Problem, engine: FormulaEngine, change: object) -> Search:
     raise AssertionError("the search does not end")
 
 
-def with_requests(result: Result, chosen: slice) -> Result:
+def with_requests(result: JobResult, chosen: slice) -> JobResult:
     return replace(
         result, cells=tuple(replace(each, requests=each.requests[chosen]) for each in result.cells)
     )
 
 
-def untimed(result: Result) -> Result:
+def untimed(result: JobResult) -> JobResult:
     cells = tuple(
         replace(cell, requests=tuple(replace(each, tpot_s=None) for each in cell.requests))
         for cell in result.cells
@@ -255,7 +255,7 @@ def test_an_arm_that_fails_half_way_fails_alone(failing: str) -> None:
     """Its first loads ran; the server then died."""
     problem = problem_of({"draft": DRAFT, "eagle": HEAD}, ks=KS)
 
-    def half(result: Result) -> Result:
+    def half(result: JobResult) -> JobResult:
         if result.job.candidate != failing:
             return result
         return replace(result, cells=result.cells[:1], failure="died")
@@ -272,7 +272,7 @@ def test_an_arm_that_dies_in_the_second_pass_of_a_race_does_not_end_the_search()
         *two_cells(12),
         replace(ran(3, "draft-k3", [drafting(f"r{i}", 2, k=3) for i in range(12)], purpose=Purpose.RACE)),
         ran(4, "draft-k8", [drafting(f"r{i}", 3) for i in range(12)], purpose=Purpose.RACE),
-        Result(job=job(5, "draft-k3", purpose=Purpose.RACE, turn=1), failure="died"),
+        JobResult(job=job(5, "draft-k3", purpose=Purpose.RACE, turn=1), failure="died"),
     ]
     posterior = posterior_of(problem, raced)
     assert posterior is not None

@@ -11,8 +11,8 @@ from tune_samples import DRAFT, HEAD, LOADS, LOOKUP, FormulaEngine, finish, plai
 from speclift.core.errors import UsageError
 from speclift.core.traffic import Concurrency, Rate
 from speclift.search.conclusion import conclude
-from speclift.search.problem import Problem, Purpose, Result, Settings
-from speclift.search.search import Phase, Search, calibration_loads, start
+from speclift.search.problem import JobResult, Problem, Purpose, Settings
+from speclift.search.search import Search, SearchPhase, calibration_loads, start
 from speclift.search.space import Candidate, Elimination
 from speclift.search.state import search_from_dict, search_to_dict
 
@@ -111,7 +111,7 @@ def test_a_drafter_that_fails_twice_is_left_alone_and_the_baseline_is_chosen() -
 def test_a_result_without_cells_counts_as_failed() -> None:
     search, engine = start(problem_of({"draft": DRAFT})), FormulaEngine()
     baseline, long = search.ask()
-    search = search.tell(engine.run(search.problem, baseline)).tell(Result(job=long, launch_s=5.0))
+    search = search.tell(engine.run(search.problem, baseline)).tell(JobResult(job=long, launch_s=5.0))
     assert search.eliminated[-1].reason == "ran without a single cell"
 
 
@@ -216,7 +216,7 @@ def test_k_beyond_the_longest_run_is_measured_before_it_may_be_chosen() -> None:
 def test_arms_too_near_to_call_are_raced_in_mirrored_order_when_that_is_worth_it() -> None:
     settings = Settings(price=1e-9, regret_goal=0.0, probes=0, race_arms=2, race_blocks=1, grid_share=1.0)
     search, engine = start(problem_of({"draft": DRAFT}, settings=settings)), FormulaEngine(noise_sd=0.01)
-    while not search.finished and search.phase is not Phase.RACE:
+    while not search.finished and search.phase is not SearchPhase.RACE:
         search = search.tell(engine.run(search.problem, search.ask()[0]))
     names = [job.candidate for job in search.ask()]
     assert len(names) == 4
@@ -233,7 +233,7 @@ def test_calibration_loads_lie_in_the_middle_of_equal_parts() -> None:
 
 def test_an_open_loop_load_finds_its_batch_and_the_search_ends() -> None:
     class OpenLoop(FormulaEngine):
-        def run(self, problem: Problem, job: object) -> Result:
+        def run(self, problem: Problem, job: object) -> JobResult:
             assert hasattr(job, "loads")
             closed = replace(job, loads=tuple(Concurrency(streams=4) for _ in job.loads))  # type: ignore[type-var]
             result = super().run(problem, closed)  # type: ignore[arg-type]

@@ -22,7 +22,7 @@ from speclift.search.effort import (
 )
 from speclift.search.posterior import Posterior
 from speclift.search.posterior import posterior_of as posterior_from
-from speclift.search.problem import CellResult, Job, Problem, Purpose, Result, Settings
+from speclift.search.problem import CellResult, JobResult, Problem, Purpose, SearchJob, Settings
 from speclift.search.search import Search, start
 from speclift.search.selection import best_probe, doubts, expected_regret, promises
 
@@ -135,7 +135,9 @@ def test_a_grid_is_made_of_arms_as_slow_as_they_are_and_not_of_those_that_were_w
     engine = FormulaEngine(launch_s=1.0)
     problem = problem_of()
     jobs = [
-        Job(id=number, candidate=candidate.name, loads=LOADS, purpose=Purpose.PROBE, reason="all of them")
+        SearchJob(
+            id=number, candidate=candidate.name, loads=LOADS, purpose=Purpose.PROBE, reason="all of them"
+        )
         for number, candidate in enumerate(problem.candidates)
     ]
     everything = tuple(engine.run(problem, job) for job in jobs)
@@ -150,8 +152,8 @@ def test_a_grid_sends_more_requests_than_a_small_cell_and_warms_up_as_long() -> 
     problem = problem_of(loads=LOADS[:1])
     request = RequestCounts(request_id="r", tokens=100, steps=100, without_draft=100, tpot_s=0.01)
     cell = CellResult(load=LOADS[0], requests=(request,) * (GRID_REQUESTS_MIN // 2), wall_s=15.0)
-    job = Job(id=1, candidate="baseline", loads=LOADS[:1], purpose=Purpose.BASELINE, reason="small")
-    ran = [Result(job=job, cells=(cell,), launch_s=30.0)]
+    job = SearchJob(id=1, candidate="baseline", loads=LOADS[:1], purpose=Purpose.BASELINE, reason="small")
+    ran = [JobResult(job=job, cells=(cell,), launch_s=30.0)]
     # 12 requests of 1 s each and 3 s that are not decoding.
     assert grid_s(problem, ran) == pytest.approx(3 * len(problem.candidates) * (30.0 + 3.0 + 24.0))
 

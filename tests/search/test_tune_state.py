@@ -15,7 +15,7 @@ from speclift.core.speculation import Combined, DraftModel, Head, NGram, Suffix
 from speclift.core.traffic import Concurrency, Load, Rate
 from speclift.search.cost_surface import Experts
 from speclift.search.counts import RequestCounts
-from speclift.search.problem import CellResult, Problem, Result, Settings
+from speclift.search.problem import CellResult, JobResult, Problem, Settings
 from speclift.search.search import Search, start
 from speclift.search.space import Axes, Elimination, Template, build_space
 from speclift.search.state import search_from_dict, search_to_dict
@@ -86,7 +86,7 @@ def searches(draw: st.DrawFn) -> Search:
     return Search(
         problem=problem,
         pending=search.pending[1:],
-        results=(Result(job=job, cells=cells, launch_s=3.5, failure=draw(st.text(max_size=8))),),
+        results=(JobResult(job=job, cells=cells, launch_s=3.5, failure=draw(st.text(max_size=8))),),
         eliminated=search.eliminated,
         blocks=draw(st.integers(0, 3)),
         ending=draw(st.text(max_size=8)),

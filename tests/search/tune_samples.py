@@ -13,7 +13,7 @@ from speclift.core.arm import Arm, baseline_arm
 from speclift.core.speculation import Drafter, DraftModel, Head, NGram
 from speclift.core.traffic import Concurrency, Load
 from speclift.search.counts import RequestCounts
-from speclift.search.problem import CellResult, Job, Problem, Result, Settings
+from speclift.search.problem import CellResult, JobResult, Problem, SearchJob, Settings
 from speclift.search.search import Search
 from speclift.search.space import Candidate, with_k
 
@@ -111,11 +111,11 @@ class FormulaEngine:
     def best(self, problem: Problem, load: Load) -> float:
         return max(self.true_rate(candidate, load) for candidate in problem.candidates)
 
-    def run(self, problem: Problem, job: Job) -> Result:
+    def run(self, problem: Problem, job: SearchJob) -> JobResult:
         candidate = problem.candidate(job.candidate)
         if job.candidate in self.failing:
-            return Result(job=job, launch_s=self.launch_s, failure=self.failing[job.candidate])
-        return Result(
+            return JobResult(job=job, launch_s=self.launch_s, failure=self.failing[job.candidate])
+        return JobResult(
             job=job, launch_s=self.launch_s, cells=tuple(self._cell(candidate, load) for load in job.loads)
         )
 

@@ -14,7 +14,7 @@ from speclift.core.arm import Arm, ServerSettings
 from speclift.core.speculation import NGram
 from speclift.engines.http import fetch
 from speclift.engines.vllm.engine import Vllm
-from speclift.replayer.batch import Answer, batch_of
+from speclift.replayer.batch import LoggedAnswer, batch_of
 from speclift.replayer.methods import replay_of, settings_for
 from speclift.verbs.replay import replay
 
@@ -26,7 +26,7 @@ QUESTIONS = (
     (f"Repeat this text exactly, word for word, three times.\n\n{TEXT}\n{TEXT}\n{TEXT}\n", 80),
     ("Count from one to thirty in words, one per line.", 60),
     ("List the days of the week, then list them again in the same words.", 60),
-    ("What is the capital of France? Answer in one word.", 60),
+    ("What is the capital of France? LoggedAnswer in one word.", 60),
     ("Write two sentences about the sea, then repeat them.", 60),
 )
 
@@ -99,7 +99,7 @@ def ask(base_url: str, model: str, text: str, max_tokens: int) -> Answered:
 def test_replay_counts_every_step_and_every_drafted_token_as_the_server_did(answers: list[Answered]) -> None:
     (setting,) = settings_for(("ngram",), engine="vllm", ks=(K,), ngrams=(N,))
     rows = [
-        Answer(prompt=np.array(each.prompt), response=np.array(each.tokens), segment="any")
+        LoggedAnswer(prompt=np.array(each.prompt), response=np.array(each.tokens), segment="any")
         for each in answers
     ]
     (counts,) = replay_of(setting).counts(batch_of(rows), rows)

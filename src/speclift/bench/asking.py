@@ -18,7 +18,7 @@ from speclift.core.errors import EngineError
 from speclift.core.foreign_text import parse_json
 from speclift.core.units import Seconds
 from speclift.engines.http import ANSWER_BYTES_MAX, fetched
-from speclift.lossless.answers import Answer, Choice, Said
+from speclift.lossless.answers import Alternative, Answer, Said
 from speclift.lossless.questions import Question
 
 ANSWER_LIMIT_S = 300.0
@@ -165,7 +165,7 @@ def _said(logprobs: Any) -> list[Said]:
                 data=_bytes(entry),
                 logprob=_number(entry.get("logprob")),
                 choices=tuple(
-                    Choice(data=_bytes(other), logprob=_number(other.get("logprob")))
+                    Alternative(data=_bytes(other), logprob=_number(other.get("logprob")))
                     for other in _objects(entry.get("top_logprobs"))
                 ),
             )
@@ -180,7 +180,7 @@ def _said(logprobs: Any) -> list[Said]:
             data=_utf8(token),
             logprob=_number(value),
             choices=tuple(
-                Choice(data=_utf8(other), logprob=_number(each))
+                Alternative(data=_utf8(other), logprob=_number(each))
                 for other, each in (top.items() if isinstance(top, Mapping) else ())
             ),
         )

@@ -10,9 +10,9 @@ from speclift.bench.search_plan import SearchPlan
 from speclift.core.arm import BASELINE
 from speclift.core.records import Phase, Record
 from speclift.core.traffic import load_label, load_to_dict
-from speclift.search.choice import Choice
+from speclift.search.choice import Confirmation
 from speclift.search.effort import grid_s
-from speclift.search.problem import Result
+from speclift.search.problem import JobResult
 from speclift.search.search import Search
 from speclift.search.space import Candidate
 
@@ -20,7 +20,9 @@ from speclift.search.space import Candidate
 TUNING = "tuning"
 
 
-def tuning_document(search: Search, plan: SearchPlan, choice: Choice, *, spent_s: float) -> dict[str, Any]:
+def tuning_document(
+    search: Search, plan: SearchPlan, choice: Confirmation, *, spent_s: float
+) -> dict[str, Any]:
     conclusion = choice.conclusion
     confirmed = [arm.name for arm in choice.arms]
     return {
@@ -66,7 +68,7 @@ def tuning_document(search: Search, plan: SearchPlan, choice: Choice, *, spent_s
     }
 
 
-def _cells(search: Search, choice: Choice) -> list[dict[str, Any]]:
+def _cells(search: Search, choice: Confirmation) -> list[dict[str, Any]]:
     by_name = {each.name: each for each in search.problem.candidates}
     posterior = choice.posterior
     in_flight = {
@@ -89,7 +91,7 @@ def _cells(search: Search, choice: Choice) -> list[dict[str, Any]]:
     ]
 
 
-def _schedule(choice: Choice) -> dict[str, Any] | None:
+def _schedule(choice: Confirmation) -> dict[str, Any] | None:
     if choice.schedule is None:
         return None
     return {
@@ -157,7 +159,7 @@ def _candidate(candidate: Candidate) -> dict[str, Any]:
     }
 
 
-def _job(result: Result) -> dict[str, Any]:
+def _job(result: JobResult) -> dict[str, Any]:
     job = result.job
     return {
         "job": job.id,

@@ -24,9 +24,8 @@ from speclift.core.records import Counters, Phase, Record
 from speclift.core.traffic import Concurrency, Load, Rate, Request, load_label, load_to_dict, repeated_prompts
 from speclift.core.units import Seconds
 from speclift.search.counts import RequestCounts, request_counts
-from speclift.search.problem import CellResult, Job, Purpose, Result
-from speclift.search.search import Phase as SearchPhase
-from speclift.search.search import Search
+from speclift.search.problem import CellResult, JobResult, Purpose, SearchJob
+from speclift.search.search import Search, SearchPhase
 from speclift.studies.study import Study
 
 # The baseline beside the search: after how many requests it is asked, and where its records stand.
@@ -44,15 +43,15 @@ CONFIRMED_LAUNCHES = 2
 class ArmRunner(Protocol):
     """Where a job is run: here on this machine; elsewhere is for whoever implements it."""
 
-    async def run(self, job: Job, arm: Arm, requests: Sequence[Request]) -> Result:
-        """One launch, every load of the job. A server that fails is a Result that says so, not an exception."""
+    async def run(self, job: SearchJob, arm: Arm, requests: Sequence[Request]) -> JobResult:
+        """One launch, every load of the job. A server that fails is a JobResult that says so, not an exception."""
         ...
 
 
 class SearchProgress(Protocol):
     """What a watcher of a search is told."""
 
-    def asked(self, job: Job, *, done: int, left_s: Seconds | None) -> None: ...
+    def asked(self, job: SearchJob, *, done: int, left_s: Seconds | None) -> None: ...
 
 
 @dataclass(slots=True)
@@ -107,7 +106,7 @@ class LocalRunner:
     ) -> None:
         await to_the_end(self._stack.aclose())
 
-    async def run(self, job: Job, arm: Arm, requests: Sequence[Request]) -> Result:
+    async def run(self, job: SearchJob, arm: Arm, requests: Sequence[Request]) -> JobResult:
         begun_s = time.monotonic()
         launch = self._study.next_launch_id()
         taken: list[_Taken] = []
@@ -142,7 +141,7 @@ class LocalRunner:
         self._study.keep(JOBS, {"jobs": [*finished_jobs(self._study), entry]})
         return stored_result(job, entry, self._study, is_baseline=arm.is_baseline)
 
-    async def _cell(self, live: LiveArm, job: Job, block: int, requests: Sequence[Request]) -> _Taken:
+    async def _cell(self, live: LiveArm, job: SearchJob, block: int, requests: Sequence[Request]) -> _Taken:
         load = job.loads[block]
         paces: list[Seconds] = []
         begun_s, pacing_s = time.monotonic(), 0.0
@@ -166,14 +165,14 @@ class LocalRunner:
             pacing_s=pacing_s,
         )
 
-    async def _pace(self, job: Job, request: Request) -> list[Seconds]:
+    async def _pace(self, job: SearchJob, request: Request) -> list[Seconds]:
         if self._pacer is None:
             return []
         orders = self._orders(self._pacer, job, PACE_BLOCK, ALONE, [request], phase=Phase.WARMUP)
         records = await self._servers.take(self._pacer, orders, ALONE, block=PACE_BLOCK, seed=0)
         return [record.tpot_s for record in records if record.is_ok and record.tpot_s]
 
-    async def _size(self, live: LiveArm, job: Job, load: Load, requests: Sequence[Request]) -> int:
+    async def _size(self, live: LiveArm, job: SearchJob, load: Load, requests: Sequence[Request]) -> int:
         """How many requests a cell of this load has: settled once, by the first launch that meets it, and kept."""
         most = len(requests)
         if isinstance(load, Concurrency) and len(self._loads) > 1:
@@ -200,7 +199,7 @@ class LocalRunner:
     def _orders(
         self,
         live: LiveArm,
-        job: Job,
+        job: SearchJob,
         block: int,
         load: Load,
         requests: Sequence[Request],
@@ -226,7 +225,7 @@ def spent_s(study: Study) -> Seconds:
     return math.fsum(entry["spent_s"] for entry in finished_jobs(study))
 
 
-def stored_result(job: Job, entry: dict[str, Any], study: Study, *, is_baseline: bool) -> Result:
+def stored_result(job: SearchJob, entry: dict[str, Any], study: Study, *, is_baseline: bool) -> JobResult:
     """A job's result as the study holds it: the same whether it just ran or ran before the machine went down."""
     # A paced cell is several turns of one block.
     totals: dict[int, Counters] = {}
@@ -256,7 +255,7 @@ def stored_result(job: Job, entry: dict[str, Any], study: Study, *, is_baseline:
             cells.append(CellResult(load=load, requests=counts, wall_s=cell["wall_s"], batch=batch))
     failure = entry["failure"] or unanswered
     failure = failure or ("" if cells else "no request was answered with tokens and drafts counted")
-    return Result(job=job, cells=tuple(cells), launch_s=entry["launch_s"], failure=failure)
+    return JobResult(job=job, cells=tuple(cells), launch_s=entry["launch_s"], failure=failure)
 
 
 def _reference_pace_s(study: Study) -> Seconds | None:
@@ -311,7 +310,7 @@ async def run_search(
     return search
 
 
-def _has_time(search: Search, jobs: Sequence[Job], left_s: Seconds) -> bool:
+def _has_time(search: Search, jobs: Sequence[SearchJob], left_s: Seconds) -> bool:
     """For the next launch, or for all of a race; the baseline and a run of every way of drafting may take more than
     the search's part of the time, because without them there is nothing to choose by."""
     if search.phase is SearchPhase.LONG:
@@ -321,7 +320,7 @@ def _has_time(search: Search, jobs: Sequence[Job], left_s: Seconds) -> bool:
     return _needed_s(search, jobs if jobs[0].purpose is Purpose.RACE else jobs[:1]) <= left_s
 
 
-def _needed_s(search: Search, jobs: Sequence[Job]) -> Seconds:
+def _needed_s(search: Search, jobs: Sequence[SearchJob]) -> Seconds:
     """By what launches and cells have taken so far; 0 before the first."""
     launches = [result.launch_s for result in search.results if result.cells]
     cells = [cell.wall_s for result in search.results for cell in result.cells]

@@ -46,8 +46,8 @@ from speclift.core.results import Finding, Level
 from speclift.core.traffic import Concurrency
 from speclift.core.units import Seconds
 from speclift.engines.protocol import Engine
-from speclift.search.choice import Choice, choose, confirmed_loads
-from speclift.search.problem import Job
+from speclift.search.choice import Confirmation, choose, confirmed_loads
+from speclift.search.problem import SearchJob
 from speclift.search.search import Search
 from speclift.search.space import Axes, Candidate, Space
 from speclift.studies.study import Study, is_study
@@ -292,7 +292,7 @@ def complete_confirmation(study: Study) -> None:
             study.add_finding(finding)
 
 
-def _chosen(spec: EngineSpec, search: Search, plan: SearchPlan) -> Choice:
+def _chosen(spec: EngineSpec, search: Search, plan: SearchPlan) -> Confirmation:
     engine = build_engine(spec)
     return choose(
         search,
@@ -313,7 +313,7 @@ def _so_far(searching: Study, plan: SearchPlan) -> dict[str, Any] | None:
         return None
 
 
-def _for_confirmation(spec: EngineSpec, choice: Choice, *, slots: int) -> EngineSpec:
+def _for_confirmation(spec: EngineSpec, choice: Confirmation, *, slots: int) -> EngineSpec:
     own = dict(spec.by_arm)
     if choice.scheduled is not None and choice.winner.name in own:
         own[choice.scheduled.name] = own[choice.winner.name]
@@ -355,7 +355,7 @@ class Quiet:
 
     def noticed(self, finding: Finding) -> None: ...
 
-    def asked(self, job: Job, *, done: int, left_s: float | None) -> None: ...
+    def asked(self, job: SearchJob, *, done: int, left_s: float | None) -> None: ...
 
 
 def unheard(_text: str) -> None:

@@ -12,7 +12,7 @@ from rich.progress import BarColumn, Progress, TaskID, TextColumn
 from speclift.core.quantities import duration, printable, printable_lines
 from speclift.core.results import Finding
 from speclift.core.traffic import load_label
-from speclift.search.problem import Job
+from speclift.search.problem import SearchJob
 
 PLAIN_EVERY_S = 10.0
 
@@ -63,7 +63,7 @@ class Narrator:
             self._last_plain_s = time.monotonic()
             self.say(f"{done}/{total} turns, {left}")
 
-    def asked(self, job: Job, *, done: int, left_s: float | None) -> None:
+    def asked(self, job: SearchJob, *, done: int, left_s: float | None) -> None:
         """The next launch of a search: which, at what loads, why."""
         loads = ", ".join(load_label(load) for load in job.loads)
         arm = printable(job.candidate, limit=64)

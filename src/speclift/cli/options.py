@@ -14,7 +14,7 @@ from typing import Annotated, Any, TypeVar
 import typer
 
 from speclift.bench.ask import EMBEDDED_MODEL, Ask
-from speclift.cli.study_file import STUDY_FILE, Commas, Setting, as_flags, read_study_file, settings_of
+from speclift.cli.study_file import STUDY_FILE, Commas, FileFlag, as_flags, read_study_file, settings_of
 from speclift.core.errors import UsageError, unknown_name
 from speclift.core.goals import (
     MIN_SPEEDUP_DEFAULT,
@@ -42,7 +42,7 @@ Json = Annotated[bool, typer.Option("--json", help="One JSON document on stdout,
 DryRun = Annotated[bool, typer.Option("--dry-run", help="Print the exact server commands and stop.")]
 
 # Filled by takes_ask: one study file serves every measuring verb, whichever flags a verb has of its own.
-STUDY_SETTINGS: dict[str, Setting] = {}
+STUDY_SETTINGS: dict[str, FileFlag] = {}
 
 
 def _flag(panel: str, help_text: str, *names: str, **settings: Any) -> Any:

@@ -32,7 +32,7 @@ class Commas:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Setting:
+class FileFlag:
     """One flag as the file may say it."""
 
     parameter: str
@@ -47,7 +47,7 @@ class Setting:
         return f"{name} or a list of them" if self.is_repeatable or self.takes_commas else name
 
 
-def settings_of(parameters: Iterable[inspect.Parameter]) -> dict[str, Setting]:
+def settings_of(parameters: Iterable[inspect.Parameter]) -> dict[str, FileFlag]:
     """Flags in typer's notation, under each of their names."""
     settings = {}
     for parameter in parameters:
@@ -59,7 +59,7 @@ def settings_of(parameters: Iterable[inspect.Parameter]) -> dict[str, Setting]:
         names = (option.default, *(option.param_decls or ()))
         flags = [name for name in names if isinstance(name, str)] or [f"--{parameter.name.replace('_', '-')}"]
         for flag in flags:
-            settings[flag.removeprefix("--").replace("-", "_")] = Setting(
+            settings[flag.removeprefix("--").replace("-", "_")] = FileFlag(
                 parameter=parameter.name,
                 flag=flag,
                 type=commas.of if commas else inner,
@@ -78,7 +78,7 @@ def _unwrapped(annotation: Any) -> tuple[type, bool]:
     return annotation, False
 
 
-def read_study_file(path: Path, settings: Mapping[str, Setting]) -> dict[str, Any]:
+def read_study_file(path: Path, settings: Mapping[str, FileFlag]) -> dict[str, Any]:
     """Defaults by parameter name, in the form the command line would give them."""
     defaults: dict[str, Any] = {}
     for key, value in _read_toml(path).items():
@@ -105,7 +105,7 @@ def _read_toml(path: Path) -> dict[str, Any]:
         ) from error
 
 
-def _checked(value: Any, setting: Setting, *, where: str) -> Any:
+def _checked(value: Any, setting: FileFlag, *, where: str) -> Any:
     takes_list = setting.is_repeatable or setting.takes_commas
     entries = value if isinstance(value, list) and takes_list else [value]
     for entry in entries:
@@ -136,7 +136,7 @@ def _shown(value: Any) -> str:
     return printable(repr(value), limit=60)
 
 
-def as_flags(defaults: Mapping[str, Any], settings: Mapping[str, Setting]) -> tuple[str, ...]:
+def as_flags(defaults: Mapping[str, Any], settings: Mapping[str, FileFlag]) -> tuple[str, ...]:
     """The same settings as a command line would say them."""
     flags: dict[str, str] = {}
     for setting in settings.values():

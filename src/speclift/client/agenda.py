@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections import deque
 
-from speclift.client.exchange import Job
+from speclift.client.exchange import Errand
 from speclift.core.units import Seconds
 
 
@@ -15,13 +15,13 @@ class Agenda:
     __slots__ = ("timed", "waiting")
 
     def __init__(self) -> None:
-        self.waiting: deque[Job] = deque()
-        self.timed: deque[Job] = deque()
+        self.waiting: deque[Errand] = deque()
+        self.timed: deque[Errand] = deque()
 
     def __len__(self) -> int:
         return len(self.waiting) + len(self.timed)
 
-    def add(self, job: Job) -> None:
+    def add(self, job: Errand) -> None:
         (self.waiting if job.due is None else self.timed).append(job)
 
     def clear(self) -> None:
@@ -33,7 +33,7 @@ class Agenda:
         """Never, where nothing has a moment of its own."""
         return (self.timed[0].due or 0.0) if self.timed else math.inf
 
-    def take(self, now: Seconds, *, has_free_stream: bool) -> Job | None:
+    def take(self, now: Seconds, *, has_free_stream: bool) -> Errand | None:
         """What goes out now: first what is due."""
         if self.next_due <= now:
             return self.timed.popleft()

@@ -21,7 +21,7 @@ from typing import Any, Self
 import orjson
 
 from speclift.client.clock import from_monotonic, to_monotonic
-from speclift.client.frames import Begin, Done, End, OrderRow, Orders, ResultRow, Results, Setup
+from speclift.client.frames import Begin, End, OrderRow, Orders, ProcessHealth, ResultRow, Results, Setup
 from speclift.client.processes import SendingProcess
 from speclift.client.wire import target_of
 from speclift.client.worker import DESCRIPTORS_MAX, OWN_DESCRIPTORS
@@ -114,7 +114,7 @@ class Client:
         due_s: Sequence[Seconds] | None = None,
         on_record: Callable[[Record], None],
         together: Callable[[], AbstractContextManager[object]] = nullcontext,
-    ) -> tuple[Done, ...]:
+    ) -> tuple[ProcessHealth, ...]:
         """Every order, `streams` at a time or each when it is due; returns how each process fared.
 
         One such turn at a time and no `send` beside it. Orders go to the processes in rotation, streams are shared
@@ -212,7 +212,7 @@ class Client:
                             entry = self._expected.pop(row[0], None)
                             if entry is not None:
                                 entry[1].add(record_of(row, entry[0]))
-                    case Done(turn=turn) if self._turn is not None and self._turn[0] == turn:
+                    case ProcessHealth(turn=turn) if self._turn is not None and self._turn[0] == turn:
                         self._turn[1].add_done(message)
         except OperatingError as error:
             concerned = [inbox for _, inbox in self._expected.values()]
@@ -245,7 +245,7 @@ class Inbox:
 
     def __init__(self) -> None:
         self.records: list[Record] = []
-        self.done: list[Done] = []
+        self.done: list[ProcessHealth] = []
         self._failure: OperatingError | None = None
         self._news = asyncio.Event()
 
@@ -253,7 +253,7 @@ class Inbox:
         self.records.append(record)
         self._news.set()
 
-    def add_done(self, message: Done) -> None:
+    def add_done(self, message: ProcessHealth) -> None:
         self.done.append(message)
         self._news.set()
 

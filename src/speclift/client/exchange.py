@@ -19,7 +19,7 @@ ANSWER_BYTES_MAX = 64 << 20
 
 
 @dataclass(slots=True)
-class Job:
+class Errand:
     """One request: its bytes, when it is due (None: when a stream is free) and what became of it."""
 
     id: int
@@ -52,7 +52,7 @@ class Exchange:
         *("read_bytes", "receive", "response", "stamp", "stream"),
     )
 
-    def __init__(self, job: Job, connection: Connection) -> None:
+    def __init__(self, job: Errand, connection: Connection) -> None:
         self.job = job
         self.connection = connection
         self.response = ResponseReader()

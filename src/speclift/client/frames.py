@@ -49,7 +49,7 @@ class Orders:
 
 @dataclass(frozen=True, slots=True)
 class End:
-    """No more orders in this turn: say Done when the last result was handed over."""
+    """No more orders in this turn: send ProcessHealth when the last result was handed over."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,7 +58,7 @@ class Results:
 
 
 @dataclass(frozen=True, slots=True)
-class Done:
+class ProcessHealth:
     """How the process itself fared: P99 of how long bytes lay unread and of how late a first token's time stamp
     may be, CPU seconds of the turn."""
 

@@ -14,7 +14,7 @@ from dataclasses import replace
 
 from speclift.client.agenda import Agenda
 from speclift.client.connection import CONTROL_BYTES, READ_BYTES, Stamp, moment_of, turn_stamps_on
-from speclift.client.exchange import FAILED_TEXT_MAX, Exchange, Job, Sent, words
+from speclift.client.exchange import FAILED_TEXT_MAX, Errand, Exchange, Sent, words
 from speclift.client.lateness import Lateness
 from speclift.client.low_water import LowWater
 from speclift.client.poll import Poll
@@ -79,7 +79,7 @@ class Sender:
         if is_other_work:
             self._low_water.forget_lengths()
 
-    def submit(self, job: Job) -> None:
+    def submit(self, job: Errand) -> None:
         self._agenda.add(job)
 
     @property
@@ -196,7 +196,7 @@ class Sender:
                 return
             self._start(job)
 
-    def _start(self, job: Job) -> None:
+    def _start(self, job: Errand) -> None:
         job.sent = time.perf_counter()
         job.intended = job.sent if job.due is None else job.due
         connection = self._pool.take(job.sent)
@@ -205,7 +205,7 @@ class Sender:
         else:
             self._connect(job)
 
-    def _connect(self, job: Job, *, tried: int = 0) -> None:
+    def _connect(self, job: Errand, *, tried: int = 0) -> None:
         try:
             connection = self._pool.connect(tried)
         except OSError as error:
@@ -380,7 +380,7 @@ class Sender:
 
     def _report(
         self,
-        job: Job,
+        job: Errand,
         exchange: Exchange | None,
         outcome: Outcome | None,
         error: str,

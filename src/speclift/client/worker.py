@@ -19,13 +19,13 @@ import time
 from pathlib import Path
 
 from speclift.arithmetic.possible import Limits
-from speclift.client.exchange import Job, Sent
+from speclift.client.exchange import Errand, Sent
 from speclift.client.frames import (
     Begin,
-    Done,
     End,
     FrameReader,
     Orders,
+    ProcessHealth,
     ResultRow,
     Results,
     Setup,
@@ -127,7 +127,7 @@ class Worker:
             case Orders(rows=rows):
                 for id, due, data, bytes_max, tokens_max, draft_max in rows:
                     limits = Limits(tokens_max=tokens_max, draft_max=draft_max)
-                    self._sender.submit(Job(id, due, data, bytes_max, limits=limits))
+                    self._sender.submit(Errand(id, due, data, bytes_max, limits=limits))
             case End():
                 self._is_ending = True
 
@@ -149,7 +149,7 @@ class Worker:
     def _finish(self) -> None:
         self._is_ending = False
         lateness, cpu_s = self._sender.lateness, time.process_time() - self._cpu_before
-        self._unwritten += frame(Done(self._turn, lateness.lag_p99_s, lateness.blur_p99_s, cpu_s))
+        self._unwritten += frame(ProcessHealth(self._turn, lateness.lag_p99_s, lateness.blur_p99_s, cpu_s))
 
     def _write(self) -> None:
         try:

@@ -21,7 +21,7 @@ from speclift.core.address import Address, address_of, shown, without_secrets
 from speclift.core.errors import EngineError, UsageError
 from speclift.core.foreign_text import READ_BYTES_MAX, error_text, parse_json
 from speclift.core.units import Seconds
-from speclift.engines.patience import Deadline, PatientSocket
+from speclift.engines.patience import PatientSocket, WaitLimit
 
 LIMIT_S = 120.0
 # A server's page about itself; vLLM's metrics with all their histograms have some 200 kB (0.32).
@@ -55,7 +55,7 @@ def fetch(
 ) -> str:
     """The body of an answer of success; EngineError with what was seen otherwise. `limit_s` is for all of it; `stop`
     ends it within a moment."""
-    deadline = Deadline(limit_s, stop)
+    deadline = WaitLimit(limit_s, stop)
     asked = url
     for _ in range(REDIRECTS_MAX):
         address = address_of(asked)
@@ -110,7 +110,7 @@ def _ask(
     address: Address,
     data: bytes | None,
     api_key: str | None,
-    deadline: Deadline,
+    deadline: WaitLimit,
     *,
     limit_s: Seconds,
     bytes_max: int,

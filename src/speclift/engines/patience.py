@@ -24,7 +24,7 @@ class GivenUp(OSError):
     """Whoever asked does not want the answer any more."""
 
 
-class Deadline:
+class WaitLimit:
     def __init__(self, limit_s: Seconds, stop: threading.Event | None = None) -> None:
         self._until = time.monotonic() + limit_s
         self._stop = stop
@@ -42,7 +42,7 @@ class Deadline:
 class PatientSocket(io.RawIOBase):
     """What http.client reads from: a file of itself."""
 
-    def __init__(self, host: str, port: int, *, tls: ssl.SSLContext | None, deadline: Deadline) -> None:
+    def __init__(self, host: str, port: int, *, tls: ssl.SSLContext | None, deadline: WaitLimit) -> None:
         self._deadline = deadline
         self._socket = _connected(host, port, deadline)
         if tls is not None:
@@ -79,7 +79,7 @@ class PatientSocket(io.RawIOBase):
                 continue
 
 
-def _connected(host: str, port: int, deadline: Deadline) -> socket.socket:
+def _connected(host: str, port: int, deadline: WaitLimit) -> socket.socket:
     """To the first of the host's addresses that takes a connection."""
     failure: OSError = ConnectionRefusedError("no address to connect to")
     for family, kind, protocol, _, where in socket.getaddrinfo(host, port, type=socket.SOCK_STREAM):
@@ -101,7 +101,7 @@ def _connected(host: str, port: int, deadline: Deadline) -> socket.socket:
     raise failure
 
 
-def _connect(connection: socket.socket, where: Any, deadline: Deadline) -> None:
+def _connect(connection: socket.socket, where: Any, deadline: WaitLimit) -> None:
     try:
         connection.connect(where)
     except BlockingIOError:

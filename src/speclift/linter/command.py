@@ -12,7 +12,7 @@ from speclift.core.errors import UsageError
 from speclift.linter import llamacpp_flags, vllm_flags
 from speclift.linter.findings import Release
 from speclift.linter.pasted import Engine, Form, Pasted, Setting
-from speclift.linter.rows import FlagRow, Kind
+from speclift.linter.rows import FlagKind, FlagRow
 from speclift.linter.shell_words import NOTHING, WORDS_MAX, Expansions
 
 _ASSIGNMENT = re.compile(r"[A-Za-z_]\w*=.*", re.DOTALL)
@@ -243,12 +243,12 @@ def _following(queue: deque[str], row: FlagRow | None, *, is_dotted: bool) -> ob
     """Takes the flag's value off the queue."""
     if not queue or _is_flag(queue[0]):
         return None
-    if row is not None and row.kind is Kind.SWITCH and not is_dotted:
+    if row is not None and row.kind is FlagKind.SWITCH and not is_dotted:
         # Old commands write --enable-chunked-prefill False; anything else is the next argument.
         return queue.popleft() if queue[0].lower() in ("true", "false") else None
     if row is not None and row.value_since is not None:
         return queue.popleft() if queue[0] in {name for name, _, _ in row.choices} else None
-    if row is not None and row.kind is Kind.LIST:
+    if row is not None and row.kind is FlagKind.LIST:
         values = []
         while queue and not _is_flag(queue[0]):
             values.append(queue.popleft())

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping
 from speclift.linter.findings import LintFinding, Release, Status, dotted, nearest
 from speclift.linter.json_text import config_json, parse_json
 from speclift.linter.pasted import Expression, Setting, ShellExpression
-from speclift.linter.rows import FlagRow, Kind
+from speclift.linter.rows import FlagKind, FlagRow
 
 
 def judge_flag(
@@ -96,26 +96,26 @@ def shown(value: object) -> str:
     return value if isinstance(value, str) else json.dumps(value, default=str)
 
 
-def told(setting: Setting, kind: Kind) -> object:
+def told(setting: Setting, kind: FlagKind) -> object:
     """The value as the kind it stands for; what a shell will make a number of stays the shell's."""
-    if setting.is_opaque and isinstance(setting.value, str) and kind not in (Kind.TEXT, Kind.CHOICE):
+    if setting.is_opaque and isinstance(setting.value, str) and kind not in (FlagKind.TEXT, FlagKind.CHOICE):
         return ShellExpression(setting.value)
     return converted(setting.value, kind)
 
 
-def converted(value: object, kind: Kind) -> object:
+def converted(value: object, kind: FlagKind) -> object:
     """A command line's text as the kind it stands for; unchanged where it does not fit."""
     if not isinstance(value, str):
-        return True if value is None and kind is Kind.SWITCH else value
+        return True if value is None and kind is FlagKind.SWITCH else value
     try:
         match kind:
-            case Kind.INT:
+            case FlagKind.INT:
                 return int(value)
-            case Kind.FLOAT:
+            case FlagKind.FLOAT:
                 return float(value)
-            case Kind.SWITCH | Kind.BOOL if value.lower() in ("true", "false"):
+            case FlagKind.SWITCH | FlagKind.BOOL if value.lower() in ("true", "false"):
                 return value.lower() == "true"
-            case Kind.OBJECT:
+            case FlagKind.OBJECT:
                 return parse_json(value)
     except ValueError:
         pass
@@ -141,7 +141,7 @@ def _misfit(setting: Setting, row: FlagRow, release: Release) -> str | None:
     value = setting.value
     if isinstance(value, Expression) or "." in setting.name or setting.is_opaque:
         return None
-    if row.kind is Kind.SWITCH:
+    if row.kind is FlagKind.SWITCH:
         return None
     if value is None and row.value_since is not None:
         if release < row.value_since:
@@ -152,7 +152,7 @@ def _misfit(setting: Setting, row: FlagRow, release: Release) -> str | None:
         return f"takes {row.kind}, and none follows"
     saw = f"saw {shown(value)!r}"
     number = converted(value, row.kind)
-    if row.kind in (Kind.INT, Kind.FLOAT):
+    if row.kind in (FlagKind.INT, FlagKind.FLOAT):
         if isinstance(number, bool) or not isinstance(number, (int, float)):
             return f"takes {row.kind}, {saw}"
         if row.low is not None and number < row.low:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from speclift.linter.findings import Release
 from speclift.linter.llamacpp_other_flags import OTHER_FLAGS
-from speclift.linter.rows import FlagRow, Kind, Span
+from speclift.linter.rows import FlagKind, FlagRow, Span
 
 # The build inside xllamacpp 2026.10.11549, the embedded engine.
 NEWEST: Release = (11549,)
@@ -22,7 +22,7 @@ ARG = "llama.cpp common/arg.cpp"
 ALWAYS: Release = (0,)
 
 
-def _row(name: str, kind: Kind, since: Release, gone: Release | None = None, **more: object) -> FlagRow:
+def _row(name: str, kind: FlagKind, since: Release, gone: Release | None = None, **more: object) -> FlagRow:
     return FlagRow(
         name=name,
         kind=kind,
@@ -31,61 +31,61 @@ def _row(name: str, kind: Kind, since: Release, gone: Release | None = None, **m
     )
 
 
-def _renamed(old: str, new: str, kind: Kind, since: Release, **more: object) -> FlagRow:
+def _renamed(old: str, new: str, kind: FlagKind, since: Release, **more: object) -> FlagRow:
     return _row(old, kind, since, RENAMES, renamed_to=new, source=f"{ARG}; llama.cpp PR 22397", **more)
 
 
 # The new name came with the renames; the old ones still work and are the ones older builds know.
-_KEPT: tuple[tuple[str, Kind, Release, tuple[str, ...]], ...] = (
-    ("--spec-draft-model", Kind.TEXT, ALWAYS, ("-md", "--model-draft")),
-    ("--spec-draft-hf", Kind.TEXT, (4519,), ("-hfd", "-hfrd", "--hf-repo-draft")),
-    ("--spec-draft-threads", Kind.INT, ALWAYS, ("-td", "--threads-draft")),
-    ("--spec-draft-threads-batch", Kind.INT, ALWAYS, ("-tbd", "--threads-batch-draft")),
-    ("--spec-draft-cpu-mask", Kind.TEXT, ALWAYS, ("-Cd", "--cpu-mask-draft")),
-    ("--spec-draft-cpu-range", Kind.TEXT, ALWAYS, ("-Crd", "--cpu-range-draft")),
-    ("--spec-draft-cpu-strict", Kind.TEXT, ALWAYS, ("--cpu-strict-draft",)),
-    ("--spec-draft-prio", Kind.INT, ALWAYS, ("--prio-draft",)),
-    ("--spec-draft-poll", Kind.TEXT, ALWAYS, ("--poll-draft",)),
-    ("--spec-draft-cpu-mask-batch", Kind.TEXT, ALWAYS, ("-Cbd", "--cpu-mask-batch-draft")),
-    ("--spec-draft-cpu-strict-batch", Kind.TEXT, ALWAYS, ("--cpu-strict-batch-draft",)),
-    ("--spec-draft-prio-batch", Kind.INT, ALWAYS, ("--prio-batch-draft",)),
-    ("--spec-draft-poll-batch", Kind.TEXT, ALWAYS, ("--poll-batch-draft",)),
-    ("--spec-draft-type-k", Kind.TEXT, (5709,), ("-ctkd", "--cache-type-k-draft")),
-    ("--spec-draft-type-v", Kind.TEXT, (5709,), ("-ctvd", "--cache-type-v-draft")),
-    ("--spec-draft-override-tensor", Kind.TEXT, (6148,), ("-otd", "--override-tensor-draft")),
-    ("--spec-draft-cpu-moe", Kind.SWITCH, (6148,), ("-cmoed", "--cpu-moe-draft")),
-    ("--spec-draft-n-cpu-moe", Kind.INT, (6148,), ("-ncmoed", "--n-cpu-moe-draft")),
-    ("--spec-draft-device", Kind.TEXT, (4167,), ("-devd", "--device-draft")),
-    ("--spec-draft-ngl", Kind.TEXT, ALWAYS, ("-ngld", "--gpu-layers-draft", "--n-gpu-layers-draft")),
-    ("--spec-draft-p-min", Kind.FLOAT, (4159,), ("--draft-p-min",)),
-    ("--spec-draft-p-split", Kind.FLOAT, (4159,), ("--draft-p-split",)),
+_KEPT: tuple[tuple[str, FlagKind, Release, tuple[str, ...]], ...] = (
+    ("--spec-draft-model", FlagKind.TEXT, ALWAYS, ("-md", "--model-draft")),
+    ("--spec-draft-hf", FlagKind.TEXT, (4519,), ("-hfd", "-hfrd", "--hf-repo-draft")),
+    ("--spec-draft-threads", FlagKind.INT, ALWAYS, ("-td", "--threads-draft")),
+    ("--spec-draft-threads-batch", FlagKind.INT, ALWAYS, ("-tbd", "--threads-batch-draft")),
+    ("--spec-draft-cpu-mask", FlagKind.TEXT, ALWAYS, ("-Cd", "--cpu-mask-draft")),
+    ("--spec-draft-cpu-range", FlagKind.TEXT, ALWAYS, ("-Crd", "--cpu-range-draft")),
+    ("--spec-draft-cpu-strict", FlagKind.TEXT, ALWAYS, ("--cpu-strict-draft",)),
+    ("--spec-draft-prio", FlagKind.INT, ALWAYS, ("--prio-draft",)),
+    ("--spec-draft-poll", FlagKind.TEXT, ALWAYS, ("--poll-draft",)),
+    ("--spec-draft-cpu-mask-batch", FlagKind.TEXT, ALWAYS, ("-Cbd", "--cpu-mask-batch-draft")),
+    ("--spec-draft-cpu-strict-batch", FlagKind.TEXT, ALWAYS, ("--cpu-strict-batch-draft",)),
+    ("--spec-draft-prio-batch", FlagKind.INT, ALWAYS, ("--prio-batch-draft",)),
+    ("--spec-draft-poll-batch", FlagKind.TEXT, ALWAYS, ("--poll-batch-draft",)),
+    ("--spec-draft-type-k", FlagKind.TEXT, (5709,), ("-ctkd", "--cache-type-k-draft")),
+    ("--spec-draft-type-v", FlagKind.TEXT, (5709,), ("-ctvd", "--cache-type-v-draft")),
+    ("--spec-draft-override-tensor", FlagKind.TEXT, (6148,), ("-otd", "--override-tensor-draft")),
+    ("--spec-draft-cpu-moe", FlagKind.SWITCH, (6148,), ("-cmoed", "--cpu-moe-draft")),
+    ("--spec-draft-n-cpu-moe", FlagKind.INT, (6148,), ("-ncmoed", "--n-cpu-moe-draft")),
+    ("--spec-draft-device", FlagKind.TEXT, (4167,), ("-devd", "--device-draft")),
+    ("--spec-draft-ngl", FlagKind.TEXT, ALWAYS, ("-ngld", "--gpu-layers-draft", "--n-gpu-layers-draft")),
+    ("--spec-draft-p-min", FlagKind.FLOAT, (4159,), ("--draft-p-min",)),
+    ("--spec-draft-p-split", FlagKind.FLOAT, (4159,), ("--draft-p-split",)),
 )
 KEPT_ALIASES: dict[str, str] = {alias: new for new, _, _, aliases in _KEPT for alias in aliases}
 
 _NGRAM = tuple(
-    _row(f"--spec-ngram-{variant}-{name}", Kind.INT, RENAMES, low=1, high=high)
+    _row(f"--spec-ngram-{variant}-{name}", FlagKind.INT, RENAMES, low=1, high=high)
     for variant in ("simple", "map-k", "map-k4v")
     for name, high in (("size-n", 1024), ("size-m", 1024), ("min-hits", None))
 )
 
 SPECULATION: tuple[FlagRow, ...] = (
-    _row("--spec-type", Kind.TEXT, SELF_SPECULATION),
-    _row("--spec-default", Kind.SWITCH, (8874,)),
-    _row("--spec-draft-n-max", Kind.INT, RENAMES, low=1),
-    _row("--spec-draft-n-min", Kind.INT, RENAMES, low=0),
-    _row("--spec-draft-backend-sampling", Kind.SWITCH, (9261,)),
-    _row("--no-spec-draft-backend-sampling", Kind.SWITCH, (9261,)),
-    _row("--spec-draft-ncmoe", Kind.INT, RENAMES),
+    _row("--spec-type", FlagKind.TEXT, SELF_SPECULATION),
+    _row("--spec-default", FlagKind.SWITCH, (8874,)),
+    _row("--spec-draft-n-max", FlagKind.INT, RENAMES, low=1),
+    _row("--spec-draft-n-min", FlagKind.INT, RENAMES, low=0),
+    _row("--spec-draft-backend-sampling", FlagKind.SWITCH, (9261,)),
+    _row("--no-spec-draft-backend-sampling", FlagKind.SWITCH, (9261,)),
+    _row("--spec-draft-ncmoe", FlagKind.INT, RENAMES),
     _row(
         "--spec-draft-sampling",
-        Kind.TEXT,
+        FlagKind.TEXT,
         NEWEST,
         choices=(("greedy", NEWEST, None), ("probabilistic", NEWEST, None)),
         note="first seen in b11549, absent in b10586",
     ),
     _row(
         "--spec-synth-len",
-        Kind.FLOAT,
+        FlagKind.FLOAT,
         NEWEST,
         low=1,
         warning="forced acceptance: the text is meaningless; for what-if measurements only",
@@ -93,46 +93,50 @@ SPECULATION: tuple[FlagRow, ...] = (
     ),
     _row(
         "--spec-synth-rates",
-        Kind.TEXT,
+        FlagKind.TEXT,
         NEWEST,
         warning="forced acceptance: the text is meaningless; for what-if measurements only",
         note="first seen in b11549, absent in b10586",
     ),
     *_NGRAM,
-    _row("--spec-ngram-mod-n-match", Kind.INT, RENAMES, low=1, high=1024),
-    _row("--spec-ngram-mod-n-min", Kind.INT, RENAMES, low=0, high=1024),
-    _row("--spec-ngram-mod-n-max", Kind.INT, RENAMES, low=0, high=1024),
-    _row("--lookup-cache-static", Kind.TEXT, ALWAYS, aliases=("-lcs",)),
-    _row("--lookup-cache-dynamic", Kind.TEXT, ALWAYS, aliases=("-lcd",)),
+    _row("--spec-ngram-mod-n-match", FlagKind.INT, RENAMES, low=1, high=1024),
+    _row("--spec-ngram-mod-n-min", FlagKind.INT, RENAMES, low=0, high=1024),
+    _row("--spec-ngram-mod-n-max", FlagKind.INT, RENAMES, low=0, high=1024),
+    _row("--lookup-cache-static", FlagKind.TEXT, ALWAYS, aliases=("-lcs",)),
+    _row("--lookup-cache-dynamic", FlagKind.TEXT, ALWAYS, aliases=("-lcd",)),
     *(_row(new, kind, RENAMES) for new, kind, _, _ in _KEPT),
     *(
         _row(alias, kind, since, note=f"today's name is {new}")
         for new, kind, since, aliases in _KEPT
         for alias in aliases
     ),
-    _renamed("--draft", "--spec-draft-n-max", Kind.INT, ALWAYS),
-    _renamed("--draft-n", "--spec-draft-n-max", Kind.INT, (4159,)),
-    _renamed("--draft-max", "--spec-draft-n-max", Kind.INT, (4159,)),
-    _renamed("--draft-min", "--spec-draft-n-min", Kind.INT, (4159,)),
-    _renamed("--draft-n-min", "--spec-draft-n-min", Kind.INT, (4159,)),
-    _renamed("--spec-ngram-size-n", "--spec-ngram-simple-size-n", Kind.INT, SELF_SPECULATION),
-    _renamed("--spec-ngram-size-m", "--spec-ngram-simple-size-m", Kind.INT, SELF_SPECULATION),
-    _renamed("--spec-ngram-min-hits", "--spec-ngram-simple-min-hits", Kind.INT, SELF_SPECULATION),
-    _row("--spec-ngram-check-rate", Kind.INT, SELF_SPECULATION, (7978,), note="nothing replaces it"),
-    _row("--p-split", Kind.FLOAT, ALWAYS, (4159,), renamed_to="--spec-draft-p-split", aliases=("-ps",)),
+    _renamed("--draft", "--spec-draft-n-max", FlagKind.INT, ALWAYS),
+    _renamed("--draft-n", "--spec-draft-n-max", FlagKind.INT, (4159,)),
+    _renamed("--draft-max", "--spec-draft-n-max", FlagKind.INT, (4159,)),
+    _renamed("--draft-min", "--spec-draft-n-min", FlagKind.INT, (4159,)),
+    _renamed("--draft-n-min", "--spec-draft-n-min", FlagKind.INT, (4159,)),
+    _renamed("--spec-ngram-size-n", "--spec-ngram-simple-size-n", FlagKind.INT, SELF_SPECULATION),
+    _renamed("--spec-ngram-size-m", "--spec-ngram-simple-size-m", FlagKind.INT, SELF_SPECULATION),
+    _renamed("--spec-ngram-min-hits", "--spec-ngram-simple-min-hits", FlagKind.INT, SELF_SPECULATION),
+    _row("--spec-ngram-check-rate", FlagKind.INT, SELF_SPECULATION, (7978,), note="nothing replaces it"),
+    _row("--p-split", FlagKind.FLOAT, ALWAYS, (4159,), renamed_to="--spec-draft-p-split", aliases=("-ps",)),
     _row(
         "--ctx-size-draft",
-        Kind.INT,
+        FlagKind.INT,
         (4159,),
         (9109,),
         aliases=("-cd",),
         note="the draft takes the target's context; --spec-draft-type-k and -v shrink its cache",
     ),
-    _row("--spec-draft-ctx-size", Kind.INT, RENAMES, (9109,), note="the draft takes the target's context"),
-    _row("--spec-replace", Kind.TEXT, (6045,), (9109,), note="no translation between vocabularies is left"),
+    _row(
+        "--spec-draft-ctx-size", FlagKind.INT, RENAMES, (9109,), note="the draft takes the target's context"
+    ),
+    _row(
+        "--spec-replace", FlagKind.TEXT, (6045,), (9109,), note="no translation between vocabularies is left"
+    ),
     _row(
         "--spec-draft-replace",
-        Kind.TEXT,
+        FlagKind.TEXT,
         RENAMES,
         (9109,),
         note="no translation between vocabularies is left",
@@ -141,12 +145,12 @@ SPECULATION: tuple[FlagRow, ...] = (
 
 _LOAD_MODE = "deprecated since b10105, last seen in b10586"
 CHANGED: tuple[FlagRow, ...] = (
-    _row("--mlock", Kind.SWITCH, ALWAYS, NEWEST, replacement="--load-mode mlock", note=_LOAD_MODE),
-    _row("--mmap", Kind.SWITCH, (7376,), NEWEST, replacement="--load-mode mmap", note=_LOAD_MODE),
-    _row("--no-mmap", Kind.SWITCH, ALWAYS, NEWEST, replacement="--load-mode none", note=_LOAD_MODE),
+    _row("--mlock", FlagKind.SWITCH, ALWAYS, NEWEST, replacement="--load-mode mlock", note=_LOAD_MODE),
+    _row("--mmap", FlagKind.SWITCH, (7376,), NEWEST, replacement="--load-mode mmap", note=_LOAD_MODE),
+    _row("--no-mmap", FlagKind.SWITCH, ALWAYS, NEWEST, replacement="--load-mode none", note=_LOAD_MODE),
     _row(
         "--direct-io",
-        Kind.SWITCH,
+        FlagKind.SWITCH,
         (7668,),
         NEWEST,
         aliases=("-dio",),
@@ -155,7 +159,7 @@ CHANGED: tuple[FlagRow, ...] = (
     ),
     _row(
         "--no-direct-io",
-        Kind.SWITCH,
+        FlagKind.SWITCH,
         (7668,),
         NEWEST,
         aliases=("-ndio",),
@@ -167,8 +171,8 @@ CHANGED: tuple[FlagRow, ...] = (
 # Switches once; since then a value has to follow, and the next flag is taken for it.
 _ON_OFF = tuple((name, ALWAYS, None) for name in ("on", "off", "auto"))
 SWITCHES_BEFORE: tuple[FlagRow, ...] = (
-    _row("--flash-attn", Kind.TEXT, ALWAYS, aliases=("-fa",), choices=_ON_OFF, value_since=(6325,)),
-    _row("--log-colors", Kind.TEXT, ALWAYS, choices=_ON_OFF, value_since=(6393,)),
+    _row("--flash-attn", FlagKind.TEXT, ALWAYS, aliases=("-fa",), choices=_ON_OFF, value_since=(6325,)),
+    _row("--log-colors", FlagKind.TEXT, ALWAYS, choices=_ON_OFF, value_since=(6393,)),
 )
 
 FLAGS: tuple[FlagRow, ...] = (*SPECULATION, *CHANGED, *SWITCHES_BEFORE, *OTHER_FLAGS)

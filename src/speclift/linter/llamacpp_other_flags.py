@@ -7,10 +7,10 @@ they last), what follows the flag, and which program has it.
 
 from __future__ import annotations
 
-from speclift.linter.rows import FlagRow, Kind, Span
+from speclift.linter.rows import FlagKind, FlagRow, Span
 
 SOURCE = "llama.cpp common/arg.cpp"
-KINDS = {"switch": Kind.SWITCH, "value": Kind.TEXT}
+KINDS = {"switch": FlagKind.SWITCH, "value": FlagKind.TEXT}
 SERVER, CLI = "server", "cli"
 
 TABLE = """

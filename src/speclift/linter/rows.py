@@ -9,7 +9,7 @@ from typing import TypeAlias
 from speclift.linter.findings import Release
 
 
-class Kind(StrEnum):
+class FlagKind(StrEnum):
     """What a value has to look like."""
 
     INT = "a whole number"
@@ -26,7 +26,7 @@ class Kind(StrEnum):
 
 
 # A choice and the span in which it is one: (value, since, gone).
-Choice: TypeAlias = tuple[str, Release, Release | None]
+AllowedValue: TypeAlias = tuple[str, Release, Release | None]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -46,11 +46,11 @@ class KeyRow:
 
     name: str
     span: Span
-    kind: Kind
+    kind: FlagKind
     source: str
     low: float | None = None
     high: float | None = None
-    choices: tuple[Choice, ...] = ()
+    choices: tuple[AllowedValue, ...] = ()
     methods: tuple[str, ...] = ()  # that read it; empty: every method
     dead_since: Release | None = None  # accepted from here on, read by nothing
     renamed_to: str | None = None
@@ -80,10 +80,10 @@ class FlagRow:
 
     name: str
     span: Span
-    kind: Kind
+    kind: FlagKind
     source: str
     aliases: tuple[str, ...] = ()
-    choices: tuple[Choice, ...] = ()
+    choices: tuple[AllowedValue, ...] = ()
     low: float | None = None
     high: float | None = None
     key: str | None = None  # the speculative-config key that carries its value today

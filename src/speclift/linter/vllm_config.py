@@ -7,7 +7,7 @@ from collections.abc import Mapping
 
 from speclift.linter.findings import LintFinding, Release, Status, dotted, nearest
 from speclift.linter.pasted import Expression
-from speclift.linter.rows import KeyRow, Kind
+from speclift.linter.rows import FlagKind, KeyRow
 from speclift.linter.vllm_case import Case, about, are_numbers, method_of
 from speclift.linter.vllm_keys import CONFIG_SINCE, KEY_ROWS
 from speclift.linter.vllm_rules import RULES
@@ -16,7 +16,7 @@ from speclift.linter.vllm_rules import RULES
 def known_keys(release: Release) -> tuple[str, ...]:
     """The keys that this release accepts from a user."""
     return tuple(
-        row.name for row in KEY_ROWS.values() if row.span.holds(release) and row.kind is not Kind.INTERNAL
+        row.name for row in KEY_ROWS.values() if row.span.holds(release) and row.kind is not FlagKind.INTERNAL
     )
 
 
@@ -102,7 +102,7 @@ def _lifetime_fault(row: KeyRow, case: Case) -> LintFinding | None:
             changed_in=span.gone,
             source=row.source,
         )
-    if row.kind is Kind.INTERNAL:
+    if row.kind is FlagKind.INTERNAL:
         status = Status.RENAMED if row.renamed_to else Status.CONFLICT
         said = row.note or "the engine fills this in itself"
         return about(row.name, status, said, replacement=closest, source=row.source)
@@ -131,19 +131,19 @@ def _misfit(row: KeyRow, value: object, release: Release) -> str | None:
         return None
     saw = f"saw {value!r}"
     match row.kind:
-        case Kind.INT if isinstance(value, bool) or not isinstance(value, int):
-            return f"takes {Kind.INT}, {saw}"
-        case Kind.FLOAT if isinstance(value, bool) or not isinstance(value, (int, float)):
-            return f"takes {Kind.FLOAT}, {saw}"
-        case Kind.BOOL if not isinstance(value, bool):
-            return f"takes {Kind.BOOL}, {saw}"
-        case Kind.TEXT if not isinstance(value, str):
-            return f"takes {Kind.TEXT}, {saw}"
-        case Kind.OBJECT if not isinstance(value, Mapping):
-            return f"takes {Kind.OBJECT}, {saw}"
-        case Kind.RATES if not are_numbers(value):
-            return f"takes {Kind.RATES}, {saw}"
-        case Kind.CHOICE:
+        case FlagKind.INT if isinstance(value, bool) or not isinstance(value, int):
+            return f"takes {FlagKind.INT}, {saw}"
+        case FlagKind.FLOAT if isinstance(value, bool) or not isinstance(value, (int, float)):
+            return f"takes {FlagKind.FLOAT}, {saw}"
+        case FlagKind.BOOL if not isinstance(value, bool):
+            return f"takes {FlagKind.BOOL}, {saw}"
+        case FlagKind.TEXT if not isinstance(value, str):
+            return f"takes {FlagKind.TEXT}, {saw}"
+        case FlagKind.OBJECT if not isinstance(value, Mapping):
+            return f"takes {FlagKind.OBJECT}, {saw}"
+        case FlagKind.RATES if not are_numbers(value):
+            return f"takes {FlagKind.RATES}, {saw}"
+        case FlagKind.CHOICE:
             names = [
                 name
                 for name, since, gone in row.choices
@@ -153,7 +153,7 @@ def _misfit(row: KeyRow, value: object, release: Release) -> str | None:
                 return f"is one of {', '.join(names)} in {dotted(release)}, {saw}" + (
                     f"; {row.note}" * bool(row.note)
                 )
-    numbers = value if isinstance(value, (list, tuple)) and row.kind is Kind.RATES else (value,)
+    numbers = value if isinstance(value, (list, tuple)) and row.kind is FlagKind.RATES else (value,)
     for number in numbers:
         if isinstance(number, (int, float)) and not isinstance(number, bool):
             if row.low is not None and number < row.low:

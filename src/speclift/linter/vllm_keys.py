@@ -7,7 +7,7 @@ add a key, add a row. `gone` is the first release without it.
 from __future__ import annotations
 
 from speclift.linter.findings import Release
-from speclift.linter.rows import Choice, KeyRow, Kind, MethodRow, Span
+from speclift.linter.rows import AllowedValue, FlagKind, KeyRow, MethodRow, Span
 
 NEWEST: Release = (0, 32, 0)
 # Before it speculation was a set of flags: --speculative-model and its kin.
@@ -28,11 +28,11 @@ NGRAM = ("ngram", "ngram_gpu")
 EAGLE_LIKE = ("eagle", "eagle3", "mtp", "dflash", "dspark")
 
 
-def _choices(since: Release, *names: str) -> tuple[Choice, ...]:
+def _choices(since: Release, *names: str) -> tuple[AllowedValue, ...]:
     return tuple((name, since, None) for name in names)
 
 
-def _row(name: str, kind: Kind, since: Release, gone: Release | None = None, **more: object) -> KeyRow:
+def _row(name: str, kind: FlagKind, since: Release, gone: Release | None = None, **more: object) -> KeyRow:
     return KeyRow(
         name=name,
         kind=kind,
@@ -47,47 +47,47 @@ NO_TYPICAL = (
 )
 
 KEYS: tuple[KeyRow, ...] = (
-    _row("method", Kind.TEXT, CONFIG_SINCE),
-    _row("model", Kind.TEXT, CONFIG_SINCE),
-    _row("num_speculative_tokens", Kind.INT, CONFIG_SINCE, low=1, high=K_MAX),
-    _row("draft_tensor_parallel_size", Kind.INT, CONFIG_SINCE, low=1, methods=MODEL_BASED),
+    _row("method", FlagKind.TEXT, CONFIG_SINCE),
+    _row("model", FlagKind.TEXT, CONFIG_SINCE),
+    _row("num_speculative_tokens", FlagKind.INT, CONFIG_SINCE, low=1, high=K_MAX),
+    _row("draft_tensor_parallel_size", FlagKind.INT, CONFIG_SINCE, low=1, methods=MODEL_BASED),
     _row(
         "tensor_parallel_size",
-        Kind.INTERNAL,
+        FlagKind.INTERNAL,
         DRAFT_MODEL_BACK,
         renamed_to="draft_tensor_parallel_size",
         note="this key exists only to be refused",
     ),
-    _row("quantization", Kind.TEXT, CONFIG_SINCE, methods=MODEL_BASED),
-    _row("moe_backend", Kind.TEXT, (0, 19, 0), methods=MODEL_BASED),
-    _row("attention_backend", Kind.TEXT, (0, 21, 0), methods=MODEL_BASED),
-    _row("kv_cache_dtype", Kind.TEXT, (0, 26, 0), methods=MODEL_BASED),
-    _row("max_model_len", Kind.INT, CONFIG_SINCE, low=1, methods=MODEL_BASED),
-    _row("revision", Kind.TEXT, CONFIG_SINCE, methods=MODEL_BASED),
-    _row("code_revision", Kind.TEXT, CONFIG_SINCE, methods=MODEL_BASED),
-    _row("draft_load_config", Kind.OBJECT, (0, 17, 0), methods=MODEL_BASED),
-    _row("enforce_eager", Kind.BOOL, (0, 11, 0), methods=MODEL_BASED),
-    _row("index_share_for_mtp_iteration", Kind.BOOL, (0, 29, 0), methods=("mtp",)),
-    _row("disable_padded_drafter_batch", Kind.BOOL, (0, 11, 0), methods=(*EAGLE_LIKE, "draft_model")),
-    _row("disable_eagle_block_drop", Kind.BOOL, (0, 30, 0), methods=EAGLE_LIKE),
-    _row("use_local_argmax_reduction", Kind.BOOL, (0, 17, 0), methods=MODEL_BASED),
-    _row("use_heterogeneous_vocab", Kind.BOOL, (0, 25, 0), methods=("draft_model",)),
-    _row("prompt_lookup_max", Kind.INT, CONFIG_SINCE, low=1, methods=NGRAM),
-    _row("prompt_lookup_min", Kind.INT, CONFIG_SINCE, low=1, methods=NGRAM),
-    _row("parallel_drafting", Kind.BOOL, (0, 16, 0), methods=MODEL_BASED),
+    _row("quantization", FlagKind.TEXT, CONFIG_SINCE, methods=MODEL_BASED),
+    _row("moe_backend", FlagKind.TEXT, (0, 19, 0), methods=MODEL_BASED),
+    _row("attention_backend", FlagKind.TEXT, (0, 21, 0), methods=MODEL_BASED),
+    _row("kv_cache_dtype", FlagKind.TEXT, (0, 26, 0), methods=MODEL_BASED),
+    _row("max_model_len", FlagKind.INT, CONFIG_SINCE, low=1, methods=MODEL_BASED),
+    _row("revision", FlagKind.TEXT, CONFIG_SINCE, methods=MODEL_BASED),
+    _row("code_revision", FlagKind.TEXT, CONFIG_SINCE, methods=MODEL_BASED),
+    _row("draft_load_config", FlagKind.OBJECT, (0, 17, 0), methods=MODEL_BASED),
+    _row("enforce_eager", FlagKind.BOOL, (0, 11, 0), methods=MODEL_BASED),
+    _row("index_share_for_mtp_iteration", FlagKind.BOOL, (0, 29, 0), methods=("mtp",)),
+    _row("disable_padded_drafter_batch", FlagKind.BOOL, (0, 11, 0), methods=(*EAGLE_LIKE, "draft_model")),
+    _row("disable_eagle_block_drop", FlagKind.BOOL, (0, 30, 0), methods=EAGLE_LIKE),
+    _row("use_local_argmax_reduction", FlagKind.BOOL, (0, 17, 0), methods=MODEL_BASED),
+    _row("use_heterogeneous_vocab", FlagKind.BOOL, (0, 25, 0), methods=("draft_model",)),
+    _row("prompt_lookup_max", FlagKind.INT, CONFIG_SINCE, low=1, methods=NGRAM),
+    _row("prompt_lookup_min", FlagKind.INT, CONFIG_SINCE, low=1, methods=NGRAM),
+    _row("parallel_drafting", FlagKind.BOOL, (0, 16, 0), methods=MODEL_BASED),
     _row(
         "num_speculative_tokens_per_batch_size",
-        Kind.SCHEDULE,
+        FlagKind.SCHEDULE,
         SCHEDULE_SINCE,
         source="vllm.v1.spec_decode.dynamic.utils; vLLM PR 32374",
     ),
-    _row("suffix_decoding_max_tree_depth", Kind.INT, (0, 11, 1), low=1, methods=("suffix",)),
-    _row("suffix_decoding_max_cached_requests", Kind.INT, (0, 11, 1), low=0, methods=("suffix",)),
-    _row("suffix_decoding_max_spec_factor", Kind.FLOAT, (0, 11, 1), low=0, methods=("suffix",)),
-    _row("suffix_decoding_min_token_prob", Kind.FLOAT, (0, 11, 1), low=0, high=1, methods=("suffix",)),
+    _row("suffix_decoding_max_tree_depth", FlagKind.INT, (0, 11, 1), low=1, methods=("suffix",)),
+    _row("suffix_decoding_max_cached_requests", FlagKind.INT, (0, 11, 1), low=0, methods=("suffix",)),
+    _row("suffix_decoding_max_spec_factor", FlagKind.FLOAT, (0, 11, 1), low=0, methods=("suffix",)),
+    _row("suffix_decoding_min_token_prob", FlagKind.FLOAT, (0, 11, 1), low=0, high=1, methods=("suffix",)),
     _row(
         "rejection_sample_method",
-        Kind.CHOICE,
+        FlagKind.CHOICE,
         (0, 18, 0),
         choices=(
             ("strict", (0, 18, 0), (0, 21, 0)),
@@ -98,26 +98,26 @@ KEYS: tuple[KeyRow, ...] = (
         ),
         note="strict and probabilistic became standard with draft_sample_method in 0.21",
     ),
-    _row("synthetic_acceptance_rates", Kind.RATES, SYNTHETIC_SINCE, low=0, high=1),
-    _row("synthetic_acceptance_length", Kind.FLOAT, SYNTHETIC_SINCE, low=1),
+    _row("synthetic_acceptance_rates", FlagKind.RATES, SYNTHETIC_SINCE, low=0, high=1),
+    _row("synthetic_acceptance_length", FlagKind.FLOAT, SYNTHETIC_SINCE, low=1),
     _row(
         "draft_sample_method",
-        Kind.CHOICE,
+        FlagKind.CHOICE,
         (0, 21, 0),
         choices=_choices((0, 21, 0), "greedy", "probabilistic"),
         methods=MODEL_BASED,
     ),
-    _row("enable_adaptive_verification", Kind.BOOL, (0, 28, 0), methods=MODEL_BASED),
-    _row("dspark_draft_topk", Kind.INT, (0, 28, 0), low=1, methods=("dspark",)),
+    _row("enable_adaptive_verification", FlagKind.BOOL, (0, 28, 0), methods=MODEL_BASED),
+    _row("dspark_draft_topk", FlagKind.INT, (0, 28, 0), low=1, methods=("dspark",)),
     # Filled by the engine; a user's value is overwritten or refused.
-    _row("target_model_config", Kind.INTERNAL, CONFIG_SINCE),
-    _row("target_parallel_config", Kind.INTERNAL, CONFIG_SINCE),
-    _row("draft_model_config", Kind.INTERNAL, CONFIG_SINCE),
-    _row("draft_parallel_config", Kind.INTERNAL, CONFIG_SINCE),
+    _row("target_model_config", FlagKind.INTERNAL, CONFIG_SINCE),
+    _row("target_parallel_config", FlagKind.INTERNAL, CONFIG_SINCE),
+    _row("draft_model_config", FlagKind.INTERNAL, CONFIG_SINCE),
+    _row("draft_parallel_config", FlagKind.INTERNAL, CONFIG_SINCE),
     # Gone.
     _row(
         "disable_by_batch_size",
-        Kind.INT,
+        FlagKind.INT,
         CONFIG_SINCE,
         (0, 17, 0),
         low=2,
@@ -128,36 +128,42 @@ KEYS: tuple[KeyRow, ...] = (
     ),
     _row(
         "acceptance_method",
-        Kind.CHOICE,
+        FlagKind.CHOICE,
         CONFIG_SINCE,
         V0_GONE,
         choices=_choices(CONFIG_SINCE, "rejection_sampler", "typical_acceptance_sampler"),
         note=NO_TYPICAL,
     ),
-    _row("posterior_threshold", Kind.FLOAT, CONFIG_SINCE, V0_GONE, note=NO_TYPICAL),
-    _row("posterior_alpha", Kind.FLOAT, CONFIG_SINCE, V0_GONE, note=NO_TYPICAL),
-    _row("disable_mqa_scorer", Kind.BOOL, CONFIG_SINCE, V0_GONE, note="the scorer went with the V0 engine"),
+    _row("posterior_threshold", FlagKind.FLOAT, CONFIG_SINCE, V0_GONE, note=NO_TYPICAL),
+    _row("posterior_alpha", FlagKind.FLOAT, CONFIG_SINCE, V0_GONE, note=NO_TYPICAL),
+    _row(
+        "disable_mqa_scorer", FlagKind.BOOL, CONFIG_SINCE, V0_GONE, note="the scorer went with the V0 engine"
+    ),
     _row(
         "disable_logprobs",
-        Kind.BOOL,
+        FlagKind.BOOL,
         CONFIG_SINCE,
         (0, 11, 1),
         dead_since=V0_GONE,
         note="logprobs work under speculation",
     ),
     _row(
-        "disable_log_stats", Kind.INTERNAL, CONFIG_SINCE, (0, 11, 1), note="--disable-log-stats is the flag"
+        "disable_log_stats",
+        FlagKind.INTERNAL,
+        CONFIG_SINCE,
+        (0, 11, 1),
+        note="--disable-log-stats is the flag",
     ),
     _row(
         "enable_chunked_prefill",
-        Kind.INTERNAL,
+        FlagKind.INTERNAL,
         CONFIG_SINCE,
         (0, 11, 1),
         note="--enable-chunked-prefill is the flag",
     ),
     _row(
         "speculative_token_tree",
-        Kind.TEXT,
+        FlagKind.TEXT,
         (0, 9, 0),
         (0, 21, 0),
         methods=("eagle", "eagle3"),
@@ -165,7 +171,7 @@ KEYS: tuple[KeyRow, ...] = (
     ),
     _row(
         "synthetic_acceptance_rate",
-        Kind.FLOAT,
+        FlagKind.FLOAT,
         (0, 19, 0),
         (0, 20, 0),
         low=0,

@@ -9,10 +9,16 @@ without them again (- while they last), what follows the flag.
 from __future__ import annotations
 
 from speclift.linter.findings import Release
-from speclift.linter.rows import FlagRow, Kind, Span
+from speclift.linter.rows import FlagKind, FlagRow, Span
 
 SOURCE = "vllm.engine.arg_utils, vllm.entrypoints.openai.cli_args"
-KINDS = {"switch": Kind.SWITCH, "int": Kind.INT, "float": Kind.FLOAT, "value": Kind.TEXT, "list": Kind.LIST}
+KINDS = {
+    "switch": FlagKind.SWITCH,
+    "int": FlagKind.INT,
+    "float": FlagKind.FLOAT,
+    "value": FlagKind.TEXT,
+    "list": FlagKind.LIST,
+}
 
 TABLE = """
 0.4.0 - int: block-size max-logprobs max-lora-rank max-loras pipeline-parallel-size port ssl-cert-reqs

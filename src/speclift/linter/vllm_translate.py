@@ -9,7 +9,7 @@ from speclift.linter.findings import dotted
 from speclift.linter.flag_rules import converted, shown
 from speclift.linter.json_text import config_json, parse_json
 from speclift.linter.pasted import Expression, Pasted, Setting, ShellExpression
-from speclift.linter.rows import FlagRow, Kind
+from speclift.linter.rows import FlagKind, FlagRow
 from speclift.linter.translation import Translation, shell_source
 from speclift.linter.vllm_flags import FLAG_ROWS
 from speclift.linter.vllm_judge import ENVIRONMENT, PYTHON_ONLY
@@ -108,9 +108,9 @@ def _keep(
         notes.append(f"{setting.spelled} {value} has no equivalent; closest: {closest(value)}")
     elif setting.name == "--load-format" and shown(value) in LOAD_FORMATS_GONE:
         notes.append(f"{setting.spelled} {shown(value)} went with it; the default loads what is there")
-    elif row.kind is Kind.SWITCH and "." not in setting.name:
-        flags[setting.name] = converted(value, Kind.SWITCH) is True and not setting.is_off
-    elif value is None and row.kind is not Kind.SWITCH:
+    elif row.kind is FlagKind.SWITCH and "." not in setting.name:
+        flags[setting.name] = converted(value, FlagKind.SWITCH) is True and not setting.is_off
+    elif value is None and row.kind is not FlagKind.SWITCH:
         notes.append(f"{setting.spelled} was left out: no value follows it")
     else:
         flags[setting.name] = converted(value, row.kind)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from speclift.linter.rows import Kind
+from speclift.linter.rows import FlagKind
 from speclift.linter.vllm_case import method_of
 from speclift.linter.vllm_keys import KEY_ROWS, NEWEST
 from speclift.linter.vllm_schedule import SCHEDULE, schedule_fault
@@ -148,7 +148,7 @@ def closest(quantisation: str) -> str:
 
 def _keep_or_drop(name: str, value: object, method: str, today: dict[str, object], notes: list[str]) -> None:
     row = KEY_ROWS.get(name)
-    if row is None or row.kind is Kind.INTERNAL or not row.span.holds(NEWEST):
+    if row is None or row.kind is FlagKind.INTERNAL or not row.span.holds(NEWEST):
         notes.append(
             f"{name} was left out: {row.note if row is not None and row.note else 'vLLM has no such key'}"
         )

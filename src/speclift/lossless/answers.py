@@ -8,7 +8,7 @@ from speclift.core.units import Tokens
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Choice:
+class Alternative:
     """One token that the server could have said at a position, with its log-probability in nats."""
 
     data: bytes
@@ -21,9 +21,9 @@ class Said:
 
     data: bytes
     logprob: float
-    choices: tuple[Choice, ...]
+    choices: tuple[Alternative, ...]
 
-    def margin_to(self, other: Choice) -> float:
+    def margin_to(self, other: Alternative) -> float:
         return max(0.0, self.logprob - other.logprob)
 
 

@@ -11,7 +11,7 @@ import re
 from dataclasses import dataclass
 from enum import StrEnum
 
-from speclift.lossless.answers import Answer, Choice, Said, aligned
+from speclift.lossless.answers import Alternative, Answer, Said, aligned
 
 EXCERPT_CHARACTERS = 60
 # Tokens that end an answer carry no text or a name in brackets.
@@ -104,7 +104,7 @@ def _divergence(
     )
 
 
-def _chosen(said: Said, rest: bytes, inside: int, *, is_end: bool) -> Choice | None:
+def _chosen(said: Said, rest: bytes, inside: int, *, is_end: bool) -> Alternative | None:
     """Which of the listed tokens the other answer took; `inside` is how far into the token the two agree."""
     others = [choice for choice in said.choices if choice.data != said.data]
     if is_end and not inside:

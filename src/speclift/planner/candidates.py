@@ -28,7 +28,7 @@ class LoadNeed:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Candidate:
+class PlannedDraft:
     method: str
     draft: str | None
     # How a command names the draft.
@@ -71,7 +71,7 @@ def needs_of(
     return tuple(found)
 
 
-def ranked(candidates: Sequence[Candidate]) -> tuple[Candidate, ...]:
+def ranked(candidates: Sequence[PlannedDraft]) -> tuple[PlannedDraft, ...]:
     """Usable first, then the one that needs the least acceptance."""
     return tuple(
         sorted(candidates, key=lambda candidate: (not candidate.is_usable, candidate.mean_break_even))

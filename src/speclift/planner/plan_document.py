@@ -6,7 +6,7 @@ from typing import Any
 
 from speclift import __version__
 from speclift.core.model_shape import ModelShape
-from speclift.planner.candidates import Candidate
+from speclift.planner.candidates import PlannedDraft
 from speclift.planner.kv_cache import kv_bytes_per_token, kv_value_bytes
 from speclift.planner.memory import MemoryPlan, Placed
 from speclift.planner.pairing import TokenText
@@ -292,7 +292,7 @@ def _crossovers(prediction: Prediction) -> list[dict[str, Any]]:
     ]
 
 
-def _candidate(rank: int, candidate: Candidate) -> dict[str, Any]:
+def _candidate(rank: int, candidate: PlannedDraft) -> dict[str, Any]:
     return {
         "rank": rank,
         "method": candidate.method,

@@ -13,7 +13,7 @@ from speclift.core.hardware import Device
 from speclift.core.results import Level
 from speclift.planner.acceptance_curve import ASSUMED_RATES, Acceptance, Assumed
 from speclift.planner.advice import Advice, Pairing, memory_advice, pairing_advice, pairing_of
-from speclift.planner.candidates import DRAFT, NGRAM, Candidate, needs_of, ranked
+from speclift.planner.candidates import DRAFT, NGRAM, PlannedDraft, needs_of, ranked
 from speclift.planner.kv_cache import LLAMA_KV_BLOCKS, kv_value_bytes, llama_kv_type
 from speclift.planner.llamacpp_memory import llamacpp_memory
 from speclift.planner.memory import Layout, MemoryPlan, Placed, vllm_memory, without_draft
@@ -65,7 +65,7 @@ class Plan:
     memory_without_draft: MemoryPlan
     pairing: Pairing | None
     prediction: Prediction
-    candidates: tuple[Candidate, ...]
+    candidates: tuple[PlannedDraft, ...]
     advice: tuple[Advice, ...]
     next_commands: tuple[str, ...]
 
@@ -176,7 +176,7 @@ def _predictor(request: PlanRequest, draft: DraftOption | None) -> Predictor:
     )
 
 
-def _candidates(request: PlanRequest) -> list[Candidate]:
+def _candidates(request: PlanRequest) -> list[PlannedDraft]:
     given = request.acceptances[0] if request.acceptances else None
     planned = request.draft
     return [
@@ -185,7 +185,9 @@ def _candidates(request: PlanRequest) -> list[Candidate]:
     ]
 
 
-def _candidate(request: PlanRequest, option: DraftOption | None, acceptance: Acceptance | None) -> Candidate:
+def _candidate(
+    request: PlanRequest, option: DraftOption | None, acceptance: Acceptance | None
+) -> PlannedDraft:
     memory = _memory(request, option.placed if option else None, speculates=True)
     objection = "" if memory.fits else "does not fit"
     ratio = None
@@ -195,7 +197,7 @@ def _candidate(request: PlanRequest, option: DraftOption | None, acceptance: Acc
         rule = pairing.vllm_objection if request.engine == "vllm" else pairing.llamacpp_objection
         tokens = "the tokenizers differ" if pairing.same_tokenizer is False else ""
         objection = rule or tokens or objection
-    return Candidate(
+    return PlannedDraft(
         method=NGRAM if option is None else DRAFT,
         draft=option.placed.shape.name if option else None,
         reference=option.reference if option else None,
@@ -333,7 +335,7 @@ def _engine_advice(request: PlanRequest) -> list[Advice]:
 LLAMA_SERVER = "llama.cpp b10586, common/arg.cpp"
 
 
-def next_commands(request: PlanRequest, candidates: tuple[Candidate, ...]) -> tuple[str, ...]:
+def next_commands(request: PlanRequest, candidates: tuple[PlannedDraft, ...]) -> tuple[str, ...]:
     """What to type: the measurement of the best usable candidates."""
     usable = [candidate for candidate in candidates if candidate.is_usable]
     if not usable:

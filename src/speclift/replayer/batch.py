@@ -22,7 +22,7 @@ UNLIMITED = 1 << 40
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Answer:
+class LoggedAnswer:
     """One logged request as token ids. `budget` is the most tokens it could have had (max_tokens)."""
 
     prompt: Ints
@@ -71,7 +71,7 @@ class Batch:
         return np.asarray(self.budget[owner] - (contexts - self.response_start[owner]) - 1)
 
 
-def batch_of(answers: Sequence[Answer]) -> Batch:
+def batch_of(answers: Sequence[LoggedAnswer]) -> Batch:
     lengths = np.array([answer.tokens for answer in answers], dtype=np.int64)
     end = np.cumsum(lengths)
     start = end - lengths

@@ -49,7 +49,7 @@ class SegmentEstimate:
     lengths: tuple[LengthEstimate, ...]
 
 
-class Sums:
+class LogSums:
     """All that one segment's estimate at one k needs."""
 
     def __init__(self) -> None:
@@ -121,13 +121,13 @@ class Sums:
         return max(1.0, value - half), min(k + 1.0, value + half)
 
 
-class Totals:
+class LogTotals:
     """The sums of every segment and k of one drafter. 'all' comes first, then segments as they appeared."""
 
     def __init__(self, ks: Sequence[int], *, all_name: str) -> None:
         self._ks = tuple(ks)
         self._all_name = all_name
-        self._sums: dict[str, list[Sums]] = {all_name: [Sums() for _ in self._ks]}
+        self._sums: dict[str, list[LogSums]] = {all_name: [LogSums() for _ in self._ks]}
         # Of each segment, the prompts by their hash in the order in which they came.
         self._prompts: dict[str, dict[int, int]] = {}
 
@@ -139,7 +139,7 @@ class Totals:
         present = [(self._all_name, np.ones(len(segments), dtype=np.bool_))]
         present += [(names[index], segments == index) for index in np.unique(segments)]
         for name, chosen in present:
-            sums = self._sums.setdefault(name, [Sums() for _ in self._ks])
+            sums = self._sums.setdefault(name, [LogSums() for _ in self._ks])
             numbers = None if prompts is None else self._numbers(name, prompts[chosen])
             for each, at_k in zip(sums, counts, strict=True):
                 each.add(at_k, chosen, numbers)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from speclift.core.results import Finding, Level
-from speclift.replayer.methods import REMEMBERING, Setting
+from speclift.replayer.methods import REMEMBERING, DrafterSetting
 from speclift.replayer.result import LogCounts
 
 # Below this many requests an interval over requests is wide and its coverage poor.
@@ -13,7 +13,7 @@ REQUESTS_MIN = 30
 
 
 def replay_findings(
-    log: LogCounts, settings: Sequence[Setting], *, first_fault: str, tokenizer: str | None
+    log: LogCounts, settings: Sequence[DrafterSetting], *, first_fault: str, tokenizer: str | None
 ) -> tuple[Finding, ...]:
     return (
         *_skipped(log, first_fault),
@@ -60,7 +60,7 @@ def _sampling(log: LogCounts) -> Iterator[Finding]:
         )
 
 
-def _refused(log: LogCounts, settings: Sequence[Setting]) -> Iterator[Finding]:
+def _refused(log: LogCounts, settings: Sequence[DrafterSetting]) -> Iterator[Finding]:
     if log.refused_by_vllm and any(setting.engine == "vllm" for setting in settings):
         names = ", ".join(f"{name} {count}" for name, count in sorted(log.refused_parameters.items()))
         yield Finding(
@@ -92,7 +92,7 @@ def _tokens(log: LogCounts, tokenizer: str | None) -> Iterator[Finding]:
         )
 
 
-def _drafters(settings: Sequence[Setting]) -> Iterator[Finding]:
+def _drafters(settings: Sequence[DrafterSetting]) -> Iterator[Finding]:
     remembering = sorted({setting.method for setting in settings if setting.variant in REMEMBERING})
     if remembering:
         yield Finding(

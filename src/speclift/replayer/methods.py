@@ -8,7 +8,7 @@ from typing import Protocol
 
 from speclift.core.errors import UsageError, unknown_name
 from speclift.core.speculation import HEAD_KINDS
-from speclift.replayer.batch import Answer, Batch
+from speclift.replayer.batch import Batch, LoggedAnswer
 from speclift.replayer.counts import Counts, walk
 from speclift.replayer.lookup import simple_offers, simple_offers_at, vllm_gpu_offers, vllm_offers
 from speclift.replayer.ngram_cache import DRAFT_TOKENS, NgramCache
@@ -32,7 +32,7 @@ TABLES_BYTES_MAX = 1 << 30
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Setting:
+class DrafterSetting:
     """One drafter to replay at several k. `n` is None for ngram:cache, which has sizes of its own.
 
     `method` is what the user wrote, `variant` what the engine does: plain ngram is ngram:simple on llama.cpp.
@@ -48,7 +48,7 @@ class Setting:
 
 
 class Replay(Protocol):
-    def counts(self, batch: Batch, answers: Sequence[Answer]) -> list[Counts]:
+    def counts(self, batch: Batch, answers: Sequence[LoggedAnswer]) -> list[Counts]:
         """One entry per k. Batches must come in the order of the log."""
 
 
@@ -58,11 +58,11 @@ def settings_for(
     engine: str | None,
     ks: Sequence[int],
     ngrams: Sequence[int],
-) -> tuple[Setting, ...]:
+) -> tuple[DrafterSetting, ...]:
     """Every method at every n; a method's own n= and k= win over the lists."""
     if engine is not None and engine not in ENGINES:
         raise unknown_name(what="engine", seen=engine, allowed=ENGINES)
-    found: list[Setting] = []
+    found: list[DrafterSetting] = []
     for text in methods:
         name, own = _parsed(text)
         variant, runs_on = _variant(name, engine)
@@ -74,7 +74,7 @@ def settings_for(
         for n in _ngrams(variant, own, ngrams):
             if n is not None and own.get("n_min", n) > n:
                 raise UsageError(f"--method {text}: n_min must lie in 1..n={n}, saw {own['n_min']}")
-            setting = Setting(
+            setting = DrafterSetting(
                 engine=runs_on,
                 method=name,
                 variant=variant,
@@ -94,7 +94,7 @@ def settings_for(
     return tuple(found)
 
 
-def replay_of(setting: Setting) -> Replay:
+def replay_of(setting: DrafterSetting) -> Replay:
     if setting.variant in REMEMBERING:
         return _Stepwise(setting)
     return _Prefix(setting)
@@ -103,10 +103,10 @@ def replay_of(setting: Setting) -> Replay:
 class _Prefix:
     """One look at the batch serves every k."""
 
-    def __init__(self, setting: Setting) -> None:
+    def __init__(self, setting: DrafterSetting) -> None:
         self._setting = setting
 
-    def counts(self, batch: Batch, answers: Sequence[Answer]) -> list[Counts]:
+    def counts(self, batch: Batch, answers: Sequence[LoggedAnswer]) -> list[Counts]:
         setting = self._setting
         assert setting.n is not None
         n, n_min, k_max = setting.n, setting.n_min or setting.n, max(setting.ks)
@@ -122,14 +122,14 @@ class _Prefix:
 
 
 class _Stepwise:
-    def __init__(self, setting: Setting) -> None:
+    def __init__(self, setting: DrafterSetting) -> None:
         self._drafters = [_drafter(setting, k) for k in setting.ks]
 
-    def counts(self, batch: Batch, answers: Sequence[Answer]) -> list[Counts]:
+    def counts(self, batch: Batch, answers: Sequence[LoggedAnswer]) -> list[Counts]:
         return [replay_stepwise(drafter, answers) for drafter in self._drafters]
 
 
-def _drafter(setting: Setting, k: int) -> Drafter:
+def _drafter(setting: DrafterSetting, k: int) -> Drafter:
     if setting.n is None:
         return NgramCache()
     if setting.variant == "ngram:mod":

@@ -9,7 +9,7 @@ from speclift.core.results import Finding
 from speclift.core.traffic import load_to_dict
 from speclift.core.units import Tokens
 from speclift.replayer.estimates import METHOD, LengthEstimate, SegmentEstimate
-from speclift.replayer.methods import Setting
+from speclift.replayer.methods import DrafterSetting
 from speclift.replayer.speedup import StepCost, speedups
 
 SCHEMA = 1
@@ -38,7 +38,7 @@ class LogCounts:
 class DrafterResult:
     """Segments with 'all' first."""
 
-    setting: Setting
+    setting: DrafterSetting
     segments: tuple[SegmentEstimate, ...]
 
 
@@ -89,7 +89,9 @@ def replay_document(result: ReplayResult) -> dict[str, Any]:
     }
 
 
-def _segment(setting: Setting, segment: SegmentEstimate, costs: tuple[StepCost, ...]) -> dict[str, Any]:
+def _segment(
+    setting: DrafterSetting, segment: SegmentEstimate, costs: tuple[StepCost, ...]
+) -> dict[str, Any]:
     # Answers of one token have no decode step: nothing to say about any k.
     known = [length for length in segment.lengths if length.value is not None]
     return {

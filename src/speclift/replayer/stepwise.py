@@ -14,7 +14,7 @@ from typing import Protocol
 import numpy as np
 
 from speclift.core.units import Tokens
-from speclift.replayer.batch import Answer
+from speclift.replayer.batch import LoggedAnswer
 from speclift.replayer.counts import Counts
 
 
@@ -36,13 +36,13 @@ class Drafter(Protocol):
         """Called after a step that verified a draft, and only then."""
 
 
-def replay_stepwise(drafter: Drafter, answers: Sequence[Answer]) -> Counts:
+def replay_stepwise(drafter: Drafter, answers: Sequence[LoggedAnswer]) -> Counts:
     rows = [_replay(drafter, answer) for answer in answers]
     decoded, steps, drafting, drafted, accepted = np.array(rows, dtype=np.int64).reshape(-1, 5).T
     return Counts(decoded=decoded, steps=steps, drafting=drafting, drafted=drafted, accepted=accepted)
 
 
-def _replay(drafter: Drafter, answer: Answer) -> tuple[int, int, int, int, int]:
+def _replay(drafter: Drafter, answer: LoggedAnswer) -> tuple[int, int, int, int, int]:
     first = len(answer.prompt)
     tokens: list[int] = [*answer.prompt.tolist(), *answer.response.tolist()]
     end = len(tokens)

@@ -22,7 +22,7 @@ SCHEDULE_GAIN_MIN = 0.01
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Choice:
+class Confirmation:
     """Arms to confirm, the winner of the search first. `schedule` is None where none is worth a launch."""
 
     winner: Candidate
@@ -43,7 +43,7 @@ class Choice:
 
 def choose(
     search: Search, *, can_run: Callable[[Arm], bool], wants_same_method: bool, sequences_max: int
-) -> Choice:
+) -> Confirmation:
     """`wants_same_method`: whether a runner-up of the winner's own method is worth its time."""
     conclusion, posterior = conclude(search), search.posterior()
     if conclusion is None or posterior is None:
@@ -65,7 +65,7 @@ def choose(
     schedule, scheduled = _schedule(search, conclusion, winner, sequences_max=sequences_max)
     if scheduled is not None and not can_run(scheduled):
         scheduled = None
-    return Choice(
+    return Confirmation(
         winner=winner,
         runner_up=other,
         schedule=schedule,
@@ -100,7 +100,7 @@ def ranked(search: Search, posterior: Posterior) -> list[Candidate]:
     return [posterior.candidates[row] for row in order]
 
 
-def confirmed_loads(loads: tuple[Load, ...], choice: Choice) -> tuple[Load, ...]:
+def confirmed_loads(loads: tuple[Load, ...], choice: Confirmation) -> tuple[Load, ...]:
     """Those asked for, and both sides of every switch of the schedule."""
     if choice.schedule is None or choice.scheduled is None:
         return loads

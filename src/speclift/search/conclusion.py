@@ -32,7 +32,7 @@ class TunedCell:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Choice:
+class LoadChoice:
     """What to run at one load, and what that is expected to lose against the unknown best."""
 
     load: Load
@@ -53,7 +53,7 @@ class PredictionError:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Conclusion:
-    choices: tuple[Choice, ...]
+    choices: tuple[LoadChoice, ...]
     # The one arm that is best over the traffic, the next best one, and the baseline: what to confirm.
     static: str
     runner_up: str | None
@@ -83,7 +83,7 @@ def conclude(search: Search) -> Conclusion | None:
     schedule, gain = _schedule(problem, posterior, drafting, static) if drafting is not None else (None, 0.0)
     return Conclusion(
         choices=tuple(
-            Choice(
+            LoadChoice(
                 load=doubt.load,
                 candidate=posterior.candidates[doubt.incumbent].name,
                 runner_up=_runner_up(posterior, column, doubt.incumbent, search.dropped),

@@ -67,7 +67,7 @@ class TimedPoint:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Prediction:
+class StepTimes:
     """log step time in seconds at each point asked for, with its covariance."""
 
     log_s: Floats
@@ -99,7 +99,7 @@ class CostFit:
             for cell, value in zip(self.cells, fitted, strict=True)
         )
 
-    def predict(self, points: Sequence[Point]) -> Prediction:
+    def predict(self, points: Sequence[Point]) -> StepTimes:
         """The form plus the residual carried over from measured cells."""
         here, there = self.surface.points(points), self._points()
         form = self.surface.log_time(self.parameters, here)
@@ -115,7 +115,7 @@ class CostFit:
         measured = (slopes_there * prior) @ slopes_there.T + own
         unseen = (slopes_here * prior) @ slopes_here.T + misfit * _misfit(points, points)
         covariance: Floats = unseen - across @ cho_solve(cho_factor(measured), across.T)
-        return Prediction(log_s=log_s, covariance=(covariance + covariance.T) / 2)
+        return StepTimes(log_s=log_s, covariance=(covariance + covariance.T) / 2)
 
     def form_s(self, points: Sequence[Point]) -> Floats:
         """The fitted form alone, in seconds."""

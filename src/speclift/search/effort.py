@@ -10,7 +10,7 @@ import numpy as np
 from speclift.core.traffic import Concurrency, Load
 from speclift.core.units import Seconds
 from speclift.search.posterior import Posterior
-from speclift.search.problem import CellResult, Problem, Purpose, Result
+from speclift.search.problem import CellResult, JobResult, Problem, Purpose
 
 # What people do without a tuner: every arm at every load, and again twice against noise; a cell that has to tell of
 # acceptance by itself needs this many requests, where a search's may have fewer.
@@ -22,24 +22,24 @@ CALIBRATIONS = 1.75
 _CALIBRATING = frozenset({Purpose.BASELINE, Purpose.LONG, Purpose.SHORT})
 
 
-def launch_s(problem: Problem, results: Sequence[Result]) -> Seconds:
+def launch_s(problem: Problem, results: Sequence[JobResult]) -> Seconds:
     """The mean of those seen, else the guess."""
     seen = [result.launch_s for result in results if result.launch_s > 0]
     return math.fsum(seen) / len(seen) if seen else problem.settings.launch_s_guess
 
 
-def cell_s(problem: Problem, results: Sequence[Result], load: Load) -> Seconds:
+def cell_s(problem: Problem, results: Sequence[JobResult], load: Load) -> Seconds:
     """The longest seen at this load or the nearest that was seen, else the guess."""
     seen = [cell.wall_s for _, cell in _seen(problem, results, load)]
     return max(seen, default=problem.settings.cell_s_guess)
 
 
-def job_s(problem: Problem, results: Sequence[Result], loads: Sequence[Load]) -> Seconds:
+def job_s(problem: Problem, results: Sequence[JobResult], loads: Sequence[Load]) -> Seconds:
     """One launch with these loads."""
     return launch_s(problem, results) + math.fsum(cell_s(problem, results, load) for load in loads)
 
 
-def grid_s(problem: Problem, results: Sequence[Result], posterior: Posterior | None = None) -> Seconds:
+def grid_s(problem: Problem, results: Sequence[JobResult], posterior: Posterior | None = None) -> Seconds:
     """What every candidate at every load, three times over, would take.
 
     As fast as `posterior` says that each of them is; without it as those seen, which are the better ones.
@@ -73,21 +73,21 @@ def _slower(problem: Problem, posterior: Posterior | None, name: str, load: Load
     return float(np.exp(ran - posterior.mean[:, place]).mean())
 
 
-def allowed_s(problem: Problem, results: Sequence[Result], posterior: Posterior | None = None) -> Seconds:
+def allowed_s(problem: Problem, results: Sequence[JobResult], posterior: Posterior | None = None) -> Seconds:
     """Of the whole search, for probes and races: a share of the grid, or some times its calibration if more."""
     calibration = math.fsum(result.engine_s for result in results if result.job.purpose in _CALIBRATING)
     grid = grid_s(problem, results, posterior)
     return max(problem.settings.grid_share * grid, CALIBRATIONS * calibration)
 
 
-def left_s(problem: Problem, results: Sequence[Result], posterior: Posterior | None = None) -> Seconds:
+def left_s(problem: Problem, results: Sequence[JobResult], posterior: Posterior | None = None) -> Seconds:
     """For probes and races: of the budget, and of what they are allowed."""
     settings = problem.settings
     spent = math.fsum(result.engine_s for result in results)
     return min(settings.budget_s - settings.reserve_s, allowed_s(problem, results, posterior)) - spent
 
 
-def _seen(problem: Problem, results: Sequence[Result], load: Load) -> list[tuple[str, CellResult]]:
+def _seen(problem: Problem, results: Sequence[JobResult], load: Load) -> list[tuple[str, CellResult]]:
     """Cells of this load, or of the nearest that was seen, each with its candidate."""
     seen: dict[Load, list[tuple[str, CellResult]]] = {}
     for result in results:

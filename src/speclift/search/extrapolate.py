@@ -35,7 +35,7 @@ class Basis(StrEnum):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Sums:
+class RequestSums:
     """Tokens and steps of each request; the length is their ratio."""
 
     tokens: Floats
@@ -51,13 +51,13 @@ class Sums:
         influence: Floats = (self.tokens - self.length * self.steps) / self.tokens.sum()
         return influence
 
-    def only(self, chosen: NDArray[np.bool_]) -> Sums:
-        return Sums(tokens=self.tokens[chosen], steps=self.steps[chosen])
+    def only(self, chosen: NDArray[np.bool_]) -> RequestSums:
+        return RequestSums(tokens=self.tokens[chosen], steps=self.steps[chosen])
 
 
-def totals(groups: Sequence[Sequence[RequestCounts]]) -> Sums:
+def totals(groups: Sequence[Sequence[RequestCounts]]) -> RequestSums:
     """Of each request the mean of the times it was sent: those that every load sends must not outweigh the others."""
-    return Sums(
+    return RequestSums(
         tokens=_means(groups, lambda request: request.tokens),
         steps=_means(groups, lambda request: request.steps),
     )
@@ -88,7 +88,7 @@ class Carrier:
         if is_ordered:
             self.basis = Basis.REPLAY if prefix_only else Basis.TRUNCATION
 
-    def sums(self, k: int) -> Sums:
+    def sums(self, k: int) -> RequestSums:
         match self.basis:
             case Basis.REPLAY:
                 return self._replayed(k, self._hazard)
@@ -122,34 +122,34 @@ class Carrier:
             mean += (k - self.k_max) * counts.get(self.k_max, 0.0) / total
         return mean * (1.0 - without)
 
-    def _replayed(self, k: int, bonus: float) -> Sums:
+    def _replayed(self, k: int, bonus: float) -> RequestSums:
         kinds, counts = self._chains
         steps = np.array([chain_steps(full, last, self.k_max, k, bonus) for full, last in kinds])
-        return Sums(tokens=self._tokens, steps=counts @ steps + self._without)
+        return RequestSums(tokens=self._tokens, steps=counts @ steps + self._without)
 
-    def _truncated(self, k: int) -> Sums:
+    def _truncated(self, k: int) -> RequestSums:
         if k > self.k_max:
             low, high = self._truncated(self.k_max), self._tokens_beyond(k, self._hazard)
             # Between "no further gain" and "as it ended", which lie below and above the truth in recorded data.
             middle: Floats = low.tokens * math.sqrt(high.length / low.length)
-            return Sums(tokens=middle, steps=low.steps)
+            return RequestSums(tokens=middle, steps=low.steps)
         return self._tokens_up_to(k)
 
-    def _tokens_up_to(self, k: int) -> Sums:
+    def _tokens_up_to(self, k: int) -> RequestSums:
         lengths = np.minimum(np.arange(self._histogram.shape[1]), k)
-        return Sums(tokens=self._histogram @ lengths + self._steps, steps=self._steps)
+        return RequestSums(tokens=self._histogram @ lengths + self._steps, steps=self._steps)
 
-    def _tokens_beyond(self, k: int, hazard: float) -> Sums:
+    def _tokens_beyond(self, k: int, hazard: float) -> RequestSums:
         """S_(k_max + m) = S_k_max h^m with the last conditional rate h."""
         ends = self._tokens_up_to(self.k_max)
         full = self._histogram[:, self.k_max]
         gained = math.fsum(hazard**m for m in range(1, k - self.k_max + 1))
-        return Sums(tokens=ends.tokens + full * gained, steps=ends.steps)
+        return RequestSums(tokens=ends.tokens + full * gained, steps=ends.steps)
 
-    def _geometric(self, k: int) -> Sums:
-        length = Sums(tokens=self._tokens, steps=self._steps).length
+    def _geometric(self, k: int) -> RequestSums:
+        length = RequestSums(tokens=self._tokens, steps=self._steps).length
         share = iid_length(_alpha(length, self.k_max), k) / length
-        return Sums(tokens=self._tokens * share, steps=self._steps)
+        return RequestSums(tokens=self._tokens * share, steps=self._steps)
 
     @cached_property
     def _tokens(self) -> Floats:

@@ -18,7 +18,7 @@ from speclift.search.cost_fit import CostFit, TimedPoint, fit_cost
 from speclift.search.cost_surface import Floats, Point, Surface
 from speclift.search.counts import step_s
 from speclift.search.predictor import AcceptanceCurve, AcceptanceRun, accepted_lengths
-from speclift.search.problem import CellResult, Problem, Result, drafted_per_step, nominal_batch
+from speclift.search.problem import CellResult, JobResult, Problem, drafted_per_step, nominal_batch
 from speclift.search.space import Candidate, drafting_of, sees_text_alone
 
 # Names of candidates with the label of the load they are out at; None is everywhere.
@@ -89,7 +89,7 @@ class Posterior:
         return math.sqrt(max(0.0, float(self.covariance[column, row, row])))
 
 
-def posterior_of(problem: Problem, results: Sequence[Result]) -> Posterior | None:
+def posterior_of(problem: Problem, results: Sequence[JobResult]) -> Posterior | None:
     """None until a baseline ran: without one there is no unit of time."""
     ran = [result for result in results if result.cells]
     curves = _curves(problem, ran)
@@ -132,7 +132,7 @@ def posterior_of(problem: Problem, results: Sequence[Result]) -> Posterior | Non
     )
 
 
-def _curves(problem: Problem, results: Sequence[Result]) -> Curves:
+def _curves(problem: Problem, results: Sequence[JobResult]) -> Curves:
     """By drafter and target."""
     runs: dict[tuple[str, str], list[AcceptanceRun]] = {}
     alone: dict[str, bool] = {}
@@ -227,7 +227,7 @@ def point_of(
     )
 
 
-def _timed_points(problem: Problem, results: Sequence[Result], curves: Curves) -> list[TimedPoint]:
+def _timed_points(problem: Problem, results: Sequence[JobResult], curves: Curves) -> list[TimedPoint]:
     timed = []
     now_s = 0.0
     for result in results:
@@ -279,7 +279,7 @@ def _batches(problem: Problem, known: Sequence[Candidate], fit: CostFit, curves:
     return batches
 
 
-def _measured(known: Sequence[Candidate], loads: Sequence[Load], results: Sequence[Result]) -> Floats:
+def _measured(known: Sequence[Candidate], loads: Sequence[Load], results: Sequence[JobResult]) -> Floats:
     seen = {
         (result.job.candidate, cell.load)
         for result in results

@@ -113,7 +113,7 @@ class Problem:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Job:
+class SearchJob:
     """One launch of one candidate and the loads to run on it, in this order."""
 
     id: int
@@ -137,10 +137,10 @@ class CellResult:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Result:
+class JobResult:
     """What came of a job; `failure` says why a launch or all its cells are missing."""
 
-    job: Job
+    job: SearchJob
     cells: tuple[CellResult, ...] = ()
     launch_s: Seconds = 0.0
     failure: str = ""

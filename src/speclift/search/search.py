@@ -19,7 +19,7 @@ from speclift.core.units import Seconds
 from speclift.search.cost_surface import Drafting
 from speclift.search.effort import cell_s, grid_s, job_s, launch_s, left_s
 from speclift.search.posterior import Dropped, Posterior, posterior_of
-from speclift.search.problem import Job, Problem, Purpose, Result
+from speclift.search.problem import JobResult, Problem, Purpose, SearchJob
 from speclift.search.race import mirrored
 from speclift.search.selection import (
     Doubt,
@@ -37,7 +37,7 @@ from speclift.search.space import Candidate, Elimination, drafting_of, sees_text
 _ROUNDING_S = 1e-6
 
 
-class Phase(StrEnum):
+class SearchPhase(StrEnum):
     """In order. A phase ends when all it asked for was told."""
 
     LONG = "long runs"
@@ -51,9 +51,9 @@ class Phase(StrEnum):
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Search:
     problem: Problem
-    pending: tuple[Job, ...]
-    phase: Phase = Phase.LONG
-    results: tuple[Result, ...] = ()
+    pending: tuple[SearchJob, ...]
+    phase: SearchPhase = SearchPhase.LONG
+    results: tuple[JobResult, ...] = ()
     eliminated: tuple[Elimination, ...] = ()
     blocks: int = 0
     # Why it ended; empty while it goes on.
@@ -61,7 +61,7 @@ class Search:
 
     @property
     def finished(self) -> bool:
-        return self.phase is Phase.DONE
+        return self.phase is SearchPhase.DONE
 
     @property
     def spent_s(self) -> Seconds:
@@ -76,7 +76,7 @@ class Search:
     def dropped(self) -> Dropped:
         return frozenset((each.candidate, each.load) for each in self.eliminated)
 
-    def ask(self) -> tuple[Job, ...]:
+    def ask(self) -> tuple[SearchJob, ...]:
         """Launches in the order to run them, as many as the budget allows by the times seen so far."""
         times = accumulate(job_s(self.problem, self.results, job.loads) for job in self.pending)
         return tuple(
@@ -85,7 +85,7 @@ class Search:
             if time_s <= self.rest_s + _ROUNDING_S
         )
 
-    def tell(self, result: Result) -> Search:
+    def tell(self, result: JobResult) -> Search:
         """The search that knows this too. A job that was not asked for raises UsageError; its answer is not lost."""
         if result.job not in self.pending:
             raise UsageError(
@@ -99,7 +99,9 @@ class Search:
         if result.failure or not result.cells:
             told = _without_failed(told, result)
         if told.pending and not told.ask():
-            return replace(told, pending=(), phase=Phase.DONE, ending="the budget allows no further launch")
+            return replace(
+                told, pending=(), phase=SearchPhase.DONE, ending="the budget allows no further launch"
+            )
         return told if told.pending or told.finished else _next_phase(told)
 
     def posterior(self) -> Posterior | None:
@@ -119,7 +121,7 @@ def start(problem: Problem, *, eliminated: Sequence[Elimination] = ()) -> Search
         reason = f"acceptance of {drafter} at every k up to {candidate.k}, and what its longest step costs"
         wanted.append((candidate, loads, Purpose.LONG, reason))
     return _with_jobs(search, wanted) or replace(
-        search, phase=Phase.DONE, ending="the budget allows no launch"
+        search, phase=SearchPhase.DONE, ending="the budget allows no launch"
     )
 
 
@@ -134,27 +136,27 @@ def _next_phase(search: Search) -> Search:
     posterior = search.posterior()
     if posterior is None:
         return replace(
-            search, phase=Phase.DONE, ending="no baseline ran, so there is nothing to compare with"
+            search, phase=SearchPhase.DONE, ending="no baseline ran, so there is nothing to compare with"
         )
-    if search.phase is Phase.RACE:
+    if search.phase is SearchPhase.RACE:
         search = _eliminate(search, beaten(posterior, search.results))
-    if search.phase in {Phase.LONG, Phase.DEEPER, Phase.SHORT}:
+    if search.phase in {SearchPhase.LONG, SearchPhase.DEEPER, SearchPhase.SHORT}:
         search = _eliminate(search, far_from_best(search.problem, posterior))
-    if search.phase is Phase.LONG:
-        deeper = _with_jobs(replace(search, phase=Phase.DEEPER), _deeper(search, posterior))
+    if search.phase is SearchPhase.LONG:
+        deeper = _with_jobs(replace(search, phase=SearchPhase.DEEPER), _deeper(search, posterior))
         if deeper is not None:
             return deeper
-    if search.phase in {Phase.LONG, Phase.DEEPER}:
-        search = replace(search, phase=Phase.SHORT)
+    if search.phase in {SearchPhase.LONG, SearchPhase.DEEPER}:
+        search = replace(search, phase=SearchPhase.SHORT)
         shorter = _with_jobs(search, _short(search, posterior))
         if shorter is not None:
             return shorter
-    if search.phase in {Phase.SHORT, Phase.PROBE}:
-        search = replace(search, phase=Phase.PROBE)
+    if search.phase in {SearchPhase.SHORT, SearchPhase.PROBE}:
+        search = replace(search, phase=SearchPhase.PROBE)
         probed = _probe(search, posterior)
         if probed is not None:
             return probed
-    return _race(replace(search, phase=Phase.RACE), posterior)
+    return _race(replace(search, phase=SearchPhase.RACE), posterior)
 
 
 def _probe(search: Search, posterior: Posterior) -> Search | None:
@@ -226,15 +228,15 @@ def _race(search: Search, posterior: Posterior) -> Search:
     regret = expected_regret(problem, found)
     if regret < problem.settings.regret_goal:
         return replace(
-            search, phase=Phase.DONE, ending=f"choosing now is expected to lose {100 * regret:.2f} %"
+            search, phase=SearchPhase.DONE, ending=f"choosing now is expected to lose {100 * regret:.2f} %"
         )
     if search.blocks >= problem.settings.race_blocks:
         ending = f"{search.blocks} blocks raced" if search.blocks else "no launch worth its time is left"
-        return replace(search, phase=Phase.DONE, ending=ending)
+        return replace(search, phase=SearchPhase.DONE, ending=ending)
     entries = race_entries(problem, posterior, found)
     if entries and _race_promise(search, posterior, found, entries) <= 0:
         ending = f"a race would cost more than the {100 * regret:.2f} % that choosing now is expected to lose"
-        return replace(search, phase=Phase.DONE, ending=ending)
+        return replace(search, phase=SearchPhase.DONE, ending=ending)
     while len(entries) > 1:
         order = mirrored(list(entries))
         wanted = [
@@ -249,7 +251,7 @@ def _race(search: Search, posterior: Posterior) -> Search:
             break
         entries = smaller
     ending = "no time is left to race what is in doubt" if entries else "no two arms are near enough to race"
-    return replace(search, phase=Phase.DONE, ending=ending)
+    return replace(search, phase=SearchPhase.DONE, ending=ending)
 
 
 def _race_promise(
@@ -289,7 +291,7 @@ def _eliminate(search: Search, eliminated: Sequence[Elimination]) -> Search:
     return replace(search, eliminated=(*search.eliminated, *fresh))
 
 
-def _without_failed(search: Search, result: Result) -> Search:
+def _without_failed(search: Search, result: JobResult) -> Search:
     """A candidate that failed is out; a drafter's long run is tried once more at a smaller k."""
     problem, job = search.problem, result.job
     reason = result.failure or "ran without a single cell"
@@ -301,7 +303,7 @@ def _without_failed(search: Search, result: Result) -> Search:
     candidate = problem.candidate(job.candidate)
     if candidate.is_baseline and not _may_have_baseline(search):
         ending = f"no baseline ran, so there is nothing to compare with: {reason}"
-        return replace(search, pending=(), phase=Phase.DONE, ending=ending)
+        return replace(search, pending=(), phase=SearchPhase.DONE, ending=ending)
     smaller = [
         other
         for other in problem.candidates
@@ -354,7 +356,7 @@ def _with_jobs(
         turn = int(purpose is Purpose.RACE and number >= len(asked) // 2)
         block = search.blocks + 1 if purpose is Purpose.RACE else 0
         jobs.append(
-            Job(
+            SearchJob(
                 id=first + number,
                 candidate=candidate.name,
                 loads=loads,

@@ -13,7 +13,7 @@ from speclift.core.units import Seconds
 from speclift.search.cost_fit import FRESH_SD
 from speclift.search.cost_surface import Floats
 from speclift.search.posterior import Dropped, Posterior
-from speclift.search.problem import Problem, Purpose, Result
+from speclift.search.problem import JobResult, Problem, Purpose
 from speclift.search.race import PROMPTS_MIN, Pass, standings
 from speclift.search.space import Elimination
 
@@ -211,7 +211,7 @@ def far_from_best(problem: Problem, posterior: Posterior) -> list[Elimination]:
     return eliminated
 
 
-def beaten(posterior: Posterior, results: Sequence[Result]) -> list[Elimination]:
+def beaten(posterior: Posterior, results: Sequence[JobResult]) -> list[Elimination]:
     """Arms that the confidence sequence puts behind the leader of a load."""
     passes = _passes(results)
     pass_sd = posterior.fit.noise_scale * FRESH_SD
@@ -236,7 +236,7 @@ def beaten(posterior: Posterior, results: Sequence[Result]) -> list[Elimination]
     return eliminated
 
 
-def _passes(results: Sequence[Result]) -> Mapping[Load, dict[str, dict[Pass, dict[str, float]]]]:
+def _passes(results: Sequence[JobResult]) -> Mapping[Load, dict[str, dict[Pass, dict[str, float]]]]:
     """By load, arm and pass: log time by prompt. A prompt sent twice in a pass counts once, as its mean."""
     passes: dict[Load, dict[str, dict[Pass, dict[str, float]]]] = {}
     for result in results:

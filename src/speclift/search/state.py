@@ -11,8 +11,8 @@ from speclift.core.speculation import speculation_from_dict, speculation_to_dict
 from speclift.core.traffic import load_from_dict, load_to_dict
 from speclift.search.cost_surface import Experts
 from speclift.search.counts import RequestCounts
-from speclift.search.problem import CellResult, Job, Problem, Purpose, Result, Settings
-from speclift.search.search import Phase, Search
+from speclift.search.problem import CellResult, JobResult, Problem, Purpose, SearchJob, Settings
+from speclift.search.search import Search, SearchPhase
 from speclift.search.space import Candidate, Elimination
 
 # 1: first form.
@@ -42,7 +42,7 @@ def search_from_dict(data: dict[str, Any]) -> Search:
         return Search(
             problem=_problem_from_dict(data["problem"]),
             pending=tuple(_job_from_dict(job) for job in data["pending"]),
-            phase=Phase(data["phase"]),
+            phase=SearchPhase(data["phase"]),
             results=tuple(_result_from_dict(result) for result in data["results"]),
             eliminated=tuple(Elimination(**each) for each in data["eliminated"]),
             blocks=int(data["blocks"]),
@@ -104,7 +104,7 @@ def _problem_from_dict(data: dict[str, Any]) -> Problem:
     )
 
 
-def _job_to_dict(job: Job) -> dict[str, Any]:
+def _job_to_dict(job: SearchJob) -> dict[str, Any]:
     return {
         "id": job.id,
         "candidate": job.candidate,
@@ -116,12 +116,12 @@ def _job_to_dict(job: Job) -> dict[str, Any]:
     }
 
 
-def _job_from_dict(data: dict[str, Any]) -> Job:
+def _job_from_dict(data: dict[str, Any]) -> SearchJob:
     loads = tuple(load_from_dict(load) for load in data["loads"])
-    return Job(**(data | {"loads": loads, "purpose": Purpose(data["purpose"])}))
+    return SearchJob(**(data | {"loads": loads, "purpose": Purpose(data["purpose"])}))
 
 
-def _result_to_dict(result: Result) -> dict[str, Any]:
+def _result_to_dict(result: JobResult) -> dict[str, Any]:
     return {
         "job": _job_to_dict(result.job),
         "launch_s": result.launch_s,
@@ -138,7 +138,7 @@ def _result_to_dict(result: Result) -> dict[str, Any]:
     }
 
 
-def _result_from_dict(data: dict[str, Any]) -> Result:
+def _result_from_dict(data: dict[str, Any]) -> JobResult:
     cells = tuple(
         CellResult(
             load=load_from_dict(cell["load"]),
@@ -148,7 +148,7 @@ def _result_from_dict(data: dict[str, Any]) -> Result:
         )
         for cell in data["cells"]
     )
-    return Result(
+    return JobResult(
         job=_job_from_dict(data["job"]), cells=cells, launch_s=data["launch_s"], failure=data["failure"]
     )
 

@@ -18,7 +18,7 @@ from speclift.statistics.crossed import Evenness, Floats, Indices, evenness_of, 
 from speclift.statistics.stats import CrossedFit, crossed_fit
 
 
-class Setting(NamedTuple):
+class Stratum(NamedTuple):
     segment: str
     load: Load
     temperature: float | None
@@ -27,7 +27,7 @@ class Setting(NamedTuple):
 class Observation(NamedTuple):
     round: int
     unit: str
-    setting: Setting
+    setting: Stratum
     log_speedup: float
 
 
@@ -41,7 +41,7 @@ class PairTable:
     setting: Indices
     units: tuple[str, ...]
     segments: tuple[str, ...]  # of each unit
-    settings: tuple[Setting, ...]
+    settings: tuple[Stratum, ...]
 
     def __len__(self) -> int:
         return len(self.log_speedup)
@@ -50,7 +50,7 @@ class PairTable:
     def prompt_count(self) -> int:
         return len(np.unique(self.unit))
 
-    def within(self, admits: Callable[[Setting], bool]) -> PairTable:
+    def within(self, admits: Callable[[Stratum], bool]) -> PairTable:
         keep = np.array([admits(setting) for setting in self.settings], dtype=bool)[self.setting]
         return PairTable(
             log_speedup=self.log_speedup[keep],
@@ -62,7 +62,7 @@ class PairTable:
             settings=self.settings,
         )
 
-    def counts(self) -> dict[Setting, int]:
+    def counts(self) -> dict[Stratum, int]:
         """Pairs at each setting that has any."""
         found = np.bincount(self.setting, minlength=len(self.settings))
         return {setting: int(count) for setting, count in zip(self.settings, found, strict=True) if count}

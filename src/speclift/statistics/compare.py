@@ -25,7 +25,7 @@ from speclift.core.results import (
     is_complete,
 )
 from speclift.core.traffic import Concurrency, load_label
-from speclift.statistics.balance import Observation, PairTable, Setting, fit_table, pair_table
+from speclift.statistics.balance import Observation, PairTable, Stratum, fit_table, pair_table
 from speclift.statistics.cells import ALL, NO_TOTALS, Totals, cells, load_size
 from speclift.statistics.loops import degenerate_segments
 from speclift.statistics.pairs import (
@@ -69,11 +69,11 @@ class Comparer:
         """`bar` is the speedup asked for; `arm_count` how many arms compete, for simultaneous intervals."""
         self._metric_asked, self._bar, self._totals = metric, bar, totals
         self._arm_count, self._by_temperature, self._prompt_of = arm_count, by_temperature, prompt_of
-        self._by_setting: dict[tuple[str, Setting], list[Record]] = defaultdict(list)
+        self._by_setting: dict[tuple[str, Stratum], list[Record]] = defaultdict(list)
         for record in records:
             if record.place.phase is not Phase.WARMUP:
                 place = record.place
-                setting = Setting(place.segment, place.load, place.temperature)
+                setting = Stratum(place.segment, place.load, place.temperature)
                 self._by_setting[(place.arm, setting)].append(record)
         self._tables: dict[tuple[str, str], PairTable] = {}
         self._metric = self._usable(metric)
@@ -172,7 +172,7 @@ class Comparer:
         return self._tables[(arm, metric)].within(lambda setting: admits(conditions, setting))
 
 
-def admits(conditions: Conditions, place: Place | Setting) -> bool:
+def admits(conditions: Conditions, place: Place | Stratum) -> bool:
     """A request without a temperature runs at one we do not know, so no ceiling admits it."""
     if conditions.segments is not None and place.segment not in conditions.segments:
         return False
@@ -198,7 +198,7 @@ def _table_of(found: Sequence[Pair]) -> PairTable:
     return pair_table(
         [
             Observation(
-                pair.round, pair.prompt, Setting(pair.segment, pair.load, pair.temperature), pair.log_speedup
+                pair.round, pair.prompt, Stratum(pair.segment, pair.load, pair.temperature), pair.log_speedup
             )
             for pair in found
         ]
@@ -207,7 +207,7 @@ def _table_of(found: Sequence[Pair]) -> PairTable:
 
 def _parts(table: PairTable) -> list[tuple[Part, str, PairTable]]:
     """The ways to cut the traffic that leave more than one piece."""
-    by_part: dict[Part, dict[str, set[Setting]]] = {
+    by_part: dict[Part, dict[str, set[Stratum]]] = {
         Part.SEGMENT: defaultdict(set),
         Part.LOAD: defaultdict(set),
         Part.TEMPERATURE: defaultdict(set),
@@ -228,11 +228,11 @@ def _parts(table: PairTable) -> list[tuple[Part, str, PairTable]]:
     ]
 
 
-def _by_temperature(present: Sequence[Setting]) -> Iterator[tuple[str, set[Setting]]]:
+def _by_temperature(present: Sequence[Stratum]) -> Iterator[tuple[str, set[Stratum]]]:
     """One group per temperature; where there are many, per bucket, named by the lowest and highest in it."""
     known = {setting.temperature for setting in present if setting.temperature is not None}
     is_bucketed = len(known) > TEMPERATURES_MAX
-    groups: dict[float, list[Setting]] = defaultdict(list)
+    groups: dict[float, list[Stratum]] = defaultdict(list)
     for setting in present:
         if setting.temperature is not None:
             groups[_bucket(setting.temperature) if is_bucketed else setting.temperature].append(setting)
@@ -252,7 +252,7 @@ def _temperature_label(temperature: float) -> str:
     return short if float(short) == temperature else repr(temperature)
 
 
-def _same_cut(present: Sequence[Setting]) -> bool:
+def _same_cut(present: Sequence[Stratum]) -> bool:
     both = {(setting.segment, setting.temperature) for setting in present}
     return len(both) == len({segment for segment, _ in both}) == len({temperature for _, temperature in both})
 

@@ -14,7 +14,15 @@ from speclift.core.errors import UsageError
 from speclift.core.records import Step
 from speclift.core.traffic import DEFAULT_MAX_TOKENS
 from speclift.core.units import Seconds, Tokens
-from speclift.testing.fake_truth import SEGMENT_MARKER, VOCABULARY, Ask, Burst, Script, Truth, token_text
+from speclift.testing.fake_truth import (
+    SEGMENT_MARKER,
+    VOCABULARY,
+    Burst,
+    FakeAnswer,
+    FakeRequest,
+    Truth,
+    token_text,
+)
 
 MODEL = "fake"
 # What an OpenAI-compatible server assumes when the request does not say.
@@ -24,7 +32,7 @@ MAX_TOKENS_LIMIT = 100_000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Form:
+class AnswerForm:
     """How the client wants the answer."""
 
     is_chat: bool
@@ -37,7 +45,7 @@ class Form:
     listed: int = 0
 
 
-def read_body(body: Any, *, is_chat: bool) -> tuple[Ask, Form]:
+def read_body(body: Any, *, is_chat: bool) -> tuple[FakeRequest, AnswerForm]:
     """UsageError on anything a real server would answer with 400."""
     if not isinstance(body, dict):
         raise UsageError(f"the body must be a JSON object, saw {type(body).__name__}")
@@ -53,7 +61,7 @@ def read_body(body: Any, *, is_chat: bool) -> tuple[Ask, Form]:
     if not 0 <= temperature < float("inf"):
         raise UsageError(f"temperature must be at least 0, saw {temperature}")
     options = _typed(body, "stream_options", dict, {})
-    ask = Ask(
+    ask = FakeRequest(
         prompt=prompt,
         max_tokens=max_tokens,
         temperature=temperature,
@@ -61,7 +69,7 @@ def read_body(body: Any, *, is_chat: bool) -> tuple[Ask, Form]:
         seed=_typed(body, "seed", int, 0) if body.get("seed") is not None else None,
         ignore_eos=_typed(body, "ignore_eos", bool, False),
     )
-    return ask, Form(
+    return ask, AnswerForm(
         is_chat=is_chat,
         stream=_typed(body, "stream", bool, False),
         include_usage=_typed(options, "include_usage", bool, False),
@@ -126,7 +134,7 @@ class Reply:
     """The JSON of one answer in the dialect of the truth's flavour."""
 
     def __init__(
-        self, truth: Truth, script: Script, form: Form, *, id: str, created: int, prompt_s: Seconds
+        self, truth: Truth, script: FakeAnswer, form: AnswerForm, *, id: str, created: int, prompt_s: Seconds
     ) -> None:
         self.truth, self.script, self.form = truth, script, form
         self.prompt_s = prompt_s
@@ -230,7 +238,7 @@ class Reply:
         }
 
 
-def chunk_spans(script: Script, *, tokens_per_chunk: int | str) -> Iterator[list[tuple[int, int]]]:
+def chunk_spans(script: FakeAnswer, *, tokens_per_chunk: int | str) -> Iterator[list[tuple[int, int]]]:
     """Per burst the token ranges of its chunks: the first token at once, then full chunks, then the rest."""
     sent, last = 0, script.bursts[-1]
     for burst in script.bursts:
@@ -243,7 +251,7 @@ def chunk_spans(script: Script, *, tokens_per_chunk: int | str) -> Iterator[list
 
 
 @dataclass(slots=True, kw_only=True)
-class Totals:
+class ServedTotals:
     """Counters over all finished requests, added when a request ends, as llama.cpp does."""
 
     prompt_tokens: int = 0
@@ -255,7 +263,7 @@ class Totals:
     accepted_at: Counter[int] = field(default_factory=Counter)
     finish_reasons: Counter[str] = field(default_factory=Counter)
 
-    def add(self, script: Script) -> None:
+    def add(self, script: FakeAnswer) -> None:
         self.prompt_tokens += script.prompt_tokens
         self.tokens += len(script.token_ids)
         self.finish_reasons[script.finish_reason] += 1
@@ -270,7 +278,7 @@ class Totals:
         self.accepted_at.update(range(step.accepted))
 
 
-def metrics_text(truth: Truth, totals: Totals, *, running: int, waiting: int) -> str:
+def metrics_text(truth: Truth, totals: ServedTotals, *, running: int, waiting: int) -> str:
     """Prometheus text under the names of the truth's flavour."""
     is_vllm = truth.flavour == "vllm"
     prefix, labels = ("vllm:", f'engine="0",model_name="{MODEL}"') if is_vllm else ("llamacpp:", "")

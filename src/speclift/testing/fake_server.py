@@ -25,11 +25,11 @@ from aiohttp import web
 
 from speclift.core.errors import UsageError
 from speclift.core.units import Seconds
-from speclift.testing.fake_dialect import MODEL, Reply, Totals, chunk_spans, metrics_text, read_body
+from speclift.testing.fake_dialect import MODEL, Reply, ServedTotals, chunk_spans, metrics_text, read_body
 from speclift.testing.fake_truth import (
     VOCABULARY,
+    FakeAnswer,
     Fault,
-    Script,
     Truth,
     launch_factor,
     parse_truth,
@@ -58,7 +58,7 @@ class FakeServer:
         self._loop = asyncio.get_running_loop()
         self._epoch_s = time.time() - self._loop.time()
         self._launch_factor = launch_factor(truth)
-        self._totals = Totals()
+        self._totals = ServedTotals()
         self._log: list[dict[str, Any]] = []
         self._slots = asyncio.Semaphore(truth.slots or sys.maxsize)
         self._asked = 0
@@ -164,7 +164,7 @@ class FakeServer:
         async with self._slot():
             # Only a wait for a slot moves the start; reading the request is part of the time to first token.
             started_s = self._loop.time() if self.truth.slots else received_s
-            schedule = Schedule(self.truth, script, factor=self._launch_factor, started_s=started_s)
+            schedule = BurstTimes(self.truth, script, factor=self._launch_factor, started_s=started_s)
             note_finished = partial(self._note_finished, id, schedule, received_s=received_s)
             play = self._stream if form.stream else self._answer_at_once
             return await play(request, reply, schedule, note_finished)
@@ -184,7 +184,7 @@ class FakeServer:
             self._slots.release()
 
     async def _stream(
-        self, request: web.Request, reply: Reply, schedule: Schedule, note_finished: Callable[[], None]
+        self, request: web.Request, reply: Reply, schedule: BurstTimes, note_finished: Callable[[], None]
     ) -> web.StreamResponse:
         response = web.StreamResponse(headers={"Content-Type": "text/event-stream"})
         await response.prepare(request)
@@ -197,7 +197,7 @@ class FakeServer:
                 _hang_up(request)
         return response
 
-    async def _send_tokens(self, response: web.StreamResponse, reply: Reply, schedule: Schedule) -> bool:
+    async def _send_tokens(self, response: web.StreamResponse, reply: Reply, schedule: BurstTimes) -> bool:
         """False where the connection is to be cut."""
         script = reply.script
         spans_by_burst = chunk_spans(script, tokens_per_chunk=self.truth.tokens_per_chunk)
@@ -216,7 +216,7 @@ class FakeServer:
         return True
 
     async def _answer_at_once(
-        self, request: web.Request, reply: Reply, schedule: Schedule, note_finished: Callable[[], None]
+        self, request: web.Request, reply: Reply, schedule: BurstTimes, note_finished: Callable[[], None]
     ) -> web.StreamResponse:
         script = reply.script
         for index in range(len(script.bursts)):
@@ -230,7 +230,7 @@ class FakeServer:
             return web.Response(body=GARBAGE, content_type="application/json")
         return web.json_response(reply.whole(decode_s=schedule.decode_s))
 
-    def _note_finished(self, id: str, schedule: Schedule, *, received_s: Seconds) -> None:
+    def _note_finished(self, id: str, schedule: BurstTimes, *, received_s: Seconds) -> None:
         self._totals.add(schedule.script)
         last = schedule.script.bursts[-1]
         self._log.append(
@@ -252,10 +252,10 @@ class FakeServer:
             self._loop.call_later(CRASH_DELAY_S, os.abort)
 
 
-class Schedule:
+class BurstTimes:
     """When each burst of one request is due: every deadline counts from the one before, never from now."""
 
-    def __init__(self, truth: Truth, script: Script, *, factor: float, started_s: Seconds) -> None:
+    def __init__(self, truth: Truth, script: FakeAnswer, *, factor: float, started_s: Seconds) -> None:
         self.script = script
         self._truth, self._factor = truth, factor
         self._deadline_s = started_s

@@ -163,7 +163,7 @@ def _require_in_range(name: str, value: float) -> None:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Ask:
+class FakeRequest:
     """The part of a request that decides what happens to it."""
 
     prompt: str
@@ -194,7 +194,7 @@ class Burst:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Script:
+class FakeAnswer:
     """All that happens to one request except when; the load decides that."""
 
     token_ids: tuple[int, ...]
@@ -223,7 +223,7 @@ class Script:
         return step_s * self.noise_factor * self.tail_factor * self.prompt_factor
 
 
-def script_for(truth: Truth, ask: Ask, *, in_flight: int = 1) -> Script:
+def script_for(truth: Truth, ask: FakeRequest, *, in_flight: int = 1) -> FakeAnswer:
     stops_early = 0 < truth.stop_after < ask.max_tokens and not ask.ignore_eos
     count = truth.stop_after if stops_early else ask.max_tokens
     chance = truth.acceptance_for(segment=ask.segment, temperature=ask.temperature)
@@ -232,7 +232,7 @@ def script_for(truth: Truth, ask: Ask, *, in_flight: int = 1) -> Script:
     would_accept = [draws.random() < chance for _ in range(count)]
     draws = _draws("factors", truth.seed, ask.prompt, ask.seed)
     in_tail = draws.random() < truth.tail_share
-    return Script(
+    return FakeAnswer(
         token_ids=_token_ids(truth, ask, count=count),
         bursts=_bursts(would_accept, k=truth.drafted_at(in_flight)),
         finish_reason="stop" if stops_early else "length",
@@ -277,7 +277,7 @@ def token_text(token_id: int) -> str:
     return " " + VOCABULARY[token_id]
 
 
-def _token_ids(truth: Truth, ask: Ask, *, count: Tokens) -> tuple[int, ...]:
+def _token_ids(truth: Truth, ask: FakeRequest, *, count: Tokens) -> tuple[int, ...]:
     # Greedy text must not depend on truth.seed: arms and launches differ in it and say the same.
     greedy = _draws("greedy", ask.prompt)
     ids = [greedy.randrange(len(VOCABULARY)) for _ in range(count)]
@@ -310,7 +310,7 @@ def _altered(token_id: int, draws: random.Random, *, share: float) -> int:
     return (token_id + distance) % len(VOCABULARY) if is_altered else token_id
 
 
-def _faults(truth: Truth, ask: Ask) -> frozenset[Fault]:
+def _faults(truth: Truth, ask: FakeRequest) -> frozenset[Fault]:
     shares = {
         Fault.HTTP_500: truth.http_500_share,
         Fault.CUT: truth.cut_share,

@@ -14,11 +14,11 @@ from speclift.core.errors import StudyError, UsageError, unknown_name
 from speclift.core.results import Finding, Level
 from speclift.core.speculation import NGram
 from speclift.core.units import Tokens
-from speclift.replayer.batch import UNLIMITED, Answer, batch_of
-from speclift.replayer.estimates import Totals
+from speclift.replayer.batch import UNLIMITED, LoggedAnswer, batch_of
+from speclift.replayer.estimates import LogTotals
 from speclift.replayer.findings import replay_findings
 from speclift.replayer.logged import Logged, UnreadableEntry, logged
-from speclift.replayer.methods import Replay, Setting, replay_of, settings_for
+from speclift.replayer.methods import DrafterSetting, Replay, replay_of, settings_for
 from speclift.replayer.result import DrafterResult, LogCounts, ReplayResult, replay_document
 from speclift.replayer.speedup import StepCost, study_costs
 from speclift.studies.log_files import LogEntry, read_log
@@ -90,13 +90,13 @@ def document(result: ReplayResult) -> dict[str, Any]:
 class _Run:
     """Every drafter over every batch."""
 
-    def __init__(self, settings: Sequence[Setting]) -> None:
+    def __init__(self, settings: Sequence[DrafterSetting]) -> None:
         self._names: dict[str, int] = {}
-        self._drafters: list[tuple[Setting, Replay, Totals]] = [
-            (setting, replay_of(setting), Totals(setting.ks, all_name=ALL)) for setting in settings
+        self._drafters: list[tuple[DrafterSetting, Replay, LogTotals]] = [
+            (setting, replay_of(setting), LogTotals(setting.ks, all_name=ALL)) for setting in settings
         ]
 
-    def add(self, answers: Sequence[Answer]) -> None:
+    def add(self, answers: Sequence[LoggedAnswer]) -> None:
         batch = batch_of(answers)
         indices = [self._names.setdefault(answer.segment, len(self._names)) for answer in answers]
         segments, names = np.array(indices, dtype=np.int64), list(self._names)
@@ -130,7 +130,7 @@ class _Reader:
         is_used = any(source != "ids" for source in self.log.prompts)
         return self._tokenizer.name if self._tokenizer is not None and is_used else None
 
-    def answers(self) -> Iterator[Answer]:
+    def answers(self) -> Iterator[LoggedAnswer]:
         if self._reference is not None:
             self._tokenizer = load_tokenizer(
                 self._reference
@@ -141,7 +141,7 @@ class _Reader:
                 if answer is not None:
                     yield answer
 
-    def _answer(self, entry: LogEntry) -> Answer | None:
+    def _answer(self, entry: LogEntry) -> LoggedAnswer | None:
         log = self.log
         log.requests += 1
         try:
@@ -171,7 +171,7 @@ class _Reader:
                 hint="a segment is a class of requests, such as chat or summarise; ids belong into 'id'",
             )
 
-    def _count(self, request: Logged, answer: Answer) -> None:
+    def _count(self, request: Logged, answer: LoggedAnswer) -> None:
         log = self.log
         log.replayed += 1
         log.tokens += answer.tokens
@@ -186,13 +186,13 @@ class _Reader:
             for name in request.refused_by_vllm:
                 log.refused_parameters[name] = log.refused_parameters.get(name, 0) + 1
 
-    def _tokenised(self, request: Logged) -> Answer:
+    def _tokenised(self, request: Logged) -> LoggedAnswer:
         prompt, source = self._prompt_ids(request)
         response = self._response_ids(request)
         if not response:
             raise UnreadableEntry("the response has no tokens")
         self.log.prompts[source] = self.log.prompts.get(source, 0) + 1
-        return Answer(
+        return LoggedAnswer(
             prompt=np.array(prompt, dtype=np.int64),
             response=np.array(response, dtype=np.int64),
             segment=request.segment,
@@ -293,8 +293,8 @@ def _request(entry: LogEntry) -> Logged:
     return logged({**fields, **own})
 
 
-def _batches(answers: Iterator[Answer]) -> Iterator[list[Answer]]:
-    waiting: list[Answer] = []
+def _batches(answers: Iterator[LoggedAnswer]) -> Iterator[list[LoggedAnswer]]:
+    waiting: list[LoggedAnswer] = []
     size = 0
     for answer in answers:
         waiting.append(answer)
