@@ -164,6 +164,36 @@ class TestGathering:
         # It was read when silence was looked at, and was in the kernel before the server's call returned.
         assert sent[-1].end <= came[-1] + 0.001
 
+    def test_the_end_of_like_answers_wakes_us_also_where_each_chunk_is_looked_at(self) -> None:
+        sent: list[Sent] = []
+        has_read = threading.Event()
+
+        def script(peer: Peer) -> None:
+            for _ in range(ALIKE_ANSWERS_MIN + 1):
+                peer.request()
+                peer.send(HEAD + finish_first("one"))
+                has_read.wait(PATIENCE_S)
+                peer.send(b"".join(finish_first(" word") for _ in range(60)))
+                peer.pause(0.05)
+                peer.send(finish_first(" end", "length") + USAGE + END)
+            peer.request()  # a server that closes would wake us, too
+
+        with ScriptedServer(script) as server:
+            sender = sender_for(server, sent)
+            for index in range(ALIKE_ANSWERS_MIN + 1):
+                has_read.clear()
+                sender.submit(post(index))
+                work(
+                    sender, until=lambda: bool(sender._under_way) and under_way(sender).stream.text_count == 1
+                )
+                # Whoever looks at silent streams must not be who finds the end.
+                sender._tidy_at = time.perf_counter() + 2 * PATIENCE_S
+                has_read.set()
+                work(sender)
+            sender.close()
+
+        assert [len(each.result.text.split()) for each in sent] == [62] * (ALIKE_ANSWERS_MIN + 1)
+
     @pytest.mark.parametrize(("streams", "gathers_more"), [(1, True), (CROWD, False)])
     def test_only_few_streams_risk_that_an_end_is_noticed_late(
         self, streams: int, gathers_more: bool

@@ -249,9 +249,9 @@ class Sender:
         exchange.read_bytes += len(data)
         if data.endswith(exchange.stream.suffix):
             exchange.later.append((data, stamp))
-            if len(exchange.later) >= exchange.stream.later_max:
-                self._catch_up(exchange)
-            elif exchange.connection.gathers:
+            if len(exchange.later) >= exchange.stream.later_max and not self._catch_up(exchange):
+                return
+            if exchange.connection.gathers:
                 exchange.connection.wake_at(self._mark_bytes(exchange))
         else:
             self._sort(exchange, data, stamp)
