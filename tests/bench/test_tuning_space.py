@@ -6,6 +6,7 @@ import json
 
 import pytest
 
+from speclift.bench import deployment
 from speclift.bench.ask import Ask
 from speclift.bench.search_fit import too_large
 from speclift.bench.search_space import (
@@ -27,7 +28,6 @@ from speclift.engines.varied import Varied
 from speclift.engines.vllm.engine import Vllm
 from speclift.search.space import Axes, Candidate
 from speclift.studies.format import dumps, engine_from_dict, engine_to_dict
-from speclift.verbs import plan
 from speclift.weights.catalogue_files import find_gpu
 
 
@@ -148,7 +148,7 @@ def test_several_values_of_server_settings_give_every_candidate_a_server_of_its_
 def test_a_draft_that_leaves_no_room_for_a_request_is_never_launched(
     gpu: str, fits: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(plan, "_device", lambda _ask, _engine: find_gpu(gpu))
+    monkeypatch.setattr(deployment, "_device", lambda _ask, _engine: find_gpu(gpu))
     ask = Ask(engine="vllm", model="llama-3.1-70b", target_quant="fp8")
     refuse = too_large(ask, model=ask.model)
     draft = DraftModel(model="llama-3.1-8b", k=3)
