@@ -14,7 +14,7 @@ from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy import stats
+from scipy import special
 
 TOP_SETS = (1, 3, 8)
 LOOKUP = "lookup"
@@ -65,7 +65,7 @@ class SetTest:
 
     @property
     def p_value(self) -> float:
-        return float(2 * stats.norm.sf(abs(self.z)))
+        return float(2 * special.ndtr(-abs(self.z)))
 
     @property
     def is_usable(self) -> bool:
@@ -182,7 +182,7 @@ def foreign_tokens(scores: Iterable[TokenScore], *, control: Sequence[TokenScore
     vocabulary, has mean at most 1 under the target, so P(M >= 1/a) <= a (Ville), with no approximation.
     """
     outside, listed = _outside(scores := list(scores))
-    counted = float(stats.poisson.sf(outside - 1, moved_cut_share(control) * listed)) if outside else 1.0
+    counted = float(special.pdtrc(outside - 1, moved_cut_share(control) * listed)) if outside else 1.0
     log_m = 0.0
     for score in scores:
         if score.tail_high > 0 and score.chosen_probability is not None:
@@ -208,7 +208,7 @@ def _outside(scores: Iterable[TokenScore]) -> tuple[int, int]:
 
 def tokens_needed(detect: float, *, alpha: float, power: float, variance: float = 0.25) -> int:
     """n = (z_alpha + z_power)^2 v / d^2 for a deviation of probability d of one set; v is at most 1/4."""
-    reach = float(stats.norm.isf(alpha / 2) + stats.norm.isf(1 - power))
+    reach = -float(special.ndtri(alpha / 2) + special.ndtri(1 - power))
     return math.ceil(reach**2 * variance / detect**2)
 
 
@@ -216,7 +216,7 @@ def detectable(tokens: int, *, alpha: float, power: float, variance: float = 0.2
     """The deviation that this many tokens would find with `power`."""
     if tokens <= 0:
         return float("inf")
-    reach = float(stats.norm.isf(alpha / 2) + stats.norm.isf(1 - power))
+    reach = -float(special.ndtri(alpha / 2) + special.ndtri(1 - power))
     return reach * math.sqrt(variance / tokens)
 
 

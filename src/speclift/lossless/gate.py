@@ -6,7 +6,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
-from scipy import stats
 
 from speclift.core.arm import Arm
 from speclift.core.errors import EngineError, OperatingError
@@ -181,6 +180,8 @@ def _faults_beyond(
         if not mine or not theirs.answers:
             continue
         table = np.array([[len(mine), own.answers - len(mine)], [len(others), theirs.answers - len(others)]])
+        from scipy import stats  # half a second, for what hardly ever is
+
         p_value = float(stats.fisher_exact(table, alternative="greater")[1])
         if p_value < alpha:
             return Finding(

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from scipy import stats
+from scipy import special
 
 from speclift.lossless.divergence import Compared, Kind
 
@@ -28,7 +28,7 @@ class Hazard:
         """The largest rate that these events do not contradict, one-sided (Garwood)."""
         if not self.tokens:
             return float("inf")
-        return float(stats.chi2.ppf(level, 2 * (self.events + 1))) / 2 / self.tokens
+        return float(special.gammaincinv(self.events + 1, level)) / self.tokens
 
 
 def hazard(pairs: Iterable[Compared]) -> Hazard:
@@ -49,7 +49,7 @@ def more_often(arm: Hazard, control: Hazard) -> float:
     if not total or not arm.tokens:
         return 1.0
     share = arm.tokens / (arm.tokens + control.tokens)
-    return float(stats.binom.sf(arm.events - 1, total, share))
+    return float(special.bdtrc(arm.events - 1, total, share))
 
 
 def tokens_for_rate(detect: float, *, level: float = 0.95) -> int:

@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
-from scipy.stats import t as student_t
+from scipy.special import stdtrit
 
 from speclift.core.results import CONFIDENCE, Estimate
 from speclift.core.speculation import Drafter, Head
@@ -114,7 +114,7 @@ def accepted_lengths(
     unseen = np.array([_prior_sd(k) for k in ks]) / count
     covariance += np.outer(unseen, unseen)
     covariance += np.outer(bracketed, bracketed)
-    quantile = float(student_t.ppf((1 + level) / 2, count - 1)) if count > 1 else math.inf
+    quantile = float(stdtrit(count - 1, (1 + level) / 2)) if count > 1 else math.inf
     points = []
     for row, variance in zip(rows, np.diag(covariance), strict=True):
         half = math.inf if count < 2 else quantile * math.sqrt(variance)

@@ -12,7 +12,6 @@ from dataclasses import dataclass
 from statistics import NormalDist
 
 import numpy as np
-from scipy import interpolate
 
 from speclift.core.records import Phase, Record
 from speclift.core.results import CONFIDENCE, Crossover, Estimate
@@ -192,9 +191,11 @@ def _band(curve: Curve, nodes: Sequence[Estimate], level: float, *, start: int) 
         squares = np.array([halves[left], middle.high - middle.value, halves[left + 1]]) ** 2
         grid.append(log_loads[left] + share * (log_loads[left + 1] - log_loads[left]))
         noise.append(_between(squares, share))
+    from scipy.interpolate import PchipInterpolator  # a fifth of a second, for studies of several loads
+
     log_load, measured = np.concatenate(grid), np.concatenate(noise)
     with np.errstate(over="ignore"):  # two loads a rounding error apart: the slope between them becomes 0
-        centre = interpolate.PchipInterpolator(log_loads, fitted)(log_load)
+        centre = PchipInterpolator(log_loads, fitted)(log_load)
     shape = centre - np.interp(log_load, log_loads, fitted)
     half = np.hypot(measured, NormalDist().inv_cdf((1.0 + level) / 2.0) * shape)
     return _Band(loads=loads, log_load=log_load, centre=centre, half=half, noise=measured)

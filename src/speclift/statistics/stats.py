@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from functools import cache
 
 import numpy as np
-from scipy import special, stats
+from scipy import special
 
 from speclift.core.results import CONFIDENCE, Estimate
 from speclift.statistics.crossed import (
@@ -208,7 +208,9 @@ def quantile_interval(
 @cache
 def _quantile_ranks(count: int, q: float, tail: float) -> tuple[int, int]:
     """1-based; below 1 or above `count` where there is none. Cached: many cells are of one size."""
-    return int(stats.binom.ppf(tail, count, q)), int(stats.binom.ppf(1.0 - tail, count, q)) + 1
+    at_most = special.bdtr(np.arange(count + 1), count, q)
+    low, high = np.searchsorted(at_most, (tail, 1.0 - tail))
+    return int(low), int(high) + 1
 
 
 def independent_count(values: Floats, prompt: Indices, q: float) -> int:
