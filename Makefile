@@ -12,13 +12,22 @@ demo: $(READY)
 
 # The tests' matrices are small: more threads than one would spin on each other.
 test fast test-vllm: export OPENBLAS_NUM_THREADS = 1
+# They start hundreds of processes: what those import is compiled once.
+test fast test-vllm: export PYTHONDONTWRITEBYTECODE =
+
+# Tests wait for processes that start and servers that hang, so more of them run together than there are cores. Those
+# that judge times or load real engines run alone, after the others.
+TOGETHER := -n 6 --dist worksteal
+REAL := llama or browser or vllm or gpu
 
 test: $(READY)
-	SPECLIFT_FETCH=1 $(BIN)/python -m pytest -m "not gpu and not vllm"
+	$(BIN)/python -m pytest $(TOGETHER) -m "not ($(REAL) or alone)"
+	SPECLIFT_FETCH=1 $(BIN)/python -m pytest -m "(llama or browser or alone) and not (vllm or gpu)"
 
-# Without real engines: under two minutes.
+# Without real engines.
 fast: $(READY)
-	$(BIN)/python -m pytest -m "not gpu and not vllm and not llama and not browser"
+	$(BIN)/python -m pytest $(TOGETHER) -m "not ($(REAL) or alone)"
+	$(BIN)/python -m pytest -m "alone and not ($(REAL))"
 
 # A real vLLM (CPU build) in an environment of its own in the user's cache; some minutes, about 3 GB.
 vllm-env:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import importlib.util
 import os
 import signal
@@ -10,6 +11,7 @@ import sys
 from pathlib import Path
 
 import pytest
+import typer.main
 from hypothesis import settings
 from make_environment import environment
 
@@ -25,11 +27,14 @@ pytest.register_assert_rewrite("attach_contract", "engine_contract", "processes"
 # A shell starts background jobs with Ctrl-C ignored, and children inherit that; the tests send it to theirs.
 signal.signal(signal.SIGINT, signal.default_int_handler)
 
+# The tests run two thousand commands in their own process; what those are made of is the same each time.
+typer.main.get_command = functools.cache(typer.main.get_command)
+
 # A deadline measures the machine, not the code.
-settings.register_profile("speclift", deadline=None)
+settings.register_profile("ci", deadline=None, max_examples=30)
 # For a night, or for whoever has minutes: --hypothesis-profile=night
 settings.register_profile("night", deadline=None, max_examples=2000)
-settings.load_profile("speclift")
+settings.load_profile("ci")
 
 
 @pytest.fixture(scope="session")

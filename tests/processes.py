@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import signal
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -43,6 +44,15 @@ def children(pid: int) -> list[int]:
     with contextlib.suppress(OSError):
         return [int(child) for child in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
     return []
+
+
+def heeds(pid: int, number: signal.Signals) -> bool:
+    """Whether the process has put a handler of its own in place for this signal."""
+    with contextlib.suppress(OSError):
+        lines = Path(f"/proc/{pid}/status").read_text().splitlines()
+        caught = next(int(line.split()[1], 16) for line in lines if line.startswith("SigCgt:"))
+        return bool(caught >> (number - 1) & 1)
+    return False
 
 
 def is_running(pid: int) -> bool:

@@ -29,6 +29,7 @@ def blocks_by_arm(study: Path) -> dict[tuple[int, str], list[int]]:
     return {key: sorted(members) for key, members in blocks.items()}
 
 
+@pytest.mark.alone
 def test_a_spent_budget_gives_a_verdict_on_equal_blocks(cli: Cli, tmp_path: Path) -> None:
     slow = fake_flags("ttft_s=0.01", "tpot_s=0.002", fast=False)
     result = cli("decide", "--max-tokens", 24, *slow, "--budget", "3s", "--json", "--study", "s")

@@ -40,6 +40,7 @@ def named(document: dict[str, Any], check: str) -> list[dict[str, Any]]:
     return [finding for finding in document["findings"] if finding["check"] == check]
 
 
+@pytest.mark.alone
 @pytest.mark.timeout(90)
 class TestAStudy:
     def test_is_decided_against_the_baseline_as_it_comes_and_says_where_the_gain_is_from(

@@ -17,6 +17,8 @@ from speclift.bench.search_run import finished_jobs, replayed
 from speclift.core.records import Phase
 from speclift.studies.study import Study, is_study
 
+pytestmark = pytest.mark.alone
+
 SCHEMA = Path(__file__).parents[2] / "docs" / "schema" / "verdict.schema.json"
 # Two segments of 24 bundled prompts each.
 SHAPE = (

@@ -191,6 +191,7 @@ def test_each_prompt_meets_either_server_first_as_often(measured: list[Record]) 
     assert set(leaders.values()) == {PAIRS_MIN // NOISE_PROMPTS // 2}
 
 
+@pytest.mark.alone
 def test_the_noise_is_measured_until_the_time_is_up(tmp_path: Path) -> None:
     ticks = itertools.count()  # one for the start, one at each look after the least number of pairs
     records = asyncio.run(

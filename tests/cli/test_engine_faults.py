@@ -65,7 +65,10 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def result(folder: Path, _impatient: None) -> Result:
     """One study in which every arm but the last is broken in its own way, and the verdict on it."""
     truths = {k: words for k, (words, _) in (*BROKEN_ARMS.items(), *FAILING_REQUESTS.items())}
-    flags = fake_flags(*(f"ngram-k{k}.{word}" for k, words in truths.items() for word in words))
+    # An answer takes some moments, so that it does not come as one piece where the machine is busy.
+    flags = fake_flags(
+        "tpot_s=0.003", *(f"ngram-k{k}.{word}" for k, words in truths.items() for word in words)
+    )
     ks = ",".join(str(k) for k in (*truths, SOUND))
     size = ("--segment", "chat", "--requests", REQUESTS, "--max-tokens", 12, "--launches", 1, "--k", ks)
     study = str(folder / "s")

@@ -83,11 +83,13 @@ def test_compare_gives_the_verdict_that_decide_gave(decided: Decided, cli: Cli) 
     assert {**compared.document, "study": "s"} == decided.result.document
 
 
+@pytest.mark.alone
 def test_compare_takes_another_bar(decided: Decided, cli: Cli) -> None:
     result = cli("compare", decided.study, "--min-speedup", 50, "--json")
     assert (result.code, result.document["verdict"]) == (4, "do-not-ship")
 
 
+@pytest.mark.alone
 def test_a_winner_comes_with_its_command_and_settings(cli: Cli, small: list[object]) -> None:
     winning = fake_flags("spec.acceptance=1", "spec.step_cost=0")
     result = cli("decide", *small, *winning, "--requests", 12, "--max-tokens", 40, "--json")

@@ -105,6 +105,7 @@ class TestFinding:
         assert list(check_bursts(mark_bursts(steady(20)))) == []
 
 
+@pytest.mark.alone
 def test_a_server_behind_a_buffer_is_told_about_and_its_bursts_have_no_time_per_token(
     cli: Cli, tmp_path: Path
 ) -> None:

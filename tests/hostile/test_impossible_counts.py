@@ -308,6 +308,7 @@ def decided(cli: Cli, baseline: Truth, spec: Truth) -> dict[str, Any]:
     return result.document
 
 
+@pytest.mark.alone
 def test_the_same_server_ships_on_the_truth(cli: Cli) -> None:
     document = decided(cli, Truth(), Truth(tpot_s=0.0005))
     assert document["verdict"] == "ship"
