@@ -17,7 +17,7 @@ test fast test-vllm: export PYTHONDONTWRITEBYTECODE =
 
 # Tests wait for processes that start and servers that hang, so more of them run together than there are cores. Those
 # that judge times or load real engines run alone, after the others.
-TOGETHER := -n 6 --dist worksteal
+TOGETHER := -n 4 --dist worksteal
 REAL := llama or browser or vllm or gpu
 
 test: $(READY)

@@ -231,9 +231,8 @@ class TestDecide:
 
     @pytest.mark.parametrize("flags", [("--verify", "off"), ("--no-verify",)])
     def test_leaving_it_out_is_recorded_in_the_verdict(self, flags: tuple[str, ...], cli: Cli) -> None:
-        result = cli(
-            "decide", *self.SIZE, *fake_flags("spec.wrong_token_share=0.01"), *flags, "--json", "--study", "s"
-        )
+        wrong = fake_flags("spec.wrong_token_share=0.01")
+        result = cli("decide", *self.SIZE, "--launches", 1, *wrong, *flags, "--json", "--study", "s")
         assert result.document["lossless"]["result"] == "skipped"
         (reason,) = [reason for reason in result.document["reasons"] if reason["rule"] == "lossless"]
         assert reason["level"] == "warn"

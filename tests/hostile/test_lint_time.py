@@ -11,7 +11,7 @@ import pytest
 
 from running import Cli
 
-LONG = 250_000
+LONG = 500_000
 HARD: dict[str, Callable[[int], str]] = {
     "blanks": lambda size: f"vllm serve{' ' * size}m",
     "blanks alone": lambda size: f"x{' ' * size}y",
@@ -54,7 +54,7 @@ class TestTime:
     @pytest.mark.timeout(90)
     @pytest.mark.parametrize("kind", HARD)
     def test_grows_with_the_length(self, kind: str, cli: Cli, tmp_path: Path) -> None:
-        """Ten times the text may take thirty times the time, and what takes less than a second is let pass."""
+        """Ten times the text may take thirty times the time, and half a megabyte a few seconds on a busy machine."""
         took = {}
         for size in (LONG // 10, LONG):
             (tmp_path / "input").write_text(HARD[kind](size), encoding="utf-8")
@@ -63,5 +63,5 @@ class TestTime:
             took[size] = time.process_time() - begun_s
             assert result.code in (0, 2, 4), result.stderr[-300:]
             assert max(map(len, result.stderr.splitlines()), default=0) < 3000
-        assert took[LONG] < max(1.0, 30 * took[LONG // 10])
-        assert took[LONG] < 8.0
+        assert took[LONG] < max(3.0, 30 * took[LONG // 10])
+        assert took[LONG] < 15.0

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from speclift.studies.study import Study
     from speclift.verbs.judge import Judgement
 
-# numpy, scipy, aiohttp and rich are imported where they are used: --help must not wait for them.
+# numpy, scipy and rich are imported where they are used: --help must not wait for them.
 
 REPORT = "report.html"
 

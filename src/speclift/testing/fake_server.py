@@ -17,11 +17,9 @@ import selectors
 import signal
 import sys
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Callable
 from functools import partial
 from typing import Any
-
-from aiohttp import web
 
 from speclift.core.errors import UsageError
 from speclift.core.units import Seconds
@@ -35,6 +33,7 @@ from speclift.testing.fake_truth import (
     parse_truth,
     script_for,
 )
+from speclift.testing.http_server import EVENTS, TEXT, Caller, Handler, Page, Routes, json_page, listen
 
 VERSION = "fake-1"
 DONE = b"data: [DONE]\n\n"
@@ -45,11 +44,6 @@ SLOTS_SHOWN_WHEN_UNLIMITED = 64
 CRASH_DELAY_S = 0.02
 # select() cannot watch more (FD_SETSIZE); beyond it connections wait in the backlog instead of breaking the loop.
 DESCRIPTORS_MAX = 1024
-# How long a stream in progress may delay the end after a signal; aiohttp takes 0 for "for ever".
-SHUTDOWN_S = 0.1
-BODY_BYTES_MAX = 64 * 2**20
-
-Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
 
 class FakeServer:
@@ -65,75 +59,69 @@ class FakeServer:
         self._waiting = 0
         self._in_flight = 0
 
-    def app(self) -> web.Application:
-        app = web.Application(client_max_size=BODY_BYTES_MAX, middlewares=[self._refuse_until_ready])
-        app.router.add_get("/health", self._health)
-        app.router.add_get("/v1/models", self._models)
-        app.router.add_get("/truth/log", self._truth_log)
-        app.router.add_post("/v1/chat/completions", self._chat)
-        app.router.add_post("/v1/completions", self._completions)
+    def routes(self) -> Routes:
+        pages: dict[tuple[str, str], Handler] = {
+            ("GET", "/health"): self._health,
+            ("GET", "/v1/models"): self._models,
+            ("GET", "/truth/log"): self._truth_log,
+            ("POST", "/v1/chat/completions"): self._chat,
+            ("POST", "/v1/completions"): self._completions,
+        }
         if self.truth.flavour != "plain":
-            app.router.add_get("/metrics", self._metrics)
+            pages["GET", "/metrics"] = self._metrics
         if self.truth.flavour == "llamacpp":
-            app.router.add_get("/slots", self._slot_list)
-            app.router.add_get("/props", self._props)
+            pages |= {("GET", "/slots"): self._slot_list, ("GET", "/props"): self._props}
         if self.truth.flavour == "vllm":
-            app.router.add_get("/version", self._version)
-        return app
+            pages["GET", "/version"] = self._version
+        return dict.fromkeys(pages, self._refuse) if self.truth.never_ready else pages
 
-    @web.middleware
-    async def _refuse_until_ready(self, request: web.Request, handler: Handler) -> web.StreamResponse:
-        if self.truth.never_ready:
-            return _error(503, "unavailable_error", "Loading model")
-        return await handler(request)
+    async def _refuse(self, _: Caller) -> Page:
+        return _error(503, "unavailable_error", "Loading model")
 
-    async def _health(self, _: web.Request) -> web.Response:
-        return web.json_response({"status": "ok"})
+    async def _health(self, _: Caller) -> Page:
+        return json_page({"status": "ok"})
 
-    async def _models(self, _: web.Request) -> web.Response:
-        return web.json_response({"object": "list", "data": [{"id": MODEL, "object": "model"}]})
+    async def _models(self, _: Caller) -> Page:
+        return json_page({"object": "list", "data": [{"id": MODEL, "object": "model"}]})
 
-    async def _truth_log(self, _: web.Request) -> web.Response:
-        return web.json_response(self._log)
+    async def _truth_log(self, _: Caller) -> Page:
+        return json_page(self._log)
 
-    async def _metrics(self, _: web.Request) -> web.Response:
-        return web.Response(
-            text=metrics_text(self.truth, self._totals, running=self._in_flight, waiting=self._waiting)
-        )
+    async def _metrics(self, _: Caller) -> Page:
+        text = metrics_text(self.truth, self._totals, running=self._in_flight, waiting=self._waiting)
+        return Page(body=text.encode(), kind=TEXT)
 
-    async def _slot_list(self, _: web.Request) -> web.Response:
+    async def _slot_list(self, _: Caller) -> Page:
         drafts = self.truth.drafted_per_step > 0
-        return web.json_response(
+        return json_page(
             [
                 {"id": slot, "speculative": drafts, "is_processing": slot < self._in_flight}
                 for slot in range(self._slots_shown())
             ]
         )
 
-    async def _props(self, _: web.Request) -> web.Response:
-        return web.json_response(
-            {"build_info": VERSION, "total_slots": self._slots_shown(), "model_path": MODEL}
-        )
+    async def _props(self, _: Caller) -> Page:
+        return json_page({"build_info": VERSION, "total_slots": self._slots_shown(), "model_path": MODEL})
 
-    async def _version(self, _: web.Request) -> web.Response:
-        return web.json_response({"version": VERSION})
+    async def _version(self, _: Caller) -> Page:
+        return json_page({"version": VERSION})
 
     def _slots_shown(self) -> int:
         return self.truth.slots or SLOTS_SHOWN_WHEN_UNLIMITED
 
-    async def _chat(self, request: web.Request) -> web.StreamResponse:
-        return await self._complete(request, is_chat=True)
+    async def _chat(self, caller: Caller) -> Page | None:
+        return await self._complete(caller, is_chat=True)
 
-    async def _completions(self, request: web.Request) -> web.StreamResponse:
-        scored = await self._score(request) if self.truth.sampler else None
-        return scored or await self._complete(request, is_chat=False)
+    async def _completions(self, caller: Caller) -> Page | None:
+        scored = await self._score(caller) if self.truth.sampler else None
+        return scored or await self._complete(caller, is_chat=False)
 
-    async def _score(self, request: web.Request) -> web.Response | None:
+    async def _score(self, caller: Caller) -> Page | None:
         """Token mode tells how likely a prompt is; None where nobody asked."""
         from speclift.testing.fake_chain import prompt_logprobs
 
         with contextlib.suppress(ValueError):
-            body = json.loads(await request.read())
+            body = json.loads(caller.body)
             if isinstance(body, dict) and isinstance(body.get("prompt_logprobs"), int):
                 try:
                     rows = prompt_logprobs(
@@ -141,13 +129,13 @@ class FakeServer:
                     )
                 except UsageError as error:
                     return _error(400, "invalid_request_error", str(error))
-                return web.json_response({"choices": [{"index": 0, "text": "", "prompt_logprobs": rows}]})
+                return json_page({"choices": [{"index": 0, "text": "", "prompt_logprobs": rows}]})
         return None
 
-    async def _complete(self, request: web.Request, *, is_chat: bool) -> web.StreamResponse:
+    async def _complete(self, caller: Caller, *, is_chat: bool) -> Page | None:
         received_s = self._loop.time()
         try:
-            ask, form = read_body(json.loads(await request.read()), is_chat=is_chat)
+            ask, form = read_body(json.loads(caller.body), is_chat=is_chat)
         except (ValueError, UsageError) as error:
             return _error(400, "invalid_request_error", str(error))
         script = script_for(self.truth, ask, in_flight=self._in_flight + 1)
@@ -167,7 +155,7 @@ class FakeServer:
             schedule = BurstTimes(self.truth, script, factor=self._launch_factor, started_s=started_s)
             note_finished = partial(self._note_finished, id, schedule, received_s=received_s)
             play = self._stream if form.stream else self._answer_at_once
-            return await play(request, reply, schedule, note_finished)
+            return await play(caller, reply, schedule, note_finished)
 
     @contextlib.asynccontextmanager
     async def _slot(self) -> AsyncIterator[None]:
@@ -184,20 +172,19 @@ class FakeServer:
             self._slots.release()
 
     async def _stream(
-        self, request: web.Request, reply: Reply, schedule: BurstTimes, note_finished: Callable[[], None]
-    ) -> web.StreamResponse:
-        response = web.StreamResponse(headers={"Content-Type": "text/event-stream"})
-        await response.prepare(request)
+        self, caller: Caller, reply: Reply, schedule: BurstTimes, note_finished: Callable[[], None]
+    ) -> Page | None:
+        caller.begin(EVENTS)
         with contextlib.suppress(ConnectionResetError):  # the client left: nobody is there to tell
-            if await self._send_tokens(response, reply, schedule):
+            if await self._send_tokens(caller, reply, schedule):
                 # Before the client can know of the end and read the counters.
                 note_finished()
-                await response.write(_events(reply.closing(decode_s=schedule.decode_s)) + DONE)
+                await caller.write(_events(reply.closing(decode_s=schedule.decode_s)) + DONE)
             else:
-                _hang_up(request)
-        return response
+                caller.hang_up()
+        return None
 
-    async def _send_tokens(self, response: web.StreamResponse, reply: Reply, schedule: BurstTimes) -> bool:
+    async def _send_tokens(self, caller: Caller, reply: Reply, schedule: BurstTimes) -> bool:
         """False where the connection is to be cut."""
         script = reply.script
         spans_by_burst = chunk_spans(script, tokens_per_chunk=self.truth.tokens_per_chunk)
@@ -212,23 +199,23 @@ class FakeServer:
             if index == script.middle and Fault.CUT in script.faults:
                 return False
             if data:
-                await response.write(data)
+                await caller.write(data)
         return True
 
     async def _answer_at_once(
-        self, request: web.Request, reply: Reply, schedule: BurstTimes, note_finished: Callable[[], None]
-    ) -> web.StreamResponse:
+        self, caller: Caller, reply: Reply, schedule: BurstTimes, note_finished: Callable[[], None]
+    ) -> Page | None:
         script = reply.script
         for index in range(len(script.bursts)):
             schedule.advance(index, in_flight=self._in_flight)
             await schedule.reach()
         if Fault.CUT in script.faults:
-            _hang_up(request)
-            return web.Response()
+            caller.hang_up()
+            return None
         note_finished()
         if Fault.GARBAGE in script.faults:
-            return web.Response(body=GARBAGE, content_type="application/json")
-        return web.json_response(reply.whole(decode_s=schedule.decode_s))
+            return Page(body=GARBAGE)
+        return json_page(reply.whole(decode_s=schedule.decode_s))
 
     def _note_finished(self, id: str, schedule: BurstTimes, *, received_s: Seconds) -> None:
         self._totals.add(schedule.script)
@@ -291,32 +278,22 @@ def _events(payloads: list[dict[str, Any]]) -> bytes:
     return b"".join(b"data: " + json.dumps(payload).encode() + b"\n\n" for payload in payloads)
 
 
-def _hang_up(request: web.Request) -> None:
-    if request.transport is not None:
-        request.transport.close()
-
-
-def _error(status: int, kind: str, message: str) -> web.Response:
-    return web.json_response({"error": {"code": status, "type": kind, "message": message}}, status=status)
+def _error(status: int, kind: str, message: str) -> Page:
+    return json_page({"error": {"code": status, "type": kind, "message": message}}, status=status)
 
 
 async def serve(truth: Truth, *, port: int, exit_on_eof: bool) -> None:
     loop, stopped = asyncio.get_running_loop(), asyncio.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stopped.set)
-    # A client that goes away ends its request, so that it no longer loads the others.
-    runner = web.AppRunner(
-        FakeServer(truth).app(), access_log=None, handler_cancellation=True, shutdown_timeout=SHUTDOWN_S
-    )
-    await runner.setup()
-    await web.TCPSite(runner, "127.0.0.1", port, backlog=DESCRIPTORS_MAX).start()
-    bound_port = runner.addresses[0][1]
+    server = await listen(FakeServer(truth).routes(), port=port, backlog=DESCRIPTORS_MAX)
+    bound_port = server.sockets[0].getsockname()[1]
     sys.stdout.write(json.dumps({"url": f"http://127.0.0.1:{bound_port}"}) + "\n")
     sys.stdout.flush()
     if exit_on_eof:
         loop.add_reader(0, _set_at_eof, stopped)
     await stopped.wait()
-    await runner.cleanup()
+    server.close()
 
 
 def _set_at_eof(stopped: asyncio.Event) -> None:

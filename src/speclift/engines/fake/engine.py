@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import itertools
 import json
-import os
 import shlex
 import sys
 from dataclasses import replace
@@ -29,8 +28,6 @@ READY_LIMIT_S = 15.0
 MODEL = "fake-model"
 # The share by which a step takes longer on a server that does not schedule the next one ahead.
 UNSCHEDULED_COST = "unscheduled_cost="
-# The library that it serves with reads the certificates of all authorities at its start, a fifth of which they take.
-NO_CERTIFICATES = {"SSL_CERT_FILE": os.devnull}
 STEP_COUNTS: tuple[tuple[str, object], ...] = (("timings_per_token", True),)
 
 
@@ -96,9 +93,7 @@ class Fake:
         start = next(self._starts)
         port = free_port()
         command = (*self.command(arm, port=port), "--truth", f"seed={truth.seed + start}")
-        process = await ServerProcess.start(
-            command, base_url=f"http://127.0.0.1:{port}", log=log, env=NO_CERTIFICATES
-        )
+        process = await ServerProcess.start(command, base_url=f"http://127.0.0.1:{port}", log=log)
         try:
             await process.wait_until_ready(path="/health", limit_s=self._ready_limit_s)
             if truth.flavour == "llamacpp":
