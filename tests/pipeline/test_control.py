@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from pathlib import Path
 from typing import Any
 
@@ -10,8 +11,15 @@ import pytest
 from running import Cli, fake_flags, records_of
 from samples import NGRAM, plan
 from speclift.core.arm import BASELINE, CONTROL, baseline_arm, control_arm
+from speclift.core.deadline import Deadline
 from speclift.core.records import Phase
 from speclift.core.speculation import Equalised, speculation_from_dict, speculation_to_dict
+from speclift.engine.fake import Fake
+from speclift.pipeline.ask import Ask
+from speclift.pipeline.judge import judge
+from speclift.pipeline.prepare import build_engine
+from speclift.pipeline.run import StudyRun
+from speclift.pipeline.verbs import Quiet, open_study
 from speclift.plan.experiment import control_turns, turns
 from speclift.store.study import Study
 
@@ -102,6 +110,40 @@ class TestAStudy:
         assert result.document["tuning"] is not None
         explained = {finding["arm"] for finding in named(result.document, "gain-explained")}
         assert explained == {each["arm"] for each in result.document["speedups"]}
+
+    def test_whose_later_rounds_the_budget_left_out_is_explained_by_the_round_there_is(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """Servers that start one after the other in ten seconds each, on an engine that could start four at once."""
+        monkeypatch.setattr(Fake, "launches_at_once", 4)
+        ask = Ask(
+            engine="fake",
+            methods=("ngram",),
+            ks=(1,),
+            segments=("chat",),
+            requests=12,
+            max_tokens=13,
+            temperatures=(0.0,),
+            launches=3,
+            together=False,
+            engine_args=TRUTH,
+            study=tmp_path / "s",
+        )
+        study, _ = open_study(ask, lambda _text: None)
+        with study:
+
+            def seconds() -> float:
+                return 10.0 * sum(launch.ready_s is not None for launch, _ in study.launches())
+
+            engine = build_engine(study.engine)
+            deadline = Deadline.after(35.0, clock=seconds)
+            asyncio.run(StudyRun(study, engine, progress=Quiet(), deadline=deadline).run())
+            # A second round takes 20 of the 15 seconds left: it is not begun, and the control has its 10.
+            launched = [(launch.arm, launch.round) for launch, _ in study.launches()]
+            assert launched[:2] == [(BASELINE, 0), (ARM, 0)]
+            assert [arm for arm, _ in launched[2:]] == [CONTROL]
+            (explained,) = [each for each in judge([study]).findings if each.check == "gain-explained"]
+        assert (explained.arm, "drafting gains" in explained.message) == (ARM, True)
 
 
 class TestAControl:

@@ -13,10 +13,19 @@ from speclift.core.results import Conditions, Finding, Level
 
 
 def explained_gains(records: Sequence[Record], arms: Sequence[Arm], *, metric: str) -> Iterator[Finding]:
-    """Over the prompts of the control's one launch, and the launch of the others that was nearest to it."""
-    rounds = {r.place.round for r in records if r.place.arm == CONTROL and r.place.phase is Phase.MEASURED}
-    own = [record for record in records if record.place.round in rounds]
+    """Over the prompts of the control's one launch, and the launch of the others that was nearest to it: where a budget
+    left rounds out, the last one that there is."""
     for arm in arms:
+        compared = _rounds(records, BASELINE) & _rounds(records, arm.name)
+        own: list[Record] = []
+        for index in _rounds(records, CONTROL):
+            nearest = max((each for each in compared if each <= index), default=None)
+            own += [r for r in records if r.place.arm != CONTROL and r.place.round == nearest]
+            own += [
+                replace(r, place=replace(r.place, round=nearest))
+                for r in records
+                if nearest is not None and r.place.arm == CONTROL and r.place.round == index
+            ]
         whole = _ratio(own, arm, over=BASELINE, metric=metric)
         cost = _ratio(own, control_arm(), over=BASELINE, metric=metric)
         gain = _ratio(own, arm, over=CONTROL, metric=metric)
@@ -30,6 +39,11 @@ def explained_gains(records: Sequence[Record], arms: Sequence[Arm], *, metric: s
             next_step="the verdict rests on the baseline as the engine starts it, not on this control",
             arm=arm.name,
         )
+
+
+def _rounds(records: Sequence[Record], arm: str) -> set[int]:
+    """In which it answered."""
+    return {r.place.round for r in records if r.place.arm == arm and r.place.phase is Phase.MEASURED}
 
 
 def _ratio(records: Sequence[Record], arm: Arm, *, over: str, metric: str) -> float | None:
