@@ -9,13 +9,14 @@ from typing import Any
 import pytest
 
 from running import Cli, fake_flags, records_of
-from samples import NGRAM, plan
+from samples import NGRAM, launch, plan, record
 from speclift.core.arm import BASELINE, CONTROL, baseline_arm, control_arm
 from speclift.core.deadline import Deadline
 from speclift.core.records import Phase
 from speclift.core.speculation import Equalised, speculation_from_dict, speculation_to_dict
 from speclift.engine.fake import Fake
 from speclift.pipeline.ask import Ask
+from speclift.pipeline.control import explained_gains
 from speclift.pipeline.judge import judge
 from speclift.pipeline.prepare import build_engine
 from speclift.pipeline.run import StudyRun
@@ -163,3 +164,23 @@ class TestAControl:
         control = control_arm()
         assert (control.is_baseline, control.is_control, control.speculates) == (False, True, False)
         assert (control.k, control.method) == (0, "control")
+
+    def test_says_what_else_the_engine_changed_for_the_arm(self) -> None:
+        """vLLM 0.26 runs n-gram drafts on its older model runner, the control on the newer one."""
+        took = {BASELINE: 0.01, CONTROL: 0.02, NGRAM.name: 0.0125}
+        answered = [
+            record(tpot_s=tpot_s, arm=arm, request_id=f"p{number}")
+            for arm, tpot_s in took.items()
+            for number in range(12)
+        ]
+        told = {BASELINE: ("enabled", "V2"), CONTROL: ("disabled", "V2"), NGRAM.name: ("disabled", "V1")}
+        launches = [
+            launch(number, arm=arm, settings={"async_scheduling": scheduling, "model_runner": runner})
+            for number, (arm, (scheduling, runner)) in enumerate(told.items())
+        ]
+        (unlike,) = explained_gains(answered, [NGRAM], launches, metric="tpot")
+        assert unlike.message.endswith(
+            "scheduling costs 0.50x, drafting and model_runner V1 (control V2) together give 1.60x"
+        )
+        (alike,) = explained_gains(answered, [NGRAM], launches[:2], metric="tpot")
+        assert alike.message.endswith("scheduling costs 0.50x, drafting gains 1.60x")
