@@ -13,12 +13,15 @@ from stalling import stalling_server
 
 from running import Cli, fake_flags
 from speclift.bench.ask import Ask
+from speclift.bench.interrupts import run_until_signal
 from speclift.bench.opening import open_study
 from speclift.bench.run import StudyRun
 from speclift.bench.search_study import Quiet
+from speclift.bench.time_limit import BudgetSpent, ends_at
 from speclift.core.arm import Arm, ServerSettings
 from speclift.core.deadline import Deadline
 from speclift.core.engine_spec import AttachSettings
+from speclift.core.errors import EngineError
 from speclift.engines.attach.engine import Attach, AttachedServer
 from speclift.engines.fake.engine import Fake
 from speclift.studies.budget_words import left_out
@@ -165,6 +168,23 @@ def test_time_that_ends_while_a_server_starts_ends_the_start(tmp_path: Path) -> 
         asyncio.run(run.run())
         assert left_out(study) == ["the time budget of 1 s ended while launching baseline"]
     assert time.monotonic() - begun_s < 1 + MARGIN_S
+
+
+def test_time_that_ends_while_a_failure_is_tidied_up_is_no_interrupt() -> None:
+    async def fail() -> None:
+        await asyncio.sleep(0)
+        raise EngineError("no room")
+
+    async def work() -> None:
+        async with ends_at(Deadline.after(0.1, clock=time.monotonic), lambda: "tidying up"):
+            try:
+                async with asyncio.TaskGroup() as group:
+                    group.create_task(fail())
+            finally:
+                await asyncio.sleep(30.0)
+
+    with pytest.raises(BudgetSpent, match="ended while tidying up"):
+        run_until_signal(work())
 
 
 @pytest.mark.parametrize(

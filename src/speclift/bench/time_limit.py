@@ -8,6 +8,7 @@ from collections.abc import AsyncIterator, Callable, Coroutine
 from contextlib import asynccontextmanager
 from typing import Any, TypeVar
 
+from speclift.bench.interrupts import watching
 from speclift.core.deadline import Deadline
 from speclift.core.errors import OperatingError
 from speclift.core.quantities import duration
@@ -39,6 +40,12 @@ async def ends_at(deadline: Deadline, doing: Callable[[], str]) -> AsyncIterator
             yield
     except TimeoutError as error:
         if not limit.expired():
+            raise
+        raise BudgetSpent(deadline, doing()) from error
+    except asyncio.CancelledError as error:
+        # Before Python 3.13 a task group in which something failed leaves a cancellation counted that is over, and
+        # the limit takes its own for somebody else's.
+        if watching.is_interrupted or not limit.expired():
             raise
         raise BudgetSpent(deadline, doing()) from error
 
