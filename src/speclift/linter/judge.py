@@ -8,7 +8,6 @@ from dataclasses import dataclass, replace
 from speclift.core.errors import UsageError, unknown_name
 from speclift.linter import llamacpp_flags, vllm_keys
 from speclift.linter.command import exported, read_command
-from speclift.linter.config_file import read_config
 from speclift.linter.findings import LintFinding, Release, Status, dotted, has_errors, parse_release
 from speclift.linter.llamacpp_judge import judge_llamacpp
 from speclift.linter.llamacpp_translate import translate_llamacpp
@@ -91,6 +90,8 @@ def _read(text: str, engine: Engine | None, version: str | None) -> Pasted:
     if found is not None:
         return replace(found, metrics=metrics)
     if _looks_like_config(text):
+        from speclift.linter.config_file import read_config  # late: a command needs no PyYAML
+
         try:
             return replace(read_config(text, engine=engine), metrics=metrics)
         except UsageError as error:

@@ -10,7 +10,7 @@ from speclift.linter.flag_rules import converted, shown
 from speclift.linter.json_text import config_json, parse_json
 from speclift.linter.pasted import Expression, Pasted, Setting, ShellExpression
 from speclift.linter.rows import FlagKind, FlagRow
-from speclift.linter.translation import Translation, shell_source
+from speclift.linter.translation import Translation, shell_source, yaml_text
 from speclift.linter.vllm_flags import FLAG_ROWS
 from speclift.linter.vllm_judge import ENVIRONMENT, PYTHON_ONLY
 from speclift.linter.vllm_keys import NEWEST
@@ -18,7 +18,6 @@ from speclift.linter.vllm_reading import CONFIG_FLAG, Reading, read_settings, ro
 from speclift.linter.vllm_server_flags import FRONT_END
 from speclift.linter.vllm_translate_config import closest, translate_config
 from speclift.linter.vllm_values import LOAD_FORMATS_GONE, QUANTISATIONS
-from speclift.linter.yaml_text import yaml_text
 
 # What today's parser makes of an old --task.
 RUNNERS = {"auto": "auto", "generate": "generate", "embed": "pooling", "embedding": "pooling", "score": "pooling",
