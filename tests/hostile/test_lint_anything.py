@@ -11,8 +11,7 @@ from hypothesis import strategies as st
 
 from speclift.core.errors import UsageError
 from speclift.linter.judge import lint_text
-from speclift.linter.shell_source import read_shell
-from speclift.linter.shell_words import join_words
+from speclift.linter.shell import join_words, read_shell
 
 PIECES = (
     "vllm serve m",

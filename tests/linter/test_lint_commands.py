@@ -19,8 +19,7 @@ from speclift.linter.findings import Status, parse_release
 from speclift.linter.judge import lint_text, lint_words
 from speclift.linter.pasted import Expression, Pasted
 from speclift.linter.python_code import read_python
-from speclift.linter.shell_source import read_shell
-from speclift.linter.shell_words import Expansions, is_hidden, join_words, quote
+from speclift.linter.shell import Expansions, is_hidden, join_words, quote, read_shell
 from speclift.linter.translation import yaml_text
 
 
@@ -300,6 +299,13 @@ class TestYaml:
         written = yaml_text({"outer": document, **document})
         assert read_yaml(written) == [yaml.safe_load(written)] == [{"outer": document, **document}]
 
+    @pytest.mark.parametrize(
+        "text", ["tensor-parallel-size: 1.5\n", "LLM(model='m', tensor_parallel_size=1.5)"]
+    )
+    def test_half_a_gpu_is_no_whole_number_wherever_it_stands(self, text: str) -> None:
+        (found,) = [each for each in lint_text(text).findings if each.is_error]
+        assert (found.status, found.message) == (Status.CONFLICT, "takes a whole number, saw '1.5'")
+
     def test_several_configs_in_one_text_are_no_config(self) -> None:
         with pytest.raises(UsageError, match="2 documents"):
             read_config("port: 1\n---\nport: 2\n", engine=None)
@@ -322,6 +328,14 @@ class TestYaml:
     def test_other_configs_are_refused(self, text: str, said: str) -> None:
         with pytest.raises(UsageError, match=said):
             read_config(text, engine=None)
+
+
+def test_keys_given_twice_are_named_in_their_order() -> None:
+    flags = "--speculative-model d --num-speculative-tokens 3 --speculative-max-model-len 9"
+    config = '{"max_model_len": 9, "num_speculative_tokens": 3, "model": "d"}'
+    found = lint_text(f"vllm serve m {flags} --speculative-config '{config}'", version="0.8.2").findings
+
+    assert [each.flag for each in found if "given twice" in each.message] == flags.split()[::2]
 
 
 class TestBadInput:

@@ -230,3 +230,11 @@ def test_a_size_of_a_type_that_is_not_asked_for_is_left_out() -> None:
 
     assert "--spec-ngram-mod-n-max" not in found.argv
     assert "only --spec-type ngram-mod reads it" in found.notes[0]
+
+
+def test_a_type_from_the_environment_without_its_draft_model_is_said_of_the_variable() -> None:
+    report = lint_text("LLAMA_ARG_SPEC_TYPE=draft-simple llama-server -m t.gguf")
+
+    assert [
+        (found.flag, found.is_error) for found in report.findings if "no draft model" in found.message
+    ] == [("LLAMA_ARG_SPEC_TYPE", True)]

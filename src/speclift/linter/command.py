@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import re
 from collections import deque
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
+from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import PurePosixPath
 
@@ -12,8 +13,8 @@ from speclift.core.errors import UsageError
 from speclift.linter import llamacpp_flags, vllm_flags
 from speclift.linter.findings import Release
 from speclift.linter.pasted import Engine, Form, Pasted, Setting
-from speclift.linter.rows import FlagKind, FlagRow
-from speclift.linter.shell_words import NOTHING, WORDS_MAX, Expansions
+from speclift.linter.rows import NameTable, Row, ValueKind
+from speclift.linter.shell import NOTHING, WORDS_MAX, Expansions
 
 _ASSIGNMENT = re.compile(r"[A-Za-z_]\w*=.*", re.DOTALL)
 _VLLM_MODULE = re.compile(r"vllm(\.entrypoints\..*)?")
@@ -46,14 +47,14 @@ def read_command(
     if found is None:
         return None
     _require_a_command(words, expansions)
-    seen, wrapper, program, arguments = found
-    settings, places = _flags(arguments, seen, release, expansions)
+    seen, wrapper = found.engine, found.wrapper
+    settings, places = _flags(found.arguments, seen, release, expansions)
     return Pasted(
         engine=seen,
         form=Form.COMMAND,
         settings=tuple(settings),
         model=places[0] if places and seen == "vllm" else None,
-        program=tuple(program),
+        program=tuple(found.program),
         wrapper=tuple(wrapper),
         environment=(*environment, *_container_environment(wrapper)),
         stray=tuple(places[seen == "vllm" :]),
@@ -103,35 +104,71 @@ def _assignments(words: list[str]) -> tuple[list[tuple[str, str]], list[str]]:
     return environment, []
 
 
-def _program(
-    words: list[str], engine: Engine | None
-) -> tuple[Engine, list[str], list[str], list[str]] | None:
-    """Engine, what stands before the program, the program, its arguments."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Started:
+    """A program with what stands before it and its arguments."""
+
+    engine: Engine
+    wrapper: Sequence[str]
+    program: Sequence[str]
+    arguments: Sequence[str]
+
+
+def _program(words: list[str], engine: Engine | None) -> _Started | None:
     for index, word in enumerate(words[:PROGRAM_AMONG]):
-        name = PurePosixPath(word.replace("\\", "/")).name.removesuffix(".exe")
         before, after = words[:index], words[index + 1 :]
-        if name == "vllm" and not before_flag(before):
-            if after[:1] == ["serve"]:
-                return "vllm", before, ["vllm", "serve"], after[1:]
-            if not after or after[0].startswith("-"):
-                return "vllm", before, ["vllm"], after
-        if word == "-m" and after and _VLLM_MODULE.fullmatch(after[0]) and before and "python" in before[-1]:
-            return "vllm", before[:-1], [before[-1], "-m", after[0]], after[1:]
-        if name in LLAMA_PROGRAMS and not before_flag(before):
-            program = (
-                [word, after.pop(0)] if name == "llama" and after[:1] in (["serve"], ["cli"]) else [word]
-            )
-            return "llamacpp", before, program, after
-        if name in LLAMA_PROGRAMS_OLD and index == 0 and (engine == "llamacpp" or _mentions_gguf(after)):
-            return "llamacpp", before, [word], after
-        if "run" in before and any(word in CONTAINERS for word in before[:2]):
-            if _VLLM_IMAGE.search(word) and not word.startswith("-"):
-                return "vllm", [*before, word], [], after
-            if _LLAMA_IMAGE.search(word) and not word.startswith("-"):
-                return "llamacpp", [*before, word], [], after
+        found = (
+            _vllm_program(word, before, after)
+            or _llama_program(word, before, after, engine)
+            or _image(word, before, after)
+        )
+        if found is not None:
+            return found
     if words and words[0].startswith("-"):
         guessed = engine or _engine_of_flags(words)
-        return (guessed, [], [], list(words)) if guessed else None
+        return _Started(engine=guessed, wrapper=(), program=(), arguments=words) if guessed else None
+    return None
+
+
+def _base_name(word: str) -> str:
+    return PurePosixPath(word.replace("\\", "/")).name.removesuffix(".exe")
+
+
+def _vllm_program(word: str, before: Sequence[str], after: Sequence[str]) -> _Started | None:
+    if _base_name(word) == "vllm" and not before_flag(before):
+        if after[:1] == ["serve"]:
+            return _Started(engine="vllm", wrapper=before, program=("vllm", "serve"), arguments=after[1:])
+        if not after or after[0].startswith("-"):
+            return _Started(engine="vllm", wrapper=before, program=("vllm",), arguments=after)
+    if word == "-m" and after and _VLLM_MODULE.fullmatch(after[0]) and before and "python" in before[-1]:
+        program = (before[-1], "-m", after[0])
+        return _Started(engine="vllm", wrapper=before[:-1], program=program, arguments=after[1:])
+    return None
+
+
+def _llama_program(
+    word: str, before: Sequence[str], after: Sequence[str], engine: Engine | None
+) -> _Started | None:
+    name = _base_name(word)
+    if name in LLAMA_PROGRAMS and not before_flag(before):
+        has_verb = name == "llama" and after[:1] in (["serve"], ["cli"])
+        program = (word, after[0]) if has_verb else (word,)
+        return _Started(
+            engine="llamacpp", wrapper=before, program=program, arguments=after[len(program) - 1 :]
+        )
+    if name in LLAMA_PROGRAMS_OLD and not before and (engine == "llamacpp" or _mentions_gguf(after)):
+        return _Started(engine="llamacpp", wrapper=before, program=(word,), arguments=after)
+    return None
+
+
+def _image(word: str, before: Sequence[str], after: Sequence[str]) -> _Started | None:
+    """A container whose entry point is the server."""
+    if word.startswith("-") or "run" not in before or not any(each in CONTAINERS for each in before[:2]):
+        return None
+    if _VLLM_IMAGE.search(word):
+        return _Started(engine="vllm", wrapper=[*before, word], program=(), arguments=after)
+    if _LLAMA_IMAGE.search(word):
+        return _Started(engine="llamacpp", wrapper=[*before, word], program=(), arguments=after)
     return None
 
 
@@ -149,8 +186,8 @@ def _mentions_gguf(words: Sequence[str]) -> bool:
 def _engine_of_flags(words: Sequence[str]) -> Engine | None:
     """Flags without a program: whichever table knows more of them."""
     flags = [word.partition("=")[0] for word in words if word.startswith("-")]
-    for_vllm = sum(_vllm_name(flag).partition(".")[0] in vllm_flags.FLAG_ROWS for flag in flags)
-    for_llama = sum(flag in llamacpp_flags.FLAG_ROWS for flag in flags)
+    for_vllm = sum(_vllm_name(flag).partition(".")[0] in vllm_flags.FLAGS for flag in flags)
+    for_llama = sum(flag in llamacpp_flags.FLAGS for flag in flags)
     if for_vllm == for_llama:
         return None
     return "vllm" if for_vllm > for_llama else "llamacpp"
@@ -172,7 +209,7 @@ def _flags(
     words: Sequence[str], engine: Engine, release: Release | None, expansions: Expansions
 ) -> tuple[list[Setting], list[str]]:
     """Settings, and words that belong to no flag."""
-    rows = vllm_flags.FLAG_ROWS if engine == "vllm" else llamacpp_flags.FLAG_ROWS
+    table = vllm_flags.FLAGS if engine == "vllm" else llamacpp_flags.FLAGS
     settings: list[Setting] = []
     places: list[str] = []
     queue = deque(words)
@@ -190,7 +227,7 @@ def _flags(
         if engine == "vllm" and re.fullmatch(r"-O\d", word):
             settings.append(Setting(name="--compilation-config", spelled=word, value=word[2:]))
             continue
-        name, row, is_off = find_row(spelled, engine, rows, release)
+        name, row, is_off = find_row(spelled, engine, table, release)
         given: object = value if equals else None
         if not equals:
             given = _following(queue, row, is_dotted="." in name)
@@ -205,30 +242,33 @@ def _is_flag(word: str) -> bool:
 
 
 def find_row(
-    spelled: str, engine: Engine, rows: Mapping[str, FlagRow], release: Release | None
-) -> tuple[str, FlagRow | None, bool]:
+    spelled: str, engine: Engine, table: NameTable, release: Release | None
+) -> tuple[str, Row | None, bool]:
     """The table's name of a flag (with the key after a dot, if any), its row, and whether it is a --no- form."""
-    name = _vllm_name(spelled) if engine == "vllm" else spelled
-    head, dot, key = name.partition(".")
-    if head in rows:
-        return rows[head].name + dot + key if engine == "vllm" else head, rows[head], False
     if engine == "llamacpp":
-        return name, None, False
-    if head.startswith("--no-") and f"--{head.removeprefix('--no-')}" in rows:
-        row = rows[f"--{head.removeprefix('--no-')}"]
+        return spelled, table.find(spelled), False
+    name = _vllm_name(spelled)
+    head, dot, key = name.partition(".")
+    row = table.find("--compilation-config" if head == "-O" else head)
+    if row is not None:
+        return row.name + dot + key, row, False
+    row = table.find(f"--{head.removeprefix('--no-')}") if head.startswith("--no-") else None
+    if row is not None:
         return row.name, row, True
-    if head == "-O":
-        return "--compilation-config" + dot + key, rows["--compilation-config"], False
-    # argparse takes an unambiguous beginning for the whole.
+    row = _completed(head, table, release)
+    return (name if row is None else row.name + dot + key), row, False
+
+
+def _completed(head: str, table: NameTable, release: Release | None) -> Row | None:
+    """argparse takes an unambiguous beginning for the whole."""
+    if not head.startswith("--"):
+        return None
     longer = {
-        row.name
-        for known, row in rows.items()
-        if known.startswith(head) and head.startswith("--") and (release is None or row.span.holds(release))
+        row.name: row
+        for known, row in table.rows.items()
+        if known.startswith(head) and (release is None or row.holds(release))
     }
-    if len(longer) == 1:
-        full = longer.pop()
-        return full + dot + key, rows[full], False
-    return name, None, False
+    return longer.popitem()[1] if len(longer) == 1 else None
 
 
 def _vllm_name(spelled: str) -> str:
@@ -239,18 +279,18 @@ def _vllm_name(spelled: str) -> str:
     return head.replace("_", "-") + dot + key
 
 
-def _following(queue: deque[str], row: FlagRow | None, *, is_dotted: bool) -> object:
+def _following(queue: deque[str], row: Row | None, *, is_dotted: bool) -> object:
     """Takes the flag's value off the queue."""
     if not queue or _is_flag(queue[0]):
         return None
-    if row is not None and row.kind is FlagKind.SWITCH and not is_dotted:
+    if row is None:
+        return queue.popleft()
+    if row.kind is ValueKind.SWITCH and not is_dotted:
         # Old commands write --enable-chunked-prefill False; anything else is the next argument.
         return queue.popleft() if queue[0].lower() in ("true", "false") else None
-    if row is not None and row.value_since is not None:
-        return queue.popleft() if queue[0] in {name for name, _, _ in row.choices} else None
-    if row is not None and row.kind is FlagKind.LIST:
-        values = []
-        while queue and not _is_flag(queue[0]):
-            values.append(queue.popleft())
-        return values if len(values) > 1 else values[0]
-    return queue.popleft()
+    if row.value_since is not None:
+        return queue.popleft() if queue[0] in {choice.name for choice in row.choices} else None
+    values = [queue.popleft()]
+    while row.kind is ValueKind.LIST and queue and not _is_flag(queue[0]):
+        values.append(queue.popleft())
+    return values if len(values) > 1 else values[0]

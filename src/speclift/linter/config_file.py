@@ -15,7 +15,7 @@ from speclift.core.errors import UsageError
 from speclift.linter import llamacpp_flags, vllm_flags
 from speclift.linter.json_text import DEEPEST, parse_json
 from speclift.linter.pasted import Engine, Form, Pasted, Setting
-from speclift.linter.vllm_keys import KEY_ROWS
+from speclift.linter.vllm_keys import KEYS
 
 # Of all documents together, with every alias counted as what it stands for; a serving config has some dozen.
 VALUES_MAX = 20_000
@@ -61,20 +61,20 @@ def _only_document(text: str) -> object:
 def _is_speculative_config(document: Mapping[str, object]) -> bool:
     """Only the dict that goes into speculative_config was pasted."""
     names = {str(key).replace("-", "_") for key in document}
-    return names <= KEY_ROWS.keys() and bool(names & {"method", "num_speculative_tokens"})
+    return names <= KEYS.rows.keys() and bool(names & {"method", "num_speculative_tokens"})
 
 
 def _setting(key: str, value: object, engine: Engine) -> Setting:
     name = f"--{key.lstrip('-').replace('_', '-')}"
-    if engine == "vllm" and name in vllm_flags.FLAG_ROWS:
-        name = vllm_flags.FLAG_ROWS[name].name
+    if engine == "vllm" and name in vllm_flags.FLAGS:
+        name = vllm_flags.FLAGS[name].name
     return Setting(name=name, spelled=key, value=value)
 
 
 def _engine(document: Mapping[str, object]) -> Engine | None:
     names = [f"--{str(key).lstrip('-').replace('_', '-')}" for key in document]
-    for_vllm = sum(name in vllm_flags.FLAG_ROWS for name in names) + 9 * _is_speculative_config(document)
-    for_llama = sum(name in llamacpp_flags.FLAG_ROWS for name in names)
+    for_vllm = sum(name in vllm_flags.FLAGS for name in names) + 9 * _is_speculative_config(document)
+    for_llama = sum(name in llamacpp_flags.FLAGS for name in names)
     if not for_vllm and not for_llama:
         return None
     return "vllm" if for_vllm >= for_llama else "llamacpp"

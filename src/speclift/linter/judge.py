@@ -9,14 +9,15 @@ from speclift.core.errors import UsageError, unknown_name
 from speclift.linter import llamacpp_flags, vllm_keys
 from speclift.linter.command import exported, read_command
 from speclift.linter.findings import LintFinding, Release, Status, dotted, has_errors, parse_release
-from speclift.linter.llamacpp_judge import judge_llamacpp
+from speclift.linter.llamacpp_judge import judge_llamacpp, read_llamacpp
 from speclift.linter.llamacpp_translate import translate_llamacpp
 from speclift.linter.metrics import judge_metrics, metrics_in
 from speclift.linter.pasted import Engine, Form, Pasted
 from speclift.linter.python_code import looks_like_python, read_python
-from speclift.linter.shell_source import ShellText, read_shell
+from speclift.linter.shell import ShellCommand, ShellText, read_shell
 from speclift.linter.translation import Translation
 from speclift.linter.vllm_judge import judge_vllm
+from speclift.linter.vllm_reading import read_settings
 from speclift.linter.vllm_translate import translate_vllm
 
 ENGINES: tuple[Engine, ...] = ("vllm", "llamacpp")
@@ -102,40 +103,38 @@ def _read(text: str, engine: Engine | None, version: str | None) -> Pasted:
 
 
 def _read_shell(shell: ShellText, engine: Engine | None, release: Release | None) -> Pasted | None:
-    found = [
-        (command, pasted)
-        for command in shell.commands
-        if (
-            pasted := read_command(
-                command.words, engine=engine, release=release, expansions=command.expansions
-            )
-        )
-        is not None
-    ]
+    """The first server that is started, with what the commands around it say about it."""
+    found: list[tuple[ShellCommand, Pasted]] = []
+    before: list[tuple[str, str]] = []
+    pieces: list[str] = []
+    for command in shell.commands:
+        pasted = read_command(command.words, engine=engine, release=release, expansions=command.expansions)
+        if pasted is not None:
+            found.append((command, pasted))
+        elif pairs := exported(command.words):
+            before += pairs
+            pieces += command.expansions.pieces
     if not found:
         # A script that is only written down: cat > run.sh <<EOF
         inner = (_read_shell(read_shell(document), engine, release) for document in shell.documents)
         return next((pasted for pasted in inner if pasted is not None), None)
     command, pasted = found[0]
-    setting = [(each, pairs) for each in shell.commands if (pairs := exported(each.words))]
-    before = tuple(pair for _, pairs in setting for pair in pairs)
-    pieces = [piece for each, _ in setting for piece in each.expansions.pieces]
-    more = len(found) - 1
-    said = "more server commands are in this text" if more > 1 else "more server command is in this text"
+    live = tuple(dict.fromkeys([*pasted.expansions.pieces, *pieces]))
     notes = ("what is redirected is left out of the translation",) if command.is_redirected else ()
     return replace(
         pasted,
         environment=(*before, *pasted.environment),
         exported=frozenset(name for name, _ in before),
-        expansions=replace(
-            pasted.expansions, pieces=tuple(dict.fromkeys([*pasted.expansions.pieces, *pieces]))
-        ),
+        expansions=replace(pasted.expansions, pieces=live),
         notes=(*pasted.notes, *notes),
-        unread=(
-            *pasted.unread,
-            *([(f"{more} {said}", "only the first is judged: lint them one by one")] if more else ()),
-        ),
+        unread=(*pasted.unread, *_other_servers(len(found) - 1)),
     )
+
+
+def _other_servers(count: int) -> Iterator[tuple[str, str]]:
+    if count:
+        said = "more server commands are in this text" if count > 1 else "more server command is in this text"
+        yield f"{count} {said}", "only the first is judged: lint them one by one"
 
 
 def _looks_like_config(text: str) -> bool:
@@ -153,14 +152,7 @@ def _report(pasted: Pasted, version: str | None) -> LintReport:
         notes.append(
             f"the newest release known here is {dotted(newest)}; {version} was judged as if it were that"
         )
-    if pasted.engine == "vllm":
-        findings = judge_vllm(pasted, release=release, is_cpu="cpu" in (version or ""))
-    else:
-        findings = judge_llamacpp(pasted, release=release)
-    starts = bool(pasted.settings or pasted.program or pasted.wrapper or pasted.model)
-    translated = None
-    if starts:
-        translated = translate_vllm(pasted) if pasted.engine == "vllm" else translate_llamacpp(pasted)
+    findings, translated = _judged(pasted, release, is_cpu="cpu" in (version or ""))
     return LintReport(
         engine=pasted.engine,
         release=release,
@@ -168,9 +160,22 @@ def _report(pasted: Pasted, version: str | None) -> LintReport:
         findings=_without_echo(
             (*findings, *_unplaced(pasted), *judge_metrics(pasted.metrics, release=release))
         ),
-        translated=translated,
+        translated=translated if _starts(pasted) else None,
         notes=tuple(notes),
     )
+
+
+def _judged(pasted: Pasted, release: Release, *, is_cpu: bool) -> tuple[tuple[LintFinding, ...], Translation]:
+    """What a release makes of it, and what it is today: two answers from one reading."""
+    if pasted.engine == "vllm":
+        reading = read_settings(pasted)
+        return judge_vllm(reading, release=release, is_cpu=is_cpu), translate_vllm(reading)
+    command = read_llamacpp(pasted)
+    return judge_llamacpp(command, release=release), translate_llamacpp(command)
+
+
+def _starts(pasted: Pasted) -> bool:
+    return bool(pasted.settings or pasted.program or pasted.wrapper or pasted.model)
 
 
 def _unplaced(pasted: Pasted) -> Iterator[LintFinding]:

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from speclift.linter.pasted import Pasted
-from speclift.linter.shell_words import quote
+from speclift.linter.shell import quote
 
 # Keys that need no quotes, as long as they are no word that YAML takes for something else.
 _PLAIN_KEY = re.compile(

@@ -8,17 +8,17 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from speclift.linter.findings import LintFinding, Status
-from speclift.linter.flag_rules import finding, told
 from speclift.linter.json_text import DEEPEST, parse_json
 from speclift.linter.pasted import Expression, Pasted, Setting
-from speclift.linter.rows import FlagRow
-from speclift.linter.vllm_flags import FLAG_ROWS
+from speclift.linter.row_rules import finding, told
+from speclift.linter.rows import Row
+from speclift.linter.vllm_flags import FLAGS
 
 CONFIG_FLAG = "--speculative-config"
 
 
 @dataclass(slots=True)
-class Reading:
+class VllmReading:
     """`explicit` holds the keys of --speculative-config, `carried` those that flags stand for, with the flag."""
 
     pasted: Pasted
@@ -45,12 +45,12 @@ class Reading:
             return None
 
 
-def row_of(setting: Setting) -> FlagRow | None:
-    return FLAG_ROWS.get(setting.name.partition(".")[0])
+def row_of(setting: Setting) -> Row | None:
+    return FLAGS.find(setting.name.partition(".")[0])
 
 
-def read_settings(pasted: Pasted) -> Reading:
-    reading = Reading(pasted=pasted)
+def read_settings(pasted: Pasted) -> VllmReading:
+    reading = VllmReading(pasted=pasted)
     for setting in pasted.settings:
         row = row_of(setting)
         head, dot, path = setting.name.partition(".")
@@ -66,29 +66,36 @@ def read_settings(pasted: Pasted) -> Reading:
             _carry(setting, row, reading)
         else:
             reading.others.append(setting)
-    for key in reading.explicit.keys() & reading.carried.keys():
-        setting = reading.carried[key][0]
+    for key, (setting, _) in reading.carried.items():
+        if key not in reading.explicit:
+            continue
         said = f"{key} is given twice, here and in {CONFIG_FLAG}"
         reading.faults.append(finding(setting, Status.CONFLICT, said, source="vllm.engine.arg_utils"))
     return reading
 
 
-def _carry(setting: Setting, row: FlagRow, reading: Reading) -> None:
+def _carry(setting: Setting, row: Row, reading: VllmReading) -> None:
     value = told(setting, row.kind)
     if value is None or value is False:
         return  # LLM(speculative_model=None) asks for nothing
     reading.carried[str(row.key)] = (setting, value)
 
 
-def _read_config(setting: Setting, reading: Reading) -> None:
-    value = setting.value
-    if isinstance(value, Expression) or (setting.is_opaque and not _is_json(value)):
-        reading.opaque = value
-        said = f"only {'running the program' if isinstance(value, Expression) else 'a shell'} would tell what is in it"
+def _read_config(setting: Setting, reading: VllmReading) -> None:
+    value, fault = setting.value, None
+    if isinstance(value, str):
+        try:
+            value = parse_json(value)
+        except ValueError as error:
+            fault = str(error)
+    if isinstance(value, Expression) or (setting.is_opaque and not isinstance(value, dict)):
+        reading.opaque = setting.value
+        teller = "running the program" if isinstance(value, Expression) else "a shell"
+        said = f"only {teller} would tell what is in it"
         reading.faults.append(finding(setting, Status.UNREAD, said))
         return
-    if isinstance(value, str):
-        value = _parsed(setting, value, reading)
+    if fault is not None:
+        value = _python_dict(setting, fault, reading)
     if isinstance(value, Mapping):
         for key, each in value.items():
             reading.explicit[str(key).replace("-", "_")] = each
@@ -97,30 +104,16 @@ def _read_config(setting: Setting, reading: Reading) -> None:
         reading.faults.append(finding(setting, Status.CONFLICT, said))
 
 
-def _is_json(value: object) -> bool:
+def _python_dict(setting: Setting, fault: str, reading: VllmReading) -> object:
+    """What is no JSON may be a dict as Python writes it: refused by vLLM, and clear enough to be judged."""
     try:
-        return isinstance(parse_json(str(value)), dict)
-    except ValueError:
-        return False
-
-
-def _parsed(setting: Setting, text: str, reading: Reading) -> object:
-    try:
-        return parse_json(text)
-    except ValueError as error:
-        fault = str(error)
-    try:
-        value = ast.literal_eval(text)
+        value: object = ast.literal_eval(str(setting.value))
     except (ValueError, SyntaxError, MemoryError, RecursionError):
-        said = f"is no JSON: {fault}"
-        reading.faults.append(finding(setting, Status.CONFLICT, said))
+        reading.faults.append(finding(setting, Status.CONFLICT, f"is no JSON: {fault}"))
         return None
     said = "is a Python dict, and vLLM reads JSON: double quotes, true, null"
-    reading.faults.append(
-        finding(
-            setting, Status.CONFLICT, said, replacement=f"{CONFIG_FLAG} '{json.dumps(value, default=str)}'"
-        )
-    )
+    today = f"{CONFIG_FLAG} '{json.dumps(value, default=str)}'"
+    reading.faults.append(finding(setting, Status.CONFLICT, said, replacement=today))
     return value
 
 
