@@ -42,8 +42,20 @@ def read_command(
     expansions: Expansions = NOTHING,
 ) -> Pasted | None:
     """The words of one simple command; None where it starts no engine that is known here."""
-    environment, rest = _assignments(list(words))
-    found = _program(rest, engine)
+    environment, rest = assignments(words)
+    return read_program(rest, environment, engine=engine, release=release, expansions=expansions)
+
+
+def read_program(
+    words: Sequence[str],
+    environment: Sequence[tuple[str, str]],
+    *,
+    engine: Engine | None,
+    release: Release | None = None,
+    expansions: Expansions = NOTHING,
+) -> Pasted | None:
+    """The same, where the variables before the program have been taken off."""
+    found = _program(words, engine)
     if found is None:
         return None
     _require_a_command(words, expansions)
@@ -87,17 +99,12 @@ def shortened(word: str) -> str:
     return repr(word if len(word) <= SHOWN_MAX else f"{word[:SHOWN_MAX]}…")
 
 
-def exported(words: Sequence[str]) -> list[tuple[str, str]]:
-    """What `export A=b` or `A=b` alone sets for the commands after it."""
-    environment, rest = _assignments(list(words))
-    return [] if rest else environment
-
-
-def _assignments(words: list[str]) -> tuple[list[tuple[str, str]], list[str]]:
+def assignments(words: Sequence[str]) -> tuple[list[tuple[str, str]], list[str]]:
+    """The variables that are set before a program, and the rest; nothing is left where it is `export A=b` alone."""
     environment: list[tuple[str, str]] = []
     for index, word in enumerate(words):
         if not _ASSIGNMENT.fullmatch(word) and word not in ("env", "export"):
-            return environment, words[index:]
+            return environment, list(words[index:])
         name, equals, value = word.partition("=")
         if equals:
             environment.append((name, value))
@@ -114,7 +121,7 @@ class _Started:
     arguments: Sequence[str]
 
 
-def _program(words: list[str], engine: Engine | None) -> _Started | None:
+def _program(words: Sequence[str], engine: Engine | None) -> _Started | None:
     for index, word in enumerate(words[:PROGRAM_AMONG]):
         before, after = words[:index], words[index + 1 :]
         found = (

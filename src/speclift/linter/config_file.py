@@ -6,7 +6,7 @@ This module imports PyYAML, so whoever may not meet a config imports it late.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from typing import NoReturn
 
 import yaml
@@ -16,6 +16,7 @@ from speclift.linter import llamacpp_flags, vllm_flags
 from speclift.linter.json_text import DEEPEST, parse_json
 from speclift.linter.pasted import Engine, Form, Pasted, Setting
 from speclift.linter.vllm_keys import KEYS
+from speclift.linter.vllm_reading import CONFIG_FLAG
 
 # Of all documents together, with every alias counted as what it stands for; a serving config has some dozen.
 VALUES_MAX = 20_000
@@ -32,16 +33,25 @@ def read_config(text: str, *, engine: Engine | None) -> Pasted:
     document = _only_document(text)
     if not isinstance(document, Mapping):
         raise UsageError("this config is no map of settings", hint="such as `tensor-parallel-size: 2`")
-    seen = engine or _engine(document)
+    flags = {key: f"--{key.lstrip('-').replace('_', '-')}" for key in document}
+    keys = {key.replace("-", "_") for key in document}
+    # Only the dict that goes into speculative_config was pasted.
+    is_bare = keys <= KEYS.rows.keys() and bool(keys & {"method", "num_speculative_tokens"})
+    if is_bare and engine != "llamacpp":
+        setting = Setting(name=CONFIG_FLAG, spelled=CONFIG_FLAG.removeprefix("--"), value=document)
+        return Pasted(engine="vllm", form=Form.CONFIG, settings=(setting,))
+    seen = engine or _engine(flags.values())
     if seen is None:
-        few = ", ".join(str(key)[:40] for key in list(document)[:5])
+        few = ", ".join(key[:40] for key in list(document)[:5])
         raise UsageError(
             "no key of this config is known to an engine",
             hint=f"saw {few}; say which with --engine vllm or llamacpp",
         )
-    if seen == "vllm" and _is_speculative_config(document):
-        document = {"speculative-config": document}
-    settings = [_setting(str(key), value, seen) for key, value in document.items()]
+    rows = vllm_flags.FLAGS.rows if seen == "vllm" else {}
+    settings = [
+        Setting(name=rows[flag].name if flag in rows else flag, spelled=key, value=document[key])
+        for key, flag in flags.items()
+    ]
     return Pasted(engine=seen, form=Form.CONFIG, settings=tuple(settings))
 
 
@@ -58,23 +68,9 @@ def _only_document(text: str) -> object:
     return documents[0]
 
 
-def _is_speculative_config(document: Mapping[str, object]) -> bool:
-    """Only the dict that goes into speculative_config was pasted."""
-    names = {str(key).replace("-", "_") for key in document}
-    return names <= KEYS.rows.keys() and bool(names & {"method", "num_speculative_tokens"})
-
-
-def _setting(key: str, value: object, engine: Engine) -> Setting:
-    name = f"--{key.lstrip('-').replace('_', '-')}"
-    if engine == "vllm" and name in vllm_flags.FLAGS:
-        name = vllm_flags.FLAGS[name].name
-    return Setting(name=name, spelled=key, value=value)
-
-
-def _engine(document: Mapping[str, object]) -> Engine | None:
-    names = [f"--{str(key).lstrip('-').replace('_', '-')}" for key in document]
-    for_vllm = sum(name in vllm_flags.FLAGS for name in names) + 9 * _is_speculative_config(document)
-    for_llama = sum(name in llamacpp_flags.FLAGS for name in names)
+def _engine(flags: Collection[str]) -> Engine | None:
+    for_vllm = sum(flag in vllm_flags.FLAGS for flag in flags)
+    for_llama = sum(flag in llamacpp_flags.FLAGS for flag in flags)
     if not for_vllm and not for_llama:
         return None
     return "vllm" if for_vllm >= for_llama else "llamacpp"

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 
 from speclift.core.errors import UsageError, unknown_name
 from speclift.linter import llamacpp_flags, vllm_keys
-from speclift.linter.command import exported, read_command
+from speclift.linter.command import assignments, read_command, read_program
 from speclift.linter.findings import LintFinding, Release, Status, dotted, has_errors, parse_release
 from speclift.linter.llamacpp_judge import judge_llamacpp, read_llamacpp
 from speclift.linter.llamacpp_translate import translate_llamacpp
@@ -108,12 +108,16 @@ def _read_shell(shell: ShellText, engine: Engine | None, release: Release | None
     before: list[tuple[str, str]] = []
     pieces: list[str] = []
     for command in shell.commands:
-        pasted = read_command(command.words, engine=engine, release=release, expansions=command.expansions)
+        environment, words = assignments(command.words)
+        if not words:
+            before += environment
+            pieces += command.expansions.pieces if environment else ()
+            continue
+        pasted = read_program(
+            words, environment, engine=engine, release=release, expansions=command.expansions
+        )
         if pasted is not None:
             found.append((command, pasted))
-        elif pairs := exported(command.words):
-            before += pairs
-            pieces += command.expansions.pieces
     if not found:
         # A script that is only written down: cat > run.sh <<EOF
         inner = (_read_shell(read_shell(document), engine, release) for document in shell.documents)

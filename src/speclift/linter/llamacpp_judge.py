@@ -45,7 +45,10 @@ class LlamaReading:
 
     pasted: Pasted
     program: str
-    types: tuple[str, ...]  # every one asked for; a repeated --spec-type adds
+    asked: tuple[
+        tuple[Setting, tuple[str, ...]], ...
+    ]  # every --spec-type with its types; a repeated one adds
+    types: tuple[str, ...]  # of flags and variables
     draft: Setting | None
     has_k: bool
 
@@ -57,19 +60,19 @@ class LlamaReading:
 def read_llamacpp(pasted: Pasted) -> LlamaReading:
     named = pasted.program[0] if pasted.program else "llama-server"
     variables = dict(pasted.environment)
-    listed = [
-        part.strip()
+    asked = [
+        (setting, tuple(part.strip() for part in shown(setting.value).split(",")))
         for setting in pasted.settings
         if setting.name == "--spec-type"
-        for part in shown(setting.value).split(",")
     ]
-    listed += variables.get(TYPE_VARIABLE, "").split(",")
+    listed = [name for _, types in asked for name in types] + variables.get(TYPE_VARIABLE, "").split(",")
     names = {setting.name for setting in pasted.settings}
     if "--spec-default" in names:
         listed.append("ngram-mod")
     return LlamaReading(
         pasted=pasted,
         program=PurePosixPath(named).name.removesuffix(".exe"),
+        asked=tuple(asked),
         types=tuple(name for name in dict.fromkeys(listed) if name and name != "none"),
         draft=next((setting for setting in pasted.settings if today(setting.name) in DRAFT_NAMES), None),
         has_k=not K_VARIABLES.isdisjoint(variables) or not names.isdisjoint(K_NAMES),
@@ -140,10 +143,9 @@ def _on_foreign_flags(reading: LlamaReading) -> Iterator[LintFinding]:
 
 
 def _on_types(reading: LlamaReading, release: Release) -> Iterator[LintFinding]:
-    for setting in reading.pasted.settings:
-        if setting.name != "--spec-type" or setting.value is None or release < SELF_SPECULATION:
+    for setting, names in reading.asked:
+        if setting.value is None or release < SELF_SPECULATION:
             continue
-        names = [name.strip() for name in shown(setting.value).split(",")]
         if len(names) > 1 and release < TYPES:
             said = f"lists of types came with {dotted(TYPES)}"
             yield finding(setting, Status.CONFLICT, said, changed_in=TYPES, source="llama.cpp PR 22964")
@@ -187,7 +189,7 @@ def _on_draft(reading: LlamaReading, release: Release) -> Iterator[LintFinding]:
         )
     if draft is None and not set(drafting).isdisjoint(WITH_DRAFT_FILE):
         by_variable = Setting(name=TYPE_VARIABLE, spelled=TYPE_VARIABLE)
-        asked = next((each for each in reading.pasted.settings if each.name == "--spec-type"), by_variable)
+        asked = reading.asked[0][0] if reading.asked else by_variable
         said = f"{drafting[0]} has no draft model: the server starts without speculation and says so only in its log"
         yield finding(
             asked,

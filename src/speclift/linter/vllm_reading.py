@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import ast
 import json
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 
 from speclift.linter.findings import LintFinding, Status
 from speclift.linter.json_text import DEEPEST, parse_json
@@ -17,15 +17,15 @@ from speclift.linter.vllm_flags import FLAGS
 CONFIG_FLAG = "--speculative-config"
 
 
-@dataclass(slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class VllmReading:
     """`explicit` holds the keys of --speculative-config, `carried` those that flags stand for, with the flag."""
 
     pasted: Pasted
-    explicit: dict[str, object] = field(default_factory=dict)
-    carried: dict[str, tuple[Setting, object]] = field(default_factory=dict)
-    others: list[Setting] = field(default_factory=list)
-    faults: list[LintFinding] = field(default_factory=list)
+    explicit: Mapping[str, object]
+    carried: Mapping[str, tuple[Setting, object]]
+    others: Sequence[Setting]
+    faults: Sequence[LintFinding]
     opaque: object = None  # the config where only running the program, or the shell, would tell it
 
     @property
@@ -50,71 +50,70 @@ def row_of(setting: Setting) -> Row | None:
 
 
 def read_settings(pasted: Pasted) -> VllmReading:
-    reading = VllmReading(pasted=pasted)
+    explicit: dict[str, object] = {}
+    carried: dict[str, tuple[Setting, object]] = {}
+    others: list[Setting] = []
+    faults: list[LintFinding] = []
+    opaque: object = None
     for setting in pasted.settings:
         row = row_of(setting)
-        head, dot, path = setting.name.partition(".")
-        if head == CONFIG_FLAG:
-            if dot and path.count(".") > DEEPEST:
-                said = f"is a path of more than {DEEPEST} keys"
-                reading.faults.append(finding(setting, Status.CONFLICT, said))
-            elif dot:
-                _put(reading.explicit, path, _loose(setting.value))
-            else:
-                _read_config(setting, reading)
-        elif row is not None and row.key is not None:
-            _carry(setting, row, reading)
+        if row is not None and row.name == CONFIG_FLAG:
+            fault = _read_config(setting, explicit)
+            if fault is not None:
+                faults.append(fault)
+                opaque = setting.value if fault.status is Status.UNREAD else opaque
+        elif row is None or row.key is None:
+            others.append(setting)
         else:
-            reading.others.append(setting)
-    for key, (setting, _) in reading.carried.items():
-        if key not in reading.explicit:
-            continue
-        said = f"{key} is given twice, here and in {CONFIG_FLAG}"
-        reading.faults.append(finding(setting, Status.CONFLICT, said, source="vllm.engine.arg_utils"))
-    return reading
+            value = told(setting, row.kind)
+            if value is not None and value is not False:  # LLM(speculative_model=None) asks for nothing
+                carried[row.key] = (setting, value)
+    for key, (setting, _) in carried.items():
+        if key in explicit:
+            said = f"{key} is given twice, here and in {CONFIG_FLAG}"
+            faults.append(finding(setting, Status.CONFLICT, said, source="vllm.engine.arg_utils"))
+    return VllmReading(
+        pasted=pasted, explicit=explicit, carried=carried, others=others, faults=faults, opaque=opaque
+    )
 
 
-def _carry(setting: Setting, row: Row, reading: VllmReading) -> None:
-    value = told(setting, row.kind)
-    if value is None or value is False:
-        return  # LLM(speculative_model=None) asks for nothing
-    reading.carried[str(row.key)] = (setting, value)
-
-
-def _read_config(setting: Setting, reading: VllmReading) -> None:
+def _read_config(setting: Setting, config: dict[str, object]) -> LintFinding | None:
+    """Adds what the flag says to the config; what is wrong with it, or None."""
+    _, dot, path = setting.name.partition(".")
+    if path.count(".") > DEEPEST:
+        return finding(setting, Status.CONFLICT, f"is a path of more than {DEEPEST} keys")
+    if dot:
+        _put(config, path, _loose(setting.value))
+        return None
     value, fault = setting.value, None
     if isinstance(value, str):
         try:
             value = parse_json(value)
         except ValueError as error:
-            fault = str(error)
+            fault = finding(setting, Status.CONFLICT, f"is no JSON: {error}")
     if isinstance(value, Expression) or (setting.is_opaque and not isinstance(value, dict)):
-        reading.opaque = setting.value
         teller = "running the program" if isinstance(value, Expression) else "a shell"
-        said = f"only {teller} would tell what is in it"
-        reading.faults.append(finding(setting, Status.UNREAD, said))
-        return
+        return finding(setting, Status.UNREAD, f"only {teller} would tell what is in it")
     if fault is not None:
-        value = _python_dict(setting, fault, reading)
+        value = _python_literal(str(setting.value))
+        if value is None:
+            return fault
+        said = "is a Python dict, and vLLM reads JSON: double quotes, true, null"
+        today = f"{CONFIG_FLAG} '{json.dumps(value, default=str)}'"
+        fault = finding(setting, Status.CONFLICT, said, replacement=today)
     if isinstance(value, Mapping):
-        for key, each in value.items():
-            reading.explicit[str(key).replace("-", "_")] = each
+        config.update({str(key).replace("-", "_"): each for key, each in value.items()})
     elif value is not None:
-        said = f"takes a JSON object, saw {value!r}"
-        reading.faults.append(finding(setting, Status.CONFLICT, said))
+        return finding(setting, Status.CONFLICT, f"takes a JSON object, saw {value!r}")
+    return fault
 
 
-def _python_dict(setting: Setting, fault: str, reading: VllmReading) -> object:
+def _python_literal(text: str) -> object:
     """What is no JSON may be a dict as Python writes it: refused by vLLM, and clear enough to be judged."""
     try:
-        value: object = ast.literal_eval(str(setting.value))
+        return ast.literal_eval(text)
     except (ValueError, SyntaxError, MemoryError, RecursionError):
-        reading.faults.append(finding(setting, Status.CONFLICT, f"is no JSON: {fault}"))
         return None
-    said = "is a Python dict, and vLLM reads JSON: double quotes, true, null"
-    today = f"{CONFIG_FLAG} '{json.dumps(value, default=str)}'"
-    reading.faults.append(finding(setting, Status.CONFLICT, said, replacement=today))
-    return value
 
 
 def _loose(value: object) -> object:
