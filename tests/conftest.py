@@ -14,8 +14,8 @@ from hypothesis import settings
 from make_environment import environment
 
 from running import Cli, Decided, Result, fake_flags, speclift
-from speclift.bench.ask import EMBEDDED_MODEL
 from speclift.cli.main import main
+from speclift.core.engine_spec import EMBEDDED_MODEL
 from speclift.core.errors import ModelError
 from speclift.weights import models
 

@@ -40,7 +40,7 @@ ROOMS: dict[str, tuple[str, ...]] = {
     "search": ("arithmetic", "linter"),
     "client": ("arithmetic", "workload"),
     "testing": ("arithmetic", "client"),
-    "engines": ("arithmetic", "linter", "testing"),
+    "engines": ("arithmetic", "linter", "testing", "planner", "weights"),
     "studies": ("workload", "statistics"),
     "weights": ("planner",),
     "bench": (

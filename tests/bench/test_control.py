@@ -2,17 +2,27 @@
 
 from __future__ import annotations
 
+import asyncio
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from running import Cli, fake_flags, records_of
-from samples import NGRAM, plan
+from samples import NGRAM, launch, plan, record
+from speclift.bench.ask import Ask
+from speclift.bench.opening import open_study
+from speclift.bench.prepare import build_engine
+from speclift.bench.run import StudyRun
+from speclift.bench.search_study import Quiet
 from speclift.core.arm import BASELINE, CONTROL, baseline_arm, control_arm
+from speclift.core.deadline import Deadline
 from speclift.core.records import Phase
 from speclift.core.speculation import Equalised, speculation_from_dict, speculation_to_dict
+from speclift.engines.fake.engine import Fake
+from speclift.statistics.control import explained_gains
 from speclift.studies.study import Study
+from speclift.verbs.judge import judge
 from speclift.workload.experiment import control_turns, turns
 
 # Without scheduling ahead a step takes half as long again; drafts that are always right and cost nothing halve it.
@@ -103,6 +113,40 @@ class TestAStudy:
         explained = {finding["arm"] for finding in named(result.document, "gain-explained")}
         assert explained == {each["arm"] for each in result.document["speedups"]}
 
+    def test_whose_later_rounds_the_budget_left_out_is_explained_by_the_round_there_is(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """Servers that start one after the other in ten seconds each, on an engine that could start four at once."""
+        monkeypatch.setattr(Fake, "launches_at_once", 4)
+        ask = Ask(
+            engine="fake",
+            methods=("ngram",),
+            ks=(1,),
+            segments=("chat",),
+            requests=12,
+            max_tokens=13,
+            temperatures=(0.0,),
+            launches=3,
+            together=False,
+            engine_args=TRUTH,
+            study=tmp_path / "s",
+        )
+        study, _ = open_study(ask, lambda _text: None)
+        with study:
+
+            def seconds() -> float:
+                return 10.0 * sum(launch.ready_s is not None for launch, _ in study.launches())
+
+            engine = build_engine(study.engine)
+            deadline = Deadline.after(35.0, clock=seconds)
+            asyncio.run(StudyRun(study, engine, progress=Quiet(), deadline=deadline).run())
+            # A second round takes 20 of the 15 seconds left: it is not begun, and the control has its 10.
+            launched = [(launch.arm, launch.round) for launch, _ in study.launches()]
+            assert launched[:2] == [(BASELINE, 0), (ARM, 0)]
+            assert [arm for arm, _ in launched[2:]] == [CONTROL]
+            (explained,) = [each for each in judge([study]).findings if each.check == "gain-explained"]
+        assert (explained.arm, "drafting gains" in explained.message) == (ARM, True)
+
 
 class TestAControl:
     def test_has_no_part_in_the_rounds(self) -> None:
@@ -121,3 +165,23 @@ class TestAControl:
         control = control_arm()
         assert (control.is_baseline, control.is_control, control.speculates) == (False, True, False)
         assert (control.k, control.method) == (0, "control")
+
+    def test_says_what_else_the_engine_changed_for_the_arm(self) -> None:
+        """vLLM 0.26 runs n-gram drafts on its older model runner, the control on the newer one."""
+        took = {BASELINE: 0.01, CONTROL: 0.02, NGRAM.name: 0.0125}
+        answered = [
+            record(tpot_s=tpot_s, arm=arm, request_id=f"p{number}")
+            for arm, tpot_s in took.items()
+            for number in range(12)
+        ]
+        told = {BASELINE: ("enabled", "V2"), CONTROL: ("disabled", "V2"), NGRAM.name: ("disabled", "V1")}
+        launches = [
+            launch(number, arm=arm, settings={"async_scheduling": scheduling, "model_runner": runner})
+            for number, (arm, (scheduling, runner)) in enumerate(told.items())
+        ]
+        (unlike,) = explained_gains(answered, [NGRAM], launches, metric="tpot")
+        assert unlike.message.endswith(
+            "scheduling costs 0.50x, drafting and model_runner V1 (control V2) together give 1.60x"
+        )
+        (alike,) = explained_gains(answered, [NGRAM], launches[:2], metric="tpot")
+        assert alike.message.endswith("scheduling costs 0.50x, drafting gains 1.60x")

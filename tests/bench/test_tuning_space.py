@@ -6,12 +6,11 @@ import json
 
 import pytest
 
+from speclift.bench import deployment
 from speclift.bench.ask import Ask
 from speclift.bench.search_fit import too_large
 from speclift.bench.search_space import (
     Wanted,
-    default_drafters,
-    default_ks,
     refused_by,
     silent_on,
     space_of,
@@ -22,12 +21,12 @@ from speclift.core.arm import Arm, ServerSettings
 from speclift.core.engine_spec import EngineSpec
 from speclift.core.errors import UsageError
 from speclift.core.speculation import Combined, DraftModel, NGram, method_name
+from speclift.engines.kind import engine_kind
 from speclift.engines.llamacpp.engine import LlamaCpp
 from speclift.engines.varied import Varied
 from speclift.engines.vllm.engine import Vllm
 from speclift.search.space import Axes, Candidate
 from speclift.studies.format import dumps, engine_from_dict, engine_to_dict
-from speclift.verbs import plan
 from speclift.weights.catalogue_files import find_gpu
 
 
@@ -38,7 +37,7 @@ def of(ask: Ask) -> tuple[Wanted, ...]:
 @pytest.mark.parametrize("engine", ["llamacpp", "vllm", "fake"])
 def test_where_nothing_is_named_the_engine_has_a_space_of_its_own(engine: str) -> None:
     found = of(Ask(engine=engine))
-    assert tuple(each.template for each in found) == default_drafters(engine, Ask().model)
+    assert tuple(each.template for each in found) == engine_kind(engine).drafters(Ask().model)
     assert sum(len(each.ks) for each in found) > 2
 
 
@@ -52,9 +51,9 @@ def test_a_named_method_is_tried_at_the_ks_asked_for_and_one_with_its_own_k_at_t
 
 def test_a_method_without_k_gets_the_ks_of_its_engine_and_its_way_of_drafting() -> None:
     look_up, draft = of(Ask(engine="llamacpp", methods=("ngram", "draft"), drafts=("small.gguf",)))
-    assert look_up.ks == default_ks("llamacpp", NGram())
+    assert look_up.ks == engine_kind("llamacpp").ks(NGram())
     assert draft == Wanted(
-        template=DraftModel(model="small.gguf", k=1), ks=default_ks("llamacpp", DraftModel(model="x"))
+        template=DraftModel(model="small.gguf", k=1), ks=engine_kind("llamacpp").ks(DraftModel(model="x"))
     )
     assert look_up.ks != draft.ks
 
@@ -148,7 +147,7 @@ def test_several_values_of_server_settings_give_every_candidate_a_server_of_its_
 def test_a_draft_that_leaves_no_room_for_a_request_is_never_launched(
     gpu: str, fits: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(plan, "_device", lambda _ask, _engine: find_gpu(gpu))
+    monkeypatch.setattr(deployment, "_device", lambda _ask, _engine: find_gpu(gpu))
     ask = Ask(engine="vllm", model="llama-3.1-70b", target_quant="fp8")
     refuse = too_large(ask, model=ask.model)
     draft = DraftModel(model="llama-3.1-8b", k=3)
@@ -163,6 +162,6 @@ def test_a_draft_that_leaves_no_room_for_a_request_is_never_launched(
 
 
 def test_the_bundled_draft_is_tried_alone_and_behind_the_look_up_on_its_own_target_alone() -> None:
-    own = default_drafters("llamacpp", "smollm2-135m")
+    own = engine_kind("llamacpp").drafters("smollm2-135m")
     assert [method_name(each) for each in own] == ["ngram", "draft", "ngram+draft"]
-    assert {method_name(each) for each in default_drafters("llamacpp", "other.gguf")} == {"ngram"}
+    assert {method_name(each) for each in engine_kind("llamacpp").drafters("other.gguf")} == {"ngram"}

@@ -12,10 +12,11 @@ from pathlib import Path
 import pytest
 
 from running import Cli, Result, fake_flags, measured_places, planned_places, records_of
-from speclift.bench import prepare, run
+from speclift.bench import run
 from speclift.cli.main import main
 from speclift.core.arm import Arm
 from speclift.core.records import Outcome, Record
+from speclift.engines.fake import kind as fake_kind
 from speclift.engines.fake.engine import READY_LIMIT_S, Fake
 from speclift.engines.launched import LaunchedServer
 
@@ -51,7 +52,7 @@ class ImpatientFake(Fake):
 @pytest.fixture(autouse=True, scope="module")
 def _impatient() -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(prepare, "Fake", ImpatientFake)
+        patch.setattr(fake_kind, "Fake", ImpatientFake)
         patch.setattr(run, "REQUEST_LIMIT_S", 0.5)
         yield
 

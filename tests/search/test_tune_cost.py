@@ -7,8 +7,9 @@ import math
 import numpy as np
 import pytest
 
+from speclift.core.drafting import Drafting
 from speclift.search.cost_fit import EXPERTS_MISFIT, CostFit, TimedPoint, fit_cost
-from speclift.search.cost_surface import Drafting, Experts, Point, Surface
+from speclift.search.cost_surface import Experts, Point, Surface
 
 DRAFTERS = (("draft", Drafting.PASSES), ("lookup", Drafting.LOOK_UP))
 UNIT_S = 0.008

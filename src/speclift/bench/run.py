@@ -156,7 +156,8 @@ class StudyRun:
         another_stack: Callable[[], AsyncExitStack],
     ) -> dict[str, LiveArm]:
         """As many at a time as the engine can start; the first failure that ends the study ends the others."""
-        starting = asyncio.Semaphore(self._engine.launches_at_once)
+        at_once = min(self._engine.launches_at_once, len(arms))
+        starting = asyncio.Semaphore(at_once)
 
         async def bring_up(arm: Arm) -> LiveArm | None:
             async with starting:
@@ -171,7 +172,7 @@ class StudyRun:
                 )
                 took_s = self._clock() - begun_s
                 self._ready_s.append(took_s)
-                self._launch_s.append(took_s / self._engine.launches_at_once)
+                self._launch_s.append(took_s / at_once)
                 return up
 
         try:

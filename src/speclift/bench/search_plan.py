@@ -11,6 +11,7 @@ from speclift.core.errors import StudyError
 from speclift.core.results import Finding, Level
 from speclift.core.traffic import Concurrency, Load, Request, Workload
 from speclift.core.units import Seconds
+from speclift.engines.kind import engine_kind
 from speclift.search.problem import Problem, Settings
 from speclift.search.search import Search, start
 from speclift.search.space import Space
@@ -41,7 +42,6 @@ LAUNCH_ROOM = 1.5
 CELLS_WANTED = 6
 RACE_BLOCKS = 1
 # Before any launch was timed.
-GUESSED_LAUNCH_S = {"llamacpp": 2.0, "vllm": 90.0, "fake": 0.5}
 # Rough, and only to place the cells of an unseen workload on the cost surface.
 CHARACTERS_PER_TOKEN = 4.0
 
@@ -100,7 +100,7 @@ def plan_search(
         output_tokens=output,
         # Time is watched over by whoever runs the jobs: a launch takes what it takes.
         settings=Settings(
-            launch_s_guess=GUESSED_LAUNCH_S.get(engine, 60.0),
+            launch_s_guess=engine_kind(engine).launch_guess_s,
             # Real machines drift more than the synthetic ones on which probes alone did as well.
             race_blocks=RACE_BLOCKS,
         ),
@@ -120,7 +120,7 @@ def time_to_search(engine: str, budget_s: Seconds, *, launches: int, is_quick: b
     """The search's part of a budget; None where the launches it cannot do without would take too much of it: they
     follow one another, where arms that are all measured can be launched together."""
     # Cells are cut to the time there is, launches are not.
-    least_s = launches * GUESSED_LAUNCH_S.get(engine, 60.0) * LAUNCH_ROOM
+    least_s = launches * engine_kind(engine).launch_guess_s * LAUNCH_ROOM
     if least_s > SEARCH_SHARE_MAX * budget_s:
         return None
     return max(budget_s * (QUICK_SEARCH_SHARE if is_quick else SEARCH_SHARE), least_s)

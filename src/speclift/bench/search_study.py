@@ -45,6 +45,7 @@ from speclift.core.records import Provenance
 from speclift.core.results import Finding, Level
 from speclift.core.traffic import Concurrency
 from speclift.core.units import Seconds
+from speclift.engines.kind import engine_kind
 from speclift.engines.protocol import Engine
 from speclift.search.choice import Confirmation, choose, confirmed_loads
 from speclift.search.problem import SearchJob
@@ -107,8 +108,9 @@ class Prospect:
 def prospect(ask: Ask, say: Say, *, always: bool) -> Prospect | None:
     """None where what was named is measured as it stands. `always`: for tune, which searches whatever it can."""
     is_named = bool(ask.methods or ask.ks or ask.drafts)
-    if ask.engine == "attach" or (ask.engine == "fake" and not is_named and not always):
-        return None  # nobody else's servers are launched, and the fake has one arm unless a search is wanted
+    kind = engine_kind(ask.engine)
+    if not kind.launches or not (kind.searches_unasked or is_named or always):
+        return None
     require_sane(ask)
     found = wanted(ask, model=ask.model, drafts=draft_paths(ask, say))
     if sum(len(each.ks) for each in found) <= CONFIRMED_MAX and not (found and ask.has_variants):

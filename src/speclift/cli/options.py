@@ -13,8 +13,9 @@ from typing import Annotated, Any, TypeVar
 
 import typer
 
-from speclift.bench.ask import EMBEDDED_MODEL, Ask
+from speclift.bench.ask import Ask
 from speclift.cli.study_file import STUDY_FILE, Commas, FileFlag, as_flags, read_study_file, settings_of
+from speclift.core.engine_spec import EMBEDDED_MODEL
 from speclift.core.errors import UsageError, unknown_name
 from speclift.core.goals import (
     MIN_SPEEDUP_DEFAULT,

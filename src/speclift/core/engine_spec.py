@@ -6,7 +6,8 @@ from dataclasses import dataclass
 
 from speclift.core.arm import ServerSettings
 
-ENGINES = ("llamacpp", "vllm", "attach", "fake")
+# The target that llama.cpp is measured with where none is named.
+EMBEDDED_MODEL = "smollm2-135m"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Protocol
 
 from speclift.core.arm import Arm, Endpoint
 from speclift.core.records import Counters, Usage
+from speclift.core.results import Finding
 
 
 class Server(Protocol):
@@ -40,6 +42,11 @@ class Engine(Protocol):
     model: str
 
     @property
+    def samples_wrongly(self) -> str:
+        """Why answers above temperature 0 are not to be trusted from this build; empty where they are."""
+        ...
+
+    @property
     def launches_at_once(self) -> int:
         """How many servers may start at the same time."""
         ...
@@ -60,6 +67,14 @@ class Engine(Protocol):
 
     def fits_together(self, arms: tuple[Arm, ...]) -> bool:
         """True where all arms may stay up at once and be measured request by request in turn."""
+        ...
+
+    def loses_scheduling(self, arm: Arm) -> bool:
+        """Whether this arm runs without the scheduling ahead that the baseline has by itself."""
+        ...
+
+    def risks(self, arms: Sequence[Arm]) -> tuple[Finding, ...]:
+        """What is known before any launch to make the arms differ by more than speculation."""
         ...
 
     async def launch(self, arm: Arm, *, log: Path) -> Server:

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from speclift.core.arm import Arm
+from speclift.core.results import Finding
 from speclift.engines.protocol import Engine, Server
 
 
@@ -19,6 +20,10 @@ class Varied:
     @property
     def launches_at_once(self) -> int:
         return self._shared.launches_at_once
+
+    @property
+    def samples_wrongly(self) -> str:
+        return self._shared.samples_wrongly
 
     def version(self) -> str:
         return self._shared.version()
@@ -34,6 +39,12 @@ class Varied:
 
     def fits_together(self, arms: tuple[Arm, ...]) -> bool:
         return self._shared.fits_together(arms)
+
+    def loses_scheduling(self, arm: Arm) -> bool:
+        return self._of(arm).loses_scheduling(arm)
+
+    def risks(self, arms: Sequence[Arm]) -> tuple[Finding, ...]:
+        return self._shared.risks(arms)
 
     async def launch(self, arm: Arm, *, log: Path) -> Server:
         return await self._of(arm).launch(arm, log=log)

@@ -10,23 +10,15 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from enum import StrEnum
 from typing import TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
 
+from speclift.core.drafting import Drafting
 from speclift.core.units import Tokens
 
 Floats: TypeAlias = NDArray[np.float64]
-
-
-class Drafting(StrEnum):
-    """How a drafter's time grows: a pass per token, one pass for all of them, or a look-up without a model."""
-
-    PASSES = "passes"
-    ONE_PASS = "one-pass"
-    LOOK_UP = "look-up"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

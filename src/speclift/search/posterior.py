@@ -13,13 +13,14 @@ from typing import TypeAlias
 
 import numpy as np
 
+from speclift.core.drafting import drafting_of
 from speclift.core.traffic import Concurrency, Load, load_label
 from speclift.search.cost_fit import CostFit, TimedPoint, fit_cost
 from speclift.search.cost_surface import Floats, Point, Surface
 from speclift.search.counts import step_s
 from speclift.search.predictor import AcceptanceCurve, AcceptanceRun, accepted_lengths
 from speclift.search.problem import CellResult, JobResult, Problem, drafted_per_step, nominal_batch
-from speclift.search.space import Candidate, drafting_of, sees_text_alone
+from speclift.search.space import Candidate, sees_text_alone
 
 # Names of candidates with the label of the load they are out at; None is everywhere.
 Dropped: TypeAlias = frozenset[tuple[str, str | None]]

@@ -13,10 +13,10 @@ from dataclasses import dataclass, replace
 from enum import StrEnum
 from itertools import accumulate
 
+from speclift.core.drafting import Drafting, drafting_of
 from speclift.core.errors import UsageError
 from speclift.core.traffic import Load, load_label
 from speclift.core.units import Seconds
-from speclift.search.cost_surface import Drafting
 from speclift.search.effort import cell_s, grid_s, job_s, launch_s, left_s
 from speclift.search.posterior import Dropped, Posterior, posterior_of
 from speclift.search.problem import JobResult, Problem, Purpose, SearchJob
@@ -31,7 +31,7 @@ from speclift.search.selection import (
     far_from_best,
     race_entries,
 )
-from speclift.search.space import Candidate, Elimination, drafting_of, sees_text_alone
+from speclift.search.space import Candidate, Elimination, sees_text_alone
 
 # Jobs that just fitted when they were planned still do when the same times are added up again.
 _ROUNDING_S = 1e-6

@@ -10,6 +10,7 @@ from pathlib import PurePath
 from typing import Literal, TypeAlias
 
 from speclift.core.arm import BASELINE, Arm
+from speclift.core.drafting import PARALLEL_DRAFTING, Template
 from speclift.core.errors import UsageError
 from speclift.core.speculation import (
     Combined,
@@ -23,17 +24,11 @@ from speclift.core.speculation import (
     method_name,
 )
 from speclift.core.units import Tokens
-from speclift.search.cost_surface import Drafting
 from speclift.search.predictor import is_prefix_only
-
-Template: TypeAlias = Drafter | Combined
 
 # vLLM's names in speculative_config (0.32); adapters of other engines refuse what they do not know.
 DRAFT_QUANTISATION = "quantization"
 DRAFT_TENSOR_PARALLEL = "draft_tensor_parallel_size"
-PARALLEL_DRAFTING = "parallel_drafting"
-# Heads that guess all their tokens in one pass.
-ONE_PASS_HEADS = ("medusa", "dflash", "dspark")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -119,24 +114,6 @@ def build_space(axes: Axes, predicates: Sequence[Predicate] = ()) -> Space:
         else:
             eliminated.append(Elimination(candidate=candidate.name, stage="space", reason=reason))
     return Space(candidates=tuple(kept), eliminated=tuple(eliminated))
-
-
-def drafting_of(speculation: Speculation) -> Drafting:
-    """How the time of drafting grows with k."""
-    match speculation:
-        case Combined(parts=parts):
-            kinds = [drafting_of(part) for part in parts]
-            return next(
-                (kind for kind in (Drafting.PASSES, Drafting.ONE_PASS) if kind in kinds), Drafting.LOOK_UP
-            )
-        case DraftModel(extra=extra) if (PARALLEL_DRAFTING, "true") in extra:
-            return Drafting.ONE_PASS
-        case Head(kind=kind) if kind in ONE_PASS_HEADS:
-            return Drafting.ONE_PASS
-        case DraftModel() | Head():
-            return Drafting.PASSES
-        case _:
-            return Drafting.LOOK_UP
 
 
 def sees_text_alone(speculation: Speculation) -> bool:

@@ -7,29 +7,50 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
 from speclift.core.arm import BASELINE, CONTROL, Arm, control_arm
-from speclift.core.records import Phase, Record
+from speclift.core.records import Launch, Phase, Record
 from speclift.core.results import Conditions, Finding, Level
 from speclift.statistics.compare import Comparer
+from speclift.statistics.engine_checks import changed_settings
 
 
-def explained_gains(records: Sequence[Record], arms: Sequence[Arm], *, metric: str) -> Iterator[Finding]:
-    """Over the prompts of the control's one launch, and the launch of the others that was nearest to it."""
-    rounds = {r.place.round for r in records if r.place.arm == CONTROL and r.place.phase is Phase.MEASURED}
-    own = [record for record in records if record.place.round in rounds]
+def explained_gains(
+    records: Sequence[Record], arms: Sequence[Arm], launches: Sequence[Launch], *, metric: str
+) -> Iterator[Finding]:
+    """Over the prompts of the control's one launch, and the launch of the others that was nearest to it: where a budget
+    left rounds out, the last one that there is. What else the engine changed for an arm and not for the control is
+    not told apart from drafting, and named."""
+    settings = {launch.arm: launch.settings for launch in launches if launch.settings}
     for arm in arms:
+        compared = _rounds(records, BASELINE) & _rounds(records, arm.name)
+        own: list[Record] = []
+        for index in _rounds(records, CONTROL):
+            nearest = max((each for each in compared if each <= index), default=None)
+            own += [r for r in records if r.place.arm != CONTROL and r.place.round == nearest]
+            own += [
+                replace(r, place=replace(r.place, round=nearest))
+                for r in records
+                if nearest is not None and r.place.arm == CONTROL and r.place.round == index
+            ]
         whole = _ratio(own, arm, over=BASELINE, metric=metric)
         cost = _ratio(own, control_arm(), over=BASELINE, metric=metric)
         gain = _ratio(own, arm, over=CONTROL, metric=metric)
         if whole is None or cost is None or gain is None:
             continue
+        changed = changed_settings(settings.get(arm.name, {}), settings.get(CONTROL, {}), of=CONTROL)
+        drafting = " and ".join(["drafting", *changed])
         yield Finding(
             check="gain-explained",
             level=Level.INFO,
             message=f"of the {whole:.2f}x of {arm.name} in the launch beside the control: scheduling costs {cost:.2f}x"
-            f", drafting gains {gain:.2f}x",
+            f", {drafting} {'together give' if changed else 'gains'} {gain:.2f}x",
             next_step="the verdict rests on the baseline as the engine starts it, not on this control",
             arm=arm.name,
         )
+
+
+def _rounds(records: Sequence[Record], arm: str) -> set[int]:
+    """In which it answered."""
+    return {r.place.round for r in records if r.place.arm == arm and r.place.phase is Phase.MEASURED}
 
 
 def _ratio(records: Sequence[Record], arm: Arm, *, over: str, metric: str) -> float | None:

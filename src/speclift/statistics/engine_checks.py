@@ -51,11 +51,7 @@ def _unequal_settings(launches: Sequence[Launch]) -> Iterator[Finding]:
     by_arm = {launch.arm: launch.settings for launch in launches if launch.settings}
     baseline = by_arm.pop(BASELINE, {})
     for arm, settings in by_arm.items():
-        changed = [
-            f"{name} {settings[name]} (baseline {value})"
-            for name, value in baseline.items()
-            if settings.get(name, value) != value and name not in BY_DESIGN
-        ]
+        changed = changed_settings(settings, baseline, of=BASELINE)
         if changed:
             yield Finding(
                 check="unequal-settings",
@@ -65,6 +61,15 @@ def _unequal_settings(launches: Sequence[Launch]) -> Iterator[Finding]:
                 "else give both servers the same value with --engine-arg",
                 arm=arm,
             )
+
+
+def changed_settings(settings: Mapping[str, str], others: Mapping[str, str], *, of: str) -> list[str]:
+    """In words, beside what the server `of` has."""
+    return [
+        f"{name} {settings[name]} ({of} {value})"
+        for name, value in others.items()
+        if settings.get(name, value) != value and name not in BY_DESIGN
+    ]
 
 
 # Words of a warning that says the engine does something else than it was asked to.

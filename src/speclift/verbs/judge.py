@@ -95,6 +95,7 @@ def judge(studies: Sequence[Study], *, goals: Goals | None = None) -> Judgement:
     """The verdict on one study, or on several of like environment pooled."""
     first = studies[0]
     totals = _totals(studies)
+    launches = [launch for study in studies for launch, _ in study.launches()]
     everything = mark_bursts(told_by_totals(merged_records(studies), totals))
     # The control explains and never decides: nothing below sees it.
     records = [record for record in everything if record.place.arm != CONTROL]
@@ -127,7 +128,7 @@ def judge(studies: Sequence[Study], *, goals: Goals | None = None) -> Judgement:
     findings = (
         *_findings(studies, records),
         *check_repeats(records, arms),
-        *explained_gains(everything, _losing_scheduling(first, competing), metric=goals.metric),
+        *explained_gains(everything, _losing_scheduling(first, competing), launches, metric=goals.metric),
         *((no_gain,) if no_gain is not None else ()),
         *_taxes(records, competing, prompt_of),
         *(changed_findings(lossless) if standing else ()),
@@ -154,7 +155,7 @@ def judge(studies: Sequence[Study], *, goals: Goals | None = None) -> Judgement:
         if verdict.evidence
         else (),
         kv_tokens=_kv_tokens(studies),
-        kv_peaks=kv_peaks([launch for study in studies for launch, _ in study.launches()]),
+        kv_peaks=kv_peaks(launches),
         failed_arms=failed,
         lossless=lossless,
         tuning=tuning,

@@ -8,8 +8,8 @@ from typing import Any
 
 import numpy as np
 
-from speclift.bench.ask import EMBEDDED_MODEL
 from speclift.core.arm import BASELINE
+from speclift.core.engine_spec import EMBEDDED_MODEL
 from speclift.core.errors import StudyError, UsageError, unknown_name
 from speclift.core.results import Finding, Level
 from speclift.core.speculation import NGram

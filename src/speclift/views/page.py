@@ -27,7 +27,7 @@ TITLES = {
 
 def page(document: dict[str, Any]) -> str:
     environment = Environment(
-        loader=PackageLoader("speclift.report"), autoescape=True, undefined=StrictUndefined, trim_blocks=True
+        loader=PackageLoader("speclift.views"), autoescape=True, undefined=StrictUndefined, trim_blocks=True
     )
     environment.filters.update(
         seconds=seconds, share=share, number=number, printable=_shown, ratio=ratio_words

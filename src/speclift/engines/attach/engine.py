@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 import socket
+from collections.abc import Sequence
 from pathlib import Path
 
 from speclift.core.address import address_of, base_of, joined, usable_key
@@ -14,6 +15,7 @@ from speclift.core.arm import Arm, Endpoint, ServerSettings
 from speclift.core.engine_spec import AttachSettings
 from speclift.core.errors import EngineError, UsageError
 from speclift.core.records import Counters, Usage
+from speclift.core.results import Finding
 from speclift.engines.aside import aside
 from speclift.engines.attach.detect import LLAMACPP, PROBE_LIMIT_S, VLLM, Detected, Facts, detect, facts
 from speclift.engines.http import fetched
@@ -27,6 +29,7 @@ CONNECT_LIMIT_S = 1.0
 
 class Attach:
     name = "attach"
+    samples_wrongly = ""
     launches_at_once = 1
 
     def __init__(self, settings: ServerSettings, attach: AttachSettings) -> None:
@@ -50,6 +53,12 @@ class Attach:
 
     def fits_together(self, arms: tuple[Arm, ...]) -> bool:
         return bool(arms)
+
+    def loses_scheduling(self, arm: Arm) -> bool:
+        return False
+
+    def risks(self, arms: Sequence[Arm]) -> tuple[Finding, ...]:
+        return ()
 
     async def launch(self, arm: Arm, *, log: Path) -> AttachedServer:
         """Nothing starts, so nothing is logged."""

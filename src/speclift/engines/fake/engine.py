@@ -11,12 +11,14 @@ import itertools
 import json
 import shlex
 import sys
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from speclift.core.arm import Arm, Endpoint, ServerSettings
 from speclift.core.errors import EngineError
+from speclift.core.results import Finding
 from speclift.core.speculation import NGram, Suffix, drafters_of, require_no_extra
 from speclift.engines.launched import LaunchedServer
 from speclift.engines.probe import judge_probe, probe_body
@@ -33,6 +35,7 @@ STEP_COUNTS: tuple[tuple[str, object], ...] = (("timings_per_token", True),)
 
 class Fake:
     name = "fake"
+    samples_wrongly = ""
     launches_at_once = 1
 
     def __init__(self, settings: ServerSettings, *, ready_limit_s: float = READY_LIMIT_S) -> None:
@@ -59,6 +62,9 @@ class Fake:
         if self._unscheduled_cost and not self._schedules_ahead(arm):
             pairs.append(f"tpot_s={parse_truth(pairs).tpot_s * (1 + self._unscheduled_cost)}")
         return tuple(pairs)
+
+    def risks(self, arms: Sequence[Arm]) -> tuple[Finding, ...]:
+        return ()
 
     def loses_scheduling(self, arm: Arm) -> bool:
         """As vLLM does, where the fake is told what scheduling ahead is worth."""

@@ -10,11 +10,13 @@ import shlex
 import shutil
 import subprocess
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 from speclift.core.arm import Arm, Endpoint, ServerSettings
 from speclift.core.errors import EngineError, without_tracebacks
+from speclift.core.results import Finding
 from speclift.core.speculation import Combined, DraftModel, Head, Synthetic
 from speclift.engines.launched import LaunchedServer
 from speclift.engines.llamacpp.flags import compose_service, python_launch, server_flags, speculation_flags
@@ -36,6 +38,7 @@ class LlamaCpp:
     """Launches llama.cpp. `binary` is a llama-server; without one the embedded xllamacpp is used."""
 
     name = "llamacpp"
+    samples_wrongly = ""
     launches_at_once = 1
 
     def __init__(self, settings: ServerSettings, *, binary: str | None = None) -> None:
@@ -88,6 +91,12 @@ class LlamaCpp:
                 return (self.model, *(part.model for part in parts if isinstance(part, DraftModel)))
             case _:
                 return (self.model,)
+
+    def loses_scheduling(self, arm: Arm) -> bool:
+        return False
+
+    def risks(self, arms: Sequence[Arm]) -> tuple[Finding, ...]:
+        return ()
 
     async def launch(self, arm: Arm, *, log: Path) -> LaunchedServer:
         for attempt in range(1, BIND_TRIES + 1):

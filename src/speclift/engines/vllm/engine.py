@@ -8,6 +8,7 @@ import shlex
 import shutil
 import subprocess
 import sys
+from collections.abc import Sequence
 from contextlib import AsyncExitStack
 from datetime import datetime
 from functools import cached_property
@@ -18,6 +19,7 @@ from speclift.core.arm import Arm, Endpoint, ServerSettings
 from speclift.core.engine_totals import DRAFTED, engine_total
 from speclift.core.errors import EngineError, ModelError, UsageError
 from speclift.core.records import Counters, Usage
+from speclift.core.results import Finding
 from speclift.core.speculation import Synthetic
 from speclift.core.units import Bytes
 from speclift.engines.launched import LaunchedServer
@@ -31,6 +33,7 @@ from speclift.engines.vllm.flags import (
     loses_scheduling,
     parse_version,
     python_engine,
+    risks,
     serve_command,
     server_flags,
     speculation_flags,
@@ -130,8 +133,15 @@ class Vllm:
         needed = RESIDENT_PER_FILE_BYTE * len(arms) * _weight_bytes(Path(self.model))
         return needed < TOGETHER_MEMORY_SHARE * available_memory_bytes()
 
+    @property
+    def samples_wrongly(self) -> str:
+        """The CPU build (0.32) samples from uninitialised memory under speculation above temperature 0."""
+        return "vLLM's CPU build drafts correctly at temperature 0 alone" if self.vllm_version.is_cpu else ""
+
+    def risks(self, arms: Sequence[Arm]) -> tuple[Finding, ...]:
+        return tuple(risks(arms, self.vllm_version, self.settings))
+
     def loses_scheduling(self, arm: Arm) -> bool:
-        """Whether this arm runs without the scheduling ahead that the baseline has by itself."""
         return loses_scheduling(arm, self.vllm_version, self.settings)
 
     async def launch(self, arm: Arm, *, log: Path) -> VllmServer:

@@ -1,0 +1,42 @@
+"""How the time of drafting grows with k, by the way of drafting."""
+
+from __future__ import annotations
+
+from enum import StrEnum
+from typing import TypeAlias
+
+from speclift.core.speculation import Combined, Drafter, DraftModel, Head, Speculation
+
+# What a search varies k of.
+Template: TypeAlias = Drafter | Combined
+
+# vLLM's name in speculative_config (0.32); adapters of other engines refuse what they do not know.
+PARALLEL_DRAFTING = "parallel_drafting"
+# Heads that guess all their tokens in one pass.
+ONE_PASS_HEADS = ("medusa", "dflash", "dspark")
+
+
+class Drafting(StrEnum):
+    """A pass per token, one pass for all of them, or a look-up without a model."""
+
+    PASSES = "passes"
+    ONE_PASS = "one-pass"
+    LOOK_UP = "look-up"
+
+
+def drafting_of(speculation: Speculation) -> Drafting:
+    """How the time of drafting grows with k."""
+    match speculation:
+        case Combined(parts=parts):
+            kinds = [drafting_of(part) for part in parts]
+            return next(
+                (kind for kind in (Drafting.PASSES, Drafting.ONE_PASS) if kind in kinds), Drafting.LOOK_UP
+            )
+        case DraftModel(extra=extra) if (PARALLEL_DRAFTING, "true") in extra:
+            return Drafting.ONE_PASS
+        case Head(kind=kind) if kind in ONE_PASS_HEADS:
+            return Drafting.ONE_PASS
+        case DraftModel() | Head():
+            return Drafting.PASSES
+        case _:
+            return Drafting.LOOK_UP

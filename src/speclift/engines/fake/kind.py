@@ -1,0 +1,20 @@
+"""The fake engine: one arm unless a search is wanted."""
+
+from __future__ import annotations
+
+from speclift.core.arm import ServerSettings
+from speclift.core.engine_spec import EngineSpec
+from speclift.engines.fake.engine import Fake
+from speclift.engines.kind import EngineKind
+
+
+class FakeKind(EngineKind):
+    name = "fake"
+    launch_guess_s = 0.5
+    searches_unasked = False
+
+    def build(self, spec: EngineSpec, settings: ServerSettings, *, version: str | None) -> Fake:
+        return Fake(settings)
+
+
+KIND = FakeKind()

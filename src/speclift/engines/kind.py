@@ -1,0 +1,91 @@
+"""What is true of one engine before any of its servers runs: what it drafts with, what it refuses, how it is built.
+
+One per folder, its `KIND`. A package of somebody else's adds an engine by naming its own in the entry-point group
+`speclift.engines`. What an engine does not say of itself is what most engines do.
+"""
+
+from __future__ import annotations
+
+import pkgutil
+from collections.abc import Callable, Mapping, Sequence
+from functools import cache
+from importlib.metadata import EntryPoint, entry_points
+from types import MappingProxyType
+from typing import ClassVar
+
+import speclift.engines
+from speclift.core.arm import Arm, ServerSettings
+from speclift.core.drafting import Drafting, Template, drafting_of
+from speclift.core.engine_spec import EngineSpec
+from speclift.core.errors import unknown_name
+from speclift.core.speculation import NGram
+from speclift.core.units import Seconds
+from speclift.engines.protocol import Engine
+
+GROUP = "speclift.engines"
+ANY_KS = (1, 2, 3, 4, 5, 6, 7, 8)
+
+
+class EngineKind:
+    name: str
+    # What a launch is taken to last until one was seen.
+    launch_guess_s: Seconds = 60.0
+    # False where the servers are somebody else's: they have one launch, however often they are asked.
+    launches = True
+    # Whether `decide` searches where nobody named a method.
+    searches_unasked = True
+    # What is measured where nothing was named and nothing is searched, and what in a quick look.
+    default_methods: tuple[str, ...] = ("ngram,k=4",)
+    quick_methods: tuple[str, ...] = ()
+    # Draft lengths that a search tries, where they are not ANY_KS.
+    usual_ks: ClassVar[Mapping[Drafting, tuple[int, ...]]] = MappingProxyType({})
+
+    def build(self, spec: EngineSpec, settings: ServerSettings, *, version: str | None) -> Engine:
+        """`version` where it is known already, as of a study that was measured on another machine."""
+        raise NotImplementedError
+
+    def model_path(self, reference: str, *, say: Callable[[str], None], fetches: bool) -> str:
+        """What `--model` or `--draft` says, as this engine takes it. Without `fetches` nothing is downloaded."""
+        return reference
+
+    def drafters(self, model: str) -> tuple[Template, ...]:
+        """What a search tries where no method is named. `model` is the target as it was asked for."""
+        return (NGram(),)
+
+    def ks(self, template: Template) -> tuple[int, ...]:
+        return self.usual_ks.get(drafting_of(template), ANY_KS)
+
+    def methods_at(self, methods: tuple[str, ...], ks: Sequence[int]) -> tuple[str, ...]:
+        """What was named, with what its author left open chosen so that it drafts at these k. Of nothing: look-up."""
+        return methods or ("ngram",)
+
+    def never_drafts(self, arm: Arm) -> str | None:
+        """Why an arm would start and never draft; None where it would."""
+        return None
+
+    def check_pairs(self, arms: Sequence[Arm], target: str) -> None:
+        """ModelError where a draft cannot serve this target."""
+
+
+def engine_names() -> tuple[str, ...]:
+    return tuple(_points())
+
+
+@cache
+def engine_kind(name: str) -> EngineKind:
+    points = _points()
+    if name not in points:
+        raise unknown_name(what="engine", seen=name, allowed=tuple(points))
+    kind: EngineKind = points[name].load()
+    return kind
+
+
+@cache
+def _points() -> dict[str, EntryPoint]:
+    """Our own are the folders beside this file, whether or not the package was installed."""
+    folders = [module.name for module in pkgutil.iter_modules(speclift.engines.__path__) if module.ispkg]
+    own = [
+        EntryPoint(name=name, value=f"{speclift.engines.__name__}.{name}.kind:KIND", group=GROUP)
+        for name in folders
+    ]
+    return {point.name: point for point in (*entry_points(group=GROUP), *own)}

@@ -1,0 +1,44 @@
+"""vLLM: what it drafts with by default and how it is built."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import ClassVar
+
+from speclift.core.arm import ServerSettings
+from speclift.core.drafting import Drafting, Template
+from speclift.core.engine_spec import EMBEDDED_MODEL, EngineSpec
+from speclift.core.errors import UsageError
+from speclift.core.speculation import NGram
+from speclift.engines.kind import EngineKind
+from speclift.engines.vllm.engine import Vllm
+
+
+class VllmKind(EngineKind):
+    name = "vllm"
+    launch_guess_s = 90.0
+    default_methods = ("ngram,k=4,n=3",)
+    usual_ks: ClassVar[Mapping[Drafting, tuple[int, ...]]] = {
+        Drafting.LOOK_UP: (2, 3, 4, 5, 6, 8, 10),
+        Drafting.PASSES: (1, 2, 3, 4, 5, 6, 7, 8),
+    }
+
+    def build(self, spec: EngineSpec, settings: ServerSettings, *, version: str | None) -> Vllm:
+        return Vllm(settings, python=spec.python, version=version)
+
+    def model_path(self, reference: str, *, say: Callable[[str], None], fetches: bool) -> str:
+        if reference == EMBEDDED_MODEL:
+            raise UsageError(
+                "--engine vllm needs --model", hint="a Hugging Face folder, or an id in its cache"
+            )
+        return reference
+
+    def drafters(self, model: str) -> tuple[Template, ...]:
+        return (NGram(n=3, n_min=2), NGram(n=5, n_min=3))
+
+    def methods_at(self, methods: tuple[str, ...], ks: Sequence[int]) -> tuple[str, ...]:
+        """The default look-up of 12 tokens is llama.cpp's."""
+        return methods or ("ngram,n=3",)
+
+
+KIND = VllmKind()
