@@ -240,10 +240,10 @@ class TestYaml:
         ],
     )  # fmt: skip
     def test_reads_as_vllm_does(self, text: str, value: object) -> None:
-        assert read_yaml(text) == [value]
+        assert [found for _, found in read_yaml(text)] == [value]
 
     def test_reads_every_document(self) -> None:
-        assert read_yaml("a: 1\n---\n- 2\n---\n") == [{"a": 1}, [2], None]
+        assert read_yaml("a: 1\n---\n- 2\n---\n") == [(1, {"a": 1}), (3, [2]), (5, None)]
 
     @pytest.mark.parametrize(
         ("text", "line"),
@@ -297,7 +297,7 @@ class TestYaml:
     @example({"a": "\U0001f600 \\ud83d\\ude00 \x7f \x85 \u2028"})
     def test_what_is_written_reads_back(self, document: dict[str, object]) -> None:
         written = yaml_text({"outer": document, **document})
-        assert read_yaml(written) == [yaml.safe_load(written)] == [{"outer": document, **document}]
+        assert read_yaml(written) == [(1, yaml.safe_load(written))] == [(1, {"outer": document, **document})]
 
     @pytest.mark.parametrize(
         "text", ["tensor-parallel-size: 1.5\n", "LLM(model='m', tensor_parallel_size=1.5)"]
@@ -306,9 +306,24 @@ class TestYaml:
         (found,) = [each for each in lint_text(text).findings if each.is_error]
         assert (found.status, found.message) == (Status.CONFLICT, "takes a whole number, saw '1.5'")
 
+    @given(
+        st.recursive(
+            st.text() | st.integers() | st.floats(allow_nan=False) | st.booleans() | st.none(),
+            lambda inner: (
+                st.lists(inner, max_size=4) | st.dictionaries(st.text(max_size=8), inner, max_size=4)
+            ),
+            max_leaves=12,
+        ),
+        st.booleans(),
+    )
+    def test_what_pyyaml_writes_is_read_as_pyyaml_reads_it(self, value: object, is_flow: bool) -> None:
+        ((_, found),) = read_yaml(yaml.safe_dump(value, default_flow_style=is_flow))
+        assert found == value
+
     def test_several_configs_in_one_text_are_no_config(self) -> None:
-        with pytest.raises(UsageError, match="2 documents"):
+        with pytest.raises(UsageError, match="2 documents") as raised:
             read_config("port: 1\n---\nport: 2\n", engine=None)
+        assert raised.value.hint == "the second begins in line 3"
 
     def test_the_dict_alone_is_a_speculative_config(self) -> None:
         found = read_config('{"method": "ngram", "num_speculative_tokens": 3}', engine=None)

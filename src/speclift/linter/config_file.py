@@ -56,16 +56,20 @@ def read_config(text: str, *, engine: Engine | None) -> Pasted:
 
 
 def _only_document(text: str) -> object:
-    documents = [document for document in read_yaml(text) if document is not None]
-    if any(isinstance(each, Mapping) and ("services" in each or "apiVersion" in each) for each in documents):
+    documents = [(line, value) for line, value in read_yaml(text) if value is not None]
+    maps = (value for _, value in documents if isinstance(value, Mapping))
+    if any("services" in each or "apiVersion" in each for each in maps):
         raise UsageError(
             "this is a container manifest, which is not read yet", hint="paste the command that it runs"
         )
     if not documents:
         raise UsageError("this config is empty")
     if len(documents) > 1:
-        raise UsageError(f"this YAML holds {len(documents)} documents, and an engine reads one")
-    return documents[0]
+        raise UsageError(
+            f"this YAML holds {len(documents)} documents, and an engine reads one",
+            hint=f"the second begins in line {documents[1][0]}",
+        )
+    return documents[0][1]
 
 
 def _engine(flags: Collection[str]) -> Engine | None:
@@ -76,10 +80,10 @@ def _engine(flags: Collection[str]) -> Engine | None:
     return "vllm" if for_vllm >= for_llama else "llamacpp"
 
 
-def read_yaml(text: str) -> list[object]:
-    """Its documents as maps, lists and scalars; JSON is YAML too."""
+def read_yaml(text: str) -> list[tuple[int, object]]:
+    """Its documents as maps, lists and scalars, each with the line it begins in; JSON is YAML too."""
     try:
-        return [parse_json(text)]
+        return [(1, parse_json(text))]
     except ValueError:
         pass
     try:
@@ -107,11 +111,11 @@ class _Documents(yaml.SafeLoader):
         super().__init__(text)
         self._composed = self._valued = self._depth = 0
 
-    def read(self) -> Iterator[object]:
+    def read(self) -> Iterator[tuple[int, object]]:
         while self.check_node():
             node = self.get_node()
             if node is not None:
-                yield self._value(node, depth=0)
+                yield node.start_mark.line + 1, self._value(node, depth=0)
 
     def compose_node(self, parent: yaml.Node | None, index: int) -> yaml.Node | None:
         self._composed += 1
