@@ -34,6 +34,11 @@ class Truth:
     metrics: Callable[[int], str] | None = None
 
 
+def _chunk(payload: dict[str, Any]) -> bytes:
+    data = f"data: {json.dumps(payload)}\n\n".encode()
+    return b"%x\r\n%b\r\n" % (len(data), data)
+
+
 @contextmanager
 def liar(truth: Truth) -> Iterator[str]:
     """Its address."""
@@ -58,12 +63,12 @@ def liar(truth: Truth) -> Iterator[str]:
             self.send_response(200)
             self.send_header("Transfer-Encoding", "chunked")
             self.end_headers()
-            chunks = [self._chunk(_text(f"{word} ")) for word in WORDS[:tokens]]
+            chunks = [_chunk(_text(f"{word} ")) for word in WORDS[:tokens]]
             ends = [
                 {"choices": [{"delta": {}, "finish_reason": "length"}]},
                 {"choices": [], **truth.at_the_end(number, tokens)},
             ]
-            last = b"".join(self._chunk(end) for end in ends) + b"0\r\n\r\n"
+            last = b"".join(_chunk(end) for end in ends) + b"0\r\n\r\n"
             if truth.is_held_back(number):
                 time.sleep(truth.tpot_s * tokens)
                 self.wfile.write(b"".join(chunks) + last)
@@ -72,10 +77,6 @@ def liar(truth: Truth) -> Iterator[str]:
                 time.sleep(truth.tpot_s)
                 self.wfile.write(chunk)
             self.wfile.write(last)
-
-        def _chunk(self, payload: dict[str, Any]) -> bytes:
-            data = f"data: {json.dumps(payload)}\n\n".encode()
-            return b"%x\r\n%b\r\n" % (len(data), data)
 
         def _page(self, status: int, text: str) -> None:
             data = text.encode()

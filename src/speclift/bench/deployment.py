@@ -8,6 +8,7 @@ from speclift.client.devices import cpu_device, found_gpus
 from speclift.core.errors import UsageError, unknown_name
 from speclift.core.hardware import Device
 from speclift.core.units import Bytes, Tokens
+from speclift.engines.kind import EngineKind, engine_kind, engine_names
 from speclift.planner.acceptance_curve import Acceptance
 from speclift.planner.memory import MAX_SEQUENCES, UTILISATION_DEFAULT, Layout, Placed
 from speclift.planner.planning import DraftOption, PlanRequest
@@ -22,12 +23,9 @@ from speclift.weights.named_models import (
     place,
 )
 
-ENGINES = ("vllm", "llamacpp")
 CONTEXT_DEFAULT = 8192
 # vLLM 0.32, v1/sample/rejection_sampler.py: at most 128 drafted tokens per request and step.
 K_MAX = 128
-# A 16-bit draft is offered quantised too: S4 quantises the draft before leaving the family.
-QUANTISED_OFFER = {"vllm": "fp8", "llamacpp": "q4_0"}
 _WIDE = ("bf16", "fp16", "fp32")
 
 
@@ -58,14 +56,15 @@ class PlanAsk:
 
 def request_for(ask: PlanAsk, acceptances: tuple[Acceptance, ...] = ()) -> PlanRequest:
     _check_numbers(ask)
-    target = find_source(ask.target, prefers_gguf=ask.engine == "llamacpp")
-    drafts = [find_source(draft, prefers_gguf=ask.engine == "llamacpp") for draft in ask.drafts]
-    engine = _engine(ask, target, drafts)
+    prefers_gguf = ask.engine in planned_engines() and engine_kind(str(ask.engine)).reads_gguf
+    target = find_source(ask.target, prefers_gguf=prefers_gguf)
+    drafts = [find_source(draft, prefers_gguf=prefers_gguf) for draft in ask.drafts]
+    engine = engine_kind(_engine(ask, target, drafts))
     layout = _layout(ask, target, engine)
     placed = place(target, ask.target_quant, flag="--target-quant")
     device = _device(ask, engine)
     return PlanRequest(
-        engine=engine,
+        engine=engine.name,
         device=device,
         layout=layout,
         target=placed,
@@ -99,31 +98,32 @@ def _check_numbers(ask: PlanAsk) -> None:
         raise UsageError(f"--k is at most {K_MAX}, saw {max(ask.ks)}")
 
 
+def planned_engines() -> tuple[str, ...]:
+    return tuple(name for name in engine_names() if engine_kind(name).is_planned)
+
+
 def _engine(ask: PlanAsk, target: Source, drafts: list[Source]) -> str:
     has_gguf = any(source.gguf for source in (target, *drafts))
+    planned = planned_engines()
     if ask.engine is None:
-        return "llamacpp" if has_gguf else "vllm"
-    if ask.engine not in ENGINES:
-        raise unknown_name(what="engine", seen=ask.engine, allowed=ENGINES)
-    if ask.engine == "vllm" and has_gguf:
+        return next(name for name in planned if engine_kind(name).reads_gguf == has_gguf)
+    if ask.engine not in planned:
+        raise unknown_name(what="engine", seen=ask.engine, allowed=planned)
+    if has_gguf and not engine_kind(ask.engine).reads_gguf:
         raise UsageError(
             "GGUF files are llama.cpp's", hint="--engine llamacpp, or name the model instead of the file"
         )
     return ask.engine
 
 
-def _layout(ask: PlanAsk, target: Source, engine: str) -> Layout:
+def _layout(ask: PlanAsk, target: Source, engine: EngineKind) -> Layout:
     tensor = ask.tp if ask.tp is not None else max(1, ask.gpus // ask.pp)
     if tensor * ask.pp > ask.gpus:
         raise UsageError(
             f"--tp {tensor} x --pp {ask.pp} need {tensor * ask.pp} GPUs, --gpus says {ask.gpus}",
             hint=f"--gpus {tensor * ask.pp}",
         )
-    if engine == "vllm" and target.shape.heads % tensor:
-        raise UsageError(
-            f"vLLM cannot split the {target.shape.heads} heads of {target.shape.name} over {tensor} GPUs",
-            hint=f"--tp with a divisor of {target.shape.heads}",
-        )
+    engine.check_split(target.shape, tensor)
     return Layout(
         tensor_parallel=tensor,
         draft_tensor_parallel=ask.draft_tp if ask.draft_tp is not None else tensor,
@@ -137,7 +137,7 @@ def _layout(ask: PlanAsk, target: Source, engine: str) -> Layout:
     )
 
 
-def _device(ask: PlanAsk, engine: str) -> Device:
+def _device(ask: PlanAsk, engine: EngineKind) -> Device:
     if ask.gpu is not None:
         return cpu_device() if ask.gpu.strip().lower() == "cpu" else find_gpu(ask.gpu)
     found = found_gpus()
@@ -145,12 +145,14 @@ def _device(ask: PlanAsk, engine: str) -> Device:
         known = find_gpu(found[0].name)
         # The driver counts what it keeps for itself; a smaller variant of the same name counts less.
         return replace(known, memory_bytes=min(known.memory_bytes, found[0].memory_bytes))
-    if engine == "llamacpp":
+    if engine.runs_without_gpu:
         return cpu_device()
     raise UsageError("no GPU was named and none was found here", hint="--gpu h100-80gb, or --gpu cpu")
 
 
-def _options(ask: PlanAsk, engine: str, target: Source, drafts: list[Source]) -> tuple[DraftOption, ...]:
+def _options(
+    ask: PlanAsk, engine: EngineKind, target: Source, drafts: list[Source]
+) -> tuple[DraftOption, ...]:
     options = []
     for source in drafts:
         if source.reference == target.reference and len(drafts) == 1 and source.gguf is None:
@@ -160,7 +162,7 @@ def _options(ask: PlanAsk, engine: str, target: Source, drafts: list[Source]) ->
         placed = place(source, ask.draft_quant, flag="--draft-quant")
         options.append(_option(source, placed, target, engine, asked=True))
         if source.gguf is None and placed.weights.precision in _WIDE:
-            narrow = place(source, QUANTISED_OFFER[engine], flag="--draft-quant")
+            narrow = place(source, engine.quantised_draft, flag="--draft-quant")
             options.append(_option(source, narrow, target, engine, asked=False))
     if target.gguf is None:
         options += [
@@ -170,11 +172,13 @@ def _options(ask: PlanAsk, engine: str, target: Source, drafts: list[Source]) ->
     return tuple(options)
 
 
-def _option(source: Source, placed: Placed, target: Source, engine: str, *, asked: bool) -> DraftOption:
+def _option(
+    source: Source, placed: Placed, target: Source, engine: EngineKind, *, asked: bool
+) -> DraftOption:
     return DraftOption(
         placed=placed,
         reference=source.reference,
         comparison=compare_sources(target, source) if asked else None,
         is_asked_for=asked,
-        objection=llama_objection(target, source) if asked and engine == "llamacpp" else "",
+        objection=llama_objection(target, source) if asked and engine.reads_gguf else "",
     )

@@ -18,6 +18,7 @@ from speclift.core.arm import Arm, ServerSettings
 from speclift.core.drafting import Drafting, Template, drafting_of
 from speclift.core.engine_spec import EngineSpec
 from speclift.core.errors import unknown_name
+from speclift.core.model_shape import ModelShape
 from speclift.core.speculation import NGram
 from speclift.core.units import Seconds
 from speclift.engines.protocol import Engine
@@ -39,6 +40,13 @@ class EngineKind:
     quick_methods: tuple[str, ...] = ()
     # Draft lengths that a search tries, where they are not ANY_KS.
     usual_ks: ClassVar[Mapping[Drafting, tuple[int, ...]]] = MappingProxyType({})
+
+    # What plan has to know; an engine whose memory it cannot count is not planned.
+    is_planned = False
+    reads_gguf = False
+    runs_without_gpu = False
+    # A 16-bit draft is offered quantised too: S4 quantises the draft before leaving the family.
+    quantised_draft = ""
 
     def build(self, spec: EngineSpec, settings: ServerSettings, *, version: str | None) -> Engine:
         """`version` where it is known already, as of a study that was measured on another machine."""
@@ -62,6 +70,9 @@ class EngineKind:
     def never_drafts(self, arm: Arm) -> str | None:
         """Why an arm would start and never draft; None where it would."""
         return None
+
+    def check_split(self, shape: ModelShape, tensor_parallel: int) -> None:
+        """UsageError where a model of this shape cannot be split so."""
 
     def check_pairs(self, arms: Sequence[Arm], target: str) -> None:
         """ModelError where a draft cannot serve this target."""

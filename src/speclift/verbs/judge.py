@@ -15,7 +15,7 @@ from speclift.bench.search_document import TUNING, confirmed_errors
 from speclift.core.arm import BASELINE, CONTROL, Arm
 from speclift.core.errors import StudyError
 from speclift.core.goals import Goals
-from speclift.core.records import Phase, Provenance, Record
+from speclift.core.records import Launch, Phase, Provenance, Record
 from speclift.core.results import Acceptance, Cell, Conditions, Crossover, Evidence, Finding, Level, Verdict
 from speclift.core.traffic import repeated_prompts
 from speclift.engines.protocol import Engine
@@ -93,73 +93,99 @@ class Judgement:
 
 def judge(studies: Sequence[Study], *, goals: Goals | None = None) -> Judgement:
     """The verdict on one study, or on several of like environment pooled."""
-    first = studies[0]
-    totals = _totals(studies)
-    launches = [launch for study in studies for launch, _ in study.launches()]
-    everything = mark_bursts(told_by_totals(merged_records(studies), totals))
-    # The control explains and never decides: nothing below sees it.
-    records = [record for record in everything if record.place.arm != CONTROL]
-    _require_a_baseline(first, records)
-    plan, goals = first.plan, goals or first.goals
-    by_temperature = plan.temperatures != (None,)
-    arms = _measured_arms(studies, records)
-    failed = _failed_arms(studies)
-    competing = [arm for arm in arms if arm.name not in failed]
-
-    prompt_of = repeated_prompts(request for study in studies for request in study.plan.requests)
-    comparer = Comparer(
-        without_echoes(records, arms),
-        metric=goals.metric,
-        bar=goals.min_speedup,
-        arm_count=max(1, len(competing)),
-        by_temperature=by_temperature,
-        totals=totals,
-        prompt_of=prompt_of,
-    )
-    evidence_for = cache(comparer.evidence)
-
+    first, held = studies[0], _read(studies)
+    goals, records, prompt_of = goals or first.goals, held.records, held.prompt_of
+    evidence_for = cache(_comparer(held, goals).evidence)
     lossless = worst_kept([study.kept(LOSSLESS) for study in studies]) or recorded_document(
-        first, records, arms
+        first, records, held.arms
     )
     tuning = _tuning(first, records) if len(studies) == 1 else None
-    no_gain = schedule_without_gain(tuning, records, competing, metric=goals.metric, prompt_of=prompt_of)
+    no_gain = schedule_without_gain(tuning, records, held.competing, metric=goals.metric, prompt_of=prompt_of)
     out = {*changed_arms(lossless), *((no_gain.arm,) if no_gain is not None else ())}
-    standing = [arm for arm in competing if arm.name not in out]
+    standing = [arm for arm in held.competing if arm.name not in out]
     findings = (
         *_findings(studies, records),
-        *check_repeats(records, arms),
-        *explained_gains(everything, _losing_scheduling(first, competing), launches, metric=goals.metric),
+        *check_repeats(records, held.arms),
+        *explained_gains(
+            held.everything, _losing_scheduling(first, held.competing), held.launches, metric=goals.metric
+        ),
         *((no_gain,) if no_gain is not None else ()),
-        *_taxes(records, competing, prompt_of),
+        *_taxes(records, held.competing, prompt_of),
         *(changed_findings(lossless) if standing else ()),
     )
     verdict = decide(
-        standing or competing,
+        standing or held.competing,
         evidence_for,
         goals=goals,
         findings=findings,
-        **gate_for_verdict(lossless, standing, competing),
+        **gate_for_verdict(lossless, standing, held.competing),
     )
     return Judgement(
         study=first.path,
-        plan=plan,
+        plan=first.plan,
         goals=goals,
         provenance=first.provenance,
         verdict=verdict,
-        on_all=tuple(evidence_for(arm, Conditions()) for arm in competing),
-        cells=cells(records, by_temperature=by_temperature, totals=totals),
+        on_all=tuple(evidence_for(arm, Conditions()) for arm in held.competing),
+        cells=cells(records, by_temperature=held.by_temperature, totals=held.totals),
         acceptance_by_temperature=_acceptance_by_temperature(records),
         acceptance_histograms=_acceptance_histograms(records),
         findings=findings,
-        crossovers=crossovers(records, verdict.evidence.arm.name, seed=plan.seed, prompt_of=prompt_of)
+        crossovers=crossovers(records, verdict.evidence.arm.name, seed=first.plan.seed, prompt_of=prompt_of)
         if verdict.evidence
         else (),
         kv_tokens=_kv_tokens(studies),
-        kv_peaks=kv_peaks(launches),
-        failed_arms=failed,
+        kv_peaks=kv_peaks(held.launches),
+        failed_arms=held.failed_arms,
         lossless=lossless,
         tuning=tuning,
         engine=build_engine(first.engine, version=first.provenance.engine_version),
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Held:
+    """What studies hold, read once. The control explains and never decides: it is in `everything` alone."""
+
+    everything: Sequence[Record]
+    records: Sequence[Record]
+    totals: Totals
+    launches: Sequence[Launch]
+    arms: Sequence[Arm]
+    competing: Sequence[Arm]
+    failed_arms: tuple[str, ...]
+    by_temperature: bool
+    prompt_of: PromptOf
+
+
+def _read(studies: Sequence[Study]) -> _Held:
+    totals = _totals(studies)
+    everything = mark_bursts(told_by_totals(merged_records(studies), totals))
+    records = [record for record in everything if record.place.arm != CONTROL]
+    _require_a_baseline(studies[0], records)
+    arms, failed = _measured_arms(studies, records), _failed_arms(studies)
+    return _Held(
+        everything=everything,
+        records=records,
+        totals=totals,
+        launches=[launch for study in studies for launch, _ in study.launches()],
+        arms=arms,
+        competing=[arm for arm in arms if arm.name not in failed],
+        failed_arms=failed,
+        by_temperature=studies[0].plan.temperatures != (None,),
+        prompt_of=repeated_prompts(request for study in studies for request in study.plan.requests),
+    )
+
+
+def _comparer(held: _Held, goals: Goals) -> Comparer:
+    return Comparer(
+        without_echoes(held.records, held.arms),
+        metric=goals.metric,
+        bar=goals.min_speedup,
+        arm_count=max(1, len(held.competing)),
+        by_temperature=held.by_temperature,
+        totals=held.totals,
+        prompt_of=held.prompt_of,
     )
 
 

@@ -18,6 +18,7 @@ from speclift.bench.time_limit import PREPARING, in_time
 from speclift.core.deadline import Deadline
 from speclift.core.errors import StudyError, UsageError
 from speclift.core.traffic import Request
+from speclift.engines.kind import engine_kind
 from speclift.lossless.gate import Gate
 from speclift.lossless.questions import FULL, Depth
 from speclift.studies.private import private_folder, write_private
@@ -82,7 +83,7 @@ def depth_for(ask: Ask, detect: float | None) -> Depth:
 
 def prepare_gate(ask: Ask, say: Say, depth: Depth) -> Prepared:
     """Prepared like a study, with room for a batch; what a study refuses to time may be what is to be found out."""
-    if ask.engine == "attach" and not ask.spec_url:
+    if not engine_kind(ask.engine).launches and not ask.spec_url:
         raise UsageError("verify needs --spec-url", hint="the server with speculation, to compare with")
     if ask.qps:
         raise UsageError("verify has no load: --qps means nothing to it", hint="--concurrency sets its batch")

@@ -35,6 +35,11 @@ class LlamaCppKind(EngineKind):
         Drafting.PASSES: (3, 5, 7),
     }
 
+    is_planned = True
+    reads_gguf = True
+    runs_without_gpu = True
+    quantised_draft = "q4_0"
+
     def build(self, spec: EngineSpec, settings: ServerSettings, *, version: str | None) -> LlamaCpp:
         return LlamaCpp(settings, binary=spec.binary)
 
