@@ -15,7 +15,8 @@ from hypothesis import strategies as st
 from speclift.core.errors import UsageError
 from speclift.linter.command import read_command
 from speclift.linter.config_file import VALUES_MAX, read_config, read_yaml
-from speclift.linter.findings import Status, parse_release
+from speclift.linter.dialects import DIALECTS
+from speclift.linter.findings import Status
 from speclift.linter.judge import lint_text, lint_words
 from speclift.linter.pasted import Expression, Pasted
 from speclift.linter.python_code import read_python
@@ -392,9 +393,9 @@ class TestBadInput:
         ],
     )
     def test_a_version_is_read(self, text: str, engine: str, release: tuple[int, ...]) -> None:
-        assert parse_release(text, engine=engine) == release
+        assert DIALECTS[engine].parse_release(text) == release
 
     @pytest.mark.parametrize(("text", "engine"), [("newest", "vllm"), ("latest", "llamacpp"), ("7", "vllm")])
     def test_a_version_that_is_none_is_refused(self, text: str, engine: str) -> None:
         with pytest.raises(UsageError, match="names no"):
-            parse_release(text, engine=engine)
+            DIALECTS[engine].parse_release(text)

@@ -5,28 +5,17 @@ from __future__ import annotations
 import re
 from collections import deque
 from collections.abc import Sequence
-from dataclasses import dataclass
 from itertools import pairwise
-from pathlib import PurePosixPath
 
 from speclift.core.errors import UsageError
-from speclift.linter import llamacpp_flags, vllm_flags
+from speclift.linter.dialects import DIALECTS, Dialect, Started
 from speclift.linter.findings import Release
 from speclift.linter.pasted import Engine, Form, Pasted, Setting
-from speclift.linter.rows import NameTable, Row, ValueKind
+from speclift.linter.rows import Row, ValueKind
 from speclift.linter.shell import NOTHING, WORDS_MAX, Expansions
 
 _ASSIGNMENT = re.compile(r"[A-Za-z_]\w*=.*", re.DOTALL)
-_VLLM_MODULE = re.compile(r"vllm(\.entrypoints\..*)?")
-_VLLM_IMAGE = re.compile(r"(^|/)(vllm-openai|vllm)[\w.-]*(:|@|$)")
-_LLAMA_IMAGE = re.compile(r"(^|/)llama\.cpp(:|@|$)")
-LLAMA_PROGRAMS = (
-    "llama-server", "llama-cli", "llama-run", "llama-speculative", "llama-speculative-simple", "llama-lookup", "llama",
-)  # fmt: skip
-# Names of the programs before llama.cpp prefixed them; too common to prove anything without a GGUF in sight.
-LLAMA_PROGRAMS_OLD = ("server", "main", "speculative")
-VLLM_MODULE = "vllm.entrypoints.openai.api_server"
-CONTAINERS = ("docker", "podman", "nerdctl")
+CONTAINERS = {"docker", "podman", "nerdctl"}
 _NUMBER = re.compile(r"-\.?\d")
 # A long command has some dozen; wrappers before a program have some dozen words.
 EXPANSIONS_MAX = 200
@@ -59,17 +48,18 @@ def read_program(
     if found is None:
         return None
     _require_a_command(words, expansions)
-    seen, wrapper = found.engine, found.wrapper
-    settings, places = _flags(found.arguments, seen, release, expansions)
+    dialect, started = found
+    wrapper, by_place = started.wrapper, int(dialect.takes_model_by_place)
+    settings, places = _flags(started.arguments, dialect, release, expansions)
     return Pasted(
-        engine=seen,
+        engine=dialect.engine,
         form=Form.COMMAND,
         settings=tuple(settings),
-        model=places[0] if places and seen == "vllm" else None,
-        program=tuple(found.program),
+        model=places[0] if places and by_place else None,
+        program=tuple(started.program),
         wrapper=tuple(wrapper),
         environment=(*environment, *_container_environment(wrapper)),
-        stray=tuple(places[seen == "vllm" :]),
+        stray=tuple(places[by_place:]),
         unread=(("xargs", "it adds words that are not here, and flags among them are not judged"),)
         if "xargs" in wrapper
         else (),
@@ -111,93 +101,32 @@ def assignments(words: Sequence[str]) -> tuple[list[tuple[str, str]], list[str]]
     return environment, []
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Started:
-    """A program with what stands before it and its arguments."""
-
-    engine: Engine
-    wrapper: Sequence[str]
-    program: Sequence[str]
-    arguments: Sequence[str]
-
-
-def _program(words: Sequence[str], engine: Engine | None) -> _Started | None:
+def _program(words: Sequence[str], engine: Engine | None) -> tuple[Dialect, Started] | None:
     for index, word in enumerate(words[:PROGRAM_AMONG]):
         before, after = words[:index], words[index + 1 :]
-        found = (
-            _vllm_program(word, before, after)
-            or _llama_program(word, before, after, engine)
-            or _image(word, before, after)
-        )
-        if found is not None:
-            return found
+        is_image = "run" in before and not word.startswith("-") and not CONTAINERS.isdisjoint(before[:2])
+        for dialect in DIALECTS.values():
+            found = dialect.find_program(word, before, after, is_asked=dialect.engine == engine)
+            if found is None and is_image and dialect.image.search(word):
+                found = Started(wrapper=[*before, word], program=(), arguments=after)
+            if found is not None:
+                return dialect, found
     if words and words[0].startswith("-"):
-        guessed = engine or _engine_of_flags(words)
-        return _Started(engine=guessed, wrapper=(), program=(), arguments=words) if guessed else None
+        guessed = _dialect_of_flags(words) if engine is None else DIALECTS[engine]
+        if guessed is not None:
+            return guessed, Started(wrapper=(), program=(), arguments=words)
     return None
 
 
-def _base_name(word: str) -> str:
-    return PurePosixPath(word.replace("\\", "/")).name.removesuffix(".exe")
-
-
-def _vllm_program(word: str, before: Sequence[str], after: Sequence[str]) -> _Started | None:
-    if _base_name(word) == "vllm" and not before_flag(before):
-        if after[:1] == ["serve"]:
-            return _Started(engine="vllm", wrapper=before, program=("vllm", "serve"), arguments=after[1:])
-        if not after or after[0].startswith("-"):
-            return _Started(engine="vllm", wrapper=before, program=("vllm",), arguments=after)
-    if word == "-m" and after and _VLLM_MODULE.fullmatch(after[0]) and before and "python" in before[-1]:
-        program = (before[-1], "-m", after[0])
-        return _Started(engine="vllm", wrapper=before[:-1], program=program, arguments=after[1:])
-    return None
-
-
-def _llama_program(
-    word: str, before: Sequence[str], after: Sequence[str], engine: Engine | None
-) -> _Started | None:
-    name = _base_name(word)
-    if name in LLAMA_PROGRAMS and not before_flag(before):
-        has_verb = name == "llama" and after[:1] in (["serve"], ["cli"])
-        program = (word, after[0]) if has_verb else (word,)
-        return _Started(
-            engine="llamacpp", wrapper=before, program=program, arguments=after[len(program) - 1 :]
-        )
-    if name in LLAMA_PROGRAMS_OLD and not before and (engine == "llamacpp" or _mentions_gguf(after)):
-        return _Started(engine="llamacpp", wrapper=before, program=(word,), arguments=after)
-    return None
-
-
-def _image(word: str, before: Sequence[str], after: Sequence[str]) -> _Started | None:
-    """A container whose entry point is the server."""
-    if word.startswith("-") or "run" not in before or not any(each in CONTAINERS for each in before[:2]):
-        return None
-    if _VLLM_IMAGE.search(word):
-        return _Started(engine="vllm", wrapper=[*before, word], program=(), arguments=after)
-    if _LLAMA_IMAGE.search(word):
-        return _Started(engine="llamacpp", wrapper=[*before, word], program=(), arguments=after)
-    return None
-
-
-def before_flag(before: Sequence[str]) -> bool:
-    """Whether the word is the value of a flag, as in `--name vllm`."""
-    return bool(before) and before[-1].startswith("-") and before[-1] not in ("--",)
-
-
-def _mentions_gguf(words: Sequence[str]) -> bool:
-    return any(word.endswith(".gguf") for word in words) or any(
-        word in ("-md", "-hf", "-ngl") for word in words
-    )
-
-
-def _engine_of_flags(words: Sequence[str]) -> Engine | None:
-    """Flags without a program: whichever table knows more of them."""
+def _dialect_of_flags(words: Sequence[str]) -> Dialect | None:
+    """Flags without a program: whichever table knows most of them."""
     flags = [word.partition("=")[0] for word in words if word.startswith("-")]
-    for_vllm = sum(_vllm_name(flag).partition(".")[0] in vllm_flags.FLAGS for flag in flags)
-    for_llama = sum(flag in llamacpp_flags.FLAGS for flag in flags)
-    if for_vllm == for_llama:
-        return None
-    return "vllm" if for_vllm > for_llama else "llamacpp"
+    known = {
+        dialect.engine: sum(dialect.plain_name(flag) in dialect.flags for flag in flags)
+        for dialect in DIALECTS.values()
+    }
+    best = [engine for engine, count in known.items() if count == max(known.values())]
+    return DIALECTS[best[0]] if len(best) == 1 else None
 
 
 def _container_environment(wrapper: Sequence[str]) -> list[tuple[str, str]]:
@@ -213,10 +142,9 @@ def _container_environment(wrapper: Sequence[str]) -> list[tuple[str, str]]:
 
 
 def _flags(
-    words: Sequence[str], engine: Engine, release: Release | None, expansions: Expansions
+    words: Sequence[str], dialect: Dialect, release: Release | None, expansions: Expansions
 ) -> tuple[list[Setting], list[str]]:
     """Settings, and words that belong to no flag."""
-    table = vllm_flags.FLAGS if engine == "vllm" else llamacpp_flags.FLAGS
     settings: list[Setting] = []
     places: list[str] = []
     queue = deque(words)
@@ -231,10 +159,11 @@ def _flags(
         if not _is_flag(word) or expansions.holds(spelled):
             places.append(word)
             continue
-        if engine == "vllm" and re.fullmatch(r"-O\d", word):
-            settings.append(Setting(name="--compilation-config", spelled=word, value=word[2:]))
+        if dialect.glued is not None and (match := dialect.glued.fullmatch(word)):
+            name, _, _ = dialect.find_row(match[1], release)
+            settings.append(Setting(name=name, spelled=word, value=match[2]))
             continue
-        name, row, is_off = find_row(spelled, engine, table, release)
+        name, row, is_off = dialect.find_row(spelled, release)
         given: object = value if equals else None
         if not equals:
             given = _following(queue, row, is_dotted="." in name)
@@ -246,44 +175,6 @@ def _flags(
 
 def _is_flag(word: str) -> bool:
     return word.startswith("-") and word != "-" and not _NUMBER.match(word)
-
-
-def find_row(
-    spelled: str, engine: Engine, table: NameTable, release: Release | None
-) -> tuple[str, Row | None, bool]:
-    """The table's name of a flag (with the key after a dot, if any), its row, and whether it is a --no- form."""
-    if engine == "llamacpp":
-        return spelled, table.find(spelled), False
-    name = _vllm_name(spelled)
-    head, dot, key = name.partition(".")
-    row = table.find("--compilation-config" if head == "-O" else head)
-    if row is not None:
-        return row.name + dot + key, row, False
-    row = table.find(f"--{head.removeprefix('--no-')}") if head.startswith("--no-") else None
-    if row is not None:
-        return row.name, row, True
-    row = _completed(head, table, release)
-    return (name if row is None else row.name + dot + key), row, False
-
-
-def _completed(head: str, table: NameTable, release: Release | None) -> Row | None:
-    """argparse takes an unambiguous beginning for the whole."""
-    if not head.startswith("--"):
-        return None
-    longer = {
-        row.name: row
-        for known, row in table.rows.items()
-        if known.startswith(head) and (release is None or row.holds(release))
-    }
-    return longer.popitem()[1] if len(longer) == 1 else None
-
-
-def _vllm_name(spelled: str) -> str:
-    """vLLM takes dashes and underscores alike up to the first dot."""
-    if not spelled.startswith("--"):
-        return spelled
-    head, dot, key = spelled.partition(".")
-    return head.replace("_", "-") + dot + key
 
 
 def _following(queue: deque[str], row: Row | None, *, is_dotted: bool) -> object:

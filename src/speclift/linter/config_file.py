@@ -6,17 +6,16 @@ This module imports PyYAML, so whoever may not meet a config imports it late.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from typing import NoReturn
 
 import yaml
 
 from speclift.core.errors import UsageError
-from speclift.linter import llamacpp_flags, vllm_flags
+from speclift.linter.dialects import dialects
 from speclift.linter.json_text import DEEPEST, parse_json
 from speclift.linter.pasted import Engine, Form, Pasted, Setting
-from speclift.linter.vllm_keys import KEYS
-from speclift.linter.vllm_reading import CONFIG_FLAG
+from speclift.linter.rows import NameTable
 
 # Of all documents together, with every alias counted as what it stands for; a serving config has some dozen.
 VALUES_MAX = 20_000
@@ -33,26 +32,31 @@ def read_config(text: str, *, engine: Engine | None) -> Pasted:
     document = _only_document(text)
     if not isinstance(document, Mapping):
         raise UsageError("this config is no map of settings", hint="such as `tensor-parallel-size: 2`")
+    for dialect in dialects(engine):
+        name, keys = dialect.config_flag, dialect.keys
+        if name is not None and keys is not None and _is_speculative_config(document, keys):
+            setting = Setting(name=name, spelled=name.removeprefix("--"), value=document)
+            return Pasted(engine=dialect.engine, form=Form.CONFIG, settings=(setting,))
     flags = {key: f"--{key.lstrip('-').replace('_', '-')}" for key in document}
-    keys = {key.replace("-", "_") for key in document}
-    # Only the dict that goes into speculative_config was pasted.
-    is_bare = keys <= KEYS.rows.keys() and bool(keys & {"method", "num_speculative_tokens"})
-    if is_bare and engine != "llamacpp":
-        setting = Setting(name=CONFIG_FLAG, spelled=CONFIG_FLAG.removeprefix("--"), value=document)
-        return Pasted(engine="vllm", form=Form.CONFIG, settings=(setting,))
-    seen = engine or _engine(flags.values())
-    if seen is None:
+    dialect = max(dialects(engine), key=lambda each: sum(flag in each.flags for flag in flags.values()))
+    if engine is None and not any(flag in dialect.flags for flag in flags.values()):
         few = ", ".join(key[:40] for key in list(document)[:5])
         raise UsageError(
             "no key of this config is known to an engine",
             hint=f"saw {few}; say which with --engine vllm or llamacpp",
         )
-    rows = vllm_flags.FLAGS.rows if seen == "vllm" else {}
+    rows = dialect.flags.rows
     settings = [
         Setting(name=rows[flag].name if flag in rows else flag, spelled=key, value=document[key])
         for key, flag in flags.items()
     ]
-    return Pasted(engine=seen, form=Form.CONFIG, settings=tuple(settings))
+    return Pasted(engine=dialect.engine, form=Form.CONFIG, settings=tuple(settings))
+
+
+def _is_speculative_config(document: Mapping[str, object], known: NameTable) -> bool:
+    """Only the dict that goes into speculative_config was pasted."""
+    keys = {key.replace("-", "_") for key in document}
+    return all(key in known for key in keys) and bool(keys & {"method", "num_speculative_tokens"})
 
 
 def _only_document(text: str) -> object:
@@ -70,14 +74,6 @@ def _only_document(text: str) -> object:
             hint=f"the second begins in line {documents[1][0]}",
         )
     return documents[0][1]
-
-
-def _engine(flags: Collection[str]) -> Engine | None:
-    for_vllm = sum(flag in vllm_flags.FLAGS for flag in flags)
-    for_llama = sum(flag in llamacpp_flags.FLAGS for flag in flags)
-    if not for_vllm and not for_llama:
-        return None
-    return "vllm" if for_vllm >= for_llama else "llamacpp"
 
 
 def read_yaml(text: str) -> list[tuple[int, object]]:

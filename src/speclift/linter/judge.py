@@ -6,22 +6,15 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from speclift.core.errors import UsageError, unknown_name
-from speclift.linter import llamacpp_flags, vllm_keys
 from speclift.linter.command import assignments, read_command, read_program
-from speclift.linter.findings import LintFinding, Release, Status, dotted, has_errors, parse_release
-from speclift.linter.llamacpp_judge import judge_llamacpp, read_llamacpp
-from speclift.linter.llamacpp_translate import translate_llamacpp
+from speclift.linter.dialects import DIALECTS, VLLM, dialects
+from speclift.linter.findings import LintFinding, Release, Status, dotted, has_errors
 from speclift.linter.metrics import judge_metrics, metrics_in
 from speclift.linter.pasted import Engine, Form, Pasted
 from speclift.linter.python_code import looks_like_python, read_python
 from speclift.linter.shell import ShellCommand, ShellText, read_shell
 from speclift.linter.translation import Translation
-from speclift.linter.vllm_judge import judge_vllm
-from speclift.linter.vllm_reading import read_settings
-from speclift.linter.vllm_translate import translate_vllm
 
-ENGINES: tuple[Engine, ...] = ("vllm", "llamacpp")
-NEWEST: dict[Engine, Release] = {"vllm": vllm_keys.NEWEST, "llamacpp": llamacpp_flags.NEWEST}
 TEXT_MAX = 1_000_000  # characters; a command, a program or a config is a thousandth of it
 
 
@@ -55,7 +48,7 @@ def lint_words(words: Sequence[str], *, engine: str | None = None, version: str 
         metrics = metrics_in(" ".join(words))
         if not metrics:
             raise _no_engine(words[0] if words else "")
-        pasted = Pasted(engine="vllm", form=Form.COMMAND, settings=(), metrics=metrics)
+        pasted = Pasted(engine=VLLM.engine, form=Form.COMMAND, settings=(), metrics=metrics)
     return _report(pasted, version)
 
 
@@ -79,8 +72,9 @@ def lint_text(text: str, *, engine: str | None = None, version: str | None = Non
 
 
 def _read(text: str, engine: Engine | None, version: str | None) -> Pasted:
-    metrics = metrics_in(text) if engine != "llamacpp" else ()
-    if looks_like_python(text) and engine != "llamacpp":
+    may_be_python = any(dialect.is_python for dialect in dialects(engine))
+    metrics = metrics_in(text) if may_be_python else ()
+    if may_be_python and looks_like_python(text):
         return replace(read_python(text), metrics=metrics)
     fault: UsageError | None = None
     try:
@@ -98,7 +92,7 @@ def _read(text: str, engine: Engine | None, version: str | None) -> Pasted:
         except UsageError as error:
             fault = error
     if metrics:  # a query, a rule or a dashboard
-        return Pasted(engine="vllm", form=Form.COMMAND, settings=(), metrics=metrics)
+        return Pasted(engine=VLLM.engine, form=Form.COMMAND, settings=(), metrics=metrics)
     raise fault or _no_engine(text.strip().splitlines()[0])
 
 
@@ -149,14 +143,15 @@ def _looks_like_config(text: str) -> bool:
 
 
 def _report(pasted: Pasted, version: str | None) -> LintReport:
-    newest = NEWEST[pasted.engine]
-    release = newest if version is None else parse_release(version, engine=pasted.engine)
+    dialect = DIALECTS[pasted.engine]
+    newest = dialect.newest
+    release = newest if version is None else dialect.parse_release(version)
     notes = list(pasted.notes)
     if release > newest:
         notes.append(
             f"the newest release known here is {dotted(newest)}; {version} was judged as if it were that"
         )
-    findings, translated = _judged(pasted, release, is_cpu="cpu" in (version or ""))
+    findings, translated = dialect.judge(pasted, release, is_cpu="cpu" in (version or ""))
     return LintReport(
         engine=pasted.engine,
         release=release,
@@ -167,15 +162,6 @@ def _report(pasted: Pasted, version: str | None) -> LintReport:
         translated=translated if _starts(pasted) else None,
         notes=tuple(notes),
     )
-
-
-def _judged(pasted: Pasted, release: Release, *, is_cpu: bool) -> tuple[tuple[LintFinding, ...], Translation]:
-    """What a release makes of it, and what it is today: two answers from one reading."""
-    if pasted.engine == "vllm":
-        reading = read_settings(pasted)
-        return judge_vllm(reading, release=release, is_cpu=is_cpu), translate_vllm(reading)
-    command = read_llamacpp(pasted)
-    return judge_llamacpp(command, release=release), translate_llamacpp(command)
 
 
 def _starts(pasted: Pasted) -> bool:
@@ -205,14 +191,13 @@ def _without_echo(findings: Sequence[LintFinding]) -> tuple[LintFinding, ...]:
 def _engine(name: str | None) -> Engine | None:
     if name is None:
         return None
-    for engine in ENGINES:
-        if name == engine:
-            return engine
-    raise unknown_name(what="engine", seen=name, allowed=ENGINES)
+    if name not in DIALECTS:
+        raise unknown_name(what="engine", seen=name, allowed=tuple(DIALECTS))
+    return DIALECTS[name].engine
 
 
 def _release_of(engine: Engine | None, version: str | None) -> Release | None:
-    return parse_release(version, engine=engine) if engine is not None and version is not None else None
+    return None if engine is None or version is None else DIALECTS[engine].parse_release(version)
 
 
 def _no_engine(seen: str) -> UsageError:
