@@ -168,7 +168,7 @@ class TestSizes:
 class TestEngines:
     # Rooms that still compare an engine's name, and how often. What an engine is like belongs in its folder, behind
     # engines/kind.py: these may fall and never rise.
-    COMPARED: ClassVar[dict[str, int]] = {"cli": 1, "planner": 13, "replayer": 4, "views": 1}
+    COMPARED: ClassVar[dict[str, int]] = {"cli": 1, "replayer": 4, "views": 1}
 
     def test_its_name_is_compared_in_its_folder_alone(self) -> None:
         compared = Counter(
