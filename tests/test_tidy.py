@@ -26,7 +26,6 @@ DATA = sorted(
     ]
 )
 
-FILE_LINES_MAX = 400
 FUNCTION_LINES_MAX = 60
 # A declaration of every shared flag, one line each; nothing happens in it.
 LONG_FUNCTIONS = {"src/speclift/cli/options.py:ask_from_options"}
@@ -151,9 +150,6 @@ def _resolves(name: str) -> bool:
 
 
 class TestSizes:
-    def test_no_file_is_too_long(self) -> None:
-        assert [name_of(path) for path in CODE if len(text_of(path).splitlines()) > FILE_LINES_MAX] == []
-
     def test_no_function_is_too_long(self) -> None:
         found = {
             f"{name_of(path)}:{name}": lines for path in CODE for name, lines in long_functions(text_of(path))
@@ -172,7 +168,7 @@ class TestSizes:
 class TestEngines:
     # Rooms that still compare an engine's name, and how often. What an engine is like belongs in its folder, behind
     # engines/kind.py: these may fall and never rise.
-    COMPARED: ClassVar[dict[str, int]] = {"cli": 1, "linter": 16, "planner": 13, "replayer": 4, "views": 1}
+    COMPARED: ClassVar[dict[str, int]] = {"cli": 1, "replayer": 4, "views": 1}
 
     def test_its_name_is_compared_in_its_folder_alone(self) -> None:
         compared = Counter(

@@ -11,8 +11,7 @@ from hypothesis import strategies as st
 
 from speclift.core.errors import UsageError
 from speclift.linter.judge import lint_text
-from speclift.linter.shell_source import read_shell
-from speclift.linter.shell_words import join_words
+from speclift.linter.shell import join_words, read_shell
 
 PIECES = (
     "vllm serve m",
@@ -72,8 +71,27 @@ PIECES = (
     "0",
 )
 
+# Whatever YAML has that a config rarely needs.
+YAML_PIECES = (
+    "a: ", "port: ", "speculative-config: ", "? ", ": ", "- ", "\n", "\n  ", "{", "}", "[", "]", ", ", "&a ", "*a",
+    "*b", "<<: ", "<<", "!!int ", "!!float ", "!!bool ", "!!set ", "!!binary ", "!x ", "!<y> ", "| ", ">-\n  ", "---\n",
+    "...\n", "%YAML 1.1\n", "%TAG ! x\n", "'", '"', "\\", '"\\ud800"', "\t", "#", "0x_", "1:59", "09", "+.inf",
+    ".nan", "1e5", "~", "null", "on", "2024-01-31", "=", "x", "\x85", "\ufeff", "\u2028", "\udcff", "\x1b",
+    "method: ngram",
+)  # fmt: skip
+
 
 class TestAnything:
+    @settings(max_examples=600)
+    @given(st.lists(st.sampled_from(YAML_PIECES), max_size=16))
+    def test_after_a_key_of_a_config_is_judged_or_refused(self, pieces: list[str]) -> None:
+        try:
+            report = lint_text(f"port: 1\n{''.join(pieces)}", engine="vllm")
+        except UsageError:
+            return
+        assert report.translated is not None
+        assert isinstance(report.translated.yaml, str)
+
     @settings(max_examples=600)
     @given(st.lists(st.sampled_from(PIECES), max_size=14), st.booleans(), st.sampled_from(["", " "]))
     def test_is_judged_or_refused(self, pieces: list[str], starts: bool, between: str) -> None:

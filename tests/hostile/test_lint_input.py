@@ -12,7 +12,7 @@ from running import Cli, command
 from speclift.core.errors import UsageError
 from speclift.linter.findings import Status
 from speclift.linter.judge import LintReport, lint_text
-from speclift.linter.shell_source import read_shell
+from speclift.linter.shell import read_shell
 
 OLD = "--speculative-model d --num-speculative-tokens 5"
 NEW = '--speculative-config \'{"method":"draft_model","model":"d","num_speculative_tokens":5}\''

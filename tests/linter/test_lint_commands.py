@@ -8,19 +8,20 @@ import shutil
 import subprocess
 
 import pytest
-from hypothesis import given
+import yaml
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from speclift.core.errors import UsageError
 from speclift.linter.command import read_command
-from speclift.linter.config_file import read_config
-from speclift.linter.findings import Status, parse_release
+from speclift.linter.config_file import VALUES_MAX, read_config, read_yaml
+from speclift.linter.dialects import DIALECTS
+from speclift.linter.findings import Status
 from speclift.linter.judge import lint_text, lint_words
 from speclift.linter.pasted import Expression, Pasted
 from speclift.linter.python_code import read_python
-from speclift.linter.shell_source import read_shell
-from speclift.linter.shell_words import Expansions, is_hidden, join_words, quote
-from speclift.linter.yaml_text import read_yaml, yaml_text
+from speclift.linter.shell import Expansions, is_hidden, join_words, quote, read_shell
+from speclift.linter.translation import yaml_text
 
 
 def command(text: str) -> Pasted:
@@ -212,6 +213,14 @@ class TestPython:
         assert (found.flag, "only running" in found.message) == ("speculative_config", True)
 
 
+LAUGHS = "a0: &a0 [x, x, x, x, x, x, x, x, x, x]\n" + "".join(
+    f"a{n}: &a{n} [{', '.join([f'*a{n - 1}'] * 10)}]\n" for n in range(1, 10)
+)
+MERGES = "a0: &a0 {x: 1}\n" + "".join(
+    f"a{n}: &a{n} {{<<: [{', '.join([f'*a{n - 1}'] * 10)}]}}\n" for n in range(1, 10)
+)
+
+
 class TestYaml:
     @pytest.mark.parametrize(
         ("text", "value"),
@@ -224,28 +233,98 @@ class TestYaml:
             ("a: http://x:1/y#z\n", {"a": "http://x:1/y#z"}),
             ("---\na: -1\n", {"a": -1}),
             ('{"a": {"b": [1]}}', {"a": {"b": [1]}}),
+            ("a: |\n  two\n  lines\nb: >-\n  one\n  line\n", {"a": "two\nlines\n", "b": "one line"}),
+            ("a: &x {b: 1}\nc: *x\nd: {<<: *x, e: 2}\n", {"a": {"b": 1}, "c": {"b": 1}, "d": {"b": 1, "e": 2}}),
+            ("a: {<<: [{b: 1}, {b: 2, c: 3}], c: 4}\n", {"a": {"b": 1, "c": 4}}),
+            ("on: off\n1: 2024-01-31\n", {"on": False, "1": "2024-01-31"}),
+            ("a: 1e5\nb: 1_000\nc: 0x10\nd: '7'\n", {"a": "1e5", "b": 1000, "c": 16, "d": "7"}),
         ],
-    )
-    def test_reads(self, text: str, value: object) -> None:
-        assert read_yaml(text) == value
+    )  # fmt: skip
+    def test_reads_as_vllm_does(self, text: str, value: object) -> None:
+        assert [found for _, found in read_yaml(text)] == [value]
+
+    def test_reads_every_document(self) -> None:
+        assert read_yaml("a: 1\n---\n- 2\n---\n") == [(1, {"a": 1}), (3, [2]), (5, None)]
 
     @pytest.mark.parametrize(
-        "text",
-        ["a: &x 1\n", "a: |\n  text\n", "a: 1\na: 2\n", "\ta: 1\n", "a: 1\n   b: 2\n", "a: {b\n", "a: 'x\n"],
+        ("text", "line"),
+        [
+            ("b: 0\na: *x\n", 2),
+            ("a: 1\n\na: 2\n", 3),
+            ("b: 0\n\ta: 1\n", 2),
+            ("a: 1\n   b: 2\n", 2),
+            ("a: {b\n", 2),
+            ("a: 'x\n", 2),
+            ("a: 1\nb: !!python/object:os.system {}\n", 2),
+            ("a: 1\nb: !mine x\n", 2),
+            ("a: 1\n[b]: 2\n", 2),
+            ("a: 1\n<<: 2\n", 2),
+            ("a: 1\nb: !!int x\n", 2),
+            ("a: 1\nb: !!bool x\n", 2),
+            ("a: 1\nb: 0x_\n", 2),
+            (f"a: 1\nb: {'9' * 2000}\n", 2),
+            (f"a: 1\nb: 1{':59' * 600}\n", 2),
+            ("a: 1\nb: \x1b\n", 2),
+        ],
     )
-    def test_what_is_not_read_is_refused_with_its_line(self, text: str) -> None:
-        with pytest.raises(UsageError, match="line"):
+    def test_what_is_not_read_is_refused_with_its_line(self, text: str, line: int) -> None:
+        with pytest.raises(UsageError, match=f"line {line} of this YAML"):
+            read_yaml(text)
+
+    @pytest.mark.parametrize(
+        ("text", "said"),
+        [
+            pytest.param(LAUGHS, f"more than {VALUES_MAX:,} values", id="a billion laughs"),
+            pytest.param(MERGES, f"more than {VALUES_MAX:,} values", id="the same, merged"),
+            pytest.param("a: &a [*a, *a]\n", "levels deep", id="a list that holds itself"),
+            pytest.param("a: &a\n  <<: *a\n", "levels deep", id="a map merged into itself"),
+            pytest.param("- " * 100 + "x", "levels deep", id="deep lists"),
+            pytest.param("[" * 100 + "]" * 100, "levels deep", id="deep braces"),
+            pytest.param("- x\n" * (VALUES_MAX + 1), "values", id="a long list"),
+        ],
+    )
+    def test_what_a_small_text_may_stand_for_has_limits(self, text: str, said: str) -> None:
+        with pytest.raises(UsageError, match=said):
             read_yaml(text)
 
     @given(
         st.dictionaries(
-            st.from_regex(r"[a-z][a-z_-]{0,8}", fullmatch=True),
+            st.from_regex(r"[a-z][a-z_-]{0,8}", fullmatch=True)
+            | st.sampled_from(["on", "No", "a: b", "x\x7f"]),
             st.text() | st.integers() | st.booleans() | st.lists(st.integers(), min_size=1),
             min_size=1,
         )
     )
+    @example({"a": "\U0001f600 \\ud83d\\ude00 \x7f \x85 \u2028"})
     def test_what_is_written_reads_back(self, document: dict[str, object]) -> None:
-        assert read_yaml(yaml_text({"outer": document, **document})) == {"outer": document, **document}
+        written = yaml_text({"outer": document, **document})
+        assert read_yaml(written) == [(1, yaml.safe_load(written))] == [(1, {"outer": document, **document})]
+
+    @pytest.mark.parametrize(
+        "text", ["tensor-parallel-size: 1.5\n", "LLM(model='m', tensor_parallel_size=1.5)"]
+    )
+    def test_half_a_gpu_is_no_whole_number_wherever_it_stands(self, text: str) -> None:
+        (found,) = [each for each in lint_text(text).findings if each.is_error]
+        assert (found.status, found.message) == (Status.CONFLICT, "takes a whole number, saw '1.5'")
+
+    @given(
+        st.recursive(
+            st.text() | st.integers() | st.floats(allow_nan=False) | st.booleans() | st.none(),
+            lambda inner: (
+                st.lists(inner, max_size=4) | st.dictionaries(st.text(max_size=8), inner, max_size=4)
+            ),
+            max_leaves=12,
+        ),
+        st.booleans(),
+    )
+    def test_what_pyyaml_writes_is_read_as_pyyaml_reads_it(self, value: object, is_flow: bool) -> None:
+        ((_, found),) = read_yaml(yaml.safe_dump(value, default_flow_style=is_flow))
+        assert found == value
+
+    def test_several_configs_in_one_text_are_no_config(self) -> None:
+        with pytest.raises(UsageError, match="2 documents") as raised:
+            read_config("port: 1\n---\nport: 2\n", engine=None)
+        assert raised.value.hint == "the second begins in line 3"
 
     def test_the_dict_alone_is_a_speculative_config(self) -> None:
         found = read_config('{"method": "ngram", "num_speculative_tokens": 3}', engine=None)
@@ -258,11 +337,21 @@ class TestYaml:
             ("[1, 2]", "no map"),
             ("colour: red\n", "no key"),
             ("services:\n  a: 1\n", "container manifest"),
+            ("kind: ConfigMap\napiVersion: v1\n---\napiVersion: apps/v1\n", "container manifest"),
+            ("# nothing\n---\n", "empty"),
         ],
     )
     def test_other_configs_are_refused(self, text: str, said: str) -> None:
         with pytest.raises(UsageError, match=said):
             read_config(text, engine=None)
+
+
+def test_keys_given_twice_are_named_in_their_order() -> None:
+    flags = "--speculative-model d --num-speculative-tokens 3 --speculative-max-model-len 9"
+    config = '{"max_model_len": 9, "num_speculative_tokens": 3, "model": "d"}'
+    found = lint_text(f"vllm serve m {flags} --speculative-config '{config}'", version="0.8.2").findings
+
+    assert [each.flag for each in found if "given twice" in each.message] == flags.split()[::2]
 
 
 class TestBadInput:
@@ -304,9 +393,9 @@ class TestBadInput:
         ],
     )
     def test_a_version_is_read(self, text: str, engine: str, release: tuple[int, ...]) -> None:
-        assert parse_release(text, engine=engine) == release
+        assert DIALECTS[engine].parse_release(text) == release
 
     @pytest.mark.parametrize(("text", "engine"), [("newest", "vllm"), ("latest", "llamacpp"), ("7", "vllm")])
     def test_a_version_that_is_none_is_refused(self, text: str, engine: str) -> None:
         with pytest.raises(UsageError, match="names no"):
-            parse_release(text, engine=engine)
+            DIALECTS[engine].parse_release(text)

@@ -8,11 +8,11 @@ import shlex
 from typing import Any
 
 import pytest
+import yaml
 
 from pasted_commands import DRAFT, LLAMA, TARGET, VLLM
 from speclift.linter.judge import lint_text, lint_words
 from speclift.linter.translation import Translation
-from speclift.linter.yaml_text import read_yaml
 
 
 def translated(text: str) -> Translation:
@@ -65,7 +65,7 @@ def test_all_forms_say_the_same(name: str) -> None:
     found = translated(VLLM[name])
     call = next(node for node in ast.walk(ast.parse(found.python)) if isinstance(node, ast.Call))
     keywords = {str(keyword.arg): ast.literal_eval(keyword.value) for keyword in call.keywords}
-    document = read_yaml(found.yaml)
+    document = yaml.safe_load(found.yaml)  # as vLLM does
 
     assert isinstance(document, dict)
     assert keywords["speculative_config"] == document["speculative-config"] == config_of(found)
@@ -230,3 +230,11 @@ def test_a_size_of_a_type_that_is_not_asked_for_is_left_out() -> None:
 
     assert "--spec-ngram-mod-n-max" not in found.argv
     assert "only --spec-type ngram-mod reads it" in found.notes[0]
+
+
+def test_a_type_from_the_environment_without_its_draft_model_is_said_of_the_variable() -> None:
+    report = lint_text("LLAMA_ARG_SPEC_TYPE=draft-simple llama-server -m t.gguf")
+
+    assert [
+        (found.flag, found.is_error) for found in report.findings if "no draft model" in found.message
+    ] == [("LLAMA_ARG_SPEC_TYPE", True)]

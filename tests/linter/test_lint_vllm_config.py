@@ -8,12 +8,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from speclift.linter import llamacpp_flags, vllm_flags
 from speclift.linter.findings import LintFinding, Release, Status
-from speclift.linter.rows import FlagKind
-from speclift.linter.vllm_case import known_methods, method_of
-from speclift.linter.vllm_config import check_speculative_config, known_keys
-from speclift.linter.vllm_keys import KEYS, METHOD_ROWS, METHODS, NEWEST
-from speclift.linter.vllm_schedule import schedule_fault
+from speclift.linter.metrics import METRICS
+from speclift.linter.rows import Life, NameTable, Row, ValueKind, by_name, listed
+from speclift.linter.vllm_config import check_speculative_config, method_of
+from speclift.linter.vllm_keys import KEYS, METHODS, NEWEST, schedule_fault
 
 DRAFT: dict[str, object] = {"model": "org/draft", "num_speculative_tokens": 5}
 NGRAM: dict[str, object] = {"method": "ngram", "num_speculative_tokens": 5, "prompt_lookup_max": 4}
@@ -35,29 +35,58 @@ def only(status: Status, config: dict[str, object], release: Release = NEWEST, *
     return found
 
 
+TABLES = [
+    *(KEYS, METHODS, METRICS),
+    *(vllm_flags.FLAGS, vllm_flags.QUANTISATIONS, vllm_flags.LOAD_FORMATS_GONE, vllm_flags.ENVIRONMENT),
+    *(llamacpp_flags.FLAGS, llamacpp_flags.TYPE_ROWS, llamacpp_flags.PROGRAMS, llamacpp_flags.ENVIRONMENT),
+]
+
+
 class TestTheTable:
-    def test_names_are_unique(self) -> None:
-        assert len({row.name for row in KEYS}) == len(KEYS)
-        assert len({row.name for row in METHODS}) == len(METHODS)
+    def test_a_name_has_one_row(self) -> None:
+        row = Row("a", ValueKind.INT, (0, 8, 2))
 
-    def test_every_row_says_where_it_is_from(self) -> None:
-        assert [row.name for row in KEYS if not row.source] == []
-        assert [row.name for row in METHODS if not row.source] == []
+        with pytest.raises(ValueError, match="b has two rows"):
+            by_name(
+                (row, Row("b", ValueKind.INT, (1,)), Row("c", ValueKind.INT, (1,), aliases=("b",))),
+                source="x",
+            )
 
-    @pytest.mark.parametrize("row", KEYS, ids=lambda row: row.name)
-    def test_lifetimes_run_forward(self, row: Any) -> None:
-        assert row.span.gone is None or row.span.since < row.span.gone
-        assert row.dead_since is None or row.span.since < row.dead_since
-        assert row.methods == () or set(row.methods) <= METHOD_ROWS.keys()
+    @pytest.mark.parametrize("table", TABLES, ids=lambda table: f"{table.engine} {table.thing}")
+    def test_lifetimes_run_forward_and_every_row_says_where_it_is_from(self, table: NameTable) -> None:
+        for row in table:
+            ends = [row.since, *([row.gone] if row.gone else [])]
+            assert ends == sorted(set(ends)), row.name
+            assert all(since < gone < row.since for since, gone in row.earlier), row.name
+            assert row.dead_since is None or row.since < row.dead_since, row.name
+            assert row.source, row.name
+            assert set(row.methods) <= METHODS.rows.keys()
+
+    def test_a_line_of_names_is_a_row_each(self) -> None:
+        found = list(
+            listed("0.4.0 - int: a b\n    c\n0.5.0 0.6.1 switch cli: d\n", prefix="--", aliases={"b": "-b"})
+        )
+
+        assert [row.names for row in found] == [("--a",), ("--b", "-b"), ("--c",), ("--d",)]
+        assert found[3] == Row("--d", ValueKind.SWITCH, (0, 5, 0), (0, 6, 1), program="cli")
+
+    def test_a_row_knows_its_life_in_every_release(self) -> None:
+        row = Row("a", ValueKind.INT, (5,), (9,), earlier=(((1,), (3,)),), dead_since=(7,))
+
+        lives = [row.life((release,)) for release in range(10)]
+        coming, there, dead, gone = Life.COMING, Life.THERE, Life.DEAD, Life.GONE
+        assert lives == [coming, there, there, gone, gone, there, there, dead, dead, gone]
+        assert [row.comes_after((release,)) for release in (0, 1, 4, 9)] == [(1,), (5,), (5,), None]
+        assert [row.gone_by((release,)) for release in (2, 3, 8, 9)] == [None, (3,), (3,), (9,)]
 
     def test_keys_come_and_go(self) -> None:
-        assert "disable_by_batch_size" in known_keys((0, 16, 0))
-        assert "disable_by_batch_size" not in known_keys((0, 17, 0))
-        assert "draft_sample_method" not in known_keys((0, 20, 2))
-        assert known_keys((0, 8, 1)) == ()
+        assert "disable_by_batch_size" in KEYS.names_at((0, 16, 0))
+        assert "disable_by_batch_size" not in KEYS.names_at((0, 17, 0))
+        assert "draft_sample_method" not in KEYS.names_at((0, 20, 2))
+        assert KEYS.names_at((0, 8, 1)) == ()
 
     def test_methods_come_go_and_come_back(self) -> None:
-        assert ["draft_model" in known_methods((0, minor, 0)) for minor in (9, 10, 14, 15)] == [
+        assert [METHODS.holds("draft_model", (0, minor, 0)) for minor in (9, 10, 14, 15)] == [
             True,
             False,
             False,
@@ -76,8 +105,8 @@ class TestTheTable:
         ],
     )
     def test_a_method_begins(self, method: str, since: Release, before: Release) -> None:
-        assert METHOD_ROWS[method].holds(since)
-        assert not METHOD_ROWS[method].holds(before)
+        assert METHODS[method].holds(since)
+        assert not METHODS[method].holds(before)
 
 
 class TestWhichMethod:
@@ -286,8 +315,8 @@ class TestTheSchedule:
 
 
 def test_keys_that_the_engine_fills_are_nobodys_to_give() -> None:
-    internal = [row.name for row in KEYS if row.kind is FlagKind.INTERNAL and row.span.holds(NEWEST)]
+    internal = [row.name for row in KEYS if row.kind is ValueKind.INTERNAL and row.holds(NEWEST)]
 
     assert "target_model_config" in internal
-    assert not set(internal) & set(known_keys(NEWEST))
+    assert not set(internal) & set(KEYS.names_at(NEWEST))
     assert statuses({**DRAFT, "target_model_config": {}})["target_model_config"] is Status.CONFLICT

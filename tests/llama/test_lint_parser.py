@@ -14,9 +14,8 @@ import pytest
 
 from pasted_commands import LLAMA
 from speclift.linter.judge import lint_text
-from speclift.linter.llamacpp_flags import FLAG_ROWS, NEWEST
-from speclift.linter.llamacpp_other_flags import CLI
-from speclift.linter.rows import FlagKind
+from speclift.linter.llamacpp_flags import CLI, FLAGS, NEWEST
+from speclift.linter.rows import ValueKind
 
 pytestmark = pytest.mark.llama
 
@@ -99,13 +98,13 @@ def test_a_draft_model_alone_is_taken_and_means_no_speculation() -> None:
 def test_every_flag_of_the_table_is_known_to_the_parser_and_no_other_is() -> None:
     names = [
         name
-        for name, row in FLAG_ROWS.items()
+        for name, row in FLAGS.rows.items()
         if name not in LEFT_OUT and row.program != CLI and not row.renamed_to
     ]
     # A value of nonsense: the parser then complains of the value, or of the flag itself.
-    answers = parsed([[name] if FLAG_ROWS[name].kind is FlagKind.SWITCH else [name, "1"] for name in names])
+    answers = parsed([[name] if FLAGS[name].kind is ValueKind.SWITCH else [name, "1"] for name in names])
     unknown = {
         name for name, answer in zip(names, answers, strict=True) if "invalid argument" in answer["error"]
     }
 
-    assert unknown == {name for name in names if not FLAG_ROWS[name].span.holds(NEWEST)}
+    assert unknown == {name for name in names if not FLAGS[name].holds(NEWEST)}

@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 from plan_samples import H200, cpu, placed, placed_shape, shape, small_shape
 from speclift.core.hardware import Device
 from speclift.core.model_shape import KvLayers
+from speclift.engines.llamacpp.memory import llamacpp_memory
 from speclift.planner.kv_cache import (
     LayerPages,
     kv_bytes_per_token,
@@ -16,7 +17,6 @@ from speclift.planner.kv_cache import (
     llama_kv_buffer_bytes,
     pool,
 )
-from speclift.planner.llamacpp_memory import llamacpp_memory
 from speclift.planner.memory import Layout, vllm_memory, weight_bytes_per_gpu
 from speclift.planner.precision import nominal_bytes, precision_named
 from speclift.weights.catalogue_files import find_gpu

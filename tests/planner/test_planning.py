@@ -10,9 +10,12 @@ import pytest
 
 from plan_samples import H200, cpu, placed, placed_shape, small_shape
 from speclift.core.results import Level
+from speclift.engines.llamacpp.planning import LlamaCppTerms
+from speclift.engines.vllm.planning import VllmTerms
 from speclift.planner.acceptance_curve import Assumed
 from speclift.planner.memory import Layout, Placed
-from speclift.planner.planning import DraftOption, Plan, PlanRequest, plan_deployment
+from speclift.planner.planning import Plan, plan_deployment
+from speclift.planner.request import DraftOption, PlanRequest
 from speclift.planner.tokens import TokenComparison, compare_tokens
 from speclift.weights.catalogue_files import find_gpu
 
@@ -26,7 +29,7 @@ def option(model: Placed, *, asked: bool = True, comparison: TokenComparison | N
 def request(target: Placed, *drafts: DraftOption, **changes: Any) -> PlanRequest:
     return replace(
         PlanRequest(
-            engine="vllm", device=H200, layout=Layout(context=2048), target=target, reference="org/target",
+            engine=VllmTerms(), device=H200, layout=Layout(context=2048), target=target, reference="org/target",
             drafts=drafts, loads=(1, 8), ks=(1, 3, 5), acceptances=(),
         ),
         **changes,
@@ -76,7 +79,7 @@ def test_what_vllm_would_refuse_is_said_before_it_does(
 def test_llama_cpp_does_not_mind_sizes_that_vllm_minds() -> None:
     comparison = compare_tokens(tuple("abcdefgh"), (*"abcdefgh", "[PAD8]"))
     own = option(placed("qwen2.5-0.5b", "q8_0"), comparison=comparison)
-    plan = plan_deployment(request(placed("qwen2.5-72b", "q4_k_m"), own, engine="llamacpp"))
+    plan = plan_deployment(request(placed("qwen2.5-72b", "q4_k_m"), own, engine=LlamaCppTerms()))
 
     assert plan.pairing is not None
     assert plan.pairing.llamacpp_objection == ""
@@ -197,7 +200,7 @@ def test_spare_gpus_are_replicas() -> None:
 
 def test_llama_cpp_on_a_cpu_plans_slots_and_says_its_trap() -> None:
     target, draft = placed_shape(small_shape(), "q4_0"), placed_shape(small_shape(layers=6), "q4_0")
-    plan = plan_deployment(request(target, option(draft), engine="llamacpp", device=cpu()))
+    plan = plan_deployment(request(target, option(draft), engine=LlamaCppTerms(), device=cpu()))
 
     assert plan.memory.buffer_bytes_target == 8 * 45 * 2**20
     assert "--spec-type draft-simple" in message(plan, "spec-type")

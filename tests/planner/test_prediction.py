@@ -8,18 +8,12 @@ import pytest
 
 from plan_samples import H200, cpu, placed, placed_shape, small_shape
 from speclift.arithmetic.cost import IDEAL, Drafting, DraftPasses, LookUp, step_s
+from speclift.core.hardware import Device
+from speclift.engines.llamacpp.planning import LLAMACPP_CPU, LLAMACPP_GPU, LlamaCppTerms
+from speclift.engines.vllm.planning import VLLM_CPU, VLLM_ELSEWHERE, VLLM_H200, VllmTerms
 from speclift.planner.acceptance_curve import Acceptance, Assumed, Lengths, Survival, parse_rates
-from speclift.planner.prediction import (
-    LLAMACPP_CPU,
-    LLAMACPP_GPU,
-    VLLM_CPU,
-    VLLM_ELSEWHERE,
-    VLLM_H200,
-    Predictor,
-    engine_model,
-    forward_model,
-    predict,
-)
+from speclift.planner.prediction import Predictor, forward_model, predict
+from speclift.planner.request import EngineTerms
 from speclift.weights.catalogue_files import find_gpu
 
 # vLLM 0.24 on one H200, acceptance forced to 0.8^j, 256 prompt and 128 output tokens: target, draft, k,
@@ -150,15 +144,17 @@ def test_two_cores_run_the_embedded_model_as_measured() -> None:
 @pytest.mark.parametrize(
     ("engine", "device", "expected"),
     [
-        ("vllm", H200, VLLM_H200),
-        ("vllm", find_gpu("h100"), VLLM_ELSEWHERE),
-        ("vllm", cpu(), VLLM_CPU),
-        ("llamacpp", cpu(), LLAMACPP_CPU),
-        ("llamacpp", find_gpu("4090"), LLAMACPP_GPU),
+        (VllmTerms(), H200, VLLM_H200),
+        (VllmTerms(), find_gpu("h100"), VLLM_ELSEWHERE),
+        (VllmTerms(), cpu(), VLLM_CPU),
+        (LlamaCppTerms(), cpu(), LLAMACPP_CPU),
+        (LlamaCppTerms(), find_gpu("4090"), LLAMACPP_GPU),
     ],
 )
-def test_trust_is_widest_where_nothing_was_measured(engine: str, device: object, expected: object) -> None:
-    found = engine_model(engine, device)  # type: ignore[arg-type]
+def test_trust_is_widest_where_nothing_was_measured(
+    engine: EngineTerms, device: Device, expected: object
+) -> None:
+    found = engine.model_on(device)
     assert found is expected
     assert found.trust_factor >= VLLM_H200.trust_factor
 

@@ -12,8 +12,9 @@ import pytest
 from pasted_commands import DRAFT, TARGET, VLLM
 from speclift.linter.findings import has_errors
 from speclift.linter.judge import lint_text
+from speclift.linter.rows import ValueKind
 from speclift.linter.vllm_config import check_speculative_config
-from speclift.linter.vllm_flags import FLAG_ROWS
+from speclift.linter.vllm_flags import FLAGS
 from speclift.linter.vllm_keys import NEWEST
 
 pytestmark = [pytest.mark.vllm, pytest.mark.timeout(300)]
@@ -190,11 +191,11 @@ def test_lint_and_vllm_agree_on_a_config(name: str, answers: dict[str, dict[str,
 def test_the_table_of_flags_is_that_of_the_parser(answers: dict[str, dict[str, Any]]) -> None:
     real = {name for name in answers["flags"]["flags"] if not name.startswith("--no-")} - {"-h", "--help"}
 
-    assert {name for name, row in FLAG_ROWS.items() if row.span.holds(NEWEST)} == real
+    assert set(FLAGS.names_at(NEWEST)) == real
 
 
 def test_a_switch_in_the_table_is_one_in_the_parser(answers: dict[str, dict[str, Any]]) -> None:
     real = set(answers["flags"]["switches"])
-    table = {name for name, row in FLAG_ROWS.items() if row.span.holds(NEWEST) and row.kind.name == "SWITCH"}
+    table = {name for name in FLAGS.names_at(NEWEST) if FLAGS[name].kind is ValueKind.SWITCH}
 
     assert table == {name for name in real if not name.startswith("--no-")} - {"-h", "--help"}

@@ -11,8 +11,8 @@ from speclift.core.units import Bytes, Tokens
 from speclift.engines.kind import EngineKind, engine_kind, engine_names
 from speclift.planner.acceptance_curve import Acceptance
 from speclift.planner.memory import MAX_SEQUENCES, UTILISATION_DEFAULT, Layout, Placed
-from speclift.planner.planning import DraftOption, PlanRequest
 from speclift.planner.prediction import K_DEFAULT, LOADS_DEFAULT
+from speclift.planner.request import DraftOption, EngineTerms, PlanRequest
 from speclift.weights.catalogue_files import find_gpu
 from speclift.weights.named_models import (
     Source,
@@ -64,7 +64,7 @@ def request_for(ask: PlanAsk, acceptances: tuple[Acceptance, ...] = ()) -> PlanR
     placed = place(target, ask.target_quant, flag="--target-quant")
     device = _device(ask, engine)
     return PlanRequest(
-        engine=engine.name,
+        engine=planned_engines()[engine.name],
         device=device,
         layout=layout,
         target=placed,
@@ -98,8 +98,9 @@ def _check_numbers(ask: PlanAsk) -> None:
         raise UsageError(f"--k is at most {K_MAX}, saw {max(ask.ks)}")
 
 
-def planned_engines() -> tuple[str, ...]:
-    return tuple(name for name in engine_names() if engine_kind(name).is_planned)
+def planned_engines() -> dict[str, EngineTerms]:
+    terms = {name: engine_kind(name).plan_terms for name in engine_names()}
+    return {name: own for name, own in terms.items() if own is not None}
 
 
 def _engine(ask: PlanAsk, target: Source, drafts: list[Source]) -> str:
@@ -108,7 +109,7 @@ def _engine(ask: PlanAsk, target: Source, drafts: list[Source]) -> str:
     if ask.engine is None:
         return next(name for name in planned if engine_kind(name).reads_gguf == has_gguf)
     if ask.engine not in planned:
-        raise unknown_name(what="engine", seen=ask.engine, allowed=planned)
+        raise unknown_name(what="engine", seen=ask.engine, allowed=tuple(planned))
     if has_gguf and not engine_kind(ask.engine).reads_gguf:
         raise UsageError(
             "GGUF files are llama.cpp's", hint="--engine llamacpp, or name the model instead of the file"

@@ -22,6 +22,7 @@ from speclift.core.model_shape import ModelShape
 from speclift.core.speculation import NGram
 from speclift.core.units import Seconds
 from speclift.engines.protocol import Engine
+from speclift.planner.request import EngineTerms
 
 GROUP = "speclift.engines"
 ANY_KS = (1, 2, 3, 4, 5, 6, 7, 8)
@@ -41,8 +42,8 @@ class EngineKind:
     # Draft lengths that a search tries, where they are not ANY_KS.
     usual_ks: ClassVar[Mapping[Drafting, tuple[int, ...]]] = MappingProxyType({})
 
-    # What plan has to know; an engine whose memory it cannot count is not planned.
-    is_planned = False
+    # None: plan cannot count its memory, and does not plan it.
+    plan_terms: EngineTerms | None = None
     reads_gguf = False
     runs_without_gpu = False
     # A 16-bit draft is offered quantised too: S4 quantises the draft before leaving the family.

@@ -4,28 +4,18 @@ from __future__ import annotations
 
 import re
 from collections import deque
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from itertools import pairwise
-from pathlib import PurePosixPath
 
 from speclift.core.errors import UsageError
-from speclift.linter import llamacpp_flags, vllm_flags
+from speclift.linter.dialects import DIALECTS, Dialect, Started
 from speclift.linter.findings import Release
 from speclift.linter.pasted import Engine, Form, Pasted, Setting
-from speclift.linter.rows import FlagKind, FlagRow
-from speclift.linter.shell_words import NOTHING, WORDS_MAX, Expansions
+from speclift.linter.rows import Row, ValueKind
+from speclift.linter.shell import NOTHING, WORDS_MAX, Expansions
 
 _ASSIGNMENT = re.compile(r"[A-Za-z_]\w*=.*", re.DOTALL)
-_VLLM_MODULE = re.compile(r"vllm(\.entrypoints\..*)?")
-_VLLM_IMAGE = re.compile(r"(^|/)(vllm-openai|vllm)[\w.-]*(:|@|$)")
-_LLAMA_IMAGE = re.compile(r"(^|/)llama\.cpp(:|@|$)")
-LLAMA_PROGRAMS = (
-    "llama-server", "llama-cli", "llama-run", "llama-speculative", "llama-speculative-simple", "llama-lookup", "llama",
-)  # fmt: skip
-# Names of the programs before llama.cpp prefixed them; too common to prove anything without a GGUF in sight.
-LLAMA_PROGRAMS_OLD = ("server", "main", "speculative")
-VLLM_MODULE = "vllm.entrypoints.openai.api_server"
-CONTAINERS = ("docker", "podman", "nerdctl")
+CONTAINERS = {"docker", "podman", "nerdctl"}
 _NUMBER = re.compile(r"-\.?\d")
 # A long command has some dozen; wrappers before a program have some dozen words.
 EXPANSIONS_MAX = 200
@@ -41,22 +31,35 @@ def read_command(
     expansions: Expansions = NOTHING,
 ) -> Pasted | None:
     """The words of one simple command; None where it starts no engine that is known here."""
-    environment, rest = _assignments(list(words))
-    found = _program(rest, engine)
+    environment, rest = assignments(words)
+    return read_program(rest, environment, engine=engine, release=release, expansions=expansions)
+
+
+def read_program(
+    words: Sequence[str],
+    environment: Sequence[tuple[str, str]],
+    *,
+    engine: Engine | None,
+    release: Release | None = None,
+    expansions: Expansions = NOTHING,
+) -> Pasted | None:
+    """The same, where the variables before the program have been taken off."""
+    found = _program(words, engine)
     if found is None:
         return None
     _require_a_command(words, expansions)
-    seen, wrapper, program, arguments = found
-    settings, places = _flags(arguments, seen, release, expansions)
+    dialect, started = found
+    wrapper, by_place = started.wrapper, int(dialect.takes_model_by_place)
+    settings, places = _flags(started.arguments, dialect, release, expansions)
     return Pasted(
-        engine=seen,
+        engine=dialect.engine,
         form=Form.COMMAND,
         settings=tuple(settings),
-        model=places[0] if places and seen == "vllm" else None,
-        program=tuple(program),
+        model=places[0] if places and by_place else None,
+        program=tuple(started.program),
         wrapper=tuple(wrapper),
         environment=(*environment, *_container_environment(wrapper)),
-        stray=tuple(places[seen == "vllm" :]),
+        stray=tuple(places[by_place:]),
         unread=(("xargs", "it adds words that are not here, and flags among them are not judged"),)
         if "xargs" in wrapper
         else (),
@@ -86,74 +89,44 @@ def shortened(word: str) -> str:
     return repr(word if len(word) <= SHOWN_MAX else f"{word[:SHOWN_MAX]}…")
 
 
-def exported(words: Sequence[str]) -> list[tuple[str, str]]:
-    """What `export A=b` or `A=b` alone sets for the commands after it."""
-    environment, rest = _assignments(list(words))
-    return [] if rest else environment
-
-
-def _assignments(words: list[str]) -> tuple[list[tuple[str, str]], list[str]]:
+def assignments(words: Sequence[str]) -> tuple[list[tuple[str, str]], list[str]]:
+    """The variables that are set before a program, and the rest; nothing is left where it is `export A=b` alone."""
     environment: list[tuple[str, str]] = []
     for index, word in enumerate(words):
         if not _ASSIGNMENT.fullmatch(word) and word not in ("env", "export"):
-            return environment, words[index:]
+            return environment, list(words[index:])
         name, equals, value = word.partition("=")
         if equals:
             environment.append((name, value))
     return environment, []
 
 
-def _program(
-    words: list[str], engine: Engine | None
-) -> tuple[Engine, list[str], list[str], list[str]] | None:
-    """Engine, what stands before the program, the program, its arguments."""
+def _program(words: Sequence[str], engine: Engine | None) -> tuple[Dialect, Started] | None:
     for index, word in enumerate(words[:PROGRAM_AMONG]):
-        name = PurePosixPath(word.replace("\\", "/")).name.removesuffix(".exe")
         before, after = words[:index], words[index + 1 :]
-        if name == "vllm" and not before_flag(before):
-            if after[:1] == ["serve"]:
-                return "vllm", before, ["vllm", "serve"], after[1:]
-            if not after or after[0].startswith("-"):
-                return "vllm", before, ["vllm"], after
-        if word == "-m" and after and _VLLM_MODULE.fullmatch(after[0]) and before and "python" in before[-1]:
-            return "vllm", before[:-1], [before[-1], "-m", after[0]], after[1:]
-        if name in LLAMA_PROGRAMS and not before_flag(before):
-            program = (
-                [word, after.pop(0)] if name == "llama" and after[:1] in (["serve"], ["cli"]) else [word]
-            )
-            return "llamacpp", before, program, after
-        if name in LLAMA_PROGRAMS_OLD and index == 0 and (engine == "llamacpp" or _mentions_gguf(after)):
-            return "llamacpp", before, [word], after
-        if "run" in before and any(word in CONTAINERS for word in before[:2]):
-            if _VLLM_IMAGE.search(word) and not word.startswith("-"):
-                return "vllm", [*before, word], [], after
-            if _LLAMA_IMAGE.search(word) and not word.startswith("-"):
-                return "llamacpp", [*before, word], [], after
+        is_image = "run" in before and not word.startswith("-") and not CONTAINERS.isdisjoint(before[:2])
+        for dialect in DIALECTS.values():
+            found = dialect.find_program(word, before, after, is_asked=dialect.engine == engine)
+            if found is None and is_image and dialect.image.search(word):
+                found = Started(wrapper=[*before, word], program=(), arguments=after)
+            if found is not None:
+                return dialect, found
     if words and words[0].startswith("-"):
-        guessed = engine or _engine_of_flags(words)
-        return (guessed, [], [], list(words)) if guessed else None
+        guessed = _dialect_of_flags(words) if engine is None else DIALECTS[engine]
+        if guessed is not None:
+            return guessed, Started(wrapper=(), program=(), arguments=words)
     return None
 
 
-def before_flag(before: Sequence[str]) -> bool:
-    """Whether the word is the value of a flag, as in `--name vllm`."""
-    return bool(before) and before[-1].startswith("-") and before[-1] not in ("--",)
-
-
-def _mentions_gguf(words: Sequence[str]) -> bool:
-    return any(word.endswith(".gguf") for word in words) or any(
-        word in ("-md", "-hf", "-ngl") for word in words
-    )
-
-
-def _engine_of_flags(words: Sequence[str]) -> Engine | None:
-    """Flags without a program: whichever table knows more of them."""
+def _dialect_of_flags(words: Sequence[str]) -> Dialect | None:
+    """Flags without a program: whichever table knows most of them."""
     flags = [word.partition("=")[0] for word in words if word.startswith("-")]
-    for_vllm = sum(_vllm_name(flag).partition(".")[0] in vllm_flags.FLAG_ROWS for flag in flags)
-    for_llama = sum(flag in llamacpp_flags.FLAG_ROWS for flag in flags)
-    if for_vllm == for_llama:
-        return None
-    return "vllm" if for_vllm > for_llama else "llamacpp"
+    known = {
+        dialect.engine: sum(dialect.plain_name(flag) in dialect.flags for flag in flags)
+        for dialect in DIALECTS.values()
+    }
+    best = [engine for engine, count in known.items() if count == max(known.values())]
+    return DIALECTS[best[0]] if len(best) == 1 else None
 
 
 def _container_environment(wrapper: Sequence[str]) -> list[tuple[str, str]]:
@@ -169,10 +142,9 @@ def _container_environment(wrapper: Sequence[str]) -> list[tuple[str, str]]:
 
 
 def _flags(
-    words: Sequence[str], engine: Engine, release: Release | None, expansions: Expansions
+    words: Sequence[str], dialect: Dialect, release: Release | None, expansions: Expansions
 ) -> tuple[list[Setting], list[str]]:
     """Settings, and words that belong to no flag."""
-    rows = vllm_flags.FLAG_ROWS if engine == "vllm" else llamacpp_flags.FLAG_ROWS
     settings: list[Setting] = []
     places: list[str] = []
     queue = deque(words)
@@ -187,10 +159,11 @@ def _flags(
         if not _is_flag(word) or expansions.holds(spelled):
             places.append(word)
             continue
-        if engine == "vllm" and re.fullmatch(r"-O\d", word):
-            settings.append(Setting(name="--compilation-config", spelled=word, value=word[2:]))
+        if dialect.glued is not None and (match := dialect.glued.fullmatch(word)):
+            name, _, _ = dialect.find_row(match[1], release)
+            settings.append(Setting(name=name, spelled=word, value=match[2]))
             continue
-        name, row, is_off = find_row(spelled, engine, rows, release)
+        name, row, is_off = dialect.find_row(spelled, release)
         given: object = value if equals else None
         if not equals:
             given = _following(queue, row, is_dotted="." in name)
@@ -204,53 +177,18 @@ def _is_flag(word: str) -> bool:
     return word.startswith("-") and word != "-" and not _NUMBER.match(word)
 
 
-def find_row(
-    spelled: str, engine: Engine, rows: Mapping[str, FlagRow], release: Release | None
-) -> tuple[str, FlagRow | None, bool]:
-    """The table's name of a flag (with the key after a dot, if any), its row, and whether it is a --no- form."""
-    name = _vllm_name(spelled) if engine == "vllm" else spelled
-    head, dot, key = name.partition(".")
-    if head in rows:
-        return rows[head].name + dot + key if engine == "vllm" else head, rows[head], False
-    if engine == "llamacpp":
-        return name, None, False
-    if head.startswith("--no-") and f"--{head.removeprefix('--no-')}" in rows:
-        row = rows[f"--{head.removeprefix('--no-')}"]
-        return row.name, row, True
-    if head == "-O":
-        return "--compilation-config" + dot + key, rows["--compilation-config"], False
-    # argparse takes an unambiguous beginning for the whole.
-    longer = {
-        row.name
-        for known, row in rows.items()
-        if known.startswith(head) and head.startswith("--") and (release is None or row.span.holds(release))
-    }
-    if len(longer) == 1:
-        full = longer.pop()
-        return full + dot + key, rows[full], False
-    return name, None, False
-
-
-def _vllm_name(spelled: str) -> str:
-    """vLLM takes dashes and underscores alike up to the first dot."""
-    if not spelled.startswith("--"):
-        return spelled
-    head, dot, key = spelled.partition(".")
-    return head.replace("_", "-") + dot + key
-
-
-def _following(queue: deque[str], row: FlagRow | None, *, is_dotted: bool) -> object:
+def _following(queue: deque[str], row: Row | None, *, is_dotted: bool) -> object:
     """Takes the flag's value off the queue."""
     if not queue or _is_flag(queue[0]):
         return None
-    if row is not None and row.kind is FlagKind.SWITCH and not is_dotted:
+    if row is None:
+        return queue.popleft()
+    if row.kind is ValueKind.SWITCH and not is_dotted:
         # Old commands write --enable-chunked-prefill False; anything else is the next argument.
         return queue.popleft() if queue[0].lower() in ("true", "false") else None
-    if row is not None and row.value_since is not None:
-        return queue.popleft() if queue[0] in {name for name, _, _ in row.choices} else None
-    if row is not None and row.kind is FlagKind.LIST:
-        values = []
-        while queue and not _is_flag(queue[0]):
-            values.append(queue.popleft())
-        return values if len(values) > 1 else values[0]
-    return queue.popleft()
+    if row.value_since is not None:
+        return queue.popleft() if queue[0] in {choice.name for choice in row.choices} else None
+    values = [queue.popleft()]
+    while row.kind is ValueKind.LIST and queue and not _is_flag(queue[0]):
+        values.append(queue.popleft())
+    return values if len(values) > 1 else values[0]

@@ -1,54 +1,174 @@
-"""A config for `vllm serve --config`, or JSON with the same keys: flat, with the speculative config nested. Pure."""
+"""A config for `vllm serve --config`, or JSON with the same keys: flat, with the speculative config nested. Pure.
+
+YAML is read by PyYAML, as vLLM reads it, with limits: a stranger's file may be deep, or small and many times itself.
+This module imports PyYAML, so whoever may not meet a config imports it late.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from typing import NoReturn
+
+import yaml
 
 from speclift.core.errors import UsageError
-from speclift.linter import llamacpp_flags, vllm_flags
+from speclift.linter.dialects import dialects
+from speclift.linter.json_text import DEEPEST, parse_json
 from speclift.linter.pasted import Engine, Form, Pasted, Setting
-from speclift.linter.vllm_keys import KEY_ROWS
-from speclift.linter.yaml_text import read_yaml
+from speclift.linter.rows import NameTable
+
+# Of all documents together, with every alias counted as what it stands for; a serving config has some dozen.
+VALUES_MAX = 20_000
+DIGITS_MAX = 1_000  # Python refuses to print 4,300; a hexadecimal digit is more than a decimal one
+SHOWN_MAX = 80
+_TAG = "tag:yaml.org,2002:"
+_COLLECTIONS = (f"{_TAG}map", f"{_TAG}seq")
+# A date has no meaning to an engine's flag, which takes it for the text it was written as; so do the odd two.
+_TEXTS = tuple(f"{_TAG}{name}" for name in ("str", "timestamp", "merge", "value"))
+_NUMBERS = (f"{_TAG}int", f"{_TAG}float")
 
 
 def read_config(text: str, *, engine: Engine | None) -> Pasted:
-    document = read_yaml(text)
+    document = _only_document(text)
     if not isinstance(document, Mapping):
         raise UsageError("this config is no map of settings", hint="such as `tensor-parallel-size: 2`")
-    if "services" in document or "apiVersion" in document:
-        raise UsageError(
-            "this is a container manifest, which is not read yet", hint="paste the command that it runs"
-        )
-    seen = engine or _engine(document)
-    if seen is None:
-        few = ", ".join(str(key)[:40] for key in list(document)[:5])
+    for dialect in dialects(engine):
+        name, keys = dialect.config_flag, dialect.keys
+        if name is not None and keys is not None and _is_speculative_config(document, keys):
+            setting = Setting(name=name, spelled=name.removeprefix("--"), value=document)
+            return Pasted(engine=dialect.engine, form=Form.CONFIG, settings=(setting,))
+    flags = {key: f"--{key.lstrip('-').replace('_', '-')}" for key in document}
+    dialect = max(dialects(engine), key=lambda each: sum(flag in each.flags for flag in flags.values()))
+    if engine is None and not any(flag in dialect.flags for flag in flags.values()):
+        few = ", ".join(key[:40] for key in list(document)[:5])
         raise UsageError(
             "no key of this config is known to an engine",
             hint=f"saw {few}; say which with --engine vllm or llamacpp",
         )
-    if seen == "vllm" and _is_speculative_config(document):
-        document = {"speculative-config": document}
-    settings = [_setting(str(key), value, seen) for key, value in document.items()]
-    return Pasted(engine=seen, form=Form.CONFIG, settings=tuple(settings))
+    rows = dialect.flags.rows
+    settings = [
+        Setting(name=rows[flag].name if flag in rows else flag, spelled=key, value=document[key])
+        for key, flag in flags.items()
+    ]
+    return Pasted(engine=dialect.engine, form=Form.CONFIG, settings=tuple(settings))
 
 
-def _is_speculative_config(document: Mapping[str, object]) -> bool:
+def _is_speculative_config(document: Mapping[str, object], known: NameTable) -> bool:
     """Only the dict that goes into speculative_config was pasted."""
-    names = {str(key).replace("-", "_") for key in document}
-    return names <= KEY_ROWS.keys() and bool(names & {"method", "num_speculative_tokens"})
+    keys = {key.replace("-", "_") for key in document}
+    return all(key in known for key in keys) and bool(keys & {"method", "num_speculative_tokens"})
 
 
-def _setting(key: str, value: object, engine: Engine) -> Setting:
-    name = f"--{key.lstrip('-').replace('_', '-')}"
-    if engine == "vllm" and name in vllm_flags.FLAG_ROWS:
-        name = vllm_flags.FLAG_ROWS[name].name
-    return Setting(name=name, spelled=key, value=value)
+def _only_document(text: str) -> object:
+    documents = [(line, value) for line, value in read_yaml(text) if value is not None]
+    maps = (value for _, value in documents if isinstance(value, Mapping))
+    if any("services" in each or "apiVersion" in each for each in maps):
+        raise UsageError(
+            "this is a container manifest, which is not read yet", hint="paste the command that it runs"
+        )
+    if not documents:
+        raise UsageError("this config is empty")
+    if len(documents) > 1:
+        raise UsageError(
+            f"this YAML holds {len(documents)} documents, and an engine reads one",
+            hint=f"the second begins in line {documents[1][0]}",
+        )
+    return documents[0][1]
 
 
-def _engine(document: Mapping[str, object]) -> Engine | None:
-    names = [f"--{str(key).lstrip('-').replace('_', '-')}" for key in document]
-    for_vllm = sum(name in vllm_flags.FLAG_ROWS for name in names) + 9 * _is_speculative_config(document)
-    for_llama = sum(name in llamacpp_flags.FLAG_ROWS for name in names)
-    if not for_vllm and not for_llama:
-        return None
-    return "vllm" if for_vllm >= for_llama else "llamacpp"
+def read_yaml(text: str) -> list[tuple[int, object]]:
+    """Its documents as maps, lists and scalars, each with the line it begins in; JSON is YAML too."""
+    try:
+        return [(1, parse_json(text))]
+    except ValueError:
+        pass
+    try:
+        return list(_Documents(text).read())
+    except yaml.reader.ReaderError as error:
+        _refuse(text, text.count("\n", 0, error.position), "a character that YAML does not allow")
+    except yaml.MarkedYAMLError as error:
+        mark = error.problem_mark or error.context_mark
+        _refuse(text, 0 if mark is None else mark.line, error.problem or error.context or "it is no YAML")
+
+
+def _refuse(text: str, line: int, why: str) -> NoReturn:
+    lines = text.splitlines()
+    seen = lines[line].strip() if line < len(lines) else ""
+    raise UsageError(
+        f"line {line + 1} of this YAML cannot be read: {why[: 2 * SHOWN_MAX]}",
+        hint=f"saw {seen[:SHOWN_MAX]!r}" if seen else "it ends too early",
+    ) from None
+
+
+class _Documents(yaml.SafeLoader):
+    """Nodes of a stranger's text, counted as they are composed, and again as values: an alias is a node many times."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__(text)
+        self._composed = self._valued = self._depth = 0
+
+    def read(self) -> Iterator[tuple[int, object]]:
+        while self.check_node():
+            node = self.get_node()
+            if node is not None:
+                yield node.start_mark.line + 1, self._value(node, depth=0)
+
+    def compose_node(self, parent: yaml.Node | None, index: int) -> yaml.Node | None:
+        self._composed += 1
+        mark: yaml.Mark = self.peek_event().start_mark  # type: ignore[no-untyped-call]
+        self._require_little(mark, self._composed, self._depth)
+        self._depth += 1
+        node = super().compose_node(parent, index)
+        self._depth -= 1
+        return node
+
+    def _require_little(self, mark: yaml.Mark, values: int, depth: int) -> None:
+        if depth > DEEPEST:
+            raise _fault(mark, f"it is nested more than {DEEPEST} levels deep")
+        if values > VALUES_MAX:
+            raise _fault(mark, f"there are more than {VALUES_MAX:,} values up to here")
+
+    def _value(self, node: yaml.Node, *, depth: int) -> object:
+        self._valued += 1
+        self._require_little(node.start_mark, self._valued, depth)
+        if isinstance(node, yaml.ScalarNode):
+            return self._scalar(node)
+        if node.tag not in _COLLECTIONS:
+            raise _fault(node.start_mark, f"the tag {node.tag!r} is not read here")
+        if isinstance(node, yaml.MappingNode):
+            return self._map(node, depth=depth)
+        return [self._value(each, depth=depth + 1) for each in node.value]
+
+    def _map(self, node: yaml.MappingNode, *, depth: int) -> dict[str, object]:
+        own: dict[str, object] = {}
+        merged: dict[str, object] = {}
+        for key, each in node.value:
+            if not isinstance(key, yaml.ScalarNode):
+                raise _fault(key.start_mark, "a key is a list or a map")
+            value = self._value(each, depth=depth + 1)
+            if key.tag == f"{_TAG}merge":
+                for other in value if isinstance(value, list) else [value]:
+                    if not isinstance(other, dict):
+                        raise _fault(each.start_mark, "<< takes a map, or a list of maps")
+                    for name, content in other.items():
+                        merged.setdefault(name, content)
+            elif key.value in own:
+                raise _fault(key.start_mark, f"{key.value[:SHOWN_MAX]!r} is given twice")
+            else:
+                own[key.value] = value
+        return {**merged, **own}
+
+    def _scalar(self, node: yaml.ScalarNode) -> object:
+        if node.tag in _TEXTS:
+            return node.value
+        if node.tag in _NUMBERS and len(node.value) > DIGITS_MAX:
+            raise _fault(node.start_mark, f"a number of {len(node.value):,} digits")
+        try:
+            return self.construct_object(node)
+        except (ValueError, LookupError, ArithmeticError):
+            kind = node.tag.removeprefix(_TAG)
+            raise _fault(node.start_mark, f"{node.value[:SHOWN_MAX]!r} is no {kind}") from None
+
+
+def _fault(mark: yaml.Mark, why: str) -> yaml.MarkedYAMLError:
+    return yaml.MarkedYAMLError(problem=why, problem_mark=mark)

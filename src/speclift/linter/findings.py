@@ -3,19 +3,13 @@
 from __future__ import annotations
 
 import difflib
-import re
 from collections.abc import Iterable
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import TypeAlias
 
-from speclift.core.errors import UsageError
-
 # vLLM's (0, 32, 0); llama.cpp numbers its builds: b11549 is (11549,).
 Release: TypeAlias = tuple[int, ...]
-
-
-DIGITS_MAX = 9
 
 
 class Status(StrEnum):
@@ -58,29 +52,6 @@ def dotted(release: Release) -> str:
     if len(release) == 1:
         return f"b{release[0]}"
     return ".".join(str(part) for part in release)
-
-
-def parse_release(text: str, *, engine: str) -> Release:
-    """`0.24`, `v0.24.0`, `0.32.0+cpu`, `vllm 0.10.1.1` for vLLM; `b8000`, `8000` for llama.cpp."""
-    if engine == "llamacpp":
-        build = re.search(r"\d+(?:\.\d+)*", text)
-        # The xllamacpp wheel carries the build as the last part of its version: 2026.10.11549.
-        if build is not None:
-            return (_number(build[0].rpartition(".")[2], text),)
-        raise UsageError(
-            f"--engine-version {text!r} names no llama.cpp build",
-            hint="such as b11549 (llama-server --version)",
-        )
-    match = re.search(r"(\d+)\.(\d+)(?:\.(\d+))?", text)
-    if match is None:
-        raise UsageError(f"--engine-version {text!r} names no vLLM release", hint="such as 0.24.0")
-    return (_number(match[1], text), _number(match[2], text), _number(match[3] or "0", text))
-
-
-def _number(digits: str, text: str) -> int:
-    if len(digits) > DIGITS_MAX:
-        raise UsageError(f"--engine-version {text[:40]!r} is no release", hint="such as 0.24.0 or b11549")
-    return int(digits)
 
 
 # Longer than any name; to compare one of half a million characters with all of them takes minutes.

@@ -6,22 +6,15 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from speclift.core.errors import UsageError, unknown_name
-from speclift.linter import llamacpp_flags, vllm_keys
-from speclift.linter.command import exported, read_command
-from speclift.linter.config_file import read_config
-from speclift.linter.findings import LintFinding, Release, Status, dotted, has_errors, parse_release
-from speclift.linter.llamacpp_judge import judge_llamacpp
-from speclift.linter.llamacpp_translate import translate_llamacpp
+from speclift.linter.command import assignments, read_command, read_program
+from speclift.linter.dialects import DIALECTS, VLLM, dialects
+from speclift.linter.findings import LintFinding, Release, Status, dotted, has_errors
 from speclift.linter.metrics import judge_metrics, metrics_in
 from speclift.linter.pasted import Engine, Form, Pasted
 from speclift.linter.python_code import looks_like_python, read_python
-from speclift.linter.shell_source import ShellText, read_shell
+from speclift.linter.shell import ShellCommand, ShellText, read_shell
 from speclift.linter.translation import Translation
-from speclift.linter.vllm_judge import judge_vllm
-from speclift.linter.vllm_translate import translate_vllm
 
-ENGINES: tuple[Engine, ...] = ("vllm", "llamacpp")
-NEWEST: dict[Engine, Release] = {"vllm": vllm_keys.NEWEST, "llamacpp": llamacpp_flags.NEWEST}
 TEXT_MAX = 1_000_000  # characters; a command, a program or a config is a thousandth of it
 
 
@@ -55,7 +48,7 @@ def lint_words(words: Sequence[str], *, engine: str | None = None, version: str 
         metrics = metrics_in(" ".join(words))
         if not metrics:
             raise _no_engine(words[0] if words else "")
-        pasted = Pasted(engine="vllm", form=Form.COMMAND, settings=(), metrics=metrics)
+        pasted = Pasted(engine=VLLM.engine, form=Form.COMMAND, settings=(), metrics=metrics)
     return _report(pasted, version)
 
 
@@ -79,8 +72,9 @@ def lint_text(text: str, *, engine: str | None = None, version: str | None = Non
 
 
 def _read(text: str, engine: Engine | None, version: str | None) -> Pasted:
-    metrics = metrics_in(text) if engine != "llamacpp" else ()
-    if looks_like_python(text) and engine != "llamacpp":
+    may_be_python = any(dialect.is_python for dialect in dialects(engine))
+    metrics = metrics_in(text) if may_be_python else ()
+    if may_be_python and looks_like_python(text):
         return replace(read_python(text), metrics=metrics)
     fault: UsageError | None = None
     try:
@@ -91,50 +85,54 @@ def _read(text: str, engine: Engine | None, version: str | None) -> Pasted:
     if found is not None:
         return replace(found, metrics=metrics)
     if _looks_like_config(text):
+        from speclift.linter.config_file import read_config  # late: a command needs no PyYAML
+
         try:
             return replace(read_config(text, engine=engine), metrics=metrics)
         except UsageError as error:
             fault = error
     if metrics:  # a query, a rule or a dashboard
-        return Pasted(engine="vllm", form=Form.COMMAND, settings=(), metrics=metrics)
+        return Pasted(engine=VLLM.engine, form=Form.COMMAND, settings=(), metrics=metrics)
     raise fault or _no_engine(text.strip().splitlines()[0])
 
 
 def _read_shell(shell: ShellText, engine: Engine | None, release: Release | None) -> Pasted | None:
-    found = [
-        (command, pasted)
-        for command in shell.commands
-        if (
-            pasted := read_command(
-                command.words, engine=engine, release=release, expansions=command.expansions
-            )
+    """The first server that is started, with what the commands around it say about it."""
+    found: list[tuple[ShellCommand, Pasted]] = []
+    before: list[tuple[str, str]] = []
+    pieces: list[str] = []
+    for command in shell.commands:
+        environment, words = assignments(command.words)
+        if not words:
+            before += environment
+            pieces += command.expansions.pieces if environment else ()
+            continue
+        pasted = read_program(
+            words, environment, engine=engine, release=release, expansions=command.expansions
         )
-        is not None
-    ]
+        if pasted is not None:
+            found.append((command, pasted))
     if not found:
         # A script that is only written down: cat > run.sh <<EOF
         inner = (_read_shell(read_shell(document), engine, release) for document in shell.documents)
         return next((pasted for pasted in inner if pasted is not None), None)
     command, pasted = found[0]
-    setting = [(each, pairs) for each in shell.commands if (pairs := exported(each.words))]
-    before = tuple(pair for _, pairs in setting for pair in pairs)
-    pieces = [piece for each, _ in setting for piece in each.expansions.pieces]
-    more = len(found) - 1
-    said = "more server commands are in this text" if more > 1 else "more server command is in this text"
+    live = tuple(dict.fromkeys([*pasted.expansions.pieces, *pieces]))
     notes = ("what is redirected is left out of the translation",) if command.is_redirected else ()
     return replace(
         pasted,
         environment=(*before, *pasted.environment),
         exported=frozenset(name for name, _ in before),
-        expansions=replace(
-            pasted.expansions, pieces=tuple(dict.fromkeys([*pasted.expansions.pieces, *pieces]))
-        ),
+        expansions=replace(pasted.expansions, pieces=live),
         notes=(*pasted.notes, *notes),
-        unread=(
-            *pasted.unread,
-            *([(f"{more} {said}", "only the first is judged: lint them one by one")] if more else ()),
-        ),
+        unread=(*pasted.unread, *_other_servers(len(found) - 1)),
     )
+
+
+def _other_servers(count: int) -> Iterator[tuple[str, str]]:
+    if count:
+        said = "more server commands are in this text" if count > 1 else "more server command is in this text"
+        yield f"{count} {said}", "only the first is judged: lint them one by one"
 
 
 def _looks_like_config(text: str) -> bool:
@@ -145,21 +143,15 @@ def _looks_like_config(text: str) -> bool:
 
 
 def _report(pasted: Pasted, version: str | None) -> LintReport:
-    newest = NEWEST[pasted.engine]
-    release = newest if version is None else parse_release(version, engine=pasted.engine)
+    dialect = DIALECTS[pasted.engine]
+    newest = dialect.newest
+    release = newest if version is None else dialect.parse_release(version)
     notes = list(pasted.notes)
     if release > newest:
         notes.append(
             f"the newest release known here is {dotted(newest)}; {version} was judged as if it were that"
         )
-    if pasted.engine == "vllm":
-        findings = judge_vllm(pasted, release=release, is_cpu="cpu" in (version or ""))
-    else:
-        findings = judge_llamacpp(pasted, release=release)
-    starts = bool(pasted.settings or pasted.program or pasted.wrapper or pasted.model)
-    translated = None
-    if starts:
-        translated = translate_vllm(pasted) if pasted.engine == "vllm" else translate_llamacpp(pasted)
+    findings, translated = dialect.judge(pasted, release, is_cpu="cpu" in (version or ""))
     return LintReport(
         engine=pasted.engine,
         release=release,
@@ -167,9 +159,13 @@ def _report(pasted: Pasted, version: str | None) -> LintReport:
         findings=_without_echo(
             (*findings, *_unplaced(pasted), *judge_metrics(pasted.metrics, release=release))
         ),
-        translated=translated,
+        translated=translated if _starts(pasted) else None,
         notes=tuple(notes),
     )
+
+
+def _starts(pasted: Pasted) -> bool:
+    return bool(pasted.settings or pasted.program or pasted.wrapper or pasted.model)
 
 
 def _unplaced(pasted: Pasted) -> Iterator[LintFinding]:
@@ -195,14 +191,13 @@ def _without_echo(findings: Sequence[LintFinding]) -> tuple[LintFinding, ...]:
 def _engine(name: str | None) -> Engine | None:
     if name is None:
         return None
-    for engine in ENGINES:
-        if name == engine:
-            return engine
-    raise unknown_name(what="engine", seen=name, allowed=ENGINES)
+    if name not in DIALECTS:
+        raise unknown_name(what="engine", seen=name, allowed=tuple(DIALECTS))
+    return DIALECTS[name].engine
 
 
 def _release_of(engine: Engine | None, version: str | None) -> Release | None:
-    return parse_release(version, engine=engine) if engine is not None and version is not None else None
+    return None if engine is None or version is None else DIALECTS[engine].parse_release(version)
 
 
 def _no_engine(seen: str) -> UsageError:

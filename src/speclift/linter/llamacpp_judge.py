@@ -3,32 +3,33 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import PurePosixPath
 
 from speclift.linter.findings import LintFinding, Release, Status, dotted, nearest
-from speclift.linter.flag_rules import finding, judge_flag, shown
 from speclift.linter.llamacpp_flags import (
+    CLI,
     DEFAULTS,
-    FLAG_ROWS,
+    ENVIRONMENT,
+    FLAGS,
     KEPT_ALIASES,
     NO_IMPLIED_DRAFT,
-    PROGRAMS_GONE,
+    PROGRAMS,
     RENAMES,
     SELF_SPECULATION,
-    SPEC_TYPES,
+    TYPE_ROWS,
     TYPES,
 )
-from speclift.linter.llamacpp_other_flags import CLI
 from speclift.linter.pasted import Pasted, Setting
+from speclift.linter.row_rules import finding, judge_flag, shown
+from speclift.linter.rows import Life
 
-LLAMA = "llama.cpp"
-K_NAMES = ("--spec-draft-n-max", "--draft-max", "--draft", "--draft-n")
-# name: replacement; both were read by flags that are hard errors since the renames
-ENVIRONMENT = {
-    "LLAMA_ARG_DRAFT_MAX": "LLAMA_ARG_SPEC_DRAFT_N_MAX",
-    "LLAMA_ARG_DRAFT_MIN": "LLAMA_ARG_SPEC_DRAFT_N_MIN",
-}
+K = "--spec-draft-n-max"
+K_NAMES = (K, "--draft-max", "--draft", "--draft-n")
 K_VARIABLES = {"LLAMA_ARG_DRAFT_MAX", "LLAMA_ARG_SPEC_DRAFT_N_MAX"}
+TYPE_VARIABLE = "LLAMA_ARG_SPEC_TYPE"
+DRAFT_NAMES = ("--spec-draft-model", "--spec-draft-hf")
+WITH_DRAFT_FILE = ("draft-simple", "draft-eagle3", "draft-dflash")
 # Sizes that belong to a type: without the type they are read by nothing.
 SIZES = {
     "--spec-ngram-simple-": "ngram-simple",
@@ -38,122 +39,143 @@ SIZES = {
 }
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LlamaReading:
+    """What a command says about speculation, whichever flags and variables it was spread over."""
+
+    pasted: Pasted
+    program: str
+    asked: tuple[
+        tuple[Setting, tuple[str, ...]], ...
+    ]  # every --spec-type with its types; a repeated one adds
+    types: tuple[str, ...]  # of flags and variables
+    draft: Setting | None
+    has_k: bool
+
+    @property
+    def drafting(self) -> tuple[str, ...]:
+        return tuple(name for name in self.types if name.startswith("draft-"))
+
+
+def read_llamacpp(pasted: Pasted) -> LlamaReading:
+    named = pasted.program[0] if pasted.program else "llama-server"
+    variables = dict(pasted.environment)
+    asked = [
+        (setting, tuple(part.strip() for part in shown(setting.value).split(",")))
+        for setting in pasted.settings
+        if setting.name == "--spec-type"
+    ]
+    listed = [name for _, types in asked for name in types] + variables.get(TYPE_VARIABLE, "").split(",")
+    names = {setting.name for setting in pasted.settings}
+    if "--spec-default" in names:
+        listed.append("ngram-mod")
+    return LlamaReading(
+        pasted=pasted,
+        program=PurePosixPath(named).name.removesuffix(".exe"),
+        asked=tuple(asked),
+        types=tuple(name for name in dict.fromkeys(listed) if name and name != "none"),
+        draft=next((setting for setting in pasted.settings if today(setting.name) in DRAFT_NAMES), None),
+        has_k=not K_VARIABLES.isdisjoint(variables) or not names.isdisjoint(K_NAMES),
+    )
+
+
 def today(name: str) -> str:
     """A flag's newest name."""
-    row = FLAG_ROWS.get(name)
+    row = FLAGS.find(name)
     if row is None:
         return name
     return row.renamed_to or KEPT_ALIASES.get(row.name, row.name)
 
 
-def program_of(pasted: Pasted) -> str:
-    return PurePosixPath(pasted.program[0]).name.removesuffix(".exe") if pasted.program else "llama-server"
+def owner_of(name: str) -> str | None:
+    """The type that a size belongs to."""
+    return next((owner for prefix, owner in SIZES.items() if name.startswith(prefix)), None)
 
 
-def judge_llamacpp(pasted: Pasted, *, release: Release) -> tuple[LintFinding, ...]:
+def length_flag(types: tuple[str, ...]) -> str | None:
+    """What limits the drafts of the first of these types, where k does not: they all look n-grams up."""
+    prefix = next((prefix for prefix, owner in SIZES.items() if owner == types[0]), None)
+    return None if prefix is None else f"{prefix}{'n-max' if types[0] == 'ngram-mod' else 'size-m'}"
+
+
+def are_ngrams(types: tuple[str, ...]) -> bool:
+    return bool(types) and all(name.startswith("ngram-") for name in types)
+
+
+def judge_llamacpp(reading: LlamaReading, *, release: Release) -> tuple[LintFinding, ...]:
     flags = [
-        judge_flag(setting, FLAG_ROWS.get(setting.name), release=release, rows=FLAG_ROWS, engine=LLAMA)
-        for setting in pasted.settings
+        judge_flag(setting, FLAGS.find(setting.name), FLAGS, release) for setting in reading.pasted.settings
     ]
     return (
-        *_on_program(pasted, release),
+        *_on_program(reading, release),
         *flags,
-        *_on_foreign_flags(pasted),
-        *_on_types(pasted, release),
-        *_on_draft(pasted, release),
-        *_on_sizes(pasted, release),
-        *_on_synthetic(pasted),
-        *_on_environment(pasted, release),
+        *_on_foreign_flags(reading),
+        *_on_types(reading, release),
+        *_on_draft(reading, release),
+        *_on_k(reading, release),
+        *_on_sizes(reading, release),
+        *_on_synthetic(reading),
+        *_on_environment(reading, release),
     )
 
 
-def spec_types(pasted: Pasted) -> tuple[str, ...]:
-    """Every type asked for; a repeated --spec-type adds."""
-    listed = [
-        part.strip()
-        for setting in pasted.settings
-        if setting.name == "--spec-type"
-        for part in shown(setting.value).split(",")
-    ]
-    listed += dict(pasted.environment).get("LLAMA_ARG_SPEC_TYPE", "").split(",")
-    if any(setting.name == "--spec-default" for setting in pasted.settings):
-        listed.append("ngram-mod")
-    return tuple(name for name in dict.fromkeys(listed) if name and name != "none")
-
-
-def has_k(pasted: Pasted) -> bool:
-    by_environment = {name for name, _ in pasted.environment} & K_VARIABLES
-    return bool(by_environment) or any(setting.name in K_NAMES for setting in pasted.settings)
-
-
-def has_draft_model(pasted: Pasted) -> Setting | None:
-    names = ("--spec-draft-model", "--spec-draft-hf")
-    return next((setting for setting in pasted.settings if today(setting.name) in names), None)
-
-
-def _on_program(pasted: Pasted, release: Release) -> Iterator[LintFinding]:
-    name = program_of(pasted)
-    if name in PROGRAMS_GONE and release >= PROGRAMS_GONE[name][1]:
-        instead, since, why = PROGRAMS_GONE[name]
+def _on_program(reading: LlamaReading, release: Release) -> Iterator[LintFinding]:
+    row = PROGRAMS.find(reading.program)
+    if row is not None and row.gone is not None and row.life(release) is Life.GONE:
         yield LintFinding(
-            flag=name,
-            status=Status.RENAMED if why == "renamed" else Status.REMOVED,
-            message=f"{why} (b{since[0]})",
-            replacement=instead,
-            changed_in=dotted(since),
-            source="llama.cpp PR 7809" if since[0] < 5000 else "llama.cpp .github/workflows/release.yml",
+            flag=row.name,
+            status=Status.RENAMED if row.renamed_to else Status.REMOVED,
+            message=f"{row.note} ({dotted(row.gone)})",
+            replacement=row.renamed_to or row.replacement,
+            changed_in=dotted(row.gone),
+            source=row.source,
         )
 
 
-def _on_foreign_flags(pasted: Pasted) -> Iterator[LintFinding]:
-    if program_of(pasted) not in ("llama-server", "server"):
+def _on_foreign_flags(reading: LlamaReading) -> Iterator[LintFinding]:
+    if reading.program not in ("llama-server", "server"):
         return
-    for setting in pasted.settings:
-        row = FLAG_ROWS.get(setting.name)
+    for setting in reading.pasted.settings:
+        row = FLAGS.find(setting.name)
         if row is not None and row.program == CLI:
-            yield finding(
-                setting,
-                Status.CONFLICT,
-                "llama-cli has this flag, llama-server refuses it",
-                source=row.source,
-            )
+            said = "llama-cli has this flag, llama-server refuses it"
+            yield finding(setting, Status.CONFLICT, said, source=row.source)
 
 
-def _on_types(pasted: Pasted, release: Release) -> Iterator[LintFinding]:
-    for setting in pasted.settings:
-        if setting.name != "--spec-type" or setting.value is None or release < SELF_SPECULATION:
+def _on_types(reading: LlamaReading, release: Release) -> Iterator[LintFinding]:
+    for setting, names in reading.asked:
+        if setting.value is None or release < SELF_SPECULATION:
             continue
-        names = [name.strip() for name in shown(setting.value).split(",")]
         if len(names) > 1 and release < TYPES:
-            said = f"lists of types came with b{TYPES[0]}"
+            said = f"lists of types came with {dotted(TYPES)}"
             yield finding(setting, Status.CONFLICT, said, changed_in=TYPES, source="llama.cpp PR 22964")
         for name in names:
             yield from _on_type(setting, name, release)
 
 
 def _on_type(setting: Setting, name: str, release: Release) -> Iterator[LintFinding]:
-    if name not in SPEC_TYPES:
-        near = nearest(name, SPEC_TYPES) or ("draft-simple" if name == "draft" else None)
+    row = TYPE_ROWS.find(name)
+    if row is None:
+        near = nearest(name, TYPE_ROWS.rows) or ("draft-simple" if name == "draft" else None)
         said = f"no type {name!r}" + (f"; did you mean {near}?" if near else "")
-        known = ", ".join(each for each, since in SPEC_TYPES.items() if release >= since)
+        known = ", ".join(TYPE_ROWS.names_at(release))
         yield finding(
             setting, Status.UNKNOWN, f"{said} ({known})", replacement=near and f"--spec-type {near}"
         )
-    elif release < SPEC_TYPES[name]:
-        since = SPEC_TYPES[name]
-        yield finding(setting, Status.UNKNOWN, f"type {name} came with b{since[0]}", changed_in=since)
+    elif not row.holds(release):
+        said = f"type {name} came with {dotted(row.since)}"
+        yield finding(setting, Status.UNKNOWN, said, changed_in=row.since)
     elif name == "ngram-mod":
         said = "one pool of n-grams for all slots and requests: what is accepted depends on what was asked before"
-        yield finding(setting, Status.RISKY, said, source="llama.cpp common/speculative.cpp")
+        yield finding(setting, Status.RISKY, said, source=row.source)
 
 
-def _on_draft(pasted: Pasted, release: Release) -> Iterator[LintFinding]:
-    draft, types = has_draft_model(pasted), spec_types(pasted)
-    drafting = [name for name in types if name.startswith("draft-")]
+def _on_draft(reading: LlamaReading, release: Release) -> Iterator[LintFinding]:
+    draft, types, drafting = reading.draft, reading.types, reading.drafting
     if draft is not None and not drafting and release >= NO_IMPLIED_DRAFT:
         said = (
             "the draft model is loaded and never used: there is no --spec-type, and since"
-            f" b{NO_IMPLIED_DRAFT[0]} a draft model alone is none (MTP, DFlash and DSpark files name their type)"
+            f" {dotted(NO_IMPLIED_DRAFT)} a draft model alone is none (MTP, DFlash and DSpark files name their type)"
             if not types
             else f"the draft model is never used: --spec-type {','.join(types)} drafts without one"
         )
@@ -165,8 +187,9 @@ def _on_draft(pasted: Pasted, release: Release) -> Iterator[LintFinding]:
             changed_in=NO_IMPLIED_DRAFT,
             source="llama.cpp PR 23988",
         )
-    if draft is None and any(name in ("draft-simple", "draft-eagle3", "draft-dflash") for name in drafting):
-        asked = next(setting for setting in pasted.settings if setting.name == "--spec-type")
+    if draft is None and not set(drafting).isdisjoint(WITH_DRAFT_FILE):
+        by_variable = Setting(name=TYPE_VARIABLE, spelled=TYPE_VARIABLE)
+        asked = reading.asked[0][0] if reading.asked else by_variable
         said = f"{drafting[0]} has no draft model: the server starts without speculation and says so only in its log"
         yield finding(
             asked,
@@ -175,67 +198,57 @@ def _on_draft(pasted: Pasted, release: Release) -> Iterator[LintFinding]:
             replacement="--spec-draft-model DRAFT.gguf",
             source="llama.cpp common/speculative.cpp",
         )
-    if (
-        draft is not None
-        and (drafting or release < NO_IMPLIED_DRAFT)
-        and not has_k(pasted)
-        and release >= DEFAULTS
-    ):
-        said = f"k is not given: since b{DEFAULTS[0]} that is 3 drafted tokens, and was 16 before"
-        yield LintFinding(
-            flag="--spec-draft-n-max",
-            status=Status.RISKY,
-            message=said,
-            replacement="--spec-draft-n-max 5",
-            changed_in=dotted(DEFAULTS),
-            source="llama.cpp PR 23269",
-        )
 
 
-def _on_sizes(pasted: Pasted, release: Release) -> Iterator[LintFinding]:
-    types = spec_types(pasted)
+def _on_k(reading: LlamaReading, release: Release) -> Iterator[LintFinding]:
+    is_drafting = bool(reading.drafting) or release < NO_IMPLIED_DRAFT
+    if reading.draft is None or not is_drafting or reading.has_k or release < DEFAULTS:
+        return
+    yield LintFinding(
+        flag=K,
+        status=Status.RISKY,
+        message=f"k is not given: since {dotted(DEFAULTS)} that is 3 drafted tokens, and was 16 before",
+        replacement=f"{K} 5",
+        changed_in=dotted(DEFAULTS),
+        source="llama.cpp PR 23269",
+    )
+
+
+def _on_sizes(reading: LlamaReading, release: Release) -> Iterator[LintFinding]:
     if release < RENAMES:
         return
-    for setting in pasted.settings:
-        owner = next((name for prefix, name in SIZES.items() if setting.name.startswith(prefix)), None)
-        if owner is not None and owner not in types:
+    for setting in reading.pasted.settings:
+        owner, value = owner_of(setting.name), shown(setting.value)
+        if owner is not None and owner not in reading.types:
             said = f"only --spec-type {owner} reads it, and it is not asked for"
             yield finding(setting, Status.DEAD, said, replacement=f"--spec-type {owner}")
-        elif (
-            setting.name == "--spec-draft-n-max"
-            and types
-            and all(name.startswith("ngram-") for name in types)
-        ):
+        elif setting.name == K and are_ngrams(reading.types):
             said = "does not limit n-gram drafts: their length is size-m, or n-max of ngram-mod"
-            prefix = next((key for key, name in SIZES.items() if name == types[0]), None)
-            size = f"{prefix}{'n-max' if types[0] == 'ngram-mod' else 'size-m'} {shown(setting.value)}"
-            yield finding(setting, Status.DEAD, said, replacement=size if prefix else None)
-        elif (
-            setting.name == "--spec-ngram-mod-n-match"
-            and shown(setting.value).isdigit()
-            and int(shown(setting.value)) < 16
-        ):
+            flag = length_flag(reading.types)
+            yield finding(setting, Status.DEAD, said, replacement=flag and f"{flag} {value}")
+        elif setting.name == "--spec-ngram-mod-n-match" and value.isdigit() and int(value) < 16:
             yield finding(setting, Status.RISKY, "under 16 llama.cpp itself warns of poor drafts")
 
 
-def _on_synthetic(pasted: Pasted) -> Iterator[LintFinding]:
-    given = [setting for setting in pasted.settings if setting.name.startswith("--spec-synth-")]
+def _on_synthetic(reading: LlamaReading) -> Iterator[LintFinding]:
+    given = [setting for setting in reading.pasted.settings if setting.name.startswith("--spec-synth-")]
     if len({setting.name for setting in given}) > 1:
         yield finding(
             given[-1], Status.CONFLICT, "--spec-synth-len and --spec-synth-rates exclude each other"
         )
-    if given and not spec_types(pasted):
+    if given and not reading.types:
         yield finding(given[0], Status.CONFLICT, "there is no speculation whose acceptance it could force")
 
 
-def _on_environment(pasted: Pasted, release: Release) -> Iterator[LintFinding]:
-    for name, _ in pasted.environment:
-        if name in ENVIRONMENT and release >= RENAMES:
+def _on_environment(reading: LlamaReading, release: Release) -> Iterator[LintFinding]:
+    for name, _ in reading.pasted.environment:
+        row = ENVIRONMENT.find(name)
+        if row is not None and row.gone is not None and row.life(release) is Life.GONE:
             yield LintFinding(
                 flag=name,
                 status=Status.RENAMED,
-                message=f"stops the server since b{RENAMES[0]}: it stands for a flag that is gone",
-                replacement=ENVIRONMENT[name],
-                changed_in=dotted(RENAMES),
-                source="llama.cpp common/arg.cpp",
+                message=f"stops the server since {dotted(row.gone)}: it stands for a flag that is gone",
+                replacement=row.renamed_to,
+                changed_in=dotted(row.gone),
+                source=row.source,
             )

@@ -5,44 +5,31 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 
-from speclift.linter.flag_rules import shown
-from speclift.linter.llamacpp_flags import FLAG_ROWS, NEWEST, PROGRAMS_GONE, REQUEST_FLAGS, SPEC_TYPES
-from speclift.linter.llamacpp_judge import (
-    ENVIRONMENT,
-    SIZES,
-    has_draft_model,
-    has_k,
-    program_of,
-    spec_types,
-    today,
-)
-from speclift.linter.llamacpp_other_flags import CLI
-from speclift.linter.pasted import Pasted, Setting
+from speclift.linter.llamacpp_flags import CLI, ENVIRONMENT, FLAGS, NEWEST, PROGRAMS, REQUEST_FLAGS, TYPE_ROWS
+from speclift.linter.llamacpp_judge import K, LlamaReading, are_ngrams, length_flag, owner_of, today
+from speclift.linter.pasted import Setting
+from speclift.linter.row_rules import shown
+from speclift.linter.rows import Row
 from speclift.linter.translation import Translation, shell_source
 
 # What a draft length was where none was given, before b9235.
 K_OLD_DEFAULT = 16
 
 
-def translate_llamacpp(pasted: Pasted) -> Translation:
+def translate_llamacpp(reading: LlamaReading) -> Translation:
+    pasted = reading.pasted
     notes: list[str] = []
-    program = _program(pasted, notes)
+    program = _program(reading, notes)
     is_server = program[-1:] == ["llama-server"] or (not program and bool(pasted.wrapper))
-    types = list(spec_types(pasted))
-    _add_draft_type(pasted, types, notes)
-    known = [name for name in types if name in SPEC_TYPES]
-    notes += [
-        f"--spec-type {name} was left out: llama.cpp has no such type" for name in types if name not in known
-    ]
+    types = _types(reading, notes)
     words: list[str] = []
     for setting in pasted.settings:
-        words += _translated(setting, pasted, known, is_server=is_server, notes=notes)
-    if known:
-        words += ["--spec-type", ",".join(known)]
-    words += pasted.carried
-    argv = [*pasted.wrapper, *program, *words]
+        words += _translated(setting, reading, types, is_server=is_server, notes=notes)
+    if types:
+        words += ["--spec-type", ",".join(types)]
+    argv = [*pasted.wrapper, *program, *words, *pasted.carried]
     environment = [
-        (ENVIRONMENT.get(name, name), value)
+        (_variable(name), value)
         for name, value in pasted.environment
         if f"{name}={value}" not in pasted.wrapper
     ]
@@ -55,75 +42,91 @@ def translate_llamacpp(pasted: Pasted) -> Translation:
     )
 
 
-def _program(pasted: Pasted, notes: list[str]) -> list[str]:
-    name = program_of(pasted)
-    if not pasted.program:
-        return [] if pasted.wrapper else ["llama-server"]
-    if name not in PROGRAMS_GONE:
-        return list(pasted.program)
-    instead = PROGRAMS_GONE[name][0]
-    if instead == "llama-server" and name != "server":
+def _program(reading: LlamaReading, notes: list[str]) -> list[str]:
+    if not reading.pasted.program:
+        return [] if reading.pasted.wrapper else ["llama-server"]
+    row = PROGRAMS.find(reading.program)
+    if row is None:
+        return list(reading.pasted.program)
+    instead = row.renamed_to or row.replacement or row.name
+    if instead == "llama-server" and row.renamed_to is None:
         notes.append(
-            f"{name} answered one prompt and ended; llama-server keeps both models loaded and serves"
+            f"{row.name} answered one prompt and ended; llama-server keeps both models loaded and serves"
         )
     return [instead]
 
 
-def _add_draft_type(pasted: Pasted, types: list[str], notes: list[str]) -> None:
-    if has_draft_model(pasted) is None or any(name.startswith("draft-") for name in types):
-        return
-    types.append("draft-simple")
-    notes.append("--spec-type draft-simple was added: without it the draft model is loaded and never used")
-    if not has_k(pasted):
+def _variable(name: str) -> str:
+    row = ENVIRONMENT.find(name)
+    return name if row is None else row.renamed_to or name
+
+
+def _types(reading: LlamaReading, notes: list[str]) -> tuple[str, ...]:
+    """Those that are known today, with the one that an old draft model went without."""
+    types = list(reading.types)
+    if reading.draft is not None and not reading.drafting:
+        types.append("draft-simple")
         notes.append(
-            f"k was not given: {K_OLD_DEFAULT} tokens when the command was written for an old build, 3 today;"
-            " measure it (speclift decide --k 3,5,8)"
+            "--spec-type draft-simple was added: without it the draft model is loaded and never used"
         )
+        if not reading.has_k:
+            notes.append(
+                f"k was not given: {K_OLD_DEFAULT} tokens when the command was written for an old build, 3 today;"
+                " measure it (speclift decide --k 3,5,8)"
+            )
+    notes += [
+        f"--spec-type {name} was left out: llama.cpp has no such type"
+        for name in types
+        if name not in TYPE_ROWS
+    ]
+    return tuple(name for name in types if name in TYPE_ROWS)
 
 
 def _translated(
-    setting: Setting, pasted: Pasted, types: Sequence[str], *, is_server: bool, notes: list[str]
+    setting: Setting, reading: LlamaReading, types: tuple[str, ...], *, is_server: bool, notes: list[str]
 ) -> list[str]:
-    row = FLAG_ROWS.get(setting.name)
     if setting.name in ("--spec-type", "--spec-default"):
         return []
+    row = FLAGS.find(setting.name)
     if row is None:
         notes.append(f"{setting.spelled} was left out: llama.cpp has no such flag")
         return []
-    name = today(setting.name)
-    is_ngram_only = bool(types) and all(each.startswith("ngram-") for each in types)
-    if name == "--spec-draft-n-max" and is_ngram_only:
-        prefix = next((key for key, owner in SIZES.items() if owner == types[0]), None)
-        if prefix is None:
-            return []
-        name = f"{prefix}{'n-max' if types[0] == 'ngram-mod' else 'size-m'}"
-    elif (
-        name.startswith("--spec-ngram-simple-")
-        and setting.name != name
-        and types
-        and types[0] != "ngram-simple"
-    ):
-        name = name.replace("ngram-simple", types[0])
-    elif (
-        owner := next((kind for key, kind in SIZES.items() if name.startswith(key)), None)
-    ) and owner not in types:
-        notes.append(f"{setting.spelled} was left out: only --spec-type {owner} reads it")
+    name = _name_today(setting, types, notes)
+    if name is None or (is_server and _is_for_a_request(setting, row, reading, notes)):
         return []
-    elif row.program == CLI and is_server:
-        if setting.name not in REQUEST_FLAGS:
-            notes.append(f"{setting.spelled} was left out: llama-server has no such flag")
-        return []
-    elif is_server and program_of(pasted) in PROGRAMS_GONE and setting.name in REQUEST_FLAGS:
-        return []  # a request carries it
-    if row.renamed_to is None and row.span.gone is not None and not row.span.holds(NEWEST):
-        return _replaced(setting, notes)
+    if row.renamed_to is None and not row.holds(NEWEST):
+        return _replaced(setting, row, notes)
     if setting.value is None:
         return [name, "on"] if row.value_since is not None else [name]
     return [name, shown(setting.value)]
 
 
-def _replaced(setting: Setting, notes: list[str]) -> list[str]:
-    row = FLAG_ROWS[setting.name]
+def _name_today(setting: Setting, types: tuple[str, ...], notes: list[str]) -> str | None:
+    """The flag that carries its value today; None where nothing reads it any more."""
+    name = today(setting.name)
+    if name == K and are_ngrams(types):
+        return length_flag(types)
+    is_renamed = setting.name != name
+    if name.startswith("--spec-ngram-simple-") and is_renamed and types and types[0] != "ngram-simple":
+        return name.replace("ngram-simple", types[0])
+    owner = owner_of(name)
+    if owner is not None and owner not in types:
+        notes.append(f"{setting.spelled} was left out: only --spec-type {owner} reads it")
+        return None
+    return name
+
+
+def _is_for_a_request(setting: Setting, row: Row, reading: LlamaReading, notes: list[str]) -> bool:
+    """Whether a server has no such flag: of a program that answered one prompt a request carries it."""
+    is_carried = setting.name in REQUEST_FLAGS
+    if row.program == CLI:
+        if not is_carried:
+            notes.append(f"{setting.spelled} was left out: llama-server has no such flag")
+        return True
+    return is_carried and reading.program in PROGRAMS
+
+
+def _replaced(setting: Setting, row: Row, notes: list[str]) -> list[str]:
     if row.replacement is not None:
         return row.replacement.split()
     notes.append(f"{setting.spelled} was left out: {row.note or 'llama.cpp no longer has it'}")

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Literal, TypeAlias
 
-from speclift.linter.shell_words import NOTHING, Expansions
+from speclift.linter.shell import NOTHING, Expansions
 
 Engine: TypeAlias = Literal["vllm", "llamacpp"]
 

@@ -20,16 +20,7 @@ def looks_like_python(text: str) -> bool:
 
 
 def read_python(text: str) -> Pasted:
-    # Notebooks hold lines for the shell.
-    lines = ["" if line.lstrip().startswith(("!", "%")) else line for line in text.splitlines()]
-    try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # of escapes in somebody else's strings
-            tree = ast.parse("\n".join(lines))
-    except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
-        place = f" in line {error.lineno}" if isinstance(error, SyntaxError) else ""
-        why = error.args[0] if error.args else "it is nested too deeply"
-        raise UsageError(f"this Python cannot be parsed{place}: {why}") from None
+    tree = _tree(text)
     known = _constants(tree)
     calls = [node for node in ast.walk(tree) if isinstance(node, ast.Call)]
     engines = [call for call in calls if _name(call) in ENGINES and (call.keywords or call.args)]
@@ -38,29 +29,33 @@ def read_python(text: str) -> Pasted:
             "no vLLM engine is made in this Python", hint=f"one of {', '.join(ENGINES)} with its keywords"
         )
     call = min(engines, key=lambda node: (node.lineno, node.col_offset))
-    settings = [setting for keyword in call.keywords for setting in _settings(keyword, known)]
-    unread = [(f"**{_source(each)}", UNTOLD) for each in _spreads(call, known)]
     model = _value(call.args[0], known) if call.args else None
-    sampling = [
-        setting
-        for node in calls
-        if _name(node) == SAMPLING
-        for keyword in node.keywords
-        for setting in _settings(keyword, known)
-    ]
-    more = len(engines) - 1
+    sampling = [each for node in calls if _name(node) == SAMPLING for each in _settings(node, known)]
+    unread = [(f"**{_source(each)}", UNTOLD) for each in _spreads(call, known)]
+    if len(engines) > 1:
+        unread.append((f"{len(engines) - 1} more engines are made in it", "only the first is judged"))
     return Pasted(
         engine="vllm",
         form=Form.PYTHON,
-        settings=tuple(settings),
+        settings=tuple(_settings(call, known)),
         model=None if model is None else str(model),
         program=(str(_name(call)),),
         sampling=tuple(sampling),
-        unread=(
-            *unread,
-            *([(f"{more} more engines are made in it", "only the first is judged")] if more else ()),
-        ),
+        unread=tuple(unread),
     )
+
+
+def _tree(text: str) -> ast.Module:
+    # Notebooks hold lines for the shell.
+    lines = ["" if line.lstrip().startswith(("!", "%")) else line for line in text.splitlines()]
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # of escapes in somebody else's strings
+            return ast.parse("\n".join(lines))
+    except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
+        place = f" in line {error.lineno}" if isinstance(error, SyntaxError) else ""
+        why = error.args[0] if error.args else "it is nested too deeply"
+        raise UsageError(f"this Python cannot be parsed{place}: {why}") from None
 
 
 def _name(call: ast.Call) -> str | None:
@@ -70,13 +65,14 @@ def _name(call: ast.Call) -> str | None:
     return function.id if isinstance(function, ast.Name) else None
 
 
-def _settings(keyword: ast.keyword, known: dict[str, object]) -> list[Setting]:
-    value = _value(keyword.value, known)
-    if keyword.arg is not None:
-        return [_setting(keyword.arg, value)]
-    if isinstance(value, dict):  # **settings
-        return [_setting(str(name), each) for name, each in value.items()]
-    return []
+def _settings(call: ast.Call, known: dict[str, object]) -> Iterator[Setting]:
+    """Its keywords, and those of a dict that is spread into it."""
+    for keyword in call.keywords:
+        value = _value(keyword.value, known)
+        if keyword.arg is not None:
+            yield _setting(keyword.arg, value)
+        elif isinstance(value, dict):
+            yield from (_setting(str(name), each) for name, each in value.items())
 
 
 def _spreads(call: ast.Call, known: dict[str, object]) -> Iterator[ast.expr]:

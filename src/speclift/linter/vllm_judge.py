@@ -3,40 +3,34 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 
-from speclift.linter.findings import LintFinding, Release, Status, dotted
-from speclift.linter.flag_rules import finding, judge_flag, shown
-from speclift.linter.pasted import Form, Pasted
-from speclift.linter.rows import Span
-from speclift.linter.vllm_case import PREFIX
-from speclift.linter.vllm_config import check_speculative_config
-from speclift.linter.vllm_flags import FLAG_ROWS, OLD_FLAGS_GONE
-from speclift.linter.vllm_keys import CONFIG_SINCE, V0_GONE
-from speclift.linter.vllm_reading import Reading, read_settings, row_of
-from speclift.linter.vllm_values import (
-    CLOSEST,
+from speclift.linter.findings import LintFinding, Release, Status
+from speclift.linter.pasted import Form, Setting
+from speclift.linter.row_rules import fault, finding, judge_flag, shown
+from speclift.linter.rows import Life, NameTable
+from speclift.linter.vllm_config import PREFIX, check_speculative_config
+from speclift.linter.vllm_flags import (
+    ENVIRONMENT,
+    FLAGS,
     LOAD_FORMATS_GONE,
-    LOADER_SOURCE,
+    OLD_FLAGS_GONE,
     QUANTISATION_SOURCE,
     QUANTISATIONS,
 )
+from speclift.linter.vllm_keys import CONFIG_SINCE, V0_GONE
+from speclift.linter.vllm_reading import VllmReading, row_of
 
-VLLM = "vLLM"
 # Keyword arguments of LLM(...) that are no flag of the server.
 PYTHON_ONLY = ("--disable-log-stats", "--log-stats", "--usage-context", "--engine-args")
 # HTTP 400 as soon as the server has a speculative config (0.32; vLLM issue 42744).
 REFUSED_SAMPLING = ("--min-p", "--logit-bias")
-# name: lifetime, what to use instead
-ENVIRONMENT: dict[str, tuple[Span, str]] = {
-    "VLLM_USE_V1": (Span(since=(0, 6, 4), gone=(0, 11, 1)), "V1 is the only engine; leave it out"),
-    "VLLM_ATTENTION_BACKEND": (Span(since=(0, 4, 0), gone=(0, 15, 0)), "--attention-backend"),
-}
 
 
-def judge_vllm(pasted: Pasted, *, release: Release, is_cpu: bool = False) -> tuple[LintFinding, ...]:
-    reading = read_settings(pasted)
+def judge_vllm(reading: VllmReading, *, release: Release, is_cpu: bool = False) -> tuple[LintFinding, ...]:
+    pasted = reading.pasted
     flags = [
-        judge_flag(setting, row_of(setting), release=release, rows=FLAG_ROWS, engine=VLLM)
+        judge_flag(setting, row_of(setting), FLAGS, release)
         for setting in pasted.settings
         if not (pasted.form is Form.PYTHON and setting.name in PYTHON_ONLY)
     ]
@@ -47,21 +41,16 @@ def judge_vllm(pasted: Pasted, *, release: Release, is_cpu: bool = False) -> tup
         *_on_old_acceptance(reading, release),
         *_on_values(reading, release),
         *_on_rest(reading),
-        *_on_environment(pasted, release),
+        *_on_environment(reading, release),
         *_on_sampling(reading),
     )
 
 
-def _on_config(reading: Reading, release: Release, *, is_cpu: bool) -> Iterator[LintFinding]:
+def _on_config(reading: VllmReading, release: Release, *, is_cpu: bool) -> Iterator[LintFinding]:
     """Findings on the config as a whole; those on a key that a flag carried speak of that flag."""
-    if not reading.config:
+    # Where the release has no such flag, that says it all.
+    if not reading.config or (reading.explicit and release < CONFIG_SINCE):
         return
-    if reading.explicit and release < CONFIG_SINCE:
-        # The flag itself is unknown to this release, which says it all.
-        return
-    asked = reading.pasted.last("--async-scheduling")
-    settings = [each for each in reading.pasted.settings if each.name == "--async-scheduling"]
-    is_async = (not settings[-1].is_off and asked not in (False, "false", "False")) if settings else None
     for found in check_speculative_config(
         reading.config,
         release=max(release, CONFIG_SINCE),
@@ -69,34 +58,32 @@ def _on_config(reading: Reading, release: Release, *, is_cpu: bool) -> Iterator[
         tensor_parallel=reading.number("--tensor-parallel-size"),
         data_parallel=reading.number("--data-parallel-size"),
         max_model_len=reading.number("--max-model-len"),
-        has_async_scheduling=is_async,
+        has_async_scheduling=_asked_for_async(reading),
     ):
         key = found.flag.removeprefix(PREFIX)
         if key in reading.explicit:
             yield found
         elif key not in reading.carried:
-            # A key that is missing, spoken of where the release would look for it.
-            missing = next(
-                (row for row in FLAG_ROWS.values() if row.key == key and row.span.holds(release)), None
-            )
-            is_old = release < OLD_FLAGS_GONE and missing is not None
-            yield found if not is_old or missing is None else _renamed(found, missing.name)
+            yield replace(found, flag=_flag_for(key, release) or found.flag)
         elif found.status in (Status.CONFLICT, Status.RISKY):
-            yield _renamed(found, reading.carried[key][0].spelled)
+            yield replace(found, flag=reading.carried[key][0].spelled)
 
 
-def _renamed(found: LintFinding, flag: str) -> LintFinding:
-    return LintFinding(
-        flag=flag,
-        status=found.status,
-        message=found.message,
-        replacement=found.replacement,
-        changed_in=found.changed_in,
-        source=found.source,
-    )
+def _asked_for_async(reading: VllmReading) -> bool | None:
+    settings = [each for each in reading.pasted.settings if each.name == "--async-scheduling"]
+    if not settings:
+        return None
+    return not settings[-1].is_off and settings[-1].value not in (False, "false", "False")
 
 
-def _on_old_acceptance(reading: Reading, release: Release) -> Iterator[LintFinding]:
+def _flag_for(key: str, release: Release) -> str | None:
+    """Where a release without speculative configs would look for a key that is missing."""
+    if release >= OLD_FLAGS_GONE:
+        return None
+    return next((row.name for row in FLAGS if row.key == key and row.holds(release)), None)
+
+
+def _on_old_acceptance(reading: VllmReading, release: Release) -> Iterator[LintFinding]:
     """Where typical acceptance still is, it is lossy."""
     if reading.config.get("acceptance_method") != "typical_acceptance_sampler" or release >= V0_GONE:
         return
@@ -111,50 +98,39 @@ def _on_old_acceptance(reading: Reading, release: Release) -> Iterator[LintFindi
     )
 
 
-def _on_values(reading: Reading, release: Release) -> Iterator[LintFinding]:
+def _on_values(reading: VllmReading, release: Release) -> Iterator[LintFinding]:
     """Names that came and went."""
     for setting in reading.others:
         if setting.name == "--quantization":
-            yield from _on_quantisation(setting.spelled, setting.value, release)
-        elif setting.name == "--load-format" and shown(setting.value) in LOAD_FORMATS_GONE:
-            name = shown(setting.value)
-            yield from _gone(setting.spelled, name, LOAD_FORMATS_GONE[name], release, LOADER_SOURCE)
+            yield from _on_quantisation(setting, release)
+        elif setting.name == "--load-format":
+            yield from _on_name(setting, shown(setting.value), LOAD_FORMATS_GONE, release)
     if "quantization" in reading.config:
         carried = reading.carried.get("quantization")
         flag = carried[0].spelled if carried else f"{PREFIX}quantization"
-        yield from _on_quantisation(flag, reading.config["quantization"], release)
+        setting = Setting(name=flag, spelled=flag, value=reading.config["quantization"])
+        yield from _on_quantisation(setting, release)
 
 
-def _on_quantisation(flag: str, value: object, release: Release) -> Iterator[LintFinding]:
+def _on_quantisation(setting: Setting, release: Release) -> Iterator[LintFinding]:
+    value = setting.value
     if not isinstance(value, str) or "$" in value:
         return
     if value in QUANTISATIONS:
-        yield from _gone(flag, value, QUANTISATIONS[value], release, QUANTISATION_SOURCE)
+        yield from _on_name(setting, value, QUANTISATIONS, release)
     else:
-        yield LintFinding(
-            flag=flag,
-            status=Status.RISKY,
-            message=f"{value!r} is no quantisation that vLLM brings along; only a plug-in could know it",
-            source=QUANTISATION_SOURCE,
-        )
+        said = f"{value!r} is no quantisation that vLLM brings along; only a plug-in could know it"
+        yield finding(setting, Status.RISKY, said, source=QUANTISATION_SOURCE)
 
 
-def _gone(flag: str, name: str, span: Span, release: Release, source: str) -> Iterator[LintFinding]:
-    if span.holds(release):
-        return
-    is_early = release < span.since
-    since = span.since if is_early or span.gone is None else span.gone
-    yield LintFinding(
-        flag=flag,
-        status=Status.UNKNOWN if is_early else Status.REMOVED,
-        message=f"{name} {'came with' if is_early else 'is gone since'} vLLM {dotted(since)}",
-        replacement=None if is_early else CLOSEST.get(name),
-        changed_in=dotted(since),
-        source=source,
-    )
+def _on_name(setting: Setting, name: str, table: NameTable, release: Release) -> Iterator[LintFinding]:
+    row = table.find(name)
+    found = fault(setting, row, table, release) if row is not None else None
+    if found is not None:
+        yield replace(found, message=f"{name} {found.message}")
 
 
-def _on_rest(reading: Reading) -> Iterator[LintFinding]:
+def _on_rest(reading: VllmReading) -> Iterator[LintFinding]:
     for setting in reading.others:
         if setting.name == "--per-request-spec-decode-metrics" and not reading.is_speculative:
             said = "vLLM refuses it on a server without a speculative config"
@@ -174,22 +150,14 @@ def _on_rest(reading: Reading) -> Iterator[LintFinding]:
             yield finding(setting, Status.RISKY, said, source="vllm.v1.sample.rejection_sampler")
 
 
-def _on_environment(pasted: Pasted, release: Release) -> Iterator[LintFinding]:
-    for name, _ in pasted.environment:
-        if name in ENVIRONMENT:
-            span, closest = ENVIRONMENT[name]
-            if span.gone is not None and release >= span.gone:
-                yield LintFinding(
-                    flag=name,
-                    status=Status.REMOVED,
-                    message=f"nothing reads this variable since vLLM {dotted(span.gone)}",
-                    replacement=closest,
-                    changed_in=dotted(span.gone),
-                    source="vllm.envs",
-                )
+def _on_environment(reading: VllmReading, release: Release) -> Iterator[LintFinding]:
+    for name, value in reading.pasted.environment:
+        row = ENVIRONMENT.find(name)
+        if row is not None and row.life(release) is Life.GONE:
+            yield judge_flag(Setting(name=name, spelled=name, value=value), row, ENVIRONMENT, release)
 
 
-def _on_sampling(reading: Reading) -> Iterator[LintFinding]:
+def _on_sampling(reading: VllmReading) -> Iterator[LintFinding]:
     if not reading.is_speculative:
         return
     for setting in reading.pasted.sampling:

@@ -6,8 +6,25 @@ add a key, add a row. `gone` is the first release without it.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from itertools import pairwise
+
 from speclift.linter.findings import Release
-from speclift.linter.rows import AllowedValue, FlagKind, KeyRow, MethodRow, Span
+from speclift.linter.rows import (
+    BOOL,
+    CHOICE,
+    FLOAT,
+    INT,
+    INTERNAL,
+    OBJECT,
+    RANGES,
+    RATES,
+    TEXT,
+    NameTable,
+    Row,
+    by_name,
+    values,
+)
 
 NEWEST: Release = (0, 32, 0)
 # Before it speculation was a set of flags: --speculative-model and its kin.
@@ -19,26 +36,14 @@ SCHEDULE_SINCE: Release = (0, 24, 0)
 SYNTHETIC_SINCE: Release = (0, 20, 0)
 K_MAX = 128  # the sampler asserts it (v1/sample/rejection_sampler.py, 0.32)
 
+SCHEDULE = "num_speculative_tokens_per_batch_size"
+
 CONFIG = "vllm.config.speculative"
 RUNNER = "vllm.v1.worker.gpu_model_runner"
-SINCE_CONFIG = Span(since=CONFIG_SINCE)
 
 MODEL_BASED = ("draft_model", "eagle", "eagle3", "mtp", "medusa", "mlp_speculator", "dflash", "dspark")
 NGRAM = ("ngram", "ngram_gpu")
 EAGLE_LIKE = ("eagle", "eagle3", "mtp", "dflash", "dspark")
-
-
-def _choices(since: Release, *names: str) -> tuple[AllowedValue, ...]:
-    return tuple((name, since, None) for name in names)
-
-
-def _row(name: str, kind: FlagKind, since: Release, gone: Release | None = None, **more: object) -> KeyRow:
-    return KeyRow(
-        name=name,
-        kind=kind,
-        span=Span(since=since, gone=gone),
-        **{"source": CONFIG, **more},  # type: ignore[arg-type]
-    )
 
 
 NO_TYPICAL = (
@@ -46,78 +51,73 @@ NO_TYPICAL = (
     " the target's distribution"
 )
 
-KEYS: tuple[KeyRow, ...] = (
-    _row("method", FlagKind.TEXT, CONFIG_SINCE),
-    _row("model", FlagKind.TEXT, CONFIG_SINCE),
-    _row("num_speculative_tokens", FlagKind.INT, CONFIG_SINCE, low=1, high=K_MAX),
-    _row("draft_tensor_parallel_size", FlagKind.INT, CONFIG_SINCE, low=1, methods=MODEL_BASED),
-    _row(
+_KEYS = (
+    Row("method", TEXT, CONFIG_SINCE),
+    Row("model", TEXT, CONFIG_SINCE),
+    Row("num_speculative_tokens", INT, CONFIG_SINCE, low=1, high=K_MAX),
+    Row("draft_tensor_parallel_size", INT, CONFIG_SINCE, low=1, methods=MODEL_BASED),
+    Row(
         "tensor_parallel_size",
-        FlagKind.INTERNAL,
+        INTERNAL,
         DRAFT_MODEL_BACK,
         renamed_to="draft_tensor_parallel_size",
         note="this key exists only to be refused",
     ),
-    _row("quantization", FlagKind.TEXT, CONFIG_SINCE, methods=MODEL_BASED),
-    _row("moe_backend", FlagKind.TEXT, (0, 19, 0), methods=MODEL_BASED),
-    _row("attention_backend", FlagKind.TEXT, (0, 21, 0), methods=MODEL_BASED),
-    _row("kv_cache_dtype", FlagKind.TEXT, (0, 26, 0), methods=MODEL_BASED),
-    _row("max_model_len", FlagKind.INT, CONFIG_SINCE, low=1, methods=MODEL_BASED),
-    _row("revision", FlagKind.TEXT, CONFIG_SINCE, methods=MODEL_BASED),
-    _row("code_revision", FlagKind.TEXT, CONFIG_SINCE, methods=MODEL_BASED),
-    _row("draft_load_config", FlagKind.OBJECT, (0, 17, 0), methods=MODEL_BASED),
-    _row("enforce_eager", FlagKind.BOOL, (0, 11, 0), methods=MODEL_BASED),
-    _row("index_share_for_mtp_iteration", FlagKind.BOOL, (0, 29, 0), methods=("mtp",)),
-    _row("disable_padded_drafter_batch", FlagKind.BOOL, (0, 11, 0), methods=(*EAGLE_LIKE, "draft_model")),
-    _row("disable_eagle_block_drop", FlagKind.BOOL, (0, 30, 0), methods=EAGLE_LIKE),
-    _row("use_local_argmax_reduction", FlagKind.BOOL, (0, 17, 0), methods=MODEL_BASED),
-    _row("use_heterogeneous_vocab", FlagKind.BOOL, (0, 25, 0), methods=("draft_model",)),
-    _row("prompt_lookup_max", FlagKind.INT, CONFIG_SINCE, low=1, methods=NGRAM),
-    _row("prompt_lookup_min", FlagKind.INT, CONFIG_SINCE, low=1, methods=NGRAM),
-    _row("parallel_drafting", FlagKind.BOOL, (0, 16, 0), methods=MODEL_BASED),
-    _row(
-        "num_speculative_tokens_per_batch_size",
-        FlagKind.SCHEDULE,
-        SCHEDULE_SINCE,
-        source="vllm.v1.spec_decode.dynamic.utils; vLLM PR 32374",
-    ),
-    _row("suffix_decoding_max_tree_depth", FlagKind.INT, (0, 11, 1), low=1, methods=("suffix",)),
-    _row("suffix_decoding_max_cached_requests", FlagKind.INT, (0, 11, 1), low=0, methods=("suffix",)),
-    _row("suffix_decoding_max_spec_factor", FlagKind.FLOAT, (0, 11, 1), low=0, methods=("suffix",)),
-    _row("suffix_decoding_min_token_prob", FlagKind.FLOAT, (0, 11, 1), low=0, high=1, methods=("suffix",)),
-    _row(
+    Row("quantization", TEXT, CONFIG_SINCE, methods=MODEL_BASED),
+    Row("moe_backend", TEXT, (0, 19, 0), methods=MODEL_BASED),
+    Row("attention_backend", TEXT, (0, 21, 0), methods=MODEL_BASED),
+    Row("kv_cache_dtype", TEXT, (0, 26, 0), methods=MODEL_BASED),
+    Row("max_model_len", INT, CONFIG_SINCE, low=1, methods=MODEL_BASED),
+    Row("revision", TEXT, CONFIG_SINCE, methods=MODEL_BASED),
+    Row("code_revision", TEXT, CONFIG_SINCE, methods=MODEL_BASED),
+    Row("draft_load_config", OBJECT, (0, 17, 0), methods=MODEL_BASED),
+    Row("enforce_eager", BOOL, (0, 11, 0), methods=MODEL_BASED),
+    Row("index_share_for_mtp_iteration", BOOL, (0, 29, 0), methods=("mtp",)),
+    Row("disable_padded_drafter_batch", BOOL, (0, 11, 0), methods=(*EAGLE_LIKE, "draft_model")),
+    Row("disable_eagle_block_drop", BOOL, (0, 30, 0), methods=EAGLE_LIKE),
+    Row("use_local_argmax_reduction", BOOL, (0, 17, 0), methods=MODEL_BASED),
+    Row("use_heterogeneous_vocab", BOOL, (0, 25, 0), methods=("draft_model",)),
+    Row("prompt_lookup_max", INT, CONFIG_SINCE, low=1, methods=NGRAM),
+    Row("prompt_lookup_min", INT, CONFIG_SINCE, low=1, methods=NGRAM),
+    Row("parallel_drafting", BOOL, (0, 16, 0), methods=MODEL_BASED),
+    Row(SCHEDULE, RANGES, SCHEDULE_SINCE, source="vllm.v1.spec_decode.dynamic.utils; vLLM PR 32374"),
+    Row("suffix_decoding_max_tree_depth", INT, (0, 11, 1), low=1, methods=("suffix",)),
+    Row("suffix_decoding_max_cached_requests", INT, (0, 11, 1), low=0, methods=("suffix",)),
+    Row("suffix_decoding_max_spec_factor", FLOAT, (0, 11, 1), low=0, methods=("suffix",)),
+    Row("suffix_decoding_min_token_prob", FLOAT, (0, 11, 1), low=0, high=1, methods=("suffix",)),
+    Row(
         "rejection_sample_method",
-        FlagKind.CHOICE,
+        CHOICE,
         (0, 18, 0),
         choices=(
-            ("strict", (0, 18, 0), (0, 21, 0)),
-            ("probabilistic", (0, 18, 0), (0, 21, 0)),
-            ("synthetic", (0, 19, 0), None),
-            ("standard", (0, 21, 0), None),
-            ("block", (0, 25, 0), None),
+            Row("strict", TEXT, (0, 18, 0), (0, 21, 0)),
+            Row("probabilistic", TEXT, (0, 18, 0), (0, 21, 0)),
+            *values((0, 19, 0), "synthetic"),
+            *values((0, 21, 0), "standard"),
+            *values((0, 25, 0), "block"),
         ),
         note="strict and probabilistic became standard with draft_sample_method in 0.21",
     ),
-    _row("synthetic_acceptance_rates", FlagKind.RATES, SYNTHETIC_SINCE, low=0, high=1),
-    _row("synthetic_acceptance_length", FlagKind.FLOAT, SYNTHETIC_SINCE, low=1),
-    _row(
+    Row("synthetic_acceptance_rates", RATES, SYNTHETIC_SINCE, low=0, high=1),
+    Row("synthetic_acceptance_length", FLOAT, SYNTHETIC_SINCE, low=1),
+    Row(
         "draft_sample_method",
-        FlagKind.CHOICE,
+        CHOICE,
         (0, 21, 0),
-        choices=_choices((0, 21, 0), "greedy", "probabilistic"),
+        choices=values((0, 21, 0), "greedy", "probabilistic"),
         methods=MODEL_BASED,
     ),
-    _row("enable_adaptive_verification", FlagKind.BOOL, (0, 28, 0), methods=MODEL_BASED),
-    _row("dspark_draft_topk", FlagKind.INT, (0, 28, 0), low=1, methods=("dspark",)),
+    Row("enable_adaptive_verification", BOOL, (0, 28, 0), methods=MODEL_BASED),
+    Row("dspark_draft_topk", INT, (0, 28, 0), low=1, methods=("dspark",)),
     # Filled by the engine; a user's value is overwritten or refused.
-    _row("target_model_config", FlagKind.INTERNAL, CONFIG_SINCE),
-    _row("target_parallel_config", FlagKind.INTERNAL, CONFIG_SINCE),
-    _row("draft_model_config", FlagKind.INTERNAL, CONFIG_SINCE),
-    _row("draft_parallel_config", FlagKind.INTERNAL, CONFIG_SINCE),
+    Row("target_model_config", INTERNAL, CONFIG_SINCE),
+    Row("target_parallel_config", INTERNAL, CONFIG_SINCE),
+    Row("draft_model_config", INTERNAL, CONFIG_SINCE),
+    Row("draft_parallel_config", INTERNAL, CONFIG_SINCE),
     # Gone.
-    _row(
+    Row(
         "disable_by_batch_size",
-        FlagKind.INT,
+        INT,
         CONFIG_SINCE,
         (0, 17, 0),
         low=2,
@@ -126,52 +126,44 @@ KEYS: tuple[KeyRow, ...] = (
         source=f"{CONFIG}; vLLM PR 35060",
         note="only the V0 engine read it",
     ),
-    _row(
+    Row(
         "acceptance_method",
-        FlagKind.CHOICE,
+        CHOICE,
         CONFIG_SINCE,
         V0_GONE,
-        choices=_choices(CONFIG_SINCE, "rejection_sampler", "typical_acceptance_sampler"),
+        choices=values(CONFIG_SINCE, "rejection_sampler", "typical_acceptance_sampler"),
         note=NO_TYPICAL,
     ),
-    _row("posterior_threshold", FlagKind.FLOAT, CONFIG_SINCE, V0_GONE, note=NO_TYPICAL),
-    _row("posterior_alpha", FlagKind.FLOAT, CONFIG_SINCE, V0_GONE, note=NO_TYPICAL),
-    _row(
-        "disable_mqa_scorer", FlagKind.BOOL, CONFIG_SINCE, V0_GONE, note="the scorer went with the V0 engine"
-    ),
-    _row(
+    Row("posterior_threshold", FLOAT, CONFIG_SINCE, V0_GONE, note=NO_TYPICAL),
+    Row("posterior_alpha", FLOAT, CONFIG_SINCE, V0_GONE, note=NO_TYPICAL),
+    Row("disable_mqa_scorer", BOOL, CONFIG_SINCE, V0_GONE, note="the scorer went with the V0 engine"),
+    Row(
         "disable_logprobs",
-        FlagKind.BOOL,
+        BOOL,
         CONFIG_SINCE,
         (0, 11, 1),
         dead_since=V0_GONE,
         note="logprobs work under speculation",
     ),
-    _row(
-        "disable_log_stats",
-        FlagKind.INTERNAL,
-        CONFIG_SINCE,
-        (0, 11, 1),
-        note="--disable-log-stats is the flag",
-    ),
-    _row(
+    Row("disable_log_stats", INTERNAL, CONFIG_SINCE, (0, 11, 1), note="--disable-log-stats is the flag"),
+    Row(
         "enable_chunked_prefill",
-        FlagKind.INTERNAL,
+        INTERNAL,
         CONFIG_SINCE,
         (0, 11, 1),
         note="--enable-chunked-prefill is the flag",
     ),
-    _row(
+    Row(
         "speculative_token_tree",
-        FlagKind.TEXT,
+        TEXT,
         (0, 9, 0),
         (0, 21, 0),
         methods=("eagle", "eagle3"),
         note="tree drafting is gone; drafts are chains",
     ),
-    _row(
+    Row(
         "synthetic_acceptance_rate",
-        FlagKind.FLOAT,
+        FLOAT,
         (0, 19, 0),
         (0, 20, 0),
         low=0,
@@ -182,36 +174,36 @@ KEYS: tuple[KeyRow, ...] = (
 )
 
 
-def _method(name: str, since: Release, *, needs_model: bool = False, **more: object) -> MethodRow:
-    return MethodRow(
-        name=name,
-        needs_model=needs_model,
-        **{"spans": (Span(since=since),), "source": CONFIG, **more},  # type: ignore[arg-type]
+def _method(name: str, since: Release, *, needs_model: bool = False) -> Row:
+    return Row(name, TEXT, since, needs_model=needs_model)
+
+
+def _family_mtp(since: Release, *families: str) -> tuple[Row, ...]:
+    return tuple(
+        Row(f"{name}_mtp", TEXT, since, renamed_to="mtp", renamed_in=(0, 11, 0)) for name in families
     )
 
 
-def _family_mtp(since: Release, *families: str) -> tuple[MethodRow, ...]:
-    return tuple(_method(f"{name}_mtp", since, renamed_to="mtp", renamed_in=(0, 11, 0)) for name in families)
-
-
-METHODS: tuple[MethodRow, ...] = (
+_METHODS = (
     _method("ngram", CONFIG_SINCE),
-    _method(
+    Row(
         "draft_model",
-        CONFIG_SINCE,
+        TEXT,
+        DRAFT_MODEL_BACK,
+        earlier=((CONFIG_SINCE, V0_GONE),),
         needs_model=True,
-        spans=(Span(since=CONFIG_SINCE, gone=V0_GONE), Span(since=DRAFT_MODEL_BACK)),
         source="vllm.engine.arg_utils v0.10.0 to v0.14.0; vllm.v1.spec_decode.draft_model v0.15.0",
         note="the V1 engine had no separate draft model from 0.10 to 0.14",
     ),
     _method("eagle", CONFIG_SINCE, needs_model=True),
     _method("eagle3", (0, 8, 5), needs_model=True),
     _method("medusa", CONFIG_SINCE, needs_model=True),
-    _method(
+    Row(
         "mlp_speculator",
+        TEXT,
         CONFIG_SINCE,
+        V0_GONE,
         needs_model=True,
-        spans=(Span(since=CONFIG_SINCE, gone=V0_GONE),),
         source=RUNNER,
         note="still in the list of names, but no runner has a proposer for it: the worker fails as it starts",
     ),
@@ -242,5 +234,42 @@ METHODS: tuple[MethodRow, ...] = (
     *_family_mtp((0, 30, 0), "glm5_next"),
 )
 
-KEY_ROWS: dict[str, KeyRow] = {row.name: row for row in KEYS}
-METHOD_ROWS: dict[str, MethodRow] = {row.name: row for row in METHODS}
+KEYS = NameTable(
+    engine="vLLM",
+    thing="key",
+    rows=by_name(_KEYS, source=CONFIG),
+    gone_since="refused since",
+    dead_since="accepted, but nothing reads it since",
+    is_typed=True,
+    source=CONFIG,
+)
+METHODS = NameTable(engine="vLLM", thing="method", rows=by_name(_METHODS, source=CONFIG), source=CONFIG)
+
+
+def schedule_fault(schedule: object) -> str | None:
+    """What is wrong with a k-by-batch-size schedule; None where vLLM takes it."""
+    if isinstance(schedule, Mapping):
+        return "a list of [first, last, k], not an object (the schema changed before its first release)"
+    if not isinstance(schedule, (list, tuple)) or not schedule:
+        return f"a list of [first, last, k] that is not empty, saw {schedule!r}"
+    wrong = next((said for said in map(_range_fault, schedule) if said is not None), None)
+    if wrong is not None:
+        return wrong
+    ranges = sorted(tuple(entry) for entry in schedule)  # as vLLM does
+    if ranges[0][0] != 1:
+        return f"the first range starts at batch size 1, saw {ranges[0][0]}"
+    for before, after in pairwise(ranges):
+        if after[0] <= before[1]:
+            return f"ranges overlap: {list(before)} and {list(after)}"
+    return None
+
+
+def _range_fault(entry: object) -> str | None:
+    if not isinstance(entry, (list, tuple)) or len(entry) != 3:
+        return f"each entry is [first, last, k], saw {entry!r}"
+    if not all(isinstance(number, int) and not isinstance(number, bool) for number in entry):
+        return f"each entry holds whole numbers, saw {entry!r}"
+    first, last, k = entry
+    if first < 1 or last < first or k < 0:
+        return f"1 <= first <= last and k >= 0, saw {entry!r}"
+    return None

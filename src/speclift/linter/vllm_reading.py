@@ -4,28 +4,28 @@ from __future__ import annotations
 
 import ast
 import json
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 
 from speclift.linter.findings import LintFinding, Status
-from speclift.linter.flag_rules import finding, told
 from speclift.linter.json_text import DEEPEST, parse_json
 from speclift.linter.pasted import Expression, Pasted, Setting
-from speclift.linter.rows import FlagRow
-from speclift.linter.vllm_flags import FLAG_ROWS
+from speclift.linter.row_rules import finding, told
+from speclift.linter.rows import Row
+from speclift.linter.vllm_flags import FLAGS
 
 CONFIG_FLAG = "--speculative-config"
 
 
-@dataclass(slots=True)
-class Reading:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class VllmReading:
     """`explicit` holds the keys of --speculative-config, `carried` those that flags stand for, with the flag."""
 
     pasted: Pasted
-    explicit: dict[str, object] = field(default_factory=dict)
-    carried: dict[str, tuple[Setting, object]] = field(default_factory=dict)
-    others: list[Setting] = field(default_factory=list)
-    faults: list[LintFinding] = field(default_factory=list)
+    explicit: Mapping[str, object]
+    carried: Mapping[str, tuple[Setting, object]]
+    others: Sequence[Setting]
+    faults: Sequence[LintFinding]
     opaque: object = None  # the config where only running the program, or the shell, would tell it
 
     @property
@@ -45,83 +45,75 @@ class Reading:
             return None
 
 
-def row_of(setting: Setting) -> FlagRow | None:
-    return FLAG_ROWS.get(setting.name.partition(".")[0])
+def row_of(setting: Setting) -> Row | None:
+    return FLAGS.find(setting.name.partition(".")[0])
 
 
-def read_settings(pasted: Pasted) -> Reading:
-    reading = Reading(pasted=pasted)
+def read_settings(pasted: Pasted) -> VllmReading:
+    explicit: dict[str, object] = {}
+    carried: dict[str, tuple[Setting, object]] = {}
+    others: list[Setting] = []
+    faults: list[LintFinding] = []
+    opaque: object = None
     for setting in pasted.settings:
         row = row_of(setting)
-        head, dot, path = setting.name.partition(".")
-        if head == CONFIG_FLAG:
-            if dot and path.count(".") > DEEPEST:
-                said = f"is a path of more than {DEEPEST} keys"
-                reading.faults.append(finding(setting, Status.CONFLICT, said))
-            elif dot:
-                _put(reading.explicit, path, _loose(setting.value))
-            else:
-                _read_config(setting, reading)
-        elif row is not None and row.key is not None:
-            _carry(setting, row, reading)
+        if row is not None and row.name == CONFIG_FLAG:
+            fault = _read_config(setting, explicit)
+            if fault is not None:
+                faults.append(fault)
+                opaque = setting.value if fault.status is Status.UNREAD else opaque
+        elif row is None or row.key is None:
+            others.append(setting)
         else:
-            reading.others.append(setting)
-    for key in reading.explicit.keys() & reading.carried.keys():
-        setting = reading.carried[key][0]
-        said = f"{key} is given twice, here and in {CONFIG_FLAG}"
-        reading.faults.append(finding(setting, Status.CONFLICT, said, source="vllm.engine.arg_utils"))
-    return reading
-
-
-def _carry(setting: Setting, row: FlagRow, reading: Reading) -> None:
-    value = told(setting, row.kind)
-    if value is None or value is False:
-        return  # LLM(speculative_model=None) asks for nothing
-    reading.carried[str(row.key)] = (setting, value)
-
-
-def _read_config(setting: Setting, reading: Reading) -> None:
-    value = setting.value
-    if isinstance(value, Expression) or (setting.is_opaque and not _is_json(value)):
-        reading.opaque = value
-        said = f"only {'running the program' if isinstance(value, Expression) else 'a shell'} would tell what is in it"
-        reading.faults.append(finding(setting, Status.UNREAD, said))
-        return
-    if isinstance(value, str):
-        value = _parsed(setting, value, reading)
-    if isinstance(value, Mapping):
-        for key, each in value.items():
-            reading.explicit[str(key).replace("-", "_")] = each
-    elif value is not None:
-        said = f"takes a JSON object, saw {value!r}"
-        reading.faults.append(finding(setting, Status.CONFLICT, said))
-
-
-def _is_json(value: object) -> bool:
-    try:
-        return isinstance(parse_json(str(value)), dict)
-    except ValueError:
-        return False
-
-
-def _parsed(setting: Setting, text: str, reading: Reading) -> object:
-    try:
-        return parse_json(text)
-    except ValueError as error:
-        fault = str(error)
-    try:
-        value = ast.literal_eval(text)
-    except (ValueError, SyntaxError, MemoryError, RecursionError):
-        said = f"is no JSON: {fault}"
-        reading.faults.append(finding(setting, Status.CONFLICT, said))
-        return None
-    said = "is a Python dict, and vLLM reads JSON: double quotes, true, null"
-    reading.faults.append(
-        finding(
-            setting, Status.CONFLICT, said, replacement=f"{CONFIG_FLAG} '{json.dumps(value, default=str)}'"
-        )
+            value = told(setting, row.kind)
+            if value is not None and value is not False:  # LLM(speculative_model=None) asks for nothing
+                carried[row.key] = (setting, value)
+    for key, (setting, _) in carried.items():
+        if key in explicit:
+            said = f"{key} is given twice, here and in {CONFIG_FLAG}"
+            faults.append(finding(setting, Status.CONFLICT, said, source="vllm.engine.arg_utils"))
+    return VllmReading(
+        pasted=pasted, explicit=explicit, carried=carried, others=others, faults=faults, opaque=opaque
     )
-    return value
+
+
+def _read_config(setting: Setting, config: dict[str, object]) -> LintFinding | None:
+    """Adds what the flag says to the config; what is wrong with it, or None."""
+    _, dot, path = setting.name.partition(".")
+    if path.count(".") > DEEPEST:
+        return finding(setting, Status.CONFLICT, f"is a path of more than {DEEPEST} keys")
+    if dot:
+        _put(config, path, _loose(setting.value))
+        return None
+    value, fault = setting.value, None
+    if isinstance(value, str):
+        try:
+            value = parse_json(value)
+        except ValueError as error:
+            fault = finding(setting, Status.CONFLICT, f"is no JSON: {error}")
+    if isinstance(value, Expression) or (setting.is_opaque and not isinstance(value, dict)):
+        teller = "running the program" if isinstance(value, Expression) else "a shell"
+        return finding(setting, Status.UNREAD, f"only {teller} would tell what is in it")
+    if fault is not None:
+        value = _python_literal(str(setting.value))
+        if value is None:
+            return fault
+        said = "is a Python dict, and vLLM reads JSON: double quotes, true, null"
+        today = f"{CONFIG_FLAG} '{json.dumps(value, default=str)}'"
+        fault = finding(setting, Status.CONFLICT, said, replacement=today)
+    if isinstance(value, Mapping):
+        config.update({str(key).replace("-", "_"): each for key, each in value.items()})
+    elif value is not None:
+        return finding(setting, Status.CONFLICT, f"takes a JSON object, saw {value!r}")
+    return fault
+
+
+def _python_literal(text: str) -> object:
+    """What is no JSON may be a dict as Python writes it: refused by vLLM, and clear enough to be judged."""
+    try:
+        return ast.literal_eval(text)
+    except (ValueError, SyntaxError, MemoryError, RecursionError):
+        return None
 
 
 def _loose(value: object) -> object:

@@ -1,4 +1,4 @@
-"""A vLLM command of any age as today's command line, Python call and YAML file. Pure."""
+"""A vLLM command of any age as today's command line, Python call and YAML file, and what was lost. Pure."""
 
 from __future__ import annotations
 
@@ -6,19 +6,23 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 
 from speclift.linter.findings import dotted
-from speclift.linter.flag_rules import converted, shown
 from speclift.linter.json_text import config_json, parse_json
 from speclift.linter.pasted import Expression, Pasted, Setting, ShellExpression
-from speclift.linter.rows import FlagKind, FlagRow
-from speclift.linter.translation import Translation, shell_source
-from speclift.linter.vllm_flags import FLAG_ROWS
-from speclift.linter.vllm_judge import ENVIRONMENT, PYTHON_ONLY
-from speclift.linter.vllm_keys import NEWEST
-from speclift.linter.vllm_reading import CONFIG_FLAG, Reading, read_settings, row_of
-from speclift.linter.vllm_server_flags import FRONT_END
-from speclift.linter.vllm_translate_config import closest, translate_config
-from speclift.linter.vllm_values import LOAD_FORMATS_GONE, QUANTISATIONS
-from speclift.linter.yaml_text import yaml_text
+from speclift.linter.row_rules import converted, is_whole, shown
+from speclift.linter.rows import Row, ValueKind
+from speclift.linter.translation import Translation, shell_source, yaml_text
+from speclift.linter.vllm_config import K, method_of
+from speclift.linter.vllm_flags import (
+    ENVIRONMENT,
+    FLAGS,
+    FRONT_END,
+    LOAD_FORMATS_GONE,
+    QUANTISATIONS,
+    closest,
+)
+from speclift.linter.vllm_judge import PYTHON_ONLY
+from speclift.linter.vllm_keys import KEYS, NEWEST, SCHEDULE, schedule_fault
+from speclift.linter.vllm_reading import CONFIG_FLAG, VllmReading, row_of
 
 # What today's parser makes of an old --task.
 RUNNERS = {"auto": "auto", "generate": "generate", "embed": "pooling", "embedding": "pooling", "score": "pooling",
@@ -33,9 +37,15 @@ SILENT = (
     "--speculative-disable-mqa-scorer",
 )
 
+K_START = 5  # where the tuning guides start [S0 S3]
+BATCH_MAX = 4096  # larger than any batch vLLM forms by itself; the last range also carries on beyond its end
+# V0 took 1 for a lower end that was not given; V1 takes the upper end.
+LOOKUP_MIN_V0 = 1
+FIRST_KEYS = ("method", "model", K)
 
-def translate_vllm(pasted: Pasted) -> Translation:
-    reading = read_settings(pasted)
+
+def translate_vllm(reading: VllmReading) -> Translation:
+    pasted = reading.pasted
     notes: list[str] = []
     flags = _flags(reading, notes)
     if reading.config:
@@ -80,7 +90,7 @@ def _own_environment(pasted: Pasted) -> Iterable[tuple[str, str]]:
     return [pair for pair, word in zip(pasted.environment, inside, strict=True) if word not in pasted.wrapper]
 
 
-def _flags(reading: Reading, notes: list[str]) -> dict[str, object]:
+def _flags(reading: VllmReading, notes: list[str]) -> dict[str, object]:
     """Flags that are no part of the speculative config, as today's parser takes them; True for a switch."""
     flags: dict[str, object] = {}
     for setting in reading.others:
@@ -89,7 +99,7 @@ def _flags(reading: Reading, notes: list[str]) -> dict[str, object]:
             continue
         if row is None:
             notes.append(f"{setting.spelled} was left out: vLLM has no such flag")
-        elif row.span.holds(NEWEST):
+        elif row.holds(NEWEST):
             _keep(setting, row, reading, flags, notes)
         else:
             _replace(setting, row, flags, notes)
@@ -97,7 +107,7 @@ def _flags(reading: Reading, notes: list[str]) -> dict[str, object]:
 
 
 def _keep(
-    setting: Setting, row: FlagRow, reading: Reading, flags: dict[str, object], notes: list[str]
+    setting: Setting, row: Row, reading: VllmReading, flags: dict[str, object], notes: list[str]
 ) -> None:
     value = setting.value
     if re.fullmatch(r"-O\d", setting.spelled):
@@ -108,34 +118,177 @@ def _keep(
         notes.append(f"{setting.spelled} {value} has no equivalent; closest: {closest(value)}")
     elif setting.name == "--load-format" and shown(value) in LOAD_FORMATS_GONE:
         notes.append(f"{setting.spelled} {shown(value)} went with it; the default loads what is there")
-    elif row.kind is FlagKind.SWITCH and "." not in setting.name:
-        flags[setting.name] = converted(value, FlagKind.SWITCH) is True and not setting.is_off
-    elif value is None and row.kind is not FlagKind.SWITCH:
+    elif row.kind is ValueKind.SWITCH and "." not in setting.name:
+        flags[setting.name] = converted(value, ValueKind.SWITCH) is True and not setting.is_off
+    elif value is None and row.kind is not ValueKind.SWITCH:
         notes.append(f"{setting.spelled} was left out: no value follows it")
     else:
         flags[setting.name] = converted(value, row.kind)
 
 
 def _is_gone(quantisation: str) -> bool:
-    return quantisation in QUANTISATIONS and not QUANTISATIONS[quantisation].holds(NEWEST)
+    return quantisation in QUANTISATIONS and not QUANTISATIONS.holds(quantisation, NEWEST)
 
 
-def _replace(setting: Setting, row: FlagRow, flags: dict[str, object], notes: list[str]) -> None:
+def _replace(setting: Setting, row: Row, flags: dict[str, object], notes: list[str]) -> None:
     if row.name == "--task":
         flags["--runner"] = RUNNERS.get(shown(setting.value), "auto")
     elif row.name in ("--rope-scaling", "--rope-theta"):
         key = row.name.removeprefix("--").replace("-", "_")
-        overrides = flags.setdefault("--hf-overrides", {})
+        overrides = flags.get("--hf-overrides", {})
         if isinstance(overrides, dict):
-            overrides[key] = converted(setting.value, row.kind)
+            flags["--hf-overrides"] = {**overrides, key: converted(setting.value, row.kind)}
     elif row.renamed_to is not None:
         flags[row.renamed_to] = converted(setting.value, row.kind)
     elif row.replacement is not None:
         name, _, value = row.replacement.partition(" ")
-        if name in FLAG_ROWS:
+        if name in FLAGS:
             flags[name] = value
     elif row.name not in SILENT:
         notes.append(f"{setting.spelled} was left out: {row.note or 'vLLM no longer has it'}")
+
+
+# The speculative config
+
+
+def translate_config(
+    config: Mapping[str, object],
+    *,
+    tensor_parallel: int | None,
+    max_model_len: int | None,
+    is_from_flags: bool,
+) -> tuple[dict[str, object], list[str]]:
+    """Today's keys in reading order, and notes. `is_from_flags`: it was the old flags, with V0's defaults."""
+    given = {name.replace("-", "_"): value for name, value in config.items() if value is not None}
+    notes: list[str] = []
+    method = method_of(given, NEWEST)
+    today: dict[str, object] = {"method": method}
+    if given.get("model") and method not in ("ngram", "ngram_gpu", "suffix"):
+        today["model"] = given["model"]
+    _translate_k(given, method, today, notes)
+    if method in ("ngram", "ngram_gpu") and is_from_flags and "prompt_lookup_max" in given:
+        given.setdefault("prompt_lookup_min", LOOKUP_MIN_V0)
+    _translate_batch_limit(given, today, notes)
+    _translate_acceptance(given, today, notes)
+    _translate_draft(given, method, tensor_parallel, max_model_len, today, notes)
+    handled = {*FIRST_KEYS, "disable_by_batch_size", *_ACCEPTANCE, *_DRAFT}
+    for name, value in given.items():
+        if name not in handled:
+            _keep_or_drop(name, value, method, today, notes)
+    return today, notes
+
+
+def _translate_k(
+    given: Mapping[str, object], method: str, today: dict[str, object], notes: list[str]
+) -> None:
+    k = given.get(K)
+    is_variable = k is not None and not isinstance(k, int)
+    if is_variable or (is_whole(k) and k > 0):
+        today[K] = k
+    elif method != "suffix":
+        today[K] = K_START
+        notes.append(
+            f"k was not given; {K_START} is where the guides start: measure it (speclift decide --k 3,5,7)"
+        )
+
+
+def _translate_batch_limit(given: Mapping[str, object], today: dict[str, object], notes: list[str]) -> None:
+    limit, k = given.get("disable_by_batch_size"), today.get(K)
+    if limit is None:
+        return
+    if not isinstance(limit, int) or not isinstance(k, int):
+        notes.append(f"disable_by_batch_size is gone; {SCHEDULE} with k = 0 above that size comes closest")
+        return
+    today[SCHEDULE] = [[1, limit, k], [limit + 1, max(BATCH_MAX, limit + 1), 0]]
+    notes.append(
+        f"disable_by_batch_size {limit} became {SCHEDULE}: k = {k} up to {limit} requests in a step, none above."
+        " It is looked up in every step, not per new request, so measure at the threshold"
+    )
+
+
+_ACCEPTANCE = (
+    "acceptance_method",
+    "posterior_threshold",
+    "posterior_alpha",
+    "rejection_sample_method",
+    "synthetic_acceptance_rate",
+    "draft_sample_method",
+)
+
+
+def _translate_acceptance(given: Mapping[str, object], today: dict[str, object], notes: list[str]) -> None:
+    if given.get("acceptance_method") == "typical_acceptance_sampler" or "posterior_threshold" in given:
+        notes.append(
+            "typical acceptance has no equivalent: it changed the output. Closest is the standard rejection"
+            " sampling, which keeps it; draft_sample_method probabilistic raises acceptance above temperature 0"
+        )
+    sampler = given.get("rejection_sample_method")
+    if sampler in ("strict", "probabilistic"):
+        notes.append(f"rejection_sample_method {sampler} is called standard since 0.21")
+    elif sampler is not None:
+        today["rejection_sample_method"] = sampler
+    drafting = "probabilistic" if sampler == "probabilistic" else given.get("draft_sample_method")
+    if drafting is not None:
+        today["draft_sample_method"] = drafting
+    rate, k = given.get("synthetic_acceptance_rate"), today.get(K)
+    if isinstance(rate, (int, float)) and isinstance(k, int):
+        today["synthetic_acceptance_rates"] = [round(float(rate) ** (index + 1), 6) for index in range(k)]
+        notes.append("synthetic_acceptance_rate became the list of unconditional rates, one per position")
+
+
+_DRAFT = ("tensor_parallel_size", "draft_tensor_parallel_size", "quantization", "max_model_len")
+
+
+def _translate_draft(
+    given: Mapping[str, object],
+    method: str,
+    tensor_parallel: int | None,
+    max_model_len: int | None,
+    today: dict[str, object],
+    notes: list[str],
+) -> None:
+    _translate_draft_size(given, method, tensor_parallel or 1, today, notes)
+    quantisation = given.get("quantization")
+    if isinstance(quantisation, str) and not QUANTISATIONS.holds(quantisation, NEWEST):
+        notes.append(f"a {quantisation} draft has no equivalent; closest: {closest(quantisation)}")
+    elif quantisation is not None:
+        today["quantization"] = quantisation
+    length = given.get("max_model_len")
+    if isinstance(length, int) and max_model_len is not None and length > max_model_len:
+        notes.append(
+            f"max_model_len {length} of the draft is above the target's {max_model_len} and was left out"
+        )
+    elif length is not None:
+        today["max_model_len"] = length
+
+
+def _translate_draft_size(
+    given: Mapping[str, object], method: str, target: int, today: dict[str, object], notes: list[str]
+) -> None:
+    draft = given.get("draft_tensor_parallel_size", given.get("tensor_parallel_size"))
+    if draft is None or draft == target:
+        return
+    if method == "draft_model" or draft != 1:
+        notes.append(
+            f"a draft on {draft} of {target} GPUs has no equivalent: today's runner wants the draft on as many"
+            " GPUs as the target, and takes that where nothing is said"
+        )
+    else:
+        today["draft_tensor_parallel_size"] = draft
+
+
+def _keep_or_drop(name: str, value: object, method: str, today: dict[str, object], notes: list[str]) -> None:
+    row = KEYS.find(name)
+    if row is None or row.kind is ValueKind.INTERNAL or not row.holds(NEWEST):
+        notes.append(
+            f"{name} was left out: {row.note if row is not None and row.note else 'vLLM has no such key'}"
+        )
+    elif row.methods and method not in row.methods:
+        notes.append(f"{name} was left out: {method} does not read it")
+    elif name == SCHEDULE and schedule_fault(value) is not None:
+        notes.append(f"{name} was left out: {schedule_fault(value)}")
+    else:
+        today[name] = value
 
 
 # Forms

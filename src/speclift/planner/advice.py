@@ -21,8 +21,6 @@ DRAFT_SHARE_MAX, TARGET_SHARE_MAX, HEADROOM_MIN = 0.15, 0.70, 0.20
 RATIO_MIN, RATIO_SWEET, RATIO_LARGE = 3.0, (8.0, 12.0), 70.0
 # S3: where to start; S2 and S3: small targets rarely gain.
 START_TARGET_MIN, START_DRAFT_MAX, TINY_TARGET_MAX = 30e9, 8.5e9, 9e9
-VLLM = "vLLM 0.32, config/speculative.py, v1/spec_decode/draft_model.py"
-LLAMACPP = "llama.cpp b10586, common/speculative.cpp"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -99,18 +97,12 @@ def _llamacpp_objection(same: bool | None, comparison: TokenComparison | None) -
 
 
 def pairing_advice(
-    pairing: Pairing, target: ModelShape, draft: ModelShape, *, engine: str, context: Tokens
+    pairing: Pairing, target: ModelShape, draft: ModelShape, *, rule: Advice | None, context: Tokens
 ) -> Iterator[Advice]:
+    """`rule`: what the engine itself objects to."""
     yield from _tokenizer_advice(pairing)
-    objection = pairing.vllm_objection if engine == "vllm" else pairing.llamacpp_objection
-    if objection:
-        yield Advice(
-            check="engine-rule",
-            level=Level.FAIL,
-            message=f"{engine} will not run this pair: {objection}",
-            source=VLLM if engine == "vllm" else LLAMACPP,
-            next_step=_way_out(objection, engine),
-        )
+    if rule is not None:
+        yield rule
     if pairing.same_family is False:
         yield Advice(
             check="family",
@@ -129,16 +121,6 @@ def pairing_advice(
             next_step=f"--context {draft.max_positions}, or a draft with longer positions",
         )
     yield from _ratio_advice(pairing.ratio, target, draft)
-
-
-def _way_out(objection: str, engine: str) -> str:
-    if "vocabulary sizes" in objection and engine == "vllm":
-        return (
-            "use_heterogeneous_vocab: true (vLLM 0.26 and later, greedy drafts), or a draft of the same size"
-        )
-    if "parallelism" in objection:
-        return "--draft-tp equal to --tp"
-    return "choose a draft of the same family"
 
 
 def _tokenizer_advice(pairing: Pairing) -> Iterator[Advice]:

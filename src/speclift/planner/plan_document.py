@@ -24,7 +24,7 @@ def plan_document(plan: Plan) -> dict[str, Any]:
         "schema": SCHEMA,
         "speclift": __version__,
         "fits": plan.fits,
-        "engine": request.engine,
+        "engine": request.engine.name,
         "target": _model(request.target, request.reference),
         "draft": _model(draft.placed, draft.reference) if draft else None,
         "device": {
@@ -93,7 +93,7 @@ def _memory(plan: Plan) -> dict[str, Any]:
     """Whole deployment at the top, one GPU (the busiest) under per_gpu."""
     request, memory, bare = plan.request, plan.memory, plan.memory_without_draft
     draft = request.draft
-    gpus = 1 if request.engine == "llamacpp" else request.layout.gpus
+    gpus = request.layout.gpus if request.engine.works_as_one else 1
     return {
         "total_bytes": memory.total_bytes * gpus,
         "usable_bytes": memory.usable_bytes * gpus,
@@ -130,7 +130,7 @@ def _memory(plan: Plan) -> dict[str, Any]:
 
 def _whole_per_token(plan: Plan, shape: ModelShape, on_one_gpu: float) -> int:
     """The model's own, whatever is split or repeated over a group."""
-    if plan.request.engine == "llamacpp":
+    if not plan.request.engine.works_as_one:
         return round(on_one_gpu)
     return round(kv_bytes_per_token(shape, value_bytes=kv_value_bytes(plan.request.layout.kv_dtype)))
 

@@ -9,53 +9,17 @@ import shlex
 from dataclasses import dataclass, replace
 
 from speclift.arithmetic.cost import Drafting, DraftPasses, LookUp
-from speclift.core.hardware import Device
 from speclift.core.results import Level
 from speclift.planner.acceptance_curve import ASSUMED_RATES, Acceptance, Assumed
 from speclift.planner.advice import Advice, Pairing, memory_advice, pairing_advice, pairing_of
 from speclift.planner.candidates import DRAFT, NGRAM, PlannedDraft, needs_of, ranked
-from speclift.planner.kv_cache import LLAMA_KV_BLOCKS, kv_value_bytes, llama_kv_type
-from speclift.planner.llamacpp_memory import llamacpp_memory
-from speclift.planner.memory import Layout, MemoryPlan, Placed, vllm_memory, without_draft
+from speclift.planner.memory import MemoryPlan, Placed, without_draft
 from speclift.planner.precision import PRECISIONS, weights_in
-from speclift.planner.prediction import Prediction, Predictor, engine_model, forward_model, predict
-from speclift.planner.tokens import TokenComparison
+from speclift.planner.prediction import Prediction, Predictor, forward_model, predict
+from speclift.planner.request import DraftOption, EngineTerms, PlanRequest
 
 # Full memory traffic is drawn at the end of a request; half of the context is its middle.
 CONTEXT_SHARE = 0.5
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class DraftOption:
-    """A draft the user named, or one the catalogue offers for this target."""
-
-    placed: Placed
-    reference: str
-    comparison: TokenComparison | None
-    is_asked_for: bool
-    # What the engine's own check of both files objects to.
-    objection: str = ""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PlanRequest:
-    engine: str
-    device: Device
-    layout: Layout
-    target: Placed
-    # How a command names the target.
-    reference: str
-    drafts: tuple[DraftOption, ...]
-    loads: tuple[int, ...]
-    ks: tuple[int, ...]
-    # Empty: nobody said one, so the whole curve is shown.
-    acceptances: tuple[Acceptance, ...]
-    gpu_count: int = 1
-
-    @property
-    def draft(self) -> DraftOption | None:
-        """The first draft that was asked for."""
-        return next((option for option in self.drafts if option.is_asked_for), None)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -109,15 +73,13 @@ _ORDER = [Level.FAIL, Level.WARN, Level.INFO, Level.PASS]
 
 def _memory(request: PlanRequest, draft: Placed | None, *, speculates: bool) -> MemoryPlan:
     layout = request.layout if draft is not None else without_draft(request.layout)
-    if request.engine == "llamacpp":
-        return llamacpp_memory(request.target, draft, request.device, layout, slots=max(request.loads))
-    return vllm_memory(request.target, draft, request.device, layout, speculates=speculates)
+    return request.engine.memory(replace(request, layout=layout), draft, speculates=speculates)
 
 
 def way_to_fit(request: PlanRequest) -> str:
     """The flags that would make it fit: fewer bits first, then more GPUs; empty where none of these do."""
     draft = request.draft.placed if request.draft else None
-    tried = (request.target.weights.precision, *FIT_PRECISIONS[request.engine])
+    tried = (request.target.weights.precision, *request.engine.fit_precisions)
     layout = request.layout
     for gpus in dict.fromkeys((layout.gpus, *FIT_GPUS)):
         parallel = gpus // layout.pipeline_parallel
@@ -139,7 +101,6 @@ def way_to_fit(request: PlanRequest) -> str:
 
 
 FIT_GPUS = (1, 2, 4, 8, 16)
-FIT_PRECISIONS = {"vllm": ("fp8", "int4"), "llamacpp": ("q8_0", "q4_k_m")}
 
 
 def _pairing(request: PlanRequest, option: DraftOption) -> Pairing:
@@ -154,15 +115,9 @@ def _pairing(request: PlanRequest, option: DraftOption) -> Pairing:
 
 def _predictor(request: PlanRequest, draft: DraftOption | None) -> Predictor:
     layout, device = request.layout, request.device
-    is_llama = request.engine == "llamacpp"
-    if is_llama:
-        values, size = LLAMA_KV_BLOCKS[llama_kv_type(layout.kv_dtype)]
-        value_bytes = size / values
-    else:
-        value_bytes = kv_value_bytes(layout.kv_dtype)
-    # llama.cpp splits layers over GPUs, which then work one after the other.
-    parallel = 1 if is_llama else layout.tensor_parallel
-    draft_parallel = 1 if is_llama else layout.draft_tensor_parallel
+    value_bytes = request.engine.kv_value_bytes(layout.kv_dtype)
+    parallel = layout.tensor_parallel if request.engine.works_as_one else 1
+    draft_parallel = layout.draft_tensor_parallel if request.engine.works_as_one else 1
     drafting: Drafting = LookUp()
     if draft is not None:
         drafting = DraftPasses(
@@ -171,7 +126,7 @@ def _predictor(request: PlanRequest, draft: DraftOption | None) -> Predictor:
     return Predictor(
         target=forward_model(request.target, device, parallel=parallel, kv_value_bytes=value_bytes),
         drafting=drafting,
-        engine=engine_model(request.engine, device),
+        engine=request.engine.model_on(device),
         context=max(1, round(layout.context * CONTEXT_SHARE)),
     )
 
@@ -194,7 +149,7 @@ def _candidate(
     if option is not None:
         pairing = _pairing(request, option)
         ratio = pairing.ratio
-        rule = pairing.vllm_objection if request.engine == "vllm" else pairing.llamacpp_objection
+        rule = request.engine.objection(pairing)
         tokens = "the tokenizers differ" if pairing.same_tokenizer is False else ""
         objection = rule or tokens or objection
     return PlannedDraft(
@@ -238,7 +193,7 @@ def _advice(
             pairing,
             request.target.shape,
             draft.placed.shape,
-            engine=request.engine,
+            rule=_engine_rule(request.engine, pairing),
             context=request.layout.context,
         )
     positions = request.target.shape.max_positions
@@ -310,29 +265,20 @@ def _engine_advice(request: PlanRequest) -> list[Advice]:
                 source="speclift",
             )
         )
-    if request.engine == "llamacpp" and request.draft is not None:
-        found.append(
-            Advice(
-                check="spec-type",
-                level=Level.INFO,
-                message="llama.cpp drafts only with --spec-type draft-simple; -md alone runs the baseline",
-                source=LLAMA_SERVER,
-            )
-        )
-    if request.engine == "vllm" and request.draft is not None and not request.device.is_cpu:
-        found.append(
-            Advice(
-                check="draft-graphs",
-                level=Level.INFO,
-                message="vLLM's newer model runner drafts without CUDA graphs, about 0.4 ms per layer and token: that "
-                "is in the prediction, and why the roofline's ceiling lies far above it",
-                source="vLLM 0.32, v1/worker/gpu/spec_decode; one H200",
-            )
-        )
-    return found
+    return [*found, *request.engine.advice(request)]
 
 
-LLAMA_SERVER = "llama.cpp b10586, common/arg.cpp"
+def _engine_rule(engine: EngineTerms, pairing: Pairing) -> Advice | None:
+    objection = engine.objection(pairing)
+    if not objection:
+        return None
+    return Advice(
+        check="engine-rule",
+        level=Level.FAIL,
+        message=f"{engine.name} will not run this pair: {objection}",
+        source=engine.rule_source,
+        next_step=engine.way_out(objection),
+    )
 
 
 def next_commands(request: PlanRequest, candidates: tuple[PlannedDraft, ...]) -> tuple[str, ...]:
@@ -344,37 +290,13 @@ def next_commands(request: PlanRequest, candidates: tuple[PlannedDraft, ...]) ->
     asked = [option.reference for option in request.drafts if option.is_asked_for]
     best = [candidate.reference for candidate in usable if candidate.reference]
     drafts = list(dict.fromkeys([*(draft for draft in best if draft in asked), *best[:1]]))
-    words = ["speclift", "decide", "--engine", request.engine, "--model", request.reference]
-    if request.engine == "llamacpp":
-        words += ["--method", NGRAM]
-    else:
-        words += ["--method", "ngram,n=3"]
+    words = ["speclift", "decide", "--engine", request.engine.name, "--model", request.reference]
+    words += ["--method", request.engine.look_up]
     if drafts:
         words += [word for draft in drafts for word in ("--draft", draft)] + ["--method", DRAFT]
     shown = sorted(request.ks)[:: max(1, len(request.ks) // 3)][:3]
     words += ["--k", ",".join(str(k) for k in shown)]
     words += ["--concurrency", ",".join(str(load) for load in request.loads)]
     words += ["--context", str(request.layout.context)]
-    if request.engine == "vllm":
-        words += _vllm_words(request)
+    words += request.engine.words(request)
     return (shlex.join(words),)
-
-
-def _vllm_words(request: PlanRequest) -> list[str]:
-    layout = request.layout
-    words = []
-    if layout.tensor_parallel > 1:
-        words += ["--tp", str(layout.tensor_parallel)]
-    if layout.pipeline_parallel > 1:
-        words += ["--pp", str(layout.pipeline_parallel)]
-    if layout.kv_dtype != "auto":
-        words += ["--kv-dtype", layout.kv_dtype]
-    # vLLM quantises to FP8 while loading; the other formats need weights that were quantised before.
-    target = request.target
-    if target.weights.precision == "fp8" and target.shape.precision in ("bf16", "fp16"):
-        words += ["--target-quant", "fp8"]
-    if not request.device.is_cpu:
-        words.append(f"--engine-arg=--gpu-memory-utilization={layout.utilisation:g}")
-    if layout.kv_cache_bytes is not None:
-        words.append(f"--engine-arg=--kv-cache-memory-bytes={layout.kv_cache_bytes}")
-    return words

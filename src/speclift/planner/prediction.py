@@ -38,49 +38,6 @@ class EngineModel:
     source: str
 
 
-# Fitted to 15 rows of vLLM 0.24 on one H200 (docs/plan.md). The factor is the worst error of a speedup when the
-# rows of its own pair of models were left out of the fit.
-_VLLM_LOSSES = EngineLosses(
-    bandwidth_share=0.74, compute_share=0.65, narrow_compute_share=0.33, overlap=2.0, step_s=0.78e-3,
-    speculation_s=2.35e-3, draft_layer_s=0.38e-3, ngram_sequence_s=47e-6,
-)  # fmt: skip
-VLLM_H200 = EngineModel(losses=_VLLM_LOSSES, trust_factor=1.4, source="fitted to vLLM 0.24 on one H200")
-VLLM_ELSEWHERE = EngineModel(
-    losses=_VLLM_LOSSES, trust_factor=2.0, source="fitted to vLLM 0.24 on one H200, not checked on this GPU"
-)
-VLLM_CPU = EngineModel(
-    losses=EngineLosses(overlap=1.0, step_s=60e-3, speculation_s=20e-3),
-    trust_factor=3.0,
-    source="vLLM 0.32's CPU build ran a 135M model at 8-15 tok/s on two cores",
-)
-# One token of a 135M model in 7.5 ms and a five-token check in 15 ms on two cores (b11549).
-LLAMACPP_CPU = EngineModel(
-    losses=EngineLosses(bandwidth_share=0.8, overlap=1.0, step_s=0.2e-3, speculation_s=0.2e-3),
-    trust_factor=2.0,
-    source="llama.cpp b11549 on two cores",
-)
-LLAMACPP_GPU = EngineModel(
-    losses=EngineLosses(
-        bandwidth_share=0.7,
-        compute_share=0.5,
-        narrow_compute_share=0.5,
-        overlap=2.0,
-        step_s=0.3e-3,
-        speculation_s=0.3e-3,
-    ),
-    trust_factor=2.0,
-    source="assumed: no row of llama.cpp on a GPU was at hand",
-)
-
-
-def engine_model(engine: str, device: Device) -> EngineModel:
-    if engine == "llamacpp":
-        return LLAMACPP_CPU if device.is_cpu else LLAMACPP_GPU
-    if device.is_cpu:
-        return VLLM_CPU
-    return VLLM_H200 if device.name.startswith("h200-141gb") else VLLM_ELSEWHERE
-
-
 def forward_model(placed: Placed, device: Device, *, parallel: int, kv_value_bytes: float) -> ForwardModel:
     """The model on `parallel` devices that work as one."""
     shape = placed.shape

@@ -10,7 +10,7 @@ from speclift.core.arm import Arm, baseline_arm
 from speclift.core.errors import EngineError
 from speclift.core.speculation import Combined, Drafter
 from speclift.core.traffic import Concurrency, Load
-from speclift.linter.vllm_schedule import SCHEDULE
+from speclift.linter.vllm_keys import SCHEDULE
 from speclift.search.conclusion import Conclusion, conclude
 from speclift.search.posterior import Posterior
 from speclift.search.schedule import Schedule

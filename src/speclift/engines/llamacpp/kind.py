@@ -14,8 +14,10 @@ from speclift.core.speculation import Combined, DraftModel, NGram, Synthetic
 from speclift.engines.kind import EngineKind
 from speclift.engines.llamacpp.engine import LlamaCpp
 from speclift.engines.llamacpp.flags import never_drafts
+from speclift.engines.llamacpp.planning import LlamaCppTerms
 from speclift.planner.methods import with_fitting_n
 from speclift.planner.pairing import compare_vocabularies
+from speclift.planner.request import EngineTerms
 from speclift.weights import models
 from speclift.weights.bundled_models import draft_for
 from speclift.weights.gguf_file import read_vocabulary
@@ -35,7 +37,7 @@ class LlamaCppKind(EngineKind):
         Drafting.PASSES: (3, 5, 7),
     }
 
-    is_planned = True
+    plan_terms: EngineTerms | None = LlamaCppTerms()
     reads_gguf = True
     runs_without_gpu = True
     quantised_draft = "q4_0"

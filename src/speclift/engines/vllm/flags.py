@@ -24,8 +24,7 @@ from speclift.core.speculation import (
     Synthetic,
 )
 from speclift.linter.findings import LintFinding, Status
-from speclift.linter.vllm_config import check_speculative_config
-from speclift.linter.vllm_rules import ASYNC_WITH_SPECULATION, WITHOUT_ASYNC
+from speclift.linter.vllm_config import ASYNC_WITH_SPECULATION, WITHOUT_ASYNC, check_speculative_config
 
 Release: TypeAlias = tuple[int, int, int]
 

@@ -13,6 +13,8 @@ from speclift.core.model_shape import ModelShape
 from speclift.core.speculation import NGram
 from speclift.engines.kind import EngineKind
 from speclift.engines.vllm.engine import Vllm
+from speclift.engines.vllm.planning import VllmTerms
+from speclift.planner.request import EngineTerms
 
 
 class VllmKind(EngineKind):
@@ -24,7 +26,7 @@ class VllmKind(EngineKind):
         Drafting.PASSES: (1, 2, 3, 4, 5, 6, 7, 8),
     }
 
-    is_planned = True
+    plan_terms: EngineTerms | None = VllmTerms()
     quantised_draft = "fp8"
 
     def build(self, spec: EngineSpec, settings: ServerSettings, *, version: str | None) -> Vllm:

@@ -1,18 +1,19 @@
-"""Shell source into simple commands, in one pass and without a shell: what only a shell could fill in stays source.
+"""Shell source into simple commands and back, without a shell: what only a shell could fill in stays source.
 
-Quotes are taken off; `$NAME`, `${…}`, `$(…)`, `$((…))`, backticks and `<(…)` stand in their word as they were written,
-and the command remembers them. Nothing is executed. Pure.
+It is read in one pass. Quotes are taken off; `$NAME`, `${…}`, `$(…)`, `$((…))`, backticks and `<(…)` stand in their
+word as they were written, and the command remembers them. Nothing is executed. Pure.
 """
 
 from __future__ import annotations
 
 import re
+import shlex
+import unicodedata
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from speclift.core.errors import UsageError
-from speclift.linter.shell_words import NOTHING, WORDS_MAX, Expansions
 
 _BLANKS = re.compile(r"[ \t\r]+")
 _PLAIN = re.compile(r"[^\s'\"\\$`;&|<>()^]+")
@@ -34,6 +35,32 @@ KEYWORDS = frozenset(
 # Their own syntax has brackets; none of them starts a server.
 _BRACKETED = frozenset({"case", "for", "select", "function", "[[", "[", "test"})
 _CLOSING = {"(": ")", "{": "}"}
+
+
+# Raw in a terminal they move the cursor, hide or reorder what follows; as escapes they are the same word.
+_HIDDEN = ("Cc", "Cf", "Cs", "Co", "Cn", "Zl", "Zp")
+_HARMLESS = "\n\t\u200d"
+# A long command has some hundred; no more are looked at, so that reading stays linear.
+WORDS_MAX = 4_000
+_LIVE_IN_QUOTES = re.compile(r'["\\$`]')
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Expansions:
+    """What of a command only a shell knows: words that hold some of it, as they were written, and the pieces."""
+
+    whole: Mapping[str, str] = field(default_factory=dict)
+    pieces: tuple[str, ...] = ()
+
+    def holds(self, text: str) -> bool:
+        return text in self.whole or any(piece in text for piece in self.pieces)
+
+    def in_order(self) -> tuple[str, ...]:
+        """Longest first, so that $MODEL_PATH is not taken for $MODEL."""
+        return tuple(sorted(self.pieces, key=len, reverse=True))
+
+
+NOTHING = Expansions()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -93,8 +120,13 @@ class _Reader:
         return ShellText(commands=tuple(self._commands), documents=tuple(self._documents))
 
     def _step(self) -> None:
+        character = self._text[self._at]
+        if not (self._skip(character) or self._operate(character)):
+            self._add(character)
+
+    def _skip(self, character: str) -> bool:
+        """Takes what stands between words and commands."""
         text, at = self._text, self._at
-        character = text[at]
         if match := _BLANKS.match(text, at):
             self._end_word()
             self._at = match.end()
@@ -105,18 +137,23 @@ class _Reader:
         elif (match := _CONTINUATION.match(text, at)) and not (character == "`" and self._word):
             self._end_word()
             self._at = match.end()
-        elif character == "#" and self._word is None:
+        elif self._word is not None:
+            return False
+        elif character == "#":
             self._at = _end_of(_COMMENT, text, at)
-        elif character == "$" and not self._read and self._word is None and _PROMPT.match(text, at):
-            self._at = _end_of(_PROMPT, text, at)
-        elif (
-            self._word is None
-            and text.startswith("[[ ", at)
-            and {word.said for word in self._read} <= KEYWORDS
-        ):
+        elif character == "$" and not self._read and (match := _PROMPT.match(text, at)):
+            self._at = match.end()
+        elif text.startswith("[[ ", at) and {word.said for word in self._read} <= KEYWORDS:
             end = text.find("]]", at)  # a condition, with a syntax of its own
             self._at = len(text) if end < 0 else end + 2
-        elif text.startswith(("<(", ">("), at):
+        else:
+            return False
+        return True
+
+    def _operate(self, character: str) -> bool:
+        """Takes an operator."""
+        text, at = self._text, self._at
+        if text.startswith(("<(", ">("), at):
             self._expand(_closed(text, at + 1))
         elif match := _REDIRECTION.match(text, at):
             self._redirect(match)
@@ -128,7 +165,8 @@ class _Reader:
             self._end_command()
             self._at = _end_of(_SEPARATOR, text, at)
         else:
-            self._add(character)
+            return False
+        return True
 
     # Words
 
@@ -287,7 +325,8 @@ def _told_apart(read: Sequence[_Word]) -> tuple[list[str], Expansions]:
     pieces = tuple(dict.fromkeys(piece for word in read for piece in word.live))
     if not pieces or len(read) > WORDS_MAX:
         return [word.said for word in read], Expansions(pieces=pieces)
-    holders = [word for word in read if any(piece in word.said for piece in pieces)]
+    expansions = Expansions(pieces=pieces)
+    holders = [word for word in read if expansions.holds(word.said)]
     written = {word.said: word.source for word in holders}
     if any(not word.live or written[word.said] != word.source for word in holders):
         for word in holders:
@@ -342,4 +381,56 @@ def _unclosed(text: str, at: int, what: str) -> UsageError:
     return UsageError(
         f"this is no shell command: {what} is opened in line {line} and never closed",
         hint=f"it begins {text[at : at + 60]!r}",
+    )
+
+
+# Words back into source: each yields exactly itself, but for what a shell was to fill in all along
+
+
+def join_words(words: Iterable[str], expansions: Expansions = NOTHING) -> str:
+    return " ".join(quote(word, expansions) for word in words)
+
+
+def quote(word: str, expansions: Expansions = NOTHING) -> str:
+    if word in expansions.whole:
+        return expansions.whole[word]
+    if expansions.pieces and expansions.holds(word):
+        return _with_live_pieces(word, expansions.in_order())
+    return _escaped(word) if any(map(is_hidden, word)) else shlex.quote(word)
+
+
+def _with_live_pieces(word: str, pieces: Sequence[str]) -> str:
+    """In double quotes, where a shell fills in the pieces and nothing else."""
+    live = re.compile("|".join(map(re.escape, pieces)))
+    parts, at = [], 0
+    for match in live.finditer(word):
+        parts += [_inert(word[at : match.start()]), match[0]]
+        at = match.end()
+    return f'"{"".join([*parts, _inert(word[at:])])}"'
+
+
+def _inert(text: str) -> str:
+    return _LIVE_IN_QUOTES.sub(lambda match: f"\\{match[0]}", text)
+
+
+def is_hidden(character: str) -> bool:
+    return character not in _HARMLESS and unicodedata.category(character) in _HIDDEN
+
+
+def _escaped(word: str) -> str:
+    """$'…', in which bash, zsh and ksh read escapes."""
+    shown = (_escape(character) for character in word)
+    return f"$'{''.join(shown)}'"
+
+
+def _escape(character: str) -> str:
+    if character in "'\\":
+        return f"\\{character}"
+    if not is_hidden(character):
+        return character
+    # A byte that is no UTF-8 reaches a program's arguments as one of these surrogates.
+    is_byte = "\udc80" <= character <= "\udcff"
+    return "".join(
+        f"\\x{byte:02x}"
+        for byte in character.encode("utf-8", "surrogateescape" if is_byte else "surrogatepass")
     )

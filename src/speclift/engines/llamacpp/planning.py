@@ -1,0 +1,74 @@
+"""llama.cpp for a plan: its memory, its losses, its rules about pairs."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from speclift.arithmetic.cost import EngineLosses
+from speclift.core.hardware import Device
+from speclift.core.results import Level
+from speclift.engines.llamacpp.memory import llamacpp_memory
+from speclift.planner.advice import Advice, Pairing
+from speclift.planner.candidates import NGRAM
+from speclift.planner.kv_cache import LLAMA_KV_BLOCKS, llama_kv_type
+from speclift.planner.memory import MemoryPlan, Placed
+from speclift.planner.prediction import EngineModel
+from speclift.planner.request import PlanRequest
+
+LLAMA_SERVER = "llama.cpp b10586, common/arg.cpp"
+# One token of a 135M model in 7.5 ms and a five-token check in 15 ms on two cores (b11549).
+LLAMACPP_CPU = EngineModel(
+    losses=EngineLosses(bandwidth_share=0.8, overlap=1.0, step_s=0.2e-3, speculation_s=0.2e-3),
+    trust_factor=2.0,
+    source="llama.cpp b11549 on two cores",
+)
+LLAMACPP_GPU = EngineModel(
+    losses=EngineLosses(
+        bandwidth_share=0.7,
+        compute_share=0.5,
+        narrow_compute_share=0.5,
+        overlap=2.0,
+        step_s=0.3e-3,
+        speculation_s=0.3e-3,
+    ),
+    trust_factor=2.0,
+    source="assumed: no row of llama.cpp on a GPU was at hand",
+)
+
+
+class LlamaCppTerms:
+    name = "llamacpp"
+    rule_source = "llama.cpp b10586, common/speculative.cpp"
+    fit_precisions: tuple[str, ...] = ("q8_0", "q4_k_m")
+    look_up = NGRAM
+    works_as_one = False
+
+    def memory(self, request: PlanRequest, draft: Placed | None, *, speculates: bool) -> MemoryPlan:
+        return llamacpp_memory(
+            request.target, draft, request.device, request.layout, slots=max(request.loads)
+        )
+
+    def kv_value_bytes(self, kv_dtype: str) -> float:
+        values, size = LLAMA_KV_BLOCKS[llama_kv_type(kv_dtype)]
+        return size / values
+
+    def model_on(self, device: Device) -> EngineModel:
+        return LLAMACPP_CPU if device.is_cpu else LLAMACPP_GPU
+
+    def objection(self, pairing: Pairing) -> str:
+        return pairing.llamacpp_objection
+
+    def way_out(self, objection: str) -> str:
+        return "choose a draft of the same family"
+
+    def advice(self, request: PlanRequest) -> Iterator[Advice]:
+        if request.draft is not None:
+            yield Advice(
+                check="spec-type",
+                level=Level.INFO,
+                message="llama.cpp drafts only with --spec-type draft-simple; -md alone runs the baseline",
+                source=LLAMA_SERVER,
+            )
+
+    def words(self, request: PlanRequest) -> list[str]:
+        return []
