@@ -1,6 +1,6 @@
 """Whatever a server sends, at the parsers: a value or a named error, never a traceback, and no impossible number.
 
-About 700 answers by default; `--hypothesis-profile=night` draws 14,000.
+About 200 answers by default; `--hypothesis-profile=night` draws 14,000.
 """
 
 from __future__ import annotations
