@@ -48,6 +48,18 @@ def end_and_time(
 
 
 @pytest.mark.parametrize("number", SIGNALS)
+@pytest.mark.parametrize("after_s", [0.0, 0.05])
+def test_python_itself_ends_before_a_line_of_ours_is_run(
+    after_s: float, number: signal.Signals, tmp_path: Path
+) -> None:
+    with start(["plan", "--target", "llama-3.1-8b", "--gpu", "h200"], cwd=tmp_path) as process:
+        time.sleep(after_s)
+        code, stderr = end_and_time(process, number)
+    # SIGINT in Python's own start is its KeyboardInterrupt, 1 where it strikes while the interpreter is set up.
+    assert code in {130, -number, 1, 0, 4}, stderr
+
+
+@pytest.mark.parametrize("number", SIGNALS)
 @pytest.mark.parametrize("after_s", [0.0, 0.1, 0.3, 0.6])
 @pytest.mark.parametrize("verb", ["decide", "doctor", "plan"])
 def test_a_start_that_is_interrupted_ends_at_once(
