@@ -76,7 +76,8 @@ def test_a_start_that_is_interrupted_ends_at_once(
         eventually(lambda: heeds(process.pid, signal.SIGTERM), what="its first line was run")
         time.sleep(after_s)
         code, stderr = end_and_time(process, number)
-    ends = {130} | ({0, 4} if verb == "plan" else set())  # a plan may be ready by then
+    # A plan may be ready by then, and Python on its way out without our handler.
+    ends = {130} | ({0, 4, -number} if verb == "plan" else set())
     assert code in ends, stderr
     eventually(lambda: processes_with(mark) == {}, what="no engine is left")
 
