@@ -5,10 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 from speclift.client.devices import cpu_device, found_gpus
-from speclift.core.errors import UsageError, unknown_name
+from speclift.core.errors import OperatingError, UsageError, unknown_name
 from speclift.core.hardware import Device
 from speclift.core.units import Bytes, Tokens
-from speclift.engines.kind import EngineKind, engine_kind, engine_names
+from speclift.engines.kind import engine_kind, engine_names
 from speclift.planner.acceptance_curve import Acceptance
 from speclift.planner.memory import MAX_SEQUENCES, UTILISATION_DEFAULT, Layout, Placed
 from speclift.planner.prediction import K_DEFAULT, LOADS_DEFAULT
@@ -56,15 +56,15 @@ class PlanAsk:
 
 def request_for(ask: PlanAsk, acceptances: tuple[Acceptance, ...] = ()) -> PlanRequest:
     _check_numbers(ask)
-    prefers_gguf = ask.engine in planned_engines() and engine_kind(str(ask.engine)).reads_gguf
+    prefers_gguf = ask.engine is not None and terms_of(ask.engine).reads_gguf
     target = find_source(ask.target, prefers_gguf=prefers_gguf)
     drafts = [find_source(draft, prefers_gguf=prefers_gguf) for draft in ask.drafts]
-    engine = engine_kind(_engine(ask, target, drafts))
+    engine = _engine(ask, target, drafts)
     layout = _layout(ask, target, engine)
     placed = place(target, ask.target_quant, flag="--target-quant")
     device = _device(ask, engine)
     return PlanRequest(
-        engine=planned_engines()[engine.name],
+        engine=engine,
         device=device,
         layout=layout,
         target=placed,
@@ -98,26 +98,36 @@ def _check_numbers(ask: PlanAsk) -> None:
         raise UsageError(f"--k is at most {K_MAX}, saw {max(ask.ks)}")
 
 
-def planned_engines() -> dict[str, EngineTerms]:
-    terms = {name: engine_kind(name).plan_terms for name in engine_names()}
-    return {name: own for name, own in terms.items() if own is not None}
+def terms_of(engine: str) -> EngineTerms:
+    found = plan_terms(engine) if engine in engine_names() else None
+    if found is None:
+        planned = tuple(name for name in engine_names() if plan_terms(name) is not None)
+        raise unknown_name(what="engine", seen=engine, allowed=planned)
+    return found
 
 
-def _engine(ask: PlanAsk, target: Source, drafts: list[Source]) -> str:
+def plan_terms(engine: str) -> EngineTerms | None:
+    """None where it is not planned: its memory cannot be counted, or the package that it comes from is broken."""
+    try:
+        return engine_kind(engine).plan_terms
+    except OperatingError:
+        return None
+
+
+def _engine(ask: PlanAsk, target: Source, drafts: list[Source]) -> EngineTerms:
     has_gguf = any(source.gguf for source in (target, *drafts))
-    planned = planned_engines()
     if ask.engine is None:
-        return next(name for name in planned if engine_kind(name).reads_gguf == has_gguf)
-    if ask.engine not in planned:
-        raise unknown_name(what="engine", seen=ask.engine, allowed=tuple(planned))
-    if has_gguf and not engine_kind(ask.engine).reads_gguf:
+        planned = (plan_terms(name) for name in engine_names())
+        return next(terms for terms in planned if terms is not None and terms.reads_gguf == has_gguf)
+    terms = terms_of(ask.engine)
+    if has_gguf and not terms.reads_gguf:
         raise UsageError(
             "GGUF files are llama.cpp's", hint="--engine llamacpp, or name the model instead of the file"
         )
-    return ask.engine
+    return terms
 
 
-def _layout(ask: PlanAsk, target: Source, engine: EngineKind) -> Layout:
+def _layout(ask: PlanAsk, target: Source, engine: EngineTerms) -> Layout:
     tensor = ask.tp if ask.tp is not None else max(1, ask.gpus // ask.pp)
     if tensor * ask.pp > ask.gpus:
         raise UsageError(
@@ -138,7 +148,7 @@ def _layout(ask: PlanAsk, target: Source, engine: EngineKind) -> Layout:
     )
 
 
-def _device(ask: PlanAsk, engine: EngineKind) -> Device:
+def _device(ask: PlanAsk, engine: EngineTerms) -> Device:
     if ask.gpu is not None:
         return cpu_device() if ask.gpu.strip().lower() == "cpu" else find_gpu(ask.gpu)
     found = found_gpus()
@@ -152,7 +162,7 @@ def _device(ask: PlanAsk, engine: EngineKind) -> Device:
 
 
 def _options(
-    ask: PlanAsk, engine: EngineKind, target: Source, drafts: list[Source]
+    ask: PlanAsk, engine: EngineTerms, target: Source, drafts: list[Source]
 ) -> tuple[DraftOption, ...]:
     options = []
     for source in drafts:
@@ -174,7 +184,7 @@ def _options(
 
 
 def _option(
-    source: Source, placed: Placed, target: Source, engine: EngineKind, *, asked: bool
+    source: Source, placed: Placed, target: Source, engine: EngineTerms, *, asked: bool
 ) -> DraftOption:
     return DraftOption(
         placed=placed,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from functools import cache
 
 from speclift.bench.ask import Ask
-from speclift.bench.deployment import PlanAsk, planned_engines, request_for
+from speclift.bench.deployment import PlanAsk, plan_terms, request_for
 from speclift.core.errors import OperatingError, UsageError
 from speclift.core.quantities import size
 from speclift.core.speculation import DraftModel, Head, drafters_of
@@ -48,7 +48,7 @@ def too_large(ask: Ask, *, model: str) -> Predicate:
         return f"does not fit: {size(weights)} of weights in {room} leave no KV cache for one request"
 
     def refuse(candidate: Candidate) -> str | None:
-        if ask.engine not in planned_engines():
+        if plan_terms(ask.engine) is None:
             return None
         loaded = [
             each

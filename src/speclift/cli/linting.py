@@ -73,10 +73,6 @@ def _show(document: dict[str, Any], today: Translation | None) -> None:
     shown = shown_lines(command) if sys.stdout.isatty() else shown_lines(command, limit=None)
     sys.stdout.write(f"{shown}\n")
     sys.stdout.flush()
-    if document["engine"] == "vllm":
-        for title, text in (
-            ("From Python", translated["python"]),
-            ("As YAML for --config", translated["yaml"]),
-        ):
-            console.print(f"\n{title}", style="bold")
-            console.print(shown_lines(text.rstrip()), markup=False, highlight=False, soft_wrap=True)
+    for title, text in (("From Python", today.python), (today.yaml_is, today.yaml)):
+        console.print(f"\n{title}", style="bold")
+        console.print(shown_lines(text.rstrip()), markup=False, highlight=False, soft_wrap=True)

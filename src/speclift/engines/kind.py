@@ -7,6 +7,7 @@ One per folder, its `KIND`. A package of somebody else's adds an engine by namin
 from __future__ import annotations
 
 import pkgutil
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from functools import cache
 from importlib.metadata import EntryPoint, entry_points
@@ -17,8 +18,7 @@ import speclift.engines
 from speclift.core.arm import Arm, ServerSettings
 from speclift.core.drafting import Drafting, Template, drafting_of
 from speclift.core.engine_spec import EngineSpec
-from speclift.core.errors import unknown_name
-from speclift.core.model_shape import ModelShape
+from speclift.core.errors import OperatingError, unknown_name
 from speclift.core.speculation import NGram
 from speclift.core.units import Seconds
 from speclift.engines.protocol import Engine
@@ -28,7 +28,7 @@ GROUP = "speclift.engines"
 ANY_KS = (1, 2, 3, 4, 5, 6, 7, 8)
 
 
-class EngineKind:
+class EngineKind(ABC):
     name: str
     # What a launch is taken to last until one was seen.
     launch_guess_s: Seconds = 60.0
@@ -44,14 +44,10 @@ class EngineKind:
 
     # None: plan cannot count its memory, and does not plan it.
     plan_terms: EngineTerms | None = None
-    reads_gguf = False
-    runs_without_gpu = False
-    # A 16-bit draft is offered quantised too: S4 quantises the draft before leaving the family.
-    quantised_draft = ""
 
+    @abstractmethod
     def build(self, spec: EngineSpec, settings: ServerSettings, *, version: str | None) -> Engine:
         """`version` where it is known already, as of a study that was measured on another machine."""
-        raise NotImplementedError
 
     def model_path(self, reference: str, *, say: Callable[[str], None], fetches: bool) -> str:
         """What `--model` or `--draft` says, as this engine takes it. Without `fetches` nothing is downloaded."""
@@ -72,11 +68,9 @@ class EngineKind:
         """Why an arm would start and never draft; None where it would."""
         return None
 
-    def check_split(self, shape: ModelShape, tensor_parallel: int) -> None:
-        """UsageError where a model of this shape cannot be split so."""
-
     def check_pairs(self, arms: Sequence[Arm], target: str) -> None:
         """ModelError where a draft cannot serve this target."""
+        return
 
 
 def engine_names() -> tuple[str, ...]:
@@ -88,8 +82,21 @@ def engine_kind(name: str) -> EngineKind:
     points = _points()
     if name not in points:
         raise unknown_name(what="engine", seen=name, allowed=tuple(points))
-    kind: EngineKind = points[name].load()
+    point = points[name]
+    try:
+        kind = point.load()
+    except (ImportError, AttributeError, SyntaxError) as error:
+        raise _not_usable(point, str(error)) from error
+    if not isinstance(kind, EngineKind):
+        raise _not_usable(point, f"it is no EngineKind but {type(kind).__name__}")
     return kind
+
+
+def _not_usable(point: EntryPoint, why: str) -> OperatingError:
+    return OperatingError(
+        f"the engine {point.name} ({point.value}) cannot be used: {why}",
+        hint="update the package that it comes from, or remove it",
+    )
 
 
 @cache
@@ -100,4 +107,5 @@ def _points() -> dict[str, EntryPoint]:
         EntryPoint(name=name, value=f"{speclift.engines.__name__}.{name}.kind:KIND", group=GROUP)
         for name in folders
     ]
-    return {point.name: point for point in (*entry_points(group=GROUP), *own)}
+    others = [point for point in entry_points(group=GROUP) if point.name not in folders]
+    return {point.name: point for point in (*own, *others)}

@@ -38,6 +38,7 @@ def translate_llamacpp(reading: LlamaReading) -> Translation:
         source=shell_source(pasted, argv, environment),
         python=_python(argv),
         yaml=_compose_service(argv),
+        yaml_is="As a container service",
         notes=tuple(dict.fromkeys(notes)),
     )
 

@@ -27,6 +27,8 @@ class Translation:
     source: tuple[str, ...]
     python: str
     yaml: str
+    # What the YAML is, as a title above it.
+    yaml_is: str
     notes: tuple[str, ...] = ()
 
     @property

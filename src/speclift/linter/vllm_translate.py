@@ -72,6 +72,7 @@ def translate_vllm(reading: VllmReading) -> Translation:
         source=shell_source(pasted, argv, environment),
         python=_python(model, flags),
         yaml=_yaml(model, flags),
+        yaml_is="As YAML for --config",
         notes=tuple(dict.fromkeys(notes)),
     )
 

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from speclift.core.hardware import Device
+from speclift.core.model_shape import ModelShape
 from speclift.planner.acceptance_curve import Acceptance
 from speclift.planner.advice import Advice, Pairing
 from speclift.planner.memory import Layout, MemoryPlan, Placed
@@ -22,8 +23,16 @@ class EngineTerms(Protocol):
     fit_precisions: tuple[str, ...]
     # How a look-up is named to `decide`.
     look_up: str
+    reads_gguf: bool
+    runs_without_gpu: bool
+    # A 16-bit draft is offered quantised too: S4 quantises the draft before leaving the family.
+    quantised_draft: str
     # Whether the GPUs of a group work as one; else each holds some layers, and they work one after the other.
     works_as_one: bool
+
+    def check_split(self, shape: ModelShape, tensor_parallel: int) -> None:
+        """UsageError where a model of this shape cannot be split so."""
+        ...
 
     def memory(self, request: PlanRequest, draft: Placed | None, *, speculates: bool) -> MemoryPlan: ...
 

@@ -61,12 +61,15 @@ def _sampling(log: LogCounts) -> Iterator[Finding]:
 
 
 def _refused(log: LogCounts, settings: Sequence[DrafterSetting]) -> Iterator[Finding]:
-    if log.refused_by_vllm and any(setting.engine == "vllm" for setting in settings):
-        names = ", ".join(f"{name} {count}" for name, count in sorted(log.refused_parameters.items()))
+    for engine in sorted({setting.engine for setting in settings} & log.refused.keys()):
+        refused = log.refused[engine]
+        if not refused.requests:
+            continue
+        names = ", ".join(f"{name} {count}" for name, count in sorted(refused.parameters.items()))
         yield Finding(
             check="refused-sampling",
             level=Level.WARN,
-            message=f"vLLM answers 400 to {log.refused_by_vllm} of {log.replayed} requests once it speculates "
+            message=f"{engine} answers 400 to {refused.requests} of {log.replayed} requests once it speculates "
             f"({names})",
             next_step="route them to a server without speculation, or drop the parameters",
         )

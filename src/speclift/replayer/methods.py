@@ -16,10 +16,13 @@ from speclift.replayer.ngram_map import NgramMap
 from speclift.replayer.ngram_mod import TABLE_BYTES, NgramMod
 from speclift.replayer.stepwise import Drafter, replay_stepwise
 
-ENGINES = ("vllm", "llamacpp")
-VLLM_METHODS = ("ngram", "ngram:gpu")
+VLLM, LLAMACPP = "vllm", "llamacpp"
 LLAMACPP_METHODS = ("ngram:simple", "ngram:map-k", "ngram:map-k4v", "ngram:mod", "ngram:cache")
-METHODS = (*VLLM_METHODS, *LLAMACPP_METHODS)
+# Whose drafters these are, each by its own name; what is plain ngram there comes first.
+DRAFTERS = {VLLM: ("ngram", "ngram:gpu"), LLAMACPP: LLAMACPP_METHODS}
+METHODS = tuple(method for methods in DRAFTERS.values() for method in methods)
+# Drafters that also look up fewer tokens than n.
+TAKE_N_MIN = DRAFTERS[VLLM]
 # They carry something from one request to the next.
 REMEMBERING = frozenset(LLAMACPP_METHODS) - {"ngram:simple"}
 SETTINGS = ("k", "min_hits", "n", "n_min")
@@ -60,13 +63,13 @@ def settings_for(
     ngrams: Sequence[int],
 ) -> tuple[DrafterSetting, ...]:
     """Every method at every n; a method's own n= and k= win over the lists."""
-    if engine is not None and engine not in ENGINES:
-        raise unknown_name(what="engine", seen=engine, allowed=ENGINES)
+    if engine is not None and engine not in DRAFTERS:
+        raise unknown_name(what="engine", seen=engine, allowed=tuple(DRAFTERS))
     found: list[DrafterSetting] = []
     for text in methods:
         name, own = _parsed(text)
         variant, runs_on = _variant(name, engine)
-        if "n_min" in own and runs_on != "vllm":
+        if "n_min" in own and variant not in TAKE_N_MIN:
             raise UsageError(f"--method {text}: n_min is vLLM's; llama.cpp looks up n tokens and no fewer")
         if "min_hits" in own and variant != "ngram:map-k4v":
             raise UsageError(f"--method {text}: only ngram:map-k4v uses min_hits")
@@ -140,13 +143,14 @@ def _drafter(setting: DrafterSetting, k: int) -> Drafter:
 
 
 def _variant(name: str, engine: str | None) -> tuple[str, str]:
-    if name == "ngram" and engine == "llamacpp":
-        return "ngram:simple", "llamacpp"
-    owner = "vllm" if name in VLLM_METHODS else "llamacpp"
-    if engine is not None and engine != owner:
-        allowed = VLLM_METHODS if engine == "vllm" else ("ngram", *LLAMACPP_METHODS)
-        raise UsageError(f"{name} is not {engine}'s", hint=f"--engine {engine} has: {', '.join(allowed)}")
-    return name, owner
+    """What the engine does under this name, and which engine that is: vLLM where neither is said."""
+    owner = next(owner for owner, methods in DRAFTERS.items() if name in methods)
+    if engine is None or engine == owner:
+        return name, owner
+    if name == "ngram":
+        return DRAFTERS[engine][0], engine
+    allowed = dict.fromkeys(("ngram", *DRAFTERS[engine]))
+    raise UsageError(f"{name} is not {engine}'s", hint=f"--engine {engine} has: {', '.join(allowed)}")
 
 
 def _parsed(text: str) -> tuple[str, dict[str, int]]:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections import Counter
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -9,10 +11,23 @@ from speclift.core.results import Finding
 from speclift.core.traffic import load_to_dict
 from speclift.core.units import Tokens
 from speclift.replayer.estimates import METHOD, LengthEstimate, SegmentEstimate
-from speclift.replayer.methods import DrafterSetting
+from speclift.replayer.methods import VLLM, DrafterSetting
 from speclift.replayer.speedup import StepCost, speedups
 
 SCHEMA = 1
+
+
+@dataclass(slots=True)
+class RefusedRequests:
+    """Requests that an engine answers with 400 once it speculates, and the parameters that it is for."""
+
+    requests: int = 0
+    parameters: Counter[str] = field(default_factory=Counter)
+
+    def add(self, parameters: Sequence[str]) -> None:
+        if parameters:
+            self.requests += 1
+            self.parameters.update(parameters)
 
 
 @dataclass(slots=True)
@@ -30,8 +45,8 @@ class LogCounts:
     tokens: Tokens = 0
     # Where prompts came from: ids, template, joined, plain.
     prompts: dict[str, int] = field(default_factory=dict)
-    refused_by_vllm: int = 0
-    refused_parameters: dict[str, int] = field(default_factory=dict)
+    # By engine.
+    refused: dict[str, RefusedRequests] = field(default_factory=lambda: {VLLM: RefusedRequests()})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -74,7 +89,10 @@ def replay_document(result: ReplayResult) -> dict[str, Any]:
                 "unknown": log.temperature_unknown,
             },
         },
-        "refused": {"vllm": {"requests": log.refused_by_vllm, "parameters": dict(log.refused_parameters)}},
+        "refused": {
+            engine: {"requests": refused.requests, "parameters": dict(refused.parameters)}
+            for engine, refused in log.refused.items()
+        },
         "tokenizer": result.tokenizer,
         "interval": METHOD,
         "findings": [

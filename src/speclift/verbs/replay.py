@@ -18,7 +18,7 @@ from speclift.replayer.batch import UNLIMITED, LoggedAnswer, batch_of
 from speclift.replayer.estimates import LogTotals
 from speclift.replayer.findings import replay_findings
 from speclift.replayer.logged import Logged, UnreadableEntry, logged
-from speclift.replayer.methods import DrafterSetting, Replay, replay_of, settings_for
+from speclift.replayer.methods import VLLM, DrafterSetting, Replay, replay_of, settings_for
 from speclift.replayer.result import DrafterResult, LogCounts, ReplayResult, replay_document
 from speclift.replayer.speedup import StepCost, study_costs
 from speclift.studies.log_files import LogEntry, read_log
@@ -181,10 +181,7 @@ class _Reader:
             log.greedy += 1
         else:
             log.sampled += 1
-        if request.refused_by_vllm:
-            log.refused_by_vllm += 1
-            for name in request.refused_by_vllm:
-                log.refused_parameters[name] = log.refused_parameters.get(name, 0) + 1
+        log.refused[VLLM].add(request.refused_by_vllm)
 
     def _tokenised(self, request: Logged) -> LoggedAnswer:
         prompt, source = self._prompt_ids(request)

@@ -71,7 +71,7 @@ def _titled(title: str, *parts: RenderableType) -> RenderableType:
 def _memory(document: Document) -> RenderableType:
     memory, draft = document["memory"], document["draft"]
     with_draft, bare = memory["per_gpu"], memory["per_gpu_without_draft"]
-    many = document["device"]["count"] > 1 and document["engine"] == "vllm"
+    many = memory["total_bytes"] > bare["total_bytes"]
     unit = "Memory, each GPU" if many else "Memory"
     table = _table("", *(("with draft", "without") if draft else ("target alone",)))
     rows = [

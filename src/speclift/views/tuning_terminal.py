@@ -47,7 +47,8 @@ def tuning_view(tuning: Mapping[str, Any]) -> RenderableType:
     if best is not None:
         notes.append("Fastest when confirmed\n", style="bold")
         notes.append(
-            f" · {printable(best['arm'], limit=40)} {ratio_words(best['speedup'])}, served by\n"
+            f" · {printable(best['arm'], limit=40)} {ratio_words(best['speedup'])} "
+            "(95 % for this arm alone), served by\n"
             f"   {printable(best['command'], limit=2000)}\n"
         )
     return Group(*parts, notes)

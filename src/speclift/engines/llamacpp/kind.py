@@ -38,9 +38,6 @@ class LlamaCppKind(EngineKind):
     }
 
     plan_terms: EngineTerms | None = LlamaCppTerms()
-    reads_gguf = True
-    runs_without_gpu = True
-    quantised_draft = "q4_0"
 
     def build(self, spec: EngineSpec, settings: ServerSettings, *, version: str | None) -> LlamaCpp:
         return LlamaCpp(settings, binary=spec.binary)

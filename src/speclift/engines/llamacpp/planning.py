@@ -6,6 +6,7 @@ from collections.abc import Iterator
 
 from speclift.arithmetic.cost import EngineLosses
 from speclift.core.hardware import Device
+from speclift.core.model_shape import ModelShape
 from speclift.core.results import Level
 from speclift.engines.llamacpp.memory import llamacpp_memory
 from speclift.planner.advice import Advice, Pairing
@@ -41,7 +42,13 @@ class LlamaCppTerms:
     rule_source = "llama.cpp b10586, common/speculative.cpp"
     fit_precisions: tuple[str, ...] = ("q8_0", "q4_k_m")
     look_up = NGRAM
+    reads_gguf = True
+    runs_without_gpu = True
+    quantised_draft = "q4_0"
     works_as_one = False
+
+    def check_split(self, shape: ModelShape, tensor_parallel: int) -> None:
+        """Layers are dealt out, not split."""
 
     def memory(self, request: PlanRequest, draft: Placed | None, *, speculates: bool) -> MemoryPlan:
         return llamacpp_memory(

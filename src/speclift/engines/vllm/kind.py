@@ -9,7 +9,6 @@ from speclift.core.arm import ServerSettings
 from speclift.core.drafting import Drafting, Template
 from speclift.core.engine_spec import EMBEDDED_MODEL, EngineSpec
 from speclift.core.errors import UsageError
-from speclift.core.model_shape import ModelShape
 from speclift.core.speculation import NGram
 from speclift.engines.kind import EngineKind
 from speclift.engines.vllm.engine import Vllm
@@ -27,7 +26,6 @@ class VllmKind(EngineKind):
     }
 
     plan_terms: EngineTerms | None = VllmTerms()
-    quantised_draft = "fp8"
 
     def build(self, spec: EngineSpec, settings: ServerSettings, *, version: str | None) -> Vllm:
         return Vllm(settings, python=spec.python, version=version)
@@ -38,13 +36,6 @@ class VllmKind(EngineKind):
                 "--engine vllm needs --model", hint="a Hugging Face folder, or an id in its cache"
             )
         return reference
-
-    def check_split(self, shape: ModelShape, tensor_parallel: int) -> None:
-        if shape.heads % tensor_parallel:
-            raise UsageError(
-                f"vLLM cannot split the {shape.heads} heads of {shape.name} over {tensor_parallel} GPUs",
-                hint=f"--tp with a divisor of {shape.heads}",
-            )
 
     def drafters(self, model: str) -> tuple[Template, ...]:
         return (NGram(n=3, n_min=2), NGram(n=5, n_min=3))

@@ -5,7 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from speclift.arithmetic.cost import EngineLosses
+from speclift.core.errors import UsageError
 from speclift.core.hardware import Device
+from speclift.core.model_shape import ModelShape
 from speclift.core.results import Level
 from speclift.planner.advice import Advice, Pairing
 from speclift.planner.kv_cache import kv_value_bytes
@@ -35,7 +37,17 @@ class VllmTerms:
     rule_source = "vLLM 0.32, config/speculative.py, v1/spec_decode/draft_model.py"
     fit_precisions: tuple[str, ...] = ("fp8", "int4")
     look_up = "ngram,n=3"
+    reads_gguf = False
+    runs_without_gpu = False
+    quantised_draft = "fp8"
     works_as_one = True
+
+    def check_split(self, shape: ModelShape, tensor_parallel: int) -> None:
+        if shape.heads % tensor_parallel:
+            raise UsageError(
+                f"vLLM cannot split the {shape.heads} heads of {shape.name} over {tensor_parallel} GPUs",
+                hint=f"--tp with a divisor of {shape.heads}",
+            )
 
     def memory(self, request: PlanRequest, draft: Placed | None, *, speculates: bool) -> MemoryPlan:
         return vllm_memory(request.target, draft, request.device, request.layout, speculates=speculates)
