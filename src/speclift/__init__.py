@@ -10,8 +10,7 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from speclift.bench.ask import Ask
-    from speclift.bench.deployment import PlanAsk
+    from speclift.bench.ask import Ask, PlanAsk
     from speclift.core.results import Verdict
     from speclift.verbs.compare import compare
     from speclift.verbs.decide import decide
@@ -41,7 +40,7 @@ __all__ = [
 
 _HOMES = {
     "Ask": "speclift.bench.ask",
-    "PlanAsk": "speclift.bench.deployment",
+    "PlanAsk": "speclift.bench.ask",
     "Verdict": "speclift.core.results",
     "compare": "speclift.verbs.compare",
     "decide": "speclift.verbs.decide",

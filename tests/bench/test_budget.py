@@ -53,7 +53,7 @@ def test_no_block_begins_that_cannot_end_in_time(
 ) -> None:
     """Time that passes by one second per measured record, three records a block."""
     monkeypatch.chdir(tmp_path)
-    ask = Ask(
+    ask = Ask.of(
         engine="fake",
         segments=("chat",),
         requests=6,

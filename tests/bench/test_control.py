@@ -119,7 +119,7 @@ class TestAStudy:
     ) -> None:
         """Servers that start one after the other in ten seconds each, on an engine that could start four at once."""
         monkeypatch.setattr(Fake, "launches_at_once", 4)
-        ask = Ask(
+        ask = Ask.of(
             engine="fake",
             methods=("ngram",),
             ks=(1,),
@@ -128,7 +128,7 @@ class TestAStudy:
             max_tokens=13,
             temperatures=(0.0,),
             launches=3,
-            together=False,
+            side_by_side=False,
             engine_args=TRUTH,
             study=tmp_path / "s",
         )

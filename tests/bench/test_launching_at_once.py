@@ -47,7 +47,7 @@ class Counting(Fake):
 
 
 def study(path: Path) -> Study:
-    ask = Ask(
+    ask = Ask.of(
         engine="fake",
         methods=("ngram",),
         ks=(1, 2, 3),

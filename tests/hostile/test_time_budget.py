@@ -114,14 +114,14 @@ class Ticking(Attach):
 
 
 def run_on_ticks(path: Path, *, launch_s: float, budget_s: float, arms: int = 3) -> tuple[Ticking, list[str]]:
-    ask = Ask(
+    ask = Ask.of(
         engine="fake",
         methods=("ngram",),
         ks=tuple(range(1, arms)),
         requests=2,
         max_tokens=4,
         launches=3,
-        together=False,
+        side_by_side=False,
         study=path,
     )
     study, _ = open_study(ask, lambda _: None)
@@ -149,7 +149,7 @@ def test_no_launch_is_begun_that_cannot_end_in_time(launch_s: float, launches: i
 
 def test_time_that_ends_while_a_server_starts_ends_the_start(tmp_path: Path) -> None:
     begun_s = time.monotonic()
-    ask = Ask(
+    ask = Ask.of(
         engine="fake",
         methods=("ngram",),
         ks=(2,),

@@ -182,7 +182,7 @@ def test_a_schedule_says_its_ranges_and_whether_the_engine_can_run_it() -> None:
 
 def test_the_fastest_confirmed_arm_is_named_with_its_command() -> None:
     text = printed(tuning())
-    assert "ngram-n4-k8 1.32x [1.20, 1.45], served by" in text
+    assert "ngram-n4-k8 1.32x [1.20, 1.45] (95 % for this arm alone), served by" in text
     assert "llama-server --spec-type ngram-simple" in text
 
 

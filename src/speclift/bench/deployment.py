@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
+from speclift.bench.ask import PlanAsk
 from speclift.client.devices import cpu_device, found_gpus
 from speclift.core.errors import OperatingError, UsageError, unknown_name
 from speclift.core.hardware import Device
-from speclift.core.units import Bytes, Tokens
 from speclift.engines.kind import engine_kind, engine_names
 from speclift.planner.acceptance_curve import Acceptance
-from speclift.planner.memory import MAX_SEQUENCES, UTILISATION_DEFAULT, Layout, Placed
+from speclift.planner.memory import Layout, Placed
 from speclift.planner.prediction import K_DEFAULT, LOADS_DEFAULT
 from speclift.planner.request import DraftOption, EngineTerms, PlanRequest
 from speclift.weights.catalogue_files import find_gpu
@@ -23,35 +23,9 @@ from speclift.weights.named_models import (
     place,
 )
 
-CONTEXT_DEFAULT = 8192
 # vLLM 0.32, v1/sample/rejection_sampler.py: at most 128 drafted tokens per request and step.
 K_MAX = 128
 _WIDE = ("bf16", "fp16", "fp32")
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PlanAsk:
-    """What the user asked for, before any file was read."""
-
-    target: str
-    drafts: tuple[str, ...] = ()
-    engine: str | None = None
-    gpu: str | None = None
-    gpus: int = 1
-    target_quant: str | None = None
-    draft_quant: str | None = None
-    context: Tokens = CONTEXT_DEFAULT
-    concurrency: tuple[int, ...] = ()
-    kv_dtype: str = "auto"
-    tp: int | None = None
-    draft_tp: int | None = None
-    pp: int = 1
-    utilisation: float = UTILISATION_DEFAULT
-    acceptance: str | None = None
-    ks: tuple[int, ...] = ()
-    max_num_seqs: int = MAX_SEQUENCES
-    token_budget: Tokens | None = None
-    kv_cache_memory_bytes: Bytes | None = None
 
 
 def request_for(ask: PlanAsk, acceptances: tuple[Acceptance, ...] = ()) -> PlanRequest:

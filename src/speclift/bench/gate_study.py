@@ -83,7 +83,7 @@ def recorded_document(study: Study, records: Sequence[Record], arms: Sequence[Ar
         records,
         arms,
         study.plan.requests,
-        settings=study.engine.settings.extra_args,
+        settings=study.engine.settings.engine_args,
         seed=study.plan.seed,
     )
     return {**gate_document(gate), "mode": "records"}
@@ -109,7 +109,7 @@ def _full(study: Study, arms: Sequence[Arm], records: Sequence[Record], say: Say
         arms,
         plan.requests,
         temperatures=(0.0, *sorted(hot)),
-        settings=spec.settings.extra_args,
+        settings=spec.settings.engine_args,
         depth=replace(FULL, batch=batch),
         seed=plan.seed,
         logs=study.logs / "verify",
@@ -122,7 +122,7 @@ def _full(study: Study, arms: Sequence[Arm], records: Sequence[Record], say: Say
         return gate
     # The study's own answers are no proof that nothing changed, but they can show that something did.
     recorded = gate_from_records(
-        records, arms, plan.requests, settings=spec.settings.extra_args, seed=plan.seed
+        records, arms, plan.requests, settings=spec.settings.engine_args, seed=plan.seed
     )
     return recorded if any(arm.result is Result.FAIL for arm in recorded.arms) else gate
 
@@ -130,7 +130,7 @@ def _full(study: Study, arms: Sequence[Arm], records: Sequence[Record], say: Say
 def _quick(
     study: Study, arms: Sequence[Arm], records: Sequence[Record], say: Say, deadline: Deadline
 ) -> Gate:
-    plan, settings = study.plan, study.engine.settings.extra_args
+    plan, settings = study.plan, study.engine.settings.engine_args
     started_s = time.monotonic()
     gate = gate_from_records(records, arms, plan.requests, settings=settings, seed=plan.seed)
     parted = parted_requests(gate)

@@ -131,7 +131,7 @@ def _created(path: Path, prepared: Prepared, ask: Ask, known: Provenance) -> Stu
         engine=prepared.engine_spec,
         goals=ask.goals,
         provenance=known,
-        keeps_text=ask.keeps_text,
+        keeps_text=not ask.no_text,
     )
     keep_prompts_source(study, ask)
     for finding in prepared.findings:

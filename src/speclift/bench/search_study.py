@@ -112,16 +112,18 @@ def prospect(ask: Ask, say: Say, *, always: bool) -> Prospect | None:
     if not kind.launches or not (kind.searches_unasked or is_named or always):
         return None
     require_sane(ask)
-    found = wanted(ask, model=ask.model, drafts=draft_paths(ask, say))
+    found = wanted(ask, model=ask.server.model, drafts=draft_paths(ask, say))
     if sum(len(each.ks) for each in found) <= CONFIRMED_MAX and not (found and ask.has_variants):
         return None
     ground = lay_ground(as_quick_look(ask, say, searches=True) if ask.is_quick_look else ask, say)
     axes = _axes(ask)
     everything = space_of(found, axes).candidates
     ground = replace(ground, engine_spec=_varied(ground.engine_spec, everything))
-    engine, model = build_engine(ground.engine_spec), ground.engine_spec.settings.model
+    engine = build_engine(ground.engine_spec)
     refused = refused_by(lambda each: engine.command(each.arm, port=0))
-    space = space_of(found, axes, [refused, silent_on(ask.engine), too_large(ask, model=model)])
+    space = space_of(
+        found, axes, [refused, silent_on(ask.engine), too_large(ask, ground.engine_spec.settings)]
+    )
     if all(each.is_baseline for each in space.candidates):
         for each in everything:  # what is wrong with the first, in the engine's own words
             engine.command(each.arm, port=0)
@@ -135,7 +137,7 @@ def _varied(spec: EngineSpec, candidates: Sequence[Candidate]) -> EngineSpec:
     """With the servers of the candidates that need one of their own."""
     own = []
     for each in candidates:
-        changed = {"quantisation": each.quantisation, "token_budget": each.token_budget}
+        changed = {"target_quant": each.quantisation, "token_budget": each.token_budget}
         given = {name: value for name, value in changed.items() if value is not None}
         if given:
             own.append((each.name, replace(spec.settings, **given)))  # type: ignore[arg-type]
@@ -155,7 +157,7 @@ def start_search(
         seed=ask.seed,
         budget_s=ground.ask.budget_s,
         is_quick=ask.is_quick_look,
-        together=ask.together,
+        together=ask.side_by_side,
     )
     if plan is None:
         return None
@@ -165,7 +167,7 @@ def start_search(
         engine=prepared.engine_spec,
         goals=ask.goals,
         provenance=known,
-        keeps_text=ask.keeps_text,
+        keeps_text=not ask.no_text,
     )
     keep_prompts_source(study, ask)
     for finding in prepared.findings:
@@ -270,7 +272,7 @@ def open_confirmation(path: Path, searching: Study, search: Search, plan: Search
         keeps_text=searching.keeps_text,
     )
     if (source := prompts_of(searching)) is not None:
-        keep_prompts_source(study, Ask(prompts=source))
+        keep_prompts_source(study, Ask.of(prompts=source))
     study.keep(TUNING, tuning_document(search, plan, choice, spent_s=spent_s(searching)))
     for finding in searching.findings():
         study.add_finding(finding)
@@ -300,7 +302,7 @@ def _chosen(spec: EngineSpec, search: Search, plan: SearchPlan) -> Confirmation:
         search,
         can_run=lambda arm: _can_run(engine, arm),
         wants_same_method=not plan.is_quick,
-        sequences_max=spec.settings.sequences_max or SEQUENCES_MAX,
+        sequences_max=spec.settings.max_num_seqs or SEQUENCES_MAX,
     )
 
 
@@ -337,14 +339,12 @@ def _can_run(engine: Engine, arm: Arm) -> bool:
 
 def _axes(ask: Ask) -> Axes:
     """What varies beside the drafter and k, which the space fills in. The first of each is the server's own."""
-    draft_quants = (ask.draft_quant, *ask.more_draft_quants)
-    draft_parallels = (ask.draft_tensor_parallel, *ask.more_draft_tensor_parallels)
     return Axes(
         drafters=(),
-        draft_quantisations=draft_quants if any(draft_quants) else (),
-        draft_tensor_parallels=draft_parallels if any(draft_parallels) else (),
-        quantisations=(None, *ask.more_target_quants),
-        token_budgets=(None, *ask.more_token_budgets),
+        draft_quantisations=ask.draft_quants if any(ask.draft_quants) else (),
+        draft_tensor_parallels=ask.draft_tps,
+        quantisations=(None, *ask.target_quants[1:]),
+        token_budgets=(None, *ask.token_budgets[1:]),
     )
 
 

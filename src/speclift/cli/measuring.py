@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import shlex
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -14,10 +14,11 @@ import typer
 
 from speclift.bench.ask import Ask
 from speclift.bench.interrupts import EXIT_INTERRUPTED
-from speclift.cli.options import DryRun, Json, takes_ask
+from speclift.cli.options import DryRun, Flags, Json, takes, takes_ask
 from speclift.cli.screens import screen
 from speclift.core.errors import OperatingError, StudyError
-from speclift.core.goals import Goals, parse_slos
+from speclift.core.flags import assembled, flat_values
+from speclift.core.goals import Goals
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -95,22 +96,17 @@ def measure_command(ask: Ask, *, dry_run: DryRun = False, as_json: Json = False)
     _run_and_show(study, work, "measure", narrator, as_json=as_json)
 
 
+@takes(Flags(Goals, are_optional=True), as_parameter="changed")
 def compare_command(
+    changed: Mapping[str, object],
+    *,
     studies: Annotated[
         list[Path], typer.Argument(metavar="STUDY", help="One study, or several measured alike.")
     ],
-    min_speedup: Annotated[
-        float | None, typer.Option(metavar="X", help="Another bar than the study's own.")
-    ] = None,
-    metric: Annotated[str | None, typer.Option(metavar="NAME", help="tpot, e2e or throughput.")] = None,
-    slo: Annotated[str, typer.Option(metavar="NAME=TIME,...", help="Such as ttft_p99=1s.")] = "",
-    tail_tolerance: Annotated[
-        float | None, typer.Option(metavar="X", help="How fast the tail must be shown to stay.")
-    ] = None,
     as_json: Json = False,
     out: Out = None,
 ) -> None:
-    """The verdict on finished studies, without measuring again."""
+    """The verdict on finished studies, without measuring again; goals are the first study's but for these."""
     from speclift.cli.exit_codes import EXIT_CODES
     from speclift.studies.outputs import require_report_place
     from speclift.studies.study import Study
@@ -119,13 +115,7 @@ def compare_command(
     if out is not None:
         require_report_place(out)
     with Study.open(studies[0]) as first:
-        own = first.goals
-    goals = Goals(
-        min_speedup=own.min_speedup if min_speedup is None else min_speedup,
-        metric=metric or own.metric,
-        slos=parse_slos(slo) or own.slos,
-        tail_tolerance=own.tail_tolerance if tail_tolerance is None else tail_tolerance,
-    )
+        goals = assembled(Goals, {**flat_values(first.goals), **changed})
     judgement = compare(studies, goals=goals)
     _show_judgement(judgement, screen(stderr=True), as_json=as_json, out=out)
     raise typer.Exit(EXIT_CODES[judgement.verdict.decision])

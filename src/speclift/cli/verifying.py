@@ -54,7 +54,7 @@ def verify_command(
     if as_json:
         _write(document)
     if ask.study is not None:
-        kept = keep_document(ask.study / DOCUMENT, document, keeps_text=ask.keeps_text)
+        kept = keep_document(ask.study / DOCUMENT, document, keeps_text=not ask.no_text)
         say(f"kept in {kept}")
     console.print(gate_view(document))
     raise typer.Exit(EXIT_CODES[document["result"]])
@@ -66,7 +66,7 @@ def _unused(ask: Ask) -> list[str]:
     given = {
         "--launches": ask.launches != ordinary.launches,
         "--workers": ask.workers != ordinary.workers,
-        "--side-by-side": ask.together is not None,
+        "--side-by-side": ask.side_by_side is not None,
         "--min-speedup": ask.goals.min_speedup != ordinary.goals.min_speedup,
         "--metric": ask.goals.metric != ordinary.goals.metric,
         "--slo": bool(ask.goals.slos),

@@ -168,8 +168,21 @@ def engine_from_dict(data: dict[str, Any]) -> EngineSpec:
     )
 
 
+# Names of settings before they were named like their flags.
+RENAMED = {
+    "quantisation": "target_quant",
+    "tensor_parallel": "tp",
+    "pipeline_parallel": "pp",
+    "sequences_max": "max_num_seqs",
+    "keeps_prefixes": "prefix_cache",
+    "schedules_ahead": "async_scheduling",
+    "extra_args": "engine_args",
+}
+
+
 def _settings_from_dict(data: dict[str, Any]) -> ServerSettings:
-    return ServerSettings(**{**data, "extra_args": tuple(data["extra_args"])})
+    named = {RENAMED.get(name, name): value for name, value in data.items()}
+    return ServerSettings(**{**named, "engine_args": tuple(named["engine_args"])})
 
 
 def goals_to_dict(goals: Goals) -> dict[str, Any]:

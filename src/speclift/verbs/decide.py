@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import time
-from typing import Any
 
 from speclift.bench.ask import Ask
 from speclift.bench.gate_study import gate_reserve_s, keep_gate, quick_limit_s, require_mode
@@ -16,12 +15,12 @@ from speclift.core.results import Verdict
 from speclift.verbs.judge import Judgement, judge
 
 
-def decide(ask: Ask | None = None, **settings: Any) -> Verdict:
+def decide(ask: Ask | None = None, **settings: object) -> Verdict:
     """Measure as asked and return the verdict: `speclift.decide(methods=("ngram",), ks=(8,))`.
 
-    `settings` are the fields of Ask; the study it leaves behind holds the records.
+    `settings` are named like the flags (bench/ask.py); the study it leaves behind holds the records.
     """
-    return decided(ask or Ask(**settings), always=False).verdict
+    return decided(ask or Ask.of(**settings), always=False).verdict
 
 
 def decided(ask: Ask, *, always: bool) -> Judgement:

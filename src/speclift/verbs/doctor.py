@@ -20,8 +20,7 @@ from speclift.bench.interrupts import run_until_signal
 from speclift.bench.noise import NOISE_BUDGET_S, NOISE_TOKENS, measure_noise, noise_requests
 from speclift.bench.prepare import QUICK_PROMPTS_PER_SEGMENT, QUICK_SEGMENTS, Say
 from speclift.client.provenance import host_facts
-from speclift.core.arm import ServerSettings
-from speclift.core.engine_spec import EMBEDDED_MODEL
+from speclift.core.arm import EMBEDDED_MODEL, ServerSettings
 from speclift.core.errors import EngineError, OperatingError
 from speclift.engines.llamacpp.engine import LlamaCpp, default_threads
 from speclift.statistics.checks import CLIENT_LAG_SHARE

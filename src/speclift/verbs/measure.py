@@ -13,9 +13,9 @@ from speclift.verbs.judge import judge
 from speclift.views.document import measure_document
 
 
-def measure(ask: Ask | None = None, **settings: Any) -> dict[str, Any]:
+def measure(ask: Ask | None = None, **settings: object) -> dict[str, Any]:
     """Measure as asked, without a verdict: returns the document of `measure --json`."""
-    ask = ask or Ask(**settings)
+    ask = ask or Ask.of(**settings)
     study, deadline = open_study(ask, unheard)
     with study:
         run_study(study, progress=Quiet(), deadline=deadline, workers=ask.workers)

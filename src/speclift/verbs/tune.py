@@ -9,6 +9,6 @@ from speclift.verbs.decide import decided
 from speclift.verbs.report import judgement_document
 
 
-def tune(ask: Ask | None = None, **settings: Any) -> dict[str, Any]:
+def tune(ask: Ask | None = None, **settings: object) -> dict[str, Any]:
     """Search and confirm: `speclift.tune(methods=("ngram",), budget_s=600)` returns the document of `tune --json`."""
-    return judgement_document(decided(ask or Ask(**settings), always=True))
+    return judgement_document(decided(ask or Ask.of(**settings), always=True))

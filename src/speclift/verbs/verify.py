@@ -27,12 +27,13 @@ from speclift.studies.texts import gate_stand_in
 DEFAULT_TEMPERATURE = 1.0  # of requests that do not say; what OpenAI-compatible servers assume
 
 
-def verify(ask: Ask | None = None, *, detect: float | None = None, **settings: Any) -> Gate:
+def verify(ask: Ask | None = None, *, detect: float | None = None, **settings: object) -> Gate:
     """Does speculation change the output? `speclift.verify(methods=("ngram",), temperatures=(0.0, 1.0))`.
 
-    `settings` are the fields of Ask; `detect` is the deviation of probability that must not go unseen.
+    `settings` are named like the flags (bench/ask.py); `detect` is the deviation of probability that must not go
+    unseen.
     """
-    return run_gate(ask or Ask(**settings), lambda _text: None, detect=detect)
+    return run_gate(ask or Ask.of(**settings), lambda _text: None, detect=detect)
 
 
 def run_gate(ask: Ask, say: Say, *, detect: float | None = None) -> Gate:
@@ -45,7 +46,7 @@ def run_gate(ask: Ask, say: Say, *, detect: float | None = None) -> Gate:
             prepared.plan.arms,
             prepared.workload.requests,
             temperatures=gate_temperatures(ask, prepared.workload.requests),
-            settings=ask.engine_args,
+            settings=ask.server.engine_args,
             depth=depth,
             seed=ask.seed,
             logs=Path(logs),
@@ -83,7 +84,7 @@ def depth_for(ask: Ask, detect: float | None) -> Depth:
 
 def prepare_gate(ask: Ask, say: Say, depth: Depth) -> Prepared:
     """Prepared like a study, with room for a batch; what a study refuses to time may be what is to be found out."""
-    if not engine_kind(ask.engine).launches and not ask.spec_url:
+    if not engine_kind(ask.engine).launches and not ask.attach.spec_url:
         raise UsageError("verify needs --spec-url", hint="the server with speculation, to compare with")
     if ask.qps:
         raise UsageError("verify has no load: --qps means nothing to it", hint="--concurrency sets its batch")

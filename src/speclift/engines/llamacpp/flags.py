@@ -51,7 +51,7 @@ def server_flags(settings: ServerSettings, *, port: int) -> tuple[str, ...]:
     ):
         if value is not None:
             flags += [flag, str(value)]
-    return (*flags, *settings.extra_args)
+    return (*flags, *settings.engine_args)
 
 
 def speculation_flags(arm: Arm) -> tuple[str, ...]:

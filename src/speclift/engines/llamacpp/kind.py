@@ -6,9 +6,9 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import ClassVar
 
-from speclift.core.arm import Arm, ServerSettings
+from speclift.core.arm import EMBEDDED_MODEL, Arm, ServerSettings
 from speclift.core.drafting import Drafting, Template
-from speclift.core.engine_spec import EMBEDDED_MODEL, EngineSpec
+from speclift.core.engine_spec import EngineSpec
 from speclift.core.errors import ModelError
 from speclift.core.speculation import Combined, DraftModel, NGram, Synthetic
 from speclift.engines.kind import EngineKind

@@ -112,28 +112,28 @@ def _judged(arm: Arm, version: VllmVersion, settings: ServerSettings) -> tuple[L
         config,
         release=version.release,
         is_cpu=version.is_cpu,
-        tensor_parallel=settings.tensor_parallel,
-        has_async_scheduling=bool(settings.schedules_ahead),
+        tensor_parallel=settings.tp,
+        has_async_scheduling=bool(settings.async_scheduling),
     )
 
 
 def loses_scheduling(arm: Arm, version: VllmVersion, settings: ServerSettings) -> bool:
     """Whether vLLM, left to itself, schedules ahead without speculation and does not in this arm: drafts made on the
     CPU between two steps leave it nothing to schedule ahead with."""
-    said = {word.partition("=")[0] for word in settings.extra_args}
-    is_up_to_vllm = settings.schedules_ahead is None and not said & {ASYNC_FLAG, NO_ASYNC_FLAG}
+    said = {word.partition("=")[0] for word in settings.engine_args}
+    is_up_to_vllm = settings.async_scheduling is None and not said & {ASYNC_FLAG, NO_ASYNC_FLAG}
     is_ahead_by_itself = not version.is_cpu and version.release >= ASYNC_WITH_SPECULATION
     return is_up_to_vllm and is_ahead_by_itself and speculative_config(arm).get("method") in WITHOUT_ASYNC
 
 
 SETTINGS = (
-    "quantisation",
-    "tensor_parallel",
-    "pipeline_parallel",
-    "sequences_max",
+    "target_quant",
+    "tp",
+    "pp",
+    "max_num_seqs",
     "token_budget",
-    "keeps_prefixes",
-    "schedules_ahead",
+    "prefix_cache",
+    "async_scheduling",
 )
 
 
@@ -147,29 +147,29 @@ def server_flags(settings: ServerSettings, *, port: int, version: VllmVersion) -
         *("--model", settings.model, "--served-model-name", settings.model),
         *("--host", "127.0.0.1", "--port", str(port)),
         *("--max-model-len", str(settings.context_tokens)),
-        *("--max-num-seqs", str(settings.sequences_max or max(settings.slots, SEQUENCES_MIN))),
-        "--enable-prefix-caching" if settings.keeps_prefixes else "--no-enable-prefix-caching",
+        *("--max-num-seqs", str(settings.max_num_seqs or max(settings.slots, SEQUENCES_MIN))),
+        "--enable-prefix-caching" if settings.prefix_cache else "--no-enable-prefix-caching",
         *_scheduling_flags(settings),
         *("--seed", "0", "--generation-config", "vllm", "--disable-uvicorn-access-log"),
     ]
     for flag, value in (
         ("--kv-cache-dtype", settings.kv_type_k),
-        ("--quantization", settings.quantisation),
+        ("--quantization", settings.target_quant),
         ("--max-num-batched-tokens", settings.token_budget),
-        ("--tensor-parallel-size", settings.tensor_parallel if settings.tensor_parallel > 1 else None),
-        ("--pipeline-parallel-size", settings.pipeline_parallel if settings.pipeline_parallel > 1 else None),
+        ("--tensor-parallel-size", settings.tp if settings.tp > 1 else None),
+        ("--pipeline-parallel-size", settings.pp if settings.pp > 1 else None),
     ):
         if value is not None:
             flags += [flag, str(value)]
-    if version.is_cpu and not any(arg.partition("=")[0] == KV_BYTES_FLAG for arg in settings.extra_args):
+    if version.is_cpu and not any(arg.partition("=")[0] == KV_BYTES_FLAG for arg in settings.engine_args):
         flags += [KV_BYTES_FLAG, CPU_KV_BYTES]
-    return (*flags, *settings.extra_args)
+    return (*flags, *settings.engine_args)
 
 
 def _scheduling_flags(settings: ServerSettings) -> tuple[str, ...]:
-    if settings.schedules_ahead is None:
+    if settings.async_scheduling is None:
         return ()
-    return (ASYNC_FLAG if settings.schedules_ahead else NO_ASYNC_FLAG,)
+    return (ASYNC_FLAG if settings.async_scheduling else NO_ASYNC_FLAG,)
 
 
 def speculation_flags(arm: Arm, version: VllmVersion) -> tuple[str, ...]:

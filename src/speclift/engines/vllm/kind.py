@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import ClassVar
 
-from speclift.core.arm import ServerSettings
+from speclift.core.arm import EMBEDDED_MODEL, ServerSettings
 from speclift.core.drafting import Drafting, Template
-from speclift.core.engine_spec import EMBEDDED_MODEL, EngineSpec
+from speclift.core.engine_spec import EngineSpec
 from speclift.core.errors import UsageError
 from speclift.core.speculation import NGram
 from speclift.engines.kind import EngineKind
