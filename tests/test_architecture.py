@@ -52,7 +52,7 @@ ROOMS: dict[str, tuple[str, ...]] = {
         *("client", "engines", "studies", "weights", "bench", "views"),
     ),
     "cli": (
-        *("workload", "search", "lossless", "planner", "linter", "replayer"),
+        *("search", "lossless", "planner", "linter", "replayer"),
         *("studies", "weights", "bench", "verbs", "views"),
     ),
 }  # fmt: skip

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from speclift.bench.ask import Ask
+from speclift.bench.observer import Observer
 from speclift.bench.prepare import Prepared, prepare, prepare_arms
 from speclift.bench.search_study import prospect
 from speclift.core.errors import UsageError
@@ -30,7 +31,7 @@ def interpreter(folder: Path, version: str) -> str:
 
 def prepared(python: str, **asked: Any) -> Prepared:
     ask = Ask.of(engine="vllm", vllm_python=python, model="org/target", requests=2, **asked)
-    return prepare(ask, lambda _: None)
+    return prepare(ask, Observer())
 
 
 def command_of(made: Prepared, index: int) -> list[str]:
@@ -101,7 +102,7 @@ def test_a_search_gets_its_control_when_it_is_confirmed(gpu_python: str) -> None
         methods=("ngram,n=3",),
         ks=(1, 3, 5),
     )
-    found = prospect(ask, lambda _: None, always=False)
+    found = prospect(ask, Observer(), always=False)
     assert found is not None
     assert found.is_search
     made = prepare_arms(found.ground, found.arms, searches=True)

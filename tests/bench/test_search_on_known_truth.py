@@ -10,10 +10,10 @@ from dataclasses import replace
 import pytest
 
 from samples import request
+from speclift.bench.observer import Observer
 from speclift.bench.search_plan import SearchPlan, cell_prompts, divide, plan_search, search_prompts
 from speclift.bench.search_run import run_search
 from speclift.bench.search_space import Wanted, space_of
-from speclift.bench.search_study import Quiet
 from speclift.core.arm import Arm
 from speclift.core.errors import EngineError
 from speclift.core.speculation import NGram
@@ -101,7 +101,7 @@ def searched(
     held = set(plan.tuning_ids)
     requests = [each for each in workload(60).requests if each.id in held]
     return asyncio.run(
-        run_search(plan.search, runner, requests, progress=Quiet(), deadline_s=deadline_s, clock=clock)
+        run_search(plan.search, runner, requests, observer=Observer(), deadline_s=deadline_s, clock=clock)
     )
 
 

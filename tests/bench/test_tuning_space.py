@@ -8,6 +8,7 @@ import pytest
 
 from speclift.bench import deployment
 from speclift.bench.ask import Ask
+from speclift.bench.observer import Observer
 from speclift.bench.search_fit import too_large
 from speclift.bench.search_space import (
     Wanted,
@@ -107,7 +108,7 @@ def test_what_would_start_and_never_draft_is_never_launched() -> None:
 def test_where_nothing_can_run_that_is_wrong_usage_in_the_engines_own_words() -> None:
     ask = Ask.of(engine="fake", methods=("ngram,size=4",), ks=(2, 4, 8), segments=("chat",), requests=4)
     with pytest.raises(UsageError, match="setting of ngram on fake"):
-        prospect(ask, lambda _text: None, always=False)
+        prospect(ask, Observer(), always=False)
 
 
 def test_several_values_of_server_settings_give_every_candidate_a_server_of_its_own() -> None:

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 from speclift import __version__
 from speclift.bench.ask import Ask
 from speclift.bench.limits import require_sane
+from speclift.bench.observer import Observer
 from speclift.bench.search_space import named_methods
 from speclift.client.provenance import host_facts
 from speclift.core.arm import CONTROL, Arm, baseline_arm, control_arm
@@ -40,8 +40,6 @@ QUICK_TUNING_PER_SEGMENT = 4
 # Of search, confirmation and lossless gate together.
 QUICK_SEARCH_BUDGET_S = 360.0
 
-Say = Callable[[str], None]
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Ground:
@@ -63,21 +61,21 @@ class Prepared:
     findings: tuple[Finding, ...]
 
 
-def prepare(ask: Ask, say: Say, *, samples_anyway: bool = False) -> Prepared:
+def prepare(ask: Ask, observer: Observer, *, samples_anyway: bool = False) -> Prepared:
     """`samples_anyway`: for the lossless gate, whose task it is to find out what a study must not time."""
     if ask.has_variants:
         raise UsageError(
             "several values of a server setting are for a search", hint="speclift tune, or one value here"
         )
-    ground = lay_ground(as_quick_look(ask, say) if ask.is_quick_look else ask, say)
-    return prepare_arms(ground, named_arms(ground.ask, say), samples_anyway=samples_anyway)
+    ground = lay_ground(as_quick_look(ask, observer) if ask.is_quick_look else ask, observer)
+    return prepare_arms(ground, named_arms(ground.ask, observer), samples_anyway=samples_anyway)
 
 
-def as_quick_look(ask: Ask, say: Say, *, searches: bool = False) -> Ask:
+def as_quick_look(ask: Ask, observer: Observer, *, searches: bool = False) -> Ask:
     """A search takes its prompts on top, so that as many are left to confirm on."""
     prompts = QUICK_PROMPTS_PER_SEGMENT + (QUICK_TUNING_PER_SEGMENT if searches else 0)
     minutes = 6 if searches else 5
-    say(
+    observer.say(
         f"quick look: {', '.join(QUICK_SEGMENTS)} x {prompts} bundled prompts x {QUICK_MAX_TOKENS} tokens, "
         f"at most {minutes} minutes (--prompts, --segment, --requests or --budget change it)"
     )
@@ -92,7 +90,7 @@ def as_quick_look(ask: Ask, say: Say, *, searches: bool = False) -> Ask:
     )
 
 
-def lay_ground(ask: Ask, say: Say) -> Ground:
+def lay_ground(ask: Ask, observer: Observer) -> Ground:
     """Prompts read, model found."""
     engine_kind(ask.engine)  # what is no engine is wrong usage, seen before any file is read
     require_sane(ask)
@@ -104,7 +102,7 @@ def lay_ground(ask: Ask, say: Say) -> Ground:
         seed=ask.seed,
     )
     loads = _loads(ask)
-    return Ground(ask=ask, workload=workload, loads=loads, engine_spec=_engine_spec(ask, loads, say))
+    return Ground(ask=ask, workload=workload, loads=loads, engine_spec=_engine_spec(ask, loads, observer))
 
 
 def prepare_arms(
@@ -194,19 +192,20 @@ def _model_fingerprint(model: str) -> str:
     return folder_fingerprint(path) if model and path.is_dir() else ""
 
 
-def named_arms(ask: Ask, say: Say) -> tuple[Arm, ...]:
+def named_arms(ask: Ask, observer: Observer) -> tuple[Arm, ...]:
     kind = engine_kind(ask.engine)
     if not kind.launches:
         spec = (Arm(name="spec", speculation=Attached()),) if ask.attach.spec_url else ()
         return (baseline_arm(), *spec)
-    drafts = draft_paths(ask, say)
+    drafts = draft_paths(ask, observer)
     arms = arms_for(methods=named_methods(ask) or kind.default_methods, ks=ask.ks, drafts=drafts)
     return tuple(replace(arm, speculation=_with_draft_settings(arm.speculation, ask)) for arm in arms)
 
 
-def draft_paths(ask: Ask, say: Say) -> tuple[str, ...]:
+def draft_paths(ask: Ask, observer: Observer) -> tuple[str, ...]:
     return tuple(
-        engine_kind(ask.engine).model_path(draft, say=say, fetches=ask.fetches) for draft in ask.drafts
+        engine_kind(ask.engine).model_path(draft, say=observer.say, fetches=ask.fetches)
+        for draft in ask.drafts
     )
 
 
@@ -271,7 +270,7 @@ def _loads(ask: Ask) -> tuple[Load, ...]:
     return tuple(Concurrency(streams=streams) for streams in sorted(set(ask.concurrency or (1,))))
 
 
-def _engine_spec(ask: Ask, loads: tuple[Load, ...], say: Say) -> EngineSpec:
+def _engine_spec(ask: Ask, loads: tuple[Load, ...], observer: Observer) -> EngineSpec:
     # As many slots as the heaviest closed loop; an open loop gets a few and queues beyond them.
     slots = max(load.streams if isinstance(load, Concurrency) else 4 for load in loads)
     threads = ask.server.threads if ask.server.threads is not None else default_threads()
@@ -279,7 +278,7 @@ def _engine_spec(ask: Ask, loads: tuple[Load, ...], say: Say) -> EngineSpec:
         raise UsageError(f"--threads must be at least 1, saw {threads}")
     settings = replace(
         ask.server,
-        model=engine_kind(ask.engine).model_path(ask.server.model, say=say, fetches=ask.fetches),
+        model=engine_kind(ask.engine).model_path(ask.server.model, say=observer.say, fetches=ask.fetches),
         slots=slots,
         threads=threads,
         kv_type_k=ask.kv_dtype or ask.server.kv_type_k,

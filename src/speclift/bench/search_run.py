@@ -12,6 +12,7 @@ from types import TracebackType
 from typing import Any, Protocol, Self
 
 from speclift.bench.live import ArmFailed, LiveArm, Servers, ended_together
+from speclift.bench.observer import Observer
 from speclift.bench.run import arrival_seed
 from speclift.bench.search_plan import JOBS, SIZES, cell_prompts
 from speclift.bench.time_limit import to_the_end
@@ -46,12 +47,6 @@ class ArmRunner(Protocol):
     async def run(self, job: SearchJob, arm: Arm, requests: Sequence[Request]) -> JobResult:
         """One launch, every load of the job. A server that fails is a JobResult that says so, not an exception."""
         ...
-
-
-class SearchProgress(Protocol):
-    """What a watcher of a search is told."""
-
-    def asked(self, job: SearchJob, *, done: int, left_s: Seconds | None) -> None: ...
 
 
 @dataclass(slots=True)
@@ -282,7 +277,7 @@ async def run_search(
     runner: ArmRunner,
     requests: Sequence[Request],
     *,
-    progress: SearchProgress,
+    observer: Observer,
     deadline_s: Seconds | None = None,
     ends: Deadline | None = None,
     clock: Callable[[], Seconds] = time.monotonic,
@@ -296,7 +291,7 @@ async def run_search(
         if ends is not None and not ends.has(_needed_s(search, jobs[:1]) + _confirming_s(search)):
             return search
         job = jobs[0]
-        progress.asked(job, done=len(search.results), left_s=left_s)
+        observer.searching(job, done=len(search.results), left_s=left_s)
         arm = search.problem.candidate(job.candidate).arm
         search = search.tell(await runner.run(job, arm, requests))
     failed = {each.candidate for each in search.eliminated if each.stage == "failed"}

@@ -6,23 +6,24 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 from speclift.bench.ask import Ask
+from speclift.bench.bench import Bench
 from speclift.bench.interrupts import run_until_signal
 from speclift.bench.limits import require_sane
 from speclift.bench.live import Servers
+from speclift.bench.observer import Observer
 from speclift.bench.prepare import (
     Ground,
     Prepared,
-    Say,
     as_quick_look,
     build_engine,
     draft_paths,
     lay_ground,
     with_control,
 )
-from speclift.bench.run import Progress, request_limit_s
+from speclift.bench.run import request_limit_s
 from speclift.bench.search_document import TUNING, tuning_document
 from speclift.bench.search_fit import too_large
 from speclift.bench.search_plan import (
@@ -32,12 +33,11 @@ from speclift.bench.search_plan import (
     no_hold_out,
     plan_search,
 )
-from speclift.bench.search_run import LocalRunner, SearchProgress, replayed, run_search, spent_s
+from speclift.bench.search_run import LocalRunner, replayed, run_search, spent_s
 from speclift.bench.search_space import refused_by, silent_on, space_of, wanted
 from speclift.bench.study_paths import keep_prompts_source, prompts_of, search_path
 from speclift.bench.time_limit import BudgetSpent, ends_at
 from speclift.core.arm import Arm, baseline_arm
-from speclift.core.deadline import Deadline
 from speclift.core.engine_spec import EngineSpec
 from speclift.core.errors import EngineError, UsageError
 from speclift.core.quantities import duration
@@ -48,7 +48,6 @@ from speclift.core.units import Seconds
 from speclift.engines.kind import engine_kind
 from speclift.engines.protocol import Engine
 from speclift.search.choice import Confirmation, choose, confirmed_loads
-from speclift.search.problem import SearchJob
 from speclift.search.search import Search
 from speclift.search.space import Axes, Candidate, Space
 from speclift.studies.study import Study, is_study
@@ -60,10 +59,6 @@ CONFIRMED_MAX = 2
 SEQUENCES_MAX = 1024
 
 
-class TuningProgress(Progress, SearchProgress, Protocol):
-    """What a watcher of search and confirmation is told."""
-
-
 class SearchStopped(KeyboardInterrupt):
     """Ctrl-C or SIGTERM during a search: where it can be resumed, and what it knew."""
 
@@ -72,21 +67,14 @@ class SearchStopped(KeyboardInterrupt):
         self.path, self.so_far = path, so_far
 
 
-class _Unannounced:
+class _Unannounced(Observer):
     """A search says of each job what it launches and why; the launch itself need not be said again."""
 
-    def __init__(self, progress: Progress) -> None:
-        self.noticed = progress.noticed
+    def __init__(self, observer: Observer) -> None:
+        self._observer = observer
 
-    def launching(self, arm: str, round_index: int) -> None: ...
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Opened:
-    """A study ready to be measured, and the end of the time for it and its lossless gate."""
-
-    study: Study
-    deadline: Deadline
+    def noticed(self, finding: Finding) -> None:
+        self._observer.noticed(finding)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -105,17 +93,17 @@ class Prospect:
         return sum(not each.is_baseline for each in self.space.candidates) > CONFIRMED_MAX
 
 
-def prospect(ask: Ask, say: Say, *, always: bool) -> Prospect | None:
+def prospect(ask: Ask, observer: Observer, *, always: bool) -> Prospect | None:
     """None where what was named is measured as it stands. `always`: for tune, which searches whatever it can."""
     is_named = bool(ask.methods or ask.ks or ask.drafts)
     kind = engine_kind(ask.engine)
     if not kind.launches or not (kind.searches_unasked or is_named or always):
         return None
     require_sane(ask)
-    found = wanted(ask, model=ask.server.model, drafts=draft_paths(ask, say))
+    found = wanted(ask, model=ask.server.model, drafts=draft_paths(ask, observer))
     if sum(len(each.ks) for each in found) <= CONFIRMED_MAX and not (found and ask.has_variants):
         return None
-    ground = lay_ground(as_quick_look(ask, say, searches=True) if ask.is_quick_look else ask, say)
+    ground = lay_ground(as_quick_look(ask, observer, searches=True) if ask.is_quick_look else ask, observer)
     axes = _axes(ask)
     everything = space_of(found, axes).candidates
     ground = replace(ground, engine_spec=_varied(ground.engine_spec, everything))
@@ -188,12 +176,20 @@ def no_search(budget_s: Seconds | None) -> Finding:
     )
 
 
-def search_and_open(
-    path: Path, searching: Study, *, progress: TuningProgress, workers: int, deadline: Deadline
-) -> Opened:
-    """Runs the search to its end and opens the study that confirms what it found."""
+def search_best(bench: Bench, observer: Observer) -> Bench:
+    """Runs the search to its end, where there is one, and opens the study that confirms what it found."""
+    if not bench.searches:
+        return bench
+    with bench.study as searching:
+        path = searching.path.parent
+        plan = kept_plan(searching)
+        search = _searched(bench, plan, observer, resumed_as=path)
+        return replace(bench, study=open_confirmation(path, searching, search, plan), searches=False)
+
+
+def _searched(bench: Bench, plan: SearchPlan, observer: Observer, *, resumed_as: Path) -> Search:
+    searching, deadline = bench.study, bench.deadline
     begun_s = time.monotonic()
-    plan = kept_plan(searching)
     search = replayed(plan.search, searching)
     before_s = spent_s(searching)
     deadline_s = None if plan.search_s is None else begun_s + plan.search_s - before_s
@@ -201,11 +197,11 @@ def search_and_open(
     servers = Servers(
         searching,
         engine,
-        watcher=_Unannounced(progress),
+        observer=_Unannounced(observer),
         seed=searching.plan.seed,
         limit_s=request_limit_s(deadline),
-        workers=workers,
-        resumed_as=path,
+        workers=bench.ask.workers,
+        resumed_as=resumed_as,
     )
     tuning = set(plan.tuning_ids)
     requests = [request for request in searching.plan.requests if request.id in tuning]
@@ -219,17 +215,16 @@ def search_and_open(
     async def work() -> Search:
         async with ends_at(deadline, lambda: servers.doing), runner:
             return await run_search(
-                search, runner, requests, progress=progress, deadline_s=deadline_s, ends=deadline
+                search, runner, requests, observer=observer, deadline_s=deadline_s, ends=deadline
             )
 
     try:
-        search = run_until_signal(work())
+        return run_until_signal(work())
     except BudgetSpent:
         # What its finished jobs say still stands; without any, choosing says so.
-        search = replayed(plan.search, searching)
+        return replayed(plan.search, searching)
     except KeyboardInterrupt as error:
-        raise SearchStopped(path, _so_far(searching, plan)) from error
-    return Opened(study=open_confirmation(path, searching, search, plan), deadline=deadline)
+        raise SearchStopped(resumed_as, _so_far(searching, plan)) from error
 
 
 def time_left_s(searching: Study) -> Seconds | None:
@@ -346,19 +341,3 @@ def _axes(ask: Ask) -> Axes:
         quantisations=(None, *ask.target_quants[1:]),
         token_budgets=(None, *ask.token_budgets[1:]),
     )
-
-
-class Quiet:
-    """Progress for callers that only want the result."""
-
-    def launching(self, arm: str, round_index: int) -> None: ...
-
-    def turn_done(self, arm: str, *, done: int, total: int, left_s: float) -> None: ...
-
-    def noticed(self, finding: Finding) -> None: ...
-
-    def asked(self, job: SearchJob, *, done: int, left_s: float | None) -> None: ...
-
-
-def unheard(_text: str) -> None:
-    """What is said on the way, for the same callers."""

@@ -146,9 +146,7 @@ def takes_ask(verb: Callable[..., None]) -> Callable[..., None]:
     STUDY_SETTINGS.update(settings_of([*shared, *own]))
 
     @functools.wraps(verb)
-    def command(**options: object) -> None:
-        ctx = options.pop("ctx")
-        assert isinstance(ctx, typer.Context)
+    def command(ctx: typer.Context, **options: object) -> None:
         options.pop("config")
         ask = Ask.of(**flags.given(options))
         # The file may change later; the study keeps what it said.

@@ -31,32 +31,29 @@ def verify_command(
     ask: Ask, *, detect: Detect = None, dry_run: DryRun = False, as_json: Json = False
 ) -> None:
     """Does speculation change the output? Numerics are told from bugs; exit 0 unchanged, 6 changed, 5 unsettled."""
+    from speclift.cli.narration import Narrator
     from speclift.lossless.document import gate_document
     from speclift.verbs.verify import depth_for, keep_document, prepare_gate, run_gate
     from speclift.views.lossless import gate_view
 
     if ask.resume:
         raise UsageError("verify cannot go on where another stopped", hint="it takes minutes: run it again")
-    console = screen(stderr=True)
-
-    def say(text: str) -> None:
-        console.print(text, style="dim", markup=False, highlight=False)
-
+    narrator = Narrator(screen(stderr=True))
     unused = _unused(ask)
     if unused:
-        say(f"verify compares answers, not times: {', '.join(unused)} change nothing here")
+        narrator.say(f"verify compares answers, not times: {', '.join(unused)} change nothing here")
     if dry_run:
-        prepared = prepare_gate(replace(ask, fetches=False), say, depth_for(ask, detect))
+        prepared = prepare_gate(replace(ask, fetches=False), narrator, depth_for(ask, detect))
         commands = {arm.name: prepared.engine.command(arm, port=0) for arm in prepared.plan.arms}
         _show_commands(commands, as_json=as_json)
         return
-    document = gate_document(run_gate(ask, say, detect=detect))
+    document = gate_document(run_gate(ask, narrator, detect=detect))
     if as_json:
         _write(document)
     if ask.study is not None:
         kept = keep_document(ask.study / DOCUMENT, document, keeps_text=not ask.no_text)
-        say(f"kept in {kept}")
-    console.print(gate_view(document))
+        narrator.say(f"kept in {kept}")
+    narrator.console.print(gate_view(document))
     raise typer.Exit(EXIT_CODES[document["result"]])
 
 

@@ -18,7 +18,8 @@ from speclift import __version__
 from speclift.bench.client_ceiling import TTFT_S, measure_client
 from speclift.bench.interrupts import run_until_signal
 from speclift.bench.noise import NOISE_BUDGET_S, NOISE_TOKENS, measure_noise, noise_requests
-from speclift.bench.prepare import QUICK_PROMPTS_PER_SEGMENT, QUICK_SEGMENTS, Say
+from speclift.bench.observer import Observer
+from speclift.bench.prepare import QUICK_PROMPTS_PER_SEGMENT, QUICK_SEGMENTS
 from speclift.client.provenance import host_facts
 from speclift.core.arm import EMBEDDED_MODEL, ServerSettings
 from speclift.core.errors import EngineError, OperatingError
@@ -35,7 +36,7 @@ FETCH_MODEL = f"speclift models fetch {EMBEDDED_MODEL}"
 SEEN_SPEEDUP = 1.1
 
 
-def diagnose(say: Say, *, with_noise: bool = True, with_client: bool = False) -> dict[str, Any]:
+def diagnose(observer: Observer, *, with_noise: bool = True, with_client: bool = False) -> dict[str, Any]:
     """`with_client` measures the load generator in place of the machine's noise."""
     cache = models.models_directory()
     existing = next(folder for folder in (cache, *cache.parents) if folder.exists())
@@ -60,10 +61,10 @@ def diagnose(say: Say, *, with_noise: bool = True, with_client: bool = False) ->
         "study_folder_free_bytes": shutil.disk_usage(Path.cwd()).free,
     }
     if with_client:
-        facts["client"] = _client(say)
+        facts["client"] = _client(observer)
         facts["noise"] = _not_measured("left out by --client", "speclift doctor")
     elif with_noise:
-        facts["noise"] = _noise(say)
+        facts["noise"] = _noise(observer)
     else:
         facts["noise"] = _not_measured("left out by --quick", "speclift doctor")
     return {**facts, "next_steps": next_steps(facts)}
@@ -85,7 +86,7 @@ async def _timer_lateness_s() -> list[float]:
     return late
 
 
-def _noise(say: Say) -> dict[str, Any]:
+def _noise(observer: Observer) -> dict[str, Any]:
     """Missing parts and failing servers are findings of a doctor, not errors of it."""
     if importlib.util.find_spec("xllamacpp") is None:
         return _not_measured("the embedded engine is not installed", INSTALL_ENGINE)
@@ -93,7 +94,9 @@ def _noise(say: Say) -> dict[str, Any]:
     try:
         model = str(models.resolve(EMBEDDED_MODEL))
         engine = LlamaCpp(ServerSettings(model=model, threads=default_threads()))
-        say(f"measuring the noise of this machine, about {NOISE_BUDGET_S:.0f} s (--quick leaves it out)")
+        observer.say(
+            f"measuring the noise of this machine, about {NOISE_BUDGET_S:.0f} s (--quick leaves it out)"
+        )
         with tempfile.TemporaryDirectory() as logs:
             records = run_until_signal(measure_noise(engine, noise_requests(), logs=Path(logs)))
     except EngineError as error:
@@ -107,8 +110,8 @@ def _noise(say: Say) -> dict[str, Any]:
     return {"measured": True, "wall_s": wall_s, "tokens_per_answer": NOISE_TOKENS, **asdict(noise)}
 
 
-def _client(say: Say) -> dict[str, Any]:
-    say("measuring the load generator against a server that knows its own times, about 5 s")
+def _client(observer: Observer) -> dict[str, Any]:
+    observer.say("measuring the load generator against a server that knows its own times, about 5 s")
     started_s = time.monotonic()
     try:
         found = measure_client()
