@@ -46,7 +46,7 @@ class Key(NamedTuple):
         return self.temperature == 0
 
 
-class Pair(NamedTuple):
+class _Pair(NamedTuple):
     """What the arm said, and the baseline of the same round to the same request."""
 
     key: Key
@@ -191,17 +191,17 @@ def _arm(
     )
 
 
-def _answered_by_baseline(own: Mapping[int, Held], baseline: Mapping[int, Held]) -> list[Pair]:
+def _answered_by_baseline(own: Mapping[int, Held], baseline: Mapping[int, Held]) -> list[_Pair]:
     """What the arm was asked and the baseline of the same round answered."""
     return [
-        Pair(key, reference, answer)
+        _Pair(key, reference, answer)
         for index, held in own.items()
         for key, answer in held.items()
         if (reference := baseline.get(index, {}).get(key)) is not None and reference.is_ok
     ]
 
 
-def _compared(asked: Iterable[Pair], fresh: Fresh | None) -> list[Pair]:
+def _compared(asked: Iterable[_Pair], fresh: Fresh | None) -> list[_Pair]:
     """What both answered, each pair of texts once; at temperature 0 against the new reference where there is one."""
     seen: set[tuple[str, str, str]] = set()
     return [
@@ -212,7 +212,7 @@ def _compared(asked: Iterable[Pair], fresh: Fresh | None) -> list[Pair]:
     ]
 
 
-def _greedy_part(asked: Iterable[Pair], compared: Iterable[Pair], control: Control) -> Greedy:
+def _greedy_part(asked: Iterable[_Pair], compared: Iterable[_Pair], control: Control) -> Greedy:
     pairs: dict[str, list[Compared]] = defaultdict(list)
     for key, reference, answer in compared:
         if key.is_greedy:
@@ -222,7 +222,7 @@ def _greedy_part(asked: Iterable[Pair], compared: Iterable[Pair], control: Contr
     return _if_complete(judged, asked=len(answered), answered=sum(answered))
 
 
-def _sampled_part(asked: Iterable[Pair], compared: Iterable[Pair], seed: int) -> Sampled:
+def _sampled_part(asked: Iterable[_Pair], compared: Iterable[_Pair], seed: int) -> Sampled:
     pairs = [(reference, answer) for key, reference, answer in compared if not key.is_greedy]
     prompts = len({reference.case for reference, _ in pairs})
     answered = [pair.answer.is_ok for pair in asked if not pair.key.is_greedy]
