@@ -146,6 +146,47 @@ def test_uneven_groups_are_padded_as_vllm_pads_them() -> None:
     assert found.max_concurrency == pytest.approx(100 / (10 + 6))
 
 
+def test_layers_of_many_windows_are_grouped_by_the_fewest_of_a_kind() -> None:
+    pages = (
+        LayerPages(layers=30, page_bytes=1000, window=64),
+        LayerPages(layers=10, page_bytes=1000, window=None),
+    )
+    found = pool(pages, kv_bytes=10_000 * 280, context=160, block=16, in_flight=16)
+    # Groups of 10 layers: three that keep 64 - 1 + 16 tokens in 5 blocks and one more, one that keeps all 160 in 10.
+    assert found.blocks == 280
+    assert found.max_concurrency == pytest.approx(280 / (3 * 6 + 10))
+    assert found.tokens == 1600
+
+
+def test_pages_of_several_sizes_lie_side_by_side() -> None:
+    pages = (
+        LayerPages(layers=4, page_bytes=1000, window=64),
+        LayerPages(layers=2, page_bytes=500, window=None),
+    )
+    found = pool(pages, kv_bytes=5000 * 680, context=160, block=16, in_flight=16)
+    assert found.blocks == 680
+    assert found.max_concurrency == pytest.approx(680 / ((4000 * 6 + 1000 * 10) / 5000))
+
+
+def test_pages_of_several_sizes_without_windows_are_blocks_of_the_whole_context() -> None:
+    pages = (
+        LayerPages(layers=4, page_bytes=1000, window=None),
+        LayerPages(layers=2, page_bytes=500, window=None),
+    )
+    found = pool(pages, kv_bytes=5000 * 100, context=160, block=16, in_flight=16)
+    assert (found.blocks, found.max_concurrency, found.tokens) == (100, 10, 1600)
+
+
+@pytest.mark.parametrize("pages", [(), (LayerPages(layers=1, page_bytes=0, window=None),)])
+def test_without_keys_and_values_only_the_state_of_each_request_is_kept(
+    pages: tuple[LayerPages, ...],
+) -> None:
+    found = pool(pages, kv_bytes=16_000, context=160, block=16, in_flight=1, state_bytes=1600)
+    assert (found.blocks, found.max_concurrency, found.tokens) == (0, 10, 1600)
+    nothing = pool(pages, kv_bytes=16_000, context=160, block=16, in_flight=1)
+    assert (nothing.blocks, nothing.max_concurrency, nothing.tokens) == (0, 0, 0)
+
+
 def test_a_recurrent_state_counts_per_request() -> None:
     pages = (LayerPages(layers=1, page_bytes=160, window=None),)
     bare = pool(pages, kv_bytes=160_000, context=160, block=16, in_flight=1)

@@ -24,7 +24,7 @@ from speclift.core.units import Seconds
 from speclift.engines.protocol import Engine, Server
 from speclift.lossless.answers import Answer
 from speclift.lossless.calibration import TokenScore
-from speclift.lossless.divergence import Compared, compare
+from speclift.lossless.divergence import compare
 from speclift.lossless.gate import ArmGate, Gate, Told, lossy_by_design, lossy_gate, unsettled_gate
 from speclift.lossless.greedy import Control, control_of, gap_noise
 from speclift.lossless.questions import (
@@ -264,27 +264,30 @@ class GateRun:
     async def _control(
         self, script: Script, told: dict[str, Told]
     ) -> tuple[Control, dict[str, list[TokenScore]]]:
-        pairs: dict[str, list[Compared]] = {}
-        noise: list[float] = []
-        scores: dict[str, list[TokenScore]] = {}
         async with self._server(baseline_arm(), "control: the baseline again") as server:
-            references = script.told.of(ALONE)
-            listed = LISTED if any(answer.said for answer in references) else 0
-            batched = [replace(question, listed=listed) for question in script.greedy]
-            again = await ask_all(server.endpoint, batched, at_once=self._depth.batch)
-            streamed = [replace(question, stream=True) for question in script.greedy]
-            # Where margins are unknown the rate must tell, and needs as much of the control as of the arm.
-            count = max(self._depth.whole, 1) if listed else len(streamed)
-            alone = await ask_all(server.endpoint, streamed[:count], at_once=1)
-            pairs[BATCHED] = [compare(*pair) for pair in zip(references, again, strict=True)]
-            pairs[ALONE] = [compare(*pair) for pair in zip(references, alone, strict=False)]
-            noise = [gap for pair in zip(references, again, strict=True) for gap in gap_noise(*pair)]
+            control = await self._asked_again(script, server)
             unlike = {name: each for name, each in told.items() if not self._is_identical(script, each)}
-            if script.sampled and script.can_score and unlike:
-                scorer = await scorer_for(server.endpoint)
-                if scorer is not None:
-                    scores = await self._scores(script, unlike, scorer)
-        return control_of(pairs, noise), scores
+            is_scored = script.sampled and script.can_score and unlike
+            scorer = await scorer_for(server.endpoint) if is_scored else None
+            scores = await self._scores(script, unlike, scorer) if scorer is not None else {}
+        return control, scores
+
+    async def _asked_again(self, script: Script, server: Server) -> Control:
+        """How far the baseline is from itself: within a batch, and alone."""
+        references = script.told.of(ALONE)
+        listed = LISTED if any(answer.said for answer in references) else 0
+        batched = [replace(question, listed=listed) for question in script.greedy]
+        again = await ask_all(server.endpoint, batched, at_once=self._depth.batch)
+        streamed = [replace(question, stream=True) for question in script.greedy]
+        # Where margins are unknown the rate must tell, and needs as much of the control as of the arm.
+        count = max(self._depth.whole, 1) if listed else len(streamed)
+        alone = await ask_all(server.endpoint, streamed[:count], at_once=1)
+        pairs = {
+            BATCHED: [compare(*pair) for pair in zip(references, again, strict=True)],
+            ALONE: [compare(*pair) for pair in zip(references, alone, strict=False)],
+        }
+        noise = [gap for pair in zip(references, again, strict=True) for gap in gap_noise(*pair)]
+        return control_of(pairs, noise)
 
     async def _scores(
         self, script: Script, unlike: dict[str, Told], scorer: Scorer

@@ -7,6 +7,7 @@ src/llama-kv-cache.cpp and llama-kv-cache-iswa.cpp (b10586).
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -116,36 +117,35 @@ def pool(
     """How many requests of `context` tokens fit: each takes whole blocks from every group of layers."""
     if kv_bytes <= 0:
         return KvPool(tokens=0, max_concurrency=0.0, blocks=0)
-    windows = {page.window for page in pages}
-    per_request: float
-    layers_by_window = {w: sum(page.layers for page in pages if page.window == w) for w in windows}
-    one_page = len({page.page_bytes for page in pages}) == 1
-    if len(windows) > 1 and one_page:
-        group = _group_size(list(layers_by_window.values()))
-        block_bytes = group * pages[0].page_bytes
-        per_request = sum(
-            math.ceil(count / group) * _blocks(window, context=context, block=block, in_flight=in_flight)
-            for window, count in layers_by_window.items()
-        )
-    elif len(windows) > 1:
-        # Pages of several sizes are packed side by side: no rounding beyond the blocks themselves.
-        block_bytes = sum(page.layers * page.page_bytes for page in pages)
-        per_request_bytes = sum(
-            page.layers
-            * page.page_bytes
-            * _blocks(page.window, context=context, block=block, in_flight=in_flight)
-            for page in pages
-        )
-        per_request = per_request_bytes / block_bytes
-    else:
-        block_bytes = sum(page.layers * page.page_bytes for page in pages)
-        per_request = _blocks(next(iter(windows)), context=context, block=block, in_flight=in_flight)
+    block_bytes, per_request = _request_blocks(pages, context=context, block=block, in_flight=in_flight)
     if not block_bytes:
         concurrency = kv_bytes / state_bytes if state_bytes else 0.0
         return KvPool(tokens=int(concurrency * context), max_concurrency=concurrency, blocks=0)
     blocks = int(kv_bytes // block_bytes)
     concurrency = blocks / (per_request + state_bytes / block_bytes)
     return KvPool(tokens=int(concurrency * context), max_concurrency=concurrency, blocks=blocks)
+
+
+def _request_blocks(
+    pages: Sequence[LayerPages], *, context: Tokens, block: Tokens, in_flight: Tokens
+) -> tuple[float, float]:
+    """The bytes of a block, and how many of them a request takes."""
+    needed = {
+        page.window: _blocks(page.window, context=context, block=block, in_flight=in_flight) for page in pages
+    }
+    all_layers = sum(page.layers * page.page_bytes for page in pages)
+    if len(needed) < 2:
+        return all_layers, next(iter(needed.values()), 0)
+    if len({page.page_bytes for page in pages}) > 1:
+        # Pages of several sizes are packed side by side: no rounding beyond the blocks themselves.
+        taken = sum(page.layers * page.page_bytes * needed[page.window] for page in pages)
+        return all_layers, taken / all_layers
+    layers: Counter[Tokens | None] = Counter()
+    for page in pages:
+        layers[page.window] += page.layers
+    group = _group_size(list(layers.values()))
+    groups = {window: math.ceil(count / group) for window, count in layers.items()}
+    return group * pages[0].page_bytes, sum(groups[window] * needed[window] for window in groups)
 
 
 def _group_size(counts: Sequence[int]) -> int:

@@ -87,23 +87,34 @@ def parse_method(text: str, *, k: int | None = None, draft: str | None = None) -
             raise UsageError(f"--method {text}: off has no subtypes and no settings")
         return Off()
     if kind == "synthetic":
-        rates = _rates(settings.pop("rates", ""), text)
-        pairs = [f"{key}={value}" for key, value in settings.items()]
-        inner = parse_method(",".join([subtype or "ngram", *pairs]), k=len(rates) or k, draft=draft)
-        return Synthetic(inner=_drafter(inner, text), rates=rates)
-    if k is not None:
-        settings.setdefault("k", str(k))
-    if kind == "ngram" and subtype:
-        if subtype not in NGRAM_VARIANTS:
-            raise unknown_name(what="n-gram variant", seen=subtype, allowed=NGRAM_VARIANTS)
+        return _synthetic(subtype or "ngram", settings, text, k=k, draft=draft)
+    if subtype:
+        _require_variant(kind, subtype, text)
         settings["variant"] = subtype
-    elif subtype:
-        raise UsageError(f"--method {text}: {kind} has no subtypes, saw {subtype!r}")
     if kind in HEAD_KINDS:
         settings["kind"] = kind
-    if draft is not None and (kind == "draft" or kind in HEAD_KINDS):
+    if k is not None:
+        settings.setdefault("k", str(k))
+    if draft is not None and kind in ("draft", *HEAD_KINDS):
         settings.setdefault("model", draft)
     return _build(_CLASSES.get(kind, Head), settings, text)
+
+
+def _synthetic(
+    drafter: str, settings: dict[str, str], text: str, *, k: int | None, draft: str | None
+) -> Synthetic:
+    """Any drafting method with its acceptance forced: as many drafted tokens as there are rates."""
+    rates = _rates(settings.pop("rates", ""), text)
+    pairs = [f"{key}={value}" for key, value in settings.items()]
+    inner = parse_method(",".join([drafter, *pairs]), k=len(rates) or k, draft=draft)
+    return Synthetic(inner=_drafter(inner, text), rates=rates)
+
+
+def _require_variant(kind: str, subtype: str, text: str) -> None:
+    if kind != "ngram":
+        raise UsageError(f"--method {text}: {kind} has no subtypes, saw {subtype!r}")
+    if subtype not in NGRAM_VARIANTS:
+        raise unknown_name(what="n-gram variant", seen=subtype, allowed=NGRAM_VARIANTS)
 
 
 def with_fitting_n(method: str, *, ks: Sequence[int]) -> str:
