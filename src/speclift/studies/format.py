@@ -152,7 +152,9 @@ def plan_to_dict(plan: StudyPlan) -> dict[str, Json]:
 
 
 def plan_from_dict(data: Mapping[str, object], requests: tuple[Request, ...]) -> StudyPlan:
-    temperatures = (None if degree is None else need_number(degree) for degree in need_list(data["temperatures"]))
+    temperatures = (
+        None if degree is None else need_number(degree) for degree in need_list(data["temperatures"])
+    )
     request_count = data.get("request_count")  # formats 1 and 2 sent each once
     return StudyPlan(
         arms=tuple(
@@ -179,7 +181,9 @@ def engine_to_dict(spec: EngineSpec) -> dict[str, Json]:
 def engine_from_dict(data: Mapping[str, object]) -> EngineSpec:
     """Studies before vLLM name no `python`, those before the tuner nothing `by_arm`."""
     attach = data.get("attach")
-    by_arm = ((need_text(name), settings) for name, settings in map(need_list, need_list(data.get("by_arm", []))))
+    by_arm = (
+        (need_text(name), settings) for name, settings in map(need_list, need_list(data.get("by_arm", [])))
+    )
     return built(
         EngineSpec,
         {

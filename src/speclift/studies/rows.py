@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from typing import NotRequired, TypedDict
 
-from speclift.core.json_reading import need_list, need_number, need_object, need_texts, need_whole
+from speclift.core.json_reading import need_number, need_object, need_texts, need_whole
 from speclift.core.records import Counters, Launch, Outcome, Phase, Place, Record, Refused, Step, Usage
 from speclift.core.traffic import load_from_dict, load_to_dict
 from speclift.studies.format import Cell, dumps
@@ -171,11 +171,15 @@ def record_from(row: RecordRow) -> Record:
 
 def _steps(text: str) -> tuple[Step, ...]:
     pairs = json.loads(text)
-    return tuple(Step(drafted=need_whole(drafted), accepted=need_whole(accepted)) for drafted, accepted in pairs)
+    return tuple(
+        Step(drafted=need_whole(drafted), accepted=need_whole(accepted)) for drafted, accepted in pairs
+    )
 
 
 def counters_from(text: str) -> Counters:
-    return Counters(values={name: need_number(value) for name, value in need_object(json.loads(text)).items()})
+    return Counters(
+        values={name: need_number(value) for name, value in need_object(json.loads(text)).items()}
+    )
 
 
 def launch_from(row: LaunchRow) -> Launch:
@@ -191,7 +195,9 @@ def launch_from(row: LaunchRow) -> Launch:
         log_tail=row["log_tail"],
         counters=counters_from(row["counters"]),
         # Studies of format 1 have none of these.
-        settings={name: str(value) for name, value in need_object(json.loads(row.get("settings", "{}"))).items()},
+        settings={
+            name: str(value) for name, value in need_object(json.loads(row.get("settings", "{}"))).items()
+        },
         notices=need_texts(json.loads(row.get("notices", "[]"))),
         usage=_usage(row.get("usage", "[]")),
     )

@@ -22,9 +22,7 @@ from speclift.core.records import Counters, Launch, Provenance, Record, TurnHeal
 from speclift.core.results import Finding, Level
 from speclift.core.traffic import Request, load_from_dict, load_to_dict
 from speclift.core.units import Seconds
-from speclift.workload.experiment import StudyPlan
 from speclift.studies import format as fmt
-from speclift.studies.format import Cell
 from speclift.studies.database import (
     DATABASE,
     connect,
@@ -34,6 +32,7 @@ from speclift.studies.database import (
     require_empty,
     take_lock,
 )
+from speclift.studies.format import Cell
 from speclift.studies.private import private_folder
 from speclift.studies.rows import (
     CountRow,
@@ -51,6 +50,7 @@ from speclift.studies.rows import (
     usage_text,
 )
 from speclift.studies.texts import digest_of, finding_stand_in, record_stand_in, request_stand_in, with_texts
+from speclift.workload.experiment import StudyPlan
 
 __all__ = ["DATABASE", "Done", "Study", "is_study"]
 
@@ -311,7 +311,9 @@ class Study:
 
     def records(self) -> tuple[Record, ...]:
         with read_errors(self.path):
-            return tuple(record_from(row) for row in self._rows(RecordRow, "SELECT * FROM records ORDER BY id"))
+            return tuple(
+                record_from(row) for row in self._rows(RecordRow, "SELECT * FROM records ORDER BY id")
+            )
 
     def spoken(self) -> tuple[Record, ...]:
         """Records whose text is known: all of them, or those of this process where no text is kept."""

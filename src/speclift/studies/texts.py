@@ -11,12 +11,12 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, replace
 
-from speclift.statistics.loops import is_looping
 from speclift.core.errors import StudyError
 from speclift.core.json_reading import need_objects
 from speclift.core.records import Record
 from speclift.core.results import Finding, Level
 from speclift.core.traffic import Request
+from speclift.statistics.loops import is_looping
 from speclift.studies.format import dumps
 
 NOT_KEPT = "text not kept"
