@@ -8,9 +8,9 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any
 
 from speclift.core.errors import ModelError
+from speclift.core.json_reading import as_object
 from speclift.core.model_shape import KvLayers, ModelShape, ParameterCounts
 from speclift.core.units import Bytes
 from speclift.planner.config_fields import Fields
@@ -51,7 +51,7 @@ class _Tally:
 
 
 def shape_from_config(
-    config: Mapping[str, Any],
+    config: Mapping[str, object],
     *,
     name: str,
     source: str,
@@ -226,17 +226,16 @@ def _merged(kv: Counter[KvLayers]) -> tuple[KvLayers, ...]:
     )
 
 
-def stored_precision(config: Mapping[str, Any]) -> str:
+def stored_precision(config: Mapping[str, object]) -> str:
     """What the published weights are in: the name of planner/precision.py."""
     quantised = config.get("quantization_config") or {}
-    text = config.get("text_config")
-    inner = text if isinstance(text, Mapping) else {}
+    inner = as_object(config.get("text_config"))
     if not quantised:
         stated = (
             inner.get("dtype") or inner.get("torch_dtype") or config.get("dtype") or config.get("torch_dtype")
         )
         return {"float16": "fp16", "float32": "fp32"}.get(str(stated), "bf16")
-    if not isinstance(quantised, Mapping):
+    if not isinstance(quantised, dict):
         raise ModelError(
             f"quantization_config must be an object, saw {quantised!r}", hint="check config.json"
         )
@@ -258,10 +257,9 @@ def stored_precision(config: Mapping[str, Any]) -> str:
     return known.get(method, "nvfp4" if "fp4" in method else "bf16")
 
 
-def _compressed_tensors(quantised: Mapping[str, Any]) -> str:
-    groups = quantised.get("config_groups") or {}
-    for group in groups.values() if isinstance(groups, Mapping) else ():
-        weights = group.get("weights") or {} if isinstance(group, Mapping) else {}
+def _compressed_tensors(quantised: Mapping[str, object]) -> str:
+    for group in as_object(quantised.get("config_groups")).values():
+        weights = as_object(as_object(group).get("weights"))
         bits, kind = weights.get("num_bits"), weights.get("type")
         if bits == 4:
             return "nvfp4" if kind == "float" else "int4"
