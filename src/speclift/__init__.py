@@ -7,7 +7,7 @@ they are loaded on first use.
 from __future__ import annotations
 
 import importlib
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from speclift.bench.ask import Ask, PlanAsk
@@ -53,7 +53,7 @@ _HOMES = {
 }
 
 
-def __getattr__(name: str) -> Any:
+def __getattr__(name: str) -> object:
     if name not in _HOMES:
         raise AttributeError(f"module 'speclift' has no attribute {name!r}")
     return getattr(importlib.import_module(_HOMES[name]), name)

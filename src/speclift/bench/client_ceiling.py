@@ -6,7 +6,7 @@ import subprocess
 import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any
+from typing import TypedDict
 
 import numpy as np
 
@@ -15,6 +15,7 @@ from speclift.client.client import Client
 from speclift.client.load import Order, run_turn
 from speclift.core.arm import BASELINE, Endpoint
 from speclift.core.errors import EngineError
+from speclift.core.json_reading import Json
 from speclift.core.records import Place, Record, TurnHealth
 from speclift.core.traffic import Concurrency, Load, Message, Rate, Request, load_label, load_to_dict
 from speclift.core.units import Seconds
@@ -32,7 +33,32 @@ CPU_SHARE = 0.8
 PROMPT = "Say nothing in particular. " * 20
 
 
-def measure_client() -> dict[str, Any]:
+class ClientLevel(TypedDict):
+    """What the client saw at one load, against what the server knows to be true."""
+
+    load: dict[str, Json]
+    requests: int
+    lost: int
+    ttft_error_ms: dict[str, float | None]
+    tpot_error_ms: dict[str, float | None]
+    send_lag_ms: dict[str, float | None]
+    read_lag_p99_ms: float
+    cpu_share: float
+    cpu_us_per_token: float
+    cpu_us_per_request: float
+
+
+class Ceiling(TypedDict):
+    tokens_per_s: int
+    requests_per_s: int
+
+
+class ClientMeasured(TypedDict):
+    levels: list[ClientLevel]
+    ceiling: Ceiling
+
+
+def measure_client() -> ClientMeasured:
     """Each level's errors against the truth, and what one sending process could do at most."""
     with _tick_server() as url:
         levels = run_until_signal(_levels(url))
@@ -67,7 +93,7 @@ def _tick_server() -> Iterator[str]:
         process.wait()
 
 
-async def _levels(url: str) -> list[dict[str, Any]]:
+async def _levels(url: str) -> list[ClientLevel]:
     levels = []
     async with Client(Endpoint(base_url=url, model="tick"), seed=0, limit_s=REQUEST_LIMIT_S) as client:
         # The first requests find caches cold and connections closed; they are not the machine's ceiling.
@@ -102,7 +128,7 @@ def _orders(load: Load, requests: int, tokens: int) -> list[Order]:
     ]  # fmt: skip
 
 
-def _level(load: Load, records: Sequence[Record], health: TurnHealth, tokens: int) -> dict[str, Any]:
+def _level(load: Load, records: Sequence[Record], health: TurnHealth, tokens: int) -> ClientLevel:
     good = [record for record in records if record.is_ok]
     if not good:
         raise EngineError(

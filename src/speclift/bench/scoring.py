@@ -9,12 +9,21 @@ from __future__ import annotations
 import asyncio
 import math
 from collections.abc import Mapping, Sequence
-from typing import Any, Protocol
+from typing import Protocol
 
 from speclift.core.address import joined
 from speclift.core.arm import Endpoint
 from speclift.core.errors import EngineError
 from speclift.core.foreign_text import parse_json
+from speclift.core.json_reading import (
+    as_list,
+    as_number,
+    as_object,
+    need_list,
+    need_object,
+    need_objects,
+    need_whole,
+)
 from speclift.core.results import is_complete
 from speclift.engines.http import fetched, posted_json
 from speclift.lossless.answers import Answer
@@ -86,9 +95,8 @@ async def _has_prompt_logprobs(endpoint: Endpoint) -> bool:
         answer = await _post(endpoint, "/v1/completions", body)
     except EngineError:
         return False
-    choices = answer.get("choices") if isinstance(answer, Mapping) else None
-    first = choices[0] if isinstance(choices, list) and choices and isinstance(choices[0], Mapping) else {}
-    return isinstance(first.get("prompt_logprobs"), list)
+    first = next(iter(as_list(answer.get("choices"))), None)
+    return isinstance(as_object(first).get("prompt_logprobs"), list)
 
 
 class VllmScorer:
@@ -112,20 +120,19 @@ class VllmScorer:
             "temperature": 0.0,
             "prompt_logprobs": VLLM_LISTED,
         }
-        found = await _post(self._endpoint, "/v1/completions", body)
-        rows = found["choices"][0]["prompt_logprobs"][len(answer.prompt_ids) :]
+        scored = await _post(self._endpoint, "/v1/completions", body)
+        choice = need_objects(scored["choices"])[0]
+        rows = need_list(choice["prompt_logprobs"])[len(answer.prompt_ids) :]
         hints = lookups(answer.prompt_ids, answer.ids)
         return [
-            _vllm_score(token, row, hint, temperature=question.temperature)
+            _vllm_score(token, need_object(row), hint, temperature=question.temperature)
             for token, row, hint in zip(answer.ids, rows, hints, strict=True)
         ]
 
 
-def _vllm_score(
-    token: int, row: Mapping[str, Mapping[str, Any]], hint: int | None, *, temperature: float
-) -> TokenScore:
+def _vllm_score(token: int, row: Mapping[str, object], hint: int | None, *, temperature: float) -> TokenScore:
     """The row lists the likeliest tokens and the one that stands there, whatever its rank."""
-    logprobs = {int(key): float(entry["logprob"]) for key, entry in row.items()}
+    logprobs = {int(key): _number(need_object(entry)["logprob"]) for key, entry in row.items()}
     ranked = sorted(logprobs, key=lambda each: -logprobs[each])[:VLLM_LISTED]
     top, low, high = tempered({each: logprobs[each] for each in ranked}, temperature=temperature)
     scale = (
@@ -157,7 +164,7 @@ class LlamaScorer:
                 joined(endpoint.base_url, "/props"), api_key=endpoint.api_key, limit_s=PROPS_LIMIT_S
             )
         )
-        if not isinstance(props, Mapping) or "build_info" not in props:
+        if not isinstance(props, dict) or "build_info" not in props:
             raise EngineError("not llama.cpp")
         scorer = cls(endpoint, end=None)
         (score,) = await scorer._law([await scorer._ids("a b")], temperature=1.0)
@@ -205,7 +212,8 @@ class LlamaScorer:
 
     async def _ids(self, text: str, *, add_special: bool = True) -> list[int]:
         body = {"content": text, "add_special": add_special, "parse_special": add_special}
-        return [int(token) for token in (await _post(self._endpoint, "/tokenize", body))["tokens"]]
+        tokenized = await _post(self._endpoint, "/tokenize", body)
+        return [need_whole(token) for token in need_list(tokenized["tokens"])]
 
     async def _law(
         self, prefixes: Sequence[Sequence[int]], *, temperature: float
@@ -221,12 +229,20 @@ class LlamaScorer:
                 "post_sampling_probs": True,
                 "cache_prompt": True,
             }
-            found = await _post(self._endpoint, "/completion", body)
-            rows = found.get("completion_probabilities") or [{}]
-            listed = rows[0].get("top_probs") or ()
-            laws.append(tuple((int(entry["id"]), float(entry["prob"])) for entry in listed))
+            completion = await _post(self._endpoint, "/completion", body)
+            rows = need_objects(completion.get("completion_probabilities") or [{}])
+            listed = need_objects(rows[0].get("top_probs") or [])
+            laws.append(tuple((need_whole(entry["id"]), _number(entry["prob"])) for entry in listed))
         return laws
 
 
-async def _post(endpoint: Endpoint, path: str, body: Mapping[str, Any]) -> Any:
+def _number(value: object) -> float:
+    """Infinite too, as the logarithm of nothing is."""
+    number = as_number(value)
+    if number is None:
+        raise TypeError(f"no number: {value!r}")
+    return float(number)
+
+
+async def _post(endpoint: Endpoint, path: str, body: Mapping[str, object]) -> Mapping[str, object]:
     return await posted_json(joined(endpoint.base_url, path), body, api_key=endpoint.api_key)

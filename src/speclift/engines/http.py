@@ -85,24 +85,18 @@ async def fetched(
 
 
 async def posted_json(
-    url: str, body: Mapping[str, Any], *, api_key: str | None = None, limit_s: Seconds = LIMIT_S
-) -> Any:
+    url: str, body: Mapping[str, object], *, api_key: str | None = None, limit_s: Seconds = LIMIT_S
+) -> Mapping[str, object]:
+    """The object that a server answers with; EngineError for anything else."""
     data = json.dumps(body).encode()
-    return _json(
-        url, await fetched(url, data=data, api_key=api_key, limit_s=limit_s, bytes_max=ANSWER_BYTES_MAX)
-    )
-
-
-def post_json(url: str, body: Mapping[str, Any], *, api_key: str | None = None) -> Any:
-    data = json.dumps(body).encode()
-    return _json(url, fetch(url, data=data, api_key=api_key, bytes_max=ANSWER_BYTES_MAX))
-
-
-def _json(url: str, text: str) -> Any:
+    text = await fetched(url, data=data, api_key=api_key, limit_s=limit_s, bytes_max=ANSWER_BYTES_MAX)
     try:
-        return parse_json(text)
+        answer = parse_json(text)
     except ValueError as error:
         raise EngineError(f"{shown(url)} answered with something that is not JSON: {text[:120]!r}") from error
+    if not isinstance(answer, dict):
+        raise EngineError(f"{shown(url)} answered with JSON that is no object: {text[:120]!r}")
+    return answer
 
 
 def _ask(

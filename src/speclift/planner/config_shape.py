@@ -8,9 +8,9 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any
 
 from speclift.core.errors import ModelError
+from speclift.core.json_reading import as_object
 from speclift.core.model_shape import KvLayers, ModelShape, ParameterCounts
 from speclift.core.units import Bytes
 from speclift.planner.config_fields import Fields
@@ -61,7 +61,7 @@ class _Tally:
 
 
 def shape_from_config(
-    config: Mapping[str, Any],
+    config: Mapping[str, object],
     *,
     name: str,
     source: str,
@@ -236,7 +236,7 @@ def _merged(kv: Counter[KvLayers]) -> tuple[KvLayers, ...]:
     )
 
 
-def stored_precision(config: Mapping[str, Any]) -> str:
+def stored_precision(config: Mapping[str, object]) -> str:
     """What the published weights are in: the name of planner/precision.py."""
     quantised = config.get("quantization_config") or {}
     if not quantised:
@@ -254,18 +254,16 @@ def stored_precision(config: Mapping[str, Any]) -> str:
     return _STORED.get(method, "nvfp4" if "fp4" in method else "bf16")
 
 
-def _stated_type(config: Mapping[str, Any]) -> str:
+def _stated_type(config: Mapping[str, object]) -> str:
     """As the text model says, else the whole; both under an older name as well."""
-    text = config.get("text_config")
-    places = (text, config) if isinstance(text, Mapping) else (config,)
+    places = (as_object(config.get("text_config")), config)
     stated = (place.get(key) for place in places for key in ("dtype", "torch_dtype"))
     return str(next(filter(None, stated), None))
 
 
-def _compressed_tensors(quantised: Mapping[str, Any]) -> str:
-    groups = quantised.get("config_groups") or {}
-    for group in groups.values() if isinstance(groups, Mapping) else ():
-        weights = group.get("weights") or {} if isinstance(group, Mapping) else {}
+def _compressed_tensors(quantised: Mapping[str, object]) -> str:
+    for group in as_object(quantised.get("config_groups")).values():
+        weights = as_object(as_object(group).get("weights"))
         bits, kind = weights.get("num_bits"), weights.get("type")
         if bits == 4:
             return "nvfp4" if kind == "float" else "int4"

@@ -8,15 +8,15 @@ from __future__ import annotations
 
 import hashlib
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, replace
-from typing import Any
 
-from speclift.statistics.loops import is_looping
 from speclift.core.errors import StudyError
+from speclift.core.json_reading import need_objects
 from speclift.core.records import Record
 from speclift.core.results import Finding, Level
 from speclift.core.traffic import Request
+from speclift.statistics.loops import is_looping
 from speclift.studies.format import dumps
 
 NOT_KEPT = "text not kept"
@@ -73,32 +73,36 @@ def finding_stand_in(finding: Finding) -> Finding:
     return replace(finding, message=finding.message.partition("\n")[0])
 
 
-def gate_stand_in(document: dict[str, Any]) -> dict[str, Any]:
+def gate_stand_in(document: Mapping[str, object]) -> dict[str, object]:
     """A lossless gate's document without the prompts and answers that it shows side by side."""
     arms = [
-        {**arm, "edges": [_edge(edge) for edge in arm["edges"]], "findings": _findings(arm["findings"])}
-        for arm in document.get("arms", ())
+        {
+            **arm,
+            "edges": [_edge(edge) for edge in need_objects(arm["edges"])],
+            "findings": _findings(arm["findings"]),
+        }
+        for arm in need_objects(document.get("arms", []))
     ]
     return {
         **document,
         **({"arms": arms} if "arms" in document else {}),
         "examples": [],
-        "findings": _findings(document.get("findings", ())),
+        "findings": _findings(document.get("findings", [])),
     }
 
 
-def _edge(edge: dict[str, Any]) -> dict[str, Any]:
+def _edge(edge: Mapping[str, object]) -> Mapping[str, object]:
     return edge if edge["result"] in ("pass", "skipped") else {**edge, "message": f"changed; {NOT_KEPT}"}
 
 
-def _findings(findings: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:
+def _findings(findings: object) -> list[dict[str, object]]:
     """Of edges and failed arms only that there is one: their messages quote answers and logs."""
     quoting = ("edge", "arm-failed")
     return [
         {**each, "message": f"{each['check']}; {NOT_KEPT}"}
         if str(each["check"]).startswith(quoting)
         else {**each, "message": str(each["message"]).partition("\n")[0]}
-        for each in findings
+        for each in need_objects(findings)
     ]
 
 

@@ -12,6 +12,7 @@ from speclift.bench.ask import ReplayAsk
 from speclift.core.arm import BASELINE, EMBEDDED_MODEL
 from speclift.core.errors import StudyError, UsageError, unknown_name
 from speclift.core.flags import assembled
+from speclift.core.json_reading import as_object
 from speclift.core.results import Finding, Level
 from speclift.core.speculation import NGram
 from speclift.core.units import Tokens
@@ -279,7 +280,7 @@ def _request(entry: LogEntry) -> Logged:
     if fields is None:
         raise UnreadableEntry("a conversation without a human turn")
     # A batch line has its answer beside the body.
-    own = {key: data[key] for key in ANSWER_KEYS if data.get(key) is not None}
+    own = {key: value for key in ANSWER_KEYS if (value := as_object(data).get(key)) is not None}
     return logged({**fields, **own})
 
 

@@ -14,10 +14,10 @@ import sys
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 from speclift.core.arm import Arm, Endpoint, ServerSettings
 from speclift.core.errors import EngineError
+from speclift.core.json_reading import need_objects
 from speclift.core.results import Finding
 from speclift.core.speculation import NGram, Suffix, drafters_of, require_no_extra
 from speclift.engines.launched import LaunchedServer
@@ -111,7 +111,7 @@ class Fake:
         return LaunchedServer(process, endpoint=endpoint, command=command)
 
     async def _verify(self, arm: Arm, process: ServerProcess) -> None:
-        slots: list[dict[str, Any]] = json.loads(await process.get("/slots"))
+        slots = need_objects(json.loads(await process.get("/slots")))
         if any(bool(slot["speculative"]) != arm.speculates for slot in slots):
             raise EngineError(
                 f"arm {arm.name} asked for {arm.method} and the server runs without it",

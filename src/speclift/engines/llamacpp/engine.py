@@ -12,10 +12,10 @@ import subprocess
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 from speclift.core.arm import Arm, Endpoint, ServerSettings
 from speclift.core.errors import EngineError, without_tracebacks
+from speclift.core.json_reading import need_objects, need_whole
 from speclift.core.results import Finding
 from speclift.core.speculation import Combined, DraftModel, Head, Synthetic
 from speclift.engines.launched import LaunchedServer
@@ -122,7 +122,7 @@ class LlamaCpp:
         raise AssertionError("unreachable: the last attempt returns or raises")
 
     async def _verified(self, arm: Arm, process: ServerProcess, command: tuple[str, ...]) -> LaunchedServer:
-        slots: list[dict[str, Any]] = json.loads(await process.get("/slots"))
+        slots = need_objects(json.loads(await process.get("/slots")))
         speculating = [bool(slot.get("speculative")) for slot in slots]
         if any(is_on != arm.speculates for is_on in speculating):
             raise EngineError(
@@ -135,7 +135,7 @@ class LlamaCpp:
             body = probe_body(self.model, dict(HONEST_BODY))
             answer = await process.post("/v1/chat/completions", body)
             judge_probe(answer, arm=arm.name, is_forced=isinstance(arm.speculation, Synthetic))
-        kv_tokens = sum(int(slot["n_ctx"]) for slot in slots)
+        kv_tokens = sum(need_whole(slot["n_ctx"]) for slot in slots)
         return LaunchedServer(process, endpoint=endpoint, command=command, kv_tokens=kv_tokens)
 
 

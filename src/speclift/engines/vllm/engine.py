@@ -13,11 +13,11 @@ from contextlib import AsyncExitStack
 from datetime import datetime
 from functools import cached_property
 from pathlib import Path
-from typing import Any
 
 from speclift.core.arm import Arm, Endpoint, ServerSettings
 from speclift.core.engine_totals import DRAFTED, engine_total
 from speclift.core.errors import EngineError, ModelError, UsageError
+from speclift.core.json_reading import as_object, as_text, as_whole
 from speclift.core.records import Counters, Usage
 from speclift.core.results import Finding
 from speclift.core.speculation import Synthetic
@@ -113,7 +113,7 @@ class Vllm:
     def command(self, arm: Arm, *, port: int) -> tuple[str, ...]:
         # What vLLM would refuse only after minutes of loading.
         check_arm(arm, self.vllm_version, self.settings)
-        _check_folders(self.model, speculative_config(arm).get("model"))
+        _check_folders(self.model, as_text(speculative_config(arm).get("model")))
         return (self._python, "-m", MODULE, *self._flags(arm, port=port))
 
     def configurations(self, arm: Arm) -> dict[str, str]:
@@ -265,11 +265,10 @@ def _vocabulary_size(reference: str, *, role: str) -> int | None:
         what = "a file" if path.is_file() else "a folder without config.json"
         raise UsageError(f"{role} {reference} is {what}; vLLM reads Hugging Face folders")
     try:
-        config: Any = json.loads((path / "config.json").read_text(encoding="utf-8"))
+        config = as_object(json.loads((path / "config.json").read_text(encoding="utf-8")))
     except (OSError, ValueError) as error:
         raise ModelError(f"cannot read config.json of {role} {reference}: {error}") from error
-    size = config.get("vocab_size") if isinstance(config, dict) else None
-    return size if isinstance(size, int) else None
+    return as_whole(config.get("vocab_size"))
 
 
 def _weight_bytes(folder: Path) -> Bytes:

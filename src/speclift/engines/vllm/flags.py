@@ -6,7 +6,7 @@ import json
 import re
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any, TypeAlias
+from typing import TypeAlias
 
 from speclift.core.arm import Arm, ServerSettings
 from speclift.core.errors import EngineError, UsageError
@@ -181,7 +181,7 @@ def speculation_flags(arm: Arm, version: VllmVersion) -> tuple[str, ...]:
     return ("--speculative-config", json.dumps(config, separators=(",", ":")), *metrics)
 
 
-def speculative_config(arm: Arm) -> dict[str, Any]:
+def speculative_config(arm: Arm) -> dict[str, object]:
     """SpeculativeConfig's keys (config/speculative.py); empty for the baseline."""
     match arm.speculation:
         case Off() | Equalised() | Attached():
@@ -197,7 +197,7 @@ def speculative_config(arm: Arm) -> dict[str, Any]:
             return _drafter_config(arm.speculation)
 
 
-def _drafter_config(drafter: Drafter) -> dict[str, Any]:
+def _drafter_config(drafter: Drafter) -> dict[str, object]:
     own = {key: json.loads(value) for key, value in drafter.extra}
     known = _known_config(drafter)
     for key in own.keys() & known.keys():
@@ -207,7 +207,7 @@ def _drafter_config(drafter: Drafter) -> dict[str, Any]:
     return {**known, **own}
 
 
-def _known_config(drafter: Drafter) -> dict[str, Any]:
+def _known_config(drafter: Drafter) -> dict[str, object]:
     match drafter:
         case DraftModel():
             return _draft_model_config(drafter)
@@ -234,7 +234,7 @@ def _known_config(drafter: Drafter) -> dict[str, Any]:
             return {"method": kind, **source, "num_speculative_tokens": k}
 
 
-def _draft_model_config(draft: DraftModel) -> dict[str, Any]:
+def _draft_model_config(draft: DraftModel) -> dict[str, object]:
     foreign = {
         "k_min": draft.k_min != 0,
         "p_min": draft.p_min != 0.0,
@@ -246,7 +246,7 @@ def _draft_model_config(draft: DraftModel) -> dict[str, Any]:
         raise UsageError(f"{names} of a draft is llama.cpp's; vLLM would not know it")
     if draft.kv_type_k != draft.kv_type_v:
         raise UsageError("vLLM has one KV cache type per model", hint="kv_type_k and kv_type_v must agree")
-    config: dict[str, Any] = {
+    config: dict[str, object] = {
         "method": "draft_model",
         "model": draft.model,
         "num_speculative_tokens": draft.k,
@@ -305,7 +305,7 @@ def flag_pairs(flags: Sequence[str]) -> list[tuple[str, str | None]]:
     return pairs
 
 
-def _literal(text: str) -> Any:
+def _literal(text: str) -> object:
     try:
         return json.loads(text)
     except ValueError:
