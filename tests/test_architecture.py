@@ -37,7 +37,7 @@ ROOMS: dict[str, tuple[str, ...]] = {
     "views": (),
     "statistics": ("arithmetic",),
     "planner": ("arithmetic",),
-    "search": ("arithmetic", "linter"),
+    "search": ("arithmetic",),
     "client": ("arithmetic", "workload"),
     "testing": ("arithmetic", "client"),
     "engines": ("arithmetic", "linter", "testing", "planner", "weights"),

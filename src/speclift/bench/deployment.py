@@ -5,10 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 from speclift.client.devices import cpu_device, found_gpus
-from speclift.core.errors import OperatingError, UsageError, unknown_name
+from speclift.core.errors import UsageError, unknown_name
 from speclift.core.hardware import Device
 from speclift.core.units import Bytes, Tokens
-from speclift.engines.kind import engine_kind, engine_names
+from speclift.engines.kind import usable_kinds
 from speclift.planner.acceptance_curve import Acceptance
 from speclift.planner.memory import MAX_SEQUENCES, UTILISATION_DEFAULT, Layout, Placed
 from speclift.planner.prediction import K_DEFAULT, LOADS_DEFAULT
@@ -99,26 +99,21 @@ def _check_numbers(ask: PlanAsk) -> None:
 
 
 def terms_of(engine: str) -> EngineTerms:
-    found = plan_terms(engine) if engine in engine_names() else None
-    if found is None:
-        planned = tuple(name for name in engine_names() if plan_terms(name) is not None)
-        raise unknown_name(what="engine", seen=engine, allowed=planned)
-    return found
+    planned = plan_terms()
+    if engine not in planned:
+        raise unknown_name(what="engine", seen=engine, allowed=tuple(planned))
+    return planned[engine]
 
 
-def plan_terms(engine: str) -> EngineTerms | None:
-    """None where it is not planned: its memory cannot be counted, or the package that it comes from is broken."""
-    try:
-        return engine_kind(engine).plan_terms
-    except OperatingError:
-        return None
+def plan_terms() -> dict[str, EngineTerms]:
+    """Of the engines whose memory can be counted."""
+    return {kind.name: kind.plan_terms for kind in usable_kinds() if kind.plan_terms is not None}
 
 
 def _engine(ask: PlanAsk, target: Source, drafts: list[Source]) -> EngineTerms:
     has_gguf = any(source.gguf for source in (target, *drafts))
     if ask.engine is None:
-        planned = (plan_terms(name) for name in engine_names())
-        return next(terms for terms in planned if terms is not None and terms.reads_gguf == has_gguf)
+        return next(terms for terms in plan_terms().values() if terms.reads_gguf == has_gguf)
     terms = terms_of(ask.engine)
     if has_gguf and not terms.reads_gguf:
         raise UsageError(

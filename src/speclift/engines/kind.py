@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import pkgutil
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import cache
 from importlib.metadata import EntryPoint, entry_points
 from types import MappingProxyType
@@ -22,6 +22,7 @@ from speclift.core.errors import OperatingError, unknown_name
 from speclift.core.speculation import NGram
 from speclift.core.units import Seconds
 from speclift.engines.protocol import Engine
+from speclift.linter.dialect import Dialect
 from speclift.planner.request import EngineTerms
 
 GROUP = "speclift.engines"
@@ -44,6 +45,10 @@ class EngineKind(ABC):
 
     # None: plan cannot count its memory, and does not plan it.
     plan_terms: EngineTerms | None = None
+    # None: it has no command line that lint could judge.
+    dialect: Dialect | None = None
+    # The setting of a drafter that takes k by batch size; None: every step drafts up to the same k.
+    schedule_key: str | None = None
 
     @abstractmethod
     def build(self, spec: EngineSpec, settings: ServerSettings, *, version: str | None) -> Engine:
@@ -90,6 +95,15 @@ def engine_kind(name: str) -> EngineKind:
     if not isinstance(kind, EngineKind):
         raise _not_usable(point, f"it is no EngineKind but {type(kind).__name__}")
     return kind
+
+
+def usable_kinds() -> Iterator[EngineKind]:
+    """A package that does not load is told where its engine is asked for; to all else it is not there."""
+    for name in engine_names():
+        try:
+            yield engine_kind(name)
+        except OperatingError:
+            continue
 
 
 def _not_usable(point: EntryPoint, why: str) -> OperatingError:

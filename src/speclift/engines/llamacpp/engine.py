@@ -19,10 +19,12 @@ from speclift.core.errors import EngineError, without_tracebacks
 from speclift.core.results import Finding
 from speclift.core.speculation import Combined, DraftModel, Head, Synthetic
 from speclift.engines.launched import LaunchedServer
-from speclift.engines.llamacpp.flags import compose_service, python_launch, server_flags, speculation_flags
+from speclift.engines.llamacpp.dialect.translation import SERVICE
+from speclift.engines.llamacpp.flags import server_flags, speculation_flags
 from speclift.engines.memory import TOGETHER_MEMORY_SHARE, available_memory_bytes
 from speclift.engines.probe import judge_probe, probe_body
 from speclift.engines.process import ServerProcess, free_port
+from speclift.linter.translation import compose_service, python_launch
 
 READY_LIMIT_S = 180.0
 BIND_TRIES = 3
@@ -64,7 +66,11 @@ class LlamaCpp:
 
     def configurations(self, arm: Arm) -> dict[str, str]:
         argv = ("llama-server", *server_flags(self.settings, port=8080), *speculation_flags(arm))
-        return {"command": shlex.join(argv), "python": python_launch(argv), "yaml": compose_service(argv)}
+        return {
+            "command": shlex.join(argv),
+            "python": python_launch(argv),
+            "yaml": compose_service(argv, name=SERVICE),
+        }
 
     def config(self, arm: Arm) -> dict[str, object]:
         flags = speculation_flags(arm)

@@ -12,9 +12,11 @@ from speclift.core.engine_spec import EMBEDDED_MODEL, EngineSpec
 from speclift.core.errors import ModelError
 from speclift.core.speculation import Combined, DraftModel, NGram, Synthetic
 from speclift.engines.kind import EngineKind
+from speclift.engines.llamacpp.dialect.command_line import LlamaDialect
 from speclift.engines.llamacpp.engine import LlamaCpp
 from speclift.engines.llamacpp.flags import never_drafts
 from speclift.engines.llamacpp.planning import LlamaCppTerms
+from speclift.linter.dialect import Dialect
 from speclift.planner.methods import with_fitting_n
 from speclift.planner.pairing import compare_vocabularies
 from speclift.planner.request import EngineTerms
@@ -38,6 +40,7 @@ class LlamaCppKind(EngineKind):
     }
 
     plan_terms: EngineTerms | None = LlamaCppTerms()
+    dialect: Dialect | None = LlamaDialect()
 
     def build(self, spec: EngineSpec, settings: ServerSettings, *, version: str | None) -> LlamaCpp:
         return LlamaCpp(settings, binary=spec.binary)

@@ -23,8 +23,12 @@ from speclift.core.speculation import (
     Suffix,
     Synthetic,
 )
+from speclift.engines.vllm.dialect.config_rules import (
+    ASYNC_WITH_SPECULATION,
+    WITHOUT_ASYNC,
+    check_speculative_config,
+)
 from speclift.linter.findings import LintFinding, Status
-from speclift.linter.vllm_config import ASYNC_WITH_SPECULATION, WITHOUT_ASYNC, check_speculative_config
 
 Release: TypeAlias = tuple[int, int, int]
 

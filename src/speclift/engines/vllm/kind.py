@@ -11,8 +11,11 @@ from speclift.core.engine_spec import EMBEDDED_MODEL, EngineSpec
 from speclift.core.errors import UsageError
 from speclift.core.speculation import NGram
 from speclift.engines.kind import EngineKind
+from speclift.engines.vllm.dialect.command_line import VllmDialect
+from speclift.engines.vllm.dialect.key_table import SCHEDULE
 from speclift.engines.vllm.engine import Vllm
 from speclift.engines.vllm.planning import VllmTerms
+from speclift.linter.dialect import Dialect
 from speclift.planner.request import EngineTerms
 
 
@@ -26,6 +29,8 @@ class VllmKind(EngineKind):
     }
 
     plan_terms: EngineTerms | None = VllmTerms()
+    dialect: Dialect | None = VllmDialect()
+    schedule_key = SCHEDULE
 
     def build(self, spec: EngineSpec, settings: ServerSettings, *, version: str | None) -> Vllm:
         return Vllm(settings, python=spec.python, version=version)

@@ -5,14 +5,9 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Mapping, Sequence
 
-from speclift.linter.findings import dotted
-from speclift.linter.json_text import config_json, parse_json
-from speclift.linter.pasted import Expression, Pasted, Setting, ShellExpression
-from speclift.linter.row_rules import converted, is_whole, shown
-from speclift.linter.rows import Row, ValueKind
-from speclift.linter.translation import Translation, shell_source, yaml_text
-from speclift.linter.vllm_config import K, method_of
-from speclift.linter.vllm_flags import (
+from speclift.engines.vllm.dialect.config_rules import K, method_of
+from speclift.engines.vllm.dialect.flag_table import (
+    CONFIG_FLAG,
     ENVIRONMENT,
     FLAGS,
     FRONT_END,
@@ -20,9 +15,14 @@ from speclift.linter.vllm_flags import (
     QUANTISATIONS,
     closest,
 )
-from speclift.linter.vllm_judge import PYTHON_ONLY
-from speclift.linter.vllm_keys import KEYS, NEWEST, SCHEDULE, schedule_fault
-from speclift.linter.vllm_reading import CONFIG_FLAG, VllmReading, row_of
+from speclift.engines.vllm.dialect.judgement import PYTHON_ONLY, VllmReading, row_of
+from speclift.engines.vllm.dialect.key_table import KEYS, NEWEST, SCHEDULE, schedule_fault
+from speclift.linter.findings import dotted
+from speclift.linter.json_text import config_json, parse_json
+from speclift.linter.pasted import Expression, Pasted, Setting, ShellExpression
+from speclift.linter.row_rules import converted, is_whole, shown
+from speclift.linter.rows import Row, ValueKind
+from speclift.linter.translation import Translation, shell_environment, shell_source, yaml_text
 
 # What today's parser makes of an old --task.
 RUNNERS = {"auto": "auto", "generate": "generate", "embed": "pooling", "embedding": "pooling", "score": "pooling",
@@ -66,7 +66,7 @@ def translate_vllm(reading: VllmReading) -> Translation:
     notes += _untold(pasted, reading.config)
     model = flags.pop("--model", pasted.model)
     argv = _argv(pasted, model, flags)
-    environment = [(name, value) for name, value in _own_environment(pasted) if name not in ENVIRONMENT]
+    environment = [(name, value) for name, value in shell_environment(pasted) if name not in ENVIRONMENT]
     return Translation(
         argv=tuple(argv),
         source=shell_source(pasted, argv, environment),
@@ -83,12 +83,6 @@ def _untold(pasted: Pasted, config: Mapping[str, object]) -> Iterable[str]:
     for name, value in named:
         if isinstance(value, Expression) and not isinstance(value, ShellExpression):
             yield f"{name} is {value.text}, which only running the program would tell: put its value in"
-
-
-def _own_environment(pasted: Pasted) -> Iterable[tuple[str, str]]:
-    """Variables of the shell; those inside docker run stay where they are."""
-    inside = [f"{name}={value}" for name, value in pasted.environment]
-    return [pair for pair, word in zip(pasted.environment, inside, strict=True) if word not in pasted.wrapper]
 
 
 def _flags(reading: VllmReading, notes: list[str]) -> dict[str, object]:
