@@ -8,10 +8,9 @@ from speclift.arithmetic.cost import EngineLosses
 from speclift.core.hardware import Device
 from speclift.core.model_shape import ModelShape
 from speclift.core.results import Level
-from speclift.engines.llamacpp.memory import llamacpp_memory
+from speclift.engines.llamacpp.memory import KV_BLOCKS, kv_type_named, llamacpp_memory
 from speclift.planner.advice import Advice, Pairing
 from speclift.planner.candidates import NGRAM
-from speclift.planner.kv_cache import LLAMA_KV_BLOCKS, llama_kv_type
 from speclift.planner.memory import MemoryPlan, Placed
 from speclift.planner.prediction import EngineModel
 from speclift.planner.request import PlanRequest
@@ -56,7 +55,7 @@ class LlamaCppTerms:
         )
 
     def kv_value_bytes(self, kv_dtype: str) -> float:
-        values, size = LLAMA_KV_BLOCKS[llama_kv_type(kv_dtype)]
+        values, size = KV_BLOCKS[kv_type_named(kv_dtype)]
         return size / values
 
     def model_on(self, device: Device) -> EngineModel:

@@ -9,9 +9,10 @@ from speclift.core.errors import UsageError
 from speclift.core.hardware import Device
 from speclift.core.model_shape import ModelShape
 from speclift.core.results import Level
+from speclift.engines.vllm.kv_cache import kv_value_bytes
+from speclift.engines.vllm.memory import vllm_memory
 from speclift.planner.advice import Advice, Pairing
-from speclift.planner.kv_cache import kv_value_bytes
-from speclift.planner.memory import MemoryPlan, Placed, vllm_memory
+from speclift.planner.memory import MemoryPlan, Placed
 from speclift.planner.prediction import EngineModel
 from speclift.planner.request import PlanRequest
 
