@@ -17,7 +17,8 @@ from dataclasses import dataclass
 from typing import Any, cast
 from urllib.parse import urljoin
 
-from speclift.core.address import Address, address_of, shown, without_secrets
+from speclift.core.address import Address, address_of, joined, shown, without_secrets
+from speclift.core.arm import Endpoint
 from speclift.core.errors import EngineError, UsageError
 from speclift.core.foreign_text import READ_BYTES_MAX, error_text, parse_json
 from speclift.core.units import Seconds
@@ -91,6 +92,10 @@ async def posted_json(
     return _json(
         url, await fetched(url, data=data, api_key=api_key, limit_s=limit_s, bytes_max=ANSWER_BYTES_MAX)
     )
+
+
+async def post_to(endpoint: Endpoint, path: str, body: Mapping[str, Any]) -> Any:
+    return await posted_json(joined(endpoint.base_url, path), body, api_key=endpoint.api_key)
 
 
 def post_json(url: str, body: Mapping[str, Any], *, api_key: str | None = None) -> Any:

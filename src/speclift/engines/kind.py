@@ -15,13 +15,13 @@ from types import MappingProxyType
 from typing import ClassVar
 
 import speclift.engines
-from speclift.core.arm import Arm, ServerSettings
+from speclift.core.arm import Arm, Endpoint, ServerSettings
 from speclift.core.drafting import Drafting, Template, drafting_of
 from speclift.core.engine_spec import EngineSpec
 from speclift.core.errors import OperatingError, unknown_name
 from speclift.core.speculation import NGram
 from speclift.core.units import Seconds
-from speclift.engines.protocol import Engine
+from speclift.engines.protocol import Engine, Scorer
 from speclift.linter.dialect import Dialect
 from speclift.planner.request import EngineTerms
 
@@ -71,6 +71,11 @@ class EngineKind(ABC):
 
     def never_drafts(self, arm: Arm) -> str | None:
         """Why an arm would start and never draft; None where it would."""
+        return None
+
+    async def scorer(self, endpoint: Endpoint) -> Scorer | None:
+        """How a server, whoever's it is, tells its own probabilities where it does so as this engine's do; None, or
+        EngineError, where trying shows that it does not."""
         return None
 
     def check_pairs(self, arms: Sequence[Arm], target: str) -> None:

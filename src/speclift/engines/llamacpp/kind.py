@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import ClassVar
 
-from speclift.core.arm import Arm, ServerSettings
+from speclift.core.arm import Arm, Endpoint, ServerSettings
 from speclift.core.drafting import Drafting, Template
 from speclift.core.engine_spec import EMBEDDED_MODEL, EngineSpec
 from speclift.core.errors import ModelError
@@ -16,6 +16,7 @@ from speclift.engines.llamacpp.dialect.command_line import LlamaDialect
 from speclift.engines.llamacpp.engine import LlamaCpp
 from speclift.engines.llamacpp.flags import never_drafts
 from speclift.engines.llamacpp.planning import LlamaCppTerms
+from speclift.engines.llamacpp.scoring import LlamaScorer
 from speclift.linter.dialect import Dialect
 from speclift.planner.methods import with_fitting_n
 from speclift.planner.pairing import compare_vocabularies
@@ -73,6 +74,9 @@ class LlamaCppKind(EngineKind):
 
     def never_drafts(self, arm: Arm) -> str | None:
         return never_drafts(arm)
+
+    async def scorer(self, endpoint: Endpoint) -> LlamaScorer:
+        return await LlamaScorer.of(endpoint)
 
     def check_pairs(self, arms: Sequence[Arm], target: str) -> None:
         """llama.cpp starts without speculation when vocabularies differ; we do not start at all."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import ClassVar
 
-from speclift.core.arm import ServerSettings
+from speclift.core.arm import Endpoint, ServerSettings
 from speclift.core.drafting import Drafting, Template
 from speclift.core.engine_spec import EMBEDDED_MODEL, EngineSpec
 from speclift.core.errors import UsageError
@@ -15,6 +15,7 @@ from speclift.engines.vllm.dialect.command_line import VllmDialect
 from speclift.engines.vllm.dialect.key_table import SCHEDULE
 from speclift.engines.vllm.engine import Vllm
 from speclift.engines.vllm.planning import VllmTerms
+from speclift.engines.vllm.scoring import VllmScorer, has_prompt_logprobs
 from speclift.linter.dialect import Dialect
 from speclift.planner.request import EngineTerms
 
@@ -48,6 +49,9 @@ class VllmKind(EngineKind):
     def methods_at(self, methods: tuple[str, ...], ks: Sequence[int]) -> tuple[str, ...]:
         """The default look-up of 12 tokens is llama.cpp's."""
         return methods or ("ngram,n=3",)
+
+    async def scorer(self, endpoint: Endpoint) -> VllmScorer | None:
+        return VllmScorer(endpoint) if await has_prompt_logprobs(endpoint) else None
 
 
 KIND = VllmKind()
