@@ -101,7 +101,7 @@ def test_a_switch_that_was_given_a_value_becomes_its_no_form() -> None:
     found = translated(VLLM["dotted"])
 
     assert "--no-enable-chunked-prefill" in found.argv
-    assert "enable-chunked-prefill: false" in found.yaml
+    assert "no-enable-chunked-prefill: true" in found.yaml
 
 
 def test_flags_of_the_server_stay_out_of_python() -> None:

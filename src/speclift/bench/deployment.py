@@ -8,7 +8,7 @@ from speclift.client.devices import cpu_device, found_gpus
 from speclift.core.errors import UsageError, unknown_name
 from speclift.core.hardware import Device
 from speclift.core.units import Bytes, Tokens
-from speclift.engines.kind import usable_kinds
+from speclift.engines.kind import engine_kind, usable_kinds
 from speclift.planner.acceptance_curve import Acceptance
 from speclift.planner.memory import MAX_SEQUENCES, UTILISATION_DEFAULT, Layout, Placed
 from speclift.planner.prediction import K_DEFAULT, LOADS_DEFAULT
@@ -24,8 +24,6 @@ from speclift.weights.named_models import (
 )
 
 CONTEXT_DEFAULT = 8192
-# vLLM 0.32, v1/sample/rejection_sampler.py: at most 128 drafted tokens per request and step.
-K_MAX = 128
 _WIDE = ("bf16", "fp16", "fp32")
 
 
@@ -60,6 +58,9 @@ def request_for(ask: PlanAsk, acceptances: tuple[Acceptance, ...] = ()) -> PlanR
     target = find_source(ask.target, prefers_gguf=prefers_gguf)
     drafts = [find_source(draft, prefers_gguf=prefers_gguf) for draft in ask.drafts]
     engine = _engine(ask, target, drafts)
+    k_max = engine_kind(engine.name).k_max
+    if max(ask.ks, default=1) > k_max:
+        raise UsageError(f"--k is at most {k_max}, saw {max(ask.ks)}")
     layout = _layout(ask, target, engine)
     placed = place(target, ask.target_quant, flag="--target-quant")
     device = _device(ask, engine)
@@ -94,8 +95,6 @@ def _check_numbers(ask: PlanAsk) -> None:
     for flag, value in lowest.items():
         if value < 1:
             raise UsageError(f"{flag} must be at least 1, saw {value}")
-    if max(ask.ks, default=1) > K_MAX:
-        raise UsageError(f"--k is at most {K_MAX}, saw {max(ask.ks)}")
 
 
 def terms_of(engine: str) -> EngineTerms:

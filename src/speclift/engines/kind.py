@@ -19,7 +19,7 @@ from speclift.core.arm import Arm, Endpoint, ServerSettings
 from speclift.core.drafting import Drafting, Template, drafting_of
 from speclift.core.engine_spec import EngineSpec
 from speclift.core.errors import OperatingError, unknown_name
-from speclift.core.speculation import NGram
+from speclift.core.speculation import K_MAX, NGram
 from speclift.core.units import Seconds
 from speclift.engines.protocol import Engine, Scorer
 from speclift.linter.dialect import Dialect
@@ -40,6 +40,8 @@ class EngineKind(ABC):
     # What is measured where nothing was named and nothing is searched, and what in a quick look.
     default_methods: tuple[str, ...] = ("ngram,k=4",)
     quick_methods: tuple[str, ...] = ()
+    # No step drafts more.
+    k_max = K_MAX
     # Draft lengths that a search tries, where they are not ANY_KS.
     usual_ks: ClassVar[Mapping[Drafting, tuple[int, ...]]] = MappingProxyType({})
 

@@ -49,12 +49,16 @@ def read_config(text: str, dialects: Dialects) -> Pasted:
             "no key of this config is known to an engine",
             hint=f"saw {few}; say which with --engine {' or '.join(dialects.engines)}",
         )
-    rows = dialect.flags.rows
-    settings = [
-        Setting(name=rows[flag].name if flag in rows else flag, spelled=key, value=document[key])
-        for key, flag in flags.items()
-    ]
-    return Pasted(engine=dialect.engine, form=Form.CONFIG, settings=tuple(settings))
+    settings = tuple(_setting(key, flag, document[key], dialect) for key, flag in flags.items())
+    return Pasted(engine=dialect.engine, form=Form.CONFIG, settings=settings)
+
+
+def _setting(key: str, flag: str, value: object, dialect: Dialect) -> Setting:
+    row = dialect.flags.find(flag)
+    if row is not None:
+        return Setting(name=row.name, spelled=key, value=value)
+    name, row, is_off = dialect.find_row(flag, None)
+    return Setting(name=name if is_off else flag, spelled=key, value=value, is_off=is_off)
 
 
 def _is_nested_alone(document: Mapping[str, object], config: NestedConfig) -> bool:

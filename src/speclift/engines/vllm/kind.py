@@ -12,7 +12,7 @@ from speclift.core.errors import UsageError
 from speclift.core.speculation import NGram
 from speclift.engines.kind import EngineKind
 from speclift.engines.vllm.dialect.command_line import VllmDialect
-from speclift.engines.vllm.dialect.key_table import SCHEDULE
+from speclift.engines.vllm.dialect.key_table import K_MAX, SCHEDULE
 from speclift.engines.vllm.engine import Vllm
 from speclift.engines.vllm.planning import VllmTerms
 from speclift.engines.vllm.scoring import VllmScorer, has_prompt_logprobs
@@ -23,6 +23,7 @@ from speclift.planner.request import EngineTerms
 class VllmKind(EngineKind):
     name = "vllm"
     launch_guess_s = 90.0
+    k_max = K_MAX
     default_methods = ("ngram,k=4,n=3",)
     usual_ks: ClassVar[Mapping[Drafting, tuple[int, ...]]] = {
         Drafting.LOOK_UP: (2, 3, 4, 5, 6, 8, 10),

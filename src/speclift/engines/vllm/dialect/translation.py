@@ -10,19 +10,18 @@ from speclift.engines.vllm.dialect.flag_table import (
     CONFIG_FLAG,
     ENVIRONMENT,
     FLAGS,
-    FRONT_END,
     LOAD_FORMATS_GONE,
     QUANTISATIONS,
     closest,
 )
+from speclift.engines.vllm.dialect.forms import flag_words, python_engine, yaml_config
 from speclift.engines.vllm.dialect.judgement import PYTHON_ONLY, VllmReading, row_of
 from speclift.engines.vllm.dialect.key_table import KEYS, NEWEST, SCHEDULE, schedule_fault
 from speclift.linter.findings import dotted
-from speclift.linter.json_text import config_json, parse_json
 from speclift.linter.pasted import Expression, Pasted, Setting, ShellExpression
 from speclift.linter.row_rules import converted, is_whole, shown
 from speclift.linter.rows import Row, ValueKind
-from speclift.linter.translation import Translation, shell_environment, shell_source, yaml_text
+from speclift.linter.translation import Translation, shell_environment, shell_source
 
 # What today's parser makes of an old --task.
 RUNNERS = {"auto": "auto", "generate": "generate", "embed": "pooling", "embedding": "pooling", "score": "pooling",
@@ -70,8 +69,8 @@ def translate_vllm(reading: VllmReading) -> Translation:
     return Translation(
         argv=tuple(argv),
         source=shell_source(pasted, argv, environment),
-        python=_python(model, flags),
-        yaml=_yaml(model, flags),
+        python=python_engine(model, flags),
+        yaml=yaml_config(model, flags, nests=True),
         yaml_is="As YAML for --config",
         notes=tuple(dict.fromkeys(notes)),
     )
@@ -294,7 +293,7 @@ def _argv(pasted: Pasted, model: object, flags: Mapping[str, object]) -> list[st
         head = [*_container(pasted.wrapper), *(["--model", shown(model)] if model is not None else [])]
     else:
         head = [*pasted.wrapper, "vllm", "serve", *([shown(model)] if model is not None else [])]
-    words = (word for name, value in flags.items() for word in _words(name, value))
+    words = (word for name, value in flags.items() for word in flag_words(name, value))
     return [*head, *words, *pasted.carried]
 
 
@@ -308,71 +307,3 @@ def _container(wrapper: Sequence[str]) -> list[str]:
             words.append(word)
     *before, image = words
     return [*before, _PINNED.sub(rf"\1:v{dotted(NEWEST)}", image)]
-
-
-def _words(name: str, value: object) -> list[str]:
-    if value is True:
-        return [name]
-    if value is False:
-        return [f"--no-{name.removeprefix('--')}"]
-    if isinstance(value, list) and all(not isinstance(each, (list, dict)) for each in value):
-        return [name, *(shown(each) for each in value)]
-    if isinstance(value, (list, Mapping)):
-        return [name, config_json(value, separators=(",", ":"))]
-    return [name, str(value)]
-
-
-def _python(model: object, flags: Mapping[str, object]) -> str:
-    arguments = [] if model is None else [("model", model)]
-    nested: dict[str, dict[str, object]] = {}
-    for name, value in flags.items():
-        head, _, path = name.partition(".")
-        if head in FRONT_END:
-            continue
-        key = head.removeprefix("--").replace("-", "_")
-        if path:
-            nested.setdefault(key, {})[path] = value
-            continue
-        arguments.append((key, _number(value)))
-    arguments += list(nested.items())
-    body = "".join(f"    {key}={_source(value)},\n" for key, value in arguments)
-    return f"from vllm import LLM\n\nllm = LLM(\n{body})\n"
-
-
-def _number(value: object) -> object:
-    if not isinstance(value, str):
-        return value
-    try:
-        parsed = parse_json(value)
-    except ValueError:
-        return value
-    return value if isinstance(parsed, str) else parsed
-
-
-def _source(value: object) -> str:
-    if isinstance(value, Mapping):
-        inner = "".join(f"        {key!r}: {each!r},\n" for key, each in value.items())
-        return f"{{\n{inner}    }}"
-    return repr(value)
-
-
-def _yaml(model: object, flags: Mapping[str, object]) -> str:
-    document: dict[str, object] = {} if model is None else {"model": _plain(model)}
-    for name, value in flags.items():
-        head, dot, path = name.removeprefix("--").partition(".")
-        if dot:
-            inner = document.setdefault(head, {})
-            if isinstance(inner, dict):
-                inner[path] = _plain(value)
-        else:
-            document[head] = _plain(_number(value))
-    return yaml_text(document)
-
-
-def _plain(value: object) -> object:
-    """An expression has no YAML; its source stands in for it."""
-    if isinstance(value, Mapping):
-        return {str(key): _plain(each) for key, each in value.items()}
-    if isinstance(value, list):
-        return [_plain(each) for each in value]
-    return value.text if isinstance(value, Expression) else value
