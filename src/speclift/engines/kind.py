@@ -37,6 +37,8 @@ class EngineKind(ABC):
     launches = True
     # Whether `decide` searches where nobody named a method.
     searches_unasked = True
+    # Its servers come with speclift, so that any machine can be measured with them.
+    is_embedded = False
     # What is measured where nothing was named and nothing is searched, and what in a quick look.
     default_methods: tuple[str, ...] = ("ngram,k=4",)
     quick_methods: tuple[str, ...] = ()
@@ -51,6 +53,14 @@ class EngineKind(ABC):
     dialect: Dialect | None = None
     # The setting of a drafter that takes k by batch size; None: every step drafts up to the same k.
     schedule_key: str | None = None
+
+    def parts(self) -> dict[str, str]:
+        """What of it is on this machine, for doctor: a version, a path, or how to get it."""
+        return {self.name: f"in the package {type(self).__module__.partition('.')[0]}"}
+
+    def install_command(self) -> str:
+        """What to type so that its servers can be launched here; empty where they can."""
+        return ""
 
     @abstractmethod
     def build(self, spec: EngineSpec, settings: ServerSettings, *, version: str | None) -> Engine:

@@ -15,6 +15,9 @@ class FakeKind(EngineKind):
     searches_unasked = False
     schedule_key = SCHEDULE
 
+    def parts(self) -> dict[str, str]:
+        return {}
+
     def build(self, spec: EngineSpec, settings: ServerSettings, *, version: str | None) -> Fake:
         return Fake(settings)
 

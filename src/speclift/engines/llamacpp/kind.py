@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import ClassVar
@@ -13,7 +14,7 @@ from speclift.core.errors import ModelError
 from speclift.core.speculation import Combined, DraftModel, NGram, Synthetic
 from speclift.engines.kind import EngineKind
 from speclift.engines.llamacpp.dialect.command_line import LlamaDialect
-from speclift.engines.llamacpp.engine import LlamaCpp
+from speclift.engines.llamacpp.engine import INSTALL, LlamaCpp, embedded_version, has_embedded
 from speclift.engines.llamacpp.flags import never_drafts
 from speclift.engines.llamacpp.planning import LlamaCppTerms
 from speclift.engines.llamacpp.scoring import LlamaScorer
@@ -29,6 +30,7 @@ from speclift.weights.gguf_file import read_vocabulary
 class LlamaCppKind(EngineKind):
     name = "llamacpp"
     launch_guess_s = 2.0
+    is_embedded = True
     # k + 1 tokens are verified at once, and the CPU kernels work in fours: on copied text k=7 gained 1.43x where
     # k=8 gained 1.28x, k=15 1.52x, k=3 and k=4 next to nothing (SmolLM2-135M Q4_0, one thread).
     default_methods = ("ngram,k=7,n=6", "ngram,k=15,n=8")
@@ -42,6 +44,16 @@ class LlamaCppKind(EngineKind):
 
     plan_terms: EngineTerms | None = LlamaCppTerms()
     dialect: Dialect | None = LlamaDialect()
+
+    def parts(self) -> dict[str, str]:
+        missing = self.install_command()
+        return {
+            "llamacpp": f"not installed: {missing}" if missing else embedded_version(),
+            "llama_server": shutil.which("llama-server") or "not on PATH",
+        }
+
+    def install_command(self) -> str:
+        return "" if has_embedded() else INSTALL
 
     def build(self, spec: EngineSpec, settings: ServerSettings, *, version: str | None) -> LlamaCpp:
         return LlamaCpp(settings, binary=spec.binary)

@@ -23,7 +23,7 @@ from speclift.core.results import Finding
 from speclift.core.speculation import Synthetic
 from speclift.core.units import Bytes
 from speclift.engines.launched import LaunchedServer
-from speclift.engines.memory import TOGETHER_MEMORY_SHARE, available_memory_bytes
+from speclift.engines.machine import TOGETHER_MEMORY_SHARE, available_memory_bytes
 from speclift.engines.probe import judge_probe, probe_body
 from speclift.engines.process import LOG_TAIL_BYTES, ServerProcess, free_port
 from speclift.engines.prometheus import parse_counters

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Callable, Mapping, Sequence
 from typing import ClassVar
 
@@ -33,6 +34,9 @@ class VllmKind(EngineKind):
     plan_terms: EngineTerms | None = VllmTerms()
     dialect: Dialect | None = VllmDialect()
     schedule_key = SCHEDULE
+
+    def parts(self) -> dict[str, str]:
+        return {"vllm": shutil.which("vllm") or "not on PATH: --vllm-python names the environment it is in"}
 
     def build(self, spec: EngineSpec, settings: ServerSettings, *, version: str | None) -> Vllm:
         return Vllm(settings, python=spec.python, version=version)
