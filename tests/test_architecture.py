@@ -37,10 +37,10 @@ ROOMS: dict[str, tuple[str, ...]] = {
     "views": (),
     "statistics": ("arithmetic",),
     "planner": ("arithmetic",),
-    "search": ("arithmetic", "linter"),
+    "search": ("arithmetic",),
     "client": ("arithmetic", "workload"),
     "testing": ("arithmetic", "client"),
-    "engines": ("arithmetic", "linter", "testing", "planner", "weights"),
+    "engines": ("arithmetic", "linter", "lossless", "testing", "planner", "weights"),
     "studies": ("workload", "statistics"),
     "weights": ("planner",),
     "bench": (

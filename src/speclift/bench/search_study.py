@@ -298,6 +298,7 @@ def _chosen(spec: EngineSpec, search: Search, plan: SearchPlan) -> Confirmation:
         can_run=lambda arm: _can_run(engine, arm),
         wants_same_method=not plan.is_quick,
         sequences_max=spec.settings.max_num_seqs or SEQUENCES_MAX,
+        schedule_key=engine_kind(spec.kind).schedule_key,
     )
 
 

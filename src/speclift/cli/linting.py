@@ -12,7 +12,7 @@ from speclift.cli.options import Json
 from speclift.cli.screens import screen
 
 if TYPE_CHECKING:
-    from speclift.linter.translation import Translation
+    from speclift.linter.judge import LintReport
 
 EXIT_ERRORS = 4
 
@@ -44,30 +44,22 @@ def lint_command(
     if as_json:
         sys.stdout.write(json.dumps(document, indent=2, ensure_ascii=True) + "\n")
     else:
-        _show(document, report.translated)
+        _show(document, report)
     raise typer.Exit(0 if report.ok else EXIT_ERRORS)
 
 
-def _show(document: dict[str, Any], today: Translation | None) -> None:
+def _show(document: dict[str, Any], report: LintReport) -> None:
     """Findings and the other forms are narrative; the command alone is data, so that it can be piped."""
-    from speclift.views.lint_terminal import (
-        ENGINES,
-        folded_command,
-        lint_view,
-        shown_lines,
-        translation_notes,
-    )
+    from speclift.views.lint_terminal import folded_command, lint_view, shown_lines, translation_notes
 
     console = screen(stderr=True)
-    console.print(lint_view(document))
-    translated = document["translated"]
+    console.print(lint_view(document, title=report.title))
+    translated, today = document["translated"], report.translated
     if translated is None or today is None:
         return
     if translated["notes"]:
         console.print(translation_notes(document))
-    console.print(
-        f"\nToday ({ENGINES[document['engine']]} {translated['version']})", style="bold", markup=False
-    )
+    console.print(f"\nToday ({report.title} {translated['version']})", style="bold", markup=False)
     command = folded_command(today.source)
     # Data where somebody reads it from a pipe, for the eye otherwise.
     shown = shown_lines(command) if sys.stdout.isatty() else shown_lines(command, limit=None)

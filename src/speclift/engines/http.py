@@ -17,7 +17,8 @@ from dataclasses import dataclass
 from typing import Any, cast
 from urllib.parse import urljoin
 
-from speclift.core.address import Address, address_of, shown, without_secrets
+from speclift.core.address import Address, address_of, joined, shown, without_secrets
+from speclift.core.arm import Endpoint
 from speclift.core.errors import EngineError, UsageError
 from speclift.core.foreign_text import READ_BYTES_MAX, error_text, parse_json
 from speclift.core.units import Seconds
@@ -97,6 +98,10 @@ async def posted_json(
     if not isinstance(answer, dict):
         raise EngineError(f"{shown(url)} answered with JSON that is no object: {text[:120]!r}")
     return answer
+
+
+async def post_to(endpoint: Endpoint, path: str, body: Mapping[str, object]) -> Mapping[str, object]:
+    return await posted_json(joined(endpoint.base_url, path), body, api_key=endpoint.api_key)
 
 
 def _ask(

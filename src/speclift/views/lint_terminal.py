@@ -21,16 +21,15 @@ MARKS = {
     "risky": ("!", "yellow"),
     "ok": ("✓", "green"),
 }
-ENGINES = {"vllm": "vLLM", "llamacpp": "llama.cpp"}
 INDENT = 4
 FINDINGS_MAX = 60
 LINE_MAX = 2_000
 
 
-def lint_view(document: Mapping[str, Any]) -> RenderableType:
-    """Findings and the verdict on them; the translation is the caller's to print."""
+def lint_view(document: Mapping[str, Any], *, title: str) -> RenderableType:
+    """Findings and the verdict on them; the translation is the caller's to print. `title` names the engine."""
     findings = document["findings"]
-    engine = f"{ENGINES[document['engine']]} {document['version']}"
+    engine = f"{title} {document['version']}"
     parts: list[RenderableType] = [Text(f"As {engine} reads it", style="bold")]
     rank = {flag: place for place, flag in enumerate(dict.fromkeys(found["flag"] for found in findings))}
     spoken_of = sorted(

@@ -15,6 +15,9 @@ class AttachKind(EngineKind):
     name = "attach"
     launches = False
 
+    def parts(self) -> dict[str, str]:
+        return {}
+
     def build(self, spec: EngineSpec, settings: ServerSettings, *, version: str | None) -> Attach:
         if spec.attach is None:
             raise UsageError("--engine attach needs --baseline-url", hint="the server without speculation")

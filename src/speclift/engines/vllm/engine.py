@@ -23,22 +23,22 @@ from speclift.core.results import Finding
 from speclift.core.speculation import Synthetic
 from speclift.core.units import Bytes
 from speclift.engines.launched import LaunchedServer
-from speclift.engines.memory import TOGETHER_MEMORY_SHARE, available_memory_bytes
+from speclift.engines.machine import TOGETHER_MEMORY_SHARE, available_memory_bytes
 from speclift.engines.probe import judge_probe, probe_body
 from speclift.engines.process import LOG_TAIL_BYTES, ServerProcess, free_port
 from speclift.engines.prometheus import parse_counters
+from speclift.engines.vllm.dialect.forms import python_engine, yaml_config
 from speclift.engines.vllm.flags import (
     VllmVersion,
     check_arm,
+    flags_to_paste,
     loses_scheduling,
     parse_version,
-    python_engine,
     risks,
     serve_command,
     server_flags,
     speculation_flags,
     speculative_config,
-    yaml_config,
 )
 from speclift.engines.vllm.output import (
     effective_settings,
@@ -117,11 +117,14 @@ class Vllm:
         return (self._python, "-m", MODULE, *self._flags(arm, port=port))
 
     def configurations(self, arm: Arm) -> dict[str, str]:
-        flags = self._flags(arm, port=8000)
+        words = self._flags(arm, port=8000)
+        flags = flags_to_paste(words)
+        model = flags.pop("--model")
+        named = flags.pop("--served-model-name")  # for whoever asks over HTTP
         return {
-            "command": shlex.join(serve_command(flags)),
-            "python": python_engine(flags),
-            "yaml": yaml_config(flags),
+            "command": shlex.join(serve_command(words)),
+            "python": python_engine(model, flags),
+            "yaml": yaml_config(model, {"--served-model-name": named, **flags}, nests=False),
         }
 
     def config(self, arm: Arm) -> dict[str, object]:

@@ -23,8 +23,12 @@ from speclift.core.speculation import (
     Suffix,
     Synthetic,
 )
+from speclift.engines.vllm.dialect.config_rules import (
+    ASYNC_WITH_SPECULATION,
+    WITHOUT_ASYNC,
+    check_speculative_config,
+)
 from speclift.linter.findings import LintFinding, Status
-from speclift.linter.vllm_config import ASYNC_WITH_SPECULATION, WITHOUT_ASYNC, check_speculative_config
 
 Release: TypeAlias = tuple[int, int, int]
 
@@ -270,26 +274,17 @@ def serve_command(flags: Sequence[str]) -> tuple[str, ...]:
     return ("vllm", "serve", model, *words)
 
 
-def python_engine(flags: Sequence[str]) -> str:
-    """The same engine inside a Python program."""
-    arguments = []
-    for name, value in flag_pairs(flags):
-        if name in (*MEASURING_ONLY, "--host", "--port", "--served-model-name"):
+def flags_to_paste(words: Sequence[str]) -> dict[str, object]:
+    """The same by name, True and False for a switch."""
+    flags: dict[str, object] = {}
+    for name, value in flag_pairs(words):
+        if name in MEASURING_ONLY:
             continue
-        is_off = value is None and name.startswith("--no-")
-        key = name.removeprefix("--no-" if is_off else "--").replace("-", "_")
-        arguments.append(f"    {key}={not is_off if value is None else _literal(value)!r},\n")
-    return f"from vllm import LLM\n\nllm = LLM(\n{''.join(arguments)})\n"
-
-
-def yaml_config(flags: Sequence[str]) -> str:
-    """The same server as a file for `vllm serve --config FILE`; JSON strings are YAML strings too."""
-    lines = [
-        f"{name.removeprefix('--')}: {'true' if value is None else json.dumps(value)}\n"
-        for name, value in flag_pairs(flags)
-        if name not in MEASURING_ONLY
-    ]
-    return "".join(lines)
+        if value is None and name.startswith("--no-"):
+            flags[f"--{name.removeprefix('--no-')}"] = False
+        else:
+            flags[name] = True if value is None else value
+    return flags
 
 
 def flag_pairs(flags: Sequence[str]) -> list[tuple[str, str | None]]:
@@ -303,13 +298,6 @@ def flag_pairs(flags: Sequence[str]) -> list[tuple[str, str | None]]:
             name, before = pairs[-1]
             pairs[-1] = (name, word if before is None else f"{before} {word}")
     return pairs
-
-
-def _literal(text: str) -> object:
-    try:
-        return json.loads(text)
-    except ValueError:
-        return text
 
 
 def _dotted(release: Release) -> str:

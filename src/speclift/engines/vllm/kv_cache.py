@@ -1,7 +1,6 @@
-"""What keys and values cost: bytes per token, and how many requests a pool of blocks holds. Pure.
+"""What keys and values cost vLLM, and how many requests a pool of its blocks holds. Pure.
 
-vLLM's rules, from v1/core/kv_cache_utils.py and v1/kv_cache_interface.py (0.32); llama.cpp's buffer, from
-src/llama-kv-cache.cpp and llama-kv-cache-iswa.cpp (b10586).
+Its rules are in v1/core/kv_cache_utils.py and v1/kv_cache_interface.py (0.32).
 """
 
 from __future__ import annotations
@@ -12,32 +11,16 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from speclift.core.errors import unknown_name
-from speclift.core.model_shape import KvLayers, ModelShape
-from speclift.core.units import Bytes, Tokens
+from speclift.core.model_shape import ModelShape
+from speclift.core.units import Tokens
+from speclift.planner.memory import KvPool, layer_bytes_per_token
 
-# vLLM's block sizes: 16 tokens on CUDA, 128 on its CPU build.
+# Block sizes: 16 tokens on CUDA, 128 on its CPU build.
 GPU_BLOCK_TOKENS = 16
 CPU_BLOCK_TOKENS = 128
 # "auto" stores keys and values in 16 bits for every model in the catalogue.
 KV_BYTES = {"auto": 2.0, "bf16": 2.0, "bfloat16": 2.0, "fp16": 2.0, "float16": 2.0, "fp8": 1.0, "fp8_e4m3": 1.0,
             "fp8_e5m2": 1.0, "int8": 1.0}  # fmt: skip
-# llama.cpp: values per block and bytes per block (ggml-common.h).
-LLAMA_KV_BLOCKS = {
-    "f32": (1, 4), "f16": (1, 2), "bf16": (1, 2), "q8_0": (32, 34), "q4_0": (32, 18), "q4_1": (32, 20),
-    "iq4_nl": (32, 18), "q5_0": (32, 22), "q5_1": (32, 24),
-}  # fmt: skip
-_LLAMA_ALIASES = {
-    "auto": "f16",
-    "fp16": "f16",
-    "float16": "f16",
-    "bfloat16": "bf16",
-    "fp32": "f32",
-    "int8": "q8_0",
-}
-# llama_context pads every sequence's cells; the window's cache is padded alike.
-LLAMA_CELL_PADDING = 256
-# A window is kept plus one micro-batch (n_ubatch).
-LLAMA_UBATCH = 512
 # More layers of one kind than 1.5 times those of the other: the smaller number is the group size.
 _GROUP_RATIO = 1.5
 
@@ -49,28 +32,6 @@ def kv_value_bytes(dtype: str) -> float:
     return KV_BYTES[word]
 
 
-def llama_kv_type(dtype: str) -> str:
-    word = dtype.strip().lower()
-    word = _LLAMA_ALIASES.get(word, word)
-    if word not in LLAMA_KV_BLOCKS:
-        raise unknown_name(what="--kv-dtype", seen=dtype, allowed=LLAMA_KV_BLOCKS)
-    return word
-
-
-def layer_bytes_per_token(kv: KvLayers, *, value_bytes: float, tensor_parallel: int = 1) -> float:
-    """One layer on one GPU. Heads are split over the group and repeated where it is larger than they are many."""
-    heads = kv.heads if kv.is_latent else max(1, kv.heads // tensor_parallel)
-    return heads * (kv.key_length + kv.value_length) * value_bytes
-
-
-def kv_bytes_per_token(shape: ModelShape, *, value_bytes: float, tensor_parallel: int = 1) -> float:
-    """All layers on one GPU while the context is shorter than any window."""
-    return sum(
-        kv.layers * layer_bytes_per_token(kv, value_bytes=value_bytes, tensor_parallel=tensor_parallel)
-        for kv in shape.kv
-    )
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LayerPages:
     """Layers of one page size and window on one GPU."""
@@ -78,15 +39,6 @@ class LayerPages:
     layers: int
     page_bytes: float
     window: Tokens | None
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class KvPool:
-    """What vLLM's log calls the KV cache size, and the requests of full context it holds."""
-
-    tokens: Tokens
-    max_concurrency: float
-    blocks: int
 
 
 def pages_of(
@@ -158,25 +110,3 @@ def _blocks(window: Tokens | None, *, context: Tokens, block: Tokens, in_flight:
         return math.ceil(context / block)
     # A window keeps itself and the tokens in flight, and need not begin at a block's edge.
     return math.ceil(min(window - 1 + in_flight, context) / block) + 1
-
-
-def llama_cells(context: Tokens) -> Tokens:
-    """Cells of one slot: llama.cpp pads the context of every sequence."""
-    return math.ceil(context / LLAMA_CELL_PADDING) * LLAMA_CELL_PADDING
-
-
-def llama_kv_buffer_bytes(shape: ModelShape, *, context: Tokens, slots: int, kv_type: str) -> Bytes:
-    """The "KV buffer size" of llama.cpp's log: rows of keys and values, cells of each slot, whole blocks."""
-    total = 0
-    for kv in shape.kv:
-        cells = llama_cells(context)
-        if kv.window is not None:
-            cells = min(cells, llama_cells(min(context, kv.window + LLAMA_UBATCH)))
-        rows = _row_bytes(kv.heads * kv.key_length, kv_type) + _row_bytes(kv.heads * kv.value_length, kv_type)
-        total += kv.layers * cells * slots * rows
-    return total + shape.state_bytes_per_sequence * slots
-
-
-def _row_bytes(values: int, kv_type: str) -> Bytes:
-    per_block, block_bytes = LLAMA_KV_BLOCKS[kv_type]
-    return -(-values // per_block) * block_bytes
