@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from samples import NGRAM, record
@@ -63,3 +65,15 @@ def test_a_round_that_only_one_of_the_two_ran_in_is_passed_over() -> None:
 )
 def test_without_a_launch_beside_the_control_nothing_is_explained(missing: Speeds) -> None:
     assert gains(missing) == []
+
+
+@pytest.mark.parametrize("apart", [BASELINE, CONTROL, NGRAM.name])
+def test_prompts_that_one_of_the_three_never_answered_explain_nothing(apart: str) -> None:
+    speeds = {(BASELINE, 0): 0.012, (NGRAM.name, 0): 0.008, (CONTROL, 0): 0.016}
+    records = [
+        replace(each, place=replace(each.place, request_id=f"other {each.place.request_id}"))
+        if each.place.arm == apart
+        else each
+        for each in study(speeds)
+    ]
+    assert list(explained_gains(records, [NGRAM], [], metric="tpot")) == []
