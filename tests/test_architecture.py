@@ -40,7 +40,7 @@ ROOMS: dict[str, tuple[str, ...]] = {
     "search": ("arithmetic",),
     "client": ("arithmetic", "workload"),
     "testing": ("arithmetic", "client"),
-    "engines": ("arithmetic", "linter", "lossless", "testing", "planner", "weights"),
+    "engines": ("arithmetic", "linter", "lossless", "replayer", "testing", "planner", "weights"),
     "studies": ("workload", "statistics"),
     "weights": ("planner",),
     "bench": (

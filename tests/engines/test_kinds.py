@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -122,3 +124,11 @@ def test_it_is_planned_and_listed_by_doctor_without_an_edit_here(tmp_path: Path)
     )
     doctor = speclift("doctor", "--quick", "--json", cwd=tmp_path, environment=environment)
     assert doctor.document["engines"]["tiny"] == "in the package tiny_engine"
+
+
+def test_what_an_engine_is_costs_no_numpy_to_know() -> None:
+    """Lint and plan ask every kind, and answer before numpy would be loaded."""
+    source = "from speclift.engines.kind import usable_kinds; names = list(usable_kinds())"
+    subprocess.run(
+        [sys.executable, "-c", f"{source}; import sys; assert 'numpy' not in sys.modules"], check=True
+    )
