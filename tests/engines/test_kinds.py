@@ -110,18 +110,17 @@ def test_its_command_line_is_judged_and_translated_without_an_edit_here(tmp_path
 
 def test_it_is_planned_and_listed_by_doctor_without_an_edit_here(tmp_path: Path) -> None:
     environment = install(tmp_path, TINY)
-    planned = speclift(
-        *("plan", "--engine", "tiny", "--target", "llama-3.1-8b", "--draft", "llama-3.2-1b"),
-        *("--gpu", "h100-80gb", "--json"),
-        cwd=tmp_path,
-        environment=environment,
-    )
+    pair = ("--target", "llama-3.1-8b", "--draft", "llama-3.2-1b", "--gpu", "h100-80gb")
+    words = ("plan", "--engine", "tiny", *pair)
+    planned = speclift(*words, "--json", cwd=tmp_path, environment=environment)
     assert (planned.code, planned.document["engine"]) == (0, "tiny"), planned.stderr
     memory = planned.document["memory"]
     assert (
         memory["kv_bytes"]
         == memory["total_bytes"] - memory["target_weight_bytes"] - memory["draft_weight_bytes"]
     )
+    assert set(planned.document["pairing"]["rules"]) == {"tiny", "vllm", "llamacpp"}
+    assert "llama-3.2-1b" in speclift(*words, cwd=tmp_path, environment=environment).stderr
     doctor = speclift("doctor", "--quick", "--json", cwd=tmp_path, environment=environment)
     assert doctor.document["engines"]["tiny"] == "in the package tiny_engine"
 

@@ -16,11 +16,11 @@ from speclift.engines.kind import EngineKind
 from speclift.engines.llamacpp.dialect.command_line import LlamaDialect
 from speclift.engines.llamacpp.engine import INSTALL, LlamaCpp, embedded_version, has_embedded
 from speclift.engines.llamacpp.flags import never_drafts
+from speclift.engines.llamacpp.pairing import compare_vocabularies
 from speclift.engines.llamacpp.planning import LlamaCppTerms
 from speclift.engines.protocol import Scorer
 from speclift.linter.dialect import Dialect
 from speclift.planner.methods import with_fitting_n
-from speclift.planner.pairing import compare_vocabularies
 from speclift.planner.request import EngineTerms
 from speclift.weights import models
 from speclift.weights.bundled_models import draft_for
