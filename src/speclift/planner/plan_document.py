@@ -8,10 +8,10 @@ from speclift import __version__
 from speclift.core.model_shape import ModelShape
 from speclift.planner.candidates import PlannedDraft
 from speclift.planner.memory import MemoryPlan, Placed, kv_bytes_per_token
-from speclift.planner.pairing import TokenText
 from speclift.planner.planning import Plan
 from speclift.planner.precision import PRECISIONS
 from speclift.planner.prediction import LoadPrediction, Prediction
+from speclift.planner.tokens import TokenText
 
 SCHEMA = 1
 
@@ -188,8 +188,9 @@ def _pairing(plan: Plan) -> dict[str, Any]:
             "draft": draft.placed.shape.max_positions or None,
         },
         "rules": {
-            "vllm": {"ok": not pairing.vllm_objection, "why": pairing.vllm_objection},
-            "llamacpp": {"ok": not pairing.llamacpp_objection, "why": pairing.llamacpp_objection},
+            terms.name: {"ok": not objection, "why": objection}
+            for terms in dict.fromkeys((plan.request.engine, *plan.request.others))
+            for objection in [terms.objection(pairing, plan.request.layout)]
         },
         "padding_only": None,
         "differing_tokens": None,

@@ -11,7 +11,7 @@ from speclift.core.results import Finding
 from speclift.core.traffic import load_to_dict
 from speclift.core.units import Tokens
 from speclift.replayer.estimates import METHOD, LengthEstimate, SegmentEstimate
-from speclift.replayer.methods import VLLM, DrafterSetting
+from speclift.replayer.methods import DrafterSetting
 from speclift.replayer.speedup import StepCost, speedups
 
 SCHEMA = 1
@@ -45,8 +45,8 @@ class LogCounts:
     tokens: Tokens = 0
     # Where prompts came from: ids, template, joined, plain.
     prompts: dict[str, int] = field(default_factory=dict)
-    # By engine.
-    refused: dict[str, RefusedRequests] = field(default_factory=lambda: {VLLM: RefusedRequests()})
+    # By engine, of those that refuse any.
+    refused: dict[str, RefusedRequests] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
