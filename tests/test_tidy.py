@@ -32,14 +32,12 @@ MEDIAN_LINES_MAX = 10
 COMPLEXITY_MAX = 15
 # Still to be made simpler; none may join them.
 COMPLEX_FUNCTIONS = {
-    "src/speclift/client/sender.py:Sender.turn",
     "src/speclift/verdict/gate_word.py:gate_for_verdict",
     "src/speclift/verdict/rules.py:acceptance_bands",
     "src/speclift/verdict/verdict.py:decide",
     "src/speclift/views/charts.py:speedup_over_load",
     "src/speclift/views/terminal.py:speedup_table",
     "src/speclift/views/tuning_charts.py:pareto",
-    "src/speclift/weights/tokenizer_files.py:_patterns",
 }
 PARAMETERS_MAX = 8
 WIDE_FUNCTIONS = {
