@@ -14,13 +14,13 @@ from collections.abc import Callable
 import numpy as np
 from numpy.typing import NDArray
 
-from speclift.arithmetic.samplers import RULES, Chain, generate, law_at_one_position, softmax, total_variation
 from speclift.lossless.answers import Alternative, Answer, Said
 from speclift.lossless.calibration import TOP_SETS, SetTest, set_test
 from speclift.lossless.divergence import compare
 from speclift.lossless.greedy import control_of, gap_noise, judge_greedy
 from speclift.lossless.result import Result
 from speclift.lossless.sampled import judge_tests
+from speclift.testing.samplers import RULES, Chain, generate, law_at_one_position, softmax, total_variation
 
 TOKENS = 64
 K = 4

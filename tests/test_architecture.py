@@ -39,7 +39,7 @@ ROOMS: dict[str, tuple[str, ...]] = {
     "planner": ("arithmetic",),
     "search": ("arithmetic",),
     "client": ("arithmetic", "workload"),
-    "testing": ("arithmetic", "client"),
+    "testing": ("client",),
     "engines": ("arithmetic", "linter", "lossless", "replayer", "testing", "planner", "weights"),
     "studies": ("workload", "statistics"),
     "weights": ("planner",),

@@ -8,7 +8,6 @@ from itertools import pairwise
 import numpy as np
 import pytest
 
-from speclift.arithmetic.samplers import RULES, Chain, generate
 from speclift.lossless.calibration import (
     TokenScore,
     calibrate,
@@ -21,6 +20,7 @@ from speclift.lossless.calibration import (
 from speclift.lossless.result import Result
 from speclift.lossless.sampled import Sampled, judge_scores, judge_tests, judge_texts, planned_tokens
 from speclift.lossless.two_sample import text_tests
+from speclift.testing.samplers import RULES, Chain, generate
 
 CHAIN = Chain.drawn(tokens=40, spread=2.0, agreement=0.8, seed=2)
 

@@ -11,9 +11,9 @@ from itertools import pairwise
 
 import numpy as np
 
-from speclift.arithmetic.samplers import RULES, Chain, generate, softmax
 from speclift.core.errors import UsageError
 from speclift.core.units import Tokens
+from speclift.testing.samplers import RULES, Chain, generate, softmax
 
 LISTED_MAX = 20
 

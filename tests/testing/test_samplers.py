@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from speclift.arithmetic.samplers import (
+from speclift.testing.samplers import (
     RULES,
     Chain,
     Floats,
