@@ -190,7 +190,7 @@ class Study:
         with disk_errors(self.path):
             self._set("block_limits", {**self.block_limits, block: items})
 
-    def keep(self, name: str, document: dict[str, Any]) -> None:
+    def keep(self, name: str, document: Mapping[str, object]) -> None:
         """A JSON document beside the records: what the lossless gate found, how a search stands."""
         with disk_errors(self.path):
             self._set(name, document)

@@ -10,7 +10,6 @@ import hashlib
 import re
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict, replace
-from typing import Any
 
 from speclift.statistics.loops import is_looping
 from speclift.core.errors import StudyError
@@ -71,35 +70,6 @@ def error_stand_in(error: str) -> str:
 def finding_stand_in(finding: Finding) -> Finding:
     """Its own sentence; what follows on further lines is the tail of an engine's log."""
     return replace(finding, message=finding.message.partition("\n")[0])
-
-
-def gate_stand_in(document: dict[str, Any]) -> dict[str, Any]:
-    """A lossless gate's document without the prompts and answers that it shows side by side."""
-    arms = [
-        {**arm, "edges": [_edge(edge) for edge in arm["edges"]], "findings": _findings(arm["findings"])}
-        for arm in document.get("arms", ())
-    ]
-    return {
-        **document,
-        **({"arms": arms} if "arms" in document else {}),
-        "examples": [],
-        "findings": _findings(document.get("findings", ())),
-    }
-
-
-def _edge(edge: dict[str, Any]) -> dict[str, Any]:
-    return edge if edge["result"] in ("pass", "skipped") else {**edge, "message": f"changed; {NOT_KEPT}"}
-
-
-def _findings(findings: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Of edges and failed arms only that there is one: their messages quote answers and logs."""
-    quoting = ("edge", "arm-failed")
-    return [
-        {**each, "message": f"{each['check']}; {NOT_KEPT}"}
-        if str(each["check"]).startswith(quoting)
-        else {**each, "message": str(each["message"]).partition("\n")[0]}
-        for each in findings
-    ]
 
 
 def with_texts(kept: Sequence[Request], given: Iterable[Request]) -> tuple[Request, ...]:

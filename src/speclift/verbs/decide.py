@@ -13,7 +13,8 @@ from speclift.bench.run import Progress, run_study
 from speclift.bench.search_study import Opened, Quiet, unheard
 from speclift.core.deadline import Deadline
 from speclift.core.results import Verdict
-from speclift.verbs.judge import Judgement, judge
+from speclift.verbs.judge import judge
+from speclift.verdict.judgement import Judgement
 
 
 def decide(ask: Ask | None = None, **settings: Any) -> Verdict:

@@ -6,19 +6,22 @@ from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
-from pathlib import Path
-from typing import Any
+from typing import Literal
 
-from speclift.bench.gate_study import LOSSLESS, recorded_document
+from speclift.bench.gate_study import LOSSLESS, recorded_outcome
 from speclift.bench.prepare import build_engine, losing_scheduling
-from speclift.bench.search_document import TUNING, confirmed_errors
+from speclift.bench.study_paths import relative
+from speclift.bench.tuning import TUNING, confirmed_errors
 from speclift.core.arm import BASELINE, CONTROL, Arm
 from speclift.core.errors import StudyError
 from speclift.core.goals import Goals
-from speclift.core.records import Launch, Phase, Provenance, Record
-from speclift.core.results import Acceptance, Cell, Conditions, Crossover, Evidence, Finding, Level, Verdict
+from speclift.core.records import Launch, Phase, Record
+from speclift.core.results import Conditions, Evidence, Finding, Level
 from speclift.core.traffic import repeated_prompts
 from speclift.engines.protocol import Engine
+from speclift.lossless.document import GateOutcome, kept_outcome, worst_outcome
+from speclift.search.tuning import ConfirmedBest, ConfirmedTuning, Tuning
+from speclift.search.tuning_document import kept_tuning
 from speclift.statistics.bursts import mark_bursts
 from speclift.statistics.cells import (
     NO_TOTALS,
@@ -41,54 +44,12 @@ from speclift.studies.budget_words import budget_finding, left_out
 from speclift.studies.merge import merged_records
 from speclift.studies.study import Study
 from speclift.studies.texts import no_text_finding
-from speclift.verdict.gate_word import changed_arms, changed_findings, gate_for_verdict, worst_kept
+from speclift.verdict.gate_word import changed_arms, changed_findings, gate_for_verdict
+from speclift.verdict.judgement import AcceptanceBucket, AcceptanceHistogram, Judgement, Served
 from speclift.verdict.verdict import decide
-from speclift.workload.experiment import StudyPlan
 
 # Upper edges of the temperature buckets in which acceptance is reported; 0.5 and 0.7 are S4's limits.
 TEMPERATURE_BUCKETS = (0.0, 0.5, 0.7, 1.0, float("inf"))
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class AcceptanceBucket:
-    arm: str
-    low: float
-    high: float
-    acceptance: Acceptance
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class AcceptanceHistogram:
-    """Requests by acceptance rate; `by` is segment or temperature."""
-
-    arm: str
-    by: str
-    label: str
-    counts: tuple[int, ...]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Judgement:
-    """Everything a report shows, as values."""
-
-    study: Path
-    plan: StudyPlan
-    goals: Goals
-    provenance: Provenance
-    verdict: Verdict
-    on_all: tuple[Evidence, ...]
-    cells: tuple[Cell, ...]
-    acceptance_by_temperature: tuple[AcceptanceBucket, ...]
-    acceptance_histograms: tuple[AcceptanceHistogram, ...]
-    findings: tuple[Finding, ...]
-    crossovers: tuple[Crossover, ...]
-    kv_tokens: dict[str, int]
-    kv_peaks: dict[str, float]
-    failed_arms: tuple[str, ...]
-    lossless: dict[str, Any]
-    # What the search before it found; None where there was none.
-    tuning: dict[str, Any] | None
-    engine: Engine
 
 
 def judge(studies: Sequence[Study], *, goals: Goals | None = None) -> Judgement:
@@ -96,12 +57,12 @@ def judge(studies: Sequence[Study], *, goals: Goals | None = None) -> Judgement:
     first, held = studies[0], _read(studies)
     goals, records, prompt_of = goals or first.goals, held.records, held.prompt_of
     evidence_for = cache(_comparer(held, goals).evidence)
-    lossless = worst_kept([study.kept(LOSSLESS) for study in studies]) or recorded_document(
+    lossless = worst_outcome([_kept_gate(study) for study in studies]) or recorded_outcome(
         first, records, held.arms
     )
-    tuning = _tuning(first, records) if len(studies) == 1 else None
-    no_gain = schedule_without_gain(tuning, records, held.competing, metric=goals.metric, prompt_of=prompt_of)
-    out = {*changed_arms(lossless), *((no_gain.arm,) if no_gain is not None else ())}
+    tuning = _kept_tuning(first) if len(studies) == 1 else None
+    no_gain = _schedule_finding(tuning, held, metric=goals.metric)
+    out = {*(arm.arm for arm in changed_arms(lossless)), *((no_gain.arm,) if no_gain is not None else ())}
     standing = [arm for arm in held.competing if arm.name not in out]
     findings = (
         *_findings(studies, records),
@@ -118,15 +79,18 @@ def judge(studies: Sequence[Study], *, goals: Goals | None = None) -> Judgement:
         evidence_for,
         goals=goals,
         findings=findings,
-        **gate_for_verdict(lossless, standing, held.competing),
+        gate=gate_for_verdict(lossless, standing, held.competing),
     )
+    engine = build_engine(first.engine, version=first.provenance.engine_version)
+    on_all = tuple(evidence_for(arm, Conditions()) for arm in held.competing)
+    comparable = [evidence for evidence in on_all if no_gain is None or evidence.arm.name != no_gain.arm]
     return Judgement(
-        study=first.path,
-        plan=first.plan,
+        study=relative(first.path),
         goals=goals,
         provenance=first.provenance,
         verdict=verdict,
-        on_all=tuple(evidence_for(arm, Conditions()) for arm in held.competing),
+        served=_served(engine, verdict.winner) if verdict.winner is not None else None,
+        on_all=on_all,
         cells=cells(records, by_temperature=held.by_temperature, totals=held.totals),
         acceptance_by_temperature=_acceptance_by_temperature(records),
         acceptance_histograms=_acceptance_histograms(records),
@@ -138,8 +102,7 @@ def judge(studies: Sequence[Study], *, goals: Goals | None = None) -> Judgement:
         kv_peaks=kv_peaks(held.launches),
         failed_arms=held.failed_arms,
         lossless=lossless,
-        tuning=tuning,
-        engine=build_engine(first.engine, version=first.provenance.engine_version),
+        tuning=None if tuning is None else _confirmed(tuning, records, comparable, engine),
     )
 
 
@@ -209,9 +172,47 @@ def _losing_scheduling(study: Study, arms: Sequence[Arm]) -> tuple[Arm, ...]:
     return losing_scheduling(build_engine(shared, version=study.provenance.engine_version), tuple(arms))
 
 
-def _tuning(study: Study, records: Sequence[Record]) -> dict[str, Any] | None:
-    found = study.kept(TUNING)
-    return None if found is None else {**found, "confirmed_errors": confirmed_errors(found, records)}
+def _kept_gate(study: Study) -> GateOutcome | None:
+    kept = study.kept(LOSSLESS)
+    return None if kept is None else kept_outcome(kept)
+
+
+def _kept_tuning(study: Study) -> Tuning | None:
+    kept = study.kept(TUNING)
+    return None if kept is None else kept_tuning(kept)
+
+
+def _schedule_finding(tuning: Tuning | None, held: _Held, *, metric: str) -> Finding | None:
+    """None where no schedule was measured beside its static rival, or it is worth it."""
+    schedule = tuning.schedule if tuning is not None else None
+    if schedule is None:
+        return None
+    by_name = {arm.name: arm for arm in held.competing}
+    scheduled, static = by_name.get(schedule.arm or ""), by_name.get(schedule.static)
+    if scheduled is None or static is None:
+        return None
+    return schedule_without_gain(scheduled, static, held.records, metric=metric, prompt_of=held.prompt_of)
+
+
+def _confirmed(
+    tuning: Tuning, records: Sequence[Record], comparable: Sequence[Evidence], engine: Engine
+) -> ConfirmedTuning:
+    """With the arm that was confirmed to be fastest, whether or not it clears the bar."""
+    compared = [
+        (evidence.overall.speedup, evidence.arm) for evidence in comparable if evidence.overall is not None
+    ]
+    best = None
+    if compared:
+        speedup, arm = max(compared, key=lambda pair: pair[0].value)
+        served = _served(engine, arm)
+        best = ConfirmedBest(
+            arm=arm.name, speedup=speedup, command=served.forms["command"], config=served.config
+        )
+    return ConfirmedTuning(tuning=tuning, errors=confirmed_errors(tuning, records), best=best)
+
+
+def _served(engine: Engine, arm: Arm) -> Served:
+    return Served(forms=engine.configurations(arm), config=engine.config(arm))
 
 
 def _measured_arms(studies: Sequence[Study], records: Sequence[Record]) -> list[Arm]:
@@ -278,7 +279,7 @@ def _acceptance_by_temperature(records: Sequence[Record]) -> tuple[AcceptanceBuc
 
 
 def _acceptance_histograms(records: Sequence[Record]) -> tuple[AcceptanceHistogram, ...]:
-    groups: dict[tuple[str, str, str], list[Record]] = defaultdict(list)
+    groups: dict[tuple[str, Literal["segment", "temperature"], str], list[Record]] = defaultdict(list)
     for record in records:
         if record.place.phase is Phase.MEASURED and record.is_ok and record.drafted:
             groups[(record.place.arm, "segment", record.place.segment)].append(record)

@@ -1,0 +1,146 @@
+"""JSON and the TypedDict that describes it: what was read is held against its type once, and typed from there on."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from enum import Enum
+from functools import cache
+from types import NoneType, UnionType
+from typing import (
+    Annotated,
+    Literal,
+    NamedTuple,
+    NotRequired,
+    TypeVar,
+    Union,
+    cast,
+    get_args,
+    get_origin,
+    get_type_hints,
+    is_typeddict,
+)
+
+Document = TypeVar("Document")
+
+# exp of an unknown bound; JSON has no infinity.
+UNKNOWN_FROM = 1e300
+SHOWN_CHARACTERS = 60
+
+
+class Field(NamedTuple):
+    """One of a TypedDict: its type without `NotRequired`, and whether it may be missing."""
+
+    hint: object
+    is_required: bool
+
+
+def fields_of(kind: object) -> dict[str, Field]:
+    """Of a TypedDict. Its own list of required keys cannot see NotRequired in a postponed annotation."""
+    assert isinstance(kind, type)
+    return _fields_of(kind)
+
+
+@cache
+def _fields_of(kind: type) -> dict[str, Field]:
+    found = {}
+    for name, hint in get_type_hints(kind, include_extras=True).items():
+        is_optional = get_origin(hint) is NotRequired
+        found[name] = Field(get_args(hint)[0] if is_optional else hint, not is_optional)
+    return found
+
+
+def is_union(hint: object) -> bool:
+    return get_origin(hint) in (Union, UnionType)
+
+
+def read_as(kind: type[Document], value: object) -> Document:
+    """`value`, every field of it held against the TypedDict `kind`, with enumerations as their members; ValueError
+    names the first that is of another kind. Fields that the type does not have stay as they are."""
+    return cast(Document, _read(kind, value, "$"))
+
+
+def _read(hint: object, value: object, at: str) -> object:
+    origin, parts = get_origin(hint), get_args(hint)
+    if origin is Annotated:
+        return _read(parts[0], value, at)
+    if is_union(hint):
+        return _read_one_of(parts, value, at)
+    if is_typeddict(hint):
+        return _read_fields(hint, value, at)
+    if origin is Literal:
+        return _read_word(parts, value, at)
+    if origin is list and isinstance(value, list):
+        return [_read(parts[0], entry, f"{at}[{place}]") for place, entry in enumerate(value)]
+    if origin is tuple and isinstance(value, list | tuple) and len(value) == len(parts):
+        return tuple(
+            _read(part, entry, f"{at}[{place}]")
+            for place, (part, entry) in enumerate(zip(parts, value, strict=True))
+        )
+    if origin in (dict, Mapping) and isinstance(value, dict):
+        return {str(key): _read(parts[1], entry, f"{at}.{key}") for key, entry in value.items()}
+    if origin is None and _is_scalar(hint, value):
+        return hint(value) if isinstance(hint, type) and issubclass(hint, Enum) else value
+    raise ValueError(f"{at}: expected {_name(hint)}, saw {repr(value)[:SHOWN_CHARACTERS]}")
+
+
+def _is_scalar(hint: object, value: object) -> bool:
+    if hint is float:
+        return isinstance(value, int | float) and not isinstance(value, bool)
+    if isinstance(hint, type) and issubclass(hint, Enum):
+        return any(member.value == value for member in hint)
+    is_stray_flag = isinstance(value, bool) and hint is int
+    return isinstance(hint, type) and isinstance(value, hint) and not is_stray_flag
+
+
+def _read_word(words: tuple[object, ...], value: object, at: str) -> object:
+    for word in words:
+        plain = word.value if isinstance(word, Enum) else word
+        if value == plain and isinstance(value, type(plain)):
+            return word
+    raise ValueError(f"{at}: expected one of {words}, saw {repr(value)[:SHOWN_CHARACTERS]}")
+
+
+def _read_one_of(hints: tuple[object, ...], value: object, at: str) -> object:
+    # Null first: of two forms that a value does not fit, the fuller one says better what is wrong.
+    if value is None and NoneType in hints:
+        return None
+    fault = ValueError(f"{at}: null is none of its values")
+    for hint in hints:
+        if hint is not NoneType:
+            try:
+                return _read(hint, value, at)
+            except ValueError as error:
+                fault = error
+    raise fault
+
+
+def _read_fields(hint: object, value: object, at: str) -> dict[str, object]:
+    if not isinstance(value, dict):
+        raise ValueError(f"{at}: expected {_name(hint)}, saw {repr(value)[:SHOWN_CHARACTERS]}")
+    read = dict(value)
+    for name, field in fields_of(hint).items():
+        if name in value:
+            read[name] = _read(field.hint, value[name], f"{at}.{name}")
+        elif field.is_required:
+            raise ValueError(f"{at}.{name} is missing")
+    return read
+
+
+def _name(hint: object) -> str:
+    return hint.__name__ if isinstance(hint, type) else str(hint)
+
+
+def finite(document: Document) -> Document:
+    """With null for every number that is none, or beyond all: JSON has no infinity."""
+    return cast(Document, _finite(document))
+
+
+def _finite(value: object) -> object:
+    if isinstance(value, float) and (not math.isfinite(value) or abs(value) > UNKNOWN_FROM):
+        return None
+    if isinstance(value, Mapping):
+        return {key: _finite(entry) for key, entry in value.items()}
+    if isinstance(value, list | tuple):
+        return [_finite(entry) for entry in value]
+    return value
