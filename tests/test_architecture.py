@@ -37,7 +37,7 @@ ROOMS: dict[str, tuple[str, ...]] = {
     "planner": ("arithmetic",),
     "search": ("arithmetic", "linter"),
     "verdict": ("lossless", "search"),
-    "views": ("verdict", "search", "lossless"),
+    "views": ("verdict", "search", "lossless", "planner", "linter", "replayer"),
     "client": ("arithmetic", "workload"),
     "testing": ("arithmetic", "client"),
     "engines": ("arithmetic", "linter", "testing", "planner", "weights"),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -12,7 +12,7 @@ from speclift.cli.options import Json
 from speclift.cli.screens import screen
 
 if TYPE_CHECKING:
-    from speclift.linter.translation import Translation
+    from speclift.linter.judge import LintReport
 
 EXIT_ERRORS = 4
 
@@ -35,21 +35,22 @@ def lint_command(
 ) -> None:
     """Judge every flag of a vLLM or llama.cpp command, Python code or config; print today's. Runs nothing."""
     from speclift.core.errors import UsageError
-    from speclift.verbs.lint import lint_arguments, lint_document
+    from speclift.linter.document import lint_document
+    from speclift.verbs.lint import lint_arguments
 
     if not words:
         raise UsageError("nothing to lint", hint="name a file, - for standard input, or a command after --")
     report = lint_arguments(words, engine=engine, engine_version=engine_version)
-    document = lint_document(report)
     if as_json:
-        sys.stdout.write(json.dumps(document, indent=2, ensure_ascii=True) + "\n")
+        sys.stdout.write(json.dumps(lint_document(report), indent=2, ensure_ascii=True) + "\n")
     else:
-        _show(document, report.translated)
+        _show(report)
     raise typer.Exit(0 if report.ok else EXIT_ERRORS)
 
 
-def _show(document: dict[str, Any], today: Translation | None) -> None:
+def _show(report: LintReport) -> None:
     """Findings and the other forms are narrative; the command alone is data, so that it can be piped."""
+    from speclift.linter.findings import dotted
     from speclift.views.lint_terminal import (
         ENGINES,
         folded_command,
@@ -59,15 +60,13 @@ def _show(document: dict[str, Any], today: Translation | None) -> None:
     )
 
     console = screen(stderr=True)
-    console.print(lint_view(document))
-    translated = document["translated"]
-    if translated is None or today is None:
+    console.print(lint_view(report))
+    today = report.translated
+    if today is None:
         return
-    if translated["notes"]:
-        console.print(translation_notes(document))
-    console.print(
-        f"\nToday ({ENGINES[document['engine']]} {translated['version']})", style="bold", markup=False
-    )
+    if today.notes:
+        console.print(translation_notes(today))
+    console.print(f"\nToday ({ENGINES[report.engine]} {dotted(report.newest)})", style="bold", markup=False)
     command = folded_command(today.source)
     # Data where somebody reads it from a pipe, for the eye otherwise.
     shown = shown_lines(command) if sys.stdout.isatty() else shown_lines(command, limit=None)

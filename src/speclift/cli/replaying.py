@@ -50,7 +50,8 @@ def replay_command(
     as_json: Json = False,
 ) -> None:
     """What would n-gram speculation have had accepted on logged traffic? Needs no engine."""
-    from speclift.verbs.replay import METHODS_DEFAULT, document, replay
+    from speclift.replayer.result import replay_document
+    from speclift.verbs.replay import METHODS_DEFAULT, replay
 
     console = screen(stderr=True)
     result = replay(
@@ -65,13 +66,13 @@ def replay_command(
         cost=cost,
         progress=_Progress(lambda text: console.print(text, style="dim", markup=False)),
     )
-    shown = document(result)
+    document = replay_document(result)
     if as_json:
-        sys.stdout.write(json.dumps(shown, indent=2, ensure_ascii=True) + "\n")
+        sys.stdout.write(json.dumps(document, indent=2, ensure_ascii=True) + "\n")
         return
     from speclift.views.replay_terminal import replay_view
 
-    console.print(replay_view(shown))
+    console.print(replay_view(document))
 
 
 def number_list(text: str, *, flag: str) -> tuple[int, ...]:

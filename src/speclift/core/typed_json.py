@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
+from dataclasses import is_dataclass
 from enum import Enum
 from functools import cache
 from types import NoneType, UnionType
@@ -29,14 +30,15 @@ SHOWN_CHARACTERS = 60
 
 
 class Field(NamedTuple):
-    """One of a TypedDict: its type without `NotRequired`, and whether it may be missing."""
+    """One of a TypedDict or a dataclass: its type without `NotRequired`, and whether it may be missing."""
 
     hint: object
     is_required: bool
 
 
 def fields_of(kind: object) -> dict[str, Field]:
-    """Of a TypedDict. Its own list of required keys cannot see NotRequired in a postponed annotation."""
+    """Of a TypedDict or a dataclass. The list of required keys that a TypedDict has cannot see NotRequired in a
+    postponed annotation."""
     assert isinstance(kind, type)
     return _fields_of(kind)
 
@@ -55,8 +57,9 @@ def is_union(hint: object) -> bool:
 
 
 def read_as(kind: type[Document], value: object) -> Document:
-    """`value`, every field of it held against the TypedDict `kind`, with enumerations as their members; ValueError
-    names the first that is of another kind. Fields that the type does not have stay as they are."""
+    """`value`, every field of it held against the TypedDict or dataclass `kind`, with enumerations as their members;
+    ValueError names the first that is of another kind. A field that a TypedDict does not have stays as it is, and
+    one that a dataclass does not have is left out."""
     return cast(Document, _read(kind, value, "$"))
 
 
@@ -67,7 +70,9 @@ def _read(hint: object, value: object, at: str) -> object:
     if is_union(hint):
         return _read_one_of(parts, value, at)
     if is_typeddict(hint):
-        return _read_fields(hint, value, at)
+        return {**_object(hint, value, at), **_read_fields(hint, value, at)}
+    if isinstance(hint, type) and is_dataclass(hint):
+        return hint(**_read_fields(hint, value, at))
     if origin is Literal:
         return _read_word(parts, value, at)
     if origin is list and isinstance(value, list):
@@ -115,13 +120,17 @@ def _read_one_of(hints: tuple[object, ...], value: object, at: str) -> object:
     raise fault
 
 
-def _read_fields(hint: object, value: object, at: str) -> dict[str, object]:
+def _object(hint: object, value: object, at: str) -> dict[str, object]:
     if not isinstance(value, dict):
         raise ValueError(f"{at}: expected {_name(hint)}, saw {repr(value)[:SHOWN_CHARACTERS]}")
-    read = dict(value)
+    return value
+
+
+def _read_fields(hint: object, value: object, at: str) -> dict[str, object]:
+    held, read = _object(hint, value, at), {}
     for name, field in fields_of(hint).items():
-        if name in value:
-            read[name] = _read(field.hint, value[name], f"{at}.{name}")
+        if name in held:
+            read[name] = _read(field.hint, held[name], f"{at}.{name}")
         elif field.is_required:
             raise ValueError(f"{at}.{name} is missing")
     return read

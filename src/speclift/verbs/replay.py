@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
@@ -19,7 +18,7 @@ from speclift.replayer.estimates import LogTotals
 from speclift.replayer.findings import replay_findings
 from speclift.replayer.logged import Logged, UnreadableEntry, logged
 from speclift.replayer.methods import VLLM, DrafterSetting, Replay, replay_of, settings_for
-from speclift.replayer.result import DrafterResult, LogCounts, ReplayResult, replay_document
+from speclift.replayer.result import DrafterResult, LogCounts, ReplayResult
 from speclift.replayer.speedup import StepCost, study_costs
 from speclift.studies.log_files import LogEntry, read_log
 from speclift.studies.study import Study
@@ -81,10 +80,6 @@ def replay(
         findings=(*reader.findings(), *findings),
         costs=costs,
     )
-
-
-def document(result: ReplayResult) -> dict[str, Any]:
-    return replay_document(result)
 
 
 class _Run:
