@@ -6,16 +6,17 @@ from typing import Annotated, Literal, NotRequired, TypeAlias, TypedDict, final
 
 from speclift.core.results import Finding, Level
 from speclift.core.traffic import Concurrency, Load, Rate
+from speclift.core.typed_json import Keywords
 
 
 @final
 class StreamsDocument(TypedDict):
-    concurrency: Annotated[int, {"minimum": 1}]
+    concurrency: Annotated[int, Keywords(minimum=1)]
 
 
 @final
 class RateDocument(TypedDict):
-    qps: Annotated[float, {"exclusiveMinimum": 0}]
+    qps: Annotated[float, Keywords(exclusiveMinimum=0)]
     # Poisson where nothing is said.
     arrivals: NotRequired[Literal["poisson", "constant", "replay"]]
 

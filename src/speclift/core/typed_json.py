@@ -29,6 +29,13 @@ UNKNOWN_FROM = 1e300
 SHOWN_CHARACTERS = 60
 
 
+class Keywords:
+    """What else holds of a field, in the words of JSON Schema: `Annotated[int, Keywords(minimum=1)]`."""
+
+    def __init__(self, **keywords: object) -> None:
+        self.keywords = keywords
+
+
 class Field(NamedTuple):
     """One of a TypedDict or a dataclass: its type without `NotRequired`, and whether it may be missing."""
 
@@ -64,29 +71,36 @@ def read_as(kind: type[Document], value: object) -> Document:
 
 
 def _read(hint: object, value: object, at: str) -> object:
-    origin, parts = get_origin(hint), get_args(hint)
-    if origin is Annotated:
-        return _read(parts[0], value, at)
+    parts = get_args(hint)
     if is_union(hint):
         return _read_one_of(parts, value, at)
+    match get_origin(hint):
+        case None:
+            return _read_plain(hint, value, at)
+        case form if form is Annotated:
+            return _read(parts[0], value, at)
+        case form if form is Literal:
+            return _read_word(parts, value, at)
+        case form if form is list and isinstance(value, list):
+            return [_read(parts[0], entry, f"{at}[{place}]") for place, entry in enumerate(value)]
+        case form if form is tuple and isinstance(value, list | tuple) and len(value) == len(parts):
+            return tuple(
+                _read(part, entry, f"{at}[{place}]")
+                for place, (part, entry) in enumerate(zip(parts, value, strict=True))
+            )
+        case form if form in (dict, Mapping) and isinstance(value, dict):
+            return {str(key): _read(parts[1], entry, f"{at}.{key}") for key, entry in value.items()}
+    raise _unexpected(hint, value, at)
+
+
+def _read_plain(hint: object, value: object, at: str) -> object:
     if is_typeddict(hint):
         return {**_object(hint, value, at), **_read_fields(hint, value, at)}
     if isinstance(hint, type) and is_dataclass(hint):
         return hint(**_read_fields(hint, value, at))
-    if origin is Literal:
-        return _read_word(parts, value, at)
-    if origin is list and isinstance(value, list):
-        return [_read(parts[0], entry, f"{at}[{place}]") for place, entry in enumerate(value)]
-    if origin is tuple and isinstance(value, list | tuple) and len(value) == len(parts):
-        return tuple(
-            _read(part, entry, f"{at}[{place}]")
-            for place, (part, entry) in enumerate(zip(parts, value, strict=True))
-        )
-    if origin in (dict, Mapping) and isinstance(value, dict):
-        return {str(key): _read(parts[1], entry, f"{at}.{key}") for key, entry in value.items()}
-    if origin is None and _is_scalar(hint, value):
-        return hint(value) if isinstance(hint, type) and issubclass(hint, Enum) else value
-    raise ValueError(f"{at}: expected {_name(hint)}, saw {repr(value)[:SHOWN_CHARACTERS]}")
+    if not _is_scalar(hint, value):
+        raise _unexpected(hint, value, at)
+    return hint(value) if isinstance(hint, type) and issubclass(hint, Enum) else value
 
 
 def _is_scalar(hint: object, value: object) -> bool:
@@ -122,7 +136,7 @@ def _read_one_of(hints: tuple[object, ...], value: object, at: str) -> object:
 
 def _object(hint: object, value: object, at: str) -> dict[str, object]:
     if not isinstance(value, dict):
-        raise ValueError(f"{at}: expected {_name(hint)}, saw {repr(value)[:SHOWN_CHARACTERS]}")
+        raise _unexpected(hint, value, at)
     return value
 
 
@@ -136,8 +150,9 @@ def _read_fields(hint: object, value: object, at: str) -> dict[str, object]:
     return read
 
 
-def _name(hint: object) -> str:
-    return hint.__name__ if isinstance(hint, type) else str(hint)
+def _unexpected(hint: object, value: object, at: str) -> ValueError:
+    wanted = hint.__name__ if isinstance(hint, type) else str(hint)
+    return ValueError(f"{at}: expected {wanted}, saw {repr(value)[:SHOWN_CHARACTERS]}")
 
 
 def finite(document: Document) -> Document:

@@ -4,17 +4,18 @@ from __future__ import annotations
 
 from typing import Annotated, Literal, TypedDict
 
+from speclift.core.typed_json import Keywords
 from speclift.linter.findings import Status, dotted
 from speclift.linter.judge import LintReport
 
 
 class LintFindingDocument(TypedDict):
-    flag: Annotated[str, {"description": "As the user spelt it; speculative_config.KEY for a key."}]
+    flag: Annotated[str, Keywords(description="As the user spelt it; speculative_config.KEY for a key.")]
     status: Status
     message: str
     replacement: str | None
-    changed_in: Annotated[str | None, {"description": "The release that changed it."}]
-    source: Annotated[str, {"description": "The engine's file, issue or pull request."}]
+    changed_in: Annotated[str | None, Keywords(description="The release that changed it.")]
+    source: Annotated[str, Keywords(description="The engine's file, issue or pull request.")]
 
 
 class TranslationDocument(TypedDict):
@@ -25,16 +26,20 @@ class TranslationDocument(TypedDict):
     command: str
     python: str
     yaml: str
-    notes: Annotated[list[str], {"description": "What has no equivalent, and what comes closest."}]
+    notes: Annotated[list[str], Keywords(description="What has no equivalent, and what comes closest.")]
 
 
 class LintDocument(TypedDict):
     schema: Literal[1]
     engine: str
-    version: Annotated[str, {"description": "The release that was judged: 0.32.0, b11549."}]
-    ok: Annotated[bool, {"description": "No finding but ok and risky ones; the exit code is then 0, else 4."}]
+    version: Annotated[str, Keywords(description="The release that was judged: 0.32.0, b11549.")]
+    ok: Annotated[
+        bool, Keywords(description="No finding but ok and risky ones; the exit code is then 0, else 4.")
+    ]
     findings: list[LintFindingDocument]
-    translated: Annotated[TranslationDocument | None, {"description": "Null where nothing starts a server."}]
+    translated: Annotated[
+        TranslationDocument | None, Keywords(description="Null where nothing starts a server.")
+    ]
     notes: list[str]
 
 

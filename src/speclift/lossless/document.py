@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Literal, NotRequired, TypeAlias, TypedDict, final
+from typing import Annotated, Literal, NotRequired, TypeAlias, TypedDict, final
 
 from speclift.core.documents import FindingDocument, finding_document
 from speclift.core.errors import StudyError
 from speclift.core.results import Level
-from speclift.core.typed_json import finite, read_as
+from speclift.core.typed_json import Keywords, finite, read_as
 from speclift.lossless.calibration import SetTest
 from speclift.lossless.gate import ArmGate, Example, Gate
 from speclift.lossless.greedy import Control, Greedy, GreedyCheck
@@ -17,6 +17,11 @@ from speclift.lossless.rates import Hazard
 from speclift.lossless.result import Result
 from speclift.lossless.sampled import Sampled
 from speclift.lossless.two_sample import TextTest
+
+# Of an arm and of the gate: parts that were skipped do not speak.
+Settled: TypeAlias = Annotated[
+    Result, Keywords(enum=[Result.PASS.value, Result.FAIL.value, Result.INCONCLUSIVE.value])
+]
 
 
 class HazardDocument(TypedDict):
@@ -77,7 +82,7 @@ class TextTestDocument(TypedDict):
 class SampledDocument(TypedDict):
     result: Result
     message: str
-    method: str
+    method: Annotated[str, Keywords(enum=["same-seed", "calibration", "texts"])]
     detect: float
     tokens: int
     tokens_needed: int
@@ -99,7 +104,7 @@ class EdgeDocument(TypedDict):
 class ArmGateDocument(TypedDict):
     arm: str
     method: str
-    result: Result
+    result: Settled
     greedy: GreedyDocument | SkippedPartDocument
     sampled: SampledDocument | SkippedPartDocument
     edges: list[EdgeDocument]
@@ -121,7 +126,7 @@ class GateDocument(TypedDict):
     """`greedy` and `sampled` are those of the arm that decides; every arm's own are under `arms`."""
 
     schema: Literal[1]
-    result: Result
+    result: Settled
     arm: str | None
     depth: str
     detect: float

@@ -9,13 +9,14 @@ from typing import Annotated, Literal, TypeAlias, TypedDict
 
 from speclift.core.documents import LoadDocument, load_document
 from speclift.core.results import Finding, Level
+from speclift.core.typed_json import Keywords
 from speclift.core.units import Tokens
 from speclift.replayer.estimates import METHOD, LengthEstimate, SegmentEstimate
-from speclift.replayer.methods import VLLM, DrafterSetting
+from speclift.replayer.methods import LLAMACPP, VLLM, DrafterSetting
 from speclift.replayer.speedup import StepCost, speedups
 
-Count: TypeAlias = Annotated[int, {"minimum": 0}]
-SHARE = {"minimum": 0, "maximum": 1}
+Count: TypeAlias = Annotated[int, Keywords(minimum=0)]
+Share: TypeAlias = Annotated[float | None, Keywords(minimum=0, maximum=1)]
 
 
 @dataclass(slots=True)
@@ -70,20 +71,20 @@ class ReplayResult:
 class AcceptedLengthDocument(TypedDict):
     """One entry per k in each list; empty where no answer had a decode step."""
 
-    k: list[Annotated[int, {"minimum": 1}]]
-    value: list[Annotated[float, {"minimum": 1}]]
-    low: list[Annotated[float | None, {"minimum": 1}]]
-    high: list[Annotated[float | None, {"minimum": 1}]]
-    per_request: list[Annotated[float | None, {"minimum": 1}]]
+    k: list[Annotated[int, Keywords(minimum=1)]]
+    value: list[Annotated[float, Keywords(minimum=1)]]
+    low: list[Annotated[float | None, Keywords(minimum=1)]]
+    high: list[Annotated[float | None, Keywords(minimum=1)]]
+    per_request: list[Annotated[float | None, Keywords(minimum=1)]]
 
 
 class PredictedSpeedupDocument(TypedDict):
     """One entry per k in each list."""
 
     load: LoadDocument | None
-    cost_per_drafted_token: Annotated[float, {"minimum": 0}]
+    cost_per_drafted_token: Annotated[float, Keywords(minimum=0)]
     source: str
-    k: list[Annotated[int, {"minimum": 1}]]
+    k: list[Annotated[int, Keywords(minimum=1)]]
     value: list[float]
     low: list[float | None]
     high: list[float | None]
@@ -91,19 +92,19 @@ class PredictedSpeedupDocument(TypedDict):
 
 class ReplayedSegmentDocument(TypedDict):
     segment: str
-    engine: str
+    engine: Annotated[str, Keywords(enum=[VLLM, LLAMACPP])]
     method: str
-    ngram: Annotated[int | None, {"minimum": 1}]
-    ngram_min: Annotated[int | None, {"minimum": 1}]
+    ngram: Annotated[int | None, Keywords(minimum=1)]
+    ngram_min: Annotated[int | None, Keywords(minimum=1)]
     requests: Count
     tokens: Count
     accepted_length: AcceptedLengthDocument
     draft_share: Annotated[
-        float | None, {**SHARE, "description": "share of decode steps with a draft, at the largest k"}
+        Share, Keywords(description="share of decode steps with a draft, at the largest k")
     ]
-    draft_shares: list[Annotated[float | None, SHARE]]
-    drafted_per_step: list[Annotated[float | None, {"minimum": 0}]]
-    acceptance_rate: list[Annotated[float | None, SHARE]]
+    draft_shares: list[Share]
+    drafted_per_step: list[Annotated[float | None, Keywords(minimum=0)]]
+    acceptance_rate: list[Share]
     predicted_speedup: list[PredictedSpeedupDocument]
 
 
@@ -119,8 +120,10 @@ class LogDocument(TypedDict):
     unreadable: Count
     other_segment: Count
     tokens: Count
-    # By where the prompts came from: ids, template, joined, plain.
-    prompts: dict[str, Count]
+    # By where they came from.
+    prompts: Annotated[
+        dict[str, Count], Keywords(propertyNames={"enum": ["ids", "template", "joined", "plain"]})
+    ]
     temperature: TemperaturesDocument
 
 
@@ -138,12 +141,12 @@ class ReplayFindingDocument(TypedDict):
 
 class ReplayDocument(TypedDict):
     schema: Literal[1]
-    requests: Annotated[int, {"minimum": 1, "description": "requests replayed"}]
+    requests: Annotated[int, Keywords(minimum=1, description="requests replayed")]
     segments: list[ReplayedSegmentDocument]
     log: LogDocument
     # By engine.
-    refused: dict[str, RefusedRequestsDocument]
-    tokenizer: Annotated[str | None, {"description": "null where the log held token ids only"}]
+    refused: Annotated[dict[str, RefusedRequestsDocument], Keywords(required=[VLLM])]
+    tokenizer: Annotated[str | None, Keywords(description="null where the log held token ids only")]
     interval: str
     findings: list[ReplayFindingDocument]
 

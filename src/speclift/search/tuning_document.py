@@ -7,7 +7,7 @@ from typing import Annotated, TypedDict
 
 from speclift.core.documents import BoundsDocument, LoadDocument, load_document, load_of
 from speclift.core.errors import StudyError
-from speclift.core.typed_json import read_as
+from speclift.core.typed_json import Keywords, read_as
 from speclift.search.conclusion import LoadChoice
 from speclift.search.problem import Purpose
 from speclift.search.schedule import Segment
@@ -33,12 +33,12 @@ class SearchedCellDocument(TypedDict):
     quantisation: str | None
     token_budget: int | None
     load: LoadDocument
-    rate_tok_s: Annotated[float, {"description": "Of one stream."}]
+    rate_tok_s: Annotated[float, Keywords(description="Of one stream.")]
     low: float | None
     high: float | None
     speedup: float
     in_flight: float
-    is_measured: Annotated[bool, {"description": "False: predicted."}]
+    is_measured: Annotated[bool, Keywords(description="False: predicted.")]
 
 
 class LoadChoiceDocument(TypedDict):
@@ -59,7 +59,8 @@ class SearchErrorDocument(TypedDict):
     arm: str
     load: LoadDocument
     ratio: Annotated[
-        float, {"description": "Measured over predicted rate, of cells predicted before they were measured."}
+        float,
+        Keywords(description="Measured over predicted rate, of cells predicted before they were measured."),
     ]
     sd: float
 
@@ -87,7 +88,7 @@ class SearchedScheduleDocument(TypedDict):
     over: str
     segments: Annotated[
         list[list[int]],
-        {"description": "First and last number of requests in flight, and k; 0 drafts nothing."},
+        Keywords(description="First and last number of requests in flight, and k; 0 drafts nothing."),
     ]
     predicted_gain: float
 
@@ -95,7 +96,7 @@ class SearchedScheduleDocument(TypedDict):
 class TuningDocument(TypedDict):
     """What a search found before the arms were confirmed."""
 
-    winner: Annotated[str, {"description": "Best of the search, which the confirmation may overturn."}]
+    winner: Annotated[str, Keywords(description="Best of the search, which the confirmation may overturn.")]
     runner_up: str | None
     confirmed: list[str]
     cells: list[SearchedCellDocument]
@@ -105,10 +106,12 @@ class TuningDocument(TypedDict):
     jobs: list[SearchedJobDocument]
     ending: str
     expected_regret: float
-    spent_s: Annotated[float, {"description": "Engine time of the search."}]
+    spent_s: Annotated[float, Keywords(description="Engine time of the search.")]
     grid_s: Annotated[
         float | None,
-        {"description": "Engine time that every cell three times would take, estimated from what was timed."},
+        Keywords(
+            description="Engine time that every cell three times would take, estimated from what was timed."
+        ),
     ]
     prompts: PromptSplitDocument
     schedule: SearchedScheduleDocument | None

@@ -16,7 +16,7 @@ from speclift.core.arm import BASELINE, CONTROL, Arm
 from speclift.core.errors import StudyError
 from speclift.core.goals import Goals
 from speclift.core.records import Launch, Phase, Record
-from speclift.core.results import Conditions, Evidence, Finding, Level
+from speclift.core.results import Conditions, Crossover, Evidence, Finding, Level
 from speclift.core.traffic import repeated_prompts
 from speclift.engines.protocol import Engine
 from speclift.lossless.document import GateOutcome, kept_outcome, worst_outcome
@@ -55,14 +55,13 @@ TEMPERATURE_BUCKETS = (0.0, 0.5, 0.7, 1.0, float("inf"))
 def judge(studies: Sequence[Study], *, goals: Goals | None = None) -> Judgement:
     """The verdict on one study, or on several of like environment pooled."""
     first, held = studies[0], _read(studies)
-    goals, records, prompt_of = goals or first.goals, held.records, held.prompt_of
+    goals, records = goals or first.goals, held.records
     evidence_for = cache(_comparer(held, goals).evidence)
-    lossless = worst_outcome([_kept_gate(study) for study in studies]) or recorded_outcome(
-        first, records, held.arms
-    )
+    lossless = _lossless(studies, held)
     tuning = _kept_tuning(first) if len(studies) == 1 else None
-    no_gain = _schedule_finding(tuning, held, metric=goals.metric)
-    out = {*(arm.arm for arm in changed_arms(lossless)), *((no_gain.arm,) if no_gain is not None else ())}
+    no_gain = _schedule_findings(tuning, held, metric=goals.metric)
+    without_gain = {finding.arm for finding in no_gain}
+    out = {*without_gain, *(arm.arm for arm in changed_arms(lossless))}
     standing = [arm for arm in held.competing if arm.name not in out]
     findings = (
         *_findings(studies, records),
@@ -70,8 +69,8 @@ def judge(studies: Sequence[Study], *, goals: Goals | None = None) -> Judgement:
         *explained_gains(
             held.everything, _losing_scheduling(first, held.competing), held.launches, metric=goals.metric
         ),
-        *((no_gain,) if no_gain is not None else ()),
-        *_taxes(records, held.competing, prompt_of),
+        *no_gain,
+        *_taxes(records, held.competing, held.prompt_of),
         *(changed_findings(lossless) if standing else ()),
     )
     verdict = decide(
@@ -83,26 +82,24 @@ def judge(studies: Sequence[Study], *, goals: Goals | None = None) -> Judgement:
     )
     engine = build_engine(first.engine, version=first.provenance.engine_version)
     on_all = tuple(evidence_for(arm, Conditions()) for arm in held.competing)
-    comparable = [evidence for evidence in on_all if no_gain is None or evidence.arm.name != no_gain.arm]
+    worthwhile = [evidence for evidence in on_all if evidence.arm.name not in without_gain]
     return Judgement(
         study=relative(first.path),
         goals=goals,
         provenance=first.provenance,
         verdict=verdict,
-        served=_served(engine, verdict.winner) if verdict.winner is not None else None,
+        served=None if verdict.winner is None else _served(engine, verdict.winner),
         on_all=on_all,
         cells=cells(records, by_temperature=held.by_temperature, totals=held.totals),
         acceptance_by_temperature=_acceptance_by_temperature(records),
         acceptance_histograms=_acceptance_histograms(records),
         findings=findings,
-        crossovers=crossovers(records, verdict.evidence.arm.name, seed=first.plan.seed, prompt_of=prompt_of)
-        if verdict.evidence
-        else (),
+        crossovers=_crossovers(held, verdict.evidence, seed=first.plan.seed),
         kv_tokens=_kv_tokens(studies),
         kv_peaks=kv_peaks(held.launches),
         failed_arms=held.failed_arms,
         lossless=lossless,
-        tuning=None if tuning is None else _confirmed(tuning, records, comparable, engine),
+        tuning=None if tuning is None else _confirmed(tuning, records, worthwhile, engine),
     )
 
 
@@ -172,9 +169,11 @@ def _losing_scheduling(study: Study, arms: Sequence[Arm]) -> tuple[Arm, ...]:
     return losing_scheduling(build_engine(shared, version=study.provenance.engine_version), tuple(arms))
 
 
-def _kept_gate(study: Study) -> GateOutcome | None:
-    kept = study.kept(LOSSLESS)
-    return None if kept is None else kept_outcome(kept)
+def _lossless(studies: Sequence[Study], held: _Held) -> GateOutcome:
+    """As the studies' gates found it, else what the answers of the first say by themselves."""
+    kept = [study.kept(LOSSLESS) for study in studies]
+    worst = worst_outcome([None if found is None else kept_outcome(found) for found in kept])
+    return worst or recorded_outcome(studies[0], held.records, held.arms)
 
 
 def _kept_tuning(study: Study) -> Tuning | None:
@@ -182,24 +181,25 @@ def _kept_tuning(study: Study) -> Tuning | None:
     return None if kept is None else kept_tuning(kept)
 
 
-def _schedule_finding(tuning: Tuning | None, held: _Held, *, metric: str) -> Finding | None:
+def _schedule_findings(tuning: Tuning | None, held: _Held, *, metric: str) -> tuple[Finding, ...]:
     """None where no schedule was measured beside its static rival, or it is worth it."""
     schedule = tuning.schedule if tuning is not None else None
     if schedule is None:
-        return None
+        return ()
     by_name = {arm.name: arm for arm in held.competing}
     scheduled, static = by_name.get(schedule.arm or ""), by_name.get(schedule.static)
     if scheduled is None or static is None:
-        return None
-    return schedule_without_gain(scheduled, static, held.records, metric=metric, prompt_of=held.prompt_of)
+        return ()
+    finding = schedule_without_gain(scheduled, static, held.records, metric=metric, prompt_of=held.prompt_of)
+    return () if finding is None else (finding,)
 
 
 def _confirmed(
-    tuning: Tuning, records: Sequence[Record], comparable: Sequence[Evidence], engine: Engine
+    tuning: Tuning, records: Sequence[Record], worthwhile: Sequence[Evidence], engine: Engine
 ) -> ConfirmedTuning:
     """With the arm that was confirmed to be fastest, whether or not it clears the bar."""
     compared = [
-        (evidence.overall.speedup, evidence.arm) for evidence in comparable if evidence.overall is not None
+        (evidence.overall.speedup, evidence.arm) for evidence in worthwhile if evidence.overall is not None
     ]
     best = None
     if compared:
@@ -213,6 +213,12 @@ def _confirmed(
 
 def _served(engine: Engine, arm: Arm) -> Served:
     return Served(forms=engine.configurations(arm), config=engine.config(arm))
+
+
+def _crossovers(held: _Held, evidence: Evidence | None, *, seed: int) -> tuple[Crossover, ...]:
+    if evidence is None:
+        return ()
+    return crossovers(held.records, evidence.arm.name, seed=seed, prompt_of=held.prompt_of)
 
 
 def _measured_arms(studies: Sequence[Study], records: Sequence[Record]) -> list[Arm]:

@@ -7,7 +7,9 @@ from collections.abc import Mapping
 from typing import Annotated, Literal, TypedDict
 
 from speclift.core.documents import BoundsDocument, FindingDocument, LoadDocument
+from speclift.core.goals import METRICS
 from speclift.core.results import Decision, Level, Part
+from speclift.core.typed_json import Keywords
 from speclift.lossless.document import LosslessDocument
 from speclift.search.tuning_document import ConfirmedTuningDocument
 
@@ -20,7 +22,7 @@ class EstimateDocument(BoundsDocument):
 
 class SpeedupDocument(BoundsDocument):
     level: float
-    metric: str
+    metric: Annotated[str, Keywords(enum=list(METRICS))]
     arm: str
     design: str
     method: str
@@ -145,7 +147,7 @@ class AcceptanceHistogramDocument(TypedDict):
     by: Literal["segment", "temperature"]
     label: str
     requests: int
-    counts: Annotated[list[int], {"minItems": 10, "maxItems": 10}]
+    counts: Annotated[list[int], Keywords(minItems=10, maxItems=10)]
 
 
 class CeilingDocument(TypedDict):
@@ -173,8 +175,8 @@ class KvTokensDocument(TypedDict):
 class KvPeakDocument(TypedDict):
     """The fullest the KV cache was seen, as a share."""
 
-    baseline: Annotated[float | None, {"minimum": 0, "maximum": 1}]
-    winner: Annotated[float | None, {"minimum": 0, "maximum": 1}]
+    baseline: Annotated[float | None, Keywords(minimum=0, maximum=1)]
+    winner: Annotated[float | None, Keywords(minimum=0, maximum=1)]
 
 
 class ProvenanceDocument(TypedDict):
@@ -206,7 +208,7 @@ class VerdictDocument(TypedDict):
     acceptance_histograms: list[AcceptanceHistogramDocument]
     ceiling: list[CeilingDocument]
     # By form, such as command, python and yaml.
-    configuration: dict[str, str] | None
+    configuration: Annotated[dict[str, str], Keywords(required=["command"])] | None
     crossover: list[CrossoverDocument]
     kv_tokens: KvTokensDocument
     kv_peak: KvPeakDocument
