@@ -121,17 +121,16 @@ def _read_word(words: tuple[object, ...], value: object, at: str) -> object:
 
 
 def _read_one_of(hints: tuple[object, ...], value: object, at: str) -> object:
-    # Null first: of two forms that a value does not fit, the fuller one says better what is wrong.
     if value is None and NoneType in hints:
         return None
-    fault = ValueError(f"{at}: null is none of its values")
+    faults = []
     for hint in hints:
-        if hint is not NoneType:
-            try:
-                return _read(hint, value, at)
-            except ValueError as error:
-                fault = error
-    raise fault
+        try:
+            return _read(hint, value, at)
+        except ValueError as fault:
+            faults.append(fault)
+    # The fuller form stands first in a union, and says best what is wrong.
+    raise faults[0]
 
 
 def _object(hint: object, value: object, at: str) -> dict[str, object]:

@@ -171,8 +171,8 @@ def _losing_scheduling(study: Study, arms: Sequence[Arm]) -> tuple[Arm, ...]:
 
 def _lossless(studies: Sequence[Study], held: _Held) -> GateOutcome:
     """As the studies' gates found it, else what the answers of the first say by themselves."""
-    kept = [study.kept(LOSSLESS) for study in studies]
-    worst = worst_outcome([None if found is None else kept_outcome(found) for found in kept])
+    documents = [study.kept(LOSSLESS) for study in studies]
+    worst = worst_outcome([None if kept is None else kept_outcome(kept) for kept in documents])
     return worst or recorded_outcome(studies[0], held.records, held.arms)
 
 
@@ -182,7 +182,7 @@ def _kept_tuning(study: Study) -> Tuning | None:
 
 
 def _schedule_findings(tuning: Tuning | None, held: _Held, *, metric: str) -> tuple[Finding, ...]:
-    """None where no schedule was measured beside its static rival, or it is worth it."""
+    """Empty where no schedule was measured beside its static rival, or it is worth it."""
     schedule = tuning.schedule if tuning is not None else None
     if schedule is None:
         return ()

@@ -36,7 +36,7 @@ class LimitsDocument(TypedDict):
 
 
 class PartSpeedupDocument(EstimateDocument):
-    part: Part
+    part: Annotated[Part, Keywords(enum=[part.value for part in Part if part is not Part.ALL])]
     label: str
     simultaneous: LimitsDocument
     prompts: int

@@ -69,8 +69,6 @@ def _schema(hint: object, definitions: dict[str, Schema]) -> Schema:
         return schema
     if is_union(hint):
         return _one_of([_schema(part, definitions) for part in parts])
-    if is_typeddict(hint):
-        return _reference(hint, definitions)
     if origin is Literal:
         words = [word.value if isinstance(word, Enum) else word for word in parts]
         return {"const": words[0]} if len(words) == 1 else {"enum": words}
@@ -79,6 +77,12 @@ def _schema(hint: object, definitions: dict[str, Schema]) -> Schema:
     if origin in (dict, Mapping):
         entries = {} if parts[1] is object else {"additionalProperties": _schema(parts[1], definitions)}
         return {"type": "object", **entries}
+    return _plain(hint, definitions)
+
+
+def _plain(hint: object, definitions: dict[str, Schema]) -> Schema:
+    if is_typeddict(hint):
+        return _reference(hint, definitions)
     if isinstance(hint, type) and issubclass(hint, Enum):
         return {"enum": [member.value for member in hint]}
     if isinstance(hint, type) and hint in PLAIN:
