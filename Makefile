@@ -4,7 +4,7 @@ VENV ?= .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 
-.PHONY: demo test fast check format schemas install bench bench-draft clean vllm-env test-vllm
+.PHONY: demo test fast check format schemas install bench bench-draft mutate clean vllm-env test-vllm
 
 # Exit codes 0, 3, 4, 5 and 6 are verdicts; only an operating error (1) or wrong usage (2) fails the demo.
 demo: $(READY)
@@ -67,6 +67,11 @@ bench: $(READY)
 bench-draft: $(READY)
 	$(BIN)/speclift models fetch
 	$(BIN)/python benchmarks/draft.py
+
+# Which changed comparisons and operators no test notices, in the rooms that lead to a verdict; some minutes. More:
+# make mutate MUTATE="--count 200 --seed 2"
+mutate: $(READY)
+	$(BIN)/python benchmarks/mutate.py $(MUTATE)
 
 install: $(READY)
 

@@ -17,7 +17,7 @@ from make_environment import environment
 
 from running import Cli, Decided, Result, fake_flags, speclift
 from speclift.cli.main import main
-from speclift.core.engine_spec import EMBEDDED_MODEL
+from speclift.core.arm import EMBEDDED_MODEL
 from speclift.core.errors import ModelError
 from speclift.weights import models
 

@@ -35,12 +35,12 @@ ROOMS: dict[str, tuple[str, ...]] = {
     "replayer": (),
     "statistics": ("arithmetic",),
     "planner": ("arithmetic",),
-    "search": ("arithmetic", "linter"),
+    "search": ("arithmetic",),
     "verdict": ("lossless", "search"),
     "views": ("verdict", "search", "lossless", "planner", "linter", "replayer"),
     "client": ("arithmetic", "workload"),
     "testing": ("arithmetic", "client"),
-    "engines": ("arithmetic", "linter", "testing", "planner", "weights"),
+    "engines": ("arithmetic", "linter", "lossless", "testing", "planner", "weights"),
     "studies": ("workload", "statistics"),
     "weights": ("planner",),
     "bench": (
@@ -52,7 +52,7 @@ ROOMS: dict[str, tuple[str, ...]] = {
         *("client", "engines", "studies", "weights", "bench", "views"),
     ),
     "cli": (
-        *("workload", "verdict", "search", "lossless", "planner", "linter", "replayer"),
+        *("verdict", "search", "lossless", "planner", "linter", "replayer"),
         *("studies", "weights", "bench", "verbs", "views"),
     ),
 }  # fmt: skip

@@ -5,10 +5,13 @@ from __future__ import annotations
 import ast
 import importlib
 import re
+import statistics
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
+from typing import TypeAlias
 
 import pytest
+from radon.complexity import cc_visit
 
 import speclift
 
@@ -25,8 +28,9 @@ DATA = sorted(
 )
 
 FUNCTION_LINES_MAX = 60
-# A declaration of every shared flag, one line each; nothing happens in it.
-LONG_FUNCTIONS = {"src/speclift/cli/options.py:ask_from_options"}
+MEDIAN_LINES_MAX = 10
+COMPLEXITY_MAX = 15
+PARAMETERS_MAX = 8
 # Each ends what it started and raises again, or hands what was raised to another thread or to the exit code.
 BROAD_EXCEPTS = {
     "src/speclift/cli/main.py": 1,
@@ -60,16 +64,49 @@ def offenders(paths: Iterable[Path], faults: Callable[[str], object]) -> dict[st
     return {name: fault for name, fault in found.items() if fault}
 
 
-def long_functions(source: str) -> Iterator[tuple[str, int]]:
-    """Functions over budget with their length; the docstring is not counted."""
+Function: TypeAlias = ast.FunctionDef | ast.AsyncFunctionDef
+
+
+def functions_in(source: str) -> Iterator[Function]:
     for node in ast.walk(ast.parse(source)):
-        if not isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef)):
-            continue
-        first, lines = node.body[0], (node.end_lineno or node.lineno) - node.lineno + 1
-        if ast.get_docstring(node) is not None:
-            lines -= (first.end_lineno or first.lineno) - first.lineno + 1
-        if lines > FUNCTION_LINES_MAX:
-            yield node.name, lines
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+            yield node
+
+
+def lines_of(function: Function) -> int:
+    """The docstring is not counted."""
+    first, lines = function.body[0], (function.end_lineno or function.lineno) - function.lineno + 1
+    if ast.get_docstring(function) is not None:
+        lines -= (first.end_lineno or first.lineno) - first.lineno + 1
+    return lines
+
+
+def long_functions(source: str) -> list[str]:
+    return [function.name for function in functions_in(source) if lines_of(function) > FUNCTION_LINES_MAX]
+
+
+def complex_functions(source: str) -> list[str]:
+    """By radon's count of ways through: branches, loops, conditions and comprehensions."""
+    return [
+        block.fullname
+        for block in cc_visit(source)
+        if block.letter in ("F", "M") and block.complexity > COMPLEXITY_MAX
+    ]
+
+
+def wide_functions(source: str) -> list[str]:
+    return [function.name for function in functions_in(source) if parameter_count(function) > PARAMETERS_MAX]
+
+
+def parameter_count(function: Function) -> int:
+    """Without the object or class that a method is called on."""
+    arguments = function.args
+    by_position = [each.arg for each in (*arguments.posonlyargs, *arguments.args)]
+    return len(by_position) + len(arguments.kwonlyargs) - (by_position[:1] in (["self"], ["cls"]))
+
+
+def named(paths: Iterable[Path], functions: Callable[[str], list[str]]) -> set[str]:
+    return {f"{name_of(path)}:{function}" for path in paths for function in functions(text_of(path))}
 
 
 def broad_excepts(source: str) -> int:
@@ -149,18 +186,43 @@ def _resolves(name: str) -> bool:
 
 class TestSizes:
     def test_no_function_is_too_long(self) -> None:
-        found = {
-            f"{name_of(path)}:{name}": lines for path in CODE for name, lines in long_functions(text_of(path))
-        }
+        assert named(CODE, long_functions) == set()
 
-        assert set(found) == LONG_FUNCTIONS
+    def test_most_functions_are_short(self) -> None:
+        lengths = [lines_of(function) for path in PRODUCT for function in functions_in(text_of(path))]
+
+        assert statistics.median(lengths) < MEDIAN_LINES_MAX
+
+    def test_no_function_has_too_many_ways_through(self) -> None:
+        assert named(PRODUCT, complex_functions) == set()
+
+    def test_no_function_takes_too_many_parameters(self) -> None:
+        assert named(PRODUCT, wide_functions) == set()
 
     def test_the_measure_of_a_function_leaves_out_its_docstring(self) -> None:
         body = "    x = 1\n" * FUNCTION_LINES_MAX
         documented = 'def f():\n    """One.\n\n    Two.\n    """\n' + "    x = 1\n" * (FUNCTION_LINES_MAX - 1)
 
-        assert list(long_functions(f"def f():\n{body}")) == [("f", FUNCTION_LINES_MAX + 1)]
-        assert list(long_functions(documented)) == []
+        assert long_functions(f"def f():\n{body}") == ["f"]
+        assert long_functions(documented) == []
+
+    @pytest.mark.parametrize(("conditions", "found"), [(COMPLEXITY_MAX - 1, []), (COMPLEXITY_MAX, ["C.f"])])
+    def test_ways_through_are_counted(self, conditions: int, found: list[str]) -> None:
+        body = "        if x: pass\n" * conditions
+
+        assert complex_functions(f"class C:\n    def f(self, x):\n{body}") == found
+
+    @pytest.mark.parametrize(
+        ("source", "found"),
+        [
+            ("def f(a, b, /, c, d, *, e, f, g, h): ...", []),
+            ("def f(a, b, /, c, d, e, *, f, g, h, i): ...", ["f"]),
+            ("async def f(a, b, c, d, e, f, g, h, i=0): ...", ["f"]),
+            ("class C:\n    def f(self, a, b, c, d, *, e, f, g, h): ...", []),
+        ],
+    )
+    def test_parameters_are_counted_without_the_object_called(self, source: str, found: list[str]) -> None:
+        assert wide_functions(source) == found
 
 
 class TestEngines:

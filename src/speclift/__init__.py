@@ -7,11 +7,10 @@ they are loaded on first use.
 from __future__ import annotations
 
 import importlib
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from speclift.bench.ask import Ask
-    from speclift.bench.deployment import PlanAsk
+    from speclift.bench.ask import Ask, PlanAsk
     from speclift.core.results import Verdict
     from speclift.verbs.compare import compare
     from speclift.verbs.decide import decide
@@ -41,7 +40,7 @@ __all__ = [
 
 _HOMES = {
     "Ask": "speclift.bench.ask",
-    "PlanAsk": "speclift.bench.deployment",
+    "PlanAsk": "speclift.bench.ask",
     "Verdict": "speclift.core.results",
     "compare": "speclift.verbs.compare",
     "decide": "speclift.verbs.decide",
@@ -54,7 +53,7 @@ _HOMES = {
 }
 
 
-def __getattr__(name: str) -> Any:
+def __getattr__(name: str) -> object:
     if name not in _HOMES:
         raise AttributeError(f"module 'speclift' has no attribute {name!r}")
     return getattr(importlib.import_module(_HOMES[name]), name)

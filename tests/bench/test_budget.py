@@ -10,10 +10,10 @@ import pytest
 
 from running import Cli, fake_flags, planned_places, records_of
 from speclift.bench.ask import Ask
-from speclift.bench.opening import open_study
+from speclift.bench.observer import Observer
+from speclift.bench.opening import prepare_named
 from speclift.bench.prepare import build_engine
 from speclift.bench.run import StudyRun
-from speclift.bench.search_study import Quiet
 from speclift.core.deadline import Deadline
 from speclift.core.records import Phase
 
@@ -53,7 +53,7 @@ def test_no_block_begins_that_cannot_end_in_time(
 ) -> None:
     """Time that passes by one second per measured record, three records a block."""
     monkeypatch.chdir(tmp_path)
-    ask = Ask(
+    ask = Ask.of(
         engine="fake",
         segments=("chat",),
         requests=6,
@@ -63,7 +63,7 @@ def test_no_block_begins_that_cannot_end_in_time(
         engine_args=FAST,
         study=tmp_path / "s",
     )
-    study, _ = open_study(ask, lambda _text: None)
+    study = prepare_named(ask, Observer()).study
 
     def seconds() -> float:
         records = study.records()
@@ -72,5 +72,5 @@ def test_no_block_begins_that_cannot_end_in_time(
 
     with study:
         deadline = Deadline.after(budget + 1, clock=seconds)
-        asyncio.run(StudyRun(study, build_engine(study.engine), progress=Quiet(), deadline=deadline).run())
+        asyncio.run(StudyRun(study, build_engine(study.engine), observer=Observer(), deadline=deadline).run())
     assert blocks_by_arm(tmp_path / "s") == {(0, arm): blocks for arm in ("baseline", "ngram-k2", "ngram-k4")}

@@ -11,10 +11,10 @@ import pytest
 from running import Cli, fake_flags, records_of
 from samples import NGRAM, launch, plan, record
 from speclift.bench.ask import Ask
-from speclift.bench.opening import open_study
+from speclift.bench.observer import Observer
+from speclift.bench.opening import prepare_named
 from speclift.bench.prepare import build_engine
 from speclift.bench.run import StudyRun
-from speclift.bench.search_study import Quiet
 from speclift.core.arm import BASELINE, CONTROL, baseline_arm, control_arm
 from speclift.core.deadline import Deadline
 from speclift.core.records import Phase
@@ -119,7 +119,7 @@ class TestAStudy:
     ) -> None:
         """Servers that start one after the other in ten seconds each, on an engine that could start four at once."""
         monkeypatch.setattr(Fake, "launches_at_once", 4)
-        ask = Ask(
+        ask = Ask.of(
             engine="fake",
             methods=("ngram",),
             ks=(1,),
@@ -128,11 +128,11 @@ class TestAStudy:
             max_tokens=13,
             temperatures=(0.0,),
             launches=3,
-            together=False,
+            side_by_side=False,
             engine_args=TRUTH,
             study=tmp_path / "s",
         )
-        study, _ = open_study(ask, lambda _text: None)
+        study = prepare_named(ask, Observer()).study
         with study:
 
             def seconds() -> float:
@@ -140,7 +140,7 @@ class TestAStudy:
 
             engine = build_engine(study.engine)
             deadline = Deadline.after(35.0, clock=seconds)
-            asyncio.run(StudyRun(study, engine, progress=Quiet(), deadline=deadline).run())
+            asyncio.run(StudyRun(study, engine, observer=Observer(), deadline=deadline).run())
             # A second round takes 20 of the 15 seconds left: it is not begun, and the control has its 10.
             launched = [(launch.arm, launch.round) for launch, _ in study.launches()]
             assert launched[:2] == [(BASELINE, 0), (ARM, 0)]

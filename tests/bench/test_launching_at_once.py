@@ -10,9 +10,9 @@ import pytest
 
 from processes import processes_with
 from speclift.bench.ask import Ask
-from speclift.bench.opening import open_study
+from speclift.bench.observer import Observer
+from speclift.bench.opening import prepare_named
 from speclift.bench.run import StudyRun
-from speclift.bench.search_study import Quiet
 from speclift.core.arm import BASELINE, Arm, ServerSettings
 from speclift.core.errors import EngineError
 from speclift.engines.fake.engine import Fake
@@ -47,7 +47,7 @@ class Counting(Fake):
 
 
 def study(path: Path) -> Study:
-    ask = Ask(
+    ask = Ask.of(
         engine="fake",
         methods=("ngram",),
         ks=(1, 2, 3),
@@ -57,14 +57,13 @@ def study(path: Path) -> Study:
         study=path,
         engine_args=(MARK,),
     )
-    opened, _ = open_study(ask, lambda _: None)
-    return opened
+    return prepare_named(ask, Observer()).study
 
 
 def test_as_many_as_the_engine_allows_start_together(tmp_path: Path) -> None:
     with study(tmp_path / "s") as made:
         engine = Counting(made.engine.settings)
-        asyncio.run(StudyRun(made, engine, progress=Quiet()).run())
+        asyncio.run(StudyRun(made, engine, observer=Observer()).run())
         assert engine.most == 2
         assert {record.place.arm for record in made.records()} == {
             "baseline",
@@ -74,14 +73,16 @@ def test_as_many_as_the_engine_allows_start_together(tmp_path: Path) -> None:
 
 def test_an_arm_that_does_not_start_leaves_the_others_running(tmp_path: Path) -> None:
     with study(tmp_path / "s") as made:
-        asyncio.run(StudyRun(made, Counting(made.engine.settings, fails="ngram-k2"), progress=Quiet()).run())
+        asyncio.run(
+            StudyRun(made, Counting(made.engine.settings, fails="ngram-k2"), observer=Observer()).run()
+        )
         assert "ngram-k2" not in {record.place.arm for record in made.records()}
         assert {launch.arm for launch, _ in made.launches() if launch.failure} == {"ngram-k2"}
 
 
 def test_a_lost_baseline_ends_every_start(tmp_path: Path) -> None:
     with study(tmp_path / "s") as made:
-        run = StudyRun(made, Counting(made.engine.settings, fails=BASELINE), progress=Quiet())
+        run = StudyRun(made, Counting(made.engine.settings, fails=BASELINE), observer=Observer())
         with pytest.raises(EngineError, match="the baseline did not start: no room"):
             asyncio.run(run.run())
         assert processes_with(MARK) == {}

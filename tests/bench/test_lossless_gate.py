@@ -22,7 +22,7 @@ from speclift.bench.scoring import scorer_for
 from speclift.core.arm import Endpoint
 from speclift.core.errors import EngineError, UsageError
 from speclift.core.traffic import Message, Request
-from speclift.engines.http import post_json
+from speclift.engines.http import posted_json
 from speclift.lossless.questions import Question
 from speclift.lossless.result import Result
 
@@ -183,8 +183,9 @@ class TestSampledText:
         assert result.code == 0, result.stderr
 
     def test_scoring_with_ids_that_do_not_exist_is_refused_as_a_server_would(self) -> None:
+        body = {"prompt": [1, 999_999], "prompt_logprobs": 3}
         with fake_server("flavour=vllm", "sampler=rejection") as url, pytest.raises(EngineError, match="400"):
-            post_json(f"{url}/v1/completions", {"prompt": [1, 999_999], "prompt_logprobs": 3})
+            asyncio.run(posted_json(f"{url}/v1/completions", body))
 
 
 class TestServersAlreadyRunning:

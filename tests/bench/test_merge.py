@@ -133,7 +133,7 @@ UNLIKE: list[tuple[dict[str, Any], str]] = [
     ({"provenance": provenance(host={"cpu": "a cpu", "cores": 2, "gpus": ["H200"]})}, "gpus: [] / ['H200']"),
     ({"engine": engine_spec(threads=2)}, "threads: 1 / 2"),
     ({"engine": engine_spec(kv_type_k="q8_0")}, "kv_type_k: None / q8_0"),
-    ({"engine": engine_spec(extra_args=("--flash-attn",))}, "extra_args"),
+    ({"engine": engine_spec(engine_args=("--flash-attn",))}, "engine_args"),
     ({"engine": engine_spec(slots=8)}, "slots: 1 / 8"),
     ({"plan": plan(requests=(request("p1", max_tokens=9),))}, "request p1: max_tokens: 256 / 9"),
     (

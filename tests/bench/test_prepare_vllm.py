@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from speclift.bench.ask import Ask
+from speclift.bench.observer import Observer
 from speclift.bench.prepare import Prepared, prepare, prepare_arms
 from speclift.bench.search_study import prospect
 from speclift.core.errors import UsageError
@@ -29,8 +30,8 @@ def interpreter(folder: Path, version: str) -> str:
 
 
 def prepared(python: str, **asked: Any) -> Prepared:
-    ask = Ask(engine="vllm", vllm_python=python, model="org/target", requests=2, **asked)
-    return prepare(ask, lambda _: None)
+    ask = Ask.of(engine="vllm", vllm_python=python, model="org/target", requests=2, **asked)
+    return prepare(ask, Observer())
 
 
 def command_of(made: Prepared, index: int) -> list[str]:
@@ -77,7 +78,7 @@ def test_a_control_is_not_what_users_paste_and_has_no_drafts(gpu_python: str) ->
 @pytest.mark.parametrize(
     "asked",
     [
-        pytest.param({"schedules_ahead": False}, id="off for all"),
+        pytest.param({"async_scheduling": False}, id="off for all"),
         pytest.param({"engine_args": ("--no-async-scheduling",)}, id="off in the engine's own words"),
     ],
 )
@@ -93,7 +94,7 @@ def test_a_vllm_that_never_schedules_ahead_by_itself_has_no_control(tmp_path: Pa
 
 
 def test_a_search_gets_its_control_when_it_is_confirmed(gpu_python: str) -> None:
-    ask = Ask(
+    ask = Ask.of(
         engine="vllm",
         vllm_python=gpu_python,
         model="org/target",
@@ -101,7 +102,7 @@ def test_a_search_gets_its_control_when_it_is_confirmed(gpu_python: str) -> None
         methods=("ngram,n=3",),
         ks=(1, 3, 5),
     )
-    found = prospect(ask, lambda _: None, always=False)
+    found = prospect(ask, Observer(), always=False)
     assert found is not None
     assert found.is_search
     made = prepare_arms(found.ground, found.arms, searches=True)
@@ -111,7 +112,7 @@ def test_a_search_gets_its_control_when_it_is_confirmed(gpu_python: str) -> None
 
 def test_asking_for_what_a_method_cannot_do_is_wrong_usage(gpu_python: str) -> None:
     with pytest.raises(UsageError, match="cannot run with --async-scheduling"):
-        prepared(gpu_python, methods=("ngram,n=3",), schedules_ahead=True)
+        prepared(gpu_python, methods=("ngram,n=3",), async_scheduling=True)
 
 
 def test_a_version_that_drafts_outside_cuda_graphs_is_forewarned(gpu_python: str) -> None:
@@ -126,9 +127,9 @@ def test_draft_settings_reach_drafts_and_nothing_else(gpu_python: str) -> None:
         gpu_python,
         drafts=("org/draft",),
         methods=("draft,k=3", "synthetic:draft,rates=0.5", "ngram,n=3,k=3"),
-        draft_quant="fp8",
-        tensor_parallel=2,
-        draft_tensor_parallel=2,
+        draft_quants=("fp8",),
+        tp=2,
+        draft_tps=(2,),
     )
     configs = [made.engine.config(arm) for arm in made.plan.arms if not arm.is_control]
     assert [config.get("quantization") for config in configs] == [None, "fp8", "fp8", None]
@@ -138,7 +139,7 @@ def test_draft_settings_reach_drafts_and_nothing_else(gpu_python: str) -> None:
 
 def test_a_draft_on_fewer_gpus_than_its_target_is_refused(gpu_python: str) -> None:
     with pytest.raises(UsageError, match="as many GPUs as its target"):
-        prepared(gpu_python, drafts=("org/draft",), tensor_parallel=2, draft_tensor_parallel=1)
+        prepared(gpu_python, drafts=("org/draft",), tp=2, draft_tps=(1,))
 
 
 def test_a_schedule_by_batch_size_is_passed_on(gpu_python: str) -> None:
@@ -152,4 +153,4 @@ def test_a_schedule_by_batch_size_is_passed_on(gpu_python: str) -> None:
 def test_servers_share_a_gpu_only_when_asked_to(
     gpu_python: str, together: bool | None, expected: bool
 ) -> None:
-    assert prepared(gpu_python, methods=("ngram,n=3",), together=together).plan.together is expected
+    assert prepared(gpu_python, methods=("ngram,n=3",), side_by_side=together).plan.together is expected

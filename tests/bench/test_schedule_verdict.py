@@ -11,7 +11,7 @@ from speclift.bench.tuning import TUNING
 from speclift.core.arm import Arm, baseline_arm
 from speclift.core.speculation import NGram
 from speclift.core.traffic import Concurrency
-from speclift.linter.vllm_keys import SCHEDULE
+from speclift.engines.vllm.dialect.key_table import SCHEDULE
 from speclift.search.schedule import Segment
 from speclift.search.tuning import PromptSplit, SearchedSchedule, Tuning
 from speclift.search.tuning_document import tuning_document

@@ -10,14 +10,15 @@ from dataclasses import replace
 import pytest
 
 from samples import request
+from speclift.bench.observer import Observer
 from speclift.bench.search_plan import SearchPlan, cell_prompts, divide, plan_search, search_prompts
 from speclift.bench.search_run import run_search
 from speclift.bench.search_space import Wanted, space_of
-from speclift.bench.search_study import Quiet
 from speclift.core.arm import Arm
 from speclift.core.errors import EngineError
 from speclift.core.speculation import NGram
 from speclift.core.traffic import Concurrency, Load, Request, Workload
+from speclift.engines.vllm.dialect.key_table import SCHEDULE
 from speclift.search.choice import choose, confirmed_loads
 from speclift.search.counts import request_counts
 from speclift.search.problem import CellResult, JobResult, SearchJob
@@ -101,7 +102,7 @@ def searched(
     held = set(plan.tuning_ids)
     requests = [each for each in workload(60).requests if each.id in held]
     return asyncio.run(
-        run_search(plan.search, runner, requests, progress=Quiet(), deadline_s=deadline_s, clock=clock)
+        run_search(plan.search, runner, requests, observer=Observer(), deadline_s=deadline_s, clock=clock)
     )
 
 
@@ -119,7 +120,9 @@ def rate(truth: Truth, k: int, streams: int = 1) -> float:
 )
 def test_the_arm_it_chooses_is_within_three_per_cent_of_the_best(truth: Truth) -> None:
     search = searched(planned(), TruthRunner(truth))
-    choice = choose(search, can_run=lambda _: True, wants_same_method=True, sequences_max=64)
+    choice = choose(
+        search, can_run=lambda _: True, wants_same_method=True, sequences_max=64, schedule_key=SCHEDULE
+    )
     best = max(rate(truth, k) for k in KS)
     assert rate(truth, choice.winner.k) > 0.97 * best
     assert choice.runner_up is not None
@@ -131,7 +134,9 @@ def test_an_arm_that_fails_is_dropped_with_its_reason_and_the_search_goes_on() -
     search = searched(planned(), runner)
     failed = [each for each in search.eliminated if each.stage == "failed"]
     assert [(each.candidate, each.reason) for each in failed] == [("ngram-k8", "died: exit code 1")]
-    choice = choose(search, can_run=lambda _: True, wants_same_method=True, sequences_max=64)
+    choice = choose(
+        search, can_run=lambda _: True, wants_same_method=True, sequences_max=64, schedule_key=SCHEDULE
+    )
     assert choice.winner.name != "ngram-k8"
     assert runner.asked.count("ngram-k8") == 1
 
@@ -149,7 +154,9 @@ def test_a_deadline_that_has_passed_ends_the_search_with_what_it_has() -> None:
     # One run of every way of drafting there is in any case: without it nothing could be chosen.
     assert runner.asked == ["baseline", "ngram-k8"]
     assert not search.finished
-    assert choose(search, can_run=lambda _: True, wants_same_method=True, sequences_max=64).winner
+    assert choose(
+        search, can_run=lambda _: True, wants_same_method=True, sequences_max=64, schedule_key=SCHEDULE
+    ).winner
 
 
 @pytest.mark.parametrize(("streams", "prompts"), [((1,), 24), ((1, 4), 24), ((1, 64), 128)])
@@ -204,7 +211,9 @@ def switching() -> Search:
 def test_loads_with_different_best_k_give_a_schedule_with_both_sides_of_its_switch_to_measure(
     switching: Search,
 ) -> None:
-    choice = choose(switching, can_run=lambda _: True, wants_same_method=True, sequences_max=256)
+    choice = choose(
+        switching, can_run=lambda _: True, wants_same_method=True, sequences_max=256, schedule_key=SCHEDULE
+    )
     assert choice.schedule is not None
     assert choice.scheduled is not None
     first, *_, last = choice.schedule.segments
@@ -219,16 +228,21 @@ def test_loads_with_different_best_k_give_a_schedule_with_both_sides_of_its_swit
 def test_where_drafting_pays_alone_and_hurts_in_company_the_schedule_stops_drafting() -> None:
     truth = Truth(acceptance=0.8, step_cost=0.05, batch_verify_cost=0.15, load_cost=0.1)
     search = searched(planned(LOADS), TruthRunner(truth))
-    choice = choose(search, can_run=lambda _: True, wants_same_method=True, sequences_max=256)
+    choice = choose(
+        search, can_run=lambda _: True, wants_same_method=True, sequences_max=256, schedule_key=SCHEDULE
+    )
     assert choice.schedule is not None
     assert [segment.k > 0 for segment in choice.schedule.segments] == [True, False]
     assert choice.conclusion.schedule_gain > 0
 
 
+@pytest.mark.parametrize(("can_run", "key"), [(False, SCHEDULE), (True, None)])
 def test_a_schedule_that_the_engine_cannot_run_is_kept_as_conditions_and_not_measured(
-    switching: Search,
+    switching: Search, can_run: bool, key: str | None
 ) -> None:
-    choice = choose(switching, can_run=lambda _: False, wants_same_method=True, sequences_max=256)
+    choice = choose(
+        switching, can_run=lambda _: can_run, wants_same_method=True, sequences_max=256, schedule_key=key
+    )
     assert choice.schedule is not None
     assert choice.scheduled is None
     assert confirmed_loads(LOADS, choice) == LOADS

@@ -5,13 +5,14 @@ import math
 import pytest
 
 from speclift.bench.ask import Ask
+from speclift.bench.observer import Observer
 from speclift.bench.prepare import prepare
 from speclift.core.errors import UsageError
 
 
 def planned(*temperatures: float) -> tuple[float | None, ...]:
-    ask = Ask(engine="fake", segments=("chat",), requests=2, temperatures=temperatures)
-    return prepare(ask, lambda _text: None).plan.temperatures
+    ask = Ask.of(engine="fake", segments=("chat",), requests=2, temperatures=temperatures)
+    return prepare(ask, Observer()).plan.temperatures
 
 
 @pytest.mark.parametrize(

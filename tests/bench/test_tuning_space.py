@@ -8,6 +8,7 @@ import pytest
 
 from speclift.bench import deployment
 from speclift.bench.ask import Ask
+from speclift.bench.observer import Observer
 from speclift.bench.search_fit import too_large
 from speclift.bench.search_space import (
     Wanted,
@@ -31,18 +32,18 @@ from speclift.weights.catalogue_files import find_gpu
 
 
 def of(ask: Ask) -> tuple[Wanted, ...]:
-    return wanted(ask, model=ask.model, drafts=ask.drafts)
+    return wanted(ask, model=ask.server.model, drafts=ask.drafts)
 
 
 @pytest.mark.parametrize("engine", ["llamacpp", "vllm", "fake"])
 def test_where_nothing_is_named_the_engine_has_a_space_of_its_own(engine: str) -> None:
-    found = of(Ask(engine=engine))
-    assert tuple(each.template for each in found) == engine_kind(engine).drafters(Ask().model)
+    found = of(Ask.of(engine=engine))
+    assert tuple(each.template for each in found) == engine_kind(engine).drafters(Ask().server.model)
     assert sum(len(each.ks) for each in found) > 2
 
 
 def test_a_named_method_is_tried_at_the_ks_asked_for_and_one_with_its_own_k_at_that() -> None:
-    found = of(Ask(methods=("ngram,n=6", "ngram,n=8,k=15"), ks=(3, 5, 7)))
+    found = of(Ask.of(methods=("ngram,n=6", "ngram,n=8,k=15"), ks=(3, 5, 7)))
     assert found == (
         Wanted(template=NGram(k=1, n=6), ks=(3, 5, 7)),
         Wanted(template=NGram(k=1, n=8), ks=(15,)),
@@ -50,7 +51,7 @@ def test_a_named_method_is_tried_at_the_ks_asked_for_and_one_with_its_own_k_at_t
 
 
 def test_a_method_without_k_gets_the_ks_of_its_engine_and_its_way_of_drafting() -> None:
-    look_up, draft = of(Ask(engine="llamacpp", methods=("ngram", "draft"), drafts=("small.gguf",)))
+    look_up, draft = of(Ask.of(engine="llamacpp", methods=("ngram", "draft"), drafts=("small.gguf",)))
     assert look_up.ks == engine_kind("llamacpp").ks(NGram())
     assert draft == Wanted(
         template=DraftModel(model="small.gguf", k=1), ks=engine_kind("llamacpp").ks(DraftModel(model="x"))
@@ -59,7 +60,7 @@ def test_a_method_without_k_gets_the_ks_of_its_engine_and_its_way_of_drafting() 
 
 
 def test_a_combination_is_one_way_of_drafting() -> None:
-    (both,) = of(Ask(methods=("ngram+draft",), drafts=("small.gguf",), ks=(2, 4, 6)))
+    (both,) = of(Ask.of(methods=("ngram+draft",), drafts=("small.gguf",), ks=(2, 4, 6)))
     assert isinstance(both.template, Combined)
     space = space_of([both], Axes(drafters=()))
     assert [each.name for each in space.candidates] == [
@@ -73,9 +74,9 @@ def test_a_combination_is_one_way_of_drafting() -> None:
 @pytest.mark.parametrize(
     "ask",
     [
-        Ask(engine="attach", baseline_url="http://a"),
-        Ask(methods=("synthetic:ngram,rates=0.8/0.5",)),
-        Ask(methods=("off",)),
+        Ask.of(engine="attach", baseline_url="http://a"),
+        Ask.of(methods=("synthetic:ngram,rates=0.8/0.5",)),
+        Ask.of(methods=("off",)),
     ],
     ids=["servers of somebody else", "forced acceptance", "no speculation"],
 )
@@ -86,7 +87,7 @@ def test_what_is_no_choice_is_not_searched(ask: Ask) -> None:
 def test_what_the_engine_refuses_is_never_launched_and_says_why() -> None:
     engine = LlamaCpp(ServerSettings(model="m.gguf"))
     refused = refused_by(lambda each: engine.command(each.arm, port=0))
-    found = of(Ask(methods=("ngram", "ngram:gpu"), ks=(2, 4)))
+    found = of(Ask.of(methods=("ngram", "ngram:gpu"), ks=(2, 4)))
     space = space_of(found, Axes(drafters=()), [refused])
     assert [each.name for each in space.candidates] == ["baseline", "ngram-n2-k2", "ngram-n2-k4"]
     assert [(each.candidate, each.stage) for each in space.eliminated] == [
@@ -97,7 +98,7 @@ def test_what_the_engine_refuses_is_never_launched_and_says_why() -> None:
 
 
 def test_what_would_start_and_never_draft_is_never_launched() -> None:
-    found = of(Ask(methods=("ngram,n=6",), ks=(3, 5, 7)))
+    found = of(Ask.of(methods=("ngram,n=6",), ks=(3, 5, 7)))
     space = space_of(found, Axes(drafters=()), [silent_on("llamacpp")])
     assert [each.name for each in space.candidates] == ["baseline", "ngram-n6-k7"]
     assert "drafts nothing where k is below n: k=3, n=6" in space.eliminated[0].reason
@@ -105,23 +106,22 @@ def test_what_would_start_and_never_draft_is_never_launched() -> None:
 
 
 def test_where_nothing_can_run_that_is_wrong_usage_in_the_engines_own_words() -> None:
-    ask = Ask(engine="fake", methods=("ngram,size=4",), ks=(2, 4, 8), segments=("chat",), requests=4)
+    ask = Ask.of(engine="fake", methods=("ngram,size=4",), ks=(2, 4, 8), segments=("chat",), requests=4)
     with pytest.raises(UsageError, match="setting of ngram on fake"):
-        prospect(ask, lambda _text: None, always=False)
+        prospect(ask, Observer(), always=False)
 
 
 def test_several_values_of_server_settings_give_every_candidate_a_server_of_its_own() -> None:
-    ask = Ask(
+    ask = Ask.of(
         engine="vllm",
         methods=("draft",),
         drafts=("org/small",),
         ks=(3,),
-        more_target_quants=("fp8",),
-        more_token_budgets=(4096,),
-        draft_quant=None,
-        more_draft_quants=("fp8",),
+        target_quants=(None, "fp8"),
+        token_budgets=(2048, 4096),
+        draft_quants=(None, "fp8"),
     )
-    settings = ServerSettings(model="org/large", schedules_ahead=False)
+    settings = ServerSettings(model="org/large", async_scheduling=False)
     space = space_of(of(ask), _axes(ask))
     spec = _varied(EngineSpec(kind="vllm", settings=settings), space.candidates)
     assert engine_from_dict(json.loads(dumps(engine_to_dict(spec)))) == spec  # a study keeps them
@@ -148,8 +148,8 @@ def test_a_draft_that_leaves_no_room_for_a_request_is_never_launched(
     gpu: str, fits: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(deployment, "_device", lambda _ask, _engine: find_gpu(gpu))
-    ask = Ask(engine="vllm", model="llama-3.1-70b", target_quant="fp8")
-    refuse = too_large(ask, model=ask.model)
+    ask = Ask.of(engine="vllm", model="llama-3.1-70b", target_quant="fp8")
+    refuse = too_large(ask, ask.server)
     draft = DraftModel(model="llama-3.1-8b", k=3)
     reason = refuse(Candidate(arm=Arm(name="draft-k3", speculation=draft), drafter="draft"))
     assert (reason is None) is fits

@@ -27,7 +27,7 @@ WIDTH = 100
 
 
 def fake(*truths: str) -> Fake:
-    return Fake(ServerSettings(model="fake-model", extra_args=("ttft_s=0.001", "tpot_s=0.0005", *truths)))
+    return Fake(ServerSettings(model="fake-model", engine_args=("ttft_s=0.001", "tpot_s=0.0005", *truths)))
 
 
 @pytest.fixture(scope="module")

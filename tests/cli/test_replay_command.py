@@ -12,8 +12,8 @@ import jsonschema
 import pytest
 
 from running import Cli, Decided
-from speclift.cli.replaying import number_list
 from speclift.core.errors import UsageError
+from speclift.core.flags import read_ranges
 
 PHRASE = list(range(100, 140))
 
@@ -150,10 +150,10 @@ def test_a_study_that_is_none_exits_1(cli: Cli, log: Path, tmp_path: Path) -> No
     [("5", (5,)), ("1..3", (1, 2, 3)), ("1, 3 ,5..6", (1, 3, 5, 6))],
 )
 def test_numbers_are_lists_and_ranges(text: str, numbers: tuple[int, ...]) -> None:
-    assert number_list(text, flag="--k") == numbers
+    assert read_ranges(text, "--k") == numbers
 
 
 @pytest.mark.parametrize("text", ["", "1.5", "-3", "1..", "..3", "1..999999999", "²"])
 def test_what_is_no_list_is_refused(text: str) -> None:
     with pytest.raises(UsageError, match="--k"):
-        number_list(text, flag="--k")
+        read_ranges(text, "--k")

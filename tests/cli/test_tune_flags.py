@@ -6,27 +6,32 @@ import pytest
 
 from running import Cli
 from speclift.bench.ask import Ask
-from speclift.cli.options import ask_from_options, words
+from speclift.cli.options import Flags
 from speclift.core.errors import UsageError
+from speclift.core.flags import read_words
 
 
 def asked(**flags: str) -> Ask:
-    return ask_from_options(**flags)  # type: ignore[arg-type]
+    shared = Flags(Ask)
+    options = {parameter.name: parameter.default for parameter in shared.parameters()}
+    return Ask.of(**shared.given({**options, **flags}))
 
 
-def test_the_first_value_is_the_servers_own_and_the_others_are_for_the_search() -> None:
+def test_several_values_are_for_a_search() -> None:
     ask = asked(target_quant="fp8,awq", draft_quant="fp8", draft_tp="1,2", token_budget="2048,8192")
-    assert (ask.target_quant, ask.more_target_quants) == ("fp8", ("awq",))
-    assert (ask.draft_quant, ask.more_draft_quants) == ("fp8", ())
-    assert (ask.draft_tensor_parallel, ask.more_draft_tensor_parallels) == (1, (2,))
-    assert (ask.token_budget, ask.more_token_budgets) == (2048, (8192,))
+    assert (ask.target_quants, ask.draft_quants) == (("fp8", "awq"), ("fp8",))
+    assert (ask.draft_tps, ask.token_budgets) == ((1, 2), (2048, 8192))
     assert ask.has_variants
     assert not asked(target_quant="fp8").has_variants
 
 
+def test_what_is_not_said_stays_as_it_is() -> None:
+    assert asked() == Ask()
+
+
 def test_none_is_the_model_as_it_is_and_comes_first() -> None:
-    assert words("fp8,none, fp8") == (None, "fp8")
-    assert words("") == ()
+    assert read_words("fp8,none, fp8") == (None, "fp8")
+    assert read_words("") == ()
 
 
 @pytest.mark.parametrize(

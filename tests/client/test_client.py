@@ -21,7 +21,7 @@ from processes import children, eventually, is_running
 from samples import HOSTILE, place, request
 from speclift.client.client import Client, Inbox, Order
 from speclift.client.clock import now_s
-from speclift.client.frames import ProcessHealth
+from speclift.client.frames import Message, ProcessHealth
 from speclift.client.load import run_turn
 from speclift.client.processes import SendingProcess
 from speclift.client.worker import UNSENT_MAX
@@ -197,7 +197,7 @@ class TestTurns:
         class Late(SendingProcess):
             def __init__(self) -> None: ...
 
-            async def messages(self) -> AsyncIterator[object]:
+            async def messages(self) -> AsyncIterator[Message]:
                 yield ProcessHealth(1, 0.0, 0.0, 0.0)
                 yield ProcessHealth(2, 0.0, 0.0, 7.0)
                 raise OperatingError("over")

@@ -13,7 +13,9 @@ MESSAGES = (
     Begin(1, 64),
     Orders([(1, None, b"POST", 9, None, None), (2, 1.5, b"x" * 300, 9, 64, 8)]),
     End(),
-    Results([(1, 0.1, 0.2, 0.3, "ok", "", None, "lone \ud800")]),
+    Results(
+        [(1, 0.1, 0.2, 0.3, "ok", "", None, None, 5, 3, "stop", "lone \ud800", 4, 2, [(2, 1)], [("a", "b")])]
+    ),
     ProcessHealth(1, 0.001, 0.0, 0.5),
 )
 

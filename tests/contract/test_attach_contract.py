@@ -27,7 +27,7 @@ class TestAttachedToTheLlamaCppDialect(AttachContract):
     @pytest.fixture(scope="class")
     @classmethod
     def host(cls) -> Engine:
-        return Fake(ServerSettings(model="any", extra_args=(*FAST, f"flavour={cls.flavour}")))
+        return Fake(ServerSettings(model="any", engine_args=(*FAST, f"flavour={cls.flavour}")))
 
     @pytest.fixture(scope="class")
     @classmethod

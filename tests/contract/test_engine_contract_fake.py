@@ -20,7 +20,7 @@ class TestFakeEngineInLlamaCppDialect(EngineContract):
     @pytest.fixture(scope="class")
     @classmethod
     def engine(cls) -> Engine:
-        return Fake(ServerSettings(model="any", extra_args=(*FAST, f"flavour={cls.flavour}")))
+        return Fake(ServerSettings(model="any", engine_args=(*FAST, f"flavour={cls.flavour}")))
 
     @pytest.fixture(scope="class")
     @classmethod
@@ -30,7 +30,7 @@ class TestFakeEngineInLlamaCppDialect(EngineContract):
     @pytest.fixture(scope="class")
     @classmethod
     def hopeless(cls) -> tuple[Engine, str]:
-        return Fake(ServerSettings(model="any", extra_args=("crash_on_start=1",))), "told to crash on start"
+        return Fake(ServerSettings(model="any", engine_args=("crash_on_start=1",))), "told to crash on start"
 
     def expect_kv_tokens(self, server: Server) -> None:
         assert server.kv_tokens is None  # it has no cache

@@ -23,7 +23,7 @@ CONTEXT_TOKENS = 1024
 
 def settings(model: Path, *more: str) -> ServerSettings:
     return ServerSettings(
-        model=str(model), context_tokens=CONTEXT_TOKENS, threads=1, extra_args=("--enforce-eager", *more)
+        model=str(model), context_tokens=CONTEXT_TOKENS, threads=1, engine_args=("--enforce-eager", *more)
     )
 
 

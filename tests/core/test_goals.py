@@ -7,7 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from speclift.core.errors import UsageError
-from speclift.core.goals import Goals, Slo, parse_duration_s, parse_slos
+from speclift.core.flags import read_duration_s
+from speclift.core.goals import Goals, Slo, read_slos
 
 
 class TestDurations:
@@ -24,38 +25,38 @@ class TestDurations:
         ],
     )
     def test_take_a_unit_or_mean_seconds(self, text: str, seconds: float) -> None:
-        assert parse_duration_s(text, flag="--budget") == pytest.approx(seconds)
+        assert read_duration_s(text, flag="--budget") == pytest.approx(seconds)
 
     @given(st.floats(1e-6, 1e6), st.sampled_from([("ms", 1e-3), ("s", 1), ("m", 60), ("h", 3600), ("", 1)]))
     def test_scale_with_their_unit(self, value: float, unit: tuple[str, float]) -> None:
         suffix, scale = unit
 
-        assert math.isclose(parse_duration_s(f"{value!r}{suffix}", flag="--budget"), value * scale)
+        assert math.isclose(read_duration_s(f"{value!r}{suffix}", flag="--budget"), value * scale)
 
     @pytest.mark.parametrize(
         "text", ["", "s", "-1s", "0", "0ms", "nan", "inf", "infs", "5 minutes", "1,5s", "5M"]
     )
     def test_anything_else_is_refused_with_the_flag_and_examples(self, text: str) -> None:
         with pytest.raises(UsageError) as caught:
-            parse_duration_s(text, flag="--budget")
+            read_duration_s(text, flag="--budget")
 
         assert str(caught.value) == f"--budget takes a duration such as 50ms, 10s or 5m, saw {text!r}"
 
 
 class TestSlos:
     def test_are_read_in_order(self) -> None:
-        assert parse_slos("ttft_p99=1s, tpot_p95=50ms,e2e_p50=2m") == (
+        assert read_slos("ttft_p99=1s, tpot_p95=50ms,e2e_p50=2m", "--slo") == (
             Slo(metric="ttft", percentile="p99", limit_s=1.0),
             Slo(metric="tpot", percentile="p95", limit_s=0.05),
             Slo(metric="e2e", percentile="p50", limit_s=120.0),
         )
 
     def test_carry_the_name_they_were_given_under(self) -> None:
-        assert parse_slos("ttft_p99=1s")[0].label == "ttft_p99"
+        assert read_slos("ttft_p99=1s", "--slo")[0].label == "ttft_p99"
 
     @pytest.mark.parametrize("text", ["", " ", ",", " , "])
     def test_none_given_are_none(self, text: str) -> None:
-        assert parse_slos(text) == ()
+        assert read_slos(text, "--slo") == ()
 
     @pytest.mark.parametrize(
         ("text", "message"),
@@ -70,13 +71,13 @@ class TestSlos:
     )
     def test_a_wrong_one_says_what_was_seen(self, text: str, message: str) -> None:
         with pytest.raises(UsageError) as caught:
-            parse_slos(f"tpot_p50=1s,{text}")
+            read_slos(f"tpot_p50=1s,{text}", "--slo")
 
         assert message in str(caught.value)
 
     def test_an_unknown_one_lists_what_is_allowed(self) -> None:
         with pytest.raises(UsageError) as caught:
-            parse_slos("throughput=3")
+            read_slos("throughput=3", "--slo")
 
         assert "ttft_p50" in caught.value.hint
         assert "e2e_p99" in caught.value.hint

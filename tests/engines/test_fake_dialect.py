@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from typing import Any
 
 import pytest
@@ -59,6 +60,11 @@ def test_a_completion_without_one_text_prompt_is_refused(body: Any) -> None:
         read_body(body, is_chat=False)
 
 
+def as_read(payload: object) -> Any:
+    """As whoever asked reads it."""
+    return json.loads(json.dumps(payload))
+
+
 def test_null_fields_and_unknown_fields_are_as_if_not_sent() -> None:
     nulls: dict[str, None] = dict.fromkeys(["max_tokens", "temperature", "seed", "stream", "stream_options"])
     assert read_body(chat(**nulls, cache_prompt=False), is_chat=True) == read_body(chat(), is_chat=True)
@@ -113,7 +119,7 @@ def test_the_first_token_leaves_at_once_and_later_ones_as_chunks_fill(
 
 @pytest.mark.parametrize(("flavour", "content"), [("llamacpp", None), ("vllm", ""), ("plain", None)])
 def test_a_chat_stream_opens_with_the_role_and_no_token(flavour: str, content: str | None) -> None:
-    (chunk,) = reply_to(Truth(flavour=flavour), stream=True).opening()
+    (chunk,) = as_read(reply_to(Truth(flavour=flavour), stream=True).opening())
     assert chunk["object"] == "chat.completion.chunk"
     assert chunk["choices"][0]["delta"] == {"role": "assistant", "content": content}
 
@@ -138,7 +144,8 @@ def test_a_stream_closes_with_its_reason_and_the_engine_s_own_figures(
     body = {**chat(stream=True, stream_options={"include_usage": include_usage}), "prompt": "two words"}
     truth = Truth(flavour=flavour, k=2)
     ask, form = read_body(body, is_chat=is_chat)
-    chunks = Reply(truth, script_for(truth, ask), form, id="x", created=0, prompt_s=0.5).closing(decode_s=1.0)
+    reply = Reply(truth, script_for(truth, ask), form, id="x", created=0, prompt_s=0.5)
+    chunks = as_read(reply.closing(decode_s=1.0))
     figures = {"usage", "timings", "metrics"}
     assert [(len(chunk["choices"]), figures & chunk.keys()) for chunk in chunks] == expected
     assert chunks[0]["choices"][0]["finish_reason"] == "length"
@@ -148,7 +155,7 @@ def test_running_timings_count_tokens_one_by_one_and_drafts_step_by_step() -> No
     reply = reply_to(Truth(k=4), max_tokens=40, stream=True, timings_per_token=True)
     spans = chunk_spans(reply.script, tokens_per_chunk=1)
     timings = [
-        (burst, reply.tokens(start, end, burst, decode_s=1.0)["timings"])
+        (burst, as_read(reply.tokens(start, end, burst, decode_s=1.0))["timings"])
         for burst, ranges in zip(reply.script.bursts, spans, strict=True)
         for start, end in ranges
     ]
@@ -161,7 +168,7 @@ def test_running_timings_count_tokens_one_by_one_and_drafts_step_by_step() -> No
 @pytest.mark.parametrize("flavour", ["llamacpp", "vllm"])
 def test_the_baseline_reports_no_drafts(flavour: str) -> None:
     truth = Truth(flavour=flavour)
-    answer = reply_to(truth).whole(decode_s=1.0)
+    answer = as_read(reply_to(truth).whole(decode_s=1.0))
     assert "metrics" not in answer
     assert "draft_n" not in answer.get("timings", {})
     shows_counters = "spec_decode" in metrics_text(truth, ServedTotals(), running=0, waiting=0)
@@ -170,7 +177,7 @@ def test_the_baseline_reports_no_drafts(flavour: str) -> None:
 
 def test_vllm_step_metrics_agree_with_the_script() -> None:
     reply = reply_to(Truth(flavour="vllm", k=3), max_tokens=60)
-    metrics = reply.whole(decode_s=1.0)["metrics"]["speculative_decoding"]
+    metrics = as_read(reply.whole(decode_s=1.0))["metrics"]["speculative_decoding"]
     drafted_steps = [step for step in reply.script.steps if step.drafted]
     accepted = [step.accepted for step in drafted_steps]
     assert metrics == {
@@ -187,7 +194,7 @@ def test_vllm_step_metrics_agree_with_the_script() -> None:
 
 
 def test_steps_without_a_draft_are_not_in_vllm_s_step_metrics() -> None:
-    metrics = reply_to(Truth(flavour="vllm", k=3), max_tokens=2).whole(decode_s=1.0)["metrics"]
+    metrics = as_read(reply_to(Truth(flavour="vllm", k=3), max_tokens=2).whole(decode_s=1.0))["metrics"]
     assert metrics["speculative_decoding"]["num_spec_steps"] == 0
     assert metrics["speculative_decoding"]["mean_acceptance_length"] is None
 
@@ -196,13 +203,13 @@ def test_steps_without_a_draft_are_not_in_vllm_s_step_metrics() -> None:
 def test_token_ids_and_running_usage_are_vllm_s_alone(flavour: str, sent: bool) -> None:
     options = {"continuous_usage_stats": True}
     reply = reply_to(Truth(flavour=flavour), return_token_ids=True, stream_options=options)
-    chunk = reply.tokens(0, 3, reply.script.bursts[2], decode_s=1.0)
+    chunk = as_read(reply.tokens(0, 3, reply.script.bursts[2], decode_s=1.0))
     assert (chunk.get("usage", {}).get("completion_tokens") == 3) is sent
     assert (chunk["choices"][0].get("token_ids") == list(reply.script.token_ids[:3])) is sent
 
 
 def test_timings_divide_by_the_tokens_after_the_first() -> None:
-    timings = reply_to(Truth(), max_tokens=11).whole(decode_s=2.0)["timings"]
+    timings = as_read(reply_to(Truth(), max_tokens=11).whole(decode_s=2.0))["timings"]
     assert (timings["predicted_n"], timings["predicted_ms"]) == (11, 2000.0)
     assert (timings["predicted_per_token_ms"], timings["predicted_per_second"]) == (200.0, 5.0)
     assert (timings["prompt_n"], timings["prompt_per_second"]) == (2, 4.0)
@@ -213,7 +220,7 @@ def test_vllm_counters_are_the_sum_of_the_step_metrics() -> None:
     replies = [reply_to(truth, max_tokens=tokens) for tokens in range(2, 40)]
     for reply in replies:
         totals.add(reply.script)
-    metrics = [reply.whole(decode_s=1.0)["metrics"]["speculative_decoding"] for reply in replies]
+    metrics = [as_read(reply.whole(decode_s=1.0))["metrics"]["speculative_decoding"] for reply in replies]
     accepted = [count for request in metrics for count in request["per_step_accepted"]]
     expected = {
         "generation_tokens_total{%s}": sum(range(2, 40)),

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
 
 import pytest
+import yaml
 
+import tiny_engine
+from installing import install
 from running import speclift
 from speclift.core.arm import ServerSettings
 from speclift.core.engine_spec import EngineSpec
@@ -15,30 +17,7 @@ from speclift.core.speculation import DraftModel, NGram
 from speclift.engines.kind import ANY_KS, EngineKind, engine_kind, engine_names
 from speclift.engines.protocol import Engine
 
-# The whole of an engine that drafts two tokens as the fake does, in one folder.
-TINY = """
-from speclift.engines.fake.engine import Fake
-from speclift.engines.kind import EngineKind
-
-
-class Tiny(Fake):
-    name = "tiny"
-
-    def version(self):
-        return "tiny 7"
-
-
-class TinyKind(EngineKind):
-    name = "tiny"
-    searches_unasked = False
-    default_methods = ("ngram,k=2",)
-
-    def build(self, spec, settings, *, version):
-        return Tiny(settings)
-
-
-KIND = TinyKind()
-"""
+TINY = Path(tiny_engine.__file__).read_text(encoding="utf-8")
 
 
 def test_our_own_are_found_by_their_folders() -> None:
@@ -62,23 +41,13 @@ def test_what_an_engine_does_not_say_of_itself_is_what_most_do() -> None:
     assert kind.model_path("some/name", say=print, fetches=True) == "some/name"
 
 
-def install(folder: Path, source: str) -> dict[str, str]:
-    """A package with an engine named tiny as pip would leave it, and the environment that sees it."""
-    (folder / "tiny_engine.py").write_text(source)
-    metadata = folder / "tiny_engine-1.dist-info"
-    metadata.mkdir()
-    (metadata / "METADATA").write_text("Metadata-Version: 2.1\nName: tiny-engine\nVersion: 1\n")
-    (metadata / "entry_points.txt").write_text("[speclift.engines]\ntiny = tiny_engine:KIND\n")
-    return {**os.environ, "PYTHONPATH": str(folder)}
-
-
 @pytest.mark.parametrize(
     ("source", "why"),
     [
         ("KIND = 3", "it is no EngineKind"),
-        ("import no_such_module", "No module named 'no_such_module'"),
+        ("import no_such_module", "No module named"),
         ("KIND = (", "'(' was never closed"),
-        ("", "has no attribute 'KIND'"),
+        ("", "module 'tiny_engine' has no attribute 'KIND'"),
     ],
 )
 def test_one_that_does_not_load_is_named_and_breaks_nothing_else(
@@ -86,15 +55,20 @@ def test_one_that_does_not_load_is_named_and_breaks_nothing_else(
 ) -> None:
     environment = install(tmp_path, source)
     asked = speclift("decide", "--engine", "tiny", cwd=tmp_path, environment=environment)
-    assert (asked.code, why in asked.stderr, "tiny_engine:KIND" in asked.stderr) == (1, True, True), (
-        asked.stderr
-    )
+    assert asked.code == 1
+    assert f"the engine tiny (tiny_engine:KIND) cannot be used: {why}" in " ".join(asked.stderr.split())
     planned = speclift(
         *("plan", "--target", "llama-3.1-70b", "--gpu", "h100-80gb", "--gpus", 4, "--json"),
         cwd=tmp_path,
         environment=environment,
     )
     assert planned.document["engine"] == "vllm"
+    judged = speclift(
+        "lint", "--json", "--", "llama-server", "-m", "m.gguf", cwd=tmp_path, environment=environment
+    )
+    assert (judged.code, judged.document["engine"]) == (0, "llamacpp")
+    doctor = speclift("doctor", "--quick", "--json", cwd=tmp_path, environment=environment)
+    assert why in doctor.document["engines"]["tiny"]
 
 
 def test_one_of_somebody_elses_decides_without_an_edit_here(tmp_path: Path) -> None:
@@ -109,3 +83,42 @@ def test_one_of_somebody_elses_decides_without_an_edit_here(tmp_path: Path) -> N
     assert result.code in (0, 3, 4, 5), result.stderr
     assert result.document["provenance"]["engine_version"] == "tiny 7"
     assert {cell["arm"] for cell in result.document["cells"]} == {"baseline", "ngram-k2"}
+
+
+def test_its_command_line_is_judged_and_translated_without_an_edit_here(tmp_path: Path) -> None:
+    environment = install(tmp_path, TINY)
+    words = ("tiny-serve", "--model", "m", "--guess", "2", "--turbo", "--draft-token", "3")
+    judged = speclift("lint", "--json", "--", *words, cwd=tmp_path, environment=environment)
+    assert (judged.code, judged.document["engine"], judged.document["version"]) == (4, "tiny", "7.0")
+    assert [(found["flag"], found["status"]) for found in judged.document["findings"]] == [
+        ("--model", "ok"),
+        ("--guess", "renamed"),
+        ("--turbo", "removed"),
+        ("--draft-token", "unknown"),
+    ]
+    today = judged.document["translated"]
+    assert today["command"] == "tiny-serve --model m --draft-tokens 2"
+    assert len(today["notes"]) == 2
+    assert yaml.safe_load(today["yaml"])["services"]["tiny"]["command"] == today["argv"][1:]
+    shown = speclift(
+        "lint", "--engine-version", "4.2", "--", *words[:5], cwd=tmp_path, environment=environment
+    )
+    assert (shown.code, "As Tiny 4.2 reads it" in shown.stderr) == (0, True)
+
+
+def test_it_is_planned_and_listed_by_doctor_without_an_edit_here(tmp_path: Path) -> None:
+    environment = install(tmp_path, TINY)
+    planned = speclift(
+        *("plan", "--engine", "tiny", "--target", "llama-3.1-8b", "--draft", "llama-3.2-1b"),
+        *("--gpu", "h100-80gb", "--json"),
+        cwd=tmp_path,
+        environment=environment,
+    )
+    assert (planned.code, planned.document["engine"]) == (0, "tiny"), planned.stderr
+    memory = planned.document["memory"]
+    assert (
+        memory["kv_bytes"]
+        == memory["total_bytes"] - memory["target_weight_bytes"] - memory["draft_weight_bytes"]
+    )
+    doctor = speclift("doctor", "--quick", "--json", cwd=tmp_path, environment=environment)
+    assert doctor.document["engines"]["tiny"] == "in the package tiny_engine"

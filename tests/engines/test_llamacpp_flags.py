@@ -103,7 +103,7 @@ EVERYTHING = ServerSettings(
     gpu_layers=0,
     kv_type_k="q8_0",
     kv_type_v="q4_0",
-    extra_args=("--batch-size", "256", "--ubatch-size", "128"),
+    engine_args=("--batch-size", "256", "--ubatch-size", "128"),
 )
 
 
@@ -209,4 +209,4 @@ def test_settings_of_another_engine_are_refused(speculation: Speculation, words:
 
 def test_server_settings_of_another_engine_are_refused() -> None:
     with pytest.raises(UsageError, match="--tp is not a setting"):
-        server_flags(ServerSettings(model="m.gguf", tensor_parallel=2), port=1)
+        server_flags(ServerSettings(model="m.gguf", tp=2), port=1)

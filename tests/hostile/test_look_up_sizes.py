@@ -18,7 +18,7 @@ from speclift.search.space import Axes
 @pytest.mark.parametrize("ks", [(3,), (8,), (1,), (3, 8), (12,), (48,), (2, 4, 6, 8)])
 @pytest.mark.parametrize("method", ["ngram", "ngram:simple", "ngram,min_hits=2", ""])
 def test_a_look_up_without_n_can_draft_at_every_k_asked_for(method: str, ks: tuple[int, ...]) -> None:
-    ask = Ask(methods=(method,) if method else (), ks=ks)
+    ask = Ask.of(methods=(method,) if method else (), ks=ks)
     arms = arms_for(methods=named_methods(ask), ks=ks, drafts=())
     assert len(arms) == len(ks) + 1
     assert [never_drafts(arm) for arm in arms] == [None] * len(arms)
@@ -47,7 +47,7 @@ def test_n_is_added_only_where_the_default_could_not_draft(
 
 
 def test_other_engines_keep_their_own_n() -> None:
-    (method,) = named_methods(Ask(engine="fake", methods=("ngram",), ks=(3,)))
+    (method,) = named_methods(Ask.of(engine="fake", methods=("ngram",), ks=(3,)))
     _, arm = arms_for(methods=(method,), ks=(3,), drafts=())
     assert [part.n for part in drafters_of(arm.speculation) if isinstance(part, NGram)] == [NGram().n]
 

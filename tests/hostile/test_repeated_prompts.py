@@ -18,6 +18,7 @@ from simulated import ARM, constant, drawn, quiet_truth, study_places
 from speclift.client.client import Client
 from speclift.core.arm import BASELINE, Arm, Endpoint
 from speclift.core.errors import UsageError
+from speclift.core.json_reading import need_whole
 from speclift.core.records import Phase, Record
 from speclift.core.results import Level
 from speclift.core.speculation import Combined, DraftModel, NGram, Speculation, Suffix
@@ -65,7 +66,8 @@ class TestThePlan:
 class TestASeed:
     def test_is_the_requests_own_plus_the_repeat(self) -> None:
         client = Client(Endpoint(base_url="http://127.0.0.1:1", model="m"), seed=3)
-        seeds = [client.body(request(), 0.7, repeat=repeat)["seed"] for repeat in range(3)]
+        bodies = [client.body(request(), 0.7, repeat=repeat) for repeat in range(3)]
+        seeds = [need_whole(body["seed"]) for body in bodies]
         assert [(seed - seeds[0]) % 2**31 for seed in seeds] == [0, 1, 2]
         assert all(0 <= seed < 2**31 for seed in seeds)
 

@@ -14,9 +14,9 @@ from stalling import stalling_server
 from running import Cli, fake_flags
 from speclift.bench.ask import Ask
 from speclift.bench.interrupts import run_until_signal
-from speclift.bench.opening import open_study
+from speclift.bench.observer import Observer
+from speclift.bench.opening import prepare_named
 from speclift.bench.run import StudyRun
-from speclift.bench.search_study import Quiet
 from speclift.bench.time_limit import BudgetSpent, ends_at
 from speclift.core.arm import Arm, ServerSettings
 from speclift.core.deadline import Deadline
@@ -114,21 +114,21 @@ class Ticking(Attach):
 
 
 def run_on_ticks(path: Path, *, launch_s: float, budget_s: float, arms: int = 3) -> tuple[Ticking, list[str]]:
-    ask = Ask(
+    ask = Ask.of(
         engine="fake",
         methods=("ngram",),
         ks=tuple(range(1, arms)),
         requests=2,
         max_tokens=4,
         launches=3,
-        together=False,
+        side_by_side=False,
         study=path,
     )
-    study, _ = open_study(ask, lambda _: None)
+    study = prepare_named(ask, Observer()).study
     with study, HostileServer() as server:
         engine = Ticking(server.url, launch_s=launch_s)
         deadline = Deadline.after(budget_s, clock=lambda: engine.now_s)
-        asyncio.run(StudyRun(study, engine, progress=Quiet(), deadline=deadline).run())
+        asyncio.run(StudyRun(study, engine, observer=Observer(), deadline=deadline).run())
         return engine, left_out(study)
 
 
@@ -149,7 +149,7 @@ def test_no_launch_is_begun_that_cannot_end_in_time(launch_s: float, launches: i
 
 def test_time_that_ends_while_a_server_starts_ends_the_start(tmp_path: Path) -> None:
     begun_s = time.monotonic()
-    ask = Ask(
+    ask = Ask.of(
         engine="fake",
         methods=("ngram",),
         ks=(2,),
@@ -157,12 +157,12 @@ def test_time_that_ends_while_a_server_starts_ends_the_start(tmp_path: Path) -> 
         engine_args=("never_ready=1",),
         study=tmp_path / "s",
     )
-    study, _ = open_study(ask, lambda _: None)
+    study = prepare_named(ask, Observer()).study
     with study:
         run = StudyRun(
             study,
             Fake(study.engine.settings),
-            progress=Quiet(),
+            observer=Observer(),
             deadline=Deadline.after(1.0, clock=time.monotonic),
         )
         asyncio.run(run.run())

@@ -6,7 +6,7 @@ import pytest
 
 from pasted_commands import LLAMA, VLLM
 from speclift.linter.findings import LintFinding, Status
-from speclift.linter.judge import lint_text, lint_words
+from speclift.verbs.lint import lint
 
 OK, REMOVED, DEAD, UNKNOWN = Status.OK, Status.REMOVED, Status.DEAD, Status.UNKNOWN
 RENAMED, RISKY, CONFLICT = Status.RENAMED, Status.RISKY, Status.CONFLICT
@@ -62,7 +62,7 @@ def about(flag: str, findings: tuple[LintFinding, ...]) -> list[LintFinding]:
 def test_a_flag_is_judged_for_its_release(
     words: tuple[str, ...], others: tuple[str, ...], release: str, status: Status
 ) -> None:
-    report = lint_words(("vllm", "serve", "org/model", *words, *others), version=release)
+    report = lint(("vllm", "serve", "org/model", *words, *others), engine_version=release)
 
     assert [found.status for found in about(words[0], report.findings)] == [status]
 
@@ -93,7 +93,7 @@ def test_a_key_is_judged_for_its_release(
     extra: dict[str, object], key: str, release: str, status: Status
 ) -> None:
     config = {"model": "org/draft", "num_speculative_tokens": 5, **extra}
-    report = lint_text(f"LLM(model='org/model', speculative_config={config!r})", version=release)
+    report = lint(f"LLM(model='org/model', speculative_config={config!r})", engine_version=release)
 
     assert [found.status for found in about(f"speculative_config.{key}", report.findings)] == [status]
 
@@ -127,13 +127,13 @@ LLAMA_FLAGS: list[tuple[tuple[str, ...], tuple[Status, ...]]] = [
     ],
 )
 def test_a_llama_cpp_flag_is_judged_for_its_build(words: tuple[str, ...], build: str, status: Status) -> None:
-    report = lint_words(("llama-server", "-m", "target.gguf", *words), version=build)
+    report = lint(("llama-server", "-m", "target.gguf", *words), engine_version=build)
 
     assert {found.status for found in about(words[0], report.findings)} == {status}
 
 
 def test_a_removed_flag_says_when_and_what_instead() -> None:
-    report = lint_words(("vllm", "serve", "m", "--speculative-model", "d", "--num-speculative-tokens", "5"))
+    report = lint(("vllm", "serve", "m", "--speculative-model", "d", "--num-speculative-tokens", "5"))
 
     (found,) = about("--speculative-model", report.findings)
     assert found.changed_in == "0.8.3"
@@ -142,7 +142,7 @@ def test_a_removed_flag_says_when_and_what_instead() -> None:
 
 
 def test_python_keywords_are_judged_under_their_own_names() -> None:
-    report = lint_text(VLLM["Python keywords"])
+    report = lint(VLLM["Python keywords"])
 
     assert {found.flag: found.status for found in report.findings} == {
         "model": OK,
@@ -159,7 +159,7 @@ def test_python_keywords_are_judged_under_their_own_names() -> None:
     ["spec_decode_draft_acceptance_rate", "avg(vllm:spec_decode_draft_acceptance_rate) by (model_name)"],
 )
 def test_the_old_gauge_of_acceptance_is_named_with_what_gives_it_today(text: str) -> None:
-    report = lint_text(text)
+    report = lint(text)
 
     (found,) = report.findings
     assert (found.flag, found.status) == ("spec_decode_draft_acceptance_rate", REMOVED)
@@ -170,14 +170,14 @@ def test_the_old_gauge_of_acceptance_is_named_with_what_gives_it_today(text: str
 
 @pytest.mark.parametrize("build", ["b5310", "b11549"])
 def test_the_example_program_is_no_longer_in_the_releases(build: str) -> None:
-    report = lint_text(LLAMA["example program"], version=build)
+    report = lint(LLAMA["example program"], engine_version=build)
 
     (found,) = about("llama-speculative", report.findings)
     assert (found.status, found.replacement) == (REMOVED, "llama-server")
 
 
 def test_a_draft_model_without_a_type_is_caught_with_the_build_that_changed_it() -> None:
-    report = lint_text(LLAMA["server with a draft model"])
+    report = lint(LLAMA["server with a draft model"])
 
     (found,) = about("-md", report.findings)
     assert found.changed_in == "b9464"

@@ -15,20 +15,22 @@ from hypothesis import strategies as st
 from speclift.core.errors import UsageError
 from speclift.linter.command import read_command
 from speclift.linter.config_file import VALUES_MAX, read_config, read_yaml
-from speclift.linter.dialects import DIALECTS
 from speclift.linter.findings import Status
-from speclift.linter.judge import lint_text, lint_words
 from speclift.linter.pasted import Expression, Pasted
 from speclift.linter.python_code import read_python
 from speclift.linter.shell import Expansions, is_hidden, join_words, quote, read_shell
 from speclift.linter.translation import yaml_text
+from speclift.verbs.lint import dialects_for, lint
+
+DIALECTS = dialects_for(None)
+VLLM = DIALECTS.of("vllm")
 
 
 def command(text: str) -> Pasted:
     found = [
         pasted
         for each in read_shell(text).commands
-        if (pasted := read_command(each.words, engine=None, expansions=each.expansions))
+        if (pasted := read_command(each.words, DIALECTS, expansions=each.expansions))
     ]
     assert len(found) == 1
     return found[0]
@@ -150,12 +152,12 @@ class TestCommands:
         assert found.model == "org/m"
 
     def test_a_word_that_belongs_nowhere_is_an_error(self) -> None:
-        (found,) = lint_text("vllm serve m stray").findings
+        (found,) = lint("vllm serve m stray").findings
 
         assert (found.flag, found.status) == ("stray", Status.UNKNOWN)
 
     def test_only_the_first_of_several_commands_is_judged_and_that_is_said(self) -> None:
-        report = lint_text("vllm serve a\nvllm serve b --bogus")
+        report = lint("vllm serve a\nvllm serve b --bogus")
 
         assert not report.ok
         assert [(found.flag[:6], found.status) for found in report.findings] == [("1 more", Status.UNREAD)]
@@ -163,10 +165,10 @@ class TestCommands:
     @pytest.mark.parametrize("text", ["echo hello", "ls -la", "just prose", "cat file.yaml"])
     def test_what_starts_no_engine_is_refused(self, text: str) -> None:
         with pytest.raises(UsageError, match="no engine"):
-            lint_text(text)
+            lint(text)
 
     def test_a_command_in_one_word_is_split(self) -> None:
-        assert not lint_words(["vllm serve m --speculative-model d"]).ok
+        assert not lint(["vllm serve m --speculative-model d"]).ok
 
 
 class TestPython:
@@ -175,7 +177,8 @@ class TestPython:
             "k = 4\nspec = dict(method='ngram', num_speculative_tokens=k)\nopts = {'seed': 1}\n"
             "!pip install vllm\n"
             "llm = vllm.LLM('org/m', speculative_config=spec, dtype=pick(), **opts)\n"
-            "p = SamplingParams(min_p=0.1)\nraise SystemExit(1)\n"
+            "p = SamplingParams(min_p=0.1)\nraise SystemExit(1)\n",
+            VLLM,
         )
 
         assert found.model == "org/m"
@@ -189,23 +192,23 @@ class TestPython:
     @pytest.mark.parametrize("text", ["LLM(", "LLM(x=)", "def f(:\n LLM(a=1)"])
     def test_broken_code_says_which_line(self, text: str) -> None:
         with pytest.raises(UsageError, match="line 1"):
-            read_python(text)
+            read_python(text, VLLM)
 
     def test_code_without_an_engine_is_refused(self) -> None:
         with pytest.raises(UsageError, match="no vLLM engine"):
-            read_python("print('LLM()')")
+            read_python("print('LLM()')", VLLM)
 
     def test_sampling_that_a_speculative_server_refuses_is_a_conflict(self) -> None:
         spec = "speculative_config={'method': 'ngram', 'num_speculative_tokens': 4, 'prompt_lookup_max': 3}"
         code = "LLM('m', {})\nSamplingParams(min_p={}, logit_bias={{1: 2.0}})"
-        with_speculation = lint_text(code.format(spec, 0.1))
-        without = lint_text(code.format("dtype='auto'", 0.1))
+        with_speculation = lint(code.format(spec, 0.1))
+        without = lint(code.format("dtype='auto'", 0.1))
 
         assert {f.flag for f in with_speculation.findings if f.is_error} == {"min_p", "logit_bias"}
         assert without.ok
 
     def test_a_config_that_only_running_would_tell_is_kept_as_it_is(self) -> None:
-        report = lint_text("LLM(model='m', speculative_config=load('spec.json'))")
+        report = lint("LLM(model='m', speculative_config=load('spec.json'))")
 
         assert report.translated is not None
         assert "load('spec.json')" in report.translated.python
@@ -304,7 +307,7 @@ class TestYaml:
         "text", ["tensor-parallel-size: 1.5\n", "LLM(model='m', tensor_parallel_size=1.5)"]
     )
     def test_half_a_gpu_is_no_whole_number_wherever_it_stands(self, text: str) -> None:
-        (found,) = [each for each in lint_text(text).findings if each.is_error]
+        (found,) = [each for each in lint(text).findings if each.is_error]
         assert (found.status, found.message) == (Status.CONFLICT, "takes a whole number, saw '1.5'")
 
     @given(
@@ -323,11 +326,11 @@ class TestYaml:
 
     def test_several_configs_in_one_text_are_no_config(self) -> None:
         with pytest.raises(UsageError, match="2 documents") as raised:
-            read_config("port: 1\n---\nport: 2\n", engine=None)
+            read_config("port: 1\n---\nport: 2\n", DIALECTS)
         assert raised.value.hint == "the second begins in line 3"
 
     def test_the_dict_alone_is_a_speculative_config(self) -> None:
-        found = read_config('{"method": "ngram", "num_speculative_tokens": 3}', engine=None)
+        found = read_config('{"method": "ngram", "num_speculative_tokens": 3}', DIALECTS)
 
         assert values(found) == {"--speculative-config": {"method": "ngram", "num_speculative_tokens": 3}}
 
@@ -343,13 +346,13 @@ class TestYaml:
     )
     def test_other_configs_are_refused(self, text: str, said: str) -> None:
         with pytest.raises(UsageError, match=said):
-            read_config(text, engine=None)
+            read_config(text, DIALECTS)
 
 
 def test_keys_given_twice_are_named_in_their_order() -> None:
     flags = "--speculative-model d --num-speculative-tokens 3 --speculative-max-model-len 9"
     config = '{"max_model_len": 9, "num_speculative_tokens": 3, "model": "d"}'
-    found = lint_text(f"vllm serve m {flags} --speculative-config '{config}'", version="0.8.2").findings
+    found = lint(f"vllm serve m {flags} --speculative-config '{config}'", engine_version="0.8.2").findings
 
     assert [each.flag for each in found if "given twice" in each.message] == flags.split()[::2]
 
@@ -361,11 +364,11 @@ class TestBadInput:
     )
     def test_is_refused(self, text: str, said: str) -> None:
         with pytest.raises(UsageError, match=said):
-            lint_text(text)
+            lint(text)
 
     @pytest.mark.parametrize("config", ["{bad", "[1]", "7", "{'a': 1}"])
     def test_a_config_that_is_no_json_object_is_a_conflict(self, config: str) -> None:
-        report = lint_words(["vllm", "serve", "m", "--speculative-config", config])
+        report = lint(["vllm", "serve", "m", "--speculative-config", config])
 
         assert [f.status.value for f in report.findings if f.flag == "--speculative-config"] == ["conflict"]
 
@@ -373,14 +376,14 @@ class TestBadInput:
     def test_no_text_breaks_it(self, text: str) -> None:
         for prefix in ("", "vllm serve ", "llama-server ", "LLM(", "model: "):
             try:
-                report = lint_text(prefix + text)
+                report = lint(prefix + text)
             except UsageError:
                 continue
             json.dumps([found.message for found in report.findings])
 
     def test_an_unknown_engine_names_the_nearest(self) -> None:
         with pytest.raises(UsageError, match="Did you mean 'vllm'"):
-            lint_text("vllm serve m", engine="vlm")
+            lint("vllm serve m", engine="vlm")
 
     @pytest.mark.parametrize(
         ("text", "engine", "release"),
@@ -393,9 +396,9 @@ class TestBadInput:
         ],
     )
     def test_a_version_is_read(self, text: str, engine: str, release: tuple[int, ...]) -> None:
-        assert DIALECTS[engine].parse_release(text) == release
+        assert DIALECTS.of(engine).parse_release(text) == release
 
     @pytest.mark.parametrize(("text", "engine"), [("newest", "vllm"), ("latest", "llamacpp"), ("7", "vllm")])
     def test_a_version_that_is_none_is_refused(self, text: str, engine: str) -> None:
         with pytest.raises(UsageError, match="names no"):
-            DIALECTS[engine].parse_release(text)
+            DIALECTS.of(engine).parse_release(text)

@@ -11,12 +11,12 @@ import pytest
 import yaml
 
 from pasted_commands import DRAFT, LLAMA, TARGET, VLLM
-from speclift.linter.judge import lint_text, lint_words
 from speclift.linter.translation import Translation
+from speclift.verbs.lint import lint
 
 
 def translated(text: str) -> Translation:
-    found = lint_text(text).translated
+    found = lint(text).translated
     assert found is not None
     return found
 
@@ -56,7 +56,7 @@ def test_an_article_becomes_todays_config(name: str) -> None:
 def test_a_translation_is_fine_today(name: str) -> None:
     found = translated(VLLM[name])
 
-    for again in (lint_words(found.argv), lint_text(found.python), lint_text(found.yaml)):
+    for again in (lint(found.argv), lint(found.python), lint(found.yaml)):
         assert again.ok, [finding for finding in again.findings if finding.is_error]
 
 
@@ -101,7 +101,7 @@ def test_a_switch_that_was_given_a_value_becomes_its_no_form() -> None:
     found = translated(VLLM["dotted"])
 
     assert "--no-enable-chunked-prefill" in found.argv
-    assert "enable-chunked-prefill: false" in found.yaml
+    assert "no-enable-chunked-prefill: true" in found.yaml
 
 
 def test_flags_of_the_server_stay_out_of_python() -> None:
@@ -161,7 +161,7 @@ def test_keys_of_any_age_become_todays(config: dict[str, Any], today: dict[str, 
 
 @pytest.mark.parametrize("name", LLAMA)
 def test_a_llama_cpp_translation_is_fine_today(name: str) -> None:
-    again = lint_words(translated(LLAMA[name]).argv)
+    again = lint(translated(LLAMA[name]).argv)
 
     assert again.ok, [finding for finding in again.findings if finding.is_error]
 
@@ -202,7 +202,7 @@ def test_environment_stays_in_front() -> None:
 
 
 def test_exported_variables_are_judged_with_the_command_after_them() -> None:
-    report = lint_text("export VLLM_USE_V1=0 HF_HOME=/cache\nvllm serve m")
+    report = lint("export VLLM_USE_V1=0 HF_HOME=/cache\nvllm serve m")
 
     assert [found.flag for found in report.findings if found.is_error] == ["VLLM_USE_V1"]
     assert report.translated is not None
@@ -210,9 +210,7 @@ def test_exported_variables_are_judged_with_the_command_after_them() -> None:
 
 
 def test_a_type_or_a_length_may_come_from_the_environment() -> None:
-    report = lint_text(
-        "LLAMA_ARG_SPEC_TYPE=draft-simple LLAMA_ARG_DRAFT_MAX=8 llama-server -m t.gguf -md d.gguf"
-    )
+    report = lint("LLAMA_ARG_SPEC_TYPE=draft-simple LLAMA_ARG_DRAFT_MAX=8 llama-server -m t.gguf -md d.gguf")
 
     assert [(found.flag, found.replacement) for found in report.findings if found.is_error] == [
         ("LLAMA_ARG_DRAFT_MAX", "LLAMA_ARG_SPEC_DRAFT_N_MAX")
@@ -233,7 +231,7 @@ def test_a_size_of_a_type_that_is_not_asked_for_is_left_out() -> None:
 
 
 def test_a_type_from_the_environment_without_its_draft_model_is_said_of_the_variable() -> None:
-    report = lint_text("LLAMA_ARG_SPEC_TYPE=draft-simple llama-server -m t.gguf")
+    report = lint("LLAMA_ARG_SPEC_TYPE=draft-simple llama-server -m t.gguf")
 
     assert [
         (found.flag, found.is_error) for found in report.findings if "no draft model" in found.message

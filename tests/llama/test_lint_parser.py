@@ -13,9 +13,9 @@ from typing import Any
 import pytest
 
 from pasted_commands import LLAMA
-from speclift.linter.judge import lint_text
-from speclift.linter.llamacpp_flags import CLI, FLAGS, NEWEST
+from speclift.engines.llamacpp.dialect.flag_table import CLI, FLAGS, NEWEST
 from speclift.linter.rows import ValueKind
+from speclift.verbs.lint import lint
 
 pytestmark = pytest.mark.llama
 
@@ -58,7 +58,7 @@ def parsed(commands: list[list[str]]) -> list[dict[str, Any]]:
 def translated() -> dict[str, dict[str, Any]]:
     argvs = []
     for text in LLAMA.values():
-        found = lint_text(text).translated
+        found = lint(text).translated
         assert found is not None
         assert found.argv[0].rpartition("/")[2] == "llama-server"
         argvs.append(list(found.argv[1:]))

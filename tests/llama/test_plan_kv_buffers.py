@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from speclift.planner.kv_cache import llama_kv_buffer_bytes
+from speclift.engines.llamacpp.memory import kv_buffer_bytes
 from speclift.weights.gguf_shape import read_gguf_model
 
 pytestmark = pytest.mark.llama
@@ -43,7 +43,7 @@ def test_the_buffer_is_the_one_in_the_log(
     logged = re.search(r"KV buffer size = +([\d.]+) MiB", done.stderr)
     assert logged is not None
     shape, _, _ = read_gguf_model(embedded_model)
-    planned = llama_kv_buffer_bytes(shape, context=context, slots=slots, kv_type=kv_type)
+    planned = kv_buffer_bytes(shape, context=context, slots=slots, kv_type=kv_type)
     assert f"{planned / 2**20:.2f}" == logged[1]
 
 

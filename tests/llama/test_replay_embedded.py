@@ -13,9 +13,9 @@ import pytest
 
 from running import Cli, records_of
 from speclift.core.arm import BASELINE, Arm, ServerSettings
+from speclift.core.json_reading import need_list, need_object, need_whole
 from speclift.core.records import Phase
 from speclift.core.speculation import NGram, method_name
-from speclift.engines.http import post_json
 from speclift.engines.llamacpp.engine import ENVIRONMENT, LlamaCpp
 from speclift.engines.process import ServerProcess, free_port
 from speclift.replayer.batch import LoggedAnswer, batch_of
@@ -57,14 +57,15 @@ async def answers_of(model: Path, drafter: NGram, *, log: Path, max_tokens: int)
     )
     try:
         await process.wait_until_ready(path="/health", limit_s=60)
-        return [await asyncio.to_thread(ask, process.base_url, text, max_tokens) for text in QUESTIONS]
+        return [await ask(process, text, max_tokens) for text in QUESTIONS]
     finally:
         await process.stop()
 
 
-def ask(base_url: str, text: str, max_tokens: int) -> Answered:
+async def ask(process: ServerProcess, text: str, max_tokens: int) -> Answered:
     chat = f"<|im_start|>user\n{text}<|im_end|>\n<|im_start|>assistant\n"
-    prompt = post_json(f"{base_url}/tokenize", {"content": chat, "parse_special": True})["tokens"]
+    tokenized = await process.post("/tokenize", {"content": chat, "parse_special": True})
+    prompt = [need_whole(token) for token in need_list(tokenized["tokens"])]
     body = {
         "prompt": prompt,
         "n_predict": max_tokens,
@@ -72,13 +73,13 @@ def ask(base_url: str, text: str, max_tokens: int) -> Answered:
         "cache_prompt": False,
         "return_tokens": True,
     }
-    answer = post_json(f"{base_url}/completion", body)
-    timings = answer["timings"]
+    answer = await process.post("/completion", body)
+    timings = need_object(answer["timings"])
     return Answered(
         prompt=prompt,
-        tokens=answer["tokens"],
-        drafted=timings.get("draft_n", 0),
-        accepted=timings.get("draft_n_accepted", 0),
+        tokens=[need_whole(token) for token in need_list(answer["tokens"])],
+        drafted=need_whole(timings.get("draft_n", 0)),
+        accepted=need_whole(timings.get("draft_n_accepted", 0)),
     )
 
 

@@ -19,7 +19,7 @@ from speclift.lossless.calibration import (
     tokens_needed,
 )
 from speclift.lossless.result import Result
-from speclift.lossless.sampled import Sampled, judge_scores, judge_texts, planned_tokens
+from speclift.lossless.sampled import Sampled, judge_scores, judge_tests, judge_texts, planned_tokens
 from speclift.lossless.two_sample import text_tests
 
 CHAIN = Chain.drawn(tokens=40, spread=2.0, agreement=0.8, seed=2)
@@ -134,6 +134,18 @@ def test_a_baseline_that_misses_its_own_scores_leaves_only_the_difference_to_jud
     beside = judge_scores(mistaken(1), mistaken(2), detect=0.05)
     assert alone.result is Result.FAIL
     assert beside.result is not Result.FAIL, beside.message
+
+
+@pytest.mark.parametrize(
+    ("baseline_p", "result"), [(1.0, Result.FAIL), (0.01, Result.FAIL), (1e-6, Result.PASS)]
+)
+def test_tokens_from_elsewhere_fail_an_arm_unless_the_baseline_says_them_too(
+    baseline_p: float, result: Result
+) -> None:
+    tests, control = (calibrate(scores_of("rejection", tokens=4000, seed=seed)) for seed in (1, 2))
+    found = judge_tests(tests, control, detect=0.05, foreign_p=1e-9, control_foreign_p=baseline_p)
+    assert found.result is result
+    assert ("would not say" in found.message) is (result is Result.FAIL)
 
 
 def test_the_number_of_tokens_follows_from_the_deviation() -> None:

@@ -13,7 +13,7 @@ from speclift.core.arm import BASELINE, Arm
 from speclift.core.records import Outcome, Phase, Place, Record
 from speclift.core.speculation import NGram
 from speclift.core.traffic import Concurrency, Request
-from speclift.lossless.answers import Answer
+from speclift.lossless.answers import Alternative, Answer, Said
 from speclift.lossless.calibration import TokenScore
 from speclift.lossless.divergence import Compared, Divergence, Kind, compare
 from speclift.lossless.document import GateOutcome, gate_outcome, worst_outcome
@@ -132,6 +132,24 @@ def test_an_edge_that_differs_by_who_knows_how_much_is_not_called_a_tie() -> Non
         Edge(name="stop", question=question), answer("e", "a b"), answer("e", "a c"), fault_nats=1.0
     )
     assert "not known" in found.message
+
+
+@pytest.mark.parametrize(
+    ("gap", "result"), [(0.5, Result.PASS), (1.5, Result.PASS), (2.5, Result.FAIL), (8.0, Result.FAIL)]
+)
+def test_an_edge_fails_where_its_margin_is_beyond_that_of_a_fault(gap: float, result: Result) -> None:
+    listed = (Alternative(data=b" b", logprob=-0.1), Alternative(data=b" c", logprob=-0.1 - gap))
+    said = (Said(data=b"a", logprob=-0.1, choices=()), Said(data=b" b", logprob=-0.1, choices=listed))
+    question = Question(case="e", request=Request(id="e", prompt="p"), temperature=0.0, seed=1)
+    found = judge_edge(
+        Edge(name="stop", question=question),
+        replace(answer("e", "a b", tokens=2), said=said),
+        answer("e", "a c", tokens=2),
+        fault_nats=2.0,
+    )
+    assert found.result is result
+    assert found.divergence is not None
+    assert found.divergence.margin == pytest.approx(gap)
 
 
 # Above temperature 0

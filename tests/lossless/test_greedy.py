@@ -109,3 +109,33 @@ def test_requests_that_fail_under_speculation_alone_are_not_called_a_changed_out
 
 def test_nothing_compared_is_inconclusive() -> None:
     assert judged().result is Result.INCONCLUSIVE
+
+
+def test_every_difference_is_counted_once_and_the_worst_are_shown_first() -> None:
+    tie, wide, fault, unknown, refused = (pair(m) for m in (0.05, 0.5, 6.0, None, "refused"))
+    found = judged(tie, refused, unknown, wide, fault, tie, *[SAME] * 20)
+    counted = (found.faults, found.wide, found.unknown, found.refused, found.ties)
+    assert counted == (1, 1, 1, 1, 2)
+    assert [example.margin for example in found.examples] == [6.0, 0.5, None, None, 0.05, 0.05]
+    assert found.examples[3].kind is Kind.REFUSED
+
+
+def test_what_stays_unclear_is_added_up_unless_the_baseline_differs_from_itself_as_well() -> None:
+    unclear = (pair(0.5), pair(None), *[SAME] * 28)
+    assert "2 differences in" in judged(*unclear).message
+    assert "1 differences in" in judged(*unclear, control=(pair(None), *[SAME] * 28)).message
+
+
+def test_one_tie_reads_as_one_and_is_not_called_more_often_than_the_baselines_own() -> None:
+    one, two = judged(pair(0.05), *[SAME] * 20).message, judged(*[pair(0.05)] * 2, *[SAME] * 20).message
+    assert "1 tie fell" in one
+    assert "2 ties fell" in two
+    assert "more often" not in one + two
+
+
+def test_differences_without_margins_pass_only_under_the_share_that_was_asked_for() -> None:
+    natural = (pair(None), *[SAME] * 19)
+    assert judged(*natural, control=natural, detect=0.005).result is Result.PASS
+    strict = judged(*natural, control=natural, detect=0.004)
+    assert strict.result is Result.INCONCLUSIVE
+    assert "1 differences without margins" in strict.message

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from speclift.core.arm import BASELINE, Arm
@@ -139,6 +141,34 @@ def test_sampled_text_without_a_seed_is_inconclusive() -> None:
     assert found is not None
     assert found.result is Result.INCONCLUSIVE
     assert "speclift verify" in found.message
+
+
+@pytest.mark.parametrize(("cold", "hot"), [(0, 0), (0, 1), (1, 0), (3, 2)])
+def test_greedy_and_sampled_traffic_of_one_study_are_judged_apart(cold: int, hot: int) -> None:
+    found = gate(study(wrong=cold) + study(wrong=hot, temperature=0.8)).arms[0]
+    assert found.greedy is not None
+    assert found.greedy.unknown == cold
+    assert found.greedy.prompts == len(REQUESTS)
+    assert found.sampled is not None
+    assert found.sampled.identity is not None
+    assert found.sampled.identity.events == hot
+
+
+def test_an_arm_that_left_a_part_of_the_traffic_out_has_not_passed_it() -> None:
+    records = study() + [each for each in study(temperature=0.8) if each.place.arm == BASELINE]
+    found = gate(records).arms[0]
+    assert found.greedy is not None
+    assert found.greedy.result is Result.PASS
+    assert found.sampled is not None
+    assert found.sampled.result is Result.INCONCLUSIVE
+
+
+def test_drafts_that_are_all_accepted_are_odd_where_text_is_sampled_alone() -> None:
+    """At temperature 0 a good draft may well be always right."""
+    for temperature, is_odd in ((0.0, False), (0.8, True)):
+        records = [replace(each, drafted=40, accepted=40) for each in study(temperature=temperature)]
+        findings = gate(records).arms[0].findings
+        assert any(each.check == "odd-acceptance" for each in findings) is is_odd
 
 
 def test_a_temperature_that_nobody_knows_proves_nothing() -> None:

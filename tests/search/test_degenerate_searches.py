@@ -12,6 +12,7 @@ from tune_samples import DRAFT, HEAD, FormulaEngine, finish, problem_of
 
 from speclift.core.errors import EngineError
 from speclift.core.traffic import Concurrency
+from speclift.engines.vllm.dialect.key_table import SCHEDULE
 from speclift.search.choice import choose
 from speclift.search.conclusion import conclude
 from speclift.search.cost_fit import fit_cost
@@ -247,7 +248,9 @@ def test_a_baseline_that_cannot_be_timed_is_nothing_to_choose_by() -> None:
     search = told(alone(), FormulaEngine(), untimed)
     assert conclude(search) is None
     with pytest.raises(EngineError, match="could be timed"):
-        choose(search, can_run=lambda _: True, wants_same_method=True, sequences_max=64)
+        choose(
+            search, can_run=lambda _: True, wants_same_method=True, sequences_max=64, schedule_key=SCHEDULE
+        )
 
 
 @pytest.mark.parametrize("failing", ["baseline", "draft-k8", "draft-k3"])

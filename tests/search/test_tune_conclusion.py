@@ -45,6 +45,19 @@ def test_cells_tell_measured_from_predicted_and_compare_with_the_baseline(finish
             assert cell.speedup == pytest.approx(1.0)
 
 
+def test_a_rates_interval_is_the_middle_95_percent_of_what_the_search_draws(finished: Search) -> None:
+    """Drawn scores are the search's own idea of what may be true; the interval has to hold 95 % of them."""
+    conclusion, posterior = conclude(finished), finished.posterior()
+    assert conclusion is not None
+    assert posterior is not None
+    for cell in conclusion.cells:
+        row, column = posterior.row(cell.candidate), posterior.loads.index(cell.load)
+        drawn = np.concatenate([np.exp(posterior.draws(column, seed)[:, row]) for seed in range(10)])
+        inside = np.mean((drawn > cell.rate.low) & (drawn < cell.rate.high))
+        assert inside == pytest.approx(0.95, abs=0.015)
+        assert cell.rate.value**2 == pytest.approx(cell.rate.low * cell.rate.high)
+
+
 def test_measured_rates_and_speedups_are_those_of_the_engine(finished: Search) -> None:
     engine, conclusion = FormulaEngine(), conclude(finished)
     assert conclusion is not None

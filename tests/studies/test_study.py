@@ -26,7 +26,7 @@ from samples import (
 )
 from speclift.core.arm import BASELINE, Arm, ServerSettings, baseline_arm
 from speclift.core.engine_spec import EngineSpec
-from speclift.core.goals import Goals, parse_slos
+from speclift.core.goals import Goals, read_slos
 from speclift.core.records import Counters, Outcome, Phase, Record, Step, TurnHealth
 from speclift.core.results import Finding, Level
 from speclift.core.speculation import Combined, DraftModel, Head, NGram, Synthetic
@@ -96,11 +96,11 @@ class TestRoundTrip:
             ),
             "engine": EngineSpec(
                 kind="llamacpp",
-                settings=ServerSettings(model="m.gguf", threads=3, kv_type_k="q8_0", extra_args=("--x", "1")),
+                settings=ServerSettings(model="m.gguf", threads=3, kv_type_k="q8_0", engine_args=("--x", "1")),
                 binary="llama-server",
                 python="venv/bin/python",
             ),
-            "goals": Goals(min_speedup=1.1, metric="e2e", slos=parse_slos("ttft_p99=1s,tpot_p50=5ms")),
+            "goals": Goals(min_speedup=1.1, metric="e2e", slos=read_slos("ttft_p99=1s,tpot_p50=5ms", "--slo")),
             "provenance": provenance(host={"cpu": HOSTILE, "cores": 2, "gpus": ["a", "b"]}, argv=("x", HOSTILE)),
         }  # fmt: skip
         new_study(tmp_path / "s", **parts).close()

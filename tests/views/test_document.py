@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from samples import HOSTILE, NGRAM, launch, new_study, place, plan, provenance, record, request
 from speclift.core.arm import BASELINE
-from speclift.core.goals import Goals, parse_slos
+from speclift.core.goals import Goals, read_slos
 from speclift.core.records import Outcome, Record, Step
 from speclift.core.results import Acceptance, Cell, Estimate, Finding, Level, Percentiles
 from speclift.core.traffic import Concurrency, Rate
@@ -167,7 +167,7 @@ class TestTheVerdictDocument:
         assert document_of(tmp_path / "studies" / "s")["study"] == "studies/s"
 
     def test_an_slo_that_cannot_be_known_is_no_reason_to_ship(self, tmp_path: Path) -> None:
-        document = document_of(tmp_path / "s", goals=Goals(slos=parse_slos("tpot_p99=50ms")))
+        document = document_of(tmp_path / "s", goals=Goals(slos=read_slos("tpot_p99=50ms", "--slo")))
 
         assert document["verdict"] != "ship"
         assert ["slo", "fail"] in [[reason["rule"], reason["level"]] for reason in document["reasons"]]

@@ -10,12 +10,12 @@ from typing import Any
 import pytest
 
 from pasted_commands import DRAFT, TARGET, VLLM
+from speclift.engines.vllm.dialect.config_rules import check_speculative_config
+from speclift.engines.vllm.dialect.flag_table import FLAGS
+from speclift.engines.vllm.dialect.key_table import NEWEST
 from speclift.linter.findings import has_errors
-from speclift.linter.judge import lint_text
 from speclift.linter.rows import ValueKind
-from speclift.linter.vllm_config import check_speculative_config
-from speclift.linter.vllm_flags import FLAGS
-from speclift.linter.vllm_keys import NEWEST
+from speclift.verbs.lint import lint
 
 pytestmark = [pytest.mark.vllm, pytest.mark.timeout(300)]
 
@@ -127,7 +127,7 @@ def answers(vllm_python: str, folders: dict[str, str]) -> dict[str, dict[str, An
     asked: dict[str, dict[str, Any]] = {"flags": {"list_flags": True}}
     for name, text in VLLM.items():
         local = text.replace(TARGET, folders[TARGET]).replace(DRAFT, folders[DRAFT])
-        translated = lint_text(local).translated
+        translated = lint(local).translated
         assert translated is not None
         asked[f"{name}, command"] = {"arguments": server_arguments(translated.argv)}
         asked[f"{name}, yaml"] = {"yaml": translated.yaml}

@@ -44,7 +44,7 @@ ACCEPTED = "vllm:spec_decode_num_accepted_tokens_total"
 
 def settings(model: Path, *more: str) -> ServerSettings:
     return ServerSettings(
-        model=str(model), context_tokens=1024, threads=1, extra_args=("--enforce-eager", *more)
+        model=str(model), context_tokens=1024, threads=1, engine_args=("--enforce-eager", *more)
     )
 
 

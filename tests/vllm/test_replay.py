@@ -36,7 +36,7 @@ def answers(
     vllm_python: str, hugging_face_model: Path, tmp_path_factory: pytest.TempPathFactory
 ) -> list[Answered]:
     settings = ServerSettings(
-        model=str(hugging_face_model), context_tokens=1024, threads=1, extra_args=("--enforce-eager",)
+        model=str(hugging_face_model), context_tokens=1024, threads=1, engine_args=("--enforce-eager",)
     )
     engine = Vllm(settings, python=vllm_python)
     arm = Arm(name="ngram", speculation=NGram(k=K, n=N))

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 from speclift.arithmetic.response import DraftCounts, count, counts_said
 from speclift.core.records import Refused, Step
@@ -45,7 +44,7 @@ class Limits:
 NO_LIMITS = Limits()
 
 
-def refused_values(said: Mapping[str, Any]) -> tuple[Refused, ...]:
+def refused_values(said: Mapping[str, object]) -> tuple[Refused, ...]:
     """Those that are no count at all. What is null or left out was not said."""
     return tuple(
         Refused(rule=NOT_A_COUNT, said=f"{name} {shown(value)}")
@@ -54,7 +53,7 @@ def refused_values(said: Mapping[str, Any]) -> tuple[Refused, ...]:
     )
 
 
-def refused_counts(payload: Mapping[str, Any]) -> tuple[Refused, ...]:
+def refused_counts(payload: Mapping[str, object]) -> tuple[Refused, ...]:
     """What a chunk says about drafts and cannot mean."""
     return refused_values(counts_said(payload))
 
@@ -100,5 +99,5 @@ def judge_drafts(
     return None
 
 
-def shown(value: Any) -> str:
+def shown(value: object) -> str:
     return repr(value)[:SHOWN_CHARACTERS]

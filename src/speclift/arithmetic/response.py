@@ -9,8 +9,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
 
+from speclift.core.json_reading import as_object
 from speclift.core.records import Step
 from speclift.core.units import Tokens
 
@@ -27,7 +27,7 @@ class DraftCounts:
     steps: tuple[Step, ...] | None = None
 
 
-def draft_counts(payload: Mapping[str, Any]) -> DraftCounts | None:
+def draft_counts(payload: Mapping[str, object]) -> DraftCounts | None:
     """None where the payload carries no counts at all, which is not the same as none drafted, or none that could be
     counts."""
     said = counts_said(payload)
@@ -38,36 +38,34 @@ def draft_counts(payload: Mapping[str, Any]) -> DraftCounts | None:
         tokens, drafted, accepted = counts.values()
         return DraftCounts(drafted=drafted or 0, accepted=accepted or 0, output_tokens=tokens)
     drafted, accepted = counts.values()
-    return DraftCounts(
-        drafted=drafted or 0, accepted=accepted or 0, steps=_steps(payload["metrics"]["speculative_decoding"])
-    )
+    steps = _steps(as_object(as_object(payload.get("metrics")).get("speculative_decoding")))
+    return DraftCounts(drafted=drafted or 0, accepted=accepted or 0, steps=steps)
 
 
-def counts_said(payload: Mapping[str, Any]) -> dict[str, Any]:
+def counts_said(payload: Mapping[str, object]) -> dict[str, object]:
     """What stands where an engine counts, whatever it is, under the engine's own names; empty where nothing does."""
     timings = payload.get("timings")
-    if isinstance(timings, Mapping) and "predicted_n" in timings:
+    if isinstance(timings, dict) and "predicted_n" in timings:
         return {
             "predicted_n": timings["predicted_n"],
             "draft_n": timings.get("draft_n", 0),
             "draft_n_accepted": timings.get("draft_n_accepted", 0),
         }
-    metrics = payload.get("metrics")
-    speculative = metrics.get("speculative_decoding") if isinstance(metrics, Mapping) else None
-    if not isinstance(speculative, Mapping):
+    speculative = as_object(payload.get("metrics")).get("speculative_decoding")
+    if not isinstance(speculative, dict):
         return {}
     names = ("num_draft_tokens", "num_accepted_draft_tokens")
     return {name: speculative.get(name, 0) for name in names}
 
 
-def count(value: Any) -> Tokens | None:
+def count(value: object) -> Tokens | None:
     """A number of tokens as servers send it, also as 12.0; None for anything that cannot be one."""
     if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value <= COUNT_MAX:
         return None
     return int(value) if value == int(value) else None
 
 
-def _steps(speculative: Mapping[str, Any]) -> tuple[Step, ...] | None:
+def _steps(speculative: Mapping[str, object]) -> tuple[Step, ...] | None:
     accepted, drafted = speculative.get("per_step_accepted"), speculative.get("per_step_drafted")
     if not isinstance(accepted, list) or not isinstance(drafted, list) or len(accepted) != len(drafted):
         return None

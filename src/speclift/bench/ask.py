@@ -1,77 +1,167 @@
-"""What the user asked for, before any file was read: one value for the command line and the Python API."""
+"""What the user asked for, before any file was read. One value each for the command line, the study file and Python."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Annotated
 
-from speclift.core.address import concealed, redacted_word
-from speclift.core.engine_spec import EMBEDDED_MODEL
+from speclift.core.address import redacted_word
+from speclift.core.arm import ServerSettings
+from speclift.core.engine_spec import AttachSettings
+from speclift.core.errors import UsageError
+from speclift.core.flags import (
+    AUTO_ON_OFF,
+    COMPARED,
+    COUNTS,
+    DURATION,
+    FLOATS,
+    INTEGERS,
+    SERVER,
+    SIZE,
+    STUDY,
+    TRAFFIC,
+    WORDS,
+    Flag,
+    Reading,
+    assembled,
+    read_ranges,
+)
 from speclift.core.goals import Goals
-from speclift.core.units import Seconds, Tokens
+from speclift.core.units import Bytes, Seconds, Tokens
+from speclift.planner.memory import MAX_SEQUENCES, UTILISATION_DEFAULT
 from speclift.workload.experiment import LAUNCHES_DEFAULT
 
-ADDRESS_FLAGS = {
-    "baseline_url": "--baseline-url",
-    "spec_url": "--spec-url",
-    "baseline_metrics_url": "--baseline-metrics-url",
-    "spec_metrics_url": "--spec-metrics-url",
-}
+CONTEXT_DEFAULT = 8192
+# Groups of the help of plan and of replay.
+MODELS, MACHINE, REQUESTS, EXPECTED = "Models", "Machine", "Requests", "What is expected"
+DRAFTERS, READING, WORTH = "Drafters", "Reading the log", "What it would be worth"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Ask:
-    engine: str = "llamacpp"
-    model: str = EMBEDDED_MODEL
-    drafts: tuple[str, ...] = ()
-    methods: tuple[str, ...] = ()
-    ks: tuple[int, ...] = ()
-    baseline_url: str | None = None
-    spec_url: str | None = None
-    baseline_metrics_url: str | None = None
-    spec_metrics_url: str | None = None
-    api_key_env: str | None = None
-    concurrency: tuple[int, ...] = ()
-    qps: tuple[float, ...] = ()
-    arrivals: str = "poisson"
-    prompts: Path | None = None
-    segments: tuple[str, ...] = ()
-    temperatures: tuple[float, ...] = ()
-    max_tokens: Tokens | None = None
-    requests: int | None = None
-    launches: int = LAUNCHES_DEFAULT
-    budget_s: Seconds | None = None
+    """Of the verbs that measure."""
+
+    engine: Annotated[str, Flag("llamacpp, vllm, attach or fake.", COMPARED, "NAME")] = "llamacpp"
+    server: ServerSettings = field(default_factory=ServerSettings)
+    drafts: Annotated[
+        tuple[str, ...], Flag("Draft model, repeatable.", COMPARED, "MODEL", names=("--draft",))
+    ] = ()
+    methods: Annotated[
+        tuple[str, ...],
+        Flag(
+            "ngram, ngram:map-k, draft, ngram+draft, ... with settings: ngram,n=4. Repeatable.",
+            COMPARED,
+            "NAME",
+            names=("--method",),
+        ),
+    ] = ()
+    ks: Annotated[
+        tuple[int, ...],
+        Flag("Draft lengths, such as 1,3,5.", COMPARED, "N,...", names=("--k",), reading=INTEGERS),
+    ] = ()
+    attach: AttachSettings = field(default_factory=AttachSettings)
+
+    prompts: Annotated[
+        Path | None,
+        Flag(
+            "JSON lines, OpenAI batch lines or ShareGPT, also gzipped; else the bundled set.",
+            TRAFFIC,
+            "FILE",
+        ),
+    ] = None
+    segments: Annotated[
+        tuple[str, ...], Flag("Only this segment, repeatable.", TRAFFIC, "NAME", names=("--segment",))
+    ] = ()
+    requests: Annotated[
+        int | None, Flag("Requests per cell and launch; beyond the prompts they repeat.", TRAFFIC, "N", low=1)
+    ] = None
+    max_tokens: Annotated[Tokens | None, Flag("Cap on every answer.", TRAFFIC, "N", low=1)] = None
+    temperatures: Annotated[
+        tuple[float, ...],
+        Flag(
+            "Such as 0,0.7; else each prompt's own.",
+            TRAFFIC,
+            "X,...",
+            names=("--temperature",),
+            reading=FLOATS,
+        ),
+    ] = ()
+    concurrency: Annotated[
+        tuple[int, ...],
+        Flag("Closed-loop loads, such as 1,8,32; else 1.", TRAFFIC, "N,...", reading=INTEGERS),
+    ] = ()
+    qps: Annotated[
+        tuple[float, ...],
+        Flag("Open-loop rates in requests per second, such as 1,4,16.", TRAFFIC, "X,...", reading=FLOATS),
+    ] = ()
+    arrivals: Annotated[str, Flag("With --qps: poisson, constant or replay.", TRAFFIC, "NAME")] = "poisson"
+    seed: Annotated[int, Flag("Prompt order, arrivals and sampling.", TRAFFIC, "N")] = 0
+    workers: Annotated[
+        int, Flag("Processes that send, where one core is not enough.", TRAFFIC, "N", low=1)
+    ] = 1
+
     goals: Goals = field(default_factory=Goals)
-    study: Path | None = None
-    # Whether the study holds prompts and answers, or hashes of them.
-    keeps_text: bool = True
-    resume: bool = False
-    seed: int = 0
-    workers: int = 1
-    threads: int | None = None
-    llama_server: str | None = None
-    vllm_python: str | None = None
-    engine_args: tuple[str, ...] = ()
-    context_tokens: Tokens = 2048
-    gpu_layers: int | None = None
-    kv_type_k: str | None = None
-    kv_type_v: str | None = None
-    target_quant: str | None = None
-    draft_quant: str | None = None
-    tensor_parallel: int = 1
-    draft_tensor_parallel: int | None = None
-    pipeline_parallel: int = 1
-    sequences_max: int | None = None
-    token_budget: Tokens | None = None
-    # Further values of the same settings for a search to try; a study of named arms has one of each.
-    more_target_quants: tuple[str | None, ...] = ()
-    more_draft_quants: tuple[str | None, ...] = ()
-    more_draft_tensor_parallels: tuple[int, ...] = ()
-    more_token_budgets: tuple[Tokens, ...] = ()
-    keeps_prefixes: bool = False
-    schedules_ahead: bool | None = None
-    # All servers of a round up at once, or one after the other; None is for what fits.
-    together: bool | None = None
+
+    study: Annotated[Path | None, Flag("Study directory; else studies/DATE-TIME.", STUDY, "DIR")] = None
+    resume: Annotated[bool, Flag("Go on where --study (or the latest) stopped.", STUDY)] = False
+    no_text: Annotated[bool, Flag("Keep hashes instead of prompts and answers.", STUDY)] = False
+    launches: Annotated[int, Flag("Fresh servers per arm.", STUDY, "N", low=1)] = LAUNCHES_DEFAULT
+    budget_s: Annotated[
+        Seconds | None,
+        Flag(
+            "Time limit, such as 3m: a verdict on what exists by then.",
+            STUDY,
+            "TIME",
+            names=("--budget",),
+            reading=DURATION,
+        ),
+    ] = None
+
+    kv_dtype: Annotated[str | None, Flag("Keys and values at once, such as fp8.", SERVER, "TYPE")] = None
+    # A study of named arms has one value of each of these four; a search tries all. None is the server's own way.
+    target_quants: Annotated[
+        tuple[str | None, ...],
+        Flag(
+            "Quantisation of the target (vLLM), such as fp8; tune takes several: none,fp8.",
+            SERVER,
+            "NAME,...",
+            names=("--target-quant",),
+            reading=WORDS,
+        ),
+    ] = ()
+    draft_quants: Annotated[
+        tuple[str | None, ...],
+        Flag("The same of every draft.", SERVER, "NAME,...", names=("--draft-quant",), reading=WORDS),
+    ] = ()
+    draft_tps: Annotated[
+        tuple[int, ...],
+        Flag(
+            "Tensor-parallel size of every draft; else the target's.",
+            SERVER,
+            "N,...",
+            names=("--draft-tp",),
+            reading=COUNTS,
+        ),
+    ] = ()
+    token_budgets: Annotated[
+        tuple[Tokens, ...],
+        Flag("Most tokens in one step (vLLM).", SERVER, "N,...", names=("--token-budget",), reading=COUNTS),
+    ] = ()
+    # None is for what fits.
+    side_by_side: Annotated[
+        bool | None,
+        Flag(
+            "auto, on or off: all servers up at once, measured in turn.", SERVER, "WHEN", reading=AUTO_ON_OFF
+        ),
+    ] = None
+    llama_server: Annotated[
+        str | None, Flag("Your llama-server instead of the embedded one.", SERVER, "PATH")
+    ] = None
+    vllm_python: Annotated[str | None, Flag("The Python in whose environment vLLM is.", SERVER, "PATH")] = (
+        None
+    )
+
     # The lossless gate as a part of decide: quick, full or off.
     verify: str = "quick"
     # Whether a model that is missing may be fetched; a dry run says what would be.
@@ -79,12 +169,16 @@ class Ask:
     argv: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
-        """Secrets in addresses go no further than here."""
-        for name, flag in ADDRESS_FLAGS.items():
-            url = getattr(self, name)
-            if url is not None:
-                object.__setattr__(self, name, concealed(url, what=flag))
         object.__setattr__(self, "argv", tuple(redacted_word(word) for word in self.argv))
+        if self.kv_dtype and (self.server.kv_type_k or self.server.kv_type_v):
+            raise UsageError(
+                "--kv-dtype sets keys and values at once", hint="leave out --kv-type-k and --kv-type-v"
+            )
+
+    @classmethod
+    def of(cls, **settings: object) -> Ask:
+        """From flat names, as the flags have them: `Ask.of(methods=("ngram",), threads=4, min_speedup=1.2)`."""
+        return assembled(cls, settings)
 
     @property
     def is_quick_look(self) -> bool:
@@ -95,9 +189,126 @@ class Ask:
     @property
     def has_variants(self) -> bool:
         """Whether a server setting was given several values."""
-        return bool(
-            self.more_target_quants
-            or self.more_draft_quants
-            or self.more_draft_tensor_parallels
-            or self.more_token_budgets
-        )
+        lists = (self.target_quants, self.draft_quants, self.draft_tps, self.token_budgets)
+        return any(len(values) > 1 for values in lists)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PlanAsk:
+    """Of plan."""
+
+    target: Annotated[
+        str,
+        Flag(
+            "Hugging Face folder or cached id, .gguf file, or catalogue name such as llama-3.1-70b.",
+            MODELS,
+            "MODEL",
+            names=("--target", "--model"),
+        ),
+    ]
+    drafts: Annotated[
+        tuple[str, ...],
+        Flag("The same; repeatable, the first is the one planned.", MODELS, "MODEL", names=("--draft",)),
+    ] = ()
+    target_quant: Annotated[
+        str | None, Flag("bf16, fp8, int8, int4, awq, q4_k_m, ...; else as it is stored.", MODELS, "NAME")
+    ] = None
+    draft_quant: Annotated[str | None, Flag("The same of the draft.", MODELS, "NAME")] = None
+    engine: Annotated[str | None, Flag("vllm or llamacpp; else by the model's format.", MACHINE, "NAME")] = (
+        None
+    )
+    gpu: Annotated[
+        str | None, Flag("Such as h100-80gb, or cpu; else what the driver reports.", MACHINE, "NAME")
+    ] = None
+    gpus: Annotated[int, Flag("How many of them.", MACHINE, "N")] = 1
+    tp: Annotated[int | None, Flag("Tensor-parallel size; else all GPUs.", MACHINE, "N")] = None
+    draft_tp: Annotated[int | None, Flag("The same of the draft; else the target's.", MACHINE, "N")] = None
+    pp: Annotated[int, Flag("Pipeline-parallel size.", MACHINE, "N")] = 1
+    utilisation: Annotated[
+        float,
+        Flag(
+            "Share of the memory the engine may use.",
+            MACHINE,
+            "X",
+            names=("--utilisation", "--utilization"),
+        ),
+    ] = UTILISATION_DEFAULT
+    kv_cache_memory_bytes: Annotated[
+        Bytes | None,
+        Flag("Keys and values, such as 256M, whatever --utilisation leaves.", MACHINE, "SIZE", reading=SIZE),
+    ] = None
+    context: Annotated[Tokens, Flag("Longest request, tokens.", REQUESTS, "N")] = CONTEXT_DEFAULT
+    concurrency: Annotated[
+        tuple[int, ...], Flag("Concurrencies; else 1,8,32.", REQUESTS, "N,...", reading=INTEGERS)
+    ] = ()
+    kv_dtype: Annotated[str, Flag("auto, fp8; llama.cpp: f16, q8_0, q4_0, ...", REQUESTS, "TYPE")] = "auto"
+    max_num_seqs: Annotated[int, Flag("Most requests in one step (vLLM).", REQUESTS, "N")] = MAX_SEQUENCES
+    token_budget: Annotated[Tokens | None, Flag("Most tokens in one step (vLLM).", REQUESTS, "N")] = None
+    acceptance: Annotated[
+        str | None,
+        Flag(
+            "0.6,0.8 or 0.8/0.6/0.5 by position, a study, or a replay's JSON; else a curve is shown.",
+            EXPECTED,
+            "RATES",
+        ),
+    ] = None
+    ks: Annotated[
+        tuple[int, ...],
+        Flag("Draft lengths, such as 1,3,5.", EXPECTED, "N,...", names=("--k",), reading=INTEGERS),
+    ] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReplayAsk:
+    """Of replay, beside the logs."""
+
+    methods: Annotated[
+        tuple[str, ...],
+        Flag(
+            "ngram, ngram:gpu (vLLM); ngram:simple, :map-k, :map-k4v, :mod, :cache (llama.cpp). Repeatable.",
+            DRAFTERS,
+            "NAME",
+            names=("--method",),
+        ),
+    ] = ("ngram",)
+    engine: Annotated[
+        str | None, Flag("Whose plain ngram: vllm (also without this flag) or llamacpp.", DRAFTERS, "NAME")
+    ] = None
+    ks: Annotated[
+        tuple[int, ...],
+        Flag(
+            "Draft lengths: 1..16 or 3,5,8.",
+            DRAFTERS,
+            "N,...",
+            names=("--k",),
+            reading=Reading(read_ranges, default="1..16"),
+        ),
+    ] = tuple(range(1, 17))
+    ngrams: Annotated[
+        tuple[int, ...],
+        Flag(
+            "Tokens looked up: 2..5 or 3.",
+            DRAFTERS,
+            "N,...",
+            names=("--ngram",),
+            reading=Reading(read_ranges, default="2..5"),
+        ),
+    ] = (2, 3, 4, 5)
+    tokenizer: Annotated[
+        str | None,
+        Flag(
+            "GGUF, tokenizer.json or Hugging Face folder; else the embedded model's. Unused for token ids.",
+            READING,
+            "PATH",
+        ),
+    ] = None
+    segments: Annotated[
+        tuple[str, ...], Flag("Only this segment, repeatable.", READING, "NAME", names=("--segment",))
+    ] = ()
+    study: Annotated[
+        Path | None, Flag("Predict speedups with the step cost this study measured.", WORTH, "DIR")
+    ] = None
+    cost: Annotated[
+        float | None,
+        Flag("Or with this: cost of verifying one drafted token, as a share of a plain step.", WORTH, "X"),
+    ] = None

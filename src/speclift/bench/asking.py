@@ -9,13 +9,13 @@ import asyncio
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import Any
 
 from speclift.arithmetic.response import count, draft_counts
 from speclift.core.address import joined
 from speclift.core.arm import Endpoint
 from speclift.core.errors import EngineError
 from speclift.core.foreign_text import parse_json
+from speclift.core.json_reading import as_list, as_object, as_objects, as_text, as_whole
 from speclift.core.units import Seconds
 from speclift.engines.http import ANSWER_BYTES_MAX, fetched
 from speclift.lossless.answers import Alternative, Answer, Said
@@ -59,9 +59,9 @@ async def ask_all(endpoint: Endpoint, questions: Sequence[Question], *, at_once:
     return list(await asyncio.gather(*(one(question) for question in questions)))
 
 
-def body(endpoint: Endpoint, question: Question) -> dict[str, Any]:
+def body(endpoint: Endpoint, question: Question) -> dict[str, object]:
     request = question.request
-    said: dict[str, Any] = {
+    said: dict[str, object] = {
         "model": endpoint.model,
         "max_tokens": request.max_tokens,
         "temperature": question.temperature,
@@ -91,19 +91,18 @@ def failed(question: Question, error: str) -> Answer:
     return Answer(case=question.case, text="", finish_reason=None, tokens=None, error=shown)
 
 
-def read_whole(question: Question, payload: Any) -> Answer:
-    choices = payload.get("choices") if isinstance(payload, Mapping) else None
-    if not isinstance(choices, list) or not choices or not isinstance(choices[0], Mapping):
-        return failed(question, f"no choices in the answer, which has: {_keys(payload)}")
-    choice = choices[0]
-    usage = payload.get("usage")
+def read_whole(question: Question, answer: object) -> Answer:
+    payload = as_object(answer)
+    choice = next(iter(as_list(payload.get("choices"))), None)
+    if not isinstance(choice, dict):
+        return failed(question, f"no choices in the answer, which has: {_keys(answer)}")
     counts = draft_counts(payload)
-    said = tuple(_said(choice.get("logprobs")))
+    said = tuple(_said(as_object(choice.get("logprobs"))))
     return Answer(
         case=question.case,
         text=_text(choice),
-        finish_reason=_word(choice.get("finish_reason")),
-        tokens=count(usage.get("completion_tokens")) if isinstance(usage, Mapping) else None,
+        finish_reason=as_text(choice.get("finish_reason")) or None,
+        tokens=count(as_object(payload.get("usage")).get("completion_tokens")),
         said=said,
         ids=_ids(choice),
         prompt_ids=_whole_numbers(payload.get("prompt_token_ids") or choice.get("prompt_token_ids")),
@@ -122,54 +121,52 @@ def read_stream(question: Question, text: str) -> Answer:
         if not line.startswith("data:") or data == "[DONE]":
             continue
         payload = parse_json(data)
-        if not isinstance(payload, Mapping) or payload.get("error"):
+        if not isinstance(payload, dict) or payload.get("error"):
             return failed(question, f"in the stream: {data[:200]}")
         counts = draft_counts(payload)
         if counts is not None:
             answer = replace(answer, drafted=counts.drafted, accepted=counts.accepted)
         usage = payload.get("usage")
-        if isinstance(usage, Mapping):
+        if isinstance(usage, dict):
             answer = replace(answer, tokens=count(usage.get("completion_tokens")))
-        for choice in _objects(payload.get("choices")):
+        for choice in as_objects(payload.get("choices")):
             parts.append(_text(choice))
-            finish = _word(choice.get("finish_reason")) or finish
+            finish = as_text(choice.get("finish_reason")) or finish
     if finish is None:
         return failed(question, "the stream ended without a finish reason")
     return replace(answer, text="".join(parts), finish_reason=finish)
 
 
-def _text(choice: Mapping[str, Any]) -> str:
+def _text(choice: Mapping[str, object]) -> str:
     holder = choice.get("message") or choice.get("delta")
-    if isinstance(holder, Mapping):
-        return "".join(str(holder[key]) for key in TEXT_KEYS if isinstance(holder.get(key), str))
+    if isinstance(holder, dict):
+        return "".join(as_text(holder.get(key)) or "" for key in TEXT_KEYS)
     return str(choice.get("text") or "")
 
 
-def _ids(choice: Mapping[str, Any]) -> tuple[int, ...]:
+def _ids(choice: Mapping[str, object]) -> tuple[int, ...]:
     """vLLM lists them when asked (0.32), llama.cpp beside its log-probabilities (b11549)."""
-    if isinstance(choice.get("token_ids"), list):
-        return _whole_numbers(choice["token_ids"])
-    logprobs = choice.get("logprobs")
-    content = logprobs.get("content") if isinstance(logprobs, Mapping) else None
-    return _whole_numbers([entry.get("id") for entry in _objects(content)])
+    ids = choice.get("token_ids")
+    if isinstance(ids, list):
+        return _whole_numbers(ids)
+    content = as_object(choice.get("logprobs")).get("content")
+    return _whole_numbers([entry.get("id") for entry in as_objects(content)])
 
 
-def _said(logprobs: Any) -> list[Said]:
+def _said(logprobs: Mapping[str, object]) -> list[Said]:
     """OpenAI's two forms; a token without alternatives is one the server gave no probability for."""
-    if not isinstance(logprobs, Mapping):
-        return []
-    if isinstance(logprobs.get("content"), list):
-        entries = [entry for entry in logprobs["content"] if isinstance(entry, Mapping)]
+    content = logprobs.get("content")
+    if isinstance(content, list):
         return [
             Said(
                 data=_bytes(entry),
                 logprob=_number(entry.get("logprob")),
                 choices=tuple(
                     Alternative(data=_bytes(other), logprob=_number(other.get("logprob")))
-                    for other in _objects(entry.get("top_logprobs"))
+                    for other in as_objects(entry.get("top_logprobs"))
                 ),
             )
-            for entry in entries
+            for entry in as_objects(content)
         ]
     tokens, values = logprobs.get("tokens"), logprobs.get("token_logprobs")
     tops = logprobs.get("top_logprobs")
@@ -180,15 +177,15 @@ def _said(logprobs: Any) -> list[Said]:
             data=_utf8(token),
             logprob=_number(value),
             choices=tuple(
-                Alternative(data=_utf8(other), logprob=_number(each))
-                for other, each in (top.items() if isinstance(top, Mapping) else ())
+                Alternative(data=_utf8(other), logprob=_number(logprob))
+                for other, logprob in as_object(top).items()
             ),
         )
         for token, value, top in zip(tokens, values, tops, strict=False)
     ]
 
 
-def _bytes(entry: Mapping[str, Any]) -> bytes:
+def _bytes(entry: Mapping[str, object]) -> bytes:
     data = entry.get("bytes")
     if isinstance(data, list) and all(isinstance(value, int) and 0 <= value < 256 for value in data):
         return bytes(data)
@@ -198,28 +195,23 @@ def _bytes(entry: Mapping[str, Any]) -> bytes:
 # What stands where something else should is left out, as if the server had not said it.
 
 
-def _objects(value: Any) -> list[Mapping[str, Any]]:
-    return [entry for entry in value if isinstance(entry, Mapping)] if isinstance(value, list) else []
-
-
-def _whole_numbers(value: Any) -> tuple[int, ...]:
+def _whole_numbers(value: object) -> tuple[int, ...]:
     """All of them or none: token ids with gaps are another text."""
-    entries = value if isinstance(value, list) else []
-    return tuple(entries) if all(type(entry) is int for entry in entries) else ()
+    entries = as_list(value)
+    whole = tuple(number for entry in entries if (number := as_whole(entry)) is not None)
+    return whole if len(whole) == len(entries) else ()
 
 
-def _number(value: Any) -> float:
-    is_whole = type(value) is int and abs(value) <= WHOLE_MAX
-    return float(value) if is_whole or isinstance(value, float) else 0.0
+def _number(value: object) -> float:
+    whole = as_whole(value)
+    if whole is not None and abs(whole) <= WHOLE_MAX:
+        return float(whole)
+    return value if isinstance(value, float) else 0.0
 
 
-def _word(value: Any) -> str | None:
-    return value if isinstance(value, str) and value else None
+def _utf8(token: object) -> bytes:
+    return token.encode("utf-8", "surrogatepass") if isinstance(token, str) else b""
 
 
-def _utf8(token: Any) -> bytes:
-    return str(token).encode("utf-8", "surrogatepass") if isinstance(token, str) else b""
-
-
-def _keys(payload: Any) -> str:
-    return ", ".join(map(str, payload))[:120] if isinstance(payload, Mapping) else type(payload).__name__
+def _keys(answer: object) -> str:
+    return ", ".join(map(str, answer))[:120] if isinstance(answer, dict) else type(answer).__name__

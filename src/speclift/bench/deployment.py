@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
+from speclift.bench.ask import PlanAsk
 from speclift.client.devices import cpu_device, found_gpus
-from speclift.core.errors import OperatingError, UsageError, unknown_name
+from speclift.core.errors import UsageError, unknown_name
 from speclift.core.hardware import Device
-from speclift.core.units import Bytes, Tokens
-from speclift.engines.kind import engine_kind, engine_names
+from speclift.engines.kind import engine_kind, usable_kinds
 from speclift.planner.acceptance_curve import Acceptance
-from speclift.planner.memory import MAX_SEQUENCES, UTILISATION_DEFAULT, Layout, Placed
+from speclift.planner.memory import Layout, Placed
 from speclift.planner.prediction import K_DEFAULT, LOADS_DEFAULT
 from speclift.planner.request import DraftOption, EngineTerms, PlanRequest
 from speclift.weights.catalogue_files import find_gpu
@@ -23,35 +23,7 @@ from speclift.weights.named_models import (
     place,
 )
 
-CONTEXT_DEFAULT = 8192
-# vLLM 0.32, v1/sample/rejection_sampler.py: at most 128 drafted tokens per request and step.
-K_MAX = 128
 _WIDE = ("bf16", "fp16", "fp32")
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PlanAsk:
-    """What the user asked for, before any file was read."""
-
-    target: str
-    drafts: tuple[str, ...] = ()
-    engine: str | None = None
-    gpu: str | None = None
-    gpus: int = 1
-    target_quant: str | None = None
-    draft_quant: str | None = None
-    context: Tokens = CONTEXT_DEFAULT
-    concurrency: tuple[int, ...] = ()
-    kv_dtype: str = "auto"
-    tp: int | None = None
-    draft_tp: int | None = None
-    pp: int = 1
-    utilisation: float = UTILISATION_DEFAULT
-    acceptance: str | None = None
-    ks: tuple[int, ...] = ()
-    max_num_seqs: int = MAX_SEQUENCES
-    token_budget: Tokens | None = None
-    kv_cache_memory_bytes: Bytes | None = None
 
 
 def request_for(ask: PlanAsk, acceptances: tuple[Acceptance, ...] = ()) -> PlanRequest:
@@ -60,6 +32,9 @@ def request_for(ask: PlanAsk, acceptances: tuple[Acceptance, ...] = ()) -> PlanR
     target = find_source(ask.target, prefers_gguf=prefers_gguf)
     drafts = [find_source(draft, prefers_gguf=prefers_gguf) for draft in ask.drafts]
     engine = _engine(ask, target, drafts)
+    k_max = engine_kind(engine.name).k_max
+    if max(ask.ks, default=1) > k_max:
+        raise UsageError(f"--k is at most {k_max}, saw {max(ask.ks)}")
     layout = _layout(ask, target, engine)
     placed = place(target, ask.target_quant, flag="--target-quant")
     device = _device(ask, engine)
@@ -94,31 +69,24 @@ def _check_numbers(ask: PlanAsk) -> None:
     for flag, value in lowest.items():
         if value < 1:
             raise UsageError(f"{flag} must be at least 1, saw {value}")
-    if max(ask.ks, default=1) > K_MAX:
-        raise UsageError(f"--k is at most {K_MAX}, saw {max(ask.ks)}")
 
 
 def terms_of(engine: str) -> EngineTerms:
-    found = plan_terms(engine) if engine in engine_names() else None
-    if found is None:
-        planned = tuple(name for name in engine_names() if plan_terms(name) is not None)
-        raise unknown_name(what="engine", seen=engine, allowed=planned)
-    return found
+    planned = plan_terms()
+    if engine not in planned:
+        raise unknown_name(what="engine", seen=engine, allowed=tuple(planned))
+    return planned[engine]
 
 
-def plan_terms(engine: str) -> EngineTerms | None:
-    """None where it is not planned: its memory cannot be counted, or the package that it comes from is broken."""
-    try:
-        return engine_kind(engine).plan_terms
-    except OperatingError:
-        return None
+def plan_terms() -> dict[str, EngineTerms]:
+    """Of the engines whose memory can be counted."""
+    return {kind.name: kind.plan_terms for kind in usable_kinds() if kind.plan_terms is not None}
 
 
 def _engine(ask: PlanAsk, target: Source, drafts: list[Source]) -> EngineTerms:
     has_gguf = any(source.gguf for source in (target, *drafts))
     if ask.engine is None:
-        planned = (plan_terms(name) for name in engine_names())
-        return next(terms for terms in planned if terms is not None and terms.reads_gguf == has_gguf)
+        return next(terms for terms in plan_terms().values() if terms.reads_gguf == has_gguf)
     terms = terms_of(ask.engine)
     if has_gguf and not terms.reads_gguf:
         raise UsageError(

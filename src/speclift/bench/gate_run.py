@@ -9,22 +9,22 @@ from __future__ import annotations
 import math
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from speclift.bench.asking import ask_all
-from speclift.bench.prepare import Say
-from speclift.bench.scoring import Scorer, score_all, scorer_for
+from speclift.bench.observer import Observer
+from speclift.bench.scoring import score_all, scorer_for
 from speclift.bench.time_limit import BudgetSpent, ends_at, to_the_end
 from speclift.core.arm import Arm, baseline_arm
 from speclift.core.deadline import Deadline
 from speclift.core.errors import EngineError
 from speclift.core.traffic import Request, repeated_prompts
 from speclift.core.units import Seconds
-from speclift.engines.protocol import Engine, Server
+from speclift.engines.protocol import Engine, Scorer, Server
 from speclift.lossless.answers import Answer
 from speclift.lossless.calibration import TokenScore
-from speclift.lossless.divergence import Compared, compare
+from speclift.lossless.divergence import compare
 from speclift.lossless.gate import ArmGate, Gate, Told, lossy_by_design, lossy_gate, unsettled_gate
 from speclift.lossless.greedy import Control, control_of, gap_noise
 from speclift.lossless.questions import (
@@ -56,40 +56,47 @@ from speclift.lossless.script import (
 PLANNED_VARIANCE = 0.15  # of one token's set membership; SmolLM2-135M at temperature 1 has 0.12 to 0.16
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GateAsk:
+    """What is compared, and how much is asked."""
+
+    arms: Sequence[Arm]
+    requests: Sequence[Request]
+    temperatures: Sequence[float]
+    engine_args: Sequence[str]
+    depth: Depth
+    seed: int
+
+
 class GateRun:
     def __init__(
         self,
         engine: Engine,
-        arms: Sequence[Arm],
-        requests: Sequence[Request],
+        ask: GateAsk,
         *,
-        temperatures: Sequence[float],
-        settings: Sequence[str],
-        depth: Depth,
-        seed: int,
         logs: Path,
-        say: Say,
+        observer: Observer,
         deadline: Deadline,
         launch_s: Seconds = 0.0,
     ) -> None:
         """`launch_s`: what a launch is known to take, before this run has seen one."""
         self._engine = engine
-        self._arms = [arm for arm in arms if arm.speculates]
+        self._arms = [arm for arm in ask.arms if arm.speculates]
         # What says the same is one prompt, whatever a file calls it.
-        repeated = repeated_prompts(requests)
-        self._requests = [request for request in requests if request.id not in repeated]
-        self._temperatures, self._settings = temperatures, settings
-        self._depth, self._seed = depth, seed
-        self._logs, self._say = logs, say
+        repeated = repeated_prompts(ask.requests)
+        self._requests = [request for request in ask.requests if request.id not in repeated]
+        self._temperatures, self._engine_args = ask.temperatures, ask.engine_args
+        self._depth, self._seed = ask.depth, ask.seed
+        self._logs, self._observer = logs, observer
         self._deadline, self._started_s = deadline, deadline.clock()
         self._launches, self._launch_s = 0, launch_s
         self._doing, self.is_cut_short = "getting ready", False  # cut short: before the last question
 
     async def run(self) -> Gate:
-        lossy = {arm.name: lossy_by_design(arm, self._settings) for arm in self._arms}
+        lossy = {arm.name: lossy_by_design(arm, self._engine_args) for arm in self._arms}
         runnable = [arm for arm in self._arms if not lossy[arm.name]]
         if any(value > 0 for value in self._temperatures):
-            self._say(
+            self._observer.say(
                 f"sampled: where the same seed does not give the same text, about {planned_tokens(self._depth.detect)} "
                 f"tokens or fewer show a deviation of {self._depth.detect:g} (--detect)"
             )
@@ -145,7 +152,7 @@ class GateRun:
         self._require_time_for(1)
         self._launches += 1
         self._doing = f"the lossless gate was under way ({what}: {arm.name})"
-        self._say(f"{what}: {arm.name}")
+        self._observer.say(f"{what}: {arm.name}")
         begun_s = self._deadline.clock()
         server = await self._engine.launch(arm, log=self._logs / f"{self._launches}-{arm.name}.log")
         self._launch_s = max(self._launch_s, self._deadline.clock() - begun_s)
@@ -257,27 +264,30 @@ class GateRun:
     async def _control(
         self, script: Script, told: dict[str, Told]
     ) -> tuple[Control, dict[str, list[TokenScore]]]:
-        pairs: dict[str, list[Compared]] = {}
-        noise: list[float] = []
-        scores: dict[str, list[TokenScore]] = {}
         async with self._server(baseline_arm(), "control: the baseline again") as server:
-            references = script.told.of(ALONE)
-            listed = LISTED if any(answer.said for answer in references) else 0
-            batched = [replace(question, listed=listed) for question in script.greedy]
-            again = await ask_all(server.endpoint, batched, at_once=self._depth.batch)
-            streamed = [replace(question, stream=True) for question in script.greedy]
-            # Where margins are unknown the rate must tell, and needs as much of the control as of the arm.
-            count = max(self._depth.whole, 1) if listed else len(streamed)
-            alone = await ask_all(server.endpoint, streamed[:count], at_once=1)
-            pairs[BATCHED] = [compare(*pair) for pair in zip(references, again, strict=True)]
-            pairs[ALONE] = [compare(*pair) for pair in zip(references, alone, strict=False)]
-            noise = [gap for pair in zip(references, again, strict=True) for gap in gap_noise(*pair)]
+            control = await self._asked_again(script, server)
             unlike = {name: each for name, each in told.items() if not self._is_identical(script, each)}
-            if script.sampled and script.can_score and unlike:
-                scorer = await scorer_for(server.endpoint)
-                if scorer is not None:
-                    scores = await self._scores(script, unlike, scorer)
-        return control_of(pairs, noise), scores
+            is_scored = script.sampled and script.can_score and unlike
+            scorer = await scorer_for(server.endpoint) if is_scored else None
+            scores = await self._scores(script, unlike, scorer) if scorer is not None else {}
+        return control, scores
+
+    async def _asked_again(self, script: Script, server: Server) -> Control:
+        """How far the baseline is from itself: within a batch, and alone."""
+        references = script.told.of(ALONE)
+        listed = LISTED if any(answer.said for answer in references) else 0
+        batched = [replace(question, listed=listed) for question in script.greedy]
+        again = await ask_all(server.endpoint, batched, at_once=self._depth.batch)
+        streamed = [replace(question, stream=True) for question in script.greedy]
+        # Where margins are unknown the rate must tell, and needs as much of the control as of the arm.
+        count = max(self._depth.whole, 1) if listed else len(streamed)
+        alone = await ask_all(server.endpoint, streamed[:count], at_once=1)
+        pairs = {
+            BATCHED: [compare(*pair) for pair in zip(references, again, strict=True)],
+            ALONE: [compare(*pair) for pair in zip(references, alone, strict=False)],
+        }
+        noise = [gap for pair in zip(references, again, strict=True) for gap in gap_noise(*pair)]
+        return control_of(pairs, noise)
 
     async def _scores(
         self, script: Script, unlike: dict[str, Told], scorer: Scorer
@@ -288,12 +298,12 @@ class GateRun:
             own = script.told.of(SAMPLED)
             scores["baseline"] = await score_all(scorer, script.sampled, own, at_once=batch)
             for name, each in unlike.items():
-                self._say(f"scoring what {name} sampled")
+                self._observer.say(f"scoring what {name} sampled")
                 asked = (*script.sampled, *script.more_sampled)
                 said = [*each.of(SAMPLED), *each.of(MORE_SAMPLED)]
                 scores[name] = await score_all(scorer, asked, said, at_once=batch)
         except EngineError as error:
-            self._say(f"nothing is scored: {error}")
+            self._observer.say(f"nothing is scored: {error}")
             return {}
         return scores
 

@@ -9,9 +9,11 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from speclift.bench.asking import ask_all
-from speclift.bench.gate_run import GateRun
+from speclift.bench.bench import Bench
+from speclift.bench.gate_run import GateAsk, GateRun
 from speclift.bench.interrupts import run_until_signal
-from speclift.bench.prepare import Say, build_engine
+from speclift.bench.observer import Observer
+from speclift.bench.prepare import build_engine
 from speclift.bench.run import launches_took
 from speclift.bench.time_limit import BudgetSpent, ends_at, to_the_end
 from speclift.core.arm import BASELINE, Arm, baseline_arm
@@ -47,13 +49,18 @@ def require_mode(mode: str) -> str:
     return mode
 
 
-def gate_reserve_s(mode: str, deadline: Deadline) -> Seconds:
-    """What the measuring before it leaves to the gate."""
-    return GATE_SHARES[mode] * deadline.budget_s if deadline.is_set else 0.0
+def before_gate(bench: Bench) -> Deadline:
+    """Until when the measuring may last, so that the gate has the time that it needs."""
+    deadline = bench.deadline
+    return deadline.keeping(GATE_SHARES[bench.ask.verify] * deadline.budget_s if deadline.is_set else 0.0)
 
 
-def keep_gate(study: Study, *, mode: str, say: Say, deadline: Deadline) -> None:
-    """By the deadline there is a result; what could not be asked by then is not settled."""
+def check_lossless(bench: Bench, observer: Observer, *, study_s: Seconds) -> None:
+    """By the deadline there is a result, kept in the study; what could not be asked by then is not settled.
+
+    `study_s`: what the measuring took, which limits a quick look where nothing else does.
+    """
+    study, mode, deadline = bench.study, bench.ask.verify, bench.deadline
     if mode == "off":
         study.keep(LOSSLESS, skipped_outcome("--verify off", mode=mode).document)
         return
@@ -61,8 +68,12 @@ def keep_gate(study: Study, *, mode: str, say: Say, deadline: Deadline) -> None:
     arms = _arms(study, records)
     if not arms or not any(record.place.arm == BASELINE for record in records):
         return
-    run = _full if mode == "full" else _quick
-    gate = run(study, arms, records, say, deadline)
+    if mode == "full":
+        gate = _full(study, arms, records, observer, deadline)
+    else:
+        if not deadline.is_set:
+            deadline = Deadline.after(quick_limit_s(study_s), clock=time.monotonic)
+        gate = _quick(study, arms, records, observer, deadline)
     if not study.keeps_text:
         gate = gate_without_text(gate, instead=NOT_KEPT)
     study.keep(LOSSLESS, gate_outcome(gate, mode=mode).document)
@@ -81,7 +92,7 @@ def recorded_outcome(study: Study, records: Sequence[Record], arms: Sequence[Arm
         records,
         arms,
         study.plan.requests,
-        settings=study.engine.settings.extra_args,
+        settings=study.engine.settings.engine_args,
         seed=study.plan.seed,
     )
     return gate_outcome(gate, mode="records")
@@ -92,7 +103,9 @@ def _arms(study: Study, records: Sequence[Record]) -> list[Arm]:
     return [arm for arm in study.plan.arms if arm.name in seen and arm.speculates]
 
 
-def _full(study: Study, arms: Sequence[Arm], records: Sequence[Record], say: Say, deadline: Deadline) -> Gate:
+def _full(
+    study: Study, arms: Sequence[Arm], records: Sequence[Record], observer: Observer, deadline: Deadline
+) -> Gate:
     plan, spec = study.plan, study.engine
     batch = max(FULL.batch, spec.settings.slots)
     engine = build_engine(replace(spec, settings=replace(spec.settings, slots=batch)))
@@ -104,14 +117,16 @@ def _full(study: Study, arms: Sequence[Arm], records: Sequence[Record], say: Say
     }
     run = GateRun(
         engine,
-        arms,
-        plan.requests,
-        temperatures=(0.0, *sorted(hot)),
-        settings=spec.settings.extra_args,
-        depth=replace(FULL, batch=batch),
-        seed=plan.seed,
+        GateAsk(
+            arms=arms,
+            requests=plan.requests,
+            temperatures=(0.0, *sorted(hot)),
+            engine_args=spec.settings.engine_args,
+            depth=replace(FULL, batch=batch),
+            seed=plan.seed,
+        ),
         logs=study.logs / "verify",
-        say=say,
+        observer=observer,
         deadline=deadline,
         launch_s=max(launches_took(study), default=0.0),
     )
@@ -120,20 +135,22 @@ def _full(study: Study, arms: Sequence[Arm], records: Sequence[Record], say: Say
         return gate
     # The study's own answers are no proof that nothing changed, but they can show that something did.
     recorded = gate_from_records(
-        records, arms, plan.requests, settings=spec.settings.extra_args, seed=plan.seed
+        records, arms, plan.requests, settings=spec.settings.engine_args, seed=plan.seed
     )
     return recorded if any(arm.result is Result.FAIL for arm in recorded.arms) else gate
 
 
 def _quick(
-    study: Study, arms: Sequence[Arm], records: Sequence[Record], say: Say, deadline: Deadline
+    study: Study, arms: Sequence[Arm], records: Sequence[Record], observer: Observer, deadline: Deadline
 ) -> Gate:
-    plan, settings = study.plan, study.engine.settings.extra_args
+    plan, settings = study.plan, study.engine.settings.engine_args
     started_s = time.monotonic()
     gate = gate_from_records(records, arms, plan.requests, settings=settings, seed=plan.seed)
     parted = parted_requests(gate)
     if parted:
-        say(f"lossless gate: {len(parted)} answers differ, asking the baseline how close those calls were")
+        observer.say(
+            f"lossless gate: {len(parted)} answers differ, asking the baseline how close those calls were"
+        )
         asked = [request for request in plan.requests if request.id in parted]
         questions = [
             Question(case=request.id, request=request, temperature=0.0, seed=1, listed=LISTED)

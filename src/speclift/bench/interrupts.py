@@ -15,7 +15,7 @@ import time
 from collections.abc import Callable, Coroutine, Iterator
 from contextlib import contextmanager
 from types import FrameType
-from typing import Any, TypeVar
+from typing import TypeVar
 
 EXIT_INTERRUPTED = 130
 SIGNALS = (signal.SIGINT, signal.SIGTERM)
@@ -105,7 +105,7 @@ def _end_for_sure(signals: int) -> None:
 watching = Interrupts()
 
 
-def run_until_signal(work: Coroutine[Any, Any, Told]) -> Told:
+def run_until_signal(work: Coroutine[object, None, Told]) -> Told:
     """`work` to its end; KeyboardInterrupt, after it tidied up, where a signal came first."""
     import asyncio
 
@@ -115,7 +115,7 @@ def run_until_signal(work: Coroutine[Any, Any, Told]) -> Told:
         raise KeyboardInterrupt from error
 
 
-async def _until_signal(work: Coroutine[Any, Any, Told]) -> Told:
+async def _until_signal(work: Coroutine[object, None, Told]) -> Told:
     import asyncio
 
     task, loop = asyncio.current_task(), asyncio.get_running_loop()

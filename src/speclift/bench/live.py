@@ -12,8 +12,8 @@ from collections.abc import AsyncIterator, Callable, Iterable, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Protocol
 
+from speclift.bench.observer import Observer
 from speclift.bench.time_limit import to_the_end
 from speclift.bench.warmup import WARMUP_BLOCK, warmup_requests
 from speclift.client.client import Client
@@ -35,14 +35,6 @@ from speclift.studies.study import Study
 TIMEOUTS_IN_A_ROW_MAX = 2
 # The guardian looks at its engine every 0.05 s and takes a moment to tidy up.
 DEATH_SHOWS_WITHIN_S = 0.5
-
-
-class ServerWatcher(Protocol):
-    """What somebody who looks on is told of servers."""
-
-    def launching(self, arm: str, round_index: int) -> None: ...
-
-    def noticed(self, finding: Finding) -> None: ...
 
 
 @asynccontextmanager
@@ -134,7 +126,7 @@ class Servers:
         study: Study,
         engine: Engine,
         *,
-        watcher: ServerWatcher,
+        observer: Observer,
         seed: int,
         limit_s: Seconds,
         workers: int = 1,
@@ -143,7 +135,7 @@ class Servers:
         self._study = study
         self._resumed_as = resumed_as or study.path
         self._engine = engine
-        self._watcher = watcher
+        self._observer = observer
         self._seed = seed
         self._limit_s = limit_s
         self._workers = workers
@@ -165,7 +157,7 @@ class Servers:
         """Ready and warm at every load, or None where it failed; `stack` stops it."""
         version = await self.identify()
         self.doing = f"launching {arm.name}"
-        self._watcher.launching(arm.name, round_index)
+        self._observer.launching(arm.name, round_index)
         launch = self._study.next_launch_id()
         self._study.add_launch(
             Launch(
@@ -285,7 +277,7 @@ class Servers:
             if each.rule not in {known.rule for known in live.refused}:
                 finding = impossible_totals(live.arm.name, each)
                 self._study.add_finding(finding)
-                self._watcher.noticed(finding)
+                self._observer.noticed(finding)
             live.refused[each] = None
         return counted
 
@@ -298,7 +290,7 @@ class Servers:
             arm=arm,
         )
         self._study.add_finding(finding)
-        self._watcher.noticed(finding)
+        self._observer.noticed(finding)
 
     async def _let_death_show(self, live: LiveArm) -> None:
         """A dying engine cuts its streams before its end is known; without this its last records would count
@@ -335,7 +327,7 @@ class Servers:
             arm=arm,
         )
         self._study.add_finding(finding)
-        self._watcher.noticed(finding)
+        self._observer.noticed(finding)
         if arm == BASELINE:
             raise EngineError(
                 f"the baseline {cause}",

@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 from speclift import __version__
 from speclift.bench.ask import Ask
 from speclift.bench.limits import require_sane
+from speclift.bench.observer import Observer
 from speclift.bench.search_space import named_methods
 from speclift.client.provenance import host_facts
-from speclift.core.arm import CONTROL, Arm, ServerSettings, baseline_arm, control_arm
+from speclift.core.arm import CONTROL, Arm, baseline_arm, control_arm
 from speclift.core.engine_spec import AttachSettings, EngineSpec
 from speclift.core.errors import UsageError, unknown_name
 from speclift.core.records import Provenance
@@ -20,7 +20,7 @@ from speclift.core.results import Finding, Level
 from speclift.core.speculation import Attached, DraftModel, Head, Speculation, Synthetic
 from speclift.core.traffic import Concurrency, Load, Rate, Workload
 from speclift.engines.kind import EngineKind, engine_kind
-from speclift.engines.llamacpp.engine import default_threads
+from speclift.engines.machine import default_threads
 from speclift.engines.protocol import Engine
 from speclift.engines.varied import Varied
 from speclift.planner.methods import arms_for
@@ -39,8 +39,6 @@ QUICK_BUDGET_S = 300.0
 QUICK_TUNING_PER_SEGMENT = 4
 # Of search, confirmation and lossless gate together.
 QUICK_SEARCH_BUDGET_S = 360.0
-
-Say = Callable[[str], None]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -63,21 +61,21 @@ class Prepared:
     findings: tuple[Finding, ...]
 
 
-def prepare(ask: Ask, say: Say, *, samples_anyway: bool = False) -> Prepared:
+def prepare(ask: Ask, observer: Observer, *, samples_anyway: bool = False) -> Prepared:
     """`samples_anyway`: for the lossless gate, whose task it is to find out what a study must not time."""
     if ask.has_variants:
         raise UsageError(
             "several values of a server setting are for a search", hint="speclift tune, or one value here"
         )
-    ground = lay_ground(as_quick_look(ask, say) if ask.is_quick_look else ask, say)
-    return prepare_arms(ground, named_arms(ground.ask, say), samples_anyway=samples_anyway)
+    ground = lay_ground(as_quick_look(ask, observer) if ask.is_quick_look else ask, observer)
+    return prepare_arms(ground, named_arms(ground.ask, observer), samples_anyway=samples_anyway)
 
 
-def as_quick_look(ask: Ask, say: Say, *, searches: bool = False) -> Ask:
+def as_quick_look(ask: Ask, observer: Observer, *, searches: bool = False) -> Ask:
     """A search takes its prompts on top, so that as many are left to confirm on."""
     prompts = QUICK_PROMPTS_PER_SEGMENT + (QUICK_TUNING_PER_SEGMENT if searches else 0)
     minutes = 6 if searches else 5
-    say(
+    observer.say(
         f"quick look: {', '.join(QUICK_SEGMENTS)} x {prompts} bundled prompts x {QUICK_MAX_TOKENS} tokens, "
         f"at most {minutes} minutes (--prompts, --segment, --requests or --budget change it)"
     )
@@ -92,7 +90,7 @@ def as_quick_look(ask: Ask, say: Say, *, searches: bool = False) -> Ask:
     )
 
 
-def lay_ground(ask: Ask, say: Say) -> Ground:
+def lay_ground(ask: Ask, observer: Observer) -> Ground:
     """Prompts read, model found."""
     engine_kind(ask.engine)  # what is no engine is wrong usage, seen before any file is read
     require_sane(ask)
@@ -104,7 +102,7 @@ def lay_ground(ask: Ask, say: Say) -> Ground:
         seed=ask.seed,
     )
     loads = _loads(ask)
-    return Ground(ask=ask, workload=workload, loads=loads, engine_spec=_engine_spec(ask, loads, say))
+    return Ground(ask=ask, workload=workload, loads=loads, engine_spec=_engine_spec(ask, loads, observer))
 
 
 def prepare_arms(
@@ -128,7 +126,7 @@ def prepare_arms(
         requests=ground.workload.requests,
         temperatures=temperatures(ask),
         rounds=ask.launches if kind.launches else 1,
-        together=engine.fits_together(competing) if ask.together is None else ask.together,
+        together=engine.fits_together(competing) if ask.side_by_side is None else ask.side_by_side,
         seed=ask.seed,
         request_count=request_count(ask, ground.workload),
     )
@@ -152,7 +150,7 @@ def with_control(spec: EngineSpec, arms: tuple[Arm, ...]) -> tuple[EngineSpec, t
     """With a server that lacks what an arm's speculation switches off, where one does."""
     if not losing_scheduling(build_engine(replace(spec, by_arm=())), arms):
         return spec, arms
-    settings = replace(spec.settings, schedules_ahead=False)
+    settings = replace(spec.settings, async_scheduling=False)
     return replace(spec, by_arm=(*spec.by_arm, (CONTROL, settings))), (*arms, control_arm())
 
 
@@ -194,25 +192,29 @@ def _model_fingerprint(model: str) -> str:
     return folder_fingerprint(path) if model and path.is_dir() else ""
 
 
-def named_arms(ask: Ask, say: Say) -> tuple[Arm, ...]:
+def named_arms(ask: Ask, observer: Observer) -> tuple[Arm, ...]:
     kind = engine_kind(ask.engine)
     if not kind.launches:
-        spec = (Arm(name="spec", speculation=Attached()),) if ask.spec_url else ()
+        spec = (Arm(name="spec", speculation=Attached()),) if ask.attach.spec_url else ()
         return (baseline_arm(), *spec)
-    drafts = draft_paths(ask, say)
+    drafts = draft_paths(ask, observer)
     arms = arms_for(methods=named_methods(ask) or kind.default_methods, ks=ask.ks, drafts=drafts)
     return tuple(replace(arm, speculation=_with_draft_settings(arm.speculation, ask)) for arm in arms)
 
 
-def draft_paths(ask: Ask, say: Say) -> tuple[str, ...]:
+def draft_paths(ask: Ask, observer: Observer) -> tuple[str, ...]:
     return tuple(
-        engine_kind(ask.engine).model_path(draft, say=say, fetches=ask.fetches) for draft in ask.drafts
+        engine_kind(ask.engine).model_path(draft, say=observer.say, fetches=ask.fetches)
+        for draft in ask.drafts
     )
 
 
 def _with_draft_settings(speculation: Speculation, ask: Ask) -> Speculation:
     """--draft-quant and --draft-tp, for whatever has a draft model of its own; vLLM's names, which others refuse."""
-    given = {"quantization": ask.draft_quant, "draft_tensor_parallel_size": ask.draft_tensor_parallel}
+    given = {
+        "quantization": next(iter(ask.draft_quants), None),
+        "draft_tensor_parallel_size": next(iter(ask.draft_tps), None),
+    }
     extra = tuple((key, json.dumps(value)) for key, value in given.items() if value is not None)
     match speculation:
         case DraftModel() | Head() if extra:
@@ -242,18 +244,12 @@ def forewarnings(arms: tuple[Arm, ...], engine: Engine) -> tuple[Finding, ...]:
 
 def _attach(ask: Ask) -> AttachSettings | None:
     if engine_kind(ask.engine).launches:
-        if ask.baseline_url or ask.spec_url:
+        if ask.attach.baseline_url or ask.attach.spec_url:
             raise UsageError("--baseline-url and --spec-url need --engine attach")
         return None
-    if ask.baseline_url is None:
+    if ask.attach.baseline_url is None:
         raise UsageError("--engine attach needs --baseline-url", hint="the server without speculation")
-    return AttachSettings(
-        baseline_url=ask.baseline_url,
-        spec_url=ask.spec_url,
-        baseline_metrics_url=ask.baseline_metrics_url,
-        spec_metrics_url=ask.spec_metrics_url,
-        api_key_env=ask.api_key_env,
-    )
+    return ask.attach
 
 
 def temperatures(ask: Ask) -> tuple[float | None, ...]:
@@ -274,28 +270,21 @@ def _loads(ask: Ask) -> tuple[Load, ...]:
     return tuple(Concurrency(streams=streams) for streams in sorted(set(ask.concurrency or (1,))))
 
 
-def _engine_spec(ask: Ask, loads: tuple[Load, ...], say: Say) -> EngineSpec:
+def _engine_spec(ask: Ask, loads: tuple[Load, ...], observer: Observer) -> EngineSpec:
     # As many slots as the heaviest closed loop; an open loop gets a few and queues beyond them.
     slots = max(load.streams if isinstance(load, Concurrency) else 4 for load in loads)
-    threads = ask.threads if ask.threads is not None else default_threads()
+    threads = ask.server.threads if ask.server.threads is not None else default_threads()
     if threads < 1:
         raise UsageError(f"--threads must be at least 1, saw {threads}")
-    settings = ServerSettings(
-        model=engine_kind(ask.engine).model_path(ask.model, say=say, fetches=ask.fetches),
-        context_tokens=ask.context_tokens,
+    settings = replace(
+        ask.server,
+        model=engine_kind(ask.engine).model_path(ask.server.model, say=observer.say, fetches=ask.fetches),
         slots=slots,
         threads=threads,
-        gpu_layers=ask.gpu_layers,
-        kv_type_k=ask.kv_type_k,
-        kv_type_v=ask.kv_type_v,
-        quantisation=ask.target_quant,
-        tensor_parallel=ask.tensor_parallel,
-        pipeline_parallel=ask.pipeline_parallel,
-        sequences_max=ask.sequences_max,
-        token_budget=ask.token_budget,
-        keeps_prefixes=ask.keeps_prefixes,
-        schedules_ahead=ask.schedules_ahead,
-        extra_args=ask.engine_args,
+        kv_type_k=ask.kv_dtype or ask.server.kv_type_k,
+        kv_type_v=ask.kv_dtype or ask.server.kv_type_v,
+        target_quant=next(iter(ask.target_quants), ask.server.target_quant),
+        token_budget=next(iter(ask.token_budgets), ask.server.token_budget),
     )
     return EngineSpec(
         kind=ask.engine,

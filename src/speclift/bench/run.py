@@ -11,10 +11,10 @@ import time
 from collections.abc import Callable, Sequence
 from contextlib import AsyncExitStack
 from dataclasses import replace
-from typing import Protocol
 
 from speclift.bench.interrupts import run_until_signal
-from speclift.bench.live import ArmFailed, LiveArm, Servers, ServerWatcher, ended_together
+from speclift.bench.live import ArmFailed, LiveArm, Servers, ended_together
+from speclift.bench.observer import Observer
 from speclift.bench.prepare import build_engine
 from speclift.bench.time_limit import BudgetSpent, ends_at
 from speclift.client.client import REQUEST_LIMIT_S
@@ -39,12 +39,6 @@ REQUEST_SHARE = 1 / 3
 LAUNCHING_SHARE_MAX = 0.5
 
 
-class Progress(ServerWatcher, Protocol):
-    """What a watcher of a running study is told."""
-
-    def turn_done(self, arm: str, *, done: int, total: int, left_s: Seconds) -> None: ...
-
-
 class StudyRun:
     """One run over whatever of the study is not finished yet."""
 
@@ -53,14 +47,14 @@ class StudyRun:
         study: Study,
         engine: Engine,
         *,
-        progress: Progress,
+        observer: Observer,
         deadline: Deadline | None = None,
         workers: int = 1,
     ) -> None:
         self.study = study
         self.plan: StudyPlan = study.plan
         self._engine = engine
-        self._progress = progress
+        self._observer = observer
         self._deadline = deadline or Deadline(clock=time.monotonic)
         self._clock = self._deadline.clock
         self._started_s = self._clock()
@@ -82,7 +76,7 @@ class StudyRun:
         self._servers = Servers(
             study,
             engine,
-            watcher=progress,
+            observer=observer,
             seed=self.plan.seed,
             limit_s=request_limit_s(self._deadline),
             workers=workers,
@@ -103,7 +97,7 @@ class StudyRun:
         except BudgetSpent as spent:
             self._left_out.append(str(spent))
         if self._left_out:
-            self._progress.noticed(budget_finding(self._left_out))
+            self._observer.noticed(budget_finding(self._left_out))
         keep_left_out(self.study, self._left_out)
         if self._has_only_failures():
             raise EngineError("every speculative arm failed", hint=self._where_to_look())
@@ -295,7 +289,7 @@ class StudyRun:
         per_turn_s = (elapsed_s - launching_s) / self._turns_done
         left_s = per_launch_s * self._launches_left + per_turn_s * (self._turns_total - self._turns_done)
         left_s = self._deadline.within(left_s)
-        self._progress.turn_done(turn.arm, done=self._turns_done, total=self._turns_total, left_s=left_s)
+        self._observer.turn_done(turn.arm, done=self._turns_done, total=self._turns_total, left_s=left_s)
 
 
 def request_limit_s(deadline: Deadline) -> Seconds:
@@ -314,6 +308,6 @@ def arrival_seed(seed: int, round_index: int, block: int) -> int:
     return hash((seed, round_index, block))
 
 
-def run_study(study: Study, *, progress: Progress, deadline: Deadline, workers: int = 1) -> None:
-    run = StudyRun(study, build_engine(study.engine), progress=progress, deadline=deadline, workers=workers)
+def run_study(study: Study, *, observer: Observer, deadline: Deadline, workers: int = 1) -> None:
+    run = StudyRun(study, build_engine(study.engine), observer=observer, deadline=deadline, workers=workers)
     run_until_signal(run.run())

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from functools import cache
 
-from speclift.bench.ask import Ask
-from speclift.bench.deployment import PlanAsk, plan_terms, request_for
+from speclift.bench.ask import Ask, PlanAsk
+from speclift.bench.deployment import plan_terms, request_for
+from speclift.core.arm import ServerSettings
 from speclift.core.errors import OperatingError, UsageError
 from speclift.core.quantities import size
 from speclift.core.speculation import DraftModel, Head, drafters_of
@@ -14,7 +15,7 @@ from speclift.planner.planning import plan_deployment
 from speclift.search.space import Candidate, Predicate
 
 
-def too_large(ask: Ask, *, model: str) -> Predicate:
+def too_large(ask: Ask, settings: ServerSettings) -> Predicate:
     """Only for candidates that load more than the baseline does; what plan cannot judge is left to the engine."""
 
     @cache
@@ -24,18 +25,18 @@ def too_large(ask: Ask, *, model: str) -> Predicate:
         try:
             request = request_for(
                 PlanAsk(
-                    target=model,
+                    target=settings.model,
                     drafts=(draft,) if draft is not None else (),
                     engine=ask.engine,
-                    target_quant=quantisation or ask.target_quant,
+                    target_quant=quantisation or settings.target_quant,
                     draft_quant=draft_quant,
-                    context=ask.context_tokens,
+                    context=settings.context_tokens,
                     concurrency=ask.concurrency,
-                    gpus=ask.tensor_parallel * ask.pipeline_parallel,
-                    tp=ask.tensor_parallel,
-                    pp=ask.pipeline_parallel,
-                    token_budget=budget or ask.token_budget,
-                    max_num_seqs=ask.sequences_max or MAX_SEQUENCES,
+                    gpus=settings.tp * settings.pp,
+                    tp=settings.tp,
+                    pp=settings.pp,
+                    token_budget=budget or settings.token_budget,
+                    max_num_seqs=settings.max_num_seqs or MAX_SEQUENCES,
                 )
             )
             memory = plan_deployment(request).memory
@@ -48,7 +49,7 @@ def too_large(ask: Ask, *, model: str) -> Predicate:
         return f"does not fit: {size(weights)} of weights in {room} leave no KV cache for one request"
 
     def refuse(candidate: Candidate) -> str | None:
-        if plan_terms(ask.engine) is None:
+        if ask.engine not in plan_terms():
             return None
         loaded = [
             each

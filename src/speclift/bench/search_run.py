@@ -12,6 +12,7 @@ from types import TracebackType
 from typing import NotRequired, Protocol, Self, TypedDict
 
 from speclift.bench.live import ArmFailed, LiveArm, Servers, ended_together
+from speclift.bench.observer import Observer
 from speclift.bench.run import arrival_seed
 from speclift.bench.search_plan import JOBS, SIZES, cell_prompts
 from speclift.bench.time_limit import to_the_end
@@ -48,12 +49,6 @@ class ArmRunner(Protocol):
     async def run(self, job: SearchJob, arm: Arm, requests: Sequence[Request]) -> JobResult:
         """One launch, every load of the job. A server that fails is a JobResult that says so, not an exception."""
         ...
-
-
-class SearchProgress(Protocol):
-    """What a watcher of a search is told."""
-
-    def asked(self, job: SearchJob, *, done: int, left_s: Seconds | None) -> None: ...
 
 
 @dataclass(slots=True)
@@ -258,11 +253,7 @@ def spent_s(study: Study) -> Seconds:
 
 def stored_result(job: SearchJob, entry: JobEntry, study: Study, *, is_baseline: bool) -> JobResult:
     """A job's result as the study holds it: the same whether it just ran or ran before the machine went down."""
-    # A paced cell is several turns of one block.
-    totals: dict[int, Counters] = {}
-    for turn in study.turn_totals():
-        if turn.launch == entry["launch"]:
-            totals[turn.block] = totals.get(turn.block, Counters()).plus(turn.counters)
+    totals = _totals_by_block(study, entry["launch"])
     own = [
         record
         for record in study.records()
@@ -272,21 +263,34 @@ def stored_result(job: SearchJob, entry: JobEntry, study: Study, *, is_baseline:
     cells, unanswered = [], ""
     for cell, load in zip(entry["cells"], job.loads, strict=False):
         asked = [record for record in own if record.place.block == cell["block"]]
-        members = [record for record in asked if record.is_ok]
-        if 2 * len(members) < len(asked):
+        answered = [record for record in asked if record.is_ok]
+        if 2 * len(answered) < len(asked):
             # The few that were answered do not say how fast the others would have been.
-            unanswered = f"{len(asked) - len(members)} of {len(asked)} requests failed at {load_label(load)}"
+            unanswered = f"{len(asked) - len(answered)} of {len(asked)} requests failed at {load_label(load)}"
             continue
         counted = totals.get(cell["block"], Counters())
-        pace_s = cell.get("pace_s")
-        factor = reference_s / pace_s if reference_s and pace_s else 1.0
-        counts = tuple(_counts(members, counted, first, is_baseline=is_baseline, factor=factor))
+        factor = _pace_factor(reference_s, cell.get("pace_s"))
+        counts = tuple(_counts(answered, counted, first, is_baseline=is_baseline, factor=factor))
         if counts:
-            batch = _in_flight(members) if isinstance(load, Rate) else None
+            batch = _in_flight(answered) if isinstance(load, Rate) else None
             cells.append(CellResult(load=load, requests=counts, wall_s=cell["wall_s"], batch=batch))
     failure = entry["failure"] or unanswered
     failure = failure or ("" if cells else "no request was answered with tokens and drafts counted")
     return JobResult(job=job, cells=tuple(cells), launch_s=entry["launch_s"], failure=failure)
+
+
+def _totals_by_block(study: Study, launch: int) -> dict[int, Counters]:
+    """What the engine counted; a paced cell is several turns of one block."""
+    totals: dict[int, Counters] = {}
+    for turn in study.turn_totals():
+        if turn.launch == launch:
+            totals[turn.block] = totals.get(turn.block, Counters()).plus(turn.counters)
+    return totals
+
+
+def _pace_factor(reference_s: Seconds | None, pace_s: Seconds | None) -> float:
+    """From this cell's time to what it would have been at the reference's pace; 1 where either is not known."""
+    return reference_s / pace_s if reference_s and pace_s else 1.0
 
 
 def _reference_pace_s(study: Study) -> Seconds | None:
@@ -313,7 +317,7 @@ async def run_search(
     runner: ArmRunner,
     requests: Sequence[Request],
     *,
-    progress: SearchProgress,
+    observer: Observer,
     deadline_s: Seconds | None = None,
     ends: Deadline | None = None,
     clock: Callable[[], Seconds] = time.monotonic,
@@ -327,7 +331,7 @@ async def run_search(
         if ends is not None and not ends.has(_needed_s(search, jobs[:1]) + _confirming_s(search)):
             return search
         job = jobs[0]
-        progress.asked(job, done=len(search.results), left_s=left_s)
+        observer.searching(job, done=len(search.results), left_s=left_s)
         arm = search.problem.candidate(job.candidate).arm
         search = search.tell(await runner.run(job, arm, requests))
     failed = {each.candidate for each in search.eliminated if each.stage == "failed"}

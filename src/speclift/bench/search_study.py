@@ -6,23 +6,23 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Protocol
 
 from speclift.bench.ask import Ask
+from speclift.bench.bench import Bench
 from speclift.bench.interrupts import run_until_signal
 from speclift.bench.limits import require_sane
 from speclift.bench.live import Servers
+from speclift.bench.observer import Observer
 from speclift.bench.prepare import (
     Ground,
     Prepared,
-    Say,
     as_quick_look,
     build_engine,
     draft_paths,
     lay_ground,
     with_control,
 )
-from speclift.bench.run import Progress, request_limit_s
+from speclift.bench.run import request_limit_s
 from speclift.bench.search_fit import too_large
 from speclift.bench.search_plan import (
     SearchPlan,
@@ -31,13 +31,12 @@ from speclift.bench.search_plan import (
     no_hold_out,
     plan_search,
 )
-from speclift.bench.search_run import LocalRunner, SearchProgress, replayed, run_search, spent_s
+from speclift.bench.search_run import LocalRunner, replayed, run_search, spent_s
 from speclift.bench.search_space import refused_by, silent_on, space_of, wanted
 from speclift.bench.study_paths import keep_prompts_source, prompts_of, search_path
 from speclift.bench.time_limit import BudgetSpent, ends_at
 from speclift.bench.tuning import TUNING, tuning_from
 from speclift.core.arm import Arm, baseline_arm
-from speclift.core.deadline import Deadline
 from speclift.core.engine_spec import EngineSpec
 from speclift.core.errors import EngineError, UsageError
 from speclift.core.quantities import duration
@@ -48,7 +47,6 @@ from speclift.core.units import Seconds
 from speclift.engines.kind import engine_kind
 from speclift.engines.protocol import Engine
 from speclift.search.choice import Confirmation, choose, confirmed_loads
-from speclift.search.problem import SearchJob
 from speclift.search.search import Search
 from speclift.search.space import Axes, Candidate, Space
 from speclift.search.tuning import Tuning
@@ -62,10 +60,6 @@ CONFIRMED_MAX = 2
 SEQUENCES_MAX = 1024
 
 
-class TuningProgress(Progress, SearchProgress, Protocol):
-    """What a watcher of search and confirmation is told."""
-
-
 class SearchStopped(KeyboardInterrupt):
     """Ctrl-C or SIGTERM during a search: where it can be resumed, and what it knew."""
 
@@ -74,21 +68,14 @@ class SearchStopped(KeyboardInterrupt):
         self.path, self.so_far = path, so_far
 
 
-class _Unannounced:
+class _Unannounced(Observer):
     """A search says of each job what it launches and why; the launch itself need not be said again."""
 
-    def __init__(self, progress: Progress) -> None:
-        self.noticed = progress.noticed
+    def __init__(self, observer: Observer) -> None:
+        self._observer = observer
 
-    def launching(self, arm: str, round_index: int) -> None: ...
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Opened:
-    """A study ready to be measured, and the end of the time for it and its lossless gate."""
-
-    study: Study
-    deadline: Deadline
+    def noticed(self, finding: Finding) -> None:
+        self._observer.noticed(finding)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -107,23 +94,25 @@ class Prospect:
         return sum(not each.is_baseline for each in self.space.candidates) > CONFIRMED_MAX
 
 
-def prospect(ask: Ask, say: Say, *, always: bool) -> Prospect | None:
+def prospect(ask: Ask, observer: Observer, *, always: bool) -> Prospect | None:
     """None where what was named is measured as it stands. `always`: for tune, which searches whatever it can."""
     is_named = bool(ask.methods or ask.ks or ask.drafts)
     kind = engine_kind(ask.engine)
     if not kind.launches or not (kind.searches_unasked or is_named or always):
         return None
     require_sane(ask)
-    found = wanted(ask, model=ask.model, drafts=draft_paths(ask, say))
+    found = wanted(ask, model=ask.server.model, drafts=draft_paths(ask, observer))
     if sum(len(each.ks) for each in found) <= CONFIRMED_MAX and not (found and ask.has_variants):
         return None
-    ground = lay_ground(as_quick_look(ask, say, searches=True) if ask.is_quick_look else ask, say)
+    ground = lay_ground(as_quick_look(ask, observer, searches=True) if ask.is_quick_look else ask, observer)
     axes = _axes(ask)
     everything = space_of(found, axes).candidates
     ground = replace(ground, engine_spec=_varied(ground.engine_spec, everything))
-    engine, model = build_engine(ground.engine_spec), ground.engine_spec.settings.model
+    engine = build_engine(ground.engine_spec)
     refused = refused_by(lambda each: engine.command(each.arm, port=0))
-    space = space_of(found, axes, [refused, silent_on(ask.engine), too_large(ask, model=model)])
+    space = space_of(
+        found, axes, [refused, silent_on(ask.engine), too_large(ask, ground.engine_spec.settings)]
+    )
     if all(each.is_baseline for each in space.candidates):
         for each in everything:  # what is wrong with the first, in the engine's own words
             engine.command(each.arm, port=0)
@@ -137,7 +126,7 @@ def _varied(spec: EngineSpec, candidates: Sequence[Candidate]) -> EngineSpec:
     """With the servers of the candidates that need one of their own."""
     own = []
     for each in candidates:
-        changed = {"quantisation": each.quantisation, "token_budget": each.token_budget}
+        changed = {"target_quant": each.quantisation, "token_budget": each.token_budget}
         given = {name: value for name, value in changed.items() if value is not None}
         if given:
             own.append((each.name, replace(spec.settings, **given)))  # type: ignore[arg-type]
@@ -157,7 +146,7 @@ def start_search(
         seed=ask.seed,
         budget_s=ground.ask.budget_s,
         is_quick=ask.is_quick_look,
-        together=ask.together,
+        together=ask.side_by_side,
     )
     if plan is None:
         return None
@@ -167,7 +156,7 @@ def start_search(
         engine=prepared.engine_spec,
         goals=ask.goals,
         provenance=known,
-        keeps_text=ask.keeps_text,
+        keeps_text=not ask.no_text,
     )
     keep_prompts_source(study, ask)
     for finding in prepared.findings:
@@ -188,12 +177,20 @@ def no_search(budget_s: Seconds | None) -> Finding:
     )
 
 
-def search_and_open(
-    path: Path, searching: Study, *, progress: TuningProgress, workers: int, deadline: Deadline
-) -> Opened:
-    """Runs the search to its end and opens the study that confirms what it found."""
+def search_best(bench: Bench, observer: Observer) -> Bench:
+    """Runs the search to its end, where there is one, and opens the study that confirms what it found."""
+    if not bench.searches:
+        return bench
+    with bench.study as searching:
+        path = searching.path.parent
+        plan = kept_plan(searching)
+        search = _searched(bench, plan, observer, resumed_as=path)
+        return replace(bench, study=open_confirmation(path, searching, search, plan), searches=False)
+
+
+def _searched(bench: Bench, plan: SearchPlan, observer: Observer, *, resumed_as: Path) -> Search:
+    searching, deadline = bench.study, bench.deadline
     begun_s = time.monotonic()
-    plan = kept_plan(searching)
     search = replayed(plan.search, searching)
     before_s = spent_s(searching)
     deadline_s = None if plan.search_s is None else begun_s + plan.search_s - before_s
@@ -201,11 +198,11 @@ def search_and_open(
     servers = Servers(
         searching,
         engine,
-        watcher=_Unannounced(progress),
+        observer=_Unannounced(observer),
         seed=searching.plan.seed,
         limit_s=request_limit_s(deadline),
-        workers=workers,
-        resumed_as=path,
+        workers=bench.ask.workers,
+        resumed_as=resumed_as,
     )
     tuning = set(plan.tuning_ids)
     requests = [request for request in searching.plan.requests if request.id in tuning]
@@ -219,17 +216,16 @@ def search_and_open(
     async def work() -> Search:
         async with ends_at(deadline, lambda: servers.doing), runner:
             return await run_search(
-                search, runner, requests, progress=progress, deadline_s=deadline_s, ends=deadline
+                search, runner, requests, observer=observer, deadline_s=deadline_s, ends=deadline
             )
 
     try:
-        search = run_until_signal(work())
+        return run_until_signal(work())
     except BudgetSpent:
         # What its finished jobs say still stands; without any, choosing says so.
-        search = replayed(plan.search, searching)
+        return replayed(plan.search, searching)
     except KeyboardInterrupt as error:
-        raise SearchStopped(path, _so_far(searching, plan)) from error
-    return Opened(study=open_confirmation(path, searching, search, plan), deadline=deadline)
+        raise SearchStopped(resumed_as, _so_far(searching, plan)) from error
 
 
 def time_left_s(searching: Study) -> Seconds | None:
@@ -272,7 +268,7 @@ def open_confirmation(path: Path, searching: Study, search: Search, plan: Search
         keeps_text=searching.keeps_text,
     )
     if (source := prompts_of(searching)) is not None:
-        keep_prompts_source(study, Ask(prompts=source))
+        keep_prompts_source(study, Ask.of(prompts=source))
     tuning = tuning_from(search, plan, choice, spent_s=spent_s(searching))
     study.keep(TUNING, tuning_document(tuning))
     for finding in searching.findings():
@@ -298,7 +294,8 @@ def _chosen(spec: EngineSpec, search: Search, plan: SearchPlan) -> Confirmation:
         search,
         can_run=lambda arm: _can_run(engine, arm),
         wants_same_method=not plan.is_quick,
-        sequences_max=spec.settings.sequences_max or SEQUENCES_MAX,
+        sequences_max=spec.settings.max_num_seqs or SEQUENCES_MAX,
+        schedule_key=engine_kind(spec.kind).schedule_key,
     )
 
 
@@ -336,28 +333,10 @@ def _can_run(engine: Engine, arm: Arm) -> bool:
 
 def _axes(ask: Ask) -> Axes:
     """What varies beside the drafter and k, which the space fills in. The first of each is the server's own."""
-    draft_quants = (ask.draft_quant, *ask.more_draft_quants)
-    draft_parallels = (ask.draft_tensor_parallel, *ask.more_draft_tensor_parallels)
     return Axes(
         drafters=(),
-        draft_quantisations=draft_quants if any(draft_quants) else (),
-        draft_tensor_parallels=draft_parallels if any(draft_parallels) else (),
-        quantisations=(None, *ask.more_target_quants),
-        token_budgets=(None, *ask.more_token_budgets),
+        draft_quantisations=ask.draft_quants if any(ask.draft_quants) else (),
+        draft_tensor_parallels=ask.draft_tps,
+        quantisations=(None, *ask.target_quants[1:]),
+        token_budgets=(None, *ask.token_budgets[1:]),
     )
-
-
-class Quiet:
-    """Progress for callers that only want the result."""
-
-    def launching(self, arm: str, round_index: int) -> None: ...
-
-    def turn_done(self, arm: str, *, done: int, total: int, left_s: float) -> None: ...
-
-    def noticed(self, finding: Finding) -> None: ...
-
-    def asked(self, job: SearchJob, *, done: int, left_s: float | None) -> None: ...
-
-
-def unheard(_text: str) -> None:
-    """What is said on the way, for the same callers."""

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import concurrent.futures
-from collections.abc import AsyncIterator, Callable, Coroutine
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
-from typing import Any, TypeVar
+from typing import TypeVar
 
 from speclift.bench.interrupts import watching
 from speclift.core.deadline import Deadline
@@ -50,7 +50,7 @@ async def ends_at(deadline: Deadline, doing: Callable[[], str]) -> AsyncIterator
         raise BudgetSpent(deadline, doing()) from error
 
 
-async def to_the_end(work: Coroutine[Any, Any, Told]) -> Told:
+async def to_the_end(work: Awaitable[Told]) -> Told:
     """For what must not be cut short, such as stopping a server: a cancellation waits until it is done."""
     under_way = asyncio.ensure_future(work)
     cancelled: asyncio.CancelledError | None = None

@@ -20,15 +20,11 @@ def doctor_command(
     as_json: Json = False,
 ) -> None:
     """Engines, GPUs, threads, models; how noisy this machine is and how many prompts that costs."""
+    from speclift.cli.narration import Narrator
     from speclift.verbs.doctor import diagnose
     from speclift.views.machine import machine_view
 
-    narrative = screen(stderr=True)
-    facts = diagnose(
-        lambda text: narrative.print(text, style="dim", markup=False, highlight=False),
-        with_noise=not quick,
-        with_client=client,
-    )
+    facts = diagnose(Narrator(screen(stderr=True)), with_noise=not quick, with_client=client)
     if as_json:
         sys.stdout.write(json.dumps(facts, indent=2) + "\n")
         return

@@ -51,13 +51,7 @@ def lint_command(
 def _show(report: LintReport) -> None:
     """Findings and the other forms are narrative; the command alone is data, so that it can be piped."""
     from speclift.linter.findings import dotted
-    from speclift.views.lint_terminal import (
-        ENGINES,
-        folded_command,
-        lint_view,
-        shown_lines,
-        translation_notes,
-    )
+    from speclift.views.lint_terminal import folded_command, lint_view, shown_lines, translation_notes
 
     console = screen(stderr=True)
     console.print(lint_view(report))
@@ -66,7 +60,7 @@ def _show(report: LintReport) -> None:
         return
     if today.notes:
         console.print(translation_notes(today))
-    console.print(f"\nToday ({ENGINES[report.engine]} {dotted(report.newest)})", style="bold", markup=False)
+    console.print(f"\nToday ({report.title} {dotted(report.newest)})", style="bold", markup=False)
     command = folded_command(today.source)
     # Data where somebody reads it from a pipe, for the eye otherwise.
     shown = shown_lines(command) if sys.stdout.isatty() else shown_lines(command, limit=None)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import shlex
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -14,16 +14,16 @@ import typer
 
 from speclift.bench.ask import Ask
 from speclift.bench.interrupts import EXIT_INTERRUPTED
-from speclift.cli.options import DryRun, Json, takes_ask
+from speclift.cli.options import DryRun, Flags, Json, takes, takes_ask
 from speclift.cli.screens import screen
-from speclift.core.errors import OperatingError, StudyError
-from speclift.core.goals import Goals, parse_slos
+from speclift.core.flags import assembled, flat_values
+from speclift.core.goals import Goals
 
 if TYPE_CHECKING:
     from rich.console import Console
 
     from speclift.cli.narration import Narrator
-    from speclift.studies.study import Study
+    from speclift.verbs.measure import Measured
     from speclift.verdict.judgement import Judgement
 
 # numpy, scipy and rich are imported where they are used: --help must not wait for them.
@@ -75,42 +75,37 @@ def tune_command(
 @takes_ask
 def measure_command(ask: Ask, *, dry_run: DryRun = False, as_json: Json = False) -> None:
     """Measure arms and keep the records; no verdict."""
-    from speclift.bench.opening import open_study
-    from speclift.bench.run import run_study
-    from speclift.bench.study_paths import relative
     from speclift.cli.narration import Narrator
+    from speclift.verbs.measure import measured
+    from speclift.views.document import measure_document
+    from speclift.views.terminal import cells_table, findings_view
 
-    console = screen(stderr=True)
-    narrator = Narrator(console)
+    narrator = Narrator(screen(stderr=True))
     if dry_run:
         _print_commands(ask, narrator, as_json=as_json)
         return
-    study, deadline = open_study(ask, narrator.say)
-    narrator.say(f"study {relative(study.path)}")
+    with narrator.live():
+        done = measured(ask, narrator)
+    judgement = done.judgement
+    if as_json:
+        _write_json(measure_document(judgement.cells, judgement.findings, study=judgement.study))
+    else:
+        narrator.console.print(cells_table(judgement.cells))
+        narrator.console.print(findings_view(judgement.findings))
+    _end(done, 0)
 
-    def work() -> None:
-        with narrator.live():
-            run_study(study, progress=narrator, deadline=deadline, workers=ask.workers)
 
-    _run_and_show(study, work, "measure", narrator, as_json=as_json)
-
-
+@takes(Flags(Goals, are_optional=True), as_parameter="changed")
 def compare_command(
+    changed: Mapping[str, object],
+    *,
     studies: Annotated[
         list[Path], typer.Argument(metavar="STUDY", help="One study, or several measured alike.")
     ],
-    min_speedup: Annotated[
-        float | None, typer.Option(metavar="X", help="Another bar than the study's own.")
-    ] = None,
-    metric: Annotated[str | None, typer.Option(metavar="NAME", help="tpot, e2e or throughput.")] = None,
-    slo: Annotated[str, typer.Option(metavar="NAME=TIME,...", help="Such as ttft_p99=1s.")] = "",
-    tail_tolerance: Annotated[
-        float | None, typer.Option(metavar="X", help="How fast the tail must be shown to stay.")
-    ] = None,
     as_json: Json = False,
     out: Out = None,
 ) -> None:
-    """The verdict on finished studies, without measuring again."""
+    """The verdict on finished studies, without measuring again; goals are the first study's but for these."""
     from speclift.cli.exit_codes import EXIT_CODES
     from speclift.studies.outputs import require_report_place
     from speclift.studies.study import Study
@@ -119,13 +114,7 @@ def compare_command(
     if out is not None:
         require_report_place(out)
     with Study.open(studies[0]) as first:
-        own = first.goals
-    goals = Goals(
-        min_speedup=own.min_speedup if min_speedup is None else min_speedup,
-        metric=metric or own.metric,
-        slos=parse_slos(slo) or own.slos,
-        tail_tolerance=own.tail_tolerance if tail_tolerance is None else tail_tolerance,
-    )
+        goals = assembled(Goals, {**flat_values(first.goals), **changed})
     judgement = compare(studies, goals=goals)
     _show_judgement(judgement, screen(stderr=True), as_json=as_json, out=out)
     raise typer.Exit(EXIT_CODES[judgement.verdict.decision])
@@ -150,18 +139,15 @@ def report_command(
 
 
 def _deciding(ask: Ask, verb: str, *, dry_run: bool, as_json: bool, out: Path | None) -> None:
-    from speclift.bench.gate_study import require_mode
-    from speclift.bench.opening import open_decision
     from speclift.bench.search_study import SearchStopped
     from speclift.bench.study_paths import relative
+    from speclift.cli.exit_codes import EXIT_CODES
     from speclift.cli.narration import Narrator
-    from speclift.core.quantities import printable
     from speclift.studies.outputs import require_report_place
-    from speclift.verbs.decide import run_and_verify
+    from speclift.verbs.decide import decided
     from speclift.views.tuning_terminal import tuning_view
 
     narrator = Narrator(screen(stderr=True))
-    require_mode(ask.verify)
     if dry_run:
         _print_commands(ask, narrator, as_json=as_json, verb=verb)
         return
@@ -169,89 +155,24 @@ def _deciding(ask: Ask, verb: str, *, dry_run: bool, as_json: bool, out: Path | 
         require_report_place(out, prompts=ask.prompts)
     try:
         with narrator.live():
-            opened = open_decision(ask, progress=narrator, say=narrator.say, always=verb == "tune")
+            done = decided(ask, narrator, verb=verb)
     except SearchStopped as stopped:
         if stopped.so_far is not None:
             narrator.console.print(tuning_view(stopped.so_far))
         narrator.say(f"stopped; go on with: speclift {verb} --resume --study {relative(stopped.path)}")
         raise typer.Exit(EXIT_INTERRUPTED) from None
-    arms = ", ".join(arm.name for arm in opened.study.plan.arms)
-    narrator.say(f"study {relative(opened.study.path)}: {printable(arms)}")
-
-    def work() -> None:
-        with narrator.live():
-            run_and_verify(opened, ask, progress=narrator, say=narrator.say)
-
-    _run_and_show(opened.study, work, verb, narrator, as_json=as_json, out=out)
+    judgement = done.judgement
+    _show_judgement(judgement, narrator.console, as_json=as_json, out=out or Path(judgement.study) / REPORT)
+    _end(done, EXIT_CODES[judgement.verdict.decision] if verb == "decide" else 0)
 
 
-def _run_and_show(
-    study: Study,
-    work: Callable[[], None],
-    verb: str,
-    narrator: Narrator,
-    *,
-    as_json: bool,
-    out: Path | None = None,
-) -> None:
-    """What was measured is shown also where the work ended early."""
-    from speclift.bench.study_paths import relative
-
-    failure: OperatingError | None = None
-    interrupted = False
-    with study:
-        try:
-            work()
-        except KeyboardInterrupt:
-            interrupted = True
-            narrator.say(f"stopped; go on with: speclift {verb} --resume --study {relative(study.path)}")
-        except StudyError:
-            raise
-        except OperatingError as error:
-            failure = error
-        try:
-            code = _show(study, narrator.console, verb, as_json=as_json, failure=failure, out=out)
-        except StudyError:
-            if not interrupted:
-                raise
-            narrator.say("nothing was measured yet that could be shown")
-    if interrupted:
+def _end(done: Measured, code: int) -> None:
+    """After what was measured was shown: with its code, unless something ended the work early."""
+    if isinstance(done.ended_by, KeyboardInterrupt):
         raise typer.Exit(EXIT_INTERRUPTED)
-    if failure is not None:
-        raise failure
+    if done.ended_by is not None:
+        raise done.ended_by
     raise typer.Exit(code)
-
-
-def _show(
-    study: Study,
-    console: Console,
-    verb: str,
-    *,
-    as_json: bool,
-    failure: OperatingError | None,
-    out: Path | None,
-) -> int:
-    from speclift.cli.exit_codes import EXIT_CODES
-    from speclift.verbs.judge import judge
-    from speclift.views.document import measure_document
-    from speclift.views.terminal import cells_table, findings_view
-
-    try:
-        judgement = judge([study])
-    except StudyError:
-        # Nothing to judge: the failure that caused it is the better message.
-        if failure is not None:
-            raise failure from None
-        raise
-    if verb != "measure":
-        _show_judgement(judgement, console, as_json=as_json, out=out or study.path / REPORT)
-        return EXIT_CODES[judgement.verdict.decision] if verb == "decide" else 0
-    if as_json:
-        _write_json(measure_document(judgement.cells, judgement.findings, study=judgement.study))
-    else:
-        console.print(cells_table(judgement.cells))
-        console.print(findings_view(judgement.findings))
-    return 0
 
 
 def _show_judgement(judgement: Judgement, console: Console, *, as_json: bool, out: Path | None) -> None:
@@ -288,7 +209,7 @@ def _show_judgement(judgement: Judgement, console: Console, *, as_json: bool, ou
 def _print_commands(ask: Ask, narrator: Narrator, *, as_json: bool, verb: str = "measure") -> None:
     from speclift.bench.opening import planned
 
-    prepared = planned(replace(ask, fetches=False), narrator.say, verb=verb)
+    prepared = planned(replace(ask, fetches=False), narrator, verb=verb)
     commands = {arm.name: prepared.engine.command(arm, port=0) for arm in prepared.plan.arms}
     if as_json:
         _write_json({"schema": 1, "commands": {name: list(command) for name, command in commands.items()}})

@@ -12,7 +12,7 @@ import typer
 from speclift.cli.help_page import Verb, example
 from speclift.cli.options import Json
 from speclift.cli.screens import screen
-from speclift.core.engine_spec import EMBEDDED_MODEL
+from speclift.core.arm import EMBEDDED_MODEL
 from speclift.core.quantities import printable, size
 from speclift.weights import models
 from speclift.weights.bundled_models import BUNDLED

@@ -9,6 +9,7 @@ from contextlib import contextmanager
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TaskID, TextColumn
 
+from speclift.bench.observer import Observer
 from speclift.core.quantities import duration, printable, printable_lines
 from speclift.core.results import Finding
 from speclift.core.traffic import load_label
@@ -17,8 +18,8 @@ from speclift.search.problem import SearchJob
 PLAIN_EVERY_S = 10.0
 
 
-class Narrator:
-    """Implements the bench's Progress on stderr."""
+class Narrator(Observer):
+    """Tells it on stderr."""
 
     def __init__(self, console: Console) -> None:
         self.console = console
@@ -63,8 +64,7 @@ class Narrator:
             self._last_plain_s = time.monotonic()
             self.say(f"{done}/{total} turns, {left}")
 
-    def asked(self, job: SearchJob, *, done: int, left_s: float | None) -> None:
-        """The next launch of a search: which, at what loads, why."""
+    def searching(self, job: SearchJob, *, done: int, left_s: float | None) -> None:
         loads = ", ".join(load_label(load) for load in job.loads)
         arm = printable(job.candidate, limit=64)
         left = ""

@@ -13,22 +13,15 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from datetime import date, time
 from pathlib import Path
-from typing import Any
 
 import typer
 
 from speclift.core.errors import UsageError, unknown_name
+from speclift.core.flags import Reading
 from speclift.core.quantities import printable
 
 STUDY_FILE = Path("speclift.toml")
 TYPE_NAMES = {str: "text", Path: "text", int: "a whole number", float: "a number", bool: "true or false"}
-
-
-@dataclass(frozen=True, slots=True)
-class Commas:
-    """Marks a flag of text that holds values of this type between commas."""
-
-    of: type
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -53,7 +46,7 @@ def settings_of(parameters: Iterable[inspect.Parameter]) -> dict[str, FileFlag]:
     for parameter in parameters:
         annotation, *extras = typing.get_args(parameter.annotation)
         option = next(extra for extra in extras if isinstance(extra, typer.models.OptionInfo))
-        commas = next((extra for extra in extras if isinstance(extra, Commas)), None)
+        commas = next((extra for extra in extras if isinstance(extra, Reading) and extra.takes_commas), None)
         inner, is_repeatable = _unwrapped(annotation)
         # typer keeps the first name of an annotated flag where a default would stand.
         names = (option.default, *(option.param_decls or ()))
@@ -62,25 +55,26 @@ def settings_of(parameters: Iterable[inspect.Parameter]) -> dict[str, FileFlag]:
             settings[flag.removeprefix("--").replace("-", "_")] = FileFlag(
                 parameter=parameter.name,
                 flag=flag,
-                type=commas.of if commas else inner,
+                type=commas.entry if commas else inner,
                 is_repeatable=is_repeatable,
                 takes_commas=commas is not None,
             )
     return settings
 
 
-def _unwrapped(annotation: Any) -> tuple[type, bool]:
+def _unwrapped(annotation: object) -> tuple[type, bool]:
     """The type behind `X | None` and `list[X]`, and whether it was a list."""
     if typing.get_origin(annotation) in (types.UnionType, typing.Union):
         annotation = next(part for part in typing.get_args(annotation) if part is not types.NoneType)
-    if typing.get_origin(annotation) is list:
-        return typing.get_args(annotation)[0], True
-    return annotation, False
+    is_list = typing.get_origin(annotation) is list
+    inner = typing.get_args(annotation)[0] if is_list else annotation
+    assert isinstance(inner, type), annotation
+    return inner, is_list
 
 
-def read_study_file(path: Path, settings: Mapping[str, FileFlag]) -> dict[str, Any]:
+def read_study_file(path: Path, settings: Mapping[str, FileFlag]) -> dict[str, object]:
     """Defaults by parameter name, in the form the command line would give them."""
-    defaults: dict[str, Any] = {}
+    defaults: dict[str, object] = {}
     for key, value in _read_toml(path).items():
         setting = settings.get(key)
         if setting is None:
@@ -91,7 +85,7 @@ def read_study_file(path: Path, settings: Mapping[str, FileFlag]) -> dict[str, A
     return defaults
 
 
-def _read_toml(path: Path) -> dict[str, Any]:
+def _read_toml(path: Path) -> dict[str, object]:
     try:
         with path.open("rb") as file:
             return tomllib.load(file)
@@ -105,7 +99,7 @@ def _read_toml(path: Path) -> dict[str, Any]:
         ) from error
 
 
-def _checked(value: Any, setting: FileFlag, *, where: str) -> Any:
+def _checked(value: object, setting: FileFlag, *, where: str) -> object:
     takes_list = setting.is_repeatable or setting.takes_commas
     entries = value if isinstance(value, list) and takes_list else [value]
     for entry in entries:
@@ -118,7 +112,7 @@ def _checked(value: Any, setting: FileFlag, *, where: str) -> Any:
     return list(entries) if setting.is_repeatable else value
 
 
-def _is_of(value: Any, expected: type) -> bool:
+def _is_of(value: object, expected: type) -> bool:
     if isinstance(value, bool):
         return expected is bool
     if expected is float:
@@ -126,7 +120,7 @@ def _is_of(value: Any, expected: type) -> bool:
     return isinstance(value, str if expected is Path else expected)
 
 
-def _shown(value: Any) -> str:
+def _shown(value: object) -> str:
     if isinstance(value, bool):
         return str(value).lower()
     if isinstance(value, dict):
@@ -136,7 +130,7 @@ def _shown(value: Any) -> str:
     return printable(repr(value), limit=60)
 
 
-def as_flags(defaults: Mapping[str, Any], settings: Mapping[str, FileFlag]) -> tuple[str, ...]:
+def as_flags(defaults: Mapping[str, object], settings: Mapping[str, FileFlag]) -> tuple[str, ...]:
     """The same settings as a command line would say them."""
     flags: dict[str, str] = {}
     for setting in settings.values():

@@ -32,32 +32,29 @@ def verify_command(
     ask: Ask, *, detect: Detect = None, dry_run: DryRun = False, as_json: Json = False
 ) -> None:
     """Does speculation change the output? Numerics are told from bugs; exit 0 unchanged, 6 changed, 5 unsettled."""
+    from speclift.cli.narration import Narrator
     from speclift.lossless.document import gate_document
     from speclift.verbs.verify import depth_for, keep_gate_document, prepare_gate, run_gate
     from speclift.views.lossless import gate_view
 
     if ask.resume:
         raise UsageError("verify cannot go on where another stopped", hint="it takes minutes: run it again")
-    console = screen(stderr=True)
-
-    def say(text: str) -> None:
-        console.print(text, style="dim", markup=False, highlight=False)
-
+    narrator = Narrator(screen(stderr=True))
     unused = _unused(ask)
     if unused:
-        say(f"verify compares answers, not times: {', '.join(unused)} change nothing here")
+        narrator.say(f"verify compares answers, not times: {', '.join(unused)} change nothing here")
     if dry_run:
-        prepared = prepare_gate(replace(ask, fetches=False), say, depth_for(ask, detect))
+        prepared = prepare_gate(replace(ask, fetches=False), narrator, depth_for(ask, detect))
         commands = {arm.name: prepared.engine.command(arm, port=0) for arm in prepared.plan.arms}
         _show_commands(commands, as_json=as_json)
         return
-    gate = run_gate(ask, say, detect=detect)
+    gate = run_gate(ask, narrator, detect=detect)
     if as_json:
         _write(gate_document(gate))
     if ask.study is not None:
-        kept = keep_gate_document(ask.study / DOCUMENT, gate, keeps_text=ask.keeps_text)
-        say(f"kept in {kept}")
-    console.print(gate_view(gate))
+        kept = keep_gate_document(ask.study / DOCUMENT, gate, keeps_text=not ask.no_text)
+        narrator.say(f"kept in {kept}")
+    narrator.console.print(gate_view(gate))
     raise typer.Exit(EXIT_CODES[gate.result])
 
 
@@ -67,7 +64,7 @@ def _unused(ask: Ask) -> list[str]:
     given = {
         "--launches": ask.launches != ordinary.launches,
         "--workers": ask.workers != ordinary.workers,
-        "--side-by-side": ask.together is not None,
+        "--side-by-side": ask.side_by_side is not None,
         "--min-speedup": ask.goals.min_speedup != ordinary.goals.min_speedup,
         "--metric": ask.goals.metric != ordinary.goals.metric,
         "--slo": bool(ask.goals.slos),

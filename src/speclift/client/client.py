@@ -16,18 +16,29 @@ from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from types import TracebackType
-from typing import Any, Self
+from typing import Self
 
 import orjson
 
 from speclift.client.clock import from_monotonic, to_monotonic
-from speclift.client.frames import Begin, End, OrderRow, Orders, ProcessHealth, ResultRow, Results, Setup
+from speclift.client.frames import (
+    Begin,
+    End,
+    Message,
+    OrderRow,
+    Orders,
+    ProcessHealth,
+    ResultRow,
+    Results,
+    Setup,
+)
 from speclift.client.processes import SendingProcess
 from speclift.client.wire import target_of
 from speclift.client.worker import DESCRIPTORS_MAX, OWN_DESCRIPTORS
 from speclift.core.address import without_secrets
 from speclift.core.arm import Endpoint
 from speclift.core.errors import OperatingError, UsageError
+from speclift.core.json_reading import as_whole
 from speclift.core.records import Outcome, Phase, Place, Record, Refused, Step
 from speclift.core.traffic import Request
 from speclift.core.units import Seconds, Tokens
@@ -171,7 +182,7 @@ class Client:
         due_s: Sequence[Seconds],
     ) -> None:
         """Hands the orders over as fast as the process takes them, which bounds what waits there."""
-        messages: list[object] = [begin]
+        messages: list[Message] = [begin]
         try:
             for start in range(0, len(orders), ORDERS_PER_MESSAGE):
                 rows = [
@@ -191,7 +202,7 @@ class Client:
         body = self.body(order.request, order.place.temperature, repeat=order.place.repeat)
         data = self._target.request(path, _json_bytes(body))
         answer_bytes_max = ANSWER_BYTES_MIN + TOKEN_BYTES_MAX * order.request.max_tokens
-        return id, due, data, answer_bytes_max, body["max_tokens"], self._draft_max
+        return id, due, data, answer_bytes_max, as_whole(body["max_tokens"]), self._draft_max
 
     async def _start_anew(self, inbox: Inbox, used: Sequence[SendingProcess]) -> None:
         """Whoever asked is gone, and a process may be deep in what was asked: others take their place."""
@@ -219,9 +230,9 @@ class Client:
             for inbox in [*concerned, *(() if self._turn is None else (self._turn[1],))]:
                 inbox.fail(error)
 
-    def body(self, request: Request, temperature: float | None, *, repeat: int = 0) -> dict[str, Any]:
+    def body(self, request: Request, temperature: float | None, *, repeat: int = 0) -> dict[str, object]:
         """The same request gets the same seed on every arm, so that engines that honour it say the same."""
-        body: dict[str, Any] = {
+        body: dict[str, object] = {
             "model": self.endpoint.model,
             "max_tokens": request.max_tokens,
             "stream": True,
@@ -282,8 +293,8 @@ def request_seed(study_seed: int, request_id: str, *, repeat: int = 0) -> int:
 
 def record_of(row: ResultRow, place: Place) -> Record:
     """The moments of another process on our clock."""
-    _, intended, sent, end, outcome, error, first, last, *counts = row
-    prompt_tokens, output_tokens, finish_reason, text, drafted, accepted, steps, refused = counts
+    _, intended, sent, end, outcome, error, first, last = row[:8]
+    prompt_tokens, output_tokens, finish_reason, text, drafted, accepted, steps, refused = row[8:]
     return Record(
         place=place,
         outcome=Outcome(outcome),
@@ -305,7 +316,7 @@ def record_of(row: ResultRow, place: Place) -> Record:
     )
 
 
-def _json_bytes(body: dict[str, Any]) -> bytes:
+def _json_bytes(body: dict[str, object]) -> bytes:
     try:
         return orjson.dumps(body)
     except TypeError:  # lone surrogates, numbers beyond 64 bits

@@ -9,7 +9,7 @@ import pickle
 import struct
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import TypeAlias
 
 from speclift.core.units import Seconds, Tokens
 
@@ -19,7 +19,24 @@ _LENGTH = struct.Struct("!I")
 # the most tokens of an answer and of a draft (None: not known).
 OrderRow = tuple[int, Seconds | None, bytes, int, Tokens | None, Tokens | None]
 # id, intended, sent, end, then the fields of StreamResult in their order; steps and what was refused as pairs.
-ResultRow = tuple[Any, ...]
+ResultRow = tuple[
+    int,
+    Seconds,
+    Seconds,
+    Seconds,
+    str,
+    str,
+    Seconds | None,
+    Seconds | None,
+    Tokens | None,
+    Tokens | None,
+    str | None,
+    str,
+    Tokens | None,
+    Tokens | None,
+    Sequence[tuple[Tokens, Tokens]] | None,
+    Sequence[tuple[str, str]],
+]
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,7 +85,10 @@ class ProcessHealth:
     cpu_s: Seconds
 
 
-def frame(message: object) -> bytes:
+Message: TypeAlias = Begin | Orders | End | Results | ProcessHealth
+
+
+def frame(message: Message) -> bytes:
     data = pickle.dumps(message, protocol=5)
     return _LENGTH.pack(len(data)) + data
 
@@ -79,9 +99,10 @@ class FrameReader:
     def __init__(self) -> None:
         self._buffer = bytearray()
 
-    def feed(self, data: bytes) -> list[Any]:
+    def feed(self, data: bytes) -> list[Message]:
         self._buffer += data
-        messages, place = [], 0
+        messages: list[Message] = []
+        place = 0
         while len(self._buffer) - place >= _LENGTH.size:
             (length,) = _LENGTH.unpack_from(self._buffer, place)
             start = place + _LENGTH.size

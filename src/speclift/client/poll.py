@@ -5,7 +5,6 @@ from __future__ import annotations
 import select
 import sys
 from collections.abc import Callable
-from typing import Any
 
 from speclift.core.units import Seconds
 
@@ -19,16 +18,16 @@ class Poll:
 
     def __init__(self) -> None:
         self._epoll = select.epoll() if sys.platform == "linux" else None
-        self._any: Any = self._epoll or select.poll()
-        self.register: Callable[[int, int], None] = self._any.register
-        self.modify: Callable[[int, int], None] = self._any.modify
-        self.unregister: Callable[[int], None] = self._any.unregister
+        self._poll = select.poll()
+        used = self._epoll or self._poll
+        self.register: Callable[[int, int], None] = used.register
+        self.modify: Callable[[int, int], None] = used.modify
+        self.unregister: Callable[[int], None] = used.unregister
 
     def wait(self, patience_s: Seconds | None) -> list[tuple[int, int]]:
         """Descriptors and what happened to them; empty after `patience_s` or somewhat before it."""
         if self._epoll is None:
-            events: list[tuple[int, int]] = self._any.poll(None if patience_s is None else patience_s * 1000)
-            return events
+            return self._poll.poll(None if patience_s is None else patience_s * 1000)
         if patience_s is None:
             return self._epoll.poll()
         if patience_s > COARSE_WAIT_S:

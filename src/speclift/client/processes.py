@@ -11,7 +11,7 @@ import sys
 from collections.abc import AsyncIterator
 from dataclasses import asdict
 
-from speclift.client.frames import FrameReader, Setup, frame
+from speclift.client.frames import FrameReader, Message, Setup, frame
 from speclift.core.errors import OperatingError
 
 READ_BYTES = 1 << 16
@@ -45,7 +45,7 @@ class SendingProcess:
     def pid(self) -> int:
         return self._process.pid
 
-    async def tell(self, *messages: object) -> None:
+    async def tell(self, *messages: Message) -> None:
         """Waits while the process has as much to do as it takes."""
         data = b"".join(frame(message) for message in messages)
         async with self._sending:
@@ -54,7 +54,7 @@ class SendingProcess:
             except OSError as error:
                 raise self._ended() from error
 
-    async def messages(self) -> AsyncIterator[object]:
+    async def messages(self) -> AsyncIterator[Message]:
         """What it says, until it ends, which is always an error: `stop` is called by whoever reads no more."""
         loop = asyncio.get_running_loop()
         while True:

@@ -7,10 +7,11 @@ import platform
 import shutil
 import subprocess
 from pathlib import Path
-from typing import Any
+
+from speclift.core.json_reading import Json
 
 
-def host_facts() -> dict[str, Any]:
+def host_facts() -> dict[str, Json]:
     return {
         "cpu": _cpu_model(),
         "cores": len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count(),

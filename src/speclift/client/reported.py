@@ -6,9 +6,8 @@ Usage and totals are the last that came; where an engine counts alongside, three
 from __future__ import annotations
 
 from array import array
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 from speclift.arithmetic.acceptance import steps_from_cumulative, with_steps_without_draft
 from speclift.arithmetic.possible import (
@@ -46,7 +45,7 @@ class Reported:
 
     def __init__(self, limits: Limits) -> None:
         self._limits = limits
-        self._usage: dict[str, Any] = {}
+        self._usage: Mapping[str, object] = {}
         self._counts: DraftCounts | None = None
         # By what was said: a server that says it in every chunk says it once.
         self._refused: dict[Refused, None] = {}
@@ -59,7 +58,7 @@ class Reported:
     def counts_alongside(self) -> bool:
         return self._counts is not None
 
-    def take(self, payload: dict[str, Any], *, text_count: int) -> None:
+    def take(self, payload: Mapping[str, object], *, text_count: int) -> None:
         """A chunk with so many texts in it."""
         usage = payload.get("usage")
         if isinstance(usage, dict):
@@ -98,7 +97,7 @@ class Reported:
             self._refused[refused] = None
         return refused is not None
 
-    def _output_tokens(self, said: Any, text_bytes: int) -> Tokens | None:
+    def _output_tokens(self, said: object, text_bytes: int) -> Tokens | None:
         tokens = count(said)
         if tokens is None and self._counts is not None:
             tokens = self._counts.output_tokens

@@ -122,13 +122,8 @@ class Sender:
 
     def turn(self, wait_s: Seconds | None = None) -> None:
         """Starts what is due, waits (at most `wait_s`) for something to happen and deals with it."""
-        self._has_news = False
-        if self._agenda:
-            self._start_ready(STARTS_MAX)
-        if self._has_news or (
-            self._agenda.waiting and not self._is_full and len(self._under_way) < self._streams
-        ):
-            wait_s = 0.0  # neither what failed at once nor what can still start waits for the next event
+        if self._start_due():
+            wait_s = 0.0
         elif len(self._under_way) >= CROWD:
             self._pause()
         events = self._poll.wait(self._patience(wait_s))
@@ -154,6 +149,15 @@ class Sender:
             self._last_stamp = None
         if self._woke >= self._tidy_at:
             self._tidy(self._woke)
+
+    def _start_due(self) -> bool:
+        """True where nothing may be waited for: neither what failed at once nor what can still start has to wait for
+        the next event."""
+        self._has_news = False
+        if self._agenda:
+            self._start_ready(STARTS_MAX)
+        can_start = self._agenda.waiting and not self._is_full and len(self._under_way) < self._streams
+        return self._has_news or bool(can_start)
 
     @property
     def _is_full(self) -> bool:

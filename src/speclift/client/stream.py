@@ -10,16 +10,16 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from io import StringIO
-from typing import Any
 
 import orjson
 
 from speclift.arithmetic.possible import NO_LIMITS, Limits
 from speclift.client.reported import Reported
 from speclift.core.foreign_text import error_message, error_text
+from speclift.core.json_reading import as_objects
 from speclift.core.records import Outcome, Refused, Step
 from speclift.core.units import Seconds, Tokens
 
@@ -224,7 +224,7 @@ class StreamReader:
             and not self._reported.counts_alongside
         )
 
-    def _take(self, arrived_s: Seconds, payload: dict[str, Any]) -> bool:
+    def _take(self, arrived_s: Seconds, payload: dict[str, object]) -> bool:
         """False where it is not a chunk of a completion; then nothing was taken."""
         choices = payload.get("choices") or []
         if not isinstance(choices, list):
@@ -282,13 +282,13 @@ def _plain(raw: bytes) -> str:
     return text if text.isprintable() and '"' not in text and "\\" not in text else ""
 
 
-def _frame_of(data: bytes, payload: dict[str, Any]) -> tuple[bytes, bytes]:
+def _frame_of(data: bytes, payload: dict[str, object]) -> tuple[bytes, bytes]:
     """What stands before and after the text of an HTTP chunk; empty where that cannot be told for sure.
 
     The chunks of a stream mostly differ in their text alone, and then need no JSON to be read.
     """
-    choices = payload.get("choices")
-    if not choices or len(choices) != 1 or choices[0].get("finish_reason") or payload.get("usage"):
+    choices = as_objects(payload.get("choices"))
+    if len(choices) != 1 or choices[0].get("finish_reason") or payload.get("usage"):
         return b"", b""
     text = _text_of(choices[0])
     marked = _MARK.search(data) if text else None
@@ -305,7 +305,7 @@ def _frame_of(data: bytes, payload: dict[str, Any]) -> tuple[bytes, bytes]:
     return b"data:" + prefix, suffix + b"\n\n\r\n"
 
 
-def _payload(data: bytes) -> dict[str, Any] | None:
+def _payload(data: bytes) -> dict[str, object] | None:
     """A JSON object; None for anything else."""
     try:
         payload = orjson.loads(data)
@@ -318,7 +318,7 @@ def _payload(data: bytes) -> dict[str, Any] | None:
     return payload if isinstance(payload, dict) else None
 
 
-def _text_of(choice: dict[str, Any]) -> str | None:
+def _text_of(choice: Mapping[str, object]) -> str | None:
     """The text in one choice of a chunk; None where what stands in its place is no text."""
     delta = choice.get("delta")
     if not isinstance(delta, dict):

@@ -24,6 +24,7 @@ from speclift.client.frames import (
     Begin,
     End,
     FrameReader,
+    Message,
     Orders,
     ProcessHealth,
     ResultRow,
@@ -118,7 +119,7 @@ class Worker:
         if self._sender.unsent_count >= UNSENT_MAX:
             self._listen(is_on=False)
 
-    def _obey(self, message: object) -> None:
+    def _obey(self, message: Message) -> None:
         match message:
             case Begin(turn=turn, streams=streams, is_other_work=is_other_work):
                 self._turn = turn

@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, fields
+from typing import Annotated
 
 from speclift.core.errors import UsageError
+from speclift.core.flags import AUTO_ON_OFF, COMPARED, SERVER, Flag
 from speclift.core.speculation import Equalised, Off, Speculation, draft_length, method_name
 from speclift.core.units import Tokens
 
+# The target that llama.cpp is measured with where none is named.
+EMBEDDED_MODEL = "smollm2-135m"
 BASELINE = "baseline"
 CONTROL = "control"
 
@@ -42,41 +46,57 @@ class Arm:
 class ServerSettings:
     """The part of a launch that is the same for every arm, so that only speculation differs."""
 
-    model: str
-    context_tokens: Tokens = 2048
+    # As the user says it; in a study, as the engine takes it.
+    model: Annotated[
+        str,
+        Flag(
+            "GGUF path or catalogue name; for vllm a Hugging Face folder or id.",
+            COMPARED,
+            "MODEL",
+            names=("--model", "--target"),
+        ),
+    ] = EMBEDDED_MODEL
+    # Requests that are decoded at once: follows from the loads.
     slots: int = 1
-    threads: int | None = None
-    gpu_layers: int | None = None
-    kv_type_k: str | None = None
-    kv_type_v: str | None = None
-    quantisation: str | None = None
-    tensor_parallel: int = 1
-    pipeline_parallel: int = 1
-    # vLLM: the most sequences in one step, the most tokens in one step, whether prefixes are kept.
-    sequences_max: int | None = None
-    token_budget: int | None = None
-    keeps_prefixes: bool = False
-    # Whether the next step is scheduled while this one runs; None is what the engine does by itself in each arm.
-    schedules_ahead: bool | None = None
-    extra_args: tuple[str, ...] = ()
+    threads: Annotated[int | None, Flag("Engine threads; else all cores but one.", SERVER, "N", low=1)] = None
+    context_tokens: Annotated[
+        Tokens, Flag("Context tokens per request.", SERVER, "N", names=("--context",), low=128)
+    ] = 2048
+    gpu_layers: Annotated[int | None, Flag("Target layers on the GPU (llama.cpp).", SERVER, "N")] = None
+    kv_type_k: Annotated[str | None, Flag("KV cache type of keys, such as q8_0.", SERVER, "TYPE")] = None
+    kv_type_v: Annotated[str | None, Flag("KV cache type of values.", SERVER, "TYPE")] = None
+    # One value of what --target-quant and --token-budget say.
+    target_quant: str | None = None
+    token_budget: Tokens | None = None
+    tp: Annotated[int, Flag("Tensor-parallel size (vLLM).", SERVER, "N", low=1)] = 1
+    pp: Annotated[int, Flag("Pipeline-parallel size (vLLM).", SERVER, "N", low=1)] = 1
+    max_num_seqs: Annotated[int | None, Flag("Most requests in one step (vLLM).", SERVER, "N", low=1)] = None
+    prefix_cache: Annotated[bool, Flag("Keep prompts' prefixes between requests (vLLM).", SERVER)] = False
+    # None is what the engine does by itself in each arm.
+    async_scheduling: Annotated[
+        bool | None,
+        Flag("auto, on or off (vLLM); auto is up to it in each arm.", SERVER, "WHEN", reading=AUTO_ON_OFF),
+    ] = None
+    engine_args: Annotated[
+        tuple[str, ...],
+        Flag("Passed to every arm's server, repeatable.", SERVER, "ARG", names=("--engine-arg",)),
+    ] = ()
 
     def require_only(self, known: tuple[str, ...], *, engine: str) -> None:
         """UsageError where a setting was given that this engine has no word for; silence would change the study."""
         for field in fields(self):
-            flag = SETTING_FLAGS.get(field.name)
+            flag = ENGINE_FLAGS.get(field.name)
             if flag and field.name not in known and getattr(self, field.name) != field.default:
                 raise UsageError(f"{flag} is not a setting of {engine}")
 
 
-SETTING_FLAGS = {
-    "gpu_layers": "--gpu-layers",
-    "quantisation": "--target-quant",
-    "tensor_parallel": "--tp",
-    "pipeline_parallel": "--pp",
-    "sequences_max": "--max-num-seqs",
-    "token_budget": "--token-budget",
-    "keeps_prefixes": "--prefix-cache",
-    "schedules_ahead": "--async-scheduling",
+# Settings that only some engines have.
+ENGINE_FLAGS = {
+    name: f"--{name.replace('_', '-')}"
+    for name in (
+        *("gpu_layers", "target_quant", "token_budget", "tp", "pp"),
+        *("max_num_seqs", "prefix_cache", "async_scheduling"),
+    )
 }
 
 

@@ -3,22 +3,33 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Annotated
 
+from speclift.core.address import concealed
 from speclift.core.arm import ServerSettings
-
-# The target that llama.cpp is measured with where none is named.
-EMBEDDED_MODEL = "smollm2-135m"
+from speclift.core.flags import ATTACH, Flag
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AttachSettings:
     """Servers somebody else started. The key itself is never kept, only where to find it."""
 
-    baseline_url: str
-    spec_url: str | None = None
-    baseline_metrics_url: str | None = None
-    spec_metrics_url: str | None = None
-    api_key_env: str | None = None
+    baseline_url: Annotated[str | None, Flag("The server without speculation.", ATTACH, "URL")] = None
+    spec_url: Annotated[str | None, Flag("The server with speculation.", ATTACH, "URL")] = None
+    baseline_metrics_url: Annotated[
+        str | None, Flag("Its metrics, where not at /metrics.", ATTACH, "URL")
+    ] = None
+    spec_metrics_url: Annotated[str | None, Flag("Its metrics, where not at /metrics.", ATTACH, "URL")] = None
+    api_key_env: Annotated[
+        str | None, Flag("Environment variable that holds the bearer key.", ATTACH, "NAME")
+    ] = None
+
+    def __post_init__(self) -> None:
+        """Secrets in addresses go no further than here."""
+        for name in ("baseline_url", "spec_url", "baseline_metrics_url", "spec_metrics_url"):
+            url = getattr(self, name)
+            if url is not None:
+                object.__setattr__(self, name, concealed(url, what=f"--{name.replace('_', '-')}"))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

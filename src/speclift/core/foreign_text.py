@@ -7,7 +7,8 @@ from __future__ import annotations
 
 import html
 import json
-from typing import Any
+
+from speclift.core.json_reading import as_text
 
 # Pages say what they are about near their beginning.
 READ_BYTES_MAX = 64 * 1024
@@ -25,7 +26,7 @@ def error_text(body: bytes, *, limit: int) -> str:
     return text[:limit]
 
 
-def parse_json(text: str | bytes) -> Any:
+def parse_json(text: str | bytes) -> object:
     """ValueError for whatever cannot be read: nested too deeply or with endless digits, too."""
     try:
         return json.loads(text)
@@ -39,7 +40,7 @@ def error_message(found: object) -> str:
         return ""
     error = found.get("error", found)
     message = error.get("message") or error.get("detail") if isinstance(error, dict) else error
-    return message if isinstance(message, str) else ""
+    return as_text(message) or ""
 
 
 def _json_message(text: str) -> str:

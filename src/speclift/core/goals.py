@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Annotated
 
 from speclift.core.errors import UsageError, unknown_name
+from speclift.core.flags import GOALS, Flag, Reading, read_duration_s
 from speclift.core.units import Seconds
 
 METRICS = ("tpot", "e2e", "throughput")
@@ -29,12 +31,38 @@ class Slo:
         return f"{self.metric}_{self.percentile}"
 
 
+def read_slos(text: str, flag: str) -> tuple[Slo, ...]:
+    """`ttft_p99=1s,tpot_p99=50ms`"""
+    return tuple(_read_slo(part.strip(), flag) for part in text.split(",") if part.strip())
+
+
+def _read_slo(text: str, flag: str) -> Slo:
+    name, separator, limit = text.partition("=")
+    metric, _, percentile = name.strip().partition("_")
+    names = [f"{m}_{p}" for m in SLO_METRICS for p in SLO_PERCENTILES]
+    if not separator:
+        raise UsageError(
+            f"{flag} takes name=limit, saw {text!r}", hint="for example ttft_p99=1s,tpot_p99=50ms"
+        )
+    if metric not in SLO_METRICS or percentile not in SLO_PERCENTILES:
+        raise unknown_name(what="SLO", seen=name.strip(), allowed=names)
+    return Slo(metric=metric, percentile=percentile, limit_s=read_duration_s(limit.strip(), flag))
+
+
+SLOS = Reading(read_slos, takes_commas=True)
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Goals:
-    min_speedup: float = MIN_SPEEDUP_DEFAULT
-    metric: str = "tpot"
-    slos: tuple[Slo, ...] = ()
-    tail_tolerance: float = TAIL_TOLERANCE_DEFAULT
+    min_speedup: Annotated[float, Flag("The bar for shipping.", GOALS, "X")] = MIN_SPEEDUP_DEFAULT
+    metric: Annotated[str, Flag("tpot, e2e or throughput.", GOALS, "NAME")] = "tpot"
+    slos: Annotated[
+        tuple[Slo, ...],
+        Flag("Such as ttft_p99=1s,tpot_p99=50ms.", GOALS, "NAME=TIME,...", names=("--slo",), reading=SLOS),
+    ] = ()
+    tail_tolerance: Annotated[
+        float, Flag("How fast the tail must be shown to stay, against the baseline's.", GOALS, "X")
+    ] = TAIL_TOLERANCE_DEFAULT
 
     def __post_init__(self) -> None:
         if self.metric not in METRICS:
@@ -43,38 +71,3 @@ class Goals:
             raise UsageError(f"--min-speedup must be above 0, saw {self.min_speedup}")
         if not 0 < self.tail_tolerance <= 1:
             raise UsageError(f"--tail-tolerance lies between 0 and 1, saw {self.tail_tolerance}")
-
-
-def parse_slos(text: str) -> tuple[Slo, ...]:
-    """`ttft_p99=1s,tpot_p99=50ms`"""
-    return tuple(_parse_slo(part.strip()) for part in text.split(",") if part.strip())
-
-
-def _parse_slo(text: str) -> Slo:
-    name, separator, limit = text.partition("=")
-    metric, _, percentile = name.strip().partition("_")
-    names = [f"{m}_{p}" for m in SLO_METRICS for p in SLO_PERCENTILES]
-    if not separator:
-        raise UsageError(
-            f"--slo takes name=limit, saw {text!r}", hint="for example ttft_p99=1s,tpot_p99=50ms"
-        )
-    if metric not in SLO_METRICS or percentile not in SLO_PERCENTILES:
-        raise unknown_name(what="SLO", seen=name.strip(), allowed=names)
-    return Slo(metric=metric, percentile=percentile, limit_s=parse_duration_s(limit.strip(), flag="--slo"))
-
-
-def parse_duration_s(text: str, *, flag: str) -> Seconds:
-    """`90`, `90s`, `250ms`, `10m`, `1.5h` as seconds."""
-    units = {"ms": 1e-3, "s": 1.0, "m": 60.0, "h": 3600.0}
-    number, unit = text, "s"
-    for suffix in ("ms", "s", "m", "h"):
-        if text.endswith(suffix):
-            number, unit = text[: -len(suffix)], suffix
-            break
-    try:
-        value = float(number)
-    except ValueError:
-        value = -1.0
-    if not 0 < value < float("inf"):
-        raise UsageError(f"{flag} takes a duration such as 50ms, 10s or 5m, saw {text!r}")
-    return value * units[unit]

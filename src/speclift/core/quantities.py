@@ -5,8 +5,8 @@ from __future__ import annotations
 import math
 import unicodedata
 from collections.abc import Mapping
-from typing import Any
 
+from speclift.core.json_reading import as_number
 from speclift.core.results import Estimate
 
 # Bidirectional controls reorder what follows them on the line; shown as escapes they cannot.
@@ -35,13 +35,14 @@ def ratio(estimate: Estimate | None) -> str:
     return f"{estimate.value:.2f}x [{estimate.low:.2f}, {estimate.high:.2f}]"
 
 
-def ratio_words(estimate: Mapping[str, Any] | None) -> str:
+def ratio_words(estimate: Mapping[str, object] | None) -> str:
     """Of an estimate as the JSON document holds it."""
     if estimate is None:
         return "–"
-    if estimate["low"] is None or estimate["high"] is None:
-        return f"{estimate['value']:.2f}x (interval unknown)"
-    return f"{estimate['value']:.2f}x [{estimate['low']:.2f}, {estimate['high']:.2f}]"
+    value, low, high = (as_number(estimate[name]) for name in ("value", "low", "high"))
+    if low is None or high is None:
+        return f"{number(value)}x (interval unknown)"
+    return f"{number(value)}x [{low:.2f}, {high:.2f}]"
 
 
 def share(value: float | None) -> str:

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import Any
 
 from speclift.core.traffic import Load
 from speclift.core.units import Seconds, Tokens
@@ -214,11 +214,11 @@ class Provenance:
     model_sha256: str
     prompts_sha256: str
     seed: int
-    host: dict[str, Any]
+    host: Mapping[str, object]
     commands: tuple[tuple[str, ...], ...]
     argv: tuple[str, ...]
 
-    def environment(self) -> dict[str, Any]:
+    def environment(self) -> dict[str, object]:
         """The fields that must agree before two studies may be pooled."""
         return {
             "engine": self.engine,

@@ -7,10 +7,12 @@ engine's own name, each value as JSON text; its adapter judges it.
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, fields
-from typing import Any, Literal, TypeAlias
+from typing import Literal, TypeAlias
 
 from speclift.core.errors import UsageError, unknown_name
+from speclift.core.json_reading import Json, built, need_list, need_number, need_object
 
 NGRAM_VARIANTS = ("simple", "map-k", "map-k4v", "mod", "cache", "gpu")
 REMEMBERING_VARIANTS = ("map-k", "map-k4v", "mod", "cache")
@@ -144,7 +146,7 @@ class Attached:
 Drafter: TypeAlias = DraftModel | NGram | Suffix | Head
 Speculation: TypeAlias = Off | Equalised | Drafter | Combined | Synthetic | Attached
 
-_KINDS: dict[str, type[Any]] = {
+_KINDS: dict[str, type[Speculation]] = {
     "off": Off,
     "equalised": Equalised,
     "draft": DraftModel,
@@ -222,7 +224,7 @@ def remembers_answers(speculation: Speculation) -> bool:
             return False
 
 
-def speculation_to_dict(speculation: Speculation) -> dict[str, Any]:
+def speculation_to_dict(speculation: Speculation) -> dict[str, Json]:
     """A JSON-ready form that `speculation_from_dict` reads back unchanged."""
     kind = next(name for name, cls in _KINDS.items() if type(speculation) is cls)
     match speculation:
@@ -236,26 +238,29 @@ def speculation_to_dict(speculation: Speculation) -> dict[str, Any]:
             return {"kind": kind, **asdict(speculation)}
 
 
-def speculation_from_dict(data: dict[str, Any]) -> Speculation:
+def speculation_from_dict(data: Mapping[str, object]) -> Speculation:
     values = dict(data)
     kind = values.pop("kind", None)
-    if kind not in _KINDS:
+    if not isinstance(kind, str) or kind not in _KINDS:
         raise unknown_name(what="speculation kind", seen=str(kind), allowed=_KINDS)
     cls = _KINDS[kind]
     if cls is Combined:
-        values["parts"] = tuple(speculation_from_dict(part) for part in values["parts"])
+        values["parts"] = tuple(
+            speculation_from_dict(need_object(part)) for part in need_list(values["parts"])
+        )
     if cls is Synthetic:
-        values["inner"] = speculation_from_dict(values["inner"])
-        values["rates"] = tuple(values["rates"])
+        values["inner"] = speculation_from_dict(need_object(values["inner"]))
+        values["rates"] = tuple(map(need_number, need_list(values["rates"])))
     if cls is Head:
         values["kind"] = values.pop("head", "")
     if "extra" in values:
-        values["extra"] = tuple((str(key), str(value)) for key, value in values["extra"])
+        pairs = map(need_list, need_list(values["extra"]))
+        values["extra"] = tuple((str(key), str(value)) for key, value in pairs)
     unknown = set(values) - {field.name for field in fields(cls)}
     if unknown:
         raise UsageError(f"unknown fields of {kind}: {', '.join(sorted(unknown))}")
-    speculation: Speculation = cls(**values)
-    return speculation
+    make: Callable[..., Speculation] = cls
+    return built(make, values)
 
 
 def drafters_of(speculation: Speculation) -> tuple[Drafter, ...]:

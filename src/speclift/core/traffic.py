@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterable
+from collections.abc import Hashable, Iterable, Mapping
 from dataclasses import dataclass, replace
-from typing import Any, Literal, TypeAlias
+from typing import Literal, TypeAlias
 
 from speclift.core.errors import UsageError
+from speclift.core.json_reading import Json, need_number
 from speclift.core.units import Seconds, Tokens
 
 DEFAULT_SEGMENT = "default"
@@ -92,7 +93,7 @@ class Rate:
 Load: TypeAlias = Concurrency | Rate
 
 
-def load_to_dict(load: Load) -> dict[str, Any]:
+def load_to_dict(load: Load) -> dict[str, Json]:
     match load:
         case Concurrency(streams=streams):
             return {"concurrency": streams}
@@ -102,10 +103,14 @@ def load_to_dict(load: Load) -> dict[str, Any]:
             return {"qps": per_s, "arrivals": arrivals}
 
 
-def load_from_dict(data: dict[str, Any]) -> Load:
+def load_from_dict(data: Mapping[str, object]) -> Load:
     if "concurrency" in data:
-        return Concurrency(streams=int(data["concurrency"]))
-    return Rate(per_s=float(data["qps"]), arrivals=data.get("arrivals", "poisson"))
+        return Concurrency(streams=int(need_number(data["concurrency"])))
+    match data.get("arrivals", "poisson"):
+        case "poisson" | "constant" | "replay" as arrivals:
+            return Rate(per_s=float(need_number(data["qps"])), arrivals=arrivals)
+        case unknown:
+            raise ValueError(f"no such arrivals: {unknown!r}")
 
 
 def load_label(load: Load) -> str:

@@ -17,7 +17,8 @@ from dataclasses import dataclass
 from typing import Any, cast
 from urllib.parse import urljoin
 
-from speclift.core.address import Address, address_of, shown, without_secrets
+from speclift.core.address import Address, address_of, joined, shown, without_secrets
+from speclift.core.arm import Endpoint
 from speclift.core.errors import EngineError, UsageError
 from speclift.core.foreign_text import READ_BYTES_MAX, error_text, parse_json
 from speclift.core.units import Seconds
@@ -85,24 +86,22 @@ async def fetched(
 
 
 async def posted_json(
-    url: str, body: Mapping[str, Any], *, api_key: str | None = None, limit_s: Seconds = LIMIT_S
-) -> Any:
+    url: str, body: Mapping[str, object], *, api_key: str | None = None, limit_s: Seconds = LIMIT_S
+) -> Mapping[str, object]:
+    """The object that a server answers with; EngineError for anything else."""
     data = json.dumps(body).encode()
-    return _json(
-        url, await fetched(url, data=data, api_key=api_key, limit_s=limit_s, bytes_max=ANSWER_BYTES_MAX)
-    )
-
-
-def post_json(url: str, body: Mapping[str, Any], *, api_key: str | None = None) -> Any:
-    data = json.dumps(body).encode()
-    return _json(url, fetch(url, data=data, api_key=api_key, bytes_max=ANSWER_BYTES_MAX))
-
-
-def _json(url: str, text: str) -> Any:
+    text = await fetched(url, data=data, api_key=api_key, limit_s=limit_s, bytes_max=ANSWER_BYTES_MAX)
     try:
-        return parse_json(text)
+        answer = parse_json(text)
     except ValueError as error:
         raise EngineError(f"{shown(url)} answered with something that is not JSON: {text[:120]!r}") from error
+    if not isinstance(answer, dict):
+        raise EngineError(f"{shown(url)} answered with JSON that is no object: {text[:120]!r}")
+    return answer
+
+
+async def post_to(endpoint: Endpoint, path: str, body: Mapping[str, object]) -> Mapping[str, object]:
+    return await posted_json(joined(endpoint.base_url, path), body, api_key=endpoint.api_key)
 
 
 def _ask(

@@ -8,20 +8,21 @@ from __future__ import annotations
 
 import pkgutil
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import cache
 from importlib.metadata import EntryPoint, entry_points
 from types import MappingProxyType
 from typing import ClassVar
 
 import speclift.engines
-from speclift.core.arm import Arm, ServerSettings
+from speclift.core.arm import Arm, Endpoint, ServerSettings
 from speclift.core.drafting import Drafting, Template, drafting_of
 from speclift.core.engine_spec import EngineSpec
 from speclift.core.errors import OperatingError, unknown_name
-from speclift.core.speculation import NGram
+from speclift.core.speculation import K_MAX, NGram
 from speclift.core.units import Seconds
-from speclift.engines.protocol import Engine
+from speclift.engines.protocol import Engine, Scorer
+from speclift.linter.dialect import Dialect
 from speclift.planner.request import EngineTerms
 
 GROUP = "speclift.engines"
@@ -36,14 +37,30 @@ class EngineKind(ABC):
     launches = True
     # Whether `decide` searches where nobody named a method.
     searches_unasked = True
+    # Its servers come with speclift, so that any machine can be measured with them.
+    is_embedded = False
     # What is measured where nothing was named and nothing is searched, and what in a quick look.
     default_methods: tuple[str, ...] = ("ngram,k=4",)
     quick_methods: tuple[str, ...] = ()
+    # No step drafts more.
+    k_max = K_MAX
     # Draft lengths that a search tries, where they are not ANY_KS.
     usual_ks: ClassVar[Mapping[Drafting, tuple[int, ...]]] = MappingProxyType({})
 
     # None: plan cannot count its memory, and does not plan it.
     plan_terms: EngineTerms | None = None
+    # None: it has no command line that lint could judge.
+    dialect: Dialect | None = None
+    # The setting of a drafter that takes k by batch size; None: every step drafts up to the same k.
+    schedule_key: str | None = None
+
+    def parts(self) -> dict[str, str]:
+        """What of it is on this machine, for doctor: a version, a path, or how to get it."""
+        return {self.name: f"in the package {type(self).__module__.partition('.')[0]}"}
+
+    def install_command(self) -> str:
+        """What to type so that its servers can be launched here; empty where they can."""
+        return ""
 
     @abstractmethod
     def build(self, spec: EngineSpec, settings: ServerSettings, *, version: str | None) -> Engine:
@@ -68,6 +85,11 @@ class EngineKind(ABC):
         """Why an arm would start and never draft; None where it would."""
         return None
 
+    async def scorer(self, endpoint: Endpoint) -> Scorer | None:
+        """How a server, whoever's it is, tells its own probabilities where it does so as this engine's do; None, or
+        EngineError, where trying shows that it does not."""
+        return None
+
     def check_pairs(self, arms: Sequence[Arm], target: str) -> None:
         """ModelError where a draft cannot serve this target."""
         return
@@ -90,6 +112,15 @@ def engine_kind(name: str) -> EngineKind:
     if not isinstance(kind, EngineKind):
         raise _not_usable(point, f"it is no EngineKind but {type(kind).__name__}")
     return kind
+
+
+def usable_kinds() -> Iterator[EngineKind]:
+    """A package that does not load is told where its engine is asked for; to all else it is not there."""
+    for name in engine_names():
+        try:
+            yield engine_kind(name)
+        except OperatingError:
+            continue
 
 
 def _not_usable(point: EntryPoint, why: str) -> OperatingError:

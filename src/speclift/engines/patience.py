@@ -12,9 +12,16 @@ import socket
 import ssl
 import threading
 import time
-from typing import Any
+from collections.abc import Callable
+from typing import TYPE_CHECKING, ParamSpec, TypeVar
 
 from speclift.core.units import Seconds
+
+if TYPE_CHECKING:
+    from _typeshed import WriteableBuffer
+
+Asked = ParamSpec("Asked")
+Told = TypeVar("Told")
 
 # How long a wait goes on without looking whether anybody still wants the answer.
 SLICE_S = 0.25
@@ -55,8 +62,8 @@ class PatientSocket(io.RawIOBase):
         while view:
             view = view[self._patiently(self._socket.send, view) :]
 
-    def readinto(self, buffer: Any) -> int:
-        return int(self._patiently(self._socket.recv_into, buffer))
+    def readinto(self, buffer: WriteableBuffer) -> int:
+        return self._patiently(self._socket.recv_into, buffer)
 
     def makefile(self, mode: str) -> io.BufferedReader:
         """As http.client asks for it."""
@@ -69,12 +76,12 @@ class PatientSocket(io.RawIOBase):
         self._socket.close()
         super().close()
 
-    def _patiently(self, act: Any, *arguments: Any) -> Any:
+    def _patiently(self, act: Callable[Asked, Told], *arguments: Asked.args, **named: Asked.kwargs) -> Told:
         while True:
             left_s = self._deadline.slice_s()
             self._socket.settimeout(left_s)
             try:
-                return act(*arguments)
+                return act(*arguments, **named)
             except TimeoutError:
                 continue
 
@@ -101,7 +108,7 @@ def _connected(host: str, port: int, deadline: WaitLimit) -> socket.socket:
     raise failure
 
 
-def _connect(connection: socket.socket, where: Any, deadline: WaitLimit) -> None:
+def _connect(connection: socket.socket, where: tuple[object, ...], deadline: WaitLimit) -> None:
     try:
         connection.connect(where)
     except BlockingIOError:

@@ -7,10 +7,10 @@ head that never loaded) and say nothing; measuring that arm would compare the ba
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
 
-from speclift.arithmetic.response import draft_counts
+from speclift.arithmetic.response import count, draft_counts
 from speclift.core.errors import EngineError
+from speclift.core.json_reading import as_object
 
 PROBE_TOKENS = 96
 # Below this mean accepted length on a text to repeat, the drafter is broken, not slow (vLLM PR 35548, 37667).
@@ -26,7 +26,7 @@ _TEXT = (
 _PROMPT = "Repeat the following text exactly, word for word:\n\n" + _TEXT
 
 
-def probe_body(model: str, extra: Mapping[str, Any]) -> dict[str, Any]:
+def probe_body(model: str, extra: Mapping[str, object]) -> dict[str, object]:
     return {
         "model": model,
         "messages": [{"role": "user", "content": _PROMPT}],
@@ -37,7 +37,7 @@ def probe_body(model: str, extra: Mapping[str, Any]) -> dict[str, Any]:
     }
 
 
-def judge_probe(response: Mapping[str, Any], *, arm: str, is_forced: bool = False) -> str:
+def judge_probe(response: Mapping[str, object], *, arm: str, is_forced: bool = False) -> str:
     """A sentence on what was seen; EngineError where speculation did not happen.
 
     `is_forced` where acceptance is synthetic: how much was accepted then says nothing about the drafter.
@@ -45,7 +45,7 @@ def judge_probe(response: Mapping[str, Any], *, arm: str, is_forced: bool = Fals
     counts = draft_counts(response)
     if counts is None:
         return "the engine reports no draft counts"
-    tokens = int(response.get("usage", {}).get("completion_tokens", 0))
+    tokens = count(as_object(response.get("usage")).get("completion_tokens")) or 0
     if counts.drafted == 0:
         raise EngineError(
             f"arm {arm} drafted nothing on a text to repeat ({tokens} tokens): speculation is not happening",

@@ -10,7 +10,6 @@ import sys
 import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
 
 from speclift.core.errors import EngineError, OperatingError
 from speclift.engines.http import LIMIT_S, fetched, posted_json
@@ -90,7 +89,7 @@ class ServerProcess:
     async def get(self, path: str, *, limit_s: float = LIMIT_S) -> str:
         return await fetched(self.base_url + path, limit_s=limit_s)
 
-    async def post(self, path: str, body: Mapping[str, Any]) -> Any:
+    async def post(self, path: str, body: Mapping[str, object]) -> Mapping[str, object]:
         return await posted_json(self.base_url + path, body)
 
     async def stop(self) -> None:

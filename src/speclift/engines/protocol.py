@@ -1,4 +1,4 @@
-"""The seam every engine passes through. To add an engine: implement these two, pass tests/contract."""
+"""The seam every engine passes through. To add an engine: implement Engine and Server, pass tests/contract."""
 
 from __future__ import annotations
 
@@ -9,6 +9,9 @@ from typing import Protocol
 from speclift.core.arm import Arm, Endpoint
 from speclift.core.records import Counters, Usage
 from speclift.core.results import Finding
+from speclift.lossless.answers import Answer
+from speclift.lossless.calibration import TokenScore
+from speclift.lossless.questions import Question
 
 
 class Server(Protocol):
@@ -79,4 +82,18 @@ class Engine(Protocol):
 
     async def launch(self, arm: Arm, *, log: Path) -> Server:
         """Start, wait until ready, and prove that speculation is on; EngineError otherwise."""
+        ...
+
+
+class Scorer(Protocol):
+    """Asks a server without speculation how likely the tokens are that an arm said."""
+
+    # Body fields that make sampled requests follow the law that is scored.
+    settings: tuple[tuple[str, object], ...]
+    # What its answers must carry so that they can be scored.
+    listed: int
+    temperature_max: float
+
+    async def score(self, question: Question, answer: Answer) -> list[TokenScore]:
+        """One per token, none where the answer's tokens are not known; EngineError where the server refuses."""
         ...

@@ -8,9 +8,9 @@ from collections.abc import Sequence
 from itertools import pairwise
 
 from speclift.core.errors import UsageError
-from speclift.linter.dialects import DIALECTS, Dialect, Started
+from speclift.linter.dialect import Dialect, Dialects, Started
 from speclift.linter.findings import Release
-from speclift.linter.pasted import Engine, Form, Pasted, Setting
+from speclift.linter.pasted import Form, Pasted, Setting
 from speclift.linter.rows import Row, ValueKind
 from speclift.linter.shell import NOTHING, WORDS_MAX, Expansions
 
@@ -25,26 +25,26 @@ SHOWN_MAX = 80
 
 def read_command(
     words: Sequence[str],
+    dialects: Dialects,
     *,
-    engine: Engine | None,
     release: Release | None = None,
     expansions: Expansions = NOTHING,
 ) -> Pasted | None:
     """The words of one simple command; None where it starts no engine that is known here."""
     environment, rest = assignments(words)
-    return read_program(rest, environment, engine=engine, release=release, expansions=expansions)
+    return read_program(rest, environment, dialects, release=release, expansions=expansions)
 
 
 def read_program(
     words: Sequence[str],
     environment: Sequence[tuple[str, str]],
+    dialects: Dialects,
     *,
-    engine: Engine | None,
     release: Release | None = None,
     expansions: Expansions = NOTHING,
 ) -> Pasted | None:
     """The same, where the variables before the program have been taken off."""
-    found = _program(words, engine)
+    found = _program(words, dialects)
     if found is None:
         return None
     _require_a_command(words, expansions)
@@ -101,32 +101,29 @@ def assignments(words: Sequence[str]) -> tuple[list[tuple[str, str]], list[str]]
     return environment, []
 
 
-def _program(words: Sequence[str], engine: Engine | None) -> tuple[Dialect, Started] | None:
+def _program(words: Sequence[str], dialects: Dialects) -> tuple[Dialect, Started] | None:
     for index, word in enumerate(words[:PROGRAM_AMONG]):
         before, after = words[:index], words[index + 1 :]
         is_image = "run" in before and not word.startswith("-") and not CONTAINERS.isdisjoint(before[:2])
-        for dialect in DIALECTS.values():
-            found = dialect.find_program(word, before, after, is_asked=dialect.engine == engine)
-            if found is None and is_image and dialect.image.search(word):
-                found = Started(wrapper=[*before, word], program=(), arguments=after)
-            if found is not None:
-                return dialect, found
+        for dialect in dialects.known:
+            started = dialect.find_program(word, before, after, is_asked=dialect is dialects.asked)
+            if started is None and is_image and dialect.image is not None and dialect.image.search(word):
+                started = Started(wrapper=[*before, word], program=(), arguments=after)
+            if started is not None:
+                return dialect, started
     if words and words[0].startswith("-"):
-        guessed = _dialect_of_flags(words) if engine is None else DIALECTS[engine]
+        guessed = dialects.asked or _dialect_of_flags(words, dialects)
         if guessed is not None:
             return guessed, Started(wrapper=(), program=(), arguments=words)
     return None
 
 
-def _dialect_of_flags(words: Sequence[str]) -> Dialect | None:
+def _dialect_of_flags(words: Sequence[str], dialects: Dialects) -> Dialect | None:
     """Flags without a program: whichever table knows most of them."""
     flags = [word.partition("=")[0] for word in words if word.startswith("-")]
-    known = {
-        dialect.engine: sum(dialect.plain_name(flag) in dialect.flags for flag in flags)
-        for dialect in DIALECTS.values()
-    }
-    best = [engine for engine, count in known.items() if count == max(known.values())]
-    return DIALECTS[best[0]] if len(best) == 1 else None
+    counts = [sum(dialect.plain_name(flag) in dialect.flags for flag in flags) for dialect in dialects.known]
+    best = [dialect for dialect, count in zip(dialects.known, counts, strict=True) if count == max(counts)]
+    return best[0] if len(best) == 1 else None
 
 
 def _container_environment(wrapper: Sequence[str]) -> list[tuple[str, str]]:

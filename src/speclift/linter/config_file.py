@@ -1,6 +1,6 @@
-"""A config for `vllm serve --config`, or JSON with the same keys: flat, with the speculative config nested. Pure.
+"""A config file of an engine, or JSON with the same keys: flat, with the speculative config nested. Pure.
 
-YAML is read by PyYAML, as vLLM reads it, with limits: a stranger's file may be deep, or small and many times itself.
+YAML is read by PyYAML, as engines read it, with limits: a stranger's file may be deep, or small and many times itself.
 This module imports PyYAML, so whoever may not meet a config imports it late.
 """
 
@@ -12,10 +12,9 @@ from typing import NoReturn
 import yaml
 
 from speclift.core.errors import UsageError
-from speclift.linter.dialects import dialects
+from speclift.linter.dialect import Dialect, Dialects, NestedConfig
 from speclift.linter.json_text import DEEPEST, parse_json
-from speclift.linter.pasted import Engine, Form, Pasted, Setting
-from speclift.linter.rows import NameTable
+from speclift.linter.pasted import Form, Pasted, Setting
 
 # Of all documents together, with every alias counted as what it stands for; a serving config has some dozen.
 VALUES_MAX = 20_000
@@ -28,35 +27,44 @@ _TEXTS = tuple(f"{_TAG}{name}" for name in ("str", "timestamp", "merge", "value"
 _NUMBERS = (f"{_TAG}int", f"{_TAG}float")
 
 
-def read_config(text: str, *, engine: Engine | None) -> Pasted:
+def read_config(text: str, dialects: Dialects) -> Pasted:
     document = _only_document(text)
     if not isinstance(document, Mapping):
         raise UsageError("this config is no map of settings", hint="such as `tensor-parallel-size: 2`")
-    for dialect in dialects(engine):
-        name, keys = dialect.config_flag, dialect.keys
-        if name is not None and keys is not None and _is_speculative_config(document, keys):
-            setting = Setting(name=name, spelled=name.removeprefix("--"), value=document)
+    for dialect in dialects.in_question:
+        config = dialect.config
+        if config is not None and _is_nested_alone(document, config):
+            setting = Setting(name=config.flag, spelled=config.flag.removeprefix("--"), value=document)
             return Pasted(engine=dialect.engine, form=Form.CONFIG, settings=(setting,))
     flags = {key: f"--{key.lstrip('-').replace('_', '-')}" for key in document}
-    dialect = max(dialects(engine), key=lambda each: sum(flag in each.flags for flag in flags.values()))
-    if engine is None and not any(flag in dialect.flags for flag in flags.values()):
+
+    def fit(dialect: Dialect) -> tuple[int, bool]:
+        """Of two that know as many keys, the one that keeps settings in a file is meant."""
+        return sum(flag in dialect.flags for flag in flags.values()), dialect.config is not None
+
+    dialect = max(dialects.in_question, key=fit)
+    if dialects.asked is None and not any(flag in dialect.flags for flag in flags.values()):
         few = ", ".join(key[:40] for key in list(document)[:5])
         raise UsageError(
             "no key of this config is known to an engine",
-            hint=f"saw {few}; say which with --engine vllm or llamacpp",
+            hint=f"saw {few}; say which with --engine {' or '.join(dialects.engines)}",
         )
-    rows = dialect.flags.rows
-    settings = [
-        Setting(name=rows[flag].name if flag in rows else flag, spelled=key, value=document[key])
-        for key, flag in flags.items()
-    ]
-    return Pasted(engine=dialect.engine, form=Form.CONFIG, settings=tuple(settings))
+    settings = tuple(_setting(key, flag, document[key], dialect) for key, flag in flags.items())
+    return Pasted(engine=dialect.engine, form=Form.CONFIG, settings=settings)
 
 
-def _is_speculative_config(document: Mapping[str, object], known: NameTable) -> bool:
-    """Only the dict that goes into speculative_config was pasted."""
+def _setting(key: str, flag: str, value: object, dialect: Dialect) -> Setting:
+    row = dialect.flags.find(flag)
+    if row is not None:
+        return Setting(name=row.name, spelled=key, value=value)
+    name, row, is_off = dialect.find_row(flag, None)
+    return Setting(name=name if is_off else flag, spelled=key, value=value, is_off=is_off)
+
+
+def _is_nested_alone(document: Mapping[str, object], config: NestedConfig) -> bool:
+    """Only the dict that the config flag takes was pasted."""
     keys = {key.replace("-", "_") for key in document}
-    return all(key in known for key in keys) and bool(keys & {"method", "num_speculative_tokens"})
+    return all(key in config.keys for key in keys) and bool(keys & config.telling)
 
 
 def _only_document(text: str) -> object:

@@ -5,12 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
-from speclift.core.errors import UsageError, unknown_name
+from speclift.core.errors import UsageError
 from speclift.linter.command import assignments, read_command, read_program
-from speclift.linter.dialects import DIALECTS, VLLM, dialects
+from speclift.linter.dialect import Dialect, Dialects
 from speclift.linter.findings import LintFinding, Release, Status, dotted, has_errors
-from speclift.linter.metrics import judge_metrics, metrics_in
-from speclift.linter.pasted import Engine, Form, Pasted
+from speclift.linter.pasted import Form, Pasted
 from speclift.linter.python_code import looks_like_python, read_python
 from speclift.linter.shell import ShellCommand, ShellText, read_shell
 from speclift.linter.translation import Translation
@@ -22,7 +21,8 @@ TEXT_MAX = 1_000_000  # characters; a command, a program or a config is a thousa
 class LintReport:
     """`translated` is for `newest`, whichever release was judged; None where nothing starts a server."""
 
-    engine: Engine
+    engine: str
+    title: str  # what people call the engine
     release: Release
     newest: Release
     findings: tuple[LintFinding, ...]
@@ -38,28 +38,24 @@ class LintReport:
         return dotted(self.release)
 
 
-def lint_words(words: Sequence[str], *, engine: str | None = None, version: str | None = None) -> LintReport:
+def lint_words(words: Sequence[str], dialects: Dialects, *, version: str | None = None) -> LintReport:
     """A command as a shell has already split it."""
-    asked = _engine(engine)
     if len(words) == 1 and any(character.isspace() for character in words[0]):
-        return lint_text(words[0], engine=engine, version=version)
-    pasted = read_command(words, engine=asked, release=_release_of(asked, version))
+        return lint_text(words[0], dialects, version=version)
+    pasted = read_command(words, dialects, release=_release_asked(dialects, version))
+    pasted = pasted or _metrics_alone(" ".join(words), dialects.known)
     if pasted is None:
-        metrics = metrics_in(" ".join(words))
-        if not metrics:
-            raise _no_engine(words[0] if words else "")
-        pasted = Pasted(engine=VLLM.engine, form=Form.COMMAND, settings=(), metrics=metrics)
-    return _report(pasted, version)
+        raise _no_engine(words[0] if words else "", dialects)
+    return _report(pasted, dialects, version)
 
 
-def starts_something(word: str, *, engine: str | None = None) -> bool:
+def starts_something(word: str, dialects: Dialects) -> bool:
     """Whether one word alone is a command, a flag or a metric of an engine."""
-    return read_command([word], engine=_engine(engine)) is not None or bool(metrics_in(word))
+    return (read_command([word], dialects) or _metrics_alone(word, dialects.known)) is not None
 
 
-def lint_text(text: str, *, engine: str | None = None, version: str | None = None) -> LintReport:
+def lint_text(text: str, dialects: Dialects, *, version: str | None = None) -> LintReport:
     """A shell command or script, Python that makes an engine, YAML, JSON, or a metric's name."""
-    asked = _engine(engine)
     if len(text) > TEXT_MAX:
         raise UsageError(f"this is {len(text):,} characters long; a command or a config is meant")
     if not text.strip():
@@ -68,35 +64,46 @@ def lint_text(text: str, *, engine: str | None = None, version: str | None = Non
         )
     if "\0" in text:
         raise UsageError("this is binary data; a command, Python code or a config is meant")
-    return _report(_read(text, asked, version), version)
+    pasted = _read(text, dialects, version)
+    names = dialects.of(pasted.engine).metrics
+    metrics = () if names is None else names.found_in(text)
+    return _report(replace(pasted, metrics=metrics), dialects, version)
 
 
-def _read(text: str, engine: Engine | None, version: str | None) -> Pasted:
-    may_be_python = any(dialect.is_python for dialect in dialects(engine))
-    metrics = metrics_in(text) if may_be_python else ()
-    if may_be_python and looks_like_python(text):
-        return replace(read_python(text), metrics=metrics)
+def _read(text: str, dialects: Dialects, version: str | None) -> Pasted:
+    for dialect in dialects.in_question:
+        if looks_like_python(text, dialect):
+            return read_python(text, dialect)
     fault: UsageError | None = None
     try:
         shell = read_shell(text)
     except UsageError as error:
         shell, fault = None, error
-    found = None if shell is None else _read_shell(shell, engine, _release_of(engine, version))
-    if found is not None:
-        return replace(found, metrics=metrics)
+    pasted = None if shell is None else _read_shell(shell, dialects, _release_asked(dialects, version))
+    if pasted is not None:
+        return pasted
     if _looks_like_config(text):
         from speclift.linter.config_file import read_config  # late: a command needs no PyYAML
 
         try:
-            return replace(read_config(text, engine=engine), metrics=metrics)
+            return read_config(text, dialects)
         except UsageError as error:
             fault = error
-    if metrics:  # a query, a rule or a dashboard
-        return Pasted(engine=VLLM.engine, form=Form.COMMAND, settings=(), metrics=metrics)
-    raise fault or _no_engine(text.strip().splitlines()[0])
+    query = _metrics_alone(text, dialects.in_question)  # or a rule, or a dashboard
+    if query is not None:
+        return query
+    raise fault or _no_engine(text.strip().splitlines()[0], dialects)
 
 
-def _read_shell(shell: ShellText, engine: Engine | None, release: Release | None) -> Pasted | None:
+def _metrics_alone(text: str, dialects: Sequence[Dialect]) -> Pasted | None:
+    for dialect in dialects:
+        metrics = () if dialect.metrics is None else dialect.metrics.found_in(text)
+        if metrics:
+            return Pasted(engine=dialect.engine, form=Form.COMMAND, settings=(), metrics=metrics)
+    return None
+
+
+def _read_shell(shell: ShellText, dialects: Dialects, release: Release | None) -> Pasted | None:
     """The first server that is started, with what the commands around it say about it."""
     found: list[tuple[ShellCommand, Pasted]] = []
     before: list[tuple[str, str]] = []
@@ -107,14 +114,12 @@ def _read_shell(shell: ShellText, engine: Engine | None, release: Release | None
             before += environment
             pieces += command.expansions.pieces if environment else ()
             continue
-        pasted = read_program(
-            words, environment, engine=engine, release=release, expansions=command.expansions
-        )
+        pasted = read_program(words, environment, dialects, release=release, expansions=command.expansions)
         if pasted is not None:
             found.append((command, pasted))
     if not found:
         # A script that is only written down: cat > run.sh <<EOF
-        inner = (_read_shell(read_shell(document), engine, release) for document in shell.documents)
+        inner = (_read_shell(read_shell(document), dialects, release) for document in shell.documents)
         return next((pasted for pasted in inner if pasted is not None), None)
     command, pasted = found[0]
     live = tuple(dict.fromkeys([*pasted.expansions.pieces, *pieces]))
@@ -142,8 +147,8 @@ def _looks_like_config(text: str) -> bool:
     return text.lstrip().startswith(("{", "[", "---")) or ":" in first
 
 
-def _report(pasted: Pasted, version: str | None) -> LintReport:
-    dialect = DIALECTS[pasted.engine]
+def _report(pasted: Pasted, dialects: Dialects, version: str | None) -> LintReport:
+    dialect = dialects.of(pasted.engine)
     newest = dialect.newest
     release = newest if version is None else dialect.parse_release(version)
     notes = list(pasted.notes)
@@ -151,14 +156,14 @@ def _report(pasted: Pasted, version: str | None) -> LintReport:
         notes.append(
             f"the newest release known here is {dotted(newest)}; {version} was judged as if it were that"
         )
-    findings, translated = dialect.judge(pasted, release, is_cpu="cpu" in (version or ""))
+    findings, translated = dialect.judge(pasted, release, version=version or "")
+    metrics = () if dialect.metrics is None else dialect.metrics.judged(pasted.metrics, release=release)
     return LintReport(
         engine=pasted.engine,
+        title=dialect.title,
         release=release,
         newest=newest,
-        findings=_without_echo(
-            (*findings, *_unplaced(pasted), *judge_metrics(pasted.metrics, release=release))
-        ),
+        findings=_without_echo((*findings, *_unplaced(pasted), *metrics)),
         translated=translated if _starts(pasted) else None,
         notes=tuple(notes),
     )
@@ -188,21 +193,13 @@ def _without_echo(findings: Sequence[LintFinding]) -> tuple[LintFinding, ...]:
     return tuple(dict.fromkeys(kept))
 
 
-def _engine(name: str | None) -> Engine | None:
-    if name is None:
-        return None
-    if name not in DIALECTS:
-        raise unknown_name(what="engine", seen=name, allowed=tuple(DIALECTS))
-    return DIALECTS[name].engine
+def _release_asked(dialects: Dialects, version: str | None) -> Release | None:
+    return None if dialects.asked is None or version is None else dialects.asked.parse_release(version)
 
 
-def _release_of(engine: Engine | None, version: str | None) -> Release | None:
-    return None if engine is None or version is None else DIALECTS[engine].parse_release(version)
-
-
-def _no_engine(seen: str) -> UsageError:
+def _no_engine(seen: str, dialects: Dialects) -> UsageError:
+    ways = [way for dialect in dialects.known for way in dialect.examples or dialect.programs]
     return UsageError(
         f"no engine is started by {seen[:80]!r}",
-        hint="vllm serve, python -m vllm.entrypoints…, docker run … vllm/vllm-openai, LLM(...), llama-server;"
-        " --engine vllm or llamacpp takes bare flags",
+        hint=f"{', '.join(ways)}; --engine {' or '.join(dialects.engines)} takes bare flags",
     )

@@ -4,11 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import Literal, TypeAlias
 
 from speclift.linter.shell import NOTHING, Expansions
-
-Engine: TypeAlias = Literal["vllm", "llamacpp"]
 
 
 class Form(StrEnum):
@@ -51,7 +48,7 @@ class Setting:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Pasted:
-    engine: Engine
+    engine: str
     form: Form
     settings: tuple[Setting, ...]
     model: str | None = None  # given by place, not by flag

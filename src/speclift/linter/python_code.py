@@ -1,4 +1,4 @@
-"""vLLM started from Python: the keywords of LLM(...) and its kin, off the syntax tree. Nothing is run. Pure."""
+"""An engine started from Python: the keywords of the call that makes it, off the syntax tree. Nothing is run. Pure."""
 
 from __future__ import annotations
 
@@ -7,35 +7,37 @@ import warnings
 from collections.abc import Iterator
 
 from speclift.core.errors import UsageError
+from speclift.linter.dialect import Dialect
 from speclift.linter.pasted import Expression, Form, Pasted, Setting
 
-ENGINES = ("LLM", "EngineArgs", "AsyncEngineArgs", "AsyncLLMEngine", "LLMEngine", "AsyncLLM")
-SAMPLING = "SamplingParams"
 UNTOLD = "only running the program would tell what is in it"
 DEEPEST = 50  # levels of a literal; a config has three
 
 
-def looks_like_python(text: str) -> bool:
-    return any(f"{name}(" in text for name in ENGINES)
+def looks_like_python(text: str, dialect: Dialect) -> bool:
+    return any(f"{name}(" in text for name in dialect.python_makers)
 
 
-def read_python(text: str) -> Pasted:
+def read_python(text: str, dialect: Dialect) -> Pasted:
     tree = _tree(text)
     known = _constants(tree)
     calls = [node for node in ast.walk(tree) if isinstance(node, ast.Call)]
-    engines = [call for call in calls if _name(call) in ENGINES and (call.keywords or call.args)]
-    if not engines:
+    made = [call for call in calls if _name(call) in dialect.python_makers and (call.keywords or call.args)]
+    if not made:
         raise UsageError(
-            "no vLLM engine is made in this Python", hint=f"one of {', '.join(ENGINES)} with its keywords"
+            f"no {dialect.title} engine is made in this Python",
+            hint=f"one of {', '.join(dialect.python_makers)} with its keywords",
         )
-    call = min(engines, key=lambda node: (node.lineno, node.col_offset))
+    call = min(made, key=lambda node: (node.lineno, node.col_offset))
     model = _value(call.args[0], known) if call.args else None
-    sampling = [each for node in calls if _name(node) == SAMPLING for each in _settings(node, known)]
+    sampling = [
+        each for node in calls if _name(node) == dialect.python_sampling for each in _settings(node, known)
+    ]
     unread = [(f"**{_source(each)}", UNTOLD) for each in _spreads(call, known)]
-    if len(engines) > 1:
-        unread.append((f"{len(engines) - 1} more engines are made in it", "only the first is judged"))
+    if len(made) > 1:
+        unread.append((f"{len(made) - 1} more engines are made in it", "only the first is judged"))
     return Pasted(
-        engine="vllm",
+        engine=dialect.engine,
         form=Form.PYTHON,
         settings=tuple(_settings(call, known)),
         model=None if model is None else str(model),

@@ -82,8 +82,9 @@ def _instead(setting: Setting, row: Row, table: NameTable) -> str | None:
         return row.replacement
     if row.key is not None and not row.note:
         config = config_json({row.key: told(setting, row.kind)})
-        is_flag = setting.spelled.startswith("-")
-        return f"--speculative-config '{config}'" if is_flag else f"speculative_config: {config}"
+        if setting.spelled.startswith("-"):
+            return f"{table.config_flag} '{config}'"
+        return f"{table.config_flag.removeprefix('--').replace('-', '_')}: {config}"
     return None
 
 

@@ -72,7 +72,7 @@ class Row:
     note: str = ""  # what became of it, or what to know about it
     warning: str = ""  # accepted, and likely not what was meant
     value_since: Release | None = None  # a switch before, a value after it from this release on
-    key: str | None = None  # the speculative-config key that carries a flag's value today
+    key: str | None = None  # of the table's config flag, which carries this flag's value today
     methods: tuple[str, ...] = ()  # that read a key; empty: every method
     needs_model: bool = False
     program: str = ""  # where only one of an engine's programs has it
@@ -120,6 +120,7 @@ class NameTable:
     dead_since: str = "accepted, but does nothing since"
     is_typed: bool = False  # values are objects, not the text of a command line
     source: str = ""  # where a name would stand that is in no row
+    config_flag: str = ""  # takes the keys that carry the values of rows with a key
 
     def __contains__(self, name: object) -> bool:
         return name in self.rows

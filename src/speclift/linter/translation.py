@@ -7,7 +7,10 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from speclift.linter.pasted import Pasted
+from speclift.linter.findings import Release
+from speclift.linter.pasted import Pasted, Setting
+from speclift.linter.row_rules import shown
+from speclift.linter.rows import NameTable, Row
 from speclift.linter.shell import quote
 
 # Keys that need no quotes, as long as they are no word that YAML takes for something else.
@@ -20,8 +23,7 @@ _PAIR = re.compile(r"\\\\|\\u(d[89ab]..)\\u(d[c-f]..)|\x7f")
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Translation:
     """`source` are the words of the command as a shell reads them. `notes` say which part has no equivalent and what
-    comes closest. `yaml` is a file for vllm serve --config, or a container service where the engine reads no such
-    file."""
+    comes closest. `yaml` is a file that the engine reads, or a container service where it reads none."""
 
     argv: tuple[str, ...]
     source: tuple[str, ...]
@@ -46,6 +48,64 @@ def shell_source(
         said = f"{name}={quote(value, pasted.expansions)}"
         leading.append(f"export {said};" if name in pasted.exported and name in used else said)
     return (*leading, *(quote(word, pasted.expansions) for word in argv))
+
+
+def translate_by_rows(
+    pasted: Pasted, program: Sequence[str], flags: NameTable, newest: Release
+) -> Translation:
+    """Each flag as its row says; for an engine in whose command line no two flags depend on each other."""
+    notes: list[str] = []
+    words: list[str] = []
+    for setting in pasted.settings:
+        row = flags.find(setting.name)
+        if row is None:
+            notes.append(f"{setting.spelled} was left out: {flags.engine} has no such flag")
+        else:
+            words += words_today(setting, row, row.renamed_to or setting.name, flags, newest, notes)
+    model = () if pasted.model is None else (pasted.model,)
+    argv = [*pasted.wrapper, *program, *model, *words, *pasted.carried]
+    return Translation(
+        argv=tuple(argv),
+        source=shell_source(pasted, argv, shell_environment(pasted)),
+        python=python_launch(argv),
+        yaml=compose_service(argv, name=pasted.engine),
+        yaml_is=AS_SERVICE,
+        notes=tuple(dict.fromkeys(notes)),
+    )
+
+
+def words_today(
+    setting: Setting, row: Row, name: str, table: NameTable, newest: Release, notes: list[str]
+) -> list[str]:
+    """A flag under its name of today; what stands in for it where it is gone, and a note where nothing does."""
+    if row.renamed_to is not None or row.holds(newest):
+        if setting.value is None:
+            return [name, "on"] if row.value_since is not None else [name]
+        return [name, shown(setting.value)]
+    if row.replacement is not None:
+        return row.replacement.split()
+    notes.append(f"{setting.spelled} was left out: {row.note or f'{table.engine} no longer has it'}")
+    return []
+
+
+def shell_environment(pasted: Pasted) -> list[tuple[str, str]]:
+    """Variables of the shell; those inside docker run stay where they are."""
+    return [(name, value) for name, value in pasted.environment if f"{name}={value}" not in pasted.wrapper]
+
+
+AS_SERVICE = "As a container service"
+
+
+def python_launch(argv: Sequence[str]) -> str:
+    """The same server started from Python."""
+    listed = "".join(f"    {json.dumps(word)},\n" for word in argv)
+    return f"import subprocess\n\nserver = subprocess.Popen([\n{listed}])\n"
+
+
+def compose_service(argv: Sequence[str], *, name: str) -> str:
+    """The same server as a container service; JSON strings are YAML strings too."""
+    listed = "".join(f"      - {json.dumps(word)}\n" for word in argv[1:])
+    return f"services:\n  {name}:\n    entrypoint: [{json.dumps(argv[0])}]\n    command:\n{listed}"
 
 
 def yaml_text(value: Mapping[str, object], *, indent: int = 0) -> str:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import islice
 
 import numpy as np
 
@@ -242,36 +243,38 @@ def examples_of(
 ) -> tuple[Example, ...]:
     """The worst first; sampled texts only where they failed."""
     theirs = {answer.case: answer for answer in baseline.all()}
-    mine: dict[str, Answer] = {}
-    for answer in told.all():
+    mine = _telling(told.all(), theirs)
+    return tuple(
+        _example(arm, case, why, prompts, theirs.get(case), mine.get(case), margin=margin)
+        for case, why, margin in islice(_parted(greedy, sampled, edges, told), EXAMPLES_MAX)
+    )
+
+
+def _telling(answers: Iterable[Answer], theirs: Mapping[str, Answer]) -> dict[str, Answer]:
+    """One answer to each case: several ways of asking share it, and the first that differs is the one to show."""
+    first: dict[str, Answer] = {}
+    differing: dict[str, Answer] = {}
+    for answer in answers:
+        first.setdefault(answer.case, answer)
         held = theirs.get(answer.case)
-        # Several ways of asking share a case: the one that differs is the one to show.
-        if answer.case not in mine or (held is not None and answer.text != held.text):
-            mine.setdefault(answer.case, answer)
-            if held is not None and mine[answer.case].text == held.text:
-                mine[answer.case] = answer
-    parted: list[tuple[Divergence, str]] = []
-    if greedy is not None:
-        parted += [(divergence, _why(divergence)) for divergence in greedy.examples]
-    parted += [(edge.divergence, edge.message) for edge in edges if edge.divergence is not None]
-    found = [
-        _example(arm, d.case, why, prompts, theirs.get(d.case), mine.get(d.case), margin=d.margin)
-        for d, why in parted[:EXAMPLES_MAX]
-    ]
+        if held is not None and answer.text != held.text:
+            differing.setdefault(answer.case, answer)
+    return first | differing
+
+
+def _parted(
+    greedy: Greedy | None, sampled: Sampled | None, edges: Sequence[EdgeCheck], told: Told
+) -> Iterator[tuple[str, str, float | None]]:
+    """Cases worth showing, with why and the margin."""
+    for divergence in greedy.examples if greedy is not None else ():
+        yield divergence.case, _why(divergence), divergence.margin
+    for edge in edges:
+        if edge.divergence is not None:
+            yield edge.divergence.case, edge.message, edge.divergence.margin
     if sampled is not None and sampled.result is Result.FAIL:
-        cases = [answer.case for answer in told.of("sampled") if answer.is_ok][: EXAMPLES_MAX - len(found)]
-        found += [
-            _example(
-                arm,
-                case,
-                "sampled: one of the texts that do not follow the target",
-                prompts,
-                theirs.get(case),
-                mine.get(case),
-            )
-            for case in cases
-        ]
-    return tuple(found)
+        for answer in told.of("sampled"):
+            if answer.is_ok:
+                yield answer.case, "sampled: one of the texts that do not follow the target", None
 
 
 def _why(divergence: Divergence) -> str:

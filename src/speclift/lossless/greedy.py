@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from enum import StrEnum
 from itertools import chain
 
 import numpy as np
@@ -115,6 +116,41 @@ class Greedy:
     examples: tuple[Divergence, ...]
 
 
+class _Call(StrEnum):
+    """What a difference is taken for; the worst first."""
+
+    FAULT = "fault"
+    WIDE = "neither a tie nor clearly a fault"
+    UNKNOWN = "without a margin"
+    REFUSED = "answered by one server alone"
+    TIE = "tie"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Seen:
+    """Everything compared at temperature 0."""
+
+    # Every way of asking, and all of them together.
+    checks: tuple[GreedyCheck, ...]
+    control: Control
+    parted: Mapping[_Call, Sequence[Divergence]]
+    tokens: float
+    prompts: int
+    detect: float
+
+    def count(self, call: _Call) -> int:
+        return len(self.parted[call])
+
+    @property
+    def too_often(self) -> list[GreedyCheck]:
+        return [check for check in self.checks if check.p_value < RATE_ALPHA]
+
+    @property
+    def wrong_share(self) -> float:
+        """At most, at 95 %: what has no margin may be a fault, as far as this run can tell."""
+        return Hazard(events=self.count(_Call.UNKNOWN), tokens=self.tokens).upper()
+
+
 def judge_greedy(
     pairs: Mapping[str, Sequence[Compared]], shapes: Mapping[str, str], control: Control, *, detect: float
 ) -> Greedy:
@@ -122,42 +158,45 @@ def judge_greedy(
     checks = tuple(
         _check(name, compared, control.hazards.get(shapes[name])) for name, compared in pairs.items()
     )
-    parted = [p.divergence for compared in pairs.values() for p in compared if p.divergence is not None]
-    refused = [d for d in parted if d.kind is Kind.REFUSED]
-    unknown = [d for d in parted if d.margin is None and d.kind is not Kind.REFUSED]
-    known = [d for d in parted if d.margin is not None]
-    faults = [d for d in known if _margin(d) > control.fault_nats]
-    # "At least" so much says nothing against more.
-    wide = [d for d in known if d not in faults and (_margin(d) > control.tie_nats or d.is_at_least)]
-    ties = len(known) - len(faults) - len(wide)
-    tokens = sum(check.hazard.tokens for check in checks)
-    prompts = max((_prompts(compared) for compared in pairs.values()), default=0)
-    result, message = _greedy_result(
-        (*checks, _together(pairs, control)),
-        control,
-        tokens=tokens,
-        prompts=prompts,
+    parted: dict[_Call, list[Divergence]] = {call: [] for call in _Call}
+    for pair in chain.from_iterable(pairs.values()):
+        if pair.divergence is not None:
+            parted[_call(pair.divergence, control)].append(pair.divergence)
+    seen = _Seen(
+        checks=(*checks, _together(pairs, control)),
+        control=control,
+        parted=parted,
+        tokens=sum(check.hazard.tokens for check in checks),
+        prompts=max((_prompts(compared) for compared in pairs.values()), default=0),
         detect=detect,
-        ties=ties,
-        wide=wide,
-        faults=faults,
-        unknown=unknown,
-        refused=refused,
     )
-    examples = [*faults, *wide, *unknown, *refused, *(d for d in known if d not in faults and d not in wide)]
+    result, message = _greedy_result(seen)
     return Greedy(
         result=result,
         message=message,
-        tokens=tokens,
-        prompts=prompts,
+        tokens=seen.tokens,
+        prompts=seen.prompts,
         checks=checks,
-        ties=ties,
-        wide=len(wide),
-        faults=len(faults),
-        unknown=len(unknown),
-        refused=len(refused),
-        examples=tuple(examples),
+        ties=seen.count(_Call.TIE),
+        wide=seen.count(_Call.WIDE),
+        faults=seen.count(_Call.FAULT),
+        unknown=seen.count(_Call.UNKNOWN),
+        refused=seen.count(_Call.REFUSED),
+        examples=tuple(chain.from_iterable(parted[call] for call in _Call)),
     )
+
+
+def _call(divergence: Divergence, control: Control) -> _Call:
+    if divergence.kind is Kind.REFUSED:
+        return _Call.REFUSED
+    if divergence.margin is None:
+        return _Call.UNKNOWN
+    if divergence.margin > control.fault_nats:
+        return _Call.FAULT
+    # "At least" so much says nothing against more.
+    if divergence.margin > control.tie_nats or divergence.is_at_least:
+        return _Call.WIDE
+    return _Call.TIE
 
 
 def _check(name: str, compared: Sequence[Compared], control: Hazard | None) -> GreedyCheck:
@@ -184,60 +223,64 @@ def _prompts(compared: Sequence[Compared]) -> int:
     return len({pair.case for pair in compared if pair.tokens})
 
 
-def _greedy_result(
-    checks: Sequence[GreedyCheck],
-    control: Control,
-    *,
-    tokens: float,
-    prompts: int,
-    detect: float,
-    ties: int,
-    wide: Sequence[Divergence],
-    faults: Sequence[Divergence],
-    unknown: Sequence[Divergence],
-    refused: Sequence[Divergence],
-) -> tuple[Result, str]:
-    if faults:
-        worst_margin = max(map(_margin, faults))
+def _greedy_result(seen: _Seen) -> tuple[Result, str]:
+    if failure := _failure(seen):
+        return Result.FAIL, failure
+    if doubt := _doubt(seen):
+        return Result.INCONCLUSIVE, doubt
+    return Result.PASS, _all_clear(seen)
+
+
+def _failure(seen: _Seen) -> str:
+    """What shows that the arm's tokens are not the target's; empty where nothing does."""
+    if faults := seen.parted[_Call.FAULT]:
+        worst_margin = max(fault.margin or 0.0 for fault in faults)
         beyond = "ended early" if math.isinf(worst_margin) else f"up to {worst_margin:.1f} nats"
-        return Result.FAIL, (
-            f"{len(faults)} of {tokens:.0f} tokens differ where the baseline was sure ({beyond}; its own runs "
-            f"differ by at most {control.tie_nats:.2f})"
+        return (
+            f"{len(faults)} of {seen.tokens:.0f} tokens differ where the baseline was sure ({beyond}; its own runs "
+            f"differ by at most {seen.control.tie_nats:.2f})"
         )
-    often = [check for check in checks if check.p_value < RATE_ALPHA]
-    if unknown and often:
-        check = min(often, key=lambda each: each.p_value)
-        return Result.FAIL, (
+    if seen.parted[_Call.UNKNOWN] and seen.too_often:
+        check = min(seen.too_often, key=lambda check: check.p_value)
+        return (
             f"{check.name}: {check.hazard.events} of {check.answers} answers part from the baseline, its own runs "
             f"{check.control.events} in {check.control.tokens:.0f} tokens (p = {check.p_value:.1g})"
         )
-    needed = tokens_for_rate(detect)
-    if tokens < needed:
+    return ""
+
+
+def _doubt(seen: _Seen) -> str:
+    """What was too little to pass on, or cannot be told; empty where the arm passes."""
+    needed = tokens_for_rate(seen.detect)
+    if seen.tokens < needed:
         return (
-            Result.INCONCLUSIVE,
-            f"{tokens:.0f} tokens compared, {needed} needed to exclude {detect:.1%} of wrong ones",
+            f"{seen.tokens:.0f} tokens compared, {needed} needed to exclude {seen.detect:.1%} of wrong ones"
         )
-    if refused:
-        return Result.INCONCLUSIVE, f"{len(refused)} requests were answered by one of the two servers alone"
-    if few := few_prompts(prompts):
-        return Result.INCONCLUSIVE, f"{few}: what these showed says little about the next"
-    natural = sum(each.events for each in control.hazards.values())
-    if wide or (unknown and not natural):
-        count = len(wide) + (0 if natural else len(unknown))
-        return Result.INCONCLUSIVE, (
-            f"{count} differences in {tokens:.0f} tokens are neither ties nor clearly faults; more prompts would tell"
+    if refused := seen.count(_Call.REFUSED):
+        return f"{refused} requests were answered by one of the two servers alone"
+    if few := few_prompts(seen.prompts):
+        return f"{few}: what these showed says little about the next"
+    natural = sum(own_runs.events for own_runs in seen.control.hazards.values())
+    unknown = seen.count(_Call.UNKNOWN)
+    if unclear := seen.count(_Call.WIDE) + (0 if natural else unknown):
+        return (
+            f"{unclear} differences in {seen.tokens:.0f} tokens are neither ties nor clearly faults; "
+            "more prompts would tell"
         )
-    # What has no margin may be a fault, as far as this run can tell.
-    bound = Hazard(events=len(unknown), tokens=tokens).upper()
-    if bound > detect:
-        message = f"{len(unknown)} differences without margins: wrong tokens under {bound:.1%}, {detect:.1%} asked for"
-        return Result.INCONCLUSIVE, message
+    if seen.wrong_share > seen.detect:
+        return (
+            f"{unknown} differences without margins: wrong tokens under {seen.wrong_share:.1%}, "
+            f"{seen.detect:.1%} asked for"
+        )
+    return ""
+
+
+def _all_clear(seen: _Seen) -> str:
+    ties, unknown = seen.count(_Call.TIE), seen.count(_Call.UNKNOWN)
     parts = [f"{ties} tie{'s' if ties > 1 else ''} fell the other way"] if ties else []
-    parts += [f"{len(unknown)} differ, no more often than the baseline from itself"] if unknown else []
-    said = f"{tokens:.0f} tokens: {', '.join(parts) or 'all the same'}, "
-    note = " (more often than the baseline's own)" if often and ties else ""
-    return Result.PASS, f"{said}no fault{note}; wrong tokens under {bound:.2%} (95 %)"
-
-
-def _margin(divergence: Divergence) -> float:
-    return divergence.margin if divergence.margin is not None else 0.0
+    parts += [f"{unknown} differ, no more often than the baseline from itself"] if unknown else []
+    note = " (more often than the baseline's own)" if seen.too_often and ties else ""
+    return (
+        f"{seen.tokens:.0f} tokens: {', '.join(parts) or 'all the same'}, no fault{note}; "
+        f"wrong tokens under {seen.wrong_share:.2%} (95 %)"
+    )

@@ -6,6 +6,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import NamedTuple
 
 from speclift.core.arm import BASELINE, Arm
 from speclift.core.records import Phase, Record
@@ -28,9 +29,29 @@ from speclift.lossless.sampled import (
 )
 from speclift.lossless.two_sample import text_tests
 
-# Same request, same seed, same place in the plan, but for the arm and the launch.
-Key = tuple[str, int, str, float, int]
 NOT_SCORED = "a study keeps no probabilities: speclift verify scores them"
+
+
+class Key(NamedTuple):
+    """Same request, same seed, same place in the plan, but for the arm and the launch."""
+
+    load: str
+    block: int
+    request: str
+    temperature: float
+    repeat: int
+
+    @property
+    def is_greedy(self) -> bool:
+        return self.temperature == 0
+
+
+class _Pair(NamedTuple):
+    """What the arm said, and the baseline of the same round to the same request."""
+
+    key: Key
+    reference: Answer
+    answer: Answer
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -92,7 +113,7 @@ def _by_arm(records: Iterable[Record], first: Mapping[str, str]) -> dict[str, di
         place = record.place
         if place.phase is not Phase.MEASURED or place.temperature is None:
             continue
-        key = (load_label(place.load), place.block, place.request_id, place.temperature, place.repeat)
+        key = Key(load_label(place.load), place.block, place.request_id, place.temperature, place.repeat)
         found[place.arm][place.round][key] = Answer(
             case=first.get(place.request_id, place.request_id),
             text=record.text,
@@ -112,12 +133,12 @@ def _control(baseline: Mapping[int, Held], fresh: Fresh | None) -> Control:
     seen: set[tuple[str, str, str]] = set()
     for later in rounds[1:]:
         for key in _greedy_keys(rounds[0], later):
-            if _is_new(seen, key[0], rounds[0][key], later[key]):
-                pairs[key[0]].append(compare(_reference(rounds[0][key], fresh), later[key]))
+            if _is_new(seen, key.load, rounds[0][key], later[key]):
+                pairs[key.load].append(compare(_reference(rounds[0][key], fresh), later[key]))
     if fresh is not None and rounds:
         for key, answer in rounds[0].items():
-            if key[3] == 0 and answer.is_ok and answer.case in fresh.references:
-                pairs[key[0]].append(compare(fresh.references[answer.case], answer))
+            if key.is_greedy and answer.is_ok and answer.case in fresh.references:
+                pairs[key.load].append(compare(fresh.references[answer.case], answer))
     return control_of(pairs, fresh.noise if fresh else ())
 
 
@@ -130,7 +151,9 @@ def _is_new(seen: set[tuple[str, str, str]], load: str, reference: Answer, answe
 
 
 def _greedy_keys(first: Held, second: Held) -> list[Key]:
-    return [key for key in first if key[3] == 0 and key in second and first[key].is_ok and second[key].is_ok]
+    return [
+        key for key in first if key.is_greedy and key in second and first[key].is_ok and second[key].is_ok
+    ]
 
 
 def _reference(answer: Answer, fresh: Fresh | None) -> Answer:
@@ -148,49 +171,62 @@ def _arm(
     prompts: Mapping[str, Request],
     seed: int,
 ) -> ArmGate:
-    greedy_pairs: dict[str, list[Compared]] = defaultdict(list)
-    sampled: list[tuple[Answer, Answer]] = []
-    told, theirs = Told(), Told()
-    seen: set[tuple[str, str, str]] = set()
     asked = _answered_by_baseline(own, baseline)
-    for key, plain, answer in asked:
-        if not answer.is_ok or not _is_new(seen, f"{key[0]} {key[3]}", plain, answer):
-            continue
-        reference = _reference(plain, fresh) if key[3] == 0 else plain
-        if key[3] == 0:
-            greedy_pairs[key[0]].append(compare(reference, answer))
-        else:
-            sampled.append((reference, answer))
-        way = key[0] if key[3] == 0 else "sampled"
+    compared = _compared(asked, fresh)
+    told, theirs = Told(), Told()
+    for key, reference, answer in compared:
+        way = key.load if key.is_greedy else "sampled"
         told.answers.setdefault(way, []).append(answer)
         theirs.answers.setdefault(way, []).append(reference)
     # A part of the traffic that the baseline answered and the arm did not is not a part that passed.
-    is_hot = {key[3] > 0 for held in baseline.values() for key, each in held.items() if each.is_ok}
-    cold_asked = [answer.is_ok for key, _, answer in asked if key[3] == 0]
-    hot_asked = [answer.is_ok for key, _, answer in asked if key[3] > 0]
-    greedy: Greedy | None = None
-    if False in is_hot:
-        shapes = {name: name for name in greedy_pairs}
-        greedy = judge_greedy(greedy_pairs, shapes, control, detect=QUICK.detect)
-        greedy = _if_complete(greedy, asked=len(cold_asked), answered=sum(cold_asked))
-    found: Sampled | None = None
-    if True in is_hot:
-        distinct = len({reference.case for reference, _ in sampled})
-        found = _sampled(sampled, seed)
-        found = if_complete(found, prompts=distinct, asked=len(hot_asked), answered=sum(hot_asked))
-    return judge_arm(arm, greedy=greedy, sampled=found, edges=(), told=told, baseline=theirs, prompts=prompts)
+    parts = {key.is_greedy for held in baseline.values() for key, plain in held.items() if plain.is_ok}
+    return judge_arm(
+        arm,
+        greedy=_greedy_part(asked, compared, control) if True in parts else None,
+        sampled=_sampled_part(asked, compared, seed) if False in parts else None,
+        edges=(),
+        told=told,
+        baseline=theirs,
+        prompts=prompts,
+    )
 
 
-def _answered_by_baseline(
-    own: Mapping[int, Held], baseline: Mapping[int, Held]
-) -> list[tuple[Key, Answer, Answer]]:
-    """What the arm was asked and the baseline of the same round answered, both answers side by side."""
+def _answered_by_baseline(own: Mapping[int, Held], baseline: Mapping[int, Held]) -> list[_Pair]:
+    """What the arm was asked and the baseline of the same round answered."""
     return [
-        (key, reference, answer)
+        _Pair(key, reference, answer)
         for index, held in own.items()
         for key, answer in held.items()
         if (reference := baseline.get(index, {}).get(key)) is not None and reference.is_ok
     ]
+
+
+def _compared(asked: Iterable[_Pair], fresh: Fresh | None) -> list[_Pair]:
+    """What both answered, each pair of texts once; at temperature 0 against the new reference where there is one."""
+    seen: set[tuple[str, str, str]] = set()
+    return [
+        pair._replace(reference=_reference(pair.reference, fresh)) if pair.key.is_greedy else pair
+        for pair in asked
+        if pair.answer.is_ok
+        and _is_new(seen, f"{pair.key.load} {pair.key.temperature}", pair.reference, pair.answer)
+    ]
+
+
+def _greedy_part(asked: Iterable[_Pair], compared: Iterable[_Pair], control: Control) -> Greedy:
+    pairs: dict[str, list[Compared]] = defaultdict(list)
+    for key, reference, answer in compared:
+        if key.is_greedy:
+            pairs[key.load].append(compare(reference, answer))
+    judged = judge_greedy(pairs, {load: load for load in pairs}, control, detect=QUICK.detect)
+    answered = [pair.answer.is_ok for pair in asked if pair.key.is_greedy]
+    return _if_complete(judged, asked=len(answered), answered=sum(answered))
+
+
+def _sampled_part(asked: Iterable[_Pair], compared: Iterable[_Pair], seed: int) -> Sampled:
+    pairs = [(reference, answer) for key, reference, answer in compared if not key.is_greedy]
+    prompts = len({reference.case for reference, _ in pairs})
+    answered = [pair.answer.is_ok for pair in asked if not pair.key.is_greedy]
+    return if_complete(_sampled(pairs, seed), prompts=prompts, asked=len(answered), answered=sum(answered))
 
 
 def _if_complete(greedy: Greedy, *, asked: int, answered: int) -> Greedy:

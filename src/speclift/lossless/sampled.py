@@ -109,35 +109,20 @@ def judge_tests(
     text_tests: tuple[TextTest, ...] = (),
 ) -> Sampled:
     alpha = _alpha_each()
-    usable = [test for test in tests if test.is_usable]
-    is_controlled = any(test.is_usable for test in control_tests)
-    p_values = {test.name: _p_against(test, control_tests, alpha=alpha) for test in usable}
-    if control_foreign_p >= alpha:
-        p_values["foreign tokens"] = foreign_p
     tokens = max((test.tokens for test in tests), default=0)
-    tops = [test for test in usable if test.name != LIKELIHOOD] or [test for test in tests if test.tokens]
-    variance = max((test.variance / test.tokens for test in tops if test.tokens), default=0.25)
+    variance = _variance_per_token(tests)
     reach = detectable(tokens, alpha=alpha, power=POWER, variance=variance)
     # A target that is sure of every token has no variance to speak of; to exclude a share of wrong ones still takes as
     # many tokens as it does at temperature 0.
     needed = max(tokens_for_rate(detect), tokens_needed(detect, alpha=alpha, power=POWER, variance=variance))
+    p_values = {test.name: _p_against(test, control_tests, alpha=alpha) for test in tests if test.is_usable}
+    if control_foreign_p >= alpha:
+        p_values["foreign tokens"] = foreign_p
     lowest = min(p_values, key=lambda name: p_values[name], default=None)
     if lowest is not None and p_values[lowest] < alpha:
         result, message = Result.FAIL, _failed_test(lowest, p_values[lowest], tests, tokens)
-    elif tokens < needed:
-        result = Result.INCONCLUSIVE
-        message = f"{tokens} tokens scored, {needed} needed to find a deviation of {detect:g} with {POWER:.0%} power"
-    elif not usable:
-        result = Result.INCONCLUSIVE
-        message = (
-            f"the target is so sure of {tokens} tokens that no test of its probabilities can be made of them"
-        )
-    elif not is_controlled:
-        result = Result.INCONCLUSIVE
-        message = (
-            f"{tokens} tokens follow the target's probabilities, but the baseline's own were not scored, or too few: "
-            "what scoring does not see would not show"
-        )
+    elif doubt := _doubt(tests, control_tests, tokens=tokens, needed=needed, detect=detect):
+        result, message = Result.INCONCLUSIVE, doubt
     else:
         result = Result.PASS
         message = (
@@ -157,6 +142,31 @@ def judge_tests(
         foreign_p=foreign_p,
         text_tests=text_tests,
     )
+
+
+def _variance_per_token(tests: Sequence[SetTest]) -> float:
+    """Of the test that tells least; of even odds, the largest there is, where nothing was scored."""
+    scored = [test for test in tests if test.tokens]
+    tops = [test for test in scored if test.is_usable and test.name != LIKELIHOOD]
+    return max((test.variance / test.tokens for test in tops or scored), default=0.25)
+
+
+def _doubt(
+    tests: Sequence[SetTest], control_tests: Sequence[SetTest], *, tokens: int, needed: int, detect: float
+) -> str:
+    """Why no failed test is not a pass yet; empty where it is."""
+    if tokens < needed:
+        return f"{tokens} tokens scored, {needed} needed to find a deviation of {detect:g} with {POWER:.0%} power"
+    if not any(test.is_usable for test in tests):
+        return (
+            f"the target is so sure of {tokens} tokens that no test of its probabilities can be made of them"
+        )
+    if not any(test.is_usable for test in control_tests):
+        return (
+            f"{tokens} tokens follow the target's probabilities, but the baseline's own were not scored, or too few: "
+            "what scoring does not see would not show"
+        )
+    return ""
 
 
 def if_complete(judged: Sampled, *, prompts: int, asked: int, answered: int) -> Sampled:

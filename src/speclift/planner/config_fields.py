@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
 
 from speclift.core.errors import ModelError
+from speclift.core.json_reading import as_list, as_object, as_text
 
 # The same thing under other names: GPT-2's and each mixture of experts' own.
 _OTHER_NAMES = {
@@ -25,22 +25,19 @@ _LARGEST = 1 << 32
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Fields:
-    values: Mapping[str, Any]
+    values: Mapping[str, object]
     where: str
 
     @classmethod
-    def of(cls, config: Mapping[str, Any], *, where: str) -> Fields:
+    def of(cls, config: Mapping[str, object], *, where: str) -> Fields:
         """Multimodal models keep the language model under text_config."""
-        text = config.get("text_config")
-        merged = {**config, **text} if isinstance(text, Mapping) else dict(config)
-        return cls(values=merged, where=where)
+        return cls(values={**config, **as_object(config.get("text_config"))}, where=where)
 
     @property
     def model_type(self) -> str:
-        stated = self.values.get("model_type")
-        return stated if isinstance(stated, str) else ""
+        return as_text(self.values.get("model_type")) or ""
 
-    def raw(self, name: str) -> Any:
+    def raw(self, name: str) -> object:
         for key in (name, *_OTHER_NAMES.get(name, ())):
             if self.values.get(key) is not None:
                 return self.values[key]
@@ -70,10 +67,9 @@ class Fields:
         return value
 
     def whole_list(self, name: str) -> tuple[int, ...]:
-        value = self.raw(name)
-        return (
-            tuple(value) if isinstance(value, list) and all(isinstance(each, int) for each in value) else ()
-        )
+        entries = as_list(self.raw(name))
+        numbers = tuple(entry for entry in entries if isinstance(entry, int))
+        return numbers if len(numbers) == len(entries) else ()
 
     def flag(self, name: str, *, default: bool) -> bool:
         value = self.values.get(name)

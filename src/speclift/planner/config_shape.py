@@ -8,9 +8,9 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any
 
 from speclift.core.errors import ModelError
+from speclift.core.json_reading import as_object
 from speclift.core.model_shape import KvLayers, ModelShape, ParameterCounts
 from speclift.core.units import Bytes
 from speclift.planner.config_fields import Fields
@@ -37,6 +37,16 @@ _BIASED_QKV = frozenset({"qwen2", "qwen2_moe", "qwen2_vl", "qwen2_5_vl"})
 _NORMED_HEADS = frozenset({"qwen3", "qwen3_moe", "qwen3_next", "gemma3", "gemma3_text"})
 # Float32 recurrent states, 16-bit convolution states: vLLM 0.32, v1 mamba state defaults.
 _STATE_BYTES, _CONVOLUTION_BYTES = 4, 2
+# Precision by `quant_method`, where that alone decides it: as the name of planner/precision.py.
+_STORED = {
+    "fp8": "fp8",
+    "fbgemm_fp8": "fp8",
+    "awq": "awq",
+    "gptq": "gptq",
+    "bitsandbytes": "nf4",
+    "mxfp4": "mxfp4",
+    "modelopt": "fp8",
+}
 
 
 @dataclass(slots=True)
@@ -51,7 +61,7 @@ class _Tally:
 
 
 def shape_from_config(
-    config: Mapping[str, Any],
+    config: Mapping[str, object],
     *,
     name: str,
     source: str,
@@ -226,16 +236,11 @@ def _merged(kv: Counter[KvLayers]) -> tuple[KvLayers, ...]:
     )
 
 
-def stored_precision(config: Mapping[str, Any]) -> str:
+def stored_precision(config: Mapping[str, object]) -> str:
     """What the published weights are in: the name of planner/precision.py."""
     quantised = config.get("quantization_config") or {}
-    text = config.get("text_config")
-    inner = text if isinstance(text, Mapping) else {}
     if not quantised:
-        stated = (
-            inner.get("dtype") or inner.get("torch_dtype") or config.get("dtype") or config.get("torch_dtype")
-        )
-        return {"float16": "fp16", "float32": "fp32"}.get(str(stated), "bf16")
+        return {"float16": "fp16", "float32": "fp32"}.get(_stated_type(config), "bf16")
     if not isinstance(quantised, Mapping):
         raise ModelError(
             f"quantization_config must be an object, saw {quantised!r}", hint="check config.json"
@@ -243,25 +248,22 @@ def stored_precision(config: Mapping[str, Any]) -> str:
     method = str(quantised.get("quant_method") or quantised.get("quant_algo") or "").lower()
     if method == "compressed-tensors":
         return _compressed_tensors(quantised)
-    if method == "gptq" and quantised.get("bits") == 8:
+    eight_bits = {"gptq": quantised.get("bits") == 8, "bitsandbytes": quantised.get("load_in_8bit")}
+    if eight_bits.get(method):
         return "int8"
-    if method == "bitsandbytes":
-        return "int8" if quantised.get("load_in_8bit") else "nf4"
-    known = {
-        "fp8": "fp8",
-        "fbgemm_fp8": "fp8",
-        "awq": "awq",
-        "gptq": "gptq",
-        "mxfp4": "mxfp4",
-        "modelopt": "fp8",
-    }
-    return known.get(method, "nvfp4" if "fp4" in method else "bf16")
+    return _STORED.get(method, "nvfp4" if "fp4" in method else "bf16")
 
 
-def _compressed_tensors(quantised: Mapping[str, Any]) -> str:
-    groups = quantised.get("config_groups") or {}
-    for group in groups.values() if isinstance(groups, Mapping) else ():
-        weights = group.get("weights") or {} if isinstance(group, Mapping) else {}
+def _stated_type(config: Mapping[str, object]) -> str:
+    """As the text model says, else the whole; both under an older name as well."""
+    places = (as_object(config.get("text_config")), config)
+    stated = (place.get(key) for place in places for key in ("dtype", "torch_dtype"))
+    return str(next(filter(None, stated), None))
+
+
+def _compressed_tensors(quantised: Mapping[str, object]) -> str:
+    for group in as_object(quantised.get("config_groups")).values():
+        weights = as_object(as_object(group).get("weights"))
         bits, kind = weights.get("num_bits"), weights.get("type")
         if bits == 4:
             return "nvfp4" if kind == "float" else "int4"

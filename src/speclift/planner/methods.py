@@ -11,14 +11,15 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from itertools import count
 from pathlib import PurePath
-from typing import Any, get_args, get_type_hints
+from typing import get_args, get_type_hints
 
 from speclift.core.arm import Arm, baseline_arm
 from speclift.core.errors import UsageError, unknown_name
+from speclift.core.json_reading import built
 from speclift.core.speculation import (
     HEAD_KINDS,
     NGRAM_VARIANTS,
@@ -37,7 +38,7 @@ from speclift.core.speculation import (
 
 SETTING_LABEL_MAX = 40
 METHODS = ("off", "draft", "ngram", "suffix", *HEAD_KINDS, "synthetic")
-_CLASSES: dict[str, type[Any]] = {"draft": DraftModel, "ngram": NGram, "suffix": Suffix}
+_CLASSES: dict[str, Callable[..., Drafter]] = {"draft": DraftModel, "ngram": NGram, "suffix": Suffix}
 
 
 def arms_for(*, methods: Sequence[str], ks: Sequence[int], drafts: Sequence[str]) -> tuple[Arm, ...]:
@@ -87,23 +88,34 @@ def parse_method(text: str, *, k: int | None = None, draft: str | None = None) -
             raise UsageError(f"--method {text}: off has no subtypes and no settings")
         return Off()
     if kind == "synthetic":
-        rates = _rates(settings.pop("rates", ""), text)
-        pairs = [f"{key}={value}" for key, value in settings.items()]
-        inner = parse_method(",".join([subtype or "ngram", *pairs]), k=len(rates) or k, draft=draft)
-        return Synthetic(inner=_drafter(inner, text), rates=rates)
-    if k is not None:
-        settings.setdefault("k", str(k))
-    if kind == "ngram" and subtype:
-        if subtype not in NGRAM_VARIANTS:
-            raise unknown_name(what="n-gram variant", seen=subtype, allowed=NGRAM_VARIANTS)
+        return _synthetic(subtype or "ngram", settings, text, k=k, draft=draft)
+    if subtype:
+        _require_variant(kind, subtype, text)
         settings["variant"] = subtype
-    elif subtype:
-        raise UsageError(f"--method {text}: {kind} has no subtypes, saw {subtype!r}")
     if kind in HEAD_KINDS:
         settings["kind"] = kind
-    if draft is not None and (kind == "draft" or kind in HEAD_KINDS):
+    if k is not None:
+        settings.setdefault("k", str(k))
+    if draft is not None and kind in ("draft", *HEAD_KINDS):
         settings.setdefault("model", draft)
     return _build(_CLASSES.get(kind, Head), settings, text)
+
+
+def _synthetic(
+    drafter: str, settings: dict[str, str], text: str, *, k: int | None, draft: str | None
+) -> Synthetic:
+    """Any drafting method with its acceptance forced: as many drafted tokens as there are rates."""
+    rates = _rates(settings.pop("rates", ""), text)
+    pairs = [f"{key}={value}" for key, value in settings.items()]
+    inner = parse_method(",".join([drafter, *pairs]), k=len(rates) or k, draft=draft)
+    return Synthetic(inner=_drafter(inner, text), rates=rates)
+
+
+def _require_variant(kind: str, subtype: str, text: str) -> None:
+    if kind != "ngram":
+        raise UsageError(f"--method {text}: {kind} has no subtypes, saw {subtype!r}")
+    if subtype not in NGRAM_VARIANTS:
+        raise unknown_name(what="n-gram variant", seen=subtype, allowed=NGRAM_VARIANTS)
 
 
 def with_fitting_n(method: str, *, ks: Sequence[int]) -> str:
@@ -131,14 +143,13 @@ def _drafted_lengths(settings: dict[str, str], ks: Sequence[int], part: str) -> 
     return (int(_value(settings["k"], int, f"--method {part}: k")),) if "k" in settings else ks
 
 
-def _build(cls: type[Any], settings: dict[str, str], text: str) -> Speculation:
-    hints = get_type_hints(cls)
+def _build(kind: Callable[..., Drafter], settings: dict[str, str], text: str) -> Speculation:
+    hints = get_type_hints(kind)
     foreign = tuple((key, _json_text(settings.pop(key))) for key in sorted(settings.keys() - hints.keys()))
-    if cls is DraftModel and "model" not in settings:
+    if kind is DraftModel and "model" not in settings:
         raise UsageError(f"--method {text} needs a draft model", hint="add --draft PATH")
     values = {key: _value(value, hints[key], f"--method {text}: {key}") for key, value in settings.items()}
-    speculation: Speculation = cls(**values, extra=foreign)
-    return speculation
+    return built(kind, {**values, "extra": foreign})
 
 
 def _json_text(text: str) -> str:
@@ -170,7 +181,7 @@ def _split(text: str) -> list[str]:
     return parts
 
 
-def _value(text: str, hint: Any, where: str) -> int | float | str:
+def _value(text: str, hint: object, where: str) -> int | float | str:
     wanted = get_args(hint) or (hint,)
     for kind, words in ((int, "a whole number"), (float, "a number")):
         if kind in wanted:

@@ -8,8 +8,7 @@ from speclift import __version__
 from speclift.core.model_shape import ModelShape
 from speclift.core.results import Level
 from speclift.planner.candidates import PlannedDraft
-from speclift.planner.kv_cache import kv_bytes_per_token, kv_value_bytes
-from speclift.planner.memory import MemoryPlan, Placed
+from speclift.planner.memory import MemoryPlan, Placed, kv_bytes_per_token
 from speclift.planner.pairing import TokenText
 from speclift.planner.planning import Plan
 from speclift.planner.precision import PRECISIONS
@@ -394,7 +393,8 @@ def _whole_per_token(plan: Plan, shape: ModelShape, on_one_gpu: float) -> int:
     """The model's own, whatever is split or repeated over a group."""
     if not plan.request.engine.works_as_one:
         return round(on_one_gpu)
-    return round(kv_bytes_per_token(shape, value_bytes=kv_value_bytes(plan.request.layout.kv_dtype)))
+    value_bytes = plan.request.engine.kv_value_bytes(plan.request.layout.kv_dtype)
+    return round(kv_bytes_per_token(shape, value_bytes=value_bytes))
 
 
 def _nominal(plan: Plan) -> NominalMemoryDocument:

@@ -20,8 +20,7 @@ from speclift.arithmetic.cost import (
 from speclift.core.hardware import Device
 from speclift.core.units import Seconds, Tokens
 from speclift.planner.acceptance_curve import Acceptance, Assumed
-from speclift.planner.kv_cache import layer_bytes_per_token
-from speclift.planner.memory import Placed
+from speclift.planner.memory import Placed, layer_bytes_per_token
 
 K_DEFAULT = (1, 2, 3, 4, 5, 7)
 LOADS_DEFAULT = (1, 8, 32)

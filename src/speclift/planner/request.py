@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from abc import ABC, abstractmethod
+from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Protocol
 
 from speclift.core.hardware import Device
 from speclift.core.model_shape import ModelShape
@@ -15,46 +15,51 @@ from speclift.planner.prediction import EngineModel
 from speclift.planner.tokens import TokenComparison
 
 
-class EngineTerms(Protocol):
+class EngineTerms(ABC):
+    """What one engine's folder says of it. Unsaid it is what most engines do."""
+
     name: str
     # What its own rules about pairs of models were read from.
-    rule_source: str
+    rule_source = ""
     # Quantisations that make a model fit, the gentler first.
-    fit_precisions: tuple[str, ...]
+    fit_precisions: tuple[str, ...] = ("fp8", "int4")
     # How a look-up is named to `decide`.
-    look_up: str
-    reads_gguf: bool
-    runs_without_gpu: bool
+    look_up = "ngram"
+    reads_gguf = False
+    runs_without_gpu = False
     # A 16-bit draft is offered quantised too: S4 quantises the draft before leaving the family.
-    quantised_draft: str
+    quantised_draft = "fp8"
     # Whether the GPUs of a group work as one; else each holds some layers, and they work one after the other.
-    works_as_one: bool
+    works_as_one = True
+
+    @abstractmethod
+    def memory(self, request: PlanRequest, draft: Placed | None, *, speculates: bool) -> MemoryPlan: ...
+
+    @abstractmethod
+    def model_on(self, device: Device) -> EngineModel:
+        """Its losses there, and how far they are to be trusted."""
+
+    @abstractmethod
+    def kv_value_bytes(self, kv_dtype: str) -> float:
+        """Of one key or value."""
 
     def check_split(self, shape: ModelShape, tensor_parallel: int) -> None:
         """UsageError where a model of this shape cannot be split so."""
-        ...
-
-    def memory(self, request: PlanRequest, draft: Placed | None, *, speculates: bool) -> MemoryPlan: ...
-
-    def kv_value_bytes(self, kv_dtype: str) -> float:
-        """Of one key or value."""
-        ...
-
-    def model_on(self, device: Device) -> EngineModel:
-        """Its losses there, and how far they are to be trusted."""
-        ...
+        return
 
     def objection(self, pairing: Pairing) -> str:
         """Why it will not run this pair; empty where it will."""
-        ...
+        return ""
 
-    def way_out(self, objection: str) -> str: ...
+    def way_out(self, objection: str) -> str:
+        return "choose a draft of the same family"
 
-    def advice(self, request: PlanRequest) -> Iterator[Advice]: ...
+    def advice(self, request: PlanRequest) -> Iterable[Advice]:
+        return ()
 
     def words(self, request: PlanRequest) -> list[str]:
         """Flags of `decide` that this engine needs to be measured as planned."""
-        ...
+        return []
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
 
+from speclift.core.json_reading import as_list, as_number, as_object, as_objects, as_text, as_whole
 from speclift.core.traffic import DEFAULT_SEGMENT, Message
 from speclift.core.units import Tokens
 
@@ -43,7 +43,7 @@ class Logged:
         return self.prompt_ids is None or self.response_ids is None
 
 
-def logged(fields: Mapping[str, Any]) -> Logged:
+def logged(fields: Mapping[str, object]) -> Logged:
     """From an entry under our own keys (workload/formats.py). UnreadableEntry says what is wrong with it."""
     answer = _response(fields)
     messages = _messages(fields.get("messages"))
@@ -51,8 +51,7 @@ def logged(fields: Mapping[str, Any]) -> Logged:
     if response is None and answer.ids is None and messages and messages[-1].role == "assistant":
         # A conversation logged whole: its last turn is the answer.
         messages, response = messages[:-1], messages[-1].content
-    sampling = fields.get("sampling_params")
-    params = {**fields, **(sampling if isinstance(sampling, Mapping) else {})}
+    params = {**fields, **as_object(fields.get("sampling_params"))}
     return Logged(
         messages=messages,
         prompt=_text(fields, "prompt"),
@@ -67,7 +66,7 @@ def logged(fields: Mapping[str, Any]) -> Logged:
     )
 
 
-def refused_by_vllm(params: Mapping[str, Any]) -> tuple[str, ...]:
+def refused_by_vllm(params: Mapping[str, object]) -> tuple[str, ...]:
     min_p = _number(params.get("min_p"))
     is_set = {
         "min_p": min_p is not None and min_p > _MIN_P_SEEN,
@@ -84,53 +83,52 @@ class _Answer:
     finish_reason: str | None
 
 
-def _response(fields: Mapping[str, Any]) -> _Answer:
+def _response(fields: Mapping[str, object]) -> _Answer:
     """Text, token ids, or what an OpenAI-compatible server answered, alone or inside a batch line."""
     ids = _ids(fields, "response_token_ids")
     reason = fields.get("finish_reason")
     value = fields.get("response")
-    if isinstance(value, Mapping):
+    if isinstance(value, dict):
         body = value.get("body")
-        choices = (body if isinstance(body, Mapping) else value).get("choices")
-        choice = choices[0] if isinstance(choices, list) and choices else None
-        if not isinstance(choice, Mapping):
+        choices = (body if isinstance(body, dict) else value).get("choices")
+        choice = next(iter(as_list(choices)), None)
+        if not isinstance(choice, dict):
             return _Answer(text=None, ids=ids, finish_reason=None)
         message = choice.get("message")
-        value = message.get("content") if isinstance(message, Mapping) else choice.get("text")
+        value = message.get("content") if isinstance(message, dict) else choice.get("text")
         ids = ids or _ids(choice, "token_ids")
         reason = choice.get("finish_reason", reason)
     if value is not None and not isinstance(value, str):
         raise UnreadableEntry(f"'response' must be text, saw {type(value).__name__}")
-    return _Answer(text=value, ids=ids, finish_reason=reason if isinstance(reason, str) else None)
+    return _Answer(text=value, ids=ids, finish_reason=as_text(reason))
 
 
-def _messages(value: Any) -> tuple[Message, ...]:
+def _messages(value: object) -> tuple[Message, ...]:
     if value is None:
         return ()
     if not isinstance(value, list):
         raise UnreadableEntry(f"'messages' must be a list, saw {type(value).__name__}")
     messages = []
     for index, entry in enumerate(value):
-        if not isinstance(entry, Mapping) or not isinstance(entry.get("role"), str):
+        if not isinstance(entry, dict) or not isinstance(entry.get("role"), str):
             raise UnreadableEntry(f"messages[{index}] needs a text 'role'")
         messages.append(Message(role=entry["role"], content=_content(entry.get("content"), index)))
     return tuple(messages)
 
 
-def _content(value: Any, index: int) -> str:
+def _content(value: object, index: int) -> str:
     if value is None:
         return ""  # an assistant turn that only called a tool
     if isinstance(value, str):
         return value
-    texts = (
-        [part.get("text") for part in value if isinstance(part, Mapping)] if isinstance(value, list) else []
-    )
-    if not texts or not all(isinstance(text, str) for text in texts):
+    parts = as_objects(value)
+    texts = [text for part in parts if (text := as_text(part.get("text"))) is not None]
+    if not texts or len(texts) < len(parts):
         raise UnreadableEntry(f"messages[{index}] has content that is not text")
-    return "\n".join(str(text) for text in texts)
+    return "\n".join(texts)
 
 
-def _ids(fields: Mapping[str, Any], key: str) -> tuple[int, ...] | None:
+def _ids(fields: Mapping[str, object], key: str) -> tuple[int, ...] | None:
     value = fields.get(key)
     if value is None:
         return None
@@ -142,17 +140,18 @@ def _ids(fields: Mapping[str, Any], key: str) -> tuple[int, ...] | None:
     return tuple(value)
 
 
-def _text(fields: Mapping[str, Any], key: str) -> str | None:
+def _text(fields: Mapping[str, object], key: str) -> str | None:
     value = fields.get(key)
     if value is not None and not isinstance(value, str):
         raise UnreadableEntry(f"'{key}' must be text, saw {type(value).__name__}")
     return value
 
 
-def _number(value: Any) -> float | None:
-    is_number = isinstance(value, (int, float)) and not isinstance(value, bool)
-    return float(value) if is_number else None
+def _number(value: object) -> float | None:
+    number = as_number(value)
+    return None if number is None else float(number)
 
 
-def _count(value: Any) -> Tokens | None:
-    return value if isinstance(value, int) and not isinstance(value, bool) and value > 0 else None
+def _count(value: object) -> Tokens | None:
+    count = as_whole(value)
+    return count if count is not None and count > 0 else None

@@ -10,7 +10,6 @@ from speclift.core.arm import Arm, baseline_arm
 from speclift.core.errors import EngineError
 from speclift.core.speculation import Combined, Drafter
 from speclift.core.traffic import Concurrency, Load
-from speclift.linter.vllm_keys import SCHEDULE
 from speclift.search.conclusion import Conclusion, conclude
 from speclift.search.posterior import Posterior
 from speclift.search.schedule import Schedule
@@ -42,9 +41,15 @@ class Confirmation:
 
 
 def choose(
-    search: Search, *, can_run: Callable[[Arm], bool], wants_same_method: bool, sequences_max: int
+    search: Search,
+    *,
+    can_run: Callable[[Arm], bool],
+    wants_same_method: bool,
+    sequences_max: int,
+    schedule_key: str | None,
 ) -> Confirmation:
-    """`wants_same_method`: whether a runner-up of the winner's own method is worth its time."""
+    """`wants_same_method`: whether a runner-up of the winner's own method is worth its time. `schedule_key`: what the
+    engine calls a schedule of k; None where it has none."""
     conclusion, posterior = conclude(search), search.posterior()
     if conclusion is None or posterior is None:
         if any(
@@ -62,7 +67,7 @@ def choose(
     other = _of_another_kind(winner, ranking)
     if other is None and wants_same_method:
         other = ranking[1] if len(ranking) > 1 else None
-    schedule, scheduled = _schedule(search, conclusion, winner, sequences_max=sequences_max)
+    schedule, scheduled = _schedule(search, conclusion, winner, sequences_max=sequences_max, key=schedule_key)
     if scheduled is not None and not can_run(scheduled):
         scheduled = None
     return Confirmation(
@@ -113,7 +118,7 @@ def _streams(load: Load) -> float:
 
 
 def _schedule(
-    search: Search, conclusion: Conclusion, winner: Candidate, *, sequences_max: int
+    search: Search, conclusion: Conclusion, winner: Candidate, *, sequences_max: int, key: str | None
 ) -> tuple[Schedule | None, Arm | None]:
     schedule = conclusion.schedule
     if schedule is None or conclusion.schedule_gain < SCHEDULE_GAIN_MIN:
@@ -127,9 +132,11 @@ def _schedule(
     segments = schedule.segments
     last = replace(segments[-1], end=max(segments[-1].end, sequences_max))
     schedule = replace(schedule, segments=(*segments[:-1], last))
+    if key is None:
+        return schedule, None
     k_max = max(segment.k for segment in schedule.segments)
     templated = with_k(drafter, k_max)  # type: ignore[arg-type]
     assert not isinstance(templated, Combined)
-    extra = (*templated.extra, (SCHEDULE, json.dumps(schedule.as_triples())))
+    extra = (*templated.extra, (key, json.dumps(schedule.as_triples())))
     scheduled: Drafter = replace(templated, extra=extra)
     return schedule, Arm(name=f"{winner.drafter}-schedule", speculation=scheduled)

@@ -222,19 +222,41 @@ def _slopes(surface: Surface, parameters: Floats, points: Points) -> Floats:
     return slopes
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Places:
+    """Where points lie, and whom they belong to; an entry each."""
+
+    log_tokens: Floats
+    log_batch: Floats
+    log_k: Floats
+    target: NDArray[np.str_]
+    drafter: NDArray[np.str_]
+    token_budget: NDArray[np.int64]
+
+
+def _places(points: Sequence[Point]) -> _Places:
+    return _Places(
+        log_tokens=np.log([point.tokens for point in points]),
+        log_batch=np.log([point.batch for point in points]),
+        log_k=np.log1p([float(point.k) for point in points]),
+        target=np.array([point.target for point in points]),
+        drafter=np.array([point.drafter or "" for point in points]),
+        token_budget=np.array([point.token_budget or 0 for point in points]),
+    )
+
+
 def _misfit(left: Sequence[Point], right: Sequence[Point]) -> Floats:
     """Covariance of what the form misses, between two lists of points."""
-    tokens = _apart(np.log([point.tokens for point in left]), np.log([point.tokens for point in right]))
-    batch = _apart(np.log([point.batch for point in left]), np.log([point.batch for point in right]))
-    k = _apart(np.log1p([float(point.k) for point in left]), np.log1p([float(point.k) for point in right]))
-    same_target = _same([point.target for point in left], [point.target for point in right])
-    same_arm = same_target & _same(
-        [point.drafter or "" for point in left], [point.drafter or "" for point in right]
-    )
-    budget = _same([point.token_budget or 0 for point in left], [point.token_budget or 0 for point in right])
+    here, there = _places(left), _places(right)
+    tokens = _apart(here.log_tokens, there.log_tokens)
+    batch = _apart(here.log_batch, there.log_batch)
+    k = _apart(here.log_k, there.log_k)
+    same_target = here.target[:, None] == there.target[None, :]
+    same_arm = same_target & (here.drafter[:, None] == there.drafter[None, :])
+    same_budget = here.token_budget[:, None] == there.token_budget[None, :]
     shared = TOKENS_SD**2 * np.exp(-tokens / TOKENS_REACH) * same_target
     own = DRAFTER_SD**2 * np.exp(-batch / BATCH_REACH - k / K_REACH) * same_arm
-    cell = CELL_SD**2 * (same_arm & budget & (batch == 0) & (k == 0))
+    cell = CELL_SD**2 * (same_arm & same_budget & (batch == 0) & (k == 0))
     covariance: Floats = shared + own + cell
     return covariance
 
@@ -242,11 +264,6 @@ def _misfit(left: Sequence[Point], right: Sequence[Point]) -> Floats:
 def _apart(left: Floats, right: Floats) -> Floats:
     distance: Floats = np.abs(left[:, None] - right[None, :])
     return distance
-
-
-def _same(left: Sequence[str | int], right: Sequence[str | int]) -> NDArray[np.bool_]:
-    same: NDArray[np.bool_] = np.array(left)[:, None] == np.array(right)[None, :]
-    return same
 
 
 def _noise(cells: Sequence[TimedPoint]) -> Floats:

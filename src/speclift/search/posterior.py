@@ -98,21 +98,17 @@ def posterior_of(problem: Problem, results: Sequence[JobResult]) -> Posterior | 
     if not any(cell.point.drafter is None for cell in timed):
         return None
     failed = {result.job.candidate for result in results if result.failure}
+    targets = {cell.point.target for cell in timed}
     known = tuple(
         candidate
         for candidate in problem.candidates
         if (candidate.name not in failed or candidate.is_baseline)
-        and any(cell.point.target == candidate.target for cell in timed)
-        and (candidate.drafter is None or _curve_of(curves, candidate) is not None)
+        and candidate.target in targets
+        and _is_drafting_known(curves, candidate)
     )
     fit = fit_cost(_surface(problem, known), timed)
     batches = _batches(problem, known, fit, curves)
-    points = [
-        point_of(problem, curves, candidate, batch)
-        for row, candidate in enumerate(known)
-        for batch in batches[row]
-    ]
-    predicted = fit.predict(points)
+    predicted = fit.predict(_points(problem, curves, known, batches))
     shape = (len(known), len(problem.loads))
     lengths, length_covariance, optimistic = _lengths(known, curves)
     mean = lengths[:, None] - predicted.log_s.reshape(shape)
@@ -160,6 +156,10 @@ def _curve_of(curves: Curves, candidate: Candidate) -> AcceptanceCurve | None:
     return own or next(
         (curve for (drafter, _), curve in curves.items() if drafter == candidate.drafter), None
     )
+
+
+def _is_drafting_known(curves: Curves, candidate: Candidate) -> bool:
+    return candidate.drafter is None or _curve_of(curves, candidate) is not None
 
 
 def _is_censored(curves: Curves, candidate: Candidate) -> bool:
@@ -228,6 +228,15 @@ def point_of(
     )
 
 
+def _points(problem: Problem, curves: Curves, known: Sequence[Candidate], batches: Floats) -> list[Point]:
+    """Every candidate at every load, row by row."""
+    return [
+        point_of(problem, curves, candidate, batch)
+        for candidate, row in zip(known, batches, strict=True)
+        for batch in row
+    ]
+
+
 def _timed_points(problem: Problem, results: Sequence[JobResult], curves: Curves) -> list[TimedPoint]:
     timed = []
     now_s = 0.0
@@ -264,10 +273,7 @@ def _batches(problem: Problem, known: Sequence[Candidate], fit: CostFit, curves:
         return np.tile(np.array(streams), (len(known), 1))
     batches = np.ones((len(known), len(problem.loads)))
     for _ in range(_BATCH_TURNS):
-        points = [
-            point_of(problem, curves, each, batch) for row, each in enumerate(known) for batch in batches[row]
-        ]
-        seconds = fit.form_s(points).reshape(batches.shape)
+        seconds = fit.form_s(_points(problem, curves, known, batches)).reshape(batches.shape)
         for row, candidate in enumerate(known):
             curve = _curve_of(curves, candidate)
             length = 1.0 if curve is None else curve.at(candidate.k).length.value

@@ -97,29 +97,39 @@ def accepted_lengths(
     if any(k < 1 for k in ks):
         raise ValueError(f"k counts drafted tokens and must be at least 1, saw {list(ks)}")
     pooled = _pooled(runs)
-    ordered = [
-        k for k, run in pooled.items() if all(each.is_ordered for group in run.values() for each in group)
-    ]
-    if not pooled:
-        raise ValueError("accepted lengths are predicted from at least one run with decode steps, saw none")
-    k_max = max(ordered or pooled)
-    carrier = Carrier(k_max=k_max, requests=pooled[k_max], prefix_only=prefix_only, is_ordered=bool(ordered))
-    corrections = [_correction(carrier, k, run) for k, run in sorted(pooled.items()) if k != k_max]
+    carrier = _carrier(pooled, prefix_only=prefix_only)
+    corrections = [_correction(carrier, k, run) for k, run in sorted(pooled.items()) if k != carrier.k_max]
     mended = _mended(carrier, ks, corrections)
     rows = [_log_length(carrier, k, mend, corrections) for k, mend in zip(ks, mended.log_ratio, strict=True)]
-    count = len(carrier.requests)
-    influence = np.array([carrier.sums(k).influence for k in ks]).reshape(len(ks), count) + mended.influence
-    bracketed = np.array([row.bracket_sd for row in rows])
-    covariance: Floats = influence @ influence.T * _unbiased(count) + mended.covariance
-    unseen = np.array([_prior_sd(k) for k in ks]) / count
-    covariance += np.outer(unseen, unseen)
-    covariance += np.outer(bracketed, bracketed)
-    quantile = float(stdtrit(count - 1, (1 + level) / 2)) if count > 1 else math.inf
-    points = []
-    for row, variance in zip(rows, np.diag(covariance), strict=True):
-        half = math.inf if count < 2 else quantile * math.sqrt(variance)
-        points.append(row.point(carrier, half=half, level=level))
-    return AcceptanceCurve(points=tuple(points), log_covariance=covariance, requests=count)
+    covariance = _covariance(carrier, rows, mended)
+    halves = _half_widths(np.diag(covariance), count=len(carrier.requests), level=level)
+    return AcceptanceCurve(
+        points=tuple(
+            row.point(carrier, half=half, level=level) for row, half in zip(rows, halves, strict=True)
+        ),
+        log_covariance=covariance,
+        requests=len(carrier.requests),
+    )
+
+
+def _carrier(pooled: Mapping[int, Mapping[str, Sequence[RequestCounts]]], *, prefix_only: bool) -> Carrier:
+    if not pooled:
+        raise ValueError("accepted lengths are predicted from at least one run with decode steps, saw none")
+    ordered = [
+        k
+        for k, run in pooled.items()
+        if all(counts.is_ordered for requests in run.values() for counts in requests)
+    ]
+    k_max = max(ordered or pooled)
+    return Carrier(k_max=k_max, requests=pooled[k_max], prefix_only=prefix_only, is_ordered=bool(ordered))
+
+
+def _half_widths(variances: Floats, *, count: int, level: float) -> list[float]:
+    """Of intervals of log length; one request leaves everything open."""
+    if count < 2:
+        return [math.inf] * len(variances)
+    quantile = float(stdtrit(count - 1, (1 + level) / 2))
+    return [quantile * math.sqrt(variance) for variance in variances]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -207,6 +217,20 @@ def _mended(carrier: Carrier, ks: Sequence[int], corrections: Sequence[_Correcti
         influence=weights @ influence,
         covariance=left,
     )
+
+
+def _covariance(carrier: Carrier, rows: Sequence[_Row], mended: _Mended) -> Floats:
+    """Of log length between k: which requests were seen, what other runs leave open, requests unlike any seen, and
+    what lies beyond k_max."""
+    count = len(carrier.requests)
+    influence = np.array([carrier.sums(row.k).influence for row in rows]).reshape(len(rows), count)
+    influence = influence + mended.influence
+    covariance: Floats = influence @ influence.T * _unbiased(count) + mended.covariance
+    unseen = np.array([_prior_sd(row.k) for row in rows]) / count
+    covariance += np.outer(unseen, unseen)
+    bracketed = np.array([row.bracket_sd for row in rows])
+    covariance += np.outer(bracketed, bracketed)
+    return covariance
 
 
 def _error_covariance(carrier: Carrier, left: Sequence[int], right: Sequence[int]) -> Floats:

@@ -128,14 +128,21 @@ def _shares(count: int, weights: Sequence[float] | None) -> list[float]:
 def _require_table(
     batches: Sequence[int], ks: Sequence[int], rates: Sequence[Sequence[float]], tolerance: float
 ) -> None:
-    rises = all(lower < upper for lower, upper in pairwise(batches))
-    if not batches or batches[0] < 1 or not rises:
+    if not batches or not _rises((0, *batches)):
         raise UsageError(f"a schedule needs rising batch sizes from 1 on, saw {list(batches)}")
-    if not ks or len(set(ks)) != len(ks) or min(ks) < 0:
+    if not ks or not _rises((-1, *sorted(ks))):
         raise UsageError(f"a schedule needs different k of 0 or more, saw {list(ks)}")
     if len(rates) != len(batches) or any(len(row) != len(ks) for row in rates):
         raise UsageError(f"a schedule needs one rate for each of {len(batches)} batch sizes x {len(ks)} k")
-    if any(not 0 <= rate < math.inf for row in rates for rate in row) or any(max(row) <= 0 for row in rates):
+    if not all(_are_rates(row) for row in rates):
         raise UsageError("a rate is at least 0, and above 0 for some k of every batch size")
     if not 0 <= tolerance < 1:
         raise UsageError(f"the tolerance is a share in 0..1, saw {tolerance}")
+
+
+def _rises(values: Sequence[int]) -> bool:
+    return all(lower < upper for lower, upper in pairwise(values))
+
+
+def _are_rates(row: Sequence[float]) -> bool:
+    return all(0 <= rate < math.inf for rate in row) and max(row) > 0

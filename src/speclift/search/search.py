@@ -304,26 +304,31 @@ def _without_failed(search: Search, result: JobResult) -> Search:
     if candidate.is_baseline and not _may_have_baseline(search):
         ending = f"no baseline ran, so there is nothing to compare with: {reason}"
         return replace(search, pending=(), phase=SearchPhase.DONE, ending=ending)
-    smaller = [
-        other
-        for other in problem.candidates
-        if candidate.drafter is not None
-        and (other.drafter, other.target, other.token_budget)
-        == (candidate.drafter, candidate.target, candidate.token_budget)
-        and other.k < candidate.k
-    ]
-    tries = sum(
-        each.job.purpose is Purpose.LONG
-        and problem.candidate(each.job.candidate).drafter == candidate.drafter
-        for each in search.results
-    )
-    if job.purpose is not Purpose.LONG or not smaller or tries > 1:
+    fallback = _fallback(search, candidate) if job.purpose is Purpose.LONG else None
+    if fallback is None:
         return search
-    fallback = min(smaller, key=lambda other: abs(other.k - candidate.k / 2))
-    retried = _with_jobs(
-        search, [(fallback, job.loads, Purpose.LONG, f"{candidate.name} failed: {reason}"[:200])], keep=True
+    retry = (fallback, job.loads, Purpose.LONG, f"{candidate.name} failed: {reason}"[:200])
+    return _with_jobs(search, [retry], keep=True) or search
+
+
+def _fallback(search: Search, failed: Candidate) -> Candidate | None:
+    """The same drafter at about half the k that failed; None where it has none, or had its second try."""
+    problem = search.problem
+    tries = sum(
+        result.job.purpose is Purpose.LONG
+        and problem.candidate(result.job.candidate).drafter == failed.drafter
+        for result in search.results
     )
-    return retried or search
+    smaller = [
+        candidate
+        for candidate in problem.candidates
+        if (candidate.drafter, candidate.target, candidate.token_budget)
+        == (failed.drafter, failed.target, failed.token_budget)
+        and candidate.k < failed.k
+    ]
+    if tries > 1:
+        return None
+    return min(smaller, key=lambda candidate: abs(candidate.k - failed.k / 2), default=None)
 
 
 def _may_have_baseline(search: Search) -> bool:

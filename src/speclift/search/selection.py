@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from itertools import product
 
 import numpy as np
 
@@ -78,27 +79,27 @@ def race_entries(
     A load enters with its incumbent and the rivals that may gain most on it.
     """
     settings = problem.settings
-    entries: dict[int, list[Load]] = {}
+    entries: dict[int, set[Load]] = {}
     open_loads = sorted(
         (doubt for doubt in found if doubt.regret > settings.regret_goal),
         key=lambda doubt: -problem.share(doubt.load) * doubt.regret,
     )
-    for depth in range(1, RIVALS_MAX + 1):
-        for doubt in open_loads:
-            rivals = [row for row in np.argsort(-doubt.gains) if row != doubt.incumbent][:depth]
-            strong = [int(row) for row in rivals if doubt.gains[row] >= GAIN_SHARE * doubt.gains.max() > 0]
-            wanted = [doubt.incumbent, *strong]
-            fresh = [row for row in wanted if row not in entries]
-            if not strong or len(entries) + len(fresh) > settings.race_arms:
-                continue
-            for row in wanted:
-                loads = entries.setdefault(row, [])
-                if doubt.load not in loads:
-                    loads.append(doubt.load)
+    for depth, doubt in product(range(1, RIVALS_MAX + 1), open_loads):
+        rivals = _rivals(doubt, depth)
+        raced = (doubt.incumbent, *rivals)
+        if rivals and len(entries.keys() | set(raced)) <= settings.race_arms:
+            for row in raced:
+                entries.setdefault(row, set()).add(doubt.load)
     return {
         posterior.candidates[row].name: tuple(load for load in posterior.loads if load in loads)
         for row, loads in entries.items()
     }
+
+
+def _rivals(doubt: Doubt, depth: int) -> list[int]:
+    """Of the `depth` that may gain most on the incumbent those whose gain is not small beside the largest."""
+    others = [int(row) for row in np.argsort(-doubt.gains) if row != doubt.incumbent]
+    return [row for row in others[:depth] if doubt.gains[row] >= GAIN_SHARE * doubt.gains.max() > 0]
 
 
 def contested(entries: dict[str, tuple[Load, ...]]) -> dict[str, tuple[Load, ...]]:

@@ -14,6 +14,7 @@ from speclift.core.engine_totals import ACCEPTED, DRAFTED, engine_total
 from speclift.core.records import Counters, Phase, Record
 from speclift.core.results import Acceptance, Cell, Estimate, Percentiles
 from speclift.core.traffic import Concurrency, Load
+from speclift.core.units import Seconds
 from speclift.statistics.stats import independent_count, quantile_interval, ratio_of_totals
 
 # One arm's go at one block: launch and block.
@@ -148,29 +149,33 @@ def acceptance(records: Iterable[Record]) -> Acceptance | None:
 def _counted_acceptance(
     members: Sequence[Record], turn_sizes: Counter[Turn], totals: Totals
 ) -> tuple[Acceptance | None, Estimate | None]:
-    """Acceptance and accepted length from the engine's totals, where no answer tells them.
-
-    Totals are of whole turns: a share of a turn, or one with a failed request in it, has none of its own.
-    """
-    turns: dict[Turn, list[Record]] = defaultdict(list)
-    for record in members:
-        turns[_turn(record)].append(record)
-    is_told = any(record.drafted is not None for record in members)
-    if is_told or any(len(own) < turn_sizes[turn] or turn not in totals for turn, own in turns.items()):
-        return None, None
-    if any(not record.is_ok or record.output_tokens is None for record in members):
+    """Acceptance and accepted length from the engine's totals, where no answer tells them."""
+    turns = _by_turn(members)
+    if not _are_counted(turns, turn_sizes, totals):
         return None, None
     drafted = sum(engine_total(totals[turn], DRAFTED) or 0.0 for turn in turns)
     if not drafted:
         return None, None
     accepted = {turn: engine_total(totals[turn], ACCEPTED) or 0.0 for turn in turns}
-    tokens = {turn: sum((record.output_tokens or 0) - 1 for record in own) for turn, own in turns.items()}
-    steps = {turn: max(1.0, tokens[turn] - accepted[turn]) for turn in turns}
     rate = Acceptance(
         p10=None, p50=None, p90=None, mean=sum(accepted.values()) / drafted, requests=len(members)
     )
-    return rate, _ratio_over(
-        (block, float(tokens[launch, block]), steps[launch, block]) for launch, block in turns
+    counts = []
+    for turn, own in turns.items():
+        tokens = sum((record.output_tokens or 0) - 1 for record in own)
+        _, block = turn
+        counts.append((block, float(tokens), max(1.0, tokens - accepted[turn])))
+    return rate, _ratio_over(counts)
+
+
+def _are_counted(turns: Mapping[Turn, Sequence[Record]], turn_sizes: Counter[Turn], totals: Totals) -> bool:
+    """Totals are of whole turns: a share of a turn, or one with a failed request in it, has none of its own."""
+    records = [record for members in turns.values() for record in members]
+    return (
+        _are_whole(turns, turn_sizes)
+        and all(turn in totals for turn in turns)
+        and all(record.is_ok and record.output_tokens is not None for record in records)
+        and all(record.drafted is None for record in records)
     )
 
 
@@ -213,11 +218,9 @@ def _throughput(members: Sequence[Record], turn_sizes: Counter[Turn]) -> float |
     Requests that only held the load count, they were served too. A share of a turn (one segment of several, one
     temperature of several) has no window of its own, unless requests ran one at a time.
     """
-    turns: dict[Turn, list[Record]] = defaultdict(list)
-    for record in members:
-        turns[_turn(record)].append(record)
+    turns = _by_turn(members)
     windows = list(turns.values())
-    if any(len(own) < turn_sizes[turn] for turn, own in turns.items()):
+    if not _are_whole(turns, turn_sizes):
         if members[0].place.load != Concurrency(streams=1):
             return None
         windows = [[record] for record in members]
@@ -225,10 +228,24 @@ def _throughput(members: Sequence[Record], turn_sizes: Counter[Turn]) -> float |
     if any(record.output_tokens is None for record in good):
         return None
     tokens = sum(record.output_tokens or 0 for record in good)
-    seconds = sum(
-        max(record.end_s for record in window) - min(record.sent_s for record in window) for window in windows
-    )
+    seconds = sum(_span_s(window) for window in windows)
     return tokens / seconds if seconds > 0 and tokens else None
+
+
+def _by_turn(records: Iterable[Record]) -> dict[Turn, list[Record]]:
+    turns: dict[Turn, list[Record]] = defaultdict(list)
+    for record in records:
+        turns[_turn(record)].append(record)
+    return turns
+
+
+def _are_whole(turns: Mapping[Turn, Sequence[Record]], turn_sizes: Counter[Turn]) -> bool:
+    """Whether these are all requests of their turns, and not one segment or temperature of several."""
+    return all(len(members) >= turn_sizes[turn] for turn, members in turns.items())
+
+
+def _span_s(window: Sequence[Record]) -> Seconds:
+    return max(record.end_s for record in window) - min(record.sent_s for record in window)
 
 
 def loads_of(records: Iterable[Record]) -> tuple[Load, ...]:

@@ -44,7 +44,9 @@ def check_records(records: Sequence[Record]) -> tuple[Finding, ...]:
         return ()
     return (
         *_failed(measured),
-        *_too_few(measured),
+        *_few_prompts(measured),
+        *_few_launches(measured),
+        *_short_loads(measured),
         *_client_lag(measured),
         *_drift(measured),
         *_saturation(measured),
@@ -104,7 +106,7 @@ def _failed(measured: Sequence[Record]) -> Iterator[Finding]:
             )
 
 
-def _too_few(measured: Sequence[Record]) -> Iterator[Finding]:
+def _few_prompts(measured: Sequence[Record]) -> Iterator[Finding]:
     prompts = {record.place.request_id for record in measured}
     if len(prompts) < PROMPTS_MIN:
         yield Finding(
@@ -124,6 +126,9 @@ def _too_few(measured: Sequence[Record]) -> Iterator[Finding]:
             message=f"under {SEGMENT_PROMPTS_MIN} prompts in: {', '.join(thin)}; these cannot veto a verdict",
             next_step="raise --requests or --budget",
         )
+
+
+def _few_launches(measured: Sequence[Record]) -> Iterator[Finding]:
     launches = min(len({r.place.round for r in members}) for members in _by_arm(measured).values())
     if launches == 1:
         yield Finding(
@@ -139,6 +144,9 @@ def _too_few(measured: Sequence[Record]) -> Iterator[Finding]:
             message=f"{launches} launches per arm; intervals over so few are wide",
             next_step=f"use --launches {LAUNCHES_MIN} or a longer --budget",
         )
+
+
+def _short_loads(measured: Sequence[Record]) -> Iterator[Finding]:
     items: dict[Load, set[tuple[str, float | None, int]]] = defaultdict(set)
     for record in measured:
         place = record.place
@@ -173,17 +181,7 @@ def _client_lag(measured: Sequence[Record]) -> Iterator[Finding]:
 def _drift(measured: Sequence[Record]) -> Iterator[Finding]:
     """The baseline's own TPOT against time, prompts held fixed: interleaving cancels it, but say so."""
     baseline = [r for r in measured if r.place.arm == BASELINE and r.is_ok and r.tpot_s]
-    by_unit: dict[tuple[str, Load, float | None], list[Record]] = defaultdict(list)
-    for record in baseline:
-        by_unit[(record.place.request_id, record.place.load, record.place.temperature)].append(record)
-    times, logs = [], []
-    for members in by_unit.values():
-        if len(members) > 1:
-            sent = np.array([record.sent_s for record in members])
-            log_tpot = np.log([record.tpot_s or 1.0 for record in members])
-            # Both within the unit: where in a round a prompt comes says nothing about the machine.
-            times += (sent - sent.mean()).tolist()
-            logs += (log_tpot - log_tpot.mean()).tolist()
+    times, logs = _within_units(baseline)
     if len(times) < 10 or np.ptp(times) == 0:
         return
     slope = np.dot(times, logs) / np.dot(times, times)
@@ -195,6 +193,23 @@ def _drift(measured: Sequence[Record]) -> Iterator[Finding]:
             message=f"the baseline's own time per token changed by {change:+.0%} over the study",
             next_step="interleaving cancels a steady drift; find what else runs on this machine",
         )
+
+
+def _within_units(records: Iterable[Record]) -> tuple[list[float], list[float]]:
+    """When each request was sent and its log TPOT, both against the mean of its prompt, load and temperature: where in
+    a round a prompt comes says nothing about the machine."""
+    by_unit: dict[tuple[str, Load, float | None], list[Record]] = defaultdict(list)
+    for record in records:
+        by_unit[(record.place.request_id, record.place.load, record.place.temperature)].append(record)
+    times: list[float] = []
+    logs: list[float] = []
+    for members in by_unit.values():
+        if len(members) > 1:
+            sent = np.array([record.sent_s for record in members])
+            log_tpot = np.log([record.tpot_s or 1.0 for record in members])
+            times += (sent - sent.mean()).tolist()
+            logs += (log_tpot - log_tpot.mean()).tolist()
+    return times, logs
 
 
 def _slope_p_value(x: Sequence[float], y: Sequence[float]) -> float:

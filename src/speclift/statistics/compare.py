@@ -16,6 +16,7 @@ from speclift.core.results import (
     ALL_TRAFFIC,
     CONFIDENCE,
     TEMPERATURE_DASH,
+    Cell,
     Comparison,
     Completeness,
     Conditions,
@@ -98,12 +99,10 @@ class Comparer:
         )
         compare_e2e = replace(compare, metric="e2e", family=None)
         overall = compare(scoped, Part.ALL, "all", overall_count)
-        shows = overall is not None and overall.simultaneous.excludes(1.0)
-        part_count = family if shows else family * PARTS_ALONE
+        part_count = family if _shows_difference(overall) else family * PARTS_ALONE
         both = self._records(arm.name, conditions)
         # A part that misses the bar is out whatever else it shows, and a search meets hundreds of those.
-        is_out = not is_whole and (overall is None or overall.simultaneous.low < self._bar)
-        shown = [] if is_out else both
+        shown = both if is_whole or not self._misses(overall) else []
         all_cells = cells(
             shown,
             by_temperature=self._by_temperature,
@@ -111,19 +110,16 @@ class Comparer:
             # The engine's totals are of all traffic.
             totals=self._totals if is_whole else NO_TOTALS,
         )
+        comparisons = (compare(members, part, label, part_count) for part, label, members in cut)
         return Evidence(
             arm=arm,
             conditions=conditions,
             overall=overall,
             e2e=compare_e2e(e2e, Part.ALL, "all", overall_count),
-            parts=tuple(
-                comparison
-                for part, label, members in cut
-                if (comparison := compare(members, part, label, part_count)) is not None
-            ),
+            parts=tuple(comparison for comparison in comparisons if comparison is not None),
             tails=tail_ratios(shown, arm.name, prompt_of=self._prompt_of),
-            cells=tuple(cell for cell in all_cells if cell.arm == arm.name and cell.segment == ALL),
-            baseline_cells=tuple(cell for cell in all_cells if cell.arm == BASELINE and cell.segment == ALL),
+            cells=_over_all_segments(all_cells, arm.name),
+            baseline_cells=_over_all_segments(all_cells, BASELINE),
             segment_cells=tuple(cell for cell in all_cells if cell.segment != ALL),
             traffic_share=len(e2e) / pair_count if pair_count else 0.0,
             prompts=e2e.prompt_count,
@@ -135,6 +131,9 @@ class Comparer:
             ),
             degenerate=degenerate_segments(shown),
         )
+
+    def _misses(self, overall: Comparison | None) -> bool:
+        return overall is None or overall.simultaneous.low < self._bar
 
     def _usable(self, metric: str) -> str:
         """End to end instead of time per token, for every arm, where some arm has that for too few of its pairs and
@@ -170,6 +169,14 @@ class Comparer:
             found = pairs(self._records(arm, ALL_TRAFFIC), arm, metric, prompt_of=self._prompt_of)
             self._tables[(arm, metric)] = _table_of(found)
         return self._tables[(arm, metric)].within(lambda setting: admits(conditions, setting))
+
+
+def _shows_difference(overall: Comparison | None) -> bool:
+    return overall is not None and overall.simultaneous.excludes(1.0)
+
+
+def _over_all_segments(found: Iterable[Cell], arm: str) -> tuple[Cell, ...]:
+    return tuple(cell for cell in found if cell.arm == arm and cell.segment == ALL)
 
 
 def admits(conditions: Conditions, place: Place | Stratum) -> bool:

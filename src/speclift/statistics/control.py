@@ -21,16 +21,7 @@ def explained_gains(
     not told apart from drafting, and named."""
     settings = {launch.arm: launch.settings for launch in launches if launch.settings}
     for arm in arms:
-        compared = _rounds(records, BASELINE) & _rounds(records, arm.name)
-        own: list[Record] = []
-        for index in _rounds(records, CONTROL):
-            nearest = max((each for each in compared if each <= index), default=None)
-            own += [r for r in records if r.place.arm != CONTROL and r.place.round == nearest]
-            own += [
-                replace(r, place=replace(r.place, round=nearest))
-                for r in records
-                if nearest is not None and r.place.arm == CONTROL and r.place.round == index
-            ]
+        own = _beside_control(records, arm)
         whole = _ratio(own, arm, over=BASELINE, metric=metric)
         cost = _ratio(own, control_arm(), over=BASELINE, metric=metric)
         gain = _ratio(own, arm, over=CONTROL, metric=metric)
@@ -46,6 +37,23 @@ def explained_gains(
             next_step="the verdict rests on the baseline as the engine starts it, not on this control",
             arm=arm.name,
         )
+
+
+def _beside_control(records: Sequence[Record], arm: Arm) -> list[Record]:
+    """The control's launch told as of the same round as the launch of the others that was nearest before it."""
+    compared = _rounds(records, BASELINE) & _rounds(records, arm.name)
+    beside: list[Record] = []
+    for index in _rounds(records, CONTROL):
+        nearest = max((round_index for round_index in compared if round_index <= index), default=None)
+        if nearest is None:
+            continue
+        beside += [r for r in records if r.place.arm != CONTROL and r.place.round == nearest]
+        beside += [
+            replace(r, place=replace(r.place, round=nearest))
+            for r in records
+            if r.place.arm == CONTROL and r.place.round == index
+        ]
+    return beside
 
 
 def _rounds(records: Sequence[Record], arm: str) -> set[int]:

@@ -21,7 +21,7 @@ from speclift.core.results import Estimate
 from speclift.core.traffic import Concurrency
 from speclift.statistics.cells import METRIC_OF, P99_REQUESTS_MIN, load_size
 from speclift.statistics.crossed import Floats
-from speclift.statistics.pairs import ALL_DISTINCT, PromptOf, pairs
+from speclift.statistics.pairs import ALL_DISTINCT, Pair, PromptOf, pairs
 from speclift.statistics.stats import SPREAD_MIN, crossed_fit, interval_of
 
 Sample = tuple[int, str, float]
@@ -55,15 +55,12 @@ def paired_curve(
     records: Sequence[Record], arm: str, metric: str, *, prompt_of: PromptOf = ALL_DISTINCT
 ) -> Curve | None:
     """A latency over all loads with a pair, which must lie on one axis; None where there are not two."""
-    cells: dict[float, dict[tuple[int, str], list[float]]] = defaultdict(lambda: defaultdict(list))
-    strata: dict[str, str] = {}
-    for pair in pairs(records, arm, metric, prompt_of=prompt_of):
-        cells[load_size(pair.load)][(pair.round, pair.prompt)].append(pair.log_speedup)
-        strata[pair.prompt] = pair.segment
-    loads = sorted(cells)
-    if len(loads) < 2:
+    found = pairs(records, arm, metric, prompt_of=prompt_of)
+    by_load = _means_by_load(found)
+    if len(by_load) < 2:
         return None
-    means = [{cell: math.fsum(logs) / len(logs) for cell, logs in cells[load].items()} for load in loads]
+    loads, means = list(by_load), list(by_load.values())
+    strata = {pair.prompt: pair.segment for pair in found}
     common = [cell for cell in means[0] if all(cell in other for other in means)]
     share = len(common) / max(len(members) for members in means)
     if share < SHARED_MIN:
@@ -78,6 +75,17 @@ def paired_curve(
     if share == 1.0:
         return curve
     return replace(curve, notes=(*curve.notes, f"on the {100 * share:.0f} % of pairs that every load has"))
+
+
+def _means_by_load(found: Iterable[Pair]) -> dict[float, dict[tuple[int, str], float]]:
+    """Mean log speedup of each prompt in each launch, at each load, the lightest first."""
+    logs: dict[float, dict[tuple[int, str], list[float]]] = defaultdict(lambda: defaultdict(list))
+    for pair in found:
+        logs[load_size(pair.load)][(pair.round, pair.prompt)].append(pair.log_speedup)
+    return {
+        load: {cell: math.fsum(values) / len(values) for cell, values in logs[load].items()}
+        for load in sorted(logs)
+    }
 
 
 def shared_curve(

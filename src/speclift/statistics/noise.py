@@ -6,6 +6,7 @@ import math
 from collections import defaultdict
 from collections.abc import Iterable
 from dataclasses import dataclass
+from itertools import chain
 
 import numpy as np
 from scipy import special
@@ -48,34 +49,37 @@ class Noise:
 
 def noise_of(records: Iterable[Record]) -> Noise | None:
     """From two arms that ran the same requests block by block; None under PAIRS_MIN pairs or of one prompt alone."""
-    tpots: dict[tuple[int, str], dict[str, Seconds]] = defaultdict(dict)
-    for record in records:
-        if record.place.phase is Phase.MEASURED and record.is_ok and record.tpot_s:
-            tpots[record.place.block, record.place.request_id][record.place.arm] = record.tpot_s
-    pairs = {key: by_arm for key, by_arm in tpots.items() if len(by_arm) == 2}
-    by_prompt: dict[str, list[float]] = defaultdict(list)
-    for (_, request_id), by_arm in pairs.items():
-        first, second = _in_order(by_arm)
-        by_prompt[request_id].append(math.log(first / second))
-    if len(pairs) < PAIRS_MIN or len(by_prompt) < 2:
-        return None
-    ratios = [ratio for each in by_prompt.values() for ratio in each]
+    pairs = _pairs(records)
+    ratios: dict[str, list[float]] = defaultdict(list)
     repeats: dict[tuple[str, str], list[float]] = defaultdict(list)
     for (_, request_id), by_arm in pairs.items():
+        first, second = _in_order(by_arm)
+        ratios[request_id].append(math.log(first / second))
         for arm, tpot_s in by_arm.items():
             repeats[arm, request_id].append(math.log(tpot_s))
-    paired_log_sd = float(np.std(ratios, ddof=1))
+    if len(pairs) < PAIRS_MIN or len(ratios) < 2:
+        return None
+    paired_log_sd = float(np.std(list(chain.from_iterable(ratios.values())), ddof=1))
     return Noise(
         pairs=len(pairs),
         tpot_s_p50=float(np.median([tpot_s for by_arm in pairs.values() for tpot_s in by_arm.values()])),
         request_log_sd=_pooled_sd(repeats.values()),
         paired_log_sd=paired_log_sd,
-        servers_ratio=_ratio([float(np.mean(each)) for each in by_prompt.values()]),
+        servers_ratio=_ratio([float(np.mean(logs)) for logs in ratios.values()]),
         prompts_needed=tuple(
             PromptsNeeded(speedup=speedup, prompts=prompts_needed(speedup, paired_log_sd=paired_log_sd))
             for speedup in SPEEDUPS
         ),
     )
+
+
+def _pairs(records: Iterable[Record]) -> dict[tuple[int, str], dict[str, Seconds]]:
+    """TPOT by arm of every block and request that both arms answered."""
+    tpots: dict[tuple[int, str], dict[str, Seconds]] = defaultdict(dict)
+    for record in records:
+        if record.place.phase is Phase.MEASURED and record.is_ok and record.tpot_s:
+            tpots[record.place.block, record.place.request_id][record.place.arm] = record.tpot_s
+    return {key: by_arm for key, by_arm in tpots.items() if len(by_arm) == 2}
 
 
 def prompts_needed(speedup: float, *, paired_log_sd: float) -> int:

@@ -11,12 +11,25 @@ from __future__ import annotations
 import json
 import math
 import re
+from collections.abc import Mapping
 from dataclasses import asdict
-from typing import Any
+from typing import TypeAlias
 
 from speclift.core.arm import Arm, ServerSettings
 from speclift.core.engine_spec import AttachSettings, EngineSpec
 from speclift.core.goals import Goals, Slo
+from speclift.core.json_reading import (
+    Json,
+    built,
+    need_flag,
+    need_list,
+    need_number,
+    need_object,
+    need_objects,
+    need_text,
+    need_texts,
+    need_whole,
+)
 from speclift.core.records import Provenance
 from speclift.core.speculation import speculation_from_dict, speculation_to_dict
 from speclift.core.traffic import Message, Request, load_from_dict, load_to_dict
@@ -76,6 +89,9 @@ UPGRADES = (
 )
 
 
+# What SQLite keeps.
+Cell: TypeAlias = int | float | str | bytes | None
+
 _PYTHON_TYPES: dict[str, tuple[type, ...]] = {
     "INTEGER": (int,),
     "REAL": (int, float),
@@ -96,7 +112,7 @@ def _column_types() -> dict[str, tuple[type, ...]]:
 COLUMN_TYPES = _column_types()
 
 
-def checked_row(row: dict[str, Any]) -> dict[str, Any]:
+def checked_row(row: dict[str, Cell]) -> dict[str, Cell]:
     """ValueError where a value is of another kind than was written: SQLite keeps whatever it is given."""
     for name, value in row.items():
         allowed = COLUMN_TYPES.get(name, (object,))
@@ -106,21 +122,21 @@ def checked_row(row: dict[str, Any]) -> dict[str, Any]:
     return row
 
 
-def dumps(value: Any) -> str:
+def dumps(value: object) -> str:
     """ASCII only: lone surrogates and NUL in a prompt survive as escapes."""
     return json.dumps(value, ensure_ascii=True, separators=(",", ":"))
 
 
-def request_to_dict(request: Request) -> dict[str, Any]:
+def request_to_dict(request: Request) -> dict[str, Json]:
     return asdict(request)
 
 
-def request_from_dict(data: dict[str, Any]) -> Request:
-    messages = tuple(Message(**message) for message in data["messages"])
-    return Request(**{**data, "messages": messages})
+def request_from_dict(data: Mapping[str, object]) -> Request:
+    messages = tuple(built(Message, message) for message in need_objects(data["messages"]))
+    return built(Request, {**data, "messages": messages})
 
 
-def plan_to_dict(plan: StudyPlan) -> dict[str, Any]:
+def plan_to_dict(plan: StudyPlan) -> dict[str, Json]:
     """Without the requests, which have a table of their own."""
     return {
         "arms": [
@@ -135,60 +151,87 @@ def plan_to_dict(plan: StudyPlan) -> dict[str, Any]:
     }
 
 
-def plan_from_dict(data: dict[str, Any], requests: tuple[Request, ...]) -> StudyPlan:
+def plan_from_dict(data: Mapping[str, object], requests: tuple[Request, ...]) -> StudyPlan:
+    temperatures = (
+        None if degree is None else need_number(degree) for degree in need_list(data["temperatures"])
+    )
+    request_count = data.get("request_count")  # formats 1 and 2 sent each once
     return StudyPlan(
         arms=tuple(
-            Arm(name=arm["name"], speculation=speculation_from_dict(arm["speculation"]))
-            for arm in data["arms"]
+            Arm(
+                name=need_text(arm["name"]),
+                speculation=speculation_from_dict(need_object(arm["speculation"])),
+            )
+            for arm in need_objects(data["arms"])
         ),
-        loads=tuple(load_from_dict(load) for load in data["loads"]),
+        loads=tuple(load_from_dict(load) for load in need_objects(data["loads"])),
         requests=requests,
-        temperatures=tuple(data["temperatures"]),
-        rounds=data["rounds"],
-        together=data["together"],
-        seed=data["seed"],
-        request_count=data.get("request_count"),  # formats 1 and 2 sent each once
+        temperatures=tuple(temperatures),
+        rounds=need_whole(data["rounds"]),
+        together=need_flag(data["together"]),
+        seed=need_whole(data["seed"]),
+        request_count=None if request_count is None else need_whole(request_count),
     )
 
 
-def engine_to_dict(spec: EngineSpec) -> dict[str, Any]:
+def engine_to_dict(spec: EngineSpec) -> dict[str, Json]:
     return asdict(spec)
 
 
-def engine_from_dict(data: dict[str, Any]) -> EngineSpec:
+def engine_from_dict(data: Mapping[str, object]) -> EngineSpec:
+    """Studies before vLLM name no `python`, those before the tuner nothing `by_arm`."""
     attach = data.get("attach")
-    return EngineSpec(
-        kind=data["kind"],
-        settings=_settings_from_dict(data["settings"]),
-        binary=data["binary"],
-        python=data.get("python"),  # studies before vLLM have none
-        attach=AttachSettings(**attach) if attach is not None else None,
-        # Studies before the tuner have none.
-        by_arm=tuple((name, _settings_from_dict(settings)) for name, settings in data.get("by_arm", ())),
+    by_arm = (
+        (need_text(name), settings) for name, settings in map(need_list, need_list(data.get("by_arm", [])))
+    )
+    return built(
+        EngineSpec,
+        {
+            "kind": data["kind"],
+            "binary": data["binary"],
+            "python": data.get("python"),
+            "settings": _settings_from_dict(data["settings"]),
+            "attach": None if attach is None else built(AttachSettings, need_object(attach)),
+            "by_arm": tuple((name, _settings_from_dict(settings)) for name, settings in by_arm),
+        },
     )
 
 
-def _settings_from_dict(data: dict[str, Any]) -> ServerSettings:
-    return ServerSettings(**{**data, "extra_args": tuple(data["extra_args"])})
+# Names of settings before they were named like their flags.
+RENAMED = {
+    "quantisation": "target_quant",
+    "tensor_parallel": "tp",
+    "pipeline_parallel": "pp",
+    "sequences_max": "max_num_seqs",
+    "keeps_prefixes": "prefix_cache",
+    "schedules_ahead": "async_scheduling",
+    "extra_args": "engine_args",
+}
 
 
-def goals_to_dict(goals: Goals) -> dict[str, Any]:
+def _settings_from_dict(data: object) -> ServerSettings:
+    named = {RENAMED.get(name, name): value for name, value in need_object(data).items()}
+    return built(ServerSettings, {**named, "engine_args": need_texts(named["engine_args"])})
+
+
+def goals_to_dict(goals: Goals) -> dict[str, Json]:
     return asdict(goals)
 
 
-def goals_from_dict(data: dict[str, Any]) -> Goals:
-    return Goals(**{**data, "slos": tuple(Slo(**slo) for slo in data["slos"])})
+def goals_from_dict(data: Mapping[str, object]) -> Goals:
+    return built(Goals, {**data, "slos": tuple(built(Slo, slo) for slo in need_objects(data["slos"]))})
 
 
-def provenance_to_dict(provenance: Provenance) -> dict[str, Any]:
+def provenance_to_dict(provenance: Provenance) -> dict[str, Json]:
     return asdict(provenance)
 
 
-def provenance_from_dict(data: dict[str, Any]) -> Provenance:
-    return Provenance(
-        **{
+def provenance_from_dict(data: Mapping[str, object]) -> Provenance:
+    return built(
+        Provenance,
+        {
             **data,
-            "commands": tuple(tuple(command) for command in data["commands"]),
-            "argv": tuple(data["argv"]),
-        }
+            "commands": tuple(need_texts(command) for command in need_list(data["commands"])),
+            "argv": need_texts(data["argv"]),
+        },
     )

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import IO, Any
+from typing import IO
 
 from speclift.core.errors import UsageError
 from speclift.core.units import Bytes
@@ -26,7 +26,7 @@ class LogEntry:
     """`data` is what the line holds, or None where `fault` says why it cannot be read."""
 
     where: str
-    data: Any = None
+    data: object = None
     fault: str = ""
 
 

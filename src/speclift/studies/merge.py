@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, replace
 from itertools import combinations
 
@@ -81,7 +81,7 @@ def _differences(first: Study, other: Study) -> Iterator[str]:
 
 
 def _unlike_fields(
-    ours: dict[str, object], theirs: dict[str, object], *, skipped: set[str] | None = None
+    ours: Mapping[str, object], theirs: Mapping[str, object], *, skipped: set[str] | None = None
 ) -> Iterator[str]:
     for key, value in ours.items():
         if key in theirs and value != theirs[key] and key not in (skipped or ()):

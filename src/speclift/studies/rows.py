@@ -3,22 +3,105 @@
 from __future__ import annotations
 
 import json
-import math
-from typing import Any
+from typing import NotRequired, TypedDict
 
+from speclift.core.json_reading import need_number, need_object, need_texts, need_whole
 from speclift.core.records import Counters, Launch, Outcome, Phase, Place, Record, Refused, Step, Usage
 from speclift.core.traffic import load_from_dict, load_to_dict
-from speclift.studies.format import dumps
+from speclift.studies.format import Cell, dumps
 
 
-def storable(value: Any) -> Any:
+class RecordRow(TypedDict):
+    """A row of the table of records; what it need not have came with a later format."""
+
+    launch: int
+    arm: str
+    round: int
+    block: int
+    load: str
+    request_id: str
+    segment: str
+    temperature: float | None
+    phase: str
+    repeat: NotRequired[int]
+    outcome: str
+    error: str
+    intended_s: float
+    sent_s: float
+    end_s: float
+    first_token_s: float | None
+    last_token_s: float | None
+    prompt_tokens: int | None
+    output_tokens: int | None
+    finish_reason: str | None
+    text: bytes
+    drafted: int | None
+    accepted: int | None
+    steps: str | None
+    refused: NotRequired[str]
+
+
+class LaunchRow(TypedDict):
+    id: int
+    arm: str
+    round: int
+    command: str
+    engine_version: str
+    started_s: float
+    ready_s: float | None
+    kv_tokens: int | None
+    failure: str
+    log_tail: str
+    counters: str
+    settings: NotRequired[str]
+    notices: NotRequired[str]
+    usage: NotRequired[str]
+
+
+class TurnRow(TypedDict):
+    launch: int
+    block: int
+    load: str
+    loop_lag_p99_s: float
+    cpu_s: float
+    wall_s: float
+    stamp_blur_p99_s: NotRequired[float]
+    counters: NotRequired[str]
+
+
+class TextRow(TypedDict):
+    value: str
+
+
+class CountRow(TypedDict):
+    last: int
+
+
+class DoneRow(TypedDict):
+    arm: str
+    round: int
+    block: int
+    request_id: str
+    temperature: float | None
+    repeat: int
+
+
+class FindingRow(TypedDict):
+    check: str
+    level: str
+    message: str
+    next_step: str
+    arm: str | None
+
+
+def storable(value: Cell) -> Cell:
     """Lone surrogates have no UTF-8 form; as a column's text they are shown instead of failing."""
     if isinstance(value, str):
         return value.encode("utf-8", "backslashreplace").decode("utf-8")
     return value
 
 
-def record_columns(record: Record) -> dict[str, Any]:
+def record_columns(record: Record) -> dict[str, Cell]:
     place = record.place
     return {
         "launch": place.launch,
@@ -52,13 +135,13 @@ def record_columns(record: Record) -> dict[str, Any]:
     }
 
 
-def record_from(row: dict[str, Any]) -> Record:
+def record_from(row: RecordRow) -> Record:
     place = Place(
         arm=row["arm"],
         launch=row["launch"],
         round=row["round"],
         block=row["block"],
-        load=load_from_dict(json.loads(row["load"])),
+        load=load_from_dict(need_object(json.loads(row["load"]))),
         request_id=row["request_id"],
         segment=row["segment"],
         temperature=row["temperature"],
@@ -88,48 +171,23 @@ def record_from(row: dict[str, Any]) -> Record:
 
 def _steps(text: str) -> tuple[Step, ...]:
     pairs = json.loads(text)
-    return tuple(Step(drafted=_whole(drafted), accepted=_whole(accepted)) for drafted, accepted in pairs)
+    return tuple(
+        Step(drafted=need_whole(drafted), accepted=need_whole(accepted)) for drafted, accepted in pairs
+    )
 
 
 def counters_from(text: str) -> Counters:
-    return Counters(values={name: _number(value) for name, value in _object(text).items()})
+    return Counters(
+        values={name: need_number(value) for name, value in need_object(json.loads(text)).items()}
+    )
 
 
-# What stands in a study may have been edited: each of these raises where it is of another kind.
-
-
-def _object(text: str) -> dict[str, Any]:
-    value = json.loads(text)
-    if not isinstance(value, dict):
-        raise ValueError(f"expected a JSON object, saw {text[:40]!r}")
-    return value
-
-
-def _words(text: str) -> tuple[str, ...]:
-    value = json.loads(text)
-    if not isinstance(value, list) or not all(isinstance(word, str) for word in value):
-        raise ValueError(f"expected a list of words, saw {text[:40]!r}")
-    return tuple(value)
-
-
-def _number(value: Any) -> float:
-    if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
-        raise ValueError(f"expected a number, saw {str(value)[:40]!r}")
-    return value
-
-
-def _whole(value: Any) -> int:
-    if isinstance(value, bool) or not isinstance(value, int):
-        raise ValueError(f"expected a whole number, saw {str(value)[:40]!r}")
-    return value
-
-
-def launch_from(row: dict[str, Any]) -> Launch:
+def launch_from(row: LaunchRow) -> Launch:
     return Launch(
         id=row["id"],
         arm=row["arm"],
         round=row["round"],
-        command=_words(row["command"]),
+        command=need_texts(json.loads(row["command"])),
         engine_version=row["engine_version"],
         started_s=row["started_s"],
         ready_s=row["ready_s"],
@@ -137,8 +195,10 @@ def launch_from(row: dict[str, Any]) -> Launch:
         log_tail=row["log_tail"],
         counters=counters_from(row["counters"]),
         # Studies of format 1 have none of these.
-        settings={str(name): str(value) for name, value in _object(row.get("settings", "{}")).items()},
-        notices=_words(row.get("notices", "[]")),
+        settings={
+            name: str(value) for name, value in need_object(json.loads(row.get("settings", "{}"))).items()
+        },
+        notices=need_texts(json.loads(row.get("notices", "[]"))),
         usage=_usage(row.get("usage", "[]")),
     )
 
@@ -150,10 +210,10 @@ def usage_text(usage: tuple[Usage, ...]) -> str:
 def _usage(text: str) -> tuple[Usage, ...]:
     return tuple(
         Usage(
-            at_s=_number(at_s),
-            running=_whole(running),
-            waiting=_whole(waiting),
-            kv_share=_number(kv_share),
+            at_s=need_number(at_s),
+            running=need_whole(running),
+            waiting=need_whole(waiting),
+            kv_share=need_number(kv_share),
         )
         for at_s, running, waiting, kv_share in json.loads(text)
     )

@@ -8,20 +8,20 @@ from __future__ import annotations
 import json
 import sqlite3
 import tempfile
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from types import TracebackType
-from typing import IO, Any, NamedTuple, Self
+from typing import IO, Any, NamedTuple, Self, TypeVar
 
 from speclift.core.engine_spec import EngineSpec
 from speclift.core.errors import StudyError
 from speclift.core.goals import Goals
+from speclift.core.json_reading import need_object, need_whole
 from speclift.core.records import Counters, Launch, Provenance, Record, TurnHealth, TurnTotals, Usage
 from speclift.core.results import Finding, Level
 from speclift.core.traffic import Request, load_from_dict, load_to_dict
 from speclift.core.units import Seconds
-from speclift.workload.experiment import StudyPlan
 from speclift.studies import format as fmt
 from speclift.studies.database import (
     DATABASE,
@@ -32,9 +32,25 @@ from speclift.studies.database import (
     require_empty,
     take_lock,
 )
+from speclift.studies.format import Cell
 from speclift.studies.private import private_folder
-from speclift.studies.rows import counters_from, launch_from, record_columns, record_from, storable, usage_text
+from speclift.studies.rows import (
+    CountRow,
+    DoneRow,
+    FindingRow,
+    LaunchRow,
+    RecordRow,
+    TextRow,
+    TurnRow,
+    counters_from,
+    launch_from,
+    record_columns,
+    record_from,
+    storable,
+    usage_text,
+)
 from speclift.studies.texts import digest_of, finding_stand_in, record_stand_in, request_stand_in, with_texts
+from speclift.workload.experiment import StudyPlan
 
 __all__ = ["DATABASE", "Done", "Study", "is_study"]
 
@@ -42,6 +58,8 @@ NOTHING = Counters()
 KEEPS_TEXT = "keeps-text"
 # Beside every document its hash, under its name and this.
 SEAL = "#sha256"
+
+Row = TypeVar("Row")
 
 
 class Done(NamedTuple):
@@ -150,8 +168,8 @@ class Study:
     @property
     def plan(self) -> StudyPlan:
         with read_errors(self.path):
-            rows = self._rows("SELECT body FROM requests ORDER BY position")
-            requests = tuple(fmt.request_from_dict(json.loads(row["body"])) for row in rows)
+            rows = self._rows(TextRow, "SELECT body AS value FROM requests ORDER BY position")
+            requests = tuple(fmt.request_from_dict(need_object(json.loads(row["value"]))) for row in rows)
             return fmt.plan_from_dict(self._get("plan"), self._requests or requests)
 
     @property
@@ -183,12 +201,13 @@ class Study:
     def block_limits(self) -> dict[int, int]:
         """Blocks the time budget cut short, with the number of items left in each; settled in round 0."""
         with read_errors(self.path):
-            limits: dict[str, int] = self._get("block_limits", default={})
-            return {int(block): limit for block, limit in limits.items()}
+            limits = self._found("block_limits") or {}
+            return {int(block): need_whole(limit) for block, limit in limits.items()}
 
     def limit_block(self, block: int, items: int) -> None:
         with disk_errors(self.path):
-            self._set("block_limits", {**self.block_limits, block: items})
+            limits = {**self.block_limits, block: items}
+            self._set("block_limits", {str(number): limit for number, limit in limits.items()})
 
     def keep(self, name: str, document: Mapping[str, object]) -> None:
         """A JSON document beside the records: what the lossless gate found, how a search stands."""
@@ -198,8 +217,7 @@ class Study:
     def kept(self, name: str) -> dict[str, Any] | None:
         """None where none of that name was kept."""
         with read_errors(self.path):
-            found: dict[str, Any] | None = self._get(name, default=None)
-        return found
+            return self._found(name)
 
     @property
     def logs(self) -> Path:
@@ -244,8 +262,8 @@ class Study:
         self._update_launch(launch, counters=fmt.dumps(counters.values), usage=usage_text(usage))
 
     def next_launch_id(self) -> int:
-        (row,) = self._rows("SELECT ifnull(max(id), 0) AS last FROM launches")
-        return int(row["last"]) + 1
+        (row,) = self._rows(CountRow, "SELECT ifnull(max(id), 0) AS last FROM launches")
+        return row["last"] + 1
 
     def add_turn(self, launch: int, block: int, health: TurnHealth, counters: Counters = NOTHING) -> None:
         self._insert(
@@ -293,7 +311,9 @@ class Study:
 
     def records(self) -> tuple[Record, ...]:
         with read_errors(self.path):
-            return tuple(record_from(row) for row in self._rows("SELECT * FROM records ORDER BY id"))
+            return tuple(
+                record_from(row) for row in self._rows(RecordRow, "SELECT * FROM records ORDER BY id")
+            )
 
     def spoken(self) -> tuple[Record, ...]:
         """Records whose text is known: all of them, or those of this process where no text is kept."""
@@ -302,15 +322,15 @@ class Study:
     def launches(self) -> tuple[tuple[Launch, int | None], ...]:
         """Each launch with the KV tokens it reported."""
         with read_errors(self.path):
-            rows = self._rows("SELECT * FROM launches ORDER BY id")
+            rows = self._rows(LaunchRow, "SELECT * FROM launches ORDER BY id")
             return tuple((launch_from(row), row["kv_tokens"]) for row in rows)
 
     def turn_health(self) -> tuple[TurnHealth, ...]:
         with read_errors(self.path):
-            rows = self._rows("SELECT * FROM turns ORDER BY id")
+            rows = self._rows(TurnRow, "SELECT * FROM turns ORDER BY id")
             return tuple(
                 TurnHealth(
-                    load=load_from_dict(json.loads(row["load"])),
+                    load=load_from_dict(need_object(json.loads(row["load"]))),
                     loop_lag_p99_s=row["loop_lag_p99_s"],
                     cpu_s=row["cpu_s"],
                     wall_s=row["wall_s"],
@@ -322,7 +342,7 @@ class Study:
     def turn_totals(self) -> tuple[TurnTotals, ...]:
         """Turns of which the engine told its totals."""
         with read_errors(self.path):
-            rows = self._rows("SELECT * FROM turns ORDER BY id")
+            rows = self._rows(TurnRow, "SELECT * FROM turns ORDER BY id")
             read = ((row, counters_from(row.get("counters", "{}"))) for row in rows)  # format 1 has none
             return tuple(
                 TurnTotals(launch=row["launch"], block=row["block"], counters=counters)
@@ -332,16 +352,28 @@ class Study:
 
     def findings(self) -> tuple[Finding, ...]:
         with read_errors(self.path):
-            rows = self._rows('SELECT "check", level, message, next_step, arm FROM findings ORDER BY id')
-            return tuple(Finding(**{**row, "level": Level(row["level"])}) for row in rows)
+            rows = self._rows(
+                FindingRow, 'SELECT "check", level, message, next_step, arm FROM findings ORDER BY id'
+            )
+            return tuple(
+                Finding(
+                    check=row["check"],
+                    level=Level(row["level"]),
+                    message=row["message"],
+                    next_step=row["next_step"],
+                    arm=row["arm"],
+                )
+                for row in rows
+            )
 
     def done(self) -> frozenset[Done]:
         """Final records: successes, and failures of a server that lived on. What a dying server broke off is
         measured again on resume."""
         rows = self._rows(
+            DoneRow,
             "SELECT DISTINCT records.arm, records.round, block, request_id, temperature, repeat FROM records"
             " JOIN launches ON launches.id = records.launch"
-            " WHERE phase = 'measured' AND (outcome = 'ok' OR launches.failure = '')"
+            " WHERE phase = 'measured' AND (outcome = 'ok' OR launches.failure = '')",
         )
         return frozenset(Done(**row) for row in rows)
 
@@ -355,42 +387,48 @@ class Study:
         self._db.execute(f"PRAGMA user_version = {fmt.FORMAT}")
         self._db.execute("COMMIT")
 
-    def _get(self, key: str, **default: Any) -> Any:
-        rows = self._rows("SELECT value FROM meta WHERE key = ?", key)
-        if not rows:
-            if "default" in default:
-                return default["default"]
+    def _get(self, key: str) -> Mapping[str, object]:
+        document = self._found(key)
+        if document is None:
             raise StudyError(f"{self.path} is incomplete: it has no {key}", hint="start a new study")
+        return document
+
+    def _found(self, key: str) -> dict[str, Any] | None:
+        """None where there is no such document."""
+        rows = self._rows(TextRow, "SELECT value FROM meta WHERE key = ?", key)
+        if not rows:
+            return None
         text = rows[0]["value"]
-        seal = self._rows("SELECT value FROM meta WHERE key = ?", key + SEAL)
+        seal = self._rows(TextRow, "SELECT value FROM meta WHERE key = ?", key + SEAL)
         if seal and seal[0]["value"] != digest_of(text):
             raise StudyError(
                 f"cannot read the study at {self.path}: its {key!r} is not what speclift wrote there",
                 hint="if it was edited or damaged, restore it from a copy or start a new study",
             )
-        return json.loads(text)
+        return dict(need_object(json.loads(text)))
 
-    def _set(self, key: str, value: Any) -> None:
+    def _set(self, key: str, value: Mapping[str, object]) -> None:
         """With a seal: whoever reads it relies on its shape, which an edited one need not have."""
         text = fmt.dumps(value)
         self._db.executemany(
             "INSERT OR REPLACE INTO meta VALUES (?, ?)", [(key, text), (key + SEAL, digest_of(text))]
         )
 
-    def _rows(self, query: str, *values: Any) -> list[dict[str, Any]]:
+    def _rows(self, kind: Callable[..., Row], query: str, *values: Cell) -> list[Row]:
+        """The rows of a query that asks for the columns of `kind`."""
         with read_errors(self.path):
             cursor = self._db.execute(query, values)
             names = [column[0] for column in cursor.description]
-            return [fmt.checked_row(dict(zip(names, row, strict=True))) for row in cursor]
+            return [kind(**fmt.checked_row(dict(zip(names, row, strict=True)))) for row in cursor]
 
-    def _insert(self, table: str, **values: Any) -> None:
+    def _insert(self, table: str, **values: Cell) -> None:
         columns, marks = ", ".join(f'"{name}"' for name in values), ", ".join("?" for _ in values)
         self._write(f"INSERT INTO {table} ({columns}) VALUES ({marks})", *values.values())
 
-    def _update_launch(self, launch: int, **values: Any) -> None:
+    def _update_launch(self, launch: int, **values: Cell) -> None:
         columns = ", ".join(f"{name} = ?" for name in values)
         self._write(f"UPDATE launches SET {columns} WHERE id = ?", *values.values(), launch)
 
-    def _write(self, statement: str, *values: Any) -> None:
+    def _write(self, statement: str, *values: Cell) -> None:
         with disk_errors(self.path):
             self._db.execute(statement, tuple(storable(value) for value in values))

@@ -11,11 +11,11 @@ import re
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict, replace
 
-from speclift.statistics.loops import is_looping
 from speclift.core.errors import StudyError
 from speclift.core.records import Record
 from speclift.core.results import Finding, Level
 from speclift.core.traffic import Request
+from speclift.statistics.loops import is_looping
 from speclift.studies.format import dumps
 
 NOT_KEPT = "text not kept"

@@ -8,7 +8,6 @@ import hashlib
 from collections.abc import Sequence
 from functools import cache
 from itertools import pairwise
-from typing import Any
 
 import numpy as np
 
@@ -53,7 +52,9 @@ def sampled_ids(
     return tuple(int(token) for token in ids[0])
 
 
-def prompt_logprobs(prompt: str | Sequence[int], *, listed: int, tokens: int) -> list[dict[str, Any] | None]:
+def prompt_logprobs(
+    prompt: str | Sequence[int], *, listed: int, tokens: int
+) -> list[dict[str, dict[str, float]] | None]:
     """For each token of the prompt the likeliest tokens there and itself; nothing for the first."""
     ids = prompt_ids(prompt, tokens=tokens) if isinstance(prompt, str) else list(prompt)
     if not all(isinstance(token, int) and 0 <= token < tokens for token in ids):
@@ -61,7 +62,7 @@ def prompt_logprobs(prompt: str | Sequence[int], *, listed: int, tokens: int) ->
     if not 0 <= listed <= LISTED_MAX:
         raise UsageError(f"prompt_logprobs must lie in 0..{LISTED_MAX}, saw {listed}")
     logs = np.log(chain_of(tokens).target)
-    rows: list[dict[str, Any] | None] = [None]
+    rows: list[dict[str, dict[str, float]] | None] = [None]
     for before, said in pairwise(ids):
         order = [int(token) for token in np.argsort(-logs[before])]
         shown = dict.fromkeys([*order[:listed], said])

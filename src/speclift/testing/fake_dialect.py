@@ -6,11 +6,12 @@ Shapes were taken from running servers: llama.cpp in xllamacpp 2026.10.11549, an
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TypeVar
 
 from speclift.core.errors import UsageError
+from speclift.core.json_reading import Json, as_number
 from speclift.core.records import Step
 from speclift.core.traffic import DEFAULT_MAX_TOKENS
 from speclift.core.units import Seconds, Tokens
@@ -30,6 +31,8 @@ DEFAULT_TEMPERATURE = 1.0
 # A script is drawn up whole before its first token; this many tokens take well under a second.
 MAX_TOKENS_LIMIT = 100_000
 
+Kind = TypeVar("Kind")
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AnswerForm:
@@ -45,19 +48,19 @@ class AnswerForm:
     listed: int = 0
 
 
-def read_body(body: Any, *, is_chat: bool) -> tuple[FakeRequest, AnswerForm]:
+def read_body(body: object, *, is_chat: bool) -> tuple[FakeRequest, AnswerForm]:
     """UsageError on anything a real server would answer with 400."""
     if not isinstance(body, dict):
         raise UsageError(f"the body must be a JSON object, saw {type(body).__name__}")
     if body.get("n", 1) != 1:
         raise UsageError(f"n must be 1, saw {body['n']!r}")
-    prompt = _chat_prompt(body.get("messages")) if is_chat else _typed(body, "prompt", str, None)
+    prompt = _chat_prompt(body.get("messages")) if is_chat else _typed(body, "prompt", str)
     marker = SEGMENT_MARKER.search(prompt)
     max_tokens_name = "max_completion_tokens" if "max_completion_tokens" in body else "max_tokens"
     max_tokens = _typed(body, max_tokens_name, int, DEFAULT_MAX_TOKENS)
     if not 1 <= max_tokens <= MAX_TOKENS_LIMIT:
         raise UsageError(f"{max_tokens_name} must lie in 1..{MAX_TOKENS_LIMIT}, saw {max_tokens}")
-    temperature = float(_typed(body, "temperature", (int, float), DEFAULT_TEMPERATURE))
+    temperature = float(_number(body, "temperature", DEFAULT_TEMPERATURE))
     if not 0 <= temperature < float("inf"):
         raise UsageError(f"temperature must be at least 0, saw {temperature}")
     options = _typed(body, "stream_options", dict, {})
@@ -80,13 +83,13 @@ def read_body(body: Any, *, is_chat: bool) -> tuple[FakeRequest, AnswerForm]:
     )
 
 
-def _listed(body: dict[str, Any], *, is_chat: bool) -> int:
+def _listed(body: Mapping[str, object], *, is_chat: bool) -> int:
     if not is_chat:
-        return int(_typed(body, "logprobs", int, 0))
-    return int(_typed(body, "top_logprobs", int, 0)) if _typed(body, "logprobs", bool, False) else 0
+        return _typed(body, "logprobs", int, 0)
+    return _typed(body, "top_logprobs", int, 0) if _typed(body, "logprobs", bool, False) else 0
 
 
-def _typed(body: dict[str, Any], name: str, kind: type | tuple[type, ...], default: Any) -> Any:
+def _typed(body: Mapping[str, object], name: str, kind: type[Kind], default: Kind | None = None) -> Kind:
     value = body.get(name)
     value = default if value is None else value
     is_stray_bool = isinstance(value, bool) and kind is not bool
@@ -95,13 +98,21 @@ def _typed(body: dict[str, Any], name: str, kind: type | tuple[type, ...], defau
     return value
 
 
-def _chat_prompt(messages: Any) -> str:
+def _number(body: Mapping[str, object], name: str, default: float) -> float:
+    value = body.get(name)
+    number = default if value is None else as_number(value)
+    if number is None:
+        raise UsageError(f"{name} has the wrong type: saw {value!r}")
+    return number
+
+
+def _chat_prompt(messages: object) -> str:
     if not isinstance(messages, list) or not messages:
         raise UsageError("messages must be a list of at least one message")
     return "\n".join(map(_message_text, messages))
 
 
-def _message_text(message: Any) -> str:
+def _message_text(message: object) -> str:
     """Content is a string or, as vLLM's own client sends it, a list of parts."""
     content = message.get("content") if isinstance(message, dict) else None
     if isinstance(content, list) and all(isinstance(part, dict) for part in content):
@@ -116,7 +127,7 @@ def _message_text(message: Any) -> str:
 _LOGPROB, _RUNNER_UP_LOGPROB = -0.05, -3.05
 
 
-def _sure_of(token_id: int) -> dict[str, Any]:
+def _sure_of(token_id: int) -> dict[str, Json]:
     """One entry of `logprobs.content`, as llama.cpp words it."""
     said = _listed_token(token_id, _LOGPROB)
     return {
@@ -125,7 +136,7 @@ def _sure_of(token_id: int) -> dict[str, Any]:
     }
 
 
-def _listed_token(token_id: int, logprob: float) -> dict[str, Any]:
+def _listed_token(token_id: int, logprob: float) -> dict[str, Json]:
     text = token_text(token_id)
     return {"id": token_id, "token": text, "bytes": list(text.encode()), "logprob": logprob}
 
@@ -140,25 +151,25 @@ class Reply:
         self.prompt_s = prompt_s
         self.prompt_ids: Sequence[int] = ()
         kind = "chat.completion" if form.is_chat else "text_completion"
-        self._head = {
+        self._head: dict[str, Json] = {
             "id": id,
             "object": kind + (".chunk" if form.is_chat and form.stream else ""),
             "created": created,
             "model": MODEL,
         }
 
-    def opening(self) -> list[dict[str, Any]]:
+    def opening(self) -> list[dict[str, Json]]:
         if not self.form.is_chat:
             return []
         # llama.cpp sends null, vLLM an empty string; neither carries a token.
         content = "" if self.truth.flavour == "vllm" else None
         return [self._chunk({"delta": {"role": "assistant", "content": content}})]
 
-    def tokens(self, start: int, end: int, burst: Burst, *, decode_s: Seconds) -> dict[str, Any]:
+    def tokens(self, start: int, end: int, burst: Burst, *, decode_s: Seconds) -> dict[str, Json]:
         ids = self.script.token_ids[start:end]
         text = "".join(map(token_text, ids))
-        choice: dict[str, Any] = {"delta": {"content": text}} if self.form.is_chat else {"text": text}
-        extra: dict[str, Any] = {}
+        choice: dict[str, Json] = {"delta": {"content": text}} if self.form.is_chat else {"text": text}
+        extra: dict[str, Json] = {}
         if self.truth.flavour == "vllm" and self.form.return_token_ids:
             choice["token_ids"] = list(ids)
         if self.truth.flavour == "vllm" and self.form.continuous_usage:
@@ -167,8 +178,8 @@ class Reply:
             extra["timings"] = self._timings(end, burst, decode_s=decode_s)
         return self._chunk(choice, **extra)
 
-    def closing(self, *, decode_s: Seconds) -> list[dict[str, Any]]:
-        choice: dict[str, Any] = {"delta": {}} if self.form.is_chat else {"text": ""}
+    def closing(self, *, decode_s: Seconds) -> list[dict[str, Json]]:
+        choice: dict[str, Json] = {"delta": {}} if self.form.is_chat else {"text": ""}
         finish = self._chunk({**choice, "finish_reason": self.script.finish_reason})
         figures = self._figures(decode_s=decode_s)
         if self.truth.flavour == "llamacpp" and not self.form.is_chat:
@@ -177,24 +188,25 @@ class Reply:
             return [finish, {**self._head, "choices": [], **figures}]
         return [{**finish, "timings": figures["timings"]}] if "timings" in figures else [finish]
 
-    def whole(self, *, decode_s: Seconds) -> dict[str, Any]:
+    def whole(self, *, decode_s: Seconds) -> dict[str, Json]:
         text = "".join(map(token_text, self.script.token_ids))
-        content = {"message": {"role": "assistant", "content": text}} if self.form.is_chat else {"text": text}
+        message: dict[str, Json] = {"message": {"role": "assistant", "content": text}}
+        content = message if self.form.is_chat else {"text": text}
         choice = {"index": 0, **content, "finish_reason": self.script.finish_reason}
         if self.form.listed and self.truth.flavour != "plain":
             choice["logprobs"] = {"content": [_sure_of(token_id) for token_id in self.script.token_ids]}
-        extra: dict[str, Any] = {}
+        extra: dict[str, Json] = {}
         if self.truth.flavour == "vllm" and self.form.return_token_ids:
             choice["token_ids"] = list(self.script.token_ids)
             extra["prompt_token_ids"] = list(self.prompt_ids)
         return {**self._head, "choices": [choice], **extra, **self._figures(decode_s=decode_s)}
 
-    def _chunk(self, choice: dict[str, Any], **extra: Any) -> dict[str, Any]:
+    def _chunk(self, choice: dict[str, Json], **extra: Json) -> dict[str, Json]:
         return {**self._head, "choices": [{"index": 0, "finish_reason": None, **choice}], **extra}
 
-    def _figures(self, *, decode_s: Seconds) -> dict[str, Any]:
+    def _figures(self, *, decode_s: Seconds) -> dict[str, Json]:
         last = self.script.bursts[-1]
-        figures: dict[str, Any] = {"usage": self._usage(last.end)}
+        figures: dict[str, Json] = {"usage": self._usage(last.end)}
         if self.truth.flavour == "llamacpp":
             figures["timings"] = self._timings(last.end, last, decode_s=decode_s)
         if self.truth.flavour == "vllm" and self.truth.k:
@@ -221,7 +233,7 @@ class Reply:
             **drafts,
         }
 
-    def _step_metrics(self) -> dict[str, Any]:
+    def _step_metrics(self) -> dict[str, Json]:
         steps = [step for step in self.script.steps if step.drafted]
         last = self.script.bursts[-1]
         by_accepted = Counter(step.accepted for step in steps)

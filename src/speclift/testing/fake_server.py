@@ -17,11 +17,11 @@ import selectors
 import signal
 import sys
 import time
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from functools import partial
-from typing import Any
 
 from speclift.core.errors import UsageError
+from speclift.core.json_reading import Json
 from speclift.core.units import Seconds
 from speclift.testing.fake_dialect import MODEL, Reply, ServedTotals, chunk_spans, metrics_text, read_body
 from speclift.testing.fake_truth import (
@@ -53,7 +53,7 @@ class FakeServer:
         self._epoch_s = time.time() - self._loop.time()
         self._launch_factor = launch_factor(truth)
         self._totals = ServedTotals()
-        self._log: list[dict[str, Any]] = []
+        self._log: list[dict[str, Json]] = []
         self._slots = asyncio.Semaphore(truth.slots or sys.maxsize)
         self._asked = 0
         self._waiting = 0
@@ -274,7 +274,7 @@ class BurstTimes:
         self.late_s_max = max(self.late_s_max, self.last_s - self._deadline_s)
 
 
-def _events(payloads: list[dict[str, Any]]) -> bytes:
+def _events(payloads: Sequence[Mapping[str, Json]]) -> bytes:
     return b"".join(b"data: " + json.dumps(payload).encode() + b"\n\n" for payload in payloads)
 
 

@@ -13,9 +13,10 @@ import re
 from collections.abc import Iterable
 from dataclasses import dataclass, fields, replace
 from enum import StrEnum
-from typing import Any, Literal
+from typing import Literal
 
 from speclift.core.errors import UsageError, unknown_name
+from speclift.core.json_reading import built
 from speclift.core.records import Step
 from speclift.core.units import Seconds, Tokens
 
@@ -120,7 +121,7 @@ class Truth:
 def parse_truth(pairs: Iterable[str]) -> Truth:
     """From `key=value` words; a key given twice takes its last value."""
     defaults = {field.name: field.default for field in fields(Truth) if field.name != "segment_acceptance"}
-    values: dict[str, Any] = {}
+    values: dict[str, object] = {}
     segments: dict[str, float] = {}
     for pair in pairs:
         key, equals, text = pair.partition("=")
@@ -132,7 +133,7 @@ def parse_truth(pairs: Iterable[str]) -> Truth:
             raise unknown_name(what="truth", seen=key, allowed=[*defaults, f"{_SEGMENT_PREFIX}SEGMENT"])
         else:
             values[key] = _value(key, text, default=defaults[key])
-    return Truth(**values, segment_acceptance=tuple(segments.items()))
+    return built(Truth, {**values, "segment_acceptance": tuple(segments.items())})
 
 
 def _value(key: str, text: str, *, default: object) -> object:

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import importlib.metadata
-import importlib.util
 import shutil
 import tempfile
 import time
@@ -17,14 +15,16 @@ from speclift import __version__
 from speclift.bench.client_ceiling import TTFT_S, ClientLevel, ErrorsMs, measure_client
 from speclift.bench.interrupts import run_until_signal
 from speclift.bench.noise import NOISE_BUDGET_S, NOISE_TOKENS, measure_noise, noise_requests
-from speclift.bench.prepare import QUICK_PROMPTS_PER_SEGMENT, QUICK_SEGMENTS, Say
+from speclift.bench.observer import Observer
+from speclift.bench.prepare import QUICK_PROMPTS_PER_SEGMENT, QUICK_SEGMENTS
 from speclift.client.provenance import host_facts
-from speclift.core.arm import ServerSettings
+from speclift.core.arm import EMBEDDED_MODEL, ServerSettings
 from speclift.core.documents import load_document
-from speclift.core.engine_spec import EMBEDDED_MODEL
+from speclift.core.engine_spec import EngineSpec
 from speclift.core.errors import EngineError, OperatingError
 from speclift.core.typed_json import read_as
-from speclift.engines.llamacpp.engine import LlamaCpp, default_threads
+from speclift.engines.kind import EngineKind, engine_kind, engine_names, usable_kinds
+from speclift.engines.machine import default_threads
 from speclift.statistics.checks import CLIENT_LAG_SHARE
 from speclift.statistics.noise import Noise, noise_of
 from speclift.views.doctor_document import (
@@ -41,24 +41,22 @@ from speclift.weights import models
 
 TIMER_PROBES = 200
 TIMER_STEP_S = 0.002
-INSTALL_ENGINE = "pip install 'speclift[llama]'"
+NOT_INSTALLED = "the embedded engine is not installed"
 FETCH_MODEL = f"speclift models fetch {EMBEDDED_MODEL}"
 # The gain that a study should be able to see: a third of the usual bar of 1.3x.
 SEEN_SPEEDUP = 1.1
 
 
-def diagnose(say: Say, *, with_noise: bool = True, with_client: bool = False) -> DoctorDocument:
+def diagnose(observer: Observer, *, with_noise: bool = True, with_client: bool = False) -> DoctorDocument:
     """`with_client` measures the load generator in place of the machine's noise."""
     cache = models.models_directory()
     existing = next(folder for folder in (cache, *cache.parents) if folder.exists())
     late_s = asyncio.run(_timer_lateness_s())
+    embedded = next(kind for kind in usable_kinds() if kind.is_embedded)
     facts: DoctorDocument = {
         "schema": 1,
         "speclift": __version__,
-        "engines": {
-            "llamacpp": _package("xllamacpp"),
-            "llama_server": shutil.which("llama-server") or "not on PATH",
-        },
+        "engines": {part: found for name in engine_names() for part, found in _parts(name).items()},
         "host": read_as(HostDocument, host_facts()),
         "threads_for_the_engine": default_threads(),
         "timer_late_ms": {
@@ -75,18 +73,20 @@ def diagnose(say: Say, *, with_noise: bool = True, with_client: bool = False) ->
         "next_steps": [],
     }
     if with_client:
-        facts["client"] = _client(say)
+        facts["client"] = _client(observer)
         facts["noise"] = _not_measured("left out by --client", "speclift doctor")
     elif with_noise:
-        facts["noise"] = _noise(say)
-    facts["next_steps"] = next_steps(facts)
+        facts["noise"] = _noise(embedded, observer)
+    facts["next_steps"] = next_steps(facts, install=embedded.install_command())
     return facts
 
 
-def _package(name: str) -> str:
-    if importlib.util.find_spec(name) is None:
-        return f"not installed: {INSTALL_ENGINE}"
-    return f"{name} {importlib.metadata.version(name)}"
+def _parts(engine: str) -> dict[str, str]:
+    """A package that does not load is a finding of a doctor, too."""
+    try:
+        return engine_kind(engine).parts()
+    except OperatingError as error:
+        return {engine: str(error)}
 
 
 async def _timer_lateness_s() -> list[float]:
@@ -99,15 +99,19 @@ async def _timer_lateness_s() -> list[float]:
     return late
 
 
-def _noise(say: Say) -> NoiseDocument | NotMeasuredDocument:
+def _noise(embedded: EngineKind, observer: Observer) -> NoiseDocument | NotMeasuredDocument:
     """Missing parts and failing servers are findings of a doctor, not errors of it."""
-    if importlib.util.find_spec("xllamacpp") is None:
-        return _not_measured("the embedded engine is not installed", INSTALL_ENGINE)
+    install = embedded.install_command()
+    if install:
+        return _not_measured(NOT_INSTALLED, install)
     started_s = time.monotonic()
     try:
         model = str(models.resolve(EMBEDDED_MODEL))
-        engine = LlamaCpp(ServerSettings(model=model, threads=default_threads()))
-        say(f"measuring the noise of this machine, about {NOISE_BUDGET_S:.0f} s (--quick leaves it out)")
+        settings = ServerSettings(model=model, threads=default_threads())
+        engine = embedded.build(EngineSpec(kind=embedded.name, settings=settings), settings, version=None)
+        observer.say(
+            f"measuring the noise of this machine, about {NOISE_BUDGET_S:.0f} s (--quick leaves it out)"
+        )
         with tempfile.TemporaryDirectory() as logs:
             records = run_until_signal(measure_noise(engine, noise_requests(), logs=Path(logs)))
     except EngineError as error:
@@ -144,8 +148,8 @@ def _noise_document(noise: Noise, *, wall_s: float) -> NoiseDocument:
     }
 
 
-def _client(say: Say) -> ClientDocument | NotMeasuredDocument:
-    say("measuring the load generator against a server that knows its own times, about 5 s")
+def _client(observer: Observer) -> ClientDocument | NotMeasuredDocument:
+    observer.say("measuring the load generator against a server that knows its own times, about 5 s")
     started_s = time.monotonic()
     try:
         found = measure_client()
@@ -182,13 +186,12 @@ def _not_measured(why: str, next_step: str) -> NotMeasuredDocument:
     return {"measured": False, "why": why, "next_step": next_step}
 
 
-def next_steps(facts: DoctorDocument) -> list[NextStepDocument]:
-    """What to do next, most pressing first; each with the command that does it."""
+def next_steps(facts: DoctorDocument, *, install: str = "") -> list[NextStepDocument]:
+    """What to do next, most pressing first; each with the command that does it. `install`: what brings the engine."""
     steps: list[tuple[str, str]] = []
     host, noise, client = facts["host"], facts["noise"], facts.get("client")
-    has_engine = not facts["engines"]["llamacpp"].startswith("not installed")
-    if not has_engine:
-        steps.append(("the embedded engine is not installed", INSTALL_ENGINE))
+    if install:
+        steps.append((NOT_INSTALLED, install))
     if facts["models"][EMBEDDED_MODEL] != "cached":
         steps.append(("the embedded model is not in the cache", FETCH_MODEL))
     if host["load_average"][0] > (host["cores"] or 1):
@@ -199,7 +202,7 @@ def next_steps(facts: DoctorDocument) -> list[NextStepDocument]:
         steps.append(
             ("the load generator was late here; end what else runs, then", "speclift doctor --client")
         )
-    if has_engine:
+    if not install:
         steps.append(_first_study(noise))
     return [{"why": why, "command": command} for why, command in steps]
 

@@ -7,6 +7,8 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from speclift.core.errors import UsageError
+from speclift.engines.kind import usable_kinds
+from speclift.linter.dialect import Dialects
 from speclift.linter.judge import TEXT_MAX, LintReport, lint_text, lint_words, starts_something
 
 STDIN = "-"
@@ -20,9 +22,16 @@ def lint(
     `command` is its text, as in `speclift.lint("vllm serve m --speculative-model d")`, or its words as a shell
     has split them.
     """
+    dialects = dialects_for(engine)
     if isinstance(command, str):
-        return lint_text(command, engine=engine, version=engine_version)
-    return lint_words(command, engine=engine, version=engine_version)
+        return lint_text(command, dialects, version=engine_version)
+    return lint_words(command, dialects, version=engine_version)
+
+
+def dialects_for(engine: str | None) -> Dialects:
+    """Those of every engine that has a command line, with the one that was asked for."""
+    known = Dialects(tuple(kind.dialect for kind in usable_kinds() if kind.dialect is not None))
+    return known if engine is None else Dialects(known.known, asked=known.of(engine))
 
 
 def lint_arguments(
@@ -43,7 +52,7 @@ def lint_arguments(
         return lint(_read(path), engine=engine, engine_version=engine_version)
     # A file that is not there is told from a command in one word by what an engine makes of it.
     is_name = not any(character.isspace() for character in word)
-    if is_name and (path.suffix or not starts_something(word, engine=engine)):
+    if is_name and (path.suffix or not starts_something(word, dialects_for(engine))):
         raise UsageError(
             f"there is no file {word[:80]!r}", hint="a command goes after --: speclift lint -- vllm serve …"
         )

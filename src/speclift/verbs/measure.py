@@ -2,22 +2,69 @@
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Callable
+from dataclasses import dataclass
 
 from speclift.bench.ask import Ask
-from speclift.bench.opening import open_study
+from speclift.bench.bench import Bench
+from speclift.bench.observer import Observer
+from speclift.bench.opening import prepare_named
 from speclift.bench.run import run_study
-from speclift.bench.search_study import Quiet, unheard
+from speclift.bench.study_paths import relative
+from speclift.core.errors import OperatingError, StudyError
 from speclift.verbs.judge import judge
+from speclift.verdict.judgement import Judgement
 from speclift.views.document import measure_document
 from speclift.views.documents import MeasureDocument
 
 
-def measure(ask: Ask | None = None, **settings: Any) -> MeasureDocument:
+def measure(ask: Ask | None = None, observer: Observer | None = None, **settings: object) -> MeasureDocument:
     """Measure as asked, without a verdict: returns the document of `measure --json`."""
-    ask = ask or Ask(**settings)
-    study, deadline = open_study(ask, unheard)
-    with study:
-        run_study(study, progress=Quiet(), deadline=deadline, workers=ask.workers)
-        judgement = judge([study])
-        return measure_document(judgement.cells, judgement.findings, study=judgement.study)
+    judgement = measured(ask or Ask.of(**settings), observer or Observer()).whole()
+    return measure_document(judgement.cells, judgement.findings, study=judgement.study)
+
+
+def measured(ask: Ask, observer: Observer) -> Measured:
+    bench = prepare_named(ask, observer)
+    observer.say(f"study {relative(bench.study.path)}")
+
+    def run() -> None:
+        run_study(bench.study, observer=observer, deadline=bench.deadline, workers=ask.workers)
+
+    return judged(bench, run, observer, verb="measure")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Measured:
+    """What there is to say, and what ended the work early, if anything did."""
+
+    judgement: Judgement
+    ended_by: KeyboardInterrupt | OperatingError | None = None
+
+    def whole(self) -> Judgement:
+        if self.ended_by is not None:
+            raise self.ended_by
+        return self.judgement
+
+
+def judged(bench: Bench, work: Callable[[], None], observer: Observer, *, verb: str) -> Measured:
+    """What was measured is judged also where the work ended early; where that is nothing, what ended it is raised."""
+    ended_by: KeyboardInterrupt | OperatingError | None = None
+    with bench.study as study:
+        try:
+            work()
+        except KeyboardInterrupt as error:
+            ended_by = error
+            observer.say(f"stopped; go on with: speclift {verb} --resume --study {relative(study.path)}")
+        except StudyError:
+            raise
+        except OperatingError as error:
+            ended_by = error
+        try:
+            return Measured(judgement=judge([study]), ended_by=ended_by)
+        except StudyError:
+            if ended_by is None:
+                raise
+            if isinstance(ended_by, KeyboardInterrupt):
+                observer.say("nothing was measured yet that could be shown")
+            raise ended_by from None

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import Any, NotRequired, TypedDict
+from typing import NotRequired, TypedDict
 
-from speclift.bench.deployment import PlanAsk, request_for
+from speclift.bench.ask import PlanAsk
+from speclift.bench.deployment import request_for
 from speclift.core.errors import OperatingError, UsageError
+from speclift.core.flags import assembled
 from speclift.core.typed_json import read_as
 from speclift.planner.acceptance_curve import Acceptance, Lengths, Survival, parse_rates
 from speclift.planner.planning import Plan, plan_deployment
@@ -16,12 +18,12 @@ from speclift.studies.study import Study
 FITS, DOES_NOT_FIT = 0, 4
 
 
-def plan(ask: PlanAsk | None = None, **settings: Any) -> Plan:
+def plan(ask: PlanAsk | None = None, **settings: object) -> Plan:
     """Fit, pairing and prediction: `speclift.plan(target="llama-3.1-70b", drafts=("llama-3.1-8b",), gpu="h200")`.
 
     `settings` are the fields of PlanAsk.
     """
-    ask = ask or PlanAsk(**settings)
+    ask = ask or assembled(PlanAsk, settings)
     return plan_deployment(request_for(ask, _acceptances(ask.acceptance)))
 
 

@@ -7,9 +7,11 @@ from pathlib import Path
 
 import numpy as np
 
-from speclift.core.arm import BASELINE
-from speclift.core.engine_spec import EMBEDDED_MODEL
+from speclift.bench.ask import ReplayAsk
+from speclift.core.arm import BASELINE, EMBEDDED_MODEL
 from speclift.core.errors import StudyError, UsageError, unknown_name
+from speclift.core.flags import assembled
+from speclift.core.json_reading import as_object
 from speclift.core.results import Finding, Level
 from speclift.core.speculation import NGram
 from speclift.core.units import Tokens
@@ -26,9 +28,6 @@ from speclift.weights.chat import joined
 from speclift.weights.tokenizer_files import Tokenizer, load_tokenizer
 from speclift.workload.formats import request_fields
 
-KS_DEFAULT = tuple(range(1, 17))
-NGRAMS_DEFAULT = (2, 3, 4, 5)
-METHODS_DEFAULT = ("ngram",)
 ALL = "all"
 # Large enough that one sort serves many answers, small enough to stay in the cache of a core.
 BATCH_TOKENS: Tokens = 1 << 17
@@ -46,32 +45,27 @@ Progress = Callable[[LogCounts], None]
 
 def replay(
     logs: Sequence[Path | str],
+    ask: ReplayAsk | None = None,
     *,
-    methods: Sequence[str] = METHODS_DEFAULT,
-    engine: str | None = None,
-    ks: Sequence[int] = KS_DEFAULT,
-    ngrams: Sequence[int] = NGRAMS_DEFAULT,
-    tokenizer: str | None = None,
-    segments: Sequence[str] = (),
-    study: Path | str | None = None,
-    cost: float | None = None,
     progress: Progress | None = None,
+    **settings: object,
 ) -> ReplayResult:
     """What n-gram drafters would have had accepted on these logs: `speclift.replay(["requests.jsonl"])`.
 
-    `cost` is what verifying one drafted token adds to a step, as a share of a plain step; a study measures it.
+    `settings` are the fields of ReplayAsk.
     """
-    settings = settings_for(methods, engine=engine, ks=ks, ngrams=ngrams)
-    costs = _costs(study, cost)
-    reader = _Reader([Path(log) for log in logs], tokenizer, segments)
-    run = _Run(settings)
+    ask = ask or assembled(ReplayAsk, settings)
+    drafters = settings_for(ask.methods, engine=ask.engine, ks=ask.ks, ngrams=ask.ngrams)
+    costs = _costs(ask.study, ask.cost)
+    reader = _Reader([Path(log) for log in logs], ask.tokenizer, ask.segments)
+    run = _Run(drafters)
     for answers in _batches(reader.answers()):
         run.add(answers)
         if progress is not None:
             progress(reader.log)
     reader.require_replayed()
     findings = replay_findings(
-        reader.log, settings, first_fault=reader.first_fault, tokenizer=reader.tokenizer_name
+        reader.log, drafters, first_fault=reader.first_fault, tokenizer=reader.tokenizer_name
     )
     return ReplayResult(
         log=reader.log,
@@ -281,7 +275,7 @@ def _request(entry: LogEntry) -> Logged:
     if fields is None:
         raise UnreadableEntry("a conversation without a human turn")
     # A batch line has its answer beside the body.
-    own = {key: data[key] for key in ANSWER_KEYS if data.get(key) is not None}
+    own = {key: value for key in ANSWER_KEYS if (value := as_object(data).get(key)) is not None}
     return logged({**fields, **own})
 
 

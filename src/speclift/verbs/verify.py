@@ -8,12 +8,12 @@ import time
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 from speclift.bench.ask import Ask
-from speclift.bench.gate_run import GateRun
+from speclift.bench.gate_run import GateAsk, GateRun
 from speclift.bench.interrupts import run_until_signal
-from speclift.bench.prepare import Prepared, Say, prepare
+from speclift.bench.observer import Observer
+from speclift.bench.prepare import Prepared, prepare
 from speclift.bench.time_limit import PREPARING, in_time
 from speclift.core.deadline import Deadline
 from speclift.core.errors import StudyError, UsageError
@@ -28,29 +28,38 @@ from speclift.studies.texts import NOT_KEPT
 DEFAULT_TEMPERATURE = 1.0  # of requests that do not say; what OpenAI-compatible servers assume
 
 
-def verify(ask: Ask | None = None, *, detect: float | None = None, **settings: Any) -> Gate:
+def verify(
+    ask: Ask | None = None,
+    observer: Observer | None = None,
+    *,
+    detect: float | None = None,
+    **settings: object,
+) -> Gate:
     """Does speculation change the output? `speclift.verify(methods=("ngram",), temperatures=(0.0, 1.0))`.
 
-    `settings` are the fields of Ask; `detect` is the deviation of probability that must not go unseen.
+    `settings` are named like the flags (bench/ask.py); `detect` is the deviation of probability that must not go
+    unseen.
     """
-    return run_gate(ask or Ask(**settings), lambda _text: None, detect=detect)
+    return run_gate(ask or Ask.of(**settings), observer or Observer(), detect=detect)
 
 
-def run_gate(ask: Ask, say: Say, *, detect: float | None = None) -> Gate:
+def run_gate(ask: Ask, observer: Observer, *, detect: float | None = None) -> Gate:
     deadline = Deadline.after(ask.budget_s, clock=time.monotonic)
     depth = depth_for(ask, detect)
-    prepared = in_time(lambda: prepare_gate(ask, say, depth), deadline, doing=PREPARING)
+    prepared = in_time(lambda: prepare_gate(ask, observer, depth), deadline, doing=PREPARING)
     with tempfile.TemporaryDirectory(prefix="speclift-verify-") as logs:
         run = GateRun(
             prepared.engine,
-            prepared.plan.arms,
-            prepared.workload.requests,
-            temperatures=gate_temperatures(ask, prepared.workload.requests),
-            settings=ask.engine_args,
-            depth=depth,
-            seed=ask.seed,
+            GateAsk(
+                arms=prepared.plan.arms,
+                requests=prepared.workload.requests,
+                temperatures=gate_temperatures(ask, prepared.workload.requests),
+                engine_args=ask.server.engine_args,
+                depth=depth,
+                seed=ask.seed,
+            ),
             logs=Path(logs),
-            say=say,
+            observer=observer,
             deadline=deadline,
         )
         return run_until_signal(run.run())
@@ -82,9 +91,9 @@ def depth_for(ask: Ask, detect: float | None) -> Depth:
     )
 
 
-def prepare_gate(ask: Ask, say: Say, depth: Depth) -> Prepared:
+def prepare_gate(ask: Ask, observer: Observer, depth: Depth) -> Prepared:
     """Prepared like a study, with room for a batch; what a study refuses to time may be what is to be found out."""
-    if not engine_kind(ask.engine).launches and not ask.spec_url:
+    if not engine_kind(ask.engine).launches and not ask.attach.spec_url:
         raise UsageError("verify needs --spec-url", hint="the server with speculation, to compare with")
     if ask.qps:
         raise UsageError("verify has no load: --qps means nothing to it", hint="--concurrency sets its batch")
@@ -94,7 +103,7 @@ def prepare_gate(ask: Ask, say: Say, depth: Depth) -> Prepared:
         concurrency=(depth.batch,),
         launches=1,
     )
-    return prepare(asked, say, samples_anyway=True)
+    return prepare(asked, observer, samples_anyway=True)
 
 
 def gate_temperatures(ask: Ask, requests: Sequence[Request]) -> tuple[float, ...]:

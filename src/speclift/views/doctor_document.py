@@ -18,11 +18,6 @@ class HostDocument(TypedDict):
     load_average: list[float]
 
 
-class EnginesDocument(TypedDict):
-    llamacpp: str
-    llama_server: str
-
-
 class TimerLatenessDocument(TypedDict):
     p50: float
     p99: float
@@ -109,7 +104,8 @@ class NextStepDocument(TypedDict):
 class DoctorDocument(TypedDict):
     schema: Literal[1]
     speclift: str
-    engines: EnginesDocument
+    # By part, such as a package or a program: which one is there, or what would bring it.
+    engines: dict[str, str]
     host: HostDocument
     threads_for_the_engine: int
     timer_late_ms: TimerLatenessDocument

@@ -23,7 +23,6 @@ MARKS = {
     Status.RISKY: ("!", "yellow"),
     Status.OK: ("✓", "green"),
 }
-ENGINES = {"vllm": "vLLM", "llamacpp": "llama.cpp"}
 INDENT = 4
 FINDINGS_MAX = 60
 LINE_MAX = 2_000
@@ -32,7 +31,7 @@ LINE_MAX = 2_000
 def lint_view(report: LintReport) -> RenderableType:
     """Findings and the verdict on them; the translation is the caller's to print."""
     findings = report.findings
-    engine = f"{ENGINES[report.engine]} {report.version}"
+    engine = f"{report.title} {report.version}"
     parts: list[RenderableType] = [Text(f"As {engine} reads it", style="bold")]
     rank = {flag: place for place, flag in enumerate(dict.fromkeys(finding.flag for finding in findings))}
     spoken_of = sorted(

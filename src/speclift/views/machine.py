@@ -28,12 +28,12 @@ Rows = Sequence[tuple[str, str]]
 
 def machine_view(facts: DoctorDocument) -> RenderableType:
     host, late = facts["host"], facts["timer_late_ms"]
-    engines, load = facts["engines"], " ".join(f"{value:.1f}" for value in host["load_average"])
+    load = " ".join(f"{value:.1f}" for value in host["load_average"])
     threads = facts["threads_for_the_engine"]
     parts = [
         _section(
             f"speclift {facts['speclift']}",
-            [("embedded llama.cpp", engines["llamacpp"]), ("llama-server", engines["llama_server"])],
+            [(part.replace("_", "-"), found) for part, found in facts["engines"].items()],
         ),
         _section(
             "This machine",

@@ -6,10 +6,10 @@ import difflib
 import functools
 import json
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from importlib.resources import files
-from typing import Any
+from typing import TypedDict
 
 from speclift.core.errors import UsageError
 from speclift.core.hardware import Device
@@ -22,6 +22,35 @@ _GIB = 1 << 30
 _DECORATION = re.compile(r"[-_](instruct|chat|it|hf|base|pt|bf16|gguf|text)(?=$|[-_])")
 
 
+class _ModelRow(TypedDict):
+    """As the package's own table has it, which the tests hold to its sources."""
+
+    name: str
+    hf: str
+    family: str
+    tokenizer: str
+    parameters: int
+    aliases: list[str]
+    config: dict[str, object]
+    source: str
+
+
+class _GpuRow(TypedDict):
+    name: str
+    title: str
+    nominal_gb: float
+    memory_gib: float
+    bandwidth_gb_s: float
+    tflops_16: float
+    tflops_8: float
+    tflops_4: float
+    link_gb_s: float
+    link_latency_us: float
+    aliases: list[str]
+    nvml: list[str]
+    source: str
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CatalogueModel:
     name: str
@@ -31,7 +60,7 @@ class CatalogueModel:
     # As published; the tests hold the shape to it.
     parameters: int
     aliases: tuple[str, ...]
-    config: Mapping[str, Any]
+    config: Mapping[str, object]
     source: str
 
     def shape(self) -> ModelShape:
@@ -53,7 +82,7 @@ def catalogue_models() -> tuple[CatalogueModel, ...]:
             config=row["config"],
             source=row["source"],
         )
-        for row in _rows("models.json", "models")
+        for row in _model_rows()
     )
 
 
@@ -73,7 +102,7 @@ def catalogue_gpus() -> tuple[Device, ...]:
             link_latency_s=row["link_latency_us"] * 1e-6,
             source=row["source"],
         )
-        for row in _rows("gpus.json", "gpus")
+        for row in _gpu_rows()
     )
 
 
@@ -104,11 +133,11 @@ def recognise(shape: ModelShape) -> CatalogueModel | None:
 def find_gpu(reference: str) -> Device:
     """By name, alias or the name its driver gives."""
     wanted = _plain(reference)
-    for row, device in zip(_rows("gpus.json", "gpus"), catalogue_gpus(), strict=True):
+    for row, device in zip(_gpu_rows(), catalogue_gpus(), strict=True):
         if wanted in {_plain(each) for each in (row["name"], row["title"], *row["aliases"], *row["nvml"])}:
             return device
     names = [device.name for device in catalogue_gpus()]
-    aliases = {_plain(alias): row["name"] for row in _rows("gpus.json", "gpus") for alias in row["aliases"]}
+    aliases = {_plain(alias): row["name"] for row in _gpu_rows() for alias in row["aliases"]}
     nearest = _nearest(wanted, {name: name for name in names} | aliases)
     raise UsageError(
         f"unknown GPU {reference!r}.{nearest}", hint=f"known: {', '.join(names)}; or cpu for this machine"
@@ -148,7 +177,16 @@ def _plain(reference: str) -> str:
 
 
 @functools.cache
-def _rows(name: str, key: str) -> tuple[Mapping[str, Any], ...]:
-    text = files("speclift.weights").joinpath("catalogue", name).read_text(encoding="utf-8")
-    rows: Iterable[Mapping[str, Any]] = json.loads(text)[key]
+def _model_rows() -> tuple[_ModelRow, ...]:
+    rows: list[_ModelRow] = json.loads(_table("models.json"))["models"]
     return tuple(rows)
+
+
+@functools.cache
+def _gpu_rows() -> tuple[_GpuRow, ...]:
+    rows: list[_GpuRow] = json.loads(_table("gpus.json"))["gpus"]
+    return tuple(rows)
+
+
+def _table(name: str) -> str:
+    return files("speclift.weights").joinpath("catalogue", name).read_text(encoding="utf-8")

@@ -12,9 +12,9 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 from speclift.core.errors import ModelError
+from speclift.core.json_reading import as_number, as_object, need_list, need_object, need_objects, need_whole
 from speclift.core.model_shape import ModelShape, ParameterCounts, Weights
 from speclift.core.units import Bytes
 from speclift.planner.config_shape import shape_from_config
@@ -64,7 +64,7 @@ def _hub_caches() -> tuple[Path, ...]:
     return (Path(shared or Path.home() / ".cache") / "huggingface" / "hub",)
 
 
-def read_config(folder: Path) -> dict[str, Any]:
+def read_config(folder: Path) -> dict[str, object]:
     path = folder / "config.json"
     if not path.is_file():
         inside = ", ".join(sorted(entry.name for entry in folder.glob("*.gguf"))[:3])
@@ -125,8 +125,7 @@ def _tensors(folder: Path) -> tuple[StoredTensor, ...]:
     """All tensors of all files; empty where not every file that the index names is there."""
     index = folder / INDEX
     if index.is_file():
-        listed = _json(index)
-        mapping = listed.get("weight_map") if isinstance(listed, dict) else None
+        mapping = as_object(_json(index)).get("weight_map")
         if not isinstance(mapping, dict):
             raise ModelError(f"{index} has no weight_map.", hint="download it again")
         paths = [folder / Path(str(file)).name for file in dict.fromkeys(mapping.values())]
@@ -142,9 +141,8 @@ def _indexed_bytes(folder: Path) -> int | None:
     index = folder / INDEX
     if not index.is_file():
         return None
-    listed = _json(index)
-    total = (listed.get("metadata") or {}).get("total_size") if isinstance(listed, dict) else None
-    return int(total) if isinstance(total, (int, float)) and total > 0 else None
+    total = as_number(as_object(as_object(_json(index)).get("metadata")).get("total_size"))
+    return int(total) if total is not None and total > 0 else None
 
 
 def _scaled(weights: Weights, total: int) -> Weights:
@@ -169,16 +167,16 @@ def read_tokens(folder: Path) -> tuple[str | None, ...] | None:
     path = folder / TOKENIZER
     if not path.is_file():
         return None
-    found = _json(path)
+    content = _json(path)
     try:
-        model = found["model"]["vocab"]
-        listed = (
-            model.items()
-            if isinstance(model, dict)
-            else ((entry[0], place) for place, entry in enumerate(model))
-        )
-        texts = {int(token_id): str(text) for text, token_id in listed}
-        texts |= {int(added["id"]): str(added["content"]) for added in found.get("added_tokens") or ()}
+        tokenizer = need_object(content)
+        vocabulary = need_object(tokenizer["model"])["vocab"]
+        if isinstance(vocabulary, dict):
+            texts = {need_whole(token_id): str(text) for text, token_id in vocabulary.items()}
+        else:  # each with its score, in the order of their ids
+            texts = {place: str(need_list(entry)[0]) for place, entry in enumerate(need_list(vocabulary))}
+        added = need_objects(tokenizer.get("added_tokens") or [])
+        texts |= {need_whole(token["id"]): str(token["content"]) for token in added}
     except (TypeError, KeyError, ValueError, IndexError, AttributeError) as error:
         raise ModelError(
             f"{path} is no tokenizer that can be read: {error!r}.", hint="download tokenizer.json again"
@@ -192,7 +190,7 @@ def read_tokens(folder: Path) -> tuple[str | None, ...] | None:
     return tuple(texts.get(token_id) for token_id in range(size))
 
 
-def _json(path: Path) -> Any:
+def _json(path: Path) -> object:
     try:
         return json.loads(path.read_bytes())
     except OSError as error:

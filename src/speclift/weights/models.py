@@ -21,9 +21,10 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any, TypeAlias
+from typing import TypeAlias
 
 from speclift.core.errors import ModelError, UsageError, unknown_name
+from speclift.core.json_reading import as_object
 from speclift.core.units import Bytes
 from speclift.weights.bundled_models import BUNDLED
 from speclift.weights.gguf_file import check_gguf, requantise_q4_0, require_gguf_package
@@ -373,25 +374,24 @@ def _fingerprints_path() -> Path:
     return models_directory() / "fingerprints.json"
 
 
-def _remember(key: str, value: dict[str, Any]) -> None:
+def _remember(key: str, value: Mapping[str, object]) -> None:
     path = _fingerprints_path()
     # A cache that cannot be written costs time on the next call, nothing else.
     with suppress(OSError):
         kept = {known: entry for known, entry in _read_json(path).items() if Path(known).exists()}
         path.parent.mkdir(parents=True, exist_ok=True)
-        _write_json(path, kept | {key: value})
+        _write_json(path, {**kept, key: value})
 
 
-def _read_json(path: Path) -> dict[str, Any]:
+def _read_json(path: Path) -> Mapping[str, object]:
     """Empty when the file is missing or not a JSON object; both mean that nothing is known."""
     try:
-        content = json.loads(path.read_text(encoding="utf-8"))
+        return as_object(json.loads(path.read_text(encoding="utf-8")))
     except (OSError, ValueError):
         return {}
-    return content if isinstance(content, dict) else {}
 
 
-def _write_json(path: Path, content: Mapping[str, Any]) -> None:
+def _write_json(path: Path, content: Mapping[str, object]) -> None:
     unfinished = path.with_name(f".{path.name}.{secrets.token_hex(4)}.partial")
     try:
         unfinished.write_text(json.dumps(content, indent=1, sort_keys=True) + "\n", encoding="utf-8")

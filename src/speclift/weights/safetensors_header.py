@@ -6,9 +6,9 @@ import json
 import math
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from speclift.core.errors import ModelError
+from speclift.core.json_reading import need_list, need_object, need_whole
 from speclift.core.units import Bytes
 
 DOWNLOAD_AGAIN = "download the file again; it is damaged or incomplete"
@@ -72,12 +72,13 @@ def _hint(path: Path) -> str:
     return DOWNLOAD_AGAIN
 
 
-def _tensor(path: Path, name: str, entry: Any, data_bytes: Bytes) -> StoredTensor:
+def _tensor(path: Path, name: str, entry: object, data_bytes: Bytes) -> StoredTensor:
     try:
-        start, end = entry["data_offsets"]
-        shape = tuple(entry["shape"])
-        dtype = str(entry["dtype"])
-        is_sound = all(isinstance(each, int) and each >= 0 for each in (*shape, start, end)) and start <= end
+        fields = need_object(entry)
+        start, end = map(need_whole, need_list(fields["data_offsets"]))
+        shape = tuple(map(need_whole, need_list(fields["shape"])))
+        dtype = str(fields["dtype"])
+        is_sound = all(number >= 0 for number in (*shape, start)) and start <= end
     except (TypeError, KeyError, ValueError):
         is_sound, end = False, 0
     if not is_sound:

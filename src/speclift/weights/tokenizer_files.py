@@ -8,12 +8,13 @@ from __future__ import annotations
 
 import importlib.util
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Protocol
 
 from speclift.core.errors import ModelError, UsageError
+from speclift.core.json_reading import as_list, as_object, as_objects, as_text, as_whole
 from speclift.weights import models
 from speclift.weights.byte_pair import GGUF_IGNORING_MERGES, GGUF_PATTERNS, GPT2_PATTERNS, BytePair
 from speclift.weights.chat import ChatTemplate
@@ -114,16 +115,17 @@ def _from_folder(folder: Path, *, name: str) -> Tokenizer:
 
 def _from_json(path: Path, folder: Path, *, name: str) -> Tokenizer:
     data = _read_json(path)
-    if not isinstance(data.get("model"), Mapping):
+    model = data.get("model")
+    if not isinstance(model, dict):
         raise ModelError(
             f"{path} is no tokenizer: it has no model", hint=f"a {TOKENIZER} has one; {IDS_HINT}"
         )
     settings = _read_json(folder / "tokenizer_config.json", missing_ok=True)
-    added = [token for token in data.get("added_tokens") or [] if isinstance(token, Mapping)]
-    ids = {str(token.get("content")): int(token["id"]) for token in added if isinstance(token.get("id"), int)}
+    added = as_objects(data.get("added_tokens"))
+    ids = {str(token.get("content")): id for token in added if (id := as_whole(token.get("id"))) is not None}
     bos, eos = (_token_text(settings.get(key)) for key in ("bos_token", "eos_token"))
-    unreadable = _why_not_ours(data)
-    encoder = _from_library(path, unreadable) if unreadable else _byte_pair(data, ids, path)
+    unreadable = _why_not_ours(data, model)
+    encoder = _from_library(path, unreadable) if unreadable else _byte_pair(data, model, ids, path)
     adds_bos = bool(settings.get("add_bos_token")) or _template_adds(data.get("post_processor"), bos)
     return Tokenizer(
         name=name,
@@ -134,18 +136,19 @@ def _from_json(path: Path, folder: Path, *, name: str) -> Tokenizer:
     )
 
 
-def _why_not_ours(data: Mapping[str, Any]) -> str:
+def _why_not_ours(data: Mapping[str, object], model: Mapping[str, object]) -> str:
     """Which part of a tokenizer.json byte_pair.py cannot do; '' where it can do all."""
-    if data["model"].get("type", "BPE") != "BPE" or data["model"].get("byte_fallback"):
-        return f"its model is {data['model'].get('type', 'BPE with byte fallback')}"
+    if model.get("type", "BPE") != "BPE" or model.get("byte_fallback"):
+        return f"its model is {model.get('type', 'BPE with byte fallback')}"
     normalizer = data.get("normalizer")
-    if normalizer is not None and (not isinstance(normalizer, Mapping) or normalizer.get("type") != "NFC"):
+    if normalizer is not None and as_object(normalizer).get("type") != "NFC":
         return "it normalises text"
     return "" if _patterns(data.get("pre_tokenizer")) is not None else "its pre-tokenizer is unusual"
 
 
-def _byte_pair(data: Mapping[str, Any], special: Mapping[str, int], path: Path) -> BytePair:
-    model = data["model"]
+def _byte_pair(
+    data: Mapping[str, object], model: Mapping[str, object], special: Mapping[str, int], path: Path
+) -> BytePair:
     vocabulary, merges = model.get("vocab"), model.get("merges")
     if not isinstance(vocabulary, dict) or not isinstance(merges, list):
         raise ModelError(f"{path} is damaged: its model has no vocab or no merges", hint="download it again")
@@ -160,36 +163,54 @@ def _byte_pair(data: Mapping[str, Any], special: Mapping[str, int], path: Path) 
     )
 
 
-def _patterns(pre_tokenizer: Any) -> tuple[str, ...] | None:
+def _patterns(value: object) -> tuple[str, ...] | None:
     """The splits of a pre-tokenizer in order; None where one is neither a split, digits nor byte-level."""
-    if not isinstance(pre_tokenizer, Mapping):
-        return None
+    pre_tokenizer = as_object(value)
     match pre_tokenizer.get("type"):
         case "Sequence":
-            parts = [_patterns(part) for part in pre_tokenizer.get("pretokenizers") or []]
-            known = [part for part in parts if part is not None]
-            return tuple(pattern for part in known for pattern in part) if len(known) == len(parts) else None
+            return _patterns_of_all(as_list(pre_tokenizer.get("pretokenizers")))
         case "ByteLevel" if not pre_tokenizer.get("add_prefix_space"):
             return GPT2_PATTERNS if pre_tokenizer.get("use_regex", True) else ()
         case "Digits":
             return (r"\p{N}",) if pre_tokenizer.get("individual_digits") else (r"\p{N}+",)
         case "Split" if pre_tokenizer.get("behavior") == "Isolated" and not pre_tokenizer.get("invert"):
-            pattern = pre_tokenizer.get("pattern")
-            expression = pattern.get("Regex") if isinstance(pattern, Mapping) else None
-            return (expression,) if isinstance(expression, str) else None
+            expression = as_text(as_object(pre_tokenizer.get("pattern")).get("Regex"))
+            return None if expression is None else (expression,)
         case _:
             return None
+
+
+def _patterns_of_all(parts: Sequence[object]) -> tuple[str, ...] | None:
+    patterns: list[str] = []
+    for part in parts:
+        known = _patterns(part)
+        if known is None:
+            return None
+        patterns += known
+    return tuple(patterns)
+
+
+class _Encoding(Protocol):
+    ids: Sequence[int]
+
+
+class _LibraryTokenizer(Protocol):
+    """As much of the package's own class as is used."""
+
+    def get_vocab_size(self) -> int: ...
+
+    def encode(self, text: str, *, add_special_tokens: bool) -> _Encoding: ...
 
 
 class _LibraryEncoder:
     """The package tokenizers, for everything byte_pair.py does not do."""
 
-    def __init__(self, tokenizer: Any) -> None:
+    def __init__(self, tokenizer: _LibraryTokenizer) -> None:
         self._tokenizer = tokenizer
 
     @property
     def size(self) -> int:
-        return int(self._tokenizer.get_vocab_size())
+        return self._tokenizer.get_vocab_size()
 
     def encode(self, text: str, *, parse_special: bool) -> list[int]:
         # The library finds special tokens in any text; a model's answer hardly ever spells one.
@@ -204,11 +225,11 @@ def _from_library(path: Path, reason: str) -> Encoder:
         )
     import tokenizers
 
-    load: Callable[[str], Any] = tokenizers.Tokenizer.from_file
+    load: Callable[[str], _LibraryTokenizer] = tokenizers.Tokenizer.from_file
     return _LibraryEncoder(load(str(path)))
 
 
-def _read_json(path: Path, *, missing_ok: bool = False) -> dict[str, Any]:
+def _read_json(path: Path, *, missing_ok: bool = False) -> dict[str, object]:
     if missing_ok and not path.is_file():
         return {}
     try:
@@ -231,25 +252,25 @@ def _halves(text: str) -> tuple[str, str]:
     return text[:1] + left, right
 
 
-def _token_text(value: Any) -> str:
-    text = value.get("content") if isinstance(value, Mapping) else value
-    return text if isinstance(text, str) else ""
+def _token_text(value: object) -> str:
+    return as_text(value.get("content") if isinstance(value, dict) else value) or ""
 
 
-def _template_adds(post_processor: Any, bos: str) -> bool:
+def _template_adds(post_processor: object, bos: str) -> bool:
     """Llama 3 has no add_bos_token; its post-processor puts the token first."""
     return bool(bos) and json.dumps(bos) in json.dumps(post_processor)
 
 
-def _chat_template(folder: Path, settings: Mapping[str, Any]) -> str:
+def _chat_template(folder: Path, settings: Mapping[str, object]) -> str:
     own = folder / "chat_template.jinja"
     if own.is_file():
         return own.read_text(encoding="utf-8", errors="replace")
     template = settings.get("chat_template")
     if isinstance(template, list):  # several, by name
-        named = {entry.get("name"): entry.get("template") for entry in template if isinstance(entry, Mapping)}
-        template = named.get("default")
-    return template if isinstance(template, str) else ""
+        template = next(
+            (entry.get("template") for entry in as_objects(template) if entry.get("name") == "default"), None
+        )
+    return as_text(template) or ""
 
 
 def _template(text: str, *, bos: str, eos: str) -> ChatTemplate | None:

@@ -9,10 +9,9 @@ from __future__ import annotations
 import json
 import re
 from codecs import BOM_UTF8
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from itertools import chain
-from typing import Any
 
 from speclift.core.errors import UsageError, unknown_name
 from speclift.core.units import Bytes
@@ -38,7 +37,7 @@ class Entry:
 
     position: str
     raw: bytes
-    data: Any
+    data: object
 
     @property
     def default_id(self) -> str:
@@ -141,7 +140,7 @@ def _bad_array(source: str, text: str, position: int, fault: str) -> UsageError:
     return UsageError(f"{source} line {at.lineno}, column {at.colno}: {fault}")
 
 
-def request_fields(data: Any, *, where: str) -> dict[str, Any] | None:
+def request_fields(data: object, *, where: str) -> Mapping[str, object] | None:
     """The entry under our own keys; None where it asks nothing (a conversation without a human turn)."""
     if not isinstance(data, dict):
         raise UsageError(f"{where}: expected a JSON object, saw {type(data).__name__}")
@@ -158,7 +157,7 @@ def request_fields(data: Any, *, where: str) -> dict[str, Any] | None:
     )
 
 
-def _from_batch(data: dict[str, Any], where: str) -> dict[str, Any]:
+def _from_batch(data: Mapping[str, object], where: str) -> dict[str, object]:
     body, url = data["body"], data.get("url", "/v1/chat/completions")
     if not isinstance(body, dict):
         raise UsageError(f"{where}: 'body' must be an object, saw {type(body).__name__}")
@@ -171,7 +170,7 @@ def _from_batch(data: dict[str, Any], where: str) -> dict[str, Any]:
     return {**body, **own, "id": data.get("custom_id")}
 
 
-def _from_sharegpt(data: dict[str, Any], where: str) -> dict[str, Any] | None:
+def _from_sharegpt(data: Mapping[str, object], where: str) -> dict[str, object] | None:
     """Everything up to the last human turn is the request; the answer that follows is its response."""
     turns = data["conversations"]
     if not isinstance(turns, list):
@@ -185,7 +184,7 @@ def _from_sharegpt(data: dict[str, Any], where: str) -> dict[str, Any] | None:
     return {**data, "messages": messages[:end], "response": answers[0] if answers else None}
 
 
-def _turn(turn: Any, where: str) -> dict[str, str]:
+def _turn(turn: object, where: str) -> dict[str, str]:
     if not isinstance(turn, dict) or not isinstance(turn.get("from"), str):
         raise UsageError(f"{where} needs text 'from' and 'value'")
     if not isinstance(turn.get("value"), str):

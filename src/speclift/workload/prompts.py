@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import hashlib
 from collections import defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from itertools import zip_longest
-from typing import Any
 
 from speclift.core.errors import UsageError, unknown_name
 from speclift.core.traffic import DEFAULT_MAX_TOKENS, DEFAULT_SEGMENT, Message, Request, Workload
@@ -43,7 +42,7 @@ def parse_workload(lines: Iterable[bytes], *, source: str) -> Workload:
     return Workload(requests=tuple(requests), sha256=digest.hexdigest(), source=source)
 
 
-def _request(data: dict[str, Any], *, where: str, default_id: str) -> Request:
+def _request(data: Mapping[str, object], *, where: str, default_id: str) -> Request:
     has_messages, has_prompt = (data.get(key) is not None for key in ("messages", "prompt"))
     if has_messages == has_prompt:
         raise UsageError(f"{where}: needs either 'messages' or 'prompt'")
@@ -60,7 +59,7 @@ def _request(data: dict[str, Any], *, where: str, default_id: str) -> Request:
     )
 
 
-def _identity(data: dict[str, Any], where: str) -> str:
+def _identity(data: Mapping[str, object], where: str) -> str:
     value = data.get("id")
     if isinstance(value, bool) or not isinstance(value, (str, int, type(None))):
         raise UsageError(f"{where}: the id must be text or a whole number, saw {type(value).__name__}")
@@ -72,7 +71,7 @@ def _label(text: str) -> str:
     return text.encode("utf-8", "backslashreplace").decode("utf-8")
 
 
-def _messages(value: Any, where: str) -> tuple[Message, ...]:
+def _messages(value: object, where: str) -> tuple[Message, ...]:
     if not isinstance(value, list) or not value:
         raise UsageError(f"{where}: 'messages' must be a non-empty list")
     messages = []
@@ -84,7 +83,7 @@ def _messages(value: Any, where: str) -> tuple[Message, ...]:
     return tuple(messages)
 
 
-def _content(value: Any, where: str) -> str:
+def _content(value: object, where: str) -> str:
     if isinstance(value, str):
         return value
     if not isinstance(value, list) or not value:
@@ -102,14 +101,14 @@ def _content(value: Any, where: str) -> str:
     )  # as vLLM joins parts for templates that take plain text (entrypoints/chat_utils.py)
 
 
-def _text(data: dict[str, Any], key: str, where: str) -> str | None:
+def _text(data: Mapping[str, object], key: str, where: str) -> str | None:
     value = data.get(key)
     if value is not None and not isinstance(value, str):
         raise UsageError(f"{where}: '{key}' must be text, saw {type(value).__name__}")
     return value
 
 
-def _number(data: dict[str, Any], key: str, where: str, *, low: float, high: float) -> float | None:
+def _number(data: Mapping[str, object], key: str, where: str, *, low: float, high: float) -> float | None:
     value = data.get(key)
     if value is None:
         return None
@@ -118,7 +117,7 @@ def _number(data: dict[str, Any], key: str, where: str, *, low: float, high: flo
     return float(value)
 
 
-def _max_tokens(data: dict[str, Any], where: str) -> Tokens:
+def _max_tokens(data: Mapping[str, object], where: str) -> Tokens:
     """OpenAI's newer name wins over the older one; null is as good as absent."""
     for key in ("max_completion_tokens", "max_tokens"):
         value = data.get(key)

@@ -6,12 +6,12 @@ from __future__ import annotations
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any
 
 from speclift.core.address import joined, shown, without_secrets
 from speclift.core.engine_totals import DRAFTED, engine_total
 from speclift.core.errors import EngineError
 from speclift.core.foreign_text import parse_json
+from speclift.core.json_reading import as_list, as_object, as_objects, as_text, as_whole
 from speclift.core.records import Counters
 from speclift.core.units import Seconds, Tokens
 from speclift.engines.http import fetch
@@ -63,14 +63,14 @@ def detect(base: str, key: str | None, *, limit_s: Seconds = PROBE_LIMIT_S) -> D
     """EngineError where nobody answers or what answers is no OpenAI-compatible server."""
     url = joined(base, "/v1/models")
     text = fetch(url, api_key=key, limit_s=limit_s)
-    entries = _listed_models(text)
-    if entries is None:
+    listed = _listed_models(text)
+    if listed is None:
         raise EngineError(
             f"{shown(url)} does not list models: {without_secrets(text[:80])!r}",
             hint="is it an OpenAI-compatible server? its address without /v1 is wanted",
         )
-    models = {entry["id"]: _tokens(entry.get("max_model_len")) for entry in entries}
-    owners = {entry["owned_by"] for entry in entries if isinstance(entry.get("owned_by"), str)}
+    models = {name: _tokens(entry.get("max_model_len")) for name, entry in listed}
+    owners = {owner for _, entry in listed if (owner := as_text(entry.get("owned_by"))) is not None}
     # The pages that a server need not have share one limit: those that hang must not add up.
     until_s = time.monotonic() + limit_s
     for path, kind, name in VERSION_FIELDS:
@@ -78,9 +78,9 @@ def detect(base: str, key: str | None, *, limit_s: Seconds = PROBE_LIMIT_S) -> D
         if kind == VLLM and owners - {VLLM}:
             continue
         left_s = until_s - time.monotonic()
-        found = _json_or_none(joined(base, path), key, left_s) if left_s > 0 else None
-        version = found.get(name) if isinstance(found, dict) else None
-        if version and isinstance(version, str):
+        page = _json_or_none(joined(base, path), key, left_s) if left_s > 0 else None
+        version = as_text(as_object(page).get(name))
+        if version:
             return Detected(kind=kind, version=version[:WORD_CHARACTERS], models=models)
     return Detected(kind=UNKNOWN, version=UNKNOWN, models=models)
 
@@ -106,7 +106,7 @@ def facts(
         case "sglang":
             paths = (path for path, kind, _ in VERSION_FIELDS if kind == SGLANG)
             told = (_json_or_none(joined(base, path), key, limit_s) for path in paths)
-            return sglang_facts(next((info for info in told if isinstance(info, dict)), {}))
+            return sglang_facts(next(filter(None, map(as_object, told)), {}))
         case _:
             return Facts()
 
@@ -130,9 +130,10 @@ def vllm_facts(metrics: Counters, *, longest: Tokens | None) -> Facts:
     )
 
 
-def llamacpp_facts(slots: Any) -> Facts:
+def llamacpp_facts(page: object) -> Facts:
     """From /slots, which a server may have switched off."""
-    if not isinstance(slots, list) or not slots or not all(isinstance(slot, dict) for slot in slots):
+    slots = as_objects(page)
+    if not slots or len(slots) < len(as_list(page)):
         return Facts()
     flags = [slot.get("speculative") for slot in slots]
     sizes = [_tokens(slot.get("n_ctx")) for slot in slots]
@@ -145,7 +146,7 @@ def llamacpp_facts(slots: Any) -> Facts:
     )
 
 
-def sglang_facts(info: Mapping[str, Any]) -> Facts:
+def sglang_facts(info: Mapping[str, object]) -> Facts:
     return Facts(
         speculates=bool(info["speculative_algorithm"]) if "speculative_algorithm" in info else None,
         kv_tokens=_tokens(info.get("max_total_num_tokens")),
@@ -157,24 +158,22 @@ def sglang_facts(info: Mapping[str, Any]) -> Facts:
     )
 
 
-def _listed_models(text: str) -> list[dict[str, Any]] | None:
-    """None where this is no list of models with names."""
+def _listed_models(text: str) -> list[tuple[str, Mapping[str, object]]] | None:
+    """Each with its name; None where this is no list of models with names."""
     try:
-        page = parse_json(text)
+        data = as_object(parse_json(text)).get("data")
     except ValueError:
         return None
-    data = page.get("data") if isinstance(page, dict) else None
-    if not isinstance(data, list) or not all(isinstance(entry, dict) for entry in data):
-        return None
-    return data if all(isinstance(entry.get("id"), str) and entry["id"] for entry in data) else None
+    named = [(name, entry) for entry in as_objects(data) if (name := as_text(entry.get("id")))]
+    return named if isinstance(data, list) and len(named) == len(data) else None
 
 
-def _tokens(value: Any) -> Tokens | None:
-    is_count = isinstance(value, int) and not isinstance(value, bool) and 0 < value <= TOKENS_MAX
-    return value if is_count else None
+def _tokens(value: object) -> Tokens | None:
+    count = as_whole(value)
+    return count if count is not None and 0 < count <= TOKENS_MAX else None
 
 
-def _json_or_none(url: str, key: str | None, limit_s: Seconds) -> Any:
+def _json_or_none(url: str, key: str | None, limit_s: Seconds) -> object:
     """None where the server has no such endpoint: that is an answer, not a fault."""
     try:
         return parse_json(fetch(url, api_key=key, limit_s=limit_s))

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from speclift.core.arm import ServerSettings
-from speclift.core.engine_spec import EMBEDDED_MODEL, EngineSpec
+from speclift.core.arm import EMBEDDED_MODEL, ServerSettings
+from speclift.core.engine_spec import EngineSpec
 from speclift.core.errors import UsageError
 from speclift.engines.attach.engine import Attach
 from speclift.engines.kind import EngineKind
@@ -14,6 +14,9 @@ from speclift.engines.kind import EngineKind
 class AttachKind(EngineKind):
     name = "attach"
     launches = False
+
+    def parts(self) -> dict[str, str]:
+        return {}
 
     def build(self, spec: EngineSpec, settings: ServerSettings, *, version: str | None) -> Attach:
         if spec.attach is None:

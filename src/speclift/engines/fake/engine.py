@@ -14,16 +14,16 @@ import sys
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 from speclift.core.arm import Arm, Endpoint, ServerSettings
 from speclift.core.errors import EngineError
+from speclift.core.json_reading import need_objects
 from speclift.core.results import Finding
 from speclift.core.speculation import NGram, Suffix, drafters_of, require_no_extra
 from speclift.engines.launched import LaunchedServer
 from speclift.engines.probe import judge_probe, probe_body
 from speclift.engines.process import ServerProcess, free_port
-from speclift.linter.vllm_keys import SCHEDULE
+from speclift.engines.vllm.dialect.key_table import SCHEDULE
 from speclift.testing.fake_truth import parse_truth
 
 READY_LIMIT_S = 15.0
@@ -41,8 +41,8 @@ class Fake:
     def __init__(self, settings: ServerSettings, *, ready_limit_s: float = READY_LIMIT_S) -> None:
         self.settings = settings
         self.model = settings.model
-        costs = [arg for arg in settings.extra_args if arg.startswith(UNSCHEDULED_COST)]
-        self._truth_args = tuple(arg for arg in settings.extra_args if arg not in costs)
+        costs = [arg for arg in settings.engine_args if arg.startswith(UNSCHEDULED_COST)]
+        self._truth_args = tuple(arg for arg in settings.engine_args if arg not in costs)
         self._unscheduled_cost = float(costs[-1].removeprefix(UNSCHEDULED_COST)) if costs else 0.0
         self._ready_limit_s = ready_limit_s
         # Each launch is its own draw of what varies from start to start.
@@ -68,15 +68,15 @@ class Fake:
 
     def loses_scheduling(self, arm: Arm) -> bool:
         """As vLLM does, where the fake is told what scheduling ahead is worth."""
-        is_up_to_it = self._unscheduled_cost > 0 and self.settings.schedules_ahead is None
+        is_up_to_it = self._unscheduled_cost > 0 and self.settings.async_scheduling is None
         return is_up_to_it and not self._schedules_ahead(arm)
 
     def _schedules_ahead(self, arm: Arm) -> bool:
         drafts_between_steps = any(isinstance(each, NGram | Suffix) for each in drafters_of(arm.speculation))
-        return self.settings.schedules_ahead is not False and not drafts_between_steps
+        return self.settings.async_scheduling is not False and not drafts_between_steps
 
     def command(self, arm: Arm, *, port: int) -> tuple[str, ...]:
-        self.settings.require_only(("gpu_layers", "schedules_ahead"), engine="fake")
+        self.settings.require_only(("gpu_layers", "async_scheduling"), engine="fake")
         for drafter in drafters_of(arm.speculation):
             own = tuple(pair for pair in drafter.extra if pair[0] != SCHEDULE)
             require_no_extra(replace(drafter, extra=own), engine="fake")
@@ -111,7 +111,7 @@ class Fake:
         return LaunchedServer(process, endpoint=endpoint, command=command)
 
     async def _verify(self, arm: Arm, process: ServerProcess) -> None:
-        slots: list[dict[str, Any]] = json.loads(await process.get("/slots"))
+        slots = need_objects(json.loads(await process.get("/slots")))
         if any(bool(slot["speculative"]) != arm.speculates for slot in slots):
             raise EngineError(
                 f"arm {arm.name} asked for {arm.method} and the server runs without it",

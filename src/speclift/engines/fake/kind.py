@@ -6,12 +6,17 @@ from speclift.core.arm import ServerSettings
 from speclift.core.engine_spec import EngineSpec
 from speclift.engines.fake.engine import Fake
 from speclift.engines.kind import EngineKind
+from speclift.engines.vllm.dialect.key_table import SCHEDULE
 
 
 class FakeKind(EngineKind):
     name = "fake"
     launch_guess_s = 0.5
     searches_unasked = False
+    schedule_key = SCHEDULE
+
+    def parts(self) -> dict[str, str]:
+        return {}
 
     def build(self, spec: EngineSpec, settings: ServerSettings, *, version: str | None) -> Fake:
         return Fake(settings)

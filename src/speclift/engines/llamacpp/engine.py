@@ -5,26 +5,29 @@ from __future__ import annotations
 import importlib.metadata
 import importlib.util
 import json
-import os
 import shlex
 import shutil
 import subprocess
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 from speclift.core.arm import Arm, Endpoint, ServerSettings
 from speclift.core.errors import EngineError, without_tracebacks
+from speclift.core.json_reading import need_objects, need_whole
 from speclift.core.results import Finding
 from speclift.core.speculation import Combined, DraftModel, Head, Synthetic
 from speclift.engines.launched import LaunchedServer
-from speclift.engines.llamacpp.flags import compose_service, python_launch, server_flags, speculation_flags
-from speclift.engines.memory import TOGETHER_MEMORY_SHARE, available_memory_bytes
+from speclift.engines.llamacpp.dialect.translation import SERVICE
+from speclift.engines.llamacpp.flags import server_flags, speculation_flags
+from speclift.engines.machine import TOGETHER_MEMORY_SHARE, available_memory_bytes
 from speclift.engines.probe import judge_probe, probe_body
 from speclift.engines.process import ServerProcess, free_port
+from speclift.linter.translation import compose_service, python_launch
 
 READY_LIMIT_S = 180.0
+# What brings the embedded server along.
+INSTALL = "pip install 'speclift[llama]'"
 BIND_TRIES = 3
 # cache_prompt: a reused prefix would make the second arm's prefill free. timings_per_token: step counts.
 HONEST_BODY: tuple[tuple[str, object], ...] = (("cache_prompt", False), ("timings_per_token", True))
@@ -49,7 +52,7 @@ class LlamaCpp:
 
     def version(self) -> str:
         if self._binary is None:
-            return f"xllamacpp {importlib.metadata.version('xllamacpp')}"
+            return embedded_version()
         try:
             result = subprocess.run(
                 [*self._prefix, "--version"], capture_output=True, text=True, timeout=20, check=False
@@ -64,7 +67,11 @@ class LlamaCpp:
 
     def configurations(self, arm: Arm) -> dict[str, str]:
         argv = ("llama-server", *server_flags(self.settings, port=8080), *speculation_flags(arm))
-        return {"command": shlex.join(argv), "python": python_launch(argv), "yaml": compose_service(argv)}
+        return {
+            "command": shlex.join(argv),
+            "python": python_launch(argv),
+            "yaml": compose_service(argv, name=SERVICE),
+        }
 
     def config(self, arm: Arm) -> dict[str, object]:
         flags = speculation_flags(arm)
@@ -122,7 +129,7 @@ class LlamaCpp:
         raise AssertionError("unreachable: the last attempt returns or raises")
 
     async def _verified(self, arm: Arm, process: ServerProcess, command: tuple[str, ...]) -> LaunchedServer:
-        slots: list[dict[str, Any]] = json.loads(await process.get("/slots"))
+        slots = need_objects(json.loads(await process.get("/slots")))
         speculating = [bool(slot.get("speculative")) for slot in slots]
         if any(is_on != arm.speculates for is_on in speculating):
             raise EngineError(
@@ -135,22 +142,24 @@ class LlamaCpp:
             body = probe_body(self.model, dict(HONEST_BODY))
             answer = await process.post("/v1/chat/completions", body)
             judge_probe(answer, arm=arm.name, is_forced=isinstance(arm.speculation, Synthetic))
-        kv_tokens = sum(int(slot["n_ctx"]) for slot in slots)
+        kv_tokens = sum(need_whole(slot["n_ctx"]) for slot in slots)
         return LaunchedServer(process, endpoint=endpoint, command=command, kv_tokens=kv_tokens)
 
 
-def default_threads() -> int:
-    """One core stays with the load generator: llama.cpp's spin barriers stall when a core is shared
-    (2 threads on 2 busy cores gave 0.7-5 tokens/s where 1 thread gave 60-90)."""
-    return max(1, min(len(os.sched_getaffinity(0)) - 1, 16))
+def has_embedded() -> bool:
+    return importlib.util.find_spec("xllamacpp") is not None
+
+
+def embedded_version() -> str:
+    return f"xllamacpp {importlib.metadata.version('xllamacpp')}"
 
 
 def _prefix(binary: str | None) -> tuple[str, ...]:
     if binary is None:
-        if importlib.util.find_spec("xllamacpp") is None:
+        if not has_embedded():
             raise EngineError(
                 "the embedded llama.cpp engine is not installed",
-                hint="pip install 'speclift[llama]', or pass --llama-server PATH",
+                hint=f"{INSTALL}, or pass --llama-server PATH",
             )
         return (sys.executable, "-m", "speclift.engines.llamacpp.server")
     found = shutil.which(binary)

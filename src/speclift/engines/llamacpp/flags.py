@@ -5,9 +5,6 @@ The embedded server (llamacpp_server.py) reads the same flags, so what is measur
 
 from __future__ import annotations
 
-import json
-from collections.abc import Sequence
-
 from speclift.core.arm import Arm, ServerSettings
 from speclift.core.errors import UsageError
 from speclift.core.speculation import (
@@ -51,7 +48,7 @@ def server_flags(settings: ServerSettings, *, port: int) -> tuple[str, ...]:
     ):
         if value is not None:
             flags += [flag, str(value)]
-    return (*flags, *settings.extra_args)
+    return (*flags, *settings.engine_args)
 
 
 def speculation_flags(arm: Arm) -> tuple[str, ...]:
@@ -85,18 +82,6 @@ def never_drafts(arm: Arm) -> str | None:
                 f"n={part.n} works from k={part.n} on, k={part.k} with n up to {part.k}"
             )
     return None
-
-
-def python_launch(argv: Sequence[str]) -> str:
-    """The same server started from Python."""
-    listed = "".join(f"    {json.dumps(word)},\n" for word in argv)
-    return f"import subprocess\n\nserver = subprocess.Popen([\n{listed}])\n"
-
-
-def compose_service(argv: Sequence[str]) -> str:
-    """The same server as a container service; JSON strings are YAML strings too."""
-    listed = "".join(f"      - {json.dumps(word)}\n" for word in argv[1:])
-    return f"services:\n  llama:\n    entrypoint: [{json.dumps(argv[0])}]\n    command:\n{listed}"
 
 
 def _type_name(drafter: Drafter) -> str:

@@ -2,19 +2,23 @@
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import ClassVar
 
-from speclift.core.arm import Arm, ServerSettings
+from speclift.core.arm import EMBEDDED_MODEL, Arm, Endpoint, ServerSettings
 from speclift.core.drafting import Drafting, Template
-from speclift.core.engine_spec import EMBEDDED_MODEL, EngineSpec
+from speclift.core.engine_spec import EngineSpec
 from speclift.core.errors import ModelError
 from speclift.core.speculation import Combined, DraftModel, NGram, Synthetic
 from speclift.engines.kind import EngineKind
-from speclift.engines.llamacpp.engine import LlamaCpp
+from speclift.engines.llamacpp.dialect.command_line import LlamaDialect
+from speclift.engines.llamacpp.engine import INSTALL, LlamaCpp, embedded_version, has_embedded
 from speclift.engines.llamacpp.flags import never_drafts
 from speclift.engines.llamacpp.planning import LlamaCppTerms
+from speclift.engines.llamacpp.scoring import LlamaScorer
+from speclift.linter.dialect import Dialect
 from speclift.planner.methods import with_fitting_n
 from speclift.planner.pairing import compare_vocabularies
 from speclift.planner.request import EngineTerms
@@ -26,6 +30,7 @@ from speclift.weights.gguf_file import read_vocabulary
 class LlamaCppKind(EngineKind):
     name = "llamacpp"
     launch_guess_s = 2.0
+    is_embedded = True
     # k + 1 tokens are verified at once, and the CPU kernels work in fours: on copied text k=7 gained 1.43x where
     # k=8 gained 1.28x, k=15 1.52x, k=3 and k=4 next to nothing (SmolLM2-135M Q4_0, one thread).
     default_methods = ("ngram,k=7,n=6", "ngram,k=15,n=8")
@@ -38,6 +43,17 @@ class LlamaCppKind(EngineKind):
     }
 
     plan_terms: EngineTerms | None = LlamaCppTerms()
+    dialect: Dialect | None = LlamaDialect()
+
+    def parts(self) -> dict[str, str]:
+        missing = self.install_command()
+        return {
+            "llamacpp": f"not installed: {missing}" if missing else embedded_version(),
+            "llama_server": shutil.which("llama-server") or "not on PATH",
+        }
+
+    def install_command(self) -> str:
+        return "" if has_embedded() else INSTALL
 
     def build(self, spec: EngineSpec, settings: ServerSettings, *, version: str | None) -> LlamaCpp:
         return LlamaCpp(settings, binary=spec.binary)
@@ -70,6 +86,9 @@ class LlamaCppKind(EngineKind):
 
     def never_drafts(self, arm: Arm) -> str | None:
         return never_drafts(arm)
+
+    async def scorer(self, endpoint: Endpoint) -> LlamaScorer:
+        return await LlamaScorer.of(endpoint)
 
     def check_pairs(self, arms: Sequence[Arm], target: str) -> None:
         """llama.cpp starts without speculation when vocabularies differ; we do not start at all."""

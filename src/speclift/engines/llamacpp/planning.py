@@ -6,15 +6,13 @@ from collections.abc import Iterator
 
 from speclift.arithmetic.cost import EngineLosses
 from speclift.core.hardware import Device
-from speclift.core.model_shape import ModelShape
 from speclift.core.results import Level
-from speclift.engines.llamacpp.memory import llamacpp_memory
+from speclift.engines.llamacpp.memory import KV_BLOCKS, kv_type_named, llamacpp_memory
 from speclift.planner.advice import Advice, Pairing
 from speclift.planner.candidates import NGRAM
-from speclift.planner.kv_cache import LLAMA_KV_BLOCKS, llama_kv_type
 from speclift.planner.memory import MemoryPlan, Placed
 from speclift.planner.prediction import EngineModel
-from speclift.planner.request import PlanRequest
+from speclift.planner.request import EngineTerms, PlanRequest
 
 LLAMA_SERVER = "llama.cpp b10586, common/arg.cpp"
 # One token of a 135M model in 7.5 ms and a five-token check in 15 ms on two cores (b11549).
@@ -37,7 +35,7 @@ LLAMACPP_GPU = EngineModel(
 )
 
 
-class LlamaCppTerms:
+class LlamaCppTerms(EngineTerms):
     name = "llamacpp"
     rule_source = "llama.cpp b10586, common/speculative.cpp"
     fit_precisions: tuple[str, ...] = ("q8_0", "q4_k_m")
@@ -45,10 +43,7 @@ class LlamaCppTerms:
     reads_gguf = True
     runs_without_gpu = True
     quantised_draft = "q4_0"
-    works_as_one = False
-
-    def check_split(self, shape: ModelShape, tensor_parallel: int) -> None:
-        """Layers are dealt out, not split."""
+    works_as_one = False  # layers are dealt out, not split
 
     def memory(self, request: PlanRequest, draft: Placed | None, *, speculates: bool) -> MemoryPlan:
         return llamacpp_memory(
@@ -56,7 +51,7 @@ class LlamaCppTerms:
         )
 
     def kv_value_bytes(self, kv_dtype: str) -> float:
-        values, size = LLAMA_KV_BLOCKS[llama_kv_type(kv_dtype)]
+        values, size = KV_BLOCKS[kv_type_named(kv_dtype)]
         return size / values
 
     def model_on(self, device: Device) -> EngineModel:
@@ -64,9 +59,6 @@ class LlamaCppTerms:
 
     def objection(self, pairing: Pairing) -> str:
         return pairing.llamacpp_objection
-
-    def way_out(self, objection: str) -> str:
-        return "choose a draft of the same family"
 
     def advice(self, request: PlanRequest) -> Iterator[Advice]:
         if request.draft is not None:
@@ -76,6 +68,3 @@ class LlamaCppTerms:
                 message="llama.cpp drafts only with --spec-type draft-simple; -md alone runs the baseline",
                 source=LLAMA_SERVER,
             )
-
-    def words(self, request: PlanRequest) -> list[str]:
-        return []

@@ -7,9 +7,11 @@ torn down, so it lives alone and is ended by a signal.
 from __future__ import annotations
 
 import argparse
+import functools
 import signal
 import sys
-from typing import Any
+from collections.abc import Mapping
+from types import ModuleType
 
 KV_TYPES = ("f32", "f16", "bf16", "q8_0", "q4_0", "q4_1", "iq4_nl", "q5_0", "q5_1")
 
@@ -65,68 +67,74 @@ def main(argv: list[str]) -> int:
     return 0
 
 
-def _set_server(params: Any, options: argparse.Namespace, xllamacpp: Any) -> None:
-    params.model.path = options.model
-    params.hostnames = [options.host]
-    params.port = options.port
-    params.n_ctx = options.ctx_size
-    params.n_parallel = options.parallel
-    params.kv_unified = False  # every slot keeps its own share, as with an explicit --parallel
-    params.endpoint_metrics = options.metrics
-    params.endpoint_slots = options.slots
-    params.cache_ram_mib = options.cache_ram
-    params.fit_params = options.fit == "on"
-    params.verbosity = options.verbosity
-    params.cpuparams.n_threads = options.threads or params.cpuparams.n_threads
-    params.cpuparams_batch.n_threads = options.threads_batch or params.cpuparams_batch.n_threads
-    for name, value in (
-        ("n_batch", options.batch_size),
-        ("n_ubatch", options.ubatch_size),
-        ("n_gpu_layers", options.gpu_layers),
-    ):
-        if value is not None:
-            setattr(params, name, value)
-    for name, kv_type in (("cache_type_k", options.cache_type_k), ("cache_type_v", options.cache_type_v)):
-        if kv_type is not None:
-            setattr(params, name, _kv_type(xllamacpp, kv_type))
+def _set_server(params: object, options: argparse.Namespace, xllamacpp: ModuleType) -> None:
+    _assign(
+        params,
+        {
+            "model.path": options.model,
+            "hostnames": [options.host],
+            "port": options.port,
+            "n_ctx": options.ctx_size,
+            "n_parallel": options.parallel,
+            "kv_unified": False,  # every slot keeps its own share, as with an explicit --parallel
+            "endpoint_metrics": options.metrics,
+            "endpoint_slots": options.slots,
+            "cache_ram_mib": options.cache_ram,
+            "fit_params": options.fit == "on",
+            "verbosity": options.verbosity,
+            "cpuparams.n_threads": options.threads or None,
+            "cpuparams_batch.n_threads": options.threads_batch or None,
+            "n_batch": options.batch_size,
+            "n_ubatch": options.ubatch_size,
+            "n_gpu_layers": options.gpu_layers,
+            "cache_type_k": _kv_type(xllamacpp, options.cache_type_k),
+            "cache_type_v": _kv_type(xllamacpp, options.cache_type_v),
+        },
+    )
 
 
-def _set_speculation(speculative: Any, options: argparse.Namespace, xllamacpp: Any) -> None:
+def _set_speculation(speculative: object, options: argparse.Namespace, xllamacpp: ModuleType) -> None:
     prefix = "COMMON_SPECULATIVE_TYPE_"
     names = [name.replace("-", "_").upper() for name in options.spec_type.split(",")]
-    # A new list: appending in place has no effect in xllamacpp.
-    speculative.types = [getattr(xllamacpp.common_speculative_type, prefix + name) for name in names]
-    draft = speculative.draft
-    if options.spec_draft_model:
-        draft.mparams.path = options.spec_draft_model
-    draft.probabilistic = options.spec_draft_sampling == "probabilistic"
-    for name, value in (
-        ("n_max", options.spec_draft_n_max),
-        ("n_min", options.spec_draft_n_min),
-        ("p_min", options.spec_draft_p_min),
-        ("n_gpu_layers", options.spec_draft_ngl),
-        ("devices", options.spec_draft_device),
-    ):
-        if value is not None:
-            setattr(draft, name, value)
-    for name, kv_type in (
-        ("cache_type_k", options.spec_draft_type_k),
-        ("cache_type_v", options.spec_draft_type_v),
-    ):
-        if kv_type is not None:
-            setattr(draft, name, _kv_type(xllamacpp, kv_type))
+    rates = options.spec_synth_rates
+    _assign(
+        speculative,
+        {
+            # A new list: appending in place has no effect in xllamacpp.
+            "types": [getattr(xllamacpp.common_speculative_type, prefix + name) for name in names],
+            "draft.mparams.path": options.spec_draft_model or None,
+            "draft.probabilistic": options.spec_draft_sampling == "probabilistic",
+            "draft.n_max": options.spec_draft_n_max,
+            "draft.n_min": options.spec_draft_n_min,
+            "draft.p_min": options.spec_draft_p_min,
+            "draft.n_gpu_layers": options.spec_draft_ngl,
+            "draft.devices": options.spec_draft_device,
+            "draft.cache_type_k": _kv_type(xllamacpp, options.spec_draft_type_k),
+            "draft.cache_type_v": _kv_type(xllamacpp, options.spec_draft_type_v),
+            "synth_rates": [float(rate) for rate in rates.split(",")] if rates else None,
+        },
+    )
     for variant in ("simple", "map_k", "map_k4v", "mod"):
-        drafter = getattr(speculative, f"ngram_{variant}")
-        for name in ("size_n", "size_m", "min_hits", "n_match", "n_min", "n_max"):
-            value = getattr(options, f"spec_ngram_{variant}_{name}", None)
-            if value is not None:
-                setattr(drafter, name, value)
-    if options.spec_synth_rates:
-        speculative.synth_rates = [float(rate) for rate in options.spec_synth_rates.split(",")]
+        sizes = ("size_n", "size_m", "min_hits", "n_match", "n_min", "n_max")
+        _assign(
+            speculative,
+            {
+                f"ngram_{variant}.{name}": getattr(options, f"spec_ngram_{variant}_{name}", None)
+                for name in sizes
+            },
+        )
 
 
-def _kv_type(xllamacpp: Any, name: str) -> Any:
-    return getattr(xllamacpp.ggml_type, f"GGML_TYPE_{name.upper()}")
+def _assign(target: object, values: Mapping[str, object]) -> None:
+    """Attributes by their dotted names. What is None was not given and stays as it is."""
+    for path, value in values.items():
+        if value is not None:
+            *holders, name = path.split(".")
+            setattr(functools.reduce(getattr, holders, target), name, value)
+
+
+def _kv_type(xllamacpp: ModuleType, name: str | None) -> object:
+    return None if name is None else getattr(xllamacpp.ggml_type, f"GGML_TYPE_{name.upper()}")
 
 
 if __name__ == "__main__":

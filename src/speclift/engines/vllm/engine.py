@@ -13,32 +13,32 @@ from contextlib import AsyncExitStack
 from datetime import datetime
 from functools import cached_property
 from pathlib import Path
-from typing import Any
 
 from speclift.core.arm import Arm, Endpoint, ServerSettings
 from speclift.core.engine_totals import DRAFTED, engine_total
 from speclift.core.errors import EngineError, ModelError, UsageError
+from speclift.core.json_reading import as_object, as_text, as_whole
 from speclift.core.records import Counters, Usage
 from speclift.core.results import Finding
 from speclift.core.speculation import Synthetic
 from speclift.core.units import Bytes
 from speclift.engines.launched import LaunchedServer
-from speclift.engines.memory import TOGETHER_MEMORY_SHARE, available_memory_bytes
+from speclift.engines.machine import TOGETHER_MEMORY_SHARE, available_memory_bytes
 from speclift.engines.probe import judge_probe, probe_body
 from speclift.engines.process import LOG_TAIL_BYTES, ServerProcess, free_port
 from speclift.engines.prometheus import parse_counters
+from speclift.engines.vllm.dialect.forms import python_engine, yaml_config
 from speclift.engines.vllm.flags import (
     VllmVersion,
     check_arm,
+    flags_to_paste,
     loses_scheduling,
     parse_version,
-    python_engine,
     risks,
     serve_command,
     server_flags,
     speculation_flags,
     speculative_config,
-    yaml_config,
 )
 from speclift.engines.vllm.output import (
     effective_settings,
@@ -113,15 +113,18 @@ class Vllm:
     def command(self, arm: Arm, *, port: int) -> tuple[str, ...]:
         # What vLLM would refuse only after minutes of loading.
         check_arm(arm, self.vllm_version, self.settings)
-        _check_folders(self.model, speculative_config(arm).get("model"))
+        _check_folders(self.model, as_text(speculative_config(arm).get("model")))
         return (self._python, "-m", MODULE, *self._flags(arm, port=port))
 
     def configurations(self, arm: Arm) -> dict[str, str]:
-        flags = self._flags(arm, port=8000)
+        words = self._flags(arm, port=8000)
+        flags = flags_to_paste(words)
+        model = flags.pop("--model")
+        named = flags.pop("--served-model-name")  # for whoever asks over HTTP
         return {
-            "command": shlex.join(serve_command(flags)),
-            "python": python_engine(flags),
-            "yaml": yaml_config(flags),
+            "command": shlex.join(serve_command(words)),
+            "python": python_engine(model, flags),
+            "yaml": yaml_config(model, {"--served-model-name": named, **flags}, nests=False),
         }
 
     def config(self, arm: Arm) -> dict[str, object]:
@@ -265,11 +268,10 @@ def _vocabulary_size(reference: str, *, role: str) -> int | None:
         what = "a file" if path.is_file() else "a folder without config.json"
         raise UsageError(f"{role} {reference} is {what}; vLLM reads Hugging Face folders")
     try:
-        config: Any = json.loads((path / "config.json").read_text(encoding="utf-8"))
+        config = as_object(json.loads((path / "config.json").read_text(encoding="utf-8")))
     except (OSError, ValueError) as error:
         raise ModelError(f"cannot read config.json of {role} {reference}: {error}") from error
-    size = config.get("vocab_size") if isinstance(config, dict) else None
-    return size if isinstance(size, int) else None
+    return as_whole(config.get("vocab_size"))
 
 
 def _weight_bytes(folder: Path) -> Bytes:

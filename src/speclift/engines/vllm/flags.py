@@ -6,7 +6,7 @@ import json
 import re
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any, TypeAlias
+from typing import TypeAlias
 
 from speclift.core.arm import Arm, ServerSettings
 from speclift.core.errors import EngineError, UsageError
@@ -23,8 +23,12 @@ from speclift.core.speculation import (
     Suffix,
     Synthetic,
 )
+from speclift.engines.vllm.dialect.config_rules import (
+    ASYNC_WITH_SPECULATION,
+    WITHOUT_ASYNC,
+    check_speculative_config,
+)
 from speclift.linter.findings import LintFinding, Status
-from speclift.linter.vllm_config import ASYNC_WITH_SPECULATION, WITHOUT_ASYNC, check_speculative_config
 
 Release: TypeAlias = tuple[int, int, int]
 
@@ -112,28 +116,28 @@ def _judged(arm: Arm, version: VllmVersion, settings: ServerSettings) -> tuple[L
         config,
         release=version.release,
         is_cpu=version.is_cpu,
-        tensor_parallel=settings.tensor_parallel,
-        has_async_scheduling=bool(settings.schedules_ahead),
+        tensor_parallel=settings.tp,
+        has_async_scheduling=bool(settings.async_scheduling),
     )
 
 
 def loses_scheduling(arm: Arm, version: VllmVersion, settings: ServerSettings) -> bool:
     """Whether vLLM, left to itself, schedules ahead without speculation and does not in this arm: drafts made on the
     CPU between two steps leave it nothing to schedule ahead with."""
-    said = {word.partition("=")[0] for word in settings.extra_args}
-    is_up_to_vllm = settings.schedules_ahead is None and not said & {ASYNC_FLAG, NO_ASYNC_FLAG}
+    said = {word.partition("=")[0] for word in settings.engine_args}
+    is_up_to_vllm = settings.async_scheduling is None and not said & {ASYNC_FLAG, NO_ASYNC_FLAG}
     is_ahead_by_itself = not version.is_cpu and version.release >= ASYNC_WITH_SPECULATION
     return is_up_to_vllm and is_ahead_by_itself and speculative_config(arm).get("method") in WITHOUT_ASYNC
 
 
 SETTINGS = (
-    "quantisation",
-    "tensor_parallel",
-    "pipeline_parallel",
-    "sequences_max",
+    "target_quant",
+    "tp",
+    "pp",
+    "max_num_seqs",
     "token_budget",
-    "keeps_prefixes",
-    "schedules_ahead",
+    "prefix_cache",
+    "async_scheduling",
 )
 
 
@@ -147,29 +151,29 @@ def server_flags(settings: ServerSettings, *, port: int, version: VllmVersion) -
         *("--model", settings.model, "--served-model-name", settings.model),
         *("--host", "127.0.0.1", "--port", str(port)),
         *("--max-model-len", str(settings.context_tokens)),
-        *("--max-num-seqs", str(settings.sequences_max or max(settings.slots, SEQUENCES_MIN))),
-        "--enable-prefix-caching" if settings.keeps_prefixes else "--no-enable-prefix-caching",
+        *("--max-num-seqs", str(settings.max_num_seqs or max(settings.slots, SEQUENCES_MIN))),
+        "--enable-prefix-caching" if settings.prefix_cache else "--no-enable-prefix-caching",
         *_scheduling_flags(settings),
         *("--seed", "0", "--generation-config", "vllm", "--disable-uvicorn-access-log"),
     ]
     for flag, value in (
         ("--kv-cache-dtype", settings.kv_type_k),
-        ("--quantization", settings.quantisation),
+        ("--quantization", settings.target_quant),
         ("--max-num-batched-tokens", settings.token_budget),
-        ("--tensor-parallel-size", settings.tensor_parallel if settings.tensor_parallel > 1 else None),
-        ("--pipeline-parallel-size", settings.pipeline_parallel if settings.pipeline_parallel > 1 else None),
+        ("--tensor-parallel-size", settings.tp if settings.tp > 1 else None),
+        ("--pipeline-parallel-size", settings.pp if settings.pp > 1 else None),
     ):
         if value is not None:
             flags += [flag, str(value)]
-    if version.is_cpu and not any(arg.partition("=")[0] == KV_BYTES_FLAG for arg in settings.extra_args):
+    if version.is_cpu and not any(arg.partition("=")[0] == KV_BYTES_FLAG for arg in settings.engine_args):
         flags += [KV_BYTES_FLAG, CPU_KV_BYTES]
-    return (*flags, *settings.extra_args)
+    return (*flags, *settings.engine_args)
 
 
 def _scheduling_flags(settings: ServerSettings) -> tuple[str, ...]:
-    if settings.schedules_ahead is None:
+    if settings.async_scheduling is None:
         return ()
-    return (ASYNC_FLAG if settings.schedules_ahead else NO_ASYNC_FLAG,)
+    return (ASYNC_FLAG if settings.async_scheduling else NO_ASYNC_FLAG,)
 
 
 def speculation_flags(arm: Arm, version: VllmVersion) -> tuple[str, ...]:
@@ -181,7 +185,7 @@ def speculation_flags(arm: Arm, version: VllmVersion) -> tuple[str, ...]:
     return ("--speculative-config", json.dumps(config, separators=(",", ":")), *metrics)
 
 
-def speculative_config(arm: Arm) -> dict[str, Any]:
+def speculative_config(arm: Arm) -> dict[str, object]:
     """SpeculativeConfig's keys (config/speculative.py); empty for the baseline."""
     match arm.speculation:
         case Off() | Equalised() | Attached():
@@ -197,7 +201,7 @@ def speculative_config(arm: Arm) -> dict[str, Any]:
             return _drafter_config(arm.speculation)
 
 
-def _drafter_config(drafter: Drafter) -> dict[str, Any]:
+def _drafter_config(drafter: Drafter) -> dict[str, object]:
     own = {key: json.loads(value) for key, value in drafter.extra}
     known = _known_config(drafter)
     for key in own.keys() & known.keys():
@@ -207,7 +211,7 @@ def _drafter_config(drafter: Drafter) -> dict[str, Any]:
     return {**known, **own}
 
 
-def _known_config(drafter: Drafter) -> dict[str, Any]:
+def _known_config(drafter: Drafter) -> dict[str, object]:
     match drafter:
         case DraftModel():
             return _draft_model_config(drafter)
@@ -234,7 +238,7 @@ def _known_config(drafter: Drafter) -> dict[str, Any]:
             return {"method": kind, **source, "num_speculative_tokens": k}
 
 
-def _draft_model_config(draft: DraftModel) -> dict[str, Any]:
+def _draft_model_config(draft: DraftModel) -> dict[str, object]:
     foreign = {
         "k_min": draft.k_min != 0,
         "p_min": draft.p_min != 0.0,
@@ -246,7 +250,7 @@ def _draft_model_config(draft: DraftModel) -> dict[str, Any]:
         raise UsageError(f"{names} of a draft is llama.cpp's; vLLM would not know it")
     if draft.kv_type_k != draft.kv_type_v:
         raise UsageError("vLLM has one KV cache type per model", hint="kv_type_k and kv_type_v must agree")
-    config: dict[str, Any] = {
+    config: dict[str, object] = {
         "method": "draft_model",
         "model": draft.model,
         "num_speculative_tokens": draft.k,
@@ -270,26 +274,17 @@ def serve_command(flags: Sequence[str]) -> tuple[str, ...]:
     return ("vllm", "serve", model, *words)
 
 
-def python_engine(flags: Sequence[str]) -> str:
-    """The same engine inside a Python program."""
-    arguments = []
-    for name, value in flag_pairs(flags):
-        if name in (*MEASURING_ONLY, "--host", "--port", "--served-model-name"):
+def flags_to_paste(words: Sequence[str]) -> dict[str, object]:
+    """The same by name, True and False for a switch."""
+    flags: dict[str, object] = {}
+    for name, value in flag_pairs(words):
+        if name in MEASURING_ONLY:
             continue
-        is_off = value is None and name.startswith("--no-")
-        key = name.removeprefix("--no-" if is_off else "--").replace("-", "_")
-        arguments.append(f"    {key}={not is_off if value is None else _literal(value)!r},\n")
-    return f"from vllm import LLM\n\nllm = LLM(\n{''.join(arguments)})\n"
-
-
-def yaml_config(flags: Sequence[str]) -> str:
-    """The same server as a file for `vllm serve --config FILE`; JSON strings are YAML strings too."""
-    lines = [
-        f"{name.removeprefix('--')}: {'true' if value is None else json.dumps(value)}\n"
-        for name, value in flag_pairs(flags)
-        if name not in MEASURING_ONLY
-    ]
-    return "".join(lines)
+        if value is None and name.startswith("--no-"):
+            flags[f"--{name.removeprefix('--no-')}"] = False
+        else:
+            flags[name] = True if value is None else value
+    return flags
 
 
 def flag_pairs(flags: Sequence[str]) -> list[tuple[str, str | None]]:
@@ -303,13 +298,6 @@ def flag_pairs(flags: Sequence[str]) -> list[tuple[str, str | None]]:
             name, before = pairs[-1]
             pairs[-1] = (name, word if before is None else f"{before} {word}")
     return pairs
-
-
-def _literal(text: str) -> Any:
-    try:
-        return json.loads(text)
-    except ValueError:
-        return text
 
 
 def _dotted(release: Release) -> str:

@@ -2,23 +2,29 @@
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Callable, Mapping, Sequence
 from typing import ClassVar
 
-from speclift.core.arm import ServerSettings
+from speclift.core.arm import EMBEDDED_MODEL, Endpoint, ServerSettings
 from speclift.core.drafting import Drafting, Template
-from speclift.core.engine_spec import EMBEDDED_MODEL, EngineSpec
+from speclift.core.engine_spec import EngineSpec
 from speclift.core.errors import UsageError
 from speclift.core.speculation import NGram
 from speclift.engines.kind import EngineKind
+from speclift.engines.vllm.dialect.command_line import VllmDialect
+from speclift.engines.vllm.dialect.key_table import K_MAX, SCHEDULE
 from speclift.engines.vllm.engine import Vllm
 from speclift.engines.vllm.planning import VllmTerms
+from speclift.engines.vllm.scoring import VllmScorer, has_prompt_logprobs
+from speclift.linter.dialect import Dialect
 from speclift.planner.request import EngineTerms
 
 
 class VllmKind(EngineKind):
     name = "vllm"
     launch_guess_s = 90.0
+    k_max = K_MAX
     default_methods = ("ngram,k=4,n=3",)
     usual_ks: ClassVar[Mapping[Drafting, tuple[int, ...]]] = {
         Drafting.LOOK_UP: (2, 3, 4, 5, 6, 8, 10),
@@ -26,6 +32,11 @@ class VllmKind(EngineKind):
     }
 
     plan_terms: EngineTerms | None = VllmTerms()
+    dialect: Dialect | None = VllmDialect()
+    schedule_key = SCHEDULE
+
+    def parts(self) -> dict[str, str]:
+        return {"vllm": shutil.which("vllm") or "not on PATH: --vllm-python names the environment it is in"}
 
     def build(self, spec: EngineSpec, settings: ServerSettings, *, version: str | None) -> Vllm:
         return Vllm(settings, python=spec.python, version=version)
@@ -43,6 +54,9 @@ class VllmKind(EngineKind):
     def methods_at(self, methods: tuple[str, ...], ks: Sequence[int]) -> tuple[str, ...]:
         """The default look-up of 12 tokens is llama.cpp's."""
         return methods or ("ngram,n=3",)
+
+    async def scorer(self, endpoint: Endpoint) -> VllmScorer | None:
+        return VllmScorer(endpoint) if await has_prompt_logprobs(endpoint) else None
 
 
 KIND = VllmKind()

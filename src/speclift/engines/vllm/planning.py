@@ -9,11 +9,12 @@ from speclift.core.errors import UsageError
 from speclift.core.hardware import Device
 from speclift.core.model_shape import ModelShape
 from speclift.core.results import Level
+from speclift.engines.vllm.kv_cache import kv_value_bytes
+from speclift.engines.vllm.memory import vllm_memory
 from speclift.planner.advice import Advice, Pairing
-from speclift.planner.kv_cache import kv_value_bytes
-from speclift.planner.memory import MemoryPlan, Placed, vllm_memory
+from speclift.planner.memory import MemoryPlan, Placed
 from speclift.planner.prediction import EngineModel
-from speclift.planner.request import PlanRequest
+from speclift.planner.request import EngineTerms, PlanRequest
 
 # Fitted to 15 rows of vLLM 0.24 on one H200 (docs/plan.md). The factor is the worst error of a speedup when the
 # rows of its own pair of models were left out of the fit.
@@ -32,15 +33,10 @@ VLLM_CPU = EngineModel(
 )
 
 
-class VllmTerms:
+class VllmTerms(EngineTerms):
     name = "vllm"
     rule_source = "vLLM 0.32, config/speculative.py, v1/spec_decode/draft_model.py"
-    fit_precisions: tuple[str, ...] = ("fp8", "int4")
     look_up = "ngram,n=3"
-    reads_gguf = False
-    runs_without_gpu = False
-    quantised_draft = "fp8"
-    works_as_one = True
 
     def check_split(self, shape: ModelShape, tensor_parallel: int) -> None:
         if shape.heads % tensor_parallel:
@@ -66,9 +62,7 @@ class VllmTerms:
     def way_out(self, objection: str) -> str:
         if "vocabulary sizes" in objection:
             return "use_heterogeneous_vocab: true (vLLM 0.26 and later, greedy drafts), or a draft of the same size"
-        return (
-            "--draft-tp equal to --tp" if "parallelism" in objection else "choose a draft of the same family"
-        )
+        return "--draft-tp equal to --tp" if "parallelism" in objection else super().way_out(objection)
 
     def advice(self, request: PlanRequest) -> Iterator[Advice]:
         if request.draft is not None and not request.device.is_cpu:

@@ -1,4 +1,4 @@
-"""vLLM's flags by release, the values and variables that came and went with them, as data. Pure.
+"""vLLM's flags by release, the values, variables and metrics that came and went with them, as data. Pure.
 
 Flags that speculation is made of and those that changed under a command that people still paste have a row each; the
 others are listed by lifetime: first release with the flags, first without them again (- while they last), what follows
@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from speclift.engines.vllm.dialect.key_table import CONFIG_SINCE, NO_TYPICAL
 from speclift.linter.findings import Release
 from speclift.linter.rows import (
     FLOAT,
@@ -24,8 +25,8 @@ from speclift.linter.rows import (
     listed,
     values,
 )
-from speclift.linter.vllm_keys import CONFIG_SINCE, NO_TYPICAL
 
+CONFIG_FLAG = "--speculative-config"
 ARGS = "vllm.engine.arg_utils"
 SERVER = "vllm.entrypoints.openai.cli_args"
 # 0.8.2 had both the old flags and --speculative-config; 0.8.3 dropped the flags.
@@ -34,7 +35,7 @@ V0 = "a part of the V0 engine; V1 needs no such setting"
 
 
 _SPECULATION = (
-    Row("--speculative-config", OBJECT, CONFIG_SINCE, aliases=("-sc",)),
+    Row(CONFIG_FLAG, OBJECT, CONFIG_SINCE, aliases=("-sc",)),
     Row("--spec-method", TEXT, (0, 22, 0), key="method"),
     Row("--spec-model", TEXT, (0, 22, 0), key="model"),
     Row("--spec-tokens", INT, (0, 22, 0), key="num_speculative_tokens", low=1),
@@ -440,6 +441,7 @@ FRONT_END = frozenset(f"--{name}" for name in _FRONT_END.split())
 FLAGS = NameTable(
     engine="vLLM",
     thing="flag",
+    config_flag=CONFIG_FLAG,
     rows=by_name(
         (
             *_SPECULATION,
@@ -553,4 +555,62 @@ ENVIRONMENT = NameTable(
         source="vllm.envs",
     ),
     gone_since="nothing reads this variable since",
+)
+
+# Metrics that dashboards still ask for.
+_ACCEPTANCE_RATE = (
+    "rate(vllm:spec_decode_num_accepted_tokens_total[5m]) / rate(vllm:spec_decode_num_draft_tokens_total[5m])"
+)
+_ACCEPTED_LENGTH = (
+    "1 + rate(vllm:spec_decode_num_accepted_tokens_total[5m]) / rate(vllm:spec_decode_num_drafts_total[5m])"
+)
+METRICS = NameTable(
+    engine="vLLM",
+    thing="metric",
+    rows=by_name(
+        (
+            Row(
+                "spec_decode_draft_acceptance_rate",
+                SWITCH,
+                (0, 4, 1),
+                (0, 10, 0),
+                replacement=_ACCEPTANCE_RATE,
+                note="a gauge of the V0 engine; V1 counts tokens, and the rate is yours to take",
+            ),
+            Row(
+                "spec_decode_efficiency",
+                SWITCH,
+                (0, 4, 1),
+                (0, 10, 0),
+                replacement=_ACCEPTED_LENGTH,
+                note="a gauge of the V0 engine; the mean accepted length says the same",
+            ),
+            Row(
+                "spec_decode_num_emitted_tokens",
+                SWITCH,
+                (0, 4, 1),
+                (0, 10, 0),
+                replacement="vllm:spec_decode_num_accepted_tokens_total + vllm:spec_decode_num_drafts_total",
+                note="V1 counts accepted tokens and drafts apart",
+            ),
+            Row(
+                "gpu_cache_usage_perc",
+                SWITCH,
+                (0, 4, 0),
+                (0, 12, 0),
+                renamed_to="vllm:kv_cache_usage_perc",
+                note="renamed",
+            ),
+            Row(
+                "time_per_output_token_seconds",
+                SWITCH,
+                (0, 4, 0),
+                (0, 15, 0),
+                replacement="vllm:request_time_per_output_token_seconds",
+                note="inter_token_latency_seconds observes one value per step, so under speculation it is no time per"
+                " token",
+            ),
+        ),
+        source="vllm.engine.metrics, vllm.v1.metrics.loggers; vLLM PR 16665",
+    ),
 )

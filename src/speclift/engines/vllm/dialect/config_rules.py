@@ -9,11 +9,7 @@ from dataclasses import dataclass
 from itertools import pairwise
 from typing import TypeAlias
 
-from speclift.linter.findings import LintFinding, Release, Status, dotted, nearest
-from speclift.linter.pasted import Setting
-from speclift.linter.row_rules import are_numbers, fault, finding, is_whole, unknown
-from speclift.linter.rows import Row
-from speclift.linter.vllm_keys import (
+from speclift.engines.vllm.dialect.key_table import (
     CONFIG,
     CONFIG_SINCE,
     CPU_SPECULATION_SINCE,
@@ -26,6 +22,10 @@ from speclift.linter.vllm_keys import (
     V0_GONE,
     schedule_fault,
 )
+from speclift.linter.findings import LintFinding, Release, Status, dotted, nearest
+from speclift.linter.pasted import Setting
+from speclift.linter.row_rules import are_numbers, fault, finding, is_whole, unknown
+from speclift.linter.rows import Row
 
 PREFIX = "speculative_config."
 K = "num_speculative_tokens"

@@ -2,18 +2,39 @@
 
 from __future__ import annotations
 
-import json
-from collections.abc import Sequence
-
-from speclift.linter.llamacpp_flags import CLI, ENVIRONMENT, FLAGS, NEWEST, PROGRAMS, REQUEST_FLAGS, TYPE_ROWS
-from speclift.linter.llamacpp_judge import K, LlamaReading, are_ngrams, length_flag, owner_of, today
+from speclift.engines.llamacpp.dialect.flag_table import (
+    CLI,
+    ENVIRONMENT,
+    FLAGS,
+    NEWEST,
+    PROGRAMS,
+    REQUEST_FLAGS,
+    TYPE_ROWS,
+)
+from speclift.engines.llamacpp.dialect.judgement import (
+    K,
+    LlamaReading,
+    are_ngrams,
+    length_flag,
+    owner_of,
+    today,
+)
 from speclift.linter.pasted import Setting
-from speclift.linter.row_rules import shown
 from speclift.linter.rows import Row
-from speclift.linter.translation import Translation, shell_source
+from speclift.linter.translation import (
+    AS_SERVICE,
+    Translation,
+    compose_service,
+    python_launch,
+    shell_environment,
+    shell_source,
+    words_today,
+)
 
 # What a draft length was where none was given, before b9235.
 K_OLD_DEFAULT = 16
+# Of the container service.
+SERVICE = "llama"
 
 
 def translate_llamacpp(reading: LlamaReading) -> Translation:
@@ -28,17 +49,13 @@ def translate_llamacpp(reading: LlamaReading) -> Translation:
     if types:
         words += ["--spec-type", ",".join(types)]
     argv = [*pasted.wrapper, *program, *words, *pasted.carried]
-    environment = [
-        (_variable(name), value)
-        for name, value in pasted.environment
-        if f"{name}={value}" not in pasted.wrapper
-    ]
+    environment = [(_variable(name), value) for name, value in shell_environment(pasted)]
     return Translation(
         argv=tuple(argv),
         source=shell_source(pasted, argv, environment),
-        python=_python(argv),
-        yaml=_compose_service(argv),
-        yaml_is="As a container service",
+        python=python_launch(argv),
+        yaml=compose_service(argv, name=SERVICE),
+        yaml_is=AS_SERVICE,
         notes=tuple(dict.fromkeys(notes)),
     )
 
@@ -95,11 +112,7 @@ def _translated(
     name = _name_today(setting, types, notes)
     if name is None or (is_server and _is_for_a_request(setting, row, reading, notes)):
         return []
-    if row.renamed_to is None and not row.holds(NEWEST):
-        return _replaced(setting, row, notes)
-    if setting.value is None:
-        return [name, "on"] if row.value_since is not None else [name]
-    return [name, shown(setting.value)]
+    return words_today(setting, row, name, FLAGS, NEWEST, notes)
 
 
 def _name_today(setting: Setting, types: tuple[str, ...], notes: list[str]) -> str | None:
@@ -125,21 +138,3 @@ def _is_for_a_request(setting: Setting, row: Row, reading: LlamaReading, notes: 
             notes.append(f"{setting.spelled} was left out: llama-server has no such flag")
         return True
     return is_carried and reading.program in PROGRAMS
-
-
-def _replaced(setting: Setting, row: Row, notes: list[str]) -> list[str]:
-    if row.replacement is not None:
-        return row.replacement.split()
-    notes.append(f"{setting.spelled} was left out: {row.note or 'llama.cpp no longer has it'}")
-    return []
-
-
-def _python(argv: Sequence[str]) -> str:
-    listed = "".join(f"    {json.dumps(word)},\n" for word in argv)
-    return f"import subprocess\n\nserver = subprocess.Popen([\n{listed}])\n"
-
-
-def _compose_service(argv: Sequence[str]) -> str:
-    """As a container service; JSON strings are YAML strings too."""
-    listed = "".join(f"      - {json.dumps(word)}\n" for word in argv[1:])
-    return f"services:\n  llama:\n    entrypoint: [{json.dumps(argv[0])}]\n    command:\n{listed}"

@@ -5,24 +5,23 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Mapping, Sequence
 
-from speclift.linter.findings import dotted
-from speclift.linter.json_text import config_json, parse_json
-from speclift.linter.pasted import Expression, Pasted, Setting, ShellExpression
-from speclift.linter.row_rules import converted, is_whole, shown
-from speclift.linter.rows import Row, ValueKind
-from speclift.linter.translation import Translation, shell_source, yaml_text
-from speclift.linter.vllm_config import K, method_of
-from speclift.linter.vllm_flags import (
+from speclift.engines.vllm.dialect.config_rules import K, method_of
+from speclift.engines.vllm.dialect.flag_table import (
+    CONFIG_FLAG,
     ENVIRONMENT,
     FLAGS,
-    FRONT_END,
     LOAD_FORMATS_GONE,
     QUANTISATIONS,
     closest,
 )
-from speclift.linter.vllm_judge import PYTHON_ONLY
-from speclift.linter.vllm_keys import KEYS, NEWEST, SCHEDULE, schedule_fault
-from speclift.linter.vllm_reading import CONFIG_FLAG, VllmReading, row_of
+from speclift.engines.vllm.dialect.forms import flag_words, python_engine, yaml_config
+from speclift.engines.vllm.dialect.judgement import PYTHON_ONLY, VllmReading, row_of
+from speclift.engines.vllm.dialect.key_table import KEYS, NEWEST, SCHEDULE, schedule_fault
+from speclift.linter.findings import dotted
+from speclift.linter.pasted import Expression, Pasted, Setting, ShellExpression
+from speclift.linter.row_rules import converted, is_whole, shown
+from speclift.linter.rows import Row, ValueKind
+from speclift.linter.translation import Translation, shell_environment, shell_source
 
 # What today's parser makes of an old --task.
 RUNNERS = {"auto": "auto", "generate": "generate", "embed": "pooling", "embedding": "pooling", "score": "pooling",
@@ -66,12 +65,12 @@ def translate_vllm(reading: VllmReading) -> Translation:
     notes += _untold(pasted, reading.config)
     model = flags.pop("--model", pasted.model)
     argv = _argv(pasted, model, flags)
-    environment = [(name, value) for name, value in _own_environment(pasted) if name not in ENVIRONMENT]
+    environment = [(name, value) for name, value in shell_environment(pasted) if name not in ENVIRONMENT]
     return Translation(
         argv=tuple(argv),
         source=shell_source(pasted, argv, environment),
-        python=_python(model, flags),
-        yaml=_yaml(model, flags),
+        python=python_engine(model, flags),
+        yaml=yaml_config(model, flags, nests=True),
         yaml_is="As YAML for --config",
         notes=tuple(dict.fromkeys(notes)),
     )
@@ -83,12 +82,6 @@ def _untold(pasted: Pasted, config: Mapping[str, object]) -> Iterable[str]:
     for name, value in named:
         if isinstance(value, Expression) and not isinstance(value, ShellExpression):
             yield f"{name} is {value.text}, which only running the program would tell: put its value in"
-
-
-def _own_environment(pasted: Pasted) -> Iterable[tuple[str, str]]:
-    """Variables of the shell; those inside docker run stay where they are."""
-    inside = [f"{name}={value}" for name, value in pasted.environment]
-    return [pair for pair, word in zip(pasted.environment, inside, strict=True) if word not in pasted.wrapper]
 
 
 def _flags(reading: VllmReading, notes: list[str]) -> dict[str, object]:
@@ -300,7 +293,7 @@ def _argv(pasted: Pasted, model: object, flags: Mapping[str, object]) -> list[st
         head = [*_container(pasted.wrapper), *(["--model", shown(model)] if model is not None else [])]
     else:
         head = [*pasted.wrapper, "vllm", "serve", *([shown(model)] if model is not None else [])]
-    words = (word for name, value in flags.items() for word in _words(name, value))
+    words = (word for name, value in flags.items() for word in flag_words(name, value))
     return [*head, *words, *pasted.carried]
 
 
@@ -314,71 +307,3 @@ def _container(wrapper: Sequence[str]) -> list[str]:
             words.append(word)
     *before, image = words
     return [*before, _PINNED.sub(rf"\1:v{dotted(NEWEST)}", image)]
-
-
-def _words(name: str, value: object) -> list[str]:
-    if value is True:
-        return [name]
-    if value is False:
-        return [f"--no-{name.removeprefix('--')}"]
-    if isinstance(value, list) and all(not isinstance(each, (list, dict)) for each in value):
-        return [name, *(shown(each) for each in value)]
-    if isinstance(value, (list, Mapping)):
-        return [name, config_json(value, separators=(",", ":"))]
-    return [name, str(value)]
-
-
-def _python(model: object, flags: Mapping[str, object]) -> str:
-    arguments = [] if model is None else [("model", model)]
-    nested: dict[str, dict[str, object]] = {}
-    for name, value in flags.items():
-        head, _, path = name.partition(".")
-        if head in FRONT_END:
-            continue
-        key = head.removeprefix("--").replace("-", "_")
-        if path:
-            nested.setdefault(key, {})[path] = value
-            continue
-        arguments.append((key, _number(value)))
-    arguments += list(nested.items())
-    body = "".join(f"    {key}={_source(value)},\n" for key, value in arguments)
-    return f"from vllm import LLM\n\nllm = LLM(\n{body})\n"
-
-
-def _number(value: object) -> object:
-    if not isinstance(value, str):
-        return value
-    try:
-        parsed = parse_json(value)
-    except ValueError:
-        return value
-    return value if isinstance(parsed, str) else parsed
-
-
-def _source(value: object) -> str:
-    if isinstance(value, Mapping):
-        inner = "".join(f"        {key!r}: {each!r},\n" for key, each in value.items())
-        return f"{{\n{inner}    }}"
-    return repr(value)
-
-
-def _yaml(model: object, flags: Mapping[str, object]) -> str:
-    document: dict[str, object] = {} if model is None else {"model": _plain(model)}
-    for name, value in flags.items():
-        head, dot, path = name.removeprefix("--").partition(".")
-        if dot:
-            inner = document.setdefault(head, {})
-            if isinstance(inner, dict):
-                inner[path] = _plain(value)
-        else:
-            document[head] = _plain(_number(value))
-    return yaml_text(document)
-
-
-def _plain(value: object) -> object:
-    """An expression has no YAML; its source stands in for it."""
-    if isinstance(value, Mapping):
-        return {str(key): _plain(each) for key, each in value.items()}
-    if isinstance(value, list):
-        return [_plain(each) for each in value]
-    return value.text if isinstance(value, Expression) else value

@@ -8,12 +8,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from speclift.linter import llamacpp_flags, vllm_flags
+from speclift.engines.llamacpp.dialect import flag_table as llamacpp_flags
+from speclift.engines.vllm.dialect import flag_table as vllm_flags
+from speclift.engines.vllm.dialect.config_rules import check_speculative_config, method_of
+from speclift.engines.vllm.dialect.key_table import KEYS, METHODS, NEWEST, schedule_fault
 from speclift.linter.findings import LintFinding, Release, Status
-from speclift.linter.metrics import METRICS
 from speclift.linter.rows import Life, NameTable, Row, ValueKind, by_name, listed
-from speclift.linter.vllm_config import check_speculative_config, method_of
-from speclift.linter.vllm_keys import KEYS, METHODS, NEWEST, schedule_fault
 
 DRAFT: dict[str, object] = {"model": "org/draft", "num_speculative_tokens": 5}
 NGRAM: dict[str, object] = {"method": "ngram", "num_speculative_tokens": 5, "prompt_lookup_max": 4}
@@ -36,7 +36,7 @@ def only(status: Status, config: dict[str, object], release: Release = NEWEST, *
 
 
 TABLES = [
-    *(KEYS, METHODS, METRICS),
+    *(KEYS, METHODS, vllm_flags.METRICS),
     *(vllm_flags.FLAGS, vllm_flags.QUANTISATIONS, vllm_flags.LOAD_FORMATS_GONE, vllm_flags.ENVIRONMENT),
     *(llamacpp_flags.FLAGS, llamacpp_flags.TYPE_ROWS, llamacpp_flags.PROGRAMS, llamacpp_flags.ENVIRONMENT),
 ]

@@ -6,8 +6,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import PurePosixPath
 
-from speclift.linter.findings import LintFinding, Release, Status, dotted, nearest
-from speclift.linter.llamacpp_flags import (
+from speclift.engines.llamacpp.dialect.flag_table import (
     CLI,
     DEFAULTS,
     ENVIRONMENT,
@@ -20,6 +19,7 @@ from speclift.linter.llamacpp_flags import (
     TYPE_ROWS,
     TYPES,
 )
+from speclift.linter.findings import LintFinding, Release, Status, dotted, nearest
 from speclift.linter.pasted import Pasted, Setting
 from speclift.linter.row_rules import finding, judge_flag, shown
 from speclift.linter.rows import Life

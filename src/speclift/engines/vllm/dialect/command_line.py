@@ -1,0 +1,109 @@
+"""vLLM's command line: argparse's, with dashes and underscores alike, beginnings for the whole, and keys after dots."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+
+from speclift.core.errors import UsageError
+from speclift.engines.vllm.dialect.flag_table import CONFIG_FLAG, FLAGS, METRICS
+from speclift.engines.vllm.dialect.judgement import judge_vllm, read_settings
+from speclift.engines.vllm.dialect.key_table import KEYS, NEWEST
+from speclift.engines.vllm.dialect.translation import translate_vllm
+from speclift.linter.dialect import (
+    Dialect,
+    Judgement,
+    NestedConfig,
+    Spelling,
+    Started,
+    base_name,
+    is_after_flag,
+    release_part,
+)
+from speclift.linter.findings import Release
+from speclift.linter.metrics import MetricNames
+from speclift.linter.pasted import Pasted
+from speclift.linter.rows import NameTable, Row
+
+_MODULE = re.compile(r"vllm(\.entrypoints\..*)?")
+
+
+class VllmDialect(Dialect):
+    engine = "vllm"
+    newest = NEWEST
+    flags = FLAGS
+    programs = ("vllm",)
+    examples = (
+        "vllm serve",
+        "python -m vllm.entrypoints…",
+        "docker run … vllm/vllm-openai",
+        "LLM(...)",
+    )
+    image = re.compile(r"(^|/)(vllm-openai|vllm)[\w.-]*(:|@|$)")
+    takes_model_by_place = True
+    glued = re.compile(r"(-O)(\d)")
+    config = NestedConfig(
+        flag=CONFIG_FLAG, keys=KEYS, telling=frozenset({"method", "num_speculative_tokens"})
+    )
+    python_makers = ("LLM", "EngineArgs", "AsyncEngineArgs", "AsyncLLMEngine", "LLMEngine", "AsyncLLM")
+    python_sampling = "SamplingParams"
+    metrics = MetricNames(METRICS, prefix="vllm")
+
+    def parse_release(self, text: str) -> Release:
+        """`0.24`, `v0.24.0`, `0.32.0+cpu`, `vllm 0.10.1.1`."""
+        match = re.search(r"(\d+)\.(\d+)(?:\.(\d+))?", text)
+        if match is None:
+            raise UsageError(f"--engine-version {text!r} names no vLLM release", hint="such as 0.24.0")
+        return tuple(release_part(part or "0", text) for part in match.groups())
+
+    def find_program(
+        self, word: str, before: Sequence[str], after: Sequence[str], *, is_asked: bool
+    ) -> Started | None:
+        if base_name(word) in self.programs and not is_after_flag(before):
+            if after[:1] == ["serve"]:
+                return Started(wrapper=before, program=("vllm", "serve"), arguments=after[1:])
+            if not after or after[0].startswith("-"):
+                return Started(wrapper=before, program=("vllm",), arguments=after)
+        if word == "-m" and after and _MODULE.fullmatch(after[0]) and before and "python" in before[-1]:
+            program = (before[-1], "-m", after[0])
+            return Started(wrapper=before[:-1], program=program, arguments=after[1:])
+        return None
+
+    def plain_name(self, flag: str) -> str:
+        return _name(flag).partition(".")[0]
+
+    def find_row(self, spelled: str, release: Release | None) -> Spelling:
+        table, name = self.flags, _name(spelled)
+        head, dot, key = name.partition(".")
+        row = table.find("--compilation-config" if head == "-O" else head)
+        if row is not None:
+            return row.name + dot + key, row, False
+        row = table.find(f"--{head.removeprefix('--no-')}") if head.startswith("--no-") else None
+        if row is not None:
+            return row.name, row, True
+        row = _completed(head, table, release)
+        return (name if row is None else row.name + dot + key), row, False
+
+    def judge(self, pasted: Pasted, release: Release, *, version: str) -> Judgement:
+        reading = read_settings(pasted)
+        return judge_vllm(reading, release=release, is_cpu="cpu" in version), translate_vllm(reading)
+
+
+def _name(spelled: str) -> str:
+    """vLLM takes dashes and underscores alike up to the first dot."""
+    if not spelled.startswith("--"):
+        return spelled
+    head, dot, key = spelled.partition(".")
+    return head.replace("_", "-") + dot + key
+
+
+def _completed(head: str, table: NameTable, release: Release | None) -> Row | None:
+    """argparse takes an unambiguous beginning for the whole."""
+    if not head.startswith("--"):
+        return None
+    longer = {
+        row.name: row
+        for known, row in table.rows.items()
+        if known.startswith(head) and (release is None or row.holds(release))
+    }
+    return longer.popitem()[1] if len(longer) == 1 else None

@@ -1,0 +1,139 @@
+"""What differs between the engines' command lines: programs, spelling, releases, and who judges them. Pure.
+
+Each engine's folder says this of itself, and the rest of the linter asks a dialect and never an engine's name. What a
+dialect does not say of itself is what most are like: a program with flags, judged row by row.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import PurePosixPath
+from typing import TypeAlias
+
+from speclift.core.errors import UsageError, unknown_name
+from speclift.linter.findings import LintFinding, Release
+from speclift.linter.metrics import MetricNames
+from speclift.linter.pasted import Pasted
+from speclift.linter.row_rules import judge_flag
+from speclift.linter.rows import NameTable, Row
+from speclift.linter.translation import Translation, translate_by_rows
+
+DIGITS_MAX = 9  # of a part of a release
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Started:
+    """A program with what stands before it and its arguments."""
+
+    wrapper: Sequence[str]
+    program: Sequence[str]
+    arguments: Sequence[str]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NestedConfig:
+    """A dict that one flag takes. Whoever pastes it alone is recognised by one of the `telling` keys."""
+
+    flag: str
+    keys: NameTable
+    telling: frozenset[str]
+
+
+# The table's name of a flag (with the key after a dot, if any), its row, and whether it is a --no- form.
+Spelling: TypeAlias = tuple[str, Row | None, bool]
+Judgement: TypeAlias = tuple[tuple[LintFinding, ...], Translation]
+
+
+class Dialect:
+    """One engine's command line."""
+
+    engine: str
+    newest: Release
+    flags: NameTable
+    programs: tuple[str, ...] = ()
+    # How it is started, for somebody whose text starts nothing; the programs where nothing else does.
+    examples: tuple[str, ...] = ()
+    image: re.Pattern[str] | None = None  # of a container whose entry point is the server
+    takes_model_by_place = False
+    glued: re.Pattern[str] | None = None  # a flag and its value in one word
+    config: NestedConfig | None = None
+    python_makers: tuple[str, ...] = ()  # calls that make the engine in a Python program
+    python_sampling = ""  # the call that holds a request's sampling settings
+    metrics: MetricNames | None = None
+
+    @property
+    def title(self) -> str:
+        return self.flags.engine
+
+    def parse_release(self, text: str) -> Release:
+        """`1.2.3`, `v7`."""
+        match = re.search(r"\d+(?:\.\d+)*", text)
+        if match is None:
+            raise UsageError(f"--engine-version {text!r} names no release of {self.title}")
+        return tuple(release_part(part, text) for part in match[0].split("."))
+
+    def find_program(
+        self, word: str, before: Sequence[str], after: Sequence[str], *, is_asked: bool
+    ) -> Started | None:
+        """Whether this word starts the engine; `is_asked` where the user named it, so that less proves enough."""
+        if base_name(word) in self.programs and not is_after_flag(before):
+            return Started(wrapper=before, program=(word,), arguments=after)
+        return None
+
+    def plain_name(self, flag: str) -> str:
+        """As the table has it, without a key after a dot."""
+        return flag
+
+    def find_row(self, spelled: str, release: Release | None) -> Spelling:
+        return spelled, self.flags.find(spelled), False
+
+    def judge(self, pasted: Pasted, release: Release, *, version: str) -> Judgement:
+        """What a release makes of it, and what it is today: two answers from one reading.
+
+        `version` is the release as the user said it, which may tell more than its numbers; empty where unsaid.
+        """
+        findings = (
+            judge_flag(setting, self.flags.find(setting.name), self.flags, release)
+            for setting in pasted.settings
+        )
+        program = () if pasted.wrapper and not pasted.program else pasted.program or self.programs[:1]
+        return tuple(findings), translate_by_rows(pasted, program, self.flags, self.newest)
+
+
+@dataclass(frozen=True, slots=True)
+class Dialects:
+    """All that are known here, and the one that was asked for."""
+
+    known: tuple[Dialect, ...]
+    asked: Dialect | None = None
+
+    @property
+    def in_question(self) -> tuple[Dialect, ...]:
+        return self.known if self.asked is None else (self.asked,)
+
+    @property
+    def engines(self) -> tuple[str, ...]:
+        return tuple(dialect.engine for dialect in self.known)
+
+    def of(self, engine: str) -> Dialect:
+        for dialect in self.known:
+            if dialect.engine == engine:
+                return dialect
+        raise unknown_name(what="engine", seen=engine, allowed=self.engines)
+
+
+def base_name(word: str) -> str:
+    return PurePosixPath(word.replace("\\", "/")).name.removesuffix(".exe")
+
+
+def is_after_flag(before: Sequence[str]) -> bool:
+    """Whether the word is the value of a flag, as in `--name vllm`."""
+    return bool(before) and before[-1].startswith("-") and before[-1] not in ("--",)
+
+
+def release_part(digits: str, text: str) -> int:
+    if len(digits) > DIGITS_MAX:
+        raise UsageError(f"--engine-version {text[:40]!r} is no release", hint="such as 0.24.0 or b11549")
+    return int(digits)

@@ -1,0 +1,183 @@
+"""vLLM's memory against what it logged."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from plan_samples import H200, cpu, placed, placed_shape, small_shape
+from speclift.core.hardware import Device
+from speclift.engines.vllm.kv_cache import LayerPages, pool
+from speclift.engines.vllm.memory import vllm_memory, weight_bytes_per_gpu
+from speclift.planner.memory import Layout
+from speclift.weights.catalogue_files import find_gpu
+
+MIB = 1 << 20
+# Start-up logs of vLLM 0.24 on one H200: gpu_memory_utilization 0.9, max_model_len 2048, max_num_seqs 256, the
+# offline engine's 16,384 batched tokens.
+RECORDED = [
+    ("llama-3.1-8b", "bf16", None, False, 891_760),
+    ("llama-3.1-8b", "bf16", "llama-3.2-1b", True, 695_920),
+    ("llama-3.1-8b", "bf16", None, True, 887_968),  # n-gram
+    ("llama-3.1-70b", "fp8", None, False, 178_128),
+    ("llama-3.1-70b", "fp8", "llama-3.1-8b", True, 90_976),
+]
+
+
+@pytest.mark.parametrize(("target", "precision", "draft", "speculates", "logged"), RECORDED)
+@pytest.mark.parametrize(("batched", "off_at_most"), [(16_384, 0.01), (None, 0.05)])
+def test_kv_tokens_are_those_that_vllm_logged(
+    target: str,
+    precision: str,
+    draft: str | None,
+    speculates: bool,
+    logged: int,
+    batched: int | None,
+    off_at_most: float,
+) -> None:
+    layout = Layout(context=2048, batched_tokens=batched)
+    found = vllm_memory(
+        placed(target, precision), placed(draft) if draft else None, H200, layout, speculates=speculates
+    )
+    assert found.pool.tokens == pytest.approx(logged, rel=off_at_most)
+
+
+def test_vllms_cpu_build_logged_9600_tokens_for_256_mib_and_36_layers() -> None:
+    target, draft = placed_shape(small_shape()), placed_shape(small_shape(layers=6))
+    layout = Layout(context=1024, kv_cache_bytes=256 * MIB)
+    found = vllm_memory(target, draft, cpu(), layout, speculates=True)
+
+    assert found.kv_bytes_per_token_target + found.kv_bytes_per_token_draft == 27_648
+    assert found.pool.tokens == 9600
+    assert found.pool.max_concurrency == pytest.approx(9.375)
+
+
+def test_tensor_parallelism_splits_matrices() -> None:
+    weights = placed("llama-3.1-70b").weights
+    half = weight_bytes_per_gpu(weights, tensor_parallel=2)
+    assert half == pytest.approx(weights.total / 2, rel=1e-3)
+
+
+def test_a_pipeline_stage_holds_its_layers_and_one_end() -> None:
+    weights = placed("llama-3.1-70b").weights
+    stage = weight_bytes_per_gpu(weights, stages=2)
+    assert stage == pytest.approx((weights.linear + weights.other) / 2 + weights.head, rel=1e-6)
+
+
+def test_what_does_not_fit_holds_nothing() -> None:
+    found = vllm_memory(placed("llama-3.1-70b"), None, find_gpu("rtx-4090"), Layout(), speculates=False)
+    assert not found.fits
+    assert found.pool.tokens == 0
+    assert found.kv_bytes == 0
+
+
+def test_an_fp8_cache_holds_twice_the_tokens() -> None:
+    wide = vllm_memory(placed("llama-3.1-8b"), None, H200, Layout(), speculates=False)
+    narrow = vllm_memory(placed("llama-3.1-8b"), None, H200, Layout(kv_dtype="fp8"), speculates=False)
+    assert narrow.pool.tokens == pytest.approx(2 * wide.pool.tokens, rel=1e-3)
+
+
+def test_windows_let_more_long_requests_in() -> None:
+    """gpt-oss: 12 layers slide over 128 tokens; vLLM keeps the window and what is in flight."""
+    pages = (
+        LayerPages(layers=12, page_bytes=1000, window=128),
+        LayerPages(layers=12, page_bytes=1000, window=None),
+    )
+    found = pool(pages, kv_bytes=12_000 * 10_000, context=131_072, block=16, in_flight=8192)
+
+    assert found.blocks == 10_000
+    per_request = 131_072 // 16 + (128 - 1 + 8192) // 16 + 1 + 1
+    assert found.max_concurrency == pytest.approx(10_000 / per_request)
+
+
+def test_uneven_groups_are_padded_as_vllm_pads_them() -> None:
+    pages = (
+        LayerPages(layers=13, page_bytes=1000, window=None),
+        LayerPages(layers=12, page_bytes=1000, window=64),
+    )
+    found = pool(pages, kv_bytes=13_000 * 100, context=160, block=16, in_flight=16)
+    assert found.blocks == 100
+    assert found.max_concurrency == pytest.approx(100 / (10 + 6))
+
+
+def test_a_recurrent_state_counts_per_request() -> None:
+    pages = (LayerPages(layers=1, page_bytes=160, window=None),)
+    bare = pool(pages, kv_bytes=160_000, context=160, block=16, in_flight=1)
+    with_state = pool(pages, kv_bytes=160_000, context=160, block=16, in_flight=1, state_bytes=1600)
+    assert (bare.max_concurrency, with_state.max_concurrency) == (100, 50)
+
+
+@given(
+    context=st.integers(16, 200_000),
+    utilisation=st.floats(0.5, 1.0),
+    tensor_parallel=st.sampled_from([1, 2, 4, 8]),
+)
+def test_a_draft_never_leaves_more_room(context: int, utilisation: float, tensor_parallel: int) -> None:
+    layout = Layout(
+        context=context,
+        utilisation=utilisation,
+        tensor_parallel=tensor_parallel,
+        draft_tensor_parallel=tensor_parallel,
+    )
+    bare = vllm_memory(placed("llama-3.1-8b"), None, H200, layout, speculates=False)
+    paired = vllm_memory(placed("llama-3.1-8b"), placed("llama-3.2-1b"), H200, layout, speculates=True)
+
+    assert paired.pool.tokens < bare.pool.tokens
+    assert paired.kv_bytes + paired.draft_weight_bytes + paired.speculation_bytes == pytest.approx(
+        bare.kv_bytes
+    )
+
+
+@given(memory=st.integers(1 << 30, 200 << 30))
+def test_more_memory_never_holds_fewer_tokens(memory: int) -> None:
+    def tokens(size: int) -> int:
+        device = Device(
+            name="x", title="x", nominal_bytes=size, memory_bytes=size, bandwidth_bytes_s=1e12, flops_16=1e14
+        )
+        return vllm_memory(
+            placed("llama-3.2-1b"), None, device, Layout(batched_tokens=2048), speculates=False
+        ).pool.tokens
+
+    assert tokens(memory) <= tokens(memory + (1 << 28))
+
+
+def test_layers_of_many_windows_are_grouped_by_the_fewest_of_a_kind() -> None:
+    pages = (
+        LayerPages(layers=30, page_bytes=1000, window=64),
+        LayerPages(layers=10, page_bytes=1000, window=None),
+    )
+    found = pool(pages, kv_bytes=10_000 * 280, context=160, block=16, in_flight=16)
+    # Groups of 10 layers: three that keep 64 - 1 + 16 tokens in 5 blocks and one more, one that keeps all 160 in 10.
+    assert found.blocks == 280
+    assert found.max_concurrency == pytest.approx(280 / (3 * 6 + 10))
+    assert found.tokens == 1600
+
+
+def test_pages_of_several_sizes_lie_side_by_side() -> None:
+    pages = (
+        LayerPages(layers=4, page_bytes=1000, window=64),
+        LayerPages(layers=2, page_bytes=500, window=None),
+    )
+    found = pool(pages, kv_bytes=5000 * 680, context=160, block=16, in_flight=16)
+    assert found.blocks == 680
+    assert found.max_concurrency == pytest.approx(680 / ((4000 * 6 + 1000 * 10) / 5000))
+
+
+def test_pages_of_several_sizes_without_windows_are_blocks_of_the_whole_context() -> None:
+    pages = (
+        LayerPages(layers=4, page_bytes=1000, window=None),
+        LayerPages(layers=2, page_bytes=500, window=None),
+    )
+    found = pool(pages, kv_bytes=5000 * 100, context=160, block=16, in_flight=16)
+    assert (found.blocks, found.max_concurrency, found.tokens) == (100, 10, 1600)
+
+
+@pytest.mark.parametrize("pages", [(), (LayerPages(layers=1, page_bytes=0, window=None),)])
+def test_without_keys_and_values_only_the_state_of_each_request_is_kept(
+    pages: tuple[LayerPages, ...],
+) -> None:
+    found = pool(pages, kv_bytes=16_000, context=160, block=16, in_flight=1, state_bytes=1600)
+    assert (found.blocks, found.max_concurrency, found.tokens) == (0, 10, 1600)
+    nothing = pool(pages, kv_bytes=16_000, context=160, block=16, in_flight=1)
+    assert (nothing.blocks, nothing.max_concurrency, nothing.tokens) == (0, 0, 0)
