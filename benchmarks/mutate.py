@@ -151,8 +151,13 @@ class Trees:
 
     @staticmethod
     def passes(tree: Path, tests: Sequence[str], *, timeout_s: float | None) -> bool:
-        command = [sys.executable, "-B", "-m", "pytest", "-x", "-q", "-p", "no:cacheprovider"]
-        environment = os.environ | {"PYTHONPATH": str(tree / "src"), "OPENBLAS_NUM_THREADS": "1"}
+        command = [sys.executable, "-m", "pytest", "-x", "-q", "-p", "no:cacheprovider"]
+        environment = os.environ | {
+            "PYTHONPATH": str(tree / "src"),
+            "OPENBLAS_NUM_THREADS": "1",
+            # What one change compiled must not be what the next one runs.
+            "PYTHONDONTWRITEBYTECODE": "1",
+        }
         try:
             run = subprocess.run(
                 [*command, "-m", f"not ({SLOW})", *tests],

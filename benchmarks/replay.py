@@ -23,7 +23,7 @@ import numpy as np
 
 from speclift.replayer.batch import LoggedAnswer, batch_of
 from speclift.replayer.methods import DrafterSetting, replay_of, settings_for
-from speclift.verbs.replay import BATCH_TOKENS, replay
+from speclift.verbs.replay import BATCH_TOKENS, log_drafters, replay
 
 TOKENS_PER_S_MIN = 1e6
 MEMORY_GROWTH_MAX = 1.1
@@ -139,7 +139,7 @@ def main() -> int:
         (("ngram", "ngram:simple"), tuple(range(1, 17))),
         (("ngram:map-k", "ngram:map-k4v", "ngram:mod", "ngram:cache"), (5,)),
     ):
-        for setting in settings_for(methods, engine=None, ks=ks, ngrams=(3,)):
+        for setting in settings_for(methods, log_drafters(), engine=None, ks=ks, ngrams=(3,)):
             found = speed(setting, made)
             speeds.append(found)
             say(

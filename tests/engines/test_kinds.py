@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -108,17 +110,24 @@ def test_its_command_line_is_judged_and_translated_without_an_edit_here(tmp_path
 
 def test_it_is_planned_and_listed_by_doctor_without_an_edit_here(tmp_path: Path) -> None:
     environment = install(tmp_path, TINY)
-    planned = speclift(
-        *("plan", "--engine", "tiny", "--target", "llama-3.1-8b", "--draft", "llama-3.2-1b"),
-        *("--gpu", "h100-80gb", "--json"),
-        cwd=tmp_path,
-        environment=environment,
-    )
+    pair = ("--target", "llama-3.1-8b", "--draft", "llama-3.2-1b", "--gpu", "h100-80gb")
+    words = ("plan", "--engine", "tiny", *pair)
+    planned = speclift(*words, "--json", cwd=tmp_path, environment=environment)
     assert (planned.code, planned.document["engine"]) == (0, "tiny"), planned.stderr
     memory = planned.document["memory"]
     assert (
         memory["kv_bytes"]
         == memory["total_bytes"] - memory["target_weight_bytes"] - memory["draft_weight_bytes"]
     )
+    assert set(planned.document["pairing"]["rules"]) == {"tiny", "vllm", "llamacpp"}
+    assert "llama-3.2-1b" in speclift(*words, cwd=tmp_path, environment=environment).stderr
     doctor = speclift("doctor", "--quick", "--json", cwd=tmp_path, environment=environment)
     assert doctor.document["engines"]["tiny"] == "in the package tiny_engine"
+
+
+def test_what_an_engine_is_costs_no_numpy_to_know() -> None:
+    """Lint and plan ask every kind, and answer before numpy would be loaded."""
+    source = "from speclift.engines.kind import usable_kinds; names = list(usable_kinds())"
+    subprocess.run(
+        [sys.executable, "-c", f"{source}; import sys; assert 'numpy' not in sys.modules"], check=True
+    )

@@ -21,7 +21,7 @@ from speclift.engines.process import ServerProcess, free_port
 from speclift.replayer.batch import LoggedAnswer, batch_of
 from speclift.replayer.methods import replay_of, settings_for
 from speclift.studies.prompt_files import bundled_workload
-from speclift.verbs.replay import replay
+from speclift.verbs.replay import log_drafters, replay
 from speclift.weights.tokenizer_files import load_tokenizer
 
 pytestmark = [pytest.mark.llama, pytest.mark.timeout(300)]
@@ -99,7 +99,7 @@ def test_replay_drafts_and_accepts_what_the_server_did(
     answers = asyncio.run(answers_of(embedded_model, drafter, log=tmp_path / "log", max_tokens=80))
     rows = replayable(answers, 80)
     (setting,) = settings_for(
-        (f"ngram:{drafter.variant}",), engine="llamacpp", ks=(drafter.k,), ngrams=(drafter.n,)
+        (f"ngram:{drafter.variant}",), log_drafters(), engine="llamacpp", ks=(drafter.k,), ngrams=(drafter.n,)
     )
     (counts,) = replay_of(setting).counts(batch_of(rows), rows)
 

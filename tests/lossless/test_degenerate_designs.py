@@ -135,6 +135,30 @@ def test_an_edge_that_differs_by_who_knows_how_much_is_not_called_a_tie() -> Non
 
 
 @pytest.mark.parametrize(
+    ("baseline", "arm", "result"),
+    [
+        ("a b", "a b", Result.PASS),
+        ("a b", "a STOP", Result.FAIL),
+        ("a STOP", "a STOP", Result.PASS),
+        ("a STOP", "a b", Result.PASS),
+    ],
+)
+def test_an_edge_that_the_baseline_breaks_too_is_not_the_arms_fault(
+    baseline: str, arm: str, result: Result
+) -> None:
+    question = Question(case="e", request=Request(id="e", prompt="p"), temperature=0.0, seed=1)
+    edge = Edge(name="stop", question=question, forbidden="STOP")
+    assert judge_edge(edge, answer("e", baseline), answer("e", arm), fault_nats=1.0).result is result
+
+
+def test_an_edge_that_samples_may_say_something_else() -> None:
+    question = Question(case="e", request=Request(id="e", prompt="p"), temperature=0.8, seed=1)
+    edge = Edge(name="seed", question=question, is_sampled=True)
+    found = judge_edge(edge, answer("e", "a b"), answer("e", "a c"), fault_nats=1.0)
+    assert (found.message, found.divergence) == ("kept", None)
+
+
+@pytest.mark.parametrize(
     ("gap", "result"), [(0.5, Result.PASS), (1.5, Result.PASS), (2.5, Result.FAIL), (8.0, Result.FAIL)]
 )
 def test_an_edge_fails_where_its_margin_is_beyond_that_of_a_fault(gap: float, result: Result) -> None:

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
-from speclift.planner.tokens import compare_tokens, identical, llama_rule_breaks
+from speclift.engines.llamacpp.pairing import rule_breaks
+from speclift.planner.tokens import compare_tokens, identical
 
 TOKENS = ("<s>", "</s>", "a", "b", "c", "d", "e", "f")
 
@@ -16,20 +17,20 @@ def test_a_difference_says_which_id_and_which_texts() -> None:
     found = compare_tokens(TOKENS, (*TOKENS[:6], "E", "f"))
     assert not found.same
     assert [(each.token_id, each.target, each.draft) for each in found.differences] == [(6, "e", "E")]
-    assert llama_rule_breaks(found) == "1 token texts differ"
+    assert rule_breaks(found) == "1 token texts differ"
 
 
 def test_llama_does_not_look_at_the_first_five_ids() -> None:
     found = compare_tokens(TOKENS, ("<bos>", *TOKENS[1:]))
     assert found.differing_count == 1
-    assert llama_rule_breaks(found) == ""
+    assert rule_breaks(found) == ""
 
 
 def test_many_differences_are_counted_and_a_few_shown() -> None:
     found = compare_tokens(tuple("abcdefghijklmnop"), tuple("ABCDEFGHIJKLMNOP"))
     assert found.differing_count == 16
     assert len(found.differences) == 8
-    assert llama_rule_breaks(found) == "11 token texts differ"
+    assert rule_breaks(found) == "11 token texts differ"
 
 
 def test_padding_at_the_end_is_no_difference() -> None:
@@ -57,4 +58,4 @@ def test_equal_sizes_can_hide_other_tokens() -> None:
 
 def test_sizes_too_far_apart_break_llamas_rule() -> None:
     long = (*TOKENS, *(f"t{number}" for number in range(200)))
-    assert "differ by 200 tokens" in llama_rule_breaks(compare_tokens(long, TOKENS))
+    assert "differ by 200 tokens" in rule_breaks(compare_tokens(long, TOKENS))

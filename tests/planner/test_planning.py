@@ -79,11 +79,12 @@ def test_what_vllm_would_refuse_is_said_before_it_does(
 def test_llama_cpp_does_not_mind_sizes_that_vllm_minds() -> None:
     comparison = compare_tokens(tuple("abcdefgh"), (*"abcdefgh", "[PAD8]"))
     own = option(placed("qwen2.5-0.5b", "q8_0"), comparison=comparison)
-    plan = plan_deployment(request(placed("qwen2.5-72b", "q4_k_m"), own, engine=LlamaCppTerms()))
+    llama, vllm = LlamaCppTerms(), VllmTerms()
+    plan = plan_deployment(request(placed("qwen2.5-72b", "q4_k_m"), own, engine=llama))
 
     assert plan.pairing is not None
-    assert plan.pairing.llamacpp_objection == ""
-    assert plan.pairing.vllm_objection
+    assert llama.objection(plan.pairing, plan.request.layout) == ""
+    assert vllm.objection(plan.pairing, plan.request.layout)
     assert "engine-rule" not in checks(plan, Level.FAIL)
     assert "padding alone" in message(plan, "tokenizer")
 

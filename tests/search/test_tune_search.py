@@ -98,6 +98,15 @@ def test_a_failed_launch_takes_out_its_candidate_alone_and_the_drafter_is_tried_
     assert all(cell.candidate != "draft-k8" for cell in conclusion.cells)
 
 
+@pytest.mark.parametrize("failing", ["draft", "ngram"])
+def test_a_failed_drafter_is_retried_itself_whatever_ran_or_stands_beside_it(failing: str) -> None:
+    search, engine = start(problem_of({"draft": DRAFT, "ngram": LOOKUP})), FormulaEngine()
+    engine.failing = {f"{failing}-k8": "out of memory"}
+    for job in search.ask():
+        search = search.tell(engine.run(search.problem, job))
+    assert [(job.candidate, job.purpose) for job in search.ask()] == [(f"{failing}-k4", Purpose.LONG)]
+
+
 def test_a_drafter_that_fails_twice_is_left_alone_and_the_baseline_is_chosen() -> None:
     engine = FormulaEngine()
     engine.failing = {f"draft-k{k}": "no such file" for k in (1, 2, 3, 4, 6, 8)}

@@ -24,7 +24,16 @@ from speclift.search.posterior import Posterior
 from speclift.search.posterior import posterior_of as posterior_from
 from speclift.search.problem import CellResult, JobResult, Problem, Purpose, SearchJob, Settings
 from speclift.search.search import Search, start
-from speclift.search.selection import best_probe, doubts, expected_regret, promises
+from speclift.search.selection import (
+    GAIN_SHARE,
+    Doubt,
+    best_probe,
+    contested,
+    doubts,
+    expected_regret,
+    promises,
+    race_entries,
+)
 
 
 @pytest.fixture(scope="module")
@@ -184,3 +193,80 @@ def test_scores_drawn_together_have_the_mean_and_spread_of_the_posterior(calibra
     assert float(drawn[:, row].mean()) == pytest.approx(posterior.mean[row, 1], abs=0.01)
     assert float(drawn[:, row].std()) == pytest.approx(posterior.sd(row, 1), rel=0.2)
     assert np.array_equal(drawn, posterior.draws(1, seed=3))
+
+
+class TestRaceEntries:
+    """Rows 0 to 6: the baseline and the draft at k 1, 2, 3, 4, 6, 8."""
+
+    def entries(
+        self,
+        search: Search,
+        *doubted: tuple[int, int, float, dict[int, float]],
+        arms: int = 2,
+        weights: tuple[float, ...] = (),
+    ) -> dict[str, tuple[Load, ...]]:
+        """Of doubts as (load's place, incumbent's row, regret, gain by row)."""
+        posterior = posterior_of(search)
+        problem = problem_of({"draft": DRAFT}, settings=Settings(race_arms=arms), weights=weights)
+        found = []
+        for place, incumbent, regret, gains in doubted:
+            row_gains = np.array([gains.get(row, 0.0) for row in range(len(posterior.candidates))])
+            found.append(Doubt(load=LOADS[place], incumbent=incumbent, regret=regret, gains=row_gains))
+        names = [candidate.name for candidate in posterior.candidates]
+        raced = race_entries(problem, posterior, found)
+        assert set(raced) <= set(names)
+        return {str(names.index(name)): loads for name, loads in raced.items()}
+
+    def test_a_load_races_with_its_incumbent_and_the_rival_that_may_gain_most(
+        self, calibrated: Search
+    ) -> None:
+        doubt = (1, 2, 0.01, {1: 0.002, 3: 0.004})
+        assert self.entries(calibrated, doubt) == {"2": (LOADS[1],), "3": (LOADS[1],)}
+
+    @pytest.mark.parametrize(("arms", "raced"), [(1, []), (2, [2, 3]), (3, [2, 3, 4]), (4, [2, 3, 4, 5])])
+    def test_more_rivals_join_as_far_as_arms_may_race(
+        self, calibrated: Search, arms: int, raced: list[int]
+    ) -> None:
+        doubt = (0, 2, 0.01, {3: 0.005, 4: 0.004, 5: 0.003, 6: 0.002})
+        assert list(self.entries(calibrated, doubt, arms=arms)) == [str(row) for row in raced]
+
+    def test_never_more_than_three_rivals(self, calibrated: Search) -> None:
+        doubt = (0, 2, 0.01, {3: 0.005, 4: 0.004, 5: 0.003, 6: 0.002})
+        assert len(self.entries(calibrated, doubt, arms=7)) == 4
+
+    @pytest.mark.parametrize(("share", "raced"), [(0.9 * GAIN_SHARE, 2), (1.1 * GAIN_SHARE, 3)])
+    def test_a_rival_with_a_small_gain_beside_the_largest_is_left_out(
+        self, calibrated: Search, share: float, raced: int
+    ) -> None:
+        assert len(self.entries(calibrated, (0, 2, 0.01, {3: 0.01, 4: 0.01 * share}), arms=7)) == raced
+
+    @pytest.mark.parametrize("regret", [0.0, Settings().regret_goal])
+    def test_a_load_without_doubt_does_not_race(self, calibrated: Search, regret: float) -> None:
+        assert self.entries(calibrated, (0, 2, regret, {3: 0.005})) == {}
+
+    def test_a_load_where_nothing_may_gain_does_not_race(self, calibrated: Search) -> None:
+        assert self.entries(calibrated, (0, 2, 0.01, {})) == {}
+
+    @pytest.mark.parametrize(("weights", "raced"), [((), ["4", "5"]), ((20.0, 1.0, 1.0), ["2", "3"])])
+    def test_the_load_that_loses_most_over_the_traffic_comes_first(
+        self, calibrated: Search, weights: tuple[float, ...], raced: list[str]
+    ) -> None:
+        small, large = (0, 2, 0.01, {3: 0.005}), (1, 4, 0.02, {5: 0.005})
+        padded = weights and (*weights, *[1.0] * (len(LOADS) - len(weights)))
+        assert list(self.entries(calibrated, small, large, weights=padded)) == raced
+
+    def test_arms_that_race_already_take_further_loads_along_in_the_loads_order(
+        self, calibrated: Search
+    ) -> None:
+        first, second = (2, 2, 0.03, {3: 0.005}), (0, 3, 0.01, {2: 0.005})
+        assert self.entries(calibrated, first, second) == {
+            "2": (LOADS[0], LOADS[2]),
+            "3": (LOADS[0], LOADS[2]),
+        }
+
+
+def test_only_loads_that_two_arms_share_are_contested() -> None:
+    first, second, third = LOADS[:3]
+    entries = {"a": (first, second), "b": (second,), "c": (third,)}
+    assert contested(entries) == {"a": (second,), "b": (second,)}
+    assert contested({"a": (first,)}) == contested({}) == {}

@@ -80,6 +80,8 @@ class TestTooFew:
     def test_requests_per_stream(self, streams: int, fires: bool) -> None:
         records = clean_study(loads=(*ONE_STREAM, Concurrency(streams=streams)))
         assert checks_of(check_records(records)) == (["short-load"] if fires else [])
+        if fires:
+            assert the_finding(records, "short-load").next_step == "use at least 40 requests at this load"
 
     def test_a_request_at_two_temperatures_is_two_requests_of_a_load(self) -> None:
         records = clean_study(loads=(Concurrency(streams=10),), temperatures=(0.0, 0.7))
@@ -121,6 +123,15 @@ class TestDrift:
         truth = replace(quiet_truth(constant(1.5)), drift=drift)
         found = check_records(drawn(study_places(), truth))
         assert checks_of(found) == (["drift"] if fires else [])
+
+    @pytest.mark.parametrize(("arm", "fires"), [(BASELINE, True), (ARM.name, False)])
+    def test_an_arm_that_drifts_by_itself_is_none(self, arm: str, fires: bool) -> None:
+        truth = quiet_truth(constant(1.5))
+        steady, drifting = (drawn(study_places(), replace(truth, drift=drift)) for drift in (0.0, 0.3))
+        records = [
+            moved if moved.place.arm == arm else kept for kept, moved in zip(steady, drifting, strict=True)
+        ]
+        assert checks_of(check_records(records)) == (["drift"] if fires else [])
 
     def test_says_how_large_it_was(self) -> None:
         truth = replace(quiet_truth(constant(1.5)), drift=float(np.log(1.3)))

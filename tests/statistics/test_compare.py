@@ -13,6 +13,7 @@ from simulated import (
     LOADS,
     ONE_STREAM,
     OTHER,
+    SEGMENTS,
     by_segment,
     comparer,
     constant,
@@ -275,6 +276,18 @@ class TestWithinConditions:
         missed = source.evidence(ARM, Conditions(max_concurrency=4))
         assert (missed.cells, missed.baseline_cells, missed.tails) == ((), (), ())
         assert source.evidence(ARM, ALL_TRAFFIC).cells != ()
+
+    def test_segments_have_cells_of_their_own_on_all_traffic_alone(self) -> None:
+        source = comparer(drawn(study_places(), self.truth))
+        whole, part = source.evidence(ARM, ALL_TRAFFIC), source.evidence(ARM, Conditions(segments=("copy",)))
+        assert [(cell.arm, cell.segment) for cell in (*whole.cells, *whole.baseline_cells)] == [
+            (ARM.name, "all"),
+            (BASELINE, "all"),
+        ]
+        own = {(cell.arm, cell.segment) for cell in whole.segment_cells}
+        assert own == {(arm, segment) for arm in (ARM.name, BASELINE) for segment in SEGMENTS}
+        assert part.cells != ()
+        assert part.segment_cells == ()
 
     def test_conditions_that_admit_nothing_compare_nothing(self) -> None:
         evidence = comparer(drawn(study_places(), self.truth)).evidence(ARM, Conditions(segments=("none",)))

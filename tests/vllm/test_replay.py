@@ -16,7 +16,7 @@ from speclift.engines.http import fetch
 from speclift.engines.vllm.engine import Vllm
 from speclift.replayer.batch import LoggedAnswer, batch_of
 from speclift.replayer.methods import replay_of, settings_for
-from speclift.verbs.replay import replay
+from speclift.verbs.replay import log_drafters, replay
 
 pytestmark = [pytest.mark.vllm, pytest.mark.timeout(600)]
 
@@ -97,7 +97,7 @@ def ask(base_url: str, model: str, text: str, max_tokens: int) -> Answered:
 
 
 def test_replay_counts_every_step_and_every_drafted_token_as_the_server_did(answers: list[Answered]) -> None:
-    (setting,) = settings_for(("ngram",), engine="vllm", ks=(K,), ngrams=(N,))
+    (setting,) = settings_for(("ngram",), log_drafters(), engine="vllm", ks=(K,), ngrams=(N,))
     rows = [
         LoggedAnswer(prompt=np.array(each.prompt), response=np.array(each.tokens), segment="any")
         for each in answers

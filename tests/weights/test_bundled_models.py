@@ -7,7 +7,7 @@ from typing import cast
 import pytest
 
 from speclift.core.errors import ModelError, UsageError
-from speclift.planner.pairing import compare_vocabularies
+from speclift.engines.llamacpp.pairing import compare_vocabularies
 from speclift.weights import bundled_models
 from speclift.weights.bundled_models import SMOLLM2_135M_DRAFT, BundledDraft, draft_for
 from speclift.weights.gguf_file import inspect_gguf, read_vocabulary

@@ -12,7 +12,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from speclift.core.errors import ModelError
-from speclift.planner.pairing import compare_vocabularies
+from speclift.engines.llamacpp.pairing import compare_vocabularies
 from speclift.weights.gguf_file import check_gguf, inspect_gguf, read_vocabulary, shard_paths
 from speclift.weights.gguf_header import TENSOR_TYPES, open_gguf
 

@@ -19,7 +19,7 @@ import numpy as np
 import pytest
 
 from speclift.core.errors import ModelError, UsageError
-from speclift.planner.pairing import compare_vocabularies
+from speclift.engines.llamacpp.pairing import compare_vocabularies
 from speclift.weights.gguf_file import inspect_gguf, read_vocabulary, requantise_q4_0
 from speclift.weights.models import (
     CATALOGUE,

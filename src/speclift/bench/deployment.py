@@ -18,7 +18,6 @@ from speclift.weights.named_models import (
     Source,
     compare_sources,
     find_source,
-    llama_objection,
     offered_drafts,
     place,
 )
@@ -49,6 +48,7 @@ def request_for(ask: PlanAsk, acceptances: tuple[Acceptance, ...] = ()) -> PlanR
         ks=tuple(sorted(set(ask.ks))) or K_DEFAULT,
         acceptances=acceptances,
         gpu_count=ask.gpus,
+        others=tuple(plan_terms().values()),
     )
 
 
@@ -159,5 +159,11 @@ def _option(
         reference=source.reference,
         comparison=compare_sources(target, source) if asked else None,
         is_asked_for=asked,
-        objection=llama_objection(target, source) if asked and engine.reads_gguf else "",
+        objection=_file_objection(target, source, engine) if asked else "",
     )
+
+
+def _file_objection(target: Source, draft: Source, engine: EngineTerms) -> str:
+    if target.gguf is None or draft.gguf is None or target.digest == draft.digest:
+        return ""
+    return engine.file_objection(target.gguf, draft.gguf)

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import cache
 from importlib.metadata import EntryPoint, entry_points
 from types import MappingProxyType
-from typing import ClassVar
+from typing import TYPE_CHECKING, ClassVar
 
 import speclift.engines
 from speclift.core.arm import Arm, Endpoint, ServerSettings
@@ -24,6 +24,9 @@ from speclift.core.units import Seconds
 from speclift.engines.protocol import Engine, Scorer
 from speclift.linter.dialect import Dialect
 from speclift.planner.request import EngineTerms
+
+if TYPE_CHECKING:  # numpy, which only replay needs
+    from speclift.replayer.methods import LogDrafters
 
 GROUP = "speclift.engines"
 ANY_KS = (1, 2, 3, 4, 5, 6, 7, 8)
@@ -83,6 +86,10 @@ class EngineKind(ABC):
 
     def never_drafts(self, arm: Arm) -> str | None:
         """Why an arm would start and never draft; None where it would."""
+        return None
+
+    def log_drafters(self) -> LogDrafters | None:
+        """Its n-gram drafters as it does them, for replay; None where it has none of its own."""
         return None
 
     async def scorer(self, endpoint: Endpoint) -> Scorer | None:

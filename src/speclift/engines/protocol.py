@@ -4,14 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 from speclift.core.arm import Arm, Endpoint
 from speclift.core.records import Counters, Usage
 from speclift.core.results import Finding
-from speclift.lossless.answers import Answer
-from speclift.lossless.calibration import TokenScore
-from speclift.lossless.questions import Question
+
+if TYPE_CHECKING:  # numpy and scipy, which only the gate needs
+    from speclift.lossless.answers import Answer
+    from speclift.lossless.calibration import TokenScore
+    from speclift.lossless.questions import Question
 
 
 class Server(Protocol):

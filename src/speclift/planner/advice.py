@@ -13,7 +13,7 @@ from speclift.core.model_shape import ModelShape
 from speclift.core.results import Level
 from speclift.core.units import Tokens
 from speclift.planner.memory import Layout, MemoryPlan, Placed
-from speclift.planner.tokens import TokenComparison, llama_rule_breaks
+from speclift.planner.tokens import TokenComparison
 
 # S0 and S4: shares of the memory above which to look again.
 DRAFT_SHARE_MAX, TARGET_SHARE_MAX, HEADROOM_MIN = 0.15, 0.70, 0.20
@@ -36,15 +36,16 @@ class Advice:
 class Pairing:
     """What is known of target and draft together. None: not known."""
 
+    target: ModelShape
+    draft: ModelShape
     ratio: float
     same_tokenizer: bool | None
     # token by token, by name, or not at all
     compared: str
     comparison: TokenComparison | None
     same_family: bool | None
-    # Why an engine would not run the pair; empty where it would.
-    vllm_objection: str
-    llamacpp_objection: str
+    # What the engine's own check of both files objects to; empty where it has none, or nothing.
+    file_objection: str = ""
 
 
 def pairing_of(
@@ -52,8 +53,7 @@ def pairing_of(
     draft: ModelShape,
     comparison: TokenComparison | None,
     *,
-    layout: Layout,
-    llamacpp_objection: str = "",
+    file_objection: str = "",
 ) -> Pairing:
     same: bool | None = None
     compared = "not compared"
@@ -63,37 +63,15 @@ def pairing_of(
         same, compared = target.tokenizer == draft.tokenizer, "by the catalogue's names"
     family = target.family == draft.family if target.family and draft.family else None
     return Pairing(
+        target=target,
+        draft=draft,
         ratio=target.parameters.total / draft.parameters.total,
         same_tokenizer=same,
         compared=compared,
         comparison=comparison,
         same_family=family,
-        vllm_objection=_vllm_objection(target, draft, layout),
-        llamacpp_objection=llamacpp_objection or _llamacpp_objection(same, comparison),
+        file_objection=file_objection,
     )
-
-
-def _vllm_objection(target: ModelShape, draft: ModelShape, layout: Layout) -> str:
-    if target.vocabulary != draft.vocabulary:
-        return (
-            f"the vocabulary sizes of the configs differ (target {target.vocabulary}, draft {draft.vocabulary}); "
-            "vLLM wants them equal, padding included"
-        )
-    if layout.draft_tensor_parallel != layout.tensor_parallel:
-        return (
-            f"the draft's tensor parallelism is {layout.draft_tensor_parallel} and the target's "
-            f"{layout.tensor_parallel}; a draft model runs with the target's"
-        )
-    for name, shape in (("target", target), ("draft", draft)):
-        if shape.heads % layout.tensor_parallel:
-            return f"the {name}'s {shape.heads} heads cannot be split over {layout.tensor_parallel} GPUs"
-    return ""
-
-
-def _llamacpp_objection(same: bool | None, comparison: TokenComparison | None) -> str:
-    if comparison is not None:
-        return llama_rule_breaks(comparison)
-    return "the tokenizers differ" if same is False else ""
 
 
 def pairing_advice(

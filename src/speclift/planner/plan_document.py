@@ -9,10 +9,10 @@ from speclift.core.model_shape import ModelShape
 from speclift.core.results import Level
 from speclift.planner.candidates import PlannedDraft
 from speclift.planner.memory import MemoryPlan, Placed, kv_bytes_per_token
-from speclift.planner.pairing import TokenText
 from speclift.planner.planning import Plan
 from speclift.planner.precision import PRECISIONS
 from speclift.planner.prediction import LoadPrediction, Prediction
+from speclift.planner.tokens import TokenText
 
 
 class PlannedModelDocument(TypedDict):
@@ -450,8 +450,9 @@ def _pairing(plan: Plan) -> PairingDocument | NoPairingDocument:
             "draft": draft.placed.shape.max_positions or None,
         },
         "rules": {
-            "vllm": {"ok": not pairing.vllm_objection, "why": pairing.vllm_objection},
-            "llamacpp": {"ok": not pairing.llamacpp_objection, "why": pairing.llamacpp_objection},
+            terms.name: {"ok": not objection, "why": objection}
+            for terms in dict.fromkeys((plan.request.engine, *plan.request.others))
+            for objection in [terms.objection(pairing, plan.request.layout)]
         },
         "padding_only": None,
         "differing_tokens": None,

@@ -16,7 +16,7 @@ from speclift.planner.candidates import DRAFT, NGRAM, PlannedDraft, needs_of, ra
 from speclift.planner.memory import MemoryPlan, Placed, without_draft
 from speclift.planner.precision import PRECISIONS, weights_in
 from speclift.planner.prediction import Prediction, Predictor, forward_model, predict
-from speclift.planner.request import DraftOption, EngineTerms, PlanRequest
+from speclift.planner.request import DraftOption, PlanRequest
 
 # Full memory traffic is drawn at the end of a request; half of the context is its middle.
 CONTEXT_SHARE = 0.5
@@ -108,8 +108,7 @@ def _pairing(request: PlanRequest, option: DraftOption) -> Pairing:
         request.target.shape,
         option.placed.shape,
         option.comparison,
-        layout=request.layout,
-        llamacpp_objection=option.objection,
+        file_objection=option.objection,
     )
 
 
@@ -149,7 +148,7 @@ def _candidate(
     if option is not None:
         pairing = _pairing(request, option)
         ratio = pairing.ratio
-        rule = request.engine.objection(pairing)
+        rule = request.engine.objection(pairing, request.layout)
         tokens = "the tokenizers differ" if pairing.same_tokenizer is False else ""
         objection = rule or tokens or objection
     return PlannedDraft(
@@ -193,7 +192,7 @@ def _advice(
             pairing,
             request.target.shape,
             draft.placed.shape,
-            rule=_engine_rule(request.engine, pairing),
+            rule=_engine_rule(request, pairing),
             context=request.layout.context,
         )
     positions = request.target.shape.max_positions
@@ -268,8 +267,9 @@ def _engine_advice(request: PlanRequest) -> list[Advice]:
     return [*found, *request.engine.advice(request)]
 
 
-def _engine_rule(engine: EngineTerms, pairing: Pairing) -> Advice | None:
-    objection = engine.objection(pairing)
+def _engine_rule(request: PlanRequest, pairing: Pairing) -> Advice | None:
+    engine = request.engine
+    objection = engine.objection(pairing, request.layout)
     if not objection:
         return None
     return Advice(

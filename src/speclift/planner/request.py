@@ -5,6 +5,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Iterable
 from dataclasses import dataclass
+from pathlib import PurePath
 
 from speclift.core.hardware import Device
 from speclift.core.model_shape import ModelShape
@@ -47,8 +48,12 @@ class EngineTerms(ABC):
         """UsageError where a model of this shape cannot be split so."""
         return
 
-    def objection(self, pairing: Pairing) -> str:
+    def objection(self, pairing: Pairing, layout: Layout) -> str:
         """Why it will not run this pair; empty where it will."""
+        return ""
+
+    def file_objection(self, target: PurePath, draft: PurePath) -> str:
+        """The same by what stands in two GGUF files, for an engine that reads them."""
         return ""
 
     def way_out(self, objection: str) -> str:
@@ -88,6 +93,8 @@ class PlanRequest:
     # Empty: nobody said one, so the whole curve is shown.
     acceptances: tuple[Acceptance, ...]
     gpu_count: int = 1
+    # Engines whose rules about the pair are told beside those of the one that is planned.
+    others: tuple[EngineTerms, ...] = ()
 
     @property
     def draft(self) -> DraftOption | None:

@@ -1,6 +1,6 @@
 """Do target and draft speak the same tokens? Compared id by id, padding told from difference. Pure.
 
-planner/pairing.py holds llama.cpp's own rule; this is the comparison for every engine and file format.
+This is the comparison for every engine and file format; what an engine makes of it stands in its folder.
 """
 
 from __future__ import annotations
@@ -8,12 +8,26 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
-
-from speclift.planner.pairing import FIRST_COMPARED_ID, SIZE_DIFFERENCE_MAX, TokenText
+from typing import TypeAlias
 
 DIFFERENCES_SHOWN_MAX = 8
 # What converters write at ids that only round a matrix up: [PAD151936], <unused7>, <|reserved_special_token_3|>.
 _PADDING = re.compile(r"\[PAD\d+\]|<unused\d+>|<\|reserved_special_token_\d+\|>|<\|dummy_\d+\|>")
+
+
+TokenText: TypeAlias = str | bytes
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Vocabulary:
+    """Token texts by id; bytes where a text is not UTF-8."""
+
+    tokens: tuple[TokenText, ...]
+    type: str
+    bos_id: int | None
+    eos_id: int | None
+    add_bos: bool
+    add_eos: bool
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -79,15 +93,3 @@ def compare_tokens(target: Sequence[TokenText | None], draft: Sequence[TokenText
 
 def _is_padding(text: TokenText | None) -> bool:
     return text is None or (isinstance(text, str) and _PADDING.fullmatch(text) is not None)
-
-
-def llama_rule_breaks(comparison: TokenComparison) -> str:
-    """What llama.cpp's check would object to, as far as texts and sizes tell; empty where nothing."""
-    size_difference = abs(comparison.target_size - comparison.draft_size)
-    if size_difference > SIZE_DIFFERENCE_MAX:
-        return f"the vocabularies differ by {size_difference} tokens, more than {SIZE_DIFFERENCE_MAX}"
-    late = [found.token_id for found in comparison.differences if found.token_id >= FIRST_COMPARED_ID]
-    unseen = comparison.differing_count - len(comparison.differences)
-    if late or unseen:
-        return f"{len(late) + unseen} token texts differ"
-    return ""

@@ -33,6 +33,27 @@ class Counts:
     accepted: Ints
 
 
+def offers_from(batch: Batch, contexts: Ints, source: Ints, drafted: Ints) -> Offers:
+    """Of contexts that each copy `drafted` tokens from `source` on."""
+    accepted = confirmed(batch, contexts, source, drafted)
+    return Offers(contexts=contexts, drafted=drafted, accepted=accepted)
+
+
+def confirmed(batch: Batch, contexts: Ints, source: Ints, drafted: Ints) -> Ints:
+    """How many of the drafted tokens are what the answer really went on with."""
+    tokens = batch.tokens
+    limit = np.minimum(drafted, batch.end[batch.owner[contexts]] - contexts)
+    accepted = np.zeros(len(contexts), dtype=np.int64)
+    alive = np.flatnonzero(limit > 0)
+    depth = 0
+    while len(alive):
+        alive = alive[tokens[source[alive] + depth] == tokens[contexts[alive] + depth]]
+        depth += 1
+        accepted[alive] = depth
+        alive = alive[limit[alive] > depth]
+    return accepted
+
+
 def walk(batch: Batch, offers: Offers, k: int) -> Counts:
     """The decode steps of every answer at one k. An offer of nothing accepted costs a draft and no detour."""
     taken = np.minimum(offers.accepted, k)

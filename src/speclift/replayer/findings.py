@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from speclift.core.results import Finding, Level
-from speclift.replayer.methods import REMEMBERING, DrafterSetting
+from speclift.replayer.methods import DrafterSetting, LogDrafters
 from speclift.replayer.result import LogCounts
 
 # Below this many requests an interval over requests is wide and its coverage poor.
@@ -13,16 +13,25 @@ REQUESTS_MIN = 30
 
 
 def replay_findings(
-    log: LogCounts, settings: Sequence[DrafterSetting], *, first_fault: str, tokenizer: str | None
+    log: LogCounts,
+    settings: Sequence[DrafterSetting],
+    known: Sequence[LogDrafters],
+    *,
+    first_fault: str,
+    tokenizer: str | None,
 ) -> tuple[Finding, ...]:
     return (
         *_skipped(log, first_fault),
         *_sampling(log),
         *_refused(log, settings),
         *_tokens(log, tokenizer),
-        *_drafters(settings),
+        *(found for each in known for found in each.findings(_of(each, settings))),
         *_few(log),
     )
+
+
+def _of(engine: LogDrafters, settings: Sequence[DrafterSetting]) -> list[DrafterSetting]:
+    return [setting for setting in settings if setting.engine == engine.engine]
 
 
 def _skipped(log: LogCounts, first_fault: str) -> Iterator[Finding]:
@@ -92,41 +101,6 @@ def _tokens(log: LogCounts, tokenizer: str | None) -> Iterator[Finding]:
             message=f"{log.prompts['joined']} prompts are the messages joined by line breaks: the tokenizer has "
             "no chat template that takes them",
             next_step="--tokenizer a GGUF file or a folder with the model's chat template",
-        )
-
-
-def _drafters(settings: Sequence[DrafterSetting]) -> Iterator[Finding]:
-    remembering = sorted({setting.method for setting in settings if setting.variant in REMEMBERING})
-    if remembering:
-        yield Finding(
-            check="log-order",
-            level=Level.INFO,
-            message=f"what {', '.join(remembering)} learnt from one request serves the next: replayed as one slot "
-            "serving the log in its order, the drafter new at its start",
-            next_step="several slots share ngram:mod's memory and split the others'",
-        )
-    too_short = sorted(
-        {
-            setting.n
-            for setting in settings
-            if setting.n and setting.variant == "ngram:simple" and min(setting.ks) < setting.n
-        }
-    )
-    if too_short:
-        yield Finding(
-            check="k-below-n",
-            level=Level.INFO,
-            message="llama.cpp's ngram-simple drafts nothing where k is below n "
-            f"(n = {', '.join(map(str, too_short))} here)",
-            next_step="choose k of at least n",
-        )
-    if any(setting.variant == "ngram" for setting in settings):
-        yield Finding(
-            check="vllm-runner",
-            level=Level.INFO,
-            message="ngram is vLLM's on its V1 model runner (CPU, older GPU releases); the V2 runner, the default "
-            "on GPUs in 0.32, drafts from the latest match and always k tokens",
-            next_step="for a GPU server of 0.32: --method ngram:gpu",
         )
 
 

@@ -3,16 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from speclift.core.json_reading import as_list, as_number, as_object, as_objects, as_text, as_whole
 from speclift.core.traffic import DEFAULT_SEGMENT, Message
 from speclift.core.units import Tokens
 
 TOKEN_ID_MAX = (1 << 31) - 1  # engines hold ids in 32 signed bits
-# Sampling parameters that vLLM refuses as soon as the server speculates (sampling_params.py, 0.32.0).
-VLLM_REFUSES = ("min_p", "logit_bias", "trace_decode_token_ids")
-_MIN_P_SEEN = 1e-5  # below it vLLM takes min_p for 0
 
 
 class UnreadableEntry(ValueError):
@@ -32,7 +29,8 @@ class Logged:
     temperature: float | None = None
     max_tokens: Tokens | None = None
     finish_reason: str | None = None
-    refused_by_vllm: tuple[str, ...] = ()
+    # What else was asked for, by name: some of it an engine may refuse.
+    params: Mapping[str, object] = field(default_factory=dict)
 
     @property
     def has_response(self) -> bool:
@@ -62,18 +60,8 @@ def logged(fields: Mapping[str, object]) -> Logged:
         temperature=_number(params.get("temperature")),
         max_tokens=_count(params.get("max_completion_tokens")) or _count(params.get("max_tokens")),
         finish_reason=answer.finish_reason,
-        refused_by_vllm=refused_by_vllm(params),
+        params=params,
     )
-
-
-def refused_by_vllm(params: Mapping[str, object]) -> tuple[str, ...]:
-    min_p = _number(params.get("min_p"))
-    is_set = {
-        "min_p": min_p is not None and min_p > _MIN_P_SEEN,
-        "logit_bias": bool(params.get("logit_bias")),
-        "trace_decode_token_ids": params.get("trace_decode_token_ids") is not None,
-    }
-    return tuple(name for name in VLLM_REFUSES if is_set[name])
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,53 +1,84 @@
-"""Which n-gram drafters can be replayed, what users call them, and how each is run over a batch."""
+"""What a replay asks of an engine's n-gram drafters, what users call them, and how each is run over a batch."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
 from speclift.core.errors import UsageError, unknown_name
-from speclift.core.speculation import HEAD_KINDS
+from speclift.core.results import Finding
+from speclift.core.speculation import HEAD_KINDS, K_MAX
+from speclift.core.units import Bytes
 from speclift.replayer.batch import Batch, LoggedAnswer
-from speclift.replayer.counts import Counts, walk
-from speclift.replayer.lookup import simple_offers, simple_offers_at, vllm_gpu_offers, vllm_offers
-from speclift.replayer.ngram_cache import DRAFT_TOKENS, NgramCache
-from speclift.replayer.ngram_map import NgramMap
-from speclift.replayer.ngram_mod import TABLE_BYTES, NgramMod
+from speclift.replayer.counts import Counts
 from speclift.replayer.stepwise import Drafter, replay_stepwise
 
-VLLM, LLAMACPP = "vllm", "llamacpp"
-LLAMACPP_METHODS = ("ngram:simple", "ngram:map-k", "ngram:map-k4v", "ngram:mod", "ngram:cache")
-# Whose drafters these are, each by its own name; what is plain ngram there comes first.
-DRAFTERS = {VLLM: ("ngram", "ngram:gpu"), LLAMACPP: LLAMACPP_METHODS}
-METHODS = tuple(method for methods in DRAFTERS.values() for method in methods)
-# Drafters that also look up fewer tokens than n.
-TAKE_N_MIN = DRAFTERS[VLLM]
-# They carry something from one request to the next.
-REMEMBERING = frozenset(LLAMACPP_METHODS) - {"ngram:simple"}
+PLAIN = "ngram"
 SETTINGS = ("k", "min_hits", "n", "n_min")
 NEED_A_MODEL = ("draft", "suffix", *HEAD_KINDS)
-
-K_MAX = 128  # vLLM's sampler takes no more per request and step (v1/sample/rejection_sampler.py, 0.32.0)
 N_MAX = 256
-# ngram:mod has a table for every n and k.
 TABLES_BYTES_MAX = 1 << 30
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class DrafterSetting:
-    """One drafter to replay at several k. `n` is None for ngram:cache, which has sizes of its own.
+class NgramDrafter:
+    """One drafter under its own name: it looks only at the text so far, or it remembers what came before."""
 
-    `method` is what the user wrote, `variant` what the engine does: plain ngram is ngram:simple on llama.cpp.
+    method: str
+    # One entry of counts per k.
+    looks_up: Callable[[Batch, DrafterSetting], list[Counts]] | None = None
+    # A new one for one k, of those that carry something from one request to the next.
+    makes: Callable[[DrafterSetting, int], Drafter] | None = None
+    # Whether it also looks up fewer tokens than n, and whether an n-gram must have been seen some times.
+    takes_n_min: bool = False
+    takes_min_hits: bool = False
+    # It has sizes of its own: nobody chooses k or n.
+    own_k: int | None = None
+    # Kept for every n and k.
+    table_bytes: Bytes = 0
+
+    @property
+    def remembers(self) -> bool:
+        return self.makes is not None
+
+
+class LogDrafters:
+    """The n-gram drafters of one engine; the first is what plain `ngram` is there."""
+
+    engine: str
+    drafters: tuple[NgramDrafter, ...]
+    # No step drafts more.
+    k_max = K_MAX
+
+    def refused(self, params: Mapping[str, object]) -> tuple[str, ...] | None:
+        """Which of a request's parameters it refuses once it speculates; None where it refuses none at all."""
+        return None
+
+    def findings(self, settings: Sequence[DrafterSetting]) -> Iterable[Finding]:
+        """What a reader must know of these drafters of its own."""
+        return ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DrafterSetting:
+    """One drafter to replay at several k. `n` is None for one that has sizes of its own.
+
+    `method` is what the user wrote; plain ngram is ngram:simple on llama.cpp.
     """
 
     engine: str
     method: str
-    variant: str
+    drafter: NgramDrafter
     n: int | None
     ks: tuple[int, ...]
     n_min: int | None = None
     min_hits: int = 1
+
+    @property
+    def size(self) -> int:
+        assert self.n is not None
+        return self.n
 
 
 class Replay(Protocol):
@@ -57,111 +88,92 @@ class Replay(Protocol):
 
 def settings_for(
     methods: Sequence[str],
+    known: Sequence[LogDrafters],
     *,
     engine: str | None,
     ks: Sequence[int],
     ngrams: Sequence[int],
 ) -> tuple[DrafterSetting, ...]:
     """Every method at every n; a method's own n= and k= win over the lists."""
-    if engine is not None and engine not in DRAFTERS:
-        raise unknown_name(what="engine", seen=engine, allowed=tuple(DRAFTERS))
-    found: list[DrafterSetting] = []
+    engines = {each.engine: each for each in known}
+    if engine is not None and engine not in engines:
+        raise unknown_name(what="engine", seen=engine, allowed=tuple(engines))
+    settings: list[DrafterSetting] = []
     for text in methods:
-        name, own = _parsed(text)
-        variant, runs_on = _variant(name, engine)
-        if "n_min" in own and variant not in TAKE_N_MIN:
-            raise UsageError(f"--method {text}: n_min is vLLM's; llama.cpp looks up n tokens and no fewer")
-        if "min_hits" in own and variant != "ngram:map-k4v":
-            raise UsageError(f"--method {text}: only ngram:map-k4v uses min_hits")
-        chosen_ks = _ks(variant, own, ks)
-        for n in _ngrams(variant, own, ngrams):
+        name, own = _parsed(text, known)
+        runs_on, drafter = _drafter(name, known, engines.get(engine or ""))
+        _check_own(text, own, drafter, known)
+        chosen_ks = _ks(drafter, own, ks, highest=runs_on.k_max)
+        for n in _ngrams(drafter, own, ngrams):
             if n is not None and own.get("n_min", n) > n:
                 raise UsageError(f"--method {text}: n_min must lie in 1..n={n}, saw {own['n_min']}")
             setting = DrafterSetting(
-                engine=runs_on,
+                engine=runs_on.engine,
                 method=name,
-                variant=variant,
+                drafter=drafter,
                 n=n,
                 ks=chosen_ks,
                 n_min=own.get("n_min"),
                 min_hits=own.get("min_hits", 1),
             )
-            if setting not in found:
-                found.append(setting)
-    tables = sum(len(setting.ks) for setting in found if setting.variant == "ngram:mod")
-    if tables * TABLE_BYTES > TABLES_BYTES_MAX:
-        raise UsageError(
-            f"ngram:mod keeps a table of {TABLE_BYTES >> 20} MiB for every n and k, {tables} of them here",
-            hint="name fewer: --k 8,16 --ngram 16",
-        )
-    return tuple(found)
+            if setting not in settings:
+                settings.append(setting)
+    _check_tables(settings)
+    return tuple(settings)
 
 
 def replay_of(setting: DrafterSetting) -> Replay:
-    if setting.variant in REMEMBERING:
-        return _Stepwise(setting)
-    return _Prefix(setting)
+    drafter = setting.drafter
+    if drafter.makes is not None:
+        return _Stepwise([drafter.makes(setting, k) for k in setting.ks])
+    assert drafter.looks_up is not None
+    return _LookUp(setting, drafter.looks_up)
 
 
-class _Prefix:
-    """One look at the batch serves every k."""
-
-    def __init__(self, setting: DrafterSetting) -> None:
-        self._setting = setting
+@dataclass(frozen=True, slots=True)
+class _LookUp:
+    setting: DrafterSetting
+    look_up: Callable[[Batch, DrafterSetting], list[Counts]]
 
     def counts(self, batch: Batch, answers: Sequence[LoggedAnswer]) -> list[Counts]:
-        setting = self._setting
-        assert setting.n is not None
-        n, n_min, k_max = setting.n, setting.n_min or setting.n, max(setting.ks)
-        if setting.variant == "ngram:simple":
-            offers = simple_offers(batch, n=n, k_max=k_max)
-            return [walk(batch, simple_offers_at(batch, offers, n=n, k=k), k) for k in setting.ks]
-        lookup = vllm_gpu_offers if setting.variant == "ngram:gpu" else vllm_offers
-        if setting.variant == "ngram:gpu":
-            # What fills a short draft depends on k, so nothing is shared.
-            return [walk(batch, lookup(batch, n_min=n_min, n_max=n, k_max=k), k) for k in setting.ks]
-        offers = lookup(batch, n_min=n_min, n_max=n, k_max=k_max)
-        return [walk(batch, offers, k) for k in setting.ks]
+        return self.look_up(batch, self.setting)
 
 
+@dataclass(frozen=True, slots=True)
 class _Stepwise:
-    def __init__(self, setting: DrafterSetting) -> None:
-        self._drafters = [_drafter(setting, k) for k in setting.ks]
+    drafters: Sequence[Drafter]
 
     def counts(self, batch: Batch, answers: Sequence[LoggedAnswer]) -> list[Counts]:
-        return [replay_stepwise(drafter, answers) for drafter in self._drafters]
+        return [replay_stepwise(drafter, answers) for drafter in self.drafters]
 
 
-def _drafter(setting: DrafterSetting, k: int) -> Drafter:
-    if setting.n is None:
-        return NgramCache()
-    if setting.variant == "ngram:mod":
-        # As engines/llamacpp/flags.py launches it: n-min above n-max would drop every draft.
-        return NgramMod(n=setting.n, k=k, n_min=min(k, setting.n))
-    keys_only = setting.variant == "ngram:map-k"
-    return NgramMap(n=setting.n, k=k, keys_only=keys_only, min_hits=setting.min_hits)
+def _drafter(
+    name: str, known: Sequence[LogDrafters], asked: LogDrafters | None
+) -> tuple[LogDrafters, NgramDrafter]:
+    """What does this name, and whose it is: the first engine's that has it, where none was asked for."""
+    for engine in known if asked is None else (asked,):
+        for drafter in engine.drafters:
+            if drafter.method == name:
+                return engine, drafter
+    assert asked is not None  # a name that nobody has was refused as it was parsed
+    if name == PLAIN:
+        return asked, asked.drafters[0]
+    allowed = dict.fromkeys((PLAIN, *(drafter.method for drafter in asked.drafters)))
+    raise UsageError(
+        f"{name} is not {asked.engine}'s", hint=f"--engine {asked.engine} has: {', '.join(allowed)}"
+    )
 
 
-def _variant(name: str, engine: str | None) -> tuple[str, str]:
-    """What the engine does under this name, and which engine that is: vLLM where neither is said."""
-    owner = next(owner for owner, methods in DRAFTERS.items() if name in methods)
-    if engine is None or engine == owner:
-        return name, owner
-    if name == "ngram":
-        return DRAFTERS[engine][0], engine
-    allowed = dict.fromkeys(("ngram", *DRAFTERS[engine]))
-    raise UsageError(f"{name} is not {engine}'s", hint=f"--engine {engine} has: {', '.join(allowed)}")
-
-
-def _parsed(text: str) -> tuple[str, dict[str, int]]:
+def _parsed(text: str, known: Sequence[LogDrafters]) -> tuple[str, dict[str, int]]:
     name, *pairs = (part.strip() for part in text.split(","))
+    methods = tuple(dict.fromkeys(drafter.method for engine in known for drafter in engine.drafters))
     if name.partition(":")[0] in NEED_A_MODEL or "+" in name:
         raise UsageError(
             f"--method {name} cannot be replayed: what it drafts is not in a log",
-            hint=f"replay knows {', '.join(METHODS)}; for {name}: speclift measure --method {name}",
+            hint=f"replay knows {', '.join(methods)}; for {name}: speclift measure --method {name}",
         )
-    if name not in METHODS:
-        raise unknown_name(what="method", seen=name, allowed=METHODS)
+    if name not in methods:
+        raise unknown_name(what="method", seen=name, allowed=methods)
     own: dict[str, int] = {}
     for pair in pairs:
         key, _, value = (word.strip() for word in pair.partition("="))
@@ -173,14 +185,38 @@ def _parsed(text: str) -> tuple[str, dict[str, int]]:
     return name, own
 
 
-def _ks(variant: str, own: dict[str, int], ks: Sequence[int]) -> tuple[int, ...]:
-    if variant == "ngram:cache":
-        return (DRAFT_TOKENS,)
-    return _within((own["k"],) if "k" in own else ks, flag="--k", highest=K_MAX)
+def _check_own(
+    text: str, own: Mapping[str, int], drafter: NgramDrafter, known: Sequence[LogDrafters]
+) -> None:
+    """Settings that this drafter does not read are for others."""
+    others = [each for engine in known for each in engine.drafters]
+    if "n_min" in own and not drafter.takes_n_min:
+        takers = ", ".join(each.method for each in others if each.takes_n_min)
+        raise UsageError(f"--method {text}: n_min is for {takers}; this one looks up n tokens and no fewer")
+    if "min_hits" in own and not drafter.takes_min_hits:
+        takers = ", ".join(each.method for each in others if each.takes_min_hits)
+        raise UsageError(f"--method {text}: min_hits is for {takers}")
 
 
-def _ngrams(variant: str, own: dict[str, int], ngrams: Sequence[int]) -> tuple[int | None, ...]:
-    if variant == "ngram:cache":
+def _check_tables(settings: Sequence[DrafterSetting]) -> None:
+    keeping = [setting for setting in settings if setting.drafter.table_bytes]
+    if sum(len(setting.ks) * setting.drafter.table_bytes for setting in keeping) > TABLES_BYTES_MAX:
+        drafter, tables = keeping[0].drafter, sum(len(setting.ks) for setting in keeping)
+        size = f"{drafter.table_bytes >> 20} MiB"
+        raise UsageError(
+            f"{drafter.method} keeps a table of {size} for every n and k, {tables} of them here",
+            hint="name fewer: --k 8,16 --ngram 16",
+        )
+
+
+def _ks(drafter: NgramDrafter, own: Mapping[str, int], ks: Sequence[int], *, highest: int) -> tuple[int, ...]:
+    if drafter.own_k is not None:
+        return (drafter.own_k,)
+    return _within((own["k"],) if "k" in own else ks, flag="--k", highest=highest)
+
+
+def _ngrams(drafter: NgramDrafter, own: Mapping[str, int], ngrams: Sequence[int]) -> tuple[int | None, ...]:
+    if drafter.own_k is not None:
         return (None,)
     return _within((own["n"],) if "n" in own else ngrams, flag="--ngram", highest=N_MAX)
 

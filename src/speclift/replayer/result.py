@@ -12,7 +12,7 @@ from speclift.core.results import Finding, Level
 from speclift.core.typed_json import Keywords
 from speclift.core.units import Tokens
 from speclift.replayer.estimates import METHOD, LengthEstimate, SegmentEstimate
-from speclift.replayer.methods import LLAMACPP, VLLM, DrafterSetting
+from speclift.replayer.methods import DrafterSetting
 from speclift.replayer.speedup import StepCost, speedups
 
 Count: TypeAlias = Annotated[int, Keywords(minimum=0)]
@@ -47,8 +47,8 @@ class LogCounts:
     tokens: Tokens = 0
     # Where prompts came from: ids, template, joined, plain.
     prompts: dict[str, int] = field(default_factory=dict)
-    # By engine.
-    refused: dict[str, RefusedRequests] = field(default_factory=lambda: {VLLM: RefusedRequests()})
+    # By engine, of those that refuse any.
+    refused: dict[str, RefusedRequests] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -92,7 +92,7 @@ class PredictedSpeedupDocument(TypedDict):
 
 class ReplayedSegmentDocument(TypedDict):
     segment: str
-    engine: Annotated[str, Keywords(enum=[VLLM, LLAMACPP])]
+    engine: str
     method: str
     ngram: Annotated[int | None, Keywords(minimum=1)]
     ngram_min: Annotated[int | None, Keywords(minimum=1)]
@@ -145,7 +145,7 @@ class ReplayDocument(TypedDict):
     segments: list[ReplayedSegmentDocument]
     log: LogDocument
     # By engine.
-    refused: Annotated[dict[str, RefusedRequestsDocument], Keywords(required=[VLLM])]
+    refused: dict[str, RefusedRequestsDocument]
     tokenizer: Annotated[str | None, Keywords(description="null where the log held token ids only")]
     interval: str
     findings: list[ReplayFindingDocument]

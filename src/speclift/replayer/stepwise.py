@@ -1,4 +1,4 @@
-"""llama.cpp's server loop around a drafter that remembers: one slot, requests in the order of the log.
+"""The server loop around a drafter that remembers, as llama.cpp has it: one slot, requests in the order of the log.
 
 Such a drafter's offers depend on what was drafted before, so every k is a walk of its own. The server asks for a
 draft before each decode step, cuts it to what max_tokens leaves (less one for the target's own token) and tells

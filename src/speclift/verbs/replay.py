@@ -15,12 +15,13 @@ from speclift.core.json_reading import as_object
 from speclift.core.results import Finding, Level
 from speclift.core.speculation import NGram
 from speclift.core.units import Tokens
+from speclift.engines.kind import usable_kinds
 from speclift.replayer.batch import UNLIMITED, LoggedAnswer, batch_of
 from speclift.replayer.estimates import LogTotals
 from speclift.replayer.findings import replay_findings
 from speclift.replayer.logged import Logged, UnreadableEntry, logged
-from speclift.replayer.methods import VLLM, DrafterSetting, Replay, replay_of, settings_for
-from speclift.replayer.result import DrafterResult, LogCounts, ReplayResult
+from speclift.replayer.methods import DrafterSetting, LogDrafters, Replay, replay_of, settings_for
+from speclift.replayer.result import DrafterResult, LogCounts, RefusedRequests, ReplayResult
 from speclift.replayer.speedup import StepCost, study_costs
 from speclift.studies.log_files import LogEntry, read_log
 from speclift.studies.study import Study
@@ -55,9 +56,10 @@ def replay(
     `settings` are the fields of ReplayAsk.
     """
     ask = ask or assembled(ReplayAsk, settings)
-    drafters = settings_for(ask.methods, engine=ask.engine, ks=ask.ks, ngrams=ask.ngrams)
+    known = log_drafters()
+    drafters = settings_for(ask.methods, known, engine=ask.engine, ks=ask.ks, ngrams=ask.ngrams)
     costs = _costs(ask.study, ask.cost)
-    reader = _Reader([Path(log) for log in logs], ask.tokenizer, ask.segments)
+    reader = _Reader([Path(log) for log in logs], ask.tokenizer, ask.segments, known)
     run = _Run(drafters)
     for answers in _batches(reader.answers()):
         run.add(answers)
@@ -65,7 +67,7 @@ def replay(
             progress(reader.log)
     reader.require_replayed()
     findings = replay_findings(
-        reader.log, drafters, first_fault=reader.first_fault, tokenizer=reader.tokenizer_name
+        reader.log, drafters, known, first_fault=reader.first_fault, tokenizer=reader.tokenizer_name
     )
     return ReplayResult(
         log=reader.log,
@@ -74,6 +76,12 @@ def replay(
         findings=(*reader.findings(), *findings),
         costs=costs,
     )
+
+
+def log_drafters() -> tuple[LogDrafters, ...]:
+    """Of every engine whose drafters can be replayed."""
+    offered = (kind.log_drafters() for kind in usable_kinds())
+    return tuple(drafters for drafters in offered if drafters is not None)
 
 
 class _Run:
@@ -103,8 +111,15 @@ class _Run:
 class _Reader:
     """Log entries to answers, counting what is left out and why."""
 
-    def __init__(self, paths: Sequence[Path], tokenizer: str | None, segments: Sequence[str]) -> None:
+    def __init__(
+        self,
+        paths: Sequence[Path],
+        tokenizer: str | None,
+        segments: Sequence[str],
+        engines: Sequence[LogDrafters],
+    ) -> None:
         self._paths = paths
+        self._engines = engines
         self._reference = tokenizer
         self._segments = frozenset(segments)
         self._seen: set[str] = set()
@@ -170,7 +185,10 @@ class _Reader:
             log.greedy += 1
         else:
             log.sampled += 1
-        log.refused[VLLM].add(request.refused_by_vllm)
+        for engine in self._engines:
+            refused = engine.refused(request.params)
+            if refused is not None:
+                log.refused.setdefault(engine.engine, RefusedRequests()).add(refused)
 
     def _tokenised(self, request: Logged) -> LoggedAnswer:
         prompt, source = self._prompt_ids(request)

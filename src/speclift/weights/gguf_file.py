@@ -18,7 +18,7 @@ from typing import BinaryIO
 
 from speclift.core.errors import ModelError
 from speclift.core.units import Bytes, Tokens
-from speclift.planner.pairing import Vocabulary
+from speclift.planner.tokens import Vocabulary
 from speclift.weights.gguf_header import (
     DOWNLOAD_AGAIN,
     LAYERS_MAX,

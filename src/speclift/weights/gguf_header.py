@@ -19,7 +19,7 @@ from typing import Any, TypeAlias
 
 from speclift.core.errors import ModelError
 from speclift.core.units import Bytes
-from speclift.planner.pairing import TokenText
+from speclift.planner.tokens import TokenText
 
 DOWNLOAD_AGAIN = "download the file again; it is damaged or incomplete"
 

@@ -9,9 +9,8 @@ from pathlib import Path
 from speclift.core.errors import ModelError, UsageError
 from speclift.core.model_shape import ModelShape, Weights
 from speclift.planner.memory import Placed
-from speclift.planner.pairing import TokenText, compare_vocabularies
 from speclift.planner.precision import PRECISIONS, nominal_bytes, precision_named, weights_in
-from speclift.planner.tokens import TokenComparison, compare_tokens, identical
+from speclift.planner.tokens import TokenComparison, TokenText, compare_tokens, identical
 from speclift.weights import hf_folder, models
 from speclift.weights.catalogue_files import (
     CatalogueModel,
@@ -151,14 +150,6 @@ def _tokens(source: Source) -> tuple[TokenText | None, ...] | None:
     if source.gguf is not None:
         return read_vocabulary(source.gguf).tokens if source.digest else None
     return hf_folder.read_tokens(source.folder) if source.folder is not None else None
-
-
-def llama_objection(target: Source, draft: Source) -> str:
-    """llama.cpp's own check where both are its files; it looks at BOS and EOS too."""
-    if target.gguf is None or draft.gguf is None or target.digest == draft.digest:
-        return ""
-    report = compare_vocabularies(read_vocabulary(target.gguf), read_vocabulary(draft.gguf))
-    return "" if report.compatible else report.message
 
 
 def offered_drafts(target: ModelShape, *, without: Sequence[ModelShape]) -> tuple[Source, ...]:

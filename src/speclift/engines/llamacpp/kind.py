@@ -5,7 +5,7 @@ from __future__ import annotations
 import shutil
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import ClassVar
+from typing import TYPE_CHECKING, ClassVar
 
 from speclift.core.arm import EMBEDDED_MODEL, Arm, Endpoint, ServerSettings
 from speclift.core.drafting import Drafting, Template
@@ -16,15 +16,18 @@ from speclift.engines.kind import EngineKind
 from speclift.engines.llamacpp.dialect.command_line import LlamaDialect
 from speclift.engines.llamacpp.engine import INSTALL, LlamaCpp, embedded_version, has_embedded
 from speclift.engines.llamacpp.flags import never_drafts
+from speclift.engines.llamacpp.pairing import compare_vocabularies
 from speclift.engines.llamacpp.planning import LlamaCppTerms
-from speclift.engines.llamacpp.scoring import LlamaScorer
+from speclift.engines.protocol import Scorer
 from speclift.linter.dialect import Dialect
 from speclift.planner.methods import with_fitting_n
-from speclift.planner.pairing import compare_vocabularies
 from speclift.planner.request import EngineTerms
 from speclift.weights import models
 from speclift.weights.bundled_models import draft_for
 from speclift.weights.gguf_file import read_vocabulary
+
+if TYPE_CHECKING:
+    from speclift.replayer.methods import LogDrafters
 
 
 class LlamaCppKind(EngineKind):
@@ -87,7 +90,16 @@ class LlamaCppKind(EngineKind):
     def never_drafts(self, arm: Arm) -> str | None:
         return never_drafts(arm)
 
-    async def scorer(self, endpoint: Endpoint) -> LlamaScorer:
+    def log_drafters(self) -> LogDrafters:
+        from speclift.engines.llamacpp.drafters.log_drafters import (
+            LlamaCppDrafters,
+        )  # numpy, for replay alone
+
+        return LlamaCppDrafters()
+
+    async def scorer(self, endpoint: Endpoint) -> Scorer:
+        from speclift.engines.llamacpp.scoring import LlamaScorer  # numpy, for the gate alone
+
         return await LlamaScorer.of(endpoint)
 
     def check_pairs(self, arms: Sequence[Arm], target: str) -> None:

@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from pathlib import Path, PurePath
 
 from speclift.arithmetic.cost import EngineLosses
 from speclift.core.hardware import Device
 from speclift.core.results import Level
 from speclift.engines.llamacpp.memory import KV_BLOCKS, kv_type_named, llamacpp_memory
+from speclift.engines.llamacpp.pairing import compare_vocabularies, rule_breaks
 from speclift.planner.advice import Advice, Pairing
 from speclift.planner.candidates import NGRAM
-from speclift.planner.memory import MemoryPlan, Placed
+from speclift.planner.memory import Layout, MemoryPlan, Placed
 from speclift.planner.prediction import EngineModel
 from speclift.planner.request import EngineTerms, PlanRequest
+from speclift.weights.gguf_file import read_vocabulary
 
 LLAMA_SERVER = "llama.cpp b10586, common/arg.cpp"
 # One token of a 135M model in 7.5 ms and a five-token check in 15 ms on two cores (b11549).
@@ -57,8 +60,17 @@ class LlamaCppTerms(EngineTerms):
     def model_on(self, device: Device) -> EngineModel:
         return LLAMACPP_CPU if device.is_cpu else LLAMACPP_GPU
 
-    def objection(self, pairing: Pairing) -> str:
-        return pairing.llamacpp_objection
+    def objection(self, pairing: Pairing, layout: Layout) -> str:
+        if pairing.file_objection:
+            return pairing.file_objection
+        if pairing.comparison is not None:
+            return rule_breaks(pairing.comparison)
+        return "the tokenizers differ" if pairing.same_tokenizer is False else ""
+
+    def file_objection(self, target: PurePath, draft: PurePath) -> str:
+        """llama.cpp's own check, which looks at BOS and EOS too."""
+        report = compare_vocabularies(read_vocabulary(Path(target)), read_vocabulary(Path(draft)))
+        return "" if report.compatible else report.message
 
     def advice(self, request: PlanRequest) -> Iterator[Advice]:
         if request.draft is not None:

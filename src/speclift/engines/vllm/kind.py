@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import shutil
 from collections.abc import Callable, Mapping, Sequence
-from typing import ClassVar
+from typing import TYPE_CHECKING, ClassVar
 
 from speclift.core.arm import EMBEDDED_MODEL, Endpoint, ServerSettings
 from speclift.core.drafting import Drafting, Template
@@ -12,13 +12,16 @@ from speclift.core.engine_spec import EngineSpec
 from speclift.core.errors import UsageError
 from speclift.core.speculation import NGram
 from speclift.engines.kind import EngineKind
+from speclift.engines.protocol import Scorer
 from speclift.engines.vllm.dialect.command_line import VllmDialect
 from speclift.engines.vllm.dialect.key_table import K_MAX, SCHEDULE
 from speclift.engines.vllm.engine import Vllm
 from speclift.engines.vllm.planning import VllmTerms
-from speclift.engines.vllm.scoring import VllmScorer, has_prompt_logprobs
 from speclift.linter.dialect import Dialect
 from speclift.planner.request import EngineTerms
+
+if TYPE_CHECKING:
+    from speclift.replayer.methods import LogDrafters
 
 
 class VllmKind(EngineKind):
@@ -55,7 +58,14 @@ class VllmKind(EngineKind):
         """The default look-up of 12 tokens is llama.cpp's."""
         return methods or ("ngram,n=3",)
 
-    async def scorer(self, endpoint: Endpoint) -> VllmScorer | None:
+    def log_drafters(self) -> LogDrafters:
+        from speclift.engines.vllm.drafters import VllmDrafters  # numpy, for replay alone
+
+        return VllmDrafters()
+
+    async def scorer(self, endpoint: Endpoint) -> Scorer | None:
+        from speclift.engines.vllm.scoring import VllmScorer, has_prompt_logprobs  # numpy, for the gate alone
+
         return VllmScorer(endpoint) if await has_prompt_logprobs(endpoint) else None
 
 

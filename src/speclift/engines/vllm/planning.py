@@ -12,7 +12,7 @@ from speclift.core.results import Level
 from speclift.engines.vllm.kv_cache import kv_value_bytes
 from speclift.engines.vllm.memory import vllm_memory
 from speclift.planner.advice import Advice, Pairing
-from speclift.planner.memory import MemoryPlan, Placed
+from speclift.planner.memory import Layout, MemoryPlan, Placed
 from speclift.planner.prediction import EngineModel
 from speclift.planner.request import EngineTerms, PlanRequest
 
@@ -56,8 +56,22 @@ class VllmTerms(EngineTerms):
             return VLLM_CPU
         return VLLM_H200 if device.name.startswith("h200-141gb") else VLLM_ELSEWHERE
 
-    def objection(self, pairing: Pairing) -> str:
-        return pairing.vllm_objection
+    def objection(self, pairing: Pairing, layout: Layout) -> str:
+        target, draft = pairing.target, pairing.draft
+        if target.vocabulary != draft.vocabulary:
+            return (
+                f"the vocabulary sizes of the configs differ (target {target.vocabulary}, draft {draft.vocabulary}); "
+                "vLLM wants them equal, padding included"
+            )
+        if layout.draft_tensor_parallel != layout.tensor_parallel:
+            return (
+                f"the draft's tensor parallelism is {layout.draft_tensor_parallel} and the target's "
+                f"{layout.tensor_parallel}; a draft model runs with the target's"
+            )
+        for name, shape in (("target", target), ("draft", draft)):
+            if shape.heads % layout.tensor_parallel:
+                return f"the {name}'s {shape.heads} heads cannot be split over {layout.tensor_parallel} GPUs"
+        return ""
 
     def way_out(self, objection: str) -> str:
         if "vocabulary sizes" in objection:

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from speclift.engines.llamacpp.drafters.log_drafters import LlamaCppDrafters
 from speclift.replayer.batch import LoggedAnswer, batch_of
 from speclift.replayer.methods import replay_of, settings_for
 
@@ -29,7 +30,9 @@ ANSWERS = [
 @pytest.mark.parametrize("run", RECORDED["runs"], ids=lambda run: run["drafter"])
 def test_every_request_drafts_and_accepts_what_the_server_did(run: dict[str, Any]) -> None:
     variant, n, k = run["drafter"].split(",")
-    (setting,) = settings_for((f"ngram:{variant}",), engine="llamacpp", ks=(int(k),), ngrams=(int(n or 1),))
+    (setting,) = settings_for(
+        (f"ngram:{variant}",), (LlamaCppDrafters(),), engine=None, ks=(int(k),), ngrams=(int(n or 1),)
+    )
     (counts,) = replay_of(setting).counts(batch_of(ANSWERS), ANSWERS)
 
     assert counts.drafted.tolist() == run["drafted"]
@@ -45,7 +48,7 @@ def test_the_record_covers_every_llama_cpp_drafter_and_an_answer_that_ended_by_i
 
 
 def test_what_a_slot_remembers_is_kept_between_batches() -> None:
-    (setting,) = settings_for(("ngram:map-k",), engine=None, ks=(5,), ngrams=(2,))
+    (setting,) = settings_for(("ngram:map-k",), (LlamaCppDrafters(),), engine=None, ks=(5,), ngrams=(2,))
     whole = replay_of(setting).counts(batch_of(ANSWERS), ANSWERS)[0]
     split = replay_of(setting)
     parts = [split.counts(batch_of([each]), [each])[0] for each in ANSWERS]

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from speclift.replayer.ngram_places import ngram_places
+from speclift.engines.llamacpp.drafters.ngram_places import ngram_places
 from speclift.replayer.stepwise import Text
 
 # COMMON_NGRAM_HASH_MAP_SIZE, LCG_FACTOR, COMMON_NGRAM_MAX_VALUES, COMMON_NGRAM_MAX_VALUE_COUNT.

@@ -10,10 +10,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from speclift.replayer import matches as matching
+from speclift.engines.llamacpp.drafters.log_drafters import LlamaCppDrafters
+from speclift.engines.llamacpp.drafters.ngram_simple import simple_offers, simple_offers_at
+from speclift.engines.vllm.drafters import first_match_offers, latest_match_offers
 from speclift.replayer.batch import UNLIMITED, LoggedAnswer, batch_of
 from speclift.replayer.counts import Counts, walk
-from speclift.replayer.lookup import simple_offers, simple_offers_at, vllm_gpu_offers, vllm_offers
 from speclift.replayer.methods import replay_of, settings_for
 
 Draft = Callable[[list[int], int], list[int]]
@@ -105,7 +106,7 @@ class TestVllm:
     ) -> None:
         n_max = n_min + extra - 1
         batch = batch_of(given_answers)
-        offers = vllm_offers(batch, n_min=n_min, n_max=n_max, k_max=9)
+        offers = first_match_offers(batch, n_min=n_min, n_max=n_max, k_max=9)
 
         slow = [
             decode(each, lambda text: vllm_draft(text, k, n_min=n_min, n_max=n_max)) for each in given_answers
@@ -115,12 +116,12 @@ class TestVllm:
     def test_drafts_from_the_first_place_not_the_latest(self) -> None:
         batch = batch_of([answer_of([1, 2, 7, 1, 2, 8, 1], [2, 7])])
 
-        assert walk(batch, vllm_offers(batch, n_min=2, n_max=2, k_max=3), 3).accepted.tolist() == [1]
+        assert walk(batch, first_match_offers(batch, n_min=2, n_max=2, k_max=3), 3).accepted.tolist() == [1]
 
     def test_a_longer_match_wins_over_an_earlier_shorter_one(self) -> None:
         batch = batch_of([answer_of([2, 5, 1, 2, 9, 1], [2, 9])])
 
-        assert walk(batch, vllm_offers(batch, n_min=1, n_max=2, k_max=1), 1).accepted.tolist() == [1]
+        assert walk(batch, first_match_offers(batch, n_min=1, n_max=2, k_max=1), 1).accepted.tolist() == [1]
 
 
 class TestVllmOnItsSecondRunner:
@@ -130,7 +131,7 @@ class TestVllmOnItsSecondRunner:
     ) -> None:
         n_max = n_min + extra - 1
         batch = batch_of(given_answers)
-        offers = vllm_gpu_offers(batch, n_min=n_min, n_max=n_max, k_max=k)
+        offers = latest_match_offers(batch, n_min=n_min, n_max=n_max, k_max=k)
 
         slow = [
             decode(each, lambda text: vllm_gpu_draft(text, k, n_min=n_min, n_max=n_max))
@@ -140,7 +141,7 @@ class TestVllmOnItsSecondRunner:
 
     def test_every_step_drafts_k_tokens_also_where_nothing_matches(self) -> None:
         batch = batch_of([answer_of([1, 2, 3], [4, 5, 6, 7])])
-        counts = walk(batch, vllm_gpu_offers(batch, n_min=2, n_max=2, k_max=4), 4)
+        counts = walk(batch, latest_match_offers(batch, n_min=2, n_max=2, k_max=4), 4)
 
         assert (counts.drafting.tolist(), counts.drafted.tolist()) == ([3], [12])
 
@@ -162,7 +163,9 @@ class TestLlamaCppSimple:
 
     def test_drafts_nothing_where_k_is_below_n(self) -> None:
         text = list(range(20)) * 3
-        (setting,) = settings_for(("ngram:simple",), engine=None, ks=(2, 3), ngrams=(3,))
+        (setting,) = settings_for(
+            ("ngram:simple",), (LlamaCppDrafters(),), engine=None, ks=(2, 3), ngrams=(3,)
+        )
         rows = [answer_of(text, text)]
         below, at = replay_of(setting).counts(batch_of(rows), rows)
 
@@ -173,42 +176,23 @@ class TestLlamaCppSimple:
 class TestTheWalk:
     def test_an_answer_that_ends_inside_a_draft_still_took_that_step(self) -> None:
         batch = batch_of([answer_of([1, 2, 3, 4, 5, 6, 1], [2, 3, 4, 5])])
-        counts = walk(batch, vllm_offers(batch, n_min=2, n_max=2, k_max=8), 8)
+        counts = walk(batch, first_match_offers(batch, n_min=2, n_max=2, k_max=8), 8)
 
         assert (counts.steps.tolist(), counts.accepted.tolist()) == ([1], [3])
 
     @pytest.mark.parametrize("response", [[7], [7, 8]])
     def test_answers_too_short_to_draft_for_count_plain_steps(self, response: list[int]) -> None:
         batch = batch_of([answer_of([], response)])
-        counts = walk(batch, vllm_offers(batch, n_min=2, n_max=2, k_max=4), 4)
+        counts = walk(batch, first_match_offers(batch, n_min=2, n_max=2, k_max=4), 4)
 
         assert counts.steps.tolist() == counts.decoded.tolist() == [len(response) - 1]
 
     def test_neighbours_in_a_batch_do_not_see_each_other(self) -> None:
         alone = [answer_of([1, 2, 3, 4], [9, 1, 2, 3, 4]), answer_of([5, 6], [1, 2, 3, 4, 1])]
         together = batch_of(alone)
-        offers = vllm_offers(together, n_min=2, n_max=2, k_max=4)
+        offers = first_match_offers(together, n_min=2, n_max=2, k_max=4)
         apart = [batch_of([each]) for each in alone]
 
         assert walk(together, offers, 4).accepted.tolist() == [
-            int(walk(one, vllm_offers(one, n_min=2, n_max=2, k_max=4), 4).accepted[0]) for one in apart
+            int(walk(one, first_match_offers(one, n_min=2, n_max=2, k_max=4), 4).accepted[0]) for one in apart
         ]
-
-
-def test_colliding_hashes_are_noticed_and_hashed_again(monkeypatch: pytest.MonkeyPatch) -> None:
-    tried: list[int] = []
-    real = matching._hashes
-
-    def colliding_first(batch: object, places: object, n: int, attempt: int) -> object:
-        tried.append(attempt)
-        hashes = real(batch, places, n, attempt)  # type: ignore[arg-type]
-        return np.zeros_like(hashes) if attempt == 1 else hashes
-
-    batch = batch_of([answer_of([1, 2, 3, 1, 2], [3, 1, 2])])
-    expected = matching.matches(batch, 2)
-    monkeypatch.setattr(matching, "_hashes", colliding_first)
-    found = matching.matches(batch, 2)
-
-    assert tried == [1, 2]
-    assert found.first.tolist() == expected.first.tolist()
-    assert found.previous.tolist() == expected.previous.tolist()

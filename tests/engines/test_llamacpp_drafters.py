@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from speclift.replayer import ngram_mod
-from speclift.replayer.ngram_cache import DRAFT_TOKENS, NgramCache
-from speclift.replayer.ngram_map import NgramMap
-from speclift.replayer.ngram_mod import NgramMod
+from speclift.engines.llamacpp.drafters import ngram_mod
+from speclift.engines.llamacpp.drafters.ngram_cache import DRAFT_TOKENS, NgramCache
+from speclift.engines.llamacpp.drafters.ngram_map import NgramMap
+from speclift.engines.llamacpp.drafters.ngram_mod import NgramMod
 from speclift.replayer.stepwise import Text
 
 PHRASE = [11, 12, 13, 14, 15, 16, 17, 18]

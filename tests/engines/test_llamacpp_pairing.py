@@ -6,14 +6,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from speclift.planner.pairing import (
+from speclift.engines.llamacpp.pairing import (
     DIFFERENCES_SHOWN_MAX,
     FIRST_COMPARED_ID,
     SIZE_DIFFERENCE_MAX,
     TokenDifference,
-    Vocabulary,
     compare_vocabularies,
 )
+from speclift.planner.tokens import Vocabulary
 
 
 def _vocabulary(size: int = 40) -> Vocabulary:

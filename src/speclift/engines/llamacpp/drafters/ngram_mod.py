@@ -12,7 +12,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from speclift.core.units import Bytes
-from speclift.replayer.ngram_places import ngram_places
+from speclift.engines.llamacpp.drafters.ngram_places import ngram_places
 from speclift.replayer.stepwise import Text
 
 TABLE_SIZE = 4 << 20

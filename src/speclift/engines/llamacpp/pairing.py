@@ -8,7 +8,8 @@ Merges, special-token flags and chat templates are not compared, there or here.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TypeAlias
+
+from speclift.planner.tokens import TokenComparison, TokenText, Vocabulary
 
 # SPEC_VOCAB_MAX_SIZE_DIFFERENCE and SPEC_VOCAB_CHECK_START_TOKEN_ID in common/speculative.cpp.
 SIZE_DIFFERENCE_MAX = 128
@@ -16,20 +17,6 @@ FIRST_COMPARED_ID = 5
 
 # Enough to recognise the kind of difference without filling the screen.
 DIFFERENCES_SHOWN_MAX = 5
-
-TokenText: TypeAlias = str | bytes
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Vocabulary:
-    """Token texts by id; bytes where a text is not UTF-8."""
-
-    tokens: tuple[TokenText, ...]
-    type: str
-    bos_id: int | None
-    eos_id: int | None
-    add_bos: bool
-    add_eos: bool
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -135,3 +122,15 @@ def _message(target: Vocabulary, draft: Vocabulary, rule_breaks: list[str]) -> s
         f"The vocabularies match up to {abs(target_size - draft_size)} tokens "
         f"that only the {larger} has at its end."
     )
+
+
+def rule_breaks(comparison: TokenComparison) -> str:
+    """What the check would object to, as far as texts and sizes tell; empty where nothing."""
+    size_difference = abs(comparison.target_size - comparison.draft_size)
+    if size_difference > SIZE_DIFFERENCE_MAX:
+        return f"the vocabularies differ by {size_difference} tokens, more than {SIZE_DIFFERENCE_MAX}"
+    late = [found.token_id for found in comparison.differences if found.token_id >= FIRST_COMPARED_ID]
+    unseen = comparison.differing_count - len(comparison.differences)
+    if late or unseen:
+        return f"{len(late) + unseen} token texts differ"
+    return ""

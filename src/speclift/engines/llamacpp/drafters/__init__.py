@@ -1,0 +1,1 @@
+"""llama.cpp's n-gram drafters, as it does them, on logs."""

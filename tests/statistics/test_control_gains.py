@@ -1,0 +1,79 @@
+"""Where a gain comes from, on records of known speed: which launches stand beside the control's."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from samples import NGRAM, record
+from speclift.core.arm import BASELINE, CONTROL
+from speclift.core.records import Record
+from speclift.core.results import Finding
+from speclift.statistics.control import explained_gains
+
+# Time per token of an arm in one round.
+Speeds = dict[tuple[str, int], float]
+
+
+def study(speeds: Speeds, *, prompts: int = 3) -> list[Record]:
+    return [
+        record(tpot_s=tpot_s, arm=arm, round=index, launch=number, request_id=f"p{prompt}")
+        for number, ((arm, index), tpot_s) in enumerate(speeds.items())
+        for prompt in range(prompts)
+    ]
+
+
+def gains(speeds: Speeds, *, prompts: int = 3) -> list[Finding]:
+    return list(explained_gains(study(speeds, prompts=prompts), [NGRAM], [], metric="tpot"))
+
+
+@pytest.mark.parametrize("prompts", [1, 2, 3])
+def test_the_whole_is_what_scheduling_costs_times_what_drafting_gains(prompts: int) -> None:
+    speeds = {(BASELINE, 0): 0.012, (NGRAM.name, 0): 0.008, (CONTROL, 0): 0.016}
+    (found,) = gains(speeds, prompts=prompts)
+    assert found.arm == NGRAM.name
+    assert f"of the 1.50x of {NGRAM.name}" in found.message
+    assert "scheduling costs 0.75x" in found.message
+    assert "drafting gains 2.00x" in found.message
+
+
+@pytest.mark.parametrize(("control_round", "whole"), [(0, "1.20x"), (1, "1.50x"), (2, "2.00x"), (5, "2.00x")])
+def test_the_launches_nearest_before_the_control_stand_beside_it(control_round: int, whole: str) -> None:
+    speeds = {(BASELINE, index): 0.012 for index in range(3)}
+    speeds |= {(NGRAM.name, index): tpot_s for index, tpot_s in enumerate((0.010, 0.008, 0.006))}
+    (found,) = gains(speeds | {(CONTROL, control_round): 0.012})
+    assert f"of the {whole} of" in found.message
+    assert "scheduling costs 1.00x" in found.message
+
+
+def test_a_round_that_only_one_of_the_two_ran_in_is_passed_over() -> None:
+    speeds = {(BASELINE, 0): 0.012, (NGRAM.name, 0): 0.010, (BASELINE, 1): 0.030, (CONTROL, 1): 0.012}
+    (found,) = gains(speeds)
+    assert "of the 1.20x of" in found.message
+
+
+@pytest.mark.parametrize(
+    "missing",
+    [
+        {(BASELINE, 1): 0.012, (NGRAM.name, 1): 0.010, (CONTROL, 0): 0.012},
+        {(BASELINE, 0): 0.012, (NGRAM.name, 0): 0.010},
+        {(BASELINE, 0): 0.012, (CONTROL, 0): 0.012},
+        {(NGRAM.name, 0): 0.010, (CONTROL, 0): 0.012},
+        {},
+    ],
+)
+def test_without_a_launch_beside_the_control_nothing_is_explained(missing: Speeds) -> None:
+    assert gains(missing) == []
+
+
+@pytest.mark.parametrize("apart", [BASELINE, CONTROL, NGRAM.name])
+def test_prompts_that_one_of_the_three_never_answered_explain_nothing(apart: str) -> None:
+    speeds = {(BASELINE, 0): 0.012, (NGRAM.name, 0): 0.008, (CONTROL, 0): 0.016}
+    records = [
+        replace(each, place=replace(each.place, request_id=f"other {each.place.request_id}"))
+        if each.place.arm == apart
+        else each
+        for each in study(speeds)
+    ]
+    assert list(explained_gains(records, [NGRAM], [], metric="tpot")) == []
