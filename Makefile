@@ -4,7 +4,7 @@ VENV ?= .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 
-.PHONY: demo test fast check format install bench bench-draft mutate clean vllm-env test-vllm
+.PHONY: demo test fast check format schemas install bench bench-draft mutate clean vllm-env test-vllm
 
 # Exit codes 0, 3, 4, 5 and 6 are verdicts; only an operating error (1) or wrong usage (2) fails the demo.
 demo: $(READY)
@@ -47,6 +47,10 @@ lint: $(READY)
 format: $(READY)
 	$(BIN)/ruff format .
 	$(BIN)/ruff check --fix .
+
+# docs/schema from the types of the documents; a test fails where they differ.
+schemas: $(READY)
+	$(BIN)/python docs/schema/write.py
 
 # The statistics on synthetic truth: coverage of the intervals, false alarms, power of the verdict. Then whatever a
 # server might send: 14,000 answers at the parsers, 10,000 over sockets.

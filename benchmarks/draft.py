@@ -17,9 +17,21 @@ from pathlib import Path
 from typing import Any
 
 import speclift
+from speclift.views.documents import CellDocument
 
 TARGET, DRAFT = "smollm2-135m", "smollm2-135m-draft"
 KS = (1, 2, 3, 4, 5, 7)
+
+
+def tpot_s(cell: CellDocument) -> float:
+    assert cell["tpot_s"] is not None
+    assert cell["tpot_s"]["p50"] is not None
+    return cell["tpot_s"]["p50"]
+
+
+def accepted_length(cell: CellDocument) -> float:
+    assert cell["accepted_length"] is not None
+    return cell["accepted_length"]["value"]
 
 
 def accepted(study: Path, *, requests: int, threads: int) -> list[dict[str, Any]]:
@@ -39,7 +51,7 @@ def accepted(study: Path, *, requests: int, threads: int) -> list[dict[str, Any]
             "segment": cell["segment"],
             "prompts": cell["requests"],
             "accepted_length": cell["accepted_length"],
-            "acceptance_rate": cell["acceptance_rate"]["mean"],
+            "acceptance_rate": cell["acceptance_rate"]["mean"] if cell["acceptance_rate"] else None,
         }
         for cell in document["cells"]
         if cell["arm"] == "draft-k4"
@@ -67,13 +79,13 @@ def break_even(study: Path, *, requests: int, threads: int) -> list[dict[str, An
     for k in KS:
         arm = f"draft-k{k}"
         steps = [
-            cells[arm, segment]["tpot_s"]["p50"]
-            * cells[arm, segment]["accepted_length"]["value"]
-            / cells["baseline", segment]["tpot_s"]["p50"]
+            tpot_s(cells[arm, segment])
+            * accepted_length(cells[arm, segment])
+            / tpot_s(cells["baseline", segment])
             for segment in segments
         ]
         even = statistics.median(steps)
-        lengths = {segment: cells[arm, segment]["accepted_length"]["value"] for segment in segments}
+        lengths = {segment: accepted_length(cells[arm, segment]) for segment in segments}
         rows.append(
             {
                 "k": k,
@@ -102,7 +114,7 @@ def cost(folder: Path, *, rounds: int, threads: int) -> dict[str, float]:
                 study=folder / f"{model}-{number}",
             )
             (cell,) = (c for c in document["cells"] if (c["arm"], c["segment"]) == ("baseline", "all"))
-            seen.append(cell["tpot_s"]["p50"])
+            seen.append(tpot_s(cell))
     target, draft = (statistics.median(tpot[model]) for model in (TARGET, DRAFT))
     return {"target_s": target, "draft_s": draft, "ratio": draft / target}
 

@@ -94,6 +94,7 @@ def run(folder: Path, *, repeats: int, prompts: int, threads: int) -> dict[str, 
     grid_s = time.monotonic() - begun
     document = speclift.tune(**shared, requests=2 * prompts, launches=1, verify="off", study=folder / "tune")
     tuning = document["tuning"]
+    assert tuning is not None
     records = measured(folder / "grid")
     found = rates(records)
     with Study.open(folder / "grid") as grid:

@@ -3,34 +3,46 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from samples import launch, new_study, plan, record, request
-from speclift.bench.search_document import TUNING
+from speclift.bench.tuning import TUNING
 from speclift.core.arm import Arm, baseline_arm
 from speclift.core.speculation import NGram
 from speclift.core.traffic import Concurrency
 from speclift.engines.vllm.dialect.key_table import SCHEDULE
+from speclift.search.schedule import Segment
+from speclift.search.tuning import PromptSplit, SearchedSchedule, Tuning
+from speclift.search.tuning_document import tuning_document
 from speclift.statistics.schedule_gain import SCHEDULE_NO_GAIN
 from speclift.verbs.compare import compare
-from speclift.verbs.judge import Judgement
-from speclift.verbs.report import judgement_document
+from speclift.verdict.judgement import Judgement
 
 STATIC = Arm(name="ngram-k5", speculation=NGram(k=5))
 SCHEDULED = Arm(name="ngram-schedule", speculation=NGram(k=5, extra=((SCHEDULE, "[[1,4,5],[5,64,0]]"),)))
-FOUND: dict[str, Any] = {
-    "winner": "ngram-k5",
-    "confirmed": ["baseline", "ngram-schedule", "ngram-k5"],
-    "cells": [],
-    "schedule": {
-        "arm": "ngram-schedule",
-        "static": "ngram-k5",
-        "segments": [[1, 4, 5], [5, 64, 0]],
-        "predicted_gain": 1.05,
-    },
-}
+FOUND = Tuning(
+    winner="ngram-k5",
+    runner_up=None,
+    confirmed=("baseline", "ngram-schedule", "ngram-k5"),
+    cells=(),
+    choices=(),
+    eliminated=(),
+    errors=(),
+    jobs=(),
+    ending="nothing is left in doubt",
+    expected_regret=0.0,
+    spent_s=60.0,
+    grid_s=None,
+    prompts=PromptSplit(tuning=12, held_out=12, is_held_out=True),
+    schedule=SearchedSchedule(
+        arm="ngram-schedule",
+        static="ngram-k5",
+        over="ngram-k5",
+        segments=(Segment(start=1, end=4, k=5), Segment(start=5, end=64, k=0)),
+        predicted_gain=1.05,
+    ),
+)
 
 
 def judged(folder: Path, *, gain: float) -> Judgement:
@@ -60,7 +72,7 @@ def judged(folder: Path, *, gain: float) -> Judgement:
                             request_id=asked.id,
                         )
                     )
-    study.keep(TUNING, FOUND)
+    study.keep(TUNING, tuning_document(FOUND))
     study.close()
     return compare([folder])
 
@@ -72,7 +84,9 @@ def test_a_schedule_that_does_not_beat_the_static_arm_is_dropped_with_a_finding(
     judgement = judged(tmp_path / "s", gain=gain)
     said = [finding for finding in judgement.findings if finding.check == SCHEDULE_NO_GAIN]
     assert [finding.arm for finding in said] == (["ngram-schedule"] if is_dropped else [])
-    best = judgement_document(judgement)["tuning"]["best"]["arm"]
+    assert judgement.tuning is not None
+    assert judgement.tuning.best is not None
+    best = judgement.tuning.best.arm
     assert best == ("ngram-k5" if is_dropped else "ngram-schedule")
     assert judgement.verdict.evidence is not None
     assert judgement.verdict.evidence.arm.name == best

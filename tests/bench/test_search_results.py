@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from types import SimpleNamespace
-from typing import Any, cast
+from typing import cast
 
 import pytest
 
-from speclift.bench.search_run import stored_result
+from speclift.bench.search_run import JobEntry, stored_result
 from speclift.core.records import Outcome, Phase, Place, Record
 from speclift.core.traffic import Concurrency, Request
 from speclift.search.problem import JobResult, Purpose, SearchJob
@@ -15,8 +15,11 @@ from speclift.studies.study import Study
 
 ALONE = Concurrency(streams=1)
 JOB = SearchJob(id=1, candidate="ngram-k4", loads=(ALONE,), purpose=Purpose.LONG, reason="")
-ENTRY: dict[str, Any] = {
+ENTRY: JobEntry = {
+    "job": 1,
+    "candidate": "ngram-k4",
     "launch": 1,
+    "spent_s": 11.0,
     "launch_s": 2.0,
     "failure": "",
     "cells": [{"block": 0, "load": {"concurrency": 1}, "wall_s": 9.0, "pace_s": None}],

@@ -5,13 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from samples import launch, new_study, record
 from speclift.bench.search_plan import JOBS
-from speclift.bench.search_run import stored_result
+from speclift.bench.search_run import CellEntry, JobEntry, stored_result
 from speclift.core.records import Counters, Phase, Record, Step, TurnHealth
 from speclift.core.traffic import Concurrency
 from speclift.search.problem import JobResult, Purpose, SearchJob
@@ -21,8 +20,8 @@ ALONE = Concurrency(streams=1)
 JOB = SearchJob(id=2, candidate="ngram-k8", loads=(ALONE,), purpose=Purpose.LONG, reason="")
 
 
-def entry(launch_id: int, *, pace_s: float | None = None, failure: str = "") -> dict[str, Any]:
-    cell = {"block": 0, "load": {"concurrency": 1}, "wall_s": 1.5, "pace_s": pace_s}
+def entry(launch_id: int, *, pace_s: float | None = None, failure: str = "") -> JobEntry:
+    cell: CellEntry = {"block": 0, "load": {"concurrency": 1}, "wall_s": 1.5, "pace_s": pace_s}
     return {
         "job": launch_id,
         "candidate": "ngram-k8",
@@ -48,7 +47,7 @@ def study(tmp_path: Path) -> Iterator[Study]:
         yield made
 
 
-def told(study: Study, found: dict[str, Any], *, is_baseline: bool = False) -> JobResult:
+def told(study: Study, found: JobEntry, *, is_baseline: bool = False) -> JobResult:
     return stored_result(JOB, found, study, is_baseline=is_baseline)
 
 

@@ -13,7 +13,7 @@ import pytest
 from processes import eventually, processes_with
 from running import Cli, Result, fake_flags, finish, speclift, start
 from speclift.bench.search_plan import SIZES, kept_plan
-from speclift.bench.search_run import finished_jobs, replayed
+from speclift.bench.search_run import JobEntry, finished_jobs, replayed
 from speclift.core.records import Phase
 from speclift.studies.study import Study, is_study
 
@@ -142,7 +142,7 @@ def test_ctrl_c_during_a_search_stops_its_servers_and_says_how_to_go_on(tmp_path
     eventually(lambda: not processes_with(mark), what="the end of every server")
 
 
-def jobs_of(folder: Path) -> list[dict[str, object]]:
+def jobs_of(folder: Path) -> list[JobEntry]:
     if not is_study(folder / "s" / "search"):
         return []
     with Study.open(folder / "s" / "search") as searching:

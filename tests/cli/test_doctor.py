@@ -20,6 +20,7 @@ from speclift.core.records import Phase, Record
 from speclift.engines.fake.engine import Fake
 from speclift.statistics.noise import PAIRS_MIN, noise_of
 from speclift.verbs.doctor import next_steps
+from speclift.views.doctor_document import DoctorDocument
 from speclift.views.machine import machine_view
 
 WIDTH = 100
@@ -37,8 +38,8 @@ def measured(tmp_path_factory: pytest.TempPathFactory) -> list[Record]:
     return [record for record in records if record.place.phase is Phase.MEASURED]
 
 
-def facts(**changes: Any) -> dict[str, Any]:
-    found: dict[str, Any] = {
+def facts(**changes: Any) -> Any:
+    found: Any = {
         "speclift": "0.1.0",
         "engines": {"llamacpp": "xllamacpp 1", "llama_server": "not on PATH"},
         "host": {
@@ -78,7 +79,7 @@ def facts(**changes: Any) -> dict[str, Any]:
     return {**found, "next_steps": next_steps(found)}
 
 
-def shown(found: dict[str, Any]) -> str:
+def shown(found: DoctorDocument) -> str:
     from rich.console import Console
 
     console = Console(width=WIDTH, highlight=False)
@@ -133,7 +134,9 @@ def commands(document: dict[str, Any]) -> list[str]:
         pytest.param(
             {"noise__prompts_needed": [{"speedup": 1.1, "prompts": 200}]}, "speclift decide --requests 200", id="noisy"
         ),
-        pytest.param({"noise": {"measured": False}}, "speclift decide", id="noise unknown"),
+        pytest.param(
+            {"noise": {"measured": False, "why": "no model", "next_step": ""}}, "speclift decide", id="noise unknown"
+        ),
         pytest.param({"host__load_average": [17.0, 1.0, 1.0]}, "top", id="busy"),
         pytest.param(
             {"host__governor": "powersave"}, "sudo cpupower frequency-set -g performance", id="a clock that changes"

@@ -50,7 +50,7 @@ def test_its_guesses_are_accepted_on_every_kind_of_text(embedded_model: Path, tm
     lengths = {
         cell["segment"]: cell["accepted_length"]["value"]
         for cell in document["cells"]
-        if cell["arm"] == "draft-k4"
+        if cell["arm"] == "draft-k4" and cell["accepted_length"] is not None
     }
     assert lengths.keys() == {*SEGMENTS, "all"}
     # The bars that the model card states on all prompts, at four prompts each and cut answers.

@@ -16,8 +16,9 @@ from speclift.core.traffic import Concurrency, Request
 from speclift.lossless.answers import Alternative, Answer, Said
 from speclift.lossless.calibration import TokenScore
 from speclift.lossless.divergence import Compared, Divergence, Kind, compare
+from speclift.lossless.document import GateOutcome, gate_outcome, worst_outcome
 from speclift.lossless.edges import judge_edge
-from speclift.lossless.gate import ArmGate, Told, garbled_finding
+from speclift.lossless.gate import ArmGate, Gate, Told, garbled_finding
 from speclift.lossless.greedy import Control, Greedy, control_of, judge_greedy
 from speclift.lossless.questions import Edge, Question
 from speclift.lossless.rates import Hazard, hazard, more_often
@@ -26,7 +27,7 @@ from speclift.lossless.result import PROMPTS_MIN, Result
 from speclift.lossless.sampled import judge_scores, judge_texts
 from speclift.lossless.script import ALONE, SAMPLED, Script, judge_told
 from speclift.lossless.two_sample import text_tests
-from speclift.verdict.gate_word import gate_for_verdict, worst_kept
+from speclift.verdict.gate_word import gate_for_verdict
 
 ARM = Arm(name="ngram", speculation=NGram(k=4))
 ALL_ALIKE = control_of({}, ())
@@ -378,27 +379,28 @@ def test_a_part_of_the_traffic_that_the_arm_never_answered_has_not_passed() -> N
 # What the verdict is told
 
 
-def document(**results: str) -> dict[str, object]:
-    parts = {"greedy": {"result": "skipped"}, "sampled": {"result": "skipped"}, "edges": [], "findings": []}
-    return {
-        "result": min(results.values(), key=("fail", "inconclusive", "pass").index),
-        "arms": [{"arm": name, "result": result, **parts} for name, result in results.items()],
-    }
+def outcome(**results: Result) -> GateOutcome:
+    arms = tuple(
+        ArmGate(arm=name, method="ngram", result=result, greedy=None, sampled=None)
+        for name, result in results.items()
+    )
+    gate = Gate(depth="quick", detect=0.05, planned_tokens=1, control=None, arms=arms)
+    return gate_outcome(gate, mode="quick")
 
 
 def test_an_arm_that_no_gate_looked_at_is_not_covered_by_another_that_passed() -> None:
     arms = [Arm(name=name, speculation=NGram(k=4)) for name in ("a", "b")]
-    assert gate_for_verdict(document(a="pass", b="pass"), arms, arms)["lossless"] == "pass"
-    word = gate_for_verdict(document(a="pass"), arms, arms)
-    assert word["lossless"] == "inconclusive"
-    assert "b" in word["lossless_note"]
+    assert gate_for_verdict(outcome(a=Result.PASS, b=Result.PASS), arms, arms).result is Result.PASS
+    word = gate_for_verdict(outcome(a=Result.PASS), arms, arms)
+    assert word.result is Result.INCONCLUSIVE
+    assert "b" in word.note
 
 
 def test_two_studies_bring_the_arms_of_both() -> None:
     arms = [Arm(name=name, speculation=NGram(k=4)) for name in ("a", "b")]
-    both = worst_kept([document(a="pass"), document(b="pass")])
+    both = worst_outcome([outcome(a=Result.PASS), outcome(b=Result.PASS)])
     assert both is not None
-    assert gate_for_verdict(both, arms, arms)["lossless"] == "pass"
-    mixed = worst_kept([document(a="inconclusive"), document(a="pass", b="pass")])
+    assert gate_for_verdict(both, arms, arms).result is Result.PASS
+    mixed = worst_outcome([outcome(a=Result.INCONCLUSIVE), outcome(a=Result.PASS, b=Result.PASS)])
     assert mixed is not None
-    assert gate_for_verdict(mixed, arms, arms)["lossless"] == "inconclusive"
+    assert gate_for_verdict(mixed, arms, arms).result is Result.INCONCLUSIVE

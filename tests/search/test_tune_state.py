@@ -100,9 +100,10 @@ def test_a_search_survives_json_unchanged(search: Search) -> None:
     assert search_from_dict(json.loads(json.dumps(search_to_dict(search), allow_nan=False))) == search
 
 
-def stored() -> dict[str, Any]:
+def stored() -> Any:
     search, engine = start(problem_of()), FormulaEngine()
-    return search_to_dict(search.tell(engine.run(search.problem, search.ask()[0])))
+    told = search.tell(engine.run(search.problem, search.ask()[0]))
+    return json.loads(json.dumps(search_to_dict(told)))
 
 
 @pytest.mark.parametrize("data", [{}, {"schema": 2}, {"schema": "1"}, [], None])

@@ -16,8 +16,10 @@ from speclift.core.arm import BASELINE
 from speclift.core.records import Outcome, Phase, Record, TurnHealth
 from speclift.core.results import Decision, Finding, Level
 from speclift.core.traffic import Concurrency, Load, Rate
+from speclift.lossless.result import Result
 from speclift.statistics.checks import check_client, check_records
 from speclift.statistics.loops import is_looping
+from speclift.verdict.gate_word import GateWord
 
 
 def clean_study(**design: Any) -> tuple[Record, ...]:
@@ -109,7 +111,10 @@ class TestClientLag:
         assert blocked.winner is None
         reason = next(reason for reason in blocked.reasons if reason.rule == "client-lag")
         assert lag.next_step in reason.message
-        assert judged(records, findings=(lag,), lossless="fail").decision is Decision.OUTPUT_CHANGED
+        assert (
+            judged(records, findings=(lag,), gate=GateWord(result=Result.FAIL)).decision
+            is Decision.OUTPUT_CHANGED
+        )
 
 
 class TestDrift:

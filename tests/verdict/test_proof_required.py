@@ -7,23 +7,24 @@ import pytest
 from simulated import evidence
 from speclift.core.goals import Goals
 from speclift.core.results import Decision
+from speclift.lossless.result import Result
+from speclift.verdict.gate_word import GateWord
 from speclift.verdict.verdict import decide
 
 
 @pytest.mark.parametrize(
-    ("lossless", "decision"),
+    ("result", "decision"),
     [
-        ("pass", Decision.SHIP),
-        ("inconclusive", Decision.INCONCLUSIVE),
-        ("skipped", Decision.INCONCLUSIVE),
-        ("fail", Decision.OUTPUT_CHANGED),
+        (Result.PASS, Decision.SHIP),
+        (Result.INCONCLUSIVE, Decision.INCONCLUSIVE),
+        (Result.SKIPPED, Decision.INCONCLUSIVE),
+        (Result.FAIL, Decision.OUTPUT_CHANGED),
     ],
 )
-def test_only_a_pass_lets_speed_decide(lossless: str, decision: Decision) -> None:
+def test_only_a_pass_lets_speed_decide(result: Result, decision: Decision) -> None:
     found = evidence()
-    verdict = decide(
-        [found.arm], lambda _arm, _conditions: found, goals=Goals(), lossless=lossless, is_proof_required=True
-    )
+    gate = GateWord(result=result, is_proof_required=True)
+    verdict = decide([found.arm], lambda _arm, _conditions: found, goals=Goals(), gate=gate)
     assert verdict.decision is decision
 
 
@@ -33,8 +34,7 @@ def test_what_the_gate_said_stands_in_the_reason() -> None:
         [found.arm],
         lambda _arm, _conditions: found,
         goals=Goals(),
-        lossless="pass",
-        lossless_note="900 tokens",
+        gate=GateWord(result=Result.PASS, note="900 tokens"),
     )
     (reason,) = [reason for reason in verdict.reasons if reason.rule == "lossless"]
     assert "900 tokens" in reason.message

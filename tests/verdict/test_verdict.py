@@ -43,6 +43,8 @@ from speclift.core.results import (
     Verdict,
 )
 from speclift.core.traffic import Concurrency
+from speclift.lossless.result import Result
+from speclift.verdict.gate_word import GateWord
 
 TPOT_P99 = Slo(metric="tpot", percentile="p99", limit_s=0.25)
 
@@ -67,21 +69,22 @@ def slow_tail() -> TailRatio:
 
 class TestOutputChanged:
     def test_comes_before_everything_else(self) -> None:
-        verdict = verdict_on(evidence(), lossless="fail")
+        verdict = verdict_on(evidence(), gate=GateWord(result=Result.FAIL))
         assert verdict.decision is Decision.OUTPUT_CHANGED
         assert (verdict.winner, verdict.conditions) == (None, None)
         assert named(verdict, "lossless")[0].level is Level.FAIL
 
     @pytest.mark.parametrize(
-        ("lossless", "level"), [("pass", Level.PASS), ("skipped", Level.WARN), ("inconclusive", Level.WARN)]
+        ("result", "level"),
+        [(Result.PASS, Level.PASS), (Result.SKIPPED, Level.WARN), (Result.INCONCLUSIVE, Level.WARN)],
     )
-    def test_a_gate_that_did_not_fail_leaves_the_verdict_to_speed(self, lossless: str, level: Level) -> None:
-        verdict = verdict_on(evidence(), lossless=lossless)
+    def test_a_gate_that_did_not_fail_leaves_the_verdict_to_speed(self, result: Result, level: Level) -> None:
+        verdict = verdict_on(evidence(), gate=GateWord(result=result))
         assert verdict.decision is Decision.SHIP
         assert named(verdict, "lossless")[0].level is level
 
     def test_it_needs_no_evidence(self) -> None:
-        assert verdict_on(lossless="fail").decision is Decision.OUTPUT_CHANGED
+        assert verdict_on(gate=GateWord(result=Result.FAIL)).decision is Decision.OUTPUT_CHANGED
 
 
 class TestShip:

@@ -19,8 +19,7 @@ from speclift.core.records import Outcome, Record, Step
 from speclift.core.results import Acceptance, Cell, Estimate, Finding, Level, Percentiles
 from speclift.core.traffic import Concurrency, Rate
 from speclift.verbs.judge import judge
-from speclift.verbs.report import judgement_document
-from speclift.views.document import measure_document
+from speclift.views.document import measure_document, verdict_document
 
 PERCENTILES = {"p50": ..., "p95": ..., "p99": ...}
 CELL = {
@@ -91,7 +90,7 @@ def departures(contract: Any, document: Any, at: str = "$") -> list[str]:
     return [] if contract is ... or contract == document else [f"{at} is {document!r} and not {contract!r}"]
 
 
-def document_of(path: Path, *, tpot_s: float = 0.005, **parts: Any) -> dict[str, Any]:
+def document_of(path: Path, *, tpot_s: float = 0.005, **parts: Any) -> Any:
     """A small study of the baseline (10 ms per token) and one arm, judged."""
     prompts = [f"p{i}" for i in range(12)]
     parts.setdefault("plan", plan(requests=tuple(request(name) for name in prompts)))
@@ -113,7 +112,7 @@ def document_of(path: Path, *, tpot_s: float = 0.005, **parts: Any) -> dict[str,
                     )
                     study.add_record(_drafting(measured))
         study.add_finding(Finding(check="c", level=Level.WARN, message=HOSTILE, next_step=HOSTILE))
-        return judgement_document(judge([study]))
+        return verdict_document(judge([study]))
 
 
 def _drafting(measured: Record) -> Record:
@@ -180,7 +179,7 @@ class TestTheVerdictDocument:
             for number, arm, outcome in ((1, BASELINE, Outcome.OK), (2, NGRAM.name, Outcome.CUT)):
                 study.add_launch(launch(number, arm=arm))
                 study.add_record(record(arm=arm, launch=number, outcome=outcome))
-            document = judgement_document(judge([study]))
+            document = verdict_document(judge([study]))
 
         assert document["verdict"] == "inconclusive"
         assert document["speedup"] is None

@@ -19,7 +19,8 @@ from speclift.core.arm import BASELINE
 from speclift.core.records import Outcome, Step
 from speclift.core.traffic import Concurrency, Load
 from speclift.verbs.compare import compare
-from speclift.verbs.report import judgement_document, write_report
+from speclift.verbs.report import write_report
+from speclift.views.document import verdict_document
 from speclift.views.page import page
 
 DOCS = Path(__file__).parents[2] / "docs" / "schema"
@@ -104,7 +105,7 @@ def numbers_in(document: Any) -> set[float]:
 
 
 def test_the_json_of_a_study_keeps_the_published_schema(tmp_path: Path) -> None:
-    document = judgement_document(compare([measured(tmp_path / "study")]))
+    document = verdict_document(compare([measured(tmp_path / "study")]))
 
     jsonschema.validate(
         json.loads(json.dumps(document)), json.loads((DOCS / "verdict.schema.json").read_text())
@@ -112,7 +113,7 @@ def test_the_json_of_a_study_keeps_the_published_schema(tmp_path: Path) -> None:
 
 
 def test_the_schema_refuses_a_document_without_a_contract_field(tmp_path: Path) -> None:
-    document = judgement_document(compare([measured(tmp_path / "study")]))
+    document: dict[str, object] = {**verdict_document(compare([measured(tmp_path / "study")]))}
     del document["speedup"]
 
     with pytest.raises(jsonschema.ValidationError, match="speedup"):
@@ -120,7 +121,7 @@ def test_the_schema_refuses_a_document_without_a_contract_field(tmp_path: Path) 
 
 
 def test_every_number_on_the_page_stands_in_the_json(tmp_path: Path) -> None:
-    document = judgement_document(compare([measured(tmp_path / "study")]))
+    document = verdict_document(compare([measured(tmp_path / "study")]))
     reader = _Text()
     reader.feed(page(document))
     known = numbers_in(document)
@@ -158,7 +159,7 @@ def test_every_number_on_the_page_stands_in_the_json(tmp_path: Path) -> None:
 
 
 def test_foreign_text_cannot_act_on_its_reader(tmp_path: Path) -> None:
-    html = page(judgement_document(compare([measured(tmp_path / "study", segments=(ATTACK, "talk"))])))
+    html = page(verdict_document(compare([measured(tmp_path / "study", segments=(ATTACK, "talk"))])))
 
     assert "<script>document.title" not in html
     assert "<img" not in html
@@ -172,7 +173,7 @@ def test_foreign_text_cannot_act_on_its_reader(tmp_path: Path) -> None:
 @pytest.mark.parametrize("loads", [(1,), (1, 8)])
 def test_the_page_is_whole_and_small(tmp_path: Path, loads: tuple[int, ...]) -> None:
     path = tmp_path / "out" / "report.html"
-    write_report(judgement_document(compare([measured(tmp_path / "study", loads=loads)])), path)
+    write_report(verdict_document(compare([measured(tmp_path / "study", loads=loads)])), path)
 
     html = path.read_text(encoding="utf-8")
     assert html.rstrip().endswith("</html>")
@@ -190,7 +191,7 @@ def test_a_study_whose_arms_all_failed_still_has_a_page(tmp_path: Path) -> None:
     study.launch_failed(2, failure="died", log_tail="boom")
     study.close()
 
-    assert "Inconclusive" in page(judgement_document(compare([tmp_path / "study"])))
+    assert "Inconclusive" in page(verdict_document(compare([tmp_path / "study"])))
 
 
 @pytest.mark.browser
@@ -200,7 +201,7 @@ def test_a_real_browser_opens_the_page_without_an_error_or_a_request(tmp_path: P
         pytest.skip("no Chromium on this machine")
     path = tmp_path / "report.html"
     study = measured(tmp_path / "study", segments=(ATTACK, "copy"))
-    write_report(judgement_document(compare([study])), path)
+    write_report(verdict_document(compare([study])), path)
     net_log = tmp_path / "net.json"
     flags = [
         *("--headless", "--no-sandbox", "--disable-gpu", "--no-first-run", "--disable-background-networking"),

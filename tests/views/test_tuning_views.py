@@ -3,12 +3,31 @@
 from __future__ import annotations
 
 import io
-from typing import Any
+import json
+from dataclasses import replace
 
 import pytest
 from rich.console import Console
 
 from samples import HOSTILE
+from speclift.core.errors import StudyError
+from speclift.core.results import Estimate
+from speclift.core.traffic import Concurrency
+from speclift.search.conclusion import LoadChoice
+from speclift.search.problem import Purpose
+from speclift.search.schedule import Segment
+from speclift.search.space import Elimination
+from speclift.search.tuning import (
+    ConfirmedBest,
+    ConfirmedError,
+    PromptSplit,
+    SearchedCell,
+    SearchedJob,
+    SearchedSchedule,
+    SearchError,
+    Tuning,
+)
+from speclift.search.tuning_document import kept_tuning, tuning_document
 from speclift.views.text_plot import TextPoint, text_plot
 from speclift.views.tuning_charts import pareto
 from speclift.views.tuning_table import (
@@ -21,98 +40,115 @@ from speclift.views.tuning_table import (
 from speclift.views.tuning_terminal import tuning_view
 
 KS = (1, 3, 5, 8)
+ALONE = Concurrency(streams=1)
 
 
-def cell(drafter: str | None, k: int, streams: int, speedup: float, *, measured: bool) -> dict[str, Any]:
-    return {
-        "arm": "baseline" if drafter is None else f"{drafter}-k{k}",
-        "method": "off" if drafter is None else "ngram",
-        "drafter": drafter,
-        "k": k,
-        "quantisation": None,
-        "token_budget": None,
-        "load": {"concurrency": streams},
-        "rate_tok_s": 100 * speedup / streams**0.5,
-        "low": None,
-        "high": None,
-        "speedup": speedup,
-        "in_flight": float(streams),
-        "is_measured": measured,
-    }
+def cell(drafter: str | None, k: int, streams: int, speedup: float, *, measured: bool) -> SearchedCell:
+    return SearchedCell(
+        arm="baseline" if drafter is None else f"{drafter}-k{k}",
+        method="off" if drafter is None else "ngram",
+        drafter=drafter,
+        k=k,
+        quantisation=None,
+        token_budget=None,
+        load=Concurrency(streams=streams),
+        rate_tok_s=100 * speedup / streams**0.5,
+        low=None,
+        high=None,
+        speedup=speedup,
+        in_flight=float(streams),
+        is_measured=measured,
+    )
 
 
-def tuning(**changes: Any) -> dict[str, Any]:
+def cells() -> tuple[SearchedCell, ...]:
     """Two drafters, two loads; k=1 and k=8 were run."""
-    cells = [cell(None, 0, streams, 1.0, measured=True) for streams in (1, 8)]
+    made = [cell(None, 0, streams, 1.0, measured=True) for streams in (1, 8)]
     for drafter, gain in (("ngram-n4", 1.3), ("ngram-n8", 1.2)):
         for streams in (1, 8):
-            cells += [
+            made += [
                 cell(drafter, k, streams, gain + 0.01 * k - 0.02 * streams, measured=k in (1, 8)) for k in KS
             ]
-    return {
-        "winner": "ngram-n4-k8",
-        "runner_up": "ngram-n8-k8",
-        "confirmed": ["baseline", "ngram-n4-k8"],
-        "cells": cells,
-        "choices": [],
-        "eliminated": [
-            {"arm": "draft-k3", "stage": "space", "load": None, "reason": "does not fit"},
-            {"arm": "ngram-n8-k1", "stage": "predicted", "load": None, "reason": "predicted 9 % below"},
-        ],
-        "errors": [{"arm": "ngram-n4-k1", "load": {"concurrency": 1}, "ratio": 0.98, "sd": 0.03}],
-        "confirmed_errors": [
-            {
-                "arm": "ngram-n4-k8",
-                "load": {"concurrency": 1},
-                "predicted": 1.36,
-                "measured": 1.32,
-                "error": 1.36 / 1.32 - 1,
-                "was_measured_in_search": True,
-            }
-        ],
-        "jobs": [
-            {
-                "job": 1,
-                "arm": "baseline",
-                "loads": [{"concurrency": 1}],
-                "purpose": "baseline",
-                "reason": "why",
-                "launch_s": 1.0,
-                "engine_s": 4.0,
-                "failure": "",
-            }
-        ],
-        "ending": "nothing is left in doubt",
-        "expected_regret": 0.0,
-        "spent_s": 65.0,
-        "grid_s": 600.0,
-        "prompts": {"tuning": 24, "held_out": 40, "is_held_out": True},
-        "schedule": None,
-        "best": {
-            "arm": "ngram-n4-k8",
-            "speedup": {"value": 1.32, "low": 1.2, "high": 1.45},
-            "command": "llama-server --spec-type ngram-simple",
-            "config": {},
-        },
-        **changes,
-    }
+    return tuple(made)
 
 
-def printed(shown: dict[str, Any], *, width: int = 80) -> str:
+TUNING = Tuning(
+    winner="ngram-n4-k8",
+    runner_up="ngram-n8-k8",
+    confirmed=("baseline", "ngram-n4-k8"),
+    cells=cells(),
+    choices=(LoadChoice(load=ALONE, candidate="ngram-n4-k8", runner_up=None, regret=0.01),),
+    eliminated=(
+        Elimination(candidate="draft-k3", stage="space", reason="does not fit"),
+        Elimination(candidate="ngram-n8-k1", stage="predicted", reason="predicted 9 % below"),
+    ),
+    errors=(SearchError(arm="ngram-n4-k1", load=ALONE, ratio=0.98, sd=0.03),),
+    jobs=(
+        SearchedJob(
+            id=1,
+            arm="baseline",
+            loads=(ALONE,),
+            purpose=Purpose.BASELINE,
+            reason="why",
+            launch_s=1.0,
+            engine_s=4.0,
+            failure="",
+        ),
+    ),
+    ending="nothing is left in doubt",
+    expected_regret=0.0,
+    spent_s=65.0,
+    grid_s=600.0,
+    prompts=PromptSplit(tuning=24, held_out=40, is_held_out=True),
+    schedule=None,
+)
+SCHEDULE = SearchedSchedule(
+    arm=None,
+    static="a-k5",
+    over="a-k5",
+    segments=(Segment(start=1, end=4, k=7), Segment(start=5, end=64, k=0)),
+    predicted_gain=1.03,
+)
+ERRORS = (
+    ConfirmedError(arm="ngram-n4-k8", load=ALONE, predicted=1.36, measured=1.32, was_measured_in_search=True),
+)
+BEST = ConfirmedBest(
+    arm="ngram-n4-k8",
+    speedup=Estimate(value=1.32, low=1.2, high=1.45, n=40, method="made"),
+    command="llama-server --spec-type ngram-simple",
+    config={},
+)
+
+
+def drafted_by(name: str) -> tuple[SearchedCell, ...]:
+    return tuple(replace(each, drafter=each.drafter and name) for each in TUNING.cells)
+
+
+def printed(shown: Tuning, *, width: int = 80) -> str:
     screen = io.StringIO()
-    Console(file=screen, width=width, no_color=True, highlight=False).print(tuning_view(shown))
+    console = Console(file=screen, width=width, no_color=True, highlight=False)
+    console.print(tuning_view(shown, errors=ERRORS, best=BEST))
     return screen.getvalue()
+
+
+def test_what_a_study_kept_of_it_reads_back_the_same() -> None:
+    for shown in (TUNING, replace(TUNING, schedule=SCHEDULE, grid_s=None)):
+        kept = json.loads(json.dumps(tuning_document(shown)))
+        assert kept_tuning(kept) == shown
+        del kept["jobs"][0]["purpose"]
+        with pytest.raises(StudyError, match=r"jobs\[0\]\.purpose is missing"):
+            kept_tuning(kept)
 
 
 @pytest.mark.parametrize("width", [80, 120])
 def test_no_line_is_wider_than_the_terminal_and_nothing_is_cut(width: int) -> None:
-    text = printed(tuning(), width=width)
+    text = printed(TUNING, width=width)
     assert max(len(line) for line in text.splitlines()) <= width
     assert "…" not in text
 
 
 def test_a_predicted_cell_has_a_tilde_and_a_measured_one_has_none() -> None:
-    first, _ = speedup_tables(tuning())
+    first, _ = speedup_tables(TUNING)
     by_drafter = dict(first.rows)
     assert [found.text for found in by_drafter["ngram-n4"] if found is not None] == [
         "1.29",
@@ -124,8 +160,7 @@ def test_a_predicted_cell_has_a_tilde_and_a_measured_one_has_none() -> None:
 
 
 def test_each_load_has_its_table_and_unknown_cells_stay_empty() -> None:
-    shown = tuning()
-    shown["cells"] = [each for each in shown["cells"] if each["arm"] != "ngram-n8-k3"]
+    shown = replace(TUNING, cells=tuple(each for each in TUNING.cells if each.arm != "ngram-n8-k3"))
     first, second = speedup_tables(shown)
     assert (first.load, second.load, first.ks) == ("c=1", "c=8", KS)
     assert dict(first.rows)["ngram-n8"][1] is None
@@ -134,18 +169,17 @@ def test_each_load_has_its_table_and_unknown_cells_stay_empty() -> None:
 
 def test_a_second_server_has_a_row_of_its_own_and_what_it_does_without_speculation() -> None:
     quantised = [
-        {**cell(None, 0, 1, 1.1, measured=True), "arm": "baseline-fp8", "quantisation": "fp8"},
-        {**cell("ngram-n4", 3, 1, 1.5, measured=True), "quantisation": "fp8"},
+        replace(cell(None, 0, 1, 1.1, measured=True), arm="baseline-fp8", quantisation="fp8"),
+        replace(cell("ngram-n4", 3, 1, 1.5, measured=True), quantisation="fp8"),
     ]
-    shown = tuning()
-    (table, _) = speedup_tables({**shown, "cells": [*shown["cells"], *quantised]})
+    (table, _) = speedup_tables(replace(TUNING, cells=(*TUNING.cells, *quantised)))
     assert table.ks == (0, *KS)
     row = dict(table.rows)["ngram-n4 fp8"]
     assert [found.text if found is not None else None for found in row] == ["1.10", None, "1.50", None, None]
 
 
 def test_the_picture_marks_baseline_winner_measured_and_predicted() -> None:
-    text = printed(tuning())
+    text = printed(TUNING)
     picture = text[text.index("tokens/s") : text.index("ms per token")]
     for mark in ("o", "@", "A", "a", "B", "b"):
         assert mark in picture.replace("tokens/s, all streams", "")
@@ -153,54 +187,40 @@ def test_the_picture_marks_baseline_winner_measured_and_predicted() -> None:
 
 
 def test_words_say_what_was_dropped_what_it_cost_and_how_far_predictions_were_off() -> None:
-    shown = tuning()
-    never, slow = dropped_lines(shown)
+    never, slow = dropped_lines(TUNING)
     assert never.startswith("1 never launched: draft-k3")
     assert "does not fit" in never
     assert slow.startswith("1 predicted to be too slow: ngram-n8-k1")
-    assert "1 launches (1 baseline) in 1 min 05 s" in cost_line(shown)
-    assert "9 arms x 2 loads x 3 repeats would take about 10 min" in cost_line(shown)
-    before, confirmed = error_lines(shown)
+    assert "1 launches (1 baseline) in 1 min 05 s" in cost_line(TUNING)
+    assert "9 arms x 2 loads x 3 repeats would take about 10 min" in cost_line(TUNING)
+    before, confirmed = error_lines(TUNING, ERRORS)
     assert "off by 2.0% in the median" in before
     assert "the search said c=1 1.36x; on held-out prompts 1.32x (off by 3.0%)" in confirmed
 
 
 def test_a_schedule_says_its_ranges_and_whether_the_engine_can_run_it() -> None:
-    schedule = {
-        "arm": None,
-        "static": "a-k5",
-        "over": "a-k5",
-        "segments": [[1, 4, 7], [5, 64, 0]],
-        "predicted_gain": 1.03,
-    }
-    line = schedule_line(tuning(schedule=schedule))
+    line = schedule_line(replace(TUNING, schedule=SCHEDULE))
     assert line is not None
     assert "k=7 for 1-4, no drafts for 5-64 (+3.0% over a-k5 predicted" in line
     assert "cannot switch" in line
-    assert schedule_line(tuning()) is None
+    assert schedule_line(TUNING) is None
 
 
 def test_the_fastest_confirmed_arm_is_named_with_its_command() -> None:
-    text = printed(tuning())
+    text = printed(TUNING)
     assert "ngram-n4-k8 1.32x [1.20, 1.45] (95 % for this arm alone), served by" in text
     assert "llama-server --spec-type ngram-simple" in text
 
 
 def test_the_chart_draws_measured_and_predicted_apart_and_keeps_foreign_text_as_text() -> None:
-    shown = tuning()
-    assert pareto(shown).count("hollow line") == 8
-    assert pareto(None) == ""
-    attack = {
-        **shown,
-        "cells": [{**each, "drafter": each["drafter"] and "<script>"} for each in shown["cells"]],
-    }
-    assert "<script>" not in pareto(attack)
+    assert pareto(TUNING).count("hollow line") == 8
+    assert pareto(replace(TUNING, cells=())) == ""
+    assert "<script>" not in pareto(replace(TUNING, cells=drafted_by("<script>")))
 
 
 def test_hostile_names_neither_break_the_view_nor_reach_the_terminal() -> None:
-    shown = tuning(winner=HOSTILE)
-    shown["cells"] = [{**each, "drafter": each["drafter"] and HOSTILE} for each in shown["cells"]]
-    shown["eliminated"] = [{"arm": HOSTILE, "stage": "failed", "load": None, "reason": HOSTILE}]
+    failed = Elimination(candidate=HOSTILE, stage="failed", reason=HOSTILE)
+    shown = replace(TUNING, winner=HOSTILE, cells=drafted_by(HOSTILE), eliminated=(failed,))
     assert not {"\x1b", "\x9b", "\u202e", "\0"} & set(printed(shown))
 
 

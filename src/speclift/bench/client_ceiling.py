@@ -6,7 +6,7 @@ import subprocess
 import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from typing import TypedDict
+from dataclasses import dataclass
 
 import numpy as np
 
@@ -15,9 +15,8 @@ from speclift.client.client import Client
 from speclift.client.load import Order, run_turn
 from speclift.core.arm import BASELINE, Endpoint
 from speclift.core.errors import EngineError
-from speclift.core.json_reading import Json
 from speclift.core.records import Place, Record, TurnHealth
-from speclift.core.traffic import Concurrency, Load, Message, Rate, Request, load_label, load_to_dict
+from speclift.core.traffic import Concurrency, Load, Message, Rate, Request, load_label
 from speclift.core.units import Seconds
 
 TTFT_S, TPOT_S = 0.05, 0.01
@@ -33,43 +32,48 @@ CPU_SHARE = 0.8
 PROMPT = "Say nothing in particular. " * 20
 
 
-class ClientLevel(TypedDict):
-    """What the client saw at one load, against what the server knows to be true."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ErrorsMs:
+    """In milliseconds, of those that are known; None where none is."""
 
-    load: dict[str, Json]
+    p50: float | None
+    p99: float | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ClientLevel:
+    """Errors at one load: measured minus true."""
+
+    load: Load
     requests: int
     lost: int
-    ttft_error_ms: dict[str, float | None]
-    tpot_error_ms: dict[str, float | None]
-    send_lag_ms: dict[str, float | None]
+    ttft: ErrorsMs
+    tpot: ErrorsMs
+    send_lag: ErrorsMs
     read_lag_p99_ms: float
     cpu_share: float
     cpu_us_per_token: float
     cpu_us_per_request: float
 
 
-class Ceiling(TypedDict):
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ClientCeiling:
+    """Each level's errors against the truth, and what one sending process could do at most."""
+
+    levels: tuple[ClientLevel, ...]
     tokens_per_s: int
     requests_per_s: int
 
 
-class ClientMeasured(TypedDict):
-    levels: list[ClientLevel]
-    ceiling: Ceiling
-
-
-def measure_client() -> ClientMeasured:
-    """Each level's errors against the truth, and what one sending process could do at most."""
+def measure_client() -> ClientCeiling:
     with _tick_server() as url:
         levels = run_until_signal(_levels(url))
     crowded, short = levels[1], levels[2]
-    return {
-        "levels": levels,
-        "ceiling": {
-            "tokens_per_s": round(CPU_SHARE / (crowded["cpu_us_per_token"] * 1e-6)),
-            "requests_per_s": round(CPU_SHARE / (short["cpu_us_per_request"] * 1e-6)),
-        },
-    }
+    return ClientCeiling(
+        levels=tuple(levels),
+        tokens_per_s=round(CPU_SHARE / (crowded.cpu_us_per_token * 1e-6)),
+        requests_per_s=round(CPU_SHARE / (short.cpu_us_per_request * 1e-6)),
+    )
 
 
 @contextmanager
@@ -135,18 +139,18 @@ def _level(load: Load, records: Sequence[Record], health: TurnHealth, tokens: in
             f"no request at {load_label(load)} succeeded: {records[0].error if records else 'none'}"
         )
     errors = [_errors_s(record) for record in good]
-    return {
-        "load": load_to_dict(load),
-        "requests": len(records),
-        "lost": len(records) - len(good),
-        "ttft_error_ms": _milliseconds([ttft for ttft, _ in errors]),
-        "tpot_error_ms": _milliseconds([tpot for _, tpot in errors]),
-        "send_lag_ms": _milliseconds([record.lag_s for record in good]),
-        "read_lag_p99_ms": round(health.loop_lag_p99_s * 1e3, 3),
-        "cpu_share": round(health.cpu_s / health.wall_s, 4),
-        "cpu_us_per_token": round(health.cpu_s / (len(records) * tokens) * 1e6, 1),
-        "cpu_us_per_request": round(health.cpu_s / len(records) * 1e6, 1),
-    }
+    return ClientLevel(
+        load=load,
+        requests=len(records),
+        lost=len(records) - len(good),
+        ttft=_milliseconds([ttft for ttft, _ in errors]),
+        tpot=_milliseconds([tpot for _, tpot in errors]),
+        send_lag=_milliseconds([record.lag_s for record in good]),
+        read_lag_p99_ms=round(health.loop_lag_p99_s * 1e3, 3),
+        cpu_share=round(health.cpu_s / health.wall_s, 4),
+        cpu_us_per_token=round(health.cpu_s / (len(records) * tokens) * 1e6, 1),
+        cpu_us_per_request=round(health.cpu_s / len(records) * 1e6, 1),
+    )
 
 
 def _errors_s(record: Record) -> tuple[Seconds, Seconds | None]:
@@ -157,9 +161,9 @@ def _errors_s(record: Record) -> tuple[Seconds, Seconds | None]:
     return (record.ttft_s or 0.0) - ttft_s, tpot_s
 
 
-def _milliseconds(seconds: Sequence[Seconds | None]) -> dict[str, float | None]:
-    """Of those that are known; null where none is."""
-    known = [each for each in seconds if each is not None]
-    return {
-        f"p{rank}": round(float(np.percentile(known, rank)) * 1e3, 3) if known else None for rank in (50, 99)
-    }
+def _milliseconds(seconds: Sequence[Seconds | None]) -> ErrorsMs:
+    known = [value for value in seconds if value is not None]
+    if not known:
+        return ErrorsMs(p50=None, p99=None)
+    p50, p99 = (round(float(np.percentile(known, rank)) * 1e3, 3) for rank in (50, 99))
+    return ErrorsMs(p50=p50, p99=p99)

@@ -7,7 +7,6 @@ import contextlib
 import time
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import Any
 
 from speclift.bench.asking import ask_all
 from speclift.bench.bench import Bench
@@ -24,14 +23,14 @@ from speclift.core.records import Phase, Record
 from speclift.core.units import Seconds
 from speclift.engines.protocol import Engine
 from speclift.lossless.answers import Answer
-from speclift.lossless.document import gate_document
-from speclift.lossless.gate import Gate
+from speclift.lossless.document import GateOutcome, gate_outcome, skipped_outcome
+from speclift.lossless.gate import Gate, gate_without_text
 from speclift.lossless.greedy import gap_noise
 from speclift.lossless.questions import FULL, LISTED, QUICK, Question
 from speclift.lossless.recorded import Fresh, gate_from_records, parted_requests
 from speclift.lossless.result import Result
 from speclift.studies.study import Study
-from speclift.studies.texts import gate_stand_in
+from speclift.studies.texts import NOT_KEPT
 
 # Under this name the study keeps what the gate found.
 LOSSLESS = "lossless"
@@ -63,7 +62,7 @@ def check_lossless(bench: Bench, observer: Observer, *, study_s: Seconds) -> Non
     """
     study, mode, deadline = bench.study, bench.ask.verify, bench.deadline
     if mode == "off":
-        study.keep(LOSSLESS, {"result": "skipped", "why": "--verify off", "mode": mode})
+        study.keep(LOSSLESS, skipped_outcome("--verify off", mode=mode).document)
         return
     records = study.spoken()
     arms = _arms(study, records)
@@ -75,9 +74,9 @@ def check_lossless(bench: Bench, observer: Observer, *, study_s: Seconds) -> Non
         if not deadline.is_set:
             deadline = Deadline.after(quick_limit_s(study_s), clock=time.monotonic)
         gate = _quick(study, arms, records, observer, deadline)
-    document = gate_document(gate)
-    kept = document if study.keeps_text else gate_stand_in(document)
-    study.keep(LOSSLESS, {**kept, "mode": mode})
+    if not study.keeps_text:
+        gate = gate_without_text(gate, instead=NOT_KEPT)
+    study.keep(LOSSLESS, gate_outcome(gate, mode=mode).document)
 
 
 def quick_limit_s(study_s: Seconds) -> Seconds:
@@ -85,10 +84,10 @@ def quick_limit_s(study_s: Seconds) -> Seconds:
     return max(QUICK_SHARE * study_s, QUICK_LIMIT_MIN_S)
 
 
-def recorded_document(study: Study, records: Sequence[Record], arms: Sequence[Arm]) -> dict[str, Any]:
+def recorded_outcome(study: Study, records: Sequence[Record], arms: Sequence[Arm]) -> GateOutcome:
     """For studies that were only measured: what their answers say by themselves."""
     if not study.keeps_text:
-        return {"result": "skipped", "why": "answers were not kept (--no-text)", "mode": "records"}
+        return skipped_outcome("answers were not kept (--no-text)", mode="records")
     gate = gate_from_records(
         records,
         arms,
@@ -96,7 +95,7 @@ def recorded_document(study: Study, records: Sequence[Record], arms: Sequence[Ar
         settings=study.engine.settings.engine_args,
         seed=study.plan.seed,
     )
-    return {**gate_document(gate), "mode": "records"}
+    return gate_outcome(gate, mode="records")
 
 
 def _arms(study: Study, records: Sequence[Record]) -> list[Arm]:

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import TypedDict
 
 from speclift.core.errors import StudyError
 from speclift.core.results import Finding, Level
 from speclift.core.traffic import Concurrency, Load, Request, Workload
+from speclift.core.typed_json import read_as
 from speclift.core.units import Seconds
 from speclift.engines.kind import engine_kind
 from speclift.search.problem import Problem, Settings
@@ -154,33 +155,47 @@ def no_hold_out(count: int) -> Finding:
     )
 
 
+class SearchPlanState(TypedDict):
+    search: Mapping[str, object]
+    tuning: list[str]
+    held_out: list[str]
+    budget_s: float | None
+    search_s: float | None
+    is_quick: bool
+    together: bool | None
+
+
 def keep_plan(study: Study, plan: SearchPlan) -> None:
-    study.keep(
-        PLAN,
-        {
-            "search": search_to_dict(plan.search),
-            "tuning": list(plan.tuning_ids),
-            "held_out": list(plan.held_out_ids),
-            "budget_s": plan.budget_s,
-            "search_s": plan.search_s,
-            "is_quick": plan.is_quick,
-            "together": plan.together,
-        },
-    )
+    state: SearchPlanState = {
+        "search": search_to_dict(plan.search),
+        "tuning": list(plan.tuning_ids),
+        "held_out": list(plan.held_out_ids),
+        "budget_s": plan.budget_s,
+        "search_s": plan.search_s,
+        "is_quick": plan.is_quick,
+        "together": plan.together,
+    }
+    study.keep(PLAN, state)
 
 
 def kept_plan(study: Study) -> SearchPlan:
-    data: dict[str, Any] | None = study.kept(PLAN)
-    if data is None:
+    kept = study.kept(PLAN)
+    if kept is None:
         raise StudyError(f"{study.path} is incomplete: it has no plan to search by", hint="start a new study")
+    try:
+        state = read_as(SearchPlanState, kept)
+    except ValueError as error:
+        raise StudyError(
+            f"the plan to search by in {study.path} is damaged: {error}", hint="start a new study"
+        ) from error
     return SearchPlan(
-        search=search_from_dict(data["search"]),
-        tuning_ids=tuple(data["tuning"]),
-        held_out_ids=tuple(data["held_out"]),
-        budget_s=data["budget_s"],
-        search_s=data["search_s"],
-        is_quick=data["is_quick"],
-        together=data["together"],
+        search=search_from_dict(state["search"]),
+        tuning_ids=tuple(state["tuning"]),
+        held_out_ids=tuple(state["held_out"]),
+        budget_s=state["budget_s"],
+        search_s=state["search_s"],
+        is_quick=state["is_quick"],
+        together=state["together"],
     )
 
 

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AsyncExitStack
 from dataclasses import dataclass, replace
 from types import TracebackType
-from typing import Any, Protocol, Self
+from typing import NotRequired, Protocol, Self, TypedDict
 
 from speclift.bench.live import ArmFailed, LiveArm, Servers, ended_together
 from speclift.bench.observer import Observer
@@ -19,10 +19,12 @@ from speclift.bench.time_limit import to_the_end
 from speclift.client.load import Order
 from speclift.core.arm import Arm, baseline_arm
 from speclift.core.deadline import Deadline
+from speclift.core.documents import LoadDocument, load_document
 from speclift.core.engine_totals import ACCEPTED, engine_total
-from speclift.core.errors import EngineError
+from speclift.core.errors import EngineError, StudyError
 from speclift.core.records import Counters, Phase, Record
-from speclift.core.traffic import Concurrency, Load, Rate, Request, load_label, load_to_dict, repeated_prompts
+from speclift.core.traffic import Concurrency, Load, Rate, Request, load_label, repeated_prompts
+from speclift.core.typed_json import read_as
 from speclift.core.units import Seconds
 from speclift.search.counts import RequestCounts, request_counts
 from speclift.search.problem import CellResult, JobResult, Purpose, SearchJob
@@ -116,7 +118,7 @@ class LocalRunner:
                         count = await self._size(live, job, load, requests)
                         taken.append(await self._cell(live, job, block, requests[:count]))
         took_s = time.monotonic() - begun_s
-        entry = {
+        entry: JobEntry = {
             "job": job.id,
             "candidate": job.candidate,
             "launch": launch,
@@ -126,7 +128,7 @@ class LocalRunner:
             "cells": [
                 {
                     "block": cell.block,
-                    "load": load_to_dict(cell.load),
+                    "load": load_document(cell.load),
                     "wall_s": cell.wall_s,
                     "pace_s": cell.pace_s,
                 }
@@ -210,9 +212,38 @@ class LocalRunner:
         return orders
 
 
-def finished_jobs(study: Study) -> list[dict[str, Any]]:
-    held = study.kept(JOBS)
-    return list(held["jobs"]) if held is not None else []
+class CellEntry(TypedDict):
+    block: int
+    load: LoadDocument
+    wall_s: float
+    # What the baseline took beside it; null where none could run there.
+    pace_s: NotRequired[float | None]
+
+
+class JobEntry(TypedDict):
+    """What the search's study keeps of a finished job; its records are kept as those of any launch."""
+
+    job: int
+    candidate: str
+    launch: int
+    spent_s: float
+    launch_s: float
+    failure: str
+    cells: list[CellEntry]
+
+
+class JobEntries(TypedDict):
+    jobs: list[JobEntry]
+
+
+def finished_jobs(study: Study) -> list[JobEntry]:
+    kept = study.kept(JOBS)
+    try:
+        return [] if kept is None else read_as(JobEntries, kept)["jobs"]
+    except ValueError as error:
+        raise StudyError(
+            f"what {study.path} keeps of its search is damaged: {error}", hint="start a new study"
+        ) from error
 
 
 def spent_s(study: Study) -> Seconds:
@@ -220,7 +251,7 @@ def spent_s(study: Study) -> Seconds:
     return math.fsum(entry["spent_s"] for entry in finished_jobs(study))
 
 
-def stored_result(job: SearchJob, entry: dict[str, Any], study: Study, *, is_baseline: bool) -> JobResult:
+def stored_result(job: SearchJob, entry: JobEntry, study: Study, *, is_baseline: bool) -> JobResult:
     """A job's result as the study holds it: the same whether it just ran or ran before the machine went down."""
     totals = _totals_by_block(study, entry["launch"])
     own = [

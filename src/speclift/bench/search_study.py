@@ -6,7 +6,6 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
 
 from speclift.bench.ask import Ask
 from speclift.bench.bench import Bench
@@ -24,7 +23,6 @@ from speclift.bench.prepare import (
     with_control,
 )
 from speclift.bench.run import request_limit_s
-from speclift.bench.search_document import TUNING, tuning_document
 from speclift.bench.search_fit import too_large
 from speclift.bench.search_plan import (
     SearchPlan,
@@ -37,6 +35,7 @@ from speclift.bench.search_run import LocalRunner, replayed, run_search, spent_s
 from speclift.bench.search_space import refused_by, silent_on, space_of, wanted
 from speclift.bench.study_paths import keep_prompts_source, prompts_of, search_path
 from speclift.bench.time_limit import BudgetSpent, ends_at
+from speclift.bench.tuning import TUNING, tuning_from
 from speclift.core.arm import Arm, baseline_arm
 from speclift.core.engine_spec import EngineSpec
 from speclift.core.errors import EngineError, UsageError
@@ -50,6 +49,8 @@ from speclift.engines.protocol import Engine
 from speclift.search.choice import Confirmation, choose, confirmed_loads
 from speclift.search.search import Search
 from speclift.search.space import Axes, Candidate, Space
+from speclift.search.tuning import Tuning
+from speclift.search.tuning_document import tuning_document
 from speclift.studies.study import Study, is_study
 from speclift.workload.experiment import StudyPlan
 
@@ -62,7 +63,7 @@ SEQUENCES_MAX = 1024
 class SearchStopped(KeyboardInterrupt):
     """Ctrl-C or SIGTERM during a search: where it can be resumed, and what it knew."""
 
-    def __init__(self, path: Path, so_far: dict[str, Any] | None) -> None:
+    def __init__(self, path: Path, so_far: Tuning | None) -> None:
         super().__init__(str(path))
         self.path, self.so_far = path, so_far
 
@@ -268,7 +269,8 @@ def open_confirmation(path: Path, searching: Study, search: Search, plan: Search
     )
     if (source := prompts_of(searching)) is not None:
         keep_prompts_source(study, Ask.of(prompts=source))
-    study.keep(TUNING, tuning_document(search, plan, choice, spent_s=spent_s(searching)))
+    tuning = tuning_from(search, plan, choice, spent_s=spent_s(searching))
+    study.keep(TUNING, tuning_document(tuning))
     for finding in searching.findings():
         study.add_finding(finding)
     return study
@@ -281,12 +283,7 @@ def complete_confirmation(study: Study) -> None:
     with Study.open(search_path(study.path)) as searching:
         plan = kept_plan(searching)
         search = replayed(plan.search, searching)
-        study.keep(
-            TUNING,
-            tuning_document(
-                search, plan, _chosen(searching.engine, search, plan), spent_s=spent_s(searching)
-            ),
-        )
+        study.keep(TUNING, tuning_document(_tuning(searching, search, plan)))
         for finding in set(searching.findings()) - set(study.findings()):
             study.add_finding(finding)
 
@@ -302,13 +299,14 @@ def _chosen(spec: EngineSpec, search: Search, plan: SearchPlan) -> Confirmation:
     )
 
 
-def _so_far(searching: Study, plan: SearchPlan) -> dict[str, Any] | None:
+def _tuning(searching: Study, search: Search, plan: SearchPlan) -> Tuning:
+    return tuning_from(search, plan, _chosen(searching.engine, search, plan), spent_s=spent_s(searching))
+
+
+def _so_far(searching: Study, plan: SearchPlan) -> Tuning | None:
     """What a search that was stopped would say; None where it has not compared anything yet."""
-    search = replayed(plan.search, searching)
     try:
-        return tuning_document(
-            search, plan, _chosen(searching.engine, search, plan), spent_s=spent_s(searching)
-        )
+        return _tuning(searching, replayed(plan.search, searching), plan)
     except EngineError:
         return None
 

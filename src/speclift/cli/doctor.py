@@ -26,6 +26,6 @@ def doctor_command(
 
     facts = diagnose(Narrator(screen(stderr=True)), with_noise=not quick, with_client=client)
     if as_json:
-        sys.stdout.write(json.dumps({"schema": 1, **facts}, indent=2) + "\n")
+        sys.stdout.write(json.dumps(facts, indent=2) + "\n")
         return
     screen(stderr=False).print(machine_view(facts))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -35,31 +35,32 @@ def lint_command(
 ) -> None:
     """Judge every flag of a vLLM or llama.cpp command, Python code or config; print today's. Runs nothing."""
     from speclift.core.errors import UsageError
-    from speclift.verbs.lint import lint_arguments, lint_document
+    from speclift.linter.document import lint_document
+    from speclift.verbs.lint import lint_arguments
 
     if not words:
         raise UsageError("nothing to lint", hint="name a file, - for standard input, or a command after --")
     report = lint_arguments(words, engine=engine, engine_version=engine_version)
-    document = lint_document(report)
     if as_json:
-        sys.stdout.write(json.dumps(document, indent=2, ensure_ascii=True) + "\n")
+        sys.stdout.write(json.dumps(lint_document(report), indent=2, ensure_ascii=True) + "\n")
     else:
-        _show(document, report)
+        _show(report)
     raise typer.Exit(0 if report.ok else EXIT_ERRORS)
 
 
-def _show(document: dict[str, Any], report: LintReport) -> None:
+def _show(report: LintReport) -> None:
     """Findings and the other forms are narrative; the command alone is data, so that it can be piped."""
+    from speclift.linter.findings import dotted
     from speclift.views.lint_terminal import folded_command, lint_view, shown_lines, translation_notes
 
     console = screen(stderr=True)
-    console.print(lint_view(document, title=report.title))
-    translated, today = document["translated"], report.translated
-    if translated is None or today is None:
+    console.print(lint_view(report))
+    today = report.translated
+    if today is None:
         return
-    if translated["notes"]:
-        console.print(translation_notes(document))
-    console.print(f"\nToday ({report.title} {translated['version']})", style="bold", markup=False)
+    if today.notes:
+        console.print(translation_notes(today))
+    console.print(f"\nToday ({report.title} {dotted(report.newest)})", style="bold", markup=False)
     command = folded_command(today.source)
     # Data where somebody reads it from a pipe, for the eye otherwise.
     shown = shown_lines(command) if sys.stdout.isatty() else shown_lines(command, limit=None)

@@ -8,7 +8,7 @@ import sys
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -23,8 +23,8 @@ if TYPE_CHECKING:
     from rich.console import Console
 
     from speclift.cli.narration import Narrator
-    from speclift.verbs.judge import Judgement
     from speclift.verbs.measure import Measured
+    from speclift.verdict.judgement import Judgement
 
 # numpy, scipy and rich are imported where they are used: --help must not wait for them.
 
@@ -75,7 +75,6 @@ def tune_command(
 @takes_ask
 def measure_command(ask: Ask, *, dry_run: DryRun = False, as_json: Json = False) -> None:
     """Measure arms and keep the records; no verdict."""
-    from speclift.bench.study_paths import relative
     from speclift.cli.narration import Narrator
     from speclift.verbs.measure import measured
     from speclift.views.document import measure_document
@@ -89,7 +88,7 @@ def measure_command(ask: Ask, *, dry_run: DryRun = False, as_json: Json = False)
         done = measured(ask, narrator)
     judgement = done.judgement
     if as_json:
-        _write_json(measure_document(judgement.cells, judgement.findings, study=relative(judgement.study)))
+        _write_json(measure_document(judgement.cells, judgement.findings, study=judgement.study))
     else:
         narrator.console.print(cells_table(judgement.cells))
         narrator.console.print(findings_view(judgement.findings))
@@ -129,12 +128,13 @@ def report_command(
     from speclift.bench.study_paths import relative
     from speclift.studies.outputs import require_report_place
     from speclift.verbs.compare import compare
-    from speclift.verbs.report import judgement_document, write_report
+    from speclift.verbs.report import write_report
+    from speclift.views.document import verdict_document
 
     path = out or study / REPORT
     if out is not None:
         require_report_place(out)
-    write_report(judgement_document(compare([study])), path)
+    write_report(verdict_document(compare([study])), path)
     sys.stdout.write(f"{relative(path)}\n")
 
 
@@ -162,7 +162,7 @@ def _deciding(ask: Ask, verb: str, *, dry_run: bool, as_json: bool, out: Path | 
         narrator.say(f"stopped; go on with: speclift {verb} --resume --study {relative(stopped.path)}")
         raise typer.Exit(EXIT_INTERRUPTED) from None
     judgement = done.judgement
-    _show_judgement(judgement, narrator.console, as_json=as_json, out=out or judgement.study / REPORT)
+    _show_judgement(judgement, narrator.console, as_json=as_json, out=out or Path(judgement.study) / REPORT)
     _end(done, EXIT_CODES[judgement.verdict.decision] if verb == "decide" else 0)
 
 
@@ -177,17 +177,18 @@ def _end(done: Measured, code: int) -> None:
 
 def _show_judgement(judgement: Judgement, console: Console, *, as_json: bool, out: Path | None) -> None:
     from speclift.bench.study_paths import relative
-    from speclift.verbs.report import judgement_document, write_report
-    from speclift.views.lossless import examples_view, has_examples
+    from speclift.verbs.report import write_report
+    from speclift.views.document import verdict_document
+    from speclift.views.lossless import examples_view
     from speclift.views.terminal import verdict_view
     from speclift.views.tuning_terminal import tuning_view
 
-    document = judgement_document(judgement)
+    document = verdict_document(judgement)
     if as_json:
         _write_json(document)
-    winner = document["winner"]
-    if document["tuning"] is not None:
-        console.print(tuning_view(document["tuning"]))
+    confirmed, lossless = judgement.tuning, judgement.lossless
+    if confirmed is not None:
+        console.print(tuning_view(confirmed.tuning, errors=confirmed.errors, best=confirmed.best))
     console.print(
         verdict_view(
             judgement.verdict,
@@ -195,9 +196,9 @@ def _show_judgement(judgement: Judgement, console: Console, *, as_json: bool, ou
             comparisons=judgement.on_all,
             findings=judgement.findings,
             crossovers=judgement.crossovers,
-            command=winner["command"] if winner else None,
+            command=judgement.served.forms.get("command") if judgement.served is not None else None,
             bar=judgement.goals.min_speedup,
-            examples=examples_view(judgement.lossless) if has_examples(judgement.lossless) else None,
+            examples=examples_view(lossless.result, lossless.examples),
         )
     )
     if out is not None:
@@ -217,6 +218,6 @@ def _print_commands(ask: Ask, narrator: Narrator, *, as_json: bool, verb: str = 
         sys.stdout.write(f"# {name}\n{shlex.join(command)}\n")
 
 
-def _write_json(document: dict[str, Any]) -> None:
+def _write_json(document: Mapping[str, object]) -> None:
     sys.stdout.write(json.dumps(document, indent=2, ensure_ascii=True) + "\n")
     sys.stdout.flush()

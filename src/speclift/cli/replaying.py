@@ -33,17 +33,18 @@ def replay_command(
     as_json: Json = False,
 ) -> None:
     """What would n-gram speculation have had accepted on logged traffic? Needs no engine."""
-    from speclift.verbs.replay import document, replay
+    from speclift.replayer.result import replay_document
+    from speclift.verbs.replay import replay
 
     console = screen(stderr=True)
     progress = _Progress(lambda text: console.print(text, style="dim", markup=False))
-    shown = document(replay(logs, assembled(ReplayAsk, asked), progress=progress))
+    document = replay_document(replay(logs, assembled(ReplayAsk, asked), progress=progress))
     if as_json:
-        sys.stdout.write(json.dumps(shown, indent=2, ensure_ascii=True) + "\n")
+        sys.stdout.write(json.dumps(document, indent=2, ensure_ascii=True) + "\n")
         return
     from speclift.views.replay_terminal import replay_view
 
-    console.print(replay_view(shown))
+    console.print(replay_view(document))
 
 
 class _Progress:

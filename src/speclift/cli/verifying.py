@@ -5,8 +5,9 @@ from __future__ import annotations
 import json
 import shlex
 import sys
+from collections.abc import Mapping
 from dataclasses import replace
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 
@@ -33,7 +34,7 @@ def verify_command(
     """Does speculation change the output? Numerics are told from bugs; exit 0 unchanged, 6 changed, 5 unsettled."""
     from speclift.cli.narration import Narrator
     from speclift.lossless.document import gate_document
-    from speclift.verbs.verify import depth_for, keep_document, prepare_gate, run_gate
+    from speclift.verbs.verify import depth_for, keep_gate_document, prepare_gate, run_gate
     from speclift.views.lossless import gate_view
 
     if ask.resume:
@@ -47,14 +48,14 @@ def verify_command(
         commands = {arm.name: prepared.engine.command(arm, port=0) for arm in prepared.plan.arms}
         _show_commands(commands, as_json=as_json)
         return
-    document = gate_document(run_gate(ask, narrator, detect=detect))
+    gate = run_gate(ask, narrator, detect=detect)
     if as_json:
-        _write(document)
+        _write(gate_document(gate))
     if ask.study is not None:
-        kept = keep_document(ask.study / DOCUMENT, document, keeps_text=not ask.no_text)
+        kept = keep_gate_document(ask.study / DOCUMENT, gate, keeps_text=not ask.no_text)
         narrator.say(f"kept in {kept}")
-    narrator.console.print(gate_view(document))
-    raise typer.Exit(EXIT_CODES[document["result"]])
+    narrator.console.print(gate_view(gate))
+    raise typer.Exit(EXIT_CODES[gate.result])
 
 
 def _unused(ask: Ask) -> list[str]:
@@ -80,6 +81,6 @@ def _show_commands(commands: dict[str, tuple[str, ...]], *, as_json: bool) -> No
         sys.stdout.write(f"# {name}\n{shlex.join(command)}\n")
 
 
-def _write(document: dict[str, Any]) -> None:
+def _write(document: Mapping[str, object]) -> None:
     sys.stdout.write(json.dumps(document, indent=2, ensure_ascii=True) + "\n")
     sys.stdout.flush()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from enum import StrEnum
+from typing import Literal, TypeAlias
 
 from speclift.core.arm import Arm
 from speclift.core.traffic import Load
@@ -90,17 +91,6 @@ class Finding:
     message: str
     next_step: str = ""
     arm: str | None = None
-
-
-def finding_to_dict(finding: Finding) -> dict[str, str | None]:
-    """The form in which every JSON document shows one."""
-    return {
-        "check": finding.check,
-        "level": finding.level.value,
-        "message": finding.message,
-        "next_step": finding.next_step,
-        "arm": finding.arm,
-    }
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -259,16 +249,19 @@ class Verdict:
     open: tuple[OpenPart, ...] = ()
 
 
+LoadAxis: TypeAlias = Literal["concurrency", "qps"]
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Crossover:
     """The load at which an arm stops paying on one metric, with its interval; None is beyond what was measured.
 
-    `axis` is 'concurrency' or 'qps'. Where `value` is None the arm pays at every load or at none; `note` says
+    Where `value` is None the arm pays at every load or at none; `note` says
     which, and all else a reader should know.
     """
 
     metric: str
-    axis: str
+    axis: LoadAxis
     value: float | None
     low: float | None
     high: float | None

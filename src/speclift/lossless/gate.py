@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import islice
 
 import numpy as np
@@ -85,6 +85,10 @@ class Gate:
     @property
     def result(self) -> Result:
         return worst(arm.result for arm in self.arms)
+
+    @property
+    def examples(self) -> tuple[Example, ...]:
+        return tuple(example for arm in self.arms for example in arm.examples)
 
 
 @dataclass(slots=True, kw_only=True)
@@ -332,4 +336,31 @@ def unsettled_gate(arm: Arm, check: str, error: OperatingError) -> ArmGate:
         greedy=None,
         sampled=None,
         findings=(finding,),
+    )
+
+
+# Findings whose messages quote answers and logs.
+QUOTING_CHECKS = ("edge", "arm-failed")
+
+
+def gate_without_text(gate: Gate, *, instead: str) -> Gate:
+    """Without the prompts and answers that it shows side by side; `instead` stands where others were quoted."""
+    return replace(gate, arms=tuple(_arm_without_text(arm, instead) for arm in gate.arms))
+
+
+def _arm_without_text(arm: ArmGate, instead: str) -> ArmGate:
+    silent = (Result.PASS, Result.SKIPPED)
+    return replace(
+        arm,
+        edges=tuple(
+            edge if edge.result in silent else replace(edge, message=f"changed; {instead}")
+            for edge in arm.edges
+        ),
+        findings=tuple(
+            replace(finding, message=f"{finding.check}; {instead}")
+            if finding.check.startswith(QUOTING_CHECKS)
+            else replace(finding, message=finding.message.partition("\n")[0])
+            for finding in arm.findings
+        ),
+        examples=(),
     )

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Literal, NotRequired, TypedDict, final, overload
 
 from speclift import __version__
 from speclift.core.model_shape import ModelShape
+from speclift.core.results import Level
 from speclift.planner.candidates import PlannedDraft
 from speclift.planner.memory import MemoryPlan, Placed, kv_bytes_per_token
 from speclift.planner.planning import Plan
@@ -13,14 +14,276 @@ from speclift.planner.precision import PRECISIONS
 from speclift.planner.prediction import LoadPrediction, Prediction
 from speclift.planner.tokens import TokenText
 
-SCHEMA = 1
+
+class PlannedModelDocument(TypedDict):
+    name: str
+    reference: str
+    architecture: str
+    family: str | None
+    parameters: int
+    active_parameters: int
+    precision: str
+    precision_note: str
+    layers: int
+    kv_heads: int
+    vocabulary: int
+    max_positions: int | None
+    experts: int | None
+    experts_per_token: int | None
+    weights_from_file: bool
+    source: str
 
 
-def plan_document(plan: Plan) -> dict[str, Any]:
+class DeviceDocument(TypedDict):
+    name: str
+    title: str
+    count: int
+    gpus: int
+    memory_bytes: int
+    nominal_bytes: int
+    bandwidth_bytes_s: float
+    flops_16: float
+    source: str
+
+
+class LayoutDocument(TypedDict):
+    tensor_parallel: int
+    draft_tensor_parallel: int | None
+    pipeline_parallel: int
+    utilisation: float
+    context: int
+    kv_dtype: str
+    max_num_seqs: int
+
+
+class PairBytesDocument(TypedDict):
+    target: int
+    draft: int
+
+
+class NominalMemoryDocument(TypedDict):
+    vram_bytes: int
+    usable_bytes: int
+    weight_bytes: int
+    kv_bytes: int
+    kv_bytes_without_draft: int
+
+
+class KvBuffersDocument(TypedDict):
+    slots: int
+    target: int
+    draft: int | None
+
+
+class GpuMemoryDocument(TypedDict):
+    total_bytes: int
+    usable_bytes: int
+    target_weight_bytes: int
+    draft_weight_bytes: int
+    activation_bytes: int
+    speculation_bytes: int
+    runtime_bytes: int
+    kv_bytes: int
+    kv_bytes_per_token: PairBytesDocument
+    block_tokens: int
+    blocks: int
+
+
+class MemoryDocument(TypedDict):
+    """Of the whole deployment; one GPU, the busiest, under per_gpu."""
+
+    total_bytes: int
+    usable_bytes: int
+    target_weight_bytes: int
+    draft_weight_bytes: int
+    nominal_weight_bytes: PairBytesDocument
+    nominal: NominalMemoryDocument
+    kv_bytes_per_token: PairBytesDocument
+    kv_bytes: int
+    kv_tokens: int
+    kv_tokens_without_draft: int
+    max_concurrency: float
+    max_concurrency_without_draft: float
+    context: int
+    kv_buffer_bytes: KvBuffersDocument | None
+    per_gpu: GpuMemoryDocument
+    per_gpu_without_draft: GpuMemoryDocument
+
+
+class PairCountsDocument(TypedDict):
+    target: int | None
+    draft: int | None
+
+
+class PairingRuleDocument(TypedDict):
+    ok: bool
+    why: str
+
+
+class TokenDifferenceDocument(TypedDict):
+    id: int
+    target: str | None
+    draft: str | None
+
+
+@final
+class PairingDocument(TypedDict):
+    """Null: not known."""
+
+    ratio: float
+    same_tokenizer: bool | None
+    compared: str
+    same_family: bool | None
+    vocabulary: PairCountsDocument
+    max_positions: PairCountsDocument
+    rules: dict[str, PairingRuleDocument]
+    padding_only: bool | None
+    differing_tokens: int | None
+    only_target: NotRequired[int]
+    only_draft: NotRequired[int]
+    differences: list[TokenDifferenceDocument]
+
+
+@final
+class NoPairingDocument(TypedDict):
+    """Where no draft model was named."""
+
+    ratio: None
+    same_tokenizer: None
+
+
+class AcceptanceSourcesDocument(TypedDict):
+    assumed: bool
+    sources: list[str]
+
+
+class LossesDocument(TypedDict):
+    bandwidth_share: float
+    compute_share: float
+    narrow_compute_share: float
+    overlap: float
+    step_s: float
+    speculation_s: float
+    draft_layer_s: float
+    ngram_sequence_s: float
+
+
+class TrustDocument(TypedDict):
+    factor: float
+    source: str
+    losses: LossesDocument
+
+
+class PredictedStepDocument(TypedDict):
+    k: int
+    step_s: float
+    cost_ratio: float
+    break_even_acceptance: float | None
+    break_even_low: float | None
+    break_even_high: float | None
+    ideal_cost_ratio: float
+
+
+class RangeDocument(TypedDict):
+    value: float
+    low: float
+    high: float
+
+
+class BestChoiceDocument(TypedDict):
+    acceptance: str
+    k: int
+    speedup: RangeDocument
+    ceiling: float
+
+
+class LoadPredictionDocument(TypedDict):
+    concurrency: int
+    baseline_step_s: float
+    draft_token_cost: float
+    steps: list[PredictedStepDocument]
+    best: list[BestChoiceDocument]
+
+
+class PredictedCrossoverDocument(TypedDict):
+    acceptance: str
+    k: int
+    metric: Literal["throughput"]
+    axis: Literal["concurrency"]
+    value: int | None
+    low: int | None
+    high: int | None
+
+
+class ThumbRuleDocument(TypedDict):
+    acceptance: str
+    k: int
+
+
+class PredictionDocument(TypedDict):
+    method: str
+    metric: Literal["tpot"]
+    context: int
+    acceptance: AcceptanceSourcesDocument
+    trust: TrustDocument
+    loads: list[LoadPredictionDocument]
+    crossover: list[PredictedCrossoverDocument]
+    rule_of_thumb_k: list[ThumbRuleDocument]
+
+
+class LoadNeedDocument(TypedDict):
+    concurrency: int
+    k: int
+    cost_ratio: float
+    break_even_acceptance: float | None
+    speedup: float | None
+
+
+class CandidateDocument(TypedDict):
+    rank: int
+    method: str
+    draft: str | None
+    reference: str | None
+    precision: str | None
+    ratio: float | None
+    fits: bool
+    usable: bool
+    objection: str
+    kv_tokens: int
+    max_concurrency: float
+    loads: list[LoadNeedDocument]
+
+
+class AdviceDocument(TypedDict):
+    check: str
+    level: Level
+    message: str
+    source: str
+    next_step: str
+
+
+class PlanDocument(TypedDict):
+    schema: Literal[1]
+    speclift: str
+    fits: bool
+    engine: str
+    target: PlannedModelDocument
+    draft: PlannedModelDocument | None
+    device: DeviceDocument
+    layout: LayoutDocument
+    memory: MemoryDocument
+    pairing: PairingDocument | NoPairingDocument
+    prediction: PredictionDocument
+    candidates: list[CandidateDocument]
+    findings: list[AdviceDocument]
+    next: list[str]
+
+
+def plan_document(plan: Plan) -> PlanDocument:
     request, draft = plan.request, plan.request.draft
     device, layout = request.device, request.layout
     return {
-        "schema": SCHEMA,
+        "schema": 1,
         "speclift": __version__,
         "fits": plan.fits,
         "engine": request.engine.name,
@@ -53,7 +316,7 @@ def plan_document(plan: Plan) -> dict[str, Any]:
         "findings": [
             {
                 "check": found.check,
-                "level": found.level.value,
+                "level": found.level,
                 "message": found.message,
                 "source": found.source,
                 "next_step": found.next_step,
@@ -64,7 +327,7 @@ def plan_document(plan: Plan) -> dict[str, Any]:
     }
 
 
-def _model(placed: Placed, reference: str) -> dict[str, Any]:
+def _model(placed: Placed, reference: str) -> PlannedModelDocument:
     shape = placed.shape
     return {
         "name": shape.name,
@@ -88,8 +351,7 @@ def _model(placed: Placed, reference: str) -> dict[str, Any]:
     }
 
 
-def _memory(plan: Plan) -> dict[str, Any]:
-    """Whole deployment at the top, one GPU (the busiest) under per_gpu."""
+def _memory(plan: Plan) -> MemoryDocument:
     request, memory, bare = plan.request, plan.memory, plan.memory_without_draft
     draft = request.draft
     gpus = request.layout.gpus if request.engine.works_as_one else 1
@@ -135,7 +397,7 @@ def _whole_per_token(plan: Plan, shape: ModelShape, on_one_gpu: float) -> int:
     return round(kv_bytes_per_token(shape, value_bytes=value_bytes))
 
 
-def _nominal(plan: Plan) -> dict[str, Any]:
+def _nominal(plan: Plan) -> NominalMemoryDocument:
     """As S4 reckons: memory of the label x utilisation - parameters x bytes."""
     request, draft = plan.request, plan.request.draft
     vram = request.device.nominal_bytes * request.layout.gpus
@@ -150,7 +412,7 @@ def _nominal(plan: Plan) -> dict[str, Any]:
     }
 
 
-def _per_gpu(memory: MemoryPlan) -> dict[str, Any]:
+def _per_gpu(memory: MemoryPlan) -> GpuMemoryDocument:
     return {
         "total_bytes": memory.total_bytes,
         "usable_bytes": memory.usable_bytes,
@@ -169,12 +431,12 @@ def _per_gpu(memory: MemoryPlan) -> dict[str, Any]:
     }
 
 
-def _pairing(plan: Plan) -> dict[str, Any]:
+def _pairing(plan: Plan) -> PairingDocument | NoPairingDocument:
     pairing, draft = plan.pairing, plan.request.draft
     if pairing is None or draft is None:
         return {"ratio": None, "same_tokenizer": None}
     comparison = pairing.comparison
-    found: dict[str, Any] = {
+    document: PairingDocument = {
         "ratio": round(pairing.ratio, 3),
         "same_tokenizer": pairing.same_tokenizer,
         "compared": pairing.compared,
@@ -197,24 +459,22 @@ def _pairing(plan: Plan) -> dict[str, Any]:
         "differences": [],
     }
     if comparison is not None:
-        found |= {
-            "padding_only": comparison.padding_only,
-            "differing_tokens": comparison.differing_count,
-            "only_target": comparison.only_target_count,
-            "only_draft": comparison.only_draft_count,
-            "differences": [
-                {"id": each.token_id, "target": _text(each.target), "draft": _text(each.draft)}
-                for each in comparison.differences
-            ],
-        }
-    return found
+        document["padding_only"] = comparison.padding_only
+        document["differing_tokens"] = comparison.differing_count
+        document["only_target"] = comparison.only_target_count
+        document["only_draft"] = comparison.only_draft_count
+        document["differences"] = [
+            {"id": difference.token_id, "target": _text(difference.target), "draft": _text(difference.draft)}
+            for difference in comparison.differences
+        ]
+    return document
 
 
 def _text(token: TokenText | None) -> str | None:
     return token.decode("utf-8", "backslashreplace") if isinstance(token, bytes) else token
 
 
-def _prediction(plan: Plan) -> dict[str, Any]:
+def _prediction(plan: Plan) -> PredictionDocument:
     prediction = plan.prediction
     losses = prediction.model.losses
     return {
@@ -245,7 +505,7 @@ def _prediction(plan: Plan) -> dict[str, Any]:
     }
 
 
-def _load(load: LoadPrediction) -> dict[str, Any]:
+def _load(load: LoadPrediction) -> LoadPredictionDocument:
     return {
         "concurrency": load.concurrency,
         "baseline_step_s": _short(load.baseline_step_s),
@@ -278,7 +538,7 @@ def _load(load: LoadPrediction) -> dict[str, Any]:
     }
 
 
-def _crossovers(prediction: Prediction) -> list[dict[str, Any]]:
+def _crossovers(prediction: Prediction) -> list[PredictedCrossoverDocument]:
     return [
         {
             "acceptance": each.acceptance,
@@ -293,7 +553,7 @@ def _crossovers(prediction: Prediction) -> list[dict[str, Any]]:
     ]
 
 
-def _candidate(rank: int, candidate: PlannedDraft) -> dict[str, Any]:
+def _candidate(rank: int, candidate: PlannedDraft) -> CandidateDocument:
     return {
         "rank": rank,
         "method": candidate.method,
@@ -319,6 +579,10 @@ def _candidate(rank: int, candidate: PlannedDraft) -> dict[str, Any]:
     }
 
 
+@overload
+def _short(value: float) -> float: ...
+@overload
+def _short(value: float | None) -> float | None: ...
 def _short(value: float | None) -> float | None:
     """Six digits: more would only look exact."""
     return None if value is None else float(f"{value:.6g}")

@@ -5,16 +5,18 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Annotated, Literal, TypeAlias, TypedDict
 
-from speclift.core.results import Finding
-from speclift.core.traffic import load_to_dict
+from speclift.core.documents import LoadDocument, load_document
+from speclift.core.results import Finding, Level
+from speclift.core.typed_json import Keywords
 from speclift.core.units import Tokens
 from speclift.replayer.estimates import METHOD, LengthEstimate, SegmentEstimate
 from speclift.replayer.methods import DrafterSetting
 from speclift.replayer.speedup import StepCost, speedups
 
-SCHEMA = 1
+Count: TypeAlias = Annotated[int, Keywords(minimum=0)]
+Share: TypeAlias = Annotated[float | None, Keywords(minimum=0, maximum=1)]
 
 
 @dataclass(slots=True)
@@ -66,10 +68,93 @@ class ReplayResult:
     costs: tuple[StepCost, ...] = ()
 
 
-def replay_document(result: ReplayResult) -> dict[str, Any]:
+class AcceptedLengthDocument(TypedDict):
+    """One entry per k in each list; empty where no answer had a decode step."""
+
+    k: list[Annotated[int, Keywords(minimum=1)]]
+    value: list[Annotated[float, Keywords(minimum=1)]]
+    low: list[Annotated[float | None, Keywords(minimum=1)]]
+    high: list[Annotated[float | None, Keywords(minimum=1)]]
+    per_request: list[Annotated[float | None, Keywords(minimum=1)]]
+
+
+class PredictedSpeedupDocument(TypedDict):
+    """One entry per k in each list."""
+
+    load: LoadDocument | None
+    cost_per_drafted_token: Annotated[float, Keywords(minimum=0)]
+    source: str
+    k: list[Annotated[int, Keywords(minimum=1)]]
+    value: list[float]
+    low: list[float | None]
+    high: list[float | None]
+
+
+class ReplayedSegmentDocument(TypedDict):
+    segment: str
+    engine: str
+    method: str
+    ngram: Annotated[int | None, Keywords(minimum=1)]
+    ngram_min: Annotated[int | None, Keywords(minimum=1)]
+    requests: Count
+    tokens: Count
+    accepted_length: AcceptedLengthDocument
+    draft_share: Annotated[
+        Share, Keywords(description="share of decode steps with a draft, at the largest k")
+    ]
+    draft_shares: list[Share]
+    drafted_per_step: list[Annotated[float | None, Keywords(minimum=0)]]
+    acceptance_rate: list[Share]
+    predicted_speedup: list[PredictedSpeedupDocument]
+
+
+class TemperaturesDocument(TypedDict):
+    greedy: Count
+    sampled: Count
+    unknown: Count
+
+
+class LogDocument(TypedDict):
+    requests: Count
+    no_response: Count
+    unreadable: Count
+    other_segment: Count
+    tokens: Count
+    # By where they came from.
+    prompts: Annotated[
+        dict[str, Count], Keywords(propertyNames={"enum": ["ids", "template", "joined", "plain"]})
+    ]
+    temperature: TemperaturesDocument
+
+
+class RefusedRequestsDocument(TypedDict):
+    requests: Count
+    parameters: dict[str, Count]
+
+
+class ReplayFindingDocument(TypedDict):
+    check: str
+    level: Level
+    message: str
+    next_step: str
+
+
+class ReplayDocument(TypedDict):
+    schema: Literal[1]
+    requests: Annotated[int, Keywords(minimum=1, description="requests replayed")]
+    segments: list[ReplayedSegmentDocument]
+    log: LogDocument
+    # By engine.
+    refused: dict[str, RefusedRequestsDocument]
+    tokenizer: Annotated[str | None, Keywords(description="null where the log held token ids only")]
+    interval: str
+    findings: list[ReplayFindingDocument]
+
+
+def replay_document(result: ReplayResult) -> ReplayDocument:
     log = result.log
     return {
-        "schema": SCHEMA,
+        "schema": 1,
         "requests": log.replayed,
         "segments": [
             _segment(drafter.setting, segment, result.costs)
@@ -98,7 +183,7 @@ def replay_document(result: ReplayResult) -> dict[str, Any]:
         "findings": [
             {
                 "check": finding.check,
-                "level": str(finding.level),
+                "level": finding.level,
                 "message": finding.message,
                 "next_step": finding.next_step,
             }
@@ -109,9 +194,10 @@ def replay_document(result: ReplayResult) -> dict[str, Any]:
 
 def _segment(
     setting: DrafterSetting, segment: SegmentEstimate, costs: tuple[StepCost, ...]
-) -> dict[str, Any]:
+) -> ReplayedSegmentDocument:
     # Answers of one token have no decode step: nothing to say about any k.
-    known = [length for length in segment.lengths if length.value is not None]
+    valued = [(length, length.value) for length in segment.lengths if length.value is not None]
+    known = [length for length, _ in valued]
     return {
         "segment": segment.segment,
         "engine": setting.engine,
@@ -122,7 +208,7 @@ def _segment(
         "tokens": segment.tokens,
         "accepted_length": {
             "k": [length.k for length in known],
-            "value": [length.value for length in known],
+            "value": [value for _, value in valued],
             "low": [length.low for length in known],
             "high": [length.high for length in known],
             "per_request": [length.per_request for length in known],
@@ -136,10 +222,10 @@ def _segment(
     }
 
 
-def _speedup(lengths: list[LengthEstimate], cost: StepCost) -> dict[str, Any]:
+def _speedup(lengths: list[LengthEstimate], cost: StepCost) -> PredictedSpeedupDocument:
     found = speedups(lengths, cost)
     return {
-        "load": None if cost.load is None else load_to_dict(cost.load),
+        "load": None if cost.load is None else load_document(cost.load),
         "cost_per_drafted_token": cost.per_token,
         "source": cost.source,
         "k": [each.k for each in found],

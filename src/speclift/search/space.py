@@ -87,12 +87,16 @@ class Candidate:
 Predicate: TypeAlias = Callable[[Candidate], str | None]
 
 
+# When a candidate went out: before any launch, by a failed one, by prediction, in a race.
+Stage: TypeAlias = Literal["space", "failed", "predicted", "raced"]
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Elimination:
     """Why a candidate is out. `load` where that holds at one load alone."""
 
     candidate: str
-    stage: str
+    stage: Stage
     reason: str
     load: str | None = None
 

@@ -14,7 +14,7 @@ from statistics import NormalDist
 import numpy as np
 
 from speclift.core.records import Phase, Record
-from speclift.core.results import CONFIDENCE, Crossover, Estimate
+from speclift.core.results import CONFIDENCE, Crossover, Estimate, LoadAxis
 from speclift.core.traffic import Concurrency
 from speclift.statistics.crossed import Floats
 from speclift.statistics.load_curve import Curve, paired_curve, tail_curve, throughput_curve
@@ -118,11 +118,11 @@ def isotonic(values: Sequence[float], weights: Sequence[float]) -> Floats:
     return np.repeat(np.array(means, dtype=np.float64), counts)
 
 
-def _axes(records: Iterable[Record]) -> list[tuple[str, list[Record]]]:
-    found: dict[str, list[Record]] = {"concurrency": [], "qps": []}
+def _axes(records: Iterable[Record]) -> list[tuple[LoadAxis, list[Record]]]:
+    found: dict[LoadAxis, list[Record]] = {"concurrency": [], "qps": []}
     for record in records:
         if record.place.phase is not Phase.WARMUP:
-            axis = "concurrency" if isinstance(record.place.load, Concurrency) else "qps"
+            axis: LoadAxis = "concurrency" if isinstance(record.place.load, Concurrency) else "qps"
             found[axis].append(record)
     return [(axis, members) for axis, members in found.items() if members]
 

@@ -8,11 +8,10 @@ from __future__ import annotations
 
 import hashlib
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import asdict, replace
 
 from speclift.core.errors import StudyError
-from speclift.core.json_reading import need_objects
 from speclift.core.records import Record
 from speclift.core.results import Finding, Level
 from speclift.core.traffic import Request
@@ -71,39 +70,6 @@ def error_stand_in(error: str) -> str:
 def finding_stand_in(finding: Finding) -> Finding:
     """Its own sentence; what follows on further lines is the tail of an engine's log."""
     return replace(finding, message=finding.message.partition("\n")[0])
-
-
-def gate_stand_in(document: Mapping[str, object]) -> dict[str, object]:
-    """A lossless gate's document without the prompts and answers that it shows side by side."""
-    arms = [
-        {
-            **arm,
-            "edges": [_edge(edge) for edge in need_objects(arm["edges"])],
-            "findings": _findings(arm["findings"]),
-        }
-        for arm in need_objects(document.get("arms", []))
-    ]
-    return {
-        **document,
-        **({"arms": arms} if "arms" in document else {}),
-        "examples": [],
-        "findings": _findings(document.get("findings", [])),
-    }
-
-
-def _edge(edge: Mapping[str, object]) -> Mapping[str, object]:
-    return edge if edge["result"] in ("pass", "skipped") else {**edge, "message": f"changed; {NOT_KEPT}"}
-
-
-def _findings(findings: object) -> list[dict[str, object]]:
-    """Of edges and failed arms only that there is one: their messages quote answers and logs."""
-    quoting = ("edge", "arm-failed")
-    return [
-        {**each, "message": f"{each['check']}; {NOT_KEPT}"}
-        if str(each["check"]).startswith(quoting)
-        else {**each, "message": str(each["message"]).partition("\n")[0]}
-        for each in need_objects(findings)
-    ]
 
 
 def with_texts(kept: Sequence[Request], given: Iterable[Request]) -> tuple[Request, ...]:

@@ -8,7 +8,8 @@ from pathlib import Path
 
 from speclift.core.goals import Goals
 from speclift.studies.study import Study
-from speclift.verbs.judge import Judgement, judge
+from speclift.verbs.judge import judge
+from speclift.verdict.judgement import Judgement
 
 
 def compare(paths: Sequence[Path], *, goals: Goals | None = None) -> Judgement:

@@ -6,26 +6,37 @@ import asyncio
 import shutil
 import tempfile
 import time
-from dataclasses import asdict
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
 from speclift import __version__
-from speclift.bench.client_ceiling import TTFT_S, measure_client
+from speclift.bench.client_ceiling import TTFT_S, ClientLevel, ErrorsMs, measure_client
 from speclift.bench.interrupts import run_until_signal
 from speclift.bench.noise import NOISE_BUDGET_S, NOISE_TOKENS, measure_noise, noise_requests
 from speclift.bench.observer import Observer
 from speclift.bench.prepare import QUICK_PROMPTS_PER_SEGMENT, QUICK_SEGMENTS
 from speclift.client.provenance import host_facts
 from speclift.core.arm import EMBEDDED_MODEL, ServerSettings
+from speclift.core.documents import load_document
 from speclift.core.engine_spec import EngineSpec
 from speclift.core.errors import EngineError, OperatingError
+from speclift.core.typed_json import read_as
 from speclift.engines.kind import EngineKind, engine_kind, engine_names, usable_kinds
 from speclift.engines.machine import default_threads
 from speclift.statistics.checks import CLIENT_LAG_SHARE
-from speclift.statistics.noise import noise_of
+from speclift.statistics.noise import Noise, noise_of
+from speclift.views.doctor_document import (
+    ClientDocument,
+    ClientLevelDocument,
+    DoctorDocument,
+    ErrorMillisecondsDocument,
+    HostDocument,
+    NextStepDocument,
+    NoiseDocument,
+    NotMeasuredDocument,
+)
 from speclift.weights import models
 
 TIMER_PROBES = 200
@@ -36,16 +47,17 @@ FETCH_MODEL = f"speclift models fetch {EMBEDDED_MODEL}"
 SEEN_SPEEDUP = 1.1
 
 
-def diagnose(observer: Observer, *, with_noise: bool = True, with_client: bool = False) -> dict[str, Any]:
+def diagnose(observer: Observer, *, with_noise: bool = True, with_client: bool = False) -> DoctorDocument:
     """`with_client` measures the load generator in place of the machine's noise."""
     cache = models.models_directory()
     existing = next(folder for folder in (cache, *cache.parents) if folder.exists())
     late_s = asyncio.run(_timer_lateness_s())
     embedded = next(kind for kind in usable_kinds() if kind.is_embedded)
-    facts: dict[str, Any] = {
+    facts: DoctorDocument = {
+        "schema": 1,
         "speclift": __version__,
         "engines": {part: found for name in engine_names() for part, found in _parts(name).items()},
-        "host": host_facts(),
+        "host": read_as(HostDocument, host_facts()),
         "threads_for_the_engine": default_threads(),
         "timer_late_ms": {
             "p50": round(float(np.percentile(late_s, 50)) * 1000, 3),
@@ -57,15 +69,16 @@ def diagnose(observer: Observer, *, with_noise: bool = True, with_client: bool =
         "cache": str(cache),
         "cache_free_bytes": shutil.disk_usage(existing).free,
         "study_folder_free_bytes": shutil.disk_usage(Path.cwd()).free,
+        "noise": _not_measured("left out by --quick", "speclift doctor"),
+        "next_steps": [],
     }
     if with_client:
         facts["client"] = _client(observer)
         facts["noise"] = _not_measured("left out by --client", "speclift doctor")
     elif with_noise:
         facts["noise"] = _noise(embedded, observer)
-    else:
-        facts["noise"] = _not_measured("left out by --quick", "speclift doctor")
-    return {**facts, "next_steps": next_steps(facts, install=embedded.install_command())}
+    facts["next_steps"] = next_steps(facts, install=embedded.install_command())
+    return facts
 
 
 def _parts(engine: str) -> dict[str, str]:
@@ -86,7 +99,7 @@ async def _timer_lateness_s() -> list[float]:
     return late
 
 
-def _noise(embedded: EngineKind, observer: Observer) -> dict[str, Any]:
+def _noise(embedded: EngineKind, observer: Observer) -> NoiseDocument | NotMeasuredDocument:
     """Missing parts and failing servers are findings of a doctor, not errors of it."""
     install = embedded.install_command()
     if install:
@@ -108,37 +121,84 @@ def _noise(embedded: EngineKind, observer: Observer) -> dict[str, Any]:
     noise = noise_of(records)
     if noise is None:
         return _not_measured(f"{len(records)} answers were too few or too short", "speclift doctor")
-    wall_s = round(time.monotonic() - started_s, 1)
-    return {"measured": True, "wall_s": wall_s, "tokens_per_answer": NOISE_TOKENS, **asdict(noise)}
+    return _noise_document(noise, wall_s=round(time.monotonic() - started_s, 1))
 
 
-def _client(observer: Observer) -> dict[str, Any]:
+def _noise_document(noise: Noise, *, wall_s: float) -> NoiseDocument:
+    servers = noise.servers_ratio
+    return {
+        "measured": True,
+        "wall_s": wall_s,
+        "tokens_per_answer": NOISE_TOKENS,
+        "pairs": noise.pairs,
+        "tpot_s_p50": noise.tpot_s_p50,
+        "request_log_sd": noise.request_log_sd,
+        "paired_log_sd": noise.paired_log_sd,
+        "servers_ratio": {
+            "value": servers.value,
+            "low": servers.low,
+            "high": servers.high,
+            "n": servers.n,
+            "method": servers.method,
+            "level": servers.level,
+        },
+        "prompts_needed": [
+            {"speedup": needed.speedup, "prompts": needed.prompts} for needed in noise.prompts_needed
+        ],
+    }
+
+
+def _client(observer: Observer) -> ClientDocument | NotMeasuredDocument:
     observer.say("measuring the load generator against a server that knows its own times, about 5 s")
     started_s = time.monotonic()
     try:
         found = measure_client()
     except OperatingError as error:
         return _not_measured(str(error), "speclift doctor --client")
-    return {"measured": True, "wall_s": round(time.monotonic() - started_s, 1), **found}
+    return {
+        "measured": True,
+        "wall_s": round(time.monotonic() - started_s, 1),
+        "levels": [_level(level) for level in found.levels],
+        "ceiling": {"tokens_per_s": found.tokens_per_s, "requests_per_s": found.requests_per_s},
+    }
 
 
-def _not_measured(why: str, next_step: str) -> dict[str, Any]:
+def _level(level: ClientLevel) -> ClientLevelDocument:
+    return {
+        "load": load_document(level.load),
+        "requests": level.requests,
+        "lost": level.lost,
+        "ttft_error_ms": _errors(level.ttft),
+        "tpot_error_ms": _errors(level.tpot),
+        "send_lag_ms": _errors(level.send_lag),
+        "read_lag_p99_ms": level.read_lag_p99_ms,
+        "cpu_share": level.cpu_share,
+        "cpu_us_per_token": level.cpu_us_per_token,
+        "cpu_us_per_request": level.cpu_us_per_request,
+    }
+
+
+def _errors(errors: ErrorsMs) -> ErrorMillisecondsDocument:
+    return {"p50": errors.p50, "p99": errors.p99}
+
+
+def _not_measured(why: str, next_step: str) -> NotMeasuredDocument:
     return {"measured": False, "why": why, "next_step": next_step}
 
 
-def next_steps(facts: dict[str, Any], *, install: str = "") -> list[dict[str, str]]:
+def next_steps(facts: DoctorDocument, *, install: str = "") -> list[NextStepDocument]:
     """What to do next, most pressing first; each with the command that does it. `install`: what brings the engine."""
     steps: list[tuple[str, str]] = []
-    host, noise = facts["host"], facts["noise"]
+    host, noise, client = facts["host"], facts["noise"], facts.get("client")
     if install:
         steps.append((NOT_INSTALLED, install))
     if facts["models"][EMBEDDED_MODEL] != "cached":
         steps.append(("the embedded model is not in the cache", FETCH_MODEL))
-    if host["load_average"][0] > host["cores"]:
+    if host["load_average"][0] > (host["cores"] or 1):
         steps.append(("other programs keep this machine busy; end them or expect noise", "top"))
     if host["governor"] == "powersave":
         steps.append(("clock changes look like noise", "sudo cpupower frequency-set -g performance"))
-    if is_late(facts.get("client", {})):
+    if client is not None and "levels" in client and is_late(client["levels"]):
         steps.append(
             ("the load generator was late here; end what else runs, then", "speclift doctor --client")
         )
@@ -147,14 +207,14 @@ def next_steps(facts: dict[str, Any], *, install: str = "") -> list[dict[str, st
     return [{"why": why, "command": command} for why, command in steps]
 
 
-def is_late(client: dict[str, Any]) -> bool:
+def is_late(levels: Sequence[ClientLevelDocument]) -> bool:
     """Whether some level's TTFT was off by more than a client may be late."""
-    errors = (level["ttft_error_ms"]["p99"] for level in client.get("levels", ()))
-    return any(error > CLIENT_LAG_SHARE * TTFT_S * 1e3 for error in errors)
+    errors_ms = (level["ttft_error_ms"]["p99"] for level in levels)
+    return any(error_ms is not None and error_ms > CLIENT_LAG_SHARE * TTFT_S * 1e3 for error_ms in errors_ms)
 
 
-def _first_study(noise: dict[str, Any]) -> tuple[str, str]:
-    needed = {entry["speedup"]: entry["prompts"] for entry in noise.get("prompts_needed", ())}
+def _first_study(noise: NoiseDocument | NotMeasuredDocument) -> tuple[str, str]:
+    needed = {} if "why" in noise else {row["speedup"]: row["prompts"] for row in noise["prompts_needed"]}
     prompts = needed.get(SEEN_SPEEDUP, 0)
     if prompts > QUICK_PROMPTS_PER_SEGMENT * len(QUICK_SEGMENTS):
         return f"a verdict that can see {SEEN_SPEEDUP:g}x here", f"speclift decide --requests {prompts}"

@@ -6,19 +6,22 @@ from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
-from pathlib import Path
-from typing import Any
+from typing import Literal
 
-from speclift.bench.gate_study import LOSSLESS, recorded_document
+from speclift.bench.gate_study import LOSSLESS, recorded_outcome
 from speclift.bench.prepare import build_engine, losing_scheduling
-from speclift.bench.search_document import TUNING, confirmed_errors
+from speclift.bench.study_paths import relative
+from speclift.bench.tuning import TUNING, confirmed_errors
 from speclift.core.arm import BASELINE, CONTROL, Arm
 from speclift.core.errors import StudyError
 from speclift.core.goals import Goals
-from speclift.core.records import Launch, Phase, Provenance, Record
-from speclift.core.results import Acceptance, Cell, Conditions, Crossover, Evidence, Finding, Level, Verdict
+from speclift.core.records import Launch, Phase, Record
+from speclift.core.results import Conditions, Crossover, Evidence, Finding, Level
 from speclift.core.traffic import repeated_prompts
 from speclift.engines.protocol import Engine
+from speclift.lossless.document import GateOutcome, kept_outcome, worst_outcome
+from speclift.search.tuning import ConfirmedBest, ConfirmedTuning, Tuning
+from speclift.search.tuning_document import kept_tuning
 from speclift.statistics.bursts import mark_bursts
 from speclift.statistics.cells import (
     NO_TOTALS,
@@ -41,67 +44,24 @@ from speclift.studies.budget_words import budget_finding, left_out
 from speclift.studies.merge import merged_records
 from speclift.studies.study import Study
 from speclift.studies.texts import no_text_finding
-from speclift.verdict.gate_word import changed_arms, changed_findings, gate_for_verdict, worst_kept
+from speclift.verdict.gate_word import changed_arms, changed_findings, gate_for_verdict
+from speclift.verdict.judgement import AcceptanceBucket, AcceptanceHistogram, Judgement, Served
 from speclift.verdict.verdict import decide
-from speclift.workload.experiment import StudyPlan
 
 # Upper edges of the temperature buckets in which acceptance is reported; 0.5 and 0.7 are S4's limits.
 TEMPERATURE_BUCKETS = (0.0, 0.5, 0.7, 1.0, float("inf"))
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class AcceptanceBucket:
-    arm: str
-    low: float
-    high: float
-    acceptance: Acceptance
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class AcceptanceHistogram:
-    """Requests by acceptance rate; `by` is segment or temperature."""
-
-    arm: str
-    by: str
-    label: str
-    counts: tuple[int, ...]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Judgement:
-    """Everything a report shows, as values."""
-
-    study: Path
-    plan: StudyPlan
-    goals: Goals
-    provenance: Provenance
-    verdict: Verdict
-    on_all: tuple[Evidence, ...]
-    cells: tuple[Cell, ...]
-    acceptance_by_temperature: tuple[AcceptanceBucket, ...]
-    acceptance_histograms: tuple[AcceptanceHistogram, ...]
-    findings: tuple[Finding, ...]
-    crossovers: tuple[Crossover, ...]
-    kv_tokens: dict[str, int]
-    kv_peaks: dict[str, float]
-    failed_arms: tuple[str, ...]
-    lossless: dict[str, Any]
-    # What the search before it found; None where there was none.
-    tuning: dict[str, Any] | None
-    engine: Engine
-
-
 def judge(studies: Sequence[Study], *, goals: Goals | None = None) -> Judgement:
     """The verdict on one study, or on several of like environment pooled."""
     first, held = studies[0], _read(studies)
-    goals, records, prompt_of = goals or first.goals, held.records, held.prompt_of
+    goals, records = goals or first.goals, held.records
     evidence_for = cache(_comparer(held, goals).evidence)
-    lossless = worst_kept([study.kept(LOSSLESS) for study in studies]) or recorded_document(
-        first, records, held.arms
-    )
-    tuning = _tuning(first, records) if len(studies) == 1 else None
-    no_gain = schedule_without_gain(tuning, records, held.competing, metric=goals.metric, prompt_of=prompt_of)
-    out = {*changed_arms(lossless), *((no_gain.arm,) if no_gain is not None else ())}
+    lossless = _lossless(studies, held)
+    tuning = _kept_tuning(first) if len(studies) == 1 else None
+    no_gain = _schedule_findings(tuning, held, metric=goals.metric)
+    without_gain = {finding.arm for finding in no_gain}
+    out = {*without_gain, *(arm.arm for arm in changed_arms(lossless))}
     standing = [arm for arm in held.competing if arm.name not in out]
     findings = (
         *_findings(studies, records),
@@ -109,8 +69,8 @@ def judge(studies: Sequence[Study], *, goals: Goals | None = None) -> Judgement:
         *explained_gains(
             held.everything, _losing_scheduling(first, held.competing), held.launches, metric=goals.metric
         ),
-        *((no_gain,) if no_gain is not None else ()),
-        *_taxes(records, held.competing, prompt_of),
+        *no_gain,
+        *_taxes(records, held.competing, held.prompt_of),
         *(changed_findings(lossless) if standing else ()),
     )
     verdict = decide(
@@ -118,28 +78,28 @@ def judge(studies: Sequence[Study], *, goals: Goals | None = None) -> Judgement:
         evidence_for,
         goals=goals,
         findings=findings,
-        **gate_for_verdict(lossless, standing, held.competing),
+        gate=gate_for_verdict(lossless, standing, held.competing),
     )
+    engine = build_engine(first.engine, version=first.provenance.engine_version)
+    on_all = tuple(evidence_for(arm, Conditions()) for arm in held.competing)
+    worthwhile = [evidence for evidence in on_all if evidence.arm.name not in without_gain]
     return Judgement(
-        study=first.path,
-        plan=first.plan,
+        study=relative(first.path),
         goals=goals,
         provenance=first.provenance,
         verdict=verdict,
-        on_all=tuple(evidence_for(arm, Conditions()) for arm in held.competing),
+        served=None if verdict.winner is None else _served(engine, verdict.winner),
+        on_all=on_all,
         cells=cells(records, by_temperature=held.by_temperature, totals=held.totals),
         acceptance_by_temperature=_acceptance_by_temperature(records),
         acceptance_histograms=_acceptance_histograms(records),
         findings=findings,
-        crossovers=crossovers(records, verdict.evidence.arm.name, seed=first.plan.seed, prompt_of=prompt_of)
-        if verdict.evidence
-        else (),
+        crossovers=_crossovers(held, verdict.evidence, seed=first.plan.seed),
         kv_tokens=_kv_tokens(studies),
         kv_peaks=kv_peaks(held.launches),
         failed_arms=held.failed_arms,
         lossless=lossless,
-        tuning=tuning,
-        engine=build_engine(first.engine, version=first.provenance.engine_version),
+        tuning=None if tuning is None else _confirmed(tuning, records, worthwhile, engine),
     )
 
 
@@ -209,9 +169,56 @@ def _losing_scheduling(study: Study, arms: Sequence[Arm]) -> tuple[Arm, ...]:
     return losing_scheduling(build_engine(shared, version=study.provenance.engine_version), tuple(arms))
 
 
-def _tuning(study: Study, records: Sequence[Record]) -> dict[str, Any] | None:
-    found = study.kept(TUNING)
-    return None if found is None else {**found, "confirmed_errors": confirmed_errors(found, records)}
+def _lossless(studies: Sequence[Study], held: _Held) -> GateOutcome:
+    """As the studies' gates found it, else what the answers of the first say by themselves."""
+    documents = [study.kept(LOSSLESS) for study in studies]
+    worst = worst_outcome([None if kept is None else kept_outcome(kept) for kept in documents])
+    return worst or recorded_outcome(studies[0], held.records, held.arms)
+
+
+def _kept_tuning(study: Study) -> Tuning | None:
+    kept = study.kept(TUNING)
+    return None if kept is None else kept_tuning(kept)
+
+
+def _schedule_findings(tuning: Tuning | None, held: _Held, *, metric: str) -> tuple[Finding, ...]:
+    """Empty where no schedule was measured beside its static rival, or it is worth it."""
+    schedule = tuning.schedule if tuning is not None else None
+    if schedule is None:
+        return ()
+    by_name = {arm.name: arm for arm in held.competing}
+    scheduled, static = by_name.get(schedule.arm or ""), by_name.get(schedule.static)
+    if scheduled is None or static is None:
+        return ()
+    finding = schedule_without_gain(scheduled, static, held.records, metric=metric, prompt_of=held.prompt_of)
+    return () if finding is None else (finding,)
+
+
+def _confirmed(
+    tuning: Tuning, records: Sequence[Record], worthwhile: Sequence[Evidence], engine: Engine
+) -> ConfirmedTuning:
+    """With the arm that was confirmed to be fastest, whether or not it clears the bar."""
+    compared = [
+        (evidence.overall.speedup, evidence.arm) for evidence in worthwhile if evidence.overall is not None
+    ]
+    best = None
+    if compared:
+        speedup, arm = max(compared, key=lambda pair: pair[0].value)
+        served = _served(engine, arm)
+        best = ConfirmedBest(
+            arm=arm.name, speedup=speedup, command=served.forms["command"], config=served.config
+        )
+    return ConfirmedTuning(tuning=tuning, errors=confirmed_errors(tuning, records), best=best)
+
+
+def _served(engine: Engine, arm: Arm) -> Served:
+    return Served(forms=engine.configurations(arm), config=engine.config(arm))
+
+
+def _crossovers(held: _Held, evidence: Evidence | None, *, seed: int) -> tuple[Crossover, ...]:
+    if evidence is None:
+        return ()
+    return crossovers(held.records, evidence.arm.name, seed=seed, prompt_of=held.prompt_of)
 
 
 def _measured_arms(studies: Sequence[Study], records: Sequence[Record]) -> list[Arm]:
@@ -278,7 +285,7 @@ def _acceptance_by_temperature(records: Sequence[Record]) -> tuple[AcceptanceBuc
 
 
 def _acceptance_histograms(records: Sequence[Record]) -> tuple[AcceptanceHistogram, ...]:
-    groups: dict[tuple[str, str, str], list[Record]] = defaultdict(list)
+    groups: dict[tuple[str, Literal["segment", "temperature"], str], list[Record]] = defaultdict(list)
     for record in records:
         if record.place.phase is Phase.MEASURED and record.is_ok and record.drafted:
             groups[(record.place.arm, "segment", record.place.segment)].append(record)

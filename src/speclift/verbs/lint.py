@@ -5,12 +5,10 @@ from __future__ import annotations
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 from speclift.core.errors import UsageError
 from speclift.engines.kind import usable_kinds
 from speclift.linter.dialect import Dialects
-from speclift.linter.findings import dotted
 from speclift.linter.judge import TEXT_MAX, LintReport, lint_text, lint_words, starts_something
 
 STDIN = "-"
@@ -59,39 +57,6 @@ def lint_arguments(
             f"there is no file {word[:80]!r}", hint="a command goes after --: speclift lint -- vllm serve …"
         )
     return lint([word], engine=engine, engine_version=engine_version)
-
-
-def lint_document(report: LintReport) -> dict[str, Any]:
-    """What lint --json writes."""
-    translated = report.translated
-    return {
-        "schema": 1,
-        "engine": report.engine,
-        "version": report.version,
-        "ok": report.ok,
-        "findings": [
-            {
-                "flag": found.flag,
-                "status": found.status.value,
-                "message": found.message,
-                "replacement": found.replacement,
-                "changed_in": found.changed_in,
-                "source": found.source,
-            }
-            for found in report.findings
-        ],
-        "translated": None
-        if translated is None
-        else {
-            "version": dotted(report.newest),
-            "argv": list(translated.argv),
-            "command": translated.command,
-            "python": translated.python,
-            "yaml": translated.yaml,
-            "notes": list(translated.notes),
-        },
-        "notes": list(report.notes),
-    }
 
 
 def _is_there(path: Path) -> bool:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
 
 from speclift.bench.ask import Ask
 from speclift.bench.bench import Bench
@@ -13,14 +12,16 @@ from speclift.bench.opening import prepare_named
 from speclift.bench.run import run_study
 from speclift.bench.study_paths import relative
 from speclift.core.errors import OperatingError, StudyError
-from speclift.verbs.judge import Judgement, judge
+from speclift.verbs.judge import judge
+from speclift.verdict.judgement import Judgement
 from speclift.views.document import measure_document
+from speclift.views.documents import MeasureDocument
 
 
-def measure(ask: Ask | None = None, observer: Observer | None = None, **settings: object) -> dict[str, Any]:
+def measure(ask: Ask | None = None, observer: Observer | None = None, **settings: object) -> MeasureDocument:
     """Measure as asked, without a verdict: returns the document of `measure --json`."""
     judgement = measured(ask or Ask.of(**settings), observer or Observer()).whole()
-    return measure_document(judgement.cells, judgement.findings, study=relative(judgement.study))
+    return measure_document(judgement.cells, judgement.findings, study=judgement.study)
 
 
 def measured(ask: Ask, observer: Observer) -> Measured:

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import NotRequired, TypedDict
 
 from speclift.bench.ask import PlanAsk
 from speclift.bench.deployment import request_for
 from speclift.core.errors import OperatingError, UsageError
 from speclift.core.flags import assembled
+from speclift.core.typed_json import read_as
 from speclift.planner.acceptance_curve import Acceptance, Lengths, Survival, parse_rates
 from speclift.planner.planning import Plan, plan_deployment
 from speclift.studies.study import Study
@@ -62,27 +62,39 @@ def _from_study(path: Path) -> tuple[Acceptance, ...]:
     return tuple(by_arm.values())
 
 
-def _known_lengths(lengths: Mapping[str, Any]) -> dict[int, float]:
+class _ReplayedLengths(TypedDict):
+    k: list[int]
+    value: list[float | None]
+
+
+class _ReplayedSegment(TypedDict):
+    segment: NotRequired[str]
+    accepted_length: _ReplayedLengths
+
+
+class _Replay(TypedDict):
+    """Of a replay's document what a plan needs, so that those of other versions will do."""
+
+    segments: list[_ReplayedSegment]
+
+
+def _known_lengths(lengths: _ReplayedLengths) -> dict[int, float]:
     """A segment whose answers had no decode step has no length."""
     pairs = zip(lengths["k"], lengths["value"], strict=True)
-    return {int(k): float(value) for k, value in pairs if value is not None}
+    return {k: float(value) for k, value in pairs if value is not None}
 
 
 def _from_replay(path: Path) -> tuple[Acceptance, ...]:
     try:
-        document = json.loads(path.read_bytes())
+        replay = read_as(_Replay, json.loads(path.read_bytes()))
         found = [
-            Lengths(
-                by_k=by_k,
-                label=str(segment.get("segment", "all")),
-                source=f"replay {path}",
-            )
-            for segment in document["segments"]
+            Lengths(by_k=by_k, label=segment.get("segment", "all"), source=f"replay {path}")
+            for segment in replay["segments"]
             if (by_k := _known_lengths(segment["accepted_length"]))
         ]
     except OSError as error:
         raise OperatingError(f"{path} cannot be read: {error.strerror}", hint="check the path") from error
-    except (ValueError, TypeError, KeyError, AttributeError) as error:
+    except ValueError as error:
         raise UsageError(
             f"{path} is not the JSON of speclift replay: {error!r}", hint="speclift replay logs.jsonl --json"
         ) from error

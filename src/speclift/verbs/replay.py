@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
@@ -22,13 +21,7 @@ from speclift.replayer.estimates import LogTotals
 from speclift.replayer.findings import replay_findings
 from speclift.replayer.logged import Logged, UnreadableEntry, logged
 from speclift.replayer.methods import DrafterSetting, LogDrafters, Replay, replay_of, settings_for
-from speclift.replayer.result import (
-    DrafterResult,
-    LogCounts,
-    RefusedRequests,
-    ReplayResult,
-    replay_document,
-)
+from speclift.replayer.result import DrafterResult, LogCounts, RefusedRequests, ReplayResult
 from speclift.replayer.speedup import StepCost, study_costs
 from speclift.studies.log_files import LogEntry, read_log
 from speclift.studies.study import Study
@@ -89,10 +82,6 @@ def log_drafters() -> tuple[LogDrafters, ...]:
     """Of every engine whose drafters can be replayed."""
     offered = (kind.log_drafters() for kind in usable_kinds())
     return tuple(drafters for drafters in offered if drafters is not None)
-
-
-def document(result: ReplayResult) -> dict[str, Any]:
-    return replay_document(result)
 
 
 class _Run:

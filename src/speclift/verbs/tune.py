@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from speclift.bench.ask import Ask
 from speclift.bench.observer import Observer
 from speclift.verbs.decide import decided
-from speclift.verbs.report import judgement_document
+from speclift.views.document import verdict_document
+from speclift.views.documents import VerdictDocument
 
 
-def tune(ask: Ask | None = None, observer: Observer | None = None, **settings: object) -> dict[str, Any]:
+def tune(ask: Ask | None = None, observer: Observer | None = None, **settings: object) -> VerdictDocument:
     """Search and confirm: `speclift.tune(methods=("ngram",), budget_s=600)` returns the document of `tune --json`."""
     done = decided(ask or Ask.of(**settings), observer or Observer(), verb="tune")
-    return judgement_document(done.whole())
+    return verdict_document(done.whole())

@@ -8,7 +8,6 @@ import time
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 from speclift.bench.ask import Ask
 from speclift.bench.gate_run import GateAsk, GateRun
@@ -20,10 +19,11 @@ from speclift.core.deadline import Deadline
 from speclift.core.errors import StudyError, UsageError
 from speclift.core.traffic import Request
 from speclift.engines.kind import engine_kind
-from speclift.lossless.gate import Gate
+from speclift.lossless.document import gate_document
+from speclift.lossless.gate import Gate, gate_without_text
 from speclift.lossless.questions import FULL, Depth
 from speclift.studies.private import private_folder, write_private
-from speclift.studies.texts import gate_stand_in
+from speclift.studies.texts import NOT_KEPT
 
 DEFAULT_TEMPERATURE = 1.0  # of requests that do not say; what OpenAI-compatible servers assume
 
@@ -65,12 +65,12 @@ def run_gate(ask: Ask, observer: Observer, *, detect: float | None = None) -> Ga
         return run_until_signal(run.run())
 
 
-def keep_document(path: Path, document: dict[str, Any], *, keeps_text: bool) -> Path:
+def keep_gate_document(path: Path, gate: Gate, *, keeps_text: bool) -> Path:
     """The document in a file for the user alone."""
-    held = document if keeps_text else gate_stand_in(document)
+    shown = gate if keeps_text else gate_without_text(gate, instead=NOT_KEPT)
     try:
         private_folder(path.parent)
-        write_private(path, json.dumps(held, indent=2) + "\n")
+        write_private(path, json.dumps(gate_document(shown), indent=2) + "\n")
     except OSError as error:
         raise StudyError(f"cannot write {path}: {error.strerror or error}") from error
     return path

@@ -240,19 +240,23 @@ def acceptance_bands(evidence: Evidence) -> Iterator[Reason]:
         for cell in evidence.cells
         if cell.segment == ALL and cell.acceptance_rate is not None
     ]
-    floor = 0.0
-    for limit, rule, level, saying, source in ACCEPTANCE_BANDS:
-        inside = [(rate.mean, load) for rate, load in seen if floor <= rate.mean < limit]
-        floor = limit
-        if inside:
-            shares = " to ".join(dict.fromkeys(f"{edge(inside)[0]:.0%}" for edge in (min, max)))
-            loads = ", ".join(dict.fromkeys(load for _, load in inside))
-            yield _reason(rule, level, f"acceptance {shares} at {loads}: {saying}", source)
+    yield from _bands_of([(rate.mean, load) for rate, load in seen])
     tenths = (rate.p10 for rate, _ in seen if rate.mean >= 0.5 and rate.p10 is not None)
     lowest = min((tenth for tenth in tenths if tenth < 0.5), default=None)
     if lowest is not None:
         message = f"P10 of acceptance is {lowest:.0%}: part of the traffic is expected to lose"
         yield _reason("acceptance-p10", Level.WARN, message, "S4")
+
+
+def _bands_of(means: Sequence[tuple[float, str]]) -> Iterator[Reason]:
+    floor = 0.0
+    for limit, rule, level, saying, source in ACCEPTANCE_BANDS:
+        inside = [(mean, load) for mean, load in means if floor <= mean < limit]
+        floor = limit
+        if inside:
+            shares = " to ".join(dict.fromkeys(f"{edge(inside)[0]:.0%}" for edge in (min, max)))
+            loads = ", ".join(dict.fromkeys(load for _, load in inside))
+            yield _reason(rule, level, f"acceptance {shares} at {loads}: {saying}", source)
 
 
 def short_outputs(evidence: Evidence) -> Iterator[Reason]:

@@ -21,8 +21,10 @@ from speclift.core.results import (
     Reason,
     Verdict,
 )
+from speclift.lossless.result import Result
 from speclift.verdict import rules
 from speclift.verdict.conditions import EvidenceFor, best_part
+from speclift.verdict.gate_word import NOT_ASKED, GateWord
 
 # Enough to act on; the table of speedups has the rest.
 ADVICE_MAX = 3
@@ -36,37 +38,35 @@ def decide(
     *,
     goals: Goals,
     findings: Sequence[Finding] = (),
-    lossless: str = "skipped",
-    lossless_note: str = "",
-    is_proof_required: bool = False,
+    gate: GateWord = NOT_ASKED,
 ) -> Verdict:
     """`arms` are the speculative arms with at least one record; `evidence_for` compares one within conditions."""
     on_all = [evidence_for(arm, ALL_TRAFFIC) for arm in arms]
     verdict = partial(_verdict, goals=goals, beside=on_all)
     best = max(on_all, key=_speedup, default=None)
     invalid = [finding for finding in findings if finding.level is Level.FAIL and finding.arm is None]
-    notes = (*_lossless_reason(lossless, lossless_note), *(_finding_reason(finding) for finding in invalid))
-    if lossless == "fail":
+    notes = (_lossless_reason(gate), *(_finding_reason(finding) for finding in invalid))
+    if gate.result is Result.FAIL:
         return verdict(Decision.OUTPUT_CHANGED, best, notes)
-    # Whoever asked for the full gate wants proof, not the absence of a disproof.
-    is_unproven = is_proof_required and lossless != "pass"
-    if not invalid and not is_unproven:
-        shipping = [evidence for evidence in on_all if _ships(evidence, goals)]
-        if shipping:
-            return verdict(Decision.SHIP, max(shipping, key=_lower_bound), notes, wins=True)
-        on_a_part = best_part(
-            on_all, evidence_for, ships=lambda part: _ships(part, goals), bar=goals.min_speedup
-        )
-        if on_a_part is not None:
-            return verdict(Decision.SHIP_ON_CONDITIONS, on_a_part, notes, wins=True)
-        still_open = _open_parts(on_all, goals)
-        if best is not None and all(_cannot_pay(evidence, goals) for evidence in on_all):
-            return verdict(
-                Decision.DO_NOT_SHIP, best, (*notes, *_said_open(still_open)), still_open=still_open
-            )
-        notes = (*notes, *_what_would_settle_it(on_all, still_open, goals))
-        return verdict(Decision.INCONCLUSIVE, best, notes, still_open=still_open)
-    return verdict(Decision.INCONCLUSIVE, best, notes)
+    if invalid or (gate.is_proof_required and gate.result is not Result.PASS):
+        return verdict(Decision.INCONCLUSIVE, best, notes)
+    winner = _winner(on_all, evidence_for, goals)
+    if winner is not None:
+        ships = Decision.SHIP if winner.conditions == ALL_TRAFFIC else Decision.SHIP_ON_CONDITIONS
+        return verdict(ships, winner, notes, wins=True)
+    still_open = _open_parts(on_all, goals)
+    if best is not None and all(_cannot_pay(evidence, goals) for evidence in on_all):
+        return verdict(Decision.DO_NOT_SHIP, best, (*notes, *_said_open(still_open)), still_open=still_open)
+    notes = (*notes, *_what_would_settle_it(on_all, still_open, goals))
+    return verdict(Decision.INCONCLUSIVE, best, notes, still_open=still_open)
+
+
+def _winner(on_all: Sequence[Evidence], evidence_for: EvidenceFor, goals: Goals) -> Evidence | None:
+    """The best arm that ships on all traffic, else the best part on which one does."""
+    shipping = [evidence for evidence in on_all if _ships(evidence, goals)]
+    if shipping:
+        return max(shipping, key=_lower_bound)
+    return best_part(on_all, evidence_for, ships=lambda part: _ships(part, goals), bar=goals.min_speedup)
 
 
 def _deciding_rules(evidence: Evidence, goals: Goals) -> Iterator[Reason]:
@@ -210,12 +210,12 @@ def _times_needed(estimate: Estimate, bar: float) -> float:
     return ratio**2 if ratio < TIMES_MAX else math.inf
 
 
-def _lossless_reason(lossless: str, note: str) -> Iterator[Reason]:
+def _lossless_reason(gate: GateWord) -> Reason:
     level, said = {
-        "fail": (Level.FAIL, "the output changed under speculation"),
-        "pass": (Level.PASS, "the output did not change"),
-    }.get(lossless, (Level.WARN, f"whether the output stayed the same was not proven ({lossless})"))
-    yield Reason(rule="lossless", level=level, message=f"{said}: {note}" if note else said)
+        Result.FAIL: (Level.FAIL, "the output changed under speculation"),
+        Result.PASS: (Level.PASS, "the output did not change"),
+    }.get(gate.result, (Level.WARN, f"whether the output stayed the same was not proven ({gate.result})"))
+    return Reason(rule="lossless", level=level, message=f"{said}: {gate.note}" if gate.note else said)
 
 
 def _finding_reason(finding: Finding) -> Reason:

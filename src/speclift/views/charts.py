@@ -9,9 +9,19 @@ import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from html import escape as escape_markup
-from typing import Any
+from typing import Literal, NamedTuple
 
+from speclift.core.documents import BoundsDocument, LoadDocument, load_of
 from speclift.core.quantities import printable
+from speclift.core.results import Part
+from speclift.core.traffic import load_label
+from speclift.views.documents import (
+    CeilingDocument,
+    CrossoverDocument,
+    PartSpeedupDocument,
+    PercentilesDocument,
+    VerdictDocument,
+)
 
 WIDTH = 720.0
 ROW = 26.0
@@ -22,8 +32,6 @@ TICKS = (0.25, 0.33, 0.5, 0.67, 0.8, 0.9, 1.0, 1.1, 1.2, 1.3, 1.5, 1.75, 2.0, 2.
 TICK_GAP = 34.0
 # Series after the baseline, told apart by colour and by dash.
 SERIES = ("s1", "s2", "s3", "s4", "s5", "s6")
-
-Number = float | int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -52,98 +60,143 @@ class Scale:
         return self.low + share * (self.high - self.low)
 
 
-def forest(document: dict[str, Any]) -> str:
+def forest(document: VerdictDocument) -> str:
     """Speedup per part of the traffic and arm, with its interval, against 1 and the bar."""
-    rows = [
-        (label, arm["arm"], estimate)
-        for arm in document["speedups"]
-        for label, estimate in (("all traffic", arm["overall"]), *((_where(p), p) for p in arm["parts"]))
-        if estimate is not None
-    ]
+    rows: list[tuple[str, str, BoundsDocument]] = []
+    for arm in document["speedups"]:
+        if arm["overall"] is not None:
+            rows.append(("all traffic", arm["arm"], arm["overall"]))
+        rows += [(_where(part), arm["arm"], part) for part in arm["parts"]]
     if not rows:
         return ""
     bar = document["goals"]["min_speedup"]
     arms = [arm["arm"] for arm in document["speedups"]]
     start = LABEL if len(arms) == 1 else LABEL_OF_TWO
-    scale = replace(_ratio_scale([e for _, _, e in rows], extra=(1.0, bar)), start=start)
+    scale = replace(_ratio_scale([bounds for _, _, bounds in rows], extra=(1.0, bar)), start=start)
     height = ROW * (len(rows) + 1.6)
     parts = [*_ratio_axis(scale, height, bar)]
-    for index, (label, arm, estimate) in enumerate(rows):
+    for index, (label, name, estimate) in enumerate(rows):
         y = ROW * (index + 0.7)
-        name = label if len(arms) == 1 else f"{label} · {arm}"
-        parts.append(text(0, y + 4, name, limit=int(start / 6.6)))
+        words = label if len(arms) == 1 else f"{label} · {name}"
+        parts.append(text(0, y + 4, words, limit=int(start / 6.6)))
         parts.append(_interval(scale, y, estimate, _judged(estimate, bar)))
         parts.append(text(WIDTH, y + 4, f"{estimate['value']:.2f}x", anchor="end"))
     return svg(height, parts, "Speedup per part of the traffic with 95 % intervals")
 
 
-def speedup_over_load(document: dict[str, Any]) -> str:
+class _LoadPoint(NamedTuple):
+    """Speedup at one load, of which both bounds are known."""
+
+    load: float
+    value: float
+    low: float
+    high: float
+
+
+def speedup_over_load(document: VerdictDocument) -> str:
     """One line per arm with its band; the crossover and its interval on the axis."""
-    arms = [
-        (arm["arm"], [p for p in arm["parts"] if p["part"] == "load" and None not in (p["low"], p["high"])])
-        for arm in document["speedups"]
-    ]
-    arms = [(name, points) for name, points in arms if len(points) > 1]
+    known = [(arm["arm"], _load_points(arm["parts"])) for arm in document["speedups"]]
+    arms = [(name, points) for name, points in known if len(points) > 1]
     if not arms:
         return ""
-    loads = sorted({_load_number(p["label"]) for _, points in arms for p in points})
+    every = [point for _, points in arms for point in points]
+    loads = sorted({point.load for point in every})
     bar = document["goals"]["min_speedup"]
     x = Scale(low=loads[0], high=loads[-1], start=60, end=WIDTH - 20, is_log=True)
-    ratios = _ratio_scale([p for _, points in arms for p in points], extra=(1.0, bar))
+    bounds: list[BoundsDocument] = [
+        {"value": point.value, "low": point.low, "high": point.high} for point in every
+    ]
+    ratios = _ratio_scale(bounds, extra=(1.0, bar))
     y = Scale(low=ratios.low, high=ratios.high, start=260, end=16, is_log=True)
     parts = [*_load_axes(x, y, loads, bar)]
     for crossing in document["crossover"]:
-        if crossing["value"] is not None and crossing["metric"] == document["goals"]["metric"]:
-            left, right = x(crossing["low"] or loads[0]), x(crossing["high"] or loads[-1])
-            parts.append(
-                f'<rect class="band" x="{left:.1f}" y="16" width="{right - left:.1f}" height="244"/>'
-            )
-            parts.append(line(x(crossing["value"]), 16, x(crossing["value"]), 260, "crossing"))
-            parts.append(text(x(crossing["value"]) + 4, 28, f"crossover {crossing['value']:.3g}"))
-    for index, (name, unsorted) in enumerate(arms):
-        style = SERIES[index % len(SERIES)]
-        points = sorted(unsorted, key=lambda p: _load_number(p["label"]))
-        xs = [x(_load_number(p["label"])) for p in points]
-        upper = " ".join(f"{a:.1f},{y(p['high']):.1f}" for a, p in zip(xs, points, strict=True))
-        lower = " ".join(
-            f"{a:.1f},{y(p['low']):.1f}" for a, p in reversed(list(zip(xs, points, strict=True)))
-        )
-        middle = " ".join(f"{a:.1f},{y(p['value']):.1f}" for a, p in zip(xs, points, strict=True))
-        parts.append(f'<polygon class="fill {style}" points="{upper} {lower}"/>')
-        parts.append(f'<polyline class="line {style}" points="{middle}"/>')
-        parts.append(text(xs[-1], y(points[-1]["value"]) - 6, name, anchor="end", style=f"name {style}"))
+        if crossing["metric"] == document["goals"]["metric"]:
+            parts += _crossing(crossing, x)
+    for index, (name, points) in enumerate(arms):
+        parts += _load_series(name, points, x, y, SERIES[index % len(SERIES)])
     return svg(290, parts, "Speedup over load with 95 % bands")
 
 
-def percentiles(document: dict[str, Any], metric: str, arm: str) -> str:
+def _load_points(parts: Iterable[PartSpeedupDocument]) -> list[_LoadPoint]:
+    points = [
+        _LoadPoint(_load_number(part["label"]), part["value"], part["low"], part["high"])
+        for part in parts
+        if part["part"] is Part.LOAD and part["low"] is not None and part["high"] is not None
+    ]
+    return sorted(points, key=lambda point: point.load)
+
+
+def _crossing(crossing: CrossoverDocument, x: Scale) -> list[str]:
+    """Empty where the arm pays at every load, or at none."""
+    if crossing["value"] is None:
+        return []
+    at = x(crossing["value"])
+    left, right = x(crossing["low"] or x.low), x(crossing["high"] or x.high)
+    return [
+        f'<rect class="band" x="{left:.1f}" y="16" width="{right - left:.1f}" height="244"/>',
+        line(at, 16, at, 260, "crossing"),
+        text(at + 4, 28, f"crossover {crossing['value']:.3g}"),
+    ]
+
+
+def _load_series(name: str, points: Sequence[_LoadPoint], x: Scale, y: Scale, style: str) -> list[str]:
+    upper = " ".join(f"{x(point.load):.1f},{y(point.high):.1f}" for point in points)
+    lower = " ".join(f"{x(point.load):.1f},{y(point.low):.1f}" for point in reversed(points))
+    middle = " ".join(f"{x(point.load):.1f},{y(point.value):.1f}" for point in points)
+    last = points[-1]
+    return [
+        f'<polygon class="fill {style}" points="{upper} {lower}"/>',
+        f'<polyline class="line {style}" points="{middle}"/>',
+        text(x(last.load), y(last.value) - 6, name, anchor="end", style=f"name {style}"),
+    ]
+
+
+class _Percentile(NamedTuple):
+    load: str
+    name: str
+    arm: str
+    value: float
+    interval: Sequence[float | None]
+
+
+def percentiles(document: VerdictDocument, metric: Literal["ttft_s", "tpot_s"], arm: str) -> str:
     """Baseline against one arm: P50, P95 and P99 at each load, with order-statistic intervals."""
-    rows = []
-    for cell in document["cells"]:
-        if cell["segment"] != "all" or cell["arm"] not in ("baseline", arm) or cell[metric] is None:
-            continue
-        for name in ("p50", "p95", "p99"):
-            if cell[metric][name] is not None:
-                rows.append((_load_words(cell["load"]), name, cell["arm"], cell[metric]))
+    rows = [
+        row
+        for cell in document["cells"]
+        if cell["segment"] == "all" and cell["arm"] in ("baseline", arm)
+        for row in _percentile_rows(cell["load"], cell["arm"], cell[metric])
+    ]
     if not rows:
         return ""
-    rows.sort(key=lambda row: (_load_number(row[0]), row[1], row[2] != "baseline"))
-    highest = max(held[name] for _, name, _, held in rows)
-    scale = Scale(low=0, high=highest * 1.08, start=LABEL, end=WIDTH - 70)
+    rows.sort(key=lambda row: (_load_number(row.load), row.name, row.arm != "baseline"))
+    scale = Scale(low=0, high=max(row.value for row in rows) * 1.08, start=LABEL, end=WIDTH - 70)
     height = ROW * (len(rows) + 1.2)
     parts = [line(scale.start, 4, scale.start, height - ROW, "axis")]
-    for index, (load, name, whose, held) in enumerate(rows):
+    for index, row in enumerate(rows):
         y = ROW * (index + 0.7)
-        style = "base" if whose == "baseline" else SERIES[0]
-        low, high = held["intervals"].get(name, (None, None))
-        parts.append(text(0, y + 4, f"{name.upper()} {load} {whose}", limit=30))
+        style = "base" if row.arm == "baseline" else SERIES[0]
+        low, high = row.interval
+        parts.append(text(0, y + 4, f"{row.name.upper()} {row.load} {row.arm}", limit=30))
         parts.append(
             f'<rect class="bar {style}" x="{scale.start:.1f}" y="{y - 7:.1f}" '
-            f'width="{scale(held[name]) - scale.start:.1f}" height="14" rx="2"/>'
+            f'width="{scale(row.value) - scale.start:.1f}" height="14" rx="2"/>'
         )
         if low is not None and high is not None:
             parts.append(line(scale(low), y, scale(min(high, scale.high)), y, "whisker"))
-        parts.append(text(WIDTH, y + 4, _ms(held[name]), anchor="end"))
+        parts.append(text(WIDTH, y + 4, _ms(row.value), anchor="end"))
     return svg(height, parts, f"{metric} percentiles, baseline against {arm}")
+
+
+def _percentile_rows(load: LoadDocument, arm: str, measured: PercentilesDocument | None) -> list[_Percentile]:
+    if measured is None:
+        return []
+    label, intervals = load_label(load_of(load)), measured["intervals"]
+    return [
+        _Percentile(label, name, arm, value, intervals.get(name, (None, None)))
+        for name, value in (("p50", measured["p50"]), ("p95", measured["p95"]), ("p99", measured["p99"]))
+        if value is not None
+    ]
 
 
 def histogram(counts: Sequence[int], label: str) -> str:
@@ -169,14 +222,14 @@ def histogram(counts: Sequence[int], label: str) -> str:
     return svg(height, parts, f"Acceptance per request: {label}", width=width)
 
 
-def survival(document: dict[str, Any]) -> str:
+def survival(document: VerdictDocument) -> str:
     """Share of decode steps in which at least j drafted tokens were accepted, per arm."""
-    arms = [
-        (cell["arm"], cell["per_position"])
+    by_arm = {
+        cell["arm"]: cell["per_position"]
         for cell in document["cells"]
         if cell["segment"] == "all" and cell["per_position"]
-    ]
-    arms = list(dict(arms).items())
+    }
+    arms = list(by_arm.items())
     if not arms:
         return ""
     longest = max(len(rates) for _, rates in arms)
@@ -201,7 +254,7 @@ def survival(document: dict[str, Any]) -> str:
     return svg(236, parts, "Accepted per position")
 
 
-def ceiling(rows: Sequence[dict[str, Any]]) -> str:
+def ceiling(rows: Sequence[CeilingDocument]) -> str:
     """Measured speedup against accepted length, the speedup if drafting and verifying cost nothing."""
     if not rows:
         return ""
@@ -212,10 +265,10 @@ def ceiling(rows: Sequence[dict[str, Any]]) -> str:
     for index, row in enumerate(rows):
         y = ROW * (index + 0.7)
         parts.append(text(0, y + 4, row["segment"], limit=30))
-        for key, style, tall in (("ceiling", "hollow", 16), ("measured", "bar s1", 8)):
+        for value, style, tall in ((row["ceiling"], "hollow", 16), (row["measured"], "bar s1", 8)):
             parts.append(
                 f'<rect class="{style}" x="{scale.start:.1f}" y="{y - tall / 2:.1f}" '
-                f'width="{scale(row[key]) - scale.start:.1f}" height="{tall}" rx="2"/>'
+                f'width="{scale(value) - scale.start:.1f}" height="{tall}" rx="2"/>'
             )
         parts.append(text(WIDTH, y + 4, f"{row['measured']:.2f}x of {row['ceiling']:.2f}x", anchor="end"))
     return svg(height, parts, "Measured speedup against its ceiling")
@@ -229,7 +282,7 @@ def escape(text: str) -> str:
     return escape_markup(printable(text, limit=500))
 
 
-def _judged(estimate: dict[str, Any], bar: float) -> str:
+def _judged(estimate: BoundsDocument, bar: float) -> str:
     if estimate["low"] is not None and estimate["low"] >= bar:
         return "pays"
     if estimate["low"] is not None and estimate["low"] > 1:
@@ -239,7 +292,7 @@ def _judged(estimate: dict[str, Any], bar: float) -> str:
     return "unclear"
 
 
-def _ratio_scale(estimates: Iterable[dict[str, Any]], *, extra: tuple[float, ...]) -> Scale:
+def _ratio_scale(estimates: Iterable[BoundsDocument], *, extra: tuple[float, ...]) -> Scale:
     listed = list(estimates)
     lows = [e["low"] if e["low"] is not None else e["value"] for e in listed]
     highs = [e["high"] if e["high"] is not None else e["value"] for e in listed]
@@ -276,7 +329,7 @@ def _load_axes(x: Scale, y: Scale, loads: Sequence[float], bar: float) -> list[s
     return parts
 
 
-def _interval(scale: Scale, y: float, estimate: dict[str, Any], style: str) -> str:
+def _interval(scale: Scale, y: float, estimate: BoundsDocument, style: str) -> str:
     low = scale(estimate["low"] if estimate["low"] is not None else scale.low)
     high = scale(estimate["high"] if estimate["high"] is not None else scale.high)
     return (
@@ -286,17 +339,13 @@ def _interval(scale: Scale, y: float, estimate: dict[str, Any], style: str) -> s
     )
 
 
-def _where(part: dict[str, Any]) -> str:
-    return f"temperature {part['label']}" if part["part"] == "temperature" else str(part["label"])
+def _where(part: PartSpeedupDocument) -> str:
+    return f"temperature {part['label']}" if part["part"] is Part.TEMPERATURE else part["label"]
 
 
 def _load_number(label: str) -> float:
     digits = "".join(c if c.isdigit() or c == "." else " " for c in label).split()
     return float(digits[0]) if digits else 0.0
-
-
-def _load_words(load: dict[str, Any]) -> str:
-    return f"c={load['concurrency']}" if "concurrency" in load else f"{load['qps']:g} req/s"
 
 
 def _few(values: Sequence[int], most: int) -> list[int]:

@@ -1,13 +1,12 @@
-"""The JSON documents of decide, compare and measure. Fields may be added; those here stay."""
+"""From values to the JSON documents of decide, tune, compare and measure."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
-from dataclasses import asdict
-from typing import Any
+from collections.abc import Sequence
 
-from speclift.core.arm import Arm
+from speclift.core.arm import BASELINE, Arm
+from speclift.core.documents import BoundsDocument, finding_document, load_document
 from speclift.core.goals import Goals
 from speclift.core.records import Provenance
 from speclift.core.results import (
@@ -23,99 +22,94 @@ from speclift.core.results import (
     Part,
     Percentiles,
     Reason,
-    Verdict,
-    finding_to_dict,
+    TailRatio,
 )
 from speclift.core.speculation import Attached
-from speclift.core.traffic import load_to_dict
+from speclift.core.typed_json import UNKNOWN_FROM, finite
+from speclift.search.tuning_document import confirmed_document
+from speclift.verdict.judgement import AcceptanceBucket, AcceptanceHistogram, Judgement, Served
+from speclift.views.documents import (
+    AcceptanceBucketDocument,
+    AcceptanceDocument,
+    AcceptanceHistogramDocument,
+    ArmSpeedupsDocument,
+    CeilingDocument,
+    CellDocument,
+    ConditionsDocument,
+    CrossoverDocument,
+    EstimateDocument,
+    GoalsDocument,
+    KvPeakDocument,
+    KvTokensDocument,
+    MeasureDocument,
+    OpenPartDocument,
+    PartSpeedupDocument,
+    PercentilesDocument,
+    ProvenanceDocument,
+    ReasonDocument,
+    SpeedupDocument,
+    TailRatioDocument,
+    VerdictDocument,
+    WinnerDocument,
+)
 
-SCHEMA = 1
 DESIGN = "paired-log-ratio"
 ALL = "all"
-# exp of an unknown bound; JSON has no infinity.
-UNKNOWN_FROM = 1e300
 
 
-def verdict_document(
-    verdict: Verdict,
-    *,
-    cells: Sequence[Cell],
-    comparisons: Sequence[Evidence],
-    findings: Sequence[Finding],
-    provenance: Provenance,
-    kv_tokens: Mapping[str, int],
-    kv_peaks: Mapping[str, float],
-    acceptance_by_temperature: Sequence[dict[str, Any]],
-    acceptance_histograms: Sequence[dict[str, Any]],
-    crossovers: Sequence[Crossover],
-    goals: Goals,
-    configuration: Mapping[str, str] | None,
-    winner_config: Mapping[str, Any] | None,
-    study: str,
-    failed_arms: Sequence[str],
-    lossless: Mapping[str, Any] | None = None,
-    tuning: Mapping[str, Any] | None = None,
-) -> dict[str, Any]:
-    evidence = verdict.evidence
-    return _document(
-        {
-            "schema": SCHEMA,
-            "verdict": verdict.decision.value,
-            "reasons": [_reason(reason) for reason in verdict.reasons],
-            "conditions": _conditions(verdict.conditions),
-            "open": [_open_part(part) for part in verdict.open],
-            "winner": _winner(verdict.winner, configuration, winner_config),
-            "goals": _goals(goals),
-            "speedup": _speedup(evidence.overall if evidence else None),
-            "e2e_speedup": _speedup(evidence.e2e if evidence else None),
-            "speedups": [_arm_speedups(each) for each in comparisons],
-            "cells": [cell_document(cell) for cell in cells],
-            "acceptance_by_temperature": list(acceptance_by_temperature),
-            "acceptance_histograms": list(acceptance_histograms),
-            "ceiling": _ceilings(cells, comparisons),
-            "configuration": dict(configuration) if configuration else None,
-            "crossover": [asdict(crossing) for crossing in crossovers],
-            "kv_tokens": {
-                "baseline": kv_tokens.get("baseline"),
-                "winner": kv_tokens.get(verdict.winner.name) if verdict.winner else None,
-            },
-            "kv_peak": {
-                "baseline": kv_peaks.get("baseline"),
-                "winner": kv_peaks.get(verdict.winner.name) if verdict.winner else None,
-            },
-            "lossless": dict(lossless) if lossless else {"result": "skipped"},
-            "findings": [finding_to_dict(finding) for finding in findings],
-            "failed_arms": list(failed_arms),
-            "tuning": dict(tuning) if tuning else None,
-            "provenance": provenance_document(provenance),
-            "study": study,
-        }
-    )
+def verdict_document(judgement: Judgement) -> VerdictDocument:
+    verdict, evidence, served = judgement.verdict, judgement.verdict.evidence, judgement.served
+    document: VerdictDocument = {
+        "schema": 1,
+        "verdict": verdict.decision,
+        "reasons": [_reason(reason) for reason in verdict.reasons],
+        "conditions": _conditions(verdict.conditions),
+        "open": [_open_part(part) for part in verdict.open],
+        "winner": _winner(verdict.winner, served),
+        "goals": _goals(judgement.goals),
+        "speedup": _speedup(evidence.overall if evidence else None),
+        "e2e_speedup": _speedup(evidence.e2e if evidence else None),
+        "speedups": [_arm_speedups(evidence) for evidence in judgement.on_all],
+        "cells": [_cell(cell) for cell in judgement.cells],
+        "acceptance_by_temperature": [_bucket(bucket) for bucket in judgement.acceptance_by_temperature],
+        "acceptance_histograms": [_histogram(counted) for counted in judgement.acceptance_histograms],
+        "ceiling": _ceilings(judgement.cells, judgement.on_all),
+        "configuration": dict(served.forms) if served is not None else None,
+        "crossover": [_crossover(crossing) for crossing in judgement.crossovers],
+        "kv_tokens": _kv_tokens(judgement),
+        "kv_peak": _kv_peak(judgement),
+        "lossless": judgement.lossless.document,
+        "findings": [finding_document(finding) for finding in judgement.findings],
+        "failed_arms": list(judgement.failed_arms),
+        "tuning": None if judgement.tuning is None else confirmed_document(judgement.tuning),
+        "provenance": _provenance(judgement.provenance),
+        "study": judgement.study,
+    }
+    return finite(document)
 
 
-def measure_document(cells: Sequence[Cell], findings: Sequence[Finding], *, study: str) -> dict[str, Any]:
-    return _document(
-        {
-            "schema": SCHEMA,
-            "study": study,
-            "cells": [cell_document(cell) for cell in cells],
-            "findings": [finding_to_dict(finding) for finding in findings],
-        }
-    )
+def measure_document(cells: Sequence[Cell], findings: Sequence[Finding], *, study: str) -> MeasureDocument:
+    document: MeasureDocument = {
+        "schema": 1,
+        "study": study,
+        "cells": [_cell(cell) for cell in cells],
+        "findings": [finding_document(finding) for finding in findings],
+    }
+    return finite(document)
 
 
-def cell_document(cell: Cell) -> dict[str, Any]:
+def _cell(cell: Cell) -> CellDocument:
     return {
         "arm": cell.arm,
-        "load": load_to_dict(cell.load),
+        "load": load_document(cell.load),
         "segment": cell.segment,
         "temperature": cell.temperature,
         "ttft_s": _percentiles(cell.ttft_s),
         "tpot_s": _percentiles(cell.tpot_s),
         "e2e_s": _percentiles(cell.e2e_s),
         "throughput_tok_s": cell.throughput_tok_s,
-        "acceptance_rate": acceptance_document(cell.acceptance_rate),
-        "accepted_length": _estimate(cell.accepted_length),
+        "acceptance_rate": None if cell.acceptance_rate is None else _acceptance(cell.acceptance_rate),
+        "accepted_length": None if cell.accepted_length is None else _estimate(cell.accepted_length),
         "per_position": list(cell.per_position) if cell.per_position is not None else None,
         "output_tokens_mean": cell.output_tokens_mean,
         "requests": cell.requests,
@@ -124,9 +118,7 @@ def cell_document(cell: Cell) -> dict[str, Any]:
     }
 
 
-def acceptance_document(acceptance: Acceptance | None) -> dict[str, Any] | None:
-    if acceptance is None:
-        return None
+def _acceptance(acceptance: Acceptance) -> AcceptanceDocument:
     return {
         "p10": acceptance.p10,
         "p50": acceptance.p50,
@@ -136,7 +128,26 @@ def acceptance_document(acceptance: Acceptance | None) -> dict[str, Any] | None:
     }
 
 
-def provenance_document(provenance: Provenance) -> dict[str, Any]:
+def _bucket(bucket: AcceptanceBucket) -> AcceptanceBucketDocument:
+    return {
+        "arm": bucket.arm,
+        "above": bucket.low,
+        "up_to": bucket.high,
+        **_acceptance(bucket.acceptance),
+    }
+
+
+def _histogram(counted: AcceptanceHistogram) -> AcceptanceHistogramDocument:
+    return {
+        "arm": counted.arm,
+        "by": counted.by,
+        "label": counted.label,
+        "requests": sum(counted.counts),
+        "counts": list(counted.counts),
+    }
+
+
+def _provenance(provenance: Provenance) -> ProvenanceDocument:
     return {
         "speclift": provenance.speclift_version,
         "engine": provenance.engine,
@@ -151,7 +162,7 @@ def provenance_document(provenance: Provenance) -> dict[str, Any]:
     }
 
 
-def _speedup(comparison: Comparison | None) -> dict[str, Any] | None:
+def _speedup(comparison: Comparison | None) -> SpeedupDocument | None:
     if comparison is None:
         return None
     estimate = comparison.simultaneous
@@ -167,63 +178,64 @@ def _speedup(comparison: Comparison | None) -> dict[str, Any] | None:
     }
 
 
-def _arm_speedups(evidence: Evidence) -> dict[str, Any]:
+def _arm_speedups(evidence: Evidence) -> ArmSpeedupsDocument:
     return {
         "arm": evidence.arm.name,
         "overall": _speedup(evidence.overall),
         "e2e": _speedup(evidence.e2e),
-        "parts": [
-            {
-                "part": part.part.value,
-                "label": part.label,
-                **_estimate_required(part.speedup),
-                "simultaneous": {name: _bounds(part.simultaneous)[name] for name in ("low", "high")},
-                "prompts": part.prompts,
-                "launches": part.launches,
-            }
-            for part in evidence.parts
-        ],
-        "tail_ratios": [
-            {
-                "metric": tail.metric,
-                "statistic": tail.statistic,
-                "load": load_to_dict(tail.load),
-                **_estimate_required(tail.ratio),
-            }
-            for tail in evidence.tails
-        ],
+        "parts": [_part(part) for part in evidence.parts],
+        "tail_ratios": [_tail(tail) for tail in evidence.tails],
         "pairs": {"asked": evidence.completeness.asked, "used": evidence.completeness.used},
         "prompts": evidence.prompts,
     }
 
 
-def _open_part(part: OpenPart) -> dict[str, Any]:
+def _part(part: Comparison) -> PartSpeedupDocument:
+    simultaneous = _bounds(part.simultaneous)
+    return {
+        "part": part.part,
+        "label": part.label,
+        **_estimate(part.speedup),
+        "simultaneous": {"low": simultaneous["low"], "high": simultaneous["high"]},
+        "prompts": part.prompts,
+        "launches": part.launches,
+    }
+
+
+def _tail(tail: TailRatio) -> TailRatioDocument:
+    return {
+        "metric": tail.metric,
+        "statistic": tail.statistic,
+        "load": load_document(tail.load),
+        **_estimate(tail.ratio),
+    }
+
+
+def _open_part(part: OpenPart) -> OpenPartDocument:
     comparison = part.comparison
     return {
         "arm": comparison.arm,
-        "part": comparison.part.value,
+        "part": comparison.part,
         "label": comparison.label,
         **_bounds(comparison.speedup),
         "settle": part.settle,
     }
 
 
-def _winner(
-    arm: Arm | None, configuration: Mapping[str, str] | None, config: Mapping[str, Any] | None
-) -> dict[str, Any] | None:
-    if arm is None:
+def _winner(arm: Arm | None, served: Served | None) -> WinnerDocument | None:
+    if arm is None or served is None:
         return None
     is_known = not isinstance(arm.speculation, Attached)
     return {
         "arm": arm.name,
         "method": arm.method if is_known else None,
         "k": arm.k if is_known else None,
-        "command": (configuration or {}).get("command"),
-        "config": dict(config or {}) if is_known else None,
+        "command": served.forms.get("command"),
+        "config": dict(served.config) if is_known else None,
     }
 
 
-def _goals(goals: Goals) -> dict[str, Any]:
+def _goals(goals: Goals) -> GoalsDocument:
     return {
         "min_speedup": goals.min_speedup,
         "metric": goals.metric,
@@ -232,10 +244,10 @@ def _goals(goals: Goals) -> dict[str, Any]:
     }
 
 
-def _ceilings(cells: Sequence[Cell], comparisons: Sequence[Evidence]) -> list[dict[str, Any]]:
+def _ceilings(cells: Sequence[Cell], comparisons: Sequence[Evidence]) -> list[CeilingDocument]:
     """Accepted length is the speedup if drafting and verifying cost nothing ("acceptance times speed ratio is
     the ceiling" [S3]); measured speedup beside it, at the lightest load."""
-    rows = []
+    rows: list[CeilingDocument] = []
     for evidence in comparisons:
         measured = {part.label: part.speedup.value for part in evidence.parts if part.part is Part.SEGMENT}
         if evidence.overall is not None:
@@ -253,7 +265,7 @@ def _ceilings(cells: Sequence[Cell], comparisons: Sequence[Evidence]) -> list[di
     return rows
 
 
-def _conditions(conditions: Conditions | None) -> dict[str, Any] | None:
+def _conditions(conditions: Conditions | None) -> ConditionsDocument | None:
     if conditions is None:
         return None
     return {
@@ -264,27 +276,51 @@ def _conditions(conditions: Conditions | None) -> dict[str, Any] | None:
     }
 
 
-def _reason(reason: Reason) -> dict[str, Any]:
+def _crossover(crossing: Crossover) -> CrossoverDocument:
+    return {
+        "metric": crossing.metric,
+        "axis": crossing.axis,
+        "value": crossing.value,
+        "low": crossing.low,
+        "high": crossing.high,
+        "arm": crossing.arm,
+        "note": crossing.note,
+    }
+
+
+def _kv_tokens(judgement: Judgement) -> KvTokensDocument:
+    winner = judgement.verdict.winner
+    return {
+        "baseline": judgement.kv_tokens.get(BASELINE),
+        "winner": judgement.kv_tokens.get(winner.name) if winner else None,
+    }
+
+
+def _kv_peak(judgement: Judgement) -> KvPeakDocument:
+    winner = judgement.verdict.winner
+    return {
+        "baseline": judgement.kv_peaks.get(BASELINE),
+        "winner": judgement.kv_peaks.get(winner.name) if winner else None,
+    }
+
+
+def _reason(reason: Reason) -> ReasonDocument:
     return {
         "rule": reason.rule,
-        "level": reason.level.value,
+        "level": reason.level,
         "message": reason.message,
         "source": reason.source,
     }
 
 
-def _percentiles(held: Percentiles | None) -> dict[str, Any] | None:
+def _percentiles(held: Percentiles | None) -> PercentilesDocument | None:
     if held is None:
         return None
     intervals = {name: list(bounds) for name, bounds in held.intervals.items()}
     return {"p50": held.p50, "p95": held.p95, "p99": held.p99, "intervals": intervals}
 
 
-def _estimate(estimate: Estimate | None) -> dict[str, Any] | None:
-    return None if estimate is None else _estimate_required(estimate)
-
-
-def _estimate_required(estimate: Estimate) -> dict[str, Any]:
+def _estimate(estimate: Estimate) -> EstimateDocument:
     return {
         **_bounds(estimate),
         "n": estimate.n,
@@ -293,23 +329,8 @@ def _estimate_required(estimate: Estimate) -> dict[str, Any]:
     }
 
 
-def _bounds(estimate: Estimate) -> dict[str, float | None]:
+def _bounds(estimate: Estimate) -> BoundsDocument:
     """Unknown is null on both sides: a lower bound of 0 beside no upper one is no bound."""
     is_known = math.isfinite(estimate.high) and estimate.high < UNKNOWN_FROM
     low, high = (estimate.low, estimate.high) if is_known else (None, None)
     return {"value": estimate.value, "low": low, "high": high}
-
-
-def _document(content: dict[str, Any]) -> dict[str, Any]:
-    """JSON has no infinity: an unknown bound is null."""
-    return {key: _clean(value) for key, value in content.items()}
-
-
-def _clean(value: Any) -> Any:
-    if isinstance(value, float) and (not math.isfinite(value) or abs(value) > UNKNOWN_FROM):
-        return None
-    if isinstance(value, dict):
-        return {key: _clean(entry) for key, entry in value.items()}
-    if isinstance(value, (list, tuple)):
-        return [_clean(entry) for entry in value]
-    return value

@@ -2,65 +2,68 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Sequence
 
 from rich.console import Group, RenderableType
 from rich.padding import Padding
 from rich.text import Text
 
 from speclift.core.quantities import printable
+from speclift.linter.findings import LintFinding, Status
+from speclift.linter.judge import LintReport
+from speclift.linter.translation import Translation
 
 MARKS = {
-    "conflict": ("✗", "bold red"),
-    "removed": ("✗", "red"),
-    "unknown": ("?", "red"),
-    "dead": ("∅", "red"),
-    "unread": ("?", "bold red"),
-    "renamed": ("→", "yellow"),
-    "risky": ("!", "yellow"),
-    "ok": ("✓", "green"),
+    Status.CONFLICT: ("✗", "bold red"),
+    Status.REMOVED: ("✗", "red"),
+    Status.UNKNOWN: ("?", "red"),
+    Status.DEAD: ("∅", "red"),
+    Status.UNREAD: ("?", "bold red"),
+    Status.RENAMED: ("→", "yellow"),
+    Status.RISKY: ("!", "yellow"),
+    Status.OK: ("✓", "green"),
 }
 INDENT = 4
 FINDINGS_MAX = 60
 LINE_MAX = 2_000
 
 
-def lint_view(document: Mapping[str, Any], *, title: str) -> RenderableType:
-    """Findings and the verdict on them; the translation is the caller's to print. `title` names the engine."""
-    findings = document["findings"]
-    engine = f"{title} {document['version']}"
+def lint_view(report: LintReport) -> RenderableType:
+    """Findings and the verdict on them; the translation is the caller's to print."""
+    findings = report.findings
+    engine = f"{report.title} {report.version}"
     parts: list[RenderableType] = [Text(f"As {engine} reads it", style="bold")]
-    rank = {flag: place for place, flag in enumerate(dict.fromkeys(found["flag"] for found in findings))}
+    rank = {flag: place for place, flag in enumerate(dict.fromkeys(finding.flag for finding in findings))}
     spoken_of = sorted(
-        (found for found in findings if found["status"] != "ok"), key=lambda found: rank[found["flag"]]
+        (finding for finding in findings if finding.status is not Status.OK),
+        key=lambda finding: rank[finding.flag],
     )
-    parts += [_finding(found) for found in spoken_of[:FINDINGS_MAX]]
+    parts += [_finding(finding) for finding in spoken_of[:FINDINGS_MAX]]
     if len(spoken_of) > FINDINGS_MAX:
         parts.append(_indented(f"… and {len(spoken_of) - FINDINGS_MAX:,} more, all of them in --json"))
-    fine = [found["flag"] for found in findings if found["status"] == "ok"]
+    fine = [finding.flag for finding in findings if finding.status is Status.OK]
     if fine:
-        mark, style = MARKS["ok"]
+        mark, style = MARKS[Status.OK]
         line = Text(f" {mark} ", style=style)
         line.append("fine: ", style="bold default")
         parts.append(line.append(printable(", ".join(dict.fromkeys(fine)), limit=600), style="default"))
-    parts += [_indented(f"note: {note}") for note in document["notes"][:FINDINGS_MAX]]
+    parts += [_indented(f"note: {note}") for note in report.notes[:FINDINGS_MAX]]
     parts.append(_summary(findings, engine))
     return Group(*parts)
 
 
-def _finding(found: Mapping[str, Any]) -> RenderableType:
-    mark, style = MARKS[found["status"]]
+def _finding(finding: LintFinding) -> RenderableType:
+    mark, style = MARKS[finding.status]
     head = Text(f" {mark} ", style=style)
-    head.append(printable(found["flag"], limit=80), style="bold default")
-    head.append(f"  {found['status']}", style=style)
+    head.append(printable(finding.flag, limit=80), style="bold default")
+    head.append(f"  {finding.status}", style=style)
     lines: list[RenderableType] = [head]
-    if found["message"]:
-        lines.append(_indented(found["message"]))
-    if found["replacement"]:
-        lines.append(_indented(f"-> {found['replacement']}", style="cyan"))
-    if found["source"]:
-        lines.append(_indented(f"[{found['source']}]", style="dim"))
+    if finding.message:
+        lines.append(_indented(finding.message))
+    if finding.replacement:
+        lines.append(_indented(f"-> {finding.replacement}", style="cyan"))
+    if finding.source:
+        lines.append(_indented(f"[{finding.source}]", style="dim"))
     return Group(*lines)
 
 
@@ -68,9 +71,9 @@ def _indented(text: str, *, style: str = "") -> RenderableType:
     return Padding(Text(printable(text, limit=1000), style=style), (0, 0, 0, INDENT), expand=False)
 
 
-def _summary(findings: Sequence[Mapping[str, Any]], engine: str) -> Text:
-    wrong = len({found["flag"] for found in findings if found["status"] not in ("ok", "risky")})
-    risky = len({found["flag"] for found in findings if found["status"] == "risky"})
+def _summary(findings: Sequence[LintFinding], engine: str) -> Text:
+    wrong = len({finding.flag for finding in findings if finding.is_error})
+    risky = len({finding.flag for finding in findings if finding.status is Status.RISKY})
     if wrong:
         said, style = f"{engine} refuses or ignores {_counted(wrong, 'setting')}", "bold red"
     elif risky:
@@ -87,12 +90,11 @@ def _counted(count: int, noun: str) -> str:
     return f"{count} {noun}{'s' if count != 1 else ''}"
 
 
-def translation_notes(document: Mapping[str, Any]) -> RenderableType:
+def translation_notes(today: Translation) -> RenderableType:
     """What has no equivalent."""
-    notes = document["translated"]["notes"]
     lines = [
         Padding(Text(f"- {printable(note, limit=1000)}"), (0, 0, 0, 2), expand=False)
-        for note in notes[:FINDINGS_MAX]
+        for note in today.notes[:FINDINGS_MAX]
     ]
     return Group(Text("\nWhat changed on the way", style="bold"), *lines)
 

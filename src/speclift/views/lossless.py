@@ -1,9 +1,8 @@
-"""The lossless gate for a terminal, from its JSON document: what was compared, what it says, texts side by side."""
+"""The lossless gate for a terminal: what was compared, what it says, texts side by side."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import Sequence
 
 from rich import box
 from rich.console import Group, RenderableType
@@ -12,34 +11,37 @@ from rich.table import Table
 from rich.text import Text
 
 from speclift.core.quantities import duration, printable, printable_lines
-from speclift.core.results import Level
+from speclift.core.results import Finding, Level
+from speclift.lossless.gate import ArmGate, Example, Gate
+from speclift.lossless.result import Result
 from speclift.views.terminal import MARKS
 
 STYLES = {
-    "pass": ("OUTPUT UNCHANGED", "bold green"),
-    "fail": ("OUTPUT CHANGED", "bold white on red"),
-    "inconclusive": ("INCONCLUSIVE", "bold magenta"),
-    "skipped": ("NOT VERIFIED", "bold yellow"),
+    Result.PASS: ("OUTPUT UNCHANGED", "bold green"),
+    Result.FAIL: ("OUTPUT CHANGED", "bold white on red"),
+    Result.INCONCLUSIVE: ("INCONCLUSIVE", "bold magenta"),
+    Result.SKIPPED: ("NOT VERIFIED", "bold yellow"),
 }
-LEVELS = {"pass": Level.PASS, "fail": Level.FAIL, "inconclusive": Level.WARN, "skipped": Level.INFO}
+LEVELS = {
+    Result.PASS: Level.PASS,
+    Result.FAIL: Level.FAIL,
+    Result.INCONCLUSIVE: Level.WARN,
+    Result.SKIPPED: Level.INFO,
+}
 EXAMPLES_SHOWN = 3
 
 
-def gate_view(document: Mapping[str, Any]) -> RenderableType:
+def gate_view(gate: Gate) -> RenderableType:
     parts: list[RenderableType] = []
-    if any(arm["greedy"].get("checks") for arm in document["arms"]):
-        parts.append(checks_table(document))
-    parts += [examples_view(document)] if has_examples(document) else []
-    parts.append(_banner(document))
+    if any(arm.greedy is not None and arm.greedy.checks for arm in gate.arms):
+        parts.append(checks_table(gate))
+    examples = examples_view(gate.result, gate.examples)
+    parts += [examples] if examples is not None else []
+    parts.append(_banner(gate))
     return Group(*parts)
 
 
-def has_examples(document: Mapping[str, Any]) -> bool:
-    """A tie that fell the other way is no news; --json has it."""
-    return bool(document.get("examples")) and document["result"] != "pass"
-
-
-def checks_table(document: Mapping[str, Any]) -> Table:
+def checks_table(gate: Gate) -> Table:
     table = Table(
         title="Answers that part from the baseline's, temperature 0",
         title_justify="left",
@@ -53,42 +55,42 @@ def checks_table(document: Mapping[str, Any]) -> Table:
     for name in ("answers", "tokens", "part", "per 1k", "control", "p"):
         table.add_column(name, justify="right", no_wrap=True)
     previous = ""
-    for arm in document["arms"]:
-        for check in arm["greedy"].get("checks", ()):
-            if not check["answers"]:
+    for arm in gate.arms:
+        for check in arm.greedy.checks if arm.greedy is not None else ():
+            if not check.answers:
                 continue
-            control = check["control"]
-            own = f"{control['per_1000_tokens']:.1f}" if control["tokens"] else "–"
+            control = f"{1000 * check.control.per_token:.1f}" if check.control.tokens else "–"
             table.add_row(
-                Text("" if arm["arm"] == previous else printable(arm["arm"], limit=40)),
-                check["name"],
-                str(check["answers"]),
-                f"{check['tokens']:.0f}",
-                str(check["divergences"]),
-                f"{check['per_1000_tokens']:.1f}",
-                own,
-                f"{check['p_value']:.1g}" if check["divergences"] else "–",
+                Text("" if arm.arm == previous else printable(arm.arm, limit=40)),
+                check.name,
+                str(check.answers),
+                f"{check.hazard.tokens:.0f}",
+                str(check.hazard.events),
+                f"{1000 * check.hazard.per_token:.1f}",
+                control,
+                f"{check.p_value:.1g}" if check.hazard.events else "–",
             )
-            previous = arm["arm"]
+            previous = arm.arm
     return table
 
 
-def examples_view(document: Mapping[str, Any]) -> RenderableType:
-    """Both outputs beside each other; what differs starts where they part."""
+def examples_view(result: Result, examples: Sequence[Example]) -> RenderableType | None:
+    """Both outputs beside each other; what differs starts where they part. None where there is nothing to show: a tie
+    that fell the other way is no news, --json has it."""
+    if not examples or result is Result.PASS:
+        return None
     shown: list[RenderableType] = [Text("Side by side", style="bold")]
-    for example in document["examples"][:EXAMPLES_SHOWN]:
-        title = Text(f"\n{printable(example['arm'])} · {printable(example['case'])}: ", style="bold")
-        title.append(printable(example["why"], limit=300), style="not bold")
+    for example in examples[:EXAMPLES_SHOWN]:
+        title = Text(f"\n{printable(example.arm)} · {printable(example.case)}: ", style="bold")
+        title.append(printable(example.why, limit=300), style="not bold")
         shown.append(title)
-        same = _common(example["baseline"], example["answer"])
+        same = _common(example.baseline, example.answer)
         table = Table(box=box.SIMPLE, show_header=True, pad_edge=False, expand=True)
         for name in ("baseline", "speculative"):
             table.add_column(name, ratio=1)
-        table.add_row(
-            _parted(example["baseline"], same, "green"), _parted(example["answer"], same, "bold red")
-        )
+        table.add_row(_parted(example.baseline, same, "green"), _parted(example.answer, same, "bold red"))
         shown.append(table)
-    left = len(document["examples"]) - EXAMPLES_SHOWN
+    left = len(examples) - EXAMPLES_SHOWN
     if left > 0:
         shown.append(Text(f"and {left} more with --json or in the report", style="dim"))
     return Group(*shown)
@@ -111,50 +113,53 @@ def _parted(text: str, same: int, style: str) -> Text:
     return shown
 
 
-def _banner(document: Mapping[str, Any]) -> Panel:
-    title, style = STYLES[document["result"]]
+def _banner(gate: Gate) -> Panel:
+    title, style = STYLES[gate.result]
     body = Text()
-    for arm in document["arms"]:
-        mark, colour = MARKS[LEVELS[arm["result"]]]
-        body.append(f"{mark} ", style=colour).append(printable(arm["arm"]), style="bold").append("\n")
-        for part in ("greedy", "sampled"):
-            found = arm[part]
-            if found["result"] != "skipped":
-                _line(body, found["result"], part, found["message"])
-        kept = [edge["name"] for edge in arm["edges"] if edge["result"] == "pass"]
-        if kept:
-            _line(body, "pass", "edges", ", ".join(kept))
-        for edge in arm["edges"]:
-            if edge["result"] == "fail":
-                _line(body, "fail", edge["name"], edge["message"])
-        for finding in arm["findings"]:
-            _finding(body, finding)
-    control = document["control"]
-    if control.get("noise_tokens"):
+    for arm in gate.arms:
+        _arm(body, arm)
+    control = gate.control
+    if control is not None and control.noise_tokens:
         body.append(
-            f"· the baseline's own runs move the gap between two tokens by up to {control['noise_nats_max']:.2f} nats; "
-            f"a fault is more than {control['fault_nats']:.2f}\n",
+            f"· the baseline's own runs move the gap between two tokens by up to {control.noise_nats_max:.2f} nats; "
+            f"a fault is more than {control.fault_nats:.2f}\n",
             style="dim",
         )
-    for note in document.get("notes", ()):
+    for note in gate.notes:
         body.append(f"· {printable(note, limit=300)}\n", style="dim")
-    if document.get("wall_s"):
-        body.append(f"· took {duration(document['wall_s'])}\n", style="dim")
+    if gate.wall_s:
+        body.append(f"· took {duration(gate.wall_s)}\n", style="dim")
     body.rstrip()
     return Panel(
         body, title=Text(f" {title} ", style=style), title_align="left", border_style=style.split()[-1]
     )
 
 
-def _line(body: Text, result: str, name: str, message: str) -> None:
+def _arm(body: Text, arm: ArmGate) -> None:
+    mark, colour = MARKS[LEVELS[arm.result]]
+    body.append(f"{mark} ", style=colour).append(printable(arm.arm), style="bold").append("\n")
+    for name, part in (("greedy", arm.greedy), ("sampled", arm.sampled)):
+        if part is not None and part.result is not Result.SKIPPED:
+            _line(body, part.result, name, part.message)
+    kept = [edge.name for edge in arm.edges if edge.result is Result.PASS]
+    if kept:
+        _line(body, Result.PASS, "edges", ", ".join(kept))
+    for edge in arm.edges:
+        if edge.result is Result.FAIL:
+            _line(body, Result.FAIL, edge.name, edge.message)
+    for finding in arm.findings:
+        _finding(body, finding)
+
+
+def _line(body: Text, result: Result, name: str, message: str) -> None:
     mark, colour = MARKS[LEVELS[result]]
     body.append(f"  {mark} ", style=colour).append(f"{printable(name)}: ", style="bold")
     body.append(f"{printable(message, limit=400)}\n")
 
 
-def _finding(body: Text, finding: Mapping[str, Any]) -> None:
-    mark, colour = MARKS[Level(finding["level"])]
-    body.append(f"  {mark} ", style=colour).append(f"{finding['check']}: ", style="bold")
-    body.append(f"{printable_lines(finding['message'], limit=900)}\n")
-    if finding["next_step"]:
-        body.append(f"    -> {printable(finding['next_step'])}\n", style="dim")
+def _finding(body: Text, finding: Finding) -> None:
+    mark, colour = MARKS[finding.level]
+    body.append(f"  {mark} ", style=colour).append(f"{finding.check}: ", style="bold")
+    body.append(f"{printable_lines(finding.message, limit=900)}\n")
+    if finding.next_step:
+        body.append(f"    -> {printable(finding.next_step)}\n", style="dim")

@@ -2,23 +2,31 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Sequence
 
 from rich.console import Group, RenderableType
 from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
+from speclift.core.documents import load_of
 from speclift.core.quantities import printable, seconds, size
-from speclift.core.traffic import load_from_dict, load_label
+from speclift.core.traffic import load_label
+from speclift.views.doctor_document import (
+    ClientDocument,
+    DoctorDocument,
+    ErrorMillisecondsDocument,
+    NoiseDocument,
+    NotMeasuredDocument,
+    PromptsNeededDocument,
+)
 
 LABEL_WIDTH = 18
 
 Rows = Sequence[tuple[str, str]]
 
 
-def machine_view(facts: Mapping[str, Any]) -> RenderableType:
+def machine_view(facts: DoctorDocument) -> RenderableType:
     host, late = facts["host"], facts["timer_late_ms"]
     load = " ".join(f"{value:.1f}" for value in host["load_average"])
     threads = facts["threads_for_the_engine"]
@@ -55,9 +63,9 @@ def machine_view(facts: Mapping[str, Any]) -> RenderableType:
     return Group(*parts)
 
 
-def _noise(noise: Mapping[str, Any]) -> list[RenderableType]:
+def _noise(noise: NoiseDocument | NotMeasuredDocument) -> list[RenderableType]:
     title = "Noise of this machine"
-    if not noise["measured"]:
+    if "why" in noise:
         then = f"; then: {noise['next_step']}" if noise["next_step"] else ""
         return [_section(title, [("not measured", noise["why"].rstrip(".") + then)])]
     servers = noise["servers_ratio"]
@@ -82,11 +90,11 @@ def _noise(noise: Mapping[str, Any]) -> list[RenderableType]:
     return [_section(title, rows), _prompts_needed(noise["prompts_needed"])]
 
 
-def _client(client: Mapping[str, Any] | None) -> list[RenderableType]:
+def _client(client: ClientDocument | NotMeasuredDocument | None) -> list[RenderableType]:
     if client is None:
         return []
     title = "Load generator"
-    if not client["measured"]:
+    if "why" in client:
         return [_section(title, [("not measured", f"{client['why']}; then: {client['next_step']}")])]
     names = ("load", "TTFT error", "TPOT error", "sent late", "read late", "core")
     table = Table.grid(padding=(0, 2))
@@ -95,8 +103,10 @@ def _client(client: Mapping[str, Any] | None) -> list[RenderableType]:
     table.add_row(*(Text(name, style="dim") for name in names))
     for level in client["levels"]:
         table.add_row(
-            load_label(load_from_dict(level["load"])) + (f", {level['lost']} lost" if level["lost"] else ""),
-            *(_pair(level[key]) for key in ("ttft_error_ms", "tpot_error_ms", "send_lag_ms")),
+            load_label(load_of(level["load"])) + (f", {level['lost']} lost" if level["lost"] else ""),
+            _pair(level["ttft_error_ms"]),
+            _pair(level["tpot_error_ms"]),
+            _pair(level["send_lag_ms"]),
             f"{level['read_lag_p99_ms']:.2f}",
             f"{level['cpu_share']:.0%}",
         )
@@ -119,11 +129,11 @@ def _client(client: Mapping[str, Any] | None) -> list[RenderableType]:
     ]
 
 
-def _pair(values: Mapping[str, float | None]) -> str:
-    return " / ".join("–" if (value := values[rank]) is None else f"{value:.2f}" for rank in ("p50", "p99"))
+def _pair(errors: ErrorMillisecondsDocument) -> str:
+    return " / ".join("–" if error is None else f"{error:.2f}" for error in (errors["p50"], errors["p99"]))
 
 
-def _prompts_needed(needed: Sequence[Mapping[str, Any]]) -> RenderableType:
+def _prompts_needed(needed: Sequence[PromptsNeededDocument]) -> RenderableType:
     table = Table.grid(padding=(0, 3))
     table.add_column(min_width=LABEL_WIDTH)
     for _ in needed:
@@ -150,5 +160,5 @@ def _rows(rows: Rows, *, are_commands: bool = False) -> RenderableType:
     return Padding(table, (0, 0, 1, 2), expand=False)
 
 
-def _count(number: int, noun: str) -> str:
+def _count(number: int | None, noun: str) -> str:
     return f"{number} {noun}" if number == 1 else f"{number} {noun}s"

@@ -6,26 +6,44 @@ its reader (control and bidirectional characters).
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TypedDict
 
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 
 from speclift.core.quantities import number, printable, ratio_words, seconds, share
+from speclift.core.results import Decision
+from speclift.search.tuning_document import ConfirmedTuningDocument, confirmed_errors_of, tuning_of
 from speclift.views import charts
+from speclift.views.documents import VerdictDocument
 from speclift.views.tuning_charts import pareto
-from speclift.views.tuning_table import cost_line, dropped_lines, error_lines, schedule_line, speedup_tables
+from speclift.views.tuning_table import (
+    SpeedupTable,
+    cost_line,
+    dropped_lines,
+    error_lines,
+    schedule_line,
+    speedup_tables,
+)
 
 TITLES = {
-    "ship": "Ship",
-    "ship-on-conditions": "Ship on conditions",
-    "do-not-ship": "Do not ship",
-    "inconclusive": "Inconclusive",
-    "output-changed": "Output changed",
+    Decision.SHIP: "Ship",
+    Decision.SHIP_ON_CONDITIONS: "Ship on conditions",
+    Decision.DO_NOT_SHIP: "Do not ship",
+    Decision.INCONCLUSIVE: "Inconclusive",
+    Decision.OUTPUT_CHANGED: "Output changed",
 }
 
 
-def page(document: dict[str, Any]) -> str:
+class _TuningWords(TypedDict):
+    """What templates/tuning.html takes."""
+
+    cost: str
+    tables: tuple[SpeedupTable, ...]
+    notes: list[tuple[str, list[str]]]
+
+
+def page(document: VerdictDocument) -> str:
     environment = Environment(
         loader=PackageLoader("speclift.views"), autoescape=True, undefined=StrictUndefined, trim_blocks=True
     )
@@ -37,7 +55,7 @@ def page(document: dict[str, Any]) -> str:
         d=document,
         title=TITLES[document["verdict"]],
         arm=shown_arm,
-        tuning=_tuning(document.get("tuning")),
+        tuning=_tuning(document["tuning"]) if document["tuning"] is not None else None,
         pictures={name: Markup(svg) for name, svg in _pictures(document, shown_arm).items()},
         histograms=[
             (entry, Markup(charts.histogram(entry["counts"], entry["label"])))
@@ -47,23 +65,22 @@ def page(document: dict[str, Any]) -> str:
     )
 
 
-def _tuning(tuning: dict[str, Any] | None) -> dict[str, Any] | None:
+def _tuning(document: ConfirmedTuningDocument) -> _TuningWords:
     """What the page says of the search, in the words of the terminal."""
-    if tuning is None:
-        return None
+    tuning, errors = tuning_of(document), confirmed_errors_of(document)
     schedule = schedule_line(tuning)
     return {
         "cost": cost_line(tuning),
         "tables": speedup_tables(tuning),
         "notes": [
             ("Dropped", dropped_lines(tuning)),
-            ("Predicted and measured", error_lines(tuning)),
+            ("Predicted and measured", error_lines(tuning, errors)),
             ("Schedule", [schedule] if schedule is not None else []),
         ],
     }
 
 
-def _pictures(document: dict[str, Any], arm: str | None) -> dict[str, str]:
+def _pictures(document: VerdictDocument, arm: str | None) -> dict[str, str]:
     own_ceiling = [row for row in document["ceiling"] if row["arm"] == arm]
     return {
         "forest": charts.forest(document),
@@ -72,17 +89,15 @@ def _pictures(document: dict[str, Any], arm: str | None) -> dict[str, str]:
         "ttft": charts.percentiles(document, "ttft_s", arm) if arm is not None else "",
         "tpot": charts.percentiles(document, "tpot_s", arm) if arm is not None else "",
         "ceiling": charts.ceiling(own_ceiling),
-        "pareto": pareto(document.get("tuning")),
+        "pareto": pareto(tuning_of(document["tuning"])) if document["tuning"] is not None else "",
     }
 
 
-def _shown_arm(document: dict[str, Any]) -> str | None:
+def _shown_arm(document: VerdictDocument) -> str | None:
     """The winner, or where none won the arm the headline speedup is of."""
-    for source in (document["winner"], document["speedup"]):
-        if source is not None:
-            name: str = source["arm"]
-            return name
-    return None
+    if document["winner"] is not None:
+        return document["winner"]["arm"]
+    return document["speedup"]["arm"] if document["speedup"] is not None else None
 
 
 def _shown(text: object) -> str:

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Sequence
+from typing import Literal
 
 from rich import box
 from rich.console import Group, RenderableType
@@ -13,23 +13,55 @@ from rich.table import Table
 from rich.text import Text
 
 from speclift.core.quantities import printable, seconds, share, size
+from speclift.planner.plan_document import (
+    AdviceDocument,
+    BestChoiceDocument,
+    GpuMemoryDocument,
+    PairingDocument,
+    PlanDocument,
+    PlannedModelDocument,
+    PredictedCrossoverDocument,
+    PredictedStepDocument,
+    PredictionDocument,
+)
+from speclift.views.terminal import MARKS
 
-MARKS = {"pass": ("✓", "green"), "info": ("·", "cyan"), "warn": ("!", "yellow"), "fail": ("✗", "red")}
 # Loads and acceptances that fit side by side in 80 columns.
 COLUMNS_MAX = 6
 CANDIDATES_MAX = 6
 KS_SHOWN = 3
 LABEL_WIDTH = 22
 
-Document = Mapping[str, Any]
+# What takes memory on a GPU, in words.
+MEMORY_ROWS: tuple[
+    tuple[
+        str,
+        Literal[
+            "target_weight_bytes",
+            "draft_weight_bytes",
+            "activation_bytes",
+            "speculation_bytes",
+            "runtime_bytes",
+            "kv_bytes",
+        ],
+    ],
+    ...,
+] = (
+    ("target weights", "target_weight_bytes"),
+    ("draft weights", "draft_weight_bytes"),
+    ("activations", "activation_bytes"),
+    ("speculation", "speculation_bytes"),
+    ("graphs, libraries", "runtime_bytes"),
+    ("left for keys and values", "kv_bytes"),
+)
 
 
-def plan_view(document: Document) -> RenderableType:
+def plan_view(document: PlanDocument) -> RenderableType:
     parts: list[RenderableType] = [_title(document), _memory(document)]
-    if document["draft"] is not None:
-        parts.append(_pairing(document))
+    if "rules" in document["pairing"]:
+        parts.append(_pairing(document["pairing"], document["engine"]))
     parts += [
-        *_prediction(document),
+        *_prediction(document["prediction"]),
         _candidates(document),
         _findings(document["findings"]),
         _banner(document),
@@ -37,7 +69,7 @@ def plan_view(document: Document) -> RenderableType:
     return Group(*parts)
 
 
-def _title(document: Document) -> RenderableType:
+def _title(document: PlanDocument) -> RenderableType:
     device, target, draft = document["device"], document["target"], document["draft"]
     pair = _model(target) + (f" + {_model(draft)}" if draft else "")
     where = f"{device['count']} x {device['title']}" if device["count"] > 1 else device["title"]
@@ -48,7 +80,7 @@ def _title(document: Document) -> RenderableType:
     return Group(Text(printable(pair), style="bold"), Text(printable(line)), Text())
 
 
-def _model(model: Document) -> str:
+def _model(model: PlannedModelDocument) -> str:
     active = f", {billions(model['active_parameters'])} active" if model["experts"] else ""
     return f"{model['name']} ({billions(model['parameters'])}{active}, {model['precision']})"
 
@@ -68,38 +100,28 @@ def _titled(title: str, *parts: RenderableType) -> RenderableType:
     return Group(Text(title, style="bold"), *parts)
 
 
-def _memory(document: Document) -> RenderableType:
-    memory, draft = document["memory"], document["draft"]
-    with_draft, bare = memory["per_gpu"], memory["per_gpu_without_draft"]
-    many = memory["total_bytes"] > bare["total_bytes"]
-    unit = "Memory, each GPU" if many else "Memory"
-    table = _table("", *(("with draft", "without") if draft else ("target alone",)))
-    rows = [
-        (
-            f"usable ({document['layout']['utilisation']:g} of {size(bare['total_bytes'])})",
-            "usable_bytes",
-        ),
-        ("target weights", "target_weight_bytes"),
-        ("draft weights", "draft_weight_bytes"),
-        ("activations", "activation_bytes"),
-        ("speculation", "speculation_bytes"),
-        ("graphs, libraries", "runtime_bytes"),
-        ("left for keys and values", "kv_bytes"),
-    ]
-    for label, key in rows:
-        values = (with_draft, bare) if draft else (bare,)
-        if any(value[key] for value in values):
-            table.add_row(label, *(size(value[key]) if value[key] else "–" for value in values))
-    tokens, requests = ["KV cache, tokens"], ["requests of full length"]
-    for suffix in ("", "_without_draft") if draft else ("_without_draft",):
-        tokens.append(f"{memory['kv_tokens' + suffix]:,}")
-        requests.append(f"{memory['max_concurrency' + suffix]:,.1f}")
-    table.add_row(*(Text(cell, style="bold") for cell in tokens))
-    table.add_row(*requests)
+def _memory(document: PlanDocument) -> RenderableType:
+    memory, bare = document["memory"], document["memory"]["per_gpu_without_draft"]
+    has_draft = document["draft"] is not None
+    gpus: list[GpuMemoryDocument] = [memory["per_gpu"], bare] if has_draft else [bare]
+    tokens, requests = [memory["kv_tokens_without_draft"]], [memory["max_concurrency_without_draft"]]
+    if has_draft:
+        tokens.insert(0, memory["kv_tokens"])
+        requests.insert(0, memory["max_concurrency"])
+    table = _table("", *(("with draft", "without") if has_draft else ("target alone",)))
+    usable = f"usable ({document['layout']['utilisation']:g} of {size(bare['total_bytes'])})"
+    table.add_row(usable, *(size(gpu["usable_bytes"]) for gpu in gpus))
+    for label, key in MEMORY_ROWS:
+        if any(gpu[key] for gpu in gpus):
+            table.add_row(label, *(size(gpu[key]) if gpu[key] else "–" for gpu in gpus))
+    cells = ("KV cache, tokens", *(f"{count:,}" for count in tokens))
+    table.add_row(*(Text(cell, style="bold") for cell in cells))
+    table.add_row("requests of full length", *(f"{count:,.1f}" for count in requests))
+    unit = "Memory, each GPU" if memory["total_bytes"] > bare["total_bytes"] else "Memory"
     return _titled(unit, table, *_memory_notes(document))
 
 
-def _memory_notes(document: Document) -> Sequence[RenderableType]:
+def _memory_notes(document: PlanDocument) -> Sequence[RenderableType]:
     memory, nominal = document["memory"], document["memory"]["nominal"]
     per_token = memory["kv_bytes_per_token"]
     draft = document["draft"]
@@ -113,23 +135,22 @@ def _memory_notes(document: Document) -> Sequence[RenderableType]:
     ]
     if memory["kv_buffer_bytes"] is not None:
         buffers = memory["kv_buffer_bytes"]
-        second = f" + {buffers['draft'] / 2**20:,.2f} MiB" if draft else ""
+        second = f" + {buffers['draft'] / 2**20:,.2f} MiB" if draft and buffers["draft"] is not None else ""
         notes.append(f"KV buffers for {buffers['slots']} slots: {buffers['target'] / 2**20:,.2f} MiB{second}")
     return [Padding(Text(note, style="dim"), (0, 0, 0, 1)) for note in notes] + [Text()]
 
 
-def _pairing(document: Document) -> RenderableType:
-    pairing = document["pairing"]
+def _pairing(pairing: PairingDocument, engine: str) -> RenderableType:
     word = {True: "the same", False: "different", None: "not known"}[pairing["same_tokenizer"]]
     rows = [
         ("target : draft", f"{pairing['ratio']:.1f} : 1"),
         ("tokenizer", f"{word}, {pairing['compared']}"),
         ("family", {True: "the same", False: "different", None: "not known"}[pairing["same_family"]]),
     ]
-    rule = pairing["rules"][document["engine"]]
-    rows.append((f"{document['engine']}'s own rule", "holds" if rule["ok"] else rule["why"]))
-    for each in pairing["differences"][:KS_SHOWN]:
-        rows.append((f"token {each['id']}", f"target {each['target']!r}, draft {each['draft']!r}"))
+    rule = pairing["rules"][engine]
+    rows.append((f"{engine}'s own rule", "holds" if rule["ok"] else rule["why"]))
+    for token in pairing["differences"][:KS_SHOWN]:
+        rows.append((f"token {token['id']}", f"target {token['target']!r}, draft {token['draft']!r}"))
     return Group(Text("Pairing", style="bold"), _grid(rows), Text())
 
 
@@ -142,8 +163,7 @@ def _grid(rows: Sequence[tuple[str, str]]) -> RenderableType:
     return Padding(table, (0, 0, 0, 1), expand=False)
 
 
-def _prediction(document: Document) -> list[RenderableType]:
-    prediction = document["prediction"]
+def _prediction(prediction: PredictionDocument) -> list[RenderableType]:
     trust = prediction["trust"]
     assumed = prediction["acceptance"]["assumed"]
     how = "assumed, all shown" if assumed else ", ".join(prediction["acceptance"]["sources"])
@@ -160,7 +180,7 @@ def _prediction(document: Document) -> list[RenderableType]:
     ]
 
 
-def _break_even(prediction: Document) -> RenderableType:
+def _break_even(prediction: PredictionDocument) -> RenderableType:
     """The acceptance at which a step pays for itself; what every other number hangs on."""
     ks = [step["k"] for step in prediction["loads"][0]["steps"]]
     shown = ks if len(ks) <= COLUMNS_MAX else [*ks[: COLUMNS_MAX - 1], ks[-1]]
@@ -174,14 +194,14 @@ def _break_even(prediction: Document) -> RenderableType:
     return _titled(title, table)
 
 
-def _needed(step: Document) -> Text:
+def _needed(step: PredictedStepDocument) -> Text:
     value = step["break_even_acceptance"]
     if value is None:
         return Text("never", style="red")
     return Text(share(value), style="green" if value < 0.5 else "yellow" if value < 0.8 else "red")
 
 
-def _speedups(prediction: Document) -> RenderableType:
+def _speedups(prediction: PredictionDocument) -> RenderableType:
     labels = [best["acceptance"] for best in prediction["loads"][0]["best"]][:COLUMNS_MAX]
     table = _table("load", *labels)
     for load in prediction["loads"][:COLUMNS_MAX]:
@@ -193,27 +213,27 @@ def _speedups(prediction: Document) -> RenderableType:
     return _titled("Predicted speedup at the best k, by concurrency and acceptance", table)
 
 
-def _best(best: Document) -> Text:
+def _best(best: BestChoiceDocument) -> Text:
     value = best["speedup"]["value"]
     if best["k"] == 0:
         return Text(f"{value:.2f}x off", style="red")
     return Text(f"{value:.2f}x k{best['k']}", style="green" if value >= 1.3 else "")
 
 
-def _crossover(prediction: Document) -> RenderableType:
-    def where(each: Document) -> str:
-        if each["value"] is None:
+def _crossover(prediction: PredictionDocument) -> RenderableType:
+    def where(crossing: PredictedCrossoverDocument) -> str:
+        if crossing["value"] is None:
             return "never"
-        return "always" if each["value"] == 1 else f"from {each['value']} (k={each['k']})"
+        return "always" if crossing["value"] == 1 else f"from {crossing['value']} (k={crossing['k']})"
 
     listed = ", ".join(
-        f"{each['acceptance']} {where(each)}" for each in prediction["crossover"][:COLUMNS_MAX]
+        f"{crossing['acceptance']} {where(crossing)}" for crossing in prediction["crossover"][:COLUMNS_MAX]
     )
     text = f"Loses, by acceptance, at concurrency: {listed}"
     return Padding(Text(printable(text, limit=400)), (0, 0, 1, 1))
 
 
-def _candidates(document: Document) -> RenderableType:
+def _candidates(document: PlanDocument) -> RenderableType:
     loads = [need["concurrency"] for need in document["candidates"][0]["loads"]][:3]
     table = _table("", "KV tokens", *(f"at {load}" for load in loads))
     table.add_column("", overflow="fold")
@@ -240,7 +260,7 @@ def _short(text: str) -> str:
     return printable(text.partition(";")[0].partition(" (")[0], limit=44)
 
 
-def _findings(findings: Sequence[Document]) -> RenderableType:
+def _findings(findings: Sequence[AdviceDocument]) -> RenderableType:
     table = Table.grid(padding=(0, 1))
     table.add_column(width=1)
     table.add_column(overflow="fold")
@@ -254,7 +274,7 @@ def _findings(findings: Sequence[Document]) -> RenderableType:
     return Group(Text("Findings", style="bold"), Padding(table, (0, 0, 1, 1), expand=False))
 
 
-def _banner(document: Document) -> RenderableType:
+def _banner(document: PlanDocument) -> RenderableType:
     memory = document["memory"]
     if document["fits"]:
         title, style = "FITS", "green"

@@ -2,17 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Sequence
 
 from rich import box
 from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
+from speclift.core.documents import load_of
 from speclift.core.quantities import number, printable, share
-from speclift.core.results import Finding, Level
-from speclift.core.traffic import load_from_dict, load_label
+from speclift.core.results import Finding
+from speclift.core.traffic import load_label
+from speclift.replayer.result import (
+    AcceptedLengthDocument,
+    ReplayDocument,
+    ReplayedSegmentDocument,
+    ReplayFindingDocument,
+)
 from speclift.views.terminal import findings_view
 
 ALL = "all"
@@ -27,11 +33,9 @@ NEAR_BEST = 0.98
 # A drafter whose steps yield less than this has found nothing to copy.
 WORTH_MEASURING = 1.05
 
-Segment = Mapping[str, Any]
 
-
-def replay_view(document: Mapping[str, Any]) -> RenderableType:
-    segments: Sequence[Segment] = document["segments"]
+def replay_view(document: ReplayDocument) -> RenderableType:
+    segments = document["segments"]
     overall = [each for each in segments if each["segment"] == ALL]
     ks = _shown_ks(overall)
     parts: list[RenderableType] = [Text(_headline(document)), _overall_table(overall, ks)]
@@ -47,7 +51,7 @@ def replay_view(document: Mapping[str, Any]) -> RenderableType:
     return Group(*parts)
 
 
-def _headline(document: Mapping[str, Any]) -> str:
+def _headline(document: ReplayDocument) -> str:
     log = document["log"]
     counts = f"replayed {document['requests']:,} of {log['requests']:,} requests, {log['tokens']:,} tokens"
     tokenizer = document["tokenizer"]
@@ -65,7 +69,7 @@ def _table(title: str) -> Table:
     )
 
 
-def _overall_table(overall: Sequence[Segment], ks: Sequence[int]) -> Table:
+def _overall_table(overall: Sequence[ReplayedSegmentDocument], ks: Sequence[int]) -> Table:
     table = _table("Accepted length: tokens per decode step, 95 % interval over requests")
     table.add_column("drafter", no_wrap=True)
     for name in ("n", "drafts", *(f"k={k}" for k in ks)):
@@ -80,7 +84,7 @@ def _overall_table(overall: Sequence[Segment], ks: Sequence[int]) -> Table:
     return table
 
 
-def _segments_table(segments: Sequence[Segment], ks: Sequence[int], *, title: str) -> Table:
+def _segments_table(segments: Sequence[ReplayedSegmentDocument], ks: Sequence[int], *, title: str) -> Table:
     table = _table(title)
     table.add_column("segment", no_wrap=True)
     for name in ("requests", "drafts", *(f"k={k}" for k in ks)):
@@ -97,7 +101,7 @@ def _segments_table(segments: Sequence[Segment], ks: Sequence[int], *, title: st
     return table
 
 
-def _speedup_table(segments: Sequence[Segment], ks: Sequence[int], *, title: str) -> Table:
+def _speedup_table(segments: Sequence[ReplayedSegmentDocument], ks: Sequence[int], *, title: str) -> Table:
     table = _table(title)
     for name in ("segment", "load", "cost"):
         table.add_column(name, no_wrap=True)
@@ -105,7 +109,7 @@ def _speedup_table(segments: Sequence[Segment], ks: Sequence[int], *, title: str
         table.add_column(f"k={k}", justify="right", no_wrap=True)
     for each in segments[: SEGMENT_ROWS_MAX + 1]:
         for predicted in each["predicted_speedup"]:
-            load = "–" if predicted["load"] is None else load_label(load_from_dict(predicted["load"]))
+            load = "–" if predicted["load"] is None else load_label(load_of(predicted["load"]))
             values = dict(zip(predicted["k"], predicted["value"], strict=True))
             table.add_row(
                 _segment_name(each),
@@ -116,7 +120,7 @@ def _speedup_table(segments: Sequence[Segment], ks: Sequence[int], *, title: str
     return table
 
 
-def _lengths(length: Mapping[str, Any], ks: Sequence[int]) -> list[str]:
+def _lengths(length: AcceptedLengthDocument, ks: Sequence[int]) -> list[str]:
     rows = zip(length["k"], length["value"], length["low"], length["high"], strict=True)
     shown = {}
     for k, value, low, high in rows:
@@ -125,7 +129,7 @@ def _lengths(length: Mapping[str, Any], ks: Sequence[int]) -> list[str]:
     return [shown.get(k, "–") for k in ks]
 
 
-def _shown_ks(overall: Sequence[Segment]) -> list[int]:
+def _shown_ks(overall: Sequence[ReplayedSegmentDocument]) -> list[int]:
     present = sorted({k for each in overall for k in each["accepted_length"]["k"]})
     is_long = any(len(f"{each['engine']} {each['method']}") > NAME_SHORT_MAX for each in overall)
     columns = K_COLUMNS_MAX - is_long
@@ -136,13 +140,13 @@ def _shown_ks(overall: Sequence[Segment]) -> list[int]:
     return sorted(chosen[:columns])
 
 
-def _best(overall: Sequence[Segment]) -> Segment | None:
+def _best(overall: Sequence[ReplayedSegmentDocument]) -> ReplayedSegmentDocument | None:
     """The drafter with the longest steps at any k; the first of equals."""
     known = [each for each in overall if each["accepted_length"]["value"]]
     return max(known, key=lambda each: max(each["accepted_length"]["value"]), default=None)
 
 
-def _conclusion(best: Segment | None) -> str:
+def _conclusion(best: ReplayedSegmentDocument | None) -> str:
     if best is None:
         return "no answer had a decode step: nothing to say about any k"
     length = best["accepted_length"]
@@ -162,7 +166,7 @@ def _conclusion(best: Segment | None) -> str:
     return f"{_name(best)}: {words}:\n{command}"
 
 
-def _chosen_k(best: Segment, top: float) -> tuple[int, str]:
+def _chosen_k(best: ReplayedSegmentDocument, top: float) -> tuple[int, str]:
     """The fastest k where a cost is known, at the first load; else the smallest with nearly the longest steps."""
     if best["predicted_speedup"]:
         predicted = best["predicted_speedup"][0]
@@ -175,15 +179,15 @@ def _chosen_k(best: Segment, top: float) -> tuple[int, str]:
     return k, f"{words}. Whether that pays depends on what a step costs"
 
 
-def _drafter(each: Segment) -> tuple[Any, ...]:
+def _drafter(each: ReplayedSegmentDocument) -> tuple[str, str, int | None, int | None]:
     return each["engine"], each["method"], each["ngram"], each["ngram_min"]
 
 
-def _name(each: Segment) -> str:
+def _name(each: ReplayedSegmentDocument) -> str:
     return f"{each['engine']} {each['method']}" + (f" n={_ngram(each)}" if each["ngram"] is not None else "")
 
 
-def _ngram(each: Segment) -> str:
+def _ngram(each: ReplayedSegmentDocument) -> str:
     if each["ngram"] is None:
         return "1-4"
     return (
@@ -191,14 +195,12 @@ def _ngram(each: Segment) -> str:
     )
 
 
-def _segment_name(each: Segment) -> Text:
+def _segment_name(each: ReplayedSegmentDocument) -> Text:
     return Text(printable(each["segment"], limit=SEGMENT_NAME_MAX))
 
 
-def _findings(rows: Sequence[Mapping[str, str]]) -> list[Finding]:
+def _findings(rows: Sequence[ReplayFindingDocument]) -> list[Finding]:
     return [
-        Finding(
-            check=row["check"], level=Level(row["level"]), message=row["message"], next_step=row["next_step"]
-        )
+        Finding(check=row["check"], level=row["level"], message=row["message"], next_step=row["next_step"])
         for row in rows
     ]

@@ -112,18 +112,13 @@ def cells_table(cells: Sequence[Cell]) -> Table:
 
 def speedup_table(comparisons: Sequence[Evidence], *, bar: float) -> Table:
     """One row per part and arm with its interval drawn; long tables keep the parts of the best arm only."""
-    metric = next((e.overall.metric for e in comparisons if e.overall is not None), "tpot")
-    rows = [c for e in comparisons for c in ([e.overall] if e.overall else []) + list(e.parts)]
-    if len(rows) > SPEEDUP_ROWS_MAX:
-        best = max(rows, key=lambda c: (c.part is Part.ALL, c.speedup.value)).arm
-        rows = [c for c in rows if c.part is Part.ALL or c.arm == best]
-    order = list(dict.fromkeys((c.part, c.label) for c in rows))
-    rows.sort(key=lambda c: order.index((c.part, c.label)))
+    metric = next((arm.overall.metric for arm in comparisons if arm.overall is not None), "tpot")
+    rows = _speedup_rows(comparisons)
     table = _table(f"Speedup over the baseline ({metric}, 95 % intervals)")
     for name in ("traffic", "arm"):
         table.add_column(name, no_wrap=True)
     table.add_column("speedup", justify="right", no_wrap=True)
-    picture = Ruler.around([_shown(c) for c in rows], bar=bar)
+    picture = Ruler.around([_shown(comparison) for comparison in rows], bar=bar)
     table.add_column(picture.legend(), no_wrap=True)
     previous = ""
     for comparison in rows:
@@ -139,6 +134,21 @@ def speedup_table(comparisons: Sequence[Evidence], *, bar: float) -> Table:
         )
         previous = title
     return table
+
+
+def _speedup_rows(comparisons: Sequence[Evidence]) -> list[Comparison]:
+    """The same part of every arm beside each other."""
+    rows = [
+        comparison
+        for arm in comparisons
+        for comparison in (arm.overall, *arm.parts)
+        if comparison is not None
+    ]
+    if len(rows) > SPEEDUP_ROWS_MAX:
+        best = max(rows, key=lambda row: (row.part is Part.ALL, row.speedup.value)).arm
+        rows = [row for row in rows if row.part is Part.ALL or row.arm == best]
+    order = list(dict.fromkeys((row.part, row.label) for row in rows))
+    return sorted(rows, key=lambda row: order.index((row.part, row.label)))
 
 
 def _shown(comparison: Comparison) -> Estimate:

@@ -2,22 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import Sequence
 
 from rich import box
 from rich.console import Console, ConsoleOptions, Group, RenderableType, RenderResult
 from rich.table import Table
 from rich.text import Text
 
-from speclift.core.quantities import printable, ratio_words
+from speclift.core.quantities import printable, ratio
+from speclift.core.traffic import load_label
+from speclift.search.tuning import ConfirmedBest, ConfirmedError, Tuning
 from speclift.views.text_plot import TextPoint, text_plot
 from speclift.views.tuning_table import (
     SpeedupTable,
     cost_line,
     dropped_lines,
     error_lines,
-    load_words,
     schedule_line,
     speedup_tables,
 )
@@ -27,7 +27,10 @@ BASELINE_MARK, WINNER_MARK = "o", "@"
 LETTERS = "ABCDEFGHIJKLMNPQRSTUVWXYZ"
 
 
-def tuning_view(tuning: Mapping[str, Any]) -> RenderableType:
+def tuning_view(
+    tuning: Tuning, *, errors: Sequence[ConfirmedError] = (), best: ConfirmedBest | None = None
+) -> RenderableType:
+    """`errors` and `best` are of the study that confirmed it."""
     parts: list[RenderableType] = [Text("Search", style="bold"), Text(cost_line(tuning) + "\n")]
     parts += [ParetoPicture(tuning), Text("")]
     for table in speedup_tables(tuning):
@@ -35,7 +38,10 @@ def tuning_view(tuning: Mapping[str, Any]) -> RenderableType:
         title = f"Speedup at {table.load} by draft length k (search, tuning prompts{about})"
         parts += [Text(title, style="bold"), _table(table)]
     notes = Text()
-    for title, lines in (("Dropped", dropped_lines(tuning)), ("Predicted and measured", error_lines(tuning))):
+    for title, lines in (
+        ("Dropped", dropped_lines(tuning)),
+        ("Predicted and measured", error_lines(tuning, errors)),
+    ):
         if lines:
             notes.append(f"{title}\n", style="bold")
             notes.append("".join(f" · {line}\n" for line in lines))
@@ -43,13 +49,11 @@ def tuning_view(tuning: Mapping[str, Any]) -> RenderableType:
     if schedule is not None:
         notes.append("Schedule\n", style="bold")
         notes.append(f" · {schedule}\n")
-    best = tuning.get("best")
     if best is not None:
         notes.append("Fastest when confirmed\n", style="bold")
         notes.append(
-            f" · {printable(best['arm'], limit=40)} {ratio_words(best['speedup'])} "
-            "(95 % for this arm alone), served by\n"
-            f"   {printable(best['command'], limit=2000)}\n"
+            f" · {printable(best.arm, limit=40)} {ratio(best.speedup)} (95 % for this arm alone), served by\n"
+            f"   {printable(best.command, limit=2000)}\n"
         )
     return Group(*parts, notes)
 
@@ -57,7 +61,7 @@ def tuning_view(tuning: Mapping[str, Any]) -> RenderableType:
 class ParetoPicture:
     """Latency against throughput; as wide as the terminal."""
 
-    def __init__(self, tuning: Mapping[str, Any]) -> None:
+    def __init__(self, tuning: Tuning) -> None:
         self._tuning = tuning
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
@@ -65,23 +69,23 @@ class ParetoPicture:
             yield Text(line, no_wrap=True, overflow="crop")
 
 
-def pareto_lines(tuning: Mapping[str, Any], *, width: int) -> list[str]:
-    drafters = dict.fromkeys(cell["drafter"] for cell in tuning["cells"] if cell["drafter"] is not None)
+def pareto_lines(tuning: Tuning, *, width: int) -> list[str]:
+    drafters = dict.fromkeys(cell.drafter for cell in tuning.cells if cell.drafter is not None)
     letters = {drafter: LETTERS[place % len(LETTERS)] for place, drafter in enumerate(drafters)}
     points = []
-    for cell in tuning["cells"]:
-        letter = letters.get(cell["drafter"], BASELINE_MARK)
-        mark = letter if cell["is_measured"] else letter.lower()
-        rank = 1 + cell["is_measured"]
+    for cell in tuning.cells:
+        letter = letters[cell.drafter] if cell.drafter is not None else BASELINE_MARK
+        mark = letter if cell.is_measured else letter.lower()
+        rank = 1 + cell.is_measured
         note = ""
-        if cell["drafter"] is None:
-            mark, rank, note = BASELINE_MARK, 3, load_words(cell["load"])
-        elif cell["arm"] == tuning["winner"]:
+        if cell.drafter is None:
+            mark, rank, note = BASELINE_MARK, 3, load_label(cell.load)
+        elif cell.arm == tuning.winner:
             mark, rank = WINNER_MARK, 4
         points.append(
             TextPoint(
-                x=1000 / cell["rate_tok_s"],
-                y=cell["rate_tok_s"] * cell["in_flight"],
+                x=1000 / cell.rate_tok_s,
+                y=cell.rate_tok_s * cell.in_flight,
                 mark=mark,
                 rank=rank,
                 note=note,
@@ -94,8 +98,8 @@ def pareto_lines(tuning: Mapping[str, Any], *, width: int) -> list[str]:
         x_title="ms per token of one stream",
         y_title="tokens/s, all streams",
     )
-    legend = [f"{BASELINE_MARK} baseline", f"{WINNER_MARK} {printable(tuning['winner'], limit=40)}"]
-    legend += [f"{letter} {printable(str(drafter), limit=40)}" for drafter, letter in letters.items()]
+    legend = [f"{BASELINE_MARK} baseline", f"{WINNER_MARK} {printable(tuning.winner, limit=40)}"]
+    legend += [f"{letter} {printable(drafter, limit=40)}" for drafter, letter in letters.items()]
     return [
         *lines,
         *_wrapped(legend, width),

@@ -1,0 +1,62 @@
+"""What a study says, all of it as values: the verdict, and everything that a report shows beside it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Literal
+
+from speclift.core.goals import Goals
+from speclift.core.records import Provenance
+from speclift.core.results import Acceptance, Cell, Crossover, Evidence, Finding, Verdict
+from speclift.lossless.document import GateOutcome
+from speclift.search.tuning import ConfirmedTuning
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AcceptanceBucket:
+    arm: str
+    low: float
+    high: float
+    acceptance: Acceptance
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AcceptanceHistogram:
+    """Requests by acceptance rate."""
+
+    arm: str
+    by: Literal["segment", "temperature"]
+    label: str
+    counts: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Served:
+    """How an arm is served: in every form its engine takes, such as command and yaml, and as the engine's settings."""
+
+    forms: Mapping[str, str]
+    config: Mapping[str, object]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Judgement:
+    # The study, or the first of those that were pooled, as a path to show.
+    study: str
+    goals: Goals
+    provenance: Provenance
+    verdict: Verdict
+    # Of the winner; None where nobody won.
+    served: Served | None
+    on_all: tuple[Evidence, ...]
+    cells: tuple[Cell, ...]
+    acceptance_by_temperature: tuple[AcceptanceBucket, ...]
+    acceptance_histograms: tuple[AcceptanceHistogram, ...]
+    findings: tuple[Finding, ...]
+    crossovers: tuple[Crossover, ...]
+    kv_tokens: Mapping[str, int]
+    kv_peaks: Mapping[str, float]
+    failed_arms: tuple[str, ...]
+    lossless: GateOutcome
+    # None where there was nothing to search.
+    tuning: ConfirmedTuning | None

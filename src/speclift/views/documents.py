@@ -1,0 +1,227 @@
+"""The JSON documents of decide, tune, compare and measure, as types. Fields may be added; those here stay, and unknown
+is null. Those of the other verbs are described beside the function that writes them; `schema.py` lists them all."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Annotated, Literal, TypedDict
+
+from speclift.core.documents import BoundsDocument, FindingDocument, LoadDocument
+from speclift.core.goals import METRICS
+from speclift.core.results import Decision, Level, Part
+from speclift.core.typed_json import Keywords
+from speclift.lossless.document import LosslessDocument
+from speclift.search.tuning_document import ConfirmedTuningDocument
+
+
+class EstimateDocument(BoundsDocument):
+    n: int
+    method: str
+    level: float
+
+
+class SpeedupDocument(BoundsDocument):
+    level: float
+    metric: Annotated[str, Keywords(enum=list(METRICS))]
+    arm: str
+    design: str
+    method: str
+    launches: int
+    n: int
+
+
+class LimitsDocument(TypedDict):
+    low: float | None
+    high: float | None
+
+
+class PartSpeedupDocument(EstimateDocument):
+    part: Annotated[Part, Keywords(enum=[part.value for part in Part if part is not Part.ALL])]
+    label: str
+    simultaneous: LimitsDocument
+    prompts: int
+    launches: int
+
+
+class TailRatioDocument(EstimateDocument):
+    metric: str
+    statistic: str
+    load: LoadDocument
+
+
+class PairsDocument(TypedDict):
+    asked: int
+    used: int
+
+
+class ArmSpeedupsDocument(TypedDict):
+    arm: str
+    overall: SpeedupDocument | None
+    e2e: SpeedupDocument | None
+    parts: list[PartSpeedupDocument]
+    tail_ratios: list[TailRatioDocument]
+    pairs: PairsDocument
+    prompts: int
+
+
+class PercentilesDocument(TypedDict):
+    p50: float | None
+    p95: float | None
+    p99: float | None
+    intervals: dict[str, list[float | None]]
+
+
+class AcceptanceDocument(TypedDict):
+    p10: float | None
+    p50: float | None
+    p90: float | None
+    mean: float
+    requests: int
+
+
+class CellDocument(TypedDict):
+    arm: str
+    load: LoadDocument
+    segment: str
+    temperature: float | None
+    ttft_s: PercentilesDocument | None
+    tpot_s: PercentilesDocument | None
+    e2e_s: PercentilesDocument | None
+    throughput_tok_s: float | None
+    acceptance_rate: AcceptanceDocument | None
+    accepted_length: EstimateDocument | None
+    per_position: list[float] | None
+    output_tokens_mean: float | None
+    requests: int
+    prompts: int | None
+    failed: int
+
+
+class ReasonDocument(TypedDict):
+    rule: str
+    level: Level
+    message: str
+    source: str
+
+
+class ConditionsDocument(TypedDict):
+    segments: list[str] | None
+    max_concurrency: int | None
+    max_qps: float | None
+    max_temperature: float | None
+
+
+class OpenPartDocument(BoundsDocument):
+    arm: str
+    part: Part
+    label: str
+    settle: str
+
+
+class WinnerDocument(TypedDict):
+    """Method, k and config are null where somebody else started the server."""
+
+    arm: str
+    method: str | None
+    k: int | None
+    command: str | None
+    config: Mapping[str, object] | None
+
+
+class GoalsDocument(TypedDict):
+    min_speedup: float
+    metric: str
+    tail_tolerance: float
+    slo: dict[str, float]
+
+
+class AcceptanceBucketDocument(AcceptanceDocument):
+    arm: str
+    above: float
+    # Null where the bucket has no upper edge.
+    up_to: float | None
+
+
+class AcceptanceHistogramDocument(TypedDict):
+    arm: str
+    by: Literal["segment", "temperature"]
+    label: str
+    requests: int
+    counts: Annotated[list[int], Keywords(minItems=10, maxItems=10)]
+
+
+class CeilingDocument(TypedDict):
+    arm: str
+    segment: str
+    ceiling: float
+    measured: float
+
+
+class CrossoverDocument(TypedDict):
+    metric: str
+    axis: Literal["concurrency", "qps"]
+    value: float | None
+    low: float | None
+    high: float | None
+    arm: str
+    note: str
+
+
+class KvTokensDocument(TypedDict):
+    baseline: int | None
+    winner: int | None
+
+
+class KvPeakDocument(TypedDict):
+    """The fullest the KV cache was seen, as a share."""
+
+    baseline: Annotated[float | None, Keywords(minimum=0, maximum=1)]
+    winner: Annotated[float | None, Keywords(minimum=0, maximum=1)]
+
+
+class ProvenanceDocument(TypedDict):
+    speclift: str
+    engine: str
+    engine_version: str
+    model: str
+    model_sha256: str
+    host: Mapping[str, object]
+    commands: list[list[str]]
+    argv: list[str]
+    prompts_sha256: str
+    seed: int
+
+
+class VerdictDocument(TypedDict):
+    schema: Literal[1]
+    verdict: Decision
+    reasons: list[ReasonDocument]
+    conditions: ConditionsDocument | None
+    open: list[OpenPartDocument]
+    winner: WinnerDocument | None
+    goals: GoalsDocument
+    speedup: SpeedupDocument | None
+    e2e_speedup: SpeedupDocument | None
+    speedups: list[ArmSpeedupsDocument]
+    cells: list[CellDocument]
+    acceptance_by_temperature: list[AcceptanceBucketDocument]
+    acceptance_histograms: list[AcceptanceHistogramDocument]
+    ceiling: list[CeilingDocument]
+    # By form, such as command, python and yaml.
+    configuration: Annotated[dict[str, str], Keywords(required=["command"])] | None
+    crossover: list[CrossoverDocument]
+    kv_tokens: KvTokensDocument
+    kv_peak: KvPeakDocument
+    lossless: LosslessDocument
+    findings: list[FindingDocument]
+    failed_arms: list[str]
+    tuning: ConfirmedTuningDocument | None
+    provenance: ProvenanceDocument
+    study: str
+
+
+class MeasureDocument(TypedDict):
+    schema: Literal[1]
+    study: str
+    cells: list[CellDocument]
+    findings: list[FindingDocument]

@@ -1,0 +1,121 @@
+"""The JSON Schemas under docs/schema, from the types of the documents: one description of each, not two."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from enum import Enum
+from types import NoneType
+from typing import Annotated, Literal, TypeAlias, get_args, get_origin, is_typeddict
+
+from speclift.core.typed_json import Keywords, fields_of, is_union
+from speclift.linter.document import LintDocument
+from speclift.lossless.document import GateDocument
+from speclift.planner.plan_document import PlanDocument
+from speclift.replayer.result import ReplayDocument
+from speclift.views.doctor_document import DoctorDocument
+from speclift.views.documents import MeasureDocument, VerdictDocument
+
+Schema: TypeAlias = dict[str, object]
+
+DIALECT = "https://json-schema.org/draft/2020-12/schema"
+PROMISE = "Schema 1. Fields may be added, those here stay. Unknown is null."
+PLAIN = {str: "string", int: "integer", float: "number", bool: "boolean", NoneType: "null"}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Published:
+    """One file under docs/schema: the verbs whose --json it describes, and the type of that document."""
+
+    verbs: tuple[str, ...]
+    document: type
+
+
+PUBLISHED = {
+    "doctor": Published(verbs=("doctor",), document=DoctorDocument),
+    "lint": Published(verbs=("lint",), document=LintDocument),
+    "measure": Published(verbs=("measure",), document=MeasureDocument),
+    "plan": Published(verbs=("plan",), document=PlanDocument),
+    "replay": Published(verbs=("replay",), document=ReplayDocument),
+    "verdict": Published(verbs=("decide", "tune", "compare"), document=VerdictDocument),
+    "verify": Published(verbs=("verify",), document=GateDocument),
+}
+
+
+def published_schema(name: str) -> Schema:
+    published = PUBLISHED[name]
+    schema = schema_of(published.document)
+    return {
+        "$schema": DIALECT,
+        "title": ", ".join(f"speclift {verb} --json" for verb in published.verbs),
+        **schema,
+        "description": f"{PROMISE} {_words(published.document)}".strip(),
+    }
+
+
+def schema_of(document: type) -> Schema:
+    """Of a TypedDict; those within it are under $defs, once each."""
+    definitions: dict[str, Schema] = {}
+    whole = _fields(document, definitions)
+    return {**whole, "$defs": dict(sorted(definitions.items()))} if definitions else whole
+
+
+def _schema(hint: object, definitions: dict[str, Schema]) -> Schema:
+    origin, parts = get_origin(hint), get_args(hint)
+    if origin is Annotated:
+        schema = _schema(parts[0], definitions)
+        for more in parts[1:]:
+            schema |= more.keywords if isinstance(more, Keywords) else {}
+        return schema
+    if is_union(hint):
+        return _one_of([_schema(part, definitions) for part in parts])
+    if origin is Literal:
+        words = [word.value if isinstance(word, Enum) else word for word in parts]
+        return {"const": words[0]} if len(words) == 1 else {"enum": words}
+    if origin is list:
+        return {"type": "array", "items": _schema(parts[0], definitions)}
+    if origin in (dict, Mapping):
+        entries = {} if parts[1] is object else {"additionalProperties": _schema(parts[1], definitions)}
+        return {"type": "object", **entries}
+    return _plain(hint, definitions)
+
+
+def _plain(hint: object, definitions: dict[str, Schema]) -> Schema:
+    if is_typeddict(hint):
+        return _reference(hint, definitions)
+    if isinstance(hint, type) and issubclass(hint, Enum):
+        return {"enum": [member.value for member in hint]}
+    if isinstance(hint, type) and hint in PLAIN:
+        return {"type": PLAIN[hint]}
+    raise TypeError(f"no schema for {hint!r}")
+
+
+def _one_of(schemas: list[Schema]) -> Schema:
+    """Plain types side by side are one list of types."""
+    if all(schema.keys() == {"type"} for schema in schemas):
+        return {"type": [schema["type"] for schema in schemas]}
+    return {"anyOf": schemas}
+
+
+def _reference(hint: object, definitions: dict[str, Schema]) -> Schema:
+    assert isinstance(hint, type)
+    name = hint.__name__.removesuffix("Document")
+    if name not in definitions:
+        definitions[name] = {}  # a type that holds itself refers to what is being written
+        definitions[name] = _fields(hint, definitions)
+    return {"$ref": f"#/$defs/{name}"}
+
+
+def _fields(hint: object, definitions: dict[str, Schema]) -> Schema:
+    fields, words = fields_of(hint), _words(hint)
+    return {
+        "type": "object",
+        **({"description": words} if words else {}),
+        "properties": {name: _schema(field.hint, definitions) for name, field in fields.items()},
+        "required": sorted(name for name, field in fields.items() if field.is_required),
+    }
+
+
+def _words(hint: object) -> str:
+    """What the type says of itself; empty where it says nothing."""
+    return " ".join((hint.__doc__ or "").split())

@@ -1,0 +1,164 @@
+"""What a study keeps of the gate reads back the same, says what decided each arm, and is refused when damaged."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from speclift.core.errors import StudyError
+from speclift.core.results import Finding, Level
+from speclift.lossless.calibration import SetTest
+from speclift.lossless.document import (
+    GateOutcome,
+    gate_document,
+    gate_outcome,
+    kept_outcome,
+    skipped_outcome,
+    worst_outcome,
+)
+from speclift.lossless.edges import EdgeCheck
+from speclift.lossless.gate import ArmGate, Example, Gate, gate_without_text
+from speclift.lossless.greedy import Control, Greedy, GreedyCheck
+from speclift.lossless.rates import Hazard
+from speclift.lossless.result import Result
+from speclift.lossless.sampled import Sampled
+from speclift.lossless.two_sample import TextTest
+
+DOCUMENTS = Path(__file__).parents[1] / "recorded" / "documents"
+FEW, NONE = Hazard(events=2, tokens=900.0), Hazard(events=0, tokens=0.0)
+GREEDY = Greedy(
+    result=Result.FAIL,
+    message="2 answers part",
+    tokens=900.0,
+    prompts=12,
+    checks=(GreedyCheck(name="alone", answers=12, hazard=FEW, control=NONE, p_value=0.2),),
+    ties=1,
+    wide=0,
+    faults=1,
+    unknown=0,
+    refused=0,
+    examples=(),
+)
+SAMPLED = Sampled(
+    result=Result.PASS,
+    message="probabilities hold",
+    method="calibration",
+    detect=0.02,
+    tokens=4000,
+    tokens_needed=2000,
+    detectable=0.01,
+    identity=FEW,
+    tests=(SetTest(name="top 1", tokens=4000, observed=2010.0, expected=2000.0, variance=900.0),),
+    text_tests=(TextTest(name="words", pairs=30, baseline=40.0, arm=41.0, p_value=0.6),),
+    notes=("scored",),
+)
+CHANGED = ArmGate(
+    arm="draft-k4",
+    method="draft",
+    result=Result.FAIL,
+    greedy=GREEDY,
+    sampled=SAMPLED,
+    edges=(
+        EdgeCheck(name="stop", result=Result.FAIL, message="the stop string 'secret' stands in the answer"),
+        EdgeCheck(name="schema", result=Result.PASS, message="kept"),
+    ),
+    findings=(
+        Finding(check="arm-failed", level=Level.FAIL, message="it died\nsecret", arm="draft-k4"),
+        Finding(check="odd-acceptance", level=Level.WARN, message="almost none\nsecret", arm="draft-k4"),
+    ),
+    examples=(
+        Example(
+            arm="draft-k4",
+            case="p1",
+            why="ends early",
+            prompt="secret",
+            baseline="secret",
+            answer="secret",
+            margin=float("inf"),
+        ),
+    ),
+)
+SAME = ArmGate(arm="ngram-k8", method="ngram", result=Result.PASS, greedy=None, sampled=SAMPLED)
+CONTROL = Control(
+    hazards={"alone": FEW},
+    margins=(0.05,),
+    noise_tokens=40,
+    noise_nats=0.02,
+    noise_nats_max=0.04,
+    together=FEW,
+)
+
+
+def gate(*arms: ArmGate) -> Gate:
+    return Gate(
+        depth="full", detect=0.02, planned_tokens=2000, control=CONTROL, arms=arms, wall_s=3.0, notes=("n",)
+    )
+
+
+def stored(outcome: GateOutcome) -> Any:
+    return json.loads(json.dumps(outcome.document, allow_nan=False))
+
+
+@pytest.mark.parametrize(
+    "outcome",
+    [
+        gate_outcome(gate(CHANGED, SAME), mode="full"),
+        gate_outcome(gate(SAME), mode="quick"),
+        skipped_outcome("--verify off", mode="off"),
+    ],
+    ids=["changed", "same", "skipped"],
+)
+def test_it_reads_back_the_same(outcome: GateOutcome) -> None:
+    assert kept_outcome(stored(outcome)) == outcome
+
+
+@pytest.mark.parametrize("name", ["decide", "tune"])
+def test_one_of_an_earlier_version_is_read_and_kept_as_it_was(name: str) -> None:
+    kept = json.loads((DOCUMENTS / f"{name}.json").read_text("utf-8"))["lossless"]
+    assert kept_outcome(kept).document == kept
+
+
+def test_an_arm_says_what_decided_it() -> None:
+    changed, same = gate_outcome(gate(CHANGED, SAME), mode="full").arms or ()
+    assert changed.message == (
+        "greedy: 2 answers part; stop: the stop string 'secret' stands in the answer; it died\nsecret"
+    )
+    assert same.message == "sampled: probabilities hold"
+
+
+@pytest.mark.parametrize(
+    ("path", "value", "fault"),
+    [
+        (("result",), "perhaps", r"\$\.result"),
+        (("arms", 0, "greedy", "checks", 0, "answers"), "12", r"\$\.arms\[0\]\.greedy\.checks\[0\]\.answers"),
+        (("arms", 0, "edges"), None, r"\$\.arms\[0\]\.edges"),
+    ],
+)
+def test_a_damaged_one_is_refused_with_the_place(path: tuple[Any, ...], value: object, fault: str) -> None:
+    kept = stored(gate_outcome(gate(CHANGED), mode="full"))
+    place = kept
+    for key in path[:-1]:
+        place = place[key]
+    place[path[-1]] = value
+    with pytest.raises(StudyError, match=f"damaged: {fault}"):
+        kept_outcome(kept)
+
+
+def test_the_worst_of_several_studies_speaks_for_all_of_them() -> None:
+    passed, failed = gate_outcome(gate(SAME), mode="full"), gate_outcome(gate(CHANGED), mode="full")
+    skipped = skipped_outcome("--verify off", mode="off")
+    worst = worst_outcome([passed, failed])
+    assert worst is not None
+    assert (worst.result, {arm.arm for arm in worst.arms or ()}) == (Result.FAIL, {"draft-k4", "ngram-k8"})
+    assert worst_outcome([passed, skipped]) == skipped
+    assert worst_outcome([passed, None]) is None
+    assert worst_outcome([failed, None]) == failed
+
+
+def test_without_text_nothing_is_quoted() -> None:
+    document = json.dumps(gate_document(gate_without_text(gate(CHANGED), instead="text not kept")))
+    assert "secret" not in document
+    assert document.count("text not kept") == 3  # the edge, and the failed arm's finding twice
