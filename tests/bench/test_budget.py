@@ -12,10 +12,10 @@ from running import Cli, fake_flags, planned_places, records_of
 from speclift.bench.ask import Ask
 from speclift.bench.observer import Observer
 from speclift.bench.opening import prepare_named
-from speclift.bench.prepare import build_engine
 from speclift.bench.run import StudyRun
 from speclift.core.deadline import Deadline
 from speclift.core.records import Phase
+from speclift.engines.build import build_engine
 
 FAST = ("ttft_s=0.002", "tpot_s=0.0005")
 

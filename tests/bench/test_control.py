@@ -13,12 +13,12 @@ from samples import NGRAM, launch, plan, record
 from speclift.bench.ask import Ask
 from speclift.bench.observer import Observer
 from speclift.bench.opening import prepare_named
-from speclift.bench.prepare import build_engine
 from speclift.bench.run import StudyRun
 from speclift.core.arm import BASELINE, CONTROL, baseline_arm, control_arm
 from speclift.core.deadline import Deadline
 from speclift.core.records import Phase
 from speclift.core.speculation import Equalised, speculation_from_dict, speculation_to_dict
+from speclift.engines.build import build_engine
 from speclift.engines.fake.engine import Fake
 from speclift.statistics.control import explained_gains
 from speclift.studies.study import Study

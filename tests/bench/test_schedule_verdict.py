@@ -7,14 +7,13 @@ from pathlib import Path
 import pytest
 
 from samples import launch, new_study, plan, record, request
-from speclift.bench.tuning import TUNING
 from speclift.core.arm import Arm, baseline_arm
 from speclift.core.speculation import NGram
 from speclift.core.traffic import Concurrency
 from speclift.engines.vllm.dialect.key_table import SCHEDULE
 from speclift.search.schedule import Segment
 from speclift.search.tuning import PromptSplit, SearchedSchedule, Tuning
-from speclift.search.tuning_document import tuning_document
+from speclift.search.tuning_document import TUNING, tuning_document
 from speclift.statistics.schedule_gain import SCHEDULE_NO_GAIN
 from speclift.verbs.compare import compare
 from speclift.verdict.judgement import Judgement

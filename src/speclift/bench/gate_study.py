@@ -13,7 +13,6 @@ from speclift.bench.bench import Bench
 from speclift.bench.gate_run import GateAsk, GateRun
 from speclift.bench.interrupts import run_until_signal
 from speclift.bench.observer import Observer
-from speclift.bench.prepare import build_engine
 from speclift.bench.run import launches_took
 from speclift.bench.time_limit import BudgetSpent, ends_at, to_the_end
 from speclift.core.arm import BASELINE, Arm, baseline_arm
@@ -21,9 +20,10 @@ from speclift.core.deadline import Deadline
 from speclift.core.errors import EngineError, OperatingError, unknown_name
 from speclift.core.records import Phase, Record
 from speclift.core.units import Seconds
+from speclift.engines.build import build_engine
 from speclift.engines.protocol import Engine
 from speclift.lossless.answers import Answer
-from speclift.lossless.document import GateOutcome, gate_outcome, skipped_outcome
+from speclift.lossless.document import LOSSLESS, gate_outcome, skipped_outcome
 from speclift.lossless.gate import Gate, gate_without_text
 from speclift.lossless.greedy import gap_noise
 from speclift.lossless.questions import FULL, LISTED, QUICK, Question
@@ -32,8 +32,6 @@ from speclift.lossless.result import Result
 from speclift.studies.study import Study
 from speclift.studies.texts import NOT_KEPT
 
-# Under this name the study keeps what the gate found.
-LOSSLESS = "lossless"
 MODES = ("quick", "full", "off")
 # Without a budget: a quarter of the study's own time is a fifth of decide's. Answers that differ are worth a few
 # seconds in any case.
@@ -82,20 +80,6 @@ def check_lossless(bench: Bench, observer: Observer, *, study_s: Seconds) -> Non
 def quick_limit_s(study_s: Seconds) -> Seconds:
     """Of a study that took so long."""
     return max(QUICK_SHARE * study_s, QUICK_LIMIT_MIN_S)
-
-
-def recorded_outcome(study: Study, records: Sequence[Record], arms: Sequence[Arm]) -> GateOutcome:
-    """For studies that were only measured: what their answers say by themselves."""
-    if not study.keeps_text:
-        return skipped_outcome("answers were not kept (--no-text)", mode="records")
-    gate = gate_from_records(
-        records,
-        arms,
-        study.plan.requests,
-        settings=study.engine.settings.engine_args,
-        seed=study.plan.seed,
-    )
-    return gate_outcome(gate, mode="records")
 
 
 def _arms(study: Study, records: Sequence[Record]) -> list[Arm]:

@@ -22,13 +22,13 @@ from speclift.bench.study_paths import (
     free_path,
     keep_prompts_source,
     provide_texts,
-    relative,
     resumed_path,
     search_path,
 )
 from speclift.bench.time_limit import PREPARING, in_time
 from speclift.core.deadline import Deadline
 from speclift.core.records import Provenance
+from speclift.studies.outputs import relative
 from speclift.studies.study import Study, is_study
 
 

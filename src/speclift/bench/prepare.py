@@ -19,10 +19,10 @@ from speclift.core.records import Provenance
 from speclift.core.results import Finding, Level
 from speclift.core.speculation import Attached, DraftModel, Head, Speculation, Synthetic
 from speclift.core.traffic import Concurrency, Load, Rate, Workload
+from speclift.engines.build import build_engine, losing_scheduling
 from speclift.engines.kind import EngineKind, engine_kind
 from speclift.engines.machine import default_threads
 from speclift.engines.protocol import Engine
-from speclift.engines.varied import Varied
 from speclift.planner.methods import arms_for
 from speclift.studies.prompt_files import bundled_workload, read_workload
 from speclift.weights import models
@@ -152,20 +152,6 @@ def with_control(spec: EngineSpec, arms: tuple[Arm, ...]) -> tuple[EngineSpec, t
         return spec, arms
     settings = replace(spec.settings, async_scheduling=False)
     return replace(spec, by_arm=(*spec.by_arm, (CONTROL, settings))), (*arms, control_arm())
-
-
-def losing_scheduling(engine: Engine, arms: tuple[Arm, ...]) -> tuple[Arm, ...]:
-    return tuple(arm for arm in arms if engine.loses_scheduling(arm))
-
-
-def build_engine(spec: EngineSpec, *, version: str | None = None) -> Engine:
-    """`version` where it is known already, as of a study that was measured on another machine."""
-    kind = engine_kind(spec.kind)
-    shared = kind.build(spec, spec.settings, version=version)
-    if not spec.by_arm:
-        return shared
-    own = {name: kind.build(spec, settings, version=shared.version()) for name, settings in spec.by_arm}
-    return Varied(shared, own)
 
 
 def provenance(prepared: Prepared, ask: Ask) -> Provenance:

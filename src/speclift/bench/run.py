@@ -15,7 +15,6 @@ from dataclasses import replace
 from speclift.bench.interrupts import run_until_signal
 from speclift.bench.live import ArmFailed, LiveArm, Servers, ended_together
 from speclift.bench.observer import Observer
-from speclift.bench.prepare import build_engine
 from speclift.bench.time_limit import BudgetSpent, ends_at
 from speclift.client.client import REQUEST_LIMIT_S
 from speclift.client.load import Order
@@ -26,6 +25,7 @@ from speclift.core.quantities import duration
 from speclift.core.records import Phase
 from speclift.core.traffic import Concurrency, Load
 from speclift.core.units import Seconds
+from speclift.engines.build import build_engine
 from speclift.engines.protocol import Engine
 from speclift.studies.budget_words import budget_finding, keep_left_out
 from speclift.studies.study import Done, Study

@@ -17,7 +17,6 @@ from speclift.bench.prepare import (
     Ground,
     Prepared,
     as_quick_look,
-    build_engine,
     draft_paths,
     lay_ground,
     with_control,
@@ -35,7 +34,7 @@ from speclift.bench.search_run import LocalRunner, replayed, run_search, spent_s
 from speclift.bench.search_space import refused_by, silent_on, space_of, wanted
 from speclift.bench.study_paths import keep_prompts_source, prompts_of, search_path
 from speclift.bench.time_limit import BudgetSpent, ends_at
-from speclift.bench.tuning import TUNING, tuning_from
+from speclift.bench.tuning import tuning_from
 from speclift.core.arm import Arm, baseline_arm
 from speclift.core.engine_spec import EngineSpec
 from speclift.core.errors import EngineError, UsageError
@@ -44,13 +43,14 @@ from speclift.core.records import Provenance
 from speclift.core.results import Finding, Level
 from speclift.core.traffic import Concurrency
 from speclift.core.units import Seconds
+from speclift.engines.build import build_engine
 from speclift.engines.kind import engine_kind
 from speclift.engines.protocol import Engine
 from speclift.search.choice import Confirmation, choose, confirmed_loads
 from speclift.search.search import Search
 from speclift.search.space import Axes, Candidate, Space
 from speclift.search.tuning import Tuning
-from speclift.search.tuning_document import tuning_document
+from speclift.search.tuning_document import TUNING, tuning_document
 from speclift.studies.study import Study, is_study
 from speclift.workload.experiment import StudyPlan
 

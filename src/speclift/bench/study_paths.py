@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from datetime import datetime
 from pathlib import Path
 
@@ -72,7 +71,3 @@ def _latest_path() -> Path:
     if not found:
         raise StudyError("there is no study to resume", hint="name it with --study DIR")
     return found[-1]
-
-
-def relative(path: Path) -> str:
-    return os.path.relpath(path)

@@ -3,18 +3,13 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 
 from speclift.bench.search_plan import SearchPlan
-from speclift.core.arm import BASELINE
-from speclift.core.records import Phase, Record
-from speclift.core.traffic import Load
 from speclift.search.choice import Confirmation
 from speclift.search.effort import grid_s
 from speclift.search.problem import JobResult
 from speclift.search.search import Search
 from speclift.search.tuning import (
-    ConfirmedError,
     PromptSplit,
     SearchedCell,
     SearchedJob,
@@ -22,9 +17,6 @@ from speclift.search.tuning import (
     SearchError,
     Tuning,
 )
-
-# Under this name the confirming study keeps what the search found.
-TUNING = "tuning"
 
 
 def tuning_from(search: Search, plan: SearchPlan, choice: Confirmation, *, spent_s: float) -> Tuning:
@@ -116,35 +108,3 @@ def _job(result: JobResult) -> SearchedJob:
         engine_s=result.engine_s,
         failure=result.failure,
     )
-
-
-def confirmed_errors(tuning: Tuning, records: Sequence[Record]) -> tuple[ConfirmedError, ...]:
-    """Speedup as predicted by the search and as confirmed, by arm and load; both of tokens over time, pooled."""
-    predicted = {(cell.arm, cell.load): cell for cell in tuning.cells}
-    rates = _pooled_rates(records)
-    errors = []
-    for (arm, load), rate in rates.items():
-        cell, plain = predicted.get((arm, load)), rates.get((BASELINE, load))
-        if cell is not None and plain is not None and arm != BASELINE:
-            errors.append(
-                ConfirmedError(
-                    arm=arm,
-                    load=load,
-                    predicted=cell.speedup,
-                    measured=rate / plain,
-                    was_measured_in_search=cell.is_measured,
-                )
-            )
-    return tuple(errors)
-
-
-def _pooled_rates(records: Sequence[Record]) -> dict[tuple[str, Load], float]:
-    """Decoded tokens per second of decoding, by arm and load."""
-    sums: dict[tuple[str, Load], tuple[float, float]] = {}
-    for record in records:
-        if record.place.phase is Phase.MEASURED and record.is_ok and record.tpot_s:
-            tokens = (record.output_tokens or 1) - 1
-            key = (record.place.arm, record.place.load)
-            before = sums.get(key, (0.0, 0.0))
-            sums[key] = (before[0] + tokens, before[1] + tokens * record.tpot_s)
-    return {key: tokens / seconds for key, (tokens, seconds) in sums.items() if seconds > 0}

@@ -125,8 +125,7 @@ def report_command(
     out: Out = None,
 ) -> None:
     """Write the report of a study: one HTML page that works offline."""
-    from speclift.bench.study_paths import relative
-    from speclift.studies.outputs import require_report_place
+    from speclift.studies.outputs import relative, require_report_place
     from speclift.verbs.compare import compare
     from speclift.verbs.report import write_report
     from speclift.views.document import verdict_document
@@ -140,10 +139,9 @@ def report_command(
 
 def _deciding(ask: Ask, verb: str, *, dry_run: bool, as_json: bool, out: Path | None) -> None:
     from speclift.bench.search_study import SearchStopped
-    from speclift.bench.study_paths import relative
     from speclift.cli.exit_codes import EXIT_CODES
     from speclift.cli.narration import Narrator
-    from speclift.studies.outputs import require_report_place
+    from speclift.studies.outputs import relative, require_report_place
     from speclift.verbs.decide import decided
     from speclift.views.tuning_terminal import tuning_view
 
@@ -176,7 +174,7 @@ def _end(done: Measured, code: int) -> None:
 
 
 def _show_judgement(judgement: Judgement, console: Console, *, as_json: bool, out: Path | None) -> None:
-    from speclift.bench.study_paths import relative
+    from speclift.studies.outputs import relative
     from speclift.verbs.report import write_report
     from speclift.views.document import verdict_document
     from speclift.views.lossless import examples_view

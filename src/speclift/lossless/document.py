@@ -18,6 +18,8 @@ from speclift.lossless.result import Result
 from speclift.lossless.sampled import Sampled
 from speclift.lossless.two_sample import TextTest
 
+# Under this name a study keeps it.
+LOSSLESS = "lossless"
 # Of an arm and of the gate: parts that were skipped do not speak.
 Settled: TypeAlias = Annotated[
     Result, Keywords(enum=[Result.PASS.value, Result.FAIL.value, Result.INCONCLUSIVE.value])

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+from speclift.core.arm import BASELINE
+from speclift.core.records import Phase, Record
 from speclift.core.results import Estimate
 from speclift.core.traffic import Load
 from speclift.core.units import Seconds, Tokens
@@ -129,3 +131,35 @@ class ConfirmedTuning:
     tuning: Tuning
     errors: tuple[ConfirmedError, ...]
     best: ConfirmedBest | None
+
+
+def confirmed_errors(tuning: Tuning, records: Sequence[Record]) -> tuple[ConfirmedError, ...]:
+    """Speedup as predicted by the search and as confirmed, by arm and load; both of tokens over time, pooled."""
+    predicted = {(cell.arm, cell.load): cell for cell in tuning.cells}
+    rates = _pooled_rates(records)
+    errors = []
+    for (arm, load), rate in rates.items():
+        cell, plain = predicted.get((arm, load)), rates.get((BASELINE, load))
+        if cell is not None and plain is not None and arm != BASELINE:
+            errors.append(
+                ConfirmedError(
+                    arm=arm,
+                    load=load,
+                    predicted=cell.speedup,
+                    measured=rate / plain,
+                    was_measured_in_search=cell.is_measured,
+                )
+            )
+    return tuple(errors)
+
+
+def _pooled_rates(records: Sequence[Record]) -> dict[tuple[str, Load], float]:
+    """Decoded tokens per second of decoding, by arm and load."""
+    sums: dict[tuple[str, Load], tuple[float, float]] = {}
+    for record in records:
+        if record.place.phase is Phase.MEASURED and record.is_ok and record.tpot_s:
+            tokens = (record.output_tokens or 1) - 1
+            key = (record.place.arm, record.place.load)
+            before = sums.get(key, (0.0, 0.0))
+            sums[key] = (before[0] + tokens, before[1] + tokens * record.tpot_s)
+    return {key: tokens / seconds for key, (tokens, seconds) in sums.items() if seconds > 0}

@@ -24,6 +24,9 @@ from speclift.search.tuning import (
     Tuning,
 )
 
+# Under this name the confirming study keeps what the search found.
+TUNING = "tuning"
+
 
 class SearchedCellDocument(TypedDict):
     arm: str

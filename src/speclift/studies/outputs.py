@@ -46,3 +46,8 @@ def require_study_place(path: Path) -> None:
             f"the study cannot be made at {path}: {standing} cannot be written to",
             hint="name another --study, or change its rights",
         )
+
+
+def relative(path: Path) -> str:
+    """As one would type it here."""
+    return os.path.relpath(path)

@@ -10,9 +10,9 @@ from speclift.bench.observer import Observer
 from speclift.bench.opening import prepare_bench
 from speclift.bench.run import run_study
 from speclift.bench.search_study import search_best
-from speclift.bench.study_paths import relative
 from speclift.core.quantities import printable
 from speclift.core.results import Verdict
+from speclift.studies.outputs import relative
 from speclift.verbs.measure import Measured, judged
 
 

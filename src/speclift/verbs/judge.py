@@ -8,20 +8,25 @@ from dataclasses import dataclass, replace
 from functools import cache
 from typing import Literal
 
-from speclift.bench.gate_study import LOSSLESS, recorded_outcome
-from speclift.bench.prepare import build_engine, losing_scheduling
-from speclift.bench.study_paths import relative
-from speclift.bench.tuning import TUNING, confirmed_errors
 from speclift.core.arm import BASELINE, CONTROL, Arm
 from speclift.core.errors import StudyError
 from speclift.core.goals import Goals
 from speclift.core.records import Launch, Phase, Record
 from speclift.core.results import Conditions, Crossover, Evidence, Finding, Level
 from speclift.core.traffic import repeated_prompts
+from speclift.engines.build import build_engine, losing_scheduling
 from speclift.engines.protocol import Engine
-from speclift.lossless.document import GateOutcome, kept_outcome, worst_outcome
-from speclift.search.tuning import ConfirmedBest, ConfirmedTuning, Tuning
-from speclift.search.tuning_document import kept_tuning
+from speclift.lossless.document import (
+    LOSSLESS,
+    GateOutcome,
+    gate_outcome,
+    kept_outcome,
+    skipped_outcome,
+    worst_outcome,
+)
+from speclift.lossless.recorded import gate_from_records
+from speclift.search.tuning import ConfirmedBest, ConfirmedTuning, Tuning, confirmed_errors
+from speclift.search.tuning_document import TUNING, kept_tuning
 from speclift.statistics.bursts import mark_bursts
 from speclift.statistics.cells import (
     NO_TOTALS,
@@ -42,6 +47,7 @@ from speclift.statistics.repeats import check_repeats, without_echoes
 from speclift.statistics.schedule_gain import schedule_without_gain
 from speclift.studies.budget_words import budget_finding, left_out
 from speclift.studies.merge import merged_records
+from speclift.studies.outputs import relative
 from speclift.studies.study import Study
 from speclift.studies.texts import no_text_finding
 from speclift.verdict.gate_word import changed_arms, changed_findings, gate_for_verdict
@@ -173,7 +179,21 @@ def _lossless(studies: Sequence[Study], held: _Held) -> GateOutcome:
     """As the studies' gates found it, else what the answers of the first say by themselves."""
     documents = [study.kept(LOSSLESS) for study in studies]
     worst = worst_outcome([None if kept is None else kept_outcome(kept) for kept in documents])
-    return worst or recorded_outcome(studies[0], held.records, held.arms)
+    return worst or _recorded_outcome(studies[0], held.records, held.arms)
+
+
+def _recorded_outcome(study: Study, records: Sequence[Record], arms: Sequence[Arm]) -> GateOutcome:
+    """For studies that were only measured: what their answers say by themselves."""
+    if not study.keeps_text:
+        return skipped_outcome("answers were not kept (--no-text)", mode="records")
+    gate = gate_from_records(
+        records,
+        arms,
+        study.plan.requests,
+        settings=study.engine.settings.engine_args,
+        seed=study.plan.seed,
+    )
+    return gate_outcome(gate, mode="records")
 
 
 def _kept_tuning(study: Study) -> Tuning | None:

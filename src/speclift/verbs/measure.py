@@ -10,8 +10,8 @@ from speclift.bench.bench import Bench
 from speclift.bench.observer import Observer
 from speclift.bench.opening import prepare_named
 from speclift.bench.run import run_study
-from speclift.bench.study_paths import relative
 from speclift.core.errors import OperatingError, StudyError
+from speclift.studies.outputs import relative
 from speclift.verbs.judge import judge
 from speclift.verdict.judgement import Judgement
 from speclift.views.document import measure_document
