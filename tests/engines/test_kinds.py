@@ -49,6 +49,11 @@ def test_what_an_engine_does_not_say_of_itself_is_what_most_do() -> None:
         ("KIND = 3", "it is no EngineKind"),
         ("import no_such_module", "No module named"),
         ("KIND = (", "'(' was never closed"),
+        (
+            "from speclift.engines.kind import EngineKind\nKIND = EngineKind()",
+            "Can't instantiate abstract class",
+        ),
+        ("raise ValueError('--x has two rows')", "--x has two rows"),
         ("", "module 'tiny_engine' has no attribute 'KIND'"),
     ],
 )

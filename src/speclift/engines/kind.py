@@ -30,6 +30,11 @@ if TYPE_CHECKING:  # numpy, which only replay needs
 
 GROUP = "speclift.engines"
 ANY_KS = (1, 2, 3, 4, 5, 6, 7, 8)
+# What a module may raise as it is loaded: not there, not Python, made for another speclift, or wrong in its tables.
+LOADING_FAULTS = (
+    *(ImportError, SyntaxError, NameError, AttributeError, TypeError),
+    *(ValueError, LookupError, ArithmeticError, OSError, RuntimeError),
+)
 
 
 class EngineKind(ABC):
@@ -114,7 +119,7 @@ def engine_kind(name: str) -> EngineKind:
     point = points[name]
     try:
         kind = point.load()
-    except (ImportError, AttributeError, SyntaxError) as error:
+    except LOADING_FAULTS as error:
         raise _not_usable(point, str(error)) from error
     if not isinstance(kind, EngineKind):
         raise _not_usable(point, f"it is no EngineKind but {type(kind).__name__}")
