@@ -265,6 +265,16 @@ class TestTheRooms:
         unused = {room: set(allowed) - used[room] for room, allowed in ROOMS.items()}
         assert not any(unused.values()), unused
 
+    def test_on_the_way_of_decide_no_room_is_entered_twice(self) -> None:
+        """As ARCHITECTURE.md draws it: when everything is measured, `judge` needs no bench any more."""
+        rooms = {
+            found.module.split(".")[1]
+            for found in imports_of(modules()[f"{PACKAGE}.verbs.judge"])
+            if found.module.startswith(f"{PACKAGE}.")
+        }
+        assert {"statistics", "verdict"} <= rooms
+        assert rooms.isdisjoint({"bench", "client", "cli", "views"})
+
     def test_every_module_can_be_imported_in_every_form_of_the_statement(self) -> None:
         """A verb of the same name as a room once stood in its place."""
         lines = ["import speclift", "verbs = {name: getattr(speclift, name) for name in speclift.__all__}"]

@@ -31,6 +31,8 @@ FUNCTION_LINES_MAX = 60
 MEDIAN_LINES_MAX = 10
 COMPLEXITY_MAX = 15
 PARAMETERS_MAX = 8
+# Names in the syntax tree: where a library gives no type, and where JSON is read.
+ANY_MAX = 12
 # Each ends what it started and raises again, or hands what was raised to another thread or to the exit code.
 BROAD_EXCEPTS = {
     "src/speclift/cli/main.py": 1,
@@ -198,6 +200,16 @@ class TestSizes:
 
     def test_no_function_takes_too_many_parameters(self) -> None:
         assert named(PRODUCT, wide_functions) == set()
+
+    def test_types_do_not_end_on_the_way(self) -> None:
+        untyped = {
+            name_of(path): sum(
+                isinstance(node, ast.Name) and node.id == "Any" for node in ast.walk(ast.parse(text_of(path)))
+            )
+            for path in PRODUCT
+        }
+
+        assert sum(untyped.values()) <= ANY_MAX, {name: count for name, count in untyped.items() if count}
 
     def test_the_measure_of_a_function_leaves_out_its_docstring(self) -> None:
         body = "    x = 1\n" * FUNCTION_LINES_MAX
