@@ -33,7 +33,7 @@ MEASURING = ("decide", "tune", "measure", "verify")
 SMALL = ("--requests", "4", "--max-tokens", "12", "--launches", "1")
 # Verdicts and what lint and plan say of theirs; 1 is an operating error and 2 wrong usage.
 ANSWERS = (0, 3, 4, 5, 6)
-# These read the embedded model or bring it: tests/test_tutorial.py runs them with the others of that page.
+# These bring the embedded model or read it.
 NEED_LLAMA = ("speclift models fetch", "speclift models inspect smollm2-135m")
 
 
@@ -148,10 +148,7 @@ def prepare_folder(folder: Path, study: Path, *, with_studies: bool) -> None:
             shutil.copytree(study, folder / "studies" / name)
 
 
-@pytest.mark.parametrize(
-    "command",
-    [pytest.param(each, marks=pytest.mark.llama if each in NEED_LLAMA else ()) for each in OURS],
-)
+@pytest.mark.parametrize("command", [command for command in OURS if command not in NEED_LLAMA])
 def test_it_runs(
     command: str,
     cli: Cli,
@@ -159,15 +156,23 @@ def test_it_runs(
     addresses: dict[str, str],
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
-    request: pytest.FixtureRequest,
 ) -> None:
     _, *words = shlex.split(command)
-    if command in NEED_LLAMA:
-        request.getfixturevalue("embedded_model")
-        monkeypatch.delenv("SPECLIFT_CACHE")
     monkeypatch.setenv("LLM_KEY", "open-sesame")
     monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO((RECORDED / "served.sh").read_bytes())))
     uses_studies = words[0] in ("compare", "report") or "--resume" in words
     prepare_folder(tmp_path, decided.study, with_studies=uses_studies)
     result = cli(*stood_in(words, addresses, tmp_path))
     assert result.code in ANSWERS, result.stderr
+
+
+@pytest.mark.llama
+@pytest.mark.parametrize("command", NEED_LLAMA)
+def test_it_runs_on_the_embedded_model(
+    embedded_model: Path, command: str, cli: Cli, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert command in OURS
+    monkeypatch.setenv("SPECLIFT_CACHE", str(embedded_model.parents[1]))
+    result = cli(*shlex.split(command)[1:])
+    assert result.code == 0, result.stderr
+    assert embedded_model.name in result.stdout
