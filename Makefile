@@ -4,7 +4,7 @@ VENV ?= .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 
-.PHONY: demo test fast check format schemas install bench bench-draft mutate clean vllm-env test-vllm
+.PHONY: demo test fast check format schemas docs install bench bench-draft mutate clean vllm-env test-vllm
 
 # Exit codes 0, 3, 4, 5 and 6 are verdicts; only an operating error (1) or wrong usage (2) fails the demo.
 demo: $(READY)
@@ -72,6 +72,10 @@ bench-draft: $(READY)
 # make mutate MUTATE="--count 200 --seed 2"
 mutate: $(READY)
 	$(BIN)/python benchmarks/mutate.py $(MUTATE)
+
+# docs/verbs/, from the declarations of the command line.
+docs: $(READY)
+	$(BIN)/python docs/verb_pages.py
 
 install: $(READY)
 

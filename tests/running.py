@@ -7,7 +7,8 @@ import os
 import subprocess
 import sys
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -78,6 +79,19 @@ def speclift(*arguments: object, cwd: Path, environment: Mapping[str, str] | Non
 def finish(process: subprocess.Popen[str]) -> Result:
     stdout, stderr = process.communicate(timeout=LIMIT_S)
     return Result(code=process.returncode, stdout=stdout, stderr=stderr)
+
+
+@contextmanager
+def hosted(*truths: str) -> Iterator[str]:
+    """The address of a fake server with these truths, started by somebody else as far as speclift knows."""
+    words = [word for pair in (*FAST, *truths) for word in ("--truth", pair)]
+    program = [sys.executable, "-m", "speclift.testing.fake_server", "--port", "0", *words]
+    with subprocess.Popen(program, stdout=subprocess.PIPE, text=True) as server:
+        try:
+            assert server.stdout is not None
+            yield str(json.loads(server.stdout.readline())["url"])
+        finally:
+            server.kill()
 
 
 def records_of(study: Path) -> tuple[Record, ...]:

@@ -16,7 +16,9 @@ from radon.complexity import cc_visit
 import speclift
 
 ROOT = Path(__file__).parent.parent
-CODE = sorted(path for folder in ("src", "tests", "benchmarks") for path in (ROOT / folder).rglob("*.py"))
+CODE = sorted(
+    path for folder in ("src", "tests", "benchmarks", "docs") for path in (ROOT / folder).rglob("*.py")
+)
 PRODUCT = [path for path in CODE if path.is_relative_to(ROOT / "src")]
 OTHERS = [path for path in CODE if path != Path(__file__)]  # this one has to name what it looks for
 PROSE = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")])

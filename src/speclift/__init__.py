@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from speclift.verbs.tune import tune
     from speclift.verbs.verify import verify
 
-__version__ = "0.1.0"
+__version__ = "0.2.0"
 
 __all__ = [
     "Ask",

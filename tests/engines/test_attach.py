@@ -5,18 +5,16 @@ from __future__ import annotations
 import asyncio
 import json
 import shutil
-import sys
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
-from subprocess import PIPE, Popen
 from typing import Any
 
 import pytest
 
-from running import FAST, Cli, records_of
+from running import Cli, hosted, records_of
 from speclift.core.arm import Arm, ServerSettings, baseline_arm
 from speclift.core.engine_spec import AttachSettings
 from speclift.core.errors import EngineError, UsageError
@@ -223,19 +221,8 @@ Host = Callable[..., str]
 @pytest.fixture
 def host() -> Iterator[Host]:
     """Starts a fake server with these truths; its address."""
-    started: list[Popen[str]] = []
-
-    def start(*truths: str) -> str:
-        words = [word for pair in (*FAST, *truths) for word in ("--truth", pair)]
-        program = [sys.executable, "-m", "speclift.testing.fake_server", "--port", "0", *words]
-        started.append(Popen(program, stdout=PIPE, text=True))
-        assert started[-1].stdout is not None
-        return str(json.loads(started[-1].stdout.readline())["url"])
-
-    yield start
-    for process in started:
-        process.kill()
-        process.communicate()
+    with ExitStack() as servers:
+        yield lambda *truths: servers.enter_context(hosted(*truths))
 
 
 def test_a_whole_study_on_attached_servers_ends_with_a_verdict_and_says_what_is_unknown(
