@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import sqlite3
 from dataclasses import replace
 from pathlib import Path
@@ -31,7 +32,7 @@ from speclift.core.records import Counters, Outcome, Phase, Record, Step, TurnHe
 from speclift.core.results import Finding, Level
 from speclift.core.speculation import Combined, DraftModel, Head, NGram, Synthetic
 from speclift.core.traffic import Concurrency, Message, Rate
-from speclift.studies.format import engine_from_dict, engine_to_dict
+from speclift.studies.format import RENAMED, engine_from_dict, engine_to_dict
 from speclift.studies.study import Done, Study
 
 # Ids and segments: the prompt reader has already replaced what has no UTF-8 form.
@@ -113,6 +114,27 @@ class TestRoundTrip:
         older = {key: value for key, value in written.items() if key not in ("attach", "python")}
 
         assert engine_from_dict(older) == engine_from_dict(written)
+
+    def test_settings_stored_before_they_were_named_like_their_flags_are_read(self) -> None:
+        named = ServerSettings(
+            model="m",
+            target_quant="fp8",
+            tp=2,
+            pp=3,
+            max_num_seqs=64,
+            prefix_cache=True,
+            async_scheduling=False,
+            engine_args=("--x", "1"),
+        )
+        written = engine_to_dict(EngineSpec(kind="vllm", settings=named, by_arm=(("control", named),)))
+        before = {new: old for old, new in RENAMED.items()}
+        stored = json.loads(json.dumps(written))
+        for held in (stored["settings"], stored["by_arm"][0][1]):
+            for name in list(held):
+                held[before.get(name, name)] = held.pop(name)
+
+        assert "schedules_ahead" in stored["settings"]
+        assert engine_from_dict(stored) == engine_from_dict(written)
 
     @given(st.lists(records, max_size=3, unique_by=lambda r: (r.place.block, r.place.request_id)))
     @settings(max_examples=50)

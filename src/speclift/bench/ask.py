@@ -9,7 +9,7 @@ from typing import Annotated
 from speclift.core.address import redacted_word
 from speclift.core.arm import ServerSettings
 from speclift.core.engine_spec import AttachSettings
-from speclift.core.errors import UsageError
+from speclift.core.errors import UsageError, unknown_name
 from speclift.core.flags import (
     AUTO_ON_OFF,
     COMPARED,
@@ -33,6 +33,7 @@ from speclift.planner.memory import MAX_SEQUENCES, UTILISATION_DEFAULT
 from speclift.workload.experiment import LAUNCHES_DEFAULT
 
 CONTEXT_DEFAULT = 8192
+VERIFY_MODES = ("quick", "full", "off")
 # Groups of the help of plan and of replay.
 MODELS, MACHINE, REQUESTS, EXPECTED = "Models", "Machine", "Requests", "What is expected"
 DRAFTERS, READING, WORTH = "Drafters", "Reading the log", "What it would be worth"
@@ -174,6 +175,8 @@ class Ask:
             raise UsageError(
                 "--kv-dtype sets keys and values at once", hint="leave out --kv-type-k and --kv-type-v"
             )
+        if self.verify not in VERIFY_MODES:
+            raise unknown_name(what="value of --verify", seen=self.verify, allowed=VERIFY_MODES)
 
     @classmethod
     def of(cls, **settings: object) -> Ask:

@@ -17,7 +17,7 @@ from speclift.bench.run import launches_took
 from speclift.bench.time_limit import BudgetSpent, ends_at, to_the_end
 from speclift.core.arm import BASELINE, Arm, baseline_arm
 from speclift.core.deadline import Deadline
-from speclift.core.errors import EngineError, OperatingError, unknown_name
+from speclift.core.errors import EngineError, OperatingError
 from speclift.core.records import Phase, Record
 from speclift.core.units import Seconds
 from speclift.engines.build import build_engine
@@ -32,19 +32,12 @@ from speclift.lossless.result import Result
 from speclift.studies.study import Study
 from speclift.studies.texts import NOT_KEPT
 
-MODES = ("quick", "full", "off")
 # Without a budget: a quarter of the study's own time is a fifth of decide's. Answers that differ are worth a few
 # seconds in any case.
 QUICK_SHARE = 0.25
 QUICK_LIMIT_MIN_S = 10.0
 # Of a budget. The full form asks four servers what the study asked two.
 GATE_SHARES = {"quick": 0.12, "full": 0.4, "off": 0.0}
-
-
-def require_mode(mode: str) -> str:
-    if mode not in MODES:
-        raise unknown_name(what="value of --verify", seen=mode, allowed=MODES)
-    return mode
 
 
 def before_gate(bench: Bench) -> Deadline:

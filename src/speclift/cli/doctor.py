@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import json
-import sys
 from typing import Annotated
 
 import typer
 
 from speclift.cli.options import Json
-from speclift.cli.screens import screen
+from speclift.cli.screens import screen, write_json
 
 
 def doctor_command(
@@ -26,6 +24,6 @@ def doctor_command(
 
     facts = diagnose(Narrator(screen(stderr=True)), with_noise=not quick, with_client=client)
     if as_json:
-        sys.stdout.write(json.dumps(facts, indent=2) + "\n")
+        write_json(facts)
         return
     screen(stderr=False).print(machine_view(facts))

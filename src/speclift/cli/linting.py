@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import json
 import sys
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from speclift.cli.options import Json
-from speclift.cli.screens import screen
+from speclift.cli.screens import screen, write_json
 
 if TYPE_CHECKING:
     from speclift.linter.judge import LintReport
@@ -42,7 +41,7 @@ def lint_command(
         raise UsageError("nothing to lint", hint="name a file, - for standard input, or a command after --")
     report = lint_arguments(words, engine=engine, engine_version=engine_version)
     if as_json:
-        sys.stdout.write(json.dumps(lint_document(report), indent=2, ensure_ascii=True) + "\n")
+        write_json(lint_document(report))
     else:
         _show(report)
     raise typer.Exit(0 if report.ok else EXIT_ERRORS)

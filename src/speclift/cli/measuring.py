@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import json
-import shlex
 import sys
 from collections.abc import Mapping
 from dataclasses import replace
@@ -15,7 +13,7 @@ import typer
 from speclift.bench.ask import Ask
 from speclift.bench.interrupts import EXIT_INTERRUPTED
 from speclift.cli.options import DryRun, Flags, Json, takes, takes_ask
-from speclift.cli.screens import screen
+from speclift.cli.screens import screen, write_commands, write_json
 from speclift.core.flags import assembled, flat_values
 from speclift.core.goals import Goals
 
@@ -88,7 +86,7 @@ def measure_command(ask: Ask, *, dry_run: DryRun = False, as_json: Json = False)
         done = measured(ask, narrator)
     judgement = done.judgement
     if as_json:
-        _write_json(measure_document(judgement.cells, judgement.findings, study=judgement.study))
+        write_json(measure_document(judgement.cells, judgement.findings, study=judgement.study))
     else:
         narrator.console.print(cells_table(judgement.cells))
         narrator.console.print(findings_view(judgement.findings))
@@ -183,7 +181,7 @@ def _show_judgement(judgement: Judgement, console: Console, *, as_json: bool, ou
 
     document = verdict_document(judgement)
     if as_json:
-        _write_json(document)
+        write_json(document)
     confirmed, lossless = judgement.tuning, judgement.lossless
     if confirmed is not None:
         console.print(tuning_view(confirmed.tuning, errors=confirmed.errors, best=confirmed.best))
@@ -209,13 +207,4 @@ def _print_commands(ask: Ask, narrator: Narrator, *, as_json: bool, verb: str = 
 
     prepared = planned(replace(ask, fetches=False), narrator, verb=verb)
     commands = {arm.name: prepared.engine.command(arm, port=0) for arm in prepared.plan.arms}
-    if as_json:
-        _write_json({"schema": 1, "commands": {name: list(command) for name, command in commands.items()}})
-        return
-    for name, command in commands.items():
-        sys.stdout.write(f"# {name}\n{shlex.join(command)}\n")
-
-
-def _write_json(document: Mapping[str, object]) -> None:
-    sys.stdout.write(json.dumps(document, indent=2, ensure_ascii=True) + "\n")
-    sys.stdout.flush()
+    write_commands(commands, as_json=as_json)

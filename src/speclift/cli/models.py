@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import sys
 from dataclasses import asdict
 from typing import Annotated
@@ -11,12 +10,11 @@ import typer
 
 from speclift.cli.help_page import Verb, example
 from speclift.cli.options import Json
-from speclift.cli.screens import screen
+from speclift.cli.screens import screen, write_json
 from speclift.core.arm import EMBEDDED_MODEL
 from speclift.core.quantities import printable, size
-from speclift.weights import models
-from speclift.weights.bundled_models import BUNDLED
-from speclift.weights.gguf_file import inspect_gguf
+
+# The readers of models are imported where they are used: --help must not wait for them.
 
 app = typer.Typer(
     no_args_is_help=True,
@@ -31,10 +29,12 @@ Name = Annotated[str, typer.Argument(metavar="NAME", help="Catalogue name.")]
 @app.command("fetch", cls=Verb, epilog=example("speclift models fetch"))
 def fetch_command(name: Name = EMBEDDED_MODEL, as_json: Json = False) -> None:
     """Bring a catalogue model into the cache."""
+    from speclift.weights import models
+
     console = screen(stderr=True)
     path = models.fetch(name, progress=lambda text: console.print(text, style="dim", markup=False))
     if as_json:
-        _write({"schema": 1, "name": name, "path": str(path), "sha256": models.fingerprint(path)})
+        write_json({"schema": 1, "name": name, "path": str(path), "sha256": models.fingerprint(path)})
     else:
         sys.stdout.write(f"{path}\n")
 
@@ -42,11 +42,14 @@ def fetch_command(name: Name = EMBEDDED_MODEL, as_json: Json = False) -> None:
 @app.command("list", cls=Verb, epilog=example("speclift models list"))
 def list_command(as_json: Json = False) -> None:
     """What the catalogue offers and what is cached."""
+    from speclift.weights import models
+    from speclift.weights.bundled_models import BUNDLED
+
     listed = models.list_models()
     if as_json:
         rows = [{**asdict(model), "path": str(model.path)} for model in listed]
         drafts = [{**asdict(draft), "path": str(draft.path)} for draft in BUNDLED.values()]
-        _write({"schema": 1, "models": rows, "bundled_drafts": drafts})
+        write_json({"schema": 1, "models": rows, "bundled_drafts": drafts})
         return
     from rich.table import Table
 
@@ -66,10 +69,13 @@ def inspect_command(
     as_json: Json = False,
 ) -> None:
     """The shape of a model file, read from its header."""
+    from speclift.weights import models
+    from speclift.weights.gguf_file import inspect_gguf
+
     info = inspect_gguf(models.resolve(reference))
     facts = {**asdict(info), "path": str(info.path)}
     if as_json:
-        _write({"schema": 1, **facts})
+        write_json({"schema": 1, **facts})
         return
     from rich.table import Table
 
@@ -78,7 +84,3 @@ def inspect_command(
         shown = size(value) if key == "file_bytes" else printable(str(value), limit=100)
         table.add_row(key.replace("_", " "), shown)
     screen(stderr=False).print(table)
-
-
-def _write(document: dict[str, object]) -> None:
-    sys.stdout.write(json.dumps(document, indent=2) + "\n")

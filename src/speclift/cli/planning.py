@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import json
-import sys
 from collections.abc import Mapping
 
 import typer
 
 from speclift.bench.ask import PlanAsk
 from speclift.cli.options import Flags, Json, takes
-from speclift.cli.screens import screen
+from speclift.cli.screens import screen, write_json
 from speclift.core.flags import assembled
 
 
@@ -23,7 +21,7 @@ def plan_command(asked: Mapping[str, object], *, as_json: Json = False) -> None:
     found = plan(assembled(PlanAsk, asked))
     document = plan_document(found)
     if as_json:
-        sys.stdout.write(json.dumps(document, indent=2) + "\n")
+        write_json(document)
     else:
         from speclift.views.plan_terminal import plan_view
 

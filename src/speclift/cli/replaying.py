@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import json
-import sys
 import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -13,7 +11,7 @@ import typer
 
 from speclift.bench.ask import ReplayAsk
 from speclift.cli.options import Flags, Json, takes
-from speclift.cli.screens import screen
+from speclift.cli.screens import screen, write_json
 from speclift.core.flags import assembled
 
 if TYPE_CHECKING:
@@ -40,7 +38,7 @@ def replay_command(
     progress = _Progress(lambda text: console.print(text, style="dim", markup=False))
     document = replay_document(replay(logs, assembled(ReplayAsk, asked), progress=progress))
     if as_json:
-        sys.stdout.write(json.dumps(document, indent=2, ensure_ascii=True) + "\n")
+        write_json(document)
         return
     from speclift.views.replay_terminal import replay_view
 

@@ -2,10 +2,6 @@
 
 from __future__ import annotations
 
-import json
-import shlex
-import sys
-from collections.abc import Mapping
 from dataclasses import replace
 from typing import Annotated
 
@@ -13,7 +9,7 @@ import typer
 
 from speclift.bench.ask import Ask
 from speclift.cli.options import DryRun, Json, takes_ask
-from speclift.cli.screens import screen
+from speclift.cli.screens import screen, write_commands, write_json
 from speclift.core.errors import UsageError
 
 # numpy, scipy and rich are imported where they are used: --help must not wait for them.
@@ -46,11 +42,11 @@ def verify_command(
     if dry_run:
         prepared = prepare_gate(replace(ask, fetches=False), narrator, depth_for(ask, detect))
         commands = {arm.name: prepared.engine.command(arm, port=0) for arm in prepared.plan.arms}
-        _show_commands(commands, as_json=as_json)
+        write_commands(commands, as_json=as_json)
         return
     gate = run_gate(ask, narrator, detect=detect)
     if as_json:
-        _write(gate_document(gate))
+        write_json(gate_document(gate))
     if ask.study is not None:
         kept = keep_gate_document(ask.study / DOCUMENT, gate, keeps_text=not ask.no_text)
         narrator.say(f"kept in {kept}")
@@ -71,16 +67,3 @@ def _unused(ask: Ask) -> list[str]:
         "--tail-tolerance": ask.goals.tail_tolerance != ordinary.goals.tail_tolerance,
     }
     return [flag for flag, is_given in given.items() if is_given]
-
-
-def _show_commands(commands: dict[str, tuple[str, ...]], *, as_json: bool) -> None:
-    if as_json:
-        _write({"schema": 1, "commands": {name: list(command) for name, command in commands.items()}})
-        return
-    for name, command in commands.items():
-        sys.stdout.write(f"# {name}\n{shlex.join(command)}\n")
-
-
-def _write(document: Mapping[str, object]) -> None:
-    sys.stdout.write(json.dumps(document, indent=2, ensure_ascii=True) + "\n")
-    sys.stdout.flush()

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 
 from speclift.bench.ask import Ask
-from speclift.bench.gate_study import before_gate, check_lossless, require_mode
+from speclift.bench.gate_study import before_gate, check_lossless
 from speclift.bench.observer import Observer
 from speclift.bench.opening import prepare_bench
 from speclift.bench.run import run_study
@@ -26,7 +26,6 @@ def decide(ask: Ask | None = None, observer: Observer | None = None, **settings:
 
 def decided(ask: Ask, observer: Observer, *, verb: str = "decide") -> Measured:
     """Of tune too, which searches even where only one arm was named."""
-    require_mode(ask.verify)
     bench = prepare_bench(ask, observer, always=verb == "tune")
     bench = search_best(bench, observer)
     study = bench.study
