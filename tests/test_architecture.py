@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import re
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -254,6 +255,12 @@ GOOD = [
 class TestTheRooms:
     def test_the_table_has_no_cycle(self) -> None:
         TopologicalSorter(ROOMS).prepare()
+
+    def test_the_table_stands_in_the_architecture_as_well(self) -> None:
+        page = (SOURCE.parents[1] / "ARCHITECTURE.md").read_text(encoding="utf-8")
+        rows = re.findall(r"^\| `(\w+)/` \| ([^|]*) \|", page, flags=re.MULTILINE)
+        drawn = {room: set(re.findall(r"\w+", allowed)) for room, allowed in rows}
+        assert drawn == {room: set(allowed) for room, allowed in ROOMS.items()}
 
     def test_the_table_allows_nothing_that_nobody_needs(self) -> None:
         used: dict[str, set[str]] = {room: set() for room in ROOMS}
