@@ -10,7 +10,9 @@ import importlib
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from speclift.bench.ask import Ask, PlanAsk
+    from speclift.bench.ask import Ask, PlanAsk, ReplayAsk
+    from speclift.bench.observer import Observer
+    from speclift.core.errors import SpecliftError
     from speclift.core.results import Verdict
     from speclift.verbs.compare import compare
     from speclift.verbs.decide import decide
@@ -25,7 +27,10 @@ __version__ = "0.2.0"
 
 __all__ = [
     "Ask",
+    "Observer",
     "PlanAsk",
+    "ReplayAsk",
+    "SpecliftError",
     "Verdict",
     "__version__",
     "compare",
@@ -40,7 +45,10 @@ __all__ = [
 
 _HOMES = {
     "Ask": "speclift.bench.ask",
+    "Observer": "speclift.bench.observer",
     "PlanAsk": "speclift.bench.ask",
+    "ReplayAsk": "speclift.bench.ask",
+    "SpecliftError": "speclift.core.errors",
     "Verdict": "speclift.core.results",
     "compare": "speclift.verbs.compare",
     "decide": "speclift.verbs.decide",
