@@ -15,19 +15,18 @@ test fast test-vllm: export OPENBLAS_NUM_THREADS = 1
 # They start hundreds of processes: what those import is compiled once.
 test fast test-vllm: export PYTHONDONTWRITEBYTECODE =
 
-# Tests wait for processes that start and servers that hang, so more of them run together than there are cores. Those
-# that judge times or load real engines run alone, after the others.
-TOGETHER := -n 4 --dist worksteal
+# Tests wait for servers that hang, so more of them run together than there are cores; those of a file share what they
+# start. Those that judge times or load real engines run alone, after the others.
+TOGETHER := -n 3 --dist loadfile
 REAL := llama or browser or vllm or gpu
 
 test: $(READY)
-	$(BIN)/python -m pytest $(TOGETHER) -m "not ($(REAL) or alone)"
+	$(BIN)/python -m pytest $(TOGETHER) --hypothesis-profile=ci -m "not ($(REAL) or alone)"
 	SPECLIFT_FETCH=1 $(BIN)/python -m pytest -m "(llama or browser or alone) and not (vllm or gpu)"
 
-# Without real engines.
+# Without real engines, without what waits for seconds or has to be alone: for every day, under a minute on two cores.
 fast: $(READY)
-	$(BIN)/python -m pytest $(TOGETHER) -m "not ($(REAL) or alone)"
-	$(BIN)/python -m pytest -m "alone and not ($(REAL))"
+	$(BIN)/python -m pytest $(TOGETHER) -m "not ($(REAL) or alone or slow)"
 
 # A real vLLM (CPU build) in an environment of its own in the user's cache; some minutes, about 3 GB.
 vllm-env:

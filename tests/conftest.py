@@ -15,7 +15,9 @@ import typer.main
 from hypothesis import settings
 from make_environment import environment
 
-from running import Cli, Decided, Result, fake_flags, speclift
+from in_threads import use_threads
+from progress import Progress
+from running import Cli, Decided, Result, called, fake_flags
 from speclift.cli.main import main
 from speclift.core.arm import EMBEDDED_MODEL
 from speclift.core.errors import ModelError
@@ -30,11 +32,21 @@ signal.signal(signal.SIGINT, signal.default_int_handler)
 # The tests run two thousand commands in their own process; what those are made of is the same each time.
 typer.main.get_command = functools.cache(typer.main.get_command)
 
-# A deadline measures the machine, not the code.
+# A deadline measures the machine, not the code. Few examples for every day; more with --hypothesis-profile=ci, as
+# `make test` has it, and --hypothesis-profile=night for whoever has minutes.
+settings.register_profile("fast", deadline=None, max_examples=10)
 settings.register_profile("ci", deadline=None, max_examples=30)
-# For a night, or for whoever has minutes: --hypothesis-profile=night
 settings.register_profile("night", deadline=None, max_examples=2000)
-settings.load_profile("ci")
+settings.load_profile("fast")
+
+pytest_plugins = ["pytester"]
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """One line instead of a dot for each test; with -v, pytest's own."""
+    is_worker = hasattr(config, "workerinput")
+    if not is_worker and config.option.verbose <= 0 and not config.option.collectonly:
+        config.pluginmanager.register(Progress(config), "progress")
 
 
 @pytest.fixture(scope="session")
@@ -75,7 +87,16 @@ def hugging_face_model(vllm_python: str, embedded_model: Path) -> Path:
 
 
 @pytest.fixture
-def cli(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Cli:
+def threads(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Fake engines and senders as threads, but where times are judged or processes asked for."""
+    if not any(map(request.node.get_closest_marker, ("alone", "processes"))):
+        use_threads(monkeypatch)
+
+
+@pytest.fixture
+def cli(
+    threads: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> Cli:
     """Runs one command as a shell would, without paying for the imports each time: in an empty folder, with
     an empty cache, on a wide terminal that is none."""
     monkeypatch.chdir(tmp_path)
@@ -105,5 +126,7 @@ def small() -> list[object]:
 def decided(tmp_path_factory: pytest.TempPathFactory) -> Decided:
     folder = tmp_path_factory.mktemp("decided")
     size = ("--segment", "chat", "--requests", 4, "--max-tokens", 12, "--launches", 1)
-    result = speclift("decide", *size, *fake_flags(), "--json", "--study", "s", cwd=folder)
+    with pytest.MonkeyPatch.context() as patch:
+        use_threads(patch)
+        result = called("decide", *size, *fake_flags(), "--json", "--study", "s", cwd=folder)
     return Decided(study=folder / "s", result=result)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import io
 import json
 import os
 import subprocess
@@ -13,6 +15,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import pytest
+
+from speclift.cli.main import main
 from speclift.core.records import Phase, Record
 from speclift.studies.study import Done, Study
 from speclift.workload.experiment import turns
@@ -74,6 +79,23 @@ def speclift(*arguments: object, cwd: Path, environment: Mapping[str, str] | Non
         check=False,
     )
     return Result(code=result.returncode, stdout=result.stdout, stderr=result.stderr)
+
+
+def called(*arguments: object, cwd: Path) -> Result:
+    """In this process, for fixtures that many tests share; a test has the fixture `cli`."""
+    stdout, stderr = io.StringIO(), io.StringIO()
+    with (
+        pytest.MonkeyPatch.context() as patch,
+        contextlib.redirect_stdout(stdout),
+        contextlib.redirect_stderr(stderr),
+    ):
+        patch.chdir(cwd)
+        patch.setattr(sys, "argv", ["speclift", *map(str, arguments)])
+        patch.setenv("COLUMNS", "200")
+        with pytest.raises(SystemExit) as ended:
+            main()
+    assert isinstance(ended.value.code, int)
+    return Result(code=ended.value.code, stdout=stdout.getvalue(), stderr=stderr.getvalue())
 
 
 def finish(process: subprocess.Popen[str]) -> Result:

@@ -7,6 +7,7 @@ import re
 import subprocess
 import sys
 from collections.abc import Iterator
+from functools import cache
 from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
 
@@ -75,6 +76,7 @@ ENGINES = {"xllamacpp", "torch", "transformers", "vllm", "llama_cpp"}
 EMBEDDED_SERVER = f"{PACKAGE}.engines.llamacpp.server"
 
 
+@cache
 def modules() -> dict[str, str]:
     """Every module of the package with its source text."""
     found = {}
@@ -94,7 +96,14 @@ class Import:
         self.function = function  # the outermost function it stands in
 
 
-def imports_of(source: str) -> Iterator[Import]:
+@cache
+def tree_of(source: str) -> ast.Module:
+    """Parsed once, for all that is looked for in it."""
+    return ast.parse(source)
+
+
+@cache
+def imports_of(source: str) -> tuple[Import, ...]:
     """All of them: inside functions and under TYPE_CHECKING too, for a type is knowledge."""
 
     def walk(node: ast.AST, function: str | None) -> Iterator[Import]:
@@ -109,7 +118,7 @@ def imports_of(source: str) -> Iterator[Import]:
             else:
                 yield from walk(child, function)
 
-    yield from walk(ast.parse(source), None)
+    return tuple(walk(tree_of(source), None))
 
 
 def violations(module: str, source: str) -> list[str]:
@@ -120,7 +129,7 @@ def violations(module: str, source: str) -> list[str]:
     if room not in ROOMS:
         return [f"{module}: {room} is no room"]
     wrong = [fault for found in imports_of(source) for fault in _import_faults(module, room, found)]
-    calls = (node.func for node in ast.walk(ast.parse(source)) if isinstance(node, ast.Call))
+    calls = (node.func for node in ast.walk(tree_of(source)) if isinstance(node, ast.Call))
     for called in calls:
         if isinstance(called, ast.Name) and called.id in IMPURE_CALLS and room in PURE:
             wrong.append(f"pure room {room} calls {called.id}()")

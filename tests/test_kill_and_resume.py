@@ -88,6 +88,7 @@ def kill_at(records: int, arguments: Sequence[object], *, cwd: Path, mark: str, 
         finish(process)
 
 
+@pytest.mark.slow
 def test_a_killed_study_resumes_without_losing_or_repeating_a_record(tmp_path: Path, mark: str) -> None:
     study, moments = tmp_path / "s", random.Random(20261115)
     arguments: Sequence[object] = decide("--requests", 5, mark=mark)
@@ -109,6 +110,7 @@ def test_a_killed_study_resumes_without_losing_or_repeating_a_record(tmp_path: P
     no_engine_is_left(mark)
 
 
+@pytest.mark.slow
 def test_a_killed_engine_fails_its_arm_alone_and_is_measured_on_resume(tmp_path: Path, mark: str) -> None:
     study = tmp_path / "s"
     arguments = decide("--requests", 6, "--k", "2,4", "--launches", 1, "--json", mark=mark)
@@ -144,6 +146,7 @@ def test_a_killed_engine_fails_its_arm_alone_and_is_measured_on_resume(tmp_path:
     assert set(good.values()) == {1}
 
 
+@pytest.mark.slow
 def test_ctrl_c_gives_a_partial_report_and_the_rest_is_measured_under_the_same_load(
     tmp_path: Path, mark: str
 ) -> None:

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import ast
+import gc
 import importlib
 import re
 import statistics
 from collections.abc import Callable, Iterable, Iterator
+from functools import cache
 from pathlib import Path
 from typing import TypeAlias
 
 import pytest
-from radon.complexity import cc_visit
+from radon.complexity import cc_visit_ast
 
 import speclift
 
@@ -58,8 +60,15 @@ def name_of(path: Path) -> str:
     return path.relative_to(ROOT).as_posix()
 
 
+@cache
 def text_of(path: Path) -> str:
     return path.read_text(encoding="utf-8")
+
+
+@cache
+def tree_of(source: str) -> ast.Module:
+    """Parsed once, for all that is looked for in it."""
+    return ast.parse(source)
 
 
 def offenders(paths: Iterable[Path], faults: Callable[[str], object]) -> dict[str, object]:
@@ -72,7 +81,7 @@ Function: TypeAlias = ast.FunctionDef | ast.AsyncFunctionDef
 
 
 def functions_in(source: str) -> Iterator[Function]:
-    for node in ast.walk(ast.parse(source)):
+    for node in ast.walk(tree_of(source)):
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
             yield node
 
@@ -93,7 +102,7 @@ def complex_functions(source: str) -> list[str]:
     """By radon's count of ways through: branches, loops, conditions and comprehensions."""
     return [
         block.fullname
-        for block in cc_visit(source)
+        for block in cc_visit_ast(tree_of(source))
         if block.letter in ("F", "M") and block.complexity > COMPLEXITY_MAX
     ]
 
@@ -116,7 +125,7 @@ def named(paths: Iterable[Path], functions: Callable[[str], list[str]]) -> set[s
 def broad_excepts(source: str) -> int:
     """Handlers (and suppress calls) that would swallow any error."""
     caught: list[ast.expr | None] = []
-    for node in ast.walk(ast.parse(source)):
+    for node in ast.walk(tree_of(source)):
         if isinstance(node, ast.ExceptHandler):
             caught.append(node.type)
         elif isinstance(node, ast.Call) and ast.unparse(node.func).endswith("suppress"):
@@ -133,7 +142,7 @@ def broad_excepts(source: str) -> int:
 
 def engine_comparisons(source: str) -> Iterator[int]:
     """Lines that compare something with the name of an engine."""
-    for node in ast.walk(ast.parse(source)):
+    for node in ast.walk(tree_of(source)):
         if isinstance(node, ast.Compare):
             sides = [node.left, *node.comparators]
             values = [each for side in sides for each in getattr(side, "elts", [side])]
@@ -146,7 +155,7 @@ def engine_comparisons(source: str) -> Iterator[int]:
 
 
 def plumbing_classes(source: str) -> list[str]:
-    classes = [node.name for node in ast.walk(ast.parse(source)) if isinstance(node, ast.ClassDef)]
+    classes = [node.name for node in ast.walk(tree_of(source)) if isinstance(node, ast.ClassDef)]
     return [name for name in classes if PLUMBING.search(name)]
 
 
@@ -186,6 +195,14 @@ def _resolves(name: str) -> bool:
             found = getattr(found, attribute)
         return True
     return False
+
+
+@pytest.fixture(autouse=True, scope="module")
+def _no_search_for_garbage() -> Iterator[None]:
+    """Trees are large and all kept: looking through them for garbage would take longer than making them."""
+    gc.disable()
+    yield
+    gc.enable()
 
 
 class TestSizes:

@@ -3,17 +3,14 @@ on, and only a lost baseline or the loss of every arm ends a study in an error."
 
 from __future__ import annotations
 
-import contextlib
-import io
-import sys
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from running import Cli, Result, fake_flags, measured_places, planned_places, records_of
+from running import Cli, Result, called, fake_flags, measured_places, planned_places, records_of
 from speclift.bench import run
-from speclift.cli.main import main
 from speclift.core.arm import Arm
 from speclift.core.records import Outcome, Record
 from speclift.engines.fake import kind as fake_kind
@@ -72,25 +69,9 @@ def result(folder: Path, _impatient: None) -> Result:
     )
     ks = ",".join(str(k) for k in (*truths, SOUND))
     size = ("--segment", "chat", "--requests", REQUESTS, "--max-tokens", 12, "--launches", 1, "--k", ks)
-    study = str(folder / "s")
-    _, _, said = _called("measure", *size, *flags, "--study", study)
-    code, stdout, _ = _called("compare", study, "--json")
-    return Result(code=code, stdout=stdout, stderr=said)
-
-
-def _called(*arguments: object) -> tuple[int, str, str]:
-    stdout, stderr = io.StringIO(), io.StringIO()
-    with (
-        pytest.MonkeyPatch.context() as patch,
-        contextlib.redirect_stdout(stdout),
-        contextlib.redirect_stderr(stderr),
-    ):
-        patch.setattr(sys, "argv", ["speclift", *map(str, arguments)])
-        patch.setenv("COLUMNS", "200")
-        with pytest.raises(SystemExit) as ended:
-            main()
-    assert isinstance(ended.value.code, int)
-    return ended.value.code, stdout.getvalue(), stderr.getvalue()
+    measured = called("measure", *size, *flags, "--study", "s", cwd=folder)
+    compared = called("compare", "s", "--json", cwd=folder)
+    return replace(compared, stderr=measured.stderr)
 
 
 @pytest.fixture

@@ -15,6 +15,7 @@ from urllib.parse import urlsplit
 
 import pytest
 
+from in_threads import SendingThread
 from processes import children, eventually, guardian_of, is_running, listening_addresses
 from speclift.client.client import Client
 from speclift.client.clock import now_s
@@ -86,6 +87,11 @@ class EngineContract:
         finally:
             for server in servers.values():
                 runner.run(server.stop())
+
+    @pytest.fixture(autouse=True)
+    def _sender_in_a_thread(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        """Engines are in question here; tests/client has the process that sends."""
+        monkeypatch.setattr("speclift.client.client.SendingProcess", SendingThread)
 
     # What differs between engines
 

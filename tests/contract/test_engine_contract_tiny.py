@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -11,7 +10,7 @@ from engine_contract import EngineContract
 from test_engine_contract_fake import FAST
 
 import tiny_engine
-from installing import install
+from installing import installed
 from speclift.core.arm import Arm, ServerSettings
 from speclift.core.engine_spec import EngineSpec
 from speclift.core.speculation import NGram
@@ -26,14 +25,8 @@ class TestAnEngineOfSomebodyElses(EngineContract):
     @classmethod
     def found(cls, tmp_path_factory: pytest.TempPathFactory) -> Iterator[kind.EngineKind]:
         folder = tmp_path_factory.mktemp("site")
-        install(folder, Path(tiny_engine.__file__).read_text(encoding="utf-8"))
-        with pytest.MonkeyPatch.context() as patch:
-            patch.syspath_prepend(folder)
-            importlib.invalidate_caches()
-            kind._points.cache_clear()
+        with installed(folder, Path(tiny_engine.__file__).read_text(encoding="utf-8")):
             yield kind.engine_kind("tiny")
-        kind._points.cache_clear()
-        kind.engine_kind.cache_clear()
 
     @pytest.fixture(scope="class")
     @classmethod

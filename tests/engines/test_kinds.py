@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 import yaml
 
 import tiny_engine
-from installing import install
-from running import speclift
+from installing import installed
+from running import Cli, speclift
 from speclift.core.arm import ServerSettings
 from speclift.core.engine_spec import EngineSpec
 from speclift.core.errors import UsageError
@@ -58,44 +59,50 @@ def test_what_an_engine_does_not_say_of_itself_is_what_most_do() -> None:
     ],
 )
 def test_one_that_does_not_load_is_named_and_breaks_nothing_else(
-    tmp_path: Path, source: str, why: str
+    cli: Cli, tmp_path: Path, source: str, why: str
 ) -> None:
-    environment = install(tmp_path, source)
-    asked = speclift("decide", "--engine", "tiny", cwd=tmp_path, environment=environment)
+    with installed(tmp_path, source):
+        asked = cli("decide", "--engine", "tiny")
+        planned = cli("plan", "--target", "llama-3.1-70b", "--gpu", "h100-80gb", "--gpus", 4, "--json")
+        judged = cli("lint", "--json", "--", "llama-server", "-m", "m.gguf")
+        doctor = cli("doctor", "--quick", "--json")
     assert asked.code == 1
     assert f"the engine tiny (tiny_engine:KIND) cannot be used: {why}" in " ".join(asked.stderr.split())
-    planned = speclift(
-        *("plan", "--target", "llama-3.1-70b", "--gpu", "h100-80gb", "--gpus", 4, "--json"),
-        cwd=tmp_path,
-        environment=environment,
-    )
     assert planned.document["engine"] == "vllm"
-    judged = speclift(
-        "lint", "--json", "--", "llama-server", "-m", "m.gguf", cwd=tmp_path, environment=environment
-    )
     assert (judged.code, judged.document["engine"]) == (0, "llamacpp")
-    doctor = speclift("doctor", "--quick", "--json", cwd=tmp_path, environment=environment)
     assert why in doctor.document["engines"]["tiny"]
 
 
-def test_one_of_somebody_elses_decides_without_an_edit_here(tmp_path: Path) -> None:
-    environment = install(tmp_path, TINY)
-    result = speclift(
+@pytest.fixture
+def tiny(tmp_path: Path) -> Iterator[None]:
+    with installed(tmp_path, TINY):
+        yield
+
+
+def test_a_process_of_its_own_finds_one_of_somebody_elses(tiny: None, tmp_path: Path) -> None:
+    found = speclift(
+        "decide", "--engine", "tiny", "--dry-run", cwd=tmp_path, environment={"PYTHONPATH": str(tmp_path)}
+    )
+    assert found.code == 0, found.stderr
+    assert "# ngram-k2" in found.stdout
+
+
+@pytest.mark.usefixtures("tiny")
+def test_one_of_somebody_elses_decides_without_an_edit_here(cli: Cli) -> None:
+    result = cli(
         *("decide", "--engine", "tiny", "--requests", 8, "--max-tokens", 8, "--launches", 1, "--json"),
         *("--segment", "chat", "--temperature", 0, "--verify", "off"),
         *("--engine-arg", "ttft_s=0.002", "--engine-arg", "tpot_s=0.0005"),
-        cwd=tmp_path,
-        environment=environment,
     )
     assert result.code in (0, 3, 4, 5), result.stderr
     assert result.document["provenance"]["engine_version"] == "tiny 7"
     assert {cell["arm"] for cell in result.document["cells"]} == {"baseline", "ngram-k2"}
 
 
-def test_its_command_line_is_judged_and_translated_without_an_edit_here(tmp_path: Path) -> None:
-    environment = install(tmp_path, TINY)
+@pytest.mark.usefixtures("tiny")
+def test_its_command_line_is_judged_and_translated_without_an_edit_here(cli: Cli) -> None:
     words = ("tiny-serve", "--model", "m", "--guess", "2", "--turbo", "--draft-token", "3")
-    judged = speclift("lint", "--json", "--", *words, cwd=tmp_path, environment=environment)
+    judged = cli("lint", "--json", "--", *words)
     assert (judged.code, judged.document["engine"], judged.document["version"]) == (4, "tiny", "7.0")
     assert [(found["flag"], found["status"]) for found in judged.document["findings"]] == [
         ("--model", "ok"),
@@ -107,17 +114,15 @@ def test_its_command_line_is_judged_and_translated_without_an_edit_here(tmp_path
     assert today["command"] == "tiny-serve --model m --draft-tokens 2"
     assert len(today["notes"]) == 2
     assert yaml.safe_load(today["yaml"])["services"]["tiny"]["command"] == today["argv"][1:]
-    shown = speclift(
-        "lint", "--engine-version", "4.2", "--", *words[:5], cwd=tmp_path, environment=environment
-    )
+    shown = cli("lint", "--engine-version", "4.2", "--", *words[:5])
     assert (shown.code, "As Tiny 4.2 reads it" in shown.stderr) == (0, True)
 
 
-def test_it_is_planned_and_listed_by_doctor_without_an_edit_here(tmp_path: Path) -> None:
-    environment = install(tmp_path, TINY)
+@pytest.mark.usefixtures("tiny")
+def test_it_is_planned_and_listed_by_doctor_without_an_edit_here(cli: Cli) -> None:
     pair = ("--target", "llama-3.1-8b", "--draft", "llama-3.2-1b", "--gpu", "h100-80gb")
     words = ("plan", "--engine", "tiny", *pair)
-    planned = speclift(*words, "--json", cwd=tmp_path, environment=environment)
+    planned = cli(*words, "--json")
     assert (planned.code, planned.document["engine"]) == (0, "tiny"), planned.stderr
     memory = planned.document["memory"]
     assert (
@@ -125,8 +130,8 @@ def test_it_is_planned_and_listed_by_doctor_without_an_edit_here(tmp_path: Path)
         == memory["total_bytes"] - memory["target_weight_bytes"] - memory["draft_weight_bytes"]
     )
     assert set(planned.document["pairing"]["rules"]) == {"tiny", "vllm", "llamacpp"}
-    assert "llama-3.2-1b" in speclift(*words, cwd=tmp_path, environment=environment).stderr
-    doctor = speclift("doctor", "--quick", "--json", cwd=tmp_path, environment=environment)
+    assert "llama-3.2-1b" in cli(*words).stderr
+    doctor = cli("doctor", "--quick", "--json")
     assert doctor.document["engines"]["tiny"] == "in the package tiny_engine"
 
 

@@ -1,6 +1,6 @@
 """Studies in shapes nobody planned for: an interval never claims more than its prompts can carry.
 
-benchmarks/coverage.py has every design at full size; here is one of each kind.
+`make bench` has every design at full size (benchmarks/coverage.py); here is one of each kind.
 """
 
 from __future__ import annotations
@@ -39,6 +39,9 @@ from study_cases import Case
 
 TEMPERATURES = ("one", "by segment", "own")
 COMPLETE = Design(temperatures="own", prompts=24, launches=1, loads=1, made="complete", prompt_sd=0.2)
+# Intervals that cover in 95 % of studies do so in fewer than 51 of 60 once in 1,300 tries; such that cover in 80 %, in
+# 79 % of tries, and in 70 %, in 99 %.
+STUDIES, COVERED_MIN = 60, 51
 
 
 class TestCoverage:
@@ -49,17 +52,17 @@ class TestCoverage:
         self, temperatures: str, prompts: int, launches: int
     ) -> None:
         design = replace(COMPLETE, temperatures=temperatures, prompts=prompts, launches=launches)
-        result = run(design, studies=150, seed=prompts)
-        assert result.intervals == 150
-        assert result.covered >= 0.88
+        result = run(design, studies=STUDIES, seed=prompts)
+        assert result.intervals == STUDIES
+        assert result.covered * STUDIES >= COVERED_MIN
         assert result.narrowest > 0
 
     @pytest.mark.parametrize("made", ["repeated", "missing"])
     @pytest.mark.parametrize("prompts", [6, 24])
     def test_holds_with_repeats_and_with_holes_at_three_loads(self, made: str, prompts: int) -> None:
-        result = run(replace(COMPLETE, made=made, prompts=prompts, loads=3), studies=150, seed=prompts)
-        assert result.intervals > 100
-        assert result.covered >= 0.88
+        result = run(replace(COMPLETE, made=made, prompts=prompts, loads=3), studies=STUDIES, seed=prompts)
+        assert result.intervals > 2 * STUDIES / 3
+        assert result.covered * result.intervals >= result.intervals - (STUDIES - COVERED_MIN)
 
     @pytest.mark.parametrize("launches", [1, 3])
     def test_one_prompt_has_no_interval(self, launches: int) -> None:
@@ -81,12 +84,13 @@ class TestThroughput:
         (arm,), places = design(case)
         # Of totals, so the mean of what prompts take and not of its log.
         expected, covered = 1.2 * math.exp(-(0.2**2) / 2), 0
-        for seed in range(60):
+        for seed in range(30):
             source = comparer_of(drawn(places, truth, seed=seed), goals=Goals(metric="throughput"))
             overall = source.evidence(arm, ALL_TRAFFIC).overall
             assert overall is not None
             covered += overall.speedup.low <= expected <= overall.speedup.high
-        assert covered >= 51
+        # Once in 300 tries fewer where 95 % cover; in 92 % of tries where 70 % do.
+        assert covered >= 25
 
 
 class TestTables:
@@ -137,7 +141,7 @@ class TestVerdicts:
             for place in study_places(prompts=24, rounds=1)
         ]
         truth = StudyTruth(arms={ARM.name: replace(DRAFTING, prompt_sd=0.3)}, launch_sd=0.0)
-        decisions = {judged(drawn(places, truth, seed=seed)).decision for seed in range(40)}
+        decisions = {judged(drawn(places, truth, seed=seed)).decision for seed in range(15)}
         assert decisions <= {Decision.DO_NOT_SHIP, Decision.INCONCLUSIVE}
 
     @pytest.mark.parametrize("prompts", [2, 3, 7])

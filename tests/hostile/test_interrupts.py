@@ -20,6 +20,8 @@ from running import finish, start
 # Promised are five seconds; the machine may be busy.
 WITHIN_S = 9.0
 SIGNALS = (signal.SIGINT, signal.SIGTERM)
+# Each case is a process of its own that is ended at another moment: some of each kind are among the fast tests.
+slow = pytest.mark.slow
 
 
 @pytest.fixture
@@ -48,7 +50,7 @@ def end_and_time(
 
 
 @pytest.mark.parametrize("number", SIGNALS)
-@pytest.mark.parametrize("after_s", [0.0, 0.05])
+@pytest.mark.parametrize("after_s", [0.0, pytest.param(0.05, marks=slow)])
 def test_python_itself_ends_before_a_line_of_ours_is_run(
     after_s: float, number: signal.Signals, tmp_path: Path
 ) -> None:
@@ -60,8 +62,10 @@ def test_python_itself_ends_before_a_line_of_ours_is_run(
 
 
 @pytest.mark.parametrize("number", SIGNALS)
-@pytest.mark.parametrize("after_s", [0.0, 0.1, 0.3, 0.6])
-@pytest.mark.parametrize("verb", ["decide", "doctor", "plan"])
+@pytest.mark.parametrize(
+    "after_s", [0.3, *(pytest.param(after_s, marks=slow) for after_s in (0.0, 0.1, 0.6))]
+)
+@pytest.mark.parametrize("verb", ["decide", *(pytest.param(verb, marks=slow) for verb in ("doctor", "plan"))])
 def test_a_start_that_is_interrupted_ends_at_once(
     verb: str, after_s: float, number: signal.Signals, tmp_path: Path, mark: str
 ) -> None:
@@ -82,6 +86,7 @@ def test_a_start_that_is_interrupted_ends_at_once(
     eventually(lambda: processes_with(mark) == {}, what="no engine is left")
 
 
+@slow
 @pytest.mark.parametrize("number", SIGNALS)
 @pytest.mark.parametrize("truths", [("never_ready=1",), ("tpot_s=0.05",)], ids=["launching", "measuring"])
 def test_five_presses_end_as_one_does(
@@ -105,9 +110,9 @@ STALLS: dict[str, dict[str, tuple[str, ...]]] = {
 }
 
 
-@pytest.mark.parametrize("number", SIGNALS)
+@pytest.mark.parametrize("number", [signal.SIGINT, pytest.param(signal.SIGTERM, marks=slow)])
 @pytest.mark.parametrize("stall", STALLS)
-@pytest.mark.parametrize("verb", ["decide", "verify"])
+@pytest.mark.parametrize("verb", ["decide", pytest.param("verify", marks=slow)])
 def test_a_server_that_stalls_does_not_keep_a_signal_from_working(
     verb: str, stall: str, number: signal.Signals, tmp_path: Path
 ) -> None:

@@ -82,7 +82,7 @@ YAML_PIECES = (
 
 
 class TestAnything:
-    @settings(max_examples=600)
+    @settings(max_examples=20 * settings().max_examples)
     @given(st.lists(st.sampled_from(YAML_PIECES), max_size=16))
     def test_after_a_key_of_a_config_is_judged_or_refused(self, pieces: list[str]) -> None:
         try:
@@ -92,7 +92,7 @@ class TestAnything:
         assert report.translated is not None
         assert isinstance(report.translated.yaml, str)
 
-    @settings(max_examples=600)
+    @settings(max_examples=20 * settings().max_examples)
     @given(st.lists(st.sampled_from(PIECES), max_size=14), st.booleans(), st.sampled_from(["", " "]))
     def test_is_judged_or_refused(self, pieces: list[str], starts: bool, between: str) -> None:
         text = ("vllm serve m " if starts else "") + between.join(pieces)
@@ -103,7 +103,7 @@ class TestAnything:
         assert report.translated is None or isinstance(report.translated.command, str)
 
     @pytest.mark.skipif(shutil.which("bash") is None, reason="no bash here")
-    @settings(max_examples=120)
+    @settings(max_examples=4 * settings().max_examples)
     @example(["'", "$A", "'", " ", "$A"])
     @example(['"', "$A", '"', " ", "$A"])
     @example(["a", "\\", "$A", " ", "$A"])

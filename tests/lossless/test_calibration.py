@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from functools import cache
 from itertools import pairwise
 
 import numpy as np
@@ -25,19 +26,20 @@ from speclift.testing.samplers import RULES, Chain, generate
 CHAIN = Chain.drawn(tokens=40, spread=2.0, agreement=0.8, seed=2)
 
 
+@cache
 def scores_of(
     rule: str, *, tokens: int, seed: int = 0, listed: int = 40, chain: Chain = CHAIN
-) -> list[TokenScore]:
+) -> tuple[TokenScore, ...]:
     (ids,) = generate(
         chain, RULES[rule], sequences=1, length=tokens + 1, k=3, draws=np.random.default_rng(seed)
     )
-    found = []
+    scores = []
     for before, said in pairwise(ids):
         law = chain.target[before]
         best = np.argsort(-law)[:listed]
         tail = max(0.0, 1.0 - float(law[best].sum()))
         tail = tail if tail > 1e-9 else 0.0
-        found.append(
+        scores.append(
             TokenScore(
                 chosen=int(said),
                 top=tuple((int(i), float(law[i])) for i in best),
@@ -46,7 +48,7 @@ def scores_of(
                 chosen_probability=float(law[said]),
             )
         )
-    return found
+    return tuple(scores)
 
 
 def judged(rule: str, *, tokens: int, detect: float = 0.05, listed: int = 40) -> Sampled:
@@ -142,7 +144,7 @@ def test_a_baseline_that_misses_its_own_scores_leaves_only_the_difference_to_jud
 def test_tokens_from_elsewhere_fail_an_arm_unless_the_baseline_says_them_too(
     baseline_p: float, result: Result
 ) -> None:
-    tests, control = (calibrate(scores_of("rejection", tokens=4000, seed=seed)) for seed in (1, 2))
+    tests, control = (calibrate(scores_of("rejection", tokens=3000, seed=seed)) for seed in (1, 2))
     found = judge_tests(tests, control, detect=0.05, foreign_p=1e-9, control_foreign_p=baseline_p)
     assert found.result is result
     assert ("would not say" in found.message) is (result is Result.FAIL)

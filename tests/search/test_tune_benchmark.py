@@ -3,26 +3,37 @@
 from __future__ import annotations
 
 import json
-import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+import synthetic
 from tune_samples import EXTRACT
 
-BENCHMARK = Path(__file__).parents[2] / "benchmarks" / "tuner" / "synthetic.py"
+RunBenchmark = Callable[..., tuple[int | str | None, str, str]]
 
 
-def run(*arguments: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [sys.executable, str(BENCHMARK), *arguments], capture_output=True, text=True, check=False
-    )
+@pytest.fixture
+def benchmark(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> RunBenchmark:
+    """Its command line, called here: with what code, or words, it ended, and what it printed."""
+
+    def run(*arguments: str) -> tuple[int | str | None, str, str]:
+        monkeypatch.setattr(sys, "argv", ["synthetic.py", *arguments])
+        code: int | str | None = 0
+        try:
+            synthetic.main()
+        except SystemExit as ended:
+            code = ended.code
+        return code, *capsys.readouterr()
+
+    return run
 
 
-def test_one_engine_prints_cost_regret_and_length_errors_as_json() -> None:
-    done = run("--acceptance", str(EXTRACT), "--engines", "1", "--seed", "3", "--json")
-    assert done.returncode == 0, done.stderr
-    document = json.loads(done.stdout)
+def test_one_engine_prints_cost_regret_and_length_errors_as_json(benchmark: RunBenchmark) -> None:
+    code, stdout, stderr = benchmark("--acceptance", str(EXTRACT), "--engines", "1", "--seed", "3", "--json")
+    assert code == 0, stderr
+    document = json.loads(stdout)
     assert 0 < document["cost_ratio"] < 0.2
     assert 0 <= document["within_2pct"] <= 1
     assert 0 <= document["mean_regret"] < 0.1
@@ -31,15 +42,14 @@ def test_one_engine_prints_cost_regret_and_length_errors_as_json() -> None:
 
 
 @pytest.mark.parametrize("wrong", [["--engines", "0"], ["--seed", "-1"]])
-def test_no_engine_and_a_negative_seed_are_refused(wrong: list[str]) -> None:
-    done = run("--acceptance", str(EXTRACT), *wrong)
-    assert done.returncode == 2
-    assert "at least" in done.stderr
+def test_no_engine_and_a_negative_seed_are_refused(wrong: list[str], benchmark: RunBenchmark) -> None:
+    code, _, stderr = benchmark("--acceptance", str(EXTRACT), *wrong)
+    assert code == 2
+    assert "at least" in stderr
 
 
-def test_a_file_without_acceptance_is_named(tmp_path: Path) -> None:
+def test_a_file_without_acceptance_is_named(tmp_path: Path, benchmark: RunBenchmark) -> None:
     empty = tmp_path / "empty.jsonl"
     empty.write_text('{"id": "a"}\n', encoding="utf-8")
-    done = run("--acceptance", str(empty))
-    assert done.returncode != 0
-    assert "empty.jsonl: no requests" in done.stderr
+    code, _, stderr = benchmark("--acceptance", str(empty))
+    assert "empty.jsonl: no requests" in f"{code}{stderr}"

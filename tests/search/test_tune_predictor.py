@@ -186,7 +186,7 @@ def test_one_request_gives_a_value_but_no_finite_interval() -> None:
 right_tokens = st.lists(st.booleans(), min_size=3, max_size=80)
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=2 * settings().max_examples)
 @given(texts=st.lists(right_tokens, min_size=1, max_size=4), k_max=st.integers(2, 9), alone=st.booleans())
 def test_a_curve_rises_with_k_and_stays_between_one_and_k_plus_one(
     texts: list[list[bool]], k_max: int, alone: bool
@@ -202,7 +202,7 @@ def test_a_curve_rises_with_k_and_stays_between_one_and_k_plus_one(
     assert all(later >= earlier - 1e-9 for earlier, later in pairwise(lengths))
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=2 * settings().max_examples)
 @given(full=st.integers(0, 6), last=st.integers(-1, 3), k=st.integers(1, 9), bonus=st.floats(0, 1))
 def test_steps_of_a_chain_lie_between_all_bonuses_wrong_and_all_right(
     full: int, last: int, k: int, bonus: float

@@ -35,7 +35,7 @@ tables = st.integers(1, 3).flatmap(
 )
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=5 * settings().max_examples)
 @given(rates=tables)
 def test_as_few_segments_and_as_little_loss_as_brute_force_finds(rates: list[list[float]]) -> None:
     batches = [2**place for place in range(len(rates))]
@@ -46,7 +46,7 @@ def test_as_few_segments_and_as_little_loss_as_brute_force_finds(rates: list[lis
     assert schedule.loss_max <= TOLERANCE
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=2 * settings().max_examples)
 @given(rates=tables)
 def test_segments_cover_every_batch_size_once_from_one_on(rates: list[list[float]]) -> None:
     batches = [3 * 2**place for place in range(len(rates))]

@@ -82,7 +82,7 @@ templates: st.SearchStrategy[Template] = st.sampled_from(
 )
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=2 * settings().max_examples)
 @given(
     drafters=st.lists(templates, min_size=1, max_size=4),
     ks=st.lists(st.integers(1, 12), min_size=1, max_size=4),

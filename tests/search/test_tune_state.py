@@ -6,7 +6,7 @@ import json
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from tune_samples import FormulaEngine, problem_of
 
@@ -94,7 +94,6 @@ def searches(draw: st.DrawFn) -> Search:
     )
 
 
-@settings(max_examples=40, deadline=None)
 @given(search=searches())
 def test_a_search_survives_json_unchanged(search: Search) -> None:
     assert search_from_dict(json.loads(json.dumps(search_to_dict(search), allow_nan=False))) == search

@@ -6,7 +6,7 @@ from itertools import product
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from scipy import stats as reference
 
@@ -292,7 +292,7 @@ def covered_percent(*, studies: int, launches_seen: int | None = None, **truth: 
 
 
 class TestCoverage:
-    """The whole grid is in benchmarks/coverage.py; these are cells from its edges and its middle."""
+    """The whole grid is in `make bench` (benchmarks/coverage.py); these are cells from its edges and its middle."""
 
     @pytest.mark.parametrize(
         ("launches", "prompts", "strata", "launch_sd", "prompt_sd", "residual_sd"),
@@ -313,7 +313,7 @@ class TestCoverage:
             "launches hardly differ",
         ],
     )
-    def test_a_95_percent_interval_holds_the_truth_in_93_to_97_percent_of_studies(
+    def test_a_95_percent_interval_holds_the_truth_in_about_that_share_of_studies(
         self,
         launches: int,
         prompts: int,
@@ -323,7 +323,7 @@ class TestCoverage:
         residual_sd: float,
     ) -> None:
         percent = covered_percent(
-            studies=2000,
+            studies=400,
             launches=launches,
             prompts=prompts,
             strata=strata,
@@ -331,12 +331,14 @@ class TestCoverage:
             prompt_sd=prompt_sd,
             residual_sd=residual_sd,
         )
-        assert 93 <= percent <= 97
+        # Three standard errors about 95: a sound interval leaves them once in 300 tries, one that covers 90 % of
+        # studies in 88 % of tries.
+        assert 91.7 <= percent <= 98.3
 
     def test_one_launch_cannot_cover_what_launches_add(self) -> None:
         # Shows that the check above can fail, and why a single launch must be named in the method.
         percent = covered_percent(
-            studies=500,
+            studies=100,
             launches_seen=1,
             launches=3,
             prompts=36,
@@ -352,7 +354,6 @@ tables = st.integers(0, 2**32 - 1).map(unbalanced)
 
 
 class TestEquivariance:
-    @settings(deadline=None)
     @given(sample=tables, shift=st.floats(-5, 5), scale=st.floats(1, 10))
     def test_shift_and_scale_of_the_values_shift_and_scale_the_interval(
         self, sample: Sample, shift: float, scale: float
@@ -363,14 +364,12 @@ class TestEquivariance:
         assert after.low == pytest.approx(shift + scale * before.low)
         assert after.high == pytest.approx(shift + scale * before.high)
 
-    @settings(deadline=None)
     @given(sample=tables)
     def test_a_change_of_sign_mirrors_the_interval(self, sample: Sample) -> None:
         before = sample.interval()
         after = replace(sample, values=[-value for value in sample.values]).interval()
         assert (after.low, after.high) == pytest.approx((-before.high, -before.low))
 
-    @settings(deadline=None)
     @given(sample=tables, seed=st.integers(0, 1000))
     def test_the_order_of_rows_does_not_matter(self, sample: Sample, seed: int) -> None:
         order = np.random.default_rng(seed).permutation(len(sample.values))
@@ -379,7 +378,6 @@ class TestEquivariance:
         shuffled = crossed_fit(values, prompts, launches, strata)
         assert_same_fit(shuffled, sample.fit())
 
-    @settings(deadline=None)
     @given(sample=tables)
     def test_labels_are_only_names(self, sample: Sample) -> None:
         named = crossed_fit(
@@ -390,7 +388,6 @@ class TestEquivariance:
         )
         assert named == sample.fit()
 
-    @settings(deadline=None)
     @given(sample=tables)
     def test_a_higher_level_gives_a_wider_interval(self, sample: Sample) -> None:
         narrow, wide = sample.interval(0.9), sample.interval(0.99)

@@ -1,11 +1,9 @@
 from __future__ import annotations
 
-import math
 from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
-import numpy as np
 import pytest
 
 from simulated import ARM, LOADS, ONE_STREAM, by_segment, by_streams, comparer, constant, drawn, study_places
@@ -31,39 +29,42 @@ def realistic(speedup: Callable[[str, Load, float | None], float], *, prompt_sd:
 
 
 class TestOnKnownTruth:
-    """benchmarks/studies.py has the same at full size and in more settings."""
+    """`make bench` has the same at full size and in more settings (benchmarks/studies.py): 93 to 97 percent."""
+
+    STUDIES = 40
 
     @pytest.mark.parametrize(
-        ("truth", "loads", "studies"),
+        ("truth", "loads"),
         [
-            (realistic(by_segment(copy=1.6, chat=0.95, code=1.2)), ONE_STREAM, 300),
-            (replace(realistic(constant(1.3)), launch_sd=0.04), ONE_STREAM, 150),
-            (replace(realistic(constant(1.3)), drift=0.2), ONE_STREAM, 150),
-            (realistic(by_streams({1: 1.5, 4: 0.9})), LOADS[:2], 150),
+            (realistic(by_segment(copy=1.6, chat=0.95, code=1.2)), ONE_STREAM),
+            (replace(realistic(constant(1.3)), launch_sd=0.04), ONE_STREAM),
+            (replace(realistic(constant(1.3)), drift=0.2), ONE_STREAM),
+            (realistic(by_streams({1: 1.5, 4: 0.9})), LOADS[:2]),
         ],
         ids=["segments differ", "server starts differ by 4 %", "the machine drifts", "loads differ"],
     )
-    def test_the_headline_interval_covers_in_93_to_97_percent_of_studies(
-        self, truth: StudyTruth, loads: tuple[Load, ...], studies: int
+    def test_the_headline_interval_covers_as_often_as_it_says(
+        self, truth: StudyTruth, loads: tuple[Load, ...]
     ) -> None:
         places = study_places(loads=loads)
         target = true_speedup(places, truth, ARM.name)
-        found = [overall(drawn(places, truth, seed=seed)).simultaneous for seed in range(studies)]
-        percent = 100 * sum(each.low <= target <= each.high for each in found) / studies
-        # So few studies tell the share to within two standard errors only.
-        slack = 2 * math.sqrt(95 * 5 / studies)
-        assert 93 - slack <= percent <= 97 + slack
+        intervals = [overall(drawn(places, truth, seed=seed)).simultaneous for seed in range(self.STUDIES)]
+        # Of 40 intervals that cover in 95 % of studies, fewer than 34 do once in 300 tries; of those that cover in
+        # 80 %, in 71 % of tries, and in 70 %, in 98 %.
+        assert sum(interval.low <= target <= interval.high for interval in intervals) >= 34
 
-    def test_a_study_without_a_difference_claims_one_in_at_most_6_percent(self) -> None:
+    def test_a_study_without_a_difference_seldom_claims_one(self) -> None:
         places, truth = study_places(), realistic(constant(1.0), prompt_sd=0.0)
-        claims, studies = 0, 300
-        for seed in range(studies):
+        claims = 0
+        for seed in range(self.STUDIES):
             evidence = on_all(drawn(places, truth, seed=seed))
             compared = [c for c in (evidence.overall, *evidence.parts) if c is not None]
             claims += any(comparison.simultaneous.excludes(1.0) for comparison in compared)
-        assert 100 * claims / studies <= 6 + 2 * math.sqrt(6 * 94 / studies)
+        # 6 % of 40 studies are more than 7 once in 400 tries; 30 % of them in 94 % of tries.
+        assert claims <= 7
 
     def test_a_study_with_a_difference_of_15_percent_mostly_claims_it(self) -> None:
         places, truth = study_places(), realistic(constant(1.15))
-        shown = [overall(drawn(places, truth, seed=seed)).simultaneous.excludes(1.0) for seed in range(40)]
-        assert np.mean(shown) > 0.8
+        shown = [overall(drawn(places, truth, seed=seed)).simultaneous.excludes(1.0) for seed in range(20)]
+        # Nine in ten of 20 are fewer than 14 once in 400 tries, half of them in 94 % of tries.
+        assert sum(shown) >= 14

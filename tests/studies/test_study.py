@@ -137,7 +137,7 @@ class TestRoundTrip:
         assert engine_from_dict(stored) == engine_from_dict(written)
 
     @given(st.lists(records, max_size=3, unique_by=lambda r: (r.place.block, r.place.request_id)))
-    @settings(max_examples=50)
+    @settings(max_examples=2 * settings().max_examples)
     def test_records_come_back_equal_and_in_order(self, measured: list[Record]) -> None:
         with TemporaryDirectory() as folder:
             with new_study(Path(folder) / "s") as study:
@@ -149,7 +149,7 @@ class TestRoundTrip:
                 assert study.records() == tuple(measured)
 
     @given(hostile_text)
-    @settings(max_examples=50)
+    @settings(max_examples=2 * settings().max_examples)
     def test_text_from_outside_never_stops_a_study(self, text: str) -> None:
         with TemporaryDirectory() as folder, new_study(Path(folder) / "s") as study:
             study.add_launch(launch(engine_version=text, command=(text,)))

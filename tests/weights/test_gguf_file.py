@@ -316,7 +316,9 @@ class TestChecking:
 
         assert inspect_gguf(path).quantisation == "type 999"
 
-    @settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=300, deadline=None)
+    @settings(
+        suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=10 * settings().max_examples
+    )
     @given(data=st.data())
     def test_damage_in_the_header_gives_no_other_error_than_a_model_error(
         self, tmp_path: Path, data: st.DataObject

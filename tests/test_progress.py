@@ -1,0 +1,64 @@
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+from progress import CACHE_KEY, Progress, clock, left_s
+
+SLEEPY = """
+import time, pytest
+
+@pytest.mark.parametrize("number", range(4))
+def test_short(number): pass
+
+def test_long(): time.sleep(0.2)
+"""
+
+
+@pytest.mark.parametrize(
+    ("done_s", "to_come_s", "left"), [(1.0, 3.0, 30.0), (5.0, 0.0, 0.0), (0.0, 4.0, None)]
+)
+def test_what_is_left_takes_as_much_longer_as_it_did_last_time(
+    done_s: float, to_come_s: float, left: float | None
+) -> None:
+    assert left_s(gone_s=10.0, done_s=done_s, to_come_s=to_come_s) == left
+
+
+@pytest.mark.parametrize(("seconds", "shown"), [(0.2, "0:00"), (59.6, "1:00"), (754.0, "12:34")])
+def test_time_is_minutes_and_seconds(seconds: float, shown: str) -> None:
+    assert clock(seconds) == shown
+
+
+@pytest.mark.parametrize("workers", [(), ("-n", "1")], ids=["one process", "xdist"])
+def test_a_run_ends_with_all_done_and_keeps_what_took_long(
+    workers: tuple[str, ...], pytester: pytest.Pytester
+) -> None:
+    pytester.makepyfile(test_sleepy=SLEEPY)
+    pytester.makeconftest(
+        f"import sys; sys.path.insert(0, {str(Path(__file__).parent)!r})\n"
+        "from progress import Progress\n"
+        "def pytest_configure(config):\n"
+        "    if not hasattr(config, 'workerinput'): config.pluginmanager.register(Progress(config))\n"
+    )
+    result = pytester.runpytest_subprocess("-q", "-o", "console_output_style=classic", *workers)
+    assert result.ret == 0
+    assert re.search(r"^5/5 tests, 0:\d\d gone$", result.stdout.str(), re.MULTILINE), result.stdout.str()
+    assert "...." not in result.stdout.str()
+    kept = pytester.path / ".pytest_cache" / "v" / CACHE_KEY
+    assert "test_long" in kept.read_text()
+    assert "test_short" not in kept.read_text()
+
+
+def test_an_estimate_goes_by_the_last_run(
+    pytestconfig: pytest.Config, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert pytestconfig.cache is not None
+    monkeypatch.setattr(pytestconfig.cache, "get", lambda *_: {"long": 9.0, "short": 1.0})
+    progress = Progress(pytestconfig)
+    progress._expect(["long", "short"])
+    progress._to_come.remove("short")
+    progress._done_s, progress._to_come_s = 1.0, 9.0
+    progress._began_s -= 2.0
+    assert progress.line() == "1/2 tests, 0:02 gone, about 0:18 left"
