@@ -59,6 +59,7 @@ bench: $(READY)
 	$(BIN)/python benchmarks/studies.py
 	$(BIN)/python benchmarks/lossless.py
 	$(BIN)/python benchmarks/verdicts.py
+	$(BIN)/python benchmarks/plan.py
 	$(BIN)/python -m pytest tests/hostile/test_fuzzed_answers.py --hypothesis-profile=night --timeout 900
 	$(BIN)/python benchmarks/fuzz.py
 

@@ -33,7 +33,7 @@ class TinyTerms(EngineTerms):
     def kv_value_bytes(self, kv_dtype: str) -> float:
         return 2.0
 
-    def model_on(self, device: Device) -> EngineModel:
+    def model_on(self, device: Device, version: str | None) -> EngineModel:
         return EngineModel(losses=EngineLosses(step_s=1e-3), trust_factor=3.0, source="assumed")
 
     def memory(self, request: PlanRequest, draft: Placed | None, *, speculates: bool) -> MemoryPlan:

@@ -14,9 +14,8 @@ from speclift.arithmetic.cost import (
     ForwardModel,
     Hardware,
     LookUp,
-    draft_pass_s,
+    drafting_time_s,
     experts_touched,
-    first_loss,
     forward_s,
     step_s,
 )
@@ -78,23 +77,40 @@ def test_a_dense_check_is_nearly_free_at_low_load_and_a_sparse_one_is_not() -> N
     assert ratio(MOE) > 1.8
 
 
-def test_a_draft_is_paid_per_token_and_has_a_floor_without_graphs() -> None:
+def test_a_draft_is_paid_per_token_with_its_launches_on_top() -> None:
     draft = replace(DENSE, dense_bytes=10**9, layers=16)
-    eager = EngineLosses(draft_layer_s=1e-3)
+    eager = EngineLosses(draft_pass_s=1e-3, draft_layer_s=1e-4, head_pass_s=5e-4)
 
-    assert draft_pass_s(draft, concurrency=1, context=0) == pytest.approx(1e-3)
-    assert draft_pass_s(draft, concurrency=1, context=0, losses=eager) == pytest.approx(16e-3)
+    def per_step(drafting: DraftPasses, losses: EngineLosses) -> float:
+        return drafting_time_s(drafting, k=4, concurrency=1, context=0, losses=losses)
+
+    assert per_step(DraftPasses(model=draft), IDEAL) == pytest.approx(4e-3)
+    assert per_step(DraftPasses(model=draft), eager) == pytest.approx(4 * (1e-3 + 1e-3 + 1.6e-3))
+    assert per_step(DraftPasses(model=draft, is_parallel=True), eager) == pytest.approx(3.6e-3)
+    # A head runs inside graphs: its layers are not launched one by one.
+    assert per_step(DraftPasses(model=draft, is_head=True), eager) == pytest.approx(4 * 1.5e-3)
     plain = step_s(DENSE, concurrency=1, context=0)
     drafted = step_s(DENSE, concurrency=1, context=0, k=4, drafting=DraftPasses(model=draft))
     assert drafted - plain == pytest.approx(4e-3)
 
 
+def test_more_tokens_than_graphs_were_captured_for_cost_a_launch_per_layer() -> None:
+    losses = EngineLosses(graph_tokens=8, ungraphed_layer_s=1e-3)
+    for concurrency, added_s in ((2, 0.0), (3, 1e-3 * DENSE.layers)):
+        steps = [
+            step_s(DENSE, concurrency=concurrency, context=0, k=3, losses=own) for own in (IDEAL, losses)
+        ]
+        assert steps[1] - steps[0] == pytest.approx(added_s)
+
+
 def test_losses_add_up_and_plain_steps_pay_none_of_speculation() -> None:
-    losses = EngineLosses(bandwidth_share=0.5, step_s=1e-3, speculation_s=2e-3, ngram_sequence_s=1e-4)
+    losses = EngineLosses(
+        bandwidth_share=0.5, step_s=1e-3, speculation_s=2e-3, ngram_sequence_s=1e-4, unscheduled_s=3e-3
+    )
 
     assert step_s(DENSE, concurrency=1, context=0, losses=losses) == pytest.approx(0.021)
     looked_up = step_s(DENSE, concurrency=10, context=0, k=1, drafting=LookUp(), losses=losses)
-    assert looked_up == pytest.approx(0.021 + 2e-3 + 1e-3)
+    assert looked_up == pytest.approx(0.021 + 2e-3 + 1e-3 + 3e-3)
 
 
 def test_eight_bits_have_a_share_of_their_own() -> None:
@@ -116,11 +132,6 @@ def test_a_group_pays_two_exchanges_per_layer() -> None:
 def test_impossible_steps_are_refused(concurrency: int, k: int) -> None:
     with pytest.raises(ValueError, match="at least 1 sequence"):
         step_s(DENSE, concurrency=concurrency, context=0, k=k)
-
-
-def test_the_first_loss_is_the_first_load_below_one() -> None:
-    assert first_loss(lambda load: 4 / load, [1, 2, 4, 8, 16]) == 8
-    assert first_loss(lambda _: 2.0, [1, 2]) is None
 
 
 @given(

@@ -7,7 +7,6 @@ Memory time and compute time overlap in part: (m^r + c^r)^(1/r), r = 1 is their 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
 from speclift.core.units import Bytes, Seconds
@@ -56,10 +55,18 @@ class EngineLosses:
     step_s: Seconds = 0.0
     # Added to a step that speculates: rejection sampling, copies to the host.
     speculation_s: Seconds = 0.0
-    # Launch time per layer of a draft pass that runs without captured graphs; a floor under its time.
+    # Added to a step whose successor cannot be prepared meanwhile: a look-up needs the tokens just accepted.
+    unscheduled_s: Seconds = 0.0
+    # Host time of each pass of a draft model, and of each of its layers: launches come on top of the GPU's work.
+    draft_pass_s: Seconds = 0.0
     draft_layer_s: Seconds = 0.0
+    # Host time of each pass of a head, which runs inside captured graphs.
+    head_pass_s: Seconds = 0.0
     # Look-up per sequence and step.
     ngram_sequence_s: Seconds = 0.0
+    # Passes over more tokens than graphs were captured for pay a launch per layer; 0: no such limit.
+    graph_tokens: int = 0
+    ungraphed_layer_s: Seconds = 0.0
 
 
 IDEAL = EngineLosses()
@@ -67,9 +74,12 @@ IDEAL = EngineLosses()
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DraftPasses:
-    """An autoregressive drafter: one pass of a smaller model per drafted token."""
+    """A drafter with weights: one pass per drafted token, or one for all of them where it was trained to."""
 
     model: ForwardModel
+    # A layer or so on top of the target's hidden states (EAGLE, MTP): its passes run inside graphs.
+    is_head: bool = False
+    is_parallel: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -129,28 +139,36 @@ def step_s(
     """One engine step at a closed-loop load: draft k tokens per sequence, verify k + 1. k = 0 is plain decoding."""
     if concurrency < 1 or k < 0:
         raise ValueError(f"a step needs at least 1 sequence and k >= 0, saw {concurrency} and k={k}")
+    tokens = concurrency * (k + 1)
     verify_s = losses.step_s + forward_s(
-        target, tokens=concurrency * (k + 1), sequences=concurrency, context=context, losses=losses
+        target, tokens=tokens, sequences=concurrency, context=context, losses=losses
     )
+    if 0 < losses.graph_tokens < tokens:
+        verify_s += target.layers * losses.ungraphed_layer_s
     if k == 0 or drafting is None:
         return verify_s
-    speculation_s = losses.speculation_s
-    match drafting:
-        case DraftPasses(model=model):
-            speculation_s += k * draft_pass_s(model, concurrency=concurrency, context=context, losses=losses)
-        case LookUp():
-            speculation_s += concurrency * losses.ngram_sequence_s
-    return verify_s + speculation_s
+    drafting_s = drafting_time_s(drafting, k=k, concurrency=concurrency, context=context, losses=losses)
+    return verify_s + losses.speculation_s + drafting_s
 
 
-def draft_pass_s(
-    model: ForwardModel, *, concurrency: int, context: float, losses: EngineLosses = IDEAL
+def drafting_time_s(
+    drafting: Drafting, *, k: int, concurrency: int, context: float, losses: EngineLosses = IDEAL
 ) -> Seconds:
-    """One token for every sequence. Without captured graphs launching the layers is the floor."""
-    pass_s = forward_s(model, tokens=concurrency, sequences=concurrency, context=context, losses=losses)
-    return max(pass_s + losses.step_s, model.layers * losses.draft_layer_s)
+    """What drafting k tokens for every sequence adds to a step."""
+    match drafting:
+        case DraftPasses(is_parallel=True):
+            return _draft_pass_s(drafting, k * concurrency, concurrency, context, losses)
+        case DraftPasses():
+            return k * _draft_pass_s(drafting, concurrency, concurrency, context, losses)
+        case LookUp():
+            return losses.unscheduled_s + concurrency * losses.ngram_sequence_s
 
 
-def first_loss(speedup_at: Callable[[int], float], loads: Iterable[int]) -> int | None:
-    """The first of rising loads at which a speedup falls below 1; None where it never does."""
-    return next((load for load in loads if speedup_at(load) < 1.0), None)
+def _draft_pass_s(
+    drafting: DraftPasses, tokens: int, sequences: int, context: float, losses: EngineLosses
+) -> Seconds:
+    model = drafting.model
+    pass_s = forward_s(model, tokens=tokens, sequences=sequences, context=context, losses=losses)
+    if drafting.is_head:
+        return pass_s + losses.head_pass_s
+    return pass_s + losses.draft_pass_s + model.layers * losses.draft_layer_s

@@ -220,6 +220,9 @@ class PlanAsk:
     engine: Annotated[str | None, Flag("vllm or llamacpp; else by the model's format.", MACHINE, "NAME")] = (
         None
     )
+    engine_version: Annotated[
+        str | None, Flag("Such as 0.24.0 or 0.32; else the newest measured.", MACHINE, "X")
+    ] = None
     gpu: Annotated[
         str | None, Flag("Such as h100-80gb, or cpu; else what the driver reports.", MACHINE, "NAME")
     ] = None

@@ -48,6 +48,7 @@ def request_for(ask: PlanAsk, acceptances: tuple[Acceptance, ...] = ()) -> PlanR
         ks=tuple(sorted(set(ask.ks))) or K_DEFAULT,
         acceptances=acceptances,
         gpu_count=ask.gpus,
+        engine_version=ask.engine_version,
         others=tuple(plan_terms().values()),
     )
 

@@ -164,8 +164,13 @@ class LossesDocument(TypedDict):
     overlap: float
     step_s: float
     speculation_s: float
+    unscheduled_s: NotRequired[float]
+    draft_pass_s: NotRequired[float]
     draft_layer_s: float
+    head_pass_s: NotRequired[float]
     ngram_sequence_s: float
+    graph_tokens: NotRequired[int]
+    ungraphed_layer_s: NotRequired[float]
 
 
 class TrustDocument(TypedDict):
@@ -205,7 +210,16 @@ class LoadPredictionDocument(TypedDict):
     best: list[BestChoiceDocument]
 
 
+class LoadRangeDocument(TypedDict):
+    """`high` null: up to the largest concurrency looked at."""
+
+    low: int
+    high: int | None
+
+
 class PredictedCrossoverDocument(TypedDict):
+    """By the best k of each load; `k` is that of the lowest."""
+
     acceptance: str
     k: int
     metric: Literal["throughput"]
@@ -213,6 +227,7 @@ class PredictedCrossoverDocument(TypedDict):
     value: int | None
     low: int | None
     high: int | None
+    pays: NotRequired[list[LoadRangeDocument]]
 
 
 class ThumbRuleDocument(TypedDict):
@@ -267,6 +282,7 @@ class PlanDocument(TypedDict):
     speclift: str
     fits: bool
     engine: str
+    engine_version: NotRequired[str | None]
     target: PlannedModelDocument
     draft: PlannedModelDocument | None
     device: DeviceDocument
@@ -287,6 +303,7 @@ def plan_document(plan: Plan) -> PlanDocument:
         "speclift": __version__,
         "fits": plan.fits,
         "engine": request.engine.name,
+        "engine_version": request.engine_version,
         "target": _model(request.target, request.reference),
         "draft": _model(draft.placed, draft.reference) if draft else None,
         "device": {
@@ -495,8 +512,13 @@ def _prediction(plan: Plan) -> PredictionDocument:
                 "overlap": losses.overlap,
                 "step_s": losses.step_s,
                 "speculation_s": losses.speculation_s,
+                "unscheduled_s": losses.unscheduled_s,
+                "draft_pass_s": losses.draft_pass_s,
                 "draft_layer_s": losses.draft_layer_s,
+                "head_pass_s": losses.head_pass_s,
                 "ngram_sequence_s": losses.ngram_sequence_s,
+                "graph_tokens": losses.graph_tokens,
+                "ungraphed_layer_s": losses.ungraphed_layer_s,
             },
         },
         "loads": [_load(each) for each in prediction.loads],
@@ -548,6 +570,7 @@ def _crossovers(prediction: Prediction) -> list[PredictedCrossoverDocument]:
             "value": each.concurrency,
             "low": each.low,
             "high": each.high,
+            "pays": [{"low": loads.low, "high": loads.high} for loads in each.pays],
         }
         for each in prediction.crossovers
     ]

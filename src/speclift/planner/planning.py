@@ -125,7 +125,7 @@ def _predictor(request: PlanRequest, draft: DraftOption | None) -> Predictor:
     return Predictor(
         target=forward_model(request.target, device, parallel=parallel, kv_value_bytes=value_bytes),
         drafting=drafting,
-        engine=request.engine.model_on(device),
+        engine=request.engine.model_on(device, request.engine_version),
         context=max(1, round(layout.context * CONTEXT_SHARE)),
     )
 

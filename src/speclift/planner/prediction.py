@@ -2,19 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import Literal
 
 from speclift.arithmetic.acceptance import best_k, break_even_acceptance
 from speclift.arithmetic.cost import (
     IDEAL,
     Drafting,
-    DraftPasses,
     EngineLosses,
     ForwardModel,
     Hardware,
-    draft_pass_s,
-    first_loss,
+    drafting_time_s,
     step_s,
 )
 from speclift.core.hardware import Device
@@ -97,7 +96,7 @@ class BestChoice:
     acceptance: str
     k: int
     speedup: Range
-    # The roofline's own best: no engine is faster than it.
+    # What no k can exceed: the accepted length over what drafting and checking cost at the least.
     ceiling: float
 
 
@@ -111,14 +110,25 @@ class LoadPrediction:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class LoadRange:
+    """Concurrencies from `low` to `high`; `high` None: up to the largest looked at."""
+
+    low: int
+    high: int | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class CrossoverPrediction:
-    """The first concurrency that loses; None: none up to the largest looked at."""
+    """The first concurrency at which no k pays; None: none up to the largest looked at."""
 
     acceptance: str
+    # The best at the lowest load that was asked for.
     k: int
     concurrency: int | None
     low: int | None
     high: int | None
+    # Where the best k pays, as the table of speedups says it of its loads.
+    pays: tuple[LoadRange, ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -171,45 +181,91 @@ class Predictor:
             ideal_cost_ratio=self.ratio(concurrency, k, IDEAL),
         )
 
-    def best(self, concurrency: int, acceptance: Acceptance, ks: Sequence[int]) -> BestChoice:
-        def at(k: int, losses: EngineLosses) -> float:
-            return self.speedup(concurrency, k, acceptance, losses)
+    def ceiling(self, concurrency: int, k: int, acceptance: Acceptance) -> float:
+        """Never above the accepted length. Fixed costs may hide more of a check than the roofline would."""
+        ratios = (self.ratio(concurrency, k, losses) for losses in (IDEAL, self.engine.losses))
+        return acceptance.length(k) / max(1.0, min(ratios))
 
-        chosen = max(ks, key=lambda k: at(k, self.engine.losses))
-        value, trust = at(chosen, self.engine.losses), self.engine.trust_factor
+    def best(self, concurrency: int, acceptance: Acceptance, ks: Sequence[int]) -> BestChoice:
+        def at(k: int) -> float:
+            return self.speedup(concurrency, k, acceptance, self.engine.losses)
+
+        chosen = max(ks, key=at)
+        value, trust = at(chosen), self.engine.trust_factor
+        high = min(value * trust, self.ceiling(concurrency, chosen, acceptance))
         return BestChoice(
             acceptance=acceptance.label,
             k=chosen if value > 1.0 else 0,
-            speedup=Range(value=value, low=value / trust, high=value * trust),
-            ceiling=max(at(k, IDEAL) for k in ks),
+            speedup=Range(value=value, low=value / trust, high=high),
+            ceiling=max(self.ceiling(concurrency, k, acceptance) for k in ks),
         )
 
-    def crossover(self, acceptance: Acceptance, k: int) -> CrossoverPrediction:
-        def first(factor: float) -> int | None:
-            return first_loss(
-                lambda load: factor * self.speedup(load, k, acceptance, self.engine.losses), CROSSOVER_LOADS
+    def crossover(
+        self, acceptance: Acceptance, ks: Sequence[int], loads: Sequence[int]
+    ) -> CrossoverPrediction:
+        """By the best k of each load, so that it says of `loads` what their table says."""
+        looked_at = sorted({*CROSSOVER_LOADS, *loads})
+
+        def paying(end: Literal["value", "low", "high"]) -> tuple[LoadRange, ...]:
+            return load_ranges(
+                lambda load: getattr(self.best(load, acceptance, ks).speedup, end) > 1.0, looked_at
             )
 
-        trust = self.engine.trust_factor
+        ranges = paying("value")
         return CrossoverPrediction(
             acceptance=acceptance.label,
-            k=k,
-            concurrency=first(1.0),
-            low=first(1.0 / trust),
-            high=first(trust),
+            k=self.best(min(loads), acceptance, ks).k or min(ks),
+            concurrency=_first_outside(ranges),
+            low=_first_outside(paying("low")),
+            high=_first_outside(paying("high")),
+            pays=ranges,
         )
 
     def draft_cost(self, concurrency: int) -> float:
-        """One drafted token as a share of a plain step."""
+        """One more drafted token as a share of a plain step."""
         losses = self.engine.losses
         plain = step_s(self.target, concurrency=concurrency, context=self.context, losses=losses)
-        if isinstance(self.drafting, DraftPasses):
-            one_s = draft_pass_s(
-                self.drafting.model, concurrency=concurrency, context=self.context, losses=losses
-            )
+        one_s, two_s = (
+            drafting_time_s(self.drafting, k=k, concurrency=concurrency, context=self.context, losses=losses)
+            for k in (1, 2)
+        )
+        return (two_s - one_s) / plain
+
+
+def load_ranges(pays: Callable[[int], bool], loads: Sequence[int]) -> tuple[LoadRange, ...]:
+    """Where it pays among rising loads; each border is searched for between the two loads it lies between."""
+    ranges: list[LoadRange] = []
+    begin = None
+    before = 0
+    for load in loads:
+        is_paying = pays(load)
+        if is_paying and begin is None:
+            begin = load if not before else _border(pays, before, load)
+        elif not is_paying and begin is not None:
+            ranges.append(LoadRange(low=begin, high=_border(pays, before, load) - 1))
+            begin = None
+        before = load
+    if begin is not None:
+        ranges.append(LoadRange(low=begin, high=None))
+    return tuple(ranges)
+
+
+def _border(pays: Callable[[int], bool], before: int, after: int) -> int:
+    """The first load that is as `after` is, `before` being otherwise."""
+    wanted = pays(after)
+    while after - before > 1:
+        middle = (before + after) // 2
+        if pays(middle) == wanted:
+            after = middle
         else:
-            one_s = concurrency * losses.ngram_sequence_s
-        return one_s / plain
+            before = middle
+    return after
+
+
+def _first_outside(ranges: Sequence[LoadRange]) -> int | None:
+    if not ranges or ranges[0].low > 1:
+        return 1
+    return None if ranges[0].high is None else ranges[0].high + 1
 
 
 def predict(
@@ -233,15 +289,11 @@ def predict(
         )
         for load in loads
     )
-    crossovers = []
-    for place, acceptance in enumerate(acceptances):
-        at_lowest = shown[0].best[place].k
-        crossovers.append(predictor.crossover(acceptance, at_lowest or min(ks)))
     return Prediction(
         method=method,
         context=predictor.context,
         loads=shown,
-        crossovers=tuple(crossovers),
+        crossovers=tuple(predictor.crossover(acceptance, ks, loads) for acceptance in acceptances),
         model=predictor.engine,
         simple_k=tuple(
             (acceptance.label, best_k(acceptance.rate, cost, max(ks)))

@@ -37,8 +37,8 @@ class EngineTerms(ABC):
     def memory(self, request: PlanRequest, draft: Placed | None, *, speculates: bool) -> MemoryPlan: ...
 
     @abstractmethod
-    def model_on(self, device: Device) -> EngineModel:
-        """Its losses there, and how far they are to be trusted."""
+    def model_on(self, device: Device, version: str | None) -> EngineModel:
+        """Its losses there and in that version, None being the one best known, and how far they are to be trusted."""
 
     @abstractmethod
     def kv_value_bytes(self, kv_dtype: str) -> float:
@@ -93,6 +93,8 @@ class PlanRequest:
     # Empty: nobody said one, so the whole curve is shown.
     acceptances: tuple[Acceptance, ...]
     gpu_count: int = 1
+    # As the engine writes it; None: the one best known.
+    engine_version: str | None = None
     # Engines whose rules about the pair are told beside those of the one that is planned.
     others: tuple[EngineTerms, ...] = ()
 

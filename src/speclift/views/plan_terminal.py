@@ -17,10 +17,10 @@ from speclift.planner.plan_document import (
     AdviceDocument,
     BestChoiceDocument,
     GpuMemoryDocument,
+    LoadRangeDocument,
     PairingDocument,
     PlanDocument,
     PlannedModelDocument,
-    PredictedCrossoverDocument,
     PredictedStepDocument,
     PredictionDocument,
 )
@@ -169,7 +169,7 @@ def _prediction(prediction: PredictionDocument) -> list[RenderableType]:
     how = "assumed, all shown" if assumed else ", ".join(prediction["acceptance"]["sources"])
     note = (
         f"Predicted, not measured: true speedups lie within a factor {trust['factor']:g} ({trust['source']}). "
-        f"The ceiling is the roofline without any loss. Acceptances: {how}. "
+        f"The ceiling is the roofline without any loss, never above the accepted length. Acceptances: {how}. "
         f"Mean context {prediction['context']:,} tokens."
     )
     return [
@@ -221,16 +221,24 @@ def _best(best: BestChoiceDocument) -> Text:
 
 
 def _crossover(prediction: PredictionDocument) -> RenderableType:
-    def where(crossing: PredictedCrossoverDocument) -> str:
-        if crossing["value"] is None:
-            return "never"
-        return "always" if crossing["value"] == 1 else f"from {crossing['value']} (k={crossing['k']})"
-
-    listed = ", ".join(
-        f"{crossing['acceptance']} {where(crossing)}" for crossing in prediction["crossover"][:COLUMNS_MAX]
+    listed = "; ".join(
+        f"{crossing['acceptance']}: {paying_loads(crossing['pays'])}"
+        for crossing in prediction["crossover"][:COLUMNS_MAX]
     )
-    text = f"Loses, by acceptance, at concurrency: {listed}"
+    text = f"Pays with the best k, by acceptance, at concurrency: {listed}"
     return Padding(Text(printable(text, limit=400)), (0, 0, 1, 1))
+
+
+def paying_loads(ranges: Sequence[LoadRangeDocument]) -> str:
+    return " and ".join(_range_words(loads["low"], loads["high"]) for loads in ranges) or "none"
+
+
+def _range_words(low: int, high: int | None) -> str:
+    if high is None:
+        return "any" if low == 1 else f"{low:,} and more"
+    if low == high:
+        return f"{low:,}"
+    return f"{low:,} to {high:,}"
 
 
 def _candidates(document: PlanDocument) -> RenderableType:

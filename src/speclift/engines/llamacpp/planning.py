@@ -20,7 +20,9 @@ from speclift.weights.gguf_file import read_vocabulary
 LLAMA_SERVER = "llama.cpp b10586, common/arg.cpp"
 # One token of a 135M model in 7.5 ms and a five-token check in 15 ms on two cores (b11549).
 LLAMACPP_CPU = EngineModel(
-    losses=EngineLosses(bandwidth_share=0.8, overlap=1.0, step_s=0.2e-3, speculation_s=0.2e-3),
+    losses=EngineLosses(
+        bandwidth_share=0.8, overlap=1.0, step_s=0.2e-3, speculation_s=0.2e-3, draft_pass_s=0.2e-3
+    ),
     trust_factor=2.0,
     source="llama.cpp b11549 on two cores",
 )
@@ -32,6 +34,7 @@ LLAMACPP_GPU = EngineModel(
         overlap=2.0,
         step_s=0.3e-3,
         speculation_s=0.3e-3,
+        draft_pass_s=0.3e-3,
     ),
     trust_factor=2.0,
     source="assumed: no row of llama.cpp on a GPU was at hand",
@@ -57,7 +60,7 @@ class LlamaCppTerms(EngineTerms):
         values, size = KV_BLOCKS[kv_type_named(kv_dtype)]
         return size / values
 
-    def model_on(self, device: Device) -> EngineModel:
+    def model_on(self, device: Device, version: str | None) -> EngineModel:
         return LLAMACPP_CPU if device.is_cpu else LLAMACPP_GPU
 
     def objection(self, pairing: Pairing, layout: Layout) -> str:

@@ -4,33 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from speclift.arithmetic.cost import EngineLosses
 from speclift.core.errors import UsageError
 from speclift.core.hardware import Device
 from speclift.core.model_shape import ModelShape
 from speclift.core.results import Level
 from speclift.engines.vllm.kv_cache import kv_value_bytes
+from speclift.engines.vllm.losses import IN_GRAPHS, NEWEST_MEASURED, losses_of, model_for
 from speclift.engines.vllm.memory import vllm_memory
 from speclift.planner.advice import Advice, Pairing
 from speclift.planner.memory import Layout, MemoryPlan, Placed
 from speclift.planner.prediction import EngineModel
 from speclift.planner.request import EngineTerms, PlanRequest
-
-# Fitted to 15 rows of vLLM 0.24 on one H200 (docs/plan.md). The factor is the worst error of a speedup when the
-# rows of its own pair of models were left out of the fit.
-_VLLM_LOSSES = EngineLosses(
-    bandwidth_share=0.74, compute_share=0.65, narrow_compute_share=0.33, overlap=2.0, step_s=0.78e-3,
-    speculation_s=2.35e-3, draft_layer_s=0.38e-3, ngram_sequence_s=47e-6,
-)  # fmt: skip
-VLLM_H200 = EngineModel(losses=_VLLM_LOSSES, trust_factor=1.4, source="fitted to vLLM 0.24 on one H200")
-VLLM_ELSEWHERE = EngineModel(
-    losses=_VLLM_LOSSES, trust_factor=2.0, source="fitted to vLLM 0.24 on one H200, not checked on this GPU"
-)
-VLLM_CPU = EngineModel(
-    losses=EngineLosses(overlap=1.0, step_s=60e-3, speculation_s=20e-3),
-    trust_factor=3.0,
-    source="vLLM 0.32's CPU build ran a 135M model at 8-15 tok/s on two cores",
-)
 
 
 class VllmTerms(EngineTerms):
@@ -51,10 +35,8 @@ class VllmTerms(EngineTerms):
     def kv_value_bytes(self, kv_dtype: str) -> float:
         return kv_value_bytes(kv_dtype)
 
-    def model_on(self, device: Device) -> EngineModel:
-        if device.is_cpu:
-            return VLLM_CPU
-        return VLLM_H200 if device.name.startswith("h200-141gb") else VLLM_ELSEWHERE
+    def model_on(self, device: Device, version: str | None) -> EngineModel:
+        return model_for(device, version)
 
     def objection(self, pairing: Pairing, layout: Layout) -> str:
         target, draft = pairing.target, pairing.draft
@@ -79,14 +61,27 @@ class VllmTerms(EngineTerms):
         return "--draft-tp equal to --tp" if "parallelism" in objection else super().way_out(objection)
 
     def advice(self, request: PlanRequest) -> Iterator[Advice]:
-        if request.draft is not None and not request.device.is_cpu:
-            yield Advice(
-                check="draft-graphs",
-                level=Level.INFO,
-                message="vLLM's newer model runner drafts without CUDA graphs, about 0.4 ms per layer and token: that "
-                "is in the prediction, and why the roofline's ceiling lies far above it",
-                source="vLLM 0.32, v1/worker/gpu/spec_decode; one H200",
+        if request.draft is None or request.device.is_cpu:
+            return
+        version = request.engine_version or NEWEST_MEASURED
+        is_graphed = losses_of(version) is IN_GRAPHS
+        if is_graphed:
+            message = (
+                f"predicted as vLLM {version} drafts; before 0.26, and by its source in 0.32's newer runner, a draft "
+                "model runs outside CUDA graphs and each pass takes longer"
             )
+        else:
+            message = (
+                "a draft model runs outside CUDA graphs in this version, about 0.25 ms per layer and token: that is in "
+                "the prediction, and why the roofline's ceiling lies far above it"
+            )
+        yield Advice(
+            check="draft-graphs",
+            level=Level.INFO,
+            message=message,
+            source="vLLM PR 47460; v1/worker/gpu/spec_decode, 0.32; docs/gpu.md",
+            next_step="--engine-version 0.32" if is_graphed else "",
+        )
 
     def words(self, request: PlanRequest) -> list[str]:
         layout = request.layout
