@@ -190,8 +190,3 @@ def test_neither_a_drafter_at_k_0_nor_a_k_without_drafter_pays_for_speculation()
     for k, drafting in ((0, LookUp()), (0, None), (3, None)):
         seconds = step_s(DENSE, concurrency=1, context=0, k=k, drafting=drafting, losses=losses)
         assert seconds == pytest.approx(forward_s(DENSE, tokens=k + 1, sequences=1, context=0))
-
-
-def test_a_draft_pass_pays_for_the_step_it_is() -> None:
-    losses = EngineLosses(step_s=2e-3)
-    assert draft_pass_s(DENSE, concurrency=1, context=0, losses=losses) == pytest.approx(0.012)
