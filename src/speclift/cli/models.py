@@ -21,7 +21,7 @@ from speclift.weights.gguf_file import inspect_gguf
 app = typer.Typer(
     no_args_is_help=True,
     rich_markup_mode=None,
-    help="Models that speclift keeps in its cache, and GGUF files by path.",
+    help="Models in speclift's cache, and GGUF files by path.",
     epilog=example("speclift models list"),
 )
 
@@ -30,7 +30,7 @@ Name = Annotated[str, typer.Argument(metavar="NAME", help="Catalogue name.")]
 
 @app.command("fetch", cls=Verb, epilog=example("speclift models fetch"))
 def fetch_command(name: Name = EMBEDDED_MODEL, as_json: Json = False) -> None:
-    """Bring a catalogue model into the cache."""
+    """Download a catalogue model into the cache."""
     console = screen(stderr=True)
     path = models.fetch(name, progress=lambda text: console.print(text, style="dim", markup=False))
     if as_json:
@@ -41,7 +41,7 @@ def fetch_command(name: Name = EMBEDDED_MODEL, as_json: Json = False) -> None:
 
 @app.command("list", cls=Verb, epilog=example("speclift models list"))
 def list_command(as_json: Json = False) -> None:
-    """What the catalogue offers and what is cached."""
+    """List the catalogue's models and which are cached."""
     listed = models.list_models()
     if as_json:
         rows = [{**asdict(model), "path": str(model.path)} for model in listed]
@@ -65,7 +65,7 @@ def inspect_command(
     reference: Annotated[str, typer.Argument(metavar="MODEL", help="GGUF path or catalogue name.")],
     as_json: Json = False,
 ) -> None:
-    """The shape of a model file, read from its header."""
+    """Show the shape of a model file, read from its header."""
     info = inspect_gguf(models.resolve(reference))
     facts = {**asdict(info), "path": str(info.path)}
     if as_json:

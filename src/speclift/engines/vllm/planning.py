@@ -61,7 +61,7 @@ class VllmTerms(EngineTerms):
         if target.vocabulary != draft.vocabulary:
             return (
                 f"the vocabulary sizes of the configs differ (target {target.vocabulary}, draft {draft.vocabulary}); "
-                "vLLM wants them equal, padding included"
+                "vLLM needs equal sizes, padding included"
             )
         if layout.draft_tensor_parallel != layout.tensor_parallel:
             return (
@@ -83,8 +83,8 @@ class VllmTerms(EngineTerms):
             yield Advice(
                 check="draft-graphs",
                 level=Level.INFO,
-                message="vLLM's newer model runner drafts without CUDA graphs, about 0.4 ms per layer and token: that "
-                "is in the prediction, and why the roofline's ceiling lies far above it",
+                message="vLLM's newer model runner drafts without CUDA graphs, about 0.4 ms per layer and token; the "
+                "prediction includes this, the ceiling does not",
                 source="vLLM 0.32, v1/worker/gpu/spec_decode; one H200",
             )
 
