@@ -146,7 +146,7 @@ UNLIKE: list[tuple[dict[str, Any], str]] = [
 class TestUnlikeStudies:
     @pytest.mark.parametrize(("parts", "difference"), UNLIKE, ids=[difference for _, difference in UNLIKE])
     def test_are_refused_with_what_differs(self, make: Make, parts: dict[str, Any], difference: str) -> None:
-        with pytest.raises(StudyError, match="unlike environments") as caught:
+        with pytest.raises(StudyError, match="different environments") as caught:
             merged_records([make(BASELINE, NGRAM.name), make(BASELINE, NGRAM.name, **parts)])
 
         assert difference in str(caught.value)
@@ -166,7 +166,7 @@ class TestUnlikeStudies:
     def test_the_same_study_twice_is_no_evidence(self, make: Make) -> None:
         study = make(BASELINE, NGRAM.name)
 
-        with Study.open(study.path) as again, pytest.raises(StudyError, match="is named twice"):
+        with Study.open(study.path) as again, pytest.raises(StudyError, match="is given twice"):
             merged_records([study, again])
 
     @pytest.mark.parametrize(

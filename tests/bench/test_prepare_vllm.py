@@ -64,7 +64,7 @@ def test_a_method_that_cannot_schedule_ahead_does_not_take_it_from_the_baseline(
     }
     (said,) = [finding for finding in made.findings if finding.check == "async-scheduling"]
     assert "ngram-k3-n3" in said.message
-    assert "part of the price" in said.message
+    assert "a cost of speculation" in said.message
 
 
 def test_a_control_is_not_what_users_paste_and_has_no_drafts(gpu_python: str) -> None:
@@ -138,7 +138,7 @@ def test_draft_settings_reach_drafts_and_nothing_else(gpu_python: str) -> None:
 
 
 def test_a_draft_on_fewer_gpus_than_its_target_is_refused(gpu_python: str) -> None:
-    with pytest.raises(UsageError, match="as many GPUs as its target"):
+    with pytest.raises(UsageError, match="needs the target's size"):
         prepared(gpu_python, drafts=("org/draft",), tp=2, draft_tps=(1,))
 
 

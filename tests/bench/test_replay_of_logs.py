@@ -302,7 +302,7 @@ class TestRefusals:
             ((copying(),), {"methods": ("ngram:map-k",), "engine": "vllm"}, "is not vllm's"),
             ((copying(),), {"engine": "vlm"}, "Did you mean 'vllm'"),
             ((copying(),), {"ks": (0,)}, r"--k takes numbers in 1\.\.128, saw 0"),
-            ((copying(),), {"ngrams": ()}, "--ngram names no number"),
+            ((copying(),), {"ngrams": ()}, "--ngram has no number"),
             ((copying(),), {"methods": ("ngram:mod",), "ks": range(1, 99)}, "a table of 16 MiB"),
             ((copying(),), {"cost": -1.0}, "--cost is a share"),
         ],

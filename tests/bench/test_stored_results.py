@@ -88,7 +88,7 @@ def test_an_arm_whose_drafts_nobody_counts_is_a_failure_and_a_baseline_is_not(st
     study.add_record(record(arm="ngram-k8", launch=2, round=2))
     unknown = told(study, entry(2))
     assert unknown.cells == ()
-    assert "drafts counted" in unknown.failure
+    assert "draft tokens" in unknown.failure
     assert [each.steps for each in told(study, entry(2), is_baseline=True).cells[0].requests] == [10]
 
 

@@ -95,7 +95,7 @@ def test_a_search_is_rebuilt_from_what_its_study_holds(tuned: tuple[Path, Result
 
 def test_the_narrative_says_what_is_asked_and_why(tuned: tuple[Path, Result]) -> None:
     said = " ".join(tuned[1].stderr.split())
-    assert "search 1: baseline at c=1: what everything is compared with" in said
+    assert "search 1: baseline at c=1: baseline for every comparison" in said
     assert "Speedup at c=1 by draft length k" in said
     assert "tokens/s, all streams" in said
 
@@ -198,4 +198,4 @@ def test_a_study_that_only_holds_a_search_is_not_overwritten(tuned: tuple[Path, 
 def test_measure_takes_one_value_of_a_server_setting(cli: Cli) -> None:
     result = cli("measure", *SHAPE, *fake_flags(), "--token-budget", "2048,4096")
     assert result.code == 2
-    assert "several values of a server setting are for a search" in result.stderr
+    assert "several values of a server setting need a search" in result.stderr

@@ -101,7 +101,7 @@ def test_what_would_start_and_never_draft_is_never_launched() -> None:
     found = of(Ask.of(methods=("ngram,n=6",), ks=(3, 5, 7)))
     space = space_of(found, Axes(drafters=()), [silent_on("llamacpp")])
     assert [each.name for each in space.candidates] == ["baseline", "ngram-n6-k7"]
-    assert "drafts nothing where k is below n: k=3, n=6" in space.eliminated[0].reason
+    assert "drafts nothing if k is below n: k=3, n=6" in space.eliminated[0].reason
     assert not space_of(found, Axes(drafters=()), [silent_on("vllm")]).eliminated
 
 

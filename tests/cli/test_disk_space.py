@@ -58,4 +58,4 @@ def test_a_study_folder_that_cannot_be_made_is_an_operating_error(
     (tmp_path / "a-file").touch()
     result = cli("decide", *small, "--study", "a-file/s")
     assert result.code == 1
-    assert "cannot be made at a-file/s" in result.stderr
+    assert "cannot be created at a-file/s" in result.stderr

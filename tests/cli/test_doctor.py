@@ -115,7 +115,7 @@ def test_quick_leaves_the_noise_out_and_says_so(cli: Cli) -> None:
     document = cli("doctor", "--quick", "--json").document
     assert document["noise"] == {
         "measured": False,
-        "why": "left out by --quick",
+        "why": "skipped (--quick)",
         "next_step": "speclift doctor",
     }
 
@@ -163,14 +163,14 @@ def test_the_table_is_readable_at_100_columns() -> None:
     ):
         assert wanted in text
     assert not re.search(r"\d{8,}|_bytes|np\.|None|\{", text)
-    assert re.search(r"to see a speedup of +1\.3x +1\.1x *\n +prompts needed +10 +18 *\n", text)
+    assert re.search(r"to detect a speedup of +1\.3x +1\.1x *\n +prompts needed +10 +18 *\n", text)
     assert text.count("NVIDIA H200") == 2
     assert text.rstrip().splitlines()[-2].strip() == "Next"
 
 
 def test_the_table_says_why_the_noise_is_unknown(cli: Cli) -> None:
     text = cli("doctor").stdout
-    assert "not in the cache; then: speclift models fetch smollm2-135m" in text
+    assert "not in the cache; run: speclift models fetch smollm2-135m" in text
     assert "prompts needed" not in text
 
 
@@ -216,7 +216,7 @@ def test_servers_that_do_not_fit_side_by_side_are_not_started(tmp_path: Path) ->
             return False
 
     engine = Crowded(ServerSettings(model="fake-model"))
-    with pytest.raises(EngineError, match="do not fit"):
+    with pytest.raises(EngineError, match="not enough free memory"):
         asyncio.run(measure_noise(engine, noise_requests(), logs=tmp_path))
     assert list(tmp_path.iterdir()) == []
 

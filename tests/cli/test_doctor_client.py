@@ -37,7 +37,7 @@ def test_gives_errors_at_each_level_and_what_one_process_can_do(cli: Cli) -> Non
     assert client["ceiling"]["requests_per_s"] > 0
     assert document["noise"] == {
         "measured": False,
-        "why": "left out by --client",
+        "why": "skipped (--client)",
         "next_step": "speclift doctor",
     }
     for width in (80, 120):
@@ -64,4 +64,4 @@ def test_a_server_that_does_not_start_is_a_finding_and_no_error(
     result = cli("doctor", "--client")
 
     assert result.code == 0
-    assert "it did not start; then: speclift doctor --client" in result.stdout
+    assert "it did not start; run: speclift doctor --client" in result.stdout

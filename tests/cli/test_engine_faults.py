@@ -27,7 +27,10 @@ BROKEN_ARMS = {
     3: (["silent_fallback=1"], ["did not start", "runs without it"]),
     4: (["http_500_share=1"], ["did not start", "answered 500"]),
     5: (["crash_after=4"], ["died: ended with code 134", "aborting after 4 finished requests"]),
-    6: (["flavour=vllm", "stall_share=1", "stall_s=60"], ["hangs: 2 requests in a row got no whole answer"]),
+    6: (
+        ["flavour=vllm", "stall_share=1", "stall_s=60"],
+        ["hangs: 2 requests in a row got no complete answer"],
+    ),
 }
 # Failing requests on a living engine; without llama.cpp's probe, so that the requests themselves meet them.
 FAILING_REQUESTS = {

@@ -82,7 +82,12 @@ class TestInput:
 
     @pytest.mark.parametrize(
         ("content", "said"),
-        [(b"\xff\xfe\x00", "UTF-8"), (b"a\0b", "binary"), (b"", "nothing"), (b"PK\x03\x04" * 9, "no engine")],
+        [
+            (b"\xff\xfe\x00", "UTF-8"),
+            (b"a\0b", "binary"),
+            (b"", "nothing"),
+            (b"PK\x03\x04" * 9, "no known engine"),
+        ],
     )
     def test_garbage_is_refused(self, content: bytes, said: str, cli: Cli, tmp_path: Path) -> None:
         path = tmp_path / "garbage"
@@ -98,9 +103,9 @@ class TestInput:
         [
             ((), "nothing to lint"),
             (("absent.yaml",), "no file"),
-            (("--", "echo", "hi"), "no engine"),
+            (("--", "echo", "hi"), "no known engine"),
             (("--engine", "vlm", "--", "vllm", "serve"), "Did you mean 'vllm'"),
-            (("--engine-version", "new", "--", "vllm", "serve"), "names no vLLM release"),
+            (("--engine-version", "new", "--", "vllm", "serve"), "is not a vLLM release"),
         ],
     )
     def test_wrong_usage_says_what_to_do(self, words: tuple[str, ...], said: str, cli: Cli) -> None:
@@ -126,14 +131,14 @@ class TestTheScreen:
             lines.index(flag) for flag in ("--speculative-model ", "--num-speculative-tokens ", "--use-v2")
         ]
         assert places == sorted(places)
-        assert "vLLM 0.32.0 refuses or ignores 4 settings" in lines
+        assert "vLLM 0.32.0 rejects or ignores 4 settings" in lines
         assert "-> --speculative-config" in lines
 
     def test_what_is_fine_is_one_line(self, cli: Cli) -> None:
         lines = cli("lint", "--", "vllm", "serve", "m", "--port", "1", "--dtype", "auto").stderr.splitlines()
 
         assert " ✓ fine: --port, --dtype" in lines
-        assert "vLLM 0.32.0 takes it as it is" in lines
+        assert "vLLM 0.32.0 accepts it unchanged" in lines
 
     @pytest.mark.parametrize("width", [60, 80, 120])
     def test_no_line_is_wider_than_the_terminal(

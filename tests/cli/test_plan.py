@@ -105,7 +105,7 @@ def test_what_does_not_fit_exits_with_4_and_says_so(cli: Cli) -> None:
             ["--target", "llama-3.1-8b", "--gpu", "h100", "--draft", "llama-3.1-8b"],
             ["cannot draft for itself"],
         ),
-        (["--target", "", "--gpu", "h100"], ["no model was named"]),
+        (["--target", "", "--gpu", "h100"], ["no model was given"]),
     ],
     ids=lambda value: " ".join(value) if value and str(value[0]).startswith("--") else "",
 )
@@ -219,7 +219,7 @@ def test_the_screen_keeps_its_width_and_says_the_essentials(width: int) -> None:
     for words in (
         "FITS",
         "KV cache, tokens",
-        "Acceptance needed",
+        "Acceptance rate needed",
         "ceiling",
         "Candidates",
         "speclift decide",

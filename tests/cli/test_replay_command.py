@@ -95,7 +95,7 @@ def test_tables_fit_the_terminal_and_nothing_is_cut(
 
 
 def test_a_log_with_nothing_to_copy_says_so(cli: Cli, log: Path) -> None:
-    assert "nothing to copy" in cli("replay", log, "--segment", "chat").stderr
+    assert "would not pay" in cli("replay", log, "--segment", "chat").stderr
 
 
 def test_a_segments_name_cannot_move_the_cursor(cli: Cli, tmp_path: Path) -> None:
@@ -126,8 +126,8 @@ def test_a_study_gives_the_cost_of_a_step_at_each_of_its_loads(cli: Cli, log: Pa
     [
         (("--method", "ngarm"), "Did you mean 'ngram'"),
         (("--k", "x"), "--k takes whole numbers, saw 'x'"),
-        (("--k", "9..3"), "'9..3' is no range"),
-        (("--ngram", ","), "--ngram names no number"),
+        (("--k", "9..3"), "'9..3' is not a range"),
+        (("--ngram", ","), "--ngram has no number"),
         (("--tokenizer", "gone.json"), "cannot read --tokenizer gone.json"),
         (("--engine", "sglang"), "unknown engine 'sglang'"),
     ],

@@ -198,7 +198,7 @@ def test_an_unknown_key_gets_the_nearest_one(key: str, nearest: str) -> None:
 
 
 def test_one_flag_under_both_its_names_is_refused() -> None:
-    assert "says again what 'model' says" in str(complaint('model = "a"\ntarget = "b"'))
+    assert "repeats 'model'" in str(complaint('model = "a"\ntarget = "b"'))
 
 
 @pytest.mark.parametrize(

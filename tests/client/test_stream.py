@@ -295,7 +295,7 @@ class TestFailures:
     def test_a_stream_without_a_finish_reason_was_cut_and_keeps_what_came(self) -> None:
         result = read(chunk("half an"), DONE)
 
-        assert (result.outcome, result.error) == (Outcome.CUT, "the stream ended without a finish reason")
+        assert (result.outcome, result.error) == (Outcome.CUT, "the stream ended without a finish_reason")
         assert (result.text, result.first_token_s) == ("half an", 1)
 
     def test_a_line_broken_off_by_the_end_was_cut_and_not_malformed(self) -> None:

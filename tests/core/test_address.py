@@ -55,7 +55,7 @@ def test_addresses_that_differ_in_path_and_secret_alone_keep_their_own() -> None
 
 
 def test_a_secret_that_nobody_gave_is_asked_for() -> None:
-    with pytest.raises(UsageError, match="is not known: a study keeps none") as caught:
+    with pytest.raises(UsageError, match="is unknown: a study stores no secrets") as caught:
         address_of("http://nobody:***@never-seen/v1/models")
     assert "--resume" in caught.value.hint
 
@@ -133,6 +133,6 @@ def test_any_text_is_an_address_or_wrong_usage(text: str) -> None:
     "key", ["secret-key\r", "secret-key\n", "secret-key ", "secret\x1b-key", "secret-k\u00e9y"]
 )
 def test_a_key_that_no_header_can_carry_is_refused_and_not_shown(key: str) -> None:
-    with pytest.raises(UsageError, match="the key in LLM_KEY has a character") as caught:
+    with pytest.raises(UsageError, match="the key in LLM_KEY has an invalid character") as caught:
         usable_key(key, where="LLM_KEY")
     assert "secret" not in f"{caught.value} {caught.value.hint}"

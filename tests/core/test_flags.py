@@ -111,5 +111,5 @@ def test_counts_start_at_one_and_stand_once() -> None:
 
 def test_a_range_has_an_end() -> None:
     assert len(read_ranges(f"1..{RANGE_MAX + 1}", "--flag")) == RANGE_MAX + 1
-    with pytest.raises(UsageError, match="is no range"):
+    with pytest.raises(UsageError, match="is not a range"):
         read_ranges(f"1..{RANGE_MAX + 2}", "--flag")

@@ -198,7 +198,7 @@ def test_a_model_that_is_not_served_is_refused_with_those_that_are() -> None:
 def test_swapped_servers_are_refused_before_anything_is_measured(arm: Arm) -> None:
     metrics = VLLM_METRICS + (DRAFTS if arm.is_baseline else "")
     pages = {"/v1/models": MODELS, "/version": {"version": "0.32.0"}, "/metrics": metrics}
-    words = "the baseline and it speculates" if arm.is_baseline else "speculating and it does not"
+    words = "the baseline, but speculates" if arm.is_baseline else "but does not speculate"
     with serving(pages) as url, pytest.raises(EngineError, match=f"given as {words}; are .* swapped"):
         attach(url, arm=arm)
 
@@ -247,7 +247,7 @@ def test_an_attached_server_that_goes_away_fails_its_arm_and_not_request_after_r
     result = cli("decide", *urls, *SIZE, "--study", "s")
     assert result.code == 1
     assert f"spec died: {spec} refuses connections" in result.stderr
-    assert "its log is with whoever started it" in result.stderr
+    assert "speclift did not start it" in result.stderr
     measured = [record for record in records_of(tmp_path / "s") if record.place.phase is Phase.MEASURED]
     assert sum(not record.is_ok for record in measured) < 4
     assert all(record.is_ok for record in measured if record.place.arm == "baseline")
@@ -282,7 +282,7 @@ def test_https_with_a_key_from_the_environment_measures_and_keeps_no_key(
 @pytest.mark.parametrize(
     ("key", "trusts", "words"),
     [
-        (KEY, False, ("certificate verify failed", "SSL_CERT_FILE names")),
+        (KEY, False, ("certificate verify failed", "set SSL_CERT_FILE")),
         ("wrong", True, ("answered 401",)),
     ],
     ids=["a certificate that nobody trusts", "a wrong key"],

@@ -47,7 +47,7 @@ def test_what_an_engine_does_not_say_of_itself_is_what_most_do() -> None:
 @pytest.mark.parametrize(
     ("source", "why"),
     [
-        ("KIND = 3", "it is no EngineKind"),
+        ("KIND = 3", "expected an EngineKind"),
         ("import no_such_module", "No module named"),
         ("KIND = (", "'(' was never closed"),
         (

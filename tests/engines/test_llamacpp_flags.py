@@ -197,8 +197,8 @@ def test_the_command_to_paste_says_llama_server_and_what_was_measured() -> None:
             DraftModel(model="d.gguf", extra=(("quantization", '"fp8"'),)),
             "unknown setting of draft on llama.cpp",
         ),
-        (NGram(variant="gpu"), "ngram:gpu is vLLM's"),
-        (NGram(n=3, n_min=1), "n_min of an n-gram is vLLM's"),
+        (NGram(variant="gpu"), "only vLLM has ngram:gpu"),
+        (NGram(n=3, n_min=1), "n_min is a vLLM setting"),
     ],
 )
 def test_settings_of_another_engine_are_refused(speculation: Speculation, words: str) -> None:

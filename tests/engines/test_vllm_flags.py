@@ -165,8 +165,8 @@ def test_the_baseline_has_no_speculative_flag_at_all() -> None:
         (DraftModel(model="d", p_min=0.5), "p_min of a draft is llama.cpp's"),
         (DraftModel(model="d", k_min=1, device="cuda1"), "k_min, device of a draft is llama.cpp's"),
         (DraftModel(model="d", kv_type_k="fp8"), "one KV cache type per model"),
-        (Head(kind="eagle3"), "--method eagle3 needs a head"),
-        (NGram(extra=(("prompt_lookup_max", "4"),)), "prompt_lookup_max is set by speclift's own words"),
+        (Head(kind="eagle3"), "--method eagle3 needs a draft head"),
+        (NGram(extra=(("prompt_lookup_max", "4"),)), "prompt_lookup_max is set by speclift itself"),
     ],
 )
 def test_what_vllm_cannot_express_is_wrong_usage(speculation: Speculation, words: str) -> None:
@@ -225,7 +225,7 @@ def test_a_method_is_refused_by_versions_without_it_and_the_first_with_it_is_nam
 
 
 def test_synthetic_acceptance_never_reaches_a_cpu_build() -> None:
-    with pytest.raises(UsageError, match="the CPU build starts, and its first request ends it"):
+    with pytest.raises(UsageError, match="the CPU build starts, but crashes at the first request"):
         check_arm(arm(FORCED), CPU, SETTINGS)
 
 

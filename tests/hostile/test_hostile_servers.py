@@ -97,18 +97,20 @@ MODEL_CASES = [
     at_models("lists no models", says("[]"), "lists no models"),
 ]
 COMPLETION_CASES = [
-    at_completions("is 429", answers("slow down", status=429), "429: slow down", "limits requests"),
+    at_completions("is 429", answers("slow down", status=429), "429: slow down", "limits the request rate"),
     at_completions("is 500", answers({"error": {"message": "boom"}}, status=500), "500: boom"),
     at_completions("is 500 with megabytes of tags", answers(SLOW_PAGE, status=500), "http-error: 500"),
     at_completions("is 500 with colours", answers("\x1b[31mred", status=500), "500: \\x1b[31mred"),
     at_completions("is 500 and deep", answers('{"error":' + DEEP, status=500), "500: "),
     at_completions("is reset", resets, "ConnectionResetError"),
-    at_completions("is a login page", answers(LOGIN, kind="text/html"), "events but: Please sign in"),
+    at_completions("is a login page", answers(LOGIN, kind="text/html"), "event stream: Please sign in"),
     at_completions("is zipped", zipped({"id": "m"}), "compressed (gzip)"),
-    at_completions("is no stream", answers({"object": "chat.completion"}), "not a stream", "chat.completion"),
-    at_completions("is empty", answers(""), "an answer without anything in it"),
+    at_completions(
+        "is no stream", answers({"object": "chat.completion"}), "not an event stream", "chat.completion"
+    ),
+    at_completions("is empty", answers(""), "an empty answer"),
     at_completions("is cut in a chunk", streams_events(chunk("a"), ends=b""), "closed the connection"),
-    at_completions("ends without a finish", streams_events(chunk("a")), "without a finish reason"),
+    at_completions("ends without a finish", streams_events(chunk("a")), "without a finish_reason"),
     at_completions("says an error", streams_events({"error": {"message": "no memory"}}), "no memory"),
     at_completions("says an odd error", streams_events({"error": [1, 2]}), "in the stream: ", "[1, 2]"),
     at_completions("is no HTTP", raw(b"SSH-2.0-OpenSSH\r\n"), "not an HTTP answer"),
@@ -116,7 +118,7 @@ COMPLETION_CASES = [
     at_completions("has an odd length", raw(head(content_length="\xb2")), "not a content length"),
     at_completions("has a long length", raw(head(content_length=DIGITS)), "not a content length"),
     at_completions("ends after its head", raw(head(content_length=9)), "closed the connection"),
-    at_completions("is deep", streams_events(DEEP), "not a chunk in the stream"),
+    at_completions("is deep", streams_events(DEEP), "not a valid chunk in the stream"),
     at_completions("has choices of another type", streams_events({"choices": 7}), "not a chunk"),
     at_completions("has text of another type", streams_events(chunk(7)), "not a chunk"),  # type: ignore[arg-type]
     at_completions(

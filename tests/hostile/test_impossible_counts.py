@@ -82,7 +82,7 @@ class TestTokensOfAnAnswer:
     def test_more_than_were_asked_for_are_impossible(self) -> None:
         result = answer("x" * 99, limits=Limits(tokens_max=8), usage=usage(9))
         assert (result.output_tokens, rules(result)) == (None, [possible.OVER_MAX_TOKENS])
-        assert result.refused[0].said == "9 output tokens where max_tokens was 8"
+        assert result.refused[0].said == "9 output tokens, but max_tokens was 8"
         assert answer("x" * 99, limits=Limits(tokens_max=8), usage=usage(8)).output_tokens == 8
 
     @pytest.mark.parametrize(
@@ -247,7 +247,7 @@ def refusing(*refused: Refused, arm: str = NGRAM.name) -> Record:
 
 class TestFindings:
     def test_one_impossible_number_fails_the_study_as_a_whole(self) -> None:
-        lie = Refused(rule=possible.OVER_MAX_TOKENS, said="9 output tokens where max_tokens was 8")
+        lie = Refused(rule=possible.OVER_MAX_TOKENS, said="9 output tokens, but max_tokens was 8")
         (finding,) = check_answers([record(), *[record(arm=NGRAM.name)] * 99, refusing(lie)])
         assert (finding.check, finding.level, finding.arm) == ("impossible-counts", Level.FAIL, None)
         assert f"{NGRAM.name}: 1 of 100 answers" in finding.message
@@ -289,8 +289,8 @@ def claims(tokens: Any, **beside: Any) -> Says:
 
 
 LIES: dict[str, tuple[Says, str]] = {
-    "16,777,216 tokens": (claims(1 << 24), "16777216 output tokens where max_tokens was 16"),
-    "one token too many": (claims(TOKENS + 1), "17 output tokens where max_tokens was 16"),
+    "16,777,216 tokens": (claims(1 << 24), "16777216 output tokens, but max_tokens was 16"),
+    "one token too many": (claims(TOKENS + 1), "17 output tokens, but max_tokens was 16"),
     "accepted above drafted": (claims(TOKENS, metrics=vllm(1, 10_000)), "10000 accepted of 1 drafted tokens"),
     "endless": (claims(float("inf")), "completion_tokens inf"),
     "negative": (claims(-5), "completion_tokens -5"),

@@ -167,7 +167,7 @@ def test_a_study_without_text_resumes_with_the_same_prompts_and_no_others(
     prompts.write_text(prompts.read_text().replace("number 3", "number 33"))
     refused = cli("measure", "--resume", "--study", "s")
     assert refused.code == 1
-    assert "'p3' is not among those given" in refused.stderr
+    assert "'p3' is not in the given prompts" in refused.stderr
     prompts.unlink()
     assert cli("measure", "--resume", "--study", "s").code == 2
 

@@ -65,7 +65,7 @@ NEVER_ENDING: dict[str, Behaviour] = {
 def test_the_limit_is_for_the_whole_answer(behaviour: Behaviour) -> None:
     began_s = time.monotonic()
     with HostileServer({MODELS: behaviour}) as server:
-        with pytest.raises(EngineError, match=f"did not answer whole within {LIMIT_S} s"):
+        with pytest.raises(EngineError, match=f"did not answer completely within {LIMIT_S} s"):
             fetch(f"{server.url}{MODELS}", limit_s=LIMIT_S)
         assert time.monotonic() - began_s < LIMIT_S + SLACK_S
 
@@ -229,20 +229,20 @@ def test_a_stream_that_never_ends_is_a_timeout_and_says_what_came(behaviour: Beh
 
 def test_a_timeout_within_an_error_names_the_error() -> None:
     record = one_record(SLOW_STREAMS["drips an error"], limit_s=1.0)
-    assert "bytes came; 503: boom boom" in record.error
+    assert "bytes received; 503: boom boom" in record.error
 
 
 ENDLESS_STREAMS: dict[str, tuple[Behaviour, str]] = {
-    "events": (endless(event(chunk("word ")), start=CHUNKED), "too long for the tokens"),
+    "events": (endless(event(chunk("word ")), start=CHUNKED), "too long for max_tokens"),
     "events with unlike texts": (
         endless(b"".join(event(chunk(f"{n}\n")) for n in range(99)), start=CHUNKED),
-        "too long for the tokens",
+        "too long for max_tokens",
     ),
-    "comments": (endless(b": ping\n", start=head(kind=EVENTS)), "too long for the tokens"),
+    "comments": (endless(b": ping\n", start=head(kind=EVENTS)), "too long for max_tokens"),
     "a line": (endless(b"x", start=head(kind=EVENTS) + b"data: "), "more than"),
     "an error": (endless(b"boom <script ", start=head(500)), "500: boom"),
-    "heads": (endless(b"HTTP/1.1 100 Continue\r\n\r\n", start=b""), "too long for the tokens"),
-    "trailers": (endless(b"X: 1\r\n", start=CHUNKED + b"0\r\n"), "too long for the tokens"),
+    "heads": (endless(b"HTTP/1.1 100 Continue\r\n\r\n", start=b""), "too long for max_tokens"),
+    "trailers": (endless(b"X: 1\r\n", start=CHUNKED + b"0\r\n"), "too long for max_tokens"),
 }
 
 
@@ -271,8 +271,8 @@ def test_a_server_that_hangs_is_found_out_before_anything_is_measured(cli: Cli) 
     with HostileServer({COMPLETIONS: slow}) as server:
         result = cli("measure", *attach(server.url), *SMALL, "--budget", "6s", "--study", "s")
     assert result.code == 1
-    assert "hangs: 2 requests in a row got no whole answer in 2 s" in " ".join(result.stderr.split())
-    assert "bytes came" in result.stderr
+    assert "hangs: 2 requests in a row got no complete answer in 2 s" in " ".join(result.stderr.split())
+    assert "bytes received" in result.stderr
     assert len(server.asked_for(COMPLETIONS)) == 2
 
 

@@ -153,7 +153,7 @@ def test_tokens_from_elsewhere_fail_an_arm_unless_the_baseline_says_them_too(
     tests, control = (calibrate(scores_of("rejection", tokens=3000, seed=seed)) for seed in (1, 2))
     found = judge_tests(tests, control, detect=0.05, foreign_p=1e-9, control_foreign_p=baseline_p)
     assert found.result is result
-    assert ("would not say" in found.message) is (result is Result.FAIL)
+    assert ("impossible for the target" in found.message) is (result is Result.FAIL)
 
 
 def test_the_number_of_tokens_follows_from_the_deviation() -> None:

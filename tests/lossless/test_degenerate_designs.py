@@ -131,7 +131,7 @@ def test_an_edge_that_differs_by_who_knows_how_much_is_not_called_a_tie() -> Non
     found = judge_edge(
         Edge(name="stop", question=question), answer("e", "a b"), answer("e", "a c"), fault_nats=1.0
     )
-    assert "not known" in found.message
+    assert "log-probabilities are unknown" in found.message
 
 
 @pytest.mark.parametrize(

@@ -62,7 +62,7 @@ CHANGED = ArmGate(
     greedy=GREEDY,
     sampled=SAMPLED,
     edges=(
-        EdgeCheck(name="stop", result=Result.FAIL, message="the stop string 'secret' stands in the answer"),
+        EdgeCheck(name="stop", result=Result.FAIL, message="the stop string 'secret' is in the answer"),
         EdgeCheck(name="schema", result=Result.PASS, message="kept"),
     ),
     findings=(
@@ -124,7 +124,7 @@ def test_one_of_an_earlier_version_is_read_and_kept_as_it_was(name: str) -> None
 def test_an_arm_says_what_decided_it() -> None:
     changed, same = gate_outcome(gate(CHANGED, SAME), mode="full").arms or ()
     assert changed.message == (
-        "greedy: 2 answers part; stop: the stop string 'secret' stands in the answer; it died\nsecret"
+        "greedy: 2 answers part; stop: the stop string 'secret' is in the answer; it died\nsecret"
     )
     assert same.message == "sampled: probabilities hold"
 

@@ -51,7 +51,7 @@ def test_the_pair_that_s4_recommends_is_accepted_and_priced() -> None:
     assert plan.pairing is not None
     assert plan.pairing.ratio == pytest.approx(8.79, abs=0.01)
     assert plan.pairing.same_tokenizer is True
-    assert "inside S4's 8 to 12" in message(plan, "size-ratio")
+    assert "inside the recommended 8 to 12" in message(plan, "size-ratio")
     assert "kv-cost" in checks(plan, Level.WARN)
     assert all(found.source for found in plan.advice)
 
@@ -86,7 +86,7 @@ def test_llama_cpp_does_not_mind_sizes_that_vllm_minds() -> None:
     assert llama.objection(plan.pairing, plan.request.layout) == ""
     assert vllm.objection(plan.pairing, plan.request.layout)
     assert "engine-rule" not in checks(plan, Level.FAIL)
-    assert "padding alone" in message(plan, "tokenizer")
+    assert "only in padding" in message(plan, "tokenizer")
 
 
 def test_other_tokenizers_are_a_failure_with_the_tokens_that_differ() -> None:
@@ -196,7 +196,7 @@ def test_nothing_usable_means_no_command() -> None:
 
 def test_spare_gpus_are_replicas() -> None:
     plan = plan_deployment(request(placed("llama-3.1-8b"), gpu_count=4))
-    assert "4 fit side by side" in message(plan, "replicas")
+    assert "4 fit on them" in message(plan, "replicas")
 
 
 def test_llama_cpp_on_a_cpu_plans_slots_and_says_its_trap() -> None:

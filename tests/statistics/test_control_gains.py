@@ -33,9 +33,9 @@ def test_the_whole_is_what_scheduling_costs_times_what_drafting_gains(prompts: i
     speeds = {(BASELINE, 0): 0.012, (NGRAM.name, 0): 0.008, (CONTROL, 0): 0.016}
     (found,) = gains(speeds, prompts=prompts)
     assert found.arm == NGRAM.name
-    assert f"of the 1.50x of {NGRAM.name}" in found.message
-    assert "scheduling costs 0.75x" in found.message
-    assert "drafting gains 2.00x" in found.message
+    assert f"{NGRAM.name}: 1.50x" in found.message
+    assert "scheduling alone gives 0.75x" in found.message
+    assert "drafting gives 2.00x" in found.message
 
 
 @pytest.mark.parametrize(("control_round", "whole"), [(0, "1.20x"), (1, "1.50x"), (2, "2.00x"), (5, "2.00x")])
@@ -43,14 +43,14 @@ def test_the_launches_nearest_before_the_control_stand_beside_it(control_round: 
     speeds = {(BASELINE, index): 0.012 for index in range(3)}
     speeds |= {(NGRAM.name, index): tpot_s for index, tpot_s in enumerate((0.010, 0.008, 0.006))}
     (found,) = gains(speeds | {(CONTROL, control_round): 0.012})
-    assert f"of the {whole} of" in found.message
-    assert "scheduling costs 1.00x" in found.message
+    assert f": {whole} in the launch" in found.message
+    assert "scheduling alone gives 1.00x" in found.message
 
 
 def test_a_round_that_only_one_of_the_two_ran_in_is_passed_over() -> None:
     speeds = {(BASELINE, 0): 0.012, (NGRAM.name, 0): 0.010, (BASELINE, 1): 0.030, (CONTROL, 1): 0.012}
     (found,) = gains(speeds)
-    assert "of the 1.20x of" in found.message
+    assert ": 1.20x in the launch" in found.message
 
 
 @pytest.mark.parametrize(

@@ -97,15 +97,15 @@ def test_the_interval_is_where_the_band_holds_a_speedup_of_one() -> None:
     ("crossing_at", "half", "low", "high", "note"),
     [
         pytest.param(
-            500.0, 0.05, 64.0, None, "pays up to the largest load measured", id="surely pays everywhere"
+            500.0, 0.05, 64.0, None, "faster up to the largest load measured", id="surely pays everywhere"
         ),
-        pytest.param(0.1, 0.05, None, 1.0, "pays at no load measured", id="surely pays nowhere"),
+        pytest.param(0.1, 0.05, None, 1.0, "faster at no load measured", id="surely pays nowhere"),
         pytest.param(
             70.0,
             0.2,
             70 / math.e,
             None,
-            "no slower at any load measured, surely faster up to 25.8",
+            "no slower at any load measured, proven faster up to 25.8",
             id="pays everywhere, unsure of the largest",
         ),
         pytest.param(
@@ -113,7 +113,7 @@ def test_the_interval_is_where_the_band_holds_a_speedup_of_one() -> None:
             0.2,
             None,
             0.9 * math.e,
-            "no faster at any load measured, surely slower from 2.45 on",
+            "no faster at any load measured, proven slower from 2.45 on",
             id="pays nowhere, unsure of the smallest",
         ),
         pytest.param(
@@ -121,7 +121,7 @@ def test_the_interval_is_where_the_band_holds_a_speedup_of_one() -> None:
             9.0,
             None,
             None,
-            "no slower at any load measured, surely faster at none",
+            "no slower at any load measured, proven faster at none",
             id="pays everywhere, sure of nothing",
         ),
     ],
@@ -167,7 +167,7 @@ def test_a_speedup_that_surely_rises_is_said_and_judged_from_its_peak_on() -> No
 def test_a_speedup_that_rises_to_the_end_pays_up_to_the_end() -> None:
     crossing = crossing_of(known_curve((1.0, 4.0, 16.0), [-0.3, 0.0, 0.3], half=0.02))
     assert (crossing.value, crossing.low, crossing.high) == (None, 16.0, None)
-    assert crossing.notes[0] == "pays up to the largest load measured"
+    assert crossing.notes[0] == "faster up to the largest load measured"
 
 
 def test_a_rise_within_the_noise_is_not_called_one() -> None:
@@ -219,7 +219,9 @@ def test_a_shape_that_nobody_measured_widens_the_interval_and_asks_for_a_load() 
     assert crossing.low is not None
     assert crossing.high is not None
     assert crossing.high / crossing.low > 1.1
-    assert any("between 16 and 64 is a guess: measure a load in between" in note for note in crossing.notes)
+    assert any(
+        "between 16 and 64 is interpolated: measure a load in between" in note for note in crossing.notes
+    )
 
 
 @given(log_speedups=st.lists(st.floats(-1, 1), min_size=2, max_size=7), half=st.floats(0.0, 0.5))

@@ -47,7 +47,11 @@ def test_what_came_is_one_line_and_cut() -> None:
 
 @pytest.mark.parametrize(
     ("error", "words"),
-    [("401: no", "--api-key-env"), ("429: slow down", "limits requests"), ("503: busy", "its side of it")],
+    [
+        ("401: no", "--api-key-env"),
+        ("429: slow down", "limits the request rate"),
+        ("503: busy", "server's log"),
+    ],
 )
 def test_the_hint_is_for_the_status(error: str, words: str) -> None:
     (cause,) = causes_of(failed(Outcome.HTTP_ERROR, error))
@@ -57,4 +61,4 @@ def test_the_hint_is_for_the_status(error: str, words: str) -> None:
 @pytest.mark.parametrize("outcome", [outcome for outcome in Outcome if outcome is not Outcome.OK])
 def test_every_outcome_has_a_hint(outcome: Outcome) -> None:
     assert Cause(outcome=outcome, count=1, example="").hint
-    assert str(Cause(outcome=outcome, count=1, example="")).endswith("no word about it")
+    assert str(Cause(outcome=outcome, count=1, example="")).endswith("no details")

@@ -130,7 +130,7 @@ def test_an_open_loop_is_an_axis_of_its_own() -> None:
     found = by_metric(study(loads, falling(2.5, 0.2), noise_sd=0.02))
     assert {one.axis for one in found.values()} == {"qps"}
     assert found["tpot"].value == pytest.approx(2.5, rel=0.1)
-    assert "rate offered until an arm saturates" in found["throughput"].note
+    assert "request rate until an arm saturates" in found["throughput"].note
 
 
 @pytest.mark.parametrize(
@@ -154,7 +154,7 @@ def test_a_p99_needs_a_hundred_requests_at_each_load(prompts: int, launches: int
     found = by_metric(study(streams(1, 16), falling(5.0, 0.3), prompts=prompts, launches=launches))
     assert ("ttft_p99" in found) is is_there
     if is_there:
-        assert "rests on P99s" in found["ttft_p99"].note
+        assert "uses P99" in found["ttft_p99"].note
 
 
 def test_a_p99_whose_ratio_is_the_same_on_every_draw_is_crossed_exactly() -> None:
@@ -210,7 +210,7 @@ def test_requests_that_failed_at_one_load_are_left_out_of_all() -> None:
     ]
     found = by_metric(holed)["tpot"]
     assert found.value == pytest.approx(9.0, rel=0.1)
-    assert "on the 92 % of pairs that every load has" in found.note
+    assert "uses the 92 % of pairs that every load has" in found.note
 
 
 def test_loads_measured_on_different_prompts_assume_the_worst() -> None:

@@ -62,7 +62,8 @@ class TestMinSpeedup:
     def test_names_arm_metric_interval_and_sample(self) -> None:
         message = rules.min_speedup(evidence(), Goals()).message
         assert (
-            message == "arm: tpot speedup 1.50x [1.40, 1.60] against 1.3x asked for (36 prompts, 3 launches)"
+            message
+            == "arm: tpot speedup 1.50x [1.40, 1.60], the lower bound must be at least 1.3x (36 prompts, 3 launches)"
         )
 
     def test_an_unknown_interval_is_called_so(self) -> None:
@@ -126,7 +127,7 @@ class TestNoPartLoses:
     def test_names_what_may_lose(self) -> None:
         parts = (segment(0.8, 0.9, 1.0), segment(0.6, 0.7, 0.8, part=Part.LOAD, label="c=16"))
         assert rules.no_part_loses(evidence(parts=parts)).message == (
-            "may lose on: chat 0.90x [0.80, 1.00], c=16 0.70x [0.60, 0.80]"
+            "may be slower on: chat 0.90x [0.80, 1.00], c=16 0.70x [0.60, 0.80]"
         )
 
 
@@ -157,7 +158,7 @@ class TestSlo:
             "kept",
             "missed",
             "missed, baseline just kept it",
-            "missed by both",
+            "missed, also by the baseline",
             "won",
             "unknown",
             "baseline unknown",
@@ -170,7 +171,7 @@ class TestSlo:
         assert (found.rule, found.level) == ("slo", level)
 
     def test_unknown_says_what_a_p99_needs(self) -> None:
-        assert "tpot_p99 at c=1 is unknown: it needs 100 requests" in self.kept(None, None).message
+        assert "tpot_p99 at c=1 is unknown: P99 needs 100 requests" in self.kept(None, None).message
 
     @pytest.mark.parametrize(("percentile", "limit_s"), [("p50", 0.1), ("p95", 0.2)])
     def test_takes_the_percentile_asked_for(self, percentile: str, limit_s: float) -> None:
@@ -274,8 +275,8 @@ class TestWhereItPays:
         assert found.level is Level.INFO
         assert found.message == (
             "arm: faster on copy 1.40x; slower on creative 0.80x, temperature 1 0.70x; "
-            "perhaps faster on chat 1.10x; no difference shown on code 1.00x "
-            "(perhaps: at 95 % alone, not beside the other parts)"
+            "likely faster on chat 1.10x; no clear difference on code 1.00x "
+            "(likely: significant alone, but not when all parts are tested together)"
         )
 
     def test_explains_perhaps_only_where_it_is_said(self) -> None:
@@ -300,8 +301,8 @@ class TestBreakEven:
             )
         )
         assert said_by(made)["break-even"].message == (
-            "arm pays above an accepted length of 2.50 at c=1: "
-            "clears it on copy 3.50; falls short on chat 1.80, poem 2.40"
+            "arm breaks even at an accepted length of 2.50 at c=1; "
+            "above it: copy 3.50; below it: chat 1.80, poem 2.40"
         )
 
     def test_an_engine_that_counts_no_drafts_has_none(self) -> None:

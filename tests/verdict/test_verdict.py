@@ -306,13 +306,14 @@ class TestInconclusive:
     def test_says_how_many_more_prompts_or_launches_would_settle_it(self) -> None:
         made = evidence(overall=comparison(1.2, 1.35, 1.5, prompts_needed=90, launches_needed=7))
         assert [reason.message for reason in named(verdict_on(made), "more-data")] == [
-            "arm overall: about 90 prompts (now 36) or about 7 launches (now 3) would tell whether it clears 1.3x"
+            "arm overall: measure about 90 prompts (now 36) or about 7 launches (now 3) "
+            "to decide whether it reaches 1.3x"
         ]
 
     def test_or_how_many_of_both_where_neither_alone_would(self) -> None:
         (reason,) = named(verdict_on(evidence(overall=comparison(1.2, 1.35, 1.5))), "more-data")
         # ln(1.5/1.2)/2 = 0.1116 against ln(1.35/1.3) = 0.0377: 8.74 times as much.
-        assert "about 315 prompts and 27 launches would tell" in reason.message
+        assert "about 315 prompts and 27 launches to decide" in reason.message
 
     @pytest.mark.parametrize(
         "overall",
@@ -326,25 +327,26 @@ class TestInconclusive:
     def test_or_that_the_interval_is_unknown(self) -> None:
         unknown = comparison(0.0, 1.5, 1e304, prompts=1, launches=1)
         (reason,) = named(verdict_on(evidence(overall=unknown)), "more-data")
-        assert reason.message == "arm overall: 1 prompts and 1 launches cannot say how much it varies"
+        assert reason.message == "arm overall: 1 prompts and 1 launches are too few for a confidence interval"
 
     def test_a_part_that_straddles_the_bar_is_named(self) -> None:
         parts = (segment(1.1, 1.35, 1.6, prompts_needed=40),)
         made = evidence(overall=comparison(0.9, 1.0, 1.1), parts=parts)
         (reason,) = named(verdict_on(made), "open")
-        assert reason.message.startswith("arm on chat: about 40 prompts")
+        assert reason.message.startswith("arm on chat: measure about 40 prompts")
 
     def test_a_part_too_uncertain_to_clear_its_floor_is_named(self) -> None:
         parts = (segment(0.90, 1.1, 1.25, prompts=12), segment(1.5, 1.6, 1.7, label="copy"))
         (reason,) = named(verdict_on(evidence(parts=parts)), "more-data")
         # (ln(1.25/0.9)/2 / ln(1.1/0.97))^2 = 1.71 times 12.
         assert (
-            "arm on chat: about 21 prompts (now 12) would tell whether it stays above 0.97x" in reason.message
+            "arm on chat: measure about 21 prompts (now 12) to decide whether it stays above 0.97x"
+            in reason.message
         )
 
     def test_where_data_is_not_what_is_missing_it_says_what_is(self) -> None:
         (reason,) = named(verdict_on(evidence(cells=(cell(failed=500),))), "more-data")
-        assert reason.message.endswith("what stands in the way: failures")
+        assert reason.message.endswith("failed rules: failures")
 
     def test_an_arm_that_drafts_nothing_is_not_worth_more_prompts(self) -> None:
         idle = cell(acceptance_rate=None, accepted_length=estimate(1.0, 1.0, 1.0))
@@ -356,7 +358,7 @@ class TestInconclusive:
         hopeless = evidence(overall=comparison(1.1, 1.2, 1.29))
         wide = evidence(arm=OTHER, overall=comparison(0.7, 1.0, 1.4, arm=OTHER.name, prompts_needed=80))
         (reason,) = named(verdict_on(hopeless, wide), "more-data")
-        assert reason.message.startswith("other overall: about 80 prompts")
+        assert reason.message.startswith("other overall: measure about 80 prompts")
 
     @pytest.mark.parametrize(
         ("finding", "decision"),

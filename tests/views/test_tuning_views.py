@@ -194,8 +194,8 @@ def test_words_say_what_was_dropped_what_it_cost_and_how_far_predictions_were_of
     assert "1 launches (1 baseline) in 1 min 05 s" in cost_line(TUNING)
     assert "9 arms x 2 loads x 3 repeats would take about 10 min" in cost_line(TUNING)
     before, confirmed = error_lines(TUNING, ERRORS)
-    assert "off by 2.0% in the median" in before
-    assert "the search said c=1 1.36x; on held-out prompts 1.32x (off by 3.0%)" in confirmed
+    assert "error 2.0% in the median" in before
+    assert "search c=1 1.36x, on held-out prompts 1.32x (off by 3.0%)" in confirmed
 
 
 def test_a_schedule_says_its_ranges_and_whether_the_engine_can_run_it() -> None:
@@ -208,7 +208,7 @@ def test_a_schedule_says_its_ranges_and_whether_the_engine_can_run_it() -> None:
 
 def test_the_fastest_confirmed_arm_is_named_with_its_command() -> None:
     text = printed(TUNING)
-    assert "ngram-n4-k8 1.32x [1.20, 1.45] (95 % for this arm alone), served by" in text
+    assert "ngram-n4-k8 1.32x [1.20, 1.45] (95 % interval of this arm alone); run it with" in text
     assert "llama-server --spec-type ngram-simple" in text
 
 

@@ -62,7 +62,7 @@ def judge_tokens(tokens: Tokens, *, text_bytes: int, limits: Limits) -> Refused 
     """The number of tokens in an answer against what was asked for and what came."""
     if limits.tokens_max is not None and tokens > limits.tokens_max:
         return Refused(
-            rule=OVER_MAX_TOKENS, said=f"{tokens} output tokens where max_tokens was {limits.tokens_max}"
+            rule=OVER_MAX_TOKENS, said=f"{tokens} output tokens, but max_tokens was {limits.tokens_max}"
         )
     if tokens > text_bytes + SILENT_TOKENS:
         return Refused(rule=NO_TEXT_FOR_IT, said=f"{tokens} output tokens in {text_bytes} bytes of text")
@@ -81,20 +81,20 @@ def judge_drafts(
     """
     drafted, accepted = counts.drafted, counts.accepted
     if accepted > drafted or any(step.accepted > step.drafted for step in steps):
-        return Refused(rule=ACCEPTED_OVER_DRAFTED, said=f"{accepted} accepted of {drafted} drafted tokens")
+        return Refused(rule=ACCEPTED_OVER_DRAFTED, said=f"{accepted} accepted of {drafted} draft tokens")
     in_steps = sum(step.drafted for step in steps)
     if in_steps > drafted or sum(step.accepted for step in steps) > accepted:
-        said = f"steps of {in_steps} drafted tokens in an answer of {drafted} drafted, {accepted} accepted"
+        said = f"{in_steps} draft tokens in its steps, but {drafted} drafted and {accepted} accepted in the answer"
         return Refused(rule=CONTRADICTION, said=said)
     tokens = limits.tokens_max if tokens is None else tokens
     if tokens is None:
         return None
     k = limits.draft_max or DRAFT_TOKENS_MAX
     if drafted > k * (tokens + 1):
-        said = f"{drafted} drafted tokens where {tokens} tokens at k={k} allow {k * (tokens + 1)}"
+        said = f"{drafted} draft tokens, but {tokens} tokens at k={k} allow at most {k * (tokens + 1)}"
         return Refused(rule=DRAFTED_OVER_K, said=said)
     if accepted > tokens + k:
-        said = f"{accepted} accepted tokens in an answer of {tokens}"
+        said = f"{accepted} accepted tokens in an answer of {tokens} tokens"
         return Refused(rule=ACCEPTED_OVER_TOKENS, said=said)
     return None
 

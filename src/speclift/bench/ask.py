@@ -35,8 +35,8 @@ from speclift.workload.experiment import LAUNCHES_DEFAULT
 CONTEXT_DEFAULT = 8192
 VERIFY_MODES = ("quick", "full", "off")
 # Groups of the help of plan and of replay.
-MODELS, MACHINE, REQUESTS, EXPECTED = "Models", "Machine", "Requests", "What is expected"
-DRAFTERS, READING, WORTH = "Drafters", "Reading the log", "What it would be worth"
+MODELS, MACHINE, REQUESTS, EXPECTED = "Models", "Machine", "Requests", "Acceptance rate and draft length"
+DRAFTERS, READING, WORTH = "Drafters", "Log", "Predicted speedup"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -46,7 +46,7 @@ class Ask:
     engine: Annotated[str, Flag("llamacpp, vllm, attach or fake.", COMPARED, "NAME")] = "llamacpp"
     server: ServerSettings = field(default_factory=ServerSettings)
     drafts: Annotated[
-        tuple[str, ...], Flag("Draft model, repeatable.", COMPARED, "MODEL", names=("--draft",))
+        tuple[str, ...], Flag("Draft model; repeatable.", COMPARED, "MODEL", names=("--draft",))
     ] = ()
     methods: Annotated[
         tuple[str, ...],
@@ -66,22 +66,23 @@ class Ask:
     prompts: Annotated[
         Path | None,
         Flag(
-            "JSON lines, OpenAI batch lines or ShareGPT, also gzipped; else the bundled set.",
+            "JSON lines, OpenAI batch or ShareGPT, also gzipped; default: the bundled prompts.",
             TRAFFIC,
             "FILE",
         ),
     ] = None
     segments: Annotated[
-        tuple[str, ...], Flag("Only this segment, repeatable.", TRAFFIC, "NAME", names=("--segment",))
+        tuple[str, ...], Flag("Use only this segment; repeatable.", TRAFFIC, "NAME", names=("--segment",))
     ] = ()
     requests: Annotated[
-        int | None, Flag("Requests per cell and launch; beyond the prompts they repeat.", TRAFFIC, "N", low=1)
+        int | None,
+        Flag("Requests per load and launch; prompts repeat if there are fewer.", TRAFFIC, "N", low=1),
     ] = None
-    max_tokens: Annotated[Tokens | None, Flag("Cap on every answer.", TRAFFIC, "N", low=1)] = None
+    max_tokens: Annotated[Tokens | None, Flag("Limit for every answer.", TRAFFIC, "N", low=1)] = None
     temperatures: Annotated[
         tuple[float, ...],
         Flag(
-            "Such as 0,0.7; else each prompt's own.",
+            "Such as 0,0.7; default: each prompt's own.",
             TRAFFIC,
             "X,...",
             names=("--temperature",),
@@ -90,28 +91,28 @@ class Ask:
     ] = ()
     concurrency: Annotated[
         tuple[int, ...],
-        Flag("Closed-loop loads, such as 1,8,32; else 1.", TRAFFIC, "N,...", reading=INTEGERS),
+        Flag("Concurrent requests, such as 1,8,32; default: 1.", TRAFFIC, "N,...", reading=INTEGERS),
     ] = ()
     qps: Annotated[
         tuple[float, ...],
-        Flag("Open-loop rates in requests per second, such as 1,4,16.", TRAFFIC, "X,...", reading=FLOATS),
+        Flag("Requests per second (open loop), such as 1,4,16.", TRAFFIC, "X,...", reading=FLOATS),
     ] = ()
     arrivals: Annotated[str, Flag("With --qps: poisson, constant or replay.", TRAFFIC, "NAME")] = "poisson"
-    seed: Annotated[int, Flag("Prompt order, arrivals and sampling.", TRAFFIC, "N")] = 0
+    seed: Annotated[int, Flag("Random seed for prompt order, arrivals and sampling.", TRAFFIC, "N")] = 0
     workers: Annotated[
-        int, Flag("Processes that send, where one core is not enough.", TRAFFIC, "N", low=1)
+        int, Flag("Client processes; more if one core is not enough.", TRAFFIC, "N", low=1)
     ] = 1
 
     goals: Goals = field(default_factory=Goals)
 
-    study: Annotated[Path | None, Flag("Study directory; else studies/DATE-TIME.", STUDY, "DIR")] = None
-    resume: Annotated[bool, Flag("Go on where --study (or the latest) stopped.", STUDY)] = False
-    no_text: Annotated[bool, Flag("Keep hashes instead of prompts and answers.", STUDY)] = False
-    launches: Annotated[int, Flag("Fresh servers per arm.", STUDY, "N", low=1)] = LAUNCHES_DEFAULT
+    study: Annotated[Path | None, Flag("Study directory; default: studies/DATE-TIME.", STUDY, "DIR")] = None
+    resume: Annotated[bool, Flag("Continue --study, or the latest one.", STUDY)] = False
+    no_text: Annotated[bool, Flag("Store hashes instead of prompts and answers.", STUDY)] = False
+    launches: Annotated[int, Flag("Server starts per arm.", STUDY, "N", low=1)] = LAUNCHES_DEFAULT
     budget_s: Annotated[
         Seconds | None,
         Flag(
-            "Time limit, such as 3m: a verdict on what exists by then.",
+            "Time limit, such as 3m; the verdict uses what was measured by then.",
             STUDY,
             "TIME",
             names=("--budget",),
@@ -119,7 +120,9 @@ class Ask:
         ),
     ] = None
 
-    kv_dtype: Annotated[str | None, Flag("Keys and values at once, such as fp8.", SERVER, "TYPE")] = None
+    kv_dtype: Annotated[
+        str | None, Flag("KV cache type of keys and values, such as fp8.", SERVER, "TYPE")
+    ] = None
     # A study of named arms has one value of each of these four; a search tries all. None is the server's own way.
     target_quants: Annotated[
         tuple[str | None, ...],
@@ -133,12 +136,14 @@ class Ask:
     ] = ()
     draft_quants: Annotated[
         tuple[str | None, ...],
-        Flag("The same of every draft.", SERVER, "NAME,...", names=("--draft-quant",), reading=WORDS),
+        Flag(
+            "Quantisation of every draft model.", SERVER, "NAME,...", names=("--draft-quant",), reading=WORDS
+        ),
     ] = ()
     draft_tps: Annotated[
         tuple[int, ...],
         Flag(
-            "Tensor-parallel size of every draft; else the target's.",
+            "Tensor-parallel size of every draft; default: the target's.",
             SERVER,
             "N,...",
             names=("--draft-tp",),
@@ -147,21 +152,22 @@ class Ask:
     ] = ()
     token_budgets: Annotated[
         tuple[Tokens, ...],
-        Flag("Most tokens in one step (vLLM).", SERVER, "N,...", names=("--token-budget",), reading=COUNTS),
+        Flag("Max tokens per step (vLLM).", SERVER, "N,...", names=("--token-budget",), reading=COUNTS),
     ] = ()
     # None is for what fits.
     side_by_side: Annotated[
         bool | None,
         Flag(
-            "auto, on or off: all servers up at once, measured in turn.", SERVER, "WHEN", reading=AUTO_ON_OFF
+            "auto, on or off: run all servers at once and measure them in turn.",
+            SERVER,
+            "WHEN",
+            reading=AUTO_ON_OFF,
         ),
     ] = None
     llama_server: Annotated[
         str | None, Flag("Your llama-server instead of the embedded one.", SERVER, "PATH")
     ] = None
-    vllm_python: Annotated[str | None, Flag("The Python in whose environment vLLM is.", SERVER, "PATH")] = (
-        None
-    )
+    vllm_python: Annotated[str | None, Flag("Python of the environment with vLLM.", SERVER, "PATH")] = None
 
     # The lossless gate as a part of decide: quick, full or off.
     verify: str = "quick"
@@ -211,24 +217,24 @@ class PlanAsk:
     ]
     drafts: Annotated[
         tuple[str, ...],
-        Flag("The same; repeatable, the first is the one planned.", MODELS, "MODEL", names=("--draft",)),
+        Flag("Draft model; repeatable, the first one is planned.", MODELS, "MODEL", names=("--draft",)),
     ] = ()
     target_quant: Annotated[
-        str | None, Flag("bf16, fp8, int8, int4, awq, q4_k_m, ...; else as it is stored.", MODELS, "NAME")
+        str | None, Flag("bf16, fp8, int8, int4, awq, q4_k_m, ...; default: as stored.", MODELS, "NAME")
     ] = None
-    draft_quant: Annotated[str | None, Flag("The same of the draft.", MODELS, "NAME")] = None
-    engine: Annotated[str | None, Flag("vllm or llamacpp; else by the model's format.", MACHINE, "NAME")] = (
-        None
-    )
+    draft_quant: Annotated[str | None, Flag("Same for the draft.", MODELS, "NAME")] = None
+    engine: Annotated[
+        str | None, Flag("vllm or llamacpp; default: by the model's format.", MACHINE, "NAME")
+    ] = None
     engine_version: Annotated[
-        str | None, Flag("Such as 0.24.0 or 0.32; else the newest measured.", MACHINE, "X")
+        str | None, Flag("Such as 0.24.0 or 0.32; default: the newest one measured.", MACHINE, "X")
     ] = None
     gpu: Annotated[
-        str | None, Flag("Such as h100-80gb, or cpu; else what the driver reports.", MACHINE, "NAME")
+        str | None, Flag("Such as h100-80gb, or cpu; default: what the driver reports.", MACHINE, "NAME")
     ] = None
-    gpus: Annotated[int, Flag("How many of them.", MACHINE, "N")] = 1
-    tp: Annotated[int | None, Flag("Tensor-parallel size; else all GPUs.", MACHINE, "N")] = None
-    draft_tp: Annotated[int | None, Flag("The same of the draft; else the target's.", MACHINE, "N")] = None
+    gpus: Annotated[int, Flag("Number of GPUs.", MACHINE, "N")] = 1
+    tp: Annotated[int | None, Flag("Tensor-parallel size; default: all GPUs.", MACHINE, "N")] = None
+    draft_tp: Annotated[int | None, Flag("Same for the draft; default: the target's.", MACHINE, "N")] = None
     pp: Annotated[int, Flag("Pipeline-parallel size.", MACHINE, "N")] = 1
     utilisation: Annotated[
         float,
@@ -241,19 +247,19 @@ class PlanAsk:
     ] = UTILISATION_DEFAULT
     kv_cache_memory_bytes: Annotated[
         Bytes | None,
-        Flag("Keys and values, such as 256M, whatever --utilisation leaves.", MACHINE, "SIZE", reading=SIZE),
+        Flag("KV cache size, such as 256M; replaces --utilisation.", MACHINE, "SIZE", reading=SIZE),
     ] = None
-    context: Annotated[Tokens, Flag("Longest request, tokens.", REQUESTS, "N")] = CONTEXT_DEFAULT
+    context: Annotated[Tokens, Flag("Longest request in tokens.", REQUESTS, "N")] = CONTEXT_DEFAULT
     concurrency: Annotated[
-        tuple[int, ...], Flag("Concurrencies; else 1,8,32.", REQUESTS, "N,...", reading=INTEGERS)
+        tuple[int, ...], Flag("Concurrent requests; default: 1,8,32.", REQUESTS, "N,...", reading=INTEGERS)
     ] = ()
     kv_dtype: Annotated[str, Flag("auto, fp8; llama.cpp: f16, q8_0, q4_0, ...", REQUESTS, "TYPE")] = "auto"
-    max_num_seqs: Annotated[int, Flag("Most requests in one step (vLLM).", REQUESTS, "N")] = MAX_SEQUENCES
-    token_budget: Annotated[Tokens | None, Flag("Most tokens in one step (vLLM).", REQUESTS, "N")] = None
+    max_num_seqs: Annotated[int, Flag("Max requests per step (vLLM).", REQUESTS, "N")] = MAX_SEQUENCES
+    token_budget: Annotated[Tokens | None, Flag("Max tokens per step (vLLM).", REQUESTS, "N")] = None
     acceptance: Annotated[
         str | None,
         Flag(
-            "0.6,0.8 or 0.8/0.6/0.5 by position, a study, or a replay's JSON; else a curve is shown.",
+            "0.6,0.8 or 0.8/0.6/0.5 by position, a study, or JSON of replay; default: several rates.",
             EXPECTED,
             "RATES",
         ),
@@ -278,7 +284,7 @@ class ReplayAsk:
         ),
     ] = ("ngram",)
     engine: Annotated[
-        str | None, Flag("Whose plain ngram: vllm (also without this flag) or llamacpp.", DRAFTERS, "NAME")
+        str | None, Flag("Engine of plain ngram: vllm (default) or llamacpp.", DRAFTERS, "NAME")
     ] = None
     ks: Annotated[
         tuple[int, ...],
@@ -293,7 +299,7 @@ class ReplayAsk:
     ngrams: Annotated[
         tuple[int, ...],
         Flag(
-            "Tokens looked up: 2..5 or 3.",
+            "N-gram length in tokens: 2..5 or 3.",
             DRAFTERS,
             "N,...",
             names=("--ngram",),
@@ -303,18 +309,16 @@ class ReplayAsk:
     tokenizer: Annotated[
         str | None,
         Flag(
-            "GGUF, tokenizer.json or Hugging Face folder; else the embedded model's. Unused for token ids.",
+            "GGUF, tokenizer.json or Hugging Face folder; default: the embedded model's. Not used for token ids.",
             READING,
             "PATH",
         ),
     ] = None
     segments: Annotated[
-        tuple[str, ...], Flag("Only this segment, repeatable.", READING, "NAME", names=("--segment",))
+        tuple[str, ...], Flag("Use only this segment; repeatable.", READING, "NAME", names=("--segment",))
     ] = ()
-    study: Annotated[
-        Path | None, Flag("Predict speedups with the step cost this study measured.", WORTH, "DIR")
-    ] = None
+    study: Annotated[Path | None, Flag("Use the step cost measured in this study.", WORTH, "DIR")] = None
     cost: Annotated[
         float | None,
-        Flag("Or with this: cost of verifying one drafted token, as a share of a plain step.", WORTH, "X"),
+        Flag("Cost of verifying one draft token, as a share of a step without speculation.", WORTH, "X"),
     ] = None

@@ -122,7 +122,7 @@ def read_stream(question: Question, text: str) -> Answer:
             continue
         payload = parse_json(data)
         if not isinstance(payload, dict) or payload.get("error"):
-            return failed(question, f"in the stream: {data[:200]}")
+            return failed(question, f"error in the stream: {data[:200]}")
         counts = draft_counts(payload)
         if counts is not None:
             answer = replace(answer, drafted=counts.drafted, accepted=counts.accepted)
@@ -133,7 +133,7 @@ def read_stream(question: Question, text: str) -> Answer:
             parts.append(_text(choice))
             finish = as_text(choice.get("finish_reason")) or finish
     if finish is None:
-        return failed(question, "the stream ended without a finish reason")
+        return failed(question, "the stream ended without a finish_reason")
     return replace(answer, text="".join(parts), finish_reason=finish)
 
 

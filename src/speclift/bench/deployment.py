@@ -91,7 +91,8 @@ def _engine(ask: PlanAsk, target: Source, drafts: list[Source]) -> EngineTerms:
     terms = terms_of(ask.engine)
     if has_gguf and not terms.reads_gguf:
         raise UsageError(
-            "GGUF files are llama.cpp's", hint="--engine llamacpp, or name the model instead of the file"
+            "only llama.cpp reads GGUF files",
+            hint="use --engine llamacpp, or give a model name instead of the file",
         )
     return terms
 
@@ -127,7 +128,7 @@ def _device(ask: PlanAsk, engine: EngineTerms) -> Device:
         return replace(known, memory_bytes=min(known.memory_bytes, found[0].memory_bytes))
     if engine.runs_without_gpu:
         return cpu_device()
-    raise UsageError("no GPU was named and none was found here", hint="--gpu h100-80gb, or --gpu cpu")
+    raise UsageError("no GPU was given and none was found here", hint="--gpu h100-80gb, or --gpu cpu")
 
 
 def _options(
@@ -137,7 +138,7 @@ def _options(
     for source in drafts:
         if source.reference == target.reference and len(drafts) == 1 and source.gguf is None:
             raise UsageError(
-                f"{source.reference} cannot draft for itself", hint="name a smaller model of its family"
+                f"{source.reference} cannot draft for itself", hint="give a smaller model of the same family"
             )
         placed = place(source, ask.draft_quant, flag="--draft-quant")
         options.append(_option(source, placed, target, engine, asked=True))

@@ -90,15 +90,18 @@ class GateRun:
         self._logs, self._observer = logs, observer
         self._deadline, self._started_s = deadline, deadline.clock()
         self._launches, self._launch_s = 0, launch_s
-        self._doing, self.is_cut_short = "getting ready", False  # cut short: before the last question
+        self._doing, self.is_cut_short = (
+            "the lossless gate was starting",
+            False,
+        )  # cut short: before the last question
 
     async def run(self) -> Gate:
         lossy = {arm.name: lossy_by_design(arm, self._engine_args) for arm in self._arms}
         runnable = [arm for arm in self._arms if not lossy[arm.name]]
         if any(value > 0 for value in self._temperatures):
             self._observer.say(
-                f"sampled: where the same seed does not give the same text, about {planned_tokens(self._depth.detect)} "
-                f"tokens or fewer show a deviation of {self._depth.detect:g} (--detect)"
+                f"sampled: where the same seed gives other text, up to about {planned_tokens(self._depth.detect)} "
+                f"tokens are scored to detect a deviation of {self._depth.detect:g} (--detect)"
             )
         gates: dict[str, ArmGate] = {
             arm.name: lossy_gate(arm, why) for arm in self._arms if (why := lossy[arm.name])
@@ -145,13 +148,13 @@ class GateRun:
 
     def _require_time_for(self, launches: int) -> None:
         if not self._deadline.has(launches * self._launch_s):
-            raise BudgetSpent(self._deadline, f"{launches} launches of the lossless gate were still to come")
+            raise BudgetSpent(self._deadline, f"the lossless gate still needed {launches} launches")
 
     @asynccontextmanager
     async def _server(self, arm: Arm, what: str) -> AsyncIterator[Server]:
         self._require_time_for(1)
         self._launches += 1
-        self._doing = f"the lossless gate was under way ({what}: {arm.name})"
+        self._doing = f"the lossless gate was running ({what}: {arm.name})"
         self._observer.say(f"{what}: {arm.name}")
         begun_s = self._deadline.clock()
         server = await self._engine.launch(arm, log=self._logs / f"{self._launches}-{arm.name}.log")
@@ -225,7 +228,7 @@ class GateRun:
                 death = server.death()
                 if death is not None:
                     return EngineError(
-                        f"arm {arm.name} died while it was asked: {death.partition(chr(10))[0]}"
+                        f"arm {arm.name} died during the lossless gate: {death.partition(chr(10))[0]}"
                     )
         except EngineError as error:
             return error
@@ -298,12 +301,12 @@ class GateRun:
             own = script.told.of(SAMPLED)
             scores["baseline"] = await score_all(scorer, script.sampled, own, at_once=batch)
             for name, each in unlike.items():
-                self._observer.say(f"scoring what {name} sampled")
+                self._observer.say(f"scoring the sampled answers of {name}")
                 asked = (*script.sampled, *script.more_sampled)
                 said = [*each.of(SAMPLED), *each.of(MORE_SAMPLED)]
                 scores[name] = await score_all(scorer, asked, said, at_once=batch)
         except EngineError as error:
-            self._observer.say(f"nothing is scored: {error}")
+            self._observer.say(f"sampled answers are not scored: {error}")
             return {}
         return scores
 
@@ -314,4 +317,4 @@ class GateRun:
 def _require_answers(answers: Sequence[Answer]) -> None:
     failed = [answer for answer in answers if not answer.is_ok]
     if len(failed) == len(answers):
-        raise EngineError(f"the baseline answers nothing: {failed[0].error}")
+        raise EngineError(f"the baseline answers no request: {failed[0].error}")

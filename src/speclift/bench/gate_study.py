@@ -126,7 +126,7 @@ def _quick(
     parted = parted_requests(gate)
     if parted:
         observer.say(
-            f"lossless gate: {len(parted)} answers differ, asking the baseline how close those calls were"
+            f"lossless gate: {len(parted)} answers differ; asking the baseline again for log-probabilities"
         )
         asked = [request for request in plan.requests if request.id in parted]
         questions = [
@@ -135,10 +135,10 @@ def _quick(
         ]
         try:
             if not deadline.has(max(launches_took(study), default=0.0)):
-                raise BudgetSpent(deadline, "a launch of the baseline was still to come")
+                raise BudgetSpent(deadline, "the lossless gate still needed a launch of the baseline")
             fresh = run_until_signal(_fresh(build_engine(study.engine), questions, study, deadline))
         except OperatingError as error:
-            note = f"margins are unknown: {error}"
+            note = f"no log-probabilities for the differences: {error}"
             return replace(gate, notes=(*gate.notes, note), wall_s=time.monotonic() - started_s)
         gate = gate_from_records(records, arms, plan.requests, settings=settings, fresh=fresh, seed=plan.seed)
     return replace(gate, wall_s=time.monotonic() - started_s)

@@ -112,9 +112,9 @@ def impossible_totals(arm: str, refused: Refused) -> Finding:
     return Finding(
         check="impossible-totals",
         level=Level.FAIL,
-        message=f"{arm}: the server's metrics cannot be true: {refused.said}; its totals are not used",
-        next_step="did it restart, or does its /metrics page come from several servers? measure one server at a time, "
-        "or name its own page with --baseline-metrics-url and --spec-metrics-url",
+        message=f"{arm}: the server's metrics are impossible: {refused.said}; its totals are not used",
+        next_step="did the server restart, or do several servers share its /metrics page? measure one server, or "
+        "give its own page with --baseline-metrics-url and --spec-metrics-url",
     )
 
 
@@ -143,7 +143,7 @@ class Servers:
         # Cause of the last failure by arm.
         self.failures: dict[str, str] = {}
         # What is under way, for whoever has to say where the time ended.
-        self.doing = "asking the servers what they are"
+        self.doing = "detecting the servers' engines"
 
     async def identify(self) -> str:
         """Which engine it is; asked once."""
@@ -285,8 +285,8 @@ class Servers:
         finding = Finding(
             check="metrics-lost",
             level=Level.WARN,
-            message=f"{arm}: its metrics could be read at first and no more: {error}",
-            next_step="what the engine counts (drafts, preemptions) is known only up to there",
+            message=f"{arm}: its metrics can no longer be read: {error}",
+            next_step="draft and preemption counts are incomplete from here on",
             arm=arm,
         )
         self._study.add_finding(finding)
@@ -310,7 +310,7 @@ class Servers:
             self._fail(
                 live.arm.name,
                 live.launch,
-                f"hangs: {live.timeouts_in_a_row} requests in a row got no whole answer in {self._limit_s:.0f} s; "
+                f"hangs: {live.timeouts_in_a_row} requests in a row got no complete answer in {self._limit_s:.0f} s; "
                 f"the last one: {live.last_timeout}",
             )
             raise ArmFailed
@@ -331,12 +331,12 @@ class Servers:
         if arm == BASELINE:
             raise EngineError(
                 f"the baseline {cause}",
-                hint=f"without it nothing can be compared; fix it, then add --resume --study {self._resumed_as}",
+                hint=f"fix it, then continue with --resume --study {self._resumed_as}",
                 log_tail=log_tail,
             )
 
     def _where_to_look(self, launch: int) -> str:
         log = self._study.log_path(launch)
         if not self._study.keeps_text:
-            return "its log was not kept (--no-text); run it again without that flag to read it"
-        return f"its log: {log}" if log.exists() else "its log is with whoever started it"
+            return "its log was not stored (--no-text); run again without --no-text to read it"
+        return f"its log: {log}" if log.exists() else "see the server's own log; speclift did not start it"

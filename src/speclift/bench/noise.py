@@ -50,7 +50,7 @@ async def measure_noise(
     """Pairs until the budget, launches included, is spent; on a slow machine at least PAIRS_MIN of them."""
     deadline_s = clock() + budget_s
     if not engine.fits_together(ARMS):
-        raise EngineError("two servers side by side do not fit into the memory that is free")
+        raise EngineError("not enough free memory for two servers at once")
     records: list[Record] = []
 
     async def take(client: Client, orders: Sequence[Order]) -> None:

@@ -66,9 +66,7 @@ def prepare_named(ask: Ask, observer: Observer, deadline: Deadline | None = None
     if ask.resume:
         path = resumed_path(ask.study)
         study = _reopened(path, ask)
-        observer.say(
-            f"resuming {path} as it was planned; other flags but --budget and --workers are not looked at"
-        )
+        observer.say(f"resuming {path} with its own settings; only --budget and --workers can change")
         return Bench(ask=ask, study=study, deadline=deadline)
     path = free_path(ask.study)
     prepared, known = in_time(
@@ -98,7 +96,7 @@ def _resumed(ask: Ask, deadline: Deadline, observer: Observer) -> Bench:
         complete_confirmation(bench.study)
         return bench
     observer.say(
-        f"resuming the search of {path} as it was planned; other flags but --budget and --workers are not looked at"
+        f"resuming the search of {path} with its own settings; only --budget and --workers can change"
     )
     searching = _reopened(search_path(path), ask)
     if not deadline.is_set:

@@ -65,7 +65,7 @@ def prepare(ask: Ask, observer: Observer, *, samples_anyway: bool = False) -> Pr
     """`samples_anyway`: for the lossless gate, whose task it is to find out what a study must not time."""
     if ask.has_variants:
         raise UsageError(
-            "several values of a server setting are for a search", hint="speclift tune, or one value here"
+            "several values of a server setting need a search", hint="speclift tune, or one value here"
         )
     ground = lay_ground(as_quick_look(ask, observer) if ask.is_quick_look else ask, observer)
     return prepare_arms(ground, named_arms(ground.ask, observer), samples_anyway=samples_anyway)
@@ -221,9 +221,9 @@ def forewarnings(arms: tuple[Arm, ...], engine: Engine) -> tuple[Finding, ...]:
     said = Finding(
         check="async-scheduling",
         level=Level.INFO,
-        message=f"{names}: the engine switches asynchronous scheduling off for such drafts. The baseline keeps it, as "
-        "a server without speculation does: what is lost with it is part of the price and counts against these arms",
-        next_step="where your own server runs without it, add --async-scheduling off",
+        message=f"{names}: the engine turns asynchronous scheduling off for these drafts. The baseline keeps it, so "
+        "the loss counts as a cost of speculation",
+        next_step="if your own server runs without it, add --async-scheduling off",
     )
     return (*found, said)
 
@@ -234,7 +234,7 @@ def _attach(ask: Ask) -> AttachSettings | None:
             raise UsageError("--baseline-url and --spec-url need --engine attach")
         return None
     if ask.attach.baseline_url is None:
-        raise UsageError("--engine attach needs --baseline-url", hint="the server without speculation")
+        raise UsageError("--engine attach needs --baseline-url", hint="give the server without speculation")
     return ask.attach
 
 
@@ -286,13 +286,11 @@ def require_drafting(kind: EngineKind, arms: tuple[Arm, ...]) -> None:
     for arm in arms:
         why = kind.never_drafts(arm)
         if why is not None:
-            raise UsageError(f"arm {arm.name} would never draft: {why}", hint="--method ngram,n=N sets n")
+            raise UsageError(f"arm {arm.name} would never draft: {why}", hint="set n with --method ngram,n=N")
 
 
 def require_greedy(ask: Ask, workload: Workload, *, why: str) -> None:
     asked = temperatures(ask)
     own = [request.temperature for request in workload.requests]
     if any(value != 0 for given in asked for value in ([given] if given is not None else own)):
-        raise UsageError(
-            f"{why}; some requests ask for another temperature than 0", hint="add --temperature 0"
-        )
+        raise UsageError(f"{why}; some requests have a temperature above 0", hint="add --temperature 0")

@@ -108,7 +108,7 @@ class StudyRun:
         )
 
     def _where_to_look(self) -> str:
-        return f"see {self.study.logs}" if self.study.keeps_text else "logs are not kept with --no-text"
+        return f"see {self.study.logs}" if self.study.keeps_text else "logs are not stored with --no-text"
 
     async def _explain(self) -> None:
         """The control, where there is one, if there is time for it when everything that decides is measured."""
@@ -263,7 +263,7 @@ class StudyRun:
     def _leave_out(self, what: str, needed_s: Seconds) -> None:
         left_s = max(0.0, self._deadline.left_s)
         self._left_out.append(
-            f"{what} was left out: it takes about {duration(needed_s)}, {duration(left_s)} were left"
+            f"{what} was skipped: it takes about {duration(needed_s)}, only {duration(left_s)} were left"
         )
 
     def _share_s(self, round_index: int, *, arms: int, groups: int, done: int) -> Seconds | None:

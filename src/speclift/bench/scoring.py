@@ -44,7 +44,9 @@ async def score_all(
             except EngineError as error:
                 return error
             except ODD_SHAPE as error:
-                return EngineError(f"the server's probabilities have another shape: {type(error).__name__}")
+                return EngineError(
+                    f"the server's log-probabilities have an unexpected format: {type(error).__name__}"
+                )
 
     given = [pair for pair in zip(questions, answers, strict=False) if pair[1].is_ok]
     known = []
@@ -54,5 +56,5 @@ async def score_all(
         if scores:
             known.append(scores)
     if not is_complete(asked=len(given), used=len(known)):
-        raise EngineError(f"the token ids of {len(given) - len(known)} of {len(given)} answers are not known")
+        raise EngineError(f"the token ids of {len(given) - len(known)} of {len(given)} answers are unknown")
     return [score for scores in known for score in scores]

@@ -46,7 +46,7 @@ def too_large(ask: Ask, settings: ServerSettings) -> Predicate:
             return None
         weights = memory.target_weight_bytes + memory.draft_weight_bytes
         room = size(memory.usable_bytes)
-        return f"does not fit: {size(weights)} of weights in {room} leave no KV cache for one request"
+        return f"does not fit: {size(weights)} of weights in {room} leave no room for the KV cache of one request"
 
     def refuse(candidate: Candidate) -> str | None:
         if ask.engine not in plan_terms():

@@ -149,8 +149,8 @@ def no_hold_out(count: int) -> Finding:
     return Finding(
         check="no-hold-out",
         level=Level.WARN,
-        message=f"{count} prompts are too few to hold some out: the winner was chosen and confirmed on the same "
-        "ones, and may look better than it is",
+        message=f"{count} prompts are too few for a hold-out set: the winner was chosen and confirmed on the same "
+        "prompts, so its speedup may be too high",
         next_step=f"give at least {2 * HELD_OUT_MIN} prompts with --prompts",
     )
 
@@ -181,12 +181,12 @@ def keep_plan(study: Study, plan: SearchPlan) -> None:
 def kept_plan(study: Study) -> SearchPlan:
     kept = study.kept(PLAN)
     if kept is None:
-        raise StudyError(f"{study.path} is incomplete: it has no plan to search by", hint="start a new study")
+        raise StudyError(f"{study.path} is incomplete: it has no search plan", hint="start a new study")
     try:
         state = read_as(SearchPlanState, kept)
     except ValueError as error:
         raise StudyError(
-            f"the plan to search by in {study.path} is damaged: {error}", hint="start a new study"
+            f"the search plan in {study.path} is damaged: {error}", hint="start a new study"
         ) from error
     return SearchPlan(
         search=search_from_dict(state["search"]),

@@ -242,7 +242,7 @@ def finished_jobs(study: Study) -> list[JobEntry]:
         return [] if kept is None else read_as(JobEntries, kept)["jobs"]
     except ValueError as error:
         raise StudyError(
-            f"what {study.path} keeps of its search is damaged: {error}", hint="start a new study"
+            f"the stored search in {study.path} is damaged: {error}", hint="start a new study"
         ) from error
 
 
@@ -275,7 +275,7 @@ def stored_result(job: SearchJob, entry: JobEntry, study: Study, *, is_baseline:
             batch = _in_flight(answered) if isinstance(load, Rate) else None
             cells.append(CellResult(load=load, requests=counts, wall_s=cell["wall_s"], batch=batch))
     failure = entry["failure"] or unanswered
-    failure = failure or ("" if cells else "no request was answered with tokens and drafts counted")
+    failure = failure or ("" if cells else "no answer reported its output tokens and draft tokens")
     return JobResult(job=job, cells=tuple(cells), launch_s=entry["launch_s"], failure=failure)
 
 
@@ -340,7 +340,7 @@ async def run_search(
         for result in search.results
     ):
         raise EngineError(
-            "every speculative arm failed", hint="their logs are in the study, under search/logs"
+            "every speculative arm failed", hint="see their logs in the study, under search/logs"
         )
     return search
 

@@ -117,7 +117,7 @@ def prospect(ask: Ask, observer: Observer, *, always: bool) -> Prospect | None:
         for each in everything:  # what is wrong with the first, in the engine's own words
             engine.command(each.arm, port=0)
         raise UsageError(
-            f"no arm can run here: {space.eliminated[0].reason}", hint="name others: --method, --k"
+            f"no arm can run here: {space.eliminated[0].reason}", hint="choose others with --method and --k"
         )
     return Prospect(ground=ground, space=space)
 
@@ -171,9 +171,8 @@ def no_search(budget_s: Seconds | None) -> Finding:
     return Finding(
         check="no-search",
         level=Level.INFO,
-        message=f"{duration(budget_s or 0.0)} are short for a search, whose launches follow one another and may be "
-        "slow: every arm is measured instead",
-        next_step="a longer --budget searches; --method and --k name what to measure",
+        message=f"{duration(budget_s or 0.0)} are too short for a search: every arm is measured instead",
+        next_step="give a longer --budget to search, or choose what to measure with --method and --k",
     )
 
 

@@ -26,7 +26,7 @@ def free_path(asked: Path | None) -> Path:
     """For a new study; UsageError where the name that was asked for holds one."""
     path = asked or _dated_path()
     if _holds_study(path):
-        raise UsageError(f"{path} already holds a study", hint="add --resume, or name another --study")
+        raise UsageError(f"{path} already holds a study", hint="add --resume, or use another --study")
     require_study_place(path)
     return path
 
@@ -69,5 +69,5 @@ def _dated_path() -> Path:
 def _latest_path() -> Path:
     found = sorted(path for path in STUDIES.glob("*") if _holds_study(path)) if STUDIES.is_dir() else []
     if not found:
-        raise StudyError("there is no study to resume", hint="name it with --study DIR")
+        raise StudyError("there is no study to resume", hint="give it with --study DIR")
     return found[-1]

@@ -15,7 +15,7 @@ from speclift.core.quantities import duration
 from speclift.engines.aside import started
 
 # What precedes every launch, in words.
-PREPARING = "prompts, models and servers were looked up"
+PREPARING = "prompts, models and servers were prepared"
 
 Told = TypeVar("Told")
 
@@ -26,7 +26,7 @@ class BudgetSpent(OperatingError):
     def __init__(self, deadline: Deadline, doing: str) -> None:
         super().__init__(
             f"the time budget of {duration(deadline.budget_s)} ended while {doing}",
-            hint="a longer --budget, or fewer --requests, arms or loads",
+            hint="use a longer --budget, or fewer --requests, arms or loads",
         )
 
 

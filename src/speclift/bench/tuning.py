@@ -35,7 +35,7 @@ def tuning_from(search: Search, plan: SearchPlan, choice: Confirmation, *, spent
             for error in conclusion.errors
         ),
         jobs=tuple(_job(result) for result in search.results),
-        ending=conclusion.ending or "the time for searching is spent",
+        ending=conclusion.ending or "the search time is used up",
         expected_regret=conclusion.expected_regret,
         spent_s=spent_s,
         grid_s=_grid_s(search),

@@ -11,13 +11,15 @@ from speclift.cli.screens import screen, write_json
 
 
 def doctor_command(
-    quick: Annotated[bool, typer.Option("--quick", help="Leave out the noise: a second, not 20.")] = False,
+    quick: Annotated[
+        bool, typer.Option("--quick", help="Skip the noise measurement: 1 s instead of 20 s.")
+    ] = False,
     client: Annotated[
-        bool, typer.Option("--client", help="Measure the load generator itself, in place of the noise: 5 s.")
+        bool, typer.Option("--client", help="Measure the load generator instead of the noise: 5 s.")
     ] = False,
     as_json: Json = False,
 ) -> None:
-    """Engines, GPUs, threads, models; how noisy this machine is and how many prompts that costs."""
+    """Show engines, GPUs and models, and how noisy this machine is."""
     from speclift.cli.narration import Narrator
     from speclift.verbs.doctor import diagnose
     from speclift.views.machine import machine_view

@@ -24,21 +24,21 @@ def lint_command(
         ),
     ] = None,
     engine: Annotated[
-        str | None, typer.Option(metavar="NAME", help="vllm or llamacpp; else told from the text.")
+        str | None, typer.Option(metavar="NAME", help="vllm or llamacpp; default: detected from the text.")
     ] = None,
     engine_version: Annotated[
         str | None,
-        typer.Option(metavar="X", help="Such as 0.24.0, 0.32.0+cpu or b9000; else the newest known."),
+        typer.Option(metavar="X", help="Such as 0.24.0, 0.32.0+cpu or b9000; default: the newest known."),
     ] = None,
     as_json: Json = False,
 ) -> None:
-    """Judge every flag of a vLLM or llama.cpp command, Python code or config; print today's. Runs nothing."""
+    """Check the flags of a vLLM or llama.cpp command, code or config; print today's form. Runs nothing."""
     from speclift.core.errors import UsageError
     from speclift.linter.document import lint_document
     from speclift.verbs.lint import lint_arguments
 
     if not words:
-        raise UsageError("nothing to lint", hint="name a file, - for standard input, or a command after --")
+        raise UsageError("nothing to lint", hint="give a file, - for standard input, or a command after --")
     report = lint_arguments(words, engine=engine, engine_version=engine_version)
     if as_json:
         write_json(lint_document(report))
@@ -59,7 +59,7 @@ def _show(report: LintReport) -> None:
         return
     if today.notes:
         console.print(translation_notes(today))
-    console.print(f"\nToday ({report.title} {dotted(report.newest)})", style="bold", markup=False)
+    console.print(f"\nCommand for {report.title} {dotted(report.newest)}", style="bold", markup=False)
     command = folded_command(today.source)
     # Data where somebody reads it from a pipe, for the eye otherwise.
     shown = shown_lines(command) if sys.stdout.isatty() else shown_lines(command, limit=None)

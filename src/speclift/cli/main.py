@@ -113,8 +113,8 @@ def _unwritten(error: OSError) -> int:
         return EXIT_OPERATING
     where = f" ({error.filename})" if error.filename else ""
     words = OperatingError(
-        f"the system did not take or give what was needed: {error.strerror or error}{where}",
-        hint="is standard output a full disk? What was measured is in the study",
+        f"a system call failed: {error.strerror or error}{where}",
+        hint="is the disk full? What was measured is in the study",
     )
     return _complain(words, EXIT_OPERATING)
 

@@ -28,16 +28,17 @@ if TYPE_CHECKING:
 
 REPORT = "report.html"
 
-Out = Annotated[
-    Path | None, typer.Option(metavar="FILE", help="Where the HTML report goes; else STUDY/report.html.")
-]
+Out = Annotated[Path | None, typer.Option(metavar="FILE", help="HTML report; default: STUDY/report.html.")]
 
 
 Verify = Annotated[
     str,
-    typer.Option(metavar="HOW", help="The lossless gate: quick, full (proof or no verdict) or off."),
+    typer.Option(
+        metavar="HOW",
+        help="Check that the output is the same: quick, full (no verdict without proof) or off.",
+    ),
 ]
-NoVerify = Annotated[bool, typer.Option("--no-verify", help="The same as --verify off.")]
+NoVerify = Annotated[bool, typer.Option("--no-verify", help="Same as --verify off.")]
 
 
 @takes_ask
@@ -50,7 +51,7 @@ def decide_command(
     as_json: Json = False,
     out: Out = None,
 ) -> None:
-    """Does speculative decoding pay here? Searches the best arm and measures it against the baseline."""
+    """Does speculative decoding pay here? Measures the best setup against the baseline."""
     ask = replace(ask, verify="off" if no_verify else verify)
     _deciding(ask, "decide", dry_run=dry_run, as_json=as_json, out=out)
 
@@ -65,14 +66,14 @@ def tune_command(
     as_json: Json = False,
     out: Out = None,
 ) -> None:
-    """Find the best configuration: predict from few cells, race the rest, confirm on held-out prompts."""
+    """Find the fastest configuration: measure some, predict the rest, confirm the best."""
     ask = replace(ask, verify="off" if no_verify else verify)
     _deciding(ask, "tune", dry_run=dry_run, as_json=as_json, out=out)
 
 
 @takes_ask
 def measure_command(ask: Ask, *, dry_run: DryRun = False, as_json: Json = False) -> None:
-    """Measure arms and keep the records; no verdict."""
+    """Measure configurations and store the records; gives no verdict."""
     from speclift.cli.narration import Narrator
     from speclift.verbs.measure import measured
     from speclift.views.document import measure_document
@@ -98,12 +99,12 @@ def compare_command(
     changed: Mapping[str, object],
     *,
     studies: Annotated[
-        list[Path], typer.Argument(metavar="STUDY", help="One study, or several measured alike.")
+        list[Path], typer.Argument(metavar="STUDY", help="One study, or several with the same settings.")
     ],
     as_json: Json = False,
     out: Out = None,
 ) -> None:
-    """The verdict on finished studies, without measuring again; goals are the first study's but for these."""
+    """Give the verdict on finished studies without measuring again. Goals not given here are the first study's."""
     from speclift.cli.exit_codes import EXIT_CODES
     from speclift.studies.outputs import require_report_place
     from speclift.studies.study import Study
@@ -155,7 +156,7 @@ def _deciding(ask: Ask, verb: str, *, dry_run: bool, as_json: bool, out: Path | 
     except SearchStopped as stopped:
         if stopped.so_far is not None:
             narrator.console.print(tuning_view(stopped.so_far))
-        narrator.say(f"stopped; go on with: speclift {verb} --resume --study {relative(stopped.path)}")
+        narrator.say(f"stopped; continue with: speclift {verb} --resume --study {relative(stopped.path)}")
         raise typer.Exit(EXIT_INTERRUPTED) from None
     judgement = done.judgement
     _show_judgement(judgement, narrator.console, as_json=as_json, out=out or Path(judgement.study) / REPORT)

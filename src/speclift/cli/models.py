@@ -19,7 +19,7 @@ from speclift.core.quantities import printable, size
 app = typer.Typer(
     no_args_is_help=True,
     rich_markup_mode=None,
-    help="Models that speclift keeps in its cache, and GGUF files by path.",
+    help="Models in speclift's cache, and GGUF files by path.",
     epilog=example("speclift models list"),
 )
 
@@ -28,7 +28,7 @@ Name = Annotated[str, typer.Argument(metavar="NAME", help="Catalogue name.")]
 
 @app.command("fetch", cls=Verb, epilog=example("speclift models fetch"))
 def fetch_command(name: Name = EMBEDDED_MODEL, as_json: Json = False) -> None:
-    """Bring a catalogue model into the cache."""
+    """Download a catalogue model into the cache."""
     from speclift.weights import models
 
     console = screen(stderr=True)
@@ -41,7 +41,7 @@ def fetch_command(name: Name = EMBEDDED_MODEL, as_json: Json = False) -> None:
 
 @app.command("list", cls=Verb, epilog=example("speclift models list"))
 def list_command(as_json: Json = False) -> None:
-    """What the catalogue offers and what is cached."""
+    """List the catalogue's models and which are cached."""
     from speclift.weights import models
     from speclift.weights.bundled_models import BUNDLED
 
@@ -68,7 +68,7 @@ def inspect_command(
     reference: Annotated[str, typer.Argument(metavar="MODEL", help="GGUF path or catalogue name.")],
     as_json: Json = False,
 ) -> None:
-    """The shape of a model file, read from its header."""
+    """Show the shape of a model file, read from its header."""
     from speclift.weights import models
     from speclift.weights.gguf_file import inspect_gguf
 

@@ -71,9 +71,9 @@ class Narrator(Observer):
         if left_s is not None:
             # The baseline and a run of every way of drafting are run in any case.
             left = (
-                f"at most {duration(left_s)} of searching left"
+                f"at most {duration(left_s)} of search time left"
                 if left_s > 0
-                else "past the search's time, but needed"
+                else "search time is over, but this launch is needed"
             )
         if self._bar is not None and self._task is not None:
             self._bar.update(self._task, arm=arm, count=f"search, launch {done + 1}", left=left)

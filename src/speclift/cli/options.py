@@ -17,7 +17,7 @@ from speclift.bench.ask import Ask
 from speclift.cli.study_file import STUDY_FILE, FileFlag, as_flags, read_study_file, settings_of
 from speclift.core.flags import PANELS, STUDY, DeclaredFlag, declared_flags
 
-Json = Annotated[bool, typer.Option("--json", help="One JSON document on stdout, nothing else there.")]
+Json = Annotated[bool, typer.Option("--json", help="Print one JSON document on stdout, nothing else.")]
 DryRun = Annotated[bool, typer.Option("--dry-run", help="Print the exact server commands and stop.")]
 
 # Filled by takes_ask: one study file serves every measuring verb, whichever flags a verb has of its own.
@@ -130,7 +130,7 @@ def use_study_file(ctx: typer.Context, config: Path | None) -> Path | None:
 Config = Annotated[
     Path | None,
     typer.Option(
-        help="These flags as a TOML file, - in names as _; else ./speclift.toml where there is one. Flags win.",
+        help="TOML file with these flags (_ for -); default: ./speclift.toml if it exists. Flags win.",
         rich_help_panel=STUDY,
         metavar="FILE",
         callback=use_study_file,

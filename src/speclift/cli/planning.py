@@ -14,7 +14,7 @@ from speclift.core.flags import assembled
 
 @takes(Flags(PlanAsk), as_parameter="asked")
 def plan_command(asked: Mapping[str, object], *, as_json: Json = False) -> None:
-    """Before anything runs: does it fit, do they pair, when would it pay?"""
+    """Predict before anything runs: does it fit, does the draft match, is it faster?"""
     from speclift.planner.plan_document import plan_document
     from speclift.verbs.plan import DOES_NOT_FIT, plan
 

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 # numpy, scipy, jinja2 and rich are imported where they are used: --help must not wait for them.
 
 SAID_EVERY_S = 10.0
-LOGS = "JSON lines with responses; OpenAI batch, ShareGPT, gzip as well."
+LOGS = "JSON lines with responses; also OpenAI batch, ShareGPT, gzip."
 
 
 @takes(Flags(ReplayAsk), as_parameter="asked")
@@ -30,7 +30,7 @@ def replay_command(
     logs: Annotated[list[Path], typer.Argument(metavar="LOG", help=LOGS)],
     as_json: Json = False,
 ) -> None:
-    """What would n-gram speculation have had accepted on logged traffic? Needs no engine."""
+    """Estimate the accepted length of n-gram speculation on logged traffic. Needs no engine."""
     from speclift.replayer.result import replay_document
     from speclift.verbs.replay import replay
 

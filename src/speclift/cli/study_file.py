@@ -80,7 +80,7 @@ def read_study_file(path: Path, settings: Mapping[str, FileFlag]) -> dict[str, o
         if setting is None:
             raise unknown_name(what=f"key in {path}:", seen=key, allowed=settings)
         if setting.parameter in defaults:
-            raise UsageError(f"{path}: '{key}' says again what {setting.parameter!r} says")
+            raise UsageError(f"{path}: '{key}' repeats {setting.parameter!r}")
         defaults[setting.parameter] = _checked(value, setting, where=f"{path}: '{key}'")
     return defaults
 
@@ -95,7 +95,7 @@ def _read_toml(path: Path) -> dict[str, object]:
         raise UsageError(f"{path} is not UTF-8 at byte {error.start}") from error
     except (ValueError, RecursionError) as error:  # also of a number of thousands of digits
         raise UsageError(
-            f"{path} is not TOML: {printable(str(error))}", hint="a line says key = value: k = [3, 5]"
+            f"{path} is not TOML: {printable(str(error))}", hint="write key = value, such as k = [3, 5]"
         ) from error
 
 

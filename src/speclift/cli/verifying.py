@@ -19,7 +19,7 @@ EXIT_CODES = {"pass": 0, "inconclusive": 5, "fail": 6}
 
 Detect = Annotated[
     float | None,
-    typer.Option(metavar="P", help="Deviation of a token's probability that must not go unseen; else 0.02."),
+    typer.Option(metavar="P", help="Smallest change of a token's probability to detect; default: 0.02."),
 ]
 
 
@@ -27,18 +27,18 @@ Detect = Annotated[
 def verify_command(
     ask: Ask, *, detect: Detect = None, dry_run: DryRun = False, as_json: Json = False
 ) -> None:
-    """Does speculation change the output? Numerics are told from bugs; exit 0 unchanged, 6 changed, 5 unsettled."""
+    """Does speculation change the output? Rounding does not count. Exit code 0 unchanged, 6 changed, 5 undecided."""
     from speclift.cli.narration import Narrator
     from speclift.lossless.document import gate_document
     from speclift.verbs.verify import depth_for, keep_gate_document, prepare_gate, run_gate
     from speclift.views.lossless import gate_view
 
     if ask.resume:
-        raise UsageError("verify cannot go on where another stopped", hint="it takes minutes: run it again")
+        raise UsageError("verify cannot be resumed", hint="run it again; it takes minutes")
     narrator = Narrator(screen(stderr=True))
     unused = _unused(ask)
     if unused:
-        narrator.say(f"verify compares answers, not times: {', '.join(unused)} change nothing here")
+        narrator.say(f"verify compares answers, not times: {', '.join(unused)} have no effect")
     if dry_run:
         prepared = prepare_gate(replace(ask, fetches=False), narrator, depth_for(ask, detect))
         commands = {arm.name: prepared.engine.command(arm, port=0) for arm in prepared.plan.arms}
@@ -49,7 +49,7 @@ def verify_command(
         write_json(gate_document(gate))
     if ask.study is not None:
         kept = keep_gate_document(ask.study / DOCUMENT, gate, keeps_text=not ask.no_text)
-        narrator.say(f"kept in {kept}")
+        narrator.say(f"saved to {kept}")
     narrator.console.print(gate_view(gate))
     raise typer.Exit(EXIT_CODES[gate.result])
 

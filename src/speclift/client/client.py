@@ -331,5 +331,5 @@ def require_descriptors(streams: int, processes: int) -> None:
     if needed > allowed:
         raise UsageError(
             f"{streams:,} streams need {needed:,} open files in one process; this system allows {allowed:,}",
-            hint="raise it (ulimit -Hn), or share the streams among more --workers",
+            hint="raise the limit (ulimit -Hn), or use more --workers",
         )

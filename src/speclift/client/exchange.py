@@ -102,13 +102,13 @@ class Exchange:
         if self.read_bytes <= self.job.bytes_max:
             return None
         size = f"more than {self.job.bytes_max:,} bytes"
-        return Outcome.MALFORMED, f"an answer too long for the tokens that were asked for: {size}"
+        return Outcome.MALFORMED, f"the answer is too long for max_tokens: {size}"
 
     def late(self, limit_s: Seconds) -> str:
         """What there was of an answer that was not whole in time."""
         if not self.response.has_begun:
-            return f"nothing came within {limit_s:g} s"
-        so_far = f"not whole within {limit_s:g} s, {self.read_bytes:,} bytes came"
+            return f"no answer within {limit_s:g} s"
+        so_far = f"incomplete after {limit_s:g} s, {self.read_bytes:,} bytes received"
         return so_far if self.response.status in (0, 200) else f"{so_far}; {self.http_error}"
 
     @property

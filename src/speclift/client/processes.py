@@ -84,6 +84,6 @@ class SendingProcess:
         with contextlib.suppress(subprocess.TimeoutExpired):
             status = self._process.wait(GONE_WITHIN_S)
         return OperatingError(
-            f"the load generator's process ended by itself (status {status})",
-            hint="killed for memory? Fewer streams, or more --workers; what was measured so far is kept",
+            f"the load generator's process ended unexpectedly (status {status})",
+            hint="out of memory? use less concurrency or more --workers; measured data is kept",
         )

@@ -186,11 +186,11 @@ class StreamReader:
     def _unfinished(self) -> tuple[Outcome, str]:
         lead = self._lead.strip()
         if not lead:
-            return Outcome.CUT, "an answer without anything in it"
+            return Outcome.CUT, "an empty answer"
         if self._has_event or lead.startswith(STREAM_STARTS) or b"data:".startswith(lead):
-            return Outcome.CUT, "the stream ended without a finish reason"
+            return Outcome.CUT, "the stream ended without a finish_reason"
         words = error_text(self._lead, limit=ERROR_TEXT_MAX // 2)
-        return Outcome.MALFORMED, f"not a stream of events but: {words}"
+        return Outcome.MALFORMED, f"not an event stream: {words}"
 
     def _fail(self, outcome: Outcome, error: str) -> None:
         """The first failure is the cause of those after it."""
@@ -205,7 +205,7 @@ class StreamReader:
         if payload is not None:
             if payload.get("error"):
                 words = error_message(payload) or data[:ERROR_TEXT_MAX].decode("utf-8", "replace").strip()
-                self._fail(Outcome.HTTP_ERROR, f"in the stream: {words}")
+                self._fail(Outcome.HTTP_ERROR, f"error in the stream: {words}")
                 return
             if self._take(arrived_s, payload):
                 if self._may_have_frame:
@@ -213,7 +213,7 @@ class StreamReader:
                     self._set_frame(*_frame_of(data, payload))
                 return
         if is_whole or payload is not None:  # else the end of the stream broke it off
-            self._fail(Outcome.MALFORMED, f"not a chunk in the stream: {data[:240].strip()[:120]!r}")
+            self._fail(Outcome.MALFORMED, f"not a valid chunk in the stream: {data[:240].strip()[:120]!r}")
 
     @property
     def _may_have_frame(self) -> bool:

@@ -186,7 +186,7 @@ def _head_of(head: bytes) -> tuple[int, bool, str, _State, int] | None:
     }
     encoding = fields.get("content-encoding", "identity").lower()
     if encoding != "identity":
-        raise WireError(f"answered {code}, compressed ({encoding[:40]}) though it was asked not to")
+        raise WireError(f"answered {code} with compression ({encoding[:40]}), which was not requested")
     connection = fields.get("connection", "").lower()
     keeps_alive = "close" not in connection if version != "HTTP/1.0" else "keep-alive" in connection
     state, length = _body_state(int(code), fields)

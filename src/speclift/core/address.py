@@ -156,9 +156,11 @@ def usable_key(key: str, *, where: str) -> str:
     if odd:
         at_end = odd[0] == len(key.rstrip())
         raise UsageError(
-            f"the key in {where} has a character that no key has "
-            + ("at its end: a line break or a space" if at_end else f"at place {odd[0] + 1} of {len(key)}"),
-            hint=f"without line ends: export {where}=$(tr -d '\\r\\n' < FILE)",
+            f"the key in {where} has an invalid character "
+            + (
+                "at its end: a line break or a space" if at_end else f"at position {odd[0] + 1} of {len(key)}"
+            ),
+            hint=f"remove line breaks: export {where}=$(tr -d '\\r\\n' < FILE)",
         )
     remember(key)
     return key
@@ -180,16 +182,18 @@ def _checked(url: str, *, what: str) -> SplitResult:
         host.encode("ascii" if ":" in host else "idna")
     except ValueError as error:
         # Python's own words may repeat a password that was taken for a port.
-        reason = "the port is no number from 1 to 65535" if "ort" in str(error) else "the host cannot be read"
+        reason = (
+            "the port is not a number from 1 to 65535" if "ort" in str(error) else "the host cannot be read"
+        )
         raise UsageError(f"{complaint} ({reason})", hint=EXAMPLE) from None
     if split.scheme not in DEFAULT_PORTS or not host:
-        raise UsageError(complaint, hint=f"it begins with http:// or https://, {EXAMPLE}")
+        raise UsageError(complaint, hint=f"it must begin with http:// or https://, {EXAMPLE}")
     if port == 0:
-        raise UsageError(f"{complaint} (the port is no number from 1 to 65535)", hint=EXAMPLE)
+        raise UsageError(f"{complaint} (the port is not a number from 1 to 65535)", hint=EXAMPLE)
     rest = f"{split.path}{split.query}"
     if "#" in url or "@" in rest or not rest.isascii():
         raise UsageError(
-            f"{complaint} (# or @ behind the host, or a letter outside ASCII)",
+            f"{complaint} (# or @ after the host, or a letter outside ASCII)",
             hint="write # as %23, @ as %40; in a user or password also / as %2F and ? as %3F",
         )
     return split
@@ -201,8 +205,8 @@ def _recalled(split: SplitResult) -> tuple[str, str]:
     fitting = [entry for entry in entries if split.path.startswith(entry[0])]
     if not fitting:
         raise UsageError(
-            f"the secret in {shown(split.geturl())} is not known: a study keeps none",
-            hint="give the same address again with its secret, beside --resume",
+            f"the secret in {shown(split.geturl())} is unknown: a study stores no secrets",
+            hint="give the same address with its secret again, with --resume",
         )
     _, user, query = max(fitting, key=lambda entry: len(entry[0]))
     return user, query

@@ -58,7 +58,9 @@ class ServerSettings:
     ] = EMBEDDED_MODEL
     # Requests that are decoded at once: follows from the loads.
     slots: int = 1
-    threads: Annotated[int | None, Flag("Engine threads; else all cores but one.", SERVER, "N", low=1)] = None
+    threads: Annotated[
+        int | None, Flag("Engine threads; default: all cores but one.", SERVER, "N", low=1)
+    ] = None
     context_tokens: Annotated[
         Tokens, Flag("Context tokens per request.", SERVER, "N", names=("--context",), low=128)
     ] = 2048
@@ -70,12 +72,12 @@ class ServerSettings:
     token_budget: Tokens | None = None
     tp: Annotated[int, Flag("Tensor-parallel size (vLLM).", SERVER, "N", low=1)] = 1
     pp: Annotated[int, Flag("Pipeline-parallel size (vLLM).", SERVER, "N", low=1)] = 1
-    max_num_seqs: Annotated[int | None, Flag("Most requests in one step (vLLM).", SERVER, "N", low=1)] = None
-    prefix_cache: Annotated[bool, Flag("Keep prompts' prefixes between requests (vLLM).", SERVER)] = False
+    max_num_seqs: Annotated[int | None, Flag("Max requests per step (vLLM).", SERVER, "N", low=1)] = None
+    prefix_cache: Annotated[bool, Flag("Turn prefix caching on (vLLM).", SERVER)] = False
     # None is what the engine does by itself in each arm.
     async_scheduling: Annotated[
         bool | None,
-        Flag("auto, on or off (vLLM); auto is up to it in each arm.", SERVER, "WHEN", reading=AUTO_ON_OFF),
+        Flag("auto, on or off (vLLM); auto: vLLM decides for each arm.", SERVER, "WHEN", reading=AUTO_ON_OFF),
     ] = None
     engine_args: Annotated[
         tuple[str, ...],

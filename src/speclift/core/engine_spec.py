@@ -14,15 +14,15 @@ from speclift.core.flags import ATTACH, Flag
 class AttachSettings:
     """Servers somebody else started. The key itself is never kept, only where to find it."""
 
-    baseline_url: Annotated[str | None, Flag("The server without speculation.", ATTACH, "URL")] = None
-    spec_url: Annotated[str | None, Flag("The server with speculation.", ATTACH, "URL")] = None
+    baseline_url: Annotated[str | None, Flag("Server without speculation.", ATTACH, "URL")] = None
+    spec_url: Annotated[str | None, Flag("Server with speculation.", ATTACH, "URL")] = None
     baseline_metrics_url: Annotated[
-        str | None, Flag("Its metrics, where not at /metrics.", ATTACH, "URL")
+        str | None, Flag("Metrics of that server, if not at /metrics.", ATTACH, "URL")
     ] = None
-    spec_metrics_url: Annotated[str | None, Flag("Its metrics, where not at /metrics.", ATTACH, "URL")] = None
-    api_key_env: Annotated[
-        str | None, Flag("Environment variable that holds the bearer key.", ATTACH, "NAME")
+    spec_metrics_url: Annotated[
+        str | None, Flag("Metrics of that server, if not at /metrics.", ATTACH, "URL")
     ] = None
+    api_key_env: Annotated[str | None, Flag("Environment variable with the API key.", ATTACH, "NAME")] = None
 
     def __post_init__(self) -> None:
         """Secrets in addresses go no further than here."""

@@ -19,12 +19,12 @@ Number = TypeVar("Number", int, float)
 
 # Groups of --help, in their order.
 COMPARED, ATTACH, TRAFFIC, GOALS, STUDY, SERVER = PANELS = (
-    "What is compared",
+    "Configurations to compare",
     "Servers already running (--engine attach)",
     "Traffic",
-    "What is wanted",
+    "Goals",
     "Study",
-    "Server, the same for every arm",
+    "Server settings, the same for every arm",
 )
 RANGE_MAX = 1000
 SWITCH: dict[str, bool | None] = {"auto": None, "on": True, "off": False}
@@ -159,10 +159,10 @@ def read_ranges(text: str, flag: str) -> tuple[int, ...]:
             )
         low, high = int(first), int(last if dots else first)
         if not low <= high <= low + RANGE_MAX:
-            raise UsageError(f"{flag}: {part!r} is no range", hint=f"for example {flag} 1..8")
+            raise UsageError(f"{flag}: {part!r} is not a range", hint=f"for example {flag} 1..8")
         found += range(low, high + 1)
     if not found:
-        raise UsageError(f"{flag} names no number", hint=f"for example {flag} 1..8")
+        raise UsageError(f"{flag} has no number", hint=f"for example {flag} 1..8")
     return tuple(found)
 
 

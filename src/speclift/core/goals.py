@@ -54,14 +54,22 @@ SLOS = Reading(read_slos, takes_commas=True)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Goals:
-    min_speedup: Annotated[float, Flag("The bar for shipping.", GOALS, "X")] = MIN_SPEEDUP_DEFAULT
-    metric: Annotated[str, Flag("tpot, e2e or throughput.", GOALS, "NAME")] = "tpot"
+    min_speedup: Annotated[
+        float, Flag("Speedup required for SHIP (lower bound of the interval).", GOALS, "X")
+    ] = MIN_SPEEDUP_DEFAULT
+    metric: Annotated[str, Flag("Metric for the speedup: tpot, e2e or throughput.", GOALS, "NAME")] = "tpot"
     slos: Annotated[
         tuple[Slo, ...],
-        Flag("Such as ttft_p99=1s,tpot_p99=50ms.", GOALS, "NAME=TIME,...", names=("--slo",), reading=SLOS),
+        Flag(
+            "Latency limits, such as ttft_p99=1s,tpot_p99=50ms.",
+            GOALS,
+            "NAME=TIME,...",
+            names=("--slo",),
+            reading=SLOS,
+        ),
     ] = ()
     tail_tolerance: Annotated[
-        float, Flag("How fast the tail must be shown to stay, against the baseline's.", GOALS, "X")
+        float, Flag("Required speed of the slowest requests relative to the baseline's.", GOALS, "X")
     ] = TAIL_TOLERANCE_DEFAULT
 
     def __post_init__(self) -> None:
@@ -70,4 +78,4 @@ class Goals:
         if not self.min_speedup > 0:
             raise UsageError(f"--min-speedup must be above 0, saw {self.min_speedup}")
         if not 0 < self.tail_tolerance <= 1:
-            raise UsageError(f"--tail-tolerance lies between 0 and 1, saw {self.tail_tolerance}")
+            raise UsageError(f"--tail-tolerance must be between 0 and 1, saw {self.tail_tolerance}")

@@ -64,7 +64,7 @@ def fetch(
         if reply.status not in REDIRECTS or not reply.location:
             return _body(shown(asked), reply, bytes_max)
         asked = _followed(asked, address, reply, carries_secret=bool(api_key or data))
-    raise EngineError(f"{shown(url)} is moved again and again, at last to {shown(asked)}")
+    raise EngineError(f"{shown(url)} redirects too often, the last time to {shown(asked)}")
 
 
 async def fetched(
@@ -94,9 +94,9 @@ async def posted_json(
     try:
         answer = parse_json(text)
     except ValueError as error:
-        raise EngineError(f"{shown(url)} answered with something that is not JSON: {text[:120]!r}") from error
+        raise EngineError(f"{shown(url)} did not answer with JSON: {text[:120]!r}") from error
     if not isinstance(answer, dict):
-        raise EngineError(f"{shown(url)} answered with JSON that is no object: {text[:120]!r}")
+        raise EngineError(f"{shown(url)} did not answer with a JSON object: {text[:120]!r}")
     return answer
 
 
@@ -123,11 +123,11 @@ def _ask(
             return _reply(connection, bytes_max)
     except TimeoutError as error:
         raise EngineError(
-            f"{place} did not answer whole within {limit_s:g} s", hint="does anything answer there? try curl"
+            f"{place} did not answer completely within {limit_s:g} s", hint="is the server up? try curl"
         ) from error
     except (OSError, http.client.HTTPException, ValueError) as error:
         is_untrusted = "CERTIFICATE_VERIFY_FAILED" in str(error)
-        hint = "SSL_CERT_FILE names a file of certificates to trust" if is_untrusted else ""
+        hint = "set SSL_CERT_FILE to a file with the trusted certificates" if is_untrusted else ""
         raise EngineError(f"{place} did not answer: {_words(error)}", hint=hint) from error
 
 
@@ -180,21 +180,21 @@ def _body(place: str, reply: _Reply, bytes_max: int) -> str:
         raise EngineError(f"{place} answered {reply.status}: {text}", hint=_status_hint(reply.status))
     if reply.is_cut:
         raise EngineError(
-            f"{place} sent more than {bytes_max >> 20} MiB, which is no such page",
+            f"{place} sent more than {bytes_max >> 20} MiB, too much for this page",
             hint="is this the address of the model server itself?",
         )
     if reply.encoding.strip().lower() != "identity":
         raise EngineError(
-            f"{place} sent its answer compressed ({reply.encoding[:40]}) though it was asked not to",
-            hint="what stands in front of the server must not compress",
+            f"{place} sent a compressed answer ({reply.encoding[:40]}), which was not requested",
+            hint="turn compression off in the proxy in front of the server",
         )
     return reply.body.decode("utf-8", "replace")
 
 
 def _status_hint(status: int) -> str:
     if status in (401, 403):
-        return "--api-key-env names the environment variable that holds the server's key"
-    return "its address without /v1 is wanted" if status == 404 else ""
+        return "give the environment variable with the server's key: --api-key-env NAME"
+    return "give the server's address without /v1" if status == 404 else ""
 
 
 def _followed(asked: str, address: Address, reply: _Reply, *, carries_secret: bool) -> str:
@@ -203,15 +203,15 @@ def _followed(asked: str, address: Address, reply: _Reply, *, carries_secret: bo
         moved_to = urljoin(asked, reply.location)
         there = address_of(moved_to)
     except (UsageError, ValueError):
-        moved_to, there = "somewhere that is no address", None
+        moved_to, there = "an invalid address", None
     words = f"{shown(asked)} answered {reply.status}: moved to {without_secrets(shown(moved_to))}"
     if there is None or there.origin != address.origin:
         raise EngineError(
-            words, hint="no redirect to another server is followed; give that address if it is right"
+            words, hint="redirects to another server are not followed; if the new address is right, give it"
         )
     if carries_secret or address.has_secret:
         raise EngineError(
-            words, hint="no redirect is followed with a key or a prompt; give that address itself"
+            words, hint="redirects are not followed with a key or a prompt; give the new address"
         )
     return moved_to
 

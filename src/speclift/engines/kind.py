@@ -122,7 +122,7 @@ def engine_kind(name: str) -> EngineKind:
     except LOADING_FAULTS as error:
         raise _not_usable(point, str(error)) from error
     if not isinstance(kind, EngineKind):
-        raise _not_usable(point, f"it is no EngineKind but {type(kind).__name__}")
+        raise _not_usable(point, f"expected an EngineKind, saw {type(kind).__name__}")
     return kind
 
 

@@ -39,7 +39,7 @@ class WaitLimit:
     def slice_s(self) -> Seconds:
         """How long the next wait may take; TimeoutError where time is up."""
         if self._stop is not None and self._stop.is_set():
-            raise GivenUp("nobody waits for it any more")
+            raise GivenUp("the request was cancelled")
         left_s = self._until - time.monotonic()
         if left_s <= 0:
             raise TimeoutError("time is up")

@@ -48,15 +48,15 @@ def judge_probe(response: Mapping[str, object], *, arm: str, is_forced: bool = F
     tokens = count(as_object(response.get("usage")).get("completion_tokens")) or 0
     if counts.drafted == 0:
         raise EngineError(
-            f"arm {arm} drafted nothing on a text to repeat ({tokens} tokens): speculation is not happening",
-            hint="look for 'speculative' in the engine's log; check the method, the draft and its vocabulary",
+            f"arm {arm} drafted no token when asked to repeat a text ({tokens} tokens): it does not speculate",
+            hint="search the engine's log for 'speculative'; check the method, the draft model and its vocabulary",
         )
     steps = tokens - 1 - counts.accepted
     length = (tokens - 1) / steps if steps > 0 else float("inf")
     if length < ACCEPTED_LENGTH_MIN and not is_forced:
         raise EngineError(
-            f"arm {arm} accepted {counts.accepted} of {counts.drafted} drafted tokens on a text to repeat "
-            f"(accepted length {length:.2f}, a working drafter exceeds {ACCEPTED_LENGTH_MIN})",
+            f"arm {arm} accepted {counts.accepted} of {counts.drafted} draft tokens when asked to repeat a text "
+            f"(accepted length {length:.2f}, at least {ACCEPTED_LENGTH_MIN} expected)",
             hint="the draft does not match the target: check method, draft model and chat template",
         )
-    return f"probe: {counts.accepted} of {counts.drafted} drafted tokens accepted in {tokens} tokens"
+    return f"probe: {counts.accepted} of {counts.drafted} draft tokens accepted in {tokens} tokens"

@@ -40,7 +40,7 @@ def parse_counters(text: str) -> Counters:
             values[match[1] + (match[2] or "")] = value
         if len(values) > SAMPLES_MAX:
             raise EngineError(
-                f"the metrics page has more than {SAMPLES_MAX:,} samples, which no engine has",
-                hint="name the engine's own page: --baseline-metrics-url, --spec-metrics-url",
+                f"the metrics page has more than {SAMPLES_MAX:,} samples, more than any engine has",
+                hint="give the engine's own page with --baseline-metrics-url and --spec-metrics-url",
             )
     return Counters(values=values)

@@ -60,15 +60,15 @@ def read_program(
         wrapper=tuple(wrapper),
         environment=(*environment, *_container_environment(wrapper)),
         stray=tuple(places[by_place:]),
-        unread=(("xargs", "it adds words that are not here, and flags among them are not judged"),)
+        unread=(("xargs", "it adds words that are not shown here; flags among them are not checked"),)
         if "xargs" in wrapper
         else (),
         notes=(
             *(
-                f"{shortened(word)} is filled in by the shell: carried over as it stands, not judged"
+                f"{shortened(word)} is filled in by the shell: copied unchanged, not checked"
                 for word in expansions.whole
             ),
-            *(["Python and YAML know no shell: put the value in there"] if expansions.whole else ()),
+            *(["Python and YAML have no shell: put the value in there"] if expansions.whole else ()),
         ),
         expansions=expansions,
     )
@@ -80,8 +80,8 @@ def _require_a_command(words: Sequence[str], expansions: Expansions) -> None:
         raise UsageError(f"this command has {len(words):,} words; at most {WORDS_MAX:,} are read")
     if len(expansions.pieces) > EXPANSIONS_MAX:
         raise UsageError(
-            f"a shell would have to fill in {len(expansions.pieces):,} places of this command; at most "
-            f"{EXPANSIONS_MAX:,} are carried over"
+            f"this command has {len(expansions.pieces):,} shell expansions; at most "
+            f"{EXPANSIONS_MAX:,} are read"
         )
 
 

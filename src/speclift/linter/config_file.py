@@ -30,7 +30,7 @@ _NUMBERS = (f"{_TAG}int", f"{_TAG}float")
 def read_config(text: str, dialects: Dialects) -> Pasted:
     document = _only_document(text)
     if not isinstance(document, Mapping):
-        raise UsageError("this config is no map of settings", hint="such as `tensor-parallel-size: 2`")
+        raise UsageError("this config is not a map of settings", hint="such as `tensor-parallel-size: 2`")
     for dialect in dialects.in_question:
         config = dialect.config
         if config is not None and _is_nested_alone(document, config):
@@ -46,8 +46,8 @@ def read_config(text: str, dialects: Dialects) -> Pasted:
     if dialects.asked is None and not any(flag in dialect.flags for flag in flags.values()):
         few = ", ".join(key[:40] for key in list(document)[:5])
         raise UsageError(
-            "no key of this config is known to an engine",
-            hint=f"saw {few}; say which with --engine {' or '.join(dialects.engines)}",
+            "no engine knows a key of this config",
+            hint=f"saw {few}; choose the engine with --engine {' or '.join(dialects.engines)}",
         )
     settings = tuple(_setting(key, flag, document[key], dialect) for key, flag in flags.items())
     return Pasted(engine=dialect.engine, form=Form.CONFIG, settings=settings)
@@ -78,7 +78,7 @@ def _only_document(text: str) -> object:
         raise UsageError("this config is empty")
     if len(documents) > 1:
         raise UsageError(
-            f"this YAML holds {len(documents)} documents, and an engine reads one",
+            f"this YAML has {len(documents)} documents, an engine reads one",
             hint=f"the second begins in line {documents[1][0]}",
         )
     return documents[0][1]
@@ -96,7 +96,7 @@ def read_yaml(text: str) -> list[tuple[int, object]]:
         _refuse(text, text.count("\n", 0, error.position), "a character that YAML does not allow")
     except yaml.MarkedYAMLError as error:
         mark = error.problem_mark or error.context_mark
-        _refuse(text, 0 if mark is None else mark.line, error.problem or error.context or "it is no YAML")
+        _refuse(text, 0 if mark is None else mark.line, error.problem or error.context or "it is not YAML")
 
 
 def _refuse(text: str, line: int, why: str) -> NoReturn:

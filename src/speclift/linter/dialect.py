@@ -71,7 +71,7 @@ class Dialect:
         """`1.2.3`, `v7`."""
         match = re.search(r"\d+(?:\.\d+)*", text)
         if match is None:
-            raise UsageError(f"--engine-version {text!r} names no release of {self.title}")
+            raise UsageError(f"--engine-version {text!r} is not a release of {self.title}")
         return tuple(release_part(part, text) for part in match[0].split("."))
 
     def find_program(
@@ -135,5 +135,5 @@ def is_after_flag(before: Sequence[str]) -> bool:
 
 def release_part(digits: str, text: str) -> int:
     if len(digits) > DIGITS_MAX:
-        raise UsageError(f"--engine-version {text[:40]!r} is no release", hint="such as 0.24.0 or b11549")
+        raise UsageError(f"--engine-version {text[:40]!r} is not a release", hint="such as 0.24.0 or b11549")
     return int(digits)

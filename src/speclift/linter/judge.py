@@ -57,13 +57,13 @@ def starts_something(word: str, dialects: Dialects) -> bool:
 def lint_text(text: str, dialects: Dialects, *, version: str | None = None) -> LintReport:
     """A shell command or script, Python that makes an engine, YAML, JSON, or a metric's name."""
     if len(text) > TEXT_MAX:
-        raise UsageError(f"this is {len(text):,} characters long; a command or a config is meant")
+        raise UsageError(f"this is {len(text):,} characters long; give a command or a config")
     if not text.strip():
         raise UsageError(
             "there is nothing to lint", hint="speclift lint -- vllm serve MODEL --speculative-model DRAFT"
         )
     if "\0" in text:
-        raise UsageError("this is binary data; a command, Python code or a config is meant")
+        raise UsageError("this is binary data; give a command, Python code or a config")
     pasted = _read(text, dialects, version)
     names = dialects.of(pasted.engine).metrics
     metrics = () if names is None else names.found_in(text)
@@ -123,7 +123,7 @@ def _read_shell(shell: ShellText, dialects: Dialects, release: Release | None) -
         return next((pasted for pasted in inner if pasted is not None), None)
     command, pasted = found[0]
     live = tuple(dict.fromkeys([*pasted.expansions.pieces, *pieces]))
-    notes = ("what is redirected is left out of the translation",) if command.is_redirected else ()
+    notes = ("redirections are left out of the translation",) if command.is_redirected else ()
     return replace(
         pasted,
         environment=(*before, *pasted.environment),
@@ -154,7 +154,7 @@ def _report(pasted: Pasted, dialects: Dialects, version: str | None) -> LintRepo
     notes = list(pasted.notes)
     if release > newest:
         notes.append(
-            f"the newest release known here is {dotted(newest)}; {version} was judged as if it were that"
+            f"the newest release known here is {dotted(newest)}; {version} was checked as that release"
         )
     findings, translated = dialect.judge(pasted, release, version=version or "")
     metrics = () if dialect.metrics is None else dialect.metrics.judged(pasted.metrics, release=release)
@@ -179,10 +179,10 @@ def _unplaced(pasted: Pasted) -> Iterator[LintFinding]:
         yield LintFinding(flag=what, status=Status.UNREAD, message=why)
     for word in pasted.stray:
         if pasted.expansions.holds(word):
-            said = "only a shell knows what stands here; it was carried over as it is, and flags in it are not judged"
+            said = "only a shell can expand this; it was copied unchanged, and flags in it are not checked"
             yield LintFinding(flag=word, status=Status.UNREAD, message=said)
         else:
-            said = "stands where no flag takes it; the server would refuse the command"
+            said = "belongs to no flag; the server would reject the command"
             yield LintFinding(flag=word, status=Status.UNKNOWN, message=said)
 
 
@@ -200,6 +200,6 @@ def _release_asked(dialects: Dialects, version: str | None) -> Release | None:
 def _no_engine(seen: str, dialects: Dialects) -> UsageError:
     ways = [way for dialect in dialects.known for way in dialect.examples or dialect.programs]
     return UsageError(
-        f"no engine is started by {seen[:80]!r}",
-        hint=f"{', '.join(ways)}; --engine {' or '.join(dialects.engines)} takes bare flags",
+        f"{seen[:80]!r} starts no known engine",
+        hint=f"{', '.join(ways)}; --engine {' or '.join(dialects.engines)} accepts flags without a command",
     )

@@ -10,7 +10,7 @@ from speclift.core.errors import UsageError
 from speclift.linter.dialect import Dialect
 from speclift.linter.pasted import Expression, Form, Pasted, Setting
 
-UNTOLD = "only running the program would tell what is in it"
+UNTOLD = "its value is known only when the program runs"
 DEEPEST = 50  # levels of a literal; a config has three
 
 
@@ -25,8 +25,8 @@ def read_python(text: str, dialect: Dialect) -> Pasted:
     made = [call for call in calls if _name(call) in dialect.python_makers and (call.keywords or call.args)]
     if not made:
         raise UsageError(
-            f"no {dialect.title} engine is made in this Python",
-            hint=f"one of {', '.join(dialect.python_makers)} with its keywords",
+            f"no {dialect.title} engine is created in this Python code",
+            hint=f"expected a call of {', '.join(dialect.python_makers)} with keywords",
         )
     call = min(made, key=lambda node: (node.lineno, node.col_offset))
     model = _value(call.args[0], known) if call.args else None
@@ -35,7 +35,7 @@ def read_python(text: str, dialect: Dialect) -> Pasted:
     ]
     unread = [(f"**{_source(each)}", UNTOLD) for each in _spreads(call, known)]
     if len(made) > 1:
-        unread.append((f"{len(made) - 1} more engines are made in it", "only the first is judged"))
+        unread.append((f"{len(made) - 1} more engines are created in it", "only the first is checked"))
     return Pasted(
         engine=dialect.engine,
         form=Form.PYTHON,

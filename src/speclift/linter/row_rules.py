@@ -52,7 +52,7 @@ def _lifetime_fault(setting: Setting, row: Row, table: NameTable, release: Relea
     tail = f"; {row.note}" if row.note else ""
     match row.life(release):
         case Life.COMING:
-            said = f"came with {table.engine} {dotted(row.since)}"
+            said = f"needs {table.engine} {dotted(row.since)} or newer"
             return finding(setting, Status.UNKNOWN, said, changed_in=row.since, source=row.source)
         case Life.GONE:
             status = Status.RENAMED if row.renamed_to else Status.REMOVED
@@ -128,7 +128,7 @@ def converted(value: object, kind: ValueKind) -> object:
 def _value_fault(setting: Setting, row: Row, table: NameTable, release: Release) -> LintFinding | None:
     if row.kind is ValueKind.INTERNAL:
         status = Status.RENAMED if row.renamed_to else Status.CONFLICT
-        said = row.note or "the engine fills this in itself"
+        said = row.note or "the engine sets this itself"
         return finding(setting, status, said, replacement=_instead(setting, row, table), source=row.source)
     misfit = _misfit(setting, row, table, release)
     if misfit is None:
@@ -173,27 +173,27 @@ def _no_choice(
 ) -> str:
     if table.is_typed:
         why = f"; {row.note}" if row.note else ""
-        return f"is one of {', '.join(names)} in {dotted(release)}, {saw}{why}"
+        return f"must be one of {', '.join(names)} in {dotted(release)}, {saw}{why}"
     near = nearest(value, names)
-    return f"is one of {', '.join(names)}, {saw}" + (f"; did you mean {near}?" if near else "")
+    return f"must be one of {', '.join(names)}, {saw}" + (f"; did you mean {near}?" if near else "")
 
 
 def _missing_value(row: Row, release: Release) -> str | None:
     if row.value_since is None:
-        return f"takes {row.kind}, and none follows"
+        return f"needs a value: {row.kind}"
     if release < row.value_since:
         return None
     allowed = ", ".join(choice.name for choice in row.choices)
-    return f"no switch any more: one of {allowed} follows since {dotted(row.value_since)}"
+    return f"needs a value since {dotted(row.value_since)}: one of {allowed}"
 
 
 def _broken_bound(value: object, row: Row) -> str | None:
     for number in value if isinstance(value, (list, tuple)) and row.kind is ValueKind.RATES else (value,):
         if is_number(number):
             if row.low is not None and number < row.low:
-                return f"is at least {row.low:g}"
+                return f"must be at least {row.low:g}"
             if row.high is not None and number > row.high:
-                return f"is at most {row.high:g}"
+                return f"must be at most {row.high:g}"
     return None
 
 

@@ -116,8 +116,8 @@ class NameTable:
     engine: str
     thing: str
     rows: Mapping[str, Row]
-    gone_since: str = "gone since"
-    dead_since: str = "accepted, but does nothing since"
+    gone_since: str = "removed in"
+    dead_since: str = "accepted, but has no effect since"
     is_typed: bool = False  # values are objects, not the text of a command line
     source: str = ""  # where a name would stand that is in no row
     config_flag: str = ""  # takes the keys that carry the values of rows with a key

@@ -371,16 +371,16 @@ def _end_of(pattern: re.Pattern[str], text: str, at: int) -> int:
 def _misplaced(text: str, at: int) -> UsageError:
     line = text.count("\n", 0, at) + 1
     return UsageError(
-        f"this is no shell command: the {text[at]} in line {line} stands where a shell takes none",
-        hint=f"it stands in {text[max(0, at - 30) : at + 30]!r}; quote it, or paste the command alone",
+        f"this is not a shell command: unexpected {text[at]} in line {line}",
+        hint=f"near {text[max(0, at - 30) : at + 30]!r}; quote it, or paste the command alone",
     )
 
 
 def _unclosed(text: str, at: int, what: str) -> UsageError:
     line = text.count("\n", 0, at) + 1
     return UsageError(
-        f"this is no shell command: {what} is opened in line {line} and never closed",
-        hint=f"it begins {text[at : at + 60]!r}",
+        f"this is not a shell command: {what} in line {line} is never closed",
+        hint=f"near {text[at : at + 60]!r}",
     )
 
 

@@ -201,7 +201,7 @@ def kept_outcome(kept: object) -> GateOutcome:
         return _outcome(read_as(SkippedGateDocument, kept))
     except ValueError as error:
         raise StudyError(
-            f"what the lossless gate found is damaged: {error}", hint="speclift verify finds it again"
+            f"the stored result of the lossless gate is damaged: {error}", hint="run speclift verify again"
         ) from error
 
 

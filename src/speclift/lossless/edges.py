@@ -21,10 +21,10 @@ class EdgeCheck:
 
 def judge_edge(edge: Edge, baseline: Answer, arm: Answer, *, fault_nats: float) -> EdgeCheck:
     if not baseline.is_ok:
-        why = f"the baseline itself refuses it: {baseline.error[:120]}"
+        why = f"the baseline rejects it too: {baseline.error[:120]}"
         return EdgeCheck(name=edge.name, result=Result.SKIPPED, message=why)
     if not arm.is_ok:
-        why = f"refused under speculation: {arm.error[:160]}"
+        why = f"rejected under speculation: {arm.error[:160]}"
         return EdgeCheck(name=edge.name, result=Result.INCONCLUSIVE, message=why)
     broken = _broken(edge, arm)
     if broken and not _broken(edge, baseline):
@@ -39,9 +39,9 @@ def judge_edge(edge: Edge, baseline: Answer, arm: Answer, *, fault_nats: float) 
     return EdgeCheck(
         name=edge.name,
         result=Result.PASS,
-        message="kept; the text took another tie"
+        message="kept; the text differs at a near-tie"
         if margin is not None
-        else "kept; the text differs, and how close a call that was is not known",
+        else "kept; the text differs, the log-probabilities are unknown",
         divergence=compared.divergence,
     )
 
@@ -49,9 +49,9 @@ def judge_edge(edge: Edge, baseline: Answer, arm: Answer, *, fault_nats: float) 
 def _broken(edge: Edge, answer: Answer) -> str:
     """What the answer does that the request forbids; empty where it keeps to it."""
     if edge.forbidden and edge.forbidden in answer.text:
-        return f"the stop string {edge.forbidden!r} stands in the answer"
+        return f"the stop string {edge.forbidden!r} is in the answer"
     if edge.tokens_max is not None and answer.tokens is not None and answer.tokens > edge.tokens_max:
-        return f"{answer.tokens} tokens where {edge.tokens_max} were allowed"
+        return f"{answer.tokens} tokens, limit {edge.tokens_max}"
     if edge.is_schema and answer.finish_reason == "stop" and not fits_schema(answer.text):
-        return f"not the JSON that the schema asks for: {answer.text[:80]!r}"
+        return f"does not match the JSON schema: {answer.text[:80]!r}"
     return ""

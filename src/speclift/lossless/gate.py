@@ -39,11 +39,11 @@ FAULT_ALPHA = 0.001
 LOSSY_WORDS = {
     "synthetic": "acceptance is forced: the text is not the model's",
     "spec-synth": "acceptance is forced: the text is not the model's",
-    "typical": "typical acceptance keeps drafts that the target would have rejected",
-    "posterior": "typical acceptance keeps drafts that the target would have rejected",
-    "accept-threshold": "a lowered threshold keeps drafts that the target would have rejected",
+    "typical": "typical acceptance keeps draft tokens that the target would reject",
+    "posterior": "typical acceptance keeps draft tokens that the target would reject",
+    "accept-threshold": "a lower threshold keeps draft tokens that the target would reject",
     "simulate_acc": "acceptance is forced: the text is not the model's",
-    '"fly"': "FLy accepts drafts that differ from the target's tokens",
+    '"fly"': "FLy accepts draft tokens that differ from the target's",
 }
 
 
@@ -155,7 +155,7 @@ def lossy_gate(arm: Arm, why: str) -> ArmGate:
         check="lossy-method",
         level=Level.FAIL,
         message=f"{arm.name} ({method_name(arm.speculation)}) is lossy by design: {why}",
-        next_step="use it to measure cost, never to serve",
+        next_step="use it only to measure cost, never to serve",
         arm=arm.name,
     )
     return ArmGate(
@@ -215,8 +215,8 @@ def acceptance_findings(arm: str, told: Told) -> list[Finding]:
         accepted = sum(answer.accepted or 0 for answer in answers)
         if drafted >= DRAFTED_MIN and low <= accepted / drafted <= high:
             message = (
-                f"{arm}: {what} of {drafted} drafted tokens were accepted ({accepted / drafted:.1%}): rarely a fact "
-                "of the traffic, more often a draft that does not fit or a check that does not happen"
+                f"{arm}: {what} of {drafted} draft tokens were accepted ({accepted / drafted:.1%}): probably the wrong "
+                "draft model, or drafts that are not verified"
             )
             found.append(Finding(check="odd-acceptance", level=Level.WARN, message=message, arm=arm))
     return found
@@ -227,7 +227,7 @@ def _edge_finding(arm: str, edge: EdgeCheck) -> Finding:
         check="refused-setting",
         level=Level.WARN,
         message=f"{arm}: requests with {edge.name} are {edge.message}",
-        next_step="look for it in your traffic before you turn speculation on",
+        next_step="check whether your traffic uses it before you turn speculation on",
         arm=arm,
     )
 
@@ -274,7 +274,11 @@ def _parted(
     if sampled is not None and sampled.result is Result.FAIL:
         for answer in told.of("sampled"):
             if answer.is_ok:
-                yield answer.case, "sampled: one of the texts that do not follow the target", None
+                yield (
+                    answer.case,
+                    "sampled: one of the texts that do not follow the target's probabilities",
+                    None,
+                )
 
 
 def _why(divergence: Divergence) -> str:
@@ -283,7 +287,7 @@ def _why(divergence: Divergence) -> str:
     if divergence.margin is None:
         return f"{what} {where}"
     if divergence.margin == float("inf"):
-        return f"ends early {where}, which neither the model nor the cap did"
+        return f"ends early {where}, without a stop token or the token limit"
     more = "at least " if divergence.is_at_least else ""
     return f"{what} {where}: {more}{divergence.margin:.2f} nats less likely"
 

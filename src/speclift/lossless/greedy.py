@@ -237,14 +237,14 @@ def _failure(seen: _Seen) -> str:
         worst_margin = max(fault.margin or 0.0 for fault in faults)
         beyond = "ended early" if math.isinf(worst_margin) else f"up to {worst_margin:.1f} nats"
         return (
-            f"{len(faults)} of {seen.tokens:.0f} tokens differ where the baseline was sure ({beyond}; its own runs "
-            f"differ by at most {seen.control.tie_nats:.2f})"
+            f"{len(faults)} of {seen.tokens:.0f} tokens differ where the baseline was sure ({beyond}; the baseline's "
+            f"own runs differ by at most {seen.control.tie_nats:.2f})"
         )
     if seen.parted[_Call.UNKNOWN] and seen.too_often:
         check = min(seen.too_often, key=lambda check: check.p_value)
         return (
-            f"{check.name}: {check.hazard.events} of {check.answers} answers part from the baseline, its own runs "
-            f"{check.control.events} in {check.control.tokens:.0f} tokens (p = {check.p_value:.1g})"
+            f"{check.name}: {check.hazard.events} of {check.answers} answers differ from the baseline; its own runs "
+            f"differ {check.control.events} times in {check.control.tokens:.0f} tokens (p = {check.p_value:.1g})"
         )
     return ""
 
@@ -253,34 +253,32 @@ def _doubt(seen: _Seen) -> str:
     """What was too little to pass on, or cannot be told; empty where the arm passes."""
     needed = tokens_for_rate(seen.detect)
     if seen.tokens < needed:
-        return (
-            f"{seen.tokens:.0f} tokens compared, {needed} needed to exclude {seen.detect:.1%} of wrong ones"
-        )
+        return f"{seen.tokens:.0f} tokens compared, {needed} needed to exclude {seen.detect:.1%} wrong tokens"
     if refused := seen.count(_Call.REFUSED):
-        return f"{refused} requests were answered by one of the two servers alone"
+        return f"{refused} requests were answered by only one of the two servers"
     if few := few_prompts(seen.prompts):
-        return f"{few}: what these showed says little about the next"
+        return f"{few} for a result"
     natural = sum(own_runs.events for own_runs in seen.control.hazards.values())
     unknown = seen.count(_Call.UNKNOWN)
     if unclear := seen.count(_Call.WIDE) + (0 if natural else unknown):
         return (
-            f"{unclear} differences in {seen.tokens:.0f} tokens are neither ties nor clearly faults; "
-            "more prompts would tell"
+            f"{unclear} differences in {seen.tokens:.0f} tokens are neither ties nor clear faults; "
+            "compare more prompts"
         )
     if seen.wrong_share > seen.detect:
         return (
-            f"{unknown} differences without margins: wrong tokens under {seen.wrong_share:.1%}, "
-            f"{seen.detect:.1%} asked for"
+            f"{unknown} differences without log-probabilities: wrong tokens below {seen.wrong_share:.1%}, "
+            f"required {seen.detect:.1%}"
         )
     return ""
 
 
 def _all_clear(seen: _Seen) -> str:
     ties, unknown = seen.count(_Call.TIE), seen.count(_Call.UNKNOWN)
-    parts = [f"{ties} tie{'s' if ties > 1 else ''} fell the other way"] if ties else []
-    parts += [f"{unknown} differ, no more often than the baseline from itself"] if unknown else []
-    note = " (more often than the baseline's own)" if seen.too_often and ties else ""
+    parts = [f"{ties} differ{'' if ties > 1 else 's'} at a near-tie"] if ties else []
+    parts += [f"{unknown} differ, no more often than two baseline runs"] if unknown else []
+    note = " (more often than two baseline runs)" if seen.too_often and ties else ""
     return (
         f"{seen.tokens:.0f} tokens: {', '.join(parts) or 'all the same'}, no fault{note}; "
-        f"wrong tokens under {seen.wrong_share:.2%} (95 %)"
+        f"wrong tokens below {seen.wrong_share:.2%} (95 % confidence)"
     )

@@ -29,7 +29,7 @@ from speclift.lossless.sampled import (
 )
 from speclift.lossless.two_sample import text_tests
 
-NOT_SCORED = "a study keeps no probabilities: speclift verify scores them"
+NOT_SCORED = "a study stores no probabilities; run speclift verify to score them"
 
 
 class Key(NamedTuple):
@@ -90,7 +90,9 @@ def gate_from_records(
         planned_tokens=planned_tokens(QUICK.detect),
         control=control,
         arms=tuple(gates),
-        notes=(f"from the study's own answers{' and new references with margins' if fresh else ''}",),
+        notes=(
+            f"from the study's own answers{' and new baseline answers with log-probabilities' if fresh else ''}",
+        ),
     )
 
 
@@ -236,7 +238,7 @@ def _if_complete(greedy: Greedy, *, asked: int, answered: int) -> Greedy:
     result = greedy.result if greedy.result is Result.FAIL else Result.INCONCLUSIVE
     why = f"{asked - answered} of {asked} requests that the baseline answered failed"
     return replace(
-        greedy, result=result, refused=asked - answered, message=f"{why}; of the rest: {greedy.message}"
+        greedy, result=result, refused=asked - answered, message=f"{why}; the rest: {greedy.message}"
     )
 
 

@@ -68,8 +68,8 @@ def judge_identity(pairs: Sequence[Compared], *, detect: float) -> Sampled:
     own = hazard(pairs)
     return Sampled(
         result=Result.PASS,
-        message=f"same seed, same text: {own.events} of {len(pairs)} answers part in {own.tokens:.0f} tokens, so "
-        f"probabilities deviate by less than {own.upper():.2%} (95 %)",
+        message=f"same seed, same text: {own.events} of {len(pairs)} answers differ in {own.tokens:.0f} tokens, so "
+        f"probabilities deviate by less than {own.upper():.2%} (95 % confidence)",
         method="same-seed",
         detect=detect,
         tokens=int(own.tokens),
@@ -126,7 +126,7 @@ def judge_tests(
     else:
         result = Result.PASS
         message = (
-            f"{tokens} tokens follow the target's probabilities; a deviation of {reach:.3f} would have shown"
+            f"{tokens} tokens follow the target's probabilities; a deviation of {reach:.3f} would be detected"
         )
     return Sampled(
         result=result,
@@ -156,15 +156,13 @@ def _doubt(
 ) -> str:
     """Why no failed test is not a pass yet; empty where it is."""
     if tokens < needed:
-        return f"{tokens} tokens scored, {needed} needed to find a deviation of {detect:g} with {POWER:.0%} power"
+        return f"{tokens} tokens scored, {needed} needed to detect a deviation of {detect:g} with {POWER:.0%} power"
     if not any(test.is_usable for test in tests):
-        return (
-            f"the target is so sure of {tokens} tokens that no test of its probabilities can be made of them"
-        )
+        return f"the target is so sure of all {tokens} tokens that its probabilities cannot be tested"
     if not any(test.is_usable for test in control_tests):
         return (
-            f"{tokens} tokens follow the target's probabilities, but the baseline's own were not scored, or too few: "
-            "what scoring does not see would not show"
+            f"{tokens} tokens follow the target's probabilities, but too few of the baseline's own were scored for a "
+            "control"
         )
     return ""
 
@@ -174,10 +172,10 @@ def if_complete(judged: Sampled, *, prompts: int, asked: int, answered: int) -> 
     was seen does not stand for the rest. `asked` are the requests that the baseline answered."""
     why = few_prompts(prompts)
     if not is_complete(asked=asked, used=answered):
-        why = f"{asked - answered} of {asked} requests that the baseline answered have no answer"
+        why = f"{asked - answered} of {asked} requests that the baseline answered got no answer"
     if judged.result is not Result.PASS or not why:
         return judged
-    return replace(judged, result=Result.INCONCLUSIVE, message=f"{why}; of the rest: {judged.message}")
+    return replace(judged, result=Result.INCONCLUSIVE, message=f"{why}; the rest: {judged.message}")
 
 
 def _p_against(test: SetTest, control: Sequence[SetTest], *, alpha: float) -> float:
@@ -195,14 +193,14 @@ def _p_against(test: SetTest, control: Sequence[SetTest], *, alpha: float) -> fl
 def _failed_test(name: str, p_value: float, tests: Sequence[SetTest], tokens: int) -> str:
     found = next((test for test in tests if test.name == name), None)
     if found is None:
-        return f"tokens that the target would not say, in {tokens} (p {_p_text(p_value)})"
+        return f"some of {tokens} tokens are impossible for the target (p {_p_text(p_value)})"
     if name == LIKELIHOOD:
         return (
-            f"the target finds the text {found.observed / found.tokens:.2f} nats per token likely where it should "
+            f"log-likelihood under the target is {found.observed / found.tokens:.2f} nats per token, expected "
             f"{found.expected / found.tokens:.2f} (p {_p_text(p_value)}, {found.tokens} tokens)"
         )
     return (
-        f"{name}: said {found.observed / found.tokens:.1%} of the time where the target says "
+        f"{name}: sampled {found.observed / found.tokens:.1%} of the time, expected "
         f"{found.expected / found.tokens:.1%} (p {_p_text(p_value)}, {found.tokens} tokens)"
     )
 
@@ -215,13 +213,11 @@ def judge_texts(
     if failed:
         test = min(failed, key=lambda each: each.p_value)
         result = Result.FAIL
-        message = (
-            f"{test.name}: {test.arm:.2f} against the baseline's {test.baseline:.2f} (p = {test.p_value:.1g})"
-        )
+        message = f"{test.name}: {test.arm:.2f}, baseline {test.baseline:.2f} (p = {test.p_value:.1g})"
     else:
         result = Result.INCONCLUSIVE
         seen = (
-            f"no gross difference in {tests[0].pairs} pairs of texts" if tests else "too few texts to compare"
+            f"no large difference in {tests[0].pairs} pairs of texts" if tests else "too few texts to compare"
         )
         message = f"{seen}; {why_not_scored}"
     return Sampled(

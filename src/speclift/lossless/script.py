@@ -125,9 +125,9 @@ def _sampled(
     found = scores.get(arm.name)
     if not found:
         why = (
-            "the server gives no probabilities to score with"
+            "the server gives no log-probabilities"
             if not script.can_score
-            else "nothing could be scored"
+            else "the answers could not be scored"
         )
         return judge_texts(tests, detect=detect, identity=hazard(pairs), why_not_scored=why)
     return judge_scores(found, scores["baseline"], detect=detect, identity=hazard(pairs), text_tests=tests)

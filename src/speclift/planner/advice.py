@@ -85,18 +85,18 @@ def pairing_advice(
         yield Advice(
             check="family",
             level=Level.WARN,
-            message=f"{target.name} and {draft.name} are of different families; acceptance is usually low",
+            message=f"{target.name} and {draft.name} are of different families; the acceptance rate is usually low",
             source="S1 S2 S3 S4",
-            next_step="quantise a draft of the same family before leaving it (S4)",
+            next_step="prefer a quantised draft of the same family (S4)",
         )
     if 0 < draft.max_positions < context:
         yield Advice(
             check="positions",
             level=Level.WARN,
-            message=f"the draft was made for {draft.max_positions:,} positions, the context is {context:,}: "
-            "longer sequences are not drafted, or badly",
+            message=f"the draft supports {draft.max_positions:,} positions, the context is {context:,}: "
+            "beyond that there are no drafts, or bad ones",
             source="vLLM 0.32, max_model_len of a draft; speculators PR 684",
-            next_step=f"--context {draft.max_positions}, or a draft with longer positions",
+            next_step=f"use --context {draft.max_positions}, or a draft with a longer context",
         )
     yield from _ratio_advice(pairing.ratio, target, draft)
 
@@ -110,7 +110,7 @@ def _tokenizer_advice(pairing: Pairing) -> Iterator[Advice]:
                 f"{found.token_id}: {found.target!r} / {found.draft!r}"
                 for found in comparison.differences[:3]
             )
-            shown = f": {comparison.differing_count} ids mean different tokens ({listed}, ...)"
+            shown = f": {comparison.differing_count} token ids differ ({listed}, ...)"
         yield Advice(
             check="tokenizer",
             level=Level.FAIL,
@@ -122,7 +122,7 @@ def _tokenizer_advice(pairing: Pairing) -> Iterator[Advice]:
         yield Advice(
             check="tokenizer",
             level=Level.WARN,
-            message="the tokenizers were not compared: at least one model came without its tokens",
+            message="the tokenizers were not compared: at least one model has no vocabulary here",
             source="speclift",
             next_step="give folders with tokenizer.json, or GGUF files",
         )
@@ -132,14 +132,14 @@ def _tokenizer_advice(pairing: Pairing) -> Iterator[Advice]:
         yield Advice(
             check="tokenizer",
             level=Level.INFO,
-            message=f"the {who} has {count} tokens at its end that the other lacks; all others are the same",
+            message=f"the {who} has {count} extra tokens at its end; all others are the same",
             source="speclift",
         )
     elif comparison is not None and comparison.padding_only:
         yield Advice(
             check="tokenizer",
             level=Level.PASS,
-            message="the vocabularies differ in padding alone",
+            message="the vocabularies differ only in padding",
             source="vLLM issue 7252",
         )
 
@@ -147,17 +147,23 @@ def _tokenizer_advice(pairing: Pairing) -> Iterator[Advice]:
 def _ratio_advice(ratio: float, target: ModelShape, draft: ModelShape) -> Iterator[Advice]:
     low, high = RATIO_SWEET
     if ratio < RATIO_MIN:
-        message = f"the target is {ratio:.1f} times the draft; S1 wants at least 3 to 5 times"
+        message = (
+            f"the target is {ratio:.1f} times the size of the draft; at least 3 to 5 times is recommended"
+        )
         yield Advice(
-            check="size-ratio", level=Level.WARN, message=message, source="S1", next_step="a smaller draft"
+            check="size-ratio",
+            level=Level.WARN,
+            message=message,
+            source="S1",
+            next_step="use a smaller draft",
         )
     else:
         where = "inside" if low <= ratio <= high else "below" if ratio < low else "above"
-        note = "; S4 calls 1:70 too small, S2 recommends it" if ratio >= RATIO_LARGE else ""
+        note = " (1:70: S4 calls it too small, S2 recommends it)" if ratio >= RATIO_LARGE else ""
         yield Advice(
             check="size-ratio",
             level=Level.INFO,
-            message=f"the target is {ratio:.1f} times the draft, {where} S4's 8 to 12{note}",
+            message=f"the target is {ratio:.1f} times the size of the draft, {where} the recommended 8 to 12{note}",
             source="S4" if not note else "S2 S4",
         )
     parameters = target.parameters.total
@@ -173,7 +179,7 @@ def _ratio_advice(ratio: float, target: ModelShape, draft: ModelShape) -> Iterat
         yield Advice(
             check="target-size",
             level=Level.PASS,
-            message="a target above 30B with a draft of at most 8B is where S3 starts",
+            message="a target above 30B with a draft of at most 8B is the usual starting point",
             source="S3",
         )
 
@@ -196,9 +202,9 @@ def memory_advice(
             check="concurrency",
             level=Level.WARN,
             message=f"the KV cache holds {plan.pool.max_concurrency:.1f} requests of {layout.context:,} tokens, "
-            f"the load is {max(loads)}: the rest waits or is preempted",
+            f"the concurrency is {max(loads)}: the rest waits or is preempted",
             source="speclift",
-            next_step="a shorter --context, --kv-dtype fp8, a smaller draft, or more GPUs",
+            next_step="use a shorter --context, --kv-dtype fp8, a smaller draft, or more GPUs",
         )
     if draft is not None and bare.pool.tokens and plan.fits:
         lost = 1 - plan.pool.tokens / bare.pool.tokens
@@ -207,7 +213,7 @@ def memory_advice(
             level=Level.WARN if lost > HEADROOM_MIN else Level.INFO,
             message=f"the draft costs {lost:.0%} of the KV cache: {bare.pool.tokens:,} -> {plan.pool.tokens:,} tokens",
             source="speclift",
-            next_step="a quantised or smaller draft, or n-gram" if lost > HEADROOM_MIN else "",
+            next_step="use a quantised or smaller draft, or n-gram" if lost > HEADROOM_MIN else "",
         )
     gpus = layout.gpus
     total = device.memory_bytes * gpus
@@ -216,9 +222,9 @@ def memory_advice(
         yield Advice(
             check="draft-share",
             level=Level.WARN,
-            message=f"the draft takes {draft_share:.0%} of the memory; S0 and S4 advise at most 15 %",
+            message=f"the draft takes {draft_share:.0%} of the memory; at most 15 % is recommended",
             source="S0 S4",
-            next_step="--draft-quant int4, or a smaller draft",
+            next_step="use --draft-quant int4, or a smaller draft",
         )
     if TARGET_SHARE_MAX < target_share <= 1:
         yield Advice(
@@ -233,7 +239,7 @@ def memory_advice(
         yield Advice(
             check="headroom",
             level=Level.WARN,
-            message=f"{free:.0%} of the memory is left after the weights; S4 keeps at least 20 %",
+            message=f"{free:.0%} of the memory is left after the weights; at least 20 % is recommended",
             source="S0 S4",
         )
 
@@ -247,7 +253,7 @@ def _does_not_fit(
         reason = f"weights and working memory need {needed / 1e9:.1f} GB of {plan.usable_bytes / 1e9:.1f} GB per GPU"
     else:
         reason = (
-            f"{plan.kv_bytes / 1e9:.1f} GB are left for keys and values, one request of {layout.context:,} tokens "
+            f"{plan.kv_bytes / 1e9:.1f} GB are left for the KV cache, one request of {layout.context:,} tokens "
             f"needs more ({plan.pool.max_concurrency:.2f} fit)"
         )
     alone = "; the target alone fits" if draft is not None and bare.fits else ""
@@ -258,5 +264,5 @@ def _does_not_fit(
         source="speclift",
         next_step=f"{way_out} would fit"
         if way_out
-        else "a smaller target, a shorter --context, or more memory",
+        else "use a smaller target, a shorter --context, or more memory",
     )

@@ -61,7 +61,7 @@ class Fields:
             return 4 * self.whole("hidden_size")
         if not value:
             raise ModelError(
-                f"{self.where} does not say {name}, which the size of the model depends on.",
+                f"{self.where} has no {name}, which is needed for the model's size.",
                 hint="give a complete config.json, or a catalogue name instead",
             )
         return value

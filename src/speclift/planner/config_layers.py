@@ -33,7 +33,7 @@ class LayerKinds:
 def layer_kinds(fields: Fields) -> LayerKinds:
     count = fields.whole("num_hidden_layers")
     if count > LAYERS_MAX:
-        raise ModelError(f"{fields.where} speaks of {count} layers.", hint="the file looks damaged")
+        raise ModelError(f"{fields.where} says {count} layers.", hint="the file looks damaged")
     window = fields.maybe("sliding_window") or fields.maybe("attention_chunk_size")
     stated = fields.values.get("layer_types")
     if isinstance(stated, list) and len(stated) >= count:
@@ -46,7 +46,7 @@ def layer_kinds(fields: Fields) -> LayerKinds:
         kinds = _windowed(fields, count)
     if SLIDING in kinds and not window:
         raise ModelError(
-            f"{fields.where} has sliding layers and does not say sliding_window.",
+            f"{fields.where} has sliding-window layers but no sliding_window.",
             hint="give a complete config.json, or a catalogue name instead",
         )
     return LayerKinds(of_layers=kinds, window=window if SLIDING in kinds else None)
@@ -56,7 +56,7 @@ def _kind(word: str, fields: Fields) -> str:
     if word not in _KINDS:
         raise ModelError(
             f"{fields.where}: layers of type {word!r} are not known; known: {', '.join(_KINDS)}.",
-            hint="plan with a catalogue name, or measure instead",
+            hint="use a catalogue name, or measure instead",
         )
     return _KINDS[word]
 

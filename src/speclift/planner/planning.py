@@ -201,9 +201,9 @@ def _advice(
             Advice(
                 check="positions",
                 level=Level.WARN,
-                message=f"the target was made for {positions:,} positions, the context is {request.layout.context:,}",
+                message=f"the target supports {positions:,} positions, the context is {request.layout.context:,}",
                 source="config.json",
-                next_step=f"--context {positions}",
+                next_step=f"use --context {positions}",
             )
         )
     return [*found, *_prediction_advice(request, prediction)]
@@ -221,10 +221,10 @@ def _prediction_advice(request: PlanRequest, prediction: Prediction) -> list[Adv
             Advice(
                 check="break-even",
                 level=Level.WARN,
-                message="a step costs more than it could ever accept, at every k, at concurrency "
+                message="slower than the baseline at any acceptance rate and any k, at concurrency "
                 + ", ".join(hopeless),
                 source=f"predicted, {prediction.model.source}",
-                next_step="a smaller or quantised draft, or n-gram",
+                next_step="use a smaller or quantised draft, or n-gram",
             )
         )
     shape = request.target.shape
@@ -233,8 +233,8 @@ def _prediction_advice(request: PlanRequest, prediction: Prediction) -> list[Adv
             Advice(
                 check="moe",
                 level=Level.INFO,
-                message=f"{shape.experts_per_token} of {shape.experts} experts per token: checking several tokens "
-                "wakes more experts, so gains are smallest at low load; the growth is in the prediction",
+                message=f"{shape.experts_per_token} of {shape.experts} experts per token: verifying several tokens "
+                "uses more experts, so gains are smallest at low load; the prediction includes this",
                 source="method 2.2; SpecForge issue 339",
             )
         )
@@ -243,9 +243,9 @@ def _prediction_advice(request: PlanRequest, prediction: Prediction) -> list[Adv
             Advice(
                 check="acceptance",
                 level=Level.INFO,
-                message="no acceptance is known, so the curve is shown and nothing is chosen from it",
+                message="the acceptance rate is unknown, so several rates are shown",
                 source="speclift",
-                next_step="--acceptance 0.7, a study directory, or the JSON of speclift replay",
+                next_step="give --acceptance 0.7, a study directory, or the JSON of speclift replay",
             )
         )
     return found
@@ -260,7 +260,7 @@ def _engine_advice(request: PlanRequest) -> list[Advice]:
                 check="replicas",
                 level=Level.INFO,
                 message=f"the plan is for one replica on {layout.gpus} of {request.gpu_count} GPUs; "
-                f"{request.gpu_count // layout.gpus} fit side by side",
+                f"{request.gpu_count // layout.gpus} fit on them",
                 source="speclift",
             )
         )

@@ -57,7 +57,7 @@ class EngineTerms(ABC):
         return ""
 
     def way_out(self, objection: str) -> str:
-        return "choose a draft of the same family"
+        return "use a draft of the same family"
 
     def advice(self, request: PlanRequest) -> Iterable[Advice]:
         return ()

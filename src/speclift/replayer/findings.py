@@ -40,14 +40,14 @@ def _skipped(log: LogCounts, first_fault: str) -> Iterator[Finding]:
             check="no-response",
             level=Level.WARN,
             message=f"{log.no_response} of {log.requests} requests have no response and were left out",
-            next_step="log 'response' or 'response_token_ids'; failed requests may stay out",
+            next_step="log 'response' or 'response_token_ids'; failed requests need none",
         )
     if log.unreadable:
         yield Finding(
             check="unreadable",
             level=Level.WARN,
             message=f"{log.unreadable} of {log.requests} entries could not be read; the first: {first_fault}",
-            next_step="if they are many, what was replayed is not your traffic",
+            next_step="if there are many, the result may not represent your traffic",
         )
 
 
@@ -56,16 +56,16 @@ def _sampling(log: LogCounts) -> Iterator[Finding]:
         yield Finding(
             check="sampled",
             level=Level.INFO,
-            message=f"{log.sampled} of {log.replayed} answers were sampled (temperature above 0): exact in "
-            "distribution for the settings they were logged with, and one draw of it; greedy answers are exact",
-            next_step="replay a log taken at the settings you will serve",
+            message=f"{log.sampled} of {log.replayed} answers were sampled (temperature above 0): they "
+            "represent the sampling settings of the log only",
+            next_step="replay a log with the settings that you will serve",
         )
     if log.temperature_unknown:
         yield Finding(
             check="temperature-unknown",
             level=Level.INFO,
-            message=f"{log.temperature_unknown} of {log.replayed} answers do not say their temperature",
-            next_step="the counts hold for whatever settings they were generated with",
+            message=f"{log.temperature_unknown} of {log.replayed} answers have no temperature in the log",
+            next_step="the counts are valid only for the settings that produced them",
         )
 
 
@@ -78,7 +78,7 @@ def _refused(log: LogCounts, settings: Sequence[DrafterSetting]) -> Iterator[Fin
         yield Finding(
             check="refused-sampling",
             level=Level.WARN,
-            message=f"{engine} answers 400 to {refused.requests} of {log.replayed} requests once it speculates "
+            message=f"with speculation {engine} rejects {refused.requests} of {log.replayed} requests (HTTP 400) "
             f"({names})",
             next_step="route them to a server without speculation, or drop the parameters",
         )
@@ -90,17 +90,16 @@ def _tokens(log: LogCounts, tokenizer: str | None) -> Iterator[Finding]:
     yield Finding(
         check="tokenizer",
         level=Level.INFO,
-        message=f"text was cut into tokens with {tokenizer}; a model may have written the same text in other "
-        "tokens, and another model's tokenizer gives other counts",
-        next_step="--tokenizer the served model's, or log response_token_ids and prompt_token_ids",
+        message=f"text was tokenized with {tokenizer}; the served model may have used other tokens",
+        next_step="give the served model's tokenizer with --tokenizer, or log response_token_ids and prompt_token_ids",
     )
     if log.prompts.get("joined"):
         yield Finding(
             check="chat-template",
             level=Level.WARN,
-            message=f"{log.prompts['joined']} prompts are the messages joined by line breaks: the tokenizer has "
-            "no chat template that takes them",
-            next_step="--tokenizer a GGUF file or a folder with the model's chat template",
+            message=f"{log.prompts['joined']} prompts are messages joined by line breaks: the tokenizer has "
+            "no chat template for them",
+            next_step="give --tokenizer a GGUF file or a folder with the model's chat template",
         )
 
 
@@ -109,6 +108,6 @@ def _few(log: LogCounts) -> Iterator[Finding]:
         yield Finding(
             check="few-requests",
             level=Level.WARN,
-            message=f"{log.replayed} requests: the intervals count requests and say little under {REQUESTS_MIN}",
+            message=f"{log.replayed} requests: with fewer than {REQUESTS_MIN} the intervals are unreliable",
             next_step="replay more of the log",
         )

@@ -160,7 +160,7 @@ def _drafter(
         return asked, asked.drafters[0]
     allowed = dict.fromkeys((PLAIN, *(drafter.method for drafter in asked.drafters)))
     raise UsageError(
-        f"{name} is not {asked.engine}'s", hint=f"--engine {asked.engine} has: {', '.join(allowed)}"
+        f"{name} is not a method of {asked.engine}", hint=f"--engine {asked.engine} has: {', '.join(allowed)}"
     )
 
 
@@ -169,7 +169,7 @@ def _parsed(text: str, known: Sequence[LogDrafters]) -> tuple[str, dict[str, int
     methods = tuple(dict.fromkeys(drafter.method for engine in known for drafter in engine.drafters))
     if name.partition(":")[0] in NEED_A_MODEL or "+" in name:
         raise UsageError(
-            f"--method {name} cannot be replayed: what it drafts is not in a log",
+            f"--method {name} cannot be replayed: its drafts are not in a log",
             hint=f"replay knows {', '.join(methods)}; for {name}: speclift measure --method {name}",
         )
     if name not in methods:
@@ -192,7 +192,7 @@ def _check_own(
     others = [each for engine in known for each in engine.drafters]
     if "n_min" in own and not drafter.takes_n_min:
         takers = ", ".join(each.method for each in others if each.takes_n_min)
-        raise UsageError(f"--method {text}: n_min is for {takers}; this one looks up n tokens and no fewer")
+        raise UsageError(f"--method {text}: n_min is for {takers}; this one always looks up n tokens")
     if "min_hits" in own and not drafter.takes_min_hits:
         takers = ", ".join(each.method for each in others if each.takes_min_hits)
         raise UsageError(f"--method {text}: min_hits is for {takers}")
@@ -205,7 +205,7 @@ def _check_tables(settings: Sequence[DrafterSetting]) -> None:
         size = f"{drafter.table_bytes >> 20} MiB"
         raise UsageError(
             f"{drafter.method} keeps a table of {size} for every n and k, {tables} of them here",
-            hint="name fewer: --k 8,16 --ngram 16",
+            hint="give fewer: --k 8,16 --ngram 16",
         )
 
 
@@ -226,5 +226,5 @@ def _within(values: Sequence[int], *, flag: str, highest: int) -> tuple[int, ...
         if not 1 <= value <= highest:
             raise UsageError(f"{flag} takes numbers in 1..{highest}, saw {value}")
     if not values:
-        raise UsageError(f"{flag} names no number", hint=f"for example {flag} 2,3,5 or {flag} 1..5")
+        raise UsageError(f"{flag} has no number", hint=f"for example {flag} 2,3,5 or {flag} 1..5")
     return tuple(sorted(set(values)))

@@ -56,13 +56,13 @@ def choose(
             search.problem.candidate(each.job.candidate).is_baseline and each.cells for each in search.results
         ):
             raise EngineError(
-                "fewer than half of the baseline's answers could be timed: the others came in one piece",
-                hint="something between here and the server holds answers back; ask the server itself",
+                "fewer than half of the baseline's answers could be timed: the others came in one burst",
+                hint="something buffers the stream; measure the server directly",
             )
         raise EngineError("the search has no baseline to compare with", hint="run it again with --resume")
     ranking = ranked(search, posterior)
     if not ranking:
-        raise EngineError("the search measured no arm that speculates", hint="give it more time: --budget")
+        raise EngineError("the search measured no speculative arm", hint="give it more time: --budget")
     winner = ranking[0]
     other = _of_another_kind(winner, ranking)
     if other is None and wants_same_method:

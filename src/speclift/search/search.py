@@ -113,12 +113,12 @@ def start(problem: Problem, *, eliminated: Sequence[Elimination] = ()) -> Search
     search = Search(problem=problem, pending=(), eliminated=tuple(eliminated))
     loads = calibration_loads(problem)
     wanted = [
-        (candidate, loads, Purpose.BASELINE, "what everything is compared with, and the unit of step time")
+        (candidate, loads, Purpose.BASELINE, "baseline for every comparison")
         for candidate in _first_per_target(problem)
     ]
     for drafter in _drafters(problem):
         candidate = _at_k(problem, drafter, _k_long(problem, drafter))
-        reason = f"acceptance of {drafter} at every k up to {candidate.k}, and what its longest step costs"
+        reason = f"acceptance of {drafter} at every k up to {candidate.k}, and its longest step"
         wanted.append((candidate, loads, Purpose.LONG, reason))
     return _with_jobs(search, wanted) or replace(
         search, phase=SearchPhase.DONE, ending="the budget allows no launch"
@@ -176,7 +176,7 @@ def _probe(search: Search, posterior: Posterior) -> Search | None:
     if chosen is None:
         return None
     candidate = posterior.candidates[chosen.row]
-    reason = f"may gain {100 * chosen.gain:.2f} % over the traffic, at {_labels(chosen.loads)}"
+    reason = f"may be {100 * chosen.gain:.2f} % faster at {_labels(chosen.loads)}"
     return _with_jobs(search, [(candidate, chosen.loads, Purpose.PROBE, reason)], within_s=rest_s)
 
 
@@ -198,7 +198,7 @@ def _deeper(
         ]
         if hopes and max(hopes)[0] > 0:
             deepest = max((posterior.candidates[row] for row in rows), key=lambda candidate: candidate.k)
-            reason = f"{drafter} may still gain beyond the longest run so far"
+            reason = f"{drafter} may be faster at a larger k"
             yield deepest, calibration_loads(search.problem), Purpose.LONG, reason
 
 
@@ -218,7 +218,7 @@ def _short(
             continue
         if not ran or candidate.k in ran or not _alive(search, drafter):
             continue
-        reason = f"how a step of {drafter} shortens with k, and what acceptance really is at k={candidate.k}"
+        reason = f"step time and acceptance of {drafter} at k={candidate.k}"
         yield candidate, calibration_loads(problem), Purpose.SHORT, reason
 
 
@@ -228,14 +228,18 @@ def _race(search: Search, posterior: Posterior) -> Search:
     regret = expected_regret(problem, found)
     if regret < problem.settings.regret_goal:
         return replace(
-            search, phase=SearchPhase.DONE, ending=f"choosing now is expected to lose {100 * regret:.2f} %"
+            search, phase=SearchPhase.DONE, ending=f"more search would gain about {100 * regret:.2f} %"
         )
     if search.blocks >= problem.settings.race_blocks:
-        ending = f"{search.blocks} blocks raced" if search.blocks else "no launch worth its time is left"
+        ending = (
+            f"compared directly in {search.blocks} blocks"
+            if search.blocks
+            else "no further launch is worth its time"
+        )
         return replace(search, phase=SearchPhase.DONE, ending=ending)
     entries = race_entries(problem, posterior, found)
     if entries and _race_promise(search, posterior, found, entries) <= 0:
-        ending = f"a race would cost more than the {100 * regret:.2f} % that choosing now is expected to lose"
+        ending = f"a direct comparison costs more time than the {100 * regret:.2f} % it could gain"
         return replace(search, phase=SearchPhase.DONE, ending=ending)
     while len(entries) > 1:
         order = mirrored(list(entries))
@@ -250,7 +254,7 @@ def _race(search: Search, posterior: Posterior) -> Search:
         if len(smaller) < 2:
             break
         entries = smaller
-    ending = "no time is left to race what is in doubt" if entries else "no two arms are near enough to race"
+    ending = "no time left for a direct comparison" if entries else "no two arms are close to each other"
     return replace(search, phase=SearchPhase.DONE, ending=ending)
 
 
@@ -278,7 +282,9 @@ def _best_k(problem: Problem, posterior: Posterior, drafter: str) -> int:
 
 def _race_reason(name: str, entries: dict[str, tuple[Load, ...]]) -> str:
     rivals = [other for other in entries if other != name and set(entries[other]) & set(entries[name])]
-    return f"too near to call from predictions: against {', '.join(rivals)} at {_labels(entries[name])}"
+    return (
+        f"predictions are too close: direct comparison with {', '.join(rivals)} at {_labels(entries[name])}"
+    )
 
 
 def _labels(loads: Sequence[Load]) -> str:
@@ -294,7 +300,7 @@ def _eliminate(search: Search, eliminated: Sequence[Elimination]) -> Search:
 def _without_failed(search: Search, result: JobResult) -> Search:
     """A candidate that failed is out; a drafter's long run is tried once more at a smaller k."""
     problem, job = search.problem, result.job
-    reason = result.failure or "ran without a single cell"
+    reason = result.failure or "ran without any result"
     failed = Elimination(candidate=job.candidate, stage="failed", reason=reason)
     search = _eliminate(search, [failed])
     search = replace(

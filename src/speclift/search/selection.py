@@ -207,7 +207,7 @@ def far_from_best(problem: Problem, posterior: Posterior) -> list[Elimination]:
         least, gap, column = min(gaps)
         if least > settings.near:
             rival, where = posterior.candidates[best[column]].name, load_label(posterior.loads[column])
-            reason = f"predicted {100 * -math.expm1(-gap):.0f} % below {rival} at {where}, its nearest load"
+            reason = f"predicted {100 * -math.expm1(-gap):.0f} % slower than {rival} even at {where}, its best load"
             eliminated.append(Elimination(candidate=candidate.name, stage="predicted", reason=reason))
     return eliminated
 
@@ -227,8 +227,8 @@ def beaten(posterior: Posterior, results: Sequence[JobResult]) -> list[Eliminati
         for standing in standings(by_arm, leader, pass_sd=pass_sd):
             if standing.is_beaten:
                 reason = (
-                    f"{100 * math.expm1(standing.log_ratio):.1f} % slower than {leader}, at least "
-                    f"{100 * math.expm1(standing.log_ratio - standing.radius):.1f} %, "
+                    f"{100 * math.expm1(standing.log_ratio):.1f} % slower than {leader} (at least "
+                    f"{100 * math.expm1(standing.log_ratio - standing.radius):.1f} %), "
                     f"{standing.prompts} prompts in {standing.passes} passes"
                 )
                 eliminated.append(

@@ -100,7 +100,9 @@ def search_from_dict(data: object) -> Search:
     """StudyError where it is of another form or damaged."""
     schema = data.get("schema") if isinstance(data, dict) else None
     if schema != SCHEMA:
-        raise StudyError(f"a search of schema {SCHEMA} was expected, saw {schema!r}", hint="start it anew")
+        raise StudyError(
+            f"a search of schema {SCHEMA} was expected, saw {schema!r}", hint="start a new search"
+        )
     try:
         state = read_as(SearchState, data)
         return Search(
@@ -113,7 +115,7 @@ def search_from_dict(data: object) -> Search:
             ending=state["ending"],
         )
     except (KeyError, TypeError, ValueError) as error:
-        raise StudyError(f"the search is damaged: {error!r}", hint="start it anew") from error
+        raise StudyError(f"the search is damaged: {error!r}", hint="start a new search") from error
 
 
 def _problem_state(problem: Problem) -> ProblemState:

@@ -254,7 +254,7 @@ def kept_tuning(kept: object) -> Tuning:
     try:
         return tuning_of(read_as(TuningDocument, kept))
     except ValueError as error:
-        raise StudyError(f"what the search found is damaged: {error}", hint="start a new study") from error
+        raise StudyError(f"the stored search result is damaged: {error}", hint="start a new study") from error
 
 
 def tuning_of(document: TuningDocument) -> Tuning:

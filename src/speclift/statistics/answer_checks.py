@@ -36,10 +36,10 @@ def _impossible(arm: str, members: Sequence[Record]) -> Iterator[Finding]:
         yield Finding(
             check="impossible-counts",
             level=Level.FAIL,
-            message=f"{arm}: {len(concerned)} of {len(members)} answers report numbers that cannot be true: "
+            message=f"{arm}: {len(concerned)} of {len(members)} answers report impossible numbers: "
             f"{'; '.join(shown)}; they are not used",
-            next_step="the server, or a gateway before it, counts wrongly: nothing is decided on its word; mend it, or "
-            "measure the engine itself",
+            next_step="the server or a gateway counts wrongly, so there is no verdict: fix it, or measure the engine "
+            "directly",
         )
 
 
@@ -51,8 +51,8 @@ def _unseen(arm: str, members: Sequence[Record]) -> Iterator[Finding]:
             check="unseen-tokens",
             level=Level.FAIL if is_habit else Level.WARN,
             message=f"{arm}: {len(concerned)} of {len(members)} answers count more tokens than their text has bytes "
-            f"({_example(concerned, NO_TEXT_FOR_IT)}): what is not sent cannot be timed, so these counts are not used",
-            next_step="let the server send all that it counts, its reasoning too, or switch hidden reasoning off",
+            f"({_example(concerned, NO_TEXT_FOR_IT)}): hidden tokens cannot be timed, so these counts are not used",
+            next_step="let the server send all tokens it counts, including reasoning, or turn hidden reasoning off",
             arm=None if is_habit else arm,
         )
 

@@ -53,9 +53,9 @@ def check_bursts(records: Sequence[Record]) -> Iterator[Finding]:
                 check="buffered-answers",
                 level=Level.WARN if bursts > BURST_SHARE * answers else Level.INFO,
                 message=f"{arm}: {bursts} of {answers} answers with {BURST_TOKENS_MIN} tokens or more came in one "
-                "burst; they have no time per token, and their time to first token is that of the whole answer",
-                next_step="something on the way holds answers back: switch buffering off there (nginx: proxy_buffering "
-                "off, or the header X-Accel-Buffering: no), or measure the server itself",
+                "burst: their time per token is unknown, and their TTFT is the time of the whole answer",
+                next_step="something buffers the stream: turn buffering off (nginx: proxy_buffering off, or the header "
+                "X-Accel-Buffering: no), or measure the server directly",
                 arm=arm,
             )
 

@@ -71,7 +71,7 @@ def check_client(turns: Sequence[TurnHealth], records: Sequence[Record] = ()) ->
                 check="client-cpu",
                 level=Level.WARN,
                 message=f"at {load_label(load)} the load generator used {share:.0%} of a core; its event loop "
-                f"woke up to {lag_s * 1000:.1f} ms late (P99 of the worst turn)",
+                f"was up to {lag_s * 1000:.1f} ms late (P99 of the worst turn)",
                 next_step="add --workers 2, leave a core free (--threads), or send from another machine",
             )
 
@@ -84,9 +84,8 @@ def _client_reading(load: Load, turns: Sequence[TurnHealth], records: Sequence[R
         yield Finding(
             check="client-reading",
             level=Level.FAIL,
-            message=f"at {load_label(load)} the client read first tokens together with later ones in over a tenth of "
-            f"its turns, so that their time may be {blur_s * 1000:.1f} ms late at P99, more than "
-            f"{CLIENT_LAG_SHARE:.0%} of the TTFT P50 of "
+            message=f"at {load_label(load)} the client read first tokens late in over 10% of its turns: up to "
+            f"{blur_s * 1000:.1f} ms at P99, more than {CLIENT_LAG_SHARE:.0%} of the TTFT P50 of "
             f"{float(np.median(ttfts)) * 1000:.1f} ms",
             next_step="free a core for the client, add --workers 2, or lower the load",
         )
@@ -112,7 +111,7 @@ def _few_prompts(measured: Sequence[Record]) -> Iterator[Finding]:
         yield Finding(
             check="few-prompts",
             level=Level.WARN,
-            message=f"{len(prompts)} prompts; fewer than {PROMPTS_MIN} hide how unlike prompts are",
+            message=f"only {len(prompts)} prompts; use at least {PROMPTS_MIN} to see how much prompts differ",
             next_step="give more --prompts, or raise --requests or --budget",
         )
     by_segment: dict[str, set[str]] = defaultdict(set)
@@ -123,7 +122,7 @@ def _few_prompts(measured: Sequence[Record]) -> Iterator[Finding]:
         yield Finding(
             check="few-prompts-per-segment",
             level=Level.INFO,
-            message=f"under {SEGMENT_PROMPTS_MIN} prompts in: {', '.join(thin)}; these cannot veto a verdict",
+            message=f"under {SEGMENT_PROMPTS_MIN} prompts in: {', '.join(thin)}; too few to stop a SHIP",
             next_step="raise --requests or --budget",
         )
 
@@ -134,14 +133,14 @@ def _few_launches(measured: Sequence[Record]) -> Iterator[Finding]:
         yield Finding(
             check="single-launch",
             level=Level.WARN,
-            message="one launch per arm: what varies from start to start is not in the interval",
+            message="one launch per arm: the interval does not include differences between launches",
             next_step="use --launches 3 or more",
         )
     elif launches < LAUNCHES_MIN:
         yield Finding(
             check="few-launches",
             level=Level.WARN,
-            message=f"{launches} launches per arm; intervals over so few are wide",
+            message=f"only {launches} launches per arm: the confidence intervals are wide",
             next_step=f"use --launches {LAUNCHES_MIN} or a longer --budget",
         )
 
@@ -156,7 +155,7 @@ def _short_loads(measured: Sequence[Record]) -> Iterator[Finding]:
             yield Finding(
                 check="short-load",
                 level=Level.WARN,
-                message=f"{len(sent)} requests at {load_label(load)} spend much of their time ramping",
+                message=f"only {len(sent)} requests at {load_label(load)}: much of the time is ramp-up and ramp-down",
                 next_step=f"use at least {REQUESTS_PER_STREAM_MIN * load.streams} requests at this load",
             )
 
@@ -172,7 +171,7 @@ def _client_lag(measured: Sequence[Record]) -> Iterator[Finding]:
             yield Finding(
                 check="client-lag",
                 level=Level.FAIL,
-                message=f"at {load_label(load)} the client sent {lag_s * 1000:.1f} ms late at P99, more than "
+                message=f"at {load_label(load)} the client sent requests {lag_s * 1000:.1f} ms late at P99, more than "
                 f"{CLIENT_LAG_SHARE:.0%} of the TTFT P50 of {float(np.median(ttfts)) * 1000:.1f} ms",
                 next_step="lower the load, free a core for the client, or send from another machine",
             )
@@ -190,8 +189,8 @@ def _drift(measured: Sequence[Record]) -> Iterator[Finding]:
         yield Finding(
             check="drift",
             level=Level.WARN,
-            message=f"the baseline's own time per token changed by {change:+.0%} over the study",
-            next_step="interleaving cancels a steady drift; find what else runs on this machine",
+            message=f"the baseline's own time per token changed by {change:+.0%} during the study",
+            next_step="check what else runs on this machine; interleaving cancels only a steady drift",
         )
 
 
@@ -239,7 +238,7 @@ def _saturation(measured: Sequence[Record]) -> Iterator[Finding]:
                 level=Level.WARN,
                 message=f"{arm} at {load_label(load)}: TTFT grew from {first * 1000:.0f} to {last * 1000:.0f} ms "
                 "within a turn; the queue was still growing",
-                next_step="this load is beyond capacity: compare at lower ones",
+                next_step="this load is above capacity: compare at lower loads",
                 arm=arm,
             )
 
@@ -256,8 +255,8 @@ def _output_length(measured: Sequence[Record]) -> Iterator[Finding]:
             yield Finding(
                 check="output-length",
                 level=Level.WARN,
-                message=f"{arm} wrote {mean:.1f} tokens per answer, the baseline {reference:.1f}: end-to-end "
-                "times are not comparable, time per token is",
+                message=f"{arm} wrote {mean:.1f} tokens per answer, the baseline {reference:.1f}: compare "
+                "time per token, not end-to-end time",
                 next_step="lower --max-tokens so that answers end at the limit",
                 arm=arm,
             )
@@ -269,7 +268,7 @@ def _degenerate(measured: Sequence[Record]) -> Iterator[Finding]:
             check="degenerate-output",
             level=Level.WARN,
             message=f"{found.looping} of {found.answers} answers in {found.segment} end in a repetition loop: a loop "
-            "accepts every draft, so its speedup is not the traffic's",
+            "accepts every draft token, so its speedup is not real",
             next_step="lower --max-tokens, raise the temperature, or use a larger model",
         )
 

@@ -32,9 +32,9 @@ def explained_gains(
         yield Finding(
             check="gain-explained",
             level=Level.INFO,
-            message=f"of the {whole:.2f}x of {arm.name} in the launch beside the control: scheduling costs {cost:.2f}x"
-            f", {drafting} {'together give' if changed else 'gains'} {gain:.2f}x",
-            next_step="the verdict rests on the baseline as the engine starts it, not on this control",
+            message=f"{arm.name}: {whole:.2f}x in the launch next to the control: scheduling alone gives {cost:.2f}x"
+            f", {drafting} {'together give' if changed else 'gives'} {gain:.2f}x",
+            next_step="the verdict uses the engine's normal baseline, not this control",
             arm=arm.name,
         )
 

@@ -63,7 +63,7 @@ def crossovers(
             crossing = crossing_of(curve, level=level)
             notes = [*crossing.notes, *curve.notes]
             if metric == "throughput" and axis == "qps":
-                notes.append("in an open loop throughput is the rate offered until an arm saturates")
+                notes.append("with --qps, throughput equals the request rate until an arm saturates")
             result.append(
                 Crossover(
                     metric=metric,
@@ -226,17 +226,17 @@ def _root(log_load: Floats, curve: Floats, index: int) -> float:
 
 def _outcome(curve: Curve, band: _Band, *, value: float | None, low: float | None, high: float | None) -> str:
     if np.isinf(band.half).all():
-        return "no interval: one launch of one unit, or none shared, says nothing about the spread"
+        return "no interval: more launches, or more prompts shared by all loads, are needed"
     if value is not None:
         sides = [name for name, bound in (("smallest", low), ("largest", high)) if bound is None]
         return f"the interval reaches beyond the {' and the '.join(sides)} load measured" if sides else ""
     if band.centre[-1] >= 0:
         if low == curve.loads[-1]:
-            return "pays up to the largest load measured"
-        return f"no slower at any load measured, surely faster {'at none' if low is None else f'up to {low:.3g}'}"
+            return "faster up to the largest load measured"
+        return f"no slower at any load measured, proven faster {'at none' if low is None else f'up to {low:.3g}'}"
     if high == curve.loads[0]:
-        return "pays at no load measured"
-    return f"no faster at any load measured, surely slower {'at none' if high is None else f'from {high:.3g} on'}"
+        return "faster at no load measured"
+    return f"no faster at any load measured, proven slower {'at none' if high is None else f'from {high:.3g} on'}"
 
 
 def _shape(band: _Band, value: float | None) -> str:
@@ -248,6 +248,6 @@ def _shape(band: _Band, value: float | None) -> str:
         return ""
     right = int(np.searchsorted(band.loads, value))
     return (
-        f"the shape of the curve between {band.loads[right - 1]:g} and {band.loads[right]:g} is a guess: "
+        f"the curve between {band.loads[right - 1]:g} and {band.loads[right]:g} is interpolated: "
         "measure a load in between"
     )

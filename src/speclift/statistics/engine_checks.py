@@ -40,8 +40,8 @@ def _counters_disagree(launch: Launch, records: Sequence[Record]) -> Iterator[Fi
         yield Finding(
             check="counters-disagree",
             level=Level.WARN,
-            message=f"{launch.arm}: responses add up to {said} drafted tokens, the engine's metrics to {counted:.0f}",
-            next_step="something else may be using this server; acceptance figures are in doubt",
+            message=f"{launch.arm}: responses report {said} draft tokens, the engine's metrics {counted:.0f}",
+            next_step="does another client use this server? do not trust the acceptance rate",
             arm=launch.arm,
         )
 
@@ -56,9 +56,9 @@ def _unequal_settings(launches: Sequence[Launch]) -> Iterator[Finding]:
             yield Finding(
                 check="unequal-settings",
                 level=Level.WARN,
-                message=f"{arm} does not differ from the baseline by speculation alone: {', '.join(changed)}",
-                next_step="the engine decided this by itself: where speculation forces it, it is part of the price; "
-                "else give both servers the same value with --engine-arg",
+                message=f"{arm} differs from the baseline in more than speculation: {', '.join(changed)}",
+                next_step="the engine chose this itself. If speculation requires it, it is part of the cost; if not, "
+                "set the same value for both servers with --engine-arg",
                 arm=arm,
             )
 
@@ -90,8 +90,8 @@ def _notices(launches: Sequence[Launch]) -> Iterator[Finding]:
             yield Finding(
                 check="engine-warning",
                 level=Level.WARN if is_change else Level.INFO,
-                message=f"{', '.join(arms)}: the engine warned at its start: {notice}",
-                next_step="the baseline was not told this; its log has the lines around it",
+                message=f"{', '.join(arms)}: warning when the engine started: {notice}",
+                next_step="the baseline did not get this warning; see the engine's log",
             )
 
 
@@ -101,9 +101,9 @@ def _preemptions(launches: Sequence[Launch]) -> Iterator[Finding]:
             yield Finding(
                 check="preemptions",
                 level=Level.WARN,
-                message=f"{arm}: the engine threw {total:.0f} running requests out of its KV cache and computed them "
+                message=f"{arm}: the engine preempted {total:.0f} running requests (KV cache full) and computed them "
                 "again",
-                next_step="lower the load or give it more KV cache; a draft model takes its share of it",
+                next_step="lower the load or give it more KV cache; a draft model uses part of it",
                 arm=arm,
             )
 
@@ -119,7 +119,7 @@ def _prefix_hits(launches: Sequence[Launch]) -> Iterator[Finding]:
                 level=Level.WARN,
                 message=f"{arm}: the prefix cache served {share:.0%} of prompt tokens, {baseline:.0%} without "
                 "speculation",
-                next_step="its time to first token pays for it; compare TTFT at your prompt lengths",
+                next_step="TTFT becomes longer; compare TTFT at your prompt lengths",
                 arm=arm,
             )
 
@@ -130,7 +130,7 @@ def _kv_pressure(launches: Sequence[Launch]) -> Iterator[Finding]:
             yield Finding(
                 check="kv-full",
                 level=Level.WARN,
-                message=f"{arm}: the KV cache was {peak:.0%} full at its peak: requests waited for room",
+                message=f"{arm}: the KV cache was {peak:.0%} full at its peak: requests had to wait",
                 next_step="lower --concurrency or --context, or give the server more memory",
                 arm=arm,
             )

@@ -11,25 +11,25 @@ from speclift.core.records import Outcome, Record
 CAUSES_SHOWN = 3
 EXAMPLE_CHARACTERS = 200
 # A failure of a server that lived on is a result: it is not measured again in the same study.
-ANEW = "when that is mended, measure anew in another --study"
+ANEW = "after fixing it, measure again with a new --study"
 # What to do about an HTTP status.
 STATUS_HINTS = {
-    "301": "the server is elsewhere: give the address it moved to",
-    "302": "the server is elsewhere: give the address it moved to",
-    "307": "the server is elsewhere: give the address it moved to",
-    "308": "the server is elsewhere: give the address it moved to",
-    "400": "the server refuses such requests: try one of them with curl",
-    "401": "--api-key-env names the environment variable that holds the server's key",
-    "403": "--api-key-env names the environment variable that holds the server's key",
-    "404": "is it an OpenAI-compatible server? its address without /v1 is wanted",
-    "429": "the server limits requests: raise its limit, or lower --concurrency or --qps",
+    "301": "the server has moved: give its new address",
+    "302": "the server has moved: give its new address",
+    "307": "the server has moved: give its new address",
+    "308": "the server has moved: give its new address",
+    "400": "the server rejects these requests: try one with curl",
+    "401": "give the environment variable with the server's key: --api-key-env NAME",
+    "403": "give the environment variable with the server's key: --api-key-env NAME",
+    "404": "is it an OpenAI-compatible server? give its address without /v1",
+    "429": "the server limits the request rate: raise its limit, or lower --concurrency or --qps",
 }
 OUTCOME_HINTS = {
-    Outcome.HTTP_ERROR: f"the server's log has its side of it; {ANEW}",
-    Outcome.CUT: "the server, or a proxy before it, ends streams early; its log has its side of it",
-    Outcome.TIMEOUT: "the server hangs or is far too slow for this load; try one request with curl",
-    Outcome.DISCONNECTED: f"is the server up, and does it take so many connections? {ANEW}",
-    Outcome.MALFORMED: "is a login page, a proxy or another server in front? try one request with curl -N",
+    Outcome.HTTP_ERROR: f"see the server's log; {ANEW}",
+    Outcome.CUT: "the server or a proxy ends streams early; see its log",
+    Outcome.TIMEOUT: "the server hangs or is too slow for this load; try one request with curl",
+    Outcome.DISCONNECTED: f"is the server up, and does it accept this many connections? {ANEW}",
+    Outcome.MALFORMED: "does a login page, a proxy or another server answer? try one request with curl -N",
 }
 
 
@@ -43,7 +43,7 @@ class Cause:
     example: str
 
     def __str__(self) -> str:
-        return f"{self.count} x {self.outcome.value}: {self.example or 'no word about it'}"
+        return f"{self.count} x {self.outcome.value}: {self.example or 'no details'}"
 
     @property
     def hint(self) -> str:

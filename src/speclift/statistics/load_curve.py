@@ -34,8 +34,8 @@ TAIL_PROMPTS_MIN = 20
 SHARED_MIN = 0.5
 # A spread over resampled prompts needs no more; its own relative error is then about 4 %.
 RESAMPLES = 400
-FEW_SHARED = "the loads share too few prompts: how they move together is unknown, the worst is assumed"
-ONE_LAUNCH = "one launch only: what launches add is not in the interval"
+FEW_SHARED = "the loads share too few prompts: their correlation is unknown, so the worst case is assumed"
+ONE_LAUNCH = "one launch only: the interval does not include differences between launches"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -74,7 +74,7 @@ def paired_curve(
     )
     if share == 1.0:
         return curve
-    return replace(curve, notes=(*curve.notes, f"on the {100 * share:.0f} % of pairs that every load has"))
+    return replace(curve, notes=(*curve.notes, f"uses the {100 * share:.0f} % of pairs that every load has"))
 
 
 def _means_by_load(found: Iterable[Pair]) -> dict[float, dict[tuple[int, str], float]]:
@@ -200,7 +200,7 @@ def tail_curve(records: Sequence[Record], arm: str, *, seed: int) -> Curve | Non
         np.array([baseline[part] - other[part] for baseline, other in logs]) for part in range(3)
     )
     curve = _resampled_curve(list(samples), pooled, per_draw, per_launch, unit_count=len(units))
-    return replace(curve, notes=("rests on P99s, which the slowest few requests decide", *curve.notes))
+    return replace(curve, notes=("uses P99, which depends on a few slow requests", *curve.notes))
 
 
 def _resampled_curve(

@@ -25,9 +25,9 @@ def check_repeats(records: Sequence[Record], arms: Sequence[Arm]) -> Iterator[Fi
         check="repeated-prompts",
         level=Level.INFO,
         message=f"{prompts} distinct prompts were sent as {sent} requests per cell and launch, each up to {times} "
-        "times with a seed of its own. Every arm sent the same repeats in the same order, so a prefix cache helps all "
-        "alike; repeats show the tail and add no prompts",
-        next_step="more distinct prompts (--prompts) narrow the speedup's interval",
+        "times with its own seed. Every arm sent the same repeats in the same order. Repeats help to measure the tail; "
+        "they do not count as more prompts",
+        next_step="more distinct prompts (--prompts) narrow the confidence interval",
     )
     for arm in arms:
         if not remembers_answers(arm.speculation):
@@ -37,9 +37,9 @@ def check_repeats(records: Sequence[Record], arms: Sequence[Arm]) -> Iterator[Fi
             yield Finding(
                 check="repeats-remembered",
                 level=Level.WARN,
-                message=f"{arm.name} drafts from answers it gave before, and a repeated prompt finds its own there: "
-                f"its {echoes} repeats are not compared",
-                next_step=f"for a tail of {sent} requests give {sent} distinct prompts (--prompts)",
+                message=f"{arm.name} drafts from its earlier answers, so it already knows the answer to a repeated "
+                f"prompt: its {echoes} repeats are not compared",
+                next_step=f"to measure the tail of {sent} requests, give {sent} distinct prompts (--prompts)",
                 arm=arm.name,
             )
 

@@ -46,6 +46,6 @@ def schedule_without_gain(
         level=Level.INFO,
         message=f"{scheduled.name} does not beat {static.name}: {found} on the same prompts; the schedule "
         "was dropped",
-        next_step="one k for every load is the smaller configuration",
+        next_step="use one k for every load",
         arm=scheduled.name,
     )

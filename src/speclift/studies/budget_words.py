@@ -27,5 +27,5 @@ def budget_finding(words: Sequence[str]) -> Finding:
         check="budget-spent",
         level=Level.INFO,
         message="; ".join(dict.fromkeys(words)),
-        next_step="what exists is judged; --resume with another --budget measures the rest",
+        next_step="the verdict uses what was measured; continue with --resume and a longer --budget",
     )

@@ -40,7 +40,7 @@ def require_empty(database: Path) -> None:
     with closing(sqlite3.connect(database)) as connection:
         tables: int = connection.execute("SELECT count(*) FROM sqlite_master").fetchone()[0]
     if tables:
-        raise StudyError(f"{database} is not a study's database", hint="name another --study")
+        raise StudyError(f"{database} is not a study's database", hint="use another --study")
 
 
 def connect(database: Path) -> sqlite3.Connection:
@@ -60,7 +60,7 @@ def take_lock(path: Path) -> IO[str]:
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError as error:
         lock.close()
-        raise StudyError(f"another speclift is writing to {path}", hint="wait for it, or end it") from error
+        raise StudyError(f"another speclift is writing to {path}", hint="wait for it, or stop it") from error
     return lock
 
 
@@ -73,7 +73,7 @@ def disk_errors(path: Path) -> Iterator[None]:
     except (sqlite3.DatabaseError, OSError) as error:
         raise StudyError(
             f"cannot write to {path}: {error}",
-            hint="what was measured so far is kept; free disk space or permissions, then --resume",
+            hint="measured data is kept; check disk space and permissions, then use --resume",
         ) from error
 
 

@@ -51,12 +51,12 @@ def merged_records(studies: Sequence[Study]) -> tuple[Record, ...]:
 
 def _require_like(first: Study, other: Study) -> None:
     if first.path.resolve() == other.path.resolve():
-        raise StudyError(f"{other.path} is named twice", hint="a study cannot confirm itself")
+        raise StudyError(f"{other.path} is given twice", hint="give each study once")
     unlike = list(_differences(first, other))
     if unlike:
         raise StudyError(
-            f"{first.path} and {other.path} were measured in unlike environments: {'; '.join(unlike)}",
-            hint="a difference between them would not be speculation's; measure both in one study",
+            f"{first.path} and {other.path} were measured in different environments: {'; '.join(unlike)}",
+            hint="measure both in one study",
         )
 
 

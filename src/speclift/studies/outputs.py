@@ -15,11 +15,13 @@ ROOM_BYTES = 256 * 1024
 def require_report_place(path: Path, *, prompts: Path | None = None) -> None:
     """UsageError for what is no place for a file, StudyError for one that cannot be written now."""
     if path.is_dir():
-        raise UsageError(f"--out takes a file, and {path} is a directory", hint=f"{path / 'report.html'}")
+        raise UsageError(f"--out must be a file, but {path} is a directory", hint=f"{path / 'report.html'}")
     if path.exists() and not path.is_file():
-        raise UsageError(f"--out takes a file, and {path} is a device or a pipe", hint="such as report.html")
+        raise UsageError(
+            f"--out must be a file, but {path} is a device or a pipe", hint="such as report.html"
+        )
     if prompts is not None and path.exists() and prompts.exists() and path.samefile(prompts):
-        raise UsageError(f"--out and --prompts are the same file: {path}", hint="name another --out")
+        raise UsageError(f"--out and --prompts are the same file: {path}", hint="use another --out")
     trial = path.with_name(f".{path.name}.trial-{os.getpid()}")
     try:
         private_folder(path.parent)
@@ -30,7 +32,7 @@ def require_report_place(path: Path, *, prompts: Path | None = None) -> None:
     except OSError as error:
         raise StudyError(
             f"the report cannot be written to {path}: {error.strerror or error}",
-            hint="nothing was measured yet; name another --out, or free space or rights there",
+            hint="nothing was measured yet; use another --out, or check disk space and permissions",
         ) from error
 
 
@@ -38,13 +40,13 @@ def require_study_place(path: Path) -> None:
     """Looked at before models are fetched and servers asked; the study itself is made later."""
     standing = next(each for each in (path, *path.parents) if each.exists())
     if path.exists() and not path.is_dir():
-        raise UsageError(f"--study takes a directory, and {path} is a file", hint="name another --study")
+        raise UsageError(f"--study must be a directory, but {path} is a file", hint="use another --study")
     if not standing.is_dir():
-        raise StudyError(f"the study cannot be made at {path}: {standing} is a file")
+        raise StudyError(f"the study cannot be created at {path}: {standing} is a file")
     if not os.access(standing, os.W_OK | os.X_OK):
         raise StudyError(
-            f"the study cannot be made at {path}: {standing} cannot be written to",
-            hint="name another --study, or change its rights",
+            f"the study cannot be created at {path}: {standing} is not writable",
+            hint="use another --study, or change its permissions",
         )
 
 

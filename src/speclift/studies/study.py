@@ -98,7 +98,7 @@ class Study:
         keeps_text: bool = True,
     ) -> Study:
         if is_study(path):
-            raise StudyError(f"{path} already holds a study", hint="add --resume, or name another --study")
+            raise StudyError(f"{path} already holds a study", hint="add --resume, or use another --study")
         with disk_errors(path), ExitStack() as undo:
             private_folder(path)
             lock = undo.enter_context(take_lock(path))
@@ -402,7 +402,7 @@ class Study:
         seal = self._rows(TextRow, "SELECT value FROM meta WHERE key = ?", key + SEAL)
         if seal and seal[0]["value"] != digest_of(text):
             raise StudyError(
-                f"cannot read the study at {self.path}: its {key!r} is not what speclift wrote there",
+                f"cannot read the study at {self.path}: its {key!r} is damaged",
                 hint="if it was edited or damaged, restore it from a copy or start a new study",
             )
         return dict(need_object(json.loads(text)))

@@ -80,8 +80,8 @@ def with_texts(kept: Sequence[Request], given: Iterable[Request]) -> tuple[Reque
         own = by_id.get(request.id)
         if own is None or request_stand_in(own).prompt != request.prompt:
             raise StudyError(
-                f"the study was made with --no-text, and its prompt {request.id!r} is not among those given",
-                hint="--resume with --prompts and the file that it was begun with",
+                f"the study has no texts (--no-text), and its prompt {request.id!r} is not in the given prompts",
+                hint="use --resume with the original --prompts file",
             )
         found.append(replace(request, messages=own.messages, prompt=own.prompt))
     return tuple(found)
@@ -91,7 +91,6 @@ def no_text_finding() -> Finding:
     return Finding(
         check="no-text",
         level=Level.INFO,
-        message="prompts and answers were not kept (--no-text): hashes stand for them, so they can neither be "
-        "shown side by side, replayed, nor verified again",
-        next_step="measure without --no-text where they are wanted",
+        message="prompts and answers were not stored (--no-text): they cannot be shown, replayed or verified again",
+        next_step="measure without --no-text to store them",
     )

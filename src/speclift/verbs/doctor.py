@@ -69,12 +69,12 @@ def diagnose(observer: Observer, *, with_noise: bool = True, with_client: bool =
         "cache": str(cache),
         "cache_free_bytes": shutil.disk_usage(existing).free,
         "study_folder_free_bytes": shutil.disk_usage(Path.cwd()).free,
-        "noise": _not_measured("left out by --quick", "speclift doctor"),
+        "noise": _not_measured("skipped (--quick)", "speclift doctor"),
         "next_steps": [],
     }
     if with_client:
         facts["client"] = _client(observer)
-        facts["noise"] = _not_measured("left out by --client", "speclift doctor")
+        facts["noise"] = _not_measured("skipped (--client)", "speclift doctor")
     elif with_noise:
         facts["noise"] = _noise(embedded, observer)
     facts["next_steps"] = next_steps(facts, install=embedded.install_command())
@@ -109,9 +109,7 @@ def _noise(embedded: EngineKind, observer: Observer) -> NoiseDocument | NotMeasu
         model = str(models.resolve(EMBEDDED_MODEL))
         settings = ServerSettings(model=model, threads=default_threads())
         engine = embedded.build(EngineSpec(kind=embedded.name, settings=settings), settings, version=None)
-        observer.say(
-            f"measuring the noise of this machine, about {NOISE_BUDGET_S:.0f} s (--quick leaves it out)"
-        )
+        observer.say(f"measuring the noise of this machine, about {NOISE_BUDGET_S:.0f} s (--quick skips it)")
         with tempfile.TemporaryDirectory() as logs:
             records = run_until_signal(measure_noise(engine, noise_requests(), logs=Path(logs)))
     except EngineError as error:
@@ -149,7 +147,7 @@ def _noise_document(noise: Noise, *, wall_s: float) -> NoiseDocument:
 
 
 def _client(observer: Observer) -> ClientDocument | NotMeasuredDocument:
-    observer.say("measuring the load generator against a server that knows its own times, about 5 s")
+    observer.say("measuring the load generator with a server that knows its own times, about 5 s")
     started_s = time.monotonic()
     try:
         found = measure_client()
@@ -195,12 +193,12 @@ def next_steps(facts: DoctorDocument, *, install: str = "") -> list[NextStepDocu
     if facts["models"][EMBEDDED_MODEL] != "cached":
         steps.append(("the embedded model is not in the cache", FETCH_MODEL))
     if host["load_average"][0] > (host["cores"] or 1):
-        steps.append(("other programs keep this machine busy; end them or expect noise", "top"))
+        steps.append(("other programs keep this machine busy; stop them or expect noise", "top"))
     if host["governor"] == "powersave":
-        steps.append(("clock changes look like noise", "sudo cpupower frequency-set -g performance"))
+        steps.append(("CPU clock changes add noise", "sudo cpupower frequency-set -g performance"))
     if client is not None and "levels" in client and is_late(client["levels"]):
         steps.append(
-            ("the load generator was late here; end what else runs, then", "speclift doctor --client")
+            ("the load generator was late here; stop other programs, then repeat", "speclift doctor --client")
         )
     if not install:
         steps.append(_first_study(noise))
@@ -217,5 +215,5 @@ def _first_study(noise: NoiseDocument | NotMeasuredDocument) -> tuple[str, str]:
     needed = {} if "why" in noise else {row["speedup"]: row["prompts"] for row in noise["prompts_needed"]}
     prompts = needed.get(SEEN_SPEEDUP, 0)
     if prompts > QUICK_PROMPTS_PER_SEGMENT * len(QUICK_SEGMENTS):
-        return f"a verdict that can see {SEEN_SPEEDUP:g}x here", f"speclift decide --requests {prompts}"
+        return f"a verdict that can detect {SEEN_SPEEDUP:g}x here", f"speclift decide --requests {prompts}"
     return "a first verdict within minutes", "speclift decide"

@@ -160,7 +160,7 @@ def _require_a_baseline(study: Study, records: Sequence[Record]) -> None:
     causes = causes_of(sent)
     if not sent:
         raise StudyError(
-            f"{study.path} has no successful baseline request: none was sent yet",
+            f"{study.path} has no successful baseline request: no request was sent yet",
             hint="run it again with --resume",
         )
     if not any(record.is_ok for record in sent):
@@ -185,7 +185,7 @@ def _lossless(studies: Sequence[Study], held: _Held) -> GateOutcome:
 def _recorded_outcome(study: Study, records: Sequence[Record], arms: Sequence[Arm]) -> GateOutcome:
     """For studies that were only measured: what their answers say by themselves."""
     if not study.keeps_text:
-        return skipped_outcome("answers were not kept (--no-text)", mode="records")
+        return skipped_outcome("answers were not stored (--no-text)", mode="records")
     gate = gate_from_records(
         records,
         arms,
@@ -258,9 +258,9 @@ def _taxes(records: Sequence[Record], arms: Sequence[Arm], prompt_of: PromptOf) 
             yield Finding(
                 check="speculation-tax",
                 level=Level.INFO,
-                message=f"{arm.name}: on {tax.prompts} prompts for which nothing was drafted the server still took "
-                f"{1 / tax.speedup.value - 1:.1%} more time per token: speculation costs by being on",
-                next_step="traffic that rarely drafts is better served without it: route it elsewhere",
+                message=f"{arm.name}: {tax.prompts} prompts without any draft token were still "
+                f"{1 / tax.speedup.value - 1:.1%} slower per token: speculation has a fixed cost",
+                next_step="route traffic that rarely drafts to a server without speculation",
                 arm=arm.name,
             )
 

@@ -69,7 +69,7 @@ def _is_there(path: Path) -> bool:
 
 def _read(path: Path) -> str:
     if path.is_dir():
-        raise UsageError(f"{path} is a folder", hint="name the script or the config in it")
+        raise UsageError(f"{path} is a folder", hint="give the script or the config in it")
     try:
         with path.open("rb") as file:
             return _decoded(file.read(TEXT_MAX + 1), str(path))
@@ -81,6 +81,4 @@ def _decoded(data: bytes, where: str) -> str:
     try:
         return data.decode("utf-8-sig")
     except UnicodeDecodeError:
-        raise UsageError(
-            f"{where} is no text in UTF-8; a command, Python code or a config is meant"
-        ) from None
+        raise UsageError(f"{where} is not UTF-8 text; give a command, Python code or a config") from None

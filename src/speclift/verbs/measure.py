@@ -55,7 +55,7 @@ def judged(bench: Bench, work: Callable[[], None], observer: Observer, *, verb: 
             work()
         except KeyboardInterrupt as error:
             ended_by = error
-            observer.say(f"stopped; go on with: speclift {verb} --resume --study {relative(study.path)}")
+            observer.say(f"stopped; continue with: speclift {verb} --resume --study {relative(study.path)}")
         except StudyError:
             raise
         except OperatingError as error:
@@ -66,5 +66,5 @@ def judged(bench: Bench, work: Callable[[], None], observer: Observer, *, verb: 
             if ended_by is None:
                 raise
             if isinstance(ended_by, KeyboardInterrupt):
-                observer.say("nothing was measured yet that could be shown")
+                observer.say("nothing was measured yet")
             raise ended_by from None

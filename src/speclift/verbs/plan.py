@@ -38,7 +38,8 @@ def _acceptances(text: str | None) -> tuple[Acceptance, ...]:
     is_rates = text.replace("/", "").replace(".", "").replace(",", "").isdigit()
     if not is_rates and (path.suffix == ".json" or len(path.parts) > 1):
         raise UsageError(
-            f"--acceptance: {text} does not exist", hint="rates such as 0.6,0.8, a study, or a replay"
+            f"--acceptance: {text} does not exist",
+            hint="give rates such as 0.6,0.8, a study, or the JSON of speclift replay",
         )
     return parse_rates(text)
 
@@ -56,7 +57,7 @@ def _from_study(path: Path) -> tuple[Acceptance, ...]:
     by_arm = {survival.label: survival for survival in reversed(found)}  # the lowest load of each arm
     if not by_arm:
         raise OperatingError(
-            f"{path} holds no accepted drafts to take an acceptance from",
+            f"{path} has no accepted draft tokens, so no acceptance rate",
             hint="measure an arm that drafts, or give rates: --acceptance 0.7",
         )
     return tuple(by_arm.values())
@@ -99,7 +100,5 @@ def _from_replay(path: Path) -> tuple[Acceptance, ...]:
             f"{path} is not the JSON of speclift replay: {error!r}", hint="speclift replay logs.jsonl --json"
         ) from error
     if not found:
-        raise UsageError(
-            f"{path} has no segment with accepted lengths", hint="replay logs that have responses"
-        )
+        raise UsageError(f"{path} has no segment with accepted lengths", hint="use a log with responses")
     return tuple(found)

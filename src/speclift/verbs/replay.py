@@ -172,7 +172,7 @@ class _Reader:
         if len(self._seen) > SEGMENTS_MAX:
             raise UsageError(
                 f"the log names more than {SEGMENTS_MAX:,} segments",
-                hint="a segment is a class of requests, such as chat or summarise; ids belong into 'id'",
+                hint="a segment is a class of requests, such as chat or summarise; put ids into 'id'",
             )
 
     def _count(self, request: Logged, answer: LoggedAnswer) -> None:
@@ -256,7 +256,7 @@ class _Reader:
                 level=Level.WARN,
                 message=f"the logged token ids are not those of {self._tokenizer.name}: "
                 f"{self._same_tokens / self._compared_tokens:.0%} agree with the logged text",
-                next_step="leave --tokenizer out where ids are logged, or name the served model's",
+                next_step="omit --tokenizer if token ids are logged, or give the served model's tokenizer",
             )
 
     def require_replayed(self) -> None:
@@ -269,7 +269,7 @@ class _Reader:
         if log.no_response:
             raise UsageError(
                 f"none of the {log.no_response} requests in {names} has a response",
-                hint="replay needs 'response' (text) or 'response_token_ids' beside the prompt",
+                hint="replay needs 'response' (text) or 'response_token_ids' for each prompt",
             )
         if log.unreadable:
             raise UsageError(f"{names} holds no request that can be read. {self.first_fault}")
@@ -336,6 +336,6 @@ def _costs(study: Path | str | None, cost: float | None) -> tuple[StepCost, ...]
     if not found:
         raise StudyError(
             f"{path} has no load with a baseline and an n-gram arm that drafted",
-            hint="speclift measure --method ngram --study DIR, or say the cost: --cost 0.05",
+            hint="speclift measure --method ngram --study DIR, or give the cost: --cost 0.05",
         )
     return (*given, *found)

@@ -94,9 +94,11 @@ def depth_for(ask: Ask, detect: float | None) -> Depth:
 def prepare_gate(ask: Ask, observer: Observer, depth: Depth) -> Prepared:
     """Prepared like a study, with room for a batch; what a study refuses to time may be what is to be found out."""
     if not engine_kind(ask.engine).launches and not ask.attach.spec_url:
-        raise UsageError("verify needs --spec-url", hint="the server with speculation, to compare with")
+        raise UsageError("verify needs --spec-url", hint="give the server with speculation")
     if ask.qps:
-        raise UsageError("verify has no load: --qps means nothing to it", hint="--concurrency sets its batch")
+        raise UsageError(
+            "verify has no load, so --qps cannot be used", hint="use --concurrency for its batch size"
+        )
     asked = replace(
         ask,
         requests=max(depth.prompts, depth.sampled_prompts),

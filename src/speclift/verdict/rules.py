@@ -31,8 +31,8 @@ PART_PROMPTS_MIN = 10
 # Distinct prompts under which nothing ships, on all traffic or on a part.
 PROMPTS_MIN = 8
 # How a part is said to stand that is told apart from 1 if looked at alone, and one that is not.
-_ALONE = ("perhaps faster", "perhaps slower")
-_NEITHER = "no difference shown"
+_ALONE = ("likely faster", "likely slower")
+_NEITHER = "no clear difference"
 # An accepted length of 1.1 is what a launch must show to count as drafting (engines/probe.py); where the engine
 # keeps no count, the speedup has to show as much. Of 100,000 simulated studies of an arm that is the baseline no
 # lower bound got there where server starts differ by 2 %, and 2 where they differ by 4 %.
@@ -46,15 +46,17 @@ def min_speedup(evidence: Evidence, goals: Goals) -> Reason:
     """The lower bound clears the bar on all the traffic admitted."""
     overall = evidence.overall
     if overall is None:
-        return _reason("min-speedup", Level.FAIL, "no request succeeded on both arms")
+        return _reason(
+            "min-speedup", Level.FAIL, f"no request succeeded on both {evidence.arm.name} and the baseline"
+        )
     bound = overall.simultaneous
     # Equal speed is no gain, whatever bar was set.
     passes = bound.low >= goals.min_speedup and bound.low > 1.0
     return _reason(
         "min-speedup",
         Level.PASS if passes else Level.FAIL,
-        f"{evidence.arm.name}: {overall.metric} speedup {_interval(overall)} against {goals.min_speedup:g}x "
-        f"asked for ({overall.prompts} prompts, {overall.launches} launches)",
+        f"{evidence.arm.name}: {overall.metric} speedup {_interval(overall)}, the lower bound must be at "
+        f"least {goals.min_speedup:g}x ({overall.prompts} prompts, {overall.launches} launches)",
     )
 
 
@@ -65,12 +67,12 @@ def drafts_seen(evidence: Evidence) -> Reason:
     """
     name, floor = "no-drafts", UNSEEN_DRAFTS_SPEEDUP_MIN
     if is_idle(evidence):
-        message = f"{evidence.arm.name} had no draft accepted: it is the baseline by another name"
+        message = f"{evidence.arm.name}: no draft token was accepted, so it works like the baseline"
         return _reason(name, Level.FAIL, message)
     if any(cell.acceptance_rate is not None for cell in evidence.cells):
-        return _reason(name, Level.PASS, "drafts were made and accepted")
+        return _reason(name, Level.PASS, "draft tokens were accepted")
     low = evidence.overall.simultaneous.low if evidence.overall is not None else 0.0
-    message = f"the engine does not say what was drafted; a lower bound of {floor:g}x must show it"
+    message = f"the engine reports no draft counts, so the speedup's lower bound must be at least {floor:g}x"
     return _reason(name, Level.WARN if low >= floor else Level.FAIL, message)
 
 
@@ -86,10 +88,10 @@ def no_part_loses(evidence: Evidence) -> Reason:
     losing = losing_parts(evidence)
     if losing:
         named = ", ".join(f"{part.where} {_interval(part)}" for part in losing)
-        return _reason("no-part-loses", Level.FAIL, f"may lose on: {named}")
+        return _reason("no-part-loses", Level.FAIL, f"may be slower on: {named}")
     thin = [part.where for part in _below_the_floor(evidence) if part.part is Part.SEGMENT]
     unjudged = f" with {PART_PROMPTS_MIN} prompts; too few to judge: {', '.join(thin)}" if thin else ""
-    message = f"lower bound at least {NO_PART_LOSES} on every part{unjudged}"
+    message = f"the lower bound is at least {NO_PART_LOSES}x on every part{unjudged}"
     return _reason("no-part-loses", Level.PASS, message)
 
 
@@ -119,14 +121,14 @@ def _slo_reason(slo: Slo, cell: Cell, baseline: Cell | None) -> Reason:
     before = percentile_of(baseline, slo.metric, slo.percentile) if baseline else None
     where = f"{slo.label} at {load_label(cell.load)}"
     if seen is None or before is None:
-        needs = ": it needs 100 requests per cell" if slo.percentile == "p99" else ""
-        message = f"{where} is unknown{needs} ({cell.requests} requests here)"
+        needs = ": P99 needs 100 requests per cell" if slo.percentile == "p99" else ""
+        message = f"{where} is unknown{needs} ({cell.requests} requests were sent)"
         return _reason("slo", Level.FAIL, message)
-    figures = f"{where}: {_ms(seen)} against {_ms(slo.limit_s)} allowed, baseline {_ms(before)}"
+    figures = f"{where}: {_ms(seen)}, limit {_ms(slo.limit_s)}, baseline {_ms(before)}"
     if seen > slo.limit_s and before <= slo.limit_s:
-        return _reason("slo", Level.FAIL, f"missed where the baseline keeps it. {figures}")
+        return _reason("slo", Level.FAIL, f"missed, and the baseline meets it. {figures}")
     if seen > slo.limit_s:
-        return _reason("slo", Level.WARN, f"missed by both. {figures}")
+        return _reason("slo", Level.WARN, f"missed, also by the baseline. {figures}")
     return _reason("slo", Level.PASS, figures)
 
 
@@ -138,15 +140,13 @@ def tail_not_slower(evidence: Evidence, goals: Goals) -> Reason:
     unsure = [tail for tail in tails if tail.ratio.low < tolerance]
     if not tails:
         requests = min((cell.requests for cell in evidence.cells if cell.segment == ALL), default=0)
-        seen = f"{requests} requests per load, of {evidence.prompts} prompts"
-        message = (
-            f"the tail cannot be compared: P90 takes about 50 requests of different prompts, here {seen}"
-        )
+        seen = f"{requests} requests per load from {evidence.prompts} prompts"
+        message = f"not compared: P90 needs about 50 requests with different prompts, this study has {seen}"
         return _reason("tail", Level.WARN, message)
     if slower:
         return _reason("tail", Level.FAIL, f"the slowest requests are slower: {_tails(slower)}")
     if unsure:
-        message = f"not shown to stay within {tolerance:g}x of the baseline's tail: {_tails(unsure)}"
+        message = f"not proven to be at least {tolerance:g}x as fast as the baseline's tail: {_tails(unsure)}"
         return _reason("tail", Level.WARN, message)
     named = " and ".join(dict.fromkeys(tail.statistic for tail in tails))
     return _reason("tail", Level.PASS, f"{named} at least {tolerance:g}x as fast as the baseline's")
@@ -161,7 +161,7 @@ def _tails(tails: Sequence[TailRatio]) -> str:
 def enough_prompts(evidence: Evidence) -> Iterator[Reason]:
     """Fewer distinct prompts than this say nothing about the next one, however often they were sent."""
     if evidence.prompts < PROMPTS_MIN:
-        message = f"{evidence.prompts} distinct prompts; to ship takes at least {PROMPTS_MIN}"
+        message = f"{evidence.prompts} distinct prompts; SHIP needs at least {PROMPTS_MIN}"
         yield _reason("few-prompts", Level.FAIL, message)
 
 
@@ -169,7 +169,7 @@ def pairs_complete(evidence: Evidence) -> Iterator[Reason]:
     """What both arms were asked and the estimate cannot use is counted; beyond a few per cent nothing ships."""
     found = evidence.completeness
     if found.metric != found.metric_asked:
-        message = f"{found.metric_asked} is unknown for too many answers: judged by {found.metric} instead"
+        message = f"{found.metric_asked} is unknown for too many answers; {found.metric} is judged instead"
         yield _reason("metric", Level.WARN, message)
     missing = found.asked - found.used
     if missing:
@@ -183,7 +183,7 @@ def answers_are_real(evidence: Evidence) -> Iterator[Reason]:
     for found in evidence.degenerate:
         message = (
             f"{found.looping} of {found.answers} answers in {found.segment} end in a repetition loop, "
-            "which accepts every draft: nothing ships on it"
+            "which accepts every draft token: its speedup is not real"
         )
         yield _reason("degenerate-output", Level.FAIL, message)
 
@@ -191,7 +191,7 @@ def answers_are_real(evidence: Evidence) -> Iterator[Reason]:
 def text_is_real(evidence: Evidence) -> Iterator[Reason]:
     """A method that gives up the target's own text measures cost; however fast, it is nothing to ship."""
     if is_lossy(evidence.arm.speculation):
-        message = f"{evidence.arm.name} forces acceptance: its text is not the model's, only its cost is real"
+        message = f"{evidence.arm.name} forces acceptance: its text is not the model's, it only measures cost"
         yield _reason("lossy-method", Level.FAIL, message)
 
 
@@ -216,7 +216,7 @@ def parts_of_condition(evidence: Evidence) -> Iterator[Reason]:
     segments = [part for part in evidence.parts if part.part is Part.SEGMENT]
     if segments:
         named = ", ".join(f"{part.where} {_interval(part)}" for part in segments)
-        yield _reason("conditions", Level.INFO, f"of the traffic admitted: {named}")
+        yield _reason("conditions", Level.INFO, f"speedup of each allowed segment: {named}")
 
 
 # What informs: the parts in one line, then the rules of thumb
@@ -226,10 +226,10 @@ Rule = Callable[[Evidence], Iterator[Reason]]
 
 # Below the first limit that holds: rule, level, what the articles say, and which.
 ACCEPTANCE_BANDS = (
-    (0.4, "acceptance-low", Level.WARN, "under 40 % is called slower than plain", "S3"),
-    (0.5, "acceptance-low", Level.WARN, "under 50 % the advice is to leave it off", "S4"),
-    (0.65, "acceptance-middling", Level.INFO, "50-65 % is called near break-even", "S4"),
-    (float("inf"), "acceptance-good", Level.INFO, "above 65 % is called likely to pay", "S4"),
+    (0.4, "acceptance-low", Level.WARN, "below 40 % it is usually slower than no speculation", "S3"),
+    (0.5, "acceptance-low", Level.WARN, "below 50 % the usual advice is to turn it off", "S4"),
+    (0.65, "acceptance-middling", Level.INFO, "50-65 % is usually near break-even", "S4"),
+    (float("inf"), "acceptance-good", Level.INFO, "above 65 % it usually pays off", "S4"),
 )
 
 
@@ -244,7 +244,7 @@ def acceptance_bands(evidence: Evidence) -> Iterator[Reason]:
     tenths = (rate.p10 for rate, _ in seen if rate.mean >= 0.5 and rate.p10 is not None)
     lowest = min((tenth for tenth in tenths if tenth < 0.5), default=None)
     if lowest is not None:
-        message = f"P10 of acceptance is {lowest:.0%}: part of the traffic is expected to lose"
+        message = f"P10 of the acceptance rate is {lowest:.0%}: part of the traffic is probably slower"
         yield _reason("acceptance-p10", Level.WARN, message, "S4")
 
 
@@ -256,13 +256,13 @@ def _bands_of(means: Sequence[tuple[float, str]]) -> Iterator[Reason]:
         if inside:
             shares = " to ".join(dict.fromkeys(f"{edge(inside)[0]:.0%}" for edge in (min, max)))
             loads = ", ".join(dict.fromkeys(load for _, load in inside))
-            yield _reason(rule, level, f"acceptance {shares} at {loads}: {saying}", source)
+            yield _reason(rule, level, f"acceptance rate {shares} at {loads}: {saying}", source)
 
 
 def short_outputs(evidence: Evidence) -> Iterator[Reason]:
     means = [c.output_tokens_mean for c in evidence.cells if c.segment == ALL and c.output_tokens_mean]
     if means and min(means) < 50:
-        message = f"outputs average {min(means):.0f} tokens: under about 50 the gain is said to be small"
+        message = f"outputs average {min(means):.0f} tokens: below about 50 the gain is usually small"
         yield _reason("short-outputs", Level.INFO, message, "S3")
 
 
@@ -272,13 +272,13 @@ def ttft_bound(evidence: Evidence) -> Iterator[Reason]:
             continue
         if cell.ttft_s.p50 and cell.e2e_s.p50 and cell.ttft_s.p50 > 0.5 * cell.e2e_s.p50:
             share = cell.ttft_s.p50 / cell.e2e_s.p50
-            message = f"{share:.0%} of the time is before the first token, which speculation cannot shorten"
+            message = f"TTFT is {share:.0%} of the end-to-end time; speculation does not reduce TTFT"
             yield _reason("ttft-bound", Level.WARN, message, "S4")
 
 
 def typical_k(evidence: Evidence) -> Iterator[Reason]:
     if evidence.arm.method.startswith(("draft", "eagle", "mtp")) and not 3 <= evidence.arm.k <= 7:
-        message = f"k={evidence.arm.k} lies outside the usual 3-7"
+        message = f"k={evidence.arm.k} is outside the usual range 3-7"
         yield _reason("k-range", Level.INFO, message, "S2")
 
 
@@ -288,14 +288,13 @@ def where_it_pays(evidence: Evidence) -> Iterator[Reason]:
     for part in evidence.parts:
         side = _side(part.simultaneous)
         if side == _NEITHER and (alone := _side(part.speedup)) != _NEITHER:
-            side = f"perhaps {alone}"
+            side = f"likely {alone}"
         groups[side].append(f"{part.where} {part.speedup.value:.2f}x")
     said = [f"{side} on {', '.join(parts)}" for side, parts in groups.items() if parts]
-    perhaps = (
-        " (perhaps: at 95 % alone, not beside the other parts)" if any(groups[s] for s in _ALONE) else ""
-    )
+    likely = " (likely: significant alone, but not when all parts are tested together)"
+    note = likely if any(groups[side] for side in _ALONE) else ""
     if said:
-        yield _reason("where-it-pays", Level.INFO, f"{evidence.arm.name}: {'; '.join(said)}{perhaps}")
+        yield _reason("where-it-pays", Level.INFO, f"{evidence.arm.name}: {'; '.join(said)}{note}")
 
 
 def _side(bound: Estimate) -> str:
@@ -324,19 +323,17 @@ def break_even(evidence: Evidence) -> Iterator[Reason]:
             by_load.setdefault(load, {})[segment] = (length, length * tpot_s / base_s)
     for load, segments in by_load.items():
         even = median(cost for _, cost in segments.values())
-        groups: dict[str, list[str]] = {"clears it on": [], "falls short on": []}
+        groups: dict[str, list[str]] = {"above it": [], "below it": []}
         for segment, (length, _) in segments.items():
-            groups["clears it on" if length > even else "falls short on"].append(f"{segment} {length:.2f}")
-        said = "; ".join(f"{side} {', '.join(parts)}" for side, parts in groups.items() if parts)
-        message = (
-            f"{evidence.arm.name} pays above an accepted length of {even:.2f} at {load_label(load)}: {said}"
-        )
+            groups["above it" if length > even else "below it"].append(f"{segment} {length:.2f}")
+        said = "; ".join(f"{side}: {', '.join(parts)}" for side, parts in groups.items() if parts)
+        message = f"{evidence.arm.name} breaks even at an accepted length of {even:.2f} at {load_label(load)}; {said}"
         yield _reason("break-even", Level.INFO, message)
 
 
 def e2e_speedup(evidence: Evidence) -> Iterator[Reason]:
     if evidence.e2e is not None and evidence.overall is not None and evidence.overall.metric != "e2e":
-        message = f"end to end the speedup is {_interval(evidence.e2e)}; under 1.3x the advice is not to ship"
+        message = f"end-to-end speedup {_interval(evidence.e2e)}; below 1.3x the usual advice is not to ship"
         level = Level.INFO if evidence.e2e.speedup.value >= 1.3 else Level.WARN
         yield _reason("e2e", level, message, "S3")
 

@@ -141,7 +141,7 @@ def _said_open(still_open: Sequence[OpenPart]) -> Iterator[Reason]:
     for part in still_open[:ADVICE_MAX]:
         yield Reason(rule="open", level=Level.INFO, message=part.settle)
     if len(still_open) > ADVICE_MAX:
-        message = f"{len(still_open) - ADVICE_MAX} more parts are open: the table of speedups has them"
+        message = f"{len(still_open) - ADVICE_MAX} more parts are undecided; see the speedup table"
         yield Reason(rule="open", level=Level.INFO, message=message)
 
 
@@ -156,9 +156,7 @@ def _what_would_settle_it(
     straddling = [part.settle for part in still_open]
     unsure = [_thin_part_advice(part) for part in rules.losing_parts(compared[0])]
     failed = {r.rule for r in _deciding_rules(compared[0], goals) if r.level is Level.FAIL}
-    otherwise = (
-        f"more of the same data would not change it; what stands in the way: {', '.join(sorted(failed))}"
-    )
+    otherwise = f"more data would not change the verdict; failed rules: {', '.join(sorted(failed))}"
     for message in (straddling or unsure or [otherwise])[:ADVICE_MAX]:
         yield Reason(rule="more-data", level=Level.INFO, message=message)
 
@@ -171,7 +169,7 @@ def _advice(comparison: Comparison, goals: Goals) -> str:
     where = f"{comparison.arm} {'overall' if comparison.part is Part.ALL else f'on {comparison.where}'}"
     if comparison.simultaneous.low <= 0:
         seen = f"{comparison.prompts} prompts and {comparison.launches} launches"
-        return f"{where}: {seen} cannot say how much it varies"
+        return f"{where}: {seen} are too few for a confidence interval"
     options = []
     if comparison.prompts_needed is not None:
         options.append(f"about {comparison.prompts_needed} prompts (now {comparison.prompts})")
@@ -181,24 +179,22 @@ def _advice(comparison: Comparison, goals: Goals) -> str:
         # Neither alone is enough; widths fall at least with the root of how much there is of both.
         times = _times_needed(comparison.simultaneous, goals.min_speedup)
         if times > TIMES_MAX:
-            return f"{where}: too close to {goals.min_speedup:g}x for any reasonable sample to settle"
+            return f"{where}: too close to {goals.min_speedup:g}x to decide with a reasonable sample"
         prompts, launches = (math.ceil(times * n) for n in (comparison.prompts, comparison.launches))
         options = [f"about {prompts} prompts and {launches} launches"]
-    return f"{where}: {' or '.join(options)} would tell whether it clears {goals.min_speedup:g}x"
+    return f"{where}: measure {' or '.join(options)} to decide whether it reaches {goals.min_speedup:g}x"
 
 
 def _thin_part_advice(part: Comparison) -> str:
     """An interval that reaches below the floor of a part."""
     where, floor = f"{part.arm} on {part.where}", rules.NO_PART_LOSES
     if part.speedup.value <= floor:
-        return f"{where}: it loses, and no condition that leaves it out could be shown to pay"
+        return f"{where}: it is slower, and no condition without it was proven faster"
     times = _times_needed(part.speedup, floor)
     if times > TIMES_MAX:
-        return f"{where}: too close to {floor:g}x for any reasonable sample to settle"
+        return f"{where}: too close to {floor:g}x to decide with a reasonable sample"
     needed = math.ceil(times * part.prompts)
-    return (
-        f"{where}: about {needed} prompts (now {part.prompts}) would tell whether it stays above {floor:g}x"
-    )
+    return f"{where}: measure about {needed} prompts (now {part.prompts}) to decide whether it stays above {floor:g}x"
 
 
 def _times_needed(estimate: Estimate, bar: float) -> float:
@@ -214,7 +210,7 @@ def _lossless_reason(gate: GateWord) -> Reason:
     level, said = {
         Result.FAIL: (Level.FAIL, "the output changed under speculation"),
         Result.PASS: (Level.PASS, "the output did not change"),
-    }.get(gate.result, (Level.WARN, f"whether the output stayed the same was not proven ({gate.result})"))
+    }.get(gate.result, (Level.WARN, f"not proven that the output is the same ({gate.result})"))
     return Reason(rule="lossless", level=level, message=f"{said}: {gate.note}" if gate.note else said)
 
 

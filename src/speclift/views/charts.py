@@ -250,7 +250,7 @@ def survival(document: VerdictDocument) -> str:
             for j, rate in enumerate(rates)
         ]
         parts.append(text(x(1) + 8, y(rates[0]) - 6 + 14 * index, name, style=f"name {style}"))
-    parts.append(text(WIDTH - 20, 232, "drafted position", anchor="end"))
+    parts.append(text(WIDTH - 20, 232, "draft position", anchor="end"))
     return svg(236, parts, "Accepted per position")
 
 

@@ -32,7 +32,7 @@ def lint_view(report: LintReport) -> RenderableType:
     """Findings and the verdict on them; the translation is the caller's to print."""
     findings = report.findings
     engine = f"{report.title} {report.version}"
-    parts: list[RenderableType] = [Text(f"As {engine} reads it", style="bold")]
+    parts: list[RenderableType] = [Text(f"Checked for {engine}", style="bold")]
     rank = {flag: place for place, flag in enumerate(dict.fromkeys(finding.flag for finding in findings))}
     spoken_of = sorted(
         (finding for finding in findings if finding.status is not Status.OK),
@@ -40,7 +40,7 @@ def lint_view(report: LintReport) -> RenderableType:
     )
     parts += [_finding(finding) for finding in spoken_of[:FINDINGS_MAX]]
     if len(spoken_of) > FINDINGS_MAX:
-        parts.append(_indented(f"… and {len(spoken_of) - FINDINGS_MAX:,} more, all of them in --json"))
+        parts.append(_indented(f"… and {len(spoken_of) - FINDINGS_MAX:,} more; --json has all"))
     fine = [finding.flag for finding in findings if finding.status is Status.OK]
     if fine:
         mark, style = MARKS[Status.OK]
@@ -75,14 +75,14 @@ def _summary(findings: Sequence[LintFinding], engine: str) -> Text:
     wrong = len({finding.flag for finding in findings if finding.is_error})
     risky = len({finding.flag for finding in findings if finding.status is Status.RISKY})
     if wrong:
-        said, style = f"{engine} refuses or ignores {_counted(wrong, 'setting')}", "bold red"
+        said, style = f"{engine} rejects or ignores {_counted(wrong, 'setting')}", "bold red"
     elif risky:
         said, style = (
-            f"{engine} takes it; {_counted(risky, 'setting')} may not do what was meant",
+            f"{engine} accepts it; {_counted(risky, 'setting')} may not do what you want",
             "bold yellow",
         )
     else:
-        said, style = f"{engine} takes it as it is", "bold green"
+        said, style = f"{engine} accepts it unchanged", "bold green"
     return Text(f"\n{said}", style=style)
 
 
@@ -96,7 +96,7 @@ def translation_notes(today: Translation) -> RenderableType:
         Padding(Text(f"- {printable(note, limit=1000)}"), (0, 0, 0, 2), expand=False)
         for note in today.notes[:FINDINGS_MAX]
     ]
-    return Group(Text("\nWhat changed on the way", style="bold"), *lines)
+    return Group(Text("\nChanges in the translation", style="bold"), *lines)
 
 
 def folded_command(words: Sequence[str]) -> str:

@@ -43,16 +43,16 @@ def gate_view(gate: Gate) -> RenderableType:
 
 def checks_table(gate: Gate) -> Table:
     table = Table(
-        title="Answers that part from the baseline's, temperature 0",
+        title="Answers that differ from the baseline's, temperature 0",
         title_justify="left",
         title_style="bold",
         box=box.SIMPLE_HEAD,
         pad_edge=False,
         padding=(0, 1),
     )
-    for name in ("arm", "asked"):
+    for name in ("arm", "case"):
         table.add_column(name, no_wrap=True)
-    for name in ("answers", "tokens", "part", "per 1k", "control", "p"):
+    for name in ("answers", "tokens", "differ", "per 1k", "control", "p"):
         table.add_column(name, justify="right", no_wrap=True)
     previous = ""
     for arm in gate.arms:
@@ -92,7 +92,7 @@ def examples_view(result: Result, examples: Sequence[Example]) -> RenderableType
         shown.append(table)
     left = len(examples) - EXAMPLES_SHOWN
     if left > 0:
-        shown.append(Text(f"and {left} more with --json or in the report", style="dim"))
+        shown.append(Text(f"and {left} more in --json or the report", style="dim"))
     return Group(*shown)
 
 
@@ -121,8 +121,8 @@ def _banner(gate: Gate) -> Panel:
     control = gate.control
     if control is not None and control.noise_tokens:
         body.append(
-            f"· the baseline's own runs move the gap between two tokens by up to {control.noise_nats_max:.2f} nats; "
-            f"a fault is more than {control.fault_nats:.2f}\n",
+            f"· between two baseline runs the gap of two tokens changes by up to {control.noise_nats_max:.2f} nats; "
+            f"a difference counts as a fault above {control.fault_nats:.2f}\n",
             style="dim",
         )
     for note in gate.notes:

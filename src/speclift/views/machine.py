@@ -66,7 +66,7 @@ def machine_view(facts: DoctorDocument) -> RenderableType:
 def _noise(noise: NoiseDocument | NotMeasuredDocument) -> list[RenderableType]:
     title = "Noise of this machine"
     if "why" in noise:
-        then = f"; then: {noise['next_step']}" if noise["next_step"] else ""
+        then = f"; run: {noise['next_step']}" if noise["next_step"] else ""
         return [_section(title, [("not measured", noise["why"].rstrip(".") + then)])]
     servers = noise["servers_ratio"]
     rows = [
@@ -77,14 +77,14 @@ def _noise(noise: NoiseDocument | NotMeasuredDocument) -> list[RenderableType]:
         ),
         (
             "one request",
-            f"varies by {noise['request_log_sd']:.1%} from one time to the next"
+            f"varies by {noise['request_log_sd']:.1%} between repeats of the same prompt"
             if noise["request_log_sd"] is not None
-            else "not known: no prompt was asked twice",
+            else "unknown: no prompt was sent twice",
         ),
-        ("a pair in turn", f"varies by {noise['paired_log_sd']:.1%}: what interleaving leaves of it"),
+        ("a pair in turn", f"varies by {noise['paired_log_sd']:.1%} when the servers take turns"),
         (
             "the two servers",
-            f"{servers['value']:.2f}x [{servers['low']:.2f}, {servers['high']:.2f}] apart, where 1.00x is the truth",
+            f"{servers['value']:.2f}x [{servers['low']:.2f}, {servers['high']:.2f}] measured, 1.00x is correct",
         ),
     ]
     return [_section(title, rows), _prompts_needed(noise["prompts_needed"])]
@@ -95,7 +95,7 @@ def _client(client: ClientDocument | NotMeasuredDocument | None) -> list[Rendera
         return []
     title = "Load generator"
     if "why" in client:
-        return [_section(title, [("not measured", f"{client['why']}; then: {client['next_step']}")])]
+        return [_section(title, [("not measured", f"{client['why']}; run: {client['next_step']}")])]
     names = ("load", "TTFT error", "TPOT error", "sent late", "read late", "core")
     table = Table.grid(padding=(0, 2))
     for name in names:
@@ -112,15 +112,15 @@ def _client(client: ClientDocument | NotMeasuredDocument | None) -> list[Rendera
         )
     ceiling = client["ceiling"]
     note = Text(
-        "Milliseconds at P50 / P99 against a server that knows its own times; late reading alone moves no time "
-        "stamp on Linux.",
+        "Milliseconds at P50 / P99, measured with a server that knows its own times. On Linux, reading late does "
+        "not change a time stamp.",
         style="dim",
     )
     rows = [
         (
             "one process",
             f"about {ceiling['tokens_per_s']:,} tokens/s or {ceiling['requests_per_s']:,} short requests/s "
-            "at 80% of a core; beyond that add --workers",
+            "at 80% of a core; for more add --workers",
         )
     ]
     return [
@@ -138,10 +138,10 @@ def _prompts_needed(needed: Sequence[PromptsNeededDocument]) -> RenderableType:
     table.add_column(min_width=LABEL_WIDTH)
     for _ in needed:
         table.add_column(justify="right")
-    table.add_row("to see a speedup of", *(f"{entry['speedup']:g}x" for entry in needed))
+    table.add_row("to detect a speedup of", *(f"{entry['speedup']:g}x" for entry in needed))
     table.add_row("prompts needed", *(Text(f"{entry['prompts']:,}", style="bold") for entry in needed))
     note = Text(
-        "At 95 % confidence and 80 % power, if all prompts gain alike; where they differ, it takes more.",
+        "At 95 % confidence and 80 % power, if all prompts gain equally; otherwise more are needed.",
         style="dim",
     )
     return Padding(Group(table, note), (0, 0, 1, 2), expand=False)

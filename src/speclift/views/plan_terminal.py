@@ -24,7 +24,7 @@ from speclift.planner.plan_document import (
     PredictedStepDocument,
     PredictionDocument,
 )
-from speclift.views.terminal import MARKS
+from speclift.views.terminal import GUIDES, MARKS
 
 # Loads and acceptances that fit side by side in 80 columns.
 COLUMNS_MAX = 6
@@ -52,7 +52,7 @@ MEMORY_ROWS: tuple[
     ("activations", "activation_bytes"),
     ("speculation", "speculation_bytes"),
     ("graphs, libraries", "runtime_bytes"),
-    ("left for keys and values", "kv_bytes"),
+    ("left for the KV cache", "kv_bytes"),
 )
 
 
@@ -116,7 +116,7 @@ def _memory(document: PlanDocument) -> RenderableType:
             table.add_row(label, *(size(gpu[key]) if gpu[key] else "–" for gpu in gpus))
     cells = ("KV cache, tokens", *(f"{count:,}" for count in tokens))
     table.add_row(*(Text(cell, style="bold") for cell in cells))
-    table.add_row("requests of full length", *(f"{count:,.1f}" for count in requests))
+    table.add_row("full-length requests", *(f"{count:,.1f}" for count in requests))
     unit = "Memory, each GPU" if memory["total_bytes"] > bare["total_bytes"] else "Memory"
     return _titled(unit, table, *_memory_notes(document))
 
@@ -129,8 +129,8 @@ def _memory_notes(document: PlanDocument) -> Sequence[RenderableType]:
     pair += f" + draft {size(memory['nominal_weight_bytes']['draft'])}" if draft else ""
     tokens = f"{per_token['target']:,} B" + (f" + {per_token['draft']:,} B" if draft else "")
     notes = [
-        f"keys and values per token: {tokens}",
-        f"as the articles reckon (parameters x bytes, S4): {pair} of "
+        f"KV cache per token: {tokens}",
+        f"rule of thumb (parameters x bytes, S4): {pair} of "
         f"{size(nominal['usable_bytes'])} usable, {size(nominal['kv_bytes'])} left",
     ]
     if memory["kv_buffer_bytes"] is not None:
@@ -141,14 +141,14 @@ def _memory_notes(document: PlanDocument) -> Sequence[RenderableType]:
 
 
 def _pairing(pairing: PairingDocument, engine: str) -> RenderableType:
-    word = {True: "the same", False: "different", None: "not known"}[pairing["same_tokenizer"]]
+    word = {True: "the same", False: "different", None: "unknown"}[pairing["same_tokenizer"]]
     rows = [
         ("target : draft", f"{pairing['ratio']:.1f} : 1"),
         ("tokenizer", f"{word}, {pairing['compared']}"),
-        ("family", {True: "the same", False: "different", None: "not known"}[pairing["same_family"]]),
+        ("family", {True: "the same", False: "different", None: "unknown"}[pairing["same_family"]]),
     ]
     rule = pairing["rules"][engine]
-    rows.append((f"{engine}'s own rule", "holds" if rule["ok"] else rule["why"]))
+    rows.append((f"{engine}'s rule", "met" if rule["ok"] else rule["why"]))
     for token in pairing["differences"][:KS_SHOWN]:
         rows.append((f"token {token['id']}", f"target {token['target']!r}, draft {token['draft']!r}"))
     return Group(Text("Pairing", style="bold"), _grid(rows), Text())
@@ -166,10 +166,11 @@ def _grid(rows: Sequence[tuple[str, str]]) -> RenderableType:
 def _prediction(prediction: PredictionDocument) -> list[RenderableType]:
     trust = prediction["trust"]
     assumed = prediction["acceptance"]["assumed"]
-    how = "assumed, all shown" if assumed else ", ".join(prediction["acceptance"]["sources"])
+    how = "assumed" if assumed else ", ".join(prediction["acceptance"]["sources"])
     note = (
-        f"Predicted, not measured: true speedups lie within a factor {trust['factor']:g} ({trust['source']}). "
-        f"The ceiling is the roofline without any loss, never above the accepted length. Acceptances: {how}. "
+        f"Predicted, not measured: the real speedup can differ by a factor of {trust['factor']:g} "
+        f"({trust['source']}). The ceiling is the roofline without any loss, at most the accepted length. "
+        f"Acceptance rate: {how}. "
         f"Mean context {prediction['context']:,} tokens."
     )
     return [
@@ -184,7 +185,7 @@ def _break_even(prediction: PredictionDocument) -> RenderableType:
     """The acceptance at which a step pays for itself; what every other number hangs on."""
     ks = [step["k"] for step in prediction["loads"][0]["steps"]]
     shown = ks if len(ks) <= COLUMNS_MAX else [*ks[: COLUMNS_MAX - 1], ks[-1]]
-    title = "Acceptance needed to break even, by concurrency and k" + (
+    title = "Acceptance rate needed to break even, by concurrency and k" + (
         " (n-gram)" if prediction["method"] == "ngram" else ""
     )
     table = _table("load", "step", *(f"k={k}" for k in shown))
@@ -210,7 +211,7 @@ def _speedups(prediction: PredictionDocument) -> RenderableType:
         table.add_row(
             Text("  ceiling", style="dim"), *(Text(f"{best['ceiling']:.2f}x", style="dim") for best in chosen)
         )
-    return _titled("Predicted speedup at the best k, by concurrency and acceptance", table)
+    return _titled("Predicted speedup at the best k, by concurrency and acceptance rate", table)
 
 
 def _best(best: BestChoiceDocument) -> Text:
@@ -225,7 +226,7 @@ def _crossover(prediction: PredictionDocument) -> RenderableType:
         f"{crossing['acceptance']}: {paying_loads(crossing['pays'])}"
         for crossing in prediction["crossover"][:COLUMNS_MAX]
     )
-    text = f"Pays with the best k, by acceptance, at concurrency: {listed}"
+    text = f"Pays with the best k, by acceptance rate, at concurrency: {listed}"
     return Padding(Text(printable(text, limit=400)), (0, 0, 1, 1))
 
 
@@ -257,7 +258,7 @@ def _candidates(document: PlanDocument) -> RenderableType:
             Text("" if candidate["usable"] else _short(candidate["objection"]), style="red"),
         )
     k = document["candidates"][0]["loads"][0]["k"]
-    return _titled(f"Candidates, by the acceptance they need at k={k} and each concurrency", table)
+    return _titled(f"Candidates: acceptance rate needed to break even at k={k}, by concurrency", table)
 
 
 def _percent(value: float | None) -> str:
@@ -275,10 +276,13 @@ def _findings(findings: Sequence[AdviceDocument]) -> RenderableType:
     for found in findings:
         mark, style = MARKS[found["level"]]
         line = Text(printable(found["message"], limit=600))
-        line.append(f" [{printable(found['source'])}]", style="dim")
+        if found["source"] != "speclift":
+            line.append(f" [{printable(found['source'])}]", style="dim")
         if found["next_step"]:
             line.append(f" -> {printable(found['next_step'], limit=300)}", style="cyan")
         table.add_row(Text(mark, style=style), line)
+    if any(found["source"].startswith("S") for found in findings):
+        table.add_row("", Text(GUIDES, style="dim"))
     return Group(Text("Findings", style="bold"), Padding(table, (0, 0, 1, 1), expand=False))
 
 
@@ -287,7 +291,7 @@ def _banner(document: PlanDocument) -> RenderableType:
     if document["fits"]:
         title, style = "FITS", "green"
         text = Text(
-            f"{memory['kv_tokens']:,} tokens of context, {memory['max_concurrency']:,.1f} requests of "
+            f"The KV cache holds {memory['kv_tokens']:,} tokens: {memory['max_concurrency']:,.1f} requests of "
             f"{memory['context']:,} tokens."
         )
     else:

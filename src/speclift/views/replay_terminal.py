@@ -55,7 +55,11 @@ def _headline(document: ReplayDocument) -> str:
     log = document["log"]
     counts = f"replayed {document['requests']:,} of {log['requests']:,} requests, {log['tokens']:,} tokens"
     tokenizer = document["tokenizer"]
-    return f"{counts}, cut with {printable(tokenizer, limit=60)}" if tokenizer else f"{counts}, as logged"
+    return (
+        f"{counts}, tokenizer {printable(tokenizer, limit=60)}"
+        if tokenizer
+        else f"{counts}, token ids as logged"
+    )
 
 
 def _table(title: str) -> Table:
@@ -97,7 +101,7 @@ def _segments_table(segments: Sequence[ReplayedSegmentDocument], ks: Sequence[in
             *_lengths(each["accepted_length"], ks),
         )
     if len(segments) > SEGMENT_ROWS_MAX + 1:
-        table.add_row(Text(f"and {len(segments) - SEGMENT_ROWS_MAX - 1} more: --json", style="dim"))
+        table.add_row(Text(f"and {len(segments) - SEGMENT_ROWS_MAX - 1} more in --json", style="dim"))
     return table
 
 
@@ -148,13 +152,13 @@ def _best(overall: Sequence[ReplayedSegmentDocument]) -> ReplayedSegmentDocument
 
 def _conclusion(best: ReplayedSegmentDocument | None) -> str:
     if best is None:
-        return "no answer had a decode step: nothing to say about any k"
+        return "no answer has a decode step: no k can be estimated"
     length = best["accepted_length"]
     top = max(length["value"])
     if top < WORTH_MEASURING:
         return (
-            f"nothing to copy: the best drafter, {_name(best)}, yields {top:.2f} tokens per step. "
-            "n-gram speculation would cost time here and save none."
+            f"n-gram speculation would not pay here: the best drafter, {_name(best)}, reaches only {top:.2f} tokens "
+            "per step."
         )
     method = best["method"]
     if best["ngram"] is not None:
@@ -176,7 +180,7 @@ def _chosen_k(best: ReplayedSegmentDocument, top: float) -> tuple[int, str]:
     pairs = zip(length["k"], length["value"], strict=True)
     k, value = next((k, value) for k, value in pairs if value >= NEAR_BEST * top)
     words = f"{value:.2f} tokens per step at k={k}, within 2 % of the best k"
-    return k, f"{words}. Whether that pays depends on what a step costs"
+    return k, f"{words}. Measure whether it is faster"
 
 
 def _drafter(each: ReplayedSegmentDocument) -> tuple[str, str, int | None, int | None]:

@@ -43,6 +43,8 @@ MARKS = {
     Level.FAIL: ("✗", "red"),
 }
 ALL = "all"
+# What the sources of rules of thumb are.
+GUIDES = "[S0]-[S4]: published guides, listed in docs/method.md"
 SPEEDUP_ROWS_MAX = 40
 
 
@@ -86,7 +88,7 @@ def cells_table(cells: Sequence[Cell]) -> Table:
     table = _table("Measured cells")
     for name in ("arm", "load"):
         table.add_column(name, no_wrap=True)
-    columns = ("TTFT p50", "TPOT p50", "TPOT p95", "E2E p50", "tok/s", "accept", "length", "ok")
+    columns = ("TTFT p50", "TPOT p50", "TPOT p95", "E2E p50", "tok/s", "acc.rate", "acc.len", "ok")
     for name in columns:
         table.add_column(name, justify="right", no_wrap=True)
     for cell in cells:
@@ -205,7 +207,9 @@ def _part_title(part: Part, label: str) -> str:
 
 def crossover_view(crossovers: Sequence[Crossover]) -> RenderableType:
     """Where each metric stops paying."""
-    lines = Text(f"Crossover of {printable(crossovers[0].arm)}\n", style="bold")
+    lines = Text(
+        f"Crossover: load from which {printable(crossovers[0].arm)} is no longer faster\n", style="bold"
+    )
     for crossing in crossovers:
         low = number(crossing.low, 1) if crossing.low is not None else "…"
         high = number(crossing.high, 1) if crossing.high is not None else "…"
@@ -237,6 +241,8 @@ def _banner(verdict: Verdict, command: str | None) -> Panel:
         body.append(f"only for: {conditions_text(verdict.conditions)}\n", style="bold")
     for reason in verdict.reasons:
         _append_reason(body, reason)
+    if any(reason.source != "measured" for reason in verdict.reasons):
+        body.append(f"{GUIDES}\n", style="dim")
     if command is not None:
         body.append("\nrun it with\n", style="bold")
         body.append(f"  {printable(command, limit=2000)}\n", style="cyan")

@@ -17,7 +17,7 @@ STAGES: dict[Stage, str] = {
     "space": "never launched",
     "failed": "failed",
     "predicted": "predicted to be too slow",
-    "raced": "raced and lost",
+    "raced": "slower in a direct comparison",
 }
 NAMES_SHOWN = 6
 
@@ -92,7 +92,8 @@ def dropped_lines(tuning: Tuning) -> list[str]:
         where = f" at {example.load}" if example.load else ""
         reason = printable(example.reason.splitlines()[0], limit=200)
         lines.append(
-            f"{len(names)} {words}: {shown}{more}; such as {printable(example.candidate, limit=40)}{where}: {reason}"
+            f"{len(names)} {words}: {shown}{more}; "
+            f"for example {printable(example.candidate, limit=40)}{where}: {reason}"
         )
     return lines
 
@@ -103,7 +104,7 @@ def error_lines(tuning: Tuning, confirmed: Sequence[ConfirmedError] = ()) -> lis
     misses = [abs(error.ratio - 1) for error in tuning.errors]
     if misses:
         lines.append(
-            f"cells predicted before they were measured: {len(misses)}, off by {median(misses):.1%} in the median, "
+            f"{len(misses)} cells were predicted, then measured: error {median(misses):.1%} in the median, "
             f"{max(misses):.1%} at most"
         )
     where = "on held-out prompts" if tuning.prompts.is_held_out else "when confirmed"
@@ -117,7 +118,7 @@ def error_lines(tuning: Tuning, confirmed: Sequence[ConfirmedError] = ()) -> lis
         )
         measured = ", ".join(f"{error.measured:.2f}x" for error in errors)
         off = f"off by {median(abs(error.error) for error in errors):.1%}"
-        lines.append(f"{printable(arm, limit=40)}: the search said {predicted}; {where} {measured} ({off})")
+        lines.append(f"{printable(arm, limit=40)}: search {predicted}, {where} {measured} ({off})")
     return lines
 
 
@@ -132,7 +133,7 @@ def cost_line(tuning: Tuning) -> str:
         if tuning.grid_s
         else ""
     )
-    return f"{len(tuning.jobs)} launches ({kinds}) in {duration(tuning.spent_s)}{against}; ended: {tuning.ending}"
+    return f"{len(tuning.jobs)} launches ({kinds}) in {duration(tuning.spent_s)}{against}; stopped: {tuning.ending}"
 
 
 def schedule_line(tuning: Tuning) -> str | None:

@@ -34,8 +34,8 @@ def tuning_view(
     parts: list[RenderableType] = [Text("Search", style="bold"), Text(cost_line(tuning) + "\n")]
     parts += [ParetoPicture(tuning), Text("")]
     for table in speedup_tables(tuning):
-        about = "; ~ predicted, not measured" if table.has_predictions else ""
-        title = f"Speedup at {table.load} by draft length k (search, tuning prompts{about})"
+        about = "; ~ = predicted" if table.has_predictions else ""
+        title = f"Speedup at {table.load} by draft length k (search, on the tuning prompts{about})"
         parts += [Text(title, style="bold"), _table(table)]
     notes = Text()
     for title, lines in (
@@ -50,9 +50,9 @@ def tuning_view(
         notes.append("Schedule\n", style="bold")
         notes.append(f" · {schedule}\n")
     if best is not None:
-        notes.append("Fastest when confirmed\n", style="bold")
+        notes.append("Fastest in the confirmation\n", style="bold")
         notes.append(
-            f" · {printable(best.arm, limit=40)} {ratio(best.speedup)} (95 % for this arm alone), served by\n"
+            f" · {printable(best.arm, limit=40)} {ratio(best.speedup)} (95 % interval of this arm alone); run it with\n"
             f"   {printable(best.command, limit=2000)}\n"
         )
     return Group(*parts, notes)
@@ -103,7 +103,7 @@ def pareto_lines(tuning: Tuning, *, width: int) -> list[str]:
     return [
         *lines,
         *_wrapped(legend, width),
-        " small letters are predicted, not measured; up and left is better",
+        " small letters: predicted, not measured; up and left is better",
     ]
 
 
@@ -117,7 +117,7 @@ def _wrapped(words: list[str], width: int) -> list[str]:
 
 def _table(table: SpeedupTable) -> Table:
     shown = Table(box=box.SIMPLE_HEAD, pad_edge=False, padding=(0, 1, 0, 0))
-    shown.add_column("drafts with", overflow="fold")
+    shown.add_column("method", overflow="fold")
     for k in table.ks:
         shown.add_column("off" if k == 0 else f"k={k}", justify="right", no_wrap=True)
     for label, cells in table.rows:

@@ -72,7 +72,7 @@ def read_config(folder: Path) -> dict[str, object]:
         raise ModelError(f"{folder} holds no config.json.", hint=hint)
     found = _json(path)
     if not isinstance(found, dict):
-        raise ModelError(f"{path} is no JSON object.", hint="give the config.json of a model")
+        raise ModelError(f"{path} is not a JSON object.", hint="give the config.json of a model")
     return found
 
 
@@ -179,7 +179,7 @@ def read_tokens(folder: Path) -> tuple[str | None, ...] | None:
         texts |= {need_whole(token["id"]): str(token["content"]) for token in added}
     except (TypeError, KeyError, ValueError, IndexError, AttributeError) as error:
         raise ModelError(
-            f"{path} is no tokenizer that can be read: {error!r}.", hint="download tokenizer.json again"
+            f"{path} is not a readable tokenizer: {error!r}.", hint="download tokenizer.json again"
         ) from error
     # Ids far apart would fill the memory; no tokenizer has a hole of this size.
     size = max(texts, default=-1) + 1

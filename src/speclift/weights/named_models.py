@@ -46,7 +46,7 @@ class Source:
 
 def find_source(reference: str, *, prefers_gguf: bool) -> Source:
     if not reference.strip():
-        raise UsageError("no model was named", hint="--target takes a folder, a .gguf file, an id or a name")
+        raise UsageError("no model was given", hint="--target takes a folder, a .gguf file, an id or a name")
     path = _path(reference)
     if path.is_dir():
         return _from_folder(path, reference)
@@ -118,8 +118,8 @@ def place(source: Source, quantisation: str | None, *, flag: str) -> Placed:
     """The model in the asked precision, else in the one its files are in."""
     if quantisation is not None and source.gguf is not None:
         raise UsageError(
-            f"{flag} cannot change {source.gguf.name}, whose tensors have their types",
-            hint=f"leave {flag} out, or name the model instead of the file",
+            f"{flag} cannot change {source.gguf.name}: a GGUF file has fixed types",
+            hint=f"leave {flag} out, or give a model name instead of the file",
         )
     stored = source.shape.precision
     if quantisation is None and source.weights is not None:

@@ -65,14 +65,14 @@ def _from_gguf(path: Path, *, name: str) -> Tokenizer:
     if vocabulary.type != "bpe":
         raise ModelError(
             f"the tokenizer in {path} is of type {vocabulary.type}; only byte-level BPE is read from GGUF",
-            hint=f"--tokenizer the model's tokenizer.json; {IDS_HINT}",
+            hint=f"give the model's tokenizer.json with --tokenizer; {IDS_HINT}",
         )
     with open_gguf(path) as header:
         pre = header.text("tokenizer.ggml.pre")
         if pre not in GGUF_PATTERNS:
             raise ModelError(
-                f"the pre-tokenizer {pre!r} of {path} is not known here",
-                hint=f"--tokenizer the model's tokenizer.json; {IDS_HINT}",
+                f"the pre-tokenizer {pre!r} of {path} is unknown here",
+                hint=f"give the model's tokenizer.json with --tokenizer; {IDS_HINT}",
             )
         merges = header.fields.get("tokenizer.ggml.merges")
         if not isinstance(merges, Array) or merges.item_type != STRING:
@@ -109,7 +109,7 @@ def _token_types(header: Header) -> tuple[int, ...]:
 def _from_folder(folder: Path, *, name: str) -> Tokenizer:
     path = folder / TOKENIZER
     if not path.is_file():
-        raise ModelError(f"{folder} holds no {TOKENIZER}", hint=f"name the file itself; {IDS_HINT}")
+        raise ModelError(f"{folder} holds no {TOKENIZER}", hint=f"give the file itself; {IDS_HINT}")
     return _from_json(path, folder, name=name)
 
 
@@ -118,7 +118,7 @@ def _from_json(path: Path, folder: Path, *, name: str) -> Tokenizer:
     model = data.get("model")
     if not isinstance(model, dict):
         raise ModelError(
-            f"{path} is no tokenizer: it has no model", hint=f"a {TOKENIZER} has one; {IDS_HINT}"
+            f"{path} is not a tokenizer: it has no model", hint=f"a {TOKENIZER} has one; {IDS_HINT}"
         )
     settings = _read_json(folder / "tokenizer_config.json", missing_ok=True)
     added = as_objects(data.get("added_tokens"))
@@ -234,7 +234,7 @@ def _read_json(path: Path, *, missing_ok: bool = False) -> dict[str, object]:
         return {}
     try:
         if path.stat().st_size > TOKENIZER_BYTES_MAX:
-            raise UsageError(f"{path} is larger than {TOKENIZER_BYTES_MAX:,} bytes and no tokenizer")
+            raise UsageError(f"{path} is larger than {TOKENIZER_BYTES_MAX:,} bytes: not a tokenizer")
         data = json.loads(path.read_bytes())
     except OSError as error:
         raise UsageError(
@@ -243,7 +243,7 @@ def _read_json(path: Path, *, missing_ok: bool = False) -> dict[str, object]:
     except (ValueError, RecursionError) as error:
         raise ModelError(f"{path} is not JSON: {error}", hint=f"give a {TOKENIZER} or a GGUF file") from error
     if not isinstance(data, dict):
-        raise ModelError(f"{path} is no tokenizer: it holds a {type(data).__name__}", hint=IDS_HINT)
+        raise ModelError(f"{path} is not a tokenizer: it holds a {type(data).__name__}", hint=IDS_HINT)
     return data
 
 

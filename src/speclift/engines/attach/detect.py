@@ -67,7 +67,7 @@ def detect(base: str, key: str | None, *, limit_s: Seconds = PROBE_LIMIT_S) -> D
     if listed is None:
         raise EngineError(
             f"{shown(url)} does not list models: {without_secrets(text[:80])!r}",
-            hint="is it an OpenAI-compatible server? its address without /v1 is wanted",
+            hint="is it an OpenAI-compatible server? give its address without /v1",
         )
     models = {name: _tokens(entry.get("max_model_len")) for name, entry in listed}
     owners = {owner for _, entry in listed if (owner := as_text(entry.get("owned_by"))) is not None}

@@ -82,9 +82,7 @@ class Attach:
 
     def _served_model(self, found: Detected, url: str) -> str:
         if not found.models:
-            raise EngineError(
-                f"{url} lists no models", hint="it may still be loading one; see its /v1/models"
-            )
+            raise EngineError(f"{url} lists no models", hint="is it still loading? see its /v1/models")
         model = self.model or next(iter(found.models))
         if model not in found.models:
             raise EngineError(
@@ -95,7 +93,7 @@ class Attach:
     def _url(self, arm: Arm) -> str:
         url = self.attach.baseline_url if arm.is_baseline else self.attach.spec_url
         if url is None:
-            raise UsageError("--spec-url is missing", hint="the server with speculation, to compare with")
+            raise UsageError("--spec-url is missing", hint="give the server with speculation")
         return base_of(url)
 
     def _key(self) -> str | None:
@@ -155,5 +153,9 @@ def _require_the_right_server(arm: Arm, url: str, told: Facts) -> None:
     """Where the server says whether it speculates. A baseline that does would be compared with itself."""
     if told.speculates is None or told.speculates != arm.is_baseline:
         return
-    what = "the baseline and it speculates" if arm.is_baseline else "speculating and it does not"
-    raise EngineError(f"{url} was given as {what}; are --baseline-url and --spec-url swapped?")
+    what = (
+        "given as the baseline, but speculates"
+        if arm.is_baseline
+        else "given as --spec-url, but does not speculate"
+    )
+    raise EngineError(f"{url} is {what}; are --baseline-url and --spec-url swapped?")

@@ -20,7 +20,9 @@ class AttachKind(EngineKind):
 
     def build(self, spec: EngineSpec, settings: ServerSettings, *, version: str | None) -> Attach:
         if spec.attach is None:
-            raise UsageError("--engine attach needs --baseline-url", hint="the server without speculation")
+            raise UsageError(
+                "--engine attach needs --baseline-url", hint="give the server without speculation"
+            )
         return Attach(settings, spec.attach)
 
     def model_path(self, reference: str, *, say: Callable[[str], None], fetches: bool) -> str:

@@ -114,7 +114,7 @@ class Fake:
         slots = need_objects(json.loads(await process.get("/slots")))
         if any(bool(slot["speculative"]) != arm.speculates for slot in slots):
             raise EngineError(
-                f"arm {arm.name} asked for {arm.method} and the server runs without it",
+                f"arm {arm.name} needs {arm.method}, but the server runs without it",
                 log_tail=process.log_tail(),
             )
         if arm.speculates:

@@ -133,8 +133,8 @@ class LlamaCpp:
         speculating = [bool(slot.get("speculative")) for slot in slots]
         if any(is_on != arm.speculates for is_on in speculating):
             raise EngineError(
-                f"arm {arm.name} asked for {arm.method} and the server says speculative={speculating}",
-                hint="llama.cpp falls back without an error, often because the draft's vocabulary differs",
+                f"arm {arm.name} needs {arm.method}, but the server reports speculative={speculating}",
+                hint="llama.cpp turns speculation off without an error, often because the draft's vocabulary differs",
                 log_tail=process.log_tail(),
             )
         endpoint = Endpoint(base_url=process.base_url, model=self.model, extra_body=HONEST_BODY)

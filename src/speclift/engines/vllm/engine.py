@@ -139,7 +139,7 @@ class Vllm:
     @property
     def samples_wrongly(self) -> str:
         """The CPU build (0.32) samples from uninitialised memory under speculation above temperature 0."""
-        return "vLLM's CPU build drafts correctly at temperature 0 alone" if self.vllm_version.is_cpu else ""
+        return "vLLM's CPU build drafts correctly only at temperature 0" if self.vllm_version.is_cpu else ""
 
     def risks(self, arms: Sequence[Arm]) -> tuple[Finding, ...]:
         return tuple(risks(arms, self.vllm_version, self.settings))
@@ -189,8 +189,8 @@ class Vllm:
         drafted = engine_total(metrics, DRAFTED)
         if bool(drafted) != arm.speculates:
             raise EngineError(
-                f"arm {arm.name} asked for {arm.method} and vLLM's metrics say {drafted or 0:.0f} drafted tokens",
-                hint="look for 'speculative' in its log",
+                f"arm {arm.name} needs {arm.method}, but vLLM's metrics report {drafted or 0:.0f} draft tokens",
+                hint="search its log for 'speculative'",
             )
         endpoint = Endpoint(base_url=process.base_url, model=self.model)
         started = process.log_tail(WHOLE_LOG_BYTES)
@@ -248,8 +248,8 @@ def _check_folders(model: str, draft: str | None) -> None:
     draft_size = None if draft is None else _vocabulary_size(draft, role="draft")
     if target_size and draft_size and target_size != draft_size:
         raise ModelError(
-            f"draft {Path(str(draft)).name} cannot serve {Path(model).name}: vocabulary of {draft_size} tokens "
-            f"against {target_size}",
+            f"draft {Path(str(draft)).name} does not fit {Path(model).name}: its vocabulary has {draft_size} "
+            f"tokens, the target's {target_size}",
             hint="use a draft of the same family with the same tokenizer",
         )
 

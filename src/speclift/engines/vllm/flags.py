@@ -78,7 +78,7 @@ def parse_version(text: str) -> VllmVersion:
     if version.release < OLDEST:
         raise EngineError(
             f"{text} is too old",
-            hint=f"speclift launches vLLM {_dotted(OLDEST)} or newer; attach to older ones",
+            hint=f"speclift launches vLLM {_dotted(OLDEST)} or newer; use --engine attach for older ones",
         )
     return version
 
@@ -89,7 +89,7 @@ def check_arm(arm: Arm, version: VllmVersion, settings: ServerSettings) -> None:
         if fault.is_error:
             key = fault.flag.removeprefix("speculative_config.")
             hint = f"instead: {fault.replacement}" if fault.replacement else "see speclift lint"
-            raise UsageError(f"{version.text} would refuse arm {arm.name}: {key}: {fault.message}", hint=hint)
+            raise UsageError(f"{version.text} would reject arm {arm.name}: {key}: {fault.message}", hint=hint)
 
 
 def risks(arms: Iterable[Arm], version: VllmVersion, settings: ServerSettings) -> Iterator[Finding]:
@@ -205,9 +205,7 @@ def _drafter_config(drafter: Drafter) -> dict[str, object]:
     own = {key: json.loads(value) for key, value in drafter.extra}
     known = _known_config(drafter)
     for key in own.keys() & known.keys():
-        raise UsageError(
-            f"{key} is set by speclift's own words", hint="use k, n, model or sampling in --method"
-        )
+        raise UsageError(f"{key} is set by speclift itself", hint="use k, n, model or sampling in --method")
     return {**known, **own}
 
 
@@ -224,15 +222,15 @@ def _known_config(drafter: Drafter) -> dict[str, object]:
                 "prompt_lookup_min": n if n_min is None else n_min,
             }
         case NGram(variant="simple" | "gpu"):
-            raise UsageError("min_hits of an n-gram is llama.cpp's; vLLM drafts from the first match")
+            raise UsageError("min_hits is a llama.cpp setting; vLLM drafts from the first match")
         case NGram(variant=variant):
             raise UsageError(
-                f"ngram:{variant} is llama.cpp's", hint="vLLM has --method ngram,n=3 and ngram:gpu"
+                f"ngram:{variant} exists only in llama.cpp", hint="vLLM has --method ngram,n=3 and ngram:gpu"
             )
         case Suffix(k=k):
             return {"method": "suffix", "num_speculative_tokens": k}
         case Head(kind=kind, model=None) if kind not in HEADS_IN_THE_TARGET:
-            raise UsageError(f"--method {kind} needs a head", hint="add --draft FOLDER")
+            raise UsageError(f"--method {kind} needs a draft head", hint="add --draft FOLDER")
         case Head(kind=kind, k=k, model=model):
             source = {"model": model} if model is not None else {}
             return {"method": kind, **source, "num_speculative_tokens": k}
@@ -247,7 +245,7 @@ def _draft_model_config(draft: DraftModel) -> dict[str, object]:
     }
     if any(foreign.values()):
         names = ", ".join(name for name, is_set in foreign.items() if is_set)
-        raise UsageError(f"{names} of a draft is llama.cpp's; vLLM would not know it")
+        raise UsageError(f"{names} of a draft are llama.cpp settings; vLLM has none")
     if draft.kv_type_k != draft.kv_type_v:
         raise UsageError("vLLM has one KV cache type per model", hint="kv_type_k and kv_type_v must agree")
     config: dict[str, object] = {

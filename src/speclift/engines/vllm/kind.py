@@ -39,7 +39,7 @@ class VllmKind(EngineKind):
     schedule_key = SCHEDULE
 
     def parts(self) -> dict[str, str]:
-        return {"vllm": shutil.which("vllm") or "not on PATH: --vllm-python names the environment it is in"}
+        return {"vllm": shutil.which("vllm") or "not found on PATH; give its environment with --vllm-python"}
 
     def build(self, spec: EngineSpec, settings: ServerSettings, *, version: str | None) -> Vllm:
         return Vllm(settings, python=spec.python, version=version)
@@ -47,7 +47,7 @@ class VllmKind(EngineKind):
     def model_path(self, reference: str, *, say: Callable[[str], None], fetches: bool) -> str:
         if reference == EMBEDDED_MODEL:
             raise UsageError(
-                "--engine vllm needs --model", hint="a Hugging Face folder, or an id in its cache"
+                "--engine vllm needs --model", hint="give a Hugging Face folder, or an id in the local cache"
             )
         return reference
 

@@ -43,7 +43,7 @@ class VllmTerms(EngineTerms):
         if target.vocabulary != draft.vocabulary:
             return (
                 f"the vocabulary sizes of the configs differ (target {target.vocabulary}, draft {draft.vocabulary}); "
-                "vLLM wants them equal, padding included"
+                "vLLM needs equal sizes, padding included"
             )
         if layout.draft_tensor_parallel != layout.tensor_parallel:
             return (
@@ -67,13 +67,13 @@ class VllmTerms(EngineTerms):
         is_graphed = losses_of(version) is IN_GRAPHS
         if is_graphed:
             message = (
-                f"predicted as vLLM {version} drafts; before 0.26, and by its source in 0.32's newer runner, a draft "
-                "model runs outside CUDA graphs and each pass takes longer"
+                f"predicted for vLLM {version}; a draft model is slower before 0.26 and, by its source, in 0.32's "
+                "newer model runner: it runs without CUDA graphs there"
             )
         else:
             message = (
-                "a draft model runs outside CUDA graphs in this version, about 0.25 ms per layer and token: that is in "
-                "the prediction, and why the roofline's ceiling lies far above it"
+                "this version drafts without CUDA graphs, about 0.25 ms per layer and token; the prediction includes "
+                "this, the ceiling does not"
             )
         yield Advice(
             check="draft-graphs",

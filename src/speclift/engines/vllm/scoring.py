@@ -39,7 +39,7 @@ class VllmScorer:
 
     async def score(self, question: Question, answer: Answer) -> list[TokenScore]:
         if not answer.ids or not answer.prompt_ids:
-            raise EngineError("the server gave no token ids", hint="vLLM gives them on return_token_ids")
+            raise EngineError("the server gave no token ids", hint="vLLM returns them with return_token_ids")
         ids = [*answer.prompt_ids, *answer.ids]
         body = {
             "model": self._endpoint.model,

@@ -35,7 +35,7 @@ class LlamaDialect(Dialect):
         if build is not None:
             return (release_part(build[0].rpartition(".")[2], text),)
         raise UsageError(
-            f"--engine-version {text!r} names no llama.cpp build",
+            f"--engine-version {text!r} is not a llama.cpp build",
             hint="such as b11549 (llama-server --version)",
         )
 

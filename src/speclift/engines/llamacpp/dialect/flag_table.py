@@ -124,8 +124,14 @@ _SPECULATION = (
         note="the draft takes the target's context; --spec-draft-type-k and -v shrink its cache",
     ),
     Row("--spec-draft-ctx-size", INT, RENAMES, (9109,), note="the draft takes the target's context"),
-    Row("--spec-replace", TEXT, (6045,), (9109,), note="no translation between vocabularies is left"),
-    Row("--spec-draft-replace", TEXT, RENAMES, (9109,), note="no translation between vocabularies is left"),
+    Row("--spec-replace", TEXT, (6045,), (9109,), note="llama.cpp no longer translates between vocabularies"),
+    Row(
+        "--spec-draft-replace",
+        TEXT,
+        RENAMES,
+        (9109,),
+        note="llama.cpp no longer translates between vocabularies",
+    ),
 )
 
 _LOAD_MODE = "deprecated since b10105, last seen in b10586"
@@ -333,7 +339,7 @@ PROGRAMS = NameTable(
                 ALWAYS,
                 (3142,),
                 replacement="llama-server",
-                note="renamed, then left out of the releases",
+                note="renamed, then removed from the releases",
             ),
             *(
                 Row(
@@ -342,7 +348,7 @@ PROGRAMS = NameTable(
                     ALWAYS,
                     (5310,),
                     replacement="llama-server",
-                    note="an example program that the releases no longer hold (LLAMA_BUILD_EXAMPLES=OFF)",
+                    note="an example program that is no longer in the releases (LLAMA_BUILD_EXAMPLES=OFF)",
                     source="llama.cpp .github/workflows/release.yml",
                 )
                 for name in ("llama-speculative", "llama-speculative-simple")

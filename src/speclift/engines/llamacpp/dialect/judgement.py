@@ -138,7 +138,7 @@ def _on_foreign_flags(reading: LlamaReading) -> Iterator[LintFinding]:
     for setting in reading.pasted.settings:
         row = FLAGS.find(setting.name)
         if row is not None and row.program == CLI:
-            said = "llama-cli has this flag, llama-server refuses it"
+            said = "llama-cli has this flag, llama-server rejects it"
             yield finding(setting, Status.CONFLICT, said, source=row.source)
 
 
@@ -147,7 +147,7 @@ def _on_types(reading: LlamaReading, release: Release) -> Iterator[LintFinding]:
         if setting.value is None or release < SELF_SPECULATION:
             continue
         if len(names) > 1 and release < TYPES:
-            said = f"lists of types came with {dotted(TYPES)}"
+            said = f"several types need {dotted(TYPES)} or newer"
             yield finding(setting, Status.CONFLICT, said, changed_in=TYPES, source="llama.cpp PR 22964")
         for name in names:
             yield from _on_type(setting, name, release)
@@ -163,10 +163,10 @@ def _on_type(setting: Setting, name: str, release: Release) -> Iterator[LintFind
             setting, Status.UNKNOWN, f"{said} ({known})", replacement=near and f"--spec-type {near}"
         )
     elif not row.holds(release):
-        said = f"type {name} came with {dotted(row.since)}"
+        said = f"type {name} needs {dotted(row.since)} or newer"
         yield finding(setting, Status.UNKNOWN, said, changed_in=row.since)
     elif name == "ngram-mod":
-        said = "one pool of n-grams for all slots and requests: what is accepted depends on what was asked before"
+        said = "all slots and requests share one n-gram pool: acceptance depends on earlier requests"
         yield finding(setting, Status.RISKY, said, source=row.source)
 
 
@@ -174,8 +174,8 @@ def _on_draft(reading: LlamaReading, release: Release) -> Iterator[LintFinding]:
     draft, types, drafting = reading.draft, reading.types, reading.drafting
     if draft is not None and not drafting and release >= NO_IMPLIED_DRAFT:
         said = (
-            "the draft model is loaded and never used: there is no --spec-type, and since"
-            f" {dotted(NO_IMPLIED_DRAFT)} a draft model alone is none (MTP, DFlash and DSpark files name their type)"
+            "the draft model is loaded but never used: --spec-type is missing, and it is required since"
+            f" {dotted(NO_IMPLIED_DRAFT)} (MTP, DFlash and DSpark files contain their type)"
             if not types
             else f"the draft model is never used: --spec-type {','.join(types)} drafts without one"
         )
@@ -190,7 +190,7 @@ def _on_draft(reading: LlamaReading, release: Release) -> Iterator[LintFinding]:
     if draft is None and not set(drafting).isdisjoint(WITH_DRAFT_FILE):
         by_variable = Setting(name=TYPE_VARIABLE, spelled=TYPE_VARIABLE)
         asked = reading.asked[0][0] if reading.asked else by_variable
-        said = f"{drafting[0]} has no draft model: the server starts without speculation and says so only in its log"
+        said = f"{drafting[0]} has no draft model: the server starts without speculation and reports it only in its log"
         yield finding(
             asked,
             Status.CONFLICT,
@@ -207,7 +207,7 @@ def _on_k(reading: LlamaReading, release: Release) -> Iterator[LintFinding]:
     yield LintFinding(
         flag=K,
         status=Status.RISKY,
-        message=f"k is not given: since {dotted(DEFAULTS)} that is 3 drafted tokens, and was 16 before",
+        message=f"k is not given: the default is 3 draft tokens since {dotted(DEFAULTS)}, before it was 16",
         replacement=f"{K} 5",
         changed_in=dotted(DEFAULTS),
         source="llama.cpp PR 23269",
@@ -220,14 +220,14 @@ def _on_sizes(reading: LlamaReading, release: Release) -> Iterator[LintFinding]:
     for setting in reading.pasted.settings:
         owner, value = owner_of(setting.name), shown(setting.value)
         if owner is not None and owner not in reading.types:
-            said = f"only --spec-type {owner} reads it, and it is not asked for"
+            said = f"only --spec-type {owner} reads it, and that is not set"
             yield finding(setting, Status.DEAD, said, replacement=f"--spec-type {owner}")
         elif setting.name == K and are_ngrams(reading.types):
-            said = "does not limit n-gram drafts: their length is size-m, or n-max of ngram-mod"
+            said = "does not limit n-gram drafts: use size-m, or n-max for ngram-mod"
             flag = length_flag(reading.types)
             yield finding(setting, Status.DEAD, said, replacement=flag and f"{flag} {value}")
         elif setting.name == "--spec-ngram-mod-n-match" and value.isdigit() and int(value) < 16:
-            yield finding(setting, Status.RISKY, "under 16 llama.cpp itself warns of poor drafts")
+            yield finding(setting, Status.RISKY, "below 16 llama.cpp itself warns of poor drafts")
 
 
 def _on_synthetic(reading: LlamaReading) -> Iterator[LintFinding]:
@@ -237,7 +237,7 @@ def _on_synthetic(reading: LlamaReading) -> Iterator[LintFinding]:
             given[-1], Status.CONFLICT, "--spec-synth-len and --spec-synth-rates exclude each other"
         )
     if given and not reading.types:
-        yield finding(given[0], Status.CONFLICT, "there is no speculation whose acceptance it could force")
+        yield finding(given[0], Status.CONFLICT, "it has no effect without speculation")
 
 
 def _on_environment(reading: LlamaReading, release: Release) -> Iterator[LintFinding]:
@@ -247,7 +247,7 @@ def _on_environment(reading: LlamaReading, release: Release) -> Iterator[LintFin
             yield LintFinding(
                 flag=name,
                 status=Status.RENAMED,
-                message=f"stops the server since {dotted(row.gone)}: it stands for a flag that is gone",
+                message=f"stops the server since {dotted(row.gone)}: its flag was removed",
                 replacement=row.renamed_to,
                 changed_in=dotted(row.gone),
                 source=row.source,

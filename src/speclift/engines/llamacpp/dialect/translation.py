@@ -68,9 +68,7 @@ def _program(reading: LlamaReading, notes: list[str]) -> list[str]:
         return list(reading.pasted.program)
     instead = row.renamed_to or row.replacement or row.name
     if instead == "llama-server" and row.renamed_to is None:
-        notes.append(
-            f"{row.name} answered one prompt and ended; llama-server keeps both models loaded and serves"
-        )
+        notes.append(f"{row.name} answered one prompt and exited; llama-server keeps both models loaded")
     return [instead]
 
 
@@ -85,7 +83,7 @@ def _types(reading: LlamaReading, notes: list[str]) -> tuple[str, ...]:
     if reading.draft is not None and not reading.drafting:
         types.append("draft-simple")
         notes.append(
-            "--spec-type draft-simple was added: without it the draft model is loaded and never used"
+            "--spec-type draft-simple was added: without it the draft model is loaded but never used"
         )
         if not reading.has_k:
             notes.append(

@@ -55,9 +55,9 @@ class LlamaCppDrafters(LogDrafters):
             yield Finding(
                 check="log-order",
                 level=Level.INFO,
-                message=f"what {', '.join(remembering)} learnt from one request serves the next: replayed as one slot "
-                "serving the log in its order, the drafter new at its start",
-                next_step="several slots share ngram:mod's memory and split the others'",
+                message=f"{', '.join(remembering)} remember earlier requests: the log is replayed in order, as in one "
+                "slot of a new server",
+                next_step="with several slots only ngram:mod shares its memory",
             )
         too_short = sorted(
             {
@@ -70,7 +70,7 @@ class LlamaCppDrafters(LogDrafters):
             yield Finding(
                 check="k-below-n",
                 level=Level.INFO,
-                message="llama.cpp's ngram-simple drafts nothing where k is below n "
+                message="llama.cpp's ngram-simple drafts nothing if k is below n "
                 f"(n = {', '.join(map(str, too_short))} here)",
                 next_step="choose k of at least n",
             )

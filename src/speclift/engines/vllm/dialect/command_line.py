@@ -53,7 +53,7 @@ class VllmDialect(Dialect):
         """`0.24`, `v0.24.0`, `0.32.0+cpu`, `vllm 0.10.1.1`."""
         match = re.search(r"(\d+)\.(\d+)(?:\.(\d+))?", text)
         if match is None:
-            raise UsageError(f"--engine-version {text!r} names no vLLM release", hint="such as 0.24.0")
+            raise UsageError(f"--engine-version {text!r} is not a vLLM release", hint="such as 0.24.0")
         return tuple(release_part(part or "0", text) for part in match.groups())
 
     def find_program(

@@ -135,7 +135,7 @@ def _judge_key(name: str, value: object, case: Case) -> LintFinding:
         return about(
             name,
             Status.UNKNOWN,
-            f"speculative configs came with {dotted(CONFIG_SINCE)}; before, speculation was a set of flags",
+            f"needs vLLM {dotted(CONFIG_SINCE)} or newer; older releases use flags for speculation",
             changed_in=CONFIG_SINCE,
             source=row.source,
         )
@@ -144,7 +144,7 @@ def _judge_key(name: str, value: object, case: Case) -> LintFinding:
 
 def _use(setting: Setting, row: Row, method: str) -> LintFinding:
     if row.methods and method not in row.methods:
-        said = f"{method} does not read it; it is for {', '.join(row.methods)}"
+        said = f"{method} ignores it; only {', '.join(row.methods)} read it"
         return finding(setting, Status.DEAD, said, source=row.source)
     return finding(setting, Status.OK, "", source=row.source)
 
@@ -184,9 +184,9 @@ def _absent_method(row: Row, release: Release, *, key: str) -> LintFinding:
     later, gone = row.comes_after(release), row.gone_by(release)
     said = f"vLLM {dotted(release)} has no {row.name}"
     if gone:
-        said += f": gone since {dotted(gone)}"
+        said += f": removed in {dotted(gone)}"
     if later:
-        said += f"; {'back' if gone else 'it came'} with {dotted(later)}"
+        said += f"; {'back' if gone else 'new'} in {dotted(later)}"
     return about(
         key,
         Status.REMOVED if gone else Status.UNKNOWN,
@@ -200,16 +200,14 @@ def _absent_method(row: Row, release: Release, *, key: str) -> LintFinding:
 def _missing_model(case: Case) -> Iterator[LintFinding]:
     row = METHODS.find(case.method)
     if row is not None and row.needs_model and not case.config.get("model"):
-        yield about(
-            "model", Status.CONFLICT, f"{case.method} needs a model, and none is given", source=CONFIG
-        )
+        yield about("model", Status.CONFLICT, f"{case.method} needs a model", source=CONFIG)
     model = str(case.config.get("model") or "")
     implied = named_after(model)
     if case.config.get("method") == "draft_model" and implied and case.release >= CONFIG_SINCE:
         yield about(
             "model",
             Status.RISKY,
-            f"vLLM takes a draft whose name holds {implied!r} for {implied}, whatever the method says",
+            f"the name contains {implied!r}: vLLM uses method {implied}, whatever is given here",
         )
 
 
@@ -223,14 +221,14 @@ def _missing_k(case: Case) -> Iterator[LintFinding]:
         yield about(
             K,
             Status.RISKY,
-            "not given: vLLM takes n_predict or the block size of the head's config.json, and fails without one",
+            "not given: vLLM reads n_predict or the block size from the head's config.json, and fails if it has none",
             replacement=f'"{K}": 3',
         )
         return
     yield about(
         K,
         Status.CONFLICT,
-        f"not given, and {case.method} has no default: vLLM does not start",
+        f"not given: {case.method} has no default, so vLLM does not start",
         replacement=f'"{K}": 5',
     )
 
@@ -241,16 +239,16 @@ def _tensor_parallel(case: Case) -> Iterator[LintFinding]:
         return
     target = 1 if target is None else target
     if draft not in (1, target):
-        said = f"a draft runs on 1 GPU or on as many as its target ({target}), saw {draft}"
+        said = f"must be 1 or the target's size ({target}), saw {draft}"
     elif case.method == "draft_model" and draft != target and case.release >= DRAFT_MODEL_BACK:
-        said = f"the V1 runner wants a draft model on as many GPUs as its target ({target}), saw {draft}"
+        said = f"the V1 runner needs the target's size ({target}) for a draft model, saw {draft}"
     else:
         return
     yield about(
         "draft_tensor_parallel_size",
         Status.CONFLICT,
         said,
-        replacement="leave it out: the draft then takes the target's size",
+        replacement="leave it out: the draft then uses the target's size",
         source="vllm.v1.spec_decode.draft_model; vllm.config.speculative",
     )
 
@@ -269,7 +267,7 @@ def _lookup_window(case: Case) -> Iterator[LintFinding]:
         yield about(
             "prompt_lookup_max",
             Status.RISKY,
-            "neither end of the n-gram window is given: vLLM looks 5 tokens up and nothing shorter",
+            "no n-gram window is given: vLLM looks up exactly 5 tokens",
             replacement='"prompt_lookup_min": 2, "prompt_lookup_max": 5',
         )
 
@@ -283,7 +281,7 @@ def _synthetic(case: Case) -> Iterator[LintFinding]:
     said = "forced acceptance: the text is meaningless; for what-if measurements only, never for users"
     status = Status.RISKY
     if case.is_cpu:
-        status, said = Status.CONFLICT, "the CPU build starts, and its first request ends it"
+        status, said = Status.CONFLICT, "the CPU build starts, but crashes at the first request"
     yield about("rejection_sample_method", status, said, source="vllm.v1.sample.rejection_sampler")
     if case.release >= SYNTHETIC_SINCE:
         yield from _forced_acceptance(case)
@@ -299,14 +297,14 @@ def _forced_acceptance(case: Case) -> Iterator[LintFinding]:
         yield about(
             "synthetic_acceptance_rates",
             Status.CONFLICT,
-            "synthetic wants exactly one of synthetic_acceptance_rates and synthetic_acceptance_length",
+            "synthetic needs exactly one of synthetic_acceptance_rates and synthetic_acceptance_length",
         )
     elif are_numbers(rates):
         if isinstance(k, int) and len(rates) != k:
             said = f"one rate per position: k is {k}, saw {len(rates)}"
             yield about("synthetic_acceptance_rates", Status.CONFLICT, said)
         elif any(later > before for before, later in pairwise(rates)):
-            said = "rates are unconditional, so none may exceed the one before it"
+            said = "rates are unconditional, so they must not rise"
             yield about("synthetic_acceptance_rates", Status.CONFLICT, said)
     elif isinstance(length, (int, float)) and isinstance(k, int) and length > k + 1:
         said = f"at most k + 1 = {k + 1}, saw {length}"
@@ -317,7 +315,7 @@ def _heterogeneous_vocab(case: Case) -> Iterator[LintFinding]:
     if case.config.get("use_heterogeneous_vocab") is not True:
         return
     if case.method != "draft_model":
-        said = f"only for draft_model, and this is {case.method}"
+        said = f"only for method draft_model, this is {case.method}"
     elif case.config.get("draft_sample_method", "greedy") != "greedy":
         said = "only with greedy drafting"
     else:
@@ -330,7 +328,7 @@ def _suffix(case: Case) -> Iterator[LintFinding]:
         yield about(
             "method",
             Status.RISKY,
-            "suffix decoding needs a package that vLLM does not bring along",
+            "suffix decoding needs a package that vLLM does not install",
             replacement="pip install arctic-inference==0.1.1",
         )
 
@@ -340,21 +338,21 @@ def _only_for_its_method(case: Case) -> Iterator[LintFinding]:
     for name, owner in (("index_share_for_mtp_iteration", "mtp"), ("dspark_draft_topk", "dspark")):
         if name in case.config and case.method != owner:
             yield about(
-                name, Status.CONFLICT, f"only with method {owner}, and this is {case.method}", source=CONFIG
+                name, Status.CONFLICT, f"only for method {owner}, this is {case.method}", source=CONFIG
             )
     both = ("enable_adaptive_verification", "use_local_argmax_reduction")
     if all(case.config.get(name) is True for name in both) and case.method != "dspark":
-        said = "reads the draft's logits, which use_local_argmax_reduction never builds"
+        said = "needs the draft's logits, which use_local_argmax_reduction does not compute"
         yield about("enable_adaptive_verification", Status.CONFLICT, said)
 
 
 def _block(case: Case) -> Iterator[LintFinding]:
     if case.config.get("rejection_sample_method") == "block" and case.release >= (0, 25, 0):
         if case.is_cpu:
-            said, status = "the CPU build never looks at it and verifies as standard does", Status.DEAD
+            said, status = "the CPU build ignores it and uses standard", Status.DEAD
         else:
             said, status = (
-                "only the V2 runner knows it; the V1 runner verifies as standard does",
+                "only the V2 runner supports it; the V1 runner uses standard",
                 Status.RISKY,
             )
         yield about("rejection_sample_method", status, said, source="vllm.v1.sample.rejection_sampler")
@@ -372,12 +370,12 @@ def _schedule(case: Case) -> Iterator[LintFinding]:
         )
         return
     if case.data_parallel is not None and case.data_parallel > 1:
-        yield about(SCHEDULE, Status.DEAD, "vLLM drops it under data parallelism", source="vllm.config.vllm")
+        yield about(SCHEDULE, Status.DEAD, "vLLM ignores it with data parallelism", source="vllm.config.vllm")
         return
     yield about(
         SCHEDULE,
         Status.RISKY,
-        "costs full CUDA graphs on the V1 runner, and throughput fell at a threshold before:"
+        "disables full CUDA graphs on the V1 runner, and throughput can drop at a threshold:"
         " measure at its thresholds",
         source=f"{source}; vLLM issue 49548",
     )
@@ -389,10 +387,13 @@ def _max_model_len(case: Case) -> Iterator[LintFinding]:
         return
     if target is not None and draft > target:
         yield about(
-            "max_model_len", Status.CONFLICT, f"above the target's {target}, saw {draft}", source=CONFIG
+            "max_model_len",
+            Status.CONFLICT,
+            f"must not be above the target's {target}, saw {draft}",
+            source=CONFIG,
         )
     elif (0, 26, 0) <= case.release < (0, 27, 0):
-        yield about("max_model_len", Status.DEAD, "0.26 does not act on it", source="vLLM issue 52258")
+        yield about("max_model_len", Status.DEAD, "0.26 ignores it", source="vLLM issue 52258")
 
 
 def _platform(case: Case) -> Iterator[LintFinding]:
@@ -402,13 +403,16 @@ def _platform(case: Case) -> Iterator[LintFinding]:
         yield about(
             "method",
             Status.CONFLICT,
-            f"speculation on a CPU came with vLLM {dotted(CPU_SPECULATION_SINCE)}",
+            f"speculation on a CPU needs vLLM {dotted(CPU_SPECULATION_SINCE)} or newer",
             changed_in=CPU_SPECULATION_SINCE,
             source="vllm.v1.worker.cpu_worker",
         )
     elif case.method == "ngram_gpu":
         yield about(
-            "method", Status.CONFLICT, "the CPU build has no pinned memory for it", replacement="ngram"
+            "method",
+            Status.CONFLICT,
+            "the CPU build does not support it (no pinned memory)",
+            replacement="ngram",
         )
 
 
@@ -419,8 +423,8 @@ def _async_scheduling(case: Case) -> Iterator[LintFinding]:
         yield about(
             "method",
             Status.RISKY,
-            f"{case.method} switches async scheduling off, a server without speculation keeps it:"
-            " what that costs is part of the price of this method",
+            f"{case.method} turns async scheduling off; a server without speculation keeps it:"
+            " the loss is part of the cost of this method",
             source="vllm.config.vllm",
         )
     elif case.has_async_scheduling:
@@ -445,8 +449,8 @@ def _draft_outside_graphs(case: Case) -> Iterator[LintFinding]:
         yield about(
             "method",
             Status.RISKY,
-            "a separate draft model runs outside CUDA graphs in this version: about 275 kernel launches per drafted"
-            " token, a step of 31 ms where 0.26 takes 17 (1B draft of an 8B target, k=5, H200)",
+            "a separate draft model runs outside CUDA graphs in this version: about 275 kernel launches per draft"
+            " token, a step of 31 ms instead of 17 ms in 0.26 (1B draft, 8B target, k=5, H200)",
             replacement=f"vLLM {dotted(DRAFT_GRAPHS_SINCE)} or newer",
             changed_in=DRAFT_GRAPHS_SINCE,
             source="vLLM PR 47460; docs/gpu.md",
@@ -455,9 +459,9 @@ def _draft_outside_graphs(case: Case) -> Iterator[LintFinding]:
         yield about(
             "method",
             Status.RISKY,
-            "the newer model runner, the default on GPUs, drafts with a separate model outside CUDA graphs; the older"
-            " one has them",
-            replacement="VLLM_USE_V2_MODEL_RUNNER=0 in the environment, and measure both",
+            "the newer model runner, the default on GPUs, runs a separate draft model without CUDA graphs; the older"
+            " one uses them",
+            replacement="set VLLM_USE_V2_MODEL_RUNNER=0 in the environment, and measure both",
             changed_in=DRAFT_ON_NEW_RUNNER,
             source="vllm.v1.worker.gpu.spec_decode, 0.32.0; docs/gpu.md",
         )

@@ -65,7 +65,7 @@ _SPECULATION = (
         OLD_FLAGS_GONE,
         key="disable_by_batch_size",
         replacement="num_speculative_tokens_per_batch_size with a range of k = 0 (since 0.24)",
-        note="its key was dead from 0.10 and is refused since 0.17",
+        note="its key had no effect from 0.10 and is rejected since 0.17",
         source=f"{ARGS}; vLLM PR 35060",
     ),
     Row("--ngram-prompt-lookup-max", INT, (0, 4, 2), OLD_FLAGS_GONE, key="prompt_lookup_max", low=1),
@@ -101,7 +101,7 @@ _SPECULATION = (
         (0, 6, 3),
         OLD_FLAGS_GONE,
         key="disable_mqa_scorer",
-        note="the scorer went with the V0 engine; nothing replaces it",
+        note="the scorer was removed with the V0 engine; nothing replaces it",
     ),
     Row(
         "--disable-logprobs-during-spec-decoding",
@@ -118,7 +118,7 @@ _SPECULATION = (
         (0, 4, 0),
         (0, 10, 0),
         dead_since=(0, 6, 4),
-        note="the only block manager there was from 0.6.4 on; leave it out",
+        note="the only block manager since 0.6.4; leave it out",
     ),
 )
 
@@ -530,7 +530,7 @@ QUANTISATION_SOURCE = "vllm.model_executor.layers.quantization"
 def _values(table: str, source: str) -> NameTable:
     rows = (replace(row, replacement=_CLOSEST.get(row.name)) for row in listed(table))
     return NameTable(
-        engine="vLLM", thing="value", rows=by_name(rows, source=source), gone_since="is gone since"
+        engine="vLLM", thing="value", rows=by_name(rows, source=source), gone_since="was removed in"
     )
 
 
@@ -554,7 +554,7 @@ ENVIRONMENT = NameTable(
         ),
         source="vllm.envs",
     ),
-    gone_since="nothing reads this variable since",
+    gone_since="this variable has no effect since",
 )
 
 # Metrics that dashboards still ask for.
@@ -575,7 +575,7 @@ METRICS = NameTable(
                 (0, 4, 1),
                 (0, 10, 0),
                 replacement=_ACCEPTANCE_RATE,
-                note="a gauge of the V0 engine; V1 counts tokens, and the rate is yours to take",
+                note="a gauge of the V0 engine; V1 counts tokens: compute the rate from them",
             ),
             Row(
                 "spec_decode_efficiency",
@@ -583,7 +583,7 @@ METRICS = NameTable(
                 (0, 4, 1),
                 (0, 10, 0),
                 replacement=_ACCEPTED_LENGTH,
-                note="a gauge of the V0 engine; the mean accepted length says the same",
+                note="a gauge of the V0 engine; use the mean accepted length instead",
             ),
             Row(
                 "spec_decode_num_emitted_tokens",
@@ -591,7 +591,7 @@ METRICS = NameTable(
                 (0, 4, 1),
                 (0, 10, 0),
                 replacement="vllm:spec_decode_num_accepted_tokens_total + vllm:spec_decode_num_drafts_total",
-                note="V1 counts accepted tokens and drafts apart",
+                note="V1 counts accepted tokens and drafts separately",
             ),
             Row(
                 "gpu_cache_usage_perc",
@@ -607,7 +607,7 @@ METRICS = NameTable(
                 (0, 4, 0),
                 (0, 15, 0),
                 replacement="vllm:request_time_per_output_token_seconds",
-                note="inter_token_latency_seconds observes one value per step, so under speculation it is no time per"
+                note="inter_token_latency_seconds has one value per step, so with speculation it is not the time per"
                 " token",
             ),
         ),

@@ -84,7 +84,7 @@ def read_settings(pasted: Pasted) -> VllmReading:
                 carried[row.key] = (setting, value)
     for key, (setting, _) in carried.items():
         if key in explicit:
-            said = f"{key} is given twice, here and in {CONFIG_FLAG}"
+            said = f"{key} is given twice: here and in {CONFIG_FLAG}"
             faults.append(finding(setting, Status.CONFLICT, said, source="vllm.engine.arg_utils"))
     return VllmReading(
         pasted=pasted, explicit=explicit, carried=carried, others=others, faults=faults, opaque=opaque
@@ -104,15 +104,15 @@ def _read_config(setting: Setting, config: dict[str, object]) -> LintFinding | N
         try:
             value = parse_json(value)
         except ValueError as error:
-            wrong = finding(setting, Status.CONFLICT, f"is no JSON: {error}")
+            wrong = finding(setting, Status.CONFLICT, f"is not JSON: {error}")
     if isinstance(value, Expression) or (setting.is_opaque and not isinstance(value, dict)):
-        teller = "running the program" if isinstance(value, Expression) else "a shell"
-        return finding(setting, Status.UNREAD, f"only {teller} would tell what is in it")
+        when = "when the program runs" if isinstance(value, Expression) else "in a shell"
+        return finding(setting, Status.UNREAD, f"its value is known only {when}")
     if wrong is not None:
         value = _python_literal(str(setting.value))
         if value is None:
             return wrong
-        said = "is a Python dict, and vLLM reads JSON: double quotes, true, null"
+        said = "is a Python dict, but vLLM reads JSON: use double quotes, true, null"
         today = f"{CONFIG_FLAG} '{json.dumps(value, default=str)}'"
         wrong = finding(setting, Status.CONFLICT, said, replacement=today)
     if isinstance(value, Mapping):
@@ -218,7 +218,7 @@ def _on_old_acceptance(reading: VllmReading, release: Release) -> Iterator[LintF
     yield LintFinding(
         flag=flag or f"{PREFIX}acceptance_method",
         status=Status.RISKY,
-        message="lossy: typical acceptance takes tokens that the target would not have drawn",
+        message="lossy: typical acceptance keeps tokens that the target would reject",
         source="vllm.model_executor.layers.typical_acceptance_sampler",
     )
 
@@ -244,7 +244,7 @@ def _on_quantisation(setting: Setting, release: Release) -> Iterator[LintFinding
     if value in QUANTISATIONS:
         yield from _on_name(setting, value, QUANTISATIONS, release)
     else:
-        said = f"{value!r} is no quantisation that vLLM brings along; only a plug-in could know it"
+        said = f"vLLM has no quantisation {value!r}; a plug-in may add it"
         yield finding(setting, Status.RISKY, said, source=QUANTISATION_SOURCE)
 
 
@@ -258,18 +258,16 @@ def _on_name(setting: Setting, name: str, table: NameTable, release: Release) ->
 def _on_rest(reading: VllmReading) -> Iterator[LintFinding]:
     for setting in reading.others:
         if setting.name == "--per-request-spec-decode-metrics" and not reading.is_speculative:
-            said = "vLLM refuses it on a server without a speculative config"
+            said = "vLLM rejects it without a speculative config"
             yield finding(setting, Status.CONFLICT, said, source="vllm.config.vllm")
         if not reading.is_speculative:
             continue
         if setting.name == "--max-model-len" and shown(setting.value) in ("auto", "-1"):
-            said = (
-                "vLLM shrinks the context to what fits, and a draft takes memory: two servers get two lengths"
-            )
+            said = "vLLM reduces the context to what fits, and a draft uses memory: the two servers differ in context"
             yield finding(setting, Status.RISKY, said, source="vllm.engine.arg_utils")
         if setting.name == "--seed" and setting.value not in (None, "0", 0):
             said = (
-                "above temperature 0 the same seed gives other text with speculation than without:"
+                "above temperature 0 the same seed gives different text with speculation:"
                 " compare distributions, not texts"
             )
             yield finding(setting, Status.RISKY, said, source="vllm.v1.sample.rejection_sampler")
@@ -287,8 +285,8 @@ def _on_sampling(reading: VllmReading) -> Iterator[LintFinding]:
         return
     for setting in reading.pasted.sampling:
         if setting.name in REFUSED_SAMPLING and setting.value not in (None, 0, 0.0, {}):
-            said = "a server with a speculative config refuses requests that carry it"
+            said = "a server with a speculative config rejects requests with it"
             yield finding(setting, Status.CONFLICT, said, source="vLLM issue 42744")
         elif setting.name == "--seed" and setting.value is not None:
-            said = "above temperature 0 the same seed gives other text with speculation than without"
+            said = "above temperature 0 the same seed gives different text with speculation"
             yield finding(setting, Status.RISKY, said, source="vllm.v1.sample.rejection_sampler")

@@ -47,8 +47,8 @@ EAGLE_LIKE = ("eagle", "eagle3", "mtp", "dflash", "dspark")
 
 
 NO_TYPICAL = (
-    "typical acceptance went with the V0 engine; it changed the output. Every method left but synthetic keeps"
-    " the target's distribution"
+    "typical acceptance was removed with the V0 engine; it changed the output. All other methods except synthetic"
+    " keep the target's distribution"
 )
 
 _KEYS = (
@@ -136,7 +136,7 @@ _KEYS = (
     ),
     Row("posterior_threshold", FLOAT, CONFIG_SINCE, V0_GONE, note=NO_TYPICAL),
     Row("posterior_alpha", FLOAT, CONFIG_SINCE, V0_GONE, note=NO_TYPICAL),
-    Row("disable_mqa_scorer", BOOL, CONFIG_SINCE, V0_GONE, note="the scorer went with the V0 engine"),
+    Row("disable_mqa_scorer", BOOL, CONFIG_SINCE, V0_GONE, note="the scorer was removed with the V0 engine"),
     Row(
         "disable_logprobs",
         BOOL,

@@ -81,7 +81,7 @@ def _untold(pasted: Pasted, config: Mapping[str, object]) -> Iterable[str]:
     named = [*((setting.spelled, setting.value) for setting in pasted.settings), *config.items()]
     for name, value in named:
         if isinstance(value, Expression) and not isinstance(value, ShellExpression):
-            yield f"{name} is {value.text}, which only running the program would tell: put its value in"
+            yield f"{name} is {value.text}, known only when the program runs: put its value in"
 
 
 def _flags(reading: VllmReading, notes: list[str]) -> dict[str, object]:
@@ -111,11 +111,11 @@ def _keep(
     elif setting.name == "--quantization" and isinstance(value, str) and _is_gone(value):
         notes.append(f"{setting.spelled} {value} has no equivalent; closest: {closest(value)}")
     elif setting.name == "--load-format" and shown(value) in LOAD_FORMATS_GONE:
-        notes.append(f"{setting.spelled} {shown(value)} went with it; the default loads what is there")
+        notes.append(f"{setting.spelled} {shown(value)} was dropped with it; the default detects the format")
     elif row.kind is ValueKind.SWITCH and "." not in setting.name:
         flags[setting.name] = converted(value, ValueKind.SWITCH) is True and not setting.is_off
     elif value is None and row.kind is not ValueKind.SWITCH:
-        notes.append(f"{setting.spelled} was left out: no value follows it")
+        notes.append(f"{setting.spelled} was left out: it has no value")
     else:
         flags[setting.name] = converted(value, row.kind)
 
@@ -181,9 +181,7 @@ def _translate_k(
         today[K] = k
     elif method != "suffix":
         today[K] = K_START
-        notes.append(
-            f"k was not given; {K_START} is where the guides start: measure it (speclift decide --k 3,5,7)"
-        )
+        notes.append(f"k was not given; {K_START} is a usual start: measure it (speclift decide --k 3,5,7)")
 
 
 def _translate_batch_limit(given: Mapping[str, object], today: dict[str, object], notes: list[str]) -> None:
@@ -191,12 +189,12 @@ def _translate_batch_limit(given: Mapping[str, object], today: dict[str, object]
     if limit is None:
         return
     if not isinstance(limit, int) or not isinstance(k, int):
-        notes.append(f"disable_by_batch_size is gone; {SCHEDULE} with k = 0 above that size comes closest")
+        notes.append(f"disable_by_batch_size was removed; closest: {SCHEDULE} with k = 0 above that size")
         return
     today[SCHEDULE] = [[1, limit, k], [limit + 1, max(BATCH_MAX, limit + 1), 0]]
     notes.append(
-        f"disable_by_batch_size {limit} became {SCHEDULE}: k = {k} up to {limit} requests in a step, none above."
-        " It is looked up in every step, not per new request, so measure at the threshold"
+        f"disable_by_batch_size {limit} became {SCHEDULE}: k = {k} up to {limit} requests in a step, 0 above."
+        " It applies to every step, not per new request, so measure at the threshold"
     )
 
 
@@ -213,7 +211,7 @@ _ACCEPTANCE = (
 def _translate_acceptance(given: Mapping[str, object], today: dict[str, object], notes: list[str]) -> None:
     if given.get("acceptance_method") == "typical_acceptance_sampler" or "posterior_threshold" in given:
         notes.append(
-            "typical acceptance has no equivalent: it changed the output. Closest is the standard rejection"
+            "typical acceptance has no equivalent: it changed the output. Closest: standard rejection"
             " sampling, which keeps it; draft_sample_method probabilistic raises acceptance above temperature 0"
         )
     sampler = given.get("rejection_sample_method")
@@ -264,8 +262,8 @@ def _translate_draft_size(
         return
     if method == "draft_model" or draft != 1:
         notes.append(
-            f"a draft on {draft} of {target} GPUs has no equivalent: today's runner wants the draft on as many"
-            " GPUs as the target, and takes that where nothing is said"
+            f"a draft on {draft} of {target} GPUs has no equivalent: today's runner uses as many GPUs for the draft"
+            " as for the target"
         )
     else:
         today["draft_tensor_parallel_size"] = draft
@@ -278,7 +276,7 @@ def _keep_or_drop(name: str, value: object, method: str, today: dict[str, object
             f"{name} was left out: {row.note if row is not None and row.note else 'vLLM has no such key'}"
         )
     elif row.methods and method not in row.methods:
-        notes.append(f"{name} was left out: {method} does not read it")
+        notes.append(f"{name} was left out: {method} ignores it")
     elif name == SCHEDULE and schedule_fault(value) is not None:
         notes.append(f"{name} was left out: {schedule_fault(value)}")
     else:
