@@ -65,7 +65,9 @@ class Progress:
 
     @pytest.hookimpl(tryfirst=True)
     def pytest_report_teststatus(self, report: pytest.TestReport) -> tuple[str, str, str] | None:
-        """Instead of a dot for each."""
+        """Instead of a letter for each."""
+        if report.failed:
+            return ("failed" if report.when == "call" else "error"), "", "FAILED"
         if report.passed and report.when == "call":
             return "passed", "", "PASSED"
         return ("skipped", "", "SKIPPED") if report.skipped and not hasattr(report, "wasxfail") else None
