@@ -16,13 +16,16 @@ test fast test-vllm: export OPENBLAS_NUM_THREADS = 1
 test fast test-vllm: export PYTHONDONTWRITEBYTECODE =
 
 # Tests wait for servers that hang, so more of them run together than there are cores; those of a file share what they
-# start. Those that judge times or load real engines run alone, after the others.
+# start. Real engines are given one thread each, so that two run together. What judges times runs alone, at the end.
 TOGETHER := -n 3 --dist loadfile
+ENGINES := -n 2 --dist loadscope
 REAL := llama or browser or vllm or gpu
 
 test: $(READY)
 	$(BIN)/python -m pytest $(TOGETHER) --hypothesis-profile=ci -m "not ($(REAL) or alone)"
-	SPECLIFT_FETCH=1 $(BIN)/python -m pytest -m "(llama or browser or alone) and not (vllm or gpu)"
+	$(BIN)/speclift models fetch
+	$(BIN)/python -m pytest $(ENGINES) -m "(llama or browser) and not (alone or vllm or gpu)"
+	$(BIN)/python -m pytest -m "alone and not (vllm or gpu)"
 
 # Without real engines, without what waits for seconds or has to be alone: for every day, under a minute on two cores.
 fast: $(READY)

@@ -13,8 +13,8 @@ from collections.abc import Iterable
 import pytest
 
 CACHE_KEY = "speclift/durations"
-# Tests that took less than this are not kept; one that is not known is taken to last so long.
-SHORT_S = 0.05
+# Tests that took less than this are not kept; most of those last about so long.
+KEPT_S, SHORT_S = 0.05, 0.01
 # How often the line is written.
 TERMINAL_S, LOG_S = 0.2, 15.0
 
@@ -65,7 +65,9 @@ class Progress:
 
     @pytest.hookimpl(tryfirst=True)
     def pytest_report_teststatus(self, report: pytest.TestReport) -> tuple[str, str, str] | None:
-        """Instead of a dot for each."""
+        """Instead of a letter for each."""
+        if report.failed:
+            return ("failed" if report.when == "call" else "error"), "", "FAILED"
         if report.passed and report.when == "call":
             return "passed", "", "PASSED"
         return ("skipped", "", "SKIPPED") if report.skipped and not hasattr(report, "wasxfail") else None
@@ -84,7 +86,7 @@ class Progress:
 
     def pytest_sessionfinish(self) -> None:
         ended = {name: took for name, took in self._took.items() if name not in self._to_come}
-        kept = {name: round(took, 2) for name, took in ended.items() if took >= SHORT_S}
+        kept = {name: round(took, 2) for name, took in ended.items() if took >= KEPT_S}
         others = {name: took for name, took in self._before.items() if name not in ended}
         if self._cache:
             self._cache.set(CACHE_KEY, others | kept)

@@ -17,6 +17,17 @@ def test_long(): time.sleep(0.2)
 """
 
 
+CONFTEST = f"""
+import sys
+sys.path.insert(0, {str(Path(__file__).parent)!r})
+from progress import Progress
+
+def pytest_configure(config):
+    if not hasattr(config, "workerinput"):
+        config.pluginmanager.register(Progress(config))
+"""
+
+
 @pytest.mark.parametrize(
     ("done_s", "to_come_s", "left"), [(1.0, 3.0, 30.0), (5.0, 0.0, 0.0), (0.0, 4.0, None)]
 )
@@ -31,17 +42,14 @@ def test_time_is_minutes_and_seconds(seconds: float, shown: str) -> None:
     assert clock(seconds) == shown
 
 
-@pytest.mark.parametrize("workers", [(), ("-n", "1")], ids=["one process", "xdist"])
+@pytest.mark.parametrize(
+    "workers", [(), pytest.param(("-n", "1"), marks=pytest.mark.slow)], ids=["one process", "xdist"]
+)
 def test_a_run_ends_with_all_done_and_keeps_what_took_long(
     workers: tuple[str, ...], pytester: pytest.Pytester
 ) -> None:
     pytester.makepyfile(test_sleepy=SLEEPY)
-    pytester.makeconftest(
-        f"import sys; sys.path.insert(0, {str(Path(__file__).parent)!r})\n"
-        "from progress import Progress\n"
-        "def pytest_configure(config):\n"
-        "    if not hasattr(config, 'workerinput'): config.pluginmanager.register(Progress(config))\n"
-    )
+    pytester.makeconftest(CONFTEST)
     result = pytester.runpytest_subprocess("-q", "-o", "console_output_style=classic", *workers)
     assert result.ret == 0
     assert re.search(r"^5/5 tests, 0:\d\d gone$", result.stdout.str(), re.MULTILINE), result.stdout.str()
@@ -49,6 +57,16 @@ def test_a_run_ends_with_all_done_and_keeps_what_took_long(
     kept = pytester.path / ".pytest_cache" / "v" / CACHE_KEY
     assert "test_long" in kept.read_text()
     assert "test_short" not in kept.read_text()
+
+
+def test_a_failure_is_named_at_once_and_counted(pytester: pytest.Pytester) -> None:
+    pytester.makepyfile(test_wrong="def test_right(): pass\ndef test_wrong(): assert False")
+    pytester.makeconftest(CONFTEST)
+    result = pytester.runpytest_subprocess("-q", "-o", "console_output_style=classic")
+    assert result.ret == 1
+    shown = result.stdout.str().splitlines()
+    assert shown[0] == "FAILED test_wrong.py::test_wrong"
+    assert any(line.startswith("2/2 tests, 1 failed, ") for line in shown), shown
 
 
 def test_an_estimate_goes_by_the_last_run(

@@ -30,6 +30,7 @@ def test_the_tutorial_shows_the_whole_way() -> None:
 
 
 @pytest.mark.llama
+@pytest.mark.alone
 @pytest.mark.timeout(900)
 def test_the_tutorial_runs_as_written(tmp_path: Path, embedded_model: Path) -> None:
     speclift = Path(sys.executable).with_name("speclift")

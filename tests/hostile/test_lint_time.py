@@ -71,10 +71,10 @@ class TestTime:
         took = {}
         for size in (long // 10, long):
             (tmp_path / "input").write_text(HARD[kind](size), encoding="utf-8")
-            begun_s = time.process_time()
+            begun_s = time.thread_time()
             result = cli("lint", "input")
-            took[size] = time.process_time() - begun_s
+            took[size] = time.thread_time() - begun_s
             assert result.code in (0, 2, 4), result.stderr[-300:]
             assert max(map(len, result.stderr.splitlines()), default=0) < 3000
-        assert took[long] < max(6e-6 * long, 30 * took[long // 10])
+        assert took[long] < max(1.0, 6e-6 * long, 30 * took[long // 10])
         assert took[long] < 15.0

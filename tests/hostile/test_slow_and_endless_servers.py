@@ -191,9 +191,9 @@ def test_more_samples_than_an_engine_has_are_refused() -> None:
     ids=["a long word", "quotes", "no end", "a long name", "braces", "a long number", "spaces"],
 )
 def test_a_metrics_page_is_read_in_time_with_its_length(page: str) -> None:
-    began_s = time.monotonic()
+    began_s = time.thread_time()
     vllm_facts(parse_counters(page), longest=None)
-    assert time.monotonic() - began_s < SLACK_S
+    assert time.thread_time() - began_s < SLACK_S
 
 
 # Measured traffic

@@ -117,16 +117,23 @@ def test_the_targets_own_kv_cache_may_be_of_q8_0(embedded_model: Path, tmp_path:
     assert record.drafted
 
 
+async def cold_and_hot(server: Server) -> list[Record]:
+    return [await say(server, temperature=temperature) for temperature in (0.0, 1.0)]
+
+
+@pytest.fixture(scope="module")
+def plain(embedded_model: Path, tmp_path_factory: pytest.TempPathFactory) -> list[Record]:
+    """What the model says without speculation, cold and hot."""
+    log = tmp_path_factory.mktemp("plain") / "log"
+    return on_server(LlamaCpp(settings(embedded_model)), None, log, cold_and_hot)
+
+
 @pytest.mark.parametrize("name", ["ngram", "draft"])
 def test_the_same_seed_gives_the_same_text_with_and_without_speculation(
-    name: str, embedded_model: Path, tmp_path: Path
+    name: str, plain: list[Record], embedded_model: Path, tmp_path: Path
 ) -> None:
-    async def cold_and_hot(server: Server) -> list[Record]:
-        return [await say(server, temperature=temperature) for temperature in (0.0, 1.0)]
-
-    engine = LlamaCpp(settings(embedded_model))
-    plain = on_server(engine, None, tmp_path / "plain", cold_and_hot)
-    speculated = on_server(engine, METHODS[name](str(embedded_model)), tmp_path / "spec", cold_and_hot)
+    speculation = METHODS[name](str(embedded_model))
+    speculated = on_server(LlamaCpp(settings(embedded_model)), speculation, tmp_path / "spec", cold_and_hot)
     assert [record.text for record in speculated] == [record.text for record in plain]
     assert plain[0].text != plain[1].text
     assert all(record.drafted for record in speculated)
@@ -214,7 +221,18 @@ def test_a_truncated_model_is_refused_before_any_launch(
 def test_a_whole_study_on_the_embedded_engine_ends_with_a_verdict(
     embedded_model: Path, cli: Cli, tmp_path: Path
 ) -> None:
-    size = ("--segment", "verbatim-rewrite", "--requests", 2, "--max-tokens", 16, "--launches", 1)
+    size = (
+        "--segment",
+        "verbatim-rewrite",
+        "--requests",
+        2,
+        "--max-tokens",
+        16,
+        "--launches",
+        1,
+        "--threads",
+        1,
+    )
     arms = ("--model", embedded_model, "--method", "ngram,k=7,n=6")
     result = cli("decide", *arms, *size, "--json", "--study", "s")
     assert result.code in {0, 3, 4, 5}, result.stderr

@@ -129,7 +129,7 @@ def test_a_study_replayed_from_its_texts_has_the_accepted_length_it_measured(
     monkeypatch.setenv("SPECLIFT_CACHE", str(embedded_model.parent.parent))
     flags = (
         "--method ngram,n=3,k=7 --segment verbatim-rewrite --segment chat --requests 10 --max-tokens 64 "
-        "--temperature 0 --launches 1 --study s"
+        "--temperature 0 --launches 1 --threads 1 --study s"
     )
     measured = cli("measure", *flags.split())
     assert measured.code == 0, measured.stderr

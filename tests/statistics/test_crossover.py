@@ -249,13 +249,14 @@ def test_the_unit_of_load_does_not_matter(scale: float) -> None:
 
 
 def test_the_interval_covers_the_true_load_about_as_often_as_it_says() -> None:
-    """300 studies with 3 launches; 93-97 % on the grid of benchmarks/crossover.py, +- 3.8 points here."""
+    """Three launches each; 93-97 % on the grid of `make bench` (benchmarks/crossover.py). Three standard errors about
+    95 % here: a sound interval covers less once in 700 tries, one that covers 80 % of studies in 99 % of tries."""
     random = np.random.default_rng(3)
     loads, prompts, launches, crossing_at = (1.0, 4.0, 16.0, 64.0), 32, 3, 11.0
     launch_of, prompt_of = np.divmod(np.arange(prompts * launches), prompts)
     truth = np.array([falling(crossing_at, 0.25)(load) for load in loads])[:, None, None]
     covered = 0
-    for _ in range(300):
+    for _ in range(100):
         launch = random.normal(0.0, 0.02, (launches, 1))
         prompt = random.normal(0.0, 0.1, (1, prompts))
         residual = random.normal(0.0, 0.06, (len(loads), launches, prompts))
@@ -264,4 +265,4 @@ def test_the_interval_covers_the_true_load_about_as_often_as_it_says() -> None:
         covered += (found.low is None or found.low <= crossing_at) and (
             found.high is None or crossing_at <= found.high
         )
-    assert 0.912 <= covered / 300 <= 0.99
+    assert covered >= 88

@@ -17,7 +17,7 @@ from speclift.testing.samplers import (
     typical,
 )
 
-STEPS = 200_000
+STEPS = 60_000
 K = 3
 SAMPLED = Chain.drawn(tokens=6, spread=1.5, agreement=0.8, seed=1)
 CHAINS = {"sampled drafts": SAMPLED, "greedy drafts": SAMPLED.one_hot()}
@@ -66,7 +66,7 @@ def test_the_stated_law_is_the_one_emitted(
     chain = CHAINS[drafts]
     stated = law_at_one_position(law, chain.target[0], chain.draft[0], **settings)
     assert stated.sum() == pytest.approx(1.0)
-    assert total_variation(first_two(chain, rule).sum(axis=1), stated) < 0.006
+    assert total_variation(first_two(chain, rule).sum(axis=1), stated) < 0.011
 
 
 @pytest.mark.parametrize("rule", ["without-residual", "relaxed-1.3", "typical"])
