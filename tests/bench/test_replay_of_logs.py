@@ -299,7 +299,7 @@ class TestRefusals:
             ((copying(),), {"methods": ("ngram,n_min=4,n=3",)}, "n_min must lie in"),
             ((copying(),), {"methods": ("ngram:mod,n_min=1",)}, "n_min is for ngram, ngram:gpu"),
             ((copying(),), {"methods": ("ngram:map-k,min_hits=1",)}, "min_hits is for ngram:map-k4v"),
-            ((copying(),), {"methods": ("ngram:map-k",), "engine": "vllm"}, "is not vllm's"),
+            ((copying(),), {"methods": ("ngram:map-k",), "engine": "vllm"}, "is not a method of vllm"),
             ((copying(),), {"engine": "vlm"}, "Did you mean 'vllm'"),
             ((copying(),), {"ks": (0,)}, r"--k takes numbers in 1\.\.128, saw 0"),
             ((copying(),), {"ngrams": ()}, "--ngram has no number"),

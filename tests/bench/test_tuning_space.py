@@ -94,7 +94,7 @@ def test_what_the_engine_refuses_is_never_launched_and_says_why() -> None:
         ("ngram-gpu-k2", "space"),
         ("ngram-gpu-k4", "space"),
     ]
-    assert "vLLM's" in space.eliminated[0].reason
+    assert "only vLLM has ngram:gpu" in space.eliminated[0].reason
 
 
 def test_what_would_start_and_never_draft_is_never_launched() -> None:

@@ -198,7 +198,7 @@ def test_a_model_that_is_not_served_is_refused_with_those_that_are() -> None:
 def test_swapped_servers_are_refused_before_anything_is_measured(arm: Arm) -> None:
     metrics = VLLM_METRICS + (DRAFTS if arm.is_baseline else "")
     pages = {"/v1/models": MODELS, "/version": {"version": "0.32.0"}, "/metrics": metrics}
-    words = "the baseline, but speculates" if arm.is_baseline else "but does not speculate"
+    words = "the baseline, but speculates" if arm.is_baseline else "--spec-url, but does not speculate"
     with serving(pages) as url, pytest.raises(EngineError, match=f"given as {words}; are .* swapped"):
         attach(url, arm=arm)
 

@@ -146,7 +146,7 @@ def test_a_baseline_that_speculates_is_refused(program: Program, tmp_path: Path)
 def test_a_server_that_claims_to_speculate_and_drafts_nothing_is_refused(
     program: Program, tmp_path: Path
 ) -> None:
-    with pytest.raises(EngineError, match="drafted nothing"):
+    with pytest.raises(EngineError, match="drafted no token"):
         launch(program(speculative=True), tmp_path, NGRAM)
 
 

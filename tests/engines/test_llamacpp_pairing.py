@@ -120,8 +120,8 @@ def test_token_texts_below_id_5_are_not_compared() -> None:
     ("target_changes", "draft_changes", "reason"),
     [
         ({"type": "bpe"}, {"type": "spm"}, "the vocabulary types differ (target bpe, draft spm)"),
-        ({"add_bos": True}, {}, "the target adds the BOS token and the draft does not"),
-        ({}, {"add_eos": True}, "the draft adds the EOS token and the target does not"),
+        ({"add_bos": True}, {}, "the target adds the BOS token, the draft does not"),
+        ({}, {"add_eos": True}, "the draft adds the EOS token, the target does not"),
         (
             {"add_bos": True, "bos_id": 1},
             {"add_bos": True, "bos_id": 7},

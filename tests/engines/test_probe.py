@@ -26,14 +26,14 @@ def test_a_drafter_whose_tokens_are_accepted_passes(tokens: int, drafted: int, a
 
 
 def test_nothing_drafted_is_no_speculation() -> None:
-    with pytest.raises(EngineError, match=r"arm ngram-k8 drafted nothing .*\(96 tokens\)") as caught:
+    with pytest.raises(EngineError, match=r"arm ngram-k8 drafted no token .*\(96 tokens\)") as caught:
         judge_probe(answer(tokens=96, drafted=0, accepted=0), arm="ngram-k8")
     assert caught.value.hint
 
 
 @pytest.mark.parametrize("accepted", [0, 8])
 def test_a_drafter_that_is_hardly_ever_right_on_copied_text_is_broken(accepted: int) -> None:
-    with pytest.raises(EngineError, match=rf"accepted {accepted} of 300 drafted"):
+    with pytest.raises(EngineError, match=rf"accepted {accepted} of 300 draft tokens"):
         judge_probe(answer(tokens=96, drafted=300, accepted=accepted), arm="draft-k4")
 
 
@@ -41,7 +41,7 @@ def test_synthetic_acceptance_is_not_held_against_the_drafter() -> None:
     assert "0 of 190" in judge_probe(
         answer(tokens=96, drafted=190, accepted=0), arm="synthetic-draft-k2", is_forced=True
     )
-    with pytest.raises(EngineError, match="drafted nothing"):
+    with pytest.raises(EngineError, match="drafted no token"):
         judge_probe(answer(tokens=96, drafted=0, accepted=0), arm="synthetic-draft-k2", is_forced=True)
 
 

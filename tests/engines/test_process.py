@@ -136,7 +136,7 @@ def test_an_error_answer_is_an_engine_error_with_its_status(tmp_path: Path) -> N
 
 @pytest.mark.parametrize(
     ("path", "said"),
-    [("/cut", "did not answer"), ("/garbage", "not JSON")],
+    [("/cut", "did not answer"), ("/garbage", "did not answer with JSON")],
     ids=["cut in the middle", "not JSON"],
 )
 def test_a_broken_answer_is_an_engine_error(path: str, said: str, tmp_path: Path) -> None:

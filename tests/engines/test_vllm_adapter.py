@@ -105,7 +105,7 @@ def test_a_draft_of_another_vocabulary_size_is_refused_with_both_sizes(
     python: Python, tmp_path: Path
 ) -> None:
     target, draft = folder(tmp_path / "target", size=49152), folder(tmp_path / "draft", size=49000)
-    with pytest.raises(ModelError, match="49000 tokens against 49152"):
+    with pytest.raises(ModelError, match="49000 tokens, the target's 49152"):
         Vllm(ServerSettings(model=target), python=python()).command(drafting(draft), port=0)
 
 

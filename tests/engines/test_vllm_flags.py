@@ -158,12 +158,12 @@ def test_the_baseline_has_no_speculative_flag_at_all() -> None:
 @pytest.mark.parametrize(
     ("speculation", "words"),
     [
-        (NGram(variant="map-k"), "ngram:map-k is llama.cpp's"),
-        (NGram(variant="cache"), "ngram:cache is llama.cpp's"),
+        (NGram(variant="map-k"), "ngram:map-k exists only in llama.cpp"),
+        (NGram(variant="cache"), "ngram:cache exists only in llama.cpp"),
         (NGram(min_hits=2), "min_hits"),
         (Combined(parts=(NGram(), Suffix())), "one drafter per server"),
-        (DraftModel(model="d", p_min=0.5), "p_min of a draft is llama.cpp's"),
-        (DraftModel(model="d", k_min=1, device="cuda1"), "k_min, device of a draft is llama.cpp's"),
+        (DraftModel(model="d", p_min=0.5), "only llama.cpp has p_min of a draft"),
+        (DraftModel(model="d", k_min=1, device="cuda1"), "only llama.cpp has k_min, device of a draft"),
         (DraftModel(model="d", kv_type_k="fp8"), "one KV cache type per model"),
         (Head(kind="eagle3"), "--method eagle3 needs a draft head"),
         (NGram(extra=(("prompt_lookup_max", "4"),)), "prompt_lookup_max is set by speclift itself"),

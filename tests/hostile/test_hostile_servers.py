@@ -76,7 +76,7 @@ MODEL_CASES = [
     at_models("is 401", answers({"detail": "who?"}, status=401), "answered 401: who?", "--api-key-env"),
     at_models("is 500 with megabytes of tags", answers(SLOW_PAGE, status=500), "answered 500"),
     at_models("is reset", resets, "did not answer", "reset"),
-    at_models("is zipped", zipped({"data": []}), "compressed (gzip)"),
+    at_models("is zipped", zipped({"data": []}), "compressed answer (gzip)"),
     at_models("is no HTTP", raw(b"SSH-2.0-OpenSSH\r\n"), "did not answer"),
     at_models("has an odd status", raw(b"HTTP/1.1 \xb2\xb900 OK\r\n\r\n"), "did not answer"),
     at_models("has an odd length", raw(head(content_length="many") + b"{}"), NO_LIST),
@@ -104,7 +104,7 @@ COMPLETION_CASES = [
     at_completions("is 500 and deep", answers('{"error":' + DEEP, status=500), "500: "),
     at_completions("is reset", resets, "ConnectionResetError"),
     at_completions("is a login page", answers(LOGIN, kind="text/html"), "event stream: Please sign in"),
-    at_completions("is zipped", zipped({"id": "m"}), "compressed (gzip)"),
+    at_completions("is zipped", zipped({"id": "m"}), "compression (gzip)"),
     at_completions(
         "is no stream", answers({"object": "chat.completion"}), "not an event stream", "chat.completion"
     ),
@@ -119,10 +119,10 @@ COMPLETION_CASES = [
     at_completions("has a long length", raw(head(content_length=DIGITS)), "not a content length"),
     at_completions("ends after its head", raw(head(content_length=9)), "closed the connection"),
     at_completions("is deep", streams_events(DEEP), "not a valid chunk in the stream"),
-    at_completions("has choices of another type", streams_events({"choices": 7}), "not a chunk"),
-    at_completions("has text of another type", streams_events(chunk(7)), "not a chunk"),  # type: ignore[arg-type]
+    at_completions("has choices of another type", streams_events({"choices": 7}), "not a valid chunk"),
+    at_completions("has text of another type", streams_events(chunk(7)), "not a valid chunk"),  # type: ignore[arg-type]
     at_completions(
-        "is 5,000 digits", streams_events('{"choices": [], "usage": ' + DIGITS + "}"), "not a chunk"
+        "is 5,000 digits", streams_events('{"choices": [], "usage": ' + DIGITS + "}"), "not a valid chunk"
     ),
     at_completions("moves away", redirects("http://127.0.0.1:9/v1"), "302: moved to http://127.0.0.1:9/v1"),
 ]

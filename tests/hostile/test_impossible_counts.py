@@ -291,7 +291,7 @@ def claims(tokens: Any, **beside: Any) -> Says:
 LIES: dict[str, tuple[Says, str]] = {
     "16,777,216 tokens": (claims(1 << 24), "16777216 output tokens, but max_tokens was 16"),
     "one token too many": (claims(TOKENS + 1), "17 output tokens, but max_tokens was 16"),
-    "accepted above drafted": (claims(TOKENS, metrics=vllm(1, 10_000)), "10000 accepted of 1 drafted tokens"),
+    "accepted above drafted": (claims(TOKENS, metrics=vllm(1, 10_000)), "10000 accepted of 1 draft tokens"),
     "endless": (claims(float("inf")), "completion_tokens inf"),
     "negative": (claims(-5), "completion_tokens -5"),
 }

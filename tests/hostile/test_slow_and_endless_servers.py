@@ -262,7 +262,7 @@ def test_endless_streams_take_little_memory_and_say_why(tmp_path: Path) -> None:
     with HostileServer({COMPLETIONS: endless(event(chunk("word ")), start=CHUNKED)}) as server:
         seen = watch("measure", *attach(server.url), *SMALL, "--study", "s", cwd=tmp_path)
     assert seen.result.code == 1
-    assert "6 x malformed: an answer too long for the tokens" in seen.result.stderr
+    assert "6 x malformed: the answer is too long for max_tokens" in seen.result.stderr
     assert seen.memory_bytes < MEMORY_MAX_BYTES
 
 

@@ -176,7 +176,7 @@ def test_every_elimination_says_against_whom_and_where() -> None:
     predicted = [each for each in search.eliminated if each.stage == "predicted"]
     assert {"ngram-k1", "ngram-k8"} <= {each.candidate for each in predicted}
     for each in predicted:
-        assert " % below " in each.reason
+        assert " % slower than " in each.reason
         assert " at c=" in each.reason
 
 
@@ -231,7 +231,7 @@ def test_arms_too_near_to_call_are_raced_in_mirrored_order_when_that_is_worth_it
     assert len(names) == 4
     assert names == names[::-1]
     assert [job.turn for job in search.ask()] == [0, 0, 1, 1]
-    assert all("too near to call" in job.reason for job in search.ask())
+    assert all("too close" in job.reason for job in search.ask())
 
 
 def test_calibration_loads_lie_in_the_middle_of_equal_parts() -> None:

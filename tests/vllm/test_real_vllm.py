@@ -198,7 +198,7 @@ def test_too_little_memory_for_the_kv_cache_fails_the_launch_with_the_engines_ow
 @pytest.mark.parametrize(
     ("speculation", "words"),
     [
-        (NGram(k=K, n=3, extra=(("lookup_max", "3"),)), "would refuse arm bad: lookup_max"),
+        (NGram(k=K, n=3, extra=(("lookup_max", "3"),)), "would reject arm bad: lookup_max"),
         (DraftModel(model="./no-such-draft", k=K), "draft ./no-such-draft is neither a folder nor an id"),
     ],
     ids=["bad key", "missing draft"],

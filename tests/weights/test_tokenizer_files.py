@@ -132,7 +132,7 @@ def test_the_package_encodes_what_we_do_not(tmp_path: Path) -> None:
     ("content", "error", "message"),
     [
         (b"\x00\xff binary", ModelError, "is not JSON"),
-        (b"[1, 2]", ModelError, "is no tokenizer: it holds a list"),
+        (b"[1, 2]", ModelError, "is not a tokenizer: it holds a list"),
         (b"{}", ModelError, "it has no model"),
         (b'{"model": {"type": "BPE"}, "pre_tokenizer": {"type": "ByteLevel"}}', ModelError, "no vocab"),
     ],

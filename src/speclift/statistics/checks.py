@@ -122,7 +122,7 @@ def _few_prompts(measured: Sequence[Record]) -> Iterator[Finding]:
         yield Finding(
             check="few-prompts-per-segment",
             level=Level.INFO,
-            message=f"under {SEGMENT_PROMPTS_MIN} prompts in: {', '.join(thin)}; too few to stop a SHIP",
+            message=f"under {SEGMENT_PROMPTS_MIN} prompts in: {', '.join(thin)}; a slowdown there does not stop a SHIP",
             next_step="raise --requests or --budget",
         )
 

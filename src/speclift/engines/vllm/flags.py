@@ -245,7 +245,7 @@ def _draft_model_config(draft: DraftModel) -> dict[str, object]:
     }
     if any(foreign.values()):
         names = ", ".join(name for name, is_set in foreign.items() if is_set)
-        raise UsageError(f"{names} of a draft are llama.cpp settings; vLLM has none")
+        raise UsageError(f"only llama.cpp has {names} of a draft")
     if draft.kv_type_k != draft.kv_type_v:
         raise UsageError("vLLM has one KV cache type per model", hint="kv_type_k and kv_type_v must agree")
     config: dict[str, object] = {
