@@ -144,3 +144,43 @@ def test_more_work_never_takes_less_time(batch: int, k: int) -> None:
     now = step_s(MOE, concurrency=batch, context=100, k=k, drafting=LookUp())
     assert step_s(MOE, concurrency=batch + 1, context=100, k=k, drafting=LookUp()) >= now
     assert step_s(MOE, concurrency=batch, context=100, k=k + 1, drafting=LookUp()) >= now
+
+
+def test_experts_are_read_in_proportion_to_how_many_wake() -> None:
+    """One token wakes 2 of 8: a quarter of 9 GB, beside 1 GB that is always read."""
+    assert forward_s(MOE, tokens=1, sequences=1, context=0) == pytest.approx(0.00325)
+
+
+def test_an_exchange_carries_two_bytes_per_hidden_value_of_every_token() -> None:
+    group = replace(DENSE, hardware=replace(HARDWARE, exchange_s=1e-5, exchange_bytes_s=1e9))
+    alone = forward_s(DENSE, tokens=3, sequences=1, context=0)
+    message_s = 3 * 4096 * 2 / 1e9
+    assert forward_s(group, tokens=3, sequences=1, context=0) - alone == pytest.approx(
+        64 * (1e-5 + message_s)
+    )
+
+
+def test_memory_and_arithmetic_overlap_as_far_as_the_engine_lets_them() -> None:
+    """At the ridge both take 10 ms: their sum without any overlap, the root of two for r = 2, one of them at best."""
+    took_s = {
+        overlap: forward_s(DENSE, tokens=100, sequences=1, context=0, losses=EngineLosses(overlap=overlap))
+        for overlap in (1.0, 2.0, math.inf)
+    }
+    assert took_s == pytest.approx({1.0: 0.02, 2.0: 0.01 * math.sqrt(2), math.inf: 0.01})
+
+
+def test_a_model_of_nothing_takes_no_time_whatever_the_overlap() -> None:
+    nothing = replace(DENSE, dense_bytes=0, active_parameters=0)
+    assert forward_s(nothing, tokens=1, sequences=1, context=0, losses=EngineLosses(overlap=2.0)) == 0.0
+
+
+def test_neither_a_drafter_at_k_0_nor_a_k_without_drafter_pays_for_speculation() -> None:
+    losses = EngineLosses(speculation_s=1.0)
+    for k, drafting in ((0, LookUp()), (0, None), (3, None)):
+        seconds = step_s(DENSE, concurrency=1, context=0, k=k, drafting=drafting, losses=losses)
+        assert seconds == pytest.approx(forward_s(DENSE, tokens=k + 1, sequences=1, context=0))
+
+
+def test_a_draft_pass_pays_for_the_step_it_is() -> None:
+    losses = EngineLosses(step_s=2e-3)
+    assert draft_pass_s(DENSE, concurrency=1, context=0, losses=losses) == pytest.approx(0.012)
