@@ -195,3 +195,35 @@ class TestTies:
         found = best_part([evidence(parts=parts)], evidence_for, ships=clears_the_bar, bar=1.3)
         assert found is not None
         assert found.conditions.segments == ("code",)
+
+
+class TestWhatIsWorthAsking:
+    def asked_of(self, *parts: Any, **changes: Any) -> list[tuple[str, ...] | None]:
+        """The sets of segments looked at on all traffic, where none of them ships."""
+        asked: list[Conditions] = []
+
+        def evidence_for(arm: Arm, conditions: Conditions) -> Evidence:
+            asked.append(conditions)
+            return evidence(conditions=conditions)
+
+        best_part([evidence(parts=parts, **changes)], evidence_for, ships=lambda _: False, bar=1.3)
+        return [conditions.segments for conditions in asked]
+
+    def test_all_segments_together_are_no_part(self) -> None:
+        assert self.asked_of(part("copy", 1.9), part("code", 1.8), part("chat", 1.7)) == [
+            ("copy", "code"),
+            ("copy",),
+        ]
+
+    def test_one_segment_has_no_part(self) -> None:
+        assert self.asked_of(part("copy", 1.9)) == []
+
+    def test_a_set_whose_mean_misses_the_bar_is_not_looked_at(self) -> None:
+        assert self.asked_of(part("copy", 1.2), part("code", 1.1), part("chat", 1.0)) == []
+
+    def test_a_set_whose_mean_reaches_the_bar_is_looked_at(self) -> None:
+        assert self.asked_of(part("copy", 1.31), part("chat", 1.0)) == [("copy",)]
+
+    def test_segments_count_by_their_prompts(self) -> None:
+        many = replace(part("code", 1.0), prompts=1000)
+        assert self.asked_of(part("copy", 3.0), many, part("chat", 0.5)) == [("copy",)]

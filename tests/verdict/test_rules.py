@@ -359,3 +359,51 @@ class TestRulesOfThumb:
 
     def test_it_is_not_shown_twice_where_it_is_the_metric(self) -> None:
         assert "e2e" not in said_by(evidence(overall=comparison(1.4, 1.5, 1.6, metric="e2e")))
+
+
+class TestAtTheEdges:
+    def test_a_tail_that_cannot_be_compared_counts_the_requests_of_whole_loads(self) -> None:
+        cells = (cell(requests=40), cell(requests=30, load=SIXTEEN), cell(requests=3, segment="chat"))
+        assert "here 30 requests per load" in rules.tail_not_slower(evidence(cells=cells), Goals()).message
+
+    @pytest.mark.parametrize(
+        ("mean", "tenth", "warns"),
+        [(0.5, 0.3, True), (0.5, 0.5, False), (0.45, 0.3, False), (0.7, None, False)],
+    )
+    def test_a_low_tenth_is_worth_a_word_only_beside_a_mean_that_looks_good(
+        self, mean: float, tenth: float | None, warns: bool
+    ) -> None:
+        rate = Acceptance(p10=tenth, p50=mean, p90=mean, mean=mean, requests=9)
+        assert ("acceptance-p10" in said_by(evidence(cells=(cell(acceptance_rate=rate),)))) is warns
+
+    @pytest.mark.parametrize(
+        "changes",
+        [
+            pytest.param({"segment": "chat"}, id="one segment"),
+            pytest.param({"e2e_s": None}, id="no time to the end"),
+            pytest.param({"ttft_s": None}, id="no time to the first token"),
+            pytest.param({"e2e_s": Percentiles(p50=0.0, p95=None, p99=None)}, id="no time at all"),
+        ],
+    )
+    def test_waiting_is_not_judged_where_it_is_unknown_or_a_part(self, changes: dict[str, Any]) -> None:
+        waiting = replace(cell(ttft_s=Percentiles(p50=0.9, p95=None, p99=None)), **changes)
+        assert "ttft-bound" not in said_by(evidence(cells=(waiting,)))
+
+    @pytest.mark.parametrize(("ttft_s", "said"), [(3.0, "75% of the time"), (2.0, None)])
+    def test_waiting_is_a_share_of_the_whole_time(self, ttft_s: float, said: str | None) -> None:
+        waiting = cell(
+            ttft_s=Percentiles(p50=ttft_s, p95=None, p99=None), e2e_s=Percentiles(p50=4.0, p95=None, p99=None)
+        )
+        reasons = said_by(evidence(cells=(waiting,)))
+        assert ("ttft-bound" in reasons) is (said is not None)
+        assert said is None or reasons["ttft-bound"].message.startswith(said)
+
+    @pytest.mark.parametrize("silent", ["arm", "baseline"])
+    def test_a_segment_without_times_on_one_side_has_no_break_even(self, silent: str) -> None:
+        cells = [cell(segment="copy"), baseline_cell(segment="copy")]
+        cells[silent == "baseline"] = replace(cells[silent == "baseline"], tpot_s=None)
+        assert "break-even" not in said_by(evidence(segment_cells=tuple(cells)))
+
+    def test_times_are_told_in_milliseconds(self) -> None:
+        (reason,) = rules.slo_kept(evidence(), Goals(slos=(SLO,)))
+        assert reason.message.endswith("300.0 ms against 250.0 ms allowed, baseline 300.0 ms")

@@ -45,6 +45,7 @@ from speclift.core.results import (
 from speclift.core.traffic import Concurrency
 from speclift.lossless.result import Result
 from speclift.verdict.gate_word import GateWord
+from speclift.verdict.verdict import ADVICE_MAX
 
 TPOT_P99 = Slo(metric="tpot", percentile="p99", limit_s=0.25)
 
@@ -387,3 +388,15 @@ def test_where_the_other_arms_pay_is_said_too() -> None:
     verdict = verdict_on(evidence(parts=parts), replace(evidence(parts=parts), arm=OTHER))
     said = [reason.message for reason in named(verdict, "where-it-pays")]
     assert said == [f"{arm.name}: faster on chat 1.20x; slower on poem 0.80x" for arm in (ARM, OTHER)]
+
+
+def test_what_is_open_beyond_the_first_few_is_counted() -> None:
+    parts = tuple(
+        comparison(1.0, 1.2, 1.5, part=Part.SEGMENT, label=f"segment-{number}")
+        for number in range(ADVICE_MAX + 2)
+    )
+    verdict = verdict_on(evidence(overall=comparison(0.9, 1.0, 1.1), parts=parts))
+    assert verdict.decision is Decision.DO_NOT_SHIP
+    messages = [reason.message for reason in named(verdict, "open")]
+    assert len(messages) == ADVICE_MAX + 1
+    assert messages[-1].startswith("2 more parts are open")

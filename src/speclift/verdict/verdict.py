@@ -104,18 +104,18 @@ def _verdict(
     still_open: Sequence[OpenPart] = (),
 ) -> Verdict:
     reasons = list(notes)
+    is_conditional = decision is Decision.SHIP_ON_CONDITIONS
     if evidence is not None:
         reasons = [*_deciding_rules(evidence, goals), *reasons]
-        if decision is Decision.SHIP_ON_CONDITIONS:
+        if is_conditional:
             reasons += rules.parts_of_condition(evidence)
         reasons += [reason for rule in rules.INFORMING for reason in rule(evidence)]
         others = [other for other in beside if other.arm != evidence.arm]
         reasons += [reason for other in others for rule in rules.PLACING for reason in rule(other)]
-    conditions = evidence.conditions if evidence is not None and wins else None
     return Verdict(
         decision=decision,
         reasons=tuple(reasons),
-        conditions=conditions if decision is Decision.SHIP_ON_CONDITIONS else None,
+        conditions=evidence.conditions if evidence is not None and is_conditional else None,
         winner=evidence.arm if evidence is not None and wins else None,
         evidence=evidence,
         open=tuple(still_open),

@@ -1,0 +1,94 @@
+"""What the verdict takes of the gate: of the arms in the running, the worst word; of arms never compared, none."""
+
+from __future__ import annotations
+
+import pytest
+
+from samples import NGRAM
+from simulated import ARM, OTHER
+from speclift.core.arm import Arm
+from speclift.core.results import Level
+from speclift.lossless.document import ArmOutcome, GateOutcome, SkippedGateDocument
+from speclift.lossless.result import Result
+from speclift.verdict.gate_word import GateWord, changed_arms, changed_findings, gate_for_verdict
+
+
+def outcome(arms: dict[str, Result] | None, *, mode: str = "quick", why: str = "") -> GateOutcome:
+    judged = arms and tuple(
+        ArmOutcome(arm=name, result=result, message=f"said of {name}") for name, result in arms.items()
+    )
+    return GateOutcome(
+        result=Result.SKIPPED,
+        mode=mode,
+        why=why,
+        arms=judged if arms else None,
+        examples=(),
+        document=SkippedGateDocument(result=Result.SKIPPED),
+    )
+
+
+def word(
+    arms: dict[str, Result], standing: list[Arm], competing: list[Arm] | None = None
+) -> tuple[Result, str]:
+    said = gate_for_verdict(outcome(arms), standing, standing if competing is None else competing)
+    return said.result, said.note
+
+
+def test_a_gate_that_did_not_run_says_why_and_has_changed_nothing() -> None:
+    nothing = outcome(None, why="no time was left")
+    assert gate_for_verdict(nothing, [ARM], [ARM]) == GateWord(note="no time was left")
+    assert changed_arms(nothing) == ()
+
+
+@pytest.mark.parametrize(("mode", "is_proof_required"), [("full", True), ("quick", False)])
+@pytest.mark.parametrize("arms", [None, {"arm": Result.PASS}])
+def test_only_who_asked_for_the_full_gate_wants_proof(
+    mode: str, is_proof_required: bool, arms: dict[str, Result] | None
+) -> None:
+    said = gate_for_verdict(outcome(arms, mode=mode), [ARM], [ARM])
+    assert said.is_proof_required is is_proof_required
+
+
+def test_only_arms_that_changed_the_output_are_named_as_such() -> None:
+    judged = outcome({"arm": Result.PASS, "other": Result.FAIL, "third": Result.INCONCLUSIVE})
+    assert [arm.arm for arm in changed_arms(judged)] == ["other"]
+    (finding,) = changed_findings(judged)
+    assert (finding.level, finding.arm, finding.message) == (Level.FAIL, "other", "other: said of other")
+
+
+def test_the_worst_word_of_the_arms_in_the_running_counts() -> None:
+    assert word({"arm": Result.PASS}, [ARM]) == (Result.PASS, "arm: said of arm")
+    both = [ARM, OTHER]
+    assert word({"arm": Result.PASS, "other": Result.INCONCLUSIVE}, both) == (
+        Result.INCONCLUSIVE,
+        "other: said of other",
+    )
+    assert word({"arm": Result.FAIL, "other": Result.INCONCLUSIVE}, both) == (Result.FAIL, "arm: said of arm")
+
+
+def test_an_arm_that_is_out_says_nothing_while_another_stands() -> None:
+    judged = {"arm": Result.PASS, "other": Result.FAIL}
+    assert word(judged, [ARM], [ARM, OTHER]) == (Result.PASS, "arm: said of arm")
+
+
+def test_where_none_stands_those_that_competed_are_the_word() -> None:
+    assert word({"arm": Result.FAIL}, [], [ARM]) == (Result.FAIL, "arm: said of arm")
+
+
+def test_an_arm_that_was_never_compared_leaves_it_open_unless_another_changed_the_output() -> None:
+    both = [ARM, OTHER]
+    assert word({"arm": Result.PASS}, both) == (
+        Result.INCONCLUSIVE,
+        "not compared with the baseline: other",
+    )
+    assert word({"arm": Result.FAIL}, both) == (Result.FAIL, "arm: said of arm")
+
+
+def test_nobody_in_the_running_is_no_pass() -> None:
+    assert word({"arm": Result.PASS}, []) == (Result.INCONCLUSIVE, "")
+
+
+def test_two_arms_speak_and_a_third_is_as_bad() -> None:
+    third = Arm(name="third", speculation=NGRAM.speculation)
+    result, note = word(dict.fromkeys(("arm", "other", "third"), Result.FAIL), [ARM, OTHER, third])
+    assert (result, note) == (Result.FAIL, "arm: said of arm; other: said of other")
