@@ -35,6 +35,12 @@ EQUIVALENT = Path(__file__).with_name("equivalent_mutants.toml")
 COPIED = ("src", "tests", "benchmarks", "training", "docs", "pyproject.toml", "README.md")
 ROOMS = ("arithmetic", "client", "lossless", "search", "statistics", "verdict")
 SLOW = "llama or vllm or browser or gpu or alone"
+# Studies drawn by the hundred, and searches of whole engines: they hold the level of a verdict, and are too slow here.
+SLOW_FILES = (
+    "tests/search/test_tune_benchmark.py",
+    "tests/statistics/test_known_truth.py",
+    "tests/verdict/test_verdict_on_known_truth.py",
+)
 # Designs with a known truth, judged from records to verdict: cheap, and they reach most of these rooms.
 DESIGNS = "tests/hostile/test_designs.py"
 # Its functions run in processes of their own as well, where a change in memory does not come along.
@@ -264,9 +270,8 @@ def main() -> None:
         tests = MutatedTests(sample.judge, longest_s=asked.longest_s)
         rooms = sorted({f"tests/{room}" for room, _ in chosen})
         os.chdir(ROOT)
-        code = pytest.main(
-            ["-q", "-p", "no:cacheprovider", "-m", f"not ({SLOW})", *rooms, DESIGNS], plugins=[tests]
-        )
+        slow = ["-m", f"not ({SLOW})", *(f"--ignore={file}" for file in SLOW_FILES)]
+        code = pytest.main(["-q", "-p", "no:cacheprovider", *slow, *rooms, DESIGNS], plugins=[tests])
     os.write(output, f"{time.monotonic() - begun_s:.0f} s (pytest ended with {int(code)})\n".encode())
 
 

@@ -91,7 +91,6 @@ class MutatedTests:
         def trace(frame: FrameType, _event: str, _argument: object) -> None:
             reached.add(frame.f_code)
 
-        item.add_marker(pytest.mark.timeout(self._longest_s))
         begun_s = time.monotonic()
         threading.settrace(trace)
         sys.settrace(trace)
@@ -100,8 +99,8 @@ class MutatedTests:
         finally:
             sys.settrace(None)
             threading.settrace(None)
-        self._seconds[item.nodeid] = time.monotonic() - begun_s
-        if is_passed:
+        took_s = self._seconds[item.nodeid] = time.monotonic() - begun_s
+        if is_passed and took_s <= self._longest_s:
             for code in reached:
                 self._reaching[_place(code)].append(item)
         else:

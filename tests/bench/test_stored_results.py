@@ -95,3 +95,13 @@ def test_an_arm_whose_drafts_nobody_counts_is_a_failure_and_a_baseline_is_not(st
 def test_a_launch_that_failed_keeps_its_cause(study: Study) -> None:
     result = told(study, entry(2, failure="died: code 134"))
     assert (result.cells, result.failure) == ((), "died: code 134")
+
+
+def test_neither_warm_ups_nor_other_launches_are_told(study: Study) -> None:
+    """In the same block: a warm-up of this launch, a measured request of another, and one that is both."""
+    study.add_record(drafted(record(arm="ngram-k8", launch=2, round=2, request_id="p1")))
+    study.add_record(drafted(record(arm="ngram-k8", launch=2, round=2, request_id="p2", phase=Phase.WARMUP)))
+    study.add_record(drafted(record(launch=1, request_id="p3")))
+    study.add_record(drafted(record(launch=1, request_id="p4", phase=Phase.WARMUP)))
+    (cell,) = told(study, entry(2)).cells
+    assert [counts.request_id for counts in cell.requests] == ["p1"]

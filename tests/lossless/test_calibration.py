@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from itertools import pairwise
+from typing import Any
 
 import numpy as np
 import pytest
 
 from speclift.lossless.calibration import (
+    LIKELIHOOD,
+    LOOKUP,
+    SetTest,
     TokenScore,
     calibrate,
     detectable,
@@ -207,3 +212,92 @@ class TestTexts:
 
     def test_few_pairs_are_not_tested(self) -> None:
         assert text_tests([("a", "b")] * 3, seed=0) == ()
+
+
+class TestByHand:
+    """Tokens few enough to add up on paper."""
+
+    def score(self, chosen: int = 1, **changes: Any) -> TokenScore:
+        """Six of ten for token 1, three for token 2, one for all others."""
+        known = TokenScore(chosen=chosen, top=((1, 0.6), (2, 0.3)), tail_low=0.1, tail_high=0.1)
+        return replace(known, **changes)
+
+    def judged_of(self, *scores: TokenScore) -> dict[str, SetTest]:
+        return {test.name: test for test in calibrate(scores)}
+
+    def test_a_lookup_is_judged_where_it_drafts_a_listed_token(self) -> None:
+        drafting = [self.score(1, lookup=1), self.score(1, lookup=2)]
+        silent = [self.score(1, lookup=None), self.score(9, lookup=9)]
+        judged = self.judged_of(*drafting, *silent)[LOOKUP]
+        assert (judged.tokens, judged.observed) == (2, 1.0)
+        assert judged.expected == pytest.approx(0.6 + 0.3)
+        assert judged.variance == pytest.approx(0.6 * 0.4 + 0.3 * 0.7)
+        assert LOOKUP not in self.judged_of(*silent)
+
+    def test_the_middle_of_the_bounds_is_expected_and_half_their_distance_left_open(self) -> None:
+        open_tail = self.score(top=((1, 0.6), (2, 0.4)), tail_low=0.0, tail_high=0.2, lookup=2)
+        judged = self.judged_of(open_tail)
+        assert (judged["top-1"].expected, judged["top-1"].slack) == pytest.approx((0.54, 0.054))
+        assert (judged["top-3"].expected, judged["top-3"].slack) == pytest.approx((0.9, 0.09))
+        assert (judged[LOOKUP].expected, judged[LOOKUP].slack) == pytest.approx((0.36, 0.036))
+        mean = 0.54 * math.log(0.54) + 0.36 * math.log(0.36) + 0.1 * math.log(0.1)
+        assert judged[LIKELIHOOD].slack == pytest.approx(0.1 * (mean - math.log(0.1)))
+
+    def test_a_known_tail_leaves_nothing_open(self) -> None:
+        assert {test.slack for test in calibrate([self.score(lookup=1)])} == {0.0}
+
+    @pytest.mark.parametrize(("chosen", "mass"), [(1, 0.6), (2, 0.3), (7, 0.1)])
+    def test_the_likelihood_has_the_mean_and_variance_of_the_law(self, chosen: int, mass: float) -> None:
+        judged = self.judged_of(self.score(chosen))[LIKELIHOOD]
+        law = (0.6, 0.3, 0.1)
+        mean = sum(p * math.log(p) for p in law)
+        assert judged.observed == pytest.approx(math.log(mass))
+        assert judged.expected == pytest.approx(mean)
+        assert judged.variance == pytest.approx(sum(p * (math.log(p) - mean) ** 2 for p in law))
+
+    def test_tokens_outside_a_law_that_is_listed_whole_are_counted(self) -> None:
+        """Five of a thousand where a moved cut explains one: what a Poisson law of mean 1 gives to five or more."""
+        whole = {"top": ((1, 0.6), (2, 0.4)), "tail_low": 0.0, "tail_high": 0.0}
+        scores = [self.score(9, **whole)] * 5 + [self.score(1, **whole)] * 995
+        five_or_more = 1 - math.exp(-1) * sum(1 / math.factorial(n) for n in range(5))
+        assert foreign_tokens(scores) == pytest.approx(2 * five_or_more)
+        assert foreign_tokens(scores, control=scores) > 0.5
+        assert foreign_tokens([self.score(1, **whole)] * 10) == 1.0
+
+    def test_only_tokens_beyond_the_list_are_held_against_a_uniform_law(self) -> None:
+        hardly = 1e-9
+        beyond = self.score(9, chosen_probability=hardly)
+        factor = 0.99 + 0.01 / 2**18 / hardly
+        assert foreign_tokens([beyond]) == pytest.approx(2 / factor)
+        assert foreign_tokens([replace(beyond, chosen_probability=None)]) == 1.0
+        whole = self.score(
+            1, top=((1, 0.6), (2, 0.4)), tail_low=0.0, tail_high=0.0, chosen_probability=hardly
+        )
+        assert foreign_tokens([whole]) == 1.0
+
+    def test_a_test_says_how_far_off_it_is_beyond_what_is_left_open(self) -> None:
+        judged = SetTest(name="top-1", tokens=100, observed=60.0, expected=50.0, variance=25.0, slack=4.0)
+        assert (judged.z, judged.deviation) == pytest.approx((1.2, 0.1))
+        assert replace(judged, observed=40.0).z == pytest.approx(-1.2)
+        assert replace(judged, observed=53.0).z == 0.0
+        assert replace(judged, variance=0.0).z == 0.0
+        assert replace(judged, tokens=0).deviation == 0.0
+
+    def test_what_n_tokens_can_find_is_what_takes_n_tokens(self) -> None:
+        """At 5 % and a power of 80 %: 1.96 + 0.84 standard errors."""
+        assert detectable(400, alpha=0.05, power=0.8) == pytest.approx(2.8016 * 0.5 / 20, rel=1e-4)
+        assert tokens_needed(0.07, alpha=0.05, power=0.8) == math.ceil((2.80158 * 0.5 / 0.07) ** 2)
+        assert detectable(0, alpha=0.05, power=0.8) == math.inf
+
+    def test_probabilities_at_the_temperature_they_were_told_at_stay_what_they_are(self) -> None:
+        listed, low, high = tempered({1: math.log(0.6), 2: math.log(0.3)}, temperature=1.0)
+        assert dict(listed) == pytest.approx({1: 0.6, 2: 0.3})
+        assert (low, high) == pytest.approx((0.1, 0.1))
+        too_much, _, _ = tempered({1: math.log(0.8), 2: math.log(0.4)}, temperature=1.0)
+        assert dict(too_much) == pytest.approx({1: 2 / 3, 2: 1 / 3})
+
+    def test_below_it_the_unlisted_weigh_at_most_what_the_least_listed_would_let_them(self) -> None:
+        """At 0.5 weights are squares: 0.36 and 0.09 listed, at most 0.1 x 0.3 beyond."""
+        listed, low, high = tempered({1: math.log(0.6), 2: math.log(0.3)}, temperature=0.5)
+        assert dict(listed) == pytest.approx({1: 0.8, 2: 0.2})
+        assert (low, high) == pytest.approx((0.0, 0.03 / 0.48))

@@ -133,3 +133,74 @@ class TestRates:
         assert Hazard(events=0, tokens=1000.0).upper() == pytest.approx(0.002996, abs=1e-6)
         assert tokens_for_rate(0.02) == 150
         assert Hazard(events=0, tokens=0.0).upper() == math.inf
+
+
+class TestCounts:
+    @pytest.mark.parametrize(
+        ("ours", "theirs", "finishes", "parts"),
+        [
+            pytest.param(None, 5, ("length", "length"), False, id="the baseline's count is unknown"),
+            pytest.param(3, None, ("length", "length"), False, id="the other count is unknown"),
+            pytest.param(3, 3, ("length", "stop"), False, id="as many tokens"),
+            pytest.param(3, 5, ("length", "length"), True, id="the same text in more tokens, cut off"),
+            pytest.param(3, 5, ("stop", "stop"), False, id="the same text in more tokens, both at their end"),
+            pytest.param(3, 5, ("stop", "length"), True, id="one at its end, the other cut off"),
+        ],
+    )
+    def test_the_same_text_parts_only_where_more_was_to_come(
+        self, ours: int | None, theirs: int | None, finishes: tuple[str, str], parts: bool
+    ) -> None:
+        before, after = finishes
+        held = Answer(case="p", text="The river is", finish_reason=before, tokens=ours)
+        compared = compare(held, answer("The river is", finish=after, tokens=theirs))
+        assert (compared.divergence is not None) is parts
+
+    def test_tokens_up_to_the_one_that_differs_were_seen(self) -> None:
+        assert compare(RIVER, answer("The lake is")).tokens == 2.0
+        assert compare(RIVER, answer("A river is")).tokens == 1.0
+
+    def test_without_tokens_their_number_follows_from_the_bytes_that_agree(self) -> None:
+        """Four bytes of twelve agree, and the fifth was seen to differ: five of thirteen with the end."""
+        held = Answer(case="p", text="The river is", finish_reason="length", tokens=39)
+        assert compare(held, answer("The lake is")).tokens == pytest.approx(15.0)
+
+    def test_a_refusal_shows_what_was_said_on_both_sides(self) -> None:
+        broken = Answer(case="p", text="The ri", finish_reason=None, tokens=None, error="connection lost")
+        refused = compare(RIVER, broken).divergence
+        assert refused is not None
+        assert (refused.kind, refused.reference, refused.answer) == (
+            Kind.REFUSED,
+            "The river is",
+            "connection lost",
+        )
+        mirrored = compare(broken, RIVER).divergence
+        assert mirrored is not None
+        assert (mirrored.reference, mirrored.answer) == ("connection lost", "The river is")
+        assert compare(broken, broken).divergence is None
+
+
+class TestWhichTokenWasTaken:
+    def test_at_the_start_of_a_token_any_listed_one_may_be_it(self) -> None:
+        divergence = compare(RIVER, answer("A river is")).divergence
+        assert divergence is not None
+        assert (divergence.margin, divergence.rank, divergence.is_at_least) == (pytest.approx(2.4), 2, False)
+
+    def test_of_tokens_that_fit_the_one_past_the_difference_is_taken_though_a_shorter_is_likelier(
+        self,
+    ) -> None:
+        held = reference(said(" rivers", -0.3, _rive=-0.35, _rivet=-0.4))
+        divergence = compare(held, answer(" rivet", tokens=1)).divergence
+        assert divergence is not None
+        assert (divergence.margin, divergence.rank) == (pytest.approx(0.1), 3)
+
+    def test_a_shorter_one_is_taken_where_nothing_listed_reaches_past_the_difference(self) -> None:
+        held = reference(said(" rivers", -0.3, _rive=-0.35))
+        divergence = compare(held, answer(" rivet", tokens=1)).divergence
+        assert divergence is not None
+        assert (divergence.margin, divergence.is_at_least) == (pytest.approx(0.05), False)
+
+    def test_an_end_inside_a_token_is_read_as_the_shorter_token(self) -> None:
+        held = reference(said(" rivers", -0.3, _river=-0.8), finish="stop")
+        divergence = compare(held, answer(" river", tokens=1, finish="stop")).divergence
+        assert divergence is not None
+        assert (divergence.kind, divergence.margin) == (Kind.ENDED, pytest.approx(0.5))

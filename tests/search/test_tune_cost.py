@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from speclift.core.drafting import Drafting
-from speclift.search.cost_fit import EXPERTS_MISFIT, CostFit, TimedPoint, fit_cost
+from speclift.search.cost_fit import CELL_SD, EXPERTS_MISFIT, RUN_REQUESTS, CostFit, TimedPoint, fit_cost
 from speclift.search.cost_surface import Experts, Point, Surface
 
 DRAFTERS = (("draft", Drafting.PASSES), ("lookup", Drafting.LOOK_UP))
@@ -219,3 +219,50 @@ def test_no_cell_no_time_and_unknown_names_are_refused() -> None:
         fitted(surface, [point(None, 0, 1.0)], [0.0])
     with pytest.raises(ValueError, match="knows no"):
         surface.points([point("stranger", 2, 1.0)])
+
+
+def test_what_the_form_misses_on_one_target_is_not_carried_over_to_another() -> None:
+    """One cell of target `a` is a tenth slower than its form: `b` learns of it through the form they share."""
+    surface = surface_of(targets=("a", "b"))
+    points = [
+        Point(target=target, drafter=None, k=0, batch=batch, context=512.0, drafted=0.0)
+        for target in ("a", "b")
+        for batch in (1.0, 4.0, 16.0, 64.0)
+    ]
+    seconds = truth_s(surface, points)
+    seconds[2] *= 1.1
+    fit = fitted(surface, points, seconds)
+    carried = fit.predict(points).log_s - np.log(fit.form_s(points))
+    assert carried[2] > 0.03
+    assert abs(carried[6]) < 0.6 * carried[2]
+
+
+def test_arms_that_differ_in_their_token_budget_alone_each_stray_on_their_own() -> None:
+    """Budgets that no step reaches make the same form; what is one cell's own is still each one's."""
+    surface = surface_of()
+    fit = fitted(surface, CALIBRATION, truth_s(surface, CALIBRATION))
+
+    def sd_between(first: int | None, second: int | None) -> float:
+        asked = [point("draft", 4, 8.0, token_budget=budget) for budget in (first, second)]
+        covariance = fit.predict(asked).covariance
+        return math.sqrt(max(0.0, covariance[0, 0] + covariance[1, 1] - 2 * covariance[0, 1]))
+
+    own = math.sqrt(2) * CELL_SD * fit.misfit_scale
+    assert sd_between(8192, 8192) == pytest.approx(0.0, abs=1e-6)
+    for budgets in ((8192, 16384), (None, 8192)):
+        assert sd_between(*budgets) == pytest.approx(own, rel=0.01)
+
+
+def test_a_cell_of_few_requests_is_believed_less() -> None:
+    surface = surface_of()
+    seconds = truth_s(surface, CALIBRATION)
+
+    def sd(requests: int) -> float:
+        cells = [
+            TimedPoint(point=each, step_s=second, launch=place // 3, requests=requests)
+            for place, (each, second) in enumerate(zip(CALIBRATION, seconds, strict=True))
+        ]
+        return math.sqrt(float(fit_cost(surface, cells).predict([CALIBRATION[4]]).covariance[0, 0]))
+
+    assert sd(1) > 1.3 * sd(RUN_REQUESTS)
+    assert sd(10 * RUN_REQUESTS) == pytest.approx(sd(RUN_REQUESTS))
