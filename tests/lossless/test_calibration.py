@@ -19,6 +19,7 @@ from speclift.lossless.calibration import (
     detectable,
     foreign_tokens,
     lookups,
+    set_test,
     tempered,
     tokens_needed,
 )
@@ -244,6 +245,7 @@ class TestByHand:
         assert judged[LIKELIHOOD].slack == pytest.approx(0.1 * (mean - math.log(0.1)))
 
     def test_a_known_tail_leaves_nothing_open(self) -> None:
+        assert set_test("known", np.array([True]), np.array([0.6])).slack == 0.0
         assert {test.slack for test in calibrate([self.score(lookup=1)])} == {0.0}
 
     @pytest.mark.parametrize(("chosen", "mass"), [(1, 0.6), (2, 0.3), (7, 0.1)])
@@ -301,3 +303,29 @@ class TestByHand:
         listed, low, high = tempered({1: math.log(0.6), 2: math.log(0.3)}, temperature=0.5)
         assert dict(listed) == pytest.approx({1: 0.8, 2: 0.2})
         assert (low, high) == pytest.approx((0.0, 0.03 / 0.48))
+
+
+class TestAgainstTheBaselinesOwnScores:
+    def scored(self, observed: float, name: str = "top-1") -> SetTest:
+        """2,000 tokens of even odds: 1,000 hits are expected."""
+        return SetTest(name=name, tokens=2000, observed=observed, expected=1000.0, variance=500.0)
+
+    @pytest.mark.parametrize(
+        ("arm", "control", "fails"),
+        [
+            pytest.param(1200, 1000, True, id="the arm alone is off"),
+            pytest.param(1200, 1200, False, id="both are off alike"),
+            pytest.param(1200, 800, True, id="both are off, to different sides"),
+            pytest.param(1400, 1120, True, id="the arm is off by far more"),
+            pytest.param(1200, 1130, False, id="the arm is off by hardly more"),
+        ],
+    )
+    def test_only_the_difference_counts_where_the_baseline_misses_them_too(
+        self, arm: float, control: float, fails: bool
+    ) -> None:
+        judged = judge_tests([self.scored(arm)], [self.scored(control)], detect=0.05, foreign_p=1.0)
+        assert (judged.result is Result.FAIL) is fails
+
+    def test_a_baseline_that_misses_another_test_excuses_nothing(self) -> None:
+        control = [self.scored(1200, "top-3"), self.scored(1000)]
+        assert judge_tests([self.scored(1200)], control, detect=0.05, foreign_p=1.0).result is Result.FAIL

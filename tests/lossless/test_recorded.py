@@ -11,6 +11,7 @@ from speclift.core.records import Outcome, Phase, Place, Record
 from speclift.core.speculation import NGram, Synthetic
 from speclift.core.traffic import Concurrency, Request
 from speclift.lossless.answers import Alternative, Answer, Said
+from speclift.lossless.document import gate_document
 from speclift.lossless.gate import Gate, lossy_by_design
 from speclift.lossless.recorded import Fresh, gate_from_records, parted_requests
 from speclift.lossless.result import Result
@@ -192,3 +193,60 @@ def test_a_temperature_that_nobody_knows_proves_nothing() -> None:
 )
 def test_lossy_settings_are_known_by_name(arm: Arm, settings: tuple[str, ...], is_lossy: bool) -> None:
     assert bool(lossy_by_design(arm, settings)) is is_lossy
+
+
+def failed(made: Record) -> Record:
+    """Without a word about why."""
+    return replace(made, outcome=Outcome.HTTP_ERROR, text="", output_tokens=None, finish_reason=None)
+
+
+@pytest.mark.parametrize("temperature", [0.0, 0.8])
+def test_requests_that_failed_on_the_arm_alone_are_counted_and_are_no_empty_answers(
+    temperature: float,
+) -> None:
+    records = study(rounds=1, temperature=temperature)
+    lost = [place for place, made in enumerate(records) if made.place.arm == "ngram"][:3]
+    (arm,) = gate([failed(made) if place in lost else made for place, made in enumerate(records)]).arms
+    part = arm.sampled if temperature else arm.greedy
+    assert part is not None
+    assert part.result is Result.INCONCLUSIVE
+    assert part.message.startswith(f"3 of {len(REQUESTS)} requests that the baseline answered")
+    assert temperature or (arm.greedy is not None and arm.greedy.refused == 3)
+
+
+def test_what_the_baseline_did_not_answer_in_a_round_is_compared_with_nothing() -> None:
+    """Neither as a control of the first round nor as the arm's reference."""
+    records = [
+        made
+        for made in study()
+        if (made.place.arm, made.place.round, made.place.request_id) != (BASELINE, 1, "r0")
+    ]
+    greedy = gate(records).arms[0].greedy
+    assert greedy is not None
+    assert (greedy.result, greedy.refused) == (Result.PASS, 0)
+    fewer = [failed(made) if made.place.request_id == "r0" else made for made in study()]
+    control = gate(fewer).control
+    assert control is not None
+    assert control.together.tokens == (len(REQUESTS) - 1) * len(WORDS)
+
+
+def test_sampled_texts_that_differ_are_as_long_as_the_engine_counted() -> None:
+    records = [
+        replace(made, text=f"{made.text} {number}")
+        for number, made in enumerate(study(rounds=1, temperature=0.8))
+    ]
+    sampled = gate(records).arms[0].sampled
+    assert sampled is not None
+    assert sampled.tokens == len(REQUESTS) * len(WORDS)
+
+
+def test_the_document_names_the_arm_that_decides_and_bounds_its_rate() -> None:
+    document = gate_document(gate(study()))
+    assert (document["arm"], document["depth"]) == ("ngram", "records")
+    control = document["control"]["c=1"]
+    assert isinstance(control, dict)
+    assert control["upper_per_1000_tokens"] == pytest.approx(1000 * 2.9957 / control["tokens"], rel=1e-3)
+    other = Arm(name="other", speculation=ARM.speculation)
+    both = gate_from_records(study(wrong=len(REQUESTS)), [other, ARM], REQUESTS)
+    assert gate_document(both)["arm"] == next(arm.arm for arm in both.arms if arm.result is both.result)
+    assert gate(study(), fresh=Fresh(references={})).depth == "quick"

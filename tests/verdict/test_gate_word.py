@@ -14,14 +14,15 @@ from speclift.verdict.gate_word import GateWord, changed_arms, changed_findings,
 
 
 def outcome(arms: dict[str, Result] | None, *, mode: str = "quick", why: str = "") -> GateOutcome:
-    judged = arms and tuple(
-        ArmOutcome(arm=name, result=result, message=f"said of {name}") for name, result in arms.items()
-    )
+    judged = [
+        ArmOutcome(arm=name, result=result, message=f"said of {name}")
+        for name, result in (arms or {}).items()
+    ]
     return GateOutcome(
         result=Result.SKIPPED,
         mode=mode,
         why=why,
-        arms=judged if arms else None,
+        arms=tuple(judged) if arms else None,
         examples=(),
         document=SkippedGateDocument(result=Result.SKIPPED),
     )

@@ -81,7 +81,7 @@ def set_test(
     name: str,
     hits: NDArray[np.bool_],
     probabilities: NDArray[np.float64],
-    slacks: NDArray[np.float64],
+    slacks: NDArray[np.float64] | None = None,
 ) -> SetTest:
     return SetTest(
         name=name,
@@ -89,7 +89,7 @@ def set_test(
         observed=float(hits.sum()),
         expected=float(probabilities.sum()),
         variance=float((probabilities * (1 - probabilities)).sum()),
-        slack=float(slacks.sum()),
+        slack=0.0 if slacks is None else float(slacks.sum()),
     )
 
 
