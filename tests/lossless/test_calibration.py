@@ -25,7 +25,7 @@ from speclift.lossless.calibration import (
 )
 from speclift.lossless.result import Result
 from speclift.lossless.sampled import Sampled, judge_scores, judge_tests, judge_texts, planned_tokens
-from speclift.lossless.two_sample import text_tests
+from speclift.lossless.two_sample import TextTest, text_tests
 from speclift.testing.samplers import RULES, Chain, generate
 
 CHAIN = Chain.drawn(tokens=40, spread=2.0, agreement=0.8, seed=2)
@@ -329,3 +329,61 @@ class TestAgainstTheBaselinesOwnScores:
     def test_a_baseline_that_misses_another_test_excuses_nothing(self) -> None:
         control = [self.scored(1200, "top-3"), self.scored(1000)]
         assert judge_tests([self.scored(1200)], control, detect=0.05, foreign_p=1.0).result is Result.FAIL
+
+
+class TestWords:
+    """What is said of a test that failed."""
+
+    def failed(self, *tests: SetTest, foreign_p: float = 1.0) -> str:
+        judged = judge_tests(tests, (), detect=0.05, foreign_p=foreign_p)
+        assert judged.result is Result.FAIL
+        return judged.message
+
+    def test_a_set_is_told_by_how_often_it_was_hit(self) -> None:
+        hit = SetTest(name="top-1", tokens=2000, observed=1120.0, expected=1000.0, variance=500.0)
+        quiet = replace(hit, name="top-3", observed=1000.0)
+        assert self.failed(quiet, hit).startswith(
+            "top-1: said 56.0% of the time where the target says 50.0% (p = "
+        )
+        assert "p < 1e-15" in self.failed(replace(hit, observed=1500.0))
+
+    def test_a_likelihood_is_told_in_nats(self) -> None:
+        likely = SetTest(name=LIKELIHOOD, tokens=2000, observed=-5000.0, expected=-4000.0, variance=2000.0)
+        assert self.failed(likely).startswith(
+            "the target finds the text -2.50 nats per token likely where it should -2.00"
+        )
+
+    def test_tokens_from_elsewhere_are_told_without_a_set(self) -> None:
+        quiet = SetTest(name="top-1", tokens=2000, observed=1000.0, expected=1000.0, variance=500.0)
+        message = self.failed(quiet, foreign_p=1e-9)
+        assert message == "tokens that the target would not say, in 2000 (p = 1e-09)"
+
+    @pytest.mark.parametrize(("p_value", "result"), [(0.0009, Result.INCONCLUSIVE), (1e-5, Result.FAIL)])
+    def test_of_several_tests_of_texts_each_must_be_the_surer(self, p_value: float, result: Result) -> None:
+        tests = [TextTest(name="words", pairs=30, baseline=40.0, arm=41.0, p_value=0.6)] * 11
+        tests.append(TextTest(name="used", pairs=30, baseline=40.0, arm=41.0, p_value=p_value))
+        judged = judge_texts(tuple(tests), detect=0.02, identity=None, why_not_scored="")
+        assert judged.result is result
+
+
+class TestWhatTextsShow:
+    def p_values(self, pairs: list[tuple[str, str]]) -> dict[str, float]:
+        return {test.name: test.p_value for test in text_tests(pairs, seed=0)}
+
+    def test_repeating_oneself_shows_in_pairs_of_words_alone(self) -> None:
+        """As many words of the same kinds; the arm's come round again."""
+        pairs = [("a b c d a c b d b a d c", "a b c d a b c d a b c d")] * 30
+        tests = {test.name: test for test in text_tests(pairs, seed=0)}
+        distinct = tests["distinct pairs of words"]
+        assert (distinct.baseline, distinct.arm) == pytest.approx((1.0, 4 / 11))
+        assert distinct.p_value < 0.001
+        assert (tests["words"].p_value, tests["words used"].p_value) == (1.0, 1.0)
+
+    def test_rare_words_of_one_side_show_beside_common_words_that_vary(self) -> None:
+        """Every answer of the arm has one word that the baseline never says; `the` comes and goes by chance."""
+        random = np.random.default_rng(5)
+        pairs = [
+            ("the " * int(first), "the " * int(second) + "zyx")
+            for first, second in random.integers(20, 60, size=(40, 2))
+        ]
+        assert self.p_values(pairs)["words used"] < 0.01

@@ -35,3 +35,32 @@ def test_no_bundled_prompt_looks_like_a_fault() -> None:
     found = text_faults(texts)
     assert found.garbled == ()
     assert len(found.looping) <= 0.02 * len(texts)
+
+
+def words(count: int, start: int = 0) -> str:
+    return " ".join(f"word{chr(97 + n % 26)}{chr(97 + n // 26)}" for n in range(start, start + count))
+
+
+@pytest.mark.parametrize(
+    ("repeats", "others", "loops"),
+    [
+        pytest.param(7, 8, True, id="25 of 33 runs of four words come round"),
+        pytest.param(7, 20, False, id="25 of 45"),
+        pytest.param(4, 3, False, id="too few words"),
+        pytest.param(5, 0, True, id="as many words as it takes"),
+    ],
+)
+def test_a_loop_is_a_share_of_the_answer(repeats: int, others: int, loops: bool) -> None:
+    text = " ".join(["again and once more"] * repeats + [words(others)])
+    assert is_looping(text) is loops
+
+
+def test_the_last_words_count() -> None:
+    """Of 18 runs of four words the last eleven are the same; without two of them it would be no loop."""
+    assert is_looping(f"{words(7)} {'na ' * 14}")
+    assert not is_looping(f"{words(8)} {'na ' * 13}")
+
+
+@pytest.mark.parametrize(("broken", "garbled"), [(1, False), (2, True)])
+def test_bytes_that_are_no_text_are_garbled_where_there_are_no_letters(broken: int, garbled: bool) -> None:
+    assert is_garbled("1234567890"[broken:] + "\ufffd" * broken) is garbled
