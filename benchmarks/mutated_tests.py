@@ -32,22 +32,28 @@ MEMORY_MAX_BYTES = 8 << 30
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Change:
-    """The functions that would differ; without any, only what runs on import does."""
+    """The functions of a file as they would be, and the one that differs; None where only what runs on import does."""
 
     codes: dict[Place, CodeType]
-    innermost: Place | None
+    changed: Place | None
 
 
 def change(path: Path, before: str, after: str) -> Change:
     """`before` says what the file says, laid out as `after` is."""
     codes: dict[Place, CodeType] = {}
-    innermost = None
+    changed = None
     sources = path.read_text(encoding="utf-8"), before, after
     for live, same, other in zip(*(_functions(source, str(path)) for source in sources), strict=True):
-        if same != other:
-            innermost = _place(live)
-            codes[innermost] = other
-    return Change(codes=codes, innermost=innermost)
+        codes[_place(live)] = other
+        if _does(same) != _does(other):
+            changed = _place(live)
+    return Change(codes=codes, changed=changed)
+
+
+def _does(code: CodeType) -> tuple[object, ...]:
+    """What it does itself, wherever it stands and whatever the functions inside it do."""
+    constants = [repr(constant) for constant in code.co_consts if not isinstance(constant, CodeType)]
+    return code.co_code, constants, code.co_names
 
 
 def _functions(source: str, file: str) -> Iterator[CodeType]:
@@ -108,9 +114,9 @@ class MutatedTests:
 
     def reaching(self, changed: Change, folders: tuple[str, ...]) -> list[pytest.Item]:
         """The tests below `folders` that come to where it differs."""
-        if changed.innermost is None:
+        if changed.changed is None:
             return []
-        return [item for item in self._reaching[changed.innermost] if item.nodeid.startswith(folders)]
+        return [item for item in self._reaching[changed.changed] if item.nodeid.startswith(folders)]
 
     def catches(self, changed: Change, items: list[pytest.Item]) -> bool:
         child = os.fork()

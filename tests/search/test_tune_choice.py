@@ -1,0 +1,225 @@
+"""What goes on from a search: shares of the traffic, who is beaten, who is ranked, which loads are confirmed."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from tune_samples import DRAFT, HEAD, LOADS, FormulaEngine, finish, problem_of
+
+from samples import record
+from speclift.core.arm import BASELINE
+from speclift.core.records import Outcome, Phase, Record
+from speclift.core.traffic import Concurrency
+from speclift.search.choice import Confirmation, choose, confirmed_loads, ranked
+from speclift.search.conclusion import conclude
+from speclift.search.counts import RequestCounts
+from speclift.search.posterior import Posterior
+from speclift.search.problem import CellResult, JobResult, Purpose, SearchJob
+from speclift.search.schedule import Schedule, Segment
+from speclift.search.search import Search, start
+from speclift.search.selection import beaten
+from speclift.search.space import Elimination
+from speclift.search.tuning import PromptSplit, SearchedCell, Tuning, confirmed_errors
+
+ALONE = Concurrency(streams=1)
+
+
+@pytest.fixture(scope="module")
+def searched() -> Search:
+    return finish(
+        start(problem_of({"draft": DRAFT, "eagle": HEAD}, ks=(2, 8), loads=LOADS[:2])), FormulaEngine()
+    )
+
+
+def posterior_of(search: Search) -> Posterior:
+    posterior = search.posterior()
+    assert posterior is not None
+    return posterior
+
+
+def test_shares_of_the_traffic_add_up_and_are_equal_unless_told() -> None:
+    assert [problem_of().share(load) for load in LOADS] == [0.25] * 4
+    weighted = problem_of(weights=(1.0, 3.0, 0.0, 4.0))
+    assert [weighted.share(load) for load in LOADS] == [0.125, 0.375, 0.0, 0.5]
+
+
+def raced(search: Search, slower: dict[str, float], *, turns: int = 2) -> list[JobResult]:
+    """A block at one stream in which every arm takes so many times as long as the first, prompt by prompt."""
+    return [
+        JobResult(
+            job=SearchJob(
+                id=900 + number,
+                candidate=name,
+                loads=(ALONE,),
+                purpose=Purpose.RACE,
+                reason="",
+                block=1,
+                turn=turn,
+            ),
+            cells=(
+                CellResult(
+                    load=ALONE,
+                    requests=tuple(
+                        RequestCounts(
+                            request_id=f"p{n}", tokens=50, steps=50, without_draft=50, tpot_s=0.01 * factor
+                        )
+                        for n in range(40)
+                    ),
+                    wall_s=1.0,
+                ),
+            ),
+        )
+        for turn in range(turns)
+        for number, (name, factor) in enumerate(slower.items())
+    ]
+
+
+class TestBeaten:
+    def test_says_by_how_much_and_by_how_much_at_least(self, searched: Search) -> None:
+        posterior = posterior_of(searched)
+        leader = posterior.candidates[posterior.best(0)].name
+        other = next(name for name in ("draft-k2", "eagle-k8") if name != leader)
+        (found,) = beaten(posterior, raced(searched, {leader: 1.0, other: 1.5}))
+        assert (found.candidate, found.stage, found.load) == (other, "raced", "c=1")
+        much, least = (float(part.split(" %")[0].split()[-1]) for part in found.reason.split(",")[:2])
+        assert much == pytest.approx(50.0)
+        assert 0 < least < much
+
+    def test_nobody_who_ran_alone_or_is_not_known_or_only_as_fast(self, searched: Search) -> None:
+        posterior = posterior_of(searched)
+        leader = posterior.candidates[posterior.best(0)].name
+        other = next(name for name in ("draft-k2", "eagle-k8") if name != leader)
+        assert beaten(posterior, raced(searched, {other: 1.5})) == []
+        assert beaten(posterior, raced(searched, {leader: 1.0, "unknown": 1.5})) == []
+        assert beaten(posterior, raced(searched, {leader: 1.0, other: 1.0})) == []
+        unraced = [
+            replace(result, job=replace(result.job, purpose=Purpose.PROBE))
+            for result in raced(searched, {leader: 1.0, other: 1.5})
+        ]
+        assert beaten(posterior, unraced) == []
+
+
+class TestRanked:
+    def test_speculative_arms_best_over_the_traffic_first(self, searched: Search) -> None:
+        posterior = posterior_of(searched)
+        names = [candidate.name for candidate in ranked(searched, posterior)]
+        assert sorted(names) == ["draft-k2", "draft-k8", "eagle-k2", "eagle-k8"]
+        means = [posterior.mean[posterior.row(name)].mean() for name in names]
+        assert means == sorted(means, reverse=True)
+
+    def test_neither_what_failed_nor_what_lies_beyond_every_run(self, searched: Search) -> None:
+        posterior = posterior_of(searched)
+        out = [
+            Elimination(candidate="draft-k2", stage="failed", reason=""),
+            Elimination(candidate="draft-k8", stage="predicted", reason=""),
+        ]
+        censored = np.array([float(each.name == "eagle-k8") for each in posterior.candidates])
+        names = [
+            candidate.name
+            for candidate in ranked(
+                replace(searched, eliminated=tuple(out)), replace(posterior, is_censored=censored)
+            )
+        ]
+        assert sorted(names) == ["draft-k8", "eagle-k2"]
+
+    def test_of_equals_the_smaller_k_comes_first(self, searched: Search) -> None:
+        posterior = posterior_of(searched)
+        level = replace(posterior, mean=np.zeros_like(posterior.mean))
+        assert [candidate.k for candidate in ranked(searched, level)] == [2, 2, 8, 8]
+
+
+def test_an_arm_dropped_everywhere_is_not_the_static_choice_and_one_dropped_somewhere_may_be(
+    searched: Search,
+) -> None:
+    plain = replace(searched, eliminated=())
+    first = conclude(plain)
+    assert first is not None
+    winner = first.static
+    everywhere = replace(plain, eliminated=(Elimination(candidate=winner, stage="raced", reason=""),))
+    second = conclude(everywhere)
+    assert second is not None
+    assert second.static != winner
+
+
+def confirmation(search: Search, *, schedule: Schedule | None, is_run: bool) -> Confirmation:
+    chosen = choose(
+        search, can_run=lambda _: True, wants_same_method=False, sequences_max=64, schedule_key=None
+    )
+    return replace(chosen, schedule=schedule, scheduled=chosen.winner.arm if is_run else None)
+
+
+def test_both_sides_of_a_switch_are_confirmed_only_where_the_schedule_runs(searched: Search) -> None:
+    schedule = Schedule(
+        segments=(Segment(start=1, end=7, k=8), Segment(start=8, end=64, k=2)), loss_mean=0.0, loss_max=0.0
+    )
+    loads = (ALONE, Concurrency(streams=64))
+    assert confirmed_loads(loads, confirmation(searched, schedule=schedule, is_run=False)) == loads
+    assert confirmed_loads(loads, confirmation(searched, schedule=None, is_run=True)) == loads
+    both = confirmed_loads(loads, confirmation(searched, schedule=schedule, is_run=True))
+    assert [load.streams for load in both if isinstance(load, Concurrency)] == [
+        1,
+        *schedule.thresholds,
+        64,
+    ]
+
+
+class TestConfirmedErrors:
+    """The search predicted 1.5x for one arm at one stream."""
+
+    def errors(self, *records: Record) -> list[tuple[str, float, float]]:
+        cells = tuple(
+            SearchedCell(
+                arm=name,
+                method="ngram",
+                drafter=None,
+                k=8,
+                quantisation=None,
+                token_budget=None,
+                load=ALONE,
+                rate_tok_s=100.0,
+                low=None,
+                high=None,
+                speedup=speedup,
+                in_flight=1.0,
+                is_measured=True,
+            )
+            for name, speedup in ((BASELINE, 1.0), ("ngram-k8", 1.5))
+        )
+        tuning = Tuning(
+            winner="ngram-k8",
+            runner_up=None,
+            confirmed=("ngram-k8",),
+            cells=cells,
+            choices=(),
+            eliminated=(),
+            errors=(),
+            jobs=(),
+            ending="",
+            expected_regret=0.0,
+            spent_s=0.0,
+            grid_s=None,
+            prompts=PromptSplit(tuning=1, held_out=1, is_held_out=True),
+            schedule=None,
+        )
+        return [(each.arm, each.measured, each.error) for each in confirmed_errors(tuning, records)]
+
+    def test_are_of_tokens_over_time_pooled(self) -> None:
+        """Ten decoded tokens at 10 ms and ten at 30 ms beside a baseline of 30 ms: 1.5x."""
+        plain = [record(tpot_s=0.03)] * 2
+        drafting = [record(arm="ngram-k8", tpot_s=tpot_s) for tpot_s in (0.01, 0.03)]
+        ((arm, measured, error),) = self.errors(*plain, *drafting)
+        assert (arm, measured, error) == ("ngram-k8", pytest.approx(1.5), pytest.approx(0.0))
+
+    def test_need_a_baseline_a_prediction_and_answers_that_were_measured(self) -> None:
+        plain, drafting = record(tpot_s=0.03), record(arm="ngram-k8", tpot_s=0.01)
+        assert self.errors(plain) == []
+        assert self.errors(drafting) == []
+        assert self.errors(plain, record(arm="unheard", tpot_s=0.01)) == []
+        for changes in (
+            {"phase": Phase.WARMUP},
+            {"outcome": Outcome.HTTP_ERROR},
+            {"load": Concurrency(streams=9)},
+        ):
+            assert self.errors(plain, record(arm="ngram-k8", tpot_s=0.01, **changes)) == []
