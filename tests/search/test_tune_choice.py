@@ -223,3 +223,12 @@ class TestConfirmedErrors:
             {"load": Concurrency(streams=9)},
         ):
             assert self.errors(plain, record(arm="ngram-k8", tpot_s=0.01, **changes)) == []
+
+
+def test_a_schedule_runs_before_the_arm_it_was_made_from_and_a_runner_up_last(searched: Search) -> None:
+    chosen = confirmation(searched, schedule=None, is_run=False)
+    winner, other = ranked(searched, posterior_of(searched))[:2]
+    alone = replace(chosen, winner=winner, runner_up=None)
+    assert [arm.name for arm in alone.arms] == [BASELINE, winner.name]
+    beside = replace(alone, runner_up=other, scheduled=replace(winner.arm, name="schedule"))
+    assert [arm.name for arm in beside.arms] == [BASELINE, "schedule", winner.name, other.name]

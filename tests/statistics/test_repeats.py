@@ -1,0 +1,77 @@
+"""Prompts sent again, schedules without a gain, and noise within a prompt: what is counted, and what is not."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+
+import pytest
+
+from samples import record
+from simulated import ARM, OTHER, by_streams, drawn, quiet_truth, study_places
+from speclift.core.arm import Arm
+from speclift.core.records import Phase
+from speclift.core.results import Level
+from speclift.core.speculation import Suffix
+from speclift.statistics.noise import _pooled_sd
+from speclift.statistics.repeats import check_repeats, is_echo, without_echoes
+from speclift.statistics.schedule_gain import schedule_without_gain
+from speclift.testing.simulated_study import StudyTruth
+
+SUFFIX = Arm(name="suffix", speculation=Suffix(k=8))
+
+
+def sent(arm: str, times: int, **changes: object) -> list[object]:
+    return [
+        record(arm=arm, request_id=f"p{n}", repeat=repeat, **changes)
+        for n in range(3)
+        for repeat in range(times)
+    ]
+
+
+def test_repeats_are_told_with_how_many_prompts_and_requests_there_were() -> None:
+    records = [*sent("baseline", 2), *sent(ARM.name, 2)]
+    (finding,) = check_repeats(records, [ARM])  # type: ignore[arg-type]
+    assert (finding.check, finding.level) == ("repeated-prompts", Level.INFO)
+    assert finding.message.startswith(
+        "3 distinct prompts were sent as 6 requests per cell and launch, each up to 2"
+    )
+
+
+def test_prompts_sent_once_or_warm_ups_sent_again_are_no_repeats() -> None:
+    records = [*sent("baseline", 1), *sent("baseline", 4, phase=Phase.WARMUP)]
+    assert list(check_repeats(records, [SUFFIX])) == []  # type: ignore[arg-type]
+
+
+def test_an_arm_that_remembers_its_answers_is_not_compared_on_their_repeats() -> None:
+    records = [*sent(SUFFIX.name, 3), *sent(ARM.name, 3)]
+    _, finding = check_repeats(records, [ARM, SUFFIX])  # type: ignore[arg-type]
+    assert (finding.check, finding.arm) == ("repeats-remembered", "suffix")
+    assert "its 6 repeats are not compared" in finding.message
+    kept = without_echoes(records, [ARM, SUFFIX])  # type: ignore[arg-type]
+    assert len(kept) == 9 + 3
+    assert not any(is_echo(each, frozenset({"suffix"})) for each in kept)
+
+
+@pytest.mark.parametrize(("scheduled", "said"), [(1.3, None), (1.0, "does not beat"), (0.8, "does not beat")])
+def test_a_schedule_has_to_beat_the_arm_it_was_made_from(scheduled: float, said: str | None) -> None:
+    """Both beat the baseline by half."""
+    truth = quiet_truth(by_streams({1: 1.5 * scheduled}))
+    arms = {**truth.arms, OTHER.name: replace(truth.arms[ARM.name], speedup=by_streams({1: 1.5}))}
+    records = drawn(study_places(arms=(ARM, OTHER)), replace(truth, arms=arms))
+    finding = schedule_without_gain(ARM, OTHER, records, metric="tpot")
+    assert (finding is None) is (said is None)
+    assert said is None or (finding is not None and said in finding.message)
+
+
+def test_a_schedule_that_cannot_be_compared_has_no_gain() -> None:
+    records = drawn(study_places(), replace(StudyTruth(), arms=quiet_truth(by_streams({1: 1.5})).arms))
+    finding = schedule_without_gain(ARM, OTHER, records, metric="tpot")
+    assert finding is not None
+    assert "could not be compared" in finding.message
+
+
+def test_repeats_of_one_prompt_are_spread_around_their_own_mean() -> None:
+    """Two groups of two, 1 apart each: one degree of freedom and half a square each."""
+    assert _pooled_sd([[1.0, 2.0], [10.0, 11.0], [99.0]]) == pytest.approx(math.sqrt(0.5))
+    assert _pooled_sd([[1.0], [2.0]]) is None
