@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
@@ -36,7 +37,7 @@ def test_steps_of_a_fiftieth_of_the_usual_are_a_burst(tpot_s: float, is_burst: b
 
 
 @pytest.mark.parametrize("changes", [{"phase": Phase.WARMUP}, {"load": Concurrency(streams=64)}])
-def test_neither_warm_ups_nor_other_loads_tell_what_is_usual(changes: dict[str, object]) -> None:
+def test_neither_warm_ups_nor_other_loads_tell_what_is_usual(changes: dict[str, Any]) -> None:
     slow = [record(tpot_s=1.0, **changes)] * 9
     assert marks(*slow, record(tpot_s=0.01)) == [False] * 10
 
@@ -55,8 +56,8 @@ def test_an_arm_that_is_held_back_altogether_is_told_by_the_others() -> None:
         {"last_token_s": None},
     ],
 )
-def test_what_is_too_short_or_unknown_is_no_burst(changes: dict[str, object]) -> None:
-    assert marks(*STEADY, replace(HELD, **changes)) == [False] * 10  # type: ignore[arg-type]
+def test_what_is_too_short_or_unknown_is_no_burst(changes: dict[str, Any]) -> None:
+    assert marks(*STEADY, replace(HELD, **changes)) == [False] * 10
     assert marks(*STEADY, replace(HELD, output_tokens=BURST_TOKENS_MIN))[-1]
 
 

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import math
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
 from samples import record
 from simulated import ARM, OTHER, by_streams, drawn, quiet_truth, study_places
 from speclift.core.arm import Arm
-from speclift.core.records import Phase
+from speclift.core.records import Phase, Record
 from speclift.core.results import Level
 from speclift.core.speculation import Suffix
 from speclift.statistics.noise import _pooled_sd
@@ -21,7 +22,7 @@ from speclift.testing.simulated_study import StudyTruth
 SUFFIX = Arm(name="suffix", speculation=Suffix(k=8))
 
 
-def sent(arm: str, times: int, **changes: object) -> list[object]:
+def sent(arm: str, times: int, **changes: Any) -> list[Record]:
     return [
         record(arm=arm, request_id=f"p{n}", repeat=repeat, **changes)
         for n in range(3)
@@ -31,7 +32,7 @@ def sent(arm: str, times: int, **changes: object) -> list[object]:
 
 def test_repeats_are_told_with_how_many_prompts_and_requests_there_were() -> None:
     records = [*sent("baseline", 2), *sent(ARM.name, 2)]
-    (finding,) = check_repeats(records, [ARM])  # type: ignore[arg-type]
+    (finding,) = check_repeats(records, [ARM])
     assert (finding.check, finding.level) == ("repeated-prompts", Level.INFO)
     assert finding.message.startswith(
         "3 distinct prompts were sent as 6 requests per cell and launch, each up to 2"
@@ -40,15 +41,15 @@ def test_repeats_are_told_with_how_many_prompts_and_requests_there_were() -> Non
 
 def test_prompts_sent_once_or_warm_ups_sent_again_are_no_repeats() -> None:
     records = [*sent("baseline", 1), *sent("baseline", 4, phase=Phase.WARMUP)]
-    assert list(check_repeats(records, [SUFFIX])) == []  # type: ignore[arg-type]
+    assert list(check_repeats(records, [SUFFIX])) == []
 
 
 def test_an_arm_that_remembers_its_answers_is_not_compared_on_their_repeats() -> None:
     records = [*sent(SUFFIX.name, 3), *sent(ARM.name, 3)]
-    _, finding = check_repeats(records, [ARM, SUFFIX])  # type: ignore[arg-type]
+    _, finding = check_repeats(records, [ARM, SUFFIX])
     assert (finding.check, finding.arm) == ("repeats-remembered", "suffix")
     assert "its 6 repeats are not compared" in finding.message
-    kept = without_echoes(records, [ARM, SUFFIX])  # type: ignore[arg-type]
+    kept = without_echoes(records, [ARM, SUFFIX])
     assert len(kept) == 9 + 3
     assert not any(is_echo(each, frozenset({"suffix"})) for each in kept)
 
