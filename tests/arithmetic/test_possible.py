@@ -99,4 +99,4 @@ def test_drafts_against_k_and_the_length_of_the_answer(
 def test_a_refusal_says_what_k_would_have_allowed() -> None:
     judged = judge_drafts(DraftCounts(drafted=34, accepted=0), (), tokens=10, limits=Limits(draft_max=3))
     assert judged is not None
-    assert judged.said == "34 drafted tokens where 10 tokens at k=3 allow 33"
+    assert judged.said == "34 draft tokens, but 10 tokens at k=3 allow at most 33"

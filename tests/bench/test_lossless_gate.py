@@ -100,7 +100,7 @@ def test_sampled_text_that_nobody_can_score_is_inconclusive(cli: Cli) -> None:
     require_schema(result.document)
     sampled = result.document["sampled"]
     assert sampled["method"] == "texts"
-    assert "no probabilities" in sampled["message"]
+    assert "no log-probabilities" in sampled["message"]
     assert "to detect a deviation of 0.05" in result.stderr
 
 
@@ -129,7 +129,7 @@ def test_what_means_nothing_to_it_is_said_and_the_document_is_kept_where_asked(
     kept = tmp_path / "kept"
     asked = ("--temperature", 0, "--launches", 2, "--slo", "ttft_p99=1s", "--study", kept, "--json")
     result = cli("verify", *fake_flags(), *SIZE, *asked)
-    assert "--launches, --slo change nothing here" in result.stderr
+    assert "--launches, --slo have no effect" in result.stderr
     assert json.loads((kept / "verify.json").read_text()) == json.loads(result.stdout)
 
 

@@ -248,7 +248,7 @@ class TestProcesses:
             )
             await asyncio.sleep(0.3)
             os.kill(client.pids[0], signal.SIGKILL)
-            with pytest.raises(OperatingError, match="ended by itself"):
+            with pytest.raises(OperatingError, match="ended unexpectedly"):
                 await turn
 
         with tick_server(0.01, 0.01) as url:

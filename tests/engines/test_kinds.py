@@ -115,7 +115,7 @@ def test_its_command_line_is_judged_and_translated_without_an_edit_here(cli: Cli
     assert len(today["notes"]) == 2
     assert yaml.safe_load(today["yaml"])["services"]["tiny"]["command"] == today["argv"][1:]
     shown = cli("lint", "--engine-version", "4.2", "--", *words[:5])
-    assert (shown.code, "As Tiny 4.2 reads it" in shown.stderr) == (0, True)
+    assert (shown.code, "Tiny 4.2" in shown.stderr) == (0, True)
 
 
 @pytest.mark.usefixtures("tiny")

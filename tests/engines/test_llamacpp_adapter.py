@@ -133,13 +133,13 @@ def test_any_other_end_at_start_is_not_tried_again(program: Program, tmp_path: P
 
 
 def test_a_server_that_fell_back_to_no_speculation_is_refused(program: Program, tmp_path: Path) -> None:
-    with pytest.raises(EngineError, match=r"asked for ngram .* speculative=\[False\]"):
+    with pytest.raises(EngineError, match=r"needs ngram, .* speculative=\[False\]"):
         launch(program(speculative=False), tmp_path, NGRAM)
     assert starts(tmp_path) == 1
 
 
 def test_a_baseline_that_speculates_is_refused(program: Program, tmp_path: Path) -> None:
-    with pytest.raises(EngineError, match=r"asked for off .* speculative=\[True\]"):
+    with pytest.raises(EngineError, match=r"needs off, .* speculative=\[True\]"):
         launch(program(speculative=True), tmp_path, baseline_arm())
 
 

@@ -78,13 +78,13 @@ def test_the_more_ways_of_asking_the_surer_each_must_be() -> None:
 @pytest.mark.parametrize(
     ("way", "drafted", "accepted", "said"),
     [
-        pytest.param("alone", 100, 0, "almost none of 100 drafted tokens were accepted (0.0%)", id="none"),
-        pytest.param("alone", 100, 2, "almost none of 100 drafted tokens were accepted (2.0%)", id="few"),
+        pytest.param("alone", 100, 0, "almost none of 100 draft tokens were accepted (0.0%)", id="none"),
+        pytest.param("alone", 100, 2, "almost none of 100 draft tokens were accepted (2.0%)", id="few"),
         pytest.param("alone", 100, 3, None, id="more than few"),
         pytest.param("alone", 49, 0, None, id="too few drafts to tell"),
         pytest.param("alone", 100, 100, None, id="all at temperature 0"),
         pytest.param(
-            "sampled", 50, 50, "all of 50 drafted tokens were accepted (100.0%)", id="all while sampling"
+            "sampled", 50, 50, "all of 50 draft tokens were accepted (100.0%)", id="all while sampling"
         ),
         pytest.param("sampled", 100, 99, None, id="nearly all while sampling"),
     ],

@@ -344,21 +344,19 @@ class TestWords:
     def test_a_set_is_told_by_how_often_it_was_hit(self) -> None:
         hit = SetTest(name="top-1", tokens=2000, observed=1120.0, expected=1000.0, variance=500.0)
         quiet = replace(hit, name="top-3", observed=1000.0)
-        assert self.failed(quiet, hit).startswith(
-            "top-1: said 56.0% of the time where the target says 50.0% (p = "
-        )
+        assert self.failed(quiet, hit).startswith("top-1: sampled 56.0% of the time, expected 50.0% (p = ")
         assert "p < 1e-15" in self.failed(replace(hit, observed=1500.0))
 
     def test_a_likelihood_is_told_in_nats(self) -> None:
         likely = SetTest(name=LIKELIHOOD, tokens=2000, observed=-5000.0, expected=-4000.0, variance=2000.0)
         assert self.failed(likely).startswith(
-            "the target finds the text -2.50 nats per token likely where it should -2.00"
+            "log-likelihood under the target is -2.50 nats per token, expected -2.00"
         )
 
     def test_tokens_from_elsewhere_are_told_without_a_set(self) -> None:
         quiet = SetTest(name="top-1", tokens=2000, observed=1000.0, expected=1000.0, variance=500.0)
         message = self.failed(quiet, foreign_p=1e-9)
-        assert message == "tokens that the target would not say, in 2000 (p = 1e-09)"
+        assert message == "some of 2000 tokens are impossible for the target (p = 1e-09)"
 
     @pytest.mark.parametrize(("p_value", "result"), [(0.0009, Result.INCONCLUSIVE), (1e-5, Result.FAIL)])
     def test_of_several_tests_of_texts_each_must_be_the_surer(self, p_value: float, result: Result) -> None:

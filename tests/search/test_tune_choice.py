@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import replace
 
 import numpy as np
@@ -83,7 +84,7 @@ class TestBeaten:
         other = next(name for name in ("draft-k2", "eagle-k8") if name != leader)
         (found,) = beaten(posterior, raced(searched, {leader: 1.0, other: 1.5}))
         assert (found.candidate, found.stage, found.load) == (other, "raced", "c=1")
-        much, least = (float(part.split(" %")[0].split()[-1]) for part in found.reason.split(",")[:2])
+        much, least = (float(figure) for figure in re.findall(r"([\d.]+) %", found.reason)[:2])
         assert much == pytest.approx(50.0)
         assert 0 < least < much
 

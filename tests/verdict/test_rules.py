@@ -365,7 +365,10 @@ class TestRulesOfThumb:
 class TestAtTheEdges:
     def test_a_tail_that_cannot_be_compared_counts_the_requests_of_whole_loads(self) -> None:
         cells = (cell(requests=40), cell(requests=30, load=SIXTEEN), cell(requests=3, segment="chat"))
-        assert "here 30 requests per load" in rules.tail_not_slower(evidence(cells=cells), Goals()).message
+        assert (
+            "this study has 30 requests per load"
+            in rules.tail_not_slower(evidence(cells=cells), Goals()).message
+        )
 
     @pytest.mark.parametrize(
         ("mean", "tenth", "warns"),
@@ -390,7 +393,7 @@ class TestAtTheEdges:
         waiting = replace(cell(ttft_s=Percentiles(p50=0.9, p95=None, p99=None)), **changes)
         assert "ttft-bound" not in said_by(evidence(cells=(waiting,)))
 
-    @pytest.mark.parametrize(("ttft_s", "said"), [(3.0, "75% of the time"), (2.0, None)])
+    @pytest.mark.parametrize(("ttft_s", "said"), [(3.0, "TTFT is 75% of the end-to-end time"), (2.0, None)])
     def test_waiting_is_a_share_of_the_whole_time(self, ttft_s: float, said: str | None) -> None:
         waiting = cell(
             ttft_s=Percentiles(p50=ttft_s, p95=None, p99=None), e2e_s=Percentiles(p50=4.0, p95=None, p99=None)
@@ -407,4 +410,4 @@ class TestAtTheEdges:
 
     def test_times_are_told_in_milliseconds(self) -> None:
         (reason,) = rules.slo_kept(evidence(), Goals(slos=(SLO,)))
-        assert reason.message.endswith("300.0 ms against 250.0 ms allowed, baseline 300.0 ms")
+        assert reason.message.endswith("300.0 ms, limit 250.0 ms, baseline 300.0 ms")

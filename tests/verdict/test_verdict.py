@@ -401,4 +401,4 @@ def test_what_is_open_beyond_the_first_few_is_counted() -> None:
     assert verdict.decision is Decision.DO_NOT_SHIP
     messages = [reason.message for reason in named(verdict, "open")]
     assert len(messages) == ADVICE_MAX + 1
-    assert messages[-1].startswith("2 more parts are open")
+    assert messages[-1].startswith("2 more parts are undecided")
