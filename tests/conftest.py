@@ -88,8 +88,8 @@ def hugging_face_model(vllm_python: str, embedded_model: Path) -> Path:
 
 @pytest.fixture
 def threads(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Fake engines and senders as threads, but where times are judged or processes asked for."""
-    if not any(map(request.node.get_closest_marker, ("alone", "processes"))):
+    """Fake engines and senders as threads, but where times are judged, processes asked for, or engines are real."""
+    if not any(map(request.node.get_closest_marker, ("alone", "processes", "llama", "vllm"))):
         use_threads(monkeypatch)
 
 

@@ -77,6 +77,11 @@ class FakeServerThread(ServerProcess):
         self._is_up.set()
         await self._over.wait()
         server.close()
+        # Answers under way end here, and not when what is left of them is collected.
+        answers = asyncio.all_tasks() - {asyncio.current_task()}
+        for answer in answers:
+            answer.cancel()
+        await asyncio.gather(*answers, return_exceptions=True)
 
 
 class SendingThread(SendingProcess):
