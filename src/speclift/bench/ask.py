@@ -243,7 +243,10 @@ class PlanAsk:
         Bytes | None,
         Flag("Keys and values, such as 256M, whatever --utilisation leaves.", MACHINE, "SIZE", reading=SIZE),
     ] = None
-    context: Annotated[Tokens, Flag("Longest request, tokens.", REQUESTS, "N")] = CONTEXT_DEFAULT
+    context: Annotated[
+        Tokens | None,
+        Flag("Longest request, tokens; else 8192, or what the model has positions for.", REQUESTS, "N"),
+    ] = None
     concurrency: Annotated[
         tuple[int, ...], Flag("Concurrencies; else 1,8,32.", REQUESTS, "N,...", reading=INTEGERS)
     ] = ()

@@ -51,7 +51,7 @@ def find_source(reference: str, *, prefers_gguf: bool) -> Source:
     if path.is_dir():
         return _from_folder(path, reference)
     if path.is_file():
-        return _from_folder(path.parent, reference) if path.name == "config.json" else _from_gguf(path)
+        return _from_folder(path.parent, str(path.parent)) if path.name == "config.json" else _from_gguf(path)
     if path.suffix.lower() == ".gguf" or reference.startswith((".", "/", "~")):
         return _from_gguf(path)  # says what is wrong with it, and which file is near
     cached = hf_folder.hub_folder(reference)
