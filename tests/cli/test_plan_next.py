@@ -33,6 +33,10 @@ PLANS: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
         ("--target", "mistral-7b", "--k", "2,6", "--concurrency", "3,9", *H200),
         ('"num_speculative_tokens": 6',),
     ),
+    "an id in a format": (
+        ("--target", "someone/Llama-3.1-70B-Instruct-AWQ", *H200),
+        ("--model someone/Llama-3.1-70B-Instruct-AWQ",),
+    ),
     "token budget": (("--target", "llama-3.1-8b", "--token-budget", "4096", *H200), ("4096",)),
 }
 
