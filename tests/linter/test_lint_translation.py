@@ -186,11 +186,11 @@ def test_a_tutorial_becomes_todays_server(name: str, argv: str) -> None:
 
 
 def test_a_variable_of_the_shell_survives_and_a_command_in_it_does_not_run() -> None:
-    found = translated("vllm serve $MODEL --spec-model '$(reboot)' --spec-tokens 3")
+    found = translated("MODEL=org/m\nvllm serve $MODEL --spec-model '$(reboot)' --spec-tokens 3")
 
     assert "vllm serve $MODEL " in found.command
     assert """"model":"$(reboot)",""" in found.command
-    assert shlex.split(found.command)[2:4] == ["$MODEL", "--speculative-config"]
+    assert shlex.split(found.command)[4:6] == ["$MODEL", "--speculative-config"]
     assert "'{" in found.command
 
 

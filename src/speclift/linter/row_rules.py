@@ -148,8 +148,11 @@ def _misfit(setting: Setting, row: Row, table: NameTable, release: Release) -> s
     """What is wrong with the value, in words; None where it fits."""
     value = setting.value
     is_untold = isinstance(value, Expression) or setting.is_opaque
-    if is_untold or row.kind is ValueKind.SWITCH or (not table.is_typed and "." in setting.name):
+    if is_untold or (not table.is_typed and "." in setting.name):
         return None
+    if row.kind is ValueKind.SWITCH:
+        is_switched = value is None or isinstance(converted(value, row.kind), bool)
+        return None if is_switched else f"is a switch and takes no value, saw {shown(value)!r}"
     if value is None:
         return _missing_value(row, release)
     saw = f"saw {value if table.is_typed else shown(value)!r}"

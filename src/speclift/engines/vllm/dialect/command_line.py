@@ -40,6 +40,7 @@ class VllmDialect(Dialect):
         "LLM(...)",
     )
     image = re.compile(r"(^|/)(vllm-openai|vllm)[\w.-]*(:|@|$)")
+    image_starts = ("vllm", "serve")
     takes_model_by_place = True
     glued = re.compile(r"(-O)(\d)")
     config = NestedConfig(
@@ -83,6 +84,14 @@ class VllmDialect(Dialect):
             return row.name, row, True
         row = _completed(head, table, release)
         return (name if row is None else row.name + dot + key), row, False
+
+    def is_speculative(self, pasted: Pasted) -> bool:
+        return read_settings(pasted).is_speculative
+
+    def models(self, pasted: Pasted) -> tuple[str, ...]:
+        draft = read_settings(pasted).config.get("model")
+        named = (pasted.model, pasted.last("--model"), draft)
+        return tuple(name for name in named if isinstance(name, str) and not name.startswith("["))
 
     def judge(self, pasted: Pasted, release: Release, *, version: str) -> Judgement:
         reading = read_settings(pasted)
