@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Literal, TypedDict
+from typing import Annotated, Literal, NotRequired, TypedDict
 
 from speclift.core.typed_json import Keywords
 from speclift.linter.findings import Status, dotted
@@ -68,12 +68,11 @@ class LintDocument(TypedDict):
         ),
     ]
     notes: list[str]
-    others: Annotated[
-        list[ServerDocument],
-        Keywords(
-            description="The other servers of the text; one with speculation is never among them "
-            "while one without stands above."
-        ),
+    others: NotRequired[
+        Annotated[
+            list[ServerDocument],
+            Keywords(description="The other servers of the text; those with speculation come first."),
+        ]
     ]
 
 
