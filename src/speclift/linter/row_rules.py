@@ -148,8 +148,10 @@ def _misfit(setting: Setting, row: Row, table: NameTable, release: Release) -> s
     """What is wrong with the value, in words; None where it fits."""
     value = setting.value
     is_untold = isinstance(value, Expression) or setting.is_opaque
-    if is_untold or (not table.is_typed and "." in setting.name):
+    if is_untold:
         return None
+    if not table.is_typed and "." in setting.name:
+        return "takes a value, and none follows" if value is None else None
     if row.kind is ValueKind.SWITCH:
         is_switched = value is None or isinstance(converted(value, row.kind), bool)
         return None if is_switched else f"is a switch and takes no value, saw {shown(value)!r}"

@@ -25,7 +25,8 @@ from speclift.linter.metrics import MetricNames
 from speclift.linter.pasted import Pasted
 from speclift.linter.rows import NameTable, Row
 
-_MODULE = re.compile(r"vllm(\.entrypoints\..*)?")
+_MODULE = re.compile(r"vllm\.entrypoints\.(openai\.)?api_server")
+_CLI_MODULE = re.compile(r"vllm(\.entrypoints\.cli\.main)?")
 
 
 class VllmDialect(Dialect):
@@ -65,9 +66,11 @@ class VllmDialect(Dialect):
                 return Started(wrapper=before, program=("vllm", "serve"), arguments=after[1:])
             if not after or after[0].startswith("-"):
                 return Started(wrapper=before, program=("vllm",), arguments=after)
-        if word == "-m" and after and _MODULE.fullmatch(after[0]) and before and "python" in before[-1]:
-            program = (before[-1], "-m", after[0])
-            return Started(wrapper=before[:-1], program=program, arguments=after[1:])
+        if word == "-m" and after and before and "python" in before[-1]:
+            verb = ["serve"] if _CLI_MODULE.fullmatch(after[0]) else []
+            if list(after[1 : 1 + len(verb)]) == verb and (verb or _MODULE.fullmatch(after[0])):
+                program = (before[-1], "-m", after[0], *verb)
+                return Started(wrapper=before[:-1], program=program, arguments=after[1 + len(verb) :])
         return None
 
     def plain_name(self, flag: str) -> str:
