@@ -66,12 +66,8 @@ class VllmDialect(Dialect):
                 return Started(wrapper=before, program=("vllm", "serve"), arguments=after[1:])
             if not after or after[0].startswith("-"):
                 return Started(wrapper=before, program=("vllm",), arguments=after)
-        if word == "-m" and after and before and "python" in before[-1]:
-            verb = ["serve"] if _CLI_MODULE.fullmatch(after[0]) else []
-            if list(after[1 : 1 + len(verb)]) == verb and (verb or _MODULE.fullmatch(after[0])):
-                program = (before[-1], "-m", after[0], *verb)
-                return Started(wrapper=before[:-1], program=program, arguments=after[1 + len(verb) :])
-        return None
+        is_module = word == "-m" and after and before and "python" in before[-1]
+        return _module(before, after) if is_module else None
 
     def plain_name(self, flag: str) -> str:
         return _name(flag).partition(".")[0]
@@ -99,6 +95,15 @@ class VllmDialect(Dialect):
     def judge(self, pasted: Pasted, release: Release, *, version: str) -> Judgement:
         reading = read_settings(pasted)
         return judge_vllm(reading, release=release, is_cpu="cpu" in version), translate_vllm(reading)
+
+
+def _module(before: Sequence[str], after: Sequence[str]) -> Started | None:
+    """python -m, with the server's module or with the one of the vllm command."""
+    verb = ["serve"] if _CLI_MODULE.fullmatch(after[0]) else []
+    if list(after[1 : 1 + len(verb)]) != verb or not (verb or _MODULE.fullmatch(after[0])):
+        return None
+    program = (before[-1], "-m", after[0], *verb)
+    return Started(wrapper=before[:-1], program=program, arguments=after[1 + len(verb) :])
 
 
 def _name(spelled: str) -> str:
