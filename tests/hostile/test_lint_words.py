@@ -209,6 +209,7 @@ def test_a_line_by_itself_is_fine_and_all_of_it_is_there(name: str) -> None:
     assert unaccounted(shlex.split(LINES[name]), report) == []
 
 
+@pytest.mark.timeout(900)  # of a night's 2,000 lines each
 @pytest.mark.parametrize("name", LINES)
 @given(data=st.data())
 def test_a_mangled_line_is_never_fine_with_a_word_left_over(name: str, data: st.DataObject) -> None:
