@@ -304,8 +304,8 @@ SHARED = ("bandwidth_share", "compute_share", "narrow_compute_share", "step_s", 
 BY_VERSION = ("draft_pass_s", "draft_layer_s")
 
 
-# Where a fit starts and what weakly holds it: shares as GEMM benchmarks reach them, host times of the order that one
-# launch of a kernel takes. Constants that no row speaks of stay here.
+# Where a fit starts and what weakly holds it: round guesses, chosen after a first look at the same rows. Constants that
+# no row speaks of stay here.
 START = EngineLosses(
     bandwidth_share=0.75, compute_share=0.6, narrow_compute_share=0.35, overlap=2.0, step_s=1e-3, speculation_s=1e-3,
     unscheduled_s=1e-3, draft_pass_s=0.5e-3, draft_layer_s=0.15e-3, head_pass_s=0.05e-3, ngram_sequence_s=40e-6,

@@ -71,6 +71,78 @@ def test_what_does_not_fit_exits_with_4_and_says_so(cli: Cli) -> None:
     assert result.stdout == ""
 
 
+REFUSED = {
+    "vocabulary sizes": ["--target", "qwen2.5-72b", "--target-quant", "fp8", "--draft", "qwen2.5-0.5b"],
+    "tensor parallelism": [*PAIR[:6], "--gpus", "2", "--tp", "2", "--draft-tp", "1"],
+    "a type of GGUF files": ["--target", "llama-3.1-8b", "--target-quant", "q4_k_m", "--engine", "vllm"],
+    "q4_0 is a type": ["--target", "llama-3.1-8b", "--draft", "llama-3.2-1b", "--draft-quant", "q4_0"],
+    "no GGUF file holds awq": ["--target", "llama-3.1-8b", "--target-quant", "awq", "--engine", "llamacpp"],
+    "4,096 positions": ["--target", "llama-2-7b", "--context", "8192"],
+}
+
+
+@pytest.mark.parametrize("why", REFUSED)
+def test_what_the_engine_refuses_is_told_apart_from_what_does_not_fit(why: str, cli: Cli) -> None:
+    document = cli("plan", *REFUSED[why], "--gpu", "h200", "--json").document
+    assert document["fits"] is True
+    assert document["runs"] is False
+    assert why in document["refusal"]
+    assert any(found["check"] == "engine-rule" and found["next_step"] for found in document["findings"])
+    shown = cli("plan", *REFUSED[why], "--gpu", "h200")
+    assert shown.code == 4
+    assert "WILL NOT RUN" in shown.stderr
+    assert "FITS" not in shown.stderr
+
+
+def test_a_refused_pair_leaves_what_runs_without_it_and_a_refused_target_leaves_nothing(cli: Cli) -> None:
+    pair = cli("plan", *REFUSED["vocabulary sizes"], "--gpu", "h200", "--json").document
+    assert "--method ngram" in pair["next"][0]
+    assert "Qwen2.5-0.5B" not in pair["next"][0]
+    assert cli("plan", *REFUSED["4,096 positions"], "--gpu", "h200", "--json").document["next"] == []
+
+
+def test_without_a_context_the_model_is_asked_for_no_more_than_it_has(cli: Cli) -> None:
+    document = cli("plan", "--target", "llama-2-7b", "--gpu", "h200", "--json").document
+    assert document["layout"]["context"] == 4096
+    assert document["runs"] is True
+
+
+def _numbers(value: object) -> list[float]:
+    if isinstance(value, dict):
+        return [number for inner in value.values() for number in _numbers(inner)]
+    if isinstance(value, list):
+        return [number for inner in value for number in _numbers(inner)]
+    return [value] if isinstance(value, int | float) else []
+
+
+@pytest.mark.parametrize("engine", ["vllm", "llamacpp"])
+@pytest.mark.parametrize("gpu", ["rtx-4090", "h100", "h200"])
+@pytest.mark.parametrize("target", ["llama-3.1-405b", "llama-3.1-70b", "llama-3.1-8b"])
+def test_nothing_is_ever_a_negative_number_of_bytes(engine: str, gpu: str, target: str) -> None:
+    document = plan_document(plan(target=target, drafts=("llama-3.2-1b",), gpu=gpu, engine=engine))
+    assert min(_numbers(document["memory"])) >= 0
+    assert min(_numbers(document["prediction"])) >= 0
+
+
+def test_every_k_that_was_asked_for_has_its_own_prediction(cli: Cli) -> None:
+    flags = ("--k", "2,6", "--acceptance", "0.5,0.8", "--engine-version", "0.24.0")
+    document = cli("plan", *PAIR, *flags, "--json").document
+    assert document["engine_version"] == "0.24.0"
+    for load in document["prediction"]["loads"]:
+        assert [(arm["k"], arm["acceptance"]) for arm in load["arms"]] == [
+            (2, "0.5"), (6, "0.5"), (2, "0.8"), (6, "0.8"),
+        ]  # fmt: skip
+        assert load["best"][1]["speedup"] == max(
+            (arm["speedup"] for arm in load["arms"][2:]), key=lambda speedup: speedup["value"]
+        )
+
+
+def test_a_version_that_is_none_is_refused(cli: Cli) -> None:
+    result = cli("plan", *PAIR, "--engine-version", "newest")
+    assert result.code == 2
+    assert "--engine-version" in result.stderr
+
+
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
@@ -261,7 +333,7 @@ def test_every_model_of_the_catalogue_can_be_planned(engine: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "flags", [("--pp", 2), ("--tp", 1), ("--tp", 2, "--draft-tp", 1), ("--kv-dtype", "fp8")]
+    "flags", [("--pp", 2), ("--tp", 1), ("--tp", 2, "--draft-tp", 2), ("--kv-dtype", "fp8")]
 )
 def test_layouts_of_two_gpus_are_planned(flags: tuple[object, ...], cli: Cli) -> None:
     result = cli("plan", *PAIR, "--gpus", 2, *flags, "--json")

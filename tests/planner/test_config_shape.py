@@ -140,3 +140,20 @@ def test_unknown_layer_types_and_absurd_depths_are_refused() -> None:
 )
 def test_the_stored_precision_is_read_from_the_config(config: dict[str, Any], precision: str) -> None:
     assert stored_precision(config) == precision
+
+
+@pytest.mark.parametrize(
+    ("scaling", "positions"),
+    [
+        (None, 32_768),
+        ({"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 32_768}, 131_072),
+        ({"type": "linear", "factor": 2}, 65_536),
+        ({"rope_type": "llama3", "factor": 8.0, "original_max_position_embeddings": 8192}, 32_768),
+    ],
+)
+def test_positions_are_counted_as_engines_derive_them(scaling: object, positions: int) -> None:
+    config = {
+        "model_type": "llama", "hidden_size": 64, "intermediate_size": 128, "num_hidden_layers": 2,
+        "num_attention_heads": 4, "vocab_size": 100, "max_position_embeddings": 32_768, "rope_scaling": scaling,
+    }  # fmt: skip
+    assert shape_from_config(config, name="m", source="config.json").max_positions == positions

@@ -185,8 +185,9 @@ def test_the_next_command_measures_the_asked_draft_and_the_best() -> None:
         "org/llama-3.1-8b",
         "org/llama-3.2-1b",
     ]
-    for flag, value in (("--tp", "2"), ("--kv-dtype", "fp8"), ("--target-quant", "fp8"), ("--k", "1,3,5")):
+    for flag, value in (("--tp", "2"), ("--kv-dtype", "fp8"), ("--k", "1,3,5")):
         assert words[words.index(flag) + 1] == value
+    assert "--target-quant=fp8" in words
 
 
 def test_nothing_usable_means_no_command() -> None:
@@ -201,7 +202,8 @@ def test_spare_gpus_are_replicas() -> None:
 
 def test_llama_cpp_on_a_cpu_plans_slots_and_says_its_trap() -> None:
     target, draft = placed_shape(small_shape(), "q4_0"), placed_shape(small_shape(layers=6), "q4_0")
-    plan = plan_deployment(request(target, option(draft), engine=LlamaCppTerms(), device=cpu()))
+    own = replace(option(draft), is_gguf=True)
+    plan = plan_deployment(request(target, own, engine=LlamaCppTerms(), device=cpu(), is_gguf=True))
 
     assert plan.memory.buffer_bytes_target == 8 * 45 * 2**20
     assert "--spec-type draft-simple" in message(plan, "spec-type")

@@ -91,3 +91,36 @@ def test_a_shape_is_recognised_by_its_numbers_and_its_name_where_two_share_them(
     model = find_model("llama-3.3-70b")
     assert model is not None
     assert recognise(model.shape()) == model
+
+
+@pytest.mark.parametrize(
+    ("written", "name"),
+    [
+        ("Qwen 2.5 72B", "qwen2.5-72b"),
+        ("Qwen2.5 72B Instruct", "qwen2.5-72b"),
+        ("Mistral Large 2", "mistral-large-123b"),
+        ("Llama-3.1 70B", "llama-3.1-70b"),
+    ],
+)
+def test_models_are_found_as_people_write_them(written: str, name: str) -> None:
+    found = find_model(written)
+    assert found is not None
+    assert found.name == name
+
+
+@pytest.mark.parametrize(
+    ("written", "name"),
+    [("6000 Pro", "rtx-pro-6000-96gb"), ("RTX 6000 Pro", "rtx-pro-6000-96gb"), ("H100 SXM5", "h100-80gb")],
+)
+def test_gpus_are_found_as_people_write_them(written: str, name: str) -> None:
+    assert find_gpu(written).name == name
+
+
+def test_no_two_models_share_a_name_however_it_is_written() -> None:
+    owners: dict[str, set[str]] = {}
+    for model in catalogue_models():
+        for written in (model.name, model.hugging_face_id, *model.aliases):
+            found = find_model(written)
+            assert found is not None
+            owners.setdefault(written, set()).update({model.name, found.name})
+    assert {written: names for written, names in owners.items() if len(names) > 1} == {}

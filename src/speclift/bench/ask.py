@@ -249,7 +249,10 @@ class PlanAsk:
         Bytes | None,
         Flag("KV cache size, such as 256M; replaces --utilisation.", MACHINE, "SIZE", reading=SIZE),
     ] = None
-    context: Annotated[Tokens, Flag("Longest request in tokens.", REQUESTS, "N")] = CONTEXT_DEFAULT
+    context: Annotated[
+        Tokens | None,
+        Flag("Longest request in tokens; default: 8192, or less where the model ends sooner.", REQUESTS, "N"),
+    ] = None
     concurrency: Annotated[
         tuple[int, ...], Flag("Concurrent requests; default: 1,8,32.", REQUESTS, "N,...", reading=INTEGERS)
     ] = ()

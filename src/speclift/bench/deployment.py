@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from speclift.bench.ask import PlanAsk
+from speclift.bench.ask import CONTEXT_DEFAULT, PlanAsk
 from speclift.client.devices import cpu_device, found_gpus
 from speclift.core.errors import UsageError, unknown_name
 from speclift.core.hardware import Device
@@ -48,6 +48,7 @@ def request_for(ask: PlanAsk, acceptances: tuple[Acceptance, ...] = ()) -> PlanR
         ks=tuple(sorted(set(ask.ks))) or K_DEFAULT,
         acceptances=acceptances,
         gpu_count=ask.gpus,
+        is_gguf=target.gguf is not None,
         engine_version=ask.engine_version,
         others=tuple(plan_terms().values()),
     )
@@ -58,7 +59,7 @@ def _check_numbers(ask: PlanAsk) -> None:
         raise UsageError(f"--utilisation is a share in 0..1, saw {ask.utilisation:g}")
     lowest = {
         "--gpus": ask.gpus,
-        "--context": ask.context,
+        "--context": 1 if ask.context is None else ask.context,
         "--pp": ask.pp,
         "--max-num-seqs": ask.max_num_seqs,
         "--concurrency": min(ask.concurrency, default=1),
@@ -110,7 +111,9 @@ def _layout(ask: PlanAsk, target: Source, engine: EngineTerms) -> Layout:
         draft_tensor_parallel=ask.draft_tp if ask.draft_tp is not None else tensor,
         pipeline_parallel=ask.pp,
         utilisation=ask.utilisation,
-        context=ask.context,
+        context=min(CONTEXT_DEFAULT, target.shape.max_positions or CONTEXT_DEFAULT)
+        if ask.context is None
+        else ask.context,
         kv_dtype=ask.kv_dtype,
         batched_tokens=ask.token_budget,
         max_sequences=ask.max_num_seqs,
@@ -161,6 +164,7 @@ def _option(
         reference=source.reference,
         comparison=compare_sources(target, source) if asked else None,
         is_asked_for=asked,
+        is_gguf=source.gguf is not None,
         objection=_file_objection(target, source, engine) if asked else "",
     )
 

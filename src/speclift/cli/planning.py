@@ -26,5 +26,5 @@ def plan_command(asked: Mapping[str, object], *, as_json: Json = False) -> None:
         from speclift.views.plan_terminal import plan_view
 
         screen(stderr=True).print(plan_view(document))
-    if not found.fits:
+    if not (found.fits and found.runs):
         raise typer.Exit(DOES_NOT_FIT)

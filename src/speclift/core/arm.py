@@ -16,6 +16,10 @@ BASELINE = "baseline"
 CONTROL = "control"
 
 
+# Less has no room for a prompt and an answer.
+CONTEXT_MIN: Tokens = 128
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Arm:
     name: str
@@ -62,7 +66,7 @@ class ServerSettings:
         int | None, Flag("Engine threads; default: all cores but one.", SERVER, "N", low=1)
     ] = None
     context_tokens: Annotated[
-        Tokens, Flag("Context tokens per request.", SERVER, "N", names=("--context",), low=128)
+        Tokens, Flag("Context tokens per request.", SERVER, "N", names=("--context",), low=CONTEXT_MIN)
     ] = 2048
     gpu_layers: Annotated[int | None, Flag("Target layers on the GPU (llama.cpp).", SERVER, "N")] = None
     kv_type_k: Annotated[str | None, Flag("KV cache type of keys, such as q8_0.", SERVER, "TYPE")] = None

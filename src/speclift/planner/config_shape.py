@@ -20,6 +20,8 @@ from speclift.planner.config_layers import FULL, LINEAR, SLIDING, LayerKinds, la
 _UNGATED = frozenset(
     {"gpt2", "gpt_neox", "gptj", "phi", "opt", "bloom", "falcon", "starcoder2", "mpt", "gpt_bigcode"}
 )
+# vLLM 0.32, config/model.py: these multiply the positions; "llama3" and others have them in the config already.
+_LENGTHENING = ("linear", "dynamic", "yarn")
 _TIED_BY_DEFAULT = frozenset(
     {"gemma", "gemma2", "gemma3", "gemma3_text", "gpt2", "cohere", "cohere2", "falcon"}
 )
@@ -60,6 +62,19 @@ class _Tally:
     kv: Counter[KvLayers] = field(default_factory=Counter)
 
 
+def _max_positions(fields: Fields) -> int:
+    """As engines derive it: some kinds of scaled rotary embeddings reach further than the trained positions."""
+    positions = fields.maybe("max_position_embeddings") or 0
+    scaling = as_object(fields.values.get("rope_scaling"))
+    factor = scaling.get("factor")
+    if scaling.get("rope_type", scaling.get("type")) not in _LENGTHENING or not isinstance(
+        factor, int | float
+    ):
+        return positions
+    trained = scaling.get("original_max_position_embeddings")
+    return max(positions, round((trained if isinstance(trained, int) else positions) * factor))
+
+
 def shape_from_config(
     config: Mapping[str, object],
     *,
@@ -85,7 +100,7 @@ def shape_from_config(
         intermediate=_widest(fields),
         heads=fields.whole("num_attention_heads"),
         vocabulary=vocabulary,
-        max_positions=fields.maybe("max_position_embeddings") or 0,
+        max_positions=_max_positions(fields),
         parameters=ParameterCounts(
             embedding=vocabulary * hidden + _learned_positions(fields, hidden),
             head=0 if tied else vocabulary * hidden,

@@ -11,7 +11,7 @@ from speclift.planner.candidates import PlannedDraft
 from speclift.planner.memory import MemoryPlan, Placed, kv_bytes_per_token
 from speclift.planner.planning import Plan
 from speclift.planner.precision import PRECISIONS
-from speclift.planner.prediction import LoadPrediction, Prediction
+from speclift.planner.prediction import LoadPrediction, Prediction, Range
 from speclift.planner.tokens import TokenText
 
 
@@ -202,12 +202,22 @@ class BestChoiceDocument(TypedDict):
     ceiling: float
 
 
+class PredictedArmDocument(TypedDict):
+    method: str
+    k: int
+    acceptance: str
+    speedup: RangeDocument
+    ceiling: float
+
+
 class LoadPredictionDocument(TypedDict):
     concurrency: int
     baseline_step_s: float
     draft_token_cost: float
     steps: list[PredictedStepDocument]
     best: list[BestChoiceDocument]
+    # Every k that was asked for, with every acceptance.
+    arms: NotRequired[list[PredictedArmDocument]]
 
 
 class LoadRangeDocument(TypedDict):
@@ -281,6 +291,9 @@ class PlanDocument(TypedDict):
     schema: Literal[1]
     speclift: str
     fits: bool
+    # False: the engine refuses it, whatever memory there is.
+    runs: NotRequired[bool]
+    refusal: NotRequired[str]
     engine: str
     engine_version: NotRequired[str | None]
     target: PlannedModelDocument
@@ -302,8 +315,10 @@ def plan_document(plan: Plan) -> PlanDocument:
         "schema": 1,
         "speclift": __version__,
         "fits": plan.fits,
+        "runs": plan.runs,
+        "refusal": plan.refusal,
         "engine": request.engine.name,
-        "engine_version": request.engine_version,
+        "engine_version": request.engine_version or plan.prediction.model.version or None,
         "target": _model(request.target, request.reference),
         "draft": _model(draft.placed, draft.reference) if draft else None,
         "device": {
@@ -424,8 +439,8 @@ def _nominal(plan: Plan) -> NominalMemoryDocument:
         "vram_bytes": vram,
         "usable_bytes": usable,
         "weight_bytes": weights,
-        "kv_bytes": usable - weights,
-        "kv_bytes_without_draft": usable - request.target.nominal_bytes,
+        "kv_bytes": max(0, usable - weights),
+        "kv_bytes_without_draft": max(0, usable - request.target.nominal_bytes),
     }
 
 
@@ -521,13 +536,13 @@ def _prediction(plan: Plan) -> PredictionDocument:
                 "ungraphed_layer_s": losses.ungraphed_layer_s,
             },
         },
-        "loads": [_load(each) for each in prediction.loads],
+        "loads": [_load(each, prediction.method) for each in prediction.loads],
         "crossover": _crossovers(prediction),
         "rule_of_thumb_k": [{"acceptance": label, "k": k} for label, k in prediction.simple_k],
     }
 
 
-def _load(load: LoadPrediction) -> LoadPredictionDocument:
+def _load(load: LoadPrediction, method: str) -> LoadPredictionDocument:
     return {
         "concurrency": load.concurrency,
         "baseline_step_s": _short(load.baseline_step_s),
@@ -548,16 +563,26 @@ def _load(load: LoadPrediction) -> LoadPredictionDocument:
             {
                 "acceptance": best.acceptance,
                 "k": best.k,
-                "speedup": {
-                    "value": _short(best.speedup.value),
-                    "low": _short(best.speedup.low),
-                    "high": _short(best.speedup.high),
-                },
+                "speedup": _range(best.speedup),
                 "ceiling": _short(best.ceiling),
             }
             for best in load.best
         ],
+        "arms": [
+            {
+                "method": method,
+                "k": arm.k,
+                "acceptance": arm.acceptance,
+                "speedup": _range(arm.speedup),
+                "ceiling": _short(arm.ceiling),
+            }
+            for arm in load.arms
+        ],
     }
+
+
+def _range(speedup: Range) -> RangeDocument:
+    return {"value": _short(speedup.value), "low": _short(speedup.low), "high": _short(speedup.high)}
 
 
 def _crossovers(prediction: Prediction) -> list[PredictedCrossoverDocument]:

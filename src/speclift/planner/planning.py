@@ -9,6 +9,7 @@ import shlex
 from dataclasses import dataclass, replace
 
 from speclift.arithmetic.cost import Drafting, DraftPasses, LookUp
+from speclift.core.arm import CONTEXT_MIN
 from speclift.core.results import Level
 from speclift.planner.acceptance_curve import ASSUMED_RATES, Acceptance, Assumed
 from speclift.planner.advice import Advice, Pairing, memory_advice, pairing_advice, pairing_of
@@ -32,10 +33,16 @@ class Plan:
     candidates: tuple[PlannedDraft, ...]
     advice: tuple[Advice, ...]
     next_commands: tuple[str, ...]
+    # Why the engine refuses it, whatever memory there is; empty where it does not.
+    refusal: str = ""
 
     @property
     def fits(self) -> bool:
         return self.memory.fits
+
+    @property
+    def runs(self) -> bool:
+        return not self.refusal
 
 
 def plan_deployment(request: PlanRequest) -> Plan:
@@ -65,7 +72,21 @@ def plan_deployment(request: PlanRequest) -> Plan:
         candidates=candidates,
         advice=tuple(sorted(advice, key=lambda found: _ORDER.index(found.level))),
         next_commands=next_commands(request, candidates),
+        refusal=refusal_of(request, pairing),
     )
+
+
+def refusal_of(request: PlanRequest, pairing: Pairing | None) -> str:
+    engine = request.engine
+    if pairing is not None and (objection := engine.objection(pairing, request.layout)):
+        return objection
+    draft = request.draft
+    return _target_refusal(request) or (engine.format_objection(draft.placed) if draft else "")
+
+
+def _target_refusal(request: PlanRequest) -> str:
+    engine, target = request.engine, request.target
+    return engine.format_objection(target) or engine.size_objection(target.shape, request.layout)
 
 
 _ORDER = [Level.FAIL, Level.WARN, Level.INFO, Level.PASS]
@@ -150,7 +171,7 @@ def _candidate(
         ratio = pairing.ratio
         rule = request.engine.objection(pairing, request.layout)
         tokens = "the tokenizers differ" if pairing.same_tokenizer is False else ""
-        objection = rule or tokens or objection
+        objection = rule or request.engine.format_objection(option.placed) or tokens or objection
     return PlannedDraft(
         method=NGRAM if option is None else DRAFT,
         draft=option.placed.shape.name if option else None,
@@ -195,8 +216,11 @@ def _advice(
             rule=_engine_rule(request, pairing),
             context=request.layout.context,
         )
+    refused = _target_refusal(request) or (request.engine.format_objection(draft.placed) if draft else "")
+    if refused:
+        found.append(_refused(request, refused, f"{request.engine.name} will not run this"))
     positions = request.target.shape.max_positions
-    if 0 < positions < request.layout.context:
+    if 0 < positions < request.layout.context and not refused:
         found.append(
             Advice(
                 check="positions",
@@ -264,39 +288,68 @@ def _engine_advice(request: PlanRequest) -> list[Advice]:
                 source="speclift",
             )
         )
+    if request.engine.load_words(request.target, is_gguf=request.is_gguf) is None:
+        found.append(
+            Advice(
+                check="weights",
+                level=Level.INFO,
+                message=f"{request.engine.name} does not make {request.target.weights.precision} weights of "
+                f"{request.reference} while loading, so there is no command to measure it yet",
+                source="speclift",
+                next_step=request.engine.weights_hint,
+            )
+        )
     return [*found, *request.engine.advice(request)]
 
 
 def _engine_rule(request: PlanRequest, pairing: Pairing) -> Advice | None:
     engine = request.engine
     objection = engine.objection(pairing, request.layout)
-    if not objection:
-        return None
+    return _refused(request, objection, f"{engine.name} will not run this pair") if objection else None
+
+
+def _refused(request: PlanRequest, objection: str, message: str) -> Advice:
     return Advice(
         check="engine-rule",
         level=Level.FAIL,
-        message=f"{engine.name} will not run this pair: {objection}",
-        source=engine.rule_source,
-        next_step=engine.way_out(objection),
+        message=f"{message}: {objection}",
+        source=request.engine.rule_source,
+        next_step=request.engine.way_out(objection),
     )
 
 
 def next_commands(request: PlanRequest, candidates: tuple[PlannedDraft, ...]) -> tuple[str, ...]:
-    """What to type: the measurement of the best usable candidates."""
+    """What to type: the measurement of the best usable candidates, in the formats that were asked for."""
+    engine = request.engine
     usable = [candidate for candidate in candidates if candidate.is_usable]
-    if not usable:
+    target_words = engine.load_words(request.target, is_gguf=request.is_gguf)
+    if not usable or target_words is None or _target_refusal(request):
         return ()
-    # The draft that was asked for, and the best one if that is another.
-    asked = [option.reference for option in request.drafts if option.is_asked_for]
-    best = [candidate.reference for candidate in usable if candidate.reference]
-    drafts = list(dict.fromkeys([*(draft for draft in best if draft in asked), *best[:1]]))
-    words = ["speclift", "decide", "--engine", request.engine.name, "--model", request.reference]
-    words += ["--method", request.engine.look_up]
-    if drafts:
-        words += [word for draft in drafts for word in ("--draft", draft)] + ["--method", DRAFT]
+    words = ["speclift", "decide", "--engine", engine.name, "--model", request.reference]
+    words += ["--method", engine.look_up, *_draft_words(request, usable)]
     shown = sorted(request.ks)[:: max(1, len(request.ks) // 3)][:3]
     words += ["--k", ",".join(str(k) for k in shown)]
     words += ["--concurrency", ",".join(str(load) for load in request.loads)]
-    words += ["--context", str(request.layout.context)]
-    words += request.engine.words(request)
+    words += ["--context", str(max(CONTEXT_MIN, request.layout.context))]
+    words += [f"--target-quant={word}" for word in target_words]
+    words += engine.words(request)
     return (shlex.join(words),)
+
+
+def _draft_words(request: PlanRequest, usable: list[PlannedDraft]) -> list[str]:
+    """The draft that was asked for, and the best one if that is another in the same format."""
+    measurable = [
+        (option, words)
+        for candidate in usable
+        for option in request.drafts
+        if (option.reference, option.placed.weights.precision) == (candidate.reference, candidate.precision)
+        and (words := request.engine.load_words(option.placed, is_gguf=option.is_gguf)) is not None
+    ]
+    if not measurable:
+        return []
+    asked = [(option, words) for option, words in measurable if option.is_asked_for]
+    chosen = [*asked, measurable[0]]
+    quantisation = chosen[0][1]
+    references = dict.fromkeys(option.reference for option, words in chosen if words == quantisation)
+    named = [word for reference in references for word in ("--draft", reference)]
+    return [*named, "--method", DRAFT, *(f"--draft-quant={word}" for word in quantisation)]

@@ -22,6 +22,8 @@ class Precision:
     other_bits: float
     math_bits: int
     note: str
+    # A type of llama.cpp's files.
+    is_gguf: bool = False
 
 
 def _plain(name: str, bits: int, math_bits: int, note: str) -> Precision:
@@ -44,7 +46,7 @@ def _gguf(name: str, nominal: float, bits: float, head_bits: float, embedding_bi
     note = "llama.cpp, src/llama-quant.cpp (b10586): block sizes of ggml-common.h; mixed types by their usual share"
     return Precision(
         name=name, nominal_bits=nominal, linear_bits=bits, expert_bits=bits, embedding_bits=embedding_bits,
-        head_bits=head_bits, other_bits=32, math_bits=16, note=note,
+        head_bits=head_bits, other_bits=32, math_bits=16, note=note, is_gguf=True,
     )  # fmt: skip
 
 

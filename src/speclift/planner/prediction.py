@@ -34,6 +34,8 @@ class EngineModel:
     losses: EngineLosses
     trust_factor: float
     source: str
+    # The engine's, that it predicts; empty where none is meant.
+    version: str = ""
 
 
 def forward_model(placed: Placed, device: Device, *, parallel: int, kv_value_bytes: float) -> ForwardModel:
@@ -101,12 +103,23 @@ class BestChoice:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class PredictedArm:
+    """One k with one acceptance at one load."""
+
+    k: int
+    acceptance: str
+    speedup: Range
+    ceiling: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class LoadPrediction:
     concurrency: int
     baseline_step_s: Seconds
     draft_cost: float
     steps: tuple[StepPrediction, ...]
     best: tuple[BestChoice, ...]
+    arms: tuple[PredictedArm, ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -186,18 +199,24 @@ class Predictor:
         ratios = (self.ratio(concurrency, k, losses) for losses in (IDEAL, self.engine.losses))
         return acceptance.length(k) / max(1.0, min(ratios))
 
-    def best(self, concurrency: int, acceptance: Acceptance, ks: Sequence[int]) -> BestChoice:
-        def at(k: int) -> float:
-            return self.speedup(concurrency, k, acceptance, self.engine.losses)
+    def arm(self, concurrency: int, acceptance: Acceptance, k: int) -> PredictedArm:
+        value, trust = self.speedup(concurrency, k, acceptance, self.engine.losses), self.engine.trust_factor
+        ceiling = self.ceiling(concurrency, k, acceptance)
+        return PredictedArm(
+            k=k,
+            acceptance=acceptance.label,
+            speedup=Range(value=value, low=value / trust, high=min(value * trust, ceiling)),
+            ceiling=ceiling,
+        )
 
-        chosen = max(ks, key=at)
-        value, trust = at(chosen), self.engine.trust_factor
-        high = min(value * trust, self.ceiling(concurrency, chosen, acceptance))
+    def best(self, concurrency: int, acceptance: Acceptance, ks: Sequence[int]) -> BestChoice:
+        arms = [self.arm(concurrency, acceptance, k) for k in ks]
+        chosen = max(arms, key=lambda arm: arm.speedup.value)
         return BestChoice(
             acceptance=acceptance.label,
-            k=chosen if value > 1.0 else 0,
-            speedup=Range(value=value, low=value / trust, high=high),
-            ceiling=max(self.ceiling(concurrency, k, acceptance) for k in ks),
+            k=chosen.k if chosen.speedup.value > 1.0 else 0,
+            speedup=chosen.speedup,
+            ceiling=max(arm.ceiling for arm in arms),
         )
 
     def crossover(
@@ -286,6 +305,7 @@ def predict(
             draft_cost=predictor.draft_cost(load),
             steps=tuple(predictor.step(load, k) for k in ks),
             best=tuple(predictor.best(load, acceptance, ks) for acceptance in acceptances),
+            arms=tuple(predictor.arm(load, acceptance, k) for acceptance in acceptances for k in ks),
         )
         for load in loads
     )

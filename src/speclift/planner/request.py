@@ -32,6 +32,8 @@ class EngineTerms(ABC):
     quantised_draft = "fp8"
     # Whether the GPUs of a group work as one; else each holds some layers, and they work one after the other.
     works_as_one = True
+    # What to name where it cannot load what was named in the format that was asked for.
+    weights_hint = "weights in that format"
 
     @abstractmethod
     def memory(self, request: PlanRequest, draft: Placed | None, *, speculates: bool) -> MemoryPlan: ...
@@ -52,12 +54,24 @@ class EngineTerms(ABC):
         """Why it will not run this pair; empty where it will."""
         return ""
 
+    def format_objection(self, placed: Placed) -> str:
+        """Why it will not load a model in this format; empty where it will. What a file is in was judged on reading."""
+        return ""
+
+    def size_objection(self, shape: ModelShape, layout: Layout) -> str:
+        """Why it will not serve requests of this length, or not so split; empty where it will."""
+        return ""
+
     def file_objection(self, target: PurePath, draft: PurePath) -> str:
         """The same by what stands in two GGUF files, for an engine that reads them."""
         return ""
 
     def way_out(self, objection: str) -> str:
         return "use a draft of the same family"
+
+    def load_words(self, placed: Placed, *, is_gguf: bool) -> tuple[str, ...] | None:
+        """Quantisations to name so that what was named is loaded in this format; None where it cannot be."""
+        return ()
 
     def advice(self, request: PlanRequest) -> Iterable[Advice]:
         return ()
@@ -75,6 +89,7 @@ class DraftOption:
     reference: str
     comparison: TokenComparison | None
     is_asked_for: bool
+    is_gguf: bool = False
     # What the engine's own check of both files objects to.
     objection: str = ""
 
@@ -93,6 +108,8 @@ class PlanRequest:
     # Empty: nobody said one, so the whole curve is shown.
     acceptances: tuple[Acceptance, ...]
     gpu_count: int = 1
+    # Whether the target is a file of llama.cpp's.
+    is_gguf: bool = False
     # As the engine writes it; None: the one best known.
     engine_version: str | None = None
     # Engines whose rules about the pair are told beside those of the one that is planned.

@@ -15,7 +15,8 @@ from speclift.planner.acceptance_curve import Acceptance, Lengths, Survival, par
 from speclift.planner.planning import Plan, plan_deployment
 from speclift.studies.study import Study
 
-FITS, DOES_NOT_FIT = 0, 4
+# Also where the engine refuses it.
+DOES_NOT_FIT = 4
 
 
 def plan(ask: PlanAsk | None = None, **settings: object) -> Plan:

@@ -288,7 +288,10 @@ def _findings(findings: Sequence[AdviceDocument]) -> RenderableType:
 
 def _banner(document: PlanDocument) -> RenderableType:
     memory = document["memory"]
-    if document["fits"]:
+    if not document["runs"]:
+        title, style = "WILL NOT RUN", "red"
+        text = Text(printable(f"{document['engine']} refuses it: {document['refusal']}.", limit=400))
+    elif document["fits"]:
         title, style = "FITS", "green"
         text = Text(
             f"The KV cache holds {memory['kv_tokens']:,} tokens: {memory['max_concurrency']:,.1f} requests of "

@@ -108,10 +108,10 @@ def catalogue_gpus() -> tuple[Device, ...]:
 
 def find_model(reference: str) -> CatalogueModel | None:
     """By name, alias or Hugging Face id, whatever case and whichever of its variants."""
-    wanted = _plain(reference)
+    wanted = _squeezed(reference)
     for model in catalogue_models():
         known = (model.name, model.hugging_face_id, *model.aliases)
-        if wanted in {_plain(each) for each in known}:
+        if wanted in {_squeezed(each) for each in known}:
             return model
     return None
 
@@ -134,7 +134,9 @@ def find_gpu(reference: str) -> Device:
     """By name, alias or the name its driver gives."""
     wanted = _plain(reference)
     for row, device in zip(_gpu_rows(), catalogue_gpus(), strict=True):
-        if wanted in {_plain(each) for each in (row["name"], row["title"], *row["aliases"], *row["nvml"])}:
+        if _squeezed(reference) in {
+            _squeezed(each) for each in (row["name"], row["title"], *row["aliases"], *row["nvml"])
+        }:
             return device
     names = [device.name for device in catalogue_gpus()]
     aliases = {_plain(alias): row["name"] for row in _gpu_rows() for alias in row["aliases"]}
@@ -174,6 +176,11 @@ def _plain(reference: str) -> str:
     while (shorter := _DECORATION.sub("", word)) != word:
         word = shorter
     return word
+
+
+def _squeezed(reference: str) -> str:
+    """'Qwen 2.5 72B' is qwen2.5-72b: nobody agrees on where the hyphens go."""
+    return _plain(reference).replace("-", "")
 
 
 @functools.cache

@@ -26,6 +26,10 @@ from speclift.weights.gguf_shape import read_gguf_model
 OFFERED_RATIO_MIN, OFFERED_MAX = 3.0, 3
 
 
+# Formats that publishers end an id with; the weights it names are in it already.
+_ID_ENDINGS = ("fp8", "awq", "gptq")
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Source:
     """A model as found, before a precision was chosen for it."""
@@ -51,13 +55,15 @@ def find_source(reference: str, *, prefers_gguf: bool) -> Source:
     if path.is_dir():
         return _from_folder(path, reference)
     if path.is_file():
-        return _from_folder(path.parent, reference) if path.name == "config.json" else _from_gguf(path)
+        return _from_folder(path.parent, str(path.parent)) if path.name == "config.json" else _from_gguf(path)
     if path.suffix.lower() == ".gguf" or reference.startswith((".", "/", "~")):
         return _from_gguf(path)  # says what is wrong with it, and which file is near
     cached = hf_folder.hub_folder(reference)
     if cached is not None:
         return _from_folder(cached, reference, name=reference)
     entry = find_model(reference)
+    if entry is None and (quantised := _quantised_id(reference)) is not None:
+        return quantised
     if entry is None:
         raise unknown_model(reference)
     if prefers_gguf and (own := _own_gguf(reference)) is not None:
@@ -70,6 +76,15 @@ def _path(reference: str) -> Path:
         return Path(reference).expanduser()
     except RuntimeError as error:
         raise ModelError(f"{reference}: there is no such home directory.", hint="check the path") from error
+
+
+def _quantised_id(reference: str) -> Source | None:
+    """org/Llama-3.1-70B-Instruct-AWQ: the catalogue's shape in the format that the id ends with."""
+    base, _, ending = reference.rpartition("-")
+    entry = find_model(base) if "/" in base and ending.lower() in _ID_ENDINGS else None
+    if entry is None:
+        return None
+    return Source(reference=reference, shape=replace(entry.shape(), precision=ending.lower()), weights=None)
 
 
 def _own_gguf(reference: str) -> Path | None:

@@ -13,6 +13,7 @@ from speclift.engines.llamacpp.pairing import compare_vocabularies, rule_breaks
 from speclift.planner.advice import Advice, Pairing
 from speclift.planner.candidates import NGRAM
 from speclift.planner.memory import Layout, MemoryPlan, Placed
+from speclift.planner.precision import PRECISIONS
 from speclift.planner.prediction import EngineModel
 from speclift.planner.request import EngineTerms, PlanRequest
 from speclift.weights.gguf_file import read_vocabulary
@@ -41,6 +42,10 @@ LLAMACPP_GPU = EngineModel(
 )
 
 
+# ggml.h, b11549: what llama.cpp's files may hold beside its own types.
+CONVERTED = ("fp32", "fp16", "bf16", "mxfp4", "nvfp4")
+
+
 class LlamaCppTerms(EngineTerms):
     name = "llamacpp"
     rule_source = "llama.cpp b10586, common/speculative.cpp"
@@ -49,6 +54,7 @@ class LlamaCppTerms(EngineTerms):
     reads_gguf = True
     runs_without_gpu = True
     quantised_draft = "q4_0"
+    weights_hint = "a .gguf file in that type"
     works_as_one = False  # layers are dealt out, not split
 
     def memory(self, request: PlanRequest, draft: Placed | None, *, speculates: bool) -> MemoryPlan:
@@ -70,10 +76,26 @@ class LlamaCppTerms(EngineTerms):
             return rule_breaks(pairing.comparison)
         return "the tokenizers differ" if pairing.same_tokenizer is False else ""
 
+    def format_objection(self, placed: Placed) -> str:
+        precision = PRECISIONS.get(placed.weights.precision)
+        is_as_stored = placed.weights.precision == placed.shape.precision
+        if precision is None or is_as_stored or precision.is_gguf or precision.name in CONVERTED:
+            return ""
+        return f"no GGUF file holds {precision.name}"
+
+    def way_out(self, objection: str) -> str:
+        return "q8_0, q4_k_m or q4_0" if "GGUF file" in objection else super().way_out(objection)
+
     def file_objection(self, target: PurePath, draft: PurePath) -> str:
         """llama.cpp's own check, which looks at BOS and EOS too."""
         report = compare_vocabularies(read_vocabulary(Path(target)), read_vocabulary(Path(draft)))
         return "" if report.compatible else report.message
+
+    def load_words(self, placed: Placed, *, is_gguf: bool) -> tuple[str, ...] | None:
+        return () if is_gguf else None
+
+    def words(self, request: PlanRequest) -> list[str]:
+        return ["--kv-dtype", request.layout.kv_dtype] if request.layout.kv_dtype != "auto" else []
 
     def advice(self, request: PlanRequest) -> Iterator[Advice]:
         if request.draft is not None:

@@ -59,7 +59,7 @@ def model_for(device: Device, version: str | None) -> EngineModel:
     if not is_measured_device:
         source += ", not checked on this GPU"
     trust = TRUST_MEASURED if is_measured_release and is_measured_device else TRUST_ELSEWHERE
-    return EngineModel(losses=losses, trust_factor=trust, source=source)
+    return EngineModel(losses=losses, trust_factor=trust, source=source, version=asked)
 
 
 def _release(version: str) -> Release:

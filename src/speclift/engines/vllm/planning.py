@@ -13,14 +13,20 @@ from speclift.engines.vllm.losses import IN_GRAPHS, NEWEST_MEASURED, losses_of, 
 from speclift.engines.vllm.memory import vllm_memory
 from speclift.planner.advice import Advice, Pairing
 from speclift.planner.memory import Layout, MemoryPlan, Placed
+from speclift.planner.precision import PRECISIONS
 from speclift.planner.prediction import EngineModel
 from speclift.planner.request import EngineTerms, PlanRequest
+
+_16_BITS = ("bf16", "fp16")
+# vLLM 0.32, model_executor/layers/quantization, by the word for --quantization.
+_MADE_ON_LOADING = {"fp8": "fp8", "nf4": "bitsandbytes"}
 
 
 class VllmTerms(EngineTerms):
     name = "vllm"
     rule_source = "vLLM 0.32, config/speculative.py, v1/spec_decode/draft_model.py"
     look_up = "ngram,n=3"
+    weights_hint = "a folder or id that holds them, such as one ending in -AWQ or -GPTQ"
 
     def check_split(self, shape: ModelShape, tensor_parallel: int) -> None:
         if shape.heads % tensor_parallel:
@@ -55,9 +61,25 @@ class VllmTerms(EngineTerms):
                 return f"the {name}'s {shape.heads} heads cannot be split over {layout.tensor_parallel} GPUs"
         return ""
 
+    def format_objection(self, placed: Placed) -> str:
+        precision = PRECISIONS.get(placed.weights.precision)
+        if precision is not None and precision.is_gguf:
+            return f"{precision.name} is a type of GGUF files, which are llama.cpp's"
+        return ""
+
+    def size_objection(self, shape: ModelShape, layout: Layout) -> str:
+        # VLLM_ALLOW_LONG_MAX_MODEL_LEN apart, which is for those who know that the model stands it.
+        if 0 < shape.max_positions < layout.context:
+            return f"{shape.name} has {shape.max_positions:,} positions, requests of {layout.context:,} are refused"
+        return ""
+
     def way_out(self, objection: str) -> str:
         if "vocabulary sizes" in objection:
             return "use_heterogeneous_vocab: true (vLLM 0.26 and later, greedy drafts), or a draft of the same size"
+        if "GGUF" in objection:
+            return "fp8, int4 or awq, or --engine llamacpp"
+        if "positions" in objection:
+            return "a shorter --context"
         return "--draft-tp equal to --tp" if "parallelism" in objection else super().way_out(objection)
 
     def advice(self, request: PlanRequest) -> Iterator[Advice]:
@@ -83,6 +105,13 @@ class VllmTerms(EngineTerms):
             next_step="--engine-version 0.32" if is_graphed else "",
         )
 
+    def load_words(self, placed: Placed, *, is_gguf: bool) -> tuple[str, ...] | None:
+        """Two formats can be made while loading; the others need weights that were quantised before."""
+        asked, stored = placed.weights.precision, placed.shape.precision
+        if asked == stored or placed.weights.is_from_file or (asked in _16_BITS and stored in _16_BITS):
+            return ()
+        return (_MADE_ON_LOADING[asked],) if asked in _MADE_ON_LOADING and stored in _16_BITS else None
+
     def words(self, request: PlanRequest) -> list[str]:
         layout = request.layout
         words = []
@@ -92,10 +121,8 @@ class VllmTerms(EngineTerms):
             words += ["--pp", str(layout.pipeline_parallel)]
         if layout.kv_dtype != "auto":
             words += ["--kv-dtype", layout.kv_dtype]
-        # vLLM quantises to FP8 while loading; the other formats need weights that were quantised before.
-        target = request.target
-        if target.weights.precision == "fp8" and target.shape.precision in ("bf16", "fp16"):
-            words += ["--target-quant", "fp8"]
+        if layout.batched_tokens is not None:
+            words += ["--token-budget", str(layout.batched_tokens)]
         if not request.device.is_cpu:
             words.append(f"--engine-arg=--gpu-memory-utilization={layout.utilisation:g}")
         if layout.kv_cache_bytes is not None:

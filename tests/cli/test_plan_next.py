@@ -1,0 +1,117 @@
+"""`next:` runs as printed: every line of a battery of plans, with --dry-run. vLLM is a stub that says its version."""
+
+from __future__ import annotations
+
+import shlex
+import stat
+from pathlib import Path
+
+import pytest
+
+from hf_folders import write_folder
+from running import Cli
+from speclift.weights.bundled_models import SMOLLM2_135M_DRAFT
+
+H200 = ("--gpu", "h200", "--context", "2048")
+# What is asked of plan, and what the servers must be told of it.
+PLANS: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
+    "one model": (("--target", "llama-3.1-8b", *H200), ("meta-llama/Llama-3.1-8B",)),
+    "fp8 target and draft": (
+        ("--target", "llama-3.1-70b", "--target-quant", "fp8", "--draft", "llama-3.1-8b", *H200),
+        ("--quantization fp8", "meta-llama/Llama-3.1-8B", '"method": "draft_model"'),
+    ),
+    "fp8 draft": (
+        ("--target", "qwen3-32b", "--draft", "qwen3-0.6b", "--draft-quant", "fp8", *H200),
+        ('"quantization": "fp8"', "Qwen/Qwen3-0.6B"),
+    ),
+    "bitsandbytes": (("--target", "llama-3.1-8b", "--target-quant", "nf4", *H200), ("bitsandbytes",)),
+    "two GPUs, fp8 cache": (
+        ("--target", "llama-3.1-70b", "--gpus", "2", "--kv-dtype", "fp8", *H200),
+        ("--tensor-parallel-size 2", "fp8"),
+    ),
+    "own k and loads": (
+        ("--target", "mistral-7b", "--k", "2,6", "--concurrency", "3,9", *H200),
+        ('"num_speculative_tokens": 6',),
+    ),
+    "an id in a format": (
+        ("--target", "someone/Llama-3.1-70B-Instruct-AWQ", *H200),
+        ("--model someone/Llama-3.1-70B-Instruct-AWQ",),
+    ),
+    "token budget": (("--target", "llama-3.1-8b", "--token-budget", "4096", *H200), ("4096",)),
+}
+
+
+@pytest.fixture
+def vllm_python(tmp_path: Path) -> str:
+    script = tmp_path / "python"
+    script.write_text("#!/bin/sh\necho 'vllm 0.26.0'\n")
+    script.chmod(script.stat().st_mode | stat.S_IXUSR)
+    return str(script)
+
+
+def told(cli: Cli, line: str, *more: str) -> str:
+    words = shlex.split(line)
+    assert words[0] == "speclift"
+    result = cli(*words[1:], *more, "--dry-run")
+    assert result.code == 0, f"{line}\n{result.stderr}"
+    return result.stdout.replace("\\", "").replace("'", "")
+
+
+@pytest.mark.parametrize("name", PLANS)
+def test_every_next_line_of_vllm_runs_as_printed(name: str, cli: Cli, vllm_python: str) -> None:
+    asked, expected = PLANS[name]
+    lines = cli("plan", *asked, "--json").document["next"]
+    assert lines
+    for line in lines:
+        shown = " ".join(told(cli, line, "--vllm-python", vllm_python).split())
+        for words in expected:
+            assert words in shown or words.replace(": ", ":") in shown
+
+
+def test_folders_are_named_as_they_were(cli: Cli, vllm_python: str, tmp_path: Path) -> None:
+    target, draft = write_folder(tmp_path / "my target"), write_folder(tmp_path / "draft")
+    for named in (target, target / "config.json"):
+        (line,) = cli(
+            "plan", "--target", named, "--draft", draft, "--gpu", "h200", "--context", 64, "--json"
+        ).document["next"]
+        shown = told(cli, line, "--vllm-python", vllm_python)
+        assert str(target) in shown
+        assert "config.json" not in shown
+
+
+def test_a_gguf_file_is_measured_with_its_cache_type(cli: Cli) -> None:
+    target = SMOLLM2_135M_DRAFT.path
+    flags = ("--gpu", "cpu", "--context", 256, "--concurrency", 1, "--kv-dtype", "q8_0")
+    (line,) = cli("plan", "--target", target, *flags, "--json").document["next"]
+    shown = told(cli, line)
+    assert str(target) in shown
+    assert "q8_0" in shown
+
+
+@pytest.mark.parametrize(
+    "asked",
+    [
+        ("--target", "llama-3.1-70b", "--target-quant", "awq", "--gpu", "h200"),
+        ("--target", "llama-3.1-8b", "--target-quant", "q4_k_m", "--engine", "llamacpp", "--gpu", "h200"),
+    ],
+)
+def test_weights_that_nobody_named_are_not_measured_as_others(asked: tuple[str, ...], cli: Cli) -> None:
+    document = cli("plan", *asked, "--json").document
+    assert document["next"] == []
+    assert "weights" in {found["check"] for found in document["findings"]}
+
+
+def test_a_draft_in_a_format_that_cannot_be_made_is_left_out(cli: Cli, vllm_python: str) -> None:
+    asked = (
+        "--target",
+        "llama-3.1-70b",
+        "--target-quant",
+        "fp8",
+        "--draft",
+        "llama-3.1-8b",
+        "--draft-quant",
+        "int4",
+    )
+    (line,) = cli("plan", *asked, *H200, "--json").document["next"]
+    assert "--draft" not in line
+    assert "ngram" in told(cli, line, "--vllm-python", vllm_python)
