@@ -27,7 +27,7 @@ test: $(READY)
 	$(BIN)/python -m pytest $(ENGINES) -m "(llama or browser) and not (alone or vllm or gpu)"
 	$(BIN)/python -m pytest -m "alone and not (vllm or gpu)"
 
-# Without real engines, without what waits for seconds or has to be alone: for every day, under a minute on two cores.
+# Without real engines, without what waits for seconds or has to be alone: for every day.
 fast: $(READY)
 	$(BIN)/python -m pytest $(TOGETHER) -m "not ($(REAL) or alone or slow)"
 

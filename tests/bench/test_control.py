@@ -146,7 +146,7 @@ class TestAStudy:
             assert launched[:2] == [(BASELINE, 0), (ARM, 0)]
             assert [arm for arm, _ in launched[2:]] == [CONTROL]
             (explained,) = [each for each in judge([study]).findings if each.check == "gain-explained"]
-        assert (explained.arm, "drafting gains" in explained.message) == (ARM, True)
+        assert (explained.arm, "scheduling alone gives" in explained.message) == (ARM, True)
 
 
 class TestAControl:

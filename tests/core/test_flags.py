@@ -8,6 +8,7 @@ from typing import Annotated
 import pytest
 
 from speclift.bench.ask import Ask, PlanAsk, ReplayAsk
+from speclift.core.arm import ServerSettings
 from speclift.core.errors import UsageError
 from speclift.core.flags import (
     RANGE_MAX,
@@ -54,6 +55,18 @@ def test_a_name_that_is_none_is_refused_with_the_one_that_is_near() -> None:
     with pytest.raises(UsageError, match="'thread'") as raised:
         Ask.of(thread=3)
     assert "threads" in raised.value.hint
+
+
+def test_a_part_and_what_is_in_it_cannot_both_be_given() -> None:
+    assert Ask.of(server=ServerSettings(threads=2)).server.threads == 2
+    with pytest.raises(UsageError, match="server and threads were both given"):
+        Ask.of(server=ServerSettings(threads=2), threads=3)
+
+
+@pytest.mark.parametrize("asked", [Ask, PlanAsk, ReplayAsk])
+def test_no_two_fields_share_a_flat_name(asked: type) -> None:
+    fields = [flag.field for flag in declared_flags(asked)]
+    assert len(fields) == len(set(fields))
 
 
 def test_keys_and_values_cannot_be_typed_twice() -> None:

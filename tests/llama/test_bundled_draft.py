@@ -23,8 +23,8 @@ def test_its_output_is_the_targets_at_temperature_0_alone_and_behind_the_look_up
         drafts=(DRAFT,),
         methods=("draft,k=4", "ngram,k=7,n=4+draft,k=7"),
         temperatures=(0.0,),
-        requests=8,  # fewer distinct prompts never pass
-        max_tokens=16,
+        requests=12,
+        max_tokens=32,
         detect=0.1,
         threads=1,
     )

@@ -181,7 +181,7 @@ def test_a_draft_of_another_vocabulary_is_refused_before_any_launch_with_the_tok
     draft, before, after = other_vocabulary
     result = cli("decide", "--model", embedded_model, "--draft", draft, "--study", "s")
     assert result.code == 1
-    assert "other.gguf cannot serve" in result.stderr
+    assert "other.gguf does not fit" in result.stderr
     named = (f"id {EDITED_ID}", repr(before), repr(after))
     assert [words for words in named if words not in result.stderr] == []
     assert not (tmp_path / "s").exists()
@@ -191,7 +191,7 @@ def test_llama_cpps_silent_fallback_is_caught_even_where_the_check_before_is_byp
     other_vocabulary: tuple[Path, str, str], embedded_model: Path, tmp_path: Path
 ) -> None:
     draft = DraftModel(model=str(other_vocabulary[0]), k=3)
-    with pytest.raises(EngineError, match=r"asked for draft .*speculative=\[False\]") as caught:
+    with pytest.raises(EngineError, match=r"needs draft, .*speculative=\[False\]") as caught:
         on_server(LlamaCpp(settings(embedded_model)), draft, tmp_path / "log", once)
     assert "vocab" in caught.value.log_tail
 

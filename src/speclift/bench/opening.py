@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import time
-from contextlib import ExitStack
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from pathlib import Path
 
@@ -65,9 +66,9 @@ def prepare_named(ask: Ask, observer: Observer, deadline: Deadline | None = None
     deadline = deadline or _begun(ask)
     if ask.resume:
         path = resumed_path(ask.study)
-        study = _reopened(path, ask)
-        observer.say(f"resuming {path} with its own settings; only --budget and --workers can change")
-        return Bench(ask=ask, study=study, deadline=deadline)
+        with _reopened(path, ask) as reopened:
+            observer.say(f"resuming {path} with its own settings; only --budget and --workers can change")
+        return Bench(ask=ask, study=reopened, deadline=deadline)
     path = free_path(ask.study)
     prepared, known = in_time(
         lambda: _with_provenance(prepare(ask, observer), ask), deadline, doing=PREPARING
@@ -98,18 +99,20 @@ def _resumed(ask: Ask, deadline: Deadline, observer: Observer) -> Bench:
     observer.say(
         f"resuming the search of {path} with its own settings; only --budget and --workers can change"
     )
-    searching = _reopened(search_path(path), ask)
-    if not deadline.is_set:
-        deadline = Deadline.after(time_left_s(searching), clock=deadline.clock)
+    with _reopened(search_path(path), ask) as searching:
+        if not deadline.is_set:
+            deadline = Deadline.after(time_left_s(searching), clock=deadline.clock)
     return Bench(ask=ask, study=searching, deadline=deadline, searches=True)
 
 
-def _reopened(path: Path, ask: Ask) -> Study:
+@contextmanager
+def _reopened(path: Path, ask: Ask) -> Iterator[Study]:
+    """Stays open beyond the block, unless something goes wrong in it."""
     with ExitStack() as undo:
         study = undo.enter_context(Study.open(path, writing=True))
         provide_texts(study, ask)
+        yield study
         undo.pop_all()
-    return study
 
 
 def _with_provenance(prepared: Prepared, ask: Ask) -> tuple[Prepared, Provenance]:

@@ -99,6 +99,11 @@ def _assembled(asked: type[Asked], values: Mapping[str, object]) -> Asked:
     given = {}
     for name, part, _hint, _default in _fields(asked):
         if name in values:
+            twice = values.keys() & set(_flat_names(part)) if part is not None else ()
+            if twice:
+                raise UsageError(
+                    f"{name} and {', '.join(sorted(twice))} were both given", hint="give one of them"
+                )
             given[name] = values[name]
         elif part is not None and not values.keys().isdisjoint(_flat_names(part)):
             given[name] = _assembled(part, values)

@@ -29,10 +29,10 @@ def decided(ask: Ask, observer: Observer, *, verb: str = "decide") -> Measured:
     bench = prepare_bench(ask, observer, always=verb == "tune")
     bench = search_best(bench, observer)
     study = bench.study
-    arms = ", ".join(arm.name for arm in study.plan.arms)
-    observer.say(f"study {relative(study.path)}: {printable(arms)}")
 
     def run_and_check() -> None:
+        arms = ", ".join(arm.name for arm in study.plan.arms)
+        observer.say(f"study {relative(study.path)}: {printable(arms)}")
         begun_s = time.monotonic()
         run_study(study, observer=observer, deadline=before_gate(bench), workers=ask.workers)
         check_lossless(bench, observer, study_s=time.monotonic() - begun_s)

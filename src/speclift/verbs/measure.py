@@ -26,9 +26,9 @@ def measure(ask: Ask | None = None, observer: Observer | None = None, **settings
 
 def measured(ask: Ask, observer: Observer) -> Measured:
     bench = prepare_named(ask, observer)
-    observer.say(f"study {relative(bench.study.path)}")
 
     def run() -> None:
+        observer.say(f"study {relative(bench.study.path)}")
         run_study(bench.study, observer=observer, deadline=bench.deadline, workers=ask.workers)
 
     return judged(bench, run, observer, verb="measure")
