@@ -146,7 +146,7 @@ class TestScripts:
         assert translated("vllm serve m --tensor-parallel-size 2 >log 2>&1").endswith(
             "--tensor-parallel-size 2"
         )
-        assert "redirections" in lint("vllm serve m >log").notes[0]
+        assert "redirected" in lint("vllm serve m >log").notes[0]
 
     def test_a_comment_ends_a_command(self) -> None:
         assert translated("vllm serve m --port 1 # --speculative-model d") == "vllm serve m --port 1"

@@ -6,7 +6,7 @@ Each repair is said in a note, because the text that is judged is then no longer
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 _FENCE = re.compile(r"\A\s*(?:```|~~~)[^\n]*\n(.*?)(?:\n\s*(?:```|~~~)[^\n]*)?\s*\Z", re.DOTALL)
 _PYTHON_PROMPT = re.compile(r"^[ \t]*(?:>>>|\.\.\.)(?:[ \t]|$)", re.MULTILINE)
@@ -36,6 +36,13 @@ def made_plain(text: str) -> tuple[str, tuple[str, ...]]:
     return text, tuple(notes)
 
 
+def words_made_plain(words: Sequence[str]) -> tuple[list[str], tuple[str, ...]]:
+    """The same for what a shell has split already: it makes one word of `\\ --flag`, blank and all."""
+    plain = [word.lstrip() if word.lstrip().startswith("-") else word for word in words]
+    plain = [word for word in plain if not word or word.strip()]
+    return plain, () if plain == list(words) else (_JOINED_NOTE,)
+
+
 def _unfenced(text: str) -> str:
     match = _FENCE.match(text)
     return text if match is None else match[1]
@@ -56,13 +63,11 @@ def _straight(text: str) -> str:
     return _CURLY_SINGLE.sub("'", text) if is_paired and "'" not in text else text
 
 
+_JOINED_NOTE = "a \\ before a blank was read as the end of a line, as it was before the paste"
 _REPAIRS: tuple[tuple[Callable[[str], str], str], ...] = (
     (_unfenced, "the fence around the code is left out"),
     (_without_prompts, "prompts at the beginning of lines are left out"),
     (_straight, "curly quotes were read as straight ones"),
     (lambda text: _BLANKS.sub(" ", text), "blanks that a shell does not take for blanks were read as blanks"),
-    (
-        lambda text: _JOINED.sub("", text),
-        "a \\ before a blank was read as the end of a line, as it was before the paste",
-    ),
+    (lambda text: _JOINED.sub("", text), _JOINED_NOTE),
 )

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from speclift.core.errors import UsageError
-from speclift.linter.browser_text import made_plain
+from speclift.linter.browser_text import made_plain, words_made_plain
 from speclift.linter.command import Foreign, read_command
 from speclift.linter.dialect import Dialect, Dialects
 from speclift.linter.findings import LintFinding, Release, Status, dotted, has_errors
@@ -52,11 +52,13 @@ def lint_words(words: Sequence[str], dialects: Dialects, *, version: str | None 
     """A command as a shell has already split it."""
     if len(words) == 1 and any(character.isspace() for character in words[0]):
         return lint_text(words[0], dialects, version=version)
+    words, repairs = words_made_plain(words)
     server = read_command(words, dialects, release=_release_asked(dialects, version))
     server = server or _metrics_alone(" ".join(words), dialects.known)
     if server is None:
         raise _no_engine(words[0] if words else "", dialects)
-    return _report(server, dialects, version)
+    report = _report(server, dialects, version)
+    return replace(report, notes=(*report.notes, *repairs))
 
 
 def starts_something(word: str, dialects: Dialects) -> bool:
