@@ -28,6 +28,7 @@ from speclift.bench.study_paths import (
 )
 from speclift.bench.time_limit import PREPARING, in_time
 from speclift.core.deadline import Deadline
+from speclift.core.errors import OperatingError, UsageError
 from speclift.core.records import Provenance
 from speclift.studies.outputs import relative
 from speclift.studies.study import Study, is_study
@@ -79,6 +80,17 @@ def prepare_named(ask: Ask, observer: Observer, deadline: Deadline | None = None
 
 def planned(ask: Ask, observer: Observer, *, verb: str) -> Prepared:
     """What a verb would launch; of a search, every candidate."""
+    try:
+        return _planned(ask, observer, verb=verb)
+    except (OperatingError, UsageError) as error:
+        if ask.server.line is None or ask.is_elsewhere:
+            raise
+        planned_elsewhere = _planned(replace(ask, is_elsewhere=True), observer, verb=verb)
+        observer.say(f"not on this machine: {error}")
+        return planned_elsewhere
+
+
+def _planned(ask: Ask, observer: Observer, *, verb: str) -> Prepared:
     found = prospect(ask, observer, always=verb == "tune") if verb != "measure" else None
     if found is None:
         return prepare(ask, observer)

@@ -176,6 +176,7 @@ def _show_judgement(judgement: Judgement, console: Console, *, as_json: bool, ou
     from speclift.studies.outputs import relative
     from speclift.verbs.report import write_report
     from speclift.views.document import verdict_document
+    from speclift.views.line_terminal import line_view
     from speclift.views.lossless import examples_view
     from speclift.views.terminal import verdict_view
     from speclift.views.tuning_terminal import tuning_view
@@ -198,6 +199,8 @@ def _show_judgement(judgement: Judgement, console: Console, *, as_json: bool, ou
             examples=examples_view(lossless.result, lossless.examples),
         )
     )
+    if judgement.line is not None:
+        console.print(line_view(judgement.line))
     if out is not None:
         write_report(document, out)
         console.print(f"report: {relative(out)}", markup=False, highlight=False)

@@ -15,7 +15,7 @@ import typer
 
 from speclift.bench.ask import Ask
 from speclift.cli.study_file import STUDY_FILE, FileFlag, as_flags, read_study_file, settings_of
-from speclift.core.flags import PANELS, STUDY, DeclaredFlag, declared_flags
+from speclift.core.flags import COMPARED, PANELS, STUDY, DeclaredFlag, declared_flags
 
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON document on stdout, nothing else.")]
 DryRun = Annotated[bool, typer.Option("--dry-run", help="Print the exact server commands and stop.")]
@@ -50,6 +50,10 @@ class Flags:
             else:
                 values[declared.field] = tuple(option) if isinstance(option, list) else option
         return values
+
+    def typed(self, ctx: typer.Context) -> set[str]:
+        """The fields whose flags stand on the command line."""
+        return {declared.field for declared in self._declared if is_typed(ctx, declared.key)}
 
     def _parameter(self, declared: DeclaredFlag) -> inspect.Parameter:
         flag, reading = declared.flag, declared.flag.reading
@@ -139,8 +143,61 @@ Config = Annotated[
 ]
 
 
+LINE_PARAMETERS = [
+    inspect.Parameter(
+        "words",
+        inspect.Parameter.KEYWORD_ONLY,
+        default=None,
+        annotation=Annotated[
+            list[str] | None,
+            typer.Argument(metavar="-- COMMAND…", help="Your own serving command, as you type it."),
+        ],
+    ),
+    inspect.Parameter(
+        "from_file",
+        inspect.Parameter.KEYWORD_ONLY,
+        default=None,
+        annotation=Annotated[
+            Path | None,
+            typer.Option(
+                "--from",
+                metavar="FILE",
+                help="Read it from a script, Python code, YAML, a manifest or a unit file.",
+                rich_help_panel=COMPARED,
+            ),
+        ],
+    ),
+]
+
+
+def is_typed(ctx: typer.Context, key: str) -> bool:
+    source = ctx.get_parameter_source(key)
+    return source is not None and source.name == "COMMANDLINE"
+
+
+def brought_line(ctx: typer.Context, options: dict[str, object]) -> dict[str, object] | None:
+    """Settings from the pasted line, taken out of what a command was called with; None where there is none. What was
+    understood is said at once, before anything takes time."""
+    words, path = options.pop("words"), options.pop("from_file")
+    if not words and path is None:
+        return None
+    from speclift.core.errors import UsageError
+    from speclift.verbs.own_line import brought, from_file
+
+    if words and path is not None:
+        raise UsageError("a line came after -- and another one with --from", hint="give one of them")
+    engine = str(options["engine"]) if is_typed(ctx, "engine") and "engine" in options else None
+    assert path is None or isinstance(path, Path)
+    assert words is None or isinstance(words, list)
+    line = brought(words or [], engine=engine) if path is None else from_file(path, engine=engine)
+    for said in line.said:
+        sys.stderr.write(f"{said}\n")
+    return dict(line.settings)
+
+
 def takes_ask(verb: Callable[..., None]) -> Callable[..., None]:
-    """A verb(ask, ...) as a command whose flags are those of an Ask, --config and its own."""
+    """A verb(ask, ...) as a command whose flags are those of an Ask, --config and its own, and which takes a serving
+    command after -- or from a file. What is said before -- wins over the line, the line over speclift.toml."""
     flags, own = Flags(Ask), own_parameters(verb, without="ask")
     shared = flags.parameters()
     STUDY_SETTINGS.update(settings_of([*shared, *own]))
@@ -148,7 +205,12 @@ def takes_ask(verb: Callable[..., None]) -> Callable[..., None]:
     @functools.wraps(verb)
     def command(ctx: typer.Context, **options: object) -> None:
         options.pop("config")
-        ask = Ask.of(**flags.given(options))
+        values = flags.given(options)
+        line = brought_line(ctx, options)
+        if line is not None:
+            typed = flags.typed(ctx)
+            values |= {name: value for name, value in line.items() if name not in typed}
+        ask = Ask.of(**values)
         # The file may change later; the study keeps what it said.
         verb(replace(ask, argv=(*sys.argv[1:], *as_flags(_from_file(ctx), STUDY_SETTINGS))), **options)
 
@@ -156,6 +218,7 @@ def takes_ask(verb: Callable[..., None]) -> Callable[..., None]:
         command,
         [
             inspect.Parameter("ctx", inspect.Parameter.KEYWORD_ONLY, annotation=typer.Context),
+            *LINE_PARAMETERS,
             *shared,
             *own,
             inspect.Parameter("config", inspect.Parameter.KEYWORD_ONLY, default=None, annotation=Config),

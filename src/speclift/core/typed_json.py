@@ -83,6 +83,8 @@ def _read(hint: object, value: object, at: str) -> object:
             return _read_word(parts, value, at)
         case form if form is list and isinstance(value, list):
             return [_read(parts[0], entry, f"{at}[{place}]") for place, entry in enumerate(value)]
+        case form if form is tuple and parts[1:] == (...,) and isinstance(value, list | tuple):
+            return tuple(_read(parts[0], entry, f"{at}[{place}]") for place, entry in enumerate(value))
         case form if form is tuple and isinstance(value, list | tuple) and len(value) == len(parts):
             return tuple(
                 _read(part, entry, f"{at}[{place}]")

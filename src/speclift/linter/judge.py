@@ -36,6 +36,8 @@ class LintReport:
     translated: Translation | None
     notes: tuple[str, ...] = ()
     models: tuple[str, ...] = ()  # the target and the draft, as they are named
+    unexpanded: tuple[str, ...] = ()  # what only a shell would fill in
+    program: tuple[str, ...] = ()  # what starts it, as it was written
     others: tuple[LintReport, ...] = ()
 
     @property
@@ -81,6 +83,11 @@ def lint_text(text: str, dialects: Dialects, *, version: str | None = None) -> L
     servers.sort(key=lambda server: not _is_speculative(server, dialects))
     first, *others = (_report(server, dialects, version) for server in servers)
     return replace(first, notes=(*first.notes, *repairs), others=tuple(others))
+
+
+def read_text(text: str, dialects: Dialects) -> Sequence[Pasted | Foreign]:
+    """The servers of a text, unjudged."""
+    return _read(made_plain(text)[0], dialects, None)
 
 
 def _with_metrics(server: Pasted | Foreign, text: str, dialects: Dialects) -> Pasted | Foreign:
@@ -213,6 +220,8 @@ def _report(server: Pasted | Foreign, dialects: Dialects, version: str | None) -
         translated=_told(translated, server, is_missing=bool(missing)) if _starts(server) else None,
         notes=tuple(notes),
         models=dialect.models(server),
+        unexpanded=server.expansions.pieces,
+        program=server.program,
     )
 
 
