@@ -79,7 +79,7 @@ def test_the_command_line_takes_it(command: str, tmp_path: Path, monkeypatch: py
     parse(command)
 
 
-@pytest.mark.parametrize("command", ["speclift decide --methods ngram", "speclift plan --gpu h200"])
+@pytest.mark.parametrize("command", ["speclift decide --methods ngram", "speclift compare --json"])
 def test_a_flag_that_is_not_there_or_missing_is_seen(command: str) -> None:
     with pytest.raises(Exception, match=r"No such option|Missing parameter"):
         parse(command)

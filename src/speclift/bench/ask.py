@@ -212,6 +212,7 @@ class Ask:
 class PlanAsk:
     """Of plan."""
 
+    # Empty only until it is known that no line names it either.
     target: Annotated[
         str,
         Flag(
@@ -220,7 +221,7 @@ class PlanAsk:
             "MODEL",
             names=("--target", "--model"),
         ),
-    ]
+    ] = ""
     drafts: Annotated[
         tuple[str, ...],
         Flag("Draft model; repeatable, the first one is planned.", MODELS, "MODEL", names=("--draft",)),

@@ -85,7 +85,7 @@ def planned(ask: Ask, observer: Observer, *, verb: str) -> Prepared:
     except (OperatingError, UsageError) as error:
         if ask.server.line is None or ask.is_elsewhere:
             raise
-        planned_elsewhere = _planned(replace(ask, is_elsewhere=True), observer, verb=verb)
+        planned_elsewhere = _planned(replace(ask, is_elsewhere=True), Observer(), verb=verb)
         observer.say(f"not on this machine: {error}")
         return planned_elsewhere
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -14,7 +15,7 @@ from speclift.bench.search_space import named_methods
 from speclift.client.provenance import host_facts
 from speclift.core.arm import CONTROL, YOURS, Arm, baseline_arm, control_arm
 from speclift.core.engine_spec import AttachSettings, EngineSpec
-from speclift.core.errors import UsageError, unknown_name
+from speclift.core.errors import EngineError, UsageError, unknown_name
 from speclift.core.records import Provenance
 from speclift.core.results import Finding, Level
 from speclift.core.speculation import Attached, DraftModel, Head, Speculation, Synthetic
@@ -289,8 +290,21 @@ def _engine_spec(ask: Ask, loads: tuple[Load, ...], observer: Observer) -> Engin
         binary=ask.llama_server,
         python=ask.vllm_python,
         attach=_attach(ask),
-        version=_newest_release(kind) if ask.is_elsewhere else None,
+        version=_newest_release(kind) if ask.is_elsewhere or _is_in_container(ask) else None,
     )
+
+
+def _is_in_container(ask: Ask) -> bool:
+    """EngineError where this machine has no program to start it with, unless nothing will be started."""
+    line = ask.server.line
+    if line is None or not line.is_in_container:
+        return False
+    if not ask.is_elsewhere and shutil.which(line.start[0]) is None:
+        raise EngineError(
+            f"your line runs in a container, and there is no {line.start[0]} on this machine",
+            hint="run speclift where it is, or give the server's own command",
+        )
+    return True
 
 
 def _newest_release(kind: EngineKind) -> str:

@@ -96,7 +96,7 @@ class Prospect:
 
 def prospect(ask: Ask, observer: Observer, *, always: bool) -> Prospect | None:
     """None where what was named is measured as it stands. `always`: for tune, which searches whatever it can."""
-    is_named = bool(ask.methods or ask.ks or ask.drafts or ask.yours)
+    is_named = any((ask.methods, ask.ks, ask.drafts, ask.yours))
     kind = engine_kind(ask.engine)
     if not kind.launches or not (kind.searches_unasked or is_named or always):
         return None

@@ -79,18 +79,34 @@ class Flags:
         )
 
 
-def takes(flags: Flags, *, as_parameter: str) -> Callable[[Callable[..., None]], Callable[..., None]]:
-    """A verb(VALUES, ...) as a command whose flags are these and its own; the values given come as this parameter."""
+def takes(
+    flags: Flags, *, as_parameter: str, reads_line: bool = False
+) -> Callable[[Callable[..., None]], Callable[..., None]]:
+    """A verb(VALUES, ...) as a command whose flags are these and its own; the values given come as this parameter.
+    `reads_line`: they may come from a pasted line too, as plan takes them."""
 
     def decorate(verb: Callable[..., None]) -> Callable[..., None]:
         own = own_parameters(verb, without=as_parameter)
 
         @functools.wraps(verb)
-        def command(**options: object) -> None:
+        def command(ctx: typer.Context, **options: object) -> None:
+            line = brought_line(ctx, options, is_planned=True) if reads_line else None
             values = flags.given(options)
+            if line is not None:
+                typed = flags.typed(ctx)
+                values |= {name: value for name, value in line.items() if name not in typed}
             verb(**{as_parameter: values}, **options)
 
-        return signed(command, [*(p for p in own if is_argument(p)), *flags.parameters(), *own_flags(own)])
+        return signed(
+            command,
+            [
+                CONTEXT_PARAMETER,
+                *(LINE_PARAMETERS if reads_line else ()),
+                *(p for p in own if is_argument(p)),
+                *flags.parameters(),
+                *own_flags(own),
+            ],
+        )
 
     return decorate
 
@@ -143,6 +159,7 @@ Config = Annotated[
 ]
 
 
+CONTEXT_PARAMETER = inspect.Parameter("ctx", inspect.Parameter.KEYWORD_ONLY, annotation=typer.Context)
 LINE_PARAMETERS = [
     inspect.Parameter(
         "words",
@@ -175,7 +192,9 @@ def is_typed(ctx: typer.Context, key: str) -> bool:
     return source is not None and source.name == "COMMANDLINE"
 
 
-def brought_line(ctx: typer.Context, options: dict[str, object]) -> dict[str, object] | None:
+def brought_line(
+    ctx: typer.Context, options: dict[str, object], *, is_planned: bool = False
+) -> dict[str, object] | None:
     """Settings from the pasted line, taken out of what a command was called with; None where there is none. What was
     understood is said at once, before anything takes time."""
     words, path = options.pop("words"), options.pop("from_file")
@@ -184,15 +203,15 @@ def brought_line(ctx: typer.Context, options: dict[str, object]) -> dict[str, ob
     from speclift.core.errors import UsageError
     from speclift.verbs.own_line import brought, from_file
 
-    if words and path is not None:
+    if words and path is not None and is_typed(ctx, "from_file"):
         raise UsageError("a line came after -- and another one with --from", hint="give one of them")
     engine = str(options["engine"]) if is_typed(ctx, "engine") and "engine" in options else None
     assert path is None or isinstance(path, Path)
     assert words is None or isinstance(words, list)
-    line = brought(words or [], engine=engine) if path is None else from_file(path, engine=engine)
+    line = brought(words, engine=engine) if words or path is None else from_file(path, engine=engine)
     for said in line.said:
         sys.stderr.write(f"{said}\n")
-    return dict(line.settings)
+    return dict(line.planned if is_planned else line.settings)
 
 
 def takes_ask(verb: Callable[..., None]) -> Callable[..., None]:
@@ -200,7 +219,7 @@ def takes_ask(verb: Callable[..., None]) -> Callable[..., None]:
     command after -- or from a file. What is said before -- wins over the line, the line over speclift.toml."""
     flags, own = Flags(Ask), own_parameters(verb, without="ask")
     shared = flags.parameters()
-    STUDY_SETTINGS.update(settings_of([*shared, *own]))
+    STUDY_SETTINGS.update(settings_of([*shared, *own, LINE_PARAMETERS[1]]))
 
     @functools.wraps(verb)
     def command(ctx: typer.Context, **options: object) -> None:
@@ -217,7 +236,7 @@ def takes_ask(verb: Callable[..., None]) -> Callable[..., None]:
     return signed(
         command,
         [
-            inspect.Parameter("ctx", inspect.Parameter.KEYWORD_ONLY, annotation=typer.Context),
+            CONTEXT_PARAMETER,
             *LINE_PARAMETERS,
             *shared,
             *own,

@@ -12,7 +12,7 @@ from speclift.cli.screens import screen, write_json
 from speclift.core.flags import assembled
 
 
-@takes(Flags(PlanAsk), as_parameter="asked")
+@takes(Flags(PlanAsk), as_parameter="asked", reads_line=True)
 def plan_command(asked: Mapping[str, object], *, as_json: Json = False) -> None:
     """Predict before anything runs: does it fit, does the draft match, is it faster?"""
     from speclift.planner.plan_document import plan_document

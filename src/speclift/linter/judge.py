@@ -17,7 +17,7 @@ from speclift.linter.placeholders import STANDS_IN, placeholders_in
 from speclift.linter.python_code import looks_like_python, read_python
 from speclift.linter.script import read_script
 from speclift.linter.shell import read_shell
-from speclift.linter.translation import Translation
+from speclift.linter.translation import Translation, shell_environment
 from speclift.linter.unit_file import is_unit, unit_commands
 
 TEXT_MAX = 1_000_000  # characters; a command, a program or a config is a thousandth of it
@@ -38,6 +38,7 @@ class LintReport:
     models: tuple[str, ...] = ()  # the target and the draft, as they are named
     unexpanded: tuple[str, ...] = ()  # what only a shell would fill in
     program: tuple[str, ...] = ()  # what starts it, as it was written
+    environment: tuple[tuple[str, str], ...] = ()  # variables that are set for it
     others: tuple[LintReport, ...] = ()
 
     @property
@@ -222,6 +223,7 @@ def _report(server: Pasted | Foreign, dialects: Dialects, version: str | None) -
         models=dialect.models(server),
         unexpanded=server.expansions.pieces,
         program=server.program,
+        environment=tuple(shell_environment(server)),
     )
 
 

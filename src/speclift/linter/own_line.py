@@ -17,7 +17,6 @@ from speclift.linter.findings import LintFinding, Status
 from speclift.linter.judge import LintReport, lint_words
 from speclift.linter.pasted import Pasted, Setting, TakenApart
 from speclift.linter.row_rules import shown
-from speclift.linter.translation import shell_environment
 
 # So many findings say what is wrong; lint shows all.
 FINDINGS_SHOWN = 6
@@ -57,7 +56,7 @@ def own_server(report: LintReport, dialects: Dialects, *, text: str) -> OwnServe
     kept = tuple(words for name, words in flags if not _is_named(name, parts.names))
     asked = tuple(word for name, words in flags if _is_named(name, parts.names) for word in words)
     place = () if pasted.model is None else (pasted.model,)
-    environment = shell_environment(pasted)
+    environment = report.environment
     shown_environment = tuple(_split(word) for word in hidden_words([f"{n}={v}" for n, v in environment]))
     line = OwnLine(
         start=(*hidden_words(pasted.wrapper), *pasted.program, *place),
@@ -81,22 +80,37 @@ def _today(report: LintReport, dialects: Dialects) -> Pasted:
     """The command as its engine takes it today; WillNotRun with the findings where it does not."""
     errors = [finding for finding in report.findings if finding.is_error]
     translated = report.translated
-    if report.unexpanded:
-        raise UsageError(
-            f"only a shell knows what {report.unexpanded[0]} stands for", hint="put the value in its place"
-        )
+    _require_whole(report)
     if translated is None or not translated.argv:
         raise _refused(report, errors)
     again = lint_words(translated.argv, dialects)
     left = [finding for finding in again.findings if finding.is_error]
-    # What was refused for being unknown is not in the translation, and nobody knows what it was meant to do.
-    guessed = [finding for finding in errors if finding.status in (Status.UNKNOWN, Status.UNREAD)]
+    # What is unknown, or clashes, is not in the translation as it was meant, and nobody knows what that was.
+    guessed = [
+        finding
+        for finding in errors
+        if finding.status in (Status.UNKNOWN, Status.UNREAD)
+        or (finding.status is Status.CONFLICT and finding.replacement is None)
+    ]
     if left or guessed:
         raise _refused(report, [*guessed, *(finding for finding in left if finding not in guessed)])
     pasted = read_command(translated.argv, dialects)
     if pasted is None or isinstance(pasted, Foreign):
         raise _refused(report, errors)
     return pasted
+
+
+def _require_whole(report: LintReport) -> None:
+    """All that is needed to start it is in the text."""
+    if report.unexpanded:
+        raise UsageError(
+            f"only a shell knows what {report.unexpanded[0]} stands for", hint="put the value in its place"
+        )
+    if not report.release:
+        raise WillNotRun(
+            f"this starts {report.title}, which speclift cannot launch",
+            hint="start it with and without speculation, and compare: --engine attach --baseline-url … --spec-url …",
+        )
 
 
 def _refused(report: LintReport, errors: Sequence[LintFinding]) -> WillNotRun:

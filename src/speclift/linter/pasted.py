@@ -89,5 +89,7 @@ class TakenApart:
     names: frozenset[str] = frozenset()
     # What the flags say of the server, under the names of ServerSettings.
     settings: Mapping[str, object] = field(default_factory=dict)
+    # The share of the GPU's memory that it may use.
+    utilisation: float | None = None
     # The engine loads the model from its hub by itself.
     is_on_hub: bool = False

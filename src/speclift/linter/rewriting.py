@@ -27,7 +27,7 @@ _LISTED = r"""(?:"(?:\\.|[^"\\])*"|'(?:''|[^'])*'|[^\s,\]]+)"""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Wanted:
+class NewSpeculation:
     """The speculation to put in, in the two ways it can be said; both empty to take it out."""
 
     words: tuple[str, ...]
@@ -41,7 +41,7 @@ class _Edit:
     text: str = ""
 
 
-def rewritings(text: str, pasted: Pasted, dialect: Dialect, wanted: Wanted) -> Iterator[str]:
+def rewritings(text: str, pasted: Pasted, dialect: Dialect, wanted: NewSpeculation) -> Iterator[str]:
     """Attempts, the one that keeps most of the text first. `pasted` is what the text was read as."""
     if pasted.form is Form.PYTHON:
         yield from _in_python(text, dialect, wanted)
@@ -93,7 +93,7 @@ def _flag_edits(
     text: str,
     pasted: Pasted,
     dialect: Dialect,
-    wanted: Wanted,
+    wanted: NewSpeculation,
     find: Callable[[str, str, bool], _Place | None],
 ) -> list[_Edit] | None:
     """None where the flags do not stand in the text in this way, each once."""
@@ -157,8 +157,14 @@ def _in_flow_list(text: str, flag: str, has_value: bool) -> _Place | None:
 
 
 def _only(pattern: re.Pattern[str], text: str) -> re.Match[str] | None:
-    matches = list(pattern.finditer(text))
+    matches = [match for match in pattern.finditer(text) if not _is_in_comment(text, match)]
     return matches[0] if len(matches) == 1 else None
+
+
+def _is_in_comment(text: str, match: re.Match[str]) -> bool:
+    """On a line of its own: what a shell, Python and YAML skip alike."""
+    begun = text.rfind("\n", 0, match.end()) + 1
+    return text[begun : match.end()].lstrip().startswith("#")
 
 
 def _by_flag(words: Sequence[str]) -> list[list[str]]:
@@ -179,50 +185,64 @@ def _applied(text: str, edits: Sequence[_Edit]) -> str:
 # Keywords of a call
 
 
-def _in_python(text: str, dialect: Dialect, wanted: Wanted) -> Iterator[str]:
+def _in_python(text: str, dialect: Dialect, wanted: NewSpeculation) -> Iterator[str]:
     try:
         tree = ast.parse(text)
     except SyntaxError:
         return
-    flag = None if dialect.config is None else dialect.config.flag
-    starts = _line_starts(text)
-
-    def offset(line: int, column: int) -> int:
-        begun = starts[line - 1]
-        return begun + len(text[begun:].encode()[:column].decode("utf-8", "ignore"))
-
+    if dialect.config is None:
+        return
+    key = dialect.config.flag.removeprefix("--").replace("-", "_")
+    offsets = _Offsets(text)
     for call in (node for node in ast.walk(tree) if isinstance(node, ast.Call)):
-        name = getattr(call.func, "id", getattr(call.func, "attr", ""))
-        if name not in dialect.python_makers or flag is None or call.end_lineno is None:
-            continue
-        edits = []
-        for keyword in call.keywords:
-            if keyword.arg is not None and dialect.is_speculation(f"--{keyword.arg.replace('_', '-')}"):
-                value = keyword.value
-                end = offset(value.end_lineno or value.lineno, value.end_col_offset or 0)
-                tail = re.compile(r"\s*,[ \t]*\n?[ \t]*|").match(text, end)
-                edits.append(
-                    _Edit(offset(keyword.lineno, keyword.col_offset), tail.end() if tail is not None else end)
-                )
-        if wanted.config:
-            said = f"{flag.removeprefix('--').replace('-', '_')}={dict(wanted.config)!r}"
-            closing = offset(call.end_lineno, call.end_col_offset or 0) - 1
-            before = text[:closing].rstrip()
-            comma = "" if before.endswith((",", "(")) else ", "
-            edits.append(
-                _Edit(len(before), len(before), f"{comma}{said}," if "\n" in text[:closing] else said)
-            )
-        yield _applied(text, edits)
+        if getattr(call.func, "id", getattr(call.func, "attr", "")) in dialect.python_makers:
+            edits = [
+                _without_keyword(text, keyword, offsets)
+                for keyword in call.keywords
+                if keyword.arg is not None and dialect.is_speculation(f"--{keyword.arg.replace('_', '-')}")
+            ]
+            if wanted.config:
+                edits.append(_with_keyword(text, call, f"{key}={dict(wanted.config)!r}", offsets))
+            yield _applied(text, edits)
 
 
-def _line_starts(text: str) -> list[int]:
-    return [0, *(place + 1 for place, character in enumerate(text) if character == "\n")]
+class _Offsets:
+    """Places in the text by lines and columns, which Python counts in bytes of UTF-8."""
+
+    def __init__(self, text: str) -> None:
+        self._text = text
+        self._starts = [0, *(place + 1 for place, character in enumerate(text) if character == "\n")]
+
+    def end(self, node: ast.expr) -> int:
+        return self.at(node.end_lineno or node.lineno, node.end_col_offset or 0)
+
+    def at(self, line: int, column: int) -> int:
+        begun = self._starts[line - 1]
+        return begun + len(self._text[begun:].encode()[:column].decode("utf-8", "ignore"))
+
+
+def _without_keyword(text: str, keyword: ast.keyword, offsets: _Offsets) -> _Edit:
+    end = offsets.end(keyword.value)
+    comma = re.compile(r"\s*,[ \t]*\n?[ \t]*").match(text, end)
+    return _Edit(offsets.at(keyword.lineno, keyword.col_offset), end if comma is None else comma.end())
+
+
+def _with_keyword(text: str, call: ast.Call, said: str, offsets: _Offsets) -> _Edit:
+    """Behind the others, on a line of its own where the call has several."""
+    closing = offsets.end(call) - 1
+    before = text[:closing].rstrip()
+    tail = text[len(before) : closing]
+    if "\n" not in tail:
+        return _Edit(closing, closing, said if before.endswith((",", "(")) else f", {said}")
+    indent = re.match(r"[ \t]*", before[before.rfind("\n") + 1 :])
+    comma = "" if before.endswith((",", "(")) else ","
+    return _Edit(len(before), len(before), f"{comma}\n{indent[0] if indent else ''}{said},")
 
 
 # Keys of a config
 
 
-def _in_config(text: str, pasted: Pasted, dialect: Dialect, wanted: Wanted) -> Iterator[str]:
+def _in_config(text: str, pasted: Pasted, dialect: Dialect, wanted: NewSpeculation) -> Iterator[str]:
     """Of the first level; what is indented under a key goes with it."""
     if dialect.config is None:
         return

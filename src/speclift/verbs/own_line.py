@@ -24,18 +24,29 @@ from speclift.core.speculation import (
     Speculation,
     Suffix,
     draft_length,
+    drafters_of,
     method_name,
 )
 from speclift.engines.kind import engine_kind
 from speclift.linter.command import Foreign
 from speclift.linter.judge import read_text
 from speclift.linter.own_line import OwnServer, own_server
-from speclift.linter.rewriting import Wanted, rewritings, unified
+from speclift.linter.rewriting import NewSpeculation, rewritings, unified
 from speclift.verbs.lint import dialects_for, lint, read_pasted
 from speclift.verdict.judgement import OwnLineChange, Served
 
 # So many lines say what was translated; lint shows the rest.
 NOTES_SHOWN = 5
+# Fields of PlanAsk by those of ServerSettings.
+PLANNED = {
+    "tp": "tp",
+    "pp": "pp",
+    "context_tokens": "context",
+    "max_num_seqs": "max_num_seqs",
+    "token_budget": "token_budget",
+    "target_quant": "target_quant",
+    "kv_type_k": "kv_dtype",
+}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -44,6 +55,8 @@ class Brought:
 
     settings: Mapping[str, object]
     said: tuple[str, ...]
+    # The same for plan.
+    planned: Mapping[str, object]
 
 
 def from_line(command: str | Sequence[str], *, engine: str | None = None) -> dict[str, object]:
@@ -56,7 +69,7 @@ def from_file(path: Path, *, engine: str | None = None) -> Brought:
     return brought(read_pasted(path), engine=engine)
 
 
-def brought(command: str | Sequence[str], *, engine: str | None = None) -> Brought:
+def brought(command: str | Sequence[str] | None, *, engine: str | None = None) -> Brought:
     if not command or (isinstance(command, str) and not command.strip()):
         raise UsageError("the line is empty", hint="speclift decide -- vllm serve MODEL …")
     report = lint(command, engine=engine)
@@ -76,7 +89,28 @@ def brought(command: str | Sequence[str], *, engine: str | None = None) -> Broug
         **yours,
         **program,
     }
-    return Brought(settings=settings, said=tuple(_understood(server, remark)))
+    return Brought(settings=settings, said=tuple(_understood(server, remark)), planned=_plan_settings(server))
+
+
+def _plan_settings(server: OwnServer) -> dict[str, object]:
+    """What the line says of a deployment, by the fields of PlanAsk."""
+    parts, said = server.parts, server.parts.settings
+    found: dict[str, object] = {"engine": server.engine, "target": parts.model}
+    for field, planned in PLANNED.items():
+        if field in said:
+            found[planned] = said[field]
+    tensor, pipeline = said.get("tp", 1), said.get("pp", 1)
+    if isinstance(tensor, int) and isinstance(pipeline, int):
+        found["gpus"] = tensor * pipeline
+    drafters = drafters_of(parts.speculation)
+    models = [drafter.model for drafter in drafters if isinstance(drafter, DraftModel)]
+    if parts.utilisation is not None:
+        found["utilisation"] = parts.utilisation
+    if drafters:
+        found["ks"] = (draft_length(parts.speculation),)
+    if models:
+        found["drafts"] = tuple(models)
+    return found
 
 
 def _understood(server: OwnServer, remark: str) -> Iterator[str]:
@@ -106,7 +140,7 @@ def changed_line(line: OwnLine, engine: str, recommended: Served, speculation: S
         lambda word: not (word.startswith("-") and dialect.is_speculation(name_of((word,)))),
         shlex.split(recommended.forms["command"]),
     )
-    wanted = Wanted(words=tuple(words), config=recommended.config)
+    wanted = NewSpeculation(words=tuple(words), config=recommended.config)
     for after in _rewritten(line.text, engine, wanted):
         if _says(after, engine, line, speculation):
             break
@@ -116,7 +150,7 @@ def changed_line(line: OwnLine, engine: str, recommended: Served, speculation: S
     return OwnLineChange(before=line.text, after=after, diff=unified(line.text, after))
 
 
-def _rewritten(text: str, engine: str, wanted: Wanted) -> Iterator[str]:
+def _rewritten(text: str, engine: str, wanted: NewSpeculation) -> Iterator[str]:
     dialects = dialects_for(engine)
     (pasted,) = read_text(text, dialects)
     if not isinstance(pasted, Foreign):

@@ -19,6 +19,7 @@ from speclift.core.json_reading import need_objects, need_whole
 from speclift.core.own_line import OwnLine, name_of
 from speclift.core.results import Finding
 from speclift.core.speculation import Combined, DraftModel, Head, Synthetic
+from speclift.engines.container import container_start
 from speclift.engines.launched import LaunchedServer
 from speclift.engines.llamacpp.dialect.own_line import CONTEXT_FLAGS, LISTENING, SLOT_FLAGS
 from speclift.engines.llamacpp.dialect.translation import SERVICE
@@ -70,7 +71,13 @@ class LlamaCpp:
         return lines[0].strip() if lines else "unknown"
 
     def command(self, arm: Arm, *, port: int) -> tuple[str, ...]:
-        settings = self.settings if self._binary else _as_embedded(self.settings)
+        settings, line = self.settings if self._binary else _as_embedded(self.settings), self.settings.line
+        if line is not None and line.is_in_container:
+            return (
+                *container_start(line.start, port=port),
+                *server_flags(settings, port=port),
+                *speculation_flags(arm),
+            )
         return (*self._prefix, *server_flags(settings, port=port), *speculation_flags(arm))
 
     def configurations(self, arm: Arm) -> dict[str, str]:

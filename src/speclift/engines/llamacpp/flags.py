@@ -26,6 +26,7 @@ from speclift.core.speculation import (
     drafters_of,
     require_no_extra,
 )
+from speclift.engines.container import listening
 from speclift.engines.llamacpp.dialect.own_line import (
     DRAFT,
     DRAFT_HUB,
@@ -52,9 +53,11 @@ def server_flags(settings: ServerSettings, *, port: int) -> tuple[str, ...]:
     settings.require_only(("gpu_layers",), engine="llama.cpp")
     if settings.line is not None:
         line = own_line(settings.line, settings)
-        listening = ("--host", "127.0.0.1", "--port", str(port))
+        address: tuple[str, ...] = ("--host", "127.0.0.1", "--port", str(port))
+        if line.is_in_container:
+            address = listening(line.start, port=port)
         asked = [flag for flag in ("--metrics", "--slots") if not line.has(flag)]
-        return (*line.words(without={*LISTENING, "--no-slots"}), *listening, *asked, *settings.engine_args)
+        return (*line.words(without={*LISTENING, "--no-slots"}), *address, *asked, *settings.engine_args)
     flags = [
         *("--model", settings.model, "--host", "127.0.0.1", "--port", str(port)),
         *("--ctx-size", str(settings.context_tokens * settings.slots), "--parallel", str(settings.slots)),

@@ -60,7 +60,9 @@ class LlamaCppKind(EngineKind):
         return "" if has_embedded() else INSTALL
 
     def own_program(self, program: Sequence[str]) -> tuple[dict[str, object], str]:
-        named = program[0] if program else "llama-server"
+        if not program:  # an image that starts it by itself
+            return {}, ""
+        named = program[0]
         is_server = Path(named).name == "llama-server"
         found = shutil.which(named) if is_server else None
         if found is not None:

@@ -23,6 +23,7 @@ from speclift.core.records import Counters, Usage
 from speclift.core.results import Finding
 from speclift.core.speculation import Synthetic
 from speclift.core.units import Bytes
+from speclift.engines.container import container_start
 from speclift.engines.launched import LaunchedServer
 from speclift.engines.machine import TOGETHER_MEMORY_SHARE, available_memory_bytes
 from speclift.engines.probe import judge_probe, probe_body
@@ -119,8 +120,10 @@ class Vllm:
         # What vLLM would refuse only after minutes of loading.
         check_arm(arm, self.vllm_version, self.settings)
         line = self.settings.line
-        if line is not None and self._asked_version is not None:  # nothing will be launched
+        if line is not None and self._asked_version is not None:  # not with an interpreter of this machine
             words = self._flags(arm, port=port)
+            if line.is_in_container:
+                return (*container_start(line.start, port=port), *words)
             return (*line.start, *words[words.index(self.model) + 1 :])
         _check_folders(self.model, as_text(speculative_config(arm).get("model")))
         return (self._python, "-m", MODULE, *self._flags(arm, port=port))

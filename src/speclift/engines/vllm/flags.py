@@ -24,6 +24,7 @@ from speclift.core.speculation import (
     Suffix,
     Synthetic,
 )
+from speclift.engines.container import listening
 from speclift.engines.vllm.dialect.config_rules import (
     ASYNC_WITH_SPECULATION,
     WITHOUT_ASYNC,
@@ -183,7 +184,7 @@ def _own_flags(
     flags = [
         *("--model", settings.model),
         *line.words(without={*LISTENING, "--model"}),
-        *("--host", "127.0.0.1", "--port", str(port)),
+        *_listening(line, port=port),
     ]
     if "--served-model-name" not in said:
         flags += ["--served-model-name", settings.model]
@@ -196,6 +197,12 @@ def _own_flags(
     if version.is_cpu and KV_BYTES_FLAG not in said:
         flags += [KV_BYTES_FLAG, CPU_KV_BYTES]
     return (*flags, *settings.engine_args)
+
+
+def _listening(line: OwnLine, *, port: int) -> tuple[str, ...]:
+    if line.is_in_container:
+        return listening(line.start, port=port)
+    return ("--host", "127.0.0.1", "--port", str(port))
 
 
 def own_line(line: OwnLine, settings: ServerSettings) -> OwnLine:

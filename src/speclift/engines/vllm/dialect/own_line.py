@@ -47,6 +47,7 @@ def take_apart_vllm(pasted: Pasted) -> TakenApart:
         speculation=speculation,
         names=SPECULATIVE,
         settings=_settings(reading),
+        utilisation=_share(pasted.last("--gpu-memory-utilization")),
     )
 
 
@@ -121,6 +122,14 @@ def _whole(value: object, otherwise: int) -> int:
 
 def _text(value: object) -> str | None:
     return value if isinstance(value, str) else None
+
+
+def _share(value: object) -> float | None:
+    try:
+        share = float(str(value))
+    except ValueError:
+        return None
+    return share if 0.0 < share <= 1.0 else None
 
 
 def _extra(left: Mapping[str, object]) -> Extra:
