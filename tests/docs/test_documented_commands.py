@@ -120,6 +120,8 @@ def stood_in(words: list[str], addresses: dict[str, str], folder: Path) -> list[
         return [verb, *flags, "--quick"]
     if verb not in MEASURING or "--resume" in flags:
         return [verb, *flags]
+    if "--" in flags or "--from" in flags:  # a line of the user's own has its own engine
+        return [verb, "--dry-run", *flags]
     engine = flags[flags.index("--engine") + 1] if "--engine" in flags else ""
     if engine == "vllm":
         return [verb, *flags, "--vllm-python", str(vllm_python(folder)), "--dry-run"]
@@ -140,6 +142,7 @@ def prepare_folder(folder: Path, study: Path, *, with_studies: bool) -> None:
     (folder / "traffic.jsonl").write_text("".join(lines))
     shutil.copy(RECORDED / "log.jsonl", folder / "requests.jsonl")
     shutil.copy(RECORDED / "served.sh", folder / "serve.sh")
+    (folder / "start.sh").write_text("#!/bin/sh\nvllm serve ./model --max-model-len 1024\n")
     for name in ("model", "draft", "smollm2"):
         (folder / name).mkdir()
         write_folder(folder / name)

@@ -83,21 +83,25 @@ def _today(report: LintReport, dialects: Dialects) -> Pasted:
     _require_whole(report)
     if translated is None or not translated.argv:
         raise _refused(report, errors)
-    again = lint_words(translated.argv, dialects)
-    left = [finding for finding in again.findings if finding.is_error]
-    # What is unknown, or clashes, is not in the translation as it was meant, and nobody knows what that was.
+    wrong = _unsettled(errors, lint_words(translated.argv, dialects))
+    if wrong:
+        raise _refused(report, wrong)
+    pasted = read_command(translated.argv, dialects)
+    if pasted is None or isinstance(pasted, Foreign):
+        raise _refused(report, errors)
+    return pasted
+
+
+def _unsettled(errors: Sequence[LintFinding], again: LintReport) -> list[LintFinding]:
+    """What the translation does not settle: what is unknown or clashes is not in it as it was meant, and nobody knows
+    what that was. `again` is the translation, read as the user's text was."""
     guessed = [
         finding
         for finding in errors
         if finding.status in (Status.UNKNOWN, Status.UNREAD)
         or (finding.status is Status.CONFLICT and finding.replacement is None)
     ]
-    if left or guessed:
-        raise _refused(report, [*guessed, *(finding for finding in left if finding not in guessed)])
-    pasted = read_command(translated.argv, dialects)
-    if pasted is None or isinstance(pasted, Foreign):
-        raise _refused(report, errors)
-    return pasted
+    return [*guessed, *(finding for finding in again.findings if finding.is_error and finding not in guessed)]
 
 
 def _require_whole(report: LintReport) -> None:
