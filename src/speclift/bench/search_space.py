@@ -8,8 +8,17 @@ from dataclasses import dataclass, replace
 from speclift.bench.ask import Ask
 from speclift.core.drafting import Template
 from speclift.core.errors import UsageError
-from speclift.core.speculation import Combined, DraftModel, Head, NGram, Speculation, Suffix, draft_length
-from speclift.engines.kind import engine_kind
+from speclift.core.speculation import (
+    K_MAX,
+    Combined,
+    DraftModel,
+    Head,
+    NGram,
+    Speculation,
+    Suffix,
+    draft_length,
+)
+from speclift.engines.kind import EngineKind, engine_kind
 from speclift.planner.methods import arms_for
 from speclift.search.space import (
     Axes,
@@ -18,7 +27,8 @@ from speclift.search.space import (
     Predicate,
     Space,
     build_space,
-    with_k,
+    smallest_k,
+    without_k,
 )
 
 
@@ -40,14 +50,21 @@ def wanted(ask: Ask, *, model: str, drafts: tuple[str, ...]) -> tuple[Wanted, ..
         return tuple(Wanted(template=each, ks=kind.ks(each)) for each in kind.drafters(model))
     named = []
     for method in methods:
-        for first, second in zip(_at(method, 1, drafts), _at(method, 2, drafts), strict=True):
+        # At the largest k, because k_min forbids the smaller ones.
+        for first, second in zip(_at(method, K_MAX - 1, drafts), _at(method, K_MAX, drafts), strict=True):
             if not isinstance(first, DraftModel | NGram | Suffix | Head | Combined):
                 return ()
-            template = with_k(first, 1)
+            template = without_k(first)
             says_k = first == second
-            ks = (draft_length(first),) if says_k else ask.ks or kind.ks(template)
+            ks = (draft_length(first),) if says_k else ask.ks or _usual_ks(kind, template)
             named.append(Wanted(template=template, ks=ks))
     return tuple(dict.fromkeys(named))
+
+
+def _usual_ks(kind: EngineKind, template: Template) -> tuple[int, ...]:
+    """Those of the engine that are not below the template's shortest draft."""
+    smallest = smallest_k(template)
+    return tuple(k for k in kind.ks(template) if k >= smallest) or (smallest,)
 
 
 def named_methods(ask: Ask) -> tuple[str, ...]:
