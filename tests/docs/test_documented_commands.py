@@ -21,6 +21,7 @@ from typer.core import TyperCommand, TyperGroup
 from typer.main import get_command
 
 from hf_folders import write_folder
+from metric_texts import RULES
 from running import Cli, Decided, fake_flags, hosted
 from speclift.cli.main import app
 
@@ -143,6 +144,7 @@ def prepare_folder(folder: Path, study: Path, *, with_studies: bool) -> None:
     shutil.copy(RECORDED / "log.jsonl", folder / "requests.jsonl")
     shutil.copy(RECORDED / "served.sh", folder / "serve.sh")
     (folder / "start.sh").write_text("#!/bin/sh\nvllm serve ./model --max-model-len 1024\n")
+    (folder / "rules.yml").write_text(RULES)
     for name in ("model", "draft", "smollm2"):
         (folder / name).mkdir()
         write_folder(folder / name)

@@ -9,8 +9,17 @@ from speclift.bench.ask import Ask
 from speclift.core.arm import YOURS, Arm
 from speclift.core.drafting import Template
 from speclift.core.errors import UsageError
-from speclift.core.speculation import Combined, DraftModel, Head, NGram, Speculation, Suffix, draft_length
-from speclift.engines.kind import engine_kind
+from speclift.core.speculation import (
+    K_MAX,
+    Combined,
+    DraftModel,
+    Head,
+    NGram,
+    Speculation,
+    Suffix,
+    draft_length,
+)
+from speclift.engines.kind import EngineKind, engine_kind
 from speclift.planner.methods import arms_for
 from speclift.search.space import (
     Axes,
@@ -19,7 +28,8 @@ from speclift.search.space import (
     Predicate,
     Space,
     build_space,
-    with_k,
+    smallest_k,
+    without_k,
 )
 
 
@@ -39,15 +49,16 @@ def wanted(ask: Ask, *, model: str, drafts: tuple[str, ...]) -> tuple[Wanted, ..
     methods = named_methods(ask)
     if not methods:
         usual = [Wanted(template=each, ks=kind.ks(each)) for each in kind.drafters(model)]
-        return (*usual, *_wanted_yours(ask, kind.ks))
+        return (*usual, *_wanted_yours(ask, lambda template: _usual_ks(kind, template)))
     named = [*_wanted_yours(ask, lambda _: ())]
     for method in methods:
-        for first, second in zip(_at(method, 1, drafts), _at(method, 2, drafts), strict=True):
+        # At the largest k, because k_min forbids the smaller ones.
+        for first, second in zip(_at(method, K_MAX - 1, drafts), _at(method, K_MAX, drafts), strict=True):
             if not isinstance(first, DraftModel | NGram | Suffix | Head | Combined):
                 return ()
-            template = with_k(first, 1)
+            template = without_k(first)
             says_k = first == second
-            ks = (draft_length(first),) if says_k else ask.ks or kind.ks(template)
+            ks = (draft_length(first),) if says_k else ask.ks or _usual_ks(kind, template)
             named.append(Wanted(template=template, ks=ks))
     return tuple(dict.fromkeys(named))
 
@@ -56,7 +67,7 @@ def _wanted_yours(ask: Ask, ks: Callable[[Template], tuple[int, ...]]) -> Iterat
     """The user's own way of drafting, at its own k and at these others."""
     if ask.yours is not None:
         k = draft_length(ask.yours)
-        yield Wanted(template=ask.yours, ks=tuple(sorted({k, *ks(ask.yours)})))
+        yield Wanted(template=without_k(ask.yours), ks=tuple(sorted({k, *ks(ask.yours)})))
 
 
 def with_yours(space: Space, yours: Template | None) -> Space:
@@ -72,6 +83,12 @@ def with_yours(space: Space, yours: Template | None) -> Space:
     if not is_there:
         kept.append(Candidate(arm=arm, drafter=YOURS))
     return replace(space, candidates=tuple(kept))
+
+
+def _usual_ks(kind: EngineKind, template: Template) -> tuple[int, ...]:
+    """Those of the engine that are not below the template's shortest draft."""
+    smallest = smallest_k(template)
+    return tuple(k for k in kind.ks(template) if k >= smallest) or (smallest,)
 
 
 def named_methods(ask: Ask) -> tuple[str, ...]:

@@ -50,6 +50,33 @@ class Setting:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class MetricQuery:
+    """What of one PromQL expression is an engine's. `fails` says what becomes of `asked_by` where nothing answers;
+    `has_or`: one side may stand in for another."""
+
+    names: tuple[str, ...]
+    patterns: tuple[str, ...] = ()  # regular expressions that a whole name has to match
+    asked_by: str = ""
+    fails: str = ""
+    has_or: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AskedMetrics:
+    """Metrics of one engine that a text asks for: in queries, by grep's patterns, or only by their names."""
+
+    queries: tuple[MetricQuery, ...] = ()
+    patterns: tuple[str, ...] = ()
+    named: tuple[str, ...] = ()
+
+    def __bool__(self) -> bool:
+        return bool(self.patterns or self.named or any(each.names or each.patterns for each in self.queries))
+
+
+NO_METRICS = AskedMetrics()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Pasted:
     engine: str
     form: Form
@@ -59,7 +86,7 @@ class Pasted:
     wrapper: tuple[str, ...] = ()  # docker run … image, sudo, nohup
     environment: tuple[tuple[str, str], ...] = ()
     sampling: tuple[Setting, ...] = ()  # of SamplingParams(...)
-    metrics: tuple[str, ...] = ()
+    metrics: AskedMetrics = NO_METRICS
     notes: tuple[str, ...] = ()
     expansions: Expansions = NOTHING  # what of shell source only a shell would fill in
     exported: frozenset[str] = frozenset()  # variables that commands before this one set

@@ -6,9 +6,10 @@ import re
 from collections.abc import Sequence
 
 from speclift.core.errors import UsageError
-from speclift.engines.vllm.dialect.flag_table import CONFIG_FLAG, FLAGS, METRICS
+from speclift.engines.vllm.dialect.flag_table import CONFIG_FLAG, FLAGS
 from speclift.engines.vllm.dialect.judgement import judge_vllm, read_settings
 from speclift.engines.vllm.dialect.key_table import KEYS, NEWEST
+from speclift.engines.vllm.dialect.metric_table import VLLM_METRICS
 from speclift.engines.vllm.dialect.own_line import SPECULATIVE, take_apart_vllm
 from speclift.engines.vllm.dialect.translation import translate_vllm
 from speclift.linter.dialect import (
@@ -22,7 +23,6 @@ from speclift.linter.dialect import (
     release_part,
 )
 from speclift.linter.findings import Release
-from speclift.linter.metrics import MetricNames
 from speclift.linter.pasted import Pasted, TakenApart
 from speclift.linter.rows import NameTable, Row
 
@@ -50,7 +50,7 @@ class VllmDialect(Dialect):
     )
     python_makers = ("LLM", "EngineArgs", "AsyncEngineArgs", "AsyncLLMEngine", "LLMEngine", "AsyncLLM")
     python_sampling = "SamplingParams"
-    metrics = MetricNames(METRICS, prefix="vllm")
+    metrics = VLLM_METRICS
 
     def parse_release(self, text: str) -> Release:
         """`0.24`, `v0.24.0`, `0.32.0+cpu`, `vllm 0.10.1.1`."""
