@@ -132,6 +132,7 @@ def run_on_ticks(path: Path, *, launch_s: float, budget_s: float, arms: int = 3)
         return engine, left_out(study)
 
 
+@pytest.mark.usefixtures("threads")
 @pytest.mark.parametrize(
     ("launch_s", "launches"),
     [(100.0, 3), (60.0, 6), (45.0, 9), (200.0, 2), (250.0, 1)],

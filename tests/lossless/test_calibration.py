@@ -138,8 +138,9 @@ def test_a_baseline_that_misses_its_own_scores_leaves_only_the_difference_to_jud
             for before, score in pairwise(truly)
         ]
 
-    alone = judge_scores(mistaken(1), [], detect=0.05)
-    beside = judge_scores(mistaken(1), mistaken(2), detect=0.05)
+    scores = mistaken(1)
+    alone = judge_scores(scores, [], detect=0.05)
+    beside = judge_scores(scores, mistaken(2), detect=0.05)
     assert alone.result is Result.FAIL
     assert beside.result is not Result.FAIL, beside.message
 
