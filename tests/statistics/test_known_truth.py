@@ -55,6 +55,7 @@ class TestOnKnownTruth:
         # 80 %, in 71 % of tries, and in 70 %, in 98 %.
         assert sum(interval.low <= target <= interval.high for interval in intervals) >= 34
 
+    @pytest.mark.slow
     def test_a_study_without_a_difference_seldom_claims_one(self) -> None:
         places, truth = study_places(), realistic(constant(1.0), prompt_sd=0.0)
         claims = 0
