@@ -153,7 +153,14 @@ def prepare_folder(folder: Path, study: Path, *, with_studies: bool) -> None:
             shutil.copytree(study, folder / "studies" / name)
 
 
-@pytest.mark.parametrize("command", [command for command in OURS if command not in NEED_LLAMA])
+@pytest.mark.parametrize(
+    "command",
+    [
+        pytest.param(command, marks=pytest.mark.slow if command.startswith("speclift tune") else ())
+        for command in OURS
+        if command not in NEED_LLAMA
+    ],
+)
 def test_it_runs(
     command: str,
     cli: Cli,
