@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 import sys
 from collections.abc import Mapping
 from dataclasses import replace
@@ -142,7 +143,7 @@ def _deciding(ask: Ask, verb: str, *, dry_run: bool, as_json: bool, out: Path | 
     from speclift.cli.narration import Narrator
     from speclift.studies.outputs import relative, require_report_place
     from speclift.verbs.decide import decided
-    from speclift.views.tuning_terminal import tuning_view
+    from speclift.views.tuning_terminal import stopped_view
 
     narrator = Narrator(screen(stderr=True))
     if dry_run:
@@ -155,11 +156,17 @@ def _deciding(ask: Ask, verb: str, *, dry_run: bool, as_json: bool, out: Path | 
             done = decided(ask, narrator, verb=verb)
     except SearchStopped as stopped:
         if stopped.so_far is not None:
-            narrator.console.print(tuning_view(stopped.so_far))
+            narrator.console.print(stopped_view(stopped.so_far))
         narrator.say(f"stopped; continue with: speclift {verb} --resume --study {relative(stopped.path)}")
         raise typer.Exit(EXIT_INTERRUPTED) from None
     judgement = done.judgement
-    _show_judgement(judgement, narrator.console, as_json=as_json, out=out or Path(judgement.study) / REPORT)
+    _show_judgement(
+        judgement,
+        narrator.console,
+        as_json=as_json,
+        out=out or Path(judgement.study) / REPORT,
+        shows_search=verb == "tune",
+    )
     _end(done, EXIT_CODES[judgement.verdict.decision] if verb == "decide" else 0)
 
 
@@ -172,35 +179,33 @@ def _end(done: Measured, code: int) -> None:
     raise typer.Exit(code)
 
 
-def _show_judgement(judgement: Judgement, console: Console, *, as_json: bool, out: Path | None) -> None:
+def _show_judgement(
+    judgement: Judgement, console: Console, *, as_json: bool, out: Path | None, shows_search: bool = False
+) -> None:
+    """The answer, the table, and where the rest is."""
     from speclift.studies.outputs import relative
     from speclift.verbs.report import write_report
+    from speclift.verdict.answer import answer_to
+    from speclift.views.answer_terminal import AnswerScreen
     from speclift.views.document import verdict_document
-    from speclift.views.lossless import examples_view
-    from speclift.views.terminal import verdict_view
-    from speclift.views.tuning_terminal import tuning_view
+    from speclift.views.terminal import STYLES, result_table
+    from speclift.views.tuning_terminal import search_view
 
     document = verdict_document(judgement)
     if as_json:
         write_json(document)
-    confirmed, lossless = judgement.tuning, judgement.lossless
-    if confirmed is not None:
-        console.print(tuning_view(confirmed.tuning, errors=confirmed.errors, best=confirmed.best))
-    console.print(
-        verdict_view(
-            judgement.verdict,
-            cells=judgement.cells,
-            comparisons=judgement.on_all,
-            findings=judgement.findings,
-            crossovers=judgement.crossovers,
-            command=judgement.served.forms.get("command") if judgement.served is not None else None,
-            bar=judgement.goals.min_speedup,
-            examples=examples_view(lossless.result, lossless.examples),
-        )
-    )
+    answer = AnswerScreen(answer_to(judgement), style=STYLES[judgement.verdict.decision])
+    answer.print_above(console)
+    console.print(result_table(judgement.cells, judgement.on_all, bar=judgement.goals.min_speedup))
+    if shows_search and judgement.tuning is not None:
+        console.print(search_view(judgement.tuning.tuning, best=judgement.tuning.best))
+    answer.print_below(console)
     if out is not None:
         write_report(document, out)
-        console.print(f"report: {relative(out)}", markup=False, highlight=False)
+        where = f"report: {relative(out)}"
+    else:
+        where = f"the rest is in the report: speclift report {shlex.quote(judgement.study)}"
+    console.print(where, markup=False, highlight=False)
 
 
 def _print_commands(ask: Ask, narrator: Narrator, *, as_json: bool, verb: str = "measure") -> None:
