@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from statistics import median
 
-from speclift.core.arm import CONTROL
+from speclift.core.arm import BASELINE, CONTROL
 from speclift.core.records import Launch, Phase, Record
 from speclift.core.units import Seconds
 from speclift.lossless.document import GateOutcome
@@ -19,7 +19,7 @@ def effort_of(studies: Sequence[Study], records: Sequence[Record], gate: GateOut
     """Of several pooled studies, the first one's plan and the time of all."""
     plan, launches = studies[0].plan, [launch for study in studies for launch, _ in study.launches()]
     arms = {arm.name for arm in plan.arms if not arm.is_control}
-    arms -= {launch.arm for launch in launches if launch.failure}
+    arms -= {launch.arm for launch in launches if launch.failure and launch.arm != BASELINE}
     rounds, starts = plan.rounds * len(studies), _starts(launches)
     return Effort(
         arms=max(1, len(arms)),

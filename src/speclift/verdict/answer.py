@@ -8,7 +8,8 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Sequence
 
-from speclift.core.answer import ShortAnswer, answered
+from speclift.core.answer import SENTENCE_CHARACTERS_MAX, ShortAnswer, answered
+from speclift.core.arm import BASELINE
 from speclift.core.quantities import printable
 from speclift.core.results import (
     Comparison,
@@ -33,6 +34,8 @@ from speclift.verdict.next_step import invalid_findings, is_promising, next_step
 NAME_CHARACTERS = 40
 SEGMENT_CHARACTERS = 24
 NAMES_SHOWN = 3
+# Of an arm's name, of each segment's, and how many of these: shorter and shorter, until the figures have room too.
+CONDITION_SIZES = ((NAME_CHARACTERS, SEGMENT_CHARACTERS, NAMES_SHOWN), (24, 16, 2), (16, 12, 1))
 # What stands in the way of an arm that is fast enough, by the rule that says so.
 IN_THE_WAY = {
     "no-part-loses": "part of the traffic may get slower",
@@ -67,8 +70,14 @@ def _to_ship(judgement: Judgement) -> str:
     verdict = judgement.verdict
     assert verdict.evidence is not None
     assert verdict.evidence.overall is not None
-    scope = "" if verdict.conditions is None else f" only for {_conditions(verdict.conditions)}"
-    return f"Switch on {_arm(verdict.evidence)}{scope}: {_gain(verdict.evidence.overall)}."
+    gain, conditions = _gain(verdict.evidence.overall), verdict.conditions
+    if conditions is None:
+        return f"Switch on {_arm(verdict.evidence)}: {gain}."
+    said = [
+        f"Switch on {_short(_arm(verdict.evidence), name)} only for {_conditions(conditions, each, shown)}: {gain}."
+        for name, each, shown in CONDITION_SIZES
+    ]
+    return next((text for text in said if len(text) <= SENTENCE_CHARACTERS_MAX), said[-1])
 
 
 def _to_leave_off(judgement: Judgement) -> str:
@@ -102,8 +111,8 @@ def _certain_so_far(judgement: Judgement) -> str:
         return f"Do not act on these figures: {_first_clause(invalid[0])}."
     overall, bar = evidence.overall, judgement.goals.min_speedup
     if not _is_known(overall.simultaneous):
-        prompts = "1 prompt" if evidence.prompts == 1 else f"{evidence.prompts} prompts"
-        return f"Too little was measured to tell: {prompts} of which none says how the next one will do."
+        seen = f"{_times(overall.simultaneous.value)} so far, on {_seen(overall)}"
+        return f"Too early to tell: {seen}, which is too little to say what the next requests will see."
     if judgement.lossless.mode == "full" and judgement.lossless.result is not Result.PASS:
         unproven = "Leave it off for now: the answers were not proven to stay the same"
         return f"{unproven}. With {_arm(evidence)} {_gain(overall)}."
@@ -118,8 +127,9 @@ def _certain_so_far(judgement: Judgement) -> str:
             f"{_times(low)} and {_times(high)}"
         )
     else:
+        why = " (the baseline's server failed)" if BASELINE in judgement.failed_arms else ""
         said = (
-            f"Do not switch it on yet: {_arm(evidence)} lies between {_times(low)} and {_times(high)}, "
+            f"Do not switch it on yet{why}: {_arm(evidence)} lies between {_times(low)} and {_times(high)}, "
             f"{_times(bar)} was asked for"
         )
     return f"{said}{_where_it_may_pay(judgement)}."
@@ -185,9 +195,10 @@ def _why_unsettled(judgement: Judgement) -> Iterator[str]:
     if evidence is None or evidence.overall is None:
         yield from (found.message for found in judgement.findings if found.level is Level.FAIL)
         return
+    if judgement.effort.missing:
+        yield f"{judgement.effort.asked} of the {judgement.effort.planned} planned requests were measured"
     yield from (reason.message for reason in _failed_rules(judgement))
     yield from _settling(judgement)
-    yield from (found.message for found in judgement.findings if found.check == "budget-spent")
     yield from _parts(evidence)
     yield from _steps(judgement, evidence)
     yield _lossless(judgement)
@@ -211,7 +222,9 @@ def _each_arm(judgement: Judgement) -> Iterator[str]:
         key=lambda overall: overall.speedup.value,
         reverse=True,
     )
-    if compared:
+    if len(compared) == 1 and judgement.verdict.decision is not Decision.OUTPUT_CHANGED:
+        yield f"measured with {_short(compared[0].arm)} on {_seen(compared[0])}: {_interval(compared[0])}"
+    elif compared:
         said = ", ".join(f"{_short(overall.arm)} {_interval(overall)}" for overall in compared[:2])
         more = f" and {len(compared) - 2} slower ones" if len(compared) > 2 else ""
         yield f"{said}{more}; {_seen(compared[0])}"
@@ -341,20 +354,19 @@ def _short(text: str, limit: int = NAME_CHARACTERS) -> str:
     return printable(text, limit=limit)
 
 
-def _names(names: Sequence[str]) -> str:
-    shown = ", ".join(_short(name) for name in names[:NAMES_SHOWN])
-    return shown if len(names) <= NAMES_SHOWN else f"{shown} and {len(names) - NAMES_SHOWN} more"
+def _names(names: Sequence[str], limit: int = NAME_CHARACTERS, shown: int = NAMES_SHOWN) -> str:
+    said = ", ".join(_short(name, limit) for name in names[:shown])
+    return said if len(names) <= shown else f"{said} and {len(names) - shown} more"
 
 
 def _where(part: Comparison) -> str:
     return _short(part.where, SEGMENT_CHARACTERS)
 
 
-def _conditions(conditions: Conditions) -> str:
+def _conditions(conditions: Conditions, limit: int, shown: int) -> str:
     said = []
     if conditions.segments is not None:
-        names = [_short(name, SEGMENT_CHARACTERS) for name in conditions.segments]
-        said.append(_names(names))
+        said.append(_names(conditions.segments, limit, shown))
     if conditions.max_concurrency is not None:
         said.append(f"at most {conditions.max_concurrency} requests at once")
     if conditions.max_qps is not None:
