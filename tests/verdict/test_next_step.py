@@ -13,11 +13,11 @@ from samples import provenance
 from simulated import ARM, comparison, evidence
 from speclift.core.arm import Arm
 from speclift.core.goals import Goals
+from speclift.core.own_command import CommandLine
 from speclift.core.speculation import NGram
 from speclift.search.tuning import ConfirmedTuning, PromptSplit, Tuning
 from speclift.verbs.effort import busy_s
 from speclift.verdict.next_step import next_step
-from speclift.verdict.rerun import CommandLine
 
 OPEN = evidence(overall=needing(0.9, 1.1, 1.4))
 SEARCHED = ConfirmedTuning(

@@ -57,7 +57,7 @@ def test_the_longest_answer_keeps_its_reasons_and_moves_its_command_below_the_ta
     answer = answered(sentence, reasons, NextCommand(command=LONG, seconds=540))
     above, below = printed(AnswerScreen(answer, style="bold"), width=width)
     assert lines_of(above, width=width) <= LINES_MAX
-    assert "next, about 9 min 00 s: the command below the table" in above
+    assert "next, about 9 min: the command below the table" in above
     assert all(reason in " ".join(above.split()) for reason in answer.because)
     assert LONG.strip() in below
 

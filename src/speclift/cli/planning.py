@@ -23,8 +23,14 @@ def plan_command(asked: Mapping[str, object], *, as_json: Json = False) -> None:
     if as_json:
         write_json(document)
     else:
-        from speclift.views.plan_terminal import plan_view
+        from speclift.planner.answer import plan_answer
+        from speclift.views.answer_terminal import AnswerScreen
+        from speclift.views.plan_terminal import STYLES, plan_view
 
-        screen(stderr=True).print(plan_view(document))
+        console = screen(stderr=True)
+        answer = AnswerScreen(plan_answer(found), style=STYLES[found.fits and found.runs])
+        answer.print_above(console)
+        console.print(plan_view(document))
+        answer.print_below(console)
     if not (found.fits and found.runs):
         raise typer.Exit(DOES_NOT_FIT)

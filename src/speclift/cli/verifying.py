@@ -29,9 +29,11 @@ def verify_command(
 ) -> None:
     """Does speculation change the output? Rounding does not count. Exit code 0 unchanged, 6 changed, 5 undecided."""
     from speclift.cli.narration import Narrator
-    from speclift.lossless.document import gate_document
+    from speclift.lossless.document import verify_document
+    from speclift.lossless.gate_answer import gate_answer
     from speclift.verbs.verify import depth_for, keep_gate_document, prepare_gate, run_gate
-    from speclift.views.lossless import gate_view
+    from speclift.views.answer_terminal import AnswerScreen
+    from speclift.views.lossless import STYLES, gate_view
 
     if ask.resume:
         raise UsageError("verify cannot be resumed", hint="run it again; it takes minutes")
@@ -46,11 +48,15 @@ def verify_command(
         return
     gate = run_gate(ask, narrator, detect=detect)
     if as_json:
-        write_json(gate_document(gate))
+        write_json(verify_document(gate, ask.argv))
     if ask.study is not None:
-        kept = keep_gate_document(ask.study / DOCUMENT, gate, keeps_text=not ask.no_text)
+        kept = keep_gate_document(ask.study / DOCUMENT, gate, ask)
         narrator.say(f"saved to {kept}")
+    answer = AnswerScreen(gate_answer(gate, ask.argv), style=STYLES[gate.result])
+    answer.print_above(narrator.console)
     narrator.console.print(gate_view(gate))
+    answer.print_below(narrator.console)
+    narrator.say("--json has every check and finding")
     raise typer.Exit(EXIT_CODES[gate.result])
 
 

@@ -12,11 +12,11 @@ from collections.abc import Sequence
 
 from speclift.core.answer import NextCommand
 from speclift.core.goals import Goals
+from speclift.core.own_command import ARMS, TRAFFIC, CommandLine
 from speclift.core.results import Decision, Finding, Level, OpenPart, Part
 from speclift.core.speculation import method_text
 from speclift.verdict import rules
 from speclift.verdict.judgement import Judgement
-from speclift.verdict.rerun import ARMS, TRAFFIC, CommandLine
 
 # An article's lower end of how many prompts of real traffic are enough to judge [S3].
 PROMPTS_TO_START = 30

@@ -1,4 +1,4 @@
-"""The command of a study, changed: the same flags with more prompts, more launches or fewer segments. Pure."""
+"""A command of ours, changed: the same flags with more prompts, more launches or fewer segments."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ from collections.abc import Mapping, Sequence
 
 from speclift.core.address import HIDDEN
 
-# The verb that judges what each measured.
-VERBS = {"decide": "decide", "tune": "tune", "measure": "decide"}
+# The verb that says what to do with what each measured.
+VERBS = {"decide": "decide", "tune": "tune", "measure": "decide", "verify": "verify"}
 # Where results went and whether anything was launched is no part of what was measured.
 DROPPED_SWITCHES = ("--json", "--resume", "--dry-run")
 DROPPED = ("--study", "--out", "--markdown")
