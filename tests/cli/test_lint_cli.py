@@ -53,6 +53,18 @@ class TestTheDocument:
         assert result.code == 0
 
 
+class TestWordsAlreadySplit:
+    def test_a_line_end_that_a_paste_made_a_blank_is_no_part_of_the_flag(self, cli: Cli) -> None:
+        result = cli("lint", "--json", "--", *shlex.split(r"vllm serve m \ --port 1"))
+
+        assert result.code == 0
+        assert result.document["translated"]["argv"] == ["vllm", "serve", "m", "--port", "1"]
+        assert any("end of a line" in note for note in result.document["notes"])
+
+    def test_an_empty_word_is_still_one(self, cli: Cli) -> None:
+        assert cli("lint", "--", "vllm", "serve", "m", "").code == 4
+
+
 class TestVersions:
     def test_an_old_release_takes_its_own_flags(self, cli: Cli) -> None:
         assert cli("lint", "--engine-version", "0.6.0", "--", *OLD).code == 0

@@ -44,6 +44,7 @@ class Setting:
     value: object = None
     is_off: bool = False  # --no-x
     is_opaque: bool = False  # only a shell knows the value, or a part of it
+    is_one_word: bool = False  # --name=value
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -62,6 +63,8 @@ class Pasted:
     exported: frozenset[str] = frozenset()  # variables that commands before this one set
     stray: tuple[str, ...] = ()  # words that no flag takes
     unread: tuple[tuple[str, str], ...] = ()  # what could not be read, and why
+    # What stands for something that is not here, and why: no command is written from it.
+    missing: tuple[tuple[str, str], ...] = ()
 
     @property
     def carried(self) -> tuple[str, ...]:

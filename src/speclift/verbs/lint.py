@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import re
 import sys
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 from speclift.core.errors import UsageError
@@ -12,6 +14,7 @@ from speclift.linter.dialect import Dialects
 from speclift.linter.judge import TEXT_MAX, LintReport, lint_text, lint_words, starts_something
 
 STDIN = "-"
+_HUB_ID = re.compile(r"\w[\w.-]*/\w[\w.-]*")
 
 
 def lint(
@@ -24,8 +27,26 @@ def lint(
     """
     dialects = dialects_for(engine)
     if isinstance(command, str):
-        return lint_text(command, dialects, version=engine_version)
-    return lint_words(command, dialects, version=engine_version)
+        report = lint_text(command, dialects, version=engine_version)
+    else:
+        report = lint_words(command, dialects, version=engine_version)
+    others = tuple(_with_model_notes(other) for other in report.others)
+    return replace(_with_model_notes(report), others=others)
+
+
+def _with_model_notes(report: LintReport) -> LintReport:
+    """Ids of the hub that the catalogue does not have are not wrong, and nobody vouches for them."""
+    ids = [model for model in dict.fromkeys(report.models) if _HUB_ID.fullmatch(model)]
+    if not ids:
+        return report
+    from speclift.weights.catalogue_files import find_model  # late: most lines are refused before
+
+    notes = (
+        f"{model} is not in the catalogue: whether there is such a model, and what it takes, was not checked"
+        for model in ids
+        if find_model(model) is None
+    )
+    return replace(report, notes=(*report.notes, *notes))
 
 
 def dialects_for(engine: str | None) -> Dialects:

@@ -31,8 +31,9 @@ LINE_MAX = 2_000
 def lint_view(report: LintReport) -> RenderableType:
     """Findings and the verdict on them; the translation is the caller's to print."""
     findings = report.findings
-    engine = f"{report.title} {report.version}"
-    parts: list[RenderableType] = [Text(f"Checked for {engine}", style="bold")]
+    engine = f"{report.title} {report.version}".rstrip()
+    title = f"Checked for {engine}" if report.version else f"{engine}: known by name, not checked"
+    parts: list[RenderableType] = [Text(title, style="bold")]
     rank = {flag: place for place, flag in enumerate(dict.fromkeys(finding.flag for finding in findings))}
     spoken_of = sorted(
         (finding for finding in findings if finding.status is not Status.OK),
@@ -74,7 +75,12 @@ def _indented(text: str, *, style: str = "") -> RenderableType:
 def _summary(findings: Sequence[LintFinding], engine: str) -> Text:
     wrong = len({finding.flag for finding in findings if finding.is_error})
     risky = len({finding.flag for finding in findings if finding.status is Status.RISKY})
-    if wrong:
+    if wrong and all(finding.status is Status.UNREAD for finding in findings if finding.is_error):
+        said, style = (
+            f"{_counted(wrong, 'place')} could not be read; {engine} may reject the command",
+            "bold red",
+        )
+    elif wrong:
         said, style = f"{engine} rejects or ignores {_counted(wrong, 'setting')}", "bold red"
     elif risky:
         said, style = (

@@ -538,6 +538,13 @@ QUANTISATIONS = _values(_QUANTISATIONS, QUANTISATION_SOURCE)
 LOAD_FORMATS_GONE = _values(_LOAD_FORMATS_GONE, "vllm.model_executor.model_loader")
 
 
+def same_bits(quantisation: str) -> str | None:
+    """The name under which the newest vLLM has what a gone quantisation did; None where nothing does the same."""
+    name = _CLOSEST.get(quantisation, "").partition(";")[0]
+    row = QUANTISATIONS.find(name)
+    return name if row is not None and row.gone is None else None
+
+
 def closest(quantisation: str) -> str:
     return _CLOSEST.get(quantisation, "a checkpoint quantised for vLLM, whose config says how")
 
