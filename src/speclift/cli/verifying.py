@@ -8,8 +8,14 @@ from typing import Annotated
 import typer
 
 from speclift.bench.ask import Ask
-from speclift.cli.options import DryRun, Json, takes_ask
-from speclift.cli.screens import screen, write_commands, write_json
+from speclift.cli.options import DryRun, Json, Markdown, takes_ask
+from speclift.cli.screens import (
+    require_markdown_place,
+    screen,
+    write_commands,
+    write_json,
+    write_markdown,
+)
 from speclift.core.errors import UsageError
 
 # numpy, scipy and rich are imported where they are used: --help must not wait for them.
@@ -25,7 +31,12 @@ Detect = Annotated[
 
 @takes_ask
 def verify_command(
-    ask: Ask, *, detect: Detect = None, dry_run: DryRun = False, as_json: Json = False
+    ask: Ask,
+    *,
+    detect: Detect = None,
+    dry_run: DryRun = False,
+    as_json: Json = False,
+    markdown: Markdown = None,
 ) -> None:
     """Does speculation change the output? Rounding does not count. Exit code 0 unchanged, 6 changed, 5 undecided."""
     from speclift.cli.narration import Narrator
@@ -34,9 +45,11 @@ def verify_command(
     from speclift.verbs.verify import depth_for, keep_gate_document, prepare_gate, run_gate
     from speclift.views.answer_terminal import AnswerScreen
     from speclift.views.lossless import STYLES, gate_view
+    from speclift.views.markdown import verify_markdown
 
     if ask.resume:
         raise UsageError("verify cannot be resumed", hint="run it again; it takes minutes")
+    require_markdown_place(markdown, as_json=as_json)
     narrator = Narrator(screen(stderr=True))
     unused = _unused(ask)
     if unused:
@@ -47,8 +60,10 @@ def verify_command(
         write_commands(commands, as_json=as_json)
         return
     gate = run_gate(ask, narrator, detect=detect)
+    document = verify_document(gate, ask.argv)
     if as_json:
-        write_json(verify_document(gate, ask.argv))
+        write_json(document)
+    write_markdown(verify_markdown(document), markdown)
     if ask.study is not None:
         kept = keep_gate_document(ask.study / DOCUMENT, gate, ask)
         narrator.say(f"saved to {kept}")

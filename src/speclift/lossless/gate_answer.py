@@ -40,9 +40,9 @@ def _compared(gate: Gate) -> str:
     sampled = sum(arm.sampled.tokens for arm in gate.arms if arm.sampled is not None)
     said = f"{differing} of {answers} answers at temperature 0 differ from the baseline's" if answers else ""
     if differing and gate.result is Result.PASS:
-        said += ", no more than its own from run to run,"
+        said += ", no more than its own from run to run"
     more = f"{sampled:,} sampled tokens were compared" if sampled else ""
-    return " and ".join(filter(None, (said, more))) or "nothing could be compared"
+    return "; ".join(filter(None, (said, more))) or "nothing could be compared"
 
 
 def _because(arms: Sequence[ArmGate]) -> Iterator[str]:

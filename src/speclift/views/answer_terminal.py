@@ -10,6 +10,7 @@ from rich.text import Text
 
 from speclift.core.answer import ShortAnswer
 from speclift.core.quantities import printable
+from speclift.views.time_words import command_time
 
 LINES_MAX = 12
 INDENT = 2
@@ -32,9 +33,7 @@ class AnswerScreen:
         if following is None:
             console.print()
             return
-        # A server goes on; what it takes is until it answers.
-        until = "about" if following.command.startswith("speclift ") else "ready in about"
-        when = f"next, {until} {time_words(following.seconds)}"
+        when = f"next, {command_time(following.command, following.seconds)}"
         if self._has_room(console):
             console.print(Text(f"{when}:", style="bold"))
             _print_command(console, following.command)
@@ -55,14 +54,6 @@ class AnswerScreen:
         command = math.ceil(len(_shown(self._answer.next.command)) / console.width)
         # Beside them empty lines before and after, and the one that says when.
         return above + command + 3 <= LINES_MAX
-
-
-def time_words(seconds: float) -> str:
-    """An estimate has no more than two figures."""
-    if seconds < 90:
-        return f"{math.ceil(seconds)} s"
-    minutes = seconds / 60
-    return f"{minutes:.0f} min" if minutes < 90 else f"{minutes / 60:.1f} h"
 
 
 def _reason(text: str) -> Table:
