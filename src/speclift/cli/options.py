@@ -19,6 +19,10 @@ from speclift.core.flags import COMPARED, PANELS, STUDY, DeclaredFlag, declared_
 
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON document on stdout, nothing else.")]
 DryRun = Annotated[bool, typer.Option("--dry-run", help="Print the exact server commands and stop.")]
+Markdown = Annotated[
+    str | None,
+    typer.Option("--markdown", metavar="[FILE]", help="Write a summary in Markdown; without FILE to stdout."),
+]
 
 # Filled by takes_ask: one study file serves every measuring verb, whichever flags a verb has of its own.
 STUDY_SETTINGS: dict[str, FileFlag] = {}

@@ -50,6 +50,7 @@ from speclift.studies.merge import merged_records
 from speclift.studies.outputs import relative
 from speclift.studies.study import Study
 from speclift.studies.texts import no_text_finding
+from speclift.verbs.effort import effort_of
 from speclift.verbs.own_line import changed_line
 from speclift.verdict.gate_word import changed_arms, changed_findings, gate_for_verdict
 from speclift.verdict.judgement import (
@@ -111,6 +112,7 @@ def judge(studies: Sequence[Study], *, goals: Goals | None = None) -> Judgement:
         kv_tokens=_kv_tokens(studies),
         kv_peaks=kv_peaks(held.launches),
         failed_arms=held.failed_arms,
+        effort=effort_of(studies, held.everything, lossless),
         lossless=lossless,
         tuning=None if tuning is None else _confirmed(tuning, records, worthwhile, engine),
         line=_line_change(first, engine, verdict.winner or baseline_arm()),

@@ -11,6 +11,7 @@ from speclift.core.records import Provenance
 from speclift.core.results import Acceptance, Cell, Crossover, Evidence, Finding, Verdict
 from speclift.lossless.document import GateOutcome
 from speclift.search.tuning import ConfirmedTuning
+from speclift.verdict.effort import Effort
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -67,6 +68,7 @@ class Judgement:
     kv_tokens: Mapping[str, int]
     kv_peaks: Mapping[str, float]
     failed_arms: tuple[str, ...]
+    effort: Effort
     lossless: GateOutcome
     # None where there was nothing to search.
     tuning: ConfirmedTuning | None
