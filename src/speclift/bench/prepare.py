@@ -297,6 +297,11 @@ def _engine_spec(ask: Ask, loads: tuple[Load, ...], observer: Observer) -> Engin
 def _is_in_container(ask: Ask) -> bool:
     """EngineError where this machine has no program to start it with, unless nothing will be started."""
     line = ask.server.line
+    if line is not None and line.is_remote and not ask.is_elsewhere:
+        raise EngineError(
+            f"your line starts its server elsewhere, with {' '.join((*line.wrapper, *line.start)[:2])}",
+            hint="run speclift there, with the server's own command",
+        )
     if line is None or not line.is_in_container:
         return False
     if not ask.is_elsewhere and shutil.which(line.start[0]) is None:

@@ -19,6 +19,7 @@ from speclift.core.arm import Arm, Endpoint, ServerSettings
 from speclift.core.drafting import Drafting, Template, drafting_of
 from speclift.core.engine_spec import EngineSpec
 from speclift.core.errors import OperatingError, unknown_name
+from speclift.core.own_line import OwnLine
 from speclift.core.speculation import K_MAX, NGram
 from speclift.core.units import Seconds
 from speclift.engines.protocol import Engine, Scorer
@@ -70,7 +71,7 @@ class EngineKind(ABC):
         """What to type so that its servers can be launched here; empty where they can."""
         return ""
 
-    def own_program(self, program: Sequence[str]) -> tuple[dict[str, object], str]:
+    def own_program(self, program: Sequence[str], line: OwnLine) -> tuple[dict[str, object], str]:
         """What a pasted line starts, as settings of an Ask, and what has to be said about it."""
         return {}, ""
 

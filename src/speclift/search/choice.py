@@ -83,8 +83,15 @@ def choose(
         scheduled=scheduled,
         conclusion=conclusion,
         posterior=posterior,
-        asked_for=next((candidate for candidate in ranking if candidate.name == always), None),
+        asked_for=_asked_for(search, always),
     )
+
+
+def _asked_for(search: Search, name: str | None) -> Candidate | None:
+    """Also where the search never came to measure it."""
+    failed = {each.candidate for each in search.eliminated if each.stage == "failed"}
+    named = (candidate for candidate in search.problem.candidates if candidate.name == name)
+    return next((candidate for candidate in named if candidate.name not in failed), None)
 
 
 def _of_another_kind(winner: Candidate, ranking: Sequence[Candidate]) -> Candidate | None:

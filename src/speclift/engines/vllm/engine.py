@@ -123,10 +123,11 @@ class Vllm:
         if line is not None and self._asked_version is not None:  # not with an interpreter of this machine
             words = self._flags(arm, port=port)
             if line.is_in_container:
-                return (*container_start(line.start, port=port), *words)
-            return (*line.start, *words[words.index(self.model) + 1 :])
+                return (*line.launcher, *container_start(line.start, port=port), *words)
+            return (*line.launcher, *line.start, *words[words.index(self.model) + 1 :])
         _check_folders(self.model, as_text(speculative_config(arm).get("model")))
-        return (self._python, "-m", MODULE, *self._flags(arm, port=port))
+        launcher = () if line is None else line.launcher
+        return (*launcher, self._python, "-m", MODULE, *self._flags(arm, port=port))
 
     def configurations(self, arm: Arm) -> dict[str, str]:
         if self.settings.line is not None:

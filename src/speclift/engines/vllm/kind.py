@@ -11,6 +11,7 @@ from speclift.core.arm import EMBEDDED_MODEL, Endpoint, ServerSettings
 from speclift.core.drafting import Drafting, Template
 from speclift.core.engine_spec import EngineSpec
 from speclift.core.errors import UsageError
+from speclift.core.own_line import OwnLine
 from speclift.core.speculation import NGram
 from speclift.engines.kind import EngineKind
 from speclift.engines.protocol import Scorer
@@ -42,7 +43,7 @@ class VllmKind(EngineKind):
     def parts(self) -> dict[str, str]:
         return {"vllm": shutil.which("vllm") or "not found on PATH; give its environment with --vllm-python"}
 
-    def own_program(self, program: Sequence[str]) -> tuple[dict[str, object], str]:
+    def own_program(self, program: Sequence[str], line: OwnLine) -> tuple[dict[str, object], str]:
         """The interpreter that the line names, or the one that the `vllm` on the PATH was installed with."""
         if program[1:2] == ("-m",) and shutil.which(program[0]):
             return {"vllm_python": shutil.which(program[0])}, ""
