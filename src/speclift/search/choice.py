@@ -37,8 +37,9 @@ class Confirmation:
     @property
     def arms(self) -> tuple[Arm, ...]:
         others = [self.runner_up.arm] if self.runner_up is not None else []
-        if self.asked_for not in (None, self.winner, self.runner_up):
-            others.append(self.asked_for.arm)
+        if self.asked_for not in (None, self.winner):
+            # It takes the runner-up's place: one arm more would leave every one of them less time.
+            others = [self.asked_for.arm]
         if self.scheduled is not None:
             return (baseline_arm(), self.scheduled, self.winner.arm, *others)
         return (baseline_arm(), self.winner.arm, *others)
