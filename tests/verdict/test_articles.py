@@ -134,7 +134,7 @@ def of_k(**speedups: float) -> Judgement:
     [
         ("k-at-least-5", {"k3": 1.5, "k7": 1.2}, FAILS),
         ("k-at-least-5", {"k3": 1.2, "k7": 1.5}, HOLDS),
-        ("k-at-least-5", {"k4": 1.5, "k5": 1.48}, UNTESTED),
+        ("k-at-least-5", {"k4": 1.5, "k5": 1.49}, UNTESTED),
         ("k-at-least-5", {"k5": 1.2, "k7": 1.5}, UNTESTED),
         ("k-at-least-5", {"k4": 1.5}, UNTESTED),
         ("k-3-7", {"k1": 1.5, "k4": 1.2}, FAILS),

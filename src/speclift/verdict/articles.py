@@ -26,8 +26,6 @@ from speclift.verdict.judgement import Judgement
 ALL = "all"
 # Accepted or drafted shares that an article calls typical are met within this many points.
 POINTS = 0.05
-# Two draft lengths whose speedups differ by less are as good as each other.
-CLOSE = 0.95
 # Streams from which on a load is what the articles call high.
 HIGH_STREAMS = 16
 # As near to break-even as an article can mean.
@@ -244,18 +242,27 @@ def _rates_seen(points: Sequence[_Point]) -> str:
 # Draft length
 
 
-def _by_k(judgement: Judgement) -> list[tuple[str, dict[int, float]]]:
+# Lower bound, value, upper bound.
+_Bounds: TypeAlias = tuple[float, float, float]
+
+
+def _by_k(judgement: Judgement) -> list[tuple[str, dict[int, _Bounds]]]:
     """Measured speedups by way of drafting and k, where there are several k; the confirmed ones win."""
-    found: dict[str, dict[int, float]] = defaultdict(dict)
+    found: dict[str, dict[int, _Bounds]] = defaultdict(dict)
     if judgement.tuning is not None:
         cells = judgement.tuning.tuning.cells
         lightest = cells[0].load if cells else None
         for cell in cells:
             if cell.is_measured and cell.drafter is not None and cell.load == lightest:
-                found[cell.method][cell.k] = cell.speedup
+                low, high = (
+                    cell.speedup * (rate or cell.rate_tok_s) / cell.rate_tok_s
+                    for rate in (cell.low, cell.high)
+                )
+                found[cell.method][cell.k] = (low, cell.speedup, high)
     for whole in judgement.on_all:
         if whole.overall is not None and whole.arm.k:
-            found[whole.arm.method][whole.arm.k] = whole.overall.speedup.value
+            speedup = whole.overall.speedup
+            found[whole.arm.method][whole.arm.k] = (speedup.low, speedup.value, speedup.high)
     return [(method, ks) for method, ks in found.items() if len(ks) > 1]
 
 
@@ -269,12 +276,13 @@ def _best_k(low: int, high: int | None) -> Look:
             outside = [k for k in ks if k not in inside]
             if not inside or not outside:
                 continue
-            within, beyond = (max(group, key=lambda k: ks[k]) for group in (inside, outside))
-            told = f"{_name(method)}: k={within} {ks[within]:.2f}x, k={beyond} {ks[beyond]:.2f}x"
-            if min(ks[within], ks[beyond]) > CLOSE * max(ks[within], ks[beyond]):
-                close = f"too close to tell; {told}"
-            else:
-                return _holds(told) if ks[within] > ks[beyond] else _fails(told)
+            within, beyond = (max(group, key=lambda k: ks[k][1]) for group in (inside, outside))
+            told = f"{_name(method)}: k={within} {ks[within][1]:.2f}x, k={beyond} {ks[beyond][1]:.2f}x"
+            if ks[within][0] > ks[beyond][2]:
+                return _holds(told)
+            if ks[within][2] < ks[beyond][0]:
+                return _fails(told)
+            close = f"too close to tell; {told}"
         return _untested(close or "draft lengths inside and outside of it were not both measured")
 
     return look
