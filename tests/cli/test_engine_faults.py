@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from in_threads import use_threads
 from running import Cli, Result, called, fake_flags, measured_places, planned_places, records_of
 from speclift.bench import run
 from speclift.core.arm import Arm
@@ -72,7 +73,9 @@ def result(folder: Path, _impatient: None) -> Result:
     )
     ks = ",".join(str(k) for k in (*truths, SOUND))
     size = ("--segment", "chat", "--requests", REQUESTS, "--max-tokens", 12, "--launches", 1, "--k", ks)
-    measured = called("measure", *size, *flags, "--study", "s", cwd=folder)
+    with pytest.MonkeyPatch.context() as patch:
+        use_threads(patch)
+        measured = called("measure", *size, *flags, "--study", "s", cwd=folder)
     compared = called("compare", "s", "--json", cwd=folder)
     return replace(compared, stderr=measured.stderr)
 

@@ -216,6 +216,7 @@ def _show_judgement(
     from speclift.verdict.answer import answer_to
     from speclift.views.answer_terminal import AnswerScreen
     from speclift.views.document import verdict_document
+    from speclift.views.line_terminal import line_view
     from speclift.views.markdown import verdict_markdown
     from speclift.views.terminal import STYLES, result_table
     from speclift.views.tuning_terminal import search_view
@@ -230,6 +231,8 @@ def _show_judgement(
     if shows_search and judgement.tuning is not None:
         console.print(search_view(judgement.tuning.tuning, best=judgement.tuning.best))
     answer.print_below(console)
+    if judgement.line is not None:
+        console.print(line_view(judgement.line))
     if to.out is not None:
         write_report(document, to.out)
         where = f"report: {relative(to.out)}"

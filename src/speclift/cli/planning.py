@@ -12,7 +12,7 @@ from speclift.cli.screens import require_markdown_place, screen, write_json, wri
 from speclift.core.flags import assembled
 
 
-@takes(Flags(PlanAsk), as_parameter="asked")
+@takes(Flags(PlanAsk), as_parameter="asked", reads_line=True)
 def plan_command(asked: Mapping[str, object], *, as_json: Json = False, markdown: Markdown = None) -> None:
     """Predict before anything runs: does it fit, does the draft match, is it faster?"""
     from speclift.planner.plan_document import plan_document

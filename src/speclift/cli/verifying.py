@@ -39,6 +39,7 @@ def verify_command(
     markdown: Markdown = None,
 ) -> None:
     """Does speculation change the output? Rounding does not count. Exit code 0 unchanged, 6 changed, 5 undecided."""
+    from speclift.bench.opening import wherever_it_runs
     from speclift.cli.narration import Narrator
     from speclift.lossless.document import verify_document
     from speclift.lossless.gate_answer import gate_answer
@@ -55,7 +56,12 @@ def verify_command(
     if unused:
         narrator.say(f"verify compares answers, not times: {', '.join(unused)} have no effect")
     if dry_run:
-        prepared = prepare_gate(replace(ask, fetches=False), narrator, depth_for(ask, detect))
+        depth = depth_for(ask, detect)
+        prepared = wherever_it_runs(
+            replace(ask, fetches=False),
+            narrator,
+            lambda asked, observer: prepare_gate(asked, observer, depth),
+        )
         commands = {arm.name: prepared.engine.command(arm, port=0) for arm in prepared.plan.arms}
         write_commands(commands, as_json=as_json)
         return

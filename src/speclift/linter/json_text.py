@@ -27,6 +27,14 @@ def parse_json(text: str) -> object:
     raise ValueError(f"it is nested more than {DEEPEST} levels deep")
 
 
+def looks_like_config(text: str) -> bool:
+    """Whether it begins as JSON or YAML does."""
+    first = next(
+        (line for line in text.splitlines() if line.strip() and not line.lstrip().startswith("#")), ""
+    )
+    return text.lstrip().startswith(("{", "[", "---")) or ":" in first
+
+
 def config_json(value: object, *, separators: tuple[str, str] = (", ", ": ")) -> str:
     """JSON in which a shell's number is none of our texts: {"k": $K}."""
     dumped = json.dumps(value, separators=separators, default=_marked)

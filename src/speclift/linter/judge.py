@@ -3,21 +3,24 @@
 from __future__ import annotations
 
 import re
+import shlex
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from speclift.core.errors import UsageError
 from speclift.linter.browser_text import made_plain, words_made_plain
 from speclift.linter.command import Foreign, read_command
-from speclift.linter.dialect import Dialect, Dialects
+from speclift.linter.dialect import Dialects
 from speclift.linter.findings import LintFinding, Release, Status, dotted, has_errors
+from speclift.linter.json_text import looks_like_config
+from speclift.linter.metric_questions import questions_in
 from speclift.linter.other_engines import engine_imported
 from speclift.linter.pasted import Form, Pasted
 from speclift.linter.placeholders import STANDS_IN, placeholders_in
 from speclift.linter.python_code import looks_like_python, read_python
 from speclift.linter.script import read_script
 from speclift.linter.shell import read_shell
-from speclift.linter.translation import Translation
+from speclift.linter.translation import Translation, shell_environment
 from speclift.linter.unit_file import is_unit, unit_commands
 
 TEXT_MAX = 1_000_000  # characters; a command, a program or a config is a thousandth of it
@@ -36,6 +39,9 @@ class LintReport:
     translated: Translation | None
     notes: tuple[str, ...] = ()
     models: tuple[str, ...] = ()  # the target and the draft, as they are named
+    unexpanded: tuple[str, ...] = ()  # what only a shell would fill in
+    program: tuple[str, ...] = ()  # what starts it, as it was written
+    environment: tuple[tuple[str, str], ...] = ()  # variables that are set for it
     others: tuple[LintReport, ...] = ()
 
     @property
@@ -54,20 +60,23 @@ def lint_words(words: Sequence[str], dialects: Dialects, *, version: str | None 
         return lint_text(words[0], dialects, version=version)
     words, repairs = words_made_plain(words)
     server = read_command(words, dialects, release=_release_asked(dialects, version))
-    server = server or _metrics_alone(" ".join(words), dialects.known)
     if server is None:
-        raise _no_engine(words[0] if words else "", dialects)
+        asked = _asked_by_words(words, dialects)
+        if not asked:
+            raise _no_engine(words[0] if words else "", dialects)
+        return _reported(asked, dialects, version, notes=repairs)
     report = _report(server, dialects, version)
     return replace(report, notes=(*report.notes, *repairs))
 
 
 def starts_something(word: str, dialects: Dialects) -> bool:
     """Whether one word alone is a command, a flag or a metric of an engine."""
-    return (read_command([word], dialects) or _metrics_alone(word, dialects.known)) is not None
+    return read_command([word], dialects) is not None or bool(_asked_by_words([word], dialects))
 
 
 def lint_text(text: str, dialects: Dialects, *, version: str | None = None) -> LintReport:
-    """A shell command or script, Python that makes an engine, YAML, JSON, a manifest, a unit, or a metric's name."""
+    """A shell command or script, Python that makes an engine, YAML, JSON, a manifest, a unit; rules, a dashboard or
+    whatever else asks for metrics."""
     if len(text) > TEXT_MAX:
         raise UsageError(f"this is {len(text):,} characters long; give a command or a config")
     if not text.strip():
@@ -77,17 +86,24 @@ def lint_text(text: str, dialects: Dialects, *, version: str | None = None) -> L
     if "\0" in text:
         raise UsageError("this is binary data; give a command, Python code or a config")
     text, repairs = made_plain(text)
-    servers = [_with_metrics(server, text, dialects) for server in _read(text, dialects, version)]
-    servers.sort(key=lambda server: not _is_speculative(server, dialects))
-    first, *others = (_report(server, dialects, version) for server in servers)
-    return replace(first, notes=(*first.notes, *repairs), others=tuple(others))
+    return _reported(_read(text, dialects, version), dialects, version, notes=repairs)
 
 
-def _with_metrics(server: Pasted | Foreign, text: str, dialects: Dialects) -> Pasted | Foreign:
-    if isinstance(server, Foreign):
-        return server
-    names = dialects.of(server.engine).metrics
-    return server if names is None else replace(server, metrics=names.found_in(text))
+def read_text(text: str, dialects: Dialects) -> Sequence[Pasted | Foreign]:
+    """The servers of a text, unjudged."""
+    return _read(made_plain(text)[0], dialects, None)
+
+
+def _reported(
+    servers: Sequence[Pasted | Foreign], dialects: Dialects, version: str | None, *, notes: Sequence[str]
+) -> LintReport:
+    ordered = sorted(servers, key=lambda server: not _is_speculative(server, dialects))
+    first, *others = (_report(server, dialects, version) for server in ordered)
+    return replace(first, notes=(*first.notes, *notes), others=tuple(others))
+
+
+def _asked_by_words(words: Sequence[str], dialects: Dialects) -> tuple[Pasted, ...]:
+    return questions_in(words[0] if len(words) == 1 else shlex.join(words), dialects).asked
 
 
 def _is_speculative(server: Pasted | Foreign, dialects: Dialects) -> bool:
@@ -95,8 +111,42 @@ def _is_speculative(server: Pasted | Foreign, dialects: Dialects) -> bool:
 
 
 def _read(text: str, dialects: Dialects, version: str | None) -> Sequence[Pasted | Foreign]:
-    """Every server in it; at least one."""
+    """Every server in it, with the metrics that are asked for; at least one of either."""
     release = _release_asked(dialects, version)
+    questions = questions_in(text, dialects)
+    try:
+        # In a file of queries words that start a server are a title's or a description's.
+        is_read = not questions.is_file or _MANIFEST.search(text) is not None
+        servers = list(_read_servers(text, dialects, release)) if is_read else []
+    except UsageError:
+        if not questions.asked:
+            raise
+        servers = []
+    for asked in questions.asked:
+        at = next((place for place, each in enumerate(servers) if _is_of(each, asked.engine)), None)
+        if at is None:
+            servers.append(asked)
+        else:
+            servers[at] = _with_metrics(servers[at], asked)
+    return servers
+
+
+def _is_of(server: Pasted | Foreign, engine: str) -> bool:
+    return isinstance(server, Pasted) and server.engine == engine
+
+
+def _with_metrics(server: Pasted | Foreign, asked: Pasted) -> Pasted | Foreign:
+    assert isinstance(server, Pasted)
+    return replace(
+        server,
+        metrics=asked.metrics,
+        notes=(*server.notes, *asked.notes),
+        unread=(*server.unread, *asked.unread),
+    )
+
+
+def _read_servers(text: str, dialects: Dialects, release: Release | None) -> Sequence[Pasted | Foreign]:
+    """Every server in it; at least one."""
     imported = engine_imported(text)
     if imported is not None and not re.search(r"^\s*(?:from|import)\s+vllm\b", text, re.MULTILINE):
         return [Foreign(engine=imported[0], seen=imported[1])]
@@ -112,7 +162,7 @@ def _read(text: str, dialects: Dialects, version: str | None) -> Sequence[Pasted
 
 
 def _read_source(text: str, dialects: Dialects, release: Release | None) -> Sequence[Pasted | Foreign]:
-    """Shell source, a config, or the name of a metric."""
+    """Shell source or a config."""
     fault: UsageError | None = None
     servers: Sequence[Pasted | Foreign] = ()
     try:
@@ -121,16 +171,13 @@ def _read_source(text: str, dialects: Dialects, release: Release | None) -> Sequ
         fault = error
     if servers:
         return servers
-    if _looks_like_config(text):
+    if looks_like_config(text):
         from speclift.linter.config_file import read_config  # late: a command needs no PyYAML
 
         try:
             return [read_config(text, dialects)]
         except UsageError as error:
             fault = error
-    query = _metrics_alone(text, dialects.in_question)  # or a rule, or a dashboard
-    if query is not None:
-        return [query]
     raise fault or _no_engine(text.strip().splitlines()[0], dialects)
 
 
@@ -169,21 +216,6 @@ def _required(
     return servers
 
 
-def _metrics_alone(text: str, dialects: Sequence[Dialect]) -> Pasted | None:
-    for dialect in dialects:
-        metrics = () if dialect.metrics is None else dialect.metrics.found_in(text)
-        if metrics:
-            return Pasted(engine=dialect.engine, form=Form.COMMAND, settings=(), metrics=metrics)
-    return None
-
-
-def _looks_like_config(text: str) -> bool:
-    first = next(
-        (line for line in text.splitlines() if line.strip() and not line.lstrip().startswith("#")), ""
-    )
-    return text.lstrip().startswith(("{", "[", "---")) or ":" in first
-
-
 def _report(server: Pasted | Foreign, dialects: Dialects, version: str | None) -> LintReport:
     if isinstance(server, Foreign):
         return _unread_report(server)
@@ -213,6 +245,9 @@ def _report(server: Pasted | Foreign, dialects: Dialects, version: str | None) -
         translated=_told(translated, server, is_missing=bool(missing)) if _starts(server) else None,
         notes=tuple(notes),
         models=dialect.models(server),
+        unexpanded=server.expansions.pieces,
+        program=server.program,
+        environment=tuple(shell_environment(server)),
     )
 
 

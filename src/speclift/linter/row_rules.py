@@ -20,7 +20,7 @@ def judge_flag(setting: Setting, row: Row | None, table: NameTable, release: Rel
 
 def fault(setting: Setting, row: Row, table: NameTable, release: Release) -> LintFinding | None:
     """What is wrong with a setting by itself; None where nothing is."""
-    return _lifetime_fault(setting, row, table, release) or _value_fault(setting, row, table, release)
+    return lifetime_fault(setting, row, table, release) or _value_fault(setting, row, table, release)
 
 
 def finding(
@@ -48,7 +48,8 @@ def unknown(setting: Setting, table: NameTable, release: Release) -> LintFinding
     return finding(setting, Status.UNKNOWN, said, replacement=near, source=table.source)
 
 
-def _lifetime_fault(setting: Setting, row: Row, table: NameTable, release: Release) -> LintFinding | None:
+def lifetime_fault(setting: Setting, row: Row, table: NameTable, release: Release) -> LintFinding | None:
+    """None where this release has it and reads it."""
     tail = f"; {row.note}" if row.note else ""
     match row.life(release):
         case Life.COMING:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import cache
 from typing import Literal
 
 from speclift.arithmetic.acceptance import best_k, break_even_acceptance
@@ -225,10 +226,12 @@ class Predictor:
         """By the best k of each load, so that it says of `loads` what their table says."""
         looked_at = sorted({*CROSSOVER_LOADS, *loads})
 
+        @cache
+        def speedup(load: int) -> Range:
+            return self.best(load, acceptance, ks).speedup
+
         def paying(end: Literal["value", "low", "high"]) -> tuple[LoadRange, ...]:
-            return load_ranges(
-                lambda load: getattr(self.best(load, acceptance, ks).speedup, end) > 1.0, looked_at
-            )
+            return load_ranges(lambda load: getattr(speedup(load), end) > 1.0, looked_at)
 
         ranges = paying("value")
         return CrossoverPrediction(

@@ -41,6 +41,16 @@ class Served:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class OwnLineChange:
+    """The user's own text beside what is recommended; `after` is equal to it where nothing should change, and `diff`
+    is empty then."""
+
+    before: str
+    after: str
+    diff: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Judgement:
     # The study, or the first of those that were pooled, as a path to show.
     study: str
@@ -64,3 +74,5 @@ class Judgement:
     lossless: GateOutcome
     # None where there was nothing to search.
     tuning: ConfirmedTuning | None
+    # None where the user brought no line, or the verdict says nothing about it yet.
+    line: OwnLineChange | None = None

@@ -29,7 +29,7 @@ from speclift.core.typed_json import UNKNOWN_FROM, finite
 from speclift.search.tuning_document import confirmed_document
 from speclift.verdict.answer import answer_to
 from speclift.verdict.articles import ArticleCheck, check_articles
-from speclift.verdict.judgement import AcceptanceBucket, AcceptanceHistogram, Judgement, Served
+from speclift.verdict.judgement import AcceptanceBucket, AcceptanceHistogram, Judgement, OwnLineChange, Served
 from speclift.views.documents import (
     AcceptanceBucketDocument,
     AcceptanceDocument,
@@ -46,6 +46,7 @@ from speclift.views.documents import (
     KvTokensDocument,
     MeasureDocument,
     OpenPartDocument,
+    OwnLineDocument,
     PartSpeedupDocument,
     PercentilesDocument,
     ProvenanceDocument,
@@ -87,10 +88,15 @@ def verdict_document(judgement: Judgement) -> VerdictDocument:
         "findings": [finding_document(finding) for finding in judgement.findings],
         "failed_arms": list(judgement.failed_arms),
         "tuning": None if judgement.tuning is None else confirmed_document(judgement.tuning),
+        "line": _own_line(judgement.line),
         "provenance": _provenance(judgement.provenance),
         "study": judgement.study,
     }
     return finite(document)
+
+
+def _own_line(change: OwnLineChange | None) -> OwnLineDocument | None:
+    return None if change is None else {"before": change.before, "after": change.after, "diff": change.diff}
 
 
 def measure_document(cells: Sequence[Cell], findings: Sequence[Finding], *, study: str) -> MeasureDocument:

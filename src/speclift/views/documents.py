@@ -203,6 +203,14 @@ class ArticleDocument(TypedDict):
     seen: str
 
 
+class OwnLineDocument(TypedDict):
+    """The user's own text, and with the speculation that is recommended; `diff` is empty where nothing changes."""
+
+    before: str
+    after: str
+    diff: str
+
+
 class VerdictDocument(TypedDict):
     schema: Literal[1]
     verdict: Decision
@@ -231,6 +239,12 @@ class VerdictDocument(TypedDict):
     findings: list[FindingDocument]
     failed_arms: list[str]
     tuning: ConfirmedTuningDocument | None
+    line: NotRequired[
+        Annotated[
+            OwnLineDocument | None,
+            Keywords(description="Of the user's own command; null where none was given."),
+        ]
+    ]
     provenance: ProvenanceDocument
     study: str
 
