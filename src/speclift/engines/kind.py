@@ -21,6 +21,7 @@ from speclift.core.engine_spec import EngineSpec
 from speclift.core.errors import OperatingError, unknown_name
 from speclift.core.speculation import K_MAX, NGram
 from speclift.core.units import Seconds
+from speclift.engines.installed import Installed, Programs
 from speclift.engines.protocol import Engine, Scorer
 from speclift.linter.dialect import Dialect
 from speclift.planner.request import EngineTerms
@@ -63,8 +64,12 @@ class EngineKind(ABC):
     schedule_key: str | None = None
 
     def parts(self) -> dict[str, str]:
-        """What of it is on this machine, for doctor: a version, a path, or how to get it."""
+        """What of it is on this machine, for doctor, where `installed` does not tell."""
         return {self.name: f"in the package {type(self).__module__.partition('.')[0]}"}
+
+    def installed(self, programs: Programs) -> tuple[Installed, ...]:
+        """Its programs and packages on this machine, for doctor: which, where, or how to get them."""
+        return ()
 
     def install_command(self) -> str:
         """What to type so that its servers can be launched here; empty where they can."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import shutil
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -12,6 +13,7 @@ from speclift.core.drafting import Drafting, Template
 from speclift.core.engine_spec import EngineSpec
 from speclift.core.errors import ModelError
 from speclift.core.speculation import Combined, DraftModel, NGram, Synthetic
+from speclift.engines.installed import Installed, Programs, answer_of
 from speclift.engines.kind import EngineKind
 from speclift.engines.llamacpp.dialect.command_line import LlamaDialect
 from speclift.engines.llamacpp.engine import INSTALL, LlamaCpp, embedded_version, has_embedded
@@ -28,6 +30,15 @@ from speclift.weights.gguf_file import read_vocabulary
 
 if TYPE_CHECKING:
     from speclift.replayer.methods import LogDrafters
+
+
+GET_SERVER = (
+    "the embedded llama.cpp is used. A llama-server comes with llama.cpp's releases or `brew install llama.cpp`; "
+    "it is used with --llama-server PATH"
+)
+_TOLD_VERSION = re.compile(r"version:\s*(\d{1,9})\s*\((\w{1,40})\)")
+# What ggml says as it looks for devices.
+_DEVICES = re.compile(r"ggml_(cuda|metal|vulkan|sycl|hip|rocm)_\w+")
 
 
 class LlamaCppKind(EngineKind):
@@ -48,12 +59,12 @@ class LlamaCppKind(EngineKind):
     plan_terms: EngineTerms | None = LlamaCppTerms()
     dialect: Dialect | None = LlamaDialect()
 
-    def parts(self) -> dict[str, str]:
+    def installed(self, programs: Programs) -> tuple[Installed, ...]:
         missing = self.install_command()
-        return {
-            "llamacpp": f"not installed: {missing}" if missing else embedded_version(),
-            "llama_server": shutil.which("llama-server") or "not found on PATH",
-        }
+        embedded = Installed(name=self.name, note=missing)
+        if not missing:
+            embedded = Installed(name=self.name, where="embedded", version=embedded_version())
+        return (embedded, _llama_server(programs.llama_server))
 
     def install_command(self) -> str:
         return "" if has_embedded() else INSTALL
@@ -123,6 +134,26 @@ def _drafts_of(arm: Arm) -> tuple[str, ...]:
             return tuple(part.model for part in parts if isinstance(part, DraftModel))
         case _:
             return ()
+
+
+def _llama_server(named: str | None) -> Installed:
+    path = shutil.which(named or "llama-server")
+    if path is None:
+        where = f"no program at {named!r}" if named else GET_SERVER
+        return Installed(name="llama_server", note=where)
+    answer = answer_of([path, "--version"])
+    told = _TOLD_VERSION.search(answer.text)
+    if told is None:
+        why = answer.fault or "its --version tells no build; is it llama.cpp's?"
+        return Installed(name="llama_server", where=path, note=why)
+    device = _DEVICES.search(answer.text)
+    return Installed(
+        name="llama_server",
+        where=path,
+        version=f"b{told[1]} ({told[2]})",
+        build=None if device is None else device[1].upper(),
+        note="" if named else f"used with --llama-server {path}",
+    )
 
 
 KIND = LlamaCppKind()
