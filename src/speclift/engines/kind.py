@@ -83,6 +83,13 @@ class EngineKind(ABC):
         """What `--model` or `--draft` says, as this engine takes it. Without `fetches` nothing is downloaded."""
         return reference
 
+    def draft_file(
+        self, model: str, quantisation: str, *, say: Callable[[str], None], fetches: bool
+    ) -> str | None:
+        """The draft in another quantisation, as a file of its own that is made where `fetches`; None: the engine
+        quantises as it loads, and is told by a key."""
+        return None
+
     def drafters(self, model: str) -> tuple[Template, ...]:
         """What a search tries where no method is named. `model` is the target as it was asked for."""
         return (NGram(),)

