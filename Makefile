@@ -55,7 +55,7 @@ schemas: $(READY)
 	$(BIN)/python docs/schema/write.py
 
 # The statistics on synthetic truth: coverage of the intervals, false alarms, power of the verdict. Then whatever a
-# server might send: 14,000 answers at the parsers, 10,000 over sockets.
+# server might send: 14,000 answers at the parsers, 10,000 over sockets; and 10,000 mangled lines at lint.
 bench: $(READY)
 	$(BIN)/python benchmarks/coverage.py
 	$(BIN)/python benchmarks/crossover.py
@@ -64,6 +64,7 @@ bench: $(READY)
 	$(BIN)/python benchmarks/verdicts.py
 	$(BIN)/python benchmarks/plan.py
 	$(BIN)/python -m pytest tests/hostile/test_fuzzed_answers.py --hypothesis-profile=night --timeout 900
+	$(BIN)/python -m pytest tests/hostile/test_lint_words.py --hypothesis-profile=night
 	$(BIN)/python benchmarks/fuzz.py
 
 # Accepted length, cost and break-even of the bundled draft on this machine; about ten minutes on two idle cores.

@@ -83,7 +83,8 @@ def test_wrong_tokens_are_a_changed_output_shown_side_by_side(cli: Cli) -> None:
     example = document["examples"][0]
     assert example["baseline"] != example["answer"]
     assert example["prompt"]
-    assert "OUTPUT CHANGED" in result.stderr
+    assert "Do not use ngram" in result.stderr
+    assert document["answer"]["sentence"].startswith("Do not use ngram")
     assert "Side by side" in result.stderr
 
 
@@ -227,7 +228,7 @@ class TestDecide:
         assert result.code == 6, result.stderr
         assert result.document["verdict"] == "output-changed"
         assert 'class="sides"' in (tmp_path / "s" / "report.html").read_text()
-        assert "Side by side" in result.stderr
+        assert "changes what the model answers" in result.stderr
         again = cli("compare", "s", "--json")
         assert again.code == 6
         assert again.document["lossless"]["result"] == "fail"

@@ -59,6 +59,15 @@ def test_a_method_without_k_gets_the_ks_of_its_engine_and_its_way_of_drafting() 
     assert look_up.ks != draft.ks
 
 
+def test_a_shortest_draft_is_kept_and_no_k_below_it_is_tried() -> None:
+    (named,) = of(Ask.of(engine="llamacpp", methods=("draft,k_min=4",), drafts=("small.gguf",), ks=(16,)))
+    assert named == Wanted(template=DraftModel(model="small.gguf", k=4, k_min=4), ks=(16,))
+    (usual,) = of(Ask.of(engine="llamacpp", methods=("draft,k_min=4",), drafts=("small.gguf",)))
+    assert usual.ks == tuple(k for k in engine_kind("llamacpp").ks(DraftModel(model="x")) if k >= 4)
+    (long,) = of(Ask.of(engine="llamacpp", methods=("draft,k_min=500",), drafts=("small.gguf",)))
+    assert long.ks == (500,)
+
+
 def test_a_combination_is_one_way_of_drafting() -> None:
     (both,) = of(Ask.of(methods=("ngram+draft",), drafts=("small.gguf",), ks=(2, 4, 6)))
     assert isinstance(both.template, Combined)

@@ -39,7 +39,7 @@ def test_help_fits_100_columns_in_groups(cli: Cli, monkeypatch: pytest.MonkeyPat
     page = cli("decide", "--help").stdout
     assert max(map(len, page.splitlines())) <= WIDTH
     titles = re.findall(r"^(\S.*):$", page, flags=re.MULTILINE)
-    assert titles[0] == "Configurations to compare"
+    assert titles[:2] == ["Arguments", "Configurations to compare"]
     assert titles[-1] == "Options"
     assert len(titles) == len(set(titles)) >= 5
 

@@ -9,9 +9,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from speclift.engines.llamacpp.dialect import flag_table as llamacpp_flags
+from speclift.engines.llamacpp.dialect.metric_table import METRICS as LLAMA_METRICS
 from speclift.engines.vllm.dialect import flag_table as vllm_flags
 from speclift.engines.vllm.dialect.config_rules import check_speculative_config, method_of
 from speclift.engines.vllm.dialect.key_table import KEYS, METHODS, NEWEST, schedule_fault
+from speclift.engines.vllm.dialect.metric_table import METRICS as VLLM_METRICS
 from speclift.linter.findings import LintFinding, Release, Status
 from speclift.linter.rows import Life, NameTable, Row, ValueKind, by_name, listed
 
@@ -36,7 +38,7 @@ def only(status: Status, config: dict[str, object], release: Release = NEWEST, *
 
 
 TABLES = [
-    *(KEYS, METHODS, vllm_flags.METRICS),
+    *(KEYS, METHODS, VLLM_METRICS, LLAMA_METRICS),
     *(vllm_flags.FLAGS, vllm_flags.QUANTISATIONS, vllm_flags.LOAD_FORMATS_GONE, vllm_flags.ENVIRONMENT),
     *(llamacpp_flags.FLAGS, llamacpp_flags.TYPE_ROWS, llamacpp_flags.PROGRAMS, llamacpp_flags.ENVIRONMENT),
 ]

@@ -68,17 +68,17 @@ class TestWhatAShellFillsIn:
         assert not report.ok
 
     def test_inside_json_stays_live(self) -> None:
-        text = 'vllm serve m --speculative-config "{\\"model\\": \\"$D\\", \\"num_speculative_tokens\\": 3}"'
+        text = 'D=`f`\nvllm serve m --speculative-config "{\\"model\\": \\"$D\\", \\"num_speculative_tokens\\": 3}"'
         config = r"{\"method\":\"draft_model\",\"model\":\"$D\",\"num_speculative_tokens\":3}"
-        assert translated(text) == f'vllm serve m --speculative-config "{config}"'
+        assert translated(text) == f'export D="`f`"; vllm serve m --speculative-config "{config}"'
 
     def test_stands_for_a_number_inside_json_too(self) -> None:
-        text = "vllm serve m --speculative-model d --num-speculative-tokens $K --tensor-parallel-size 1"
+        text = "K=3\nvllm serve m --speculative-model d --num-speculative-tokens $K --tensor-parallel-size 1"
         assert '\\"num_speculative_tokens\\":$K}' in translated(text)
         assert Status.CONFLICT not in statuses(lint(text)).values()
 
     def test_is_no_wrong_number_and_no_wrong_choice(self) -> None:
-        found = statuses(lint("vllm serve m --port $PORT --dtype ${DTYPE:-auto} --max-model-len `x`"))
+        found = statuses(lint("vllm serve m --port ${PORT:-1} --dtype ${DTYPE:-auto} --max-model-len `x`"))
         assert set(found.values()) == {Status.OK}
 
     @pytest.mark.parametrize(
@@ -98,12 +98,23 @@ class TestWhatAShellFillsIn:
         report = lint(text)
         assert statuses(report)[unread] is Status.UNREAD
         assert not report.ok
-        if unread.startswith("$"):
-            assert unread in translated(text)
+
+    @pytest.mark.parametrize(
+        "source", ["$EXTRA", '"${ARGS[@]}"', "--port $PORT", "--port $((8000 + i))", "$1"]
+    )
+    def test_that_nothing_sets_is_named_and_no_command_is_written(self, source: str) -> None:
+        report = lint(f"vllm serve m {source}")
+        unset = [found for found in report.findings if "nothing in this text sets it" in found.message]
+        assert ([found.status for found in unset], report.translated) == ([Status.UNREAD], None)
+        assert unset[0].flag.strip("$") in source
+
+    def test_that_is_set_too_late_or_from_what_nothing_sets_is_not_set(self) -> None:
+        assert lint("vllm serve $M\nM=x").translated is None
+        assert lint("A=$1\nM=$A\nvllm serve $M").translated is None
+        assert translated("A=x\nM=$A\nvllm serve $M") == 'export A=x; export M="$A"; vllm serve $M'
 
     def test_arrays_and_their_names_are_not_taken_for_the_environment(self) -> None:
-        text = 'ARGS=(--port 1\n  --dtype auto)\nvllm serve m "${ARGS[@]}"'
-        assert translated(text) == 'vllm serve m "${ARGS[@]}"'
+        assert lint('ARGS=(--port 1\n  --dtype auto)\nvllm serve m "${ARGS[@]}"').translated is None
 
     @pytest.mark.skipif(shutil.which("bash") is None, reason="no bash here")
     def test_set_before_the_command_is_set_before_its_translation(self) -> None:
@@ -121,21 +132,21 @@ class TestScripts:
     @pytest.mark.parametrize(
         "text",
         [
-            pytest.param("for m in a b; do vllm serve $m --port 1; done", id="a loop"),
-            pytest.param("while true; do\n  vllm serve $m --port 1\ndone", id="a loop over lines"),
-            pytest.param("if [ -d x ]; then vllm serve $m --port 1; fi", id="a condition"),
-            pytest.param("cd x && { vllm serve $m --port 1 | tee log; } || exit 1", id="a group"),
-            pytest.param("(cd x; vllm serve $m --port 1 2>&1 >log &)", id="a subshell in the background"),
+            pytest.param("for k in a b; do vllm serve m --port 1; done", id="a loop"),
+            pytest.param("while true; do\n  vllm serve m --port 1\ndone", id="a loop over lines"),
+            pytest.param("if [ -d x ]; then vllm serve m --port 1; fi", id="a condition"),
+            pytest.param("cd x && { vllm serve m --port 1 | tee log; } || exit 1", id="a group"),
+            pytest.param("(cd x; vllm serve m --port 1 2>&1 >log &)", id="a subshell in the background"),
         ],
     )
     def test_give_the_command_without_the_words_around_it(self, text: str) -> None:
-        assert translated(text) == "vllm serve $m --port 1"
+        assert translated(text) == "vllm serve m --port 1"
 
     def test_the_number_before_a_redirection_is_a_value_unless_it_touches_it(self) -> None:
         assert translated("vllm serve m --tensor-parallel-size 2 >log 2>&1").endswith(
             "--tensor-parallel-size 2"
         )
-        assert "redirections" in lint("vllm serve m >log").notes[0]
+        assert "redirected" in lint("vllm serve m >log").notes[0]
 
     def test_a_comment_ends_a_command(self) -> None:
         assert translated("vllm serve m --port 1 # --speculative-model d") == "vllm serve m --port 1"
@@ -181,7 +192,8 @@ class TestScripts:
         assert translated(text) == "vllm serve m"
 
     def test_several_servers_are_not_waved_through(self) -> None:
-        assert not lint("vllm serve a\nvllm serve b").ok
+        assert not lint("vllm serve a\nvllm serve b --bogus").ok
+        assert not lint("vllm serve a vllm serve b").ok
 
     def test_words_between_quotes_are_taken_as_a_shell_takes_them(self) -> None:
         (found,) = read_shell('a \'b c\'"d \\" \\x"e\\ f "" \'\' \\\\').commands
@@ -196,7 +208,8 @@ class TestPython:
             pytest.param("LLM(model='m', speculative_config={**base, 'model': 'd'})", id="into a dict"),
             pytest.param("LLM(model='m', speculative_config=dict(**base))", id="into dict()"),
             pytest.param("LLM(model='m', speculative_config=load())", id="the whole config"),
-            pytest.param("LLM(model='a')\nLLM(model='b')", id="a second engine"),
+            pytest.param("LLM(model='m', max_model_len=k)", id="a name"),
+            pytest.param("def f(m='x'):\n    LLM(model=m)", id="an argument"),
         ],
     )
     def test_what_only_running_it_would_tell_is_unread(self, text: str) -> None:

@@ -12,6 +12,7 @@ import pytest
 from running import Cli
 
 SIZES = (10_000, pytest.param(500_000, marks=pytest.mark.slow))
+RULES = "groups:\n- name: a\n  rules:\n"
 HARD: dict[str, Callable[[int], str]] = {
     "blanks": lambda size: f"vllm serve{' ' * size}m",
     "blanks alone": lambda size: f"x{' ' * size}y",
@@ -55,6 +56,23 @@ HARD: dict[str, Callable[[int], str]] = {
     "keys of a config": lambda size: "vllm serve m --speculative-config '"
     + json.dumps({f"zz{number}": 1 for number in range(size // 15)})
     + "'",
+    "rules": lambda size: RULES + "".join(f"  - expr: vllm:zz{number} > 1\n" for number in range(size // 30)),
+    "recording rules": lambda size: RULES
+    + "".join(f"  - {{record: 'vllm:z{number}', expr: vllm:num_requests_running}}\n" for number in range(size // 60)),
+    "names in a query": lambda size: "".join(f"vllm:zz{number} + " for number in range(size // 15))
+    + "(vllm:prompt_tokens)",
+    "brackets in a query": lambda size: f"{RULES}  - expr: '{'(' * size} vllm:num_requests_running'\n",
+    "escaped quotes in a query": lambda size: RULES
+    + "  - expr: 'vllm:num_requests_running{a=\""
+    + '\\\\"' * (size // 2),
+    "quotes in a query": lambda size: f"{RULES}  - expr: vllm:num_requests_running{'`' * size}\n",
+    "alternatives": lambda size: f"curl h/metrics | grep -E 'vllm:{'(a|b)' * (size // 5)}'",
+    "greps": lambda size: "curl h/metrics\n" + "".join(f"grep vllm:z{number}\n" for number in range(size // 15)),
+    "a dashboard": lambda size: json.dumps(
+        {"panels": [{"title": "t", "targets": [{"expr": f"rate(vllm:a{number}[5m])"}]} for number in range(size // 60)]}
+    ),
+    "a deep dashboard": lambda size: '{"expr":"vllm:x","panels":[' * (size // 30),
+    "blanks in a carried file": lambda size: json.dumps({"data": {"a": "{" + "\n" * size}, "expr": "vllm:a"}),
     "engines in Python": lambda size: "LLM(" * (size // 4),
     "Python": lambda size: "LLM(model='m')\n" + "x = 1\n" * (size // 30),
     "hashes": lambda size: "#" * size,

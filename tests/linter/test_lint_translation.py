@@ -186,11 +186,11 @@ def test_a_tutorial_becomes_todays_server(name: str, argv: str) -> None:
 
 
 def test_a_variable_of_the_shell_survives_and_a_command_in_it_does_not_run() -> None:
-    found = translated("vllm serve $MODEL --spec-model '$(reboot)' --spec-tokens 3")
+    found = translated("MODEL=org/m\nvllm serve $MODEL --spec-model '$(reboot)' --spec-tokens 3")
 
     assert "vllm serve $MODEL " in found.command
     assert """"model":"$(reboot)",""" in found.command
-    assert shlex.split(found.command)[2:4] == ["$MODEL", "--speculative-config"]
+    assert shlex.split(found.command)[4:6] == ["$MODEL", "--speculative-config"]
     assert "'{" in found.command
 
 
@@ -236,3 +236,32 @@ def test_a_type_from_the_environment_without_its_draft_model_is_said_of_the_vari
     assert [
         (found.flag, found.is_error) for found in report.findings if "no draft model" in found.message
     ] == [("LLAMA_ARG_SPEC_TYPE", True)]
+
+
+@pytest.mark.parametrize(
+    ("flags", "kept"),
+    [
+        ("--quantization awq -tp 4", ["--quantization", "awq", "--tensor-parallel-size", "4"]),
+        ("-q ptpc_fp8 -pp 2", ["--quantization", "fp8_per_channel", "--pipeline-parallel-size", "2"]),
+        ("--quantization rtn", ["--quantization", "int8_per_channel_weight_only"]),
+        ("--kv-cache-dtype fp8 --cpu-offload-gb 8.5", ["--kv-cache-dtype", "fp8", "--cpu-offload-gb", "8.5"]),
+        ("--max-num-seqs 8 --enforce-eager", ["--max-num-seqs", "8", "--enforce-eager"]),
+    ],
+)
+def test_what_changes_what_fits_is_never_lost(flags: str, kept: list[str]) -> None:
+    old = "--speculative-model d --num-speculative-tokens 3"
+    assert [word for word in translated(f"vllm serve m {old} {flags}").argv if word in kept] == kept
+
+
+@pytest.mark.parametrize("name", ["bitsandbytes", "aqlm", "gguf"])
+def test_a_quantisation_that_nothing_stands_in_for_may_not_fit_without(name: str) -> None:
+    (note,) = translated(f"vllm serve m --quantization {name}").notes
+    assert "may not fit" in note
+
+
+def test_an_id_that_is_not_in_the_catalogue_is_said_to_be_unknown() -> None:
+    known = lint("vllm serve meta-llama/Llama-3.1-8B-Instruct")
+    unknown = lint("vllm serve meta-llama/Llama-9.9-8B")
+
+    assert (known.notes, known.ok, unknown.ok) == ((), True, True)
+    assert "meta-llama/Llama-9.9-8B is not in the catalogue" in unknown.notes[0]

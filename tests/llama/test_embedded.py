@@ -21,9 +21,13 @@ from speclift.core.records import Place, Record
 from speclift.core.speculation import Combined, DraftModel, NGram, Speculation, Synthetic
 from speclift.core.traffic import Concurrency, Message, Request
 from speclift.engines.llamacpp import engine as llamacpp
+from speclift.engines.llamacpp.dialect.flag_table import NEWEST
+from speclift.engines.llamacpp.dialect.metric_table import METRICS
 from speclift.engines.llamacpp.engine import LlamaCpp
 from speclift.engines.process import free_port
 from speclift.engines.protocol import Server
+from speclift.linter.metrics import SUFFIXES
+from speclift.linter.rows import Life
 from speclift.weights.gguf_header import Array, open_gguf
 
 pytestmark = pytest.mark.llama
@@ -110,6 +114,21 @@ def test_every_method_launches_and_drafts(name: str, embedded_model: Path, tmp_p
         assert record.accepted == record.drafted
     if name == "synthetic, none accepted":
         assert record.accepted == 0
+
+
+def test_the_page_of_metrics_is_what_lint_takes_it_for(embedded_model: Path, tmp_path: Path) -> None:
+    exported: set[str] = set()
+
+    async def use(server: Server) -> list[Record]:
+        record = await say(server)
+        exported.update(name.partition("{")[0] for name in (await server.counters()).values)
+        return [record]
+
+    on_server(LlamaCpp(settings(embedded_model)), NGram(k=7, n=3), tmp_path / "log", use)
+    names = {
+        f"llamacpp:{row.name}{SUFFIXES[row.kind][0]}" for row in METRICS if row.life(NEWEST) is Life.THERE
+    }
+    assert exported == names
 
 
 def test_the_targets_own_kv_cache_may_be_of_q8_0(embedded_model: Path, tmp_path: Path) -> None:

@@ -140,11 +140,22 @@ def test_no_speculation_is_never_replayed() -> None:
 
 
 @pytest.mark.parametrize("part", [TINY, DraftModel(model="m", k=5, k_min=4), NGram(), Head(kind="mtp")])
-def test_setting_k_keeps_the_shortest_draft_below_it(part: Drafter) -> None:
-    changed = with_k(part, 2)
-    assert not isinstance(changed, Combined)
-    assert changed.k == 2
-    assert not isinstance(changed, DraftModel) or changed.k_min <= 2
+def test_setting_k_keeps_the_shortest_draft(part: Drafter) -> None:
+    assert with_k(with_k(part, 7), part.k) == part
+
+
+def test_the_shortest_draft_is_never_lowered_to_fit_k() -> None:
+    with pytest.raises(UsageError, match=r"k_min must lie in 0\.\.k=2, saw 4"):
+        with_k(DraftModel(model="m", k=5, k_min=4), 2)
+
+
+def test_candidates_keep_the_shortest_draft_and_say_it() -> None:
+    space = build_space(Axes(drafters=(DraftModel(model="m", k=9, k_min=4),), ks=(4, 16)))
+    drafted = [each for each in space.candidates if not each.is_baseline]
+    assert [each.name for each in drafted] == ["draft-min4-k4", "draft-min4-k16"]
+    assert [each.arm.speculation for each in drafted] == [
+        DraftModel(model="m", k=k, k_min=4) for k in (4, 16)
+    ]
 
 
 @pytest.mark.parametrize(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import subprocess
 from pathlib import Path
 from typing import Any
@@ -13,6 +14,7 @@ from pasted_commands import DRAFT, TARGET, VLLM
 from speclift.engines.vllm.dialect.config_rules import check_speculative_config
 from speclift.engines.vllm.dialect.flag_table import FLAGS
 from speclift.engines.vllm.dialect.key_table import NEWEST
+from speclift.engines.vllm.dialect.metric_table import METRICS
 from speclift.linter.findings import has_errors
 from speclift.linter.rows import ValueKind
 from speclift.verbs.lint import lint
@@ -199,3 +201,20 @@ def test_a_switch_in_the_table_is_one_in_the_parser(answers: dict[str, dict[str,
     table = {name for name in FLAGS.names_at(NEWEST) if FLAGS[name].kind is ValueKind.SWITCH}
 
     assert table == {name for name in real if not name.startswith("--no-")} - {"-h", "--help"}
+
+
+def test_lint_knows_every_metric_that_the_source_defines_and_no_other(vllm_python: str) -> None:
+    found = subprocess.run(
+        [vllm_python, "-c", "import importlib.util as u; print(u.find_spec('vllm').origin)"],
+        check=True,
+        capture_output=True,
+        text=True,
+    )
+    package = Path(found.stdout.strip().splitlines()[-1]).parent
+    sources = [path for path in package.rglob("*.py") if "benchmarks" not in path.parts]
+    defined = {
+        name.removesuffix("_total") if name not in METRICS else name
+        for path in sources
+        for name in re.findall(r'"vllm:([a-z]\w*)"', path.read_text(encoding="utf-8"))
+    }
+    assert defined == {row.name for row in METRICS if row.holds(NEWEST)}

@@ -48,23 +48,35 @@ def lint_command(
 
 
 def _show(report: LintReport) -> None:
-    """Findings and the other forms are narrative; the command alone is data, so that it can be piped."""
+    """Findings and the other forms are narrative; the commands alone are data, so that they can be piped."""
+    from speclift.linter.answer import lint_answer
     from speclift.linter.findings import dotted
-    from speclift.views.lint_terminal import folded_command, lint_view, shown_lines, translation_notes
+    from speclift.views.answer_terminal import AnswerScreen
+    from speclift.views.lint_terminal import (
+        STYLES,
+        folded_command,
+        lint_view,
+        shown_lines,
+        translation_notes,
+    )
 
     console = screen(stderr=True)
-    console.print(lint_view(report))
-    today = report.translated
-    if today is None:
-        return
-    if today.notes:
-        console.print(translation_notes(today))
-    console.print(f"\nCommand for {report.title} {dotted(report.newest)}", style="bold", markup=False)
-    command = folded_command(today.source)
-    # Data where somebody reads it from a pipe, for the eye otherwise.
-    shown = shown_lines(command) if sys.stdout.isatty() else shown_lines(command, limit=None)
-    sys.stdout.write(f"{shown}\n")
-    sys.stdout.flush()
-    for title, text in (("From Python", today.python), (today.yaml_is, today.yaml)):
-        console.print(f"\n{title}", style="bold")
-        console.print(shown_lines(text.rstrip()), markup=False, highlight=False, soft_wrap=True)
+    AnswerScreen(lint_answer(report), style=STYLES[report.ok]).print_above(console)
+    for server in (report, *report.others):
+        console.print(lint_view(server))
+        today = server.translated
+        if today is None:
+            continue
+        if today.notes:
+            console.print(translation_notes(today))
+        console.print(f"\nCommand for {server.title} {dotted(server.newest)}", style="bold", markup=False)
+        if today.source:
+            command = folded_command(today.source)
+            # Data where somebody reads it from a pipe, for the eye otherwise.
+            shown = shown_lines(command) if sys.stdout.isatty() else shown_lines(command, limit=None)
+            sys.stdout.write(f"{shown}\n")
+            sys.stdout.flush()
+        for title, text in (("From Python", today.python), (today.yaml_is, today.yaml)):
+            if text:
+                console.print(f"\n{title}", style="bold")
+                console.print(shown_lines(text.rstrip()), markup=False, highlight=False, soft_wrap=True)

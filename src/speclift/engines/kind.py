@@ -70,6 +70,10 @@ class EngineKind(ABC):
         """What to type so that its servers can be launched here; empty where they can."""
         return ""
 
+    def own_program(self, program: Sequence[str]) -> tuple[dict[str, object], str]:
+        """What a pasted line starts, as settings of an Ask, and what has to be said about it."""
+        return {}, ""
+
     @abstractmethod
     def build(self, spec: EngineSpec, settings: ServerSettings, *, version: str | None) -> Engine:
         """`version` where it is known already, as of a study that was measured on another machine."""
@@ -77,6 +81,10 @@ class EngineKind(ABC):
     def model_path(self, reference: str, *, say: Callable[[str], None], fetches: bool) -> str:
         """What `--model` or `--draft` says, as this engine takes it. Without `fetches` nothing is downloaded."""
         return reference
+
+    def is_on_hub(self, server: ServerSettings) -> bool:
+        """Whether the engine finds the model by itself, so that its name is no path."""
+        return False
 
     def drafters(self, model: str) -> tuple[Template, ...]:
         """What a search tries where no method is named. `model` is the target as it was asked for."""

@@ -5,22 +5,41 @@ from __future__ import annotations
 import re
 from collections import deque
 from collections.abc import Sequence
+from dataclasses import dataclass
 from itertools import pairwise
 
 from speclift.core.errors import UsageError
-from speclift.linter.dialect import Dialect, Dialects, Started
+from speclift.linter.containers import image_place, without_entry_point
+from speclift.linter.dialect import Dialect, Dialects, Started, base_name, is_after_flag
 from speclift.linter.findings import Release
+from speclift.linter.other_engines import (
+    OtherEngine,
+    engine_of_image,
+    engine_of_module,
+    engine_of_program,
+    is_python_module,
+)
 from speclift.linter.pasted import Form, Pasted, Setting
 from speclift.linter.rows import Row, ValueKind
 from speclift.linter.shell import NOTHING, WORDS_MAX, Expansions
+from speclift.linter.starters import passes_on
 
 _ASSIGNMENT = re.compile(r"[A-Za-z_]\w*=.*", re.DOTALL)
-CONTAINERS = {"docker", "podman", "nerdctl"}
+# What an editor or a browser makes of one or two hyphens.
+_DASHES = re.compile("[‐‑‒–—―−]+-?(?=[A-Za-z])")
 _NUMBER = re.compile(r"-\.?\d")
 # A long command has some dozen; wrappers before a program have some dozen words.
 EXPANSIONS_MAX = 200
 PROGRAM_AMONG = 400
 SHOWN_MAX = 80
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Foreign:
+    """An engine that is known by name alone, with the words that start it."""
+
+    engine: OtherEngine
+    seen: str
 
 
 def read_command(
@@ -29,7 +48,7 @@ def read_command(
     *,
     release: Release | None = None,
     expansions: Expansions = NOTHING,
-) -> Pasted | None:
+) -> Pasted | Foreign | None:
     """The words of one simple command; None where it starts no engine that is known here."""
     environment, rest = assignments(words)
     return read_program(rest, environment, dialects, release=release, expansions=expansions)
@@ -42,11 +61,12 @@ def read_program(
     *,
     release: Release | None = None,
     expansions: Expansions = NOTHING,
-) -> Pasted | None:
+) -> Pasted | Foreign | None:
     """The same, where the variables before the program have been taken off."""
+    words, respelled = _hyphenated(words, dialects)
     found = _program(words, dialects)
-    if found is None:
-        return None
+    if found is None or isinstance(found, Foreign):
+        return found
     _require_a_command(words, expansions)
     dialect, started = found
     wrapper, by_place = started.wrapper, int(dialect.takes_model_by_place)
@@ -64,6 +84,7 @@ def read_program(
         if "xargs" in wrapper
         else (),
         notes=(
+            *respelled,
             *(
                 f"{shortened(word)} is filled in by the shell: copied unchanged, not checked"
                 for word in expansions.whole
@@ -72,6 +93,26 @@ def read_program(
         ),
         expansions=expansions,
     )
+
+
+def _hyphenated(words: Sequence[str], dialects: Dialects) -> tuple[list[str], tuple[str, ...]]:
+    """Flags with the hyphens that a dash was made of: two, or one where only that is a flag of some engine."""
+    plain: list[str] = []
+    notes: list[str] = []
+    for word in words:
+        match = _DASHES.match(word)
+        if match is None:
+            plain.append(word)
+            continue
+        name = word[match.end() :]
+        flag = name.partition("=")[0]
+        is_short = any(
+            f"-{flag}" in dialect.flags and dialect.plain_name(f"--{flag}") not in dialect.flags
+            for dialect in dialects.known
+        )
+        plain.append(f"-{name}" if is_short else f"--{name}")
+        notes.append(f"{shortened(word)} was read as {shortened(plain[-1])}")
+    return plain, tuple(notes)
 
 
 def _require_a_command(words: Sequence[str], expansions: Expansions) -> None:
@@ -101,21 +142,57 @@ def assignments(words: Sequence[str]) -> tuple[list[tuple[str, str]], list[str]]
     return environment, []
 
 
-def _program(words: Sequence[str], dialects: Dialects) -> tuple[Dialect, Started] | None:
-    for index, word in enumerate(words[:PROGRAM_AMONG]):
-        before, after = words[:index], words[index + 1 :]
-        is_image = "run" in before and not word.startswith("-") and not CONTAINERS.isdisjoint(before[:2])
-        for dialect in dialects.known:
-            started = dialect.find_program(word, before, after, is_asked=dialect is dialects.asked)
-            if started is None and is_image and dialect.image is not None and dialect.image.search(word):
-                started = Started(wrapper=[*before, word], program=(), arguments=after)
-            if started is not None:
-                return dialect, started
+def _program(words: Sequence[str], dialects: Dialects) -> tuple[Dialect, Started] | Foreign | None:
+    image_at = image_place(words)
+    first = 0 if image_at is None else image_at + 1
+    for index in range(first, min(len(words), PROGRAM_AMONG)):
+        found = _started_at(index, words, dialects, is_first=index == first)
+        if found is not None:
+            return found
+    if image_at is not None:
+        return _by_image(words, image_at, dialects)
     if words and words[0].startswith("-"):
         guessed = dialects.asked or _dialect_of_flags(words, dialects)
         if guessed is not None:
             return guessed, Started(wrapper=(), program=(), arguments=words)
     return None
+
+
+def _started_at(
+    index: int, words: Sequence[str], dialects: Dialects, *, is_first: bool
+) -> tuple[Dialect, Started] | Foreign | None:
+    before, word, after = words[:index], words[index], words[index + 1 :]
+    is_module = is_python_module(before, word, after)
+    if not is_first and not passes_on(before[:-1] if is_module else before):
+        return None
+    for dialect in dialects.known:
+        started = dialect.find_program(word, before, after, is_asked=dialect is dialects.asked)
+        if started is not None:
+            return dialect, started
+    if is_module:
+        other, seen = engine_of_module(after[0]), words[index - 1 : index + 2]
+    else:
+        other = None if is_after_flag(before) else engine_of_program(base_name(word))
+        seen = words[index : index + 3]
+    return None if other is None else Foreign(engine=other, seen=" ".join(seen))
+
+
+def _by_image(
+    words: Sequence[str], image_at: int, dialects: Dialects
+) -> tuple[Dialect, Started] | Foreign | None:
+    """A container whose entry point is the server."""
+    image, arguments = words[image_at], words[image_at + 1 :]
+    for dialect in dialects.known:
+        if dialect.image is not None and dialect.image.search(image):
+            wrapper, entry_point = without_entry_point(words[: image_at + 1])
+            if not entry_point:
+                return dialect, Started(wrapper=wrapper, program=(), arguments=arguments)
+            found = _program([*entry_point, *arguments], dialects)
+            if isinstance(found, tuple) and found[0] is dialect:
+                return dialect, Started(wrapper=wrapper, program=(), arguments=found[1].arguments)
+            return None
+    other = engine_of_image(image)
+    return None if other is None else Foreign(engine=other, seen=image)
 
 
 def _dialect_of_flags(words: Sequence[str], dialects: Dialects) -> Dialect | None:
@@ -151,8 +228,6 @@ def _flags(
             places += queue
             break
         spelled, equals, value = word.partition("=")
-        if not word.strip():
-            continue  # a blank after a backslash, a slip of the paste
         if not _is_flag(word) or expansions.holds(spelled):
             places.append(word)
             continue
@@ -166,7 +241,16 @@ def _flags(
             given = _following(queue, row, is_dotted="." in name)
         values = given if isinstance(given, list) else [given]
         is_opaque = any(isinstance(each, str) and expansions.holds(each) for each in values)
-        settings.append(Setting(name=name, spelled=spelled, value=given, is_off=is_off, is_opaque=is_opaque))
+        settings.append(
+            Setting(
+                name=name,
+                spelled=spelled,
+                value=given,
+                is_off=is_off,
+                is_opaque=is_opaque,
+                is_one_word=bool(equals),
+            )
+        )
     return settings, places
 
 

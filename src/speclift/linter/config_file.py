@@ -72,7 +72,7 @@ def _only_document(text: str) -> object:
     maps = (value for _, value in documents if isinstance(value, Mapping))
     if any("services" in each or "apiVersion" in each for each in maps):
         raise UsageError(
-            "this is a container manifest, which is not read yet", hint="paste the command that it runs"
+            "this is a container manifest, and no config of an engine", hint="paste the command that it runs"
         )
     if not documents:
         raise UsageError("this config is empty")

@@ -13,14 +13,16 @@ from pathlib import PurePosixPath
 from typing import TypeAlias
 
 from speclift.core.errors import UsageError, unknown_name
-from speclift.linter.findings import LintFinding, Release
+from speclift.linter.findings import LintFinding, Release, dotted
 from speclift.linter.metrics import MetricNames
-from speclift.linter.pasted import Pasted
+from speclift.linter.pasted import Pasted, TakenApart
 from speclift.linter.row_rules import judge_flag
 from speclift.linter.rows import NameTable, Row
 from speclift.linter.translation import Translation, translate_by_rows
 
 DIGITS_MAX = 9  # of a part of a release
+# Of sudo, env and docker exec: what takes no value, so that a program may follow.
+_BEFORE_A_PROGRAM = ("--", "-E", "-H", "-i", "-t", "-it", "-d", "--rm", "--preserve-env", "--login")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -56,6 +58,7 @@ class Dialect:
     # How it is started, for somebody whose text starts nothing; the programs where nothing else does.
     examples: tuple[str, ...] = ()
     image: re.Pattern[str] | None = None  # of a container whose entry point is the server
+    image_starts: tuple[str, ...] = ()  # that entry point
     takes_model_by_place = False
     glued: re.Pattern[str] | None = None  # a flag and its value in one word
     config: NestedConfig | None = None
@@ -66,6 +69,11 @@ class Dialect:
     @property
     def title(self) -> str:
         return self.flags.engine
+
+    @property
+    def newest_text(self) -> str:
+        """The newest release as its engine says it."""
+        return f"{self.engine} {dotted(self.newest)}"
 
     def parse_release(self, text: str) -> Release:
         """`1.2.3`, `v7`."""
@@ -88,6 +96,24 @@ class Dialect:
 
     def find_row(self, spelled: str, release: Release | None) -> Spelling:
         return spelled, self.flags.find(spelled), False
+
+    def is_speculative(self, pasted: Pasted) -> bool:
+        """Whether it asks for speculation; of several servers in one text those are shown first."""
+        return False
+
+    def models(self, pasted: Pasted) -> tuple[str, ...]:
+        """The target and the draft, as they are named."""
+        return () if pasted.model is None else (pasted.model,)
+
+    def is_speculation(self, name: str) -> bool:
+        """Whether a flag of any age asks for speculation, or says how."""
+        return False
+
+    def taken_apart(self, pasted: Pasted) -> TakenApart:
+        """A command of today: its model, its speculation, and what else it says of the server."""
+        raise UsageError(
+            f"{self.title} cannot be launched from a command line", hint="start it and use --engine attach"
+        )
 
     def judge(self, pasted: Pasted, release: Release, *, version: str) -> Judgement:
         """What a release makes of it, and what it is today: two answers from one reading.
@@ -130,7 +156,7 @@ def base_name(word: str) -> str:
 
 def is_after_flag(before: Sequence[str]) -> bool:
     """Whether the word is the value of a flag, as in `--name vllm`."""
-    return bool(before) and before[-1].startswith("-") and before[-1] not in ("--",)
+    return bool(before) and before[-1].startswith("-") and before[-1] not in _BEFORE_A_PROGRAM
 
 
 def release_part(digits: str, text: str) -> int:

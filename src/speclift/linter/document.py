@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Literal, TypedDict
+from typing import Annotated, Literal, NotRequired, TypedDict
 
+from speclift.core.documents import AnswerDocument, answer_document
 from speclift.core.typed_json import Keywords
+from speclift.linter.answer import lint_answer
 from speclift.linter.findings import Status, dotted
 from speclift.linter.judge import LintReport
 
@@ -29,27 +31,75 @@ class TranslationDocument(TypedDict):
     notes: Annotated[list[str], Keywords(description="What has no equivalent, and what comes closest.")]
 
 
-class LintDocument(TypedDict):
-    schema: Literal[1]
+class ServerDocument(TypedDict):
+    """One server of the text."""
+
     engine: str
-    version: Annotated[str, Keywords(description="The release that was judged: 0.32.0, b11549.")]
-    ok: Annotated[
-        bool, Keywords(description="No finding but ok and risky ones; the exit code is then 0, else 4.")
+    version: Annotated[
+        str,
+        Keywords(description="The release that was judged: 0.32.0, b11549; empty for an engine not read."),
     ]
     findings: list[LintFindingDocument]
     translated: Annotated[
-        TranslationDocument | None, Keywords(description="Null where nothing starts a server.")
+        TranslationDocument | None,
+        Keywords(
+            description="Null where nothing starts a server, or where the text does not tell what it starts."
+        ),
     ]
     notes: list[str]
 
 
+class LintDocument(TypedDict):
+    schema: Literal[1]
+    engine: str
+    version: Annotated[
+        str,
+        Keywords(description="The release that was judged: 0.32.0, b11549; empty for an engine not read."),
+    ]
+    ok: Annotated[
+        bool,
+        Keywords(
+            description="No finding but ok and risky ones, here and in others; the exit code is then 0, else 4."
+        ),
+    ]
+    findings: list[LintFindingDocument]
+    translated: Annotated[
+        TranslationDocument | None,
+        Keywords(
+            description="Null where nothing starts a server, or where the text does not tell what it starts."
+        ),
+    ]
+    notes: list[str]
+    # Not in documents of speclift 0.2.
+    answer: NotRequired[AnswerDocument]
+    others: NotRequired[
+        Annotated[
+            list[ServerDocument],
+            Keywords(description="The other servers of the text; those with speculation come first."),
+        ]
+    ]
+
+
 def lint_document(report: LintReport) -> LintDocument:
-    translated = report.translated
+    first = _server(report)
     return {
         "schema": 1,
+        "engine": first["engine"],
+        "version": first["version"],
+        "ok": report.ok,
+        "answer": answer_document(lint_answer(report)),
+        "findings": first["findings"],
+        "translated": first["translated"],
+        "notes": first["notes"],
+        "others": [_server(other) for other in report.others],
+    }
+
+
+def _server(report: LintReport) -> ServerDocument:
+    translated = report.translated
+    return {
         "engine": report.engine,
         "version": report.version,
-        "ok": report.ok,
         "findings": [
             {
                 "flag": finding.flag,

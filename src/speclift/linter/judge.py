@@ -2,24 +2,34 @@
 
 from __future__ import annotations
 
+import re
+import shlex
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from speclift.core.errors import UsageError
-from speclift.linter.command import assignments, read_command, read_program
-from speclift.linter.dialect import Dialect, Dialects
+from speclift.linter.browser_text import made_plain, words_made_plain
+from speclift.linter.command import Foreign, read_command
+from speclift.linter.dialect import Dialects
 from speclift.linter.findings import LintFinding, Release, Status, dotted, has_errors
+from speclift.linter.json_text import looks_like_config
+from speclift.linter.metric_questions import questions_in
+from speclift.linter.other_engines import engine_imported
 from speclift.linter.pasted import Form, Pasted
+from speclift.linter.placeholders import STANDS_IN, placeholders_in
 from speclift.linter.python_code import looks_like_python, read_python
-from speclift.linter.shell import ShellCommand, ShellText, read_shell
-from speclift.linter.translation import Translation
+from speclift.linter.script import read_script
+from speclift.linter.shell import read_shell
+from speclift.linter.translation import Translation, shell_environment
+from speclift.linter.unit_file import is_unit, unit_commands
 
 TEXT_MAX = 1_000_000  # characters; a command, a program or a config is a thousandth of it
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LintReport:
-    """`translated` is for `newest`, whichever release was judged; None where nothing starts a server."""
+    """`translated` is for `newest`, whichever release was judged; None where nothing starts a server, or where only
+    the user knows what it would start. `others` are the other servers of the same text."""
 
     engine: str
     title: str  # what people call the engine
@@ -28,10 +38,16 @@ class LintReport:
     findings: tuple[LintFinding, ...]
     translated: Translation | None
     notes: tuple[str, ...] = ()
+    models: tuple[str, ...] = ()  # the target and the draft, as they are named
+    unexpanded: tuple[str, ...] = ()  # what only a shell would fill in
+    program: tuple[str, ...] = ()  # what starts it, as it was written
+    environment: tuple[tuple[str, str], ...] = ()  # variables that are set for it
+    others: tuple[LintReport, ...] = ()
 
     @property
     def ok(self) -> bool:
-        return not has_errors(self.findings)
+        """Nothing is wrong with any server of the text, and no word of it is unaccounted for."""
+        return not has_errors(self.findings) and all(other.ok for other in self.others)
 
     @property
     def version(self) -> str:
@@ -42,20 +58,25 @@ def lint_words(words: Sequence[str], dialects: Dialects, *, version: str | None 
     """A command as a shell has already split it."""
     if len(words) == 1 and any(character.isspace() for character in words[0]):
         return lint_text(words[0], dialects, version=version)
-    pasted = read_command(words, dialects, release=_release_asked(dialects, version))
-    pasted = pasted or _metrics_alone(" ".join(words), dialects.known)
-    if pasted is None:
-        raise _no_engine(words[0] if words else "", dialects)
-    return _report(pasted, dialects, version)
+    words, repairs = words_made_plain(words)
+    server = read_command(words, dialects, release=_release_asked(dialects, version))
+    if server is None:
+        asked = _asked_by_words(words, dialects)
+        if not asked:
+            raise _no_engine(words[0] if words else "", dialects)
+        return _reported(asked, dialects, version, notes=repairs)
+    report = _report(server, dialects, version)
+    return replace(report, notes=(*report.notes, *repairs))
 
 
 def starts_something(word: str, dialects: Dialects) -> bool:
     """Whether one word alone is a command, a flag or a metric of an engine."""
-    return (read_command([word], dialects) or _metrics_alone(word, dialects.known)) is not None
+    return read_command([word], dialects) is not None or bool(_asked_by_words([word], dialects))
 
 
 def lint_text(text: str, dialects: Dialects, *, version: str | None = None) -> LintReport:
-    """A shell command or script, Python that makes an engine, YAML, JSON, or a metric's name."""
+    """A shell command or script, Python that makes an engine, YAML, JSON, a manifest, a unit; rules, a dashboard or
+    whatever else asks for metrics."""
     if len(text) > TEXT_MAX:
         raise UsageError(f"this is {len(text):,} characters long; give a command or a config")
     if not text.strip():
@@ -64,108 +85,181 @@ def lint_text(text: str, dialects: Dialects, *, version: str | None = None) -> L
         )
     if "\0" in text:
         raise UsageError("this is binary data; give a command, Python code or a config")
-    pasted = _read(text, dialects, version)
-    names = dialects.of(pasted.engine).metrics
-    metrics = () if names is None else names.found_in(text)
-    return _report(replace(pasted, metrics=metrics), dialects, version)
+    text, repairs = made_plain(text)
+    return _reported(_read(text, dialects, version), dialects, version, notes=repairs)
 
 
-def _read(text: str, dialects: Dialects, version: str | None) -> Pasted:
+def read_text(text: str, dialects: Dialects) -> Sequence[Pasted | Foreign]:
+    """The servers of a text, unjudged."""
+    return _read(made_plain(text)[0], dialects, None)
+
+
+def _reported(
+    servers: Sequence[Pasted | Foreign], dialects: Dialects, version: str | None, *, notes: Sequence[str]
+) -> LintReport:
+    ordered = sorted(servers, key=lambda server: not _is_speculative(server, dialects))
+    first, *others = (_report(server, dialects, version) for server in ordered)
+    return replace(first, notes=(*first.notes, *notes), others=tuple(others))
+
+
+def _asked_by_words(words: Sequence[str], dialects: Dialects) -> tuple[Pasted, ...]:
+    return questions_in(words[0] if len(words) == 1 else shlex.join(words), dialects).asked
+
+
+def _is_speculative(server: Pasted | Foreign, dialects: Dialects) -> bool:
+    return isinstance(server, Pasted) and dialects.of(server.engine).is_speculative(server)
+
+
+def _read(text: str, dialects: Dialects, version: str | None) -> Sequence[Pasted | Foreign]:
+    """Every server in it, with the metrics that are asked for; at least one of either."""
+    release = _release_asked(dialects, version)
+    questions = questions_in(text, dialects)
+    try:
+        # In a file of queries words that start a server are a title's or a description's.
+        is_read = not questions.is_file or _MANIFEST.search(text) is not None
+        servers = list(_read_servers(text, dialects, release)) if is_read else []
+    except UsageError:
+        if not questions.asked:
+            raise
+        servers = []
+    for asked in questions.asked:
+        at = next((place for place, each in enumerate(servers) if _is_of(each, asked.engine)), None)
+        if at is None:
+            servers.append(asked)
+        else:
+            servers[at] = _with_metrics(servers[at], asked)
+    return servers
+
+
+def _is_of(server: Pasted | Foreign, engine: str) -> bool:
+    return isinstance(server, Pasted) and server.engine == engine
+
+
+def _with_metrics(server: Pasted | Foreign, asked: Pasted) -> Pasted | Foreign:
+    assert isinstance(server, Pasted)
+    return replace(
+        server,
+        metrics=asked.metrics,
+        notes=(*server.notes, *asked.notes),
+        unread=(*server.unread, *asked.unread),
+    )
+
+
+def _read_servers(text: str, dialects: Dialects, release: Release | None) -> Sequence[Pasted | Foreign]:
+    """Every server in it; at least one."""
+    imported = engine_imported(text)
+    if imported is not None and not re.search(r"^\s*(?:from|import)\s+vllm\b", text, re.MULTILINE):
+        return [Foreign(engine=imported[0], seen=imported[1])]
     for dialect in dialects.in_question:
         if looks_like_python(text, dialect):
             return read_python(text, dialect)
+    if is_unit(text):
+        commands, notes = unit_commands(text)
+        return _required(_servers_in(commands, dialects, release, notes=notes), text, dialects)
+    if _MANIFEST.search(text):
+        return _read_manifest(text, dialects, release)
+    return _read_source(text, dialects, release)
+
+
+def _read_source(text: str, dialects: Dialects, release: Release | None) -> Sequence[Pasted | Foreign]:
+    """Shell source or a config."""
     fault: UsageError | None = None
+    servers: Sequence[Pasted | Foreign] = ()
     try:
-        shell = read_shell(text)
+        servers = _servers_in(text, dialects, release)
     except UsageError as error:
-        shell, fault = None, error
-    pasted = None if shell is None else _read_shell(shell, dialects, _release_asked(dialects, version))
-    if pasted is not None:
-        return pasted
-    if _looks_like_config(text):
+        fault = error
+    if servers:
+        return servers
+    if looks_like_config(text):
         from speclift.linter.config_file import read_config  # late: a command needs no PyYAML
 
         try:
-            return read_config(text, dialects)
+            return [read_config(text, dialects)]
         except UsageError as error:
             fault = error
-    query = _metrics_alone(text, dialects.in_question)  # or a rule, or a dashboard
-    if query is not None:
-        return query
     raise fault or _no_engine(text.strip().splitlines()[0], dialects)
 
 
-def _metrics_alone(text: str, dialects: Sequence[Dialect]) -> Pasted | None:
-    for dialect in dialects:
-        metrics = () if dialect.metrics is None else dialect.metrics.found_in(text)
-        if metrics:
-            return Pasted(engine=dialect.engine, form=Form.COMMAND, settings=(), metrics=metrics)
-    return None
+_MANIFEST = re.compile(r"^(?:services|apiVersion):", re.MULTILINE)
 
 
-def _read_shell(shell: ShellText, dialects: Dialects, release: Release | None) -> Pasted | None:
-    """The first server that is started, with what the commands around it say about it."""
-    found: list[tuple[ShellCommand, Pasted]] = []
-    before: list[tuple[str, str]] = []
-    pieces: list[str] = []
-    for command in shell.commands:
-        environment, words = assignments(command.words)
-        if not words:
-            before += environment
-            pieces += command.expansions.pieces if environment else ()
-            continue
-        pasted = read_program(words, environment, dialects, release=release, expansions=command.expansions)
-        if pasted is not None:
-            found.append((command, pasted))
-    if not found:
-        # A script that is only written down: cat > run.sh <<EOF
-        inner = (_read_shell(read_shell(document), dialects, release) for document in shell.documents)
-        return next((pasted for pasted in inner if pasted is not None), None)
-    command, pasted = found[0]
-    live = tuple(dict.fromkeys([*pasted.expansions.pieces, *pieces]))
-    notes = ("redirections are left out of the translation",) if command.is_redirected else ()
-    return replace(
-        pasted,
-        environment=(*before, *pasted.environment),
-        exported=frozenset(name for name, _ in before),
-        expansions=replace(pasted.expansions, pieces=live),
-        notes=(*pasted.notes, *notes),
-        unread=(*pasted.unread, *_other_servers(len(found) - 1)),
-    )
+def _read_manifest(text: str, dialects: Dialects, release: Release | None) -> Sequence[Pasted | Foreign]:
+    from speclift.linter.config_file import read_yaml  # late: a command needs no PyYAML
+    from speclift.linter.manifests import NOTE, is_manifest, manifest_commands
+
+    documents = [document for _, document in read_yaml(text)]
+    if not is_manifest(documents):
+        return _read_source(text, dialects, release)
+    servers = [
+        server
+        for command in manifest_commands(documents, dialects)
+        for server in _servers_in(command, dialects, release, notes=(NOTE,))
+    ]
+    return _required(servers, "this container manifest", dialects)
 
 
-def _other_servers(count: int) -> Iterator[tuple[str, str]]:
-    if count:
-        said = "more server commands are in this text" if count > 1 else "more server command is in this text"
-        yield f"{count} {said}", "only the first is judged: lint them one by one"
+def _servers_in(
+    source: str, dialects: Dialects, release: Release | None, *, notes: tuple[str, ...] = ()
+) -> Sequence[Pasted | Foreign]:
+    return [
+        replace(server, notes=(*server.notes, *notes)) if isinstance(server, Pasted) else server
+        for server in read_script(read_shell(source), dialects, release)
+    ]
 
 
-def _looks_like_config(text: str) -> bool:
-    first = next(
-        (line for line in text.splitlines() if line.strip() and not line.lstrip().startswith("#")), ""
-    )
-    return text.lstrip().startswith(("{", "[", "---")) or ":" in first
+def _required(
+    servers: Sequence[Pasted | Foreign], seen: str, dialects: Dialects
+) -> Sequence[Pasted | Foreign]:
+    if not servers:
+        raise _no_engine(seen.strip().splitlines()[0], dialects)
+    return servers
 
 
-def _report(pasted: Pasted, dialects: Dialects, version: str | None) -> LintReport:
-    dialect = dialects.of(pasted.engine)
+def _report(server: Pasted | Foreign, dialects: Dialects, version: str | None) -> LintReport:
+    if isinstance(server, Foreign):
+        return _unread_report(server)
+    dialect = dialects.of(server.engine)
     newest = dialect.newest
     release = newest if version is None else dialect.parse_release(version)
-    notes = list(pasted.notes)
+    notes = list(server.notes)
     if release > newest:
         notes.append(
             f"the newest release known here is {dotted(newest)}; {version} was checked as that release"
         )
-    findings, translated = dialect.judge(pasted, release, version=version or "")
-    metrics = () if dialect.metrics is None else dialect.metrics.judged(pasted.metrics, release=release)
+    findings, translated = dialect.judge(server, release, version=version or "")
+    metrics = () if dialect.metrics is None else dialect.metrics.judged(server.metrics, release=release)
+    missing = tuple(dict.fromkeys(_missing(server)))
+    unread = {found.flag for found in findings if found.status is Status.UNREAD}
+    absent = (
+        LintFinding(flag=what, status=Status.UNREAD, message=why)
+        for what, why in missing
+        if what not in unread
+    )
     return LintReport(
-        engine=pasted.engine,
+        engine=server.engine,
         title=dialect.title,
         release=release,
         newest=newest,
-        findings=_without_echo((*findings, *_unplaced(pasted), *metrics)),
-        translated=translated if _starts(pasted) else None,
+        findings=_without_echo((*findings, *_unplaced(server), *absent, *metrics)),
+        translated=_told(translated, server, is_missing=bool(missing)) if _starts(server) else None,
         notes=tuple(notes),
+        models=dialect.models(server),
+        unexpanded=server.expansions.pieces,
+        program=server.program,
+        environment=tuple(shell_environment(server)),
+    )
+
+
+def _unread_report(server: Foreign) -> LintReport:
+    other = server.engine
+    return LintReport(
+        engine=other.engine,
+        title=other.title,
+        release=(),
+        newest=(),
+        findings=(other.finding(server.seen),),
+        translated=None,
     )
 
 
@@ -173,17 +267,34 @@ def _starts(pasted: Pasted) -> bool:
     return bool(pasted.settings or pasted.program or pasted.wrapper or pasted.model)
 
 
+def _told(translated: Translation, pasted: Pasted, *, is_missing: bool) -> Translation | None:
+    """Where something is not here, no command is guessed; Python code goes on knowing its own names."""
+    if not is_missing:
+        return translated
+    return replace(translated, argv=(), source=(), yaml="") if pasted.form is Form.PYTHON else None
+
+
+def _missing(pasted: Pasted) -> Iterator[tuple[str, str]]:
+    yield from pasted.missing
+    values = [pasted.model, *(setting.value for setting in pasted.settings), *pasted.stray]
+    for value in values:
+        if not (isinstance(value, str) and pasted.expansions.holds(value)):
+            yield from ((found, STANDS_IN) for found in placeholders_in(value))
+
+
 def _unplaced(pasted: Pasted) -> Iterator[LintFinding]:
     """Words that no flag takes, and what could not be read: both are errors, for nothing vouches for them."""
     for what, why in pasted.unread:
         yield LintFinding(flag=what, status=Status.UNREAD, message=why)
     for word in pasted.stray:
+        if any(placeholder == word for placeholder in placeholders_in(word)):
+            continue  # said as such
         if pasted.expansions.holds(word):
             said = "only a shell can expand this; it was copied unchanged, and flags in it are not checked"
             yield LintFinding(flag=word, status=Status.UNREAD, message=said)
         else:
             said = "belongs to no flag; the server would reject the command"
-            yield LintFinding(flag=word, status=Status.UNKNOWN, message=said)
+            yield LintFinding(flag=word or "''", status=Status.UNKNOWN, message=said)
 
 
 def _without_echo(findings: Sequence[LintFinding]) -> tuple[LintFinding, ...]:

@@ -1,29 +1,201 @@
-"""Metric names that dashboards still ask for: found in any text, and judged like flags. Pure."""
+"""Metrics that rules, dashboards and scripts ask for, judged by what the engine exports. Pure."""
 
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
 
-from speclift.linter.findings import LintFinding, Release
-from speclift.linter.pasted import Setting
-from speclift.linter.row_rules import judge_flag
-from speclift.linter.rows import NameTable
+from speclift.linter.findings import LintFinding, Release, Status, nearest
+from speclift.linter.name_patterns import alternatives, matches
+from speclift.linter.pasted import AskedMetrics, MetricQuery, Setting
+from speclift.linter.promql import has_variable
+from speclift.linter.row_rules import finding, lifetime_fault
+from speclift.linter.rows import Life, NameTable, Row, ValueKind
+
+# What Prometheus' client adds to the name of each kind; the first is the one to ask for.
+SUFFIXES = {
+    ValueKind.COUNTER: ("_total", "_created"),
+    ValueKind.GAUGE: ("",),
+    ValueKind.HISTOGRAM: ("_bucket", "_sum", "_count", "_created"),
+}
+_ANY_SUFFIX = ("_total", "_created", "_bucket", "_sum", "_count", "")
+COMPARED_MAX = 100  # names that are compared with all there are, which takes a while
+ASKERS_MAX = 3  # named in a finding; the rest is counted
 
 
 @dataclass(frozen=True, slots=True)
 class MetricNames:
-    """Rows without the engine's `prefix`, with which most dashboards write them."""
+    """Rows without the engine's `prefix`; `elsewhere` are names with that prefix which others export."""
 
     table: NameTable
     prefix: str
+    elsewhere: frozenset[str] = frozenset()
 
     def found_in(self, text: str) -> tuple[str, ...]:
-        name = rf"(?<!\w)(?:{self.prefix}[:_])?({'|'.join(self.table.rows)})(?!\w)"
-        return tuple(dict.fromkeys(match[1] for match in re.finditer(name, text)))
-
-    def judged(self, names: tuple[str, ...], *, release: Release) -> tuple[LintFinding, ...]:
-        return tuple(
-            judge_flag(Setting(name=name, spelled=name), self.table[name], self.table, release)
-            for name in names
+        """Names in a text that is no query: any with the prefix, without it those that are no common words."""
+        telling = [row.name for row in self.table if row.replacement or row.renamed_to]
+        told = "|".join(sorted(self.table.rows, key=len, reverse=True))
+        without = "|".join(sorted((name for name in telling if name.count("_") > 1), key=len, reverse=True))
+        suffix = f"(?:{'|'.join(filter(None, _ANY_SUFFIX))})?"
+        pattern = (
+            rf"(?<![\w:])(?:(?:ray_)?{self.prefix}[:_](?:{told})|(?:{without or '(?!)'})){suffix}(?![\w:])"
         )
+        return tuple(dict.fromkeys(match[0] for match in re.finditer(pattern, text)))
+
+    def is_own(self, name: str) -> bool:
+        """Recording rules put further colons into a name; underscores for the colon are Ray's and some exporters'."""
+        bare = name.removeprefix(f"{self.prefix}:")
+        if bare != name:
+            return ":" not in bare
+        return self._row(name)[0] is not None and name.startswith((f"{self.prefix}_", f"ray_{self.prefix}_"))
+
+    def may_match(self, pattern: str, *, is_whole: bool = False) -> bool:
+        """Whether a pattern is about these metrics, of whatever release."""
+        return f"{self.prefix}:" in pattern or any(self._matched(pattern, is_whole=is_whole))
+
+    def finds(self, pattern: str, release: Release) -> bool:
+        """Whether a pattern finds something that this release exports."""
+        return any(row.life(release) is Life.THERE for row in self._matched(pattern, is_whole=False))
+
+    def _matched(self, pattern: str, *, is_whole: bool) -> Iterator[Row]:
+        for part in alternatives(pattern) or ():
+            yield from self._rows_of(part, is_whole=is_whole)
+
+    def _rows_of(self, alternative: str, *, is_whole: bool) -> list[Row]:
+        return [
+            row
+            for row in self.table
+            if any(matches(alternative, sample, is_whole=is_whole) for sample in self._samples(row))
+        ]
+
+    def judged(self, asked: AskedMetrics, *, release: Release) -> tuple[LintFinding, ...]:
+        by_name: dict[str, list[MetricQuery]] = {name: [] for name in asked.named}
+        for query in asked.queries:
+            for name in query.names:
+                by_name.setdefault(name, []).append(query)
+        judged = [
+            self._judged_name(name, queries, release, is_compared=place < COMPARED_MAX)
+            for place, (name, queries) in enumerate(by_name.items())
+        ]
+        patterns = [(pattern, False) for pattern in asked.patterns]
+        patterns += [(pattern, True) for query in asked.queries for pattern in query.patterns]
+        for pattern, is_whole in dict.fromkeys(patterns):
+            judged += self._judged_pattern(pattern, release, is_whole=is_whole)
+        return tuple(judged)
+
+    # One name
+
+    def _judged_name(
+        self, spelled: str, queries: Sequence[MetricQuery], release: Release, *, is_compared: bool
+    ) -> LintFinding:
+        setting = Setting(name=spelled, spelled=spelled)
+        if has_variable(spelled):
+            said = "only the dashboard knows this name: it was not judged"
+            return finding(setting, Status.UNREAD, said)
+        row, suffix = self._row(spelled)
+        if row is None:
+            bare = self._bare(spelled)
+            if _without_suffix(bare) in self.elsewhere:
+                return finding(setting, Status.OK, "another exporter's: it was not judged")
+            near = self._nearest(bare, release) if is_compared else None
+            said = f"{self.table.engine} exports no such metric" + (f"; did you mean {near}?" if near else "")
+            fault = finding(setting, Status.UNKNOWN, said, replacement=near, source=self.table.source)
+        else:
+            settled = self._fault(setting, row, suffix, release, is_query=bool(queries))
+            if settled.status in (Status.OK, Status.RISKY):
+                return settled
+            fault = settled
+        failing = [query for query in queries if not self._has_stand_in(query, spelled, release)]
+        if queries and not failing:
+            return replace(
+                fault, status=Status.RISKY, message=f"{fault.message}; the other side of `or` answers for it"
+            )
+        return replace(fault, message=f"{fault.message}{_consequence(failing)}")
+
+    def _nearest(self, bare: str, release: Release) -> str | None:
+        """As it is to be written, with the prefix."""
+        exported = [sample for row in self.table if row.holds(release) for sample in self._samples(row)]
+        return nearest(f"{self.prefix}:{bare}", exported)
+
+    def _fault(
+        self, setting: Setting, row: Row, suffix: str, release: Release, *, is_query: bool
+    ) -> LintFinding:
+        fault = lifetime_fault(setting, row, self.table, release)
+        if fault is not None:
+            return fault
+        exported = SUFFIXES.get(row.kind, (suffix,))
+        # Underscores for the colon are somebody else's renaming, suffixes included.
+        if is_query and suffix not in exported and setting.name.startswith(f"{self.prefix}:"):
+            name = f"{self.prefix}:{row.name}{exported[0]}"
+            said = f"{row.kind}, which is exported as {name}; under this name there is nothing"
+            return finding(setting, Status.UNKNOWN, said, replacement=name, source=row.source)
+        if row.warning:
+            return finding(setting, Status.RISKY, row.warning, source=row.source)
+        return finding(setting, Status.OK, row.note, source=row.source)
+
+    def _has_stand_in(self, query: MetricQuery, name: str, release: Release) -> bool:
+        others = (self._row(other) for other in query.names if other != name)
+        return query.has_or and any(
+            row is not None and row.holds(release) and suffix in SUFFIXES.get(row.kind, (suffix,))
+            for row, suffix in others
+        )
+
+    def _bare(self, name: str) -> str:
+        plain = name.removeprefix("ray_")
+        for prefix in (f"{self.prefix}:", f"{self.prefix}_"):
+            if plain.startswith(prefix):
+                return plain.removeprefix(prefix)
+        return name
+
+    def _row(self, name: str) -> tuple[Row | None, str]:
+        """Its row and the suffix that was written behind the row's name."""
+        bare = self._bare(name)
+        if bare in self.table:
+            return self.table[bare], ""
+        plain = _without_suffix(bare)
+        return self.table.find(plain), bare.removeprefix(plain)
+
+    def _samples(self, row: Row) -> list[str]:
+        return [f"{self.prefix}:{row.name}{suffix}" for suffix in SUFFIXES.get(row.kind, _ANY_SUFFIX)]
+
+    # Patterns over names
+
+    def _judged_pattern(self, pattern: str, release: Release, *, is_whole: bool) -> Iterator[LintFinding]:
+        setting = Setting(name=pattern, spelled=pattern)
+        parts = alternatives(pattern)
+        if parts is None:
+            yield finding(setting, Status.UNREAD, "this pattern was not read: ask for a name")
+            return
+        for part in parts:
+            rows = self._rows_of(part, is_whole=is_whole)
+            live = [row for row in rows if lifetime_fault(setting, row, self.table, release) is None]
+            if live:
+                yield finding(setting, Status.OK, f"finds {_few([row.name for row in live])}")
+            elif rows:
+                faults = (lifetime_fault(setting, row, self.table, release) for row in rows)
+                yield from (replace(fault, message=f"{row.name}: {fault.message}; it finds nothing")
+                            for row, fault in zip(rows, faults, strict=True) if fault is not None)  # fmt: skip
+            elif f"{self.prefix}:" in part:
+                near = self._nearest(self._bare(part.strip("^$")), release)
+                said = f"{self.table.engine} exports nothing that this finds"
+                yield finding(setting, Status.UNKNOWN, said, replacement=near, source=self.table.source)
+
+
+def _without_suffix(name: str) -> str:
+    return next(
+        (name.removesuffix(suffix) for suffix in _ANY_SUFFIX if suffix and name.endswith(suffix)), name
+    )
+
+
+def _consequence(queries: Iterable[MetricQuery]) -> str:
+    """What the fault does to those who ask."""
+    askers = list(dict.fromkeys(f"{query.asked_by} {query.fails}" for query in queries if query.asked_by))
+    if not askers:
+        return ""
+    more = len(askers) - ASKERS_MAX
+    return f"; {', '.join(askers[:ASKERS_MAX])}" + (f" and {more} more" if more > 0 else "")
+
+
+def _few(names: Sequence[str]) -> str:
+    return ", ".join(names[:ASKERS_MAX]) + (" and others" if len(names) > ASKERS_MAX else "")

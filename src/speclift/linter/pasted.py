@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from enum import StrEnum
 
+from speclift.core.speculation import Off, Speculation
 from speclift.linter.shell import NOTHING, Expansions
 
 
@@ -44,6 +46,34 @@ class Setting:
     value: object = None
     is_off: bool = False  # --no-x
     is_opaque: bool = False  # only a shell knows the value, or a part of it
+    is_one_word: bool = False  # --name=value
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MetricQuery:
+    """What of one PromQL expression is an engine's. `fails` says what becomes of `asked_by` where nothing answers;
+    `has_or`: one side may stand in for another."""
+
+    names: tuple[str, ...]
+    patterns: tuple[str, ...] = ()  # regular expressions that a whole name has to match
+    asked_by: str = ""
+    fails: str = ""
+    has_or: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AskedMetrics:
+    """Metrics of one engine that a text asks for: in queries, by grep's patterns, or only by their names."""
+
+    queries: tuple[MetricQuery, ...] = ()
+    patterns: tuple[str, ...] = ()
+    named: tuple[str, ...] = ()
+
+    def __bool__(self) -> bool:
+        return bool(self.patterns or self.named or any(each.names or each.patterns for each in self.queries))
+
+
+NO_METRICS = AskedMetrics()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -56,12 +86,14 @@ class Pasted:
     wrapper: tuple[str, ...] = ()  # docker run … image, sudo, nohup
     environment: tuple[tuple[str, str], ...] = ()
     sampling: tuple[Setting, ...] = ()  # of SamplingParams(...)
-    metrics: tuple[str, ...] = ()
+    metrics: AskedMetrics = NO_METRICS
     notes: tuple[str, ...] = ()
     expansions: Expansions = NOTHING  # what of shell source only a shell would fill in
     exported: frozenset[str] = frozenset()  # variables that commands before this one set
     stray: tuple[str, ...] = ()  # words that no flag takes
     unread: tuple[tuple[str, str], ...] = ()  # what could not be read, and why
+    # What stands for something that is not here, and why: no command is written from it.
+    missing: tuple[tuple[str, str], ...] = ()
 
     @property
     def carried(self) -> tuple[str, ...]:
@@ -72,3 +104,19 @@ class Pasted:
         """The value given last under one of these names, as an engine takes it; None where none is."""
         found = [setting for setting in self.settings if setting.name in names]
         return found[-1].value if found else None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TakenApart:
+    """What an engine's dialect makes of a command of today. `names` are those of the flags that are speculation, or
+    that a server without it refuses."""
+
+    model: str | None
+    speculation: Speculation = field(default_factory=Off)
+    names: frozenset[str] = frozenset()
+    # What the flags say of the server, under the names of ServerSettings.
+    settings: Mapping[str, object] = field(default_factory=dict)
+    # The share of the GPU's memory that it may use.
+    utilisation: float | None = None
+    # The engine loads the model from its hub by itself.
+    is_on_hub: bool = False

@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from speclift.core.errors import UsageError
 from speclift.linter.dialect import Dialect
 from speclift.linter.pasted import Expression, Form, Pasted, Setting
+from speclift.linter.placeholders import expressions_in
 
 UNTOLD = "its value is known only when the program runs"
 DEEPEST = 50  # levels of a literal; a config has three
@@ -18,7 +19,8 @@ def looks_like_python(text: str, dialect: Dialect) -> bool:
     return any(f"{name}(" in text for name in dialect.python_makers)
 
 
-def read_python(text: str, dialect: Dialect) -> Pasted:
+def read_python(text: str, dialect: Dialect) -> list[Pasted]:
+    """Every engine that is made in it, in its order."""
     tree = _tree(text)
     known = _constants(tree)
     calls = [node for node in ast.walk(tree) if isinstance(node, ast.Call)]
@@ -28,22 +30,32 @@ def read_python(text: str, dialect: Dialect) -> Pasted:
             f"no {dialect.title} engine is created in this Python code",
             hint=f"expected a call of {', '.join(dialect.python_makers)} with keywords",
         )
-    call = min(made, key=lambda node: (node.lineno, node.col_offset))
-    model = _value(call.args[0], known) if call.args else None
-    sampling = [
+    sampling = tuple(
         each for node in calls if _name(node) == dialect.python_sampling for each in _settings(node, known)
+    )
+    made.sort(key=lambda node: (node.lineno, node.col_offset))
+    return [_engine(call, known, dialect, sampling) for call in made]
+
+
+def _engine(
+    call: ast.Call, known: dict[str, object], dialect: Dialect, sampling: tuple[Setting, ...]
+) -> Pasted:
+    model = _value(call.args[0], known) if call.args else None
+    settings = tuple(_settings(call, known))
+    untold = [
+        *expressions_in("model", model),
+        *(found for setting in settings for found in expressions_in(setting.spelled, setting.value)),
     ]
-    unread = [(f"**{_source(each)}", UNTOLD) for each in _spreads(call, known)]
-    if len(made) > 1:
-        unread.append((f"{len(made) - 1} more engines are created in it", "only the first is checked"))
     return Pasted(
         engine=dialect.engine,
         form=Form.PYTHON,
-        settings=tuple(_settings(call, known)),
+        settings=settings,
         model=None if model is None else str(model),
         program=(str(_name(call)),),
-        sampling=tuple(sampling),
-        unread=tuple(unread),
+        sampling=sampling,
+        stray=tuple(_source(each) for each in call.args[1:]),
+        unread=tuple((f"**{_source(each)}", UNTOLD) for each in _spreads(call, known)),
+        missing=tuple((name, f"is {value.text}: {UNTOLD}") for name, value in untold),
     )
 
 
@@ -94,12 +106,15 @@ def _setting(name: str, value: object) -> Setting:
 
 
 def _constants(tree: ast.Module) -> dict[str, object]:
-    """Names that are assigned one literal; what two lines set otherwise is not known here."""
+    """Names that are assigned one literal; what two lines, a call or a loop set otherwise is not."""
     known: dict[str, object] = {}
-    taken: set[str] = set()
+    taken: set[str] = set(_rebound(tree))
     for node in ast.walk(tree):
-        if isinstance(node, ast.Assign) and len(node.targets) == 1 and isinstance(node.targets[0], ast.Name):
-            name, value = node.targets[0].id, _value(node.value, known)
+        if not isinstance(node, (ast.Assign, ast.AnnAssign)) or node.value is None:
+            continue
+        targets = node.targets if isinstance(node, ast.Assign) else [node.target]
+        if len(targets) == 1 and isinstance(targets[0], ast.Name):
+            name, value = targets[0].id, _value(node.value, known)
             is_other = name in taken and known.get(name) != value
             if is_other or isinstance(value, Expression):
                 known.pop(name, None)
@@ -107,6 +122,24 @@ def _constants(tree: ast.Module) -> dict[str, object]:
                 known[name] = value
             taken.add(name)
     return known
+
+
+def _rebound(tree: ast.Module) -> Iterator[str]:
+    """Names that get their values elsewhere: parameters, loops, with, :=, +=, several at once."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.arg):
+            yield node.arg
+            continue
+        targets: list[ast.expr | None] = []
+        if isinstance(node, (ast.For, ast.AsyncFor, ast.comprehension, ast.AugAssign, ast.NamedExpr)):
+            targets = [node.target]
+        elif isinstance(node, ast.withitem):
+            targets = [node.optional_vars]
+        elif isinstance(node, ast.Assign):
+            targets = [each for each in node.targets if len(node.targets) > 1 or isinstance(each, ast.Tuple)]
+        for target in targets:
+            names = () if target is None else ast.walk(target)
+            yield from (name.id for name in names if isinstance(name, ast.Name))
 
 
 def _value(node: ast.expr, known: dict[str, object], *, depth: int = 0) -> object:

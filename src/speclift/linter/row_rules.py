@@ -20,7 +20,7 @@ def judge_flag(setting: Setting, row: Row | None, table: NameTable, release: Rel
 
 def fault(setting: Setting, row: Row, table: NameTable, release: Release) -> LintFinding | None:
     """What is wrong with a setting by itself; None where nothing is."""
-    return _lifetime_fault(setting, row, table, release) or _value_fault(setting, row, table, release)
+    return lifetime_fault(setting, row, table, release) or _value_fault(setting, row, table, release)
 
 
 def finding(
@@ -48,7 +48,8 @@ def unknown(setting: Setting, table: NameTable, release: Release) -> LintFinding
     return finding(setting, Status.UNKNOWN, said, replacement=near, source=table.source)
 
 
-def _lifetime_fault(setting: Setting, row: Row, table: NameTable, release: Release) -> LintFinding | None:
+def lifetime_fault(setting: Setting, row: Row, table: NameTable, release: Release) -> LintFinding | None:
+    """None where this release has it and reads it."""
     tail = f"; {row.note}" if row.note else ""
     match row.life(release):
         case Life.COMING:
@@ -148,10 +149,23 @@ def _misfit(setting: Setting, row: Row, table: NameTable, release: Release) -> s
     """What is wrong with the value, in words; None where it fits."""
     value = setting.value
     is_untold = isinstance(value, Expression) or setting.is_opaque
-    if is_untold or row.kind is ValueKind.SWITCH or (not table.is_typed and "." in setting.name):
+    if is_untold:
         return None
+    if not table.is_typed and "." in setting.name:
+        return "takes a value, and none follows" if value is None else None
+    if row.kind is ValueKind.SWITCH:
+        return _no_switch(value)
     if value is None:
         return _missing_value(row, release)
+    return _wrong_value(value, row, table, release)
+
+
+def _no_switch(value: object) -> str | None:
+    is_switched = value is None or isinstance(converted(value, ValueKind.SWITCH), bool)
+    return None if is_switched else f"is a switch and takes no value, saw {shown(value)!r}"
+
+
+def _wrong_value(value: object, row: Row, table: NameTable, release: Release) -> str | None:
     saw = f"saw {value if table.is_typed else shown(value)!r}"
     typed = value if table.is_typed else converted(value, row.kind)
     if not _fits(typed, row, table):

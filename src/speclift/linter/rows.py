@@ -27,6 +27,10 @@ class ValueKind(StrEnum):
     OBJECT = "an object"
     INTERNAL = "set by the engine itself"
     SWITCH = "no value"
+    # Of metrics: how they are exported.
+    COUNTER = "a counter"
+    GAUGE = "a gauge"
+    HISTOGRAM = "a histogram"
 
 
 # A table of a hundred rows reads better without the name of the class in each.
@@ -168,6 +172,9 @@ KINDS = {
     "float": ValueKind.FLOAT,
     "value": ValueKind.TEXT,
     "list": ValueKind.LIST,
+    "counter": ValueKind.COUNTER,
+    "gauge": ValueKind.GAUGE,
+    "histogram": ValueKind.HISTOGRAM,
 }
 
 

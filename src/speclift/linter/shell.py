@@ -25,6 +25,8 @@ _ANSI_TEXT = re.compile(r"\$'(?:[^'\\]++|\\.)*+'", re.DOTALL)
 _PROMPT = re.compile(r"\$[ \t]+(?=\S)")
 _COMMENT = re.compile(r"#[^\n]*")
 _REDIRECTION = re.compile(r"&>>?|<<<|<<-?|<>|>>|>\||[<>]&?")
+# <your model>: for a shell two redirections, of which nobody means either.
+_PLACEHOLDER = re.compile(r"<[A-Za-z][\w./:|-]*(?: [\w./:|-]+)*>(?=[\s\"'/,]|$)")
 _SEPARATOR = re.compile(r"[;&|]+")
 _FUNCTION = re.compile(r"\([ \t]*\)")
 _ARRAY = re.compile(r"[A-Za-z_]\w*\+?=")
@@ -155,6 +157,9 @@ class _Reader:
         text, at = self._text, self._at
         if text.startswith(("<(", ">("), at):
             self._expand(_closed(text, at + 1))
+        elif match := _PLACEHOLDER.match(text, at):
+            self._open_word().parts.append(match[0])
+            self._at = match.end()
         elif match := _REDIRECTION.match(text, at):
             self._redirect(match)
         elif character == "(":

@@ -31,10 +31,14 @@ class Confirmation:
     scheduled: Arm | None
     conclusion: Conclusion
     posterior: Posterior
+    # Confirmed whatever the search thinks of it: the user asked for it by name.
+    asked_for: Candidate | None = None
 
     @property
     def arms(self) -> tuple[Arm, ...]:
         others = [self.runner_up.arm] if self.runner_up is not None else []
+        if self.asked_for not in (None, self.winner, self.runner_up):
+            others.append(self.asked_for.arm)
         if self.scheduled is not None:
             return (baseline_arm(), self.scheduled, self.winner.arm, *others)
         return (baseline_arm(), self.winner.arm, *others)
@@ -47,9 +51,11 @@ def choose(
     wants_same_method: bool,
     sequences_max: int,
     schedule_key: str | None,
+    always: str | None = None,
 ) -> Confirmation:
     """`wants_same_method`: whether a runner-up of the winner's own method is worth its time. `schedule_key`: what the
-    engine calls a schedule of k; None where it has none."""
+    engine calls a schedule of k; None where it has none. `always`: the name of an arm that is confirmed in any
+    case, unless it failed."""
     conclusion, posterior = conclude(search), search.posterior()
     if conclusion is None or posterior is None:
         if any(
@@ -77,6 +83,7 @@ def choose(
         scheduled=scheduled,
         conclusion=conclusion,
         posterior=posterior,
+        asked_for=next((candidate for candidate in ranking if candidate.name == always), None),
     )
 
 

@@ -132,15 +132,20 @@ def sees_text_alone(speculation: Speculation) -> bool:
 
 
 def with_k(template: Template, k: int) -> Template:
+    """UsageError below its shortest draft: k_min is part of the way of drafting and is never lowered."""
     if isinstance(template, Combined):
-        return Combined(parts=tuple(_part_with_k(part, k) for part in template.parts))
-    return _part_with_k(template, k)
+        return Combined(parts=tuple(replace(part, k=k) for part in template.parts))
+    return replace(template, k=k)
 
 
-def _part_with_k(part: Drafter, k: int) -> Drafter:
-    if isinstance(part, DraftModel):
-        return replace(part, k=k, k_min=min(part.k_min, k))
-    return replace(part, k=k)
+def smallest_k(template: Template) -> int:
+    parts: tuple[Drafter, ...] = template.parts if isinstance(template, Combined) else (template,)
+    return max([1, *(part.k_min for part in parts if isinstance(part, DraftModel))])
+
+
+def without_k(template: Template) -> Template:
+    """At the smallest k it can have, so that one way of drafting is one value whatever its k."""
+    return with_k(template, smallest_k(template))
 
 
 def _candidates(axes: Axes) -> Iterable[Candidate]:
@@ -179,7 +184,7 @@ def _candidates(axes: Axes) -> Iterable[Candidate]:
 
 def _variants(template: Template, axes: Axes) -> Iterable[Template]:
     """The template at every value of the axes it has; k is set apart."""
-    match with_k(template, 1):
+    match without_k(template):
         case NGram() as ngram if axes.ngram_sizes:
             yield from (replace(ngram, n=n, n_min=n_min) for n, n_min in axes.ngram_sizes)
         case DraftModel() as draft:
@@ -220,6 +225,7 @@ def _label(template: Template, *, names_model: bool) -> str:
         parts.append(f"n{template.n}" if template.n_min is None else f"n{template.n_min}-{template.n}")
     if isinstance(template, DraftModel):
         parts += [_stem(template.model)] if names_model else []
+        parts += [f"min{template.k_min}"] if template.k_min else []
         parts += [f"p{template.p_min:g}"] if template.p_min else []
         parts += [template.sampling] if template.sampling != "greedy" else []
     if isinstance(template, Head) and template.model and names_model:

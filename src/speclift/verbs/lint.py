@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import re
 import sys
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 from speclift.core.errors import UsageError
@@ -12,6 +14,7 @@ from speclift.linter.dialect import Dialects
 from speclift.linter.judge import TEXT_MAX, LintReport, lint_text, lint_words, starts_something
 
 STDIN = "-"
+_HUB_ID = re.compile(r"\w[\w.-]*/\w[\w.-]*")
 
 
 def lint(
@@ -24,8 +27,26 @@ def lint(
     """
     dialects = dialects_for(engine)
     if isinstance(command, str):
-        return lint_text(command, dialects, version=engine_version)
-    return lint_words(command, dialects, version=engine_version)
+        report = lint_text(command, dialects, version=engine_version)
+    else:
+        report = lint_words(command, dialects, version=engine_version)
+    others = tuple(_with_model_notes(other) for other in report.others)
+    return replace(_with_model_notes(report), others=others)
+
+
+def _with_model_notes(report: LintReport) -> LintReport:
+    """Ids of the hub that the catalogue does not have are not wrong, and nobody vouches for them."""
+    ids = [model for model in dict.fromkeys(report.models) if _HUB_ID.fullmatch(model)]
+    if not ids:
+        return report
+    from speclift.weights.catalogue_files import find_model  # late: most lines are refused before
+
+    notes = (
+        f"{model} is not in the catalogue: whether there is such a model, and what it takes, was not checked"
+        for model in ids
+        if find_model(model) is None
+    )
+    return replace(report, notes=(*report.notes, *notes))
 
 
 def dialects_for(engine: str | None) -> Dialects:
@@ -42,14 +63,10 @@ def lint_arguments(
         return lint(words, engine=engine, engine_version=engine_version)
     (word,) = words
     if word == STDIN:
-        return lint(
-            _decoded(sys.stdin.buffer.read(TEXT_MAX + 1), "standard input"),
-            engine=engine,
-            engine_version=engine_version,
-        )
+        return lint(read_pasted(Path(word)), engine=engine, engine_version=engine_version)
     path = Path(word)
     if _is_there(path):
-        return lint(_read(path), engine=engine, engine_version=engine_version)
+        return lint(read_pasted(path), engine=engine, engine_version=engine_version)
     # A file that is not there is told from a command in one word by what an engine makes of it.
     is_name = not any(character.isspace() for character in word)
     if is_name and (path.suffix or not starts_something(word, dialects_for(engine))):
@@ -67,7 +84,9 @@ def _is_there(path: Path) -> bool:
         return False
 
 
-def _read(path: Path) -> str:
+def read_pasted(path: Path) -> str:
+    if str(path) == STDIN:
+        return _decoded(sys.stdin.buffer.read(TEXT_MAX + 1), "standard input")
     if path.is_dir():
         raise UsageError(f"{path} is a folder", hint="give the script or the config in it")
     try:

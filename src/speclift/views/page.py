@@ -17,6 +17,7 @@ from speclift.core.results import Decision
 from speclift.search.tuning_document import ConfirmedTuningDocument, confirmed_errors_of, tuning_of
 from speclift.views import charts
 from speclift.views.documents import VerdictDocument
+from speclift.views.time_words import command_time
 from speclift.views.tuning_charts import pareto
 from speclift.views.tuning_table import (
     SpeedupTable,
@@ -51,7 +52,12 @@ def _template() -> Template:
         loader=PackageLoader("speclift.views"), autoescape=True, undefined=StrictUndefined, trim_blocks=True
     )
     environment.filters.update(
-        seconds=seconds, share=share, number=number, printable=_shown, ratio=ratio_words
+        seconds=seconds,
+        share=share,
+        number=number,
+        printable=_shown,
+        ratio=ratio_words,
+        command_time=command_time,
     )
     return environment.get_template("page.html")
 

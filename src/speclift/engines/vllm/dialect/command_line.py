@@ -6,9 +6,11 @@ import re
 from collections.abc import Sequence
 
 from speclift.core.errors import UsageError
-from speclift.engines.vllm.dialect.flag_table import CONFIG_FLAG, FLAGS, METRICS
+from speclift.engines.vllm.dialect.flag_table import CONFIG_FLAG, FLAGS
 from speclift.engines.vllm.dialect.judgement import judge_vllm, read_settings
 from speclift.engines.vllm.dialect.key_table import KEYS, NEWEST
+from speclift.engines.vllm.dialect.metric_table import VLLM_METRICS
+from speclift.engines.vllm.dialect.own_line import SPECULATIVE, take_apart_vllm
 from speclift.engines.vllm.dialect.translation import translate_vllm
 from speclift.linter.dialect import (
     Dialect,
@@ -21,11 +23,11 @@ from speclift.linter.dialect import (
     release_part,
 )
 from speclift.linter.findings import Release
-from speclift.linter.metrics import MetricNames
-from speclift.linter.pasted import Pasted
+from speclift.linter.pasted import Pasted, TakenApart
 from speclift.linter.rows import NameTable, Row
 
-_MODULE = re.compile(r"vllm(\.entrypoints\..*)?")
+_MODULE = re.compile(r"vllm\.entrypoints\.(openai\.)?api_server")
+_CLI_MODULE = re.compile(r"vllm(\.entrypoints\.cli\.main)?")
 
 
 class VllmDialect(Dialect):
@@ -40,6 +42,7 @@ class VllmDialect(Dialect):
         "LLM(...)",
     )
     image = re.compile(r"(^|/)(vllm-openai|vllm)[\w.-]*(:|@|$)")
+    image_starts = ("vllm", "serve")
     takes_model_by_place = True
     glued = re.compile(r"(-O)(\d)")
     config = NestedConfig(
@@ -47,7 +50,7 @@ class VllmDialect(Dialect):
     )
     python_makers = ("LLM", "EngineArgs", "AsyncEngineArgs", "AsyncLLMEngine", "LLMEngine", "AsyncLLM")
     python_sampling = "SamplingParams"
-    metrics = MetricNames(METRICS, prefix="vllm")
+    metrics = VLLM_METRICS
 
     def parse_release(self, text: str) -> Release:
         """`0.24`, `v0.24.0`, `0.32.0+cpu`, `vllm 0.10.1.1`."""
@@ -64,10 +67,8 @@ class VllmDialect(Dialect):
                 return Started(wrapper=before, program=("vllm", "serve"), arguments=after[1:])
             if not after or after[0].startswith("-"):
                 return Started(wrapper=before, program=("vllm",), arguments=after)
-        if word == "-m" and after and _MODULE.fullmatch(after[0]) and before and "python" in before[-1]:
-            program = (before[-1], "-m", after[0])
-            return Started(wrapper=before[:-1], program=program, arguments=after[1:])
-        return None
+        is_module = word == "-m" and after and before and "python" in before[-1]
+        return _module(before, after) if is_module else None
 
     def plain_name(self, flag: str) -> str:
         return _name(flag).partition(".")[0]
@@ -84,9 +85,33 @@ class VllmDialect(Dialect):
         row = _completed(head, table, release)
         return (name if row is None else row.name + dot + key), row, False
 
+    def is_speculative(self, pasted: Pasted) -> bool:
+        return read_settings(pasted).is_speculative
+
+    def models(self, pasted: Pasted) -> tuple[str, ...]:
+        draft = read_settings(pasted).config.get("model")
+        named = (pasted.model, pasted.last("--model"), draft)
+        return tuple(name for name in named if isinstance(name, str) and not name.startswith("["))
+
+    def is_speculation(self, name: str) -> bool:
+        row = self.flags.find(name.partition(".")[0])
+        return name.partition(".")[0] in SPECULATIVE or (row is not None and row.key is not None)
+
+    def taken_apart(self, pasted: Pasted) -> TakenApart:
+        return take_apart_vllm(pasted)
+
     def judge(self, pasted: Pasted, release: Release, *, version: str) -> Judgement:
         reading = read_settings(pasted)
         return judge_vllm(reading, release=release, is_cpu="cpu" in version), translate_vllm(reading)
+
+
+def _module(before: Sequence[str], after: Sequence[str]) -> Started | None:
+    """python -m, with the server's module or with the one of the vllm command."""
+    verb = ["serve"] if _CLI_MODULE.fullmatch(after[0]) else []
+    if list(after[1 : 1 + len(verb)]) != verb or not (verb or _MODULE.fullmatch(after[0])):
+        return None
+    program = (before[-1], "-m", after[0], *verb)
+    return Started(wrapper=before[:-1], program=program, arguments=after[1 + len(verb) :])
 
 
 def _name(spelled: str) -> str:

@@ -1,4 +1,4 @@
-"""vLLM's flags by release, the values, variables and metrics that came and went with them, as data. Pure.
+"""vLLM's flags by release, the values and variables that came and went with them, as data. Pure.
 
 Flags that speculation is made of and those that changed under a command that people still paste have a row each; the
 others are listed by lifetime: first release with the flags, first without them again (- while they last), what follows
@@ -538,6 +538,13 @@ QUANTISATIONS = _values(_QUANTISATIONS, QUANTISATION_SOURCE)
 LOAD_FORMATS_GONE = _values(_LOAD_FORMATS_GONE, "vllm.model_executor.model_loader")
 
 
+def same_bits(quantisation: str) -> str | None:
+    """The name under which the newest vLLM has what a gone quantisation did; None where nothing does the same."""
+    name = _CLOSEST.get(quantisation, "").partition(";")[0]
+    row = QUANTISATIONS.find(name)
+    return name if row is not None and row.gone is None else None
+
+
 def closest(quantisation: str) -> str:
     return _CLOSEST.get(quantisation, "a checkpoint quantised for vLLM, whose config says how")
 
@@ -555,62 +562,4 @@ ENVIRONMENT = NameTable(
         source="vllm.envs",
     ),
     gone_since="this variable has no effect since",
-)
-
-# Metrics that dashboards still ask for.
-_ACCEPTANCE_RATE = (
-    "rate(vllm:spec_decode_num_accepted_tokens_total[5m]) / rate(vllm:spec_decode_num_draft_tokens_total[5m])"
-)
-_ACCEPTED_LENGTH = (
-    "1 + rate(vllm:spec_decode_num_accepted_tokens_total[5m]) / rate(vllm:spec_decode_num_drafts_total[5m])"
-)
-METRICS = NameTable(
-    engine="vLLM",
-    thing="metric",
-    rows=by_name(
-        (
-            Row(
-                "spec_decode_draft_acceptance_rate",
-                SWITCH,
-                (0, 4, 1),
-                (0, 10, 0),
-                replacement=_ACCEPTANCE_RATE,
-                note="a gauge of the V0 engine; V1 counts tokens: compute the rate from them",
-            ),
-            Row(
-                "spec_decode_efficiency",
-                SWITCH,
-                (0, 4, 1),
-                (0, 10, 0),
-                replacement=_ACCEPTED_LENGTH,
-                note="a gauge of the V0 engine; use the mean accepted length instead",
-            ),
-            Row(
-                "spec_decode_num_emitted_tokens",
-                SWITCH,
-                (0, 4, 1),
-                (0, 10, 0),
-                replacement="vllm:spec_decode_num_accepted_tokens_total + vllm:spec_decode_num_drafts_total",
-                note="V1 counts accepted tokens and drafts separately",
-            ),
-            Row(
-                "gpu_cache_usage_perc",
-                SWITCH,
-                (0, 4, 0),
-                (0, 12, 0),
-                renamed_to="vllm:kv_cache_usage_perc",
-                note="renamed",
-            ),
-            Row(
-                "time_per_output_token_seconds",
-                SWITCH,
-                (0, 4, 0),
-                (0, 15, 0),
-                replacement="vllm:request_time_per_output_token_seconds",
-                note="inter_token_latency_seconds has one value per step, so with speculation it is not the time per"
-                " token",
-            ),
-        ),
-        source="vllm.engine.metrics, vllm.v1.metrics.loggers; vLLM PR 16665",
-    ),
 )

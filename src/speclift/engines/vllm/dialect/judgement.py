@@ -99,27 +99,35 @@ def _read_config(setting: Setting, config: dict[str, object]) -> LintFinding | N
     if dot:
         _put(config, path, _loose(setting.value))
         return None
+    value, wrong = _object_in(setting)
+    if isinstance(value, Mapping):
+        config.update({str(key).replace("-", "_"): each for key, each in value.items()})
+    elif wrong is None and value is not None:
+        return finding(setting, Status.CONFLICT, f"takes a JSON object, saw {value!r}")
+    return wrong
+
+
+def _object_in(setting: Setting) -> tuple[object, LintFinding | None]:
+    """The config as it can be judged, and what is wrong with how it is written."""
     value, wrong = setting.value, None
+    is_written_otherwise = False
     if isinstance(value, str):
         try:
             value = parse_json(value)
         except ValueError as error:
             wrong = finding(setting, Status.CONFLICT, f"is not JSON: {error}")
+            is_written_otherwise = isinstance(error, json.JSONDecodeError)
     if isinstance(value, Expression) or (setting.is_opaque and not isinstance(value, dict)):
         when = "when the program runs" if isinstance(value, Expression) else "in a shell"
-        return finding(setting, Status.UNREAD, f"its value is known only {when}")
-    if wrong is not None:
-        value = _python_literal(str(setting.value))
-        if value is None:
-            return wrong
-        said = "is a Python dict, but vLLM reads JSON: use double quotes, true, null"
-        today = f"{CONFIG_FLAG} '{json.dumps(value, default=str)}'"
-        wrong = finding(setting, Status.CONFLICT, said, replacement=today)
-    if isinstance(value, Mapping):
-        config.update({str(key).replace("-", "_"): each for key, each in value.items()})
-    elif value is not None:
-        return finding(setting, Status.CONFLICT, f"takes a JSON object, saw {value!r}")
-    return wrong
+        return None, finding(setting, Status.UNREAD, f"its value is known only {when}")
+    if wrong is None:
+        return value, None
+    value = _python_literal(str(setting.value)) if is_written_otherwise else None
+    if value is None:
+        return None, wrong
+    said = "is a Python dict, but vLLM reads JSON: use double quotes, true, null"
+    today = f"{CONFIG_FLAG} '{json.dumps(value, default=str)}'"
+    return value, finding(setting, Status.CONFLICT, said, replacement=today)
 
 
 def _python_literal(text: str) -> object:
@@ -162,6 +170,7 @@ def judge_vllm(reading: VllmReading, *, release: Release, is_cpu: bool = False) 
     return (
         *flags,
         *reading.faults,
+        *_on_repeats(pasted),
         *_on_config(reading, release, is_cpu=is_cpu),
         *_on_old_acceptance(reading, release),
         *_on_values(reading, release),
@@ -169,6 +178,22 @@ def judge_vllm(reading: VllmReading, *, release: Release, is_cpu: bool = False) 
         *_on_environment(reading, release),
         *_on_sampling(reading),
     )
+
+
+def _on_repeats(pasted: Pasted) -> Iterator[LintFinding]:
+    """What is given twice: the last one counts, and the others are nobody's."""
+    by_name: dict[str, list[Setting]] = {}
+    for setting in pasted.settings:
+        by_name.setdefault(setting.name, []).append(setting)
+    for settings in by_name.values():
+        said = [f"--no-{each.name[2:]}" if each.is_off else shown(each.value) for each in settings]
+        if len(set(said)) > 1:
+            message = f"is given {len(said)} times, and only the last counts: {', '.join(said)}"
+            yield finding(settings[-1], Status.CONFLICT, message, source="argparse")
+    named = by_name.get("--model")
+    if named and pasted.model is not None:
+        message = f"the model is given twice: {pasted.model} by its place, {shown(named[-1].value)} here"
+        yield finding(named[-1], Status.CONFLICT, message, source="vllm.entrypoints.cli.serve")
 
 
 def _on_config(reading: VllmReading, release: Release, *, is_cpu: bool) -> Iterator[LintFinding]:

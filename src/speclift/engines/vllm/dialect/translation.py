@@ -13,6 +13,7 @@ from speclift.engines.vllm.dialect.flag_table import (
     LOAD_FORMATS_GONE,
     QUANTISATIONS,
     closest,
+    same_bits,
 )
 from speclift.engines.vllm.dialect.forms import flag_words, python_engine, yaml_config
 from speclift.engines.vllm.dialect.judgement import PYTHON_ONLY, VllmReading, row_of
@@ -58,7 +59,8 @@ def translate_vllm(reading: VllmReading) -> Translation:
         notes += lost
     elif reading.opaque is not None:
         flags[CONFIG_FLAG] = reading.opaque
-    if pasted.wrapper and not pasted.program and _PINNED.search(pasted.wrapper[-1]):
+    pinned = _PINNED.search(pasted.wrapper[-1]) if pasted.wrapper and not pasted.program else None
+    if pinned is not None and not pinned[0].endswith(f":v{dotted(NEWEST)}"):
         notes.append(
             f"the image was pinned to {pasted.wrapper[-1].rpartition(':')[2]}; this is for {dotted(NEWEST)}"
         )
@@ -109,7 +111,7 @@ def _keep(
     elif setting.name == "--per-request-spec-decode-metrics" and not reading.is_speculative:
         notes.append(f"{setting.spelled} was left out: the server has no speculative config")
     elif setting.name == "--quantization" and isinstance(value, str) and _is_gone(value):
-        notes.append(f"{setting.spelled} {value} has no equivalent; closest: {closest(value)}")
+        _requantise(setting, value, flags, notes)
     elif setting.name == "--load-format" and shown(value) in LOAD_FORMATS_GONE:
         notes.append(f"{setting.spelled} {shown(value)} was dropped with it; the default detects the format")
     elif row.kind is ValueKind.SWITCH and "." not in setting.name:
@@ -118,6 +120,19 @@ def _keep(
         notes.append(f"{setting.spelled} was left out: it has no value")
     else:
         flags[setting.name] = converted(value, row.kind)
+
+
+def _requantise(setting: Setting, value: str, flags: dict[str, object], notes: list[str]) -> None:
+    """Never without a word: weights that were quantised take several times the memory when they are not."""
+    instead = same_bits(value)
+    if instead is not None:
+        flags[setting.name] = instead
+        notes.append(f"{setting.spelled} {value} became {instead}")
+        return
+    notes.append(
+        f"{setting.spelled} {value} has no equivalent; closest: {closest(value)}. Without one of them the weights are"
+        " not quantised, take two to four times the memory and may not fit: put one in, and ask speclift plan"
+    )
 
 
 def _is_gone(quantisation: str) -> bool:
@@ -242,7 +257,10 @@ def _translate_draft(
     _translate_draft_size(given, method, tensor_parallel or 1, today, notes)
     quantisation = given.get("quantization")
     if isinstance(quantisation, str) and not QUANTISATIONS.holds(quantisation, NEWEST):
-        notes.append(f"a {quantisation} draft has no equivalent; closest: {closest(quantisation)}")
+        notes.append(
+            f"a {quantisation} draft has no equivalent; closest: {closest(quantisation)}."
+            " Unquantised it takes two to four times the memory and may not fit"
+        )
     elif quantisation is not None:
         today["quantization"] = quantisation
     length = given.get("max_model_len")
