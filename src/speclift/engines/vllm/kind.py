@@ -5,7 +5,6 @@ from __future__ import annotations
 import shutil
 import sys
 from collections.abc import Callable, Mapping, Sequence
-from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar
 
 from speclift.core.arm import EMBEDDED_MODEL, Endpoint, ServerSettings
@@ -19,7 +18,7 @@ from speclift.engines.kind import EngineKind
 from speclift.engines.protocol import Scorer
 from speclift.engines.vllm.dialect.command_line import VllmDialect
 from speclift.engines.vllm.dialect.key_table import K_MAX, SCHEDULE
-from speclift.engines.vllm.engine import Vllm, interpreter_of
+from speclift.engines.vllm.engine import Vllm
 from speclift.engines.vllm.planning import VllmTerms
 from speclift.linter.dialect import Dialect
 from speclift.planner.request import EngineTerms
@@ -72,7 +71,7 @@ class VllmKind(EngineKind):
         if program[1:2] == ("-m",) and shutil.which(program[0]):
             return {"vllm_python": shutil.which(program[0])}, ""
         script = shutil.which("vllm")
-        python = None if script is None else interpreter_of(Path(script))
+        python = None if script is None else interpreter_of(script)
         return ({"vllm_python": python} if python is not None else {}), ""
 
     def build(self, spec: EngineSpec, settings: ServerSettings, *, version: str | None) -> Vllm:
