@@ -12,6 +12,7 @@ from speclift.bench.ask import Ask
 from speclift.bench.draft_files import draft_files, with_files
 from speclift.bench.limits import require_sane
 from speclift.bench.observer import Observer
+from speclift.bench.search_fit import require_fit
 from speclift.bench.search_space import named_methods
 from speclift.client.provenance import host_facts
 from speclift.core.arm import CONTROL, YOURS, Arm, baseline_arm, control_arm
@@ -105,7 +106,10 @@ def lay_ground(ask: Ask, observer: Observer) -> Ground:
         seed=ask.seed,
     )
     loads = _loads(ask)
-    return Ground(ask=ask, workload=workload, loads=loads, engine_spec=_engine_spec(ask, loads, observer))
+    spec = _engine_spec(ask, loads, observer)
+    if not ask.is_elsewhere:
+        require_fit(ask, spec.settings)
+    return Ground(ask=ask, workload=workload, loads=loads, engine_spec=spec)
 
 
 def prepare_arms(

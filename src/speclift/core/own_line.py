@@ -43,6 +43,8 @@ class OwnLine:
     environment: tuple[tuple[str, str], ...] = ()
     # What was pasted, for a comparison with what is recommended.
     text: str = ""
+    # The share of the GPU's memory that it may use, where it says so.
+    utilisation: float | None = None
     # Words of the engine's own that ask for the speculation of the line; empty where it asks for none.
     speculation: tuple[str, ...] = ()
 

@@ -78,6 +78,7 @@ def _line(pasted: Pasted, parts: TakenApart, environment: Sequence[tuple[str, st
         environment=tuple(_split(word) for word in variables),
         text=without_secrets(text),
         speculation=asked,
+        utilisation=parts.utilisation,
     )
 
 
