@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 import speclift
+from hf_folders import write_folder
 from running import Cli
 
 NGRAM = '{"method":"ngram","num_speculative_tokens":4,"prompt_lookup_max":3,"prompt_lookup_min":2}'
@@ -192,6 +193,30 @@ def test_a_container_without_docker_is_an_operating_error(cli: Cli) -> None:
     assert cli("decide", "--", *line).code == 1
     commands = dry(cli, "measure", line=line)
     assert commands["baseline"][:2] == ["docker", "run"]
+
+
+class TestReleases:
+    """A line is judged by the engine that will run it, and one that it takes is kept word for word."""
+
+    LINE = ("--swap-space", "4", "-tp", "2")
+
+    def test_of_an_image(self, cli: Cli) -> None:
+        line = ("docker", "run", "vllm/vllm-openai:v0.11.0", "--model", "org/m", *self.LINE)
+        baseline = dry(cli, "measure", line=line)["baseline"]
+        assert "vllm/vllm-openai:v0.11.0" in baseline
+        assert "--swap-space 4 -tp 2" in " ".join(baseline)
+        newest = tuple(word.replace("v0.11.0", "v0.32.0") for word in line)
+        assert "--swap-space" not in dry(cli, "measure", line=newest)["baseline"]
+
+    def test_of_what_is_installed(self, cli: Cli, nowhere: Path) -> None:
+        python = nowhere / "python"
+        python.write_text("#!/bin/sh\necho vllm 0.11.0\n")
+        python.chmod(0o755)
+        write_folder(nowhere / "model")
+        line = ("vllm", "serve", "./model", *self.LINE)
+        kept = dry(cli, "measure", "--vllm-python", str(python), line=line)["baseline"]
+        assert kept[0] == str(python)
+        assert "--swap-space 4 -tp 2" in " ".join(kept)
 
 
 class TestPlan:

@@ -283,16 +283,16 @@ def _engine_spec(ask: Ask, loads: tuple[Load, ...], observer: Observer) -> Engin
     # As many slots as the heaviest closed loop; an open loop gets a few and queues beyond them.
     slots = max(load.streams if isinstance(load, Concurrency) else 4 for load in loads)
     # A line of the user's own has the engine's default where it says nothing.
-    has_line = ask.server.line is not None
-    threads = ask.server.threads if has_line or ask.server.threads is not None else default_threads()
+    line = ask.server.line
+    threads = ask.server.threads if line is not None or ask.server.threads is not None else default_threads()
     if threads is not None and threads < 1:
         raise UsageError(f"--threads must be at least 1, saw {threads}")
     kind = engine_kind(ask.engine)
     settings = replace(
         ask.server,
-        model=ask.server.model
-        if ask.is_elsewhere or (has_line and kind.is_on_hub(ask.server))
-        else kind.model_path(ask.server.model, say=observer.say, fetches=ask.fetches),
+        model=kind.model_path(ask.server.model, say=observer.say, fetches=ask.fetches)
+        if _is_file_here(ask, kind)
+        else ask.server.model,
         slots=slots,
         threads=threads,
         kv_type_k=ask.kv_dtype or ask.server.kv_type_k,
@@ -306,7 +306,7 @@ def _engine_spec(ask: Ask, loads: tuple[Load, ...], observer: Observer) -> Engin
         binary=ask.llama_server,
         python=ask.vllm_python,
         attach=_attach(ask),
-        version=_newest_release(kind) if ask.is_elsewhere or _is_in_container(ask) else None,
+        version=_told_version(kind, ask) if ask.is_elsewhere or _is_in_container(ask) else None,
     )
 
 
@@ -328,8 +328,21 @@ def _is_in_container(ask: Ask) -> bool:
     return True
 
 
-def _newest_release(kind: EngineKind) -> str:
-    return "" if kind.dialect is None else kind.dialect.newest_text
+def _is_file_here(ask: Ask, kind: EngineKind) -> bool:
+    """Whether the model's name is for this machine to resolve: in a container it is one of its own files."""
+    line = ask.server.line
+    return not (
+        ask.is_elsewhere or (line is not None and (line.is_in_container or kind.is_on_hub(ask.server)))
+    )
+
+
+def _told_version(kind: EngineKind, ask: Ask) -> str:
+    """Of an engine that is not asked: its image's, else the newest that is known."""
+    line, dialect = ask.server.line, kind.dialect
+    if dialect is None:
+        return ""
+    pinned = dialect.image_release(line.start[-1]) if line is not None and line.is_in_container else None
+    return dialect.newest_text if pinned is None else f"{kind.name} {pinned}"
 
 
 def require_drafting(kind: EngineKind, arms: tuple[Arm, ...]) -> None:

@@ -7,7 +7,7 @@ servers by this process alone.
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from speclift.core.address import HIDDEN, remember
@@ -38,6 +38,8 @@ class OwnLine:
 
     start: tuple[str, ...]
     flags: tuple[tuple[str, ...], ...]
+    # The engine's own name of each flag, which a user may spell in other ways; empty where they are spelled so.
+    names: tuple[str, ...] = ()
     # Programs that start it: sudo, numactl, uv run.
     wrapper: tuple[str, ...] = ()
     environment: tuple[tuple[str, str], ...] = ()
@@ -69,17 +71,23 @@ class OwnLine:
         """To launch with; what is hidden stands in the environment of this process."""
         return {name: value for name, value in self.environment if value != HIDDEN}
 
+    @property
+    def named(self) -> tuple[tuple[str, tuple[str, ...]], ...]:
+        """Each flag under the engine's own name of it."""
+        names = self.names or tuple(name_of(flag) for flag in self.flags)
+        return tuple(zip(names, self.flags, strict=True))
+
     def words(self, *, without: Collection[str] = ()) -> Iterator[str]:
-        for flag in self.flags:
-            if name_of(flag) not in without:
+        for name, flag in self.named:
+            if name not in without:
                 yield from flag
 
     def has(self, *names: str) -> bool:
-        return any(name_of(flag) in names for flag in self.flags)
+        return any(name in names for name, _ in self.named)
 
     def value(self, *names: str) -> str | None:
         """As an engine takes it: the last one given."""
-        given = [flag for flag in self.flags if name_of(flag) in names]
+        given = [flag for name, flag in self.named if name in names]
         if not given:
             return None
         _, equals, value = given[-1][0].partition("=")
@@ -92,9 +100,17 @@ class OwnLine:
 
     def saying(self, names: Sequence[str], value: str) -> OwnLine:
         """With this value of a flag, where it stood or at the end; the first of its names is the one that is added."""
-        kept = [flag for flag in self.flags if name_of(flag) not in names]
-        spelled = next((name_of(flag) for flag in self.flags if name_of(flag) in names), names[0])
-        return replace(self, flags=(*kept, (spelled, value)))
+        kept = [(name, flag) for name, flag in self.named if name not in names]
+        spelled = next((name_of(flag) for name, flag in self.named if name in names), names[0])
+        return replace(
+            self,
+            names=(*(name for name, _ in kept), names[0]),
+            flags=(*(flag for _, flag in kept), (spelled, value)),
+        )
+
+    def without(self, is_left_out: Callable[[str, tuple[str, ...]], bool]) -> OwnLine:
+        kept = [(name, flag) for name, flag in self.named if not is_left_out(name, flag)]
+        return replace(self, names=tuple(name for name, _ in kept), flags=tuple(flag for _, flag in kept))
 
 
 def name_of(flag: Sequence[str]) -> str:

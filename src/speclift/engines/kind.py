@@ -80,6 +80,11 @@ class EngineKind(ABC):
         """What a pasted line starts, as settings of an Ask, and what has to be said about it."""
         return {}, ""
 
+    def own_release(self, program: Sequence[str], programs: Mapping[str, object]) -> str | None:
+        """The release that would run a pasted line here; None where it is not installed. `programs` are those that
+        the user named beside it."""
+        return None
+
     @abstractmethod
     def build(self, spec: EngineSpec, settings: ServerSettings, *, version: str | None) -> Engine:
         """`version` where it is known already, as of a study that was measured on another machine."""

@@ -76,6 +76,10 @@ class Dialect:
         """The newest release as its engine says it."""
         return f"{self.engine} {dotted(self.newest)}"
 
+    def image_release(self, image: str) -> str | None:
+        """The release that a container image is pinned to; None where it does not say."""
+        return None
+
     def parse_release(self, text: str) -> Release:
         """`1.2.3`, `v7`."""
         match = re.search(r"\d+(?:\.\d+)*", text)

@@ -95,7 +95,7 @@ class LlamaCppKind(EngineKind):
                 "the embedded llama.cpp downloads nothing, and your line names its model by -hf",
                 hint="give your own --llama-server, or the file with -m",
             )
-        return LlamaCpp(settings, binary=spec.binary, is_here=spec.version is None)
+        return LlamaCpp(settings, binary=spec.binary, version=spec.version)
 
     def model_path(self, reference: str, *, say: Callable[[str], None], fetches: bool) -> str:
         try:

@@ -123,7 +123,8 @@ class Vllm:
             words = self._flags(arm, port=port)
             if line.is_in_container:
                 return (*line.launcher, *container_start(line.start, port=port), *words)
-            return (*line.launcher, *line.start, *words[words.index(self.model) + 1 :])
+            named = words[2:] if self.model in line.start else words
+            return (*line.launcher, *line.start, *named)
         _check_folders(self.model, as_text(speculative_config(arm).get("model")))
         launcher = () if line is None else line.launcher
         return (*launcher, self._python, "-m", MODULE, *self._flags(arm, port=port))
@@ -240,7 +241,9 @@ def _own_configurations(line: OwnLine, config: Mapping[str, object], *, is_yours
     """The user's own line in every form, with this speculative config; nothing of it where there is none."""
     said = ("--speculative-config", json.dumps(config, separators=(",", ":"))) if config else ()
     words = line.speculation if is_yours else said
-    flags = dict(flag_value(flag) for flag in line.flags) | ({said[0]: dict(config)} if said else {})
+    flags = dict(flag_value(name, flag) for name, flag in line.named) | (
+        {said[0]: dict(config)} if said else {}
+    )
     model = flags.pop("--model", line.start[-1])
     return {
         "command": shlex.join(line.command(words)),

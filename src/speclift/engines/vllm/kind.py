@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, ClassVar
 from speclift.core.arm import EMBEDDED_MODEL, Endpoint, ServerSettings
 from speclift.core.drafting import Drafting, Template
 from speclift.core.engine_spec import EngineSpec
-from speclift.core.errors import UsageError
+from speclift.core.errors import EngineError, UsageError
 from speclift.core.own_line import OwnLine
 from speclift.core.speculation import NGram
 from speclift.engines.installed import Installed, Programs, interpreter_of, packages_of, torch_build
@@ -68,11 +68,15 @@ class VllmKind(EngineKind):
 
     def own_program(self, program: Sequence[str], line: OwnLine) -> tuple[dict[str, object], str]:
         """The interpreter that the line names, or the one that the `vllm` on the PATH was installed with."""
-        if program[1:2] == ("-m",) and shutil.which(program[0]):
-            return {"vllm_python": shutil.which(program[0])}, ""
-        script = shutil.which("vllm")
-        python = None if script is None else interpreter_of(script)
+        python = _python_of(program)
         return ({"vllm_python": python} if python is not None else {}), ""
+
+    def own_release(self, program: Sequence[str], programs: Mapping[str, object]) -> str | None:
+        python = programs.get("vllm_python") or _python_of(program)
+        try:
+            return None if python is None else Vllm(ServerSettings(), python=str(python)).version()
+        except EngineError:
+            return None
 
     def build(self, spec: EngineSpec, settings: ServerSettings, *, version: str | None) -> Vllm:
         return Vllm(settings, python=spec.python, version=version)
@@ -100,6 +104,13 @@ class VllmKind(EngineKind):
         from speclift.engines.vllm.scoring import VllmScorer, has_prompt_logprobs  # numpy, for the gate alone
 
         return VllmScorer(endpoint) if await has_prompt_logprobs(endpoint) else None
+
+
+def _python_of(program: Sequence[str]) -> str | None:
+    if tuple(program[1:2]) == ("-m",):
+        return shutil.which(program[0])
+    script = shutil.which("vllm")
+    return None if script is None else interpreter_of(script)
 
 
 KIND = VllmKind()

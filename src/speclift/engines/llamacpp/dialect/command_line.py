@@ -41,6 +41,11 @@ class LlamaDialect(Dialect):
     listening = LISTENING
     metrics = LLAMA_METRICS
 
+    def image_release(self, image: str) -> str | None:
+        """`ghcr.io/ggml-org/llama.cpp:server-b9000`."""
+        match = re.search(r":[\w-]*?(b\d{4,})$", image)
+        return None if match is None else match[1]
+
     def parse_release(self, text: str) -> Release:
         """`b8000`, `8000`."""
         build = re.search(r"\d+(?:\.\d+)*", text)

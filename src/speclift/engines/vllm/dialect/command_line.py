@@ -53,6 +53,11 @@ class VllmDialect(Dialect):
     python_sampling = "SamplingParams"
     metrics = VLLM_METRICS
 
+    def image_release(self, image: str) -> str | None:
+        """`vllm/vllm-openai:v0.24.0`."""
+        match = re.search(r":v?(\d+\.\d+\.\d+)", image)
+        return None if match is None else match[1]
+
     def parse_release(self, text: str) -> Release:
         """`0.24`, `v0.24.0`, `0.32.0+cpu`, `vllm 0.10.1.1`."""
         match = re.search(r"(\d+)\.(\d+)(?:\.(\d+))?", text)

@@ -46,7 +46,6 @@ def take_apart_vllm(pasted: Pasted) -> TakenApart:
     return TakenApart(
         model=pasted.model or _text(pasted.last("--model")),
         speculation=speculation,
-        names=SPECULATIVE,
         settings=_settings(reading),
         utilisation=_share(pasted.last("--gpu-memory-utilization")),
     )
