@@ -67,7 +67,11 @@ def own_server(
         parts=parts,
         program=report.program,
         notes=_notes(report),
-        secrets=tuple(pair for pair in report.environment if pair not in line.environment),
+        secrets=tuple(
+            (name, value)
+            for name, value in (*report.environment, *pasted.environment)
+            if hidden_words([f"{name}={value}"]) != (f"{name}={value}",)
+        ),
     )
 
 
