@@ -85,7 +85,7 @@ class TestTime:
     @pytest.mark.parametrize("long", SIZES)
     @pytest.mark.parametrize("kind", HARD)
     def test_grows_with_the_length(self, kind: str, long: int, cli: Cli, tmp_path: Path) -> None:
-        """Ten times the text may take thirty times the time, and a quarter of a megabyte a few seconds on a busy machine."""
+        """Ten times the text may take thirty times the time, and 250 kB a few seconds on a busy machine."""
         took = {}
         for size in (long // 10, long):
             (tmp_path / "input").write_text(HARD[kind](size), encoding="utf-8")
