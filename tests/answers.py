@@ -91,6 +91,7 @@ def judgement(verdict: Verdict, on_all: Sequence[Evidence] = (), **changes: Any)
         kv_tokens={},
         kv_peaks={},
         failed_arms=(),
+        weight_bytes={},
         effort=EFFORT,
         lossless=gate(Result.PASS),
         tuning=None,

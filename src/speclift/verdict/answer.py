@@ -179,7 +179,7 @@ def _why_not(judgement: Judgement) -> Iterator[str]:
     assert evidence is not None
     yield from _each_arm(judgement)
     yield from _steps(judgement, evidence)
-    yield from _settling(judgement)
+    yield from (part.settle for part in judgement.verdict.open if is_promising(part))
     yield from _parts(evidence)
 
 
