@@ -9,6 +9,7 @@ from pathlib import Path
 
 from speclift import __version__
 from speclift.bench.ask import Ask
+from speclift.bench.draft_files import draft_files, with_files
 from speclift.bench.limits import require_sane
 from speclift.bench.observer import Observer
 from speclift.bench.search_space import named_methods
@@ -18,7 +19,7 @@ from speclift.core.engine_spec import AttachSettings, EngineSpec
 from speclift.core.errors import EngineError, UsageError, unknown_name
 from speclift.core.records import Provenance
 from speclift.core.results import Finding, Level
-from speclift.core.speculation import Attached, DraftModel, Head, Speculation, Synthetic
+from speclift.core.speculation import Attached, Combined, DraftModel, Head, Speculation, Synthetic
 from speclift.core.traffic import Concurrency, Load, Rate, Workload
 from speclift.engines.build import build_engine, losing_scheduling
 from speclift.engines.kind import EngineKind, engine_kind
@@ -191,7 +192,12 @@ def named_arms(ask: Ask, observer: Observer) -> tuple[Arm, ...]:
     if not methods:
         return (baseline_arm(), *yours)
     arms = arms_for(methods=methods, ks=ask.ks, drafts=draft_paths(ask, observer))
-    named = (replace(arm, speculation=_with_draft_settings(arm.speculation, ask)) for arm in arms)
+    asked = [_with_draft_settings(arm.speculation, ask) for arm in arms]
+    files = draft_files(asked, ask.draft_quants[:1], ask, observer)
+    named = (
+        replace(arm, speculation=with_files(speculation, files))
+        for arm, speculation in zip(arms, asked, strict=True)
+    )
     return (*(arm for arm in named if arm.speculation != ask.yours), *yours)
 
 
@@ -214,6 +220,12 @@ def _with_draft_settings(speculation: Speculation, ask: Ask) -> Speculation:
             return replace(speculation, extra=(*speculation.extra, *extra))
         case Synthetic(inner=DraftModel() | Head() as inner) if extra:
             return replace(speculation, inner=replace(inner, extra=(*inner.extra, *extra)))
+        case Combined(parts=parts) if extra:
+            held = (
+                replace(part, extra=(*part.extra, *extra)) if isinstance(part, DraftModel) else part
+                for part in parts
+            )
+            return replace(speculation, parts=tuple(held))
         case _:
             return speculation
 
@@ -297,6 +309,11 @@ def _engine_spec(ask: Ask, loads: tuple[Load, ...], observer: Observer) -> Engin
 def _is_in_container(ask: Ask) -> bool:
     """EngineError where this machine has no program to start it with, unless nothing will be started."""
     line = ask.server.line
+    if line is not None and line.is_remote and not ask.is_elsewhere:
+        raise EngineError(
+            f"your line starts its server elsewhere, with {' '.join((*line.wrapper, *line.start)[:2])}",
+            hint="run speclift there, with the server's own command",
+        )
     if line is None or not line.is_in_container:
         return False
     if not ask.is_elsewhere and shutil.which(line.start[0]) is None:

@@ -209,7 +209,7 @@ def brought_line(
 
     if words and path is not None and is_typed(ctx, "from_file"):
         raise UsageError("a line came after -- and another one with --from", hint="give one of them")
-    engine = str(options["engine"]) if is_typed(ctx, "engine") and "engine" in options else None
+    engine = str(ctx.params["engine"]) if is_typed(ctx, "engine") else None
     assert path is None or isinstance(path, Path)
     assert words is None or isinstance(words, list)
     line = brought(words, engine=engine) if words or path is None else from_file(path, engine=engine)

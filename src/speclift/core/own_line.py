@@ -16,6 +16,17 @@ from speclift.core.address import HIDDEN, remember
 SECRET_VARIABLE = re.compile(r"TOKEN|KEY|SECRET|PASSW|CREDENTIAL", re.IGNORECASE)
 SECRET_FLAGS = frozenset({"--api-key", "--hf-token", "-hft"})
 
+CONTAINERS = (("docker",), ("podman",), ("nerdctl",))
+# They start a program elsewhere; docker and its kind are among them but for `docker run`.
+REMOTE = frozenset(
+    {
+        *("ssh", "srun", "mpirun", "mpiexec", "kubectl", "oc", "apptainer", "singularity", "systemd-run"),
+        *("docker", "podman", "nerdctl"),
+    }
+)
+# They give a program its cores, its memory or its priority.
+PLACING = (("numactl",), ("taskset",), ("nice",), ("ionice",), ("chrt",))
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OwnLine:
@@ -27,6 +38,8 @@ class OwnLine:
 
     start: tuple[str, ...]
     flags: tuple[tuple[str, ...], ...]
+    # Programs that start it: sudo, numactl, uv run.
+    wrapper: tuple[str, ...] = ()
     environment: tuple[tuple[str, str], ...] = ()
     # What was pasted, for a comparison with what is recommended.
     text: str = ""
@@ -35,7 +48,19 @@ class OwnLine:
 
     @property
     def is_in_container(self) -> bool:
-        return self.start[:1] in (("docker",), ("podman",), ("nerdctl",))
+        return self.start[:1] in CONTAINERS and "run" in self.start[1:3]
+
+    @property
+    def is_remote(self) -> bool:
+        """Whether it runs on a machine, or in a container, that this process cannot start it in."""
+        others = {*self.wrapper, *(self.start[:1] if not self.is_in_container else ())}
+        return not others.isdisjoint(REMOTE)
+
+    @property
+    def launcher(self) -> tuple[str, ...]:
+        """What of the wrapper a launch of ours keeps: what changes how fast the server is, or who may ask docker."""
+        is_kept = self.is_in_container or self.wrapper[:1] in PLACING
+        return self.wrapper if is_kept else ()
 
     @property
     def variables(self) -> dict[str, str]:
@@ -61,7 +86,7 @@ class OwnLine:
     def command(self, words: Sequence[str]) -> tuple[str, ...]:
         """To paste: the whole line with this behind it."""
         variables = (f"{name}={value}" for name, value in self.environment)
-        return (*variables, *self.start, *self.words(), *words)
+        return (*variables, *self.wrapper, *self.start, *self.words(), *words)
 
     def saying(self, names: Sequence[str], value: str) -> OwnLine:
         """With this value of a flag, where it stood or at the end; the first of its names is the one that is added."""

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 from speclift.core.address import without_secrets
 from speclift.core.errors import UsageError, WillNotRun
-from speclift.core.own_line import OwnLine, hidden_words
+from speclift.core.own_line import CONTAINERS, OwnLine, hidden_words
 from speclift.linter.command import Foreign, read_command
 from speclift.linter.dialect import Dialects
 from speclift.linter.findings import LintFinding, Status
@@ -52,19 +52,7 @@ def own_server(report: LintReport, dialects: Dialects, *, text: str) -> OwnServe
         raise WillNotRun(
             f"this {report.title} command names no model", hint="put the model in, as the server takes it"
         )
-    flags = [(setting.name, hidden_words(_words(setting))) for setting in pasted.settings]
-    kept = tuple(words for name, words in flags if not _is_named(name, parts.names))
-    asked = tuple(word for name, words in flags if _is_named(name, parts.names) for word in words)
-    place = () if pasted.model is None else (pasted.model,)
-    environment = report.environment
-    shown_environment = tuple(_split(word) for word in hidden_words([f"{n}={v}" for n, v in environment]))
-    line = OwnLine(
-        start=(*hidden_words(pasted.wrapper), *pasted.program, *place),
-        flags=kept,
-        environment=shown_environment,
-        text=without_secrets(text),
-        speculation=asked,
-    )
+    line = _line(pasted, parts, report.environment, text)
     return OwnServer(
         engine=report.engine,
         title=report.title,
@@ -72,7 +60,24 @@ def own_server(report: LintReport, dialects: Dialects, *, text: str) -> OwnServe
         parts=parts,
         program=report.program,
         notes=_notes(report),
-        secrets=tuple(pair for pair in environment if pair not in shown_environment),
+        secrets=tuple(pair for pair in report.environment if pair not in line.environment),
+    )
+
+
+def _line(pasted: Pasted, parts: TakenApart, environment: Sequence[tuple[str, str]], text: str) -> OwnLine:
+    flags = [(setting.name, hidden_words(_words(setting))) for setting in pasted.settings]
+    kept = tuple(words for name, words in flags if not _is_named(name, parts.names))
+    asked = tuple(word for name, words in flags if _is_named(name, parts.names) for word in words)
+    variables = hidden_words([f"{name}={value}" for name, value in environment])
+    before = hidden_words(pasted.wrapper)
+    at = next((index for index, word in enumerate(before) if (word,) in CONTAINERS), len(before))
+    return OwnLine(
+        wrapper=before[:at],
+        start=(*before[at:], *pasted.program, *(() if pasted.model is None else (pasted.model,))),
+        flags=kept,
+        environment=tuple(_split(word) for word in variables),
+        text=without_secrets(text),
+        speculation=asked,
     )
 
 

@@ -72,10 +72,16 @@ def from_file(path: Path, *, engine: str | None = None) -> Brought:
 def brought(command: str | Sequence[str] | None, *, engine: str | None = None) -> Brought:
     if not command or (isinstance(command, str) and not command.strip()):
         raise UsageError("the line is empty", hint="speclift decide -- vllm serve MODEL …")
-    report = lint(command, engine=engine)
+    read_by = dialects_for(None).engines
+    report = lint(command, engine=engine if engine in read_by else None)
     text = command if isinstance(command, str) else shlex.join(hidden_words(command))
-    server = own_server(report, dialects_for(engine), text=text)
-    program, remark = engine_kind(server.engine).own_program(server.program)
+    server = own_server(report, dialects_for(None), text=text)
+    if engine is not None and engine != server.engine:
+        raise UsageError(
+            f"--engine {engine} was given, and the line starts {server.title}",
+            hint="leave --engine out: the line says it",
+        )
+    program, remark = engine_kind(server.engine).own_program(server.program, server.line)
     for name, value in server.secrets:
         # The servers inherit it from here; the study does not hold it.
         os.environ.setdefault(name, value)
@@ -123,8 +129,11 @@ def _understood(server: OwnServer, remark: str) -> Iterator[str]:
             model = getattr(drafter, "model", None)
             by = f" by {printable(model)}" if model else ""
             yield f"its speculation (arm yours): {method_name(drafter)}{by}, up to {draft_length(drafter)} tokens"
-    if line.flags:
-        yield f"kept in every arm: {printable(shlex.join(line.words()))}"
+    kept = shlex.join(line.words(without=dialects_for(server.engine).of(server.engine).listening))
+    if kept:
+        yield f"kept in every arm: {printable(kept)}"
+    if line.wrapper and not line.launcher:
+        yield f"left out where speclift launches it: {printable(shlex.join(line.wrapper))}"
     if remark:
         yield remark
     for note in server.notes[:NOTES_SHOWN]:

@@ -74,11 +74,13 @@ class LlamaCpp:
         settings, line = self.settings if self._binary else _as_embedded(self.settings), self.settings.line
         if line is not None and line.is_in_container:
             return (
+                *line.launcher,
                 *container_start(line.start, port=port),
                 *server_flags(settings, port=port),
                 *speculation_flags(arm),
             )
-        return (*self._prefix, *server_flags(settings, port=port), *speculation_flags(arm))
+        launcher = () if line is None else line.launcher
+        return (*launcher, *self._prefix, *server_flags(settings, port=port), *speculation_flags(arm))
 
     def configurations(self, arm: Arm) -> dict[str, str]:
         if self.settings.line is None:
