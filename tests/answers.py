@@ -138,6 +138,9 @@ STATES: dict[str, Judgement] = {
     "ship, two arms": judged(
         evidence(), evidence(arm=OTHER, overall=comparison(1.5, 1.6, 1.7, arm=OTHER.name))
     ),
+    "ship, the user's own line": judged(
+        evidence(arm=replace(ARM, name="yours"), overall=comparison(1.4, 1.5, 1.6, arm="yours"))
+    ),
     "ship, attach": judged(
         evidence(arm=SPEC, overall=comparison(1.4, 1.5, 1.6, arm="spec")),
         served=Served(forms={}, config={}),
