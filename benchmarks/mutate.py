@@ -89,21 +89,24 @@ class Mutant:
 
 def mutants(path: Path, source: str) -> Iterator[Mutant]:
     """Every single change to the functions of one file."""
-    tree = ast.parse(source)
-    now = ast.unparse(tree)
-    for function in ast.walk(tree):
-        if isinstance(function, (ast.FunctionDef, ast.AsyncFunctionDef)):
-            for node in _own_nodes(function):
-                for before, after in _changes(node):
-                    yield Mutant(
-                        path=path,
-                        function=function.name,
-                        line=getattr(node, "lineno", function.lineno),
-                        before=before,
-                        after=after,
-                        now=now,
-                        source=ast.unparse(tree),
-                    )
+    statements = ast.parse(source).body
+    # Of thousands of changes each is in one statement: the others are written once.
+    written = [ast.unparse(statement) for statement in statements]
+    for place, statement in enumerate(statements):
+        for function in ast.walk(statement):
+            if isinstance(function, (ast.FunctionDef, ast.AsyncFunctionDef)):
+                for node in _own_nodes(function):
+                    for before, after in _changes(node):
+                        changed = [*written[:place], ast.unparse(statement), *written[place + 1 :]]
+                        yield Mutant(
+                            path=path,
+                            function=function.name,
+                            line=getattr(node, "lineno", function.lineno),
+                            before=before,
+                            after=after,
+                            now="\n".join(written),
+                            source="\n".join(changed),
+                        )
 
 
 def _own_nodes(function: ast.AST) -> Iterator[ast.AST]:

@@ -13,6 +13,10 @@ from pathlib import Path
 
 import pytest
 
+from syntax import nodes_of, tree_of
+
+pytestmark = pytest.mark.usefixtures("no_search_for_garbage")
+
 PACKAGE = "speclift"
 SOURCE = Path(__file__).parent.parent / "src" / PACKAGE
 EXEMPT = (PACKAGE, f"{PACKAGE}.__main__")
@@ -97,12 +101,6 @@ class Import:
 
 
 @cache
-def tree_of(source: str) -> ast.Module:
-    """Parsed once, for all that is looked for in it."""
-    return ast.parse(source)
-
-
-@cache
 def imports_of(source: str) -> tuple[Import, ...]:
     """All of them: inside functions and under TYPE_CHECKING too, for a type is knowledge."""
 
@@ -115,7 +113,7 @@ def imports_of(source: str) -> tuple[Import, ...]:
                 yield from (Import(module, alias.name, function) for alias in child.names)
             elif isinstance(child, (ast.FunctionDef, ast.AsyncFunctionDef)):
                 yield from walk(child, function or child.name)
-            else:
+            elif not isinstance(child, ast.expr):
                 yield from walk(child, function)
 
     return tuple(walk(tree_of(source), None))
@@ -129,7 +127,7 @@ def violations(module: str, source: str) -> list[str]:
     if room not in ROOMS:
         return [f"{module}: {room} is no room"]
     wrong = [fault for found in imports_of(source) for fault in _import_faults(module, room, found)]
-    calls = (node.func for node in ast.walk(tree_of(source)) if isinstance(node, ast.Call))
+    calls = (node.func for node in nodes_of(source) if isinstance(node, ast.Call))
     for called in calls:
         if isinstance(called, ast.Name) and called.id in IMPURE_CALLS and room in PURE:
             wrong.append(f"pure room {room} calls {called.id}()")

@@ -178,6 +178,7 @@ def test_ctrl_c_gives_a_partial_report_and_the_rest_is_measured_under_the_same_l
     assert {record.place.arm for record in fillers} == {record.place.arm for record in before} - {"ngram-k4"}
 
 
+@pytest.mark.slow
 def test_sigterm_ends_as_cleanly_as_ctrl_c(tmp_path: Path, mark: str) -> None:
     study = tmp_path / "s"
     with start(decide("--requests", 20, mark=mark), cwd=tmp_path) as process:

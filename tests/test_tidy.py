@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ast
-import gc
 import importlib
 import re
 import statistics
@@ -16,6 +15,9 @@ import pytest
 from radon.complexity import cc_visit_ast
 
 import speclift
+from syntax import nodes_of, statements_of, tree_of
+
+pytestmark = pytest.mark.usefixtures("no_search_for_garbage")
 
 ROOT = Path(__file__).parent.parent
 CODE = sorted(
@@ -65,12 +67,6 @@ def text_of(path: Path) -> str:
     return path.read_text(encoding="utf-8")
 
 
-@cache
-def tree_of(source: str) -> ast.Module:
-    """Parsed once, for all that is looked for in it."""
-    return ast.parse(source)
-
-
 def offenders(paths: Iterable[Path], faults: Callable[[str], object]) -> dict[str, object]:
     """Files in which something was found, with what was found."""
     found = {name_of(path): faults(text_of(path)) for path in paths}
@@ -81,8 +77,8 @@ Function: TypeAlias = ast.FunctionDef | ast.AsyncFunctionDef
 
 
 def functions_in(source: str) -> Iterator[Function]:
-    for node in ast.walk(tree_of(source)):
-        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+    for node in statements_of(tree_of(source)):
+        if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef)):
             yield node
 
 
@@ -125,7 +121,7 @@ def named(paths: Iterable[Path], functions: Callable[[str], list[str]]) -> set[s
 def broad_excepts(source: str) -> int:
     """Handlers (and suppress calls) that would swallow any error."""
     caught: list[ast.expr | None] = []
-    for node in ast.walk(tree_of(source)):
+    for node in nodes_of(source):
         if isinstance(node, ast.ExceptHandler):
             caught.append(node.type)
         elif isinstance(node, ast.Call) and ast.unparse(node.func).endswith("suppress"):
@@ -142,7 +138,7 @@ def broad_excepts(source: str) -> int:
 
 def engine_comparisons(source: str) -> Iterator[int]:
     """Lines that compare something with the name of an engine."""
-    for node in ast.walk(tree_of(source)):
+    for node in nodes_of(source):
         if isinstance(node, ast.Compare):
             sides = [node.left, *node.comparators]
             values = [each for side in sides for each in getattr(side, "elts", [side])]
@@ -155,7 +151,7 @@ def engine_comparisons(source: str) -> Iterator[int]:
 
 
 def plumbing_classes(source: str) -> list[str]:
-    classes = [node.name for node in ast.walk(tree_of(source)) if isinstance(node, ast.ClassDef)]
+    classes = [node.name for node in nodes_of(source) if isinstance(node, ast.ClassDef)]
     return [name for name in classes if PLUMBING.search(name)]
 
 
@@ -197,14 +193,6 @@ def _resolves(name: str) -> bool:
     return False
 
 
-@pytest.fixture(autouse=True, scope="module")
-def _no_search_for_garbage() -> Iterator[None]:
-    """Trees are large and all kept: looking through them for garbage would take longer than making them."""
-    gc.disable()
-    yield
-    gc.enable()
-
-
 class TestSizes:
     def test_no_function_is_too_long(self) -> None:
         assert named(CODE, long_functions) == set()
@@ -223,7 +211,7 @@ class TestSizes:
     def test_types_do_not_end_on_the_way(self) -> None:
         untyped = {
             name_of(path): sum(
-                isinstance(node, ast.Name) and node.id == "Any" for node in ast.walk(ast.parse(text_of(path)))
+                isinstance(node, ast.Name) and node.id == "Any" for node in nodes_of(text_of(path))
             )
             for path in PRODUCT
         }
@@ -289,7 +277,7 @@ class TestNames:
     def test_a_public_class_name_has_one_meaning(self) -> None:
         homes: dict[str, list[str]] = {}
         for path in PRODUCT:
-            for node in ast.walk(ast.parse(text_of(path))):
+            for node in nodes_of(text_of(path)):
                 if isinstance(node, ast.ClassDef) and not node.name.startswith("_"):
                     homes.setdefault(node.name, []).append(name_of(path))
 
@@ -303,7 +291,7 @@ class TestNames:
         assert plumbing_classes(f"class Baseline: ...\nclass {name}: ...") == [name]
 
     def test_every_module_says_which_question_it_answers(self) -> None:
-        silent = [name_of(path) for path in PRODUCT if ast.get_docstring(ast.parse(text_of(path))) is None]
+        silent = [name_of(path) for path in PRODUCT if ast.get_docstring(tree_of(text_of(path))) is None]
 
         assert silent == []
 

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from speclift.verbs.decide import decide
     from speclift.verbs.lint import lint
     from speclift.verbs.measure import measure
+    from speclift.verbs.own_line import from_line
     from speclift.verbs.plan import plan
     from speclift.verbs.replay import replay
     from speclift.verbs.tune import tune
@@ -35,6 +36,7 @@ __all__ = [
     "__version__",
     "compare",
     "decide",
+    "from_line",
     "lint",
     "measure",
     "plan",
@@ -52,6 +54,7 @@ _HOMES = {
     "Verdict": "speclift.core.results",
     "compare": "speclift.verbs.compare",
     "decide": "speclift.verbs.decide",
+    "from_line": "speclift.verbs.own_line",
     "lint": "speclift.verbs.lint",
     "measure": "speclift.verbs.measure",
     "plan": "speclift.verbs.plan",

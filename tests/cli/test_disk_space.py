@@ -6,6 +6,8 @@ import resource
 import subprocess
 from pathlib import Path
 
+import pytest
+
 from running import (
     LIMIT_S,
     Cli,
@@ -26,6 +28,7 @@ def limit_file_size() -> None:
     resource.setrlimit(resource.RLIMIT_FSIZE, (FILE_BYTES_MAX, FILE_BYTES_MAX))
 
 
+@pytest.mark.slow
 def test_a_full_disk_ends_the_study_with_a_reason_and_it_resumes_when_there_is_room(tmp_path: Path) -> None:
     stopped = subprocess.run(
         command(["decide", *SHAPE, *fake_flags(), "--study", "s"]),

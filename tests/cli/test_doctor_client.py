@@ -21,6 +21,7 @@ def view(facts: Any, width: int) -> str:
     return capture.get()
 
 
+@pytest.mark.slow
 def test_gives_errors_at_each_level_and_what_one_process_can_do(cli: Cli) -> None:
     document = cli("doctor", "--client", "--json").document
     client = document["client"]

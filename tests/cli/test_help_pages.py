@@ -39,7 +39,7 @@ def test_help_fits_100_columns_in_groups(cli: Cli, monkeypatch: pytest.MonkeyPat
     page = cli("decide", "--help").stdout
     assert max(map(len, page.splitlines())) <= WIDTH
     titles = re.findall(r"^(\S.*):$", page, flags=re.MULTILINE)
-    assert titles[0] == "Configurations to compare"
+    assert titles[:2] == ["Arguments", "Configurations to compare"]
     assert titles[-1] == "Options"
     assert len(titles) == len(set(titles)) >= 5
 
@@ -65,7 +65,9 @@ def test_the_example_of_a_measuring_verb_is_one_it_accepts(verb: str, cli: Cli) 
     assert len(result.document["commands"]) > 1
 
 
-@pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
+@pytest.mark.parametrize(
+    "shell", ["bash", *(pytest.param(shell, marks=pytest.mark.slow) for shell in ("zsh", "fish"))]
+)
 def test_there_is_a_completion_script_for_every_shell(shell: str, tmp_path: Path) -> None:
     assert "complet" in as_the_shell({"_SPECLIFT_COMPLETE": f"source_{shell}"}, tmp_path)
 

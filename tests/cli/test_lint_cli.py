@@ -139,18 +139,19 @@ class TestTheScreen:
     def test_findings_stand_in_the_order_of_the_command(self, cli: Cli) -> None:
         lines = cli("lint", "--", *OLD).stderr
 
+        below = lines.partition("Checked for")[2]
         places = [
-            lines.index(flag) for flag in ("--speculative-model ", "--num-speculative-tokens ", "--use-v2")
+            below.index(flag) for flag in ("--speculative-model ", "--num-speculative-tokens ", "--use-v2")
         ]
         assert places == sorted(places)
-        assert "vLLM 0.32.0 rejects or ignores 4 settings" in lines
+        assert "vLLM 0.32.0 rejects or ignores 4 settings; use the translation." in lines
         assert "-> --speculative-config" in lines
 
     def test_what_is_fine_is_one_line(self, cli: Cli) -> None:
         lines = cli("lint", "--", "vllm", "serve", "m", "--port", "1", "--dtype", "auto").stderr.splitlines()
 
         assert " ✓ fine: --port, --dtype" in lines
-        assert "vLLM 0.32.0 accepts it unchanged" in lines
+        assert "vLLM 0.32.0 accepts it unchanged." in lines
 
     @pytest.mark.parametrize("width", [60, 80, 120])
     def test_no_line_is_wider_than_the_terminal(

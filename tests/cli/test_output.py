@@ -50,12 +50,12 @@ def test_decide_json_is_one_document_with_the_contracts_fields(decided: Decided)
 
 def test_decide_json_leaves_the_narrative_to_stderr(decided: Decided) -> None:
     assert "launch 1: baseline" in decided.result.stderr
-    assert "Measured cells" in decided.result.stderr
+    assert "Speedup over the baseline" in decided.result.stderr
 
 
 def test_output_that_is_not_a_terminal_has_no_escape_codes(decided: Decided, cli: Cli) -> None:
     plain = cli("compare", decided.study)
-    assert "Measured cells" in plain.stderr
+    assert "Speedup over the baseline" in plain.stderr
     for result in (decided.result, plain, cli("compare"), cli("decide", "--metric", "x"), cli("--help")):
         assert "\x1b" not in result.stdout + result.stderr
 
@@ -184,5 +184,5 @@ def test_no_color_is_honoured_on_a_terminal(
             main()
 
     shown = shown_on_a_terminal(run, monkeypatch)
-    assert "Measured cells" in shown
+    assert "Speedup over the baseline" in shown
     assert (COLOUR.search(shown) is None) is (value is not None)

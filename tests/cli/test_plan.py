@@ -289,12 +289,10 @@ def test_the_screen_keeps_its_width_and_says_the_essentials(width: int) -> None:
 
     assert max(map(len, text.splitlines())) <= width
     for words in (
-        "FITS",
         "KV cache, tokens",
         "Acceptance rate needed",
         "ceiling",
         "Candidates",
-        "speclift decide",
         "S4",
     ):
         assert words in text
@@ -322,9 +320,10 @@ def test_the_example_in_the_documentation_is_what_the_command_prints(
     assert [line.rstrip() for line in printed.rstrip().splitlines()] == shown.splitlines()
 
 
+@pytest.mark.parametrize("every", [9, pytest.param(1, marks=pytest.mark.slow)], ids=["some", "all"])
 @pytest.mark.parametrize("engine", ["vllm", "llamacpp"])
-def test_every_model_of_the_catalogue_can_be_planned(engine: str) -> None:
-    for model in catalogue_models():
+def test_every_model_of_the_catalogue_can_be_planned(engine: str, every: int) -> None:
+    for model in catalogue_models()[::every]:
         found = plan(target=model.name, gpu="h200", gpus=8, tp=1 if engine == "vllm" else None, engine=engine)
         document = plan_document(found)
         json.dumps(document, allow_nan=False)

@@ -30,7 +30,7 @@ class Peer:
             if end and length is not None and len(rest) >= int(length[1]):
                 self._buffer = rest[int(length[1]) :]
                 return rest[: int(length[1])]
-            data = self._socket.recv(65536)
+            data = self._socket.recv(1 << 20)
             if not data:
                 return None
             self._buffer += data

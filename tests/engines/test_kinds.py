@@ -79,6 +79,7 @@ def tiny(tmp_path: Path) -> Iterator[None]:
         yield
 
 
+@pytest.mark.slow
 def test_a_process_of_its_own_finds_one_of_somebody_elses(tiny: None, tmp_path: Path) -> None:
     found = speclift(
         "decide", "--engine", "tiny", "--dry-run", cwd=tmp_path, environment={"PYTHONPATH": str(tmp_path)}

@@ -315,7 +315,13 @@ def test_the_same_server_ships_on_the_truth(cli: Cli) -> None:
     assert document["speedup"]["value"] > 1.3
 
 
-@pytest.mark.parametrize(("lie", "said"), LIES.values(), ids=LIES)
+@pytest.mark.parametrize(
+    ("lie", "said"),
+    [
+        pytest.param(*LIES[name], id=name, marks=() if name == "one token too many" else pytest.mark.slow)
+        for name in LIES
+    ],
+)
 def test_a_server_that_reports_what_cannot_be_never_ships(
     lie: Says, said: str, cli: Cli, tmp_path: Path
 ) -> None:

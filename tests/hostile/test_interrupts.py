@@ -111,7 +111,10 @@ STALLS: dict[str, dict[str, tuple[str, ...]]] = {
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, pytest.param(signal.SIGTERM, marks=slow)])
-@pytest.mark.parametrize("stall", STALLS)
+@pytest.mark.parametrize(
+    "stall",
+    ["requests hang", *(pytest.param(stall, marks=slow) for stall in STALLS if stall != "requests hang")],
+)
 @pytest.mark.parametrize("verb", ["decide", pytest.param("verify", marks=slow)])
 def test_a_server_that_stalls_does_not_keep_a_signal_from_working(
     verb: str, stall: str, number: signal.Signals, tmp_path: Path
@@ -127,6 +130,7 @@ def test_a_server_that_stalls_does_not_keep_a_signal_from_working(
     assert code == 130
 
 
+@slow
 def test_an_engine_that_ignores_sigterm_is_ended_in_time(tmp_path: Path) -> None:
     """As a user's own program in llama-server's place."""
     binary = tmp_path / "llama-server"

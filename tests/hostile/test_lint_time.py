@@ -11,7 +11,7 @@ import pytest
 
 from running import Cli
 
-SIZES = (30_000, pytest.param(500_000, marks=pytest.mark.slow))
+SIZES = (5_000, pytest.param(500_000, marks=pytest.mark.slow))
 RULES = "groups:\n- name: a\n  rules:\n"
 HARD: dict[str, Callable[[int], str]] = {
     "blanks": lambda size: f"vllm serve{' ' * size}m",

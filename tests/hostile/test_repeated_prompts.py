@@ -203,6 +203,7 @@ class TestAStudy:
         texts = {(r.place.request_id, r.place.repeat): r.text for r in records if r.place.arm == BASELINE}
         assert len(set(texts.values())) > CHAT_PROMPTS
 
+    @pytest.mark.slow
     @pytest.mark.timeout(60)
     def test_after_a_search_repeats_the_prompts_it_held_out(self, cli: Cli) -> None:
         arms = ("--method", "ngram", "--k", "1,2,3,4", "--verify", "off")

@@ -124,6 +124,7 @@ def test_a_page_of_any_size_is_broken_off(behaviour: Behaviour) -> None:
         fetch(f"{server.url}{MODELS}", limit_s=60.0)
 
 
+@pytest.mark.slow
 def test_a_page_of_any_size_takes_little_time_and_memory(tmp_path: Path) -> None:
     with HostileServer({MODELS: TOO_LARGE["chunks of a negative size"]}) as server:
         seen = watch("measure", *attach(server.url), *SMALL, "--study", "s", cwd=tmp_path)

@@ -1,4 +1,5 @@
-"""The draft that comes with the package, on the target it was made for."""
+"""The draft that comes with the package, on the target it was made for; that its output is the target's is said by
+test_lossless.py."""
 
 from __future__ import annotations
 
@@ -7,31 +8,11 @@ from pathlib import Path
 import pytest
 
 import speclift
-from speclift.lossless.result import Result
 
 pytestmark = [pytest.mark.llama, pytest.mark.timeout(600)]
 
 DRAFT = "smollm2-135m-draft"
 SEGMENTS = ("chat", "code-writing", "creative", "json-extraction", "passage-qa", "summarise")
-
-
-def test_its_output_is_the_targets_at_temperature_0_alone_and_behind_the_look_up(
-    embedded_model: Path,
-) -> None:
-    gate = speclift.verify(
-        model=str(embedded_model),
-        drafts=(DRAFT,),
-        methods=("draft,k=4", "ngram,k=7,n=4+draft,k=7"),
-        temperatures=(0.0,),
-        requests=12,
-        max_tokens=32,
-        detect=0.1,
-        threads=1,
-    )
-    assert {arm.arm: arm.result for arm in gate.arms} == {
-        "draft-k4": Result.PASS,
-        "ngram+draft-k7-n4": Result.PASS,
-    }
 
 
 def test_its_guesses_are_accepted_on_every_kind_of_text(embedded_model: Path, tmp_path: Path) -> None:
@@ -41,7 +22,7 @@ def test_its_guesses_are_accepted_on_every_kind_of_text(embedded_model: Path, tm
         ks=(4,),
         segments=SEGMENTS,
         temperatures=(0.0,),
-        requests=24,
+        requests=12,
         max_tokens=48,
         launches=1,
         threads=1,
@@ -53,6 +34,6 @@ def test_its_guesses_are_accepted_on_every_kind_of_text(embedded_model: Path, tm
         if cell["arm"] == "draft-k4" and cell["accepted_length"] is not None
     }
     assert lengths.keys() == {*SEGMENTS, "all"}
-    # The bars that the model card states on all prompts, at four prompts each and cut answers.
+    # The bars that the model card states on all prompts, at two prompts each and cut answers.
     assert lengths["all"] > 2.0, lengths
     assert min(lengths.values()) > 1.5, lengths

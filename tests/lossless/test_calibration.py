@@ -30,28 +30,44 @@ from speclift.lossless.two_sample import TextTest, text_tests
 from speclift.testing.samplers import RULES, Chain, generate
 
 CHAIN = Chain.drawn(tokens=40, spread=2.0, agreement=0.8, seed=2)
+TEXTS = 50
 
 
 @cache
-def scores_of(
-    rule: str, *, tokens: int, seed: int = 0, listed: int = 40, chain: Chain = CHAIN
-) -> tuple[TokenScore, ...]:
-    (ids,) = generate(
-        chain, RULES[rule], sequences=1, length=tokens + 1, k=3, draws=np.random.default_rng(seed)
+def generated(rule: str, *, tokens: int, seed: int) -> list[tuple[int, int]]:
+    """Each token with the one before it, of texts that are drawn side by side."""
+    rows = generate(
+        CHAIN,
+        RULES[rule],
+        sequences=TEXTS,
+        length=tokens // TEXTS + 1,
+        k=3,
+        draws=np.random.default_rng(seed),
     )
+    return [pair for row in rows.tolist() for pair in pairwise(row)]
+
+
+@cache
+def law_after(token: int, listed: int) -> tuple[tuple[tuple[int, float], ...], float]:
+    """The most likely tokens with their probabilities, and the sum of the others."""
+    law = CHAIN.target[token]
+    best = np.argsort(-law)[:listed]
+    tail = max(0.0, 1.0 - float(law[best].sum()))
+    return tuple((int(i), float(law[i])) for i in best), tail if tail > 1e-9 else 0.0
+
+
+@cache
+def scores_of(rule: str, *, tokens: int, seed: int = 0, listed: int = 40) -> tuple[TokenScore, ...]:
     scores = []
-    for before, said in pairwise(ids):
-        law = chain.target[before]
-        best = np.argsort(-law)[:listed]
-        tail = max(0.0, 1.0 - float(law[best].sum()))
-        tail = tail if tail > 1e-9 else 0.0
+    for before, said in generated(rule, tokens=tokens, seed=seed):
+        top, tail = law_after(before, listed)
         scores.append(
             TokenScore(
-                chosen=int(said),
-                top=tuple((int(i), float(law[i])) for i in best),
+                chosen=said,
+                top=top,
                 tail_low=tail,
                 tail_high=tail,
-                chosen_probability=float(law[said]),
+                chosen_probability=float(CHAIN.target[before][said]),
             )
         )
     return tuple(scores)
@@ -127,19 +143,18 @@ def test_a_baseline_that_misses_its_own_scores_leaves_only_the_difference_to_jud
     )
 
     def mistaken(seed: int) -> list[TokenScore]:
-        truly = scores_of("rejection", tokens=3000, seed=seed)
+        laws = [
+            tuple((token, float(law[token])) for token, _ in law_after(before, 40)[0])
+            for before, law in enumerate(flat.target)
+        ]
         return [
-            TokenScore(
-                chosen=score.chosen,
-                top=tuple((i, float(flat.target[before.chosen][i])) for i, _ in score.top),
-                tail_low=0.0,
-                tail_high=0.0,
-            )
-            for before, score in pairwise(truly)
+            TokenScore(chosen=said, top=laws[before], tail_low=0.0, tail_high=0.0)
+            for before, said in generated("rejection", tokens=3000, seed=seed)
         ]
 
-    alone = judge_scores(mistaken(1), [], detect=0.05)
-    beside = judge_scores(mistaken(1), mistaken(2), detect=0.05)
+    scores = mistaken(1)
+    alone = judge_scores(scores, [], detect=0.05)
+    beside = judge_scores(scores, mistaken(2), detect=0.05)
     assert alone.result is Result.FAIL
     assert beside.result is not Result.FAIL, beside.message
 

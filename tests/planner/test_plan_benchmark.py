@@ -23,6 +23,7 @@ def printed() -> str:
     return done.stdout
 
 
+@pytest.mark.slow
 def test_nine_of_ten_rows_left_out_lie_inside_an_interval_of_at_most_a_factor_two(printed: str) -> None:
     found = re.search(r"coverage ([\d.]+)%.*median high/low ([\d.]+)", printed)
     assert found is not None
@@ -34,11 +35,13 @@ def test_nine_of_ten_rows_left_out_lie_inside_an_interval_of_at_most_a_factor_tw
         assert int(counted[1]) >= 0.9 * int(counted[2]) >= 9
 
 
+@pytest.mark.slow
 def test_it_stands_beside_aisimulate_on_the_same_cells(printed: str) -> None:
     ours, theirs = re.findall(r"(?:plan|AISimulate): off by a factor ([\d.]+)", printed)
     assert float(ours) < float(theirs)
 
 
+@pytest.mark.slow
 def test_the_constants_in_use_are_those_of_the_fit_on_all_rows(printed: str) -> None:
     fitted = re.findall(r"^  (\w+) +(\S+)  (\S+)$", printed.partition("constants fitted")[2], re.MULTILINE)
     assert len(fitted) >= 10
@@ -48,6 +51,7 @@ def test_the_constants_in_use_are_those_of_the_fit_on_all_rows(printed: str) -> 
             assert in_use == pytest.approx(float(value), rel=0.02), name
 
 
+@pytest.mark.slow
 def test_rows_that_lie_outside_are_not_called_covered(tmp_path: Path) -> None:
     """A draft that was ten times as fast as any model allows: the benchmark must fail on it."""
     line = {"scenario": "8b-1b", "alpha": 0.8, "tpot_s_p50": 5e-3, "method": "off", "k": 0, "concurrency": 1}

@@ -30,6 +30,7 @@ def benchmark(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str
     return run
 
 
+@pytest.mark.slow
 def test_one_engine_prints_cost_regret_and_length_errors_as_json(benchmark: RunBenchmark) -> None:
     code, stdout, stderr = benchmark("--acceptance", str(EXTRACT), "--engines", "1", "--seed", "3", "--json")
     assert code == 0, stderr

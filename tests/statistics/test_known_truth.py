@@ -37,9 +37,11 @@ class TestOnKnownTruth:
         ("truth", "loads"),
         [
             (realistic(by_segment(copy=1.6, chat=0.95, code=1.2)), ONE_STREAM),
-            (replace(realistic(constant(1.3)), launch_sd=0.04), ONE_STREAM),
-            (replace(realistic(constant(1.3)), drift=0.2), ONE_STREAM),
-            (realistic(by_streams({1: 1.5, 4: 0.9})), LOADS[:2]),
+            pytest.param(
+                replace(realistic(constant(1.3)), launch_sd=0.04), ONE_STREAM, marks=pytest.mark.slow
+            ),
+            pytest.param(replace(realistic(constant(1.3)), drift=0.2), ONE_STREAM, marks=pytest.mark.slow),
+            pytest.param(realistic(by_streams({1: 1.5, 4: 0.9})), LOADS[:2], marks=pytest.mark.slow),
         ],
         ids=["segments differ", "server starts differ by 4 %", "the machine drifts", "loads differ"],
     )
@@ -53,6 +55,7 @@ class TestOnKnownTruth:
         # 80 %, in 71 % of tries, and in 70 %, in 98 %.
         assert sum(interval.low <= target <= interval.high for interval in intervals) >= 34
 
+    @pytest.mark.slow
     def test_a_study_without_a_difference_seldom_claims_one(self) -> None:
         places, truth = study_places(), realistic(constant(1.0), prompt_sd=0.0)
         claims = 0
@@ -63,6 +66,7 @@ class TestOnKnownTruth:
         # 6 % of 40 studies are more than 7 once in 400 tries; 30 % of them in 94 % of tries.
         assert claims <= 7
 
+    @pytest.mark.slow
     def test_a_study_with_a_difference_of_15_percent_mostly_claims_it(self) -> None:
         places, truth = study_places(), realistic(constant(1.15))
         shown = [overall(drawn(places, truth, seed=seed)).simultaneous.excludes(1.0) for seed in range(20)]

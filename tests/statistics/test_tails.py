@@ -97,7 +97,7 @@ class TestClusters:
         side = sample(own, prompts)
         assert percentile_ratio(side, side, 0.95) is None
 
-    @pytest.mark.parametrize("spread", [0.0, 0.5])
+    @pytest.mark.parametrize("spread", [pytest.param(0.0, marks=pytest.mark.slow), 0.5])
     def test_intervals_hold_the_truth_of_equal_tails(self, spread: float) -> None:
         """96 prompts five times on both arms, prompts alike and unlike."""
         random = np.random.default_rng(SEED)

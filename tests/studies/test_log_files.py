@@ -84,7 +84,7 @@ def test_a_file_that_cannot_be_read_says_so(log: Path, make: object, reason: str
 def test_entries_come_before_the_end_is_reached(tmp_path: Path) -> None:
     """Constant memory: the first entry is there although the file breaks off later."""
     path = tmp_path / "log.gz"
-    path.write_bytes(gzip.compress(b'{"a": 1}\n' * 200_000)[:-50])
+    path.write_bytes(gzip.compress(b'{"a": 1}\n' * 40_000)[:-50])
     reading = read_log(path)
 
     assert next(reading).data == {"a": 1}

@@ -55,6 +55,7 @@ def test_the_same_seed_draws_the_same_changes() -> None:
     assert len(first) == 5
 
 
+@pytest.mark.slow
 def test_a_change_that_means_the_same_is_not_drawn_and_still_exists() -> None:
     existing = {
         mutant.key
@@ -65,6 +66,7 @@ def test_a_change_that_means_the_same_is_not_drawn_and_still_exists() -> None:
     assert not equivalent().keys() & {mutant.key for _, mutant in drawn(ROOMS, within="", count=0, seed=0)}
 
 
+@pytest.mark.slow
 def test_only_a_copy_is_changed_and_the_copy_is_put_right_again(tmp_path: Path) -> None:
     path = Path("src/speclift/core/units.py")
     before = (ROOT / path).read_text(encoding="utf-8")

@@ -136,6 +136,7 @@ class TestSearch:
         found, asked = searched(
             speedup,
             prompts=64,
+            rounds=1,
             segments=EIGHT,
             loads=tuple(Concurrency(streams=streams) for streams in (1, 2, 4, 8, 16)),
             temperatures=(0.0, 0.3, 0.7, 1.0),

@@ -36,7 +36,11 @@ def realistic(**speedups: float) -> StudyTruth:
 class TestOnKnownTruth:
     """`make bench` has the same at full size (benchmarks/studies.py)."""
 
-    @pytest.mark.parametrize("reports_drafts", [True, False], ids=["engine counts drafts", "engine silent"])
+    @pytest.mark.parametrize(
+        "reports_drafts",
+        [True, pytest.param(False, marks=pytest.mark.slow)],
+        ids=["engine counts drafts", "engine silent"],
+    )
     def test_an_arm_that_is_the_baseline_never_ships_whatever_the_bar(self, reports_drafts: bool) -> None:
         same = StudyTruth(arms={ARM.name: ArmTruth()}, reports_drafts=reports_drafts)
         seen = counted(same, studies=20, goals=Goals(min_speedup=1.0))
@@ -57,8 +61,12 @@ class TestOnKnownTruth:
         ("speedups", "decision"),
         [
             ({"copy": 1.5, "chat": 1.5, "code": 1.5}, Decision.SHIP),
-            ({"copy": 0.9, "chat": 0.9, "code": 0.9}, Decision.DO_NOT_SHIP),
-            ({"copy": 1.3, "chat": 1.3, "code": 1.3}, Decision.INCONCLUSIVE),
+            pytest.param(
+                {"copy": 0.9, "chat": 0.9, "code": 0.9}, Decision.DO_NOT_SHIP, marks=pytest.mark.slow
+            ),
+            pytest.param(
+                {"copy": 1.3, "chat": 1.3, "code": 1.3}, Decision.INCONCLUSIVE, marks=pytest.mark.slow
+            ),
         ],
         ids=["1.5x", "0.9x", "1.3x"],
     )
@@ -66,6 +74,7 @@ class TestOnKnownTruth:
         # Nineteen in twenty of 12 are fewer than 9 once in 450 tries, half of them in 93 % of tries.
         assert counted(realistic(**speedups), studies=12)[decision] >= 9
 
+    @pytest.mark.slow
     def test_a_gain_on_one_segment_alone_is_found_and_named(self) -> None:
         truth = realistic(copy=1.5, chat=0.9, code=0.9)
         seen = counted(truth, studies=10, prompts=72, rounds=5)

@@ -7,7 +7,7 @@ import re
 from typing import Any
 
 import pytest
-from rich.console import Console
+from rich.console import Console, Group
 
 from samples import HOSTILE
 from speclift.core.arm import Arm
@@ -17,20 +17,16 @@ from speclift.core.results import (
     Cell,
     Comparison,
     Completeness,
-    Conditions,
-    Decision,
     Estimate,
     Evidence,
     Finding,
     Level,
     Part,
     Percentiles,
-    Reason,
-    Verdict,
 )
 from speclift.core.speculation import NGram
 from speclift.core.traffic import Concurrency
-from speclift.views.terminal import conditions_text, verdict_view
+from speclift.views.terminal import cells_table, findings_view, result_table
 
 # What rich itself writes for colour and weight.
 STYLING = re.compile(r"\x1b\[[0-9;]*m")
@@ -74,8 +70,8 @@ def cell(arm: str, **changes: Any) -> Cell:
     return Cell(**{**values, **changes})
 
 
-def view(text: str, *, decision: Decision = Decision.SHIP_ON_CONDITIONS) -> Any:
-    """A verdict with `text` wherever text from outside can stand."""
+def view(text: str) -> Any:
+    """The table and the findings of results with `text` wherever text from outside can stand."""
     arm = Arm(name=text, speculation=NGram(k=4))
     evidence = Evidence(
         arm=arm,
@@ -91,22 +87,9 @@ def view(text: str, *, decision: Decision = Decision.SHIP_ON_CONDITIONS) -> Any:
         prompts=36,
         completeness=Completeness(asked=108, used=108, metric_asked="tpot", metric="tpot"),
     )
-    return verdict_view(
-        Verdict(
-            decision=decision,
-            reasons=tuple(
-                Reason(rule="a-rule", level=level, message=f"{level}: {text}", source="S3") for level in Level
-            ),
-            conditions=Conditions(segments=(text,)),
-            winner=arm,
-            evidence=evidence,
-        ),
-        cells=(cell("baseline"), cell(text, temperature=0.7)),
-        comparisons=(evidence,),
-        findings=(Finding(check="a-check", level=Level.WARN, message=text, next_step=text, arm=text),),
-        command=f"llama-server -m {text}",
-        bar=1.3,
-    )
+    cells = (cell("baseline"), cell(text, temperature=0.7))
+    finding = Finding(check="a-check", level=Level.WARN, message=text, next_step=text, arm=text)
+    return Group(result_table(cells, (evidence,), bar=1.3), cells_table(cells), findings_view((finding,)))
 
 
 def rendered(renderable: Any, *, colours: bool = False, width: int = 400) -> str:
@@ -153,27 +136,25 @@ class TestHostileText:
         assert rendered(view(text), colours=True, width=40)
 
 
-class TestTheVerdict:
-    @pytest.mark.parametrize("decision", Decision)
-    def test_every_decision_has_its_own_title(self, decision: Decision) -> None:
-        shown = rendered(view("ngram-k4", decision=decision))
-
-        assert decision.value.replace("-", " ").upper() in shown
-
+class TestTheTable:
     def test_the_figures_are_there(self) -> None:
         shown = rendered(view("ngram-k4"))
 
         assert "1.50x [1.30, 1.70]" in shown  # all traffic: simultaneous over the arms
         assert "1.50x [1.40, 1.60]" in shown  # a part: at 95 %
-        assert "winner: ngram-k4" in shown
-        assert "only for: segments ngram-k4" in shown
         assert "11/12" in shown
-        assert "llama-server -m ngram-k4" in shown
 
-    def test_nothing_measured_is_still_a_view(self) -> None:
-        empty = Verdict(
-            decision=Decision.INCONCLUSIVE, reasons=(), conditions=None, winner=None, evidence=None
-        )
+    @pytest.mark.parametrize(("width", "drawn"), [(66, 18), (80, 32), (120, 34)])
+    def test_the_drawing_takes_the_width_that_the_words_leave(self, width: int, drawn: int) -> None:
+        lines = rendered(view("ngram-k4"), width=width).splitlines()
+        row = next(line for line in lines if "all traffic" in line)
+
+        assert "ngram-k4" in row
+        assert "…" not in row
+        assert len(row.partition("1.70]   ")[2].rstrip()) <= drawn
+        assert all(len(line) <= width for line in lines)
+
+    def test_where_nothing_can_be_compared_the_cells_are_shown(self) -> None:
         unknown = cell(
             "baseline",
             ttft_s=None,
@@ -184,16 +165,6 @@ class TestTheVerdict:
             accepted_length=None,
         )
 
-        shown = rendered(
-            verdict_view(empty, cells=(unknown,), comparisons=(), findings=(), command=None, bar=1.3)
-        )
-        assert "INCONCLUSIVE" in shown
+        shown = rendered(result_table((unknown,), (), bar=1.3))
+        assert "Measured cells" in shown
         assert "–" in shown
-
-    def test_conditions_are_joined_by_and(self) -> None:
-        conditions = Conditions(segments=("chat", "qa"), max_concurrency=8, max_qps=2.5, max_temperature=0.5)
-
-        assert conditions_text(conditions) == (
-            "segments chat, qa and at most 8 concurrent requests and at most 2.5 requests/s "
-            "and temperature at most 0.5"
-        )

@@ -37,7 +37,7 @@ from speclift.views.tuning_table import (
     schedule_line,
     speedup_tables,
 )
-from speclift.views.tuning_terminal import tuning_view
+from speclift.views.tuning_terminal import search_view, stopped_view
 
 KS = (1, 3, 5, 8)
 ALONE = Concurrency(streams=1)
@@ -127,7 +127,8 @@ def drafted_by(name: str) -> tuple[SearchedCell, ...]:
 def printed(shown: Tuning, *, width: int = 80) -> str:
     screen = io.StringIO()
     console = Console(file=screen, width=width, no_color=True, highlight=False)
-    console.print(tuning_view(shown, errors=ERRORS, best=BEST))
+    console.print(stopped_view(shown))
+    console.print(search_view(shown, best=BEST))
     return screen.getvalue()
 
 

@@ -280,6 +280,7 @@ fetch("tiny", progress=print, download=killed, catalogue={"tiny": entry})
             package.fetch(_never)
         assert "SPECLIFT_CACHE" in caught.value.hint
 
+    @pytest.mark.slow
     def test_offline_pip_s_last_lines_are_shown(
         self, cache: Path, package: Package, monkeypatch: pytest.MonkeyPatch
     ) -> None:

@@ -327,13 +327,13 @@ def test_a_file_beyond_memory_is_an_error_that_says_so(tmp_path: Path) -> None:
     path = tmp_path / "large.json"
     with path.open("wb") as file:
         file.write(b"[")
-        file.truncate(900_000_000)  # sparse: nothing of it is written
+        file.truncate(300_000_000)  # sparse: nothing of it is written
     program = f"""
 import resource
 from pathlib import Path
 from speclift.core.errors import UsageError
 from speclift.studies.prompt_files import read_workload
-resource.setrlimit(resource.RLIMIT_AS, (400_000_000, 400_000_000))
+resource.setrlimit(resource.RLIMIT_AS, (250_000_000, 250_000_000))
 try:
     read_workload(Path({str(path)!r}))
 except UsageError as error:

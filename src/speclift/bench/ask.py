@@ -28,6 +28,8 @@ from speclift.core.flags import (
     read_ranges,
 )
 from speclift.core.goals import Goals
+from speclift.core.own_line import hidden_words
+from speclift.core.speculation import Combined, Drafter
 from speclift.core.units import Bytes, Seconds, Tokens
 from speclift.planner.memory import MAX_SEQUENCES, UTILISATION_DEFAULT
 from speclift.workload.experiment import LAUNCHES_DEFAULT
@@ -169,6 +171,10 @@ class Ask:
     ] = None
     vllm_python: Annotated[str | None, Flag("Python of the environment with vLLM.", SERVER, "PATH")] = None
 
+    # The speculation of the user's own line: an arm beside those that are named or searched.
+    yours: Drafter | Combined | None = None
+    # Nothing will be launched, and neither the engine nor its models need be here.
+    is_elsewhere: bool = False
     # The lossless gate as a part of decide: quick, full or off.
     verify: str = "quick"
     # Whether a model that is missing may be fetched; a dry run says what would be.
@@ -176,7 +182,7 @@ class Ask:
     argv: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "argv", tuple(redacted_word(word) for word in self.argv))
+        object.__setattr__(self, "argv", tuple(redacted_word(word) for word in hidden_words(self.argv)))
         if self.kv_dtype and (self.server.kv_type_k or self.server.kv_type_v):
             raise UsageError(
                 "--kv-dtype sets keys and values at once", hint="leave out --kv-type-k and --kv-type-v"
@@ -206,6 +212,7 @@ class Ask:
 class PlanAsk:
     """Of plan."""
 
+    # Empty only until it is known that no line names it either.
     target: Annotated[
         str,
         Flag(
@@ -214,7 +221,7 @@ class PlanAsk:
             "MODEL",
             names=("--target", "--model"),
         ),
-    ]
+    ] = ""
     drafts: Annotated[
         tuple[str, ...],
         Flag("Draft model; repeatable, the first one is planned.", MODELS, "MODEL", names=("--draft",)),

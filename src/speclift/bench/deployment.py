@@ -35,6 +35,8 @@ _WIDE = ("bf16", "fp16", "fp32")
 
 
 def request_for(ask: PlanAsk, acceptances: tuple[Acceptance, ...] = ()) -> PlanRequest:
+    if not ask.target:
+        raise UsageError("no model was given", hint="--target MODEL, or your own line: -- vllm serve MODEL …")
     _check_numbers(ask)
     prefers_gguf = ask.engine is not None and terms_of(ask.engine).reads_gguf
     target = find_source(ask.target, prefers_gguf=prefers_gguf)

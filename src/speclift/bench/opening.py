@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 from speclift.bench.ask import Ask
@@ -28,6 +29,7 @@ from speclift.bench.study_paths import (
 )
 from speclift.bench.time_limit import PREPARING, in_time
 from speclift.core.deadline import Deadline
+from speclift.core.errors import OperatingError, UsageError
 from speclift.core.records import Provenance
 from speclift.studies.outputs import relative
 from speclift.studies.study import Study, is_study
@@ -79,6 +81,24 @@ def prepare_named(ask: Ask, observer: Observer, deadline: Deadline | None = None
 
 def planned(ask: Ask, observer: Observer, *, verb: str) -> Prepared:
     """What a verb would launch; of a search, every candidate."""
+    return wherever_it_runs(ask, observer, partial(_planned, verb=verb))
+
+
+def wherever_it_runs(
+    ask: Ask, observer: Observer, prepare_it: Callable[[Ask, Observer], Prepared]
+) -> Prepared:
+    """What a line of the user's own would launch is known also where neither the engine nor its models are."""
+    try:
+        return prepare_it(ask, observer)
+    except (OperatingError, UsageError) as error:
+        if ask.server.line is None:
+            raise
+        prepared = prepare_it(replace(ask, is_elsewhere=True), Observer())
+        observer.say(f"not on this machine: {error}")
+        return prepared
+
+
+def _planned(ask: Ask, observer: Observer, *, verb: str) -> Prepared:
     found = prospect(ask, observer, always=verb == "tune") if verb != "measure" else None
     if found is None:
         return prepare(ask, observer)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -11,11 +12,12 @@ from speclift.bench.ask import Ask
 from speclift.bench.draft_files import draft_files, with_files
 from speclift.bench.limits import require_sane
 from speclift.bench.observer import Observer
+from speclift.bench.search_fit import require_fit
 from speclift.bench.search_space import named_methods
 from speclift.client.provenance import host_facts
-from speclift.core.arm import CONTROL, Arm, baseline_arm, control_arm
+from speclift.core.arm import CONTROL, YOURS, Arm, baseline_arm, control_arm
 from speclift.core.engine_spec import AttachSettings, EngineSpec
-from speclift.core.errors import UsageError, unknown_name
+from speclift.core.errors import EngineError, UsageError, unknown_name
 from speclift.core.records import Provenance
 from speclift.core.results import Finding, Level
 from speclift.core.speculation import Attached, Combined, DraftModel, Head, Speculation, Synthetic
@@ -80,7 +82,8 @@ def as_quick_look(ask: Ask, observer: Observer, *, searches: bool = False) -> As
         f"quick look: {', '.join(QUICK_SEGMENTS)} x {prompts} bundled prompts x {QUICK_MAX_TOKENS} tokens, "
         f"at most {minutes} minutes (--prompts, --segment, --requests or --budget change it)"
     )
-    methods = () if searches or ask.ks or ask.drafts else engine_kind(ask.engine).quick_methods
+    has_arms = searches or ask.ks or ask.drafts or ask.yours
+    methods = () if has_arms else engine_kind(ask.engine).quick_methods
     return replace(
         ask,
         segments=QUICK_SEGMENTS,
@@ -103,7 +106,10 @@ def lay_ground(ask: Ask, observer: Observer) -> Ground:
         seed=ask.seed,
     )
     loads = _loads(ask)
-    return Ground(ask=ask, workload=workload, loads=loads, engine_spec=_engine_spec(ask, loads, observer))
+    spec = _engine_spec(ask, loads, observer)
+    if not ask.is_elsewhere:
+        require_fit(ask, spec.settings)
+    return Ground(ask=ask, workload=workload, loads=loads, engine_spec=spec)
 
 
 def prepare_arms(
@@ -116,7 +122,8 @@ def prepare_arms(
     engine, shared = build_engine(spec), build_engine(replace(spec, by_arm=()))
     kind = engine_kind(spec.kind)
     require_drafting(kind, arms)
-    kind.check_pairs(arms, spec.settings.model)
+    if not ask.is_elsewhere:
+        kind.check_pairs(arms, spec.settings.model)
     if shared.samples_wrongly and not samples_anyway:
         require_greedy(ask, ground.workload, why=shared.samples_wrongly)
     for arm in arms:  # what this engine cannot express is wrong usage, seen before any launch
@@ -184,14 +191,18 @@ def named_arms(ask: Ask, observer: Observer) -> tuple[Arm, ...]:
     if not kind.launches:
         spec = (Arm(name="spec", speculation=Attached()),) if ask.attach.spec_url else ()
         return (baseline_arm(), *spec)
-    drafts = draft_paths(ask, observer)
-    arms = arms_for(methods=named_methods(ask) or kind.default_methods, ks=ask.ks, drafts=drafts)
+    yours = () if ask.yours is None else (Arm(name=YOURS, speculation=ask.yours),)
+    methods = named_methods(ask) or (() if yours else kind.default_methods)
+    if not methods:
+        return (baseline_arm(), *yours)
+    arms = arms_for(methods=methods, ks=ask.ks, drafts=draft_paths(ask, observer))
     asked = [_with_draft_settings(arm.speculation, ask) for arm in arms]
     files = draft_files(asked, ask.draft_quants[:1], ask, observer)
-    return tuple(
+    named = (
         replace(arm, speculation=with_files(speculation, files))
         for arm, speculation in zip(arms, asked, strict=True)
     )
+    return (*(arm for arm in named if arm.speculation != ask.yours), *yours)
 
 
 def draft_paths(ask: Ask, observer: Observer) -> tuple[str, ...]:
@@ -271,12 +282,17 @@ def _loads(ask: Ask) -> tuple[Load, ...]:
 def _engine_spec(ask: Ask, loads: tuple[Load, ...], observer: Observer) -> EngineSpec:
     # As many slots as the heaviest closed loop; an open loop gets a few and queues beyond them.
     slots = max(load.streams if isinstance(load, Concurrency) else 4 for load in loads)
-    threads = ask.server.threads if ask.server.threads is not None else default_threads()
-    if threads < 1:
+    # A line of the user's own has the engine's default where it says nothing.
+    has_line = ask.server.line is not None
+    threads = ask.server.threads if has_line or ask.server.threads is not None else default_threads()
+    if threads is not None and threads < 1:
         raise UsageError(f"--threads must be at least 1, saw {threads}")
+    kind = engine_kind(ask.engine)
     settings = replace(
         ask.server,
-        model=engine_kind(ask.engine).model_path(ask.server.model, say=observer.say, fetches=ask.fetches),
+        model=ask.server.model
+        if ask.is_elsewhere or (has_line and kind.is_on_hub(ask.server))
+        else kind.model_path(ask.server.model, say=observer.say, fetches=ask.fetches),
         slots=slots,
         threads=threads,
         kv_type_k=ask.kv_dtype or ask.server.kv_type_k,
@@ -290,7 +306,30 @@ def _engine_spec(ask: Ask, loads: tuple[Load, ...], observer: Observer) -> Engin
         binary=ask.llama_server,
         python=ask.vllm_python,
         attach=_attach(ask),
+        version=_newest_release(kind) if ask.is_elsewhere or _is_in_container(ask) else None,
     )
+
+
+def _is_in_container(ask: Ask) -> bool:
+    """EngineError where this machine has no program to start it with, unless nothing will be started."""
+    line = ask.server.line
+    if line is not None and line.is_remote and not ask.is_elsewhere:
+        raise EngineError(
+            f"your line starts its server elsewhere, with {' '.join((*line.wrapper, *line.start)[:2])}",
+            hint="run speclift there, with the server's own command",
+        )
+    if line is None or not line.is_in_container:
+        return False
+    if not ask.is_elsewhere and shutil.which(line.start[0]) is None:
+        raise EngineError(
+            f"your line runs in a container, and there is no {line.start[0]} on this machine",
+            hint="run speclift where it is, or give the server's own command",
+        )
+    return True
+
+
+def _newest_release(kind: EngineKind) -> str:
+    return "" if kind.dialect is None else kind.dialect.newest_text
 
 
 def require_drafting(kind: EngineKind, arms: tuple[Arm, ...]) -> None:

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from speclift.bench.ask import Ask
+from speclift.core.arm import YOURS, Arm
 from speclift.core.drafting import Template
 from speclift.core.errors import UsageError
 from speclift.core.speculation import (
@@ -47,8 +48,9 @@ def wanted(ask: Ask, *, model: str, drafts: tuple[str, ...]) -> tuple[Wanted, ..
         return ()
     methods = named_methods(ask)
     if not methods:
-        return tuple(Wanted(template=each, ks=kind.ks(each)) for each in kind.drafters(model))
-    named = []
+        usual = [Wanted(template=each, ks=kind.ks(each)) for each in kind.drafters(model)]
+        return (*usual, *_wanted_yours(ask, lambda template: _usual_ks(kind, template)))
+    named = [*_wanted_yours(ask, lambda _: ())]
     for method in methods:
         # At the largest k, because k_min forbids the smaller ones.
         for first, second in zip(_at(method, K_MAX - 1, drafts), _at(method, K_MAX, drafts), strict=True):
@@ -59,6 +61,28 @@ def wanted(ask: Ask, *, model: str, drafts: tuple[str, ...]) -> tuple[Wanted, ..
             ks = (draft_length(first),) if says_k else ask.ks or _usual_ks(kind, template)
             named.append(Wanted(template=template, ks=ks))
     return tuple(dict.fromkeys(named))
+
+
+def _wanted_yours(ask: Ask, ks: Callable[[Template], tuple[int, ...]]) -> Iterator[Wanted]:
+    """The user's own way of drafting, at its own k and at these others."""
+    if ask.yours is not None:
+        k = draft_length(ask.yours)
+        yield Wanted(template=without_k(ask.yours), ks=tuple(sorted({k, *ks(ask.yours)})))
+
+
+def with_yours(space: Space, yours: Template | None) -> Space:
+    """With the user's own speculation under its own name, whether or not the axes led to it."""
+    if yours is None:
+        return space
+    arm = Arm(name=YOURS, speculation=yours)
+    kept, is_there = [], False
+    for candidate in space.candidates:
+        is_yours = not is_there and candidate.arm.speculation == yours
+        kept.append(replace(candidate, arm=arm) if is_yours else candidate)
+        is_there = is_there or is_yours
+    if not is_there:
+        kept.append(Candidate(arm=arm, drafter=YOURS))
+    return replace(space, candidates=tuple(kept))
 
 
 def _usual_ks(kind: EngineKind, template: Template) -> tuple[int, ...]:

@@ -32,11 +32,11 @@ from speclift.bench.search_plan import (
     plan_search,
 )
 from speclift.bench.search_run import LocalRunner, replayed, run_search, spent_s
-from speclift.bench.search_space import Wanted, refused_by, silent_on, space_of, wanted
+from speclift.bench.search_space import Wanted, refused_by, silent_on, space_of, wanted, with_yours
 from speclift.bench.study_paths import keep_prompts_source, prompts_of, search_path
 from speclift.bench.time_limit import BudgetSpent, ends_at
 from speclift.bench.tuning import tuning_from
-from speclift.core.arm import Arm, baseline_arm
+from speclift.core.arm import YOURS, Arm, baseline_arm
 from speclift.core.engine_spec import EngineSpec
 from speclift.core.errors import EngineError, UsageError
 from speclift.core.quantities import duration
@@ -97,7 +97,7 @@ class Prospect:
 
 def prospect(ask: Ask, observer: Observer, *, always: bool) -> Prospect | None:
     """None where what was named is measured as it stands. `always`: for tune, which searches whatever it can."""
-    is_named = bool(ask.methods or ask.ks or ask.drafts)
+    is_named = any((ask.methods, ask.ks, ask.drafts, ask.yours))
     kind = engine_kind(ask.engine)
     if not kind.launches or not (kind.searches_unasked or is_named or always):
         return None
@@ -107,13 +107,12 @@ def prospect(ask: Ask, observer: Observer, *, always: bool) -> Prospect | None:
         return None
     ground = lay_ground(as_quick_look(ask, observer, searches=True) if ask.is_quick_look else ask, observer)
     axes = _axes_with_files(ask, found, observer)
-    everything = space_of(found, axes).candidates
+    everything = with_yours(space_of(found, axes), ask.yours).candidates
     ground = replace(ground, engine_spec=_varied(ground.engine_spec, everything))
     engine = build_engine(ground.engine_spec)
     refused = refused_by(lambda each: engine.command(each.arm, port=0))
-    space = space_of(
-        found, axes, [refused, silent_on(ask.engine), too_large(ask, ground.engine_spec.settings)]
-    )
+    predicates = [refused, silent_on(ask.engine), too_large(ask, ground.engine_spec.settings)]
+    space = with_yours(space_of(found, axes, predicates), ask.yours)
     if all(each.is_baseline for each in space.candidates):
         for each in everything:  # what is wrong with the first, in the engine's own words
             engine.command(each.arm, port=0)
@@ -296,6 +295,7 @@ def _chosen(spec: EngineSpec, search: Search, plan: SearchPlan) -> Confirmation:
         wants_same_method=not plan.is_quick,
         sequences_max=spec.settings.max_num_seqs or SEQUENCES_MAX,
         schedule_key=engine_kind(spec.kind).schedule_key,
+        always=YOURS,
     )
 
 

@@ -2,16 +2,24 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 from typer.core import TyperCommand
 
 PAGE = {"max_content_width": 100}
 OTHER_FLAGS = "Options"
+# Flags that may come without a value, and the one they then have.
+LEFT_OUT = {"--markdown": "-"}
+TAKES_ANY_WORD = "--engine-arg"
 
 
 class Verb(TyperCommand):
-    """A command whose flags stand in groups, named by rich_help_panel, also where rich draws nothing."""
+    """A command whose flags stand in groups, named by rich_help_panel, also where rich draws nothing; and in which a
+    flag's value may be left out."""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        return super().parse_args(ctx, with_left_out_values(args))
 
     def format_options(self, ctx: Any, formatter: Any) -> None:
         groups: dict[str, list[tuple[str, str]]] = {}
@@ -25,6 +33,20 @@ class Verb(TyperCommand):
         for title, flags in groups.items():
             with formatter.section(title):
                 formatter.write_dl(flags)
+
+
+def with_left_out_values(words: Sequence[str]) -> list[str]:
+    """What comes behind `--` is somebody else's, and so is what comes behind a flag that takes any word."""
+    filled: list[str] = []
+    for place, word in enumerate(words):
+        if word == "--":
+            return [*filled, *words[place:]]
+        filled.append(word)
+        following = words[place + 1] if place + 1 < len(words) else "--"
+        is_value = place > 0 and words[place - 1] == TAKES_ANY_WORD
+        if word in LEFT_OUT and not is_value and following.startswith("-") and following != "-":
+            filled.append(LEFT_OUT[word])
+    return filled
 
 
 def example(*commands: str) -> str:

@@ -49,10 +49,19 @@ def lint_command(
 
 def _show(report: LintReport) -> None:
     """Findings and the other forms are narrative; the commands alone are data, so that they can be piped."""
+    from speclift.linter.answer import lint_answer
     from speclift.linter.findings import dotted
-    from speclift.views.lint_terminal import folded_command, lint_view, shown_lines, translation_notes
+    from speclift.views.answer_terminal import AnswerScreen
+    from speclift.views.lint_terminal import (
+        STYLES,
+        folded_command,
+        lint_view,
+        shown_lines,
+        translation_notes,
+    )
 
     console = screen(stderr=True)
+    AnswerScreen(lint_answer(report), style=STYLES[report.ok]).print_above(console)
     for server in (report, *report.others):
         console.print(lint_view(server))
         today = server.translated

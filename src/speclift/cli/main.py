@@ -26,10 +26,10 @@ from speclift.cli.planning import plan_command
 from speclift.cli.replaying import replay_command
 from speclift.cli.screens import screen
 from speclift.cli.verifying import verify_command
-from speclift.core.errors import EngineError, OperatingError, SpecliftError, UsageError
+from speclift.core.errors import EngineError, OperatingError, SpecliftError, UsageError, WillNotRun
 from speclift.core.quantities import printable_lines
 
-EXIT_OPERATING, EXIT_USAGE = 1, 2
+EXIT_OPERATING, EXIT_USAGE, EXIT_WILL_NOT_RUN = 1, 2, 4
 
 app = typer.Typer(
     no_args_is_help=True,
@@ -90,6 +90,8 @@ def main() -> None:
             sys.stdout.flush()
     except UsageError as error:
         sys.exit(_complain(error, EXIT_USAGE))
+    except WillNotRun as error:
+        sys.exit(_complain(error, EXIT_WILL_NOT_RUN))
     except OperatingError as error:
         sys.exit(_complain(error, EXIT_OPERATING))
     except KeyboardInterrupt:

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import shlex
 import sys
 from collections.abc import Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -12,8 +13,15 @@ import typer
 
 from speclift.bench.ask import Ask
 from speclift.bench.interrupts import EXIT_INTERRUPTED
-from speclift.cli.options import DryRun, Flags, Json, takes, takes_ask
-from speclift.cli.screens import screen, write_commands, write_json
+from speclift.cli.options import DryRun, Flags, Json, Markdown, takes, takes_ask
+from speclift.cli.screens import (
+    STDOUT,
+    require_markdown_place,
+    screen,
+    write_commands,
+    write_json,
+    write_markdown,
+)
 from speclift.core.flags import assembled, flat_values
 from speclift.core.goals import Goals
 
@@ -38,6 +46,26 @@ Verify = Annotated[
         help="Check that the output is the same: quick, full (no verdict without proof) or off.",
     ),
 ]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Outputs:
+    """Where a result is to stand beside the screen."""
+
+    as_json: bool
+    markdown: str | None
+    # The page; None where none is written.
+    out: Path | None
+
+    def require_places(self, *, prompts: Path | None = None) -> None:
+        """Before anything is measured."""
+        from speclift.studies.outputs import require_report_place
+
+        require_markdown_place(self.markdown, as_json=self.as_json)
+        if self.out is not None:
+            require_report_place(self.out, prompts=prompts)
+
+
 NoVerify = Annotated[bool, typer.Option("--no-verify", help="Same as --verify off.")]
 
 
@@ -49,11 +77,12 @@ def decide_command(
     no_verify: NoVerify = False,
     dry_run: DryRun = False,
     as_json: Json = False,
+    markdown: Markdown = None,
     out: Out = None,
 ) -> None:
     """Does speculative decoding pay here? Measures the best setup against the baseline."""
     ask = replace(ask, verify="off" if no_verify else verify)
-    _deciding(ask, "decide", dry_run=dry_run, as_json=as_json, out=out)
+    _deciding(ask, "decide", dry_run=dry_run, to=Outputs(as_json=as_json, markdown=markdown, out=out))
 
 
 @takes_ask
@@ -64,11 +93,12 @@ def tune_command(
     no_verify: NoVerify = False,
     dry_run: DryRun = False,
     as_json: Json = False,
+    markdown: Markdown = None,
     out: Out = None,
 ) -> None:
     """Find the fastest configuration: measure some, predict the rest, confirm the best."""
     ask = replace(ask, verify="off" if no_verify else verify)
-    _deciding(ask, "tune", dry_run=dry_run, as_json=as_json, out=out)
+    _deciding(ask, "tune", dry_run=dry_run, to=Outputs(as_json=as_json, markdown=markdown, out=out))
 
 
 @takes_ask
@@ -102,64 +132,69 @@ def compare_command(
         list[Path], typer.Argument(metavar="STUDY", help="One study, or several with the same settings.")
     ],
     as_json: Json = False,
+    markdown: Markdown = None,
     out: Out = None,
 ) -> None:
     """Give the verdict on finished studies without measuring again. Goals not given here are the first study's."""
     from speclift.cli.exit_codes import EXIT_CODES
-    from speclift.studies.outputs import require_report_place
     from speclift.studies.study import Study
     from speclift.verbs.compare import compare
 
-    if out is not None:
-        require_report_place(out)
+    to = Outputs(as_json=as_json, markdown=markdown, out=out)
+    to.require_places()
     with Study.open(studies[0]) as first:
         goals = assembled(Goals, {**flat_values(first.goals), **changed})
     judgement = compare(studies, goals=goals)
-    _show_judgement(judgement, screen(stderr=True), as_json=as_json, out=out)
+    _show_judgement(judgement, screen(stderr=True), to)
     raise typer.Exit(EXIT_CODES[judgement.verdict.decision])
 
 
 def report_command(
     study: Annotated[Path, typer.Argument(metavar="STUDY", help="A study directory.")],
+    markdown: Markdown = None,
     out: Out = None,
 ) -> None:
     """Write the report of a study: one HTML page that works offline."""
-    from speclift.studies.outputs import relative, require_report_place
+    from speclift.studies.outputs import relative
     from speclift.verbs.compare import compare
     from speclift.verbs.report import write_report
     from speclift.views.document import verdict_document
+    from speclift.views.markdown import verdict_markdown
 
     path = out or study / REPORT
-    if out is not None:
-        require_report_place(out)
-    write_report(verdict_document(compare([study])), path)
-    sys.stdout.write(f"{relative(path)}\n")
+    Outputs(as_json=False, markdown=markdown, out=out).require_places()
+    document = verdict_document(compare([study]))
+    write_report(document, path)
+    write_markdown(verdict_markdown(document), markdown)
+    # Where the summary is on stdout, nothing else is.
+    where = sys.stderr if markdown == STDOUT else sys.stdout
+    where.write(f"{relative(path)}\n")
 
 
-def _deciding(ask: Ask, verb: str, *, dry_run: bool, as_json: bool, out: Path | None) -> None:
+def _deciding(ask: Ask, verb: str, *, dry_run: bool, to: Outputs) -> None:
     from speclift.bench.search_study import SearchStopped
     from speclift.cli.exit_codes import EXIT_CODES
     from speclift.cli.narration import Narrator
-    from speclift.studies.outputs import relative, require_report_place
+    from speclift.studies.outputs import relative
     from speclift.verbs.decide import decided
-    from speclift.views.tuning_terminal import tuning_view
+    from speclift.views.tuning_terminal import stopped_view
 
     narrator = Narrator(screen(stderr=True))
     if dry_run:
-        _print_commands(ask, narrator, as_json=as_json, verb=verb)
+        _print_commands(ask, narrator, as_json=to.as_json, verb=verb)
         return
-    if out is not None:
-        require_report_place(out, prompts=ask.prompts)
+    to.require_places(prompts=ask.prompts)
     try:
         with narrator.live():
             done = decided(ask, narrator, verb=verb)
     except SearchStopped as stopped:
         if stopped.so_far is not None:
-            narrator.console.print(tuning_view(stopped.so_far))
+            narrator.console.print(stopped_view(stopped.so_far))
         narrator.say(f"stopped; continue with: speclift {verb} --resume --study {relative(stopped.path)}")
         raise typer.Exit(EXIT_INTERRUPTED) from None
     judgement = done.judgement
-    _show_judgement(judgement, narrator.console, as_json=as_json, out=out or Path(judgement.study) / REPORT)
+    to = replace(to, out=to.out or Path(judgement.study) / REPORT)
+    _show_judgement(judgement, narrator.console, to, shows_search=verb == "tune")
     _end(done, EXIT_CODES[judgement.verdict.decision] if verb == "decide" else 0)
 
 
@@ -172,35 +207,38 @@ def _end(done: Measured, code: int) -> None:
     raise typer.Exit(code)
 
 
-def _show_judgement(judgement: Judgement, console: Console, *, as_json: bool, out: Path | None) -> None:
+def _show_judgement(
+    judgement: Judgement, console: Console, to: Outputs, *, shows_search: bool = False
+) -> None:
+    """The answer, the table, and where the rest is."""
     from speclift.studies.outputs import relative
     from speclift.verbs.report import write_report
+    from speclift.verdict.answer import answer_to
+    from speclift.views.answer_terminal import AnswerScreen
     from speclift.views.document import verdict_document
-    from speclift.views.lossless import examples_view
-    from speclift.views.terminal import verdict_view
-    from speclift.views.tuning_terminal import tuning_view
+    from speclift.views.line_terminal import line_view
+    from speclift.views.markdown import verdict_markdown
+    from speclift.views.terminal import STYLES, result_table
+    from speclift.views.tuning_terminal import search_view
 
     document = verdict_document(judgement)
-    if as_json:
+    if to.as_json:
         write_json(document)
-    confirmed, lossless = judgement.tuning, judgement.lossless
-    if confirmed is not None:
-        console.print(tuning_view(confirmed.tuning, errors=confirmed.errors, best=confirmed.best))
-    console.print(
-        verdict_view(
-            judgement.verdict,
-            cells=judgement.cells,
-            comparisons=judgement.on_all,
-            findings=judgement.findings,
-            crossovers=judgement.crossovers,
-            command=judgement.served.forms.get("command") if judgement.served is not None else None,
-            bar=judgement.goals.min_speedup,
-            examples=examples_view(lossless.result, lossless.examples),
-        )
-    )
-    if out is not None:
-        write_report(document, out)
-        console.print(f"report: {relative(out)}", markup=False, highlight=False)
+    write_markdown(verdict_markdown(document), to.markdown)
+    answer = AnswerScreen(answer_to(judgement), style=STYLES[judgement.verdict.decision])
+    answer.print_above(console)
+    console.print(result_table(judgement.cells, judgement.on_all, bar=judgement.goals.min_speedup))
+    if shows_search and judgement.tuning is not None:
+        console.print(search_view(judgement.tuning.tuning, best=judgement.tuning.best))
+    answer.print_below(console)
+    if judgement.line is not None:
+        console.print(line_view(judgement.line))
+    if to.out is not None:
+        write_report(document, to.out)
+        where = f"report: {relative(to.out)}"
+    else:
+        where = f"the rest is in the report: speclift report {shlex.quote(judgement.study)}"
+    console.print(where, markup=False, highlight=False)
 
 
 def _print_commands(ask: Ask, narrator: Narrator, *, as_json: bool, verb: str = "measure") -> None:

@@ -15,10 +15,14 @@ import typer
 
 from speclift.bench.ask import Ask
 from speclift.cli.study_file import STUDY_FILE, FileFlag, as_flags, read_study_file, settings_of
-from speclift.core.flags import PANELS, STUDY, DeclaredFlag, declared_flags
+from speclift.core.flags import COMPARED, PANELS, STUDY, DeclaredFlag, declared_flags
 
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON document on stdout, nothing else.")]
 DryRun = Annotated[bool, typer.Option("--dry-run", help="Print the exact server commands and stop.")]
+Markdown = Annotated[
+    str | None,
+    typer.Option("--markdown", metavar="[FILE]", help="Write a summary in Markdown; without FILE to stdout."),
+]
 
 # Filled by takes_ask: one study file serves every measuring verb, whichever flags a verb has of its own.
 STUDY_SETTINGS: dict[str, FileFlag] = {}
@@ -51,6 +55,10 @@ class Flags:
                 values[declared.field] = tuple(option) if isinstance(option, list) else option
         return values
 
+    def typed(self, ctx: typer.Context) -> set[str]:
+        """The fields whose flags stand on the command line."""
+        return {declared.field for declared in self._declared if is_typed(ctx, declared.key)}
+
     def _parameter(self, declared: DeclaredFlag) -> inspect.Parameter:
         flag, reading = declared.flag, declared.flag.reading
         option = typer.Option(
@@ -75,18 +83,34 @@ class Flags:
         )
 
 
-def takes(flags: Flags, *, as_parameter: str) -> Callable[[Callable[..., None]], Callable[..., None]]:
-    """A verb(VALUES, ...) as a command whose flags are these and its own; the values given come as this parameter."""
+def takes(
+    flags: Flags, *, as_parameter: str, reads_line: bool = False
+) -> Callable[[Callable[..., None]], Callable[..., None]]:
+    """A verb(VALUES, ...) as a command whose flags are these and its own; the values given come as this parameter.
+    `reads_line`: they may come from a pasted line too, as plan takes them."""
 
     def decorate(verb: Callable[..., None]) -> Callable[..., None]:
         own = own_parameters(verb, without=as_parameter)
 
         @functools.wraps(verb)
-        def command(**options: object) -> None:
+        def command(ctx: typer.Context, **options: object) -> None:
+            line = brought_line(ctx, options, is_planned=True) if reads_line else None
             values = flags.given(options)
+            if line is not None:
+                typed = flags.typed(ctx)
+                values |= {name: value for name, value in line.items() if name not in typed}
             verb(**{as_parameter: values}, **options)
 
-        return signed(command, [*(p for p in own if is_argument(p)), *flags.parameters(), *own_flags(own)])
+        return signed(
+            command,
+            [
+                CONTEXT_PARAMETER,
+                *(LINE_PARAMETERS if reads_line else ()),
+                *(p for p in own if is_argument(p)),
+                *flags.parameters(),
+                *own_flags(own),
+            ],
+        )
 
     return decorate
 
@@ -139,23 +163,88 @@ Config = Annotated[
 ]
 
 
+CONTEXT_PARAMETER = inspect.Parameter("ctx", inspect.Parameter.KEYWORD_ONLY, annotation=typer.Context)
+LINE_PARAMETERS = [
+    inspect.Parameter(
+        "words",
+        inspect.Parameter.KEYWORD_ONLY,
+        default=None,
+        annotation=Annotated[
+            list[str] | None,
+            typer.Argument(metavar="-- COMMAND…", help="Your own serving command, as you type it."),
+        ],
+    ),
+    inspect.Parameter(
+        "from_file",
+        inspect.Parameter.KEYWORD_ONLY,
+        default=None,
+        annotation=Annotated[
+            Path | None,
+            typer.Option(
+                "--from",
+                metavar="FILE",
+                help="Read it from a script, Python code, YAML, a manifest or a unit file.",
+                rich_help_panel=COMPARED,
+            ),
+        ],
+    ),
+]
+
+
+def is_typed(ctx: typer.Context, key: str) -> bool:
+    source = ctx.get_parameter_source(key)
+    return source is not None and source.name == "COMMANDLINE"
+
+
+def brought_line(
+    ctx: typer.Context, options: dict[str, object], *, is_planned: bool = False
+) -> dict[str, object] | None:
+    """Settings from the pasted line, taken out of what a command was called with; None where there is none. What was
+    understood is said at once, before anything takes time."""
+    words, path = options.pop("words"), options.pop("from_file")
+    if not words and path is None:
+        return None
+    from speclift.core.errors import UsageError
+    from speclift.verbs.own_line import brought, from_file
+
+    if words and path is not None and is_typed(ctx, "from_file"):
+        raise UsageError("a line came after -- and another one with --from", hint="give one of them")
+    engine = str(ctx.params["engine"]) if is_typed(ctx, "engine") else None
+    assert path is None or isinstance(path, Path)
+    assert words is None or isinstance(words, list)
+    line = brought(words, engine=engine) if words or path is None else from_file(path, engine=engine)
+    for said in line.said:
+        sys.stderr.write(f"{said}\n")
+    return dict(line.planned if is_planned else line.settings)
+
+
 def takes_ask(verb: Callable[..., None]) -> Callable[..., None]:
-    """A verb(ask, ...) as a command whose flags are those of an Ask, --config and its own."""
+    """A verb(ask, ...) as a command whose flags are those of an Ask, --config and its own, and which takes a serving
+    command after -- or from a file. What is said before -- wins over the line, the line over speclift.toml."""
     flags, own = Flags(Ask), own_parameters(verb, without="ask")
     shared = flags.parameters()
-    STUDY_SETTINGS.update(settings_of([*shared, *own]))
+    STUDY_SETTINGS.update(settings_of([*shared, *own, LINE_PARAMETERS[1]]))
 
     @functools.wraps(verb)
     def command(ctx: typer.Context, **options: object) -> None:
         options.pop("config")
-        ask = Ask.of(**flags.given(options))
-        # The file may change later; the study keeps what it said.
-        verb(replace(ask, argv=(*sys.argv[1:], *as_flags(_from_file(ctx), STUDY_SETTINGS))), **options)
+        values = flags.given(options)
+        line = brought_line(ctx, options)
+        if line is not None:
+            typed = flags.typed(ctx)
+            values |= {name: value for name, value in line.items() if name not in typed}
+        ask = Ask.of(**values)
+        # The file may change later; the study keeps what it said, in front of a line that follows.
+        words = sys.argv[1:]
+        end = words.index("--") if "--" in words else len(words)
+        said = as_flags(_from_file(ctx), STUDY_SETTINGS)
+        verb(replace(ask, argv=(*words[:end], *said, *words[end:])), **options)
 
     return signed(
         command,
         [
-            inspect.Parameter("ctx", inspect.Parameter.KEYWORD_ONLY, annotation=typer.Context),
+            CONTEXT_PARAMETER,
+            *LINE_PARAMETERS,
             *shared,
             *own,
             inspect.Parameter("config", inspect.Parameter.KEYWORD_ONLY, default=None, annotation=Config),

@@ -7,24 +7,33 @@ from collections.abc import Mapping
 import typer
 
 from speclift.bench.ask import PlanAsk
-from speclift.cli.options import Flags, Json, takes
-from speclift.cli.screens import screen, write_json
+from speclift.cli.options import Flags, Json, Markdown, takes
+from speclift.cli.screens import require_markdown_place, screen, write_json, write_markdown
 from speclift.core.flags import assembled
 
 
-@takes(Flags(PlanAsk), as_parameter="asked")
-def plan_command(asked: Mapping[str, object], *, as_json: Json = False) -> None:
+@takes(Flags(PlanAsk), as_parameter="asked", reads_line=True)
+def plan_command(asked: Mapping[str, object], *, as_json: Json = False, markdown: Markdown = None) -> None:
     """Predict before anything runs: does it fit, does the draft match, is it faster?"""
     from speclift.planner.plan_document import plan_document
     from speclift.verbs.plan import DOES_NOT_FIT, plan
+    from speclift.views.markdown import plan_markdown
 
+    require_markdown_place(markdown, as_json=as_json)
     found = plan(assembled(PlanAsk, asked))
     document = plan_document(found)
+    write_markdown(plan_markdown(document), markdown)
     if as_json:
         write_json(document)
     else:
-        from speclift.views.plan_terminal import plan_view
+        from speclift.planner.answer import plan_answer
+        from speclift.views.answer_terminal import AnswerScreen
+        from speclift.views.plan_terminal import STYLES, plan_view
 
-        screen(stderr=True).print(plan_view(document))
+        console = screen(stderr=True)
+        answer = AnswerScreen(plan_answer(found), style=STYLES[found.fits and found.runs])
+        answer.print_above(console)
+        console.print(plan_view(document))
+        answer.print_below(console)
     if not (found.fits and found.runs):
         raise typer.Exit(DOES_NOT_FIT)

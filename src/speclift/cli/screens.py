@@ -7,12 +7,17 @@ import os
 import shlex
 import sys
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING
+
+from speclift.core.errors import UsageError
+from speclift.studies.outputs import require_report_place, write_result
 
 if TYPE_CHECKING:
     from rich.console import Console
 
 PLAIN_COLUMNS = 100
+STDOUT = "-"
 
 
 def screen(*, stderr: bool) -> Console:
@@ -28,6 +33,24 @@ def write_json(document: Mapping[str, object]) -> None:
     """ASCII only: what a prompt or a server says cannot move a cursor."""
     sys.stdout.write(json.dumps(document, indent=2, ensure_ascii=True) + "\n")
     sys.stdout.flush()
+
+
+def require_markdown_place(markdown: str | None, *, as_json: bool) -> None:
+    """Before anything is measured: UsageError where two documents would be mixed on stdout, or where no file can be."""
+    if markdown == STDOUT and as_json:
+        raise UsageError(
+            "--json and --markdown both write to standard output", hint="give a file: --markdown summary.md"
+        )
+    if markdown is not None and markdown != STDOUT:
+        require_report_place(Path(markdown), flag="--markdown")
+
+
+def write_markdown(text: str, markdown: str | None) -> None:
+    if markdown == STDOUT:
+        sys.stdout.write(text)
+        sys.stdout.flush()
+    elif markdown is not None:
+        write_result(Path(markdown), text)
 
 
 def write_commands(commands: Mapping[str, Sequence[str]], *, as_json: bool) -> None:

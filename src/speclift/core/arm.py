@@ -7,6 +7,7 @@ from typing import Annotated
 
 from speclift.core.errors import UsageError
 from speclift.core.flags import AUTO_ON_OFF, COMPARED, SERVER, Flag
+from speclift.core.own_line import OwnLine
 from speclift.core.speculation import Equalised, Off, Speculation, draft_length, method_name
 from speclift.core.units import Tokens
 
@@ -14,6 +15,8 @@ from speclift.core.units import Tokens
 EMBEDDED_MODEL = "smollm2-135m"
 BASELINE = "baseline"
 CONTROL = "control"
+# The speculation of the line that the user brought.
+YOURS = "yours"
 
 
 # Less has no room for a prompt and an answer.
@@ -87,6 +90,8 @@ class ServerSettings:
         tuple[str, ...],
         Flag("Passed to every arm's server, repeatable.", SERVER, "ARG", names=("--engine-arg",)),
     ] = ()
+    # The user's own command: then nothing but what is in it, and what measuring needs, is said to the server.
+    line: OwnLine | None = None
 
     def require_only(self, known: tuple[str, ...], *, engine: str) -> None:
         """UsageError where a setting was given that this engine has no word for; silence would change the study."""

@@ -1,9 +1,10 @@
-"""What every JSON document says alike: a load, a finding, a value with its bounds."""
+"""What every JSON document says alike: the answer, a load, a finding, a value with its bounds."""
 
 from __future__ import annotations
 
 from typing import Annotated, Literal, NotRequired, TypeAlias, TypedDict, final
 
+from speclift.core.answer import BECAUSE_MAX, ShortAnswer
 from speclift.core.results import Finding, Level
 from speclift.core.traffic import Concurrency, Load, Rate
 from speclift.core.typed_json import Keywords
@@ -24,6 +25,19 @@ class RateDocument(TypedDict):
 LoadDocument: TypeAlias = StreamsDocument | RateDocument
 
 
+class NextCommandDocument(TypedDict):
+    """A command to paste, and how long it takes by what was measured."""
+
+    command: str
+    seconds: Annotated[float, Keywords(minimum=0)]
+
+
+class AnswerDocument(TypedDict):
+    sentence: str
+    because: Annotated[list[str], Keywords(maxItems=BECAUSE_MAX)]
+    next: NextCommandDocument | None
+
+
 class FindingDocument(TypedDict):
     check: str
     level: Level
@@ -38,6 +52,17 @@ class BoundsDocument(TypedDict):
     value: float
     low: float | None
     high: float | None
+
+
+def answer_document(answer: ShortAnswer) -> AnswerDocument:
+    following = answer.next
+    return {
+        "sentence": answer.sentence,
+        "because": list(answer.because),
+        "next": None
+        if following is None
+        else {"command": following.command, "seconds": round(following.seconds, 1)},
+    }
 
 
 def load_document(load: Load) -> LoadDocument:

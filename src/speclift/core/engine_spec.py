@@ -41,5 +41,7 @@ class EngineSpec:
     # The interpreter of the environment in which vLLM is installed.
     python: str | None = None
     attach: AttachSettings | None = None
+    # Taken for granted where nothing will be launched; else the engine is asked.
+    version: str | None = None
     # Arms whose server differs from the others' by more than speculation: another quantisation, another token budget.
     by_arm: tuple[tuple[str, ServerSettings], ...] = ()

@@ -2,6 +2,7 @@
 
 SpecliftError              base: catch this to catch everything raised on purpose
 ├── UsageError             exit 2: a wrong value, an unknown name, an unreadable prompt file
+├── WillNotRun             exit 4: a server that its engine would refuse to start
 └── OperatingError         exit 1: the request was right, the world was not
     ├── EngineError        a server did not start, died, hung or is not what was asked for
     ├── ModelError         a model file is missing, damaged or does not match its draft
@@ -30,6 +31,10 @@ class SpecliftError(Exception):
 
 class UsageError(SpecliftError):
     """The command or its input is wrong; running it again unchanged cannot help."""
+
+
+class WillNotRun(SpecliftError):
+    """The engine would refuse the user's own command; which flags and why is in the message."""
 
 
 class OperatingError(SpecliftError):

@@ -229,11 +229,23 @@ class Decision(StrEnum):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class MoreData:
+    """What would settle a comparison: so many distinct prompts or so many launches; `together` where neither is enough
+    alone. None is a way that does not lead there."""
+
+    prompts: int | None
+    launches: int | None = None
+    together: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class OpenPart:
-    """A comparison whose interval still reaches the bar, and what would settle it."""
+    """A comparison whose interval still reaches the bar, and what would settle it: in words, and as numbers where any
+    would."""
 
     comparison: Comparison
     settle: str
+    needs: MoreData | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -247,6 +259,8 @@ class Verdict:
     evidence: Evidence | None
     # Parts of the traffic that more data might show to pay; empty where the verdict is to ship.
     open: tuple[OpenPart, ...] = ()
+    # Parts that more data might show not to lose, where that is all that stands in the way.
+    unsure: tuple[OpenPart, ...] = ()
 
 
 LoadAxis: TypeAlias = Literal["concurrency", "qps"]

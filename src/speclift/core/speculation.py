@@ -184,6 +184,32 @@ def method_name(speculation: Speculation) -> str:
             return "attached"
 
 
+def method_text(speculation: Speculation) -> str | None:
+    """What --method takes to mean exactly this; None where it has no words for it."""
+    match speculation:
+        case Off() | Equalised() | Attached():
+            return None
+        case Combined(parts=parts):
+            texts = [text for part in parts if (text := _drafter_text(part)) is not None]
+            return "+".join(texts) if len(texts) == len(parts) else None
+        case Synthetic(inner=inner, rates=rates):
+            text = _drafter_text(inner)
+            return None if text is None else f"synthetic:{text},rates={'/'.join(map(str, rates))}"
+        case _:
+            return _drafter_text(speculation)
+
+
+def _drafter_text(drafter: Drafter) -> str | None:
+    named = [field for field in fields(drafter) if field.name not in ("variant", "kind", "extra")]
+    values = [(field.name, getattr(drafter, field.name), field.default) for field in named]
+    settings = [(name, str(value)) for name, value, usual in values if name == "k" or value != usual]
+    if any(character in value for _, value in (*settings, *drafter.extra) for character in ",+ "):
+        return None  # the language has no quotes
+    return ",".join(
+        (method_name(drafter), *(f"{name}={value}" for name, value in (*settings, *drafter.extra)))
+    )
+
+
 def draft_length(speculation: Speculation) -> int:
     """The largest number of tokens one step may draft; 0 without speculation."""
     match speculation:

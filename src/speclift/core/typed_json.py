@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import is_dataclass
 from enum import Enum
 from functools import cache
@@ -83,14 +83,21 @@ def _read(hint: object, value: object, at: str) -> object:
             return _read_word(parts, value, at)
         case form if form is list and isinstance(value, list):
             return [_read(parts[0], entry, f"{at}[{place}]") for place, entry in enumerate(value)]
-        case form if form is tuple and isinstance(value, list | tuple) and len(value) == len(parts):
-            return tuple(
-                _read(part, entry, f"{at}[{place}]")
-                for place, (part, entry) in enumerate(zip(parts, value, strict=True))
-            )
+        case form if form is tuple and isinstance(value, list | tuple):
+            return _read_tuple(hint, value, at)
         case form if form in (dict, Mapping) and isinstance(value, dict):
             return {str(key): _read(parts[1], entry, f"{at}.{key}") for key, entry in value.items()}
     raise _unexpected(hint, value, at)
+
+
+def _read_tuple(hint: object, value: Sequence[object], at: str) -> tuple[object, ...]:
+    """Of one kind and any length, or of as many kinds as entries."""
+    parts = get_args(hint)
+    kinds = [parts[0]] * len(value) if parts[1:] == (...,) else list(parts)
+    if len(kinds) != len(value):
+        raise _unexpected(hint, value, at)
+    pairs = enumerate(zip(kinds, value, strict=True))
+    return tuple(_read(kind, entry, f"{at}[{place}]") for place, (kind, entry) in pairs)
 
 
 def _read_plain(hint: object, value: object, at: str) -> object:

@@ -16,6 +16,7 @@ def losing_scheduling(engine: Engine, arms: tuple[Arm, ...]) -> tuple[Arm, ...]:
 def build_engine(spec: EngineSpec, *, version: str | None = None) -> Engine:
     """`version` where it is known already, as of a study that was measured on another machine."""
     kind = engine_kind(spec.kind)
+    version = version or spec.version
     shared = kind.build(spec, spec.settings, version=version)
     if not spec.by_arm:
         return shared

@@ -19,6 +19,7 @@ from speclift.core.arm import Arm, Endpoint, ServerSettings
 from speclift.core.drafting import Drafting, Template, drafting_of
 from speclift.core.engine_spec import EngineSpec
 from speclift.core.errors import OperatingError, unknown_name
+from speclift.core.own_line import OwnLine
 from speclift.core.speculation import K_MAX, NGram
 from speclift.core.units import Seconds
 from speclift.engines.installed import Installed, Programs
@@ -75,6 +76,10 @@ class EngineKind(ABC):
         """What to type so that its servers can be launched here; empty where they can."""
         return ""
 
+    def own_program(self, program: Sequence[str], line: OwnLine) -> tuple[dict[str, object], str]:
+        """What a pasted line starts, as settings of an Ask, and what has to be said about it."""
+        return {}, ""
+
     @abstractmethod
     def build(self, spec: EngineSpec, settings: ServerSettings, *, version: str | None) -> Engine:
         """`version` where it is known already, as of a study that was measured on another machine."""
@@ -82,6 +87,10 @@ class EngineKind(ABC):
     def model_path(self, reference: str, *, say: Callable[[str], None], fetches: bool) -> str:
         """What `--model` or `--draft` says, as this engine takes it. Without `fetches` nothing is downloaded."""
         return reference
+
+    def is_on_hub(self, server: ServerSettings) -> bool:
+        """Whether the engine finds the model by itself, so that its name is no path."""
+        return False
 
     def draft_file(
         self, model: str, quantisation: str, *, say: Callable[[str], None], fetches: bool

@@ -13,9 +13,9 @@ from pathlib import PurePosixPath
 from typing import TypeAlias
 
 from speclift.core.errors import UsageError, unknown_name
-from speclift.linter.findings import LintFinding, Release
+from speclift.linter.findings import LintFinding, Release, dotted
 from speclift.linter.metrics import MetricNames
-from speclift.linter.pasted import Pasted
+from speclift.linter.pasted import Pasted, TakenApart
 from speclift.linter.row_rules import judge_flag
 from speclift.linter.rows import NameTable, Row
 from speclift.linter.translation import Translation, translate_by_rows
@@ -60,6 +60,7 @@ class Dialect:
     image: re.Pattern[str] | None = None  # of a container whose entry point is the server
     image_starts: tuple[str, ...] = ()  # that entry point
     takes_model_by_place = False
+    listening: frozenset[str] = frozenset()  # flags: where it listens, and who may ask
     glued: re.Pattern[str] | None = None  # a flag and its value in one word
     config: NestedConfig | None = None
     python_makers: tuple[str, ...] = ()  # calls that make the engine in a Python program
@@ -69,6 +70,11 @@ class Dialect:
     @property
     def title(self) -> str:
         return self.flags.engine
+
+    @property
+    def newest_text(self) -> str:
+        """The newest release as its engine says it."""
+        return f"{self.engine} {dotted(self.newest)}"
 
     def parse_release(self, text: str) -> Release:
         """`1.2.3`, `v7`."""
@@ -99,6 +105,16 @@ class Dialect:
     def models(self, pasted: Pasted) -> tuple[str, ...]:
         """The target and the draft, as they are named."""
         return () if pasted.model is None else (pasted.model,)
+
+    def is_speculation(self, name: str) -> bool:
+        """Whether a flag of any age asks for speculation, or says how."""
+        return False
+
+    def taken_apart(self, pasted: Pasted) -> TakenApart:
+        """A command of today: its model, its speculation, and what else it says of the server."""
+        raise UsageError(
+            f"{self.title} cannot be launched from a command line", hint="start it and use --engine attach"
+        )
 
     def judge(self, pasted: Pasted, release: Release, *, version: str) -> Judgement:
         """What a release makes of it, and what it is today: two answers from one reading.

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from typing import Annotated, Literal, NotRequired, TypedDict
 
+from speclift.core.documents import AnswerDocument, answer_document
 from speclift.core.typed_json import Keywords
+from speclift.linter.answer import lint_answer
 from speclift.linter.findings import Status, dotted
 from speclift.linter.judge import LintReport
 
@@ -68,6 +70,8 @@ class LintDocument(TypedDict):
         ),
     ]
     notes: list[str]
+    # Not in documents of speclift 0.2.
+    answer: NotRequired[AnswerDocument]
     others: NotRequired[
         Annotated[
             list[ServerDocument],
@@ -83,6 +87,7 @@ def lint_document(report: LintReport) -> LintDocument:
         "engine": first["engine"],
         "version": first["version"],
         "ok": report.ok,
+        "answer": answer_document(lint_answer(report)),
         "findings": first["findings"],
         "translated": first["translated"],
         "notes": first["notes"],

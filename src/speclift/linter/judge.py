@@ -20,7 +20,7 @@ from speclift.linter.placeholders import STANDS_IN, placeholders_in
 from speclift.linter.python_code import looks_like_python, read_python
 from speclift.linter.script import read_script
 from speclift.linter.shell import read_shell
-from speclift.linter.translation import Translation
+from speclift.linter.translation import Translation, shell_environment
 from speclift.linter.unit_file import is_unit, unit_commands
 
 TEXT_MAX = 1_000_000  # characters; a command, a program or a config is a thousandth of it
@@ -39,6 +39,9 @@ class LintReport:
     translated: Translation | None
     notes: tuple[str, ...] = ()
     models: tuple[str, ...] = ()  # the target and the draft, as they are named
+    unexpanded: tuple[str, ...] = ()  # what only a shell would fill in
+    program: tuple[str, ...] = ()  # what starts it, as it was written
+    environment: tuple[tuple[str, str], ...] = ()  # variables that are set for it
     others: tuple[LintReport, ...] = ()
 
     @property
@@ -84,6 +87,11 @@ def lint_text(text: str, dialects: Dialects, *, version: str | None = None) -> L
         raise UsageError("this is binary data; give a command, Python code or a config")
     text, repairs = made_plain(text)
     return _reported(_read(text, dialects, version), dialects, version, notes=repairs)
+
+
+def read_text(text: str, dialects: Dialects) -> Sequence[Pasted | Foreign]:
+    """The servers of a text, unjudged."""
+    return _read(made_plain(text)[0], dialects, None)
 
 
 def _reported(
@@ -237,6 +245,9 @@ def _report(server: Pasted | Foreign, dialects: Dialects, version: str | None) -
         translated=_told(translated, server, is_missing=bool(missing)) if _starts(server) else None,
         notes=tuple(notes),
         models=dialect.models(server),
+        unexpanded=server.expansions.pieces,
+        program=server.program,
+        environment=tuple(shell_environment(server)),
     )
 
 

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from enum import StrEnum
 
+from speclift.core.speculation import Off, Speculation
 from speclift.linter.shell import NOTHING, Expansions
 
 
@@ -102,3 +104,19 @@ class Pasted:
         """The value given last under one of these names, as an engine takes it; None where none is."""
         found = [setting for setting in self.settings if setting.name in names]
         return found[-1].value if found else None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TakenApart:
+    """What an engine's dialect makes of a command of today. `names` are those of the flags that are speculation, or
+    that a server without it refuses."""
+
+    model: str | None
+    speculation: Speculation = field(default_factory=Off)
+    names: frozenset[str] = frozenset()
+    # What the flags say of the server, under the names of ServerSettings.
+    settings: Mapping[str, object] = field(default_factory=dict)
+    # The share of the GPU's memory that it may use.
+    utilisation: float | None = None
+    # The engine loads the model from its hub by itself.
+    is_on_hub: bool = False

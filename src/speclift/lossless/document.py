@@ -6,12 +6,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Annotated, Literal, NotRequired, TypeAlias, TypedDict, final
 
-from speclift.core.documents import FindingDocument, finding_document
+from speclift.core.documents import AnswerDocument, FindingDocument, answer_document, finding_document
 from speclift.core.errors import StudyError
 from speclift.core.results import Level
 from speclift.core.typed_json import Keywords, finite, read_as
 from speclift.lossless.calibration import SetTest
 from speclift.lossless.gate import ArmGate, Example, Gate
+from speclift.lossless.gate_answer import gate_answer
 from speclift.lossless.greedy import Control, Greedy, GreedyCheck
 from speclift.lossless.rates import Hazard
 from speclift.lossless.result import Result
@@ -142,6 +143,8 @@ class GateDocument(TypedDict):
     findings: list[FindingDocument]
     notes: list[str]
     wall_s: float
+    # What verify says of it first; a study's own answer is the verdict's.
+    answer: NotRequired[AnswerDocument]
 
 
 @final
@@ -259,6 +262,11 @@ def _message(arm: ArmGateDocument) -> str:
     words += [f"{edge['name']}: {edge['message']}" for edge in arm["edges"] if edge["result"] is Result.FAIL]
     words += [finding["message"] for finding in arm["findings"] if finding["level"] is Level.FAIL]
     return "; ".join(words) or arm["result"].value
+
+
+def verify_document(gate: Gate, argv: Sequence[str]) -> GateDocument:
+    """Of verify itself; `argv` is its command line."""
+    return {**gate_document(gate), "answer": answer_document(gate_answer(gate, argv))}
 
 
 def gate_document(gate: Gate) -> GateDocument:

@@ -5,8 +5,10 @@ from __future__ import annotations
 from typing import Literal, NotRequired, TypedDict, final, overload
 
 from speclift import __version__
+from speclift.core.documents import AnswerDocument, answer_document
 from speclift.core.model_shape import ModelShape
 from speclift.core.results import Level
+from speclift.planner.answer import plan_answer
 from speclift.planner.candidates import PlannedDraft
 from speclift.planner.memory import MemoryPlan, Placed, kv_bytes_per_token
 from speclift.planner.planning import Plan
@@ -294,6 +296,8 @@ class PlanDocument(TypedDict):
     # False: the engine refuses it, whatever memory there is.
     runs: NotRequired[bool]
     refusal: NotRequired[str]
+    # Not in documents of speclift 0.2.
+    answer: NotRequired[AnswerDocument]
     engine: str
     engine_version: NotRequired[str | None]
     target: PlannedModelDocument
@@ -317,6 +321,7 @@ def plan_document(plan: Plan) -> PlanDocument:
         "fits": plan.fits,
         "runs": plan.runs,
         "refusal": plan.refusal,
+        "answer": answer_document(plan_answer(plan)),
         "engine": request.engine.name,
         "engine_version": request.engine_version or plan.prediction.model.version or None,
         "target": _model(request.target, request.reference),

@@ -31,10 +31,15 @@ class Confirmation:
     scheduled: Arm | None
     conclusion: Conclusion
     posterior: Posterior
+    # Confirmed whatever the search thinks of it: the user asked for it by name.
+    asked_for: Candidate | None = None
 
     @property
     def arms(self) -> tuple[Arm, ...]:
         others = [self.runner_up.arm] if self.runner_up is not None else []
+        if self.asked_for not in (None, self.winner):
+            # It takes the runner-up's place: one arm more would leave every one of them less time.
+            others = [self.asked_for.arm]
         if self.scheduled is not None:
             return (baseline_arm(), self.scheduled, self.winner.arm, *others)
         return (baseline_arm(), self.winner.arm, *others)
@@ -47,9 +52,11 @@ def choose(
     wants_same_method: bool,
     sequences_max: int,
     schedule_key: str | None,
+    always: str | None = None,
 ) -> Confirmation:
     """`wants_same_method`: whether a runner-up of the winner's own method is worth its time. `schedule_key`: what the
-    engine calls a schedule of k; None where it has none."""
+    engine calls a schedule of k; None where it has none. `always`: the name of an arm that is confirmed in any
+    case, unless it failed."""
     conclusion, posterior = conclude(search), search.posterior()
     if conclusion is None or posterior is None:
         if any(
@@ -77,7 +84,15 @@ def choose(
         scheduled=scheduled,
         conclusion=conclusion,
         posterior=posterior,
+        asked_for=_asked_for(search, always),
     )
+
+
+def _asked_for(search: Search, name: str | None) -> Candidate | None:
+    """Also where the search never came to measure it."""
+    failed = {each.candidate for each in search.eliminated if each.stage == "failed"}
+    named = (candidate for candidate in search.problem.candidates if candidate.name == name)
+    return next((candidate for candidate in named if candidate.name not in failed), None)
 
 
 def _of_another_kind(winner: Candidate, ranking: Sequence[Candidate]) -> Candidate | None:

@@ -30,9 +30,11 @@ from speclift.core.json_reading import (
     need_texts,
     need_whole,
 )
+from speclift.core.own_line import OwnLine
 from speclift.core.records import Provenance
 from speclift.core.speculation import speculation_from_dict, speculation_to_dict
 from speclift.core.traffic import Message, Request, load_from_dict, load_to_dict
+from speclift.core.typed_json import read_as
 from speclift.workload.experiment import StudyPlan
 
 FORMAT = 3
@@ -190,6 +192,7 @@ def engine_from_dict(data: Mapping[str, object]) -> EngineSpec:
             "kind": data["kind"],
             "binary": data["binary"],
             "python": data.get("python"),
+            "version": data.get("version"),
             "settings": _settings_from_dict(data["settings"]),
             "attach": None if attach is None else built(AttachSettings, need_object(attach)),
             "by_arm": tuple((name, _settings_from_dict(settings)) for name, settings in by_arm),
@@ -211,7 +214,15 @@ RENAMED = {
 
 def _settings_from_dict(data: object) -> ServerSettings:
     named = {RENAMED.get(name, name): value for name, value in need_object(data).items()}
-    return built(ServerSettings, {**named, "engine_args": need_texts(named["engine_args"])})
+    line = named.get("line")
+    return built(
+        ServerSettings,
+        {
+            **named,
+            "engine_args": need_texts(named["engine_args"]),
+            "line": None if line is None else read_as(OwnLine, line),
+        },
+    )
 
 
 def goals_to_dict(goals: Goals) -> dict[str, Json]:

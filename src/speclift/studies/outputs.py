@@ -12,13 +12,23 @@ from speclift.studies.private import private_folder, write_private
 ROOM_BYTES = 256 * 1024
 
 
-def require_report_place(path: Path, *, prompts: Path | None = None) -> None:
+def write_result(path: Path, text: str) -> None:
+    """Whole or not at all, for the user alone."""
+    try:
+        private_folder(path.parent)
+        write_private(path, text)
+    except OSError as error:
+        raise StudyError(f"cannot write the report {path}: {error.strerror or error}") from error
+
+
+def require_report_place(path: Path, *, prompts: Path | None = None, flag: str = "--out") -> None:
     """UsageError for what is no place for a file, StudyError for one that cannot be written now."""
     if path.is_dir():
-        raise UsageError(f"--out must be a file, but {path} is a directory", hint=f"{path / 'report.html'}")
+        name = "report.html" if flag == "--out" else "summary.md"
+        raise UsageError(f"{flag} must be a file, but {path} is a directory", hint=f"{path / name}")
     if path.exists() and not path.is_file():
         raise UsageError(
-            f"--out must be a file, but {path} is a device or a pipe", hint="such as report.html"
+            f"{flag} must be a file, but {path} is a device or a pipe", hint="such as report.html"
         )
     if prompts is not None and path.exists() and prompts.exists() and path.samefile(prompts):
         raise UsageError(f"--out and --prompts are the same file: {path}", hint="use another --out")
@@ -32,7 +42,7 @@ def require_report_place(path: Path, *, prompts: Path | None = None) -> None:
     except OSError as error:
         raise StudyError(
             f"the report cannot be written to {path}: {error.strerror or error}",
-            hint="nothing was measured yet; use another --out, or check disk space and permissions",
+            hint=f"nothing was measured yet; use another {flag}, or check disk space and permissions",
         ) from error
 
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from functools import cache
 from typing import Literal
 
-from speclift.core.arm import BASELINE, CONTROL, Arm
+from speclift.core.arm import BASELINE, CONTROL, Arm, baseline_arm
 from speclift.core.errors import StudyError
 from speclift.core.goals import Goals
 from speclift.core.records import Launch, Phase, Record
@@ -50,8 +50,17 @@ from speclift.studies.merge import merged_records
 from speclift.studies.outputs import relative
 from speclift.studies.study import Study
 from speclift.studies.texts import no_text_finding
+from speclift.verbs.effort import effort_of
+from speclift.verbs.own_line import changed_line
+from speclift.verbs.weight_bytes import drafts_of, weight_bytes
 from speclift.verdict.gate_word import changed_arms, changed_findings, gate_for_verdict
-from speclift.verdict.judgement import AcceptanceBucket, AcceptanceHistogram, Judgement, Served
+from speclift.verdict.judgement import (
+    AcceptanceBucket,
+    AcceptanceHistogram,
+    Judgement,
+    OwnLineChange,
+    Served,
+)
 from speclift.verdict.verdict import decide
 
 # Upper edges of the temperature buckets in which acceptance is reported; 0.5 and 0.7 are S4's limits.
@@ -104,9 +113,20 @@ def judge(studies: Sequence[Study], *, goals: Goals | None = None) -> Judgement:
         kv_tokens=_kv_tokens(studies),
         kv_peaks=kv_peaks(held.launches),
         failed_arms=held.failed_arms,
+        weight_bytes=weight_bytes((first.provenance.model, *drafts_of(held.competing))),
+        effort=effort_of(studies, held.everything, lossless),
         lossless=lossless,
         tuning=None if tuning is None else _confirmed(tuning, records, worthwhile, engine),
+        line=_line_change(first, engine, verdict.winner or baseline_arm()),
     )
+
+
+def _line_change(study: Study, engine: Engine, arm: Arm) -> OwnLineChange | None:
+    """What becomes of the line that the user brought: with the winner's speculation, or without any."""
+    line = study.engine.settings.line
+    if line is None:
+        return None
+    return changed_line(line, study.engine.kind, _served(engine, arm), arm.speculation)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

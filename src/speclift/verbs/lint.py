@@ -63,14 +63,10 @@ def lint_arguments(
         return lint(words, engine=engine, engine_version=engine_version)
     (word,) = words
     if word == STDIN:
-        return lint(
-            _decoded(sys.stdin.buffer.read(TEXT_MAX + 1), "standard input"),
-            engine=engine,
-            engine_version=engine_version,
-        )
+        return lint(read_pasted(Path(word)), engine=engine, engine_version=engine_version)
     path = Path(word)
     if _is_there(path):
-        return lint(_read(path), engine=engine, engine_version=engine_version)
+        return lint(read_pasted(path), engine=engine, engine_version=engine_version)
     # A file that is not there is told from a command in one word by what an engine makes of it.
     is_name = not any(character.isspace() for character in word)
     if is_name and (path.suffix or not starts_something(word, dialects_for(engine))):
@@ -88,7 +84,9 @@ def _is_there(path: Path) -> bool:
         return False
 
 
-def _read(path: Path) -> str:
+def read_pasted(path: Path) -> str:
+    if str(path) == STDIN:
+        return _decoded(sys.stdin.buffer.read(TEXT_MAX + 1), "standard input")
     if path.is_dir():
         raise UsageError(f"{path} is a folder", hint="give the script or the config in it")
     try:

@@ -19,7 +19,7 @@ from speclift.core.deadline import Deadline
 from speclift.core.errors import StudyError, UsageError
 from speclift.core.traffic import Request
 from speclift.engines.kind import engine_kind
-from speclift.lossless.document import gate_document
+from speclift.lossless.document import verify_document
 from speclift.lossless.gate import Gate, gate_without_text
 from speclift.lossless.questions import FULL, Depth
 from speclift.studies.private import private_folder, write_private
@@ -65,12 +65,12 @@ def run_gate(ask: Ask, observer: Observer, *, detect: float | None = None) -> Ga
         return run_until_signal(run.run())
 
 
-def keep_gate_document(path: Path, gate: Gate, *, keeps_text: bool) -> Path:
+def keep_gate_document(path: Path, gate: Gate, ask: Ask) -> Path:
     """The document in a file for the user alone."""
-    shown = gate if keeps_text else gate_without_text(gate, instead=NOT_KEPT)
+    shown = gate_without_text(gate, instead=NOT_KEPT) if ask.no_text else gate
     try:
         private_folder(path.parent)
-        write_private(path, json.dumps(gate_document(shown), indent=2) + "\n")
+        write_private(path, json.dumps(verify_document(shown, ask.argv), indent=2) + "\n")
     except OSError as error:
         raise StudyError(f"cannot write {path}: {error.strerror or error}") from error
     return path

@@ -11,6 +11,7 @@ from speclift.core.records import Provenance
 from speclift.core.results import Acceptance, Cell, Crossover, Evidence, Finding, Verdict
 from speclift.lossless.document import GateOutcome
 from speclift.search.tuning import ConfirmedTuning
+from speclift.verdict.effort import Effort
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -40,6 +41,16 @@ class Served:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class OwnLineChange:
+    """The user's own text beside what is recommended; `after` is equal to it where nothing should change, and `diff`
+    is empty then."""
+
+    before: str
+    after: str
+    diff: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Judgement:
     # The study, or the first of those that were pooled, as a path to show.
     study: str
@@ -57,6 +68,11 @@ class Judgement:
     kv_tokens: Mapping[str, int]
     kv_peaks: Mapping[str, float]
     failed_arms: tuple[str, ...]
+    # Of the models' files by name; those that are not on this machine are missing.
+    weight_bytes: Mapping[str, int]
+    effort: Effort
     lossless: GateOutcome
     # None where there was nothing to search.
     tuning: ConfirmedTuning | None
+    # None where the user brought no line, or the verdict says nothing about it yet.
+    line: OwnLineChange | None = None

@@ -6,7 +6,8 @@ framework: the articles behind each rule of thumb, listed in docs/method.md.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from statistics import median
 
 from speclift.core.arm import BASELINE
@@ -161,7 +162,8 @@ def _tails(tails: Sequence[TailRatio]) -> str:
 def enough_prompts(evidence: Evidence) -> Iterator[Reason]:
     """Fewer distinct prompts than this say nothing about the next one, however often they were sent."""
     if evidence.prompts < PROMPTS_MIN:
-        message = f"{evidence.prompts} distinct prompts; SHIP needs at least {PROMPTS_MIN}"
+        plural = "s" if evidence.prompts != 1 else ""
+        message = f"{evidence.prompts} distinct prompt{plural}; SHIP needs at least {PROMPTS_MIN}"
         yield _reason("few-prompts", Level.FAIL, message)
 
 
@@ -301,12 +303,19 @@ def _side(bound: Estimate) -> str:
     return "faster" if bound.low > 1 else "slower" if bound.high < 1 else _NEITHER
 
 
-def break_even(evidence: Evidence) -> Iterator[Reason]:
-    """A step takes as long as so many tokens of the baseline: it pays where it says more of them.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BreakEven:
+    """A step takes as long as `cost` tokens of the baseline at this load: it pays where it says more of them."""
 
-    Time per token times tokens per step is the time of a step; segments differ little in it, so their median stands
-    for the load.
-    """
+    load: Load
+    cost: float
+    # Accepted length by segment.
+    lengths: Mapping[str, float]
+
+
+def break_evens(evidence: Evidence) -> tuple[BreakEven, ...]:
+    """Time per token times tokens per step is the time of a step; segments differ little in it, so their median stands
+    for the load."""
     cells = {
         (cell.arm, cell.load, cell.segment): cell
         for cell in evidence.segment_cells
@@ -321,13 +330,26 @@ def break_even(evidence: Evidence) -> Iterator[Reason]:
         if tpot_s and base_s:
             length = cell.accepted_length.value
             by_load.setdefault(load, {})[segment] = (length, length * tpot_s / base_s)
-    for load, segments in by_load.items():
-        even = median(cost for _, cost in segments.values())
+    return tuple(
+        BreakEven(
+            load=load,
+            cost=median(cost for _, cost in segments.values()),
+            lengths={segment: length for segment, (length, _) in segments.items()},
+        )
+        for load, segments in by_load.items()
+    )
+
+
+def break_even(evidence: Evidence) -> Iterator[Reason]:
+    for found in break_evens(evidence):
         groups: dict[str, list[str]] = {"above it": [], "below it": []}
-        for segment, (length, _) in segments.items():
-            groups["above it" if length > even else "below it"].append(f"{segment} {length:.2f}")
+        for segment, length in found.lengths.items():
+            groups["above it" if length > found.cost else "below it"].append(f"{segment} {length:.2f}")
         said = "; ".join(f"{side}: {', '.join(parts)}" for side, parts in groups.items() if parts)
-        message = f"{evidence.arm.name} breaks even at an accepted length of {even:.2f} at {load_label(load)}; {said}"
+        message = (
+            f"{evidence.arm.name} breaks even at an accepted length of {found.cost:.2f} "
+            f"at {load_label(found.load)}; {said}"
+        )
         yield _reason("break-even", Level.INFO, message)
 
 

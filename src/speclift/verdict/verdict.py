@@ -16,6 +16,7 @@ from speclift.core.results import (
     Evidence,
     Finding,
     Level,
+    MoreData,
     OpenPart,
     Part,
     Reason,
@@ -57,8 +58,9 @@ def decide(
     still_open = _open_parts(on_all, goals)
     if best is not None and all(_cannot_pay(evidence, goals) for evidence in on_all):
         return verdict(Decision.DO_NOT_SHIP, best, (*notes, *_said_open(still_open)), still_open=still_open)
-    notes = (*notes, *_what_would_settle_it(on_all, still_open, goals))
-    return verdict(Decision.INCONCLUSIVE, best, notes, still_open=still_open)
+    unsure = _unsure_parts(on_all, still_open)
+    notes = (*notes, *_what_would_settle_it(on_all, still_open, unsure, goals))
+    return verdict(Decision.INCONCLUSIVE, best, notes, still_open=still_open, unsure=unsure)
 
 
 def _winner(on_all: Sequence[Evidence], evidence_for: EvidenceFor, goals: Goals) -> Evidence | None:
@@ -102,6 +104,7 @@ def _verdict(
     beside: Sequence[Evidence],
     wins: bool = False,
     still_open: Sequence[OpenPart] = (),
+    unsure: Sequence[OpenPart] = (),
 ) -> Verdict:
     reasons = list(notes)
     is_conditional = decision is Decision.SHIP_ON_CONDITIONS
@@ -119,6 +122,7 @@ def _verdict(
         winner=evidence.arm if evidence is not None and wins else None,
         evidence=evidence,
         open=tuple(still_open),
+        unsure=tuple(unsure),
     )
 
 
@@ -127,7 +131,7 @@ def _open_parts(on_all: Sequence[Evidence], goals: Goals) -> tuple[OpenPart, ...
     loops, would not ship whatever they showed."""
     compared = sorted((e for e in on_all if e.overall is not None), key=_speedup, reverse=True)
     return tuple(
-        OpenPart(comparison=comparison, settle=_advice(comparison, goals))
+        _open_part(comparison, goals)
         for evidence in compared
         if not rules.is_idle(evidence)
         for comparison in (evidence.overall, *evidence.parts)
@@ -135,6 +139,15 @@ def _open_parts(on_all: Sequence[Evidence], goals: Goals) -> tuple[OpenPart, ...
         and _straddles(comparison, goals)
         and comparison.label not in {found.segment for found in evidence.degenerate}
     )
+
+
+def _unsure_parts(on_all: Sequence[Evidence], still_open: Sequence[OpenPart]) -> tuple[OpenPart, ...]:
+    """Of the most promising arm, the parts whose interval reaches below the floor; where others are open, those are to
+    be settled first."""
+    best = max((e for e in on_all if e.overall is not None), key=_speedup, default=None)
+    if best is None or still_open:
+        return ()
+    return tuple(_thin_part(part) for part in rules.losing_parts(best))
 
 
 def _said_open(still_open: Sequence[OpenPart]) -> Iterator[Reason]:
@@ -146,18 +159,17 @@ def _said_open(still_open: Sequence[OpenPart]) -> Iterator[Reason]:
 
 
 def _what_would_settle_it(
-    on_all: Sequence[Evidence], still_open: Sequence[OpenPart], goals: Goals
+    on_all: Sequence[Evidence], still_open: Sequence[OpenPart], unsure: Sequence[OpenPart], goals: Goals
 ) -> Iterator[Reason]:
     compared = sorted((e for e in on_all if e.overall is not None), key=_speedup, reverse=True)
     if not compared:
         message = "no speculative arm could be compared with the baseline"
         yield Reason(rule="evidence", level=Level.WARN, message=message)
         return
-    straddling = [part.settle for part in still_open]
-    unsure = [_thin_part_advice(part) for part in rules.losing_parts(compared[0])]
+    settling = [part.settle for part in (still_open or unsure)]
     failed = {r.rule for r in _deciding_rules(compared[0], goals) if r.level is Level.FAIL}
     otherwise = f"more data would not change the verdict; failed rules: {', '.join(sorted(failed))}"
-    for message in (straddling or unsure or [otherwise])[:ADVICE_MAX]:
+    for message in (settling or [otherwise])[:ADVICE_MAX]:
         yield Reason(rule="more-data", level=Level.INFO, message=message)
 
 
@@ -165,36 +177,59 @@ def _straddles(comparison: Comparison, goals: Goals) -> bool:
     return comparison.simultaneous.low < goals.min_speedup <= comparison.speedup.high
 
 
-def _advice(comparison: Comparison, goals: Goals) -> str:
+def _open_part(comparison: Comparison, goals: Goals) -> OpenPart:
     where = f"{comparison.arm} {'overall' if comparison.part is Part.ALL else f'on {comparison.where}'}"
     if comparison.simultaneous.low <= 0:
         seen = f"{comparison.prompts} prompts and {comparison.launches} launches"
-        return f"{where}: {seen} are too few for a confidence interval"
-    options = []
-    if comparison.prompts_needed is not None:
-        options.append(f"about {comparison.prompts_needed} prompts (now {comparison.prompts})")
-    if comparison.launches_needed is not None:
-        options.append(f"about {comparison.launches_needed} launches (now {comparison.launches})")
-    if not options:
-        # Neither alone is enough; widths fall at least with the root of how much there is of both.
-        times = _times_needed(comparison.simultaneous, goals.min_speedup)
-        if times > TIMES_MAX:
-            return f"{where}: too close to {goals.min_speedup:g}x to decide with a reasonable sample"
-        prompts, launches = (math.ceil(times * n) for n in (comparison.prompts, comparison.launches))
-        options = [f"about {prompts} prompts and {launches} launches"]
-    return f"{where}: measure {' or '.join(options)} to decide whether it reaches {goals.min_speedup:g}x"
+        return OpenPart(
+            comparison=comparison, settle=f"{where}: {seen} are too few for a confidence interval"
+        )
+    needs, bar = _needs(comparison, goals), f"{goals.min_speedup:g}x"
+    if needs is None:
+        return OpenPart(
+            comparison=comparison, settle=f"{where}: too close to {bar} to decide with a reasonable sample"
+        )
+    if needs.together:
+        options = [f"about {needs.prompts} prompts and {needs.launches} launches"]
+    else:
+        options = [
+            f"about {needed} {what} (now {now})"
+            for needed, what, now in (
+                (needs.prompts, "prompts", comparison.prompts),
+                (needs.launches, "launches", comparison.launches),
+            )
+            if needed is not None
+        ]
+    settle = f"{where}: measure {' or '.join(options)} to decide whether it reaches {bar}"
+    return OpenPart(comparison=comparison, settle=settle, needs=needs)
 
 
-def _thin_part_advice(part: Comparison) -> str:
+def _needs(comparison: Comparison, goals: Goals) -> MoreData | None:
+    """None where no reasonable sample would do."""
+    if comparison.prompts_needed is not None or comparison.launches_needed is not None:
+        return MoreData(prompts=comparison.prompts_needed, launches=comparison.launches_needed)
+    # Neither alone is enough; widths fall at least with the root of how much there is of both.
+    times = _times_needed(comparison.simultaneous, goals.min_speedup)
+    if times > TIMES_MAX:
+        return None
+    prompts, launches = (math.ceil(times * n) for n in (comparison.prompts, comparison.launches))
+    return MoreData(prompts=prompts, launches=launches, together=True)
+
+
+def _thin_part(part: Comparison) -> OpenPart:
     """An interval that reaches below the floor of a part."""
     where, floor = f"{part.arm} on {part.where}", rules.NO_PART_LOSES
     if part.speedup.value <= floor:
-        return f"{where}: it is slower, and no condition without it was proven faster"
+        settle = f"{where}: it is slower, and no condition without it was proven faster"
+        return OpenPart(comparison=part, settle=settle)
     times = _times_needed(part.speedup, floor)
     if times > TIMES_MAX:
-        return f"{where}: too close to {floor:g}x to decide with a reasonable sample"
+        return OpenPart(
+            comparison=part, settle=f"{where}: too close to {floor:g}x to decide with a reasonable sample"
+        )
     needed = math.ceil(times * part.prompts)
-    return f"{where}: measure about {needed} prompts (now {part.prompts}) to decide whether it stays above {floor:g}x"
+    settle = f"{where}: measure about {needed} prompts (now {part.prompts}) to decide whether it stays above {floor:g}x"
+    return OpenPart(comparison=part, settle=settle, needs=MoreData(prompts=needed))
 
 
 def _times_needed(estimate: Estimate, bar: float) -> float:

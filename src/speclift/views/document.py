@@ -6,7 +6,7 @@ import math
 from collections.abc import Sequence
 
 from speclift.core.arm import BASELINE, Arm
-from speclift.core.documents import BoundsDocument, finding_document, load_document
+from speclift.core.documents import BoundsDocument, answer_document, finding_document, load_document
 from speclift.core.goals import Goals
 from speclift.core.records import Provenance
 from speclift.core.results import (
@@ -27,12 +27,15 @@ from speclift.core.results import (
 from speclift.core.speculation import Attached
 from speclift.core.typed_json import UNKNOWN_FROM, finite
 from speclift.search.tuning_document import confirmed_document
-from speclift.verdict.judgement import AcceptanceBucket, AcceptanceHistogram, Judgement, Served
+from speclift.verdict.answer import answer_to
+from speclift.verdict.articles import ArticleCheck, check_articles
+from speclift.verdict.judgement import AcceptanceBucket, AcceptanceHistogram, Judgement, OwnLineChange, Served
 from speclift.views.documents import (
     AcceptanceBucketDocument,
     AcceptanceDocument,
     AcceptanceHistogramDocument,
     ArmSpeedupsDocument,
+    ArticleDocument,
     CeilingDocument,
     CellDocument,
     ConditionsDocument,
@@ -43,6 +46,7 @@ from speclift.views.documents import (
     KvTokensDocument,
     MeasureDocument,
     OpenPartDocument,
+    OwnLineDocument,
     PartSpeedupDocument,
     PercentilesDocument,
     ProvenanceDocument,
@@ -62,6 +66,7 @@ def verdict_document(judgement: Judgement) -> VerdictDocument:
     document: VerdictDocument = {
         "schema": 1,
         "verdict": verdict.decision,
+        "answer": answer_document(answer_to(judgement)),
         "reasons": [_reason(reason) for reason in verdict.reasons],
         "conditions": _conditions(verdict.conditions),
         "open": [_open_part(part) for part in verdict.open],
@@ -79,13 +84,19 @@ def verdict_document(judgement: Judgement) -> VerdictDocument:
         "kv_tokens": _kv_tokens(judgement),
         "kv_peak": _kv_peak(judgement),
         "lossless": judgement.lossless.document,
+        "articles": [_article(check) for check in check_articles(judgement)],
         "findings": [finding_document(finding) for finding in judgement.findings],
         "failed_arms": list(judgement.failed_arms),
         "tuning": None if judgement.tuning is None else confirmed_document(judgement.tuning),
+        "line": _own_line(judgement.line),
         "provenance": _provenance(judgement.provenance),
         "study": judgement.study,
     }
     return finite(document)
+
+
+def _own_line(change: OwnLineChange | None) -> OwnLineDocument | None:
+    return None if change is None else {"before": change.before, "after": change.after, "diff": change.diff}
 
 
 def measure_document(cells: Sequence[Cell], findings: Sequence[Finding], *, study: str) -> MeasureDocument:
@@ -232,6 +243,16 @@ def _winner(arm: Arm | None, served: Served | None) -> WinnerDocument | None:
         "k": arm.k if is_known else None,
         "command": served.forms.get("command"),
         "config": dict(served.config) if is_known else None,
+    }
+
+
+def _article(check: ArticleCheck) -> ArticleDocument:
+    return {
+        "rule": check.rule.name,
+        "source": check.rule.source,
+        "says": check.rule.says,
+        "outcome": check.sighting.outcome,
+        "seen": check.sighting.seen,
     }
 
 

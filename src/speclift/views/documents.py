@@ -4,14 +4,15 @@ is null. Those of the other verbs are described beside the function that writes 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Annotated, Literal, TypedDict
+from typing import Annotated, Literal, NotRequired, TypedDict
 
-from speclift.core.documents import BoundsDocument, FindingDocument, LoadDocument
+from speclift.core.documents import AnswerDocument, BoundsDocument, FindingDocument, LoadDocument
 from speclift.core.goals import METRICS
 from speclift.core.results import Decision, Level, Part
 from speclift.core.typed_json import Keywords
 from speclift.lossless.document import LosslessDocument
 from speclift.search.tuning_document import ConfirmedTuningDocument
+from speclift.verdict.articles import ArticleOutcome
 
 
 class EstimateDocument(BoundsDocument):
@@ -192,9 +193,29 @@ class ProvenanceDocument(TypedDict):
     seed: int
 
 
+class ArticleDocument(TypedDict):
+    """A rule of thumb, and what this study has to say to it; the measurement decides."""
+
+    rule: str
+    source: str
+    says: str
+    outcome: ArticleOutcome
+    seen: str
+
+
+class OwnLineDocument(TypedDict):
+    """The user's own text, and with the speculation that is recommended; `diff` is empty where nothing changes."""
+
+    before: str
+    after: str
+    diff: str
+
+
 class VerdictDocument(TypedDict):
     schema: Literal[1]
     verdict: Decision
+    # Not in documents of speclift 0.2.
+    answer: NotRequired[AnswerDocument]
     reasons: list[ReasonDocument]
     conditions: ConditionsDocument | None
     open: list[OpenPartDocument]
@@ -213,9 +234,17 @@ class VerdictDocument(TypedDict):
     kv_tokens: KvTokensDocument
     kv_peak: KvPeakDocument
     lossless: LosslessDocument
+    # Not in documents of speclift 0.2.
+    articles: NotRequired[list[ArticleDocument]]
     findings: list[FindingDocument]
     failed_arms: list[str]
     tuning: ConfirmedTuningDocument | None
+    line: NotRequired[
+        Annotated[
+            OwnLineDocument | None,
+            Keywords(description="Of the user's own command; null where none was given."),
+        ]
+    ]
     provenance: ProvenanceDocument
     study: str
 

@@ -23,13 +23,15 @@ MARKS = {
     Status.RISKY: ("!", "yellow"),
     Status.OK: ("✓", "green"),
 }
+# Of the answer's sentence: whether every server is fine.
+STYLES = {True: "bold green", False: "bold red"}
 INDENT = 4
 FINDINGS_MAX = 60
 LINE_MAX = 2_000
 
 
 def lint_view(report: LintReport) -> RenderableType:
-    """Findings and the verdict on them; the translation is the caller's to print."""
+    """Findings; the answer and the translation are the caller's to print."""
     findings = report.findings
     engine = f"{report.title} {report.version}".rstrip()
     title = f"Checked for {engine}" if report.version else f"{engine}: known by name, not checked"
@@ -49,7 +51,6 @@ def lint_view(report: LintReport) -> RenderableType:
         line.append("fine: ", style="bold default")
         parts.append(line.append(printable(", ".join(dict.fromkeys(fine)), limit=600), style="default"))
     parts += [_indented(f"note: {note}") for note in report.notes[:FINDINGS_MAX]]
-    parts.append(_summary(findings, engine))
     return Group(*parts)
 
 
@@ -70,30 +71,6 @@ def _finding(finding: LintFinding) -> RenderableType:
 
 def _indented(text: str, *, style: str = "") -> RenderableType:
     return Padding(Text(printable(text, limit=1000), style=style), (0, 0, 0, INDENT), expand=False)
-
-
-def _summary(findings: Sequence[LintFinding], engine: str) -> Text:
-    wrong = len({finding.flag for finding in findings if finding.is_error})
-    risky = len({finding.flag for finding in findings if finding.status is Status.RISKY})
-    if wrong and all(finding.status is Status.UNREAD for finding in findings if finding.is_error):
-        said, style = (
-            f"{_counted(wrong, 'place')} could not be read; {engine} may reject the command",
-            "bold red",
-        )
-    elif wrong:
-        said, style = f"{engine} rejects or ignores {_counted(wrong, 'setting')}", "bold red"
-    elif risky:
-        said, style = (
-            f"{engine} accepts it; {_counted(risky, 'setting')} may not do what you want",
-            "bold yellow",
-        )
-    else:
-        said, style = f"{engine} accepts it unchanged", "bold green"
-    return Text(f"\n{said}", style=style)
-
-
-def _counted(count: int, noun: str) -> str:
-    return f"{count} {noun}{'s' if count != 1 else ''}"
 
 
 def translation_notes(today: Translation) -> RenderableType:

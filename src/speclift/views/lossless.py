@@ -6,27 +6,19 @@ from collections.abc import Sequence
 
 from rich import box
 from rich.console import Group, RenderableType
-from rich.panel import Panel
 from rich.table import Table
 from rich.text import Text
 
-from speclift.core.quantities import duration, printable, printable_lines
-from speclift.core.results import Finding, Level
-from speclift.lossless.gate import ArmGate, Example, Gate
+from speclift.core.quantities import printable, printable_lines
+from speclift.lossless.gate import Example, Gate
 from speclift.lossless.result import Result
-from speclift.views.terminal import MARKS
 
+# Of the answer's sentence.
 STYLES = {
-    Result.PASS: ("OUTPUT UNCHANGED", "bold green"),
-    Result.FAIL: ("OUTPUT CHANGED", "bold white on red"),
-    Result.INCONCLUSIVE: ("INCONCLUSIVE", "bold magenta"),
-    Result.SKIPPED: ("NOT VERIFIED", "bold yellow"),
-}
-LEVELS = {
-    Result.PASS: Level.PASS,
-    Result.FAIL: Level.FAIL,
-    Result.INCONCLUSIVE: Level.WARN,
-    Result.SKIPPED: Level.INFO,
+    Result.PASS: "bold green",
+    Result.FAIL: "bold white on red",
+    Result.INCONCLUSIVE: "bold magenta",
+    Result.SKIPPED: "bold yellow",
 }
 EXAMPLES_SHOWN = 3
 
@@ -37,7 +29,6 @@ def gate_view(gate: Gate) -> RenderableType:
         parts.append(checks_table(gate))
     examples = examples_view(gate.result, gate.examples)
     parts += [examples] if examples is not None else []
-    parts.append(_banner(gate))
     return Group(*parts)
 
 
@@ -111,55 +102,3 @@ def _parted(text: str, same: int, style: str) -> Text:
     shown.append("▸", style=style)  # visible without colour, too
     shown.append(printable_lines(text[same : same + 300], limit=300) or "∎", style=style)
     return shown
-
-
-def _banner(gate: Gate) -> Panel:
-    title, style = STYLES[gate.result]
-    body = Text()
-    for arm in gate.arms:
-        _arm(body, arm)
-    control = gate.control
-    if control is not None and control.noise_tokens:
-        body.append(
-            f"· between two baseline runs the gap of two tokens changes by up to {control.noise_nats_max:.2f} nats; "
-            f"a difference counts as a fault above {control.fault_nats:.2f}\n",
-            style="dim",
-        )
-    for note in gate.notes:
-        body.append(f"· {printable(note, limit=300)}\n", style="dim")
-    if gate.wall_s:
-        body.append(f"· took {duration(gate.wall_s)}\n", style="dim")
-    body.rstrip()
-    return Panel(
-        body, title=Text(f" {title} ", style=style), title_align="left", border_style=style.split()[-1]
-    )
-
-
-def _arm(body: Text, arm: ArmGate) -> None:
-    mark, colour = MARKS[LEVELS[arm.result]]
-    body.append(f"{mark} ", style=colour).append(printable(arm.arm), style="bold").append("\n")
-    for name, part in (("greedy", arm.greedy), ("sampled", arm.sampled)):
-        if part is not None and part.result is not Result.SKIPPED:
-            _line(body, part.result, name, part.message)
-    kept = [edge.name for edge in arm.edges if edge.result is Result.PASS]
-    if kept:
-        _line(body, Result.PASS, "edges", ", ".join(kept))
-    for edge in arm.edges:
-        if edge.result is Result.FAIL:
-            _line(body, Result.FAIL, edge.name, edge.message)
-    for finding in arm.findings:
-        _finding(body, finding)
-
-
-def _line(body: Text, result: Result, name: str, message: str) -> None:
-    mark, colour = MARKS[LEVELS[result]]
-    body.append(f"  {mark} ", style=colour).append(f"{printable(name)}: ", style="bold")
-    body.append(f"{printable(message, limit=400)}\n")
-
-
-def _finding(body: Text, finding: Finding) -> None:
-    mark, colour = MARKS[finding.level]
-    body.append(f"  {mark} ", style=colour).append(f"{finding.check}: ", style="bold")
-    body.append(f"{printable_lines(finding.message, limit=900)}\n")
-    if finding.next_step:
-        body.append(f"    -> {printable(finding.next_step)}\n", style="dim")

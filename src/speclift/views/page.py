@@ -6,9 +6,10 @@ its reader (control and bidirectional characters).
 
 from __future__ import annotations
 
+from functools import cache
 from typing import TypedDict
 
-from jinja2 import Environment, PackageLoader, StrictUndefined
+from jinja2 import Environment, PackageLoader, StrictUndefined, Template
 from markupsafe import Markup
 
 from speclift.core.quantities import number, printable, ratio_words, seconds, share
@@ -16,6 +17,7 @@ from speclift.core.results import Decision
 from speclift.search.tuning_document import ConfirmedTuningDocument, confirmed_errors_of, tuning_of
 from speclift.views import charts
 from speclift.views.documents import VerdictDocument
+from speclift.views.time_words import command_time
 from speclift.views.tuning_charts import pareto
 from speclift.views.tuning_table import (
     SpeedupTable,
@@ -43,15 +45,26 @@ class _TuningWords(TypedDict):
     notes: list[tuple[str, list[str]]]
 
 
-def page(document: VerdictDocument) -> str:
+@cache
+def _template() -> Template:
+    """Reading it takes as long as all the rest of a report."""
     environment = Environment(
         loader=PackageLoader("speclift.views"), autoescape=True, undefined=StrictUndefined, trim_blocks=True
     )
     environment.filters.update(
-        seconds=seconds, share=share, number=number, printable=_shown, ratio=ratio_words
+        seconds=seconds,
+        share=share,
+        number=number,
+        printable=_shown,
+        ratio=ratio_words,
+        command_time=command_time,
     )
+    return environment.get_template("page.html")
+
+
+def page(document: VerdictDocument) -> str:
     shown_arm = _shown_arm(document)
-    return environment.get_template("page.html").render(
+    return _template().render(
         d=document,
         title=TITLES[document["verdict"]],
         arm=shown_arm,

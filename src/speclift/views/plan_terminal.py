@@ -8,7 +8,6 @@ from typing import Literal
 from rich import box
 from rich.console import Group, RenderableType
 from rich.padding import Padding
-from rich.panel import Panel
 from rich.table import Table
 from rich.text import Text
 
@@ -31,6 +30,8 @@ COLUMNS_MAX = 6
 CANDIDATES_MAX = 6
 KS_SHOWN = 3
 LABEL_WIDTH = 22
+# Of the answer's sentence: whether it fits and runs.
+STYLES = {True: "bold green", False: "bold red"}
 
 # What takes memory on a GPU, in words.
 MEMORY_ROWS: tuple[
@@ -64,7 +65,6 @@ def plan_view(document: PlanDocument) -> RenderableType:
         *_prediction(document["prediction"]),
         _candidates(document),
         _findings(document["findings"]),
-        _banner(document),
     ]
     return Group(*parts)
 
@@ -284,24 +284,3 @@ def _findings(findings: Sequence[AdviceDocument]) -> RenderableType:
     if any(found["source"].startswith("S") for found in findings):
         table.add_row("", Text(GUIDES, style="dim"))
     return Group(Text("Findings", style="bold"), Padding(table, (0, 0, 1, 1), expand=False))
-
-
-def _banner(document: PlanDocument) -> RenderableType:
-    memory = document["memory"]
-    if not document["runs"]:
-        title, style = "WILL NOT RUN", "red"
-        text = Text(printable(f"{document['engine']} refuses it: {document['refusal']}.", limit=400))
-    elif document["fits"]:
-        title, style = "FITS", "green"
-        text = Text(
-            f"The KV cache holds {memory['kv_tokens']:,} tokens: {memory['max_concurrency']:,.1f} requests of "
-            f"{memory['context']:,} tokens."
-        )
-    else:
-        title, style = "DOES NOT FIT", "red"
-        reason = next((each["message"] for each in document["findings"] if each["check"] == "memory"), "")
-        text = Text(printable(reason, limit=400))
-    for command in document["next"]:
-        text.append("\nnext: ")
-        text.append(printable(command, limit=1000), style="cyan")
-    return Panel(text, title=Text(title, style=f"bold {style}"), title_align="left", border_style=style)

@@ -1,4 +1,4 @@
-"""The verdict and its tables for a terminal, as rich renderables. Prompt and engine text never carries markup."""
+"""Tables of what was measured for a terminal, as rich renderables. Prompt and engine text never carries markup."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from rich import box
-from rich.console import Group, RenderableType
-from rich.panel import Panel
+from rich.cells import cell_len
+from rich.console import Console, ConsoleOptions, RenderableType, RenderResult
 from rich.table import Table
 from rich.text import Text
 
@@ -16,25 +16,22 @@ from speclift.core.quantities import number, printable, printable_lines, ratio, 
 from speclift.core.results import (
     Cell,
     Comparison,
-    Conditions,
-    Crossover,
     Decision,
     Estimate,
     Evidence,
     Finding,
     Level,
     Part,
-    Reason,
-    Verdict,
 )
 from speclift.core.traffic import load_label
 
+# Of the answer's sentence.
 STYLES = {
-    Decision.SHIP: ("SHIP", "bold green"),
-    Decision.SHIP_ON_CONDITIONS: ("SHIP ON CONDITIONS", "bold yellow"),
-    Decision.DO_NOT_SHIP: ("DO NOT SHIP", "bold red"),
-    Decision.INCONCLUSIVE: ("INCONCLUSIVE", "bold magenta"),
-    Decision.OUTPUT_CHANGED: ("OUTPUT CHANGED", "bold white on red"),
+    Decision.SHIP: "bold green",
+    Decision.SHIP_ON_CONDITIONS: "bold yellow",
+    Decision.DO_NOT_SHIP: "bold red",
+    Decision.INCONCLUSIVE: "bold magenta",
+    Decision.OUTPUT_CHANGED: "bold white on red",
 }
 MARKS = {
     Level.PASS: ("✓", "green"),
@@ -46,31 +43,15 @@ ALL = "all"
 # What the sources of rules of thumb are.
 GUIDES = "[S0]-[S4]: published guides, listed in docs/method.md"
 SPEEDUP_ROWS_MAX = 40
+RULER_WIDTH_MIN, RULER_WIDTH_MAX = 12, 34
+# Columns between two columns, and of both edges.
+GAP, EDGES = 3, 2
 
 
-def verdict_view(
-    verdict: Verdict,
-    *,
-    cells: Sequence[Cell],
-    comparisons: Sequence[Evidence],
-    findings: Sequence[Finding],
-    crossovers: Sequence[Crossover] = (),
-    command: str | None,
-    bar: float,
-    examples: RenderableType | None = None,
-) -> RenderableType:
-    """`examples` are outputs that the lossless gate found changed."""
-    parts: list[RenderableType] = [cells_table(cells)]
-    if comparisons:
-        parts.append(speedup_table(comparisons, bar=bar))
-    if crossovers:
-        parts.append(crossover_view(crossovers))
-    if findings:
-        parts.append(findings_view(findings))
-    if examples is not None:
-        parts.append(examples)
-    parts.append(_banner(verdict, command))
-    return Group(*parts)
+def result_table(cells: Sequence[Cell], comparisons: Sequence[Evidence], *, bar: float) -> RenderableType:
+    """Speedups where there is anything to compare; else what was measured."""
+    has_pairs = any(evidence.overall is not None for evidence in comparisons)
+    return ComparedSpeedups(comparisons, bar=bar) if has_pairs else cells_table(cells)
 
 
 def _table(title: str) -> Table:
@@ -112,30 +93,53 @@ def cells_table(cells: Sequence[Cell]) -> Table:
     return table
 
 
-def speedup_table(comparisons: Sequence[Evidence], *, bar: float) -> Table:
-    """One row per part and arm with its interval drawn; long tables keep the parts of the best arm only."""
-    metric = next((arm.overall.metric for arm in comparisons if arm.overall is not None), "tpot")
-    rows = _speedup_rows(comparisons)
-    table = _table(f"Speedup over the baseline ({metric}, 95 % intervals)")
-    for name in ("traffic", "arm"):
-        table.add_column(name, no_wrap=True)
-    table.add_column("speedup", justify="right", no_wrap=True)
-    picture = Ruler.around([_shown(comparison) for comparison in rows], bar=bar)
-    table.add_column(picture.legend(), no_wrap=True)
-    previous = ""
-    for comparison in rows:
-        estimate = _shown(comparison)
-        is_all = comparison.part is Part.ALL
-        title = "all traffic" if is_all else f"  {_part_title(comparison.part, comparison.label)}"
-        style = "green" if estimate.low >= bar else "red" if estimate.high < 1 else ""
-        table.add_row(
-            Text("" if title == previous else title),
-            Text(_arm_title(comparison.arm)),
-            Text(ratio(estimate), style=style),
-            Text(picture.draw(estimate), style=style),
-        )
-        previous = title
-    return table
+class ComparedSpeedups:
+    """One row per part and arm with its interval drawn; long tables keep the parts of the best arm only. The drawing
+    takes the width that the words leave."""
+
+    def __init__(self, comparisons: Sequence[Evidence], *, bar: float) -> None:
+        self._metric = next((arm.overall.metric for arm in comparisons if arm.overall is not None), "tpot")
+        self._rows = _speedup_rows(comparisons)
+        self._bar = bar
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        columns = [
+            [name, *(words(row) for row in self._rows)]
+            for name, words in (
+                ("traffic", _title),
+                ("arm", lambda row: _arm_title(row.arm)),
+                ("speedup", lambda row: ratio(_shown(row))),
+            )
+        ]
+        taken = sum(max(map(cell_len, column)) + GAP for column in columns)
+        left = options.max_width - taken - EDGES
+        yield self._drawn(width=min(RULER_WIDTH_MAX, max(RULER_WIDTH_MIN, left)))
+
+    def _drawn(self, *, width: int) -> Table:
+        table = _table(f"Speedup over the baseline ({self._metric}, 95 % intervals)")
+        for name in ("traffic", "arm"):
+            table.add_column(name, no_wrap=True)
+        table.add_column("speedup", justify="right", no_wrap=True)
+        picture = Ruler.around([_shown(row) for row in self._rows], bar=self._bar, width=width)
+        table.add_column(picture.legend(), no_wrap=True)
+        previous = ""
+        for row in self._rows:
+            estimate, title = _shown(row), _title(row)
+            style = "green" if estimate.low >= self._bar else "red" if estimate.high < 1 else ""
+            table.add_row(
+                Text("" if title == previous else title),
+                Text(_arm_title(row.arm)),
+                Text(ratio(estimate), style=style),
+                Text(picture.draw(estimate), style=style),
+            )
+            previous = title
+        return table
+
+
+def _title(comparison: Comparison) -> str:
+    if comparison.part is Part.ALL:
+        return "all traffic"
+    return f"  {_part_title(comparison.part, comparison.label)}"
 
 
 def _speedup_rows(comparisons: Sequence[Evidence]) -> list[Comparison]:
@@ -164,14 +168,14 @@ class Ruler:
     low: float
     high: float
     bar: float
-    width: int = 34
+    width: int
 
     @classmethod
-    def around(cls, estimates: Sequence[Estimate], *, bar: float) -> Ruler:
+    def around(cls, estimates: Sequence[Estimate], *, bar: float, width: int) -> Ruler:
         # An unbounded interval must not squeeze the others into a dot.
         low = min([max(e.low, e.value / 2) for e in estimates] + [1.0, bar])
         high = max([min(e.high, e.value * 2) for e in estimates] + [1.0, bar])
-        return cls(low=low * 0.97, high=high * 1.03, bar=bar)
+        return cls(low=low * 0.97, high=high * 1.03, bar=bar, width=width)
 
     def column(self, value: float) -> int:
         share = math.log(max(value, 1e-9) / self.low) / math.log(self.high / self.low)
@@ -205,21 +209,6 @@ def _part_title(part: Part, label: str) -> str:
     return f"temperature {shown}" if part is Part.TEMPERATURE else shown
 
 
-def crossover_view(crossovers: Sequence[Crossover]) -> RenderableType:
-    """Where each metric stops paying."""
-    lines = Text(
-        f"Crossover: load from which {printable(crossovers[0].arm)} is no longer faster\n", style="bold"
-    )
-    for crossing in crossovers:
-        low = number(crossing.low, 1) if crossing.low is not None else "…"
-        high = number(crossing.high, 1) if crossing.high is not None else "…"
-        where = f"{crossing.axis} {number(crossing.value, 1)} [{low}, {high}]"
-        said = where if crossing.value is not None else crossing.note
-        lines.append(f"   {crossing.metric:<11}", style="not bold")
-        lines.append(f"{printable(said)}\n", style="not bold")
-    return lines
-
-
 def findings_view(findings: Sequence[Finding]) -> RenderableType:
     lines = Text("Findings\n", style="bold")
     for finding in findings:
@@ -230,46 +219,3 @@ def findings_view(findings: Sequence[Finding]) -> RenderableType:
         if finding.next_step:
             lines.append(f"     -> {printable(finding.next_step)}\n", style="dim not bold")
     return lines
-
-
-def _banner(verdict: Verdict, command: str | None) -> Panel:
-    title, style = STYLES[verdict.decision]
-    body = Text()
-    if verdict.winner is not None:
-        body.append("winner: ").append(_arm_title(verdict.winner.name), style="bold").append("\n")
-    if verdict.conditions is not None:
-        body.append(f"only for: {conditions_text(verdict.conditions)}\n", style="bold")
-    for reason in verdict.reasons:
-        _append_reason(body, reason)
-    if any(reason.source != "measured" for reason in verdict.reasons):
-        body.append(f"{GUIDES}\n", style="dim")
-    if command is not None:
-        body.append("\nrun it with\n", style="bold")
-        body.append(f"  {printable(command, limit=2000)}\n", style="cyan")
-    body.rstrip()
-    return Panel(
-        body, title=Text(f" {title} ", style=style), title_align="left", border_style=style.split()[-1]
-    )
-
-
-def _append_reason(body: Text, reason: Reason) -> None:
-    mark, style = MARKS[reason.level]
-    body.append(f"{mark} ", style=style)
-    body.append(f"{reason.rule}: ", style="bold")
-    body.append(printable(reason.message, limit=600))
-    if reason.source != "measured":
-        body.append(f" [{reason.source}]", style="dim")
-    body.append("\n")
-
-
-def conditions_text(conditions: Conditions) -> str:
-    said = []
-    if conditions.segments is not None:
-        said.append(f"segments {', '.join(printable(name) for name in conditions.segments)}")
-    if conditions.max_concurrency is not None:
-        said.append(f"at most {conditions.max_concurrency} concurrent requests")
-    if conditions.max_qps is not None:
-        said.append(f"at most {conditions.max_qps:g} requests/s")
-    if conditions.max_temperature is not None:
-        said.append(f"temperature at most {conditions.max_temperature:g}")
-    return " and ".join(said)

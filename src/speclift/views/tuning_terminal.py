@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 from rich import box
 from rich.console import Console, ConsoleOptions, Group, RenderableType, RenderResult
 from rich.table import Table
@@ -11,7 +9,7 @@ from rich.text import Text
 
 from speclift.core.quantities import printable, ratio
 from speclift.core.traffic import load_label
-from speclift.search.tuning import ConfirmedBest, ConfirmedError, Tuning
+from speclift.search.tuning import ConfirmedBest, Tuning
 from speclift.views.text_plot import TextPoint, text_plot
 from speclift.views.tuning_table import (
     SpeedupTable,
@@ -27,35 +25,46 @@ BASELINE_MARK, WINNER_MARK = "o", "@"
 LETTERS = "ABCDEFGHIJKLMNPQRSTUVWXYZ"
 
 
-def tuning_view(
-    tuning: Tuning, *, errors: Sequence[ConfirmedError] = (), best: ConfirmedBest | None = None
-) -> RenderableType:
-    """`errors` and `best` are of the study that confirmed it."""
+def search_view(tuning: Tuning, *, best: ConfirmedBest | None = None) -> RenderableType:
+    """The tables by draft length; `best` is of the study that confirmed it, for whoever wants the fastest setting
+    whether or not it clears the bar."""
     parts: list[RenderableType] = [Text("Search", style="bold"), Text(cost_line(tuning) + "\n")]
-    parts += [ParetoPicture(tuning), Text("")]
-    for table in speedup_tables(tuning):
-        about = "; ~ = predicted" if table.has_predictions else ""
-        title = f"Speedup at {table.load} by draft length k (search, on the tuning prompts{about})"
-        parts += [Text(title, style="bold"), _table(table)]
+    parts += _tables(tuning)
+    if best is not None:
+        parts.append(
+            Text.assemble(
+                ("Fastest in the confirmation\n", "bold"),
+                f" · {printable(best.arm, limit=40)} {ratio(best.speedup)} (95 % interval of this arm alone); "
+                f"run it with\n   {printable(best.command, limit=2000)}",
+            )
+        )
+    return Group(*parts)
+
+
+def stopped_view(tuning: Tuning) -> RenderableType:
+    """All that is known of a search that nothing has confirmed, and that no page shows."""
+    parts: list[RenderableType] = [Text("Search", style="bold"), Text(cost_line(tuning) + "\n")]
+    parts += [ParetoPicture(tuning), Text(""), *_tables(tuning)]
     notes = Text()
+    schedule = schedule_line(tuning)
     for title, lines in (
         ("Dropped", dropped_lines(tuning)),
-        ("Predicted and measured", error_lines(tuning, errors)),
+        ("Predicted and measured", error_lines(tuning)),
+        ("Schedule", [] if schedule is None else [schedule]),
     ):
         if lines:
             notes.append(f"{title}\n", style="bold")
             notes.append("".join(f" · {line}\n" for line in lines))
-    schedule = schedule_line(tuning)
-    if schedule is not None:
-        notes.append("Schedule\n", style="bold")
-        notes.append(f" · {schedule}\n")
-    if best is not None:
-        notes.append("Fastest in the confirmation\n", style="bold")
-        notes.append(
-            f" · {printable(best.arm, limit=40)} {ratio(best.speedup)} (95 % interval of this arm alone); run it with\n"
-            f"   {printable(best.command, limit=2000)}\n"
-        )
     return Group(*parts, notes)
+
+
+def _tables(tuning: Tuning) -> list[RenderableType]:
+    parts: list[RenderableType] = []
+    for table in speedup_tables(tuning):
+        about = "; ~ = predicted" if table.has_predictions else ""
+        title = f"Speedup at {table.load} by draft length k (search, on the tuning prompts{about})"
+        parts += [Text(title, style="bold"), _table(table)]
+    return parts
 
 
 class ParetoPicture:

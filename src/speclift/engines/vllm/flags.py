@@ -10,6 +10,7 @@ from typing import TypeAlias
 
 from speclift.core.arm import Arm, ServerSettings
 from speclift.core.errors import EngineError, UsageError
+from speclift.core.own_line import OwnLine, name_of
 from speclift.core.results import Finding, Level
 from speclift.core.speculation import (
     Attached,
@@ -23,11 +24,13 @@ from speclift.core.speculation import (
     Suffix,
     Synthetic,
 )
+from speclift.engines.container import listening
 from speclift.engines.vllm.dialect.config_rules import (
     ASYNC_WITH_SPECULATION,
     WITHOUT_ASYNC,
     check_speculative_config,
 )
+from speclift.engines.vllm.dialect.own_line import LISTENING, METRICS_FLAG, TEXTS, WHOLE_NUMBERS
 from speclift.linter.findings import LintFinding, Status
 
 Release: TypeAlias = tuple[int, int, int]
@@ -42,12 +45,11 @@ SEQUENCES_MIN = 64
 # The CPU build otherwise takes 92 % of the machine's memory, which fails on a busy machine (0.32).
 CPU_KV_BYTES = "512M"
 KV_BYTES_FLAG = "--kv-cache-memory-bytes"
+PREFIX_FLAGS = ("--enable-prefix-caching", "--no-enable-prefix-caching")
 ASYNC_FLAG, NO_ASYNC_FLAG = "--async-scheduling", "--no-async-scheduling"
-METRICS_FLAG = "--per-request-spec-decode-metrics"
 # They make measuring honest (no reused prefix) or quiet; a production server wants none of them.
 MEASURING_ONLY = (
-    "--no-enable-prefix-caching",
-    "--enable-prefix-caching",
+    *PREFIX_FLAGS,
     "--disable-uvicorn-access-log",
     METRICS_FLAG,
     "--seed",
@@ -124,7 +126,8 @@ def _judged(arm: Arm, version: VllmVersion, settings: ServerSettings) -> tuple[L
 def loses_scheduling(arm: Arm, version: VllmVersion, settings: ServerSettings) -> bool:
     """Whether vLLM, left to itself, schedules ahead without speculation and does not in this arm: drafts made on the
     CPU between two steps leave it nothing to schedule ahead with."""
-    said = {word.partition("=")[0] for word in settings.engine_args}
+    own = () if settings.line is None else settings.line.words()
+    said = {word.partition("=")[0] for word in (*own, *settings.engine_args)}
     is_up_to_vllm = settings.async_scheduling is None and not said & {ASYNC_FLAG, NO_ASYNC_FLAG}
     is_ahead_by_itself = not version.is_cpu and version.release >= ASYNC_WITH_SPECULATION
     return is_up_to_vllm and is_ahead_by_itself and speculative_config(arm).get("method") in WITHOUT_ASYNC
@@ -147,6 +150,8 @@ def server_flags(settings: ServerSettings, *, port: int, version: VllmVersion) -
     settings.require_only(SETTINGS, engine="vLLM")
     if settings.kv_type_k != settings.kv_type_v:
         raise UsageError("vLLM has one KV cache type", hint="use --kv-dtype")
+    if settings.line is not None:
+        return _own_flags(settings.line, settings, port=port, version=version)
     flags = [
         *("--model", settings.model, "--served-model-name", settings.model),
         *("--host", "127.0.0.1", "--port", str(port)),
@@ -168,6 +173,53 @@ def server_flags(settings: ServerSettings, *, port: int, version: VllmVersion) -
     if version.is_cpu and not any(arg.partition("=")[0] == KV_BYTES_FLAG for arg in settings.engine_args):
         flags += [KV_BYTES_FLAG, CPU_KV_BYTES]
     return (*flags, *settings.engine_args)
+
+
+def _own_flags(
+    line: OwnLine, settings: ServerSettings, *, port: int, version: VllmVersion
+) -> tuple[str, ...]:
+    """The user's own server at an address of ours, with what measuring needs and they did not say otherwise."""
+    line = own_line(line, settings)
+    said = {name_of((word,)) for word in (*line.words(), *settings.engine_args)}
+    flags = [
+        *("--model", settings.model),
+        *line.words(without={*LISTENING, "--model"}),
+        *_listening(line, port=port),
+    ]
+    if "--served-model-name" not in said:
+        flags += ["--served-model-name", settings.model]
+    if said.isdisjoint(PREFIX_FLAGS):
+        flags.append("--enable-prefix-caching" if settings.prefix_cache else "--no-enable-prefix-caching")
+    if "--disable-uvicorn-access-log" not in said:
+        flags.append("--disable-uvicorn-access-log")
+    if said.isdisjoint({ASYNC_FLAG, NO_ASYNC_FLAG}):
+        flags += _scheduling_flags(settings)
+    if version.is_cpu and KV_BYTES_FLAG not in said:
+        flags += [KV_BYTES_FLAG, CPU_KV_BYTES]
+    return (*flags, *settings.engine_args)
+
+
+def _listening(line: OwnLine, *, port: int) -> tuple[str, ...]:
+    if line.is_in_container:
+        return listening(line.start, port=port)
+    return ("--host", "127.0.0.1", "--port", str(port))
+
+
+def own_line(line: OwnLine, settings: ServerSettings) -> OwnLine:
+    """With what differs from it in the settings: an arm of a search may have another quantisation."""
+    ordinary = ServerSettings()
+    for field, flag in (*WHOLE_NUMBERS.items(), *TEXTS.items()):
+        value = getattr(settings, field)
+        is_told = value is not None and value != getattr(ordinary, field)
+        if is_told and str(value) != line.value(flag):
+            line = line.saying((flag,), str(value))
+    return line
+
+
+def served_name(settings: ServerSettings) -> str:
+    """What requests call the model."""
+    named = None if settings.line is None else settings.line.value("--served-model-name")
+    return named.split()[0] if named else settings.model
 
 
 def _scheduling_flags(settings: ServerSettings) -> tuple[str, ...]:
@@ -283,6 +335,16 @@ def flags_to_paste(words: Sequence[str]) -> dict[str, object]:
         else:
             flags[name] = True if value is None else value
     return flags
+
+
+def flag_value(flag: Sequence[str]) -> tuple[str, object]:
+    """One flag with its words, as the forms take it."""
+    name, equals, value = flag[0].partition("=")
+    values = [value] if equals else list(flag[1:])
+    if values:
+        return name, values if len(values) > 1 else values[0]
+    is_off = name.startswith("--no-")
+    return (f"--{name.removeprefix('--no-')}" if is_off else name), not is_off
 
 
 def flag_pairs(flags: Sequence[str]) -> list[tuple[str, str | None]]:

@@ -11,6 +11,7 @@ from speclift.core.arm import EMBEDDED_MODEL, Endpoint, ServerSettings
 from speclift.core.drafting import Drafting, Template
 from speclift.core.engine_spec import EngineSpec
 from speclift.core.errors import UsageError
+from speclift.core.own_line import OwnLine
 from speclift.core.speculation import NGram
 from speclift.engines.installed import Installed, Programs, interpreter_of, packages_of, torch_build
 from speclift.engines.kind import EngineKind
@@ -65,6 +66,14 @@ class VllmKind(EngineKind):
                 name=self.name, where=python if is_used else script, version=version, build=build, note=note
             ),
         )
+
+    def own_program(self, program: Sequence[str], line: OwnLine) -> tuple[dict[str, object], str]:
+        """The interpreter that the line names, or the one that the `vllm` on the PATH was installed with."""
+        if program[1:2] == ("-m",) and shutil.which(program[0]):
+            return {"vllm_python": shutil.which(program[0])}, ""
+        script = shutil.which("vllm")
+        python = None if script is None else interpreter_of(script)
+        return ({"vllm_python": python} if python is not None else {}), ""
 
     def build(self, spec: EngineSpec, settings: ServerSettings, *, version: str | None) -> Vllm:
         return Vllm(settings, python=spec.python, version=version)

@@ -9,6 +9,7 @@ from speclift.core.errors import UsageError
 from speclift.engines.llamacpp.dialect.flag_table import FLAGS, NEWEST
 from speclift.engines.llamacpp.dialect.judgement import judge_llamacpp, read_llamacpp
 from speclift.engines.llamacpp.dialect.metric_table import LLAMA_METRICS
+from speclift.engines.llamacpp.dialect.own_line import LISTENING, is_speculative_flag, take_apart_llamacpp
 from speclift.engines.llamacpp.dialect.translation import translate_llamacpp
 from speclift.linter.dialect import (
     Dialect,
@@ -20,7 +21,7 @@ from speclift.linter.dialect import (
     release_part,
 )
 from speclift.linter.findings import Release
-from speclift.linter.pasted import Pasted
+from speclift.linter.pasted import Pasted, TakenApart
 
 # Names of the programs before llama.cpp prefixed them; too common to prove anything without a GGUF in sight.
 _OLD_PROGRAMS = ("server", "main", "speculative")
@@ -37,6 +38,7 @@ class LlamaDialect(Dialect):
     examples = ("llama-server",)
     image = re.compile(r"(^|/)llama\.cpp(:|@|$)")
     image_starts = ("llama-server",)
+    listening = LISTENING
     metrics = LLAMA_METRICS
 
     def parse_release(self, text: str) -> Release:
@@ -75,6 +77,12 @@ class LlamaDialect(Dialect):
         """Ids of repositories; what files hold is not looked at."""
         named = (pasted.last("-hf", "-hfr", "--hf-repo"), pasted.last("-hfd", "-hfrd", "--hf-repo-draft"))
         return tuple(name.partition(":")[0] for name in named if isinstance(name, str))
+
+    def is_speculation(self, name: str) -> bool:
+        return is_speculative_flag(name)
+
+    def taken_apart(self, pasted: Pasted) -> TakenApart:
+        return take_apart_llamacpp(pasted)
 
     def judge(self, pasted: Pasted, release: Release, *, version: str) -> Judgement:
         reading = read_llamacpp(pasted)

@@ -10,6 +10,7 @@ from speclift.engines.vllm.dialect.flag_table import CONFIG_FLAG, FLAGS
 from speclift.engines.vllm.dialect.judgement import judge_vllm, read_settings
 from speclift.engines.vllm.dialect.key_table import KEYS, NEWEST
 from speclift.engines.vllm.dialect.metric_table import VLLM_METRICS
+from speclift.engines.vllm.dialect.own_line import LISTENING, SPECULATIVE, take_apart_vllm
 from speclift.engines.vllm.dialect.translation import translate_vllm
 from speclift.linter.dialect import (
     Dialect,
@@ -22,7 +23,7 @@ from speclift.linter.dialect import (
     release_part,
 )
 from speclift.linter.findings import Release
-from speclift.linter.pasted import Pasted
+from speclift.linter.pasted import Pasted, TakenApart
 from speclift.linter.rows import NameTable, Row
 
 _MODULE = re.compile(r"vllm\.entrypoints\.(openai\.)?api_server")
@@ -43,6 +44,7 @@ class VllmDialect(Dialect):
     image = re.compile(r"(^|/)(vllm-openai|vllm)[\w.-]*(:|@|$)")
     image_starts = ("vllm", "serve")
     takes_model_by_place = True
+    listening = LISTENING
     glued = re.compile(r"(-O)(\d)")
     config = NestedConfig(
         flag=CONFIG_FLAG, keys=KEYS, telling=frozenset({"method", "num_speculative_tokens"})
@@ -91,6 +93,13 @@ class VllmDialect(Dialect):
         draft = read_settings(pasted).config.get("model")
         named = (pasted.model, pasted.last("--model"), draft)
         return tuple(name for name in named if isinstance(name, str) and not name.startswith("["))
+
+    def is_speculation(self, name: str) -> bool:
+        row = self.flags.find(name.partition(".")[0])
+        return name.partition(".")[0] in SPECULATIVE or (row is not None and row.key is not None)
+
+    def taken_apart(self, pasted: Pasted) -> TakenApart:
+        return take_apart_vllm(pasted)
 
     def judge(self, pasted: Pasted, release: Release, *, version: str) -> Judgement:
         reading = read_settings(pasted)

@@ -59,7 +59,8 @@ def translate_vllm(reading: VllmReading) -> Translation:
         notes += lost
     elif reading.opaque is not None:
         flags[CONFIG_FLAG] = reading.opaque
-    if pasted.wrapper and not pasted.program and _PINNED.search(pasted.wrapper[-1]):
+    pinned = _PINNED.search(pasted.wrapper[-1]) if pasted.wrapper and not pasted.program else None
+    if pinned is not None and not pinned[0].endswith(f":v{dotted(NEWEST)}"):
         notes.append(
             f"the image was pinned to {pasted.wrapper[-1].rpartition(':')[2]}; this is for {dotted(NEWEST)}"
         )

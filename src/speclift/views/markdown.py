@@ -1,0 +1,135 @@
+"""The answer, its reasons, its table and its command as Markdown, for a pull request or a chat. Pure.
+
+Names of arms and segments are somebody's text: none of it may draw a table, link, mention or run as HTML.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Sequence
+
+from speclift.core.documents import AnswerDocument, BoundsDocument
+from speclift.core.quantities import printable
+from speclift.lossless.document import GateDocument
+from speclift.planner.plan_document import PlanDocument
+from speclift.views.documents import VerdictDocument
+from speclift.views.time_words import command_time
+
+# Whatever Markdown, its tables and its dollar formulas give a meaning.
+_MARKS = re.compile(r"([\\`*_\[\]#|~$])")
+# What would begin a list within one.
+_LEADING = re.compile(r"^(\d*)([-+.)])")
+_NAME_CHARACTERS = 64
+_COMMAND_CHARACTERS = 4000
+
+
+def verdict_markdown(document: VerdictDocument) -> str:
+    rows = [
+        (
+            "all traffic" if part is None else escaped(part["label"], limit=_NAME_CHARACTERS),
+            escaped(arm["arm"], limit=_NAME_CHARACTERS),
+            *_bounds(overall if part is None else part),
+        )
+        for arm in document["speedups"]
+        for overall in (arm["overall"],)
+        if overall is not None
+        for part in (None, *arm["parts"])
+    ]
+    metric = next((arm["overall"]["metric"] for arm in document["speedups"] if arm["overall"]), "")
+    return _page(
+        document.get("answer"),
+        _table(("traffic", "arm", f"{metric} speedup", "95 % interval"), rows),
+        _configuration(document),
+        f"speclift {escaped(document['provenance']['speclift'])}, study {escaped(document['study'])}",
+    )
+
+
+def verify_markdown(document: GateDocument) -> str:
+    rows = [
+        (
+            escaped(arm["arm"], limit=_NAME_CHARACTERS),
+            escaped(check["name"]),
+            str(check["answers"]),
+            str(check["divergences"]),
+            f"{check['per_1000_tokens']:.1f}",
+        )
+        for arm in document["arms"]
+        if "checks" in arm["greedy"]
+        for check in arm["greedy"]["checks"]
+        if check["answers"]
+    ]
+    return _page(
+        document.get("answer"), _table(("arm", "case", "answers", "differ", "per 1,000 tokens"), rows)
+    )
+
+
+def plan_markdown(document: PlanDocument) -> str:
+    loads = document["prediction"]["loads"]
+    rates = [best["acceptance"] for best in loads[0]["best"]] if loads else []
+    rows = [
+        (
+            str(load["concurrency"]),
+            *(
+                f"{best['speedup']['value']:.2f}x " + (f"k={best['k']}" if best["k"] else "off")
+                for best in load["best"]
+            ),
+        )
+        for load in loads
+    ]
+    heads = ("requests at once", *(f"acceptance {escaped(rate, limit=_NAME_CHARACTERS)}" for rate in rates))
+    return _page(document.get("answer"), _table(heads, rows), "Predicted, not measured.")
+
+
+def escaped(text: str, *, limit: int = 400) -> str:
+    """Text that reads as it is, in a paragraph and in a table."""
+    shown = (
+        printable(text.strip(), limit=limit).replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
+    )
+    shown = _LEADING.sub(r"\1\\\2", _MARKS.sub(r"\\\1", shown))
+    # What turns into a link or a mention by itself.
+    shown = shown.replace("://", "&#58;//").replace("www.", "www&#46;")
+    return shown.replace("@", "@<!-- -->")
+
+
+def _page(answer: AnswerDocument | None, *parts: str) -> str:
+    return "\n\n".join(part for part in (*_answer(answer), *parts) if part) + "\n"
+
+
+def _answer(answer: AnswerDocument | None) -> Iterator[str]:
+    if answer is None:
+        return
+    yield f"**{escaped(answer['sentence'])}**"
+    yield "\n".join(f"- {escaped(reason)}" for reason in answer["because"])
+    following = answer["next"]
+    if following is not None:
+        when = command_time(following["command"], following["seconds"])
+        yield _command(f"Next, {when}", following["command"])
+
+
+def _configuration(document: VerdictDocument) -> str:
+    """The winner's server, where it is not what comes next anyway."""
+    command = (document["configuration"] or {}).get("command")
+    following = document["answer"]["next"] if "answer" in document else None
+    return "" if following is not None and following["command"] == command else _command("Server", command)
+
+
+def _command(title: str, command: str | None) -> str:
+    if not command:
+        return ""
+    shown = printable(command, limit=_COMMAND_CHARACTERS)
+    longest = max((len(run) for run in re.findall("`+", shown)), default=0)
+    fence = "`" * max(3, longest + 1)
+    return f"{title}:\n\n{fence}sh\n{shown}\n{fence}"
+
+
+def _bounds(estimate: BoundsDocument) -> tuple[str, str]:
+    low, high = estimate["low"], estimate["high"]
+    known = "unknown" if low is None or high is None else f"{low:.2f} to {high:.2f}"
+    return f"{estimate['value']:.2f}x", known
+
+
+def _table(heads: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    if not rows:
+        return ""
+    lines = [heads, ["---"] * len(heads), *rows]
+    return "\n".join(f"| {' | '.join(line)} |" for line in lines)

@@ -1,0 +1,113 @@
+"""decide -- llama-server …, on the embedded pair: it ends with the user's line changed, and a server starts from it."""
+
+from __future__ import annotations
+
+import json
+import shlex
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from running import Result, speclift
+from speclift.core.errors import OperatingError
+from speclift.core.own_line import OwnLine
+from speclift.engines.http import fetch
+from speclift.engines.llamacpp.server import knows
+from speclift.engines.process import free_port
+from speclift.studies.study import Study
+from speclift.verbs.own_line import brought
+from speclift.weights import models
+from speclift.weights.bundled_models import draft_for
+
+pytestmark = [pytest.mark.llama, pytest.mark.timeout(300)]
+PARSE = Path(__file__).with_name("parse_arguments.py")
+
+
+@pytest.fixture(scope="module")
+def pair() -> tuple[str, str]:
+    bundled = draft_for("smollm2-135m")
+    assert bundled is not None
+    return str(models.resolve("smollm2-135m")), str(bundled.checked_path())
+
+
+@pytest.fixture(scope="module")
+def decided(pair: tuple[str, str], tmp_path_factory: pytest.TempPathFactory) -> tuple[Result, Path]:
+    target, draft = pair
+    study = tmp_path_factory.mktemp("own") / "study"
+    line = ["llama-server", "-m", target, "-md", draft, "--draft-max", "16", "-t", "1", "-c", "2048"]
+    result = speclift(
+        *("decide", "--json", "--study", str(study), "--segment", "verbatim-rewrite", "--requests", "4"),
+        *("--max-tokens", "24", "--launches", "1", "--method", "ngram,n=4", "--k", "15", "--verify", "off"),
+        *("--", *line, "--port", "8123", "--api-key", "sk-not-for-you", "--no-webui"),
+        cwd=study.parent,
+    )
+    return result, study
+
+
+def test_the_embedded_engine_runs_it_and_says_so(decided: tuple[Result, Path]) -> None:
+    result, study = decided
+    assert result.code in (0, 3, 4, 5), result.stderr
+    assert "the embedded llama.cpp runs it" in result.stderr
+    assert "Your line" in result.stderr
+    with Study.open(study) as opened:
+        assert {arm.name for arm in opened.plan.arms} == {"baseline", "ngram-k15-n4", "yours"}
+
+
+def test_the_changed_line_is_the_users_own(decided: tuple[Result, Path]) -> None:
+    document = decided[0].document
+    after = shlex.split(document["line"]["after"])
+    for kept in (["-t", "1"], ["-c", "2048"], ["--port", "8123"]):
+        assert " ".join(kept) in " ".join(after)
+    assert "--draft-max" not in after
+    assert document["line"]["diff"]
+
+
+def test_no_secret_is_kept(decided: tuple[Result, Path]) -> None:
+    result, study = decided
+    assert "sk-not-for-you" not in result.stdout + result.stderr
+    for path in study.rglob("*"):
+        if path.is_file():
+            assert b"sk-not-for-you" not in path.read_bytes(), path
+
+
+def test_llama_servers_own_parser_takes_it(decided: tuple[Result, Path]) -> None:
+    after = shlex.split(decided[0].document["line"]["after"])
+    done = subprocess.run(
+        [sys.executable, str(PARSE)],
+        input=json.dumps([after[1:]]),
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    (answer,) = json.loads(done.stdout)
+    assert answer["ok"], answer["error"]
+
+
+def test_a_server_starts_from_it(decided: tuple[Result, Path]) -> None:
+    document: dict[str, Any] = decided[0].document
+    again = brought(document["line"]["after"]).settings
+    line = again["line"]
+    assert isinstance(line, OwnLine)
+    flags = [word for flag in line.flags if knows(flag) for word in flag]
+    port = free_port()
+    words = [*flags, *line.speculation, "--port", str(port), "--slots"]
+    server = subprocess.Popen([sys.executable, "-m", "speclift.engines.llamacpp.server", *words])
+    try:
+        slots = json.loads(_asked(f"http://127.0.0.1:{port}/slots"))
+    finally:
+        server.kill()
+        server.wait()
+    assert bool(slots[0]["speculative"]) == ("yours" in again)
+
+
+def _asked(url: str) -> str:
+    for _ in range(300):
+        try:
+            return fetch(url)
+        except OperatingError:
+            time.sleep(0.1)
+    raise AssertionError(f"{url} never answered")
