@@ -19,6 +19,7 @@ from speclift.engines.protocol import Scorer
 from speclift.engines.vllm.dialect.command_line import VllmDialect
 from speclift.engines.vllm.dialect.key_table import K_MAX, SCHEDULE
 from speclift.engines.vllm.engine import Vllm
+from speclift.engines.vllm.heads import found_heads
 from speclift.engines.vllm.planning import VllmTerms
 from speclift.linter.dialect import Dialect
 from speclift.planner.request import EngineTerms
@@ -89,7 +90,8 @@ class VllmKind(EngineKind):
         return reference
 
     def drafters(self, model: str) -> tuple[Template, ...]:
-        return (NGram(n=3, n_min=2), NGram(n=5, n_min=3))
+        """Look-ups, and the heads that the target carries or that lie beside it."""
+        return (NGram(n=3, n_min=2), NGram(n=5, n_min=3), *found_heads(model))
 
     def methods_at(self, methods: tuple[str, ...], ks: Sequence[int]) -> tuple[str, ...]:
         """The default look-up of 12 tokens is llama.cpp's."""
