@@ -69,7 +69,7 @@ def own_server(
         notes=_notes(report),
         secrets=tuple(
             (name, value)
-            for name, value in (*report.environment, *pasted.environment)
+            for name, value in dict.fromkeys((*report.environment, *pasted.environment))
             if hidden_words([f"{name}={value}"]) != (f"{name}={value}",)
         ),
     )
