@@ -104,6 +104,9 @@ def evidence_on(traffic: Traffic, arm: Arm, factor: float, conditions: Condition
 
     def compared(part: Part, label: str, gain: float, metric: str = "tpot") -> Comparison:
         low, high = gain * (1 - traffic.width), gain * (1 + traffic.width)
+        if traffic.prompts == 1:
+            # What one prompt says of others is not known.
+            low, high = 0.0, math.inf
         needs = {"prompts_needed": 4 * traffic.prompts, "launches_needed": 6}
         return comparison(
             low,
@@ -346,7 +349,7 @@ DOCUMENTS: dict[str, dict[str, Any]] = {
     "attach": made(
         replace(GOOD, streams=(1,)), (SPEC,), served=Served(forms={}, config={}), acceptance_histograms=()
     ),
-    "one-prompt": made(replace(GOOD, gains={"chat": 1.9}, streams=(1,), prompts=1, width=0.0)),
+    "one-prompt": made(replace(GOOD, gains={"chat": 1.9}, streams=(1,), prompts=1)),
     "many-loads": made(replace(GOOD, streams=(1, 2, 3, 4, 5, 6, 8, 12, 16, 24, 32, 64))),
     "tune": made(
         GOOD,

@@ -328,19 +328,47 @@ def test_segments_against_loads_have_intervals_at_the_margins_and_medians_inside
     table = heat_table(document, "ngram-k4")  # type: ignore[arg-type]
 
     assert table is not None
-    assert table.loads == ("c=1", "c=4", "c=16")
+    assert table.heads == ("all loads", "c=1", "c=4", "c=16")
     rows = dict(table.rows)
     assert list(rows) == ["all segments", "chat", "summarise", "creative"]
     assert all(cell is not None and cell.interval for cell in rows["all segments"])
     styles = {name: [cell.style for cell in cells if cell is not None] for name, cells in rows.items()}
     assert styles["summarise"] == ["pays"] * 4
     assert styles["creative"] == ["loses"] * 4
-    inside, margin = rows["summarise"][0], rows["summarise"][-1]
+    margin, inside = rows["summarise"][:2]
     assert inside is not None
     assert (inside.words, inside.interval) == ("2.20x", "")
     assert "median tpot 12.0 ms" in inside.tip
     assert margin is not None
     assert margin.interval.startswith("[1.")
+
+
+@pytest.mark.parametrize(
+    ("changes", "heads", "names"),
+    [
+        ({"streams": (8,)}, ("c=8",), ["all segments", "chat", "summarise", "code-editing"]),
+        ({"gains": {"chat": 1.9}}, ("all loads", "c=1", "c=4", "c=16"), ["chat"]),
+    ],
+    ids=["one load", "one segment"],
+)
+def test_one_load_or_one_segment_alone_is_shown_once_with_its_intervals(
+    changes: dict[str, Any], heads: tuple[str, ...], names: list[str]
+) -> None:
+    table = heat_table(made(replace(GOOD, **changes)), "ngram-k4")  # type: ignore[arg-type]
+
+    assert table is not None
+    assert (table.heads, [name for name, _ in table.rows]) == (heads, names)
+    assert not table.has_points
+
+
+def test_commands_to_run_again_are_quoted_for_a_shell() -> None:
+    document = {**DOCUMENTS["ship"], "study": "my study"}
+    document["provenance"] = {**document["provenance"], "argv": ["decide", "--engine-arg", "a b; rm c"]}
+
+    text = "".join(_Text(page(document)).seen)
+
+    assert "speclift decide --engine-arg 'a b; rm c'" in text
+    assert "speclift report 'my study'" in text
 
 
 def test_one_segment_at_one_load_needs_no_table_of_parts() -> None:

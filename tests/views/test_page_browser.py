@@ -151,8 +151,10 @@ def awaited(path: Path) -> str:
 
 def test_the_figures_of_a_mark_are_shown_under_the_pointer(browser: Browser, tmp_path: Path) -> None:
     opened(browser, DOCUMENTS["ship"], tmp_path)
+    # The page hears of having been scrolled with its next frame.
     box = browser.ask(
-        """(() => { const dot = document.querySelector(".area .dot"); dot.scrollIntoView({ block: "center" });
+        """(async () => { const dot = document.querySelector(".area .dot"); dot.scrollIntoView({ block: "center" });
+        await new Promise(done => requestAnimationFrame(() => requestAnimationFrame(done)));
         const box = dot.getBoundingClientRect(); return [box.x + box.width / 2, box.y + box.height / 2]; })()"""
     )
     browser.move_to(*box)

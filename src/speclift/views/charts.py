@@ -54,7 +54,7 @@ class Tick:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Mark:
-    """A value with its interval, in percent of the axis."""
+    """A value with its interval, in percent of the axis; one whose ends are not known reaches from edge to edge."""
 
     left: float
     right: float
@@ -121,7 +121,7 @@ def mark_of(bounds: BoundsDocument, scale: Scale, style: str) -> Mark:
         left=scale(low) if low is not None else 0.0,
         right=scale(high) if high is not None else 100.0,
         at=scale(bounds["value"]),
-        style=style,
+        style=style if low is not None and high is not None else f"{style} open",
     )
 
 

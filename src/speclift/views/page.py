@@ -6,6 +6,7 @@ made visible where it could act on its reader (control and bidirectional charact
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Mapping
 from functools import cache
 from typing import TypedDict
@@ -83,6 +84,7 @@ def _template() -> Template:
         name=lambda text: printable(text, limit=NAME_CHARACTERS),
         ratio=ratio_words,
         command_time=command_time,
+        shell=shlex.join,
     )
     return environment.get_template("page.html")
 

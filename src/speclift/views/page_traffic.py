@@ -37,11 +37,15 @@ class HeatCell:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HeatTable:
-    """The first row is all segments together, the last column all loads together; None where nothing is known."""
+    """The first row is all segments together, the first column all loads together; None where nothing is known."""
 
-    loads: tuple[str, ...]
+    heads: tuple[str, ...]
     rows: tuple[tuple[str, tuple[HeatCell | None, ...]], ...]
-    has_points: bool
+
+    @property
+    def has_points(self) -> bool:
+        """Whether some cell has no interval."""
+        return any(cell is not None and not cell.interval for _, cells in self.rows for cell in cells)
 
 
 def heat_table(document: VerdictDocument, arm: str) -> HeatTable | None:
@@ -52,21 +56,27 @@ def heat_table(document: VerdictDocument, arm: str) -> HeatTable | None:
     if len(loads) * len(segments) < 2:
         return None
     metric, bar = document["goals"]["metric"], document["goals"]["min_speedup"]
-    with_interval = _known(speedups_of(document, arm), bar)
-    rows = []
-    for segment in (ALL, *segments):
-        inner = [
-            with_interval.get(("load", load))
-            if segment == ALL
-            else _point(base.get((load, segment)), own.get((load, segment)), metric, bar)
-            for load in loads
-        ]
-        key = (ALL, ALL) if segment == ALL else ("segment", segment)
-        rows.append((segment, (*inner, with_interval.get(key))))
+    known = _known(speedups_of(document, arm), bar)
+
+    def cell(segment: str, load: str) -> HeatCell | None:
+        """With its interval where that is of one side alone, or where the other side has but one value."""
+        keys = [(ALL, ALL)] if (segment, load) == (ALL, ALL) else []
+        keys += [("load", load)] if segment == ALL or len(segments) == 1 else []
+        keys += [("segment", segment)] if load == ALL or len(loads) == 1 else []
+        found = [known[key] for key in keys if key in known]
+        at = loads[0] if load == ALL and len(loads) == 1 else load
+        return found[0] if found else _point(base.get((at, segment)), own.get((at, segment)), metric, bar)
+
+    # One load alone is all of them, and so is one segment.
+    columns = {ALL: "all loads", **{load: load for load in loads}} if len(loads) > 1 else {ALL: loads[0]}
+    names = (
+        {ALL: "all segments", **{name: name for name in segments}}
+        if len(segments) > 1
+        else {ALL: segments[0]}
+    )
     return HeatTable(
-        loads=tuple(loads),
-        rows=tuple(("all segments" if segment == ALL else segment, cells) for segment, cells in rows),
-        has_points=any(cell is not None and not cell.interval for _, cells in rows[1:] for cell in cells),
+        heads=tuple(columns.values()),
+        rows=tuple((name, tuple(cell(segment, load) for load in columns)) for segment, name in names.items()),
     )
 
 
