@@ -91,6 +91,7 @@ def judgement(verdict: Verdict, on_all: Sequence[Evidence] = (), **changes: Any)
         kv_tokens={},
         kv_peaks={},
         failed_arms=(),
+        weight_bytes={},
         effort=EFFORT,
         lossless=gate(Result.PASS),
         tuning=None,
@@ -136,6 +137,9 @@ STATES: dict[str, Judgement] = {
     "ship, throughput": judged(evidence(overall=comparison(1.4, 1.5, 1.6, metric="throughput"))),
     "ship, two arms": judged(
         evidence(), evidence(arm=OTHER, overall=comparison(1.5, 1.6, 1.7, arm=OTHER.name))
+    ),
+    "ship, the user's own line": judged(
+        evidence(arm=replace(ARM, name="yours"), overall=comparison(1.4, 1.5, 1.6, arm="yours"))
     ),
     "ship, attach": judged(
         evidence(arm=SPEC, overall=comparison(1.4, 1.5, 1.6, arm="spec")),

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import functools
+import gc
 import importlib.util
 import os
 import signal
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -114,6 +116,14 @@ def cli(
         return Result(code=code, stdout=captured.out, stderr=captured.err)
 
     return run
+
+
+@pytest.fixture(scope="module")
+def no_search_for_garbage() -> Iterator[None]:
+    """Syntax trees are large and all kept: looking through them for garbage takes longer than making them."""
+    gc.disable()
+    yield
+    gc.enable()
 
 
 @pytest.fixture

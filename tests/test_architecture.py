@@ -15,6 +15,8 @@ import pytest
 
 from syntax import nodes_of, tree_of
 
+pytestmark = pytest.mark.usefixtures("no_search_for_garbage")
+
 PACKAGE = "speclift"
 SOURCE = Path(__file__).parent.parent / "src" / PACKAGE
 EXEMPT = (PACKAGE, f"{PACKAGE}.__main__")

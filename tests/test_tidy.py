@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ast
-import gc
 import importlib
 import re
 import statistics
@@ -17,6 +16,8 @@ from radon.complexity import cc_visit_ast
 
 import speclift
 from syntax import nodes_of, statements_of, tree_of
+
+pytestmark = pytest.mark.usefixtures("no_search_for_garbage")
 
 ROOT = Path(__file__).parent.parent
 CODE = sorted(
@@ -190,14 +191,6 @@ def _resolves(name: str) -> bool:
             found = getattr(found, attribute)
         return True
     return False
-
-
-@pytest.fixture(autouse=True, scope="module")
-def _no_search_for_garbage() -> Iterator[None]:
-    """Trees are large and all kept: looking through them for garbage would take longer than making them."""
-    gc.disable()
-    yield
-    gc.enable()
 
 
 class TestSizes:

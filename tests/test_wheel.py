@@ -21,7 +21,7 @@ PACKAGED = ("pyproject.toml", "README.md", "LICENSE")
 # Minutes of a busy machine at most: nothing is compiled or fetched.
 LIMIT_S = 300
 
-pytestmark = [pytest.mark.alone, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
 
 
 def run(*words: object, cwd: Path) -> Result:

@@ -17,7 +17,8 @@ from speclift.bench.search_run import JobEntry, finished_jobs, replayed
 from speclift.core.records import Phase
 from speclift.studies.study import Study, is_study
 
-pytestmark = pytest.mark.alone
+# Its search is judged by times, and those that look at it share it.
+alone = pytest.mark.alone
 
 SCHEMA = Path(__file__).parents[2] / "docs" / "schema" / "verdict.schema.json"
 # Two segments of 24 bundled prompts each.
@@ -45,6 +46,7 @@ def tuned(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Result]:
     return folder / "s", result
 
 
+@alone
 def test_its_document_is_that_of_decide_with_the_search_in_it(tuned: tuple[Path, Result]) -> None:
     _, result = tuned
     assert result.code == 0, result.stderr
@@ -59,11 +61,13 @@ def test_its_document_is_that_of_decide_with_the_search_in_it(tuned: tuple[Path,
     assert tuning["best"]["arm"] == document["winner"]["arm"]
 
 
+@alone
 def test_it_finds_the_arm_that_is_fastest_by_the_fakes_own_truth(tuned: tuple[Path, Result]) -> None:
     assert tuned[1].document["winner"]["arm"] == "ngram-k8"
     assert tuned[1].document["speedup"]["value"] > 3
 
 
+@alone
 def test_the_published_speedup_is_of_prompts_the_search_never_sent(tuned: tuple[Path, Result]) -> None:
     study, result = tuned
     with Study.open(study / "search") as searching, Study.open(study) as confirming:
@@ -75,6 +79,7 @@ def test_the_published_speedup_is_of_prompts_the_search_never_sent(tuned: tuple[
     assert 0 < result.document["speedup"]["n"] <= len(confirmed)
 
 
+@alone
 def test_every_confirmed_arm_has_its_predicted_and_its_measured_speedup(tuned: tuple[Path, Result]) -> None:
     tuning = tuned[1].document["tuning"]
     rows = {row["arm"]: row for row in tuning["confirmed_errors"]}
@@ -83,6 +88,7 @@ def test_every_confirmed_arm_has_its_predicted_and_its_measured_speedup(tuned: t
         assert row["error"] == pytest.approx(row["predicted"] / row["measured"] - 1)
 
 
+@alone
 def test_a_search_is_rebuilt_from_what_its_study_holds(tuned: tuple[Path, Result]) -> None:
     study, result = tuned
     with Study.open(study / "search") as searching:
@@ -93,6 +99,7 @@ def test_a_search_is_rebuilt_from_what_its_study_holds(tuned: tuple[Path, Result
     ]
 
 
+@alone
 def test_the_narrative_says_what_is_asked_and_why(tuned: tuple[Path, Result]) -> None:
     said = " ".join(tuned[1].stderr.split())
     assert "search 1: baseline at c=1: baseline for every comparison" in said
@@ -100,6 +107,7 @@ def test_the_narrative_says_what_is_asked_and_why(tuned: tuple[Path, Result]) ->
     assert "Fastest in the confirmation" in said
 
 
+@alone
 def test_the_report_shows_the_search(tuned: tuple[Path, Result]) -> None:
     html = (tuned[0] / "report.html").read_text(encoding="utf-8")
     assert "Latency against throughput" in html
@@ -120,6 +128,7 @@ def stopped_by(sent: signal.Signals, folder: Path, mark: str) -> Result:
         return finish(process)
 
 
+@alone
 def test_a_search_that_is_killed_goes_on_where_it_was(tmp_path: Path, mark: str) -> None:
     stopped_by(signal.SIGKILL, tmp_path, mark)
     eventually(lambda: not processes_with(mark), what="the end of every server")
@@ -134,6 +143,7 @@ def test_a_search_that_is_killed_goes_on_where_it_was(tmp_path: Path, mark: str)
     assert len({entry["job"] for entry in after}) == len(after)
 
 
+@pytest.mark.slow
 def test_ctrl_c_during_a_search_stops_its_servers_and_says_how_to_go_on(tmp_path: Path, mark: str) -> None:
     stopped = stopped_by(signal.SIGINT, tmp_path, mark)
     assert stopped.code == 130
@@ -149,6 +159,7 @@ def jobs_of(folder: Path) -> list[JobEntry]:
         return finished_jobs(searching)
 
 
+@alone
 def test_a_broken_arm_too_few_prompts_and_little_time_are_said_and_the_rest_is_confirmed(
     cli: Cli, tmp_path: Path
 ) -> None:
@@ -175,6 +186,7 @@ def test_a_baseline_that_cannot_start_ends_the_search_and_says_how_to_go_on(cli:
     assert "--resume --study s" in " ".join(result.stderr.split()).replace("s/search", "WRONG")
 
 
+@pytest.mark.slow
 def test_two_arms_are_both_confirmed_without_a_search(cli: Cli, tmp_path: Path) -> None:
     result = cli("tune", *SHAPE, "--k", "2,4", *fake_flags(), "--dry-run", "--json")
     assert list(result.document["commands"]) == ["baseline", "ngram-k2", "ngram-k4"]
@@ -189,6 +201,7 @@ def test_a_dry_run_shows_every_candidate(cli: Cli) -> None:
     assert list(result.document["commands"]) == ["baseline", *(f"ngram-k{k}" for k in range(1, 9))]
 
 
+@alone
 def test_a_study_that_only_holds_a_search_is_not_overwritten(tuned: tuple[Path, Result], cli: Cli) -> None:
     result = cli("tune", *SHAPE, "--k", "1,4,8", *fake_flags(), "--study", tuned[0])
     assert result.code == 2

@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 import speclift
+from hf_folders import write_folder
 from running import Cli
 
 NGRAM = '{"method":"ngram","num_speculative_tokens":4,"prompt_lookup_max":3,"prompt_lookup_min":2}'
@@ -118,6 +119,48 @@ def test_what_cannot_be_read_or_run_is_refused(
     assert result.stdout == ""
 
 
+@pytest.mark.parametrize("engine", ["llamacpp", "attach", "fake"])
+def test_an_engine_that_is_not_the_lines_is_refused(engine: str, cli: Cli) -> None:
+    result = cli("measure", "--dry-run", "--engine", engine, "--", *LINE)
+    assert result.code == 2
+    assert "the line starts vLLM" in result.stderr
+
+
+class TestWrappers:
+    @pytest.mark.parametrize(
+        "words", [("ssh", "host"), ("kubectl", "exec", "pod", "--"), ("docker", "exec", "c")]
+    )
+    def test_a_server_elsewhere_is_not_launched_here(self, words: tuple[str, ...], cli: Cli) -> None:
+        result = cli("decide", "--", *words, "vllm", "serve", "org/m")
+        assert result.code == 1
+        assert "starts its server elsewhere" in " ".join(result.stderr.split())
+
+    def test_what_gives_it_cores_stays(self, cli: Cli) -> None:
+        line = ("numactl", "-N", "0", "llama-server", "-m", "/no/t.gguf")
+        assert dry(cli, "measure", line=line)["baseline"][:4] == ["numactl", "-N", "0", "llama-server"]
+
+    def test_what_does_not_is_left_out_and_said(self, cli: Cli) -> None:
+        result = cli("measure", "--dry-run", "--json", "--", "nohup", "vllm", "serve", "org/m")
+        assert result.document["commands"]["baseline"][0] == "vllm"
+        assert "left out where speclift launches it: nohup" in result.stderr
+
+    def test_docker_gets_an_address_of_ours_and_secrets_by_name(self, cli: Cli) -> None:
+        line = (
+            *("sudo", "docker", "run", "-d", "--name", "llm", "--gpus", "all", "-p", "80:8000"),
+            *("-e", "HF_TOKEN=hf_secret", "vllm/vllm-openai:v0.32.0", "--model", "org/m", "--port", "8000"),
+        )
+        assert dry(cli, "measure", line=line)["baseline"][:12] == [
+            *("sudo", "docker", "run", "--rm", "-p", "127.0.0.1:0:8000", "--gpus", "all", "-e", "HF_TOKEN"),
+            *("vllm/vllm-openai:v0.32.0", "--model"),
+        ]
+
+    def test_docker_in_the_machines_own_network_has_no_ports_to_publish(self, cli: Cli) -> None:
+        line = ("docker", "run", "--network", "host", "vllm/vllm-openai:v0.32.0", "--model", "org/m")
+        baseline = dry(cli, "measure", line=line)["baseline"]
+        assert "-p" not in baseline
+        assert "--host 127.0.0.1 --port 0" in " ".join(baseline)
+
+
 class TestFiles:
     @pytest.mark.parametrize(
         ("content", "code"),
@@ -150,6 +193,30 @@ def test_a_container_without_docker_is_an_operating_error(cli: Cli) -> None:
     assert cli("decide", "--", *line).code == 1
     commands = dry(cli, "measure", line=line)
     assert commands["baseline"][:2] == ["docker", "run"]
+
+
+class TestReleases:
+    """A line is judged by the engine that will run it, and one that it takes is kept word for word."""
+
+    LINE = ("--swap-space", "4", "-tp", "2")
+
+    def test_of_an_image(self, cli: Cli) -> None:
+        line = ("docker", "run", "vllm/vllm-openai:v0.11.0", "--model", "org/m", *self.LINE)
+        baseline = dry(cli, "measure", line=line)["baseline"]
+        assert "vllm/vllm-openai:v0.11.0" in baseline
+        assert "--swap-space 4 -tp 2" in " ".join(baseline)
+        newest = tuple(word.replace("v0.11.0", "v0.32.0") for word in line)
+        assert "--swap-space" not in dry(cli, "measure", line=newest)["baseline"]
+
+    def test_of_what_is_installed(self, cli: Cli, nowhere: Path) -> None:
+        python = nowhere / "python"
+        python.write_text("#!/bin/sh\necho vllm 0.11.0\n")
+        python.chmod(0o755)
+        write_folder(nowhere / "model")
+        line = ("vllm", "serve", "./model", *self.LINE)
+        kept = dry(cli, "measure", "--vllm-python", str(python), line=line)["baseline"]
+        assert kept[0] == str(python)
+        assert "--swap-space 4 -tp 2" in " ".join(kept)
 
 
 class TestPlan:

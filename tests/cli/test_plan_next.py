@@ -37,6 +37,34 @@ PLANS: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
         ("--target", "someone/Llama-3.1-70B-Instruct-AWQ", *H200),
         ("--model someone/Llama-3.1-70B-Instruct-AWQ",),
     ),
+    "mtp": (
+        ("--target", "deepseek-v3", "--method", "mtp", "--gpus", "8", *H200),
+        ('"method": "mtp"', "deepseek-ai/DeepSeek-V3", "--tensor-parallel-size 8"),
+    ),
+    "a head by its id": (
+        (
+            "--target",
+            "llama-3.1-8b",
+            "--method",
+            "eagle3",
+            "--draft",
+            "yuhuili/EAGLE3-LLaMA3.1-Instruct-8B",
+            *H200,
+        ),
+        ('"method": "eagle3"', '"model": "yuhuili/EAGLE3-LLaMA3.1-Instruct-8B"'),
+    ),
+    "all tokens in one pass": (
+        (
+            "--target",
+            "llama-3.1-8b",
+            "--draft",
+            "llama-3.2-1b",
+            "--method",
+            "draft,parallel_drafting=true",
+            *H200,
+        ),
+        ('"parallel_drafting": true', "meta-llama/Llama-3.2-1B"),
+    ),
     "token budget": (("--target", "llama-3.1-8b", "--token-budget", "4096", *H200), ("4096",)),
 }
 

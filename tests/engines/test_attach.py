@@ -22,6 +22,7 @@ from speclift.core.records import Phase
 from speclift.core.speculation import Attached
 from speclift.engines.attach.detect import Facts, llamacpp_facts, sglang_facts
 from speclift.engines.attach.engine import Attach, AttachedServer
+from speclift.studies.study import Study
 from tls_front import certificate, tls_front
 
 SPEC = Arm(name="spec", speculation=Attached())
@@ -247,7 +248,8 @@ def test_an_attached_server_that_goes_away_fails_its_arm_and_not_request_after_r
     result = cli("decide", *urls, *SIZE, "--study", "s")
     assert result.code == 1
     assert f"spec died: {spec} refuses connections" in result.stderr
-    assert "speclift did not start it" in result.stderr
+    with Study.open(tmp_path / "s") as study:
+        assert any("speclift did not start it" in finding.next_step for finding in study.findings())
     measured = [record for record in records_of(tmp_path / "s") if record.place.phase is Phase.MEASURED]
     assert sum(not record.is_ok for record in measured) < 4
     assert all(record.is_ok for record in measured if record.place.arm == "baseline")

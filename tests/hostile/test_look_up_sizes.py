@@ -69,10 +69,10 @@ def test_a_pair_that_never_drafts_is_refused_before_launching(
 def test_a_look_up_with_k_alone_is_measured_on_the_real_engine(
     k: int, cli: Cli, embedded_model: Path
 ) -> None:
-    size = ("--segment", "verbatim-rewrite", "--requests", 2, "--max-tokens", 48, "--temperature", 0)
+    size = ("--segment", "verbatim-rewrite", "--requests", 2, "--max-tokens", 32, "--temperature", 0)
     result = cli(
         *("measure", "--model", embedded_model, "--method", "ngram", "--k", k, *size, "--launches", 1),
-        "--json",
+        *("--threads", 1, "--json"),
     )
     assert result.code == 0, result.stderr
     drafting = [cell for cell in result.document["cells"] if cell["acceptance_rate"] is not None]

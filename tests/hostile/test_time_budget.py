@@ -58,7 +58,16 @@ def test_a_server_that_stalls_does_not_hold_up_a_command_beyond_its_budget(
 
 
 @pytest.mark.timeout(60)
-@pytest.mark.parametrize("stall", ["everything hangs", "requests hang", "requests drip", "the version hangs"])
+@pytest.mark.parametrize(
+    "stall",
+    [
+        "requests hang",
+        *(
+            pytest.param(stall, marks=pytest.mark.slow)
+            for stall in ("everything hangs", "requests drip", "the version hangs")
+        ),
+    ],
+)
 def test_verify_ends_with_its_budget(stall: str, cli: Cli) -> None:
     with stalling_server(**STALLS[stall]) as url:
         begun_s = time.monotonic()

@@ -27,13 +27,13 @@ from speclift.verbs.lint import dialects_for, lint
 
 def taken(line: str) -> OwnServer:
     words = shlex.split(line)
-    return own_server(lint(words), dialects_for(None), text=line)
+    return own_server(lint(words), dialects_for(None), words)
 
 
 NGRAM = '{"method": "ngram", "num_speculative_tokens": 4, "prompt_lookup_max": 3, "prompt_lookup_min": 2}'
 
 LINES: dict[str, tuple[str, str, Speculation, str]] = {
-    "vllm without speculation": ("vllm serve org/m -tp 2", "org/m", Off(), "--tensor-parallel-size 2"),
+    "vllm without speculation": ("vllm serve org/m -tp 2", "org/m", Off(), "-tp 2"),
     "vllm with a draft": (
         "vllm serve org/m --speculative-config "
         '\'{"method": "draft_model", "model": "org/d", "num_speculative_tokens": 5}\' --port 9',
@@ -177,12 +177,12 @@ class TestTaking:
     def test_two_servers_in_one_text(self) -> None:
         text = "vllm serve a --port 1 &\nvllm serve b --port 2\n"
         with pytest.raises(UsageError, match="starts 2 servers"):
-            own_server(lint(text), dialects_for(None), text=text)
+            own_server(lint(text), dialects_for(None), text)
 
     def test_what_only_a_shell_knows(self) -> None:
         text = "vllm serve $MODEL --port 1\n"
         with pytest.raises(UsageError, match=r"\$MODEL"):
-            own_server(lint(text), dialects_for(None), text=text)
+            own_server(lint(text), dialects_for(None), text)
 
 
 class TestSecrets:
@@ -216,7 +216,7 @@ class TestLaunching:
         settings = ServerSettings(model="org/m", line=server.line, tp=2)
         version = vllm_flags.parse_version("vllm 0.32.0")
         assert vllm_flags.server_flags(settings, port=7, version=version) == (
-            *("--model", "org/m", "--tensor-parallel-size", "2", "--served-model-name", "s"),
+            *("--model", "org/m", "-tp", "2", "--served-model-name", "s"),
             *("--host", "127.0.0.1", "--port", "7"),
             *("--no-enable-prefix-caching", "--disable-uvicorn-access-log"),
         )
@@ -242,7 +242,7 @@ class TestLaunching:
         line = taken("llama-server -m t.gguf -c 4096 --host 0.0.0.0 --port 9 --api-key k -fa on").line
         settings = ServerSettings(model="t.gguf", line=line)
         assert llama_flags.server_flags(settings, port=7) == (
-            *("-m", "t.gguf", "-c", "4096", "--flash-attn", "on"),
+            *("-m", "t.gguf", "-c", "4096", "-fa", "on"),
             *("--host", "127.0.0.1", "--port", "7", "--metrics", "--slots"),
         )
 
@@ -284,7 +284,7 @@ def test_what_an_arm_is_launched_with_is_read_back_as_that_arm(engine: str, spec
         line = ["vllm", "serve", "org/m", *words]
     else:
         line = ["llama-server", "-m", "t.gguf", *llama_flags.speculation_flags(arm)]
-    again = own_server(lint(line), dialects_for(None), text=shlex.join(line))
+    again = own_server(lint(line), dialects_for(None), line)
     assert again.parts.speculation == speculation
     assert again.line.flags == (() if engine == "vllm" else (("-m", "t.gguf"),))
 

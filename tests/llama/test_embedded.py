@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+import speclift.weights
 from running import Cli
 from speclift.client.client import Client
 from speclift.client.clock import now_s
@@ -33,10 +34,11 @@ pytestmark = pytest.mark.llama
 
 CONTEXT_TOKENS = 512
 EDITED_ID = 20_000
+(BUNDLED_DRAFT,) = Path(speclift.weights.__file__).parent.glob("bundled/*.gguf")
 TEXT = "The small red fox jumped over the quiet stream and ran into the green forest near the old stone mill."
 COPY = f"Repeat this text exactly, word for word, three times.\n\n{TEXT}\n{TEXT}\n{TEXT}\n"
 
-# Each takes the path of the draft model: the embedded model, which drafts for itself.
+# Each takes the path of the draft model.
 METHODS: dict[str, Callable[[str], Speculation]] = {
     "ngram": lambda _: NGram(k=7, n=3),
     "ngram:map-k": lambda _: NGram(variant="map-k", k=8, n=4),
@@ -102,7 +104,7 @@ async def once(server: Server) -> list[Record]:
 
 @pytest.mark.parametrize("name", METHODS)
 def test_every_method_launches_and_drafts(name: str, embedded_model: Path, tmp_path: Path) -> None:
-    speculation = METHODS[name](str(embedded_model))
+    speculation = METHODS[name](str(BUNDLED_DRAFT))
     (record,) = on_server(LlamaCpp(settings(embedded_model)), speculation, tmp_path / "log", once)
     assert record.is_ok, record.error
     assert record.drafted is not None
@@ -151,7 +153,7 @@ def plain(embedded_model: Path, tmp_path_factory: pytest.TempPathFactory) -> lis
 def test_the_same_seed_gives_the_same_text_with_and_without_speculation(
     name: str, plain: list[Record], embedded_model: Path, tmp_path: Path
 ) -> None:
-    speculation = METHODS[name](str(embedded_model))
+    speculation = METHODS[name](str(BUNDLED_DRAFT))
     speculated = on_server(LlamaCpp(settings(embedded_model)), speculation, tmp_path / "spec", cold_and_hot)
     assert [record.text for record in speculated] == [record.text for record in plain]
     assert plain[0].text != plain[1].text

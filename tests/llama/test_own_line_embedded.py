@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import shlex
 import subprocess
 import sys
@@ -111,3 +112,48 @@ def _asked(url: str) -> str:
         except OperatingError:
             time.sleep(0.1)
     raise AssertionError(f"{url} never answered")
+
+
+DOCKER = '''#!{python}
+"""Stands in for docker: what the image would start is the embedded server, at the port that was published."""
+import os, sys
+words = sys.argv[1:]
+assert words[0] == "run" and "-d" not in words and "--name" not in words
+host, port, inner = words[words.index("-p") + 1].split(":")
+flags = words[words.index("ghcr.io/ggml-org/llama.cpp:server") + 1 :]
+assert flags[flags.index("--port") + 1] == inner
+flags[flags.index("--port") + 1] = port
+flags[flags.index("--host") + 1] = host
+flags = [{model!r} if word == "/models/t.gguf" else word for word in flags]
+assert os.environ["HF_TOKEN"] == "hf_not_for_you"
+os.execv(sys.executable, [sys.executable, "-m", "speclift.engines.llamacpp.server", *flags])
+'''
+
+
+def test_a_container_is_launched_with_docker_on_a_port_of_ours(pair: tuple[str, str], tmp_path: Path) -> None:
+    docker = tmp_path / "bin" / "docker"
+    docker.parent.mkdir()
+    docker.write_text(DOCKER.format(python=sys.executable, model=pair[0]))
+    docker.chmod(0o755)
+    result = speclift(
+        *("measure", "--json", "--study", "s", "--segment", "verbatim-rewrite", "--requests", "2"),
+        *("--max-tokens", "12", "--launches", "1", "--"),
+        *("docker", "run", "-d", "--name", "llm", "-p", "80:8080", "-v", "/data:/models"),
+        *("-e", "HF_TOKEN=hf_not_for_you", "ghcr.io/ggml-org/llama.cpp:server"),
+        *("-m", "/models/t.gguf", "-t", "1", "-c", "2048", "-np", "1", "--port", "8080"),
+        *(
+            "--spec-type",
+            "ngram-simple",
+            "--spec-ngram-simple-size-n",
+            "4",
+            "--spec-ngram-simple-size-m",
+            "8",
+        ),
+        cwd=tmp_path,
+        environment={"PATH": f"{docker.parent}:{os.environ['PATH']}"},
+    )
+    assert result.code == 0, result.stderr
+    assert {cell["arm"] for cell in result.document["cells"]} == {"baseline", "yours"}
+    assert {cell["failed"] for cell in result.document["cells"]} == {0}
+    for path in (tmp_path / "s").rglob("*"):
+        assert not path.is_file() or b"hf_not_for_you" not in path.read_bytes()

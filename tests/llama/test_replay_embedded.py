@@ -96,8 +96,8 @@ def replayable(answers: Sequence[Answered], max_tokens: int) -> list[LoggedAnswe
 def test_replay_drafts_and_accepts_what_the_server_did(
     drafter: NGram, embedded_model: Path, tmp_path: Path
 ) -> None:
-    answers = asyncio.run(answers_of(embedded_model, drafter, log=tmp_path / "log", max_tokens=80))
-    rows = replayable(answers, 80)
+    answers = asyncio.run(answers_of(embedded_model, drafter, log=tmp_path / "log", max_tokens=60))
+    rows = replayable(answers, 60)
     (setting,) = settings_for(
         (f"ngram:{drafter.variant}",), log_drafters(), engine="llamacpp", ks=(drafter.k,), ngrams=(drafter.n,)
     )
@@ -128,7 +128,7 @@ def test_a_study_replayed_from_its_texts_has_the_accepted_length_it_measured(
     """Chat template, tokenizer and end tokens included: nothing but text goes from the study into the log."""
     monkeypatch.setenv("SPECLIFT_CACHE", str(embedded_model.parent.parent))
     flags = (
-        "--method ngram,n=3,k=7 --segment verbatim-rewrite --segment chat --requests 10 --max-tokens 64 "
+        "--method ngram,n=3,k=7 --segment verbatim-rewrite --segment chat --requests 6 --max-tokens 48 "
         "--temperature 0 --launches 1 --threads 1 --study s"
     )
     measured = cli("measure", *flags.split())
@@ -147,7 +147,7 @@ def test_a_study_replayed_from_its_texts_has_the_accepted_length_it_measured(
                 "messages": [{"role": each.role, "content": each.content} for each in messages],
                 "response": record.text,
                 "finish_reason": record.finish_reason,
-                "max_tokens": 64,
+                "max_tokens": 48,
                 "temperature": 0,
             }
             file.write(json.dumps(line) + "\n")

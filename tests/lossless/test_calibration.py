@@ -30,13 +30,21 @@ from speclift.lossless.two_sample import TextTest, text_tests
 from speclift.testing.samplers import RULES, Chain, generate
 
 CHAIN = Chain.drawn(tokens=40, spread=2.0, agreement=0.8, seed=2)
+TEXTS = 50
 
 
 @cache
-def generated(rule: str, *, tokens: int, seed: int) -> tuple[int, ...]:
-    draws = np.random.default_rng(seed)
-    (ids,) = generate(CHAIN, RULES[rule], sequences=1, length=tokens + 1, k=3, draws=draws)
-    return tuple(int(token) for token in ids)
+def generated(rule: str, *, tokens: int, seed: int) -> list[tuple[int, int]]:
+    """Each token with the one before it, of texts that are drawn side by side."""
+    rows = generate(
+        CHAIN,
+        RULES[rule],
+        sequences=TEXTS,
+        length=tokens // TEXTS + 1,
+        k=3,
+        draws=np.random.default_rng(seed),
+    )
+    return [pair for row in rows.tolist() for pair in pairwise(row)]
 
 
 @cache
@@ -51,7 +59,7 @@ def law_after(token: int, listed: int) -> tuple[tuple[tuple[int, float], ...], f
 @cache
 def scores_of(rule: str, *, tokens: int, seed: int = 0, listed: int = 40) -> tuple[TokenScore, ...]:
     scores = []
-    for before, said in pairwise(generated(rule, tokens=tokens, seed=seed)):
+    for before, said in generated(rule, tokens=tokens, seed=seed):
         top, tail = law_after(before, listed)
         scores.append(
             TokenScore(
@@ -135,15 +143,13 @@ def test_a_baseline_that_misses_its_own_scores_leaves_only_the_difference_to_jud
     )
 
     def mistaken(seed: int) -> list[TokenScore]:
-        truly = scores_of("rejection", tokens=3000, seed=seed)
+        laws = [
+            tuple((token, float(law[token])) for token, _ in law_after(before, 40)[0])
+            for before, law in enumerate(flat.target)
+        ]
         return [
-            TokenScore(
-                chosen=score.chosen,
-                top=tuple((i, float(flat.target[before.chosen][i])) for i, _ in score.top),
-                tail_low=0.0,
-                tail_high=0.0,
-            )
-            for before, score in pairwise(truly)
+            TokenScore(chosen=said, top=laws[before], tail_low=0.0, tail_high=0.0)
+            for before, said in generated("rejection", tokens=3000, seed=seed)
         ]
 
     scores = mistaken(1)

@@ -51,6 +51,7 @@ def test_the_constants_in_use_are_those_of_the_fit_on_all_rows(printed: str) -> 
             assert in_use == pytest.approx(float(value), rel=0.02), name
 
 
+@pytest.mark.slow
 def test_rows_that_lie_outside_are_not_called_covered(tmp_path: Path) -> None:
     """A draft that was ten times as fast as any model allows: the benchmark must fail on it."""
     line = {"scenario": "8b-1b", "alpha": 0.8, "tpot_s_p50": 5e-3, "method": "off", "k": 0, "concurrency": 1}

@@ -234,3 +234,34 @@ def test_a_schedule_runs_before_the_arm_it_was_made_from_and_a_runner_up_last(se
     assert [arm.name for arm in alone.arms] == [BASELINE, winner.name]
     beside = replace(alone, runner_up=other, scheduled=replace(winner.arm, name="schedule"))
     assert [arm.name for arm in beside.arms] == [BASELINE, "schedule", winner.name, other.name]
+
+
+class TestAskedFor:
+    """An arm that the user named is confirmed whatever the search thinks of it."""
+
+    @staticmethod
+    def choice(search: Search, always: str | None) -> Confirmation:
+        return choose(
+            search,
+            can_run=lambda _: True,
+            wants_same_method=True,
+            sequences_max=64,
+            schedule_key=None,
+            always=always,
+        )
+
+    def test_it_is_among_the_arms_once(self, searched: Search) -> None:
+        plain = self.choice(searched, None).arms
+        names = [candidate.name for candidate in searched.problem.candidates if not candidate.is_baseline]
+        for name in names:
+            arms = [arm.name for arm in self.choice(searched, name).arms]
+            assert arms.count(name) == 1
+            assert arms[:2] == [arm.name for arm in plain[:2]]
+            assert len(arms) == (len(plain) if name == arms[1] else 3)
+
+    def test_not_where_it_failed_or_is_unknown(self, searched: Search) -> None:
+        worst = ranked(searched, posterior_of(searched))[-1].name
+        out = Elimination(candidate=worst, stage="failed", reason="it died")
+        failed = replace(searched, eliminated=(*searched.eliminated, out))
+        assert self.choice(failed, worst).asked_for is None
+        assert self.choice(searched, "no-such-arm").asked_for is None

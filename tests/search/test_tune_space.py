@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from typing import ClassVar
+
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from speclift.core.drafting import Drafting, Template, drafting_of
 from speclift.core.errors import UsageError
-from speclift.core.speculation import Combined, Drafter, DraftModel, Head, NGram, Off, Suffix
+from speclift.core.speculation import Combined, Drafter, DraftModel, Head, NGram, Off, Speculation, Suffix
 from speclift.search.space import Axes, Candidate, build_space, sees_text_alone, with_k
 
 TINY = DraftModel(model="models/tiny.gguf")
@@ -170,3 +172,35 @@ def test_candidates_keep_the_shortest_draft_and_say_it() -> None:
 def test_axes_without_values_are_refused(fields: dict[str, object], message: str) -> None:
     with pytest.raises(UsageError, match=message):
         Axes(drafters=(NGram(),), **fields)  # type: ignore[arg-type]
+
+
+class TestDraftFiles:
+    """For engines that want each quantisation of a draft as a file."""
+
+    FILES: ClassVar = {("m.gguf", "q8_0"): "m-q8_0.gguf", ("m.gguf", "q4_0"): "m.gguf"}
+    QUANTISATIONS = (None, "q8_0", "q4_0")
+
+    def drafted(self, drafter: Template) -> dict[str, Speculation]:
+        axes = Axes(
+            drafters=(drafter,), ks=(3,), draft_quantisations=self.QUANTISATIONS, draft_files=self.FILES
+        )
+        return {
+            each.name: each.arm.speculation for each in build_space(axes).candidates if not each.is_baseline
+        }
+
+    def test_the_file_takes_the_place_of_the_key_and_the_same_file_is_tried_once(self) -> None:
+        assert self.drafted(DraftModel(model="m.gguf")) == {
+            "draft-k3": DraftModel(model="m.gguf", k=3),
+            "draft-draftq8_0-k3": DraftModel(model="m-q8_0.gguf", k=3),
+        }
+
+    def test_drafts_in_a_combination_are_drafts_too(self) -> None:
+        assert self.drafted(Combined(parts=(NGram(n=3), DraftModel(model="m.gguf")))) == {
+            "ngram+draft-k3": Combined(parts=(NGram(n=3, k=3), DraftModel(model="m.gguf", k=3))),
+            "ngram+draft-draftq8_0-k3": Combined(
+                parts=(NGram(n=3, k=3), DraftModel(model="m-q8_0.gguf", k=3))
+            ),
+        }
+
+    def test_a_head_in_the_target_has_no_file(self) -> None:
+        assert len(self.drafted(Head(kind="mtp"))) == 3

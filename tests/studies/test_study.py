@@ -28,6 +28,7 @@ from samples import (
 from speclift.core.arm import BASELINE, Arm, ServerSettings, baseline_arm
 from speclift.core.engine_spec import EngineSpec
 from speclift.core.goals import Goals, read_slos
+from speclift.core.own_line import OwnLine
 from speclift.core.records import Counters, Outcome, Phase, Record, Step, TurnHealth
 from speclift.core.results import Finding, Level
 from speclift.core.speculation import Combined, DraftModel, Head, NGram, Synthetic
@@ -108,6 +109,17 @@ class TestRoundTrip:
 
         with Study.open(tmp_path / "s") as study:
             assert {name: getattr(study, name) for name in parts} == parts
+
+    def test_the_users_own_line_is_kept(self) -> None:
+        line = OwnLine(
+            start=("docker", "run", "image"),
+            flags=(("--a", "1", "2"), ("--b",)),
+            environment=(("X", HOSTILE),),
+            text=HOSTILE,
+            speculation=("--c", "{}"),
+        )
+        spec = EngineSpec(kind="vllm", settings=ServerSettings(model="m", line=line), version="vllm 0.32.0")
+        assert engine_from_dict(json.loads(json.dumps(engine_to_dict(spec)))) == spec
 
     def test_an_engine_stored_before_attach_and_vllm_is_read(self) -> None:
         written = engine_to_dict(EngineSpec(kind="fake", settings=ServerSettings(model="m")))

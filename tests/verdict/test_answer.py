@@ -31,6 +31,9 @@ SENTENCES = {
     "ship, e2e": "Switch on arm: answers come 1.50x faster (95 % sure: 1.40 to 1.60).",
     "ship, throughput": "Switch on arm: the server gives 1.50x the tokens per second (95 % sure: 1.40 to 1.60).",
     "ship, two arms": "Switch on other: tokens come 1.60x faster (95 % sure: 1.50 to 1.70).",
+    "ship, the user's own line": (
+        "Keep your line's speculation: tokens come 1.50x faster (95 % sure: 1.40 to 1.60)."
+    ),
     "ship, attach": "Switch on the server with speculation: tokens come 1.50x faster (95 % sure: 1.40 to 1.60).",
     "conditions, segments": (
         "Switch on arm only for summarise: tokens come 1.70x faster (95 % sure: 1.50 to 1.90)."

@@ -161,9 +161,21 @@ class TestTheCommand:
         assert "--k" not in words
         assert "--draft" not in words
 
-    def test_of_a_search_over_server_settings_none_is_made_up(self) -> None:
-        argv = (*ARGV, "--target-quant", "none,fp8")
-        assert next_step(judged(OPEN, tuning=SEARCHED, provenance=provenance(argv=argv))) is None
+    @pytest.mark.parametrize("name", ["arm", "yours"])
+    def test_what_one_method_does_not_say_is_searched_again(self, name: str) -> None:
+        """Server settings that were searched too, or a line that brings an arm of its own; the search took 60 s."""
+        whole = evidence(
+            arm=replace(ARM, name=name), overall=needing(0.9, 1.1, 1.4, arm=name, prompts_needed=None)
+        )
+        varied = ("--target-quant", "none,fp8") if name == "arm" else ()
+        known = provenance(argv=("tune", *ARGV[1:], *varied))
+        plain = next_step(judged(whole, provenance=known))
+        found = next_step(judged(whole, tuning=SEARCHED, provenance=known))
+        assert found is not None
+        assert plain is not None
+        assert found.command == plain.command
+        assert found.command.startswith("speclift tune ")
+        assert found.seconds == plain.seconds + 60
 
     @pytest.mark.parametrize("argv", [(), ("decide", "--baseline-url", "http://***@host:1")])
     def test_what_cannot_be_repeated_gives_no_command(self, argv: tuple[str, ...]) -> None:

@@ -216,7 +216,7 @@ class PlanAsk:
     target: Annotated[
         str,
         Flag(
-            "Hugging Face folder or cached id, .gguf file, or catalogue name such as llama-3.1-70b.",
+            "Hugging Face folder or cached id, .gguf file, catalogue name such as llama-3.1-70b, or a size: 123B.",
             MODELS,
             "MODEL",
             names=("--target", "--model"),
@@ -225,6 +225,15 @@ class PlanAsk:
     drafts: Annotated[
         tuple[str, ...],
         Flag("Draft model; repeatable, the first one is planned.", MODELS, "MODEL", names=("--draft",)),
+    ] = ()
+    methods: Annotated[
+        tuple[str, ...],
+        Flag(
+            "draft, ngram, eagle, eagle3, mtp, medusa, ...; repeatable, the first is planned. Default: draft or ngram.",
+            MODELS,
+            "NAME",
+            names=("--method",),
+        ),
     ] = ()
     target_quant: Annotated[
         str | None, Flag("bf16, fp8, int8, int4, awq, q4_k_m, ...; default: as stored.", MODELS, "NAME")

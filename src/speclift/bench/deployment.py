@@ -2,12 +2,21 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 
 from speclift.bench.ask import CONTEXT_DEFAULT, PlanAsk
+from speclift.bench.planned_methods import (
+    head_options,
+    is_parallel,
+    named_drafts,
+    planned_methods,
+    speculations_of,
+)
 from speclift.client.devices import cpu_device, found_gpus
 from speclift.core.errors import UsageError, unknown_name
 from speclift.core.hardware import Device
+from speclift.core.speculation import DraftModel, Speculation
 from speclift.engines.kind import engine_kind, usable_kinds
 from speclift.planner.acceptance_curve import Acceptance
 from speclift.planner.memory import Layout, Placed
@@ -31,7 +40,9 @@ def request_for(ask: PlanAsk, acceptances: tuple[Acceptance, ...] = ()) -> PlanR
     _check_numbers(ask)
     prefers_gguf = ask.engine is not None and terms_of(ask.engine).reads_gguf
     target = find_source(ask.target, prefers_gguf=prefers_gguf)
-    drafts = [find_source(draft, prefers_gguf=prefers_gguf) for draft in ask.drafts]
+    speculations = speculations_of(ask)
+    named = named_drafts(ask, speculations)
+    drafts = [find_source(draft, prefers_gguf=prefers_gguf) for draft in named]
     engine = _engine(ask, target, drafts)
     k_max = engine_kind(engine.name).k_max
     if max(ask.ks, default=1) > k_max:
@@ -39,13 +50,18 @@ def request_for(ask: PlanAsk, acceptances: tuple[Acceptance, ...] = ()) -> PlanR
     layout = _layout(ask, target, engine)
     placed = place(target, ask.target_quant, flag="--target-quant")
     device = _device(ask, engine)
+    options = _options(ask, engine, target, drafts)
+    options = _in_one_pass(options, speculations)
+    asked = [option for option in options if option.is_asked_for]
+    methods = planned_methods(ask, speculations, placed, dict(zip(named, asked, strict=True)))
+    heads = head_options(methods, placed)
     return PlanRequest(
         engine=engine,
         device=device,
         layout=layout,
         target=placed,
         reference=target.reference,
-        drafts=_options(ask, engine, target, drafts),
+        drafts=(*heads, *options),
         loads=tuple(sorted(set(ask.concurrency))) or LOADS_DEFAULT,
         ks=tuple(sorted(set(ask.ks))) or K_DEFAULT,
         acceptances=acceptances,
@@ -53,7 +69,18 @@ def request_for(ask: PlanAsk, acceptances: tuple[Acceptance, ...] = ()) -> PlanR
         is_gguf=target.gguf is not None,
         engine_version=ask.engine_version,
         others=tuple(plan_terms().values()),
+        methods=methods,
+        has_target=target.is_nameable,
+        assumptions=tuple(note for source in (target, *drafts) if (note := source.assumption)),
     )
+
+
+def _in_one_pass(
+    options: tuple[DraftOption, ...], speculations: Sequence[Speculation]
+) -> tuple[DraftOption, ...]:
+    """Drafts that were trained to guess all tokens at once: --method draft,parallel_drafting=true."""
+    are_parallel = any(is_parallel(each) for each in speculations if isinstance(each, DraftModel))
+    return tuple(replace(option, is_parallel=are_parallel) for option in options) if are_parallel else options
 
 
 def _check_numbers(ask: PlanAsk) -> None:
@@ -140,7 +167,7 @@ def _options(
     ask: PlanAsk, engine: EngineTerms, target: Source, drafts: list[Source]
 ) -> tuple[DraftOption, ...]:
     options = []
-    for source in drafts:
+    for source in (_like(draft, target) for draft in drafts):
         if source.reference == target.reference and len(drafts) == 1 and source.gguf is None:
             raise UsageError(
                 f"{source.reference} cannot draft for itself", hint="give a smaller model of the same family"
@@ -158,12 +185,19 @@ def _options(
     return tuple(options)
 
 
+def _like(draft: Source, target: Source) -> Source:
+    """A model of which only the size is known is taken to have the other one's vocabulary."""
+    if not (draft.assumption or target.assumption):
+        return draft
+    return replace(draft, shape=replace(draft.shape, vocabulary=target.shape.vocabulary))
+
+
 def _option(
     source: Source, placed: Placed, target: Source, engine: EngineTerms, *, asked: bool
 ) -> DraftOption:
     return DraftOption(
         placed=placed,
-        reference=source.reference,
+        reference=source.reference if source.is_nameable else "",
         comparison=compare_sources(target, source) if asked else None,
         is_asked_for=asked,
         is_gguf=source.gguf is not None,

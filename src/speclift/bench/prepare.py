@@ -9,8 +9,10 @@ from pathlib import Path
 
 from speclift import __version__
 from speclift.bench.ask import Ask
+from speclift.bench.draft_files import draft_files, with_files
 from speclift.bench.limits import require_sane
 from speclift.bench.observer import Observer
+from speclift.bench.search_fit import require_fit
 from speclift.bench.search_space import named_methods
 from speclift.client.provenance import host_facts
 from speclift.core.arm import CONTROL, YOURS, Arm, baseline_arm, control_arm
@@ -18,7 +20,7 @@ from speclift.core.engine_spec import AttachSettings, EngineSpec
 from speclift.core.errors import EngineError, UsageError, unknown_name
 from speclift.core.records import Provenance
 from speclift.core.results import Finding, Level
-from speclift.core.speculation import Attached, DraftModel, Head, Speculation, Synthetic
+from speclift.core.speculation import Attached, Combined, DraftModel, Head, Speculation, Synthetic
 from speclift.core.traffic import Concurrency, Load, Rate, Workload
 from speclift.engines.build import build_engine, losing_scheduling
 from speclift.engines.kind import EngineKind, engine_kind
@@ -104,7 +106,10 @@ def lay_ground(ask: Ask, observer: Observer) -> Ground:
         seed=ask.seed,
     )
     loads = _loads(ask)
-    return Ground(ask=ask, workload=workload, loads=loads, engine_spec=_engine_spec(ask, loads, observer))
+    spec = _engine_spec(ask, loads, observer)
+    if not ask.is_elsewhere:
+        require_fit(ask, spec.settings)
+    return Ground(ask=ask, workload=workload, loads=loads, engine_spec=spec)
 
 
 def prepare_arms(
@@ -191,7 +196,12 @@ def named_arms(ask: Ask, observer: Observer) -> tuple[Arm, ...]:
     if not methods:
         return (baseline_arm(), *yours)
     arms = arms_for(methods=methods, ks=ask.ks, drafts=draft_paths(ask, observer))
-    named = (replace(arm, speculation=_with_draft_settings(arm.speculation, ask)) for arm in arms)
+    asked = [_with_draft_settings(arm.speculation, ask) for arm in arms]
+    files = draft_files(asked, ask.draft_quants[:1], ask, observer)
+    named = (
+        replace(arm, speculation=with_files(speculation, files))
+        for arm, speculation in zip(arms, asked, strict=True)
+    )
     return (*(arm for arm in named if arm.speculation != ask.yours), *yours)
 
 
@@ -214,6 +224,12 @@ def _with_draft_settings(speculation: Speculation, ask: Ask) -> Speculation:
             return replace(speculation, extra=(*speculation.extra, *extra))
         case Synthetic(inner=DraftModel() | Head() as inner) if extra:
             return replace(speculation, inner=replace(inner, extra=(*inner.extra, *extra)))
+        case Combined(parts=parts) if extra:
+            held = (
+                replace(part, extra=(*part.extra, *extra)) if isinstance(part, DraftModel) else part
+                for part in parts
+            )
+            return replace(speculation, parts=tuple(held))
         case _:
             return speculation
 
@@ -267,16 +283,16 @@ def _engine_spec(ask: Ask, loads: tuple[Load, ...], observer: Observer) -> Engin
     # As many slots as the heaviest closed loop; an open loop gets a few and queues beyond them.
     slots = max(load.streams if isinstance(load, Concurrency) else 4 for load in loads)
     # A line of the user's own has the engine's default where it says nothing.
-    has_line = ask.server.line is not None
-    threads = ask.server.threads if has_line or ask.server.threads is not None else default_threads()
+    line = ask.server.line
+    threads = ask.server.threads if line is not None or ask.server.threads is not None else default_threads()
     if threads is not None and threads < 1:
         raise UsageError(f"--threads must be at least 1, saw {threads}")
     kind = engine_kind(ask.engine)
     settings = replace(
         ask.server,
-        model=ask.server.model
-        if ask.is_elsewhere or (has_line and kind.is_on_hub(ask.server))
-        else kind.model_path(ask.server.model, say=observer.say, fetches=ask.fetches),
+        model=kind.model_path(ask.server.model, say=observer.say, fetches=ask.fetches)
+        if _is_file_here(ask, kind)
+        else ask.server.model,
         slots=slots,
         threads=threads,
         kv_type_k=ask.kv_dtype or ask.server.kv_type_k,
@@ -290,13 +306,18 @@ def _engine_spec(ask: Ask, loads: tuple[Load, ...], observer: Observer) -> Engin
         binary=ask.llama_server,
         python=ask.vllm_python,
         attach=_attach(ask),
-        version=_newest_release(kind) if ask.is_elsewhere or _is_in_container(ask) else None,
+        version=_told_version(kind, ask) if ask.is_elsewhere or _is_in_container(ask) else None,
     )
 
 
 def _is_in_container(ask: Ask) -> bool:
     """EngineError where this machine has no program to start it with, unless nothing will be started."""
     line = ask.server.line
+    if line is not None and line.is_remote and not ask.is_elsewhere:
+        raise EngineError(
+            f"your line starts its server elsewhere, with {' '.join((*line.wrapper, *line.start)[:2])}",
+            hint="run speclift there, with the server's own command",
+        )
     if line is None or not line.is_in_container:
         return False
     if not ask.is_elsewhere and shutil.which(line.start[0]) is None:
@@ -307,8 +328,21 @@ def _is_in_container(ask: Ask) -> bool:
     return True
 
 
-def _newest_release(kind: EngineKind) -> str:
-    return "" if kind.dialect is None else kind.dialect.newest_text
+def _is_file_here(ask: Ask, kind: EngineKind) -> bool:
+    """Whether the model's name is for this machine to resolve: in a container it is one of its own files."""
+    line = ask.server.line
+    return not (
+        ask.is_elsewhere or (line is not None and (line.is_in_container or kind.is_on_hub(ask.server)))
+    )
+
+
+def _told_version(kind: EngineKind, ask: Ask) -> str:
+    """Of an engine that is not asked: its image's, else the newest that is known."""
+    line, dialect = ask.server.line, kind.dialect
+    if dialect is None:
+        return ""
+    pinned = dialect.image_release(line.start[-1]) if line is not None and line.is_in_container else None
+    return dialect.newest_text if pinned is None else f"{kind.name} {pinned}"
 
 
 def require_drafting(kind: EngineKind, arms: tuple[Arm, ...]) -> None:

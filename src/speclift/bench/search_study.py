@@ -9,6 +9,7 @@ from pathlib import Path
 
 from speclift.bench.ask import Ask
 from speclift.bench.bench import Bench
+from speclift.bench.draft_files import draft_files
 from speclift.bench.interrupts import run_until_signal
 from speclift.bench.limits import require_sane
 from speclift.bench.live import Servers
@@ -31,7 +32,7 @@ from speclift.bench.search_plan import (
     plan_search,
 )
 from speclift.bench.search_run import LocalRunner, replayed, run_search, spent_s
-from speclift.bench.search_space import refused_by, silent_on, space_of, wanted, with_yours
+from speclift.bench.search_space import Wanted, refused_by, silent_on, space_of, wanted, with_yours
 from speclift.bench.study_paths import keep_prompts_source, prompts_of, search_path
 from speclift.bench.time_limit import BudgetSpent, ends_at
 from speclift.bench.tuning import tuning_from
@@ -105,7 +106,7 @@ def prospect(ask: Ask, observer: Observer, *, always: bool) -> Prospect | None:
     if sum(len(each.ks) for each in found) <= CONFIRMED_MAX and not (found and ask.has_variants):
         return None
     ground = lay_ground(as_quick_look(ask, observer, searches=True) if ask.is_quick_look else ask, observer)
-    axes = _axes(ask)
+    axes = _axes_with_files(ask, found, observer)
     everything = with_yours(space_of(found, axes), ask.yours).candidates
     ground = replace(ground, engine_spec=_varied(ground.engine_spec, everything))
     engine = build_engine(ground.engine_spec)
@@ -328,6 +329,11 @@ def _can_run(engine: Engine, arm: Arm) -> bool:
     except UsageError:
         return False
     return True
+
+
+def _axes_with_files(ask: Ask, found: Sequence[Wanted], observer: Observer) -> Axes:
+    templates = [each.template for each in found]
+    return replace(_axes(ask), draft_files=draft_files(templates, ask.draft_quants, ask, observer))
 
 
 def _axes(ask: Ask) -> Axes:

@@ -17,6 +17,12 @@ def doctor_command(
     client: Annotated[
         bool, typer.Option("--client", help="Measure the load generator instead of the noise: 5 s.")
     ] = False,
+    vllm_python: Annotated[
+        str | None, typer.Option("--vllm-python", metavar="PATH", help="Python of the environment with vLLM.")
+    ] = None,
+    llama_server: Annotated[
+        str | None, typer.Option("--llama-server", metavar="PATH", help="Your llama-server.")
+    ] = None,
     as_json: Json = False,
 ) -> None:
     """Show engines, GPUs and models, and how noisy this machine is."""
@@ -24,7 +30,13 @@ def doctor_command(
     from speclift.verbs.doctor import diagnose
     from speclift.views.machine import machine_view
 
-    facts = diagnose(Narrator(screen(stderr=True)), with_noise=not quick, with_client=client)
+    facts = diagnose(
+        Narrator(screen(stderr=True)),
+        with_noise=not quick,
+        with_client=client,
+        vllm_python=vllm_python,
+        llama_server=llama_server,
+    )
     if as_json:
         write_json(facts)
         return

@@ -205,14 +205,17 @@ def brought_line(
     if not words and path is None:
         return None
     from speclift.core.errors import UsageError
-    from speclift.verbs.own_line import brought, from_file
+    from speclift.verbs.lint import read_pasted
+    from speclift.verbs.own_line import brought
 
     if words and path is not None and is_typed(ctx, "from_file"):
         raise UsageError("a line came after -- and another one with --from", hint="give one of them")
-    engine = str(options["engine"]) if is_typed(ctx, "engine") and "engine" in options else None
+    engine = str(ctx.params["engine"]) if is_typed(ctx, "engine") else None
     assert path is None or isinstance(path, Path)
     assert words is None or isinstance(words, list)
-    line = brought(words, engine=engine) if words or path is None else from_file(path, engine=engine)
+    programs = {name: ctx.params.get(name) for name in ("vllm_python", "llama_server")}
+    command = words if words or path is None else read_pasted(path)
+    line = brought(command, engine=engine, programs=programs)
     for said in line.said:
         sys.stderr.write(f"{said}\n")
     return dict(line.planned if is_planned else line.settings)
@@ -234,8 +237,11 @@ def takes_ask(verb: Callable[..., None]) -> Callable[..., None]:
             typed = flags.typed(ctx)
             values |= {name: value for name, value in line.items() if name not in typed}
         ask = Ask.of(**values)
-        # The file may change later; the study keeps what it said.
-        verb(replace(ask, argv=(*sys.argv[1:], *as_flags(_from_file(ctx), STUDY_SETTINGS))), **options)
+        # The file may change later; the study keeps what it said, in front of a line that follows.
+        words = sys.argv[1:]
+        end = words.index("--") if "--" in words else len(words)
+        said = as_flags(_from_file(ctx), STUDY_SETTINGS)
+        verb(replace(ask, argv=(*words[:end], *said, *words[end:])), **options)
 
     return signed(
         command,

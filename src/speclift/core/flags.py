@@ -9,6 +9,7 @@ import re
 import typing
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, fields, is_dataclass
+from functools import cache
 from typing import TypeVar
 
 from speclift.core.errors import UsageError, unknown_name
@@ -119,11 +120,16 @@ def _flat_names(asked: type) -> Iterator[str]:
 
 def _fields(asked: type) -> Iterator[tuple[str, type | None, object, object]]:
     """Name, the dataclass it holds if it is one with flags, type and default."""
-    hints = typing.get_type_hints(asked, include_extras=True)
+    hints = _hints(asked)
     for field in fields(asked):
         hint = hints[field.name]
         part = hint if isinstance(hint, type) and is_dataclass(hint) else None
         yield field.name, part, hint, field.default
+
+
+@cache
+def _hints(asked: type) -> dict[str, object]:
+    return typing.get_type_hints(asked, include_extras=True)
 
 
 # Readings

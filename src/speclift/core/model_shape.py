@@ -60,6 +60,8 @@ class ModelShape:
     state_bytes_per_sequence: Bytes = 0
     experts: int = 0
     experts_per_token: int = 0
+    # Layers beyond these that were trained to guess further tokens (MTP); 0 where the config names none.
+    mtp_layers: int = 0
     # What the published weights are stored in.
     precision: str = "bf16"
     # Models of one family share tokenizer and training; the tokenizer's name where it is known.

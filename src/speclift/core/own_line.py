@@ -7,7 +7,7 @@ servers by this process alone.
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from speclift.core.address import HIDDEN, remember
@@ -15,6 +15,17 @@ from speclift.core.address import HIDDEN, remember
 # What people keep from others, by the name of the variable.
 SECRET_VARIABLE = re.compile(r"TOKEN|KEY|SECRET|PASSW|CREDENTIAL", re.IGNORECASE)
 SECRET_FLAGS = frozenset({"--api-key", "--hf-token", "-hft"})
+
+CONTAINERS = (("docker",), ("podman",), ("nerdctl",))
+# They start a program elsewhere; docker and its kind are among them but for `docker run`.
+REMOTE = frozenset(
+    {
+        *("ssh", "srun", "mpirun", "mpiexec", "kubectl", "oc", "apptainer", "singularity", "systemd-run"),
+        *("docker", "podman", "nerdctl"),
+    }
+)
+# They give a program its cores, its memory or its priority.
+PLACING = (("numactl",), ("taskset",), ("nice",), ("ionice",), ("chrt",))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -27,32 +38,56 @@ class OwnLine:
 
     start: tuple[str, ...]
     flags: tuple[tuple[str, ...], ...]
+    # The engine's own name of each flag, which a user may spell in other ways; empty where they are spelled so.
+    names: tuple[str, ...] = ()
+    # Programs that start it: sudo, numactl, uv run.
+    wrapper: tuple[str, ...] = ()
     environment: tuple[tuple[str, str], ...] = ()
     # What was pasted, for a comparison with what is recommended.
     text: str = ""
+    # The share of the GPU's memory that it may use, where it says so.
+    utilisation: float | None = None
     # Words of the engine's own that ask for the speculation of the line; empty where it asks for none.
     speculation: tuple[str, ...] = ()
 
     @property
     def is_in_container(self) -> bool:
-        return self.start[:1] in (("docker",), ("podman",), ("nerdctl",))
+        return self.start[:1] in CONTAINERS and "run" in self.start[1:3]
+
+    @property
+    def is_remote(self) -> bool:
+        """Whether it runs on a machine, or in a container, that this process cannot start it in."""
+        others = {*self.wrapper, *(self.start[:1] if not self.is_in_container else ())}
+        return not others.isdisjoint(REMOTE)
+
+    @property
+    def launcher(self) -> tuple[str, ...]:
+        """What of the wrapper a launch of ours keeps: what changes how fast the server is, or who may ask docker."""
+        is_kept = self.is_in_container or self.wrapper[:1] in PLACING
+        return self.wrapper if is_kept else ()
 
     @property
     def variables(self) -> dict[str, str]:
         """To launch with; what is hidden stands in the environment of this process."""
         return {name: value for name, value in self.environment if value != HIDDEN}
 
+    @property
+    def named(self) -> tuple[tuple[str, tuple[str, ...]], ...]:
+        """Each flag under the engine's own name of it."""
+        names = self.names or tuple(name_of(flag) for flag in self.flags)
+        return tuple(zip(names, self.flags, strict=True))
+
     def words(self, *, without: Collection[str] = ()) -> Iterator[str]:
-        for flag in self.flags:
-            if name_of(flag) not in without:
+        for name, flag in self.named:
+            if name not in without:
                 yield from flag
 
     def has(self, *names: str) -> bool:
-        return any(name_of(flag) in names for flag in self.flags)
+        return any(name in names for name, _ in self.named)
 
     def value(self, *names: str) -> str | None:
         """As an engine takes it: the last one given."""
-        given = [flag for flag in self.flags if name_of(flag) in names]
+        given = [flag for name, flag in self.named if name in names]
         if not given:
             return None
         _, equals, value = given[-1][0].partition("=")
@@ -61,13 +96,21 @@ class OwnLine:
     def command(self, words: Sequence[str]) -> tuple[str, ...]:
         """To paste: the whole line with this behind it."""
         variables = (f"{name}={value}" for name, value in self.environment)
-        return (*variables, *self.start, *self.words(), *words)
+        return (*variables, *self.wrapper, *self.start, *self.words(), *words)
 
     def saying(self, names: Sequence[str], value: str) -> OwnLine:
         """With this value of a flag, where it stood or at the end; the first of its names is the one that is added."""
-        kept = [flag for flag in self.flags if name_of(flag) not in names]
-        spelled = next((name_of(flag) for flag in self.flags if name_of(flag) in names), names[0])
-        return replace(self, flags=(*kept, (spelled, value)))
+        kept = [(name, flag) for name, flag in self.named if name not in names]
+        spelled = next((name_of(flag) for name, flag in self.named if name in names), names[0])
+        return replace(
+            self,
+            names=(*(name for name, _ in kept), names[0]),
+            flags=(*(flag for _, flag in kept), (spelled, value)),
+        )
+
+    def without(self, is_left_out: Callable[[str, tuple[str, ...]], bool]) -> OwnLine:
+        kept = [(name, flag) for name, flag in self.named if not is_left_out(name, flag)]
+        return replace(self, names=tuple(name for name, _ in kept), flags=tuple(flag for _, flag in kept))
 
 
 def name_of(flag: Sequence[str]) -> str:

@@ -19,8 +19,10 @@ from speclift.core.arm import Arm, Endpoint, ServerSettings
 from speclift.core.drafting import Drafting, Template, drafting_of
 from speclift.core.engine_spec import EngineSpec
 from speclift.core.errors import OperatingError, unknown_name
+from speclift.core.own_line import OwnLine
 from speclift.core.speculation import K_MAX, NGram
 from speclift.core.units import Seconds
+from speclift.engines.installed import Installed, Programs
 from speclift.engines.protocol import Engine, Scorer
 from speclift.linter.dialect import Dialect
 from speclift.planner.request import EngineTerms
@@ -63,16 +65,25 @@ class EngineKind(ABC):
     schedule_key: str | None = None
 
     def parts(self) -> dict[str, str]:
-        """What of it is on this machine, for doctor: a version, a path, or how to get it."""
+        """What of it is on this machine, for doctor, where `installed` does not tell."""
         return {self.name: f"in the package {type(self).__module__.partition('.')[0]}"}
+
+    def installed(self, programs: Programs) -> tuple[Installed, ...]:
+        """Its programs and packages on this machine, for doctor: which, where, or how to get them."""
+        return ()
 
     def install_command(self) -> str:
         """What to type so that its servers can be launched here; empty where they can."""
         return ""
 
-    def own_program(self, program: Sequence[str]) -> tuple[dict[str, object], str]:
+    def own_program(self, program: Sequence[str], line: OwnLine) -> tuple[dict[str, object], str]:
         """What a pasted line starts, as settings of an Ask, and what has to be said about it."""
         return {}, ""
+
+    def own_release(self, program: Sequence[str], programs: Mapping[str, object]) -> str | None:
+        """The release that would run a pasted line here; None where it is not installed. `programs` are those that
+        the user named beside it."""
+        return None
 
     @abstractmethod
     def build(self, spec: EngineSpec, settings: ServerSettings, *, version: str | None) -> Engine:
@@ -85,6 +96,13 @@ class EngineKind(ABC):
     def is_on_hub(self, server: ServerSettings) -> bool:
         """Whether the engine finds the model by itself, so that its name is no path."""
         return False
+
+    def draft_file(
+        self, model: str, quantisation: str, *, say: Callable[[str], None], fetches: bool
+    ) -> str | None:
+        """The draft in another quantisation, as a file of its own that is made where `fetches`; None: the engine
+        quantises as it loads, and is told by a key."""
+        return None
 
     def drafters(self, model: str) -> tuple[Template, ...]:
         """What a search tries where no method is named. `model` is the target as it was asked for."""

@@ -60,6 +60,7 @@ class Dialect:
     image: re.Pattern[str] | None = None  # of a container whose entry point is the server
     image_starts: tuple[str, ...] = ()  # that entry point
     takes_model_by_place = False
+    listening: frozenset[str] = frozenset()  # flags: where it listens, and who may ask
     glued: re.Pattern[str] | None = None  # a flag and its value in one word
     config: NestedConfig | None = None
     python_makers: tuple[str, ...] = ()  # calls that make the engine in a Python program
@@ -74,6 +75,10 @@ class Dialect:
     def newest_text(self) -> str:
         """The newest release as its engine says it."""
         return f"{self.engine} {dotted(self.newest)}"
+
+    def image_release(self, image: str) -> str | None:
+        """The release that a container image is pinned to; None where it does not say."""
+        return None
 
     def parse_release(self, text: str) -> Release:
         """`1.2.3`, `v7`."""

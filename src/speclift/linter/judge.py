@@ -42,6 +42,7 @@ class LintReport:
     unexpanded: tuple[str, ...] = ()  # what only a shell would fill in
     program: tuple[str, ...] = ()  # what starts it, as it was written
     environment: tuple[tuple[str, str], ...] = ()  # variables that are set for it
+    image: str = ""  # of a container that starts it by itself
     others: tuple[LintReport, ...] = ()
 
     @property
@@ -89,9 +90,17 @@ def lint_text(text: str, dialects: Dialects, *, version: str | None = None) -> L
     return _reported(_read(text, dialects, version), dialects, version, notes=repairs)
 
 
-def read_text(text: str, dialects: Dialects) -> Sequence[Pasted | Foreign]:
-    """The servers of a text, unjudged."""
-    return _read(made_plain(text)[0], dialects, None)
+def read_servers(
+    command: str | Sequence[str], dialects: Dialects, *, version: str | None = None
+) -> Sequence[Pasted | Foreign]:
+    """The servers of a text, or the one of words, unjudged."""
+    if isinstance(command, str):
+        return _read(made_plain(command)[0], dialects, version)
+    if len(command) == 1 and any(character.isspace() for character in command[0]):
+        return read_servers(command[0], dialects, version=version)
+    words, _ = words_made_plain(command)
+    server = read_command(words, dialects, release=_release_asked(dialects, version))
+    return () if server is None else (server,)
 
 
 def _reported(
@@ -248,6 +257,7 @@ def _report(server: Pasted | Foreign, dialects: Dialects, version: str | None) -
         unexpanded=server.expansions.pieces,
         program=server.program,
         environment=tuple(shell_environment(server)),
+        image=server.wrapper[-1] if server.wrapper and not server.program else "",
     )
 
 

@@ -1,21 +1,23 @@
 """One server of a pasted text, taken apart: what is speculation, what is the server's own. Pure.
 
-It is read from its translation, so that flags of any age come out as today's engine takes them.
+A command that its engine takes is kept as it was written. One of another age, Python code or a config is read from its
+translation.
 """
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from speclift.core.address import without_secrets
 from speclift.core.errors import UsageError, WillNotRun
-from speclift.core.own_line import OwnLine, hidden_words
+from speclift.core.own_line import CONTAINERS, OwnLine, hidden_words
 from speclift.linter.command import Foreign, read_command
-from speclift.linter.dialect import Dialects
+from speclift.linter.dialect import Dialect, Dialects
 from speclift.linter.findings import LintFinding, Status
-from speclift.linter.judge import LintReport, lint_words
-from speclift.linter.pasted import Pasted, Setting, TakenApart
+from speclift.linter.judge import LintReport, lint_words, read_servers
+from speclift.linter.pasted import Form, Pasted, Setting, TakenApart
 from speclift.linter.row_rules import shown
 
 # So many findings say what is wrong; lint shows all.
@@ -37,34 +39,27 @@ class OwnServer:
     secrets: tuple[tuple[str, str], ...] = ()
 
 
-def own_server(report: LintReport, dialects: Dialects, *, text: str) -> OwnServer:
-    """UsageError where the text does not say which server is meant; WillNotRun where the engine would refuse it."""
+def own_server(
+    report: LintReport, dialects: Dialects, command: str | Sequence[str], *, version: str | None = None
+) -> OwnServer:
+    """`version` is the release that was judged; empty for the newest. UsageError where the text does not say which
+    server is meant; WillNotRun where the engine would refuse it."""
     if report.others:
         servers = (report, *report.others)
         raise UsageError(
             f"this text starts {len(servers)} servers: {', '.join(server.title for server in servers)}",
             hint="give one of them: cut the text down, or put its command after --",
         )
-    pasted = _today(report, dialects)
+    _require_whole(report)
+    pasted = _accepted(report, dialects, command, version) or _today(report, dialects, version)
     dialect = dialects.of(report.engine)
     parts = dialect.taken_apart(pasted)
     if parts.model is None:
         raise WillNotRun(
             f"this {report.title} command names no model", hint="put the model in, as the server takes it"
         )
-    flags = [(setting.name, hidden_words(_words(setting))) for setting in pasted.settings]
-    kept = tuple(words for name, words in flags if not _is_named(name, parts.names))
-    asked = tuple(word for name, words in flags if _is_named(name, parts.names) for word in words)
-    place = () if pasted.model is None else (pasted.model,)
-    environment = report.environment
-    shown_environment = tuple(_split(word) for word in hidden_words([f"{n}={v}" for n, v in environment]))
-    line = OwnLine(
-        start=(*hidden_words(pasted.wrapper), *pasted.program, *place),
-        flags=kept,
-        environment=shown_environment,
-        text=without_secrets(text),
-        speculation=asked,
-    )
+    text = command if isinstance(command, str) else shlex.join(hidden_words(command))
+    line = _line(pasted, parts, dialect, report.environment, text)
     return OwnServer(
         engine=report.engine,
         title=report.title,
@@ -72,18 +67,56 @@ def own_server(report: LintReport, dialects: Dialects, *, text: str) -> OwnServe
         parts=parts,
         program=report.program,
         notes=_notes(report),
-        secrets=tuple(pair for pair in environment if pair not in shown_environment),
+        secrets=tuple(
+            (name, value)
+            for name, value in dict.fromkeys((*report.environment, *pasted.environment))
+            if hidden_words([f"{name}={value}"]) != (f"{name}={value}",)
+        ),
     )
 
 
-def _today(report: LintReport, dialects: Dialects) -> Pasted:
+def _line(
+    pasted: Pasted,
+    parts: TakenApart,
+    dialect: Dialect,
+    environment: Sequence[tuple[str, str]],
+    text: str,
+) -> OwnLine:
+    kept = [setting for setting in pasted.settings if not dialect.is_speculation(setting.name)]
+    asked = [setting for setting in pasted.settings if dialect.is_speculation(setting.name)]
+    variables = hidden_words([f"{name}={value}" for name, value in environment])
+    before = hidden_words(pasted.wrapper)
+    at = next((index for index, word in enumerate(before) if (word,) in CONTAINERS), len(before))
+    return OwnLine(
+        wrapper=before[:at],
+        start=(*before[at:], *pasted.program, *(() if pasted.model is None else (pasted.model,))),
+        flags=tuple(hidden_words(_words(setting)) for setting in kept),
+        names=tuple(_name(setting) for setting in kept),
+        environment=tuple(_split(word) for word in variables),
+        text=without_secrets(text),
+        speculation=tuple(word for setting in asked for word in _words(setting)),
+        utilisation=parts.utilisation,
+    )
+
+
+def _accepted(
+    report: LintReport, dialects: Dialects, command: str | Sequence[str], version: str | None
+) -> Pasted | None:
+    """The command as it was written, where its engine takes it so; None where it has to be translated."""
+    if not report.ok:
+        return None
+    servers = read_servers(command, dialects, version=version)
+    pasted = servers[0] if len(servers) == 1 else None
+    return pasted if isinstance(pasted, Pasted) and pasted.form is Form.COMMAND else None
+
+
+def _today(report: LintReport, dialects: Dialects, version: str | None) -> Pasted:
     """The command as its engine takes it today; WillNotRun with the findings where it does not."""
     errors = [finding for finding in report.findings if finding.is_error]
     translated = report.translated
-    _require_whole(report)
     if translated is None or not translated.argv:
         raise _refused(report, errors)
-    wrong = _unsettled(errors, lint_words(translated.argv, dialects))
+    wrong = _unsettled(errors, lint_words(translated.argv, dialects, version=version))
     if wrong:
         raise _refused(report, wrong)
     pasted = read_command(translated.argv, dialects)
@@ -146,16 +179,15 @@ def _words(setting: Setting) -> tuple[str, ...]:
     return (setting.spelled, *_values(setting.value))
 
 
+def _name(setting: Setting) -> str:
+    return f"--no-{setting.name.removeprefix('--')}" if setting.is_off else setting.name
+
+
 def _values(value: object) -> Iterator[str]:
     if isinstance(value, list):
         yield from (shown(entry) for entry in value)
     elif value is not None:
         yield shown(value)
-
-
-def _is_named(name: str, names: frozenset[str]) -> bool:
-    """A key after a dot belongs to its flag."""
-    return name.partition(".")[0] in names
 
 
 def _split(assignment: str) -> tuple[str, str]:

@@ -108,12 +108,10 @@ class Pasted:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TakenApart:
-    """What an engine's dialect makes of a command of today. `names` are those of the flags that are speculation, or
-    that a server without it refuses."""
+    """What an engine's dialect makes of a command."""
 
     model: str | None
     speculation: Speculation = field(default_factory=Off)
-    names: frozenset[str] = frozenset()
     # What the flags say of the server, under the names of ServerSettings.
     settings: Mapping[str, object] = field(default_factory=dict)
     # The share of the GPU's memory that it may use.

@@ -50,11 +50,11 @@ def _because(arms: Sequence[ArmGate]) -> Iterator[str]:
         for name, part in (("temperature 0", arm.greedy), ("sampled", arm.sampled)):
             if part is not None and part.result is arm.result:
                 yield f"{_short(arm.arm)}, {name}: {part.message}"
-        yield from (
-            f"{_short(arm.arm)}, {edge.name}: {edge.message}"
-            for edge in arm.edges
-            if edge.result is arm.result
-        )
+        edges = [edge for edge in arm.edges if edge.result is arm.result]
+        if edges and arm.result is Result.PASS:
+            yield f"{_short(arm.arm)}, kept: {', '.join(edge.name for edge in edges)}"
+        else:
+            yield from (f"{_short(arm.arm)}, {edge.name}: {edge.message}" for edge in edges)
         yield from (f"{_short(arm.arm)}: {finding.message}" for finding in arm.findings)
 
 

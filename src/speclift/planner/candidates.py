@@ -13,6 +13,7 @@ from speclift.planner.prediction import Predictor
 
 NGRAM = "ngram"
 DRAFT = "draft"
+MTP = "mtp"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

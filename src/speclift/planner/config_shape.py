@@ -35,6 +35,8 @@ _NORMS_PER_LAYER = {
     "falcon": 1,
     "phi": 1,
 }
+# They carry a layer that their config does not count (vLLM 0.32, config/speculative.py).
+_WITH_MTP = frozenset({"qwen3_next", "longcat_flash", "step3p5"})
 _BIASED_QKV = frozenset({"qwen2", "qwen2_moe", "qwen2_vl", "qwen2_5_vl"})
 _NORMED_HEADS = frozenset({"qwen3", "qwen3_moe", "qwen3_next", "gemma3", "gemma3_text"})
 # Float32 recurrent states, 16-bit convolution states: vLLM 0.32, v1 mamba state defaults.
@@ -112,11 +114,20 @@ def shape_from_config(
         state_bytes_per_sequence=tally.state_bytes,
         experts=experts if tally.experts else 0,
         experts_per_token=(fields.maybe("num_experts_per_tok") or 1) if tally.experts else 0,
+        mtp_layers=mtp_layers(fields),
         precision=stored_precision(config),
         family=family or fields.model_type,
         tokenizer=tokenizer,
         source=source,
     )
+
+
+def mtp_layers(fields: Fields) -> int:
+    """Layers that guess further tokens, as configs name them."""
+    for name in ("num_nextn_predict_layers", "mtp_num_hidden_layers", "num_mtp_modules"):
+        if (layers := fields.maybe(name)) is not None:
+            return layers
+    return 1 if fields.model_type in _WITH_MTP else 0
 
 
 def _learned_positions(fields: Fields, hidden: int) -> int:

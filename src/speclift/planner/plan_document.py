@@ -13,7 +13,7 @@ from speclift.planner.candidates import PlannedDraft
 from speclift.planner.memory import MemoryPlan, Placed, kv_bytes_per_token
 from speclift.planner.planning import Plan
 from speclift.planner.precision import PRECISIONS
-from speclift.planner.prediction import LoadPrediction, Prediction, Range
+from speclift.planner.prediction import Prediction, Range
 from speclift.planner.tokens import TokenText
 
 
@@ -541,13 +541,14 @@ def _prediction(plan: Plan) -> PredictionDocument:
                 "ungraphed_layer_s": losses.ungraphed_layer_s,
             },
         },
-        "loads": [_load(each, prediction.method) for each in prediction.loads],
+        "loads": [_load(place, plan) for place in range(len(prediction.loads))],
         "crossover": _crossovers(prediction),
         "rule_of_thumb_k": [{"acceptance": label, "k": k} for label, k in prediction.simple_k],
     }
 
 
-def _load(load: LoadPrediction, method: str) -> LoadPredictionDocument:
+def _load(place: int, plan: Plan) -> LoadPredictionDocument:
+    load = plan.prediction.loads[place]
     return {
         "concurrency": load.concurrency,
         "baseline_step_s": _short(load.baseline_step_s),
@@ -575,13 +576,14 @@ def _load(load: LoadPrediction, method: str) -> LoadPredictionDocument:
         ],
         "arms": [
             {
-                "method": method,
+                "method": prediction.method,
                 "k": arm.k,
                 "acceptance": arm.acceptance,
                 "speedup": _range(arm.speedup),
                 "ceiling": _short(arm.ceiling),
             }
-            for arm in load.arms
+            for prediction in (plan.prediction, *plan.other_predictions)
+            for arm in prediction.loads[place].arms
         ],
     }
 

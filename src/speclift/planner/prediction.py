@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cache
 from typing import Literal
 
@@ -164,10 +164,17 @@ class Predictor:
     drafting: Drafting
     engine: EngineModel
     context: Tokens
+    # By load, k and losses: the same for every acceptance.
+    _ratios: dict[tuple[int, int, EngineLosses], float] = field(
+        default_factory=dict, init=False, repr=False, compare=False
+    )
 
     def ratio(self, concurrency: int, k: int, losses: EngineLosses) -> float:
-        plain = step_s(self.target, concurrency=concurrency, context=self.context, losses=losses)
-        return self._step_s(concurrency, k, losses) / plain
+        asked = concurrency, k, losses
+        if asked not in self._ratios:
+            plain = step_s(self.target, concurrency=concurrency, context=self.context, losses=losses)
+            self._ratios[asked] = self._step_s(concurrency, k, losses) / plain
+        return self._ratios[asked]
 
     def _step_s(self, concurrency: int, k: int, losses: EngineLosses) -> Seconds:
         return step_s(

@@ -11,6 +11,7 @@ from speclift.core.hardware import Device
 from speclift.core.model_shape import ModelShape
 from speclift.planner.acceptance_curve import Acceptance
 from speclift.planner.advice import Advice, Pairing
+from speclift.planner.heads import PlannedHead
 from speclift.planner.memory import Layout, MemoryPlan, Placed
 from speclift.planner.prediction import EngineModel
 from speclift.planner.tokens import TokenComparison
@@ -58,6 +59,10 @@ class EngineTerms(ABC):
         """Why it will not load a model in this format; empty where it will. What a file is in was judged on reading."""
         return ""
 
+    def method_objection(self, method: str, shape: ModelShape, version: str | None) -> str:
+        """Why it will not draft so for this target; empty where it will."""
+        return ""
+
     def size_objection(self, shape: ModelShape, layout: Layout) -> str:
         """Why it will not serve requests of this length, or not so split; empty where it will."""
         return ""
@@ -92,6 +97,24 @@ class DraftOption:
     is_gguf: bool = False
     # What the engine's own check of both files objects to.
     objection: str = ""
+    # The word of --method; a head drafts from the target's hidden states and is no pair of it.
+    method: str = "draft"
+    head: PlannedHead | None = None
+    # One pass for all k tokens.
+    is_parallel: bool = False
+
+    @property
+    def has_reference(self) -> bool:
+        """Whether a command can name it: an estimated head is nobody's file, and MTP layers stand in the target."""
+        return bool(self.reference)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PlannedMethod:
+    """A way of drafting that was asked for by name; `option` None: it looks drafts up and loads nothing."""
+
+    name: str
+    option: DraftOption | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -114,8 +137,16 @@ class PlanRequest:
     engine_version: str | None = None
     # Engines whose rules about the pair are told beside those of the one that is planned.
     others: tuple[EngineTerms, ...] = ()
+    # As --method named them, the first being the one that is planned; empty: the draft, or a look-up.
+    methods: tuple[PlannedMethod, ...] = ()
+    # What was assumed about models that nobody could read, in words.
+    assumptions: tuple[str, ...] = ()
+    # False where the target is a size or a shape, and no model that could be loaded.
+    has_target: bool = True
 
     @property
     def draft(self) -> DraftOption | None:
-        """The first draft that was asked for."""
+        """What the first method drafts with, else the first draft that was asked for."""
+        if self.methods:
+            return self.methods[0].option
         return next((option for option in self.drafts if option.is_asked_for), None)

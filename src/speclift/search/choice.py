@@ -37,8 +37,9 @@ class Confirmation:
     @property
     def arms(self) -> tuple[Arm, ...]:
         others = [self.runner_up.arm] if self.runner_up is not None else []
-        if self.asked_for not in (None, self.winner, self.runner_up):
-            others.append(self.asked_for.arm)
+        if self.asked_for not in (None, self.winner):
+            # It takes the runner-up's place: one arm more would leave every one of them less time.
+            others = [self.asked_for.arm]
         if self.scheduled is not None:
             return (baseline_arm(), self.scheduled, self.winner.arm, *others)
         return (baseline_arm(), self.winner.arm, *others)
@@ -83,8 +84,15 @@ def choose(
         scheduled=scheduled,
         conclusion=conclusion,
         posterior=posterior,
-        asked_for=next((candidate for candidate in ranking if candidate.name == always), None),
+        asked_for=_asked_for(search, always),
     )
+
+
+def _asked_for(search: Search, name: str | None) -> Candidate | None:
+    """Also where the search never came to measure it."""
+    failed = {each.candidate for each in search.eliminated if each.stage == "failed"}
+    named = (candidate for candidate in search.problem.candidates if candidate.name == name)
+    return next((candidate for candidate in named if candidate.name not in failed), None)
 
 
 def _of_another_kind(winner: Candidate, ranking: Sequence[Candidate]) -> Candidate | None:

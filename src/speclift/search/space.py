@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, replace
-from itertools import count, product
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from itertools import chain, count, product
 from pathlib import PurePath
 from typing import Literal, TypeAlias
 
@@ -42,6 +42,8 @@ class Axes:
     p_mins: tuple[float, ...] = ()
     samplings: tuple[Literal["greedy", "probabilistic"], ...] = ()
     draft_quantisations: tuple[str | None, ...] = ()
+    # A draft and its quantisation -> the file that is it, for engines that do not quantise as they load.
+    draft_files: Mapping[tuple[str, str], str] = field(default_factory=dict)
     draft_tensor_parallels: tuple[int | None, ...] = ()
     # Of the server, so of the baseline too.
     quantisations: tuple[str | None, ...] = (None,)
@@ -165,16 +167,21 @@ def _candidates(axes: Axes) -> Iterable[Candidate]:
             token_budget=budget,
         )
     labels: set[str] = set()
+    templates: set[Template] = set()
     models = {each.model for each in axes.drafters if isinstance(each, DraftModel | Head) and each.model}
     names_models = len(models) > 1
     for template in dict.fromkeys(
         variant for drafter in axes.drafters for variant in _variants(drafter, axes)
     ):
+        loaded = with_draft_files(template, axes.draft_files)
+        if loaded in templates:
+            continue  # a draft that is of the quantisation asked for as it is
+        templates.add(loaded)
         drafter = _free_name(_label(template, names_model=names_models), labels)
         labels.add(drafter)
         for (quantisation, budget), k in product(servers, sorted(set(axes.ks))):
             yield named(
-                speculation=with_k(template, k),
+                speculation=with_k(loaded, k),
                 parts=[drafter, f"k{k}", *_server_parts(quantisation, budget)],
                 drafter=drafter,
                 quantisation=quantisation,
@@ -191,23 +198,46 @@ def _variants(template: Template, axes: Axes) -> Iterable[Template]:
             for p_min, sampling in product(
                 axes.p_mins or (draft.p_min,), axes.samplings or (draft.sampling,)
             ):
-                for quantisation, parallel in product(
-                    axes.draft_quantisations or (None,), axes.draft_tensor_parallels or (None,)
-                ):
-                    extra = _with_extra(
-                        draft.extra, {DRAFT_QUANTISATION: quantisation, DRAFT_TENSOR_PARALLEL: parallel}
-                    )
-                    yield replace(draft, p_min=p_min, sampling=sampling, extra=extra)
+                yield from _loaded_variants(replace(draft, p_min=p_min, sampling=sampling), axes)
         case Head() as head:
-            for quantisation, parallel in product(
-                axes.draft_quantisations or (None,), axes.draft_tensor_parallels or (None,)
-            ):
-                extra = _with_extra(
-                    head.extra, {DRAFT_QUANTISATION: quantisation, DRAFT_TENSOR_PARALLEL: parallel}
-                )
-                yield replace(head, extra=extra)
+            yield from _loaded_variants(head, axes)
+        case Combined(parts=parts):
+            for quantisation in axes.draft_quantisations or (None,):
+                yield Combined(parts=tuple(_quantised(part, quantisation) for part in parts))
         case other:
             yield other
+
+
+def _loaded_variants(drafter: DraftModel | Head, axes: Axes) -> Iterable[Template]:
+    for quantisation, parallel in product(
+        axes.draft_quantisations or (None,), axes.draft_tensor_parallels or (None,)
+    ):
+        quantised = _quantised(drafter, quantisation)
+        yield replace(quantised, extra=_with_extra(quantised.extra, {DRAFT_TENSOR_PARALLEL: parallel}))
+
+
+def _quantised(part: Drafter, quantisation: str | None) -> Drafter:
+    if not isinstance(part, DraftModel | Head):
+        return part
+    return replace(part, extra=_with_extra(part.extra, {DRAFT_QUANTISATION: quantisation}))
+
+
+def with_draft_files(template: Template, files: Mapping[tuple[str, str], str]) -> Template:
+    """With the files that are the drafts in the quantisations asked for; unchanged where the engine takes a key."""
+    if isinstance(template, Combined):
+        return Combined(parts=tuple(_with_draft_file(part, files) for part in template.parts))
+    return _with_draft_file(template, files)
+
+
+def _with_draft_file(part: Drafter, files: Mapping[tuple[str, str], str]) -> Drafter:
+    asked = dict(part.extra).get(DRAFT_QUANTISATION)
+    if not isinstance(part, DraftModel | Head) or part.model is None or asked is None:
+        return part
+    made = files.get((part.model, json.loads(asked)))
+    if made is None:
+        return part
+    rest = tuple((key, value) for key, value in part.extra if key != DRAFT_QUANTISATION)
+    return replace(part, model=made, extra=rest)
 
 
 def _with_extra(
@@ -230,10 +260,13 @@ def _label(template: Template, *, names_model: bool) -> str:
         parts += [template.sampling] if template.sampling != "greedy" else []
     if isinstance(template, Head) and template.model and names_model:
         parts.append(_stem(template.model))
-    if not isinstance(template, Combined):
-        short = {DRAFT_QUANTISATION: "draft", DRAFT_TENSOR_PARALLEL: "tp", PARALLEL_DRAFTING: "parallel"}
-        parts += [f"{short[key]}{value.strip(chr(34))}" for key, value in template.extra if key in short]
-    return "-".join(parts)
+    drafters: tuple[Drafter, ...] = template.parts if isinstance(template, Combined) else (template,)
+    return "-".join([*parts, *chain.from_iterable(map(_extra_labels, drafters))])
+
+
+def _extra_labels(drafter: Drafter) -> list[str]:
+    short = {DRAFT_QUANTISATION: "draft", DRAFT_TENSOR_PARALLEL: "tp", PARALLEL_DRAFTING: "parallel"}
+    return [f"{short[key]}{value.strip(chr(34))}" for key, value in drafter.extra if key in short]
 
 
 def _server_parts(quantisation: str | None, budget: Tokens | None) -> list[str]:

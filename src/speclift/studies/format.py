@@ -192,6 +192,7 @@ def engine_from_dict(data: Mapping[str, object]) -> EngineSpec:
             "kind": data["kind"],
             "binary": data["binary"],
             "python": data.get("python"),
+            "version": data.get("version"),
             "settings": _settings_from_dict(data["settings"]),
             "attach": None if attach is None else built(AttachSettings, need_object(attach)),
             "by_arm": tuple((name, _settings_from_dict(settings)) for name, settings in by_arm),

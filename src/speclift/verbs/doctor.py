@@ -23,6 +23,7 @@ from speclift.core.documents import load_document
 from speclift.core.engine_spec import EngineSpec
 from speclift.core.errors import EngineError, OperatingError
 from speclift.core.typed_json import read_as
+from speclift.engines.installed import Installed, Programs
 from speclift.engines.kind import EngineKind, engine_kind, engine_names, usable_kinds
 from speclift.engines.machine import default_threads
 from speclift.statistics.checks import CLIENT_LAG_SHARE
@@ -36,6 +37,7 @@ from speclift.views.doctor_document import (
     NextStepDocument,
     NoiseDocument,
     NotMeasuredDocument,
+    ProgramDocument,
 )
 from speclift.weights import models
 
@@ -47,16 +49,28 @@ FETCH_MODEL = f"speclift models fetch {EMBEDDED_MODEL}"
 SEEN_SPEEDUP = 1.1
 
 
-def diagnose(observer: Observer, *, with_noise: bool = True, with_client: bool = False) -> DoctorDocument:
+def diagnose(
+    observer: Observer,
+    *,
+    with_noise: bool = True,
+    with_client: bool = False,
+    vllm_python: str | None = None,
+    llama_server: str | None = None,
+) -> DoctorDocument:
     """`with_client` measures the load generator in place of the machine's noise."""
     cache = models.models_directory()
     existing = next(folder for folder in (cache, *cache.parents) if folder.exists())
     late_s = asyncio.run(_timer_lateness_s())
     embedded = next(kind for kind in usable_kinds() if kind.is_embedded)
+    programs = Programs(llama_server=llama_server, vllm_python=vllm_python)
+    installed = {name: _installed(name, programs) for name in engine_names()}
     facts: DoctorDocument = {
         "schema": 1,
         "speclift": __version__,
-        "engines": {part: found for name in engine_names() for part, found in _parts(name).items()},
+        "engines": {
+            part: said for name, found in installed.items() for part, said in _parts(name, found).items()
+        },
+        "programs": [_program(part) for found in installed.values() for part in found],
         "host": read_as(HostDocument, host_facts()),
         "threads_for_the_engine": default_threads(),
         "timer_late_ms": {
@@ -81,12 +95,30 @@ def diagnose(observer: Observer, *, with_noise: bool = True, with_client: bool =
     return facts
 
 
-def _parts(engine: str) -> dict[str, str]:
+def _installed(engine: str, programs: Programs) -> tuple[Installed, ...]:
+    try:
+        return engine_kind(engine).installed(programs)
+    except OperatingError:
+        return ()
+
+
+def _parts(engine: str, installed: Sequence[Installed]) -> dict[str, str]:
     """A package that does not load is a finding of a doctor, too."""
     try:
-        return engine_kind(engine).parts()
+        return {part.name: part.said for part in installed} or engine_kind(engine).parts()
     except OperatingError as error:
         return {engine: str(error)}
+
+
+def _program(part: Installed) -> ProgramDocument:
+    return {
+        "name": part.name,
+        "found": part.is_found,
+        "where": part.where,
+        "version": part.version,
+        "build": part.build,
+        "note": part.note,
+    }
 
 
 async def _timer_lateness_s() -> list[float]:

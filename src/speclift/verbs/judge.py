@@ -52,6 +52,7 @@ from speclift.studies.study import Study
 from speclift.studies.texts import no_text_finding
 from speclift.verbs.effort import effort_of
 from speclift.verbs.own_line import changed_line
+from speclift.verbs.weight_bytes import drafts_of, weight_bytes
 from speclift.verdict.gate_word import changed_arms, changed_findings, gate_for_verdict
 from speclift.verdict.judgement import (
     AcceptanceBucket,
@@ -112,6 +113,7 @@ def judge(studies: Sequence[Study], *, goals: Goals | None = None) -> Judgement:
         kv_tokens=_kv_tokens(studies),
         kv_peaks=kv_peaks(held.launches),
         failed_arms=held.failed_arms,
+        weight_bytes=weight_bytes((first.provenance.model, *drafts_of(held.competing))),
         effort=effort_of(studies, held.everything, lossless),
         lossless=lossless,
         tuning=None if tuning is None else _confirmed(tuning, records, worthwhile, engine),

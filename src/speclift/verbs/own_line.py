@@ -10,10 +10,10 @@ import os
 import shlex
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
+from types import MappingProxyType
 
 from speclift.core.errors import SpecliftError, UsageError
-from speclift.core.own_line import OwnLine, hidden_words, name_of
+from speclift.core.own_line import OwnLine, name_of
 from speclift.core.quantities import printable
 from speclift.core.speculation import (
     Combined,
@@ -29,10 +29,10 @@ from speclift.core.speculation import (
 )
 from speclift.engines.kind import engine_kind
 from speclift.linter.command import Foreign
-from speclift.linter.judge import read_text
+from speclift.linter.judge import LintReport, read_servers
 from speclift.linter.own_line import OwnServer, own_server
 from speclift.linter.rewriting import NewSpeculation, rewritings, unified
-from speclift.verbs.lint import dialects_for, lint, read_pasted
+from speclift.verbs.lint import dialects_for, lint
 from speclift.verdict.judgement import OwnLineChange, Served
 
 # So many lines say what was translated; lint shows the rest.
@@ -64,18 +64,29 @@ def from_line(command: str | Sequence[str], *, engine: str | None = None) -> dic
     return dict(brought(command, engine=engine).settings)
 
 
-def from_file(path: Path, *, engine: str | None = None) -> Brought:
-    """A script, Python code, a config, a compose file, a manifest or a unit."""
-    return brought(read_pasted(path), engine=engine)
-
-
-def brought(command: str | Sequence[str] | None, *, engine: str | None = None) -> Brought:
+def brought(
+    command: str | Sequence[str] | None,
+    *,
+    engine: str | None = None,
+    programs: Mapping[str, object] = MappingProxyType({}),
+) -> Brought:
+    """`programs` are those that the user named beside the line: --vllm-python, --llama-server."""
     if not command or (isinstance(command, str) and not command.strip()):
         raise UsageError("the line is empty", hint="speclift decide -- vllm serve MODEL …")
-    report = lint(command, engine=engine)
-    text = command if isinstance(command, str) else shlex.join(hidden_words(command))
-    server = own_server(report, dialects_for(engine), text=text)
-    program, remark = engine_kind(server.engine).own_program(server.program)
+    read_by = dialects_for(None).engines
+    asked = engine if engine in read_by else None
+    report = lint(command, engine=asked)
+    version = _release_of(report, programs)
+    if version is not None:
+        report = lint(command, engine=report.engine, engine_version=version)
+    dialects = dialects_for(None if version is None else report.engine)
+    server = own_server(report, dialects, command, version=version)
+    if engine is not None and engine != server.engine:
+        raise UsageError(
+            f"--engine {engine} was given, and the line starts {server.title}",
+            hint="leave --engine out: the line says it",
+        )
+    program, remark = engine_kind(server.engine).own_program(server.program, server.line)
     for name, value in server.secrets:
         # The servers inherit it from here; the study does not hold it.
         os.environ.setdefault(name, value)
@@ -90,6 +101,16 @@ def brought(command: str | Sequence[str] | None, *, engine: str | None = None) -
         **program,
     }
     return Brought(settings=settings, said=tuple(_understood(server, remark)), planned=_plan_settings(server))
+
+
+def _release_of(report: LintReport, programs: Mapping[str, object]) -> str | None:
+    """Of the engine that will run it: its image's, or the one that is installed; None where neither tells."""
+    if not report.release:
+        return None
+    kind = engine_kind(report.engine)
+    if report.image and kind.dialect is not None:
+        return kind.dialect.image_release(report.image)
+    return None if report.others else kind.own_release(report.program, programs)
 
 
 def _plan_settings(server: OwnServer) -> dict[str, object]:
@@ -123,8 +144,11 @@ def _understood(server: OwnServer, remark: str) -> Iterator[str]:
             model = getattr(drafter, "model", None)
             by = f" by {printable(model)}" if model else ""
             yield f"its speculation (arm yours): {method_name(drafter)}{by}, up to {draft_length(drafter)} tokens"
-    if line.flags:
-        yield f"kept in every arm: {printable(shlex.join(line.words()))}"
+    kept = shlex.join(line.words(without=dialects_for(server.engine).of(server.engine).listening))
+    if kept:
+        yield f"kept in every arm: {printable(kept)}"
+    if line.wrapper and not line.launcher:
+        yield f"left out where speclift launches it: {printable(shlex.join(line.wrapper))}"
     if remark:
         yield remark
     for note in server.notes[:NOTES_SHOWN]:
@@ -152,7 +176,7 @@ def changed_line(line: OwnLine, engine: str, recommended: Served, speculation: S
 
 def _rewritten(text: str, engine: str, wanted: NewSpeculation) -> Iterator[str]:
     dialects = dialects_for(engine)
-    (pasted,) = read_text(text, dialects)
+    (pasted,) = read_servers(text, dialects)
     if not isinstance(pasted, Foreign):
         yield from rewritings(text, pasted, dialects.of(engine), wanted)
 
@@ -161,7 +185,7 @@ def _says(text: str, engine: str, line: OwnLine, speculation: Speculation) -> bo
     """Whether a text, read again, is this server with this speculation, and today's engine takes it as it stands."""
     try:
         report = lint(text, engine=engine)
-        again = own_server(report, dialects_for(engine), text=text)
+        again = own_server(report, dialects_for(engine), text)
     except SpecliftError:
         return False
     return report.ok and again.line.flags == line.flags and again.parts.speculation == speculation

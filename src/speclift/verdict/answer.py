@@ -9,7 +9,7 @@ import math
 from collections.abc import Iterator, Sequence
 
 from speclift.core.answer import SENTENCE_CHARACTERS_MAX, ShortAnswer, answered
-from speclift.core.arm import BASELINE
+from speclift.core.arm import BASELINE, YOURS
 from speclift.core.quantities import printable
 from speclift.core.results import (
     Comparison,
@@ -71,10 +71,11 @@ def _to_ship(judgement: Judgement) -> str:
     assert verdict.evidence is not None
     assert verdict.evidence.overall is not None
     gain, conditions = _gain(verdict.evidence.overall), verdict.conditions
+    act = "Keep" if verdict.evidence.arm.name == YOURS else "Switch on"
     if conditions is None:
-        return f"Switch on {_arm(verdict.evidence)}: {gain}."
+        return f"{act} {_arm(verdict.evidence)}: {gain}."
     said = [
-        f"Switch on {_short(_arm(verdict.evidence), name)} only for {_conditions(conditions, each, shown)}: {gain}."
+        f"{act} {_short(_arm(verdict.evidence), name)} only for {_conditions(conditions, each, shown)}: {gain}."
         for name, each, shown in CONDITION_SIZES
     ]
     return next((text for text in said if len(text) <= SENTENCE_CHARACTERS_MAX), said[-1])
@@ -179,7 +180,7 @@ def _why_not(judgement: Judgement) -> Iterator[str]:
     assert evidence is not None
     yield from _each_arm(judgement)
     yield from _steps(judgement, evidence)
-    yield from _settling(judgement)
+    yield from (part.settle for part in judgement.verdict.open if is_promising(part))
     yield from _parts(evidence)
 
 
@@ -193,7 +194,8 @@ def _why_unsettled(judgement: Judgement) -> Iterator[str]:
     evidence = judgement.verdict.evidence
     yield from (found.next_step for found in invalid_findings(judgement))
     if evidence is None or evidence.overall is None:
-        yield from (found.message for found in judgement.findings if found.level is Level.FAIL)
+        failed = [found for found in judgement.findings if found.level is Level.FAIL]
+        yield from (text for found in failed for text in (found.message, found.next_step))
         return
     if judgement.effort.missing:
         yield f"{judgement.effort.asked} of the {judgement.effort.planned} planned requests were measured"
@@ -347,6 +349,8 @@ def _seen(comparison: Comparison) -> str:
 def _arm(evidence: Evidence) -> str:
     if isinstance(evidence.arm.speculation, Attached):
         return "the server with speculation"
+    if evidence.arm.name == YOURS:
+        return "your line's speculation"
     return _short(evidence.arm.name)
 
 

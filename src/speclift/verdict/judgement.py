@@ -68,6 +68,8 @@ class Judgement:
     kv_tokens: Mapping[str, int]
     kv_peaks: Mapping[str, float]
     failed_arms: tuple[str, ...]
+    # Of the models' files by name; those that are not on this machine are missing.
+    weight_bytes: Mapping[str, int]
     effort: Effort
     lossless: GateOutcome
     # None where there was nothing to search.

@@ -11,6 +11,7 @@ import shlex
 from collections.abc import Sequence
 
 from speclift.core.answer import NextCommand
+from speclift.core.arm import YOURS
 from speclift.core.goals import Goals
 from speclift.core.own_command import ARMS, TRAFFIC, CommandLine
 from speclift.core.results import Decision, Finding, Level, OpenPart, Part
@@ -130,20 +131,33 @@ def _measure(
     segments = effort.segments if segment is None else (segment,)
     if not line.can_be_repeated or not _has_prompts(judgement, segments, requests):
         return None
-    values, without, arms = _scope(line, judgement, segments), list[str](), effort.arms
-    if judgement.tuning is not None:
-        method = next((method_text(e.arm.speculation) for e in judgement.on_all if e.arm.name == arm), None)
-        if method is None or any("," in (line.value(flag) or "") for flag in VARIED):
-            return None
-        values["--method"], without, arms = [method], [*ARMS], 2
+    method = _named(judgement, arm, line)
+    arms = effort.arms if method is None else 2
     seconds = effort.seconds_for(arms=arms, requests=requests, launches=launches)
     if seconds is None:
         return None
+    values = _scope(line, judgement, segments)
     values |= {"--requests": [str(requests)], "--launches": [str(launches)]}
+    if judgement.tuning is not None and method is None:
+        seconds += judgement.tuning.tuning.spent_s  # it searches again
     if line.has("--budget"):
         values["--budget"] = [_budget(seconds)]
-    verb = "decide" if judgement.tuning is not None else None
-    return NextCommand(command=line.changed(values, without=without, verb=verb), seconds=seconds)
+    if method is None:
+        return NextCommand(command=line.changed(values), seconds=seconds)
+    command = line.changed({**values, "--method": [method]}, without=ARMS, verb="decide")
+    return NextCommand(command=command, seconds=seconds)
+
+
+def _named(judgement: Judgement, arm: str, line: CommandLine) -> str | None:
+    """What a search found to be in question, so that it alone is measured; None where all of it is measured again: a
+    study without a search, a server setting that was searched too, a user's line with an arm of its own."""
+    names = {whole.arm.name for whole in judgement.on_all}
+    is_varied = any("," in (line.value(flag) or "") for flag in VARIED)
+    if judgement.tuning is None or is_varied or YOURS in names:
+        return None
+    return next(
+        (method_text(whole.arm.speculation) for whole in judgement.on_all if whole.arm.name == arm), None
+    )
 
 
 def _scope(line: CommandLine, judgement: Judgement, segments: tuple[str, ...]) -> dict[str, list[str]]:

@@ -101,11 +101,24 @@ class NextStepDocument(TypedDict):
     command: str
 
 
+class ProgramDocument(TypedDict):
+    """A program or a package of an engine; `note` says how to get it, how it is used, or what is wrong with it."""
+
+    name: str
+    found: bool
+    where: str | None
+    version: str | None
+    # What it was built for, such as CPU or CUDA 12.8, where it tells.
+    build: str | None
+    note: str
+
+
 class DoctorDocument(TypedDict):
     schema: Literal[1]
     speclift: str
     # By part, such as a package or a program: which one is there, or what would bring it.
     engines: dict[str, str]
+    programs: list[ProgramDocument]
     host: HostDocument
     threads_for_the_engine: int
     timer_late_ms: TimerLatenessDocument

@@ -28,12 +28,14 @@ from speclift.core.speculation import Attached
 from speclift.core.typed_json import UNKNOWN_FROM, finite
 from speclift.search.tuning_document import confirmed_document
 from speclift.verdict.answer import answer_to
+from speclift.verdict.articles import ArticleCheck, check_articles
 from speclift.verdict.judgement import AcceptanceBucket, AcceptanceHistogram, Judgement, OwnLineChange, Served
 from speclift.views.documents import (
     AcceptanceBucketDocument,
     AcceptanceDocument,
     AcceptanceHistogramDocument,
     ArmSpeedupsDocument,
+    ArticleDocument,
     CeilingDocument,
     CellDocument,
     ConditionsDocument,
@@ -82,6 +84,7 @@ def verdict_document(judgement: Judgement) -> VerdictDocument:
         "kv_tokens": _kv_tokens(judgement),
         "kv_peak": _kv_peak(judgement),
         "lossless": judgement.lossless.document,
+        "articles": [_article(check) for check in check_articles(judgement)],
         "findings": [finding_document(finding) for finding in judgement.findings],
         "failed_arms": list(judgement.failed_arms),
         "tuning": None if judgement.tuning is None else confirmed_document(judgement.tuning),
@@ -240,6 +243,16 @@ def _winner(arm: Arm | None, served: Served | None) -> WinnerDocument | None:
         "k": arm.k if is_known else None,
         "command": served.forms.get("command"),
         "config": dict(served.config) if is_known else None,
+    }
+
+
+def _article(check: ArticleCheck) -> ArticleDocument:
+    return {
+        "rule": check.rule.name,
+        "source": check.rule.source,
+        "says": check.rule.says,
+        "outcome": check.sighting.outcome,
+        "seen": check.sighting.seen,
     }
 
 

@@ -12,6 +12,7 @@ from speclift.core.results import Decision, Level, Part
 from speclift.core.typed_json import Keywords
 from speclift.lossless.document import LosslessDocument
 from speclift.search.tuning_document import ConfirmedTuningDocument
+from speclift.verdict.articles import ArticleOutcome
 
 
 class EstimateDocument(BoundsDocument):
@@ -192,6 +193,16 @@ class ProvenanceDocument(TypedDict):
     seed: int
 
 
+class ArticleDocument(TypedDict):
+    """A rule of thumb, and what this study has to say to it; the measurement decides."""
+
+    rule: str
+    source: str
+    says: str
+    outcome: ArticleOutcome
+    seen: str
+
+
 class OwnLineDocument(TypedDict):
     """The user's own text, and with the speculation that is recommended; `diff` is empty where nothing changes."""
 
@@ -223,6 +234,8 @@ class VerdictDocument(TypedDict):
     kv_tokens: KvTokensDocument
     kv_peak: KvPeakDocument
     lossless: LosslessDocument
+    # Not in documents of speclift 0.2.
+    articles: NotRequired[list[ArticleDocument]]
     findings: list[FindingDocument]
     failed_arms: list[str]
     tuning: ConfirmedTuningDocument | None

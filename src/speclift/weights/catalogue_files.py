@@ -116,12 +116,17 @@ def find_model(reference: str) -> CatalogueModel | None:
     return None
 
 
+@functools.cache
+def _shapes() -> tuple[tuple[CatalogueModel, ModelShape], ...]:
+    return tuple((model, model.shape()) for model in catalogue_models())
+
+
 def recognise(shape: ModelShape) -> CatalogueModel | None:
     """The catalogue row with this shape and, where several have it, the one whose name is nearest."""
     same = [
         model
-        for model in catalogue_models()
-        if (own := model.shape()).layers == shape.layers
+        for model, own in _shapes()
+        if own.layers == shape.layers
         and (own.hidden, own.heads, own.vocabulary) == (shape.hidden, shape.heads, shape.vocabulary)
         and own.kv == shape.kv
     ]

@@ -14,6 +14,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from importlib.metadata import version
 from pathlib import Path
+from types import ModuleType
 from typing import BinaryIO
 
 from speclift.core.errors import ModelError
@@ -180,7 +181,16 @@ def requantise_q4_0(source: Path, destination: Path) -> None:
     partial = destination.with_name(f".{destination.name}.{secrets.token_hex(4)}.partial")
     try:
         with open_gguf(source) as header, partial.open("xb") as output:
-            _write_q4_0(header, output, quantise)
+            is_mostly = header.fields.get("general.file_type") == _MOSTLY_Q4_1
+            write_gguf(
+                header,
+                output,
+                type_of=lambda tensor: _Q4_0 if tensor.type_id == _Q4_1 else tensor.type_id,
+                convert=lambda tensor, _: quantise(
+                    header.data[tensor.start : tensor.start + tensor.size_bytes]
+                ),
+                file_type=_MOSTLY_Q4_0 if is_mostly else None,
+            )
             output.flush()
             os.fsync(output.fileno())
         partial.replace(destination)
@@ -194,32 +204,47 @@ def require_gguf_package() -> str:
     return version("gguf")
 
 
-def _load_quantiser() -> Callable[[bytes], bytes]:
+def load_gguf_package() -> tuple[ModuleType, Callable[[int], object]]:
+    """Its quantiser, and its name for a type by id; ModelError where it is not installed."""
     try:
-        import numpy as np
         from gguf import GGMLQuantizationType, quants
     except ImportError as error:
         raise ModelError(
             "Requantising a model needs the Python package gguf, which is not installed.",
             hint="pip install 'speclift[llama]'",
         ) from error
+    return quants, GGMLQuantizationType
+
+
+def _load_quantiser() -> Callable[[bytes], bytes]:
+    quants, types = load_gguf_package()
+    import numpy as np  # late: with gguf, which needs it
 
     def q4_0_from_q4_1(blocks: bytes) -> bytes:
         packed = np.frombuffer(blocks, dtype=np.uint8)
-        values = quants.dequantize(packed, GGMLQuantizationType.Q4_1)
-        return bytes(quants.quantize(values, GGMLQuantizationType.Q4_0).tobytes())
+        values = quants.dequantize(packed, types(_Q4_1))
+        return bytes(quants.quantize(values, types(_Q4_0)).tobytes())
 
     return q4_0_from_q4_1
 
 
-def _write_q4_0(header: Header, output: BinaryIO, quantise: Callable[[bytes], bytes]) -> None:
+def write_gguf(
+    header: Header,
+    output: BinaryIO,
+    *,
+    type_of: Callable[[Tensor], int],
+    convert: Callable[[Tensor, int], bytes],
+    file_type: int | None,
+) -> None:
+    """The same model with tensors of other types: `convert` is asked for those that change, the rest is copied byte
+    for byte. `file_type` goes where the file says what it is mostly of; None leaves that alone."""
     metadata = bytearray(header.data[: header.fields_end])
-    if header.fields.get("general.file_type") == _MOSTLY_Q4_1:
-        struct.pack_into("<I", metadata, header.positions["general.file_type"], _MOSTLY_Q4_0)
+    if file_type is not None and "general.file_type" in header.positions:
+        struct.pack_into("<I", metadata, header.positions["general.file_type"], file_type)
     offset = 0
     for tensor in header.tensors:
         name = tensor.name.encode()
-        type_id = _Q4_0 if tensor.type_id == _Q4_1 else tensor.type_id
+        type_id = type_of(tensor)
         metadata += struct.pack("<Q", len(name)) + name
         metadata += struct.pack(f"<I{len(tensor.shape)}Q", len(tensor.shape), *tensor.shape)
         metadata += struct.pack("<IQ", type_id, offset)
@@ -227,8 +252,8 @@ def _write_q4_0(header: Header, output: BinaryIO, quantise: Callable[[bytes], by
     output.write(metadata.ljust(aligned(len(metadata), header.alignment), b"\0"))
     for tensor in header.tensors:
         content = header.data[tensor.start : tensor.start + tensor.size_bytes]
-        if tensor.type_id == _Q4_1:
-            content = quantise(content)
+        if type_of(tensor) != tensor.type_id:
+            content = convert(tensor, type_of(tensor))
         output.write(content.ljust(aligned(len(content), header.alignment), b"\0"))
 
 

@@ -47,6 +47,7 @@ def read_gguf_model(path: Path) -> tuple[ModelShape, Weights, str]:
         kv=kv,
         experts=experts if counts["experts"] else 0,
         experts_per_token=per_token if counts["experts"] else 0,
+        mtp_layers=header.number(f"{prefix}.nextn_predict_layers") or 0,
         precision=info.quantisation.lower(),
         family=prefix,
         tokenizer=None,

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import math
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 from speclift.core.errors import ModelError, UsageError
-from speclift.core.model_shape import ModelShape, Weights
+from speclift.core.model_shape import ModelShape, ParameterCounts, Weights
 from speclift.planner.memory import Placed
 from speclift.planner.precision import PRECISIONS, nominal_bytes, precision_named, weights_in
 from speclift.planner.tokens import TokenComparison, TokenText, compare_tokens, identical
@@ -26,8 +28,16 @@ from speclift.weights.gguf_shape import read_gguf_model
 OFFERED_RATIO_MIN, OFFERED_MAX = 3.0, 3
 
 
-# Formats that publishers end an id with; the weights it names are in it already.
-_ID_ENDINGS = ("fp8", "awq", "gptq")
+# What publishers end an id with, for the format that its weights are in already.
+_ID_ENDINGS = {
+    "fp8": "fp8", "fp8-dynamic": "fp8", "fp8-block": "fp8", "awq": "awq", "awq-int4": "awq", "awq-4bit": "awq",
+    "gptq": "gptq", "gptq-int4": "gptq", "gptq-4bit": "gptq", "gptq-int8": "int8", "int4": "int4", "int8": "int8",
+    "w4a16": "int4", "w8a8": "int8", "quantized.w4a16": "int4", "quantized.w8a8": "int8", "4bit": "int4",
+    "8bit": "int8", "bnb-4bit": "nf4", "nvfp4": "nvfp4", "mxfp4": "mxfp4",
+}  # fmt: skip
+# A size given by hand: 123B, 7.5b, 350M, 235B-A22B.
+_SIZE = re.compile(r"(\d{1,4}(?:\.\d{1,3})?)\s*([bm])(?:-a(\d{1,3}(?:\.\d{1,3})?)b)?", re.IGNORECASE)
+SIZE_LARGEST = 5e12
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -42,6 +52,10 @@ class Source:
     folder: Path | None = None
     # Equal digests are equal vocabularies.
     digest: str | None = None
+    # What was assumed of a model that nobody could read; empty where nothing was.
+    assumption: str = ""
+    # False where it is a shape without weights that an engine could be told to load.
+    is_nameable: bool = True
 
     @property
     def kind(self) -> str:
@@ -64,6 +78,8 @@ def find_source(reference: str, *, prefers_gguf: bool) -> Source:
     entry = find_model(reference)
     if entry is None and (quantised := _quantised_id(reference)) is not None:
         return quantised
+    if entry is None and (sized := _sized(reference)) is not None:
+        return sized
     if entry is None:
         raise unknown_model(reference)
     if prefers_gguf and (own := _own_gguf(reference)) is not None:
@@ -80,11 +96,85 @@ def _path(reference: str) -> Path:
 
 def _quantised_id(reference: str) -> Source | None:
     """org/Llama-3.1-70B-Instruct-AWQ: the catalogue's shape in the format that the id ends with."""
-    base, _, ending = reference.rpartition("-")
-    entry = find_model(base) if "/" in base and ending.lower() in _ID_ENDINGS else None
-    if entry is None:
+    for ending in sorted(_ID_ENDINGS, key=len, reverse=True):
+        base = reference[: -len(ending) - 1]
+        if reference[-len(ending) - 1 :].lower() not in (f"-{ending}", f"_{ending}", f".{ending}"):
+            continue
+        precision = _ID_ENDINGS[ending]
+        if (entry := find_model(base)) is not None:
+            shape = replace(entry.shape(), precision=precision)
+            return Source(reference=reference, shape=shape, weights=None, is_nameable="/" in reference)
+        if (sized := _sized(base)) is not None:
+            return replace(sized, reference=reference, shape=replace(sized.shape, precision=precision))
+    return None
+
+
+def _sized(reference: str) -> Source | None:
+    """A model of which only the size is known: 123B. The catalogue's nearest one with as many layers as that takes."""
+    match = _SIZE.fullmatch(reference.strip())
+    if match is None:
         return None
-    return Source(reference=reference, shape=replace(entry.shape(), precision=ending.lower()), weights=None)
+    wanted = float(match[1]) * (1e9 if match[2].lower() == "b" else 1e6)
+    active = None if match[3] is None else float(match[3]) * 1e9
+    if not 1e6 <= wanted <= SIZE_LARGEST or (active is not None and not 1e6 <= active <= wanted):
+        raise UsageError(
+            f"{reference!r} is no size of a model", hint="such as 123B, or 235B-A22B with its active part"
+        )
+    shapes = [entry.shape() for entry in catalogue_models()]
+    # Heads that split over any usual group: a guess is no reason to refuse one.
+    alike = [shape for shape in shapes if shape.is_moe == (active is not None) and shape.heads % 16 == 0]
+    nearest = min(alike, key=lambda shape: abs(math.log(shape.parameters.total / wanted)))
+    shape = _stretched(nearest, wanted, active)
+    shown = f"{reference.strip()}: only its size is known"
+    assumption = (
+        f"{shown}; assumed to be built like {nearest.name} with {shape.layers} layers in 16 bits"
+        if active is None
+        else f"{shown}; assumed to be built like {nearest.name} with {shape.layers} layers in 16 bits, "
+        f"{shape.experts_per_token} of {shape.experts} experts per token"
+    )
+    return Source(
+        reference=reference.strip(), shape=shape, weights=None, assumption=assumption, is_nameable=False
+    )
+
+
+def _stretched(shape: ModelShape, wanted: float, active: float | None) -> ModelShape:
+    """With layers added or taken, then every matrix scaled by the little that is left."""
+    counts = shape.parameters
+    inner = counts.linear + counts.experts + counts.other
+    ends = counts.embedding + counts.head
+    layers = max(1, round(shape.layers * max(wanted - ends, wanted / 2) / inner))
+    scale = wanted / (ends + inner * layers / shape.layers)
+    grown = scale * layers / shape.layers
+    parameters = ParameterCounts(
+        embedding=round(counts.embedding * scale),
+        head=round(counts.head * scale),
+        linear=round(counts.linear * grown),
+        experts=round(counts.experts * grown),
+        other=round(counts.other * grown),
+    )
+    per_token = shape.experts_per_token
+    if active is not None:
+        fixed = parameters.linear + (parameters.head or parameters.embedding)
+        per_token = round((active - fixed) / max(1, parameters.experts) * shape.experts)
+        per_token = min(max(1, per_token), shape.experts)
+    kv_layers = sum(each.layers for each in shape.kv)
+    kv = tuple(
+        replace(each, layers=max(1, round(each.layers * layers / max(1, kv_layers)))) for each in shape.kv
+    )
+    return replace(
+        shape,
+        name=f"{wanted / 1e9:g}B model",
+        layers=layers,
+        parameters=parameters,
+        kv=kv,
+        experts_per_token=per_token,
+        precision="bf16",
+        max_positions=0,  # unknown
+        mtp_layers=0,
+        family="",
+        tokenizer=None,
+        source="a size given by hand",
+    )
 
 
 def _own_gguf(reference: str) -> Path | None:

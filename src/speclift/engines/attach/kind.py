@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import shutil
+import sys
 from collections.abc import Callable
 
 from speclift.core.arm import EMBEDDED_MODEL, ServerSettings
 from speclift.core.engine_spec import EngineSpec
 from speclift.core.errors import UsageError
 from speclift.engines.attach.engine import Attach
+from speclift.engines.installed import Installed, Programs, interpreter_of, packages_of
 from speclift.engines.kind import EngineKind
 
 
@@ -17,6 +20,18 @@ class AttachKind(EngineKind):
 
     def parts(self) -> dict[str, str]:
         return {}
+
+    def installed(self, programs: Programs) -> tuple[Installed, ...]:
+        """SGLang, which is not launched from here."""
+        path = shutil.which("sglang")
+        python = programs.vllm_python or (interpreter_of(path) if path else None) or sys.executable
+        packages, _ = packages_of(python, ("sglang",))
+        version = packages.get("sglang")
+        if path is None and version is None:
+            note = "speclift does not launch it: start it as its own documentation says, then --engine attach"
+            return (Installed(name="sglang", note=note),)
+        note = "found, not driven by speclift; use --engine attach"
+        return (Installed(name="sglang", where=path or python, version=version, note=note),)
 
     def build(self, spec: EngineSpec, settings: ServerSettings, *, version: str | None) -> Attach:
         if spec.attach is None:

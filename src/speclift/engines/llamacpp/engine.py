@@ -16,7 +16,7 @@ from pathlib import Path
 from speclift.core.arm import YOURS, Arm, Endpoint, ServerSettings
 from speclift.core.errors import EngineError, without_tracebacks
 from speclift.core.json_reading import need_objects, need_whole
-from speclift.core.own_line import OwnLine, name_of
+from speclift.core.own_line import OwnLine
 from speclift.core.results import Finding
 from speclift.core.speculation import Combined, DraftModel, Head, Synthetic
 from speclift.engines.container import container_start
@@ -51,14 +51,19 @@ class LlamaCpp:
     samples_wrongly = ""
     launches_at_once = 1
 
-    def __init__(self, settings: ServerSettings, *, binary: str | None = None, is_here: bool = True) -> None:
-        """`is_here`: False where nothing will be launched, so that it need not be installed."""
+    def __init__(
+        self, settings: ServerSettings, *, binary: str | None = None, version: str | None = None
+    ) -> None:
+        """With a `version` it need not be installed here: a container has it, or nothing will be launched."""
         self.settings = settings
         self.model = settings.model
-        self._prefix = _prefix(binary) if is_here else (binary or "llama-server",)
-        self._binary = binary if is_here else self._prefix[0]
+        self._prefix = _prefix(binary) if version is None else (binary or "llama-server",)
+        self._binary = binary if version is None else self._prefix[0]
+        self._asked_version = version
 
     def version(self) -> str:
+        if self._asked_version is not None:
+            return self._asked_version
         if self._binary is None:
             return embedded_version()
         try:
@@ -74,11 +79,13 @@ class LlamaCpp:
         settings, line = self.settings if self._binary else _as_embedded(self.settings), self.settings.line
         if line is not None and line.is_in_container:
             return (
+                *line.launcher,
                 *container_start(line.start, port=port),
                 *server_flags(settings, port=port),
                 *speculation_flags(arm),
             )
-        return (*self._prefix, *server_flags(settings, port=port), *speculation_flags(arm))
+        launcher = () if line is None else line.launcher
+        return (*launcher, *self._prefix, *server_flags(settings, port=port), *speculation_flags(arm))
 
     def configurations(self, arm: Arm) -> dict[str, str]:
         if self.settings.line is None:
@@ -179,9 +186,7 @@ def _as_embedded(settings: ServerSettings) -> ServerSettings:
 
 def embedded_line(line: OwnLine) -> OwnLine:
     """Without the flags that only a llama-server has."""
-    return replace(
-        line, flags=tuple(flag for flag in line.flags if name_of(flag) in LISTENING or knows(flag))
-    )
+    return line.without(lambda name, flag: name not in LISTENING and not knows(flag))
 
 
 def has_embedded() -> bool:

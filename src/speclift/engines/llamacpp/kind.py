@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import shutil
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -10,12 +11,20 @@ from typing import TYPE_CHECKING, ClassVar
 from speclift.core.arm import EMBEDDED_MODEL, Arm, Endpoint, ServerSettings
 from speclift.core.drafting import Drafting, Template
 from speclift.core.engine_spec import EngineSpec
-from speclift.core.errors import ModelError
+from speclift.core.errors import EngineError, ModelError
+from speclift.core.own_line import OwnLine, name_of
 from speclift.core.speculation import Combined, DraftModel, NGram, Synthetic
+from speclift.engines.installed import Installed, Programs, answer_of
 from speclift.engines.kind import EngineKind
 from speclift.engines.llamacpp.dialect.command_line import LlamaDialect
 from speclift.engines.llamacpp.dialect.own_line import HUB_FLAGS
-from speclift.engines.llamacpp.engine import INSTALL, LlamaCpp, embedded_version, has_embedded
+from speclift.engines.llamacpp.engine import (
+    INSTALL,
+    LlamaCpp,
+    embedded_line,
+    embedded_version,
+    has_embedded,
+)
 from speclift.engines.llamacpp.flags import never_drafts
 from speclift.engines.llamacpp.pairing import compare_vocabularies
 from speclift.engines.llamacpp.planning import LlamaCppTerms
@@ -26,9 +35,19 @@ from speclift.planner.request import EngineTerms
 from speclift.weights import models
 from speclift.weights.bundled_models import draft_for
 from speclift.weights.gguf_file import read_vocabulary
+from speclift.weights.quantising import quantise, quantised_path
 
 if TYPE_CHECKING:
     from speclift.replayer.methods import LogDrafters
+
+
+GET_SERVER = (
+    "the embedded llama.cpp is used. A llama-server comes with llama.cpp's releases or `brew install llama.cpp`; "
+    "it is used with --llama-server PATH"
+)
+_TOLD_VERSION = re.compile(r"version:\s*(\d{1,9})\s*\((\w{1,40})\)")
+# What ggml says as it looks for devices.
+_DEVICES = re.compile(r"ggml_(cuda|metal|vulkan|sycl|hip|rocm)_\w+")
 
 
 class LlamaCppKind(EngineKind):
@@ -49,31 +68,34 @@ class LlamaCppKind(EngineKind):
     plan_terms: EngineTerms | None = LlamaCppTerms()
     dialect: Dialect | None = LlamaDialect()
 
-    def parts(self) -> dict[str, str]:
+    def installed(self, programs: Programs) -> tuple[Installed, ...]:
         missing = self.install_command()
-        return {
-            "llamacpp": f"not installed: {missing}" if missing else embedded_version(),
-            "llama_server": shutil.which("llama-server") or "not found on PATH",
-        }
+        embedded = Installed(name=self.name, note=missing)
+        if not missing:
+            embedded = Installed(name=self.name, where="embedded", version=embedded_version())
+        return (embedded, _llama_server(programs.llama_server))
 
     def install_command(self) -> str:
         return "" if has_embedded() else INSTALL
 
-    def own_program(self, program: Sequence[str]) -> tuple[dict[str, object], str]:
+    def own_program(self, program: Sequence[str], line: OwnLine) -> tuple[dict[str, object], str]:
         if not program:  # an image that starts it by itself
             return {}, ""
         named = program[0]
-        is_server = Path(named).name == "llama-server"
-        found = shutil.which(named) if is_server else None
+        found = shutil.which(named) if Path(named).name == "llama-server" else None
         if found is not None:
             return {"llama_server": found}, ""
-        return (
-            {},
-            f"no {Path(named).name} on this machine: the embedded llama.cpp runs it" if is_server else "",
-        )
+        left_out = [name_of(flag) for flag in line.flags if flag not in embedded_line(line).flags]
+        without = f" without {', '.join(left_out)}, which it does not have" if left_out else ""
+        return {}, f"no {Path(named).name} on this machine: the embedded llama.cpp runs it{without}"
 
     def build(self, spec: EngineSpec, settings: ServerSettings, *, version: str | None) -> LlamaCpp:
-        return LlamaCpp(settings, binary=spec.binary, is_here=spec.version is None)
+        if spec.binary is None and spec.version is None and self.is_on_hub(settings):
+            raise EngineError(
+                "the embedded llama.cpp downloads nothing, and your line names its model by -hf",
+                hint="give your own --llama-server, or the file with -m",
+            )
+        return LlamaCpp(settings, binary=spec.binary, version=spec.version)
 
     def model_path(self, reference: str, *, say: Callable[[str], None], fetches: bool) -> str:
         try:
@@ -90,6 +112,19 @@ class LlamaCppKind(EngineKind):
 
     def is_on_hub(self, server: ServerSettings) -> bool:
         return server.line is not None and server.line.has(*HUB_FLAGS)
+
+    def draft_file(
+        self, model: str, quantisation: str, *, say: Callable[[str], None], fetches: bool
+    ) -> str | None:
+        source = Path(model)
+        made = quantised_path(
+            source, quantisation, models.models_directory() / "quantised", digest=models.fingerprint(source)
+        )
+        if fetches:
+            quantise(source, quantisation, made, say=say)
+        elif not made.exists():
+            say(f"{quantisation} of {source.name} would be made: {made}")
+        return str(made)
 
     def drafters(self, model: str) -> tuple[Template, ...]:
         """Of a target that a draft came with: look-up, draft, and the draft where the look-up finds nothing."""
@@ -123,7 +158,7 @@ class LlamaCppKind(EngineKind):
         """llama.cpp starts without speculation when vocabularies differ; we do not start at all."""
         if not Path(target).exists():
             return  # a dry run fetches nothing
-        for draft in dict.fromkeys(path for arm in arms for path in _drafts_of(arm)):
+        for draft in dict.fromkeys(path for arm in arms for path in _drafts_of(arm) if Path(path).exists()):
             report = compare_vocabularies(read_vocabulary(Path(target)), read_vocabulary(Path(draft)))
             if not report.compatible:
                 raise ModelError(
@@ -140,6 +175,26 @@ def _drafts_of(arm: Arm) -> tuple[str, ...]:
             return tuple(part.model for part in parts if isinstance(part, DraftModel))
         case _:
             return ()
+
+
+def _llama_server(named: str | None) -> Installed:
+    path = shutil.which(named or "llama-server")
+    if path is None:
+        where = f"no program at {named!r}" if named else GET_SERVER
+        return Installed(name="llama_server", note=where)
+    answer = answer_of([path, "--version"])
+    told = _TOLD_VERSION.search(answer.text)
+    if told is None:
+        why = answer.fault or "its --version tells no build; is it llama.cpp's?"
+        return Installed(name="llama_server", where=path, note=why)
+    device = _DEVICES.search(answer.text)
+    return Installed(
+        name="llama_server",
+        where=path,
+        version=f"b{told[1]} ({told[2]})",
+        build=None if device is None else device[1].upper(),
+        note="" if named else f"used with --llama-server {path}",
+    )
 
 
 KIND = LlamaCppKind()

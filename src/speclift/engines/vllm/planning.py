@@ -8,10 +8,13 @@ from speclift.core.errors import UsageError
 from speclift.core.hardware import Device
 from speclift.core.model_shape import ModelShape
 from speclift.core.results import Level
+from speclift.engines.vllm.dialect.key_table import METHODS
+from speclift.engines.vllm.flags import parse_version
 from speclift.engines.vllm.kv_cache import kv_value_bytes
 from speclift.engines.vllm.losses import IN_GRAPHS, NEWEST_MEASURED, losses_of, model_for
 from speclift.engines.vllm.memory import vllm_memory
 from speclift.planner.advice import Advice, Pairing
+from speclift.planner.candidates import MTP
 from speclift.planner.memory import Layout, MemoryPlan, Placed
 from speclift.planner.precision import PRECISIONS
 from speclift.planner.prediction import EngineModel
@@ -67,6 +70,17 @@ class VllmTerms(EngineTerms):
             return f"{precision.name} is a type of GGUF files, which are llama.cpp's"
         return ""
 
+    def method_objection(self, method: str, shape: ModelShape, version: str | None) -> str:
+        row = METHODS.find({"draft": "draft_model", "ngram:gpu": "ngram_gpu"}.get(method, method))
+        if row is None:
+            return f"vLLM has no method {method}"
+        release = parse_version(version or NEWEST_MEASURED).release
+        if not row.holds(release):
+            return f"vLLM {version or NEWEST_MEASURED} has no method {method}"
+        if method == MTP and not shape.mtp_layers:
+            return f"{shape.name} carries no MTP layers"
+        return ""
+
     def size_objection(self, shape: ModelShape, layout: Layout) -> str:
         # VLLM_ALLOW_LONG_MAX_MODEL_LEN apart, which is for those who know that the model stands it.
         if 0 < shape.max_positions < layout.context:
@@ -78,12 +92,14 @@ class VllmTerms(EngineTerms):
             return "use_heterogeneous_vocab: true (vLLM 0.26 and later, greedy drafts), or a draft of the same size"
         if "GGUF" in objection:
             return "fp8, int4 or awq, or --engine llamacpp"
+        if "MTP" in objection or "method" in objection:
+            return "--method eagle3 with a head for this target, --method draft, or ngram"
         if "positions" in objection:
             return "a shorter --context"
         return "--draft-tp equal to --tp" if "parallelism" in objection else super().way_out(objection)
 
     def advice(self, request: PlanRequest) -> Iterator[Advice]:
-        if request.draft is None or request.device.is_cpu:
+        if request.draft is None or request.draft.head is not None or request.device.is_cpu:
             return
         version = request.engine_version or NEWEST_MEASURED
         is_graphed = losses_of(version) is IN_GRAPHS

@@ -9,7 +9,7 @@ from speclift.core.errors import UsageError
 from speclift.engines.llamacpp.dialect.flag_table import FLAGS, NEWEST
 from speclift.engines.llamacpp.dialect.judgement import judge_llamacpp, read_llamacpp
 from speclift.engines.llamacpp.dialect.metric_table import LLAMA_METRICS
-from speclift.engines.llamacpp.dialect.own_line import is_speculative_flag, take_apart_llamacpp
+from speclift.engines.llamacpp.dialect.own_line import LISTENING, is_speculative_flag, take_apart_llamacpp
 from speclift.engines.llamacpp.dialect.translation import translate_llamacpp
 from speclift.linter.dialect import (
     Dialect,
@@ -38,7 +38,13 @@ class LlamaDialect(Dialect):
     examples = ("llama-server",)
     image = re.compile(r"(^|/)llama\.cpp(:|@|$)")
     image_starts = ("llama-server",)
+    listening = LISTENING
     metrics = LLAMA_METRICS
+
+    def image_release(self, image: str) -> str | None:
+        """`ghcr.io/ggml-org/llama.cpp:server-b9000`."""
+        match = re.search(r":[\w-]*?(b\d{4,})$", image)
+        return None if match is None else match[1]
 
     def parse_release(self, text: str) -> Release:
         """`b8000`, `8000`."""

@@ -62,15 +62,15 @@ def is_drafter_flag(name: str) -> bool:
 
 def take_apart_llamacpp(pasted: Pasted) -> TakenApart:
     reading = read_llamacpp(pasted)
-    names = frozenset(setting.name for setting in pasted.settings if is_speculative_flag(setting.name))
-    given = {today(setting.name): setting.value for setting in pasted.settings if setting.name in names}
+    given = {
+        today(setting.name): setting.value for setting in pasted.settings if is_speculative_flag(setting.name)
+    }
     speculation = _speculation(reading.types, given)
     file, hub = _text(pasted.last(*MODEL_FLAGS)), _text(pasted.last(*HUB_FLAGS))
     return TakenApart(
         model=file or hub,
         is_on_hub=file is None,
         speculation=speculation,
-        names=names,
         settings=_settings(pasted),
     )
 

@@ -10,7 +10,7 @@ from speclift.engines.vllm.dialect.flag_table import CONFIG_FLAG, FLAGS
 from speclift.engines.vllm.dialect.judgement import judge_vllm, read_settings
 from speclift.engines.vllm.dialect.key_table import KEYS, NEWEST
 from speclift.engines.vllm.dialect.metric_table import VLLM_METRICS
-from speclift.engines.vllm.dialect.own_line import SPECULATIVE, take_apart_vllm
+from speclift.engines.vllm.dialect.own_line import LISTENING, SPECULATIVE, take_apart_vllm
 from speclift.engines.vllm.dialect.translation import translate_vllm
 from speclift.linter.dialect import (
     Dialect,
@@ -44,6 +44,7 @@ class VllmDialect(Dialect):
     image = re.compile(r"(^|/)(vllm-openai|vllm)[\w.-]*(:|@|$)")
     image_starts = ("vllm", "serve")
     takes_model_by_place = True
+    listening = LISTENING
     glued = re.compile(r"(-O)(\d)")
     config = NestedConfig(
         flag=CONFIG_FLAG, keys=KEYS, telling=frozenset({"method", "num_speculative_tokens"})
@@ -51,6 +52,11 @@ class VllmDialect(Dialect):
     python_makers = ("LLM", "EngineArgs", "AsyncEngineArgs", "AsyncLLMEngine", "LLMEngine", "AsyncLLM")
     python_sampling = "SamplingParams"
     metrics = VLLM_METRICS
+
+    def image_release(self, image: str) -> str | None:
+        """`vllm/vllm-openai:v0.24.0`."""
+        match = re.search(r":v?(\d+\.\d+\.\d+)", image)
+        return None if match is None else match[1]
 
     def parse_release(self, text: str) -> Release:
         """`0.24`, `v0.24.0`, `0.32.0+cpu`, `vllm 0.10.1.1`."""

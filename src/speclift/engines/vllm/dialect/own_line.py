@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Mapping
 
 from speclift.core.errors import UsageError
@@ -45,7 +46,6 @@ def take_apart_vllm(pasted: Pasted) -> TakenApart:
     return TakenApart(
         model=pasted.model or _text(pasted.last("--model")),
         speculation=speculation,
-        names=SPECULATIVE,
         settings=_settings(reading),
         utilisation=_share(pasted.last("--gpu-memory-utilization")),
     )
@@ -98,7 +98,7 @@ def speculation_of(config: Mapping[str, object]) -> Speculation:
 def _settings(reading: VllmReading) -> dict[str, object]:
     found: dict[str, object] = {}
     for field, flag in WHOLE_NUMBERS.items():
-        number = reading.number(flag)
+        number = reading.number(flag) or _human(reading.pasted.last(flag))
         if number is not None and number > 0:
             found[field] = number
     for field, flag in TEXTS.items():
@@ -122,6 +122,15 @@ def _whole(value: object, otherwise: int) -> int:
 
 def _text(value: object) -> str | None:
     return value if isinstance(value, str) else None
+
+
+def _human(value: object) -> int | None:
+    """8k, 8K and 1.5M, as vLLM reads them: a small letter counts in thousands, a capital one in 1,024s."""
+    match = re.fullmatch(r"(\d+(?:\.\d+)?)([kmgtKMGT])", str(value))
+    if match is None:
+        return None
+    power = "kmgt".index(match[2].lower()) + 1
+    return int(float(match[1]) * (1000 if match[2].islower() else 1024) ** power)
 
 
 def _share(value: object) -> float | None:

