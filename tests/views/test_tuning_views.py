@@ -11,23 +11,10 @@ from rich.console import Console
 
 from samples import HOSTILE
 from speclift.core.errors import StudyError
-from speclift.core.results import Estimate
-from speclift.core.traffic import Concurrency
-from speclift.search.conclusion import LoadChoice
-from speclift.search.problem import Purpose
-from speclift.search.schedule import Segment
 from speclift.search.space import Elimination
-from speclift.search.tuning import (
-    ConfirmedBest,
-    ConfirmedError,
-    PromptSplit,
-    SearchedCell,
-    SearchedJob,
-    SearchedSchedule,
-    SearchError,
-    Tuning,
-)
+from speclift.search.tuning import SearchedCell, Tuning
 from speclift.search.tuning_document import kept_tuning, tuning_document
+from speclift.views.charts_plot import Label, placed_labels
 from speclift.views.text_plot import TextPoint, text_plot
 from speclift.views.tuning_charts import pareto
 from speclift.views.tuning_table import (
@@ -38,86 +25,7 @@ from speclift.views.tuning_table import (
     speedup_tables,
 )
 from speclift.views.tuning_terminal import search_view, stopped_view
-
-KS = (1, 3, 5, 8)
-ALONE = Concurrency(streams=1)
-
-
-def cell(drafter: str | None, k: int, streams: int, speedup: float, *, measured: bool) -> SearchedCell:
-    return SearchedCell(
-        arm="baseline" if drafter is None else f"{drafter}-k{k}",
-        method="off" if drafter is None else "ngram",
-        drafter=drafter,
-        k=k,
-        quantisation=None,
-        token_budget=None,
-        load=Concurrency(streams=streams),
-        rate_tok_s=100 * speedup / streams**0.5,
-        low=None,
-        high=None,
-        speedup=speedup,
-        in_flight=float(streams),
-        is_measured=measured,
-    )
-
-
-def cells() -> tuple[SearchedCell, ...]:
-    """Two drafters, two loads; k=1 and k=8 were run."""
-    made = [cell(None, 0, streams, 1.0, measured=True) for streams in (1, 8)]
-    for drafter, gain in (("ngram-n4", 1.3), ("ngram-n8", 1.2)):
-        for streams in (1, 8):
-            made += [
-                cell(drafter, k, streams, gain + 0.01 * k - 0.02 * streams, measured=k in (1, 8)) for k in KS
-            ]
-    return tuple(made)
-
-
-TUNING = Tuning(
-    winner="ngram-n4-k8",
-    runner_up="ngram-n8-k8",
-    confirmed=("baseline", "ngram-n4-k8"),
-    cells=cells(),
-    choices=(LoadChoice(load=ALONE, candidate="ngram-n4-k8", runner_up=None, regret=0.01),),
-    eliminated=(
-        Elimination(candidate="draft-k3", stage="space", reason="does not fit"),
-        Elimination(candidate="ngram-n8-k1", stage="predicted", reason="predicted 9 % below"),
-    ),
-    errors=(SearchError(arm="ngram-n4-k1", load=ALONE, ratio=0.98, sd=0.03),),
-    jobs=(
-        SearchedJob(
-            id=1,
-            arm="baseline",
-            loads=(ALONE,),
-            purpose=Purpose.BASELINE,
-            reason="why",
-            launch_s=1.0,
-            engine_s=4.0,
-            failure="",
-        ),
-    ),
-    ending="nothing is left in doubt",
-    expected_regret=0.0,
-    spent_s=65.0,
-    grid_s=600.0,
-    prompts=PromptSplit(tuning=24, held_out=40, is_held_out=True),
-    schedule=None,
-)
-SCHEDULE = SearchedSchedule(
-    arm=None,
-    static="a-k5",
-    over="a-k5",
-    segments=(Segment(start=1, end=4, k=7), Segment(start=5, end=64, k=0)),
-    predicted_gain=1.03,
-)
-ERRORS = (
-    ConfirmedError(arm="ngram-n4-k8", load=ALONE, predicted=1.36, measured=1.32, was_measured_in_search=True),
-)
-BEST = ConfirmedBest(
-    arm="ngram-n4-k8",
-    speedup=Estimate(value=1.32, low=1.2, high=1.45, n=40, method="made"),
-    command="llama-server --spec-type ngram-simple",
-    config={},
-)
+from tuning_samples import BEST, ERRORS, KS, SCHEDULE, TUNING, cell
 
 
 def drafted_by(name: str) -> tuple[SearchedCell, ...]:
@@ -213,10 +121,27 @@ def test_the_fastest_confirmed_arm_is_named_with_its_command() -> None:
     assert "llama-server --spec-type ngram-simple" in text
 
 
-def test_the_chart_draws_measured_and_predicted_apart_and_keeps_foreign_text_as_text() -> None:
-    assert pareto(TUNING).count("hollow line") == 8
-    assert pareto(replace(TUNING, cells=())) == ""
-    assert "<script>" not in pareto(replace(TUNING, cells=drafted_by("<script>")))
+def test_the_chart_draws_measured_and_predicted_apart() -> None:
+    plot = pareto(TUNING)
+    assert plot is not None
+    kinds = [dot.kind.split()[0] for series in plot.series for dot in series.dots]
+    assert (kinds.count("full"), kinds.count("hollow")) == (10, 8)
+    assert [series.name for series in plot.series] == ["baseline", "ngram-n4", "ngram-n8"]
+    assert pareto(replace(TUNING, cells=())) is None
+
+
+def test_each_load_is_labelled_once_and_no_label_lies_on_a_dot() -> None:
+    plot = pareto(TUNING)
+    assert plot is not None
+    assert [label.text for label in plot.labels] == ["c=1", "c=8"]
+
+
+def test_labels_of_points_that_lie_together_are_left_out_rather_than_drawn_over_each_other() -> None:
+    together = [Label(x=50, y=50, text=f"c={streams}") for streams in range(20)]
+    placed = placed_labels(together, [])
+    assert 2 <= len(placed) < len(together)
+    assert len({(label.anchor, label.y) for label in placed}) == len(placed)
+    assert placed_labels([Label(x=50, y=50, text="x" * 100)], []) == ()
 
 
 def test_hostile_names_neither_break_the_view_nor_reach_the_terminal() -> None:

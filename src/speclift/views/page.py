@@ -1,11 +1,13 @@
 """The report: one self-contained HTML page from the JSON document, and from nothing else.
 
-What the page shows is in the JSON; text is escaped by the template engine and made visible where it could act on
-its reader (control and bidirectional characters).
+A section for each question that people ask, in the order in which they ask. Text is escaped by the template engine, and
+made visible where it could act on its reader (control and bidirectional characters), wherever a template prints it.
 """
 
 from __future__ import annotations
 
+import shlex
+from collections.abc import Mapping
 from functools import cache
 from typing import TypedDict
 
@@ -15,8 +17,11 @@ from markupsafe import Markup
 from speclift.core.quantities import number, printable, ratio_words, seconds, share
 from speclift.core.results import Decision
 from speclift.search.tuning_document import ConfirmedTuningDocument, confirmed_errors_of, tuning_of
-from speclift.views import charts
-from speclift.views.documents import VerdictDocument
+from speclift.views import page_latency, page_sure, page_traffic, page_why
+from speclift.views.charts_plot import Plot, speedup_over_load, survival
+from speclift.views.page_cells import cell_table
+from speclift.views.page_document import completed, shown_arm
+from speclift.views.page_glossary import GLOSSARY, TermLinks
 from speclift.views.time_words import command_time
 from speclift.views.tuning_charts import pareto
 from speclift.views.tuning_table import (
@@ -35,12 +40,28 @@ TITLES = {
     Decision.INCONCLUSIVE: "Inconclusive",
     Decision.OUTPUT_CHANGED: "Output changed",
 }
+# The place of each on the page, and its heading.
+QUESTIONS = {
+    "do": "What should I do?",
+    "sure": "How sure is it?",
+    "where": "Where does it pay, and where not?",
+    "latency": "What does it do to the latency people feel?",
+    "why": "Why?",
+    "output": "Did the output change?",
+    "articles": "What do the articles say, and what was measured here?",
+    "configuration": "Which configuration do I copy?",
+    "cells": "What was measured in every cell?",
+    "rerun": "How do I run it again?",
+}
+NAME_CHARACTERS = 64
+LINE_CHARACTERS = 4000
 
 
 class _TuningWords(TypedDict):
     """What templates/tuning.html takes."""
 
     cost: str
+    picture: Plot | None
     tables: tuple[SpeedupTable, ...]
     notes: list[tuple[str, list[str]]]
 
@@ -49,32 +70,54 @@ class _TuningWords(TypedDict):
 def _template() -> Template:
     """Reading it takes as long as all the rest of a report."""
     environment = Environment(
-        loader=PackageLoader("speclift.views"), autoescape=True, undefined=StrictUndefined, trim_blocks=True
+        loader=PackageLoader("speclift.views"),
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+        finalize=_visible,
     )
     environment.filters.update(
         seconds=seconds,
         share=share,
         number=number,
-        printable=_shown,
+        name=lambda text: printable(text, limit=NAME_CHARACTERS),
         ratio=ratio_words,
         command_time=command_time,
+        shell=shlex.join,
     )
     return environment.get_template("page.html")
 
 
-def page(document: VerdictDocument) -> str:
-    shown_arm = _shown_arm(document)
+def page(document: Mapping[str, object]) -> str:
+    whole = completed(document)
+    arm = shown_arm(whole)
+    steps = page_why.steps(whole, arm) if arm is not None else []
+    panels, left_out_loads = page_latency.panels(whole, arm) if arm is not None else ([], [])
     return _template().render(
-        d=document,
-        title=TITLES[document["verdict"]],
-        arm=shown_arm,
-        tuning=_tuning(document["tuning"]) if document["tuning"] is not None else None,
-        pictures={name: Markup(svg) for name, svg in _pictures(document, shown_arm).items()},
-        histograms=[
-            (entry, Markup(charts.histogram(entry["counts"], entry["label"])))
-            for entry in document["acceptance_histograms"]
-            if entry["arm"] == shown_arm
-        ],
+        d=whole,
+        title=TITLES[Decision(whole["verdict"])],
+        questions=QUESTIONS,
+        glossary=GLOSSARY,
+        term=TermLinks(),
+        arm=arm,
+        sure=page_sure.sureness(whole, arm),
+        open_rows=page_sure.open_rows(whole["open"]),
+        conditions=page_sure.condition_lines(whole["conditions"]),
+        heat=page_traffic.heat_table(whole, arm) if arm is not None else None,
+        part_forests=page_traffic.part_forests(whole, arm),
+        load_plot=speedup_over_load(whole),
+        crossings=page_traffic.crossing_lines(whole),
+        panels=panels,
+        left_out_loads=left_out_loads,
+        tails=page_latency.tail_forest(whole, arm) if arm is not None else None,
+        steps=steps,
+        step_forest=page_why.step_forest(steps),
+        survival=survival(whole),
+        histograms=page_why.histograms(whole, arm) if arm is not None else [],
+        temperatures=page_why.temperature_rows(whole),
+        tuning=_tuning(whole["tuning"]) if whole["tuning"] is not None else None,
+        table=cell_table(whole),
     )
 
 
@@ -84,34 +127,20 @@ def _tuning(document: ConfirmedTuningDocument) -> _TuningWords:
     schedule = schedule_line(tuning)
     return {
         "cost": cost_line(tuning),
+        "picture": pareto(tuning),
         "tables": speedup_tables(tuning),
         "notes": [
-            ("Dropped", dropped_lines(tuning)),
+            ("What was dropped", dropped_lines(tuning)),
             ("Predicted and measured", error_lines(tuning, errors)),
             ("Schedule", [schedule] if schedule is not None else []),
         ],
     }
 
 
-def _pictures(document: VerdictDocument, arm: str | None) -> dict[str, str]:
-    own_ceiling = [row for row in document["ceiling"] if row["arm"] == arm]
-    return {
-        "forest": charts.forest(document),
-        "load": charts.speedup_over_load(document),
-        "survival": charts.survival(document),
-        "ttft": charts.percentiles(document, "ttft_s", arm) if arm is not None else "",
-        "tpot": charts.percentiles(document, "tpot_s", arm) if arm is not None else "",
-        "ceiling": charts.ceiling(own_ceiling),
-        "pareto": pareto(tuning_of(document["tuning"])) if document["tuning"] is not None else "",
-    }
-
-
-def _shown_arm(document: VerdictDocument) -> str | None:
-    """The winner, or where none won the arm the headline speedup is of."""
-    if document["winner"] is not None:
-        return document["winner"]["arm"]
-    return document["speedup"]["arm"] if document["speedup"] is not None else None
-
-
-def _shown(text: object) -> str:
-    return "\n".join(printable(line, limit=4000) for line in str(text).splitlines())
+def _visible(value: object) -> object:
+    """Whatever a template prints: text of others shows what it hides."""
+    if isinstance(value, Markup) or not isinstance(value, str):
+        return value
+    if len(value) <= LINE_CHARACTERS and value.isascii() and value.isprintable():
+        return value
+    return "\n".join(printable(line, limit=LINE_CHARACTERS) for line in value.splitlines())

@@ -1,91 +1,118 @@
-"""Latency against throughput as inline SVG."""
+"""Latency against throughput: every configuration of a search as a dot."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping
 
 from speclift.core.traffic import load_label
 from speclift.search.tuning import SearchedCell, Tuning
-from speclift.views.charts import SERIES, WIDTH, Scale, escape, line, svg, text
+from speclift.views.charts import SERIES, Scale, fitting_ticks
+from speclift.views.charts_plot import (
+    AREA_HEIGHT_PX,
+    AREA_WIDTH_PX,
+    LABEL_HEIGHT_PX,
+    Dot,
+    Label,
+    Plot,
+    Series,
+    joined,
+    placed_labels,
+    wide_scale,
+)
 
-HEIGHT = 320.0
-LEFT, RIGHT, TOP, BOTTOM = 64.0, WIDTH - 20, 16.0, 268.0
 
-
-def pareto(tuning: Tuning) -> str:
+def pareto(tuning: Tuning) -> Plot | None:
     """One line per way of drafting and load, k by k; hollow dots are predicted. Up and left is better."""
     cells = tuning.cells
     if not cells:
-        return ""
-    x = _axis([1000 / cell.rate_tok_s for cell in cells], start=LEFT, end=RIGHT)
-    y = _axis([cell.rate_tok_s * cell.in_flight for cell in cells], start=BOTTOM, end=TOP)
-    parts = _frame(x, y)
-    drafters = list(dict.fromkeys(cell.drafter for cell in cells if cell.drafter is not None))
-    for index, drafter in enumerate(drafters):
-        style = SERIES[index % len(SERIES)]
-        parts += _drafter(
-            [cell for cell in cells if cell.drafter == drafter], x, y, style, winner=tuning.winner
-        )
-        # The corner where nobody wants to be is free.
-        up = BOTTOM - 10 - 16 * (len(drafters) - 1 - index)
-        parts.append(text(RIGHT, up, drafter, anchor="end", style=f"name {style}"))
-    for cell in (cell for cell in cells if cell.drafter is None):
-        across, up = _place(cell, x, y)
-        parts.append(f'<circle class="base" cx="{across:.1f}" cy="{up:.1f}" r="5">{_title(cell)}</circle>')
-        parts.append(text(across + 8, up + 4, f"{cell.arm} {load_label(cell.load)}"))
-    return svg(HEIGHT, parts, "Latency against throughput")
+        return None
+    x = wide_scale([_latency_ms(cell) for cell in cells])
+    y = wide_scale([_throughput(cell) for cell in cells])
+    dots = {cell: _dot(cell, x, y, tuning.winner) for cell in cells}
+    return Plot(
+        title="Latency against throughput",
+        x_title="time per token of one stream",
+        y_title="tokens/s of all streams",
+        x_ticks=fitting_ticks(_wanted(x, " ms"), x, AREA_WIDTH_PX),
+        y_ticks=fitting_ticks(_wanted(y, ""), y, AREA_HEIGHT_PX, LABEL_HEIGHT_PX),
+        series=_series(dots),
+        heads=("configuration", "load", "time per token", "tokens/s", "speedup", "how it is known"),
+        figures=tuple(_figures(cell) for cell in cells),
+        labels=_load_labels(dots),
+    )
 
 
-def _frame(x: Scale, y: Scale) -> list[str]:
-    parts = [line(LEFT, BOTTOM, RIGHT, BOTTOM, "axis"), line(LEFT, TOP, LEFT, BOTTOM, "axis")]
-    for share, anchor in ((0.0, "start"), (0.5, "middle"), (1.0, "end")):
-        across, up = x.value_at(share), y.value_at(share)
-        parts.append(text(x(across), BOTTOM + 18, f"{_short(across)} ms", anchor=anchor))
-        parts.append(text(LEFT - 6, y(up) + 4, _short(up), anchor="end"))
-    parts.append(text(RIGHT, BOTTOM + 36, "time per token of one stream", anchor="end"))
-    parts.append(text(LEFT + 6, TOP + 8, "tokens/s of all streams"))
-    return parts
+def _series(dots: Mapping[SearchedCell, Dot]) -> tuple[Series, ...]:
+    by_drafter: dict[str, dict[SearchedCell, Dot]] = {}
+    for cell, dot in dots.items():
+        if cell.drafter is not None:
+            by_drafter.setdefault(cell.drafter, {})[cell] = dot
+    plain = tuple(dot for cell, dot in dots.items() if cell.drafter is None)
+    return (
+        Series(name="baseline", style="base", dots=plain),
+        *(
+            _drafter(name, own, style=SERIES[index % len(SERIES)])
+            for index, (name, own) in enumerate(by_drafter.items())
+        ),
+    )
 
 
-def _drafter(cells: Sequence[SearchedCell], x: Scale, y: Scale, style: str, *, winner: str) -> list[str]:
+def _load_labels(dots: Mapping[SearchedCell, Dot]) -> tuple[Label, ...]:
+    """One for each load: a server of its own (a quantisation, say) has a baseline too."""
+    by_load = {load_label(cell.load): dot for cell, dot in dots.items() if cell.drafter is None}
+    wanted = [Label(x=dot.x, y=dot.y, text=load) for load, dot in by_load.items()]
+    return placed_labels(wanted, list(dots.values()))
+
+
+def _drafter(name: str, dots: Mapping[SearchedCell, Dot], *, style: str) -> Series:
     """A line for each load."""
-    by_load: dict[str, list[SearchedCell]] = {}
-    for cell in cells:
-        by_load.setdefault(load_label(cell.load), []).append(cell)
-    return [
-        part
-        for at_load in by_load.values()
-        for part in _series(sorted(at_load, key=lambda cell: cell.k), x, y, style, winner)
-    ]
+    by_load: dict[str, list[Dot]] = {}
+    for cell in sorted(dots, key=lambda cell: cell.k):
+        by_load.setdefault(load_label(cell.load), []).append(dots[cell])
+    return Series(
+        name=name,
+        style=style,
+        lines=tuple(joined((dot.x, dot.y) for dot in at_load) for at_load in by_load.values()),
+        dots=tuple(dots.values()),
+    )
 
 
-def _series(cells: Sequence[SearchedCell], x: Scale, y: Scale, style: str, winner: str) -> list[str]:
-    places = [_place(cell, x, y) for cell in cells]
-    joined = " ".join(f"{across:.1f},{up:.1f}" for across, up in places)
-    parts = [f'<polyline class="line thin {style}" points="{joined}"/>']
-    for cell, (across, up) in zip(cells, places, strict=True):
-        kind = f"dot {style}" if cell.is_measured else f"hollow line {style}"
-        size = 6.0 if cell.arm == winner else 3.5
-        parts.append(
-            f'<circle class="{kind}" cx="{across:.1f}" cy="{up:.1f}" r="{size}">{_title(cell)}</circle>'
-        )
-    return parts
+def _dot(cell: SearchedCell, x: Scale, y: Scale, winner: str) -> Dot:
+    kind = "full" if cell.is_measured else "hollow"
+    return Dot(
+        x=x(_latency_ms(cell)),
+        y=100 - y(_throughput(cell)),
+        tip=f"{cell.arm} at {load_label(cell.load)}: {cell.speedup:.2f}x, {_how(cell)}",
+        kind=f"{kind} large" if cell.arm == winner else kind,
+    )
 
 
-def _place(cell: SearchedCell, x: Scale, y: Scale) -> tuple[float, float]:
-    return x(1000 / cell.rate_tok_s), y(cell.rate_tok_s * cell.in_flight)
+def _figures(cell: SearchedCell) -> tuple[str, ...]:
+    return (
+        cell.arm,
+        load_label(cell.load),
+        f"{_short(_latency_ms(cell))} ms",
+        _short(_throughput(cell)),
+        f"{cell.speedup:.2f}x",
+        _how(cell),
+    )
 
 
-def _title(cell: SearchedCell) -> str:
-    how = "measured" if cell.is_measured else "predicted"
-    words = f"{cell.arm} at {load_label(cell.load)}: {cell.speedup:.2f}x, {how}"
-    return f"<title>{escape(words)}</title>"
+def _how(cell: SearchedCell) -> str:
+    return "measured" if cell.is_measured else "predicted"
 
 
-def _axis(values: list[float], *, start: float, end: float) -> Scale:
-    low, high = min(values), max(values)
-    room = 1.06 if high > 1.02 * low else 1.25
-    return Scale(low=low / room, high=high * room, start=start, end=end, is_log=True)
+def _latency_ms(cell: SearchedCell) -> float:
+    return 1000 / cell.rate_tok_s
+
+
+def _throughput(cell: SearchedCell) -> float:
+    return cell.rate_tok_s * cell.in_flight
+
+
+def _wanted(scale: Scale, unit: str) -> list[tuple[float, str]]:
+    values = [scale.value_at(percent) for percent in (4, 96, 50)]
+    return [(value, f"{_short(value)}{unit}") for value in values]
 
 
 def _short(value: float) -> str:
