@@ -204,6 +204,23 @@ class TestPairsLeftOut:
         assert verdict.decision is Decision.INCONCLUSIVE
         assert [r.level for r in verdict.reasons if r.rule == "left-out"] == [Level.FAIL]
 
+    def test_answers_of_one_token_stop_no_refusal(self) -> None:
+        """A yes or no has no time per token: a slow arm stays slow. Answers of unlike length leave no other metric."""
+        made = list(drawn(study_places(), quiet_truth(constant(0.5))))
+        short = {record.place.request_id for record in made[:3]}
+
+        def shortened(record: Record) -> Record:
+            if record.place.request_id in short:
+                return replace(record, output_tokens=1)
+            tokens = record.output_tokens or 0
+            return replace(record, output_tokens=tokens - 20) if record.place.arm == ARM.name else record
+
+        records = [shortened(record) for record in made]
+        found = evidence_of(records).completeness
+        assert found.metric == "tpot"
+        assert found.without_steps == found.asked - found.used > 3
+        assert judged(records).decision is Decision.DO_NOT_SHIP
+
     def test_requests_that_failed_are_left_out_too(self) -> None:
         truth = quiet_truth(constant(2.0), failed_share=0.1)
         verdict = judged(drawn(study_places(loads=(*ONE_STREAM, FOUR_STREAMS)), truth))

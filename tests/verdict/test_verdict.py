@@ -277,7 +277,25 @@ class TestDoNotShip:
         ],
     )
     def test_one_that_reaches_it_is_enough_to_leave_it_open(self, made: Any) -> None:
+        """What is left out may have gained."""
         assert verdict_on(made).decision is Decision.INCONCLUSIVE
+
+    @pytest.mark.parametrize(
+        ("without_steps", "decision"),
+        [(0, Decision.INCONCLUSIVE), (37, Decision.INCONCLUSIVE), (38, Decision.DO_NOT_SHIP)],
+    )
+    def test_answers_of_one_token_left_out_cannot_have_gained(
+        self, without_steps: int, decision: Decision
+    ) -> None:
+        left_out = Completeness(
+            asked=100, used=61, metric_asked="tpot", metric="tpot", without_steps=without_steps
+        )
+        for overall in (comparison(0.9, 1.0, 1.1), comparison(1.9, 2.0, 2.1)):
+            verdict = verdict_on(evidence(overall=overall, completeness=left_out))
+            if overall.speedup.value < 1.5:
+                assert verdict.decision is decision
+            else:  # nor do they show a gain
+                assert verdict.decision is Decision.INCONCLUSIVE
 
     @pytest.mark.parametrize(
         "part",

@@ -3,13 +3,19 @@
 from __future__ import annotations
 
 import json
+import os
 import shlex
+import signal
 import subprocess
+import time
 from pathlib import Path
 
 import pytest
 
 from running import Result, command
+from speclift.core.errors import OperatingError
+from speclift.engines.http import fetch
+from speclift.engines.process import free_port
 from speclift.studies.study import Study
 
 pytestmark = [pytest.mark.vllm, pytest.mark.timeout(600)]
@@ -78,3 +84,37 @@ def test_vllms_own_parser_takes_the_changed_line(
     assert answer["error"] is None
     is_kept = decided[0].document["winner"] is not None
     assert (answer["config"] is not None) == is_kept
+
+
+def test_a_server_starts_from_the_changed_line(
+    decided: tuple[Result, Path], vllm_python: str, tmp_path: Path
+) -> None:
+    after = shlex.split(decided[0].document["line"]["after"])
+    port = free_port()
+    # The console script of the CPU wheel does not start; its module takes the same words.
+    words = ["--model", *after[2:], "--port", str(port), "--kv-cache-memory-bytes", "256M"]
+    log = (tmp_path / "log").open("w")
+    server = subprocess.Popen(
+        [vllm_python, "-m", "vllm.entrypoints.openai.api_server", *words],
+        stdout=log,
+        stderr=subprocess.STDOUT,
+        env={**os.environ, "HF_HUB_OFFLINE": "1", "VLLM_NO_USAGE_STATS": "1"},
+        start_new_session=True,
+    )
+    try:
+        models = _asked(f"http://127.0.0.1:{port}/v1/models", server)
+    finally:
+        os.killpg(server.pid, signal.SIGKILL)
+        server.wait()
+        log.close()
+    assert [model["id"] for model in json.loads(models)["data"]] == ["mine"]
+
+
+def _asked(url: str, server: subprocess.Popen[bytes]) -> str:
+    for _ in range(600):
+        assert server.poll() is None, "it ended before it was ready"
+        try:
+            return fetch(url)
+        except OperatingError:
+            time.sleep(0.5)
+    raise AssertionError(f"{url} never answered")

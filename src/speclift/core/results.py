@@ -161,10 +161,17 @@ class Completeness:
     used: int
     metric_asked: str
     metric: str
+    # Of those left out: successes of one token on both sides, which have no step that speculation could shorten.
+    without_steps: int = 0
 
     @property
     def is_complete(self) -> bool:
         return is_complete(asked=self.asked, used=self.used)
+
+    @property
+    def could_pay_no_more(self) -> bool:
+        """Whether what is left out cannot have gained either, so that an upper bound stands without it."""
+        return is_complete(asked=self.asked - self.without_steps, used=self.used)
 
 
 # Beyond this share of the pairs (and more than one) what is left may not stand for what is missing.

@@ -35,6 +35,7 @@ from speclift.statistics.pairs import (
     Pair,
     PromptOf,
     alike_pairs,
+    answered_in_one_token,
     asked_of_both,
     pair_key,
     pairs,
@@ -128,6 +129,7 @@ class Comparer:
                 used=len(scoped),
                 metric_asked=self._metric_asked,
                 metric=self._metric,
+                without_steps=answered_in_one_token(both, arm.name) if self._metric == "tpot" else 0,
             ),
             degenerate=degenerate_segments(shown),
         )

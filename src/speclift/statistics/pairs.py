@@ -78,6 +78,15 @@ def asked_of_both(records: Iterable[Record], arm: str) -> int:
     return sum(_both(sides, arm) is not None for sides in _sides(records).values())
 
 
+def answered_in_one_token(records: Iterable[Record], arm: str) -> int:
+    """Pairs of successes without a decode step: they have no time per token, and no draft could have helped them."""
+    found = (_both(sides, arm) for sides in _sides(records).values())
+    return sum(
+        both is not None and all(record.is_ok and record.output_tokens == 1 for record in both)
+        for both in found
+    )
+
+
 def pair_key(place: Place) -> PairKey:
     return place.round, place.request_id, place.load, place.temperature, place.repeat
 

@@ -91,7 +91,7 @@ def _ships(evidence: Evidence, goals: Goals) -> bool:
 def _cannot_pay(evidence: Evidence, goals: Goals) -> bool:
     """The upper bound lies under the bar on all traffic; parts that might still reach it are listed as open."""
     overall = evidence.overall
-    is_known = overall is not None and evidence.completeness.is_complete
+    is_known = overall is not None and evidence.completeness.could_pay_no_more
     return is_known and overall is not None and overall.speedup.high < goals.min_speedup
 
 
