@@ -289,6 +289,7 @@ class TestTheRooms:
         assert {"statistics", "verdict"} <= rooms
         assert rooms.isdisjoint({"bench", "client", "cli", "views"})
 
+    @pytest.mark.slow
     def test_every_module_can_be_imported_in_every_form_of_the_statement(self) -> None:
         """A verb of the same name as a room once stood in its place."""
         lines = ["import speclift", "verbs = {name: getattr(speclift, name) for name in speclift.__all__}"]

@@ -54,6 +54,7 @@ def test_a_study_is_judged_as_it_was(
     assert list(differences(kept(name), cli("compare", name, "--json").document)) == []
 
 
+@pytest.mark.slow
 def test_the_gate_says_the_same_of_the_same_server(cli: Cli) -> None:
     assert list(differences(kept("verify"), cli("verify", *GATE.split(), "--json").document)) == []
 

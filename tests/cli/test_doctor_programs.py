@@ -79,9 +79,14 @@ def test_a_llama_server_tells_its_build(cli: Cli, path: Path) -> None:
 @pytest.mark.parametrize(
     ("script", "note"),
     [
-        pytest.param("sleep 60 & sleep 60\n", "did not answer within", id="hangs"),
+        pytest.param("sleep 60 & sleep 60\n", "did not answer within", id="hangs", marks=pytest.mark.slow),
         pytest.param("echo Welcome to nothing; printf '\\033[31m\\377\\n'\n", "tells no build", id="garbage"),
-        pytest.param("while :; do echo version: many; done\n", "tells no build", id="never stops"),
+        pytest.param(
+            "while :; do echo version: many; done\n",
+            "tells no build",
+            id="never stops",
+            marks=pytest.mark.slow,
+        ),
         pytest.param("exit 3\n", "tells no build", id="says nothing"),
     ],
 )
@@ -127,7 +132,7 @@ def test_vllm_on_the_path_is_told_with_the_flag_that_uses_it(cli: Cli, path: Pat
 @pytest.mark.parametrize(
     ("script", "note"),
     [
-        pytest.param("sleep 60\n", "did not answer within", id="hangs"),
+        pytest.param("sleep 60\n", "did not answer within", id="hangs", marks=pytest.mark.slow),
         pytest.param("echo '[1, 2]'\n", "no Python that answers", id="a list"),
         pytest.param("echo hello\n", "no Python that answers", id="garbage"),
         pytest.param('echo \'{"torch": "2.9"}\'\n', "no vLLM in", id="no vLLM"),

@@ -82,6 +82,7 @@ def test_what_ships_is_a_server_that_starts(cli: Cli, small: list[object]) -> No
         server.kill()
 
 
+@pytest.mark.slow
 def test_a_study_that_its_budget_cut_short_is_continued(cli: Cli, tmp_path: Path) -> None:
     write_prompts(tmp_path, 60)
     slow = fake_flags("ttft_s=0.05", "tpot_s=0.004", fast=False)

@@ -235,6 +235,20 @@ class TestPlan:
         ).document
         assert by_line == by_flags
 
+    def test_takes_a_head_from_the_line(self, cli: Cli) -> None:
+        target, head = "meta-llama/Llama-3.1-8B-Instruct", "yuhuili/EAGLE3-LLaMA3.1-Instruct-8B"
+        config = f'{{"method":"eagle3","model":"{head}","num_speculative_tokens":3}}'
+        by_line = cli(
+            *("plan", "--json", "--gpu", "h100", "--"),
+            *("vllm", "serve", target, "--max-model-len", "2048", "--speculative-config", config),
+        ).document
+        by_flags = cli(
+            *("plan", "--json", "--gpu", "h100", "--engine", "vllm", "--target", target, "--context", "2048"),
+            *("--method", "eagle3", "--draft", head, "--k", "3"),
+        ).document
+        assert by_line["prediction"]["method"] == "eagle3"
+        assert by_line == by_flags
+
     def test_flags_win(self, cli: Cli) -> None:
         line = ("vllm", "serve", "meta-llama/Llama-3.1-8B-Instruct", "--max-model-len", "8192")
         found = cli("plan", "--json", "--gpu", "h100", "--context", "1024", "--", *line).document

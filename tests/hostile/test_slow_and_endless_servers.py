@@ -267,6 +267,7 @@ def test_endless_streams_take_little_memory_and_say_why(tmp_path: Path) -> None:
     assert seen.memory_bytes < MEMORY_MAX_BYTES
 
 
+@pytest.mark.slow
 def test_a_server_that_hangs_is_found_out_before_anything_is_measured(cli: Cli) -> None:
     slow = drips(event(chunk("a")), every_s=0.05, start=CHUNKED)
     with HostileServer({COMPLETIONS: slow}) as server:

@@ -56,7 +56,14 @@ def path_of(source: Path, name: str, folder: Path) -> Path:
     return quantised_path(source, name, folder, digest="abc")
 
 
-@pytest.mark.parametrize("name", [name for name in PLAIN_TYPES if name not in ("f16", "bf16")])
+@pytest.mark.parametrize(
+    "name",
+    [
+        pytest.param(name, marks=[] if name == "q4_0" else pytest.mark.slow)
+        for name in PLAIN_TYPES
+        if name not in ("f16", "bf16")
+    ],
+)
 def test_every_plain_type_is_made_smaller_and_near(name: str, fine: Path, tmp_path: Path) -> None:
     import numpy as np
 

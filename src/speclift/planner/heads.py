@@ -13,6 +13,8 @@ from speclift.core.model_shape import KvLayers, ModelShape, ParameterCounts
 from speclift.planner.memory import Placed
 from speclift.planner.precision import PRECISIONS, Precision, nominal_bytes, precision_named, weights_in
 
+# Kinds whose size the target tells.
+SIZED_HEADS = ("eagle", "eagle3", "mtp", "medusa", "dflash", "dspark")
 # EAGLE-3 heads score a vocabulary of their own (draft_vocab_size of the published ones).
 EAGLE3_VOCABULARY = 32_000
 # Medusa's published heads: five, each with a matrix of the hidden size and an output matrix of its own.

@@ -32,6 +32,7 @@ from speclift.linter.command import Foreign
 from speclift.linter.judge import LintReport, read_servers
 from speclift.linter.own_line import OwnServer, own_server
 from speclift.linter.rewriting import NewSpeculation, rewritings, unified
+from speclift.planner.heads import SIZED_HEADS
 from speclift.verbs.lint import dialects_for, lint
 from speclift.verdict.judgement import OwnLineChange, Served
 
@@ -123,14 +124,23 @@ def _plan_settings(server: OwnServer) -> dict[str, object]:
     tensor, pipeline = said.get("tp", 1), said.get("pp", 1)
     if isinstance(tensor, int) and isinstance(pipeline, int):
         found["gpus"] = tensor * pipeline
-    drafters = drafters_of(parts.speculation)
-    models = [drafter.model for drafter in drafters if isinstance(drafter, DraftModel)]
     if parts.utilisation is not None:
         found["utilisation"] = parts.utilisation
-    if drafters:
-        found["ks"] = (draft_length(parts.speculation),)
+    return found | _planned_drafting(parts.speculation)
+
+
+def _planned_drafting(speculation: Speculation) -> dict[str, object]:
+    drafters = drafters_of(speculation)
+    if not drafters:
+        return {}
+    found: dict[str, object] = {"ks": (draft_length(speculation),)}
+    models = tuple(drafter.model for drafter in drafters if isinstance(drafter, DraftModel))
+    head = next((each for each in drafters if isinstance(each, Head) and each.kind in SIZED_HEADS), None)
     if models:
-        found["drafts"] = tuple(models)
+        found["drafts"] = models
+    elif head is not None:
+        found["methods"] = (head.kind,)
+        found["drafts"] = () if head.model is None else (head.model,)
     return found
 
 
