@@ -7,12 +7,15 @@ for the narrowest phone. The templates draw it and the page's style sheet colour
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from typing import TypeAlias
 
 from speclift.core.documents import BoundsDocument
 from speclift.core.quantities import ratio_words
 
+# From an interval and what it is held against to the name of its colour.
+Judge: TypeAlias = Callable[[BoundsDocument, float], str]
 # Series after the baseline, told apart by colour.
 SERIES = ("s1", "s2", "s3", "s4", "s5", "s6")
 RATIO_TICKS = (0.25, 0.33, 0.5, 0.67, 0.8, 0.9, 1.0, 1.1, 1.2, 1.3, 1.5, 1.75, 2.0, 2.5, 3.0, 4.0, 6.0, 8.0)
@@ -87,7 +90,9 @@ class Forest:
     bar: float | None
 
 
-def ratio_forest(estimates: Sequence[tuple[str, str, BoundsDocument]], bar: float) -> Forest | None:
+def ratio_forest(
+    estimates: Sequence[tuple[str, str, BoundsDocument]], bar: float, judge: Judge | None = None
+) -> Forest | None:
     """Speedups, each with a label and what else is known of it, against 1 and the bar."""
     if not estimates:
         return None
@@ -97,11 +102,19 @@ def ratio_forest(estimates: Sequence[tuple[str, str, BoundsDocument]], bar: floa
             label=label,
             words=ratio_words(dict(bounds)),
             tip=f"{label}: {ratio_words(dict(bounds))}{more}",
-            mark=mark_of(bounds, scale, judged(bounds, bar)),
+            mark=mark_of(bounds, scale, (judge or judged)(bounds, bar)),
         )
         for label, more, bounds in estimates
     )
     return Forest(rows=rows, ticks=ratio_ticks(scale, bar, TRACK_PX), one=scale(1.0), bar=scale(bar))
+
+
+def judged_tail(estimate: BoundsDocument, tolerance: float) -> str:
+    """Of the slowest requests: shown slower is a loss, however little; shown within the tolerance is enough."""
+    low, high = estimate["low"], estimate["high"]
+    if high is not None and high < 1:
+        return "loses"
+    return "pays" if low is not None and low >= tolerance else "unclear"
 
 
 def judged(estimate: BoundsDocument, bar: float) -> str:

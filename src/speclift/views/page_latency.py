@@ -9,7 +9,7 @@ from typing import Literal, TypeAlias
 from speclift.core.arm import BASELINE
 from speclift.core.documents import BoundsDocument
 from speclift.core.quantities import number, seconds
-from speclift.views.charts import Forest, Scale, ratio_forest
+from speclift.views.charts import Forest, Scale, judged_tail, ratio_forest
 from speclift.views.documents import CellDocument, PercentilesDocument, VerdictDocument
 from speclift.views.page_document import ALL, METRIC_WORDS, cells_of, load_words, speedups_of
 
@@ -158,4 +158,4 @@ def tail_forest(document: VerdictDocument, arm: str) -> Forest | None:
         (f"{tail['metric']} {tail['statistic']} at {load_words(tail['load'])}", "", tail)
         for tail in (entry["tail_ratios"] if entry is not None else [])
     ]
-    return ratio_forest(rows, document["goals"]["tail_tolerance"])
+    return ratio_forest(rows, document["goals"]["tail_tolerance"], judged_tail)
