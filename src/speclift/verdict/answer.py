@@ -372,7 +372,8 @@ def _conditions(conditions: Conditions, limit: int, shown: int) -> str:
     if conditions.segments is not None:
         said.append(_names(conditions.segments, limit, shown))
     if conditions.max_concurrency is not None:
-        said.append(f"at most {conditions.max_concurrency} requests at once")
+        plural = "s" if conditions.max_concurrency != 1 else ""
+        said.append(f"at most {conditions.max_concurrency} request{plural} at once")
     if conditions.max_qps is not None:
         said.append(f"at most {conditions.max_qps:g} requests/s")
     if conditions.max_temperature is not None:
