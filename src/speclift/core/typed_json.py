@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import MISSING, fields, is_dataclass
+from dataclasses import is_dataclass
 from enum import Enum
 from functools import cache
 from types import NoneType, UnionType
@@ -52,21 +52,11 @@ def fields_of(kind: object) -> dict[str, Field]:
 
 @cache
 def _fields_of(kind: type) -> dict[str, Field]:
-    by_default = _with_default(kind)
     found = {}
     for name, hint in get_type_hints(kind, include_extras=True).items():
         is_optional = get_origin(hint) is NotRequired
-        required = not is_optional and name not in by_default
-        found[name] = Field(get_args(hint)[0] if is_optional else hint, required)
+        found[name] = Field(get_args(hint)[0] if is_optional else hint, not is_optional)
     return found
-
-
-def _with_default(kind: type) -> set[str]:
-    """Fields of a dataclass that may be missing, because an earlier version did not have them."""
-    if not is_dataclass(kind):
-        return set()
-    given = (field for field in fields(kind) if (field.default, field.default_factory) != (MISSING, MISSING))
-    return {field.name for field in given}
 
 
 def is_union(hint: object) -> bool:

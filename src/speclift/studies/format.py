@@ -212,6 +212,9 @@ RENAMED = {
 }
 
 
+NO_LINE = OwnLine(start=(), flags=())
+
+
 def _settings_from_dict(data: object) -> ServerSettings:
     named = {RENAMED.get(name, name): value for name, value in need_object(data).items()}
     line = named.get("line")
@@ -220,7 +223,8 @@ def _settings_from_dict(data: object) -> ServerSettings:
         {
             **named,
             "engine_args": need_texts(named["engine_args"]),
-            "line": None if line is None else read_as(OwnLine, line),
+            # With the defaults of fields that came after the study.
+            "line": None if line is None else read_as(OwnLine, {**asdict(NO_LINE), **need_object(line)}),
         },
     )
 
