@@ -193,6 +193,7 @@ def test_sigterm_ends_as_cleanly_as_ctrl_c(tmp_path: Path, mark: str) -> None:
     no_engine_is_left(mark)
 
 
+@pytest.mark.slow
 def test_ctrl_c_before_anything_was_measured_still_says_how_to_go_on(tmp_path: Path, mark: str) -> None:
     arguments = decide("--requests", 4, "--engine-arg", "never_ready=1", mark=mark)
     with start(arguments, cwd=tmp_path) as process:

@@ -42,6 +42,7 @@ def test_time_is_minutes_and_seconds(seconds: float, shown: str) -> None:
     assert clock(seconds) == shown
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "workers", [(), pytest.param(("-n", "1"), marks=pytest.mark.slow)], ids=["one process", "xdist"]
 )
@@ -59,6 +60,7 @@ def test_a_run_ends_with_all_done_and_keeps_what_took_long(
     assert "test_short" not in kept.read_text()
 
 
+@pytest.mark.slow
 def test_a_failure_is_named_at_once_and_counted(pytester: pytest.Pytester) -> None:
     pytester.makepyfile(test_wrong="def test_right(): pass\ndef test_wrong(): assert False")
     pytester.makeconftest(CONFTEST)

@@ -60,6 +60,7 @@ def study(path: Path) -> Study:
     return prepare_named(ask, Observer()).study
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("threads")
 def test_as_many_as_the_engine_allows_start_together(tmp_path: Path) -> None:
     with study(tmp_path / "s") as made:
@@ -72,6 +73,7 @@ def test_as_many_as_the_engine_allows_start_together(tmp_path: Path) -> None:
         }
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("threads")
 def test_an_arm_that_does_not_start_leaves_the_others_running(tmp_path: Path) -> None:
     with study(tmp_path / "s") as made:

@@ -60,6 +60,7 @@ def require_schema(document: dict[str, Any]) -> None:
     jsonschema.validate(document, json.loads(path.read_text()))
 
 
+@pytest.mark.slow
 def test_an_arm_that_says_the_same_passes_with_every_way_of_asking_compared(cli: Cli) -> None:
     result = cli("verify", *fake_flags(), *SIZE, "--temperature", 0, "--json")
     assert result.code == 0, result.stderr
@@ -73,6 +74,7 @@ def test_an_arm_that_says_the_same_passes_with_every_way_of_asking_compared(cli:
     assert {edge["result"] for edge in document["arms"][0]["edges"]} == {"pass"}
 
 
+@pytest.mark.slow
 def test_wrong_tokens_are_a_changed_output_shown_side_by_side(cli: Cli) -> None:
     result = cli("verify", *fake_flags("spec.wrong_token_share=0.01"), *SIZE, "--temperature", 0, "--json")
     assert result.code == 6, result.stderr
@@ -88,6 +90,7 @@ def test_wrong_tokens_are_a_changed_output_shown_side_by_side(cli: Cli) -> None:
     assert "Side by side" in result.stderr
 
 
+@pytest.mark.slow
 def test_without_log_probabilities_the_rate_tells(cli: Cli) -> None:
     plain = fake_flags("flavour=plain", "spec.wrong_token_share=0.02")
     result = cli("verify", *plain, "--requests", 16, "--max-tokens", 48, "--temperature", 0, "--json")
@@ -95,6 +98,7 @@ def test_without_log_probabilities_the_rate_tells(cli: Cli) -> None:
     assert result.document["greedy"]["unknown_margin"] > 0
 
 
+@pytest.mark.slow
 def test_sampled_text_that_nobody_can_score_is_inconclusive(cli: Cli) -> None:
     result = cli("verify", *fake_flags(), *SIZE, "--temperature", 1, "--json")
     assert result.code == 5, result.stderr
@@ -118,12 +122,14 @@ def test_too_few_tokens_are_inconclusive(cli: Cli) -> None:
     assert "needed to exclude" in result.stderr
 
 
+@pytest.mark.slow
 def test_an_arm_that_does_not_start_is_an_operating_error(cli: Cli) -> None:
     result = cli("verify", *fake_flags("spec.crash_on_start=1"), *SIZE, "--temperature", 0)
     assert result.code == 1
     assert "before it was ready" in result.stderr
 
 
+@pytest.mark.slow
 def test_what_means_nothing_to_it_is_said_and_the_document_is_kept_where_asked(
     cli: Cli, tmp_path: Path
 ) -> None:
@@ -163,6 +169,7 @@ class TestSampledText:
 
     FLAGS = ("--temperature", 1, "--requests", 8, "--max-tokens", 64, "--detect", 0.1, "--json")
 
+    @pytest.mark.slow
     @pytest.mark.parametrize("sampler", ["rejection", pytest.param("block", marks=pytest.mark.slow)])
     def test_a_sampler_that_keeps_the_law_passes_by_calibration(self, sampler: str, cli: Cli) -> None:
         result = cli("verify", *fake_flags("flavour=vllm", f"sampler={sampler}"), *self.FLAGS)
@@ -185,6 +192,7 @@ class TestSampledText:
         result = cli("verify", *truths, *self.FLAGS, "--temperature", 0.7)
         assert result.code == 0, result.stderr
 
+    @pytest.mark.slow
     def test_scoring_with_ids_that_do_not_exist_is_refused_as_a_server_would(self) -> None:
         body = {"prompt": [1, 999_999], "prompt_logprobs": 3}
         with fake_server("flavour=vllm", "sampler=rejection") as url, pytest.raises(EngineError, match="400"):
@@ -192,6 +200,7 @@ class TestSampledText:
 
 
 class TestServersAlreadyRunning:
+    @pytest.mark.slow
     @pytest.mark.parametrize(
         ("tamper", "code"), [("corrupt", 6), ("swap", 6), ("truncate", 6), ("nothing", 0)]
     )
@@ -214,6 +223,7 @@ class TestServersAlreadyRunning:
 class TestDecide:
     SIZE = ("--segment", "verbatim-rewrite", "--requests", 8, "--max-tokens", 32, "--launches", 2)
 
+    @pytest.mark.slow
     def test_the_studys_own_answers_prove_it_unchanged(self, cli: Cli) -> None:
         result = cli("decide", *self.SIZE, *fake_flags(), "--json", "--study", "s")
         lossless = result.document["lossless"]
@@ -221,6 +231,7 @@ class TestDecide:
         assert lossless["depth"] == "records"
         assert lossless["wall_s"] < 5
 
+    @pytest.mark.slow
     def test_wrong_tokens_change_the_verdict_and_stand_in_the_report(self, cli: Cli, tmp_path: Path) -> None:
         result = cli(
             "decide", *self.SIZE, *fake_flags("spec.wrong_token_share=0.01"), "--json", "--study", "s"
@@ -233,6 +244,7 @@ class TestDecide:
         assert again.code == 6
         assert again.document["lossless"]["result"] == "fail"
 
+    @pytest.mark.slow
     @pytest.mark.parametrize("flags", [("--verify", "off"), ("--no-verify",)])
     def test_leaving_it_out_is_recorded_in_the_verdict(self, flags: tuple[str, ...], cli: Cli) -> None:
         wrong = fake_flags("spec.wrong_token_share=0.01")
@@ -242,12 +254,14 @@ class TestDecide:
         assert reason["level"] == "warn"
         assert "--verify off" in reason["message"]
 
+    @pytest.mark.slow
     def test_a_full_gate_that_cannot_prove_it_leaves_the_verdict_open(self, cli: Cli) -> None:
         size = ("--segment", "chat", "--requests", 4, "--max-tokens", 24, "--launches", 1)
         result = cli("decide", *size, *fake_flags(), "--verify", "full", "--json", "--study", "s")
         assert result.code == 5, result.stderr
         assert result.document["lossless"]["result"] == "inconclusive"
 
+    @pytest.mark.slow
     def test_one_bad_arm_leaves_the_others_in_the_running(self, cli: Cli) -> None:
         methods = ("--method", "ngram,k=4", "--method", "ngram,k=3")
         wrong = fake_flags("ngram-k3.wrong_token_share=0.03")
@@ -264,6 +278,7 @@ class TestDecide:
 
 
 class TestThePythonApi:
+    @pytest.mark.slow
     @pytest.mark.usefixtures("threads")
     def test_verify_returns_the_gate(self) -> None:
         gate = api.verify(

@@ -119,6 +119,7 @@ class TestCounting:
             each["accepted_length"]["per_request"] = other["accepted_length"]["per_request"] = []
             assert each == other
 
+    @pytest.mark.slow
     def test_a_longer_log_takes_no_more_memory(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(pipeline, "BATCH_TOKENS", 2000)
         line = json.dumps(copying(response_token_ids=PHRASE * 2)) + "\n"

@@ -110,6 +110,7 @@ def rate(truth: Truth, k: int, streams: int = 1) -> float:
     return 1 / true_tpot_s(replace(truth, k=k), in_flight=streams, tokens=TOKENS)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "truth",
     [
@@ -129,6 +130,7 @@ def test_the_arm_it_chooses_is_within_three_per_cent_of_the_best(truth: Truth) -
     assert choice.runner_up.k != choice.winner.k
 
 
+@pytest.mark.slow
 def test_an_arm_that_fails_is_dropped_with_its_reason_and_the_search_goes_on() -> None:
     runner = TruthRunner(Truth(acceptance=0.6, step_cost=0.1), fails=["ngram-k8"])
     search = searched(planned(), runner)
@@ -208,6 +210,7 @@ def switching() -> Search:
     return searched(planned(LOADS), TruthRunner(SWITCHING))
 
 
+@pytest.mark.slow
 def test_loads_with_different_best_k_give_a_schedule_with_both_sides_of_its_switch_to_measure(
     switching: Search,
 ) -> None:
@@ -225,6 +228,7 @@ def test_loads_with_different_best_k_give_a_schedule_with_both_sides_of_its_swit
     assert set(LOADS) <= set(measured)
 
 
+@pytest.mark.slow
 def test_where_drafting_pays_alone_and_hurts_in_company_the_schedule_stops_drafting() -> None:
     truth = Truth(acceptance=0.8, step_cost=0.05, batch_verify_cost=0.15, load_cost=0.1)
     search = searched(planned(LOADS), TruthRunner(truth))

@@ -91,6 +91,7 @@ def shown(found: DoctorDocument) -> str:
 # What is missing
 
 
+@pytest.mark.slow
 def test_without_the_model_doctor_says_how_to_get_it(cli: Cli) -> None:
     result = cli("doctor", "--json")
     assert result.code == 0
@@ -102,6 +103,7 @@ def test_without_the_model_doctor_says_how_to_get_it(cli: Cli) -> None:
     assert "speclift models fetch smollm2-135m" in commands(result.document)
 
 
+@pytest.mark.slow
 def test_without_the_engine_doctor_says_how_to_get_it(cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "xllamacpp", None)
     result = cli("doctor", "--json")
@@ -111,6 +113,7 @@ def test_without_the_engine_doctor_says_how_to_get_it(cli: Cli, monkeypatch: pyt
     assert "speclift decide" not in commands(result.document)
 
 
+@pytest.mark.slow
 def test_quick_leaves_the_noise_out_and_says_so(cli: Cli) -> None:
     document = cli("doctor", "--quick", "--json").document
     assert document["noise"] == {
@@ -168,6 +171,7 @@ def test_the_table_is_readable_at_100_columns() -> None:
     assert text.rstrip().splitlines()[-2].strip() == "Next"
 
 
+@pytest.mark.slow
 def test_the_table_says_why_the_noise_is_unknown(cli: Cli) -> None:
     text = cli("doctor").stdout
     assert "not in the cache; run: speclift models fetch smollm2-135m" in text

@@ -55,6 +55,7 @@ def test_a_late_client_gets_a_next_step(error_ms: float, is_late: bool) -> None:
     assert not doctor.is_late([level])
 
 
+@pytest.mark.slow
 def test_a_server_that_does_not_start_is_a_finding_and_no_error(
     cli: Cli, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -54,6 +54,7 @@ def found(cli: Cli, *flags: str) -> dict[str, dict[str, Any]]:
     return programs
 
 
+@pytest.mark.slow
 def test_what_is_missing_is_said_with_how_to_get_it(cli: Cli, path: Path) -> None:
     programs = found(cli)
     for name, get in (("llama_server", "--llama-server"), ("vllm", "pip install vllm"), ("sglang", "attach")):
@@ -63,6 +64,7 @@ def test_what_is_missing_is_said_with_how_to_get_it(cli: Cli, path: Path) -> Non
     assert text.count("not found") == 3
 
 
+@pytest.mark.slow
 def test_a_llama_server_tells_its_build(cli: Cli, path: Path) -> None:
     said = "ggml_cuda_init: found 1 CUDA devices:\nversion: 10586 (a1b2c3d)\nbuilt with cc for x86_64\n"
     server = write(path, "llama-server", f"{SHELL}cat >&2 <<'E'\n{said}E\n")
@@ -76,6 +78,7 @@ def test_a_llama_server_tells_its_build(cli: Cli, path: Path) -> None:
     assert "b10586" in cli("doctor", "--quick").stdout
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("script", "note"),
     [
@@ -99,11 +102,13 @@ def test_a_llama_server_that_does_not_answer_is_said(script: str, note: str, cli
     assert time.monotonic() - begun_s < 30
 
 
+@pytest.mark.slow
 def test_a_llama_server_that_is_named_and_not_there(cli: Cli, path: Path) -> None:
     program = found(cli, "--llama-server", "/no/such/server")["llama_server"]
     assert (program["found"], program["note"]) == (False, "no program at '/no/such/server'")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("packages", "version", "build"),
     [
@@ -121,6 +126,7 @@ def test_vllm_is_found_in_the_environment_that_is_named(
     assert (program["where"], program["version"], program["build"]) == (str(python), version, build)
 
 
+@pytest.mark.slow
 def test_vllm_on_the_path_is_told_with_the_flag_that_uses_it(cli: Cli, path: Path, tmp_path: Path) -> None:
     python = environment(tmp_path, "vllm-0.26.0", "torch-2.9.0+rocm6.4")
     script = write(path, "vllm", f"#!{python}\nraise SystemExit('this would import it')\n")
@@ -129,6 +135,7 @@ def test_vllm_on_the_path_is_told_with_the_flag_that_uses_it(cli: Cli, path: Pat
     assert program["note"] == f"used with --vllm-python {python}"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("script", "note"),
     [
@@ -145,6 +152,7 @@ def test_a_python_that_does_not_answer_is_said(script: str, note: str, cli: Cli,
     assert note in program["note"]
 
 
+@pytest.mark.slow
 def test_a_vllm_that_is_no_python_script_is_not_run(cli: Cli, path: Path, tmp_path: Path) -> None:
     ran = tmp_path / "ran"
     write(path, "vllm", f"{SHELL}touch {ran}\n")
@@ -154,6 +162,7 @@ def test_a_vllm_that_is_no_python_script_is_not_run(cli: Cli, path: Path, tmp_pa
     assert not ran.exists()
 
 
+@pytest.mark.slow
 def test_sglang_is_named_and_not_driven(cli: Cli, path: Path, tmp_path: Path) -> None:
     python = environment(tmp_path, "sglang-0.5.4")
     script = write(path, "sglang", f"#!{python}\n")
@@ -167,6 +176,7 @@ def test_a_program_that_cannot_be_started_is_no_crash(tmp_path: Path) -> None:
     assert packages_of(str(tmp_path / "none"), ("vllm",))[0] == {}
 
 
+@pytest.mark.slow
 def test_what_a_program_started_ends_with_it(tmp_path: Path) -> None:
     write(tmp_path, "forks", f"{SHELL}sleep 60 & echo $! > {tmp_path}/pid; wait\n")
     assert answer_of([str(tmp_path / "forks")], limit_s=0.5).fault

@@ -144,6 +144,7 @@ def test_a_baseline_that_dies_midway_ends_the_study_and_keeps_what_was_measured(
     assert "Speedup over the baseline" in result.stderr  # a partial report
 
 
+@pytest.mark.slow
 def test_an_engine_that_dies_before_its_last_request_ends_is_a_failed_arm_too(
     cli: Cli, small: list[object]
 ) -> None:

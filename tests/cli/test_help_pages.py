@@ -72,6 +72,7 @@ def test_there_is_a_completion_script_for_every_shell(shell: str, tmp_path: Path
     assert "complet" in as_the_shell({"_SPECLIFT_COMPLETE": f"source_{shell}"}, tmp_path)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("typed", "position", "offered"),
     [("speclift d", 1, {"decide", "doctor"}), ("speclift doctor --q", 2, {"--quick"})],

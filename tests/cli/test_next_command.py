@@ -54,6 +54,7 @@ SETTINGS: dict[str, tuple[object, ...]] = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", SETTINGS)
 def test_what_would_settle_it_runs_as_printed(name: str, cli: Cli, tmp_path: Path) -> None:
     write_prompts(tmp_path, 40)
@@ -69,6 +70,7 @@ def test_what_would_settle_it_runs_as_printed(name: str, cli: Cli, tmp_path: Pat
     assert "--study" not in answer["next"]["command"].split()
 
 
+@pytest.mark.slow
 def test_what_ships_is_a_server_that_starts(cli: Cli, small: list[object]) -> None:
     asked = (*small, *fake_flags(*FAST), "--requests", 12, "--max-tokens", 40, "--method", "ngram", "--k", 4)
     answer = answer_of(cli, "decide", *asked, "--min-speedup", 1.01)
@@ -96,6 +98,7 @@ def test_a_study_that_its_budget_cut_short_is_continued(cli: Cli, tmp_path: Path
     assert cli(*command[1:6], "2s", "--json").document["study"] == "s"
 
 
+@pytest.mark.slow
 def test_compare_asks_for_the_bar_it_was_given(cli: Cli, tmp_path: Path) -> None:
     write_prompts(tmp_path, 12)
     asked = ("--prompts", PROMPTS, "--requests", 2, "--method", "ngram", "--k", 4, "--max-tokens", 12)

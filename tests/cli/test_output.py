@@ -100,6 +100,7 @@ def test_a_winner_comes_with_its_command_and_settings(cli: Cli, small: list[obje
     assert winner["config"] == {"method": "ngram", "k": 4}
 
 
+@pytest.mark.slow
 def test_measure_gives_no_verdict_and_its_prompts_keep_it_apart_from_other_studies(
     decided: Decided, cli: Cli, small: list[object], tmp_path: Path
 ) -> None:
@@ -131,6 +132,7 @@ def test_a_dry_run_as_json_lists_each_command_word_by_word(cli: Cli, small: list
     assert document["commands"]["ngram-k4"][1:3] == ["-m", "speclift.testing.fake_server"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("arguments", [["doctor"], ["models", "list"]], ids=" ".join)
 def test_facts_as_json_are_one_document(arguments: list[str], cli: Cli) -> None:
     result = cli(*arguments, "--json")

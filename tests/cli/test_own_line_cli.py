@@ -47,6 +47,7 @@ class TestDryRun:
         assert "9000" not in baseline
         assert "sk-very-secret" not in " ".join(yours)
 
+    @pytest.mark.slow
     def test_the_search_has_its_own_arms_beside_yours(self, cli: Cli) -> None:
         assert {"baseline", "yours", "ngram-n2-3-k2"} <= set(dry(cli, "decide"))
         assert set(dry(cli, "measure")) == {"baseline", "yours", "control"}
@@ -86,6 +87,7 @@ class TestPrecedence:
     def test_another_model_before_the_line(self, cli: Cli) -> None:
         assert "org/other" in dry(cli, "measure", "--model", "org/other")["baseline"]
 
+    @pytest.mark.slow
     def test_the_file_may_name_the_line(self, cli: Cli, nowhere: Path) -> None:
         (nowhere / "serve.sh").write_text("vllm serve org/m --max-num-seqs 7\n")
         (nowhere / "speclift.toml").write_text('from = "serve.sh"\n')

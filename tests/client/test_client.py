@@ -101,6 +101,7 @@ class TestTurns:
         assert {record.outcome for record in records} == {Outcome.OK}
         assert all(record.intended_s <= record.sent_s < record.end_s for record in records)
 
+    @pytest.mark.slow
     def test_more_orders_than_a_process_takes_at_once_are_all_sent(self) -> None:
         count = UNSENT_MAX + 1000
         with tick_server(0.0, 0.0) as url:
@@ -210,6 +211,7 @@ class TestTurns:
 
         assert [done.cpu_s for done in asyncio.run(run())] == [7.0]
 
+    @pytest.mark.slow
     def test_orders_wait_with_the_caller_when_the_process_has_enough(self) -> None:
         count = 20_000
 

@@ -153,6 +153,7 @@ def prepare_folder(folder: Path, study: Path, *, with_studies: bool) -> None:
             shutil.copytree(study, folder / "studies" / name)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "command",
     [

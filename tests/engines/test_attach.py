@@ -226,6 +226,7 @@ def host() -> Iterator[Host]:
         yield lambda *truths: servers.enter_context(hosted(*truths))
 
 
+@pytest.mark.slow
 def test_a_whole_study_on_attached_servers_ends_with_a_verdict_and_says_what_is_unknown(
     host: Host, cli: Cli
 ) -> None:
@@ -240,6 +241,7 @@ def test_a_whole_study_on_attached_servers_ends_with_a_verdict_and_says_what_is_
     assert all(cell["acceptance_rate"]["mean"] > 0.5 for cell in drafting)
 
 
+@pytest.mark.slow
 def test_an_attached_server_that_goes_away_fails_its_arm_and_not_request_after_request(
     host: Host, cli: Cli, tmp_path: Path
 ) -> None:

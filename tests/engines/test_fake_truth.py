@@ -251,6 +251,7 @@ def test_true_tpot_agrees_with_playing_many_requests(k: int, in_flight: int) -> 
     assert_near(sample, true_tpot_s(truth, in_flight=in_flight, tokens=24))
 
 
+@pytest.mark.slow
 def test_true_speedup_agrees_with_playing_the_same_requests_on_both_arms() -> None:
     baseline, spec = Truth(seed=1), Truth(seed=2, k=4, acceptance=0.5, temperature_slope=0.1)
     segment_spec = replace(spec, segment_acceptance=(("code", 0.9),))

@@ -44,6 +44,7 @@ def test_what_an_engine_does_not_say_of_itself_is_what_most_do() -> None:
     assert kind.model_path("some/name", say=print, fetches=True) == "some/name"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("source", "why"),
     [
@@ -119,6 +120,7 @@ def test_its_command_line_is_judged_and_translated_without_an_edit_here(cli: Cli
     assert (shown.code, "Tiny 4.2" in shown.stderr) == (0, True)
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("tiny")
 def test_it_is_planned_and_listed_by_doctor_without_an_edit_here(cli: Cli) -> None:
     pair = ("--target", "llama-3.1-8b", "--draft", "llama-3.2-1b", "--gpu", "h100-80gb")

@@ -118,6 +118,7 @@ def test_a_port_taken_before_the_engine_bound_it_is_tried_again_with_another(
     assert urls == [f"http://127.0.0.1:{ports[-1]}"]
 
 
+@pytest.mark.slow
 def test_a_port_that_is_always_taken_fails_after_the_last_try(program: Program, tmp_path: Path) -> None:
     with pytest.raises(EngineError) as caught:
         launch(program(bind_failures=99), tmp_path, baseline_arm())

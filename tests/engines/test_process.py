@@ -106,6 +106,7 @@ def test_an_engine_that_ended_is_seen_even_while_another_program_holds_its_port(
     assert caught.value.log_tail == "cannot bind"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("script", "path"),
     [(SILENT, "/health"), (ANSWERS, "/loading")],

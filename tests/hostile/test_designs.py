@@ -70,6 +70,7 @@ class TestCoverage:
 
 
 class TestThroughput:
+    @pytest.mark.slow
     @pytest.mark.parametrize(("streams", "prompts", "launches"), [(4, 24, 1), (16, 16, 1), (4, 12, 3)])
     def test_counts_how_unlike_prompts_are_though_every_launch_sends_the_same(
         self, streams: int, prompts: int, launches: int
@@ -134,6 +135,7 @@ class TestVerdicts:
         assert found.overall is not None
         assert found.overall.prompts == 3
 
+    @pytest.mark.slow
     @pytest.mark.parametrize("temperatures", TEMPERATURES)
     def test_an_arm_without_gain_never_ships_on_few_unlike_prompts(self, temperatures: str) -> None:
         places = [

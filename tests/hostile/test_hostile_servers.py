@@ -128,6 +128,7 @@ COMPLETION_CASES = [
 ]
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(60)
 @pytest.mark.parametrize("case", [*MODEL_CASES, *COMPLETION_CASES], ids=str)
 def test_a_server_that_misbehaves_is_an_operating_error_with_its_cause(case: Case, cli: Cli) -> None:

@@ -315,6 +315,7 @@ def test_the_same_server_ships_on_the_truth(cli: Cli) -> None:
     assert document["speedup"]["value"] > 1.3
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("lie", "said"),
     [
@@ -335,6 +336,7 @@ def test_a_server_that_reports_what_cannot_be_never_ships(
     assert all(each.accepted is None for each in own)
 
 
+@pytest.mark.slow
 def test_one_lie_in_twelve_is_enough(cli: Cli) -> None:
     def lie(number: int, tokens: int) -> dict[str, Any]:
         return {"usage": usage(1 << 24 if number == 9 else tokens)}
@@ -342,12 +344,14 @@ def test_one_lie_in_twelve_is_enough(cli: Cli) -> None:
     assert decided(cli, Truth(), Truth(tpot_s=0.0005, at_the_end=lie))["verdict"] == "inconclusive"
 
 
+@pytest.mark.slow
 def test_a_baseline_that_lies_is_no_better(cli: Cli) -> None:
     document = decided(cli, Truth(at_the_end=claims(1 << 24)), Truth(tpot_s=0.0005))
     assert document["verdict"] == "inconclusive"
     assert any("baseline: " in each["message"] for each in document["findings"] if each["level"] == "fail")
 
 
+@pytest.mark.slow
 def test_totals_that_fall_are_a_finding_of_the_study(cli: Cli) -> None:
     def falling(reading: int) -> str:
         return f"{DRAFTED} {1000 - reading}\n{ACCEPTED} {500 - reading}\n"

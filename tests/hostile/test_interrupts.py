@@ -110,6 +110,7 @@ STALLS: dict[str, dict[str, tuple[str, ...]]] = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("number", [signal.SIGINT, pytest.param(signal.SIGTERM, marks=slow)])
 @pytest.mark.parametrize(
     "stall",

@@ -257,6 +257,7 @@ class TestTheTerminal:
         (tmp_path / "input").write_text("vllm serve 'a\x1b[31mb'", encoding="utf-8")
         assert cli("lint", "--json", "input").document["translated"]["argv"][2] == "a\x1b[31mb"
 
+    @pytest.mark.slow
     def test_many_findings_are_counted_and_not_all_shown(self, cli: Cli, tmp_path: Path) -> None:
         (tmp_path / "input").write_text("vllm serve m " + " ".join(f"--zz{n} 1" for n in range(300)))
         result = cli("lint", "input")
@@ -282,6 +283,7 @@ class TestInput:
         assert cli("lint", "--", "--speculative-model=d").code == 4
         assert cli("lint", "vllm:spec_decode_efficiency").code == 4
 
+    @pytest.mark.slow
     @pytest.mark.skipif(shutil.which("bash") is None, reason="no bash here")
     def test_a_pipe_is_read_like_a_file(self, tmp_path: Path) -> None:
         program = " ".join(command(["lint"]))
@@ -294,6 +296,7 @@ class TestInput:
         )
         assert (result.returncode, "--bogus" in result.stderr) == (4, True)
 
+    @pytest.mark.slow
     @pytest.mark.parametrize(
         "data",
         [
@@ -357,6 +360,7 @@ class TestInput:
         assert result.code in (0, 2, 4)
         assert "Traceback" not in result.stderr
 
+    @pytest.mark.slow
     def test_bytes_in_arguments_come_through(self, tmp_path: Path) -> None:
         words = [word.encode() for word in command(["lint", "--", "vllm", "serve"])]
         result = subprocess.run([*words, b"m\xff"], capture_output=True, cwd=tmp_path, check=False)

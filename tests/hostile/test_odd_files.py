@@ -230,6 +230,7 @@ def test_a_study_that_cannot_be_made_is_said_before_anything_is_measured(
     assert "launch" not in result.stderr
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "arguments",
     [

@@ -103,6 +103,7 @@ def holding(folder: Path, words: set[bytes]) -> list[str]:
 COMMON = ("--requests", 8, "--max-tokens", 8, "--launches", 1, "--seed", 3)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("verb", VERBS)
 def test_nothing_of_prompts_and_answers_is_left_in_the_study(
     verb: str, cli: Cli, prompts: Path, tmp_path: Path
@@ -139,6 +140,7 @@ def test_error_bodies_are_not_kept_either() -> None:
     assert error_stand_in("") == ""
 
 
+@pytest.mark.slow
 def test_the_gate_still_finds_changed_output_within_the_run(cli: Cli, prompts: Path, tmp_path: Path) -> None:
     flags = (*fake_flags("spec.wrong_token_share=0.05"), "--prompts", prompts, *COMMON)
     plain = cli("decide", *flags, "--study", "plain", "--json").document["lossless"]
@@ -153,6 +155,7 @@ def test_the_gate_still_finds_changed_output_within_the_run(cli: Cli, prompts: P
     assert cli("report", "s").code == 0
 
 
+@pytest.mark.slow
 def test_a_study_without_text_resumes_with_the_same_prompts_and_no_others(
     cli: Cli, prompts: Path, tmp_path: Path
 ) -> None:

@@ -185,6 +185,7 @@ class TestAStudy:
             assert {done.repeat for done in study.done()} == {0, 2}
             assert [kept.place.repeat for kept in study.records()] == [0, 2]
 
+    @pytest.mark.slow
     @pytest.mark.timeout(60)
     def test_sends_repeats_of_its_own_accord(self, cli: Cli, tmp_path: Path) -> None:
         asked = 2 * CHAT_PROMPTS + 5
@@ -212,6 +213,7 @@ class TestAStudy:
         assert {cell["requests"] for cell in whole} == {40}
         assert all(cell["prompts"] < CHAT_PROMPTS for cell in whole)
 
+    @pytest.mark.slow
     @pytest.mark.timeout(60)
     def test_cut_short_goes_on_with_the_repeats_it_lacks(self, cli: Cli, tmp_path: Path) -> None:
         cli("decide", *SIZE, "--requests", CHAT_PROMPTS + 6, *fake_flags(), "--study", "s")

@@ -61,6 +61,7 @@ NEVER_ENDING: dict[str, Behaviour] = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("behaviour", NEVER_ENDING.values(), ids=NEVER_ENDING.keys())
 def test_the_limit_is_for_the_whole_answer(behaviour: Behaviour) -> None:
     began_s = time.monotonic()
@@ -70,12 +71,14 @@ def test_the_limit_is_for_the_whole_answer(behaviour: Behaviour) -> None:
         assert time.monotonic() - began_s < LIMIT_S + SLACK_S
 
 
+@pytest.mark.slow
 def test_an_error_whose_body_never_ends_is_that_error() -> None:
     slow = drips(b"boom ", every_s=0.01, start=head(503))
     with HostileServer({MODELS: slow}) as server, pytest.raises(EngineError, match="answered 503: boom boom"):
         fetch(f"{server.url}{MODELS}", limit_s=1.0)
 
 
+@pytest.mark.slow
 def test_whoever_does_not_want_the_answer_any_more_is_free_at_once() -> None:
     async def ask_and_leave(url: str) -> float:
         asking = asyncio.create_task(fetched(url, limit_s=60.0))
@@ -99,6 +102,7 @@ def test_nobody_at_the_address_is_found_out_within_the_limit() -> None:
     assert time.monotonic() - began_s < LIMIT_S + SLACK_S
 
 
+@pytest.mark.slow
 def test_pages_that_a_server_need_not_have_share_one_limit() -> None:
     began_s = time.monotonic()
     told = dict.fromkeys(("/version", "/props", "/server_info", "/get_server_info"), hangs)
@@ -153,6 +157,7 @@ def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("speclift.engines.attach.engine.PROBE_LIMIT_S", LIMIT_S)
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("impatient")
 def test_metrics_that_drip_leave_the_study_as_it_is(cli: Cli) -> None:
     with HostileServer({METRICS: drips(b"a 1\n")}) as server:
@@ -162,6 +167,7 @@ def test_metrics_that_drip_leave_the_study_as_it_is(cli: Cli) -> None:
     assert len(server.asked_for(METRICS)) == 1
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("impatient")
 def test_metrics_that_hang_later_cost_their_limit_once_and_are_a_finding(cli: Cli) -> None:
     page = after(1, hangs, answers("llamacpp:tokens_total 1\n", kind="text/plain"))
@@ -218,6 +224,7 @@ SLOW_STREAMS: dict[str, Behaviour] = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("threads")
 @pytest.mark.parametrize("behaviour", SLOW_STREAMS.values(), ids=SLOW_STREAMS.keys())
 def test_a_stream_that_never_ends_is_a_timeout_and_says_what_came(behaviour: Behaviour) -> None:
@@ -228,6 +235,7 @@ def test_a_stream_that_never_ends_is_a_timeout_and_says_what_came(behaviour: Beh
     assert time.monotonic() - began_s < LIMIT_S + 2 * SLACK_S
 
 
+@pytest.mark.slow
 def test_a_timeout_within_an_error_names_the_error() -> None:
     record = one_record(SLOW_STREAMS["drips an error"], limit_s=1.0)
     assert "bytes received; 503: boom boom" in record.error
@@ -247,6 +255,7 @@ ENDLESS_STREAMS: dict[str, tuple[Behaviour, str]] = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("threads")
 @pytest.mark.parametrize(("behaviour", "words"), ENDLESS_STREAMS.values(), ids=ENDLESS_STREAMS.keys())
 def test_a_stream_of_any_size_is_broken_off(behaviour: Behaviour, words: str) -> None:

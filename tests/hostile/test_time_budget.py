@@ -41,6 +41,7 @@ STALLS: dict[str, dict[str, tuple[str, ...]]] = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(60)
 @pytest.mark.parametrize("stall", STALLS)
 @pytest.mark.parametrize("verb", ["decide", pytest.param("measure", marks=pytest.mark.slow)])
@@ -57,6 +58,7 @@ def test_a_server_that_stalls_does_not_hold_up_a_command_beyond_its_budget(
     assert "Traceback" not in result.stderr
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(60)
 @pytest.mark.parametrize(
     "stall",
@@ -79,6 +81,7 @@ def test_verify_ends_with_its_budget(stall: str, cli: Cli) -> None:
     assert "budget" in result.stderr
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(60)
 def test_the_full_gate_is_bound_by_the_budget_and_then_settles_nothing(cli: Cli) -> None:
     begun_s = time.monotonic()
@@ -93,6 +96,7 @@ def test_the_full_gate_is_bound_by_the_budget_and_then_settles_nothing(cli: Cli)
     assert "time budget" in str(result.document["lossless"]) or "budget-spent" in checks
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(60)
 def test_a_search_ends_with_its_budget(cli: Cli) -> None:
     begun_s = time.monotonic()
@@ -157,6 +161,7 @@ def test_no_launch_is_begun_that_cannot_end_in_time(launch_s: float, launches: i
         assert "was skipped" in words[0]
 
 
+@pytest.mark.slow
 def test_time_that_ends_while_a_server_starts_ends_the_start(tmp_path: Path) -> None:
     begun_s = time.monotonic()
     ask = Ask.of(

@@ -276,6 +276,7 @@ class TestYaml:
         with pytest.raises(UsageError, match=f"line {line} of this YAML"):
             read_yaml(text)
 
+    @pytest.mark.slow
     @pytest.mark.parametrize(
         ("text", "said"),
         [

@@ -101,6 +101,7 @@ def numbers(value: object, path: str = "") -> Iterator[tuple[str, float]]:
         yield path, value
 
 
+@pytest.mark.slow
 @given(
     target=st.sampled_from(MODELS),
     drafts=st.lists(st.sampled_from(MODELS), max_size=1),

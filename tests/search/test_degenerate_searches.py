@@ -228,6 +228,7 @@ def untimed(result: JobResult) -> JobResult:
     return replace(result, cells=cells)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("count", [1, 2, 3])
 @pytest.mark.parametrize("loads", [1, 3])
 def test_a_search_with_few_requests_ends_and_says_that_it_may_be_wrong(count: int, loads: int) -> None:
@@ -253,6 +254,7 @@ def test_a_baseline_that_cannot_be_timed_is_nothing_to_choose_by() -> None:
         )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("failing", ["baseline", "draft-k8", "draft-k3"])
 def test_an_arm_that_fails_half_way_fails_alone(failing: str) -> None:
     """Its first loads ran; the server then died."""

@@ -157,6 +157,7 @@ def test_beyond_the_longest_run_the_bracket_holds_the_truth(prefix_only: bool) -
         assert at.length.low <= truth(texts, k) <= at.length.high
 
 
+@pytest.mark.slow
 def test_intervals_treat_a_request_as_one_unit_and_cover_about_95_percent() -> None:
     random = np.random.default_rng(5)
     everything = [text_only(random, tokens=120) for _ in range(1500)]

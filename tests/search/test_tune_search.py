@@ -38,6 +38,7 @@ def test_every_asked_job_is_told_once_and_ids_never_repeat(finished: Search) -> 
     assert finished.ending
 
 
+@pytest.mark.slow
 def test_what_is_chosen_is_within_two_percent_of_the_best_at_every_load(finished: Search) -> None:
     engine, conclusion = FormulaEngine(), conclude(finished)
     assert conclusion is not None
@@ -67,6 +68,7 @@ def test_answers_may_come_in_any_order_within_one_asking() -> None:
     assert calibrated(backwards=False) == calibrated(backwards=True)
 
 
+@pytest.mark.slow
 def test_a_search_resumed_from_its_dictionary_asks_and_ends_as_the_uninterrupted_one(
     finished: Search,
 ) -> None:
@@ -77,10 +79,12 @@ def test_a_search_resumed_from_its_dictionary_asks_and_ends_as_the_uninterrupted
     assert search == finished
 
 
+@pytest.mark.slow
 def test_the_same_seed_gives_the_same_search(finished: Search) -> None:
     assert finish(start(problem_of()), FormulaEngine()) == finished
 
 
+@pytest.mark.slow
 def test_a_failed_launch_takes_out_its_candidate_alone_and_the_drafter_is_tried_at_a_smaller_k() -> None:
     engine = FormulaEngine()
     engine.failing = {"draft-k8": "out of memory"}
@@ -185,6 +189,7 @@ def test_what_the_space_refused_is_kept_in_the_search() -> None:
     assert start(problem_of(), eliminated=[refused]).eliminated == (refused,)
 
 
+@pytest.mark.slow
 def test_the_traffic_decides_which_single_arm_is_best() -> None:
     def static(weights: tuple[float, ...]) -> int:
         search = finish(start(problem_of({"draft": DRAFT}, weights=weights)), FormulaEngine())
@@ -195,6 +200,7 @@ def test_the_traffic_decides_which_single_arm_is_best() -> None:
     assert static((1, 0, 0, 0)) > static((0, 0, 0, 1))
 
 
+@pytest.mark.slow
 def test_nothing_is_measured_beyond_calibration_at_a_load_without_traffic() -> None:
     search = finish(start(problem_of(weights=(1, 1, 1, 0))), FormulaEngine())
     probes = [result for result in search.results if result.job.purpose in {Purpose.PROBE, Purpose.RACE}]
@@ -206,6 +212,7 @@ def test_a_head_gets_a_short_run_and_a_drafter_of_the_text_does_not(finished: Se
     assert {name.split("-")[0] for name in short} <= {"eagle"}
 
 
+@pytest.mark.slow
 def test_k_beyond_the_longest_run_is_measured_before_it_may_be_chosen() -> None:
     def free_drafts(candidate: Candidate, batch: int) -> float:
         return 0.01 + (0.0005 if candidate.k else 0.0)

@@ -118,6 +118,7 @@ def test_a_probe_keeps_to_the_time_left_and_takes_the_loads_that_pay_best(calibr
     assert len(probe(math.inf)) > 2
 
 
+@pytest.mark.slow
 def test_expected_regret_falls_as_more_is_measured(calibrated: Search) -> None:
     def regret(search: Search) -> float:
         return expected_regret(search.problem, doubts(search.problem, posterior_of(search), frozenset()))

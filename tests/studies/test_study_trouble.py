@@ -171,6 +171,7 @@ def in_a_child(script: str, path: Path) -> subprocess.CompletedProcess[str]:
 
 
 class TestKilled:
+    @pytest.mark.slow
     def test_while_it_is_created_it_is_no_study_and_can_be_created_again(self, tmp_path: Path) -> None:
         died = in_a_child(
             "def die(self, key, value):\n"
@@ -187,6 +188,7 @@ class TestKilled:
         with new_study(tmp_path / "s") as study:
             assert study.plan == plan()
 
+    @pytest.mark.slow
     def test_while_it_is_written_it_keeps_every_record_and_lets_the_next_writer_in(
         self, tmp_path: Path
     ) -> None:
@@ -252,6 +254,7 @@ class TestAFullDisk:
             study.add_record(large)
             assert len(study.records()) == 41
 
+    @pytest.mark.slow
     def test_at_the_very_start_leaves_a_place_that_can_be_used_later(self, tmp_path: Path) -> None:
         refused = in_a_child(
             "from speclift.core.errors import StudyError\n"

@@ -47,6 +47,7 @@ def test_a_function_inside_another_is_changed_once_and_under_its_own_name() -> N
     ]
 
 
+@pytest.mark.slow
 def test_the_same_seed_draws_the_same_changes() -> None:
     first, again, other = (
         [str(mutant) for _, mutant in drawn(["verdict"], within="", count=5, seed=seed)] for seed in (1, 1, 2)

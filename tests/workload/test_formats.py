@@ -323,6 +323,7 @@ def test_requests_are_read_from_a_pipe(tmp_path: Path) -> None:
         assert [request.prompt for request in read_workload(pipe).requests] == ["Once"]
 
 
+@pytest.mark.slow
 def test_a_file_beyond_memory_is_an_error_that_says_so(tmp_path: Path) -> None:
     path = tmp_path / "large.json"
     with path.open("wb") as file:
