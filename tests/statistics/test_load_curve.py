@@ -8,13 +8,15 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from scipy import stats as reference
 
 from speclift.core.arm import BASELINE
 from speclift.core.records import Outcome, Phase, Place, Record
 from speclift.core.results import Crossover
 from speclift.core.traffic import Concurrency, Load, Rate
 from speclift.statistics.crossover import crossovers
-from speclift.statistics.load_curve import paired_curve, quantile_of_draws
+from speclift.statistics.load_curve import paired_curve, quantile_of_draws, throughput_curve
+from speclift.statistics.pairs import pairs
 
 ARM = "draft"
 
@@ -192,6 +194,16 @@ def test_throughput_counts_the_prompts_although_every_launch_has_the_same() -> N
     assert unlike.high / unlike.low > 1.2
 
 
+def test_three_prompts_leave_as_much_doubt_as_the_t_interval_of_three_values() -> None:
+    records = study(streams(1, 4), falling(2.0, 0.25), prompts=3, launches=1, prompt_sd=0.05)
+    curve = throughput_curve(records, ARM, seed=1)
+    assert curve is not None
+    found = curve.estimate(np.array([1.0, 0.0]), 0.95)
+    logs = [pair.log_speedup for pair in pairs(records, ARM, "throughput") if pair.load == streams(1)[0]]
+    half = reference.t.ppf(0.975, 2) * np.std(logs, ddof=1) / math.sqrt(3)
+    assert found.high - found.value == pytest.approx(half, rel=0.1)
+
+
 @pytest.mark.parametrize("metric", ["throughput", "ttft_p99"])
 def test_launches_that_differ_widen_what_is_resampled_over_prompts(metric: str) -> None:
     records = study(streams(1, 4, 16, 64), falling(9.0, 0.25), prompts=40, launch_sd=0.02)
@@ -243,3 +255,8 @@ def test_a_quantile_of_a_draw_is_that_of_the_repeated_values(
     draws = np.random.default_rng(seed).multinomial(count, np.full(count, 1 / count), size=3)
     found = quantile_of_draws(np.array(values), draws, q)
     assert found.tolist() == pytest.approx([np.quantile(np.repeat(values, row), q) for row in draws])
+
+
+def test_a_draw_that_meets_none_of_the_values_still_has_one_of_them() -> None:
+    (found,) = quantile_of_draws(np.array([0.3, 0.1, 0.2]), np.zeros((1, 3), dtype=np.int64), 0.99)
+    assert found in (0.1, 0.2, 0.3)

@@ -4,6 +4,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from scipy import stats as reference
 
 from simulated import ARM, LOADS, by_streams, constant, drawn, judged, quiet_truth, study_places
 from speclift.core.arm import BASELINE
@@ -96,6 +97,16 @@ class TestClusters:
         own = values * np.array([1.0, 2.0, 4.0])[np.arange(600) % prompts]
         side = sample(own, prompts)
         assert percentile_ratio(side, side, 0.95) is None
+
+    def test_a_tail_of_two_prompts_is_known_with_one_degree_of_freedom(self) -> None:
+        values = np.random.default_rng(SEED).lognormal(0, 0.1, (2, 200))
+        values[:, np.arange(200) % 20 < 2] *= 3.0
+        sides = sample(values[0], 20), sample(values[1], 20)
+        sure, even = slowest_ratio(*sides, level=0.95), slowest_ratio(*sides, level=0.5)
+        assert sure is not None
+        assert even is not None
+        times_as_wide = np.log(sure.high / sure.low) / np.log(even.high / even.low)
+        assert times_as_wide == pytest.approx(reference.t.ppf(0.975, 1) / reference.t.ppf(0.75, 1))
 
     @pytest.mark.parametrize("spread", [pytest.param(0.0, marks=pytest.mark.slow), 0.5])
     def test_intervals_hold_the_truth_of_equal_tails(self, spread: float) -> None:
