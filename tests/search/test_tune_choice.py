@@ -236,6 +236,17 @@ def test_a_schedule_runs_before_the_arm_it_was_made_from_and_a_runner_up_last(se
     assert [arm.name for arm in beside.arms] == [BASELINE, "schedule", winner.name, other.name]
 
 
+@pytest.mark.parametrize(("ks", "arms"), [((2, 8), 3), ((2,), 2)])
+def test_beside_the_winner_of_the_only_method_stands_the_next_of_it_where_there_is_one(
+    ks: tuple[int, ...], arms: int
+) -> None:
+    search = finish(start(problem_of({"draft": DRAFT}, ks=ks, loads=LOADS[:2])), FormulaEngine())
+    chosen = choose(
+        search, can_run=lambda _: True, wants_same_method=True, sequences_max=64, schedule_key=None
+    )
+    assert len({arm.name for arm in chosen.arms}) == len(chosen.arms) == arms
+
+
 class TestAskedFor:
     """An arm that the user named is confirmed whatever the search thinks of it."""
 
