@@ -75,12 +75,14 @@ class TestAnswers:
 class TestLoads:
     def test_no_more_streams_than_asked_for_are_under_way(self) -> None:
         lock, under_way, most = threading.Lock(), [0], [0]
+        all_streams = threading.Barrier(3, timeout=PATIENCE_S)
 
         def script(peer: Peer) -> None:
             while peer.request() is not None:
                 with lock:
                     under_way[0] += 1
                     most[0] = max(most[0], under_way[0])
+                all_streams.wait()
                 peer.pause(0.01)
                 with lock:
                     under_way[0] -= 1
