@@ -142,3 +142,4 @@ def test_a_cell_that_was_measured_before_was_not_predicted(finished: Search) -> 
     again = replace(long, job=replace(long.job, id=900, purpose=Purpose.RACE))
     more = replace(finished, results=(*finished.results, again))
     assert prediction_errors(more) == prediction_errors(finished)
+    assert prediction_errors(replace(finished, results=(again,))) == ()

@@ -162,6 +162,11 @@ def test_a_budget_below_one_launch_asks_for_nothing() -> None:
     assert search.ending == "the budget allows no launch"
 
 
+def test_a_budget_of_two_launches_asks_for_two() -> None:
+    settings = Settings(budget_s=200.0, launch_s_guess=30.0, cell_s_guess=20.0)
+    assert len(start(problem_of(settings=settings)).ask()) == 2
+
+
 def test_an_eliminated_arm_is_never_asked_for_again() -> None:
     search, engine = start(problem_of()), FormulaEngine()
     while not search.finished:
@@ -235,6 +240,8 @@ def test_arms_too_near_to_call_are_raced_in_mirrored_order_when_that_is_worth_it
     assert [job.turn for job in search.ask()] == [0, 0, 1, 1]
     assert all("too close" in job.reason for job in search.ask())
     assert not {job.id for job in search.ask()} & {result.job.id for result in search.results}
+    assert {job.block for job in search.ask()} == {1}
+    assert {result.job.block for result in search.results} == {0}
 
 
 def test_calibration_loads_lie_in_the_middle_of_equal_parts() -> None:

@@ -166,6 +166,16 @@ class TestBecause:
             "arm 1.10x (1.00 to 1.20), other 0.60x (0.50 to 0.70); 36 prompts, 3 launches"
         )
 
+    def test_more_than_two_arms_are_counted(self) -> None:
+        arms = [replace(ARM, name=f"arm{number}") for number in range(4)]
+        slow = (
+            evidence(arm=arm, overall=comparison(0.5, 0.9 - 0.1 * number, 1.0, arm=arm.name))
+            for number, arm in enumerate(arms)
+        )
+        assert answer_to(judged(*slow)).because[0] == (
+            "arm0 0.90x (0.50 to 1.00), arm1 0.80x (0.50 to 1.00) and 2 slower ones; 36 prompts, 3 launches"
+        )
+
     def test_the_only_arm_is_named_with_what_it_was_measured_on(self) -> None:
         assert answer_to(STATES["do not ship"]).because[0] == (
             "measured with arm on 36 prompts, 3 launches: 1.10x (1.00 to 1.18)"
