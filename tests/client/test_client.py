@@ -142,6 +142,26 @@ class TestTurns:
             with_client(server.url, use)
         assert b"\\ud800" in bodies[0]
 
+    def test_an_answer_may_be_as_long_as_its_tokens_are_many(self) -> None:
+        padding = (b":" + b" " * 1022 + b"\n") * (5 << 10)
+        body = padding + EVENT
+
+        def script(peer: Peer) -> None:
+            peer.request()
+            peer.send(b"HTTP/1.1 200 OK\r\nContent-Length: %d\r\n\r\n%b" % (len(body), body))
+
+        load, records = Concurrency(streams=2), list[Record]()
+
+        async def use(client: Client) -> None:
+            few_and_many = [orders(2, 1, load)[0], orders(2, 1024, load)[1]]
+            await run_turn(client, few_and_many, load, seed=0, on_record=records.append)
+
+        with ScriptedServer(script) as server:
+            with_client(server.url, use)
+        few, many = sorted(records, key=lambda record: record.place.request_id)
+        assert (few.outcome, many.outcome) == (Outcome.MALFORMED, Outcome.OK)
+        assert "too long for max_tokens" in few.error
+
     def test_a_caller_that_cannot_keep_a_record_ends_the_turn(self) -> None:
         def refuse(_: Record) -> None:
             raise OperatingError("the disk is full")

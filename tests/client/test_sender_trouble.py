@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import socket
+import threading
 import time
 
 import pytest
@@ -11,6 +12,7 @@ from sending import (
     ANSWER,
     END,
     HEAD,
+    PATIENCE_S,
     answering,
     ask,
     chunk,
@@ -218,6 +220,33 @@ class TestStaleConnections:
             sender.submit(post())
             work(sender)
             time.sleep(0.05)
+            sender.turn(0.05)
+            sender.submit(post(1))
+            work(sender)
+            sender.close()
+
+            assert [each.result.outcome for each in sent] == [Outcome.OK] * 2
+            assert server.connections == 2
+
+    def test_a_connection_on_which_the_server_speaks_unasked_is_not_used_again(self) -> None:
+        idle, spoken = threading.Event(), threading.Event()
+
+        def script(peer: Peer) -> None:
+            peer.request()
+            peer.send(ANSWER)
+            if peer.number == 1:
+                idle.wait(PATIENCE_S)
+                peer.send(counted("408 Request Timeout", b""))
+                spoken.set()
+            answering(ANSWER)(peer)
+
+        sent: list[Sent] = []
+        with ScriptedServer(script) as server:
+            sender = sender_for(server, sent)
+            sender.submit(post())
+            work(sender)
+            idle.set()
+            assert spoken.wait(PATIENCE_S)
             sender.turn(0.05)
             sender.submit(post(1))
             work(sender)

@@ -162,10 +162,20 @@ class TestFramedChunks:
             'data: {"choices":[{"delta":{"content":"x"},"finish_reason":"stop"}]}\n\n',
             'data: {"choices":[{"delta":{"content":"x","content":"y"},"finish_reason":null}]}\n\n',
             'data: {"choices":[{"delta":{"content":"x"},"finish_reason":null}],"usage":{"completion_tokens":3}}\n\n',
+            'data: {"choices":[{"delta":{"refusal":"x"},"finish_reason":null}]}\n\n',
             FIRST + FIRST,
             ": ping\n\n" + FIRST,
         ],
-        ids=["an escape", "no text", "a finish", "a key twice", "usage", "two events", "a comment"],
+        ids=[
+            "an escape",
+            "no text",
+            "a finish",
+            "a key twice",
+            "usage",
+            "another key",
+            "two events",
+            "a comment",
+        ],
     )
     def test_what_differs_in_more_than_plain_text_is_read_as_json(self, second: str) -> None:
         pieces = one_chunk_each(chunked(self.FIRST, second))

@@ -10,6 +10,7 @@ import pytest
 
 from running import Cli, fake_flags
 from speclift.core.answer import SENTENCE_CHARACTERS_MAX
+from speclift.lossless.edges import EdgeCheck
 from speclift.lossless.gate import ArmGate, Gate
 from speclift.lossless.gate_answer import gate_answer
 from speclift.lossless.greedy import Greedy, GreedyCheck
@@ -82,6 +83,22 @@ def test_the_sentence_says_whether_the_answers_change(found: Gate, sentence: str
     assert answer.sentence == sentence
     assert answer.because
     assert "inconclusive" not in answer.sentence.lower()
+
+
+@pytest.mark.parametrize(
+    ("result", "expected"),
+    [
+        (Result.PASS, ["ngram-k4, kept: stop, schema"]),
+        (Result.FAIL, ["ngram-k4, stop: about stop", "ngram-k4, schema: about schema"]),
+    ],
+)
+def test_edges_that_were_kept_are_named_and_broken_ones_explained(
+    result: Result, expected: list[str]
+) -> None:
+    edges = tuple(EdgeCheck(name=name, result=result, message=f"about {name}") for name in ("stop", "schema"))
+    alone = gate(result)
+    found = replace(alone, arms=tuple(replace(arm, greedy=None, edges=edges) for arm in alone.arms))
+    assert list(gate_answer(found, ARGV).because) == expected
 
 
 def test_many_arms_are_counted() -> None:

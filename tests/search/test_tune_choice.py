@@ -11,6 +11,7 @@ from tune_samples import DRAFT, HEAD, LOADS, FormulaEngine, finish, problem_of
 
 from samples import record
 from speclift.core.arm import BASELINE
+from speclift.core.errors import EngineError
 from speclift.core.records import Outcome, Phase, Record
 from speclift.core.traffic import Concurrency
 from speclift.search.choice import Confirmation, choose, confirmed_loads, ranked
@@ -234,6 +235,39 @@ def test_a_schedule_runs_before_the_arm_it_was_made_from_and_a_runner_up_last(se
     assert [arm.name for arm in alone.arms] == [BASELINE, winner.name]
     beside = replace(alone, runner_up=other, scheduled=replace(winner.arm, name="schedule"))
     assert [arm.name for arm in beside.arms] == [BASELINE, "schedule", winner.name, other.name]
+
+
+@pytest.mark.parametrize(
+    ("ks", "wants_same_method", "arms"), [((2, 8), True, 3), ((2, 8), False, 2), ((2,), True, 2)]
+)
+def test_beside_the_winner_of_the_only_method_stands_the_next_of_it_where_that_is_wanted(
+    ks: tuple[int, ...], wants_same_method: bool, arms: int
+) -> None:
+    search = finish(start(problem_of({"draft": DRAFT}, ks=ks, loads=LOADS[:2])), FormulaEngine())
+    chosen = choose(
+        search,
+        can_run=lambda _: True,
+        wants_same_method=wants_same_method,
+        sequences_max=64,
+        schedule_key=None,
+    )
+    assert len({arm.name for arm in chosen.arms}) == len(chosen.arms) == arms
+
+
+@pytest.mark.parametrize("can_run", [True, False])
+def test_a_schedule_is_confirmed_only_where_the_engine_can_run_it(can_run: bool) -> None:
+    search = finish(start(problem_of({"draft": DRAFT}, ks=(1, 8))), FormulaEngine())
+    chosen = choose(
+        search, can_run=lambda _: can_run, wants_same_method=False, sequences_max=64, schedule_key="by-batch"
+    )
+    assert chosen.schedule is not None
+    assert any(arm.name.endswith("-schedule") for arm in chosen.arms) is can_run
+
+
+def test_where_every_arm_but_the_baseline_ran_it_is_the_baseline_that_is_missing(searched: Search) -> None:
+    without = tuple(result for result in searched.results if result.job.purpose is not Purpose.BASELINE)
+    with pytest.raises(EngineError, match="no baseline to compare with"):
+        confirmation(replace(searched, results=without), schedule=None, is_run=False)
 
 
 class TestAskedFor:

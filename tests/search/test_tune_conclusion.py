@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -134,3 +135,11 @@ def test_every_probed_cell_reports_how_far_off_its_prediction_was() -> None:
         assert abs(error.log_ratio) < 0.15
         assert error.sd > 0
         assert math.isfinite(error.log_ratio)
+
+
+def test_a_cell_that_was_measured_before_was_not_predicted(finished: Search) -> None:
+    long = next(result for result in finished.results if result.job.purpose is Purpose.LONG)
+    again = replace(long, job=replace(long.job, id=900, purpose=Purpose.RACE))
+    more = replace(finished, results=(*finished.results, again))
+    assert prediction_errors(more) == prediction_errors(finished)
+    assert prediction_errors(replace(finished, results=(again,))) == ()

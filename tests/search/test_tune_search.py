@@ -9,6 +9,7 @@ import pytest
 from tune_samples import DRAFT, HEAD, LOADS, LOOKUP, FormulaEngine, finish, plain_step_s, problem_of
 
 from speclift.core.errors import UsageError
+from speclift.core.speculation import Drafter
 from speclift.core.traffic import Concurrency, Rate
 from speclift.search.conclusion import conclude
 from speclift.search.problem import JobResult, Problem, Purpose, Settings
@@ -111,10 +112,11 @@ def test_a_failed_drafter_is_retried_itself_whatever_ran_or_stands_beside_it(fai
     assert [(job.candidate, job.purpose) for job in search.ask()] == [(f"{failing}-k4", Purpose.LONG)]
 
 
-def test_a_drafter_that_fails_twice_is_left_alone_and_the_baseline_is_chosen() -> None:
+@pytest.mark.parametrize("drafter", [DRAFT, HEAD])
+def test_a_drafter_that_fails_twice_is_left_alone_and_the_baseline_is_chosen(drafter: Drafter) -> None:
     engine = FormulaEngine()
-    engine.failing = {f"draft-k{k}": "no such file" for k in (1, 2, 3, 4, 6, 8)}
-    search = finish(start(problem_of({"draft": DRAFT})), engine)
+    engine.failing = {f"own-k{k}": "no such file" for k in (1, 2, 3, 4, 6, 8)}
+    search = finish(start(problem_of({"own": drafter})), engine)
     assert len(search.results) == 3
     conclusion = conclude(search)
     assert conclusion is not None
@@ -164,6 +166,11 @@ def test_a_budget_below_one_launch_asks_for_nothing() -> None:
     assert search.ending == "the budget allows no launch"
 
 
+def test_a_budget_of_two_launches_asks_for_two() -> None:
+    settings = Settings(budget_s=200.0, launch_s_guess=30.0, cell_s_guess=20.0)
+    assert len(start(problem_of(settings=settings)).ask()) == 2
+
+
 def test_an_eliminated_arm_is_never_asked_for_again() -> None:
     search, engine = start(problem_of()), FormulaEngine()
     while not search.finished:
@@ -209,7 +216,7 @@ def test_nothing_is_measured_beyond_calibration_at_a_load_without_traffic() -> N
 
 def test_a_head_gets_a_short_run_and_a_drafter_of_the_text_does_not(finished: Search) -> None:
     short = {result.job.candidate for result in finished.results if result.job.purpose is Purpose.SHORT}
-    assert {name.split("-")[0] for name in short} <= {"eagle"}
+    assert {name.split("-")[0] for name in short} == {"eagle"}
 
 
 @pytest.mark.slow
@@ -239,6 +246,9 @@ def test_arms_too_near_to_call_are_raced_in_mirrored_order_when_that_is_worth_it
     assert names == names[::-1]
     assert [job.turn for job in search.ask()] == [0, 0, 1, 1]
     assert all("too close" in job.reason for job in search.ask())
+    assert not {job.id for job in search.ask()} & {result.job.id for result in search.results}
+    assert {job.block for job in search.ask()} == {1}
+    assert {result.job.block for result in search.results} == {0}
 
 
 def test_calibration_loads_lie_in_the_middle_of_equal_parts() -> None:

@@ -47,6 +47,13 @@ class TestEqualWeights:
         assert found.speedup.value == pytest.approx(self.expected, rel=0.03)
         assert found.speedup.low < self.expected < found.speedup.high
 
+    @pytest.mark.parametrize("rounds", [(0,), (0, 1)])
+    def test_whatever_a_fast_or_slow_round_missed(self, rounds: tuple[int, ...]) -> None:
+        truth = replace(self.truth, launch_sd=0.3, residual_sd=0.0)
+        whole = drawn(study_places(loads=LOADS), truth)
+        cut = tuple(r for r in whole if r.place.load != FOUR or r.place.round in rounds)
+        assert overall(cut).speedup.value == pytest.approx(overall(whole).speedup.value)
+
     def test_of_temperatures(self) -> None:
         truth = quiet_truth(lambda _segment, _load, temperature: 2.0 if temperature == 0.0 else 0.5)
         places = study_places(temperatures=(0.0, 1.0))

@@ -99,6 +99,12 @@ class TestClientLag:
         finding = the_finding(self.late(0.010, load), "client-lag")
         assert (finding.level, finding.arm) == (Level.FAIL, None)
 
+    def test_says_both_times_in_milliseconds(self) -> None:
+        message = the_finding(self.late(0.010, *ONE_STREAM), "client-lag").message
+        lag_ms, ttft_ms = (float(figure) for figure in re.findall(r"([\d.]+) ms", message))
+        assert lag_ms == pytest.approx(10.0, abs=0.1)
+        assert ttft_ms == pytest.approx(60.0, rel=0.1)
+
     def test_is_silent_under_5_percent(self) -> None:
         assert check_records(self.late(0.001, Rate(per_s=5.0))) == ()
 

@@ -168,6 +168,18 @@ class TestThroughput:
         # 22 tokens in 0.4 + 0.4 s of two streams, and in 0.3 + 0.6.
         assert sum(logs[1]) / 2 == pytest.approx(math.log(0.8 / 0.9))
 
+    def test_a_request_that_one_arm_alone_served_counts_in_its_rate(self) -> None:
+        lost = {r.place.arm: r for r in both(0.04, 0.03, load=FOUR, request_id="p2")}
+        only = {r.place.arm: r for r in both(0.04, 0.03, load=FOUR, request_id="p3")}
+        records = [
+            *both(0.02, 0.01, load=FOUR),
+            *(lost[BASELINE], replace(lost[ARM.name], outcome=Outcome.CUT)),
+            *(replace(only[BASELINE], outcome=Outcome.CUT), only[ARM.name]),
+        ]
+        logs = [pair.log_speedup for pair in pairs(records, ARM.name, "throughput")]
+        # 22 tokens in 0.4 + 0.6 s, and in 0.3 + 0.5.
+        assert sum(logs) / len(logs) == pytest.approx(math.log(1.0 / 0.8))
+
     def test_a_block_of_which_nothing_was_served_forms_no_pair(self) -> None:
         sides = both(0.02, 0.01, load=FOUR)
         failed = [replace(r, outcome=Outcome.CUT) if r.place.arm == ARM.name else r for r in sides]

@@ -8,13 +8,15 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from scipy import stats as reference
 
 from speclift.core.arm import BASELINE
 from speclift.core.records import Outcome, Phase, Place, Record
 from speclift.core.results import Crossover
 from speclift.core.traffic import Concurrency, Load, Rate
 from speclift.statistics.crossover import crossovers
-from speclift.statistics.load_curve import paired_curve, quantile_of_draws
+from speclift.statistics.load_curve import paired_curve, quantile_of_draws, throughput_curve
+from speclift.statistics.pairs import pairs
 
 ARM = "draft"
 
@@ -192,6 +194,49 @@ def test_throughput_counts_the_prompts_although_every_launch_has_the_same() -> N
     assert unlike.high / unlike.low > 1.2
 
 
+def test_three_prompts_leave_as_much_doubt_as_the_t_interval_of_three_values() -> None:
+    records = study(streams(1, 4), falling(2.0, 0.25), prompts=3, launches=1, prompt_sd=0.05)
+    curve = throughput_curve(records, ARM, seed=1)
+    assert curve is not None
+    found = curve.estimate(np.array([1.0, 0.0]), 0.95)
+    logs = [pair.log_speedup for pair in pairs(records, ARM, "throughput") if pair.load == streams(1)[0]]
+    half = reference.t.ppf(0.975, 2) * np.std(logs, ddof=1) / math.sqrt(3)
+    assert found.high - found.value == pytest.approx(half, rel=0.1)
+
+
+@pytest.mark.parametrize(
+    ("loads", "prompts", "launches", "is_known"),
+    [
+        (streams(1, 4), 1, 3, False),
+        (streams(1, 4), 2, 1, True),
+        ([Rate(per_s=1.0), Rate(per_s=4.0)], 8, 1, False),
+        ([Rate(per_s=1.0), Rate(per_s=4.0)], 8, 2, True),
+    ],
+    ids=["one prompt", "two prompts", "an open loop in one launch", "an open loop in two"],
+)
+def test_a_rate_is_unknown_where_nothing_shows_its_spread(
+    loads: list[Load], prompts: int, launches: int, is_known: bool
+) -> None:
+    curve = throughput_curve(
+        study(loads, falling(2.0, 0.25), prompts=prompts, launches=launches), ARM, seed=1
+    )
+    assert curve is not None
+    assert math.isfinite(curve.estimate(np.array([1.0, 0.0]), 0.95).high) is is_known
+
+
+def test_in_an_open_loop_launches_are_the_values_of_the_t_interval() -> None:
+    loads: list[Load] = [Rate(per_s=1.0), Rate(per_s=4.0)]
+    records = study(loads, falling(2.0, 0.25), prompts=8, launch_sd=0.2)
+    curve = throughput_curve(records, ARM, seed=1)
+    assert curve is not None
+    found = curve.estimate(np.array([1.0, 0.0]), 0.95)
+    logs = {
+        pair.round: pair.log_speedup for pair in pairs(records, ARM, "throughput") if pair.load == loads[0]
+    }
+    half = reference.t.ppf(0.975, 2) * np.std(list(logs.values()), ddof=1) / math.sqrt(3)
+    assert found.high - found.value == pytest.approx(half, rel=0.01)
+
+
 @pytest.mark.parametrize("metric", ["throughput", "ttft_p99"])
 def test_launches_that_differ_widen_what_is_resampled_over_prompts(metric: str) -> None:
     records = study(streams(1, 4, 16, 64), falling(9.0, 0.25), prompts=40, launch_sd=0.02)
@@ -223,11 +268,14 @@ def test_loads_measured_on_different_prompts_assume_the_worst() -> None:
     curve = paired_curve(split, ARM, "tpot")
     assert curve is not None
     assert "share too few prompts" in curve.notes[0]
-    halves = [
-        estimate.high - estimate.value
+    found = [
+        curve.estimate(np.array(weights), 0.95)
         for weights in ([0.0, 1.0, 0.0, 0.0], [0.0, 0.0, 1.0, 0.0], [0.0, 0.5, 0.5, 0.0])
-        for estimate in [curve.estimate(np.array(weights), 0.95)]
     ]
+    for estimate, load in zip(found, (4.0, 16.0, 8.0), strict=True):
+        assert estimate.value == pytest.approx(falling(9.0, 0.25)(load), abs=0.1)
+        assert estimate.high - estimate.low < 0.3
+    halves = [estimate.high - estimate.value for estimate in found]
     assert halves[2] == pytest.approx((halves[0] + halves[1]) / 2)
 
 
@@ -243,3 +291,8 @@ def test_a_quantile_of_a_draw_is_that_of_the_repeated_values(
     draws = np.random.default_rng(seed).multinomial(count, np.full(count, 1 / count), size=3)
     found = quantile_of_draws(np.array(values), draws, q)
     assert found.tolist() == pytest.approx([np.quantile(np.repeat(values, row), q) for row in draws])
+
+
+def test_a_draw_that_meets_none_of_the_values_still_has_one_of_them() -> None:
+    (found,) = quantile_of_draws(np.array([0.3, 0.1, 0.2]), np.zeros((1, 3), dtype=np.int64), 0.99)
+    assert found in (0.1, 0.2, 0.3)

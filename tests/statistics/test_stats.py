@@ -8,6 +8,7 @@ import pytest
 from scipy import stats as reference
 
 from speclift.statistics.stats import (
+    PROMPTS_MAX,
     CrossedFit,
     bonferroni,
     crossed_fit,
@@ -52,6 +53,21 @@ class TestNeeded:
             for count in (needed - 1, needed)
         ]
         assert half_widths[1] <= 0.02 < half_widths[0]
+
+    def test_up_to_five_hundred_the_number_is_exact(self) -> None:
+        fit = replace(self.fit(launch_variance=0.0), residual_variance=0.0)
+        reached = float(reference.t.ppf(0.975, 499)) * 0.2 / math.sqrt(500)
+        assert prompts_needed(fit, 1.0001 * reached) == 500
+
+    def test_never_fewer_than_now_are_asked_for(self) -> None:
+        fit = replace(self.fit(launch_variance=0.0), residual_variance=0.0, df=1.0)
+        assert prompts_needed(fit, 0.1) == 37
+
+    def test_the_largest_study_that_is_thought_of_is_thought_of(self) -> None:
+        fit = replace(self.fit(launch_variance=0.0), residual_variance=0.0)
+        reached = float(reference.t.ppf(0.975, PROMPTS_MAX - 1)) * 0.2 / math.sqrt(PROMPTS_MAX)
+        assert prompts_needed(fit, 1.001 * reached) is not None
+        assert prompts_needed(fit, 0.999 * reached) is None
 
     def test_more_launches_help_where_launches_differ(self) -> None:
         fit = self.fit(launch_variance=0.01)

@@ -4,6 +4,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from scipy import stats as reference
 
 from simulated import ARM, LOADS, by_streams, constant, drawn, judged, quiet_truth, study_places
 from speclift.core.arm import BASELINE
@@ -96,6 +97,18 @@ class TestClusters:
         own = values * np.array([1.0, 2.0, 4.0])[np.arange(600) % prompts]
         side = sample(own, prompts)
         assert percentile_ratio(side, side, 0.95) is None
+
+    def test_two_prompts_leave_as_much_doubt_as_the_t_interval_of_two_values(self) -> None:
+        values = np.random.default_rng(SEED).lognormal(0, 0.3, (2, 200))
+        found = slowest_ratio(sample(values[0], 2), sample(values[1], 2))
+        assert found is not None
+        # The five slowest of each prompt's hundred.
+        first, second = (
+            np.log(np.sort(values[0][own::2])[-5:].mean() / np.sort(values[1][own::2])[-5:].mean())
+            for own in (0, 1)
+        )
+        half = reference.t.ppf(0.975, 1) * abs(first - second) / 2
+        assert np.log(found.high / found.value) == pytest.approx(half)
 
     @pytest.mark.parametrize("spread", [pytest.param(0.0, marks=pytest.mark.slow), 0.5])
     def test_intervals_hold_the_truth_of_equal_tails(self, spread: float) -> None:

@@ -23,6 +23,7 @@ from speclift.core.answer import (
 from speclift.core.arm import BASELINE
 from speclift.core.goals import Goals
 from speclift.core.results import Decision, Part, Percentiles
+from speclift.lossless.document import ArmOutcome
 from speclift.lossless.result import Result
 from speclift.verdict.answer import answer_to
 
@@ -121,6 +122,19 @@ def test_a_long_list_of_segments_is_counted() -> None:
     assert sentence.endswith("tokens come 1.70x faster (95 % sure: 1.50 to 1.90).")
 
 
+def test_what_an_arm_that_changes_the_answers_might_reach_is_not_held_out() -> None:
+    outcomes = (
+        ArmOutcome(arm=ARM.name, result=Result.PASS, message="12 answers are the same"),
+        ArmOutcome(arm=OTHER.name, result=Result.FAIL, message="7 of 24 answers differ"),
+    )
+    slow = judged(
+        evidence(overall=comparison(1.0, 1.1, 1.18)),
+        evidence(arm=OTHER, overall=comparison(1.0, 1.1, 1.25, arm=OTHER.name)),
+        lossless=replace(gate(Result.PASS), arms=outcomes),
+    )
+    assert answer_to(slow).sentence == "Leave it off: at most 1.18x of the 1.30x asked for."
+
+
 class TestBecause:
     def test_what_a_step_costs_stands_beside_what_it_gives(self) -> None:
         def by_segment(arm: str, segment: str, tpot_s: float, length: float | None) -> Any:
@@ -150,6 +164,21 @@ class TestBecause:
         )
         assert answer_to(judged(*slow)).because[0] == (
             "arm 1.10x (1.00 to 1.20), other 0.60x (0.50 to 0.70); 36 prompts, 3 launches"
+        )
+
+    def test_more_than_two_arms_are_counted(self) -> None:
+        arms = [replace(ARM, name=f"arm{number}") for number in range(4)]
+        slow = (
+            evidence(arm=arm, overall=comparison(0.5, 0.9 - 0.1 * number, 1.0, arm=arm.name))
+            for number, arm in enumerate(arms)
+        )
+        assert answer_to(judged(*slow)).because[0] == (
+            "arm0 0.90x (0.50 to 1.00), arm1 0.80x (0.50 to 1.00) and 2 slower ones; 36 prompts, 3 launches"
+        )
+
+    def test_the_only_arm_is_named_with_what_it_was_measured_on(self) -> None:
+        assert answer_to(STATES["do not ship"]).because[0] == (
+            "measured with arm on 36 prompts, 3 launches: 1.10x (1.00 to 1.18)"
         )
 
     def test_the_weakest_part_of_what_ships_is_named(self) -> None:

@@ -188,6 +188,21 @@ class TestTheCommand:
         assert found is not None
         assert shlex.split(found.command)[:5] == ["speclift", "decide", "--resume", "--study", "studies/mine"]
 
+    @pytest.mark.parametrize(
+        ("argv", "has_budget"),
+        [
+            (("decide", "--requests", "12"), False),
+            (("decide", "--requests", "12", "--budget", "1m"), True),
+            (("decide", "--method", "ngram"), True),
+        ],
+    )
+    def test_it_is_continued_within_a_budget_only_where_one_bounded_it(
+        self, argv: tuple[str, ...], has_budget: bool
+    ) -> None:
+        words = command_of(*argv, effort=replace(EFFORT, asked=30))
+        assert words[2] == "--resume"
+        assert ("--budget" in words) == has_budget
+
 
 def test_a_command_line_knows_its_flags_however_they_are_written() -> None:
     line = CommandLine(("decide", "--k=4", "--requests", "12", "--json", "--out", "x"))
