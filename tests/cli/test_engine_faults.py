@@ -18,6 +18,8 @@ from speclift.engines.fake import kind as fake_kind
 from speclift.engines.fake.engine import READY_LIMIT_S, Fake
 from speclift.engines.launched import LaunchedServer
 
+pytestmark = pytest.mark.slow
+
 VERDICTS = {0, 3, 4, 5}
 REQUESTS = 2
 

@@ -287,7 +287,7 @@ class TestAskedFor:
     def test_it_is_among_the_arms_once(self, searched: Search) -> None:
         plain = self.choice(searched, None).arms
         names = [candidate.name for candidate in searched.problem.candidates if not candidate.is_baseline]
-        for name in names:
+        for name in (names[0], names[-1]):
             arms = [arm.name for arm in self.choice(searched, name).arms]
             assert arms.count(name) == 1
             assert arms[:2] == [arm.name for arm in plain[:2]]
