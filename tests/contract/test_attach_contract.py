@@ -16,6 +16,8 @@ from speclift.engines.fake.engine import Fake
 from speclift.engines.llamacpp.engine import LlamaCpp
 from speclift.engines.protocol import Engine, Server
 
+pytestmark = pytest.mark.slow
+
 # An answer takes some moments, so that it does not come as one piece where the machine is busy.
 FAST = ("ttft_s=0.002", "tpot_s=0.003")
 

@@ -25,6 +25,8 @@ import pytest
 
 from speclift.testing.fake_truth import FakeRequest, launch_factor, parse_truth, script_for
 
+pytestmark = pytest.mark.slow
+
 FAST = ("ttft_s=0.002", "tpot_s=0.0005")
 STANDARD_ERRORS = 4.5  # false alarm under 1 in 100 000 per check
 LIMIT_S = 20.0

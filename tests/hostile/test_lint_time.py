@@ -11,6 +11,8 @@ import pytest
 
 from running import Cli
 
+pytestmark = pytest.mark.slow
+
 SIZES = (5_000, pytest.param(250_000, marks=pytest.mark.slow))
 RULES = "groups:\n- name: a\n  rules:\n"
 HARD: dict[str, Callable[[int], str]] = {

@@ -12,6 +12,8 @@ import pytest
 
 from mutate import ROOMS, ROOT, Copy, Mutant, drawn, equivalent, mutants
 
+pytestmark = pytest.mark.slow
+
 
 def after(body: str) -> list[str]:
     source = f"def f(a: int | None = 1, b: int = 2):\n    return {body}\n"
