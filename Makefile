@@ -89,6 +89,7 @@ $(READY): pyproject.toml
 		{ echo "speclift needs Python 3.11 or newer: make PYTHON=python3.12 ..."; exit 1; }
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -e '.[llama,dev]'
+	@$(BIN)/python -m compileall -q src  # once, and not by every process of the first tests
 	@touch $@
 
 clean:
