@@ -43,6 +43,7 @@ def test_a_spent_budget_gives_a_verdict_on_equal_blocks(cli: Cli, tmp_path: Path
     assert {block for members in blocks.values() for block in members} == set(first)
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("threads")
 @pytest.mark.parametrize(
     ("budget", "blocks"),

@@ -116,6 +116,7 @@ def test_a_lossy_method_fails_without_a_launch(cli: Cli) -> None:
     assert "references" not in result.stderr
 
 
+@pytest.mark.slow
 def test_too_few_tokens_are_inconclusive(cli: Cli) -> None:
     result = cli("verify", *fake_flags(), "--requests", 1, "--max-tokens", 4, "--temperature", 0)
     assert result.code == 5
@@ -213,6 +214,7 @@ class TestServersAlreadyRunning:
         assert result.code == code, result.stderr
         assert result.document["result"] == ("fail" if code else "pass")
 
+    @pytest.mark.slow
     def test_a_dead_server_is_an_error_with_its_address(self, fake_url: str, cli: Cli) -> None:
         urls = ("--engine", "attach", "--baseline-url", fake_url, "--spec-url", "http://127.0.0.1:9")
         result = cli("verify", *urls, *SIZE, "--temperature", 0)

@@ -149,6 +149,7 @@ def test_where_every_speculative_arm_fails_the_search_says_so() -> None:
         searched(planned(), runner)
 
 
+@pytest.mark.slow
 def test_a_deadline_that_has_passed_ends_the_search_with_what_it_has() -> None:
     ticks = itertools.count()
     runner = TruthRunner(Truth(acceptance=0.6))

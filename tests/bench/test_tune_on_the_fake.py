@@ -179,6 +179,7 @@ def test_a_broken_arm_too_few_prompts_and_little_time_are_said_and_the_rest_is_c
     assert {done.count(number) for number in done} == {4}
 
 
+@pytest.mark.slow
 def test_a_baseline_that_cannot_start_ends_the_search_and_says_how_to_go_on(cli: Cli) -> None:
     result = cli("tune", *SHAPE, *ARMS, *fake_flags("baseline.crash_on_start=1"))
     assert result.code == 1

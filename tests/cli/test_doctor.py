@@ -209,6 +209,7 @@ def test_the_noise_is_measured_until_the_time_is_up(tmp_path: Path) -> None:
     assert noise.pairs == PAIRS_MIN + 3
 
 
+@pytest.mark.slow
 def test_a_failing_request_ends_the_measuring(tmp_path: Path) -> None:
     with pytest.raises(EngineError, match="a request failed: http-error"):
         asyncio.run(measure_noise(fake("http_500_share=1"), noise_requests(), logs=tmp_path))

@@ -136,6 +136,7 @@ def test_a_baseline_that_cannot_start_ends_the_study_with_its_log(cli: Cli, smal
     assert "--resume" in result.stderr
 
 
+@pytest.mark.slow
 def test_a_baseline_that_dies_midway_ends_the_study_and_keeps_what_was_measured(
     cli: Cli, small: list[object], tmp_path: Path
 ) -> None:
@@ -156,6 +157,7 @@ def test_an_engine_that_dies_before_its_last_request_ends_is_a_failed_arm_too(
     assert result.document["failed_arms"] == ["ngram-k2"]
 
 
+@pytest.mark.slow
 def test_the_loss_of_every_speculative_arm_is_an_operating_error(cli: Cli, small: list[object]) -> None:
     result = cli("decide", *small, *fake_flags("spec.crash_on_start=1"), "--k", "2,4")
     assert result.code == 1

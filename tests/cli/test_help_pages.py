@@ -44,6 +44,7 @@ def test_help_fits_100_columns_in_groups(cli: Cli, monkeypatch: pytest.MonkeyPat
     assert len(titles) == len(set(titles)) >= 5
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("words", [["--help"], ["lint", "--", "vllm", "serve", "m"]])
 def test_pages_of_help_and_commands_wait_for_no_yaml(words: list[str]) -> None:
     result = subprocess.run(

@@ -110,6 +110,7 @@ def test_compare_asks_for_the_bar_it_was_given(cli: Cli, tmp_path: Path) -> None
         dry_run(cli, answer["next"]["command"])
 
 
+@pytest.mark.slow
 def test_servers_of_somebody_else_are_measured_again_as_they_are(cli: Cli) -> None:
     with hosted() as baseline, hosted("acceptance=0.5") as spec:
         asked = ("--engine", "attach", "--baseline-url", baseline, "--spec-url", spec)
@@ -119,6 +120,7 @@ def test_servers_of_somebody_else_are_measured_again_as_they_are(cli: Cli) -> No
             dry_run(cli, answer["next"]["command"])
 
 
+@pytest.mark.slow
 def test_an_address_with_a_secret_gives_no_command_that_would_not_run(cli: Cli) -> None:
     with hosted() as baseline, hosted("acceptance=0.5") as spec:
         secret = baseline.replace("http://", "http://me:sesame@")
@@ -128,12 +130,14 @@ def test_an_address_with_a_secret_gives_no_command_that_would_not_run(cli: Cli) 
         assert "sesame" not in result.stdout + result.stderr
 
 
+@pytest.mark.slow
 def test_where_every_arm_failed_that_is_the_answer(cli: Cli, small: list[object]) -> None:
     result = cli("decide", *small, *fake_flags("spec.crash_on_start=1"), "--method", "ngram", "--k", 4)
     assert result.code == 1
     assert "Nothing to switch on: ngram-k4 did not run." in result.stderr
 
 
+@pytest.mark.slow
 def test_a_study_without_a_page_says_what_writes_one(cli: Cli, small: list[object]) -> None:
     cli("measure", *small, "--study", "my study")
     shown = cli("compare", "my study").stderr

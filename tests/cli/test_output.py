@@ -139,6 +139,7 @@ def test_facts_as_json_are_one_document(arguments: list[str], cli: Cli) -> None:
     assert (result.code, result.document["schema"]) == (0, 1)
 
 
+@pytest.mark.slow
 def test_an_interval_without_bounds_is_null_not_infinity(cli: Cli, small: list[object]) -> None:
     def refuse(name: str) -> Any:
         raise AssertionError(f"{name} is not JSON")

@@ -59,6 +59,7 @@ def exit_code(monkeypatch: pytest.MonkeyPatch, *argv: str) -> int:
     return caught.value.code
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("toml", "field", "value"),
     [

@@ -135,6 +135,7 @@ def test_a_damaged_model_file_is_an_operating_error(content: bytes, cli: Cli, tm
     assert not (tmp_path / "s").exists()
 
 
+@pytest.mark.slow
 def test_a_folder_that_holds_half_a_study_is_no_study_to_resume_but_can_be_started_anew(
     cli: Cli, small: list[object], tmp_path: Path
 ) -> None:

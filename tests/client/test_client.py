@@ -78,6 +78,7 @@ def with_client(url: str, use: Callable[[Client], Awaitable[None]], *, workers: 
 
 
 class TestTruth:
+    @pytest.mark.slow
     @pytest.mark.alone
     @pytest.mark.parametrize("streams", [1, 8])
     def test_reported_times_are_the_servers_own_within_two_per_cent(self, streams: int) -> None:

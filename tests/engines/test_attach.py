@@ -264,6 +264,7 @@ def trusted(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return certificate(tmp_path_factory.mktemp("tls"))
 
 
+@pytest.mark.slow
 def test_https_with_a_key_from_the_environment_measures_and_keeps_no_key(
     host: Host, trusted: Path, cli: Cli, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -283,6 +284,7 @@ def test_https_with_a_key_from_the_environment_measures_and_keeps_no_key(
     assert KEY not in result.stdout + result.stderr
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("key", "trusts", "words"),
     [

@@ -198,6 +198,7 @@ def test_predicted_tokens_are_one_plus_steps_plus_accepted(serve: Serve) -> None
         assert timings["predicted_n"] == 30 == 1 + steps + timings["draft_n_accepted"]
 
 
+@pytest.mark.slow
 def test_times_follow_the_script_the_launch_and_the_noise(serve: Serve) -> None:
     pairs = ("k=4", "seed=7", "launch_sd=0.3", "noise_sd=0.3", "tail_share=0.5", "tail_factor=3")
     truth = parse_truth([*FAST, *pairs])
@@ -210,6 +211,7 @@ def test_times_follow_the_script_the_launch_and_the_noise(serve: Serve) -> None:
         assert timings["predicted_ms"] == pytest.approx(sum(seconds[1:]) * 1e3)
 
 
+@pytest.mark.slow
 def test_requests_in_flight_stretch_each_other(serve: Serve) -> None:
     fake = serve("load_cost=1")
 
@@ -336,6 +338,7 @@ def test_a_signal_ends_the_server_in_the_middle_of_a_stream(serve: Serve) -> Non
         assert fake.wait() == (0, "")
 
 
+@pytest.mark.slow
 def test_a_stall_ends_and_the_stream_goes_on(serve: Serve) -> None:
     fake = serve("stall_share=1", "stall_s=0.2")
     assert len(token_chunks(fake.stream())) == 12

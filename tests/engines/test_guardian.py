@@ -109,6 +109,7 @@ def test_closing_its_input_ends_the_engine_with_a_polite_signal_first(mark: str,
         assert guardian.wait() == 128 + signal.SIGTERM
 
 
+@pytest.mark.slow
 def test_an_engine_that_ignores_sigterm_is_killed_after_the_grace_time(mark: str, tmp_path: Path) -> None:
     with start(guarded(mark, tmp_path, "ignores-sigterm", grace_s=0.2)) as guardian:
         wait_until_up(tmp_path)

@@ -89,6 +89,7 @@ def test_a_process_of_its_own_finds_one_of_somebody_elses(tiny: None, tmp_path: 
     assert "# ngram-k2" in found.stdout
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("tiny")
 def test_one_of_somebody_elses_decides_without_an_edit_here(cli: Cli) -> None:
     result = cli(
@@ -138,6 +139,7 @@ def test_it_is_planned_and_listed_by_doctor_without_an_edit_here(cli: Cli) -> No
     assert doctor.document["engines"]["tiny"] == "in the package tiny_engine"
 
 
+@pytest.mark.slow
 def test_what_an_engine_is_costs_no_numpy_to_know() -> None:
     """Lint and plan ask every kind, and answer before numpy would be loaded."""
     source = "from speclift.engines.kind import usable_kinds; names = list(usable_kinds())"

@@ -96,6 +96,7 @@ def launch(
     asyncio.run(run())
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("failures", range(BIND_TRIES))
 def test_a_port_taken_before_the_engine_bound_it_is_tried_again_with_another(
     failures: int, program: Program, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -126,6 +127,7 @@ def test_a_port_that_is_always_taken_fails_after_the_last_try(program: Program, 
     assert "couldn't bind" in caught.value.log_tail
 
 
+@pytest.mark.slow
 def test_any_other_end_at_start_is_not_tried_again(program: Program, tmp_path: Path) -> None:
     with pytest.raises(EngineError, match="ended with code 1") as caught:
         launch(program(dies_saying="failed to open GGUF file"), tmp_path, baseline_arm())

@@ -90,6 +90,7 @@ def test_an_engine_that_ends_first_fails_at_once_with_its_code_and_log(tmp_path:
     assert str(tmp_path / "log") in caught.value.hint
 
 
+@pytest.mark.slow
 def test_an_engine_that_ended_is_seen_even_while_another_program_holds_its_port(tmp_path: Path) -> None:
     async def run() -> None:
         with socket.create_server(("127.0.0.1", 0)) as taken:

@@ -152,6 +152,7 @@ class TestVerdicts:
         assert verdict.decision is not Decision.SHIP
         assert [r.level for r in verdict.reasons if r.rule == "few-prompts"] == [Level.FAIL]
 
+    @pytest.mark.slow
     def test_the_command_on_two_requests_and_one_launch(self, cli: Cli) -> None:
         size = ("--segment", "chat", "--requests", 2, "--launches", 1, "--max-tokens", 12, "--k", 4)
         result = cli(

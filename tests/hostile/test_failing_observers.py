@@ -47,6 +47,7 @@ def test_the_study_can_be_resumed_in_the_same_process(at: str, tmp_path: Path) -
     assert measured(tmp_path / "s", resume=True) > 0
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("threads")
 def test_one_that_fails_while_a_study_is_reopened_leaves_it_free(tmp_path: Path) -> None:
     cells = measured(tmp_path / "s")

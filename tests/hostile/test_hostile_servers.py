@@ -228,6 +228,7 @@ def test_a_study_on_a_server_that_says_odd_things_of_itself_is_measured(cli: Cli
 # Servers that behave.
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(60)
 def test_a_server_that_behaves_is_measured(cli: Cli) -> None:
     with HostileServer() as server:

@@ -61,6 +61,7 @@ def test_python_itself_ends_before_a_line_of_ours_is_run(
     assert code in {130, -number, 1, 0, 4}, stderr
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("number", SIGNALS)
 @pytest.mark.parametrize(
     "after_s", [0.3, *(pytest.param(after_s, marks=slow) for after_s in (0.0, 0.1, 0.6))]

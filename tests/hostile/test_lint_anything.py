@@ -82,6 +82,7 @@ YAML_PIECES = (
 
 
 class TestAnything:
+    @pytest.mark.slow
     @settings(max_examples=20 * settings().max_examples)
     @given(st.lists(st.sampled_from(YAML_PIECES), max_size=16))
     def test_after_a_key_of_a_config_is_judged_or_refused(self, pieces: list[str]) -> None:
@@ -94,6 +95,7 @@ class TestAnything:
         else:
             assert isinstance(report.translated.yaml, str)
 
+    @pytest.mark.slow
     @settings(max_examples=20 * settings().max_examples)
     @given(st.lists(st.sampled_from(PIECES), max_size=14), st.booleans(), st.sampled_from(["", " "]))
     def test_is_judged_or_refused(self, pieces: list[str], starts: bool, between: str) -> None:

@@ -136,6 +136,7 @@ STUDY_FILES = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("content", STUDY_FILES)
 def test_odd_study_files_are_wrong_usage(content: str, cli: Cli, tmp_path: Path) -> None:
     (tmp_path / "speclift.toml").write_text(STUDY_FILES[content] + "\n")

@@ -45,6 +45,7 @@ def modes(folder: Path) -> dict[str, str]:
     return {str(each.relative_to(folder)): oct(stat.S_IMODE(each.stat().st_mode)) for each in everything}
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("open_umask")
 @pytest.mark.parametrize("verb", VERBS)
 def test_what_a_command_writes_is_for_the_user_alone(verb: str, cli: Cli, tmp_path: Path) -> None:
@@ -127,6 +128,7 @@ def test_nothing_of_prompts_and_answers_is_left_in_the_study(
     assert "no-text" in {finding["check"] for finding in result.document["findings"]}
 
 
+@pytest.mark.slow
 def test_the_key_of_a_study_file_says_the_same(cli: Cli, prompts: Path, tmp_path: Path) -> None:
     (tmp_path / "speclift.toml").write_text("no_text = true\n")
     cli("measure", *fake_flags(), "--prompts", prompts, *COMMON, "--study", "s")
@@ -177,6 +179,7 @@ def test_a_study_without_text_resumes_with_the_same_prompts_and_no_others(
     assert cli("measure", "--resume", "--study", "s").code == 2
 
 
+@pytest.mark.slow
 def test_verify_keeps_no_text_where_it_is_told_so(cli: Cli, prompts: Path, tmp_path: Path) -> None:
     flags = (
         *fake_flags("spec.wrong_token_share=0.05"),

@@ -96,6 +96,7 @@ def with_secrets(url: str) -> str:
     return url.replace("http://", f"http://me:{PASSWORD}@") + f"/v1?key={KEY}"
 
 
+@pytest.mark.slow
 def test_a_user_and_a_key_in_the_address_work_and_are_kept_nowhere(cli: Cli, tmp_path: Path) -> None:
     with HostileServer() as server, HostileServer() as drafting:
         urls = attach(with_secrets(server.url), with_secrets(drafting.url))
@@ -119,6 +120,7 @@ def test_what_would_be_done_shows_no_secret(cli: Cli) -> None:
     assert "attach 'http://me:***@h:81?key=***'" in result.stdout
 
 
+@pytest.mark.slow
 def test_a_study_goes_on_when_the_secret_is_given_again_and_says_so_when_not(
     cli: Cli, tmp_path: Path
 ) -> None:
@@ -139,6 +141,7 @@ def test_a_study_goes_on_when_the_secret_is_given_again_and_says_so_when_not(
     assert_kept_nowhere(KEY, tmp_path, first, without, shown, again)
 
 
+@pytest.mark.slow
 def test_a_study_file_may_hold_a_secret_and_the_study_does_not(cli: Cli, tmp_path: Path) -> None:
     with HostileServer() as server:
         text = f'engine = "attach"\nbaseline_url = "{with_secrets(server.url)}"\n'

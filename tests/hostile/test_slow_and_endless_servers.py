@@ -184,6 +184,7 @@ def test_more_samples_than_an_engine_has_are_refused() -> None:
         parse_counters(page)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "page",
     [

@@ -145,6 +145,7 @@ def run_on_ticks(path: Path, *, launch_s: float, budget_s: float, arms: int = 3)
         return engine, left_out(study)
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("threads")
 @pytest.mark.parametrize(
     ("launch_s", "launches"),

@@ -293,6 +293,7 @@ class TestYaml:
         with pytest.raises(UsageError, match=said):
             read_yaml(text)
 
+    @pytest.mark.slow
     @given(
         st.dictionaries(
             st.from_regex(r"[a-z][a-z_-]{0,8}", fullmatch=True)

@@ -97,6 +97,7 @@ def changed(text: str, speculation: Speculation) -> OwnLineChange:
     return changed_line(settings.line, engine, served, speculation)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("recommended", RECOMMENDED)
 @pytest.mark.parametrize("name", TEXTS)
 def test_says_what_is_recommended_in_its_own_format(name: str, recommended: str) -> None:

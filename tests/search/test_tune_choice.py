@@ -152,6 +152,7 @@ def confirmation(search: Search, *, schedule: Schedule | None, is_run: bool) -> 
     return replace(chosen, schedule=schedule, scheduled=chosen.winner.arm if is_run else None)
 
 
+@pytest.mark.slow
 def test_both_sides_of_a_switch_are_confirmed_only_where_the_schedule_runs(searched: Search) -> None:
     schedule = Schedule(
         segments=(Segment(start=1, end=7, k=8), Segment(start=8, end=64, k=2)), loss_mean=0.0, loss_max=0.0
@@ -284,6 +285,7 @@ class TestAskedFor:
             always=always,
         )
 
+    @pytest.mark.slow
     def test_it_is_among_the_arms_once(self, searched: Search) -> None:
         plain = self.choice(searched, None).arms
         names = [candidate.name for candidate in searched.problem.candidates if not candidate.is_baseline]

@@ -81,6 +81,7 @@ def test_a_file_that_cannot_be_read_says_so(log: Path, make: object, reason: str
         list(read_log(log))
 
 
+@pytest.mark.slow
 def test_entries_come_before_the_end_is_reached(tmp_path: Path) -> None:
     """Constant memory: the first entry is there although the file breaks off later."""
     path = tmp_path / "log.gz"

@@ -134,6 +134,7 @@ class TestDamage:
         with Study.open(finished) as study, pytest.raises(StudyError, match="cannot read the study"):
             getattr(study, key)
 
+    @pytest.mark.slow
     @given(flips=st.lists(st.tuples(st.floats(0, 0.999), st.integers(1, 255)), min_size=1, max_size=30))
     @settings(max_examples=2 * settings().max_examples)
     def test_flipped_bytes_are_reported_or_harmless(self, flips: list[tuple[float, int]]) -> None:

@@ -84,6 +84,7 @@ def test_only_a_copy_is_changed_and_the_copy_is_put_right_again(tmp_path: Path) 
     assert copy.passes([test])
 
 
+@pytest.mark.slow
 def test_a_change_in_memory_fails_the_test_that_reaches_it_and_no_file_differs(tmp_path: Path) -> None:
     """Of two functions with a test each, `<` becomes `>=` in the first alone."""
     source = "def low(a):\n    return any(b < 1 for b in a)\n\n\ndef high(a):\n    return a > 1\n"

@@ -76,6 +76,7 @@ def test_a_lossy_rule_misses_the_target(rule: str) -> None:
     assert total_variation(law, SAMPLED.target).mean() > 0.03
 
 
+@pytest.mark.slow
 def test_block_verification_keeps_at_least_as_many_drafts_as_token_by_token() -> None:
     kept = {}
     for rule in ("rejection", "block"):

@@ -126,6 +126,7 @@ class TestTheFlag:
         assert report.stdout == result.stdout
         assert "report.html" in report.stderr
 
+    @pytest.mark.slow
     def test_a_file_leaves_standard_output_to_the_json(
         self, cli: Cli, small: list[object], tmp_path: Path
     ) -> None:

@@ -291,6 +291,7 @@ class TestChecking:
         ):
             check_gguf(path)
 
+    @pytest.mark.slow
     def test_a_cut_anywhere_in_the_header_is_noticed(self, tmp_path: Path) -> None:
         path = _write_model(tmp_path / "m.gguf", tensor_types=["F32"])
         whole = path.read_bytes()
@@ -316,6 +317,7 @@ class TestChecking:
 
         assert inspect_gguf(path).quantisation == "type 999"
 
+    @pytest.mark.slow
     @settings(
         suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=10 * settings().max_examples
     )

@@ -106,6 +106,7 @@ class TestFingerprint:
 
         assert fingerprint(tmp_path / "model") == _sha256(tmp_path / "model")
 
+    @pytest.mark.slow
     def test_above_a_gibibyte_the_size_and_both_ends_are_hashed(self, tmp_path: Path, cache: Path) -> None:
         seen = {}
         for name, size_bytes, offset in (

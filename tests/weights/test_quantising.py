@@ -183,6 +183,7 @@ class TestMixes:
         assert list((tmp_path / "new").iterdir()) == []
 
 
+@pytest.mark.slow
 def test_a_dry_run_names_the_files_and_makes_none(fine: Path, bundled: Path, cli: Cli) -> None:
     flags = ("--model", str(bundled), "--draft", str(fine), "--method", "draft", "--k", "3")
     result = cli("tune", "--dry-run", *flags, "--draft-quant", "none,q8_0,q4_0")

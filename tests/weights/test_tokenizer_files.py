@@ -43,6 +43,7 @@ def folder_of(path: Path, tokenizer: object, **settings: Any) -> Path:
     return path
 
 
+@pytest.mark.slow
 def test_a_hugging_face_folder_gives_tokens_their_end_and_the_template(tmp_path: Path) -> None:
     folder = folder_of(
         tmp_path / "m",
