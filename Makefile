@@ -89,7 +89,8 @@ $(READY): pyproject.toml
 		{ echo "speclift needs Python 3.11 or newer: make PYTHON=python3.12 ..."; exit 1; }
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -e '.[llama,dev]'
-	@$(BIN)/python -m compileall -q src  # once, and not by every process of the first tests
+	@# What the tests import is compiled here, once, and not by every process of the first run.
+	@PYTHONDONTWRITEBYTECODE= $(BIN)/python -m pytest --collect-only -qq >/dev/null
 	@touch $@
 
 clean:
