@@ -34,7 +34,7 @@ ROOT = Path(__file__).parent.parent
 EQUIVALENT = Path(__file__).with_name("equivalent_mutants.toml")
 COPIED = ("src", "tests", "benchmarks", "training", "docs", "pyproject.toml", "README.md")
 ROOMS = ("arithmetic", "client", "lossless", "search", "statistics", "verdict")
-SLOW = "llama or vllm or browser or gpu or alone"
+SLOW = "llama or vllm or browser or gpu or alone or slow"
 # Studies drawn by the hundred, and searches of whole engines: they hold the level of a verdict, and are too slow here.
 SLOW_FILES = (
     "tests/search/test_tune_benchmark.py",
