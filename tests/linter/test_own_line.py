@@ -193,6 +193,23 @@ class TestSecrets:
         assert server.secrets == (("HF_TOKEN", "hf_abcdef"),)
         assert "--api-key *** --port 3" in " ".join(server.line.words())
 
+    def test_a_token_for_the_hub_is_handed_on_by_its_variable_and_never_as_stars(self) -> None:
+        for line in (
+            "vllm serve org/m --hf-token hf_abcdef",
+            "llama-server -hf org/m --hf-token hf_abcdef",
+            "llama-server -hf org/m -hft hf_abcdef",
+        ):
+            server = taken(line)
+            assert server.secrets == (("HF_TOKEN", "hf_abcdef"),)
+            settings = ServerSettings(model="org/m", line=server.line)
+            version = vllm_flags.parse_version("vllm 0.32.0")
+            flags = (
+                vllm_flags.server_flags(settings, port=1, version=version)
+                if server.engine == "vllm"
+                else llama_flags.server_flags(settings, port=1)
+            )
+            assert "***" not in flags
+
     @pytest.mark.parametrize(
         ("words", "shown"),
         [

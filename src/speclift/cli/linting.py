@@ -51,10 +51,10 @@ def _show(report: LintReport) -> None:
     """Findings and the other forms are narrative; the commands alone are data, so that they can be piped."""
     from speclift.linter.answer import lint_answer
     from speclift.linter.findings import dotted
+    from speclift.linter.translation import folded_command
     from speclift.views.answer_terminal import AnswerScreen
     from speclift.views.lint_terminal import (
         STYLES,
-        folded_command,
         lint_view,
         shown_lines,
         translation_notes,

@@ -14,7 +14,10 @@ from speclift.core.address import HIDDEN, remember
 
 # What people keep from others, by the name of the variable.
 SECRET_VARIABLE = re.compile(r"TOKEN|KEY|SECRET|PASSW|CREDENTIAL", re.IGNORECASE)
-SECRET_FLAGS = frozenset({"--api-key", "--hf-token", "-hft"})
+HUB_TOKEN_FLAGS = frozenset({"--hf-token", "-hft"})
+# What both engines read instead of those flags.
+HUB_TOKEN = "HF_TOKEN"
+SECRET_FLAGS = HUB_TOKEN_FLAGS | {"--api-key"}
 
 CONTAINERS = (("docker",), ("podman",), ("nerdctl",))
 # They start a program elsewhere; docker and its kind are among them but for `docker run`.

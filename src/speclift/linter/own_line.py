@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 from speclift.core.address import without_secrets
 from speclift.core.errors import UsageError, WillNotRun
-from speclift.core.own_line import CONTAINERS, OwnLine, hidden_words
+from speclift.core.own_line import CONTAINERS, HUB_TOKEN, HUB_TOKEN_FLAGS, OwnLine, hidden_words
 from speclift.linter.command import Foreign, read_command
 from speclift.linter.dialect import Dialect, Dialects
 from speclift.linter.findings import LintFinding, Status
@@ -69,7 +69,7 @@ def own_server(
         notes=_notes(report),
         secrets=tuple(
             (name, value)
-            for name, value in dict.fromkeys((*report.environment, *pasted.environment))
+            for name, value in dict.fromkeys((*report.environment, *pasted.environment, *_hub_tokens(pasted)))
             if hidden_words([f"{name}={value}"]) != (f"{name}={value}",)
         ),
     )
@@ -177,6 +177,13 @@ def _words(setting: Setting) -> tuple[str, ...]:
     if setting.is_one_word:
         return (f"{setting.spelled}={shown(setting.value)}",)
     return (setting.spelled, *_values(setting.value))
+
+
+def _hub_tokens(pasted: Pasted) -> Iterator[tuple[str, str]]:
+    """Given by a flag; a launch of ours hands it on by the variable, which nobody reads in a list of processes."""
+    token = pasted.last(*HUB_TOKEN_FLAGS)
+    if isinstance(token, str):
+        yield HUB_TOKEN, token
 
 
 def _name(setting: Setting) -> str:

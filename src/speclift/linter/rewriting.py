@@ -16,7 +16,7 @@ from dataclasses import dataclass
 
 from speclift.linter.dialect import Dialect
 from speclift.linter.pasted import Form, Pasted
-from speclift.linter.translation import yaml_text
+from speclift.linter.translation import folded_command, yaml_text
 
 CONTEXT_LINES = 3
 
@@ -66,15 +66,9 @@ def unified(before: str, after: str) -> str:
 
 def _folded(text: str) -> str:
     try:
-        words = shlex.split(text)
+        return folded_command([shlex.quote(word) for word in shlex.split(text)])
     except ValueError:
         return text
-    lines: list[list[str]] = [[]]
-    for word in words:
-        if word.startswith("-") and not word[1:2].isdigit() and lines != [[]]:
-            lines.append([])
-        lines[-1].append(shlex.quote(word))
-    return " \\\n    ".join(" ".join(line) for line in lines)
 
 
 # Flags of a command

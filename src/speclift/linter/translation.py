@@ -50,6 +50,16 @@ def shell_source(
     return (*leading, *(quote(word, pasted.expansions) for word in argv))
 
 
+def folded_command(words: Sequence[str]) -> str:
+    """Words of shell source over several lines, one flag each, still one command for a shell."""
+    lines: list[list[str]] = [[]]
+    for word in words:
+        if word.startswith("-") and not word[1:2].isdigit() and lines != [[]]:
+            lines.append([])
+        lines[-1].append(word)
+    return " \\\n    ".join(" ".join(line) for line in lines)
+
+
 def translate_by_rows(
     pasted: Pasted, program: Sequence[str], flags: NameTable, newest: Release
 ) -> Translation:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 from rich.console import Group, RenderableType
 from rich.padding import Padding
 from rich.text import Text
@@ -80,16 +78,6 @@ def translation_notes(today: Translation) -> RenderableType:
         for note in today.notes[:FINDINGS_MAX]
     ]
     return Group(Text("\nChanges in the translation", style="bold"), *lines)
-
-
-def folded_command(words: Sequence[str]) -> str:
-    """Words of shell source over several lines, one flag each, still one command for a shell."""
-    lines: list[list[str]] = [[]]
-    for word in words:
-        if word.startswith("-") and not word[1:2].isdigit() and lines != [[]]:
-            lines.append([])
-        lines[-1].append(word)
-    return " \\\n    ".join(" ".join(line) for line in lines)
 
 
 def shown_lines(text: str, *, limit: int | None = LINE_MAX) -> str:

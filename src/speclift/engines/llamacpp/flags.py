@@ -11,7 +11,7 @@ from dataclasses import replace
 
 from speclift.core.arm import Arm, ServerSettings
 from speclift.core.errors import UsageError
-from speclift.core.own_line import OwnLine
+from speclift.core.own_line import HUB_TOKEN_FLAGS, OwnLine
 from speclift.core.speculation import (
     Attached,
     Combined,
@@ -57,7 +57,12 @@ def server_flags(settings: ServerSettings, *, port: int) -> tuple[str, ...]:
         if line.is_in_container:
             address = listening(line.start, port=port)
         asked = [flag for flag in ("--metrics", "--slots") if not line.has(flag)]
-        return (*line.words(without={*LISTENING, "--no-slots"}), *address, *asked, *settings.engine_args)
+        return (
+            *line.words(without={*LISTENING, *HUB_TOKEN_FLAGS, "--no-slots"}),
+            *address,
+            *asked,
+            *settings.engine_args,
+        )
     flags = [
         *("--model", settings.model, "--host", "127.0.0.1", "--port", str(port)),
         *("--ctx-size", str(settings.context_tokens * settings.slots), "--parallel", str(settings.slots)),

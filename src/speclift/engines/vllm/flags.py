@@ -10,7 +10,7 @@ from typing import TypeAlias
 
 from speclift.core.arm import Arm, ServerSettings
 from speclift.core.errors import EngineError, UsageError
-from speclift.core.own_line import OwnLine, name_of
+from speclift.core.own_line import HUB_TOKEN_FLAGS, OwnLine, name_of
 from speclift.core.results import Finding, Level
 from speclift.core.speculation import (
     Attached,
@@ -183,7 +183,7 @@ def _own_flags(
     said = {name for name, _ in line.named} | {name_of((word,)) for word in settings.engine_args}
     flags = [
         *("--model", settings.model),
-        *line.words(without={*LISTENING, "--model"}),
+        *line.words(without={*LISTENING, *HUB_TOKEN_FLAGS, "--model"}),
         *_listening(line, port=port),
     ]
     if "--served-model-name" not in said:
