@@ -24,6 +24,7 @@ from speclift.core.engine_spec import AttachSettings
 from speclift.core.errors import EngineError
 from speclift.engines.attach.engine import Attach, AttachedServer
 from speclift.engines.fake.engine import Fake
+from speclift.engines.vllm import kind as vllm_kind
 from speclift.studies.budget_words import left_out
 
 BUDGET_S = 0.8
@@ -215,3 +216,16 @@ def test_a_deadline_tells_what_is_left(at_s: float, now_s: float, left_s: float)
     assert deadline.keeping(1.0).left_s == left_s - 1.0
     assert not Deadline.after(None, clock=clock).is_set
     assert Deadline.after(None, clock=clock).has(1e9)
+
+
+@pytest.mark.slow
+def test_a_python_that_hangs_is_not_waited_for_where_a_line_is_read(
+    cli: Cli, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(vllm_kind, "OWN_RELEASE_LIMIT_S", 0.2)
+    python = tmp_path / "python"
+    python.write_text("#!/bin/sh\nexec sleep 60\n")
+    python.chmod(0o755)
+    result = cli("decide", "--budget", "1s", "--vllm-python", python, "--", "vllm", "serve", "org/m")
+    assert result.code == 1
+    assert "your line: vLLM" in result.stderr

@@ -22,7 +22,7 @@ from speclift.core.own_line import OwnLine
 from speclift.core.records import Counters, Usage
 from speclift.core.results import Finding
 from speclift.core.speculation import Synthetic
-from speclift.core.units import Bytes
+from speclift.core.units import Bytes, Seconds
 from speclift.engines.container import container_start
 from speclift.engines.launched import LaunchedServer
 from speclift.engines.machine import TOGETHER_MEMORY_SHARE, available_memory_bytes
@@ -110,7 +110,7 @@ class Vllm:
 
     @cached_property
     def vllm_version(self) -> VllmVersion:
-        return parse_version(self._asked_version or _ask_version(self._python))
+        return parse_version(self._asked_version or ask_version(self._python))
 
     def version(self) -> str:
         return self.vllm_version.text
@@ -261,11 +261,11 @@ def _interpreter(python: str | None) -> str:
     return found
 
 
-def _ask_version(python: str) -> str:
+def ask_version(python: str, *, limit_s: Seconds = VERSION_LIMIT_S) -> str:
     hint = "--vllm-python takes the python of the environment in which vLLM is installed"
     try:
         result = subprocess.run(
-            [python, "-c", ASK_VERSION], capture_output=True, text=True, timeout=VERSION_LIMIT_S, check=False
+            [python, "-c", ASK_VERSION], capture_output=True, text=True, timeout=limit_s, check=False
         )
     except (OSError, subprocess.TimeoutExpired) as error:
         raise EngineError(f"{python} did not answer: {error}", hint=hint) from error

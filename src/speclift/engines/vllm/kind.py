@@ -18,7 +18,7 @@ from speclift.engines.kind import EngineKind
 from speclift.engines.protocol import Scorer
 from speclift.engines.vllm.dialect.command_line import VllmDialect
 from speclift.engines.vllm.dialect.key_table import K_MAX, SCHEDULE
-from speclift.engines.vllm.engine import Vllm
+from speclift.engines.vllm.engine import Vllm, ask_version
 from speclift.engines.vllm.heads import found_heads
 from speclift.engines.vllm.planning import VllmTerms
 from speclift.linter.dialect import Dialect
@@ -29,6 +29,9 @@ if TYPE_CHECKING:
 
 
 GET = "Get it with `pip install vllm` in an environment of its own, then --vllm-python ENVIRONMENT/bin/python"
+
+# Of asking what would run a pasted line, before any budget has begun.
+OWN_RELEASE_LIMIT_S = 5.0
 
 
 class VllmKind(EngineKind):
@@ -75,7 +78,7 @@ class VllmKind(EngineKind):
     def own_release(self, program: Sequence[str], programs: Mapping[str, object]) -> str | None:
         python = programs.get("vllm_python") or _python_of(program)
         try:
-            return None if python is None else Vllm(ServerSettings(), python=str(python)).version()
+            return None if python is None else ask_version(str(python), limit_s=OWN_RELEASE_LIMIT_S)
         except EngineError:
             return None
 
