@@ -129,6 +129,12 @@ class Comparison:
     # What would bring the interval clear of the bar it straddles; None where no number would.
     prompts_needed: int | None = None
     launches_needed: int | None = None
+    # Prompts of this segment that the workload has beside, where the study ended before it had sent all.
+    prompts_unsent: int = 0
+
+    @property
+    def prompts_there(self) -> int:
+        return self.prompts + self.prompts_unsent
 
     @property
     def where(self) -> str:

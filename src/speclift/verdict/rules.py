@@ -100,7 +100,7 @@ def losing_parts(evidence: Evidence) -> list[Comparison]:
     return [
         part
         for part in _below_the_floor(evidence)
-        if part.part is Part.LOAD or (part.part is Part.SEGMENT and part.prompts >= PART_PROMPTS_MIN)
+        if part.part is Part.LOAD or (part.part is Part.SEGMENT and part.prompts_there >= PART_PROMPTS_MIN)
     ]
 
 
@@ -151,6 +151,17 @@ def tail_not_slower(evidence: Evidence, goals: Goals) -> Reason:
         return _reason("tail", Level.WARN, message)
     named = " and ".join(dict.fromkeys(tail.statistic for tail in tails))
     return _reason("tail", Level.PASS, f"{named} at least {tolerance:g}x as fast as the baseline's")
+
+
+def tail_is_slower(evidence: Evidence) -> bool:
+    return any(tail.ratio.high < 1.0 for tail in evidence.tails)
+
+
+def tail_is_open(evidence: Evidence, goals: Goals) -> bool:
+    """Neither shown slower nor shown to be within the tolerance."""
+    return not tail_is_slower(evidence) and any(
+        tail.ratio.low < goals.tail_tolerance for tail in evidence.tails
+    )
 
 
 def _tails(tails: Sequence[TailRatio]) -> str:
