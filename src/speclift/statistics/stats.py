@@ -125,10 +125,9 @@ def crossed_fit(
     )
 
 
-# What launches of one server are taken to differ by where few were seen: 4 % in a ratio, which is 3 % for each of its
-# two servers, weighing as much as three launches do. Chosen by benchmarks/looks.py: starts that differ by up to 4 % keep
-# their coverage, and two launches give an interval that is of use (a spread known from two of them alone has a
-# quantile of 12.7).
+# What launches are taken to differ by where few were seen: 4 % in a ratio, which is 3 % for each of its two servers,
+# weighing as much as three launches do. Chosen by benchmarks/looks.py: starts that differ by up to 4 % keep their
+# coverage, and two launches give an interval that is of use (a spread known from two alone has a quantile of 12.7).
 LAUNCH_SD_EXPECTED = 0.04
 LAUNCH_DF_EXPECTED = 2.0
 
