@@ -69,6 +69,15 @@ TEMPERATURES_MAX = 5
 TEMPERATURE_BUCKETS = (0.0, 0.5, 0.7, 1.0)
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OneLook:
+    """`level` is what all that is said at this look holds at together; `prompt_counts` are the workload's, of which a
+    lap sends some."""
+
+    level: float
+    prompt_counts: PromptCounts
+
+
 class Comparer:
     """Any arm against the baseline within any conditions; what does not depend on them is worked out once."""
 
@@ -82,15 +91,15 @@ class Comparer:
         by_temperature: bool,
         totals: Totals = NO_TOTALS,
         prompt_of: PromptOf = ALL_DISTINCT,
-        level: float = CONFIDENCE,
-        prompt_counts: PromptCounts = AS_MEASURED,
-        shares_launches: bool = False,
+        look: OneLook | None = None,
     ) -> None:
-        """`bar` is the speedup asked for; `arm_count` how many arms compete, for simultaneous intervals; `level` what
-        all that is said together holds at, higher where it is one look of several; `shares_launches` where parts
-        take from the whole how much launches differ, because each met only some of the prompts."""
+        """`bar` is the speedup asked for; `arm_count` how many arms compete, for simultaneous intervals; `look` where
+        the study is measured in laps and this is one look of several at it."""
         self._metric_asked, self._bar, self._totals = metric, bar, totals
-        self._level, self._prompt_counts, self._shares_launches = level, prompt_counts, shares_launches
+        self._level = CONFIDENCE if look is None else look.level
+        self._prompt_counts = AS_MEASURED if look is None else look.prompt_counts
+        # Each lap met only some of the prompts: parts take from the whole how much launches differ.
+        self._shares_launches = look is not None
         self._arm_count, self._by_temperature, self._prompt_of = arm_count, by_temperature, prompt_of
         self._by_setting: dict[tuple[str, Stratum], list[Record]] = defaultdict(list)
         for record in records:

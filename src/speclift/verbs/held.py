@@ -10,12 +10,11 @@ from speclift.core.arm import BASELINE, CONTROL, Arm
 from speclift.core.errors import StudyError
 from speclift.core.goals import Goals
 from speclift.core.records import Launch, Phase, Record
-from speclift.core.results import CONFIDENCE
 from speclift.core.traffic import repeated_prompts
 from speclift.statistics.balance import PromptCounts
 from speclift.statistics.bursts import mark_bursts
 from speclift.statistics.cells import NO_TOTALS, Totals, told_by_totals
-from speclift.statistics.compare import Comparer
+from speclift.statistics.compare import Comparer, OneLook
 from speclift.statistics.failures import causes_of, told
 from speclift.statistics.pairs import PromptOf
 from speclift.statistics.repeats import without_echoes
@@ -67,7 +66,7 @@ def read_held(studies: Sequence[Study]) -> Held:
     )
 
 
-def comparer_of(held: Held, goals: Goals, *, level: float = CONFIDENCE) -> Comparer:
+def comparer_of(held: Held, goals: Goals, *, level: float) -> Comparer:
     return Comparer(
         without_echoes(held.records, held.arms),
         metric=goals.metric,
@@ -76,9 +75,7 @@ def comparer_of(held: Held, goals: Goals, *, level: float = CONFIDENCE) -> Compa
         by_temperature=held.by_temperature,
         totals=held.totals,
         prompt_of=held.prompt_of,
-        level=level,
-        prompt_counts=held.prompt_counts if held.has_laps else {},
-        shares_launches=held.has_laps,
+        look=OneLook(level=level, prompt_counts=held.prompt_counts) if held.has_laps else None,
     )
 
 
