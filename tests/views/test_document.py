@@ -47,7 +47,7 @@ CONTRACT: dict[str, Any] = {
         "value": ...,
         "low": ...,
         "high": ...,
-        "metric": "tpot",
+        "metric": "e2e",
         "design": "paired-log-ratio",
         "launches": 3,
         "n": 12,
@@ -90,13 +90,13 @@ def departures(contract: Any, document: Any, at: str = "$") -> list[str]:
     return [] if contract is ... or contract == document else [f"{at} is {document!r} and not {contract!r}"]
 
 
-def document_of(path: Path, *, tpot_s: float = 0.005, **parts: Any) -> Any:
-    """A small study of the baseline (10 ms per token) and one arm, judged."""
+def document_of(path: Path, *, tpot_s: float = 0.05, **parts: Any) -> Any:
+    """A small study of the baseline (100 ms per token) and one arm, judged."""
     prompts = [f"p{i}" for i in range(12)]
     parts.setdefault("plan", plan(requests=tuple(request(name) for name in prompts)))
     with new_study(path, **parts) as study:
         for round_index in range(3):
-            for arm, speed_s, kv_tokens in ((BASELINE, 0.01, 4096), (NGRAM.name, tpot_s, 2048)):
+            for arm, speed_s, kv_tokens in ((BASELINE, 0.1, 4096), (NGRAM.name, tpot_s, 2048)):
                 number = study.next_launch_id()
                 study.add_launch(launch(number, arm=arm, round=round_index))
                 study.launch_ready(number, ready_s=100.0, kv_tokens=kv_tokens)
@@ -147,12 +147,13 @@ class TestTheVerdictDocument:
         assert json.loads(text) == document
 
     def test_where_nobody_won_there_is_no_winner_and_no_conditions(self, tmp_path: Path) -> None:
-        document = document_of(tmp_path / "s", tpot_s=0.02)
+        document = document_of(tmp_path / "s", tpot_s=0.2)
 
         assert document["verdict"] == "do-not-ship"
         assert (document["winner"], document["conditions"]) == (None, None)
         assert document["kv_tokens"] == {"baseline": 4096, "winner": None}
-        assert document["speedup"]["value"] == pytest.approx(0.5)
+        assert document["speedup"]["value"] == pytest.approx(1.2 / 2.2, rel=0.01)
+        assert document["speedup_by_metric"]["tpot"]["value"] == pytest.approx(0.5)
 
     def test_the_unknown_is_null(self, tmp_path: Path) -> None:
         document = document_of(tmp_path / "s")

@@ -77,7 +77,7 @@ def view(text: str) -> Any:
         arm=arm,
         conditions=ALL_TRAFFIC,
         overall=comparison(text, Part.ALL, "all"),
-        e2e=None,
+        by_metric=(comparison(text, Part.ALL, "all"),),
         parts=(comparison(text, Part.SEGMENT, text), comparison(text, Part.TEMPERATURE, "0.7")),
         tails=(),
         cells=(cell(text),),

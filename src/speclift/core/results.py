@@ -10,6 +10,10 @@ from speclift.core.arm import Arm
 from speclift.core.traffic import Load
 
 CONFIDENCE = 0.95
+# End to end as it came, whatever the answers' lengths; "e2e" itself is at the baseline's.
+RAW_E2E = "e2e_raw"
+# In which a speedup is told; the headline is one of them.
+SPEEDUP_METRICS = ("e2e", "tpot", "ttft", RAW_E2E, "throughput")
 # Between the lowest and the highest temperature of a part; a hyphen would be that of 1e-05.
 TEMPERATURE_DASH = "–"
 
@@ -212,7 +216,8 @@ class Evidence:
     conditions: Conditions
     # None where no pair of successful requests exists.
     overall: Comparison | None
-    e2e: Comparison | None
+    # In every metric that both arms have; empty on a part of the traffic that misses the bar.
+    by_metric: tuple[Comparison, ...]
     parts: tuple[Comparison, ...]
     tails: tuple[TailRatio, ...]
     cells: tuple[Cell, ...]
@@ -225,6 +230,9 @@ class Evidence:
     prompts: int
     completeness: Completeness
     degenerate: tuple[Looping, ...] = ()
+
+    def speedup_in(self, metric: str) -> Comparison | None:
+        return next((found for found in self.by_metric if found.metric == metric), None)
 
 
 class Decision(StrEnum):

@@ -15,6 +15,8 @@ from speclift.core.records import Phase, Place, Record
 from speclift.core.results import (
     ALL_TRAFFIC,
     CONFIDENCE,
+    RAW_E2E,
+    SPEEDUP_METRICS,
     TEMPERATURE_DASH,
     Cell,
     Comparison,
@@ -34,7 +36,6 @@ from speclift.statistics.pairs import (
     THROUGHPUT,
     Pair,
     PromptOf,
-    alike_pairs,
     answered_in_one_token,
     asked_of_both,
     pair_key,
@@ -84,9 +85,9 @@ class Comparer:
         """Cells (over all segments) and tails are left out on a part of the traffic that misses the bar."""
         everything = self._table(arm.name, self._metric, ALL_TRAFFIC)
         scoped = self._table(arm.name, self._metric, conditions)
-        e2e = self._table(arm.name, "e2e", conditions)
-        pair_count = len(self._table(arm.name, "e2e", ALL_TRAFFIC))
-        is_whole = len(e2e) == pair_count
+        succeeded = self._table(arm.name, RAW_E2E, conditions)
+        pair_count = len(self._table(arm.name, RAW_E2E, ALL_TRAFFIC))
+        is_whole = len(succeeded) == pair_count
         cut = _parts(scoped)
         family = self._arm_count * max(1, len(_parts(everything)), len(cut))
         # On all traffic only the choice of arm is a search; a part is picked from every part of every arm.
@@ -98,12 +99,12 @@ class Comparer:
             by_temperature=self._by_temperature,
             family=family if is_whole else None,
         )
-        compare_e2e = replace(compare, metric="e2e", family=None)
         overall = compare(scoped, Part.ALL, "all", overall_count)
         part_count = family if _shows_difference(overall) else family * PARTS_ALONE
         both = self._records(arm.name, conditions)
         # A part that misses the bar is out whatever else it shows, and a search meets hundreds of those.
-        shown = both if is_whole or not self._misses(overall) else []
+        is_shown = is_whole or not self._misses(overall)
+        shown = both if is_shown else []
         all_cells = cells(
             shown,
             by_temperature=self._by_temperature,
@@ -116,14 +117,14 @@ class Comparer:
             arm=arm,
             conditions=conditions,
             overall=overall,
-            e2e=compare_e2e(e2e, Part.ALL, "all", overall_count),
+            by_metric=tuple(self._by_metric(compare, conditions, overall_count)) if is_shown else (),
             parts=tuple(comparison for comparison in comparisons if comparison is not None),
             tails=tail_ratios(shown, arm.name, prompt_of=self._prompt_of),
             cells=_over_all_segments(all_cells, arm.name),
             baseline_cells=_over_all_segments(all_cells, BASELINE),
             segment_cells=tuple(cell for cell in all_cells if cell.segment != ALL),
-            traffic_share=len(e2e) / pair_count if pair_count else 0.0,
-            prompts=e2e.prompt_count,
+            traffic_share=len(succeeded) / pair_count if pair_count else 0.0,
+            prompts=succeeded.prompt_count,
             completeness=Completeness(
                 asked=asked_of_both(both, arm.name),
                 used=len(scoped),
@@ -134,25 +135,32 @@ class Comparer:
             degenerate=degenerate_segments(shown),
         )
 
+    def _by_metric(self, compare: _Comparison, conditions: Conditions, count: float) -> Iterator[Comparison]:
+        for metric in SPEEDUP_METRICS:
+            table = self._table(compare.arm, metric, conditions)
+            found = replace(compare, metric=metric, family=None)(table, Part.ALL, "all", count)
+            if found is not None:
+                yield found
+
     def _misses(self, overall: Comparison | None) -> bool:
         return overall is None or overall.simultaneous.low < self._bar
 
     def _usable(self, metric: str) -> str:
         """End to end instead of time per token, for every arm, where some arm has that for too few of its pairs and
-        answers are alike in length."""
-        arms = {arm for arm, _ in self._by_setting} - {BASELINE}
-        succeeded = {arm: len(self._table(arm, "e2e", ALL_TRAFFIC)) for arm in arms}
-        known = {arm: len(self._table(arm, metric, ALL_TRAFFIC)) for arm in arms}
-        if metric != "tpot" or all(is_complete(asked=succeeded[arm], used=known[arm]) for arm in arms):
-            return metric
-        alike = {arm: _table_of(self._alike(arm)) for arm in arms}
-        if not all(is_complete(asked=succeeded[arm], used=len(alike[arm])) for arm in arms):
-            return metric
-        self._tables |= {(arm, "e2e"): table for arm, table in alike.items()}
-        return "e2e"
+        all of them have the other."""
+        if metric == "tpot" and not self._is_known("tpot") and self._is_known("e2e"):
+            return "e2e"
+        return metric
 
-    def _alike(self, arm: str) -> list[Pair]:
-        return alike_pairs(self._records(arm, ALL_TRAFFIC), arm, prompt_of=self._prompt_of)
+    def _is_known(self, metric: str) -> bool:
+        arms = {arm for arm, _ in self._by_setting} - {BASELINE}
+        return all(
+            is_complete(
+                asked=len(self._table(arm, RAW_E2E, ALL_TRAFFIC)),
+                used=len(self._table(arm, metric, ALL_TRAFFIC)),
+            )
+            for arm in arms
+        )
 
     def _records(self, arm: str, conditions: Conditions) -> list[Record]:
         return [

@@ -10,6 +10,7 @@ from speclift.core.documents import BoundsDocument, answer_document, finding_doc
 from speclift.core.goals import Goals
 from speclift.core.records import Provenance
 from speclift.core.results import (
+    RAW_E2E,
     Acceptance,
     Cell,
     Comparison,
@@ -51,6 +52,7 @@ from speclift.views.documents import (
     PercentilesDocument,
     ProvenanceDocument,
     ReasonDocument,
+    SpeedupByMetricDocument,
     SpeedupDocument,
     TailRatioDocument,
     VerdictDocument,
@@ -73,7 +75,8 @@ def verdict_document(judgement: Judgement) -> VerdictDocument:
         "winner": _winner(verdict.winner, served),
         "goals": _goals(judgement.goals),
         "speedup": _speedup(evidence.overall if evidence else None),
-        "e2e_speedup": _speedup(evidence.e2e if evidence else None),
+        "e2e_speedup": _speedup(evidence.speedup_in("e2e") if evidence else None),
+        "speedup_by_metric": _by_metric(evidence),
         "speedups": [_arm_speedups(evidence) for evidence in judgement.on_all],
         "cells": [_cell(cell) for cell in judgement.cells],
         "acceptance_by_temperature": [_bucket(bucket) for bucket in judgement.acceptance_by_temperature],
@@ -189,11 +192,23 @@ def _speedup(comparison: Comparison | None) -> SpeedupDocument | None:
     }
 
 
+def _by_metric(evidence: Evidence | None) -> SpeedupByMetricDocument:
+    found = {} if evidence is None else {each.metric: _speedup(each) for each in evidence.by_metric}
+    return {
+        "e2e": found.get("e2e"),
+        "tpot": found.get("tpot"),
+        "ttft": found.get("ttft"),
+        "e2e_raw": found.get(RAW_E2E),
+        "throughput": found.get("throughput"),
+    }
+
+
 def _arm_speedups(evidence: Evidence) -> ArmSpeedupsDocument:
     return {
         "arm": evidence.arm.name,
         "overall": _speedup(evidence.overall),
-        "e2e": _speedup(evidence.e2e),
+        "e2e": _speedup(evidence.speedup_in("e2e")),
+        "by_metric": _by_metric(evidence),
         "parts": [_part(part) for part in evidence.parts],
         "tail_ratios": [_tail(tail) for tail in evidence.tails],
         "pairs": {"asked": evidence.completeness.asked, "used": evidence.completeness.used},

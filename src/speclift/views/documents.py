@@ -7,8 +7,7 @@ from collections.abc import Mapping
 from typing import Annotated, Literal, NotRequired, TypedDict
 
 from speclift.core.documents import AnswerDocument, BoundsDocument, FindingDocument, LoadDocument
-from speclift.core.goals import METRICS
-from speclift.core.results import Decision, Level, Part
+from speclift.core.results import SPEEDUP_METRICS, Decision, Level, Part
 from speclift.core.typed_json import Keywords
 from speclift.lossless.document import LosslessDocument
 from speclift.search.tuning_document import ConfirmedTuningDocument
@@ -23,12 +22,22 @@ class EstimateDocument(BoundsDocument):
 
 class SpeedupDocument(BoundsDocument):
     level: float
-    metric: Annotated[str, Keywords(enum=list(METRICS))]
+    metric: Annotated[str, Keywords(enum=list(SPEEDUP_METRICS))]
     arm: str
     design: str
     method: str
     launches: int
     n: int
+
+
+class SpeedupByMetricDocument(TypedDict):
+    """`e2e` is at the baseline's output lengths, `e2e_raw` as it came. Null where a metric is not known."""
+
+    e2e: SpeedupDocument | None
+    tpot: SpeedupDocument | None
+    ttft: SpeedupDocument | None
+    e2e_raw: SpeedupDocument | None
+    throughput: SpeedupDocument | None
 
 
 class LimitsDocument(TypedDict):
@@ -59,6 +68,7 @@ class ArmSpeedupsDocument(TypedDict):
     arm: str
     overall: SpeedupDocument | None
     e2e: SpeedupDocument | None
+    by_metric: NotRequired[SpeedupByMetricDocument]
     parts: list[PartSpeedupDocument]
     tail_ratios: list[TailRatioDocument]
     pairs: PairsDocument
@@ -223,6 +233,8 @@ class VerdictDocument(TypedDict):
     goals: GoalsDocument
     speedup: SpeedupDocument | None
     e2e_speedup: SpeedupDocument | None
+    # Not in documents of speclift 0.2.
+    speedup_by_metric: NotRequired[SpeedupByMetricDocument]
     speedups: list[ArmSpeedupsDocument]
     cells: list[CellDocument]
     acceptance_by_temperature: list[AcceptanceBucketDocument]
@@ -247,6 +259,17 @@ class VerdictDocument(TypedDict):
     ]
     provenance: ProvenanceDocument
     study: str
+
+
+def metric_speedups(document: VerdictDocument) -> list[SpeedupDocument]:
+    """Documents of speclift 0.2 know of the end-to-end time alone."""
+    found = document.get("speedup_by_metric")
+    each = (
+        (found["e2e"], found["tpot"], found["ttft"], found["e2e_raw"], found["throughput"])
+        if found
+        else (document["e2e_speedup"],)
+    )
+    return [speedup for speedup in each if speedup is not None]
 
 
 class MeasureDocument(TypedDict):
