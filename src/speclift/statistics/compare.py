@@ -253,7 +253,7 @@ def _by_temperature(present: Sequence[Stratum]) -> Iterator[tuple[str, set[Strat
     for setting in present:
         if setting.temperature is not None:
             groups[_bucket(setting.temperature) if is_bucketed else setting.temperature].append(setting)
-    for members in groups.values():
+    for _, members in sorted(groups.items()):
         inside = [setting.temperature for setting in members if setting.temperature is not None]
         ends = dict.fromkeys(_temperature_label(edge(inside)) for edge in (min, max))
         yield TEMPERATURE_DASH.join(ends), set(members)

@@ -294,7 +294,13 @@ def _ceilings(cells: Sequence[Cell], comparisons: Sequence[Evidence]) -> list[Ce
             if cell.arm == evidence.arm.name and cell.accepted_length is not None
         }
         rows += [
-            {"arm": evidence.arm.name, "segment": segment, "ceiling": lengths[segment], "measured": speedup}
+            {
+                "arm": evidence.arm.name,
+                "segment": segment,
+                "ceiling": lengths[segment],
+                "measured": speedup,
+                "metric": evidence.completeness.metric,
+            }
             for segment, speedup in measured.items()
             if segment in lengths
         ]

@@ -164,8 +164,10 @@ class AcceptanceHistogramDocument(TypedDict):
 class CeilingDocument(TypedDict):
     arm: str
     segment: str
+    # Of the speedup per token.
     ceiling: float
     measured: float
+    metric: NotRequired[str]
 
 
 class CrossoverDocument(TypedDict):

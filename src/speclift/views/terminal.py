@@ -63,12 +63,13 @@ def result_table(cells: Sequence[Cell], comparisons: Sequence[Evidence], *, bar:
 
 
 def metrics_line(evidence: Evidence) -> Text:
-    """The other metrics beside the one of the table, over the same traffic."""
-    said = [
-        f"{METRIC_NAMES[found.metric]} {ratio(found.simultaneous)}"
-        for found in evidence.by_metric
-        if evidence.overall is None or found.metric != evidence.overall.metric
-    ]
+    """The other metrics beside the one of the table, over the same traffic; end to end at its own lengths where these
+    make a difference."""
+    shown = {found.metric: ratio(found.simultaneous) for found in evidence.by_metric}
+    left_out = {evidence.overall.metric} if evidence.overall is not None else set()
+    if shown.get(RAW_E2E) == shown.get("e2e"):
+        left_out.add(RAW_E2E)
+    said = [f"{METRIC_NAMES[metric]} {words}" for metric, words in shown.items() if metric not in left_out]
     return Text(f"{_arm_title(evidence.arm.name)} beside it: {', '.join(said)}" if said else "")
 
 
