@@ -235,6 +235,19 @@ class Evidence:
         return next((found for found in self.by_metric if found.metric == metric), None)
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AtTemperature:
+    """One arm at one temperature, or at those of one bucket. None means not known."""
+
+    arm: str
+    label: str
+    speedup: Estimate | None
+    acceptance: Acceptance | None
+    accepted_length: Estimate | None
+    requests: int
+    prompts: int
+
+
 class Decision(StrEnum):
     SHIP = "ship"
     SHIP_ON_CONDITIONS = "ship-on-conditions"

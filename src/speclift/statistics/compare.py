@@ -17,7 +17,6 @@ from speclift.core.results import (
     CONFIDENCE,
     RAW_E2E,
     SPEEDUP_METRICS,
-    TEMPERATURE_DASH,
     Cell,
     Comparison,
     Completeness,
@@ -43,6 +42,7 @@ from speclift.statistics.pairs import (
 )
 from speclift.statistics.stats import bonferroni, interval_of, launches_needed, prompts_needed
 from speclift.statistics.tails import tail_ratios
+from speclift.statistics.temperatures import repeat_segments, temperature_groups
 
 # Of the error of 5 % three fifths go to the headline and two to the conditions on which a part may ship, so that an arm
 # without any gain ships by chance in 2.5 % of studies at most, on all traffic or on a part.
@@ -50,9 +50,6 @@ HEADLINE_SHARE = 0.6
 # What is said of parts without shipping them: a fifth of 5 % where the headline shows no difference; where it does, the
 # parts are the next question and share all of it.
 PARTS_ALONE = 5
-# More temperatures than these among the prompts are cut into buckets; 0.5 and 0.7 are S4's limits.
-TEMPERATURES_MAX = 5
-TEMPERATURE_BUCKETS = (0.0, 0.5, 0.7, 1.0)
 
 
 class Comparer:
@@ -233,45 +230,16 @@ def _parts(table: PairTable) -> list[tuple[Part, str, PairTable]]:
     for setting in present:
         by_part[Part.SEGMENT][setting.segment].add(setting)
         by_part[Part.LOAD][load_label(setting.load)].add(setting)
-    for label, members in _by_temperature(present):
+    for label, members in temperature_groups(present):
         by_part[Part.TEMPERATURE][label] |= members
     cuts = {part: groups for part, groups in by_part.items() if len(groups) > 1}
-    if Part.SEGMENT in cuts and Part.TEMPERATURE in cuts and _same_cut(present):
+    if Part.SEGMENT in cuts and Part.TEMPERATURE in cuts and repeat_segments(present):
         del cuts[Part.TEMPERATURE]  # every segment has its own temperature: the same question twice
     return [
         (part, label, table.within(members.__contains__))
         for part, groups in cuts.items()
         for label, members in groups.items()
     ]
-
-
-def _by_temperature(present: Sequence[Stratum]) -> Iterator[tuple[str, set[Stratum]]]:
-    """One group per temperature; where there are many, per bucket, named by the lowest and highest in it."""
-    known = {setting.temperature for setting in present if setting.temperature is not None}
-    is_bucketed = len(known) > TEMPERATURES_MAX
-    groups: dict[float, list[Stratum]] = defaultdict(list)
-    for setting in present:
-        if setting.temperature is not None:
-            groups[_bucket(setting.temperature) if is_bucketed else setting.temperature].append(setting)
-    for _, members in sorted(groups.items()):
-        inside = [setting.temperature for setting in members if setting.temperature is not None]
-        ends = dict.fromkeys(_temperature_label(edge(inside)) for edge in (min, max))
-        yield TEMPERATURE_DASH.join(ends), set(members)
-
-
-def _bucket(temperature: float) -> float:
-    return next((edge for edge in TEMPERATURE_BUCKETS if temperature <= edge), math.inf)
-
-
-def _temperature_label(temperature: float) -> str:
-    """Short where that is exact: a ceiling is read back from it."""
-    short = f"{temperature:g}"
-    return short if float(short) == temperature else repr(temperature)
-
-
-def _same_cut(present: Sequence[Stratum]) -> bool:
-    both = {(setting.segment, setting.temperature) for setting in present}
-    return len(both) == len({segment for segment, _ in both}) == len({temperature for _, temperature in both})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

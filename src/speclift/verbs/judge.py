@@ -45,6 +45,7 @@ from speclift.statistics.failures import causes_of, told
 from speclift.statistics.pairs import PromptOf
 from speclift.statistics.repeats import check_repeats, without_echoes
 from speclift.statistics.schedule_gain import schedule_without_gain
+from speclift.statistics.temperatures import at_temperatures
 from speclift.studies.budget_words import budget_finding, left_out
 from speclift.studies.merge import merged_records
 from speclift.studies.outputs import relative
@@ -118,6 +119,7 @@ def judge(studies: Sequence[Study], *, goals: Goals | None = None) -> Judgement:
         lossless=lossless,
         tuning=None if tuning is None else _confirmed(tuning, records, worthwhile, engine),
         line=_line_change(first, engine, verdict.winner or baseline_arm()),
+        at_temperatures=tuple(row for whole in on_all for row in at_temperatures(records, whole)),
     )
 
 

@@ -12,6 +12,7 @@ from speclift.core.records import Provenance
 from speclift.core.results import (
     RAW_E2E,
     Acceptance,
+    AtTemperature,
     Cell,
     Comparison,
     Conditions,
@@ -37,6 +38,7 @@ from speclift.views.documents import (
     AcceptanceHistogramDocument,
     ArmSpeedupsDocument,
     ArticleDocument,
+    AtTemperatureDocument,
     CeilingDocument,
     CellDocument,
     ConditionsDocument,
@@ -79,6 +81,7 @@ def verdict_document(judgement: Judgement) -> VerdictDocument:
         "speedup_by_metric": _by_metric(evidence),
         "speedups": [_arm_speedups(evidence) for evidence in judgement.on_all],
         "cells": [_cell(cell) for cell in judgement.cells],
+        "by_temperature": [_at_temperature(row) for row in judgement.at_temperatures],
         "acceptance_by_temperature": [_bucket(bucket) for bucket in judgement.acceptance_by_temperature],
         "acceptance_histograms": [_histogram(counted) for counted in judgement.acceptance_histograms],
         "ceiling": _ceilings(judgement.cells, judgement.on_all),
@@ -139,6 +142,18 @@ def _acceptance(acceptance: Acceptance) -> AcceptanceDocument:
         "p90": acceptance.p90,
         "mean": acceptance.mean,
         "requests": acceptance.requests,
+    }
+
+
+def _at_temperature(row: AtTemperature) -> AtTemperatureDocument:
+    return {
+        "arm": row.arm,
+        "temperature": row.label,
+        "speedup": None if row.speedup is None else _estimate(row.speedup),
+        "acceptance_rate": None if row.acceptance is None else _acceptance(row.acceptance),
+        "accepted_length": None if row.accepted_length is None else _estimate(row.accepted_length),
+        "requests": row.requests,
+        "prompts": row.prompts,
     }
 
 

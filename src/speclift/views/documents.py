@@ -90,6 +90,18 @@ class AcceptanceDocument(TypedDict):
     requests: int
 
 
+class AtTemperatureDocument(TypedDict):
+    """One arm at one temperature, or at those of one bucket, as the prompts or `--temperature` say."""
+
+    arm: str
+    temperature: str
+    speedup: EstimateDocument | None
+    acceptance_rate: AcceptanceDocument | None
+    accepted_length: EstimateDocument | None
+    requests: int
+    prompts: int
+
+
 class CellDocument(TypedDict):
     arm: str
     load: LoadDocument
@@ -239,6 +251,8 @@ class VerdictDocument(TypedDict):
     speedup_by_metric: NotRequired[SpeedupByMetricDocument]
     speedups: list[ArmSpeedupsDocument]
     cells: list[CellDocument]
+    # Not in documents of speclift 0.2.
+    by_temperature: NotRequired[list[AtTemperatureDocument]]
     acceptance_by_temperature: list[AcceptanceBucketDocument]
     acceptance_histograms: list[AcceptanceHistogramDocument]
     ceiling: list[CeilingDocument]
