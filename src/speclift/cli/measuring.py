@@ -117,7 +117,11 @@ def measure_command(ask: Ask, *, dry_run: DryRun = False, as_json: Json = False)
         done = measured(ask, narrator)
     judgement = done.judgement
     if as_json:
-        write_json(measure_document(judgement.cells, judgement.findings, study=judgement.study))
+        write_json(
+            measure_document(
+                judgement.cells, judgement.findings, resources=judgement.resources, study=judgement.study
+            )
+        )
     else:
         narrator.console.print(cells_table(judgement.cells))
         narrator.console.print(findings_view(judgement.findings))

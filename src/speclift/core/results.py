@@ -8,6 +8,7 @@ from typing import Literal, TypeAlias
 
 from speclift.core.arm import Arm
 from speclift.core.traffic import Load
+from speclift.core.units import Bytes, Tokens
 
 CONFIDENCE = 0.95
 # End to end as it came, whatever the answers' lengths; "e2e" itself is at the baseline's.
@@ -233,6 +234,19 @@ class Evidence:
 
     def speedup_in(self, metric: str) -> Comparison | None:
         return next((found for found in self.by_metric if found.metric == metric), None)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Resources:
+    """What one arm took while it was measured, over all its launches. None means not known."""
+
+    arm: str
+    kv_tokens: Tokens | None
+    # The fullest its KV cache was seen, as a share.
+    kv_used_peak: float | None
+    # Of its prompt tokens, the share that the prefix cache served.
+    prefix_hit_rate: float | None
+    gpu_memory_peak_bytes: Bytes | None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

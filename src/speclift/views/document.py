@@ -24,6 +24,7 @@ from speclift.core.results import (
     Part,
     Percentiles,
     Reason,
+    Resources,
     TailRatio,
 )
 from speclift.core.speculation import Attached
@@ -54,6 +55,7 @@ from speclift.views.documents import (
     PercentilesDocument,
     ProvenanceDocument,
     ReasonDocument,
+    ResourcesDocument,
     SpeedupByMetricDocument,
     SpeedupDocument,
     TailRatioDocument,
@@ -89,6 +91,7 @@ def verdict_document(judgement: Judgement) -> VerdictDocument:
         "crossover": [_crossover(crossing) for crossing in judgement.crossovers],
         "kv_tokens": _kv_tokens(judgement),
         "kv_peak": _kv_peak(judgement),
+        "resources": [_resources(arm) for arm in judgement.resources],
         "lossless": judgement.lossless.document,
         "articles": [_article(check) for check in check_articles(judgement)],
         "findings": [finding_document(finding) for finding in judgement.findings],
@@ -105,11 +108,14 @@ def _own_line(change: OwnLineChange | None) -> OwnLineDocument | None:
     return None if change is None else {"before": change.before, "after": change.after, "diff": change.diff}
 
 
-def measure_document(cells: Sequence[Cell], findings: Sequence[Finding], *, study: str) -> MeasureDocument:
+def measure_document(
+    cells: Sequence[Cell], findings: Sequence[Finding], *, resources: Sequence[Resources] = (), study: str
+) -> MeasureDocument:
     document: MeasureDocument = {
         "schema": 1,
         "study": study,
         "cells": [_cell(cell) for cell in cells],
+        "resources": [_resources(arm) for arm in resources],
         "findings": [finding_document(finding) for finding in findings],
     }
     return finite(document)
@@ -358,6 +364,16 @@ def _kv_peak(judgement: Judgement) -> KvPeakDocument:
     return {
         "baseline": judgement.kv_peaks.get(BASELINE),
         "winner": judgement.kv_peaks.get(winner.name) if winner else None,
+    }
+
+
+def _resources(arm: Resources) -> ResourcesDocument:
+    return {
+        "arm": arm.arm,
+        "kv_tokens": arm.kv_tokens,
+        "kv_used_peak": arm.kv_used_peak,
+        "prefix_hit_rate": arm.prefix_hit_rate,
+        "gpu_memory_peak_bytes": arm.gpu_memory_peak_bytes,
     }
 
 

@@ -204,6 +204,16 @@ class KvPeakDocument(TypedDict):
     winner: Annotated[float | None, Keywords(minimum=0, maximum=1)]
 
 
+class ResourcesDocument(TypedDict):
+    """What one arm took while it was measured, over all its launches."""
+
+    arm: str
+    kv_tokens: int | None
+    kv_used_peak: Annotated[float | None, Keywords(minimum=0, maximum=1)]
+    prefix_hit_rate: Annotated[float | None, Keywords(minimum=0, maximum=1)]
+    gpu_memory_peak_bytes: int | None
+
+
 class ProvenanceDocument(TypedDict):
     speclift: str
     engine: str
@@ -261,6 +271,8 @@ class VerdictDocument(TypedDict):
     crossover: list[CrossoverDocument]
     kv_tokens: KvTokensDocument
     kv_peak: KvPeakDocument
+    # Not in documents of speclift 0.2.
+    resources: NotRequired[list[ResourcesDocument]]
     lossless: LosslessDocument
     # Not in documents of speclift 0.2.
     articles: NotRequired[list[ArticleDocument]]
@@ -292,4 +304,5 @@ class MeasureDocument(TypedDict):
     schema: Literal[1]
     study: str
     cells: list[CellDocument]
+    resources: list[ResourcesDocument]
     findings: list[FindingDocument]

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 from speclift.core.arm import BASELINE
 from speclift.core.documents import BoundsDocument
-from speclift.core.quantities import number, ratio_words, share
+from speclift.core.quantities import number, ratio_words, share, size
 from speclift.views.charts import TRACK_PX, Forest, ForestRow, Scale, fitting_ticks, mark_of
 from speclift.views.documents import CellDocument, VerdictDocument
 from speclift.views.page_document import ALL, cells_of
@@ -137,6 +137,21 @@ def histograms(document: VerdictDocument, arm: str) -> list[Histogram]:
         for entry in document["acceptance_histograms"]
         if entry["arm"] == arm and any(entry["counts"])
     ]
+
+
+def resources(document: VerdictDocument) -> list[tuple[str, str, str, str, str]]:
+    """Arm, KV cache, how much of it was used, prefix hits, GPU memory; empty where nothing is known."""
+    rows = [
+        (
+            row["arm"],
+            "–" if row["kv_tokens"] is None else f"{row['kv_tokens']} tokens",
+            share(row["kv_used_peak"]),
+            share(row["prefix_hit_rate"]),
+            "–" if row["gpu_memory_peak_bytes"] is None else size(row["gpu_memory_peak_bytes"]),
+        )
+        for row in document.get("resources", [])
+    ]
+    return [row for row in rows if any(figure != "–" for figure in row[1:])]
 
 
 def by_temperature(document: VerdictDocument) -> list[tuple[str, str, str, str, str, str, int]]:
