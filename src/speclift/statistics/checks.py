@@ -20,6 +20,7 @@ from speclift.statistics.bursts import check_bursts
 from speclift.statistics.cells import values_of
 from speclift.statistics.failures import causes_of, told
 from speclift.statistics.loops import degenerate_segments
+from speclift.statistics.pairs import LENGTH_SHARE, paired_lengths
 
 PROMPTS_MIN = 20  # fewer hide how unlike prompts are (method.md 4.2)
 SEGMENT_PROMPTS_MIN = 10
@@ -33,7 +34,6 @@ BLURRED_TURNS_PERCENTILE = 90
 CLIENT_LATE_FLOOR_S = 0.001
 DRIFT_SHARE = 0.10
 DRIFT_SIGNIFICANCE = 0.01
-OUTPUT_LENGTH_SHARE = 0.05
 QUEUE_GROWTH = 2.0
 REQUESTS_PER_STREAM_MIN = 4
 
@@ -244,19 +244,18 @@ def _saturation(measured: Sequence[Record]) -> Iterator[Finding]:
 
 
 def _output_length(measured: Sequence[Record]) -> Iterator[Finding]:
-    means = {
-        arm: float(np.mean(tokens))
-        for arm, members in _by_arm(measured).items()
-        if (tokens := [r.output_tokens for r in members if r.is_ok and r.output_tokens])
-    }
-    reference = means.get(BASELINE)
-    for arm, mean in means.items():
-        if reference and arm != BASELINE and abs(mean / reference - 1) > OUTPUT_LENGTH_SHARE:
+    """A shift of lengths is no speed: it moves the raw end-to-end ratio, and not the one at the baseline's lengths."""
+    for arm in dict.fromkeys(record.place.arm for record in measured):
+        lengths = [] if arm == BASELINE else paired_lengths(measured, arm)
+        if not lengths:
+            continue
+        reference, mean = (float(value) for value in np.mean(lengths, axis=0))
+        if abs(mean / reference - 1) > LENGTH_SHARE:
             yield Finding(
                 check="output-length",
                 level=Level.WARN,
-                message=f"{arm} wrote {mean:.1f} tokens per answer, the baseline {reference:.1f}: compare "
-                "time per token, not end-to-end time",
+                message=f"{arm} wrote {mean:.1f} tokens per answer, the baseline {reference:.1f}: look at the e2e "
+                "speedup, which is at the baseline's lengths; e2e_raw mixes speed with length",
                 next_step="lower --max-tokens so that answers end at the limit",
                 arm=arm,
             )

@@ -4,6 +4,7 @@ Format history
     1  2026-11  first: meta, requests, launches, turns, records, findings
     2  2026-11  launches: settings, notices, usage; turns: counters, stamp_blur_p99_s
     3  2026-11  records: repeat, so that a cell may send a request more than once; refused
+    4  2026-11  launches: gpu_memory_peak_bytes
 """
 
 from __future__ import annotations
@@ -49,7 +50,8 @@ CREATE TABLE launches (
     id INTEGER PRIMARY KEY, arm TEXT NOT NULL, round INTEGER NOT NULL, command TEXT NOT NULL,
     engine_version TEXT NOT NULL, started_s REAL NOT NULL, ready_s REAL, kv_tokens INTEGER,
     failure TEXT NOT NULL DEFAULT '', log_tail TEXT NOT NULL DEFAULT '', counters TEXT NOT NULL DEFAULT '{}',
-    settings TEXT NOT NULL DEFAULT '{}', notices TEXT NOT NULL DEFAULT '[]', usage TEXT NOT NULL DEFAULT '[]'
+    settings TEXT NOT NULL DEFAULT '{}', notices TEXT NOT NULL DEFAULT '[]', usage TEXT NOT NULL DEFAULT '[]',
+    gpu_memory_peak_bytes INTEGER
 );
 CREATE TABLE turns (
     id INTEGER PRIMARY KEY, launch INTEGER NOT NULL REFERENCES launches, block INTEGER NOT NULL,
@@ -89,6 +91,7 @@ UPGRADES = (
         " (launch, block, load, request_id, ifnull(temperature, -1), repeat) WHERE phase = 'measured'",
     ),
     (3, "ALTER TABLE records ADD COLUMN refused TEXT NOT NULL DEFAULT '[]'"),
+    (4, "ALTER TABLE launches ADD COLUMN gpu_memory_peak_bytes INTEGER"),
 )
 
 

@@ -34,10 +34,11 @@ from speclift.statistics.checks import check_client, check_records
 from speclift.statistics.compare import idle_tax
 from speclift.statistics.control import explained_gains
 from speclift.statistics.crossover import crossovers
-from speclift.statistics.engine_checks import check_engines, kv_peaks
+from speclift.statistics.engine_checks import check_engines, kv_peaks, resources_of
 from speclift.statistics.pairs import PromptOf
 from speclift.statistics.repeats import check_repeats
 from speclift.statistics.schedule_gain import schedule_without_gain
+from speclift.statistics.temperatures import at_temperatures
 from speclift.studies.budget_words import budget_finding, left_out
 from speclift.studies.outputs import relative
 from speclift.studies.study import Study
@@ -112,6 +113,8 @@ def judge(studies: Sequence[Study], *, goals: Goals | None = None) -> Judgement:
         lossless=lossless,
         tuning=None if tuning is None else _confirmed(tuning, records, worthwhile, engine),
         line=_line_change(first, engine, verdict.winner or baseline_arm()),
+        resources=resources_of(held.launches, _kv_tokens(studies)),
+        at_temperatures=tuple(row for whole in on_all for row in at_temperatures(records, whole)),
     )
 
 
