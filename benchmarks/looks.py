@@ -3,9 +3,8 @@
     python benchmarks/looks.py [--studies 200] [--seed 1] [--only NAME] [--prompts 36] [--json]
 
 Records are drawn as in studies.py; laps, looks and verdicts are the product's own code. Of each truth: how many
-requests the looks saved, whether the verdict is the fixed design's, how often either is wrong, whether the interval
-that is
-published covers the truth, and the power of a fixed design of as many requests as the looks took on average.
+requests the looks saved, whether the verdict is the fixed design's, how often either is wrong, whether the published
+interval covers the truth, and the power of a fixed design of as many requests as the looks took on average.
 Exits 1 where a promise is broken by more than two standard errors.
 """
 
