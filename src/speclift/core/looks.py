@@ -7,7 +7,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TypeAlias
 
-from speclift.core.errors import UsageError
 from speclift.core.results import CONFIDENCE, TEMPERATURE_DASH, Part
 from speclift.core.traffic import Load, load_label
 
@@ -25,11 +24,11 @@ class Looks:
 
     def __post_init__(self) -> None:
         if len(self.sizes) != len(self.shares) or not all(0 < size <= 1 for size in self.sizes):
-            raise UsageError(
+            raise ValueError(
                 f"looks need a size in (0, 1] and a share each, saw {self.sizes} and {self.shares}"
             )
         if sum(self.shares[:-1]) > 1 - LAST_LOOK_SHARE + 1e-9 or list(self.shares) != sorted(self.shares):
-            raise UsageError(f"looks may not spend more than the error, nor less than before: {self.shares}")
+            raise ValueError(f"looks may not spend more than the error, nor less than before: {self.shares}")
 
     def level(self, lap: int) -> float:
         """The confidence of what is said at the end of a lap."""

@@ -74,7 +74,7 @@ def judge(studies: Sequence[Study], *, goals: Goals | None = None) -> Judgement:
     out = {*without_gain, *(arm.arm for arm in changed_arms(lossless))}
     standing = [arm for arm in held.competing if arm.name not in out]
     findings = (
-        *_findings(studies, records),
+        *_findings(studies, held),
         *check_repeats(records, held.arms),
         *explained_gains(
             held.everything, _losing_scheduling(first, held.competing), held.launches, metric=goals.metric
@@ -215,11 +215,12 @@ def _taxes(records: Sequence[Record], arms: Sequence[Arm], prompt_of: PromptOf) 
             )
 
 
-def _findings(studies: Sequence[Study], records: Sequence[Record]) -> tuple[Finding, ...]:
+def _findings(studies: Sequence[Study], held: Held) -> tuple[Finding, ...]:
+    records = held.records
     health = [turn for study in studies for turn in study.turn_health()]
     found = [
         *(finding for study in studies for finding in study.findings()),
-        *check_records(records),
+        *check_records(held.records, prompt_counts=held.prompt_counts if held.has_laps else None),
         *check_client(health, records),
         *check_engines([launch for launch, _ in studies[0].launches() if launch.arm != CONTROL], records),
         *(budget_finding(words) for study in studies if (words := left_out(study))),

@@ -37,7 +37,7 @@ def look_at(verdict: Verdict, on_all: Sequence[Evidence], goals: Goals, *, may_s
     ships = verdict.evidence if may_ship and verdict.decision is Decision.SHIP else None
     found = {e.arm.name: _open_scopes(e, verdict, goals, may_ship=may_ship) for e in on_all}
     if ships is not None:
-        found |= {e.arm.name: () for e in on_all if not _may_beat(e, ships, goals)}
+        found |= {e.arm.name: () for e in on_all if e.arm != ships.arm and not _may_beat(e, ships, goals)}
     return Look(
         wanted={arm: scopes for arm, scopes in found.items() if scopes},
         because={
@@ -50,7 +50,7 @@ def look_at(verdict: Verdict, on_all: Sequence[Evidence], goals: Goals, *, may_s
 
 def _may_beat(evidence: Evidence, best: Evidence, goals: Goals) -> bool:
     """An arm that looks faster than the one that ships is given the chance to; else the choice is made."""
-    if evidence.arm == best.arm or evidence.overall is None or best.overall is None:
+    if evidence.overall is None or best.overall is None:
         return False
     return not _is_out(evidence, goals) and evidence.overall.speedup.value > best.overall.speedup.value
 

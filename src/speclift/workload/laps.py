@@ -55,12 +55,15 @@ def laps(plan: StudyPlan, rounds: Sequence[int]) -> Iterator[Lap]:
     assert plan.looks is not None, "a study that is measured whole has rounds, not laps"
     segment_of = {request.id: request.segment for request in plan.requests}
     progress = {load: _Progress(load, plan) for load in plan.loads}
+    # Of a handful of prompts a window holds more than its size says.
+    left = dict.fromkeys(plan.loads, plan.rounds * len(plan.items))
     block_count = 0
     for number, (size, round_index) in enumerate(zip(plan.looks.sizes, rounds, strict=False)):
         own = []
         for load in plan.loads:
             window = progress[load].next_window(size, round_index)
-            items = () if window is None else windowed(plan.items, segment_of, window)
+            items = () if window is None else windowed(plan.items, segment_of, window)[: left[load]]
+            left[load] -= len(items)
             for chunk in turn_chunks(plan, load, items) if items else ():
                 own.append(Block(number=block_count, load=load, items=chunk))
                 block_count += 1
