@@ -42,8 +42,8 @@ REQUESTS_PER_STREAM_MIN = 4
 def check_records(
     records: Sequence[Record], *, prompt_counts: PromptCounts | None = None
 ) -> tuple[Finding, ...]:
-    """`prompt_counts` are the workload's where a study ends as soon as it is settled: that few of them were sent, and an
-    arm that was dropped was launched once, is then no lack."""
+    """`prompt_counts` are the workload's where a study ends as soon as it is settled: that few of them were sent,
+    and that a dropped arm was launched once, is then no lack."""
     measured = [record for record in records if record.place.phase is Phase.MEASURED]
     if not measured:
         return ()
