@@ -25,7 +25,7 @@ def by_own(temperature_of: TemperatureOf, **design: int) -> list[Place]:
 
 def rows(records: list[Record] | tuple[Record, ...], *, swept: bool = False) -> tuple[AtTemperature, ...]:
     whole = comparer(records, by_temperature=swept).evidence(ARM, ALL_TRAFFIC)
-    return at_temperatures(records, whole)
+    return at_temperatures(records, [whole])
 
 
 COOLER_IS_FASTER = quiet_truth(lambda _s, _l, temperature: 2.0 if (temperature or 0.0) <= 0.5 else 0.8)

@@ -18,6 +18,7 @@ from speclift.core.results import (
     Cell,
     Comparison,
     Completeness,
+    Conditions,
     Estimate,
     Evidence,
     Finding,
@@ -118,9 +119,14 @@ class TestMetricsLine:
 
     def test_names_every_metric_but_the_one_of_the_table(self) -> None:
         assert self.line(tpot=1.7, ttft=0.9, e2e_raw=1.2, throughput=1.4) == (
-            "arm beside it: TPOT 1.70x [1.60, 1.80], TTFT 0.90x [0.80, 1.00], "
+            "arm: TPOT 1.70x [1.60, 1.80], TTFT 0.90x [0.80, 1.00], "
             "E2E at its own lengths 1.20x [1.10, 1.30], throughput 1.40x [1.30, 1.50]"
         )
+
+    def test_says_where_it_is_not_all_traffic(self) -> None:
+        found = (simulated.comparison(1.6, 1.7, 1.8, metric="tpot"),)
+        part = simulated.evidence(conditions=Conditions(max_concurrency=4), by_metric=found)
+        assert metrics_line(part).plain == "arm within the conditions: TPOT 1.70x [1.60, 1.80]"
 
     def test_leaves_out_lengths_that_make_no_difference(self) -> None:
         assert self.line(e2e_raw=1.5) == self.line() == ""

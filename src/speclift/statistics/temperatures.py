@@ -16,8 +16,12 @@ TEMPERATURES_MAX = 5
 TEMPERATURE_BUCKETS = (0.0, 0.5, 0.7, 1.0)
 
 
-def at_temperatures(records: Iterable[Record], whole: Evidence) -> tuple[AtTemperature, ...]:
-    """Speedup and acceptance side by side, the lowest temperature first; empty where there is but one."""
+def at_temperatures(records: Sequence[Record], arms: Iterable[Evidence]) -> tuple[AtTemperature, ...]:
+    """Speedup and acceptance of every arm side by side, the lowest temperature first; empty where there is but one."""
+    return tuple(row for whole in arms for row in _at_temperatures(records, whole))
+
+
+def _at_temperatures(records: Iterable[Record], whole: Evidence) -> Iterator[AtTemperature]:
     by_setting: dict[Stratum, list[Record]] = defaultdict(list)
     for record in records:
         place = record.place
@@ -25,7 +29,7 @@ def at_temperatures(records: Iterable[Record], whole: Evidence) -> tuple[AtTempe
             by_setting[Stratum(place.segment, place.load, place.temperature)].append(record)
     groups = list(temperature_groups(list(by_setting)))
     if len(groups) < 2:
-        return ()
+        return
     parts = {(part.part, part.label): part for part in whole.parts}
     is_by_segment = repeat_segments(list(by_setting))
 
@@ -49,7 +53,7 @@ def at_temperatures(records: Iterable[Record], whole: Evidence) -> tuple[AtTempe
             prompts=len({record.place.request_id for record in members}),
         )
 
-    return tuple(row(label, settings) for label, settings in groups)
+    yield from (row(label, settings) for label, settings in groups)
 
 
 def temperature_groups(present: Sequence[Stratum]) -> Iterator[tuple[str, set[Stratum]]]:

@@ -114,7 +114,7 @@ def judge(studies: Sequence[Study], *, goals: Goals | None = None) -> Judgement:
         tuning=None if tuning is None else _confirmed(tuning, records, worthwhile, engine),
         line=_line_change(first, engine, verdict.winner or baseline_arm()),
         resources=resources_of(held.launches, _kv_tokens(studies)),
-        at_temperatures=tuple(row for whole in on_all for row in at_temperatures(records, whole)),
+        at_temperatures=at_temperatures(records, on_all),
     )
 
 

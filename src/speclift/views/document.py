@@ -83,7 +83,7 @@ def verdict_document(judgement: Judgement) -> VerdictDocument:
         "speedup_by_metric": _by_metric(evidence),
         "speedups": [_arm_speedups(evidence) for evidence in judgement.on_all],
         "cells": [_cell(cell) for cell in judgement.cells],
-        "by_temperature": [_at_temperature(row) for row in judgement.at_temperatures],
+        "by_temperature": _by_temperature(judgement.at_temperatures),
         "acceptance_by_temperature": [_bucket(bucket) for bucket in judgement.acceptance_by_temperature],
         "acceptance_histograms": [_histogram(counted) for counted in judgement.acceptance_histograms],
         "ceiling": _ceilings(judgement.cells, judgement.on_all),
@@ -91,7 +91,7 @@ def verdict_document(judgement: Judgement) -> VerdictDocument:
         "crossover": [_crossover(crossing) for crossing in judgement.crossovers],
         "kv_tokens": _kv_tokens(judgement),
         "kv_peak": _kv_peak(judgement),
-        "resources": [_resources(arm) for arm in judgement.resources],
+        "resources": _resources(judgement.resources),
         "lossless": judgement.lossless.document,
         "articles": [_article(check) for check in check_articles(judgement)],
         "findings": [finding_document(finding) for finding in judgement.findings],
@@ -115,7 +115,7 @@ def measure_document(
         "schema": 1,
         "study": study,
         "cells": [_cell(cell) for cell in cells],
-        "resources": [_resources(arm) for arm in resources],
+        "resources": _resources(resources),
         "findings": [finding_document(finding) for finding in findings],
     }
     return finite(document)
@@ -151,16 +151,19 @@ def _acceptance(acceptance: Acceptance) -> AcceptanceDocument:
     }
 
 
-def _at_temperature(row: AtTemperature) -> AtTemperatureDocument:
-    return {
-        "arm": row.arm,
-        "temperature": row.label,
-        "speedup": None if row.speedup is None else _estimate(row.speedup),
-        "acceptance_rate": None if row.acceptance is None else _acceptance(row.acceptance),
-        "accepted_length": None if row.accepted_length is None else _estimate(row.accepted_length),
-        "requests": row.requests,
-        "prompts": row.prompts,
-    }
+def _by_temperature(rows: Sequence[AtTemperature]) -> list[AtTemperatureDocument]:
+    return [
+        {
+            "arm": row.arm,
+            "temperature": row.label,
+            "speedup": None if row.speedup is None else _estimate(row.speedup),
+            "acceptance_rate": None if row.acceptance is None else _acceptance(row.acceptance),
+            "accepted_length": None if row.accepted_length is None else _estimate(row.accepted_length),
+            "requests": row.requests,
+            "prompts": row.prompts,
+        }
+        for row in rows
+    ]
 
 
 def _bucket(bucket: AcceptanceBucket) -> AcceptanceBucketDocument:
@@ -367,14 +370,17 @@ def _kv_peak(judgement: Judgement) -> KvPeakDocument:
     }
 
 
-def _resources(arm: Resources) -> ResourcesDocument:
-    return {
-        "arm": arm.arm,
-        "kv_tokens": arm.kv_tokens,
-        "kv_used_peak": arm.kv_used_peak,
-        "prefix_hit_rate": arm.prefix_hit_rate,
-        "gpu_memory_peak_bytes": arm.gpu_memory_peak_bytes,
-    }
+def _resources(arms: Sequence[Resources]) -> list[ResourcesDocument]:
+    return [
+        {
+            "arm": taken.arm,
+            "kv_tokens": taken.kv_tokens,
+            "kv_used_peak": taken.kv_used_peak,
+            "prefix_hit_rate": taken.prefix_hit_rate,
+            "gpu_memory_peak_bytes": taken.gpu_memory_peak_bytes,
+        }
+        for taken in arms
+    ]
 
 
 def _reason(reason: Reason) -> ReasonDocument:

@@ -14,6 +14,7 @@ from rich.text import Text
 
 from speclift.core.quantities import number, printable, printable_lines, ratio, seconds, share
 from speclift.core.results import (
+    ALL_TRAFFIC,
     RAW_E2E,
     Cell,
     Comparison,
@@ -70,7 +71,8 @@ def metrics_line(evidence: Evidence) -> Text:
     if shown.get(RAW_E2E) == shown.get("e2e"):
         left_out.add(RAW_E2E)
     said = [f"{METRIC_NAMES[metric]} {words}" for metric, words in shown.items() if metric not in left_out]
-    return Text(f"{_arm_title(evidence.arm.name)} beside it: {', '.join(said)}" if said else "")
+    where = "" if evidence.conditions == ALL_TRAFFIC else " within the conditions"
+    return Text(f"{_arm_title(evidence.arm.name)}{where}: {', '.join(said)}" if said else "")
 
 
 def _table(title: str) -> Table:
