@@ -45,6 +45,7 @@ from speclift.statistics.failures import causes_of, told
 from speclift.statistics.pairs import PromptOf
 from speclift.statistics.repeats import check_repeats, without_echoes
 from speclift.statistics.schedule_gain import schedule_without_gain
+from speclift.statistics.slow_requests import explained_tails
 from speclift.studies.budget_words import budget_finding, left_out
 from speclift.studies.merge import merged_records
 from speclift.studies.outputs import relative
@@ -78,6 +79,7 @@ def judge(studies: Sequence[Study], *, goals: Goals | None = None) -> Judgement:
     without_gain = {finding.arm for finding in no_gain}
     out = {*without_gain, *(arm.arm for arm in changed_arms(lossless))}
     standing = [arm for arm in held.competing if arm.name not in out]
+    on_all = tuple(evidence_for(arm, Conditions()) for arm in held.competing)
     findings = (
         *_findings(studies, records),
         *check_repeats(records, held.arms),
@@ -86,6 +88,7 @@ def judge(studies: Sequence[Study], *, goals: Goals | None = None) -> Judgement:
         ),
         *no_gain,
         *_taxes(records, held.competing, held.prompt_of),
+        *explained_tails(records, on_all, prompt_of=held.prompt_of),
         *(changed_findings(lossless) if standing else ()),
     )
     verdict = decide(
@@ -96,7 +99,6 @@ def judge(studies: Sequence[Study], *, goals: Goals | None = None) -> Judgement:
         gate=gate_for_verdict(lossless, standing, held.competing),
     )
     engine = build_engine(first.engine, version=first.provenance.engine_version)
-    on_all = tuple(evidence_for(arm, Conditions()) for arm in held.competing)
     worthwhile = [evidence for evidence in on_all if evidence.arm.name not in without_gain]
     return Judgement(
         study=relative(first.path),
