@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import AsyncExitStack
 from dataclasses import replace
 
@@ -18,7 +18,7 @@ from speclift.bench.observer import Observer
 from speclift.bench.time_limit import BudgetSpent, ends_at
 from speclift.client.client import REQUEST_LIMIT_S
 from speclift.client.load import Order
-from speclift.core.arm import Arm
+from speclift.core.arm import BASELINE, Arm
 from speclift.core.deadline import Deadline
 from speclift.core.errors import EngineError, SpecliftError
 from speclift.core.quantities import duration
@@ -30,7 +30,7 @@ from speclift.engines.protocol import Engine
 from speclift.studies.budget_words import budget_finding, keep_left_out
 from speclift.studies.study import Done, Study
 from speclift.workload.arrivals import again, period_s
-from speclift.workload.budget import BlockLimiter
+from speclift.workload.budget import BlockLimiter, cut_short
 from speclift.workload.experiment import Item, StudyPlan, Turn, control_turns, turns
 
 # Of a budget, at the most.
@@ -71,8 +71,9 @@ class StudyRun:
         self._ready_s = launches_took(study)
         # The longest turn of each load.
         self._turn_s: dict[Load, Seconds] = {}
-        # What the budget left out, in words.
+        # What the budget left out, in words, and whether it ended a round before its last block.
         self._left_out: list[str] = []
+        self._is_cut = False
         self._servers = Servers(
             study,
             engine,
@@ -96,11 +97,21 @@ class StudyRun:
                     await self._explain()
         except BudgetSpent as spent:
             self._left_out.append(str(spent))
+        self._left_out += self._cut_short()
         if self._left_out:
             self._observer.noticed(budget_finding(self._left_out))
         keep_left_out(self.study, self._left_out)
         if self._has_only_failures():
             raise EngineError("every speculative arm failed", hint=self._where_to_look())
+
+    def _cut_short(self) -> Iterator[str]:
+        """Fewer requests than were asked for are never sent without a word."""
+        if not self._left_out and not self._limits and not self._is_cut:
+            return
+        done = self.study.done()
+        rounds = (turns(self.plan, index) for index in range(self.plan.rounds))
+        own = (turn for each in rounds for turn in each if turn.arm == BASELINE)
+        yield from cut_short(own, lambda turn, item: self._key(turn, item) in done)
 
     def _has_only_failures(self) -> bool:
         return (
@@ -197,6 +208,7 @@ class StudyRun:
             if up is None or not items:
                 continue
             if block not in (None, turn.block) and not self._has_time_for_block(turn, len(live)):
+                self._is_cut = True
                 return
             block = turn.block
             begun_s = self._clock()

@@ -123,28 +123,30 @@ def _slow(records: Sequence[Record], arm: str, metric: str) -> tuple[list[Record
 
 def _splits(own: Sequence[Record]) -> Iterator[tuple[str, Flags]]:
     """Each with what it is called; the requests inside are the suspects."""
-    segments = [record.place.segment for record in own]
-    loads = [load_label(record.place.load) for record in own]
-    for kind, labels in (("segment", segments), ("load", loads)):
-        names = dict.fromkeys(labels)
-        if len(names) > 1:
-            for name in names:
-                yield f"{kind} {name}", np.array([label == name for label in labels])
-    numbers: dict[str, tuple[Sequence[float | None], str]] = {
-        "temperature": ([record.place.temperature for record in own], ""),
-        "prompt": ([record.prompt_tokens for record in own], " tokens"),
-        "output": ([record.output_tokens for record in own], " tokens"),
-        "acceptance rate": ([_acceptance(record) for record in own], ""),
-    }
-    for kind, (values, unit) in numbers.items():
-        known = np.array([np.nan if value is None else value for value in values], dtype=np.float64)
-        if np.isnan(known).all():
-            continue
-        cuts = np.unique(np.nanquantile(known, CUTS, method="inverted_cdf"))
-        for cut in cuts[cuts < np.nanmax(known)]:
-            # What is unknown is on neither side, so it is with the others.
-            yield f"{kind} above {cut:.4g}{unit}", known > cut
-            yield f"{kind} up to {cut:.4g}{unit}", known <= cut
+    yield from _one_of("segment", [record.place.segment for record in own])
+    yield from _one_of("load", [load_label(record.place.load) for record in own])
+    yield from _cuts("temperature", [record.place.temperature for record in own])
+    yield from _cuts("prompt", [record.prompt_tokens for record in own], " tokens")
+    yield from _cuts("output", [record.output_tokens for record in own], " tokens")
+    yield from _cuts("acceptance rate", [_acceptance(record) for record in own])
+
+
+def _one_of(kind: str, labels: Sequence[str]) -> Iterator[tuple[str, Flags]]:
+    names = dict.fromkeys(labels)
+    if len(names) > 1:
+        for name in names:
+            yield f"{kind} {name}", np.array([label == name for label in labels])
+
+
+def _cuts(kind: str, values: Sequence[float | None], unit: str = "") -> Iterator[tuple[str, Flags]]:
+    known = np.array([np.nan if value is None else value for value in values], dtype=np.float64)
+    if np.isnan(known).all():
+        return
+    cuts = np.unique(np.nanquantile(known, CUTS, method="inverted_cdf"))
+    for cut in cuts[cuts < np.nanmax(known)]:
+        # What is unknown is on neither side, so it is with the others.
+        yield f"{kind} above {cut:.4g}{unit}", known > cut
+        yield f"{kind} up to {cut:.4g}{unit}", known <= cut
 
 
 def _acceptance(record: Record) -> float | None:

@@ -15,6 +15,7 @@ from speclift.core.records import Launch, Phase, Record
 from speclift.core.results import Conditions, Crossover, Evidence, Finding, Level
 from speclift.core.traffic import repeated_prompts
 from speclift.engines.build import build_engine, losing_scheduling
+from speclift.engines.kind import engine_kind
 from speclift.engines.protocol import Engine
 from speclift.lossless.document import (
     LOSSLESS,
@@ -82,7 +83,12 @@ def judge(studies: Sequence[Study], *, goals: Goals | None = None) -> Judgement:
     on_all = tuple(evidence_for(arm, Conditions()) for arm in held.competing)
     findings = (
         *_findings(studies, records),
-        *check_repeats(records, held.arms),
+        *check_repeats(
+            records,
+            held.arms,
+            launches=held.launches,
+            reuses_prompts=engine_kind(first.engine.kind).reuses_prompts,
+        ),
         *explained_gains(
             held.everything, _losing_scheduling(first, held.competing), held.launches, metric=goals.metric
         ),
