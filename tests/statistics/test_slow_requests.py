@@ -11,9 +11,9 @@ import pytest
 from simulated import ARM, LOADS, comparison, constant, drawn, estimate, evidence, quiet_truth, study_places
 from speclift.core.arm import BASELINE
 from speclift.core.records import Record
-from speclift.core.results import TailRatio
+from speclift.core.results import Level, TailRatio
 from speclift.core.traffic import load_label
-from speclift.statistics.slow_requests import explained_tails, separation, slower_tail
+from speclift.statistics.slow_requests import explained_tails, separation, slower_tail, tail_diagnosis
 
 TEMPERATURES = (0.0, 0.5, 1.0)
 TIMES = 6.0
@@ -119,6 +119,44 @@ def test_what_is_unknown_separates_nothing() -> None:
     assert separation(records, ARM.name, "tpot") is None
     assert separation([], ARM.name, "tpot") is None
     assert separation([r for r in records if r.place.arm == ARM.name], ARM.name, "tpot") is None
+
+
+class TestDiagnosis:
+    """The same requests in the mixed traffic and, of one kind, alone."""
+
+    tail = TailRatio(
+        arm=ARM.name, load=LOADS[0], metric="tpot", statistic="P95", ratio=estimate(0.5, 0.4, 0.6)
+    )
+
+    def said(self, mixed: list[Record], alone: list[Record]) -> str:
+        finding = tail_diagnosis(mixed, alone, self.tail, traffic="segment copy")
+        assert finding is not None
+        assert (finding.check, finding.level, finding.arm) == ("tail-diagnosis", Level.INFO, ARM.name)
+        return finding.message
+
+    def copies(self, records: list[Record]) -> list[Record]:
+        return [record for record in records if record.place.segment == "copy"]
+
+    def test_a_tail_of_the_mix_is_gone_alone(self) -> None:
+        mixed = slowed(traffic(), lambda _r: True, share=0.15)
+        message = self.said(mixed, self.copies(traffic(seed=3)))
+        assert "with segment copy alone 0 of 80 requests are slow" in message
+        assert "of 240, of these kinds" in message
+        assert message.endswith("The tail is gone without the other requests")
+
+    def test_a_tail_of_the_arm_is_still_there(self) -> None:
+        mixed, alone = (slowed(traffic(seed=seed), lambda _r: True, share=0.15, seed=seed) for seed in (1, 2))
+        assert "slow without the other requests too" in self.said(mixed, self.copies(alone))
+
+    def test_few_requests_do_not_tell(self) -> None:
+        mixed = slowed(traffic(), lambda _r: True, share=0.05)
+        assert "Too few requests to tell" in self.said(mixed, self.copies(traffic(prompts=12)))
+
+    def test_without_slow_requests_or_answers_there_is_nothing_to_say(self) -> None:
+        assert tail_diagnosis(traffic(), traffic(), self.tail, traffic="x") is None
+        assert (
+            tail_diagnosis(slowed(traffic(), lambda _r: True, share=0.1), [], self.tail, traffic="x") is None
+        )
 
 
 class TestFinding:

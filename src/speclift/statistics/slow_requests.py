@@ -29,6 +29,9 @@ TIMES_AS_OFTEN = 2.0
 # Of the values that requests have, where a number is cut.
 CUTS = (0.1, 0.25, 0.5, 0.75, 0.9)
 
+# The finding of a run with homogeneous traffic alone (bench/diagnosis.py).
+DIAGNOSIS_CHECK = "tail-diagnosis"
+
 Flags = NDArray[np.bool_]
 
 
@@ -70,6 +73,42 @@ def explained_tails(
             next_step=f"serve requests with {found.split} without speculation, or measure them alone",
             arm=arm,
         )
+
+
+def tail_diagnosis(
+    mixed: Sequence[Record], alone: Sequence[Record], tail: TailRatio, *, traffic: str
+) -> Finding | None:
+    """Whether the slow requests are gone where homogeneous `traffic` was sent alone, at the load of `mixed`."""
+    own, is_slow = _slow(mixed, tail.arm, tail.metric)
+    apart, is_slow_apart = _slow(alone, tail.arm, tail.metric)
+    if not own or not apart or not is_slow.any():
+        return None
+    kind = {(record.place.request_id, record.place.temperature) for record in apart}
+    within = np.array([(r.place.request_id, r.place.temperature) in kind for r in own])
+    everywhere = np.concatenate([is_slow, is_slow_apart])
+    prompts = [record.place.request_id for record in (*own, *apart)]
+    by_chance = _by_chance(
+        np.arange(len(everywhere)) < len(own), everywhere, _requests_per_independent_one(prompts, everywhere)
+    )
+    share, share_apart = float(is_slow.mean()), float(is_slow_apart.mean())
+    if TIMES_AS_OFTEN * share_apart > share:
+        said = "They are slow without the other requests too"
+        step = "the mix of requests is not the cause: look at the arm's settings and at other clients of the server"
+    elif by_chance > ERROR:
+        said = "Too few requests to tell whether the tail is gone without the other requests"
+        step = "give more --prompts of this kind, or measure them alone"
+    else:
+        said = "The tail is gone without the other requests"
+        step = f"serve requests with {traffic} with speculation, the others on servers of their own or without it"
+    return Finding(
+        check=DIAGNOSIS_CHECK,
+        level=Level.INFO,
+        message=f"{tail.arm}: with {traffic} alone {is_slow_apart.sum()} of {len(apart)} requests are slow "
+        f"({tail.metric}); in the mixed traffic {is_slow.sum()} of {len(own)}, of these kinds "
+        f"{is_slow[within].sum()} of {within.sum()}. {said}",
+        next_step=step,
+        arm=tail.arm,
+    )
 
 
 def separation(
