@@ -120,7 +120,7 @@ def designs() -> Iterator[Design]:
 
 
 def lap_designs() -> Iterator[Design]:
-    """Each launch met a third of the prompts, or all where there is one; the spread of launches comes from the whole."""
+    """Each launch met a third of the prompts, or all where it is the only one; the whole lends its launches' spread."""
     for temperatures, prompts, launches, loads, prompt_sd in product(
         ("one", "own"), (1, 2, 3, 6, 12, 24, 96), (1, 2, 3, 6), (1, 3), (0.05, 0.2, 0.3)
     ):

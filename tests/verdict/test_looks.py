@@ -90,6 +90,10 @@ class TestAnArmOnAllTraffic:
     def test_the_tail_has_to_be_known_too(self, ratio: TailRatio, wanted: object) -> None:
         assert look(evidence(tails=(ratio,))).wanted == wanted
 
+    def test_a_sign_of_a_tail_is_followed_up(self) -> None:
+        assert look(evidence(slow_pairs=1)).wanted == {ARM.name: (EVERYTHING,)}
+        assert look(evidence(slow_pairs=1, tails=(tail(0.85, 1.1, 1.4),))).is_settled
+
     @pytest.mark.parametrize(
         "changes",
         [

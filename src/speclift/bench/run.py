@@ -9,18 +9,18 @@ from __future__ import annotations
 import asyncio
 import math
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import AsyncExitStack
 from dataclasses import replace
 
-from speclift.bench.course import Course, LookAt, Up, last_lap
+from speclift.bench.course import Course, LookAt, Up, lap_rounds, last_lap
 from speclift.bench.interrupts import run_until_signal
 from speclift.bench.live import ArmFailed, LiveArm, Servers, ended_together
 from speclift.bench.observer import Observer
 from speclift.bench.time_limit import BudgetSpent, ends_at
 from speclift.client.client import REQUEST_LIMIT_S
 from speclift.client.load import Order
-from speclift.core.arm import Arm
+from speclift.core.arm import BASELINE, Arm
 from speclift.core.deadline import Deadline
 from speclift.core.errors import EngineError, SpecliftError
 from speclift.core.looks import EVERYTHING
@@ -33,9 +33,9 @@ from speclift.engines.protocol import Engine
 from speclift.studies.budget_words import budget_finding, keep_left_out
 from speclift.studies.study import Done, Study
 from speclift.workload.arrivals import again, period_s
-from speclift.workload.budget import BlockLimiter
+from speclift.workload.budget import BlockLimiter, cut_short
 from speclift.workload.experiment import Item, StudyPlan, Turn, turns
-from speclift.workload.laps import Lap, control_turns, lap_turns
+from speclift.workload.laps import Lap, control_turns, lap_turns, laps
 
 # Of a budget, at the most.
 REQUEST_SHARE = 1 / 3
@@ -78,8 +78,9 @@ class StudyRun:
         self._ready_s = launches_took(study)
         # The longest turn of each load.
         self._turn_s: dict[Load, Seconds] = {}
-        # What the budget left out, in words.
+        # What the budget left out, in words, and whether it ended a round before its last block.
         self._left_out: list[str] = []
+        self._is_cut = False
         self._servers = Servers(
             study,
             engine,
@@ -98,6 +99,7 @@ class StudyRun:
                     await self._explain()
         except BudgetSpent as spent:
             self._left_out.append(str(spent))
+        self._left_out += self._cut_short()
         if self._left_out:
             self._observer.noticed(budget_finding(self._left_out))
         keep_left_out(self.study, self._left_out)
@@ -145,6 +147,23 @@ class StudyRun:
 
     def _standing(self, names: set[str]) -> list[Arm]:
         return [arm for arm in self.plan.arms if arm.name in names - self._servers.failures.keys()]
+
+    def _cut_short(self) -> Iterator[str]:
+        """Fewer requests than were asked for are never sent without a word."""
+        if not self._left_out and not self._limits and not self._is_cut:
+            return
+        done = self.study.done()
+        own = (turn for turn in self._asked() if turn.arm == BASELINE)
+        yield from cut_short(own, lambda turn, item: self._key(turn, item) in done)
+
+    def _asked(self) -> Iterator[Turn]:
+        """All that was to be measured: what looks on the way had no use for was not."""
+        if self.plan.looks is None:
+            for index in range(self.plan.rounds):
+                yield from turns(self.plan, index)
+            return
+        for lap in laps(self.plan, lap_rounds(self.study)):
+            yield from lap_turns(self.plan, lap, self._look(lap.number))
 
     def _has_only_failures(self) -> bool:
         return (
@@ -241,6 +260,7 @@ class StudyRun:
             if up is None or not items:
                 continue
             if block not in (None, turn.block) and not self._has_time_for_block(turn, len(live)):
+                self._is_cut = True
                 return
             block = turn.block
             begun_s = self._clock()

@@ -153,7 +153,8 @@ def start_search(
         return None
     study = Study.create(
         search_path(path),
-        plan=prepared.plan,
+        # As many as were asked for are sent to confirm, however few prompts the search leaves for it.
+        plan=prepared.plan if ask.requests is None else replace(prepared.plan, request_count=ask.requests),
         engine=prepared.engine_spec,
         goals=ask.goals,
         provenance=known,

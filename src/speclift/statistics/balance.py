@@ -64,6 +64,9 @@ class PairTable:
             settings=self.settings,
         )
 
+    def count_below(self, log_speedup: float) -> int:
+        return int(np.count_nonzero(self.log_speedup < log_speedup))
+
     def prompts_by_segment(self) -> Counter[str]:
         return Counter(self.segments[unit] for unit in np.unique(self.unit))
 

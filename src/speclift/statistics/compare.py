@@ -65,6 +65,8 @@ HEADLINE_SHARE = 0.6
 # What is said of parts without shipping them: a fifth of 5 % where the headline shows no difference; where it does, the
 # parts are the next question and share all of it.
 PARTS_ALONE = 5
+# End to end, against the same request on the baseline; two servers that are alike differ by a tenth or two.
+FAR_LONGER = 1.5
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -150,7 +152,7 @@ class Comparer:
             overall=overall,
             by_metric=tuple(self._by_metric(compare, conditions, overall_count)) if is_shown else (),
             parts=tuple(comparison for comparison in comparisons if comparison is not None),
-            tails=tail_ratios(shown, arm.name, prompt_of=self._prompt_of),
+            tails=tail_ratios(shown, arm.name, prompt_of=self._prompt_of, level=self._level),
             cells=_over_all_segments(all_cells, arm.name),
             baseline_cells=_over_all_segments(all_cells, BASELINE),
             segment_cells=tuple(cell for cell in all_cells if cell.segment != ALL),
@@ -164,6 +166,7 @@ class Comparer:
                 without_steps=answered_in_one_token(both, arm.name) if self._metric == "tpot" else 0,
             ),
             degenerate=degenerate_segments(shown),
+            slow_pairs=self._table(arm.name, "e2e", conditions).count_below(-math.log(FAR_LONGER)),
         )
 
     def _launches(self, everything: PairTable) -> LaunchSpread | None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 
 from speclift.bench.ask import Ask
+from speclift.bench.diagnosis import diagnose_tail
 from speclift.bench.gate_study import before_gate, check_lossless
 from speclift.bench.observer import Observer
 from speclift.bench.opening import prepare_bench
@@ -43,5 +44,6 @@ def decided(ask: Ask, observer: Observer, *, verb: str = "decide") -> Measured:
             look=looks_of(study, observer),
         )
         check_lossless(bench, observer, study_s=time.monotonic() - begun_s)
+        diagnose_tail(bench, observer)
 
     return judged(bench, run_and_check, observer, verb=verb)

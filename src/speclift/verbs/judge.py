@@ -13,6 +13,7 @@ from speclift.core.goals import Goals
 from speclift.core.records import Phase, Record
 from speclift.core.results import Conditions, Crossover, Evidence, Finding, Level
 from speclift.engines.build import build_engine, losing_scheduling
+from speclift.engines.kind import engine_kind
 from speclift.engines.protocol import Engine
 from speclift.lossless.document import (
     LOSSLESS,
@@ -38,6 +39,7 @@ from speclift.statistics.engine_checks import check_engines, kv_peaks, resources
 from speclift.statistics.pairs import PromptOf
 from speclift.statistics.repeats import check_repeats
 from speclift.statistics.schedule_gain import schedule_without_gain
+from speclift.statistics.slow_requests import explained_tails
 from speclift.statistics.temperatures import at_temperatures
 from speclift.studies.budget_words import budget_finding, left_out
 from speclift.studies.outputs import relative
@@ -73,14 +75,21 @@ def judge(studies: Sequence[Study], *, goals: Goals | None = None) -> Judgement:
     without_gain = {finding.arm for finding in no_gain}
     out = {*without_gain, *(arm.arm for arm in changed_arms(lossless))}
     standing = [arm for arm in held.competing if arm.name not in out]
+    on_all = tuple(evidence_for(arm, Conditions()) for arm in held.competing)
     findings = (
         *_findings(studies, held),
-        *check_repeats(records, held.arms),
+        *check_repeats(
+            records,
+            held.arms,
+            launches=held.launches,
+            reuses_prompts=engine_kind(first.engine.kind).reuses_prompts,
+        ),
         *explained_gains(
             held.everything, _losing_scheduling(first, held.competing), held.launches, metric=goals.metric
         ),
         *no_gain,
         *_taxes(records, held.competing, held.prompt_of),
+        *explained_tails(records, on_all, prompt_of=held.prompt_of),
         *(changed_findings(lossless) if standing else ()),
     )
     verdict = decide(
@@ -91,7 +100,6 @@ def judge(studies: Sequence[Study], *, goals: Goals | None = None) -> Judgement:
         gate=gate_for_verdict(lossless, standing, held.competing),
     )
     engine = build_engine(first.engine, version=first.provenance.engine_version)
-    on_all = tuple(evidence_for(arm, Conditions()) for arm in held.competing)
     worthwhile = [evidence for evidence in on_all if evidence.arm.name not in without_gain]
     return Judgement(
         study=relative(first.path),

@@ -76,9 +76,16 @@ def _open_on_all_traffic(evidence: Evidence, goals: Goals) -> tuple[Scope, ...]:
     failed = {reason.rule for reason in deciding_rules(evidence, goals) if reason.level is Level.FAIL}
     if failed & LASTING:
         return ()
-    if failed - {"no-part-loses"} or rules.tail_is_open(evidence, goals):
+    if failed - {"no-part-loses"} or _has_open_tail(evidence, goals):
         return (EVERYTHING,)
     return tuple(_scope(part) for part in rules.losing_parts(evidence))
+
+
+def _has_open_tail(evidence: Evidence, goals: Goals) -> bool:
+    """Before there are enough requests to compare it, any that took far longer is a sign of one."""
+    if not evidence.tails:
+        return evidence.slow_pairs > 0
+    return not rules.tail_is_slower(evidence) and bool(rules.unsure_tails(evidence, goals))
 
 
 def _ships_on(verdict: Verdict, evidence: Evidence, part: Comparison) -> bool:

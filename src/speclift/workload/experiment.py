@@ -72,7 +72,7 @@ class StudyPlan:
             raise UsageError(f"two arms share a name: {', '.join(names)}")
         if self.rounds < 1:
             raise UsageError(f"--launches must be at least 1, saw {self.rounds}")
-        if self.request_count is not None and self.request_count > REQUEST_COUNT_MAX:
+        if self.request_count is not None and self.request_count > max(REQUEST_COUNT_MAX, len(self.requests)):
             raise UsageError(
                 f"--requests {self.request_count} repeats {len(self.requests)} prompts; at most {REQUEST_COUNT_MAX} "
                 "requests per cell and launch are made of repeats",
