@@ -14,7 +14,8 @@ from speclift.bench.observer import Observer
 from speclift.bench.search_plan import SearchPlan, cell_prompts, divide, plan_search, search_prompts
 from speclift.bench.search_run import run_search
 from speclift.bench.search_space import Wanted, space_of
-from speclift.core.arm import Arm
+from speclift.core.arm import Arm, ServerSettings
+from speclift.core.engine_spec import EngineSpec
 from speclift.core.errors import EngineError
 from speclift.core.speculation import NGram
 from speclift.core.traffic import Concurrency, Load, Request, Workload
@@ -82,7 +83,7 @@ def planned(
         space,
         workload(60),
         loads,
-        engine="fake",
+        spec=EngineSpec(kind="fake", settings=ServerSettings()),
         seed=0,
         budget_s=budget_s,
         is_quick=False,
@@ -177,7 +178,7 @@ def test_a_budget_without_time_for_a_run_of_each_way_of_drafting_is_no_search() 
             space,
             workload(60),
             ALONE,
-            engine="vllm",
+            spec=EngineSpec(kind="vllm", settings=ServerSettings()),
             seed=0,
             budget_s=budget_s,
             is_quick=False,

@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TypedDict
 
+from speclift.core.engine_spec import EngineSpec
 from speclift.core.errors import StudyError
 from speclift.core.results import Finding, Level
 from speclift.core.traffic import Concurrency, Load, Request, Workload
@@ -75,13 +76,14 @@ def plan_search(
     workload: Workload,
     loads: tuple[Load, ...],
     *,
-    engine: str,
+    spec: EngineSpec,
     seed: int,
     budget_s: Seconds | None,
     is_quick: bool,
     together: bool | None,
 ) -> SearchPlan | None:
     """None where the budget has no time for the baseline and one run of every way of drafting."""
+    kind = engine_kind(spec.kind)
     wanted = QUICK_PROMPTS if is_quick else search_prompts(loads)
     tuning, held_out = divide(workload, wanted=wanted, seed=seed)
     output = math.fsum(request.max_tokens for request in tuning.requests) / len(tuning.requests)
@@ -89,7 +91,9 @@ def plan_search(
     prompt /= CHARACTERS_PER_TOKEN
     launches = 1 + len({each.drafter for each in space.candidates} - {None})
     search_s = (
-        None if budget_s is None else time_to_search(engine, budget_s, launches=launches, is_quick=is_quick)
+        None
+        if budget_s is None
+        else time_to_search(spec.kind, budget_s, launches=launches, is_quick=is_quick)
     )
     if budget_s is not None and search_s is None:
         return None
@@ -99,9 +103,10 @@ def plan_search(
         context=prompt + output / 2,
         prompt_tokens=prompt,
         output_tokens=output,
+        cpu_tile=kind.cpu_tile(spec),
         # Time is watched over by whoever runs the jobs: a launch takes what it takes.
         settings=Settings(
-            launch_s_guess=engine_kind(engine).launch_guess_s,
+            launch_s_guess=kind.launch_guess_s,
             # Real machines drift more than the synthetic ones on which probes alone did as well.
             race_blocks=RACE_BLOCKS,
         ),

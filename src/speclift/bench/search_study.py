@@ -142,7 +142,7 @@ def start_search(
         space,
         ground.workload,
         ground.loads,
-        engine=ground.engine_spec.kind,
+        spec=ground.engine_spec,
         seed=ask.seed,
         budget_s=ground.ask.budget_s,
         is_quick=ask.is_quick_look,

@@ -115,6 +115,11 @@ class EngineKind(ABC):
         """What was named, with what its author left open chosen so that it drafts at these k. Of nothing: look-up."""
         return methods or ("ngram",)
 
+    def cpu_tile(self, spec: EngineSpec) -> int | None:
+        """Where its servers are known to run on a CPU: how many tokens their kernels take at once, 1 if that is not
+        known. None elsewhere."""
+        return None
+
     def never_drafts(self, arm: Arm) -> str | None:
         """Why an arm would start and never draft; None where it would."""
         return None

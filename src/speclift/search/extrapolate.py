@@ -112,15 +112,17 @@ class Carrier:
 
     def drafted(self, k: int) -> float:
         """Drafted tokens per step at k; a step without a draft stays one."""
-        sums = self.sums(k)
-        without = float(self._without.sum()) / float(sums.steps.sum())
         counts = self._drafted_counts
         total = sum(counts.values())
         mean = sum(min(length, k) * count for length, count in counts.items()) / total if total else float(k)
         # A draft shorter than k_max was all there was to draft; longer k would not have lengthened it.
         if total and k > self.k_max:
             mean += (k - self.k_max) * counts.get(self.k_max, 0.0) / total
-        return mean * (1.0 - without)
+        return mean * self.drafting(k)
+
+    def drafting(self, k: int) -> float:
+        """Share of the steps at k that draft."""
+        return 1.0 - float(self._without.sum()) / float(self.sums(k).steps.sum())
 
     def _replayed(self, k: int, bonus: float) -> RequestSums:
         kinds, counts = self._chains

@@ -52,6 +52,8 @@ class LengthAt:
     basis: Basis
     # Drafted tokens per step, steps without a draft counted: what verification pays for.
     drafted: float
+    # Share of the steps that draft.
+    drafting: float = 1.0
     is_censored: bool = False
 
 
@@ -140,6 +142,7 @@ class _Row:
     log_length: float
     basis: Basis
     drafted: float
+    drafting: float
     # log L if nothing beyond k_max is gained, and if all that could be is; None up to k_max.
     bracket: tuple[float, float] | None
 
@@ -162,6 +165,7 @@ class _Row:
             ),
             basis=self.basis,
             drafted=self.drafted,
+            drafting=self.drafting,
             is_censored=self.bracket is not None,
         )
 
@@ -181,6 +185,7 @@ def _log_length(carrier: Carrier, k: int, mend: float, corrections: Sequence[_Co
         log_length=math.log(carrier.sums(k).length) + mend,
         basis=basis,
         drafted=carrier.drafted(k),
+        drafting=carrier.drafting(k),
         bracket=bracket,
     )
 
