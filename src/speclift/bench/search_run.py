@@ -15,6 +15,7 @@ from speclift.bench.live import ArmFailed, LiveArm, Servers, ended_together
 from speclift.bench.observer import Observer
 from speclift.bench.run import arrival_seed
 from speclift.bench.search_plan import JOBS, SIZES, cell_prompts
+from speclift.bench.search_time import CONFIRMED_LAUNCHES
 from speclift.bench.time_limit import to_the_end
 from speclift.client.load import Order
 from speclift.core.arm import Arm, baseline_arm
@@ -39,8 +40,6 @@ ALONE = Concurrency(streams=1)
 # Before the first cell of a load some requests are timed, to know how many of them a cell has time for.
 SIZING_BLOCK = -2
 CELL_REQUESTS_MIN = 4
-# Of the confirmation, at the least.
-CONFIRMED_LAUNCHES = 2
 
 
 class ArmRunner(Protocol):
@@ -320,29 +319,37 @@ async def run_search(
     observer: Observer,
     deadline_s: Seconds | None = None,
     ends: Deadline | None = None,
+    latest: Deadline | None = None,
     clock: Callable[[], Seconds] = time.monotonic,
 ) -> Search:
     """Until the search has enough, or its own part of the time, up to `deadline_s` of `clock`, is spent; jobs one
-    after the other. `ends` is the end of everything, before which what was found is to be confirmed."""
+    after the other. Before `ends` what was found is to be confirmed; `latest` is the end of everything, until when
+    what there is nothing to choose without may take."""
     while jobs := search.ask():
         left_s = None if deadline_s is None else deadline_s - clock()
         if left_s is not None and not _has_time(search, jobs, left_s):
             return search
-        if ends is not None and not ends.has(_needed_s(search, jobs[:1]) + _confirming_s(search)):
+        until = ends if _has_compared(search) else latest or ends
+        if until is not None and not until.has(_needed_s(search, jobs[:1]) + _confirming_s(search)):
             return search
         job = jobs[0]
         observer.searching(job, done=len(search.results), left_s=left_s)
         arm = search.problem.candidate(job.candidate).arm
         search = search.tell(await runner.run(job, arm, requests))
     failed = {each.candidate for each in search.eliminated if each.stage == "failed"}
-    if failed and not any(
-        result.cells and not search.problem.candidate(result.job.candidate).is_baseline
-        for result in search.results
-    ):
+    if failed and not _has_compared(search):
         raise EngineError(
             "every speculative arm failed", hint="see their logs in the study, under search/logs"
         )
     return search
+
+
+def _has_compared(search: Search) -> bool:
+    """Whether any speculative arm has been measured."""
+    return any(
+        result.cells and not search.problem.candidate(result.job.candidate).is_baseline
+        for result in search.results
+    )
 
 
 def _has_time(search: Search, jobs: Sequence[SearchJob], left_s: Seconds) -> bool:

@@ -10,6 +10,7 @@ from pathlib import Path
 from speclift.bench.ask import Ask
 from speclift.bench.bench import Bench
 from speclift.bench.draft_files import draft_files
+from speclift.bench.gate_study import GATE_SHARES, before_gate
 from speclift.bench.interrupts import run_until_signal
 from speclift.bench.limits import require_sane
 from speclift.bench.live import Servers
@@ -30,10 +31,20 @@ from speclift.bench.search_plan import (
     kept_plan,
     no_hold_out,
     plan_search,
+    ways_of_drafting,
 )
 from speclift.bench.search_run import LocalRunner, replayed, run_search, spent_s
-from speclift.bench.search_space import Wanted, refused_by, silent_on, space_of, wanted, with_yours
-from speclift.bench.study_paths import keep_prompts_source, prompts_of, search_path
+from speclift.bench.search_space import (
+    Wanted,
+    named_methods,
+    refused_by,
+    silent_on,
+    space_of,
+    wanted,
+    with_yours,
+)
+from speclift.bench.search_time import Course, SearchTime
+from speclift.bench.study_paths import keep_prompts_source, launch_seen_s, prompts_of, search_path
 from speclift.bench.time_limit import BudgetSpent, ends_at
 from speclift.bench.tuning import tuning_from
 from speclift.core.arm import YOURS, Arm, baseline_arm
@@ -133,10 +144,26 @@ def _varied(spec: EngineSpec, candidates: Sequence[Candidate]) -> EngineSpec:
     return replace(spec, by_arm=tuple(own))
 
 
+def time_to_search(path: Path, found: Prospect, ask: Ask) -> SearchTime:
+    spec = found.ground.engine_spec
+    return SearchTime(
+        budget_s=found.ground.ask.budget_s,
+        gate_share=GATE_SHARES[ask.verify],
+        launch_s=launch_seen_s(path.parent, spec) or engine_kind(spec.kind).launch_guess_s,
+        is_quick=ask.is_quick_look,
+    )
+
+
+def course_of(found: Prospect, ask: Ask, time: SearchTime) -> Course:
+    is_named = bool(named_methods(ask) or ask.yours)
+    arms = sum(not each.is_baseline for each in found.space.candidates)
+    return time.course(drafters=ways_of_drafting(found.space), arms=arms, is_named=is_named)
+
+
 def start_search(
-    path: Path, found: Prospect, ask: Ask, prepared: Prepared, known: Provenance
-) -> Study | None:
-    """The search's study, planned and empty; None where there is no time for one."""
+    path: Path, found: Prospect, ask: Ask, prepared: Prepared, known: Provenance, *, time: SearchTime
+) -> Study:
+    """The search's study, planned and empty."""
     ground, space = found.ground, found.space
     plan = plan_search(
         space,
@@ -144,12 +171,9 @@ def start_search(
         ground.loads,
         spec=ground.engine_spec,
         seed=ask.seed,
-        budget_s=ground.ask.budget_s,
-        is_quick=ask.is_quick_look,
+        time=time,
         together=ask.side_by_side,
     )
-    if plan is None:
-        return None
     study = Study.create(
         search_path(path),
         plan=prepared.plan,
@@ -167,11 +191,11 @@ def start_search(
     return study
 
 
-def no_search(budget_s: Seconds | None) -> Finding:
+def no_search(budget_s: Seconds | None, why: str) -> Finding:
     return Finding(
         check="no-search",
         level=Level.INFO,
-        message=f"{duration(budget_s or 0.0)} are too short for a search: every arm is measured instead",
+        message=f"no search within {duration(budget_s or 0.0)}: {why}; every arm is measured instead",
         next_step="give a longer --budget to search, or choose what to measure with --method and --k",
     )
 
@@ -215,7 +239,14 @@ def _searched(bench: Bench, plan: SearchPlan, observer: Observer, *, resumed_as:
     async def work() -> Search:
         async with ends_at(deadline, lambda: servers.doing), runner:
             return await run_search(
-                search, runner, requests, observer=observer, deadline_s=deadline_s, ends=deadline
+                search,
+                runner,
+                requests,
+                observer=observer,
+                deadline_s=deadline_s,
+                # What the gate needs is not the search's to spend, but without an arm there is nothing to check.
+                ends=before_gate(bench),
+                latest=deadline,
             )
 
     try:

@@ -97,15 +97,7 @@ def posterior_of(problem: Problem, results: Sequence[JobResult]) -> Posterior | 
     timed = _timed_points(problem, results, curves)
     if not any(cell.point.drafter is None for cell in timed):
         return None
-    failed = {result.job.candidate for result in results if result.failure}
-    targets = {cell.point.target for cell in timed}
-    known = tuple(
-        candidate
-        for candidate in problem.candidates
-        if (candidate.name not in failed or candidate.is_baseline)
-        and candidate.target in targets
-        and _is_drafting_known(curves, candidate)
-    )
+    known = _known(problem, results, curves, targets={cell.point.target for cell in timed})
     fit = fit_cost(_surface(problem, known), timed, tile_width=problem.cpu_tile or 1)
     batches = _batches(problem, known, fit, curves)
     predicted = fit.predict(_points(problem, curves, known, batches))
@@ -126,6 +118,20 @@ def posterior_of(problem: Problem, results: Sequence[JobResult]) -> Posterior | 
         fit=fit,
         curves=curves,
         batches=batches,
+    )
+
+
+def _known(
+    problem: Problem, results: Sequence[JobResult], curves: Curves, *, targets: set[str]
+) -> tuple[Candidate, ...]:
+    """Those whose target was timed and whose way of drafting ran, less what failed."""
+    failed = {result.job.candidate for result in results if result.failure}
+    return tuple(
+        candidate
+        for candidate in problem.candidates
+        if (candidate.name not in failed or candidate.is_baseline)
+        and candidate.target in targets
+        and _is_drafting_known(curves, candidate)
     )
 
 
