@@ -48,8 +48,10 @@ def wanted(ask: Ask, *, model: str, drafts: tuple[str, ...]) -> tuple[Wanted, ..
         return ()
     methods = named_methods(ask)
     if not methods:
-        usual = [Wanted(template=each, ks=kind.ks(each)) for each in kind.drafters(model)]
-        return (*usual, *_wanted_yours(ask, lambda template: _usual_ks(kind, template)))
+        return (
+            *usual(kind, kind.drafters(model)),
+            *_wanted_yours(ask, lambda template: _usual_ks(kind, template)),
+        )
     named = [*_wanted_yours(ask, lambda _: ())]
     for method in methods:
         # At the largest k, because k_min forbids the smaller ones.
@@ -61,6 +63,11 @@ def wanted(ask: Ask, *, model: str, drafts: tuple[str, ...]) -> tuple[Wanted, ..
             ks = (draft_length(first),) if says_k else ask.ks or _usual_ks(kind, template)
             named.append(Wanted(template=template, ks=ks))
     return tuple(dict.fromkeys(named))
+
+
+def usual(kind: EngineKind, templates: Sequence[Template]) -> tuple[Wanted, ...]:
+    """At the k that the engine usually has."""
+    return tuple(Wanted(template=each, ks=kind.ks(each)) for each in templates)
 
 
 def _wanted_yours(ask: Ask, ks: Callable[[Template], tuple[int, ...]]) -> Iterator[Wanted]:

@@ -40,6 +40,7 @@ from speclift.bench.search_space import (
     refused_by,
     silent_on,
     space_of,
+    usual,
     wanted,
     with_yours,
 )
@@ -117,6 +118,8 @@ def prospect(ask: Ask, observer: Observer, *, always: bool) -> Prospect | None:
     if sum(len(each.ks) for each in found) <= CONFIRMED_MAX and not (found and ask.has_variants):
         return None
     ground = lay_ground(as_quick_look(ask, observer, searches=True) if ask.is_quick_look else ask, observer)
+    if not named_methods(ask):
+        found = (*found, *usual(kind, kind.installed_drafters(ground.engine_spec)))
     axes = _axes_with_files(ask, found, observer)
     everything = with_yours(space_of(found, axes), ask.yours).candidates
     ground = replace(ground, engine_spec=_varied(ground.engine_spec, everything))

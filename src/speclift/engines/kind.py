@@ -108,6 +108,10 @@ class EngineKind(ABC):
         """What a search tries where no method is named. `model` is the target as it was asked for."""
         return (NGram(),)
 
+    def installed_drafters(self, spec: EngineSpec) -> tuple[Template, ...]:
+        """What a search tries beside them where the version and the packages that would run here have it."""
+        return ()
+
     def ks(self, template: Template) -> tuple[int, ...]:
         return self.usual_ks.get(drafting_of(template), ANY_KS)
 
