@@ -13,11 +13,11 @@ from typing import TypeAlias
 
 import numpy as np
 
-from speclift.core.drafting import drafting_of
+from speclift.core.drafting import drafting_of, kept_k
 from speclift.core.traffic import Concurrency, Load, load_label
 from speclift.search.cost_fit import CostFit, TimedPoint, fit_cost
 from speclift.search.cost_surface import Floats, Point, Surface
-from speclift.search.counts import step_s
+from speclift.search.counts import RequestCounts, keeping_longer_drafts, step_s
 from speclift.search.predictor import AcceptanceCurve, AcceptanceRun, accepted_lengths
 from speclift.search.problem import CellResult, JobResult, Problem, StepDrafts, nominal_batch, step_drafts
 from speclift.search.space import Candidate, sees_text_alone
@@ -144,7 +144,8 @@ def _curves(problem: Problem, results: Sequence[JobResult]) -> Curves:
         if candidate.drafter is not None:
             alone[candidate.drafter] = sees_text_alone(candidate.arm.speculation)
             runs.setdefault((candidate.drafter, candidate.target), []).extend(
-                AcceptanceRun(k=candidate.k, requests=cell.requests) for cell in result.cells
+                AcceptanceRun(k=candidate.k, requests=_varied(candidate, cell.requests))
+                for cell in result.cells
             )
     curves = {}
     for (drafter, target), found in runs.items():
@@ -152,6 +153,13 @@ def _curves(problem: Problem, results: Sequence[JobResult]) -> Curves:
         if any(request.steps for run in found for request in run.requests):
             curves[drafter, target] = accepted_lengths(found, ks, prefix_only=alone[drafter])
     return curves
+
+
+def _varied(candidate: Candidate, requests: tuple[RequestCounts, ...]) -> tuple[RequestCounts, ...]:
+    """Without what the candidate's k does not change: the drafts of a look-up that goes before its model."""
+    if kept_k(candidate.arm.speculation) <= candidate.k:
+        return requests
+    return tuple(keeping_longer_drafts(request, candidate.k) for request in requests)
 
 
 def _curve_of(curves: Curves, candidate: Candidate) -> AcceptanceCurve | None:

@@ -152,13 +152,14 @@ class _Row:
 
     def point(self, carrier: Carrier, *, half: float, level: float) -> LengthAt:
         low, high = self.bracket or (self.log_length, self.log_length)
-        value = min(max(math.exp(self.log_length), 1.0), self.k + 1.0)
+        most = carrier.length_max(self.k)
+        value = min(max(math.exp(self.log_length), 1.0), most)
         return LengthAt(
             k=self.k,
             length=Estimate(
                 value=value,
                 low=min(max(1.0, math.exp(low - half)), value),
-                high=max(min(self.k + 1.0, math.exp(min(high + half, 50.0))), value),
+                high=max(min(most, math.exp(min(high + half, 50.0))), value),
                 n=len(carrier.requests),
                 method=f"{self.basis.value}, clustered on requests",
                 level=level,

@@ -47,6 +47,8 @@ GET_SERVER = (
 )
 # ggml multiplies four rows at once and the rest one by one (ggml-cpu/repack.cpp, b11549; docs/tune.md has the times).
 CPU_TILE = 4
+# The k of a look-up that goes before a draft: whole tiles, and the search takes the one that is better for it alone.
+LOOK_UP_BEFORE_DRAFT = (7, 15)
 _TOLD_VERSION = re.compile(r"version:\s*(\d{1,9})\s*\((\w{1,40})\)")
 # What ggml says as it looks for devices.
 _DEVICES = re.compile(r"ggml_(cuda|metal|vulkan|sycl|hip|rocm)_\w+")
@@ -134,8 +136,8 @@ class LlamaCppKind(EngineKind):
         if bundled is None:
             return (NGram(n=4), NGram(n=7))
         draft = DraftModel(model=str(bundled.checked_path()))
-        # One k for both parts, and a look-up of more tokens than k never drafts.
-        return (NGram(n=4), draft, Combined(parts=(NGram(n=3), draft)))
+        behind = (Combined(parts=(NGram(n=4, k=k), draft)) for k in LOOK_UP_BEFORE_DRAFT)
+        return (NGram(n=4), draft, *behind)
 
     def methods_at(self, methods: tuple[str, ...], ks: Sequence[int]) -> tuple[str, ...]:
         """The simple look-up drafts nothing where k is below n: where nobody said n, it fits the k's."""
