@@ -39,7 +39,11 @@ class TruthRunner:
     def __init__(self, truth: Truth, *, fails: Sequence[str] = ()) -> None:
         self.truth, self._fails = truth, set(fails)
         self.asked: list[str] = []
+        self.expected: list[tuple[str, ...]] = []
         self.now_s = 0.0
+
+    async def expect(self, jobs: Sequence[tuple[SearchJob, Arm]]) -> None:
+        self.expected.append(tuple(arm.name for _, arm in jobs))
 
     async def run(self, job: SearchJob, arm: Arm, requests: Sequence[Request]) -> JobResult:
         self.asked.append(arm.name)

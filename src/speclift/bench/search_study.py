@@ -16,9 +16,11 @@ from speclift.bench.limits import require_sane
 from speclift.bench.live import Servers
 from speclift.bench.observer import Observer
 from speclift.bench.prepare import (
+    SIDE_BY_SIDE_MAX,
     Ground,
     Prepared,
     as_quick_look,
+    crowding,
     draft_paths,
     lay_ground,
     with_control,
@@ -232,11 +234,13 @@ def _searched(bench: Bench, plan: SearchPlan, observer: Observer, *, resumed_as:
     )
     tuning = set(plan.tuning_ids)
     requests = [request for request in searching.plan.requests if request.id in tuning]
+    is_paced = bool(search.ask()) and _fits_beside_baseline(engine, searching.plan.arms, plan.together)
     runner = LocalRunner(
         searching,
         servers,
         cell_limit_s=plan.cell_limit_s,
-        is_paced=bool(search.ask()) and _fits_beside_baseline(engine, searching.plan.arms, plan.together),
+        is_paced=is_paced,
+        at_once=_starting_at_once(engine, searching.plan.arms, plan.together) - is_paced,
     )
 
     async def work() -> Search:
@@ -274,6 +278,15 @@ def _fits_beside_baseline(engine: Engine, arms: Sequence[Arm], together: bool | 
     return all(engine.fits_together((baseline_arm(), arm)) for arm in arms)
 
 
+def _starting_at_once(engine: Engine, arms: Sequence[Arm], together: bool | None) -> int:
+    """How many servers of a search may be up, as far as the engine starts so many and they fit beside each other."""
+    most = min(engine.launches_at_once, SIDE_BY_SIDE_MAX)
+    if most < 2 or together is False:
+        return 1
+    # Which of the arms they will be is not known: the baseline and those that it lists first stand for them.
+    return most if together or engine.fits_together(tuple(arms[:most])) else 1
+
+
 def open_confirmation(path: Path, searching: Study, search: Search, plan: SearchPlan) -> Study:
     spec, asked = searching.engine, searching.plan
     choice = _chosen(spec, search, plan)
@@ -283,18 +296,19 @@ def open_confirmation(path: Path, searching: Study, search: Search, plan: Search
     spec, arms = with_control(spec, choice.arms)
     engine = build_engine(spec)
     held_out = set(plan.held_out_ids)
+    confirming = StudyPlan(
+        arms=arms,
+        loads=loads,
+        requests=tuple(request for request in asked.requests if request.id in held_out),
+        temperatures=asked.temperatures,
+        rounds=asked.rounds,
+        together=engine.fits_together(choice.arms) if plan.together is None else plan.together,
+        seed=asked.seed,
+        request_count=asked.request_count,
+    )
     study = Study.create(
         path,
-        plan=StudyPlan(
-            arms=arms,
-            loads=loads,
-            requests=tuple(request for request in asked.requests if request.id in held_out),
-            temperatures=asked.temperatures,
-            rounds=asked.rounds,
-            together=engine.fits_together(choice.arms) if plan.together is None else plan.together,
-            seed=asked.seed,
-            request_count=asked.request_count,
-        ),
+        plan=confirming,
         engine=spec,
         goals=searching.goals,
         provenance=replace(searching.provenance, commands=tuple(engine.command(arm, port=0) for arm in arms)),
@@ -304,7 +318,7 @@ def open_confirmation(path: Path, searching: Study, search: Search, plan: Search
         keep_prompts_source(study, Ask.of(prompts=source))
     tuning = tuning_from(search, plan, choice, spent_s=spent_s(searching))
     study.keep(TUNING, tuning_document(tuning))
-    for finding in searching.findings():
+    for finding in (*searching.findings(), *crowding(confirming, spec)):
         study.add_finding(finding)
     return study
 

@@ -124,6 +124,10 @@ class EngineKind(ABC):
         known. None elsewhere."""
         return None
 
+    def is_on_gpu(self, spec: EngineSpec) -> bool:
+        """Whether its servers are known to run on a GPU."""
+        return False
+
     def never_drafts(self, arm: Arm) -> str | None:
         """Why an arm would start and never draft; None where it would."""
         return None

@@ -27,6 +27,10 @@ class Purpose(StrEnum):
     RACE = "race"
 
 
+# Asked for whatever the others show.
+CALIBRATING = frozenset({Purpose.BASELINE, Purpose.LONG, Purpose.SHORT})
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Settings:
     """The search's knobs, set on synthetic engines; docs/tune.md says what they reached on engines not seen before."""

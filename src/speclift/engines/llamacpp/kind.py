@@ -147,6 +147,9 @@ class LlamaCppKind(EngineKind):
         """Of the embedded server, unless layers go to a GPU; what a llama-server was built for is not known."""
         return CPU_TILE if spec.binary is None and not spec.settings.gpu_layers else None
 
+    def is_on_gpu(self, spec: EngineSpec) -> bool:
+        return bool(spec.settings.gpu_layers)
+
     def never_drafts(self, arm: Arm) -> str | None:
         return never_drafts(arm)
 

@@ -107,6 +107,9 @@ class VllmKind(EngineKind):
         has_suffix = METHODS["suffix"].holds(version.release) and engine.has_package(SUFFIX_PACKAGE)
         return (*on_gpu, *((Suffix(),) if has_suffix else ()))
 
+    def is_on_gpu(self, spec: EngineSpec) -> bool:
+        return not Vllm(spec.settings, python=spec.python, version=spec.version).vllm_version.is_cpu
+
     def methods_at(self, methods: tuple[str, ...], ks: Sequence[int]) -> tuple[str, ...]:
         """The default look-up of 12 tokens is llama.cpp's."""
         return methods or ("ngram,n=3",)
