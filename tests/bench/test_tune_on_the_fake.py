@@ -174,9 +174,10 @@ def test_a_broken_arm_too_few_prompts_and_little_time_are_said_and_the_rest_is_c
     assert {"no-hold-out", "arm-failed"} <= {finding["check"] for finding in document["findings"]}
     with Study.open(tmp_path / "s" / "search") as searching:
         # Fewer requests than there are prompts: the time of a cell is a sixth of the search's.
-        assert searching.kept(SIZES) == {"c=1": 4}
+        size = (searching.kept(SIZES) or {})["c=1"]
+        assert 4 <= size < 14
         done = [r.place.launch for r in searching.records() if r.place.phase is Phase.MEASURED]
-    assert {done.count(number) for number in done} == {4}
+    assert {done.count(number) for number in done} == {size}
 
 
 @pytest.mark.slow
