@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -116,7 +117,8 @@ def prepare_arms(
     ground: Ground, arms: tuple[Arm, ...], *, samples_anyway: bool = False, searches: bool = False
 ) -> Prepared:
     """`searches`: the arms are candidates, and what is chosen of them gets its control when it is confirmed."""
-    ask, spec, competing = ground.ask, ground.engine_spec, arms
+    ask = ground.ask
+    spec, together = placed(ground.engine_spec, arms, ask.side_by_side, searches=searches)
     if not searches and not samples_anyway:
         spec, arms = with_control(spec, arms)
     engine, shared = build_engine(spec), build_engine(replace(spec, by_arm=()))
@@ -134,7 +136,7 @@ def prepare_arms(
         requests=ground.workload.requests,
         temperatures=temperatures(ask),
         rounds=ask.launches if kind.launches else 1,
-        together=engine.fits_together(competing) if ask.side_by_side is None else ask.side_by_side,
+        together=together,
         seed=ask.seed,
         request_count=request_count(ask, ground.workload),
     )
@@ -146,6 +148,19 @@ def prepare_arms(
         budget_s=ask.budget_s,
         findings=forewarnings(arms, shared),
     )
+
+
+def placed(
+    spec: EngineSpec, arms: Sequence[Arm], asked: bool | None, *, searches: bool = False
+) -> tuple[EngineSpec, bool]:
+    """Whether these arms are up side by side, and their servers as they then are. As asked, else where they fit; in a
+    search each arm beside a baseline is enough."""
+    spec = spec.sharing(None)
+    engine = build_engine(spec)
+    groups = [(baseline_arm(), arm) for arm in arms] if searches else [tuple(arms)]
+    if not (all(map(engine.fits_together, groups)) if asked is None else asked):
+        return spec, False
+    return engine_kind(spec.kind).side_by_side(spec, arms), True
 
 
 def request_count(ask: Ask, workload: Workload) -> int | None:

@@ -20,6 +20,7 @@ from speclift.bench.prepare import (
     as_quick_look,
     draft_paths,
     lay_ground,
+    placed,
     with_control,
 )
 from speclift.bench.run import request_limit_s
@@ -246,6 +247,7 @@ def open_confirmation(path: Path, searching: Study, search: Search, plan: Search
     loads = confirmed_loads(asked.loads, choice)
     slots = [load.streams for load in loads if isinstance(load, Concurrency)]
     spec = _for_confirmation(spec, choice, slots=max([spec.settings.slots, *slots]))
+    spec, together = placed(spec, choice.arms, plan.together)
     spec, arms = with_control(spec, choice.arms)
     engine = build_engine(spec)
     held_out = set(plan.held_out_ids)
@@ -257,7 +259,7 @@ def open_confirmation(path: Path, searching: Study, search: Search, plan: Search
             requests=tuple(request for request in asked.requests if request.id in held_out),
             temperatures=asked.temperatures,
             rounds=asked.rounds,
-            together=engine.fits_together(choice.arms) if plan.together is None else plan.together,
+            together=together,
             seed=asked.seed,
             request_count=asked.request_count,
         ),
