@@ -13,7 +13,6 @@ from speclift.core.arm import Arm, GpuShare, ServerSettings, baseline_arm
 from speclift.core.engine_spec import EngineSpec
 from speclift.core.own_line import OwnLine
 from speclift.core.speculation import DraftModel, NGram
-from speclift.engines import machine
 from speclift.engines.machine import GpuMemory, gpu_memory
 from speclift.engines.vllm import engine as vllm
 from speclift.engines.vllm.engine import Vllm, quick_start
@@ -151,7 +150,8 @@ def test_every_server_is_told_the_same_share_and_a_production_server_none(settin
         assert float(words[words.index("--gpu-memory-utilization") + 1]) == share.utilisation
         assert "--kv-cache-memory-bytes" not in words_of(settings, arm)
         for text in engine(shared).configurations(arm).values():
-            assert "kv-cache-memory-bytes" not in text and "gpu-memory-utilization" not in text
+            assert "kv-cache-memory-bytes" not in text
+            assert "gpu-memory-utilization" not in text
 
 
 def spec_of(settings: ServerSettings) -> EngineSpec:
@@ -203,7 +203,7 @@ def test_the_drivers_answer_is_read(
     driver = tmp_path / "nvidia-smi"
     driver.write_text(f'#!/bin/sh\necho "$@" > {tmp_path}/asked\necho "{said}"\n')
     driver.chmod(0o755)
-    monkeypatch.setattr(machine.shutil, "which", lambda name: str(driver))
+    monkeypatch.setattr("shutil.which", lambda name: str(driver))
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "2,3")
     assert gpu_memory() == memory
     assert "--id=2" in (tmp_path / "asked").read_text()
@@ -213,7 +213,7 @@ def test_a_driver_that_fails_or_is_not_there_tells_nothing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for found in (None, "/bin/false", str(tmp_path / "absent")):
-        monkeypatch.setattr(machine.shutil, "which", lambda name, found=found: found)
+        monkeypatch.setattr("shutil.which", lambda name, found=found: found)
         assert gpu_memory() is None
 
 
