@@ -23,6 +23,7 @@ from speclift.bench.prepare import (
     crowding,
     draft_paths,
     lay_ground,
+    placed,
     with_control,
 )
 from speclift.bench.run import request_limit_s
@@ -295,10 +296,10 @@ def open_confirmation(path: Path, searching: Study, search: Search, plan: Search
     loads = confirmed_loads(asked.loads, choice)
     slots = [load.streams for load in loads if isinstance(load, Concurrency)]
     spec = _for_confirmation(spec, choice, slots=max([spec.settings.slots, *slots]))
+    spec, together = placed(spec, choice.arms, plan.together)
     spec, arms = with_control(spec, choice.arms)
     engine = build_engine(spec)
     held_out = set(plan.held_out_ids)
-    together = engine.fits_together(choice.arms) if plan.together is None else plan.together
     confirming = StudyPlan(
         arms=arms,
         loads=loads,
