@@ -13,11 +13,11 @@ from functools import cache
 from speclift.bench.course import LookAt, lap_rounds
 from speclift.bench.observer import Observer
 from speclift.core.goals import Goals
-from speclift.core.looks import EVERYTHING, LAST_LEVEL, Wanted
+from speclift.core.looks import LAST_LEVEL, Look, at_everything
 from speclift.core.results import ALL_TRAFFIC, CONFIDENCE, Finding, Level
 from speclift.studies.study import Study
 from speclift.verbs.held import Held, comparer_of, read_held
-from speclift.verdict.looks import Look, look_at
+from speclift.verdict.looks import look_at
 from speclift.verdict.verdict import decide
 from speclift.workload.laps import laps
 
@@ -25,18 +25,18 @@ from speclift.workload.laps import laps
 def looks_of(study: Study, observer: Observer) -> LookAt:
     """What `bench/run.py` asks after each lap. What is dropped is said, and kept with the study."""
 
-    def wanted(laps_done: int) -> Wanted:
+    def look(laps_done: int) -> Look:
         if laps_done == 0:
-            return {arm.name: (EVERYTHING,) for arm in study.plan.arms if arm.speculates}
+            return at_everything(arm.name for arm in study.plan.arms if arm.speculates)
         found = look_after(study, laps_done)
         known = set(study.findings())
         for finding in _dropped(found, laps_done):
             if finding not in known:
                 study.add_finding(finding)
                 observer.say(finding.message)
-        return found.wanted
+        return found
 
-    return wanted
+    return look
 
 
 def look_after(study: Study, laps_done: int) -> Look:
