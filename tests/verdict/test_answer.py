@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from answers import EFFORT, STATES, gate, judged, part
 from samples import HOSTILE, provenance
-from simulated import ARM, OTHER, cell, comparison, evidence
+from simulated import ARM, OTHER, cell, comparison, estimate, evidence
 from speclift.core.answer import (
     BECAUSE_CHARACTERS_MAX,
     BECAUSE_MAX,
@@ -22,7 +22,7 @@ from speclift.core.answer import (
 )
 from speclift.core.arm import BASELINE
 from speclift.core.goals import Goals
-from speclift.core.results import Decision, Part, Percentiles
+from speclift.core.results import Decision, Part, Percentiles, TailRatio
 from speclift.lossless.document import ArmOutcome
 from speclift.lossless.result import Result
 from speclift.verdict.answer import answer_to
@@ -264,3 +264,29 @@ def test_hostile_names_stay_on_one_line() -> None:
     )
     answer = answer_to(shown)
     assert not {"\x1b", "\u202e", "\0", "\r", "\n"} & set(answer.sentence + "".join(answer.because))
+
+
+class TestUnsettledTail:
+    """An arm that ships while its slowest requests are not settled."""
+
+    def because(self, *tails: TailRatio) -> tuple[str, ...]:
+        return answer_to(judged(evidence(tails=tails))).because
+
+    def tail(self, low: float, high: float) -> TailRatio:
+        return TailRatio(
+            arm=ARM.name, load=None, metric="e2e", statistic="P95", ratio=estimate(1.1, low, high)
+        )
+
+    def test_is_said_with_what_would_settle_it(self) -> None:
+        assert (
+            "slowest requests: e2e P95 over all loads 1.10x (0.70 to 1.40) is not settled; "
+            "about 73 requests with different prompts would settle it (now 36)"
+        ) in self.because(self.tail(0.7, 1.4))
+
+    def test_is_said_where_nothing_was_compared(self) -> None:
+        assert (
+            "slowest requests were not compared; P90 needs about 50 requests with different prompts"
+        ) in self.because()
+
+    def test_is_not_said_of_a_tail_that_passed(self) -> None:
+        assert not any("settle" in reason for reason in self.because(self.tail(0.9, 1.4)))

@@ -7,7 +7,7 @@ from enum import StrEnum
 from typing import Literal, TypeAlias
 
 from speclift.core.arm import Arm
-from speclift.core.traffic import Load
+from speclift.core.traffic import Load, load_label
 from speclift.core.units import Bytes, Tokens
 
 CONFIDENCE = 0.95
@@ -134,6 +134,12 @@ class Comparison:
     # What would bring the interval clear of the bar it straddles; None where no number would.
     prompts_needed: int | None = None
     launches_needed: int | None = None
+    # Prompts of this segment that the workload has beside, where the study ended before it had sent all.
+    prompts_unsent: int = 0
+
+    @property
+    def prompts_there(self) -> int:
+        return self.prompts + self.prompts_unsent
 
     @property
     def where(self) -> str:
@@ -145,14 +151,23 @@ class Comparison:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TailRatio:
-    """baseline/arm of one percentile, or of the mean of the slowest, at one load: under 1 the arm's is slower."""
+    """baseline/arm of one percentile, or of the mean of the slowest, at one load: under 1 the arm's is slower.
+
+    `load` is None over all loads together, where each alone is too thin. A lower bound of 0 is unknown.
+    """
 
     arm: str
-    load: Load
+    load: Load | None
     metric: str
     # P90, P95, P99 or the mean of the slowest 5 %.
     statistic: str
     ratio: Estimate
+    # Different prompts from which on both its bounds are known.
+    prompts_min: int = 0
+
+    @property
+    def where(self) -> str:
+        return "over all loads" if self.load is None else f"at {load_label(self.load)}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -231,6 +246,8 @@ class Evidence:
     prompts: int
     completeness: Completeness
     degenerate: tuple[Looping, ...] = ()
+    # Pairs in which the arm took far longer than the baseline: signs of a tail before there are enough to compare it.
+    slow_pairs: int = 0
 
     def speedup_in(self, metric: str) -> Comparison | None:
         return next((found for found in self.by_metric if found.metric == metric), None)

@@ -27,7 +27,15 @@ from speclift.core.results import (
     is_complete,
 )
 from speclift.core.traffic import Concurrency, load_label
-from speclift.statistics.balance import Observation, PairTable, Stratum, fit_table, pair_table
+from speclift.statistics.balance import (
+    AS_MEASURED,
+    Observation,
+    PairTable,
+    PromptCounts,
+    Stratum,
+    fit_table,
+    pair_table,
+)
 from speclift.statistics.cells import ALL, NO_TOTALS, Totals, cells, load_size
 from speclift.statistics.loops import degenerate_segments
 from speclift.statistics.pairs import (
@@ -40,7 +48,14 @@ from speclift.statistics.pairs import (
     pair_key,
     pairs,
 )
-from speclift.statistics.stats import bonferroni, interval_of, launches_needed, prompts_needed
+from speclift.statistics.stats import (
+    LaunchSpread,
+    bonferroni,
+    interval_of,
+    launch_spread,
+    launches_needed,
+    prompts_needed,
+)
 from speclift.statistics.tails import tail_ratios
 from speclift.statistics.temperatures import repeat_segments, temperature_groups
 
@@ -50,6 +65,17 @@ HEADLINE_SHARE = 0.6
 # What is said of parts without shipping them: a fifth of 5 % where the headline shows no difference; where it does, the
 # parts are the next question and share all of it.
 PARTS_ALONE = 5
+# End to end, against the same request on the baseline; two servers that are alike differ by a tenth or two.
+FAR_LONGER = 1.5
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OneLook:
+    """`level` is what all that is said at this look holds at together; `prompt_counts` are the workload's, of which a
+    lap sends some."""
+
+    level: float
+    prompt_counts: PromptCounts
 
 
 class Comparer:
@@ -65,9 +91,15 @@ class Comparer:
         by_temperature: bool,
         totals: Totals = NO_TOTALS,
         prompt_of: PromptOf = ALL_DISTINCT,
+        look: OneLook | None = None,
     ) -> None:
-        """`bar` is the speedup asked for; `arm_count` how many arms compete, for simultaneous intervals."""
+        """`bar` is the speedup asked for; `arm_count` how many arms compete, for simultaneous intervals; `look` where
+        the study is measured in laps and this is one look of several at it."""
         self._metric_asked, self._bar, self._totals = metric, bar, totals
+        self._level = CONFIDENCE if look is None else look.level
+        self._prompt_counts = AS_MEASURED if look is None else look.prompt_counts
+        # Each lap met only some of the prompts: parts take from the whole how much launches differ.
+        self._shares_launches = look is not None
         self._arm_count, self._by_temperature, self._prompt_of = arm_count, by_temperature, prompt_of
         self._by_setting: dict[tuple[str, Stratum], list[Record]] = defaultdict(list)
         for record in records:
@@ -83,8 +115,9 @@ class Comparer:
         everything = self._table(arm.name, self._metric, ALL_TRAFFIC)
         scoped = self._table(arm.name, self._metric, conditions)
         succeeded = self._table(arm.name, RAW_E2E, conditions)
-        pair_count = len(self._table(arm.name, RAW_E2E, ALL_TRAFFIC))
-        is_whole = len(succeeded) == pair_count
+        whole = self._table(arm.name, RAW_E2E, ALL_TRAFFIC)
+        whole_traffic = self._traffic(whole)
+        is_whole = len(succeeded) == len(whole)
         cut = _parts(scoped)
         family = self._arm_count * max(1, len(_parts(everything)), len(cut))
         # On all traffic only the choice of arm is a search; a part is picked from every part of every arm.
@@ -94,6 +127,9 @@ class Comparer:
             metric=self._metric,
             bar=self._bar,
             by_temperature=self._by_temperature,
+            level=self._level,
+            prompt_counts=self._prompt_counts,
+            launches=self._launches(everything),
             family=family if is_whole else None,
         )
         overall = compare(scoped, Part.ALL, "all", overall_count)
@@ -116,11 +152,11 @@ class Comparer:
             overall=overall,
             by_metric=tuple(self._by_metric(compare, conditions, overall_count)) if is_shown else (),
             parts=tuple(comparison for comparison in comparisons if comparison is not None),
-            tails=tail_ratios(shown, arm.name, prompt_of=self._prompt_of),
+            tails=tail_ratios(shown, arm.name, prompt_of=self._prompt_of, level=self._level),
             cells=_over_all_segments(all_cells, arm.name),
             baseline_cells=_over_all_segments(all_cells, BASELINE),
             segment_cells=tuple(cell for cell in all_cells if cell.segment != ALL),
-            traffic_share=len(succeeded) / pair_count if pair_count else 0.0,
+            traffic_share=self._traffic(succeeded) / whole_traffic if whole_traffic else 0.0,
             prompts=succeeded.prompt_count,
             completeness=Completeness(
                 asked=asked_of_both(both, arm.name),
@@ -130,12 +166,30 @@ class Comparer:
                 without_steps=answered_in_one_token(both, arm.name) if self._metric == "tpot" else 0,
             ),
             degenerate=degenerate_segments(shown),
+            slow_pairs=self._table(arm.name, "e2e", conditions).count_below(-math.log(FAR_LONGER)),
+        )
+
+    def _launches(self, everything: PairTable) -> LaunchSpread | None:
+        if not self._shares_launches or not len(everything):
+            return None
+        return launch_spread(fit_table(everything, by_temperature=self._by_temperature))
+
+    def _traffic(self, table: PairTable) -> float:
+        """Pairs, each counting for as many as its segment would have if all its prompts had been measured."""
+        prompts = table.prompts_by_segment()
+        return math.fsum(
+            count
+            * self._prompt_counts.get(setting.segment, prompts[setting.segment])
+            / prompts[setting.segment]
+            for setting, count in table.counts().items()
         )
 
     def _by_metric(self, compare: _Comparison, conditions: Conditions, count: float) -> Iterator[Comparison]:
         for metric in SPEEDUP_METRICS:
             table = self._table(compare.arm, metric, conditions)
-            found = replace(compare, metric=metric, family=None)(table, Part.ALL, "all", count)
+            launches = self._launches(self._table(compare.arm, metric, ALL_TRAFFIC))
+            own = replace(compare, metric=metric, launches=launches, family=None)
+            found = own(table, Part.ALL, "all", count)
             if found is not None:
                 yield found
 
@@ -204,7 +258,9 @@ def idle_tax(
     """The arm against the baseline on requests for which it drafted nothing: what speculation costs by being on."""
     idle = {pair_key(r.place) for r in records if r.place.arm == arm and r.drafted == 0}
     found = [pair for pair in pairs(records, arm, metric, prompt_of=prompt_of) if pair.key in idle]
-    compare = _Comparison(arm=arm, metric=metric, bar=1.0, by_temperature=False)
+    compare = _Comparison(
+        arm=arm, metric=metric, bar=1.0, by_temperature=False, level=CONFIDENCE, prompt_counts=AS_MEASURED
+    )
     return compare(_table_of(found), Part.ALL, "without drafts", 1)
 
 
@@ -248,21 +304,29 @@ class _Comparison:
     metric: str
     bar: float
     by_temperature: bool
+    level: float
+    prompt_counts: PromptCounts
+    launches: LaunchSpread | None = None
     # Comparisons a part is picked from; None where nobody asks what would bring an interval clear of the bar.
     family: int | None = None
 
     def __call__(self, table: PairTable, part: Part, label: str, count: float) -> Comparison | None:
         if not len(table):
             return None
-        fit = fit_table(table, by_temperature=self.by_temperature)
-        speedup = _exponentiated(interval_of(fit, level=CONFIDENCE))
-        simultaneous = _exponentiated(interval_of(fit, level=bonferroni(CONFIDENCE, count)))
+        fit = fit_table(
+            table,
+            by_temperature=self.by_temperature,
+            prompt_counts=self.prompt_counts,
+            launches=self.launches,
+        )
+        speedup = _exponentiated(interval_of(fit, level=self.level))
+        simultaneous = _exponentiated(interval_of(fit, level=bonferroni(self.level, count)))
         margin = abs(fit.mean - math.log(self.bar))
         is_open = margin > 0 and simultaneous.low < self.bar <= speedup.high
         plans = self.family is not None and is_open
         # To clear the bar takes the interval that a claim is judged by; to miss it, the plain one.
         is_above = fit.mean > math.log(self.bar)
-        level = bonferroni(CONFIDENCE, min(count, self.family or count)) if is_above else CONFIDENCE
+        level = bonferroni(self.level, min(count, self.family or count)) if is_above else self.level
         return Comparison(
             arm=self.arm,
             metric=self.metric,
@@ -274,6 +338,9 @@ class _Comparison:
             launches=fit.launches,
             prompts_needed=prompts_needed(fit, margin, level=level) if plans else None,
             launches_needed=launches_needed(fit, margin, level=level) if plans else None,
+            prompts_unsent=max(0, self.prompt_counts.get(label, 0) - fit.prompts)
+            if part is Part.SEGMENT
+            else 0,
         )
 
 

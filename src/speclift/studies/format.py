@@ -31,6 +31,7 @@ from speclift.core.json_reading import (
     need_texts,
     need_whole,
 )
+from speclift.core.looks import Looks
 from speclift.core.own_line import OwnLine
 from speclift.core.records import Provenance
 from speclift.core.speculation import speculation_from_dict, speculation_to_dict
@@ -153,6 +154,7 @@ def plan_to_dict(plan: StudyPlan) -> dict[str, Json]:
         "together": plan.together,
         "seed": plan.seed,
         "request_count": plan.request_count,
+        "looks": None if plan.looks is None else asdict(plan.looks),
     }
 
 
@@ -161,6 +163,7 @@ def plan_from_dict(data: Mapping[str, object], requests: tuple[Request, ...]) ->
         None if degree is None else need_number(degree) for degree in need_list(data["temperatures"])
     )
     request_count = data.get("request_count")  # formats 1 and 2 sent each once
+    looks = data.get("looks")  # formats up to 3 measured all of it
     return StudyPlan(
         arms=tuple(
             Arm(
@@ -176,7 +179,13 @@ def plan_from_dict(data: Mapping[str, object], requests: tuple[Request, ...]) ->
         together=need_flag(data["together"]),
         seed=need_whole(data["seed"]),
         request_count=None if request_count is None else need_whole(request_count),
+        looks=None if looks is None else _looks_from_dict(need_object(looks)),
     )
+
+
+def _looks_from_dict(data: Mapping[str, object]) -> Looks:
+    sizes, shares = (tuple(map(need_number, need_list(data[name]))) for name in ("sizes", "shares"))
+    return Looks(sizes=sizes, shares=shares)
 
 
 def engine_to_dict(spec: EngineSpec) -> dict[str, Json]:

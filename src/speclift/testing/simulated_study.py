@@ -19,12 +19,17 @@ from speclift.core.traffic import Concurrency, Load
 from speclift.core.units import Seconds, Tokens
 
 Floats = NDArray[np.float64]
-# Segment, load and temperature to the speedup that holds there on average over prompts.
+# Segment, load and temperature to what holds there on average over prompts: a speedup, or the share of slow requests.
 SpeedupOf = Callable[[str, Load, float | None], float]
+ShareOf = Callable[[str, Load, float | None], float]
 
 
 def no_change(segment: str, load: Load, temperature: float | None) -> float:  # noqa: ARG001
     return 1.0
+
+
+def none_slow(segment: str, load: Load, temperature: float | None) -> float:  # noqa: ARG001
+    return 0.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -37,6 +42,9 @@ class ArmTruth:
     drafted_per_step: Tokens = 0
     acceptance: float = 0.0
     failed_share: float = 0.0
+    # The tail: requests that take `slow_times` as long per token as they usually would.
+    slow_share: ShareOf = none_slow
+    slow_times: float = 1.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -104,6 +112,10 @@ def _log_tpot(
         settings = [(p.segment, p.load, p.temperature) for p in places if p.arm == name]
         known = {setting: np.log(arm.speedup(*setting)) for setting in set(settings)}
         gain[here] = np.array([known[setting] for setting in settings]) + own
+        if arm.slow_times != 1.0:
+            shares = {setting: arm.slow_share(*setting) for setting in set(settings)}
+            is_slow = random.random(len(settings)) < np.array([shares[setting] for setting in settings])
+            gain[here] -= np.log(arm.slow_times) * is_slow
     return np.log(truth.tpot_s) + level + launch + residual + drift - gain, gain
 
 

@@ -256,7 +256,7 @@ def _tail(tail: TailRatio) -> TailRatioDocument:
     return {
         "metric": tail.metric,
         "statistic": tail.statistic,
-        "load": load_document(tail.load),
+        "load": None if tail.load is None else load_document(tail.load),
         **_estimate(tail.ratio),
     }
 

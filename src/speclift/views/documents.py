@@ -56,7 +56,8 @@ class PartSpeedupDocument(EstimateDocument):
 class TailRatioDocument(EstimateDocument):
     metric: str
     statistic: str
-    load: LoadDocument
+    # null over all loads together.
+    load: LoadDocument | None
 
 
 class PairsDocument(TypedDict):
