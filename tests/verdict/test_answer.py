@@ -28,20 +28,20 @@ from speclift.lossless.result import Result
 from speclift.verdict.answer import answer_to
 
 SENTENCES = {
-    "ship": "Switch on arm: tokens come 1.50x faster (95 % sure: 1.40 to 1.60).",
-    "ship, e2e": "Switch on arm: answers come 1.50x faster (95 % sure: 1.40 to 1.60).",
+    "ship": "Switch on arm: answers come 1.50x faster (95 % sure: 1.40 to 1.60).",
+    "ship, tpot": "Switch on arm: tokens come 1.50x faster (95 % sure: 1.40 to 1.60).",
     "ship, throughput": "Switch on arm: the server gives 1.50x the tokens per second (95 % sure: 1.40 to 1.60).",
-    "ship, two arms": "Switch on other: tokens come 1.60x faster (95 % sure: 1.50 to 1.70).",
+    "ship, two arms": "Switch on other: answers come 1.60x faster (95 % sure: 1.50 to 1.70).",
     "ship, the user's own line": (
-        "Keep your line's speculation: tokens come 1.50x faster (95 % sure: 1.40 to 1.60)."
+        "Keep your line's speculation: answers come 1.50x faster (95 % sure: 1.40 to 1.60)."
     ),
-    "ship, attach": "Switch on the server with speculation: tokens come 1.50x faster (95 % sure: 1.40 to 1.60).",
+    "ship, attach": "Switch on the server with speculation: answers come 1.50x faster (95 % sure: 1.40 to 1.60).",
     "conditions, segments": (
-        "Switch on arm only for summarise: tokens come 1.70x faster (95 % sure: 1.50 to 1.90)."
+        "Switch on arm only for summarise: answers come 1.70x faster (95 % sure: 1.50 to 1.90)."
     ),
     "do not ship": "Leave it off: at most 1.18x of the 1.30x asked for.",
     "do not ship, just under": "Leave it off: at most 1.2999x of the 1.30x asked for.",
-    "do not ship, slower": "Leave it off: tokens come at 0.60x the speed (95 % sure: 0.50 to 0.70).",
+    "do not ship, slower": "Leave it off: answers come at 0.60x the speed (95 % sure: 0.50 to 0.70).",
     "do not ship, a part is open": (
         "Leave it off: at most 1.18x of the 1.30x asked for; it may pay on copy (1.45x so far)."
     ),
@@ -55,11 +55,11 @@ SENTENCES = {
         "it may pay on copy (1.50x so far)."
     ),
     "open, fast but a part may lose": (
-        "Not for all traffic yet: with arm tokens come 1.50x faster (95 % sure: 1.40 to 1.60), "
+        "Not for all traffic yet: with arm answers come 1.50x faster (95 % sure: 1.40 to 1.60), "
         "but part of the traffic may get slower."
     ),
     "open, fast but the tail loses": (
-        "Not for all traffic yet: with arm tokens come 1.50x faster (95 % sure: 1.40 to 1.60), "
+        "Not for all traffic yet: with arm answers come 1.50x faster (95 % sure: 1.40 to 1.60), "
         "but the slowest requests get slower."
     ),
     "open, one prompt": (
@@ -68,7 +68,7 @@ SENTENCES = {
     ),
     "open, invalid": "Do not act on these figures: at c=1 the client read first tokens late.",
     "open, proof wanted": (
-        "Leave it off for now: the answers were not proven to stay the same. With arm tokens come 1.50x faster "
+        "Leave it off for now: the answers were not proven to stay the same. With arm answers come 1.50x faster "
         "(95 % sure: 1.40 to 1.60)."
     ),
     "all arms failed": "Nothing to switch on: draft-k4 did not run.",
@@ -119,7 +119,7 @@ def test_every_decision_is_among_the_states() -> None:
 def test_a_long_list_of_segments_is_counted() -> None:
     sentence = answer_to(STATES["conditions, many long segments"]).sentence
     assert "and 4 more, at most 64 requests at once, temperature up to 0.5" in sentence
-    assert sentence.endswith("tokens come 1.70x faster (95 % sure: 1.50 to 1.90).")
+    assert sentence.endswith("answers come 1.70x faster (95 % sure: 1.50 to 1.90).")
 
 
 def test_what_an_arm_that_changes_the_answers_might_reach_is_not_held_out() -> None:

@@ -21,9 +21,10 @@ from speclift.core.traffic import Concurrency, Load, Request, repeated_prompts
 from speclift.core.units import Seconds
 from speclift.statistics.bursts import mark_bursts
 from speclift.statistics.cells import load_size
-from speclift.statistics.compare import TEMPERATURE_BUCKETS, Comparer
+from speclift.statistics.compare import Comparer
 from speclift.statistics.repeats import without_echoes
 from speclift.statistics.slow_requests import DIAGNOSIS_CHECK, slower_tail, tail_diagnosis
+from speclift.statistics.temperatures import TEMPERATURE_BUCKETS
 from speclift.studies.study import Study, is_study
 from speclift.workload.experiment import StudyPlan
 

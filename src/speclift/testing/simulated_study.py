@@ -61,14 +61,17 @@ class StudyTruth:
     # The machine's log slowdown from the first record to the last.
     drift: float = 0.0
     reports_drafts: bool = True
+    # So that an arm's speedup is the same in every metric; a real drafter leaves the first token as it is.
+    gains_first_token: bool = True
 
 
 def simulate_study(
     places: Sequence[Place], truth: StudyTruth, random: np.random.Generator
 ) -> tuple[Record, ...]:
     """One record per place, in the order given, which is the order of measurement."""
-    log_tpot = _log_tpot(places, truth, random)
-    ttft_s = truth.ttft_s * np.exp(random.normal(0.0, truth.residual_sd, len(places)))
+    log_tpot, gain = _log_tpot(places, truth, random)
+    log_ttft = random.normal(0.0, truth.residual_sd, len(places)) - gain * truth.gains_first_token
+    ttft_s = truth.ttft_s * np.exp(log_ttft)
     failed_share = np.array([_arm(truth, place).failed_share for place in places])
     fails = random.random(len(places)) < failed_share
     decode_s = np.exp(log_tpot) * (truth.output_tokens - 1)
@@ -93,7 +96,10 @@ def true_speedup(places: Iterable[Place], truth: StudyTruth, arm: str) -> float:
     return float(np.exp(np.mean(logs)))
 
 
-def _log_tpot(places: Sequence[Place], truth: StudyTruth, random: np.random.Generator) -> Floats:
+def _log_tpot(
+    places: Sequence[Place], truth: StudyTruth, random: np.random.Generator
+) -> tuple[Floats, Floats]:
+    """With what of it is the arm's gain."""
     level, prompt = _draws([place.request_id for place in places], truth.prompt_level_sd, random)
     launch, _ = _draws([place.launch for place in places], truth.launch_sd, random)
     residual = random.normal(0.0, truth.residual_sd, len(places))
@@ -110,8 +116,7 @@ def _log_tpot(places: Sequence[Place], truth: StudyTruth, random: np.random.Gene
             shares = {setting: arm.slow_share(*setting) for setting in set(settings)}
             is_slow = random.random(len(settings)) < np.array([shares[setting] for setting in settings])
             gain[here] -= np.log(arm.slow_times) * is_slow
-    log_tpot: Floats = np.log(truth.tpot_s) + level + launch + residual + drift - gain
-    return log_tpot
+    return np.log(truth.tpot_s) + level + launch + residual + drift - gain, gain
 
 
 def _draws(

@@ -14,6 +14,7 @@ from speclift.bench.search_study import search_best
 from speclift.core.quantities import printable
 from speclift.core.results import Verdict
 from speclift.studies.outputs import relative
+from speclift.verbs.looks import looks_of
 from speclift.verbs.measure import Measured, judged
 
 
@@ -35,7 +36,13 @@ def decided(ask: Ask, observer: Observer, *, verb: str = "decide") -> Measured:
         arms = ", ".join(arm.name for arm in study.plan.arms)
         observer.say(f"study {relative(study.path)}: {printable(arms)}")
         begun_s = time.monotonic()
-        run_study(study, observer=observer, deadline=before_gate(bench), workers=ask.workers)
+        run_study(
+            study,
+            observer=observer,
+            deadline=before_gate(bench),
+            workers=ask.workers,
+            look=looks_of(study, observer),
+        )
         check_lossless(bench, observer, study_s=time.monotonic() - begun_s)
         diagnose_tail(bench, observer)
 
