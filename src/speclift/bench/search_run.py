@@ -383,18 +383,20 @@ async def run_search(
         until = ends if _has_compared(search) else latest or ends
         if until is not None and not until.has(_needed_s(search, jobs[:1]) + _confirming_s(search)):
             return search
-        job = jobs[0]
+        following = [(job, search.problem.candidate(job.candidate).arm) for job in jobs]
+        job, arm = following[0]
         observer.searching(job, done=len(search.results), left_s=left_s)
-        arm = search.problem.candidate(job.candidate).arm
-        calibrating = [each for each in jobs if each.purpose in CALIBRATING]
-        await runner.expect([(each, search.problem.candidate(each.candidate).arm) for each in calibrating])
+        await runner.expect([each for each in following if each[0].purpose in CALIBRATING])
         search = search.tell(await runner.run(job, arm, requests))
-    failed = {each.candidate for each in search.eliminated if each.stage == "failed"}
-    if failed and not _has_compared(search):
+    _require_compared(search)
+    return search
+
+
+def _require_compared(search: Search) -> None:
+    if any(each.stage == "failed" for each in search.eliminated) and not _has_compared(search):
         raise EngineError(
             "every speculative arm failed", hint="see their logs in the study, under search/logs"
         )
-    return search
 
 
 def _has_compared(search: Search) -> bool:
