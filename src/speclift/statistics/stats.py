@@ -140,7 +140,7 @@ def crossed_fit(
 def interval_of(fit: CrossedFit, *, level: float = CONFIDENCE) -> Estimate:
     """`method` says what the interval rests on: both factors, prompts alone, or nothing (then it is infinite).
 
-    Three launches are the least to decide on: with two, a 95 % interval covers as little as 92 %. At 99 %
+    Three launches are the least to decide on by an arm's own: with two, a 95 % interval covers as little as 92 %. At 99 %
     (an interval widened for many comparisons) three launches cover 97.9 % or more, five 98.5 % or more.
     """
     half_width = _half_width(fit, level)
