@@ -217,26 +217,30 @@ def test_a_driver_that_fails_or_is_not_there_tells_nothing(
         assert gpu_memory() is None
 
 
+FORK = {"VLLM_WORKER_MULTIPROC_METHOD": "fork"}
+KERNELS = {"TRITON_CACHE_DIR": "CACHE/.triton/cache"}
+
+
 @pytest.mark.parametrize(
-    ("environment", "expected"),
+    ("said", "expected"),
     [
-        ({}, {"VLLM_WORKER_MULTIPROC_METHOD": "fork"}),
-        ({"VLLM_WORKER_MULTIPROC_METHOD": "spawn"}, {}),
+        ({}, FORK | KERNELS),
+        ({"VLLM_WORKER_MULTIPROC_METHOD": "spawn"}, KERNELS),
+        ({"TRITON_CACHE_DIR": "/own"}, FORK),
+        ({"TRITON_HOME": "/own"}, FORK | {"TRITON_CACHE_DIR": "/own/.triton/cache"}),
         (
-            {"PYTHONDONTWRITEBYTECODE": "1", "VLLM_WORKER_MULTIPROC_METHOD": "spawn"},
-            {"PYTHONDONTWRITEBYTECODE": "", "PYTHONPYCACHEPREFIX": "CACHE/bytecode"},
+            {"PYTHONDONTWRITEBYTECODE": "1"},
+            FORK | KERNELS | {"PYTHONDONTWRITEBYTECODE": "", "PYTHONPYCACHEPREFIX": "CACHE/bytecode"},
         ),
-        (
-            {"PYTHONDONTWRITEBYTECODE": "1", "PYTHONPYCACHEPREFIX": "/own"},
-            {"VLLM_WORKER_MULTIPROC_METHOD": "fork"},
-        ),
+        ({"PYTHONDONTWRITEBYTECODE": "1", "PYTHONPYCACHEPREFIX": "/own"}, FORK | KERNELS),
     ],
 )
 def test_what_makes_a_start_shorter_leaves_what_the_user_said(
-    environment: dict[str, str], expected: dict[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    said: dict[str, str], expected: dict[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("SPECLIFT_CACHE", str(tmp_path))
-    found = {name: value.replace(str(tmp_path), "CACHE") for name, value in quick_start(environment).items()}
+    monkeypatch.setenv("HOME", str(tmp_path))
+    found = {name: value.replace(str(tmp_path), "CACHE") for name, value in quick_start(said).items()}
     assert found == expected
 
 

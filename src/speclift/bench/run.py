@@ -388,8 +388,13 @@ def request_limit_s(deadline: Deadline) -> Seconds:
 
 
 def launches_took(study: Study) -> list[Seconds]:
-    """From start to ready, of every launch that the study knows: what the next one will take."""
-    return [launch.ready_s - launch.started_s for launch, _ in study.launches() if launch.ready_s is not None]
+    """From start to ready, of the launches of the last round: what the next one will take. Those before it filled the
+    caches that an engine keeps for its next start."""
+    took: dict[int, list[Seconds]] = {}
+    for launch, _ in study.launches():
+        if launch.ready_s is not None:
+            took.setdefault(launch.round, []).append(launch.ready_s - launch.started_s)
+    return took[max(took)] if took else []
 
 
 def arrival_seed(seed: int, round_index: int, block: int) -> int:

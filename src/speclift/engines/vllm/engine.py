@@ -78,6 +78,9 @@ ENVIRONMENT = {
 START_METHOD = "VLLM_WORKER_MULTIPROC_METHOD"
 # Images often forbid Python to keep what it compiled, and then every process compiles all of vLLM and PyTorch.
 NO_BYTECODE, BYTECODE_FOLDER = "PYTHONDONTWRITEBYTECODE", "PYTHONPYCACHEPREFIX"
+# Triton's own default, said: unsaid, a server that compiles its model keeps other kernels in a folder of that model's
+# configuration, where neither its next start nor another arm looks (PyTorch's CachingAutotuner).
+KERNEL_FOLDER = "TRITON_CACHE_DIR"
 # The whole of a start-up and hours of statistics.
 WHOLE_LOG_BYTES = 4_000_000
 GPU_LAUNCHES_AT_ONCE = 4
@@ -291,6 +294,9 @@ def quick_start(environment: Mapping[str, str]) -> dict[str, str]:
         found[START_METHOD] = "fork"  # vLLM goes back to spawn by itself where a fork would not do
     if environment.get(NO_BYTECODE) and BYTECODE_FOLDER not in environment:
         found |= {NO_BYTECODE: "", BYTECODE_FOLDER: str(models_directory().parent / "bytecode")}
+    if KERNEL_FOLDER not in environment:
+        home = Path(environment.get("TRITON_HOME") or Path.home())
+        found[KERNEL_FOLDER] = str(home / ".triton" / "cache")
     return found
 
 
