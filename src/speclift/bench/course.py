@@ -30,7 +30,7 @@ class Up:
     measured_s: Seconds = 0.0
 
 
-class Course:
+class LapCourse:
     """Counts laps. On which launch one is measured depends on what starting took, so it is kept: a study that goes on
     goes on as it would have without the interruption."""
 

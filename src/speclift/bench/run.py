@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import AsyncExitStack
 from dataclasses import replace
 
-from speclift.bench.course import Course, LookAt, Up, lap_rounds, last_lap
+from speclift.bench.course import LapCourse, LookAt, Up, lap_rounds, last_lap
 from speclift.bench.interrupts import run_until_signal
 from speclift.bench.live import ArmFailed, LiveArm, Servers, ended_together
 from speclift.bench.observer import Observer
@@ -117,7 +117,7 @@ class StudyRun:
     async def _laps(self) -> None:
         """Laps with a look after each, until nothing more is wanted. Servers stay up for the next lap where launches
         hardly differ, or starting them anew would take longer than they have measured."""
-        course, up = Course(self.study), Up()
+        course, up = LapCourse(self.study), Up()
         async with AsyncExitStack() as servers:
             while not course.is_over and not (look := self._look(course.number)).is_settled:
                 has_paid_off = up.measured_s >= self._starting_s(len(up.live))

@@ -17,7 +17,7 @@ _MIB = 1 << 20
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class GpuMemory:
+class FreeGpuMemory:
     free_bytes: Bytes
     total_bytes: Bytes
 
@@ -31,7 +31,7 @@ def available_memory_bytes() -> Bytes:
     return int(os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"))
 
 
-def gpu_memory() -> GpuMemory | None:
+def gpu_memory() -> FreeGpuMemory | None:
     """Of the GPU that an engine would take; None without an NVIDIA driver, and where it does not answer."""
     program = shutil.which("nvidia-smi")
     if program is None:
@@ -49,7 +49,7 @@ def gpu_memory() -> GpuMemory | None:
         free, total = (int(field) * _MIB for field in told.splitlines()[0].split(","))
     except (OSError, subprocess.SubprocessError, IndexError, ValueError):
         return None
-    return GpuMemory(free_bytes=free, total_bytes=total)
+    return FreeGpuMemory(free_bytes=free, total_bytes=total)
 
 
 def default_threads() -> int:
