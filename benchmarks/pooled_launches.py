@@ -41,7 +41,7 @@ def simulate(
     values = ratios[-1].ravel().tolist()
     results = []
     for spread in (None, pooled_spread(effects)):
-        interval = interval_of(crossed_fit(values, ids, starts, launch_spread=spread))
+        interval = interval_of(crossed_fit(values, ids, starts, spread=spread))
         results.append([(interval.low <= TRUTH <= interval.high, (interval.high - interval.low) / 2)])
     return results[0], results[1]
 

@@ -8,7 +8,13 @@ from itertools import pairwise
 import numpy as np
 import pytest
 
-from speclift.statistics.launches import LaunchCost, launch_effects, launches_worth, pooled_spread
+from speclift.statistics.launches import (
+    LaunchCost,
+    LaunchEffects,
+    launch_effects,
+    launches_worth,
+    pooled_spread,
+)
 from speclift.statistics.stats import CrossedFit, LaunchSpread, crossed_fit, interval_of, launches_needed
 
 TRUTH = 0.2
@@ -40,7 +46,7 @@ def labels(ratio: np.ndarray) -> tuple[list[float], list[int], list[int]]:
 def fit_of(table: np.ndarray, *, pools: bool = True) -> CrossedFit:
     """Of the first arm."""
     spread = pooled_spread([launch_effects(*labels(ratio)) for ratio in table]) if pools else None
-    return crossed_fit(*labels(table[0]), launch_spread=spread)
+    return crossed_fit(*labels(table[0]), spread=spread)
 
 
 # The launch effects
@@ -48,26 +54,36 @@ def fit_of(table: np.ndarray, *, pools: bool = True) -> CrossedFit:
 
 def test_in_a_whole_table_an_effect_is_the_launchs_mean_less_that_of_all() -> None:
     values = [1.0, 3.0, 2.0, 6.0]
-    assert launch_effects(values, ["p", "p", "q", "q"], [0, 1, 0, 1]) == pytest.approx({0: -1.5, 1: 1.5})
+    found = launch_effects(values, ["p", "p", "q", "q"], [0, 1, 0, 1])
+    assert found.by_launch == pytest.approx({0: -1.5, 1: 1.5})
+    # Four residuals of 0.5 with one degree of freedom, two to a launch.
+    assert found.noise == pytest.approx(0.5)
 
 
 def test_prompts_that_a_launch_lacks_do_not_move_it() -> None:
     """Prompt q is slow everywhere and was measured once: the second launch is 1 above, whoever is in it."""
     values = [1.0, 2.0, 11.0, 3.0, 4.0]
-    effects = launch_effects(values, ["p", "p", "q", "r", "r"], [0, 1, 0, 0, 1])
-    assert effects == pytest.approx({0: -0.5, 1: 0.5})
+    found = launch_effects(values, ["p", "p", "q", "r", "r"], [0, 1, 0, 0, 1])
+    assert found.by_launch == pytest.approx({0: -0.5, 1: 0.5})
+    assert found.noise == pytest.approx(0.0)
 
 
 def test_repeats_of_a_prompt_are_one_and_a_single_launch_has_no_effect() -> None:
-    assert launch_effects([1.0, 3.0, 4.0], ["p", "p", "p"], [0, 0, 1]) == pytest.approx({0: -1.0, 1: 1.0})
-    assert launch_effects([1.0, 3.0], ["p", "q"], [7, 7]) == pytest.approx({7: 0.0})
+    repeated = launch_effects([1.0, 3.0, 4.0], ["p", "p", "p"], [0, 0, 1])
+    assert repeated == LaunchEffects(by_launch=repeated.by_launch)
+    assert repeated.by_launch == pytest.approx({0: -1.0, 1: 1.0})
+    assert launch_effects([1.0, 3.0], ["p", "q"], [7, 7]).by_launch == pytest.approx({7: 0.0})
 
 
 # The spread of all arms
 
 
+def effects(*values: float, noise: float = 0.0) -> LaunchEffects:
+    return LaunchEffects(by_launch=dict(enumerate(values)), noise=noise)
+
+
 def test_one_arm_tells_its_own_variance_and_no_more() -> None:
-    spread = pooled_spread([{0: -0.1, 1: 0.1}])
+    spread = pooled_spread([effects(-0.1, 0.1)])
     assert spread is not None
     assert spread.variance == pytest.approx(0.02)
     assert spread.df == 1.0
@@ -75,24 +91,31 @@ def test_one_arm_tells_its_own_variance_and_no_more() -> None:
 
 def test_a_launch_of_the_baseline_moves_all_arms_and_is_counted_once() -> None:
     """Only the baseline varied: 0.2 between its launches. Of four servers that is a quarter of the squares."""
-    spread = pooled_spread([{0: -0.1, 1: 0.1}] * 3)
+    spread = pooled_spread([effects(-0.1, 0.1)] * 3)
     assert spread is not None
     assert spread.df == 3.0
     of_one_server = (0.2**2 / 2) * (1 - 1 / 4) / 3
     assert spread.variance == pytest.approx(2 * of_one_server)
 
 
+def test_what_requests_alone_would_give_is_no_launchs() -> None:
+    spread = pooled_spread([effects(-0.1, 0.1, noise=0.015)])
+    assert spread is not None
+    assert spread.variance == pytest.approx(0.005)
+    assert pooled_spread([effects(-0.1, 0.1, noise=0.03)]) == LaunchSpread(variance=0.0, df=1.0)
+
+
 def test_launches_that_an_arm_lacks_tell_nothing_and_one_alone_neither() -> None:
-    both = pooled_spread([{0: -0.1, 1: 0.1}, {0: -0.1, 1: 0.1}])
-    assert pooled_spread([{0: -0.1, 1: 0.1, 2: 0.5}, {0: -0.1, 1: 0.1}]) == both
-    assert pooled_spread([{0: 0.0}, {0: 0.0}]) is None
-    assert pooled_spread([{0: 0.1}, {1: 0.1}]) is None
+    both = pooled_spread([effects(-0.1, 0.1), effects(-0.1, 0.1)])
+    assert pooled_spread([effects(-0.1, 0.1, 0.5), effects(-0.1, 0.1)]) == both
+    assert pooled_spread([effects(0.0), effects(0.0)]) is None
+    assert pooled_spread([LaunchEffects(by_launch={0: 0.1}), LaunchEffects(by_launch={1: 0.1})]) is None
     assert pooled_spread([]) is None
 
 
 @pytest.mark.parametrize(("arms", "launches"), [(1, 3), (2, 2), (3, 2), (5, 3)])
 def test_its_mean_over_studies_is_the_truth(arms: int, launches: int) -> None:
-    """Of a ratio: two servers' launches, and the mean of their requests."""
+    """Of a ratio: two servers' launches."""
     spreads = [
         pooled_spread(
             [
@@ -103,7 +126,7 @@ def test_its_mean_over_studies_is_the_truth(arms: int, launches: int) -> None:
         for s in range(60)
     ]
     variances = [spread.variance for spread in spreads if spread is not None]
-    truth = 2 * (0.1**2 + 0.03**2 / 24)
+    truth = 2 * 0.1**2
     error = truth * math.sqrt(2 / (arms * (launches - 1)) / len(variances))
     assert abs(np.mean(variances) - truth) < 4 * error
 
@@ -134,13 +157,13 @@ def test_an_arm_whose_launches_differ_more_than_the_others_is_judged_by_its_own(
 def test_a_spread_that_is_known_no_better_changes_nothing(df: float) -> None:
     values = labels(ratios(arms=1, launch_sd=0.05, seed=3)[0])
     plain = crossed_fit(*values)
-    assert crossed_fit(*values, launch_spread=LaunchSpread(variance=9.0, df=df)) == plain
+    assert crossed_fit(*values, spread=LaunchSpread(variance=9.0, df=df)) == plain
 
 
 def test_one_launch_and_one_prompt_stay_what_they_are() -> None:
     spread = LaunchSpread(variance=0.01, df=6.0)
     for prompts, launches in (([0, 1, 2], [0, 0, 0]), ([0, 0, 0], [0, 1, 2])):
-        assert crossed_fit([0.1, 0.2, 0.4], prompts, launches, launch_spread=spread) == crossed_fit(
+        assert crossed_fit([0.1, 0.2, 0.4], prompts, launches, spread=spread) == crossed_fit(
             [0.1, 0.2, 0.4], prompts, launches
         )
 

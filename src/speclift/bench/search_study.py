@@ -55,6 +55,7 @@ from speclift.search.tuning import Tuning
 from speclift.search.tuning_document import TUNING, tuning_document
 from speclift.studies.study import Study, is_study
 from speclift.workload.experiment import StudyPlan
+from speclift.workload.laps import looks_for
 
 # So few arms are all confirmed; there is nothing to search.
 CONFIRMED_MAX = 2
@@ -153,7 +154,8 @@ def start_search(
         return None
     study = Study.create(
         search_path(path),
-        plan=prepared.plan,
+        # As many as were asked for are sent to confirm, however few prompts the search leaves for it.
+        plan=prepared.plan if ask.requests is None else replace(prepared.plan, request_count=ask.requests),
         engine=prepared.engine_spec,
         goals=ask.goals,
         provenance=known,
@@ -262,6 +264,7 @@ def open_confirmation(path: Path, searching: Study, search: Search, plan: Search
             together=together,
             seed=asked.seed,
             request_count=asked.request_count,
+            looks=None if asked.looks is None else looks_for(asked.rounds, together=together),
         ),
         engine=spec,
         goals=searching.goals,

@@ -23,37 +23,51 @@ LAUNCHES_MIN = 2
 GAIN_MIN = 0.05
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LaunchEffects:
+    """How far each launch lies from their mean, prompts being equal, and the variance that requests alone give it."""
+
+    by_launch: Mapping[Hashable, float]
+    noise: float = 0.0
+
+
 def launch_effects(
     values: Sequence[float], prompts: Sequence[Hashable], launches: Sequence[Hashable]
-) -> dict[Hashable, float]:
-    """How far each launch lies from their mean, prompts being equal; cells may be missing or repeated."""
+) -> LaunchEffects:
+    """Of one arm's log ratios; cells may be missing or repeated."""
     table = average_cells(values, prompts, launches, None)
     counts = np.bincount(table.prompt)
     prompt_means = np.bincount(table.prompt, weights=table.values) / counts
     is_launch = np.eye(table.launches)[table.launch]
     shares = np.stack([np.bincount(table.prompt, weights=column) for column in is_launch.T], axis=1)
     within = is_launch - (shares / counts[:, None])[table.prompt]
-    effects = np.linalg.lstsq(within, table.values - prompt_means[table.prompt], rcond=None)[0]
-    effects -= effects.mean()
-    return dict(zip(dict.fromkeys(launches), effects.tolist(), strict=True))
+    values_within = table.values - prompt_means[table.prompt]
+    effects = np.linalg.lstsq(within, values_within, rcond=None)[0]
+    left = values_within - within @ effects
+    freedom = len(left) - table.prompts - table.launches + 1
+    per_launch = len(left) / table.launches
+    return LaunchEffects(
+        by_launch=dict(zip(dict.fromkeys(launches), (effects - effects.mean()).tolist(), strict=True)),
+        noise=float(left @ left) / freedom / per_launch if freedom > 0 else 0.0,
+    )
 
 
-def pooled_spread(effects: Sequence[Mapping[Hashable, float]]) -> LaunchSpread | None:
-    """From the launch effects of every arm against the same baseline; None where no two launches are common to all.
+def pooled_spread(arms: Sequence[LaunchEffects]) -> LaunchSpread | None:
+    """From every arm of a study against the same baseline; None where no two launches are common to all.
 
     Servers are taken to vary alike from launch to launch. A launch of the baseline moves the ratios of all arms
     together, so they count as (arms x (launches - 1)) degrees of freedom only once that is taken out: with s^2 the
     variance of a server, ratios of one launch have the covariance s^2 (I + J), whose inverse is I - J / (arms + 1).
     """
-    common = sorted(set.intersection(*(set(each) for each in effects)), key=repr) if effects else []
-    arms, launches = len(effects), len(common)
-    if launches < 2:
+    common = sorted(set.intersection(*(set(arm.by_launch) for arm in arms)), key=repr) if arms else []
+    if len(common) < LAUNCHES_MIN:
         return None
-    table = np.array([[each[launch] for launch in common] for each in effects])
+    table = np.array([[arm.by_launch[launch] for launch in common] for arm in arms])
     table -= table.mean(axis=1, keepdims=True)
-    of_arms = float(np.sum(table**2) - np.sum(table.sum(axis=0) ** 2) / (arms + 1))
-    df = arms * (launches - 1)
-    return LaunchSpread(variance=2.0 * of_arms / df, df=float(df))
+    of_servers = float(np.sum(table**2) - np.sum(table.sum(axis=0) ** 2) / (len(arms) + 1))
+    df = len(arms) * (len(common) - 1)
+    noise = math.fsum(arm.noise for arm in arms) / len(arms)
+    return LaunchSpread(variance=max(0.0, 2.0 * of_servers / df - noise), df=float(df))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

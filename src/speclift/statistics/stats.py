@@ -48,14 +48,6 @@ SPREAD_MIN = 1e-3
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class LaunchSpread:
-    """The variance of one launch's mean log ratio, with what its requests add to it, and how well it is known."""
-
-    variance: float
-    df: float
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class CrossedFit:
     """d = mean + launch + prompt (within its stratum) + residual, each random with its own variance.
 
@@ -96,22 +88,22 @@ def crossed_fit(
     launches: Sequence[Hashable],
     strata: Sequence[Hashable] | None = None,
     evenness: Evenness = EVEN,
-    launch_spread: LaunchSpread | None = None,
+    spread: LaunchSpread | None = None,
 ) -> CrossedFit:
     """Fits the crossed model to any table of prompts x launches, cells missing or repeated.
 
     The mean is that over prompts of each prompt's mean over its launches. Strata are fixed effects: the
     spread between segments is part of the workload, not of the error. Strata of one prompt are merged, so that
     their spread counts as error and the interval errs wide. `evenness` where values are shares in a result that
-    rests on some prompts or launches more than on others. `launch_spread`: how launches vary, where more is known of it
-    than these few say (launches.py); without one, or with one launch, they speak for themselves.
+    rests on some prompts or launches more than on others. `spread`: how launches vary, where more is known of it than
+    these few say (launches.py); without it, or with one launch, they speak for themselves.
     """
     table = average_cells(values, prompts, launches, strata)
     if table.prompts == 1 or table.launches == 1:
         return _fit_one_launch(table, evenness)
     squares = mean_squares(table, evenness)
-    if launch_spread is not None:
-        squares = _with_spread(squares, launch_spread, evenness)
+    if spread is not None:
+        squares = _with_spread(squares, spread, evenness)
     launch_df, prompt_df, residual_df = (float(df) for df in squares.df[:, 0])
     variance, df, launch_share = math.inf, 0.0, 0.0
     launch_variance, prompt_variance, residual_variance = None, None, None
@@ -137,11 +129,61 @@ def crossed_fit(
     )
 
 
+# What launches are taken to differ by where few were seen: 4 % in a ratio, which is 3 % for each of its two servers,
+# weighing as much as three launches do. Chosen by benchmarks/looks.py: starts that differ by up to 4 % keep their
+# coverage, and two launches give an interval that is of use (a spread known from two alone has a quantile of 12.7).
+LAUNCH_SD_EXPECTED = 0.04
+LAUNCH_DF_EXPECTED = 2.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LaunchSpread:
+    """The variance of a log ratio from launch to launch, and with how many degrees of freedom it is known."""
+
+    variance: float = LAUNCH_SD_EXPECTED**2
+    df: float = LAUNCH_DF_EXPECTED
+
+
+def launch_spread(fit: CrossedFit) -> LaunchSpread:
+    """What was seen, together with what is expected: weighed by their degrees of freedom."""
+    if fit.launch_variance is None:
+        return LaunchSpread()
+    df = LAUNCH_DF_EXPECTED + fit.launches - 1
+    expected = LAUNCH_DF_EXPECTED * LAUNCH_SD_EXPECTED**2
+    return LaunchSpread(variance=(expected + (fit.launches - 1) * fit.launch_variance) / df, df=df)
+
+
+def prompt_fit(
+    values: Sequence[float],
+    strata: Sequence[Hashable],
+    evenness: Evenness,
+    launch_weights: Floats,
+    launches: LaunchSpread,
+) -> CrossedFit:
+    """The mean over prompts, each with one value, where the spread of launches is known from elsewhere: what prompts
+    leave open, and what the launches add on which the result rests with these weights."""
+    prompts = _fit_one_launch(average_cells(values, range(len(values)), [0] * len(values), strata), evenness)
+    if math.isinf(prompts.variance):
+        return replace(prompts, launches=len(launch_weights))
+    of_launches = launches.variance * float(launch_weights @ launch_weights)
+    variance = prompts.variance + of_launches
+    df = variance**2 / (prompts.variance**2 / prompts.df + of_launches**2 / launches.df)
+    return replace(
+        prompts,
+        variance=variance,
+        df=df,
+        launch_variance=launches.variance,
+        launches=int(np.count_nonzero(launch_weights)),
+        launch_df=launches.df,
+        launch_share=of_launches / variance,
+    )
+
+
 def interval_of(fit: CrossedFit, *, level: float = CONFIDENCE) -> Estimate:
     """`method` says what the interval rests on: both factors, prompts alone, or nothing (then it is infinite).
 
-    Three launches are the least to decide on by an arm's own: with two, a 95 % interval covers as little as 92 %. At 99 %
-    (an interval widened for many comparisons) three launches cover 97.9 % or more, five 98.5 % or more.
+    Three launches are the least to decide on by an arm's own: with two, a 95 % interval covers as little as 92 %. At
+    99 % (an interval widened for many comparisons) three launches cover 97.9 % or more, five 98.5 % or more.
     """
     half_width = _half_width(fit, level)
     if math.isinf(fit.variance):
@@ -309,10 +351,12 @@ def _with_spread(squares: MeanSquares, spread: LaunchSpread, evenness: Evenness)
     df = spread.df * evenness.launches
     if not 0.0 < squares.df[0, 0] < df:
         return squares
-    own = squares.square[0]
+    own, residual = squares.square[0], squares.square[2]
     return replace(
         squares,
-        square=np.vstack([np.maximum(own, squares.scale[0] * spread.variance), squares.square[1:]]),
+        square=np.vstack(
+            [np.maximum(own, residual + squares.scale[0] * spread.variance), squares.square[1:]]
+        ),
         df=np.vstack([np.full_like(own, df), squares.df[1:]]),
     )
 
