@@ -13,14 +13,14 @@ from speclift.core.arm import Arm, GpuShare, ServerSettings, baseline_arm
 from speclift.core.engine_spec import EngineSpec
 from speclift.core.own_line import OwnLine
 from speclift.core.speculation import DraftModel, NGram
-from speclift.engines.machine import GpuMemory, gpu_memory
+from speclift.engines.gpu_memory import GpuRoom, gpu_room
 from speclift.engines.vllm import engine as vllm
 from speclift.engines.vllm.engine import Vllm, quick_start
 from speclift.engines.vllm.sharing import shares
 from speclift.studies.format import engine_from_dict, engine_to_dict
 
 GIB = 1 << 30
-H200 = GpuMemory(free_bytes=139 * GIB, total_bytes=140 * GIB)
+H200 = GpuRoom(free_bytes=139 * GIB, total_bytes=140 * GIB)
 VERSION = "vllm 0.26.0"
 NGRAM = Arm(name="ngram", speculation=NGram(k=3, n=3))
 # The draft that comes with speclift: 4 layers x 2 heads x 64 x 2 of 2 bytes are 2,048 more.
@@ -64,7 +64,7 @@ def settings(tmp_path: Path) -> ServerSettings:
 
 @pytest.fixture(autouse=True)
 def on_an_h200(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(vllm, "gpu_memory", lambda: H200)
+    monkeypatch.setattr(vllm, "gpu_room", lambda: H200)
 
 
 def engine(settings: ServerSettings) -> Vllm:
@@ -95,7 +95,7 @@ def test_four_fit_where_nine_tenths_of_what_is_free_hold_them(
     free_gib: int, fits: bool, settings: ServerSettings, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Each takes 4.4 GiB: 3 of them KV."""
-    monkeypatch.setattr(vllm, "gpu_memory", lambda: replace(H200, free_bytes=free_gib * GIB))
+    monkeypatch.setattr(vllm, "gpu_room", lambda: replace(H200, free_bytes=free_gib * GIB))
     arms = (baseline_arm(), *(replace(NGRAM, name=f"ngram-{index}") for index in range(3)))
     assert engine(settings).fits_together(arms) is fits
 
@@ -131,7 +131,7 @@ def test_where_it_cannot_be_known_or_the_user_divides_nothing_is_divided(
 def test_without_a_driver_servers_follow_one_another(
     settings: ServerSettings, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(vllm, "gpu_memory", lambda: None)
+    monkeypatch.setattr(vllm, "gpu_room", lambda: None)
     assert not engine(settings).fits_together((baseline_arm(), NGRAM))
     assert engine(settings).share((baseline_arm(), NGRAM)) is None
 
@@ -177,7 +177,7 @@ def test_what_shared_a_gpu_and_no_longer_does_has_it_for_itself(settings: Server
 def test_in_a_search_each_candidate_beside_a_baseline_is_enough(
     settings: ServerSettings, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(vllm, "gpu_memory", lambda: replace(H200, free_bytes=12 * GIB))
+    monkeypatch.setattr(vllm, "gpu_room", lambda: replace(H200, free_bytes=12 * GIB))
     arms = (baseline_arm(), *(replace(NGRAM, name=f"ngram-{index}") for index in range(5)))
     assert placed(spec_of(settings), arms, None, searches=True)[1]
     assert not placed(spec_of(settings), arms, None)[1]
@@ -192,29 +192,32 @@ def test_a_share_is_kept_with_the_study(settings: ServerSettings) -> None:
 @pytest.mark.parametrize(
     ("said", "memory"),
     [
-        ("1024, 2048", GpuMemory(free_bytes=1 << 30, total_bytes=2 << 30)),
+        ("1024, 2048", GpuRoom(free_bytes=1 << 30, total_bytes=2 << 30)),
         ("[N/A], [N/A]", None),
         ("", None),
     ],
 )
 def test_the_drivers_answer_is_read(
-    said: str, memory: GpuMemory | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    said: str, memory: GpuRoom | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     driver = tmp_path / "nvidia-smi"
     driver.write_text(f'#!/bin/sh\necho "$@" > {tmp_path}/asked\necho "{said}"\n')
     driver.chmod(0o755)
-    monkeypatch.setattr("shutil.which", lambda name: str(driver))
+    monkeypatch.setenv("PATH", str(tmp_path), prepend=":")
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "2,3")
-    assert gpu_memory() == memory
+    assert gpu_room() == memory
     assert "--id=2" in (tmp_path / "asked").read_text()
 
 
 def test_a_driver_that_fails_or_is_not_there_tells_nothing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    for found in (None, "/bin/false", str(tmp_path / "absent")):
-        monkeypatch.setattr("shutil.which", lambda name, found=found: found)
-        assert gpu_memory() is None
+    monkeypatch.setenv("PATH", str(tmp_path))
+    assert gpu_room() is None
+    driver = tmp_path / "nvidia-smi"
+    driver.write_text("#!/bin/sh\nexit 9\n")
+    driver.chmod(0o755)
+    assert gpu_room() is None
 
 
 FORK = {"VLLM_WORKER_MULTIPROC_METHOD": "fork"}

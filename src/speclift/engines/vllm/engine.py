@@ -25,9 +25,10 @@ from speclift.core.results import Finding
 from speclift.core.speculation import Synthetic
 from speclift.core.units import Bytes, Seconds
 from speclift.engines.container import container_start
+from speclift.engines.gpu_memory import gpu_room
 from speclift.engines.installed import packages_of
 from speclift.engines.launched import LaunchedServer
-from speclift.engines.machine import TOGETHER_MEMORY_SHARE, available_memory_bytes, gpu_memory
+from speclift.engines.machine import TOGETHER_MEMORY_SHARE, available_memory_bytes
 from speclift.engines.probe import judge_probe, probe_body
 from speclift.engines.process import LOG_TAIL_BYTES, ServerProcess, free_port
 from speclift.engines.prometheus import parse_counters
@@ -164,7 +165,7 @@ class Vllm:
 
     def fits_together(self, arms: tuple[Arm, ...]) -> bool:
         if not self.vllm_version.is_cpu:
-            needs, memory = shares(self.settings, arms), gpu_memory()
+            needs, memory = shares(self.settings, arms), gpu_room()
             return needs is not None and memory is not None and needs.fit(memory.free_bytes)
         if not Path(self.model).is_dir():
             return False
@@ -174,7 +175,7 @@ class Vllm:
     def share(self, arms: Sequence[Arm]) -> GpuShare | None:
         """The same for every one of them; None where each has what it takes by itself."""
         needs = None if self.vllm_version.is_cpu else shares(self.settings, arms)
-        memory = None if needs is None else gpu_memory()
+        memory = None if needs is None else gpu_room()
         if needs is None or memory is None:
             return None
         return GpuShare(
