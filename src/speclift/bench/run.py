@@ -122,6 +122,8 @@ class StudyRun:
             while not course.is_over and not (look := self._look(course.number)).is_settled:
                 has_paid_off = up.measured_s >= self._starting_s(len(up.live))
                 lap = course.next_lap(starts_anew=look.needs_launch and has_paid_off)
+                if not lap.blocks:
+                    return  # of a handful of prompts all were sent
                 pending = self._pending(lap_turns(self.plan, lap, look.wanted))
                 self._expect(lap, pending)
                 if not pending:

@@ -7,7 +7,7 @@ the same way.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import cache
 
 from speclift.bench.course import LookAt, lap_rounds
@@ -44,16 +44,25 @@ def look_after(study: Study, laps_done: int) -> Look:
     return _look(held, study.goals, level=_level_after(study, laps_done), is_attached=study.plan.rounds == 1)
 
 
-def level_of(studies: Sequence[Study], held: Held) -> float:
-    """The confidence at which a study is reported: that of the look which settled it, by its own goals; where none did,
-    that of the last one, for which the largest share of the error is kept."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ending:
+    """At which confidence a study is reported, and whether it ended because nothing more could change the verdict."""
+
+    level: float
+    is_settled: bool
+
+
+def ending_of(studies: Sequence[Study], held: Held) -> Ending:
+    """By a study's own goals. Where no look settled it, its level is that of the last one, for which the largest share
+    of the error is kept."""
     if not held.has_laps:
-        return CONFIDENCE
-    if len(studies) > 1 or not (laps_done := len(lap_rounds(studies[0]))):
-        return LAST_LEVEL
-    level = _level_after(studies[0], laps_done)
-    look = _look(held, studies[0].goals, level=level, is_attached=studies[0].plan.rounds == 1)
-    return level if look.is_settled else LAST_LEVEL
+        return Ending(level=CONFIDENCE, is_settled=False)
+    if len(studies) == 1 and (laps_done := len(lap_rounds(studies[0]))):
+        level = _level_after(studies[0], laps_done)
+        look = _look(held, studies[0].goals, level=level, is_attached=studies[0].plan.rounds == 1)
+        if look.is_settled:
+            return Ending(level=level, is_settled=True)
+    return Ending(level=LAST_LEVEL, is_settled=False)
 
 
 def _look(held: Held, goals: Goals, *, level: float, is_attached: bool) -> Look:
