@@ -57,7 +57,7 @@ class TestAStudy:
     def test_is_decided_against_the_baseline_as_it_comes_and_says_where_the_gain_is_from(
         self, cli: Cli, tmp_path: Path
     ) -> None:
-        document = decide(cli, "--launches", 2)
+        document = decide(cli, "--launches", 2, "--fixed")
         # Two tokens a step at 1.5 times the time: 1.33x, not the 2x that a slowed baseline would show.
         assert document["speedup"]["value"] == pytest.approx(4 / 3, rel=0.12)
         (said,) = named(document, "async-scheduling")
@@ -69,7 +69,7 @@ class TestAStudy:
         ]
         assert factors == pytest.approx([4 / 3, 1 / 1.5, 2.0], rel=0.15)
         self.only_the_arms_compete(document)
-        alone = decide(cli, "--launches", 1, "--async-scheduling", "off", "--study", "without")
+        alone = decide(cli, "--fixed", "--launches", 1, "--async-scheduling", "off", "--study", "without")
         assert document["speedup"]["level"] == alone["speedup"]["level"]
         with Study.open(tmp_path / "s") as study:
             launched = [launch.arm for launch, _ in study.launches()]

@@ -8,6 +8,7 @@ from itertools import pairwise
 from typing import TypeAlias
 
 from speclift.bench.live import LiveArm
+from speclift.core.errors import StudyError
 from speclift.core.json_reading import need_list, need_whole
 from speclift.core.looks import Look
 from speclift.core.units import Seconds
@@ -40,24 +41,25 @@ class LapCourse:
         self._rounds = lap_rounds(study)
         self.number = 0
 
-    @property
-    def is_over(self) -> bool:
-        return self._plan.looks is None or self.number >= len(self._plan.looks.sizes)
-
-    def next_lap(self, *, starts_anew: bool) -> Lap:
-        """`starts_anew` where servers have been up long enough; a launch that has sent every request is over too."""
+    def next_lap(self, *, starts_anew: bool) -> Lap | None:
+        """None where everything was sent. `starts_anew` where servers have been up long enough; a launch that has sent
+        every request is over too."""
         if self.number == len(self._rounds):
             last = self._rounds[-1] if self._rounds else 0
             can_start = bool(self._rounds) and self._plan.rounds > 1
-            is_spent = not self._lap([*self._rounds, last]).blocks
-            self._rounds.append(last + 1 if can_start and (starts_anew or is_spent) else last)
+            ways = [last, last + 1] if not starts_anew or not can_start else [last + 1]
+            follows = next((way for way in ways[: 1 + can_start] if self._lap([*self._rounds, way])), None)
+            if follows is None:
+                return None
+            self._rounds.append(follows)
             self._study.keep(LAPS, {"rounds": list(self._rounds)})
         self.number += 1
         return self._lap(self._rounds[: self.number])
 
-    def _lap(self, rounds: list[int]) -> Lap:
-        *_, last = laps(self._plan, rounds)
-        return last
+    def _lap(self, rounds: list[int]) -> Lap | None:
+        """The last of so many; None where there are no more, or nothing is left for it."""
+        found = list(laps(self._plan, rounds))
+        return found[-1] if len(found) == len(rounds) and found[-1].blocks else None
 
 
 def last_lap(study: Study) -> Lap | None:
@@ -70,5 +72,5 @@ def lap_rounds(study: Study) -> list[int]:
     kept: Mapping[str, object] = study.kept(LAPS) or {}
     rounds = [need_whole(number) for number in need_list(kept.get("rounds", []))]
     if rounds[:1] not in ([], [0]) or any(after - before not in (0, 1) for before, after in pairwise(rounds)):
-        raise ValueError(f"laps on launches {rounds} are in no order")
+        raise StudyError(f"{study.path}: laps on launches {rounds} are in no order", hint="start a new study")
     return rounds

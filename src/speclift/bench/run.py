@@ -119,11 +119,11 @@ class StudyRun:
         hardly differ, or starting them anew would take longer than they have measured."""
         course, up = LapCourse(self.study), Up()
         async with AsyncExitStack() as servers:
-            while not course.is_over and not (look := self._look(course.number)).is_settled:
+            while not (look := self._look(course.number)).is_settled:
                 has_paid_off = up.measured_s >= self._starting_s(len(up.live))
                 lap = course.next_lap(starts_anew=look.needs_launch and has_paid_off)
-                if not lap.blocks:
-                    return  # of a handful of prompts all were sent
+                if lap is None:
+                    return
                 pending = self._pending(lap_turns(self.plan, lap, look.wanted))
                 self._expect(lap, pending)
                 if not pending:
