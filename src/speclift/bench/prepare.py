@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -34,6 +35,8 @@ from speclift.workload.experiment import StudyPlan
 from speclift.workload.laps import looks_for
 from speclift.workload.prompts import TEMPERATURE_MAX, select
 
+# Servers that share one GPU and are still told from one that has it alone by what their speculation does.
+SIDE_BY_SIDE_MAX = 3
 ARRIVALS = ("poisson", "constant", "replay")
 # The quick look: copy-heavy, ordinary and free text, one arm, so that five minutes settle something.
 QUICK_SEGMENTS = ("verbatim-rewrite", "chat", "creative")
@@ -117,7 +120,8 @@ def prepare_arms(
     ground: Ground, arms: tuple[Arm, ...], *, samples_anyway: bool = False, searches: bool = False
 ) -> Prepared:
     """`searches`: the arms are candidates, and what is chosen of them gets its control when it is confirmed."""
-    ask, spec, competing = ground.ask, ground.engine_spec, arms
+    ask = ground.ask
+    spec, together = placed(ground.engine_spec, arms, ask.side_by_side, searches=searches)
     if not searches and not samples_anyway:
         spec, arms = with_control(spec, arms)
     engine, shared = build_engine(spec), build_engine(replace(spec, by_arm=()))
@@ -130,7 +134,6 @@ def prepare_arms(
     for arm in arms:  # what this engine cannot express is wrong usage, seen before any launch
         engine.command(arm, port=0)
     rounds = ask.launches if kind.launches else 1
-    together = engine.fits_together(competing) if ask.side_by_side is None else ask.side_by_side
     plan = StudyPlan(
         arms=arms,
         loads=ground.loads,
@@ -148,8 +151,37 @@ def prepare_arms(
         engine=engine,
         workload=ground.workload,
         budget_s=ask.budget_s,
-        findings=forewarnings(arms, shared),
+        findings=(*forewarnings(arms, shared), *(() if searches else crowding(plan, spec))),
     )
+
+
+def crowding(plan: StudyPlan, spec: EngineSpec) -> tuple[Finding, ...]:
+    """Of many servers on one GPU; a search has fewer of its candidates up at a time."""
+    if not plan.together or len(plan.arms) <= SIDE_BY_SIDE_MAX or not engine_kind(spec.kind).is_on_gpu(spec):
+        return ()
+    return (
+        Finding(
+            check="crowded-gpu",
+            level=Level.WARN,
+            message=f"{len(plan.arms)} servers side by side on one GPU: while one is warmed up or measured the others"
+            " hold memory that its KV cache would have, and share the GPU's cores and memory bandwidth whenever they"
+            " work",
+            next_step="measure one after the other: --side-by-side off",
+        ),
+    )
+
+
+def placed(
+    spec: EngineSpec, arms: Sequence[Arm], asked: bool | None, *, searches: bool = False
+) -> tuple[EngineSpec, bool]:
+    """Whether these arms are up side by side, and their servers as they then are. As asked, else where they fit; in a
+    search each arm beside a baseline is enough."""
+    spec = spec.sharing(None)
+    engine = build_engine(spec)
+    groups = [(baseline_arm(), arm) for arm in arms] if searches else [tuple(arms)]
+    if not (all(map(engine.fits_together, groups)) if asked is None else asked):
+        return spec, False
+    return engine_kind(spec.kind).side_by_side(spec, arms), True
 
 
 def request_count(ask: Ask, workload: Workload) -> int | None:

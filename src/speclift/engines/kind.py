@@ -91,6 +91,10 @@ class EngineKind(ABC):
     def build(self, spec: EngineSpec, settings: ServerSettings, *, version: str | None) -> Engine:
         """`version` where it is known already, as of a study that was measured on another machine."""
 
+    def side_by_side(self, spec: EngineSpec, arms: Sequence[Arm]) -> EngineSpec:
+        """The same servers, each told what it may take now that all of them are to be up at once."""
+        return spec
+
     def model_path(self, reference: str, *, say: Callable[[str], None], fetches: bool) -> str:
         """What `--model` or `--draft` says, as this engine takes it. Without `fetches` nothing is downloaded."""
         return reference
@@ -110,12 +114,25 @@ class EngineKind(ABC):
         """What a search tries where no method is named. `model` is the target as it was asked for."""
         return (NGram(),)
 
+    def installed_drafters(self, spec: EngineSpec) -> tuple[Template, ...]:
+        """What a search tries beside them where the version and the packages that would run here have it."""
+        return ()
+
     def ks(self, template: Template) -> tuple[int, ...]:
         return self.usual_ks.get(drafting_of(template), ANY_KS)
 
     def methods_at(self, methods: tuple[str, ...], ks: Sequence[int]) -> tuple[str, ...]:
         """What was named, with what its author left open chosen so that it drafts at these k. Of nothing: look-up."""
         return methods or ("ngram",)
+
+    def cpu_tile(self, spec: EngineSpec) -> int | None:
+        """Where its servers are known to run on a CPU: how many tokens their kernels take at once, 1 if that is not
+        known. None elsewhere."""
+        return None
+
+    def is_on_gpu(self, spec: EngineSpec) -> bool:
+        """Whether its servers are known to run on a GPU."""
+        return False
 
     def never_drafts(self, arm: Arm) -> str | None:
         """Why an arm would start and never draft; None where it would."""
