@@ -104,7 +104,8 @@ class Tail:
             slow_share=self.share,
             slow_times=self.times,
         )
-        return StudyTruth(arms={ARM.name: arm})
+        # The first token is neither sped up nor slowed: its tail is the baseline's.
+        return StudyTruth(arms={ARM.name: arm}, gains_first_token=False)
 
 
 def tails() -> Iterator[Tail]:

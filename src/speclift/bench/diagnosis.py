@@ -109,9 +109,9 @@ def _losing(study: Study, records: Sequence[Record]) -> tuple[Arm, TailRatio] | 
 
 
 def _requests_at(records: Sequence[Record], load: Load) -> int:
-    """As many as the baseline's first launch was sent there."""
-    first = [r for r in records if (r.place.arm, r.place.load, r.place.round) == (BASELINE, load, 0)]
-    return max(1, sum(record.place.phase is Phase.MEASURED for record in first))
+    """As many as the baseline was sent there, by whatever launches."""
+    own = [r for r in records if (r.place.arm, r.place.load) == (BASELINE, load)]
+    return max(1, sum(record.place.phase is Phase.MEASURED for record in own))
 
 
 def _plan(mixed: StudyPlan, arm: Arm, load: Load, alike: Homogeneous, *, requests: int) -> StudyPlan:
@@ -123,7 +123,8 @@ def _plan(mixed: StudyPlan, arm: Arm, load: Load, alike: Homogeneous, *, request
         rounds=1,
         together=mixed.together,
         seed=mixed.seed,
-        request_count=requests,
+        # No more than one launch of the whole study would have been sent.
+        request_count=min(requests, len(mixed.items)),
     )
 
 
