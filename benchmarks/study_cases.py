@@ -49,7 +49,7 @@ def cases() -> Iterator[Case]:
 
 
 def _coverage_cases() -> Iterator[Case]:
-    arm = replace(DRAFTING, speedup=_by_segment(copy=1.6, chat=0.95, code=1.2))
+    arm = replace(DRAFTING, speedup=by_segment(copy=1.6, chat=0.95, code=1.2))
     plain = StudyTruth(arms={"arm-1": arm})
     yield Case(
         name="coverage, 1 arm", truth=plain, promises={"covered": COVERED_TOGETHER, "on all traffic": COVERED}
@@ -63,15 +63,15 @@ def _coverage_cases() -> Iterator[Case]:
         yield Case(
             name=f"coverage, 1 arm, {name}", truth=truth, promises={"on all traffic": COVERED}, share=0.25
         )
-    by_load = replace(DRAFTING, speedup=_by_load({1: 1.5, 4: 1.2, 16: 0.8}))
+    per_load = replace(DRAFTING, speedup=by_load({1: 1.5, 4: 1.2, 16: 0.8}))
     yield Case(
         name="coverage, 1 arm, 3 loads",
-        truth=StudyTruth(arms={"arm-1": by_load}),
+        truth=StudyTruth(arms={"arm-1": per_load}),
         loads=THREE_LOADS,
         promises={"on all traffic": COVERED},
         share=0.25,
     )
-    alike = replace(DRAFTING, speedup=_by_segment(copy=1.5, chat=1.3, code=1.1))
+    alike = replace(DRAFTING, speedup=by_segment(copy=1.5, chat=1.3, code=1.1))
     yield Case(
         name="coverage, 3 arms alike",
         truth=StudyTruth(arms=dict.fromkeys(("arm-1", "arm-2", "arm-3"), alike)),
@@ -113,7 +113,7 @@ def _false_alarm_cases() -> Iterator[Case]:
         promises=claims,
         share=0.25,
     )
-    at_the_bar = replace(DRAFTING, speedup=_by_segment(copy=1.3, chat=1.3, code=1.3))
+    at_the_bar = replace(DRAFTING, speedup=by_segment(copy=1.3, chat=1.3, code=1.3))
     yield Case(
         name="truth exactly at the bar",
         truth=StudyTruth(arms={"arm-1": at_the_bar}),
@@ -150,12 +150,12 @@ def _aa_cases() -> Iterator[Case]:
 
 def _power_cases() -> Iterator[Case]:
     def segments(**speedups: float) -> StudyTruth:
-        return StudyTruth(arms={"arm-1": replace(DRAFTING, speedup=_by_segment(**speedups))})
+        return StudyTruth(arms={"arm-1": replace(DRAFTING, speedup=by_segment(**speedups))})
 
     mostly, right_part = (40.0, 100.0), {"wrong part": (0.0, 2.5)}
     on_copy = segments(copy=1.5, chat=0.9, code=0.9)
-    by_load = StudyTruth(
-        arms={"arm-1": replace(DRAFTING, speedup=_by_load({1: 1.7, 4: 1.6, 16: 0.7}))},
+    per_load = StudyTruth(
+        arms={"arm-1": replace(DRAFTING, speedup=by_load({1: 1.7, 4: 1.6, 16: 0.7}))},
     )
     several = (
         Case(
@@ -188,7 +188,7 @@ def _power_cases() -> Iterator[Case]:
         ),
         Case(
             name="1.7x at c=1, 1.6x at c=4, 0.7x at c=16",
-            truth=by_load,
+            truth=per_load,
             loads=THREE_LOADS,
             promises={"ship-on-conditions": (90.0, 100.0), "max_concurrency 4": mostly, **right_part},
         ),
@@ -197,11 +197,11 @@ def _power_cases() -> Iterator[Case]:
         yield replace(case, share=0.1)
 
 
-def _by_segment(**speedups: float) -> SpeedupOf:
+def by_segment(**speedups: float) -> SpeedupOf:
     return lambda segment, _load, _temperature: speedups[segment]
 
 
-def _by_load(speedups: Mapping[int, float]) -> SpeedupOf:
+def by_load(speedups: Mapping[int, float]) -> SpeedupOf:
     def speedup(_segment: str, load: Load, _temperature: float | None) -> float:
         return speedups[load.streams] if isinstance(load, Concurrency) else 1.0
 

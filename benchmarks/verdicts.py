@@ -173,6 +173,8 @@ def _flags(pair: Pair) -> list[str]:
         "spec.step_cost": pair.step_cost,
     }
     return [
+        # The truth is known per token.
+        *("--metric", "tpot"),
         *("--engine", "fake", "--method", "ngram", "--k", str(K), "--max-tokens", str(TOKENS)),
         *("--launches", str(pair.launches), "--concurrency", str(pair.streams), "--verify", "off"),
         *("--min-speedup", str(BAR), "--requests", str(pair.prompts), "--study", "study"),

@@ -133,7 +133,7 @@ def needing(low: float, value: float, high: float, **changes: Any) -> Comparison
 STATES: dict[str, Judgement] = {
     "ship": judged(evidence()),
     "ship, not checked": judged(evidence(), lossless=gate(Result.SKIPPED)),
-    "ship, e2e": judged(evidence(overall=comparison(1.4, 1.5, 1.6, metric="e2e"))),
+    "ship, tpot": judged(evidence(overall=comparison(1.4, 1.5, 1.6, metric="tpot"))),
     "ship, throughput": judged(evidence(overall=comparison(1.4, 1.5, 1.6, metric="throughput"))),
     "ship, two arms": judged(
         evidence(), evidence(arm=OTHER, overall=comparison(1.5, 1.6, 1.7, arm=OTHER.name))

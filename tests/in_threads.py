@@ -7,6 +7,7 @@ tests/test_kill_and_resume.py, tests/hostile/test_interrupts.py.
 from __future__ import annotations
 
 import asyncio
+import os
 import selectors
 import socket
 import threading
@@ -58,6 +59,10 @@ class FakeServerThread(ServerProcess):
         server = cls(truth, port=int(base_url.rpartition(":")[2]), base_url=base_url, log=log)
         await asyncio.to_thread(server._is_up.wait, UP_WITHIN_S)
         return server
+
+    @property
+    def pid(self) -> int:
+        return os.getpid()
 
     @property
     def exit_code(self) -> int | None:

@@ -102,7 +102,7 @@ def evidence_on(traffic: Traffic, arm: Arm, factor: float, conditions: Condition
     if conditions.max_concurrency is not None:
         within = replace(within, streams=[n for n in traffic.streams if n <= conditions.max_concurrency])
 
-    def compared(part: Part, label: str, gain: float, metric: str = "tpot") -> Comparison:
+    def compared(part: Part, label: str, gain: float, metric: str = "e2e") -> Comparison:
         low, high = gain * (1 - traffic.width), gain * (1 + traffic.width)
         if traffic.prompts == 1:
             # What one prompt says of others is not known.
@@ -132,7 +132,10 @@ def evidence_on(traffic: Traffic, arm: Arm, factor: float, conditions: Condition
         arm=arm,
         conditions=conditions,
         overall=compared(Part.ALL, "all", overall),
-        e2e=compared(Part.ALL, "all", 0.95 * overall, "e2e"),
+        by_metric=tuple(
+            compared(Part.ALL, "all", gain * overall, metric)
+            for metric, gain in (("e2e", 1.0), ("tpot", 1.05), ("ttft", 0.7), ("throughput", 1.0))
+        ),
         parts=tuple(parts) if len(within.gains) * len(within.streams) > 1 else (),
         tails=tuple(
             TailRatio(

@@ -17,10 +17,14 @@ from typing import Any
 
 import pytest
 
+from speclift.bench.course import lap_rounds
 from speclift.cli.main import main
+from speclift.core.looks import EVERYTHING
 from speclift.core.records import Phase, Record
 from speclift.studies.study import Done, Study
-from speclift.workload.experiment import turns
+from speclift.verbs.looks import look_after
+from speclift.workload.experiment import Turn, turns
+from speclift.workload.laps import lap_turns, laps
 
 LIMIT_S = 60.0
 FAST = ("ttft_s=0.002", "tpot_s=0.0005")
@@ -132,8 +136,10 @@ def measured_places(records: Iterable[Record]) -> Counter[Done]:
 
 
 def planned_places(study: Path) -> set[Done]:
+    """Of a study in laps, what its looks wanted by the records it holds."""
     with Study.open(study) as opened:
         plan = opened.plan
+        each = planned_turns(opened)
     own = {request.id: request.temperature for request in plan.requests}
     return {
         Done(
@@ -144,7 +150,18 @@ def planned_places(study: Path) -> set[Done]:
             own[item.request_id] if item.temperature is None else item.temperature,
             item.repeat,
         )
-        for round_index in range(plan.rounds)
-        for turn in turns(plan, round_index)
+        for turn in each
         for item in turn.items
     }
+
+
+def planned_turns(study: Study) -> list[Turn]:
+    plan = study.plan
+    if plan.looks is None:
+        return [turn for round_index in range(plan.rounds) for turn in turns(plan, round_index)]
+    everything = {arm.name: (EVERYTHING,) for arm in plan.arms if arm.speculates}
+    return [
+        turn
+        for lap in laps(plan, lap_rounds(study))
+        for turn in lap_turns(plan, lap, look_after(study, lap.number).wanted if lap.number else everything)
+    ]

@@ -23,7 +23,8 @@ from speclift.engines.fake.engine import Fake
 from speclift.statistics.control import explained_gains
 from speclift.studies.study import Study
 from speclift.verbs.judge import judge
-from speclift.workload.experiment import control_turns, turns
+from speclift.workload.experiment import turns
+from speclift.workload.laps import control_turns
 
 # Without scheduling ahead a step takes half as long again; drafts that are always right and cost nothing halve it.
 TRUTH = (
@@ -158,8 +159,8 @@ class TestAControl:
     def test_sends_what_the_others_sent_in_the_last_round(self) -> None:
         asked = plan(arms=(baseline_arm(), NGRAM, control_arm()))
         last = {(turn.round, turn.block, turn.items) for turn in turns(asked, asked.rounds - 1)}
-        assert {(turn.round, turn.block, turn.items) for turn in control_turns(asked)} == last
-        assert control_turns(plan()) == ()
+        assert {(turn.round, turn.block, turn.items) for turn in control_turns(asked, None)} == last
+        assert control_turns(plan(), None) == ()
 
     def test_is_kept_in_a_study_and_is_neither_baseline_nor_arm(self) -> None:
         assert speculation_from_dict(speculation_to_dict(Equalised())) == Equalised()

@@ -103,7 +103,7 @@ def test_a_search_is_rebuilt_from_what_its_study_holds(tuned: tuple[Path, Result
 def test_the_narrative_says_what_is_asked_and_why(tuned: tuple[Path, Result]) -> None:
     said = " ".join(tuned[1].stderr.split())
     assert "search 1: baseline at c=1: baseline for every comparison" in said
-    assert "Speedup at c=1 by draft length k" in said
+    assert "Speedup per token at c=1 by draft length k" in said
     assert "Fastest in the confirmation" in said
 
 

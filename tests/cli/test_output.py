@@ -108,7 +108,7 @@ def test_measure_gives_no_verdict_and_its_prompts_keep_it_apart_from_other_studi
     losing = fake_flags("spec.acceptance=0.15", "spec.step_cost=2")
     measured = cli("measure", *small, *losing, "--prompts", "p.jsonl", "--json", "--study", "other")
     assert measured.code == 0  # where decide would say: do not ship
-    assert set(measured.document) == {"schema", "study", "cells", "findings"}
+    assert set(measured.document) == {"schema", "study", "cells", "resources", "findings"}
     pooled = cli("compare", decided.study, "other")
     assert pooled.code == 1
     assert "prompts_sha256" in pooled.stderr

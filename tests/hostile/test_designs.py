@@ -121,8 +121,8 @@ def temperature_of(temperatures: str, number: int) -> float | None:
     return {"one": None, "by segment": 0.5 * (number % 3), "own": number / 24}[temperatures]
 
 
-def evidence_of(records: Sequence[Record]) -> Evidence:
-    return comparer_of(records).evidence(ARM, ALL_TRAFFIC)
+def evidence_of(records: Sequence[Record], goals: Goals | None = None) -> Evidence:
+    return comparer_of(records, goals=goals).evidence(ARM, ALL_TRAFFIC)
 
 
 class TestVerdicts:
@@ -170,6 +170,9 @@ class TestVerdicts:
         assert speedup["low"] is None or speedup["high"] > 1.01 * speedup["low"]
 
 
+PER_TOKEN = Goals(metric="tpot")
+
+
 class TestPairsLeftOut:
     """Answers that came in one burst have no time per token."""
 
@@ -183,46 +186,66 @@ class TestPairsLeftOut:
     def test_few_are_counted(self) -> None:
         records = list(drawn(study_places(), quiet_truth(constant(2.0))))
         records[1] = replace(records[1], is_in_one_burst=True)
-        found = evidence_of(records)
+        found = evidence_of(records, PER_TOKEN)
         assert (found.completeness.asked, found.completeness.used) == (108, 107)
         assert found.completeness.metric == "tpot"
 
     def test_many_are_judged_end_to_end_with_all_prompts(self) -> None:
         records = self.burst(drawn(study_places(), quiet_truth(constant(2.0))), share=0.4)
-        found = evidence_of(records)
+        found = evidence_of(records, PER_TOKEN)
         assert found.completeness.metric == "e2e"
         assert found.completeness.used == found.completeness.asked == 108
         assert found.overall is not None
-        # 50 ms to the first token and 63 more of 10 or 5 ms.
-        assert found.overall.speedup.value == pytest.approx(0.68 / 0.365, rel=0.02)
-        assert "metric" in {reason.rule for reason in judged(records).reasons}
+        assert found.overall.speedup.value == pytest.approx(2.0, rel=0.02)
+        assert "metric" in {reason.rule for reason in judged(records, goals=PER_TOKEN).reasons}
+        # End to end they are no loss, and that is what is asked for.
+        assert "metric" not in {reason.rule for reason in judged(records).reasons}
 
     @pytest.mark.parametrize("tokens", [None, 40], ids=["no token counts", "shorter answers"])
-    def test_nothing_ships_where_end_to_end_times_do_not_compare_either(self, tokens: int | None) -> None:
+    @pytest.mark.parametrize("metric", ["tpot", "e2e"])
+    def test_nothing_ships_where_end_to_end_times_do_not_compare_either(
+        self, tokens: int | None, metric: str
+    ) -> None:
         records = [
             replace(r, output_tokens=tokens) if r.place.arm == ARM.name and r.is_in_one_burst else r
             for r in self.burst(drawn(study_places(), quiet_truth(constant(2.0))), share=0.4)
         ]
-        verdict = judged(records)
+        verdict = judged(records, goals=Goals(metric=metric))
         assert verdict.decision is Decision.INCONCLUSIVE
         assert [r.level for r in verdict.reasons if r.rule == "left-out"] == [Level.FAIL]
 
     def test_answers_of_one_token_stop_no_refusal(self) -> None:
-        """A yes or no has no time per token: a slow arm stays slow. Answers of unlike length leave no other metric."""
+        """A yes or no has no time per token: a slow arm stays slow, per token and end to end."""
         made = list(drawn(study_places(), quiet_truth(constant(0.5))))
         short = {record.place.request_id for record in made[:3]}
 
         def shortened(record: Record) -> Record:
             if record.place.request_id in short:
                 return replace(record, output_tokens=1)
-            tokens = record.output_tokens or 0
-            return replace(record, output_tokens=tokens - 20) if record.place.arm == ARM.name else record
+            return record
 
         records = [shortened(record) for record in made]
         found = evidence_of(records).completeness
-        assert found.metric == "tpot"
-        assert found.without_steps == found.asked - found.used > 3
+        assert (found.metric, found.without_steps, found.used) == ("e2e", 0, found.asked)
         assert judged(records).decision is Decision.DO_NOT_SHIP
+        # Asked for per token, they have none, and end to end is complete.
+        assert evidence_of(records, PER_TOKEN).completeness.metric == "e2e"
+
+    def test_answers_of_one_token_stop_no_refusal_per_token_either(self) -> None:
+        """Bursts of unlike length leave no other metric."""
+        made = list(drawn(study_places(), quiet_truth(constant(0.5))))
+        short, burst = ({record.place.request_id for record in made[a:b]} for a, b in ((0, 3), (6, 9)))
+
+        def changed(record: Record) -> Record:
+            if record.place.request_id in short:
+                return replace(record, output_tokens=1)
+            is_apart = record.place.request_id in burst and record.place.arm == ARM.name
+            return replace(record, output_tokens=40, is_in_one_burst=True) if is_apart else record
+
+        found = evidence_of([changed(record) for record in made], PER_TOKEN).completeness
+        assert found.metric == "tpot"
+        assert found.without_steps > 3
+        assert not found.could_pay_no_more
 
     def test_requests_that_failed_are_left_out_too(self) -> None:
         truth = quiet_truth(constant(2.0), failed_share=0.1)

@@ -29,6 +29,7 @@ from speclift.statistics.compare import idle_tax
 from speclift.statistics.pairs import pairs
 from speclift.statistics.repeats import check_repeats, without_echoes
 from speclift.studies.study import DATABASE, Study
+from speclift.testing.running import running
 from speclift.workload.arrivals import again, arrival_offsets, period_s
 from speclift.workload.experiment import REQUEST_COUNT_MAX, turns
 
@@ -212,6 +213,54 @@ class TestAStudy:
         whole = [cell for cell in result.document["cells"] if cell["segment"] == "all"]
         assert {cell["requests"] for cell in whole} == {40}
         assert all(cell["prompts"] < CHAT_PROMPTS for cell in whole)
+
+    @pytest.mark.slow
+    @pytest.mark.timeout(60)
+    def test_after_a_search_sends_as_many_as_asked_though_it_held_out_fewer(self, cli: Cli) -> None:
+        arms = ("--method", "ngram", "--k", "1,2,3,4", "--verify", "off")
+        asked = CHAT_PROMPTS - 4
+        result = cli("tune", *SIZE, *arms, "--requests", asked, *fake_flags(), "--json", "--study", "s")
+        whole = [cell for cell in result.document["cells"] if cell["segment"] == "all"]
+        assert {cell["requests"] for cell in whole} == {asked}
+        assert all(cell["prompts"] < asked for cell in whole)
+        assert findings(result.document, "repeated-prompts")
+
+    @pytest.mark.slow
+    @pytest.mark.timeout(60)
+    @pytest.mark.parametrize("load", [("--concurrency", "1,4"), ("--qps", "200")], ids=["closed", "open"])
+    def test_measure_without_text_sends_all_of_them(
+        self, load: tuple[str, str], cli: Cli, tmp_path: Path
+    ) -> None:
+        asked = 2 * CHAT_PROMPTS + 1
+        size = (*SIZE, "--requests", asked, *load, "--no-text")
+        document = cli("measure", *size, *fake_flags(), "--json", "--study", "s").document
+        whole = [cell for cell in document["cells"] if cell["segment"] == "all"]
+        assert {(cell["requests"], cell["prompts"]) for cell in whole} == {(asked, CHAT_PROMPTS)}
+        assert "Prefix caching was off" in findings(document, "repeated-prompts")[0]["message"]
+        repeats = {r.place.repeat for r in records_of(tmp_path / "s") if r.place.phase is Phase.MEASURED}
+        assert repeats == {0, 1, 2}
+
+    @pytest.mark.slow
+    @pytest.mark.timeout(60)
+    def test_on_attached_servers_sends_all_of_them(self, cli: Cli) -> None:
+        asked = CHAT_PROMPTS + 7
+        with running("flavour=vllm") as baseline, running("flavour=vllm", "k=4") as spec:
+            urls = ("--engine", "attach", "--baseline-url", baseline, "--spec-url", spec, "--verify", "off")
+            result = cli("decide", *SIZE, *urls, "--requests", asked, "--json", "--study", "s")
+        whole = [cell for cell in result.document["cells"] if cell["segment"] == "all"]
+        assert {(cell["requests"], cell["prompts"]) for cell in whole} == {(asked, CHAT_PROMPTS)}
+        assert result.document["speedup"]["n"] == CHAT_PROMPTS
+        assert "refix caching" in findings(result.document, "repeated-prompts")[0]["message"]
+
+    @pytest.mark.slow
+    @pytest.mark.timeout(60)
+    def test_says_how_many_the_budget_left_out(self, cli: Cli) -> None:
+        size = (*SIZE, "--requests", 5000, "--budget", "3s")
+        document = cli("measure", *size, *fake_flags(), "--json", "--study", "s").document
+        sent = {cell["requests"] for cell in document["cells"] if cell["segment"] == "all"}
+        assert max(sent) < 5000
+        (said,) = findings(document, "budget-spent")
+        assert f"{max(sent)} of the 5000 requests planned at c=1 were sent" in said["message"]
 
     @pytest.mark.slow
     @pytest.mark.timeout(60)

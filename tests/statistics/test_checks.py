@@ -23,7 +23,7 @@ from speclift.verdict.gate_word import GateWord
 
 
 def clean_study(**design: Any) -> tuple[Record, ...]:
-    return drawn(study_places(**design), quiet_truth(constant(1.5)))
+    return drawn(study_places(**design), replace(quiet_truth(constant(1.5)), gains_first_token=False))
 
 
 def checks_of(findings: Iterable[Finding]) -> list[str]:
@@ -191,6 +191,26 @@ class TestOutputLength:
         places = study_places(arms=(ARM, OTHER))
         records = changed(drawn(places, QUIET), arm=OTHER.name, output_tokens=32)
         assert the_finding(records, "output-length").arm == OTHER.name
+
+    def test_says_which_ratio_to_look_at(self) -> None:
+        message = the_finding(changed(clean_study(), arm=ARM.name, output_tokens=32), "output-length").message
+        assert "look at the e2e speedup" in message
+        assert "e2e_raw mixes speed with length" in message
+
+    def test_is_of_requests_that_both_answered(self) -> None:
+        """Long answers that the arm cut off would make the rest look short."""
+        records = [
+            replace(r, output_tokens=200, outcome=r.outcome if r.place.arm == BASELINE else Outcome.CUT)
+            if r.place.request_id == "p0"
+            else r
+            for r in clean_study()
+        ]
+        assert "output-length" not in checks_of(check_records(records))
+
+    @pytest.mark.parametrize("tokens", [None, 0])
+    def test_is_silent_without_counts(self, tokens: int | None) -> None:
+        records = changed(clean_study(), arm=ARM.name, output_tokens=tokens)
+        assert "output-length" not in checks_of(check_records(records))
 
 
 class TestDegenerate:

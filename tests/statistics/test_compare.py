@@ -23,8 +23,16 @@ from simulated import (
 )
 from speclift.core.arm import BASELINE
 from speclift.core.goals import Goals
-from speclift.core.records import Outcome, Phase, Record
-from speclift.core.results import ALL_TRAFFIC, Comparison, Conditions, Evidence, Part
+from speclift.core.records import Outcome, Phase, Record, Refused
+from speclift.core.results import (
+    ALL_TRAFFIC,
+    RAW_E2E,
+    SPEEDUP_METRICS,
+    Comparison,
+    Conditions,
+    Evidence,
+    Part,
+)
 from speclift.core.traffic import Concurrency, Rate
 from speclift.statistics.compare import PARTS_ALONE, admits, idle_tax
 from speclift.statistics.pairs import pairs
@@ -92,13 +100,89 @@ class TestPairs:
         assert pairs(both(0.02, 0.0), ARM.name, "tpot") == []
 
 
+class TestEndToEnd:
+    """0.2 s to the first token, then 10 ms per token or 20."""
+
+    def ratio(self, baseline: dict[str, Any], arm: dict[str, Any], metric: str = "e2e") -> float | None:
+        first, second = both(0.02, 0.01)
+        found = pairs([_longer(first, **baseline), _longer(second, **arm)], ARM.name, metric)
+        return math.exp(found[0].log_speedup) if found else None
+
+    @pytest.mark.parametrize("tokens", [2, 6, 11, 51])
+    def test_is_at_the_baselines_length_whatever_the_arm_wrote(self, tokens: int) -> None:
+        assert self.ratio({}, {"output_tokens": tokens}) == pytest.approx(0.4 / 0.3)
+
+    @pytest.mark.parametrize("tokens", [6, 51])
+    def test_the_raw_one_is_as_it_came(self, tokens: int) -> None:
+        raw = self.ratio({}, {"output_tokens": tokens}, RAW_E2E)
+        assert raw == pytest.approx(0.4 / (0.2 + 0.01 * (tokens - 1)))
+
+    @pytest.mark.parametrize("tokens", [1, 11])
+    def test_a_baseline_of_one_token_is_its_first_token(self, tokens: int) -> None:
+        assert self.ratio({"output_tokens": 1}, {"output_tokens": tokens}) == pytest.approx(1.0)
+
+    def test_an_arm_of_one_token_has_no_time_per_token_to_compare_with(self) -> None:
+        assert self.ratio({}, {"output_tokens": 1}) is None
+
+    @pytest.mark.parametrize(
+        ("arm", "is_compared"),
+        [
+            ({"is_in_one_burst": True}, True),
+            ({"is_in_one_burst": True, "output_tokens": 20}, False),
+            ({"output_tokens": None}, True),
+            ({"output_tokens": None, "text": "another answer"}, False),
+            ({"output_tokens": None, "text": ""}, False),
+            ({"output_tokens": None, "refused": (Refused(rule="hidden", said="900"),)}, False),
+            ({"output_tokens": 0}, False),
+        ],
+    )
+    def test_without_a_time_per_token_it_is_as_it_came_if_the_answers_are_as_long(
+        self, arm: dict[str, Any], is_compared: bool
+    ) -> None:
+        found = self.ratio({}, arm)
+        assert found == (pytest.approx(0.4 / 0.3) if is_compared else None)
+
+    @pytest.mark.parametrize("prompts", [1, 2, 3, 12])
+    def test_a_shift_of_lengths_moves_the_raw_ratio_alone(self, prompts: int) -> None:
+        truth = replace(quiet_truth(constant(2.0), prompt_sd=0.0), residual_sd=0.0, launch_sd=0.0)
+        made = drawn(study_places(prompts=prompts), truth)
+        evidence = on_all([_longer(r, output_tokens=127) if r.place.arm == ARM.name else r for r in made])
+        value = {found.metric: found.speedup.value for found in evidence.by_metric}
+        assert value["e2e"] == pytest.approx(2.0)
+        assert value["tpot"] == pytest.approx(2.0)
+        assert value[RAW_E2E] == pytest.approx(1.04, rel=0.02)
+
+    def test_every_metric_has_its_interval_beside_the_headline(self) -> None:
+        evidence = on_all(drawn(study_places(), quiet_truth(constant(2.0))))
+        assert [found.metric for found in evidence.by_metric] == list(SPEEDUP_METRICS)
+        for found in evidence.by_metric:
+            assert found.simultaneous.low < 2.0 < found.simultaneous.high < 2.2
+        assert evidence.overall is not None
+        assert evidence.overall.simultaneous == evidence.by_metric[0].simultaneous
+
+    def test_a_part_that_misses_the_bar_has_the_headline_alone(self) -> None:
+        source = comparer(drawn(study_places(), quiet_truth(by_segment(copy=2.0, chat=0.9, code=0.9))))
+        assert source.evidence(ARM, Conditions(segments=("chat",))).by_metric == ()
+        assert len(source.evidence(ARM, Conditions(segments=("copy",))).by_metric) == len(SPEEDUP_METRICS)
+
+
+def _longer(record: Record, **changes: Any) -> Record:
+    """With other tokens, at the same time per token."""
+    tokens, tpot_s = changes.get("output_tokens"), record.tpot_s
+    if tokens and tpot_s is not None and record.first_token_s is not None:
+        end_s = record.first_token_s + tpot_s * (tokens - 1)
+        changes |= {"last_token_s": end_s, "end_s": end_s}
+    return replace(record, **changes)
+
+
 class TestSpeedup:
     def test_is_the_geometric_mean_over_prompts(self) -> None:
         records = [
             *both(0.02, 0.01, request_id="p1"),
             *both(0.08, 0.01, request_id="p2"),
         ]
-        assert overall(records).speedup.value == pytest.approx(4.0)
+        assert overall(records, goals=Goals(metric="tpot")).speedup.value == pytest.approx(4.0)
+        assert overall(records).speedup.value == pytest.approx(math.sqrt(0.4 / 0.3 * 1.0 / 0.3))
 
     def test_is_found_within_its_interval_at_every_part(self) -> None:
         truth = quiet_truth(by_segment(copy=1.6, chat=0.95, code=1.2))
@@ -114,15 +198,16 @@ class TestSpeedup:
         truth = replace(quiet_truth(constant(1.5), prompt_sd=0.0), residual_sd=0.0, launch_sd=0.0, drift=0.3)
         assert overall(drawn(study_places(prompts=40), truth)).speedup.value == pytest.approx(1.5, rel=1e-3)
 
-    def test_the_end_to_end_speedup_is_always_beside_it(self) -> None:
-        evidence = on_all(drawn(study_places(), quiet_truth(constant(2.0))))
-        assert evidence.e2e is not None
+    def test_end_to_end_it_is_less_where_the_first_token_gains_nothing(self) -> None:
+        truth = replace(quiet_truth(constant(2.0)), gains_first_token=False)
+        evidence = on_all(drawn(study_places(), truth))
+        assert evidence.overall is not None
         # 50 ms to the first token and 63 more of 10 or 5 ms.
-        assert evidence.e2e.speedup.value == pytest.approx(0.68 / 0.365, rel=0.02)
+        assert evidence.overall.speedup.value == pytest.approx(0.68 / 0.365, rel=0.02)
 
     def test_without_a_pair_there_is_no_comparison(self) -> None:
         evidence = on_all([record(arm=BASELINE), record(arm=ARM.name, outcome=Outcome.CUT)])
-        assert (evidence.overall, evidence.e2e, evidence.parts, evidence.tails) == (None, None, (), ())
+        assert (evidence.overall, evidence.by_metric, evidence.parts, evidence.tails) == (None, (), (), ())
         assert [cell.failed for cell in evidence.cells] == [1]
 
     @pytest.mark.parametrize(("prompts", "rounds"), [(1, 1), (1, 3), (3, 1)])

@@ -8,9 +8,10 @@ import pytest
 
 from samples import launch, record
 from speclift.core.arm import BASELINE
+from speclift.core.engine_totals import usage_of
 from speclift.core.records import Counters, Launch, Outcome, Phase, Record, Usage
 from speclift.core.results import Finding
-from speclift.statistics.engine_checks import check_engines, kv_peaks
+from speclift.statistics.engine_checks import check_engines, kv_peaks, resources_of
 
 DRAFTED = "llamacpp:spec_decode_num_draft_tokens_total"
 SPEC = "ngram-k4"
@@ -142,3 +143,59 @@ class TestMemory:
         full = started(SPEC, usage=points)
         assert checks_of(check_engines([full], ())) == (["kv-full"] if fires else [])
         assert kv_peaks([full, started(BASELINE)]) == {SPEC: share}
+
+
+class TestResources:
+    def test_are_the_most_of_all_launches_of_an_arm(self) -> None:
+        def counted(queries: float, hits: float) -> Counters:
+            return Counters(
+                values={"vllm:prefix_cache_queries_total": queries, "vllm:prefix_cache_hits_total": hits}
+            )
+
+        def full(share: float) -> tuple[Usage, ...]:
+            return (Usage(at_s=1.0, running=1, waiting=0, kv_share=share),)
+
+        launches = [
+            started(BASELINE, counters=counted(100, 50), usage=full(0.2), gpu_memory_peak_bytes=5),
+            started(SPEC),
+            started(BASELINE, counters=counted(300, 50), usage=full(0.4), gpu_memory_peak_bytes=4),
+        ]
+        baseline, spec = resources_of(launches, {BASELINE: 4096})
+        assert (baseline.arm, baseline.kv_tokens, baseline.kv_used_peak) == (BASELINE, 4096, 0.4)
+        assert (baseline.prefix_hit_rate, baseline.gpu_memory_peak_bytes) == (0.25, 5)
+        assert (spec.arm, spec.kv_tokens, spec.kv_used_peak) == (SPEC, None, None)
+        assert (spec.prefix_hit_rate, spec.gpu_memory_peak_bytes) == (None, None)
+
+    def test_a_prefix_cache_that_nobody_asked_has_no_rate(self) -> None:
+        counters = Counters(values={"vllm:prefix_cache_queries_total": 0.0})
+        (one,) = resources_of([started(SPEC, counters=counters)], {})
+        assert one.prefix_hit_rate is None
+
+
+class TestUsage:
+    @pytest.mark.parametrize(
+        ("page", "expected"),
+        [
+            ({"vllm:kv_cache_usage_perc": 0.25, "vllm:num_requests_running": 3.0}, (3, 0, 0.25)),
+            (
+                {
+                    'vllm:kv_cache_usage_perc{engine="0"}': 0.25,
+                    'vllm:kv_cache_usage_perc{engine="1"}': 0.75,
+                    'vllm:num_requests_waiting{engine="0"}': 1.0,
+                    'vllm:num_requests_waiting{engine="1"}': 2.0,
+                },
+                (0, 3, 0.75),
+            ),
+            ({"sglang:token_usage": 0.5, "sglang:num_running_reqs": 2.0}, (2, 0, 0.5)),
+            ({"llamacpp:requests_processing": 2.0}, None),
+            ({"vllm:kv_cache_usage_perc": 25.0}, None),
+            ({"vllm:kv_cache_usage_perc": -0.1}, None),
+            ({"vllm:kv_cache_usage_perc": 0.1, "vllm:num_requests_running": -1.0}, None),
+            ({}, None),
+        ],
+    )
+    def test_is_what_the_page_says_where_that_can_be(
+        self, page: dict[str, float], expected: tuple[int, int, float] | None
+    ) -> None:
+        seen = usage_of(Counters(values=page), at_s=9.0)
+        assert (None if seen is None else (seen.running, seen.waiting, seen.kv_share)) == expected

@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 
-from samples import record
+from samples import launch, record
 from simulated import ARM, OTHER, by_streams, drawn, quiet_truth, study_places
 from speclift.core.arm import Arm
-from speclift.core.records import Phase, Record
+from speclift.core.records import Counters, Phase, Record
 from speclift.core.results import Level
 from speclift.core.speculation import Suffix
 from speclift.statistics.noise import _pooled_sd
@@ -37,6 +37,29 @@ def test_repeats_are_told_with_how_many_prompts_and_requests_there_were() -> Non
     assert finding.message.startswith(
         "3 distinct prompts were sent as 6 requests per cell and launch, each up to 2"
     )
+
+
+@pytest.mark.parametrize(
+    ("settings", "hits", "known", "said"),
+    [
+        ({}, None, None, "Whether prefix caching was on is unknown"),
+        ({}, None, False, "Prefix caching was off"),
+        ({}, 0.0, None, "Whether prefix caching was on is unknown"),
+        ({}, 10.0, None, "Prefix caching was on"),
+        ({"enable_prefix_caching": "False"}, None, None, "Prefix caching was off"),
+        ({"enable_prefix_caching": "True"}, None, None, "Prefix caching was on"),
+        ({"disable_radix_cache": "True"}, None, None, "Prefix caching was off"),
+        ({"disable_radix_cache": "False"}, None, None, "Prefix caching was on"),
+        ({"enable_prefix_caching": "False"}, 10.0, False, "Prefix caching was on"),
+    ],
+)
+def test_repeats_are_told_with_whether_the_prefix_cache_was_on(
+    settings: dict[str, str], hits: float | None, known: bool | None, said: str
+) -> None:
+    counters = Counters(values={} if hits is None else {"vllm:prefix_cache_hits_total": hits})
+    servers = [launch(settings=settings, counters=counters)]
+    (finding,) = check_repeats(sent("baseline", 2), [ARM], launches=servers, reuses_prompts=known)
+    assert said in finding.message
 
 
 def test_prompts_sent_once_or_warm_ups_sent_again_are_no_repeats() -> None:

@@ -30,12 +30,14 @@ def test_there_is_one_record_per_place_in_the_order_given() -> None:
     assert tuple(record.place for record in drawn(places, NOISELESS)) == places
 
 
-def test_without_noise_every_request_takes_what_the_truth_says() -> None:
-    truth = replace(NOISELESS, arms={ARM.name: ArmTruth(speedup=by_segment(copy=2.0, chat=1.0, code=0.5))})
+@pytest.mark.parametrize("gains_first_token", [True, False])
+def test_without_noise_every_request_takes_what_the_truth_says(gains_first_token: bool) -> None:
+    arm = ArmTruth(speedup=by_segment(copy=2.0, chat=1.0, code=0.5))
+    truth = replace(NOISELESS, arms={ARM.name: arm}, gains_first_token=gains_first_token)
     for record in of_arm(drawn(study_places(), truth), ARM.name):
         factor = {"copy": 2.0, "chat": 1.0, "code": 0.5}[record.place.segment]
         assert record.tpot_s == pytest.approx(0.010 / factor)
-        assert record.ttft_s == pytest.approx(0.050)
+        assert record.ttft_s == pytest.approx(0.050 / factor if gains_first_token else 0.050)
 
 
 def test_the_same_seed_gives_the_same_study_and_another_seed_another() -> None:

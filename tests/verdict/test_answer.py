@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from answers import EFFORT, STATES, gate, judged, part
 from samples import HOSTILE, provenance
-from simulated import ARM, OTHER, cell, comparison, evidence
+from simulated import ARM, OTHER, cell, comparison, estimate, evidence
 from speclift.core.answer import (
     BECAUSE_CHARACTERS_MAX,
     BECAUSE_MAX,
@@ -22,26 +22,26 @@ from speclift.core.answer import (
 )
 from speclift.core.arm import BASELINE
 from speclift.core.goals import Goals
-from speclift.core.results import Decision, Part, Percentiles
+from speclift.core.results import Decision, Part, Percentiles, TailRatio
 from speclift.lossless.document import ArmOutcome
 from speclift.lossless.result import Result
 from speclift.verdict.answer import answer_to
 
 SENTENCES = {
-    "ship": "Switch on arm: tokens come 1.50x faster (95 % sure: 1.40 to 1.60).",
-    "ship, e2e": "Switch on arm: answers come 1.50x faster (95 % sure: 1.40 to 1.60).",
+    "ship": "Switch on arm: answers come 1.50x faster (95 % sure: 1.40 to 1.60).",
+    "ship, tpot": "Switch on arm: tokens come 1.50x faster (95 % sure: 1.40 to 1.60).",
     "ship, throughput": "Switch on arm: the server gives 1.50x the tokens per second (95 % sure: 1.40 to 1.60).",
-    "ship, two arms": "Switch on other: tokens come 1.60x faster (95 % sure: 1.50 to 1.70).",
+    "ship, two arms": "Switch on other: answers come 1.60x faster (95 % sure: 1.50 to 1.70).",
     "ship, the user's own line": (
-        "Keep your line's speculation: tokens come 1.50x faster (95 % sure: 1.40 to 1.60)."
+        "Keep your line's speculation: answers come 1.50x faster (95 % sure: 1.40 to 1.60)."
     ),
-    "ship, attach": "Switch on the server with speculation: tokens come 1.50x faster (95 % sure: 1.40 to 1.60).",
+    "ship, attach": "Switch on the server with speculation: answers come 1.50x faster (95 % sure: 1.40 to 1.60).",
     "conditions, segments": (
-        "Switch on arm only for summarise: tokens come 1.70x faster (95 % sure: 1.50 to 1.90)."
+        "Switch on arm only for summarise: answers come 1.70x faster (95 % sure: 1.50 to 1.90)."
     ),
     "do not ship": "Leave it off: at most 1.18x of the 1.30x asked for.",
     "do not ship, just under": "Leave it off: at most 1.2999x of the 1.30x asked for.",
-    "do not ship, slower": "Leave it off: tokens come at 0.60x the speed (95 % sure: 0.50 to 0.70).",
+    "do not ship, slower": "Leave it off: answers come at 0.60x the speed (95 % sure: 0.50 to 0.70).",
     "do not ship, a part is open": (
         "Leave it off: at most 1.18x of the 1.30x asked for; it may pay on copy (1.45x so far)."
     ),
@@ -55,11 +55,11 @@ SENTENCES = {
         "it may pay on copy (1.50x so far)."
     ),
     "open, fast but a part may lose": (
-        "Not for all traffic yet: with arm tokens come 1.50x faster (95 % sure: 1.40 to 1.60), "
+        "Not for all traffic yet: with arm answers come 1.50x faster (95 % sure: 1.40 to 1.60), "
         "but part of the traffic may get slower."
     ),
     "open, fast but the tail loses": (
-        "Not for all traffic yet: with arm tokens come 1.50x faster (95 % sure: 1.40 to 1.60), "
+        "Not for all traffic yet: with arm answers come 1.50x faster (95 % sure: 1.40 to 1.60), "
         "but the slowest requests get slower."
     ),
     "open, one prompt": (
@@ -68,7 +68,7 @@ SENTENCES = {
     ),
     "open, invalid": "Do not act on these figures: at c=1 the client read first tokens late.",
     "open, proof wanted": (
-        "Leave it off for now: the answers were not proven to stay the same. With arm tokens come 1.50x faster "
+        "Leave it off for now: the answers were not proven to stay the same. With arm answers come 1.50x faster "
         "(95 % sure: 1.40 to 1.60)."
     ),
     "all arms failed": "Nothing to switch on: draft-k4 did not run.",
@@ -119,7 +119,7 @@ def test_every_decision_is_among_the_states() -> None:
 def test_a_long_list_of_segments_is_counted() -> None:
     sentence = answer_to(STATES["conditions, many long segments"]).sentence
     assert "and 4 more, at most 64 requests at once, temperature up to 0.5" in sentence
-    assert sentence.endswith("tokens come 1.70x faster (95 % sure: 1.50 to 1.90).")
+    assert sentence.endswith("answers come 1.70x faster (95 % sure: 1.50 to 1.90).")
 
 
 def test_what_an_arm_that_changes_the_answers_might_reach_is_not_held_out() -> None:
@@ -264,3 +264,29 @@ def test_hostile_names_stay_on_one_line() -> None:
     )
     answer = answer_to(shown)
     assert not {"\x1b", "\u202e", "\0", "\r", "\n"} & set(answer.sentence + "".join(answer.because))
+
+
+class TestUnsettledTail:
+    """An arm that ships while its slowest requests are not settled."""
+
+    def because(self, *tails: TailRatio) -> tuple[str, ...]:
+        return answer_to(judged(evidence(tails=tails))).because
+
+    def tail(self, low: float, high: float) -> TailRatio:
+        return TailRatio(
+            arm=ARM.name, load=None, metric="e2e", statistic="P95", ratio=estimate(1.1, low, high)
+        )
+
+    def test_is_said_with_what_would_settle_it(self) -> None:
+        assert (
+            "slowest requests: e2e P95 over all loads 1.10x (0.70 to 1.40) is not settled; "
+            "about 73 requests with different prompts would settle it (now 36)"
+        ) in self.because(self.tail(0.7, 1.4))
+
+    def test_is_said_where_nothing_was_compared(self) -> None:
+        assert (
+            "slowest requests were not compared; P90 needs about 50 requests with different prompts"
+        ) in self.because()
+
+    def test_is_not_said_of_a_tail_that_passed(self) -> None:
+        assert not any("settle" in reason for reason in self.because(self.tail(0.9, 1.4)))

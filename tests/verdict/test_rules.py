@@ -63,7 +63,7 @@ class TestMinSpeedup:
         message = rules.min_speedup(evidence(), Goals()).message
         assert (
             message
-            == "arm: tpot speedup 1.50x [1.40, 1.60], the lower bound must be at least 1.3x (36 prompts, 3 launches)"
+            == "arm: e2e speedup 1.50x [1.40, 1.60], the lower bound must be at least 1.3x (36 prompts, 3 launches)"
         )
 
     def test_an_unknown_interval_is_called_so(self) -> None:
@@ -226,6 +226,45 @@ class TestTails:
     def test_too_few_requests_warn_and_do_not_block(self) -> None:
         assert rules.tail_not_slower(evidence(), Goals()).level is Level.WARN
 
+    @pytest.mark.parametrize(
+        ("value", "low", "high", "prompts_min", "needed"),
+        [
+            # Half as far from the value to the tolerance as to the bound: four times as many prompts.
+            (1.0, 0.64, 1.5, 0, "about 144 requests"),
+            (1.0, 0.64, 1.5, 200, "about 200 requests"),
+            # Nearer to being shown slower than to being shown within the tolerance.
+            (0.81, 0.7, 1.1, 0, "about 76 requests"),
+            # Under the tolerance only that it is slower can be shown.
+            (0.7, 0.4, 1.2, 0, "about 83 requests"),
+            # Where the lower bound is unknown the upper one says how wide the interval is.
+            (1.6, 0.0, 2.0, 200, "about 200 requests"),
+            (0.999, 0.5, 1.5, 0, "about 350 requests"),
+            (0.8, 0.3, 1.9, 0, "about 541 requests"),
+            (0.9, 0.1, 1.9, 0, "more than 720 requests"),
+        ],
+    )
+    def test_says_how_many_requests_would_settle_it(
+        self, value: float, low: float, high: float, prompts_min: int, needed: str
+    ) -> None:
+        tail = replace(self.tail(0.9, 1.1), ratio=estimate(value, low, high), prompts_min=prompts_min)
+        found = rules.tail_not_slower(evidence(tails=(tail,)), Goals())
+        assert found.level is Level.WARN
+        assert needed in found.message
+
+    def test_the_least_sure_says_it_for_all(self) -> None:
+        tails = (self.tail(0.79, 1.01), self.tail(0.5, 1.2))
+        message = rules.tail_not_slower(evidence(tails=tails), Goals()).message
+        assert message == rules.tail_not_slower(evidence(tails=tails[::-1]), Goals()).message
+        assert message.index("[0.50") < message.index("[0.79")
+
+    def test_an_unknown_bound_is_called_so(self) -> None:
+        message = rules.tail_not_slower(evidence(tails=(self.tail(0.0, 1.2),)), Goals()).message
+        assert "0.90x [unknown, 1.20]" in message
+
+    def test_loads_compared_together_are_named_so(self) -> None:
+        tails = (replace(self.tail(0.7, 1.2), load=None),)
+        assert "ttft P95 over all loads" in rules.tail_not_slower(evidence(tails=tails), Goals()).message
+
 
 class TestFailures:
     @pytest.mark.parametrize(
@@ -355,7 +394,8 @@ class TestRulesOfThumb:
 
     @pytest.mark.parametrize(("value", "level"), [(1.3, Level.INFO), (1.29, Level.WARN)])
     def test_the_end_to_end_speedup_is_shown_against_its_own_bar(self, value: float, level: Level) -> None:
-        found = said_by(evidence(e2e=comparison(1.2, value, 1.4, metric="e2e")))["e2e"]
+        judged_by = comparison(1.4, 1.5, 1.6, metric="tpot")
+        found = said_by(evidence(overall=judged_by, by_metric=(comparison(1.2, value, 1.4),)))["e2e"]
         assert (found.level, found.source) == (level, "S3")
 
     def test_it_is_not_shown_twice_where_it_is_the_metric(self) -> None:

@@ -20,6 +20,7 @@ from speclift.core.results import Acceptance, Cell, Estimate, Finding, Level, Pe
 from speclift.core.traffic import Concurrency, Rate
 from speclift.verbs.judge import judge
 from speclift.views.document import measure_document, verdict_document
+from speclift.views.page import page
 
 PERCENTILES = {"p50": ..., "p95": ..., "p99": ...}
 CELL = {
@@ -47,7 +48,7 @@ CONTRACT: dict[str, Any] = {
         "value": ...,
         "low": ...,
         "high": ...,
-        "metric": "tpot",
+        "metric": "e2e",
         "design": "paired-log-ratio",
         "launches": 3,
         "n": 12,
@@ -90,13 +91,15 @@ def departures(contract: Any, document: Any, at: str = "$") -> list[str]:
     return [] if contract is ... or contract == document else [f"{at} is {document!r} and not {contract!r}"]
 
 
-def document_of(path: Path, *, tpot_s: float = 0.005, **parts: Any) -> Any:
-    """A small study of the baseline (10 ms per token) and one arm, judged."""
+def document_of(
+    path: Path, *, tpot_s: float = 0.05, temperatures: tuple[float, ...] = (0.0,), **parts: Any
+) -> Any:
+    """A small study of the baseline (100 ms per token) and one arm, judged."""
     prompts = [f"p{i}" for i in range(12)]
     parts.setdefault("plan", plan(requests=tuple(request(name) for name in prompts)))
     with new_study(path, **parts) as study:
         for round_index in range(3):
-            for arm, speed_s, kv_tokens in ((BASELINE, 0.01, 4096), (NGRAM.name, tpot_s, 2048)):
+            for arm, speed_s, kv_tokens in ((BASELINE, 0.1, 4096), (NGRAM.name, tpot_s, 2048)):
                 number = study.next_launch_id()
                 study.add_launch(launch(number, arm=arm, round=round_index))
                 study.launch_ready(number, ready_s=100.0, kv_tokens=kv_tokens)
@@ -108,6 +111,7 @@ def document_of(path: Path, *, tpot_s: float = 0.005, **parts: Any) -> Any:
                         round=round_index,
                         block=position,
                         request_id=name,
+                        temperature=temperatures[position % len(temperatures)],
                         segment="chat" if position < 6 else HOSTILE.replace("\ud800", ""),
                     )
                     study.add_record(_drafting(measured))
@@ -147,12 +151,32 @@ class TestTheVerdictDocument:
         assert json.loads(text) == document
 
     def test_where_nobody_won_there_is_no_winner_and_no_conditions(self, tmp_path: Path) -> None:
-        document = document_of(tmp_path / "s", tpot_s=0.02)
+        document = document_of(tmp_path / "s", tpot_s=0.2)
 
         assert document["verdict"] == "do-not-ship"
         assert (document["winner"], document["conditions"]) == (None, None)
         assert document["kv_tokens"] == {"baseline": 4096, "winner": None}
-        assert document["speedup"]["value"] == pytest.approx(0.5)
+        assert document["speedup"]["value"] == pytest.approx(1.2 / 2.2, rel=0.01)
+        assert document["speedup_by_metric"]["tpot"]["value"] == pytest.approx(0.5)
+
+    def test_prompts_with_temperatures_of_their_own_have_speedup_and_acceptance_by_them(
+        self, tmp_path: Path
+    ) -> None:
+        document = document_of(tmp_path / "s", temperatures=(0.2, 0.8))
+
+        rows = document["by_temperature"]
+        assert [(row["arm"], row["temperature"], row["prompts"]) for row in rows] == [
+            (NGRAM.name, "0.2", 6),
+            (NGRAM.name, "0.8", 6),
+        ]
+        for row in rows:
+            assert row["speedup"]["value"] == pytest.approx(1.2 / 0.7, rel=0.01)
+            assert row["acceptance_rate"]["mean"] == pytest.approx(4 / 6)
+        # The cells stay as the prompts say: nothing was swept.
+        assert {cell["temperature"] for cell in document["cells"]} == {None}
+        html = page(document)
+        assert "Speedup and acceptance by temperature" in html
+        assert html.count("67%") >= 2
 
     def test_the_unknown_is_null(self, tmp_path: Path) -> None:
         document = document_of(tmp_path / "s")

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 from rich.console import Console, Group
 
+import simulated
 from samples import HOSTILE
 from speclift.core.arm import Arm
 from speclift.core.results import (
@@ -17,6 +18,7 @@ from speclift.core.results import (
     Cell,
     Comparison,
     Completeness,
+    Conditions,
     Estimate,
     Evidence,
     Finding,
@@ -26,7 +28,7 @@ from speclift.core.results import (
 )
 from speclift.core.speculation import NGram
 from speclift.core.traffic import Concurrency
-from speclift.views.terminal import cells_table, findings_view, result_table
+from speclift.views.terminal import cells_table, findings_view, metrics_line, result_table
 
 # What rich itself writes for colour and weight.
 STYLING = re.compile(r"\x1b\[[0-9;]*m")
@@ -77,7 +79,7 @@ def view(text: str) -> Any:
         arm=arm,
         conditions=ALL_TRAFFIC,
         overall=comparison(text, Part.ALL, "all"),
-        e2e=None,
+        by_metric=(comparison(text, Part.ALL, "all"),),
         parts=(comparison(text, Part.SEGMENT, text), comparison(text, Part.TEMPERATURE, "0.7")),
         tails=(),
         cells=(cell(text),),
@@ -103,6 +105,31 @@ def rendered(renderable: Any, *, colours: bool = False, width: int = 400) -> str
     console.print(renderable)
     assert isinstance(console.file, io.StringIO)
     return console.file.getvalue()
+
+
+class TestMetricsLine:
+    def line(self, **others: float) -> str:
+        beside = [
+            simulated.comparison(value - 0.1, value, value + 0.1, metric=name)
+            for name, value in others.items()
+        ]
+        return metrics_line(
+            simulated.evidence(by_metric=(simulated.comparison(1.4, 1.5, 1.6), *beside))
+        ).plain
+
+    def test_names_every_metric_but_the_one_of_the_table(self) -> None:
+        assert self.line(tpot=1.7, ttft=0.9, e2e_raw=1.2, throughput=1.4) == (
+            "arm: TPOT 1.70x [1.60, 1.80], TTFT 0.90x [0.80, 1.00], "
+            "E2E at its own lengths 1.20x [1.10, 1.30], throughput 1.40x [1.30, 1.50]"
+        )
+
+    def test_says_where_it_is_not_all_traffic(self) -> None:
+        found = (simulated.comparison(1.6, 1.7, 1.8, metric="tpot"),)
+        part = simulated.evidence(conditions=Conditions(max_concurrency=4), by_metric=found)
+        assert metrics_line(part).plain == "arm within the conditions: TPOT 1.70x [1.60, 1.80]"
+
+    def test_leaves_out_lengths_that_make_no_difference(self) -> None:
+        assert self.line(e2e_raw=1.5) == self.line() == ""
 
 
 class TestHostileText:

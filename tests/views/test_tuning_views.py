@@ -104,7 +104,7 @@ def test_words_say_what_was_dropped_what_it_cost_and_how_far_predictions_were_of
     assert "9 arms x 2 loads x 3 repeats would take about 10 min" in cost_line(TUNING)
     before, confirmed = error_lines(TUNING, ERRORS)
     assert "error 2.0% in the median" in before
-    assert "search c=1 1.36x, on held-out prompts 1.32x (off by 3.0%)" in confirmed
+    assert "search c=1 1.36x, on held-out prompts 1.32x per token (off by 3.0%)" in confirmed
 
 
 def test_a_schedule_says_its_ranges_and_whether_the_engine_can_run_it() -> None:

@@ -110,7 +110,12 @@ class Ask:
     study: Annotated[Path | None, Flag("Study directory; default: studies/DATE-TIME.", STUDY, "DIR")] = None
     resume: Annotated[bool, Flag("Continue --study, or the latest one.", STUDY)] = False
     no_text: Annotated[bool, Flag("Store hashes instead of prompts and answers.", STUDY)] = False
-    launches: Annotated[int, Flag("Server starts per arm.", STUDY, "N", low=1)] = LAUNCHES_DEFAULT
+    launches: Annotated[int, Flag("Passes over the requests on servers started anew.", STUDY, "N", low=1)] = (
+        LAUNCHES_DEFAULT
+    )
+    fixed: Annotated[
+        bool, Flag("Measure everything planned; default: stop when the verdict is settled.", STUDY)
+    ] = False
     budget_s: Annotated[
         Seconds | None,
         Flag(

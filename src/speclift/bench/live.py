@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from speclift.bench.observer import Observer
+from speclift.bench.sampling import Sampler
 from speclift.bench.time_limit import to_the_end
 from speclift.bench.warmup import WARMUP_BLOCK, warmup_requests
 from speclift.client.client import Client
@@ -28,6 +29,8 @@ from speclift.core.speculation import draft_limit
 from speclift.core.traffic import Concurrency, Load, Request, load_label
 from speclift.core.units import Seconds
 from speclift.engines.aside import aside
+from speclift.engines.gpu_memory import GpuMemory, has_gpus
+from speclift.engines.kind import engine_kind
 from speclift.engines.protocol import Engine, Server
 from speclift.studies.study import Study
 
@@ -69,6 +72,7 @@ class LiveArm:
     launch: int
     server: Server
     client: Client
+    sampler: Sampler
     # Totals when the first turn began, and when the last one ended; None where the engine tells none.
     counters_first: Counters | None = None
     counters_last: Counters | None = None
@@ -140,6 +144,8 @@ class Servers:
         self._limit_s = limit_s
         self._workers = workers
         self._version: str | None = None
+        is_ours = engine_kind(study.engine.kind).launches
+        self._gpus = GpuMemory() if is_ours and has_gpus() else None
         # Cause of the last failure by arm.
         self.failures: dict[str, str] = {}
         # What is under way, for whoever has to say where the time ended.
@@ -169,11 +175,14 @@ class Servers:
                 started_s=now_s(),
             )
         )
+        before = None if self._gpus is None else await aside(self._gpus.before_launch)
         try:
             server = await self._engine.launch(arm, log=self._study.log_path(launch))
         except EngineError as error:
             self._fail(arm.name, launch, f"did not start: {error}", log_tail=error.log_tail, hint=error.hint)
             return None
+        if self._gpus is not None:
+            stack.callback(self._gpus.after_stop)
         stack.push_async_callback(server.stop)
         self._study.launch_ready(
             launch,
@@ -191,12 +200,14 @@ class Servers:
                 draft_max=draft_limit(arm.speculation),
             )
         )
-        live = LiveArm(arm=arm, launch=launch, server=server, client=client)
+        sampler = Sampler(server, self._gpus, before)
+        live = LiveArm(arm=arm, launch=launch, server=server, client=client, sampler=sampler)
         stack.push_async_callback(self._close_counters, live)
         try:
             await self._warm_up(live, loads, round_index)
         except ArmFailed:
             return None
+        await sampler.look_at_memory()
         with contextlib.suppress(EngineError):  # an engine without /metrics has no totals to keep
             live.counters_first = live.counters_last = await server.counters()
         return live
@@ -216,9 +227,10 @@ class Servers:
             broken_off = broken_off or record.outcome in (Outcome.CUT, Outcome.DISCONNECTED)
             live.note(record)
 
-        health = await run_turn(
-            live.client, orders, load, seed=seed, on_record=keep, together=self._study.together
-        )
+        async with live.sampler.watching():
+            health = await run_turn(
+                live.client, orders, load, seed=seed, on_record=keep, together=self._study.together
+            )
         if broken_off:
             await self._let_death_show(live)
         self._study.add_turn(live.launch, block, health, await self._counted(live))
@@ -250,11 +262,17 @@ class Servers:
             self._require_alive(live)
 
     async def _close_counters(self, live: LiveArm) -> None:
+        totals = Counters()
         if live.counters_first is not None and live.counters_last is not None:
-            totals = self._between(live, live.counters_first, live.counters_last)
+            counted = self._between(live, live.counters_first, live.counters_last)
             # A total that fell and rose again is no better for it.
-            totals = Counters() if live.refused else totals
-            self._study.launch_ended(live.launch, totals, usage=live.server.usage())
+            totals = totals if live.refused else counted
+        self._study.launch_ended(
+            live.launch,
+            totals,
+            usage=(*live.server.usage(), *live.sampler.usage),
+            gpu_memory_peak_bytes=live.sampler.gpu_memory_peak_bytes,
+        )
 
     async def _counted(self, live: LiveArm) -> Counters:
         """What the engine counted since the turn before; read after the turn, when nobody waits for tokens."""

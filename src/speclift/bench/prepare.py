@@ -31,6 +31,7 @@ from speclift.studies.prompt_files import bundled_workload, read_workload
 from speclift.weights import models
 from speclift.weights.model_folder import folder_fingerprint
 from speclift.workload.experiment import StudyPlan
+from speclift.workload.laps import looks_for
 from speclift.workload.prompts import TEMPERATURE_MAX, select
 
 # Servers that share one GPU and are still told from one that has it alone by what their speculation does.
@@ -130,15 +131,18 @@ def prepare_arms(
         require_greedy(ask, ground.workload, why=shared.samples_wrongly)
     for arm in arms:  # what this engine cannot express is wrong usage, seen before any launch
         engine.command(arm, port=0)
+    rounds = ask.launches if kind.launches else 1
+    together = engine.fits_together(competing) if ask.side_by_side is None else ask.side_by_side
     plan = StudyPlan(
         arms=arms,
         loads=ground.loads,
         requests=ground.workload.requests,
         temperatures=temperatures(ask),
-        rounds=ask.launches if kind.launches else 1,
-        together=engine.fits_together(competing) if ask.side_by_side is None else ask.side_by_side,
+        rounds=rounds,
+        together=together,
         seed=ask.seed,
         request_count=request_count(ask, ground.workload),
+        looks=None if ask.fixed else looks_for(rounds, together=together),
     )
     return Prepared(
         plan=plan,

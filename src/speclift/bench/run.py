@@ -7,20 +7,23 @@ nothing can be compared without it. Everything finished is on disk, so the same 
 from __future__ import annotations
 
 import asyncio
+import math
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import AsyncExitStack
 from dataclasses import replace
 
+from speclift.bench.course import Course, LookAt, Up, lap_rounds, last_lap
 from speclift.bench.interrupts import run_until_signal
 from speclift.bench.live import ArmFailed, LiveArm, Servers, ended_together
 from speclift.bench.observer import Observer
 from speclift.bench.time_limit import BudgetSpent, ends_at
 from speclift.client.client import REQUEST_LIMIT_S
 from speclift.client.load import Order
-from speclift.core.arm import Arm
+from speclift.core.arm import BASELINE, Arm
 from speclift.core.deadline import Deadline
 from speclift.core.errors import EngineError, SpecliftError
+from speclift.core.looks import EVERYTHING
 from speclift.core.quantities import duration
 from speclift.core.records import Phase
 from speclift.core.traffic import Concurrency, Load
@@ -30,8 +33,9 @@ from speclift.engines.protocol import Engine
 from speclift.studies.budget_words import budget_finding, keep_left_out
 from speclift.studies.study import Done, Study
 from speclift.workload.arrivals import again, period_s
-from speclift.workload.budget import BlockLimiter
-from speclift.workload.experiment import Item, StudyPlan, Turn, control_turns, turns
+from speclift.workload.budget import BlockLimiter, cut_short
+from speclift.workload.experiment import Item, StudyPlan, Turn, turns
+from speclift.workload.laps import Lap, control_turns, lap_turns, laps
 
 # Of a budget, at the most.
 REQUEST_SHARE = 1 / 3
@@ -50,8 +54,11 @@ class StudyRun:
         observer: Observer,
         deadline: Deadline | None = None,
         workers: int = 1,
+        look: LookAt | None = None,
     ) -> None:
+        """`look` says after each lap what is still wanted; without one everything is measured."""
         self.study = study
+        self._look = look or (lambda _: dict.fromkeys((arm.name for arm in study.plan.arms), (EVERYTHING,)))
         self.plan: StudyPlan = study.plan
         self._engine = engine
         self._observer = observer
@@ -71,8 +78,9 @@ class StudyRun:
         self._ready_s = launches_took(study)
         # The longest turn of each load.
         self._turn_s: dict[Load, Seconds] = {}
-        # What the budget left out, in words.
+        # What the budget left out, in words, and whether it ended a round before its last block.
         self._left_out: list[str] = []
+        self._is_cut = False
         self._servers = Servers(
             study,
             engine,
@@ -83,24 +91,79 @@ class StudyRun:
         )
 
     async def run(self) -> None:
-        todo = [self._pending(turns(self.plan, index)) for index in range(self.plan.rounds)]
-        self._turns_total = sum(len(pending) for pending in todo)
-        self._launches_left = sum(len({turn.arm for turn in pending}) for pending in todo)
         try:
             async with ends_at(self._deadline, lambda: self._servers.doing):
                 await self._servers.identify()
-                for round_index, pending in enumerate(todo):
-                    if pending and self._has_time_for(round_index, pending):
-                        await self._round(round_index, pending)
+                await (self._all_rounds() if self.plan.looks is None else self._laps())
                 if not self._has_only_failures():
                     await self._explain()
         except BudgetSpent as spent:
             self._left_out.append(str(spent))
+        self._left_out += self._cut_short()
         if self._left_out:
             self._observer.noticed(budget_finding(self._left_out))
         keep_left_out(self.study, self._left_out)
         if self._has_only_failures():
             raise EngineError("every speculative arm failed", hint=self._where_to_look())
+
+    async def _all_rounds(self) -> None:
+        todo = [self._pending(turns(self.plan, index)) for index in range(self.plan.rounds)]
+        self._turns_total = sum(len(pending) for pending in todo)
+        self._launches_left = sum(len({turn.arm for turn in pending}) for pending in todo)
+        for round_index, pending in enumerate(todo):
+            if pending and self._has_time_for(round_index, pending):
+                await self._round(round_index, pending)
+
+    async def _laps(self) -> None:
+        """Laps with a look after each, until nothing more is wanted. Servers stay up for the next lap where starting
+        them anew would take longer than they have measured."""
+        course, up = Course(self.study), Up()
+        async with AsyncExitStack() as servers:
+            while not course.is_over and (wanted := self._look(course.number)):
+                lap = course.next_lap(starts_anew=up.measured_s >= self._starting_s(len(up.live)))
+                pending = self._pending(lap_turns(self.plan, lap, wanted))
+                self._expect(lap, pending)
+                if not pending:
+                    continue
+                if lap.round != up.round:
+                    await servers.aclose()
+                    if not self._has_time_for(lap.round, pending):
+                        return
+                    up = await self._brought_up(lap.round, pending, servers)
+                begun_s = self._clock()
+                if self.plan.together:
+                    await self._take_turns(pending, up.live, self._lap_share_s(lap))
+                else:
+                    await self._round(lap.round, pending)
+                up.measured_s += self._clock() - begun_s
+
+    async def _brought_up(self, round_index: int, pending: Sequence[Turn], servers: AsyncExitStack) -> Up:
+        """All that take turns; none yet where they are up one at a time."""
+        if not self.plan.together:
+            return Up(round=round_index)
+        another_stack = await servers.enter_async_context(ended_together())
+        arms = self._standing({turn.arm for turn in pending})
+        return Up(round=round_index, live=await self._bring_all_up(arms, round_index, pending, another_stack))
+
+    def _standing(self, names: set[str]) -> list[Arm]:
+        return [arm for arm in self.plan.arms if arm.name in names - self._servers.failures.keys()]
+
+    def _cut_short(self) -> Iterator[str]:
+        """Fewer requests than were asked for are never sent without a word."""
+        if not self._left_out and not self._limits and not self._is_cut:
+            return
+        done = self.study.done()
+        own = (turn for turn in self._asked() if turn.arm == BASELINE)
+        yield from cut_short(own, lambda turn, item: self._key(turn, item) in done)
+
+    def _asked(self) -> Iterator[Turn]:
+        """All that was to be measured: what looks on the way had no use for was not."""
+        if self.plan.looks is None:
+            for index in range(self.plan.rounds):
+                yield from turns(self.plan, index)
+            return
+        for lap in laps(self.plan, lap_rounds(self.study)):
+            yield from lap_turns(self.plan, lap, self._look(lap.number))
 
     def _has_only_failures(self) -> bool:
         return (
@@ -112,7 +175,7 @@ class StudyRun:
 
     async def _explain(self) -> None:
         """The control, where there is one, if there is time for it when everything that decides is measured."""
-        pending = self._pending(control_turns(self.plan))
+        pending = self._pending(control_turns(self.plan, last_lap(self.study)))
         if not pending or not self._has_time_to_explain(pending):
             return
         self._turns_total += len(pending)
@@ -136,7 +199,7 @@ class StudyRun:
         groups = [set(names)] if self.plan.together else [{name} for name in names]
         for place, group in enumerate(groups):
             own = [turn for turn in pending if turn.arm in group]
-            arms = [arm for arm in self.plan.arms if arm.name in group - self._servers.failures.keys()]
+            arms = self._standing(group)
             async with ended_together() as another_stack:
                 live = await self._bring_all_up(arms, round_index, own, another_stack)
                 share_s = self._share_s(round_index, arms=len(group), groups=len(groups), done=place)
@@ -197,6 +260,7 @@ class StudyRun:
             if up is None or not items:
                 continue
             if block not in (None, turn.block) and not self._has_time_for_block(turn, len(live)):
+                self._is_cut = True
                 return
             block = turn.block
             begun_s = self._clock()
@@ -270,16 +334,40 @@ class StudyRun:
         """What the turns of this group may take. Round 0 may use its share of the time that launching leaves, and
         what it reaches sets the blocks of all rounds. Where launching again would take most of the time, fewer
         rounds share it."""
-        if not self._deadline.is_set or round_index > 0:
+        if not self._deadline.is_set:
             return None
         left_s = max(0.0, self._deadline.left_s)
-        group_s = arms * sum(self._launch_s) / len(self._launch_s) if self._launch_s else 0.0
+        if self.plan.looks is not None:
+            return left_s / (groups - done) / (2.0 if round_index == 0 else 1.0)
+        if round_index > 0:
+            return None
+        group_s = self._starting_s(arms)
         for rounds in range(self.plan.rounds, 0, -1):
             groups_left = (rounds - 1) * groups + groups - done
             launching_s = (groups_left - 1) * group_s
             if rounds == 1 or launching_s <= left_s * LAUNCHING_SHARE_MAX:
                 return max(0.0, left_s - launching_s) / groups_left
         raise AssertionError("unreachable: one round always takes what there is")
+
+    def _lap_share_s(self, lap: Lap) -> Seconds | None:
+        """What the turns of a lap may take: the first leaves as much for a second launch: one ships nothing."""
+        if not self._deadline.is_set:
+            return None
+        left_s = max(0.0, self._deadline.left_s)
+        if lap.number > 0 or self.plan.rounds == 1:
+            return left_s
+        return max(0.0, left_s - self._starting_s(len(self.plan.arms))) / 2.0
+
+    def _starting_s(self, arms: int) -> Seconds:
+        return arms * sum(self._launch_s) / len(self._launch_s) if self._launch_s else 0.0
+
+    def _expect(self, lap: Lap, pending: Sequence[Turn]) -> None:
+        """How much there is to do if nothing is settled on the way."""
+        sizes = self.plan.looks.sizes if self.plan.looks is not None else ()
+        later = sum(sizes[lap.number + 1 :]) / sizes[lap.number]
+        self._turns_total = self._turns_done + math.ceil(len(pending) * (1.0 + later))
+        arms = len({turn.arm for turn in pending})
+        self._launches_left = arms * (len(sizes) - lap.number)
 
     def _report(self, turn: Turn) -> None:
         """Launches and turns cost differently, so each is projected from its own mean."""
@@ -308,6 +396,9 @@ def arrival_seed(seed: int, round_index: int, block: int) -> int:
     return hash((seed, round_index, block))
 
 
-def run_study(study: Study, *, observer: Observer, deadline: Deadline, workers: int = 1) -> None:
-    run = StudyRun(study, build_engine(study.engine), observer=observer, deadline=deadline, workers=workers)
+def run_study(
+    study: Study, *, observer: Observer, deadline: Deadline, workers: int = 1, look: LookAt | None = None
+) -> None:
+    engine = build_engine(study.engine)
+    run = StudyRun(study, engine, observer=observer, deadline=deadline, workers=workers, look=look)
     run_until_signal(run.run())

@@ -68,6 +68,7 @@ from speclift.search.tuning import Tuning
 from speclift.search.tuning_document import TUNING, tuning_document
 from speclift.studies.study import Study, is_study
 from speclift.workload.experiment import StudyPlan
+from speclift.workload.laps import looks_for
 
 # So few arms are all confirmed; there is nothing to search.
 CONFIRMED_MAX = 2
@@ -181,7 +182,8 @@ def start_search(
     )
     study = Study.create(
         search_path(path),
-        plan=prepared.plan,
+        # As many as were asked for are sent to confirm, however few prompts the search leaves for it.
+        plan=prepared.plan if ask.requests is None else replace(prepared.plan, request_count=ask.requests),
         engine=prepared.engine_spec,
         goals=ask.goals,
         provenance=known,
@@ -296,15 +298,17 @@ def open_confirmation(path: Path, searching: Study, search: Search, plan: Search
     spec, arms = with_control(spec, choice.arms)
     engine = build_engine(spec)
     held_out = set(plan.held_out_ids)
+    together = engine.fits_together(choice.arms) if plan.together is None else plan.together
     confirming = StudyPlan(
         arms=arms,
         loads=loads,
         requests=tuple(request for request in asked.requests if request.id in held_out),
         temperatures=asked.temperatures,
         rounds=asked.rounds,
-        together=engine.fits_together(choice.arms) if plan.together is None else plan.together,
+        together=together,
         seed=asked.seed,
         request_count=asked.request_count,
+        looks=None if asked.looks is None else looks_for(asked.rounds, together=together),
     )
     study = Study.create(
         path,

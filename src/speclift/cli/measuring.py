@@ -117,7 +117,11 @@ def measure_command(ask: Ask, *, dry_run: DryRun = False, as_json: Json = False)
         done = measured(ask, narrator)
     judgement = done.judgement
     if as_json:
-        write_json(measure_document(judgement.cells, judgement.findings, study=judgement.study))
+        write_json(
+            measure_document(
+                judgement.cells, judgement.findings, resources=judgement.resources, study=judgement.study
+            )
+        )
     else:
         narrator.console.print(cells_table(judgement.cells))
         narrator.console.print(findings_view(judgement.findings))
@@ -218,7 +222,7 @@ def _show_judgement(
     from speclift.views.document import verdict_document
     from speclift.views.line_terminal import line_view
     from speclift.views.markdown import verdict_markdown
-    from speclift.views.terminal import STYLES, result_table
+    from speclift.views.terminal import STYLES, metrics_line, result_table
     from speclift.views.tuning_terminal import search_view
 
     document = verdict_document(judgement)
@@ -228,6 +232,8 @@ def _show_judgement(
     answer = AnswerScreen(answer_to(judgement), style=STYLES[judgement.verdict.decision])
     answer.print_above(console)
     console.print(result_table(judgement.cells, judgement.on_all, bar=judgement.goals.min_speedup))
+    if judgement.verdict.evidence is not None:
+        console.print(metrics_line(judgement.verdict.evidence))
     if shows_search and judgement.tuning is not None:
         console.print(search_view(judgement.tuning.tuning, best=judgement.tuning.best))
     answer.print_below(console)

@@ -8,7 +8,8 @@ from collections import defaultdict
 from collections.abc import Iterator
 from itertools import pairwise
 
-from speclift.core.records import Counters, Refused
+from speclift.core.records import Counters, Refused, Usage
+from speclift.core.units import Seconds
 
 # First the name of today, then what older versions called it. vLLM: Prometheus names of 0.32; `gpu_prefix_cache_*`
 # until 0.10. llama.cpp: b11549.
@@ -17,6 +18,17 @@ ACCEPTED = ("vllm:spec_decode_num_accepted_tokens_total", "llamacpp:spec_decode_
 PREEMPTIONS = ("vllm:num_preemptions_total",)
 PREFIX_QUERIES = ("vllm:prefix_cache_queries_total", "vllm:gpu_prefix_cache_queries_total")
 PREFIX_HITS = ("vllm:prefix_cache_hits_total", "vllm:gpu_prefix_cache_hits_total")
+
+# How full a server is at the moment: its KV cache as a share, requests running and waiting. llama.cpp says its KV
+# cache's until b5441 only.
+KV_USED = (
+    "vllm:kv_cache_usage_perc",
+    "vllm:gpu_cache_usage_perc",
+    "sglang:token_usage",
+    "llamacpp:kv_cache_usage_ratio",
+)
+RUNNING = ("vllm:num_requests_running", "sglang:num_running_reqs", "llamacpp:requests_processing")
+WAITING = ("vllm:num_requests_waiting", "sglang:num_queue_reqs", "llamacpp:requests_deferred")
 
 # How many drafts were accepted as far as each position, from 0 on.
 PER_POSITION = (
@@ -34,6 +46,17 @@ def engine_total(counters: Counters, names: tuple[str, ...]) -> float | None:
     """The first of the names that this engine has; None where it counts no such thing."""
     totals = (counters.total(name) for name in names)
     return next((total for total in totals if total is not None), None)
+
+
+def usage_of(reading: Counters, *, at_s: Seconds) -> Usage | None:
+    """How full the server was at this reading; None where it does not say, or says what cannot be."""
+    shares = [value for key, value in reading.values.items() if _name(key) in KV_USED]
+    running, waiting = (engine_total(reading, names) or 0.0 for names in (RUNNING, WAITING))
+    counts_are_possible = all(0 <= count <= TOTAL_MAX for count in (running, waiting))
+    # Of several engines behind one page, the fullest.
+    if not shares or not all(0 <= share <= 1 for share in shares) or not counts_are_possible:
+        return None
+    return Usage(at_s=at_s, running=int(running), waiting=int(waiting), kv_share=max(shares))
 
 
 def counted_between(before: Counters, after: Counters) -> tuple[Counters, tuple[Refused, ...]]:

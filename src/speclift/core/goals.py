@@ -9,7 +9,7 @@ from speclift.core.errors import UsageError, unknown_name
 from speclift.core.flags import GOALS, Flag, Reading, read_duration_s
 from speclift.core.units import Seconds
 
-METRICS = ("tpot", "e2e", "throughput")
+METRICS = ("e2e", "tpot", "throughput")
 # Below 1.3x of end-to-end latency on representative traffic it is not worth shipping [S3].
 MIN_SPEEDUP_DEFAULT = 1.3
 # A tail shown to be at least this fast against the baseline's passes.
@@ -57,7 +57,9 @@ class Goals:
     min_speedup: Annotated[
         float, Flag("Speedup required for SHIP (lower bound of the interval).", GOALS, "X")
     ] = MIN_SPEEDUP_DEFAULT
-    metric: Annotated[str, Flag("Metric for the speedup: tpot, e2e or throughput.", GOALS, "NAME")] = "tpot"
+    metric: Annotated[
+        str, Flag("Metric for the speedup: e2e (end to end), tpot or throughput.", GOALS, "NAME")
+    ] = "e2e"
     slos: Annotated[
         tuple[Slo, ...],
         Flag(

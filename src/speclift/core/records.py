@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 
 from speclift.core.traffic import Load
-from speclift.core.units import Seconds, Tokens
+from speclift.core.units import Bytes, Seconds, Tokens
 
 
 class Outcome(StrEnum):
@@ -201,6 +201,8 @@ class Launch:
     # What it warned of while it started.
     notices: tuple[str, ...] = ()
     usage: tuple[Usage, ...] = ()
+    # The most it was seen to hold.
+    gpu_memory_peak_bytes: Bytes | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -7,9 +7,14 @@ from enum import StrEnum
 from typing import Literal, TypeAlias
 
 from speclift.core.arm import Arm
-from speclift.core.traffic import Load
+from speclift.core.traffic import Load, load_label
+from speclift.core.units import Bytes, Tokens
 
 CONFIDENCE = 0.95
+# End to end as it came, whatever the answers' lengths; "e2e" itself is at the baseline's.
+RAW_E2E = "e2e_raw"
+# In which a speedup is told; the headline is one of them.
+SPEEDUP_METRICS = ("e2e", "tpot", "ttft", RAW_E2E, "throughput")
 # Between the lowest and the highest temperature of a part; a hyphen would be that of 1e-05.
 TEMPERATURE_DASH = "–"
 
@@ -129,6 +134,12 @@ class Comparison:
     # What would bring the interval clear of the bar it straddles; None where no number would.
     prompts_needed: int | None = None
     launches_needed: int | None = None
+    # Prompts of this segment that the workload has beside, where the study ended before it had sent all.
+    prompts_unsent: int = 0
+
+    @property
+    def prompts_there(self) -> int:
+        return self.prompts + self.prompts_unsent
 
     @property
     def where(self) -> str:
@@ -140,14 +151,23 @@ class Comparison:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TailRatio:
-    """baseline/arm of one percentile, or of the mean of the slowest, at one load: under 1 the arm's is slower."""
+    """baseline/arm of one percentile, or of the mean of the slowest, at one load: under 1 the arm's is slower.
+
+    `load` is None over all loads together, where each alone is too thin. A lower bound of 0 is unknown.
+    """
 
     arm: str
-    load: Load
+    load: Load | None
     metric: str
     # P90, P95, P99 or the mean of the slowest 5 %.
     statistic: str
     ratio: Estimate
+    # Different prompts from which on both its bounds are known.
+    prompts_min: int = 0
+
+    @property
+    def where(self) -> str:
+        return "over all loads" if self.load is None else f"at {load_label(self.load)}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -212,7 +232,8 @@ class Evidence:
     conditions: Conditions
     # None where no pair of successful requests exists.
     overall: Comparison | None
-    e2e: Comparison | None
+    # In every metric that both arms have; empty on a part of the traffic that misses the bar.
+    by_metric: tuple[Comparison, ...]
     parts: tuple[Comparison, ...]
     tails: tuple[TailRatio, ...]
     cells: tuple[Cell, ...]
@@ -225,6 +246,37 @@ class Evidence:
     prompts: int
     completeness: Completeness
     degenerate: tuple[Looping, ...] = ()
+    # Pairs in which the arm took far longer than the baseline: signs of a tail before there are enough to compare it.
+    slow_pairs: int = 0
+
+    def speedup_in(self, metric: str) -> Comparison | None:
+        return next((found for found in self.by_metric if found.metric == metric), None)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Resources:
+    """What one arm took while it was measured, over all its launches. None means not known."""
+
+    arm: str
+    kv_tokens: Tokens | None
+    # The fullest its KV cache was seen, as a share.
+    kv_used_peak: float | None
+    # Of its prompt tokens, the share that the prefix cache served.
+    prefix_hit_rate: float | None
+    gpu_memory_peak_bytes: Bytes | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AtTemperature:
+    """One arm at one temperature, or at those of one bucket. None means not known."""
+
+    arm: str
+    label: str
+    speedup: Estimate | None
+    acceptance: Acceptance | None
+    accepted_length: Estimate | None
+    requests: int
+    prompts: int
 
 
 class Decision(StrEnum):

@@ -54,6 +54,8 @@ class EngineKind(ABC):
     quick_methods: tuple[str, ...] = ()
     # No step drafts more.
     k_max = K_MAX
+    # Whether a prompt that is sent again, as we send it, may find its beginning in a cache; None: its servers tell.
+    reuses_prompts: bool | None = None
     # Draft lengths that a search tries, where they are not ANY_KS.
     usual_ks: ClassVar[Mapping[Drafting, tuple[int, ...]]] = MappingProxyType({})
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from speclift.core.arm import Endpoint
 from speclift.core.records import Counters, Usage
+from speclift.engines.gpu_memory import family_of
 from speclift.engines.process import ServerProcess
 from speclift.engines.prometheus import parse_counters
 
@@ -37,6 +38,12 @@ class LaunchedServer:
 
     def usage(self) -> tuple[Usage, ...]:
         return ()
+
+    async def sample(self) -> Usage | None:
+        return None
+
+    def process_ids(self) -> frozenset[int]:
+        return family_of(self._process.pid)
 
     async def stop(self) -> None:
         await self._process.stop()

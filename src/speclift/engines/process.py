@@ -52,6 +52,11 @@ class ServerProcess:
         return cls(guardian, base_url=base_url, log=log)
 
     @property
+    def pid(self) -> int:
+        """Of the guardian, whose child the engine is."""
+        return self._guardian.pid
+
+    @property
     def exit_code(self) -> int | None:
         return self._guardian.returncode
 

@@ -37,6 +37,14 @@ class Server(Protocol):
         """How full the server was over time, as far as it says so without being asked."""
         ...
 
+    async def sample(self) -> Usage | None:
+        """How full it is now; None where it does not say, or tells it in `usage` anyway."""
+        ...
+
+    def process_ids(self) -> frozenset[int]:
+        """Of the server and what it started; empty where somebody else did."""
+        ...
+
     async def stop(self) -> None: ...
 
 

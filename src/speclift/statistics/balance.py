@@ -7,15 +7,17 @@ prompt which alone carries a setting counts for as much doubt as it has weight (
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Sequence
+from collections import Counter
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import NamedTuple
 
 import numpy as np
 
 from speclift.core.traffic import Load
 from speclift.statistics.crossed import Evenness, Floats, Indices, evenness_of, merged_strata
-from speclift.statistics.stats import CrossedFit, crossed_fit
+from speclift.statistics.stats import CrossedFit, LaunchSpread, crossed_fit, prompt_fit
 
 
 class Stratum(NamedTuple):
@@ -62,6 +64,12 @@ class PairTable:
             settings=self.settings,
         )
 
+    def count_below(self, log_speedup: float) -> int:
+        return int(np.count_nonzero(self.log_speedup < log_speedup))
+
+    def prompts_by_segment(self) -> Counter[str]:
+        return Counter(self.segments[unit] for unit in np.unique(self.unit))
+
     def counts(self) -> dict[Stratum, int]:
         """Pairs at each setting that has any."""
         found = np.bincount(self.setting, minlength=len(self.settings))
@@ -83,13 +91,31 @@ def pair_table(observations: Sequence[Observation]) -> PairTable:
     )
 
 
-def fit_table(table: PairTable, *, by_temperature: bool) -> CrossedFit:
+# How many prompts each segment of the workload has.
+PromptCounts = Mapping[str, int]
+AS_MEASURED: PromptCounts = MappingProxyType({})
+
+
+def fit_table(
+    table: PairTable,
+    *,
+    by_temperature: bool,
+    prompt_counts: PromptCounts = AS_MEASURED,
+    launches: LaunchSpread | None = None,
+) -> CrossedFit:
     """The crossed fit over rounds and prompts, segments as strata.
 
     `by_temperature` where the study sent each prompt at several temperatures, which then weigh the same. Where a
     temperature is the prompt's own it is part of what makes prompts unlike, and nothing is evened out.
+    `prompt_counts` where a study may have measured more of one segment than of another: each keeps its share of the
+    workload, whichever of its prompts were sent. `launches` where their spread is known from elsewhere: a table in
+    which launches met few prompts in common could not tell it.
     """
-    shares = _shares(table, by_temperature=by_temperature)
+    moments = _moments(table, by_temperature=by_temperature)
+    if launches is not None:
+        shares = _shares(table, moments, prompt_counts, evens_rounds=False)
+        return _fit_known_launches(table, shares, launches)
+    shares = _shares(table, moments, prompt_counts)
     cells, cell = np.unique(shares.round * len(table.units) + shares.unit, return_inverse=True)
     round_of, unit_of = np.divmod(cells, len(table.units))
     rounds_seen = np.bincount(unit_of, minlength=len(table.units))
@@ -112,8 +138,9 @@ class _Shares:
 
     result: float
     of_prompt: Floats
-    # What each round adds to all its pairs alike.
+    # What each round adds to all its pairs alike, and how much of the result rests on it.
     of_round: Floats
+    launch_weights: Floats
     # One row per (unit, moment, round): how far it lies from its prompt's mean, times its weight.
     unit: Indices
     round: Indices
@@ -121,8 +148,25 @@ class _Shares:
     evenness: Evenness
 
 
-def _shares(table: PairTable, *, by_temperature: bool) -> _Shares:
-    moments, moment_of_pair = _moments(table, by_temperature=by_temperature)
+def _fit_known_launches(table: PairTable, shares: _Shares, launches: LaunchSpread) -> CrossedFit:
+    met = np.unique(shares.unit)
+    return prompt_fit(
+        values=(shares.result + shares.of_prompt[met]).tolist(),
+        strata=[table.segments[index] for index in met],
+        evenness=shares.evenness,
+        launch_weights=shares.launch_weights,
+        launches=launches,
+    )
+
+
+def _shares(
+    table: PairTable,
+    moments_of_pairs: tuple[int, Indices],
+    prompt_counts: PromptCounts,
+    *,
+    evens_rounds: bool = True,
+) -> _Shares:
+    moments, moment_of_pair = moments_of_pairs
     _, round_index = np.unique(table.round, return_inverse=True)
     # Repeats at one setting are averaged first: two pairs at one load must not outweigh one at another.
     keys, inverse = np.unique(
@@ -134,16 +178,17 @@ def _shares(table: PairTable, *, by_temperature: bool) -> _Shares:
     meetings, meeting = np.unique(met, return_inverse=True)
     unit, moment = np.divmod(meetings, moments)
     rounds_met = np.bincount(meeting)
-    of_round = _round_effects(values, rounds, meeting)
+    of_round = _round_effects(values, rounds, meeting) if evens_rounds else np.zeros(int(rounds.max()) + 1)
     values = values - of_round[rounds]
     means = np.bincount(meeting, weights=values) / rounds_met
-    found = _departures(means, unit, moment, table.segments)
+    found = _departures(means, unit, moment, table.segments, prompt_counts)
     prompts = len(np.unique(unit))
     is_alone = prompts > 1 and np.bincount(moment).min() == 1
     weight_of_pair = found.weight[meeting] / rounds_met[meeting]
     return _Shares(
         result=float(np.sum(found.weight * means)) / prompts,
         of_round=of_round,
+        launch_weights=_sums(rounds, weight_of_pair) / prompts,
         of_prompt=_sums(unit, found.weight * found.departure, size=len(table.units)),
         unit=unit[meeting],
         round=rounds,
@@ -186,11 +231,14 @@ class _Departures:
     freedom_share: float
 
 
-def _departures(means: Floats, unit: Indices, moment: Indices, segments: Sequence[str]) -> _Departures:
+def _departures(
+    means: Floats, unit: Indices, moment: Indices, segments: Sequence[str], prompt_counts: PromptCounts
+) -> _Departures:
     """Strata keep their share of all prompts at every moment, whichever prompts a moment happened to meet."""
     prompts, index = np.unique(unit, return_inverse=True)
-    stratum = np.array(merged_strata([segments[prompt] for prompt in prompts]), dtype=np.intp)
-    size = np.bincount(stratum)
+    met = [segments[prompt] for prompt in prompts]
+    stratum = np.array(merged_strata(met), dtype=np.intp)
+    size = _stratum_sizes(stratum, met, prompt_counts)
     freedom = max(len(prompts) - len(size), 1)
     charged = freedom / len(prompts)
     variance, variance_spread = 0.0, 0.0
@@ -218,11 +266,20 @@ def _departures(means: Floats, unit: Indices, moment: Indices, segments: Sequenc
     )
 
 
+def _stratum_sizes(stratum: Indices, met: Sequence[str], prompt_counts: PromptCounts) -> Floats:
+    """Prompts of each stratum: those met, shared out anew as the workload has them."""
+    seen = Counter(met)
+    per_prompt = np.array([prompt_counts.get(segment, seen[segment]) / seen[segment] for segment in met])
+    size = _sums(stratum, per_prompt)
+    shared: Floats = size * (len(met) / size.sum())
+    return shared
+
+
 def _sums(index: Indices, weights: Floats, *, size: int = 0) -> Floats:
     return np.bincount(index, weights=weights, minlength=size).astype(np.float64)
 
 
-def _joined(met: Indices, size: Indices) -> Indices:
+def _joined(met: Indices, size: Floats) -> Indices:
     """For each stratum the one it is counted with at a moment that met these: itself, or where fewer than two of its
     prompts met, the one of which most did."""
     count = np.bincount(met, minlength=len(size))

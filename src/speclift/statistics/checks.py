@@ -16,10 +16,12 @@ from speclift.core.records import Phase, Record, TurnHealth
 from speclift.core.results import Finding, Level
 from speclift.core.traffic import Concurrency, Load, Rate, load_label
 from speclift.statistics.answer_checks import check_answers
+from speclift.statistics.balance import PromptCounts
 from speclift.statistics.bursts import check_bursts
 from speclift.statistics.cells import values_of
 from speclift.statistics.failures import causes_of, told
 from speclift.statistics.loops import degenerate_segments
+from speclift.statistics.pairs import LENGTH_SHARE, paired_lengths
 
 PROMPTS_MIN = 20  # fewer hide how unlike prompts are (method.md 4.2)
 SEGMENT_PROMPTS_MIN = 10
@@ -33,19 +35,22 @@ BLURRED_TURNS_PERCENTILE = 90
 CLIENT_LATE_FLOOR_S = 0.001
 DRIFT_SHARE = 0.10
 DRIFT_SIGNIFICANCE = 0.01
-OUTPUT_LENGTH_SHARE = 0.05
 QUEUE_GROWTH = 2.0
 REQUESTS_PER_STREAM_MIN = 4
 
 
-def check_records(records: Sequence[Record]) -> tuple[Finding, ...]:
+def check_records(
+    records: Sequence[Record], *, prompt_counts: PromptCounts | None = None
+) -> tuple[Finding, ...]:
+    """`prompt_counts` are the workload's where a study ends as soon as it is settled: that few of them were sent,
+    and that a dropped arm was launched once, is then no lack."""
     measured = [record for record in records if record.place.phase is Phase.MEASURED]
     if not measured:
         return ()
     return (
         *_failed(measured),
-        *_few_prompts(measured),
-        *_few_launches(measured),
+        *_few_prompts(measured, prompt_counts or {}),
+        *_few_launches(measured, in_laps=prompt_counts is not None),
         *_short_loads(measured),
         *_client_lag(measured),
         *_drift(measured),
@@ -105,20 +110,21 @@ def _failed(measured: Sequence[Record]) -> Iterator[Finding]:
             )
 
 
-def _few_prompts(measured: Sequence[Record]) -> Iterator[Finding]:
-    prompts = {record.place.request_id for record in measured}
-    if len(prompts) < PROMPTS_MIN:
-        yield Finding(
-            check="few-prompts",
-            level=Level.WARN,
-            message=f"only {len(prompts)} prompts; use at least {PROMPTS_MIN} to see how much prompts differ",
-            next_step="give more --prompts, or raise --requests or --budget",
-        )
+def _few_prompts(measured: Sequence[Record], prompt_counts: PromptCounts) -> Iterator[Finding]:
     by_segment: dict[str, set[str]] = defaultdict(set)
     for record in measured:
         by_segment[record.place.segment].add(record.place.request_id)
-    thin = sorted(name for name, ids in by_segment.items() if len(ids) < SEGMENT_PROMPTS_MIN)
-    if thin and len(by_segment) > 1:
+    there = {name: max(len(ids), prompt_counts.get(name, 0)) for name, ids in by_segment.items()}
+    prompts = sum(there.values())
+    if prompts < PROMPTS_MIN:
+        yield Finding(
+            check="few-prompts",
+            level=Level.WARN,
+            message=f"only {prompts} prompts; use at least {PROMPTS_MIN} to see how much prompts differ",
+            next_step="give more --prompts, or raise --requests or --budget",
+        )
+    thin = sorted(name for name, count in there.items() if count < SEGMENT_PROMPTS_MIN)
+    if thin and len(there) > 1:
         yield Finding(
             check="few-prompts-per-segment",
             level=Level.INFO,
@@ -127,8 +133,9 @@ def _few_prompts(measured: Sequence[Record]) -> Iterator[Finding]:
         )
 
 
-def _few_launches(measured: Sequence[Record]) -> Iterator[Finding]:
-    launches = min(len({r.place.round for r in members}) for members in _by_arm(measured).values())
+def _few_launches(measured: Sequence[Record], *, in_laps: bool) -> Iterator[Finding]:
+    counts = [len({r.place.round for r in members}) for members in _by_arm(measured).values()]
+    launches = max(counts) if in_laps else min(counts)
     if launches == 1:
         yield Finding(
             check="single-launch",
@@ -136,7 +143,7 @@ def _few_launches(measured: Sequence[Record]) -> Iterator[Finding]:
             message="one launch per arm: the interval does not include differences between launches",
             next_step="use --launches 3 or more",
         )
-    elif launches < LAUNCHES_MIN:
+    elif launches < LAUNCHES_MIN and not in_laps:
         yield Finding(
             check="few-launches",
             level=Level.WARN,
@@ -244,19 +251,18 @@ def _saturation(measured: Sequence[Record]) -> Iterator[Finding]:
 
 
 def _output_length(measured: Sequence[Record]) -> Iterator[Finding]:
-    means = {
-        arm: float(np.mean(tokens))
-        for arm, members in _by_arm(measured).items()
-        if (tokens := [r.output_tokens for r in members if r.is_ok and r.output_tokens])
-    }
-    reference = means.get(BASELINE)
-    for arm, mean in means.items():
-        if reference and arm != BASELINE and abs(mean / reference - 1) > OUTPUT_LENGTH_SHARE:
+    """A shift of lengths is no speed: it moves the raw end-to-end ratio, and not the one at the baseline's lengths."""
+    for arm in dict.fromkeys(record.place.arm for record in measured):
+        lengths = [] if arm == BASELINE else paired_lengths(measured, arm)
+        if not lengths:
+            continue
+        reference, mean = (float(value) for value in np.mean(lengths, axis=0))
+        if abs(mean / reference - 1) > LENGTH_SHARE:
             yield Finding(
                 check="output-length",
                 level=Level.WARN,
-                message=f"{arm} wrote {mean:.1f} tokens per answer, the baseline {reference:.1f}: compare "
-                "time per token, not end-to-end time",
+                message=f"{arm} wrote {mean:.1f} tokens per answer, the baseline {reference:.1f}: look at the e2e "
+                "speedup, which is at the baseline's lengths; e2e_raw mixes speed with length",
                 next_step="lower --max-tokens so that answers end at the limit",
                 arm=arm,
             )

@@ -15,7 +15,8 @@ from speclift.core.records import Phase, Place, Record
 from speclift.core.results import (
     ALL_TRAFFIC,
     CONFIDENCE,
-    TEMPERATURE_DASH,
+    RAW_E2E,
+    SPEEDUP_METRICS,
     Cell,
     Comparison,
     Completeness,
@@ -26,7 +27,15 @@ from speclift.core.results import (
     is_complete,
 )
 from speclift.core.traffic import Concurrency, load_label
-from speclift.statistics.balance import Observation, PairTable, Stratum, fit_table, pair_table
+from speclift.statistics.balance import (
+    AS_MEASURED,
+    Observation,
+    PairTable,
+    PromptCounts,
+    Stratum,
+    fit_table,
+    pair_table,
+)
 from speclift.statistics.cells import ALL, NO_TOTALS, Totals, cells, load_size
 from speclift.statistics.loops import degenerate_segments
 from speclift.statistics.pairs import (
@@ -34,14 +43,21 @@ from speclift.statistics.pairs import (
     THROUGHPUT,
     Pair,
     PromptOf,
-    alike_pairs,
     answered_in_one_token,
     asked_of_both,
     pair_key,
     pairs,
 )
-from speclift.statistics.stats import bonferroni, interval_of, launches_needed, prompts_needed
+from speclift.statistics.stats import (
+    LaunchSpread,
+    bonferroni,
+    interval_of,
+    launch_spread,
+    launches_needed,
+    prompts_needed,
+)
 from speclift.statistics.tails import tail_ratios
+from speclift.statistics.temperatures import repeat_segments, temperature_groups
 
 # Of the error of 5 % three fifths go to the headline and two to the conditions on which a part may ship, so that an arm
 # without any gain ships by chance in 2.5 % of studies at most, on all traffic or on a part.
@@ -49,9 +65,17 @@ HEADLINE_SHARE = 0.6
 # What is said of parts without shipping them: a fifth of 5 % where the headline shows no difference; where it does, the
 # parts are the next question and share all of it.
 PARTS_ALONE = 5
-# More temperatures than these among the prompts are cut into buckets; 0.5 and 0.7 are S4's limits.
-TEMPERATURES_MAX = 5
-TEMPERATURE_BUCKETS = (0.0, 0.5, 0.7, 1.0)
+# End to end, against the same request on the baseline; two servers that are alike differ by a tenth or two.
+FAR_LONGER = 1.5
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OneLook:
+    """`level` is what all that is said at this look holds at together; `prompt_counts` are the workload's, of which a
+    lap sends some."""
+
+    level: float
+    prompt_counts: PromptCounts
 
 
 class Comparer:
@@ -67,9 +91,15 @@ class Comparer:
         by_temperature: bool,
         totals: Totals = NO_TOTALS,
         prompt_of: PromptOf = ALL_DISTINCT,
+        look: OneLook | None = None,
     ) -> None:
-        """`bar` is the speedup asked for; `arm_count` how many arms compete, for simultaneous intervals."""
+        """`bar` is the speedup asked for; `arm_count` how many arms compete, for simultaneous intervals; `look` where
+        the study is measured in laps and this is one look of several at it."""
         self._metric_asked, self._bar, self._totals = metric, bar, totals
+        self._level = CONFIDENCE if look is None else look.level
+        self._prompt_counts = AS_MEASURED if look is None else look.prompt_counts
+        # Each lap met only some of the prompts: parts take from the whole how much launches differ.
+        self._shares_launches = look is not None
         self._arm_count, self._by_temperature, self._prompt_of = arm_count, by_temperature, prompt_of
         self._by_setting: dict[tuple[str, Stratum], list[Record]] = defaultdict(list)
         for record in records:
@@ -84,9 +114,10 @@ class Comparer:
         """Cells (over all segments) and tails are left out on a part of the traffic that misses the bar."""
         everything = self._table(arm.name, self._metric, ALL_TRAFFIC)
         scoped = self._table(arm.name, self._metric, conditions)
-        e2e = self._table(arm.name, "e2e", conditions)
-        pair_count = len(self._table(arm.name, "e2e", ALL_TRAFFIC))
-        is_whole = len(e2e) == pair_count
+        succeeded = self._table(arm.name, RAW_E2E, conditions)
+        whole = self._table(arm.name, RAW_E2E, ALL_TRAFFIC)
+        whole_traffic = self._traffic(whole)
+        is_whole = len(succeeded) == len(whole)
         cut = _parts(scoped)
         family = self._arm_count * max(1, len(_parts(everything)), len(cut))
         # On all traffic only the choice of arm is a search; a part is picked from every part of every arm.
@@ -96,14 +127,17 @@ class Comparer:
             metric=self._metric,
             bar=self._bar,
             by_temperature=self._by_temperature,
+            level=self._level,
+            prompt_counts=self._prompt_counts,
+            launches=self._launches(everything),
             family=family if is_whole else None,
         )
-        compare_e2e = replace(compare, metric="e2e", family=None)
         overall = compare(scoped, Part.ALL, "all", overall_count)
         part_count = family if _shows_difference(overall) else family * PARTS_ALONE
         both = self._records(arm.name, conditions)
         # A part that misses the bar is out whatever else it shows, and a search meets hundreds of those.
-        shown = both if is_whole or not self._misses(overall) else []
+        is_shown = is_whole or not self._misses(overall)
+        shown = both if is_shown else []
         all_cells = cells(
             shown,
             by_temperature=self._by_temperature,
@@ -116,14 +150,14 @@ class Comparer:
             arm=arm,
             conditions=conditions,
             overall=overall,
-            e2e=compare_e2e(e2e, Part.ALL, "all", overall_count),
+            by_metric=tuple(self._by_metric(compare, conditions, overall_count)) if is_shown else (),
             parts=tuple(comparison for comparison in comparisons if comparison is not None),
-            tails=tail_ratios(shown, arm.name, prompt_of=self._prompt_of),
+            tails=tail_ratios(shown, arm.name, prompt_of=self._prompt_of, level=self._level),
             cells=_over_all_segments(all_cells, arm.name),
             baseline_cells=_over_all_segments(all_cells, BASELINE),
             segment_cells=tuple(cell for cell in all_cells if cell.segment != ALL),
-            traffic_share=len(e2e) / pair_count if pair_count else 0.0,
-            prompts=e2e.prompt_count,
+            traffic_share=self._traffic(succeeded) / whole_traffic if whole_traffic else 0.0,
+            prompts=succeeded.prompt_count,
             completeness=Completeness(
                 asked=asked_of_both(both, arm.name),
                 used=len(scoped),
@@ -132,27 +166,52 @@ class Comparer:
                 without_steps=answered_in_one_token(both, arm.name) if self._metric == "tpot" else 0,
             ),
             degenerate=degenerate_segments(shown),
+            slow_pairs=self._table(arm.name, "e2e", conditions).count_below(-math.log(FAR_LONGER)),
         )
+
+    def _launches(self, everything: PairTable) -> LaunchSpread | None:
+        if not self._shares_launches or not len(everything):
+            return None
+        return launch_spread(fit_table(everything, by_temperature=self._by_temperature))
+
+    def _traffic(self, table: PairTable) -> float:
+        """Pairs, each counting for as many as its segment would have if all its prompts had been measured."""
+        prompts = table.prompts_by_segment()
+        return math.fsum(
+            count
+            * self._prompt_counts.get(setting.segment, prompts[setting.segment])
+            / prompts[setting.segment]
+            for setting, count in table.counts().items()
+        )
+
+    def _by_metric(self, compare: _Comparison, conditions: Conditions, count: float) -> Iterator[Comparison]:
+        for metric in SPEEDUP_METRICS:
+            table = self._table(compare.arm, metric, conditions)
+            launches = self._launches(self._table(compare.arm, metric, ALL_TRAFFIC))
+            own = replace(compare, metric=metric, launches=launches, family=None)
+            found = own(table, Part.ALL, "all", count)
+            if found is not None:
+                yield found
 
     def _misses(self, overall: Comparison | None) -> bool:
         return overall is None or overall.simultaneous.low < self._bar
 
     def _usable(self, metric: str) -> str:
         """End to end instead of time per token, for every arm, where some arm has that for too few of its pairs and
-        answers are alike in length."""
-        arms = {arm for arm, _ in self._by_setting} - {BASELINE}
-        succeeded = {arm: len(self._table(arm, "e2e", ALL_TRAFFIC)) for arm in arms}
-        known = {arm: len(self._table(arm, metric, ALL_TRAFFIC)) for arm in arms}
-        if metric != "tpot" or all(is_complete(asked=succeeded[arm], used=known[arm]) for arm in arms):
-            return metric
-        alike = {arm: _table_of(self._alike(arm)) for arm in arms}
-        if not all(is_complete(asked=succeeded[arm], used=len(alike[arm])) for arm in arms):
-            return metric
-        self._tables |= {(arm, "e2e"): table for arm, table in alike.items()}
-        return "e2e"
+        all of them have the other."""
+        if metric == "tpot" and not self._is_known("tpot") and self._is_known("e2e"):
+            return "e2e"
+        return metric
 
-    def _alike(self, arm: str) -> list[Pair]:
-        return alike_pairs(self._records(arm, ALL_TRAFFIC), arm, prompt_of=self._prompt_of)
+    def _is_known(self, metric: str) -> bool:
+        arms = {arm for arm, _ in self._by_setting} - {BASELINE}
+        return all(
+            is_complete(
+                asked=len(self._table(arm, RAW_E2E, ALL_TRAFFIC)),
+                used=len(self._table(arm, metric, ALL_TRAFFIC)),
+            )
+            for arm in arms
+        )
 
     def _records(self, arm: str, conditions: Conditions) -> list[Record]:
         return [
@@ -199,7 +258,9 @@ def idle_tax(
     """The arm against the baseline on requests for which it drafted nothing: what speculation costs by being on."""
     idle = {pair_key(r.place) for r in records if r.place.arm == arm and r.drafted == 0}
     found = [pair for pair in pairs(records, arm, metric, prompt_of=prompt_of) if pair.key in idle]
-    compare = _Comparison(arm=arm, metric=metric, bar=1.0, by_temperature=False)
+    compare = _Comparison(
+        arm=arm, metric=metric, bar=1.0, by_temperature=False, level=CONFIDENCE, prompt_counts=AS_MEASURED
+    )
     return compare(_table_of(found), Part.ALL, "without drafts", 1)
 
 
@@ -225,10 +286,10 @@ def _parts(table: PairTable) -> list[tuple[Part, str, PairTable]]:
     for setting in present:
         by_part[Part.SEGMENT][setting.segment].add(setting)
         by_part[Part.LOAD][load_label(setting.load)].add(setting)
-    for label, members in _by_temperature(present):
+    for label, members in temperature_groups(present):
         by_part[Part.TEMPERATURE][label] |= members
     cuts = {part: groups for part, groups in by_part.items() if len(groups) > 1}
-    if Part.SEGMENT in cuts and Part.TEMPERATURE in cuts and _same_cut(present):
+    if Part.SEGMENT in cuts and Part.TEMPERATURE in cuts and repeat_segments(present):
         del cuts[Part.TEMPERATURE]  # every segment has its own temperature: the same question twice
     return [
         (part, label, table.within(members.__contains__))
@@ -237,56 +298,35 @@ def _parts(table: PairTable) -> list[tuple[Part, str, PairTable]]:
     ]
 
 
-def _by_temperature(present: Sequence[Stratum]) -> Iterator[tuple[str, set[Stratum]]]:
-    """One group per temperature; where there are many, per bucket, named by the lowest and highest in it."""
-    known = {setting.temperature for setting in present if setting.temperature is not None}
-    is_bucketed = len(known) > TEMPERATURES_MAX
-    groups: dict[float, list[Stratum]] = defaultdict(list)
-    for setting in present:
-        if setting.temperature is not None:
-            groups[_bucket(setting.temperature) if is_bucketed else setting.temperature].append(setting)
-    for members in groups.values():
-        inside = [setting.temperature for setting in members if setting.temperature is not None]
-        ends = dict.fromkeys(_temperature_label(edge(inside)) for edge in (min, max))
-        yield TEMPERATURE_DASH.join(ends), set(members)
-
-
-def _bucket(temperature: float) -> float:
-    return next((edge for edge in TEMPERATURE_BUCKETS if temperature <= edge), math.inf)
-
-
-def _temperature_label(temperature: float) -> str:
-    """Short where that is exact: a ceiling is read back from it."""
-    short = f"{temperature:g}"
-    return short if float(short) == temperature else repr(temperature)
-
-
-def _same_cut(present: Sequence[Stratum]) -> bool:
-    both = {(setting.segment, setting.temperature) for setting in present}
-    return len(both) == len({segment for segment, _ in both}) == len({temperature for _, temperature in both})
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Comparison:
     arm: str
     metric: str
     bar: float
     by_temperature: bool
+    level: float
+    prompt_counts: PromptCounts
+    launches: LaunchSpread | None = None
     # Comparisons a part is picked from; None where nobody asks what would bring an interval clear of the bar.
     family: int | None = None
 
     def __call__(self, table: PairTable, part: Part, label: str, count: float) -> Comparison | None:
         if not len(table):
             return None
-        fit = fit_table(table, by_temperature=self.by_temperature)
-        speedup = _exponentiated(interval_of(fit, level=CONFIDENCE))
-        simultaneous = _exponentiated(interval_of(fit, level=bonferroni(CONFIDENCE, count)))
+        fit = fit_table(
+            table,
+            by_temperature=self.by_temperature,
+            prompt_counts=self.prompt_counts,
+            launches=self.launches,
+        )
+        speedup = _exponentiated(interval_of(fit, level=self.level))
+        simultaneous = _exponentiated(interval_of(fit, level=bonferroni(self.level, count)))
         margin = abs(fit.mean - math.log(self.bar))
         is_open = margin > 0 and simultaneous.low < self.bar <= speedup.high
         plans = self.family is not None and is_open
         # To clear the bar takes the interval that a claim is judged by; to miss it, the plain one.
         is_above = fit.mean > math.log(self.bar)
-        level = bonferroni(CONFIDENCE, min(count, self.family or count)) if is_above else CONFIDENCE
+        level = bonferroni(self.level, min(count, self.family or count)) if is_above else self.level
         return Comparison(
             arm=self.arm,
             metric=self.metric,
@@ -298,6 +338,9 @@ class _Comparison:
             launches=fit.launches,
             prompts_needed=prompts_needed(fit, margin, level=level) if plans else None,
             launches_needed=launches_needed(fit, margin, level=level) if plans else None,
+            prompts_unsent=max(0, self.prompt_counts.get(label, 0) - fit.prompts)
+            if part is Part.SEGMENT
+            else 0,
         )
 
 

@@ -8,7 +8,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from speclift.core.arm import BASELINE
 from speclift.core.engine_totals import DRAFTED, PREEMPTIONS, PREFIX_HITS, PREFIX_QUERIES, engine_total
 from speclift.core.records import Launch, Phase, Record
-from speclift.core.results import Finding, Level
+from speclift.core.results import Finding, Level, Resources
+from speclift.core.units import Bytes, Tokens
 
 COUNTER_SHARE = 0.02
 # A prefix cache that serves this much less under speculation costs prefill time (92 to 71 % in vLLM issue 53670).
@@ -109,8 +110,7 @@ def _preemptions(launches: Sequence[Launch]) -> Iterator[Finding]:
 
 
 def _prefix_hits(launches: Sequence[Launch]) -> Iterator[Finding]:
-    hits, queries = _per_arm(launches, PREFIX_HITS), _per_arm(launches, PREFIX_QUERIES)
-    shares = {arm: hits.get(arm, 0.0) / asked for arm, asked in queries.items() if asked > 0}
+    shares = prefix_hit_rates(launches)
     baseline = shares.pop(BASELINE, None)
     for arm, share in shares.items():
         if baseline is not None and baseline - share > PREFIX_HIT_DROP:
@@ -143,6 +143,31 @@ def kv_peaks(launches: Sequence[Launch]) -> dict[str, float]:
         for point in launch.usage:
             peaks[launch.arm] = max(peaks.get(launch.arm, 0.0), point.kv_share)
     return peaks
+
+
+def prefix_hit_rates(launches: Sequence[Launch]) -> dict[str, float]:
+    """Of each arm's prompt tokens, the share that its prefix cache served."""
+    hits, queries = _per_arm(launches, PREFIX_HITS), _per_arm(launches, PREFIX_QUERIES)
+    return {arm: hits.get(arm, 0.0) / asked for arm, asked in queries.items() if asked > 0}
+
+
+def resources_of(launches: Sequence[Launch], kv_tokens: Mapping[str, Tokens]) -> tuple[Resources, ...]:
+    """Of every arm that was launched, in that order."""
+    peaks, hit_rates = kv_peaks(launches), prefix_hit_rates(launches)
+    memory: dict[str, Bytes] = {}
+    for launch in launches:
+        if launch.gpu_memory_peak_bytes is not None:
+            memory[launch.arm] = max(memory.get(launch.arm, 0), launch.gpu_memory_peak_bytes)
+    return tuple(
+        Resources(
+            arm=arm,
+            kv_tokens=kv_tokens.get(arm),
+            kv_used_peak=peaks.get(arm),
+            prefix_hit_rate=hit_rates.get(arm),
+            gpu_memory_peak_bytes=memory.get(arm),
+        )
+        for arm in dict.fromkeys(launch.arm for launch in launches)
+    )
 
 
 def _per_arm(launches: Sequence[Launch], names: tuple[str, ...]) -> Mapping[str, float]:

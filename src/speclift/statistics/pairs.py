@@ -15,8 +15,9 @@ from typing import TypeAlias
 
 from speclift.core.arm import BASELINE
 from speclift.core.records import Phase, Place, Record
+from speclift.core.results import RAW_E2E
 from speclift.core.traffic import Concurrency, Load
-from speclift.statistics.cells import METRIC_OF
+from speclift.core.units import Seconds, Tokens
 
 THROUGHPUT = "throughput"
 MIXED = "mixed"
@@ -29,6 +30,8 @@ ALL_DISTINCT: PromptOf = MappingProxyType({})
 LENGTH_SHARE = 0.05
 
 Sides: TypeAlias = dict[str, Record]
+# The baseline's time and the arm's, in which they compare; None where one of them is unknown.
+Times: TypeAlias = tuple[Seconds | None, Seconds | None]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -59,18 +62,7 @@ def pairs(
     """Pairs of successes that have the metric."""
     if metric == THROUGHPUT:
         return _throughput_pairs(records, arm, prompt_of)
-    return _latency_pairs(records, arm, METRIC_OF[metric], prompt_of)
-
-
-def alike_pairs(records: Iterable[Record], arm: str, *, prompt_of: PromptOf = ALL_DISTINCT) -> list[Pair]:
-    """End to end, where both answers are known to be about as long."""
-    alike = [
-        record
-        for sides in _sides(records).values()
-        if (both := _both(sides, arm)) is not None and _is_alike(*both)
-        for record in both
-    ]
-    return _latency_pairs(alike, arm, METRIC_OF["e2e"], prompt_of)
+    return _latency_pairs(records, arm, TIMES_OF[metric], prompt_of)
 
 
 def asked_of_both(records: Iterable[Record], arm: str) -> int:
@@ -85,6 +77,19 @@ def answered_in_one_token(records: Iterable[Record], arm: str) -> int:
         both is not None and all(record.is_ok and record.output_tokens == 1 for record in both)
         for both in found
     )
+
+
+def paired_lengths(records: Iterable[Record], arm: str) -> list[tuple[Tokens, Tokens]]:
+    """Output tokens of the baseline and of the arm, where both answered and are counted."""
+    found = (_both(sides, arm) for sides in _sides(records).values())
+    return [
+        (both[0].output_tokens, both[1].output_tokens)
+        for both in found
+        if both is not None
+        and all(record.is_ok for record in both)
+        and both[0].output_tokens
+        and both[1].output_tokens
+    ]
 
 
 def pair_key(place: Place) -> PairKey:
@@ -104,18 +109,51 @@ def _both(sides: Sides, arm: str) -> tuple[Record, Record] | None:
     return None if baseline is None or other is None else (baseline, other)
 
 
+def _e2e(baseline: Record, other: Record) -> Times:
+    """TTFT + TPOT x (the baseline's tokens - 1), so that answers of unlike length compare.
+
+    Where a time per token is unknown, as long as both took, if both answers are about as long.
+    """
+    tokens = baseline.output_tokens
+    if tokens is not None:
+        before, after = _at_length(baseline, tokens), _at_length(other, tokens)
+        if before is not None and after is not None:
+            return before, after
+    return (baseline.e2e_s, other.e2e_s) if _is_alike(baseline, other) else (None, None)
+
+
+def _at_length(record: Record, tokens: Tokens) -> Seconds | None:
+    """How long this answer would have taken with so many tokens."""
+    if record.ttft_s is None or tokens < 2:
+        return record.ttft_s if tokens == 1 else None
+    return None if record.tpot_s is None else record.ttft_s + record.tpot_s * (tokens - 1)
+
+
 def _is_alike(baseline: Record, other: Record) -> bool:
     before, after = baseline.output_tokens, other.output_tokens
+    if before is None or after is None:
+        # The same text is as long, unless something was counted that nobody saw.
+        return bool(baseline.text) and baseline.text == other.text and not (baseline.refused or other.refused)
     return bool(before and after and abs(after / before - 1) <= LENGTH_SHARE)
 
 
+TIMES_OF: Mapping[str, Callable[[Record, Record], Times]] = MappingProxyType(
+    {
+        "ttft": lambda baseline, other: (baseline.ttft_s, other.ttft_s),
+        "tpot": lambda baseline, other: (baseline.tpot_s, other.tpot_s),
+        "e2e": _e2e,
+        RAW_E2E: lambda baseline, other: (baseline.e2e_s, other.e2e_s),
+    }
+)
+
+
 def _latency_pairs(
-    records: Iterable[Record], arm: str, value_of: Callable[[Record], float | None], prompt_of: PromptOf
+    records: Iterable[Record], arm: str, times_of: Callable[[Record, Record], Times], prompt_of: PromptOf
 ) -> list[Pair]:
     result = []
     for key, sides in _sides(records).items():
         both = _both(sides, arm)
-        log_speedup = None if both is None else _log_ratio(*both, value_of)
+        log_speedup = None if both is None else _log_ratio(*both, times_of)
         if log_speedup is not None:
             segment = sides[arm].place.segment
             prompt = prompt_of.get(key[1], key[1])
@@ -123,10 +161,10 @@ def _latency_pairs(
     return result
 
 
-def _log_ratio(baseline: Record, other: Record, value_of: Callable[[Record], float | None]) -> float | None:
+def _log_ratio(baseline: Record, other: Record, times_of: Callable[[Record, Record], Times]) -> float | None:
     if not baseline.is_ok or not other.is_ok:
         return None
-    slow, fast = value_of(baseline), value_of(other)
+    slow, fast = times_of(baseline, other)
     return math.log(slow / fast) if slow and fast and slow > 0 and fast > 0 else None
 
 

@@ -9,12 +9,23 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from speclift.core.arm import Arm
-from speclift.core.records import Phase, Record
+from speclift.core.engine_totals import PREFIX_HITS, engine_total
+from speclift.core.records import Launch, Phase, Record
 from speclift.core.results import Finding, Level
 from speclift.core.speculation import remembers_answers
 
+# Prefix caching as vLLM and SGLang name the setting, and what it says where the cache is off.
+_CACHE_OFF = {"enable_prefix_caching": ("false", "0"), "disable_radix_cache": ("true", "1")}
 
-def check_repeats(records: Sequence[Record], arms: Sequence[Arm]) -> Iterator[Finding]:
+
+def check_repeats(
+    records: Sequence[Record],
+    arms: Sequence[Arm],
+    *,
+    launches: Sequence[Launch] = (),
+    reuses_prompts: bool | None = None,
+) -> Iterator[Finding]:
+    """`reuses_prompts` is what is known of the engine before its servers say anything."""
     measured = [record for record in records if record.place.phase is Phase.MEASURED]
     times = max((record.place.repeat for record in measured), default=0) + 1
     if times == 1:
@@ -25,8 +36,9 @@ def check_repeats(records: Sequence[Record], arms: Sequence[Arm]) -> Iterator[Fi
         check="repeated-prompts",
         level=Level.INFO,
         message=f"{prompts} distinct prompts were sent as {sent} requests per cell and launch, each up to {times} "
-        "times with its own seed. Every arm sent the same repeats in the same order. Repeats help to measure the tail; "
-        "they do not count as more prompts",
+        "times with its own seed. Every arm sent the same repeats in the same order. "
+        f"{_prefix_cache(launches, reuses_prompts)}. Repeats help to measure the tail; they do not count as more "
+        "prompts",
         next_step="more distinct prompts (--prompts) narrow the confidence interval",
     )
     for arm in arms:
@@ -42,6 +54,24 @@ def check_repeats(records: Sequence[Record], arms: Sequence[Arm]) -> Iterator[Fi
                 next_step=f"to measure the tail of {sent} requests, give {sent} distinct prompts (--prompts)",
                 arm=arm.name,
             )
+
+
+def _prefix_cache(launches: Sequence[Launch], reuses_prompts: bool | None) -> str:
+    """Whether a repeat could skip its prompt: by what was counted, else by what the servers say they run with, else by
+    what is known of the engine."""
+    said = {
+        launch.settings[name].lower() not in off
+        for launch in launches
+        for name, off in _CACHE_OFF.items()
+        if name in launch.settings
+    }
+    if any((engine_total(launch.counters, PREFIX_HITS) or 0) > 0 for launch in launches) or True in said:
+        return "Prefix caching was on: a repeat's TTFT may be shorter than that of a new prompt"
+    if False in said or reuses_prompts is False:
+        return "Prefix caching was off"
+    return (
+        "Whether prefix caching was on is unknown: a repeat's TTFT may be shorter than that of a new prompt"
+    )
 
 
 def without_echoes(records: Sequence[Record], arms: Sequence[Arm]) -> Sequence[Record]:

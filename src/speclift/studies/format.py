@@ -4,6 +4,7 @@ Format history
     1  2026-11  first: meta, requests, launches, turns, records, findings
     2  2026-11  launches: settings, notices, usage; turns: counters, stamp_blur_p99_s
     3  2026-11  records: repeat, so that a cell may send a request more than once; refused
+    4  2026-11  launches: gpu_memory_peak_bytes
 """
 
 from __future__ import annotations
@@ -30,6 +31,7 @@ from speclift.core.json_reading import (
     need_texts,
     need_whole,
 )
+from speclift.core.looks import Looks
 from speclift.core.own_line import OwnLine
 from speclift.core.records import Provenance
 from speclift.core.speculation import speculation_from_dict, speculation_to_dict
@@ -37,7 +39,7 @@ from speclift.core.traffic import Message, Request, load_from_dict, load_to_dict
 from speclift.core.typed_json import read_as
 from speclift.workload.experiment import StudyPlan
 
-FORMAT = 3
+FORMAT = 4
 # 'SLFT': marks the database as a study, so that another SQLite file is never taken for one.
 APPLICATION_ID = 0x534C4654
 
@@ -48,7 +50,8 @@ CREATE TABLE launches (
     id INTEGER PRIMARY KEY, arm TEXT NOT NULL, round INTEGER NOT NULL, command TEXT NOT NULL,
     engine_version TEXT NOT NULL, started_s REAL NOT NULL, ready_s REAL, kv_tokens INTEGER,
     failure TEXT NOT NULL DEFAULT '', log_tail TEXT NOT NULL DEFAULT '', counters TEXT NOT NULL DEFAULT '{}',
-    settings TEXT NOT NULL DEFAULT '{}', notices TEXT NOT NULL DEFAULT '[]', usage TEXT NOT NULL DEFAULT '[]'
+    settings TEXT NOT NULL DEFAULT '{}', notices TEXT NOT NULL DEFAULT '[]', usage TEXT NOT NULL DEFAULT '[]',
+    gpu_memory_peak_bytes INTEGER
 );
 CREATE TABLE turns (
     id INTEGER PRIMARY KEY, launch INTEGER NOT NULL REFERENCES launches, block INTEGER NOT NULL,
@@ -88,6 +91,7 @@ UPGRADES = (
         " (launch, block, load, request_id, ifnull(temperature, -1), repeat) WHERE phase = 'measured'",
     ),
     (3, "ALTER TABLE records ADD COLUMN refused TEXT NOT NULL DEFAULT '[]'"),
+    (4, "ALTER TABLE launches ADD COLUMN gpu_memory_peak_bytes INTEGER"),
 )
 
 
@@ -150,6 +154,7 @@ def plan_to_dict(plan: StudyPlan) -> dict[str, Json]:
         "together": plan.together,
         "seed": plan.seed,
         "request_count": plan.request_count,
+        "looks": None if plan.looks is None else asdict(plan.looks),
     }
 
 
@@ -158,6 +163,7 @@ def plan_from_dict(data: Mapping[str, object], requests: tuple[Request, ...]) ->
         None if degree is None else need_number(degree) for degree in need_list(data["temperatures"])
     )
     request_count = data.get("request_count")  # formats 1 and 2 sent each once
+    looks = data.get("looks")  # formats up to 3 measured all of it
     return StudyPlan(
         arms=tuple(
             Arm(
@@ -173,7 +179,13 @@ def plan_from_dict(data: Mapping[str, object], requests: tuple[Request, ...]) ->
         together=need_flag(data["together"]),
         seed=need_whole(data["seed"]),
         request_count=None if request_count is None else need_whole(request_count),
+        looks=None if looks is None else _looks_from_dict(need_object(looks)),
     )
+
+
+def _looks_from_dict(data: Mapping[str, object]) -> Looks:
+    sizes, shares = (tuple(map(need_number, need_list(data[name]))) for name in ("sizes", "shares"))
+    return Looks(sizes=sizes, shares=shares)
 
 
 def engine_to_dict(spec: EngineSpec) -> dict[str, Json]:

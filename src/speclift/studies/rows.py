@@ -56,6 +56,7 @@ class LaunchRow(TypedDict):
     settings: NotRequired[str]
     notices: NotRequired[str]
     usage: NotRequired[str]
+    gpu_memory_peak_bytes: NotRequired[int | None]
 
 
 class TurnRow(TypedDict):
@@ -200,6 +201,7 @@ def launch_from(row: LaunchRow) -> Launch:
         },
         notices=need_texts(json.loads(row.get("notices", "[]"))),
         usage=_usage(row.get("usage", "[]")),
+        gpu_memory_peak_bytes=row.get("gpu_memory_peak_bytes"),
     )
 
 

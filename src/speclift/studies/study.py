@@ -21,7 +21,7 @@ from speclift.core.json_reading import need_object, need_whole
 from speclift.core.records import Counters, Launch, Provenance, Record, TurnHealth, TurnTotals, Usage
 from speclift.core.results import Finding, Level
 from speclift.core.traffic import Request, load_from_dict, load_to_dict
-from speclift.core.units import Seconds
+from speclift.core.units import Bytes, Seconds
 from speclift.studies import format as fmt
 from speclift.studies.database import (
     DATABASE,
@@ -258,8 +258,20 @@ class Study:
     def launch_failed(self, launch: int, *, failure: str, log_tail: str) -> None:
         self._update_launch(launch, failure=failure, log_tail=log_tail if self.keeps_text else "")
 
-    def launch_ended(self, launch: int, counters: Counters, *, usage: tuple[Usage, ...] = ()) -> None:
-        self._update_launch(launch, counters=fmt.dumps(counters.values), usage=usage_text(usage))
+    def launch_ended(
+        self,
+        launch: int,
+        counters: Counters,
+        *,
+        usage: tuple[Usage, ...] = (),
+        gpu_memory_peak_bytes: Bytes | None = None,
+    ) -> None:
+        self._update_launch(
+            launch,
+            counters=fmt.dumps(counters.values),
+            usage=usage_text(usage),
+            gpu_memory_peak_bytes=gpu_memory_peak_bytes,
+        )
 
     def next_launch_id(self) -> int:
         (row,) = self._rows(CountRow, "SELECT ifnull(max(id), 0) AS last FROM launches")

@@ -294,10 +294,14 @@ def metrics_text(truth: Truth, totals: ServedTotals, *, running: int, waiting: i
     """Prometheus text under the names of the truth's flavour."""
     is_vllm = truth.flavour == "vllm"
     prefix, labels = ("vllm:", f'engine="0",model_name="{MODEL}"') if is_vllm else ("llamacpp:", "")
-    counters: dict[str, int] = {"prompt_tokens_total": totals.prompt_tokens}
+    counters: dict[str, float] = {"prompt_tokens_total": totals.prompt_tokens}
+    gauges: dict[str, float]
     if is_vllm:
         counters["generation_tokens_total"] = totals.tokens
         gauges = {"num_requests_running": running, "num_requests_waiting": waiting}
+        if truth.slots:
+            # Every slot has its share of the KV cache.
+            gauges["kv_cache_usage_perc"] = min(1.0, running / truth.slots)
     else:
         counters["tokens_predicted_total"] = totals.tokens
         counters["n_decode_total"] = totals.steps
@@ -322,7 +326,7 @@ def metrics_text(truth: Truth, totals: ServedTotals, *, running: int, waiting: i
     return "\n".join(lines) + "\n"
 
 
-def _sample_lines(name: str, kind: str, samples: dict[str, int]) -> list[str]:
+def _sample_lines(name: str, kind: str, samples: Mapping[str, float]) -> list[str]:
     values = [
         f"{name}{{{labels}}} {value}" if labels else f"{name} {value}" for labels, value in samples.items()
     ]

@@ -19,12 +19,17 @@ from speclift.core.traffic import Concurrency, Load
 from speclift.core.units import Seconds, Tokens
 
 Floats = NDArray[np.float64]
-# Segment, load and temperature to the speedup that holds there on average over prompts.
+# Segment, load and temperature to what holds there on average over prompts: a speedup, or the share of slow requests.
 SpeedupOf = Callable[[str, Load, float | None], float]
+ShareOf = Callable[[str, Load, float | None], float]
 
 
 def no_change(segment: str, load: Load, temperature: float | None) -> float:  # noqa: ARG001
     return 1.0
+
+
+def none_slow(segment: str, load: Load, temperature: float | None) -> float:  # noqa: ARG001
+    return 0.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -37,6 +42,9 @@ class ArmTruth:
     drafted_per_step: Tokens = 0
     acceptance: float = 0.0
     failed_share: float = 0.0
+    # The tail: requests that take `slow_times` as long per token as they usually would.
+    slow_share: ShareOf = none_slow
+    slow_times: float = 1.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -53,14 +61,17 @@ class StudyTruth:
     # The machine's log slowdown from the first record to the last.
     drift: float = 0.0
     reports_drafts: bool = True
+    # So that an arm's speedup is the same in every metric; a real drafter leaves the first token as it is.
+    gains_first_token: bool = True
 
 
 def simulate_study(
     places: Sequence[Place], truth: StudyTruth, random: np.random.Generator
 ) -> tuple[Record, ...]:
     """One record per place, in the order given, which is the order of measurement."""
-    log_tpot = _log_tpot(places, truth, random)
-    ttft_s = truth.ttft_s * np.exp(random.normal(0.0, truth.residual_sd, len(places)))
+    log_tpot, gain = _log_tpot(places, truth, random)
+    log_ttft = random.normal(0.0, truth.residual_sd, len(places)) - gain * truth.gains_first_token
+    ttft_s = truth.ttft_s * np.exp(log_ttft)
     failed_share = np.array([_arm(truth, place).failed_share for place in places])
     fails = random.random(len(places)) < failed_share
     decode_s = np.exp(log_tpot) * (truth.output_tokens - 1)
@@ -85,7 +96,10 @@ def true_speedup(places: Iterable[Place], truth: StudyTruth, arm: str) -> float:
     return float(np.exp(np.mean(logs)))
 
 
-def _log_tpot(places: Sequence[Place], truth: StudyTruth, random: np.random.Generator) -> Floats:
+def _log_tpot(
+    places: Sequence[Place], truth: StudyTruth, random: np.random.Generator
+) -> tuple[Floats, Floats]:
+    """With what of it is the arm's gain."""
     level, prompt = _draws([place.request_id for place in places], truth.prompt_level_sd, random)
     launch, _ = _draws([place.launch for place in places], truth.launch_sd, random)
     residual = random.normal(0.0, truth.residual_sd, len(places))
@@ -98,8 +112,11 @@ def _log_tpot(places: Sequence[Place], truth: StudyTruth, random: np.random.Gene
         settings = [(p.segment, p.load, p.temperature) for p in places if p.arm == name]
         known = {setting: np.log(arm.speedup(*setting)) for setting in set(settings)}
         gain[here] = np.array([known[setting] for setting in settings]) + own
-    log_tpot: Floats = np.log(truth.tpot_s) + level + launch + residual + drift - gain
-    return log_tpot
+        if arm.slow_times != 1.0:
+            shares = {setting: arm.slow_share(*setting) for setting in set(settings)}
+            is_slow = random.random(len(settings)) < np.array([shares[setting] for setting in settings])
+            gain[here] -= np.log(arm.slow_times) * is_slow
+    return np.log(truth.tpot_s) + level + launch + residual + drift - gain, gain
 
 
 def _draws(

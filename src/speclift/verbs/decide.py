@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 
 from speclift.bench.ask import Ask
+from speclift.bench.diagnosis import diagnose_tail
 from speclift.bench.gate_study import before_gate, check_lossless
 from speclift.bench.observer import Observer
 from speclift.bench.opening import prepare_bench
@@ -13,6 +14,7 @@ from speclift.bench.search_study import search_best
 from speclift.core.quantities import printable
 from speclift.core.results import Verdict
 from speclift.studies.outputs import relative
+from speclift.verbs.looks import looks_of
 from speclift.verbs.measure import Measured, judged
 
 
@@ -34,7 +36,14 @@ def decided(ask: Ask, observer: Observer, *, verb: str = "decide") -> Measured:
         arms = ", ".join(arm.name for arm in study.plan.arms)
         observer.say(f"study {relative(study.path)}: {printable(arms)}")
         begun_s = time.monotonic()
-        run_study(study, observer=observer, deadline=before_gate(bench), workers=ask.workers)
+        run_study(
+            study,
+            observer=observer,
+            deadline=before_gate(bench),
+            workers=ask.workers,
+            look=looks_of(study, observer),
+        )
         check_lossless(bench, observer, study_s=time.monotonic() - begun_s)
+        diagnose_tail(bench, observer)
 
     return judged(bench, run_and_check, observer, verb=verb)

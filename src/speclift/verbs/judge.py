@@ -4,17 +4,16 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import cache
 from typing import Literal
 
-from speclift.core.arm import BASELINE, CONTROL, Arm, baseline_arm
-from speclift.core.errors import StudyError
+from speclift.core.arm import CONTROL, Arm, baseline_arm
 from speclift.core.goals import Goals
-from speclift.core.records import Launch, Phase, Record
+from speclift.core.records import Phase, Record
 from speclift.core.results import Conditions, Crossover, Evidence, Finding, Level
-from speclift.core.traffic import repeated_prompts
 from speclift.engines.build import build_engine, losing_scheduling
+from speclift.engines.kind import engine_kind
 from speclift.engines.protocol import Engine
 from speclift.lossless.document import (
     LOSSLESS,
@@ -27,30 +26,28 @@ from speclift.lossless.document import (
 from speclift.lossless.recorded import gate_from_records
 from speclift.search.tuning import ConfirmedBest, ConfirmedTuning, Tuning, confirmed_errors
 from speclift.search.tuning_document import TUNING, kept_tuning
-from speclift.statistics.bursts import mark_bursts
 from speclift.statistics.cells import (
-    NO_TOTALS,
-    Totals,
     acceptance,
     acceptance_histogram,
     cells,
-    told_by_totals,
 )
 from speclift.statistics.checks import check_client, check_records
-from speclift.statistics.compare import Comparer, idle_tax
+from speclift.statistics.compare import idle_tax
 from speclift.statistics.control import explained_gains
 from speclift.statistics.crossover import crossovers
-from speclift.statistics.engine_checks import check_engines, kv_peaks
-from speclift.statistics.failures import causes_of, told
+from speclift.statistics.engine_checks import check_engines, kv_peaks, resources_of
 from speclift.statistics.pairs import PromptOf
-from speclift.statistics.repeats import check_repeats, without_echoes
+from speclift.statistics.repeats import check_repeats
 from speclift.statistics.schedule_gain import schedule_without_gain
+from speclift.statistics.slow_requests import explained_tails
+from speclift.statistics.temperatures import at_temperatures
 from speclift.studies.budget_words import budget_finding, left_out
-from speclift.studies.merge import merged_records
 from speclift.studies.outputs import relative
 from speclift.studies.study import Study
 from speclift.studies.texts import no_text_finding
 from speclift.verbs.effort import effort_of
+from speclift.verbs.held import Held, comparer_of, read_held
+from speclift.verbs.looks import level_of
 from speclift.verbs.own_line import changed_line
 from speclift.verbs.weight_bytes import drafts_of, weight_bytes
 from speclift.verdict.gate_word import changed_arms, changed_findings, gate_for_verdict
@@ -69,23 +66,30 @@ TEMPERATURE_BUCKETS = (0.0, 0.5, 0.7, 1.0, float("inf"))
 
 def judge(studies: Sequence[Study], *, goals: Goals | None = None) -> Judgement:
     """The verdict on one study, or on several of like environment pooled."""
-    first, held = studies[0], _read(studies)
+    first, held = studies[0], read_held(studies)
     goals, records = goals or first.goals, held.records
-    evidence_for = cache(_comparer(held, goals).evidence)
+    evidence_for = cache(comparer_of(held, goals, level=level_of(studies, held)).evidence)
     lossless = _lossless(studies, held)
     tuning = _kept_tuning(first) if len(studies) == 1 else None
     no_gain = _schedule_findings(tuning, held, metric=goals.metric)
     without_gain = {finding.arm for finding in no_gain}
     out = {*without_gain, *(arm.arm for arm in changed_arms(lossless))}
     standing = [arm for arm in held.competing if arm.name not in out]
+    on_all = tuple(evidence_for(arm, Conditions()) for arm in held.competing)
     findings = (
-        *_findings(studies, records),
-        *check_repeats(records, held.arms),
+        *_findings(studies, held),
+        *check_repeats(
+            records,
+            held.arms,
+            launches=held.launches,
+            reuses_prompts=engine_kind(first.engine.kind).reuses_prompts,
+        ),
         *explained_gains(
             held.everything, _losing_scheduling(first, held.competing), held.launches, metric=goals.metric
         ),
         *no_gain,
         *_taxes(records, held.competing, held.prompt_of),
+        *explained_tails(records, on_all, prompt_of=held.prompt_of),
         *(changed_findings(lossless) if standing else ()),
     )
     verdict = decide(
@@ -96,7 +100,6 @@ def judge(studies: Sequence[Study], *, goals: Goals | None = None) -> Judgement:
         gate=gate_for_verdict(lossless, standing, held.competing),
     )
     engine = build_engine(first.engine, version=first.provenance.engine_version)
-    on_all = tuple(evidence_for(arm, Conditions()) for arm in held.competing)
     worthwhile = [evidence for evidence in on_all if evidence.arm.name not in without_gain]
     return Judgement(
         study=relative(first.path),
@@ -118,6 +121,8 @@ def judge(studies: Sequence[Study], *, goals: Goals | None = None) -> Judgement:
         lossless=lossless,
         tuning=None if tuning is None else _confirmed(tuning, records, worthwhile, engine),
         line=_line_change(first, engine, verdict.winner or baseline_arm()),
+        resources=resources_of(held.launches, _kv_tokens(studies)),
+        at_temperatures=at_temperatures(records, on_all),
     )
 
 
@@ -129,73 +134,12 @@ def _line_change(study: Study, engine: Engine, arm: Arm) -> OwnLineChange | None
     return changed_line(line, study.engine.kind, _served(engine, arm), arm.speculation)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Held:
-    """What studies hold, read once. The control explains and never decides: it is in `everything` alone."""
-
-    everything: Sequence[Record]
-    records: Sequence[Record]
-    totals: Totals
-    launches: Sequence[Launch]
-    arms: Sequence[Arm]
-    competing: Sequence[Arm]
-    failed_arms: tuple[str, ...]
-    by_temperature: bool
-    prompt_of: PromptOf
-
-
-def _read(studies: Sequence[Study]) -> _Held:
-    totals = _totals(studies)
-    everything = mark_bursts(told_by_totals(merged_records(studies), totals))
-    records = [record for record in everything if record.place.arm != CONTROL]
-    _require_a_baseline(studies[0], records)
-    arms, failed = _measured_arms(studies, records), _failed_arms(studies)
-    return _Held(
-        everything=everything,
-        records=records,
-        totals=totals,
-        launches=[launch for study in studies for launch, _ in study.launches()],
-        arms=arms,
-        competing=[arm for arm in arms if arm.name not in failed],
-        failed_arms=failed,
-        by_temperature=studies[0].plan.temperatures != (None,),
-        prompt_of=repeated_prompts(request for study in studies for request in study.plan.requests),
-    )
-
-
-def _comparer(held: _Held, goals: Goals) -> Comparer:
-    return Comparer(
-        without_echoes(held.records, held.arms),
-        metric=goals.metric,
-        bar=goals.min_speedup,
-        arm_count=max(1, len(held.competing)),
-        by_temperature=held.by_temperature,
-        totals=held.totals,
-        prompt_of=held.prompt_of,
-    )
-
-
-def _require_a_baseline(study: Study, records: Sequence[Record]) -> None:
-    sent = [record for record in records if record.place.arm == BASELINE]
-    causes = causes_of(sent)
-    if not sent:
-        raise StudyError(
-            f"{study.path} has no successful baseline request: no request was sent yet",
-            hint="run it again with --resume",
-        )
-    if not any(record.is_ok for record in sent):
-        raise StudyError(
-            f"{study.path} has no successful baseline request: all {len(sent)} failed{told(causes)}",
-            hint=causes[0].hint,
-        )
-
-
 def _losing_scheduling(study: Study, arms: Sequence[Arm]) -> tuple[Arm, ...]:
     shared = replace(study.engine, by_arm=())
     return losing_scheduling(build_engine(shared, version=study.provenance.engine_version), tuple(arms))
 
 
-def _lossless(studies: Sequence[Study], held: _Held) -> GateOutcome:
+def _lossless(studies: Sequence[Study], held: Held) -> GateOutcome:
     """As the studies' gates found it, else what the answers of the first say by themselves."""
     documents = [study.kept(LOSSLESS) for study in studies]
     worst = worst_outcome([None if kept is None else kept_outcome(kept) for kept in documents])
@@ -221,7 +165,7 @@ def _kept_tuning(study: Study) -> Tuning | None:
     return None if kept is None else kept_tuning(kept)
 
 
-def _schedule_findings(tuning: Tuning | None, held: _Held, *, metric: str) -> tuple[Finding, ...]:
+def _schedule_findings(tuning: Tuning | None, held: Held, *, metric: str) -> tuple[Finding, ...]:
     """Empty where no schedule was measured beside its static rival, or it is worth it."""
     schedule = tuning.schedule if tuning is not None else None
     if schedule is None:
@@ -255,16 +199,10 @@ def _served(engine: Engine, arm: Arm) -> Served:
     return Served(forms=engine.configurations(arm), config=engine.config(arm))
 
 
-def _crossovers(held: _Held, evidence: Evidence | None, *, seed: int) -> tuple[Crossover, ...]:
+def _crossovers(held: Held, evidence: Evidence | None, *, seed: int) -> tuple[Crossover, ...]:
     if evidence is None:
         return ()
     return crossovers(held.records, evidence.arm.name, seed=seed, prompt_of=held.prompt_of)
-
-
-def _measured_arms(studies: Sequence[Study], records: Sequence[Record]) -> list[Arm]:
-    seen = {record.place.arm for record in records if record.place.phase is Phase.MEASURED}
-    planned = {arm.name: arm for study in studies for arm in study.plan.arms}
-    return [arm for name, arm in planned.items() if name in seen and arm.speculates]
 
 
 # Below this many prompts without a draft their mean is no finding.
@@ -285,17 +223,12 @@ def _taxes(records: Sequence[Record], arms: Sequence[Arm], prompt_of: PromptOf) 
             )
 
 
-def _failed_arms(studies: Sequence[Study]) -> tuple[str, ...]:
-    """Arms whose last launch failed; one that came through on resume is back in the running."""
-    last = {launch.arm: launch for study in studies for launch, _ in study.launches()}
-    return tuple(sorted(arm for arm, launch in last.items() if launch.failure and arm != CONTROL))
-
-
-def _findings(studies: Sequence[Study], records: Sequence[Record]) -> tuple[Finding, ...]:
+def _findings(studies: Sequence[Study], held: Held) -> tuple[Finding, ...]:
+    records = held.records
     health = [turn for study in studies for turn in study.turn_health()]
     found = [
         *(finding for study in studies for finding in study.findings()),
-        *check_records(records),
+        *check_records(held.records, prompt_counts=held.prompt_counts if held.has_laps else None),
         *check_client(health, records),
         *check_engines([launch for launch, _ in studies[0].launches() if launch.arm != CONTROL], records),
         *(budget_finding(words) for study in studies if (words := left_out(study))),
@@ -335,13 +268,6 @@ def _acceptance_histograms(records: Sequence[Record]) -> tuple[AcceptanceHistogr
         AcceptanceHistogram(arm=arm, by=by, label=label, counts=acceptance_histogram(members))
         for (arm, by, label), members in groups.items()
     )
-
-
-def _totals(studies: Sequence[Study]) -> Totals:
-    """Pooled studies number their launches anew, so only one alone can be matched with its turns."""
-    if len(studies) > 1:
-        return NO_TOTALS
-    return {(turn.launch, turn.block): turn.counters for turn in studies[0].turn_totals()}
 
 
 def _kv_tokens(studies: Sequence[Study]) -> dict[str, int]:

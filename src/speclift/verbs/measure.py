@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from speclift.bench.ask import Ask
 from speclift.bench.bench import Bench
@@ -25,7 +25,7 @@ def measure(ask: Ask | None = None, observer: Observer | None = None, **settings
 
 
 def measured(ask: Ask, observer: Observer) -> Measured:
-    bench = prepare_named(ask, observer)
+    bench = prepare_named(replace(ask, fixed=True), observer)
 
     def run() -> None:
         observer.say(f"study {relative(bench.study.path)}")

@@ -21,6 +21,7 @@ from speclift.core.results import (
     Level,
     OpenPart,
     Reason,
+    TailRatio,
 )
 from speclift.core.speculation import Attached
 from speclift.core.traffic import load_label
@@ -170,6 +171,7 @@ def _why_ship(judgement: Judgement) -> Iterator[str]:
         yield from _on_all_traffic(judgement, evidence)
     yield from (reason.message for reason in _reasons(judgement, Level.WARN) if reason.rule == "slo")
     yield _lossless(judgement)
+    yield from _unsettled_tail(judgement, evidence)
     yield from _weakest_part(evidence)
     yield from _steps(judgement, evidence)
     yield from _tail(evidence)
@@ -264,13 +266,24 @@ def _steps(judgement: Judgement, evidence: Evidence) -> Iterator[str]:
         yield f"{max(rates):.0%} of the drafted tokens were accepted"
 
 
+def _unsettled_tail(judgement: Judgement, evidence: Evidence) -> Iterator[str]:
+    """What the figure cannot say of the slowest requests, and what would."""
+    if not any(reason.rule == "tail" for reason in _reasons(judgement, Level.WARN)):
+        return
+    unsure = rules.unsure_tails(evidence, judgement.goals)
+    seen = f": {_tail_words(unsure[0])} is not settled" if unsure else " were not compared"
+    yield f"slowest requests{seen}; {rules.tail_settled_by(evidence, judgement.goals)}"
+
+
 def _tail(evidence: Evidence) -> Iterator[str]:
-    if evidence.tails:
-        slowest = min(evidence.tails, key=lambda tail: tail.ratio.low)
-        yield (
-            f"slowest requests: {slowest.metric} {slowest.statistic} at {load_label(slowest.load)} "
-            f"{_times(slowest.ratio.value)} ({_range(slowest.ratio)})"
-        )
+    known = [tail for tail in evidence.tails if _is_known(tail.ratio)]
+    if known:
+        yield f"slowest requests: {_tail_words(min(known, key=lambda tail: tail.ratio.low))}"
+
+
+def _tail_words(tail: TailRatio) -> str:
+    known = f" ({_range(tail.ratio)})" if _is_known(tail.ratio) else ""
+    return f"{tail.metric} {tail.statistic} {tail.where} {_times(tail.ratio.value)}{known}"
 
 
 def _lossless(judgement: Judgement) -> str:

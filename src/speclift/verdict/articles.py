@@ -260,8 +260,10 @@ def _by_k(judgement: Judgement) -> list[tuple[str, dict[int, _Bounds]]]:
                 )
                 found[cell.method][cell.k] = (low, cell.speedup, high)
     for whole in judgement.on_all:
-        if whole.overall is not None and whole.arm.k:
-            speedup = whole.overall.speedup
+        # Per token, as the search measures.
+        per_token = whole.speedup_in("tpot")
+        if per_token is not None and whole.arm.k:
+            speedup = per_token.speedup
             found[whole.arm.method][whole.arm.k] = (speedup.low, speedup.value, speedup.high)
     return [(method, ks) for method, ks in found.items() if len(ks) > 1]
 
@@ -494,10 +496,12 @@ def _mixed_tail(judgement: Judgement) -> Sighting:
 def _ceiling(judgement: Judgement) -> Sighting:
     for whole in judgement.on_all:
         lengths = [cell.accepted_length.value for cell in whole.cells if cell.accepted_length is not None]
-        if whole.overall is None or not lengths:
+        per_token = whole.speedup_in("tpot")
+        if per_token is None or not lengths:
             continue
-        told = f"{_arm(whole)}, {max(lengths):.2f} tokens per step"
-        return _fails(told) if whole.overall.speedup.low > max(lengths) else _holds(told)
+        speedup = f"{_name(whole.arm.name)} {_interval(per_token.speedup)} per token"
+        told = f"{speedup}, {max(lengths):.2f} tokens per step"
+        return _fails(told) if per_token.speedup.low > max(lengths) else _holds(told)
     return _untested("the engine reports no accepted length")
 
 

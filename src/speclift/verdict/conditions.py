@@ -68,8 +68,8 @@ def _parts_within(within: Evidence, evidence_for: EvidenceFor, *, bar: float) ->
 
 
 def _mean_speedup(parts: Sequence[Comparison]) -> float:
-    prompts = sum(part.prompts for part in parts)
-    return math.exp(sum(part.prompts * math.log(part.speedup.value) for part in parts) / prompts)
+    prompts = sum(part.prompts_there for part in parts)
+    return math.exp(sum(part.prompts_there * math.log(part.speedup.value) for part in parts) / prompts)
 
 
 def _size(evidence: Evidence) -> float:

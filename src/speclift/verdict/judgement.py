@@ -8,7 +8,16 @@ from typing import Literal
 
 from speclift.core.goals import Goals
 from speclift.core.records import Provenance
-from speclift.core.results import Acceptance, Cell, Crossover, Evidence, Finding, Verdict
+from speclift.core.results import (
+    Acceptance,
+    AtTemperature,
+    Cell,
+    Crossover,
+    Evidence,
+    Finding,
+    Resources,
+    Verdict,
+)
 from speclift.lossless.document import GateOutcome
 from speclift.search.tuning import ConfirmedTuning
 from speclift.verdict.effort import Effort
@@ -76,3 +85,7 @@ class Judgement:
     tuning: ConfirmedTuning | None
     # None where the user brought no line, or the verdict says nothing about it yet.
     line: OwnLineChange | None = None
+    # Of the baseline and every arm.
+    resources: tuple[Resources, ...] = ()
+    # Of every arm; empty where all prompts have the same temperature.
+    at_temperatures: tuple[AtTemperature, ...] = ()

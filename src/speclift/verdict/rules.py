@@ -6,6 +6,7 @@ framework: the articles behind each rule of thumb, listed in docs/method.md.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from statistics import median
@@ -40,7 +41,11 @@ _NEITHER = "no clear difference"
 UNSEEN_DRAFTS_SPEEDUP_MIN = 1.1
 # One request in a hundred: fewer more failures than that are chance in a study of some hundred requests.
 FAILED_SHARE_MORE = 0.01
+# From how many requests on a percentile is compared at all, and how many times over nobody measures.
+TAIL_REQUESTS_MIN = 50
+TAIL_TIMES_MAX = 20
 ALL = "all"
+UNKNOWN_BECAUSE = {"e2e": "a time per token is unknown and the two answers are of unlike length"}
 
 
 def min_speedup(evidence: Evidence, goals: Goals) -> Reason:
@@ -100,7 +105,7 @@ def losing_parts(evidence: Evidence) -> list[Comparison]:
     return [
         part
         for part in _below_the_floor(evidence)
-        if part.part is Part.LOAD or (part.part is Part.SEGMENT and part.prompts >= PART_PROMPTS_MIN)
+        if part.part is Part.LOAD or (part.part is Part.SEGMENT and part.prompts_there >= PART_PROMPTS_MIN)
     ]
 
 
@@ -138,25 +143,56 @@ def tail_not_slower(evidence: Evidence, goals: Goals) -> Reason:
     P99 worse is no win]."""
     tails, tolerance = evidence.tails, goals.tail_tolerance
     slower = [tail for tail in tails if tail.ratio.high < 1.0]
-    unsure = [tail for tail in tails if tail.ratio.low < tolerance]
-    if not tails:
-        requests = min((cell.requests for cell in evidence.cells if cell.segment == ALL), default=0)
-        seen = f"{requests} requests per load from {evidence.prompts} prompts"
-        message = f"not compared: P90 needs about 50 requests with different prompts, this study has {seen}"
-        return _reason("tail", Level.WARN, message)
     if slower:
         return _reason("tail", Level.FAIL, f"the slowest requests are slower: {_tails(slower)}")
+    if not tails:
+        requests = min((cell.requests for cell in evidence.cells if cell.segment == ALL), default=0)
+        seen = f"this study has {requests} requests per load from {evidence.prompts} prompts"
+        return _reason("tail", Level.WARN, f"not compared: {tail_settled_by(evidence, goals)}, {seen}")
+    unsure = unsure_tails(evidence, goals)
     if unsure:
         message = f"not proven to be at least {tolerance:g}x as fast as the baseline's tail: {_tails(unsure)}"
-        return _reason("tail", Level.WARN, message)
+        return _reason("tail", Level.WARN, f"{message}; {tail_settled_by(evidence, goals)}")
     named = " and ".join(dict.fromkeys(tail.statistic for tail in tails))
     return _reason("tail", Level.PASS, f"{named} at least {tolerance:g}x as fast as the baseline's")
 
 
+def tail_is_slower(evidence: Evidence) -> bool:
+    return any(tail.ratio.high < 1.0 for tail in evidence.tails)
+
+
+def unsure_tails(evidence: Evidence, goals: Goals) -> list[TailRatio]:
+    """Neither shown slower nor shown to be within the tolerance, the least sure first."""
+    tolerance = goals.tail_tolerance
+    unsure = [tail for tail in evidence.tails if tail.ratio.low < tolerance and tail.ratio.high >= 1.0]
+    return sorted(unsure, key=lambda tail: _prompts_to_settle(tail, tolerance), reverse=True)
+
+
+def tail_settled_by(evidence: Evidence, goals: Goals) -> str:
+    """How many requests would show the tail to be slower or within the tolerance, whichever is nearer."""
+    unsure = unsure_tails(evidence, goals)
+    if not unsure:
+        return f"P90 needs about {TAIL_REQUESTS_MIN} requests with different prompts"
+    needed, now = _prompts_to_settle(unsure[0], goals.tail_tolerance), unsure[0].ratio.n
+    if needed > TAIL_TIMES_MAX * now:
+        return (
+            f"more than {TAIL_TIMES_MAX * now} requests with different prompts would be needed to settle it"
+        )
+    return f"about {needed:.0f} requests with different prompts would settle it (now {now})"
+
+
+def _prompts_to_settle(tail: TailRatio, tolerance: float) -> float:
+    """Distances from value to bound shrink with the root of the number of prompts; infinite on the tolerance."""
+    ratio = tail.ratio
+    above = math.log(ratio.high / ratio.value)
+    below = math.log(ratio.value / ratio.low) if ratio.low > 0 else above
+    margins = (below, math.log(ratio.value / tolerance)), (above, -math.log(ratio.value))
+    times = [(distance / margin) ** 2 for distance, margin in margins if margin > 0]
+    return max(tail.prompts_min, math.ceil(min(times) * ratio.n)) if times else math.inf
+
+
 def _tails(tails: Sequence[TailRatio]) -> str:
-    return ", ".join(
-        f"{tail.metric} {tail.statistic} at {load_label(tail.load)} {_bounds(tail.ratio)}" for tail in tails
-    )
+    return ", ".join(f"{tail.metric} {tail.statistic} {tail.where} {_bounds(tail.ratio)}" for tail in tails)
 
 
 def enough_prompts(evidence: Evidence) -> Iterator[Reason]:
@@ -176,7 +212,8 @@ def pairs_complete(evidence: Evidence) -> Iterator[Reason]:
     missing = found.asked - found.used
     if missing:
         level = Level.INFO if found.is_complete else Level.FAIL
-        message = f"{missing} of {found.asked} pairs are left out: a request failed, or its {found.metric} is unknown"
+        unknown = UNKNOWN_BECAUSE.get(found.metric, f"its {found.metric} is unknown")
+        message = f"{missing} of {found.asked} pairs are left out: a request failed, or {unknown}"
         yield _reason("left-out", level, message)
 
 
@@ -354,9 +391,10 @@ def break_even(evidence: Evidence) -> Iterator[Reason]:
 
 
 def e2e_speedup(evidence: Evidence) -> Iterator[Reason]:
-    if evidence.e2e is not None and evidence.overall is not None and evidence.overall.metric != "e2e":
-        message = f"end-to-end speedup {_interval(evidence.e2e)}; below 1.3x the usual advice is not to ship"
-        level = Level.INFO if evidence.e2e.speedup.value >= 1.3 else Level.WARN
+    e2e = evidence.speedup_in("e2e")
+    if e2e is not None and evidence.overall is not None and evidence.overall.metric != "e2e":
+        message = f"end-to-end speedup {_interval(e2e)}; below 1.3x the usual advice is not to ship"
+        level = Level.INFO if e2e.speedup.value >= 1.3 else Level.WARN
         yield _reason("e2e", level, message, "S3")
 
 
@@ -394,7 +432,8 @@ def _interval(comparison: Comparison) -> str:
 def _bounds(estimate: Estimate) -> str:
     if estimate.high > 1e6:
         return f"{estimate.value:.2f}x (interval unknown)"
-    return f"{estimate.value:.2f}x [{estimate.low:.2f}, {estimate.high:.2f}]"
+    low = f"{estimate.low:.2f}" if estimate.low > 0 else "unknown"
+    return f"{estimate.value:.2f}x [{low}, {estimate.high:.2f}]"
 
 
 def _ms(seconds: float) -> str:

@@ -71,7 +71,7 @@ def _winner(on_all: Sequence[Evidence], evidence_for: EvidenceFor, goals: Goals)
     return best_part(on_all, evidence_for, ships=lambda part: _ships(part, goals), bar=goals.min_speedup)
 
 
-def _deciding_rules(evidence: Evidence, goals: Goals) -> Iterator[Reason]:
+def deciding_rules(evidence: Evidence, goals: Goals) -> Iterator[Reason]:
     yield rules.min_speedup(evidence, goals)
     yield from rules.enough_prompts(evidence)
     yield from rules.pairs_complete(evidence)
@@ -85,7 +85,7 @@ def _deciding_rules(evidence: Evidence, goals: Goals) -> Iterator[Reason]:
 
 
 def _ships(evidence: Evidence, goals: Goals) -> bool:
-    return all(reason.level is not Level.FAIL for reason in _deciding_rules(evidence, goals))
+    return all(reason.level is not Level.FAIL for reason in deciding_rules(evidence, goals))
 
 
 def _cannot_pay(evidence: Evidence, goals: Goals) -> bool:
@@ -109,7 +109,7 @@ def _verdict(
     reasons = list(notes)
     is_conditional = decision is Decision.SHIP_ON_CONDITIONS
     if evidence is not None:
-        reasons = [*_deciding_rules(evidence, goals), *reasons]
+        reasons = [*deciding_rules(evidence, goals), *reasons]
         if is_conditional:
             reasons += rules.parts_of_condition(evidence)
         reasons += [reason for rule in rules.INFORMING for reason in rule(evidence)]
@@ -167,7 +167,7 @@ def _what_would_settle_it(
         yield Reason(rule="evidence", level=Level.WARN, message=message)
         return
     settling = [part.settle for part in (still_open or unsure)]
-    failed = {r.rule for r in _deciding_rules(compared[0], goals) if r.level is Level.FAIL}
+    failed = {r.rule for r in deciding_rules(compared[0], goals) if r.level is Level.FAIL}
     otherwise = f"more data would not change the verdict; failed rules: {', '.join(sorted(failed))}"
     for message in (settling or [otherwise])[:ADVICE_MAX]:
         yield Reason(rule="more-data", level=Level.INFO, message=message)

@@ -10,7 +10,9 @@ from speclift.core.documents import BoundsDocument, answer_document, finding_doc
 from speclift.core.goals import Goals
 from speclift.core.records import Provenance
 from speclift.core.results import (
+    RAW_E2E,
     Acceptance,
+    AtTemperature,
     Cell,
     Comparison,
     Conditions,
@@ -22,6 +24,7 @@ from speclift.core.results import (
     Part,
     Percentiles,
     Reason,
+    Resources,
     TailRatio,
 )
 from speclift.core.speculation import Attached
@@ -36,6 +39,7 @@ from speclift.views.documents import (
     AcceptanceHistogramDocument,
     ArmSpeedupsDocument,
     ArticleDocument,
+    AtTemperatureDocument,
     CeilingDocument,
     CellDocument,
     ConditionsDocument,
@@ -51,6 +55,8 @@ from speclift.views.documents import (
     PercentilesDocument,
     ProvenanceDocument,
     ReasonDocument,
+    ResourcesDocument,
+    SpeedupByMetricDocument,
     SpeedupDocument,
     TailRatioDocument,
     VerdictDocument,
@@ -73,9 +79,11 @@ def verdict_document(judgement: Judgement) -> VerdictDocument:
         "winner": _winner(verdict.winner, served),
         "goals": _goals(judgement.goals),
         "speedup": _speedup(evidence.overall if evidence else None),
-        "e2e_speedup": _speedup(evidence.e2e if evidence else None),
+        "e2e_speedup": _speedup(evidence.speedup_in("e2e") if evidence else None),
+        "speedup_by_metric": _by_metric(evidence),
         "speedups": [_arm_speedups(evidence) for evidence in judgement.on_all],
         "cells": [_cell(cell) for cell in judgement.cells],
+        "by_temperature": _by_temperature(judgement.at_temperatures),
         "acceptance_by_temperature": [_bucket(bucket) for bucket in judgement.acceptance_by_temperature],
         "acceptance_histograms": [_histogram(counted) for counted in judgement.acceptance_histograms],
         "ceiling": _ceilings(judgement.cells, judgement.on_all),
@@ -83,6 +91,7 @@ def verdict_document(judgement: Judgement) -> VerdictDocument:
         "crossover": [_crossover(crossing) for crossing in judgement.crossovers],
         "kv_tokens": _kv_tokens(judgement),
         "kv_peak": _kv_peak(judgement),
+        "resources": _resources(judgement.resources),
         "lossless": judgement.lossless.document,
         "articles": [_article(check) for check in check_articles(judgement)],
         "findings": [finding_document(finding) for finding in judgement.findings],
@@ -99,11 +108,14 @@ def _own_line(change: OwnLineChange | None) -> OwnLineDocument | None:
     return None if change is None else {"before": change.before, "after": change.after, "diff": change.diff}
 
 
-def measure_document(cells: Sequence[Cell], findings: Sequence[Finding], *, study: str) -> MeasureDocument:
+def measure_document(
+    cells: Sequence[Cell], findings: Sequence[Finding], *, resources: Sequence[Resources] = (), study: str
+) -> MeasureDocument:
     document: MeasureDocument = {
         "schema": 1,
         "study": study,
         "cells": [_cell(cell) for cell in cells],
+        "resources": _resources(resources),
         "findings": [finding_document(finding) for finding in findings],
     }
     return finite(document)
@@ -137,6 +149,21 @@ def _acceptance(acceptance: Acceptance) -> AcceptanceDocument:
         "mean": acceptance.mean,
         "requests": acceptance.requests,
     }
+
+
+def _by_temperature(rows: Sequence[AtTemperature]) -> list[AtTemperatureDocument]:
+    return [
+        {
+            "arm": row.arm,
+            "temperature": row.label,
+            "speedup": None if row.speedup is None else _estimate(row.speedup),
+            "acceptance_rate": None if row.acceptance is None else _acceptance(row.acceptance),
+            "accepted_length": None if row.accepted_length is None else _estimate(row.accepted_length),
+            "requests": row.requests,
+            "prompts": row.prompts,
+        }
+        for row in rows
+    ]
 
 
 def _bucket(bucket: AcceptanceBucket) -> AcceptanceBucketDocument:
@@ -189,11 +216,23 @@ def _speedup(comparison: Comparison | None) -> SpeedupDocument | None:
     }
 
 
+def _by_metric(evidence: Evidence | None) -> SpeedupByMetricDocument:
+    found = {} if evidence is None else {each.metric: _speedup(each) for each in evidence.by_metric}
+    return {
+        "e2e": found.get("e2e"),
+        "tpot": found.get("tpot"),
+        "ttft": found.get("ttft"),
+        "e2e_raw": found.get(RAW_E2E),
+        "throughput": found.get("throughput"),
+    }
+
+
 def _arm_speedups(evidence: Evidence) -> ArmSpeedupsDocument:
     return {
         "arm": evidence.arm.name,
         "overall": _speedup(evidence.overall),
-        "e2e": _speedup(evidence.e2e),
+        "e2e": _speedup(evidence.speedup_in("e2e")),
+        "by_metric": _by_metric(evidence),
         "parts": [_part(part) for part in evidence.parts],
         "tail_ratios": [_tail(tail) for tail in evidence.tails],
         "pairs": {"asked": evidence.completeness.asked, "used": evidence.completeness.used},
@@ -217,7 +256,7 @@ def _tail(tail: TailRatio) -> TailRatioDocument:
     return {
         "metric": tail.metric,
         "statistic": tail.statistic,
-        "load": load_document(tail.load),
+        "load": None if tail.load is None else load_document(tail.load),
         **_estimate(tail.ratio),
     }
 
@@ -279,7 +318,13 @@ def _ceilings(cells: Sequence[Cell], comparisons: Sequence[Evidence]) -> list[Ce
             if cell.arm == evidence.arm.name and cell.accepted_length is not None
         }
         rows += [
-            {"arm": evidence.arm.name, "segment": segment, "ceiling": lengths[segment], "measured": speedup}
+            {
+                "arm": evidence.arm.name,
+                "segment": segment,
+                "ceiling": lengths[segment],
+                "measured": speedup,
+                "metric": evidence.completeness.metric,
+            }
             for segment, speedup in measured.items()
             if segment in lengths
         ]
@@ -323,6 +368,19 @@ def _kv_peak(judgement: Judgement) -> KvPeakDocument:
         "baseline": judgement.kv_peaks.get(BASELINE),
         "winner": judgement.kv_peaks.get(winner.name) if winner else None,
     }
+
+
+def _resources(arms: Sequence[Resources]) -> list[ResourcesDocument]:
+    return [
+        {
+            "arm": taken.arm,
+            "kv_tokens": taken.kv_tokens,
+            "kv_used_peak": taken.kv_used_peak,
+            "prefix_hit_rate": taken.prefix_hit_rate,
+            "gpu_memory_peak_bytes": taken.gpu_memory_peak_bytes,
+        }
+        for taken in arms
+    ]
 
 
 def _reason(reason: Reason) -> ReasonDocument:

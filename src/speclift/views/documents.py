@@ -7,8 +7,7 @@ from collections.abc import Mapping
 from typing import Annotated, Literal, NotRequired, TypedDict
 
 from speclift.core.documents import AnswerDocument, BoundsDocument, FindingDocument, LoadDocument
-from speclift.core.goals import METRICS
-from speclift.core.results import Decision, Level, Part
+from speclift.core.results import SPEEDUP_METRICS, Decision, Level, Part
 from speclift.core.typed_json import Keywords
 from speclift.lossless.document import LosslessDocument
 from speclift.search.tuning_document import ConfirmedTuningDocument
@@ -23,12 +22,22 @@ class EstimateDocument(BoundsDocument):
 
 class SpeedupDocument(BoundsDocument):
     level: float
-    metric: Annotated[str, Keywords(enum=list(METRICS))]
+    metric: Annotated[str, Keywords(enum=list(SPEEDUP_METRICS))]
     arm: str
     design: str
     method: str
     launches: int
     n: int
+
+
+class SpeedupByMetricDocument(TypedDict):
+    """`e2e` is at the baseline's output lengths, `e2e_raw` as it came. Null where a metric is not known."""
+
+    e2e: SpeedupDocument | None
+    tpot: SpeedupDocument | None
+    ttft: SpeedupDocument | None
+    e2e_raw: SpeedupDocument | None
+    throughput: SpeedupDocument | None
 
 
 class LimitsDocument(TypedDict):
@@ -47,7 +56,8 @@ class PartSpeedupDocument(EstimateDocument):
 class TailRatioDocument(EstimateDocument):
     metric: str
     statistic: str
-    load: LoadDocument
+    # null over all loads together.
+    load: LoadDocument | None
 
 
 class PairsDocument(TypedDict):
@@ -59,6 +69,7 @@ class ArmSpeedupsDocument(TypedDict):
     arm: str
     overall: SpeedupDocument | None
     e2e: SpeedupDocument | None
+    by_metric: NotRequired[SpeedupByMetricDocument]
     parts: list[PartSpeedupDocument]
     tail_ratios: list[TailRatioDocument]
     pairs: PairsDocument
@@ -78,6 +89,18 @@ class AcceptanceDocument(TypedDict):
     p90: float | None
     mean: float
     requests: int
+
+
+class AtTemperatureDocument(TypedDict):
+    """One arm at one temperature, or at those of one bucket, as the prompts or `--temperature` say."""
+
+    arm: str
+    temperature: str
+    speedup: EstimateDocument | None
+    acceptance_rate: AcceptanceDocument | None
+    accepted_length: EstimateDocument | None
+    requests: int
+    prompts: int
 
 
 class CellDocument(TypedDict):
@@ -154,8 +177,10 @@ class AcceptanceHistogramDocument(TypedDict):
 class CeilingDocument(TypedDict):
     arm: str
     segment: str
+    # Of the speedup per token.
     ceiling: float
     measured: float
+    metric: NotRequired[str]
 
 
 class CrossoverDocument(TypedDict):
@@ -178,6 +203,16 @@ class KvPeakDocument(TypedDict):
 
     baseline: Annotated[float | None, Keywords(minimum=0, maximum=1)]
     winner: Annotated[float | None, Keywords(minimum=0, maximum=1)]
+
+
+class ResourcesDocument(TypedDict):
+    """What one arm took while it was measured, over all its launches."""
+
+    arm: str
+    kv_tokens: int | None
+    kv_used_peak: Annotated[float | None, Keywords(minimum=0, maximum=1)]
+    prefix_hit_rate: Annotated[float | None, Keywords(minimum=0, maximum=1)]
+    gpu_memory_peak_bytes: int | None
 
 
 class ProvenanceDocument(TypedDict):
@@ -223,8 +258,12 @@ class VerdictDocument(TypedDict):
     goals: GoalsDocument
     speedup: SpeedupDocument | None
     e2e_speedup: SpeedupDocument | None
+    # Not in documents of speclift 0.2.
+    speedup_by_metric: NotRequired[SpeedupByMetricDocument]
     speedups: list[ArmSpeedupsDocument]
     cells: list[CellDocument]
+    # Not in documents of speclift 0.2.
+    by_temperature: NotRequired[list[AtTemperatureDocument]]
     acceptance_by_temperature: list[AcceptanceBucketDocument]
     acceptance_histograms: list[AcceptanceHistogramDocument]
     ceiling: list[CeilingDocument]
@@ -233,6 +272,8 @@ class VerdictDocument(TypedDict):
     crossover: list[CrossoverDocument]
     kv_tokens: KvTokensDocument
     kv_peak: KvPeakDocument
+    # Not in documents of speclift 0.2.
+    resources: NotRequired[list[ResourcesDocument]]
     lossless: LosslessDocument
     # Not in documents of speclift 0.2.
     articles: NotRequired[list[ArticleDocument]]
@@ -249,8 +290,20 @@ class VerdictDocument(TypedDict):
     study: str
 
 
+def metric_speedups(document: VerdictDocument) -> list[SpeedupDocument]:
+    """Documents of speclift 0.2 know of the end-to-end time alone."""
+    found = document.get("speedup_by_metric")
+    each = (
+        (found["e2e"], found["tpot"], found["ttft"], found["e2e_raw"], found["throughput"])
+        if found
+        else (document["e2e_speedup"],)
+    )
+    return [speedup for speedup in each if speedup is not None]
+
+
 class MeasureDocument(TypedDict):
     schema: Literal[1]
     study: str
     cells: list[CellDocument]
+    resources: list[ResourcesDocument]
     findings: list[FindingDocument]

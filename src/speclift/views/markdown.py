@@ -12,7 +12,8 @@ from speclift.core.documents import AnswerDocument, BoundsDocument
 from speclift.core.quantities import printable
 from speclift.lossless.document import GateDocument
 from speclift.planner.plan_document import PlanDocument
-from speclift.views.documents import VerdictDocument
+from speclift.views.documents import VerdictDocument, metric_speedups
+from speclift.views.page_sure import part_words
 from speclift.views.time_words import command_time
 
 # Whatever Markdown, its tables and its dollar formulas give a meaning.
@@ -26,7 +27,9 @@ _COMMAND_CHARACTERS = 4000
 def verdict_markdown(document: VerdictDocument) -> str:
     rows = [
         (
-            "all traffic" if part is None else escaped(part["label"], limit=_NAME_CHARACTERS),
+            "all traffic"
+            if part is None
+            else escaped(part_words(part["part"], part["label"]), limit=_NAME_CHARACTERS),
             escaped(arm["arm"], limit=_NAME_CHARACTERS),
             *_bounds(overall if part is None else part),
         )
@@ -39,6 +42,10 @@ def verdict_markdown(document: VerdictDocument) -> str:
     return _page(
         document.get("answer"),
         _table(("traffic", "arm", f"{metric} speedup", "95 % interval"), rows),
+        _table(
+            ("metric", "speedup", "95 % interval"),
+            [(escaped(speedup["metric"]), *_bounds(speedup)) for speedup in metric_speedups(document)],
+        ),
         _configuration(document),
         f"speclift {escaped(document['provenance']['speclift'])}, study {escaped(document['study'])}",
     )

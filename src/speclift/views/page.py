@@ -115,6 +115,8 @@ def page(document: Mapping[str, object]) -> str:
         step_forest=page_why.step_forest(steps),
         survival=survival(whole),
         histograms=page_why.histograms(whole, arm) if arm is not None else [],
+        resources=page_why.resources(whole),
+        by_temperature=page_why.by_temperature(whole),
         temperatures=page_why.temperature_rows(whole),
         tuning=_tuning(whole["tuning"]) if whole["tuning"] is not None else None,
         table=cell_table(whole),

@@ -14,6 +14,7 @@ METRIC_WORDS = {
     "ttft": "time to first token",
     "tpot": "time per output token",
     "e2e": "end-to-end time",
+    "e2e_raw": "end-to-end time, output lengths as they came",
     "throughput": "throughput",
 }
 _GOALS = Goals()

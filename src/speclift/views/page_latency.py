@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal, TypeAlias
 
@@ -155,7 +155,11 @@ def tail_forest(document: VerdictDocument, arm: str) -> Forest | None:
     """The slowest requests, baseline over arm; under 1 the arm's are slower."""
     entry = speedups_of(document, arm)
     rows: list[tuple[str, str, BoundsDocument]] = [
-        (f"{tail['metric']} {tail['statistic']} at {load_words(tail['load'])}", "", tail)
+        (f"{tail['metric']} {tail['statistic']} {_tail_load(tail['load'])}", "", tail)
         for tail in (entry["tail_ratios"] if entry is not None else [])
     ]
     return ratio_forest(rows, document["goals"]["tail_tolerance"], judged_tail)
+
+
+def _tail_load(load: Mapping[str, object] | None) -> str:
+    return "over all loads" if load is None else f"at {load_words(load)}"

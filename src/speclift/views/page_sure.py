@@ -14,6 +14,7 @@ from speclift.views.documents import (
     ReasonDocument,
     SpeedupDocument,
     VerdictDocument,
+    metric_speedups,
 )
 from speclift.views.page_document import METRIC_WORDS, speedups_of
 
@@ -25,6 +26,8 @@ class Sureness:
     """`facts` are a name and a figure each; reasons and findings the gravest first, those that only inform apart."""
 
     forest: Forest | None
+    # The same traffic in every metric.
+    by_metric: Forest | None
     facts: tuple[tuple[str, str], ...]
     told: tuple[ReasonDocument, ...]
     told_more: tuple[ReasonDocument, ...]
@@ -37,6 +40,13 @@ def sureness(document: VerdictDocument, arm: str | None) -> Sureness:
     findings = document["findings"]
     return Sureness(
         forest=ratio_forest(_overall(document), document["goals"]["min_speedup"]),
+        by_metric=ratio_forest(
+            [
+                (METRIC_WORDS[speedup["metric"]], _rests_on(speedup), speedup)
+                for speedup in metric_speedups(document)
+            ],
+            1.0,
+        ),
         facts=tuple(_facts(document, arm)),
         told=tuple(
             sorted(
@@ -68,9 +78,6 @@ def _overall(document: VerdictDocument) -> list[tuple[str, str, SpeedupDocument]
     ]
     if not rows and headline is not None:
         rows.append((headline["arm"], _rests_on(headline), headline))
-    beside = document["e2e_speedup"]
-    if beside is not None and headline is not None and headline["metric"] != "e2e":
-        rows.append((f"{beside['arm']}, {METRIC_WORDS['e2e']}", _rests_on(beside), beside))
     return rows
 
 

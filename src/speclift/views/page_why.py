@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 from speclift.core.arm import BASELINE
 from speclift.core.documents import BoundsDocument
-from speclift.core.quantities import number, share
+from speclift.core.quantities import number, ratio_words, share, size
 from speclift.views.charts import TRACK_PX, Forest, ForestRow, Scale, fitting_ticks, mark_of
 from speclift.views.documents import CellDocument, VerdictDocument
 from speclift.views.page_document import ALL, cells_of
@@ -136,6 +136,38 @@ def histograms(document: VerdictDocument, arm: str) -> list[Histogram]:
         )
         for entry in document["acceptance_histograms"]
         if entry["arm"] == arm and any(entry["counts"])
+    ]
+
+
+def resources(document: VerdictDocument) -> list[tuple[str, str, str, str, str]]:
+    """Arm, KV cache, how much of it was used, prefix hits, GPU memory; empty where nothing is known."""
+    rows = [
+        (
+            row["arm"],
+            "–" if row["kv_tokens"] is None else f"{row['kv_tokens']} tokens",
+            share(row["kv_used_peak"]),
+            share(row["prefix_hit_rate"]),
+            "–" if row["gpu_memory_peak_bytes"] is None else size(row["gpu_memory_peak_bytes"]),
+        )
+        for row in document.get("resources", [])
+    ]
+    return [row for row in rows if any(figure != "–" for figure in row[1:])]
+
+
+def by_temperature(document: VerdictDocument) -> list[tuple[str, str, str, str, str, str, int]]:
+    """Arm, temperatures, speedup, acceptance rate, its spread over requests, accepted length, prompts."""
+    return [
+        (
+            row["arm"],
+            row["temperature"],
+            "–" if row["speedup"] is None else ratio_words(dict(row["speedup"])),
+            share(rate["mean"]) if rate is not None else "–",
+            f"{share(rate['p10'])} to {share(rate['p90'])}" if rate is not None else "–",
+            number(row["accepted_length"]["value"] if row["accepted_length"] is not None else None),
+            row["prompts"],
+        )
+        for row in document.get("by_temperature", [])
+        for rate in (row["acceptance_rate"],)
     ]
 
 

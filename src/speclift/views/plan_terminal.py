@@ -211,7 +211,7 @@ def _speedups(prediction: PredictionDocument) -> RenderableType:
         table.add_row(
             Text("  ceiling", style="dim"), *(Text(f"{best['ceiling']:.2f}x", style="dim") for best in chosen)
         )
-    return _titled("Predicted speedup at the best k, by concurrency and acceptance rate", table)
+    return _titled("Predicted speedup per token at the best k, by concurrency and acceptance rate", table)
 
 
 def _best(best: BestChoiceDocument) -> Text:

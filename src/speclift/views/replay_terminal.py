@@ -45,7 +45,7 @@ def replay_view(document: ReplayDocument) -> RenderableType:
         if len(same) > 2:  # 'all' and more than one segment
             parts.append(_segments_table(same, ks, title=f"By segment, {_name(best)}"))
         if best["predicted_speedup"]:
-            parts.append(_speedup_table(same, ks, title=f"Predicted speedup, {_name(best)}"))
+            parts.append(_speedup_table(same, ks, title=f"Predicted speedup per token, {_name(best)}"))
     parts.append(findings_view(_findings(document["findings"])))
     parts.append(Text(_conclusion(best), style="bold"))
     return Group(*parts)

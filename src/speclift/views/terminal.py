@@ -14,6 +14,8 @@ from rich.text import Text
 
 from speclift.core.quantities import number, printable, printable_lines, ratio, seconds, share
 from speclift.core.results import (
+    ALL_TRAFFIC,
+    RAW_E2E,
     Cell,
     Comparison,
     Decision,
@@ -40,6 +42,13 @@ MARKS = {
     Level.FAIL: ("✗", "red"),
 }
 ALL = "all"
+METRIC_NAMES = {
+    "e2e": "E2E",
+    "tpot": "TPOT",
+    "ttft": "TTFT",
+    RAW_E2E: "E2E at its own lengths",
+    "throughput": "throughput",
+}
 # What the sources of rules of thumb are.
 GUIDES = "[S0]-[S4]: published guides, listed in docs/method.md"
 SPEEDUP_ROWS_MAX = 40
@@ -52,6 +61,18 @@ def result_table(cells: Sequence[Cell], comparisons: Sequence[Evidence], *, bar:
     """Speedups where there is anything to compare; else what was measured."""
     has_pairs = any(evidence.overall is not None for evidence in comparisons)
     return ComparedSpeedups(comparisons, bar=bar) if has_pairs else cells_table(cells)
+
+
+def metrics_line(evidence: Evidence) -> Text:
+    """The other metrics beside the one of the table, over the same traffic; end to end at its own lengths where these
+    make a difference."""
+    shown = {found.metric: ratio(found.simultaneous) for found in evidence.by_metric}
+    left_out = {evidence.overall.metric} if evidence.overall is not None else set()
+    if shown.get(RAW_E2E) == shown.get("e2e"):
+        left_out.add(RAW_E2E)
+    said = [f"{METRIC_NAMES[metric]} {words}" for metric, words in shown.items() if metric not in left_out]
+    where = "" if evidence.conditions == ALL_TRAFFIC else " within the conditions"
+    return Text(f"{_arm_title(evidence.arm.name)}{where}: {', '.join(said)}" if said else "")
 
 
 def _table(title: str) -> Table:
@@ -98,7 +119,7 @@ class ComparedSpeedups:
     takes the width that the words leave."""
 
     def __init__(self, comparisons: Sequence[Evidence], *, bar: float) -> None:
-        self._metric = next((arm.overall.metric for arm in comparisons if arm.overall is not None), "tpot")
+        self._metric = next((arm.overall.metric for arm in comparisons if arm.overall is not None), "")
         self._rows = _speedup_rows(comparisons)
         self._bar = bar
 

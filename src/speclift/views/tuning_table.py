@@ -118,7 +118,7 @@ def error_lines(tuning: Tuning, confirmed: Sequence[ConfirmedError] = ()) -> lis
         )
         measured = ", ".join(f"{error.measured:.2f}x" for error in errors)
         off = f"off by {median(abs(error.error) for error in errors):.1%}"
-        lines.append(f"{printable(arm, limit=40)}: search {predicted}, {where} {measured} ({off})")
+        lines.append(f"{printable(arm, limit=40)}: search {predicted}, {where} {measured} per token ({off})")
     return lines
 
 

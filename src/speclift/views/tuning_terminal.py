@@ -62,7 +62,7 @@ def _tables(tuning: Tuning) -> list[RenderableType]:
     parts: list[RenderableType] = []
     for table in speedup_tables(tuning):
         about = "; ~ = predicted" if table.has_predictions else ""
-        title = f"Speedup at {table.load} by draft length k (search, on the tuning prompts{about})"
+        title = f"Speedup per token at {table.load} by draft length k (search, on the tuning prompts{about})"
         parts += [Text(title, style="bold"), _table(table)]
     return parts
 

@@ -2,11 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Sequence
 
-from speclift.core.traffic import Load, Rate
+from speclift.core.traffic import Load, Rate, load_label
 from speclift.core.units import Seconds
-from speclift.workload.experiment import Turn
+from speclift.workload.experiment import Item, Turn
+
+
+def cut_short(planned: Iterable[Turn], is_done: Callable[[Turn, Item], bool]) -> Iterator[str]:
+    """How many of the requests planned were sent, in words, load by load; nothing of a load that has them all."""
+    asked, sent = Counter[Load](), Counter[Load]()
+    for turn in planned:
+        asked[turn.load] += len(turn.items)
+        sent[turn.load] += sum(is_done(turn, item) for item in turn.items)
+    for load, count in asked.items():
+        if sent[load] < count:
+            yield f"{sent[load]} of the {count} requests planned at {load_label(load)} were sent to each arm in time"
 
 
 class BlockLimiter:

@@ -6,11 +6,12 @@ the arms in the opposite order, so that a steady drift of the machine cancels (A
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 from speclift.core.arm import Arm
 from speclift.core.errors import UsageError
+from speclift.core.looks import Looks
 from speclift.core.traffic import Concurrency, Load, Rate, Request
 
 LAUNCHES_DEFAULT = 3
@@ -27,6 +28,15 @@ class Item:
     request_id: str
     temperature: float | None
     repeat: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Block:
+    """Requests that every arm is sent in turn."""
+
+    number: int
+    load: Load
+    items: tuple[Item, ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -53,6 +63,8 @@ class StudyPlan:
     seed: int
     # Requests per cell and launch; beyond the prompts these come again in the same order. None is each prompt once.
     request_count: int | None = None
+    # Where the study is looked at on the way, and ends when it is settled; None where all of it is measured.
+    looks: Looks | None = None
 
     def __post_init__(self) -> None:
         names = [arm.name for arm in self.arms]
@@ -60,7 +72,7 @@ class StudyPlan:
             raise UsageError(f"two arms share a name: {', '.join(names)}")
         if self.rounds < 1:
             raise UsageError(f"--launches must be at least 1, saw {self.rounds}")
-        if self.request_count is not None and self.request_count > REQUEST_COUNT_MAX:
+        if self.request_count is not None and self.request_count > max(REQUEST_COUNT_MAX, len(self.requests)):
             raise UsageError(
                 f"--requests {self.request_count} repeats {len(self.requests)} prompts; at most {REQUEST_COUNT_MAX} "
                 "requests per cell and launch are made of repeats",
@@ -84,44 +96,32 @@ class StudyPlan:
 
 def turns(plan: StudyPlan, round_index: int) -> tuple[Turn, ...]:
     """One round in the order it is run; a control has no part in it."""
-    blocks = _blocks(plan)
+    return tuple(
+        Turn(arm=arm.name, round=round_index, block=block.number, load=block.load, items=block.items)
+        for arm, block in in_order(plan, blocks(plan), round_index)
+    )
+
+
+def blocks(plan: StudyPlan) -> tuple[Block, ...]:
+    chunks = ((load, chunk) for load in plan.loads for chunk in turn_chunks(plan, load, plan.items))
+    return tuple(Block(number=number, load=load, items=chunk) for number, (load, chunk) in enumerate(chunks))
+
+
+def in_order(plan: StudyPlan, each: Sequence[Block], round_index: int) -> Iterator[tuple[Arm, Block]]:
+    """Block by block on every arm where all are up together, else arm by arm; each time in the opposite order."""
     arms = [arm for arm in plan.arms if not arm.is_control]
     if plan.together:
-        return tuple(
-            Turn(arm=arm.name, round=round_index, block=block, load=load, items=chunk)
-            for block, load, chunk in blocks
-            for arm in _mirrored(arms, block + round_index)
-        )
-    return tuple(
-        Turn(arm=arm.name, round=round_index, block=block, load=load, items=chunk)
-        for arm in _mirrored(arms, round_index)
-        for block, load, chunk in blocks
-    )
+        return ((arm, block) for block in each for arm in mirrored(arms, block.number + round_index))
+    return ((arm, block) for arm in mirrored(arms, round_index) for block in each)
 
 
-def control_turns(plan: StudyPlan) -> tuple[Turn, ...]:
-    """Once, after everything that decides: it pairs with the last round, the nearest in time."""
-    return tuple(
-        Turn(arm=arm.name, round=plan.rounds - 1, block=block, load=load, items=chunk)
-        for arm in plan.arms
-        if arm.is_control
-        for block, load, chunk in _blocks(plan)
-    )
-
-
-def _blocks(plan: StudyPlan) -> list[tuple[int, Load, tuple[Item, ...]]]:
-    chunks = ((load, chunk) for load in plan.loads for chunk in _chunks(plan, load))
-    return [(block, load, chunk) for block, (load, chunk) in enumerate(chunks)]
-
-
-def _mirrored(arms: Sequence[Arm], index: int) -> Sequence[Arm]:
+def mirrored(arms: Sequence[Arm], index: int) -> Sequence[Arm]:
     return arms if index % 2 == 0 else arms[::-1]
 
 
-def _chunks(plan: StudyPlan, load: Load) -> Iterable[tuple[Item, ...]]:
+def turn_chunks(plan: StudyPlan, load: Load, items: tuple[Item, ...]) -> Iterable[tuple[Item, ...]]:
     """One request at a time where requests do not overlap; long turns where the load must build up, and on a baseline
     alone, which has nobody to alternate with and no drafts to tell apart by request."""
-    items = plan.items
     is_alone = not any(arm.speculates for arm in plan.arms)
     match load:
         case Concurrency(streams=1) if plan.together and not is_alone:

@@ -7,12 +7,14 @@ from __future__ import annotations
 
 import os
 import socket
+import time
 from collections.abc import Sequence
 from pathlib import Path
 
 from speclift.core.address import address_of, base_of, joined, usable_key
 from speclift.core.arm import Arm, Endpoint, ServerSettings
 from speclift.core.engine_spec import AttachSettings
+from speclift.core.engine_totals import usage_of
 from speclift.core.errors import EngineError, UsageError
 from speclift.core.records import Counters, Usage
 from speclift.core.results import Finding
@@ -144,6 +146,13 @@ class AttachedServer:
 
     def usage(self) -> tuple[Usage, ...]:
         return ()
+
+    async def sample(self) -> Usage | None:
+        page = await fetched(self._metrics_url, api_key=self.endpoint.api_key, limit_s=PROBE_LIMIT_S)
+        return usage_of(parse_counters(page), at_s=time.time())
+
+    def process_ids(self) -> frozenset[int]:
+        return frozenset()
 
     async def stop(self) -> None:
         return None

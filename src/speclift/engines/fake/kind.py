@@ -13,6 +13,7 @@ class FakeKind(EngineKind):
     name = "fake"
     launch_guess_s = 0.5
     searches_unasked = False
+    reuses_prompts = False
     schedule_key = SCHEDULE
 
     def parts(self) -> dict[str, str]:

@@ -58,6 +58,7 @@ class LlamaCppKind(EngineKind):
     name = "llamacpp"
     launch_guess_s = 2.0
     is_embedded = True
+    reuses_prompts = False  # every request says cache_prompt: false
     # k + 1 tokens are verified at once, and the CPU kernels work in fours (CPU_TILE): on copied text k=7 gained 1.43x,
     # k=8 1.28x, k=15 1.52x, k=3 and k=4 next to nothing (SmolLM2-135M Q4_0, one thread).
     default_methods = ("ngram,k=7,n=6", "ngram,k=15,n=8")

@@ -1,0 +1,133 @@
+"""What is settled when a study is looked at on the way, and what is still worth measuring?
+
+An arm is done with when nothing more could make it ship, or make it ship on more than it does already. Pure: what is
+known comes in as evidence, whose intervals hold at all looks together.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from speclift.core.goals import Goals
+from speclift.core.looks import EVERYTHING, Scope, Wanted
+from speclift.core.results import TEMPERATURE_DASH, Comparison, Decision, Evidence, Level, Part, Verdict
+from speclift.core.traffic import load_label
+from speclift.verdict import rules
+from speclift.verdict.verdict import deciding_rules
+
+# What more requests do not mend.
+LASTING = {"lossy-method", "degenerate-output"}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Look:
+    """What is wanted of each arm from here on; and of each arm of which less than everything is, why."""
+
+    wanted: Wanted
+    because: Mapping[str, str]
+
+    @property
+    def is_settled(self) -> bool:
+        return not self.wanted
+
+
+def look_at(verdict: Verdict, on_all: Sequence[Evidence], goals: Goals, *, may_ship: bool) -> Look:
+    """`may_ship` from the second launch on: before it, only what is hopeless is dropped."""
+    ships = verdict.evidence if may_ship and verdict.decision is Decision.SHIP else None
+    found = {e.arm.name: _open_scopes(e, verdict, goals, may_ship=may_ship) for e in on_all}
+    if ships is not None:
+        found |= {e.arm.name: () for e in on_all if e.arm != ships.arm and not _may_beat(e, ships, goals)}
+    return Look(
+        wanted={arm: scopes for arm, scopes in found.items() if scopes},
+        because={
+            e.arm.name: _why(e, found[e.arm.name], verdict, goals)
+            for e in on_all
+            if found[e.arm.name] != (EVERYTHING,)
+        },
+    )
+
+
+def _may_beat(evidence: Evidence, best: Evidence, goals: Goals) -> bool:
+    """An arm that looks faster than the one that ships is given the chance to; else the choice is made."""
+    if evidence.overall is None or best.overall is None:
+        return False
+    return not _is_out(evidence, goals) and evidence.overall.speedup.value > best.overall.speedup.value
+
+
+def _open_scopes(evidence: Evidence, verdict: Verdict, goals: Goals, *, may_ship: bool) -> tuple[Scope, ...]:
+    if evidence.overall is None:
+        return (EVERYTHING,)
+    if not may_ship:
+        everywhere = (evidence.overall, *evidence.parts)
+        return () if all(_misses(part, goals) for part in everywhere) else (EVERYTHING,)
+    if not _is_out(evidence, goals):
+        return _open_on_all_traffic(evidence, goals)
+    looping = {found.segment for found in evidence.degenerate}
+    return tuple(
+        _scope(part)
+        for part in evidence.parts
+        if not _misses(part, goals) and not _ships_on(verdict, evidence, part) and part.label not in looping
+    )
+
+
+def _open_on_all_traffic(evidence: Evidence, goals: Goals) -> tuple[Scope, ...]:
+    """Of an arm that may still ship on all of it: what it lacks."""
+    failed = {reason.rule for reason in deciding_rules(evidence, goals) if reason.level is Level.FAIL}
+    if failed & LASTING:
+        return ()
+    if failed - {"no-part-loses"} or _has_open_tail(evidence, goals):
+        return (EVERYTHING,)
+    return tuple(_scope(part) for part in rules.losing_parts(evidence))
+
+
+def _has_open_tail(evidence: Evidence, goals: Goals) -> bool:
+    """Before there are enough requests to compare it, any that took far longer is a sign of one."""
+    if not evidence.tails:
+        return evidence.slow_pairs > 0
+    return not rules.tail_is_slower(evidence) and bool(rules.unsure_tails(evidence, goals))
+
+
+def _ships_on(verdict: Verdict, evidence: Evidence, part: Comparison) -> bool:
+    """Whether the conditions on which the arm ships admit the part."""
+    conditions, shipped = verdict.conditions, verdict.evidence
+    if conditions is None or shipped is None or shipped.arm != evidence.arm:
+        return False
+    if part.part is Part.SEGMENT:
+        return conditions.segments is None or part.label in conditions.segments
+    if part.part is Part.LOAD:
+        return part.label in {load_label(cell.load) for cell in shipped.cells}
+    ceiling = conditions.max_temperature
+    return ceiling is None or float(part.label.rpartition(TEMPERATURE_DASH)[2]) <= ceiling
+
+
+def _is_out(evidence: Evidence, goals: Goals) -> bool:
+    """Whether it is shown that the arm does not ship on all traffic."""
+    if evidence.overall is None:
+        return False
+    loses = any(part.speedup.high < rules.NO_PART_LOSES for part in rules.losing_parts(evidence))
+    return _misses(evidence.overall, goals) or loses or rules.tail_is_slower(evidence)
+
+
+def _misses(comparison: Comparison, goals: Goals) -> bool:
+    return comparison.speedup.high < goals.min_speedup
+
+
+def _scope(part: Comparison) -> Scope:
+    return Scope(part=part.part, label=part.label)
+
+
+# Words
+
+
+def _why(evidence: Evidence, scopes: Sequence[Scope], verdict: Verdict, goals: Goals) -> str:
+    bar = f"{goals.min_speedup:g}x"
+    if scopes:
+        return f"only {', '.join(scope.label for scope in scopes)} can still change the verdict"
+    if verdict.evidence is not None and verdict.evidence.arm == evidence.arm and verdict.winner is not None:
+        return f"it is settled that it ships{' on a part of the traffic' if verdict.conditions else ''}"
+    if evidence.overall is not None and _misses(evidence.overall, goals):
+        return f"it cannot reach {bar}: at most {evidence.overall.speedup.high:.2f}x overall"
+    if verdict.winner is not None and verdict.decision is Decision.SHIP:
+        return f"{verdict.winner.name} ships and is not slower"
+    return f"more requests cannot make it ship at {bar}"

@@ -1,0 +1,94 @@
+"""Studies in laps on real processes: they stop when they are settled, and go on as they would have."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from running import Cli, fake_flags, hosted, measured_places, planned_places, records_of
+from speclift.bench.course import lap_rounds
+from speclift.core.records import Phase
+from speclift.studies.study import Study
+from speclift.verbs.judge import judge
+from speclift.verbs.looks import look_after
+
+# Drafts that are always right and cost next to nothing, and drafts that cost as much as they save.
+PAYS = fake_flags("acceptance=1", "ttft_s=0.002", "tpot_s=0.002", fast=False)
+NEVER_PAYS = fake_flags("acceptance=0.5", "step_cost=0.3", "ttft_s=0.002", "tpot_s=0.002", fast=False)
+SHAPE = ("--max-tokens", 24, "--verify", "off", "--json", "--study", "s")
+TWO_SEGMENTS = ("--segment", "chat", "--segment", "summarise")
+
+pytestmark = pytest.mark.slow
+
+
+def sent(study: Path) -> int:
+    return sum(record.place.phase is Phase.MEASURED for record in records_of(study))
+
+
+def everything(study: Path) -> int:
+    with Study.open(study) as opened:
+        plan = opened.plan
+    return 2 * plan.rounds * len(plan.loads) * len(plan.items)
+
+
+def test_what_pays_ships_on_two_launches_and_a_part_of_the_requests(cli: Cli, tmp_path: Path) -> None:
+    result = cli("decide", *TWO_SEGMENTS, *PAYS, *SHAPE)
+    study = tmp_path / "s"
+    assert result.document["verdict"] == "ship"
+    assert result.document["speedup"]["launches"] >= 2
+    assert sent(study) < everything(study) / 2
+    (said,) = [f for f in result.document["findings"] if f["check"] == "measured-less"]
+    assert said["arm"] == "ngram-k4"
+    assert set(measured_places(records_of(study))) == planned_places(study)
+
+
+def test_what_cannot_pay_is_not_measured_on(cli: Cli, tmp_path: Path) -> None:
+    result = cli("decide", *TWO_SEGMENTS, *NEVER_PAYS, *SHAPE)
+    assert result.document["verdict"] == "do-not-ship"
+    assert sent(tmp_path / "s") < everything(tmp_path / "s") / 2
+
+
+def test_fixed_sends_everything_and_measure_does_too(cli: Cli, tmp_path: Path) -> None:
+    shape = ("--segment", "chat", "--requests", 6, *PAYS, "--max-tokens", 8, "--launches", 2)
+    cli("decide", "--fixed", *shape, "--verify", "off", "--study", "fixed")
+    cli("measure", *shape, "--study", "measured")
+    for name in ("fixed", "measured"):
+        assert sent(tmp_path / name) == everything(tmp_path / name) == 24
+
+
+def test_the_same_records_give_the_same_looks_and_verdict_whatever_their_order(
+    cli: Cli, tmp_path: Path
+) -> None:
+    cli("decide", *TWO_SEGMENTS, *PAYS, *SHAPE)
+    with Study.open(tmp_path / "s") as study:
+        rounds = lap_rounds(study)
+        before = [look_after(study, number + 1) for number in range(len(rounds))]
+        again = [look_after(study, number + 1) for number in reversed(range(len(rounds)))]
+        assert before == again[::-1]
+        assert before[-1].is_settled
+        assert not any(look.is_settled for look in before[:-1])
+        assert judge([study]).verdict == judge([study]).verdict
+
+
+def test_servers_that_are_there_are_looked_at_on_their_one_launch(cli: Cli, tmp_path: Path) -> None:
+    with (
+        hosted("tpot_s=0.002", "ttft_s=0.002", "k=0") as plain,
+        hosted("tpot_s=0.002", "ttft_s=0.002", "acceptance=1", "k=4") as drafting,
+    ):
+        addresses = ("--engine", "attach", "--baseline-url", plain, "--spec-url", drafting)
+        result = cli("decide", *TWO_SEGMENTS, *addresses, *SHAPE)
+    assert result.document["verdict"] == "ship"
+    assert result.document["speedup"]["launches"] == 1
+    assert "single-launch" in {finding["check"] for finding in result.document["findings"]}
+    with Study.open(tmp_path / "s") as study:
+        assert set(lap_rounds(study)) == {0}
+    assert sent(tmp_path / "s") < everything(tmp_path / "s")
+
+
+def test_arms_that_are_up_one_at_a_time_are_looked_at_after_each_round(cli: Cli, tmp_path: Path) -> None:
+    result = cli("decide", *TWO_SEGMENTS, *PAYS, *SHAPE, "--side-by-side", "off")
+    assert result.code in {0, 5}
+    with Study.open(tmp_path / "s") as study:
+        assert lap_rounds(study) == list(range(len(lap_rounds(study))))
+    assert set(measured_places(records_of(tmp_path / "s"))) == planned_places(tmp_path / "s")
