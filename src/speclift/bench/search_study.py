@@ -46,7 +46,7 @@ from speclift.bench.search_space import (
     wanted,
     with_yours,
 )
-from speclift.bench.search_time import Course, SearchTime
+from speclift.bench.search_time import QuickerWay, SearchTime
 from speclift.bench.study_paths import keep_prompts_source, launch_seen_s, prompts_of, search_path
 from speclift.bench.time_limit import BudgetSpent, ends_at
 from speclift.bench.tuning import tuning_from
@@ -160,10 +160,10 @@ def time_to_search(path: Path, found: Prospect, ask: Ask) -> SearchTime:
     )
 
 
-def course_of(found: Prospect, ask: Ask, time: SearchTime) -> Course:
+def quicker_way(found: Prospect, ask: Ask, time: SearchTime) -> QuickerWay:
     is_named = bool(named_methods(ask) or ask.yours)
     arms = sum(not each.is_baseline for each in found.space.candidates)
-    return time.course(drafters=ways_of_drafting(found.space), arms=arms, is_named=is_named)
+    return time.quicker_way(drafters=ways_of_drafting(found.space), arms=arms, is_named=is_named)
 
 
 def start_search(
