@@ -12,9 +12,10 @@ from processes import processes_with
 from speclift.bench.ask import Ask
 from speclift.bench.observer import Observer
 from speclift.bench.opening import prepare_named
-from speclift.bench.run import StudyRun
+from speclift.bench.run import StudyRun, launches_took
 from speclift.core.arm import BASELINE, Arm, ServerSettings
 from speclift.core.errors import EngineError
+from speclift.core.records import Launch
 from speclift.engines.fake.engine import Fake
 from speclift.engines.launched import LaunchedServer
 from speclift.studies.study import Study
@@ -90,3 +91,26 @@ def test_a_lost_baseline_ends_every_start(tmp_path: Path) -> None:
         with pytest.raises(EngineError, match="the baseline did not start: no room"):
             asyncio.run(run.run())
         assert processes_with(MARK) == {}
+
+
+def test_the_next_launch_is_judged_by_the_last_round_and_not_by_the_one_that_filled_the_caches(
+    tmp_path: Path,
+) -> None:
+    seconds = {0: (90.0, 100.0), 1: (40.0, 45.0)}
+    with study(tmp_path / "s") as kept:
+        assert launches_took(kept) == []
+        for round_index, took in seconds.items():
+            for ready_s in took:
+                number = kept.next_launch_id()
+                kept.add_launch(
+                    Launch(
+                        id=number,
+                        arm=BASELINE,
+                        round=round_index,
+                        command=(),
+                        engine_version="fake",
+                        started_s=0.0,
+                    )
+                )
+                kept.launch_ready(number, ready_s=ready_s, kv_tokens=None, settings={}, notices=())
+        assert launches_took(kept) == [40.0, 45.0]

@@ -35,21 +35,21 @@ def time_of(
         pytest.param(3600.0, 90.0, 2, 14, True, True, id="an hour"),
     ],
 )
-def test_the_quicker_way_that_fits_is_taken(
+def test_the_quicker_course_that_fits_is_taken(
     budget_s: float | None, launch_s: float, drafters: int, arms: int, is_named: bool, searches: bool
 ) -> None:
-    way = time_of(budget_s, launch_s=launch_s).quicker_way(drafters=drafters, arms=arms, is_named=is_named)
-    assert way.searches is searches
-    assert searches or way.why
+    course = time_of(budget_s, launch_s=launch_s).course(drafters=drafters, arms=arms, is_named=is_named)
+    assert course.searches is searches
+    assert searches or course.why
 
 
 def test_it_says_what_both_would_take() -> None:
-    way = time_of(480.0).quicker_way(drafters=2, arms=14, is_named=True)
-    assert way.why == "a search takes 4 to 5 launches of about 1 min 30 s, measuring all 14 arms 15"
-    way = time_of(480.0).quicker_way(drafters=1, arms=3, is_named=True)
-    assert way.why == "all take 4 launches of about 1 min 30 s, a search 4: it is not quicker"
-    way = time_of(300.0).quicker_way(drafters=2, arms=14, is_named=True)
-    assert way.why == "a search takes at least 4 launches of about 1 min 30 s, and there are 4 min 24 s"
+    course = time_of(480.0).course(drafters=2, arms=14, is_named=True)
+    assert course.why == "a search takes 4 to 5 launches of about 1 min 30 s, measuring all 14 arms 15"
+    course = time_of(480.0).course(drafters=1, arms=3, is_named=True)
+    assert course.why == "all take 4 launches of about 1 min 30 s, a search 4: it is not quicker"
+    course = time_of(300.0).course(drafters=2, arms=14, is_named=True)
+    assert course.why == "a search takes at least 4 launches of about 1 min 30 s, and there are 4 min 24 s"
 
 
 @pytest.mark.parametrize("gate_share", [0.0, 0.12, 0.4])
@@ -60,7 +60,7 @@ def test_search_confirmation_and_gate_share_the_budget(
 ) -> None:
     """Whatever the gate takes, the search leaves time to launch what it found."""
     there_is = time_of(budget_s, launch_s=launch_s, gate_share=gate_share)
-    if not there_is.quicker_way(drafters=2, arms=14, is_named=True).searches:
+    if not there_is.course(drafters=2, arms=14, is_named=True).searches:
         return
     search_s, cells_s = there_is.search_s(drafters=2), there_is.cells_s(drafters=2)
     assert search_s is not None

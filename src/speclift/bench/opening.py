@@ -15,9 +15,9 @@ from speclift.bench.observer import Observer
 from speclift.bench.prepare import Prepared, prepare, prepare_arms, provenance
 from speclift.bench.search_study import (
     complete_confirmation,
+    course_of,
     no_search,
     prospect,
-    quicker_way,
     start_search,
     time_left_s,
     time_to_search,
@@ -55,15 +55,15 @@ def prepare_bench(ask: Ask, observer: Observer, *, always: bool = False) -> Benc
     if not found.is_search:
         return Bench(ask=ask, study=_created(path, prepared, ask, known), deadline=deadline)
     time_there_is = time_to_search(path, found, ask)
-    way = quicker_way(found, ask, time_there_is)
-    if not way.searches:
-        finding = no_search(found.ground.ask.budget_s, way.why)
+    course = course_of(found, ask, time_there_is)
+    if not course.searches:
+        finding = no_search(found.ground.ask.budget_s, course.why)
         observer.say(finding.message)
         bench = prepare_named(replace(ask, study=path), observer, deadline)
         bench.study.add_finding(finding)
         return bench
     searching = start_search(path, found, ask, prepared, known, time=time_there_is)
-    observer.say(f"study {relative(path)}{f': {way.why}' if way.why else ''}")
+    observer.say(f"study {relative(path)}{f': {course.why}' if course.why else ''}")
     return Bench(ask=ask, study=searching, deadline=deadline, searches=True)
 
 

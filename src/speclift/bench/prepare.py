@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -119,7 +120,8 @@ def prepare_arms(
     ground: Ground, arms: tuple[Arm, ...], *, samples_anyway: bool = False, searches: bool = False
 ) -> Prepared:
     """`searches`: the arms are candidates, and what is chosen of them gets its control when it is confirmed."""
-    ask, spec, competing = ground.ask, ground.engine_spec, arms
+    ask = ground.ask
+    spec, together = placed(ground.engine_spec, arms, ask.side_by_side, searches=searches)
     if not searches and not samples_anyway:
         spec, arms = with_control(spec, arms)
     engine, shared = build_engine(spec), build_engine(replace(spec, by_arm=()))
@@ -132,7 +134,6 @@ def prepare_arms(
     for arm in arms:  # what this engine cannot express is wrong usage, seen before any launch
         engine.command(arm, port=0)
     rounds = ask.launches if kind.launches else 1
-    together = engine.fits_together(competing) if ask.side_by_side is None else ask.side_by_side
     plan = StudyPlan(
         arms=arms,
         loads=ground.loads,
@@ -168,6 +169,19 @@ def crowding(plan: StudyPlan, spec: EngineSpec) -> tuple[Finding, ...]:
             next_step="measure one after the other: --side-by-side off",
         ),
     )
+
+
+def placed(
+    spec: EngineSpec, arms: Sequence[Arm], asked: bool | None, *, searches: bool = False
+) -> tuple[EngineSpec, bool]:
+    """Whether these arms are up side by side, and their servers as they then are. As asked, else where they fit; in a
+    search each arm beside a baseline is enough."""
+    spec = spec.sharing(None)
+    engine = build_engine(spec)
+    groups = [(baseline_arm(), arm) for arm in arms] if searches else [tuple(arms)]
+    if not (all(map(engine.fits_together, groups)) if asked is None else asked):
+        return spec, False
+    return engine_kind(spec.kind).side_by_side(spec, arms), True
 
 
 def request_count(ask: Ask, workload: Workload) -> int | None:

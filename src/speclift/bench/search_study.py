@@ -23,6 +23,7 @@ from speclift.bench.prepare import (
     crowding,
     draft_paths,
     lay_ground,
+    placed,
     with_control,
 )
 from speclift.bench.run import request_limit_s
@@ -46,7 +47,7 @@ from speclift.bench.search_space import (
     wanted,
     with_yours,
 )
-from speclift.bench.search_time import QuickerWay, SearchTime
+from speclift.bench.search_time import Course, SearchTime
 from speclift.bench.study_paths import keep_prompts_source, launch_seen_s, prompts_of, search_path
 from speclift.bench.time_limit import BudgetSpent, ends_at
 from speclift.bench.tuning import tuning_from
@@ -160,10 +161,10 @@ def time_to_search(path: Path, found: Prospect, ask: Ask) -> SearchTime:
     )
 
 
-def quicker_way(found: Prospect, ask: Ask, time: SearchTime) -> QuickerWay:
+def course_of(found: Prospect, ask: Ask, time: SearchTime) -> Course:
     is_named = bool(named_methods(ask) or ask.yours)
     arms = sum(not each.is_baseline for each in found.space.candidates)
-    return time.quicker_way(drafters=ways_of_drafting(found.space), arms=arms, is_named=is_named)
+    return time.course(drafters=ways_of_drafting(found.space), arms=arms, is_named=is_named)
 
 
 def start_search(
@@ -295,10 +296,10 @@ def open_confirmation(path: Path, searching: Study, search: Search, plan: Search
     loads = confirmed_loads(asked.loads, choice)
     slots = [load.streams for load in loads if isinstance(load, Concurrency)]
     spec = _for_confirmation(spec, choice, slots=max([spec.settings.slots, *slots]))
+    spec, together = placed(spec, choice.arms, plan.together)
     spec, arms = with_control(spec, choice.arms)
     engine = build_engine(spec)
     held_out = set(plan.held_out_ids)
-    together = engine.fits_together(choice.arms) if plan.together is None else plan.together
     confirming = StudyPlan(
         arms=arms,
         loads=loads,

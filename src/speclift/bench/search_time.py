@@ -56,25 +56,25 @@ class SearchTime:
         left_s = max(0.0, self.working_s - SHORTEST_LAUNCHES * self.launch_s)
         return min(search_s, max(left_s, (1.0 - LAUNCHING_SHARE_MAX) * self.working_s))
 
-    def quicker_way(self, *, drafters: int, arms: int, is_named: bool) -> QuickerWay:
+    def course(self, *, drafters: int, arms: int, is_named: bool) -> Course:
         """`arms`: how many would be measured without a search; not `is_named`: the few that the engine has by default,
         which the search goes beyond."""
         if self.working_s is None or self._calibrating_s(drafters) <= SEARCH_SHARE_MAX * self.working_s:
-            return QuickerWay(searches=True)
+            return Course(searches=True)
         searching, shortest = 1 + drafters + CONFIRMED_LAUNCHES, SHORTEST_LAUNCHES
         fits = shortest * self.launch_s <= LAUNCHING_SHARE_MAX * self.working_s
         each = f"of about {duration(self.launch_s)}"
         if fits and (searching <= arms or not is_named):
             why = f"a search takes {shortest} to {searching} launches {each}"
-            return QuickerWay(
+            return Course(
                 searches=True, why=f"{why}, measuring all {arms} arms {1 + arms}" if is_named else why
             )
         if fits:
-            return QuickerWay(
+            return Course(
                 searches=False,
                 why=f"all take {1 + arms} launches {each}, a search {searching}: it is not quicker",
             )
-        return QuickerWay(
+        return Course(
             searches=False,
             why=f"a search takes at least {shortest} launches {each}, and there are {duration(self.working_s)}",
         )
@@ -85,7 +85,7 @@ class SearchTime:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class QuickerWay:
+class Course:
     """Whether to search; why, where launches are so slow that it is a question."""
 
     searches: bool

@@ -9,7 +9,7 @@ from speclift.core.errors import UsageError
 from speclift.core.flags import AUTO_ON_OFF, COMPARED, SERVER, Flag
 from speclift.core.own_line import OwnLine
 from speclift.core.speculation import Equalised, Off, Speculation, draft_length, method_name
-from speclift.core.units import Tokens
+from speclift.core.units import Bytes, Tokens
 
 # The target that llama.cpp is measured with where none is named.
 EMBEDDED_MODEL = "smollm2-135m"
@@ -47,6 +47,15 @@ class Arm:
     @property
     def k(self) -> int:
         return draft_length(self.speculation)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GpuShare:
+    """What each of several servers on one GPU is told: its KV cache, and which share of the memory must be free when it
+    starts."""
+
+    kv_bytes: Bytes
+    utilisation: float
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -90,6 +99,8 @@ class ServerSettings:
         tuple[str, ...],
         Flag("Passed to every arm's server, repeatable.", SERVER, "ARG", names=("--engine-arg",)),
     ] = ()
+    # None where a server has the GPU for itself.
+    shared_gpu: GpuShare | None = None
     # The user's own command: then nothing but what is in it, and what measuring needs, is said to the server.
     line: OwnLine | None = None
 

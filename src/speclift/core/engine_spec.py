@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Annotated
 
 from speclift.core.address import concealed
-from speclift.core.arm import ServerSettings
+from speclift.core.arm import GpuShare, ServerSettings
 from speclift.core.flags import ATTACH, Flag
 
 
@@ -45,3 +45,11 @@ class EngineSpec:
     version: str | None = None
     # Arms whose server differs from the others' by more than speculation: another quantisation, another token budget.
     by_arm: tuple[tuple[str, ServerSettings], ...] = ()
+
+    def sharing(self, share: GpuShare | None) -> EngineSpec:
+        """With every server told so much of the GPU; None: each has it for itself."""
+        return replace(
+            self,
+            settings=replace(self.settings, shared_gpu=share),
+            by_arm=tuple((name, replace(own, shared_gpu=share)) for name, own in self.by_arm),
+        )

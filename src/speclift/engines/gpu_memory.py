@@ -1,4 +1,5 @@
-"""How much GPU memory a server holds, by nvidia-smi: a program of its own, so that nothing of a driver is loaded here.
+"""How much GPU memory a server holds and how much is free, by nvidia-smi: a program of its own, so that nothing of a
+driver is loaded here.
 
 By the server's processes where nvidia-smi names them; from inside a container it often does not. Then by what is used
 beyond what was used before the launch, as long as no other server of ours came or went.
@@ -6,6 +7,7 @@ beyond what was used before the launch, as long as no other server of ours came 
 
 from __future__ import annotations
 
+import os
 import re
 import shutil
 import subprocess
@@ -54,6 +56,22 @@ class GpuMemory:
         return max(0, used - before.used) or None
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GpuRoom:
+    free_bytes: Bytes
+    total_bytes: Bytes
+
+
+def gpu_room() -> GpuRoom | None:
+    """Of the GPU that an engine on one GPU would take; None where nobody can tell."""
+    visible = os.environ.get("CUDA_VISIBLE_DEVICES", "").partition(",")[0].strip()
+    rows = _queried("gpu=memory.free,memory.total", f"--id={visible or 0}")
+    if not rows or len(rows[0]) != 2:
+        return None
+    free, total = rows[0]
+    return GpuRoom(free_bytes=free * MIB, total_bytes=total * MIB)
+
+
 def has_gpus() -> bool:
     return shutil.which(NVIDIA_SMI) is not None
 
@@ -91,11 +109,11 @@ def _used_bytes() -> Bytes | None:
     return sum(row[0] for row in rows) * MIB if rows else None
 
 
-def _queried(what: str) -> list[list[int]]:
+def _queried(what: str, *more: str) -> list[list[int]]:
     """The whole numbers of each line; none where nvidia-smi is missing, fails or hangs."""
     try:
         told = subprocess.run(
-            [NVIDIA_SMI, f"--query-{what}", "--format=csv,noheader,nounits"],
+            [NVIDIA_SMI, f"--query-{what}", "--format=csv,noheader,nounits", *more],
             capture_output=True,
             text=True,
             errors="replace",

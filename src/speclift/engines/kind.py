@@ -91,6 +91,10 @@ class EngineKind(ABC):
     def build(self, spec: EngineSpec, settings: ServerSettings, *, version: str | None) -> Engine:
         """`version` where it is known already, as of a study that was measured on another machine."""
 
+    def side_by_side(self, spec: EngineSpec, arms: Sequence[Arm]) -> EngineSpec:
+        """The same servers, each told what it may take now that all of them are to be up at once."""
+        return spec
+
     def model_path(self, reference: str, *, say: Callable[[str], None], fetches: bool) -> str:
         """What `--model` or `--draft` says, as this engine takes it. Without `fetches` nothing is downloaded."""
         return reference

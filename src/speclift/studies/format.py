@@ -16,7 +16,7 @@ from collections.abc import Mapping
 from dataclasses import asdict
 from typing import TypeAlias
 
-from speclift.core.arm import Arm, ServerSettings
+from speclift.core.arm import Arm, GpuShare, ServerSettings
 from speclift.core.engine_spec import AttachSettings, EngineSpec
 from speclift.core.goals import Goals, Slo
 from speclift.core.json_reading import (
@@ -229,12 +229,13 @@ NO_LINE = OwnLine(start=(), flags=())
 
 def _settings_from_dict(data: object) -> ServerSettings:
     named = {RENAMED.get(name, name): value for name, value in need_object(data).items()}
-    line = named.get("line")
+    line, share = named.get("line"), named.get("shared_gpu")
     return built(
         ServerSettings,
         {
             **named,
             "engine_args": need_texts(named["engine_args"]),
+            "shared_gpu": None if share is None else read_as(GpuShare, share),
             # With the defaults of fields that came after the study.
             "line": None if line is None else read_as(OwnLine, {**asdict(NO_LINE), **need_object(line)}),
         },

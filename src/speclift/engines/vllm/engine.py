@@ -10,11 +10,12 @@ import subprocess
 import sys
 from collections.abc import Mapping, Sequence
 from contextlib import AsyncExitStack
+from dataclasses import replace
 from datetime import datetime
 from functools import cached_property
 from pathlib import Path
 
-from speclift.core.arm import YOURS, Arm, Endpoint, ServerSettings
+from speclift.core.arm import YOURS, Arm, Endpoint, GpuShare, ServerSettings
 from speclift.core.engine_totals import DRAFTED, engine_total
 from speclift.core.errors import EngineError, ModelError, UsageError
 from speclift.core.json_reading import as_object, as_text, as_whole
@@ -24,6 +25,7 @@ from speclift.core.results import Finding
 from speclift.core.speculation import Synthetic
 from speclift.core.units import Bytes, Seconds
 from speclift.engines.container import container_start
+from speclift.engines.gpu_memory import gpu_room
 from speclift.engines.installed import packages_of
 from speclift.engines.launched import LaunchedServer
 from speclift.engines.machine import TOGETHER_MEMORY_SHARE, available_memory_bytes
@@ -56,6 +58,8 @@ from speclift.engines.vllm.output import (
     usage_over_time,
     without_noise,
 )
+from speclift.engines.vllm.sharing import shares
+from speclift.weights.models import models_directory
 
 READY_LIMIT_S = 600.0
 BIND_TRIES = 3
@@ -71,6 +75,13 @@ ENVIRONMENT = {
     # How full it is, from its own log: asking /metrics while requests run would cost them time.
     "VLLM_LOG_STATS_INTERVAL": "2",
 }
+# How vLLM starts its second process: its server spawns one that reads everything again, its library forks.
+START_METHOD = "VLLM_WORKER_MULTIPROC_METHOD"
+# Images often forbid Python to keep what it compiled, and then every process compiles all of vLLM and PyTorch.
+NO_BYTECODE, BYTECODE_FOLDER = "PYTHONDONTWRITEBYTECODE", "PYTHONPYCACHEPREFIX"
+# Triton's own default, said: unsaid, a server that compiles its model keeps other kernels in a folder of that model's
+# configuration, where neither its next start nor another arm looks (PyTorch's CachingAutotuner).
+KERNEL_FOLDER = "TRITON_CACHE_DIR"
 # The whole of a start-up and hours of statistics.
 WHOLE_LOG_BYTES = 4_000_000
 GPU_LAUNCHES_AT_ONCE = 4
@@ -138,7 +149,8 @@ class Vllm:
         if self.settings.line is not None:
             line = own_line(self.settings.line, self.settings)
             return _own_configurations(line, speculative_config(arm), is_yours=arm.name == YOURS)
-        words = self._flags(arm, port=8000)
+        alone = replace(self.settings, shared_gpu=None)  # in production it has the GPU for itself
+        words = self._flags(arm, port=8000, settings=alone)
         flags = flags_to_paste(words)
         model = flags.pop("--model")
         named = flags.pop("--served-model-name")  # for whoever asks over HTTP
@@ -152,10 +164,23 @@ class Vllm:
         return speculative_config(arm)
 
     def fits_together(self, arms: tuple[Arm, ...]) -> bool:
-        if not self.vllm_version.is_cpu or not Path(self.model).is_dir():
-            return False  # a second server beside it would change what fits on the GPU
+        if not self.vllm_version.is_cpu:
+            needs, memory = shares(self.settings, arms), gpu_room()
+            return needs is not None and memory is not None and needs.fit(memory.free_bytes)
+        if not Path(self.model).is_dir():
+            return False
         needed = RESIDENT_PER_FILE_BYTE * len(arms) * _weight_bytes(Path(self.model))
         return needed < TOGETHER_MEMORY_SHARE * available_memory_bytes()
+
+    def share(self, arms: Sequence[Arm]) -> GpuShare | None:
+        """The same for every one of them; None where each has what it takes by itself."""
+        needs = None if self.vllm_version.is_cpu else shares(self.settings, arms)
+        memory = None if needs is None else gpu_room()
+        if needs is None or memory is None:
+            return None
+        return GpuShare(
+            kv_bytes=needs.kv_bytes, utilisation=round(needs.largest_bytes / memory.total_bytes, 3)
+        )
 
     @property
     def samples_wrongly(self) -> str:
@@ -190,14 +215,17 @@ class Vllm:
                 return server
         raise AssertionError("unreachable: the last attempt returns or raises")
 
-    def _flags(self, arm: Arm, *, port: int) -> tuple[str, ...]:
-        shared = server_flags(self.settings, port=port, version=self.vllm_version)
+    def _flags(self, arm: Arm, *, port: int, settings: ServerSettings | None = None) -> tuple[str, ...]:
+        shared = server_flags(settings or self.settings, port=port, version=self.vllm_version)
         return (*shared, *speculation_flags(arm, self.vllm_version))
 
     def _environment(self) -> dict[str, str]:
         own = {} if self.settings.line is None else self.settings.line.variables
+        if not self.vllm_version.is_cpu:
+            sooner = quick_start(os.environ) if self.settings.line is None else {}
+            return {**ENVIRONMENT, **sooner, **own}
         threads, bound = self.settings.threads, "VLLM_CPU_OMP_THREADS_BIND"
-        if threads is None or not self.vllm_version.is_cpu or bound in os.environ:
+        if threads is None or bound in os.environ:
             return {**ENVIRONMENT, **own}
         # The last cores: the first are where the load generator and interrupts tend to be.
         cores = sorted(os.sched_getaffinity(0))[-threads:]
@@ -255,6 +283,22 @@ def _own_configurations(line: OwnLine, config: Mapping[str, object], *, is_yours
         "python": python_engine(model, flags),
         "yaml": yaml_config(model, flags, nests=False),
     }
+
+
+def quick_start(environment: Mapping[str, str]) -> dict[str, str]:
+    """What makes a start shorter and changes nothing of the server that comes of it; what the user says stands.
+
+    Most of a small model's start is Python reading vLLM, in one process and then in the next (docs/vllm.md).
+    """
+    found = {}
+    if START_METHOD not in environment:
+        found[START_METHOD] = "fork"  # vLLM goes back to spawn by itself where a fork would not do
+    if environment.get(NO_BYTECODE) and BYTECODE_FOLDER not in environment:
+        found |= {NO_BYTECODE: "", BYTECODE_FOLDER: str(models_directory().parent / "bytecode")}
+    if KERNEL_FOLDER not in environment:
+        home = Path(environment.get("TRITON_HOME") or Path.home())
+        found[KERNEL_FOLDER] = str(home / ".triton" / "cache")
+    return found
 
 
 def _interpreter(python: str | None) -> str:

@@ -45,6 +45,7 @@ SEQUENCES_MIN = 64
 # The CPU build otherwise takes 92 % of the machine's memory, which fails on a busy machine (0.32).
 CPU_KV_BYTES = "512M"
 KV_BYTES_FLAG = "--kv-cache-memory-bytes"
+UTILISATION_FLAG = "--gpu-memory-utilization"
 PREFIX_FLAGS = ("--enable-prefix-caching", "--no-enable-prefix-caching")
 ASYNC_FLAG, NO_ASYNC_FLAG = "--async-scheduling", "--no-async-scheduling"
 # They make measuring honest (no reused prefix) or quiet; a production server wants none of them.
@@ -156,7 +157,7 @@ def server_flags(settings: ServerSettings, *, port: int, version: VllmVersion) -
         *("--model", settings.model, "--served-model-name", settings.model),
         *("--host", "127.0.0.1", "--port", str(port)),
         *("--max-model-len", str(settings.context_tokens)),
-        *("--max-num-seqs", str(settings.max_num_seqs or max(settings.slots, SEQUENCES_MIN))),
+        *("--max-num-seqs", str(sequences(settings))),
         "--enable-prefix-caching" if settings.prefix_cache else "--no-enable-prefix-caching",
         *_scheduling_flags(settings),
         *("--seed", "0", "--generation-config", "vllm", "--disable-uvicorn-access-log"),
@@ -172,7 +173,15 @@ def server_flags(settings: ServerSettings, *, port: int, version: VllmVersion) -
             flags += [flag, str(value)]
     if version.is_cpu and not any(arg.partition("=")[0] == KV_BYTES_FLAG for arg in settings.engine_args):
         flags += [KV_BYTES_FLAG, CPU_KV_BYTES]
+    if settings.shared_gpu is not None:
+        share = settings.shared_gpu
+        flags += [KV_BYTES_FLAG, str(share.kv_bytes), UTILISATION_FLAG, f"{share.utilisation:.3f}"]
     return (*flags, *settings.engine_args)
+
+
+def sequences(settings: ServerSettings) -> int:
+    """How many requests a server decodes at once, at the most."""
+    return settings.max_num_seqs or max(settings.slots, SEQUENCES_MIN)
 
 
 def _own_flags(

