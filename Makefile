@@ -60,6 +60,7 @@ bench: $(READY)
 	$(BIN)/python benchmarks/coverage.py
 	$(BIN)/python benchmarks/crossover.py
 	$(BIN)/python benchmarks/studies.py
+	$(BIN)/python benchmarks/tails.py
 	$(BIN)/python benchmarks/lossless.py
 	$(BIN)/python benchmarks/verdicts.py
 	$(BIN)/python benchmarks/plan.py

@@ -35,6 +35,7 @@ from speclift.statistics.tails import (
     SLOWEST_PROMPTS_MIN,
     Sides,
     percentile_ratio,
+    pooled,
     slowest_ratio,
 )
 from speclift.testing.simulated_study import ArmTruth, ShareOf, StudyTruth, simulate_study
@@ -271,12 +272,15 @@ class Shape:
     by_prompt: bool
     # To so many digits; None is as they come.
     rounded: int | None = None
+    # Each prompt at every one, three times as long from one to the next, the slow ones at the last alone.
+    loads: int = 1
 
     @property
     def name(self) -> str:
         slow = f"{self.percent} % {self.times:g}x slower by {'prompt' if self.by_prompt else 'request'}"
         ties = ", ties" if self.rounded is not None else ""
-        return f"{self.prompts} prompts x {self.repeats}, P{100 * self.q:.0f}, {slow}{ties}"
+        loads = f", {self.loads} loads pooled" if self.loads > 1 else ""
+        return f"{self.prompts} prompts x {self.repeats}, P{100 * self.q:.0f}, {slow}{ties}{loads}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -312,6 +316,9 @@ def shapes() -> Iterator[Shape]:
     for (prompts, repeats, q), (percent, times, by_prompt) in product(designs, slow):
         yield Shape(prompts=prompts, repeats=repeats, q=q, percent=percent, times=times, by_prompt=by_prompt)
     yield Shape(prompts=400, repeats=1, q=0.95, percent=6, times=2.0, by_prompt=False, rounded=1)
+    for (prompts, q), (percent, times, by_prompt) in product(((45, 0.9), (90, 0.95)), slow):
+        thin = Shape(prompts=prompts, repeats=1, q=q, percent=percent, times=times, by_prompt=by_prompt)
+        yield replace(thin, loads=3)
 
 
 def covered(shape: Shape, *, samples: int, seed: int) -> Coverage:
@@ -361,8 +368,20 @@ def _true_of_shape(shape: Shape) -> dict[str, float]:
 
 
 def _sides(shape: Shape, random: np.random.Generator) -> Sides:
+    level = random.normal(0.0, 0.20, shape.prompts)
+    if shape.loads == 1:
+        return _at_one_load(shape, level, random)
+    usual = replace(shape, percent=0)
+    by_load: dict[Load, Sides] = {}
+    for number in range(shape.loads):
+        of_load = shape if number == shape.loads - 1 else usual
+        by_load[Concurrency(streams=number + 1)] = _at_one_load(of_load, level + number * math.log(3), random)
+    return pooled(by_load)
+
+
+def _at_one_load(shape: Shape, levels: Floats, random: np.random.Generator) -> Sides:
     prompt = np.tile(np.arange(shape.prompts, dtype=np.intp), shape.repeats)
-    level = random.normal(0.0, 0.20, shape.prompts)[prompt]
+    level = levels[prompt]
     units = shape.prompts if shape.by_prompt else len(prompt)
     is_slow = random.random(units) < shape.percent / 100
     slow = np.where(is_slow[prompt] if shape.by_prompt else is_slow, shape.times, 1.0)

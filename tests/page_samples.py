@@ -16,6 +16,7 @@ from speclift.core.goals import Goals
 from speclift.core.results import (
     ALL_TRAFFIC,
     Acceptance,
+    AtTemperature,
     Cell,
     Comparison,
     Conditions,
@@ -25,6 +26,7 @@ from speclift.core.results import (
     Level,
     Part,
     Percentiles,
+    Resources,
     TailRatio,
 )
 from speclift.core.speculation import Attached, NGram
@@ -242,6 +244,29 @@ def _acceptance(traffic: Traffic, arms: Sequence[Arm]) -> dict[str, Any]:
             for arm in arms
             for name in traffic.gains
         ),
+        "at_temperatures": tuple(
+            AtTemperature(
+                arm=arm.name,
+                label=label,
+                speedup=estimate(gain, 0.9 * gain, 1.1 * gain),
+                acceptance=rates,
+                accepted_length=estimate(2.2, 2.0, 2.4),
+                requests=90,
+                prompts=30,
+            )
+            for arm in arms
+            for label, gain in (("0", 1.6), ("0.3–0.5", 1.2))
+        ),
+        "resources": tuple(
+            Resources(
+                arm=name,
+                kv_tokens=412_000,
+                kv_used_peak=0.44,
+                prefix_hit_rate=None if name == BASELINE else 0.12,
+                gpu_memory_peak_bytes=71_000_000_000,
+            )
+            for name in (BASELINE, *(arm.name for arm in arms))
+        ),
         "acceptance_by_temperature": tuple(
             AcceptanceBucket(arm=arm.name, low=low, high=high, acceptance=rates)
             for arm in arms
@@ -272,7 +297,7 @@ FINDINGS = (
 def _crossing(traffic: Traffic, arm: Arm, factor: float) -> Crossover:
     is_lost = traffic.gain(None, max(traffic.streams), factor) < 1.2
     return Crossover(
-        metric="tpot",
+        metric="e2e",
         axis="concurrency",
         value=11.3 if is_lost else None,
         low=8.0,

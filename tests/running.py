@@ -19,7 +19,7 @@ import pytest
 
 from speclift.bench.course import lap_rounds
 from speclift.cli.main import main
-from speclift.core.looks import EVERYTHING
+from speclift.core.looks import at_everything
 from speclift.core.records import Phase, Record
 from speclift.studies.study import Done, Study
 from speclift.verbs.looks import look_after
@@ -159,9 +159,9 @@ def planned_turns(study: Study) -> list[Turn]:
     plan = study.plan
     if plan.looks is None:
         return [turn for round_index in range(plan.rounds) for turn in turns(plan, round_index)]
-    everything = {arm.name: (EVERYTHING,) for arm in plan.arms if arm.speculates}
+    first = at_everything(arm.name for arm in plan.arms if arm.speculates)
     return [
         turn
         for lap in laps(plan, lap_rounds(study))
-        for turn in lap_turns(plan, lap, look_after(study, lap.number).wanted if lap.number else everything)
+        for turn in lap_turns(plan, lap, (look_after(study, lap.number) if lap.number else first).wanted)
     ]

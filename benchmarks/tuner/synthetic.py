@@ -1,10 +1,11 @@
 """What does the tuner cost and lose against a grid? Synthetic engines with recorded acceptance.
 
-    python benchmarks/tuner/synthetic.py --acceptance FILE.jsonl.gz... [--engines 40] [--seed 0] [--json]
+    python benchmarks/tuner/synthetic.py --acceptance FILE.jsonl.gz... [--engines 40] [--seed 0] [--small-tiles]
 
 31 arms (none, and three drafters at k = 1..10) x 9 loads. The grid measures every cell in three launches of every
 arm; the tuner measures what its search asks for. Both pay for starts, and both choose an arm for every load; regret
-is what that arm loses against the truly best one. Engine i has seed --seed + i. Intervals are 95 %, by resampling
+is what that arm loses against the truly best one. --small-tiles: engines like a CPU, whose kernels take four or eight
+tokens at once. Engine i has seed --seed + i. Intervals are 95 %, by resampling
 engines. accepted_length_error is the mean relative error of the predicted accepted length at every k that was not run.
 """
 
@@ -19,7 +20,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
-from synthetic_engine import DRAFTERS, KS, LOADS, Floats, Recorded, SyntheticEngine, read_recorded, walk_file
+from synthetic_engine import DRAFTERS, KS, Floats, Recorded, SyntheticEngine, read_recorded, walk_file
 
 from speclift.bench.search_plan import cell_prompts
 from speclift.core.arm import Arm, baseline_arm
@@ -58,17 +59,19 @@ def candidates() -> tuple[Candidate, ...]:
 
 
 def truth(engine: SyntheticEngine, arms: Sequence[Candidate]) -> Floats:
-    rates = [[math.log(engine.true_rate(arm.drafter or "", arm.k, load)) for load in LOADS] for arm in arms]
+    rates = [
+        [math.log(engine.true_rate(arm.drafter or "", arm.k, load)) for load in engine.loads] for arm in arms
+    ]
     return np.array(rates)
 
 
 def grid(engine: SyntheticEngine, arms: Sequence[Candidate]) -> Floats:
     """Mean log rate of every cell over the repeats, each a fresh launch, arm after arm."""
-    scores = np.zeros((len(arms), len(LOADS)))
+    scores = np.zeros((len(arms), len(engine.loads)))
     for _ in range(GRID_REPEATS):
         for row, arm in enumerate(arms):
             _, effect = engine.launch()
-            for column, load in enumerate(LOADS):
+            for column, load in enumerate(engine.loads):
                 requests = max(GRID_REQUESTS_MIN, cell_prompts(load))
                 seconds, chosen, _ = engine.run(arm.drafter or "", arm.k, load, effect, requests=requests)
                 walked = engine.walk_of(arm.drafter or "", arm.k)
@@ -78,7 +81,7 @@ def grid(engine: SyntheticEngine, arms: Sequence[Candidate]) -> Floats:
 
 
 def tune(engine: SyntheticEngine, arms: tuple[Candidate, ...], settings: Settings) -> Search:
-    search = start(Problem(candidates=arms, loads=LOADS, experts=engine.experts, settings=settings))
+    search = start(Problem(candidates=arms, loads=engine.loads, experts=engine.experts, settings=settings))
     while not search.finished:
         job = search.ask()[0]
         arm = search.problem.candidate(job.candidate)
@@ -88,9 +91,9 @@ def tune(engine: SyntheticEngine, arms: tuple[Candidate, ...], settings: Setting
     return search
 
 
-def trial(files: Sequence[Recorded], seed: int, settings: Settings) -> Trial:
+def trial(files: Sequence[Recorded], seed: int, settings: Settings, *, small_tiles: bool = False) -> Trial:
     arms = candidates()
-    engine = SyntheticEngine(files, seed=seed)
+    engine = SyntheticEngine(files, seed=seed, small_tiles=small_tiles)
     true = truth(engine, arms)
     best = true.max(axis=0)
     scores = grid(engine, arms)
@@ -101,7 +104,7 @@ def trial(files: Sequence[Recorded], seed: int, settings: Settings) -> Trial:
     assert conclusion is not None
     names = [arm.name for arm in arms]
     rows = [names.index(choice.candidate) for choice in conclusion.choices]
-    columns = np.arange(len(LOADS))
+    columns = np.arange(len(engine.loads))
     static = int(true.mean(axis=1).argmax())
     places = [arms.index(candidate) for candidate in posterior.candidates]
     sd = np.sqrt(np.array([np.diag(matrix) for matrix in posterior.covariance])).T
@@ -180,12 +183,16 @@ def main() -> None:
     parser.add_argument("--engines", type=int, default=40)
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--json", action="store_true")
+    parser.add_argument("--small-tiles", action="store_true")
     options = parser.parse_args()
     if options.engines < 1 or options.seed < 0:
         parser.error("--engines must be at least 1 and --seed at least 0")
     files = [read_recorded(path) for path in options.acceptance]
     begun = time.perf_counter()
-    trials = [trial(files, options.seed + number, Settings()) for number in range(options.engines)]
+    trials = [
+        trial(files, options.seed + number, Settings(), small_tiles=options.small_tiles)
+        for number in range(options.engines)
+    ]
     document = summary(trials, length_errors(files, Settings())) | {
         "files": [recorded.name for recorded in files],
         "seed": options.seed,

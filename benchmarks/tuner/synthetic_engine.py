@@ -3,6 +3,9 @@
 The truth is not of the family that the tuner fits: memory and compute overlap by a fixed share, token counts are padded
 to graph sizes and to tiles of a width that the fit does not know, a kernel switches, clocks throttle, experts are
 routed in clumps, draft passes have a floor of launch time, and every cell has an irregularity of its own.
+
+With `small_tiles` it is like a CPU: compute counts from the first token on, is not padded to graph sizes, and is paid
+by tiles of four or eight tokens, what is left over of a step by the token or as one tile more.
 """
 
 from __future__ import annotations
@@ -30,6 +33,8 @@ Floats = NDArray[np.float64]
 OUTPUT_CAP = 255  # decoded tokens: an answer of 256 without the first
 KS = tuple(range(1, 11))
 LOADS = tuple(Concurrency(streams=streams) for streams in (1, 2, 4, 8, 16, 32, 64, 128, 256))
+# What a CPU is asked.
+SMALL_LOADS = tuple(Concurrency(streams=streams) for streams in (1, 2, 3, 4, 6, 8))
 DRAFTERS: dict[str, Drafter] = {
     "eagle": Head(kind="eagle", model="head"),
     "ngram": NGram(variant="simple"),
@@ -49,6 +54,11 @@ KERNEL_SWITCH = {False: 0.08, True: 0.16}
 # (n-gram look-ups included), so about 0.4 of what it costs there is not seen within a tile.
 TILE_SHARE = (0.2, 0.6)
 TILES = (64, 128)
+# Of engines like a CPU: tokens whose compute takes as long as reading the weights does, and how much dearer a token is
+# that no tile holds (llama.cpp, two x86 cores, Q4_0: 0.25 over all layers; kernels alone up to 1).
+SMALL_RIDGE = (1.2, 8.0)
+SMALL_TILES = (4, 8)
+SMALL_EXTRA = (0.15, 0.9)
 REQUEST_SD = 0.02
 WARM_UP_S = 3.0
 GRAPH_SIZES = (1, 2, 4, *range(8, 513, 8))
@@ -73,6 +83,8 @@ class Walk:
     # Of the whole file.
     length: float
     drafted: float
+    # Share of the steps that draft.
+    drafting: float
 
 
 def read_recorded(path: Path) -> Recorded:
@@ -136,6 +148,7 @@ def _walk_of(requests: tuple[RequestCounts, ...]) -> Walk:
         steps=steps,
         length=float(tokens.sum() / steps.sum()),
         drafted=drafted,
+        drafting=1.0 - sum(request.without_draft for request in requests) / float(steps.sum()),
     )
 
 
@@ -158,8 +171,9 @@ def with_draft_model(recorded: Recorded, random: np.random.Generator) -> Recorde
 class SyntheticEngine:
     """True times, and runs of cells that show them through noise that drifts with the clock."""
 
-    def __init__(self, files: Sequence[Recorded], *, seed: int) -> None:
+    def __init__(self, files: Sequence[Recorded], *, seed: int, small_tiles: bool = False) -> None:
         random = np.random.default_rng(seed)
+        self.loads = SMALL_LOADS if small_tiles else LOADS
         self._random = np.random.default_rng((seed, 1))
         self.recorded = with_draft_model(files[int(random.integers(len(files)))], random)
         # In which order the requests are sent.
@@ -177,6 +191,9 @@ class SyntheticEngine:
             )
         )
         self._draw_costs(random)
+        self.small_tile = 0
+        if small_tiles:
+            self._draw_small_tiles(np.random.default_rng((seed, 2)))
         self.restart_s = random.uniform(40.0, 90.0)
         self.clock_s = 0.0
         self._drift_tau_s = random.uniform(600.0, 2400.0)
@@ -184,7 +201,7 @@ class SyntheticEngine:
         self._irregular = {
             (name, k, load): IRREGULAR_SD[self.experts is not None] * random.standard_normal()
             for name, k in [("", 0), *self.walks]
-            for load in LOADS
+            for load in self.loads
         }
 
     def _draw_costs(self, random: np.random.Generator) -> None:
@@ -212,28 +229,31 @@ class SyntheticEngine:
         self.draft_knee = {"eagle": log_uniform(32, 256), "draft": log_uniform(32, 256)}
         self.lookup, self.lookup_sequence = random.uniform(0.0, 0.08), log_uniform(1e-4, 2e-3)
 
+    def _draw_small_tiles(self, random: np.random.Generator) -> None:
+        self.small_tile, self.pads = int(random.choice(SMALL_TILES)), bool(random.random() < 0.3)
+        self.small_extra = 1.0 if self.pads else random.uniform(*SMALL_EXTRA)
+        self.ridge = math.exp(random.uniform(*np.log(SMALL_RIDGE)))
+        self.experts, self.switch = None, 0.0
+
     def step_s(self, drafter: str, k: int, load: Load) -> float:
         """The truth. `drafter` '' is the baseline."""
         assert isinstance(load, Concurrency)
         batch = load.streams
-        tokens = batch * (1.0 + (self.walks[drafter, k].drafted if drafter else 0.0))
-        padded = next((size for size in GRAPH_SIZES if size >= tokens), None)
-        eager = 0.0 if padded is not None else self.eager
-        paid = float(padded) if padded is not None else tokens
-        weights = 1.0
-        if self.experts is not None:
-            missed = 1.0 - self.experts.per_token / self.experts.count
-            touched = 1.0 - missed ** (tokens**self.clump)
-            weights = (1 - self.expert_share) + self.expert_share * touched / (1.0 - missed)
-        memory = weights + self.kv_per_sequence * batch
-        compute = (
-            (1 - self.tile_share) * paid + self.tile_share * self.tile * math.ceil(paid / self.tile)
-        ) / self.ridge
-        if paid > self.switch_at:
-            compute *= 1.0 + self.switch
-        forward = max(memory, compute) + (1.0 - self.overlap) * min(memory, compute)
-        forward *= 1.0 + self.throttle / (1.0 + (self.throttle_at / paid) ** 3)
-        total = self.overhead + eager + forward
+        walked = self.walk_of(drafter, k)
+        tokens = batch * (1.0 + (walked.drafted if drafter else 0.0))
+        forward = self._forward(tokens, batch)
+        if self.small_tile and drafter:
+            # Every sequence drafts by itself or does not.
+            chances = [
+                math.comb(batch, many) * walked.drafting**many * (1.0 - walked.drafting) ** (batch - many)
+                for many in range(batch + 1)
+            ]
+            forward = sum(
+                chance * self._forward(batch + many * k, batch)
+                for many, chance in enumerate(chances)
+                if chance > 1e-9
+            )
+        total = self.overhead + forward
         if drafter:
             total += self.tax + self.tax_token * tokens
         if drafter == "ngram":
@@ -242,6 +262,29 @@ class SyntheticEngine:
             one = self.draft_pass[drafter] * max(1.0, (0.6 + 0.4 * batch / self.draft_knee[drafter]))
             total += one * (k + 0.3)
         return self.unit_s * total * math.exp(self._irregular[drafter, k, load])
+
+    def _forward(self, tokens: float, batch: int) -> float:
+        """One pass of the target over so many tokens, what is not in a graph included."""
+        padded = next((size for size in GRAPH_SIZES if size >= tokens), None)
+        eager = 0.0 if padded is not None or self.small_tile else self.eager
+        paid = float(padded) if padded is not None and not self.small_tile else tokens
+        weights = 1.0
+        if self.experts is not None:
+            missed = 1.0 - self.experts.per_token / self.experts.count
+            touched = 1.0 - missed ** (tokens**self.clump)
+            weights = (1 - self.expert_share) + self.expert_share * touched / (1.0 - missed)
+        memory = weights + self.kv_per_sequence * batch
+        if self.small_tile:
+            rest = tokens % self.small_tile
+            spilled = -rest % self.small_tile if self.pads else rest
+            compute = (tokens + self.small_extra * spilled) / self.ridge
+        else:
+            tiled = self.tile * math.ceil(paid / self.tile)
+            compute = ((1 - self.tile_share) * paid + self.tile_share * tiled) / self.ridge
+        if paid > self.switch_at:
+            compute *= 1.0 + self.switch
+        forward = max(memory, compute) + (1.0 - self.overlap) * min(memory, compute)
+        return eager + forward * (1.0 + self.throttle / (1.0 + (self.throttle_at / paid) ** 3))
 
     def walk_of(self, drafter: str, k: int) -> Walk:
         return self.walks[drafter, k] if drafter else self.baseline

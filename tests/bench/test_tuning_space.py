@@ -74,10 +74,27 @@ def test_a_combination_is_one_way_of_drafting() -> None:
     space = space_of([both], Axes(drafters=()))
     assert [each.name for each in space.candidates] == [
         "baseline",
-        "ngram+draft-k2",
-        "ngram+draft-k4",
-        "ngram+draft-k6",
+        "ngram-k6+draft-k2",
+        "ngram-k6+draft-k4",
+        "ngram-k6+draft-k6",
     ]
+
+
+@pytest.mark.parametrize(
+    ("method", "ks", "expected"),
+    [
+        ("ngram,k=9+draft", (2, 4), {(9, 2), (9, 4)}),
+        ("ngram+draft,k=3", (8, 5), {(8, 3)}),
+        ("ngram,k=2+draft,k=5", (), {(2, 5)}),
+        ("ngram+draft", (), {(15, 3), (15, 5), (15, 7)}),
+    ],
+)
+def test_each_part_of_a_combination_has_a_k_of_its_own(
+    method: str, ks: tuple[int, ...], expected: set[tuple[int, int]]
+) -> None:
+    found = of(Ask.of(engine="llamacpp", methods=(method,), drafts=("small.gguf",), ks=ks))
+    arms = [each.arm.speculation for each in space_of(found, Axes(drafters=())).candidates[1:]]
+    assert {tuple(part.k for part in arm.parts) for arm in arms if isinstance(arm, Combined)} == expected
 
 
 @pytest.mark.parametrize(
@@ -172,5 +189,5 @@ def test_a_draft_that_leaves_no_room_for_a_request_is_never_launched(
 
 def test_the_bundled_draft_is_tried_alone_and_behind_the_look_up_on_its_own_target_alone() -> None:
     own = engine_kind("llamacpp").drafters("smollm2-135m")
-    assert [method_name(each) for each in own] == ["ngram", "draft", "ngram+draft"]
+    assert [method_name(each) for each in own] == ["ngram", "draft", "ngram+draft", "ngram+draft"]
     assert {method_name(each) for each in engine_kind("llamacpp").drafters("other.gguf")} == {"ngram"}

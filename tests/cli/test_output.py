@@ -83,6 +83,19 @@ def test_compare_gives_the_verdict_that_decide_gave(decided: Decided, cli: Cli) 
     assert {**compared.document, "study": "s"} == decided.result.document
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize("metric", ["e2e", "tpot", "throughput"])
+def test_the_metric_asked_for_is_the_headline_and_the_others_stand_beside_it(
+    decided: Decided, cli: Cli, metric: str
+) -> None:
+    document = cli("compare", decided.study, "--metric", metric, "--json").document
+    assert (document["goals"]["metric"], document["speedup"]["metric"]) == (metric, metric)
+    beside = document["speedup_by_metric"]
+    assert beside[metric] == document["speedup"]
+    assert {name: found["metric"] for name, found in beside.items()} == {name: name for name in beside}
+    assert set(beside) == {"e2e", "tpot", "ttft", "e2e_raw", "throughput"}
+
+
 @pytest.mark.alone
 def test_compare_takes_another_bar(decided: Decided, cli: Cli) -> None:
     result = cli("compare", decided.study, "--min-speedup", 50, "--json")

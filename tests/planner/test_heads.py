@@ -12,7 +12,7 @@ from hf_folders import write_folder
 from plan_samples import placed, placed_shape, shape
 from running import Cli
 from speclift.core.errors import UsageError
-from speclift.core.speculation import Head
+from speclift.core.speculation import DraftModel, Head
 from speclift.engines.kind import engine_kind
 from speclift.planner.config_shape import shape_from_config
 from speclift.planner.heads import estimated_head, head_from_files
@@ -181,6 +181,32 @@ class TestDefaultSearch:
             Head(kind="eagle", model=str(tmp_path / "eagle")),
             Head(kind="eagle3", model=str(tmp_path / "three")),
         ]
+
+    def model(self, folder: Path, *, size: int, vocabulary: int = 100) -> None:
+        self.config(folder, architectures=["LlamaForCausalLM"], vocab_size=vocabulary)
+        (folder / "model.safetensors").write_bytes(bytes(size))
+
+    def test_tries_the_smallest_model_of_the_family_beside_it(self, tmp_path: Path) -> None:
+        self.model(tmp_path / "target", size=1000)
+        self.model(tmp_path / "half", size=500)
+        self.model(tmp_path / "tenth", size=100)
+        self.model(tmp_path / "fifth", size=200)
+        self.model(tmp_path / "stranger", size=50, vocabulary=99)
+        self.config(tmp_path / "empty", architectures=["LlamaForCausalLM"], vocab_size=100)
+        found = [
+            each
+            for each in engine_kind("vllm").drafters(str(tmp_path / "target"))
+            if isinstance(each, DraftModel)
+        ]
+        assert found == [DraftModel(model=str(tmp_path / "tenth"))]
+
+    @pytest.mark.parametrize("others", [{}, {"half": 500}, {"twin": 1000}])
+    def test_tries_no_draft_where_none_is_much_smaller(self, others: dict[str, int], tmp_path: Path) -> None:
+        self.model(tmp_path / "target", size=1000)
+        for name, size in others.items():
+            self.model(tmp_path / name, size=size)
+        drafters = engine_kind("vllm").drafters(str(tmp_path / "target"))
+        assert not any(isinstance(each, DraftModel) for each in drafters)
 
     @pytest.mark.parametrize("text", ["", "[]", "{", "null", '{"num_nextn_predict_layers": 0}', "\x00"])
     def test_is_not_disturbed_by_folders_of_something_else(self, text: str, tmp_path: Path) -> None:

@@ -130,7 +130,8 @@ class TestArms:
             ("ngram, n = 6", "ngram-k48-n6"),
             ("ngram:map-k", "ngram:map-k-k48"),
             ("draft,p_min=0.5", "draft-k4-p-min0.5"),
-            ("ngram,n=4+draft,k=2", "ngram+draft-k48-n4"),
+            ("ngram,n=4+draft,k=2", "ngram+draft-k48+2-n4"),
+            ("ngram,k=4+draft,k=4", "ngram+draft-k4"),
             ("synthetic:draft,rates=0.8/0.6", "synthetic-draft-k2"),
         ],
     )

@@ -8,8 +8,16 @@ import numpy as np
 import pytest
 
 from speclift.core.drafting import Drafting
-from speclift.search.cost_fit import CELL_SD, EXPERTS_MISFIT, RUN_REQUESTS, CostFit, TimedPoint, fit_cost
-from speclift.search.cost_surface import Experts, Point, Surface
+from speclift.search.cost_fit import (
+    CELL_SD,
+    EXPERTS_MISFIT,
+    RUN_REQUESTS,
+    SMALL_TILES,
+    CostFit,
+    TimedPoint,
+    fit_cost,
+)
+from speclift.search.cost_surface import Experts, Point, Surface, Tiles, left_over
 
 DRAFTERS = (("draft", Drafting.PASSES), ("lookup", Drafting.LOOK_UP))
 UNIT_S = 0.008
@@ -266,3 +274,93 @@ def test_a_cell_of_few_requests_is_believed_less() -> None:
 
     assert sd(1) > 1.3 * sd(RUN_REQUESTS)
     assert sd(10 * RUN_REQUESTS) == pytest.approx(sd(RUN_REQUESTS))
+
+
+# Verified tokens 1 to 10 of one stream, in order and with none left out.
+STAIRS = [point(None, 0, 1.0), *(point("draft", k, 1.0) for k in range(1, 10))]
+
+
+def on_cpu() -> Surface:
+    return Surface(targets=("",), drafters=DRAFTERS, is_on_cpu=True)
+
+
+def stairs_s(tiles: Tiles | None, points: list[Point], *, extra: float = 0.6) -> list[float]:
+    """A CPU: half of the plain step for every token, and what is left over of the tiles at a higher price."""
+    return [
+        UNIT_S * (0.5 + 0.5 * (each.tokens + extra * left_over(tiles, each)) + 0.1 * each.k)
+        for each in points
+    ]
+
+
+class TestSmallTiles:
+    @pytest.mark.parametrize(
+        ("tiles", "k", "expected"),
+        [
+            (Tiles(width=4, pads=False), 0, 1.0),
+            (Tiles(width=4, pads=False), 2, 3.0),
+            (Tiles(width=4, pads=False), 3, 0.0),
+            (Tiles(width=4, pads=False), 4, 1.0),
+            (Tiles(width=4, pads=True), 0, 3.0),
+            (Tiles(width=4, pads=True), 2, 1.0),
+            (Tiles(width=8, pads=True), 7, 0.0),
+            (None, 2, 0.0),
+        ],
+    )
+    def test_what_is_left_over_of_one_stream(self, tiles: Tiles | None, k: int, expected: float) -> None:
+        assert left_over(tiles, point("draft", k, 1.0)) == pytest.approx(expected)
+
+    def test_steps_without_a_draft_leave_over_what_one_token_does(self) -> None:
+        """k = 3 in a quarter of the steps: those fill a tile of four, the others leave one token."""
+        copied = Point(
+            target="", drafter="lookup", k=3, batch=1.0, context=512.0, drafted=0.75, drafting=0.25
+        )
+        assert left_over(Tiles(width=4, pads=False), copied) == pytest.approx(0.75)
+
+    def test_two_streams_that_draft_in_half_of_their_steps_fill_tiles_together(self) -> None:
+        """2, 5 and 8 tokens with chances 1/4, 1/2, 1/4 leave 2, 1 and 0 over."""
+        copied = Point(target="", drafter="lookup", k=3, batch=2.0, context=512.0, drafted=1.5, drafting=0.5)
+        assert left_over(Tiles(width=4, pads=False), copied) == pytest.approx(1.0)
+
+    def test_of_many_streams_half_a_tile_is_left_over(self) -> None:
+        assert left_over(Tiles(width=8, pads=False), point("draft", 3, 100.0)) == 3.5
+
+    @pytest.mark.parametrize("tiles", SMALL_TILES)
+    def test_they_are_found_where_the_cells_show_them(self, tiles: Tiles) -> None:
+        fit = fitted(on_cpu(), STAIRS, stairs_s(tiles, STAIRS))
+        assert fit.surface.tiles == tiles
+        unseen = [point("draft", k, 1.0) for k in (10, 11, 12)]
+        errors = fit.predict(unseen).log_s - np.log(stairs_s(tiles, unseen))
+        assert np.abs(errors).max() < 0.06
+
+    @pytest.mark.parametrize("seed", [1, 2, 3, 4])
+    def test_none_is_seen_where_there_is_none(self, seed: int) -> None:
+        surface = surface_of()
+        points = [*CALIBRATION, *STAIRS]
+        fit = fitted(surface, points, truth_s(surface, points, seed=seed))
+        assert fit.surface.tiles is None
+
+    def test_a_few_cells_do_not_show_any_unless_the_engine_is_known_to_have_them(self) -> None:
+        points = [STAIRS[0], STAIRS[7]]
+        cells = [
+            TimedPoint(point=each, step_s=second, launch=place)
+            for place, (each, second) in enumerate(zip(points, stairs_s(SMALL_TILES[0], points), strict=True))
+        ]
+        surface = on_cpu()
+        assert fit_cost(surface, cells).surface.tiles is None
+        known = fit_cost(surface, cells, tile_width=4)
+        assert known.surface.tiles == Tiles(width=4, pads=False)
+        three, four = np.exp(known.predict([point("draft", 2, 1.0), point("draft", 3, 1.0)]).log_s)
+        assert three > 0.9 * four
+
+    def test_forms_that_explain_the_cells_alike_leave_open_what_they_say_of_others(self) -> None:
+        """Of 2 and 6 tokens a tile of four leaves over 2, and pads 2; of 3 tokens it leaves over 3 and pads 1."""
+        tiles = Tiles(width=4, pads=False)
+        seen = [point(drafter, k, 2.0) for drafter, k in ((None, 0), *(("draft", k) for k in range(1, 8)))]
+        fit = fitted(on_cpu(), seen, stairs_s(tiles, seen))
+        forms = {fit.surface.tiles, *(rival.surface.tiles for _, rival in fit.rivals)}
+        assert forms == {Tiles(width=4, pads=False), Tiles(width=4, pads=True)}
+        sd_seen, sd_unseen = np.sqrt(
+            np.diag(fit.predict([point("draft", 3, 2.0), point("draft", 2, 1.0)]).covariance)
+        )
+        assert sd_unseen > 2 * sd_seen
+        assert 0 < math.fsum(weight for weight, _ in fit.rivals) < 1

@@ -186,18 +186,20 @@ class TestPlaces:
         assert posterior.is_measured.tolist() == [[1.0, 0.0]]
 
     def test_a_step_brings_its_share_of_prompt_tokens(self) -> None:
-        """16 streams that say 1 token each in a step, prompts half as long as answers: 8 prompt tokens."""
+        """16 streams that say 1 token each in a step, prompts half as long as answers: 7.5 of the 15 others."""
         problem = replace(PROBLEM, prompt_tokens=128.0, output_tokens=256.0)
         posterior = known(problem, run(problem, 1, "baseline"), run(problem, 2, "draft-k8"))
         plain = point_of(problem, posterior.curves, problem.candidate("baseline"), 16.0)
-        assert (plain.prefill, plain.drafted, plain.k) == (8.0, 0.0, 0)
+        assert (plain.prefill, plain.drafted, plain.k) == (7.5, 0.0, 0)
         drafting = problem.candidate("draft-k8")
         point = point_of(problem, posterior.curves, drafting, 16.0)
         length = posterior.curves["draft", ""].at(8).length.value
-        assert point.prefill == pytest.approx(8.0 * length)
+        assert point.prefill == pytest.approx(7.5 * length)
         assert point.k == 8
         idle = point_of(problem, posterior.curves, drafting, 16.0, k=0)
-        assert (idle.prefill, idle.k, idle.drafted) == (8.0, 0, 0.0)
+        assert (idle.prefill, idle.k, idle.drafted) == (7.5, 0, 0.0)
+        alone = point_of(problem, posterior.curves, drafting, 1.0)
+        assert alone.prefill == 0.0  # it does not decode while its own prompt is read
 
     @pytest.mark.parametrize(("sampled", "batch"), [(3.5, 3.5), (None, 4 * 256 * 0.02)])
     def test_an_open_loop_has_the_batch_that_was_sampled_or_follows_from_its_rate(

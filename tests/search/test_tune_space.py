@@ -54,7 +54,7 @@ def names(axes: Axes) -> list[str]:
         ),
         (
             Axes(drafters=(Combined(parts=(NGram(), TINY)),), ks=(3,)),
-            ["baseline", "ngram+draft-k3"],
+            ["baseline", "ngram-k48+draft-k3"],
         ),
         (Axes(drafters=(Suffix(),), ks=(8,)), ["baseline", "suffix-k8"]),
     ],
@@ -196,9 +196,9 @@ class TestDraftFiles:
 
     def test_drafts_in_a_combination_are_drafts_too(self) -> None:
         assert self.drafted(Combined(parts=(NGram(n=3), DraftModel(model="m.gguf")))) == {
-            "ngram+draft-k3": Combined(parts=(NGram(n=3, k=3), DraftModel(model="m.gguf", k=3))),
-            "ngram+draft-draftq8_0-k3": Combined(
-                parts=(NGram(n=3, k=3), DraftModel(model="m-q8_0.gguf", k=3))
+            "ngram-k48+draft-k3": Combined(parts=(NGram(n=3), DraftModel(model="m.gguf", k=3))),
+            "ngram-k48+draft-draftq8_0-k3": Combined(
+                parts=(NGram(n=3), DraftModel(model="m-q8_0.gguf", k=3))
             ),
         }
 

@@ -71,6 +71,7 @@ def searches(draw: st.DrawFn) -> Search:
         loads=asked,
         weights=draw(st.sampled_from([(), tuple(float(place + 1) for place in range(len(asked)))])),
         experts=draw(st.sampled_from([None, Experts(count=64, per_token=8)])),
+        cpu_tile=draw(st.sampled_from([None, 1, 4])),
         settings=Settings(budget_s=draw(st.sampled_from([float("inf"), 1e6])), seed=draw(st.integers(0, 99))),
     )
     search = start(problem, eliminated=[Elimination(candidate="x", stage="space", reason="r", load="c=1")])

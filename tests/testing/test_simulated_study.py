@@ -150,3 +150,20 @@ def test_the_true_speedup_weighs_prompts_and_loads_equally(
 ) -> None:
     truth = replace(NOISELESS, arms={ARM.name: ArmTruth(speedup=speedup)})
     assert true_speedup(places, truth, ARM.name) == pytest.approx(expected)
+
+
+def test_a_slow_tail_takes_so_many_times_as_long_on_its_share_of_requests() -> None:
+    arm = ArmTruth(slow_share=lambda segment, _load, _temperature: 0.5 * (segment == "chat"), slow_times=6.0)
+    records = of_arm(drawn(study_places(prompts=300), replace(NOISELESS, arms={ARM.name: arm})), ARM.name)
+    slow = [record for record in records if record.tpot_s == pytest.approx(0.060)]
+    assert {record.place.segment for record in slow} == {"chat"}
+    assert 0.4 < len(slow) / sum(record.place.segment == "chat" for record in records) < 0.6
+    assert all(record.tpot_s == pytest.approx(0.010) for record in records if record not in slow)
+
+
+def test_without_slow_requests_the_same_seed_draws_the_same_study() -> None:
+    plain, tailed = (
+        replace(NOISELESS, residual_sd=0.1, arms={ARM.name: ArmTruth(slow_share=share)})
+        for share in (lambda *_: 0.0, lambda *_: 0.5)
+    )
+    assert drawn(study_places(), plain) == drawn(study_places(), tailed)

@@ -9,11 +9,11 @@ import pytest
 
 from simulated import ARM, OTHER, cell, comparison, estimate, evidence, verdict_on
 from speclift.core.goals import Goals
-from speclift.core.looks import EVERYTHING, Scope
+from speclift.core.looks import EVERYTHING, Look, Scope
 from speclift.core.results import Conditions, Decision, Evidence, Looping, Part, TailRatio
 from speclift.core.speculation import NGram, Synthetic
 from speclift.core.traffic import Concurrency
-from speclift.verdict.looks import Look, look_at
+from speclift.verdict.looks import look_at
 
 GOALS = Goals()
 COPY, CHAT = (Scope(part=Part.SEGMENT, label=name) for name in ("copy", "chat"))
@@ -157,6 +157,21 @@ class TestAnArmThatCannotShipOnAll:
             evidence=shipped,
         )
         assert look_at(verdict, [whole], GOALS, may_ship=True).is_settled is is_settled
+
+
+class TestAnotherLaunch:
+    @pytest.mark.parametrize(("share", "needs"), [(0.05, False), (0.5, True)])
+    def test_is_wanted_where_launches_leave_something_open(self, share: float, needs: bool) -> None:
+        overall = comparison(1.2, 1.35, 1.5, launch_share=share)
+        assert look(evidence(overall=overall)).needs_launch is needs
+
+    def test_is_always_wanted_before_the_second(self) -> None:
+        overall = comparison(1.2, 1.35, 1.5, launch_share=0.0)
+        assert look(evidence(overall=overall), may_ship=False).needs_launch
+
+    def test_does_not_matter_for_an_arm_that_is_done_with(self) -> None:
+        done = replace(HOPELESS, arm=OTHER, overall=comparison(0.9, 1.0, 1.1, launch_share=0.9))
+        assert not look(OPEN, done).needs_launch
 
 
 class TestSeveralArms:

@@ -9,14 +9,14 @@ from typing import TypeAlias
 
 from speclift.bench.live import LiveArm
 from speclift.core.json_reading import need_list, need_whole
-from speclift.core.looks import Wanted
+from speclift.core.looks import Look
 from speclift.core.units import Seconds
 from speclift.studies.study import Study
 from speclift.workload.experiment import StudyPlan
 from speclift.workload.laps import Lap, laps
 
-# What is wanted after so many laps; nothing where the study is settled.
-LookAt: TypeAlias = Callable[[int], Wanted]
+# After so many laps.
+LookAt: TypeAlias = Callable[[int], Look]
 # In a study: on which launch each lap was measured.
 LAPS = "laps"
 
@@ -30,7 +30,7 @@ class Up:
     measured_s: Seconds = 0.0
 
 
-class Course:
+class LapCourse:
     """Counts laps. On which launch one is measured depends on what starting took, so it is kept: a study that goes on
     goes on as it would have without the interruption."""
 

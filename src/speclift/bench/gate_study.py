@@ -38,12 +38,17 @@ QUICK_SHARE = 0.25
 QUICK_LIMIT_MIN_S = 10.0
 # Of a budget. The full form asks four servers what the study asked two.
 GATE_SHARES = {"quick": 0.12, "full": 0.4, "off": 0.0}
+# Of what is left when the measuring begins: where a search took most of the time, an answer about speed comes first.
+GATE_SHARE_OF_REST = 0.5
 
 
 def before_gate(bench: Bench) -> Deadline:
     """Until when the measuring may last, so that the gate has the time that it needs."""
     deadline = bench.deadline
-    return deadline.keeping(GATE_SHARES[bench.ask.verify] * deadline.budget_s if deadline.is_set else 0.0)
+    if not deadline.is_set:
+        return deadline
+    wanted_s = GATE_SHARES[bench.ask.verify] * deadline.budget_s
+    return deadline.keeping(max(0.0, min(wanted_s, GATE_SHARE_OF_REST * deadline.left_s)))
 
 
 def check_lossless(bench: Bench, observer: Observer, *, study_s: Seconds) -> None:

@@ -15,10 +15,12 @@ from speclift.bench.observer import Observer
 from speclift.bench.prepare import Prepared, prepare, prepare_arms, provenance
 from speclift.bench.search_study import (
     complete_confirmation,
+    course_of,
     no_search,
     prospect,
     start_search,
     time_left_s,
+    time_to_search,
 )
 from speclift.bench.study_paths import (
     free_path,
@@ -52,14 +54,16 @@ def prepare_bench(ask: Ask, observer: Observer, *, always: bool = False) -> Benc
     deadline = _for_quick_look(prepared, deadline)
     if not found.is_search:
         return Bench(ask=ask, study=_created(path, prepared, ask, known), deadline=deadline)
-    searching = start_search(path, found, ask, prepared, known)
-    if searching is None:
-        finding = no_search(found.ground.ask.budget_s)
+    time_there_is = time_to_search(path, found, ask)
+    course = course_of(found, ask, time_there_is)
+    if not course.searches:
+        finding = no_search(found.ground.ask.budget_s, course.why)
         observer.say(finding.message)
         bench = prepare_named(replace(ask, study=path), observer, deadline)
         bench.study.add_finding(finding)
         return bench
-    observer.say(f"study {relative(path)}")
+    searching = start_search(path, found, ask, prepared, known, time=time_there_is)
+    observer.say(f"study {relative(path)}{f': {course.why}' if course.why else ''}")
     return Bench(ask=ask, study=searching, deadline=deadline, searches=True)
 
 

@@ -35,6 +35,8 @@ from speclift.workload.experiment import StudyPlan
 from speclift.workload.laps import looks_for
 from speclift.workload.prompts import TEMPERATURE_MAX, select
 
+# Servers that share one GPU and are still told from one that has it alone by what their speculation does.
+SIDE_BY_SIDE_MAX = 3
 ARRIVALS = ("poisson", "constant", "replay")
 # The quick look: copy-heavy, ordinary and free text, one arm, so that five minutes settle something.
 QUICK_SEGMENTS = ("verbatim-rewrite", "chat", "creative")
@@ -149,7 +151,23 @@ def prepare_arms(
         engine=engine,
         workload=ground.workload,
         budget_s=ask.budget_s,
-        findings=forewarnings(arms, shared),
+        findings=(*forewarnings(arms, shared), *(() if searches else crowding(plan, spec))),
+    )
+
+
+def crowding(plan: StudyPlan, spec: EngineSpec) -> tuple[Finding, ...]:
+    """Of many servers on one GPU; a search has fewer of its candidates up at a time."""
+    if not plan.together or len(plan.arms) <= SIDE_BY_SIDE_MAX or not engine_kind(spec.kind).is_on_gpu(spec):
+        return ()
+    return (
+        Finding(
+            check="crowded-gpu",
+            level=Level.WARN,
+            message=f"{len(plan.arms)} servers side by side on one GPU: while one is warmed up or measured the others"
+            " hold memory that its KV cache would have, and share the GPU's cores and memory bandwidth whenever they"
+            " work",
+            next_step="measure one after the other: --side-by-side off",
+        ),
     )
 
 

@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import AsyncExitStack
 from dataclasses import replace
 
-from speclift.bench.course import Course, LookAt, Up, lap_rounds, last_lap
+from speclift.bench.course import LapCourse, LookAt, Up, lap_rounds, last_lap
 from speclift.bench.interrupts import run_until_signal
 from speclift.bench.live import ArmFailed, LiveArm, Servers, ended_together
 from speclift.bench.observer import Observer
@@ -23,7 +23,7 @@ from speclift.client.load import Order
 from speclift.core.arm import BASELINE, Arm
 from speclift.core.deadline import Deadline
 from speclift.core.errors import EngineError, SpecliftError
-from speclift.core.looks import EVERYTHING
+from speclift.core.looks import at_everything
 from speclift.core.quantities import duration
 from speclift.core.records import Phase
 from speclift.core.traffic import Concurrency, Load
@@ -58,7 +58,7 @@ class StudyRun:
     ) -> None:
         """`look` says after each lap what is still wanted; without one everything is measured."""
         self.study = study
-        self._look = look or (lambda _: dict.fromkeys((arm.name for arm in study.plan.arms), (EVERYTHING,)))
+        self._look = look or (lambda _: at_everything(arm.name for arm in study.plan.arms))
         self.plan: StudyPlan = study.plan
         self._engine = engine
         self._observer = observer
@@ -115,13 +115,16 @@ class StudyRun:
                 await self._round(round_index, pending)
 
     async def _laps(self) -> None:
-        """Laps with a look after each, until nothing more is wanted. Servers stay up for the next lap where starting
-        them anew would take longer than they have measured."""
-        course, up = Course(self.study), Up()
+        """Laps with a look after each, until nothing more is wanted. Servers stay up for the next lap where launches
+        hardly differ, or starting them anew would take longer than they have measured."""
+        course, up = LapCourse(self.study), Up()
         async with AsyncExitStack() as servers:
-            while not course.is_over and (wanted := self._look(course.number)):
-                lap = course.next_lap(starts_anew=up.measured_s >= self._starting_s(len(up.live)))
-                pending = self._pending(lap_turns(self.plan, lap, wanted))
+            while not course.is_over and not (look := self._look(course.number)).is_settled:
+                has_paid_off = up.measured_s >= self._starting_s(len(up.live))
+                lap = course.next_lap(starts_anew=look.needs_launch and has_paid_off)
+                if not lap.blocks:
+                    return  # of a handful of prompts all were sent
+                pending = self._pending(lap_turns(self.plan, lap, look.wanted))
                 self._expect(lap, pending)
                 if not pending:
                     continue
@@ -163,7 +166,7 @@ class StudyRun:
                 yield from turns(self.plan, index)
             return
         for lap in laps(self.plan, lap_rounds(self.study)):
-            yield from lap_turns(self.plan, lap, self._look(lap.number))
+            yield from lap_turns(self.plan, lap, self._look(lap.number).wanted)
 
     def _has_only_failures(self) -> bool:
         return (

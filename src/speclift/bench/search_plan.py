@@ -5,8 +5,10 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import TypedDict
+from typing import NotRequired, TypedDict
 
+from speclift.bench.search_time import SearchTime
+from speclift.core.engine_spec import EngineSpec
 from speclift.core.errors import StudyError
 from speclift.core.results import Finding, Level
 from speclift.core.traffic import Concurrency, Load, Request, Workload
@@ -33,16 +35,9 @@ CELL_PROMPTS_PER_STREAM = 2
 # Fewer than these held out say nothing of the winner, so everything is then used for both.
 HELD_OUT_MIN = 8
 TUNING_MIN = 4
-# Of the time budget; the rest is the confirmation's and the lossless gate's.
-SEARCH_SHARE = 0.35
-QUICK_SEARCH_SHARE = 0.25
-# What a search may take at the most where launches are slow, and what one costs with its cell, in launches.
-SEARCH_SHARE_MAX = 0.5
-LAUNCH_ROOM = 1.5
 # Launches that a search should have time for at the least.
 CELLS_WANTED = 6
 RACE_BLOCKS = 1
-# Before any launch was timed.
 # Rough, and only to place the cells of an unseen workload on the cost surface.
 CHARACTERS_PER_TOKEN = 4.0
 
@@ -55,6 +50,8 @@ class SearchPlan:
     # Of search, confirmation and gate together, and the search's part; None is for as long as it takes.
     budget_s: Seconds | None
     search_s: Seconds | None
+    # What cells may take of that.
+    cells_s: Seconds | None
     is_quick: bool
     # As asked; None lets what fits decide.
     together: bool | None
@@ -63,7 +60,7 @@ class SearchPlan:
     def cell_limit_s(self) -> Seconds | None:
         """So that baseline, long runs and a few more find their time."""
         loads = len(self.search.problem.loads)
-        return None if self.search_s is None else self.search_s / (CELLS_WANTED * loads)
+        return None if self.cells_s is None else self.cells_s / (CELLS_WANTED * loads)
 
     @property
     def is_held_out(self) -> bool:
@@ -75,33 +72,27 @@ def plan_search(
     workload: Workload,
     loads: tuple[Load, ...],
     *,
-    engine: str,
+    spec: EngineSpec,
     seed: int,
-    budget_s: Seconds | None,
-    is_quick: bool,
+    time: SearchTime,
     together: bool | None,
-) -> SearchPlan | None:
-    """None where the budget has no time for the baseline and one run of every way of drafting."""
-    wanted = QUICK_PROMPTS if is_quick else search_prompts(loads)
+) -> SearchPlan:
+    kind, drafters = engine_kind(spec.kind), ways_of_drafting(space)
+    wanted = QUICK_PROMPTS if time.is_quick else search_prompts(loads)
     tuning, held_out = divide(workload, wanted=wanted, seed=seed)
     output = math.fsum(request.max_tokens for request in tuning.requests) / len(tuning.requests)
     prompt = math.fsum(_characters(each) for each in tuning.requests) / len(tuning.requests)
     prompt /= CHARACTERS_PER_TOKEN
-    launches = 1 + len({each.drafter for each in space.candidates} - {None})
-    search_s = (
-        None if budget_s is None else time_to_search(engine, budget_s, launches=launches, is_quick=is_quick)
-    )
-    if budget_s is not None and search_s is None:
-        return None
     problem = Problem(
         candidates=space.candidates,
         loads=loads,
         context=prompt + output / 2,
         prompt_tokens=prompt,
         output_tokens=output,
+        cpu_tile=kind.cpu_tile(spec),
         # Time is watched over by whoever runs the jobs: a launch takes what it takes.
         settings=Settings(
-            launch_s_guess=engine_kind(engine).launch_guess_s,
+            launch_s_guess=time.launch_s,
             # Real machines drift more than the synthetic ones on which probes alone did as well.
             race_blocks=RACE_BLOCKS,
         ),
@@ -110,21 +101,16 @@ def plan_search(
         search=start(problem, eliminated=space.eliminated),
         tuning_ids=tuple(request.id for request in tuning.requests),
         held_out_ids=tuple(request.id for request in held_out.requests),
-        budget_s=budget_s,
-        search_s=search_s,
-        is_quick=is_quick,
+        budget_s=time.budget_s,
+        search_s=time.search_s(drafters=drafters),
+        cells_s=time.cells_s(drafters=drafters),
+        is_quick=time.is_quick,
         together=together,
     )
 
 
-def time_to_search(engine: str, budget_s: Seconds, *, launches: int, is_quick: bool) -> Seconds | None:
-    """The search's part of a budget; None where the launches it cannot do without would take too much of it: they
-    follow one another, where arms that are all measured can be launched together."""
-    # Cells are cut to the time there is, launches are not.
-    least_s = launches * engine_kind(engine).launch_guess_s * LAUNCH_ROOM
-    if least_s > SEARCH_SHARE_MAX * budget_s:
-        return None
-    return max(budget_s * (QUICK_SEARCH_SHARE if is_quick else SEARCH_SHARE), least_s)
+def ways_of_drafting(space: Space) -> int:
+    return len({each.drafter for each in space.candidates} - {None})
 
 
 def search_prompts(loads: Sequence[Load]) -> int:
@@ -161,6 +147,8 @@ class SearchPlanState(TypedDict):
     held_out: list[str]
     budget_s: float | None
     search_s: float | None
+    # Plans of before it was kept apart have none: all of the search's part.
+    cells_s: NotRequired[float | None]
     is_quick: bool
     together: bool | None
 
@@ -172,6 +160,7 @@ def keep_plan(study: Study, plan: SearchPlan) -> None:
         "held_out": list(plan.held_out_ids),
         "budget_s": plan.budget_s,
         "search_s": plan.search_s,
+        "cells_s": plan.cells_s,
         "is_quick": plan.is_quick,
         "together": plan.together,
     }
@@ -194,6 +183,7 @@ def kept_plan(study: Study) -> SearchPlan:
         held_out_ids=tuple(state["held_out"]),
         budget_s=state["budget_s"],
         search_s=state["search_s"],
+        cells_s=state.get("cells_s", state["search_s"]),
         is_quick=state["is_quick"],
         together=state["together"],
     )

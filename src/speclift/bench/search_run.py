@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import math
 import time
@@ -11,23 +12,24 @@ from dataclasses import dataclass, replace
 from types import TracebackType
 from typing import NotRequired, Protocol, Self, TypedDict
 
-from speclift.bench.live import ArmFailed, LiveArm, Servers, ended_together
+from speclift.bench.live import ArmFailed, LiveArm, Servers
 from speclift.bench.observer import Observer
 from speclift.bench.run import arrival_seed
 from speclift.bench.search_plan import JOBS, SIZES, cell_prompts
+from speclift.bench.search_time import CONFIRMED_LAUNCHES
 from speclift.bench.time_limit import to_the_end
 from speclift.client.load import Order
 from speclift.core.arm import Arm, baseline_arm
 from speclift.core.deadline import Deadline
 from speclift.core.documents import LoadDocument, load_document
 from speclift.core.engine_totals import ACCEPTED, engine_total
-from speclift.core.errors import EngineError, StudyError
+from speclift.core.errors import EngineError, SpecliftError, StudyError
 from speclift.core.records import Counters, Phase, Record
 from speclift.core.traffic import Concurrency, Load, Rate, Request, load_label, repeated_prompts
 from speclift.core.typed_json import read_as
 from speclift.core.units import Seconds
 from speclift.search.counts import RequestCounts, request_counts
-from speclift.search.problem import CellResult, JobResult, Purpose, SearchJob
+from speclift.search.problem import CALIBRATING, CellResult, JobResult, Purpose, SearchJob
 from speclift.search.search import Search, SearchPhase
 from speclift.studies.study import Study
 
@@ -38,13 +40,17 @@ PACE_ROUND = 0
 ALONE = Concurrency(streams=1)
 # Before the first cell of a load some requests are timed, to know how many of them a cell has time for.
 SIZING_BLOCK = -2
+# Of a job whose server did not come up: it has no records.
+NO_LAUNCH = -1
 CELL_REQUESTS_MIN = 4
-# Of the confirmation, at the least.
-CONFIRMED_LAUNCHES = 2
 
 
 class ArmRunner(Protocol):
     """Where a job is run: here on this machine; elsewhere is for whoever implements it."""
+
+    async def expect(self, jobs: Sequence[tuple[SearchJob, Arm]]) -> None:
+        """These come next, in this order, whatever the first of them shows: their servers may start together."""
+        ...
 
     async def run(self, job: SearchJob, arm: Arm, requests: Sequence[Request]) -> JobResult:
         """One launch, every load of the job. A server that fails is a JobResult that says so, not an exception."""
@@ -63,12 +69,24 @@ class _Taken:
     pacing_s: Seconds
 
 
+@dataclass(slots=True)
+class _Started:
+    """A server before its turn."""
+
+    stack: AsyncExitStack
+    # None until it is up, and where it failed.
+    live: LiveArm | None = None
+    failure: str = ""
+    # Its share of the time in which several started.
+    launch_s: Seconds = 0.0
+
+
 class LocalRunner:
     """Launches on this machine and keeps every record in the search's study as it arrives.
 
     Jobs follow one another, and a machine that others use is not the same from one to the next. Where two servers fit
     side by side, a baseline stays up through the search and answers one prompt every few requests: its pace then takes
-    the machine's moods out of every cell.
+    the machine's moods out of every cell. Servers may start together; only one at a time is measured.
     """
 
     def __init__(
@@ -78,12 +96,16 @@ class LocalRunner:
         *,
         cell_limit_s: Seconds | None = None,
         is_paced: bool = False,
+        at_once: int = 1,
     ) -> None:
-        """`cell_limit_s`: about how long a cell may take; it sets how many requests the cells of a load have."""
+        """`cell_limit_s`: about how long a cell may take; it sets how many requests the cells of a load have.
+        `at_once`: how many servers of jobs that are known beforehand start together."""
         self._study = study
         self._servers = servers
         self._cell_limit_s = cell_limit_s
         self._is_paced = is_paced
+        self._at_once = at_once
+        self._waiting: dict[int, _Started] = {}
         self._pacer: LiveArm | None = None
         self._stack = AsyncExitStack()
         plan = study.plan
@@ -101,30 +123,58 @@ class LocalRunner:
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
+        waiting, self._waiting = list(self._waiting.values()), {}
+        for started in waiting:
+            await to_the_end(started.stack.aclose())
         await to_the_end(self._stack.aclose())
+
+    async def expect(self, jobs: Sequence[tuple[SearchJob, Arm]]) -> None:
+        group = jobs[: self._at_once]
+        if len(group) < 2 or self._waiting:
+            return
+        begun_s = time.monotonic()
+        self._waiting = {job.id: _Started(stack=AsyncExitStack()) for job, _ in group}
+        try:
+            async with asyncio.TaskGroup() as starting:
+                for job, arm in group:
+                    starting.create_task(self._start(job, arm, self._waiting[job.id]))
+        except ExceptionGroup as failures:
+            operating = failures.subgroup(SpecliftError)
+            raise operating.exceptions[0] if operating is not None else failures from None
+        for started in self._waiting.values():
+            started.launch_s = (time.monotonic() - begun_s) / len(group)
+
+    async def _start(self, job: SearchJob, arm: Arm, started: _Started) -> None:
+        self._servers.failures.pop(arm.name, None)
+        started.live = await self._servers.bring_up(
+            arm, round_index=job.id, loads=job.loads, stack=started.stack
+        )
+        started.failure = self._servers.failures.get(arm.name, "")
 
     async def run(self, job: SearchJob, arm: Arm, requests: Sequence[Request]) -> JobResult:
         begun_s = time.monotonic()
-        launch = self._study.next_launch_id()
         taken: list[_Taken] = []
-        self._servers.failures.pop(arm.name, None)
-        async with ended_together() as another_stack:
-            live = await self._servers.bring_up(
-                arm, round_index=job.id, loads=job.loads, stack=another_stack()
-            )
-            if live is not None:
+        started = self._waiting.pop(job.id, None)
+        if is_new := started is None:
+            started = _Started(stack=AsyncExitStack())
+        try:
+            if is_new:
+                await self._start(job, arm, started)
+            if (live := started.live) is not None:
                 with contextlib.suppress(ArmFailed):
                     for block, load in enumerate(job.loads):
                         count = await self._size(live, job, load, requests)
                         taken.append(await self._cell(live, job, block, requests[:count]))
-        took_s = time.monotonic() - begun_s
+        finally:
+            await to_the_end(started.stack.aclose())
+        took_s = started.launch_s + time.monotonic() - begun_s
         entry: JobEntry = {
             "job": job.id,
             "candidate": job.candidate,
-            "launch": launch,
+            "launch": NO_LAUNCH if started.live is None else started.live.launch,
             "spent_s": took_s,
             "launch_s": took_s - math.fsum(cell.wall_s + cell.pacing_s for cell in taken),
-            "failure": self._servers.failures.get(arm.name, ""),
+            "failure": started.failure or self._servers.failures.get(arm.name, ""),
             "cells": [
                 {
                     "block": cell.block,
@@ -320,29 +370,41 @@ async def run_search(
     observer: Observer,
     deadline_s: Seconds | None = None,
     ends: Deadline | None = None,
+    latest: Deadline | None = None,
     clock: Callable[[], Seconds] = time.monotonic,
 ) -> Search:
     """Until the search has enough, or its own part of the time, up to `deadline_s` of `clock`, is spent; jobs one
-    after the other. `ends` is the end of everything, before which what was found is to be confirmed."""
+    after the other. Before `ends` what was found is to be confirmed; `latest` is the end of everything, until when
+    what there is nothing to choose without may take."""
     while jobs := search.ask():
         left_s = None if deadline_s is None else deadline_s - clock()
         if left_s is not None and not _has_time(search, jobs, left_s):
             return search
-        if ends is not None and not ends.has(_needed_s(search, jobs[:1]) + _confirming_s(search)):
+        until = ends if _has_compared(search) else latest or ends
+        if until is not None and not until.has(_needed_s(search, jobs[:1]) + _confirming_s(search)):
             return search
-        job = jobs[0]
+        following = [(job, search.problem.candidate(job.candidate).arm) for job in jobs]
+        job, arm = following[0]
         observer.searching(job, done=len(search.results), left_s=left_s)
-        arm = search.problem.candidate(job.candidate).arm
+        await runner.expect([each for each in following if each[0].purpose in CALIBRATING])
         search = search.tell(await runner.run(job, arm, requests))
-    failed = {each.candidate for each in search.eliminated if each.stage == "failed"}
-    if failed and not any(
-        result.cells and not search.problem.candidate(result.job.candidate).is_baseline
-        for result in search.results
-    ):
+    _require_compared(search)
+    return search
+
+
+def _require_compared(search: Search) -> None:
+    if any(each.stage == "failed" for each in search.eliminated) and not _has_compared(search):
         raise EngineError(
             "every speculative arm failed", hint="see their logs in the study, under search/logs"
         )
-    return search
+
+
+def _has_compared(search: Search) -> bool:
+    """Whether any speculative arm has been measured."""
+    return any(
+        result.cells and not search.problem.candidate(result.job.candidate).is_baseline
+        for result in search.results
+    )
 
 
 def _has_time(search: Search, jobs: Sequence[SearchJob], left_s: Seconds) -> bool:

@@ -7,17 +7,17 @@ from dataclasses import dataclass, replace
 
 from speclift.bench.ask import Ask
 from speclift.core.arm import YOURS, Arm
-from speclift.core.drafting import Template
+from speclift.core.drafting import Template, varied_k, varied_parts
 from speclift.core.errors import UsageError
 from speclift.core.speculation import (
     K_MAX,
     Combined,
+    Drafter,
     DraftModel,
     Head,
     NGram,
     Speculation,
     Suffix,
-    draft_length,
 )
 from speclift.engines.kind import EngineKind, engine_kind
 from speclift.planner.methods import arms_for
@@ -48,25 +48,46 @@ def wanted(ask: Ask, *, model: str, drafts: tuple[str, ...]) -> tuple[Wanted, ..
         return ()
     methods = named_methods(ask)
     if not methods:
-        usual = [Wanted(template=each, ks=kind.ks(each)) for each in kind.drafters(model)]
-        return (*usual, *_wanted_yours(ask, lambda template: _usual_ks(kind, template)))
+        return (
+            *usual(kind, kind.drafters(model)),
+            *_wanted_yours(ask, lambda template: _usual_ks(kind, template)),
+        )
     named = [*_wanted_yours(ask, lambda _: ())]
     for method in methods:
         # At the largest k, because k_min forbids the smaller ones.
         for first, second in zip(_at(method, K_MAX - 1, drafts), _at(method, K_MAX, drafts), strict=True):
             if not isinstance(first, DraftModel | NGram | Suffix | Head | Combined):
                 return ()
-            template = without_k(first)
-            says_k = first == second
-            ks = (draft_length(first),) if says_k else ask.ks or _usual_ks(kind, template)
+            template = without_k(_with_own_ks(first, second, lambda part: ask.ks or kind.ks(part)))
+            says_k = varied_k(first) == varied_k(second)
+            ks = (varied_k(first),) if says_k else ask.ks or _usual_ks(kind, template)
             named.append(Wanted(template=template, ks=ks))
     return tuple(dict.fromkeys(named))
+
+
+def _with_own_ks(first: Template, second: Speculation, ks: Callable[[Drafter], tuple[int, ...]]) -> Template:
+    """A look-up before a model gets the longest of its k, unless its own was said: then it is in both texts."""
+    if not isinstance(first, Combined) or not isinstance(second, Combined):
+        return first
+    varied = varied_parts(first)
+    pairs = zip(first.parts, second.parts, strict=True)
+    return Combined(
+        parts=tuple(
+            part if part in varied or part == other else replace(part, k=max(ks(part)))
+            for part, other in pairs
+        )
+    )
+
+
+def usual(kind: EngineKind, templates: Sequence[Template]) -> tuple[Wanted, ...]:
+    """At the k that the engine usually has."""
+    return tuple(Wanted(template=each, ks=kind.ks(each)) for each in templates)
 
 
 def _wanted_yours(ask: Ask, ks: Callable[[Template], tuple[int, ...]]) -> Iterator[Wanted]:
     """The user's own way of drafting, at its own k and at these others."""
     if ask.yours is not None:
-        k = draft_length(ask.yours)
+        k = varied_k(ask.yours)
         yield Wanted(template=without_k(ask.yours), ks=tuple(sorted({k, *ks(ask.yours)})))
 
 

@@ -10,14 +10,17 @@ from pathlib import Path
 from speclift.bench.ask import Ask
 from speclift.bench.bench import Bench
 from speclift.bench.draft_files import draft_files
+from speclift.bench.gate_study import GATE_SHARES, before_gate
 from speclift.bench.interrupts import run_until_signal
 from speclift.bench.limits import require_sane
 from speclift.bench.live import Servers
 from speclift.bench.observer import Observer
 from speclift.bench.prepare import (
+    SIDE_BY_SIDE_MAX,
     Ground,
     Prepared,
     as_quick_look,
+    crowding,
     draft_paths,
     lay_ground,
     placed,
@@ -31,10 +34,21 @@ from speclift.bench.search_plan import (
     kept_plan,
     no_hold_out,
     plan_search,
+    ways_of_drafting,
 )
 from speclift.bench.search_run import LocalRunner, replayed, run_search, spent_s
-from speclift.bench.search_space import Wanted, refused_by, silent_on, space_of, wanted, with_yours
-from speclift.bench.study_paths import keep_prompts_source, prompts_of, search_path
+from speclift.bench.search_space import (
+    Wanted,
+    named_methods,
+    refused_by,
+    silent_on,
+    space_of,
+    usual,
+    wanted,
+    with_yours,
+)
+from speclift.bench.search_time import Course, SearchTime
+from speclift.bench.study_paths import keep_prompts_source, launch_seen_s, prompts_of, search_path
 from speclift.bench.time_limit import BudgetSpent, ends_at
 from speclift.bench.tuning import tuning_from
 from speclift.core.arm import YOURS, Arm, baseline_arm
@@ -108,6 +122,8 @@ def prospect(ask: Ask, observer: Observer, *, always: bool) -> Prospect | None:
     if sum(len(each.ks) for each in found) <= CONFIRMED_MAX and not (found and ask.has_variants):
         return None
     ground = lay_ground(as_quick_look(ask, observer, searches=True) if ask.is_quick_look else ask, observer)
+    if not named_methods(ask):
+        found = (*found, *usual(kind, kind.installed_drafters(ground.engine_spec)))
     axes = _axes_with_files(ask, found, observer)
     everything = with_yours(space_of(found, axes), ask.yours).candidates
     ground = replace(ground, engine_spec=_varied(ground.engine_spec, everything))
@@ -135,23 +151,36 @@ def _varied(spec: EngineSpec, candidates: Sequence[Candidate]) -> EngineSpec:
     return replace(spec, by_arm=tuple(own))
 
 
+def time_to_search(path: Path, found: Prospect, ask: Ask) -> SearchTime:
+    spec = found.ground.engine_spec
+    return SearchTime(
+        budget_s=found.ground.ask.budget_s,
+        gate_share=GATE_SHARES[ask.verify],
+        launch_s=launch_seen_s(path.parent, spec) or engine_kind(spec.kind).launch_guess_s,
+        is_quick=ask.is_quick_look,
+    )
+
+
+def course_of(found: Prospect, ask: Ask, time: SearchTime) -> Course:
+    is_named = bool(named_methods(ask) or ask.yours)
+    arms = sum(not each.is_baseline for each in found.space.candidates)
+    return time.course(drafters=ways_of_drafting(found.space), arms=arms, is_named=is_named)
+
+
 def start_search(
-    path: Path, found: Prospect, ask: Ask, prepared: Prepared, known: Provenance
-) -> Study | None:
-    """The search's study, planned and empty; None where there is no time for one."""
+    path: Path, found: Prospect, ask: Ask, prepared: Prepared, known: Provenance, *, time: SearchTime
+) -> Study:
+    """The search's study, planned and empty."""
     ground, space = found.ground, found.space
     plan = plan_search(
         space,
         ground.workload,
         ground.loads,
-        engine=ground.engine_spec.kind,
+        spec=ground.engine_spec,
         seed=ask.seed,
-        budget_s=ground.ask.budget_s,
-        is_quick=ask.is_quick_look,
+        time=time,
         together=ask.side_by_side,
     )
-    if plan is None:
-        return None
     study = Study.create(
         search_path(path),
         # As many as were asked for are sent to confirm, however few prompts the search leaves for it.
@@ -170,11 +199,11 @@ def start_search(
     return study
 
 
-def no_search(budget_s: Seconds | None) -> Finding:
+def no_search(budget_s: Seconds | None, why: str) -> Finding:
     return Finding(
         check="no-search",
         level=Level.INFO,
-        message=f"{duration(budget_s or 0.0)} are too short for a search: every arm is measured instead",
+        message=f"no search within {duration(budget_s or 0.0)}: {why}; every arm is measured instead",
         next_step="give a longer --budget to search, or choose what to measure with --method and --k",
     )
 
@@ -208,17 +237,26 @@ def _searched(bench: Bench, plan: SearchPlan, observer: Observer, *, resumed_as:
     )
     tuning = set(plan.tuning_ids)
     requests = [request for request in searching.plan.requests if request.id in tuning]
+    is_paced = bool(search.ask()) and _fits_beside_baseline(engine, searching.plan.arms, plan.together)
     runner = LocalRunner(
         searching,
         servers,
         cell_limit_s=plan.cell_limit_s,
-        is_paced=bool(search.ask()) and _fits_beside_baseline(engine, searching.plan.arms, plan.together),
+        is_paced=is_paced,
+        at_once=_starting_at_once(engine, searching.plan.arms, plan.together) - is_paced,
     )
 
     async def work() -> Search:
         async with ends_at(deadline, lambda: servers.doing), runner:
             return await run_search(
-                search, runner, requests, observer=observer, deadline_s=deadline_s, ends=deadline
+                search,
+                runner,
+                requests,
+                observer=observer,
+                deadline_s=deadline_s,
+                # What the gate needs is not the search's to spend, but without an arm there is nothing to check.
+                ends=before_gate(bench),
+                latest=deadline,
             )
 
     try:
@@ -243,6 +281,15 @@ def _fits_beside_baseline(engine: Engine, arms: Sequence[Arm], together: bool | 
     return all(engine.fits_together((baseline_arm(), arm)) for arm in arms)
 
 
+def _starting_at_once(engine: Engine, arms: Sequence[Arm], together: bool | None) -> int:
+    """How many servers of a search may be up, as far as the engine starts so many and they fit beside each other."""
+    most = min(engine.launches_at_once, SIDE_BY_SIDE_MAX)
+    if most < 2 or together is False:
+        return 1
+    # Which of the arms they will be is not known: the baseline and those that it lists first stand for them.
+    return most if together or engine.fits_together(tuple(arms[:most])) else 1
+
+
 def open_confirmation(path: Path, searching: Study, search: Search, plan: SearchPlan) -> Study:
     spec, asked = searching.engine, searching.plan
     choice = _chosen(spec, search, plan)
@@ -253,19 +300,20 @@ def open_confirmation(path: Path, searching: Study, search: Search, plan: Search
     spec, arms = with_control(spec, choice.arms)
     engine = build_engine(spec)
     held_out = set(plan.held_out_ids)
+    confirming = StudyPlan(
+        arms=arms,
+        loads=loads,
+        requests=tuple(request for request in asked.requests if request.id in held_out),
+        temperatures=asked.temperatures,
+        rounds=asked.rounds,
+        together=together,
+        seed=asked.seed,
+        request_count=asked.request_count,
+        looks=None if asked.looks is None else looks_for(asked.rounds, together=together),
+    )
     study = Study.create(
         path,
-        plan=StudyPlan(
-            arms=arms,
-            loads=loads,
-            requests=tuple(request for request in asked.requests if request.id in held_out),
-            temperatures=asked.temperatures,
-            rounds=asked.rounds,
-            together=together,
-            seed=asked.seed,
-            request_count=asked.request_count,
-            looks=None if asked.looks is None else looks_for(asked.rounds, together=together),
-        ),
+        plan=confirming,
         engine=spec,
         goals=searching.goals,
         provenance=replace(searching.provenance, commands=tuple(engine.command(arm, port=0) for arm in arms)),
@@ -275,7 +323,7 @@ def open_confirmation(path: Path, searching: Study, search: Search, plan: Search
         keep_prompts_source(study, Ask.of(prompts=source))
     tuning = tuning_from(search, plan, choice, spent_s=spent_s(searching))
     study.keep(TUNING, tuning_document(tuning))
-    for finding in searching.findings():
+    for finding in (*searching.findings(), *crowding(confirming, spec)):
         study.add_finding(finding)
     return study
 

@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import contextlib
+import statistics
 from datetime import datetime
 from pathlib import Path
 
 from speclift.bench.ask import Ask
+from speclift.bench.run import launches_took
+from speclift.core.engine_spec import EngineSpec
 from speclift.core.errors import StudyError, UsageError
+from speclift.core.units import Seconds
 from speclift.studies.outputs import require_study_place
 from speclift.studies.prompt_files import bundled_workload, read_workload
 from speclift.studies.study import Study, is_study
@@ -16,6 +21,8 @@ STUDIES = Path("studies")
 SEARCH = "search"
 # Under this name a study without text keeps where its prompts are.
 PROMPTS = "prompts-file"
+# Of those beside a new study that are asked what a launch takes.
+LATEST_STUDIES = 5
 
 
 def search_path(study: Path) -> Path:
@@ -50,6 +57,21 @@ def keep_prompts_source(study: Study, ask: Ask) -> None:
 def prompts_of(study: Study) -> Path | None:
     kept = study.kept(PROMPTS)
     return None if kept is None else Path(str(kept["file"]))
+
+
+def launch_seen_s(root: Path, spec: EngineSpec) -> Seconds | None:
+    """What a launch of this engine with this model took in the latest study here that had one."""
+    folders = sorted(
+        (path for path in root.glob("*/") if is_study(path)),
+        key=lambda path: path.stat().st_mtime,
+        reverse=True,
+    )
+    for folder in folders[:LATEST_STUDIES]:
+        with contextlib.suppress(StudyError), Study.open(folder) as study:
+            is_alike = (study.engine.kind, study.engine.settings.model) == (spec.kind, spec.settings.model)
+            if is_alike and (took := launches_took(study)):
+                return statistics.median(took)
+    return None
 
 
 def _holds_study(path: Path) -> bool:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from enum import StrEnum
 from typing import TypeAlias
 
-from speclift.core.speculation import Combined, Drafter, DraftModel, Head, Speculation
+from speclift.core.speculation import Combined, Drafter, DraftModel, Head, Speculation, draft_length
 
 # What a search varies k of.
 Template: TypeAlias = Drafter | Combined
@@ -22,6 +22,27 @@ class Drafting(StrEnum):
     PASSES = "passes"
     ONE_PASS = "one-pass"
     LOOK_UP = "look-up"
+
+
+def varied_parts(combined: Combined) -> tuple[Drafter, ...]:
+    """Those whose k a search varies: the models, for a look-up before them keeps a k of its own; of look-ups all."""
+    models = tuple(part for part in combined.parts if isinstance(part, DraftModel | Head))
+    return models or combined.parts
+
+
+def varied_k(speculation: Speculation) -> int:
+    """The k that a search varies; 0 without speculation."""
+    if isinstance(speculation, Combined):
+        return max(part.k for part in varied_parts(speculation))
+    return draft_length(speculation)
+
+
+def kept_k(speculation: Speculation) -> int:
+    """The longest draft of the parts that keep a k of their own in a search; 0 where there are none."""
+    if not isinstance(speculation, Combined):
+        return 0
+    varied = varied_parts(speculation)
+    return max((part.k for part in speculation.parts if part not in varied), default=0)
 
 
 def drafting_of(speculation: Speculation) -> Drafting:

@@ -3,8 +3,8 @@ still worth measuring after it."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
 from typing import TypeAlias
 
 from speclift.core.results import CONFIDENCE, TEMPERATURE_DASH, Part
@@ -63,3 +63,21 @@ class Scope:
 EVERYTHING = Scope(part=Part.ALL, label="all")
 # By arm, what of the traffic is still worth measuring on it; an arm that is missing is done with.
 Wanted: TypeAlias = Mapping[str, tuple[Scope, ...]]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Look:
+    """What is wanted of each arm from here on; of each of which less than everything is, why; and whether launches
+    leave enough open that the next lap is worth servers started anew."""
+
+    wanted: Wanted
+    because: Mapping[str, str] = field(default_factory=dict)
+    needs_launch: bool = True
+
+    @property
+    def is_settled(self) -> bool:
+        return not self.wanted
+
+
+def at_everything(arms: Iterable[str]) -> Look:
+    return Look(wanted=dict.fromkeys(arms, (EVERYTHING,)))

@@ -134,6 +134,8 @@ class Comparison:
     # What would bring the interval clear of the bar it straddles; None where no number would.
     prompts_needed: int | None = None
     launches_needed: int | None = None
+    # Of the interval's variance, what differences between launches add.
+    launch_share: float = 0.0
     # Prompts of this segment that the workload has beside, where the study ended before it had sent all.
     prompts_unsent: int = 0
 

@@ -114,12 +114,25 @@ class EngineKind(ABC):
         """What a search tries where no method is named. `model` is the target as it was asked for."""
         return (NGram(),)
 
+    def installed_drafters(self, spec: EngineSpec) -> tuple[Template, ...]:
+        """What a search tries beside them where the version and the packages that would run here have it."""
+        return ()
+
     def ks(self, template: Template) -> tuple[int, ...]:
         return self.usual_ks.get(drafting_of(template), ANY_KS)
 
     def methods_at(self, methods: tuple[str, ...], ks: Sequence[int]) -> tuple[str, ...]:
         """What was named, with what its author left open chosen so that it drafts at these k. Of nothing: look-up."""
         return methods or ("ngram",)
+
+    def cpu_tile(self, spec: EngineSpec) -> int | None:
+        """Where its servers are known to run on a CPU: how many tokens their kernels take at once, 1 if that is not
+        known. None elsewhere."""
+        return None
+
+    def is_on_gpu(self, spec: EngineSpec) -> bool:
+        """Whether its servers are known to run on a GPU."""
+        return False
 
     def never_drafts(self, arm: Arm) -> str | None:
         """Why an arm would start and never draft; None where it would."""

@@ -34,6 +34,7 @@ from speclift.core.speculation import (
     Speculation,
     Suffix,
     Synthetic,
+    drafters_of,
 )
 
 SETTING_LABEL_MAX = 40
@@ -203,7 +204,7 @@ def _drafter(speculation: Speculation, text: str) -> Drafter:
 
 
 def _name(method: str, speculation: Speculation, draft_label: str | None) -> str:
-    """Short and unique: ngram-k8, draft-k4, draft-k4-tiny, ngram-k8-n4."""
+    """Short and unique: ngram-k8, draft-k4, draft-k4-tiny, ngram-k8-n4, ngram+draft-k15+3."""
     if isinstance(speculation, Off):
         return baseline_arm().name
     base = Arm(name="", speculation=speculation)
@@ -213,7 +214,8 @@ def _name(method: str, speculation: Speculation, draft_label: str | None) -> str
         for key, _, value in pairs
         if key.strip() not in ("k", "rates", "model")
     ]
-    return "-".join(filter(None, [base.method, f"k{base.k}", *settings, draft_label]))
+    ks = dict.fromkeys(part.k for part in drafters_of(speculation)) or {base.k: None}
+    return "-".join(filter(None, [base.method, f"k{'+'.join(map(str, ks))}", *settings, draft_label]))
 
 
 def _label(draft: str) -> str:

@@ -2,14 +2,15 @@
 
 Parameters have weak log-normal priors. What the form cannot express (kernel switches, graph sizes, tiles) stays as a
 residual that is kept where it was seen and fades with distance in batch and k; one start of a server shifts all its
-cells alike. Everything is in logs.
+cells alike. Small tiles are in the form where the cells are more probable with them; what several forms explain alike
+stays open between them. Everything is in logs.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import product
 
 import numpy as np
@@ -17,7 +18,7 @@ from numpy.typing import NDArray
 from scipy.linalg import cho_factor, cho_solve, solve_triangular
 
 from speclift.core.units import Seconds
-from speclift.search.cost_surface import Floats, Point, Points, Surface
+from speclift.search.cost_surface import Floats, Point, Points, Surface, Tiles
 
 # Log sd. A launch against another of the same arm, a run against another of the same launch, and the machine against
 # itself some time later, with the e-folding time of that: 0.8-1.2 % on quiet GPUs; all grow with what the residuals of
@@ -47,6 +48,13 @@ SCALE_FACTOR = 2.0
 # The least and usual misfit scale of a mixture of experts: fits to published tables (SGLang PR 22246) missed experts
 # by 3 % on average and dense models by 1.7-2.4 %.
 EXPERTS_MISFIT = 1.3
+# Small tiles that the form is tried with.
+SMALL_TILES = tuple(Tiles(width=width, pads=pads) for width in (4, 8) for pads in (False, True))
+# What the cells have to make up for before tiles are believed in (a log of odds): one engine in about a hundred, unless
+# its kernels are known to have them; then as much speaks against their absence.
+TILES_DOUBT = 4.5
+# A form less probable than this, among all tried, is left out of predictions.
+_PROBABLE = 0.02
 _STARTS = 2
 _DIFFERENCE = 1e-4
 
@@ -90,6 +98,10 @@ class CostFit:
     # Against the constants above; a noise of 1 is a quiet GPU.
     misfit_scale: float
     noise_scale: float
+    # log probability of the cells under this form, but for a constant: the freedom of its parameters is paid for.
+    log_evidence: float
+    # Other forms that the cells leave possible, each with its probability; this one has the rest.
+    rivals: tuple[tuple[float, CostFit], ...] = ()
 
     def residuals(self) -> tuple[Residual, ...]:
         fitted = self.surface.log_time(self.parameters, self._points())
@@ -99,7 +111,18 @@ class CostFit:
         )
 
     def predict(self, points: Sequence[Point]) -> StepTimes:
-        """The form plus the residual carried over from measured cells."""
+        """The form plus the residual carried over from measured cells; the mean over the forms that are possible, and
+        how far they differ is part of the covariance."""
+        weights = [1.0 - math.fsum(weight for weight, _ in self.rivals), *(each for each, _ in self.rivals)]
+        times = [self._predicted(points), *(rival._predicted(points) for _, rival in self.rivals)]
+        log_s: Floats = np.average([each.log_s for each in times], axis=0, weights=weights)
+        covariance: Floats = np.zeros((len(points), len(points)))
+        for weight, each in zip(weights, times, strict=True):
+            apart = each.log_s - log_s
+            covariance += weight * (each.covariance + np.outer(apart, apart))
+        return StepTimes(log_s=log_s, covariance=covariance)
+
+    def _predicted(self, points: Sequence[Point]) -> StepTimes:
         here, there = self.surface.points(points), self._points()
         form = self.surface.log_time(self.parameters, here)
         slopes_here = _slopes(self.surface, self.parameters, here)
@@ -127,22 +150,61 @@ class CostFit:
         return self.surface.points([cell.point for cell in self.cells])
 
 
-def fit_cost(surface: Surface, cells: Sequence[TimedPoint]) -> CostFit:
-    """Maximum a posteriori over the parameters; with no more than one cell the prior's shape remains."""
+def fit_cost(surface: Surface, cells: Sequence[TimedPoint], *, tile_width: int = 1) -> CostFit:
+    """The most probable form, its parameters maximum a posteriori; with one cell the prior's shape remains.
+
+    `tile_width`: of the small tiles that the engine's kernels are known to have; 1 where nothing is known.
+    """
     if not cells:
         raise ValueError("a cost fit needs at least one measured cell, saw none")
     if any(not cell.step_s > 0 for cell in cells):
         raise ValueError("a step time must be above 0 s")
+    plain = _fitted(surface, cells, _starts(len(surface.priors), surface.prior_sd))
+    known = Tiles(width=tile_width, pads=False)
+    fits = {None: plain} | {
+        tiles: _fitted(surface.with_tiles(tiles), cells, [_with_left_over(plain)])
+        for tiles in dict.fromkeys((*SMALL_TILES, *([known] if tile_width > 1 else [])))
+        if tiles == known or _would_show(plain, tiles)
+    }
+    usual = known if tile_width > 1 else None
+    odds = {tiles: fit.log_evidence - TILES_DOUBT * (tiles != usual) for tiles, fit in fits.items()}
+    best = max(odds, key=lambda tiles: odds[tiles])
+    shares = {tiles: math.exp(each - odds[best]) for tiles, each in odds.items()}
+    probable = {
+        tiles: share for tiles, share in shares.items() if share > _PROBABLE * math.fsum(shares.values())
+    }
+    whole = math.fsum(probable.values())
+    rivals = tuple((share / whole, fits[tiles]) for tiles, share in probable.items() if tiles != best)
+    return replace(fits[best], rivals=rivals)
+
+
+def _would_show(plain: CostFit, tiles: Tiles) -> bool:
+    """Whether they would tell the cells apart by more than a run scatters by, compute being what it looks like."""
+    surface, seen = plain.surface.with_tiles(tiles), [cell.point for cell in plain.cells]
+    with_them = surface.log_time(_with_left_over(plain), surface.points(seen))
+    change = with_them - plain.surface.log_time(plain.parameters, plain.surface.points(seen))
+    return float(np.ptp(change)) > RUN_SD
+
+
+def _with_left_over(plain: CostFit) -> Floats:
+    """The parameters of a form without small tiles where one with them begins: theirs at its prior's centre."""
+    surface = plain.surface.with_tiles(SMALL_TILES[0])
+    place = next(place for place, prior in enumerate(surface.priors) if prior.name == "left_over")
+    extended: Floats = np.insert(plain.parameters, place, 0.0)
+    return extended
+
+
+def _fitted(surface: Surface, cells: Sequence[TimedPoint], starts: Sequence[Floats]) -> CostFit:
     plain = [cell.step_s for cell in cells if cell.point.drafter is None]
     unit_s = min(plain or [cell.step_s for cell in cells])
     there = surface.points([cell.point for cell in cells])
     measured = np.log([cell.step_s / unit_s for cell in cells])
-    scales = (1.0, 1.0)
-    starts = _starts(len(surface.priors), surface.prior_sd)
+    scales, log_evidence = (1.0, 1.0), 0.0
     # Twice: how noisy the cells are shows once the form fits, and how well it must fit depends on the noise.
     for _ in range(2):
         parameters = _most_probable(surface, there, measured, _spread(cells, *scales), starts)
-        scales = _scales(surface, cells, measured - surface.log_time(parameters, there), parameters)
+        residual = measured - surface.log_time(parameters, there)
+        scales, log_evidence = _scales(surface, cells, residual, parameters)
         starts = [parameters]
     return CostFit(
         surface=surface,
@@ -151,6 +213,7 @@ def fit_cost(surface: Surface, cells: Sequence[TimedPoint]) -> CostFit:
         cells=tuple(cells),
         misfit_scale=scales[0],
         noise_scale=scales[1],
+        log_evidence=log_evidence,
     )
 
 
@@ -180,8 +243,9 @@ def _most_probable(
 
 def _scales(
     surface: Surface, cells: Sequence[TimedPoint], residual: Floats, parameters: Floats
-) -> tuple[float, float]:
-    """Misfit and noise under which the residuals are most probable, the parameters' freedom counted (Laplace)."""
+) -> tuple[tuple[float, float], float]:
+    """Misfit and noise under which the residuals are most probable, the parameters' freedom counted (Laplace), and
+    the log of how probable."""
     seen = [cell.point for cell in cells]
     slopes = _slopes(surface, parameters, surface.points(seen))
     freedom = (slopes * surface.prior_sd**2) @ slopes.T
@@ -199,7 +263,8 @@ def _scales(
         doubt = sum((log_scale / math.log(SCALE_FACTOR)) ** 2 for log_scale in unusual) / 2
         return -fitted - doubt
 
-    return max(product([usual_misfit * scale for scale in MISFIT_SCALES], NOISE_SCALES), key=log_evidence)
+    scales = max(product([usual_misfit * scale for scale in MISFIT_SCALES], NOISE_SCALES), key=log_evidence)
+    return scales, log_evidence(scales)
 
 
 def _spread(cells: Sequence[TimedPoint], misfit_scale: float, noise_scale: float) -> Floats:

@@ -1,8 +1,8 @@
 """The step time's functional form: which parameters a set of arms shares, and what time they give at a point.
 
 T = passes (overhead + [memory^r + compute^r]^(1/r)) + speculation + drafting, all in units of the plain step; part of
-the compute is paid in whole tiles. Memory and compute belong to a target variant, drafting to a drafter, the rest to
-the engine.
+the compute is paid in whole tiles, of 64 tokens or of the few that small kernels take. Memory and compute belong to a
+target variant, drafting to a drafter, the rest to the engine.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from typing import TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
+from scipy.special import bdtr
 
 from speclift.core.drafting import Drafting
 from speclift.core.units import Tokens
@@ -33,6 +34,8 @@ class Point:
     context: float
     # Drafted tokens per sequence and step, steps without a draft counted.
     drafted: float
+    # Share of the steps that draft; the others verify one token each.
+    drafting: float = 1.0
     # Prompt tokens that a step of this load carries beside the decodes.
     prefill: float = 0.0
     token_budget: Tokens | None = None
@@ -49,6 +52,15 @@ class Experts:
     count: int
     per_token: int
     weight_share: float = 0.8
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Tiles:
+    """Tokens that a small kernel takes at once. What is left over of a step either fills up a tile of its own (`pads`)
+    or goes through token by token, each at a higher price than one in a tile."""
+
+    width: int
+    pads: bool
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -77,10 +89,24 @@ _SHARED = (
     # Compute paid for whole tiles against compute paid by the token.
     Prior(name="tile_odds", centre=0.5, factor=3.0),
 )
+# What the tokens left over of small tiles cost beside those in them: a share of the padding, or how much dearer a token
+# is alone. llama.cpp on a CPU (ggml's repacked Q4_0: four rows at once, the rest one by one): see docs/tune.md.
+_LEFT_OVER = {
+    True: Prior(name="left_over", centre=0.8, factor=1.5),
+    False: Prior(name="left_over", centre=0.3, factor=2.5),
+}
+# Beyond so many sequences what is left over is as good as random, and little beside the rest.
+_COUNTED_BATCH = 32
 _EXPERTS_FACTOR = 2.0
 _PER_TARGET = (
     Prior(name="weights", centre=0.8, factor=1.6),
     Prior(name="compute", centre=3.5e-3, factor=4.0),
+)
+# On a CPU a token's arithmetic counts from the first on: SmolLM2-135M in llama.cpp on one x86 core, 0.7 of the plain
+# step for every further token that is verified (docs/tune.md).
+_PER_TARGET_ON_CPU = (
+    Prior(name="weights", centre=0.5, factor=2.0),
+    Prior(name="compute", centre=0.5, factor=2.5),
 )
 _PER_DRAFTER = {
     Drafting.PASSES: (
@@ -107,10 +133,14 @@ class Surface:
         targets: Sequence[str],
         drafters: Sequence[tuple[str, Drafting]],
         experts: Experts | None = None,
+        tiles: Tiles | None = None,
+        is_on_cpu: bool = False,
     ) -> None:
         self.targets = tuple(targets)
         self.drafters = tuple(drafters)
         self.experts = experts
+        self.tiles = tiles
+        self.is_on_cpu = is_on_cpu
         priors = list(_SHARED)
         if experts is not None:
             rate = -math.log1p(-experts.per_token / experts.count)
@@ -123,7 +153,11 @@ class Surface:
                     factor=_EXPERTS_FACTOR,
                 ),
             ]
-        priors += [_named(prior, target) for target in self.targets for prior in _PER_TARGET]
+        if tiles is not None:
+            priors.append(_LEFT_OVER[tiles.pads])
+        self._shared_count = len(priors)
+        per_target = _PER_TARGET_ON_CPU if is_on_cpu else _PER_TARGET
+        priors += [_named(prior, target) for target in self.targets for prior in per_target]
         for drafter, drafting in self.drafters:
             priors += [_named(prior, drafter) for prior in _PER_DRAFTER[drafting]]
         self.priors = tuple(priors)
@@ -150,7 +184,10 @@ class Surface:
         memory = weights + shared["kv"] * points.batch * points.context / points.passes
         power = 1.0 + shared["overlap"]
         tiled = shared["tile_odds"] / (1.0 + shared["tile_odds"])
-        arithmetic = compute * (tokens + tiled * (_tiled(tokens) - tokens))
+        paid = tokens + tiled * (_tiled(tokens) - tokens)
+        if self.tiles is not None:
+            paid = paid + shared["left_over"] * points.left_over
+        arithmetic = compute * paid
         longer = np.maximum(memory, arithmetic)
         shorter = np.minimum(memory, arithmetic)
         forward = longer * (1.0 + (shorter / longer) ** power) ** (1.0 / power)
@@ -161,9 +198,14 @@ class Surface:
         log_time: Floats = np.log(total)
         return log_time
 
-    @property
-    def _shared_count(self) -> int:
-        return len(_SHARED) + (2 if self.experts is not None else 0)
+    def with_tiles(self, tiles: Tiles | None) -> Surface:
+        return Surface(
+            targets=self.targets,
+            drafters=self.drafters,
+            experts=self.experts,
+            tiles=tiles,
+            is_on_cpu=self.is_on_cpu,
+        )
 
     def points(self, points: Sequence[Point]) -> Points:
         """The points as arrays, each with the place of its parameters. Unknown targets or drafters raise ValueError."""
@@ -189,6 +231,7 @@ class Surface:
             batch=np.array([point.batch for point in points]),
             context=np.array([point.context for point in points]),
             tokens=tokens,
+            left_over=np.array([left_over(self.tiles, point) for point in points]),
             # More tokens than the scheduler takes at once need further passes.
             passes=np.maximum(1.0, tokens / budget),
         )
@@ -203,7 +246,24 @@ class Points:
     batch: Floats
     context: Floats
     tokens: Floats
+    # Mean over the steps of what small tiles leave over, in tokens or in padding.
+    left_over: Floats
     passes: Floats
+
+
+def left_over(tiles: Tiles | None, point: Point) -> float:
+    """Mean over the steps of one load: each sequence drafts by itself in a share of them, as many tokens each time."""
+    if tiles is None:
+        return 0.0
+    batch = max(1, round(point.batch))
+    if batch > _COUNTED_BATCH:
+        return (tiles.width - 1) / 2
+    drafting = min(1.0, max(0.0, point.drafting)) if point.drafted > 0 else 0.0
+    length = round(point.drafted / drafting) if drafting else 0
+    below = np.concatenate([[0.0], bdtr(np.arange(batch + 1), batch, drafting)])
+    rest = (batch + length * np.arange(batch + 1)) % tiles.width
+    spilled = (-rest) % tiles.width if tiles.pads else rest
+    return float(np.diff(below) @ spilled)
 
 
 def _tiled(tokens: Floats) -> Floats:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from speclift.core.records import Step
 from speclift.core.units import Seconds, Tokens
@@ -25,20 +25,24 @@ class RequestCounts:
     accepted: tuple[Tokens, ...] = ()
     drafted: tuple[Tokens, ...] = ()
     tpot_s: Seconds | None = None
+    # Steps whose drafts are as long at every k that is searched, and what they drafted: not in the lists.
+    kept_steps: int = 0
+    kept_drafted: Tokens = 0
 
     def __post_init__(self) -> None:
         if not 0 <= self.without_draft <= self.steps:
             raise ValueError(f"{self.without_draft} steps without a draft of {self.steps} steps")
         if len(self.accepted) != len(self.drafted):
             raise ValueError(f"{len(self.accepted)} accepted counts for {len(self.drafted)} drafts")
-        if self.accepted and len(self.accepted) + self.without_draft != self.steps:
+        listed = len(self.accepted) + self.kept_steps
+        if self.accepted and listed + self.without_draft != self.steps:
             raise ValueError(
                 f"{len(self.accepted)} drafts and {self.without_draft} plain steps, saw {self.steps}"
             )
 
     @property
     def is_ordered(self) -> bool:
-        return self.steps == len(self.accepted) + self.without_draft
+        return self.steps == len(self.accepted) + self.kept_steps + self.without_draft
 
     @property
     def is_timed(self) -> bool:
@@ -48,6 +52,20 @@ class RequestCounts:
     @property
     def decode_s(self) -> Seconds | None:
         return None if self.tpot_s is None or not self.is_timed else self.tpot_s * self.tokens
+
+
+def keeping_longer_drafts(request: RequestCounts, k: int) -> RequestCounts:
+    """Of a combination whose look-up drafts more than the k of the model behind it: longer drafts are the look-up's,
+    and stay what they are at another k of the model's. An engine does not tell which of the two drafted."""
+    steps = list(zip(request.accepted, request.drafted, strict=True))
+    varied = [(accepted, drafted) for accepted, drafted in steps if drafted <= k]
+    return replace(
+        request,
+        accepted=tuple(accepted for accepted, _ in varied),
+        drafted=tuple(drafted for _, drafted in varied),
+        kept_steps=len(steps) - len(varied),
+        kept_drafted=sum(request.drafted) - sum(drafted for _, drafted in varied),
+    )
 
 
 def request_counts(

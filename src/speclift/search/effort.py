@@ -10,7 +10,7 @@ import numpy as np
 from speclift.core.traffic import Concurrency, Load
 from speclift.core.units import Seconds
 from speclift.search.posterior import Posterior
-from speclift.search.problem import CellResult, JobResult, Problem, Purpose
+from speclift.search.problem import CALIBRATING, CellResult, JobResult, Problem
 
 # What people do without a tuner: every arm at every load, and again twice against noise; a cell that has to tell of
 # acceptance by itself needs this many requests, where a search's may have fewer.
@@ -19,7 +19,6 @@ GRID_REQUESTS_MIN = 24
 # A small space is calibrated at a good share of its grid; what is in doubt then still deserves a few launches. With
 # this, 12 arms at one load stay below a quarter of their grid.
 CALIBRATIONS = 1.75
-_CALIBRATING = frozenset({Purpose.BASELINE, Purpose.LONG, Purpose.SHORT})
 
 
 def launch_s(problem: Problem, results: Sequence[JobResult]) -> Seconds:
@@ -75,7 +74,7 @@ def _slower(problem: Problem, posterior: Posterior | None, name: str, load: Load
 
 def allowed_s(problem: Problem, results: Sequence[JobResult], posterior: Posterior | None = None) -> Seconds:
     """Of the whole search, for probes and races: a share of the grid, or some times its calibration if more."""
-    calibration = math.fsum(result.engine_s for result in results if result.job.purpose in _CALIBRATING)
+    calibration = math.fsum(result.engine_s for result in results if result.job.purpose in CALIBRATING)
     grid = grid_s(problem, results, posterior)
     return max(problem.settings.grid_share * grid, CALIBRATIONS * calibration)
 

@@ -112,20 +112,38 @@ class Carrier:
 
     def drafted(self, k: int) -> float:
         """Drafted tokens per step at k; a step without a draft stays one."""
-        sums = self.sums(k)
-        without = float(self._without.sum()) / float(sums.steps.sum())
         counts = self._drafted_counts
         total = sum(counts.values())
         mean = sum(min(length, k) * count for length, count in counts.items()) / total if total else float(k)
         # A draft shorter than k_max was all there was to draft; longer k would not have lengthened it.
         if total and k > self.k_max:
             mean += (k - self.k_max) * counts.get(self.k_max, 0.0) / total
-        return mean * (1.0 - without)
+        kept_steps, kept_drafted = self._kept
+        steps = float(self.sums(k).steps.sum())
+        return mean * (self.drafting(k) - kept_steps / steps) + kept_drafted / steps
+
+    def length_max(self, k: int) -> float:
+        """No step yields more tokens; drafts that no k changes may be longer than k."""
+        kept_steps, kept_drafted = self._kept
+        return max(float(k), kept_drafted / kept_steps if kept_steps else 0.0) + 1.0
+
+    def drafting(self, k: int) -> float:
+        """Share of the steps at k that draft."""
+        return 1.0 - float(self._without.sum()) / float(self.sums(k).steps.sum())
+
+    @cached_property
+    def _kept(self) -> tuple[float, float]:
+        """Steps that no k changes, and what they drafted, over all requests."""
+        return (
+            float(_means(self._groups, lambda request: request.kept_steps).sum()),
+            float(_means(self._groups, lambda request: request.kept_drafted).sum()),
+        )
 
     def _replayed(self, k: int, bonus: float) -> RequestSums:
         kinds, counts = self._chains
         steps = np.array([chain_steps(full, last, self.k_max, k, bonus) for full, last in kinds])
-        return RequestSums(tokens=self._tokens, steps=counts @ steps + self._without)
+        kept = _means(self._groups, lambda request: request.kept_steps)
+        return RequestSums(tokens=self._tokens, steps=counts @ steps + self._without + kept)
 
     def _truncated(self, k: int) -> RequestSums:
         if k > self.k_max:
@@ -136,8 +154,9 @@ class Carrier:
         return self._tokens_up_to(k)
 
     def _tokens_up_to(self, k: int) -> RequestSums:
-        lengths = np.minimum(np.arange(self._histogram.shape[1]), k)
-        return RequestSums(tokens=self._histogram @ lengths + self._steps, steps=self._steps)
+        lengths = np.arange(self._histogram.shape[1])
+        lost = self._histogram @ (lengths - np.minimum(lengths, k))
+        return RequestSums(tokens=self._tokens - lost, steps=self._steps)
 
     def _tokens_beyond(self, k: int, hazard: float) -> RequestSums:
         """S_(k_max + m) = S_k_max h^m with the last conditional rate h."""

@@ -13,13 +13,13 @@ from typing import TypeAlias
 
 import numpy as np
 
-from speclift.core.drafting import drafting_of
+from speclift.core.drafting import drafting_of, kept_k
 from speclift.core.traffic import Concurrency, Load, load_label
 from speclift.search.cost_fit import CostFit, TimedPoint, fit_cost
 from speclift.search.cost_surface import Floats, Point, Surface
-from speclift.search.counts import step_s
+from speclift.search.counts import RequestCounts, keeping_longer_drafts, step_s
 from speclift.search.predictor import AcceptanceCurve, AcceptanceRun, accepted_lengths
-from speclift.search.problem import CellResult, JobResult, Problem, drafted_per_step, nominal_batch
+from speclift.search.problem import CellResult, JobResult, Problem, StepDrafts, nominal_batch, step_drafts
 from speclift.search.space import Candidate, sees_text_alone
 
 # Names of candidates with the label of the load they are out at; None is everywhere.
@@ -97,16 +97,8 @@ def posterior_of(problem: Problem, results: Sequence[JobResult]) -> Posterior | 
     timed = _timed_points(problem, results, curves)
     if not any(cell.point.drafter is None for cell in timed):
         return None
-    failed = {result.job.candidate for result in results if result.failure}
-    targets = {cell.point.target for cell in timed}
-    known = tuple(
-        candidate
-        for candidate in problem.candidates
-        if (candidate.name not in failed or candidate.is_baseline)
-        and candidate.target in targets
-        and _is_drafting_known(curves, candidate)
-    )
-    fit = fit_cost(_surface(problem, known), timed)
+    known = _known(problem, results, curves, targets={cell.point.target for cell in timed})
+    fit = fit_cost(_surface(problem, known), timed, tile_width=problem.cpu_tile or 1)
     batches = _batches(problem, known, fit, curves)
     predicted = fit.predict(_points(problem, curves, known, batches))
     shape = (len(known), len(problem.loads))
@@ -129,6 +121,20 @@ def posterior_of(problem: Problem, results: Sequence[JobResult]) -> Posterior | 
     )
 
 
+def _known(
+    problem: Problem, results: Sequence[JobResult], curves: Curves, *, targets: set[str]
+) -> tuple[Candidate, ...]:
+    """Those whose target was timed and whose way of drafting ran, less what failed."""
+    failed = {result.job.candidate for result in results if result.failure}
+    return tuple(
+        candidate
+        for candidate in problem.candidates
+        if (candidate.name not in failed or candidate.is_baseline)
+        and candidate.target in targets
+        and _is_drafting_known(curves, candidate)
+    )
+
+
 def _curves(problem: Problem, results: Sequence[JobResult]) -> Curves:
     """By drafter and target."""
     runs: dict[tuple[str, str], list[AcceptanceRun]] = {}
@@ -138,7 +144,8 @@ def _curves(problem: Problem, results: Sequence[JobResult]) -> Curves:
         if candidate.drafter is not None:
             alone[candidate.drafter] = sees_text_alone(candidate.arm.speculation)
             runs.setdefault((candidate.drafter, candidate.target), []).extend(
-                AcceptanceRun(k=candidate.k, requests=cell.requests) for cell in result.cells
+                AcceptanceRun(k=candidate.k, requests=_varied(candidate, cell.requests))
+                for cell in result.cells
             )
     curves = {}
     for (drafter, target), found in runs.items():
@@ -146,6 +153,13 @@ def _curves(problem: Problem, results: Sequence[JobResult]) -> Curves:
         if any(request.steps for run in found for request in run.requests):
             curves[drafter, target] = accepted_lengths(found, ks, prefix_only=alone[drafter])
     return curves
+
+
+def _varied(candidate: Candidate, requests: tuple[RequestCounts, ...]) -> tuple[RequestCounts, ...]:
+    """Without what the candidate's k does not change: the drafts of a look-up that goes before its model."""
+    if kept_k(candidate.arm.speculation) <= candidate.k:
+        return requests
+    return tuple(keeping_longer_drafts(request, candidate.k) for request in requests)
 
 
 def _curve_of(curves: Curves, candidate: Candidate) -> AcceptanceCurve | None:
@@ -198,6 +212,7 @@ def _surface(problem: Problem, known: Sequence[Candidate]) -> Surface:
         targets=tuple(dict.fromkeys(candidate.target for candidate in known)),
         drafters=tuple(drafters.items()),
         experts=problem.experts,
+        is_on_cpu=problem.cpu_tile is not None,
     )
 
 
@@ -208,13 +223,13 @@ def point_of(
     batch: float,
     *,
     k: int | None = None,
-    drafted: float | None = None,
+    counted: StepDrafts | None = None,
 ) -> Point:
-    """`k` 0 is the candidate's server drafting nothing; `drafted` what a cell counted, else as predicted."""
-    curve = None if k == 0 else _curve_of(curves, candidate)
-    length = 1.0 if curve is None else curve.at(candidate.k).length.value
-    if drafted is None:
-        drafted = 0.0 if curve is None else curve.at(candidate.k).drafted
+    """`k` 0 is the candidate's server drafting nothing; `counted` what a cell drafted, else as predicted."""
+    at = None if k == 0 or (curve := _curve_of(curves, candidate)) is None else curve.at(candidate.k)
+    length = 1.0 if at is None else at.length.value
+    predicted = (0.0, 0.0) if at is None else (at.drafted, at.drafting)
+    drafted, drafting = predicted if counted is None else (counted.tokens, counted.share)
     return Point(
         target=candidate.target,
         drafter=candidate.drafter,
@@ -222,8 +237,10 @@ def point_of(
         batch=batch,
         context=problem.context,
         drafted=drafted,
-        # Every output token brings its share of a next prompt.
-        prefill=batch * length * problem.prompt_tokens / problem.output_tokens,
+        drafting=drafting,
+        # Every output token of the other streams brings its share of their next prompt; one stream alone does not
+        # decode while its own prompt is read.
+        prefill=max(0.0, batch - 1.0) * length * problem.prompt_tokens / problem.output_tokens,
         token_budget=candidate.token_budget,
     )
 
@@ -248,8 +265,10 @@ def _timed_points(problem: Problem, results: Sequence[JobResult], curves: Curves
             seconds = step_s(cell.requests)
             if seconds is None:
                 continue
-            drafted = drafted_per_step(cell.requests, candidate.k) if candidate.drafter is not None else 0.0
-            point = point_of(problem, curves, candidate, _batch(problem, cell, seconds), drafted=drafted)
+            counted = StepDrafts(tokens=0.0, share=0.0)
+            if candidate.drafter is not None:
+                counted = step_drafts(cell.requests, candidate.k)
+            point = point_of(problem, curves, candidate, _batch(problem, cell, seconds), counted=counted)
             count = sum(request.is_timed for request in cell.requests)
             timed.append(
                 TimedPoint(point=point, step_s=seconds, launch=result.job.id, at_s=at_s, requests=count)

@@ -52,6 +52,8 @@ class LengthAt:
     basis: Basis
     # Drafted tokens per step, steps without a draft counted: what verification pays for.
     drafted: float
+    # Share of the steps that draft.
+    drafting: float = 1.0
     is_censored: bool = False
 
 
@@ -140,6 +142,7 @@ class _Row:
     log_length: float
     basis: Basis
     drafted: float
+    drafting: float
     # log L if nothing beyond k_max is gained, and if all that could be is; None up to k_max.
     bracket: tuple[float, float] | None
 
@@ -149,19 +152,21 @@ class _Row:
 
     def point(self, carrier: Carrier, *, half: float, level: float) -> LengthAt:
         low, high = self.bracket or (self.log_length, self.log_length)
-        value = min(max(math.exp(self.log_length), 1.0), self.k + 1.0)
+        most = carrier.length_max(self.k)
+        value = min(max(math.exp(self.log_length), 1.0), most)
         return LengthAt(
             k=self.k,
             length=Estimate(
                 value=value,
                 low=min(max(1.0, math.exp(low - half)), value),
-                high=max(min(self.k + 1.0, math.exp(min(high + half, 50.0))), value),
+                high=max(min(most, math.exp(min(high + half, 50.0))), value),
                 n=len(carrier.requests),
                 method=f"{self.basis.value}, clustered on requests",
                 level=level,
             ),
             basis=self.basis,
             drafted=self.drafted,
+            drafting=self.drafting,
             is_censored=self.bracket is not None,
         )
 
@@ -181,6 +186,7 @@ def _log_length(carrier: Carrier, k: int, mend: float, corrections: Sequence[_Co
         log_length=math.log(carrier.sums(k).length) + mend,
         basis=basis,
         drafted=carrier.drafted(k),
+        drafting=carrier.drafting(k),
         bracket=bracket,
     )
 

@@ -27,6 +27,10 @@ class Purpose(StrEnum):
     RACE = "race"
 
 
+# Asked for whatever the others show.
+CALIBRATING = frozenset({Purpose.BASELINE, Purpose.LONG, Purpose.SHORT})
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Settings:
     """The search's knobs, set on synthetic engines; docs/tune.md says what they reached on engines not seen before."""
@@ -84,6 +88,8 @@ class Problem:
     prompt_tokens: float = 0.0
     output_tokens: float = 256.0
     experts: Experts | None = None
+    # On a CPU: tokens that its kernels are known to take at once, 1 where nothing is known. None elsewhere.
+    cpu_tile: int | None = None
     settings: Settings = Settings()
 
     def __post_init__(self) -> None:
@@ -96,6 +102,8 @@ class Problem:
         names = [candidate.name for candidate in self.candidates]
         if len(set(names)) != len(names):
             raise UsageError("two candidates have the same name")
+        if self.cpu_tile is not None and self.cpu_tile < 1:
+            raise UsageError(f"a tile has at least 1 token, saw {self.cpu_tile}")
         if self.weights and (
             len(self.weights) != len(self.loads) or min(self.weights) < 0 or sum(self.weights) <= 0
         ):
@@ -157,13 +165,20 @@ def nominal_batch(load: Load, *, tpot_s: Seconds, output_tokens: float) -> float
     return max(1.0, load.per_s * output_tokens * tpot_s)
 
 
-def drafted_per_step(requests: tuple[RequestCounts, ...], k: int) -> float:
-    """Drafted tokens per step and sequence as counted; k in every step where only totals are known."""
-    steps = sum(request.steps for request in requests)
-    if not steps:
-        return float(k)
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StepDrafts:
+    """Of the steps of a cell: drafted tokens per step and sequence, and the share of the steps that drafted."""
+
+    tokens: float
+    share: float
+
+
+def step_drafts(requests: tuple[RequestCounts, ...], k: int) -> StepDrafts:
+    """As counted; k in every step where only totals are known."""
     known = [request for request in requests if request.is_ordered]
-    if not known:
-        return float(k)
+    steps = sum(request.steps for request in known)
+    if not steps:
+        return StepDrafts(tokens=float(k), share=1.0)
     tokens: Tokens = sum(sum(request.drafted) for request in known)
-    return tokens / max(1, sum(request.steps for request in known))
+    without = sum(request.without_draft for request in known)
+    return StepDrafts(tokens=tokens / steps, share=1.0 - without / steps)

@@ -1,8 +1,8 @@
 """What to measure next? `ask` names launches, `tell` takes what came of them; between the two nothing is hidden.
 
-Baseline and one long run per drafter, then one short run of those still near, then single launches that promise more
-than they cost, then a mirrored race where arms are still too near to call. A search is a value: telling gives a new
-one, and its dictionary resumes it.
+Baseline and one long run per drafter (of a combination where its parts' own runs speak for it), then one short run of
+those still near, then single launches that promise more than they cost, then a mirrored race where arms are still too
+near to call. A search is a value: telling gives a new one, and its dictionary resumes it.
 """
 
 from __future__ import annotations
@@ -12,11 +12,13 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
 from itertools import accumulate
+from typing import TypeAlias
 
 from speclift.core.drafting import Drafting, drafting_of
 from speclift.core.errors import UsageError
 from speclift.core.traffic import Load, load_label
 from speclift.core.units import Seconds
+from speclift.search.combining import combinations, is_told
 from speclift.search.effort import cell_s, grid_s, job_s, launch_s, left_s
 from speclift.search.posterior import Dropped, Posterior, posterior_of
 from speclift.search.problem import JobResult, Problem, Purpose, SearchJob
@@ -32,6 +34,9 @@ from speclift.search.selection import (
     race_entries,
 )
 from speclift.search.space import Candidate, Elimination, sees_text_alone
+
+# A job that has no number yet: what is launched, at which loads, what for, and why in words.
+_Wanted: TypeAlias = tuple[Candidate, tuple[Load, ...], Purpose, str]
 
 # Jobs that just fitted when they were planned still do when the same times are added up again.
 _ROUNDING_S = 1e-6
@@ -116,13 +121,16 @@ def start(problem: Problem, *, eliminated: Sequence[Elimination] = ()) -> Search
         (candidate, loads, Purpose.BASELINE, "baseline for every comparison")
         for candidate in _first_per_target(problem)
     ]
-    for drafter in _drafters(problem):
-        candidate = _at_k(problem, drafter, _k_long(problem, drafter))
-        reason = f"acceptance of {drafter} at every k up to {candidate.k}, and its longest step"
-        wanted.append((candidate, loads, Purpose.LONG, reason))
+    wanted += [_long_run(problem, drafter) for drafter in _drafters(problem) if not is_told(problem, drafter)]
     return _with_jobs(search, wanted) or replace(
         search, phase=SearchPhase.DONE, ending="the budget allows no launch"
     )
+
+
+def _long_run(problem: Problem, drafter: str) -> _Wanted:
+    candidate = _at_k(problem, drafter, _k_long(problem, drafter))
+    reason = f"acceptance of {drafter} at every k up to {candidate.k}, and its longest step"
+    return candidate, calibration_loads(problem), Purpose.LONG, reason
 
 
 def calibration_loads(problem: Problem) -> tuple[Load, ...]:
@@ -143,7 +151,10 @@ def _next_phase(search: Search) -> Search:
     if search.phase in {SearchPhase.LONG, SearchPhase.DEEPER, SearchPhase.SHORT}:
         search = _eliminate(search, far_from_best(search.problem, posterior))
     if search.phase is SearchPhase.LONG:
-        deeper = _with_jobs(replace(search, phase=SearchPhase.DEEPER), _deeper(search, posterior))
+        chosen, left_out = combinations(search.problem, posterior)
+        search = _eliminate(search, left_out)
+        wanted = [*_deeper(search, posterior), *(_long_run(search.problem, drafter) for drafter in chosen)]
+        deeper = _with_jobs(replace(search, phase=SearchPhase.DEEPER), wanted)
         if deeper is not None:
             return deeper
     if search.phase in {SearchPhase.LONG, SearchPhase.DEEPER}:
@@ -180,9 +191,7 @@ def _probe(search: Search, posterior: Posterior) -> Search | None:
     return _with_jobs(search, [(candidate, chosen.loads, Purpose.PROBE, reason)], within_s=rest_s)
 
 
-def _deeper(
-    search: Search, posterior: Posterior
-) -> Iterable[tuple[Candidate, tuple[Load, ...], Purpose, str]]:
+def _deeper(search: Search, posterior: Posterior) -> Iterable[_Wanted]:
     """Drafters whose k beyond the long run might be best somewhere, once each."""
     out = {elimination.candidate for elimination in search.eliminated if elimination.load is None}
     for drafter in _drafters(search.problem):
@@ -202,9 +211,7 @@ def _deeper(
             yield deepest, calibration_loads(search.problem), Purpose.LONG, reason
 
 
-def _short(
-    search: Search, posterior: Posterior
-) -> Iterable[tuple[Candidate, tuple[Load, ...], Purpose, str]]:
+def _short(search: Search, posterior: Posterior) -> Iterable[_Wanted]:
     problem = search.problem
     for drafter in _drafters(problem):
         ran = {
@@ -345,7 +352,7 @@ def _may_have_baseline(search: Search) -> bool:
 
 def _with_jobs(
     search: Search,
-    wanted: Iterable[tuple[Candidate, tuple[Load, ...], Purpose, str]],
+    wanted: Iterable[_Wanted],
     *,
     within_s: Seconds | None = None,
     keep: bool = False,

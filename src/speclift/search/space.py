@@ -10,7 +10,7 @@ from pathlib import PurePath
 from typing import Literal, TypeAlias
 
 from speclift.core.arm import BASELINE, Arm
-from speclift.core.drafting import PARALLEL_DRAFTING, Template
+from speclift.core.drafting import PARALLEL_DRAFTING, Template, varied_k, varied_parts
 from speclift.core.errors import UsageError
 from speclift.core.speculation import (
     Combined,
@@ -73,7 +73,8 @@ class Candidate:
 
     @property
     def k(self) -> int:
-        return self.arm.k
+        """What a search varies; of a combination the model's, while a look-up keeps its own."""
+        return varied_k(self.arm.speculation)
 
     @property
     def target(self) -> str:
@@ -136,7 +137,10 @@ def sees_text_alone(speculation: Speculation) -> bool:
 def with_k(template: Template, k: int) -> Template:
     """UsageError below its shortest draft: k_min is part of the way of drafting and is never lowered."""
     if isinstance(template, Combined):
-        return Combined(parts=tuple(replace(part, k=k) for part in template.parts))
+        varied = varied_parts(template)
+        return Combined(
+            parts=tuple(replace(part, k=k) if part in varied else part for part in template.parts)
+        )
     return replace(template, k=k)
 
 
@@ -250,7 +254,7 @@ def _with_extra(
 def _label(template: Template, *, names_model: bool) -> str:
     """Method and whatever differs from its defaults: ngram-n3, draft-p0.5-probabilistic; the model where several
     are tried."""
-    parts = [method_name(template).replace(":", "-")]
+    parts = [_method_label(template)]
     if isinstance(template, NGram) and (template.n, template.n_min) != (NGram().n, NGram().n_min):
         parts.append(f"n{template.n}" if template.n_min is None else f"n{template.n_min}-{template.n}")
     if isinstance(template, DraftModel):
@@ -262,6 +266,15 @@ def _label(template: Template, *, names_model: bool) -> str:
         parts.append(_stem(template.model))
     drafters: tuple[Drafter, ...] = template.parts if isinstance(template, Combined) else (template,)
     return "-".join([*parts, *chain.from_iterable(map(_extra_labels, drafters))])
+
+
+def _method_label(template: Template) -> str:
+    """With the k of what keeps its own: ngram-k15+draft."""
+    if not isinstance(template, Combined):
+        return method_name(template).replace(":", "-")
+    varied = varied_parts(template)
+    names = [(method_name(part).replace(":", "-"), part) for part in template.parts]
+    return "+".join(name if part in varied else f"{name}-k{part.k}" for name, part in names)
 
 
 def _extra_labels(drafter: Drafter) -> list[str]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import asdict
-from typing import Literal, TypeAlias, TypedDict
+from typing import Literal, NotRequired, TypeAlias, TypedDict
 
 from speclift.core.arm import Arm
 from speclift.core.documents import LoadDocument, load_document, load_of
@@ -42,6 +42,8 @@ class ProblemState(TypedDict):
     prompt_tokens: float
     output_tokens: float
     experts: Mapping[str, object] | None
+    # Searches of before it was known have none.
+    cpu_tile: NotRequired[int | None]
     # The fields of Settings; a budget without end is null.
     settings: Mapping[str, object]
 
@@ -139,6 +141,7 @@ def _problem_state(problem: Problem) -> ProblemState:
         "prompt_tokens": problem.prompt_tokens,
         "output_tokens": problem.output_tokens,
         "experts": None if problem.experts is None else asdict(problem.experts),
+        "cpu_tile": problem.cpu_tile,
         "settings": settings,
     }
 
@@ -164,6 +167,7 @@ def _problem(state: ProblemState) -> Problem:
         prompt_tokens=state["prompt_tokens"],
         output_tokens=state["output_tokens"],
         experts=None if state["experts"] is None else read_as(Experts, state["experts"]),
+        cpu_tile=state.get("cpu_tile"),
         settings=read_as(Settings, settings),
     )
 

@@ -338,6 +338,7 @@ class _Comparison:
             launches=fit.launches,
             prompts_needed=prompts_needed(fit, margin, level=level) if plans else None,
             launches_needed=launches_needed(fit, margin, level=level) if plans else None,
+            launch_share=fit.launch_share,
             prompts_unsent=max(0, self.prompt_counts.get(label, 0) - fit.prompts)
             if part is Part.SEGMENT
             else 0,

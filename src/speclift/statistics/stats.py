@@ -88,22 +88,18 @@ def crossed_fit(
     launches: Sequence[Hashable],
     strata: Sequence[Hashable] | None = None,
     evenness: Evenness = EVEN,
-    spread: LaunchSpread | None = None,
 ) -> CrossedFit:
     """Fits the crossed model to any table of prompts x launches, cells missing or repeated.
 
     The mean is that over prompts of each prompt's mean over its launches. Strata are fixed effects: the
     spread between segments is part of the workload, not of the error. Strata of one prompt are merged, so that
     their spread counts as error and the interval errs wide. `evenness` where values are shares in a result that
-    rests on some prompts or launches more than on others. `spread`: how launches vary, where more is known of it than
-    these few say (launches.py); without it, or with one launch, they speak for themselves.
+    rests on some prompts or launches more than on others.
     """
     table = average_cells(values, prompts, launches, strata)
     if table.prompts == 1 or table.launches == 1:
         return _fit_one_launch(table, evenness)
     squares = mean_squares(table, evenness)
-    if spread is not None:
-        squares = _with_spread(squares, spread, evenness)
     launch_df, prompt_df, residual_df = (float(df) for df in squares.df[:, 0])
     variance, df, launch_share = math.inf, 0.0, 0.0
     launch_variance, prompt_variance, residual_variance = None, None, None
@@ -182,8 +178,8 @@ def prompt_fit(
 def interval_of(fit: CrossedFit, *, level: float = CONFIDENCE) -> Estimate:
     """`method` says what the interval rests on: both factors, prompts alone, or nothing (then it is infinite).
 
-    Three launches are the least to decide on by an arm's own: with two, a 95 % interval covers as little as 92 %. At
-    99 % (an interval widened for many comparisons) three launches cover 97.9 % or more, five 98.5 % or more.
+    Three launches are the least to decide on: with two, a 95 % interval covers as little as 92 %. At 99 %
+    (an interval widened for many comparisons) three launches cover 97.9 % or more, five 98.5 % or more.
     """
     half_width = _half_width(fit, level)
     if math.isinf(fit.variance):
@@ -213,7 +209,7 @@ def prompts_needed(fit: CrossedFit, margin_log: float, level: float = CONFIDENCE
     if fit.prompt_variance is None:
         return None
     more = _sizes_above(fit.prompts, PROMPTS_MAX)
-    planned = planned_half_widths(fit, level, prompts=more, launches=np.full_like(more, fit.launches))
+    planned = _planned_half_widths(fit, level, prompts=more, launches=np.full_like(more, fit.launches))
     return next((int(count) for count in more[planned <= margin_log]), None)
 
 
@@ -232,7 +228,7 @@ def launches_needed(fit: CrossedFit, margin_log: float, level: float = CONFIDENC
     if fit.launch_variance is None:
         return None
     more = _sizes_above(fit.launches, LAUNCHES_MAX)
-    planned = planned_half_widths(fit, level, prompts=np.full_like(more, fit.prompts), launches=more)
+    planned = _planned_half_widths(fit, level, prompts=np.full_like(more, fit.prompts), launches=more)
     return next((int(count) for count in more[planned <= margin_log]), None)
 
 
@@ -344,23 +340,6 @@ def _fit_one_launch(table: Table, evenness: Evenness) -> CrossedFit:
     )
 
 
-def _with_spread(squares: MeanSquares, spread: LaunchSpread, evenness: Evenness) -> MeanSquares:
-    """The launches' mean square as all arms say it, or as these launches do where they say more: an arm whose launches
-    vary more than the others' is not judged by those (benchmarks/pooled_launches.py). A spread that is known no better
-    than from these launches changes nothing."""
-    df = spread.df * evenness.launches
-    if not 0.0 < squares.df[0, 0] < df:
-        return squares
-    own, residual = squares.square[0], squares.square[2]
-    return replace(
-        squares,
-        square=np.vstack(
-            [np.maximum(own, residual + squares.scale[0] * spread.variance), squares.square[1:]]
-        ),
-        df=np.vstack([np.full_like(own, df), squares.df[1:]]),
-    )
-
-
 def _variance_of_mean(squares: MeanSquares) -> tuple[Floats, Floats, Floats]:
     """Variance of the mean, its Satterthwaite degrees of freedom, and the launches' share.
 
@@ -412,20 +391,18 @@ def _is_within(fit: CrossedFit, margin_log: float, level: float) -> bool:
     return _half_width(fit, level) <= margin_log
 
 
-def planned_half_widths(fit: CrossedFit, level: float, *, prompts: Floats, launches: Floats) -> Floats:
+def _planned_half_widths(fit: CrossedFit, level: float, *, prompts: Floats, launches: Floats) -> Floats:
     """Half-widths of complete tables with the fitted variances, one per size.
 
     They need not fall steadily: more prompts shift weight to the launches, whose quantile is larger.
     """
     components = (fit.launch_variance, fit.prompt_variance, fit.residual_variance)
     launch, prompt, residual = (component or 0.0 for component in components)
-    # Launches of other arms go on telling of these as they did.
-    pooled = max(1.0, fit.launch_df / max(1.0, fit.launches - 1.0))
-    launch_df = pooled * (launches - 1.0)
+    launch_df = launches - 1.0
     prompt_df = prompts - max(1, fit.prompts - fit.prompt_df)
     squares = MeanSquares(
         square=np.vstack([prompts * launch, launches * prompt, np.zeros_like(prompts)]) + residual,
-        df=np.vstack([launch_df, prompt_df, (launches - 1.0) * (prompts - 1.0)]),
+        df=np.vstack([launch_df, prompt_df, launch_df * (prompts - 1.0)]),
         scale=np.vstack([prompts, launches]),
         weight=1.0 / np.vstack([launches, prompts, launches * prompts]),
     )

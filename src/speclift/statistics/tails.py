@@ -93,11 +93,11 @@ def _by_load_or_pooled(
 ) -> Iterator[tuple[Load | None, _Named]]:
     known = [(load, named) for load, sides in by_load.items() if (named := statistic(sides)) is not None]
     yield from known
-    if not known and len(by_load) > 1 and (named := statistic(_pooled(by_load))) is not None:
+    if not known and len(by_load) > 1 and (named := statistic(pooled(by_load))) is not None:
         yield None, named
 
 
-def _pooled(by_load: Mapping[Load, Sides]) -> Sides:
+def pooled(by_load: Mapping[Load, Sides]) -> Sides:
     """Every time as a multiple of the baseline's median at its load: what is usual at each counts the same, and the
     medians, which both arms are divided by, leave the ratio alone."""
     usual = [float(np.median(sides.baseline[0])) for sides in by_load.values()]

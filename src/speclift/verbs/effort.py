@@ -15,18 +15,23 @@ from speclift.studies.study import Study
 from speclift.verdict.effort import Effort
 
 
-def effort_of(studies: Sequence[Study], records: Sequence[Record], gate: GateOutcome) -> Effort:
-    """Of several pooled studies, the first one's plan and the time of all."""
+def effort_of(
+    studies: Sequence[Study], records: Sequence[Record], gate: GateOutcome, *, is_settled: bool = False
+) -> Effort:
+    """Of several pooled studies, the first one's plan and the time of all. Of one that is settled nothing is left."""
     plan, launches = studies[0].plan, [launch for study in studies for launch, _ in study.launches()]
     arms = {arm.name for arm in plan.arms if not arm.is_control}
     arms -= {launch.arm for launch in launches if launch.failure and launch.arm != BASELINE}
     rounds, starts = plan.rounds * len(studies), _starts(launches)
+    asked = sum(r.place.phase is Phase.MEASURED and r.place.arm in arms for r in records)
+    planned = len(arms) * len(plan.loads) * len(plan.items) * rounds
     return Effort(
         arms=max(1, len(arms)),
         requests=max(1, len(plan.items) // len(plan.temperatures)),
         launches=rounds,
-        planned=len(arms) * len(plan.loads) * len(plan.items) * rounds,
-        asked=sum(r.place.phase is Phase.MEASURED and r.place.arm in arms for r in records),
+        planned=planned,
+        asked=asked,
+        is_settled=is_settled,
         starts=len(starts),
         starting_s=busy_s((begin, ready) for _, begin, ready in starts),
         asking_s=busy_s((record.sent_s, record.end_s) for record in records),

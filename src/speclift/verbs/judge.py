@@ -47,7 +47,7 @@ from speclift.studies.study import Study
 from speclift.studies.texts import no_text_finding
 from speclift.verbs.effort import effort_of
 from speclift.verbs.held import Held, comparer_of, read_held
-from speclift.verbs.looks import level_of
+from speclift.verbs.looks import ending_of
 from speclift.verbs.own_line import changed_line
 from speclift.verbs.weight_bytes import drafts_of, weight_bytes
 from speclift.verdict.gate_word import changed_arms, changed_findings, gate_for_verdict
@@ -68,7 +68,8 @@ def judge(studies: Sequence[Study], *, goals: Goals | None = None) -> Judgement:
     """The verdict on one study, or on several of like environment pooled."""
     first, held = studies[0], read_held(studies)
     goals, records = goals or first.goals, held.records
-    evidence_for = cache(comparer_of(held, goals, level=level_of(studies, held)).evidence)
+    ending = ending_of(studies, held)
+    evidence_for = cache(comparer_of(held, goals, level=ending.level).evidence)
     lossless = _lossless(studies, held)
     tuning = _kept_tuning(first) if len(studies) == 1 else None
     no_gain = _schedule_findings(tuning, held, metric=goals.metric)
@@ -117,7 +118,7 @@ def judge(studies: Sequence[Study], *, goals: Goals | None = None) -> Judgement:
         kv_peaks=kv_peaks(held.launches),
         failed_arms=held.failed_arms,
         weight_bytes=weight_bytes((first.provenance.model, *drafts_of(held.competing))),
-        effort=effort_of(studies, held.everything, lossless),
+        effort=effort_of(studies, held.everything, lossless, is_settled=ending.is_settled),
         lossless=lossless,
         tuning=None if tuning is None else _confirmed(tuning, records, worthwhile, engine),
         line=_line_change(first, engine, verdict.winner or baseline_arm()),

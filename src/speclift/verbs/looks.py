@@ -7,17 +7,17 @@ the same way.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import cache
 
 from speclift.bench.course import LookAt, lap_rounds
 from speclift.bench.observer import Observer
 from speclift.core.goals import Goals
-from speclift.core.looks import EVERYTHING, LAST_LEVEL, Wanted
+from speclift.core.looks import LAST_LEVEL, Look, at_everything
 from speclift.core.results import ALL_TRAFFIC, CONFIDENCE, Finding, Level
 from speclift.studies.study import Study
 from speclift.verbs.held import Held, comparer_of, read_held
-from speclift.verdict.looks import Look, look_at
+from speclift.verdict.looks import look_at
 from speclift.verdict.verdict import decide
 from speclift.workload.laps import laps
 
@@ -25,18 +25,18 @@ from speclift.workload.laps import laps
 def looks_of(study: Study, observer: Observer) -> LookAt:
     """What `bench/run.py` asks after each lap. What is dropped is said, and kept with the study."""
 
-    def wanted(laps_done: int) -> Wanted:
+    def look(laps_done: int) -> Look:
         if laps_done == 0:
-            return {arm.name: (EVERYTHING,) for arm in study.plan.arms if arm.speculates}
+            return at_everything(arm.name for arm in study.plan.arms if arm.speculates)
         found = look_after(study, laps_done)
         known = set(study.findings())
         for finding in _dropped(found, laps_done):
             if finding not in known:
                 study.add_finding(finding)
                 observer.say(finding.message)
-        return found.wanted
+        return found
 
-    return wanted
+    return look
 
 
 def look_after(study: Study, laps_done: int) -> Look:
@@ -44,16 +44,25 @@ def look_after(study: Study, laps_done: int) -> Look:
     return _look(held, study.goals, level=_level_after(study, laps_done), is_attached=study.plan.rounds == 1)
 
 
-def level_of(studies: Sequence[Study], held: Held) -> float:
-    """The confidence at which a study is reported: that of the look which settled it, by its own goals; where none did,
-    that of the last one, for which the largest share of the error is kept."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ending:
+    """At which confidence a study is reported, and whether it ended because nothing more could change the verdict."""
+
+    level: float
+    is_settled: bool
+
+
+def ending_of(studies: Sequence[Study], held: Held) -> Ending:
+    """By a study's own goals. Where no look settled it, its level is that of the last one, for which the largest share
+    of the error is kept."""
     if not held.has_laps:
-        return CONFIDENCE
-    if len(studies) > 1 or not (laps_done := len(lap_rounds(studies[0]))):
-        return LAST_LEVEL
-    level = _level_after(studies[0], laps_done)
-    look = _look(held, studies[0].goals, level=level, is_attached=studies[0].plan.rounds == 1)
-    return level if look.is_settled else LAST_LEVEL
+        return Ending(level=CONFIDENCE, is_settled=False)
+    if len(studies) == 1 and (laps_done := len(lap_rounds(studies[0]))):
+        level = _level_after(studies[0], laps_done)
+        look = _look(held, studies[0].goals, level=level, is_attached=studies[0].plan.rounds == 1)
+        if look.is_settled:
+            return Ending(level=level, is_settled=True)
+    return Ending(level=LAST_LEVEL, is_settled=False)
 
 
 def _look(held: Held, goals: Goals, *, level: float, is_attached: bool) -> Look:

@@ -31,10 +31,13 @@ class Effort:
     max_tokens: Tokens | None
     # Distinct prompts to be had, by segment; None where only their file knows.
     pool: Mapping[str, int] | None
+    # Ended before all was sent, because nothing more could change the verdict.
+    is_settled: bool = False
 
     @property
     def missing(self) -> int:
-        return max(0, self.planned - self.asked)
+        """Requests that would still be sent if the study went on."""
+        return 0 if self.is_settled else max(0, self.planned - self.asked)
 
     def seconds_for(self, *, arms: int, requests: int, launches: int) -> Seconds | None:
         """Of a study of so many; None where this one has measured too little to tell."""

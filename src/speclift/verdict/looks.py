@@ -6,11 +6,10 @@ known comes in as evidence, whose intervals hold at all looks together.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
 
 from speclift.core.goals import Goals
-from speclift.core.looks import EVERYTHING, Scope, Wanted
+from speclift.core.looks import EVERYTHING, Look, Scope
 from speclift.core.results import TEMPERATURE_DASH, Comparison, Decision, Evidence, Level, Part, Verdict
 from speclift.core.traffic import load_label
 from speclift.verdict import rules
@@ -18,18 +17,8 @@ from speclift.verdict.verdict import deciding_rules
 
 # What more requests do not mend.
 LASTING = {"lossy-method", "degenerate-output"}
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Look:
-    """What is wanted of each arm from here on; and of each arm of which less than everything is, why."""
-
-    wanted: Wanted
-    because: Mapping[str, str]
-
-    @property
-    def is_settled(self) -> bool:
-        return not self.wanted
+# Of the variance, what launches must add for the next one to narrow an interval more than its prompts do.
+LAUNCH_SHARE_MIN = 0.2
 
 
 def look_at(verdict: Verdict, on_all: Sequence[Evidence], goals: Goals, *, may_ship: bool) -> Look:
@@ -38,14 +27,20 @@ def look_at(verdict: Verdict, on_all: Sequence[Evidence], goals: Goals, *, may_s
     found = {e.arm.name: _open_scopes(e, verdict, goals, may_ship=may_ship) for e in on_all}
     if ships is not None:
         found |= {e.arm.name: () for e in on_all if e.arm != ships.arm and not _may_beat(e, ships, goals)}
+    wanted = {arm: scopes for arm, scopes in found.items() if scopes}
     return Look(
-        wanted={arm: scopes for arm, scopes in found.items() if scopes},
+        wanted=wanted,
+        needs_launch=not may_ship or any(_varies(e) for e in on_all if e.arm.name in wanted),
         because={
             e.arm.name: _why(e, found[e.arm.name], verdict, goals)
             for e in on_all
             if found[e.arm.name] != (EVERYTHING,)
         },
     )
+
+
+def _varies(evidence: Evidence) -> bool:
+    return evidence.overall is None or evidence.overall.launch_share >= LAUNCH_SHARE_MIN
 
 
 def _may_beat(evidence: Evidence, best: Evidence, goals: Goals) -> bool:

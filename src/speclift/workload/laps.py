@@ -20,6 +20,8 @@ from speclift.workload.experiment import Block, Item, StudyPlan, Turn, blocks, i
 REACH_BACK = 0.25
 # The first look may only drop what is hopeless; it is given little of the error.
 FIRST_LOOK_SHARE = 0.03
+# Fewer distinct prompts ship nothing.
+REQUESTS_MIN = 8
 # With fewer requests a stream a closed loop is mostly ramp-up and drain.
 REQUESTS_PER_STREAM_MIN = 4
 # An open loop needs a while to build up whatever queue it will have.
@@ -138,7 +140,9 @@ class _Progress:
     """How far one load has come through the requests."""
 
     def __init__(self, load: Load, plan: StudyPlan) -> None:
-        self._least = min(1.0, _requests_min(load) / len(plan.items))
+        prompts = max(Counter(request.segment for request in plan.requests).values())
+        # An arc as long as the largest segment's distances holds one of its requests wherever it lies.
+        self._least = min(1.0, max(_requests_min(load) / len(plan.items), 1.0 / prompts))
         self._left = float(plan.rounds)
         self._before: Window | None = None
         self._round = -1
@@ -161,9 +165,9 @@ def _requests_min(load: Load) -> int:
     """Fewer would be another load than the one that is named."""
     match load:
         case Concurrency(streams=1):
-            return 1
+            return REQUESTS_MIN
         case Concurrency(streams=streams):
-            return streams * REQUESTS_PER_STREAM_MIN
+            return max(REQUESTS_MIN, streams * REQUESTS_PER_STREAM_MIN)
         case Rate():
             return OPEN_LOOP_REQUESTS_MIN
 

@@ -45,6 +45,10 @@ GET_SERVER = (
     "the embedded llama.cpp is used. A llama-server comes with llama.cpp's releases or `brew install llama.cpp`; "
     "it is used with --llama-server PATH"
 )
+# ggml multiplies four rows at once and the rest one by one (ggml-cpu/repack.cpp, b11549; docs/tune.md has the times).
+CPU_TILE = 4
+# The k of a look-up that goes before a draft: whole tiles, and the search takes the one that is better for it alone.
+LOOK_UP_BEFORE_DRAFT = (7, 15)
 _TOLD_VERSION = re.compile(r"version:\s*(\d{1,9})\s*\((\w{1,40})\)")
 # What ggml says as it looks for devices.
 _DEVICES = re.compile(r"ggml_(cuda|metal|vulkan|sycl|hip|rocm)_\w+")
@@ -55,8 +59,8 @@ class LlamaCppKind(EngineKind):
     launch_guess_s = 2.0
     is_embedded = True
     reuses_prompts = False  # every request says cache_prompt: false
-    # k + 1 tokens are verified at once, and the CPU kernels work in fours: on copied text k=7 gained 1.43x where
-    # k=8 gained 1.28x, k=15 1.52x, k=3 and k=4 next to nothing (SmolLM2-135M Q4_0, one thread).
+    # k + 1 tokens are verified at once, and the CPU kernels work in fours (CPU_TILE): on copied text k=7 gained 1.43x,
+    # k=8 1.28x, k=15 1.52x, k=3 and k=4 next to nothing (SmolLM2-135M Q4_0, one thread).
     default_methods = ("ngram,k=7,n=6", "ngram,k=15,n=8")
     quick_methods = ("ngram,k=15,n=8",)
     # k + 1 = 8, 12, 16 tokens are good, and 6 is between. A draft model pays a pass per k, and at k = 1 and 2 a step
@@ -133,12 +137,19 @@ class LlamaCppKind(EngineKind):
         if bundled is None:
             return (NGram(n=4), NGram(n=7))
         draft = DraftModel(model=str(bundled.checked_path()))
-        # One k for both parts, and a look-up of more tokens than k never drafts.
-        return (NGram(n=4), draft, Combined(parts=(NGram(n=3), draft)))
+        behind = (Combined(parts=(NGram(n=4, k=k), draft)) for k in LOOK_UP_BEFORE_DRAFT)
+        return (NGram(n=4), draft, *behind)
 
     def methods_at(self, methods: tuple[str, ...], ks: Sequence[int]) -> tuple[str, ...]:
         """The simple look-up drafts nothing where k is below n: where nobody said n, it fits the k's."""
         return tuple(with_fitting_n(method, ks=ks) for method in methods or ("ngram",))
+
+    def cpu_tile(self, spec: EngineSpec) -> int | None:
+        """Of the embedded server, unless layers go to a GPU; what a llama-server was built for is not known."""
+        return CPU_TILE if spec.binary is None and not spec.settings.gpu_layers else None
+
+    def is_on_gpu(self, spec: EngineSpec) -> bool:
+        return bool(spec.settings.gpu_layers)
 
     def never_drafts(self, arm: Arm) -> str | None:
         return never_drafts(arm)

@@ -26,6 +26,7 @@ from speclift.core.speculation import Synthetic
 from speclift.core.units import Bytes, Seconds
 from speclift.engines.container import container_start
 from speclift.engines.gpu_memory import gpu_room
+from speclift.engines.installed import packages_of
 from speclift.engines.launched import LaunchedServer
 from speclift.engines.machine import TOGETHER_MEMORY_SHARE, available_memory_bytes
 from speclift.engines.probe import judge_probe, probe_body
@@ -125,6 +126,10 @@ class Vllm:
 
     def version(self) -> str:
         return self.vllm_version.text
+
+    def has_package(self, name: str) -> bool:
+        """In the environment that would run it; not known, so no, where that is elsewhere."""
+        return self._asked_version is None and name in packages_of(self._python, (name,))[0]
 
     def command(self, arm: Arm, *, port: int) -> tuple[str, ...]:
         # What vLLM would refuse only after minutes of loading.

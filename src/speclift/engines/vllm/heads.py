@@ -1,4 +1,5 @@
-"""Heads for a target on this machine: MTP layers that its config names, heads in folders in it and beside it."""
+"""What could draft for a target on this machine: MTP layers that its config names, heads in folders in it and beside
+it, a smaller model of its family beside it."""
 
 from __future__ import annotations
 
@@ -8,7 +9,8 @@ from itertools import islice
 from pathlib import Path
 
 from speclift.core.json_reading import as_list, as_object, as_text, as_whole
-from speclift.core.speculation import Head
+from speclift.core.speculation import DraftModel, Head
+from speclift.core.units import Bytes
 from speclift.planner.config_fields import Fields
 from speclift.planner.config_shape import mtp_layers
 from speclift.weights.hf_folder import hub_folder
@@ -16,6 +18,9 @@ from speclift.weights.hf_folder import hub_folder
 # A folder of models has some dozens; nobody waits for a walk through a disk.
 FOLDERS_MAX = 200
 CONFIG_BYTES_MAX = 1_000_000
+# A draft that reads more than this of its target's bytes adds as much to a step for every token it drafts.
+DRAFT_SHARE_MAX = 0.3
+WEIGHT_SUFFIXES = (".safetensors", ".bin")
 
 
 def found_heads(model: str) -> tuple[Head, ...]:
@@ -33,6 +38,34 @@ def found_heads(model: str) -> tuple[Head, ...]:
         if path.resolve() != folder.resolve() and (kind := _head_kind(_config(path), config)) is not None
     ]
     return (*own, *dict.fromkeys(beside))
+
+
+def found_drafts(model: str) -> tuple[DraftModel, ...]:
+    """The smallest model beside the target with its architecture and its vocabulary, and a fraction of its files."""
+    folder = Path(model)
+    config = _config(folder) if folder.is_dir() else None
+    if config is None:
+        return ()
+    most_bytes = DRAFT_SHARE_MAX * _weight_bytes(folder)
+    sizes = {
+        path: _weight_bytes(path)
+        for path in islice(_folders([folder.resolve().parent]), FOLDERS_MAX)
+        if path.resolve() != folder.resolve() and _is_of_one_family(_config(path), config)
+    }
+    small = [path for path, size in sizes.items() if 0 < size <= most_bytes]
+    smallest = min(small, key=lambda path: (sizes[path], path), default=None)
+    return () if smallest is None else (DraftModel(model=str(smallest)),)
+
+
+def _is_of_one_family(config: Mapping[str, object] | None, target: Mapping[str, object]) -> bool:
+    keys = ("architectures", "vocab_size")
+    return config is not None and all(
+        config.get(key) is not None and config[key] == target.get(key) for key in keys
+    )
+
+
+def _weight_bytes(folder: Path) -> Bytes:
+    return sum(path.stat().st_size for path in folder.iterdir() if path.suffix in WEIGHT_SUFFIXES)
 
 
 def _folders(places: list[Path]) -> Iterator[Path]:

@@ -12,14 +12,14 @@ from speclift.core.drafting import Drafting, Template
 from speclift.core.engine_spec import EngineSpec
 from speclift.core.errors import EngineError, UsageError
 from speclift.core.own_line import OwnLine
-from speclift.core.speculation import NGram
+from speclift.core.speculation import NGram, Suffix
 from speclift.engines.installed import Installed, Programs, interpreter_of, packages_of, torch_build
 from speclift.engines.kind import EngineKind
 from speclift.engines.protocol import Scorer
 from speclift.engines.vllm.dialect.command_line import VllmDialect
-from speclift.engines.vllm.dialect.key_table import K_MAX, SCHEDULE
+from speclift.engines.vllm.dialect.key_table import K_MAX, METHODS, SCHEDULE
 from speclift.engines.vllm.engine import Vllm, ask_version
-from speclift.engines.vllm.heads import found_heads
+from speclift.engines.vllm.heads import found_drafts, found_heads
 from speclift.engines.vllm.planning import VllmTerms
 from speclift.linter.dialect import Dialect
 from speclift.planner.request import EngineTerms
@@ -30,6 +30,8 @@ if TYPE_CHECKING:
 
 GET = "Get it with `pip install vllm` in an environment of its own, then --vllm-python ENVIRONMENT/bin/python"
 
+# Without it vLLM's suffix decoding ends with an ImportError (0.32).
+SUFFIX_PACKAGE = "arctic-inference"
 # Of asking what would run a pasted line, before any budget has begun.
 OWN_RELEASE_LIMIT_S = 5.0
 
@@ -96,8 +98,20 @@ class VllmKind(EngineKind):
         return reference
 
     def drafters(self, model: str) -> tuple[Template, ...]:
-        """Look-ups, and the heads that the target carries or that lie beside it."""
-        return (NGram(n=3, n_min=2), NGram(n=5, n_min=3), *found_heads(model))
+        """Look-ups, heads that the target carries or that lie beside it, a smaller model of its family there."""
+        return (NGram(n=3, n_min=2), NGram(n=5, n_min=3), *found_heads(model), *found_drafts(model))
+
+    def installed_drafters(self, spec: EngineSpec) -> tuple[Template, ...]:
+        """On a GPU the look-up that runs there and keeps asynchronous scheduling; suffix decoding with its package."""
+        engine = Vllm(spec.settings, python=spec.python, version=spec.version)
+        version = engine.vllm_version
+        gpu = NGram(variant="gpu", n=3, n_min=2)
+        on_gpu = (gpu,) if not version.is_cpu and METHODS["ngram_gpu"].holds(version.release) else ()
+        has_suffix = METHODS["suffix"].holds(version.release) and engine.has_package(SUFFIX_PACKAGE)
+        return (*on_gpu, *((Suffix(),) if has_suffix else ()))
+
+    def is_on_gpu(self, spec: EngineSpec) -> bool:
+        return not Vllm(spec.settings, python=spec.python, version=spec.version).vllm_version.is_cpu
 
     def methods_at(self, methods: tuple[str, ...], ks: Sequence[int]) -> tuple[str, ...]:
         """The default look-up of 12 tokens is llama.cpp's."""
