@@ -84,11 +84,13 @@ class TestAnArmOnAllTraffic:
             (tail(0.7, 0.9, 1.2), {ARM.name: (EVERYTHING,)}),
             (tail(0.85, 1.1, 1.4), {}),
             (tail(0.5, 0.6, 0.7), {}),
+            (replace(tail(0.7, 0.9, 1.2), prompts_min=437), {}),
         ],
-        ids=["neither", "within the tolerance", "slower"],
+        ids=["neither", "within the tolerance", "slower", "beyond these prompts"],
     )
     def test_the_tail_has_to_be_known_too(self, ratio: TailRatio, wanted: object) -> None:
-        assert look(evidence(tails=(ratio,))).wanted == wanted
+        overall = comparison(1.4, 1.5, 1.6, prompts_unsent=300)
+        assert look(evidence(overall=overall, tails=(ratio,))).wanted == wanted
 
     def test_a_sign_of_a_tail_is_followed_up(self) -> None:
         assert look(evidence(slow_pairs=1)).wanted == {ARM.name: (EVERYTHING,)}

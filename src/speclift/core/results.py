@@ -136,7 +136,7 @@ class Comparison:
     launches_needed: int | None = None
     # Of the interval's variance, what differences between launches add.
     launch_share: float = 0.0
-    # Prompts of this segment that the workload has beside, where the study ended before it had sent all.
+    # Prompts that the workload has beside, of a segment or in all, where the study ended before it had sent them.
     prompts_unsent: int = 0
 
     @property

@@ -339,10 +339,14 @@ class _Comparison:
             prompts_needed=prompts_needed(fit, margin, level=level) if plans else None,
             launches_needed=launches_needed(fit, margin, level=level) if plans else None,
             launch_share=fit.launch_share,
-            prompts_unsent=max(0, self.prompt_counts.get(label, 0) - fit.prompts)
-            if part is Part.SEGMENT
-            else 0,
+            prompts_unsent=max(0, self._prompts_there(part, label) - fit.prompts),
         )
+
+    def _prompts_there(self, part: Part, label: str) -> int:
+        """Of the workload; 0 where nobody has to know."""
+        if part is Part.ALL:
+            return sum(self.prompt_counts.values())
+        return self.prompt_counts.get(label, 0) if part is Part.SEGMENT else 0
 
 
 def _exponentiated(estimate: Estimate) -> Estimate:

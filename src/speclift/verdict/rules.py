@@ -165,7 +165,7 @@ def unsure_tails(evidence: Evidence, goals: Goals) -> list[TailRatio]:
     """Neither shown slower nor shown to be within the tolerance, the least sure first."""
     tolerance = goals.tail_tolerance
     unsure = [tail for tail in evidence.tails if tail.ratio.low < tolerance and tail.ratio.high >= 1.0]
-    return sorted(unsure, key=lambda tail: _prompts_to_settle(tail, tolerance), reverse=True)
+    return sorted(unsure, key=lambda tail: prompts_to_settle(tail, tolerance), reverse=True)
 
 
 def tail_settled_by(evidence: Evidence, goals: Goals) -> str:
@@ -173,7 +173,7 @@ def tail_settled_by(evidence: Evidence, goals: Goals) -> str:
     unsure = unsure_tails(evidence, goals)
     if not unsure:
         return f"P90 needs about {TAIL_REQUESTS_MIN} requests with different prompts"
-    needed, now = _prompts_to_settle(unsure[0], goals.tail_tolerance), unsure[0].ratio.n
+    needed, now = prompts_to_settle(unsure[0], goals.tail_tolerance), unsure[0].ratio.n
     if needed > TAIL_TIMES_MAX * now:
         return (
             f"more than {TAIL_TIMES_MAX * now} requests with different prompts would be needed to settle it"
@@ -181,7 +181,7 @@ def tail_settled_by(evidence: Evidence, goals: Goals) -> str:
     return f"about {needed:.0f} requests with different prompts would settle it (now {now})"
 
 
-def _prompts_to_settle(tail: TailRatio, tolerance: float) -> float:
+def prompts_to_settle(tail: TailRatio, tolerance: float) -> float:
     """Distances from value to bound shrink with the root of the number of prompts; infinite on the tolerance."""
     ratio = tail.ratio
     above = math.log(ratio.high / ratio.value)
