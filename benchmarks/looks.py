@@ -180,7 +180,9 @@ class Simulated:
                 if any(s.admits(record.place.segment, record.place.load, None) for s in scopes)
             ]
             verdict, on_all = self.judged(have, looks.level(number), in_laps=True)
-            look = look_at(verdict, [on_all], self.goals, may_ship=number > 0)
+            look = look_at(
+                verdict, [on_all], self.goals, may_ship=number > 0, faster_at_most=lambda _arm, _other: 1.0
+            )
             if look.is_settled:
                 return verdict, on_all, len(have)
             wanted = look.wanted

@@ -42,7 +42,8 @@ def test_a_launch_that_has_sent_every_request_is_over(tmp_path: Path) -> None:
     with study_of(tmp_path) as study:
         rounds = taken(study, starts_anew=False)
     assert rounds[:3] == [0, 0, 0]
-    assert max(rounds) == 2
+    assert max(rounds) <= 3
+    assert rounds == sorted(rounds)
 
 
 def test_servers_of_somebody_else_are_of_one_launch(tmp_path: Path) -> None:

@@ -88,7 +88,8 @@ class TestAStudy:
         # Its records are none of the study's.
         apart = records_of(tmp_path / "s" / DIAGNOSIS)
         assert {record.place.temperature for record in apart if record.place.phase == "measured"} == {0.0}
-        assert {cell["requests"] for cell in document["cells"] if cell["segment"] == "all"} == {104}
+        measured = sum(r.place.phase == "measured" for r in records_of(tmp_path / "s"))
+        assert sum(cell["requests"] for cell in document["cells"] if cell["segment"] == "all") == measured
         with Study.open(tmp_path / "s") as study:
             launches = len(study.launches())
         again = cli("decide", "--resume", "--study", "s", "--json").document

@@ -33,8 +33,11 @@ def tail(low: float, value: float, high: float) -> TailRatio:
     )
 
 
-def look(*whole: Evidence, may_ship: bool = True) -> Look:
-    return look_at(verdict_on(*whole), whole, GOALS, may_ship=may_ship)
+def look(*whole: Evidence, may_ship: bool = True, lead: float = 1.0) -> Look:
+    """`lead` is how much faster than the arm that ships any other may be."""
+    return look_at(
+        verdict_on(*whole), whole, GOALS, may_ship=may_ship, faster_at_most=lambda _arm, _other: lead
+    )
 
 
 SHIPS = evidence()
@@ -158,7 +161,8 @@ class TestAnArmThatCannotShipOnAll:
             winner=ARM,
             evidence=shipped,
         )
-        assert look_at(verdict, [whole], GOALS, may_ship=True).is_settled is is_settled
+        found = look_at(verdict, [whole], GOALS, may_ship=True, faster_at_most=lambda _arm, _other: 1.0)
+        assert found.is_settled is is_settled
 
 
 class TestAnotherLaunch:
@@ -181,11 +185,15 @@ class TestSeveralArms:
         slower = replace(OPEN, arm=OTHER)
         assert look(SHIPS, slower).is_settled
 
-    def test_one_that_looks_faster_is_given_the_chance(self) -> None:
-        faster = evidence(arm=OTHER, overall=comparison(1.2, 1.7, 2.3))
-        found = look(SHIPS, faster)
-        assert found.wanted == {OTHER.name: (EVERYTHING,)}
-        assert set(found.because) == {ARM.name}
+    def test_one_that_may_be_faster_is_measured_on_beside_it(self) -> None:
+        rival = evidence(arm=OTHER, overall=comparison(1.2, 1.45, 1.9))
+        assert look(SHIPS, rival, lead=1.1).wanted == dict.fromkeys((ARM.name, OTHER.name), (EVERYTHING,))
+        assert look(SHIPS, rival, lead=1.01).is_settled
+
+    def test_one_that_cannot_ship_on_all_is_no_rival(self) -> None:
+        assert look(SHIPS, replace(HOPELESS, arm=OTHER), lead=2.0).is_settled
+        part = replace(HOPELESS, arm=OTHER, parts=(segment("copy", 1.2, 1.5, 1.8),))
+        assert look(SHIPS, part, lead=2.0).is_settled
 
     def test_hopeless_ones_are_dropped_while_others_go_on(self) -> None:
         found = look(OPEN, replace(HOPELESS, arm=OTHER))

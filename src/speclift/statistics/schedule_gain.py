@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
 
-from speclift.core.arm import BASELINE, Arm
+from speclift.core.arm import Arm
 from speclift.core.records import Record
-from speclift.core.results import Conditions, Finding, Level
-from speclift.statistics.compare import Comparer
+from speclift.core.results import Finding, Level
+from speclift.statistics.head_to_head import head_to_head
 from speclift.statistics.pairs import ALL_DISTINCT, PromptOf
 
 SCHEDULE_NO_GAIN = "schedule-no-gain"
@@ -23,17 +22,7 @@ def schedule_without_gain(
     prompt_of: PromptOf = ALL_DISTINCT,
 ) -> Finding | None:
     """None where the schedule is faster than the static arm it was made from."""
-    against_static = [
-        replace(record, place=replace(record.place, arm=BASELINE))
-        if record.place.arm == static.name
-        else record
-        for record in records
-        if record.place.arm in (scheduled.name, static.name)
-    ]
-    comparer = Comparer(
-        against_static, metric=metric, bar=1.0, arm_count=1, by_temperature=False, prompt_of=prompt_of
-    )
-    overall = comparer.evidence(scheduled, Conditions()).overall
+    overall = head_to_head(scheduled, static, records, metric=metric, prompt_of=prompt_of)
     if overall is not None and overall.speedup.low > 1.0:
         return None
     found = (

@@ -125,10 +125,10 @@ def crossed_fit(
     )
 
 
-# What launches are taken to differ by where few were seen: 4 % in a ratio, which is 3 % for each of its two servers,
-# weighing as much as three launches do. Chosen by benchmarks/looks.py: starts that differ by up to 4 % keep their
+# What launches are taken to differ by where few were seen: 6 % in a ratio, weighing as much as three launches do. On an
+# H200 two launches of four arms differed by 10 %, most of it turns of seconds; starts that differ by so much keep their
 # coverage, and two launches give an interval that is of use (a spread known from two alone has a quantile of 12.7).
-LAUNCH_SD_EXPECTED = 0.04
+LAUNCH_SD_EXPECTED = 0.06
 LAUNCH_DF_EXPECTED = 2.0
 
 

@@ -6,15 +6,19 @@ the same way.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cache
 
 from speclift.bench.course import LookAt, lap_rounds
 from speclift.bench.observer import Observer
+from speclift.core.arm import Arm
 from speclift.core.goals import Goals
 from speclift.core.looks import LAST_LEVEL, Look, at_everything
 from speclift.core.results import ALL_TRAFFIC, CONFIDENCE, Finding, Level
+from speclift.statistics.compare import OneLook
+from speclift.statistics.head_to_head import head_to_head
 from speclift.studies.study import Study
 from speclift.verbs.held import Held, comparer_of, read_held
 from speclift.verdict.looks import look_at
@@ -71,7 +75,21 @@ def _look(held: Held, goals: Goals, *, level: float, is_attached: bool) -> Look:
     verdict = decide(held.competing, evidence_for, goals=goals)
     on_all = [evidence_for(arm, ALL_TRAFFIC) for arm in held.competing]
     launches = len({record.place.round for record in held.records})
-    return look_at(verdict, on_all, goals, may_ship=is_attached or launches > 1)
+
+    def faster_at_most(arm: Arm, other: Arm) -> float:
+        found = head_to_head(
+            arm,
+            other,
+            held.records,
+            metric=goals.metric,
+            prompt_of=held.prompt_of,
+            look=OneLook(level=level, prompt_counts=held.prompt_counts),
+        )
+        return math.inf if found is None else found.speedup.high
+
+    return look_at(
+        verdict, on_all, goals, may_ship=is_attached or launches > 1, faster_at_most=faster_at_most
+    )
 
 
 def _measured_in(held: Held, study: Study, laps_done: int) -> Held:

@@ -6,8 +6,10 @@ known comes in as evidence, whose intervals hold at all looks together.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from typing import TypeAlias
 
+from speclift.core.arm import Arm
 from speclift.core.goals import Goals
 from speclift.core.looks import EVERYTHING, Look, Scope
 from speclift.core.results import TEMPERATURE_DASH, Comparison, Decision, Evidence, Level, Part, Verdict
@@ -19,14 +21,28 @@ from speclift.verdict.verdict import deciding_rules
 LASTING = {"lossy-method", "degenerate-output"}
 # Of the variance, what launches must add for the next one to narrow an interval more than its prompts do.
 LAUNCH_SHARE_MIN = 0.2
+# Nobody needs to know which of two arms is faster by less (the search's own tolerance).
+SAME_SPEED = 1.02
 
 
-def look_at(verdict: Verdict, on_all: Sequence[Evidence], goals: Goals, *, may_ship: bool) -> Look:
+# How much faster an arm may be than another, as a factor that holds at this look; infinite where nobody can say.
+FasterAtMost: TypeAlias = Callable[[Arm, Arm], float]
+
+
+def look_at(
+    verdict: Verdict,
+    on_all: Sequence[Evidence],
+    goals: Goals,
+    *,
+    may_ship: bool,
+    faster_at_most: FasterAtMost,
+) -> Look:
     """`may_ship` from the second launch on: before it, only what is hopeless is dropped."""
-    ships = verdict.evidence if may_ship and verdict.decision is Decision.SHIP else None
+    ships = verdict.winner if may_ship and verdict.decision is Decision.SHIP else None
     found = {e.arm.name: _open_scopes(e, verdict, goals, may_ship=may_ship) for e in on_all}
     if ships is not None:
-        found |= {e.arm.name: () for e in on_all if e.arm != ships.arm and not _may_beat(e, ships, goals)}
+        found |= {e.arm.name: () for e in on_all if e.arm != ships}
+        found |= _of_rivals(ships, [e.arm for e in on_all if not _is_out(e, goals)], faster_at_most)
     wanted = {arm: scopes for arm, scopes in found.items() if scopes}
     return Look(
         wanted=wanted,
@@ -39,15 +55,17 @@ def look_at(verdict: Verdict, on_all: Sequence[Evidence], goals: Goals, *, may_s
     )
 
 
+def _of_rivals(
+    ships: Arm, standing: Sequence[Arm], faster_at_most: FasterAtMost
+) -> dict[str, tuple[Scope, ...]]:
+    """The choice is made once no other may be faster; till then both are measured on, because they are told apart on
+    requests that both were sent."""
+    rivals = [arm for arm in standing if arm != ships and faster_at_most(arm, ships) > SAME_SPEED]
+    return {arm.name: (EVERYTHING,) for arm in ((ships, *rivals) if rivals else ())}
+
+
 def _varies(evidence: Evidence) -> bool:
     return evidence.overall is None or evidence.overall.launch_share >= LAUNCH_SHARE_MIN
-
-
-def _may_beat(evidence: Evidence, best: Evidence, goals: Goals) -> bool:
-    """An arm that looks faster than the one that ships is given the chance to; else the choice is made."""
-    if evidence.overall is None or best.overall is None:
-        return False
-    return not _is_out(evidence, goals) and evidence.overall.speedup.value > best.overall.speedup.value
 
 
 def _open_scopes(evidence: Evidence, verdict: Verdict, goals: Goals, *, may_ship: bool) -> tuple[Scope, ...]:

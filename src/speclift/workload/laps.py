@@ -36,7 +36,7 @@ def looks_for(launches: int, *, together: bool) -> Looks | None:
     if not together:
         sizes = (0.5, 0.5, *(1.0 for _ in range(launches - 1)))
     else:
-        sizes = (1 / 3, 1 / 3, 1 / 3, *(0.5, 0.5) * min(1, launches - 1), *(1.0 for _ in range(launches - 2)))
+        sizes = (0.3, 0.3, 0.4) if launches == 1 else (0.3, 0.3, 0.3, 0.55, 0.55, *[1.0] * (launches - 2))
     between = (1.0 - FIRST_LOOK_SHARE - LAST_LOOK_SHARE) / (len(sizes) - 2)
     return Looks(
         sizes=sizes, shares=(FIRST_LOOK_SHARE, *(between for _ in sizes[2:]), max(between, LAST_LOOK_SHARE))
@@ -152,8 +152,8 @@ class _Progress:
         """None where the load has had all its requests, or this launch has sent each of them once."""
         is_new, self._round = round_index != self._round, round_index
         self._of_round = 0.0 if is_new else self._of_round
-        size = min(max(size, self._least), 1.0 - self._of_round)
-        if size <= 1e-9 or self._left < size - 1e-9:
+        size = min(max(size, self._least), 1.0 - self._of_round, self._left)
+        if size < self._least / 2:
             return None
         self._before = _moved_on(self._before, size, reaches_back=is_new)
         self._left -= size
