@@ -116,15 +116,27 @@ def test_what_does_not_start_leaves_no_server_behind(
     assert processes_with(MARK) == {}
 
 
+@pytest.mark.slow
+@pytest.mark.usefixtures("threads")
+def test_what_does_not_fit_beside_the_others_starts_by_itself(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Fake, "launches_at_once", 4)
+    monkeypatch.setattr(Fake, "fits_together", lambda engine, arms: len(arms) < 3)
+    starting = Starting(monkeypatch)
+    searched(tmp_path)
+    assert starting.most == 1
+
+
 @pytest.mark.parametrize(
-    ("at_once", "together", "expected"),
-    [(1, True, 1), (2, None, 2), (4, None, SIDE_BY_SIDE_MAX), (4, True, SIDE_BY_SIDE_MAX), (4, False, 1)],
+    ("at_once", "is_paced", "expected"),
+    [(1, True, 1), (2, True, 1), (3, True, 2), (4, True, SIDE_BY_SIDE_MAX - 1), (4, False, 1)],
 )
-def test_how_many_start_is_the_engines_and_the_users_to_say(
-    at_once: int, together: bool | None, expected: int, monkeypatch: pytest.MonkeyPatch
+def test_how_many_start_is_the_engines_to_say_and_three_with_the_baseline_at_the_most(
+    at_once: int, is_paced: bool, expected: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(Fake, "launches_at_once", at_once)
-    assert _starting_at_once(Fake(ServerSettings()), ARMS, together) == expected
+    assert _starting_at_once(Fake(ServerSettings()), is_paced=is_paced) == expected
 
 
 class TestCrowdedGpu:

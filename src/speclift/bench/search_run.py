@@ -97,14 +97,16 @@ class LocalRunner:
         cell_limit_s: Seconds | None = None,
         is_paced: bool = False,
         at_once: int = 1,
+        fits: Callable[[tuple[Arm, ...]], bool] = lambda _: True,
     ) -> None:
         """`cell_limit_s`: about how long a cell may take; it sets how many requests the cells of a load have.
-        `at_once`: how many servers of jobs that are known beforehand start together."""
+        `at_once`: how many servers of jobs that are known beforehand start together, as far as `fits` says that
+        they do beside a baseline."""
         self._study = study
         self._servers = servers
         self._cell_limit_s = cell_limit_s
         self._is_paced = is_paced
-        self._at_once = at_once
+        self._at_once, self._fits = at_once, fits
         self._waiting: dict[int, _Started] = {}
         self._pacer: LiveArm | None = None
         self._stack = AsyncExitStack()
@@ -129,8 +131,12 @@ class LocalRunner:
         await to_the_end(self._stack.aclose())
 
     async def expect(self, jobs: Sequence[tuple[SearchJob, Arm]]) -> None:
+        if self._waiting:
+            return
         group = jobs[: self._at_once]
-        if len(group) < 2 or self._waiting:
+        while len(group) > 1 and not self._fits((baseline_arm(), *(arm for _, arm in group))):
+            group = group[:-1]
+        if len(group) < 2:
             return
         begun_s = time.monotonic()
         self._waiting = {job.id: _Started(stack=AsyncExitStack()) for job, _ in group}

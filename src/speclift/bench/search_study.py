@@ -243,7 +243,8 @@ def _searched(bench: Bench, plan: SearchPlan, observer: Observer, *, resumed_as:
         servers,
         cell_limit_s=plan.cell_limit_s,
         is_paced=is_paced,
-        at_once=_starting_at_once(engine, searching.plan.arms, plan.together) - is_paced,
+        at_once=_starting_at_once(engine, is_paced=is_paced),
+        fits=lambda arms: bool(plan.together) or engine.fits_together(arms),
     )
 
     async def work() -> Search:
@@ -281,13 +282,10 @@ def _fits_beside_baseline(engine: Engine, arms: Sequence[Arm], together: bool | 
     return all(engine.fits_together((baseline_arm(), arm)) for arm in arms)
 
 
-def _starting_at_once(engine: Engine, arms: Sequence[Arm], together: bool | None) -> int:
-    """How many servers of a search may be up, as far as the engine starts so many and they fit beside each other."""
-    most = min(engine.launches_at_once, SIDE_BY_SIDE_MAX)
-    if most < 2 or together is False:
-        return 1
-    # Which of the arms they will be is not known: the baseline and those that it lists first stand for them.
-    return most if together or engine.fits_together(tuple(arms[:most])) else 1
+def _starting_at_once(engine: Engine, *, is_paced: bool) -> int:
+    """How many servers of a search may start together. Only beside a baseline that keeps the pace: where not every arm
+    fits there, each has what it takes by itself, and no two do."""
+    return max(1, min(engine.launches_at_once, SIDE_BY_SIDE_MAX) - 1) if is_paced else 1
 
 
 def open_confirmation(path: Path, searching: Study, search: Search, plan: SearchPlan) -> Study:
