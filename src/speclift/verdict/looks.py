@@ -38,30 +38,28 @@ def look_at(
     faster_at_most: FasterAtMost,
 ) -> Look:
     """`may_ship` from the second launch on: before it, only what is hopeless is dropped."""
-    ships = verdict.winner if may_ship and verdict.decision is Decision.SHIP else None
     found = {e.arm.name: _open_scopes(e, verdict, goals, may_ship=may_ship) for e in on_all}
-    if ships is not None:
-        found |= {e.arm.name: () for e in on_all if e.arm != ships}
-        found |= _of_rivals(ships, [e.arm for e in on_all if not _is_out(e, goals)], faster_at_most)
+    if may_ship and verdict.decision is Decision.SHIP and verdict.winner is not None:
+        found |= _beside(verdict.winner, on_all, goals, faster_at_most)
     wanted = {arm: scopes for arm, scopes in found.items() if scopes}
+    less = [e for e in on_all if found[e.arm.name] != (EVERYTHING,)]
     return Look(
         wanted=wanted,
         needs_launch=not may_ship or any(_varies(e) for e in on_all if e.arm.name in wanted),
-        because={
-            e.arm.name: _why(e, found[e.arm.name], verdict, goals)
-            for e in on_all
-            if found[e.arm.name] != (EVERYTHING,)
-        },
+        because={e.arm.name: _why(e, found[e.arm.name], verdict, goals) for e in less},
     )
 
 
-def _of_rivals(
-    ships: Arm, standing: Sequence[Arm], faster_at_most: FasterAtMost
+def _beside(
+    ships: Arm, on_all: Sequence[Evidence], goals: Goals, faster_at_most: FasterAtMost
 ) -> dict[str, tuple[Scope, ...]]:
     """The choice is made once no other may be faster; till then both are measured on, because they are told apart on
     requests that both were sent."""
-    rivals = [arm for arm in standing if arm != ships and faster_at_most(arm, ships) > SAME_SPEED]
-    return {arm.name: (EVERYTHING,) for arm in ((ships, *rivals) if rivals else ())}
+    others = [evidence for evidence in on_all if evidence.arm != ships]
+    standing = [evidence.arm for evidence in others if not _is_out(evidence, goals)]
+    rivals = [arm for arm in standing if faster_at_most(arm, ships) > SAME_SPEED]
+    done: dict[str, tuple[Scope, ...]] = {evidence.arm.name: () for evidence in others}
+    return done | {arm.name: (EVERYTHING,) for arm in ((ships, *rivals) if rivals else ())}
 
 
 def _varies(evidence: Evidence) -> bool:
