@@ -19,6 +19,7 @@ from speclift.client.provenance import host_facts
 from speclift.core.arm import CONTROL, YOURS, Arm, baseline_arm, control_arm
 from speclift.core.engine_spec import AttachSettings, EngineSpec
 from speclift.core.errors import EngineError, UsageError, unknown_name
+from speclift.core.quantities import duration
 from speclift.core.records import Provenance
 from speclift.core.results import Finding, Level
 from speclift.core.speculation import Attached, Combined, DraftModel, Head, Speculation, Synthetic
@@ -44,8 +45,9 @@ QUICK_PROMPTS_PER_SEGMENT = 18
 QUICK_MAX_TOKENS = 64
 QUICK_BUDGET_S = 300.0
 QUICK_TUNING_PER_SEGMENT = 4
-# Of search, confirmation and lossless gate together.
+# Of search, confirmation and lossless gate together: a model of the user's own is larger than the embedded one.
 QUICK_SEARCH_BUDGET_S = 360.0
+QUICK_EMBEDDED_BUDGET_S = 225.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -81,10 +83,12 @@ def prepare(ask: Ask, observer: Observer, *, samples_anyway: bool = False) -> Pr
 def as_quick_look(ask: Ask, observer: Observer, *, searches: bool = False) -> Ask:
     """A search takes its prompts on top, so that as many are left to confirm on."""
     prompts = QUICK_PROMPTS_PER_SEGMENT + (QUICK_TUNING_PER_SEGMENT if searches else 0)
-    minutes = 6 if searches else 5
+    budget_s = QUICK_SEARCH_BUDGET_S if searches else QUICK_BUDGET_S
+    if searches and engine_kind(ask.engine).is_embedded and not ask.server.model:
+        budget_s = QUICK_EMBEDDED_BUDGET_S
     observer.say(
         f"quick look: {', '.join(QUICK_SEGMENTS)} x {prompts} bundled prompts x {QUICK_MAX_TOKENS} tokens, "
-        f"at most {minutes} minutes (--prompts, --segment, --requests or --budget change it)"
+        f"at most {duration(budget_s)} (--prompts, --segment, --requests or --budget change it)"
     )
     has_arms = searches or ask.ks or ask.drafts or ask.yours
     methods = () if has_arms else engine_kind(ask.engine).quick_methods
@@ -93,7 +97,7 @@ def as_quick_look(ask: Ask, observer: Observer, *, searches: bool = False) -> As
         segments=QUICK_SEGMENTS,
         requests=prompts * len(QUICK_SEGMENTS),
         max_tokens=QUICK_MAX_TOKENS,
-        budget_s=QUICK_SEARCH_BUDGET_S if searches else QUICK_BUDGET_S,
+        budget_s=budget_s,
         methods=ask.methods or methods,
     )
 

@@ -7,7 +7,7 @@ the same way.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
 
@@ -15,7 +15,7 @@ from speclift.bench.course import LookAt, lap_rounds
 from speclift.bench.observer import Observer
 from speclift.core.arm import Arm
 from speclift.core.goals import Goals
-from speclift.core.looks import LAST_LEVEL, Look, at_everything
+from speclift.core.looks import LAST_LEVEL, Look, Scope, at_everything
 from speclift.core.results import ALL_TRAFFIC, CONFIDENCE, Finding, Level
 from speclift.statistics.compare import OneLook
 from speclift.statistics.head_to_head import head_to_head
@@ -27,14 +27,17 @@ from speclift.workload.laps import laps
 
 
 def looks_of(study: Study, observer: Observer) -> LookAt:
-    """What `bench/run.py` asks after each lap. What is dropped is said, and kept with the study."""
+    """What `bench/run.py` asks after each lap. What is dropped is said once, and kept with the study."""
+    said: dict[str, tuple[Scope, ...]] = {}
 
     def look(laps_done: int) -> Look:
         if laps_done == 0:
             return at_everything(arm.name for arm in study.plan.arms if arm.speculates)
         found = look_after(study, laps_done)
+        news = {arm: why for arm, why in found.because.items() if said.get(arm) != found.wanted.get(arm, ())}
+        said.update({arm: found.wanted.get(arm, ()) for arm in found.because})
         known = set(study.findings())
-        for finding in _dropped(found, laps_done):
+        for finding in _dropped(news, laps_done):
             if finding not in known:
                 study.add_finding(finding)
                 observer.say(finding.message)
@@ -103,7 +106,7 @@ def _level_after(study: Study, laps_done: int) -> float:
     return looks.level(laps_done - 1)
 
 
-def _dropped(look: Look, laps_done: int) -> list[Finding]:
+def _dropped(news: Mapping[str, str], laps_done: int) -> list[Finding]:
     return [
         Finding(
             check="measured-less",
@@ -112,5 +115,5 @@ def _dropped(look: Look, laps_done: int) -> list[Finding]:
             next_step="--fixed measures everything",
             arm=arm,
         )
-        for arm, why in look.because.items()
+        for arm, why in news.items()
     ]
