@@ -16,7 +16,7 @@ from speclift.bench.observer import Observer
 from speclift.bench.search_fit import require_fit
 from speclift.bench.search_space import named_methods
 from speclift.client.provenance import host_facts
-from speclift.core.arm import CONTROL, YOURS, Arm, baseline_arm, control_arm
+from speclift.core.arm import CONTROL, EMBEDDED_MODEL, YOURS, Arm, baseline_arm, control_arm
 from speclift.core.engine_spec import AttachSettings, EngineSpec
 from speclift.core.errors import EngineError, UsageError, unknown_name
 from speclift.core.quantities import duration
@@ -47,7 +47,7 @@ QUICK_BUDGET_S = 300.0
 QUICK_TUNING_PER_SEGMENT = 4
 # Of search, confirmation and lossless gate together: a model of the user's own is larger than the embedded one.
 QUICK_SEARCH_BUDGET_S = 360.0
-QUICK_EMBEDDED_BUDGET_S = 225.0
+QUICK_EMBEDDED_BUDGET_S = 228.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -84,7 +84,7 @@ def as_quick_look(ask: Ask, observer: Observer, *, searches: bool = False) -> As
     """A search takes its prompts on top, so that as many are left to confirm on."""
     prompts = QUICK_PROMPTS_PER_SEGMENT + (QUICK_TUNING_PER_SEGMENT if searches else 0)
     budget_s = QUICK_SEARCH_BUDGET_S if searches else QUICK_BUDGET_S
-    if searches and engine_kind(ask.engine).is_embedded and not ask.server.model:
+    if searches and engine_kind(ask.engine).is_embedded and ask.server.model == EMBEDDED_MODEL:
         budget_s = QUICK_EMBEDDED_BUDGET_S
     observer.say(
         f"quick look: {', '.join(QUICK_SEGMENTS)} x {prompts} bundled prompts x {QUICK_MAX_TOKENS} tokens, "
