@@ -9,7 +9,7 @@ import pytest
 from samples import new_study, plan, request
 from speclift.bench.course import LAPS, LapCourse, lap_rounds, last_lap
 from speclift.core.errors import StudyError
-from speclift.core.traffic import Concurrency
+from speclift.core.traffic import Concurrency, Load, Rate
 from speclift.studies.study import Study
 from speclift.workload.laps import looks_for
 
@@ -74,6 +74,24 @@ def test_an_interrupted_study_goes_on_as_it_began_whatever_starting_takes_now(tm
         again = LapCourse(study)
         assert [again.next_lap(starts_anew=True), again.next_lap(starts_anew=True)] == begun
         assert lap_rounds(study) == [0, 0]
+
+
+@pytest.mark.parametrize("prompts", [1, 2, 3, 7, 8, 9, 10, 11, 12, 13, 19, 20, 33, 50])
+@pytest.mark.parametrize("load", [Concurrency(streams=1), Concurrency(streams=4), Rate(per_s=2.0)], ids=str)
+def test_servers_of_somebody_else_are_sent_every_request_once(
+    prompts: int, load: Load, tmp_path: Path
+) -> None:
+    asked = plan(
+        requests=tuple(request(f"p{number}") for number in range(prompts)),
+        loads=(load,),
+        rounds=1,
+        looks=looks_for(1, together=True),
+    )
+    with new_study(tmp_path, plan=asked) as study:
+        course, sent = LapCourse(study), []
+        while (lap := course.next_lap(starts_anew=True)) is not None:
+            sent += [item for block in lap.blocks for item in block.items]
+    assert sorted(item.request_id for item in sent) == sorted(item.request_id for item in asked.items)
 
 
 @pytest.mark.parametrize("rounds", [[1], [0, 2], [0, 1, 0]])

@@ -152,9 +152,12 @@ class _Progress:
         """None where the load has had all its requests, or this launch has sent each of them once."""
         is_new, self._round = round_index != self._round, round_index
         self._of_round = 0.0 if is_new else self._of_round
-        size = min(max(size, self._least), 1.0 - self._of_round, self._left)
-        if size < self._least / 2:
+        room = min(1.0 - self._of_round, self._left)
+        if room < 1e-9:
             return None
+        size = min(max(size, self._least), room)
+        # A rest too short for a lap of its own joins this one: all that was asked for is sent.
+        size = room if room - size < self._least / 2 else size
         self._before = _moved_on(self._before, size, reaches_back=is_new)
         self._left -= size
         self._of_round += size
