@@ -32,7 +32,7 @@ def blocks_by_arm(study: Path) -> dict[tuple[int, str], list[int]]:
 @pytest.mark.alone
 def test_a_spent_budget_gives_a_verdict_on_equal_blocks(cli: Cli, tmp_path: Path) -> None:
     slow = fake_flags("ttft_s=0.01", "tpot_s=0.002", fast=False)
-    result = cli("decide", "--max-tokens", 24, *slow, "--budget", "3s", "--json", "--study", "s")
+    result = cli("decide", "--fixed", "--max-tokens", 24, *slow, "--budget", "3s", "--json", "--study", "s")
     assert result.code in {0, 3, 4, 5}
     assert result.document["speedup"] is not None
     blocks = blocks_by_arm(tmp_path / "s")
@@ -41,6 +41,19 @@ def test_a_spent_budget_gives_a_verdict_on_equal_blocks(cli: Cli, tmp_path: Path
     # Far more was planned than the budget allows, and later rounds repeat blocks of the first.
     assert len(first) < len({place.block for place in planned_places(tmp_path / "s")})
     assert {block for members in blocks.values() for block in members} == set(first)
+
+
+@pytest.mark.alone
+def test_laps_that_a_budget_cuts_hold_the_same_blocks_on_every_arm(cli: Cli, tmp_path: Path) -> None:
+    slow = fake_flags("ttft_s=0.01", "tpot_s=0.002", fast=False)
+    result = cli("decide", "--max-tokens", 24, *slow, "--budget", "3s", "--json", "--study", "s")
+    assert result.code in {0, 3, 4, 5}
+    blocks = blocks_by_arm(tmp_path / "s")
+    rounds = {round_index for round_index, _ in blocks}
+    # The first lap leaves time for a second launch.
+    assert len(rounds) >= 2
+    for round_index in rounds:
+        assert blocks[(round_index, "ngram-k4")] == blocks[(round_index, "baseline")]
 
 
 @pytest.mark.slow
