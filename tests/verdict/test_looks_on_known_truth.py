@@ -1,4 +1,4 @@
-"""Studies in laps with a known truth, from records to the look that ends them; by the hundred in benchmarks/looks.py."""
+"""Studies in laps with a known truth, from records to the look that ends them (hundreds in benchmarks/looks.py)."""
 
 from __future__ import annotations
 
