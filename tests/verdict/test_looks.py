@@ -88,8 +88,9 @@ class TestAnArmOnAllTraffic:
             (tail(0.85, 1.1, 1.4), {}),
             (tail(0.5, 0.6, 0.7), {}),
             (replace(tail(0.7, 0.9, 1.2), prompts_min=437), {}),
+            (replace(tail(0.3, 0.6, 1.2), prompts_min=437), {ARM.name: (EVERYTHING,)}),
         ],
-        ids=["neither", "within the tolerance", "slower", "beyond these prompts"],
+        ids=["neither", "within the tolerance", "slower", "beyond these prompts", "looks slow"],
     )
     def test_the_tail_has_to_be_known_too(self, ratio: TailRatio, wanted: object) -> None:
         overall = comparison(1.4, 1.5, 1.6, prompts_unsent=300)

@@ -179,6 +179,26 @@ class TestShip:
         assert verdict_on(made).decision is Decision.DO_NOT_SHIP
 
 
+class TestATailThatLosesOnAllTraffic:
+    """Slow requests are spread over all of it, or all in one segment."""
+
+    def decided(self, **slow: float) -> Verdict:
+        truth = quiet_truth(
+            constant(2.0),
+            slow_share=lambda segment, _load, _temperature: slow.get(segment, slow.get("any", 0.0)),
+            slow_times=12.0,
+        )
+        return judged(drawn(study_places(prompts=150, rounds=2), truth))
+
+    def test_is_not_dodged_by_a_part_with_too_few_requests_to_show_it(self) -> None:
+        assert self.decided(any=0.06).decision is Decision.INCONCLUSIVE
+
+    def test_leaves_the_part_that_is_seen_to_be_without_it(self) -> None:
+        verdict = self.decided(chat=0.2)
+        assert verdict.decision is Decision.SHIP_ON_CONDITIONS
+        assert verdict.conditions == Conditions(segments=("code", "copy"))
+
+
 class TestShipOnConditions:
     def test_a_segment_that_loses_is_left_out(self) -> None:
         verdict = judged(drawn(study_places(), quiet_truth(by_segment(copy=1.7, chat=0.9, code=1.6))))

@@ -72,10 +72,12 @@ FAR_LONGER = 1.5
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OneLook:
     """`level` is what all that is said at this look holds at together; `prompt_counts` are the workload's, of which a
-    lap sends some."""
+    lap sends some. `is_one_launch` where servers are of one launch whatever is done, as those of somebody else are:
+    what launches add is not in the interval then."""
 
     level: float
     prompt_counts: PromptCounts
+    is_one_launch: bool = False
 
 
 class Comparer:
@@ -99,7 +101,7 @@ class Comparer:
         self._level = CONFIDENCE if look is None else look.level
         self._prompt_counts = AS_MEASURED if look is None else look.prompt_counts
         # Each lap met only some of the prompts: parts take from the whole how much launches differ.
-        self._shares_launches = look is not None
+        self._shares_launches = look is not None and not look.is_one_launch
         self._arm_count, self._by_temperature, self._prompt_of = arm_count, by_temperature, prompt_of
         self._by_setting: dict[tuple[str, Stratum], list[Record]] = defaultdict(list)
         for record in records:

@@ -37,8 +37,9 @@ class Held:
     prompt_of: PromptOf
     # Of the workload, by segment, however many of them were sent.
     prompt_counts: PromptCounts
-    # Whether it was measured in laps, each a part of the prompts on launches of its own.
+    # Whether it was measured in laps, each a part of the prompts; and whether all of them on one launch.
     has_laps: bool
+    is_one_launch: bool
 
 
 def read_held(studies: Sequence[Study]) -> Held:
@@ -63,6 +64,7 @@ def read_held(studies: Sequence[Study]) -> Held:
         prompt_of=prompt_of,
         prompt_counts=Counter(segments.values()),
         has_laps=any(plan.looks is not None for plan in plans),
+        is_one_launch=len(plans) == 1 and plans[0].rounds == 1,
     )
 
 
@@ -75,8 +77,12 @@ def comparer_of(held: Held, goals: Goals, *, level: float) -> Comparer:
         by_temperature=held.by_temperature,
         totals=held.totals,
         prompt_of=held.prompt_of,
-        look=OneLook(level=level, prompt_counts=held.prompt_counts) if held.has_laps else None,
+        look=look_of(held, level) if held.has_laps else None,
     )
+
+
+def look_of(held: Held, level: float) -> OneLook:
+    return OneLook(level=level, prompt_counts=held.prompt_counts, is_one_launch=held.is_one_launch)
 
 
 def _require_a_baseline(study: Study, records: Sequence[Record]) -> None:

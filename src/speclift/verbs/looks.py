@@ -17,10 +17,9 @@ from speclift.core.arm import Arm
 from speclift.core.goals import Goals
 from speclift.core.looks import LAST_LEVEL, Look, Scope, at_everything
 from speclift.core.results import ALL_TRAFFIC, CONFIDENCE, Finding, Level
-from speclift.statistics.compare import OneLook
 from speclift.statistics.head_to_head import head_to_head
 from speclift.studies.study import Study
-from speclift.verbs.held import Held, comparer_of, read_held
+from speclift.verbs.held import Held, comparer_of, look_of, read_held
 from speclift.verdict.looks import look_at
 from speclift.verdict.verdict import decide
 from speclift.workload.laps import laps
@@ -48,7 +47,7 @@ def looks_of(study: Study, observer: Observer) -> LookAt:
 
 def look_after(study: Study, laps_done: int) -> Look:
     held = _measured_in(read_held([study]), study, laps_done)
-    return _look(held, study.goals, level=_level_after(study, laps_done), is_attached=study.plan.rounds == 1)
+    return _look(held, study.goals, level=_level_after(study, laps_done))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -66,13 +65,13 @@ def ending_of(studies: Sequence[Study], held: Held) -> Ending:
         return Ending(level=CONFIDENCE, is_settled=False)
     if len(studies) == 1 and (laps_done := len(lap_rounds(studies[0]))):
         level = _level_after(studies[0], laps_done)
-        look = _look(held, studies[0].goals, level=level, is_attached=studies[0].plan.rounds == 1)
+        look = _look(held, studies[0].goals, level=level)
         if look.is_settled:
             return Ending(level=level, is_settled=True)
     return Ending(level=LAST_LEVEL, is_settled=False)
 
 
-def _look(held: Held, goals: Goals, *, level: float, is_attached: bool) -> Look:
+def _look(held: Held, goals: Goals, *, level: float) -> Look:
     """Servers that were there before are of one launch, whatever is done: they may ship on it."""
     evidence_for = cache(comparer_of(held, goals, level=level).evidence)
     verdict = decide(held.competing, evidence_for, goals=goals)
@@ -86,12 +85,12 @@ def _look(held: Held, goals: Goals, *, level: float, is_attached: bool) -> Look:
             held.records,
             metric=goals.metric,
             prompt_of=held.prompt_of,
-            look=OneLook(level=level, prompt_counts=held.prompt_counts),
+            look=look_of(held, level),
         )
         return math.inf if found is None else found.speedup.high
 
     return look_at(
-        verdict, on_all, goals, may_ship=is_attached or launches > 1, faster_at_most=faster_at_most
+        verdict, on_all, goals, may_ship=held.is_one_launch or launches > 1, faster_at_most=faster_at_most
     )
 
 

@@ -93,12 +93,13 @@ def _open_on_all_traffic(evidence: Evidence, goals: Goals) -> tuple[Scope, ...]:
 
 
 def _has_open_tail(evidence: Evidence, goals: Goals) -> bool:
-    """One that the workload's prompts could settle. Before there are enough requests to compare it, any that took far
-    longer is a sign of one."""
+    """One that looks slow, or that the workload's prompts could settle. Before there are enough requests to compare it,
+    any that took far longer is a sign of one."""
     if not evidence.tails:
         return evidence.slow_pairs > 0
     return not rules.tail_is_slower(evidence) and any(
-        rules.prompts_to_settle(tail, goals.tail_tolerance) <= _prompts_there(evidence)
+        tail.ratio.value < goals.tail_tolerance
+        or rules.prompts_to_settle(tail, goals.tail_tolerance) <= _prompts_there(evidence)
         for tail in rules.unsure_tails(evidence, goals)
     )
 

@@ -44,6 +44,9 @@ FAILED_SHARE_MORE = 0.01
 # From how many requests on a percentile is compared at all, and how many times over nobody measures.
 TAIL_REQUESTS_MIN = 50
 TAIL_TIMES_MAX = 20
+# Of all pairs, those that take far longer by chance on a busy machine; how likely chance may leave so few in a part.
+SLOW_PAIRS_FEW = 0.01
+SLOW_PAIRS_CHANCE = 0.001
 ALL = "all"
 UNKNOWN_BECAUSE = {"e2e": "a time per token is unknown and the two answers are of unlike length"}
 
@@ -155,6 +158,20 @@ def tail_not_slower(evidence: Evidence, goals: Goals) -> Reason:
         return _reason("tail", Level.WARN, f"{message}; {tail_settled_by(evidence, goals)}")
     named = " and ".join(dict.fromkeys(tail.statistic for tail in tails))
     return _reason("tail", Level.PASS, f"{named} at least {tolerance:g}x as fast as the baseline's")
+
+
+def leaves_slow_pairs_behind(part: Evidence, whole: Evidence) -> bool:
+    """Whether requests that took far longer lie outside the part, by more than the choice of a part with few of them
+    would do: one-sided, Fisher's exact test. Where there are hardly any, the tail is slower because segments are."""
+    slow, pairs = whole.slow_pairs, whole.completeness.used
+    if slow <= SLOW_PAIRS_FEW * pairs:
+        return True
+    inside, size = part.slow_pairs, part.completeness.used
+    ways = math.comb(pairs, slow)
+    as_few = sum(
+        math.comb(size, count) * math.comb(pairs - size, slow - count) for count in range(inside + 1)
+    )
+    return as_few / ways <= SLOW_PAIRS_CHANCE
 
 
 def tail_is_slower(evidence: Evidence) -> bool:

@@ -68,7 +68,15 @@ def _winner(on_all: Sequence[Evidence], evidence_for: EvidenceFor, goals: Goals)
     shipping = [evidence for evidence in on_all if _ships(evidence, goals)]
     if shipping:
         return max(shipping, key=_lower_bound)
-    return best_part(on_all, evidence_for, ships=lambda part: _ships(part, goals), bar=goals.min_speedup)
+    slow = {evidence.arm: evidence for evidence in on_all if rules.tail_is_slower(evidence)}
+
+    def ships(part: Evidence) -> bool:
+        """Where the tail is slower on all traffic a part must leave it behind: with fewer requests none is shown to be
+        slow."""
+        whole = slow.get(part.arm)
+        return _ships(part, goals) and (whole is None or rules.leaves_slow_pairs_behind(part, whole))
+
+    return best_part(on_all, evidence_for, ships=ships, bar=goals.min_speedup)
 
 
 def deciding_rules(evidence: Evidence, goals: Goals) -> Iterator[Reason]:
