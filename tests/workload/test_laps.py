@@ -51,6 +51,14 @@ class TestLooks:
         assert sum(alone.sizes) == 3.0
         assert looks_for(1, together=False) is None
 
+    @pytest.mark.parametrize("launches", [2, 3, 5])
+    def test_repeats_are_asked_for_to_see_the_tail_so_no_lap_sends_fewer(self, launches: int) -> None:
+        looks = looks_for(launches, together=True, repeats=True)
+        assert looks is not None
+        assert looks.sizes == (1.0,) * launches
+        assert sum(looks.shares) == pytest.approx(1.0)
+        assert looks_for(1, together=True, repeats=True) is None
+
     def test_confidence_falls_from_look_to_look_and_never_below_the_last(self) -> None:
         looks = looks_for(3, together=True)
         assert looks is not None

@@ -138,6 +138,7 @@ def prepare_arms(
     for arm in arms:  # what this engine cannot express is wrong usage, seen before any launch
         engine.command(arm, port=0)
     rounds = ask.launches if kind.launches else 1
+    requests = request_count(ask, ground.workload)
     plan = StudyPlan(
         arms=arms,
         loads=ground.loads,
@@ -146,8 +147,8 @@ def prepare_arms(
         rounds=rounds,
         together=together,
         seed=ask.seed,
-        request_count=request_count(ask, ground.workload),
-        looks=None if ask.fixed else looks_for(rounds, together=together),
+        request_count=requests,
+        looks=None if ask.fixed else looks_for(rounds, together=together, repeats=requests is not None),
     )
     return Prepared(
         plan=plan,

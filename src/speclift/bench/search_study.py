@@ -298,6 +298,7 @@ def open_confirmation(path: Path, searching: Study, search: Search, plan: Search
     spec, arms = with_control(spec, choice.arms)
     engine = build_engine(spec)
     held_out = set(plan.held_out_ids)
+    repeats = asked.request_count is not None and asked.request_count > len(held_out)
     confirming = StudyPlan(
         arms=arms,
         loads=loads,
@@ -307,7 +308,7 @@ def open_confirmation(path: Path, searching: Study, search: Search, plan: Search
         together=together,
         seed=asked.seed,
         request_count=asked.request_count,
-        looks=None if asked.looks is None else looks_for(asked.rounds, together=together),
+        looks=None if asked.looks is None else looks_for(asked.rounds, together=together, repeats=repeats),
     )
     study = Study.create(
         path,

@@ -28,19 +28,22 @@ REQUESTS_PER_STREAM_MIN = 4
 OPEN_LOOP_REQUESTS_MIN = 30
 
 
-def looks_for(launches: int, *, together: bool) -> Looks | None:
+def looks_for(launches: int, *, together: bool, repeats: bool = False) -> Looks | None:
     """Short laps at first, then longer ones, as many requests in all as `launches` passes over them. Servers that are
-    up one at a time start anew for every lap, so theirs are longer; of one launch each they have a single one."""
-    if not together and launches == 1:
+    up one at a time start anew for every lap, so theirs are longer; of one launch each they have a single one. Where
+    prompts repeat, the requests are there to see the tail, and every lap sends all of them."""
+    if launches == 1 and (repeats or not together):
         return None
-    if not together:
+    if repeats:
+        sizes = (1.0,) * launches
+    elif not together:
         sizes = (0.5, 0.5, *(1.0 for _ in range(launches - 1)))
     else:
         sizes = (0.3, 0.3, 0.4) if launches == 1 else (0.3, 0.3, 0.3, 0.55, 0.55, *[1.0] * (launches - 2))
+    if len(sizes) == 2:
+        return Looks(sizes=sizes, shares=(1.0 - LAST_LOOK_SHARE, LAST_LOOK_SHARE))
     between = (1.0 - FIRST_LOOK_SHARE - LAST_LOOK_SHARE) / (len(sizes) - 2)
-    return Looks(
-        sizes=sizes, shares=(FIRST_LOOK_SHARE, *(between for _ in sizes[2:]), max(between, LAST_LOOK_SHARE))
-    )
+    return Looks(sizes=sizes, shares=(FIRST_LOOK_SHARE, *(between for _ in sizes[2:]), LAST_LOOK_SHARE))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
