@@ -50,8 +50,6 @@ def test_laps_that_a_budget_cuts_hold_the_same_blocks_on_every_arm(cli: Cli, tmp
     assert result.code in {0, 3, 4, 5}
     blocks = blocks_by_arm(tmp_path / "s")
     rounds = {round_index for round_index, _ in blocks}
-    # The first lap leaves time for a second launch.
-    assert len(rounds) >= 2
     for round_index in rounds:
         assert blocks[(round_index, "ngram-k4")] == blocks[(round_index, "baseline")]
 

@@ -101,7 +101,7 @@ class TestAStudy:
         assert [finding["arm"] for finding in named(document, "arm-failed")] == [CONTROL]
 
     def test_resumed_measures_the_control_it_lacks(self, cli: Cli, tmp_path: Path) -> None:
-        decide(cli, "--launches", 1, "--budget", "1s")
+        decide(cli, "--fixed", "--launches", 1, "--budget", "1s")
         result = cli("decide", "--study", "s", "--resume", "--json", "--verify", "off")
         assert len(named(result.document, "gain-explained")) == 1
         own = [r for r in records_of(tmp_path / "s") if r.place.arm == CONTROL]

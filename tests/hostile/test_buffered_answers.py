@@ -112,7 +112,7 @@ def test_a_server_behind_a_buffer_is_told_about_and_its_bursts_have_no_time_per_
     held = Truth(tpot_s=0.004, is_held_back=lambda number: number % 5 in (0, 2))
     with liar(Truth(tpot_s=0.006)) as plain, liar(held) as fast:
         result = cli(
-            *("decide", "--engine", "attach", "--baseline-url", plain, "--spec-url", fast, *SIZE),
+            *("decide", "--fixed", "--engine", "attach", "--baseline-url", plain, "--spec-url", fast, *SIZE),
             *("--json", "--study", "s"),
         )
     findings = {
