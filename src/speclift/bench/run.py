@@ -23,7 +23,7 @@ from speclift.client.load import Order
 from speclift.core.arm import BASELINE, Arm
 from speclift.core.deadline import Deadline
 from speclift.core.errors import EngineError, SpecliftError
-from speclift.core.looks import at_everything
+from speclift.core.looks import Look, Wanted, at_everything
 from speclift.core.quantities import duration
 from speclift.core.records import Phase
 from speclift.core.traffic import Concurrency, Load
@@ -119,12 +119,11 @@ class StudyRun:
         hardly differ, or starting them anew would take longer than they have measured."""
         course, up = LapCourse(self.study), Up()
         async with AsyncExitStack() as servers:
-            while not (look := self._look(course.number)).is_settled:
-                has_paid_off = up.measured_s >= self._starting_s(len(up.live))
-                lap = course.next_lap(starts_anew=look.needs_launch and has_paid_off)
+            while wanted := self._still_wanted(look := self._look(course.number)):
+                lap = course.next_lap(starts_anew=self._starts_anew(look, up))
                 if lap is None:
                     return
-                pending = self._pending(lap_turns(self.plan, lap, look.wanted))
+                pending = self._pending(lap_turns(self.plan, lap, wanted))
                 self._expect(lap, pending)
                 if not pending:
                     continue
@@ -139,6 +138,15 @@ class StudyRun:
                 else:
                     await self._round(lap.round, pending)
                 up.measured_s += self._clock() - begun_s
+
+    def _still_wanted(self, look: Look) -> Wanted:
+        """An arm that failed is done with in this run; a run that resumes the study tries it again."""
+        return {arm: scopes for arm, scopes in look.wanted.items() if arm not in self._servers.failures}
+
+    def _starts_anew(self, look: Look, up: Up) -> bool:
+        """Arms that are up one at a time start anew for every lap, whatever it is called."""
+        has_paid_off = up.measured_s >= self._starting_s(len(up.live))
+        return not self.plan.together or (look.needs_launch and has_paid_off)
 
     async def _brought_up(self, round_index: int, pending: Sequence[Turn], servers: AsyncExitStack) -> Up:
         """All that take turns; none yet where they are up one at a time."""

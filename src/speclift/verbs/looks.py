@@ -47,6 +47,8 @@ def looks_of(study: Study, observer: Observer) -> LookAt:
 
 def look_after(study: Study, laps_done: int) -> Look:
     held = _measured_in(read_held([study]), study, laps_done)
+    # An arm that failed since is wanted as it was: whoever measures knows which of them are up.
+    held = replace(held, competing=held.arms)
     return _look(held, study.goals, level=_level_after(study, laps_done))
 
 
