@@ -32,6 +32,7 @@ from speclift.core.records import Record
 from speclift.core.results import ALL_TRAFFIC, Decision, Evidence, Level
 from speclift.core.traffic import Concurrency
 from speclift.statistics.balance import Observation, Stratum, fit_table, pair_table
+from speclift.statistics.compare import Comparer, OneLook
 from speclift.statistics.stats import interval_of
 from speclift.testing.simulated_study import StudyTruth
 from studies import design
@@ -64,9 +65,37 @@ class TestCoverage:
         assert result.intervals > 2 * STUDIES / 3
         assert result.covered * result.intervals >= result.intervals - (STUDIES - COVERED_MIN)
 
+    @pytest.mark.parametrize(("prompts", "launches"), list(product((2, 6, 24), (1, 2, 6))))
+    def test_holds_where_each_launch_met_some_of_the_prompts(self, prompts: int, launches: int) -> None:
+        design = replace(COMPLETE, made="laps", prompts=prompts, launches=launches)
+        result = run(design, studies=STUDIES, seed=prompts)
+        assert result.covered * result.intervals >= result.intervals - (STUDIES - COVERED_MIN)
+
     @pytest.mark.parametrize("launches", [1, 3])
     def test_one_prompt_has_no_interval(self, launches: int) -> None:
         assert run(replace(COMPLETE, prompts=1, launches=launches), studies=20, seed=1).intervals == 0
+
+
+class TestOneLaunch:
+    """Servers of somebody else are of one launch: what launches add is unknown, and never in their interval."""
+
+    def bounds(self, *, is_one_launch: bool) -> tuple[str, float]:
+        records = drawn(study_places(rounds=1), quiet_truth(constant(1.8)))
+        look = OneLook(
+            level=0.975, prompt_counts={"copy": 12, "chat": 12, "code": 12}, is_one_launch=is_one_launch
+        )
+        comparer = Comparer(records, metric="e2e", bar=1.3, arm_count=1, by_temperature=False, look=look)
+        overall = comparer.evidence(ARM, ALL_TRAFFIC).overall
+        assert overall is not None
+        return overall.speedup.method, overall.speedup.high / overall.speedup.low
+
+    def test_is_as_wide_as_its_prompts_make_it(self) -> None:
+        method, ratio = self.bounds(is_one_launch=True)
+        assert method == "prompts-only-t"
+        assert ratio < 1.05
+
+    def test_of_a_study_that_could_launch_again_is_wider(self) -> None:
+        assert self.bounds(is_one_launch=False)[1] > 1.3
 
 
 class TestThroughput:
