@@ -132,9 +132,12 @@ class BreakEvenPoint:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LivePercentiles:
+    """From a histogram's buckets; the mean alone where the engine has none."""
+
     p50: float | None = None
     p95: float | None = None
     p99: float | None = None
+    mean: float | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

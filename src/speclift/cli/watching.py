@@ -1,0 +1,102 @@
+"""watch: does speculation still pay on servers that are running?"""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from speclift.cli.options import Flags, Json, takes
+from speclift.cli.screens import screen
+from speclift.core.errors import UsageError
+from speclift.core.flags import assembled
+from speclift.live.ask import WatchAsk
+
+if TYPE_CHECKING:
+    from speclift.core.live import Watched
+
+# numpy, scipy and rich are imported where they are used: --help must not wait for them.
+
+STDIN = "-"
+# A page of metrics; what is longer is none.
+STDIN_CHARACTERS_MAX = 8 << 20
+URLS = "Servers, as http://127.0.0.1:8000; several are watched side by side. - reads one page of metrics from stdin."
+
+
+@takes(Flags(WatchAsk), as_parameter="asked")
+def watch_command(
+    asked: Mapping[str, object],
+    *,
+    urls: Annotated[list[str], typer.Argument(metavar="URL…", help=URLS)],
+    as_json: Json = False,
+) -> None:
+    """Does speculation still pay on a running server? Reads its metrics and sends no request of its own. Exit code 0
+    pays, 4 does not, 5 unsure or no traffic, 1 unreachable."""
+    from speclift.verbs.watch import exit_code
+
+    ask = assembled(WatchAsk, asked)
+    judge = _page_from_stdin if STDIN in urls else _watch
+    raise typer.Exit(exit_code(judge(urls, ask, as_json=as_json)))
+
+
+def _page_from_stdin(urls: list[str], ask: WatchAsk, *, as_json: bool) -> list[Watched]:
+    from speclift.verbs.watch import watch_page
+
+    if len(urls) > 1:
+        raise UsageError("- is one page from stdin; no other address goes with it", hint="speclift watch -")
+    text = sys.stdin.buffer.read(STDIN_CHARACTERS_MAX + 1).decode("utf-8", "replace")
+    if len(text) > STDIN_CHARACTERS_MAX:
+        raise UsageError(
+            f"stdin has more than {STDIN_CHARACTERS_MAX >> 20} MiB: no page of metrics is that long"
+        )
+    watched = watch_page(text, ask, place="stdin")
+    _JsonLines().tell(watched) if as_json else _plain(watched)
+    return [watched]
+
+
+def _watch(urls: list[str], ask: WatchAsk, *, as_json: bool) -> list[Watched]:
+    from speclift.bench.interrupts import run_until_signal
+    from speclift.live.answer import watch_answer
+    from speclift.verbs.watch import watch
+    from speclift.views.watch_terminal import WatchScreen
+
+    if as_json:
+        return list(run_until_signal(watch(urls, ask, tell=_JsonLines().tell)).values())
+    console = screen(stderr=True)
+    if not console.is_terminal or ask.once:
+        return list(run_until_signal(watch(urls, ask, tell=_plain)).values())
+    from rich.live import Live
+
+    view = WatchScreen()
+    with Live(view, console=console, screen=True, auto_refresh=False) as live:
+
+        def show(watched: Watched) -> None:
+            view.take(watched, watch_answer(watched))
+            live.refresh()
+
+        last = run_until_signal(watch(urls, ask, tell=show))
+    for watched in last.values():
+        _plain(watched)
+    return list(last.values())
+
+
+class _JsonLines:
+    """One document for each line, at once: whoever reads them acts on them."""
+
+    def tell(self, watched: Watched) -> None:
+        from speclift.live.answer import watch_answer
+        from speclift.views.watch_document import watch_document
+
+        document = watch_document(watched, watch_answer(watched))
+        sys.stdout.write(json.dumps(document, ensure_ascii=True, allow_nan=False) + "\n")
+        sys.stdout.flush()
+
+
+def _plain(watched: Watched) -> None:
+    from speclift.live.answer import watch_answer
+    from speclift.views.watch_terminal import plain_lines
+
+    screen(stderr=True).print(plain_lines(watched, watch_answer(watched)))
