@@ -16,6 +16,7 @@ from speclift.core.flags import assembled
 from speclift.live.ask import WatchAsk
 
 if TYPE_CHECKING:
+    from speclift.core.answer import ShortAnswer
     from speclift.core.live import Watched
 
 # numpy, scipy and rich are imported where they are used: --help must not wait for them.
@@ -52,51 +53,46 @@ def _page_from_stdin(urls: list[str], ask: WatchAsk, *, as_json: bool) -> list[W
         raise UsageError(
             f"stdin has more than {STDIN_CHARACTERS_MAX >> 20} MiB: no page of metrics is that long"
         )
-    watched = watch_page(text, ask, place="stdin")
-    _JsonLines().tell(watched) if as_json else _plain(watched)
-    return [watched]
+    return [watch_page(text, ask, place="stdin", tell=_json_line if as_json else _plain)]
 
 
 def _watch(urls: list[str], ask: WatchAsk, *, as_json: bool) -> list[Watched]:
     from speclift.bench.interrupts import run_until_signal
-    from speclift.live.answer import watch_answer
     from speclift.verbs.watch import watch
     from speclift.views.watch_terminal import WatchScreen
 
     if as_json:
-        return list(run_until_signal(watch(urls, ask, tell=_JsonLines().tell)).values())
+        return list(run_until_signal(watch(urls, ask, tell=_json_line)).values())
     console = screen(stderr=True)
     if not console.is_terminal or ask.once:
         return list(run_until_signal(watch(urls, ask, tell=_plain)).values())
     from rich.live import Live
 
     view = WatchScreen()
-    with Live(view, console=console, screen=True, auto_refresh=False) as live:
+    try:
+        with Live(view, console=console, screen=True, auto_refresh=False) as live:
 
-        def show(watched: Watched) -> None:
-            view.take(watched, watch_answer(watched))
-            live.refresh()
+            def show(watched: Watched, answer: ShortAnswer) -> None:
+                view.take(watched, answer)
+                live.refresh()
 
-        last = run_until_signal(watch(urls, ask, tell=show))
-    for watched in last.values():
-        _plain(watched)
-    return list(last.values())
-
-
-class _JsonLines:
-    """One document for each line, at once: whoever reads them acts on them."""
-
-    def tell(self, watched: Watched) -> None:
-        from speclift.live.answer import watch_answer
-        from speclift.views.watch_document import watch_document
-
-        document = watch_document(watched, watch_answer(watched))
-        sys.stdout.write(json.dumps(document, ensure_ascii=True, allow_nan=False) + "\n")
-        sys.stdout.flush()
+            return list(run_until_signal(watch(urls, ask, tell=show)).values())
+    finally:
+        # What was last on the screen went with it.
+        for ending in view.endings():
+            console.print(ending)
 
 
-def _plain(watched: Watched) -> None:
-    from speclift.live.answer import watch_answer
+def _json_line(watched: Watched, answer: ShortAnswer) -> None:
+    """At once: whoever reads it acts on it."""
+    from speclift.views.watch_document import watch_document
+
+    document = watch_document(watched, answer)
+    sys.stdout.write(json.dumps(document, ensure_ascii=True, allow_nan=False) + "\n")
+    sys.stdout.flush()
+
+
+def _plain(watched: Watched, answer: ShortAnswer) -> None:
     from speclift.views.watch_terminal import plain_lines
 
-    screen(stderr=True).print(plain_lines(watched, watch_answer(watched)))
+    screen(stderr=True).print(plain_lines(watched, answer))

@@ -60,6 +60,12 @@ class WatchScreen:
     def take(self, watched: Watched, answer: ShortAnswer) -> None:
         self._servers.setdefault(watched.url, _Kept()).take(watched, answer)
 
+    def endings(self) -> Iterable[RenderableType]:
+        """The last answer of each server, for when the screen is gone."""
+        for kept in self._servers.values():
+            if kept.last is not None and kept.answer is not None:
+                yield plain_lines(kept.last, kept.answer)
+
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
         kept = list(self._servers.values())
         if not kept:
