@@ -36,7 +36,9 @@ REDIRECTS_MAX = 3
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Reply:
+class Reply:
+    """What a server answered, as far as it was read."""
+
     status: int
     location: str
     encoding: str
@@ -62,8 +64,8 @@ def fetch(
         address = address_of(asked)
         reply = _ask(asked, address, data, api_key, deadline, limit_s=limit_s, bytes_max=bytes_max)
         if reply.status not in REDIRECTS or not reply.location:
-            return _body(shown(asked), reply, bytes_max)
-        asked = _followed(asked, address, reply, carries_secret=bool(api_key or data))
+            return body_of(shown(asked), reply, bytes_max)
+        asked = followed(asked, address, reply, carries_secret=bool(api_key or data))
     raise EngineError(f"{shown(url)} redirects too often, the last time to {shown(asked)}")
 
 
@@ -113,41 +115,58 @@ def _ask(
     *,
     limit_s: Seconds,
     bytes_max: int,
-) -> _Reply:
+) -> Reply:
     place = shown(url)
     try:
         # An engine that names a certificate of its own is asked with the same trust as measured traffic.
         tls = ssl.create_default_context() if address.is_tls else None
         with closing(PatientSocket(address.host, address.port, tls=tls, deadline=deadline)) as connection:
-            connection.send(_request(address, data, api_key))
+            connection.send(request_bytes(address, data, api_key))
             return _reply(connection, bytes_max)
     except TimeoutError as error:
-        raise EngineError(
-            f"{place} did not answer completely within {limit_s:g} s", hint="is the server up? try curl"
-        ) from error
+        raise too_slow(place, limit_s) from error
     except (OSError, http.client.HTTPException, ValueError) as error:
-        is_untrusted = "CERTIFICATE_VERIFY_FAILED" in str(error)
-        hint = "set SSL_CERT_FILE to a file with the trusted certificates" if is_untrusted else ""
-        raise EngineError(f"{place} did not answer: {_words(error)}", hint=hint) from error
+        raise unanswered(place, error) from error
 
 
-def _request(address: Address, data: bytes | None, api_key: str | None) -> bytes:
+def unanswered(place: str, error: Exception) -> EngineError:
+    is_untrusted = "CERTIFICATE_VERIFY_FAILED" in str(error)
+    hint = "set SSL_CERT_FILE to a file with the trusted certificates" if is_untrusted else ""
+    return EngineError(f"{place} did not answer: {_words(error)}", hint=hint)
+
+
+def too_slow(place: str, limit_s: Seconds) -> EngineError:
+    return EngineError(
+        f"{place} did not answer completely within {limit_s:g} s", hint="is the server up? try curl"
+    )
+
+
+def request_bytes(
+    address: Address,
+    data: bytes | None,
+    api_key: str | None,
+    *,
+    is_last: bool = True,
+    more: Mapping[str, str] | None = None,
+) -> bytes:
+    """`is_last` of its connection; `more` are header fields of its own."""
     authorization = f"Bearer {api_key}" if api_key else address.authorization
     fields = {
         "Host": address.host_field,
         "Accept-Encoding": "identity",
-        "Connection": "close",
+        "Connection": "close" if is_last else "keep-alive",
         "Content-Type": "application/json",
         "User-Agent": "speclift",
         **({"Authorization": authorization} if authorization else {}),
         **({} if data is None else {"Content-Length": str(len(data))}),
+        **(more or {}),
     }
     line = f"{'GET' if data is None else 'POST'} {address.target()} HTTP/1.1"
     head = "\r\n".join([line, *(f"{name}: {value}" for name, value in fields.items())])
     return head.encode("ascii") + b"\r\n\r\n" + (data or b"")
 
 
-def _reply(connection: PatientSocket, bytes_max: int) -> _Reply:
+def _reply(connection: PatientSocket, bytes_max: int) -> Reply:
     # http.client wants of a socket only that it makes a file.
     response = http.client.HTTPResponse(cast(Any, connection))
     response.begin()
@@ -165,7 +184,7 @@ def _reply(connection: PatientSocket, bytes_max: int) -> _Reply:
             raise
     if not is_error and size <= most and response.length:
         raise http.client.IncompleteRead(b"", response.length)
-    return _Reply(
+    return Reply(
         status=response.status,
         location=response.getheader("location", ""),
         encoding=response.getheader("content-encoding", "identity"),
@@ -174,7 +193,7 @@ def _reply(connection: PatientSocket, bytes_max: int) -> _Reply:
     )
 
 
-def _body(place: str, reply: _Reply, bytes_max: int) -> str:
+def body_of(place: str, reply: Reply, bytes_max: int) -> str:
     if not 200 <= reply.status < 300:
         text = without_secrets(error_text(reply.body, limit=ERROR_CHARACTERS))
         raise EngineError(f"{place} answered {reply.status}: {text}", hint=_status_hint(reply.status))
@@ -197,7 +216,7 @@ def _status_hint(status: int) -> str:
     return "give the server's address without /v1" if status == 404 else ""
 
 
-def _followed(asked: str, address: Address, reply: _Reply, *, carries_secret: bool) -> str:
+def followed(asked: str, address: Address, reply: Reply, *, carries_secret: bool) -> str:
     """The next address to ask; EngineError where that would carry something to where it was not meant for."""
     try:
         moved_to = urljoin(asked, reply.location)

@@ -159,16 +159,17 @@ def _totals(samples: _Samples) -> LiveTotals:
 
 @cache
 def _wanted() -> re.Pattern[str]:
-    """Only lines that are read: an engine's page has thousands of others, and there may be hundreds of servers."""
+    """Only lines that are read: an engine's page has thousands of others, and there may be hundreds of servers. Each
+    with the end of the line before it, which is looked for three times as fast as a line's beginning."""
     names = sorted({name for group in _READ for name in group}, key=len, reverse=True)
     return re.compile(
-        rf"^({'|'.join(map(re.escape, names))})(?:\{{(.{{0,2000}})\}})?[ \t]+(\S{{1,40}})", re.MULTILINE
+        rf"\n({'|'.join(map(re.escape, names))})(?:\{{(.{{0,2000}})\}})?[ \t]+(\S{{1,40}})"
     )
 
 
 def _samples(text: str) -> _Samples:
     by_name: dict[str, list[tuple[str, float]]] = {}
-    for count, match in enumerate(_wanted().finditer(text)):
+    for count, match in enumerate(_wanted().finditer(f"\n{text}")):
         if count >= SAMPLES_MAX:
             raise EngineError(
                 f"the metrics page has more than {SAMPLES_MAX:,} samples of one kind of engine",

@@ -46,7 +46,7 @@ class Pages:
     """The pages of one address, in their order."""
 
     def __init__(self, *, interval_s: Seconds) -> None:
-        self._interval_s = interval_s
+        self.interval_s = interval_s
         # The last page of every process seen lately, the newest at the end.
         self._last: list[MetricsReading] = []
 
@@ -56,7 +56,7 @@ class Pages:
             self._keep(page, None)
             return Turned()
         before, events = self._before(page, newest)
-        events = (*_clock_events(newest, page, interval_s=self._interval_s), *events)
+        events = (*_clock_events(newest, page, interval_s=self.interval_s), *events)
         self._keep(page, before)
         if before is None:
             return Turned(events=events)
@@ -87,7 +87,7 @@ class Pages:
         return None, (Event.RESTART, *((Event.UPGRADE,) if is_upgrade else ()))
 
     def _keep(self, page: MetricsReading, before: MetricsReading | None) -> None:
-        recent_s = page.at_s - PROCESSES_MAX * self._interval_s * GAP_INTERVALS
+        recent_s = page.at_s - PROCESSES_MAX * self.interval_s * GAP_INTERVALS
         kept = [
             other
             for other in self._last

@@ -50,6 +50,11 @@ class ServerWatch:
         # What it was when it last paid: what an end of that is held against.
         self._paid: Watched | None = None
 
+    def adopt(self, settings: WatchSettings) -> None:
+        """Other settings from now on; what was seen stays."""
+        self.settings = settings
+        self._pages.interval_s = settings.interval_s
+
     def read(self, page: MetricsReading) -> Watched:
         turned = self._pages.turn(page)
         self._take(turned, page.at_s)
