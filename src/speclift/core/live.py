@@ -18,6 +18,8 @@ class Buckets:
 
     bounds: tuple[float, ...]
     counts: tuple[float, ...]
+    # Of all that was observed, where it is told: buckets are often too wide to say more than a mean does.
+    sum: float | None = None
 
     @property
     def total(self) -> float:
@@ -132,7 +134,7 @@ class BreakEvenPoint:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LivePercentiles:
-    """From a histogram's buckets; the mean alone where the engine has none."""
+    """From a histogram's buckets where they are narrow enough to tell, and the mean, which is exact."""
 
     p50: float | None = None
     p95: float | None = None
