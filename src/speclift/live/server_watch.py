@@ -46,6 +46,7 @@ class ServerWatch:
         self._window: deque[Increment] = deque()
         self._changes = ChangeWatch()
         self._change: Change | None = None
+        self._has_replicas = False
         self._last: Watched | None = None
         # What it was when it last paid: what an end of that is held against.
         self._paid: Watched | None = None
@@ -79,7 +80,10 @@ class ServerWatch:
         )
 
     def _take(self, turned: Turned, at_s: Seconds) -> None:
-        if turned.begins_anew:
+        # The first page of a second replica looks like traffic of the first.
+        is_first_replica = Event.REPLICAS in turned.events and not self._has_replicas
+        self._has_replicas |= is_first_replica
+        if turned.begins_anew or is_first_replica:
             self._window.clear()
             self._changes.forget()
             self._change = None
