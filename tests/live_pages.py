@@ -36,7 +36,9 @@ class Served:
         self.k, self.started_s, self.at_s = k, started_s, at_s
         self.tokens = self.requests = self.drafts = self.accepted = 0.0
 
-    def interval(self, *, accepted: float, requests: float = 30, seconds: float = INTERVAL_S) -> MetricsReading:
+    def interval(
+        self, *, accepted: float, requests: float = 30, seconds: float = INTERVAL_S
+    ) -> MetricsReading:
         steps = 100 * requests / (1 + accepted)
         self.at_s += seconds
         self.tokens += 101 * requests
@@ -67,7 +69,9 @@ class Served:
 
 def text_of(page: MetricsReading) -> str:
     """As vLLM writes it."""
-    lines = [f'{name}{{engine="0",model_name="m"}} {getattr(page.totals, field)}' for field, name in NAMES.items()]
+    lines = [
+        f'{name}{{engine="0",model_name="m"}} {getattr(page.totals, field)}' for field, name in NAMES.items()
+    ]
     positions = [
         f'vllm:spec_decode_num_accepted_tokens_per_pos_total{{engine="0",model_name="m",position="{place}"}} {count}'
         for place, count in enumerate(page.totals.accepted_at)

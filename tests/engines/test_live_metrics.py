@@ -125,7 +125,11 @@ def test_tensorrt() -> None:
 
 @pytest.mark.parametrize("value", ["NaN", "-5", "1e308", "+Inf", "-Inf", "five", "1e16"])
 def test_a_number_that_cannot_be_a_total_is_not_known(value: str) -> None:
-    page = read(VLLM.replace("total{engine=\"0\",model_name=\"a/b\"} 60.0", f'total{{engine="0",model_name="a/b"}} {value}'))
+    page = read(
+        VLLM.replace(
+            'total{engine="0",model_name="a/b"} 60.0', f'total{{engine="0",model_name="a/b"}} {value}'
+        )
+    )
     assert page.totals.accepted is None
     assert page.totals.drafted == 90.0
 

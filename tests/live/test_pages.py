@@ -23,7 +23,9 @@ class TestIncrements:
         assert turned(reading(tokens=5.0)) == [Turned()]
 
     def test_what_was_counted_is_the_difference(self) -> None:
-        increment = turned(reading(0, tokens=100.0, running=2.0), reading(15, tokens=160.0, running=4.0))[-1].increment
+        increment = turned(reading(0, tokens=100.0, running=2.0), reading(15, tokens=160.0, running=4.0))[
+            -1
+        ].increment
 
         assert increment is not None
         assert (increment.totals.tokens, increment.seconds, increment.running) == (60.0, 15.0, 3.0)
@@ -83,7 +85,9 @@ class TestEvents:
 
     def test_a_start_with_more_requests_than_before_is_one_too(self) -> None:
         old, new = Served(started_s=1_799_999_000.0), Served(started_s=1_800_000_010.0, at_s=15)
-        assert last_events(old.interval(accepted=2), new.interval(accepted=2, requests=500)) == (Event.RESTART,)
+        assert last_events(old.interval(accepted=2), new.interval(accepted=2, requests=500)) == (
+            Event.RESTART,
+        )
 
     def test_of_another_version_it_is_an_upgrade(self) -> None:
         before, after = reading(0, tokens=9.0, version="1"), reading(15, tokens=1.0, version="2")

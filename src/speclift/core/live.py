@@ -128,7 +128,7 @@ class BreakEvenPoint:
     low: float
     high: float
     source: BreakEvenSource
-    # The load that it is for, in requests under way; None where it is for all.
+    # Requests under way over the window; None where nobody says how many.
     running: float | None = None
 
 

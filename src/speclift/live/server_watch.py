@@ -48,8 +48,10 @@ class ServerWatch:
         self._change: Change | None = None
         self._has_replicas = False
         self._last: Watched | None = None
-        # What it was when it last paid: what an end of that is held against.
+        # What it was when it paid, a window ago and lately: what an end of that is held against. The last looks before
+        # an end have the change in them already.
         self._paid: Watched | None = None
+        self._paid_lately: Watched | None = None
 
     def read(self, page: MetricsReading) -> Watched:
         turned = self._pages.turn(page)
@@ -158,9 +160,14 @@ class ServerWatch:
         since_s = last.since_s if last is not None and goes_on else began_s
         told = replace(watched, since_s=since_s, findings=findings)
         if told.payoff is Payoff.PAYS:
-            self._paid = told
+            self._keep_paid(told)
         self._last = told
         return told
+
+    def _keep_paid(self, told: Watched) -> None:
+        lately = self._paid_lately
+        if lately is None or told.at_s - lately.at_s >= self.settings.window_s:
+            self._paid, self._paid_lately = lately or told, told
 
 
 def payoff_of(sums: WindowSums, estimate: Estimate | None, point: BreakEvenPoint | None) -> Payoff:
