@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import replace
+from typing import Any
 
 from speclift.core.live import LiveTotals, MetricsReading
 
@@ -18,7 +19,7 @@ NAMES = {
 }
 
 
-def reading(at_s: float = 0.0, **fields: object) -> MetricsReading:
+def reading(at_s: float = 0.0, **fields: Any) -> MetricsReading:
     """Totals and fields of the page by name."""
     totals = {name: value for name, value in fields.items() if name in LiveTotals.__dataclass_fields__}
     rest = {name: value for name, value in fields.items() if name not in totals}

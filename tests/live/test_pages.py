@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from live_pages import INTERVAL_S, Served, reading
@@ -138,8 +140,8 @@ class TestEvents:
             {"tokens": 1e15},
         ],
     )
-    def test_what_cannot_be_is_left_out(self, after: dict[str, object]) -> None:
-        before = {"tokens": 0.0, "drafted": 0.0, "accepted": 0.0, "accepted_at": (0.0, 0.0)}
+    def test_what_cannot_be_is_left_out(self, after: dict[str, Any]) -> None:
+        before: dict[str, Any] = {"tokens": 0.0, "drafted": 0.0, "accepted": 0.0, "accepted_at": (0.0, 0.0)}
         seen = turned(reading(0, **before), reading(15, **{**before, **after}))[-1]
         assert seen == Turned(events=(Event.IMPOSSIBLE,))
 
