@@ -18,6 +18,8 @@ class Buckets:
 
     bounds: tuple[float, ...]
     counts: tuple[float, ...]
+    # Of all that was observed, where it is told: buckets are often too wide to say more than a mean does.
+    sum: float | None = None
 
     @property
     def total(self) -> float:
@@ -126,13 +128,13 @@ class BreakEvenPoint:
     low: float
     high: float
     source: BreakEvenSource
-    # The load that it is for, in requests under way; None where it is for all.
+    # Requests under way over the window; None where nobody says how many.
     running: float | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LivePercentiles:
-    """From a histogram's buckets; the mean alone where the engine has none."""
+    """From a histogram's buckets where they are narrow enough to tell, and the mean, which is exact."""
 
     p50: float | None = None
     p95: float | None = None
@@ -171,3 +173,65 @@ class Watched:
     findings: tuple[Finding, ...] = ()
     # Why the server could not be read; empty where it was.
     unreachable: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class KeptLook:
+    """What is kept of one look at a server, for the charts of later."""
+
+    at_s: Seconds  # on the wall's clock
+    payoff: Payoff
+    since_s: Seconds
+    is_unreachable: bool
+    # What happened there, as a chart marks it: events, and an answer that is another than before.
+    marks: tuple[str, ...] = ()
+    accepted_length: float | None = None
+    low: float | None = None
+    high: float | None = None
+    break_even: float | None = None
+    acceptance_rate: float | None = None
+    ttft_p50_s: float | None = None
+    ttft_p95_s: float | None = None
+    tpot_p50_s: float | None = None
+    tpot_p95_s: float | None = None
+    tokens_s: float | None = None
+    running: float | None = None
+    waiting: float | None = None
+
+
+def kept_look(watched: Watched, before: KeptLook | None) -> KeptLook:
+    """`before` is the look before it, where there was one."""
+    length, point = watched.accepted_length, watched.break_even
+    return KeptLook(
+        at_s=watched.at_s,
+        payoff=watched.payoff,
+        since_s=watched.since_s,
+        is_unreachable=bool(watched.unreachable),
+        marks=_marks(watched, before),
+        accepted_length=None if length is None else length.value,
+        low=None if length is None else length.low,
+        high=None if length is None else length.high,
+        break_even=None if point is None else point.accepted_length,
+        acceptance_rate=watched.acceptance_rate,
+        ttft_p50_s=watched.ttft_s.p50,
+        ttft_p95_s=watched.ttft_s.p95,
+        # An engine without a histogram has a mean, which is drawn where the median would be.
+        tpot_p50_s=watched.tpot_s.p50 if watched.tpot_s.p50 is not None else watched.tpot_s.mean,
+        tpot_p95_s=watched.tpot_s.p95,
+        tokens_s=watched.tokens_s,
+        running=watched.running,
+        waiting=watched.waiting,
+    )
+
+
+def _marks(watched: Watched, before: KeptLook | None) -> tuple[str, ...]:
+    """A server that stays away is marked once."""
+    events = [event.value for event in watched.events if event is not Event.UNREACHABLE]
+    if before is None or before.is_unreachable != bool(watched.unreachable):
+        if watched.unreachable:
+            return (*events, Event.UNREACHABLE.value)
+        if before is not None:
+            events.append("reachable again")
+    if before is not None and before.payoff is not watched.payoff and not watched.unreachable:
+        events.append(watched.payoff.value)
+    return tuple(events)

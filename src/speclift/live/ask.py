@@ -10,9 +10,30 @@ from speclift.core.errors import UsageError
 from speclift.core.flags import Flag, Reading, read_duration_s
 from speclift.core.units import Seconds
 
-TIMES, WORTH = "Times", "When it pays"
+TIMES, WORTH, SERVERS, SERVICE = "Times", "When it pays", "Servers", "As a service"
+LOOPBACK = ("127.0.0.1", "localhost", "::1")
 INTERVAL_MIN_S, INTERVAL_MAX_S = 0.1, 3600.0
 WINDOW_MAX_S = 24 * 3600.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Listening:
+    """Where a service listens; port 0 is any that is free."""
+
+    host: str
+    port: int
+
+    @property
+    def is_loopback(self) -> bool:
+        return self.host in LOOPBACK
+
+
+def read_listening(text: str, flag: str) -> Listening:
+    host, colon, port = text.rpartition(":")
+    host = host.removeprefix("[").removesuffix("]")
+    if not colon or not host or not (port.isascii() and port.isdigit()) or int(port) > 65535:
+        raise UsageError(f"{flag} takes an address and a port, saw {text[:80]!r}", hint=f"{flag} 127.0.0.1:9400")
+    return Listening(host=host, port=int(port))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -20,7 +41,7 @@ class WatchAsk:
     interval_s: Annotated[
         Seconds,
         Flag(
-            "Time between two looks at a server.",
+            "Time between two looks at a server; default 15s.",
             TIMES,
             "15s",
             names=("--interval",),
@@ -30,7 +51,7 @@ class WatchAsk:
     window_s: Annotated[
         Seconds,
         Flag(
-            "The answer is about the last so many minutes.",
+            "The answer is about the last so many minutes; default 10m.",
             TIMES,
             "10m",
             names=("--window",),
@@ -53,7 +74,32 @@ class WatchAsk:
     ] = None
     api_key_env: Annotated[
         str | None,
-        Flag("Environment variable with the key that the servers want for /metrics.", "Servers", "VAR"),
+        Flag("Environment variable with the key that the servers want for /metrics.", SERVERS, "VAR"),
+    ] = None
+    listen: Annotated[
+        Listening | None,
+        Flag(
+            "Serve a page, /metrics and JSON there while watching; port 0 takes any. Loopback, or with --token-env.",
+            SERVICE,
+            "HOST:PORT",
+            reading=Reading(read_listening),
+        ),
+    ] = None
+    token_env: Annotated[
+        str | None,
+        Flag("Environment variable with the token that whoever asks has to know.", SERVICE, "VAR"),
+    ] = None
+    history: Annotated[
+        Path | None,
+        Flag("File of what was seen; default with --listen: speclift/watch.db in your state folder.", SERVICE, "FILE"),
+    ] = None
+    webhook: Annotated[
+        str | None,
+        Flag("POST the document there when the answer changes, or a server is gone or back.", SERVICE, "URL"),
+    ] = None
+    webhook_key_env: Annotated[
+        str | None,
+        Flag("Environment variable with the key that signs what is posted.", SERVICE, "VAR"),
     ] = None
 
     def __post_init__(self) -> None:
@@ -71,5 +117,22 @@ class WatchAsk:
             )
         if self.break_even is not None and self.study is not None:
             raise UsageError("--break-even and --study were both given", hint="give one of them")
+        self._check_service()
         if self.once and self.for_s is not None:
             raise UsageError("--once and --for were both given", hint="give one of them")
+
+    def _check_service(self) -> None:
+        listen = self.listen
+        if listen is not None and not listen.is_loopback and self.token_env is None:
+            raise UsageError(
+                f"--listen {listen.host} can be reached from other machines and wants a token",
+                hint="export WATCH_TOKEN=$(openssl rand -hex 24), then --token-env WATCH_TOKEN; or listen on 127.0.0.1",
+            )
+        for flag, value, needed, is_given in (
+            ("--token-env", self.token_env, "--listen", listen is not None),
+            ("--webhook-key-env", self.webhook_key_env, "--webhook", self.webhook is not None),
+        ):
+            if value is not None and not is_given:
+                raise UsageError(f"{flag} goes with {needed}", hint=f"give {needed} too, or leave {flag} out")
+        if self.once and (listen is not None or self.webhook is not None):
+            raise UsageError("--once looks once; --listen and --webhook go on", hint="leave --once out")

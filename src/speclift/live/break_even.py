@@ -28,7 +28,9 @@ class GivenBreakEven:
 
     def __call__(self, running: float | None, k: int | None) -> BreakEvenPoint:
         value = self.accepted_length
-        return BreakEvenPoint(accepted_length=value, low=value, high=value, source=BreakEvenSource.GIVEN)
+        return BreakEvenPoint(
+            accepted_length=value, low=value, high=value, source=BreakEvenSource.GIVEN, running=running
+        )
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,6 +14,7 @@ from speclift.statistics.change import Change
 POSITION_POINTS = 0.05
 HIT_RATE_POINTS = 0.10
 FACTOR = 1.3
+BREAK_EVEN_FACTOR = 1.02
 
 
 def what_changed(before: Watched, now: Watched) -> tuple[Finding, ...]:
@@ -65,12 +66,17 @@ def _acceptance(before: Watched, now: Watched) -> Iterator[tuple[str, str]]:
 
 
 def _load(before: Watched, now: Watched) -> Iterator[tuple[str, str]]:
-    if _differs(before.running, now.running):
-        yield "changed-load", f"{now.running:.0f} requests are under way, {before.running:.0f} when it paid"
-    if before.break_even is not None and now.break_even is not None:
-        was, value = before.break_even.accepted_length, now.break_even.accepted_length
-        if value > was * 1.02:
-            yield "changed-break-even", f"the break-even at this load is {value:.2f}, it was {was:.2f}"
+    was, point = before.break_even, now.break_even
+    if was is None or point is None:
+        return
+    # The means of both windows; a page's own load is a moment's.
+    if _differs(was.running, point.running):
+        yield "changed-load", f"{point.running:.0f} requests are under way, {was.running:.0f} when it paid"
+    if point.accepted_length > was.accepted_length * BREAK_EVEN_FACTOR:
+        yield (
+            "changed-break-even",
+            f"the break-even at this load is {point.accepted_length:.2f}, it was {was.accepted_length:.2f}",
+        )
 
 
 def _mix(before: Watched, now: Watched) -> Iterator[tuple[str, str]]:

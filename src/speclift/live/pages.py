@@ -194,24 +194,25 @@ def decoded(counted: LiveTotals, *, length: float | None) -> tuple[float | None,
 
 
 def _counted(before: LiveTotals, after: LiveTotals) -> LiveTotals:
-    def rise(earlier: float | None, later: float | None) -> float | None:
-        return None if earlier is None or later is None else later - earlier
-
     return LiveTotals(
-        tokens=rise(before.tokens, after.tokens),
-        requests=rise(before.requests, after.requests),
-        drafts=rise(before.drafts, after.drafts),
-        drafted=rise(before.drafted, after.drafted),
-        accepted=rise(before.accepted, after.accepted),
+        tokens=_rise(before.tokens, after.tokens),
+        requests=_rise(before.requests, after.requests),
+        drafts=_rise(before.drafts, after.drafts),
+        drafted=_rise(before.drafted, after.drafted),
+        accepted=_rise(before.accepted, after.accepted),
         accepted_at=_risen_positions(before.accepted_at, after.accepted_at),
-        steps=rise(before.steps, after.steps),
-        prompt_tokens=rise(before.prompt_tokens, after.prompt_tokens),
-        prefix_queries=rise(before.prefix_queries, after.prefix_queries),
-        prefix_hits=rise(before.prefix_hits, after.prefix_hits),
-        decode_s=rise(before.decode_s, after.decode_s),
+        steps=_rise(before.steps, after.steps),
+        prompt_tokens=_rise(before.prompt_tokens, after.prompt_tokens),
+        prefix_queries=_rise(before.prefix_queries, after.prefix_queries),
+        prefix_hits=_rise(before.prefix_hits, after.prefix_hits),
+        decode_s=_rise(before.decode_s, after.decode_s),
         ttft=_risen_buckets(before.ttft, after.ttft),
         tpot=_risen_buckets(before.tpot, after.tpot),
     )
+
+
+def _rise(earlier: float | None, later: float | None) -> float | None:
+    return None if earlier is None or later is None else later - earlier
 
 
 def _risen_positions(before: tuple[float, ...], after: tuple[float, ...]) -> tuple[float, ...]:
@@ -224,7 +225,9 @@ def _risen_buckets(before: Buckets | None, after: Buckets | None) -> Buckets | N
     if before is None or after is None or before.bounds != after.bounds:
         return None
     counts = tuple(later - earlier for earlier, later in zip(before.counts, after.counts, strict=True))
-    return Buckets(bounds=after.bounds, counts=counts) if list(counts) == sorted(counts) else None
+    if list(counts) != sorted(counts) or counts[0] < 0:
+        return None
+    return Buckets(bounds=after.bounds, counts=counts, sum=_rise(before.sum, after.sum))
 
 
 def _is_possible(counted: LiveTotals, seconds: Seconds) -> bool:

@@ -46,9 +46,12 @@ class ServerWatch:
         self._window: deque[Increment] = deque()
         self._changes = ChangeWatch()
         self._change: Change | None = None
+        self._has_replicas = False
         self._last: Watched | None = None
-        # What it was when it last paid: what an end of that is held against.
+        # What it was when it paid, a window ago and lately: what an end of that is held against. The last looks before
+        # an end have the change in them already.
         self._paid: Watched | None = None
+        self._paid_lately: Watched | None = None
 
     def adopt(self, settings: WatchSettings) -> None:
         """Other settings from now on; what was seen stays."""
@@ -84,7 +87,10 @@ class ServerWatch:
         )
 
     def _take(self, turned: Turned, at_s: Seconds) -> None:
-        if turned.begins_anew:
+        # The first page of a second replica looks like traffic of the first.
+        is_first_replica = Event.REPLICAS in turned.events and not self._has_replicas
+        self._has_replicas |= is_first_replica
+        if turned.begins_anew or is_first_replica:
             self._window.clear()
             self._changes.forget()
             self._change = None
@@ -159,9 +165,14 @@ class ServerWatch:
         since_s = last.since_s if last is not None and goes_on else began_s
         told = replace(watched, since_s=since_s, findings=findings)
         if told.payoff is Payoff.PAYS:
-            self._paid = told
+            self._keep_paid(told)
         self._last = told
         return told
+
+    def _keep_paid(self, told: Watched) -> None:
+        lately = self._paid_lately
+        if lately is None or told.at_s - lately.at_s >= self.settings.window_s:
+            self._paid, self._paid_lately = lately or told, told
 
 
 def payoff_of(sums: WindowSums, estimate: Estimate | None, point: BreakEvenPoint | None) -> Payoff:

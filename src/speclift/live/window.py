@@ -66,22 +66,25 @@ def percentiles_of(buckets: Sequence[Buckets | None]) -> LivePercentiles:
         return LivePercentiles()
     bounds = alike[-1].bounds
     counts = tuple(map(sum, zip(*(each.counts for each in alike), strict=True)))
+    together = Buckets(bounds=bounds, counts=counts, sum=_sum(each.sum for each in alike))
     found = {
-        name: _quantile(Buckets(bounds=bounds, counts=counts), share)
+        name: _quantile(together, share)
         for name, (share, least) in PERCENTILES.items()
-        if counts[-1] >= least
+        if together.total >= least
     }
-    return LivePercentiles(**found)
+    return LivePercentiles(**found, mean=_ratio(together.sum, together.total))
 
 
 def _quantile(buckets: Buckets, share: float) -> float | None:
-    """Linear within the bucket, as Prometheus does it; None in the last one, which has no end."""
+    """Linear within the bucket, as Prometheus does it; but None in the last one, which has no end, and in the first,
+    which may begin far below: vLLM's first time per token is anything up to 10 ms."""
     rank = share * buckets.total
     edges = pairwise((0.0, *buckets.bounds))
     below = 0.0
     for (lower, upper), count in zip(edges, buckets.counts, strict=True):
         if count >= rank and count > below:
-            return None if math.isinf(upper) else lower + (upper - lower) * (rank - below) / (count - below)
+            is_open = math.isinf(upper) or lower == 0
+            return None if is_open else lower + (upper - lower) * (rank - below) / (count - below)
         below = count
     return None
 

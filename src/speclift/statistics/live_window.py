@@ -1,7 +1,7 @@
-"""How many tokens does a step give on a running server, and how sure is that? Over a window of scrapes.
+"""How many tokens does a step give on a running server, and how sure is that, over a window of scrapes?
 
-The doubt is taken from how the scrapes differ, not from counts of steps: steps of one request are alike, requests of one
-minute too. A step-level interval covers 5-84 % of the time (docs/method.md). Pure.
+The doubt is taken from how scrapes differ, not from counts of steps: steps of one request are alike, and so are requests
+of one minute. Pure.
 """
 
 from __future__ import annotations
@@ -15,77 +15,72 @@ from scipy import special
 
 from speclift.core.live import Increment
 from speclift.core.results import CONFIDENCE, Estimate
+from speclift.statistics.live_spread import EXPECTED_SPREAD, Scrape, TrafficSpread, scrape_of, window_sums
 
 Floats = NDArray[np.float64]
 
-EXPECTED_SD = 0.25
-EXPECTED_DF = 4.0
-COSINES_MAX = 4
-TOKENS_PER_REQUEST = 256.0
+# For a server that is looked at every 15 s for weeks, with a window of ten minutes.
+WATCH_LEVEL = 0.9998
+# Waves over the window: the slowest ones see what neighbouring scrapes have in common, and there are few of them.
+WAVES = 4
 
 
-def accepted_length(increments: Sequence[Increment], *, level: float = CONFIDENCE) -> Estimate | None:
-    used = [each for each in increments if each.steps and each.step_tokens is not None]
-    if not used:
+def accepted_length(
+    increments: Sequence[Increment], *, level: float = CONFIDENCE, spread: TrafficSpread = EXPECTED_SPREAD
+) -> Estimate | None:
+    """Tokens over steps; None where nothing was decoded.
+
+    `spread`: what was learnt of this server before (`ChangeWatch.spread`), else what is expected of any.
+    """
+    scrapes = [scrape for scrape in map(scrape_of, increments) if scrape is not None and scrape.steps > 0]
+    if not scrapes:
         return None
-    steps = np.array([each.steps for each in used], dtype=np.float64)
-    tokens = np.array([each.step_tokens for each in used], dtype=np.float64)
-    variance, df = log_variance(tokens, steps, np.float64(requests_of(used)))
-    value = max(1.0, float(tokens.sum() / steps.sum()))
-    stretch = math.exp(float(special.stdtrit(df, (1 + level) / 2) * np.sqrt(variance)))
+    variance, df = _log_variance(scrapes, spread)
+    value = math.exp(window_sums(scrapes).log_length)
+    stretch = math.exp(float(special.stdtrit(df, (1.0 + level) / 2.0)) * math.sqrt(variance))
     return Estimate(
         value=value,
         low=max(1.0, value / stretch),
         high=value * stretch,
-        n=len(used),
+        n=len(scrapes),
         method="between-scrapes-t",
         level=level,
     )
 
 
-def requests_of(increments: Sequence[Increment]) -> float:
-    begun = [each.totals.requests for each in increments]
-    running = max((each.running or 0.0 for each in increments), default=0.0)
-    tokens = sum(each.step_tokens or 0.0 for each in increments)
-    counted = (
-        sum(b for b in begun if b is not None)
-        if any(b is not None for b in begun)
-        else tokens / TOKENS_PER_REQUEST
-    )
-    return max(1.0, running, counted)
+def _log_variance(scrapes: Sequence[Scrape], spread: TrafficSpread) -> tuple[float, float]:
+    tokens = np.array([scrape.tokens for scrape in scrapes])
+    steps = np.array([scrape.steps for scrape in scrapes])
+    seen, seen_df = seen_variance(tokens, steps)
+    expected = np.float64(spread.variance(window_sums(scrapes).requests))
+    variance, df = together(seen, seen_df, expected, np.float64(spread.df))
+    return float(variance), float(df)
 
 
-def log_variance(
-    tokens: Floats,
-    steps: Floats,
-    requests: Floats,
-    cosines=COSINES_MAX,
-    sd=EXPECTED_SD,
-    df0=EXPECTED_DF,
-    mode="max",
-) -> tuple[Floats, Floats]:
+def seen_variance(tokens: Floats, steps: Floats) -> tuple[Floats, Floats]:
+    """Variance of the log of the ratio of sums along the last axis, and its degrees of freedom.
+
+    Residuals of the ratio are projected on the slowest cosines over the steps (the equal-weighted cosine estimator of a
+    long-run variance): what varies within minutes averages out in these just as it does in the ratio. One scrape that has
+    nearly all steps leaves less than one degree of freedom.
+    """
     total = steps.sum(axis=-1, keepdims=True)
     share = steps / total
-    ratio = tokens.sum(axis=-1, keepdims=True) / total
-    residual = (tokens - ratio * steps) / (ratio * total)
-    position = np.cumsum(share, axis=-1) - share / 2
-    seen_df = np.minimum(1.0 / np.sum(share**2, axis=-1) - 1.0, cosines)
-    seen = np.zeros_like(seen_df)
-    for order in range(1, cosines + 1):
-        wave = math.sqrt(2.0) * np.sum(residual * np.cos(math.pi * order * position), axis=-1)
-        seen = seen + np.clip(seen_df - order + 1.0, 0.0, 1.0) * wave**2
-    expected = sd**2 / requests
-    pooled = (df0 * expected + seen) / (df0 + seen_df)
-    with np.errstate(divide="ignore", invalid="ignore"):
-        v1 = np.where(seen_df > 1e-9, seen / seen_df, 0.0)
-        satt = (df0 * expected + seen) ** 2 / (
-            df0 * expected**2 + np.where(seen_df > 1e-9, seen**2 / seen_df, 0.0)
-        )
-    if mode == "pool":
-        return pooled, df0 + seen_df
-    if mode == "max":
-        return np.maximum(pooled, v1), np.where(v1 > expected, satt, df0 + seen_df)
-    raise ValueError
+    ratio = np.maximum(1.0, tokens.sum(axis=-1, keepdims=True) / total)
+    residuals = (tokens / ratio - steps) / total
+    middle = np.cumsum(share, axis=-1) - share / 2.0
+    # Rounding makes scrapes that are all equal one too many by a hair.
+    df = np.clip(1.0 / np.sum(share**2, axis=-1) - 1.0, 0.0, WAVES)
+    squares = np.zeros_like(df)
+    for order in range(1, WAVES + 1):
+        wave = math.sqrt(2.0) * np.sum(residuals * np.cos(math.pi * order * middle), axis=-1)
+        squares = squares + np.clip(df - order + 1.0, 0.0, 1.0) * wave**2
+    return squares / np.maximum(df, np.finfo(np.float64).tiny), df
 
 
-WATCH_LEVEL = 0.9995
+def together(seen: Floats, seen_df: Floats, expected: Floats, expected_df: Floats) -> tuple[Floats, Floats]:
+    """What was seen and what is expected, weighed by their degrees of freedom; never less than what was seen."""
+    df = seen_df + expected_df
+    pooled = (seen_df * seen + expected_df * expected) / df
+    # With less than one degree of freedom a single square says nothing.
+    return np.where(seen_df >= 1.0, np.maximum(pooled, seen), pooled), df

@@ -198,9 +198,7 @@ def length_words(watched: Watched) -> str:
 
 
 def _times(times: LivePercentiles) -> str:
-    if times.mean is not None:
-        return f"{seconds(times.mean)} mean"
-    named = (("p50", times.p50), ("p95", times.p95), ("p99", times.p99))
+    named = (("mean", times.mean), ("p50", times.p50), ("p95", times.p95), ("p99", times.p99))
     return "  ".join(f"{name} {seconds(value)}" for name, value in named if value is not None) or "–"
 
 
