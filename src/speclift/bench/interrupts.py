@@ -96,7 +96,9 @@ def _heeded() -> tuple[signal.Signals, ...]:
 
 
 def _end_for_sure(signals: int) -> None:
-    os.read(signals, 1)
+    # Whatever else is heeded (SIGHUP) comes this way too, and ends nothing.
+    while os.read(signals, 1)[0] not in SIGNALS:
+        pass
     time.sleep(END_LIMIT_S)
     os.write(2, LATE)
     os._exit(EXIT_INTERRUPTED)
@@ -122,3 +124,19 @@ async def _until_signal(work: Coroutine[object, None, Told]) -> Told:
     assert task is not None
     with watching.cancelling(lambda: loop.call_soon_threadsafe(task.cancel)):
         return await work
+
+
+@contextmanager
+def heeding_hangup(act: Callable[[], object]) -> Iterator[None]:
+    """Inside an event loop: SIGHUP calls `act` there instead of ending the process."""
+    import asyncio
+
+    if threading.current_thread() is not threading.main_thread():
+        yield  # signals are the main thread's
+        return
+    loop = asyncio.get_running_loop()
+    before = signal.signal(signal.SIGHUP, lambda _number, _frame: loop.call_soon_threadsafe(act))
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGHUP, before)

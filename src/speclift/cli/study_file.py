@@ -74,18 +74,27 @@ def _unwrapped(annotation: object) -> tuple[type, bool]:
 
 def read_study_file(path: Path, settings: Mapping[str, FileFlag]) -> dict[str, object]:
     """Defaults by parameter name, in the form the command line would give them."""
+    return defaults_of(read_toml(path), settings, path)
+
+
+def defaults_of(
+    table: Mapping[str, object], settings: Mapping[str, FileFlag], path: Path, *, more: Iterable[str] = ()
+) -> dict[str, object]:
+    """`more` are keys that the file may have and that somebody else has read."""
     defaults: dict[str, object] = {}
-    for key, value in _read_toml(path).items():
+    for key, value in table.items():
+        if key in more:
+            continue
         setting = settings.get(key)
         if setting is None:
-            raise unknown_name(what=f"key in {path}:", seen=key, allowed=settings)
+            raise unknown_name(what=f"key in {path}:", seen=key, allowed=[*settings, *more])
         if setting.parameter in defaults:
             raise UsageError(f"{path}: '{key}' repeats {setting.parameter!r}")
         defaults[setting.parameter] = _checked(value, setting, where=f"{path}: '{key}'")
     return defaults
 
 
-def _read_toml(path: Path) -> dict[str, object]:
+def read_toml(path: Path) -> dict[str, object]:
     try:
         with path.open("rb") as file:
             return tomllib.load(file)

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from functools import partial
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -13,11 +15,12 @@ from speclift.cli.options import Flags, Json, takes
 from speclift.cli.screens import screen
 from speclift.core.errors import UsageError
 from speclift.core.flags import assembled
-from speclift.live.ask import WatchAsk
+from speclift.live.ask import SERVERS, WatchAsk
 
 if TYPE_CHECKING:
     from speclift.core.answer import ShortAnswer
     from speclift.core.live import Watched
+    from speclift.verbs.watch import Tell, WatchPlan
 
 # numpy, scipy and rich are imported where they are used: --help must not wait for them.
 
@@ -27,20 +30,49 @@ STDIN_CHARACTERS_MAX = 8 << 20
 URLS = "Servers, as http://127.0.0.1:8000; several are watched side by side. - reads one page of metrics from stdin."
 
 
-@takes(Flags(WatchAsk), as_parameter="asked")
+# What was not typed may stand in the file.
+FLAGS = Flags(WatchAsk, are_optional=True)
+
+
+@takes(FLAGS, as_parameter="asked")
 def watch_command(
     asked: Mapping[str, object],
     *,
-    urls: Annotated[list[str], typer.Argument(metavar="URL…", help=URLS)],
+    urls: Annotated[list[str] | None, typer.Argument(metavar="URL…", help=URLS)] = None,
+    config: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FILE",
+            help="TOML file with urls and these flags (_ for -), read anew on SIGHUP. Flags win.",
+            rich_help_panel=SERVERS,
+        ),
+    ] = None,
     as_json: Json = False,
 ) -> None:
     """Does speculation still pay on a running server? Reads its metrics and sends no request of its own. Exit code 0
     pays, 4 does not, 5 unsure or no traffic, 1 unreachable."""
     from speclift.verbs.watch import exit_code
 
-    ask = assembled(WatchAsk, asked)
-    judge = _page_from_stdin if STDIN in urls else _watch
-    raise typer.Exit(exit_code(judge(urls, ask, as_json=as_json)))
+    if STDIN in (urls or ()):
+        raise typer.Exit(exit_code(_page_from_stdin(urls or [], assembled(WatchAsk, asked), as_json=as_json)))
+    reread = partial(_plan, tuple(urls or ()), asked, config)
+    raise typer.Exit(exit_code(_watch(reread, is_reread=config is not None, as_json=as_json)))
+
+
+def _plan(urls: tuple[str, ...], asked: Mapping[str, object], config: Path | None) -> WatchPlan:
+    """As the file is now, with what was typed; UsageError where it is wrong."""
+    from speclift.cli.watch_file import read_watch_file
+    from speclift.verbs.watch import WatchPlan, WatchTarget
+
+    targets, values = ((), {}) if config is None else read_watch_file(config, FLAGS)
+    if urls:
+        targets = tuple(WatchTarget(url=url) for url in urls)
+    if not targets:
+        raise UsageError(
+            "no server to watch was named" if config is None else f"{config} names no server to watch",
+            hint="speclift watch http://127.0.0.1:8000",
+        )
+    return WatchPlan(targets=targets, ask=assembled(WatchAsk, {**values, **asked}))
 
 
 def _page_from_stdin(urls: list[str], ask: WatchAsk, *, as_json: bool) -> list[Watched]:
@@ -56,17 +88,27 @@ def _page_from_stdin(urls: list[str], ask: WatchAsk, *, as_json: bool) -> list[W
     return [watch_page(text, ask, place="stdin", tell=_json_line if as_json else _plain)]
 
 
-def _watch(urls: list[str], ask: WatchAsk, *, as_json: bool) -> list[Watched]:
+def _watch(reread: Callable[[], WatchPlan], *, is_reread: bool, as_json: bool) -> list[Watched]:
     from speclift.bench.interrupts import run_until_signal
     from speclift.verbs.watch import watch
-    from speclift.views.watch_terminal import WatchScreen
+
+    plan = reread()
+    ask = plan.ask
+
+    def run(tell: Tell, say: Callable[[str], None] = _say) -> list[Watched]:
+        work = watch(plan, tell=tell, say=say, reread=reread if is_reread else None)
+        return list(run_until_signal(work).values())
 
     if as_json:
-        return list(run_until_signal(watch(urls, ask, tell=_json_line)).values())
+        return run(_json_line)
     console = screen(stderr=True)
+    if ask.listen is not None and not console.is_terminal:
+        return run(_Changes().tell)
     if not console.is_terminal or ask.once:
-        return list(run_until_signal(watch(urls, ask, tell=_plain)).values())
+        return run(_plain)
     from rich.live import Live
+
+    from speclift.views.watch_terminal import WatchScreen
 
     view = WatchScreen()
     try:
@@ -76,11 +118,31 @@ def _watch(urls: list[str], ask: WatchAsk, *, as_json: bool) -> list[Watched]:
                 view.take(watched, answer)
                 live.refresh()
 
-            return list(run_until_signal(watch(urls, ask, tell=show)).values())
+            return run(show, view.note)
     finally:
         # What was last on the screen went with it.
         for ending in view.endings():
             console.print(ending)
+
+
+class _Changes:
+    """A service says where an answer becomes another, and is quiet otherwise: its page has the rest."""
+
+    def __init__(self) -> None:
+        self._last: dict[str, tuple[str, bool]] = {}
+
+    def tell(self, watched: Watched, answer: ShortAnswer) -> None:
+        now = watched.payoff.value, bool(watched.unreachable)
+        if self._last.get(watched.url) != now or (watched.events and not watched.unreachable):
+            _plain(watched, answer)
+        self._last[watched.url] = now
+
+
+def _say(words: str) -> None:
+    from speclift.core.quantities import printable_lines
+
+    sys.stderr.write(f"{printable_lines(words)}\n")
+    sys.stderr.flush()
 
 
 def _json_line(watched: Watched, answer: ShortAnswer) -> None:

@@ -135,7 +135,11 @@ class KeptConnection:
     async def _exchange(self, address: Address, request: bytes, bytes_max: int) -> Reply:
         if not self._is_open_to(address):
             self.close()
-            tls = trust(os.environ.get("SSL_CERT_FILE"), os.environ.get("SSL_CERT_DIR")) if address.is_tls else None
+            tls = (
+                trust(os.environ.get("SSL_CERT_FILE"), os.environ.get("SSL_CERT_DIR"))
+                if address.is_tls
+                else None
+            )
             self._reader, self._writer = await asyncio.open_connection(
                 address.host, address.port, ssl=tls, limit=HEAD_BYTES_MAX
             )
@@ -178,7 +182,9 @@ async def _head(reader: asyncio.StreamReader) -> _Head:
         code = rest[:3]
         if not version.startswith("HTTP/1.") or not (code.isascii() and code.isdigit()):
             raise ValueError(f"no HTTP: {first[:80]!r}")
-        fields = {name.strip().lower(): value.strip() for name, _, value in (line.partition(":") for line in lines)}
+        fields = {
+            name.strip().lower(): value.strip() for name, _, value in (line.partition(":") for line in lines)
+        }
         if int(code) >= 200:
             wish = fields.get("connection", "").lower()
             is_framed = "content-length" in fields or "transfer-encoding" in fields
@@ -198,7 +204,8 @@ async def _body(reader: asyncio.StreamReader, head: _Head, most: int) -> tuple[b
     if length is not None:
         # An error's status says what is wrong, whether its words are whole or not.
         return await reader.readexactly(min(length, most)), length > most
-    parts, size = [], 0
+    parts: list[bytes] = []
+    size = 0
     while size <= most and (part := await reader.read(READ_BYTES)):
         parts.append(part)
         size += len(part)
@@ -206,7 +213,8 @@ async def _body(reader: asyncio.StreamReader, head: _Head, most: int) -> tuple[b
 
 
 async def _chunks(reader: asyncio.StreamReader, most: int) -> tuple[bytes, bool]:
-    parts, size = [], 0
+    parts: list[bytes] = []
+    size = 0
     while True:
         line = (await reader.readuntil(b"\r\n")).partition(b";")[0].strip()
         if not line or len(line) > 16:

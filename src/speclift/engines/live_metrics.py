@@ -163,9 +163,7 @@ def _wanted() -> re.Pattern[str]:
     with the end of the line before it, which is looked for three times as fast as a line's beginning."""
     read = (*_READ, _sums(TTFT), _sums(TPOT))
     names = sorted({name for group in read for name in group}, key=len, reverse=True)
-    return re.compile(
-        rf"\n({'|'.join(map(re.escape, names))})(?:\{{(.{{0,2000}})\}})?[ \t]+(\S{{1,40}})"
-    )
+    return re.compile(rf"\n({'|'.join(map(re.escape, names))})(?:\{{(.{{0,2000}})\}})?[ \t]+(\S{{1,40}})")
 
 
 def _samples(text: str) -> _Samples:

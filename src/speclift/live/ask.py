@@ -32,7 +32,9 @@ def read_listening(text: str, flag: str) -> Listening:
     host, colon, port = text.rpartition(":")
     host = host.removeprefix("[").removesuffix("]")
     if not colon or not host or not (port.isascii() and port.isdigit()) or int(port) > 65535:
-        raise UsageError(f"{flag} takes an address and a port, saw {text[:80]!r}", hint=f"{flag} 127.0.0.1:9400")
+        raise UsageError(
+            f"{flag} takes an address and a port, saw {text[:80]!r}", hint=f"{flag} 127.0.0.1:9400"
+        )
     return Listening(host=host, port=int(port))
 
 
@@ -91,7 +93,11 @@ class WatchAsk:
     ] = None
     history: Annotated[
         Path | None,
-        Flag("File of what was seen; default with --listen: speclift/watch.db in your state folder.", SERVICE, "FILE"),
+        Flag(
+            "File of what was seen; default with --listen: speclift/watch.db in your state folder.",
+            SERVICE,
+            "FILE",
+        ),
     ] = None
     webhook: Annotated[
         str | None,

@@ -1,20 +1,13 @@
 """The report: one self-contained HTML page from the JSON document, and from nothing else.
 
-A section for each question that people ask, in the order in which they ask. Text is escaped by the template engine, and
-made visible where it could act on its reader (control and bidirectional characters), wherever a template prints it.
+A section for each question that people ask, in the order in which they ask.
 """
 
 from __future__ import annotations
 
-import shlex
 from collections.abc import Mapping
-from functools import cache
 from typing import TypedDict
 
-from jinja2 import Environment, PackageLoader, StrictUndefined, Template
-from markupsafe import Markup
-
-from speclift.core.quantities import number, printable, ratio_words, seconds, share
 from speclift.core.results import Decision
 from speclift.search.tuning_document import ConfirmedTuningDocument, confirmed_errors_of, tuning_of
 from speclift.views import page_latency, page_sure, page_traffic, page_why
@@ -22,7 +15,7 @@ from speclift.views.charts_plot import Plot, speedup_over_load, survival
 from speclift.views.page_cells import cell_table
 from speclift.views.page_document import completed, shown_arm
 from speclift.views.page_glossary import GLOSSARY, TermLinks
-from speclift.views.time_words import command_time
+from speclift.views.page_templates import page_template
 from speclift.views.tuning_charts import pareto
 from speclift.views.tuning_table import (
     SpeedupTable,
@@ -53,8 +46,6 @@ QUESTIONS = {
     "cells": "What was measured in every cell?",
     "rerun": "How do I run it again?",
 }
-NAME_CHARACTERS = 64
-LINE_CHARACTERS = 4000
 
 
 class _TuningWords(TypedDict):
@@ -66,35 +57,12 @@ class _TuningWords(TypedDict):
     notes: list[tuple[str, list[str]]]
 
 
-@cache
-def _template() -> Template:
-    """Reading it takes as long as all the rest of a report."""
-    environment = Environment(
-        loader=PackageLoader("speclift.views"),
-        autoescape=True,
-        undefined=StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
-        finalize=_visible,
-    )
-    environment.filters.update(
-        seconds=seconds,
-        share=share,
-        number=number,
-        name=lambda text: printable(text, limit=NAME_CHARACTERS),
-        ratio=ratio_words,
-        command_time=command_time,
-        shell=shlex.join,
-    )
-    return environment.get_template("page.html")
-
-
 def page(document: Mapping[str, object]) -> str:
     whole = completed(document)
     arm = shown_arm(whole)
     steps = page_why.steps(whole, arm) if arm is not None else []
     panels, left_out_loads = page_latency.panels(whole, arm) if arm is not None else ([], [])
-    return _template().render(
+    return page_template("page.html").render(
         d=whole,
         title=TITLES[Decision(whole["verdict"])],
         questions=QUESTIONS,
@@ -137,12 +105,3 @@ def _tuning(document: ConfirmedTuningDocument) -> _TuningWords:
             ("Schedule", [schedule] if schedule is not None else []),
         ],
     }
-
-
-def _visible(value: object) -> object:
-    """Whatever a template prints: text of others shows what it hides."""
-    if isinstance(value, Markup) or not isinstance(value, str):
-        return value
-    if len(value) <= LINE_CHARACTERS and value.isascii() and value.isprintable():
-        return value
-    return "\n".join(printable(line, limit=LINE_CHARACTERS) for line in value.splitlines())

@@ -56,6 +56,11 @@ class WatchScreen:
 
     def __init__(self) -> None:
         self._servers: dict[str, _Kept] = {}
+        self._noted = ""
+
+    def note(self, words: str) -> None:
+        """What is worth a line beside the answers."""
+        self._noted = printable(words, limit=400)
 
     def take(self, watched: Watched, answer: ShortAnswer) -> None:
         self._servers.setdefault(watched.url, _Kept()).take(watched, answer)
@@ -74,6 +79,8 @@ class WatchScreen:
             yield from _one_server(kept[0], width=options.max_width)
         else:
             yield from _several(kept, width=options.max_width, height=options.max_height)
+        if self._noted:
+            yield Text(self._noted, style="dim")
         yield Text("Ctrl-C ends", style="dim")
 
 

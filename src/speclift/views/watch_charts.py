@@ -1,0 +1,285 @@
+"""What a server did over time: lines with bands, upright marks where something happened. Pure."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from itertools import pairwise
+from statistics import median
+
+from speclift.core.live import Event, KeptLook, Payoff
+from speclift.core.quantities import number, seconds, share
+from speclift.core.units import Seconds
+from speclift.views.charts import Scale, Tick, fitting_ticks
+from speclift.views.charts_plot import AREA_WIDTH_PX, joined
+
+HOUR_S, DAY_S = 3600.0, 24 * 3600.0
+# Distances between the times under a chart, the first that leaves few enough.
+TIME_STEPS_S = (
+    60.0,
+    300.0,
+    900.0,
+    1800.0,
+    HOUR_S,
+    3 * HOUR_S,
+    6 * HOUR_S,
+    12 * HOUR_S,
+    DAY_S,
+    2 * DAY_S,
+    7 * DAY_S,
+)
+TIMES_MAX = 6
+CHART_HEIGHT_PX = 140.0
+LABEL_HEIGHT_PX = 16.0
+VALUES_MAX = 4
+# Two looks further apart than so many usual distances have nothing drawn between them.
+GAP_DISTANCES = 3.5
+MARKS_MAX = 60
+_TONES = {
+    Payoff.PAYS.value: "pays",
+    Payoff.DOES_NOT_PAY.value: "loses",
+    Event.UNREACHABLE.value: "loses",
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Baseline:
+    """What requests took without speculation at the load nearest to that of now, as a study measured it."""
+
+    ttft_p50_s: float | None
+    ttft_p95_s: float | None
+    tpot_p50_s: float | None
+    tpot_p95_s: float | None
+    load: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TimeLine:
+    """`lines` and `bands` as SVG writes points, x and y in percent; `style` is a colour, `is_limit` one to be held
+    against."""
+
+    name: str
+    style: str
+    lines: tuple[str, ...]
+    bands: tuple[str, ...] = ()
+    is_limit: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TimeMark:
+    """Something that happened, in percent from the left."""
+
+    x: float
+    words: str
+    style: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TimeChart:
+    title: str
+    lines: tuple[TimeLine, ...]
+    x_ticks: tuple[Tick, ...]
+    y_ticks: tuple[Tick, ...]
+    marks: tuple[TimeMark, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Span:
+    """The time that charts show."""
+
+    from_s: Seconds
+    to_s: Seconds
+
+    @property
+    def scale(self) -> Scale:
+        return Scale(low=self.from_s, high=self.to_s)
+
+
+@dataclass(frozen=True, slots=True)
+class _Drawn:
+    """One line before it has a place: its values, and the bounds around them where there are some."""
+
+    name: str
+    style: str
+    value: Callable[[KeptLook], float | None]
+    low: Callable[[KeptLook], float | None] | None = None
+    high: Callable[[KeptLook], float | None] | None = None
+    is_limit: bool = False
+
+
+def watch_charts(looks: Sequence[KeptLook], span: Span, baseline: Baseline | None) -> list[TimeChart]:
+    """Without those of which nothing is known."""
+    wanted = (
+        _chart("Accepted length against break-even", looks, span, _lengths(), _plain_number, floor=1.0),
+        _chart(
+            "Acceptance rate",
+            looks,
+            span,
+            [_Drawn("accepted of drafted", "s4", _of("acceptance_rate"))],
+            share,
+        ),
+        _chart("Time to first token", looks, span, _times("ttft", baseline), seconds),
+        _chart("Time per output token", looks, span, _times("tpot", baseline), seconds),
+        _chart("Tokens per second", looks, span, [_Drawn("tokens/s", "s1", _of("tokens_s"))], _plain_number),
+        _chart(
+            "Requests",
+            looks,
+            span,
+            [_Drawn("running", "s1", _of("running")), _Drawn("waiting", "s2", _of("waiting"))],
+            _plain_number,
+        ),
+    )
+    return [chart for chart in wanted if chart is not None]
+
+
+def time_marks(looks: Sequence[KeptLook], span: Span) -> tuple[TimeMark, ...]:
+    """The newest, where there are too many."""
+    marked = [look for look in looks if look.marks][-MARKS_MAX:]
+    return tuple(
+        TimeMark(
+            x=span.scale(look.at_s),
+            words=f"{moment(look.at_s)} {', '.join(mark.replace('-', ' ') for mark in look.marks)}",
+            style=next((_TONES[mark] for mark in look.marks if mark in _TONES), "base"),
+        )
+        for look in marked
+    )
+
+
+def moment(at_s: Seconds) -> str:
+    return datetime.fromtimestamp(at_s, tz=UTC).strftime("%m-%d %H:%M:%S")
+
+
+def _lengths() -> list[_Drawn]:
+    return [
+        _Drawn("accepted length, with its interval", "s1", _of("accepted_length"), _of("low"), _of("high")),
+        _Drawn("break-even", "pays", _of("break_even"), is_limit=True),
+    ]
+
+
+def _times(name: str, baseline: Baseline | None) -> list[_Drawn]:
+    drawn = [
+        _Drawn("p50" if name == "ttft" else "p50, or the mean", "s1", _of(f"{name}_p50_s")),
+        _Drawn("p95", "s2", _of(f"{name}_p95_s")),
+    ]
+    for percentile, style in (("p50", "s1"), ("p95", "s2")):
+        value = getattr(baseline, f"{name}_{percentile}_s", None)
+        if value is not None:
+            drawn.append(
+                _Drawn(f"{percentile} without speculation (study)", style, _always(value), is_limit=True)
+            )
+    return drawn
+
+
+def _always(value: float) -> Callable[[KeptLook], float | None]:
+    return lambda _: value
+
+
+def _of(field: str) -> Callable[[KeptLook], float | None]:
+    def value(look: KeptLook) -> float | None:
+        found = getattr(look, field)
+        return found if isinstance(found, float) and math.isfinite(found) else None
+
+    return value
+
+
+def _chart(
+    title: str,
+    looks: Sequence[KeptLook],
+    span: Span,
+    drawn: Sequence[_Drawn],
+    words: Callable[[float], str],
+    *,
+    floor: float = 0.0,
+) -> TimeChart | None:
+    seen = [
+        value
+        for each in drawn
+        if not each.is_limit
+        for look in looks
+        if (value := each.value(look)) is not None
+    ]
+    if not seen:
+        return None
+    limits = [
+        value for each in drawn if each.is_limit for look in looks if (value := each.value(look)) is not None
+    ]
+    ticks = _values(floor, max(*seen, *limits, floor + 1e-6) if limits else max(*seen, floor + 1e-6))
+    y = Scale(low=ticks[0], high=ticks[-1])
+    return TimeChart(
+        title=title,
+        lines=tuple(_line(each, looks, span.scale, y) for each in drawn),
+        x_ticks=_time_ticks(span),
+        y_ticks=fitting_ticks(
+            [(value, words(value)) for value in (ticks[0], ticks[-1], *ticks[1:-1])],
+            y,
+            CHART_HEIGHT_PX,
+            LABEL_HEIGHT_PX,
+        ),
+        marks=time_marks(looks, span),
+    )
+
+
+def _values(low: float, high: float) -> list[float]:
+    """Round numbers from `low` to beyond `high`."""
+    rough = (high - low) / VALUES_MAX
+    power = 10.0 ** math.floor(math.log10(rough))
+    step = next(size * power for size in (1, 2, 2.5, 5, 10) if size * power >= rough * (1 - 1e-9))
+    count = max(1, math.ceil((high - low) / step - 1e-9))
+    return [low + step * index for index in range(count + 1)]
+
+
+def _line(drawn: _Drawn, looks: Sequence[KeptLook], x: Scale, y: Scale) -> TimeLine:
+    runs = list(_runs(looks, drawn.value))
+    bands = []
+    if drawn.low is not None and drawn.high is not None:
+        for run in runs:
+            bounds = [
+                (look, low, high) for look in run if (low := drawn.low(look)) and (high := drawn.high(look))
+            ]
+            upper = [(x(look.at_s), 100 - y(high)) for look, _, high in bounds]
+            lower = [(x(look.at_s), 100 - y(low)) for look, low, _ in reversed(bounds)]
+            bands.append(joined([*upper, *lower]))
+    return TimeLine(
+        name=drawn.name,
+        style=drawn.style,
+        lines=tuple(
+            joined((x(look.at_s), 100 - y(drawn.value(look) or 0.0)) for look in run) for run in runs
+        ),
+        bands=tuple(bands),
+        is_limit=drawn.is_limit,
+    )
+
+
+def _runs(looks: Sequence[KeptLook], value: Callable[[KeptLook], float | None]) -> Iterator[list[KeptLook]]:
+    """Looks that follow each other and of which it is known."""
+    distances = [later.at_s - earlier.at_s for earlier, later in pairwise(looks)]
+    widest_s = GAP_DISTANCES * median(distances) if distances else 0.0
+    run: list[KeptLook] = []
+    for look in looks:
+        is_apart = bool(run) and look.at_s - run[-1].at_s > widest_s
+        if run and (is_apart or value(look) is None):
+            yield run
+            run = []
+        if value(look) is not None:
+            run.append(look)
+    if run:
+        yield run
+
+
+def _time_ticks(span: Span) -> tuple[Tick, ...]:
+    length_s = span.to_s - span.from_s
+    step_s = next((step for step in TIME_STEPS_S if length_s / step <= TIMES_MAX), TIME_STEPS_S[-1])
+    first = math.ceil(span.from_s / step_s)
+    count = int((span.to_s - first * step_s) / step_s) + 1
+    form = "%m-%d" if step_s >= DAY_S else "%H:%M"
+    times = [(first + index) * step_s for index in range(max(0, count))]
+    wanted = [(at_s, datetime.fromtimestamp(at_s, tz=UTC).strftime(form)) for at_s in times]
+    return fitting_ticks(wanted, span.scale, AREA_WIDTH_PX)
+
+
+def _plain_number(value: float) -> str:
+    if value >= 10_000:
+        return f"{value / 1000:g}k"
+    return number(value, 0) if value >= 100 else f"{value:.3g}"
