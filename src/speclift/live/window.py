@@ -15,7 +15,7 @@ PERCENTILES = {"p50": (0.50, 2), "p95": (0.95, 20), "p99": (0.99, 100)}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class WindowSums:
+class LiveSums:
     seconds: Seconds
     # None where the engine does not count it.
     tokens: float | None
@@ -37,11 +37,11 @@ class WindowSums:
         return bool(self.tokens)
 
 
-def sums_of(increments: Sequence[Increment]) -> WindowSums:
+def sums_of(increments: Sequence[Increment]) -> LiveSums:
     totals = [increment.totals for increment in increments]
     tokens, drafts = _sum(t.tokens for t in totals), _sum(t.drafts for t in totals)
     accepted, drafted = _sum(t.accepted for t in totals), _sum(t.drafted for t in totals)
-    return WindowSums(
+    return LiveSums(
         seconds=sum(increment.seconds for increment in increments),
         tokens=tokens,
         requests=_sum(t.requests for t in totals),
