@@ -6,14 +6,14 @@ from collections.abc import Iterator, Sequence
 
 from speclift.core.live import Event, MetricsReading
 from speclift.core.results import Finding, Level
-from speclift.live.window import WindowSums
+from speclift.live.window import LiveSums
 
 # Heads that never loaded and answers that repeat themselves accept nearly nothing and nearly everything (pains 4, 17).
 COLLAPSED, SUSPICIOUS = 0.05, 0.98
 
 
-def page_findings(page: MetricsReading, sums: WindowSums, events: Sequence[Event]) -> tuple[Finding, ...]:
-    return tuple((*_of_page(page, sums), *_of_acceptance(sums), *_of_events(events)))
+def page_findings(page: MetricsReading, sums: LiveSums, events: Sequence[Event]) -> tuple[Finding, ...]:
+    return (*_of_page(page, sums), *_of_acceptance(sums), *_of_events(events))
 
 
 def speculates(page: MetricsReading) -> bool:
@@ -22,7 +22,7 @@ def speculates(page: MetricsReading) -> bool:
     return totals.drafted is not None or totals.steps is not None or page.accepted_length is not None
 
 
-def _of_page(page: MetricsReading, sums: WindowSums) -> Iterator[Finding]:
+def _of_page(page: MetricsReading, sums: LiveSums) -> Iterator[Finding]:
     if page.totals.tokens is None:
         yield Finding(
             check="no-token-counter",
@@ -46,7 +46,7 @@ def _of_page(page: MetricsReading, sums: WindowSums) -> Iterator[Finding]:
         )
 
 
-def _of_acceptance(sums: WindowSums) -> Iterator[Finding]:
+def _of_acceptance(sums: LiveSums) -> Iterator[Finding]:
     rate = sums.acceptance_rate
     if rate is None:
         return

@@ -20,7 +20,7 @@ from speclift.live.break_even import BreakEvenAt, break_even_findings
 from speclift.live.explanation import changed_finding, what_changed
 from speclift.live.findings import page_findings, speculates
 from speclift.live.pages import Pages, Turned, since_start
-from speclift.live.window import WindowSums, sums_of
+from speclift.live.window import LiveSums, sums_of
 from speclift.statistics.change import Change, ChangeWatch
 from speclift.statistics.live_window import WATCH_LEVEL, accepted_length
 
@@ -106,7 +106,7 @@ class ServerWatch:
         self, page: MetricsReading, increments: Sequence[Increment], events: tuple[Event, ...]
     ) -> Watched:
         sums = sums_of(increments)
-        estimate = accepted_length(increments, level=self.settings.level)
+        estimate = accepted_length(increments, level=self.settings.level, spread=self._changes.spread)
         k = page.k if page.k is not None else len(page.totals.accepted_at) or None
         point = self.settings.break_even(sums.running, k)
         payoff = payoff_of(sums, estimate, point) if speculates(page) and increments else Payoff.UNSURE
@@ -175,7 +175,7 @@ class ServerWatch:
             self._paid, self._paid_lately = lately or told, told
 
 
-def payoff_of(sums: WindowSums, estimate: Estimate | None, point: BreakEvenPoint | None) -> Payoff:
+def payoff_of(sums: LiveSums, estimate: Estimate | None, point: BreakEvenPoint | None) -> Payoff:
     if not sums.has_traffic:
         # Requests under way whose tokens are counted when they end (llama.cpp) are traffic.
         return Payoff.UNSURE if sums.running else Payoff.NO_TRAFFIC
