@@ -117,7 +117,7 @@ class KeptConnection:
             self.close()
             if isinstance(error, TimeoutError):
                 raise
-            raise unanswered(shown(asked), error) from error
+            raise unanswered(shown(asked), _plain(error)) from error
         except BaseException:
             # In the middle of an answer: the rest of it would be taken for the next one.
             self.close()
@@ -166,6 +166,13 @@ class KeptConnection:
             body=body,
             is_cut=is_cut,
         )
+
+
+def _plain(error: Exception) -> Exception:
+    """asyncio's own words repeat the address."""
+    if isinstance(error, OSError) and error.errno and not isinstance(error, ssl.SSLError):
+        return OSError(error.errno, os.strerror(error.errno))
+    return error
 
 
 @lru_cache(maxsize=4)

@@ -10,7 +10,7 @@ import math
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, lru_cache
 
 from speclift.core.engine_totals import (
     ACCEPTED,
@@ -229,13 +229,19 @@ def _by_position(found: list[tuple[str, float]]) -> tuple[float, ...]:
     return tuple(by_position[index] for index in range(len(by_position)))
 
 
+@lru_cache(maxsize=64)
+def _kept_once(bounds: tuple[float, ...]) -> tuple[float, ...]:
+    """The same for every page that has them: a watch keeps some thousand pages."""
+    return bounds
+
+
 def _buckets(samples: _Samples, names: Names) -> Buckets | None:
     by_bound: dict[float, float] = {}
     for bound, value in _bounded(samples.first(names)):
         if math.isnan(bound) or not 0 <= value <= TOTAL_MAX:
             return None
         by_bound[bound] = by_bound.get(bound, 0.0) + value
-    bounds = tuple(sorted(by_bound))
+    bounds = _kept_once(tuple(sorted(by_bound)))
     counts = tuple(by_bound[bound] for bound in bounds)
     if not bounds or bounds[-1] != math.inf or list(counts) != sorted(counts):
         return None
