@@ -170,7 +170,7 @@ class KeptConnection:
 
 def _plain(error: Exception) -> Exception:
     """asyncio's own words repeat the address."""
-    if isinstance(error, OSError) and error.errno and not isinstance(error, ssl.SSLError):
+    if isinstance(error, OSError) and (error.errno or 0) > 0 and not isinstance(error, ssl.SSLError):
         return OSError(error.errno, os.strerror(error.errno))
     return error
 

@@ -111,25 +111,16 @@ class _Drawn:
 
 def watch_charts(looks: Sequence[KeptLook], span: Span, baseline: Baseline | None) -> list[TimeChart]:
     """Without those of which nothing is known."""
+    rate = [_Drawn("accepted of drafted", "s4", _of("acceptance_rate"))]
+    requests = [_Drawn("running", "s1", _of("running")), _Drawn("waiting", "s2", _of("waiting"))]
+    tokens = [_Drawn("tokens/s", "s1", _of("tokens_s"))]
     wanted = (
         _chart("Accepted length against break-even", looks, span, _lengths(), _plain_number, floor=1.0),
-        _chart(
-            "Acceptance rate",
-            looks,
-            span,
-            [_Drawn("accepted of drafted", "s4", _of("acceptance_rate"))],
-            share,
-        ),
         _chart("Time to first token", looks, span, _times("ttft", baseline), seconds),
         _chart("Time per output token", looks, span, _times("tpot", baseline), seconds),
-        _chart("Tokens per second", looks, span, [_Drawn("tokens/s", "s1", _of("tokens_s"))], _plain_number),
-        _chart(
-            "Requests",
-            looks,
-            span,
-            [_Drawn("running", "s1", _of("running")), _Drawn("waiting", "s2", _of("waiting"))],
-            _plain_number,
-        ),
+        _chart("Acceptance rate", looks, span, rate, share),
+        _chart("Tokens per second", looks, span, tokens, _plain_number),
+        _chart("Requests", looks, span, requests, _plain_number),
     )
     return [chart for chart in wanted if chart is not None]
 
@@ -166,9 +157,7 @@ def _times(name: str, baseline: Baseline | None) -> list[_Drawn]:
     for percentile, style in (("p50", "s1"), ("p95", "s2")):
         value = getattr(baseline, f"{name}_{percentile}_s", None)
         if value is not None:
-            drawn.append(
-                _Drawn(f"{percentile} without speculation (study)", style, _always(value), is_limit=True)
-            )
+            drawn.append(_Drawn(f"{percentile} without speculation", style, _always(value), is_limit=True))
     return drawn
 
 
@@ -212,7 +201,7 @@ def _chart(
         lines=tuple(_line(each, looks, span.scale, y) for each in drawn),
         x_ticks=_time_ticks(span),
         y_ticks=fitting_ticks(
-            [(value, words(value)) for value in (ticks[0], ticks[-1], *ticks[1:-1])],
+            [(value, words(value) if value else "0") for value in (ticks[0], ticks[-1], *ticks[1:-1])],
             y,
             CHART_HEIGHT_PX,
             LABEL_HEIGHT_PX,

@@ -23,6 +23,14 @@ TITLES = {
     Payoff.NO_TRAFFIC: "No traffic",
 }
 UNREACHABLE = "unreachable"
+# Of so many of all.
+SENTENCES = {
+    UNREACHABLE: "{} cannot be reached",
+    Payoff.DOES_NOT_PAY.value: "Speculation does not pay on {}",
+    Payoff.UNSURE.value: "Unsure whether speculation pays on {}",
+    Payoff.NO_TRAFFIC.value: "No traffic on {}",
+    Payoff.PAYS.value: "Speculation pays on {}",
+}
 MARKS_SHOWN = 12
 POSITIONS_SHOWN = 8
 
@@ -85,7 +93,7 @@ def watch_list(documents: Sequence[WatchDocument], frame: PageFrame) -> str:
     summary = [(counts.count(kind), *kind) for kind in dict.fromkeys(counts)]
     return page_template("watch.html").render(
         frame=frame,
-        title=f"{summary[0][0]} of {len(ordered)} {summary[0][1].lower()}"
+        title=_summary(summary[0][2], summary[0][0], len(ordered)) if summary else "No look taken yet",
         if summary
         else "No look taken yet",
         tone=summary[0][2] if summary else "no-traffic",
@@ -98,6 +106,12 @@ def watch_list(documents: Sequence[WatchDocument], frame: PageFrame) -> str:
             for each in ordered
         ],
     )
+
+
+def _summary(tone: str, count: int, of: int) -> str:
+    """The worst of them, in a sentence."""
+    sentence = SENTENCES[tone].format(f"all {of} servers" if count == of else f"{count} of {of} servers")
+    return sentence[0].upper() + sentence[1:]
 
 
 def badness(document: WatchDocument) -> tuple[bool, int, str]:
@@ -137,7 +151,7 @@ def facts(document: WatchDocument) -> list[tuple[str, str]]:
         ("TPOT", _times(document["tpot_s"])),
         ("KV cache used", share(document["kv_used"])),
         ("prefix hits", share(document["prefix_hit_rate"])),
-        ("window", duration(document["window_s"])),
+        ("window", duration(document["window_s"]) if document["window_s"] else "–"),
         ("looked at", f"{document['at'][:10]} {document['at'][11:19]} UTC"),
     ]
     return [(name, words) for name, words in wanted if words not in ("–", "– running, – waiting")]
