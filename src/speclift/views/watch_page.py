@@ -94,8 +94,6 @@ def watch_list(documents: Sequence[WatchDocument], frame: PageFrame) -> str:
     return page_template("watch.html").render(
         frame=frame,
         title=_summary(summary[0][2], summary[0][0], len(ordered)) if summary else "No look taken yet",
-        if summary
-        else "No look taken yet",
         tone=summary[0][2] if summary else "no-traffic",
         d=None,
         summary=summary,
