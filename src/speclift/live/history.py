@@ -88,12 +88,14 @@ class History:
         """Of one server, the oldest first, not more than `points` of them: of those that stand together the last, and
         every one with marks as far as there is room."""
         self.write()
-        step_s = max((to_s - from_s) / max(1, points // 2), 1e-3)
         names = ", ".join(_COLUMNS)
+        among = "FROM looks JOIN servers ON id = server WHERE url = ? AND at_s BETWEEN ? AND ?"
         with _said(self.path):
+            (count,) = self._database.execute(f"SELECT COUNT(*) {among}", (url, from_s, to_s)).fetchone()
+            # Half of the room is for those with marks, which stand beside the others.
+            step_s = (to_s - from_s) / max(1, points // 2) if count > points else 1e-6
             rows = self._database.execute(
-                f"""SELECT {names}, MAX(at_s) FROM looks JOIN servers ON id = server
-                WHERE url = ? AND at_s BETWEEN ? AND ? GROUP BY CAST((at_s - ?) / ? AS INTEGER), marks != ''
+                f"""SELECT {names}, MAX(at_s) {among} GROUP BY CAST((at_s - ?) / ? AS INTEGER), marks != ''
                 ORDER BY at_s DESC LIMIT ?""",
                 (url, from_s, to_s, from_s, step_s, points),
             ).fetchall()
