@@ -37,7 +37,10 @@ class Browser:
             self._call(f"{domain}.enable")
 
     def open(self, path: Path) -> None:
-        self._call("Page.navigate", url=path.as_uri())
+        self.go(path.as_uri())
+
+    def go(self, url: str) -> None:
+        self._call("Page.navigate", url=url)
         self.ask(
             "new Promise(done => document.readyState === 'complete' ? done() : addEventListener('load', done))"
         )

@@ -196,6 +196,8 @@ async def _received(reader: asyncio.StreamReader) -> _Request:
     """_Refused where it is none; TimeoutError where it does not come."""
     async with asyncio.timeout(IDLE_LIMIT_S):
         first = await reader.readexactly(1)
+    if not first.isalpha():
+        raise _Refused(400, "no HTTP request")
     try:
         async with asyncio.timeout(HEAD_LIMIT_S):
             head = first + await reader.readuntil(b"\r\n\r\n")

@@ -103,19 +103,21 @@ class Rounds:
         *,
         for_s: Seconds | None,
         tell: Callable[[Watched], None],
-        begun: Callable[[str, WatchSettings], ServerWatch] = ServerWatch,
     ) -> None:
-        """`tell` hears of every server at every interval; `begun` is the state that a server begins with."""
+        """`tell` hears of every server at every interval."""
         self._settings, self._for_s = settings, for_s
-        self._tell, self._begun = tell, begun
+        self._tell = tell
         self._courses: dict[WatchedAddress, tuple[_Course, asyncio.Task[None]]] = {}
         self._tasks: asyncio.TaskGroup | None = None
+        # From when on `change` may be called.
+        self.begun = asyncio.Event()
 
     async def run(self, addresses: Sequence[WatchedAddress]) -> None:
         """Until the time is over, for ever without one."""
         try:
             async with asyncio.TaskGroup() as self._tasks:
                 self.change(addresses, self._settings)
+                self.begun.set()
         except BaseExceptionGroup as group:
             # One server is enough to end it; what went wrong there is what the caller hears.
             raise group.exceptions[0] from None
@@ -131,7 +133,7 @@ class Rounds:
         for place, address in enumerate(fresh):
             # Not all at once: one page after the other over the interval.
             offset_s = 0.0 if settings.is_single_look else settings.interval_s * place / len(fresh)
-            course = _Course(address, self._begun(address.url, settings), self._tell)
+            course = _Course(address, ServerWatch(address.url, settings), self._tell)
             work = course.run(offset_s=offset_s, for_s=self._for_s)
             self._courses[address] = course, self._tasks.create_task(work)
         for address in gone:

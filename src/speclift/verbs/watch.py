@@ -99,6 +99,8 @@ async def watch(
     watching = _Watching(plan, watch_ground(ask), tell=tell, say=say)
     async with AsyncExitStack() as stack:
         stack.callback(watching.close)
+        if reread is not None:
+            stack.enter_context(heeding_hangup(lambda: watching.read_anew(reread)))
         if ask.listen is not None:
             token = None if ask.token_env is None else _token(ask.token_env)
             guard = Guard(token=token, is_loopback=ask.listen.is_loopback)
@@ -108,8 +110,6 @@ async def watch(
         if watching.webhook is not None:
             stack.push_async_callback(watching.webhook.drain, limit_s=DRAIN_LIMIT_S)
             stack.push_async_callback(_ended, asyncio.create_task(watching.webhook.run()))
-        if reread is not None:
-            stack.enter_context(heeding_hangup(lambda: watching.read_anew(reread)))
         await watching.rounds.run(addresses)
     return watching.last
 
@@ -156,6 +156,7 @@ class _Watching:
             plan = reread()
             addresses = plan.addresses()
             ground = await asyncio.to_thread(watch_ground, plan.ask)
+            await self.rounds.begun.wait()
         except SpecliftError as error:
             self._say(f"settings not read anew, the old ones stay: {error}")
             return

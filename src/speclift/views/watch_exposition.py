@@ -66,7 +66,8 @@ def _families(servers: Sequence[WatchedTotals]) -> Iterator[tuple[str, str, str,
     yield from _quantities(servers)
     for name, meaning in (("ttft", "Time to first token"), ("tpot", "Time per output token")):
         yield (
-            *(f"speclift_{name}_seconds", "gauge", f"{meaning} over the window."),
+            # As a client's own summaries, which are over a window too.
+            *(f"speclift_{name}_seconds", "summary", f"{meaning} over the window."),
             [sample for each in servers for sample in _percentiles(each, name)],
         )
     yield (
