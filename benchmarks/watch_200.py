@@ -1,7 +1,7 @@
 """What watching 200 servers costs: the watcher's share of a core and its memory, against 5 % and 150 MB.
 
-Two hundred copies of a real vLLM's page (tests/recorded), each in a state of its own, come from one process. The watcher
-runs as a service runs it, with history, and is scraped meanwhile. Ten times as fast as in use (an interval of 1.5 s, a
+Two hundred copies of a real vLLM's page (tests/recorded), each in a state of its own, come from one process. The
+watcher runs as a service runs it, with history, and is scraped meanwhile. Ten times as fast as in use (an interval of 1.5 s, a
 window of 60 s): the window holds as many looks as at 15 s and 10 minutes, and the cost of a look is what it is.
 `--faster 1` takes the real interval.
 """
@@ -38,7 +38,8 @@ class Copy:
     def page(self) -> bytes:
         factor = 1 + self._rate * (time.monotonic() - self._began_s)
         text = "".join(
-            f" {float(part) * factor:.6g}" if place % 3 == 2 else part for place, part in enumerate(self._parts)
+            f" {float(part) * factor:.6g}" if place % 3 == 2 else part
+            for place, part in enumerate(self._parts)
         )
         return text.encode()
 
@@ -118,7 +119,8 @@ def measure(count: int, *, seconds: float, faster: float) -> bool:
         with tempfile.TemporaryDirectory() as name:
             config = Path(name) / "watch.toml"
             urls = ", ".join(f'"http://127.0.0.1:{port}/{number}"' for number in range(count))
-            config.write_text(f'urls = [{urls}]\ninterval = "{interval_s}s"\nwindow = "{window_s}s"\nbreak_even = 1.2\n')
+            times = f'interval = "{interval_s}s"\nwindow = "{window_s}s"'
+            config.write_text(f"urls = [{urls}]\n{times}\nbreak_even = 1.2\n")
             process, service = watched(config, Path(name))
             try:
                 time.sleep(2 * interval_s)
@@ -141,7 +143,9 @@ def measure(count: int, *, seconds: float, faster: float) -> bool:
 def _told(count: int, looks: int, spent_s: float, took_s: float, memory_mb: float, faster: float) -> bool:
     each_s = spent_s / looks
     in_use = each_s * count / INTERVAL_S
-    print(f"{looks} looks in {took_s:.0f} s, {looks / took_s / (count / INTERVAL_S * faster):.0%} of those due")
+    print(
+        f"{looks} looks in {took_s:.0f} s, {looks / took_s / (count / INTERVAL_S * faster):.0%} of those due"
+    )
     print(f"a look takes {each_s * 1000:.2f} ms of a core, serving and history included")
     print(f"{count} servers every {INTERVAL_S:g} s: {in_use:.1%} of a core (at most {CPU_MAX:.0%})")
     print(f"peak memory {memory_mb:.0f} MB (at most {MEMORY_MAX_MB:.0f} MB)")

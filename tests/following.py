@@ -14,7 +14,7 @@ from speclift.core.live import Payoff, Watched
 from speclift.core.records import Place
 from speclift.core.traffic import Concurrency, Message, Request
 from speclift.live.ask import WatchAsk
-from speclift.verbs.watch import watch
+from speclift.verbs.watch import WatchPlan, WatchTarget, watch
 
 TEXT = "The small red fox jumped over the quiet stream and ran into the green forest near the old stone mill."
 WORDS = "iron cloud lamp river paper stone glass mint wolf sand clock field rope bell frost plum".split()
@@ -56,7 +56,8 @@ async def followed(
                 looks.clear()
                 await looks.wait()
 
-    watching = asyncio.create_task(watch([endpoint.base_url], ask, tell=hear))
+    plan = WatchPlan(targets=(WatchTarget(url=endpoint.base_url),), ask=ask)
+    watching = asyncio.create_task(watch(plan, tell=hear))
     try:
         async with traffic(endpoint, copying, streams=streams, max_tokens=max_tokens):
             await until(Payoff.PAYS)

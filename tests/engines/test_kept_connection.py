@@ -38,7 +38,10 @@ def fetched(
     return asyncio.run(ask())
 
 
-CHUNKED = b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\nContent-Length-Not: 1\r\n\r\n4\r\nfour\r\n3;x=y\r\nsix\r\n0\r\nT: 1\r\n\r\n"
+CHUNKED = (
+    b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\nContent-Length-Not: 1\r\n\r\n"
+    b"4\r\nfour\r\n3;x=y\r\nsix\r\n0\r\nT: 1\r\n\r\n"
+)
 
 
 class TestWholeAnswers:

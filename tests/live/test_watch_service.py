@@ -34,6 +34,16 @@ ANY = Listening(host="127.0.0.1", port=0)
 BRIEF: dict[str, Any] = {"interval_s": 0.1, "window_s": 2.0, "break_even": 2.0}
 
 
+# In the file, from its syntax to its values.
+BROKEN = (
+    "urls = [",
+    "urls = []",
+    'urls = ["x"]',
+    'urls = ["http://a"]\nnonsense = 1',
+    'urls = ["http://a"]\ninterval = "0s"',
+)
+
+
 class Engine:
     """A server whose traffic goes on with every page that is asked for."""
 
@@ -295,7 +305,7 @@ class TestReadAnew:
 
         asyncio.run(go())
 
-    @pytest.mark.parametrize("text", ["urls = [", "urls = []", 'urls = ["x"]', 'urls = ["http://a"]\nnonsense = 1', 'urls = ["http://a"]\ninterval = "0s"'])  # fmt: skip
+    @pytest.mark.parametrize("text", BROKEN)
     def test_a_broken_file_changes_nothing(self, tmp_path: Path, text: str) -> None:
         async def go() -> None:
             async with scripted(Engine()) as server:
@@ -332,7 +342,7 @@ class TestReadAnew:
 
 
 def latest(run: Run, url: str) -> Watched:
-    return next((each for each in reversed(run.heard) if each.url == url))
+    return next(each for each in reversed(run.heard) if each.url == url)
 
 
 class TestKeys:

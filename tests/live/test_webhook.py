@@ -35,7 +35,7 @@ def delivered(
             running = asyncio.create_task(hook.run())
             for body in bodies:
                 hook.post(body)
-            await settled(lambda: bool(said) or len(server.requests) >= len(bodies) and not answers)
+            await settled(lambda: bool(said) or (len(server.requests) >= len(bodies) and not answers))
             running.cancel()
             await asyncio.gather(running, return_exceptions=True)
             return server, said

@@ -91,5 +91,7 @@ def test_hostile_names_stay_inside_their_label(name: str) -> None:
 def test_promtool_finds_nothing_wrong() -> None:
     servers = [replace(make(), url=f"http://{name}") for name, make in STATES.items()]
     text = exposition([totals(each) for each in [*servers, watched(model=HOSTILE)]], version="1")
-    checked = subprocess.run(["promtool", "check", "metrics"], input=text, text=True, capture_output=True)
+    checked = subprocess.run(
+        ["promtool", "check", "metrics"], input=text, text=True, capture_output=True, check=False
+    )
     assert (checked.returncode, checked.stdout, checked.stderr) == (0, "", "")

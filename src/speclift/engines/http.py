@@ -36,7 +36,7 @@ REDIRECTS_MAX = 3
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Reply:
+class HttpReply:
     """What a server answered, as far as it was read."""
 
     status: int
@@ -115,7 +115,7 @@ def _ask(
     *,
     limit_s: Seconds,
     bytes_max: int,
-) -> Reply:
+) -> HttpReply:
     place = shown(url)
     try:
         # An engine that names a certificate of its own is asked with the same trust as measured traffic.
@@ -166,7 +166,7 @@ def request_bytes(
     return head.encode("ascii") + b"\r\n\r\n" + (data or b"")
 
 
-def _reply(connection: PatientSocket, bytes_max: int) -> Reply:
+def _reply(connection: PatientSocket, bytes_max: int) -> HttpReply:
     # http.client wants of a socket only that it makes a file.
     response = http.client.HTTPResponse(cast(Any, connection))
     response.begin()
@@ -184,7 +184,7 @@ def _reply(connection: PatientSocket, bytes_max: int) -> Reply:
             raise
     if not is_error and size <= most and response.length:
         raise http.client.IncompleteRead(b"", response.length)
-    return Reply(
+    return HttpReply(
         status=response.status,
         location=response.getheader("location", ""),
         encoding=response.getheader("content-encoding", "identity"),
@@ -193,7 +193,7 @@ def _reply(connection: PatientSocket, bytes_max: int) -> Reply:
     )
 
 
-def body_of(place: str, reply: Reply, bytes_max: int) -> str:
+def body_of(place: str, reply: HttpReply, bytes_max: int) -> str:
     if not 200 <= reply.status < 300:
         text = without_secrets(error_text(reply.body, limit=ERROR_CHARACTERS))
         raise EngineError(f"{place} answered {reply.status}: {text}", hint=_status_hint(reply.status))
@@ -216,7 +216,7 @@ def _status_hint(status: int) -> str:
     return "give the server's address without /v1" if status == 404 else ""
 
 
-def followed(asked: str, address: Address, reply: Reply, *, carries_secret: bool) -> str:
+def followed(asked: str, address: Address, reply: HttpReply, *, carries_secret: bool) -> str:
     """The next address to ask; EngineError where that would carry something to where it was not meant for."""
     try:
         moved_to = urljoin(asked, reply.location)

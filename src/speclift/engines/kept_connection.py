@@ -20,7 +20,7 @@ from speclift.engines.http import (
     READ_BYTES,
     REDIRECTS,
     REDIRECTS_MAX,
-    Reply,
+    HttpReply,
     body_of,
     followed,
     request_bytes,
@@ -103,25 +103,25 @@ class KeptConnection:
             self._writer.transport.abort()
         self._reader = self._writer = None
 
-    async def _ask(self, asked: str, address: Address, request: bytes, bytes_max: int) -> Reply:
-        is_kept = self._is_open_to(address)
+    async def _ask(self, asked: str, address: Address, request: bytes, bytes_max: int) -> HttpReply:
+        is_kept, reply = self._is_open_to(address), None
         try:
             try:
-                return await self._exchange(address, request, bytes_max)
+                reply = await self._exchange(address, request, bytes_max)
             except _Broken:
                 if not is_kept:
                     raise
                 self.close()
-                return await self._exchange(address, request, bytes_max)
+                reply = await self._exchange(address, request, bytes_max)
         except (OSError, ValueError, asyncio.IncompleteReadError, asyncio.LimitOverrunError) as error:
-            self.close()
             if isinstance(error, TimeoutError):
                 raise
             raise unanswered(shown(asked), _plain(error)) from error
-        except BaseException:
-            # In the middle of an answer: the rest of it would be taken for the next one.
-            self.close()
-            raise
+        finally:
+            if reply is None:
+                # In the middle of an answer: the rest of it would be taken for the next one.
+                self.close()
+        return reply
 
     def _is_open_to(self, address: Address) -> bool:
         return (
@@ -132,7 +132,7 @@ class KeptConnection:
             and not self._reader.at_eof()
         )
 
-    async def _exchange(self, address: Address, request: bytes, bytes_max: int) -> Reply:
+    async def _exchange(self, address: Address, request: bytes, bytes_max: int) -> HttpReply:
         if not self._is_open_to(address):
             self.close()
             tls = (
@@ -159,7 +159,7 @@ class KeptConnection:
         body, is_cut = await _body(reader, head, most)
         if not head.keeps or is_cut:
             self.close()
-        return Reply(
+        return HttpReply(
             status=head.status,
             location=head.fields.get("location", ""),
             encoding=head.fields.get("content-encoding", "identity"),
@@ -170,9 +170,10 @@ class KeptConnection:
 
 def _plain(error: Exception) -> Exception:
     """asyncio's own words repeat the address."""
-    if isinstance(error, OSError) and (error.errno or 0) > 0 and not isinstance(error, ssl.SSLError):
-        return OSError(error.errno, os.strerror(error.errno))
-    return error
+    if not isinstance(error, OSError) or isinstance(error, ssl.SSLError) or error.errno is None:
+        return error
+    # Names that nobody knows have numbers below zero.
+    return OSError(error.errno, os.strerror(error.errno)) if error.errno > 0 else error
 
 
 @lru_cache(maxsize=4)

@@ -12,7 +12,7 @@ import os
 import sqlite3
 import time
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 from speclift.core.errors import OperatingError, UsageError
@@ -53,12 +53,11 @@ class History:
         """Of a file that is there, empty or one of these. UsageError where it is something else, OperatingError where
         another process writes it."""
         self.path = path
-        self._lock = _locked(path.with_name(path.name + ".lock"), path)
-        try:
+        with ExitStack() as undo:
+            self._lock = _locked(path.with_name(path.name + ".lock"), path)
+            undo.callback(os.close, self._lock)
             self._database = _opened(path)
-        except BaseException:
-            os.close(self._lock)
-            raise
+            undo.pop_all()
         self._ids: dict[str, int] = {}
         self._pending: list[tuple[object, ...]] = []
         self._written_s = self._tidied_s = time.monotonic()
@@ -174,26 +173,24 @@ def _locked(lock: Path, path: Path) -> int:
 
 
 def _opened(path: Path) -> sqlite3.Connection:
-    database = sqlite3.connect(path)
-    try:
-        with _said(path):
-            (application,) = database.execute("PRAGMA application_id").fetchone()
-            (tables,) = database.execute("SELECT COUNT(*) FROM sqlite_master").fetchone()
-            (version,) = database.execute("PRAGMA user_version").fetchone()
-            if tables and (application, version) != (APPLICATION, FORMAT):
-                raise UsageError(
-                    f"{path} is no history of this version of speclift watch",
-                    hint="give another file: --history FILE",
-                )
-            database.execute("PRAGMA journal_mode = WAL")
-            database.execute("PRAGMA synchronous = NORMAL")
-            database.executescript(_SCHEMA)
-            database.execute(f"PRAGMA application_id = {APPLICATION}")
-            database.execute(f"PRAGMA user_version = {FORMAT}")
-    except BaseException:
-        database.close()
-        raise
-    return database
+    with ExitStack() as undo, _said(path):
+        database = sqlite3.connect(path)
+        undo.callback(database.close)
+        (application,) = database.execute("PRAGMA application_id").fetchone()
+        (tables,) = database.execute("SELECT COUNT(*) FROM sqlite_master").fetchone()
+        (version,) = database.execute("PRAGMA user_version").fetchone()
+        if tables and (application, version) != (APPLICATION, FORMAT):
+            raise UsageError(
+                f"{path} is no history of this version of speclift watch",
+                hint="give another file: --history FILE",
+            )
+        database.execute("PRAGMA journal_mode = WAL")
+        database.execute("PRAGMA synchronous = NORMAL")
+        database.executescript(_SCHEMA)
+        database.execute(f"PRAGMA application_id = {APPLICATION}")
+        database.execute(f"PRAGMA user_version = {FORMAT}")
+        undo.pop_all()
+        return database
 
 
 @contextmanager

@@ -6,10 +6,12 @@ Text format 0.0.4. What is not known has no sample: a zero would be a claim.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from operator import attrgetter
 
 from speclift.core.live import Event, Payoff, Watched
+from speclift.core.results import Estimate
 
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 LABEL_CHARACTERS_MAX = 300
@@ -32,102 +34,84 @@ class WatchedTotals:
 
 
 def exposition(servers: Sequence[WatchedTotals], *, version: str) -> str:
-    text = [_family("speclift_watch_info", "gauge", "This watch.", [({"version": version}, 1.0)])]
+    text = [_family("watch_info", "gauge", "This watch.", [({"version": version}, 1.0)])]
     for name, kind, meaning, samples in _families(servers):
         text.append(_family(name, kind, meaning, samples))
     return "".join(text)
 
 
-def _families(servers: Sequence[WatchedTotals]) -> Iterator[tuple[str, str, str, Iterable[Sample]]]:
+def _bound(of: Callable[[Estimate], float]) -> Callable[[Watched], float | None]:
+    return lambda watched: None if watched.accepted_length is None else of(watched.accepted_length)
+
+
+def _break_even(watched: Watched) -> float | None:
+    return None if watched.break_even is None else watched.break_even.accepted_length
+
+
+# One value for each server: name, what it means, where it stands.
+GAUGES: tuple[tuple[str, str, Callable[[Watched], float | None]], ...] = (
+    (
+        "up",
+        "1 where the server's metrics could be read at the last look.",
+        lambda watched: 0.0 if watched.unreachable else 1.0,
+    ),
+    (
+        "pays",
+        "1 where speculation pays, 0 where it does not; absent while that is not known.",
+        lambda watched: _PAYS.get(watched.payoff),
+    ),
+    ("accepted_length", "Tokens per decode step over the window.", _bound(attrgetter("value"))),
+    ("accepted_length_low", "Its lower bound.", _bound(attrgetter("low"))),
+    ("accepted_length_high", "Its upper bound.", _bound(attrgetter("high"))),
+    (
+        "break_even_accepted_length",
+        "Accepted length from which on speculation pays, at the load of the moment.",
+        _break_even,
+    ),
+    ("acceptance_rate", "Accepted of drafted tokens.", attrgetter("acceptance_rate")),
+    ("tokens_per_second", "Generated tokens.", attrgetter("tokens_s")),
+    ("requests_per_second", "Requests.", attrgetter("requests_s")),
+    ("running", "Requests under way.", attrgetter("running")),
+    ("waiting", "Requests that wait.", attrgetter("waiting")),
+    ("kv_used", "Share of the KV cache in use.", attrgetter("kv_used")),
+    ("prefix_hit_rate", "Share of prompt tokens found cached.", attrgetter("prefix_hit_rate")),
+    ("window_seconds", "Time that the figures are about.", attrgetter("window_s")),
+    ("since_timestamp_seconds", "When the present answer began.", attrgetter("since_s")),
+    ("look_timestamp_seconds", "When the server was last looked at.", attrgetter("at_s")),
+)
+
+
+def _families(servers: Sequence[WatchedTotals]) -> Iterator[tuple[str, str, str, list[Sample]]]:
+    """Name, kind, meaning and samples."""
+    for name, meaning, value in GAUGES:
+        yield name, "gauge", meaning, [(_server(each), value(each.watched)) for each in servers]
+    infos: list[Sample] = [(_server(each) | _identity(each.watched), 1.0) for each in servers]
+    yield "server_info", "gauge", "What the server says it is.", infos
     yield (
-        *("speclift_up", "gauge", "1 where the server's metrics could be read at the last look."),
-        [(_server(each), 0.0 if each.watched.unreachable else 1.0) for each in servers],
+        *("verdict", "gauge", "1 for the answer that holds now, 0 for the others."),
+        [sample for each in servers for sample in _verdicts(each)],
     )
-    yield (
-        *("speclift_server_info", "gauge", "What the server says it is."),
-        [(_server(each) | _identity(each.watched), 1.0) for each in servers],
-    )
-    yield (
-        *("speclift_verdict", "gauge", "1 for the answer that holds now, 0 for the others."),
-        [
-            (_server(each) | {"verdict": payoff.value}, float(each.watched.payoff is payoff))
-            for each in servers
-            for payoff in Payoff
-        ],
-    )
-    yield (
-        *(
-            "speclift_pays",
-            "gauge",
-            "1 where speculation pays, 0 where it does not; absent while that is not known.",
-        ),
-        [(_server(each), _PAYS.get(each.watched.payoff)) for each in servers],
-    )
-    yield from _quantities(servers)
     for name, meaning in (("ttft", "Time to first token"), ("tpot", "Time per output token")):
-        yield (
-            # As a client's own summaries, which are over a window too.
-            *(f"speclift_{name}_seconds", "summary", f"{meaning} over the window."),
-            [sample for each in servers for sample in _percentiles(each, name)],
-        )
+        # As a client's own summaries, which are over a window too.
+        samples = [sample for each in servers for sample in _percentiles(each, name)]
+        yield f"{name}_seconds", "summary", f"{meaning} over the window.", samples
     yield (
-        *("speclift_events_total", "counter", "What happened to the server, as far as its metrics tell."),
-        [
-            (_server(each) | {"event": event.value}, float(count))
-            for each in servers
-            for event, count in each.events.items()
-        ],
+        *("events_total", "counter", "What happened to the server, as far as its metrics tell."),
+        [sample for each in servers for sample in _events(each)],
     )
-    for name, meaning, values in (
-        ("looks", "Looks taken.", [each.looks for each in servers]),
-        (
-            "answer_changes",
-            "How often the settled answer became another.",
-            [each.changes for each in servers],
-        ),
-    ):
-        yield (
-            *(f"speclift_{name}_total", "counter", meaning),
-            [(_server(each), float(value)) for each, value in zip(servers, values, strict=True)],
-        )
+    yield "looks_total", "counter", "Looks taken.", [(_server(each), each.looks) for each in servers]
+    changes: list[Sample] = [(_server(each), each.changes) for each in servers]
+    yield "answer_changes_total", "counter", "How often the settled answer became another.", changes
 
 
-def _quantities(servers: Sequence[WatchedTotals]) -> Iterator[tuple[str, str, str, list[Sample]]]:
-    """One value for each server."""
-    watched = [each.watched for each in servers]
-    lengths = [each.accepted_length for each in watched]
-    points = [each.break_even for each in watched]
-    quantities: Mapping[str, tuple[str, list[float | None]]] = {
-        "accepted_length": (
-            "Tokens per decode step over the window.",
-            [None if each is None else each.value for each in lengths],
-        ),
-        "accepted_length_low": ("Its lower bound.", [None if each is None else each.low for each in lengths]),
-        "accepted_length_high": (
-            "Its upper bound.",
-            [None if each is None else each.high for each in lengths],
-        ),
-        "break_even_accepted_length": (
-            "Accepted length from which on speculation pays, at the load of the moment.",
-            [None if each is None else each.accepted_length for each in points],
-        ),
-        "acceptance_rate": ("Accepted of drafted tokens.", [each.acceptance_rate for each in watched]),
-        "tokens_per_second": ("Generated tokens.", [each.tokens_s for each in watched]),
-        "requests_per_second": ("Requests.", [each.requests_s for each in watched]),
-        "running": ("Requests under way.", [each.running for each in watched]),
-        "waiting": ("Requests that wait.", [each.waiting for each in watched]),
-        "kv_used": ("Share of the KV cache in use.", [each.kv_used for each in watched]),
-        "prefix_hit_rate": (
-            "Share of prompt tokens found cached.",
-            [each.prefix_hit_rate for each in watched],
-        ),
-        "window_seconds": ("Time that the figures are about.", [each.window_s for each in watched]),
-        "since_timestamp_seconds": ("When the present answer began.", [each.since_s for each in watched]),
-        "look_timestamp_seconds": ("When the server was last looked at.", [each.at_s for each in watched]),
-    }
-    for name, (meaning, values) in quantities.items():
-        samples: list[Sample] = [(_server(each), value) for each, value in zip(servers, values, strict=True)]
-        yield f"speclift_{name}", "gauge", meaning, samples
+def _verdicts(each: WatchedTotals) -> Iterator[Sample]:
+    for payoff in Payoff:
+        yield _server(each) | {"verdict": payoff.value}, float(each.watched.payoff is payoff)
+
+
+def _events(each: WatchedTotals) -> Iterator[Sample]:
+    for event, count in each.events.items():
+        yield _server(each) | {"event": event.value}, count
 
 
 def _percentiles(each: WatchedTotals, name: str) -> Iterator[Sample]:
@@ -145,7 +129,8 @@ def _identity(watched: Watched) -> dict[str, str]:
     return {name: value or "" for name, value in named.items()}
 
 
-def _family(name: str, kind: str, meaning: str, samples: Iterable[Sample]) -> str:
+def _family(short: str, kind: str, meaning: str, samples: Iterable[Sample]) -> str:
+    name = f"speclift_{short}"
     lines = [
         f"{name}{_labels(labels)} {_number(value)}\n"
         for labels, value in samples
