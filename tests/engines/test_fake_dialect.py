@@ -8,7 +8,15 @@ from typing import Any
 import pytest
 
 from speclift.core.errors import UsageError
-from speclift.testing.fake_dialect import Reply, ServedTotals, chunk_spans, metrics_text, read_body
+from speclift.engines.live_metrics import read_page
+from speclift.testing.fake_dialect import (
+    TTFT_BOUNDS_S,
+    Reply,
+    ServedTotals,
+    chunk_spans,
+    metrics_text,
+    read_body,
+)
 from speclift.testing.fake_truth import FakeAnswer, Truth, script_for
 
 
@@ -245,3 +253,35 @@ def test_llamacpp_shows_positions_only_after_a_drafting_request_and_vllm_always(
         assert ("_per_pos_" in metrics_text(truth, totals, running=0, waiting=0)) is at_first
         totals.add(script_of(truth, tokens=20))
         assert "_per_pos_" in metrics_text(truth, totals, running=0, waiting=0)
+
+
+def test_vllm_s_histograms_count_every_request_once_and_cumulate() -> None:
+    totals = ServedTotals(started_s=1000.5)
+    for ttft_s, tokens in ((0.0005, 1), (0.02, 11), (0.03, 11), (9999.0, 11)):
+        totals.add_times(ttft_s=ttft_s, decode_s=0.3, tokens=tokens)
+
+    page = metrics_text(Truth(flavour="vllm", k=2), totals, running=0, waiting=0)
+    reading = read_page(page, at_s=0.0, wall_s=0.0)
+
+    ttft, tpot = reading.totals.ttft, reading.totals.tpot
+    assert ttft is not None
+    assert (
+        dict(zip(ttft.bounds, ttft.counts, strict=True))
+        == {
+            **dict.fromkeys((0.001, 0.005, 0.01), 1.0),
+            0.02: 2.0,  # a bound is its own bucket's
+            **dict.fromkeys(TTFT_BOUNDS_S[4:], 3.0),
+            float("inf"): 4.0,
+        }
+    )
+    assert tpot is not None
+    assert tpot.counts[:2] == (1.0, 1.0)  # of one token: zero, as vLLM has it
+    assert tpot.total == reading.totals.requests == 4
+    assert reading.started_s == 1000.5
+    assert 'vllm:e2e_request_latency_seconds_bucket{engine="0",model_name="fake",le="0.5"} 3' in page
+    assert "# TYPE vllm:e2e_request_latency_seconds histogram" in page
+    assert reading.totals.prefix_queries == reading.totals.prefix_hits == 0
+
+
+def test_llamacpp_has_no_histograms() -> None:
+    assert "_bucket" not in metrics_text(Truth(k=2), ServedTotals(), running=0, waiting=0)

@@ -236,6 +236,42 @@ def test_metrics_are_the_sum_of_the_responses(serve: Serve) -> None:
     assert sum(counters[f"{name}/{position}"] for position in range(4)) == accepted
 
 
+def test_vllm_s_times_are_those_of_its_own_log(serve: Serve) -> None:
+    fake = serve("k=4", "flavour=vllm")
+    for i in range(5):
+        fake.answer(f"time {i}", max_tokens=20)
+    log, page = json.loads(fake.get("/truth/log")), fake.get("/metrics")
+
+    found = dict(re.findall(r"^vllm:(\w+_(?:sum|count))\{.*\} (\S+)$", page, flags=re.MULTILINE))
+    ttft_s = [entry["first_token_s"] - entry["received_s"] for entry in log]
+    tpot_s = [(entry["last_token_s"] - entry["first_token_s"]) / 19 for entry in log]
+    assert found["time_to_first_token_seconds_count"] == found["e2e_request_latency_seconds_count"] == "5"
+    assert float(found["time_to_first_token_seconds_sum"]) == pytest.approx(sum(ttft_s), abs=1e-5)
+    assert float(found["request_time_per_output_token_seconds_sum"]) == pytest.approx(sum(tpot_s), abs=1e-5)
+    assert "vllm:prefix_cache_queries_total" in page
+
+
+def test_a_truth_changes_in_mid_run(serve: Serve) -> None:
+    fake = serve("k=4", "acceptance=1.0", "acceptance.chat=0.5", "seed=77")
+    before = fake.answer("one thing", max_tokens=41)["timings"]
+
+    assert json.loads(fake.post({"acceptance": 0.0}, path="/truth")) == {"changed": ["acceptance"]}
+    after = fake.answer("one thing", max_tokens=41)["timings"]
+
+    assert before["draft_n_accepted"] == before["draft_n"] > 0
+    assert after["draft_n_accepted"] == 0
+
+
+@pytest.mark.parametrize(
+    "body", [b"[]", b"{", b'{"acceptance": 2}', b'{"nonsense": 1}', b'{"flavour": "vllm"}', b'{"k": "x"}']
+)
+def test_a_change_that_cannot_be_is_refused_and_changes_nothing(serve: Serve, body: bytes) -> None:
+    fake = serve("k=4", "acceptance=1.0", "seed=78")
+
+    assert status_of(partial(fake.post, body, path="/truth")) == 400
+    assert fake.answer("one thing", max_tokens=41)["timings"]["draft_n_accepted"] > 0
+
+
 def test_a_plain_server_has_no_engine_extras(serve: Serve) -> None:
     fake = serve("flavour=plain", "k=3")
     assert set(fake.answer()) == {"id", "object", "created", "model", "choices", "usage"}

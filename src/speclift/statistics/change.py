@@ -94,7 +94,7 @@ class ChangeWatch:
     def follow(self, increment: Increment) -> Change | None:
         """The change that this scrape made certain, if it did; what is after it is then learnt anew."""
         scrape = scrape_of(increment)
-        return None if scrape is None else self.follow_scrape(scrape)
+        return None if scrape is None or scrape.seconds <= 0 else self.follow_scrape(scrape)
 
     def follow_scrape(self, scrape: Scrape) -> Change | None:
         self.spreads.follow(scrape)

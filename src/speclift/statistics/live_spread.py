@@ -49,8 +49,8 @@ class Scrape(NamedTuple):
 
 
 def scrape_of(increment: Increment) -> Scrape | None:
-    """None where the server does not say how many steps there were, or no time passed."""
-    if increment.steps is None or increment.step_tokens is None or increment.seconds <= 0:
+    """None where the server does not say how many steps there were."""
+    if increment.steps is None or increment.step_tokens is None:
         return None
     counted = increment.totals.requests
     return Scrape(

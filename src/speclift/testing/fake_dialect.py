@@ -262,10 +262,78 @@ def chunk_spans(script: FakeAnswer, *, tokens_per_chunk: int | str) -> Iterator[
         yield spans
 
 
+# Upper bounds of vLLM's histograms (0.32, v1/metrics/buckets.py).
+TTFT_BOUNDS_S: tuple[Seconds, ...] = (
+    *(0.001, 0.005, 0.01, 0.02, 0.04, 0.06, 0.08, 0.1, 0.25, 0.5, 0.75, 1.0, 2.5, 5.0, 7.5, 10.0, 20.0, 40.0),
+    *(80.0, 160.0, 640.0, 2560.0),
+)
+TPOT_BOUNDS_S: tuple[Seconds, ...] = (
+    *(
+        0.01,
+        0.025,
+        0.05,
+        0.075,
+        0.1,
+        0.15,
+        0.2,
+        0.3,
+        0.4,
+        0.5,
+        0.75,
+        1.0,
+        2.5,
+        5.0,
+        7.5,
+        10.0,
+        20.0,
+        40.0,
+        80.0,
+    ),
+)
+E2E_BOUNDS_S: tuple[Seconds, ...] = (
+    *(0.3, 0.5, 0.8, 1.0, 1.5, 2.0, 2.5, 5.0, 10.0, 15.0, 20.0, 30.0, 40.0, 50.0, 60.0, 120.0, 240.0, 480.0),
+    *(960.0, 1920.0, 7680.0),
+)
+
+
+@dataclass(slots=True, kw_only=True)
+class ServedTimes:
+    """A histogram of seconds."""
+
+    bounds_s: tuple[Seconds, ...]
+    # By the first bound that it does not exceed; beyond the last bound at infinity.
+    counts: Counter[float] = field(default_factory=Counter)
+    sum_s: Seconds = 0.0
+
+    def add(self, seconds: Seconds) -> None:
+        self.counts[next((bound for bound in self.bounds_s if seconds <= bound), float("inf"))] += 1
+        self.sum_s += seconds
+
+    def lines(self, name: str, labels: str) -> list[str]:
+        """As Prometheus has them: each bucket counts all that is not above its bound."""
+        buckets: dict[str, float] = {}
+        seen = 0
+        for bound in (*self.bounds_s, float("inf")):
+            seen += self.counts[bound]
+            buckets[_joined(labels, f'le="{"+Inf" if bound == float("inf") else bound}"')] = seen
+        first, kind, *values = _sample_lines(f"{name}_bucket", "histogram", buckets)
+        return [
+            *(line.replace("_bucket", "", 1) for line in (first, kind)),
+            *values,
+            f"{name}_sum{{{labels}}} {self.sum_s}",
+            f"{name}_count{{{labels}}} {seen}",
+        ]
+
+
 @dataclass(slots=True, kw_only=True)
 class ServedTotals:
     """Counters over all finished requests, added when a request ends, as llama.cpp does."""
 
+    # When the server began, in seconds since the Unix epoch.
+    started_s: Seconds = 0.0
+    ttft: ServedTimes = field(default_factory=lambda: ServedTimes(bounds_s=TTFT_BOUNDS_S))
+    tpot: ServedTimes = field(default_factory=lambda: ServedTimes(bounds_s=TPOT_BOUNDS_S))
+    e2e: ServedTimes = field(default_factory=lambda: ServedTimes(bounds_s=E2E_BOUNDS_S))
     prompt_tokens: int = 0
     tokens: int = 0
     steps: int = 0
@@ -281,6 +349,13 @@ class ServedTotals:
         self.finish_reasons[script.finish_reason] += 1
         for step in script.steps:
             self._add_step(step)
+
+    def add_times(self, *, ttft_s: Seconds, decode_s: Seconds, tokens: Tokens) -> None:
+        """`decode_s` is from the first token to the last; an answer of one token has no time per token, and counts as
+        zero in vLLM."""
+        self.ttft.add(ttft_s)
+        self.tpot.add(decode_s / (tokens - 1) if tokens > 1 else 0.0)
+        self.e2e.add(ttft_s + decode_s)
 
     def _add_step(self, step: Step) -> None:
         self.steps += 1
@@ -298,6 +373,8 @@ def metrics_text(truth: Truth, totals: ServedTotals, *, running: int, waiting: i
     gauges: dict[str, float]
     if is_vllm:
         counters["generation_tokens_total"] = totals.tokens
+        # Every prompt is looked up, and none is kept.
+        counters |= {"prefix_cache_queries_total": totals.prompt_tokens, "prefix_cache_hits_total": 0}
         gauges = {"num_requests_running": running, "num_requests_waiting": waiting}
         if truth.slots:
             # Every slot has its share of the KV cache.
@@ -318,6 +395,10 @@ def metrics_text(truth: Truth, totals: ServedTotals, *, running: int, waiting: i
     if is_vllm:
         reasons = {_joined(labels, f'finished_reason="{r}"'): n for r, n in totals.finish_reasons.items()}
         lines += _sample_lines(prefix + "request_success_total", "counter", reasons)
+        lines += totals.ttft.lines(prefix + "time_to_first_token_seconds", labels)
+        lines += totals.tpot.lines(prefix + "request_time_per_output_token_seconds", labels)
+        lines += totals.e2e.lines(prefix + "e2e_request_latency_seconds", labels)
+        lines += _sample_lines("process_start_time_seconds", "gauge", {"": totals.started_s})
     # llama.cpp adds the positions with its first speculative request.
     if truth.k and (is_vllm or totals.drafts):
         name = prefix + "spec_decode_num_accepted_tokens_per_pos_total"

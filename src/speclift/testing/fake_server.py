@@ -29,6 +29,7 @@ from speclift.testing.fake_truth import (
     FakeAnswer,
     Fault,
     Truth,
+    changed_truth,
     launch_factor,
     parse_truth,
     script_for,
@@ -52,7 +53,7 @@ class FakeServer:
         self._loop = asyncio.get_running_loop()
         self._epoch_s = time.time() - self._loop.time()
         self._launch_factor = launch_factor(truth)
-        self._totals = ServedTotals()
+        self._totals = ServedTotals(started_s=time.time())
         self._log: list[dict[str, Json]] = []
         self._slots = asyncio.Semaphore(truth.slots or sys.maxsize)
         self._asked = 0
@@ -64,6 +65,7 @@ class FakeServer:
             ("GET", "/health"): self._health,
             ("GET", "/v1/models"): self._models,
             ("GET", "/truth/log"): self._truth_log,
+            ("POST", "/truth"): self._change_truth,
             ("POST", "/v1/chat/completions"): self._chat,
             ("POST", "/v1/completions"): self._completions,
         }
@@ -86,6 +88,20 @@ class FakeServer:
 
     async def _truth_log(self, _: Caller) -> Page:
         return json_page(self._log)
+
+    async def _change_truth(self, caller: Caller) -> Page:
+        """For requests from now on: `{"acceptance": 0.3}`."""
+        try:
+            said = json.loads(caller.body)
+            if not isinstance(said, dict):
+                raise UsageError(f"a truth is a JSON object, saw {type(said).__name__}")
+            words = {
+                key: value if isinstance(value, str) else json.dumps(value) for key, value in said.items()
+            }
+            self.truth = changed_truth(self.truth, [f"{key}={word}" for key, word in words.items()])
+        except (ValueError, UsageError) as error:
+            return _error(400, "invalid_request_error", str(error))
+        return json_page({"changed": list(said)})
 
     async def _metrics(self, _: Caller) -> Page:
         text = metrics_text(self.truth, self._totals, running=self._in_flight, waiting=self._waiting)
@@ -220,6 +236,11 @@ class FakeServer:
     def _note_finished(self, id: str, schedule: BurstTimes, *, received_s: Seconds) -> None:
         self._totals.add(schedule.script)
         last = schedule.script.bursts[-1]
+        self._totals.add_times(
+            ttft_s=schedule.first_s - received_s,
+            decode_s=schedule.last_s - schedule.first_s,
+            tokens=last.end,
+        )
         self._log.append(
             {
                 "id": id,

@@ -136,6 +136,23 @@ def parse_truth(pairs: Iterable[str]) -> Truth:
     return built(Truth, {**values, "segment_acceptance": tuple(segments.items())})
 
 
+# What a server is from its first moment on; a change in mid-run would be half done.
+_LASTING = frozenset({"flavour", "slots", "seed", "launch_sd", "never_ready", "crash_on_start"})
+
+
+def changed_truth(truth: Truth, pairs: Iterable[str]) -> Truth:
+    """The truth of a running server with some of its values changed, for requests from then on."""
+    pairs = tuple(pairs)
+    names = [pair.partition("=")[0] for pair in pairs]
+    for name in names:
+        if name in _LASTING:
+            raise UsageError(f"{name} cannot change while a server runs")
+    told = parse_truth(pairs)
+    changes = {name: getattr(told, name) for name in names if not name.startswith(_SEGMENT_PREFIX)}
+    segments = dict((*truth.segment_acceptance, *told.segment_acceptance))
+    return replace(truth, **changes, segment_acceptance=tuple(segments.items()))
+
+
 def _value(key: str, text: str, *, default: object) -> object:
     if isinstance(default, bool):
         if text.lower() not in _SWITCH_WORDS:

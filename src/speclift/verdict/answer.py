@@ -254,7 +254,7 @@ def _parts(evidence: Evidence) -> Iterator[str]:
 def _steps(judgement: Judgement, evidence: Evidence) -> Iterator[str]:
     """What a step costs and what it yields; a part's own cells are not by segment, so the arm's on all traffic are."""
     whole = next((other for other in judgement.on_all if other.arm == evidence.arm), evidence)
-    for found in rules.break_evens(whole)[:1]:
+    for found in rules.break_evens(whole.segment_cells)[:1]:
         best, worst = (pick(found.lengths, key=lambda name: found.lengths[name]) for pick in (max, min))
         yields = f"{found.lengths[best]:.2f} on {_short(best, SEGMENT_CHARACTERS)}"
         if best != worst:

@@ -367,35 +367,37 @@ class BreakEven:
     lengths: Mapping[str, float]
 
 
-def break_evens(evidence: Evidence) -> tuple[BreakEven, ...]:
-    """Time per token times tokens per step is the time of a step; segments differ little in it, so their median stands
-    for the load."""
-    cells = {
-        (cell.arm, cell.load, cell.segment): cell
-        for cell in evidence.segment_cells
-        if cell.temperature is None
-    }
-    by_load: dict[Load, dict[str, tuple[float, float]]] = {}
-    for (arm, load, segment), cell in cells.items():
-        beside = cells.get((BASELINE, load, segment))
-        if arm == BASELINE or cell.accepted_length is None or beside is None:
-            continue
-        tpot_s, base_s = percentile_of(cell, "tpot", "p50"), percentile_of(beside, "tpot", "p50")
-        if tpot_s and base_s:
-            length = cell.accepted_length.value
-            by_load.setdefault(load, {})[segment] = (length, length * tpot_s / base_s)
+def break_evens(cells: Sequence[Cell]) -> tuple[BreakEven, ...]:
+    """Of one arm's cells and the baseline's. Time per token times tokens per step is the time of a step; segments
+    differ little in it, so their median stands for the load."""
     return tuple(
         BreakEven(
             load=load,
             cost=median(cost for _, cost in segments.values()),
             lengths={segment: length for segment, (length, _) in segments.items()},
         )
-        for load, segments in by_load.items()
+        for load, segments in _step_costs(cells).items()
     )
 
 
+def _step_costs(cells: Sequence[Cell]) -> dict[Load, dict[str, tuple[float, float]]]:
+    """By load and part of the traffic: accepted length, and a step's time in tokens of the baseline."""
+    known = {(cell.arm, cell.load, cell.segment, cell.temperature): cell for cell in cells}
+    by_load: dict[Load, dict[str, tuple[float, float]]] = {}
+    for (arm, load, segment, temperature), cell in known.items():
+        beside = known.get((BASELINE, load, segment, temperature))
+        if arm == BASELINE or cell.accepted_length is None or beside is None:
+            continue
+        tpot_s, base_s = percentile_of(cell, "tpot", "p50"), percentile_of(beside, "tpot", "p50")
+        if tpot_s and base_s:
+            length = cell.accepted_length.value
+            part = segment if temperature is None else f"{segment} at temperature {temperature:g}"
+            by_load.setdefault(load, {})[part] = (length, length * tpot_s / base_s)
+    return by_load
+
+
 def break_even(evidence: Evidence) -> Iterator[Reason]:
-    for found in break_evens(evidence):
+    for found in break_evens(evidence.segment_cells):
         groups: dict[str, list[str]] = {"above it": [], "below it": []}
         for segment, length in found.lengths.items():
             groups["above it" if length > found.cost else "below it"].append(f"{segment} {length:.2f}")
