@@ -22,7 +22,7 @@ from speclift.core.results import CONFIDENCE
 from speclift.statistics.change import Change, ChangeWatch
 from speclift.statistics.live_spread import EXPECTED_SPREAD, Scrape, TrafficSpread
 from speclift.statistics.live_window import WATCH_LEVEL, seen_variance, together
-from watch_traffic import DAY, INTERVAL_S, WEEK, Servers, Traffic, simulate, some_servers
+from watch_traffic import DAY, INTERVAL_S, WEEK, Traffic, simulate, some_servers
 
 Floats = NDArray[np.float64]
 
@@ -158,11 +158,14 @@ def coverage(scrapes: int, memory_s: float, servers: int, random: np.random.Gene
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Noticed:
-    """Minutes from a change to its alarm (infinite where none came) and between the change and where it was placed."""
+    """Minutes from a change to its alarm, between it and where it was placed, and to the answer does-not-pay at a
+    break-even in the middle; infinite where none came."""
 
+    # In the three windows before the change or after it, whichever had fewer.
     requests_per_minute: float
     delay: float
     error: float
+    answer: float
 
 
 def accepted_length_at(acceptance: float) -> float:
@@ -173,15 +176,19 @@ def noticed(before: float, after: float, random: np.random.Generator) -> Noticed
     """A change of acceptance 20 hours after the start, at any hour of the server's day."""
     at = DAY * 5 // 6
     lengths = np.where(np.arange(DAY) < at, accepted_length_at(before), accepted_length_at(after))
-    servers: Servers = some_servers(1, random, rhythm=RHYTHM)
-    traffic = simulate(servers, lengths, random, DAY)
+    traffic = simulate(some_servers(1, random, rhythm=RHYTHM), lengths, random, DAY)
     alarm = next((each for each in alarms_of(traffic, 0) if each.scrape >= at), None)
+    looks = looks_at(traffic, 0, level=WATCH_LEVEL, spreads=learnt_spreads(traffic, 0))
+    middle = math.log(accepted_length_at(before) * accepted_length_at(after)) / 2
+    answers = looks.at[(looks.log_length + looks.half_width < middle) & (looks.at >= at)]
     minute = 60.0 / INTERVAL_S
-    three_windows = traffic.requests[0, at : at + 3 * WINDOW]
+    # A server that has just woken up has nothing to be compared with.
+    around = (traffic.requests[0, at - 3 * WINDOW : at], traffic.requests[0, at : at + 3 * WINDOW])
     return Noticed(
-        requests_per_minute=float(three_windows.mean()) * minute,
+        requests_per_minute=min(float(each.mean()) for each in around) * minute,
         delay=math.inf if alarm is None else (alarm.scrape + 1 - at) / minute,
         error=math.inf if alarm is None else abs(alarm.change.at_s / INTERVAL_S - at) / minute,
+        answer=(int(answers[0]) + 1 - at) / minute if len(answers) else math.inf,
     )
 
 
@@ -223,21 +230,29 @@ def print_coverage(servers: int, random: np.random.Generator) -> None:
 
 
 def print_changes(count: int, random: np.random.Generator) -> None:
-    print(f"\nAcceptance changes, k {K}; {count} servers each, those with a request a minute or more")
-    print("| from, to | noticed in 10 min | in 30 min | delay p50 | p90 | placed within p50 | p90 |")
-    print("|---|---|---|---|---|---|---|")
+    print(
+        f"\nAcceptance changes, k {K}; {count} servers each, by requests a minute before and after. Minutes p50, p90"
+    )
+    print("| from, to | requests | in three windows | alarm after | placed within | does-not-pay after |")
+    print("|---|---|---|---|---|---|")
     for after in (0.3, 0.6, 0.7):
-        seen = [noticed(0.8, after, random) for _ in range(count)]
-        busy = [each for each in seen if each.requests_per_minute >= 1.0]
-        delays = np.array([each.delay for each in busy])
-        soon = np.array([each.error for each in busy if each.delay <= 30.0])
-        delay = np.quantile(delays, (0.5, 0.9), method="higher")
-        error = np.quantile(soon, (0.5, 0.9))
-        print(
-            f"| 0.8, {after} | {np.mean(delays <= 10):.1%} | {np.mean(delays <= 30):.1%} | {delay[0]:.1f} min "
-            f"| {delay[1]:.1f} min | {error[0]:.1f} min | {error[1]:.1f} min |",
-            flush=True,
-        )
+        changes = [noticed(0.8, after, random) for _ in range(count)]
+        for least, most in ((0.3, 1.0), (1.0, 10.0), (10.0, math.inf)):
+            seen = [each for each in changes if least <= each.requests_per_minute < most]
+            if seen:
+                cells = (
+                    [each.delay for each in seen],
+                    [each.error for each in seen if each.delay <= 30.0] or [math.inf],
+                    [each.answer for each in seen],
+                )
+                told = " | ".join(
+                    ", ".join(f"{minutes:.1f}" for minutes in np.quantile(cell, (0.5, 0.9), method="higher"))
+                    for cell in cells
+                )
+                soon = np.mean([each.delay <= 30.0 for each in seen])
+                print(
+                    f"| 0.8, {after} | {least:g}-{most:g} | {soon:.1%} of {len(seen)} | {told} |", flush=True
+                )
 
 
 def main() -> None:
@@ -255,6 +270,7 @@ def main() -> None:
     print_edge(options.looks, random)
     print_coverage(options.looks, random)
     print_changes(options.changes, random)
+    print()
     print_false_alarms(options.weeks, random)
 
 
