@@ -49,7 +49,7 @@ ROOMS: dict[str, tuple[str, ...]] = {
     "engines": ("arithmetic", "linter", "lossless", "replayer", "testing", "planner", "weights"),
     "studies": ("workload", "statistics"),
     "weights": ("planner",),
-    "live": ("arithmetic", "statistics", "engines"),
+    "live": ("statistics", "engines"),
     "bench": (
         *("arithmetic", "workload", "statistics", "search", "lossless", "planner"),
         *("client", "engines", "studies", "weights"),

@@ -55,9 +55,7 @@ def documents(result: Result) -> list[dict[str, Any]]:
 
 @pytest.mark.slow
 class TestAnswers:
-    @pytest.mark.parametrize(
-        ("truth", "verdict", "code"), [(PAYING, "pays", 0), (LOSING, "does-not-pay", 4)]
-    )
+    @pytest.mark.parametrize(("truth", "verdict", "code"), [(PAYING, "pays", 0), (LOSING, "does-not-pay", 4)])
     def test_a_server_with_traffic(self, cli: Cli, truth: tuple[str, ...], verdict: str, code: int) -> None:
         with hosted(*truth) as url, traffic(url):
             result = cli("watch", url, *QUICK, "--break-even", 2)

@@ -13,7 +13,7 @@ COLLAPSED, SUSPICIOUS = 0.05, 0.98
 
 
 def page_findings(page: MetricsReading, sums: LiveSums, events: Sequence[Event]) -> tuple[Finding, ...]:
-    return tuple((*_of_page(page, sums), *_of_acceptance(sums), *_of_events(events)))
+    return (*_of_page(page, sums), *_of_acceptance(sums), *_of_events(events))
 
 
 def speculates(page: MetricsReading) -> bool:

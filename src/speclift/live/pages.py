@@ -200,7 +200,7 @@ def _counted(before: LiveTotals, after: LiveTotals) -> LiveTotals:
         drafts=_rise(before.drafts, after.drafts),
         drafted=_rise(before.drafted, after.drafted),
         accepted=_rise(before.accepted, after.accepted),
-        accepted_at=_risen_positions(before.accepted_at, after.accepted_at),
+        accepted_at=_risen_positions(before, after),
         steps=_rise(before.steps, after.steps),
         prompt_tokens=_rise(before.prompt_tokens, after.prompt_tokens),
         prefix_queries=_rise(before.prefix_queries, after.prefix_queries),
@@ -215,10 +215,14 @@ def _rise(earlier: float | None, later: float | None) -> float | None:
     return None if earlier is None or later is None else later - earlier
 
 
-def _risen_positions(before: tuple[float, ...], after: tuple[float, ...]) -> tuple[float, ...]:
-    """llama.cpp shows positions from its first draft on: before it they were zero."""
-    earlier = before or (0.0,) * len(after)
-    return tuple(later - first for first, later in zip(earlier, after, strict=True))
+def _risen_positions(before: LiveTotals, after: LiveTotals) -> tuple[float, ...]:
+    """llama.cpp shows positions from its first draft on: before it they were zero. Empty where a page lacks them."""
+    earlier = before.accepted_at
+    if not earlier and before.drafts == 0:
+        earlier = (0.0,) * len(after.accepted_at)
+    if len(earlier) != len(after.accepted_at):
+        return ()
+    return tuple(later - first for first, later in zip(earlier, after.accepted_at, strict=True))
 
 
 def _risen_buckets(before: Buckets | None, after: Buckets | None) -> Buckets | None:

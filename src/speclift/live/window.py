@@ -7,11 +7,15 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
-from speclift.core.live import Buckets, Increment, LivePercentiles
+from speclift.core.live import Buckets, Increment, LivePercentiles, LiveTotals
 from speclift.core.units import Seconds
 
 # A percentile is told from so many requests on: fewer have no slowest hundredth, twentieth or half.
 PERCENTILES = {"p50": (0.50, 2), "p95": (0.95, 20), "p99": (0.99, 100)}
+_COUNTED = (
+    *("tokens", "requests", "drafts", "drafted", "accepted"),
+    *("prompt_tokens", "prefix_hits", "prefix_queries"),
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -39,22 +43,21 @@ class LiveSums:
 
 def sums_of(increments: Sequence[Increment]) -> LiveSums:
     totals = [increment.totals for increment in increments]
-    tokens, drafts = _sum(t.tokens for t in totals), _sum(t.drafts for t in totals)
-    accepted, drafted = _sum(t.accepted for t in totals), _sum(t.drafted for t in totals)
+    counted = {name: _sum(getattr(each, name) for each in totals) for name in _COUNTED}
     return LiveSums(
         seconds=sum(increment.seconds for increment in increments),
-        tokens=tokens,
-        requests=_sum(t.requests for t in totals),
-        drafts=drafts,
-        acceptance_rate=_ratio(accepted, drafted),
-        per_position=_shares([t.accepted_at for t in totals], drafts),
-        prompt_tokens=_sum(t.prompt_tokens for t in totals),
-        prefix_hit_rate=_ratio(_sum(t.prefix_hits for t in totals), _sum(t.prefix_queries for t in totals)),
+        tokens=counted["tokens"],
+        requests=counted["requests"],
+        drafts=counted["drafts"],
+        acceptance_rate=_ratio(counted["accepted"], counted["drafted"]),
+        per_position=_shares(totals),
+        prompt_tokens=counted["prompt_tokens"],
+        prefix_hit_rate=_ratio(counted["prefix_hits"], counted["prefix_queries"]),
         running=_mean((each.running, each.seconds) for each in increments),
         waiting=_mean((each.waiting, each.seconds) for each in increments),
         kv_used=max((each.kv_used for each in increments if each.kv_used is not None), default=None),
-        ttft_s=percentiles_of([t.ttft for t in totals]),
-        tpot_s=_time_per_token(increments),
+        ttft_s=percentiles_of([each.ttft for each in totals]),
+        tpot_s=_time_per_token(totals),
     )
 
 
@@ -89,23 +92,22 @@ def _quantile(buckets: Buckets, share: float) -> float | None:
     return None
 
 
-def _time_per_token(increments: Sequence[Increment]) -> LivePercentiles:
-    found = percentiles_of([each.totals.tpot for each in increments])
-    if any(each.totals.tpot is not None for each in increments):
-        return found
+def _time_per_token(totals: Sequence[LiveTotals]) -> LivePercentiles:
+    if any(each.tpot is not None for each in totals):
+        return percentiles_of([each.tpot for each in totals])
     return LivePercentiles(
-        mean=_ratio(
-            _sum(each.totals.decode_s for each in increments), _sum(each.totals.tokens for each in increments)
-        )
+        mean=_ratio(_sum(each.decode_s for each in totals), _sum(each.tokens for each in totals))
     )
 
 
-def _shares(by_position: Sequence[tuple[float, ...]], drafts: float | None) -> tuple[float, ...]:
-    positions = max((len(each) for each in by_position), default=0)
-    if not drafts or not positions:
+def _shares(totals: Sequence[LiveTotals]) -> tuple[float, ...]:
+    """Of the drafts in pages that tell positions."""
+    telling = [each for each in totals if each.accepted_at and each.drafts is not None]
+    positions = min((len(each.accepted_at) for each in telling), default=0)
+    drafts = sum(each.drafts or 0.0 for each in telling)
+    if not drafts:
         return ()
-    reached = [sum(each[index] for each in by_position if len(each) > index) for index in range(positions)]
-    return tuple(count / drafts for count in reached)
+    return tuple(sum(each.accepted_at[index] for each in telling) / drafts for index in range(positions))
 
 
 def _sum(values: Iterable[float | None]) -> float | None:
