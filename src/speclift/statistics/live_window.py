@@ -20,8 +20,8 @@ from speclift.statistics.live_spread import EXPECTED_SPREAD, Scrape, TrafficSpre
 Floats = NDArray[np.float64]
 
 # For a server that is looked at every 15 s for weeks, over windows of ten minutes. One that lies exactly at its
-# break-even is then said not to pay 0.7 times a week (200 weeks of benchmarks/watch_alarms.py), and to pay as often; one
-# 5 % above it 0.14 times. At 0.999 it was 1.1 times a week at the edge.
+# break-even is then said not to pay 0.7 times a week (200 weeks of benchmarks/watch_alarms.py), and to pay as often;
+# one 5 % above it 0.14 times. At 0.999 it was 1.1 times a week at the edge.
 WATCH_LEVEL = 0.9995
 # Cosines over the window. At the level above and with nothing learnt, 30 weeks at the edge gave no false answer with
 # two, and intervals a third wider; 0.2 a week with four, and 1.6 with eight: these no longer see what neighbouring
