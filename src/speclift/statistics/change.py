@@ -23,8 +23,8 @@ REFERENCE_S: Seconds = 3600.0
 # minutes with many requests, 15 with one a minute. Until it is known well, a change must be larger by its own sd.
 REFERENCE_INFORMATION = 200.0
 REFERENCE_DOUBT = 1.0
-# Log of the likelihood ratio that is enough. It leaves a fourteenth of a false alarm a week; at 15 it is a sixtieth,
-# and a change takes a fifth longer to be noticed (benchmarks/watch_alarms.py).
+# Log of the likelihood ratio that is enough. Over 1,000 weeks it leaves 0.05 false alarms a week; 15 leaves 0.02, and a
+# change takes a fifth longer to be noticed (benchmarks/watch_alarms.py).
 EVIDENCE = 12.0
 # No single scrape counts for more: it takes several.
 DISTANCE_MAX = 1.0
