@@ -1,8 +1,8 @@
 """What watching 200 servers costs: the watcher's share of a core and its memory, against 5 % and 150 MB.
 
 Two hundred copies of a real vLLM's page (tests/recorded), each in a state of its own, come from one process. The
-watcher runs as a service runs it, with history, and is scraped meanwhile. Ten times as fast as in use (an interval of 1.5 s, a
-window of 60 s): the window holds as many looks as at 15 s and 10 minutes, and the cost of a look is what it is.
+watcher runs as a service runs it, with history, and is scraped meanwhile. Ten times as fast as in use (an interval of
+1.5 s, a window of 60 s): the window holds as many looks as at 15 s and 10 minutes, and a look costs what it costs.
 `--faster 1` takes the real interval.
 """
 

@@ -103,6 +103,7 @@ def cli(
     an empty cache, on a wide terminal that is none."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("SPECLIFT_CACHE", str(tmp_path / "cache"))
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
     monkeypatch.setenv("COLUMNS", "200")
 
     def run(*arguments: object) -> Result:

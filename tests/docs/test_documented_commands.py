@@ -119,6 +119,10 @@ def stood_in(words: list[str], addresses: dict[str, str], folder: Path) -> list[
     verb, *flags = [addresses.get(word, word) for word in words]
     if verb == "doctor":
         return [verb, *flags, "--quick"]
+    if verb == "watch":
+        briefly = [] if "--once" in flags or "-" in flags else ["--for", "300ms"]
+        anywhere = ["127.0.0.1:0" if word.endswith(":9400") else word for word in flags]
+        return [verb, *anywhere, *briefly, "--interval", "100ms"]
     if verb not in MEASURING or "--resume" in flags:
         return [verb, *flags]
     if "--" in flags or "--from" in flags:  # a line of the user's own has its own engine
@@ -172,8 +176,15 @@ def test_it_runs(
 ) -> None:
     _, *words = shlex.split(command)
     monkeypatch.setenv("LLM_KEY", "open-sesame")
+    monkeypatch.setenv("HOOK_KEY", "open-sesame")
     monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO((RECORDED / "served.sh").read_bytes())))
-    uses_studies = words[0] in ("compare", "report") or "--resume" in words
+    if words[0] == "watch":
+        page = (ROOT / "tests" / "recorded" / "vllm-0.32.0-metrics.txt").read_bytes()
+        monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(page)))
+        (tmp_path / "watch.toml").write_text(
+            f'urls = ["{addresses["http://127.0.0.1:8001"]}"]\nbreak_even = 2\n'
+        )
+    uses_studies = words[0] in ("compare", "report", "watch") or "--resume" in words
     prepare_folder(tmp_path, decided.study, with_studies=uses_studies)
     result = cli(*stood_in(words, addresses, tmp_path))
     assert result.code in ANSWERS, result.stderr

@@ -15,6 +15,7 @@ from speclift.planner.plan_document import PlanDocument
 from speclift.replayer.result import ReplayDocument
 from speclift.views.doctor_document import DoctorDocument
 from speclift.views.documents import MeasureDocument, VerdictDocument
+from speclift.views.watch_document import WatchDocument
 
 Schema: TypeAlias = dict[str, object]
 
@@ -39,6 +40,7 @@ PUBLISHED = {
     "replay": Published(verbs=("replay",), document=ReplayDocument),
     "verdict": Published(verbs=("decide", "tune", "compare"), document=VerdictDocument),
     "verify": Published(verbs=("verify",), document=GateDocument),
+    "watch": Published(verbs=("watch",), document=WatchDocument),
 }
 
 
