@@ -131,6 +131,15 @@ class TestTheFile:
         assert "127.0.0.1:9" in result.stdout
         assert "127.0.0.1:8" not in result.stdout
 
+    def test_one_server_with_two_keys(
+        self, cli: Cli, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setenv("KEY", "open-sesame")
+        path = self.written(tmp_path, f'urls = ["{URL}"]\n[[server]]\nurl = "{URL}"\napi_key_env = "KEY"\n')
+        result = cli("watch", "--config", path)
+        assert result.code == 2
+        assert "two keys" in result.stderr
+
     def test_a_page_from_stdin_needs_no_server(self, cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
         import io
         import sys

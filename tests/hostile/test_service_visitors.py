@@ -9,6 +9,7 @@ from typing import TypeVar
 
 import pytest
 
+from speclift.core.errors import UsageError
 from speclift.live import http_service as module
 from speclift.live.http_service import COOKIE, Guard, HttpService, WebAnswer, WebRequest
 
@@ -263,3 +264,12 @@ class TestTimeAndRoom:
             return size
 
         assert with_service(ignore) < 50_000_000
+
+
+def test_a_name_that_means_other_machines_too_is_refused_without_a_token() -> None:
+    async def go() -> None:
+        service = HttpService(ROUTES, Guard(token=None, is_loopback=True))
+        with pytest.raises(UsageError, match="a token is wanted"):
+            await service.open("0.0.0.0", 0)
+
+    asyncio.run(go())

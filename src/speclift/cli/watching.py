@@ -129,11 +129,12 @@ class _Changes:
     """A service says where an answer becomes another, and is quiet otherwise: its page has the rest."""
 
     def __init__(self) -> None:
-        self._last: dict[str, tuple[str, bool]] = {}
+        self._last: dict[str, tuple[object, ...]] = {}
 
     def tell(self, watched: Watched, answer: ShortAnswer) -> None:
-        now = watched.payoff.value, bool(watched.unreachable)
-        if self._last.get(watched.url) != now or (watched.events and not watched.unreachable):
+        now = watched.payoff, bool(watched.unreachable), watched.events
+        is_news = bool(watched.events) or self._last.get(watched.url, ())[:2] != now[:2]
+        if is_news and self._last.get(watched.url) != now:
             _plain(watched, answer)
         self._last[watched.url] = now
 

@@ -5,12 +5,15 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Collection
 from dataclasses import dataclass, field, replace
+from typing import TypeVar
 
 from speclift.core.errors import OperatingError
 from speclift.core.live import Event, KeptLook, Watched, kept_look
 from speclift.core.units import Seconds
 from speclift.live.history import History
 from speclift.live.settled import SettledAnswer, TakenUp
+
+Told = TypeVar("Told")
 
 
 @dataclass(slots=True, kw_only=True)
@@ -45,8 +48,7 @@ class Board:
             entry.events[event] += 1
         look = kept_look(watched, entry.before)
         entry.before = look
-        if self._history is not None:
-            self._kept(lambda history: history.add(watched.url, look))
+        self._with_history(lambda history: history.add(watched.url, look), None)
         return watched, is_news
 
     def entries(self) -> list[BoardEntry]:
@@ -61,24 +63,17 @@ class Board:
 
     def looks(self, url: str, *, from_s: Seconds, to_s: Seconds, points: int) -> list[KeptLook]:
         """Empty where nothing is kept, or cannot be read."""
-        found: list[KeptLook] = []
-        if self._history is not None:
-            self._kept(
-                lambda history: found.extend(history.looks(url, from_s=from_s, to_s=to_s, points=points))
-            )
-        return found
+        nothing: list[KeptLook] = []
+        return self._with_history(
+            lambda history: history.looks(url, from_s=from_s, to_s=to_s, points=points), nothing
+        )
 
     def close(self) -> None:
-        if self._history is not None:
-            self._kept(lambda history: history.close())
+        self._with_history(lambda history: history.close(), None)
 
     def _begun(self, url: str) -> BoardEntry:
-        last: list[KeptLook | None] = [None, None]
-        if self._history is not None:
-            self._kept(
-                lambda history: last.__setitem__(slice(2), [history.last(url), history.last_settled(url)])
-            )
-        newest, settled = last
+        newest = self._with_history(lambda history: history.last(url), None)
+        settled = self._with_history(lambda history: history.last_settled(url), None)
         is_recent = newest is not None and time.time() - newest.at_s <= self._recent_s
         return BoardEntry(
             settled=SettledAnswer(
@@ -89,12 +84,14 @@ class Board:
             before=newest if is_recent else None,
         )
 
-    def _kept(self, work: Callable[[History], object]) -> None:
-        """A disk that is full ends no watch; it is said once."""
-        assert self._history is not None
+    def _with_history(self, work: Callable[[History], Told], otherwise: Told) -> Told:
+        """`otherwise` where there is none. A disk that is full ends no watch; it is said once."""
+        if self._history is None:
+            return otherwise
         try:
-            work(self._history)
+            return work(self._history)
         except OperatingError as error:
             if str(error) != self._trouble:
                 self._trouble = str(error)
                 self._say(f"{error}; the watch goes on without it")
+            return otherwise

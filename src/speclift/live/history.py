@@ -75,11 +75,15 @@ class History:
         pending, self._pending = self._pending, []
         self._written_s = time.monotonic()
         places = ", ".join("?" * (len(_COLUMNS) + 1))
-        with _said(self.path), self._database:
-            self._database.executemany(
-                f"INSERT OR REPLACE INTO looks (server, {', '.join(_COLUMNS)}) VALUES ({places})",
-                [(self._id_of(str(url)), *rest) for url, *rest in pending],
-            )
+        with ExitStack() as undo:
+            # Servers that were to be written with them.
+            undo.callback(self._ids.clear)
+            with _said(self.path), self._database:
+                self._database.executemany(
+                    f"INSERT OR REPLACE INTO looks (server, {', '.join(_COLUMNS)}) VALUES ({places})",
+                    [(self._id_of(str(url)), *rest) for url, *rest in pending],
+                )
+            undo.pop_all()
         if self._written_s - self._tidied_s >= TIDY_EVERY_S:
             self.tidy(now_s=time.time())
 

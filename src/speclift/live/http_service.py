@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import hmac
+import ipaddress
 import re
 import secrets
 from collections.abc import Callable, Mapping
@@ -18,7 +19,7 @@ from http import HTTPStatus
 from typing import TypeAlias
 from urllib.parse import parse_qsl, urlencode
 
-from speclift.core.errors import OperatingError
+from speclift.core.errors import OperatingError, UsageError
 
 HEAD_BYTES_MAX = 16 * 1024
 TARGET_CHARACTERS_MAX = 4096
@@ -122,6 +123,13 @@ class HttpService:
                 f"cannot listen on {host}:{port}: {error.strerror or error}",
                 hint="another port: --listen HOST:0",
             ) from error
+        if self._guard.token is None and not all(
+            _is_loopback(each.getsockname()[0]) for each in self._server.sockets
+        ):
+            await self.close()
+            raise UsageError(
+                f"{host} is not this machine alone here: a token is wanted", hint="--token-env VAR"
+            )
         bound = self._server.sockets[0].getsockname()
         shown = f"[{bound[0]}]" if ":" in bound[0] else bound[0]
         return f"http://{shown}:{bound[1]}/"
@@ -282,6 +290,11 @@ def _head(served: WebAnswer, nonce: str, *, is_last: bool) -> bytes:
         *(f"{name}: {value}" for name, value in fields.items()),
     ]
     return "\r\n".join(lines).encode("ascii") + b"\r\n\r\n"
+
+
+def _is_loopback(address: str) -> bool:
+    """What a name stands for is known only when it is listened to."""
+    return ipaddress.ip_address(address).is_loopback
 
 
 def _plain(status: int, words: str, **fields: str) -> WebAnswer:

@@ -82,7 +82,9 @@ class Webhook:
         try:
             async with asyncio.timeout(limit_s):
                 while not self._pending.empty():
-                    await self._try(self._pending.get_nowait())
+                    _, why = await self._try(self._pending.get_nowait())
+                    if why:
+                        self._say(f"webhook {self._address.place}: a change was not delivered: {why}")
         except TimeoutError:
             self._say(
                 f"webhook {self._address.place}: {self._pending.qsize() + 1} documents were not delivered"

@@ -75,15 +75,15 @@ class WatchPlan:
     ask: WatchAsk
 
     def addresses(self) -> list[WatchedAddress]:
-        """Each once; UsageError where one is none, or its key is not there."""
+        """Each once; UsageError where one is none, its key is not there, or it is named with two keys."""
         shared = None if self.ask.api_key_env is None else _secret(self.ask.api_key_env, "--api-key-env")
-        return [
-            WatchedAddress(
-                url=concealed(target.url),
-                api_key=shared if target.api_key_env is None else _secret(target.api_key_env, "api_key_env"),
-            )
-            for target in self.targets
-        ]
+        found: dict[str, WatchedAddress] = {}
+        for target in self.targets:
+            key = shared if target.api_key_env is None else _secret(target.api_key_env, "api_key_env")
+            address = WatchedAddress(url=concealed(target.url), api_key=key)
+            if found.setdefault(address.url, address) != address:
+                raise UsageError(f"{address.url} is named twice, with two keys", hint="name it once")
+        return list(found.values())
 
 
 async def watch(

@@ -1,0 +1,76 @@
+"""What is known of every server now: counted, kept, and told on where nothing can be kept."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+from speclift.core.errors import OperatingError
+from speclift.core.live import Event, Payoff
+from speclift.live.board import Board
+from speclift.live.history import History
+from watch_samples import NOW_S, URL, alarm, unreachable, watched
+
+
+class Full(History):
+    """On a disk without room."""
+
+    def write(self) -> None:
+        raise OperatingError("database or disk is full")
+
+
+def test_looks_events_and_changes_are_counted() -> None:
+    board = Board(None, recent_s=600, say=lambda _: None)
+    news = [board.take(each)[1] for each in (watched(), watched(events=(Event.RESTART,)), alarm(), alarm())]
+    (entry,) = board.entries()
+    assert news == [False, False, True, False]
+    assert (entry.looks, entry.changes, entry.events[Event.RESTART]) == (4, 1, 1)
+    assert entry.last == alarm()
+
+
+def test_servers_that_are_no_longer_watched_are_forgotten() -> None:
+    board = Board(None, recent_s=600, say=lambda _: None)
+    board.take(watched())
+    board.take(watched(url="http://other"))
+    board.keep_only(["http://other"])
+    assert [entry.last.url for entry in board.entries() if entry.last is not None] == ["http://other"]
+    assert board.entry(URL) is None
+
+
+def test_without_a_history_there_are_no_looks() -> None:
+    board = Board(None, recent_s=600, say=lambda _: None)
+    board.take(watched())
+    assert board.looks(URL, from_s=0, to_s=NOW_S, points=10) == []
+
+
+def test_marks_are_kept_where_something_happened(tmp_path: Path) -> None:
+    board = Board(History(tmp_path / "h"), recent_s=600, say=lambda _: None)
+    course = [
+        watched(),
+        alarm(),
+        unreachable(),
+        unreachable(),
+        watched(events=(Event.RESTART, Event.UPGRADE)),
+    ]
+    for place, each in enumerate(course):
+        board.take(replace(each, at_s=NOW_S + place))
+    found = board.looks(URL, from_s=0, to_s=NOW_S + 100, points=100)
+    assert [look.marks for look in found] == [
+        (),
+        ("does-not-pay",),
+        ("unreachable",),
+        (),
+        ("restart", "upgrade", "reachable again", "pays"),
+    ]
+    board.close()
+
+
+def test_a_full_disk_ends_no_watch_and_is_said_once(tmp_path: Path) -> None:
+    said: list[str] = []
+    history = Full(tmp_path / "h")
+    board = Board(history, recent_s=600, say=said.append)
+    for _ in range(3):
+        assert board.take(watched())[0].payoff is Payoff.PAYS
+        assert board.looks(URL, from_s=0, to_s=NOW_S, points=10) == []
+    board.close()
+    assert said == ["database or disk is full; the watch goes on without it"]
