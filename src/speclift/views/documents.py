@@ -307,3 +307,15 @@ class MeasureDocument(TypedDict):
     cells: list[CellDocument]
     resources: list[ResourcesDocument]
     findings: list[FindingDocument]
+
+
+class ExportedFileDocument(TypedDict):
+    name: str
+    text: str
+
+
+class ExportDocument(TypedDict):
+    schema: Literal[1]
+    format: str
+    study: str
+    files: list[ExportedFileDocument]
