@@ -49,17 +49,18 @@ ROOMS: dict[str, tuple[str, ...]] = {
     "engines": ("arithmetic", "linter", "lossless", "replayer", "testing", "planner", "weights"),
     "studies": ("workload", "statistics"),
     "weights": ("planner",),
+    "live": ("statistics", "engines"),
     "bench": (
         *("arithmetic", "workload", "statistics", "search", "lossless", "planner"),
         *("client", "engines", "studies", "weights"),
     ),
     "verbs": (
         *("workload", "statistics", "verdict", "search", "lossless", "planner", "linter", "replayer"),
-        *("client", "engines", "studies", "weights", "bench", "views"),
+        *("client", "engines", "studies", "weights", "live", "bench", "views"),
     ),
     "cli": (
         *("verdict", "search", "lossless", "planner", "linter", "replayer"),
-        *("studies", "weights", "bench", "verbs", "views"),
+        *("studies", "weights", "live", "bench", "verbs", "views"),
     ),
 }  # fmt: skip
 PURE = {

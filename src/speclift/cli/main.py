@@ -27,6 +27,7 @@ from speclift.cli.planning import plan_command
 from speclift.cli.replaying import replay_command
 from speclift.cli.screens import screen
 from speclift.cli.verifying import verify_command
+from speclift.cli.watching import watch_command
 from speclift.core.errors import EngineError, OperatingError, SpecliftError, UsageError, WillNotRun
 from speclift.core.quantities import printable_lines
 
@@ -62,6 +63,7 @@ for name, command, shown in (
     ("verify", verify_command, "speclift verify --method ngram --temperature 0,1"),
     ("compare", compare_command, "speclift compare studies/mine --min-speedup 1.2"),
     ("report", report_command, "speclift report studies/mine --out report.html"),
+    ("watch", watch_command, "speclift watch http://127.0.0.1:8000 --study studies/mine"),
     ("export", export_command, "speclift export studies/mine --to prometheus-rules --out rules/"),
     ("doctor", doctor_command, "speclift doctor"),
 ):

@@ -10,6 +10,7 @@ import typing
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, fields, is_dataclass
 from functools import cache
+from keyword import iskeyword
 from typing import TypeVar
 
 from speclift.core.errors import UsageError, unknown_name
@@ -67,8 +68,9 @@ class DeclaredFlag:
 
     @property
     def key(self) -> str:
-        """In speclift.toml, and of the command's parameter."""
-        return self.names[0].removeprefix("--").replace("-", "_")
+        """In speclift.toml, and of the command's parameter, which no word of the language can be."""
+        name = self.names[0].removeprefix("--").replace("-", "_")
+        return f"{name}_" if iskeyword(name) else name
 
 
 def declared_flags(asked: type) -> Iterator[DeclaredFlag]:

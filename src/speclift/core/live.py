@@ -18,6 +18,8 @@ class Buckets:
 
     bounds: tuple[float, ...]
     counts: tuple[float, ...]
+    # Of all that was observed, where it is told: buckets are often too wide to say more than a mean does.
+    sum: float | None = None
 
     @property
     def total(self) -> float:
@@ -126,15 +128,18 @@ class BreakEvenPoint:
     low: float
     high: float
     source: BreakEvenSource
-    # The load that it is for, in requests under way; None where it is for all.
+    # Requests under way over the window; None where nobody says how many.
     running: float | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LivePercentiles:
+    """From a histogram's buckets where they are narrow enough to tell, and the mean, which is exact."""
+
     p50: float | None = None
     p95: float | None = None
     p99: float | None = None
+    mean: float | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

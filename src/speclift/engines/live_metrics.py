@@ -152,15 +152,16 @@ def _totals(samples: _Samples) -> LiveTotals:
         prefix_queries=samples.total(PREFIX_QUERIES),
         prefix_hits=samples.total(PREFIX_HITS),
         decode_s=samples.total(DECODE_S),
-        ttft=_histogram(samples.first(TTFT)),
-        tpot=_histogram(samples.first(TPOT)),
+        ttft=_buckets(samples, TTFT),
+        tpot=_buckets(samples, TPOT),
     )
 
 
 @cache
 def _wanted() -> re.Pattern[str]:
     """Only lines that are read: an engine's page has thousands of others, and there may be hundreds of servers."""
-    names = sorted({name for group in _READ for name in group}, key=len, reverse=True)
+    read = (*_READ, _sums(TTFT), _sums(TPOT))
+    names = sorted({name for group in read for name in group}, key=len, reverse=True)
     return re.compile(
         rf"^({'|'.join(map(re.escape, names))})(?:\{{(.{{0,2000}})\}})?[ \t]+(\S{{1,40}})", re.MULTILINE
     )
@@ -229,9 +230,9 @@ def _by_position(found: list[tuple[str, float]]) -> tuple[float, ...]:
     return tuple(by_position[index] for index in range(len(by_position)))
 
 
-def _histogram(found: list[tuple[str, float]]) -> Buckets | None:
+def _buckets(samples: _Samples, names: Names) -> Buckets | None:
     by_bound: dict[float, float] = {}
-    for bound, value in _buckets(found):
+    for bound, value in _bounded(samples.first(names)):
         if math.isnan(bound) or not 0 <= value <= TOTAL_MAX:
             return None
         by_bound[bound] = by_bound.get(bound, 0.0) + value
@@ -239,13 +240,17 @@ def _histogram(found: list[tuple[str, float]]) -> Buckets | None:
     counts = tuple(by_bound[bound] for bound in bounds)
     if not bounds or bounds[-1] != math.inf or list(counts) != sorted(counts):
         return None
-    return Buckets(bounds=bounds, counts=counts)
+    return Buckets(bounds=bounds, counts=counts, sum=samples.total(_sums(names)))
 
 
-def _buckets(found: list[tuple[str, float]]) -> Iterator[tuple[float, float]]:
+def _bounded(found: list[tuple[str, float]]) -> Iterator[tuple[float, float]]:
     for labels, value in found:
         bound = _LE.search(labels)
         try:
             yield float(bound[1]) if bound is not None else math.nan, value
         except ValueError:
             yield math.nan, value
+
+
+def _sums(buckets: Names) -> Names:
+    return tuple(name.removesuffix("_bucket") + "_sum" for name in buckets)

@@ -85,6 +85,18 @@ def detect(base: str, key: str | None, *, limit_s: Seconds = PROBE_LIMIT_S) -> D
     return Detected(kind=UNKNOWN, version=UNKNOWN, models=models)
 
 
+def version_at(base: str, key: str | None, *, limit_s: Seconds) -> str | None:
+    """What a server says its version is, whichever engine it is; None where it does not within the limit."""
+    until_s = time.monotonic() + limit_s
+    for path, _kind, name in VERSION_FIELDS:
+        left_s = until_s - time.monotonic()
+        page = _json_or_none(joined(base, path), key, left_s) if left_s > 0 else None
+        version = as_text(as_object(page).get(name))
+        if version:
+            return version[:WORD_CHARACTERS]
+    return None
+
+
 def facts(
     found: Detected,
     *,

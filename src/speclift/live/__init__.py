@@ -1,0 +1,1 @@
+"""Servers that are running: does speculation still pay there?"""

@@ -1,0 +1,252 @@
+"""What a server did between two of its pages: of the same process, and possible. Pure.
+
+Counters mean something only against an earlier page of the same process. A restart, an upgrade, another number of
+drafted tokens, a load balancer that answers with another replica each time: all of them look like counters that jump,
+and none of them is traffic.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from itertools import pairwise
+
+from speclift.core.live import Buckets, Event, Increment, LiveTotals, MetricsReading
+from speclift.core.units import Seconds
+
+# Pages further apart than so many intervals leave a gap that is worth a mark.
+GAP_INTERVALS = 3
+# How many processes may answer in turn behind one address and still be told apart.
+PROCESSES_MAX = 8
+# Clocks are corrected by less; a process that says when it began rounds by less.
+CLOCK_JUMP_S = 5.0
+START_ROUNDING_S = 1.0
+# No server says more tokens in a second (the largest clusters say some hundred thousand).
+TOKENS_PER_S_MAX = 1e7
+_COUNTED = ("tokens", "requests", "drafts", "drafted", "accepted", "steps", "prompt_tokens", "decode_s")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Turned:
+    """What a page adds to those before it."""
+
+    increment: Increment | None = None
+    events: tuple[Event, ...] = ()
+
+    @property
+    def begins_anew(self) -> bool:
+        """Whether what was counted before is another server's, or one that drafts otherwise."""
+        return not _ENDINGS.isdisjoint(self.events)
+
+
+_ENDINGS = {Event.RESTART, Event.UPGRADE, Event.COUNTER_RESET, Event.K_CHANGED}
+
+
+class Pages:
+    """The pages of one address, in their order."""
+
+    def __init__(self, *, interval_s: Seconds) -> None:
+        self._interval_s = interval_s
+        # The last page of every process seen lately, the newest at the end.
+        self._last: list[MetricsReading] = []
+
+    def turn(self, page: MetricsReading) -> Turned:
+        newest = self._last[-1] if self._last else None
+        if newest is None:
+            self._keep(page, None)
+            return Turned()
+        before, events = self._before(page, newest)
+        events = (*_clock_events(newest, page, interval_s=self._interval_s), *events)
+        self._keep(page, before)
+        if before is None:
+            return Turned(events=events)
+        if _k(before) != _k(page) and _k(before) and _k(page):
+            return Turned(events=(*events, Event.K_CHANGED))
+        increment = _increment(before, page)
+        if increment is None:
+            return Turned(events=(*events, Event.IMPOSSIBLE))
+        return Turned(increment=increment, events=events)
+
+    def _before(
+        self, page: MetricsReading, newest: MetricsReading
+    ) -> tuple[MetricsReading | None, tuple[Event, ...]]:
+        """The page before of the same process; None, and why, where there is none."""
+        known = [kept for kept in self._last if _may_be_same(kept, page)]
+        # Of several that could be, the nearest below: counters of another process would jump.
+        before = max(known, key=lambda kept: kept.totals.tokens or 0.0, default=None)
+        if before is newest:
+            return before, ()
+        if before is not None:
+            return before, (Event.REPLICAS,)
+        if _is_same_start(newest, page):
+            return None, (Event.COUNTER_RESET,)
+        if page.started_s is not None and page.started_s < newest.wall_s - CLOCK_JUMP_S and newest.started_s:
+            # It was there already when the other answered.
+            return None, (Event.REPLICAS,)
+        is_upgrade = newest.version and page.version and newest.version != page.version
+        return None, (Event.RESTART, *((Event.UPGRADE,) if is_upgrade else ()))
+
+    def _keep(self, page: MetricsReading, before: MetricsReading | None) -> None:
+        recent_s = page.at_s - PROCESSES_MAX * self._interval_s * GAP_INTERVALS
+        kept = [
+            other
+            for other in self._last
+            if other is not before
+            and other.at_s >= recent_s
+            and not (other.started_s is not None and _is_same_start(other, page))
+        ]
+        self._last = [*kept[-PROCESSES_MAX + 1 :], page]
+
+
+def is_another_process(before: MetricsReading, page: MetricsReading) -> bool:
+    """Whether this page cannot be of the process that wrote the one before."""
+    return not _may_be_same(before, page)
+
+
+def _is_same_start(one: MetricsReading, other: MetricsReading) -> bool:
+    return (
+        one.started_s is not None
+        and other.started_s is not None
+        and abs(one.started_s - other.started_s) <= START_ROUNDING_S
+    )
+
+
+def _may_be_same(before: MetricsReading, page: MetricsReading) -> bool:
+    if before.engine != page.engine or before.at_s >= page.at_s or _fell(before.totals, page.totals):
+        return False
+    if before.started_s is not None or page.started_s is not None:
+        return _is_same_start(before, page)
+    return True
+
+
+def _fell(before: LiveTotals, after: LiveTotals) -> bool:
+    pairs = ((getattr(before, name), getattr(after, name)) for name in _COUNTED)
+    return any(earlier is not None and later is not None and later < earlier for earlier, later in pairs)
+
+
+def _clock_events(before: MetricsReading, page: MetricsReading, *, interval_s: Seconds) -> tuple[Event, ...]:
+    passed_s = page.at_s - before.at_s
+    events = []
+    if abs(page.wall_s - before.wall_s - passed_s) > CLOCK_JUMP_S:
+        events.append(Event.CLOCK_JUMP)
+    if passed_s > GAP_INTERVALS * interval_s:
+        events.append(Event.GAP)
+    return tuple(events)
+
+
+def _k(page: MetricsReading) -> int:
+    return page.k if page.k is not None else len(page.totals.accepted_at)
+
+
+def _increment(before: MetricsReading, page: MetricsReading) -> Increment | None:
+    """None where what was counted cannot be."""
+    counted = _counted(before.totals, page.totals)
+    seconds = page.at_s - before.at_s
+    if not _is_possible(counted, seconds):
+        return None
+    steps, step_tokens = decoded(counted, length=_middle(before.accepted_length, page.accepted_length))
+    return Increment(
+        from_s=before.at_s,
+        to_s=page.at_s,
+        totals=counted,
+        running=_middle(before.running, page.running),
+        waiting=_middle(before.waiting, page.waiting),
+        kv_used=page.kv_used,
+        steps=steps,
+        step_tokens=step_tokens,
+    )
+
+
+def since_start(page: MetricsReading) -> Increment:
+    """All that a page counts, for whoever has only one."""
+    steps, step_tokens = decoded(page.totals, length=page.accepted_length)
+    seconds = page.wall_s - page.started_s if page.started_s is not None else 0.0
+    return Increment(
+        from_s=page.at_s - max(0.0, seconds),
+        to_s=page.at_s,
+        totals=page.totals,
+        running=page.running,
+        waiting=page.waiting,
+        kv_used=page.kv_used,
+        steps=steps,
+        step_tokens=step_tokens,
+    )
+
+
+def decoded(counted: LiveTotals, *, length: float | None) -> tuple[float | None, float | None]:
+    """Decode steps, those without a draft included, and their tokens: the first token of an answer is no step's.
+
+    An engine that counts no requests (llama.cpp) has a step too many for each: its accepted length comes out low, by
+    one part in as many as an answer has tokens.
+    """
+    if counted.tokens is None:
+        return None, None
+    tokens = max(0.0, counted.tokens - (counted.requests or 0.0))
+    if counted.steps is not None:
+        return min(counted.steps, tokens), tokens
+    if counted.accepted is not None:
+        # vLLM counts what was accepted beyond the end of an answer, too: a draft is a step in any case.
+        steps = max(tokens - counted.accepted, counted.drafts or 0.0)
+        return min(steps, tokens), tokens
+    if length is not None and length >= 1:
+        return tokens / length, tokens
+    return None, tokens
+
+
+def _counted(before: LiveTotals, after: LiveTotals) -> LiveTotals:
+    return LiveTotals(
+        tokens=_rise(before.tokens, after.tokens),
+        requests=_rise(before.requests, after.requests),
+        drafts=_rise(before.drafts, after.drafts),
+        drafted=_rise(before.drafted, after.drafted),
+        accepted=_rise(before.accepted, after.accepted),
+        accepted_at=_risen_positions(before, after),
+        steps=_rise(before.steps, after.steps),
+        prompt_tokens=_rise(before.prompt_tokens, after.prompt_tokens),
+        prefix_queries=_rise(before.prefix_queries, after.prefix_queries),
+        prefix_hits=_rise(before.prefix_hits, after.prefix_hits),
+        decode_s=_rise(before.decode_s, after.decode_s),
+        ttft=_risen_buckets(before.ttft, after.ttft),
+        tpot=_risen_buckets(before.tpot, after.tpot),
+    )
+
+
+def _rise(earlier: float | None, later: float | None) -> float | None:
+    return None if earlier is None or later is None else later - earlier
+
+
+def _risen_positions(before: LiveTotals, after: LiveTotals) -> tuple[float, ...]:
+    """llama.cpp shows positions from its first draft on: before it they were zero. Empty where a page lacks them."""
+    earlier = before.accepted_at
+    if not earlier and before.drafts == 0:
+        earlier = (0.0,) * len(after.accepted_at)
+    if len(earlier) != len(after.accepted_at):
+        return ()
+    return tuple(later - first for first, later in zip(earlier, after.accepted_at, strict=True))
+
+
+def _risen_buckets(before: Buckets | None, after: Buckets | None) -> Buckets | None:
+    if before is None or after is None or before.bounds != after.bounds:
+        return None
+    counts = tuple(later - earlier for earlier, later in zip(before.counts, after.counts, strict=True))
+    if list(counts) != sorted(counts) or counts[0] < 0:
+        return None
+    return Buckets(bounds=after.bounds, counts=counts, sum=_rise(before.sum, after.sum))
+
+
+def _is_possible(counted: LiveTotals, seconds: Seconds) -> bool:
+    return not any(_impossibilities(counted, seconds))
+
+
+def _impossibilities(counted: LiveTotals, seconds: Seconds) -> Iterator[bool]:
+    yield any(later > earlier for earlier, later in pairwise(counted.accepted_at))
+    yield any(accepted < 0 for accepted in counted.accepted_at)
+    if counted.accepted is not None and counted.drafted is not None:
+        yield counted.accepted > counted.drafted
+    if counted.tokens is not None:
+        yield counted.tokens > TOKENS_PER_S_MAX * max(seconds, 1.0)
+
+
+def _middle(one: float | None, other: float | None) -> float | None:
+    known = [value for value in (one, other) if value is not None]
+    return sum(known) / len(known) if known else None

@@ -1,0 +1,198 @@
+"""One server, look after look: the answer, since when, and what changed."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+from dataclasses import replace
+
+import pytest
+
+from live_pages import INTERVAL_S, WALL_S, Served, reading
+from speclift.core.live import BreakEvenSource, Event, MetricsReading, Payoff, Watched
+from speclift.live.break_even import GivenBreakEven, PlannedBreakEven, StudiedBreakEven
+from speclift.live.server_watch import ServerWatch, WatchSettings
+
+SETTINGS = WatchSettings(break_even=GivenBreakEven(2.0))
+WINDOW = int(SETTINGS.window_s / INTERVAL_S)
+
+
+def watched(pages: Iterable[MetricsReading], settings: WatchSettings = SETTINGS) -> list[Watched]:
+    watch = ServerWatch("http://a", settings)
+    return [watch.read(page) for page in pages]
+
+
+def last(pages: Iterable[MetricsReading], settings: WatchSettings = SETTINGS) -> Watched:
+    return watched(pages, settings)[-1]
+
+
+def checks(seen: Watched) -> set[str]:
+    return {finding.check for finding in seen.findings}
+
+
+class TestAnswer:
+    @pytest.mark.parametrize(
+        ("accepted", "payoff"), [(2.0, Payoff.PAYS), (0.4, Payoff.DOES_NOT_PAY), (1.0, Payoff.UNSURE)]
+    )
+    def test_against_the_break_even(self, accepted: float, payoff: Payoff) -> None:
+        seen = last(Served().intervals(WINDOW, accepted=accepted))
+
+        assert seen.payoff is payoff
+        assert seen.accepted_length is not None
+        assert seen.accepted_length.value == pytest.approx(1 + accepted, rel=0.01)
+
+    def test_one_page_is_no_answer(self) -> None:
+        assert last([Served().interval(accepted=3)]).payoff is Payoff.UNSURE
+
+    def test_no_tokens_no_traffic(self) -> None:
+        pages = [replace(page, running=0.0) for page in Served().intervals(5, accepted=2, requests=0)]
+        assert last(pages).payoff is Payoff.NO_TRAFFIC
+
+    def test_requests_under_way_are_traffic_though_nothing_was_counted_yet(self) -> None:
+        assert last(Served().intervals(5, accepted=2, requests=0)).payoff is Payoff.UNSURE
+
+    def test_a_server_without_speculation_is_neither(self) -> None:
+        pages = [reading(15.0 * turn, tokens=1000.0 * turn, requests=10.0 * turn) for turn in range(5)]
+        seen = last(pages)
+        assert seen.payoff is Payoff.UNSURE
+        assert checks(seen) == {"not-speculating"}
+
+    def test_speculation_that_never_drafts_does_not_pay(self) -> None:
+        pages = [
+            reading(
+                15.0 * turn, tokens=5000.0 * turn, requests=50.0 * turn, drafts=0.0, drafted=0.0, accepted=0.0
+            )
+            for turn in range(WINDOW)
+        ]
+        seen = last(pages)
+        assert (seen.payoff, seen.accepted_length and seen.accepted_length.value) == (
+            Payoff.DOES_NOT_PAY,
+            1.0,
+        )
+        assert "no-drafts" in checks(seen)
+
+    def test_acceptance_that_collapsed_is_told(self) -> None:
+        assert "acceptance-collapsed" in checks(last(Served().intervals(5, accepted=0.05)))
+
+    def test_acceptance_that_is_too_good_is_told(self) -> None:
+        served = Served(k=4)
+        assert "acceptance-near-one" in checks(last([served.page(), served.interval(accepted=3.99)]))
+
+    def test_one_page_alone_is_judged_since_its_start(self) -> None:
+        page = Served(started_s=WALL_S - 3600).interval(accepted=2, requests=3000)
+        seen = ServerWatch("-", replace(SETTINGS, is_single_look=True)).read_alone(page)
+        assert seen.payoff is Payoff.PAYS
+        assert seen.window_s == pytest.approx(3600 + INTERVAL_S)
+
+
+class TestChange:
+    def test_the_answer_follows_within_three_windows(self) -> None:
+        served = Served()
+        before = list(served.intervals(2 * WINDOW, accepted=2.4))
+        after = list(served.intervals(3 * WINDOW, accepted=0.43))
+        seen = watched([*before, *after])
+
+        assert seen[len(before) - 1].payoff is Payoff.PAYS
+        assert seen[-1].payoff is Payoff.DOES_NOT_PAY
+        assert not any(each.payoff is Payoff.DOES_NOT_PAY for each in seen[: len(before)])
+
+    def test_it_says_since_when_and_what_changed(self) -> None:
+        served = Served()
+        seen = last(
+            [*served.intervals(2 * WINDOW, accepted=2.4), *served.intervals(2 * WINDOW, accepted=0.43)]
+        )
+
+        assert seen.payoff is Payoff.DOES_NOT_PAY
+        assert "changed-acceptance" in checks(seen)
+        # Not before it changed, and not later than there were pages of nothing else.
+        changed_s = WALL_S + 2 * WINDOW * INTERVAL_S
+        assert changed_s - 120 <= seen.since_s <= changed_s + SETTINGS.window_s
+
+    def test_a_restart_is_no_change(self) -> None:
+        old, new = Served(started_s=WALL_S - 100), Served(started_s=WALL_S + 605, at_s=600)
+        pages = [*old.intervals(WINDOW, accepted=2), *new.intervals(WINDOW, accepted=2)]
+        seen = watched(pages)
+
+        assert [each.events for each in seen if each.events] == [(Event.RESTART,)]
+        assert {each.payoff for each in seen} == {Payoff.PAYS, Payoff.UNSURE}
+        assert not any(check.startswith("changed") for each in seen for check in checks(each))
+
+    def test_a_counter_reset_is_no_change(self) -> None:
+        served = Served(started_s=WALL_S - 100)
+        pages = list(served.intervals(WINDOW, accepted=2))
+        served.tokens = served.requests = served.drafts = served.accepted = 0.0
+        seen = watched([*pages, *served.intervals(WINDOW, accepted=2)])
+
+        assert [each.events for each in seen if each.events] == [(Event.COUNTER_RESET,)]
+        assert not any(each.payoff is Payoff.DOES_NOT_PAY for each in seen)
+
+    def test_a_heavier_load_is_named(self) -> None:
+        by_load = StudiedBreakEven(lambda running: 1.5 if running < 20 else 4.0, (8.0, 40.0))
+        served, settings = Served(), WatchSettings(break_even=by_load)
+        calm = list(served.intervals(WINDOW, accepted=2))
+        heavy = [replace(page, running=40.0) for page in served.intervals(2 * WINDOW, accepted=2)]
+        seen = last([*calm, *heavy], settings)
+        assert seen.payoff is Payoff.DOES_NOT_PAY
+        assert {"changed-load", "changed-break-even"} <= checks(seen)
+
+
+class TestTroubles:
+    def test_a_server_that_cannot_be_read_is_unsure_and_keeps_its_name(self) -> None:
+        watch = ServerWatch("http://a", SETTINGS)
+        for page in Served().intervals(3, accepted=2):
+            watch.read(page)
+        seen = watch.missed("connection refused", wall_s=WALL_S + 99)
+        assert (seen.payoff, seen.unreachable, seen.engine) == (Payoff.UNSURE, "connection refused", "vllm")
+        assert seen.events == (Event.UNREACHABLE,)
+
+    def test_it_goes_on_where_it_was(self) -> None:
+        watch, served = ServerWatch("http://a", SETTINGS), Served(started_s=1.0)
+        for page in served.intervals(WINDOW, accepted=2):
+            watch.read(page)
+        watch.missed("timed out", wall_s=WALL_S)
+        assert watch.read(served.interval(accepted=2, seconds=30)).payoff is Payoff.PAYS
+
+    def test_replicas_give_no_false_answer(self) -> None:
+        one, other = Served(started_s=10.0), Served(started_s=20.0)
+        one.interval(accepted=0.1, requests=10_000)
+        pages = []
+        for turn in range(3 * WINDOW):
+            served = (one, other)[turn % 2]
+            served.at_s = INTERVAL_S * turn
+            pages.append(served.interval(accepted=2))
+        seen = watched(pages)
+        assert {each.payoff for each in seen} == {Payoff.PAYS, Payoff.UNSURE}
+        assert "replicas" in checks(seen[-1])
+
+    def test_the_window_forgets(self) -> None:
+        served = Served()
+        seen = last(served.intervals(5 * WINDOW, accepted=2))
+        assert seen.window_s <= SETTINGS.window_s + INTERVAL_S
+
+
+class TestBreakEven:
+    def test_a_guess_is_said_to_be_one_and_decides_only_far_from_it(self) -> None:
+        settings = WatchSettings(break_even=PlannedBreakEven())
+        near, far = (last(Served().intervals(WINDOW, accepted=a), settings) for a in (0.5, 2.5))
+        assert near.payoff is Payoff.UNSURE
+        assert far.payoff is Payoff.PAYS
+        assert "break-even-guessed" in checks(far)
+        assert far.break_even is not None
+        assert far.break_even.source is BreakEvenSource.PLANNED
+
+    def test_beyond_the_measured_loads_nothing_pays(self) -> None:
+        studied = StudiedBreakEven(lambda running: 1.5, (1.0, 3.0))
+        seen = last(Served().intervals(WINDOW, accepted=2), WatchSettings(break_even=studied))
+        assert seen.payoff is Payoff.UNSURE
+        assert "load-beyond-study" in checks(seen)
+
+    def test_of_an_unknown_load_the_dearest_counts(self) -> None:
+        studied = StudiedBreakEven(lambda running: running, (1.2, 3.5))
+        point = studied(None, None)
+        assert (point.low, point.high, point.running) == (1.2, 3.5, None)
+
+    def test_far_below_is_no_matter_how_heavy(self) -> None:
+        studied = StudiedBreakEven(lambda running: 1.9, (1.0,))
+        assert math.isinf(studied(8.0, 4).high)
+        seen = last(Served().intervals(WINDOW, accepted=0.2), WatchSettings(break_even=studied))
+        assert seen.payoff is Payoff.DOES_NOT_PAY
