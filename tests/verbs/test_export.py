@@ -488,7 +488,7 @@ class TestCommandLine:
         both = cli("export", vllm_study, "--to", "prometheus-rules", "--out", "rules")
 
         assert alone.stdout == "mine.yml\n"
-        assert both.stdout.splitlines() == ["rules/speclift.rules.yml", "rules/speclift.rules.test.yml"]
+        assert both.stdout.splitlines() == ["rules/speclift-rules.yml", "rules/speclift-rules-test.yml"]
         assert Path("mine.yml").read_text(encoding="utf-8") == Path(both.stdout.splitlines()[0]).read_text(
             "utf-8"
         )

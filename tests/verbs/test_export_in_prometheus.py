@@ -131,8 +131,8 @@ DESIGNS: dict[str, dict[str, Any]] = {
 def test_promtool_takes_the_rules_and_their_tests(tmp_path: Path, design: str) -> None:
     folder = ruled(tmp_path, design)
 
-    checked = promtool("check", "rules", "speclift.rules.yml", cwd=folder)
-    tested = promtool("test", "rules", "speclift.rules.test.yml", cwd=folder)
+    checked = promtool("check", "rules", "speclift-rules.yml", cwd=folder)
+    tested = promtool("test", "rules", "speclift-rules-test.yml", cwd=folder)
 
     assert checked.returncode == 0, checked.stderr
     assert tested.returncode == 0, tested.stdout + tested.stderr
@@ -152,12 +152,12 @@ def test_promtool_takes_the_rules_and_their_tests(tmp_path: Path, design: str) -
 )
 def test_the_exported_tests_notice_a_rule_that_is_wrong(tmp_path: Path, before: str, after: str) -> None:
     folder = ruled(tmp_path, "vllm")
-    rules = folder / "speclift.rules.yml"
+    rules = folder / "speclift-rules.yml"
     text = " ".join(rules.read_text(encoding="utf-8").split("\n          "))
     assert before in text
     rules.write_text(text.replace(before, after), encoding="utf-8")
 
-    tested = promtool("test", "rules", "speclift.rules.test.yml", cwd=folder)
+    tested = promtool("test", "rules", "speclift-rules-test.yml", cwd=folder)
 
     assert tested.returncode != 0
 

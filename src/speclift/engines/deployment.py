@@ -27,34 +27,34 @@ def deployment_of(spec: EngineSpec, arm: Arm, *, version: str) -> Deployment | N
         return None
     settings = dict(spec.by_arm).get(arm.name, spec.settings)
     parts = _taken_apart(shlex.split(command), settings)
-    flags, secrets = _without_secrets(parts.words, {**kind.secret_flags, "--hf-token": HUB_TOKEN})
-    is_container = settings.line is not None and settings.line.is_in_container
-    given, address = (flags, {}) if is_container else _without_address(flags)
-    started, rest = kind.program_of(given)
-    if is_container and settings.line is not None:
-        started, rest = tuple(given[: len(settings.line.start)]), tuple(given[len(settings.line.start) :])
-    asked = tuple(flag for flag in kind.watched_with if flag not in rest)
-    exact = replace(spec, version=version)
-    gpus = settings.tp * settings.pp if kind.is_on_gpu(exact) else 0
+    words, secrets = _without_secrets(parts.words, {**kind.secret_flags, "--hf-token": HUB_TOKEN})
+    address: dict[str, str] = {}
+    if parts.is_container and settings.line is not None:
+        count = len(settings.line.start)
+        program, flags = tuple(words[:count]), tuple(words[count:])
+    else:
+        words, address = _without_address(words)
+        program, flags = kind.program_of(words)
+    port = address.get(PORT_FLAG, "")
+    gpus = settings.tp * settings.pp if kind.is_on_gpu(replace(spec, version=version)) else 0
+    hidden = (name for name, value in parts.environment if value == HIDDEN)
     return Deployment(
         arm=arm.name,
         engine=kind.name,
         engine_version=version,
         model=settings.model,
         wrapper=parts.wrapper,
-        program=started,
-        flags=(*rest, *asked),
+        program=program,
+        flags=(*flags, *(flag for flag in kind.watched_with if flag not in flags)),
         host=address.get(HOST_FLAG, LOOPBACK),
-        port=int(port) if (port := address.get(PORT_FLAG, "")).isdecimal() else kind.port,
+        port=int(port) if port.isdecimal() else kind.port,
         health=kind.health,
         variables=tuple(pair for pair in parts.environment if pair[1] != HIDDEN),
-        secrets=tuple(
-            dict.fromkeys((*(name for name, value in parts.environment if value == HIDDEN), *secrets))
-        ),
-        files=tuple(dict.fromkeys(path for path in _models(settings, arm) if path.startswith("/"))),
+        secrets=tuple(dict.fromkeys((*hidden, *secrets))),
+        files=_files(settings, arm),
         gpus=gpus,
         image=kind.image(version, on_gpu=gpus > 0),
-        is_container=is_container,
+        is_container=parts.is_container,
     )
 
 
@@ -63,6 +63,7 @@ class _Parts:
     environment: tuple[tuple[str, str], ...]
     wrapper: tuple[str, ...]
     words: Sequence[str]
+    is_container: bool = False
 
 
 def _taken_apart(words: Sequence[str], settings: ServerSettings) -> _Parts:
@@ -71,7 +72,12 @@ def _taken_apart(words: Sequence[str], settings: ServerSettings) -> _Parts:
     if line is None:
         return _Parts(environment=(), wrapper=(), words=words)
     before = len(line.environment) + len(line.wrapper)
-    return _Parts(environment=line.environment, wrapper=line.wrapper, words=words[before:])
+    return _Parts(
+        environment=line.environment,
+        wrapper=line.wrapper,
+        words=words[before:],
+        is_container=line.is_in_container,
+    )
 
 
 def _without_secrets(words: Sequence[str], variables: Mapping[str, str]) -> tuple[list[str], list[str]]:
@@ -101,6 +107,8 @@ def _without_address(words: Sequence[str]) -> tuple[list[str], dict[str, str]]:
     return kept, address
 
 
-def _models(settings: ServerSettings, arm: Arm) -> list[str]:
+def _files(settings: ServerSettings, arm: Arm) -> tuple[str, ...]:
+    """Of the target and its drafts, those that are no names on a hub."""
     drafts = [getattr(drafter, "model", None) for drafter in drafters_of(arm.speculation)]
-    return [settings.model, *(draft for draft in drafts if isinstance(draft, str))]
+    models = [settings.model, *(draft for draft in drafts if isinstance(draft, str))]
+    return tuple(dict.fromkeys(path for path in models if path.startswith("/")))

@@ -23,7 +23,7 @@ from speclift.views.monitoring import (
     of_study,
 )
 
-DASHBOARD_FILE = "speclift.dashboard.json"
+DASHBOARD_FILE = "speclift-dashboard.json"
 # Grafana 11.0's; later ones bring it up to date as they load it.
 SCHEMA_VERSION = 39
 # The grid is 24 wide.

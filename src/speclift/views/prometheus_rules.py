@@ -29,7 +29,7 @@ from speclift.views.monitoring import (
 )
 from speclift.views.yaml_files import yaml_file
 
-RULES_FILE, TESTS_FILE = "speclift.rules.yml", "speclift.rules.test.yml"
+RULES_FILE, TESTS_FILE = "speclift-rules.yml", "speclift-rules-test.yml"
 DOES_NOT_PAY = "SpeculationDoesNotPay"
 COLLAPSED = "SpeculationAcceptanceCollapsed"
 BEYOND = "SpeculationBeyondCrossover"
