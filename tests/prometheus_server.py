@@ -93,3 +93,13 @@ def wait_until(holds: Callable[[], bool], what: str, *, limit_s: float = LIMIT_S
     while not holds():
         assert time.monotonic() < deadline_s, f"not within {limit_s:g} s: {what}"
         time.sleep(0.2)
+
+
+def panels_without_data(dashboard: Any, prometheus: Prometheus) -> list[str]:
+    """Titles with the queries that no series answers."""
+    return [
+        f"{panel['title']}: {target['expr']}"
+        for panel in dashboard["panels"]
+        for target in panel["targets"]
+        if prometheus.value(target["expr"].replace("$instance", ".*")) is None
+    ]

@@ -14,10 +14,10 @@ import yaml
 import speclift
 from running import Cli
 from samples import HOSTILE, provenance
-from simulated import ARM, LOADS, ONE_STREAM, QUIET, by_streams, constant, quiet_truth
+from simulated import ARM, LOADS, ONE_STREAM, QUIET, by_segment, by_streams, constant, quiet_truth
 from speclift.core.address import HIDDEN
 from speclift.core.arm import Arm, ServerSettings
-from speclift.core.engine_spec import EngineSpec
+from speclift.core.engine_spec import AttachSettings, EngineSpec
 from speclift.core.errors import StudyError, UsageError
 from speclift.core.own_line import OwnLine
 from speclift.core.records import Counters
@@ -90,6 +90,12 @@ class TestWhatIsDeployed:
         assert "--arm baseline | arm" in refused.value.hint
         assert "ngram" in export(path, to=to, arm="arm").files[0].text
         assert "ngram" not in export(path, to=to, arm="baseline").files[0].text
+
+    def test_conditions_of_the_verdict_are_said(self, tmp_path: Path) -> None:
+        truth = quiet_truth(by_segment(copy=2.0, chat=0.8, code=0.8))
+        path = study(tmp_path, truth=truth, prompts=36, rounds=3)
+
+        assert "# It pays only on: segments copy." in only_text(path, "vllm")
 
     def test_an_arm_that_is_not_there_names_the_nearest(self, tmp_path: Path) -> None:
         with pytest.raises(UsageError, match=r"'arms'.*'arm'"):
@@ -381,6 +387,30 @@ class TestRules:
         tokens = rules["speclift:window_tokens"]["expr"]
         assert tokens == "sum by (job, instance) (increase(llamacpp:tokens_predicted_total[10m]))"
 
+    @pytest.mark.parametrize(
+        ("labels", "matcher"),
+        [
+            (['model_name="one"'], '{model_name="one"}'),
+            ([r'model_name="it\"s \\one"'], r'{model_name="it\"s \\one"}'),
+            (['model_name="one"', 'model_name="two"'], ""),
+            (["x"], ""),
+        ],
+    )
+    def test_a_server_that_was_there_already_names_its_model_itself(
+        self, tmp_path: Path, labels: list[str], matcher: str
+    ) -> None:
+        values = {f'vllm:generation_tokens_total{{engine="0",{label}}}': 1.0 for label in labels}
+        spec = EngineSpec(
+            kind="attach",
+            settings=ServerSettings(model=""),
+            attach=AttachSettings(baseline_url="http://127.0.0.1:1", spec_url="http://127.0.0.1:2"),
+        )
+        path = study(tmp_path, "fake", engine=spec, counters=Counters(values=values))
+
+        expression = rules_of(path)["SpeculationNotWatched"]["expr"]
+
+        assert expression == f"absent(vllm:generation_tokens_total{matcher})"
+
     def test_the_window_is_the_one_asked_for(self, tmp_path: Path) -> None:
         rules = rules_of(study(tmp_path), window_s=90.0)
 
@@ -517,6 +547,7 @@ class TestCommandLine:
         [
             (("--to", "nothing"), 2),
             (("--to", "grafana", "--window", "soon"), 2),
+            (("--to", "grafana", "--window", "100ms"), 2),
             (("--to", "vllm", "--arm", "nobody"), 2),
             (("--to", "llama-server"), 1),
             ((), 2),

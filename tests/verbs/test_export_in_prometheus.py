@@ -14,7 +14,14 @@ from typing import Any
 
 import pytest
 
-from prometheus_server import LIMIT_S, OPENER, promtool, running_prometheus, wait_until
+from prometheus_server import (
+    LIMIT_S,
+    OPENER,
+    panels_without_data,
+    promtool,
+    running_prometheus,
+    wait_until,
+)
 from samples import HOSTILE
 from simulated import ARM, by_streams, quiet_truth
 from speclift.core.arm import Arm
@@ -93,7 +100,7 @@ def test_it_fires_on_the_drop_and_only_then_and_every_panel_has_data(tmp_path: P
         assert 2.9 < length < 3.4
         assert even is not None
         assert 1.8 < even < 2.5
-        assert panels_without_data(dashboard, prometheus.ask) == []
+        assert panels_without_data(dashboard, prometheus) == []
 
         post(f"{url}/truth", {"acceptance": 0.3})
         fires = {"SpeculationDoesNotPay", "SpeculationAcceptanceCollapsed"}
@@ -102,18 +109,6 @@ def test_it_fires_on_the_drop_and_only_then_and_every_panel_has_data(tmp_path: P
 
         post(f"{url}/truth", {"acceptance": 0.8})
         wait_until(lambda: prometheus.firing() == set(), "it pays again", limit_s=4 * WINDOW_S)
-
-
-def panels_without_data(dashboard: object, ask: object) -> list[str]:
-    """Titles with the queries that no series answers."""
-    assert isinstance(dashboard, dict)
-    assert callable(ask)
-    return [
-        f"{panel['title']}: {target['expr']}"
-        for panel in dashboard["panels"]
-        for target in panel["targets"]
-        if not ask("query", query=target["expr"].replace("$instance", ".*"))["result"]
-    ]
 
 
 DESIGNS: dict[str, dict[str, Any]] = {

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterable
 
 from speclift.core.counter_names import CounterNames
@@ -25,6 +26,7 @@ from speclift.engines.live_metrics import (
     Names,
 )
 
+_MODEL = re.compile(r'[,{]model_name="((?:[^"\\]|\\.)*)"')
 SUFFIXES = ("_total", "_bucket", "_count")
 # Their series carry the name of the model.
 WITH_MODEL = ("vllm:", "sglang:")
@@ -65,6 +67,14 @@ def counter_names(kind: str, version: str, launches: Iterable[Launch]) -> Counte
         decode_s=name(DECODE_S),
         has_model=prefix in WITH_MODEL,
     )
+
+
+def labelled_model(launches: Iterable[Launch]) -> str:
+    """The model that the study's servers named in their counters; empty where none, or not all alike, did."""
+    found = {
+        match[1] for launch in launches for key in launch.counters.values for match in _MODEL.finditer(key)
+    }
+    return found.pop().replace('\\"', '"').replace("\\\\", "\\") if len(found) == 1 else ""
 
 
 def _prefix_of(kind: str, launches: Iterable[Launch]) -> str | None:

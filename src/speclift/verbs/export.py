@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,9 +12,10 @@ from speclift.core.arm import Arm
 from speclift.core.deployment import Deployment
 from speclift.core.errors import StudyError, UsageError, unknown_name
 from speclift.core.quantities import ratio
-from speclift.core.results import Decision
+from speclift.core.records import Launch
+from speclift.core.results import Conditions, Decision
 from speclift.core.units import Seconds
-from speclift.engines.counter_names import counter_names
+from speclift.engines.counter_names import counter_names, labelled_model
 from speclift.engines.deployment import deployment_of
 from speclift.engines.kind import engine_kind, usable_kinds
 from speclift.studies.outputs import relative, write_result
@@ -41,6 +42,8 @@ from speclift.views.monitoring import Monitoring
 from speclift.views.prometheus_rules import RULES_FILE, TESTS_FILE, rules_text, tests_text
 
 WINDOW_S: Seconds = 600.0
+# Ten scrapes of a tenth of a second: no Prometheus asks more often.
+WINDOW_MIN_S: Seconds = 1.0
 # Of a window, how long something must hold before it is an alert: half of it, so that one bad half is none.
 HOLD_SHARE = 0.5
 # A server that drafted within the last day is one that should.
@@ -90,6 +93,8 @@ def export(
     formats = _formats()
     if to not in formats:
         raise unknown_name(what="format", seen=to, allowed=tuple(formats))
+    if window_s < WINDOW_MIN_S:
+        raise UsageError(f"--window must be at least {WINDOW_MIN_S:g}s, saw {window_s:g}s")
     with ExitStack() as stack:
         opened = stack.enter_context(Study.open(study))
         source = _Source(
@@ -205,12 +210,24 @@ def _head(judgement: Judgement, server: Deployment) -> list[str]:
     evidence = next((found for found in judgement.on_all if found.arm.name == server.arm), None)
     overall = None if evidence is None else evidence.overall
     measured = "not compared" if overall is None else f"{overall.metric} {ratio(overall.speedup)}"
+    conditions = judgement.verdict.conditions
     return [
         f"Written by speclift from study {judgement.study}: arm {server.arm}, {measured}, "
         f"verdict {judgement.verdict.decision.value}.",
         f"Measured on {server.engine_version}, model {server.model}; "
         "other versions break even elsewhere: measure again before an upgrade.",
+        *([f"It pays only on: {_condition_words(conditions)}."] if conditions is not None else []),
     ]
+
+
+def _condition_words(conditions: Conditions) -> str:
+    said = {
+        "segments": conditions.segments and ", ".join(conditions.segments),
+        "concurrency at most": conditions.max_concurrency,
+        "requests per second at most": conditions.max_qps,
+        "temperature at most": conditions.max_temperature,
+    }
+    return "; ".join(f"{words} {value}" for words, value in said.items() if value is not None)
 
 
 def _monitored(source: _Source) -> Monitoring:
@@ -227,7 +244,7 @@ def _monitored(source: _Source) -> Monitoring:
     return Monitoring(
         names=names,
         evens=evens,
-        model=_served_model(study),
+        model=_served_model(study, launches),
         study=relative(study.path),
         tokens_min=PROMPTS_MIN * _tokens_per_answer(judgement, evens.arm),
         window_s=source.window_s,
@@ -236,9 +253,9 @@ def _monitored(source: _Source) -> Monitoring:
     )
 
 
-def _served_model(study: Study) -> str:
-    """As series can say it: a label is UTF-8."""
-    served = engine_kind(study.engine.kind).served_model(study.engine.settings) or study.provenance.model
+def _served_model(study: Study, launches: Iterable[Launch]) -> str:
+    """As series can say it: a label is UTF-8. Servers that were there already may have said it themselves alone."""
+    served = engine_kind(study.engine.kind).served_model(study.engine.settings) or labelled_model(launches)
     return served.encode("utf-8", "replace").decode("utf-8")
 
 

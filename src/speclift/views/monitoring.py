@@ -103,5 +103,5 @@ def of_study(facts: Monitoring) -> str:
     evens = facts.evens
     return (
         f"study {printable(facts.study)}, arm {printable(evens.arm.name)}, {printable(evens.engine_version)}, "
-        f"model {printable(facts.model)}"
+        f"model {printable(facts.model) or 'unknown'}"
     )
