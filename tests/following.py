@@ -21,7 +21,9 @@ WORDS = "iron cloud lamp river paper stone glass mint wolf sand clock field rope
 
 
 def copying(number: int) -> str:
-    return f"Repeat this text exactly, word for word, five times.\n\n{TEXT}\n{TEXT}\n{TEXT}\n{TEXT} ({number})"
+    return (
+        f"Repeat this text exactly, word for word, five times.\n\n{TEXT}\n{TEXT}\n{TEXT}\n{TEXT} ({number})"
+    )
 
 
 def inventing(number: int) -> str:
@@ -37,7 +39,9 @@ class Seen:
     after: list[Watched] = field(default_factory=list)
 
 
-async def followed(endpoint: Endpoint, ask: WatchAsk, *, streams: int, limit_s: float, max_tokens: int = 48) -> Seen:
+async def followed(
+    endpoint: Endpoint, ask: WatchAsk, *, streams: int, limit_s: float, max_tokens: int = 48
+) -> Seen:
     """Copying until it pays, then inventing until it does not; TimeoutError where either does not come."""
     seen, looks = Seen(), asyncio.Event()
     current = seen.before

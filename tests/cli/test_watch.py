@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 from live_pages import Served, text_of
-from running import Cli, Result, hosted
+from running import Cli, Decided, Result, hosted
 
 PAYING = ("flavour=vllm", "k=4", "acceptance=0.8")
 LOSING = ("flavour=vllm", "k=4", "acceptance=0.1")
@@ -104,6 +104,15 @@ class TestAnswers:
         with hosted(*PAYING) as url, traffic(url):
             result = cli("watch", url, "--interval", "0.2s", "--window", "1s", "--for", "1s", "--json")
         assert 3 <= len(documents(result)) <= 5
+
+    def test_against_what_a_study_measured(self, cli: Cli, decided: Decided) -> None:
+        with hosted(*LOSING) as url, traffic(url):
+            result = cli("watch", url, *QUICK, "--study", decided.study)
+        (document,) = documents(result)
+        assert document["break_even"]["source"] == "study"
+        assert document["break_even"]["accepted_length"] > 1
+        again = document["answer"]["next"]
+        assert (document["verdict"] == "does-not-pay") == (again is not None)
 
     def test_words_where_there_is_no_terminal(self, cli: Cli) -> None:
         with hosted(*PAYING) as url, traffic(url):

@@ -134,7 +134,9 @@ NUMBERS = st.one_of(st.none(), st.floats(0, 2.0**53, allow_nan=False), st.just(0
 @given(
     st.lists(
         st.fixed_dictionaries(
-            dict.fromkeys(("tokens", "requests", "drafts", "drafted", "accepted", "steps", "running"), NUMBERS)
+            dict.fromkeys(
+                ("tokens", "requests", "drafts", "drafted", "accepted", "steps", "running"), NUMBERS
+            )
         ),
         max_size=8,
     )

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Iterable, Sequence
 
 from rich.console import Console, ConsoleOptions, Group, RenderableType, RenderResult
@@ -21,6 +21,11 @@ STYLES = {
     Payoff.UNSURE: "bold yellow",
     Payoff.NO_TRAFFIC: "dim",
 }
+UNREACHABLE = "unreachable"
+WORST_FIRST = (
+    UNREACHABLE,
+    *(payoff.value for payoff in (Payoff.DOES_NOT_PAY, Payoff.UNSURE, Payoff.NO_TRAFFIC, Payoff.PAYS)),
+)
 BARS = "▁▂▃▄▅▆▇█"
 # As many looks as a sparkline has places; events that stay in sight.
 KEPT_LOOKS = 240
@@ -161,35 +166,40 @@ def _facts(watched: Watched, kept: _Kept, *, width: int) -> Table:
 
 
 def _several(kept: Sequence[_Kept], *, width: int, height: int) -> Iterable[RenderableType]:
-    order = (Payoff.DOES_NOT_PAY, Payoff.UNSURE, Payoff.NO_TRAFFIC, Payoff.PAYS)
     servers = [(each.last, each) for each in kept if each.last is not None]
-    servers.sort(key=lambda pair: (not pair[0].unreachable, order.index(pair[0].payoff), pair[0].url))
-    counted = {payoff: sum(last.payoff is payoff for last, _ in servers) for payoff in order}
-    yield Text(
-        "  ".join(f"{count} {payoff.value}" for payoff, count in counted.items() if count), style="bold"
-    )
+    servers.sort(key=lambda pair: (WORST_FIRST.index(_word(pair[0])), pair[0].url))
+    counted = Counter(_word(last) for last, _ in servers)
+    yield Text("  ".join(f"{counted[word]} {word}" for word in WORST_FIRST if counted[word]), style="bold")
     yield Text()
-    table = Table.grid(padding=(0, 2))
-    for _ in range(6):
+    yield _server_table(servers[: max(1, height - 6)], places=min(40, width - 78))
+    if len(servers) > max(1, height - 6):
+        yield Text(f"{len(servers) - max(1, height - 6)} more", style="dim")
+
+
+def _server_table(servers: Sequence[tuple[Watched, _Kept]], *, places: int) -> Table:
+    """The curve only where there is room for one."""
+    table = Table.grid(padding=(0, 1))
+    table.add_column(no_wrap=True, min_width=12)
+    table.add_column(no_wrap=True, ratio=1)
+    for _ in range(4):
         table.add_column(no_wrap=True)
-    table.add_row(
-        *(Text(title, style="dim") for title in ("", "server", "accepted length", "break-even", "", ""))
-    )
-    room = max(1, height - 6)
-    places = max(8, min(40, width - 100))
-    for last, each in servers[:room]:
+    titles = ("", "server", "accepted length", "needs", "running", "")
+    table.add_row(*(Text(title, style="dim") for title in titles))
+    for last, each in servers:
         point = last.break_even
         table.add_row(
-            Text("unreachable" if last.unreachable else last.payoff.value, style=_style(last)),
-            Text(printable(last.url, limit=URL_CHARACTERS)),
+            Text(_word(last), style=_style(last)),
+            Text(printable(last.url.partition("://")[2], limit=URL_CHARACTERS)),
             length_words(last),
             "–" if point is None else f"{point.accepted_length:.2f}",
-            f"{number(last.running, 0)} running",
-            Text(sparkline(each.lengths, width=places, low=1.0), style="cyan"),
+            number(last.running, 0),
+            Text(sparkline(each.lengths, width=places, low=1.0) if places >= 8 else "", style="cyan"),
         )
-    yield table
-    if len(servers) > room:
-        yield Text(f"{len(servers) - room} more", style="dim")
+    return table
+
+
+def _word(watched: Watched) -> str:
+    return UNREACHABLE if watched.unreachable else watched.payoff.value
 
 
 def length_words(watched: Watched) -> str:

@@ -1,0 +1,118 @@
+"""watch on a terminal."""
+
+from __future__ import annotations
+
+import io
+
+import pytest
+from rich.console import Console, RenderableType
+
+from live_pages import WALL_S
+from speclift.core.live import BreakEvenPoint, BreakEvenSource, Event, Payoff, Watched
+from speclift.core.results import Estimate
+from speclift.live.answer import watch_answer
+from speclift.views.watch_terminal import WatchScreen, plain_lines, sparkline
+
+
+def seen(
+    url: str = "http://gpu-1.internal:8000", payoff: Payoff = Payoff.PAYS, *, unreachable: str = ""
+) -> Watched:
+    return Watched(
+        url=url,
+        at_s=WALL_S,
+        window_s=600.0,
+        payoff=payoff,
+        since_s=WALL_S,
+        engine="vllm",
+        accepted_length=Estimate(value=2.9, low=2.7, high=3.1, n=40, method="x"),
+        break_even=BreakEvenPoint(accepted_length=1.8, low=1.8, high=1.8, source=BreakEvenSource.STUDY),
+        running=12.0,
+        unreachable=unreachable,
+    )
+
+
+def shown(what: RenderableType, *, width: int = 80) -> str:
+    console = Console(width=width, height=20, file=io.StringIO(), color_system=None)
+    console.print(what)
+    assert isinstance(console.file, io.StringIO)
+    return console.file.getvalue()
+
+
+def screen_of(*servers: Watched) -> WatchScreen:
+    screen = WatchScreen()
+    for watched in servers:
+        screen.take(watched, watch_answer(watched))
+    return screen
+
+
+def test_one_server_is_shown_in_full() -> None:
+    text = shown(screen_of(seen(), seen(payoff=Payoff.DOES_NOT_PAY)))
+    assert "Speculation does not pay" in text
+    assert "pays → does-not-pay" in text
+    assert "2.90 [2.70, 3.10]" in text
+
+
+@pytest.mark.parametrize("width", [80, 120])
+def test_several_are_a_table_with_the_worst_first_and_nothing_cut(width: int) -> None:
+    servers = (
+        seen("http://a:1"),
+        seen("http://b:2", Payoff.DOES_NOT_PAY),
+        seen("http://c:3", Payoff.UNSURE, unreachable="refused"),
+        seen("http://d:4", Payoff.NO_TRAFFIC),
+    )
+    lines = shown(screen_of(*servers), width=width).splitlines()
+    assert lines[0].split("  ") == ["1 unreachable", "1 does-not-pay", "1 no-traffic", "1 pays"]
+    assert [line.split()[0] for line in lines[3:7]] == ["unreachable", "does-not-pay", "no-traffic", "pays"]
+    assert all("2.90 [2.70, 3.10]" in line and "1.80" in line for line in lines[3:7])
+
+
+def test_more_servers_than_lines_are_counted() -> None:
+    assert "36 more" in shown(screen_of(*(seen(f"http://a:{port}") for port in range(50))))
+
+
+def test_what_a_server_is_called_cannot_move_the_cursor() -> None:
+    text = shown(screen_of(seen("http://a:1/\x1b[2J"))) + shown(
+        plain_lines(seen("http://a\x1b[31m"), watch_answer(seen()))
+    )
+    assert "\x1b" not in text
+
+
+def test_a_line_says_what_was_seen() -> None:
+    watched = seen(unreachable="connection refused")
+    text = shown(plain_lines(watched, watch_answer(watched)))
+    assert "Unreachable: connection refused" in text
+
+
+def test_nothing_yet() -> None:
+    assert "first look" in shown(WatchScreen())
+
+
+@pytest.mark.parametrize(
+    ("values", "bars"),
+    [
+        ([], ""),
+        ([None, None], ""),
+        ([2.0], "▄"),
+        ([1.0, 1.0], "▄▄"),
+        ([1.0, None, 2.0], "▁ █"),
+        ([1.0, 1.5, 2.0], "▁▅█"),
+    ],
+)
+def test_a_sparkline(values: list[float | None], bars: str) -> None:
+    assert sparkline(values, width=10) == bars
+
+
+def test_a_sparkline_shows_the_newest() -> None:
+    assert sparkline([1.0, 2.0, 3.0], width=2, low=1.0) == "▅█"
+
+
+def test_events_stay_in_sight() -> None:
+    restarted = Watched(
+        url="http://a",
+        at_s=WALL_S,
+        window_s=0.0,
+        payoff=Payoff.UNSURE,
+        since_s=WALL_S,
+        events=(Event.RESTART,),
+    )
+    assert "restart" in shown(screen_of(restarted, seen("http://a")))
