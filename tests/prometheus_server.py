@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import shutil
 import subprocess
 import time
@@ -46,9 +47,10 @@ class Prometheus:
             return json.loads(answer.read())["data"]
 
     def value(self, query: str) -> float | None:
-        """Of one series; None where there is none."""
+        """Of one series; None where there is none, or it is no number."""
         found = self.ask("query", query=query)["result"]
-        return float(found[0]["value"][1]) if found else None
+        value = float(found[0]["value"][1]) if found else math.nan
+        return None if math.isnan(value) else value
 
     def firing(self) -> set[str]:
         alerts = self.ask("alerts")["alerts"]

@@ -132,7 +132,7 @@ class TestScript:
         text = only_text(study(tmp_path, "llamacpp", settings=settings), "llama-server")
 
         assert text.count("--metrics") == 1
-        assert "--port \\\n  9000" in text
+        assert "\n  --port 9000\n" in text
 
     def test_the_shell_reads_hostile_words_as_they_are(self, tmp_path: Path) -> None:
         model = '/models/it\'s $(touch oops) `x` "q" $HOME ; rm'
@@ -165,10 +165,19 @@ class TestSecrets:
         text = "".join(file.text for file in export(study(tmp_path, settings=with_secrets()), to=to).files)
 
         assert HIDDEN not in text
-        assert "--api-key" not in text
+        assert "--api-key " not in text
         assert "VLLM_API_KEY" in text
         assert "HF_TOKEN" in text
         assert "8123" in text
+
+    def test_whoever_watches_shows_the_key_that_callers_need(self, tmp_path: Path) -> None:
+        _, watch = export(study(tmp_path / "a", settings=with_secrets()), to="systemd").files
+        _, open_to_all = export(study(tmp_path / "b"), to="systemd").files
+
+        assert "--api-key-env VLLM_API_KEY http://127.0.0.1:8123" in watch.text
+        assert "EnvironmentFile" in watch.text
+        assert "--api-key-env" not in open_to_all.text
+        assert "EnvironmentFile" not in open_to_all.text
 
     def test_a_script_without_them_says_which_are_missing(self, tmp_path: Path) -> None:
         script = tmp_path / "serve.sh"

@@ -31,6 +31,8 @@ class Deployment:
     health: str
     variables: tuple[tuple[str, str], ...] = ()
     secrets: tuple[str, ...] = ()
+    # The one of them that callers have to show; empty where anybody may ask.
+    api_key: str = ""
     # On the machine of the study: models and drafts that are no names on a hub.
     files: tuple[str, ...] = ()
     gpus: int = 0

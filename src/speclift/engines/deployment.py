@@ -51,6 +51,7 @@ def deployment_of(spec: EngineSpec, arm: Arm, *, version: str) -> Deployment | N
         health=kind.health,
         variables=tuple(pair for pair in parts.environment if pair[1] != HIDDEN),
         secrets=tuple(dict.fromkeys((*hidden, *secrets))),
+        api_key=next((name for name in secrets if name in kind.secret_flags.values()), ""),
         files=_files(settings, arm),
         gpus=gpus,
         image=kind.image(version, on_gpu=gpus > 0),

@@ -20,6 +20,7 @@ from speclift.views.yaml_files import yaml_file
 SCRIPT_FILE, COMPOSE_FILE, KUBERNETES_FILE = "serve.sh", "compose.yaml", "kubernetes.yaml"
 SERVER_UNIT, WATCH_UNIT = "speclift-server.service", "speclift-watch.service"
 SECRETS = "speclift-secrets"
+ENVIRONMENT_FILE = "EnvironmentFile=/etc/speclift/server.env"
 WATCH_ADDRESS = "127.0.0.1:9400"
 EVERYWHERE = "0.0.0.0"
 # Weights are read and kernels compiled before a server answers: an hour is what the largest take from a slow disk.
@@ -41,8 +42,18 @@ def script_text(text: DeploymentText) -> str:
     server = text.server
     exports = [f"export {name}={shlex.quote(value)}" for name, value in server.variables]
     needed = [f': "${{{name}:?set {name} in the environment}}"' for name in server.secrets]
-    command = " \\\n  ".join(shlex.quote(word) for word in server.words())
+    command = " \\\n  ".join(shlex.join(line) for line in _by_flag(server.words()))
     return "\n".join(["#!/bin/sh", *_comments(text), "set -eu", *exports, *needed, f"exec {command}", ""])
+
+
+def _by_flag(words: Sequence[str]) -> list[list[str]]:
+    """A flag and its values to a line."""
+    lines: list[list[str]] = [[]]
+    for word in words:
+        if word.startswith("-") and lines[-1]:
+            lines.append([])
+        lines[-1].append(word)
+    return lines
 
 
 def _comments(text: DeploymentText) -> list[str]:
@@ -203,7 +214,7 @@ def server_unit_text(text: DeploymentText) -> str:
     if server.secrets:
         lines += [
             f"# Has to set {', '.join(server.secrets)}; readable by root alone.",
-            "EnvironmentFile=/etc/speclift/server.env",
+            ENVIRONMENT_FILE,
         ]
     lines += ["Restart=on-failure", "RestartSec=5", f"TimeoutStartSec={START_PERIOD_S * START_TRIES}"]
     return "\n".join([*lines, "", "[Install]", "WantedBy=multi-user.target", ""])
@@ -214,6 +225,7 @@ def watch_unit_text(text: DeploymentText, *, study: str) -> str:
     server = text.server
     words = (
         *("/usr/bin/env", "speclift", "watch", "--listen", WATCH_ADDRESS, "--study", study),
+        *(("--api-key-env", server.api_key) if server.api_key else ()),
         f"http://127.0.0.1:{server.port}",
     )
     lines = [
@@ -224,6 +236,7 @@ def watch_unit_text(text: DeploymentText, *, study: str) -> str:
         "",
         "[Service]",
         f"ExecStart={_exec(words)}",
+        *([ENVIRONMENT_FILE] if server.api_key else []),
         "ExecReload=/bin/kill -HUP $MAINPID",
         "Restart=on-failure",
         "RestartSec=5",
