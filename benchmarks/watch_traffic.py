@@ -74,7 +74,7 @@ def simulate(
     mix = servers.mix_sd * _wandering(servers.mix_memory, shape, random) + servers.rhythm * np.sin(hour + 1.0)
     many = np.maximum(begun, 1.0)
     own = servers.request_sd * np.sqrt((1 + LENGTHS_CV**2 * (1 - 1 / many)) / many)
-    tokens = length * np.exp(mix) * steps * (1.0 + own * random.standard_normal(shape))
+    tokens = length * steps * np.exp(mix + own * random.standard_normal(shape) - own**2 / 2)
     steps, tokens = (_over_time(servers.lasting, sums) for sums in (steps, tokens))
     busy = steps >= 1.0
     return Traffic(

@@ -19,12 +19,13 @@ from speclift.statistics.live_spread import MIX_S, Scrape, SpreadWatch, TrafficS
 RELEVANT = 0.10
 # How long the reference remembers. A rhythm of 24 hours and 12 % either way leaves it behind by 3 % at most.
 REFERENCE_S: Seconds = 3600.0
-# One over the variance that a reference may have to be compared with, and by how many of its own standard deviations
-# the benefit of the doubt grows.
+# A reference has to be known to about 7 % (one over its variance, in logs) before anything is compared with it: 2
+# minutes with many requests, 15 with one a minute. Until it is known well, a change must be larger by its own sd.
 REFERENCE_INFORMATION = 200.0
 REFERENCE_DOUBT = 1.0
-# Log of the likelihood ratio that is enough.
-EVIDENCE = 15.0
+# Log of the likelihood ratio that is enough. Over 1,000 weeks it leaves 0.05 false alarms a week; 15 leaves 0.02, and a
+# change takes a fifth longer to be noticed (benchmarks/watch_alarms.py).
+EVIDENCE = 12.0
 # No single scrape counts for more: it takes several.
 DISTANCE_MAX = 1.0
 # Over which the number of requests is smoothed: an answer's tokens come for a while after it began.

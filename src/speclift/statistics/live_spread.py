@@ -1,6 +1,6 @@
-"""How much does the accepted length of a running server vary from one stretch of time to the next? Expected, then learnt.
+"""How much does the accepted length of a running server vary from one stretch of time to the next?
 
-Pure: scrapes in, a variance out.
+Expected at first, then learnt. Pure: scrapes in, a variance out.
 """
 
 from __future__ import annotations
@@ -13,9 +13,9 @@ from typing import NamedTuple
 from speclift.core.live import Increment
 from speclift.core.units import Seconds
 
-# What requests are expected to differ by, in the log of the accepted length. Over stretches of 100 steps of the requests
-# in SpecDecode-Bench's public data (arXiv 2601.11580, Llama-3.1-8B, k 3 and 5) the sd is 0.09-0.11 on GSM8K and 0.18-0.24
-# on ShareGPT with EAGLE, 0.08-0.09 and 0.25-0.41 with n-gram drafts.
+# What requests are expected to differ by, in the log of the accepted length. In SpecDecode-Bench's public data (arXiv
+# 2601.11580, Llama-3.1-8B, k 3 and 5, stretches of 100 steps) the sd is 0.09-0.11 on GSM8K and 0.18-0.24 on ShareGPT
+# with EAGLE, 0.08-0.09 and 0.25-0.41 with n-gram drafts.
 REQUEST_SD = 0.25
 # What ten minutes differ by from the next ten, however many requests they have, because the mix wanders: n-gram drafts
 # on GSM8K and on ShareGPT are 23 % apart there; shares that move by 13 points make 3 % of it.
@@ -65,7 +65,7 @@ def scrape_of(increment: Increment) -> Scrape | None:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TrafficSpread:
-    """How much a server varies, as a multiple of what is expected, and with how many degrees of freedom that is known."""
+    """How much a server varies, as a multiple of what is expected, and with how many degrees of freedom."""
 
     scale: float = 1.0
     df: float = EXPECTED_DF
@@ -110,7 +110,7 @@ class WindowSums:
 
     @property
     def requests(self) -> float:
-        """An answer that runs on is no further one, and many that hardly began do not outweigh one with all the steps."""
+        """An answer that runs on is no further one, and many that hardly began do not outweigh one with all steps."""
         even = self.steps**2 / self.unevenness if self.unevenness > 0 else 0.0
         return max(1.0, min(max(self.begun, self.at_once), even))
 
