@@ -173,7 +173,7 @@ def test_it_runs(
     _, *words = shlex.split(command)
     monkeypatch.setenv("LLM_KEY", "open-sesame")
     monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO((RECORDED / "served.sh").read_bytes())))
-    uses_studies = words[0] in ("compare", "report") or "--resume" in words
+    uses_studies = words[0] in ("compare", "report", "export", "watch") or "--resume" in words
     prepare_folder(tmp_path, decided.study, with_studies=uses_studies)
     result = cli(*stood_in(words, addresses, tmp_path))
     assert result.code in ANSWERS, result.stderr
