@@ -17,7 +17,10 @@ from speclift.live.ask import WatchAsk
 from speclift.verbs.watch import WatchPlan, WatchTarget, watch
 
 TEXT = "The small red fox jumped over the quiet stream and ran into the green forest near the old stone mill."
-WORDS = "iron cloud lamp river paper stone glass mint wolf sand clock field rope bell frost plum".split()
+WORDS = (
+    *("iron", "cloud", "lamp", "river", "paper", "stone", "glass", "mint"),
+    *("wolf", "sand", "clock", "field", "rope", "bell", "frost", "plum"),
+)
 
 
 def copying(number: int) -> str:

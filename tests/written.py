@@ -9,6 +9,7 @@ from typing import Any
 from samples import launch, new_study, plan, request
 from simulated import ARM, LOADS, SEGMENTS, drawn, study_places
 from speclift.core.arm import Arm, baseline_arm
+from speclift.core.records import Counters
 from speclift.core.traffic import Load
 from speclift.testing.simulated_study import StudyTruth
 
@@ -23,6 +24,7 @@ def write_study(
     segments: Sequence[str] = SEGMENTS,
     rounds: int = 2,
     seed: int = 1,
+    counters: Counters | None = None,
     **parts: Any,
 ) -> Path:
     """The study's path; `parts` are those of `samples.new_study`."""
@@ -35,7 +37,8 @@ def write_study(
     with new_study(path, **{"plan": planned, **parts}) as study, study.together():
         for number in sorted({place.launch for place in places}):
             place = next(place for place in places if place.launch == number)
-            study.add_launch(launch(number, arm=place.arm, round=place.round, engine_version="1"))
+            study.add_launch(launch(number, arm=place.arm, round=place.round))
+            study.launch_ended(number, counters or Counters())
         for record in drawn(places, truth, seed=seed):
             study.add_record(record)
     return path

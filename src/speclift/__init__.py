@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from speclift.core.results import Verdict
     from speclift.verbs.compare import compare
     from speclift.verbs.decide import decide
+    from speclift.verbs.export import export
     from speclift.verbs.lint import lint
     from speclift.verbs.measure import measure
     from speclift.verbs.own_line import from_line
@@ -36,6 +37,7 @@ __all__ = [
     "__version__",
     "compare",
     "decide",
+    "export",
     "from_line",
     "lint",
     "measure",
@@ -54,6 +56,7 @@ _HOMES = {
     "Verdict": "speclift.core.results",
     "compare": "speclift.verbs.compare",
     "decide": "speclift.verbs.decide",
+    "export": "speclift.verbs.export",
     "from_line": "speclift.verbs.own_line",
     "lint": "speclift.verbs.lint",
     "measure": "speclift.verbs.measure",

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import asyncio
 from pathlib import Path
 
 import pytest
 
 from running import Cli, fake_flags, hosted, measured_places, planned_places, records_of
 from speclift.bench.course import lap_rounds
+from speclift.core.arm import Arm
 from speclift.core.records import Phase
+from speclift.engines.fake.engine import Fake
+from speclift.engines.launched import LaunchedServer
 from speclift.studies.study import Study
 from speclift.verbs.looks import look_after
 
@@ -40,6 +44,24 @@ def test_what_pays_ships_on_two_launches_and_a_part_of_the_requests(cli: Cli, tm
     (said,) = [f for f in result.document["findings"] if f["check"] == "measured-less"]
     assert said["arm"] == "ngram-k4"
     assert set(measured_places(records_of(study))) == planned_places(study)
+
+
+def test_within_a_budget_the_second_launch_does_not_wait_until_there_is_no_time_for_it(
+    cli: Cli, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As on a GPU, where starting takes longer than a lap."""
+    launch = Fake.launch
+
+    async def slowly(self: Fake, arm: Arm, *, log: Path) -> LaunchedServer:
+        await asyncio.sleep(2.0)
+        return await launch(self, arm, log=log)
+
+    monkeypatch.setattr(Fake, "launch", slowly)
+    few = (*TWO_SEGMENTS, "--requests", 40, "--launches", 2, "--budget", "60s")
+    result = cli("decide", *few, *PAYS, *SHAPE)
+    assert result.document["speedup"]["launches"] == 2
+    with Study.open(tmp_path / "s") as study:
+        assert lap_rounds(study)[:2] == [0, 1]
 
 
 def test_what_cannot_pay_is_not_measured_on(cli: Cli, tmp_path: Path) -> None:

@@ -184,7 +184,7 @@ def test_it_runs(
         (tmp_path / "watch.toml").write_text(
             f'urls = ["{addresses["http://127.0.0.1:8001"]}"]\nbreak_even = 2\n'
         )
-    uses_studies = words[0] in ("compare", "report", "watch") or "--resume" in words
+    uses_studies = words[0] in ("compare", "report", "export", "watch") or "--resume" in words
     prepare_folder(tmp_path, decided.study, with_studies=uses_studies)
     result = cli(*stood_in(words, addresses, tmp_path))
     assert result.code in ANSWERS, result.stderr

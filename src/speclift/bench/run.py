@@ -144,9 +144,12 @@ class StudyRun:
         return {arm: scopes for arm, scopes in look.wanted.items() if arm not in self._servers.failures}
 
     def _starts_anew(self, look: Look, up: Up) -> bool:
-        """Arms that are up one at a time start anew for every lap, whatever it is called."""
-        has_paid_off = up.measured_s >= self._starting_s(len(up.live))
-        return not self.plan.together or (look.needs_launch and has_paid_off)
+        """Arms that are up one at a time start anew for every lap, whatever it is called. Within a budget the second
+        launch comes with the second lap: one launch ships nothing, and later there may be no time for another."""
+        starting_s = self._starting_s(len(up.live))
+        has_paid_off = up.measured_s >= starting_s
+        is_due = up.round == 0 and self._deadline.is_set and self._deadline.has(starting_s + up.measured_s)
+        return not self.plan.together or (look.needs_launch and (has_paid_off or is_due))
 
     async def _brought_up(self, round_index: int, pending: Sequence[Turn], servers: AsyncExitStack) -> Up:
         """All that take turns; none yet where they are up one at a time."""

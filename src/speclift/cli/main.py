@@ -12,6 +12,7 @@ import typer
 from speclift import __version__
 from speclift.bench.interrupts import EXIT_INTERRUPTED, watching
 from speclift.cli.doctor import doctor_command
+from speclift.cli.exporting import export_command
 from speclift.cli.help_page import PAGE, Verb, example
 from speclift.cli.linting import lint_command
 from speclift.cli.measuring import (
@@ -63,6 +64,7 @@ for name, command, shown in (
     ("compare", compare_command, "speclift compare studies/mine --min-speedup 1.2"),
     ("report", report_command, "speclift report studies/mine --out report.html"),
     ("watch", watch_command, "speclift watch http://127.0.0.1:8000 --study studies/mine"),
+    ("export", export_command, "speclift export studies/mine --to prometheus-rules --out rules/"),
     ("doctor", doctor_command, "speclift doctor"),
 ):
     app.command(name, cls=Verb, epilog=example(shown))(command)

@@ -133,13 +133,19 @@ def compare_command(
     changed: Mapping[str, object],
     *,
     studies: Annotated[
-        list[Path], typer.Argument(metavar="STUDY", help="One study, or several with the same settings.")
+        list[Path],
+        typer.Argument(
+            metavar="STUDY",
+            help="One study, several with the same settings, or one before an upgrade and one after.",
+        ),
     ],
     as_json: Json = False,
     markdown: Markdown = None,
     out: Out = None,
 ) -> None:
-    """Give the verdict on finished studies without measuring again. Goals not given here are the first study's."""
+    """Give the verdict on finished studies without measuring again. Goals not given here are the first study's.
+
+    Two studies of unlike engine versions: what the upgrade changed, acceptance or the cost of a step."""
     from speclift.cli.exit_codes import EXIT_CODES
     from speclift.studies.study import Study
     from speclift.verbs.compare import compare
@@ -224,11 +230,14 @@ def _show_judgement(
     from speclift.views.markdown import verdict_markdown
     from speclift.views.terminal import STYLES, metrics_line, result_table
     from speclift.views.tuning_terminal import search_view
+    from speclift.views.upgrade_terminal import upgrade_view
 
     document = verdict_document(judgement)
     if to.as_json:
         write_json(document)
     write_markdown(verdict_markdown(document), to.markdown)
+    if judgement.upgrade is not None:
+        console.print(upgrade_view(judgement.upgrade))
     answer = AnswerScreen(answer_to(judgement), style=STYLES[judgement.verdict.decision])
     answer.print_above(console)
     console.print(result_table(judgement.cells, judgement.on_all, bar=judgement.goals.min_speedup))

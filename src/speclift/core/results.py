@@ -342,3 +342,30 @@ class Crossover:
     high: float | None
     arm: str
     note: str
+
+
+class Moved(StrEnum):
+    """What a speedup consists of: tokens that a step says, and what a step costs in tokens of the baseline."""
+
+    ACCEPTANCE = "acceptance"
+    STEP_COST = "step-cost"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Upgrade:
+    """One arm on two versions of its engine, per token. Each change is after / before: above 1 it grew.
+
+    The speedup grows with the accepted length and falls with the cost of a step, and consists of nothing else.
+    """
+
+    arm: str
+    before_version: str
+    after_version: str
+    # Of the arm in each study.
+    before: float
+    after: float
+    speedup: Estimate
+    # None where answers do not say how many of their tokens were drafted.
+    accepted_length: Estimate | None
+    step_cost: Estimate | None
+    moved: tuple[Moved, ...] = ()

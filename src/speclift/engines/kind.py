@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, ClassVar
 
 import speclift.engines
 from speclift.core.arm import Arm, Endpoint, ServerSettings
+from speclift.core.deployment import ContainerImage
 from speclift.core.drafting import Drafting, Template, drafting_of
 from speclift.core.engine_spec import EngineSpec
 from speclift.core.errors import OperatingError, unknown_name
@@ -65,6 +66,28 @@ class EngineKind(ABC):
     dialect: Dialect | None = None
     # The setting of a drafter that takes k by batch size; None: every step drafts up to the same k.
     schedule_key: str | None = None
+
+    # What `export --to` calls its command line; None: it is nothing that one deploys.
+    serving: str | None = None
+    # Where its servers listen and say that they are ready, unless told otherwise.
+    port = 8000
+    health = "/health"
+    # Variables that its servers read in place of a flag with a secret.
+    secret_flags: ClassVar[Mapping[str, str]] = MappingProxyType({})
+    # Flags without which a server cannot be watched.
+    watched_with: tuple[str, ...] = ()
+
+    def program_of(self, words: Sequence[str]) -> tuple[tuple[str, ...], tuple[str, ...]]:
+        """What of a command starts the server, and what it is told."""
+        return tuple(words[:1]), tuple(words[1:])
+
+    def served_model(self, settings: ServerSettings) -> str:
+        """What requests and metrics call the model."""
+        return settings.model
+
+    def image(self, version: str, *, on_gpu: bool) -> ContainerImage | None:
+        """The container image that holds this version; None where none is known."""
+        return None
 
     def parts(self) -> dict[str, str]:
         """What of it is on this machine, for doctor, where `installed` does not tell."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import asdict, replace
 from itertools import combinations
 
@@ -13,6 +13,7 @@ from speclift.studies.study import Study
 
 # Launch and round numbers of the next study start above those of the one before.
 LAUNCH_STRIDE = 1_000_000
+VERSION = "engine_version"
 
 
 def _require_whole(study: Study, records: Sequence[Record]) -> None:
@@ -60,13 +61,20 @@ def _require_like(first: Study, other: Study) -> None:
         )
 
 
-def _differences(first: Study, other: Study) -> Iterator[str]:
+def is_upgrade(first: Study, other: Study) -> bool:
+    """Whether the same was measured on two versions of the engine, and nothing else differs."""
+    ours, theirs = first.provenance, other.provenance
+    is_other_version = ours.engine_version != theirs.engine_version
+    return is_other_version and not list(_differences(first, other, skipped={VERSION}))
+
+
+def _differences(first: Study, other: Study, *, skipped: Collection[str] = ()) -> Iterator[str]:
     ours, theirs = first.provenance.environment(), other.provenance.environment()
-    yield from _unlike_fields(ours, theirs)
+    yield from _unlike_fields(ours, theirs, skipped=skipped)
     our_plan, their_plan = first.plan, other.plan
     # The model is known by its hash; slots follow the heaviest load, so other loads may have others.
-    skipped = {"model"} if set(our_plan.loads) & set(their_plan.loads) else {"model", "slots"}
-    yield from _unlike_fields(asdict(first.engine.settings), asdict(other.engine.settings), skipped=skipped)
+    free = {"model"} if set(our_plan.loads) & set(their_plan.loads) else {"model", "slots"}
+    yield from _unlike_fields(asdict(first.engine.settings), asdict(other.engine.settings), skipped=free)
     yield from _unlike_fields(
         {f"arm {arm.name}": arm.speculation for arm in our_plan.arms},
         {f"arm {arm.name}": arm.speculation for arm in their_plan.arms},
@@ -81,8 +89,8 @@ def _differences(first: Study, other: Study) -> Iterator[str]:
 
 
 def _unlike_fields(
-    ours: Mapping[str, object], theirs: Mapping[str, object], *, skipped: set[str] | None = None
+    ours: Mapping[str, object], theirs: Mapping[str, object], *, skipped: Collection[str] = ()
 ) -> Iterator[str]:
     for key, value in ours.items():
-        if key in theirs and value != theirs[key] and key not in (skipped or ()):
+        if key in theirs and value != theirs[key] and key not in skipped:
             yield f"{key}: {value} / {theirs[key]}"

@@ -16,6 +16,7 @@ from speclift.core.results import (
     Evidence,
     Finding,
     Resources,
+    Upgrade,
     Verdict,
 )
 from speclift.lossless.document import GateOutcome
@@ -89,3 +90,5 @@ class Judgement:
     resources: tuple[Resources, ...] = ()
     # Of every arm; empty where all prompts have the same temperature.
     at_temperatures: tuple[AtTemperature, ...] = ()
+    # Where two versions of the engine were compared: what changed since the other one.
+    upgrade: Upgrade | None = None

@@ -26,6 +26,7 @@ from speclift.core.results import (
     Reason,
     Resources,
     TailRatio,
+    Upgrade,
 )
 from speclift.core.speculation import Attached
 from speclift.core.typed_json import UNKNOWN_FROM, finite
@@ -33,6 +34,7 @@ from speclift.search.tuning_document import confirmed_document
 from speclift.verdict.answer import answer_to
 from speclift.verdict.articles import ArticleCheck, check_articles
 from speclift.verdict.judgement import AcceptanceBucket, AcceptanceHistogram, Judgement, OwnLineChange, Served
+from speclift.verdict.upgrade_answer import upgrade_sentence
 from speclift.views.documents import (
     AcceptanceBucketDocument,
     AcceptanceDocument,
@@ -59,6 +61,7 @@ from speclift.views.documents import (
     SpeedupByMetricDocument,
     SpeedupDocument,
     TailRatioDocument,
+    UpgradeDocument,
     VerdictDocument,
     WinnerDocument,
 )
@@ -101,7 +104,22 @@ def verdict_document(judgement: Judgement) -> VerdictDocument:
         "provenance": _provenance(judgement.provenance),
         "study": judgement.study,
     }
+    if judgement.upgrade is not None:
+        document["upgrade"] = _upgrade(judgement.upgrade)
     return finite(document)
+
+
+def _upgrade(upgrade: Upgrade) -> UpgradeDocument:
+    return {
+        "arm": upgrade.arm,
+        "before": {"engine_version": upgrade.before_version, "speedup": upgrade.before},
+        "after": {"engine_version": upgrade.after_version, "speedup": upgrade.after},
+        "speedup": _bounds(upgrade.speedup),
+        "accepted_length": None if upgrade.accepted_length is None else _bounds(upgrade.accepted_length),
+        "step_cost": None if upgrade.step_cost is None else _bounds(upgrade.step_cost),
+        "moved": list(upgrade.moved),
+        "sentence": upgrade_sentence(upgrade),
+    }
 
 
 def _own_line(change: OwnLineChange | None) -> OwnLineDocument | None:

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from typing import Annotated, Literal, NotRequired, TypedDict
 
 from speclift.core.documents import AnswerDocument, BoundsDocument, FindingDocument, LoadDocument
-from speclift.core.results import SPEEDUP_METRICS, Decision, Level, Part
+from speclift.core.results import SPEEDUP_METRICS, Decision, Level, Moved, Part
 from speclift.core.typed_json import Keywords
 from speclift.lossless.document import LosslessDocument
 from speclift.search.tuning_document import ConfirmedTuningDocument
@@ -246,6 +246,26 @@ class OwnLineDocument(TypedDict):
     diff: str
 
 
+class UpgradeSideDocument(TypedDict):
+    engine_version: str
+    # Per token.
+    speedup: float
+
+
+class UpgradeDocument(TypedDict):
+    """One arm on two versions of its engine. Changes are after / before; speedup = accepted length / step cost."""
+
+    arm: str
+    before: UpgradeSideDocument
+    after: UpgradeSideDocument
+    speedup: BoundsDocument
+    # Null where answers do not say how many of their tokens were drafted.
+    accepted_length: BoundsDocument | None
+    step_cost: BoundsDocument | None
+    moved: list[Moved]
+    sentence: str
+
+
 class VerdictDocument(TypedDict):
     schema: Literal[1]
     verdict: Decision
@@ -286,6 +306,8 @@ class VerdictDocument(TypedDict):
             Keywords(description="Of the user's own command; null where none was given."),
         ]
     ]
+    # Of compare, where two studies are of unlike versions of the engine.
+    upgrade: NotRequired[UpgradeDocument]
     provenance: ProvenanceDocument
     study: str
 
@@ -307,3 +329,15 @@ class MeasureDocument(TypedDict):
     cells: list[CellDocument]
     resources: list[ResourcesDocument]
     findings: list[FindingDocument]
+
+
+class ExportedFileDocument(TypedDict):
+    name: str
+    text: str
+
+
+class ExportDocument(TypedDict):
+    schema: Literal[1]
+    format: str
+    study: str
+    files: list[ExportedFileDocument]

@@ -14,7 +14,7 @@ from speclift.lossless.document import GateDocument
 from speclift.planner.plan_document import PlanDocument
 from speclift.replayer.result import ReplayDocument
 from speclift.views.doctor_document import DoctorDocument
-from speclift.views.documents import MeasureDocument, VerdictDocument
+from speclift.views.documents import ExportDocument, MeasureDocument, VerdictDocument
 from speclift.views.watch_document import WatchDocument
 
 Schema: TypeAlias = dict[str, object]
@@ -34,6 +34,7 @@ class Published:
 
 PUBLISHED = {
     "doctor": Published(verbs=("doctor",), document=DoctorDocument),
+    "export": Published(verbs=("export",), document=ExportDocument),
     "lint": Published(verbs=("lint",), document=LintDocument),
     "measure": Published(verbs=("measure",), document=MeasureDocument),
     "plan": Published(verbs=("plan",), document=PlanDocument),

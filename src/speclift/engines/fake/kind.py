@@ -7,6 +7,7 @@ from speclift.core.engine_spec import EngineSpec
 from speclift.engines.fake.engine import Fake
 from speclift.engines.kind import EngineKind
 from speclift.engines.vllm.dialect.key_table import SCHEDULE
+from speclift.testing.fake_dialect import MODEL
 
 
 class FakeKind(EngineKind):
@@ -18,6 +19,9 @@ class FakeKind(EngineKind):
 
     def parts(self) -> dict[str, str]:
         return {}
+
+    def served_model(self, settings: ServerSettings) -> str:
+        return MODEL
 
     def build(self, spec: EngineSpec, settings: ServerSettings, *, version: str | None) -> Fake:
         return Fake(settings)

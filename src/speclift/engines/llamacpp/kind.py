@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar
 
 from speclift.core.arm import EMBEDDED_MODEL, Arm, Endpoint, ServerSettings
+from speclift.core.deployment import ContainerImage
 from speclift.core.drafting import Drafting, Template
 from speclift.core.engine_spec import EngineSpec
 from speclift.core.errors import EngineError, ModelError
@@ -45,6 +46,10 @@ GET_SERVER = (
     "the embedded llama.cpp is used. A llama-server comes with llama.cpp's releases or `brew install llama.cpp`; "
     "it is used with --llama-server PATH"
 )
+# As its documentation names it (docs/docker.md, b11549).
+IMAGE = "ghcr.io/ggml-org/llama.cpp"
+# Of `version: 11549 (abc)`, `b11549` and of the embedded server's `xllamacpp 2026.10.11549`.
+_BUILD = re.compile(r"(?:\bb|version:\s*|\.)(\d{4,9})\b(?!\.)")
 # ggml multiplies four rows at once and the rest one by one (ggml-cpu/repack.cpp, b11549; docs/tune.md has the times).
 CPU_TILE = 4
 # The k of a look-up that goes before a draft: whole tiles, and the search takes the one that is better for it alone.
@@ -72,6 +77,19 @@ class LlamaCppKind(EngineKind):
 
     plan_terms: EngineTerms | None = LlamaCppTerms()
     dialect: Dialect | None = LlamaDialect()
+
+    serving = "llama-server"
+    port = 8080
+    secret_flags: ClassVar[Mapping[str, str]] = {"--api-key": "LLAMA_API_KEY"}
+    watched_with = ("--metrics",)
+
+    def image(self, version: str, *, on_gpu: bool) -> ContainerImage | None:
+        """llama.cpp's own images are tagged by build."""
+        build = _BUILD.search(version)
+        if build is None:
+            return None
+        tag = f"server-cuda-b{build[1]}" if on_gpu else f"server-b{build[1]}"
+        return ContainerImage(reference=f"{IMAGE}:{tag}", program=("/app/llama-server",))
 
     def installed(self, programs: Programs) -> tuple[Installed, ...]:
         missing = self.install_command()

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import re
 import shutil
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, ClassVar
 
 from speclift.core.arm import EMBEDDED_MODEL, Arm, Endpoint, ServerSettings
+from speclift.core.deployment import ContainerImage
 from speclift.core.drafting import Drafting, Template
 from speclift.core.engine_spec import EngineSpec
 from speclift.core.errors import EngineError, UsageError
@@ -19,6 +21,7 @@ from speclift.engines.protocol import Scorer
 from speclift.engines.vllm.dialect.command_line import VllmDialect
 from speclift.engines.vllm.dialect.key_table import K_MAX, METHODS, SCHEDULE
 from speclift.engines.vllm.engine import Vllm, ask_version
+from speclift.engines.vllm.flags import parse_version, served_name
 from speclift.engines.vllm.heads import found_drafts, found_heads
 from speclift.engines.vllm.planning import VllmTerms
 from speclift.linter.dialect import Dialect
@@ -30,6 +33,8 @@ if TYPE_CHECKING:
 
 GET = "Get it with `pip install vllm` in an environment of its own, then --vllm-python ENVIRONMENT/bin/python"
 
+# As its documentation names them (docs/deployment/docker.md; getting_started/installation/cpu, 0.32).
+GPU_IMAGE, CPU_IMAGE = "vllm/vllm-openai", "public.ecr.aws/q9t5s3a7/vllm-cpu-release-repo"
 # Without it vLLM's suffix decoding ends with an ImportError (0.32).
 SUFFIX_PACKAGE = "arctic-inference"
 # Of asking what would run a pasted line, before any budget has begun.
@@ -49,6 +54,28 @@ class VllmKind(EngineKind):
     plan_terms: EngineTerms | None = VllmTerms()
     dialect: Dialect | None = VllmDialect()
     schedule_key = SCHEDULE
+    serving = "vllm"
+    secret_flags: ClassVar[Mapping[str, str]] = {"--api-key": "VLLM_API_KEY"}
+
+    def program_of(self, words: Sequence[str]) -> tuple[tuple[str, ...], tuple[str, ...]]:
+        """`vllm serve`, or `python -m vllm.entrypoints.openai.api_server`."""
+        count = 3 if "-m" in words[1:2] else 2
+        return tuple(words[:count]), tuple(words[count:])
+
+    def served_model(self, settings: ServerSettings) -> str:
+        return served_name(settings)
+
+    def image(self, version: str, *, on_gpu: bool) -> ContainerImage | None:
+        """vLLM's own images are tagged by release; a build between two releases has none."""
+        text = parse_version(version)
+        tag = "v" + ".".join(map(str, text.release))
+        exact = re.search(r"(?:^|\s)v?\d+\.\d+(?:\.\d+)?(?:\+cpu)?$", version) is not None
+        note = (
+            ""
+            if exact
+            else f"the study ran {version}, which has no image of its own: this is the nearest release"
+        )
+        return ContainerImage(reference=f"{GPU_IMAGE if on_gpu else CPU_IMAGE}:{tag}", note=note)
 
     def installed(self, programs: Programs) -> tuple[Installed, ...]:
         script = shutil.which("vllm")

@@ -1,0 +1,174 @@
+"""What an upgrade of the engine did to an arm's speedup: was it acceptance, or the cost of a step?
+
+speedup = accepted length / cost of a step, the latter in tokens of the baseline's time. Both studies sent the same
+prompts, so each prompt is compared with itself; what launches add is taken from each study's own launches.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from speclift.core.records import Phase, Record
+from speclift.core.results import CONFIDENCE, Estimate, Moved, Upgrade
+from speclift.statistics.balance import Observation, Stratum, fit_table, pair_table
+from speclift.statistics.pairs import PairKey, PromptOf, pair_key, pairs
+from speclift.statistics.stats import CrossedFit, LaunchSpread, bonferroni, interval_of, launch_spread
+
+# Fewer tell too little of what launches differ by: what is expected of them counts beside it.
+LAUNCHES_KNOWN = 3
+PARTS = 2
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class VersionStudy:
+    """What a study holds that was measured on one version of its engine."""
+
+    version: str
+    records: Sequence[Record]
+    prompt_of: PromptOf
+    by_temperature: bool
+
+
+def upgrade_of(arm: str, before: VersionStudy, after: VersionStudy) -> Upgrade | None:
+    """None where no prompt was answered on both versions with and without speculation."""
+    speeds = [_log_speedups(study, arm) for study in (before, after)]
+    lengths = [_log_lengths(study, arm) for study in (before, after)]
+    known = [
+        {key: value for key, value in speed.items() if key in length}
+        for speed, length in zip(speeds, lengths, strict=True)
+    ]
+    has_lengths = bool(_shared(before, after, *known))
+    if has_lengths:
+        speeds = known
+    if not _shared(before, after, *speeds):
+        return None
+    studies = (before, after)
+    speedup = _change(studies, speeds, level=CONFIDENCE, expects_launches=True)
+    accepted_length = step_cost = None
+    moved: list[Moved] = []
+    if has_lengths:
+        costs = [
+            {key: length[key] - value for key, value in speed.items()}
+            for speed, length in zip(speeds, lengths, strict=True)
+        ]
+        kept = [{key: length[key] for key in speed} for speed, length in zip(speeds, lengths, strict=True)]
+        level = bonferroni(CONFIDENCE, PARTS)
+        # What is accepted follows from the prompt; how fast a server is depends on its start too.
+        accepted_length = _change(studies, kept, level=level, expects_launches=False)
+        step_cost = _change(studies, costs, level=level, expects_launches=True)
+        if accepted_length.excludes(1.0):
+            moved.append(Moved.ACCEPTANCE)
+        if step_cost.excludes(1.0):
+            moved.append(Moved.STEP_COST)
+    return Upgrade(
+        arm=arm,
+        before_version=before.version,
+        after_version=after.version,
+        before=math.exp(_fit(before, speeds[0]).mean),
+        after=math.exp(_fit(after, speeds[1]).mean),
+        speedup=speedup,
+        accepted_length=accepted_length,
+        step_cost=step_cost,
+        moved=tuple(moved),
+    )
+
+
+# One value per request of a round; what the request belongs to.
+Logs = Mapping[PairKey, float]
+Setting = tuple[str, Stratum]
+
+
+def _log_speedups(study: VersionStudy, arm: str) -> dict[PairKey, float]:
+    found = pairs(study.records, arm, "tpot", prompt_of=study.prompt_of)
+    return {pair.key: pair.log_speedup for pair in found}
+
+
+def _log_lengths(study: VersionStudy, arm: str) -> dict[PairKey, float]:
+    return {
+        pair_key(record.place): math.log((record.output_tokens - 1) / record.decode_steps)
+        for record in _measured(study.records, arm)
+        if record.output_tokens is not None and record.output_tokens > 1 and record.decode_steps
+    }
+
+
+def _measured(records: Iterable[Record], arm: str) -> list[Record]:
+    return [
+        record
+        for record in records
+        if record.place.arm == arm and record.place.phase is Phase.MEASURED and record.is_ok
+    ]
+
+
+def _settings(study: VersionStudy) -> dict[PairKey, Setting]:
+    found = {}
+    for record in study.records:
+        place = record.place
+        prompt = study.prompt_of.get(place.request_id, place.request_id)
+        found[pair_key(place)] = (prompt, Stratum(place.segment, place.load, place.temperature))
+    return found
+
+
+def _means(study: VersionStudy, logs: Logs) -> dict[Setting, float]:
+    """Of each prompt at each setting, over rounds and repeats."""
+    settings = _settings(study)
+    groups: dict[Setting, list[float]] = defaultdict(list)
+    for key, value in logs.items():
+        groups[settings[key]].append(value)
+    return {setting: math.fsum(values) / len(values) for setting, values in groups.items()}
+
+
+def _shared(before: VersionStudy, after: VersionStudy, old: Logs, new: Logs) -> set[Setting]:
+    return _means(before, old).keys() & _means(after, new).keys()
+
+
+def _fit(study: VersionStudy, logs: Logs) -> CrossedFit:
+    settings = _settings(study)
+    observations = [
+        Observation(key[0], settings[key][0], settings[key][1], value) for key, value in logs.items()
+    ]
+    return fit_table(pair_table(observations), by_temperature=study.by_temperature)
+
+
+def _change(
+    studies: Sequence[VersionStudy], logs: Sequence[Logs], *, level: float, expects_launches: bool
+) -> Estimate:
+    """After / before, of what both studies hold."""
+    old, new = (_means(study, values) for study, values in zip(studies, logs, strict=True))
+    differences = [
+        Observation(0, prompt, setting, new[(prompt, setting)] - value)
+        for (prompt, setting), value in old.items()
+        if (prompt, setting) in new
+    ]
+    table, by_temperature = pair_table(differences), studies[0].by_temperature
+    launches = _launches(
+        [_fit(study, values) for study, values in zip(studies, logs, strict=True)],
+        expects_launches=expects_launches,
+    )
+    fit = fit_table(table, by_temperature=by_temperature, launches=launches)
+    return _exponentiated(interval_of(fit, level=level))
+
+
+def _launches(fits: Sequence[CrossedFit], *, expects_launches: bool) -> LaunchSpread | None:
+    """What the launches of both studies add to the variance of a difference, as that of one launch."""
+    terms = []
+    for fit in fits:
+        spread = launch_spread(fit) if expects_launches else None
+        is_known = fit.launch_variance is not None and fit.launches >= LAUNCHES_KNOWN
+        if is_known or not expects_launches:
+            spread = LaunchSpread(variance=fit.launch_variance or 0.0, df=max(1.0, fit.launches - 1))
+        if spread is not None:
+            terms.append((spread.variance / fit.launches, spread.df))
+    variance = sum(term for term, _ in terms)
+    if not variance:
+        return None
+    return LaunchSpread(variance=variance, df=variance**2 / sum(term**2 / df for term, df in terms))
+
+
+def _exponentiated(estimate: Estimate) -> Estimate:
+    value, low, high = np.exp(np.clip([estimate.value, estimate.low, estimate.high], -700.0, 700.0)).tolist()
+    return replace(estimate, value=value, low=low, high=high, method="paired-prompts-t")

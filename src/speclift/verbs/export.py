@@ -1,0 +1,269 @@
+"""export: what a study found, as files for what runs in production: deployments, rules, dashboards."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from contextlib import ExitStack
+from dataclasses import dataclass
+from pathlib import Path
+from statistics import fmean
+
+from speclift.core.arm import Arm
+from speclift.core.deployment import Deployment
+from speclift.core.errors import StudyError, UsageError, unknown_name
+from speclift.core.quantities import ratio
+from speclift.core.records import Launch
+from speclift.core.results import Conditions, Decision
+from speclift.core.units import Seconds
+from speclift.engines.counter_names import counter_names, labelled_model
+from speclift.engines.deployment import deployment_of
+from speclift.engines.kind import engine_kind, usable_kinds
+from speclift.studies.outputs import relative, write_result
+from speclift.studies.study import Study
+from speclift.verbs.break_even import measured_break_evens
+from speclift.verbs.judge import judge
+from speclift.verdict.judgement import Judgement
+from speclift.verdict.rules import ALL, PROMPTS_MIN
+from speclift.views.deploying import (
+    COMPOSE_FILE,
+    KUBERNETES_FILE,
+    SCRIPT_FILE,
+    SERVER_UNIT,
+    WATCH_UNIT,
+    DeploymentText,
+    compose_text,
+    kubernetes_text,
+    script_text,
+    server_unit_text,
+    watch_unit_text,
+)
+from speclift.views.grafana import DASHBOARD_FILE, dashboard_text
+from speclift.views.monitoring import Monitoring
+from speclift.views.prometheus_rules import RULES_FILE, TESTS_FILE, rules_text, tests_text
+
+WINDOW_S: Seconds = 600.0
+# Ten scrapes of a tenth of a second: no Prometheus asks more often.
+WINDOW_MIN_S: Seconds = 1.0
+# Of a window, how long something must hold before it is an alert: half of it, so that one bad half is none.
+HOLD_SHARE = 0.5
+# A server that drafted within the last day is one that should.
+MEMORY_S: Seconds = 86_400.0
+SHIPS = (Decision.SHIP, Decision.SHIP_ON_CONDITIONS)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ExportedFile:
+    name: str
+    text: str
+    # Written beside the file that was asked for, where that goes into a folder.
+    is_beside: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Exported:
+    format: str
+    files: tuple[ExportedFile, ...]
+
+    @property
+    def asked_for(self) -> tuple[ExportedFile, ...]:
+        return tuple(file for file in self.files if not file.is_beside)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Source:
+    """An open study, judged, and what was asked of it."""
+
+    study: Study
+    judgement: Judgement
+    arm: str | None
+    window_s: Seconds
+    memory_s: Seconds
+
+
+def export(
+    study: Path,
+    *,
+    to: str,
+    arm: str | None = None,
+    window_s: Seconds = WINDOW_S,
+    memory_s: Seconds = MEMORY_S,
+) -> Exported:
+    """`arm` where another than the winner is wanted, or the verdict is not to ship. `window_s` is what rules and panels
+    look back over, `memory_s` how long they remember that a server drafted."""
+    formats = _formats()
+    if to not in formats:
+        raise unknown_name(what="format", seen=to, allowed=tuple(formats))
+    if window_s < WINDOW_MIN_S:
+        raise UsageError(f"--window must be at least {WINDOW_MIN_S:g}s, saw {window_s:g}s")
+    with ExitStack() as stack:
+        opened = stack.enter_context(Study.open(study))
+        source = _Source(
+            study=opened, judgement=judge([opened]), arm=arm, window_s=window_s, memory_s=memory_s
+        )
+        return Exported(format=to, files=formats[to](source))
+
+
+def write_exported(exported: Exported, out: str) -> tuple[Path, ...]:
+    """Into a folder all of it, into a file what was asked for; UsageError where that is more than one. What is not
+    there yet is a folder where its name has no ending: each of these files has one."""
+    path = Path(out)
+    is_folder = path.is_dir() or out.endswith("/") or (not path.exists() and not path.suffix)
+    if not is_folder and len(exported.asked_for) > 1:
+        raise UsageError(
+            f"--to {exported.format} gives {len(exported.asked_for)} files, but {out} is one",
+            hint="give a folder: --out deploy/",
+        )
+    texts = {path: exported.asked_for[0].text}
+    if is_folder:
+        texts = {path / file.name: file.text for file in exported.files}
+    for target, text in texts.items():
+        write_result(target, text)
+    return tuple(texts)
+
+
+Writer = Callable[[_Source], tuple[ExportedFile, ...]]
+
+
+def _formats() -> Mapping[str, Writer]:
+    servings = (kind.serving for kind in usable_kinds() if kind.serving is not None)
+    own = {serving: _serving(serving) for serving in sorted(servings, reverse=True)}
+    return {
+        **own,
+        "compose": lambda source: _one(COMPOSE_FILE, compose_text(_deployed(source))),
+        "kubernetes": lambda source: _one(KUBERNETES_FILE, kubernetes_text(_deployed(source))),
+        "systemd": _units,
+        "prometheus-rules": _rules,
+        "grafana": lambda source: _one(DASHBOARD_FILE, dashboard_text(_monitored(source))),
+    }
+
+
+def format_names() -> tuple[str, ...]:
+    return tuple(_formats())
+
+
+def _one(name: str, text: str) -> tuple[ExportedFile, ...]:
+    return (ExportedFile(name=name, text=text),)
+
+
+def _serving(serving: str) -> Writer:
+    def write(source: _Source) -> tuple[ExportedFile, ...]:
+        own = engine_kind(source.study.engine.kind).serving
+        if own is not None and own != serving:
+            raise StudyError(
+                f"{source.judgement.study} was measured on {source.judgement.provenance.engine_version}",
+                hint=f"export it with --to {own}",
+            )
+        return _one(SCRIPT_FILE, script_text(_deployed(source)))
+
+    return write
+
+
+def _units(source: _Source) -> tuple[ExportedFile, ...]:
+    text = _deployed(source)
+    watch = watch_unit_text(text, study=str(source.study.path.resolve()))
+    return (
+        ExportedFile(name=SERVER_UNIT, text=server_unit_text(text)),
+        ExportedFile(name=WATCH_UNIT, text=watch),
+    )
+
+
+def _rules(source: _Source) -> tuple[ExportedFile, ...]:
+    facts = _monitored(source)
+    return (
+        ExportedFile(name=RULES_FILE, text=rules_text(facts)),
+        ExportedFile(name=TESTS_FILE, text=tests_text(facts), is_beside=True),
+    )
+
+
+def _deployed(source: _Source) -> DeploymentText:
+    arm = _deployed_arm(source)
+    study, judgement = source.study, source.judgement
+    server = None
+    if engine_kind(study.engine.kind).serving is not None:
+        server = deployment_of(study.engine, arm, version=judgement.provenance.engine_version)
+    if server is None:
+        raise StudyError(
+            f"{judgement.study} does not know how its servers are started in production "
+            f"(engine {study.engine.kind})",
+            hint="prometheus-rules and grafana can be exported of it",
+        )
+    return DeploymentText(server=server, head=tuple(_head(judgement, server)))
+
+
+def _deployed_arm(source: _Source) -> Arm:
+    """The winner, or the arm that was named on purpose; StudyError where the verdict is not to ship."""
+    judgement, verdict = source.judgement, source.judgement.verdict
+    arms = {arm.name: arm for arm in source.study.plan.arms if not arm.is_control}
+    if source.arm is not None:
+        if source.arm not in arms:
+            raise unknown_name(what="arm of this study", seen=source.arm, allowed=tuple(arms))
+        return arms[source.arm]
+    if verdict.decision not in SHIPS or verdict.winner is None:
+        raise StudyError(
+            f"the verdict on {judgement.study} is {verdict.decision.value}, so there is no winner to deploy",
+            hint=f"name an arm to export it all the same: --arm {' | '.join(arms)}",
+        )
+    return verdict.winner
+
+
+def _head(judgement: Judgement, server: Deployment) -> list[str]:
+    evidence = next((found for found in judgement.on_all if found.arm.name == server.arm), None)
+    overall = None if evidence is None else evidence.overall
+    measured = "not compared" if overall is None else f"{overall.metric} {ratio(overall.speedup)}"
+    conditions = judgement.verdict.conditions
+    return [
+        f"Written by speclift from study {judgement.study}: arm {server.arm}, {measured}, "
+        f"verdict {judgement.verdict.decision.value}.",
+        f"Measured on {server.engine_version}, model {server.model}; "
+        "other versions break even elsewhere: measure again before an upgrade.",
+        *([f"It pays only on: {_condition_words(conditions)}."] if conditions is not None else []),
+    ]
+
+
+def _condition_words(conditions: Conditions) -> str:
+    said = {
+        "segments": conditions.segments and ", ".join(conditions.segments),
+        "concurrency at most": conditions.max_concurrency,
+        "requests per second at most": conditions.max_qps,
+        "temperature at most": conditions.max_temperature,
+    }
+    return "; ".join(f"{words} {value}" for words, value in said.items() if value is not None)
+
+
+def _monitored(source: _Source) -> Monitoring:
+    study, judgement = source.study, source.judgement
+    evens = measured_break_evens(study, judgement, arm=source.arm)
+    launches = [launch for launch, _ in study.launches()]
+    names = counter_names(study.engine.kind, evens.engine_version, launches)
+    if names is None or not evens.loads:
+        missing = "its engine exports no counters of drafts" if names is None else "no drafts were counted"
+        raise StudyError(
+            f"{judgement.study} has no accepted length to break even at: {missing}",
+            hint="measure an arm that drafts, on an engine that counts drafts",
+        )
+    return Monitoring(
+        names=names,
+        evens=evens,
+        model=_served_model(study, launches),
+        study=relative(study.path),
+        tokens_min=PROMPTS_MIN * _tokens_per_answer(judgement, evens.arm),
+        window_s=source.window_s,
+        hold_s=source.window_s * HOLD_SHARE,
+        memory_s=max(source.memory_s, source.window_s),
+    )
+
+
+def _served_model(study: Study, launches: Iterable[Launch]) -> str:
+    """As series can say it: a label is UTF-8. Servers that were there already may have said it themselves alone."""
+    served = engine_kind(study.engine.kind).served_model(study.engine.settings) or labelled_model(launches)
+    return served.encode("utf-8", "replace").decode("utf-8")
+
+
+def _tokens_per_answer(judgement: Judgement, arm: Arm) -> float:
+    """As fewer answers than the prompts under which nothing ships say nothing, so do fewer tokens than theirs."""
+    means = [
+        cell.output_tokens_mean
+        for cell in judgement.cells
+        if cell.arm == arm.name and cell.segment == ALL and cell.output_tokens_mean is not None
+    ]
+    return fmean(means) if means else 1.0
