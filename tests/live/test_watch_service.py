@@ -405,17 +405,20 @@ class TestAsAProcess:
             second = started(url, history)
             eventually(lambda: len(kept(second[1], url)) > len(before) + 2, what="looks after it")
             assert kept(second[1], url)[: len(before)] == before
-            second[0].send_signal(signal.SIGHUP)
+            second[0].send_signal(signal.SIGTERM)
             second[0].communicate(timeout=10)
-            assert second[0].returncode == -signal.SIGHUP
+            assert second[0].returncode == 130
 
-    def test_a_hangup_with_a_file_does_not_end_it(self, history: Path, tmp_path: Path) -> None:
+    @pytest.mark.parametrize("has_file", [True, False])
+    def test_a_hangup_does_not_end_a_service(self, history: Path, tmp_path: Path, has_file: bool) -> None:
         from running import hosted
 
         with hosted("flavour=vllm") as url:
             config = tmp_path / "watch.toml"
             config.write_text(f'urls = ["{url}"]\ninterval = "200ms"\n')
-            process, address = started("--config", history, str(config))
+            process, address = (
+                started("--config", history, str(config)) if has_file else started(url, history)
+            )
             for _ in range(2):
                 process.send_signal(signal.SIGHUP)
                 assert process.stderr is not None

@@ -56,7 +56,7 @@ def watch_command(
     if STDIN in (urls or ()):
         raise typer.Exit(exit_code(_page_from_stdin(urls or [], assembled(WatchAsk, asked), as_json=as_json)))
     reread = partial(_plan, tuple(urls or ()), asked, config)
-    raise typer.Exit(exit_code(_watch(reread, is_reread=config is not None, as_json=as_json)))
+    raise typer.Exit(exit_code(_watch(reread, has_file=config is not None, as_json=as_json)))
 
 
 def _plan(urls: tuple[str, ...], asked: Mapping[str, object], config: Path | None) -> WatchPlan:
@@ -88,15 +88,18 @@ def _page_from_stdin(urls: list[str], ask: WatchAsk, *, as_json: bool) -> list[W
     return [watch_page(text, ask, place="stdin", tell=_json_line if as_json else _plain)]
 
 
-def _watch(reread: Callable[[], WatchPlan], *, is_reread: bool, as_json: bool) -> list[Watched]:
+def _watch(reread: Callable[[], WatchPlan], *, has_file: bool, as_json: bool) -> list[Watched]:
     from speclift.bench.interrupts import run_until_signal
     from speclift.verbs.watch import watch
 
     plan = reread()
     ask = plan.ask
 
+    # A service is told to read anew by SIGHUP, whether it has a file or a study; a program in a terminal ends with it.
+    heeds = has_file or (ask.listen is not None and not sys.stderr.isatty())
+
     def run(tell: Tell, say: Callable[[str], None] = _say) -> list[Watched]:
-        work = watch(plan, tell=tell, say=say, reread=reread if is_reread else None)
+        work = watch(plan, tell=tell, say=say, reread=reread if heeds else None)
         return list(run_until_signal(work).values())
 
     if as_json:
