@@ -20,13 +20,14 @@ import pytest
 
 from live_pages import Served, text_of
 from processes import eventually
+from running import Decided, hosted
 from scripted_http import ScriptedServer, answered, scripted
 from speclift.cli.watch_file import read_watch_file
 from speclift.cli.watching import FLAGS
 from speclift.core.answer import ShortAnswer
 from speclift.core.errors import OperatingError
 from speclift.core.flags import assembled
-from speclift.core.live import Payoff, Watched
+from speclift.core.live import BreakEvenSource, LivePercentiles, Payoff, Watched
 from speclift.live.ask import Listening, WatchAsk
 from speclift.verbs.watch import WatchPlan, WatchTarget, watch
 
@@ -205,6 +206,32 @@ class TestWhatIsServed:
         asyncio.run(go())
 
 
+@pytest.mark.slow
+def test_a_studys_baseline_is_drawn_beside_the_servers_times(decided: Decided, history: Path) -> None:
+    async def go(url: str) -> None:
+        planned = plan(url, listen=ANY, history=history, study=decided.study, break_even=None)
+        async with watching(planned) as run:
+            await asyncio.to_thread(chat, url, count=30)
+            await run.until(lambda: bool(run.heard) and run.heard[-1].tpot_s != LivePercentiles())
+            page = await got(run.address)
+            assert "p50 without speculation" in page
+            assert "requests under way" in page
+            assert run.heard[-1].break_even is not None
+            assert run.heard[-1].break_even.source is BreakEvenSource.STUDY
+
+    with hosted("flavour=vllm", "k=4", "acceptance=0.8") as url:
+        asyncio.run(go(url))
+
+
+def chat(url: str, *, count: int) -> None:
+    for number in range(count):
+        body = {"messages": [{"role": "user", "content": str(number)}], "max_tokens": 32}
+        fields = {"Content-Type": "application/json"}
+        request = urllib.request.Request(f"{url}/v1/chat/completions", json.dumps(body).encode(), fields)
+        with urllib.request.urlopen(request, timeout=10) as answer:
+            answer.read()
+
+
 class TestTakenUp:
     def test_a_new_watch_knows_since_when_and_shows_what_was(self, history: Path) -> None:
         async def go() -> None:
@@ -373,7 +400,6 @@ class TestKeys:
 
     @pytest.mark.slow
     def test_over_tls_with_the_systems_trust(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-        from running import hosted
         from tls_front import certificate, tls_front
 
         monkeypatch.setenv("WATCH_KEY", "open-sesame")
@@ -393,8 +419,6 @@ class TestKeys:
 @pytest.mark.slow
 class TestAsAProcess:
     def test_killed_and_started_again_its_history_goes_on(self, history: Path) -> None:
-        from running import hosted
-
         with hosted("flavour=vllm") as url:
             first = started(url, history)
             eventually(lambda: len(kept(first[1], url)) >= 3, what="three looks")
@@ -411,8 +435,6 @@ class TestAsAProcess:
 
     @pytest.mark.parametrize("has_file", [True, False])
     def test_a_hangup_does_not_end_a_service(self, history: Path, tmp_path: Path, has_file: bool) -> None:
-        from running import hosted
-
         with hosted("flavour=vllm") as url:
             config = tmp_path / "watch.toml"
             config.write_text(f'urls = ["{url}"]\ninterval = "200ms"\n')
