@@ -65,6 +65,7 @@ bench: $(READY)
 	$(BIN)/python benchmarks/verdicts.py
 	$(BIN)/python benchmarks/plan.py
 	$(BIN)/python benchmarks/medians.py
+	$(BIN)/python benchmarks/watch_200.py
 	$(BIN)/python benchmarks/watch_alarms.py
 	$(BIN)/python -m pytest tests/hostile/test_fuzzed_answers.py --hypothesis-profile=night --timeout 900
 	$(BIN)/python -m pytest tests/hostile/test_lint_words.py --hypothesis-profile=night

@@ -346,9 +346,9 @@ class TestReadAnew:
                 config.write_text(text)
 
                 def reread() -> WatchPlan:
-                    from speclift.cli.watching import _plan
+                    from speclift.cli.watching import watch_plan
 
-                    return _plan((), {}, config)
+                    return watch_plan((), {}, config)
 
                 async with watching(plan(server.url), reread) as run:
                     await run.until(lambda: bool(run.heard))

@@ -55,11 +55,11 @@ def watch_command(
 
     if STDIN in (urls or ()):
         raise typer.Exit(exit_code(_page_from_stdin(urls or [], assembled(WatchAsk, asked), as_json=as_json)))
-    reread = partial(_plan, tuple(urls or ()), asked, config)
+    reread = partial(watch_plan, tuple(urls or ()), asked, config)
     raise typer.Exit(exit_code(_watch(reread, has_file=config is not None, as_json=as_json)))
 
 
-def _plan(urls: tuple[str, ...], asked: Mapping[str, object], config: Path | None) -> WatchPlan:
+def watch_plan(urls: tuple[str, ...], asked: Mapping[str, object], config: Path | None) -> WatchPlan:
     """As the file is now, with what was typed; UsageError where it is wrong."""
     from speclift.cli.watch_file import read_watch_file
     from speclift.verbs.watch import WatchPlan, WatchTarget

@@ -5,18 +5,17 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Callable, Mapping
-from typing import Literal, TypedDict
 
 from speclift import __version__
 from speclift.core.answer import ShortAnswer
-from speclift.core.live import KeptLook, Watched
+from speclift.core.live import Watched
 from speclift.core.results import Percentiles
 from speclift.core.units import Seconds
 from speclift.live.board import Board, BoardEntry
 from speclift.live.http_service import HTML, TEXT, Route, WebAnswer, WebRequest
 from speclift.verdict.break_even import StudyBreakEvens
 from speclift.views.watch_charts import Baseline, Span
-from speclift.views.watch_document import WatchDocument, instant, watch_document
+from speclift.views.watch_document import WatchDocument, history_document, watch_document
 from speclift.views.watch_exposition import CONTENT_TYPE, WatchedTotals, exposition
 from speclift.views.watch_page import HOURS, PageFrame, ShownServer, watch_list, watch_page
 
@@ -25,33 +24,6 @@ API_POINTS = 2000
 HOURS_SHOWN = 1
 HOURS_MAX = 720.0
 REFRESH_MIN_S, REFRESH_MAX_S = 2.0, 60.0
-
-
-class LookDocument(TypedDict):
-    at: str
-    verdict: str
-    unreachable: bool
-    marks: list[str]
-    accepted_length: float | None
-    low: float | None
-    high: float | None
-    break_even: float | None
-    acceptance_rate: float | None
-    ttft_p50_s: float | None
-    ttft_p95_s: float | None
-    tpot_p50_s: float | None
-    tpot_p95_s: float | None
-    tokens_s: float | None
-    running: float | None
-    waiting: float | None
-
-
-class HistoryDocument(TypedDict):
-    schema: Literal[1]
-    url: str
-    hours: float
-    # The oldest first; where there are too many, of those that stand together the last.
-    looks: list[LookDocument]
 
 
 class WatchPages:
@@ -131,13 +103,7 @@ class WatchPages:
             return _json({"error": f"hours= must be a number up to {HOURS_MAX:g}"}, status=400)
         now_s = time.time()
         looks = self._board.looks(url, from_s=now_s - hours * 3600.0, to_s=now_s, points=API_POINTS)
-        document: HistoryDocument = {
-            "schema": 1,
-            "url": url,
-            "hours": hours,
-            "looks": [look_document(look) for look in looks],
-        }
-        return _json(document)
+        return _json(history_document(url, hours, looks))
 
     def _document(self, entry: BoardEntry) -> WatchDocument:
         assert entry.last is not None
@@ -156,27 +122,6 @@ def baseline_at(studied: StudyBreakEvens, running: float | None) -> Baseline:
         tpot_p95_s=tpot.p95,
         load=f"{load.running:.3g} requests under way",
     )
-
-
-def look_document(look: KeptLook) -> LookDocument:
-    return {
-        "at": instant(look.at_s),
-        "verdict": look.payoff.value,
-        "unreachable": look.is_unreachable,
-        "marks": list(look.marks),
-        "accepted_length": look.accepted_length,
-        "low": look.low,
-        "high": look.high,
-        "break_even": look.break_even,
-        "acceptance_rate": look.acceptance_rate,
-        "ttft_p50_s": look.ttft_p50_s,
-        "ttft_p95_s": look.ttft_p95_s,
-        "tpot_p50_s": look.tpot_p50_s,
-        "tpot_p95_s": look.tpot_p95_s,
-        "tokens_s": look.tokens_s,
-        "running": look.running,
-        "waiting": look.waiting,
-    }
 
 
 def _hours(request: WebRequest, usual: float) -> float | None:

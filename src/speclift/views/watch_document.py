@@ -3,12 +3,21 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from datetime import UTC, datetime
 from typing import Literal, TypedDict
 
 from speclift.core.answer import ShortAnswer
 from speclift.core.documents import AnswerDocument, FindingDocument, answer_document, finding_document
-from speclift.core.live import BreakEvenPoint, BreakEvenSource, Event, LivePercentiles, Payoff, Watched
+from speclift.core.live import (
+    BreakEvenPoint,
+    BreakEvenSource,
+    Event,
+    KeptLook,
+    LivePercentiles,
+    Payoff,
+    Watched,
+)
 from speclift.core.results import Estimate
 from speclift.core.units import Seconds
 
@@ -70,6 +79,33 @@ class WatchDocument(TypedDict):
     unreachable: str | None
 
 
+class LookDocument(TypedDict):
+    at: str
+    verdict: str
+    unreachable: bool
+    marks: list[str]
+    accepted_length: float | None
+    low: float | None
+    high: float | None
+    break_even: float | None
+    acceptance_rate: float | None
+    ttft_p50_s: float | None
+    ttft_p95_s: float | None
+    tpot_p50_s: float | None
+    tpot_p95_s: float | None
+    tokens_s: float | None
+    running: float | None
+    waiting: float | None
+
+
+class HistoryDocument(TypedDict):
+    schema: Literal[1]
+    url: str
+    hours: float
+    # The oldest first; where there are too many, of those that stand together the last.
+    looks: list[LookDocument]
+
+
 def watch_document(watched: Watched, answer: ShortAnswer) -> WatchDocument:
     return {
         "schema": 1,
@@ -103,9 +139,34 @@ def watch_document(watched: Watched, answer: ShortAnswer) -> WatchDocument:
     }
 
 
+def history_document(url: str, hours: float, looks: Sequence[KeptLook]) -> HistoryDocument:
+    return {"schema": 1, "url": url, "hours": hours, "looks": [_look(look) for look in looks]}
+
+
 def instant(wall_s: Seconds) -> str:
     """ISO 8601, UTC, to the millisecond."""
     return datetime.fromtimestamp(wall_s, tz=UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
+
+
+def _look(look: KeptLook) -> LookDocument:
+    return {
+        "at": instant(look.at_s),
+        "verdict": look.payoff.value,
+        "unreachable": look.is_unreachable,
+        "marks": list(look.marks),
+        "accepted_length": look.accepted_length,
+        "low": look.low,
+        "high": look.high,
+        "break_even": look.break_even,
+        "acceptance_rate": look.acceptance_rate,
+        "ttft_p50_s": look.ttft_p50_s,
+        "ttft_p95_s": look.ttft_p95_s,
+        "tpot_p50_s": look.tpot_p50_s,
+        "tpot_p95_s": look.tpot_p95_s,
+        "tokens_s": look.tokens_s,
+        "running": look.running,
+        "waiting": look.waiting,
+    }
 
 
 def _estimate(estimate: Estimate | None) -> LiveEstimateDocument | None:

@@ -11,7 +11,7 @@ from speclift.core.live import KeptLook, Payoff
 from speclift.core.quantities import duration, number, seconds, share
 from speclift.core.units import Seconds
 from speclift.views.page_templates import page_template
-from speclift.views.watch_charts import Baseline, Span, TimeChart, TimeMark, time_marks, watch_charts
+from speclift.views.watch_charts import Baseline, Span, TimeMark, time_marks, watch_charts
 from speclift.views.watch_document import LivePercentilesDocument, WatchDocument
 
 HOURS = {1: "1 h", 6: "6 h", 24: "24 h", 168: "7 d", 720: "30 d"}
@@ -165,6 +165,3 @@ def _times(times: LivePercentilesDocument) -> str:
 def _listed(marks: Sequence[TimeMark]) -> list[TimeMark]:
     """The newest first."""
     return list(reversed(marks[-MARKS_SHOWN:]))
-
-
-__all__ = ["Baseline", "PageFrame", "ShownServer", "Span", "TimeChart", "watch_list", "watch_page"]
