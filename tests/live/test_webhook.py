@@ -25,8 +25,9 @@ def delivered(
     bodies: tuple[bytes, ...] = (BODY,),
     path: str = "/hook",
     key: str | None = None,
+    says: int = 0,
 ) -> tuple[ScriptedServer, list[str]]:
-    """What came to a server that answers so, and what was said."""
+    """What came to a server that answers so, and what was said: so many lines are waited for."""
 
     async def run() -> tuple[ScriptedServer, list[str]]:
         said: list[str] = []
@@ -35,7 +36,11 @@ def delivered(
             running = asyncio.create_task(hook.run())
             for body in bodies:
                 hook.post(body)
-            await settled(lambda: bool(said) or (len(server.requests) >= len(bodies) and not answers))
+            await settled(
+                lambda: (
+                    len(server.requests) >= len(bodies) and len(said) >= says and (says > 0 or not answers)
+                )
+            )
             running.cancel()
             await asyncio.gather(running, return_exceptions=True)
             return server, said
@@ -78,22 +83,22 @@ class TestDelivery:
 
     @pytest.mark.parametrize("status", [400, 401, 404, 410])
     def test_what_is_refused_is_not(self, status: int) -> None:
-        server, said = delivered([answered(status=status)])
+        server, said = delivered([answered(status=status)], says=1)
         assert len(server.requests) == 1
         assert f"answered {status}" in said[0]
 
     def test_it_ends_after_so_many_tries(self) -> None:
-        server, said = delivered([answered(status=500)] * 10)
+        server, said = delivered([answered(status=500)] * 10, says=1)
         assert len(server.requests) == 1 + len(AT_ONCE)
         assert "answered 500" in said[0]
 
     def test_a_redirect_is_not_followed(self) -> None:
-        server, said = delivered([answered(status=307, fields="Location: /elsewhere\r\n")])
+        server, said = delivered([answered(status=307, fields="Location: /elsewhere\r\n")], says=1)
         assert len(server.requests) == 1
         assert "answered 307" in said[0]
 
     def test_the_others_come_after_one_that_failed(self) -> None:
-        server, _ = delivered([answered(status=400), answered()], bodies=(b"one", b"two"))
+        server, _ = delivered([answered(status=400), answered()], bodies=(b"one", b"two"), says=1)
         assert [body for _, body in server.requests] == [b"one", b"two"]
 
     def test_silence_is_no_answer(self, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -108,7 +113,7 @@ class TestSecrets:
         "path", ["/services/T0001/B0002/verysecretpath", "/hook?token=verysecretpath", "/hook?verysecretpath"]
     )
     def test_nothing_of_the_address_but_its_host_is_said(self, path: str) -> None:
-        _, said = delivered([answered(b"no verysecretpath here", status=403)], path=path)
+        _, said = delivered([answered(b"no verysecretpath here", status=403)], path=path, says=1)
         assert "verysecretpath" not in said[0]
         assert "127.0.0.1" in said[0]
 
