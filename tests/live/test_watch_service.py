@@ -20,14 +20,14 @@ import pytest
 
 from live_pages import Served, text_of
 from processes import eventually
-from running import Decided, hosted
+from running import hosted
 from scripted_http import ScriptedServer, answered, scripted
 from speclift.cli.watch_file import read_watch_file
 from speclift.cli.watching import FLAGS
 from speclift.core.answer import ShortAnswer
 from speclift.core.errors import OperatingError
 from speclift.core.flags import assembled
-from speclift.core.live import BreakEvenSource, LivePercentiles, Payoff, Watched
+from speclift.core.live import Payoff, Watched
 from speclift.live.ask import Listening, WatchAsk
 from speclift.verbs.watch import WatchPlan, WatchTarget, watch
 
@@ -204,32 +204,6 @@ class TestWhatIsServed:
                     await watch(plan(server.url, listen=taken, history=history), tell=Run().tell)
 
         asyncio.run(go())
-
-
-@pytest.mark.slow
-def test_a_studys_baseline_is_drawn_beside_the_servers_times(decided: Decided, history: Path) -> None:
-    async def go(url: str) -> None:
-        planned = plan(url, listen=ANY, history=history, study=decided.study, break_even=None)
-        async with watching(planned) as run:
-            await asyncio.to_thread(chat, url, count=30)
-            await run.until(lambda: bool(run.heard) and run.heard[-1].tpot_s != LivePercentiles())
-            page = await got(run.address)
-            assert "p50 without speculation" in page
-            assert "requests under way" in page
-            assert run.heard[-1].break_even is not None
-            assert run.heard[-1].break_even.source is BreakEvenSource.STUDY
-
-    with hosted("flavour=vllm", "k=4", "acceptance=0.8") as url:
-        asyncio.run(go(url))
-
-
-def chat(url: str, *, count: int) -> None:
-    for number in range(count):
-        body = {"messages": [{"role": "user", "content": str(number)}], "max_tokens": 32}
-        fields = {"Content-Type": "application/json"}
-        request = urllib.request.Request(f"{url}/v1/chat/completions", json.dumps(body).encode(), fields)
-        with urllib.request.urlopen(request, timeout=10) as answer:
-            answer.read()
 
 
 class TestTakenUp:
