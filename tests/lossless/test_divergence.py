@@ -55,6 +55,41 @@ class TestMargins:
         assert divergence.is_at_least
         assert divergence.margin == pytest.approx(3.3)
 
+    def test_a_token_of_the_same_letters_and_more_may_have_been_taken_a_token_earlier(self) -> None:
+        """`"_` for `"`: the letters part only where the baseline would never go on so (vLLM 0.26 on an H200)."""
+        held = reference(
+            said(" 4,", -0.1, x=-9.0),
+            Said(
+                data=b' "',
+                logprob=-0.9,
+                choices=(Alternative(data=b' "', logprob=-0.9), Alternative(data=b' "_', logprob=-0.95)),
+            ),
+            said("wind", -0.01, warning=-5.0, _gust=-7.0),
+        )
+        divergence = compare(held, answer(' 4, "_warning')).divergence
+        assert divergence is not None
+        assert divergence.margin == pytest.approx(6.99)
+        assert divergence.is_at_least
+        assert divergence.unseen_margin == pytest.approx(0.05)
+        assert divergence.closest == pytest.approx(0.05)
+
+    def test_letters_that_may_have_been_other_tokens_before_they_part(self) -> None:
+        held = reference(said("a", -0.7, ab=-0.72), said("b", -0.1, c=-3.0), said("cd", -0.1, x=-8.0))
+        divergence = compare(held, answer("abX")).divergence
+        assert divergence is not None
+        assert divergence.unseen_margin == pytest.approx(0.02)
+
+    def test_a_token_that_the_other_text_does_not_have_is_no_reading_of_it(self) -> None:
+        divergence = compare(RIVER, answer("The river was")).divergence
+        assert divergence is not None
+        assert divergence.unseen_margin is None
+
+    def test_an_answer_that_was_cut_off_is_not_excused(self) -> None:
+        held = reference(said("a", -0.7, ab=-0.72), said("b", -0.1), said("cd", -0.1))
+        divergence = compare(held, answer("ab", finish="abort")).divergence
+        assert divergence is not None
+        assert (divergence.kind, divergence.unseen_margin) == (Kind.TRUNCATED, None)
+
     def test_a_difference_inside_a_token_is_read_as_the_token_that_reaches_past_it(self) -> None:
         held = reference(said(" rivers", -0.3, _river=-3.0, _rivet=-0.4))
         divergence = compare(held, answer(" rivet", tokens=1)).divergence

@@ -52,6 +52,42 @@ def numbered(pairs: Sequence[Compared]) -> list[Compared]:
 SAME = pair("same")
 
 
+def unseen(margin: float, *, unseen_margin: float) -> Compared:
+    found = pair(margin, at_least=True)
+    assert found.divergence is not None
+    return replace(found, divergence=replace(found.divergence, unseen_margin=unseen_margin))
+
+
+def test_a_tie_that_shows_only_a_token_later_is_a_tie() -> None:
+    found = judged(unseen(7.0, unseen_margin=0.05), *[SAME] * 20)
+    assert (found.result, found.ties, found.faults) == (Result.PASS, 1, 0)
+
+
+def test_a_token_that_was_no_tie_earlier_either_is_a_fault() -> None:
+    found = judged(unseen(7.0, unseen_margin=0.8), *[SAME] * 20)
+    assert (found.result, found.faults) == (Result.FAIL, 1)
+
+
+def test_what_two_runs_of_the_baseline_do_to_each_other_is_no_fault_of_the_arm() -> None:
+    sure = pair(7.0, at_least=True)
+    found = judged(sure, *[SAME] * 20, control=(sure, sure, *[SAME] * 10))
+    assert found.result is Result.INCONCLUSIVE
+    assert "two of its own runs" in found.message
+
+
+def test_far_more_faults_than_two_runs_of_the_baseline_have_are_the_arms() -> None:
+    sure = pair(7.0, at_least=True)
+    found = judged(*[sure] * 15, *[SAME] * 5, control=(sure, *[SAME] * 60))
+    assert found.result is Result.FAIL
+
+
+def test_a_control_that_parted_unseen_does_not_widen_what_a_tie_is() -> None:
+    control = control_of({"alone": [unseen(5.0, unseen_margin=0.02)]}, ())
+    assert control.margins == (0.02,)
+    assert control.tie_nats == 0.1
+    assert control.faults == 0
+
+
 def test_answers_that_all_agree_pass_with_the_bound_that_their_number_allows() -> None:
     found = judged(*[SAME] * 20)
     assert found.result is Result.PASS

@@ -43,6 +43,15 @@ class Divergence:
     rank: int | None
     reference: str
     answer: str
+    # The closest call before it at which the other answer may have taken another token of the same letters: `"_` for
+    # `"` shows only at the letter after it, which the baseline would never say there. None: there was none.
+    unseen_margin: float | None = None
+
+    @property
+    def closest(self) -> float | None:
+        """The margin of the likelier reading; None where none is known."""
+        known = [margin for margin in (self.margin, self.unseen_margin) if margin is not None]
+        return min(known, default=None)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -101,7 +110,19 @@ def _divergence(
         rank=rank,
         reference=_excerpt(ours, at),
         answer=_excerpt(theirs, at),
+        unseen_margin=None if kind is Kind.TRUNCATED else _unseen_margin(reference, theirs, at),
     )
+
+
+def _unseen_margin(reference: Answer, theirs: bytes, at: int) -> float | None:
+    margins = [
+        said.margin_to(other)
+        for start, said in aligned(reference)
+        if start + len(said.data) <= at
+        for other in said.choices
+        if other.data not in (b"", said.data) and theirs.startswith(other.data, start)
+    ]
+    return min(margins, default=None)
 
 
 def _chosen(said: Said, rest: bytes, inside: int, *, is_end: bool) -> Alternative | None:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import StrEnum
 from itertools import chain
 
@@ -41,6 +41,8 @@ class Control:
     noise_nats_max: float
     # Over all shapes, what came out alike in several of them counted once.
     together: Hazard
+    # Differences between two of its own runs that would be called faults of an arm.
+    faults: int = 0
 
     @property
     def tie_nats(self) -> float:
@@ -52,15 +54,14 @@ class Control:
 
 
 def control_of(pairs: Mapping[str, Sequence[Compared]], noise: Sequence[float]) -> Control:
+    parted = [pair.divergence for pair in chain.from_iterable(pairs.values()) if pair.divergence is not None]
     margins = [
-        pair.divergence.margin
-        for compared in pairs.values()
-        for pair in compared
-        if pair.divergence is not None
-        and pair.divergence.margin is not None
-        and not pair.divergence.is_at_least
+        margin
+        for divergence in parted
+        if (margin := divergence.closest) is not None
+        and (not divergence.is_at_least or margin == divergence.unseen_margin)
     ]
-    return Control(
+    control = Control(
         hazards={shape: hazard(compared) for shape, compared in pairs.items()},
         margins=tuple(sorted(margin for margin in margins if math.isfinite(margin))),
         noise_tokens=len(noise),
@@ -68,6 +69,7 @@ def control_of(pairs: Mapping[str, Sequence[Compared]], noise: Sequence[float]) 
         noise_nats_max=max(noise, default=0.0),
         together=hazard(chain.from_iterable(pairs.values())),
     )
+    return replace(control, faults=sum(_call(each, control) is _Call.FAULT for each in parted))
 
 
 def gap_noise(reference: Answer, again: Answer) -> list[float]:
@@ -146,6 +148,13 @@ class _Seen:
         return [check for check in self.checks if check.p_value < RATE_ALPHA]
 
     @property
+    def has_more_faults(self) -> bool:
+        """Than two runs of the baseline: what they do to each other is nothing that the arm did."""
+        own = Hazard(events=self.count(_Call.FAULT), tokens=self.tokens)
+        theirs = Hazard(events=self.control.faults, tokens=self.control.together.tokens)
+        return not self.control.faults or more_often(own, theirs) < RATE_ALPHA
+
+    @property
     def wrong_share(self) -> float:
         """At most, at 95 %: what has no margin may be a fault, as far as this run can tell."""
         return Hazard(events=self.count(_Call.UNKNOWN), tokens=self.tokens).upper()
@@ -189,6 +198,8 @@ def judge_greedy(
 def _call(divergence: Divergence, control: Control) -> _Call:
     if divergence.kind is Kind.REFUSED:
         return _Call.REFUSED
+    if divergence.unseen_margin is not None and divergence.unseen_margin <= control.tie_nats:
+        return _Call.TIE
     if divergence.margin is None:
         return _Call.UNKNOWN
     if divergence.margin > control.fault_nats:
@@ -233,7 +244,8 @@ def _greedy_result(seen: _Seen) -> tuple[Result, str]:
 
 def _failure(seen: _Seen) -> str:
     """What shows that the arm's tokens are not the target's; empty where nothing does."""
-    if faults := seen.parted[_Call.FAULT]:
+    faults = seen.parted[_Call.FAULT]
+    if faults and seen.has_more_faults:
         worst_margin = max(fault.margin or 0.0 for fault in faults)
         beyond = "ended early" if math.isinf(worst_margin) else f"up to {worst_margin:.1f} nats"
         return (
@@ -258,6 +270,11 @@ def _doubt(seen: _Seen) -> str:
         return f"{refused} requests were answered by only one of the two servers"
     if few := few_prompts(seen.prompts):
         return f"{few} for a result"
+    if faults := seen.count(_Call.FAULT):
+        return (
+            f"{faults} of {seen.tokens:.0f} tokens differ where the baseline was sure, and two of its own runs do so "
+            f"{seen.control.faults} times in {seen.control.together.tokens:.0f}"
+        )
     natural = sum(own_runs.events for own_runs in seen.control.hazards.values())
     unknown = seen.count(_Call.UNKNOWN)
     if unclear := seen.count(_Call.WIDE) + (0 if natural else unknown):
