@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import math
 import sys
+import time
 from collections.abc import Callable, Mapping
 from functools import partial
 from pathlib import Path
@@ -24,6 +26,7 @@ if TYPE_CHECKING:
 
 # numpy, scipy and rich are imported where they are used: --help must not wait for them.
 
+DRAWN_EVERY_S = 0.25
 STDIN = "-"
 # A page of metrics; what is longer is none.
 STDIN_CHARACTERS_MAX = 8 << 20
@@ -113,13 +116,17 @@ def _watch(reread: Callable[[], WatchPlan], *, has_file: bool, as_json: bool) ->
 
     from speclift.views.watch_terminal import WatchScreen
 
-    view = WatchScreen()
+    view, drawn_s = WatchScreen(), -math.inf
     try:
         with Live(view, console=console, screen=True, auto_refresh=False) as live:
 
             def show(watched: Watched, answer: ShortAnswer) -> None:
+                nonlocal drawn_s
                 view.take(watched, answer)
-                live.refresh()
+                # Hundreds of servers come one after the other, and a screen is read by one.
+                if time.monotonic() - drawn_s >= DRAWN_EVERY_S:
+                    drawn_s = time.monotonic()
+                    live.refresh()
 
             return run(show, view.note)
     finally:

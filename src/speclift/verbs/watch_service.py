@@ -19,6 +19,7 @@ from speclift.views.watch_document import WatchDocument, history_document, watch
 from speclift.views.watch_exposition import CONTENT_TYPE, WatchedTotals, exposition
 from speclift.views.watch_page import HOURS, PageFrame, ShownServer, watch_list, watch_page
 
+SPAN_MIN_S = 120.0
 PAGE_POINTS = 600
 API_POINTS = 2000
 HOURS_SHOWN = 1
@@ -73,13 +74,16 @@ class WatchPages:
     def _shown(self, entry: BoardEntry, hours: int) -> ShownServer:
         assert entry.last is not None
         now_s = max(time.time(), entry.last.at_s)
-        span = Span(from_s=now_s - hours * 3600.0, to_s=now_s)
+        from_s = now_s - hours * 3600.0
         url = entry.last.url
         studied = self._studied()
+        looks = self._board.looks(url, from_s=from_s, to_s=now_s, points=PAGE_POINTS)
+        # A watch that began lately fills its charts all the same.
+        began_s = max(from_s, min(looks[0].at_s, now_s - SPAN_MIN_S)) if looks else from_s
         return ShownServer(
             document=self._document(entry),
-            looks=self._board.looks(url, from_s=span.from_s, to_s=span.to_s, points=PAGE_POINTS),
-            span=span,
+            looks=looks,
+            span=Span(from_s=began_s, to_s=now_s),
             hours=hours,
             baseline=None if studied is None else baseline_at(studied, entry.last.running),
         )
