@@ -19,12 +19,13 @@ test fast test-vllm: export PYTHONDONTWRITEBYTECODE =
 # start. Real engines are given one thread each, so that two run together. What judges times runs alone, at the end.
 TOGETHER := -n 3 --dist loadfile
 ENGINES := -n 2 --dist loadscope
-REAL := llama or browser or prometheus or vllm or gpu
+SERVED := llama or vllm or gpu
+REAL := $(SERVED) or browser or prometheus
 
 test: $(READY)
-	$(BIN)/python -m pytest $(TOGETHER) --hypothesis-profile=ci -m "not ($(REAL) or alone)"
+	$(BIN)/python -m pytest $(TOGETHER) --hypothesis-profile=ci -m "not ($(SERVED) or alone)"
 	$(BIN)/speclift models fetch
-	$(BIN)/python -m pytest $(ENGINES) -m "(llama or browser or prometheus) and not (alone or vllm or gpu)"
+	$(BIN)/python -m pytest $(ENGINES) -m "llama and not (alone or vllm or gpu)"
 	$(BIN)/python -m pytest -m "alone and not (vllm or gpu)"
 
 # Without real engines, without what waits for seconds or has to be alone: for every day.

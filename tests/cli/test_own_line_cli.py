@@ -35,6 +35,7 @@ def dry(cli: Cli, verb: str, *flags: str, line: tuple[str, ...] = LINE) -> dict[
 
 
 class TestDryRun:
+    @pytest.mark.slow
     @pytest.mark.parametrize("verb", ["decide", "tune", "measure", "verify"])
     def test_baseline_and_yours_differ_by_speculation_alone(self, verb: str, cli: Cli) -> None:
         commands = dry(cli, verb)

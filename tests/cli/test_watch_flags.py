@@ -66,6 +66,7 @@ def test_the_address_is_said_on_stderr_and_json_stays_documents(cli: Cli, tmp_pa
     assert all(line.startswith('{"schema": 1, "url"') for line in result.stdout.splitlines())
 
 
+@pytest.mark.slow
 def test_a_service_without_a_terminal_says_only_what_changes(cli: Cli, tmp_path: Path) -> None:
     result = cli(
         *("watch", URL, "--listen", "127.0.0.1:0", "--history", tmp_path / "w.db"),

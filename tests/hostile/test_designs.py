@@ -212,6 +212,7 @@ class TestPairsLeftOut:
             for r in records
         ]
 
+    @pytest.mark.slow
     def test_few_are_counted(self) -> None:
         records = list(drawn(study_places(), quiet_truth(constant(2.0))))
         records[1] = replace(records[1], is_in_one_burst=True)

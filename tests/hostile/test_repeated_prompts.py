@@ -58,6 +58,7 @@ class TestThePlan:
             by_block[turn.block].add(turn.items)
         assert all(len(items) == 1 for items in by_block.values())
 
+    @pytest.mark.slow
     def test_refuses_more_repeats_than_a_memory_holds_before_it_makes_them(self) -> None:
         with pytest.raises(UsageError, match=r"--requests 1000000000 repeats 2 prompts"):
             plan(request_count=10**9)

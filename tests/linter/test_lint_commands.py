@@ -152,6 +152,7 @@ class TestCommands:
 
         assert found.model == "org/m"
 
+    @pytest.mark.slow
     def test_a_word_that_belongs_nowhere_is_an_error(self) -> None:
         (found,) = lint("vllm serve m stray").findings
 
@@ -314,6 +315,7 @@ class TestYaml:
         (found,) = [each for each in lint(text).findings if each.is_error]
         assert (found.status, found.message) == (Status.CONFLICT, "takes a whole number, saw '1.5'")
 
+    @pytest.mark.slow
     @given(
         st.recursive(
             st.text() | st.integers() | st.floats(allow_nan=False) | st.booleans() | st.none(),

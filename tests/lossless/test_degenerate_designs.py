@@ -202,6 +202,7 @@ def test_without_scores_of_the_baseline_that_could_tell_nothing_passes(control: 
     assert "baseline" in found.message
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("count", [0, 1, 2, 3, 20_000])
 def test_a_target_that_is_sure_of_everything_proves_nothing(count: int) -> None:
     """No variance: no test can be made, and fewer tokens are not enough because of it."""

@@ -427,6 +427,7 @@ class TestPlanning:
         truth = StudyTruth(arms={ARM.name: replace(DRAFTING, speedup=constant(speedup), prompt_sd=0.15)})
         return on_all(drawn(study_places(), truth, seed=seed))
 
+    @pytest.mark.slow
     @pytest.mark.parametrize("speedup", [1.4, 1.21], ids=["above the bar", "below it"])
     def test_says_how_many_more_would_bring_an_open_comparison_clear_of_the_bar(self, speedup: float) -> None:
         planned = 0

@@ -248,6 +248,7 @@ def test_the_unit_of_load_does_not_matter(scale: float) -> None:
     assert scaled.high == pytest.approx(scale * plain.high)
 
 
+@pytest.mark.slow
 def test_the_interval_covers_the_true_load_about_as_often_as_it_says() -> None:
     """Three launches each; 93-97 % on the grid of `make bench` (benchmarks/crossover.py). Three standard errors about
     95 % here: a sound interval covers less once in 700 tries, one that covers 80 % of studies in 99 % of tries."""

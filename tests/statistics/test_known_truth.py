@@ -33,6 +33,7 @@ class TestOnKnownTruth:
 
     STUDIES = 40
 
+    @pytest.mark.slow
     @pytest.mark.parametrize(
         ("truth", "loads"),
         [

@@ -22,6 +22,7 @@ def test_there_is_one_program_for_each_part() -> None:
     assert len(BLOCKS) == 3
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("program", BLOCKS)
 def test_every_program_runs_and_says_something(program: str) -> None:
     result = subprocess.run(

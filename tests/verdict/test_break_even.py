@@ -157,6 +157,7 @@ class TestOfAStudy:
         # Both times are halved: 25 ms and 63 tokens of 5 ms, prompts 20 % apart.
         assert point.running == pytest.approx(10 * (0.025 + 63 * 0.005), rel=0.15)
 
+    @pytest.mark.slow
     def test_of_several_arms_the_winner_or_the_one_named(self, tmp_path: Path) -> None:
         arms = {
             arm.name: ArmTruth(speedup=constant(speedup), drafted_per_step=4, acceptance=0.6)

@@ -127,6 +127,7 @@ class TestSearch:
     def test_finds_nothing_where_nothing_passes(self) -> None:
         assert searched(lambda _s, _l, _t: 1.1, loads=LOADS)[0] is None
 
+    @pytest.mark.slow
     def test_eight_segments_five_loads_four_temperatures_stay_bounded(self) -> None:
         def speedup(segment: str, load: Load, temperature: float | None) -> float:
             rank = int(segment.removeprefix("segment-"))

@@ -36,6 +36,7 @@ def realistic(**speedups: float) -> StudyTruth:
 class TestOnKnownTruth:
     """`make bench` has the same at full size (benchmarks/studies.py)."""
 
+    @pytest.mark.slow
     @pytest.mark.parametrize(
         "reports_drafts",
         [True, pytest.param(False, marks=pytest.mark.slow)],
@@ -53,6 +54,7 @@ class TestOnKnownTruth:
         seen = counted(same, studies=1, first=WOULD_SHIP, goals=Goals(min_speedup=1.0))
         assert seen[Decision.SHIP] == 1
 
+    @pytest.mark.slow
     def test_by_the_default_bar_it_is_told_not_to_ship(self) -> None:
         seen = counted(StudyTruth(arms={ARM.name: ArmTruth()}), studies=15)
         assert seen == {Decision.DO_NOT_SHIP: 15}

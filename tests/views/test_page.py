@@ -383,6 +383,7 @@ def test_one_segment_at_one_load_needs_no_table_of_parts() -> None:
     assert "one segment at one load was measured" in page(DOCUMENTS["one-prompt"])
 
 
+@pytest.mark.slow
 def test_two_thousand_cells_take_no_seconds() -> None:
     document = DOCUMENTS["six-arms"]
     cells = document["cells"]
