@@ -114,6 +114,17 @@ class TestEvents:
         after.at_s, after.tokens = 15, 10.0
         assert last_events(before.page(), after.page()) == (Event.K_CHANGED,)
 
+    def test_another_k_after_a_restart(self) -> None:
+        before, after = Served(k=4, started_s=1.0), Served(k=2, started_s=1_800_000_010.0, at_s=15)
+        assert last_events(before.page(), after.page()) == (Event.RESTART, Event.K_CHANGED)
+
+    def test_a_successor_that_overtakes_is_no_replica(self) -> None:
+        """llama.cpp does not say when it began: its counters pass those that the process before it had."""
+        pages = [reading(15.0 * turn, tokens=100.0 * turn) for turn in range(10)]
+        pages += [reading(150 + 15.0 * turn, tokens=100.0 * turn) for turn in range(20)]
+        events = [each.events for each in turned(*pages) if each.events]
+        assert events == [(Event.RESTART,)]
+
     def test_positions_that_appear_with_the_first_draft_are_no_other_k(self) -> None:
         served = Served()
         first = reading(0, tokens=0.0, drafts=0.0, drafted=0.0, accepted=0.0, requests=0.0)
@@ -163,6 +174,15 @@ class TestReplicas:
         assert all(Event.REPLICAS in each.events for each in seen[1:])
         counted = [each.increment.totals.requests for each in seen if each.increment is not None]
         assert counted == [10.0] * 6
+
+    def test_that_began_within_the_same_second(self) -> None:
+        one, other = Served(started_s=10.0), Served(started_s=10.4)
+        pages = []
+        for turn in range(1, 7):
+            served = (one, other)[turn % 2]
+            served.at_s = INTERVAL_S * (turn - 1)
+            pages.append(served.interval(accepted=2))
+        assert all(Event.REPLICAS in each.events for each in turned(*pages)[1:])
 
     def test_told_apart_by_their_counters(self) -> None:
         pages = [reading(15.0 * turn, tokens=(1e6 if turn % 2 else 1e3) + 10 * turn) for turn in range(10)]

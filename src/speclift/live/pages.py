@@ -18,9 +18,13 @@ from speclift.core.units import Seconds
 GAP_INTERVALS = 3
 # How many processes may answer in turn behind one address and still be told apart.
 PROCESSES_MAX = 8
-# Clocks are corrected by less; a process that says when it began rounds by less.
+# One that does not say when it began and did not answer for so many intervals is gone: the counters of its successor
+# will overtake its own.
+UNSEEN_INTERVALS_MAX = 6
+# Clocks are corrected by less.
 CLOCK_JUMP_S = 5.0
-START_ROUNDING_S = 1.0
+# A process says the same each time; replicas may begin within the same second.
+START_ROUNDING_S = 0.01
 # No server says more tokens in a second (the largest clusters say some hundred thousand).
 TOKENS_PER_S_MAX = 1e7
 _COUNTED = ("tokens", "requests", "drafts", "drafted", "accepted", "steps", "prompt_tokens", "decode_s")
@@ -60,7 +64,7 @@ class Pages:
         self._keep(page, before)
         if before is None:
             return Turned(events=events)
-        if _k(before) != _k(page) and _k(before) and _k(page):
+        if _drafts_otherwise(before, page):
             return Turned(events=(*events, Event.K_CHANGED))
         increment = _increment(before, page)
         if increment is None:
@@ -84,18 +88,22 @@ class Pages:
             # It was there already when the other answered.
             return None, (Event.REPLICAS,)
         is_upgrade = newest.version and page.version and newest.version != page.version
-        return None, (Event.RESTART, *((Event.UPGRADE,) if is_upgrade else ()))
+        upgraded = (Event.UPGRADE,) if is_upgrade else ()
+        return None, (
+            Event.RESTART,
+            *upgraded,
+            *((Event.K_CHANGED,) if _drafts_otherwise(newest, page) else ()),
+        )
 
     def _keep(self, page: MetricsReading, before: MetricsReading | None) -> None:
-        recent_s = page.at_s - PROCESSES_MAX * self.interval_s * GAP_INTERVALS
-        kept = [
-            other
-            for other in self._last
-            if other is not before
-            and other.at_s >= recent_s
-            and not (other.started_s is not None and _is_same_start(other, page))
-        ]
+        kept = [other for other in self._last if other is not before and self._may_come_again(other, page)]
         self._last = [*kept[-PROCESSES_MAX + 1 :], page]
+
+    def _may_come_again(self, other: MetricsReading, page: MetricsReading) -> bool:
+        if other.started_s is None:
+            return page.at_s - other.at_s <= UNSEEN_INTERVALS_MAX * self.interval_s
+        recent_s = PROCESSES_MAX * GAP_INTERVALS * self.interval_s
+        return page.at_s - other.at_s <= recent_s and not _is_same_start(other, page)
 
 
 def is_another_process(before: MetricsReading, page: MetricsReading) -> bool:
@@ -132,6 +140,11 @@ def _clock_events(before: MetricsReading, page: MetricsReading, *, interval_s: S
     if passed_s > GAP_INTERVALS * interval_s:
         events.append(Event.GAP)
     return tuple(events)
+
+
+def _drafts_otherwise(before: MetricsReading, page: MetricsReading) -> bool:
+    """Whether both say how many tokens they draft at a time, and not the same."""
+    return bool(_k(before) and _k(page)) and _k(before) != _k(page)
 
 
 def _k(page: MetricsReading) -> int:
