@@ -64,6 +64,7 @@ ENDLESS: dict[str, Behaviour] = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", BROKEN)
 def test_a_page_that_is_none_is_named(cli: Cli, name: str) -> None:
     with HostileServer({METRICS: BROKEN[name]}) as server:

@@ -31,6 +31,8 @@ from speclift.core.live import Payoff, Watched
 from speclift.live.ask import Listening, WatchAsk
 from speclift.verbs.watch import WatchPlan, WatchTarget, watch
 
+pytestmark = pytest.mark.slow
+
 ANY = Listening(host="127.0.0.1", port=0)
 BRIEF: dict[str, Any] = {"interval_s": 0.1, "window_s": 2.0, "break_even": 2.0}
 

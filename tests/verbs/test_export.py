@@ -27,6 +27,8 @@ from speclift.testing.simulated_study import StudyTruth
 from speclift.verbs.export import export, format_names, write_exported
 from written import write_study
 
+pytestmark = pytest.mark.slow
+
 DEPLOYMENTS = ("compose", "kubernetes", "systemd")
 VLLM = Counters(values={"vllm:generation_tokens_total": 1.0})
 DRAFT = Arm(name="arm", speculation=DraftModel(model="/models/draft", k=4))

@@ -26,6 +26,7 @@ MIX_S: Seconds = 600.0
 EXPECTED_DF = 4.0
 # Where answers are not counted: as many tokens as one is taken to have.
 TOKENS_PER_REQUEST = 256.0
+STEPS_MIN = 1e-3
 # Night and day are both in it.
 MEMORY_S: Seconds = 86_400.0
 # A difference of more than four expected standard deviations is a change, not the server's way.
@@ -53,11 +54,13 @@ def scrape_of(increment: Increment) -> Scrape | None:
     if increment.steps is None or increment.step_tokens is None:
         return None
     counted = increment.totals.requests
+    # From gauges steps are no whole numbers; so small a part of one is none.
+    steps = increment.steps if increment.steps >= STEPS_MIN else 0.0
     return Scrape(
         from_s=increment.from_s,
         seconds=increment.seconds,
         tokens=increment.step_tokens,
-        steps=increment.steps,
+        steps=steps,
         begun=increment.step_tokens / TOKENS_PER_REQUEST if counted is None else counted,
         at_once=increment.running or 0.0,
     )
