@@ -8,6 +8,8 @@ import json
 import os
 import subprocess
 import sys
+import threading
+import urllib.request
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -118,6 +120,31 @@ def hosted(*truths: str) -> Iterator[str]:
             yield str(json.loads(server.stdout.readline())["url"])
         finally:
             server.kill()
+
+
+@contextmanager
+def asked(url: str, *, streams: int = 4, max_tokens: int = 32) -> Iterator[None]:
+    """Requests one after the other on every stream, for the length of the block."""
+    ended = threading.Event()
+
+    def ask(stream: int) -> None:
+        number = 0
+        while not ended.is_set():
+            number += 1
+            body = {"prompt": f"say {stream} {number}", "max_tokens": max_tokens, "temperature": 0}
+            request = urllib.request.Request(f"{url}/v1/completions", json.dumps(body).encode())
+            with urllib.request.urlopen(request, timeout=LIMIT_S) as answer:
+                answer.read()
+
+    threads = [threading.Thread(target=ask, args=(stream,)) for stream in range(streams)]
+    for thread in threads:
+        thread.start()
+    try:
+        yield
+    finally:
+        ended.set()
+        for thread in threads:
+            thread.join(LIMIT_S)
 
 
 def records_of(study: Path) -> tuple[Record, ...]:

@@ -7,17 +7,13 @@ import json
 from collections.abc import Callable
 from pathlib import Path
 
-from following import copying
+from following import copying, traffic
 from prometheus_server import panels_without_data, running_prometheus, wait_until
 from samples import provenance
 from simulated import by_streams, quiet_truth
-from speclift.client.client import Client
-from speclift.client.clock import now_s
 from speclift.core.arm import Arm, ServerSettings
 from speclift.core.engine_spec import EngineSpec
-from speclift.core.records import Place
-from speclift.core.traffic import Concurrency, Message, Request
-from speclift.engines.protocol import Engine, Server
+from speclift.engines.protocol import Engine
 from speclift.verbs.export import export, write_exported
 from written import write_study
 
@@ -51,27 +47,8 @@ def check_on(engine: Engine, arm: Arm, settings: ServerSettings, *, folder: Path
 
 async def _while_asked(engine: Engine, arm: Arm, look: Callable[[str], None], *, log: Path) -> None:
     server = await engine.launch(arm, log=log)
-    asking = asyncio.create_task(_ask_on(server))
     try:
-        await asyncio.to_thread(look, server.endpoint.base_url)
+        async with traffic(server.endpoint, copying, streams=1, max_tokens=48):
+            await asyncio.to_thread(look, server.endpoint.base_url)
     finally:
-        asking.cancel()
         await server.stop()
-
-
-async def _ask_on(server: Server) -> None:
-    async with Client(server.endpoint, seed=7) as client:
-        for number in range(10_000):
-            message = Message(role="user", content=copying(number))
-            request = Request(id=f"r{number}", messages=(message,), max_tokens=48)
-            place = Place(
-                arm="any",
-                launch=1,
-                round=0,
-                block=0,
-                load=Concurrency(streams=1),
-                request_id=request.id,
-                segment=request.segment,
-                temperature=0.0,
-            )
-            await client.send(request, place, intended_s=now_s())

@@ -5,48 +5,17 @@ from __future__ import annotations
 import io
 import json
 import sys
-import threading
-import urllib.request
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from live_pages import Served, text_of
-from running import Cli, Decided, Result, hosted
+from running import Cli, Decided, Result, asked, hosted
 
 PAYING = ("flavour=vllm", "k=4", "acceptance=0.8")
 LOSING = ("flavour=vllm", "k=4", "acceptance=0.1")
 QUICK = ("--once", "--interval", "0.4s", "--json")
-
-
-@contextmanager
-def traffic(url: str, *, streams: int = 4) -> Iterator[None]:
-    """Requests one after the other on every stream, for the length of the block."""
-    ended = threading.Event()
-
-    def ask(stream: int) -> None:
-        number = 0
-        while not ended.is_set():
-            number += 1
-            body = {"messages": [{"role": "user", "content": f"{stream} {number}"}], "max_tokens": 32}
-            request = urllib.request.Request(
-                f"{url}/v1/chat/completions", json.dumps(body).encode(), {"Content-Type": "application/json"}
-            )
-            with urllib.request.urlopen(request, timeout=10) as answer:
-                answer.read()
-
-    threads = [threading.Thread(target=ask, args=(stream,)) for stream in range(streams)]
-    for thread in threads:
-        thread.start()
-    try:
-        yield
-    finally:
-        ended.set()
-        for thread in threads:
-            thread.join()
 
 
 def documents(result: Result) -> list[dict[str, Any]]:
@@ -56,8 +25,8 @@ def documents(result: Result) -> list[dict[str, Any]]:
 @pytest.mark.slow
 class TestAnswers:
     @pytest.mark.parametrize(("truth", "verdict", "code"), [(PAYING, "pays", 0), (LOSING, "does-not-pay", 4)])
-    def test_a_server_with_traffic(self, cli: Cli, truth: tuple[str, ...], verdict: str, code: int) -> None:
-        with hosted(*truth) as url, traffic(url):
+    def test_a_server_with_asked(self, cli: Cli, truth: tuple[str, ...], verdict: str, code: int) -> None:
+        with hosted(*truth) as url, asked(url):
             result = cli("watch", url, *QUICK, "--break-even", 2)
 
         (document,) = documents(result)
@@ -76,12 +45,12 @@ class TestAnswers:
         assert document["answer"]["sentence"].startswith("Speculation")
 
     def test_llamacpp_too(self, cli: Cli) -> None:
-        with hosted("flavour=llamacpp", "k=4", "acceptance=0.8") as url, traffic(url):
+        with hosted("flavour=llamacpp", "k=4", "acceptance=0.8") as url, asked(url):
             result = cli("watch", url, *QUICK, "--break-even", 1.5)
         (document,) = documents(result)
         assert (document["engine"], document["verdict"], result.code) == ("llamacpp", "pays", 0)
 
-    def test_no_traffic(self, cli: Cli) -> None:
+    def test_no_asked(self, cli: Cli) -> None:
         with hosted(*PAYING) as url:
             result = cli("watch", url, *QUICK, "--break-even", 2)
         assert (documents(result)[0]["verdict"], result.code) == ("no-traffic", 5)
@@ -94,19 +63,19 @@ class TestAnswers:
         assert "127.0.0.1:9" in document["unreachable"]
 
     def test_the_exit_code_is_the_worst_servers(self, cli: Cli) -> None:
-        with hosted(*PAYING) as one, hosted(*PAYING) as other, traffic(one):
+        with hosted(*PAYING) as one, hosted(*PAYING) as other, asked(one):
             unsure = cli("watch", one, other, *QUICK, "--break-even", 2)
             gone = cli("watch", one, "http://127.0.0.1:9", *QUICK, "--break-even", 2)
         assert {document["verdict"] for document in documents(unsure)} == {"pays", "no-traffic"}
         assert (unsure.code, gone.code) == (5, 1)
 
     def test_for_a_time_there_is_a_document_for_every_interval(self, cli: Cli) -> None:
-        with hosted(*PAYING) as url, traffic(url):
+        with hosted(*PAYING) as url, asked(url):
             result = cli("watch", url, "--interval", "0.2s", "--window", "1s", "--for", "1s", "--json")
         assert 3 <= len(documents(result)) <= 5
 
     def test_against_what_a_study_measured(self, cli: Cli, decided: Decided) -> None:
-        with hosted(*LOSING) as url, traffic(url):
+        with hosted(*LOSING) as url, asked(url):
             result = cli("watch", url, *QUICK, "--study", decided.study)
         (document,) = documents(result)
         assert document["break_even"]["source"] == "study"
@@ -115,7 +84,7 @@ class TestAnswers:
         assert (document["verdict"] == "does-not-pay") == (again is not None)
 
     def test_words_where_there_is_no_terminal(self, cli: Cli) -> None:
-        with hosted(*PAYING) as url, traffic(url):
+        with hosted(*PAYING) as url, asked(url):
             result = cli("watch", url, "--once", "--interval", "0.4s", "--break-even", 2)
         assert result.stdout == ""
         assert "Speculation pays" in result.stderr

@@ -3,11 +3,8 @@
 from __future__ import annotations
 
 import json
-import threading
 import time
 import urllib.request
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -22,6 +19,7 @@ from prometheus_server import (
     running_prometheus,
     wait_until,
 )
+from running import asked
 from samples import HOSTILE
 from simulated import ARM, by_streams, quiet_truth
 from speclift.core.arm import Arm
@@ -48,29 +46,6 @@ def exported(folder: Path, to: str, *, window_s: float = WINDOW_S) -> Exported:
     return export(path, to=to, window_s=window_s, memory_s=3600.0)
 
 
-@contextmanager
-def traffic(url: str, *, streams: int = 2) -> Iterator[None]:
-    """As many requests under way as there are streams."""
-    ended = threading.Event()
-
-    def stream(number: int) -> None:
-        sent = 0
-        while not ended.is_set():
-            body = {"prompt": f"say {number} {sent}", "max_tokens": 60, "temperature": 0}
-            post(f"{url}/v1/completions", body)
-            sent += 1
-
-    threads = [threading.Thread(target=stream, args=(number,)) for number in range(streams)]
-    for thread in threads:
-        thread.start()
-    try:
-        yield
-    finally:
-        ended.set()
-        for thread in threads:
-            thread.join(LIMIT_S)
-
-
 def post(url: str, body: object) -> None:
     request = urllib.request.Request(url, data=json.dumps(body).encode())
     with OPENER.open(request, timeout=LIMIT_S) as answer:
@@ -83,7 +58,7 @@ def test_it_fires_on_the_drop_and_only_then_and_every_panel_has_data(tmp_path: P
     truth = ("flavour=vllm", "k=4", "acceptance=0.8", "tpot_s=0.002", "ttft_s=0.002", "slots=8")
     with (
         running(*truth) as url,
-        traffic(url),
+        asked(url, streams=2, max_tokens=60),
         running_prometheus(tmp_path, rules=rules, target=url.removeprefix("http://")) as prometheus,
     ):
         wait_until(lambda: prometheus.value("speclift:pays") == 1, "it pays")

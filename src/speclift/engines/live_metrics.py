@@ -30,7 +30,7 @@ from speclift.core.units import Seconds
 
 Names = tuple[str, ...]
 
-# Each engine by how its metrics begin; OpenTelemetry and Ray write an underscore for the colon.
+# Each engine by how its metrics begin on its own page.
 PREFIXES: Mapping[str, str] = {
     "vllm:": "vllm",
     "llamacpp:": "llamacpp",

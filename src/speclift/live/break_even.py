@@ -12,10 +12,10 @@ from speclift.core.results import Finding, Level
 
 # Beyond this multiple of the largest measured load nobody knows what a step costs, only that it costs more.
 BEYOND = 2.0
-# What a guess knows: a draft token costs between nothing (looked up in the prompt) and a fifth of a step of the
-# target (a draft model of an eighth of its size costs an eighth and more, method.md 3), verification between a fiftieth
-# of a step per token and, on a machine that is busy computing, far more.
-GUESSED_COST_LOW, GUESSED_COST, GUESSED_COST_HIGH = 0.02, 0.10, 0.25
+# What a guess knows: by how much of a plain step each drafted token lengthens one. Looked up on a CPU 0.02 (the demo:
+# k=7 takes 1.15 plain steps), an EAGLE head on an H200 0.12, looked up there 0.25 (a model of 135M, k=5), a draft model
+# of an eighth of its target's size there 0.5 (vLLM 0.26, docs/gpu.md); older versions and busy machines more.
+GUESSED_COST_LOW, GUESSED_COST, GUESSED_COST_HIGH = 0.02, 0.15, 0.50
 
 
 class BreakEvenAt(Protocol):
