@@ -31,6 +31,7 @@ KNOWLEDGE = (
     "planner",
     "linter",
     "replayer",
+    "routing",
 )
 ROOMS: dict[str, tuple[str, ...]] = {
     "core": (),
@@ -39,33 +40,34 @@ ROOMS: dict[str, tuple[str, ...]] = {
     "lossless": (),
     "linter": (),
     "replayer": (),
+    "routing": ("replayer", "statistics"),
     "statistics": ("arithmetic",),
     "planner": ("arithmetic",),
     "search": ("arithmetic",),
     "verdict": ("lossless", "search"),
-    "views": ("verdict", "search", "lossless", "planner", "linter", "replayer"),
+    "views": ("verdict", "search", "lossless", "planner", "linter", "replayer", "routing"),
     "client": ("arithmetic", "workload"),
     "testing": ("client",),
     "engines": ("arithmetic", "linter", "lossless", "replayer", "testing", "planner", "weights"),
     "studies": ("workload", "statistics"),
     "weights": ("planner",),
-    "live": ("statistics", "engines"),
+    "live": ("statistics", "engines", "client", "routing"),
     "bench": (
         *("arithmetic", "workload", "statistics", "search", "lossless", "planner"),
         *("client", "engines", "studies", "weights"),
     ),
     "verbs": (
         *("workload", "statistics", "verdict", "search", "lossless", "planner", "linter", "replayer"),
-        *("client", "engines", "studies", "weights", "live", "bench", "views"),
+        *("routing", "client", "engines", "studies", "weights", "live", "bench", "views"),
     ),
     "cli": (
-        *("verdict", "search", "lossless", "planner", "linter", "replayer"),
+        *("verdict", "search", "lossless", "planner", "linter", "replayer", "routing"),
         *("studies", "weights", "live", "bench", "verbs", "views"),
     ),
 }  # fmt: skip
 PURE = {
     *("core", "arithmetic", "workload", "statistics", "verdict", "search", "lossless", "planner", "linter"),
-    *("replayer", "views"),
+    *("replayer", "routing", "views"),
 }
 # Whoever measures cannot know the verdict.
 JUDGES, MEASURERS = {"statistics", "verdict"}, {"client", "engines"}
