@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Iterable
+from contextlib import closing
 
 from speclift.core.address import joined
 from speclift.core.errors import EngineError
@@ -31,7 +32,7 @@ class HealthChecks:
     async def begin(self, members: Iterable[PoolMember], *, api_key: str | None) -> None:
         """Each was asked once when this returns."""
         checked = list(members)
-        await asyncio.gather(*(self._check(KeptConnection(), member, api_key) for member in checked))
+        await asyncio.gather(*(self._check_once(member, api_key) for member in checked))
         loop = asyncio.get_running_loop()
         for member in checked:
             self._wake[member.url] = asyncio.Event()
@@ -66,6 +67,10 @@ class HealthChecks:
                 member.drop_old()
         finally:
             connection.close()
+
+    async def _check_once(self, member: PoolMember, api_key: str | None) -> None:
+        with closing(KeptConnection()) as connection:
+            await self._check(connection, member, api_key)
 
     async def _check(self, connection: KeptConnection, member: PoolMember, api_key: str | None) -> None:
         try:

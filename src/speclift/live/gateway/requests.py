@@ -161,7 +161,7 @@ class RequestReader:
             self._seen = len(data)
             if len(data) > HEAD_BYTES_MAX:
                 raise Refusal(431, "the head of the request is too long")
-            if data and not _may_begin(data):
+            if data not in (b"", b"\r") and not _may_begin(data):
                 raise Refusal(400, "no HTTP request")
             return False
         if end > HEAD_BYTES_MAX:

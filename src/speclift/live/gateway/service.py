@@ -27,6 +27,7 @@ from speclift.live.gateway.health import HealthChecks
 from speclift.live.gateway.requests import CallerRequest, Refusal
 from speclift.live.gateway.upstream import PoolMember
 from speclift.live.http_service import (
+    TEXT,
     Guard,
     PageRequest,
     RefusedPage,
@@ -263,7 +264,8 @@ class GatewayService:
 
     def _health_page(self, _: object) -> WebAnswer:
         is_up = any(member.is_up for member in self.members)
-        return WebAnswer(body=b"ok\n" if is_up else b"no server answers\n", status=200 if is_up else 503)
+        body = b"ok\n" if is_up else b"no server answers\n"
+        return WebAnswer(body=body, kind=TEXT, status=200 if is_up else 503)
 
     def _switched(self, page: PageRequest, body: bytes, nonce: str) -> WebAnswer | None:
         """POST {"plain_only": true}. Its type keeps other people's pages out: no browser sends it unasked."""
