@@ -145,3 +145,16 @@ class RoutesRequests(Protocol):
 
     def note(self, request: RoutedRequest, *, now_s: Seconds) -> None:
         """A request that ended."""
+
+
+class Learning(Protocol):
+    """What live traffic teaches of the pools. The bounds are its own: it knows whether it may leave the policy."""
+
+    def share(self, segment: str, pool: ServerPool) -> float:
+        """Of this segment's requests, the share that is to go to spec now, where the policy (or the load) says `pool`:
+        1 or 0 where it is followed, 0.95 or 0.05 where every twentieth goes to the other pool to keep measuring both.
+
+        The router draws; a request that lands on the smaller share is marked as a canary."""
+
+    def note(self, request: RoutedRequest, *, now_s: Seconds) -> None:
+        """A request that ended."""
