@@ -51,7 +51,7 @@ ROOMS: dict[str, tuple[str, ...]] = {
     "engines": ("arithmetic", "linter", "lossless", "replayer", "testing", "planner", "weights"),
     "studies": ("workload", "statistics"),
     "weights": ("planner",),
-    "live": ("statistics", "engines", "client", "routing"),
+    "live": ("arithmetic", "statistics", "engines", "client", "routing"),
     "bench": (
         *("arithmetic", "workload", "statistics", "search", "lossless", "planner"),
         *("client", "engines", "studies", "weights"),

@@ -1,0 +1,261 @@
+"""What a gateway learns of an answer while it passes it on."""
+
+from __future__ import annotations
+
+import json
+import os
+import tracemalloc
+
+import pytest
+
+from speclift.arithmetic.possible import Limits
+from speclift.live.gateway.observed import (
+    LINE_BYTES_MAX,
+    TEXT_BODY_BYTES_MAX,
+    AnswerSeen,
+    ObservedAnswer,
+)
+
+
+def event(payload: object, *, line_end: str = "\n") -> bytes:
+    return f"data: {json.dumps(payload)}{line_end}{line_end}".encode()
+
+
+def delta(reason: str | None = None, **fields: object) -> dict[str, object]:
+    return {"choices": [{"index": 0, "delta": fields, "finish_reason": reason}]}
+
+
+ROLE = event(delta(role="assistant", content=None))
+DONE = b"data: [DONE]\n\n"
+USAGE = {"prompt_tokens": 12, "completion_tokens": 5}
+
+
+def usage(**fields: object) -> bytes:
+    return event({"choices": [], "usage": {**USAGE, **fields}})
+
+
+def words(*texts: str) -> list[bytes]:
+    return [event(delta(content=text)) for text in texts]
+
+
+def seen_of(*bodies: bytes, limits: Limits | None = None, keeps_text: bool = False) -> AnswerSeen:
+    """The reads of an answer, one second after the other."""
+    observed = ObservedAnswer(limits=limits or Limits(), keeps_text=keeps_text)
+    for second, body in enumerate(bodies):
+        observed.feed(float(second), body)
+    return observed.result()
+
+
+def test_a_stream_says_when_its_text_came_and_how_long_it_is() -> None:
+    seen = seen_of(ROLE, *words("a", "b", "c"), event(delta("length")), usage(), DONE)
+    assert (seen.first_text_s, seen.last_text_s) == (1.0, 3.0)
+    assert (seen.prompt_tokens, seen.output_tokens, seen.finish_reason) == (12, 5, "length")
+    assert seen.tpot_s == pytest.approx(0.5)
+    assert seen.error == ""
+    assert seen.text is None
+
+
+def test_where_the_text_ended_by_itself_the_end_token_counts() -> None:
+    seen = seen_of(ROLE, *words("a", "b"), event(delta("stop")), usage(), DONE)
+    assert (seen.first_text_s, seen.last_text_s) == (1.0, 3.0)
+
+
+@pytest.mark.parametrize(
+    "first",
+    [
+        delta(content="x"),
+        delta(reasoning="x"),
+        delta(reasoning_content="x"),
+        delta(tool_calls=[{"index": 0, "function": {"name": "f", "arguments": ""}}]),
+        {"choices": [{"text": "x"}]},
+        {"content": "x", "stop": False},
+    ],
+)
+def test_thoughts_and_tool_calls_are_text_too(first: object) -> None:
+    assert seen_of(b": still here\n\n", ROLE, event(first), DONE).first_text_s == 2.0
+
+
+@pytest.mark.parametrize("empty", [delta(content=""), delta(content=None), delta(tool_calls=[]), {}, 7, [1]])
+def test_an_event_without_text_is_not_the_first(empty: object) -> None:
+    assert seen_of(event(empty), *words("x")).first_text_s == 1.0
+
+
+@pytest.mark.parametrize("size", [1, 2, 7, 100, 10_000])
+@pytest.mark.parametrize("line_end", ["\n", "\r\n"])
+def test_however_it_is_cut_into_reads_it_says_the_same(size: int, line_end: str) -> None:
+    parts = [delta(role="assistant"), *(delta(content=f"w{n}") for n in range(200)), delta("stop")]
+    body = b"".join(event(part, line_end=line_end) for part in parts) + usage() + DONE
+    seen = seen_of(*(body[place : place + size] for place in range(0, len(body), size)))
+    assert (seen.output_tokens, seen.finish_reason) == (5, "stop")
+    assert seen.first_text_s is not None
+    assert seen.last_text_s is not None
+    assert 0 <= seen.first_text_s <= seen.last_text_s
+
+
+def test_without_counts_of_the_server_there_is_no_time_per_token() -> None:
+    seen = seen_of(*words("a", "b", "c"), event(delta("length")), DONE)
+    assert (seen.output_tokens, seen.tpot_s) == (None, None)
+
+
+@pytest.mark.parametrize("tokens", [0, 1])
+def test_a_single_token_has_no_time_per_token(tokens: int) -> None:
+    assert seen_of(*words("a", "b"), usage(completion_tokens=tokens), DONE).tpot_s is None
+
+
+def test_an_answer_that_came_at_once_has_no_time_per_token() -> None:
+    assert seen_of(b"".join(words("a", "b")) + usage() + DONE).tpot_s is None
+
+
+def test_llama_cpp_counts_in_its_timings() -> None:
+    timings = {"predicted_n": 9, "draft_n": 8, "draft_n_accepted": 5}
+    seen = seen_of(*words("a", "b"), event({**delta("stop"), "timings": timings}), DONE)
+    assert (seen.output_tokens, seen.drafted, seen.accepted) == (9, 8, 5)
+
+
+def test_vllm_counts_in_its_metrics() -> None:
+    speculative = {"num_draft_tokens": 6, "num_accepted_draft_tokens": 3}
+    metrics = {"choices": [], "usage": USAGE, "metrics": {"speculative_decoding": speculative}}
+    seen = seen_of(*words("a", "b"), event(delta("stop")), event(metrics), DONE)
+    assert (seen.output_tokens, seen.drafted, seen.accepted) == (5, 6, 3)
+
+
+@pytest.mark.parametrize(
+    ("details", "drafted", "accepted"),
+    [
+        ({"accepted_prediction_tokens": 3, "rejected_prediction_tokens": 1}, 4, 3),
+        ({"accepted_prediction_tokens": 0, "rejected_prediction_tokens": 2}, 2, 0),
+        # What servers say that know no predictions.
+        ({"accepted_prediction_tokens": 0, "rejected_prediction_tokens": 0}, None, None),
+        ({"accepted_prediction_tokens": 3}, None, None),
+        ({"accepted_prediction_tokens": -3, "rejected_prediction_tokens": 1}, None, None),
+        ({"accepted_prediction_tokens": "3", "rejected_prediction_tokens": 1}, None, None),
+        ("many", None, None),
+    ],
+)
+def test_the_standard_fields_of_predictions_are_read(
+    details: object, drafted: int | None, accepted: int | None
+) -> None:
+    seen = seen_of(*words("a"), usage(completion_tokens_details=details), DONE)
+    assert (seen.drafted, seen.accepted) == (drafted, accepted)
+
+
+@pytest.mark.parametrize("tokens", [-1, 1.5, "5", True, None, 10**9, 90_000, [5]])
+def test_token_counts_that_cannot_be_true_are_not_believed(tokens: object) -> None:
+    assert seen_of(*words("a", "b"), usage(completion_tokens=tokens), DONE).output_tokens is None
+
+
+def test_more_tokens_than_were_asked_for_are_not_believed() -> None:
+    assert seen_of(*words("a"), usage(), DONE, limits=Limits(tokens_max=4)).output_tokens is None
+    assert seen_of(*words("a"), usage(), DONE, limits=Limits(tokens_max=5)).output_tokens == 5
+
+
+def test_more_accepted_than_drafted_is_not_believed() -> None:
+    timings = {"predicted_n": 9, "draft_n": 5, "draft_n_accepted": 8}
+    seen = seen_of(*words("a"), event({**delta("stop"), "timings": timings}), DONE)
+    assert (seen.output_tokens, seen.drafted, seen.accepted) == (9, None, None)
+
+
+def test_an_error_in_the_stream_is_said() -> None:
+    seen = seen_of(*words("a"), event({"error": {"message": "out of memory", "code": 500}}), DONE)
+    assert seen.error == "out of memory"
+    assert len(seen_of(event({"error": {"message": "x" * 9000}})).error) == 200
+
+
+def test_an_answer_that_comes_whole_has_counts_and_no_first_token() -> None:
+    body = {
+        "choices": [{"message": {"content": "Yes.", "reasoning": "Hm. "}, "finish_reason": "stop"}],
+        "usage": USAGE,
+    }
+    raw = b" \n" + json.dumps(body, indent=1).encode()
+    seen = seen_of(b"  ", raw[:9], raw[9:], keeps_text=True)
+    assert (seen.first_text_s, seen.last_text_s, seen.tpot_s) == (None, None, None)
+    assert (seen.prompt_tokens, seen.output_tokens, seen.finish_reason) == (12, 5, "stop")
+    assert seen.text == "Hm. Yes."
+    assert seen_of(raw).text is None
+
+
+def test_an_error_that_comes_whole_is_said() -> None:
+    assert seen_of(json.dumps({"error": {"message": "no such model"}}).encode()).error == "no such model"
+
+
+@pytest.mark.parametrize("text", ["plain", 'ünïcode 🦊\n\r\t\x1b[31m"quoted"\\', "x" * 30_000])
+def test_text_is_kept_where_that_was_asked_for(text: str) -> None:
+    seen = seen_of(ROLE, *words(text, "!"), event(delta("stop")), usage(), DONE, keeps_text=True)
+    assert seen.text == text + "!"
+
+
+@pytest.mark.parametrize(
+    "bodies", [(), (b"",), (b"\n",), (b" " * 99,), (b"data:",), (b"[]",), (b"{",), (b"\x00",)]
+)
+def test_nothing_comes_of_nothing(bodies: tuple[bytes, ...]) -> None:
+    assert seen_of(*bodies) == AnswerSeen()
+
+
+def test_a_stream_that_broke_off_says_how_far_it_came() -> None:
+    seen = seen_of(*words("a", "b"), event(delta(content="c"))[:-9])
+    assert (seen.first_text_s, seen.last_text_s, seen.finish_reason) == (0.0, 1.0, None)
+
+
+def test_the_last_event_may_be_as_long_as_every_step_of_an_answer() -> None:
+    steps = [3] * 100_000
+    counts = {"num_draft_tokens": 10**6, "num_accepted_draft_tokens": 300_000}
+    speculative = {**counts, "per_step_accepted": steps, "per_step_drafted": [5] * 100_000}
+    last = event({"usage": {"completion_tokens": 400_000}, "metrics": {"speculative_decoding": speculative}})
+    assert 600_000 < len(last) < LINE_BYTES_MAX
+    pieces = [last[place : place + 65_536] for place in range(0, len(last), 65_536)]
+    seen = seen_of(*words(*["word"] * 50), *pieces, DONE)
+    assert (seen.output_tokens, seen.drafted) == (400_000, 10**6)
+
+
+def endless(kind: str) -> bytes:
+    return {
+        "no line end": b"data: " + b"x" * 65_530,
+        "binary": bytes(range(1, 9)) * 8192,
+        "blank lines": b"\n" * 65_536,
+        "spaces": b" " * 65_536,
+        "one document": b'{"a' * 20_000,
+        "comments": b": ping\n\n" * 8192,
+        "long lines": b"data: " + b"y" * 60_000 + b"\n",
+    }[kind]
+
+
+@pytest.mark.parametrize(
+    ("kind", "keeps_text"),
+    [
+        *((kind, False) for kind in ("no line end", "binary", "blank lines", "spaces", "one document")),
+        *((kind, False) for kind in ("comments", "long lines")),
+        *((kind, True) for kind in ("no line end", "binary", "one document", "long lines")),
+    ],
+)
+def test_an_endless_answer_takes_bounded_memory(kind: str, keeps_text: bool) -> None:
+    observed = ObservedAnswer(keeps_text=keeps_text)
+    body = endless(kind)
+    tracemalloc.start()
+    try:
+        for second in range(150):
+            observed.feed(float(second), body)
+        held = tracemalloc.get_traced_memory()[0]
+        observed.result()
+    finally:
+        tracemalloc.stop()
+    # The reader that keeps text has a line of its own.
+    assert held < (6 << 20 if keeps_text else 3 << 20)
+
+
+def test_text_without_end_is_given_up() -> None:
+    observed = ObservedAnswer(keeps_text=True)
+    for second in range(TEXT_BODY_BYTES_MAX // (1 << 20) + 2):
+        observed.feed(float(second), event(delta(content="y" * (1 << 20))))
+    assert observed.result().text is None
+
+
+def test_a_line_that_drips_is_not_read_again_with_every_byte() -> None:
+    observed = ObservedAnswer()
+    for second in range(100_000):
+        observed.feed(float(second), b"x")
+    assert observed.result().first_text_s is None
+
+
+def test_random_bytes_are_no_trouble() -> None:
+    for _ in range(50):
+        seen_of(*(os.urandom(300) for _ in range(5)), keeps_text=True)
