@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, dataclass
 
 import numpy as np
 from numpy.typing import NDArray
@@ -143,9 +143,10 @@ def _any(each: Sequence[Flags], count: int) -> Flags:
 def _rules(prompts: Sequence[SegmentPrompt], segment: str, names: Sequence[str]) -> tuple[SegmentRule, ...]:
     """Of its own prompts and those of plain segments; those of other spec segments may fall on either side."""
     members = [prompt for prompt in prompts if prompt.segment == segment or not prompt.is_spec]
+    first = SegmentRule(temperature_max=_highest_temperature(members))
     rules: list[SegmentRule] = []
     while len(rules) < RULES_MAX:
-        rule = _rule(members, names)
+        rule = _rule(members, names, first)
         if rule is None:
             break
         rules.append(rule)
@@ -155,10 +156,19 @@ def _rules(prompts: Sequence[SegmentPrompt], segment: str, names: Sequence[str])
     )
 
 
-def _rule(members: Sequence[SegmentPrompt], names: Sequence[str]) -> SegmentRule | None:
+def _highest_temperature(members: Iterable[SegmentPrompt]) -> float | None:
+    """At which spec was measured to pay; None where some requests leave it to the server."""
+    asked = [prompt.features.temperature for prompt in members if prompt.is_spec]
+    known = [temperature for temperature in asked if temperature is not None]
+    return max(known) if known and len(known) == len(asked) else None
+
+
+def _rule(members: Sequence[SegmentPrompt], names: Sequence[str], first: SegmentRule) -> SegmentRule | None:
+    """`first` holds whatever else does."""
     gains = np.array([prompt.log_speedup for prompt in members])
     columns = {name: _column(members, name) for name in names}
-    rule, inside = SegmentRule(), np.ones(len(members), dtype=bool)
+    rule = first
+    inside = np.array([rule.holds(prompt.features) for prompt in members], dtype=bool)
     for _ in range(BOUNDS_MAX):
         best = max(
             (
@@ -173,20 +183,29 @@ def _rule(members: Sequence[SegmentPrompt], names: Sequence[str]) -> SegmentRule
             break
         rule = built(SegmentRule, {**asdict(rule), best.bound: best.value})
         inside &= np.array([rule.holds(prompt.features) for prompt in members], dtype=bool)
-    rule = _without_idle_bounds(rule, members)
+    rule = _without_idle_bounds(rule, first, members)
     within = [prompt for prompt in members if rule.holds(prompt.features)]
     is_coincidence = sum(prompt.is_spec for prompt in within) < PROMPTS_MIN
     return None if rule.is_empty or is_coincidence or _gain(within) <= 0 else rule
 
 
-def _without_idle_bounds(rule: SegmentRule, members: Sequence[SegmentPrompt]) -> SegmentRule:
-    """Bounds that those set after them made idle."""
-    for bound in [field.name for field in fields(rule) if getattr(rule, field.name) is not None]:
-        wider = built(SegmentRule, {**asdict(rule), bound: None})
-        taken = [prompt for prompt in members if wider.holds(prompt.features)]
-        if not wider.is_empty and _gain(taken) >= _gain([p for p in members if rule.holds(p.features)]):
+def _without_idle_bounds(
+    rule: SegmentRule, first: SegmentRule, members: Sequence[SegmentPrompt]
+) -> SegmentRule:
+    """Without bounds that those set after them made idle."""
+    for bound, value in asdict(rule).items():
+        wider = built(SegmentRule, {**asdict(rule), bound: getattr(first, bound)})
+        if (
+            value is not None
+            and not wider.is_empty
+            and _taken_gain(wider, members) >= _taken_gain(rule, members)
+        ):
             rule = wider
     return rule
+
+
+def _taken_gain(rule: SegmentRule, members: Iterable[SegmentPrompt]) -> float:
+    return _gain(prompt for prompt in members if rule.holds(prompt.features))
 
 
 def _gain(prompts: Iterable[SegmentPrompt]) -> float:
