@@ -1,4 +1,4 @@
-"""HTTP/1.1 as one load generator needs it: the bytes of a request, and a response's body out of its bytes. Pure.
+"""HTTP/1.1 as a load generator and a gateway need it: the bytes of a request, a response's body out of its bytes. Pure.
 
 Chunked, counted and until-close bodies; interim (1xx) answers are passed over. What is not HTTP raises WireError.
 """
@@ -8,6 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import Enum, auto
 from functools import lru_cache
+from typing import NamedTuple
 
 from speclift.core.address import Address, address_of
 from speclift.core.errors import UsageError
@@ -67,13 +68,29 @@ class _State(Enum):
 class ResponseReader:
     """Takes one response's bytes as they come and gives its body."""
 
-    __slots__ = ("_left", "_rest", "_state", "has_begun", "keeps_alive", "location", "status")
+    __slots__ = (
+        "_left",
+        "_passes_on",
+        "_rest",
+        "_state",
+        "has_begun",
+        "head",
+        "keeps_alive",
+        "length",
+        "location",
+        "status",
+    )
 
-    def __init__(self) -> None:
+    def __init__(self, *, passes_on: bool = False) -> None:
+        """`passes_on`: the body is handed on as it is, whatever its encoding."""
         self.status = 0
         self.keeps_alive = True
         self.location = ""
+        # Status line and fields as they came, without the empty line; the body's length where the head says it.
+        self.head = b""
+        self.length: int | None = None
         self.has_begun = False
+        self._passes_on = passes_on
         self._state = _State.HEAD
         self._left = 0
         self._rest = b""
@@ -92,6 +109,10 @@ class ResponseReader:
         if self._rest:
             data, self._rest = self._rest + data, b""
         return self._walk(data)
+
+    def expect_no_body(self) -> None:
+        """The answer to a HEAD: its fields speak of a body that does not come."""
+        self._state = _State.DONE
 
     def end(self) -> bool:
         """The connection closed; True where that is how the body ends."""
@@ -166,14 +187,36 @@ class ResponseReader:
 
     def _read_head(self, head: bytes) -> None:
         read = _head_of(head)
-        if read is not None:
-            self.status, self.keeps_alive, self.location, self._state, self._left = read
+        if read is None:
+            return
+        if read.encoding != "identity" and not self._passes_on:
+            raise WireError(
+                f"answered {read.status} with compression ({read.encoding[:40]}), which was not requested"
+            )
+        self.head, self.status, self.keeps_alive, self.location = (
+            head,
+            read.status,
+            read.keeps_alive,
+            read.location,
+        )
+        self._state, self._left = read.state, read.length
+        self.length = None if read.state in (_State.SIZE, _State.UNTIL_CLOSE) else read.length
+
+
+class _Head(NamedTuple):
+    status: int
+    keeps_alive: bool
+    location: str
+    encoding: str
+    # How the body comes, and how long it is where that is said.
+    state: _State
+    length: int
 
 
 # A server's heads are the same again and again, but for the date, which changes once a second.
 @lru_cache(maxsize=16)
-def _head_of(head: bytes) -> tuple[int, bool, str, _State, int] | None:
-    """Status, whether the connection is kept, location, how the body comes and its length; None for an interim one."""
+def _head_of(head: bytes) -> _Head | None:
+    """None for an interim one."""
     first, *lines = head.decode("latin-1").split("\r\n")
     version, _, rest = first.partition(" ")
     code = rest.partition(" ")[0]
@@ -184,18 +227,16 @@ def _head_of(head: bytes) -> tuple[int, bool, str, _State, int] | None:
     fields = {
         name.strip().lower(): value.strip() for name, _, value in (line.partition(":") for line in lines)
     }
-    encoding = fields.get("content-encoding", "identity").lower()
-    if encoding != "identity":
-        raise WireError(f"answered {code} with compression ({encoding[:40]}), which was not requested")
     connection = fields.get("connection", "").lower()
     keeps_alive = "close" not in connection if version != "HTTP/1.0" else "keep-alive" in connection
     state, length = _body_state(int(code), fields)
-    return (
-        int(code),
-        keeps_alive and state is not _State.UNTIL_CLOSE,
-        fields.get("location", ""),
-        state,
-        length,
+    return _Head(
+        status=int(code),
+        keeps_alive=keeps_alive and state is not _State.UNTIL_CLOSE,
+        location=fields.get("location", ""),
+        encoding=fields.get("content-encoding", "identity").lower(),
+        state=state,
+        length=length,
     )
 
 

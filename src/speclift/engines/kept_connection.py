@@ -85,6 +85,16 @@ class KeptConnection:
             raise too_slow(shown(asked), limit_s) from error
         raise EngineError(f"{shown(url)} redirects too often, the last time to {shown(asked)}")
 
+    async def status_of(self, url: str, *, api_key: str | None, limit_s: Seconds) -> int:
+        """What the server answers to a GET, whatever that is; a redirect is an answer too."""
+        address = address_of(url)
+        request = request_bytes(address, None, api_key, is_last=False)
+        try:
+            async with asyncio.timeout(limit_s):
+                return (await self._ask(url, address, request, READ_BYTES_MAX)).status
+        except TimeoutError as error:
+            raise too_slow(shown(url), limit_s) from error
+
     async def status_of_post(
         self, address: Address, data: bytes, *, fields: Mapping[str, str], limit_s: Seconds, place: str
     ) -> int:

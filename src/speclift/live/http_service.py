@@ -72,7 +72,7 @@ class Guard:
         """Not the token itself: what lies in a browser opens this door only."""
         return hmac.new((self.token or "").encode(), b"speclift watch cookie", hashlib.sha256).hexdigest()
 
-    def knows(self, request: _Request) -> bool:
+    def knows(self, request: PageRequest) -> bool:
         if self.token is None or request.path in self.open_paths:
             return True
         scheme, _, given = request.fields.get("authorization", "").partition(" ")
@@ -85,7 +85,9 @@ class Guard:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Request:
+class PageRequest:
+    """One request as it was sent."""
+
     method: str
     path: str
     query: Mapping[str, str]
@@ -98,7 +100,7 @@ class _Request:
         return next((value for name, _, value in pairs if name == COOKIE), "")
 
 
-class _Refused(Exception):
+class RefusedPage(Exception):
     """What was sent is no request that is answered here."""
 
     def __init__(self, status: int, words: str, **fields: str) -> None:
@@ -124,7 +126,7 @@ class HttpService:
                 hint="another port: --listen HOST:0",
             ) from error
         if self._guard.token is None and not all(
-            _is_loopback(each.getsockname()[0]) for each in self._server.sockets
+            is_loopback_address(each.getsockname()[0]) for each in self._server.sockets
         ):
             await self.close()
             raise UsageError(
@@ -169,58 +171,61 @@ class HttpService:
         try:
             request = await _received(reader)
             is_head, is_last = request.method == "HEAD", request.is_last
-            served = self._served(request, nonce)
-        except _Refused as refusal:
+            served = served_page(self._routes, self._guard, request, nonce)
+        except RefusedPage as refusal:
             served = refusal.served
         async with asyncio.timeout(WRITE_LIMIT_S):
-            writer.write(_head(served, nonce, is_last=is_last) + (b"" if is_head else served.body))
+            writer.write(page_head(served, nonce, is_last=is_last) + (b"" if is_head else served.body))
             await writer.drain()
         return not is_last
 
-    def _served(self, request: _Request, nonce: str) -> WebAnswer:
-        if request.method not in ("GET", "HEAD"):
-            raise _Refused(405, "only GET and HEAD", Allow="GET, HEAD")
-        host = request.fields["host"].lower()
-        if self._guard.is_loopback and re.sub(r":\d{1,5}$", "", host) not in _LOCAL_NAMES:
-            return _plain(421, "this service answers to localhost only")
-        if not self._guard.knows(request):
-            return _plain(401, "a token is wanted", **{"WWW-Authenticate": 'Bearer realm="speclift watch"'})
-        route = self._routes.get(request.path)
-        if route is None:
-            return _plain(404, "there is no such page")
-        if self._guard.token is not None and "token" in request.query:
-            return self._remembered(request)
-        return route(WebRequest(path=request.path, query=request.query, nonce=nonce))
 
-    def _remembered(self, request: _Request) -> WebAnswer:
-        """The token does not stay in the address, where histories and pictures show it."""
-        rest = urlencode({name: value for name, value in request.query.items() if name != "token"})
-        cookie = f"{COOKIE}={self._guard.cookie}; Path=/; HttpOnly; SameSite=Strict; Max-Age=2592000"
-        place = request.path + (f"?{rest}" if rest else "")
-        return replace(_plain(303, "see there"), fields={"Location": place, "Set-Cookie": cookie})
+def served_page(routes: Mapping[str, Route], guard: Guard, request: PageRequest, nonce: str) -> WebAnswer:
+    """For those that are let in."""
+    if request.method not in ("GET", "HEAD"):
+        return _plain(405, "only GET and HEAD", Allow="GET, HEAD")
+    host = request.fields["host"].lower()
+    if guard.is_loopback and re.sub(r":\d{1,5}$", "", host) not in _LOCAL_NAMES:
+        return _plain(421, "this service answers to localhost only")
+    if not guard.knows(request):
+        return _plain(401, "a token is wanted", **{"WWW-Authenticate": 'Bearer realm="speclift"'})
+    route = routes.get(request.path)
+    if route is None:
+        return _plain(404, "there is no such page")
+    if guard.token is not None and "token" in request.query:
+        return _remembered(guard, request)
+    return route(WebRequest(path=request.path, query=request.query, nonce=nonce))
 
 
-async def _received(reader: asyncio.StreamReader) -> _Request:
-    """_Refused where it is none; TimeoutError where it does not come."""
+def _remembered(guard: Guard, request: PageRequest) -> WebAnswer:
+    """The token does not stay in the address, where histories and pictures show it."""
+    rest = urlencode({name: value for name, value in request.query.items() if name != "token"})
+    cookie = f"{COOKIE}={guard.cookie}; Path=/; HttpOnly; SameSite=Strict; Max-Age=2592000"
+    place = request.path + (f"?{rest}" if rest else "")
+    return replace(_plain(303, "see there"), fields={"Location": place, "Set-Cookie": cookie})
+
+
+async def _received(reader: asyncio.StreamReader) -> PageRequest:
+    """RefusedPage where it is none; TimeoutError where it does not come."""
     async with asyncio.timeout(IDLE_LIMIT_S):
         first = await reader.readexactly(1)
     if not first.isalpha():
-        raise _Refused(400, "no HTTP request")
+        raise RefusedPage(400, "no HTTP request")
     try:
         async with asyncio.timeout(HEAD_LIMIT_S):
             head = first + await reader.readuntil(b"\r\n\r\n")
     except asyncio.LimitOverrunError:
-        raise _Refused(431, "the request is too long") from None
+        raise RefusedPage(431, "the request is too long") from None
     try:
         line, *lines = head[:-4].decode("ascii").split("\r\n")
         method, target, version = line.split(" ")
     except ValueError:
-        raise _Refused(400, "no HTTP request") from None
+        raise RefusedPage(400, "no HTTP request") from None
     if version not in ("HTTP/1.1", "HTTP/1.0") or not re.fullmatch(r"[A-Z]{1,20}", method):
-        raise _Refused(400, "no HTTP request")
+        raise RefusedPage(400, "no HTTP request")
     fields = _fields(lines)
-    path, query = _target(target)
-    return _Request(
+    path, query = path_and_query(target)
+    return PageRequest(
         method=method,
         path=path,
         query=query,
@@ -232,7 +237,7 @@ async def _received(reader: asyncio.StreamReader) -> _Request:
 def _fields(lines: list[str]) -> dict[str, str]:
     """Nothing that two programs could read in two ways: no line that goes on in the next, no field twice, no body."""
     if len(lines) > FIELDS_MAX:
-        raise _Refused(431, "too many header fields")
+        raise RefusedPage(431, "too many header fields")
     fields: dict[str, str] = {}
     for line in lines:
         name, colon, value = line.partition(":")
@@ -242,33 +247,33 @@ def _fields(lines: list[str]) -> dict[str, str]:
             or not _FIELD_NAME.fullmatch(name)
             or any(character < " " and character != "\t" for character in value)
         ):
-            raise _Refused(400, "a header field that cannot be read")
+            raise RefusedPage(400, "a header field that cannot be read")
         if name.lower() in fields and name.lower() in (
             "host",
             "content-length",
             "transfer-encoding",
             "authorization",
         ):
-            raise _Refused(400, f"two fields {name.lower()}")
+            raise RefusedPage(400, f"two fields {name.lower()}")
         fields[name.lower()] = value
     if fields.get("content-length", "0") != "0" or "transfer-encoding" in fields:
-        raise _Refused(413, "a request with a body")
+        raise RefusedPage(413, "a request with a body")
     if "host" not in fields:
-        raise _Refused(400, "no Host")
+        raise RefusedPage(400, "no Host")
     return fields
 
 
-def _target(target: str) -> tuple[str, Mapping[str, str]]:
+def path_and_query(target: str) -> tuple[str, Mapping[str, str]]:
     path, _, query = target.partition("?")
     if not path.startswith("/") or len(target) > TARGET_CHARACTERS_MAX:
-        raise _Refused(400, "an address that cannot be read")
+        raise RefusedPage(400, "an address that cannot be read")
     try:
         return path, dict(parse_qsl(query, max_num_fields=PARAMETERS_MAX))
     except ValueError:
-        raise _Refused(400, "too many parameters") from None
+        raise RefusedPage(400, "too many parameters") from None
 
 
-def _head(served: WebAnswer, nonce: str, *, is_last: bool) -> bytes:
+def page_head(served: WebAnswer, nonce: str, *, is_last: bool) -> bytes:
     policy = (
         f"default-src 'none'; style-src-elem 'nonce-{nonce}'; style-src-attr 'unsafe-inline'; "
         f"script-src 'nonce-{nonce}'; connect-src 'self'; img-src data:; base-uri 'none'; form-action 'none'; "
@@ -292,7 +297,7 @@ def _head(served: WebAnswer, nonce: str, *, is_last: bool) -> bytes:
     return "\r\n".join(lines).encode("ascii") + b"\r\n\r\n"
 
 
-def _is_loopback(address: str) -> bool:
+def is_loopback_address(address: str) -> bool:
     """What a name stands for is known only when it is listened to."""
     return ipaddress.ip_address(address).is_loopback
 

@@ -1,0 +1,224 @@
+"""One caller's connection: requests taken one after the other, each answered before the next is looked at."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Callable
+from dataclasses import dataclass
+from http import HTTPStatus
+from typing import cast
+
+from speclift.core.units import Seconds
+from speclift.live.gateway.exchange import Exchange
+from speclift.live.gateway.requests import CallerRequest, Refusal, RequestReader
+
+# Written and not yet taken by the caller: above this, its server is not read any further.
+WRITE_BYTES_MAX = 64 * 1024
+# Sent ahead while an answer is under way.
+AHEAD_BYTES_MAX = 64 * 1024
+# For a head to come once it began, between two parts of a body, between two requests, and to take what was written.
+HEAD_LIMIT_S, BODY_LIMIT_S, IDLE_LIMIT_S, SLOW_LIMIT_S = 10.0, 20.0, 75.0, 60.0
+# A body is to come at least this fast on the whole.
+BODY_BYTES_PER_S = 16 * 1024
+# A caller that is refused in the middle of its body is read on for so long, else it never sees the answer.
+LINGER_S = 1.0
+CONTINUE = b"HTTP/1.1 100 Continue\r\n\r\n"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CallerGround:
+    """What all connections share."""
+
+    # The answer to a request for the gateway itself; None where it is for the servers.
+    own_answer: Callable[[CallerRequest, bool], bytes | None]
+    # Why a request is not let in; None where it is.
+    refusal: Callable[[CallerRequest], Refusal | None]
+    exchange: Callable[[Caller, CallerRequest, bool], Exchange]
+    # Bytes of bodies that more (or fewer) are held; False where that is too many.
+    hold: Callable[[int], bool]
+    is_draining: Callable[[], bool]
+    clock: Callable[[], Seconds]
+    joined: Callable[[Caller], bool]
+    left: Callable[[Caller], None]
+
+
+class Caller(asyncio.Protocol):
+    def __init__(self, ground: CallerGround) -> None:
+        self._ground = ground
+        self._reader = RequestReader()
+        self._transport: asyncio.Transport | None = None
+        self._exchange: Exchange | None = None
+        self._task: asyncio.Task[None] | None = None
+        self._held = 0
+        self._is_ending = False
+        self._is_paused = False
+        self._has_leave = False
+        now_s = ground.clock()
+        # When the last byte came, when the request began, and since when nothing is taken.
+        self._heard_s, self._begun_s, self._slow_since_s = now_s, now_s, now_s
+
+    @property
+    def is_gone(self) -> bool:
+        return self._transport is None or self._transport.is_closing()
+
+    @property
+    def is_busy(self) -> bool:
+        return self._exchange is not None
+
+    def write(self, data: bytes) -> None:
+        if self._transport is not None:
+            self._transport.write(data)
+
+    def hang_up(self) -> None:
+        if self._transport is not None:
+            self._transport.abort()
+
+    def close_if_idle(self) -> None:
+        """No more requests are taken."""
+        if self._exchange is None and self._transport is not None:
+            self._transport.close()
+
+    def check_time(self, now_s: Seconds) -> None:
+        if self._is_paused and now_s - self._slow_since_s > SLOW_LIMIT_S:
+            self.hang_up()
+        elif self._exchange is not None:
+            self._exchange.check_time(now_s)
+        elif not self._is_ending:
+            self._check_request(now_s)
+
+    def _check_request(self, now_s: Seconds) -> None:
+        reader, quiet_s, gone_s = self._reader, now_s - self._heard_s, now_s - self._begun_s
+        if not reader.has_begun:
+            if quiet_s > IDLE_LIMIT_S:
+                self.hang_up()
+        elif not reader.is_in_body:
+            if gone_s > HEAD_LIMIT_S:
+                self._refuse(Refusal(408, "the request did not come in time"))
+        elif quiet_s > BODY_LIMIT_S or gone_s > BODY_LIMIT_S + reader.held_bytes / BODY_BYTES_PER_S:
+            self._refuse(Refusal(408, "the body did not come in time"))
+
+    # What asyncio calls.
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._transport = cast(asyncio.Transport, transport)
+        self._transport.set_write_buffer_limits(high=WRITE_BYTES_MAX)
+        if not self._ground.joined(self):
+            self._refuse(Refusal(503, "too many connections"))
+
+    def data_received(self, data: bytes) -> None:
+        if self._is_ending:
+            return
+        self._heard_s = self._ground.clock()
+        if not self._reader.has_begun:
+            self._begun_s = self._heard_s
+        self._reader.feed(data)
+        if not self._account():
+            self._refuse(Refusal(503, "too many bodies at once"))
+        elif self._exchange is None:
+            self._take_next()
+        elif self._reader.held_bytes > AHEAD_BYTES_MAX and self._transport is not None:
+            self._transport.pause_reading()
+
+    def eof_received(self) -> bool:
+        return False
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._transport = None
+        if self._exchange is not None:
+            self._exchange.leave()
+        self._ground.hold(-self._held)
+        self._held = 0
+        self._ground.left(self)
+
+    def pause_writing(self) -> None:
+        self._is_paused, self._slow_since_s = True, self._ground.clock()
+        if self._exchange is not None:
+            self._exchange.pause()
+
+    def resume_writing(self) -> None:
+        self._is_paused = False
+        if self._exchange is not None:
+            self._exchange.resume()
+
+    def _account(self) -> bool:
+        held = self._reader.held_bytes
+        more, self._held = held - self._held, held
+        return self._ground.hold(more)
+
+    def _take_next(self) -> None:
+        try:
+            request = self._reader.next_request()
+        except Refusal as refusal:
+            self._refuse(refusal)
+            return
+        if request is None:
+            if self._reader.wants_leave and not self._has_leave:
+                self._has_leave = True
+                self.write(CONTINUE)
+            return
+        self._has_leave = False
+        refusal_of = self._ground.refusal(request)
+        if refusal_of is not None:
+            self._refuse(refusal_of)
+            return
+        is_last = self._ground.is_draining()
+        own = self._ground.own_answer(request, is_last)
+        if own is not None:
+            self._account()
+            self.write(own)
+            self._go_on(keeps_alive=request.keeps_alive and not is_last)
+            return
+        self._exchange = self._ground.exchange(self, request, is_last)
+        self._task = asyncio.get_running_loop().create_task(self._serve(self._exchange))
+
+    async def _serve(self, exchange: Exchange) -> None:
+        await exchange.run()
+        self._exchange = None
+        self._account()
+        self._go_on(keeps_alive=exchange.keeps_alive and not self._ground.is_draining())
+
+    def _go_on(self, *, keeps_alive: bool) -> None:
+        if self._transport is None:
+            return
+        if not keeps_alive:
+            self._is_ending = True
+            self._transport.close()
+            return
+        self._transport.resume_reading()
+        self._heard_s = self._begun_s = self._ground.clock()
+        if self._reader.has_begun:
+            # Not from here: a caller that sends a thousand requests ahead would go a thousand calls deep.
+            asyncio.get_running_loop().call_soon(self._take_ahead)
+
+    def _take_ahead(self) -> None:
+        if self._transport is not None and self._exchange is None and not self._is_ending:
+            self._take_next()
+
+    def _refuse(self, refusal: Refusal) -> None:
+        self._is_ending = True
+        self._reader = RequestReader()
+        self._account()
+        if self._transport is None:
+            return
+        self.write(refusal_bytes(refusal))
+        self._transport.resume_reading()
+        asyncio.get_running_loop().call_later(LINGER_S, self._close)
+
+    def _close(self) -> None:
+        if self._transport is not None:
+            self._transport.abort()
+
+
+def refusal_bytes(refusal: Refusal) -> bytes:
+    """As OpenAI's clients read it."""
+    kind = "invalid_request_error" if refusal.status < 500 else "overloaded_error"
+    error = {"message": refusal.words, "type": kind, "param": None, "code": refusal.status}
+    body = json.dumps({"error": error}).encode()
+    fields = [f"content-type: application/json\r\ncontent-length: {len(body)}\r\nconnection: close\r\n"]
+    if refusal.status == 401:
+        fields.append('www-authenticate: Bearer realm="speclift"\r\n')
+    if refusal.status == 503:
+        fields.append("retry-after: 1\r\n")
+    phrase = HTTPStatus(refusal.status).phrase
+    return f"HTTP/1.1 {refusal.status} {phrase}\r\n{''.join(fields)}\r\n".encode("ascii") + body

@@ -1,0 +1,361 @@
+"""One request of a caller: asked of one server after the other until one begins to answer, then relayed to its end.
+
+Nothing is written to the caller before the first byte of a body is there: engines say "200 OK" before they have a
+token, and a server that dies in between is none that answered. From then on there is no other server.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Protocol
+
+import orjson
+
+from speclift.core.routing import (
+    POOL_FIELD,
+    REQUEST_ID_FIELD,
+    RequestEnd,
+    RequestFeatures,
+    Route,
+    RoutedRequest,
+)
+from speclift.core.units import Seconds
+from speclift.live.gateway.heads import answer_head, request_bytes, request_id_of
+from speclift.live.gateway.observed import ObservedAnswer
+from speclift.live.gateway.requests import CallerRequest
+from speclift.live.gateway.upstream import PoolMember, UpstreamConnection
+
+# Servers that are asked before the caller is told that none answers.
+ATTEMPTS_MAX = 3
+# Until a server begins: it may have a long queue and a long prompt. Then between two parts, and for all of it.
+FIRST_LIMIT_S, STALL_LIMIT_S, TOTAL_LIMIT_S = 600.0, 300.0, 3600.0
+# The server could not, and another may: broken, starting, overloaded.
+ELSEWHERE = frozenset({500, 502, 503, 504})
+EVENTS = b"text/event-stream"
+JSON_TYPE = b"application/json"
+CHUNKED = b"transfer-encoding: chunked\r\n"
+UNTIL_CLOSE = b""
+LAST_CHUNK = b"0\r\n\r\n"
+MESSAGE_CHARACTERS = 200
+
+
+class WritesAnswer(Protocol):
+    """The caller's side of the connection."""
+
+    @property
+    def is_gone(self) -> bool: ...
+
+    def write(self, data: bytes) -> None: ...
+
+    def hang_up(self) -> None:
+        """At once, in the middle of an answer: what the caller has is not the whole."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ExchangeGround:
+    """What all requests share."""
+
+    members: Callable[[], Mapping[str, PoolMember]]
+    route: Callable[[RequestFeatures], Route]
+    read_features: Callable[[CallerRequest], RequestFeatures]
+    report: Callable[[RoutedRequest], None]
+    # A server failed to answer: it is out until a probe says otherwise.
+    suspect: Callable[[PoolMember, str], None]
+    clock: Callable[[], Seconds]
+    wall_clock: Callable[[], Seconds]
+    # What servers want to see, instead of what callers send.
+    authorization: bytes | None = None
+    passes_key: bool = True
+    keeps_text: bool = False
+
+
+@dataclass(slots=True, kw_only=True)
+class _Failure:
+    """Nothing was written to the caller, and this is why."""
+
+    words: str
+    # What the server did say, where it said something: passed on where no other server answers.
+    answer: tuple[bytes, bytes] | None = None
+    is_stale: bool = False
+    is_suspect: bool = True
+
+
+class Exchange:
+    def __init__(
+        self, ground: ExchangeGround, caller: WritesAnswer, request: CallerRequest, *, is_last: bool
+    ) -> None:
+        self._ground, self._caller, self._request = ground, caller, request
+        # No other request follows on this connection, by the caller's wish or ours.
+        self._is_last = is_last or not request.keeps_alive
+        self._arrived_s, self._arrived_wall_s = ground.clock(), ground.wall_clock()
+        self._id = request_id_of(request)
+        self._features = ground.read_features(request)
+        self._route = ground.route(self._features)
+        self._keeps_text = ground.keeps_text and self._features.is_generation
+        self._observed = ObservedAnswer(keeps_text=self._keeps_text)
+        self._member: PoolMember | None = None
+        self._connection: UpstreamConnection | None = None
+        self._ended: asyncio.Future[_Failure | None] | None = None
+        self._attempts = 0
+        self._running = 0
+        # Of the answer, once it begins.
+        self._has_begun = False
+        self._status = 0
+        self._is_chunked = False
+        self._is_event_stream = False
+        self._tail = b""
+        self._held: list[bytes] = []
+        self._heard_s = self._arrived_s
+        self._end = RequestEnd.UNANSWERED
+
+    @property
+    def keeps_alive(self) -> bool:
+        """Whether the caller's connection can carry another request."""
+        return not self._is_last and not self._caller.is_gone
+
+    async def run(self) -> None:
+        try:
+            await self._ask_servers()
+        finally:
+            self._leave()
+            self._ground.report(self._outcome())
+
+    def pause(self) -> None:
+        if self._connection is not None:
+            self._connection.pause()
+
+    def resume(self) -> None:
+        if self._connection is not None:
+            self._connection.resume()
+
+    def leave(self) -> None:
+        """The caller is gone: its server is not to go on."""
+        self._end = RequestEnd.LEFT
+        self._leave()
+        self._settle(None)
+
+    def check_time(self, now_s: Seconds) -> None:
+        """A server that says nothing any more is given up."""
+        limit_s = STALL_LIMIT_S if self._has_begun else FIRST_LIMIT_S
+        if now_s - self._heard_s > limit_s or now_s - self._arrived_s > TOTAL_LIMIT_S:
+            self._leave()
+            self.break_off("took too long")
+
+    async def _ask_servers(self) -> None:
+        failures: list[_Failure] = []
+        members = self._ground.members()
+        asked = [members[url] for url in self._route.servers if url in members][:ATTEMPTS_MAX]
+        for member in asked:
+            failure = await self._ask(member, is_fresh=False)
+            if failure is not None and failure.is_stale:
+                failure = await self._ask(member, is_fresh=True)
+            if failure is None or self._caller.is_gone:
+                return
+            if failure.is_suspect:
+                self._ground.suspect(member, failure.words)
+            failures.append(failure)
+        self._tell_failure(failures)
+
+    async def _ask(self, member: PoolMember, *, is_fresh: bool) -> _Failure | None:
+        """None where the answer was passed on, as far as it came."""
+        ground = self._ground
+        self._member = member
+        self._held.clear()
+        self._attempts += 0 if is_fresh else 1
+        member.running += 1
+        self._running = member.running
+        try:
+            try:
+                connection = await member.connect(is_fresh=is_fresh)
+            except (OSError, TimeoutError) as error:
+                words = "does not accept connections" if isinstance(error, TimeoutError) else _reason(error)
+                return _Failure(words=words)
+            if self._caller.is_gone:
+                member.keep(connection)
+                return None
+            self._connection = connection
+            self._heard_s = ground.clock()
+            self._ended = asyncio.get_running_loop().create_future()
+            connection.ask(self._bytes_for(member), self, is_head=self._request.method == "HEAD")
+            return await self._ended
+        finally:
+            member.running -= 1
+            self._connection = None
+
+    def _bytes_for(self, member: PoolMember) -> bytes:
+        return request_bytes(
+            self._request,
+            member.address,
+            request_id=self._id,
+            authorization=self._ground.authorization,
+            passes_key=self._ground.passes_key,
+        )
+
+    # What the server's connection tells, in the order of TakesAnswer.
+
+    def take(self, body: bytes) -> None:
+        now_s = self._heard_s = self._ground.clock()
+        if not self._has_begun:
+            if self._may_go_elsewhere():
+                self._held.append(body)
+                return
+            self._begin()
+        self._observed.feed(now_s, body)
+        self._caller.write(b"%x\r\n%b\r\n" % (len(body), body) if self._is_chunked else body)
+        self._tail = body[-2:] if len(body) > 1 else self._tail[-1:] + body
+
+    def finish(self) -> None:
+        connection, member = self._connection, self._member
+        assert connection is not None
+        assert member is not None
+        failure: _Failure | None = None
+        if not self._has_begun and self._may_go_elsewhere():
+            reader = connection.reader
+            # It answers, so its connection is no sign of trouble; 503 is how engines say that they are not ready.
+            failure = _Failure(
+                words=f"answered {reader.status}",
+                answer=(reader.head, b"".join(self._held)),
+                is_suspect=reader.status == 503,
+            )
+        else:
+            if not self._has_begun:
+                self._begin()
+            if self._is_chunked:
+                self._caller.write(LAST_CHUNK)
+            self._end = RequestEnd.OK if 200 <= self._status < 400 else RequestEnd.REFUSED
+        self._connection = None
+        member.keep(connection)
+        self._settle(failure)
+
+    def break_off(self, words: str) -> None:
+        connection, self._connection = self._connection, None
+        if not self._has_begun:
+            is_stale = connection is not None and connection.was_kept and not connection.reader.has_begun
+            self._settle(_Failure(words=words, is_stale=is_stale))
+            return
+        self._end = RequestEnd.CUT
+        self._is_last = True
+        if self._member is not None:
+            self._ground.suspect(self._member, words)
+        if self._is_event_stream and self._is_chunked and self._tail in (b"", b"\n\n"):
+            event = b"data: " + orjson.dumps(_error(f"the server {words} in the middle of the answer", 502))
+            event += b"\n\n"
+            self._caller.write(b"%x\r\n%b\r\n%b" % (len(event), event, LAST_CHUNK))
+        else:
+            # Whatever followed would be read as a part of the answer.
+            self._caller.hang_up()
+        self._settle(None)
+
+    def _may_go_elsewhere(self) -> bool:
+        assert self._connection is not None
+        is_last_server = self._attempts >= min(ATTEMPTS_MAX, len(self._route.servers))
+        return self._connection.reader.status in ELSEWHERE and not is_last_server
+
+    def _begin(self) -> None:
+        """The head of the answer, and what was held back of it."""
+        connection, member = self._connection, self._member
+        assert connection is not None
+        assert member is not None
+        reader = connection.reader
+        self._has_begun, self._status = True, reader.status
+        self._is_event_stream = EVENTS in _content_type(reader.head)
+        is_bodiless = self._request.method == "HEAD"
+        if reader.length is None and not is_bodiless:
+            self._is_chunked = self._request.takes_chunks
+            self._is_last = self._is_last or not self._is_chunked
+        head = answer_head(
+            reader.head,
+            status=reader.status,
+            length=reader.length,
+            framing=CHUNKED if self._is_chunked else UNTIL_CLOSE,
+            pool=member.pool,
+            request_id=self._id,
+        )
+        self._caller.write(head + (b"connection: close\r\n\r\n" if self._is_last else b"\r\n"))
+
+    def _tell_failure(self, failures: list[_Failure]) -> None:
+        """What the last server said, where one spoke; else that none did."""
+        spoken = next((failure.answer for failure in reversed(failures) if failure.answer), None)
+        if spoken is not None and self._member is not None:
+            head, body = spoken
+            self._status = int(head.split(b" ", 2)[1])
+            written = answer_head(
+                head,
+                status=self._status,
+                length=len(body),
+                framing=UNTIL_CLOSE,
+                pool=self._member.pool,
+                request_id=self._id,
+            )
+            self._end = RequestEnd.REFUSED
+        else:
+            asked = "; ".join(
+                f"{url} {failure.words}" for url, failure in zip(self._route.servers, failures, strict=False)
+            )
+            self._status = 502
+            body = orjson.dumps(_error(f"no server answered: {asked or 'none is known'}", 502))
+            fields = f"content-type: application/json\r\ncontent-length: {len(body)}\r\n"
+            own = f"{POOL_FIELD}: {self._route.pool.value}\r\n{REQUEST_ID_FIELD}: {self._id}\r\n"
+            written = f"HTTP/1.1 502 Bad Gateway\r\n{fields}{own}".encode("ascii")
+        close = b"connection: close\r\n" if self._is_last else b""
+        self._caller.write(written + close + b"\r\n" + (b"" if self._request.method == "HEAD" else body))
+
+    def _settle(self, failure: _Failure | None) -> None:
+        if self._ended is not None and not self._ended.done():
+            self._ended.set_result(failure)
+
+    def _leave(self) -> None:
+        connection, self._connection = self._connection, None
+        if connection is not None:
+            connection.abort()
+
+    def _outcome(self) -> RoutedRequest:
+        ground, seen = self._ground, self._observed.result()
+        end = self._end
+        if end is RequestEnd.OK and seen.error:
+            end = RequestEnd.REFUSED
+        has_answer = self._has_begun and self._member is not None
+        member = self._member if has_answer else None
+        first_s = seen.first_text_s
+        return RoutedRequest(
+            request_id=self._id,
+            arrived_s=self._arrived_wall_s,
+            features=self._features,
+            route=self._route,
+            server=None if member is None else member.url,
+            pool=None if member is None else member.pool,
+            end=end,
+            status=self._status,
+            running=self._running,
+            ttft_s=None if first_s is None else first_s - self._arrived_s,
+            e2e_s=ground.clock() - self._arrived_s,
+            tpot_s=seen.tpot_s,
+            prompt_tokens=seen.prompt_tokens,
+            output_tokens=seen.output_tokens,
+            drafted=seen.drafted,
+            accepted=seen.accepted,
+            finish_reason=seen.finish_reason,
+            attempts=self._attempts,
+            request_body=self._request.body if self._keeps_text else None,
+            answer_text=seen.text,
+        )
+
+
+def _content_type(head: bytes) -> bytes:
+    for line in head.split(b"\r\n")[1:]:
+        name, _, value = line.partition(b":")
+        if name.strip().lower() == b"content-type":
+            return value.strip().lower()
+    return b""
+
+
+def _error(message: str, status: int) -> dict[str, object]:
+    """As OpenAI's clients read it."""
+    return {"error": {"message": message, "type": "upstream_error", "param": None, "code": status}}
+
+
+def _reason(error: OSError) -> str:
+    """In ASCII: it may stand in a message to the caller."""
+    return ascii(error.strerror or str(error) or "does not answer")[1:-1][:MESSAGE_CHARACTERS]

@@ -1,0 +1,98 @@
+"""Which servers answer: asked again and again, and at once where one failed to answer a caller."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Iterable
+from contextlib import closing
+
+from speclift.core.address import joined
+from speclift.core.errors import EngineError
+from speclift.core.units import Seconds
+from speclift.engines.kept_connection import KeptConnection
+from speclift.live.gateway.upstream import PoolMember
+
+# vLLM and llama.cpp both have it; llama.cpp says 503 there while it loads its model.
+HEALTH_PATH = "/health"
+CHECK_LIMIT_S = 2.0
+CHECKED_EVERY_S = 2.0
+# After a failure, doubled with each one more: a server that answers here and fails callers is not asked all the time.
+AGAIN_MIN_S, AGAIN_MAX_S = 0.5, 10.0
+
+
+class HealthChecks:
+    """Of all servers, each at its own pace."""
+
+    def __init__(self, say: Callable[[str], None]) -> None:
+        self._say = say
+        self._tasks: dict[str, asyncio.Task[None]] = {}
+        self._wake: dict[str, asyncio.Event] = {}
+        self._again_s: dict[str, Seconds] = {}
+
+    async def begin(self, members: Iterable[PoolMember], *, api_key: str | None) -> None:
+        """Each was asked once when this returns."""
+        checked = list(members)
+        await asyncio.gather(*(self._check_once(member, api_key) for member in checked))
+        loop = asyncio.get_running_loop()
+        for member in checked:
+            self._wake[member.url] = asyncio.Event()
+            self._tasks[member.url] = loop.create_task(self._keep_checking(member, api_key))
+
+    async def close(self) -> None:
+        for task in self._tasks.values():
+            task.cancel()
+        await asyncio.gather(*self._tasks.values(), return_exceptions=True)
+
+    def suspect(self, member: PoolMember, words: str) -> None:
+        """It failed a caller: out until it answers again."""
+        self._again_s[member.url] = min(2 * self._again_s.get(member.url, AGAIN_MIN_S / 2), AGAIN_MAX_S)
+        self._note(member, words)
+        wake = self._wake.get(member.url)
+        if wake is not None:
+            wake.set()
+
+    async def _keep_checking(self, member: PoolMember, api_key: str | None) -> None:
+        connection, wake = KeptConnection(), self._wake[member.url]
+        try:
+            while True:
+                try:
+                    async with asyncio.timeout(CHECKED_EVERY_S):
+                        await wake.wait()
+                    # Others that fail while it waits are the same failure.
+                    await asyncio.sleep(self._again_s.get(member.url, AGAIN_MIN_S))
+                    wake.clear()
+                except TimeoutError:
+                    pass
+                await self._check(connection, member, api_key)
+                member.drop_old()
+        finally:
+            connection.close()
+
+    async def _check_once(self, member: PoolMember, api_key: str | None) -> None:
+        with closing(KeptConnection()) as connection:
+            await self._check(connection, member, api_key)
+
+    async def _check(self, connection: KeptConnection, member: PoolMember, api_key: str | None) -> None:
+        try:
+            status = await connection.status_of(
+                joined(member.url, HEALTH_PATH), api_key=api_key, limit_s=CHECK_LIMIT_S
+            )
+        except EngineError as error:
+            self._note(member, str(error))
+            return
+        # Whoever has no such page answers all the same.
+        if status >= 500:
+            self._note(member, f"answers {status} to {HEALTH_PATH}")
+        else:
+            self._note(member, "")
+
+    def _note(self, member: PoolMember, trouble: str) -> None:
+        was_up, member.is_up, member.trouble = member.is_up, not trouble, trouble
+        if was_up and trouble:
+            self._say(f"{member.pool.value} server {member.url} is out: {trouble}")
+        elif member.is_up and not was_up:
+            self._say(f"{member.pool.value} server {member.url} is back")
+
+    def forgive(self, member: PoolMember) -> None:
+        """It answered a caller to the end."""
+        self._again_s.pop(member.url, None)

@@ -1,0 +1,164 @@
+"""What can be known of a request before it is sent: temperature, lengths, constraints, which conversation. Pure.
+
+Bodies are the caller's. What is of another kind than it should be is as good as absent, and what cannot be read at all
+is passed on unread: the engine says what is wrong with it.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from hashlib import blake2b
+from itertools import takewhile
+from typing import TypeAlias
+
+import orjson
+
+from speclift.core.json_reading import as_list, as_number, as_object, as_objects, as_text, as_whole
+from speclift.core.routing import SESSION_FIELD, RequestFeatures
+from speclift.core.units import Bytes, Tokens
+
+# Reading costs about 1 ms per MiB, on the event loop that all streams share (tests/routing/test_features.py has it).
+BODY_BYTES_MAX: Bytes = 4 << 20
+CHAT_PATHS = ("/v1/chat/completions", "/chat/completions")
+COMPLETION_PATHS = ("/v1/completions", "/completions", "/completion")
+# The constraints that vLLM, SGLang and llama.cpp take beside OpenAI's response_format.
+GRAMMAR_KEYS = (
+    *("guided_json", "guided_regex", "guided_choice", "guided_grammar", "structured_outputs"),
+    *("regex", "ebnf", "grammar", "json_schema"),
+)
+# llama.cpp's own endpoint calls it n_predict.
+MAX_TOKENS_KEYS = ("max_completion_tokens", "max_tokens", "n_predict")
+# A prompt of token ids has no characters. The bundled prompts have 4.4 for each token of SmolLM2's vocabulary.
+CHARACTERS_PER_TOKEN = 4
+# Longer names are no names: they are compared and shown, and many of them kept at once.
+NAME_CHARACTERS_MAX = 200
+SESSION_BYTES = 16
+
+# Share of a prompt's tokens that a look-up drafter would have had right; None where it was not found out in time.
+Repeats: TypeAlias = Callable[[str], float | None]
+
+
+def read_features(
+    path: str,
+    fields: Mapping[str, str],
+    body: bytes,
+    *,
+    repeats: Repeats | None = None,
+    key: bytes = b"",
+) -> RequestFeatures:
+    """`fields` are the header's, names in lower case. `key` makes the names of sessions this process's own."""
+    path = path.partition("?")[0]
+    document = _document(path, body)
+    if document is None:
+        return RequestFeatures(path=path, fields=fields)
+    is_chat = path in CHAT_PATHS
+    messages = as_objects(document.get("messages"))
+    texts = [_text(message.get("content")) for message in messages] if is_chat else _prompts(document)
+    return RequestFeatures(
+        path=path,
+        fields=fields,
+        is_generation=True,
+        is_stream=document.get("stream") is True,
+        model=_name(document.get("model")),
+        temperature=_finite(document.get("temperature")),
+        max_tokens=_max_tokens(document),
+        response_format=_response_format(document),
+        has_tools=bool(as_list(document.get("tools")) or as_list(document.get("functions"))),
+        prompt_characters=sum(map(len, texts)) + CHARACTERS_PER_TOKEN * _token_ids(document),
+        turns=max(1, len(messages)) if is_chat else 1,
+        repetition=repeats("\n".join(texts)) if repeats is not None else None,
+        session=_session(fields, document, messages if is_chat else (), key),
+    )
+
+
+def _document(path: str, body: bytes) -> Mapping[str, object] | None:
+    """None where this is no generation, or nothing that can be read."""
+    if path not in (*CHAT_PATHS, *COMPLETION_PATHS) or len(body) > BODY_BYTES_MAX:
+        return None
+    try:
+        document = orjson.loads(body)
+    except orjson.JSONDecodeError:
+        return None
+    return document if isinstance(document, dict) else None
+
+
+def _text(content: object) -> str:
+    """Text alone: what an image says is not looked up."""
+    if isinstance(content, str):
+        return content
+    parts = (as_text(part.get("text")) for part in as_objects(content))
+    return "\n".join(part for part in parts if part is not None)
+
+
+def _prompts(document: Mapping[str, object]) -> list[str]:
+    """One, or several in one request."""
+    prompt = document.get("prompt")
+    return (
+        [prompt] if isinstance(prompt, str) else [text for text in as_list(prompt) if isinstance(text, str)]
+    )
+
+
+def _token_ids(document: Mapping[str, object]) -> int:
+    """Of a prompt that is a list of them, or a list of such lists."""
+    rows = [row if isinstance(row, list) else [row] for row in as_list(document.get("prompt"))]
+    return sum(as_whole(entry) is not None for row in rows for entry in row)
+
+
+def _finite(value: object) -> float | None:
+    number = as_number(value)
+    return float(number) if number is not None and math.isfinite(number) else None
+
+
+def _max_tokens(document: Mapping[str, object]) -> Tokens | None:
+    """The newer name wins; less than none is llama.cpp's word for no limit."""
+    for name in MAX_TOKENS_KEYS:
+        count = as_whole(document.get(name))
+        if count is not None:
+            return count if count >= 0 else None
+    return None
+
+
+def _response_format(document: Mapping[str, object]) -> str | None:
+    kind = _name(as_object(document.get("response_format")).get("type"))
+    if kind is not None and kind != "text":
+        return kind
+    has_grammar = any(document.get(name) not in (None, "", False) for name in GRAMMAR_KEYS)
+    return "grammar" if has_grammar else kind
+
+
+def _name(value: object) -> str | None:
+    text = as_text(value)
+    return None if text is None else text[:NAME_CHARACTERS_MAX]
+
+
+def _session(
+    fields: Mapping[str, str],
+    document: Mapping[str, object],
+    messages: Sequence[Mapping[str, object]],
+    key: bytes,
+) -> str | None:
+    """What stays the same from turn to turn: what the caller calls it, or how the conversation begins."""
+    told = fields.get(SESSION_FIELD)
+    if told:
+        return _digest(("told", told), key)
+    caller = [as_text(document.get(name)) or "" for name in ("user", "prompt_cache_key")]
+    beginning = [_text(message.get("content")) for message in _beginning(messages)]
+    if not any((*caller, *beginning)):
+        return None
+    return _digest(("read", as_text(document.get("model")) or "", *caller, *beginning), key)
+
+
+def _beginning(messages: Sequence[Mapping[str, object]]) -> list[Mapping[str, object]]:
+    """Up to the first message of the user, that one included."""
+    before = list(takewhile(lambda message: message.get("role") != "user", messages))
+    return [*before, *messages[len(before) : len(before) + 1]]
+
+
+def _digest(parts: Sequence[str], key: bytes) -> str:
+    """With the length of each part, so that no two lists of parts read the same."""
+    digest = blake2b(key=key, digest_size=SESSION_BYTES)
+    for part in parts:
+        data = part.encode("utf-8", "surrogatepass")
+        digest.update(len(data).to_bytes(8, "big") + data)
+    return digest.hexdigest()
