@@ -106,8 +106,11 @@ def lay_ground(ask: Ask, observer: Observer) -> Ground:
     """Prompts read, model found."""
     engine_kind(ask.engine)  # what is no engine is wrong usage, seen before any file is read
     require_sane(ask)
+    everything = read_workload(ask.prompts) if ask.prompts else bundled_workload()
+    if everything.left_out:
+        observer.say(f"left out of {everything.source}: {everything.left_out}")
     workload = select(
-        read_workload(ask.prompts) if ask.prompts else bundled_workload(),
+        everything,
         segments=ask.segments,
         max_tokens=ask.max_tokens,
         limit=ask.requests,

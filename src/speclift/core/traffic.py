@@ -58,6 +58,8 @@ class Workload:
     requests: tuple[Request, ...]
     sha256: str
     source: str
+    # What the source holds beside them, in words; "" where there is nothing else.
+    left_out: str = ""
 
     @property
     def segments(self) -> tuple[str, ...]:

@@ -42,6 +42,13 @@ def _skipped(log: LogCounts, first_fault: str) -> Iterator[Finding]:
             message=f"{log.no_response} of {log.requests} requests have no response and were left out",
             next_step="log 'response' or 'response_token_ids'; failed requests need none",
         )
+    if log.no_generation:
+        yield Finding(
+            check="no-generation",
+            level=Level.INFO,
+            message=f"{log.no_generation} of {log.requests} logged requests failed or are no generation",
+            next_step="nothing to do: only answers can be replayed",
+        )
     if log.unreadable:
         yield Finding(
             check="unreadable",

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Annotated, Literal, TypeAlias, TypedDict
+from typing import Annotated, Literal, NotRequired, TypeAlias, TypedDict
 
 from speclift.core.documents import LoadDocument, load_document
 from speclift.core.results import Finding, Level
@@ -41,6 +41,8 @@ class LogCounts:
     no_response: int = 0
     unreadable: int = 0
     other_segment: int = 0
+    # Of a gateway's log: failed, or passed on unread.
+    no_generation: int = 0
     greedy: int = 0
     sampled: int = 0
     temperature_unknown: int = 0
@@ -119,6 +121,10 @@ class LogDocument(TypedDict):
     no_response: Count
     unreadable: Count
     other_segment: Count
+    # Since gateways write logs.
+    no_generation: NotRequired[
+        Annotated[int, Keywords(minimum=0, description="of a gateway's log: failed, or passed on unread")]
+    ]
     tokens: Count
     # By where they came from.
     prompts: Annotated[
@@ -166,6 +172,7 @@ def replay_document(result: ReplayResult) -> ReplayDocument:
             "no_response": log.no_response,
             "unreadable": log.unreadable,
             "other_segment": log.other_segment,
+            "no_generation": log.no_generation,
             "tokens": log.tokens,
             "prompts": dict(log.prompts),
             "temperature": {

@@ -27,7 +27,7 @@ from speclift.studies.log_files import LogEntry, read_log
 from speclift.studies.study import Study
 from speclift.weights.chat import joined
 from speclift.weights.tokenizer_files import Tokenizer, load_tokenizer
-from speclift.workload.formats import request_fields
+from speclift.workload.formats import is_gateway_line, request_fields
 
 ALL = "all"
 # Large enough that one sort serves many answers, small enough to stay in the cache of a core.
@@ -150,6 +150,9 @@ class _Reader:
         log.requests += 1
         try:
             request = _request(entry)
+            if request is None:
+                log.no_generation += 1
+                return None
             self._note_segment(request.segment)
             if self._segments and request.segment not in self._segments:
                 log.other_segment += 1
@@ -279,8 +282,9 @@ class _Reader:
         )
 
 
-def _request(entry: LogEntry) -> Logged:
-    """UnreadableEntry for everything that keeps this entry from being one."""
+def _request(entry: LogEntry) -> Logged | None:
+    """None for what a gateway logged that is no answer; UnreadableEntry for everything that keeps this entry from being
+    one."""
     if entry.fault:
         raise UnreadableEntry(entry.fault)
     data = entry.data
@@ -289,7 +293,11 @@ def _request(entry: LogEntry) -> Logged:
     try:
         fields = request_fields(data, where=entry.where)
     except UsageError as error:
+        if is_gateway_line(data):
+            raise  # a log without text holds nothing to replay
         raise UnreadableEntry(str(error).removeprefix(f"{entry.where}: ")) from error
+    if is_gateway_line(data):
+        return None if fields is None else logged(fields)
     if fields is None:
         raise UnreadableEntry("a conversation without a human turn")
     # A batch line has its answer beside the body.

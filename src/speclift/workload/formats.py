@@ -1,6 +1,7 @@
 """Which request files are these, and what does each entry say in our own keys?
 
-A file holds JSON lines or one JSON array; an entry is ours, an OpenAI batch line or a ShareGPT conversation.
+A file holds JSON lines or one JSON array; an entry is ours, a line of a gateway's access log, an OpenAI batch line or
+a ShareGPT conversation.
 Both are told by content, never by file name. Values are checked in prompts.py, for every format alike.
 """
 
@@ -13,7 +14,10 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from itertools import chain
 
+from speclift.core.access_line import FORMAT, MARK
 from speclift.core.errors import UsageError, unknown_name
+from speclift.core.routing import RequestEnd
+from speclift.core.traffic import DEFAULT_MAX_TOKENS
 from speclift.core.units import Bytes
 
 # An array is parsed from memory, where text outside Latin-1 takes up to four times its bytes.
@@ -140,10 +144,17 @@ def _bad_array(source: str, text: str, position: int, fault: str) -> UsageError:
     return UsageError(f"{source} line {at.lineno}, column {at.colno}: {fault}")
 
 
+def is_gateway_line(data: object) -> bool:
+    return isinstance(data, dict) and data.get(MARK) == FORMAT and "end" in data
+
+
 def request_fields(data: object, *, where: str) -> Mapping[str, object] | None:
-    """The entry under our own keys; None where it asks nothing (a conversation without a human turn)."""
+    """The entry under our own keys; None where it asks nothing (a conversation without a human turn, a request that a
+    gateway passed on unread or that failed)."""
     if not isinstance(data, dict):
         raise UsageError(f"{where}: expected a JSON object, saw {type(data).__name__}")
+    if is_gateway_line(data):
+        return _from_gateway(data, where)
     said = {key for key in ("messages", "prompt", "conversations", "body") if data.get(key) is not None}
     if said & {"messages", "prompt"}:
         return data
@@ -155,6 +166,28 @@ def request_fields(data: object, *, where: str) -> Mapping[str, object] | None:
         f"{where}: needs either 'messages' or 'prompt'",
         hint="OpenAI batch lines have them in 'body', ShareGPT has 'conversations'",
     )
+
+
+def _from_gateway(data: Mapping[str, object], where: str) -> dict[str, object] | None:
+    """The body as it was sent. Its id is its place: a caller may use one twice."""
+    if "request" not in data:
+        raise UsageError(
+            f"{where} is of a gateway's access log without text",
+            hint="log prompts and answers too, to a new file: speclift gateway --access-log FILE --log-text",
+        )
+    body = data["request"]
+    if not data.get("is_generation") or data["end"] != RequestEnd.OK or not isinstance(body, dict):
+        return None
+    own = {key: data.get(key) for key in ("segment", "arrival_s", "finish_reason")}
+    # Several answers to one request are logged as one text, which nobody wrote.
+    own["response"] = data.get("response") if body.get("n") in (None, 1) else None
+    answered = data.get("output_tokens")
+    if isinstance(answered, int) and not any(
+        body.get(key) for key in ("max_tokens", "max_completion_tokens")
+    ):
+        # Without a limit of its own it is not to be cut off earlier than it ended.
+        own["max_tokens"] = max(answered, DEFAULT_MAX_TOKENS)
+    return {**body, **own, "id": None}
 
 
 def _from_batch(data: Mapping[str, object], where: str) -> dict[str, object]:

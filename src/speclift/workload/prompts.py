@@ -11,7 +11,7 @@ from itertools import zip_longest
 from speclift.core.errors import UsageError, unknown_name
 from speclift.core.traffic import DEFAULT_MAX_TOKENS, DEFAULT_SEGMENT, Message, Request, Workload
 from speclift.core.units import Tokens
-from speclift.workload.formats import read_entries, request_fields
+from speclift.workload.formats import is_gateway_line, read_entries, request_fields
 
 TEMPERATURE_MAX = 5.0  # engines accept at most 2 to 5; above is a typing slip
 # Far above any context; a larger one is a mistake and fits into no database.
@@ -20,26 +20,46 @@ ARRIVAL_S_MAX = 1e12  # 30,000 years: what is above was not counted in seconds
 
 
 def parse_workload(lines: Iterable[bytes], *, source: str) -> Workload:
-    """JSON lines, OpenAI batch lines or ShareGPT; `id` defaults to the position and must be unique."""
+    """JSON lines, a gateway's access log, OpenAI batch lines or ShareGPT; `id` defaults to the position and must be
+    unique."""
     requests: list[Request] = []
     seen: dict[str, str] = {}
     digest = hashlib.sha256()
+    unlike = unread = 0
     for entry in read_entries(lines, source=source):
         where = f"{source} {entry.position}"
         fields = request_fields(entry.data, where=where)
         if fields is None:
+            unlike += is_gateway_line(entry.data)
             continue
-        request = _request(fields, where=where, default_id=entry.default_id)
+        try:
+            request = _request(fields, where=where, default_id=entry.default_id)
+        except UsageError:
+            # Who wrote a file for this can mend it; what callers sent to a gateway is as it is.
+            if not is_gateway_line(entry.data):
+                raise
+            unread += 1
+            continue
         if request.id in seen:
             raise UsageError(f"{where}: id {request.id!r} was used on {seen[request.id]}")
         seen[request.id] = entry.position
         digest.update(entry.raw + b"\n")
         requests.append(request)
+    left_out = _left_out(unlike=unlike, unread=unread)
     if not requests:
         raise UsageError(
-            f"{source} holds no requests", hint="one JSON object per line, with messages or prompt"
+            f"{source} holds no requests" + (f": {left_out}" if left_out else ""),
+            hint="one JSON object per line, with messages or prompt",
         )
-    return Workload(requests=tuple(requests), sha256=digest.hexdigest(), source=source)
+    return Workload(requests=tuple(requests), sha256=digest.hexdigest(), source=source, left_out=left_out)
+
+
+def _left_out(*, unlike: int, unread: int) -> str:
+    counted = (
+        (unlike, "failed or are no generation"),
+        (unread, "ask for more than text"),
+    )
+    return ", ".join(f"{count} logged requests {what}" for count, what in counted if count)
 
 
 def _request(data: Mapping[str, object], *, where: str, default_id: str) -> Request:
