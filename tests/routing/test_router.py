@@ -26,7 +26,7 @@ from speclift.core.routing import (
 )
 from speclift.core.units import Seconds
 from speclift.routing.policy import ELSEWHERE, CountedLoad, LoadLimit, Policy, PolicySegment, PrefixWorth
-from speclift.routing.router import SESSIONS_MAX, Router
+from speclift.routing.router import Router
 
 BOTH = ("http://spec0", "http://plain0")
 
@@ -205,7 +205,7 @@ class TestLoad:
 
         def switches(limit: LoadLimit) -> int:
             router, chance, running, seen = Router(policy(load=limit)), random.Random(2), 8, []
-            for _ in range(4000):
+            for _ in range(2500):
                 running += 1 if chance.random() < 8 / (8 + running) else -1
                 seen.append(routed(router, copying(), pools(spec=running)).pool)
             return sum(before is not after for before, after in pairwise(seen))
@@ -360,10 +360,11 @@ class TestSessions:
         states = PoolStates(spec=servers("spec", 0, 1), plain=servers("plain", 0))
         assert routed(router, talk, states).servers[0] == "http://spec0"
 
-    def test_as_many_as_are_remembered_and_no_more(self) -> None:
+    def test_as_many_as_are_remembered_and_no_more(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr("speclift.routing.router.SESSIONS_MAX", 3)
         router = Router(POLICY)
         answered = Route(pool=SPEC, servers=("http://spec1",), segment="copy", reasons=())
-        for number in range(SESSIONS_MAX + 1):
+        for number in range(4):
             router.note(ended(copying(session=str(number)), answered), now_s=0.0)
 
         states = PoolStates(spec=servers("spec", 0, 1), plain=servers("plain", 0))

@@ -16,6 +16,7 @@ from speclift.replayer.result import ReplayDocument
 from speclift.routing.policy_text import PolicyDocument
 from speclift.views.doctor_document import DoctorDocument
 from speclift.views.documents import ExportDocument, MeasureDocument, VerdictDocument
+from speclift.views.gateway_route import RouteDocument
 from speclift.views.watch_document import WatchDocument
 
 Schema: TypeAlias = dict[str, object]
@@ -38,6 +39,7 @@ class Published:
 PUBLISHED = {
     "doctor": Published(verbs=("doctor",), document=DoctorDocument),
     "export": Published(verbs=("export",), document=ExportDocument),
+    "gateway-route": Published(verbs=("gateway --dry-run",), document=RouteDocument),
     "lint": Published(verbs=("lint",), document=LintDocument),
     "measure": Published(verbs=("measure",), document=MeasureDocument),
     "plan": Published(verbs=("plan",), document=PlanDocument),
