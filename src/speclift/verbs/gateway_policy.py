@@ -6,6 +6,7 @@ Whatever the study leaves open falls on the side of plain.
 from __future__ import annotations
 
 import math
+import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
@@ -100,7 +101,9 @@ def policy_from(study: Study, judgement: Judgement, *, learn: bool = False) -> S
     return _Making(study, judgement, verdict.evidence).made()
 
 
-def prompt_look(policy: Policy | None, clock: Callable[[], Seconds]) -> PromptLook | None:
+def prompt_look(
+    policy: Policy | None, clock: Callable[[], Seconds] = time.perf_counter
+) -> PromptLook | None:
     """What a gateway asks for the repetition in prompts; None where the policy does not need it."""
     if policy is None or policy.repetition is None:
         return None
