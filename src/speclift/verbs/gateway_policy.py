@@ -101,9 +101,7 @@ def policy_from(study: Study, judgement: Judgement, *, learn: bool = False) -> S
     return _Making(study, judgement, verdict.evidence).made()
 
 
-def prompt_look(
-    policy: Policy | None, clock: Callable[[], Seconds] = time.perf_counter
-) -> PromptLook | None:
+def prompt_look(policy: Policy | None, clock: Callable[[], Seconds] = time.perf_counter) -> PromptLook | None:
     """What a gateway asks for the repetition in prompts; None where the policy does not need it."""
     if policy is None or policy.repetition is None:
         return None
