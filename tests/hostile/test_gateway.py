@@ -216,19 +216,26 @@ def test_bodies_of_fifty_megabytes_come_through_whole_and_the_memory_for_them_is
     run(work())
 
 
-@pytest.mark.parametrize(
-    "body",
-    [b"", b"{", b"[1, 2", b"\xff\xfe", b"null", b"[" * 100_000, b'{"messages": 5, "temperature": "hot"}'],
-)
-def test_a_body_that_is_no_request_is_the_engines_to_refuse(body: bytes) -> None:
+def test_a_body_that_is_no_request_is_the_engines_to_refuse() -> None:
+    bodies = (
+        b"",
+        b"{",
+        b"[1, 2",
+        b"\xff\xfe",
+        b"null",
+        b"[" * 100_000,
+        b'{"messages": 5, "temperature": "hot"}',
+    )
+
     async def refuses(asked: Asked) -> None:
         await asked.whole(b'{"error":"%d bytes"}' % len(asked.body), status=400)
 
     async def work() -> None:
         async with process(Backend(refuses), Backend(refuses)) as gateway:
-            answer = await gateway.said_to(post(body))
-            assert answer.startswith(b"HTTP/1.1 400 ")
-            assert dechunked(answer) == b'{"error":"%d bytes"}' % len(body)
+            for body in bodies:
+                answer = await gateway.said_to(post(body))
+                assert answer.startswith(b"HTTP/1.1 400 ")
+                assert dechunked(answer) == b'{"error":"%d bytes"}' % len(body)
 
     run(work())
 
