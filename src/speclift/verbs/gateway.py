@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import secrets
 import signal
 import threading
@@ -14,8 +15,10 @@ from pathlib import Path
 
 from speclift.core.address import base_of, concealed
 from speclift.core.errors import SpecliftError, StudyError, UsageError
+from speclift.core.foreign_text import parse_json
+from speclift.core.json_reading import as_object, as_text
 from speclift.core.live import Watched
-from speclift.core.routing import RequestFeatures, RoutedRequest
+from speclift.core.routing import PoolStates, RequestFeatures, RoutedRequest, ServerState
 from speclift.live.ask import WatchAsk
 from speclift.live.gateway.access_log import AccessLog
 from speclift.live.gateway.ask import GatewayAsk
@@ -23,12 +26,13 @@ from speclift.live.gateway.requests import CallerRequest
 from speclift.live.gateway.service import GatewayService, GatewaySettings
 from speclift.live.gateway.turned import TurnedAway
 from speclift.live.scraping import Rounds, WatchedAddress
-from speclift.routing.features import read_features
+from speclift.routing.features import CHAT_PATHS, COMPLETION_PATHS, read_features
 from speclift.routing.policy import Policy
 from speclift.routing.router import Router
 from speclift.verbs.gateway_policy import load_policy, prompt_look
 from speclift.verbs.keys import key_of, token_of
 from speclift.verbs.watch import watch_ground
+from speclift.views.gateway_route import ExplainedRoute
 
 # Of names of conversations, made anew for each process: what is hashed cannot be looked up elsewhere.
 SESSION_KEY_BYTES = 16
@@ -196,6 +200,41 @@ def policy_lines(policy: Policy) -> Iterator[str]:
         measured = f", {segment.speedup:.2f}x measured" if segment.speedup is not None else ", not measured"
         yield f"{segment.name} goes to {segment.pool.value}{measured}"
     yield f"everything else goes to {policy.elsewhere.value}"
+
+
+def explained_route(ask: GatewayAsk, data: bytes) -> ExplainedRoute:
+    """Of one request that is not sent, as if every server were up and idle. `data` is its JSON body, or an object with
+    its path, headers and body. UsageError where it is neither."""
+    settings = gateway_settings(ask)
+    policy = None if ask.policy is None else load_policy(ask.policy, learn=ask.learn)
+    path, fields, body = _told_request(data)
+    features = read_features(path, fields, body, repeats=prompt_look(policy, time.perf_counter))
+    pools = PoolStates(
+        spec=tuple(ServerState(url=url) for url in settings.spec),
+        plain=tuple(ServerState(url=url) for url in settings.plain),
+    )
+    route = Router(policy).route(features, pools, now_s=0.0)
+    return ExplainedRoute(
+        features=features, route=route, policy="" if ask.policy is None else str(ask.policy)
+    )
+
+
+def _told_request(data: bytes) -> tuple[str, dict[str, str], bytes]:
+    """Path, header fields, body."""
+    try:
+        told = parse_json(data)
+    except ValueError:
+        told = None
+    if not isinstance(told, dict):
+        raise UsageError(
+            "stdin holds no request: a JSON object is wanted",
+            hint="""echo '{"messages": [{"role": "user", "content": "Hi"}]}' | speclift gateway ... --dry-run""",
+        )
+    if not isinstance(told.get("body"), dict):
+        return (CHAT_PATHS if "messages" in told else COMPLETION_PATHS)[0], {}, data
+    usual = (CHAT_PATHS if "messages" in told["body"] else COMPLETION_PATHS)[0]
+    fields = {str(name).lower(): str(value) for name, value in as_object(told.get("headers")).items()}
+    return as_text(told.get("path")) or usual, fields, json.dumps(told["body"]).encode()
 
 
 class _Stopping:
