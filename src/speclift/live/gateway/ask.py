@@ -13,6 +13,7 @@ from speclift.live.ask import Listening, read_listening
 
 POOLS, ROUTING, SERVICE, RECORD = "Servers", "Where requests go", "As a service", "What is kept"
 CANARY_MAX = 0.5
+USUAL_PLACE = Listening(host="127.0.0.1", port=8900)
 
 
 def read_share(text: str, flag: str) -> float:
@@ -68,7 +69,7 @@ class GatewayAsk:
             "127.0.0.1:8900",
             reading=Reading(read_listening, default="127.0.0.1:8900"),
         ),
-    ] = Listening(host="127.0.0.1", port=8900)
+    ] = USUAL_PLACE
     token_env: Annotated[
         str | None, Flag("Environment variable with the key that callers have to send.", SERVICE, "VAR")
     ] = None
