@@ -127,6 +127,14 @@ class TestWhatIsAllowed:
         assert {segment.pool for segment in policy.segments} == {PLAIN}
         assert policy.load == LoadLimit()
 
+    def test_what_may_come_to_pay_is_told_apart_for_those_who_learn(self, tmp_path: Path) -> None:
+        made = found(tmp_path, by_segment(copy=1.1, chat=0.8, code=0.8), learn=True)
+        rules = {segment.name: segment.when for segment in made.policy.segments}
+
+        assert rules == {"copy": (SegmentRule(temperature_max=0.0),), "chat": (), "code": ()}
+        assert {segment.pool for segment in made.policy.segments} == {PLAIN}
+        assert list(faults(made.policy)) == []
+
     def test_a_file_of_such_a_study_neither(self, tmp_path: Path) -> None:
         made = found(tmp_path, constant(0.8), learn=True)
         file = tmp_path / "policy.toml"
@@ -212,8 +220,8 @@ class TestRules:
         assert copy is not None
         assert copy.when == (SegmentRule(temperature_max=0.0),)
         assert copy.sorted_right == 1.0
-        assert any("100% to the right pool" in line for line in made.remarks[""])
-        assert "rules made without them send 100% to spec" in made.remarks["copy"][0]
+        assert any("send 100% of the study's prompts to the right pool" in line for line in made.remarks[""])
+        assert "rules made without them find 100%" in made.remarks["copy"][0]
 
     def test_and_by_nothing_but_the_header_where_they_look_alike(self, tmp_path: Path) -> None:
         made = found(tmp_path, PARTLY, looks=ALIKE)

@@ -50,6 +50,8 @@ from speclift.verbs.replay import log_drafters
 from speclift.verdict.judgement import Judgement
 from speclift.verdict.rules import ALL
 
+# A bound beyond it is none: too few launches to tell.
+UNKNOWN_FROM = 1e6
 # Of a plain segment whose speedup is not known: as slow as speculation has been seen to make one (S4).
 UNKNOWN_SPEEDUP = 0.5
 # Below this many lengths of prompts a slope of first tokens over them says nothing.
@@ -162,7 +164,8 @@ class _Making:
             self._ships and self._conditions.segments is None and self._conditions.max_temperature is None
         )
         elsewhere = ServerPool.SPEC if is_all else ServerPool.PLAIN
-        found = None if is_all or ServerPool.SPEC not in pools.values() else self._sorted(pools)
+        told = pools if self._ships else {name: self._promising(name) for name in names}
+        found = None if is_all or ServerPool.SPEC not in told.values() else self._sorted(told)
         rules = {} if found is None else _reachable(found)
         uses_repetition = any(
             bound is not None
@@ -188,6 +191,11 @@ class _Making:
         )
         return ServerPool.SPEC if self._ships and admitted and is_shown else ServerPool.PLAIN
 
+    def _promising(self, name: str) -> ServerPool:
+        """Where nothing ships, what learning may come to: told apart, it is learned about by itself."""
+        measured = self._measured.get(name)
+        return ServerPool.SPEC if measured is not None and measured.speedup.value > 1.0 else ServerPool.PLAIN
+
     def _segment(
         self,
         name: str,
@@ -207,11 +215,12 @@ class _Making:
         if measured is None:
             return segment
         speedup = measured.speedup
+        has_interval = speedup.low > 0 and speedup.high < UNKNOWN_FROM
         return replace(
             segment,
             speedup=_rounded(speedup.value),
-            low=_rounded(speedup.low),
-            high=_rounded(speedup.high),
+            low=_rounded(speedup.low) if has_interval else None,
+            high=_rounded(speedup.high) if has_interval else None,
             prompts=measured.prompts,
         )
 
@@ -313,8 +322,8 @@ def _segment_remarks(
     if segment.when and found is not None:
         known = found.segments[segment.name]
         yield (
-            f"Of its prompts, rules made without them send {known.found:.0%} to spec; of those that belong to plain, "
-            f"{known.mistaken:.1%}."
+            f"Of its prompts, rules made without them find {known.found:.0%}; of those that spec makes slower they "
+            f"take {known.mistaken:.1%} for it."
         )
     elif segment.pool is not elsewhere:
         yield f"No rule of its own tells it apart: the header x-speclift-segment = {segment.name} does."
@@ -322,8 +331,8 @@ def _segment_remarks(
 
 def _sorting_words(found: SortedPrompts) -> str:
     return (
-        f"Of the study's prompts, rules made without them send {found.right:.0%} to the right pool "
-        "(sorted_right: the segment's own)."
+        f"Rules made without them send {found.right:.0%} of the study's prompts to the right pool "
+        "(sorted_right: of the segment's own)."
     )
 
 
