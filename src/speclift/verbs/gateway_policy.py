@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
@@ -160,28 +160,28 @@ class _Making:
     def made(self) -> StudyPolicy:
         names = tuple(dict.fromkeys(request.segment for request in self._study.plan.requests))
         pools = {name: self._pool(name) for name in names}
-        is_all = (
-            self._ships and self._conditions.segments is None and self._conditions.max_temperature is None
-        )
-        elsewhere = ServerPool.SPEC if is_all else ServerPool.PLAIN
-        told = pools if self._ships else {name: self._promising(name) for name in names}
-        found = None if is_all or ServerPool.SPEC not in told.values() else self._sorted(told)
+        found = self._told_apart(pools)
         rules = {} if found is None else _reachable(found)
-        uses_repetition = any(
-            bound is not None
-            for each in rules.values()
-            for rule in each
-            for bound in rule.bounds("repetition")
-        )
         policy = Policy(
-            elsewhere=elsewhere,
-            source=self._source(is_all=is_all),
+            elsewhere=ServerPool.SPEC if self._is_all else ServerPool.PLAIN,
+            source=self._source(),
             load=self._load(),
             prefix=PrefixWorth(saves_s_per_1000_tokens=_prefill_s_per_1000(self._held.records)),
-            repetition=self._look if uses_repetition else None,
+            repetition=self._look if _use_repetition(rules.values()) else None,
             segments=tuple(self._segment(name, pools[name], found, rules.get(name, ())) for name in names),
         )
         return StudyPolicy(policy=policy, remarks=dict(self._remarks(policy, found)))
+
+    @property
+    def _is_all(self) -> bool:
+        """Whether it ships on traffic of every kind, load apart."""
+        conditions = self._conditions
+        return self._ships and conditions.segments is None and conditions.max_temperature is None
+
+    def _told_apart(self, pools: Mapping[str, ServerPool]) -> SortedPrompts | None:
+        """None where there is nothing to tell apart."""
+        told = pools if self._ships else {name: self._promising(name) for name in pools}
+        return None if self._is_all or ServerPool.SPEC not in told.values() else self._sorted(told)
 
     def _pool(self, name: str) -> ServerPool:
         measured = self._measured.get(name)
@@ -266,7 +266,7 @@ class _Making:
         leave = math.floor(pays_to)
         return LoadLimit(leave=leave, back=back_of(leave), pays_to=_rounded(pays_to))
 
-    def _source(self, *, is_all: bool) -> PolicySource:
+    def _source(self) -> PolicySource:
         provenance = self._judgement.provenance
         return PolicySource(
             study=self._judgement.study,
@@ -277,7 +277,7 @@ class _Making:
             verdict=self._judgement.verdict.decision,
             metric=self._judgement.goals.metric,
             written=datetime.now(UTC).strftime("%Y-%m-%d"),
-            is_for_all_traffic=is_all,
+            is_for_all_traffic=self._is_all,
         )
 
     def _sorted(self, pools: Mapping[str, ServerPool]) -> SortedPrompts:
@@ -309,6 +309,7 @@ class _Making:
                 'Requests go to "spec" or "plain" by the first segment that one of its rules holds for, or that the '
                 "header",
                 "x-speclift-segment names; docs/gateway.md says what may be edited.",
+                'Where both pools share one GPU or machine, their load is one: say counted = "all".',
                 *([_sorting_words(found)] if found is not None else []),
             ),
         )
@@ -334,6 +335,10 @@ def _sorting_words(found: SortedPrompts) -> str:
         f"Rules made without them send {found.right:.0%} of the study's prompts to the right pool "
         "(sorted_right: of the segment's own)."
     )
+
+
+def _use_repetition(rules: Iterable[Sequence[SegmentRule]]) -> bool:
+    return any(bound is not None for each in rules for rule in each for bound in rule.bounds("repetition"))
 
 
 def _reachable(found: SortedPrompts) -> dict[str, tuple[SegmentRule, ...]]:
