@@ -108,7 +108,7 @@ def prompt_look(policy: Policy | None, clock: Callable[[], Seconds] = time.perf_
     if policy is None or policy.repetition is None:
         return None
     look = policy.repetition
-    return PromptLook(setting=_drafter_setting(look), clock=clock, limit_s=look.limit_ms / 1000)
+    return PromptLook(_drafter_setting(look), clock=clock, limit_s=look.limit_ms / 1000)
 
 
 def _of_file(path: Path) -> Policy:
