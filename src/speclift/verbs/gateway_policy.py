@@ -19,6 +19,7 @@ from scipy.stats import theilslopes
 from speclift.core.arm import BASELINE, Arm
 from speclift.core.errors import StudyError, UsageError
 from speclift.core.records import Phase, Record
+from speclift.core.goals import Goals
 from speclift.core.results import ALL_TRAFFIC, Comparison, Conditions, Decision, Evidence, Part
 from speclift.core.routing import RequestFeatures, ServerPool
 from speclift.core.speculation import NGram, drafters_of, method_name
@@ -55,6 +56,8 @@ UNKNOWN_FROM = 1e6
 # Of a plain segment whose speedup is not known: as slow as speculation has been seen to make one (S4).
 UNKNOWN_SPEEDUP = 0.5
 # Below this many lengths of prompts a slope of first tokens over them says nothing.
+# Shown to be faster at all.
+ROUTING_BAR = 1.0
 ANSWERS_MIN = 8
 ANSWERS_MAX = 500
 # Features of the text itself, which a study without text does not know.
@@ -82,7 +85,13 @@ def load_policy(path: Path, *, learn: bool) -> Policy:
 
 def policy_of_study(path: Path, *, learn: bool = False) -> StudyPolicy:
     with Study.open(path) as study:
-        return policy_from(study, judge([study]), learn=learn)
+        return policy_from(study, judge([study], goals=routing_goals(study.goals)), learn=learn)
+
+
+def routing_goals(goals: Goals) -> Goals:
+    """The servers that speculate are there already: whatever is shown to be faster on them belongs there. The bar that
+    the study was given is for a launch of speculation for everybody."""
+    return replace(goals, min_speedup=min(goals.min_speedup, ROUTING_BAR))
 
 
 def policy_from(study: Study, judgement: Judgement, *, learn: bool = False) -> StudyPolicy:
