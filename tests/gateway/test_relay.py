@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import Coroutine
+from typing import cast
 
 import pytest
 
@@ -368,7 +369,7 @@ class TestCallers:
                 reader, writer = await running.caller()
                 writer.write(post())
                 await reader.readuntil(b"x")
-                writer.transport.pause_reading()
+                cast(asyncio.Transport, writer.transport).pause_reading()
                 before = -1
                 while sent != before:
                     before = sent
@@ -377,7 +378,7 @@ class TestCallers:
                 assert sent < 20_000_000
                 running.service.switch(is_plain_only=True)
                 assert dechunked(await running.said_to(post())) == FIVE
-                writer.transport.resume_reading()
+                cast(asyncio.Transport, writer.transport).resume_reading()
                 async with asyncio.timeout(15):
                     rest = await reader.read()
                 assert rest.endswith(b"\r\n0\r\n\r\n")

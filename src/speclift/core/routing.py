@@ -151,8 +151,8 @@ class Learning(Protocol):
     """What live traffic teaches of the pools. The bounds are its own: it knows whether it may leave the policy."""
 
     def share(self, segment: str, pool: ServerPool) -> float:
-        """Of this segment's requests, the share that is to go to spec now, where the policy says `pool`: 1 or 0 where it
-        is followed, 0.95 or 0.05 where every twentieth goes to the other pool to keep measuring both.
+        """Of this segment's requests, the share that is to go to spec now, where the policy says `pool`: 1 or 0 where
+        it is followed, 0.95 or 0.05 where every twentieth goes to the other pool to keep measuring both.
 
         The router draws, and marks those that land on the smaller share as canaries. Load, sessions and health come
         after the draw: whoever they send elsewhere was not drawn for it, and is no canary."""

@@ -29,11 +29,13 @@ GRAMMAR_KEYS = (
 )
 # llama.cpp's own endpoint calls it n_predict.
 MAX_TOKENS_KEYS = ("max_completion_tokens", "max_tokens", "n_predict")
-# A prompt of token ids has no characters. The bundled prompts have 4.4 for each token of SmolLM2's vocabulary.
+# A prompt of token ids has no characters. The bundled prompts have 4.0 for each token of SmolLM2's vocabulary.
 CHARACTERS_PER_TOKEN = 4
 # Longer names are no names: they are compared and shown, and many of them kept at once.
 NAME_CHARACTERS_MAX = 200
 SESSION_BYTES = 16
+# Of each message at the beginning of a conversation, beside its length: hashing megabytes would take milliseconds.
+HASHED_CHARACTERS_MAX = 8_192
 
 # Share of a prompt's tokens that a look-up drafter would have had right; None where it was not found out in time.
 Repeats: TypeAlias = Callable[[str], float | None]
@@ -144,9 +146,11 @@ def _session(
         return _digest(("told", told), key)
     caller = [as_text(document.get(name)) or "" for name in ("user", "prompt_cache_key")]
     beginning = [_text(message.get("content")) for message in _beginning(messages)]
+    lengths = [str(len(text)) for text in beginning]
     if not any((*caller, *beginning)):
         return None
-    return _digest(("read", as_text(document.get("model")) or "", *caller, *beginning), key)
+    starts = [text[:HASHED_CHARACTERS_MAX] for text in beginning]
+    return _digest(("read", as_text(document.get("model")) or "", *caller, *lengths, *starts), key)
 
 
 def _beginning(messages: Sequence[Mapping[str, object]]) -> list[Mapping[str, object]]:

@@ -17,6 +17,7 @@ from speclift.core.units import Seconds, Tokens
 SCHEMA = 1
 # Of requests that match no segment.
 ELSEWHERE = "elsewhere"
+SHIPS = (Decision.SHIP, Decision.SHIP_ON_CONDITIONS)
 # What no part of the traffic may fall below where something ships: the contract's floor.
 SPEEDUP_MIN = 0.97
 # How long a prefix is taken to stay in a server's cache: OpenAI keeps one for five to ten minutes of silence.
@@ -44,6 +45,8 @@ class PolicySource:
     verdict: Decision
     metric: str
     written: str
+    # Whether it ships on traffic of every kind, load apart: then, and only then, elsewhere may be spec.
+    is_for_all_traffic: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -254,14 +257,14 @@ def _source_faults(policy: Policy) -> Iterator[str]:
         yield f"study {study}: speculation changed the output: repair that first; speclift verify shows where"
         return
     spec = [segment.name for segment in policy.segments if segment.pool is ServerPool.SPEC]
-    if verdict not in (Decision.SHIP, Decision.SHIP_ON_CONDITIONS) and spec:
+    if verdict not in SHIPS and spec:
         yield (
             f"study {study} is {verdict.value}, so nothing may go to spec, but {', '.join(map(repr, spec))} would: "
             'say pool = "plain"; --learn finds out on live traffic'
         )
-    if policy.elsewhere is ServerPool.SPEC and verdict is not Decision.SHIP:
+    if policy.elsewhere is ServerPool.SPEC and not (policy.source.is_for_all_traffic and verdict in SHIPS):
         yield (
-            f'elsewhere = "spec", but study {study} is {verdict.value} and not ship on all traffic: '
+            f'elsewhere = "spec", but study {study} is {verdict.value} and does not ship on all traffic: '
             'say elsewhere = "plain"'
         )
 

@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from speclift.bench.interrupts import heeding_hangup
-from speclift.core.address import concealed, usable_key
+from speclift.core.address import concealed
 from speclift.core.answer import NextCommand, ShortAnswer
 from speclift.core.errors import OperatingError, SpecliftError, StudyError, UsageError
 from speclift.core.live import Payoff, Watched
@@ -31,6 +31,7 @@ from speclift.studies.private import private_file, private_folder
 from speclift.studies.study import Study
 from speclift.verbs.break_even import measured_break_evens
 from speclift.verbs.judge import judge
+from speclift.verbs.keys import key_of, token_of
 from speclift.verbs.watch_service import WatchPages
 from speclift.verdict.break_even import StudyBreakEvens
 from speclift.views.watch_document import watch_document
@@ -42,7 +43,6 @@ EXIT_CODES = {Payoff.DOES_NOT_PAY: 4, Payoff.UNSURE: 5, Payoff.NO_TRAFFIC: 5, Pa
 _WORST_FIRST = (1, 4, 5, 0)
 # What is open or under way already when settings are read anew.
 FIXED = ("listen", "token_env", "history", "webhook", "webhook_key_env", "for_s", "once")
-TOKEN_CHARACTERS_MIN = 16
 # At the end, for documents that are still on their way.
 DRAIN_LIMIT_S = 2.0
 
@@ -76,10 +76,10 @@ class WatchPlan:
 
     def addresses(self) -> list[WatchedAddress]:
         """Each once; UsageError where one is none, its key is not there, or it is named with two keys."""
-        shared = None if self.ask.api_key_env is None else _secret(self.ask.api_key_env, "--api-key-env")
+        shared = None if self.ask.api_key_env is None else key_of(self.ask.api_key_env, "--api-key-env")
         found: dict[str, WatchedAddress] = {}
         for target in self.targets:
-            key = shared if target.api_key_env is None else _secret(target.api_key_env, "api_key_env")
+            key = shared if target.api_key_env is None else key_of(target.api_key_env, "api_key_env")
             address = WatchedAddress(url=concealed(target.url), api_key=key)
             if found.setdefault(address.url, address) != address:
                 raise UsageError(f"{address.url} is named twice, with two keys", hint="name it once")
@@ -102,7 +102,7 @@ async def watch(
         if reread is not None:
             stack.enter_context(heeding_hangup(lambda: watching.read_anew(reread)))
         if ask.listen is not None:
-            token = None if ask.token_env is None else _token(ask.token_env)
+            token = None if ask.token_env is None else token_of(ask.token_env)
             guard = Guard(token=token, is_loopback=ask.listen.is_loopback)
             service = HttpService(watching.pages().routes(), guard)
             stack.push_async_callback(service.close)
@@ -228,7 +228,7 @@ def _studied(path: Path, arm: str | None) -> tuple[StudyBreakEvens, NextCommand 
 def _webhook(ask: WatchAsk, say: Callable[[str], None]) -> Webhook | None:
     if ask.webhook is None:
         return None
-    key = None if ask.webhook_key_env is None else _secret(ask.webhook_key_env, "--webhook-key-env")
+    key = None if ask.webhook_key_env is None else key_of(ask.webhook_key_env, "--webhook-key-env")
     return Webhook(webhook_address(ask.webhook, key), say=say)
 
 
@@ -250,20 +250,3 @@ def _history_file(ask: WatchAsk) -> Path:
             hint="give another file: --history FILE",
         ) from error
     return path
-
-
-def _token(variable: str) -> str:
-    token = _secret(variable, "--token-env")
-    if len(token) < TOKEN_CHARACTERS_MIN:
-        raise UsageError(
-            f"the token in {variable} has fewer than {TOKEN_CHARACTERS_MIN} characters and can be guessed",
-            hint=f"export {variable}=$(openssl rand -hex 24)",
-        )
-    return token
-
-
-def _secret(variable: str, flag: str) -> str:
-    secret = os.environ.get(variable)
-    if not secret:
-        raise UsageError(f"{flag} names {variable}, which is not set", hint=f"export {variable}=...")
-    return usable_key(secret, where=variable)
