@@ -88,13 +88,20 @@ class Backend:
     def url(self) -> str:
         return f"http://127.0.0.1:{self.port}"
 
+    @property
+    def is_open(self) -> bool:
+        return self._server is not None
+
     async def open(self) -> None:
-        self._server = await asyncio.start_server(self._serve, "127.0.0.1", self.port, limit=1 << 27)
+        self._server = await asyncio.start_server(
+            self._serve, "127.0.0.1", self.port, limit=1 << 27, backlog=2048
+        )
         self.port = self._server.sockets[0].getsockname()[1]
 
     async def close(self) -> None:
         assert self._server is not None
         self._server.close()
+        self._server = None
         for writer in self._writers:
             writer.transport.abort()
         self._writers.clear()
@@ -174,7 +181,7 @@ async def gateway(
     spec: list[Backend], plain: list[Backend], *, token: str | None = None, api_key: str | None = None
 ) -> AsyncIterator[Running]:
     for backend in (*spec, *plain):
-        if not backend.port:
+        if not backend.is_open:
             await backend.open()
     reports: list[RoutedRequest] = []
     said: list[str] = []
@@ -197,7 +204,8 @@ async def gateway(
     finally:
         await service.close()
         for backend in (*spec, *plain):
-            await backend.close()
+            if backend.is_open:
+                await backend.close()
 
 
 def features_of(request: CallerRequest) -> RequestFeatures:

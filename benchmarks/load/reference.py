@@ -42,13 +42,17 @@ class Truth:
         return (self.requests - 1) / span_s if span_s > 0 else 0.0
 
 
-def build(folder: Path) -> Path:
-    compiler = os.environ.get("CC") or shutil.which("cc") or shutil.which("gcc") or shutil.which("clang")
-    if compiler is None:
+def compiler() -> str:
+    found = os.environ.get("CC") or shutil.which("cc") or shutil.which("gcc") or shutil.which("clang")
+    if found is None:
         raise SystemExit("the reference server is a C program: install a C compiler (cc), or set CC")
+    return found
+
+
+def build(folder: Path) -> Path:
     folder.mkdir(parents=True, exist_ok=True)
     program = folder / "reference_server"
-    subprocess.run([compiler, "-O2", "-Wall", "-o", str(program), str(SOURCE)], check=True)
+    subprocess.run([compiler(), "-O2", "-Wall", "-o", str(program), str(SOURCE)], check=True)
     return program
 
 

@@ -70,7 +70,7 @@ def _explain(ask: GatewayAsk, *, as_json: bool) -> None:
     if as_json:
         sys.stdout.write(json.dumps(route_document(explained), allow_nan=False) + "\n")
         return
-    console = screen()
+    console = screen(stderr=False)
     for line in route_lines(explained):
         console.print(line, markup=False, highlight=False)
 

@@ -13,6 +13,7 @@ from speclift import __version__
 from speclift.bench.interrupts import EXIT_INTERRUPTED, watching
 from speclift.cli.doctor import doctor_command
 from speclift.cli.exporting import export_command
+from speclift.cli.gateway import gateway_command
 from speclift.cli.help_page import PAGE, Verb, example
 from speclift.cli.linting import lint_command
 from speclift.cli.measuring import (
@@ -64,6 +65,11 @@ for name, command, shown in (
     ("compare", compare_command, "speclift compare studies/mine --min-speedup 1.2"),
     ("report", report_command, "speclift report studies/mine --out report.html"),
     ("watch", watch_command, "speclift watch http://127.0.0.1:8000 --study studies/mine"),
+    (
+        "gateway",
+        gateway_command,
+        "speclift gateway --spec http://127.0.0.1:8000 --plain http://127.0.0.1:8001 --policy studies/mine",
+    ),
     ("export", export_command, "speclift export studies/mine --to prometheus-rules --out rules/"),
     ("doctor", doctor_command, "speclift doctor"),
 ):

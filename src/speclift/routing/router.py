@@ -204,22 +204,9 @@ class Router:
         """Who is up before who is not, the chosen pool before the other; the switch leaves no other."""
         near = self._by_load(pools.of(choice.pool))
         far = () if pools.is_plain_only else self._by_load(pools.of(choice.pool.other))
-        first = [state for state in near if state.is_up]
-        home = next((state for state in first if kept is not None and state.url == kept.server), None)
-        if home is not None:
-            if _is_much_busier(home, first[0]):
-                words = f"its server has {home.running} under way, another {first[0].running}: it moves"
-            else:
-                words = "it stays at the server that has read its beginning"
-                first = [home, *(state for state in first if state is not home)]
-            choice = choice.because(f"session: {words}")
-        elif len(first) > 1:
-            choice = choice.because(f"least busy of {len(first)} servers: {first[0].running} under way")
-        ordered = (
-            *first,
-            *(state for state in far if state.is_up),
-            *(state for state in (*near, *far) if not state.is_up),
-        )
+        choice, first = _first(choice, _up(near), kept)
+        everybody = (*near, *far)
+        ordered = (*first, *_up(far), *(state for state in everybody if not state.is_up))
         return choice, tuple(state.url for state in ordered)
 
     def _by_load(self, states: Sequence[ServerState]) -> list[ServerState]:
@@ -288,6 +275,23 @@ def _worth_s(prefix: PrefixWorth, characters: int) -> Seconds:
 def _is_much_busier(state: ServerState, least: ServerState) -> bool:
     spread = math.sqrt(state.running + least.running)
     return state.running - least.running > BUSIER_DEVIATIONS * spread
+
+
+def _up(states: Sequence[ServerState]) -> list[ServerState]:
+    return [state for state in states if state.is_up]
+
+
+def _first(choice: _Choice, up: list[ServerState], kept: _Kept | None) -> tuple[_Choice, list[ServerState]]:
+    """A session's own server before the least busy one."""
+    home = next((state for state in up if kept is not None and state.url == kept.server), None)
+    if home is None:
+        few = f"least busy of {len(up)} servers: {up[0].running} under way" if len(up) > 1 else ""
+        return (choice.because(few) if few else choice), up
+    if _is_much_busier(home, up[0]):
+        busy = f"its server has {home.running} under way, another {up[0].running}: it moves"
+        return choice.because(f"session: {busy}"), up
+    stays = "session: it stays at the server that has read its beginning"
+    return choice.because(stays), [home, *(state for state in up if state is not home)]
 
 
 def _who_is_up(choice: _Choice, pools: PoolStates) -> _Choice:

@@ -168,25 +168,21 @@ def _rule(members: Sequence[SegmentPrompt], names: Sequence[str], first: Segment
     gains = np.array([prompt.log_speedup for prompt in members])
     columns = {name: _column(members, name) for name in names}
     rule = first
-    inside = np.array([rule.holds(prompt.features) for prompt in members], dtype=bool)
     for _ in range(BOUNDS_MAX):
-        best = max(
-            (
-                cut
-                for name, values in columns.items()
-                for cut in _cuts(name, values[inside], gains[inside], rule)
-            ),
-            key=lambda cut: cut.gained,
-            default=None,
-        )
+        inside = np.array([rule.holds(prompt.features) for prompt in members], dtype=bool)
+        best = _best_cut({name: values[inside] for name, values in columns.items()}, gains[inside], rule)
         if best is None or best.gained <= 0:
             break
         rule = built(SegmentRule, {**asdict(rule), best.bound: best.value})
-        inside &= np.array([rule.holds(prompt.features) for prompt in members], dtype=bool)
     rule = _without_idle_bounds(rule, first, members)
     within = [prompt for prompt in members if rule.holds(prompt.features)]
     is_coincidence = sum(prompt.is_spec for prompt in within) < PROMPTS_MIN
     return None if rule.is_empty or is_coincidence or _gain(within) <= 0 else rule
+
+
+def _best_cut(columns: Mapping[str, Floats], gains: Floats, rule: SegmentRule) -> _Cut | None:
+    cuts = (cut for name, values in columns.items() for cut in _cuts(name, values, gains, rule))
+    return max(cuts, key=lambda cut: cut.gained, default=None)
 
 
 def _without_idle_bounds(

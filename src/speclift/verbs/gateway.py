@@ -3,27 +3,42 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import secrets
 import signal
+import threading
+import time
 from collections.abc import Callable, Iterator
 from contextlib import AsyncExitStack, contextmanager
 from dataclasses import dataclass
-from functools import partial
+from pathlib import Path
 
 from speclift.core.address import base_of, concealed
-from speclift.core.errors import SpecliftError, UsageError
-from speclift.core.routing import RequestFeatures, Route, RoutedRequest
+from speclift.core.errors import SpecliftError, StudyError, UsageError
+from speclift.core.foreign_text import parse_json
+from speclift.core.json_reading import as_object, as_text
+from speclift.core.live import Watched
+from speclift.core.routing import PoolStates, RequestFeatures, RoutedRequest, ServerState
+from speclift.live.ask import WatchAsk
+from speclift.live.gateway.access_log import AccessLog
 from speclift.live.gateway.ask import GatewayAsk
 from speclift.live.gateway.requests import CallerRequest
 from speclift.live.gateway.service import GatewayService, GatewaySettings
-from speclift.routing.features import read_features
+from speclift.live.gateway.turned import TurnedAway
+from speclift.live.scraping import Rounds, WatchedAddress
+from speclift.routing.features import CHAT_PATHS, COMPLETION_PATHS, read_features
 from speclift.routing.policy import Policy
 from speclift.routing.router import Router
-from speclift.verbs.gateway_policy import load_policy
+from speclift.verbs.gateway_policy import load_policy, prompt_look
 from speclift.verbs.keys import key_of, token_of
+from speclift.verbs.watch import watch_ground
+from speclift.views.gateway_route import ExplainedRoute
 
 # Of names of conversations, made anew for each process: what is hashed cannot be looked up elsewhere.
 SESSION_KEY_BYTES = 16
+
+Ready = Callable[[str, tuple[str, ...]], None]
+Say = Callable[[str], None]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -36,31 +51,129 @@ class GatewayEnd:
     is_interrupted: bool
 
 
-async def gateway(
-    ask: GatewayAsk, *, ready: Callable[[str], None], say: Callable[[str], None] = lambda _: None
-) -> GatewayEnd:
+def run_gateway(ask: GatewayAsk, *, ready: Ready, say: Say) -> GatewayEnd:
+    return asyncio.run(gateway(ask, ready=ready, say=say))
+
+
+async def gateway(ask: GatewayAsk, *, ready: Ready, say: Say = lambda _: None) -> GatewayEnd:
     """Until SIGTERM or Ctrl-C, then what is under way is finished. `ready` hears host:port once callers can connect,
-    `say` what is worth a line."""
-    settings = gateway_settings(ask)
-    policy = None if ask.policy is None else load_policy(ask.policy, learn=ask.learn)
-    router = Router(policy, seed=secrets.randbits(32))
-    service = GatewayService(
-        settings, router, read_features=_reader_of(policy), report=lambda request: None, say=say
-    )
+    with what else there is to know of it; `say` what is worth a line later on."""
     async with AsyncExitStack() as stack:
-        stack.push_async_callback(service.close)
+        work = _Gateway(ask, say)
+        stack.push_async_callback(work.close)
         stopping = _Stopping()
-        stack.enter_context(_heeding(stopping, service, partial(_read_anew, ask, service, router, say)))
-        ready(await service.open(ask.listen.host, ask.listen.port))
+        stack.enter_context(_heeding(stopping, work))
+        listening = await work.service.open(ask.listen.host, ask.listen.port)
+        stack.enter_context(work.watching_counts())
+        ready(listening, work.lines())
         await stopping.asked.wait()
-        draining = asyncio.create_task(service.drain(limit_s=ask.drain_s))
-        again = asyncio.create_task(stopping.asked_again.wait())
-        await asyncio.wait({draining, again}, return_when=asyncio.FIRST_COMPLETED)
-        again.cancel()
-        if not draining.done():
-            draining.cancel()
-        cut = draining.result() if draining.done() else sum(each.is_busy for each in service.state.callers)
+        cut = await _drained(work.service, stopping, ask.drain_s)
     return GatewayEnd(cut=cut, is_interrupted=stopping.is_interrupted)
+
+
+async def _drained(service: GatewayService, stopping: _Stopping, limit_s: float) -> int:
+    """How many streams were cut off: by the limit, or by whoever asks a second time."""
+    draining = asyncio.create_task(service.drain(limit_s=limit_s))
+    again = asyncio.create_task(stopping.asked_again.wait())
+    done, waiting = await asyncio.wait({draining, again}, return_when=asyncio.FIRST_COMPLETED)
+    for task in waiting:
+        task.cancel()
+    return draining.result() if draining in done else service.busy
+
+
+class _Gateway:
+    """One gateway while it runs: what the service, the router, the log and the looks at counters have to do with each
+    other."""
+
+    def __init__(self, ask: GatewayAsk, say: Say) -> None:
+        self._ask, self._say = ask, say
+        settings = gateway_settings(ask)
+        self._session_key = secrets.token_bytes(SESSION_KEY_BYTES)
+        self._policy = None if ask.policy is None else load_policy(ask.policy, learn=ask.learn)
+        self._router = Router(self._policy, seed=secrets.randbits(32))
+        self._repeats = prompt_look(self._policy, time.perf_counter)
+        self._log = (
+            None if ask.access_log is None else AccessLog(ask.access_log, keeps_text=ask.log_text, say=say)
+        )
+        self._turned = TurnedAway(settings.spec)
+        self._watching: asyncio.Task[None] | None = None
+        self._reading: set[asyncio.Task[None]] = set()
+        self._settings = settings
+        self.service = GatewayService(
+            settings, self._router, read_features=self._read, report=self._hear, say=say
+        )
+
+    def lines(self) -> tuple[str, ...]:
+        """What whoever started it should know."""
+        if self._policy is None:
+            return ("no policy: everything goes to --spec, and to --plain where that does not answer",)
+        return tuple(policy_lines(self._policy))
+
+    async def close(self) -> None:
+        await self.service.close()
+        if self._log is not None:
+            await asyncio.to_thread(self._log.close)
+
+    def read_anew(self) -> None:
+        """Beside the traffic, which goes on as it was where the new policy must not be followed."""
+        if self._log is not None:
+            self._log.reopen()
+        if self._ask.policy is None:
+            return
+        reading = asyncio.get_running_loop().create_task(self._follow(self._ask.policy))
+        self._reading.add(reading)
+        reading.add_done_callback(self._reading.discard)
+
+    async def _follow(self, path: Path) -> None:
+        try:
+            policy = await asyncio.to_thread(load_policy, path, learn=self._ask.learn)
+        except SpecliftError as error:
+            self._say(f"policy not read anew, the old one stays: {error}")
+            return
+        self._policy, self._repeats = policy, prompt_look(policy, time.perf_counter)
+        self._router.follow(policy)
+        self._say(f"policy read anew: {path}")
+
+    @contextmanager
+    def watching_counts(self) -> Iterator[None]:
+        """Where a study says from which accepted length on it pays, the servers' own counters are held against it."""
+        path = self._ask.policy
+        if path is None or not path.is_dir():
+            yield
+            return
+        try:
+            ground = watch_ground(WatchAsk(study=path))
+        except StudyError as error:
+            self._say(f"the servers' own counters are not looked at: {error}")
+            yield
+            return
+        rounds = Rounds(ground.settings, for_s=None, tell=self._look)
+        addresses = [WatchedAddress(url=url, api_key=self._settings.api_key) for url in self._settings.spec]
+        task = asyncio.get_running_loop().create_task(rounds.run(addresses))
+        try:
+            yield
+        finally:
+            task.cancel()
+
+    def _look(self, watched: Watched) -> None:
+        self._turned.take(watched, now_s=time.monotonic())
+
+    def _read(self, request: CallerRequest) -> RequestFeatures:
+        words = self._turned.against(now_s=time.monotonic())
+        if words != self.service.state.against_spec:
+            self.service.state.against_spec = words
+            self._say(f"speculation does not pay: {words}" if words else "speculation is tried again")
+        return read_features(
+            request.path,
+            request.field_text(),
+            request.body,
+            repeats=self._repeats,
+            key=self._session_key,
+        )
+
+    def _hear(self, request: RoutedRequest) -> None:
+        if self._log is not None:
+            self._log.note(request)
 
 
 def gateway_settings(ask: GatewayAsk) -> GatewaySettings:
@@ -81,13 +194,47 @@ def gateway_settings(ask: GatewayAsk) -> GatewaySettings:
     )
 
 
-def _reader_of(policy: Policy | None) -> Callable[[CallerRequest], RequestFeatures]:
-    repeats, key = prompt_look(policy), secrets.token_bytes(SESSION_KEY_BYTES)
+def policy_lines(policy: Policy) -> Iterator[str]:
+    """What goes where, a segment a line."""
+    for segment in policy.segments:
+        measured = f", {segment.speedup:.2f}x measured" if segment.speedup is not None else ", not measured"
+        yield f"{segment.name} goes to {segment.pool.value}{measured}"
+    yield f"everything else goes to {policy.elsewhere.value}"
 
-    def read(request: CallerRequest) -> RequestFeatures:
-        return read_features(request.path, request.field_text(), request.body, repeats=repeats, key=key)
 
-    return read
+def explained_route(ask: GatewayAsk, data: bytes) -> ExplainedRoute:
+    """Of one request that is not sent, as if every server were up and idle. `data` is its JSON body, or an object with
+    its path, headers and body. UsageError where it is neither."""
+    settings = gateway_settings(ask)
+    policy = None if ask.policy is None else load_policy(ask.policy, learn=ask.learn)
+    path, fields, body = _told_request(data)
+    features = read_features(path, fields, body, repeats=prompt_look(policy, time.perf_counter))
+    pools = PoolStates(
+        spec=tuple(ServerState(url=url) for url in settings.spec),
+        plain=tuple(ServerState(url=url) for url in settings.plain),
+    )
+    route = Router(policy).route(features, pools, now_s=0.0)
+    return ExplainedRoute(
+        features=features, route=route, policy="" if ask.policy is None else str(ask.policy)
+    )
+
+
+def _told_request(data: bytes) -> tuple[str, dict[str, str], bytes]:
+    """Path, header fields, body."""
+    try:
+        told = parse_json(data)
+    except ValueError:
+        told = None
+    if not isinstance(told, dict):
+        raise UsageError(
+            "stdin holds no request: a JSON object is wanted",
+            hint="""echo '{"messages": [{"role": "user", "content": "Hi"}]}' | speclift gateway ... --dry-run""",
+        )
+    if not isinstance(told.get("body"), dict):
+        return (CHAT_PATHS if "messages" in told else COMPLETION_PATHS)[0], {}, data
+    usual = (CHAT_PATHS if "messages" in told["body"] else COMPLETION_PATHS)[0]
+    fields = {str(name).lower(): str(value) for name, value in as_object(told.get("headers")).items()}
+    return as_text(told.get("path")) or usual, fields, json.dumps(told["body"]).encode()
 
 
 class _Stopping:
@@ -103,14 +250,17 @@ class _Stopping:
 
 
 @contextmanager
-def _heeding(stopping: _Stopping, service: GatewayService, read_anew: Callable[[], None]) -> Iterator[None]:
+def _heeding(stopping: _Stopping, work: _Gateway) -> Iterator[None]:
+    if threading.current_thread() is not threading.main_thread():
+        yield  # signals are the main thread's
+        return
     loop = asyncio.get_running_loop()
     acts: dict[signal.Signals, Callable[[], None]] = {
         signal.SIGTERM: lambda: stopping.heed(is_interrupt=False),
         signal.SIGINT: lambda: stopping.heed(is_interrupt=True),
-        signal.SIGHUP: read_anew,
-        signal.SIGUSR1: lambda: service.switch(is_plain_only=True),
-        signal.SIGUSR2: lambda: service.switch(is_plain_only=False),
+        signal.SIGHUP: work.read_anew,
+        signal.SIGUSR1: lambda: work.service.switch(is_plain_only=True),
+        signal.SIGUSR2: lambda: work.service.switch(is_plain_only=False),
     }
     for number, act in acts.items():
         loop.add_signal_handler(number, act)

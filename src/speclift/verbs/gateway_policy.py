@@ -51,7 +51,7 @@ from speclift.verdict.rules import ALL
 
 # Of a plain segment whose speedup is not known: as slow as speculation has been seen to make one (S4).
 UNKNOWN_SPEEDUP = 0.5
-# Below this many answers a slope of their first tokens over prompt lengths says nothing.
+# Below this many lengths of prompts a slope of first tokens over them says nothing.
 ANSWERS_MIN = 8
 ANSWERS_MAX = 500
 # Features of the text itself, which a study without text does not know.
@@ -384,24 +384,22 @@ def _log(speedup: float | None, *, is_spec: bool) -> float:
 def _prefill_s_per_1000(records: Sequence[Record]) -> Seconds:
     """How much longer the plain server's first token takes for a thousand tokens more of prompt, at the lightest load:
     the median of slopes, which a few slow answers do not move. 0 where prompts are too alike to tell."""
-    plain = [
-        record
-        for record in records
-        if record.place.arm == BASELINE and record.place.phase is Phase.MEASURED and record.is_ok
-    ]
-    if not plain:
-        return 0.0
-    lightest = min((record.place.load for record in plain), key=_lightness)
+    plain = [record for record in records if _is_plain_answer(record)]
+    lightest = min((_lightness(record.place.load) for record in plain), default=None)
     times = [
         (record.prompt_tokens, record.ttft_s)
         for record in plain
-        if record.place.load == lightest and record.prompt_tokens is not None and record.ttft_s is not None
+        if _lightness(record.place.load) == lightest and record.prompt_tokens and record.ttft_s is not None
     ][:ANSWERS_MAX]
     lengths, firsts = [length for length, _ in times], [first for _, first in times]
-    if len(times) < ANSWERS_MIN or len(set(lengths)) < ANSWERS_MIN:
+    if len(set(lengths)) < ANSWERS_MIN:
         return 0.0
     slope = float(theilslopes(firsts, lengths).slope)
     return _rounded(max(0.0, slope * 1000)) or 0.0
+
+
+def _is_plain_answer(record: Record) -> bool:
+    return record.place.arm == BASELINE and record.place.phase is Phase.MEASURED and record.is_ok
 
 
 def _lightness(load: Load) -> tuple[bool, float]:

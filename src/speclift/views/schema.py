@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import MISSING, dataclass, fields, is_dataclass
 from enum import Enum
 from types import NoneType
 from typing import Annotated, Literal, TypeAlias, get_args, get_origin, is_typeddict
@@ -13,8 +13,10 @@ from speclift.linter.document import LintDocument
 from speclift.lossless.document import GateDocument
 from speclift.planner.plan_document import PlanDocument
 from speclift.replayer.result import ReplayDocument
+from speclift.routing.policy_text import PolicyDocument
 from speclift.views.doctor_document import DoctorDocument
 from speclift.views.documents import ExportDocument, MeasureDocument, VerdictDocument
+from speclift.views.gateway_route import RouteDocument
 from speclift.views.watch_document import WatchDocument
 
 Schema: TypeAlias = dict[str, object]
@@ -26,18 +28,22 @@ PLAIN = {str: "string", int: "integer", float: "number", bool: "boolean", NoneTy
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Published:
-    """One file under docs/schema: the verbs whose --json it describes, and the type of that document."""
+    """One file under docs/schema: the verbs whose --json it describes, and the type of that document. `title` where
+    it is no such document, but a file that people write."""
 
     verbs: tuple[str, ...]
     document: type
+    title: str = ""
 
 
 PUBLISHED = {
     "doctor": Published(verbs=("doctor",), document=DoctorDocument),
     "export": Published(verbs=("export",), document=ExportDocument),
+    "gateway-route": Published(verbs=("gateway --dry-run",), document=RouteDocument),
     "lint": Published(verbs=("lint",), document=LintDocument),
     "measure": Published(verbs=("measure",), document=MeasureDocument),
     "plan": Published(verbs=("plan",), document=PlanDocument),
+    "policy": Published(verbs=(), document=PolicyDocument, title="speclift gateway --policy FILE"),
     "replay": Published(verbs=("replay",), document=ReplayDocument),
     "verdict": Published(verbs=("decide", "tune", "compare"), document=VerdictDocument),
     "verify": Published(verbs=("verify",), document=GateDocument),
@@ -50,14 +56,15 @@ def published_schema(name: str) -> Schema:
     schema = schema_of(published.document)
     return {
         "$schema": DIALECT,
-        "title": ", ".join(f"speclift {verb} --json" for verb in published.verbs),
+        "title": published.title or ", ".join(f"speclift {verb} --json" for verb in published.verbs),
         **schema,
-        "description": f"{PROMISE} {_words(published.document)}".strip(),
+        **({"additionalProperties": False} if published.title else {}),
+        "description": f"{'' if published.title else PROMISE} {_words(published.document)}".strip(),
     }
 
 
 def schema_of(document: type) -> Schema:
-    """Of a TypedDict; those within it are under $defs, once each."""
+    """Of a TypedDict; those within it, and dataclasses, are under $defs, once each."""
     definitions: dict[str, Schema] = {}
     whole = _fields(document, definitions)
     return {**whole, "$defs": dict(sorted(definitions.items()))} if definitions else whole
@@ -75,7 +82,7 @@ def _schema(hint: object, definitions: dict[str, Schema]) -> Schema:
     if origin is Literal:
         words = [word.value if isinstance(word, Enum) else word for word in parts]
         return {"const": words[0]} if len(words) == 1 else {"enum": words}
-    if origin is list:
+    if origin is list or (origin is tuple and parts[1:] == (...,)):
         return {"type": "array", "items": _schema(parts[0], definitions)}
     if origin in (dict, Mapping):
         entries = {} if parts[1] is object else {"additionalProperties": _schema(parts[1], definitions)}
@@ -84,7 +91,7 @@ def _schema(hint: object, definitions: dict[str, Schema]) -> Schema:
 
 
 def _plain(hint: object, definitions: dict[str, Schema]) -> Schema:
-    if is_typeddict(hint):
+    if is_typeddict(hint) or is_dataclass(hint):
         return _reference(hint, definitions)
     if isinstance(hint, type) and issubclass(hint, Enum):
         return {"enum": [member.value for member in hint]}
@@ -110,12 +117,27 @@ def _reference(hint: object, definitions: dict[str, Schema]) -> Schema:
 
 
 def _fields(hint: object, definitions: dict[str, Schema]) -> Schema:
-    fields, words = fields_of(hint), _words(hint)
+    known, words = fields_of(hint), _words(hint)
+    optional = _with_defaults(hint)
     return {
         "type": "object",
         **({"description": words} if words else {}),
-        "properties": {name: _schema(field.hint, definitions) for name, field in fields.items()},
-        "required": sorted(name for name, field in fields.items() if field.is_required),
+        "properties": {name: _schema(field.hint, definitions) for name, field in known.items()},
+        "required": sorted(
+            name for name, field in known.items() if field.is_required and name not in optional
+        ),
+        **({"additionalProperties": False} if is_dataclass(hint) else {}),
+    }
+
+
+def _with_defaults(hint: object) -> set[str]:
+    """Of a dataclass, which a file is read into: what need not be said."""
+    if not is_dataclass(hint):
+        return set()
+    return {
+        field.name
+        for field in fields(hint)
+        if field.default is not MISSING or field.default_factory is not MISSING
     }
 
 

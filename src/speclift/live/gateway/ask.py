@@ -13,6 +13,7 @@ from speclift.live.ask import Listening, read_listening
 
 POOLS, ROUTING, SERVICE, RECORD = "Servers", "Where requests go", "As a service", "What is kept"
 CANARY_MAX = 0.5
+USUAL_PLACE = Listening(host="127.0.0.1", port=8900)
 
 
 def read_share(text: str, flag: str) -> float:
@@ -23,7 +24,9 @@ def read_share(text: str, flag: str) -> float:
     except ValueError:
         share = -1.0
     if not 0 <= share <= CANARY_MAX:
-        raise UsageError(f"{flag} is a share from 0% to {CANARY_MAX:.0%}, saw {text[:40]!r}", hint=f"{flag} 5%")
+        raise UsageError(
+            f"{flag} is a share from 0% to {CANARY_MAX:.0%}, saw {text[:40]!r}", hint=f"{flag} 5%"
+        )
     return share
 
 
@@ -66,7 +69,7 @@ class GatewayAsk:
             "127.0.0.1:8900",
             reading=Reading(read_listening, default="127.0.0.1:8900"),
         ),
-    ] = Listening(host="127.0.0.1", port=8900)
+    ] = USUAL_PLACE
     token_env: Annotated[
         str | None, Flag("Environment variable with the key that callers have to send.", SERVICE, "VAR")
     ] = None
@@ -88,7 +91,9 @@ class GatewayAsk:
     ] = None
     log_text: Annotated[
         bool,
-        Flag("With prompts and answers, for replay and decide --prompts. Whoever reads it reads them.", RECORD),
+        Flag(
+            "With prompts and answers, for replay and decide --prompts. Whoever reads it reads them.", RECORD
+        ),
     ] = False
 
     def __post_init__(self) -> None:
@@ -100,10 +105,13 @@ class GatewayAsk:
             )
         if self.learn and not self.canary:
             raise UsageError(
-                "--learn needs requests to learn from", hint="--canary 5% sends every twentieth to the other pool"
+                "--learn needs requests to learn from",
+                hint="--canary 5% sends every twentieth to the other pool",
             )
         if self.log_text and self.access_log is None:
-            raise UsageError("--log-text goes with --access-log", hint="--access-log requests.jsonl --log-text")
+            raise UsageError(
+                "--log-text goes with --access-log", hint="--access-log requests.jsonl --log-text"
+            )
         if not self.listen.is_loopback and self.token_env is None:
             raise UsageError(
                 f"--listen {self.listen.host} can be reached from other machines and wants a token",

@@ -21,8 +21,9 @@ AHEAD_BYTES_MAX = 64 * 1024
 HEAD_LIMIT_S, BODY_LIMIT_S, IDLE_LIMIT_S, SLOW_LIMIT_S = 10.0, 20.0, 75.0, 60.0
 # A body is to come at least this fast on the whole.
 BODY_BYTES_PER_S = 16 * 1024
-# A caller that is refused in the middle of its body is read on for so long, else it never sees the answer.
-LINGER_S = 1.0
+# A caller that is refused in the middle of its body is read on until it has been quiet for so long, else it never sees
+# the answer; not for ever.
+LINGER_S, LINGER_MAX_S = 0.5, 20.0
 CONTINUE = b"HTTP/1.1 100 Continue\r\n\r\n"
 
 
@@ -70,6 +71,11 @@ class Caller(asyncio.Protocol):
         if self._transport is not None:
             self._transport.write(data)
 
+    def forget_body(self) -> None:
+        """Its answer has begun: nobody else will be sent it."""
+        self._ground.hold(-self._held)
+        self._held = 0
+
     def hang_up(self) -> None:
         if self._transport is not None:
             self._transport.abort()
@@ -107,9 +113,9 @@ class Caller(asyncio.Protocol):
             self._refuse(Refusal(503, "too many connections"))
 
     def data_received(self, data: bytes) -> None:
+        self._heard_s = self._ground.clock()
         if self._is_ending:
             return
-        self._heard_s = self._ground.clock()
         if not self._reader.has_begun:
             self._begun_s = self._heard_s
         self._reader.feed(data)
@@ -197,17 +203,23 @@ class Caller(asyncio.Protocol):
 
     def _refuse(self, refusal: Refusal) -> None:
         self._is_ending = True
+        self._heard_s = self._ground.clock()
         self._reader = RequestReader()
         self._account()
         if self._transport is None:
             return
         self.write(refusal_bytes(refusal))
         self._transport.resume_reading()
-        asyncio.get_running_loop().call_later(LINGER_S, self._close)
+        self._linger(self._ground.clock() + LINGER_MAX_S)
 
-    def _close(self) -> None:
-        if self._transport is not None:
+    def _linger(self, until_s: Seconds) -> None:
+        now_s = self._ground.clock()
+        if self._transport is None:
+            return
+        if now_s - self._heard_s >= LINGER_S or now_s >= until_s:
             self._transport.abort()
+        else:
+            asyncio.get_running_loop().call_later(LINGER_S, self._linger, until_s)
 
 
 def refusal_bytes(refusal: Refusal) -> bytes:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Protocol
 
 import orjson
@@ -22,7 +22,7 @@ from speclift.core.routing import (
     RoutedRequest,
 )
 from speclift.core.units import Seconds
-from speclift.live.gateway.heads import answer_head, request_bytes, request_id_of
+from speclift.live.gateway.heads import answer_head, request_head, request_id_of
 from speclift.live.gateway.observed import ObservedAnswer
 from speclift.live.gateway.requests import CallerRequest
 from speclift.live.gateway.upstream import PoolMember, UpstreamConnection
@@ -48,6 +48,8 @@ class WritesAnswer(Protocol):
     def is_gone(self) -> bool: ...
 
     def write(self, data: bytes) -> None: ...
+
+    def forget_body(self) -> None: ...
 
     def hang_up(self) -> None:
         """At once, in the middle of an answer: what the caller has is not the whole."""
@@ -178,14 +180,14 @@ class Exchange:
             self._connection = connection
             self._heard_s = ground.clock()
             self._ended = asyncio.get_running_loop().create_future()
-            connection.ask(self._bytes_for(member), self, is_head=self._request.method == "HEAD")
+            connection.ask(self._head_for(member), self._request.body, self)
             return await self._ended
         finally:
             member.running -= 1
             self._connection = None
 
-    def _bytes_for(self, member: PoolMember) -> bytes:
-        return request_bytes(
+    def _head_for(self, member: PoolMember) -> bytes:
+        return request_head(
             self._request,
             member.address,
             request_id=self._id,
@@ -260,6 +262,9 @@ class Exchange:
         assert member is not None
         reader = connection.reader
         self._has_begun, self._status = True, reader.status
+        if not self._keeps_text:
+            self._request = replace(self._request, body=b"")
+            self._caller.forget_body()
         self._is_event_stream = EVENTS in _content_type(reader.head)
         is_bodiless = self._request.method == "HEAD"
         if reader.length is None and not is_bodiless:

@@ -33,7 +33,7 @@ def request_id_of(request: CallerRequest) -> str:
     return given.decode("ascii") if _REQUEST_ID.fullmatch(given) else secrets.token_hex(16)
 
 
-def request_bytes(
+def request_head(
     request: CallerRequest,
     address: Address,
     *,
@@ -59,7 +59,7 @@ def request_bytes(
         lines.append(b"authorization: " + own)
     if request.body or request.method in ("POST", "PUT", "PATCH"):
         lines.append(b"content-length: %d" % len(request.body))
-    return b"\r\n".join(lines) + b"\r\n\r\n" + request.body
+    return b"\r\n".join(lines) + b"\r\n\r\n"
 
 
 def _target(request: CallerRequest, address: Address) -> str:

@@ -161,7 +161,7 @@ class RequestReader:
             self._seen = len(data)
             if len(data) > HEAD_BYTES_MAX:
                 raise Refusal(431, "the head of the request is too long")
-            if data not in (b"", b"\r") and not _may_begin(data):
+            if not _may_begin(data):
                 raise Refusal(400, "no HTTP request")
             return False
         if end > HEAD_BYTES_MAX:
@@ -304,5 +304,6 @@ def _wants_leave(named: Mapping[bytes, bytes]) -> bool:
 
 def _may_begin(data: bytearray) -> bool:
     """Whether these bytes may be the beginning of a request line; TLS and other protocols are told at once."""
-    word = bytes(data[:8]).partition(b" ")[0]
+    # A lone CR may be the half of an empty line before it.
+    word = bytes(data[:8]).removeprefix(b"\r").partition(b" ")[0]
     return any(method.startswith(word) for method in _METHODS)

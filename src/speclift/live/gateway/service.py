@@ -40,8 +40,9 @@ from speclift.live.http_service import (
 from speclift.live.http_service import Route as PageRoute
 
 CONNECTIONS_MAX = 8192
-# Bodies that are held at once, until their answers begin: as many callers with long prompts as memory allows.
-BODIES_BYTES_MAX: Bytes = 512 << 20
+# Bodies that are held at once, until their answers begin. Each may stand in memory three times for a moment: as it was
+# read, as one piece, and on its way to the server.
+BODIES_BYTES_MAX: Bytes = 256 << 20
 # Descriptors of a request (its caller's and its server's), and those of everything else.
 DESCRIPTORS_EACH, DESCRIPTORS_ELSE = 2, 64
 SWEPT_EVERY_S = 1.0
@@ -125,6 +126,11 @@ class GatewayService:
     def members(self) -> Sequence[PoolMember]:
         return tuple(self._members.values())
 
+    @property
+    def busy(self) -> int:
+        """Callers that wait for an answer, or for the rest of one."""
+        return sum(caller.is_busy for caller in self.state.callers)
+
     def use_router(self, router: RoutesRequests) -> None:
         """From the next request on; those under way keep their route."""
         self._router = router
@@ -179,9 +185,8 @@ class GatewayService:
         while True:
             for caller in tuple(self.state.callers):
                 caller.close_if_idle()
-            busy = sum(caller.is_busy for caller in self.state.callers)
-            if not busy or time.monotonic() >= until_s:
-                return busy
+            if not self.busy or time.monotonic() >= until_s:
+                return self.busy
             await asyncio.sleep(0.02)
 
     async def close(self) -> None:

@@ -17,6 +17,7 @@ CONNECT_LIMIT_S = 3.0
 # uvicorn, and so vLLM, closes an idle connection after 5 s, llama.cpp likewise: one about to be closed is no use.
 KEPT_LIMIT_S = 4.0
 KEPT_MAX = 256
+JOINED_BYTES_MAX = 64 * 1024
 
 
 class TakesAnswer(Protocol):
@@ -45,11 +46,16 @@ class UpstreamConnection(asyncio.Protocol):
     def is_open(self) -> bool:
         return self._transport is not None and not self._transport.is_closing()
 
-    def ask(self, request: bytes, asker: TakesAnswer, *, is_head: bool) -> None:
+    def ask(self, head: bytes, body: bytes, asker: TakesAnswer) -> None:
         assert self._transport is not None
         self.reader = ResponseReader(passes_on=True)
-        self._asker, self._is_head = asker, is_head
-        self._transport.write(request)
+        self._asker, self._is_head = asker, head.startswith(b"HEAD ")
+        # Two writes of a long one: joining them would hold it twice.
+        if len(body) > JOINED_BYTES_MAX:
+            self._transport.write(head)
+            self._transport.write(body)
+        else:
+            self._transport.write(head + body)
 
     def pause(self) -> None:
         if self._transport is not None:

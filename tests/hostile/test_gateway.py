@@ -1,0 +1,296 @@
+"""A gateway under fire, as a process of its own: killed servers, a thousand callers, slow readers, half-open
+connections, huge bodies, kill -9. Memory stays bounded, nothing hangs, no finished stream lost or doubled a byte."""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import json
+import os
+import signal
+import sys
+from collections.abc import AsyncIterator, Coroutine
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import cast
+
+import pytest
+
+from gateways import CHAT, ENDING, Asked, Backend, dechunked, post, tokens
+
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(110)]
+# Of a gateway that has nothing to do; what it may take under fire is said in each test.
+IDLE_BYTES = 140 << 20
+
+
+@dataclass
+class GatewayProcess:
+    process: asyncio.subprocess.Process
+    port: int
+
+    @property
+    def memory_bytes(self) -> int:
+        """Its peak."""
+        lines = Path(f"/proc/{self.process.pid}/status").read_text().splitlines()
+        return 1024 * int(next(line.split()[1] for line in lines if line.startswith("VmHWM")))
+
+    async def said_to(self, data: bytes, *, limit_s: float = 60.0) -> bytes:
+        reader, writer = await asyncio.open_connection("127.0.0.1", self.port, limit=1 << 27)
+        try:
+            writer.write(data)
+            async with asyncio.timeout(limit_s):
+                return await reader.read()
+        finally:
+            writer.transport.abort()
+
+
+@asynccontextmanager
+async def process(spec: Backend, plain: Backend, *flags: str, port: int = 0) -> AsyncIterator[GatewayProcess]:
+    for backend in (spec, plain):
+        if not backend.is_open:
+            await backend.open()
+    words = ("--spec", spec.url, "--plain", plain.url, "--listen", f"127.0.0.1:{port}", "--json", *flags)
+    started = await asyncio.create_subprocess_exec(
+        *(sys.executable, "-m", "speclift", "gateway", *words),
+        stdout=asyncio.subprocess.PIPE,
+        stderr=asyncio.subprocess.DEVNULL,
+        env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
+    )
+    assert started.stdout is not None
+    try:
+        async with asyncio.timeout(30):
+            ready = json.loads(await started.stdout.readline())
+        yield GatewayProcess(started, int(ready["listen"].rpartition(":")[2]))
+    finally:
+        if started.returncode is None:
+            started.kill()
+        await started.wait()
+        for backend in (spec, plain):
+            if backend.is_open:
+                await backend.close()
+
+
+def run(work: Coroutine[None, None, None]) -> None:
+    asyncio.run(asyncio.wait_for(work, 100))
+
+
+def named(body: bytes) -> str:
+    return str(json.loads(body)["name"])
+
+
+async def streams_its_name(asked: Asked) -> None:
+    await asked.begin()
+    for part in tokens(20, of=f"{named(asked.body)}-"):
+        await asked.chunk(part)
+        await asyncio.sleep(0.01)
+    await asked.chunk(ENDING)
+    await asked.end()
+
+
+def whole_stream(name: str) -> bytes:
+    return b"".join(tokens(20, of=f"{name}-")) + ENDING
+
+
+def body_of(name: str) -> bytes:
+    return json.dumps(
+        {"name": name, "messages": [{"role": "user", "content": name}], "stream": True}
+    ).encode()
+
+
+def test_a_thousand_callers_get_their_own_bytes_and_all_of_them() -> None:
+    async def work() -> None:
+        async with process(Backend(streams_its_name), Backend()) as gateway:
+            names = [f"n{number}" for number in range(1000)]
+            answers = await asyncio.gather(*(gateway.said_to(post(body_of(name))) for name in names))
+            for name, answer in zip(names, answers, strict=True):
+                assert dechunked(answer) == whole_stream(name)
+            assert gateway.memory_bytes < IDLE_BYTES + (150 << 20)
+
+    run(work())
+
+
+def test_a_server_killed_under_load_loses_only_the_streams_that_had_begun() -> None:
+    async def work() -> None:
+        spec, plain = Backend(streams_its_name), Backend(streams_its_name)
+        async with process(spec, plain) as gateway:
+
+            async def ask(number: int) -> tuple[str, bytes]:
+                await asyncio.sleep(number * 0.002)
+                return f"n{number}", await gateway.said_to(post(body_of(f"n{number}")))
+
+            asking = [asyncio.create_task(ask(number)) for number in range(300)]
+            await asyncio.sleep(0.3)
+            await spec.close()
+            whole = broken = 0
+            for name, answer in await asyncio.gather(*asking):
+                body = dechunked(answer)
+                if body == whole_stream(name):
+                    whole += 1
+                    continue
+                broken += 1
+                # What came is a beginning of the stream, and then an error that cannot be overlooked.
+                *events, last, end = body.split(b"\n\n")
+                assert end == b""
+                assert whole_stream(name).startswith(b"\n\n".join(events))
+                assert json.loads(last.removeprefix(b"data: "))["error"]["code"] == 502
+            assert whole > 100
+            assert broken > 0
+            assert b"pool: plain" in await gateway.said_to(post(body_of("after")))
+            await spec.open()
+            async with asyncio.timeout(20):
+                while b"pool: spec" not in await gateway.said_to(post(body_of("again"))):
+                    await asyncio.sleep(0.2)
+
+    run(work())
+
+
+def test_slow_readers_cost_little_and_hold_nobody_up() -> None:
+    async def floods(asked: Asked) -> None:
+        await asked.begin()
+        for _ in range(2000):
+            await asked.chunk(b"x" * 16_384)
+        await asked.end()
+
+    async def work() -> None:
+        spec = Backend(floods)
+        async with process(spec, Backend()) as gateway:
+            slow = [await asyncio.open_connection("127.0.0.1", gateway.port) for _ in range(100)]
+            for reader, writer in slow:
+                writer.write(post(body_of("slow")))
+                await reader.read(100)
+                cast(asyncio.Transport, writer.transport).pause_reading()
+            await asyncio.sleep(1)
+            spec.behave = streams_its_name
+            answers = await asyncio.gather(*(gateway.said_to(post(body_of(f"q{n}"))) for n in range(50)))
+            assert [dechunked(answer) for answer in answers] == [whole_stream(f"q{n}") for n in range(50)]
+            # 32 MB wait for each of them; the gateway holds at most one read of 256 kB, twice.
+            assert gateway.memory_bytes < IDLE_BYTES + (100 << 20)
+            for _, writer in slow:
+                writer.transport.abort()
+
+    run(work())
+
+
+@pytest.mark.parametrize("half", [b"", b"POST /v1/chat", post(b"x" * 50)[:-20]])
+def test_half_open_connections_hold_nobody_up(half: bytes) -> None:
+    async def work() -> None:
+        async with process(Backend(streams_its_name), Backend()) as gateway:
+            idle = [await asyncio.open_connection("127.0.0.1", gateway.port) for _ in range(500)]
+            for _, writer in idle:
+                writer.write(half)
+            answers = await asyncio.gather(*(gateway.said_to(post(body_of(f"q{n}"))) for n in range(50)))
+            assert [dechunked(answer) for answer in answers] == [whole_stream(f"q{n}") for n in range(50)]
+            if half.startswith(b"POST /v1/chat") and b"\r\n" not in half:
+                # A head that does not come is given up.
+                async with asyncio.timeout(20):
+                    assert (await idle[0][0].read()).startswith(b"HTTP/1.1 408 ")
+            for _, writer in idle:
+                writer.transport.abort()
+
+    run(work())
+
+
+def test_bodies_of_fifty_megabytes_come_through_whole_and_the_memory_for_them_is_bounded() -> None:
+    async def hashes(asked: Asked) -> None:
+        await asked.whole(hashlib.sha256(asked.body).hexdigest().encode())
+        asked.body = b""
+
+    async def work() -> None:
+        async with process(Backend(hashes), Backend(hashes)) as gateway:
+            body = os.urandom(1 << 20) * 50
+            wanted = hashlib.sha256(body).hexdigest().encode()
+            for _ in range(3):
+                assert dechunked(await gateway.said_to(post(body, path="/v1/files"))) == wanted
+            # Together more than may be held at once: some are told to come again, none is broken.
+            answers = await asyncio.gather(*(gateway.said_to(post(body)) for _ in range(14)))
+            statuses = [int(answer.split(b" ", 2)[1]) for answer in answers]
+            assert set(statuses) <= {200, 503}
+            assert 200 in statuses
+            for answer, status in zip(answers, statuses, strict=True):
+                assert status == 503 or dechunked(answer) == wanted
+            assert gateway.memory_bytes < IDLE_BYTES + (800 << 20)
+            huge = f"POST {CHAT} HTTP/1.1\r\nhost: x\r\ncontent-length: {10**12}\r\n\r\n".encode()
+            assert (await gateway.said_to(huge + b"x" * 100_000)).startswith(b"HTTP/1.1 413 ")
+
+    run(work())
+
+
+def test_a_body_that_is_no_request_is_the_engines_to_refuse() -> None:
+    bodies = (
+        b"",
+        b"{",
+        b"[1, 2",
+        b"\xff\xfe",
+        b"null",
+        b"[" * 100_000,
+        b'{"messages": 5, "temperature": "hot"}',
+    )
+
+    async def refuses(asked: Asked) -> None:
+        await asked.whole(b'{"error":"%d bytes"}' % len(asked.body), status=400)
+
+    async def work() -> None:
+        async with process(Backend(refuses), Backend(refuses)) as gateway:
+            for body in bodies:
+                answer = await gateway.said_to(post(body))
+                assert answer.startswith(b"HTTP/1.1 400 ")
+                assert dechunked(answer) == b'{"error":"%d bytes"}' % len(body)
+
+    run(work())
+
+
+def test_killed_and_started_again_on_its_port() -> None:
+    async def work() -> None:
+        spec, plain = Backend(streams_its_name), Backend(streams_its_name)
+        async with process(spec, plain) as gateway:
+            asking = [asyncio.create_task(gateway.said_to(post(body_of(f"n{n}")))) for n in range(50)]
+            await asyncio.sleep(0.1)
+            gateway.process.send_signal(signal.SIGKILL)
+            answers = await asyncio.gather(*asking, return_exceptions=True)
+            port = gateway.port
+            # Nothing that was cut off looks whole.
+            for number, answer in enumerate(answers):
+                if isinstance(answer, bytes) and answer.endswith(b"0\r\n\r\n"):
+                    assert dechunked(answer) == whole_stream(f"n{number}")
+        async with process(spec, plain, port=port) as again:
+            assert again.port == port
+            assert dechunked(await again.said_to(post(body_of("new")))) == whole_stream("new")
+
+    run(work())
+
+
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGTERM, 0), (signal.SIGINT, 130)])
+def test_a_signal_finishes_what_is_under_way(number: signal.Signals, code: int) -> None:
+    async def work() -> None:
+        async with process(Backend(streams_its_name), Backend()) as gateway:
+            asking = [asyncio.create_task(gateway.said_to(post(body_of(f"n{n}")))) for n in range(20)]
+            await asyncio.sleep(0.15)
+            gateway.process.send_signal(number)
+            answers = await asyncio.gather(*asking)
+            assert [dechunked(answer) for answer in answers] == [whole_stream(f"n{n}") for n in range(20)]
+            async with asyncio.timeout(5):
+                assert await gateway.process.wait() == code
+
+    run(work())
+
+
+def test_a_second_signal_does_not_wait() -> None:
+    async def hangs(asked: Asked) -> None:
+        await asked.begin()
+        await asked.chunk(tokens(1)[0])
+        await asyncio.sleep(60)
+
+    async def work() -> None:
+        async with process(Backend(hangs), Backend()) as gateway:
+            asking = asyncio.create_task(gateway.said_to(post(body_of("x"))))
+            await asyncio.sleep(0.3)
+            gateway.process.send_signal(signal.SIGTERM)
+            await asyncio.sleep(0.3)
+            assert gateway.process.returncode is None
+            gateway.process.send_signal(signal.SIGTERM)
+            async with asyncio.timeout(5):
+                assert await gateway.process.wait() == 0
+            await asyncio.gather(asking, return_exceptions=True)
+
+    run(work())

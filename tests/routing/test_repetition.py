@@ -1,0 +1,88 @@
+"""How much of a prompt its own drafter would have had right."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from itertools import count
+from statistics import median
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from speclift.replayer.methods import DrafterSetting, settings_for
+from speclift.routing.repetition import TOKENS_MAX, PromptLook, repeated_share, standing_tokens
+from speclift.studies.prompt_files import bundled_workload
+from speclift.verbs.replay import log_drafters
+
+
+def setting(method: str = "ngram,n=3,k=5", engine: str = "vllm") -> DrafterSetting:
+    (found,) = settings_for([method], log_drafters(), engine=engine, ks=(5,), ngrams=(3,))
+    return found
+
+
+def share(text: str, method: str = "ngram,n=3,k=5") -> float:
+    return repeated_share(standing_tokens(text), setting(method))
+
+
+def look(times: Iterator[float], limit_s: float = 0.002) -> PromptLook:
+    return PromptLook(setting=setting(), clock=lambda: next(times), limit_s=limit_s)
+
+
+POEM = "the quick brown fox jumps over a lazy dog while nine wizards box with seven old gods , "
+
+
+class TestStandingTokens:
+    def test_words_and_single_marks(self) -> None:
+        assert standing_tokens("a b, a! a_b 1.5").tolist() == [0, 1, 2, 0, 3, 4, 5, 6, 7]
+
+    def test_of_a_long_text_the_end(self) -> None:
+        tokens = standing_tokens("x " * 50_000 + "y")
+
+        assert len(tokens) <= TOKENS_MAX
+        assert tokens[-1] == tokens.max() == 1
+
+
+class TestRepeatedShare:
+    def test_nothing_repeats_in_a_text_without_repetition(self) -> None:
+        assert share(POEM) == 0.0
+
+    def test_most_of_a_second_copy_is_found(self) -> None:
+        assert 0.3 < share(POEM * 2) < 0.5
+        assert share(POEM * 10) > 0.6
+
+    def test_it_is_the_drafter_s_own_rule(self) -> None:
+        assert share(POEM * 2, "ngram,n=2,k=1") < share(POEM * 2, "ngram,n=2,k=8")
+
+    @pytest.mark.parametrize("text", ["", " ", "a", "a b", "\x00", "é" * 3])
+    def test_of_next_to_nothing_there_is_no_share(self, text: str) -> None:
+        assert share(text) == 0.0
+
+    @given(st.text(max_size=200))
+    def test_it_is_a_share_of_any_text(self, text: str) -> None:
+        assert 0.0 <= share(text) <= 1.0
+        assert 0.0 <= share(text * 3, "ngram,n=1,k=9") <= 1.0
+
+
+class TestTheTimeLimit:
+    def test_within_it_the_share_is_told(self) -> None:
+        assert look(count(0, 0.001))(POEM * 2) == share(POEM * 2)
+
+    def test_where_finding_words_took_all_of_it_nothing_is(self) -> None:
+        assert look(count(0, 0.002))(POEM * 2) is None
+
+
+def test_on_the_bundled_prompts_it_tells_conversations_that_copied_before() -> None:
+    """And no first request to copy: that is what docs/gateway.md says of it."""
+    by_kind: dict[tuple[str, bool], list[float]] = {}
+    for request in bundled_workload().requests:
+        text = "\n".join(message.content for message in request.messages)
+        by_kind.setdefault((request.segment, len(request.messages) > 1), []).append(share(text))
+
+    assert median(by_kind["verbatim-rewrite", True]) > 0.3
+    assert min(by_kind["verbatim-rewrite", True]) > 0.2
+    others = [
+        value for kind, values in by_kind.items() if kind != ("verbatim-rewrite", True) for value in values
+    ]
+    assert max(others) < 0.2
+    assert median(by_kind["verbatim-rewrite", False]) < 0.05
