@@ -19,24 +19,30 @@ from speclift.core.routing import (
     ServerState,
 )
 from speclift.live.gateway.tallies import Tallies
-from speclift.views.gateway_exposition import GatewayMetrics, gateway_exposition
+from speclift.routing.learning import LiveSpeedups
+from speclift.views.gateway_document import GatewayBoard
+from speclift.views.gateway_exposition import gateway_exposition
 
 POOLS = PoolStates(
     spec=(ServerState(url=SPEC_URL, running=3),), plain=(ServerState(url=PLAIN_URL, is_up=False),)
 )
 
+ESTIMATE = Estimate(value=1.3, low=1.2, high=1.4, n=9, method="m")
 
-def metrics_of(*requests: RoutedRequest) -> GatewayMetrics:
+
+def metrics_of(*requests: RoutedRequest) -> GatewayBoard:
     tallies = Tallies()
     for request in requests:
         tallies.note(request, now_s=1.0)
-    return GatewayMetrics(
+    return GatewayBoard(
         version="0.1",
+        at_s=2.0,
+        since_s=1.0,
         totals=tallies.totals(now_s=1.0),
         pools=POOLS,
         shares={"chat": 0.95},
-        speedups={"chat": Estimate(value=1.3, low=1.2, high=1.4, n=9, method="m")},
-        shifts={ServerPool.PLAIN: 1},
+        live={"chat": LiveSpeedups(e2e=ESTIMATE, ttft=None, tpot=None, requests=9)},
+        shift_counts={ServerPool.PLAIN: 1},
     )
 
 

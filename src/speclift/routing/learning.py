@@ -47,6 +47,7 @@ SHIFTS_KEPT = 20
 class Shift:
     """A segment that moved, and what showed it."""
 
+    # On the wall's clock.
     at_s: Seconds
     segment: str
     to: ServerPool
@@ -136,7 +137,7 @@ class Learner:
 
     def __init__(self, *, canary: float, learn: bool = False) -> None:
         assert 0 <= canary < 0.5
-        self._canary, self._learn = canary, learn
+        self.canary, self.learns = canary, learn
         self._segments: dict[str, _Watched] = {}
         # Which pools have read a conversation's beginning.
         self._sessions: OrderedDict[str, frozenset[ServerPool]] = OrderedDict()
@@ -147,11 +148,11 @@ class Learner:
         watched = self._segments.get(segment)
         if watched is not None:
             watched.segment.policy = pool
-        is_measured = self._canary > 0 and (pool is ServerPool.SPEC or self._learn)
+        is_measured = self.canary > 0 and (pool is ServerPool.SPEC or self.learns)
         if not is_measured:
             return 1.0 if pool is ServerPool.SPEC else 0.0
         usual = pool if watched is None else watched.segment.usual
-        return 1 - self._canary if usual is ServerPool.SPEC else self._canary
+        return 1 - self.canary if usual is ServerPool.SPEC else self.canary
 
     @property
     def shares(self) -> Mapping[str, float]:
@@ -176,10 +177,10 @@ class Learner:
                 return
             watched = self._segments[name] = _Watched(began_s=now_s)
         is_warm = self._is_warm(request)
-        if self._canary > 0 and _is_drawn(request, watched.segment.usual):
+        if self.canary > 0 and _is_drawn(request, watched.segment.usual):
             watched.rows.append(_row(request, is_warm=is_warm))
         if now_s - watched.began_s >= BLOCK_S or len(watched.rows) >= BLOCK_ROWS:
-            self._close_block(name, watched, now_s=now_s)
+            self._close_block(name, watched, now_s=now_s, wall_s=request.arrived_s + request.e2e_s)
 
     def _is_warm(self, request: RoutedRequest) -> bool:
         """Whether the pool that answered has read the conversation's beginning before."""
@@ -193,7 +194,7 @@ class Learner:
             self._sessions.popitem(last=False)
         return pool in before
 
-    def _close_block(self, name: str, watched: _Watched, *, now_s: Seconds) -> None:
+    def _close_block(self, name: str, watched: _Watched, *, now_s: Seconds, wall_s: Seconds) -> None:
         rows, watched.rows, watched.began_s = watched.rows, [], now_s
         e2e, ttft, tpot = (_evidence(rows, place) for place in range(3))
         watched.ttft.add(ttft, now_s=now_s)
@@ -205,7 +206,7 @@ class Learner:
         watched.tpot.clear()
         speedup, horizon_s = found
         to = watched.segment.usual
-        self.shifts.append(Shift(at_s=now_s, segment=name, to=to, speedup=speedup, horizon_s=horizon_s))
+        self.shifts.append(Shift(at_s=wall_s, segment=name, to=to, speedup=speedup, horizon_s=horizon_s))
         self.shift_counts[to] += 1
 
 

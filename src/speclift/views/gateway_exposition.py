@@ -7,37 +7,20 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
 from operator import attrgetter
 
 from speclift.core.address import shown
 from speclift.core.gateway_totals import GatewayTotals, TallyKey, TimeHistogram
-from speclift.core.results import Estimate
-from speclift.core.routing import PoolStates, ServerPool, ServerState
+from speclift.core.routing import ServerPool, ServerState
+from speclift.views.gateway_document import GatewayBoard
 from speclift.views.prometheus_text import Sample, family, histogram_family
 
 # Requests that nobody answered belong to no pool.
 NO_POOL = "none"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class GatewayMetrics:
-    """Everything that is exposed of a gateway at one moment."""
-
-    version: str
-    totals: GatewayTotals
-    pools: PoolStates
-    # By segment: the share of its requests that goes to spec now, and E2E of plain over spec on live traffic.
-    shares: Mapping[str, float] = field(default_factory=dict)
-    speedups: Mapping[str, Estimate] = field(default_factory=dict)
-    # By where segments were shifted to.
-    shifts: Mapping[ServerPool, int] = field(default_factory=dict)
-
-
-def gateway_exposition(metrics: GatewayMetrics) -> str:
-    return "".join(
-        (*_request_families(metrics.totals), *_server_families(metrics), *_route_families(metrics))
-    )
+def gateway_exposition(board: GatewayBoard) -> str:
+    return "".join((*_request_families(board.totals), *_server_families(board), *_route_families(board)))
 
 
 def _request_families(totals: GatewayTotals) -> Iterator[str]:
@@ -71,8 +54,8 @@ def _request_families(totals: GatewayTotals) -> Iterator[str]:
         yield family(short, "counter", words, counted)
 
 
-def _server_families(metrics: GatewayMetrics) -> Iterator[str]:
-    states = [(pool, state) for pool in ServerPool for state in metrics.pools.of(pool)]
+def _server_families(board: GatewayBoard) -> Iterator[str]:
+    states = [(pool, state) for pool in ServerPool for state in board.pools.of(pool)]
 
     def by_server(pool: ServerPool, state: ServerState) -> dict[str, str]:
         return {"pool": pool.value, "server": shown(state.url)}
@@ -81,7 +64,7 @@ def _server_families(metrics: GatewayMetrics) -> Iterator[str]:
     yield family("gateway_server_running", "gauge", "Requests under way at a server.", running)
     is_up = [(by_server(pool, state), float(state.is_up)) for pool, state in states]
     yield family("gateway_server_up", "gauge", "1 where the server answers.", is_up)
-    servers = metrics.totals.servers
+    servers = board.totals.servers
     answered = [
         (by_server(pool, state), float(servers[state.url].requests))
         for pool, state in states
@@ -90,20 +73,20 @@ def _server_families(metrics: GatewayMetrics) -> Iterator[str]:
     yield family("gateway_server_requests_total", "counter", "Requests that a server was given.", answered)
 
 
-def _route_families(metrics: GatewayMetrics) -> Iterator[str]:
-    totals = metrics.totals
-    yield family("gateway_info", "gauge", "This gateway.", [({"version": metrics.version}, 1.0)])
+def _route_families(board: GatewayBoard) -> Iterator[str]:
+    totals = board.totals
+    yield family("gateway_info", "gauge", "This gateway.", [({"version": board.version}, 1.0)])
     yield family(
         "gateway_plain_only",
         "gauge",
         "1 while the switch sends everything to plain.",
-        [({}, float(metrics.pools.is_plain_only))],
+        [({}, float(board.pools.is_plain_only))],
     )
     yield family(
         "gateway_spec_held_back",
         "gauge",
         "1 while the servers' own counters speak against speculation.",
-        [({}, float(bool(metrics.pools.against_spec)))],
+        [({}, float(bool(board.pools.against_spec)))],
     )
     yield family(
         "gateway_retries_total", "counter", "Servers asked beyond a request's first.", [({}, totals.retries)]
@@ -114,16 +97,17 @@ def _route_families(metrics: GatewayMetrics) -> Iterator[str]:
     )
     reasons = [({"reason": reason}, float(count)) for reason, count in totals.reasons.items()]
     yield family("gateway_routes_total", "counter", "What decided where a request went.", reasons)
-    shares = [({"segment": segment}, share) for segment, share in metrics.shares.items()]
+    shares = [({"segment": segment}, share) for segment, share in board.shares.items()]
     yield family("gateway_spec_share", "gauge", "Share of a segment's requests that goes to spec.", shares)
+    known = [(segment, live.e2e) for segment, live in board.live.items() if live.e2e is not None]
     for name, words, value in (
         ("speedup", "E2E of plain over spec on live traffic; above 1 spec is faster.", attrgetter("value")),
         ("speedup_low", "Its lower bound, which holds at any time.", attrgetter("low")),
         ("speedup_high", "Its upper bound, which holds at any time.", attrgetter("high")),
     ):
-        samples = [({"segment": segment}, float(value(each))) for segment, each in metrics.speedups.items()]
+        samples = [({"segment": segment}, float(value(each))) for segment, each in known]
         yield family(f"gateway_{name}", "gauge", words, samples)
-    shifts = [({"to": pool.value}, float(count)) for pool, count in metrics.shifts.items()]
+    shifts = [({"to": pool.value}, float(count)) for pool, count in board.shift_counts.items()]
     yield family("gateway_shifts_total", "counter", "Segments that live traffic moved.", shifts)
 
 
