@@ -8,6 +8,7 @@ from dataclasses import replace
 import pytest
 
 from routed import PLAIN_URL, SPEC_URL, routed
+from speclift.core.errors import UsageError
 from speclift.core.routing import (
     PoolStates,
     RequestEnd,
@@ -239,3 +240,9 @@ def test_a_router_on_live_traffic_leaves_what_does_not_pay() -> None:
     late = [router.route(features, POOLS, now_s=9e5).pool for _ in range(300)]
     assert late.count(SPEC) < 60
     assert learner.shares.popitem()[1] == pytest.approx(0.1)  # type: ignore[attr-defined]
+
+
+@pytest.mark.parametrize("canary", [-0.1, 0.51, 2.0, float("nan")])
+def test_a_canary_is_the_smaller_part(canary: float) -> None:
+    with pytest.raises(UsageError, match="up to 50%"):
+        Learner(canary=canary)

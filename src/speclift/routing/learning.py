@@ -13,6 +13,7 @@ from collections import OrderedDict, deque
 from collections.abc import Hashable, Iterator, Mapping
 from dataclasses import dataclass, field
 
+from speclift.core.errors import UsageError
 from speclift.core.results import Estimate
 from speclift.core.routing import RequestEnd, RoutedRequest, ServerPool
 from speclift.core.units import Seconds
@@ -38,6 +39,8 @@ BLOCK_S: Seconds = 600.0
 BLOCK_ROWS = 2000
 # The interval that is shown: at any time, 95 %.
 SHOWN_ALPHA = 0.05
+# More would be the usual pool, and not the other.
+CANARY_MAX = 0.5
 SEGMENTS_MAX = 100
 SESSIONS_MAX = 20_000
 SHIFTS_KEPT = 20
@@ -136,7 +139,10 @@ class Learner:
     """Implements Learning. `canary` is the share that goes to the other pool; 0 measures nothing and moves nothing."""
 
     def __init__(self, *, canary: float, learn: bool = False) -> None:
-        assert 0 <= canary < 0.5
+        if not 0 <= canary <= CANARY_MAX:
+            raise UsageError(
+                f"--canary is a share up to {CANARY_MAX:.0%}, saw {canary:.0%}", hint="--canary 5%"
+            )
         self.canary, self.learns = canary, learn
         self._segments: dict[str, _Watched] = {}
         # Which pools have read a conversation's beginning.

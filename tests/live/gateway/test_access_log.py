@@ -231,6 +231,20 @@ def test_decide_reads_back_what_was_asked(tmp_path: Path, text: str) -> None:
     assert workload.left_out == "6 logged requests failed or are no generation"
 
 
+def test_what_the_answer_must_keep_to_is_asked_for_again(tmp_path: Path) -> None:
+    path = tmp_path / "access.jsonl"
+    tools = [{"type": "function", "function": {"name": "f", "parameters": {}}}]
+    schema = {"type": "json_schema", "json_schema": {"name": "n", "schema": {}}}
+    bodies: tuple[dict[str, object], ...] = (
+        {"tools": tools, "tool_choice": "auto"},
+        {"response_format": schema},
+        {},
+    )
+    written(path, *(with_text("x", "y", **body) for body in bodies), keeps_text=True)
+    formats = [request.answer_format for request in read_workload(path).requests]
+    assert [{} if each is None else json.loads(each) for each in formats] == list(bodies)
+
+
 @pytest.mark.parametrize(
     ("body", "limit"),
     [({}, 700), ({"max_completion_tokens": 9}, 9), ({"max_tokens": 8}, 8), ({"max_tokens": None}, 700)],
