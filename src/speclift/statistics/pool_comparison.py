@@ -7,7 +7,7 @@ request took, with z = 1 in one pool and 0 in the other, each class adds
 
 and the ratio of both sums over all classes is the mean difference, each class weighted by the harmonic mean of its
 counts. A class that only one pool saw adds nothing. Both sums are kept by groups of sessions, so that turns of one
-conversation are not taken for independent evidence (a cluster-robust variance), and add up over time.
+conversation are not taken for independent evidence (the variance is one between clusters), and add up over time.
 
 The interval is a confidence sequence: a normal mixture over effects of about MIXTURE_SD (Robbins 1970; asymptotic as in
 Waudby-Smith et al. 2021), so that it holds at all times together. benchmarks/gateway_learning.py shows how well.
