@@ -63,11 +63,8 @@ def parse_workload(lines: Iterable[bytes], *, source: str) -> Workload:
 
 
 def _left_out(*, unlike: int, unread: int) -> str:
-    counted = (
-        (unlike, "failed or are no generation"),
-        (unread, "ask for more than text"),
-    )
-    return ", ".join(f"{count} logged requests {what}" for count, what in counted if count)
+    counted = (("failed or no generation", unlike), ("more than text", unread))
+    return ", ".join(f"{what}: {count}" for what, count in counted if count)
 
 
 def _request(data: Mapping[str, object], *, where: str, default_id: str) -> Request:

@@ -228,7 +228,7 @@ def test_decide_reads_back_what_was_asked(tmp_path: Path, text: str) -> None:
     assert request.messages[0].content == text
     assert (request.segment, request.temperature, request.top_p, request.max_tokens) == ("chat", 0.7, 0.9, 33)
     assert (request.arrival_s, request.response) == (1_763_300_000.25, "yes")
-    assert workload.left_out == "6 logged requests failed or are no generation"
+    assert workload.left_out == "failed or no generation: 6"
 
 
 def test_what_the_answer_must_keep_to_is_asked_for_again(tmp_path: Path) -> None:
@@ -263,7 +263,7 @@ def test_requests_for_more_than_text_are_left_out_and_counted(tmp_path: Path) ->
     written(path, with_text("", "y", messages=picture), with_text("x", "y"), keeps_text=True)
     workload = read_workload(path)
     assert len(workload.requests) == 1
-    assert workload.left_out == "1 logged requests ask for more than text"
+    assert workload.left_out == "more than text: 1"
 
 
 def test_callers_may_use_an_id_twice(tmp_path: Path) -> None:
@@ -285,7 +285,7 @@ def test_a_log_without_text_is_refused_with_what_to_do(tmp_path: Path, reads: ob
 def test_a_log_with_nothing_to_measure_says_why(tmp_path: Path) -> None:
     path = tmp_path / "access.jsonl"
     written(path, *unlike(), keeps_text=True)
-    with pytest.raises(UsageError, match="6 logged requests failed"):
+    with pytest.raises(UsageError, match="failed or no generation: 6"):
         read_workload(path)
 
 
