@@ -16,6 +16,7 @@ import pytest
 
 from processes import eventually
 from routed import routed
+from running import Cli
 from speclift.core.errors import UsageError
 from speclift.core.routing import RequestEnd, RequestFeatures, RoutedRequest
 from speclift.live.gateway.access_log import TEXT_BYTES_MAX, AccessLog, access_line
@@ -280,6 +281,14 @@ def test_a_log_without_text_is_refused_with_what_to_do(tmp_path: Path, reads: ob
     with pytest.raises(UsageError, match="access log without text") as refused:
         reads(path)
     assert "--log-text" in (refused.value.hint or "")
+
+
+def test_who_measures_it_is_told_what_was_left_out(tmp_path: Path, cli: Cli) -> None:
+    path = tmp_path / "access.jsonl"
+    written(path, *unlike(), with_text("x", "y"), keeps_text=True)
+    result = cli("decide", "--engine", "fake", "--prompts", path, "--dry-run")
+    assert result.code == 0
+    assert f"left out of {path}: failed or no generation: 6" in result.stderr
 
 
 def test_a_log_with_nothing_to_measure_says_why(tmp_path: Path) -> None:
