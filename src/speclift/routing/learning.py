@@ -35,7 +35,7 @@ HORIZONS_S: tuple[Seconds, ...] = (3600.0, 6 * 3600.0, 24 * 3600.0)
 FALSE_SHIFTS_A_WEEK = 0.1
 # Requests are compared with those of the same few minutes, so that what changes over the day hits both pools alike.
 BLOCK_S: Seconds = 600.0
-# At 1,000 requests a second a block would be long: the comparison of so many takes about a millisecond.
+# At 1,000 requests a second a block would be long: the comparison of so many takes two milliseconds.
 BLOCK_ROWS = 2000
 # The interval that is shown: at any time, 95 %.
 SHOWN_ALPHA = 0.05
