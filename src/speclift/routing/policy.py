@@ -241,9 +241,12 @@ def faults(policy: Policy) -> Iterator[str]:
     yield from _source_faults(policy)
     yield from _name_faults(policy)
     yield from _load_faults("load", policy.load, policy.load.pays_to)
+    yield from _amount_faults(policy)
     for segment in policy.segments:
         yield from _segment_faults(segment)
-        yield from _load_faults(f"segment {segment.name!r}", policy.limit_of(segment), policy.load.pays_to)
+        if segment.leave is not None or segment.back is not None:
+            own = LoadLimit(leave=segment.leave, back=segment.back)
+            yield from _load_faults(f"segment {segment.name!r}", own, policy.load.pays_to)
         for rule in segment.when:
             yield from _rule_faults(segment.name, rule)
     yield from _order_faults(policy)
@@ -277,6 +280,18 @@ def _name_faults(policy: Policy) -> Iterator[str]:
         if segment.name in seen:
             yield f"segment {segment.name!r} stands there twice: give each a name of its own"
         seen.add(segment.name)
+
+
+def _amount_faults(policy: Policy) -> Iterator[str]:
+    amounts = {
+        "prefix.saves_s_per_1000_tokens": policy.prefix.saves_s_per_1000_tokens,
+        "prefix.keep_s": policy.prefix.keep_s,
+        "load.pays_to": policy.load.pays_to,
+        "repetition.limit_ms": None if policy.repetition is None else policy.repetition.limit_ms,
+    }
+    for name, amount in amounts.items():
+        if amount is not None and amount < 0:
+            yield f"{name} = {amount:g} is less than nothing"
 
 
 def _segment_faults(segment: PolicySegment) -> Iterator[str]:
