@@ -14,6 +14,7 @@ from pathlib import Path
 
 import pytest
 
+from byte_tokenizer import write_byte_tokenizer
 from processes import eventually
 from routed import routed
 from running import Cli
@@ -306,7 +307,7 @@ def test_replay_reads_back_what_was_answered(tmp_path: Path) -> None:
     )
     called = replace(with_text("call", None), finish_reason="tool_calls")
     written(path, *unlike(), copied, called, with_text("two at once", "ab", n=2), keeps_text=True)
-    found = replay([path])
+    found = replay([path], tokenizer=write_byte_tokenizer(tmp_path / "tokenizer"))
     log = found.log
     assert (log.requests, log.replayed, log.no_generation, log.no_response, log.unreadable) == (9, 1, 6, 2, 0)
     assert log.greedy == 1
