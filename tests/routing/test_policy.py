@@ -143,6 +143,9 @@ class TestWhatIsRefused:
     def test_with_the_reason(self, made: Policy, says: str) -> None:
         assert says in texts(made)
 
+    def test_a_limit_without_a_gap_may_be_said(self) -> None:
+        assert texts(policy(load=LoadLimit(leave=4, back=4, pays_to=8.0))) == ""
+
     def test_each_fact_is_said_once(self) -> None:
         assert len(texts(policy(load=LoadLimit(leave=9, pays_to=8.0))).splitlines()) == 1
 

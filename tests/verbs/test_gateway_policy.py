@@ -9,21 +9,29 @@ from typing import Any
 
 import pytest
 
-from samples import plan, provenance, request
+from samples import plan, provenance, record, request
 from simulated import ARM, LOADS, ONE_STREAM, by_segment, by_streams, constant, quiet_truth
-from speclift.core.arm import Arm, ServerSettings, baseline_arm
+from speclift.core.arm import BASELINE, Arm, ServerSettings, baseline_arm
 from speclift.core.engine_spec import EngineSpec
 from speclift.core.errors import SpecliftError, StudyError, UsageError
+from speclift.core.records import Record
 from speclift.core.results import Decision
 from speclift.core.routing import PoolStates, RequestFeatures, ServerPool, ServerState
 from speclift.core.speculation import DraftModel, NGram
-from speclift.core.traffic import Load, Message, Rate, Request
+from speclift.core.traffic import Concurrency, Load, Message, Rate, Request
 from speclift.routing.policy import LoadLimit, SegmentRule, faults
 from speclift.routing.policy_text import policy_toml, read_policy
 from speclift.routing.router import Router
 from speclift.studies.study import Study
 from speclift.testing.simulated_study import SpeedupOf, StudyTruth
-from speclift.verbs.gateway_policy import StudyPolicy, load_policy, policy_from, policy_of_study, prompt_look
+from speclift.verbs.gateway_policy import (
+    StudyPolicy,
+    load_policy,
+    policy_from,
+    policy_of_study,
+    prefill_s_per_1000,
+    prompt_look,
+)
 from speclift.verbs.judge import judge
 from written import write_study
 
@@ -105,6 +113,30 @@ class TestWhatIsAllowed:
         assert copy.prompts == 12
         assert copy.e2e_s == pytest.approx(0.68, rel=0.3)
         assert copy.max_temperature == 0.0
+
+    def test_not_what_was_not_shown_to_be_no_slower(self, tmp_path: Path) -> None:
+        """Four prompts are too few to stand in the way of the verdict."""
+        names = (*("copy", "chat") * 5, "copy", "rare")
+        requests = tuple(request(f"p{number}", segment=names[number % 12]) for number in range(48))
+        planned = plan(arms=(baseline_arm(), LOOK_UP), loads=ONE_STREAM, requests=requests, rounds=3)
+        truth = by_segment(copy=2.0, chat=2.0, rare=0.97)
+        policy = found(tmp_path, truth, plan=planned, segments=names, prompts=48).policy
+        rare = policy.segment("rare")
+
+        assert policy.elsewhere is SPEC
+        assert rare is not None
+        assert (rare.pool, rare.prompts, rare.max_temperature) == (PLAIN, 4, None)
+        assert list(faults(policy)) == []
+
+    def test_at_any_temperature_where_some_leave_that_to_the_server(self, tmp_path: Path) -> None:
+        path = study(tmp_path, quiet_truth(constant(2.0)))
+        with Study.open(path) as opened:
+            first, *others = opened.plan.requests
+        requests = (replace(first, temperature=None), *others)
+        planned = plan(arms=(baseline_arm(), LOOK_UP), loads=ONE_STREAM, requests=requests, rounds=3)
+        policy = policy_of_study(study(tmp_path / "b", quiet_truth(constant(2.0)), plan=planned)).policy
+
+        assert [segment.max_temperature for segment in policy.segments] == [None, 0.7, 0.2]
 
     def test_it_may_be_followed_and_read_again(self, tmp_path: Path) -> None:
         for number, speedup in enumerate((constant(2.0), PARTLY)):
@@ -210,6 +242,37 @@ class TestLoad:
         load = found(tmp_path, constant(2.0), loads=(Rate(per_s=0.1),)).policy.load
 
         assert (load.leave, load.back, load.pays_to) == (1, 1, 1.0)
+
+
+def answer(tokens: int | None, ttft_s: float, *, streams: int = 1, arm: str = BASELINE) -> Record:
+    made = record(arm=arm, load=Concurrency(streams=streams))
+    return replace(made, prompt_tokens=tokens, first_token_s=made.intended_s + ttft_s)
+
+
+class TestPrefix:
+    LENGTHS = tuple(range(100, 1100, 100))
+
+    def test_what_a_thousand_tokens_more_take_until_the_first_token(self) -> None:
+        records = [answer(tokens, 0.05 + tokens * 0.0003) for tokens in self.LENGTHS]
+
+        assert prefill_s_per_1000(records) == pytest.approx(0.3)
+        # Other loads and arms, a slow answer and one without a count change nothing.
+        records += [answer(tokens, 9.0, streams=8) for tokens in self.LENGTHS]
+        records += [answer(tokens, 9.0, arm="arm") for tokens in self.LENGTHS]
+        records += [answer(100, 5.0), answer(None, 1.0)]
+        assert prefill_s_per_1000(records) == pytest.approx(0.3, rel=0.1)
+
+    @pytest.mark.parametrize(
+        "records",
+        [
+            [],
+            [answer(100, 0.1)],
+            [answer(100, 0.1 * number) for number in range(20)],
+            [answer(tokens, 1.0 - tokens / 2000) for tokens in LENGTHS],
+        ],
+    )
+    def test_nothing_where_nothing_can_be_told(self, records: list[Record]) -> None:
+        assert prefill_s_per_1000(records) == 0.0
 
 
 class TestRules:

@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, fields
 from enum import StrEnum
 
+from speclift.core.quantities import printable
 from speclift.core.results import Decision
 from speclift.core.routing import SEGMENT_FIELD, RequestFeatures, ServerPool
 from speclift.core.units import Seconds, Tokens
@@ -255,7 +256,7 @@ def faults(policy: Policy) -> Iterator[str]:
 def _source_faults(policy: Policy) -> Iterator[str]:
     if policy.source is None:
         return
-    verdict, study = policy.source.verdict, policy.source.study
+    verdict, study = policy.source.verdict, printable(policy.source.study)
     if verdict is Decision.OUTPUT_CHANGED:
         yield f"study {study}: speculation changed the output: repair that first; speclift verify shows where"
         return

@@ -166,7 +166,7 @@ class _Making:
             elsewhere=ServerPool.SPEC if self._is_all else ServerPool.PLAIN,
             source=self._source(),
             load=self._load(),
-            prefix=PrefixWorth(saves_s_per_1000_tokens=_prefill_s_per_1000(self._held.records)),
+            prefix=PrefixWorth(saves_s_per_1000_tokens=prefill_s_per_1000(self._held.records)),
             repetition=self._look if _use_repetition(rules.values()) else None,
             segments=tuple(self._segment(name, pools[name], found, rules.get(name, ())) for name in names),
         )
@@ -396,7 +396,7 @@ def _log(speedup: float | None, *, is_spec: bool) -> float:
     return math.log(known) if is_spec else min(math.log(known), math.log(SPEEDUP_MIN))
 
 
-def _prefill_s_per_1000(records: Sequence[Record]) -> Seconds:
+def prefill_s_per_1000(records: Sequence[Record]) -> Seconds:
     """How much longer the plain server's first token takes for a thousand tokens more of prompt, at the lightest load:
     the median of slopes, which a few slow answers do not move. 0 where prompts are too alike to tell."""
     plain = [record for record in records if _is_plain_answer(record)]

@@ -152,7 +152,7 @@ def gateway_units(text: GatewayText) -> dict[str, str]:
     spec = text.spec.server
     if spec.is_container:
         raise StudyError(
-            f"both servers are started by `{printable(' '.join(spec.program[:2]))}`, which says itself where they listen",
+            f"each server is started by `{printable(' '.join(spec.program[:2]))}`, which says where it listens",
             hint="give each a port of its own, and start speclift gateway before them",
         )
     plain = replace(text.plain.server, port=spec.port + 1)
