@@ -27,8 +27,10 @@ from speclift.live.gateway.service import GatewayService, GatewaySettings
 from speclift.live.gateway.turned import TurnedAway
 from speclift.live.scraping import Rounds, WatchedAddress
 from speclift.routing.features import CHAT_PATHS, COMPLETION_PATHS, read_features
+from speclift.routing.learning import Learner
 from speclift.routing.policy import Policy
 from speclift.routing.router import Router
+from speclift.verbs.gateway_pages import GatewayPages
 from speclift.verbs.gateway_policy import load_policy, prompt_look
 from speclift.verbs.keys import key_of, token_of
 from speclift.verbs.watch import watch_ground
@@ -90,7 +92,8 @@ class _Gateway:
         settings = gateway_settings(ask)
         self._session_key = secrets.token_bytes(SESSION_KEY_BYTES)
         self._policy = None if ask.policy is None else load_policy(ask.policy, learn=ask.learn)
-        self._router = Router(self._policy, seed=secrets.randbits(32))
+        self._learner = Learner(canary=ask.canary, learn=ask.learn)
+        self._router = Router(self._policy, learning=self._learner, seed=secrets.randbits(32))
         self._repeats = prompt_look(self._policy, time.perf_counter)
         self._log = (
             None if ask.access_log is None else AccessLog(ask.access_log, keeps_text=ask.log_text, say=say)
@@ -102,6 +105,12 @@ class _Gateway:
         self.service = GatewayService(
             settings, self._router, read_features=self._read, report=self._hear, say=say
         )
+        self._pages = GatewayPages(
+            pools=self.service.pools,
+            policy=lambda: None if ask.policy is None else str(ask.policy),
+            learner=self._learner,
+        )
+        self.service.use_pages(self._pages.routes())
 
     def lines(self) -> tuple[str, ...]:
         """What whoever started it should know."""
@@ -172,6 +181,7 @@ class _Gateway:
         )
 
     def _hear(self, request: RoutedRequest) -> None:
+        self._pages.note(request)
         if self._log is not None:
             self._log.note(request)
 
