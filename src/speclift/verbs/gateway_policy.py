@@ -18,8 +18,8 @@ from scipy.stats import theilslopes
 
 from speclift.core.arm import BASELINE, Arm
 from speclift.core.errors import StudyError, UsageError
-from speclift.core.records import Phase, Record
 from speclift.core.goals import Goals
+from speclift.core.records import Phase, Record
 from speclift.core.results import ALL_TRAFFIC, Comparison, Conditions, Decision, Evidence, Part
 from speclift.core.routing import RequestFeatures, ServerPool
 from speclift.core.speculation import NGram, drafters_of, method_name
