@@ -22,6 +22,7 @@ from speclift.core.routing import PoolStates, RequestFeatures, RoutedRequest, Se
 from speclift.live.ask import WatchAsk
 from speclift.live.gateway.access_log import AccessLog
 from speclift.live.gateway.ask import GatewayAsk
+from speclift.live.gateway.loop import run_on_fastest_loop
 from speclift.live.gateway.requests import CallerRequest
 from speclift.live.gateway.service import GatewayService, GatewaySettings
 from speclift.live.gateway.turned import TurnedAway
@@ -52,7 +53,7 @@ class GatewayEnd:
 
 
 def run_gateway(ask: GatewayAsk, *, ready: Ready, say: Say) -> GatewayEnd:
-    return asyncio.run(gateway(ask, ready=ready, say=say))
+    return run_on_fastest_loop(gateway(ask, ready=ready, say=say))
 
 
 async def gateway(ask: GatewayAsk, *, ready: Ready, say: Say = lambda _: None) -> GatewayEnd:
