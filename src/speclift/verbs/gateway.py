@@ -23,7 +23,7 @@ from speclift.core.routing import PoolStates, RequestFeatures, RoutedRequest, Se
 from speclift.live.ask import WatchAsk
 from speclift.live.gateway.access_log import AccessLog
 from speclift.live.gateway.ask import GatewayAsk
-from speclift.live.gateway.loop import run_on_fastest_loop
+from speclift.live.gateway.loop import loop_name, run_on_fastest_loop
 from speclift.live.gateway.requests import CallerRequest
 from speclift.live.gateway.service import GatewayService, GatewaySettings
 from speclift.live.gateway.turned import TurnedAway
@@ -57,7 +57,7 @@ def run_gateway(ask: GatewayAsk, *, ready: Ready, say: Say) -> GatewayEnd:
         # What was imported stays to the end: looking through it for garbage held every stream up for 50 ms.
         gc.collect()
         gc.freeze()
-        ready(listening, lines)
+        ready(listening, (*lines, f"event loop: {loop_name()}"))
 
     return run_on_fastest_loop(gateway(ask, ready=settled, say=say))
 

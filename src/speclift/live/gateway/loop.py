@@ -10,6 +10,7 @@ Result = TypeVar("Result")
 
 
 def loop_name() -> str:
+    """Of what `run_on_fastest_loop` runs on."""
     return "asyncio" if _uvloop_factory() is None else "uvloop"
 
 
