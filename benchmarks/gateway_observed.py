@@ -1,4 +1,4 @@
-"""What does looking at a stream cost the gateway, per chunk and per answer?
+"""What does looking at a stream cost the gateway, per chunk and per answer, and what counting and learning?
 
     python benchmarks/gateway_observed.py
 
@@ -9,9 +9,12 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
+from speclift.core.routing import RequestEnd, RequestFeatures, Route, RoutedRequest, ServerPool
 from speclift.live.gateway.observed import ObservedAnswer
+from speclift.live.gateway.tallies import Tallies
+from speclift.routing.learning import Learner
 
 CHUNKS = 2000
 PASSES = 15
@@ -45,6 +48,39 @@ def per_chunk_s(bodies: Sequence[bytes], *, keeps_text: bool) -> tuple[float, fl
     return (fed - start) / len(bodies), end - fed
 
 
+def ended(number: int) -> RoutedRequest:
+    pool = ServerPool.PLAIN if number % 20 == 0 else ServerPool.SPEC
+    features = RequestFeatures(
+        path="/v1/chat/completions", is_generation=True, temperature=0.0, max_tokens=64
+    )
+    route = Route(
+        pool=pool, servers=("http://x",), segment="chat", reasons=("policy",), is_canary=number % 20 == 0
+    )
+    return RoutedRequest(
+        request_id=str(number),
+        arrived_s=1.7e9,
+        features=features,
+        route=route,
+        server="http://x",
+        pool=pool,
+        end=RequestEnd.OK,
+        status=200,
+        running=1,
+        ttft_s=0.1,
+        e2e_s=1.0 + number % 7,
+        tpot_s=0.01,
+        output_tokens=50,
+    )
+
+
+def per_request_s(note: Callable[[RoutedRequest, float], None]) -> float:
+    requests = [ended(number) for number in range(5000)]
+    start = time.perf_counter()
+    for number, request in enumerate(requests):
+        note(request, number * 0.1)
+    return (time.perf_counter() - start) / len(requests)
+
+
 def main() -> None:
     bodies = answer()
     print(f"{CHUNKS} chunks of {len(bodies[5])} bytes, the best of {PASSES} passes")
@@ -53,6 +89,14 @@ def main() -> None:
         chunk_s, end_s = (min(values) for values in zip(*passes, strict=True))
         what = "with its text " if keeps_text else "without text  "
         print(f"{what} {chunk_s * 1e6:6.2f} us a chunk, {end_s * 1e6:6.1f} us at the end of an answer")
+    tallies, learner = Tallies(), Learner(canary=0.05)
+    counting_s = min(
+        per_request_s(lambda each, now_s: tallies.note(each, now_s=now_s)) for _ in range(PASSES)
+    )
+    learning_s = min(
+        per_request_s(lambda each, now_s: learner.note(each, now_s=now_s)) for _ in range(PASSES)
+    )
+    print(f"counting {counting_s * 1e6:.1f} us, learning {learning_s * 1e6:.1f} us a request")
 
 
 if __name__ == "__main__":

@@ -23,12 +23,15 @@ def write_study(
     prompts: int = 12,
     segments: Sequence[str] = SEGMENTS,
     rounds: int = 2,
+    temperatures: Sequence[float | None] = (None,),
     seed: int = 1,
     counters: Counters | None = None,
     **parts: Any,
 ) -> Path:
     """The study's path; `parts` are those of `samples.new_study`."""
-    places = study_places(arms=arms, prompts=prompts, segments=segments, loads=loads, rounds=rounds)
+    places = study_places(
+        arms=arms, prompts=prompts, segments=segments, loads=loads, rounds=rounds, temperatures=temperatures
+    )
     requests = tuple(
         request(f"p{number}", segment=segments[number % len(segments)], temperature=None)
         for number in range(prompts)

@@ -82,7 +82,7 @@ async def measured(options: argparse.Namespace) -> list[Row]:
             for load in options.concurrency:
                 draw.shuffle(requests)
                 # As many streams as there are, for some time; and not all of the prompts where one stream takes long.
-                chosen = requests[: max(options.requests, 3 * load)]
+                chosen = requests[: max(options.requests, 6 * load)]
                 for way in draw.sample(WAYS, len(WAYS)):
                     rows += await turn(clients[way], way, chosen, load, block)
                 print(f"block {block + 1} of {options.blocks}, {load} streams", flush=True)

@@ -12,14 +12,13 @@ from typing import Any
 import pytest
 
 import speclift
+from byte_tokenizer import write_byte_tokenizer
 from speclift.core.errors import ModelError, SpecliftError, UsageError
 from speclift.replayer.result import ReplayedSegmentDocument, ReplayResult, replay_document
 from speclift.verbs import replay as pipeline
 from speclift.verbs.replay import replay
-from speclift.weights import byte_pair
 
 PHRASE = list(range(100, 130))
-BYTES = {character: index for index, character in enumerate(byte_pair._BYTE_CHARACTERS)}
 
 Write = Callable[..., Path]
 
@@ -37,21 +36,7 @@ def write(tmp_path: Path) -> Write:
 
 @pytest.fixture
 def tokenizer(tmp_path: Path) -> str:
-    """Every byte a token, 256 ends an answer; the template puts the role before each message."""
-    folder = tmp_path / "tokenizer"
-    folder.mkdir()
-    data = {
-        "added_tokens": [{"id": 256, "content": "<end>"}],
-        "pre_tokenizer": {"type": "ByteLevel", "add_prefix_space": False},
-        "model": {"type": "BPE", "vocab": BYTES, "merges": []},
-    }
-    (folder / "tokenizer.json").write_text(json.dumps(data), encoding="utf-8")
-    settings = {
-        "eos_token": "<end>",
-        "chat_template": "{% for m in messages %}{{ m.role }}:{{ m.content }}\n{% endfor %}",
-    }
-    (folder / "tokenizer_config.json").write_text(json.dumps(settings), encoding="utf-8")
-    return str(folder)
+    return write_byte_tokenizer(tmp_path / "tokenizer")
 
 
 def copying(**fields: Any) -> dict[str, Any]:

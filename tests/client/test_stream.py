@@ -26,7 +26,17 @@ DONE = b"data: [DONE]\n\n"
 WORDS = [
     *("choices", "delta", "content", "text", "reasoning_content", "finish_reason", "error", "usage"),
     *("completion_tokens", "prompt_tokens", "timings", "predicted_n", "draft_n", "draft_n_accepted"),
-    *("metrics", "speculative_decoding", "num_draft_tokens", "per_step_accepted", "per_step_drafted"),
+    *(
+        "tool_calls",
+        "function",
+        "name",
+        "arguments",
+        "metrics",
+        "speculative_decoding",
+        "num_draft_tokens",
+        "per_step_accepted",
+        "per_step_drafted",
+    ),
 ]
 
 
@@ -204,6 +214,17 @@ class TestTokens:
 
         assert result.outcome is Outcome.OK
         assert (result.output_tokens, result.prompt_tokens) == (None, None)
+
+    def test_calls_of_tools_are_output_too(self) -> None:
+        pieces = [{"name": "look_up", "arguments": ""}, {"arguments": '{"city": '}, {"arguments": '"Ulm"}'}]
+        calls = [event({"choices": [{"delta": {"tool_calls": [{"function": each}]}}]}) for each in pieces]
+        odd = event(
+            {"choices": [{"delta": {"tool_calls": [7, {"function": None}, {"function": {"name": 3}}]}}]}
+        )
+        bodies = [*calls, odd, chunk(finish="tool_calls", usage={"completion_tokens": 9})]
+        result = read_stream([(float(second), body) for second, body in enumerate(bodies)])
+        assert result.text == 'look_up{"city": "Ulm"}'
+        assert (result.outcome, result.first_token_s, result.last_token_s) == (Outcome.OK, 0.0, 2.0)
 
     def test_reasoning_is_output_too(self) -> None:
         thought = event({"choices": [{"delta": {"reasoning_content": "hm ", "content": None}}]})

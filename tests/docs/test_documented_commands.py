@@ -14,6 +14,7 @@ import stat
 import subprocess
 import sys
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -22,8 +23,10 @@ from typer.main import get_command
 
 from hf_folders import write_folder
 from metric_texts import RULES
+from routed import routed
 from running import Cli, Decided, fake_flags, hosted
 from speclift.cli.main import app
+from speclift.live.gateway.access_log import access_line
 
 ROOT = Path(__file__).parents[2]
 PAGES = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")])
@@ -146,6 +149,17 @@ def prepare_folder(folder: Path, study: Path, *, with_studies: bool) -> None:
     lines = [f'{{"prompt": "Where is parcel {number}?", "max_tokens": 12}}\n' for number in range(8)]
     (folder / "traffic.jsonl").write_text("".join(lines))
     shutil.copy(RECORDED / "log.jsonl", folder / "requests.jsonl")
+    (folder / "access.jsonl").write_bytes(
+        b"".join(
+            access_line(
+                replace(
+                    routed(), request_body=line.encode(), answer_text="At the depot, where it was sent from."
+                ),
+                keeps_text=True,
+            )
+            for line in lines
+        )
+    )
     shutil.copy(RECORDED / "served.sh", folder / "serve.sh")
     (folder / "start.sh").write_text("#!/bin/sh\nvllm serve ./model --max-model-len 1024\n")
     (folder / "rules.yml").write_text(RULES)

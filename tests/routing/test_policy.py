@@ -18,6 +18,7 @@ from speclift.routing.policy import (
     LoadLimit,
     Policy,
     PolicySegment,
+    PrefixWorth,
     SegmentRule,
     back_of,
     faults,
@@ -102,6 +103,8 @@ class TestWhatIsRefused:
                 "there is no leave, but speculation was measured to pay up to 8",
             ),
             (with_copy(leave=64), "segment 'copy': leave = 64, but speculation was measured to pay up to 8"),
+            (with_copy(back=3), "segment 'copy': back = 3 without leave"),
+            (policy(prefix=PrefixWorth(keep_s=-1.0)), "prefix.keep_s = -1 is less than nothing"),
             (policy(load=LoadLimit(leave=0)), "leave = 0 lets nothing through"),
             (policy(load=LoadLimit(leave=4, back=5)), "back = 5 must lie in 1..leave = 4"),
             (policy(load=LoadLimit(leave=4, back=0)), "back = 0 must lie in 1..leave = 4"),
@@ -139,6 +142,12 @@ class TestWhatIsRefused:
     )
     def test_with_the_reason(self, made: Policy, says: str) -> None:
         assert says in texts(made)
+
+    def test_a_limit_without_a_gap_may_be_said(self) -> None:
+        assert texts(policy(load=LoadLimit(leave=4, back=4, pays_to=8.0))) == ""
+
+    def test_each_fact_is_said_once(self) -> None:
+        assert len(texts(policy(load=LoadLimit(leave=9, pays_to=8.0))).splitlines()) == 1
 
     def test_a_rule_that_comes_too_late(self) -> None:
         late = replace(CHAT, when=(SegmentRule(temperature_max=0.2, prompt_characters_min=500),))

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from speclift.replayer.methods import DrafterSetting, settings_for
-from speclift.routing.repetition import TOKENS_MAX, PromptLook, repeated_share, standing_tokens
+from speclift.routing.repetition import TOKENS_LEAST, TOKENS_MAX, PromptLook, repeated_share, standing_tokens
 from speclift.studies.prompt_files import bundled_workload
 from speclift.verbs.replay import log_drafters
 
@@ -26,7 +26,7 @@ def share(text: str, method: str = "ngram,n=3,k=5") -> float:
 
 
 def look(times: Iterator[float], limit_s: float = 0.002) -> PromptLook:
-    return PromptLook(setting=setting(), clock=lambda: next(times), limit_s=limit_s)
+    return PromptLook(setting(), clock=lambda: next(times), limit_s=limit_s)
 
 
 POEM = "the quick brown fox jumps over a lazy dog while nine wizards box with seven old gods , "
@@ -70,6 +70,25 @@ class TestTheTimeLimit:
 
     def test_where_finding_words_took_all_of_it_nothing_is(self) -> None:
         assert look(count(0, 0.002))(POEM * 2) is None
+
+    def test_a_look_that_took_too_long_makes_the_next_shorter_and_quick_ones_longer_again(self) -> None:
+        """The clock is read at the beginning, after the words and at the end."""
+        trial = look(iter((0, 0.001, 0.008, *([0] * 300))))
+        trial(POEM)
+        assert trial.tokens_max == TOKENS_MAX // 4
+
+        trial(POEM)
+        assert trial.tokens_max == int(TOKENS_MAX // 4 * 1.25)
+        for _ in range(20):
+            trial(POEM)
+        assert trial.tokens_max == TOKENS_MAX
+
+    def test_however_busy_the_machine_there_is_a_least(self) -> None:
+        trial = look(count(0, 1.0))
+        for _ in range(5):
+            assert trial(POEM * 100) is None
+
+        assert trial.tokens_max == TOKENS_LEAST
 
 
 def test_on_the_bundled_prompts_it_tells_conversations_that_copied_before() -> None:

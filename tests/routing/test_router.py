@@ -82,7 +82,7 @@ class TestBySegment:
         assert found.reasons == (
             "segment copy: temperature_max = 0.3, prompt_characters_min = 400",
             "copy goes to spec: measured 1.40x [1.30, 1.50]",
-            "load: 1 requests under way with this one, at most 8 pay",
+            "load: 1 under way with this one, at most 8 pay",
         )
 
     def test_no_rule_holds(self) -> None:
@@ -164,10 +164,10 @@ class TestLoad:
         router = Router(POLICY)
 
         assert routed(router, copying(), pools(spec=8)).reasons[-1] == (
-            "load: 9 requests under way with this one, more than 8: plain"
+            "load: 9 under way with this one, more than 8: plain"
         )
         assert routed(router, copying(), pools(spec=6)).reasons[-1] == (
-            "load: 7 requests under way with this one, and spec was left until 5 are: plain"
+            "load: 7 under way with this one, and spec was left until 5 are: plain"
         )
 
     def test_of_several_servers_the_least_busy_counts_of_those_that_are_up(self) -> None:

@@ -10,8 +10,12 @@ from typing import Any
 import pytest
 from policies import copying
 
+from speclift.replayer.methods import settings_for
 from speclift.routing.policy import SegmentRule
-from speclift.routing.sorting import SegmentPrompt, sorted_prompts
+from speclift.routing.repetition import repeated_share, standing_tokens
+from speclift.routing.sorting import FEATURES, SegmentPrompt, sorted_prompts
+from speclift.studies.prompt_files import bundled_workload
+from speclift.verbs.replay import log_drafters
 
 
 def prompts(segment: str, speedup: float, *features: dict[str, Any]) -> list[SegmentPrompt]:
@@ -124,3 +128,30 @@ class TestWhatIsNot:
         found = sorted_prompts([*prompts("copy", 1.5, *own), *prompts("chat", 0.8, *other)])
 
         assert found.segments["copy"].rules == (SegmentRule(prompt_characters_min=400),)
+
+
+def bundled(speedups: dict[str, float]) -> list[SegmentPrompt]:
+    """The bundled prompts, as if they had been measured so."""
+    (setting,) = settings_for(["ngram,n=4,k=8"], log_drafters(), engine="llamacpp", ks=(8,), ngrams=(4,))
+    made = []
+    for request in bundled_workload().requests:
+        texts = [message.content for message in request.messages]
+        look = {
+            "temperature": request.temperature,
+            "max_tokens": request.max_tokens,
+            "prompt_characters": sum(map(len, texts)),
+            "turns": len(texts),
+            "repetition": repeated_share(standing_tokens("\n".join(texts)), setting),
+        }
+        made += prompts(request.segment, speedups.get(request.segment, 0.88), look)
+    return made
+
+
+def test_the_bundled_prompts_are_told_apart_as_the_documentation_says() -> None:
+    made = bundled({"verbatim-rewrite": 1.36, "code-editing": 1.36})
+
+    found = sorted_prompts(made)
+    assert found.right == 1.0
+    assert found.segments["code-editing"].rules == (SegmentRule(temperature_max=0.0, max_tokens_min=200),)
+    shares = [sorted_prompts(made, names=names).right for names in (FEATURES[:-1], ("repetition",))]
+    assert shares == pytest.approx([0.96, 0.90], abs=0.01)

@@ -89,7 +89,7 @@ class TestRoundTrip:
                 ),
                 loads=(Concurrency(streams=4), Rate(per_s=2.5), Rate(per_s=3.0, arrivals="constant")),
                 requests=(
-                    request("z", prompt=HOSTILE, response=HOSTILE, arrival_s=1.5, top_p=0.9),
+                    request("z", prompt=HOSTILE, response=HOSTILE, arrival_s=1.5, top_p=0.9, answer_format="{}"),
                     request("a", prompt=None, messages=(Message(role="user", content=HOSTILE),), temperature=None),
                 ),
                 temperatures=(None, 0.0, 0.7),

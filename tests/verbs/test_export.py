@@ -21,10 +21,14 @@ from speclift.core.engine_spec import AttachSettings, EngineSpec
 from speclift.core.errors import StudyError, UsageError
 from speclift.core.own_line import OwnLine
 from speclift.core.records import Counters
+from speclift.core.routing import ServerPool
 from speclift.core.speculation import DraftModel, NGram
 from speclift.core.traffic import Rate
+from speclift.live.gateway.ask import GatewayAsk
+from speclift.routing.policy_text import read_policy
 from speclift.testing.simulated_study import StudyTruth
 from speclift.verbs.export import export, format_names, write_exported
+from speclift.verbs.gateway_policy import load_policy
 from written import write_study
 
 pytestmark = pytest.mark.slow
@@ -70,7 +74,7 @@ class TestFormats:
     def test_these_and_no_others(self) -> None:
         assert format_names() == (
             *("vllm", "llama-server", "compose", "kubernetes", "systemd"),
-            *("prometheus-rules", "grafana"),
+            *("prometheus-rules", "grafana", "gateway"),
         )
 
     def test_an_unknown_one_names_the_nearest(self, tmp_path: Path) -> None:
@@ -319,13 +323,160 @@ class TestSystemd:
         assert ours == []
 
 
+def gateway_files(path: Path) -> dict[str, str]:
+    return {file.name: file.text for file in export(path, to="gateway").files}
+
+
+class TestGateway:
+    def test_the_policy_alone_is_one_file(self, tmp_path: Path) -> None:
+        text = only_text(study(tmp_path), "gateway")
+
+        policy = read_policy(text.encode(), name="policy.toml")
+        assert policy.source is not None
+        assert (policy.source.arm, policy.elsewhere) == ("arm", ServerPool.SPEC)
+
+    def test_in_a_folder_both_pools_and_the_gateway_beside_it(self, tmp_path: Path) -> None:
+        written = write_exported(export(study(tmp_path), to="gateway"), f"{tmp_path}/deploy/")
+
+        assert [path.name for path in written] == [
+            "policy.toml",
+            *("speclift-spec.service", "speclift-plain.service", "speclift-gateway.service"),
+            *("gateway-compose.yaml", "gateway-kubernetes.yaml"),
+        ]
+        assert load_policy(written[0], learn=False).source is not None
+
+    def test_without_a_verdict_that_ships_there_is_no_policy(self, tmp_path: Path) -> None:
+        with pytest.raises(StudyError, match="allows nothing"):
+            export(study(tmp_path, truth=quiet_truth(constant(0.8))), to="gateway")
+
+    def test_it_is_about_the_winner(self, tmp_path: Path) -> None:
+        path = study(tmp_path)
+
+        with pytest.raises(UsageError, match="that is about the winner, arm"):
+            export(path, to="gateway", arm="baseline")
+        assert export(path, to="gateway", arm="arm").files
+
+    def test_compose(self, tmp_path: Path) -> None:
+        services = loaded(
+            gateway_files(study(tmp_path, settings=ServerSettings(model="/models/target", tp=2)))[
+                "gateway-compose.yaml"
+            ]
+        )["services"]
+
+        assert list(services) == ["spec", "plain", "gateway"]
+        assert "--speculative-config" in services["spec"]["command"]
+        assert "--speculative-config" not in services["plain"]["command"]
+        assert services["spec"]["image"] == services["plain"]["image"]
+        gpus = [
+            services[name]["deploy"]["resources"]["reservations"]["devices"][0]["device_ids"]
+            for name in ("spec", "plain")
+        ]
+        assert gpus == [["0", "1"], ["2", "3"]]
+        gateway = services["gateway"]
+        words = gateway["command"]
+        assert words[:5] == ["gateway", "--spec", "http://spec:8000", "--plain", "http://plain:8000"]
+        assert words[words.index("--policy") + 1] == gateway["volumes"][0]["target"]
+        assert words[words.index("--token-env") + 1] in gateway["environment"]
+        assert gateway["environment"] == {"SPECLIFT_TOKEN": None}
+        assert [name for name in services if "ports" in services[name]] == ["gateway"]
+        assert gateway["ports"] == ["127.0.0.1:8900:8900"]
+
+    def test_kubernetes(self, tmp_path: Path) -> None:
+        files = gateway_files(study(tmp_path))
+        documents = list(yaml.safe_load_all(files["gateway-kubernetes.yaml"]))
+        by_name = {(each["kind"], each["metadata"]["name"]): each for each in documents}
+
+        assert len(documents) == len(by_name) == 7
+        for name in ("speclift-spec", "speclift-plain", "speclift-gateway"):
+            pod = by_name["Deployment", name]["spec"]["template"]
+            service = by_name["Service", name]["spec"]
+            assert service["selector"].items() <= pod["metadata"]["labels"].items()
+            container = pod["spec"]["containers"][0]
+            assert service["ports"][0]["port"] == container["ports"][0]["containerPort"]
+            assert {mount["name"] for mount in container["volumeMounts"]} == {
+                volume["name"] for volume in pod["spec"]["volumes"]
+            }
+        policy = by_name["ConfigMap", "speclift-gateway"]["data"]["policy.toml"]
+        assert read_policy(policy.encode(), name="p") == read_policy(files["policy.toml"].encode(), name="p")
+        gateway = by_name["Deployment", "speclift-gateway"]["spec"]["template"]["spec"]["containers"][0]
+        assert "http://speclift-spec:8000" in gateway["args"]
+        assert gateway["env"][0]["valueFrom"]["secretKeyRef"]["key"] == "SPECLIFT_TOKEN"
+        assert gateway["readinessProbe"]["httpGet"]["path"] == "/healthz"
+
+    def test_systemd(self, tmp_path: Path) -> None:
+        files = gateway_files(study(tmp_path))
+
+        assert "--port 8000" in files["speclift-spec.service"]
+        assert "--port 8001" in files["speclift-plain.service"]
+        assert "speculative" not in files["speclift-plain.service"]
+        unit = files["speclift-gateway.service"]
+        assert (
+            "ExecStart=/usr/bin/env speclift gateway --spec http://127.0.0.1:8000 --plain http://127.0.0.1:8001 "
+            "--policy /etc/speclift/policy.toml --listen 127.0.0.1:8900 --token-env SPECLIFT_TOKEN\n" in unit
+        )
+        assert "ExecReload=/bin/kill -HUP $MAINPID" in unit
+        assert "EnvironmentFile=/etc/speclift/gateway.env" in unit
+
+    @pytest.mark.skipif(shutil.which("systemd-analyze") is None, reason="systemd is not installed")
+    def test_systemd_takes_them(self, tmp_path: Path) -> None:
+        path = study(tmp_path, arm=replace(LOOK_UP, name="50% %n \\"), settings=with_secrets())
+        written = write_exported(export(path, to="gateway"), f"{tmp_path}/units/")
+        units = [unit for unit in written if unit.suffix == ".service"]
+
+        verified = subprocess.run(
+            ["systemd-analyze", "verify", "--man=no", *units], capture_output=True, text=True, check=False
+        )
+
+        assert [line for line in verified.stderr.splitlines() if "speclift-" in line] == []
+
+    def test_keys_of_the_servers_are_named_and_never_told(self, tmp_path: Path) -> None:
+        files = gateway_files(study(tmp_path, settings=with_secrets()))
+
+        for name in ("gateway-compose.yaml", "gateway-kubernetes.yaml", "speclift-gateway.service"):
+            assert "--api-key-env" in files[name]
+            assert "VLLM_API_KEY" in files[name]
+        assert not any(HIDDEN in text for text in files.values())
+
+    def test_its_flags_are_those_of_the_gateway(self, tmp_path: Path) -> None:
+        """So that a flag that is renamed there is renamed here."""
+        names = {name for flag in GatewayAsk.__annotations__ for name in (f"--{flag.replace('_', '-')}",)}
+        unit = gateway_files(study(tmp_path, settings=with_secrets()))["speclift-gateway.service"]
+        words = shlex.split(unit.split("ExecStart=")[1].splitlines()[0])
+
+        assert {word for word in words if word.startswith("--")} <= names
+
+    def test_servers_that_somebody_else_starts_have_a_policy_all_the_same(self, tmp_path: Path) -> None:
+        files = gateway_files(study(tmp_path, "fake"))
+
+        assert list(files) == ["policy.toml"]
+        assert "# No files to deploy it with: " in files["policy.toml"]
+        assert read_policy(files["policy.toml"].encode(), name="p").source is not None
+
+    def test_a_build_without_an_image_has_units_alone(self, tmp_path: Path) -> None:
+        files = gateway_files(study(tmp_path, "llamacpp", version="unknown"))
+
+        assert [name for name in files if name.endswith(".yaml")] == []
+        assert "speclift-gateway.service" in files
+        assert "# No files for containers: no container image is known" in files["policy.toml"]
+
+    def test_containers_of_the_user_s_own_are_left_to_them(self, tmp_path: Path) -> None:
+        start = ("docker", "run", "vllm/vllm-openai:v0.32.0")
+        line = OwnLine(start=start, flags=(("--model", "/models/target"),), text=shlex.join(start))
+        files = gateway_files(study(tmp_path, settings=ServerSettings(model="/models/target", line=line)))
+
+        assert list(files) == ["policy.toml"]
+        assert "started by `docker run`" in files["policy.toml"]
+
+
 class TestHostileNames:
-    @pytest.mark.parametrize("to", ["compose", "kubernetes", "prometheus-rules"])
+    @pytest.mark.parametrize("to", ["compose", "kubernetes", "prometheus-rules", "gateway"])
     def test_yaml_reads_them_as_text(self, tmp_path: Path, to: str) -> None:
         name = HOSTILE.replace("\0", "").encode("utf-8", "ignore").decode() + "\n- evil: true\n${X} $(X)"
         path = study(tmp_path, arm=replace(LOOK_UP, name=name), counters=VLLM)
 
         for file in export(path, to=to).files:
+            if not file.name.endswith(("yaml", "yml")):
+                continue
             documents = list(yaml.safe_load_all(file.text))
             assert "evil" not in keys_of(documents)
             assert "\x1b" not in file.text

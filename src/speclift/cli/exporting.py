@@ -26,7 +26,7 @@ def export_command(
         str,
         typer.Option(
             metavar="FORMAT",
-            help="vllm, llama-server, compose, kubernetes, systemd, prometheus-rules or grafana.",
+            help="vllm, llama-server, compose, kubernetes, systemd, prometheus-rules, grafana or gateway.",
         ),
     ],
     out: Annotated[
@@ -43,7 +43,7 @@ def export_command(
     ] = "10m",
     as_json: Json = False,
 ) -> None:
-    """Export the winner's deployment, or alert rules and a dashboard from what was measured."""
+    """Export the winner's deployment, alert rules and a dashboard from what was measured, or a gateway's policy."""
     from speclift.studies.outputs import relative
     from speclift.verbs.export import export, write_exported
 

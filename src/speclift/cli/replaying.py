@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 # numpy, scipy, jinja2 and rich are imported where they are used: --help must not wait for them.
 
 SAID_EVERY_S = 10.0
-LOGS = "JSON lines with responses; also OpenAI batch, ShareGPT, gzip."
+LOGS = "JSON lines with responses; also OpenAI batch, ShareGPT, a gateway's log, gzip."
 
 
 @takes(Flags(ReplayAsk), as_parameter="asked")

@@ -19,7 +19,7 @@ import orjson
 from speclift.arithmetic.possible import NO_LIMITS, Limits
 from speclift.client.reported import Reported
 from speclift.core.foreign_text import error_message, error_text
-from speclift.core.json_reading import as_objects
+from speclift.core.json_reading import as_object, as_objects, as_text
 from speclift.core.records import Outcome, Refused, Step
 from speclift.core.units import Seconds, Tokens
 
@@ -331,4 +331,13 @@ def _text_of(choice: Mapping[str, object]) -> str | None:
         text = ""
     if not isinstance(text, str) or not (thought is None or isinstance(thought, str)):
         return None
-    return thought + text if thought else text
+    whole = thought + text if thought else text
+    return whole or _called(choice)
+
+
+def _called(choice: Mapping[str, object]) -> str:
+    """The names and arguments of tools that are called: tokens like any others."""
+    calls = as_objects(as_object(choice.get("delta")).get("tool_calls"))
+    functions = [as_object(call.get("function")) for call in calls]
+    pieces = (as_text(function.get(key)) for function in functions for key in ("name", "arguments"))
+    return "".join(piece for piece in pieces if piece)

@@ -33,6 +33,8 @@ class Request:
     max_tokens: Tokens = DEFAULT_MAX_TOKENS
     arrival_s: Seconds | None = None
     response: str | None = None
+    # What the answer has to keep to, as JSON: the request's response_format and tools, sent as they are.
+    answer_format: str | None = None
 
     def __post_init__(self) -> None:
         if bool(self.messages) == (self.prompt is not None):

@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, fields
 from enum import StrEnum
 
+from speclift.core.quantities import printable
 from speclift.core.results import Decision
 from speclift.core.routing import SEGMENT_FIELD, RequestFeatures, ServerPool
 from speclift.core.units import Seconds, Tokens
@@ -241,9 +242,12 @@ def faults(policy: Policy) -> Iterator[str]:
     yield from _source_faults(policy)
     yield from _name_faults(policy)
     yield from _load_faults("load", policy.load, policy.load.pays_to)
+    yield from _amount_faults(policy)
     for segment in policy.segments:
         yield from _segment_faults(segment)
-        yield from _load_faults(f"segment {segment.name!r}", policy.limit_of(segment), policy.load.pays_to)
+        if segment.leave is not None or segment.back is not None:
+            own = LoadLimit(leave=segment.leave, back=segment.back)
+            yield from _load_faults(f"segment {segment.name!r}", own, policy.load.pays_to)
         for rule in segment.when:
             yield from _rule_faults(segment.name, rule)
     yield from _order_faults(policy)
@@ -252,7 +256,7 @@ def faults(policy: Policy) -> Iterator[str]:
 def _source_faults(policy: Policy) -> Iterator[str]:
     if policy.source is None:
         return
-    verdict, study = policy.source.verdict, policy.source.study
+    verdict, study = policy.source.verdict, printable(policy.source.study)
     if verdict is Decision.OUTPUT_CHANGED:
         yield f"study {study}: speculation changed the output: repair that first; speclift verify shows where"
         return
@@ -277,6 +281,18 @@ def _name_faults(policy: Policy) -> Iterator[str]:
         if segment.name in seen:
             yield f"segment {segment.name!r} stands there twice: give each a name of its own"
         seen.add(segment.name)
+
+
+def _amount_faults(policy: Policy) -> Iterator[str]:
+    amounts = {
+        "prefix.saves_s_per_1000_tokens": policy.prefix.saves_s_per_1000_tokens,
+        "prefix.keep_s": policy.prefix.keep_s,
+        "load.pays_to": policy.load.pays_to,
+        "repetition.limit_ms": None if policy.repetition is None else policy.repetition.limit_ms,
+    }
+    for name, amount in amounts.items():
+        if amount is not None and amount < 0:
+            yield f"{name} = {amount:g} is less than nothing"
 
 
 def _segment_faults(segment: PolicySegment) -> Iterator[str]:

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
-from dataclasses import dataclass
 
 import numpy as np
 
@@ -21,39 +20,51 @@ from speclift.replayer.methods import DrafterSetting, replay_of
 # the usual 2 ms. They are the last ones: that is where an answer's own copies would be found.
 TOKENS_MAX: Tokens = 2_000
 # So that the rest of a long prompt is not even cut into words; the bundled prompts have 4.5 for each.
-CHARACTERS_MAX = 8 * TOKENS_MAX
-# The first token follows nothing, and one alone repeats nothing.
-TOKENS_MIN: Tokens = 2
+CHARACTERS_PER_TOKEN_MAX = 5
+# Fewer say nothing of a prompt, however busy the machine.
+TOKENS_LEAST: Tokens = 100
+# After a look that took less than half of the time, the next may be so much longer.
+GROWTH = 1.25
 _STANDS_FOR_A_TOKEN = re.compile(r"\w+|[^\w\s]")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
 class PromptLook:
     """Called with a prompt: the share of its tokens that the drafter would have had right, None where finding its words
-    took all of the time there is. Only for drafters that look at nothing but the text."""
+    took all of the time there is. Only for drafters that look at nothing but the text.
 
-    setting: DrafterSetting
-    clock: Callable[[], Seconds]
-    limit_s: Seconds
+    A look cannot be broken off: one that took too long makes the next shorter."""
+
+    def __init__(self, setting: DrafterSetting, *, clock: Callable[[], Seconds], limit_s: Seconds) -> None:
+        self._setting, self._clock, self._limit_s = setting, clock, limit_s
+        self.tokens_max: Tokens = TOKENS_MAX
 
     def __call__(self, prompt: str) -> float | None:
-        started_s = self.clock()
-        tokens = standing_tokens(prompt)
-        if self.clock() - started_s >= self.limit_s:
-            return None
-        return repeated_share(tokens, self.setting)
+        started_s = self._clock()
+        tokens = standing_tokens(prompt, self.tokens_max)
+        is_late = self._clock() - started_s >= self._limit_s
+        share = None if is_late else repeated_share(tokens, self._setting)
+        self._adapt(self._clock() - started_s)
+        return share
+
+    def _adapt(self, took_s: Seconds) -> None:
+        if took_s > self._limit_s:
+            self.tokens_max = max(TOKENS_LEAST, int(self.tokens_max * self._limit_s / took_s))
+        elif took_s < self._limit_s / 2:
+            self.tokens_max = min(TOKENS_MAX, int(self.tokens_max * GROWTH))
 
 
-def standing_tokens(text: str) -> Ints:
+def standing_tokens(text: str, tokens_max: Tokens = TOKENS_MAX) -> Ints:
     """The same number for the same word or mark; of a long text the end."""
     numbers: dict[str, int] = {}
-    words = _STANDS_FOR_A_TOKEN.findall(text[-CHARACTERS_MAX:])[-TOKENS_MAX:]
+    end = text[-CHARACTERS_PER_TOKEN_MAX * tokens_max :]
+    words = _STANDS_FOR_A_TOKEN.findall(end)[-tokens_max:]
     return np.array([numbers.setdefault(word, len(numbers)) for word in words], dtype=np.int64)
 
 
 def repeated_share(tokens: Ints, setting: DrafterSetting) -> float:
     """As if all but the first were an answer that the server decodes."""
-    if len(tokens) <= TOKENS_MIN:
+    # The first token follows nothing, and one alone repeats nothing.
+    if len(tokens) <= 2:
         return 0.0
     answer = LoggedAnswer(prompt=tokens[:1], response=tokens[1:], segment="")
     counts = replay_of(setting).counts(batch_of([answer]), [answer])[0]

@@ -173,7 +173,7 @@ class Router:
             self._left.add(shared)
         elif load <= back:
             self._left.discard(shared)
-        words = f"{load} requests under way with this one"
+        words = f"{load} under way with this one"
         if shared not in self._left:
             return choice.because(f"load: {words}, at most {leave} pay")
         if load > leave:

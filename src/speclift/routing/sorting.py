@@ -72,7 +72,7 @@ def sorted_prompts(prompts: Sequence[SegmentPrompt], *, names: Sequence[str] = F
     """Rules for every segment that goes to spec, held against prompts that they were made without."""
     spec = tuple(dict.fromkeys(prompt.segment for prompt in prompts if prompt.is_spec))
     held_out = {segment: _held_out(prompts, segment, names) for segment in spec}
-    kept = [segment for segment in spec if _is_worth_it(prompts, held_out[segment])]
+    kept = [segment for segment in spec if _gains(prompts, held_out[segment])]
     while kept and not _is_safe(prompts, _any([held_out[segment] for segment in kept], len(prompts))):
         kept.remove(max(kept, key=lambda segment: _mistaken(prompts, held_out[segment])))
     sent = _any([held_out[segment] for segment in kept], len(prompts))
@@ -112,10 +112,8 @@ def _folds(prompts: Sequence[SegmentPrompt]) -> NDArray[np.int64]:
     return np.array(folds, dtype=np.int64)
 
 
-def _is_worth_it(prompts: Sequence[SegmentPrompt], sent: Flags) -> bool:
-    """More gained than lost, and no segment brought under the floor."""
-    gained = _gain(prompt for prompt, is_sent in zip(prompts, sent, strict=True) if is_sent)
-    return gained > 0 and _is_safe(prompts, sent)
+def _gains(prompts: Sequence[SegmentPrompt], sent: Flags) -> bool:
+    return _gain(prompt for prompt, is_sent in zip(prompts, sent, strict=True) if is_sent) > 0
 
 
 def _is_safe(prompts: Sequence[SegmentPrompt], sent: Flags) -> bool:

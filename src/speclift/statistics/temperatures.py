@@ -76,6 +76,17 @@ def repeat_segments(present: Sequence[Stratum]) -> bool:
     return len(both) == len({segment for segment, _ in both}) == len({temperature for _, temperature in both})
 
 
+def temperature_bucket(temperature: float | None) -> str:
+    """Of one request, in a word: `0`, `0-0.5`, `0.5-0.7`, `0.7-1`, `over 1`; `unsaid` where the server's own holds."""
+    if temperature is None or math.isnan(temperature):
+        return "unsaid"
+    edge = _bucket(temperature)
+    if edge <= 0:
+        return "0"
+    below = max(lower for lower in TEMPERATURE_BUCKETS if lower < edge)
+    return f"over {below:g}" if edge == math.inf else f"{below:g}-{edge:g}"
+
+
 def _bucket(temperature: float) -> float:
     return next((edge for edge in TEMPERATURE_BUCKETS if temperature <= edge), math.inf)
 

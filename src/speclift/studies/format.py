@@ -134,7 +134,11 @@ def dumps(value: object) -> str:
 
 
 def request_to_dict(request: Request) -> dict[str, Json]:
-    return asdict(request)
+    """Without what only few requests have: earlier versions know nothing of it."""
+    fields = asdict(request)
+    if request.answer_format is None:
+        del fields["answer_format"]
+    return fields
 
 
 def request_from_dict(data: Mapping[str, object]) -> Request:

@@ -41,8 +41,10 @@ def stand_in(text: str) -> str:
 
 
 def request_stand_in(request: Request) -> Request:
-    said = dumps({"messages": asdict(request)["messages"], "prompt": request.prompt})
-    return replace(request, messages=(), prompt=stand_in(said), response=None)
+    said = {"messages": asdict(request)["messages"], "prompt": request.prompt}
+    if request.answer_format is not None:
+        said["answer_format"] = request.answer_format
+    return replace(request, messages=(), prompt=stand_in(dumps(said)), response=None, answer_format=None)
 
 
 def record_stand_in(record: Record) -> Record:
@@ -83,7 +85,9 @@ def with_texts(kept: Sequence[Request], given: Iterable[Request]) -> tuple[Reque
                 f"the study has no texts (--no-text), and its prompt {request.id!r} is not in the given prompts",
                 hint="use --resume with the original --prompts file",
             )
-        found.append(replace(request, messages=own.messages, prompt=own.prompt))
+        found.append(
+            replace(request, messages=own.messages, prompt=own.prompt, answer_format=own.answer_format)
+        )
     return tuple(found)
 
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from statistics import fmean
 
-from speclift.core.arm import Arm
+from speclift.core.arm import Arm, baseline_arm
 from speclift.core.deployment import Deployment
 from speclift.core.errors import StudyError, UsageError, unknown_name
 from speclift.core.quantities import ratio
@@ -18,9 +18,11 @@ from speclift.core.units import Seconds
 from speclift.engines.counter_names import counter_names, labelled_model
 from speclift.engines.deployment import deployment_of
 from speclift.engines.kind import engine_kind, usable_kinds
+from speclift.routing.policy_text import policy_toml
 from speclift.studies.outputs import relative, write_result
 from speclift.studies.study import Study
 from speclift.verbs.break_even import measured_break_evens
+from speclift.verbs.gateway_policy import policy_from
 from speclift.verbs.judge import judge
 from speclift.verdict.judgement import Judgement
 from speclift.verdict.rules import ALL, PROMPTS_MIN
@@ -36,6 +38,15 @@ from speclift.views.deploying import (
     script_text,
     server_unit_text,
     watch_unit_text,
+)
+from speclift.views.gateway_deploying import (
+    GATEWAY_COMPOSE_FILE,
+    GATEWAY_KUBERNETES_FILE,
+    POLICY_FILE,
+    GatewayText,
+    gateway_compose_text,
+    gateway_kubernetes_text,
+    gateway_units,
 )
 from speclift.views.grafana import DASHBOARD_FILE, dashboard_text
 from speclift.views.monitoring import Monitoring
@@ -134,6 +145,7 @@ def _formats() -> Mapping[str, Writer]:
         "systemd": _units,
         "prometheus-rules": _rules,
         "grafana": lambda source: _one(DASHBOARD_FILE, dashboard_text(_monitored(source))),
+        "gateway": _gateway,
     }
 
 
@@ -175,8 +187,46 @@ def _rules(source: _Source) -> tuple[ExportedFile, ...]:
     )
 
 
+def _gateway(source: _Source) -> tuple[ExportedFile, ...]:
+    """The policy; in a folder also how both pools and the gateway are deployed, as far as that is known."""
+    winner = source.judgement.verdict.winner
+    if source.arm is not None and (winner is None or source.arm != winner.name):
+        raise UsageError(
+            f"--arm {source.arm}: a policy is what the verdict allows, and that is about the winner"
+            f"{'' if winner is None else f', {winner.name}'}",
+            hint="leave --arm out",
+        )
+    made = policy_from(source.study, source.judgement)
+    files, missing = _gateway_deployments(source, policy_toml(made.policy, remarks=made.remarks))
+    remarks = {**made.remarks, "": (*made.remarks[""], *missing)}
+    policy = ExportedFile(name=POLICY_FILE, text=policy_toml(made.policy, remarks=remarks))
+    return (policy, *files)
+
+
+def _gateway_deployments(source: _Source, policy: str) -> tuple[list[ExportedFile], list[str]]:
+    """The files, and for each that cannot be made the reason."""
+    try:
+        plain = _deployed_as(source, baseline_arm())
+        text = GatewayText(spec=_deployed(source), plain=plain, policy=policy)
+        units = gateway_units(text)
+    except StudyError as error:
+        return [], [f"No files to deploy it with: {error}."]
+    files = [ExportedFile(name=name, text=unit, is_beside=True) for name, unit in units.items()]
+    try:
+        files += [
+            ExportedFile(name=GATEWAY_COMPOSE_FILE, text=gateway_compose_text(text), is_beside=True),
+            ExportedFile(name=GATEWAY_KUBERNETES_FILE, text=gateway_kubernetes_text(text), is_beside=True),
+        ]
+    except StudyError as error:
+        return files, [f"No files for containers: {error}."]
+    return files, []
+
+
 def _deployed(source: _Source) -> DeploymentText:
-    arm = _deployed_arm(source)
+    return _deployed_as(source, _deployed_arm(source))
+
+
+def _deployed_as(source: _Source, arm: Arm) -> DeploymentText:
     study, judgement = source.study, source.judgement
     server = None
     if engine_kind(study.engine.kind).serving is not None:

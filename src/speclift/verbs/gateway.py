@@ -28,8 +28,10 @@ from speclift.live.gateway.requests import CallerRequest
 from speclift.live.gateway.service import GatewayService, GatewaySettings
 from speclift.live.gateway.turned import TurnedAway
 from speclift.routing.features import CHAT_PATHS, COMPLETION_PATHS, Repeats, read_features
+from speclift.routing.learning import Learner
 from speclift.routing.policy import Policy
 from speclift.routing.router import Router
+from speclift.verbs.gateway_pages import GatewayPages
 from speclift.verbs.keys import key_of, token_of
 from speclift.views.gateway_route import ExplainedRoute
 
@@ -97,7 +99,8 @@ class _Gateway:
         settings = gateway_settings(ask)
         self._session_key = secrets.token_bytes(SESSION_KEY_BYTES)
         self._policy, self._repeats = _followed(ask.policy, learn=ask.learn)
-        self._router = Router(self._policy, seed=secrets.randbits(32))
+        self._learner = Learner(canary=ask.canary, learn=ask.learn)
+        self._router = Router(self._policy, learning=self._learner, seed=secrets.randbits(32))
         self._log = (
             None if ask.access_log is None else AccessLog(ask.access_log, keeps_text=ask.log_text, say=say)
         )
@@ -108,6 +111,12 @@ class _Gateway:
         self.service = GatewayService(
             settings, self._router, read_features=self._read, report=self._hear, say=say
         )
+        self._pages = GatewayPages(
+            pools=self.service.pools,
+            policy=lambda: None if ask.policy is None else str(ask.policy),
+            learner=self._learner,
+        )
+        self.service.use_pages(self._pages.routes())
 
     def lines(self) -> tuple[str, ...]:
         """What whoever started it should know."""
@@ -147,7 +156,7 @@ class _Gateway:
         if path is None or not path.is_dir():
             yield
             return
-        # Not before: they bring scipy, and a gateway without a study has no use for it.
+        # Not before: a gateway without a study has no use for them.
         from speclift.live.scraping import Rounds, WatchedAddress
         from speclift.verbs.watch import watch_ground
 
@@ -182,6 +191,7 @@ class _Gateway:
         )
 
     def _hear(self, request: RoutedRequest) -> None:
+        self._pages.note(request)
         if self._log is not None:
             self._log.note(request)
 
@@ -190,7 +200,7 @@ def _followed(path: Path | None, *, learn: bool) -> tuple[Policy | None, Repeats
     """What is followed, and what it wants to know of prompts."""
     if path is None:
         return None, None
-    # Not before: a gateway without a policy is half as large without numpy.
+    # Not before: what reads policies also reads studies, and a gateway without one has no use for it.
     from speclift.verbs.gateway_policy import load_policy, prompt_look
 
     policy = load_policy(path, learn=learn)

@@ -6,7 +6,8 @@ Whatever the study leaves open falls on the side of plain.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
@@ -16,6 +17,7 @@ from statistics import fmean
 from speclift.core.arm import BASELINE, Arm
 from speclift.core.errors import StudyError, UsageError
 from speclift.core.records import Phase, Record
+from speclift.core.goals import Goals
 from speclift.core.results import ALL_TRAFFIC, Comparison, Conditions, Decision, Evidence, Part
 from speclift.core.routing import RequestFeatures, ServerPool
 from speclift.core.speculation import NGram, drafters_of, method_name
@@ -47,9 +49,13 @@ from speclift.verdict.rules import ALL
 
 # What judges a study is imported where it is used: a gateway that reads a policy's file is three times as small without.
 
+# A bound beyond it is none: too few launches to tell.
+UNKNOWN_FROM = 1e6
 # Of a plain segment whose speedup is not known: as slow as speculation has been seen to make one (S4).
 UNKNOWN_SPEEDUP = 0.5
 # Below this many lengths of prompts a slope of first tokens over them says nothing.
+# Shown to be faster at all.
+ROUTING_BAR = 1.0
 ANSWERS_MIN = 8
 ANSWERS_MAX = 500
 # Features of the text itself, which a study without text does not know.
@@ -79,7 +85,13 @@ def policy_of_study(path: Path, *, learn: bool = False) -> StudyPolicy:
     from speclift.verbs.judge import judge
 
     with Study.open(path) as study:
-        return policy_from(study, judge([study]), learn=learn)
+        return policy_from(study, judge([study], goals=routing_goals(study.goals)), learn=learn)
+
+
+def routing_goals(goals: Goals) -> Goals:
+    """The servers that speculate are there already: whatever is shown to be faster on them belongs there. The bar that
+    the study was given is for a launch of speculation for everybody."""
+    return replace(goals, min_speedup=min(goals.min_speedup, ROUTING_BAR))
 
 
 def policy_from(study: Study, judgement: Judgement, *, learn: bool = False) -> StudyPolicy:
@@ -100,12 +112,12 @@ def policy_from(study: Study, judgement: Judgement, *, learn: bool = False) -> S
     return _Making(study, judgement, verdict.evidence).made()
 
 
-def prompt_look(policy: Policy | None, clock: Callable[[], Seconds]) -> PromptLook | None:
+def prompt_look(policy: Policy | None, clock: Callable[[], Seconds] = time.perf_counter) -> PromptLook | None:
     """What a gateway asks for the repetition in prompts; None where the policy does not need it."""
     if policy is None or policy.repetition is None:
         return None
     look = policy.repetition
-    return PromptLook(setting=_drafter_setting(look), clock=clock, limit_s=look.limit_ms / 1000)
+    return PromptLook(_drafter_setting(look), clock=clock, limit_s=look.limit_ms / 1000)
 
 
 def _of_file(path: Path) -> Policy:
@@ -157,27 +169,28 @@ class _Making:
     def made(self) -> StudyPolicy:
         names = tuple(dict.fromkeys(request.segment for request in self._study.plan.requests))
         pools = {name: self._pool(name) for name in names}
-        is_all = (
-            self._ships and self._conditions.segments is None and self._conditions.max_temperature is None
-        )
-        elsewhere = ServerPool.SPEC if is_all else ServerPool.PLAIN
-        found = None if is_all or ServerPool.SPEC not in pools.values() else self._sorted(pools)
+        found = self._told_apart(pools)
         rules = {} if found is None else _reachable(found)
-        uses_repetition = any(
-            bound is not None
-            for each in rules.values()
-            for rule in each
-            for bound in rule.bounds("repetition")
-        )
         policy = Policy(
-            elsewhere=elsewhere,
-            source=self._source(is_all=is_all),
+            elsewhere=ServerPool.SPEC if self._is_all else ServerPool.PLAIN,
+            source=self._source(),
             load=self._load(),
-            prefix=PrefixWorth(saves_s_per_1000_tokens=_prefill_s_per_1000(self._held.records)),
-            repetition=self._look if uses_repetition else None,
+            prefix=PrefixWorth(saves_s_per_1000_tokens=prefill_s_per_1000(self._held.records)),
+            repetition=self._look if _use_repetition(rules.values()) else None,
             segments=tuple(self._segment(name, pools[name], found, rules.get(name, ())) for name in names),
         )
         return StudyPolicy(policy=policy, remarks=dict(self._remarks(policy, found)))
+
+    @property
+    def _is_all(self) -> bool:
+        """Whether it ships on traffic of every kind, load apart."""
+        conditions = self._conditions
+        return self._ships and conditions.segments is None and conditions.max_temperature is None
+
+    def _told_apart(self, pools: Mapping[str, ServerPool]) -> SortedPrompts | None:
+        """None where there is nothing to tell apart."""
+        told = pools if self._ships else {name: self._promising(name) for name in pools}
+        return None if self._is_all or ServerPool.SPEC not in told.values() else self._sorted(told)
 
     def _pool(self, name: str) -> ServerPool:
         measured = self._measured.get(name)
@@ -186,6 +199,11 @@ class _Making:
             measured is not None and measured.speedup.low >= SPEEDUP_MIN and measured.speedup.high >= 1.0
         )
         return ServerPool.SPEC if self._ships and admitted and is_shown else ServerPool.PLAIN
+
+    def _promising(self, name: str) -> ServerPool:
+        """Where nothing ships, what learning may come to: told apart, it is learned about by itself."""
+        measured = self._measured.get(name)
+        return ServerPool.SPEC if measured is not None and measured.speedup.value > 1.0 else ServerPool.PLAIN
 
     def _segment(
         self,
@@ -206,11 +224,12 @@ class _Making:
         if measured is None:
             return segment
         speedup = measured.speedup
+        has_interval = speedup.low > 0 and speedup.high < UNKNOWN_FROM
         return replace(
             segment,
             speedup=_rounded(speedup.value),
-            low=_rounded(speedup.low),
-            high=_rounded(speedup.high),
+            low=_rounded(speedup.low) if has_interval else None,
+            high=_rounded(speedup.high) if has_interval else None,
             prompts=measured.prompts,
         )
 
@@ -258,7 +277,7 @@ class _Making:
         leave = math.floor(pays_to)
         return LoadLimit(leave=leave, back=back_of(leave), pays_to=_rounded(pays_to))
 
-    def _source(self, *, is_all: bool) -> PolicySource:
+    def _source(self) -> PolicySource:
         provenance = self._judgement.provenance
         return PolicySource(
             study=self._judgement.study,
@@ -269,7 +288,7 @@ class _Making:
             verdict=self._judgement.verdict.decision,
             metric=self._judgement.goals.metric,
             written=datetime.now(UTC).strftime("%Y-%m-%d"),
-            is_for_all_traffic=is_all,
+            is_for_all_traffic=self._is_all,
         )
 
     def _sorted(self, pools: Mapping[str, ServerPool]) -> SortedPrompts:
@@ -301,6 +320,7 @@ class _Making:
                 'Requests go to "spec" or "plain" by the first segment that one of its rules holds for, or that the '
                 "header",
                 "x-speclift-segment names; docs/gateway.md says what may be edited.",
+                'Where both pools share one GPU or machine, their load is one: say counted = "all".',
                 *([_sorting_words(found)] if found is not None else []),
             ),
         )
@@ -314,8 +334,8 @@ def _segment_remarks(
     if segment.when and found is not None:
         known = found.segments[segment.name]
         yield (
-            f"Of its prompts, rules made without them send {known.found:.0%} to spec; of those that belong to plain, "
-            f"{known.mistaken:.1%}."
+            f"Of its prompts, rules made without them find {known.found:.0%}; of those that spec makes slower they "
+            f"take {known.mistaken:.1%} for it."
         )
     elif segment.pool is not elsewhere:
         yield f"No rule of its own tells it apart: the header x-speclift-segment = {segment.name} does."
@@ -323,9 +343,13 @@ def _segment_remarks(
 
 def _sorting_words(found: SortedPrompts) -> str:
     return (
-        f"Of the study's prompts, rules made without them send {found.right:.0%} to the right pool "
-        "(sorted_right: the segment's own)."
+        f"Rules made without them send {found.right:.0%} of the study's prompts to the right pool "
+        "(sorted_right: of the segment's own)."
     )
+
+
+def _use_repetition(rules: Iterable[Sequence[SegmentRule]]) -> bool:
+    return any(bound is not None for each in rules for rule in each for bound in rule.bounds("repetition"))
 
 
 def _reachable(found: SortedPrompts) -> dict[str, tuple[SegmentRule, ...]]:
@@ -383,7 +407,7 @@ def _log(speedup: float | None, *, is_spec: bool) -> float:
     return math.log(known) if is_spec else min(math.log(known), math.log(SPEEDUP_MIN))
 
 
-def _prefill_s_per_1000(records: Sequence[Record]) -> Seconds:
+def prefill_s_per_1000(records: Sequence[Record]) -> Seconds:
     """How much longer the plain server's first token takes for a thousand tokens more of prompt, at the lightest load:
     the median of slopes, which a few slow answers do not move. 0 where prompts are too alike to tell."""
     plain = [record for record in records if _is_plain_answer(record)]

@@ -14,9 +14,10 @@ from speclift.core.units import Seconds
 from speclift.live.board import Board, BoardEntry
 from speclift.live.http_service import HTML, TEXT, Route, WebAnswer, WebRequest
 from speclift.verdict.break_even import StudyBreakEvens
+from speclift.views.prometheus_text import CONTENT_TYPE
 from speclift.views.watch_charts import Baseline, Span
 from speclift.views.watch_document import WatchDocument, history_document, watch_document
-from speclift.views.watch_exposition import CONTENT_TYPE, WatchedTotals, exposition
+from speclift.views.watch_exposition import WatchedTotals, exposition
 from speclift.views.watch_page import HOURS, PageFrame, ShownServer, watch_list, watch_page
 
 SPAN_MIN_S = 120.0

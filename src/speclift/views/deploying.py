@@ -20,6 +20,7 @@ from speclift.views.yaml_files import yaml_file
 SCRIPT_FILE, COMPOSE_FILE, KUBERNETES_FILE = "serve.sh", "compose.yaml", "kubernetes.yaml"
 SERVER_UNIT, WATCH_UNIT = "speclift-server.service", "speclift-watch.service"
 SECRETS = "speclift-secrets"
+NAME_LABEL = "app.kubernetes.io/name"
 ENVIRONMENT_FILE = "EnvironmentFile=/etc/speclift/server.env"
 WATCH_ADDRESS = "127.0.0.1:9400"
 EVERYWHERE = "0.0.0.0"
@@ -43,7 +44,9 @@ def script_text(text: DeploymentText) -> str:
     exports = [f"export {name}={shlex.quote(value)}" for name, value in server.variables]
     needed = [f': "${{{name}:?set {name} in the environment}}"' for name in server.secrets]
     command = " \\\n  ".join(shlex.join(line) for line in _by_flag(server.words()))
-    return "\n".join(["#!/bin/sh", *_comments(text), "set -eu", *exports, *needed, f"exec {command}", ""])
+    return "\n".join(
+        ["#!/bin/sh", *comments_of(text.head), "set -eu", *exports, *needed, f"exec {command}", ""]
+    )
 
 
 def _by_flag(words: Sequence[str]) -> list[list[str]]:
@@ -56,18 +59,26 @@ def _by_flag(words: Sequence[str]) -> list[list[str]]:
     return lines
 
 
-def _comments(text: DeploymentText) -> list[str]:
-    return [f"# {printable(line, limit=400)}" for line in text.head]
+def comments_of(head: Sequence[str]) -> list[str]:
+    return [f"# {printable(line, limit=400)}" for line in head]
 
 
 def compose_text(text: DeploymentText) -> str:
-    server, image = text.server, _image(text.server)
+    server, image = text.server, image_of(text.server)
+    # On this machine alone: whoever opens it further decides who may ask.
+    ports = {"ports": [f"127.0.0.1:{server.port}:{server.port}"]}
+    document = {"services": {_name(server): {**compose_service(server), **ports}}}
+    return yaml_file(document, head=[*text.head, *notes_of(image)])
+
+
+def compose_service(server: Deployment, *, first_gpu: int | None = None) -> dict[str, object]:
+    """Without ports. `first_gpu` where several servers share a machine, so that each has its own: a mere count would
+    give all of them the first."""
+    image = image_of(server)
     service: dict[str, object] = {
         "image": image.reference,
-        "entrypoint": [_for_compose(word) for word in image.program or server.program],
-        "command": [_for_compose(word) for word in _container_words(server)],
-        # On this machine alone: whoever opens it further decides who may ask.
-        "ports": [f"127.0.0.1:{server.port}:{server.port}"],
+        "entrypoint": [for_compose(word) for word in image.program or server.program],
+        "command": [for_compose(word) for word in _container_words(server)],
         "restart": "unless-stopped",
         "healthcheck": {
             "test": ["CMD", "curl", "-fsS", f"http://127.0.0.1:{server.port}{server.health}"],
@@ -78,61 +89,86 @@ def compose_text(text: DeploymentText) -> str:
     }
     # Without a value Compose takes it from the environment of whoever starts it.
     environment: dict[str, str | None] = dict.fromkeys(server.secrets)
-    environment |= {name: _for_compose(value) for name, value in server.variables}
+    environment |= {name: for_compose(value) for name, value in server.variables}
     if environment:
         service["environment"] = environment
     if server.files:
         service["volumes"] = [
-            {"type": "bind", "source": _for_compose(path), "target": _for_compose(path), "read_only": True}
+            {"type": "bind", "source": for_compose(path), "target": for_compose(path), "read_only": True}
             for path in _folders(server.files)
         ]
     if server.gpus:
-        devices = [{"driver": "nvidia", "count": server.gpus, "capabilities": ["gpu"]}]
+        which: dict[str, object] = {"count": server.gpus}
+        if first_gpu is not None:
+            which = {"device_ids": [str(first_gpu + number) for number in range(server.gpus)]}
+        devices = [{"driver": "nvidia", **which, "capabilities": ["gpu"]}]
         service["deploy"] = {"resources": {"reservations": {"devices": devices}}}
         service["ipc"] = "host"  # tensors pass between the processes of one server
-    document = {"services": {_name(server): service}}
-    return yaml_file(document, head=[*text.head, *_notes(image)])
+    return service
 
 
-def _for_compose(text: str) -> str:
+def for_compose(text: str) -> str:
     """Compose fills in variables."""
     return text.replace("$", "$$")
 
 
 def kubernetes_text(text: DeploymentText) -> str:
-    server, image = text.server, _image(text.server)
-    name = _name(server)
-    labels = {"app.kubernetes.io/name": name, "app.kubernetes.io/managed-by": "speclift"}
-    deployment = {
+    notes = notes_of(image_of(text.server))
+    return yaml_file(*kubernetes_server(text, name=_name(text.server)), head=[*text.head, *notes])
+
+
+def kubernetes_server(text: DeploymentText, *, name: str) -> tuple[dict[str, object], dict[str, object]]:
+    """Its Deployment and its Service."""
+    server = text.server
+    deployment = kubernetes_deployment(
+        name,
+        _pod(server, image_of(server)),
+        port=server.port,
+        annotations=_annotations(text),
+    )
+    return deployment, kubernetes_service(name, server.port)
+
+
+def kubernetes_deployment(
+    name: str, pod: dict[str, object], *, port: int, annotations: dict[str, str]
+) -> dict[str, object]:
+    labels = kubernetes_labels(name)
+    return {
         "apiVersion": "apps/v1",
         "kind": "Deployment",
-        "metadata": {"name": name, "labels": labels, "annotations": _annotations(text)},
+        "metadata": {"name": name, "labels": labels, "annotations": annotations},
         "spec": {
             "replicas": 1,
-            "selector": {"matchLabels": {"app.kubernetes.io/name": name}},
+            "selector": {"matchLabels": {NAME_LABEL: name}},
             "template": {
                 "metadata": {
                     "labels": labels,
                     "annotations": {
                         "prometheus.io/scrape": "true",
-                        "prometheus.io/port": str(server.port),
+                        "prometheus.io/port": str(port),
                         "prometheus.io/path": "/metrics",
                     },
                 },
-                "spec": _pod(server, image),
+                "spec": pod,
             },
         },
     }
-    service = {
+
+
+def kubernetes_service(name: str, port: int) -> dict[str, object]:
+    return {
         "apiVersion": "v1",
         "kind": "Service",
-        "metadata": {"name": name, "labels": labels},
+        "metadata": {"name": name, "labels": kubernetes_labels(name)},
         "spec": {
-            "selector": {"app.kubernetes.io/name": name},
-            "ports": [{"name": "http", "port": server.port, "targetPort": "http"}],
+            "selector": {NAME_LABEL: name},
+            "ports": [{"name": "http", "port": port, "targetPort": "http"}],
         },
     }
-    return yaml_file(deployment, service, head=[*text.head, *_notes(image)])
+
+
+def kubernetes_labels(name: str) -> dict[str, str]:
+    return {NAME_LABEL: name, "app.kubernetes.io/managed-by": "speclift"}
 
 
 def _pod(server: Deployment, image: ContainerImage) -> dict[str, object]:
@@ -140,20 +176,17 @@ def _pod(server: Deployment, image: ContainerImage) -> dict[str, object]:
     container: dict[str, object] = {
         "name": "server",
         "image": image.reference,
-        "command": [_for_kubernetes(word) for word in image.program or server.program],
-        "args": [_for_kubernetes(word) for word in _container_words(server)],
+        "command": [for_kubernetes(word) for word in image.program or server.program],
+        "args": [for_kubernetes(word) for word in _container_words(server)],
         "ports": [{"name": "http", "containerPort": server.port}],
-        "startupProbe": _probe(server, tries=START_TRIES),
-        "readinessProbe": _probe(server, tries=3),
-        "livenessProbe": _probe(server, tries=6),
+        "startupProbe": probe(server.health, tries=START_TRIES),
+        "readinessProbe": probe(server.health, tries=3),
+        "livenessProbe": probe(server.health, tries=6),
     }
     variables: list[dict[str, object]] = [
-        {"name": name, "value": _for_kubernetes(value)} for name, value in server.variables
+        {"name": name, "value": for_kubernetes(value)} for name, value in server.variables
     ]
-    variables += [
-        {"name": name, "valueFrom": {"secretKeyRef": {"name": SECRETS, "key": name}}}
-        for name in server.secrets
-    ]
+    variables += [secret_variable(name) for name in server.secrets]
     if variables:
         container["env"] = variables
     if server.gpus:
@@ -163,9 +196,13 @@ def _pod(server: Deployment, image: ContainerImage) -> dict[str, object]:
     return {"containers": [container], **({"volumes": volumes} if volumes else {})}
 
 
-def _probe(server: Deployment, *, tries: int) -> dict[str, object]:
+def secret_variable(name: str) -> dict[str, object]:
+    return {"name": name, "valueFrom": {"secretKeyRef": {"name": SECRETS, "key": name}}}
+
+
+def probe(path: str, *, tries: int) -> dict[str, object]:
     return {
-        "httpGet": {"path": server.health, "port": "http"},
+        "httpGet": {"path": path, "port": "http"},
         "periodSeconds": START_PERIOD_S,
         "timeoutSeconds": 5,
         "failureThreshold": tries,
@@ -193,7 +230,7 @@ def _annotations(text: DeploymentText) -> dict[str, str]:
     }
 
 
-def _for_kubernetes(text: str) -> str:
+def for_kubernetes(text: str) -> str:
     """`$(NAME)` is filled in."""
     return text.replace("$(", "$$(")
 
@@ -201,14 +238,14 @@ def _for_kubernetes(text: str) -> str:
 def server_unit_text(text: DeploymentText) -> str:
     server = text.server
     lines = [
-        *_comments(text),
+        *comments_of(text.head),
         "[Unit]",
         f"Description=LLM server, arm {_for_description(server.arm)}",
         "After=network-online.target",
         "Wants=network-online.target",
         "",
         "[Service]",
-        f"ExecStart={_exec(('/usr/bin/env', *server.words()))}",
+        f"ExecStart={exec_line(('/usr/bin/env', *server.words()))}",
         *(f"Environment={_quoted(f'{name}={value}')}" for name, value in server.variables),
     ]
     if server.secrets:
@@ -229,13 +266,13 @@ def watch_unit_text(text: DeploymentText, *, study: str) -> str:
         f"http://127.0.0.1:{server.port}",
     )
     lines = [
-        *_comments(text),
+        *comments_of(text.head),
         "[Unit]",
         "Description=Does speculative decoding still pay? (speclift watch)",
         f"After={SERVER_UNIT}",
         "",
         "[Service]",
-        f"ExecStart={_exec(words)}",
+        f"ExecStart={exec_line(words)}",
         *([ENVIRONMENT_FILE] if server.api_key else []),
         "ExecReload=/bin/kill -HUP $MAINPID",
         "Restart=on-failure",
@@ -251,7 +288,7 @@ def watch_unit_text(text: DeploymentText, *, study: str) -> str:
 _BARE = re.compile(r"[\w@+:,./=-]+", re.ASCII)
 
 
-def _exec(words: Sequence[str]) -> str:
+def exec_line(words: Sequence[str]) -> str:
     return " ".join(_quoted(word.replace("$", "$$")) for word in words)
 
 
@@ -279,7 +316,7 @@ def _container_words(server: Deployment) -> tuple[str, ...]:
     return (*server.flags, *server.listening(EVERYWHERE))
 
 
-def _image(server: Deployment) -> ContainerImage:
+def image_of(server: Deployment) -> ContainerImage:
     """StudyError where there is none that would run what was measured."""
     if server.is_container or server.wrapper:
         started = " ".join((*server.wrapper, *server.program[:2]))
@@ -295,7 +332,7 @@ def _image(server: Deployment) -> ContainerImage:
     return server.image
 
 
-def _notes(image: ContainerImage) -> list[str]:
+def notes_of(image: ContainerImage) -> list[str]:
     return [f"Note: {image.note}"] if image.note else []
 
 

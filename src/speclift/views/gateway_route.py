@@ -53,31 +53,30 @@ class RouteDocument(TypedDict):
 
 def route_document(explained: ExplainedRoute) -> RouteDocument:
     features, route = explained.features, explained.route
-    return finite(
-        {
-            "schema": 1,
-            "pool": route.pool,
-            "segment": route.segment,
-            "servers": list(route.servers),
-            "reasons": list(route.reasons),
-            "is_canary": route.is_canary,
-            "features": {
-                "path": features.path,
-                "is_generation": features.is_generation,
-                "is_stream": features.is_stream,
-                "model": features.model,
-                "temperature": features.temperature,
-                "max_tokens": features.max_tokens,
-                "response_format": features.response_format,
-                "has_tools": features.has_tools,
-                "prompt_characters": features.prompt_characters,
-                "turns": features.turns,
-                "repetition": features.repetition,
-                "has_session": features.session is not None,
-            },
-            "policy": explained.policy or None,
-        }
-    )
+    document: RouteDocument = {
+        "schema": 1,
+        "pool": route.pool,
+        "segment": route.segment,
+        "servers": list(route.servers),
+        "reasons": list(route.reasons),
+        "is_canary": route.is_canary,
+        "features": {
+            "path": features.path,
+            "is_generation": features.is_generation,
+            "is_stream": features.is_stream,
+            "model": features.model,
+            "temperature": features.temperature,
+            "max_tokens": features.max_tokens,
+            "response_format": features.response_format,
+            "has_tools": features.has_tools,
+            "prompt_characters": features.prompt_characters,
+            "turns": features.turns,
+            "repetition": features.repetition,
+            "has_session": features.session is not None,
+        },
+        "policy": explained.policy or None,
+    }
+    return finite(document)
 
 
 def route_lines(explained: ExplainedRoute) -> tuple[str, ...]:

@@ -1,24 +1,20 @@
 """What a watch knows, for Prometheus: one name for each quantity, whichever engine the server runs. Pure.
 
-Text format 0.0.4. What is not known has no sample: a zero would be a claim.
+What is not known has no sample: a zero would be a claim.
 """
 
 from __future__ import annotations
 
-import math
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from operator import attrgetter
 
 from speclift.core.live import Event, Payoff, Watched
 from speclift.core.results import Estimate
+from speclift.views.prometheus_text import Sample, family
 
-CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
-LABEL_CHARACTERS_MAX = 300
 # Only these are an answer to whether it pays.
 _PAYS = {Payoff.PAYS: 1.0, Payoff.DOES_NOT_PAY: 0.0}
-
-Sample = tuple[Mapping[str, str], float | None]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -34,9 +30,9 @@ class WatchedTotals:
 
 
 def exposition(servers: Sequence[WatchedTotals], *, version: str) -> str:
-    text = [_family("watch_info", "gauge", "This watch.", [({"version": version}, 1.0)])]
+    text = [family("watch_info", "gauge", "This watch.", [({"version": version}, 1.0)])]
     for name, kind, meaning, samples in _families(servers):
-        text.append(_family(name, kind, meaning, samples))
+        text.append(family(name, kind, meaning, samples))
     return "".join(text)
 
 
@@ -127,35 +123,3 @@ def _server(each: WatchedTotals) -> dict[str, str]:
 def _identity(watched: Watched) -> dict[str, str]:
     named = {"engine": watched.engine, "version": watched.version, "model": watched.model}
     return {name: value or "" for name, value in named.items()}
-
-
-def _family(short: str, kind: str, meaning: str, samples: Iterable[Sample]) -> str:
-    name = f"speclift_{short}"
-    lines = [
-        f"{name}{_labels(labels)} {_number(value)}\n"
-        for labels, value in samples
-        if value is not None and not math.isnan(value)
-    ]
-    return "".join((f"# HELP {name} {meaning}\n", f"# TYPE {name} {kind}\n", *lines)) if lines else ""
-
-
-def _labels(labels: Mapping[str, str]) -> str:
-    return "{" + ",".join(f'{name}="{_escaped(value)}"' for name, value in labels.items()) + "}"
-
-
-def _escaped(text: str) -> str:
-    """As the format wants it. A carriage return ends no line there, but does in the eyes of some readers."""
-    shown = text[:LABEL_CHARACTERS_MAX].encode("utf-8", "replace").decode()
-    return (
-        shown.replace("\\", r"\\")
-        .replace('"', r"\"")
-        .replace("\n", r"\n")
-        .replace("\r", " ")
-        .replace("\0", " ")
-    )
-
-
-def _number(value: float) -> str:
-    if math.isinf(value):
-        return "+Inf" if value > 0 else "-Inf"
-    return str(int(value)) if value == int(value) and abs(value) < 1e15 else repr(value)

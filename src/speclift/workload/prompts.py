@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import json
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
@@ -16,6 +17,13 @@ from speclift.workload.formats import is_gateway_line, read_entries, request_fie
 TEMPERATURE_MAX = 5.0  # engines accept at most 2 to 5; above is a typing slip
 # Far above any context; a larger one is a mistake and fits into no database.
 MAX_TOKENS_MAX = 100_000_000
+# What an answer has to keep to; engines that know nothing of it say so themselves.
+ANSWER_FORMATS: Mapping[str, type | tuple[type, ...]] = {
+    "response_format": dict,
+    "tools": list,
+    "tool_choice": (str, dict),
+    "parallel_tool_calls": bool,
+}
 ARRIVAL_S_MAX = 1e12  # 30,000 years: what is above was not counted in seconds
 
 
@@ -55,11 +63,8 @@ def parse_workload(lines: Iterable[bytes], *, source: str) -> Workload:
 
 
 def _left_out(*, unlike: int, unread: int) -> str:
-    counted = (
-        (unlike, "failed or are no generation"),
-        (unread, "ask for more than text"),
-    )
-    return ", ".join(f"{count} logged requests {what}" for count, what in counted if count)
+    counted = (("failed or no generation", unlike), ("more than text", unread))
+    return ", ".join(f"{what}: {count}" for what, count in counted if count)
 
 
 def _request(data: Mapping[str, object], *, where: str, default_id: str) -> Request:
@@ -76,7 +81,16 @@ def _request(data: Mapping[str, object], *, where: str, default_id: str) -> Requ
         max_tokens=_max_tokens(data, where),
         arrival_s=_number(data, "arrival_s", where, low=0.0, high=ARRIVAL_S_MAX),
         response=_text(data, "response", where),
+        answer_format=_answer_format(data, where),
     )
+
+
+def _answer_format(data: Mapping[str, object], where: str) -> str | None:
+    said = {key: value for key in ANSWER_FORMATS if (value := data.get(key)) is not None}
+    for key, value in said.items():
+        if not isinstance(value, ANSWER_FORMATS[key]):
+            raise UsageError(f"{where}: '{key}' cannot be {type(value).__name__}")
+    return json.dumps(said, sort_keys=True) if said else None
 
 
 def _identity(data: Mapping[str, object], where: str) -> str:

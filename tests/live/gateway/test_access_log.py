@@ -14,8 +14,10 @@ from pathlib import Path
 
 import pytest
 
+from byte_tokenizer import write_byte_tokenizer
 from processes import eventually
 from routed import routed
+from running import Cli
 from speclift.core.errors import UsageError
 from speclift.core.routing import RequestEnd, RequestFeatures, RoutedRequest
 from speclift.live.gateway.access_log import TEXT_BYTES_MAX, AccessLog, access_line
@@ -228,7 +230,21 @@ def test_decide_reads_back_what_was_asked(tmp_path: Path, text: str) -> None:
     assert request.messages[0].content == text
     assert (request.segment, request.temperature, request.top_p, request.max_tokens) == ("chat", 0.7, 0.9, 33)
     assert (request.arrival_s, request.response) == (1_763_300_000.25, "yes")
-    assert workload.left_out == "6 logged requests failed or are no generation"
+    assert workload.left_out == "failed or no generation: 6"
+
+
+def test_what_the_answer_must_keep_to_is_asked_for_again(tmp_path: Path) -> None:
+    path = tmp_path / "access.jsonl"
+    tools = [{"type": "function", "function": {"name": "f", "parameters": {}}}]
+    schema = {"type": "json_schema", "json_schema": {"name": "n", "schema": {}}}
+    bodies: tuple[dict[str, object], ...] = (
+        {"tools": tools, "tool_choice": "auto"},
+        {"response_format": schema},
+        {},
+    )
+    written(path, *(with_text("x", "y", **body) for body in bodies), keeps_text=True)
+    formats = [request.answer_format for request in read_workload(path).requests]
+    assert [{} if each is None else json.loads(each) for each in formats] == list(bodies)
 
 
 @pytest.mark.parametrize(
@@ -249,7 +265,7 @@ def test_requests_for_more_than_text_are_left_out_and_counted(tmp_path: Path) ->
     written(path, with_text("", "y", messages=picture), with_text("x", "y"), keeps_text=True)
     workload = read_workload(path)
     assert len(workload.requests) == 1
-    assert workload.left_out == "1 logged requests ask for more than text"
+    assert workload.left_out == "more than text: 1"
 
 
 def test_callers_may_use_an_id_twice(tmp_path: Path) -> None:
@@ -268,10 +284,18 @@ def test_a_log_without_text_is_refused_with_what_to_do(tmp_path: Path, reads: ob
     assert "--log-text" in (refused.value.hint or "")
 
 
+def test_who_measures_it_is_told_what_was_left_out(tmp_path: Path, cli: Cli) -> None:
+    path = tmp_path / "access.jsonl"
+    written(path, *unlike(), with_text("x", "y"), keeps_text=True)
+    result = cli("decide", "--engine", "fake", "--prompts", path, "--dry-run")
+    assert result.code == 0
+    assert f"left out of {path}: failed or no generation: 6" in result.stderr
+
+
 def test_a_log_with_nothing_to_measure_says_why(tmp_path: Path) -> None:
     path = tmp_path / "access.jsonl"
     written(path, *unlike(), keeps_text=True)
-    with pytest.raises(UsageError, match="6 logged requests failed"):
+    with pytest.raises(UsageError, match="failed or no generation: 6"):
         read_workload(path)
 
 
@@ -283,7 +307,7 @@ def test_replay_reads_back_what_was_answered(tmp_path: Path) -> None:
     )
     called = replace(with_text("call", None), finish_reason="tool_calls")
     written(path, *unlike(), copied, called, with_text("two at once", "ab", n=2), keeps_text=True)
-    found = replay([path])
+    found = replay([path], tokenizer=write_byte_tokenizer(tmp_path / "tokenizer"))
     log = found.log
     assert (log.requests, log.replayed, log.no_generation, log.no_response, log.unreadable) == (9, 1, 6, 2, 0)
     assert log.greedy == 1

@@ -5,10 +5,13 @@ from __future__ import annotations
 import json
 import os
 import tracemalloc
+from pathlib import Path
 
 import pytest
 
 from speclift.arithmetic.possible import Limits
+from speclift.client.stream import read_stream
+from speclift.client.wire import ResponseReader
 from speclift.live.gateway.observed import (
     LINE_BYTES_MAX,
     TEXT_BODY_BYTES_MAX,
@@ -95,6 +98,36 @@ def test_however_it_is_cut_into_reads_it_says_the_same(size: int, line_end: str)
 def test_without_counts_of_the_server_there_is_no_time_per_token() -> None:
     seen = seen_of(*words("a", "b", "c"), event(delta("length")), DONE)
     assert (seen.output_tokens, seen.tpot_s) == (None, None)
+
+
+RECORDED = Path(__file__).parents[2] / "recorded"
+
+
+@pytest.mark.parametrize("size", [90, 333, 1500])
+@pytest.mark.parametrize(
+    ("name", "drafts"),
+    [
+        ("llamacpp-b11549-chat-ngram.http", True),
+        ("vllm-0.32.0-chat-ngram.http", True),
+        ("sglang-0.5.23-chat.http", False),
+    ],
+)
+def test_of_a_real_stream_it_says_what_the_load_generator_says(name: str, drafts: bool, size: int) -> None:
+    body = ResponseReader().feed((RECORDED / name).read_bytes())
+    reads = [(place / 1e4, body[place : place + size]) for place in range(0, len(body), size)]
+    observed = ObservedAnswer(keeps_text=True)
+    for arrived_s, read in reads:
+        observed.feed(arrived_s, read)
+    seen, told = observed.result(), read_stream(reads)
+    assert (bool(told.drafted), bool(told.output_tokens)) == (drafts, True)
+    assert (seen.first_text_s, seen.last_text_s) == (told.first_token_s, told.last_token_s)
+    assert (seen.prompt_tokens, seen.output_tokens) == (told.prompt_tokens, told.output_tokens)
+    assert (seen.drafted, seen.accepted, seen.finish_reason) == (
+        told.drafted,
+        told.accepted,
+        told.finish_reason,
+    )
+    assert seen.text == told.text
 
 
 @pytest.mark.parametrize("tokens", [0, 1])

@@ -28,7 +28,7 @@ const refresh = async () => {
     seen = new Date();
     tip.hidden = stale.hidden = true;
   } catch {
-    stale.textContent = `Not up to date: the watch does not answer since ${seen.toLocaleTimeString()}.`;
+    stale.textContent = `Not up to date: no answer since ${seen.toLocaleTimeString()}.`;
     stale.hidden = false;
   }
 };

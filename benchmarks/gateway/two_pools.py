@@ -1,6 +1,6 @@
 """The gateway in front of two real servers, from a study: its baseline, its best arm, its policy.
 
-`python benchmarks/gateway/real.py STUDY --rows rows.jsonl --concurrency 1,2` launches both servers as the study did,
+`python benchmarks/gateway/two_pools.py STUDY --rows rows.jsonl --concurrency 1,2` launches both servers as the study did,
 with the same threads and memory, puts the gateway in front of them with the study's own policy, and has pools.py
 measure all traffic to one, to the other, and through the gateway. Both servers share this machine, so the load that
 counts is that of both together.
@@ -11,7 +11,6 @@ from __future__ import annotations
 import argparse
 import asyncio
 import json
-import re
 import sys
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
@@ -73,7 +72,6 @@ def policy_file(study: Path, folder: Path) -> Path:
     limit = replace(made.policy.load, counted=CountedLoad.ALL)
     path = folder / "policy.toml"
     path.write_text(policy_toml(replace(made.policy, load=limit), remarks=made.remarks))
-    print(path.read_text())
     return path
 
 
@@ -88,8 +86,9 @@ async def run(options: argparse.Namespace) -> list[pools.Row]:
     engine = build_engine(spec)
     async with AsyncExitStack() as stack:
         folder = Path(stack.enter_context(TemporaryDirectory()))
-        policy = policy_file(options.study, folder)
-        arm = arms[re.search(r'^arm = "(.*)"$', policy.read_text(), re.M)[1]]  # type: ignore[index]
+        policy = options.policy or policy_file(options.study, folder)
+        print(policy.read_text())
+        arm = arms[options.arm]
         plain = await stack.enter_async_context(launched(engine, arms[BASELINE], folder))
         speculative = await stack.enter_async_context(launched(engine, arm, folder))
         urls = plain.endpoint.base_url, speculative.endpoint.base_url
@@ -106,6 +105,8 @@ def main() -> None:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("study", type=Path)
+    parser.add_argument("--arm", required=True, help="the study's, that the speculative server runs")
+    parser.add_argument("--policy", type=Path, help="another than the study's own")
     parser.add_argument("--engine-arg", action="append", default=[])
     parser.add_argument("--access-log", type=Path)
     pools.add_arguments(parser)

@@ -1,0 +1,66 @@
+from __future__ import annotations
+
+import json
+
+import jsonschema
+
+from samples import HOSTILE
+from speclift.core.quantities import printable
+from speclift.core.routing import RequestFeatures, Route, ServerPool
+from speclift.views.gateway_route import ExplainedRoute, route_document, route_lines
+from speclift.views.schema import published_schema
+
+ROUTE = Route(
+    pool=ServerPool.SPEC,
+    servers=("http://a", "http://b"),
+    segment="copy",
+    reasons=("segment copy: temperature_max = 0", "copy goes to spec"),
+)
+FEATURES = RequestFeatures(
+    path="/v1/chat/completions",
+    is_generation=True,
+    model="m",
+    temperature=0.0,
+    prompt_characters=120,
+    turns=3,
+    repetition=0.25,
+    response_format="json_object",
+    has_tools=True,
+    session="secret",
+)
+
+
+def test_the_answer_first_then_why_then_what_was_read() -> None:
+    assert route_lines(ExplainedRoute(features=FEATURES, route=ROUTE, policy="p.toml")) == (
+        "spec: http://a, then http://b",
+        "  segment copy: temperature_max = 0",
+        "  copy goes to spec",
+        "read: /v1/chat/completions, temperature 0, no max_tokens, 120 characters in 3 turns, repetition 25%, "
+        "response_format json_object, tools, model m",
+        "policy: p.toml",
+    )
+
+
+def test_of_what_cannot_be_read_only_its_path() -> None:
+    unread = RequestFeatures(path="/v1/models")
+    nowhere = Route(pool=ServerPool.PLAIN, servers=(), segment="elsewhere", reasons=("x",))
+
+    lines = route_lines(ExplainedRoute(features=unread, route=nowhere))
+
+    assert lines[0] == "plain: no server"
+    assert lines[-1] == "read: /v1/models, nothing else: no generation, or a body that cannot be read"
+
+
+def test_the_document_keeps_its_schema_and_says_no_session() -> None:
+    for features in (FEATURES, RequestFeatures(path="/v1/models")):
+        document = json.loads(json.dumps(route_document(ExplainedRoute(features=features, route=ROUTE))))
+        jsonschema.validate(document, published_schema("gateway-route"))
+        assert "secret" not in json.dumps(document)
+    assert document["pool"] == "spec"
+
+
+def test_foreign_text_does_not_act() -> None:
+    hostile = RequestFeatures(path=HOSTILE, is_generation=True, model=HOSTILE, response_format=HOSTILE)
+
+    for line in route_lines(ExplainedRoute(features=hostile, route=ROUTE, policy=HOSTILE)):
+        assert printable(line, limit=2000) == line
