@@ -23,6 +23,11 @@ LITELLM_ENVIRONMENT = "litellm-1.106.2"
 # As driver.c sends it: LiteLLM does not start without one.
 LITELLM_KEY = "sk-loopback-benchmark-of-a-gateway-0000"
 PATIENCE_S = 90.0
+# The product takes uvloop where it is installed; None in its place is how Python says that it is not.
+PRODUCT_ON = {
+    "uvloop": "import sys, uvloop; from speclift.__main__ import main; sys.exit(main())",
+    "asyncio": "import sys; sys.modules['uvloop'] = None; from speclift.__main__ import main; sys.exit(main())",
+}
 Ports = tuple[int, ...]
 
 
@@ -114,13 +119,16 @@ def _litellm(ports: Ports, folder: Path) -> Started:
     return _listening(command, port, folder, {**os.environ, **own})
 
 
-def _product(ports: Ports, folder: Path) -> Started:
-    spec, plain = ports
-    command = [
-        sys.executable, "-m", "speclift", "gateway", "--spec", f"http://127.0.0.1:{spec}",
-        "--plain", f"http://127.0.0.1:{plain}", "--listen", "127.0.0.1:0", "--json",
-    ]  # fmt: skip
-    return _announced(command, folder, {**os.environ, "PYTHONPATH": str(SOURCE)})
+def _product(loop: str) -> Callable[[Ports, Path], Started]:
+    def start(ports: Ports, folder: Path) -> Started:
+        spec, plain = ports
+        command = [
+            sys.executable, "-c", PRODUCT_ON[loop], "gateway", "--spec", f"http://127.0.0.1:{spec}",
+            "--plain", f"http://127.0.0.1:{plain}", "--listen", "127.0.0.1:0", "--json",
+        ]  # fmt: skip
+        return _announced(command, folder, {**os.environ, "PYTHONPATH": str(SOURCE)})
+
+    return start
 
 
 SUBJECTS = {
@@ -139,7 +147,8 @@ SUBJECTS = {
     "aiohttp": Subject(title="aiohttp, server and client", start=_prototype("aiohttp_relay.py")),
     "granian": Subject(title="granian (ASGI), uvloop upstreams", start=_granian),
     "epoll": Subject(title="epoll and sockets, own parser", start=_prototype("epoll_relay.py")),
-    "speclift": Subject(title="speclift gateway", start=_product),
+    "speclift": Subject(title="speclift gateway, uvloop", start=_product("uvloop")),
+    "speclift-asyncio": Subject(title="speclift gateway, asyncio", start=_product("asyncio")),
 }
 
 

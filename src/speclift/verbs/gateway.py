@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import json
 import secrets
 import signal
@@ -22,18 +23,16 @@ from speclift.core.routing import PoolStates, RequestFeatures, RoutedRequest, Se
 from speclift.live.ask import WatchAsk
 from speclift.live.gateway.access_log import AccessLog
 from speclift.live.gateway.ask import GatewayAsk
+from speclift.live.gateway.loop import loop_name, run_on_fastest_loop
 from speclift.live.gateway.requests import CallerRequest
 from speclift.live.gateway.service import GatewayService, GatewaySettings
 from speclift.live.gateway.turned import TurnedAway
-from speclift.live.scraping import Rounds, WatchedAddress
-from speclift.routing.features import CHAT_PATHS, COMPLETION_PATHS, read_features
+from speclift.routing.features import CHAT_PATHS, COMPLETION_PATHS, Repeats, read_features
 from speclift.routing.learning import Learner
 from speclift.routing.policy import Policy
 from speclift.routing.router import Router
 from speclift.verbs.gateway_pages import GatewayPages
-from speclift.verbs.gateway_policy import load_policy, prompt_look
 from speclift.verbs.keys import key_of, token_of
-from speclift.verbs.watch import watch_ground
 from speclift.views.gateway_route import ExplainedRoute
 
 # Of names of conversations, made anew for each process: what is hashed cannot be looked up elsewhere.
@@ -54,7 +53,15 @@ class GatewayEnd:
 
 
 def run_gateway(ask: GatewayAsk, *, ready: Ready, say: Say) -> GatewayEnd:
-    return asyncio.run(gateway(ask, ready=ready, say=say))
+    """With this process to itself."""
+
+    def settled(listening: str, lines: tuple[str, ...]) -> None:
+        # What was imported stays to the end: looking through it for garbage held every stream up for 50 ms.
+        gc.collect()
+        gc.freeze()
+        ready(listening, (*lines, f"event loop: {loop_name()}"))
+
+    return run_on_fastest_loop(gateway(ask, ready=settled, say=say))
 
 
 async def gateway(ask: GatewayAsk, *, ready: Ready, say: Say = lambda _: None) -> GatewayEnd:
@@ -91,10 +98,9 @@ class _Gateway:
         self._ask, self._say = ask, say
         settings = gateway_settings(ask)
         self._session_key = secrets.token_bytes(SESSION_KEY_BYTES)
-        self._policy = None if ask.policy is None else load_policy(ask.policy, learn=ask.learn)
+        self._policy, self._repeats = _followed(ask.policy, learn=ask.learn)
         self._learner = Learner(canary=ask.canary, learn=ask.learn)
         self._router = Router(self._policy, learning=self._learner, seed=secrets.randbits(32))
-        self._repeats = prompt_look(self._policy, time.perf_counter)
         self._log = (
             None if ask.access_log is None else AccessLog(ask.access_log, keeps_text=ask.log_text, say=say)
         )
@@ -135,11 +141,11 @@ class _Gateway:
 
     async def _follow(self, path: Path) -> None:
         try:
-            policy = await asyncio.to_thread(load_policy, path, learn=self._ask.learn)
+            policy, repeats = await asyncio.to_thread(_followed, path, learn=self._ask.learn)
         except SpecliftError as error:
             self._say(f"policy not read anew, the old one stays: {error}")
             return
-        self._policy, self._repeats = policy, prompt_look(policy, time.perf_counter)
+        self._policy, self._repeats = policy, repeats
         self._router.follow(policy)
         self._say(f"policy read anew: {path}")
 
@@ -150,6 +156,10 @@ class _Gateway:
         if path is None or not path.is_dir():
             yield
             return
+        # Not before: a gateway without a study has no use for them.
+        from speclift.live.scraping import Rounds, WatchedAddress
+        from speclift.verbs.watch import watch_ground
+
         try:
             ground = watch_ground(WatchAsk(study=path))
         except StudyError as error:
@@ -186,6 +196,17 @@ class _Gateway:
             self._log.note(request)
 
 
+def _followed(path: Path | None, *, learn: bool) -> tuple[Policy | None, Repeats | None]:
+    """What is followed, and what it wants to know of prompts."""
+    if path is None:
+        return None, None
+    # Not before: what reads policies also reads studies, and a gateway without one has no use for it.
+    from speclift.verbs.gateway_policy import load_policy, prompt_look
+
+    policy = load_policy(path, learn=learn)
+    return policy, prompt_look(policy, time.perf_counter)
+
+
 def gateway_settings(ask: GatewayAsk) -> GatewaySettings:
     """UsageError where an address is none, a server is named twice, or a key is not there."""
     spec, plain = (tuple(concealed(base_of(url)) for url in urls) for urls in (ask.spec, ask.plain))
@@ -216,9 +237,9 @@ def explained_route(ask: GatewayAsk, data: bytes) -> ExplainedRoute:
     """Of one request that is not sent, as if every server were up and idle. `data` is its JSON body, or an object with
     its path, headers and body. UsageError where it is neither."""
     settings = gateway_settings(ask)
-    policy = None if ask.policy is None else load_policy(ask.policy, learn=ask.learn)
+    policy, repeats = _followed(ask.policy, learn=ask.learn)
     path, fields, body = _told_request(data)
-    features = read_features(path, fields, body, repeats=prompt_look(policy, time.perf_counter))
+    features = read_features(path, fields, body, repeats=repeats)
     pools = PoolStates(
         spec=tuple(ServerState(url=url) for url in settings.spec),
         plain=tuple(ServerState(url=url) for url in settings.plain),

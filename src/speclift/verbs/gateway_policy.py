@@ -14,8 +14,6 @@ from datetime import UTC, datetime
 from pathlib import Path
 from statistics import fmean
 
-from scipy.stats import theilslopes
-
 from speclift.core.arm import BASELINE, Arm
 from speclift.core.errors import StudyError, UsageError
 from speclift.core.goals import Goals
@@ -44,12 +42,12 @@ from speclift.routing.policy_text import read_policy
 from speclift.routing.repetition import PromptLook, repeated_share, standing_tokens
 from speclift.routing.sorting import FEATURES, SegmentPrompt, SortedPrompts, sorted_prompts
 from speclift.studies.study import Study
-from speclift.verbs.break_even import requests_under_way
 from speclift.verbs.held import Held, read_held
-from speclift.verbs.judge import judge
 from speclift.verbs.replay import log_drafters
 from speclift.verdict.judgement import Judgement
 from speclift.verdict.rules import ALL
+
+# What judges a study is imported where it is used: a gateway that reads a policy's file is three times as small without.
 
 # A bound beyond it is none: too few launches to tell.
 UNKNOWN_FROM = 1e6
@@ -84,6 +82,8 @@ def load_policy(path: Path, *, learn: bool) -> Policy:
 
 
 def policy_of_study(path: Path, *, learn: bool = False) -> StudyPolicy:
+    from speclift.verbs.judge import judge
+
     with Study.open(path) as study:
         return policy_from(study, judge([study], goals=routing_goals(study.goals)), learn=learn)
 
@@ -267,6 +267,8 @@ class _Making:
 
     def _load(self) -> LoadLimit:
         """Up to the highest load at which it was measured to pay; a request alone is the least there is."""
+        from speclift.verbs.break_even import requests_under_way
+
         if not self._ships:
             return LoadLimit()
         running = requests_under_way(self._held.records, self._arm)
@@ -418,6 +420,8 @@ def prefill_s_per_1000(records: Sequence[Record]) -> Seconds:
     lengths, firsts = [length for length, _ in times], [first for _, first in times]
     if len(set(lengths)) < ANSWERS_MIN:
         return 0.0
+    from scipy.stats import theilslopes
+
     slope = float(theilslopes(firsts, lengths).slope)
     return _rounded(max(0.0, slope * 1000)) or 0.0
 

@@ -1,0 +1,28 @@
+"""What carries the gateway's connections: uvloop where it is installed, else Python's own loop (ADR 0008)."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Coroutine
+from typing import TypeVar
+
+Result = TypeVar("Result")
+
+
+def loop_name() -> str:
+    """Of what `run_on_fastest_loop` runs on."""
+    return "asyncio" if _uvloop_factory() is None else "uvloop"
+
+
+def run_on_fastest_loop(main: Coroutine[object, object, Result]) -> Result:
+    with asyncio.Runner(loop_factory=_uvloop_factory()) as runner:
+        return runner.run(main)
+
+
+def _uvloop_factory() -> Callable[[], asyncio.AbstractEventLoop] | None:
+    """None where it is not installed: it is an extra, and does not exist for every system."""
+    try:
+        import uvloop
+    except ImportError:
+        return None
+    return uvloop.new_event_loop
