@@ -244,3 +244,17 @@ def test_no_body_makes_it_raise(path: str, body: dict[str, object]) -> None:
 @given(path=paths, body=st.binary(max_size=60))
 def test_nor_do_any_bytes(path: str, body: bytes) -> None:
     assert read_features(path, {}, body).path == path
+
+
+@pytest.mark.parametrize(
+    "piece", [b"{},", b"[],", b'{"content":[]},', b'{"content":[{"text":""}]},', b"1,", b'"",']
+)
+@pytest.mark.parametrize("key", [b"messages", b"prompt"])
+def test_a_body_made_of_brackets_and_commas_is_not_read(piece: bytes, key: bytes) -> None:
+    path = "/v1/chat/completions" if key == b"messages" else "/v1/completions"
+    body = b'{"%b":[%b0]}' % (key, piece * (BODY_BYTES_MAX // len(piece) - 20))
+    started_s = time.perf_counter()
+    seen = read_features(path, {}, body)
+    assert not seen.is_generation
+    # All streams wait for it: it was seconds.
+    assert time.perf_counter() - started_s < 0.2

@@ -20,6 +20,9 @@ from speclift.core.units import Bytes, Tokens
 
 # Reading costs about 1 ms per MiB, on the event loop that all streams share (tests/routing/test_features.py has it).
 BODY_BYTES_MAX: Bytes = 4 << 20
+# A body may also be all brackets and commas: a million empty messages in 4 MiB took 2.5 s, two million token ids 1.6 s.
+# So many take some 50 ms at worst; prose of 4 MiB has fewer.
+BRACKETS_MAX, COMMAS_MAX = 40_000, 400_000
 CHAT_PATHS = ("/v1/chat/completions", "/chat/completions")
 COMPLETION_PATHS = ("/v1/completions", "/completions", "/completion")
 # The constraints that vLLM, SGLang and llama.cpp take beside OpenAI's response_format.
@@ -78,11 +81,17 @@ def _document(path: str, body: bytes) -> Mapping[str, object] | None:
     """None where this is no generation, or nothing that can be read."""
     if path not in (*CHAT_PATHS, *COMPLETION_PATHS) or len(body) > BODY_BYTES_MAX:
         return None
+    if len(body) > BRACKETS_MAX and _is_made_to_cost(body):
+        return None
     try:
         document = orjson.loads(body)
     except orjson.JSONDecodeError:
         return None
     return document if isinstance(document, dict) else None
+
+
+def _is_made_to_cost(body: bytes) -> bool:
+    return body.count(b"{") + body.count(b"[") > BRACKETS_MAX or body.count(b",") > COMMAS_MAX
 
 
 def _text(content: object) -> str:
@@ -102,9 +111,11 @@ def _prompts(document: Mapping[str, object]) -> list[str]:
 
 
 def _token_ids(document: Mapping[str, object]) -> int:
-    """Of a prompt that is a list of them, or a list of such lists."""
-    rows = [row if isinstance(row, list) else [row] for row in as_list(document.get("prompt"))]
-    return sum(as_whole(entry) is not None for row in rows for entry in row)
+    """Of a prompt that is a list of them, or a list of such lists. The first says what the others are: there may be a
+    million."""
+    prompt = as_list(document.get("prompt"))
+    rows = [prompt, *(row for row in prompt if isinstance(row, list))]
+    return sum(len(row) for row in rows if row and as_whole(row[0]) is not None)
 
 
 def _finite(value: object) -> float | None:
