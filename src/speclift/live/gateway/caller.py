@@ -51,10 +51,12 @@ class CallerConnection(asyncio.Protocol):
         self._transport: asyncio.Transport | None = None
         self._exchange: Relay | None = None
         self._task: asyncio.Task[None] | None = None
-        self._held = 0
+        # Of bodies: what is counted, and what of it the request under way has.
+        self._held = self._sent_on = 0
         self._is_ending = False
         self._is_paused = False
-        self._has_leave = False
+        # The head of the request was looked at: its body is waited for.
+        self._is_let_in = False
         now_s = ground.clock()
         # When the last byte came, when the request began, and since when nothing is taken.
         self._heard_s, self._begun_s, self._slow_since_s = now_s, now_s, now_s
@@ -65,7 +67,14 @@ class CallerConnection(asyncio.Protocol):
 
     @property
     def is_busy(self) -> bool:
-        return self._exchange is not None
+        """Waits for an answer, or has not taken the rest of one, or is in the middle of its request."""
+        is_asking = self._exchange is not None or (self._reader.has_begun and not self._is_ending)
+        return is_asking or (self._transport is not None and self._transport.get_write_buffer_size() > 0)
+
+    @property
+    def serving(self) -> asyncio.Task[None] | None:
+        """What answers it at present."""
+        return None if self._exchange is None else self._task
 
     def write(self, data: bytes) -> None:
         if self._transport is not None:
@@ -73,8 +82,8 @@ class CallerConnection(asyncio.Protocol):
 
     def forget_body(self) -> None:
         """Its answer has begun: nobody else will be sent it."""
-        self._ground.hold(-self._held)
-        self._held = 0
+        self._sent_on = 0
+        self._account()
 
     def hang_up(self) -> None:
         if self._transport is not None:
@@ -82,7 +91,7 @@ class CallerConnection(asyncio.Protocol):
 
     def close_if_idle(self) -> None:
         """No more requests are taken."""
-        if self._exchange is None and self._transport is not None:
+        if not self.is_busy and self._transport is not None:
             self._transport.close()
 
     def check_time(self, now_s: Seconds) -> None:
@@ -90,7 +99,7 @@ class CallerConnection(asyncio.Protocol):
             self.hang_up()
         elif self._exchange is not None:
             self._exchange.check_time(now_s)
-        elif not self._is_ending:
+        elif not self._is_ending and not self._is_paused:
             self._check_request(now_s)
 
     def _check_request(self, now_s: Seconds) -> None:
@@ -119,12 +128,15 @@ class CallerConnection(asyncio.Protocol):
         if not self._reader.has_begun:
             self._begun_s = self._heard_s
         self._reader.feed(data)
-        if not self._account():
+        is_room = self._account()
+        if self._exchange is not None or self._is_paused:
+            # Nothing but the answer may be written now.
+            if self._transport is not None and (not is_room or self._reader.held_bytes > AHEAD_BYTES_MAX):
+                self._transport.pause_reading()
+        elif not is_room:
             self._refuse(Refusal(503, "too many bodies at once"))
-        elif self._exchange is None:
+        else:
             self._take_next()
-        elif self._reader.held_bytes > AHEAD_BYTES_MAX and self._transport is not None:
-            self._transport.pause_reading()
 
     def eof_received(self) -> bool:
         return False
@@ -135,6 +147,7 @@ class CallerConnection(asyncio.Protocol):
             self._exchange.leave()
         self._ground.hold(-self._held)
         self._held = 0
+        self._reader = RequestReader()
         self._ground.left(self)
 
     def pause_writing(self) -> None:
@@ -146,9 +159,13 @@ class CallerConnection(asyncio.Protocol):
         self._is_paused = False
         if self._exchange is not None:
             self._exchange.resume()
+        elif not self._is_ending:
+            self._go_on(keeps_alive=True)
 
     def _account(self) -> bool:
-        held = self._reader.held_bytes
+        if self._transport is None:
+            return True  # what it held was given back when it left
+        held = self._reader.held_bytes + self._sent_on
         more, self._held = held - self._held, held
         return self._ground.hold(more)
 
@@ -159,11 +176,9 @@ class CallerConnection(asyncio.Protocol):
             self._refuse(refusal)
             return
         if request is None:
-            if self._reader.wants_leave and not self._has_leave:
-                self._has_leave = True
-                self.write(CONTINUE)
+            self._look_at_head()
             return
-        self._has_leave = False
+        self._is_let_in = False
         refusal_of = self._ground.refusal(request)
         if refusal_of is not None:
             self._refuse(refusal_of)
@@ -175,13 +190,33 @@ class CallerConnection(asyncio.Protocol):
             self.write(own)
             self._go_on(keeps_alive=request.keeps_alive and not is_last)
             return
+        self._sent_on = len(request.body)
         self._exchange = self._ground.exchange(self, request, is_last)
         self._task = asyncio.get_running_loop().create_task(self._serve(self._exchange))
 
+    def _look_at_head(self) -> None:
+        """Nobody waits for the body of a request that is not let in."""
+        head = self._reader.begun
+        if head is None or self._is_let_in:
+            return
+        refusal = self._ground.refusal(head)
+        if refusal is not None:
+            self._refuse(refusal)
+            return
+        self._is_let_in = True
+        if self._reader.wants_leave:
+            self.write(CONTINUE)
+
     async def _serve(self, exchange: Relay) -> None:
-        await exchange.run()
-        self._exchange = None
-        self._account()
+        is_served = False
+        try:
+            await exchange.run()
+            is_served = True
+        finally:
+            self._exchange = None
+            self.forget_body()
+            if not is_served:
+                self.hang_up()
         self._go_on(keeps_alive=exchange.keeps_alive and not self._ground.is_draining())
 
     def _go_on(self, *, keeps_alive: bool) -> None:
@@ -191,6 +226,8 @@ class CallerConnection(asyncio.Protocol):
             self._is_ending = True
             self._transport.close()
             return
+        if self._is_paused:
+            return  # whoever does not take one answer is not given another
         self._transport.resume_reading()
         self._heard_s = self._begun_s = self._ground.clock()
         if self._reader.has_begun:
@@ -198,14 +235,15 @@ class CallerConnection(asyncio.Protocol):
             asyncio.get_running_loop().call_soon(self._take_ahead)
 
     def _take_ahead(self) -> None:
-        if self._transport is not None and self._exchange is None and not self._is_ending:
+        is_free = self._exchange is None and not self._is_paused and not self._is_ending
+        if self._transport is not None and is_free:
             self._take_next()
 
     def _refuse(self, refusal: Refusal) -> None:
         self._is_ending = True
         self._heard_s = self._ground.clock()
         self._reader = RequestReader()
-        self._account()
+        self.forget_body()
         if self._transport is None:
             return
         self.write(refusal_bytes(refusal))

@@ -112,6 +112,11 @@ class RequestReader:
         return self._head is not None
 
     @property
+    def begun(self) -> CallerRequest | None:
+        """The one whose body is still to come, without it."""
+        return None if self._head is None else _request(self._head, b"")
+
+    @property
     def held_bytes(self) -> int:
         return len(self._data) + len(self._body)
 
@@ -138,14 +143,7 @@ class RequestReader:
                 return self._finished(self._head)
 
     def _finished(self, head: _RequestHead) -> CallerRequest:
-        request = CallerRequest(
-            method=head.method,
-            target=head.target,
-            fields=head.fields,
-            body=bytes(self._body),
-            keeps_alive=head.keeps_alive,
-            takes_chunks=head.takes_chunks,
-        )
+        request = _request(head, bytes(self._body))
         self._begin()
         return request
 
@@ -226,6 +224,17 @@ class RequestReader:
         return Refusal(413, f"the body is longer than {self.body_bytes_max >> 20} MiB")
 
 
+def _request(head: _RequestHead, body: bytes) -> CallerRequest:
+    return CallerRequest(
+        method=head.method,
+        target=head.target,
+        fields=head.fields,
+        body=body,
+        keeps_alive=head.keeps_alive,
+        takes_chunks=head.takes_chunks,
+    )
+
+
 def read_head(head: bytes) -> _RequestHead:
     """Refusal where any of it can be read in two ways."""
     first, *lines = head.split(b"\r\n")
@@ -265,9 +274,15 @@ def _request_line(line: bytes) -> tuple[bytes, bytes, bytes]:
     if len(target) > TARGET_BYTES_MAX:
         raise Refusal(414, "the address is too long")
     # Also no whole URL: a proxy for anywhere is not what this is.
-    if not _TARGET.fullmatch(target) or b"#" in target:
+    if not _TARGET.fullmatch(target) or b"#" in target or _climbs(target):
         raise Refusal(400, "an address that cannot be read")
     return method, target, version
+
+
+def _climbs(target: bytes) -> bool:
+    """Out of the path that a server's address may have."""
+    steps = target.partition(b"?")[0].lower().replace(b"%2e", b".").replace(b"%2f", b"/").replace(b"%5c", b"/")
+    return not {b".", b".."}.isdisjoint(steps.replace(b"\\", b"/").split(b"/"))
 
 
 def _field(line: bytes) -> tuple[bytes, bytes]:

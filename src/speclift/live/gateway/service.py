@@ -46,6 +46,7 @@ BODIES_BYTES_MAX: Bytes = 256 << 20
 # Descriptors of a request (its caller's and its server's), and those of everything else.
 DESCRIPTORS_EACH, DESCRIPTORS_ELSE = 2, 64
 SWEPT_EVERY_S = 1.0
+CLOSE_LIMIT_S = 1.0
 BACKLOG = 1024
 OPEN_PATH = "/healthz"
 SWITCH_PATH = "/speclift/switch"
@@ -195,9 +196,13 @@ class GatewayService:
             self._server.close()
         if self._sweeping is not None:
             self._sweeping.cancel()
+        serving = [caller.serving for caller in self.state.callers if caller.serving is not None]
         for caller in tuple(self.state.callers):
             caller.hang_up()
         await self._health.close()
+        if serving:
+            # Each is told that its caller is gone, and reports what came of it.
+            await asyncio.wait(serving, timeout=CLOSE_LIMIT_S)
         for member in self.members:
             member.close()
         # What was hung up is told in the next round of the loop.
@@ -233,7 +238,10 @@ class GatewayService:
     def _refusal(self, request: CallerRequest) -> Refusal | None:
         """The gateway's own pages have their own door."""
         token = self._settings.token
-        if token is None or self._is_own(request.path):
+        if self._is_own(request.path):
+            is_long = _said_length(request) > SWITCH_BYTES_MAX
+            return Refusal(413, "a request with a long body") if is_long else None
+        if token is None:
             return None
         given = dict(request.fields).get(b"authorization", b"")
         scheme, _, key = given.partition(b" ")
@@ -287,6 +295,12 @@ class GatewayService:
             return WebAnswer(body=b'{"error":"send {\\"plain_only\\": true} or false"}\n', status=400)
         self.switch(is_plain_only=is_plain_only)
         return WebAnswer(body=b'{"schema":1,"plain_only":%b}\n' % (b"true" if is_plain_only else b"false"))
+
+
+def _said_length(request: CallerRequest) -> Bytes:
+    """Of its body, before that comes; chunks may be any number."""
+    fields = dict(request.fields)
+    return SWITCH_BYTES_MAX + 1 if b"transfer-encoding" in fields else int(fields.get(b"content-length", b"0"))
 
 
 def _as_get(page: PageRequest) -> PageRequest:
