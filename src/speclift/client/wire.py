@@ -18,6 +18,8 @@ HEAD_BYTES_MAX = 64 * 1024
 SIZE_LINE_BYTES_MAX = 1024
 # No body is longer than a number of so many decimal or hexadecimal digits.
 DIGITS_MAX = 16
+# "100 Continue", "102 Processing" and their like before the answer itself.
+INTERIM_MAX = 20
 
 
 class WireError(Exception):
@@ -69,6 +71,7 @@ class ResponseReader:
     """Takes one response's bytes as they come and gives its body."""
 
     __slots__ = (
+        "_interims",
         "_left",
         "_passes_on",
         "_rest",
@@ -93,6 +96,7 @@ class ResponseReader:
         self._passes_on = passes_on
         self._state = _State.HEAD
         self._left = 0
+        self._interims = 0
         self._rest = b""
 
     @property
@@ -188,6 +192,9 @@ class ResponseReader:
     def _read_head(self, head: bytes) -> None:
         read = _head_of(head)
         if read is None:
+            self._interims += 1
+            if self._interims > INTERIM_MAX:
+                raise WireError("one interim answer after the other")
             return
         if read.encoding != "identity" and not self._passes_on:
             raise WireError(

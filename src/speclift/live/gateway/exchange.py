@@ -26,6 +26,7 @@ from speclift.live.gateway.heads import answer_head, request_head, request_id_of
 from speclift.live.gateway.observed import ObservedAnswer
 from speclift.live.gateway.requests import CallerRequest
 from speclift.live.gateway.upstream import PoolMember, UpstreamConnection
+from speclift.routing.features import STATELESS_PATHS
 
 # Servers that are asked before the caller is told that none answers.
 ATTEMPTS_MAX = 3
@@ -34,10 +35,14 @@ FIRST_LIMIT_S, STALL_LIMIT_S, TOTAL_LIMIT_S = 600.0, 300.0, 3600.0
 # The server could not, and another may: broken, starting, overloaded.
 ELSEWHERE = frozenset({500, 502, 503, 504})
 EVENTS = b"text/event-stream"
-JSON_TYPE = b"application/json"
+EVENT_ENDS = (b"\n\n", b"\r\n\r\n")
+# Whoever asks twice changes nothing.
+SAFE_METHODS = frozenset({"GET", "HEAD", "OPTIONS"})
 CHUNKED = b"transfer-encoding: chunked\r\n"
 UNTIL_CLOSE = b""
 LAST_CHUNK = b"0\r\n\r\n"
+# Of a refusal that is held back while another server is asked.
+HELD_BYTES_MAX = 1 << 20
 MESSAGE_CHARACTERS = 200
 
 
@@ -78,8 +83,11 @@ class _Failure:
     """Nothing was written to the caller, and this is why."""
 
     words: str
+    member: PoolMember
     # What the server did say, where it said something: passed on where no other server answers.
     answer: tuple[bytes, bytes] | None = None
+    # It may have acted on it.
+    was_sent: bool = True
     is_stale: bool = False
     is_suspect: bool = True
 
@@ -95,6 +103,8 @@ class Relay:
         self._id = request_id_of(request)
         self._features = ground.read_features(request)
         self._route = ground.route(self._features)
+        # What makes something at a server is not to be made twice; a generation or a question may be.
+        self._may_repeat = request.method in SAFE_METHODS or self._features.path in STATELESS_PATHS
         self._keeps_text = ground.keeps_text and self._features.is_generation
         self._observed = ObservedAnswer(keeps_text=self._keeps_text)
         self._member: PoolMember | None = None
@@ -150,7 +160,9 @@ class Relay:
         members = self._ground.members()
         asked = [members[url] for url in self._route.servers if url in members][:ATTEMPTS_MAX]
         for member in asked:
-            failure = await self._ask(member, is_fresh=False)
+            self._attempts += 1
+            # Only on a new connection can it be told whether the server had it.
+            failure = await self._ask(member, is_fresh=not self._may_repeat)
             if failure is not None and failure.is_stale:
                 failure = await self._ask(member, is_fresh=True)
             if failure is None or self._caller.is_gone:
@@ -158,6 +170,8 @@ class Relay:
             if failure.is_suspect:
                 self._ground.suspect(member, failure.words)
             failures.append(failure)
+            if failure.was_sent and not self._may_repeat:
+                break
         self._tell_failure(failures)
 
     async def _ask(self, member: PoolMember, *, is_fresh: bool) -> _Failure | None:
@@ -165,7 +179,6 @@ class Relay:
         ground = self._ground
         self._member = member
         self._held.clear()
-        self._attempts += 0 if is_fresh else 1
         member.running += 1
         self._running = member.running
         try:
@@ -173,7 +186,7 @@ class Relay:
                 connection = await member.connect(is_fresh=is_fresh)
             except (OSError, TimeoutError) as error:
                 words = "does not accept connections" if isinstance(error, TimeoutError) else _reason(error)
-                return _Failure(words=words)
+                return _Failure(words=words, member=member, was_sent=False)
             if self._caller.is_gone:
                 member.keep(connection)
                 return None
@@ -201,12 +214,19 @@ class Relay:
         now_s = self._heard_s = self._ground.clock()
         if not self._has_begun:
             if self._may_go_elsewhere():
-                self._held.append(body)
+                self._hold_back(body)
                 return
             self._begin()
         self._observed.feed(now_s, body)
         self._caller.write(b"%x\r\n%b\r\n" % (len(body), body) if self._is_chunked else body)
-        self._tail = body[-2:] if len(body) > 1 else self._tail[-1:] + body
+        self._tail = body[-4:] if len(body) > 3 else (self._tail + body)[-4:]
+
+    def _hold_back(self, body: bytes) -> None:
+        self._held.append(body)
+        if sum(map(len, self._held)) > HELD_BYTES_MAX and self._connection is not None:
+            status = self._connection.reader.status
+            self._leave()
+            self.break_off(f"answered {status} without an end")
 
     def finish(self) -> None:
         connection, member = self._connection, self._member
@@ -218,8 +238,10 @@ class Relay:
             # It answers, so its connection is no sign of trouble; 503 is how engines say that they are not ready.
             failure = _Failure(
                 words=f"answered {reader.status}",
+                member=member,
                 answer=(reader.head, b"".join(self._held)),
-                is_suspect=reader.status == 503,
+                # Of other questions it may be the answer: llama.cpp says so of /slots when none is free.
+                is_suspect=reader.status == 503 and self._features.is_generation,
             )
         else:
             if not self._has_begun:
@@ -235,13 +257,14 @@ class Relay:
         connection, self._connection = self._connection, None
         if not self._has_begun:
             is_stale = connection is not None and connection.was_kept and not connection.reader.has_begun
-            self._settle(_Failure(words=words, is_stale=is_stale))
+            if self._member is not None:
+                self._settle(_Failure(words=words, member=self._member, is_stale=is_stale))
             return
         self._end = RequestEnd.CUT
         self._is_last = True
         if self._member is not None:
             self._ground.suspect(self._member, words)
-        if self._is_event_stream and self._is_chunked and self._tail in (b"", b"\n\n"):
+        if self._is_event_stream and self._is_chunked and self._tail.endswith(EVENT_ENDS):
             event = b"data: " + orjson.dumps(_error(f"the server {words} in the middle of the answer", 502))
             event += b"\n\n"
             self._caller.write(b"%x\r\n%b\r\n%b" % (len(event), event, LAST_CHUNK))
@@ -253,7 +276,7 @@ class Relay:
     def _may_go_elsewhere(self) -> bool:
         assert self._connection is not None
         is_last_server = self._attempts >= min(ATTEMPTS_MAX, len(self._route.servers))
-        return self._connection.reader.status in ELSEWHERE and not is_last_server
+        return self._connection.reader.status in ELSEWHERE and self._may_repeat and not is_last_server
 
     def _begin(self) -> None:
         """The head of the answer, and what was held back of it."""
@@ -282,23 +305,21 @@ class Relay:
 
     def _tell_failure(self, failures: list[_Failure]) -> None:
         """What the last server said, where one spoke; else that none did."""
-        spoken = next((failure.answer for failure in reversed(failures) if failure.answer), None)
-        if spoken is not None and self._member is not None:
-            head, body = spoken
+        spoken = next((failure for failure in reversed(failures) if failure.answer is not None), None)
+        if spoken is not None and spoken.answer is not None:
+            head, body = spoken.answer
             self._status = int(head.split(b" ", 2)[1])
             written = answer_head(
                 head,
                 status=self._status,
                 length=len(body),
                 framing=UNTIL_CLOSE,
-                pool=self._member.pool,
+                pool=spoken.member.pool,
                 request_id=self._id,
             )
             self._end = RequestEnd.REFUSED
         else:
-            asked = "; ".join(
-                f"{url} {failure.words}" for url, failure in zip(self._route.servers, failures, strict=False)
-            )
+            asked = "; ".join(f"{failure.member.url} {failure.words}" for failure in failures)
             self._status = 502
             body = orjson.dumps(_error(f"no server answered: {asked or 'none is known'}", 502))
             fields = f"content-type: application/json\r\ncontent-length: {len(body)}\r\n"

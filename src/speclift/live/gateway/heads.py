@@ -24,6 +24,8 @@ _HOP_BY_HOP = frozenset(
 _FROM_CALLER = frozenset({*_HOP_BY_HOP, b"host", b"expect", b"accept-encoding", REQUEST_ID_FIELD.encode()})
 _FROM_SERVER = frozenset({*_HOP_BY_HOP, REQUEST_ID_FIELD.encode(), POOL_FIELD.encode()})
 _REQUEST_ID = re.compile(rb"[A-Za-z0-9._:-]{1,128}")
+# In it, a server could hide a line of its own.
+_PHRASE = re.compile(rb"[\t\x20-\x7e\x80-\xff]+")
 BODILESS = (204, 304)
 
 
@@ -83,7 +85,9 @@ def answer_head(
     fields = [(name.strip().lower(), line) for line in lines for name in (line.partition(b":")[0],)]
     dropped = _FROM_SERVER | _named_in_connection((name, line.partition(b":")[2]) for name, line in fields)
     kept = [line for name, line in fields if name not in dropped and b"\r" not in line and b"\n" not in line]
-    phrase = first.partition(b" ")[2].partition(b" ")[2].strip() or _phrase(status)
+    phrase = first.partition(b" ")[2].partition(b" ")[2].strip()
+    if not _PHRASE.fullmatch(phrase):
+        phrase = _phrase(status)
     if status in BODILESS:
         framing = b""
     elif length is not None:

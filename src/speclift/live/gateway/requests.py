@@ -281,7 +281,9 @@ def _request_line(line: bytes) -> tuple[bytes, bytes, bytes]:
 
 def _climbs(target: bytes) -> bool:
     """Out of the path that a server's address may have."""
-    steps = target.partition(b"?")[0].lower().replace(b"%2e", b".").replace(b"%2f", b"/").replace(b"%5c", b"/")
+    steps = (
+        target.partition(b"?")[0].lower().replace(b"%2e", b".").replace(b"%2f", b"/").replace(b"%5c", b"/")
+    )
     return not {b".", b".."}.isdisjoint(steps.replace(b"\\", b"/").split(b"/"))
 
 

@@ -300,7 +300,9 @@ class GatewayService:
 def _said_length(request: CallerRequest) -> Bytes:
     """Of its body, before that comes; chunks may be any number."""
     fields = dict(request.fields)
-    return SWITCH_BYTES_MAX + 1 if b"transfer-encoding" in fields else int(fields.get(b"content-length", b"0"))
+    return (
+        SWITCH_BYTES_MAX + 1 if b"transfer-encoding" in fields else int(fields.get(b"content-length", b"0"))
+    )
 
 
 def _as_get(page: PageRequest) -> PageRequest:

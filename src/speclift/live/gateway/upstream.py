@@ -46,6 +46,11 @@ class UpstreamConnection(asyncio.Protocol):
     def is_open(self) -> bool:
         return self._transport is not None and not self._transport.is_closing()
 
+    @property
+    def has_unsent(self) -> bool:
+        """An answer may come before the whole question was taken."""
+        return self._transport is not None and self._transport.get_write_buffer_size() > 0
+
     def ask(self, head: bytes, body: bytes, asker: TakesAnswer) -> None:
         assert self._transport is not None
         self.reader = ResponseReader(passes_on=True)
@@ -90,7 +95,8 @@ class UpstreamConnection(asyncio.Protocol):
             body = b""
         if body:
             asker.take(body)
-        if reader.is_done:
+        # Whoever asked may have given up in the middle of it.
+        if reader.is_done and self._asker is not None:
             self._asker = None
             asker.finish()
 
@@ -141,7 +147,8 @@ class PoolMember:
 
     def keep(self, connection: UpstreamConnection) -> None:
         """For the next request, where the server allows it."""
-        if not connection.is_open or not connection.reader.keeps_alive or len(self._kept) >= KEPT_MAX:
+        is_clean = connection.is_open and connection.reader.keeps_alive and not connection.has_unsent
+        if not is_clean or len(self._kept) >= KEPT_MAX:
             connection.abort()
             return
         connection.kept_since_s, connection.was_kept = self._clock(), True
