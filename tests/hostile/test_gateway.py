@@ -46,7 +46,9 @@ class GatewayProcess:
 
 
 @asynccontextmanager
-async def process(spec: Backend, plain: Backend, *flags: str, port: int = 0) -> AsyncIterator[GatewayProcess]:
+async def process(
+    spec: Backend, plain: Backend, *flags: str, port: int = 0, stderr: int = asyncio.subprocess.DEVNULL
+) -> AsyncIterator[GatewayProcess]:
     for backend in (spec, plain):
         if not backend.is_open:
             await backend.open()
@@ -54,7 +56,7 @@ async def process(spec: Backend, plain: Backend, *flags: str, port: int = 0) -> 
     started = await asyncio.create_subprocess_exec(
         *(sys.executable, "-m", "speclift", "gateway", *words),
         stdout=asyncio.subprocess.PIPE,
-        stderr=asyncio.subprocess.DEVNULL,
+        stderr=stderr,
         env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
     )
     assert started.stdout is not None
@@ -292,5 +294,46 @@ def test_a_second_signal_does_not_wait() -> None:
             async with asyncio.timeout(5):
                 assert await gateway.process.wait() == 0
             await asyncio.gather(asking, return_exceptions=True)
+
+    run(work())
+
+
+def test_whoever_read_its_messages_may_go_away() -> None:
+    """With what it was piped into gone, it says what it has to say to nobody, and goes on."""
+
+    async def work() -> None:
+        spec, plain = Backend(streams_its_name), Backend(streams_its_name)
+        messages, out = os.pipe()
+        async with process(spec, plain, stderr=out) as gateway:
+            os.close(out)
+            os.close(messages)
+            gateway.process.send_signal(signal.SIGUSR1)
+            await spec.close()
+            for name in ("one", "two"):
+                assert dechunked(await gateway.said_to(post(body_of(name)))) == whole_stream(name)
+            gateway.process.send_signal(signal.SIGUSR2)
+            assert dechunked(await gateway.said_to(post(body_of("three")))) == whole_stream("three")
+            await spec.open()
+            async with asyncio.timeout(20):
+                while b"pool: spec" not in await gateway.said_to(post(body_of("again"))):
+                    await asyncio.sleep(0.2)
+
+    run(work())
+
+
+def test_a_thousand_pages_asked_for_and_not_read_are_not_made() -> None:
+    async def work() -> None:
+        async with process(Backend(streams_its_name), Backend()) as gateway:
+            ahead = b"GET /metrics HTTP/1.1\r\nhost: localhost\r\n\r\n" * 1000
+            callers = [await asyncio.open_connection("127.0.0.1", gateway.port) for _ in range(30)]
+            for _, writer in callers:
+                cast(asyncio.Transport, writer.transport).pause_reading()
+                writer.write(ahead)
+            await asyncio.sleep(2)
+            assert dechunked(await gateway.said_to(post(body_of("x")))) == whole_stream("x")
+            # 30,000 pages of 6 kB and more.
+            assert gateway.memory_bytes < IDLE_BYTES + (60 << 20)
+            for _, writer in callers:
+                writer.transport.abort()
 
     run(work())

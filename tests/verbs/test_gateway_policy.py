@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -206,6 +207,14 @@ class TestWhatIsAllowed:
         assert {(segment.pool, segment.max_temperature) for segment in policy.segments} == {(SPEC, 0.0)}
         assert [segment.when for segment in policy.segments] == [(SegmentRule(temperature_max=0.0),), (), ()]
         assert list(faults(policy)) == []
+
+    @pytest.mark.parametrize("kind", ["pipe", "/dev/zero"])
+    def test_a_path_that_is_no_file_is_not_waited_for(self, kind: str, tmp_path: Path) -> None:
+        path = tmp_path / "policy.toml" if kind == "pipe" else Path(kind)
+        if kind == "pipe":
+            os.mkfifo(path)
+        with pytest.raises(UsageError, match="is no file"):
+            load_policy(path, learn=False)
 
     def test_a_path_that_is_nothing(self, tmp_path: Path) -> None:
         with pytest.raises(UsageError, match="cannot read policy") as refused:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import sys
 from collections.abc import Mapping
@@ -78,5 +79,8 @@ def _explain(ask: GatewayAsk, *, as_json: bool) -> None:
 def _say(words: str) -> None:
     from speclift.core.quantities import printable_lines
 
-    sys.stderr.write(f"{printable_lines(words)}\n")
-    sys.stderr.flush()
+    # Whoever read it may be gone, or its disk full: the traffic goes on.
+    if sys.stderr is not None:
+        with contextlib.suppress(OSError):
+            sys.stderr.write(f"{printable_lines(words)}\n")
+            sys.stderr.flush()

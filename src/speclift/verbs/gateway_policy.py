@@ -38,7 +38,7 @@ from speclift.routing.policy import (
     SegmentRule,
     back_of,
 )
-from speclift.routing.policy_text import read_policy
+from speclift.routing.policy_text import FILE_BYTES_MAX, read_policy
 from speclift.routing.repetition import PromptLook, repeated_share, standing_tokens
 from speclift.routing.sorting import FEATURES, SegmentPrompt, SortedPrompts, sorted_prompts
 from speclift.studies.study import Study
@@ -122,7 +122,11 @@ def prompt_look(policy: Policy | None, clock: Callable[[], Seconds] = time.perf_
 
 def _of_file(path: Path) -> Policy:
     try:
-        data = path.read_bytes()
+        if path.exists() and not path.is_file():
+            # A pipe would be waited for without an end, and could not be read anew.
+            raise OSError(f"{path} is no file")
+        with path.open("rb") as file:
+            data = file.read(FILE_BYTES_MAX + 1)
     except OSError as error:
         raise UsageError(
             f"cannot read policy {path}: {error.strerror or error}",

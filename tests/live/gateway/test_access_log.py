@@ -313,3 +313,10 @@ def test_replay_reads_back_what_was_answered(tmp_path: Path) -> None:
     assert log.greedy == 1
     assert [finding.check for finding in found.findings][:2] == ["no-response", "no-generation"]
     assert {segment.segment for drafter in found.drafters for segment in drafter.segments} == {"all", "chat"}
+
+
+def test_a_pipe_that_nobody_reads_is_not_waited_for(tmp_path: Path) -> None:
+    path = tmp_path / "pipe"
+    os.mkfifo(path)
+    with pytest.raises(UsageError, match="cannot be written"):
+        AccessLog(path, keeps_text=False, say=Said())

@@ -212,7 +212,11 @@ def _rounded(value: float | None) -> float | None:
 
 
 def _opened(path: Path) -> int:
-    return os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, FILE_MODE)
+    """Without waiting: a pipe that nobody reads is an OSError."""
+    flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC | os.O_NONBLOCK
+    file = os.open(path, flags, FILE_MODE)
+    os.set_blocking(file, True)
+    return file
 
 
 def _is_still_there(file: int | None, path: Path) -> bool:
