@@ -24,7 +24,15 @@ class Chaos:
         self._draw = draw
         self._kinds: list[Callable[[Asked], Coroutine[None, None, None]]] = [
             *([streams_five] * 4),
-            *(self._whole, self._refuses, self._broken, self._dies, self._dies_later, self._short, self._long),
+            *(
+                self._whole,
+                self._refuses,
+                self._broken,
+                self._dies,
+                self._dies_later,
+                self._short,
+                self._long,
+            ),
             *(self._byte_by_byte, self._interims, self._garbage, self._old, self._trailers, self._no_body),
         ]
 

@@ -22,6 +22,7 @@ from gateways import CHAT, ENDING, Asked, Backend, dechunked, post, tokens
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(110)]
 # Of a gateway that has nothing to do; what it may take under fire is said in each test.
 IDLE_BYTES = 140 << 20
+SEGMENT = '[[segment]]\nname = "code"\npool = "{pool}"\n'
 
 
 @dataclass
@@ -335,5 +336,44 @@ def test_a_thousand_pages_asked_for_and_not_read_are_not_made() -> None:
             assert gateway.memory_bytes < IDLE_BYTES + (60 << 20)
             for _, writer in callers:
                 writer.transport.abort()
+
+    run(work())
+
+
+def test_a_policy_is_read_anew_beside_a_stream_and_a_broken_one_changes_nothing(tmp_path: Path) -> None:
+    policy = tmp_path / "policy.toml"
+    policy.write_text(f'schema = 1\nelsewhere = "plain"\n{SEGMENT.format(pool="spec")}')
+
+    async def work() -> None:
+        async with process(
+            Backend(streams_its_name), Backend(streams_its_name), "--policy", str(policy)
+        ) as gateway:
+
+            async def pool_of(name: str) -> bytes:
+                answer = await gateway.said_to(post(body_of(name), fields="x-speclift-segment: code\r\n"))
+                assert dechunked(answer) == whole_stream(name)
+                return answer.partition(b"x-speclift-pool: ")[2].partition(b"\r\n")[0]
+
+            under_way = asyncio.create_task(pool_of("first"))
+            await asyncio.sleep(0.1)
+            policy.write_text(f'schema = 1\nelsewhere = "plain"\n{SEGMENT.format(pool="plain")}')
+            # A storm of them is one or two readings, and the last text is what holds.
+            for _ in range(50):
+                gateway.process.send_signal(signal.SIGHUP)
+            await asyncio.sleep(0.3)
+            assert await pool_of("second") == b"plain"
+            assert await under_way == b"spec"
+            for broken in ("schema = 9", "\0", "x = [" * 5000):
+                policy.write_text(broken)
+                gateway.process.send_signal(signal.SIGHUP)
+                await asyncio.sleep(0.1)
+            assert await pool_of("third") == b"plain"
+            policy.unlink()
+            os.mkfifo(policy)
+            gateway.process.send_signal(signal.SIGHUP)
+            assert await pool_of("fourth") == b"plain"
+            gateway.process.send_signal(signal.SIGTERM)
+            async with asyncio.timeout(5):
+                assert await gateway.process.wait() == 0
 
     run(work())

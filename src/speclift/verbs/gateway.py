@@ -105,7 +105,8 @@ class _Gateway:
             None if ask.access_log is None else AccessLog(ask.access_log, keeps_text=ask.log_text, say=say)
         )
         self._turned = TurnedAway(settings.spec)
-        self._reading: set[asyncio.Task[None]] = set()
+        self._reading: asyncio.Task[None] | None = None
+        self._wants_reading = False
         self._settings = settings
         self.service = GatewayService(
             settings, self._router, read_features=self._read, report=self._hear, say=say
@@ -134,19 +135,22 @@ class _Gateway:
             self._log.reopen()
         if self._ask.policy is None:
             return
-        reading = asyncio.get_running_loop().create_task(self._follow(self._ask.policy))
-        self._reading.add(reading)
-        reading.add_done_callback(self._reading.discard)
+        self._wants_reading = True
+        if self._reading is None or self._reading.done():
+            self._reading = asyncio.get_running_loop().create_task(self._follow(self._ask.policy))
 
     async def _follow(self, path: Path) -> None:
-        try:
-            policy, repeats = await asyncio.to_thread(_followed, path, learn=self._ask.learn)
-        except SpecliftError as error:
-            self._say(f"policy not read anew, the old one stays: {error}")
-            return
-        self._policy, self._repeats = policy, repeats
-        self._router.follow(policy)
-        self._say(f"policy read anew: {path}")
+        """One reading after the other: of two at once, the older might end last."""
+        while self._wants_reading:
+            self._wants_reading = False
+            try:
+                policy, repeats = await asyncio.to_thread(_followed, path, learn=self._ask.learn)
+            except SpecliftError as error:
+                self._say(f"policy not read anew, the old one stays: {error}")
+                continue
+            self._policy, self._repeats = policy, repeats
+            self._router.follow(policy)
+            self._say(f"policy read anew: {path}")
 
     @contextmanager
     def watching_counts(self) -> Iterator[None]:

@@ -118,7 +118,7 @@ class Relay:
         self._is_chunked = False
         self._is_event_stream = False
         self._tail = b""
-        self._held: list[bytes] = []
+        self._held = bytearray()
         self._heard_s = self._arrived_s
         self._end = RequestEnd.UNANSWERED
 
@@ -222,8 +222,8 @@ class Relay:
         self._tail = body[-4:] if len(body) > 3 else (self._tail + body)[-4:]
 
     def _hold_back(self, body: bytes) -> None:
-        self._held.append(body)
-        if sum(map(len, self._held)) > HELD_BYTES_MAX and self._connection is not None:
+        self._held += body
+        if len(self._held) > HELD_BYTES_MAX and self._connection is not None:
             status = self._connection.reader.status
             self._leave()
             self.break_off(f"answered {status} without an end")
@@ -239,7 +239,7 @@ class Relay:
             failure = _Failure(
                 words=f"answered {reader.status}",
                 member=member,
-                answer=(reader.head, b"".join(self._held)),
+                answer=(reader.head, bytes(self._held)),
                 # Of other questions it may be the answer: llama.cpp says so of /slots when none is free.
                 is_suspect=reader.status == 503 and self._features.is_generation,
             )
