@@ -16,8 +16,8 @@ from statistics import fmean
 
 from speclift.core.arm import BASELINE, Arm
 from speclift.core.errors import StudyError, UsageError
-from speclift.core.records import Phase, Record
 from speclift.core.goals import Goals
+from speclift.core.records import Phase, Record
 from speclift.core.results import ALL_TRAFFIC, Comparison, Conditions, Decision, Evidence, Part
 from speclift.core.routing import RequestFeatures, ServerPool
 from speclift.core.speculation import NGram, drafters_of, method_name
@@ -47,7 +47,7 @@ from speclift.verbs.replay import log_drafters
 from speclift.verdict.judgement import Judgement
 from speclift.verdict.rules import ALL
 
-# What judges a study is imported where it is used: a gateway that reads a policy's file is three times as small without.
+# What judges a study is imported where it is used: a gateway that reads a file is 50 MB smaller without it.
 
 # A bound beyond it is none: too few launches to tell.
 UNKNOWN_FROM = 1e6
