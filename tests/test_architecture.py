@@ -51,7 +51,7 @@ ROOMS: dict[str, tuple[str, ...]] = {
     "engines": ("arithmetic", "linter", "lossless", "replayer", "testing", "planner", "weights"),
     "studies": ("workload", "statistics"),
     "weights": ("planner",),
-    "live": ("arithmetic", "statistics", "engines", "client", "routing"),
+    "live": ("arithmetic", "statistics", "engines", "client"),
     "bench": (
         *("arithmetic", "workload", "statistics", "search", "lossless", "planner"),
         *("client", "engines", "studies", "weights"),
@@ -61,7 +61,7 @@ ROOMS: dict[str, tuple[str, ...]] = {
         *("routing", "client", "engines", "studies", "weights", "live", "bench", "views"),
     ),
     "cli": (
-        *("verdict", "search", "lossless", "planner", "linter", "replayer", "routing"),
+        *("verdict", "search", "lossless", "planner", "linter", "replayer"),
         *("studies", "weights", "live", "bench", "verbs", "views"),
     ),
 }  # fmt: skip

@@ -1,6 +1,6 @@
 """The gateway in front of two real servers, from a study: its baseline, its best arm, its policy.
 
-`python benchmarks/gateway/two_pools.py STUDY --rows rows.jsonl --concurrency 1,2` launches both servers as the study did,
+`python benchmarks/gateway/two_pools.py STUDY --arm ARM --rows rows.jsonl` launches both servers as the study did,
 with the same threads and memory, puts the gateway in front of them with the study's own policy, and has pools.py
 measure all traffic to one, to the other, and through the gateway. Both servers share this machine, so the load that
 counts is that of both together.

@@ -126,6 +126,9 @@ def stood_in(words: list[str], addresses: dict[str, str], folder: Path) -> list[
         briefly = [] if "--once" in flags or "-" in flags else ["--for", "300ms"]
         anywhere = ["127.0.0.1:0" if word.endswith(":9400") else word for word in flags]
         return [verb, *anywhere, *briefly, "--interval", "100ms"]
+    if verb == "gateway":  # it would serve until it is told to stop
+        # Whether its study allows anything is another question.
+        return [verb, *flags, "--learn", "--canary", "5%", *([] if "--dry-run" in flags else ["--dry-run"])]
     if verb not in MEASURING or "--resume" in flags:
         return [verb, *flags]
     if "--" in flags or "--from" in flags:  # a line of the user's own has its own engine
@@ -198,7 +201,9 @@ def test_it_runs(
         (tmp_path / "watch.toml").write_text(
             f'urls = ["{addresses["http://127.0.0.1:8001"]}"]\nbreak_even = 2\n'
         )
-    uses_studies = words[0] in ("compare", "report", "export", "watch") or "--resume" in words
+    if words[0] == "gateway":
+        monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(b'{"messages": []}')))
+    uses_studies = words[0] in ("compare", "report", "export", "watch", "gateway") or "--resume" in words
     prepare_folder(tmp_path, decided.study, with_studies=uses_studies)
     result = cli(*stood_in(words, addresses, tmp_path))
     assert result.code in ANSWERS, result.stderr

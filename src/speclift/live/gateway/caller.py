@@ -10,7 +10,7 @@ from http import HTTPStatus
 from typing import cast
 
 from speclift.core.units import Seconds
-from speclift.live.gateway.exchange import Exchange
+from speclift.live.gateway.exchange import Relay
 from speclift.live.gateway.requests import CallerRequest, Refusal, RequestReader
 
 # Written and not yet taken by the caller: above this, its server is not read any further.
@@ -35,21 +35,21 @@ class CallerGround:
     own_answer: Callable[[CallerRequest, bool], bytes | None]
     # Why a request is not let in; None where it is.
     refusal: Callable[[CallerRequest], Refusal | None]
-    exchange: Callable[[Caller, CallerRequest, bool], Exchange]
+    exchange: Callable[[CallerConnection, CallerRequest, bool], Relay]
     # Bytes of bodies that more (or fewer) are held; False where that is too many.
     hold: Callable[[int], bool]
     is_draining: Callable[[], bool]
     clock: Callable[[], Seconds]
-    joined: Callable[[Caller], bool]
-    left: Callable[[Caller], None]
+    joined: Callable[[CallerConnection], bool]
+    left: Callable[[CallerConnection], None]
 
 
-class Caller(asyncio.Protocol):
+class CallerConnection(asyncio.Protocol):
     def __init__(self, ground: CallerGround) -> None:
         self._ground = ground
         self._reader = RequestReader()
         self._transport: asyncio.Transport | None = None
-        self._exchange: Exchange | None = None
+        self._exchange: Relay | None = None
         self._task: asyncio.Task[None] | None = None
         self._held = 0
         self._is_ending = False
@@ -178,7 +178,7 @@ class Caller(asyncio.Protocol):
         self._exchange = self._ground.exchange(self, request, is_last)
         self._task = asyncio.get_running_loop().create_task(self._serve(self._exchange))
 
-    async def _serve(self, exchange: Exchange) -> None:
+    async def _serve(self, exchange: Relay) -> None:
         await exchange.run()
         self._exchange = None
         self._account()

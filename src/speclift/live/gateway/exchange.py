@@ -84,7 +84,7 @@ class _Failure:
     is_suspect: bool = True
 
 
-class Exchange:
+class Relay:
     def __init__(
         self, ground: ExchangeGround, caller: WritesAnswer, request: CallerRequest, *, is_last: bool
     ) -> None:

@@ -21,8 +21,8 @@ from speclift.core.routing import (
 )
 from speclift.core.routing import ServerPool as Pool
 from speclift.core.units import Bytes, Seconds
-from speclift.live.gateway.caller import Caller, CallerGround
-from speclift.live.gateway.exchange import Exchange, ExchangeGround
+from speclift.live.gateway.caller import CallerConnection, CallerGround
+from speclift.live.gateway.exchange import ExchangeGround, Relay
 from speclift.live.gateway.health import HealthChecks
 from speclift.live.gateway.requests import CallerRequest, Refusal
 from speclift.live.gateway.upstream import PoolMember
@@ -71,7 +71,7 @@ class GatewayState:
     against_spec: str = ""
     is_draining: bool = False
     held_bytes: Bytes = 0
-    callers: set[Caller] = field(default_factory=set)
+    callers: set[CallerConnection] = field(default_factory=set)
 
 
 class GatewayService:
@@ -112,7 +112,7 @@ class GatewayService:
         self._caller_ground = CallerGround(
             own_answer=self._own_answer,
             refusal=self._refusal,
-            exchange=lambda caller, request, is_last: Exchange(
+            exchange=lambda caller, request, is_last: Relay(
                 self._exchange_ground, caller, request, is_last=is_last
             ),
             hold=self._hold,
@@ -159,7 +159,7 @@ class GatewayService:
         loop = asyncio.get_running_loop()
         try:
             self._server = await loop.create_server(
-                lambda: Caller(self._caller_ground), host, port, backlog=BACKLOG
+                lambda: CallerConnection(self._caller_ground), host, port, backlog=BACKLOG
             )
         except OSError as error:
             raise OperatingError(
@@ -225,7 +225,7 @@ class GatewayService:
         self.state.held_bytes += more
         return more <= 0 or self.state.held_bytes <= BODIES_BYTES_MAX
 
-    def _joined(self, caller: Caller) -> bool:
+    def _joined(self, caller: CallerConnection) -> bool:
         is_room = len(self.state.callers) < self._connections_max
         self.state.callers.add(caller)
         return is_room
