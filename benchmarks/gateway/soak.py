@@ -19,7 +19,7 @@ import tempfile
 import time
 from collections import Counter
 from collections.abc import Callable
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import numpy as np
@@ -191,7 +191,8 @@ def main(arguments: list[str]) -> int:
         f"{soaked.slope_mb_per_minute:+.3f} MB a minute in the last two fifths"
     )
     if options.json:
-        options.json.write_text(json.dumps(asdict(soaked)))
+        kept = {"ends": dict(soaked.ends), "tokens": soaked.tokens, "looks": soaked.looks}
+        options.json.write_text(json.dumps(kept))
     return int(soaked.ends["broken"] > 0)
 
 
