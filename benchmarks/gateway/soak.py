@@ -33,6 +33,7 @@ TOKENS = (4, 20, 60, 200)
 LEAVING = 0.15
 SHORT_WORDS, LONG_WORDS = 20, 800
 LOOKED_EVERY_S = 5.0
+LOOKS_MIN = 3  # two always lie on a line
 # Of a run of ten minutes: the router remembers 20,000 conversations, and some 60 come in a second.
 FILLING = 0.6
 POLICY = """schema = 1
@@ -64,8 +65,11 @@ class Soaked:
 
     @property
     def slope_mb_per_minute(self) -> float:
+        """NaN of a run that is too short to tell."""
         times, sizes = np.array(self.looks).T
         late = times >= FILLING * times[-1]
+        if np.sum(late) < LOOKS_MIN:
+            return float("nan")
         return float(np.polyfit(times[late] / 60, sizes[late], 1)[0])
 
 
