@@ -133,7 +133,8 @@ def _of_file(path: Path) -> Policy:
 
 def _allows_nothing(study: str, verdict: Decision) -> StudyError:
     return StudyError(
-        f"the verdict on {study} is {verdict.value}: it allows nothing on servers that speculate",
+        f"the study {study} allows nothing on servers that speculate: it shows no part of the traffic to be faster "
+        f"there ({verdict.value} already at {ROUTING_BAR:g}x)",
         hint="with --learn the gateway begins with everything at plain and finds out on live traffic",
     )
 
