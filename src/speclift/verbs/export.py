@@ -22,7 +22,7 @@ from speclift.routing.policy_text import policy_toml
 from speclift.studies.outputs import relative, write_result
 from speclift.studies.study import Study
 from speclift.verbs.break_even import measured_break_evens
-from speclift.verbs.gateway_policy import policy_from
+from speclift.verbs.gateway_policy import policy_from, routing_goals
 from speclift.verbs.judge import judge
 from speclift.verdict.judgement import Judgement
 from speclift.verdict.rules import ALL, PROMPTS_MIN
@@ -59,6 +59,7 @@ WINDOW_MIN_S: Seconds = 1.0
 HOLD_SHARE = 0.5
 # A server that drafted within the last day is one that should.
 MEMORY_S: Seconds = 86_400.0
+GATEWAY = "gateway"
 SHIPS = (Decision.SHIP, Decision.SHIP_ON_CONDITIONS)
 
 
@@ -108,8 +109,13 @@ def export(
         raise UsageError(f"--window must be at least {WINDOW_MIN_S:g}s, saw {window_s:g}s")
     with ExitStack() as stack:
         opened = stack.enter_context(Study.open(study))
+        goals = routing_goals(opened.goals) if to == GATEWAY else None
         source = _Source(
-            study=opened, judgement=judge([opened]), arm=arm, window_s=window_s, memory_s=memory_s
+            study=opened,
+            judgement=judge([opened], goals=goals),
+            arm=arm,
+            window_s=window_s,
+            memory_s=memory_s,
         )
         return Exported(format=to, files=formats[to](source))
 
@@ -145,7 +151,7 @@ def _formats() -> Mapping[str, Writer]:
         "systemd": _units,
         "prometheus-rules": _rules,
         "grafana": lambda source: _one(DASHBOARD_FILE, dashboard_text(_monitored(source))),
-        "gateway": _gateway,
+        GATEWAY: _gateway,
     }
 
 
