@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
+import socket
+import struct
 from collections.abc import Coroutine
 
 import pytest
@@ -302,6 +305,40 @@ class TestServersThatMisbehave:
 
         run(work())
 
+    def test_no_line_goes_on_in_the_next(self) -> None:
+        async def folds(asked: Asked) -> None:
+            head = b"HTTP/1.1 200 OK\r\nx-a: b\r\nkeep-alive: a\r\n , folded\r\nno colon\r\ncontent-length: 2"
+            asked.writer.write(head + b"\r\n\r\nok")
+            await asked.writer.drain()
+
+        async def work() -> None:
+            async with gateway([Backend(folds)], [Backend()]) as running:
+                answer = await running.said_to(post())
+                assert b"\r\nx-a: b\r\n" in answer
+                assert b"folded" not in answer
+                assert b"no colon" not in answer
+
+        run(work())
+
+    def test_an_answer_without_a_length_that_is_torn_down_is_not_whole(self) -> None:
+        async def tears(asked: Asked) -> None:
+            asked.writer.write(b"HTTP/1.0 200 OK\r\ncontent-type: text/plain\r\n\r\nhalf of")
+            await asked.writer.drain()
+            await asyncio.sleep(0.05)
+            # With SO_LINGER of nothing, a reset and no end.
+            sock = asked.writer.get_extra_info("socket")
+            sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+            asked.die()
+
+        async def work() -> None:
+            async with gateway([Backend(tears)], [Backend()]) as running:
+                with contextlib.suppress(ConnectionError):
+                    assert not (await running.said_to(post())).endswith(b"0\r\n\r\n")
+                (seen,) = await running.reported(1)
+                assert seen.end is RequestEnd.CUT
+
+        run(work())
+
     def test_an_error_event_also_where_lines_end_as_in_windows(self) -> None:
         async def dies(asked: Asked) -> None:
             await asked.begin()
@@ -367,5 +404,34 @@ def test_the_end_of_the_gateway_is_reported_for_every_stream_it_cuts() -> None:
             assert [seen.end for seen in running.reports] == [RequestEnd.LEFT] * 5
             for _, writer in callers:
                 writer.transport.abort()
+
+    run(work())
+
+
+def test_whoever_comes_beyond_the_bound_is_told_and_let_go_at_once() -> None:
+    async def work() -> None:
+        async with gateway([Backend()], [Backend()]) as running:
+            running.service._connections_max = 2
+            callers = [await running.caller() for _ in range(2)]
+            answer = await running.said_to(b"", limit_s=0.4)
+            assert answer.startswith(b"HTTP/1.1 503 ")
+            for _, writer in callers:
+                writer.transport.abort()
+            async with asyncio.timeout(5):
+                while not (await running.said_to(post())).startswith(b"HTTP/1.1 200 "):
+                    await asyncio.sleep(0.01)
+
+    run(work())
+
+
+def test_the_cookie_that_opens_the_gateways_own_pages_stays_here() -> None:
+    async def work() -> None:
+        spec = Backend()
+        async with gateway([spec], [Backend()], token=TOKEN) as running:
+            key = f"authorization: Bearer {TOKEN}\r\n"
+            for cookie in ("a=b; speclift_watch=opens-the-page", "a=b"):
+                await running.said_to(post(fields=f"{key}cookie: {cookie}\r\n"))
+            assert [b"cookie" in asked.head for asked in spec.asked] == [False, True]
+            assert b"opens-the-page" not in spec.asked[0].head
 
     run(work())

@@ -119,7 +119,10 @@ class CallerConnection(asyncio.Protocol):
         self._transport = cast(asyncio.Transport, transport)
         self._transport.set_write_buffer_limits(high=WRITE_BYTES_MAX)
         if not self._ground.joined(self):
-            self._refuse(Refusal(503, "too many connections"))
+            # At once: whoever comes beyond the bound is not to hold a descriptor that an answer needs.
+            self._is_ending = True
+            self.write(refusal_bytes(Refusal(503, "too many connections")))
+            self._transport.close()
 
     def data_received(self, data: bytes) -> None:
         self._heard_s = self._ground.clock()

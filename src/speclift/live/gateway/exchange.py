@@ -144,7 +144,9 @@ class Relay:
 
     def leave(self) -> None:
         """The caller is gone: its server is not to go on."""
-        self._end = RequestEnd.LEFT
+        # Unless we sent it away, because its answer had broken off.
+        if self._end is RequestEnd.UNANSWERED:
+            self._end = RequestEnd.LEFT
         self._leave()
         self._settle(None)
 

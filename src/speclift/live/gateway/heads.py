@@ -14,6 +14,7 @@ from http import HTTPStatus
 from speclift.core.address import Address
 from speclift.core.routing import POOL_FIELD, REQUEST_ID_FIELD, ServerPool
 from speclift.live.gateway.requests import CallerRequest
+from speclift.live.http_service import COOKIE
 
 _HOP_BY_HOP = frozenset(
     {
@@ -24,6 +25,8 @@ _HOP_BY_HOP = frozenset(
 _FROM_CALLER = frozenset({*_HOP_BY_HOP, b"host", b"expect", b"accept-encoding", REQUEST_ID_FIELD.encode()})
 _FROM_SERVER = frozenset({*_HOP_BY_HOP, REQUEST_ID_FIELD.encode(), POOL_FIELD.encode()})
 _REQUEST_ID = re.compile(rb"[A-Za-z0-9._:-]{1,128}")
+# No line that goes on in the next: the one before it may be dropped.
+_FIELD = re.compile(rb"[^\s:]+[ \t]*:[^\r\n\0]*")
 # In it, a server could hide a line of its own.
 _PHRASE = re.compile(rb"[\t\x20-\x7e\x80-\xff]+")
 BODILESS = (204, 304)
@@ -47,6 +50,8 @@ def request_head(
     a key that opens the gateway is no business of the servers'."""
     own = authorization or (address.authorization or "").encode() or None
     dropped = set(_FROM_CALLER) | _named_in_connection(request.fields)
+    if any(name == b"cookie" and COOKIE.encode() in value for name, value in request.fields):
+        dropped.add(b"cookie")
     if own is not None or not passes_key:
         dropped.add(b"authorization")
     lines = [
@@ -84,7 +89,7 @@ def answer_head(
     first, *lines = head.split(b"\r\n")
     fields = [(name.strip().lower(), line) for line in lines for name in (line.partition(b":")[0],)]
     dropped = _FROM_SERVER | _named_in_connection((name, line.partition(b":")[2]) for name, line in fields)
-    kept = [line for name, line in fields if name not in dropped and b"\r" not in line and b"\n" not in line]
+    kept = [line for name, line in fields if name not in dropped and _FIELD.fullmatch(line)]
     phrase = first.partition(b" ")[2].partition(b" ")[2].strip()
     if not _PHRASE.fullmatch(phrase):
         phrase = _phrase(status)

@@ -105,7 +105,8 @@ class UpstreamConnection(asyncio.Protocol):
         self._transport = None
         if asker is None:
             return
-        if self.reader.end():
+        # Torn down, and not ended: what has no length may have been longer.
+        if exc is None and self.reader.end():
             asker.finish()
         else:
             asker.break_off("closed the connection" if exc is None else (str(exc) or "broke the connection"))
