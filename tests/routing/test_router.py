@@ -506,3 +506,11 @@ def test_whatever_happens(
         if found.servers and found.servers[0] in up:
             assert found.servers[0][0] == found.pool.value[0]
             router.note(ended(features, found), now_s=float(now_s))
+
+
+def test_what_is_no_generation_is_no_canary() -> None:
+    learning = FixedShare(0.5)
+    router = Router(POLICY, learning=learning, seed=1)
+    routes = [routed(router, RequestFeatures(path="/v1/models")) for _ in range(50)]
+    assert {(route.pool, route.is_canary) for route in routes} == {(POLICY.elsewhere, False)}
+    assert learning.asked == []

@@ -105,7 +105,8 @@ class Router:
             choice = _Choice(pool=ServerPool.PLAIN, reasons=(against,))
         else:
             choice = _allowed(self._policy, segment, features, found_by)
-            choice = self._drawn(choice, segment)
+            # Of what is no generation no time is taken: there is nothing to learn from it.
+            choice = self._drawn(choice, segment) if features.is_generation else choice
             choice = self._within_load(choice, segment, pools)
             choice = self._with_session(choice, segment, features, kept)
         choice = _who_is_up(choice, pools)

@@ -80,6 +80,9 @@ class HealthChecks:
         except EngineError as error:
             self._note(member, str(error))
             return
+        wake = self._wake.get(member.url)
+        if wake is not None and wake.is_set():
+            return  # it failed a caller meanwhile, and will be asked again
         # Whoever has no such page answers all the same.
         if status >= 500:
             self._note(member, f"answers {status} to {HEALTH_PATH}")
