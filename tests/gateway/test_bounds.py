@@ -123,22 +123,40 @@ class TestCallersThatDoNotRead:
         """Else a thousand requests for a page would lie in memory as a thousand pages."""
 
         async def whole(asked: Asked) -> None:
-            await asked.whole(b"x" * (8 << 20))
+            await asked.whole(b"x" * 150_000)
 
         async def work() -> None:
             spec = Backend(whole)
             async with gateway([spec], [Backend()]) as running:
                 reader, writer = await running.caller()
                 writer.transport.pause_reading()  # type: ignore[attr-defined]
-                writer.write(post(closes=False) * 20)
-                await asyncio.sleep(0.3)
-                assert len(spec.asked) <= 2
+                writer.write(post(closes=False) * 200)
+                await asyncio.sleep(0.5)
+                # What fits between here and there, some megabytes.
+                assert len(spec.asked) < 100
                 writer.transport.resume_reading()  # type: ignore[attr-defined]
-                for _ in range(20):
+                for _ in range(200):
                     head = await reader.readuntil(b"\r\n\r\n")
                     assert head.startswith(b"HTTP/1.1 200 ")
-                    await reader.readexactly(8 << 20)
-                assert len(spec.asked) == 20
+                    await reader.readexactly(150_000)
+                assert len(spec.asked) == 200
+                writer.transport.abort()
+
+        run(work())
+
+    def test_a_connection_whose_last_caller_was_slow_serves_the_next_one(self) -> None:
+        """The pause came with the last part of the answer."""
+
+        async def whole(asked: Asked) -> None:
+            await asked.whole(b"x" * 150_000)
+
+        async def work() -> None:
+            async with gateway([Backend(whole)], [Backend()]) as running:
+                _, writer = await running.caller()
+                writer.transport.pause_reading()  # type: ignore[attr-defined]
+                writer.write(post(closes=False) * 200)
+                await asyncio.sleep(0.5)
+                assert (await running.said_to(post(), limit_s=2)).endswith(b"xxx")
                 writer.transport.abort()
 
         run(work())

@@ -152,6 +152,8 @@ class PoolMember:
         if not is_clean or len(self._kept) >= KEPT_MAX:
             connection.abort()
             return
+        # Its last caller may have been slow: nobody else is to wait for that one.
+        connection.resume()
         connection.kept_since_s, connection.was_kept = self._clock(), True
         self._kept.append(connection)
 
