@@ -13,6 +13,7 @@ from typing import Protocol
 
 import orjson
 
+from speclift.core.json_reading import as_object, as_whole
 from speclift.core.routing import (
     POOL_FIELD,
     REQUEST_ID_FIELD,
@@ -200,7 +201,7 @@ class Relay:
     def take(self, body: bytes) -> None:
         now_s = self._heard_s = self._ground.clock()
         if not self._has_begun:
-            if self._may_go_elsewhere():
+            if self._held or self._may_go_elsewhere(body):
                 self._held.append(body)
                 return
             self._begin()
@@ -213,11 +214,11 @@ class Relay:
         assert connection is not None
         assert member is not None
         failure: _Failure | None = None
-        if not self._has_begun and self._may_go_elsewhere():
+        if not self._has_begun and (self._held or self._may_go_elsewhere(b"")):
             reader = connection.reader
             # It answers, so its connection is no sign of trouble; 503 is how engines say that they are not ready.
             failure = _Failure(
-                words=f"answered {reader.status}",
+                words="answered an error" if reader.status == 200 else f"answered {reader.status}",
                 answer=(reader.head, b"".join(self._held)),
                 is_suspect=reader.status == 503,
             )
@@ -250,10 +251,13 @@ class Relay:
             self._caller.hang_up()
         self._settle(None)
 
-    def _may_go_elsewhere(self) -> bool:
+    def _may_go_elsewhere(self, body: bytes) -> bool:
+        """The server could not, by its status or by the beginning of its body, and there is another one."""
         assert self._connection is not None
-        is_last_server = self._attempts >= min(ATTEMPTS_MAX, len(self._route.servers))
-        return self._connection.reader.status in ELSEWHERE and not is_last_server
+        if self._attempts >= min(ATTEMPTS_MAX, len(self._route.servers)):
+            return False
+        status = self._connection.reader.status
+        return status in ELSEWHERE or (status == 200 and _first_error(body) in ELSEWHERE)
 
     def _begin(self) -> None:
         """The head of the answer, and what was held back of it."""
@@ -354,6 +358,18 @@ def _content_type(head: bytes) -> bytes:
         if name.strip().lower() == b"content-type":
             return value.strip().lower()
     return b""
+
+
+def _first_error(body: bytes) -> int | None:
+    """The code of a stream whose first event is an error: vLLM has said "200 OK" to requests in its queue when its
+    engine dies (0.32)."""
+    if not body.startswith(b'data: {"error"'):
+        return None
+    try:
+        event = orjson.loads(body.partition(b"\n")[0].removeprefix(b"data: "))
+    except orjson.JSONDecodeError:
+        return None
+    return as_whole(as_object(event["error"]).get("code"))
 
 
 def _error(message: str, status: int) -> dict[str, object]:
