@@ -272,7 +272,11 @@ def main(arguments: list[str]) -> int:
                 for name in (name for name in names if not repeat or name not in options.once.split(",")):
                     row = measure(bench, name, streams=streams, repeat=repeat)
                     rows.append(row)
-                    print(f"{repeat} load {row.load_average} {_line(streams, [row], {})}", file=sys.stderr, flush=True)
+                    print(
+                        f"{repeat} load {row.load_average} {_line(streams, [row], {})}",
+                        file=sys.stderr,
+                        flush=True,
+                    )
                     if options.rows:
                         options.rows.write_text(
                             json.dumps({"machine": where, "rows": [asdict(each) for each in rows]})

@@ -105,7 +105,6 @@ class _Gateway:
             None if ask.access_log is None else AccessLog(ask.access_log, keeps_text=ask.log_text, say=say)
         )
         self._turned = TurnedAway(settings.spec)
-        self._watching: asyncio.Task[None] | None = None
         self._reading: set[asyncio.Task[None]] = set()
         self._settings = settings
         self.service = GatewayService(
