@@ -202,6 +202,18 @@ class TestServersThatFail:
 
         run(work())
 
+    def test_an_error_without_end_is_not_held(self) -> None:
+        async def goes_on(asked: Asked) -> None:
+            asked.writer.write(b"HTTP/1.1 500 Said\r\ntransfer-encoding: chunked\r\n\r\n")
+            while True:
+                await asked.chunk(b"x" * 65_536)
+
+        async def work() -> None:
+            async with gateway([Backend(goes_on)], [Backend()]) as running:
+                assert dechunked(await running.said_to(post())) == FIVE
+
+        run(work())
+
     @pytest.mark.parametrize("code", [500, 503])
     def test_a_stream_that_is_an_error_from_its_first_event_is_tried_elsewhere(self, code: int) -> None:
         """As vLLM answers a request in its queue when its engine dies: 200 OK came before."""

@@ -34,6 +34,8 @@ ATTEMPTS_MAX = 3
 FIRST_LIMIT_S, STALL_LIMIT_S, TOTAL_LIMIT_S = 600.0, 300.0, 3600.0
 # The server could not, and another may: broken, starting, overloaded.
 ELSEWHERE = frozenset({500, 502, 503, 504})
+# Of an error while another server is asked; engines say it in a line.
+HELD_BYTES_MAX = 1 << 20
 EVENTS = b"text/event-stream"
 JSON_TYPE = b"application/json"
 CHUNKED = b"transfer-encoding: chunked\r\n"
@@ -109,7 +111,7 @@ class Relay:
         self._is_chunked = False
         self._is_event_stream = False
         self._tail = b""
-        self._held: list[bytes] = []
+        self._held = bytearray()
         self._heard_s = self._arrived_s
         self._end = RequestEnd.UNANSWERED
 
@@ -202,7 +204,7 @@ class Relay:
         now_s = self._heard_s = self._ground.clock()
         if not self._has_begun:
             if self._held or self._may_go_elsewhere(body):
-                self._held.append(body)
+                self._hold_back(body)
                 return
             self._begin()
         self._observed.feed(now_s, body)
@@ -219,7 +221,7 @@ class Relay:
             # It answers, so its connection is no sign of trouble; 503 is how engines say that they are not ready.
             failure = _Failure(
                 words="answered an error" if reader.status == 200 else f"answered {reader.status}",
-                answer=(reader.head, b"".join(self._held)),
+                answer=(reader.head, bytes(self._held)),
                 is_suspect=reader.status == 503,
             )
         else:
@@ -250,6 +252,13 @@ class Relay:
             # Whatever followed would be read as a part of the answer.
             self._caller.hang_up()
         self._settle(None)
+
+    def _hold_back(self, body: bytes) -> None:
+        """An error is passed on only where no other server answers; one without end never."""
+        self._held += body
+        if len(self._held) > HELD_BYTES_MAX:
+            self._leave()
+            self._settle(_Failure(words="answered an endless error", is_suspect=False))
 
     def _may_go_elsewhere(self, body: bytes) -> bool:
         """The server could not, by its status or by the beginning of its body, and there is another one."""
