@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
+import sys
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
+from pathlib import Path
 
 from speclift.core.routing import PoolStates, RequestFeatures, Route, RoutedRequest, ServerPool
 from speclift.live.gateway.requests import CallerRequest
@@ -206,6 +209,55 @@ async def gateway(
         for backend in (*spec, *plain):
             if backend.is_open:
                 await backend.close()
+
+
+@dataclass
+class GatewayProcess:
+    process: asyncio.subprocess.Process
+    port: int
+
+    @property
+    def memory_bytes(self) -> int:
+        """Its peak."""
+        lines = Path(f"/proc/{self.process.pid}/status").read_text().splitlines()
+        return 1024 * int(next(line.split()[1] for line in lines if line.startswith("VmHWM")))
+
+    async def said_to(self, data: bytes, *, limit_s: float = 60.0) -> bytes:
+        return await said_by(self.port, data, limit_s=limit_s)
+
+
+async def said_by(port: int, data: bytes, *, limit_s: float = 60.0) -> bytes:
+    """All that comes back until the connection is closed."""
+    reader, writer = await asyncio.open_connection("127.0.0.1", port, limit=1 << 27)
+    try:
+        writer.write(data)
+        async with asyncio.timeout(limit_s):
+            return await reader.read()
+    finally:
+        writer.transport.abort()
+
+
+@asynccontextmanager
+async def gateway_process(
+    spec: str, plain: str, *flags: str | Path, port: int = 0, stderr: int = asyncio.subprocess.DEVNULL
+) -> AsyncIterator[GatewayProcess]:
+    """The command line's own gateway in front of servers that are up."""
+    words = ("--spec", spec, "--plain", plain, "--listen", f"127.0.0.1:{port}", "--json", *flags)
+    started = await asyncio.create_subprocess_exec(
+        *(sys.executable, "-m", "speclift", "gateway", *words),
+        stdout=asyncio.subprocess.PIPE,
+        stderr=stderr,
+        env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
+    )
+    assert started.stdout is not None
+    try:
+        async with asyncio.timeout(30):
+            ready = json.loads(await started.stdout.readline())
+        yield GatewayProcess(started, int(ready["listen"].rpartition(":")[2]))
+    finally:
+        if started.returncode is None:
+            started.kill()
+        await started.wait()
 
 
 def features_of(request: CallerRequest) -> RequestFeatures:

@@ -202,6 +202,64 @@ class TestServersThatFail:
 
         run(work())
 
+    def test_an_error_without_end_is_not_held(self) -> None:
+        async def goes_on(asked: Asked) -> None:
+            asked.writer.write(b"HTTP/1.1 500 Said\r\ntransfer-encoding: chunked\r\n\r\n")
+            while True:
+                await asked.chunk(b"x" * 65_536)
+
+        async def work() -> None:
+            async with gateway([Backend(goes_on)], [Backend()]) as running:
+                assert dechunked(await running.said_to(post())) == FIVE
+
+        run(work())
+
+    @pytest.mark.parametrize("code", [500, 503])
+    def test_a_stream_that_is_an_error_from_its_first_event_is_tried_elsewhere(self, code: int) -> None:
+        """As vLLM answers a request in its queue when its engine dies: 200 OK came before."""
+        error = b'data: {"error":{"message":"the engine is dead","code":%d}}\n\n' % code
+
+        async def says_it_is_dead(asked: Asked) -> None:
+            await asked.begin()
+            await asked.chunk(error)
+            await asked.chunk(b"data: [DONE]\n\n")
+            await asked.end()
+
+        async def work() -> None:
+            async with gateway([Backend(says_it_is_dead)], [Backend()]) as running:
+                assert dechunked(await running.said_to(post())) == FIVE
+                (seen,) = await running.reported(1)
+                assert (seen.end, seen.attempts) == (RequestEnd.OK, 2)
+            async with gateway([Backend(says_it_is_dead)], [Backend(says_it_is_dead)]) as running:
+                assert dechunked(await running.said_to(post())) == error + b"data: [DONE]\n\n"
+                (seen,) = await running.reported(1)
+                assert (seen.end, seen.attempts) == (RequestEnd.REFUSED, 2)
+
+        run(work())
+
+    @pytest.mark.parametrize(
+        "event",
+        [
+            b'data: {"error":{"message":"too long","code":400}}\n\n',
+            b'data: {"error":{"code":"500"}}\n\n',
+            b'data: {"error":{"code":[500]}}\n\n',
+            b'data: {"error":null}\n\n',
+            b'data: {"error":\n\n',
+            tokens(1)[0] + b'data: {"error":{"code":500}}\n\n',
+        ],
+    )
+    def test_other_first_events_are_passed_on(self, event: bytes) -> None:
+        async def says(asked: Asked) -> None:
+            await asked.begin()
+            await asked.chunk(event)
+            await asked.end()
+
+        async def work() -> None:
+            async with gateway([Backend(says)], [Backend()]) as running:
+                assert dechunked(await running.said_to(post())) == event
+
+        run(work())
+
     def test_what_the_caller_did_wrong_is_not_tried_again(self) -> None:
         async def refuses(asked: Asked) -> None:
             await asked.whole(b'{"error":"no such model"}', status=404)

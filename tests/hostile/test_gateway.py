@@ -8,42 +8,19 @@ import hashlib
 import json
 import os
 import signal
-import sys
 from collections.abc import AsyncIterator, Coroutine
 from contextlib import asynccontextmanager
-from dataclasses import dataclass
 from pathlib import Path
 from typing import cast
 
 import pytest
 
-from gateways import CHAT, ENDING, Asked, Backend, dechunked, post, tokens
+from gateways import CHAT, ENDING, Asked, Backend, GatewayProcess, dechunked, gateway_process, post, tokens
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(110)]
 # Of a gateway that has nothing to do; what it may take under fire is said in each test.
 IDLE_BYTES = 140 << 20
 SEGMENT = '[[segment]]\nname = "code"\npool = "{pool}"\n'
-
-
-@dataclass
-class GatewayProcess:
-    process: asyncio.subprocess.Process
-    port: int
-
-    @property
-    def memory_bytes(self) -> int:
-        """Its peak."""
-        lines = Path(f"/proc/{self.process.pid}/status").read_text().splitlines()
-        return 1024 * int(next(line.split()[1] for line in lines if line.startswith("VmHWM")))
-
-    async def said_to(self, data: bytes, *, limit_s: float = 60.0) -> bytes:
-        reader, writer = await asyncio.open_connection("127.0.0.1", self.port, limit=1 << 27)
-        try:
-            writer.write(data)
-            async with asyncio.timeout(limit_s):
-                return await reader.read()
-        finally:
-            writer.transport.abort()
 
 
 @asynccontextmanager
@@ -53,22 +30,10 @@ async def process(
     for backend in (spec, plain):
         if not backend.is_open:
             await backend.open()
-    words = ("--spec", spec.url, "--plain", plain.url, "--listen", f"127.0.0.1:{port}", "--json", *flags)
-    started = await asyncio.create_subprocess_exec(
-        *(sys.executable, "-m", "speclift", "gateway", *words),
-        stdout=asyncio.subprocess.PIPE,
-        stderr=stderr,
-        env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
-    )
-    assert started.stdout is not None
     try:
-        async with asyncio.timeout(30):
-            ready = json.loads(await started.stdout.readline())
-        yield GatewayProcess(started, int(ready["listen"].rpartition(":")[2]))
+        async with gateway_process(spec.url, plain.url, *flags, port=port, stderr=stderr) as started:
+            yield started
     finally:
-        if started.returncode is None:
-            started.kill()
-        await started.wait()
         for backend in (spec, plain):
             if backend.is_open:
                 await backend.close()

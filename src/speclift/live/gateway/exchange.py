@@ -13,6 +13,7 @@ from typing import Protocol
 
 import orjson
 
+from speclift.core.json_reading import as_object, as_whole
 from speclift.core.routing import (
     POOL_FIELD,
     REQUEST_ID_FIELD,
@@ -34,6 +35,8 @@ ATTEMPTS_MAX = 3
 FIRST_LIMIT_S, STALL_LIMIT_S, TOTAL_LIMIT_S = 600.0, 300.0, 3600.0
 # The server could not, and another may: broken, starting, overloaded.
 ELSEWHERE = frozenset({500, 502, 503, 504})
+# Of an error while another server is asked; engines say it in a line.
+HELD_BYTES_MAX = 1 << 20
 EVENTS = b"text/event-stream"
 EVENT_ENDS = (b"\n\n", b"\r\n\r\n")
 # Whoever asks twice changes nothing.
@@ -41,8 +44,6 @@ SAFE_METHODS = frozenset({"GET", "HEAD", "OPTIONS"})
 CHUNKED = b"transfer-encoding: chunked\r\n"
 UNTIL_CLOSE = b""
 LAST_CHUNK = b"0\r\n\r\n"
-# Of a refusal that is held back while another server is asked.
-HELD_BYTES_MAX = 1 << 20
 MESSAGE_CHARACTERS = 200
 
 
@@ -215,7 +216,7 @@ class Relay:
     def take(self, body: bytes) -> None:
         now_s = self._heard_s = self._ground.clock()
         if not self._has_begun:
-            if self._may_go_elsewhere():
+            if self._held or self._may_go_elsewhere(body):
                 self._hold_back(body)
                 return
             self._begin()
@@ -235,11 +236,11 @@ class Relay:
         assert connection is not None
         assert member is not None
         failure: _Failure | None = None
-        if not self._has_begun and self._may_go_elsewhere():
+        if not self._has_begun and (self._held or self._may_go_elsewhere(b"")):
             reader = connection.reader
             # It answers, so its connection is no sign of trouble; 503 is how engines say that they are not ready.
             failure = _Failure(
-                words=f"answered {reader.status}",
+                words="answered an error" if reader.status == 200 else f"answered {reader.status}",
                 member=member,
                 answer=(reader.head, bytes(self._held)),
                 # Of other questions it may be the answer: llama.cpp says so of /slots when none is free.
@@ -275,10 +276,13 @@ class Relay:
             self._caller.hang_up()
         self._settle(None)
 
-    def _may_go_elsewhere(self) -> bool:
+    def _may_go_elsewhere(self, body: bytes) -> bool:
+        """The server could not, by its status or by the beginning of its body, and there is another one."""
         assert self._connection is not None
-        is_last_server = self._attempts >= min(ATTEMPTS_MAX, len(self._route.servers))
-        return self._connection.reader.status in ELSEWHERE and self._may_repeat and not is_last_server
+        if not self._may_repeat or self._attempts >= min(ATTEMPTS_MAX, len(self._route.servers)):
+            return False
+        status = self._connection.reader.status
+        return status in ELSEWHERE or (status == 200 and _first_error(body) in ELSEWHERE)
 
     def _begin(self) -> None:
         """The head of the answer, and what was held back of it."""
@@ -377,6 +381,18 @@ def _content_type(head: bytes) -> bytes:
         if name.strip().lower() == b"content-type":
             return value.strip().lower()
     return b""
+
+
+def _first_error(body: bytes) -> int | None:
+    """The code of a stream whose first event is an error: vLLM has said "200 OK" to requests in its queue when its
+    engine dies (0.32)."""
+    if not body.startswith(b'data: {"error"'):
+        return None
+    try:
+        event = orjson.loads(body.partition(b"\n")[0].removeprefix(b"data: "))
+    except orjson.JSONDecodeError:
+        return None
+    return as_whole(as_object(event["error"]).get("code"))
 
 
 def _error(message: str, status: int) -> dict[str, object]:
