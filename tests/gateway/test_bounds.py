@@ -14,7 +14,8 @@ import pytest
 from gateways import Asked, Backend, Running, dechunked, gateway, get, post, streams_five, tokens
 from speclift.core.routing import RequestEnd
 from speclift.live.gateway import service
-from speclift.live.gateway.exchange import HELD_BYTES_MAX
+from speclift.live.gateway.exchange import HELD_BYTES_MAX, STATELESS_PATHS
+from speclift.routing.features import CHAT_PATHS, COMPLETION_PATHS
 
 TOKEN = "a-token-of-some-length"
 
@@ -201,6 +202,9 @@ class TestCallersThatDoNotRead:
 
 
 class TestWhatIsAskedTwice:
+    def test_every_generation_may_be(self) -> None:
+        assert set(CHAT_PATHS + COMPLETION_PATHS) <= STATELESS_PATHS
+
     async def _dies(self, asked: Asked) -> None:
         asked.die()
 

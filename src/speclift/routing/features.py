@@ -25,17 +25,6 @@ BODY_BYTES_MAX: Bytes = 4 << 20
 BRACKETS_MAX, COMMAS_MAX = 40_000, 400_000
 CHAT_PATHS = ("/v1/chat/completions", "/chat/completions")
 COMPLETION_PATHS = ("/v1/completions", "/completions", "/completion")
-# POSTs that leave nothing behind at a server, so that another may be asked the same: generations, and what vLLM, SGLang
-# and llama.cpp compute beside them.
-STATELESS_PATHS = frozenset(
-    {
-        *CHAT_PATHS,
-        *COMPLETION_PATHS,
-        *("/v1/messages", "/infill", "/apply-template", "/tokenize", "/detokenize", "/generate"),
-        *("/v1/embeddings", "/embeddings", "/embedding", "/v1/rerank", "/rerank", "/v1/score", "/score"),
-        *("/v1/moderations", "/pooling", "/classify"),
-    }
-)
 # The constraints that vLLM, SGLang and llama.cpp take beside OpenAI's response_format.
 GRAMMAR_KEYS = (
     *("guided_json", "guided_regex", "guided_choice", "guided_grammar", "structured_outputs"),

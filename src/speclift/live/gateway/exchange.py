@@ -27,7 +27,6 @@ from speclift.live.gateway.heads import answer_head, request_head, request_id_of
 from speclift.live.gateway.observed import ObservedAnswer
 from speclift.live.gateway.requests import CallerRequest
 from speclift.live.gateway.upstream import PoolMember, UpstreamConnection
-from speclift.routing.features import STATELESS_PATHS
 
 # Servers that are asked before the caller is told that none answers.
 ATTEMPTS_MAX = 3
@@ -41,6 +40,16 @@ EVENTS = b"text/event-stream"
 EVENT_ENDS = (b"\n\n", b"\r\n\r\n")
 # Whoever asks twice changes nothing.
 SAFE_METHODS = frozenset({"GET", "HEAD", "OPTIONS"})
+# POSTs that leave nothing behind at a server, so that another may be asked the same: generations, and what vLLM, SGLang
+# and llama.cpp compute beside them.
+STATELESS_PATHS = frozenset(
+    {
+        *("/v1/chat/completions", "/chat/completions", "/v1/completions", "/completions", "/completion"),
+        *("/v1/messages", "/infill", "/apply-template", "/tokenize", "/detokenize", "/generate"),
+        *("/v1/embeddings", "/embeddings", "/embedding", "/v1/rerank", "/rerank", "/v1/score", "/score"),
+        *("/v1/moderations", "/pooling", "/classify"),
+    }
+)
 CHUNKED = b"transfer-encoding: chunked\r\n"
 UNTIL_CLOSE = b""
 LAST_CHUNK = b"0\r\n\r\n"
