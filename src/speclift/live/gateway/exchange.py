@@ -177,7 +177,10 @@ class Relay:
             failure = await self._ask(member, is_fresh=not self._may_repeat)
             if failure is not None and failure.is_stale:
                 failure = await self._ask(member, is_fresh=True)
-            if failure is None or self._caller.is_gone:
+            if self._caller.is_gone:
+                self.leave()
+                return
+            if failure is None:
                 return
             if failure.is_suspect:
                 self._ground.suspect(member, failure.words)
