@@ -116,7 +116,7 @@ class Relay:
         # Of the answer, once it begins.
         self._has_begun = False
         self._status = 0
-        self._is_chunked = False
+        self._is_chunked = self.takes_chunks = False
         self._is_event_stream = False
         self._tail = b""
         self._held = bytearray()
@@ -224,6 +224,12 @@ class Relay:
         self._caller.write(b"%x\r\n%b\r\n" % (len(body), body) if self._is_chunked else body)
         self._tail = body[-4:] if len(body) > 3 else (self._tail + body)[-4:]
 
+    def take_chunk(self, chunk: bytes, body: bytes) -> None:
+        now_s = self._heard_s = self._ground.clock()
+        self._observed.feed(now_s, body)
+        self._caller.write(chunk)
+        self._tail = body[-4:] if len(body) > 3 else (self._tail + body)[-4:]
+
     def _hold_back(self, body: bytes) -> None:
         self._held += body
         if len(self._held) > HELD_BYTES_MAX and self._connection is not None:
@@ -297,7 +303,7 @@ class Relay:
         self._is_event_stream = EVENTS in _content_type(reader.head)
         is_bodiless = self._request.method == "HEAD"
         if reader.length is None and not is_bodiless:
-            self._is_chunked = self._request.takes_chunks
+            self._is_chunked = self.takes_chunks = self._request.takes_chunks
             self._is_last = self._is_last or not self._is_chunked
         head = answer_head(
             reader.head,

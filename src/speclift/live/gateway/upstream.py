@@ -18,12 +18,22 @@ CONNECT_LIMIT_S = 3.0
 KEPT_LIMIT_S = 4.0
 KEPT_MAX = 256
 JOINED_BYTES_MAX = 64 * 1024
+# Sizes of chunks as servers write them. A token's chunk has some 250 bytes; what is written otherwise, or is longer, is
+# read with more care.
+_SIZES = {b"%x" % size: size for size in range(1, 4096)}
+_SIZE_DIGITS = 4
 
 
 class TakesAnswer(Protocol):
     """Whoever asked. `take` comes with every part of the body; then exactly one of the other two."""
 
+    # Whether whole chunks can be passed on as they are.
+    takes_chunks: bool
+
     def take(self, body: bytes) -> None: ...
+
+    def take_chunk(self, chunk: bytes, body: bytes) -> None:
+        """One whole chunk as it came, and the part of the body in it."""
 
     def finish(self) -> None: ...
 
@@ -41,6 +51,8 @@ class UpstreamConnection(asyncio.Protocol):
         self._transport: asyncio.Transport | None = None
         self._asker: TakesAnswer | None = None
         self._is_head = False
+        # A token is mostly one read and one chunk: then nothing of it has to be taken apart.
+        self._is_between_chunks = False
 
     @property
     def is_open(self) -> bool:
@@ -54,7 +66,7 @@ class UpstreamConnection(asyncio.Protocol):
     def ask(self, head: bytes, body: bytes, asker: TakesAnswer) -> None:
         assert self._transport is not None
         self.reader = ResponseReader(passes_on=True)
-        self._asker, self._is_head = asker, head.startswith(b"HEAD ")
+        self._asker, self._is_head, self._is_between_chunks = asker, head.startswith(b"HEAD "), False
         # Two writes of a long one: joining them would hold it twice.
         if len(body) > JOINED_BYTES_MAX:
             self._transport.write(head)
@@ -84,6 +96,12 @@ class UpstreamConnection(asyncio.Protocol):
         if asker is None:
             self.abort()  # nobody asked: what came belongs to nothing
             return
+        if self._is_between_chunks and asker.takes_chunks:
+            edge = data.find(b"\r\n", 0, _SIZE_DIGITS + 1)
+            size = _SIZES.get(data[:edge])
+            if size is not None and len(data) == edge + size + 4 and data.endswith(b"\r\n"):
+                asker.take_chunk(data, data[edge + 2 : -2])
+                return
         try:
             body = reader.feed(data)
         except WireError as error:
@@ -93,6 +111,7 @@ class UpstreamConnection(asyncio.Protocol):
         if self._is_head and reader.status:
             reader.expect_no_body()
             body = b""
+        self._is_between_chunks = reader.is_between_chunks
         if body:
             asker.take(body)
         # Whoever asked may have given up in the middle of it.
