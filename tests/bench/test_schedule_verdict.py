@@ -76,6 +76,7 @@ def judged(folder: Path, *, gain: float) -> Judgement:
     return compare([folder])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("gain", "is_dropped"), [(1.0, True), (1.5, False)], ids=["no gain", "a gain"])
 def test_a_schedule_that_does_not_beat_the_static_arm_is_dropped_with_a_finding(
     gain: float, is_dropped: bool, tmp_path: Path

@@ -226,6 +226,7 @@ def test_where_drafting_pays_alone_and_hurts_in_company_the_schedule_stops_draft
     assert choice.conclusion.schedule_gain > 0
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("can_run", "key"), [(False, SCHEDULE), (True, None)])
 def test_a_schedule_that_the_engine_cannot_run_is_kept_as_conditions_and_not_measured(
     switching: Search, can_run: bool, key: str | None

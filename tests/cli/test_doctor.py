@@ -186,6 +186,7 @@ def test_hostile_text_from_the_machine_is_shown_inert() -> None:
 # The measuring
 
 
+@pytest.mark.slow
 def test_two_identical_servers_take_turns_on_the_same_prompts(measured: list[Record]) -> None:
     assert Counter(r.place.arm for r in measured) == {"first": PAIRS_MIN, "second": PAIRS_MIN}
     asked = [{r.place.request_id for r in measured if r.place.block == block} for block in range(PAIRS_MIN)]

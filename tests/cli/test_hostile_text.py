@@ -60,6 +60,7 @@ def result(cli: Cli, tmp_path: Path) -> Result:
     return cli("decide", *size, *fake_flags(), "--study", "s")
 
 
+@pytest.mark.slow
 def test_every_text_is_sent_stored_and_shown_unharmed(result: Result, cli: Cli, tmp_path: Path) -> None:
     assert result.code in {0, 3, 4, 5}
     with Study.open(tmp_path / "s") as study:

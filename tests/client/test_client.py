@@ -111,6 +111,7 @@ class TestTurns:
 
         assert len({record.place.request_id for record in records if record.is_ok}) == count
 
+    @pytest.mark.slow
     @pytest.mark.parametrize("workers", [1, 2])
     def test_an_open_loop_keeps_the_moments_it_was_given(self, workers: int) -> None:
         with tick_server(0.01, 0.001) as url:
@@ -176,6 +177,7 @@ class TestTurns:
         with tick_server(0.002, 0.001) as url:
             with_client(url, use)
 
+    @pytest.mark.slow
     def test_a_cancelled_turn_leaves_the_client_usable(self) -> None:
         async def use(client: Client) -> None:
             load, records = Concurrency(streams=4), list[Record]()
@@ -264,6 +266,7 @@ class TestTurns:
 
 
 class TestProcesses:
+    @pytest.mark.slow
     def test_a_killed_one_is_an_operating_error_and_never_a_silent_gap(self) -> None:
         async def use(client: Client) -> None:
             load = Concurrency(streams=4)

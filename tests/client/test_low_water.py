@@ -155,6 +155,7 @@ class TestGathering:
 
         return script
 
+    @pytest.mark.slow
     def test_an_answer_much_shorter_than_those_before_it_is_whole_and_has_its_own_time(self) -> None:
         came: list[float] = []
         sent, _ = ask(self.like_answers(came, last=5), times=ALIKE_ANSWERS_MIN + 1)
@@ -164,6 +165,7 @@ class TestGathering:
         # It was read when silence was looked at, and was in the kernel before the server's call returned.
         assert sent[-1].end <= came[-1] + 0.001
 
+    @pytest.mark.slow
     def test_the_end_of_like_answers_wakes_us_also_where_each_chunk_is_looked_at(self) -> None:
         sent: list[Sent] = []
         has_read = threading.Event()
@@ -194,6 +196,7 @@ class TestGathering:
 
         assert [len(each.result.text.split()) for each in sent] == [62] * (ALIKE_ANSWERS_MIN + 1)
 
+    @pytest.mark.slow
     @pytest.mark.parametrize(("streams", "gathers_more"), [(1, True), (CROWD, False)])
     def test_only_few_streams_risk_that_an_end_is_noticed_late(
         self, streams: int, gathers_more: bool
@@ -229,6 +232,7 @@ class TestGathering:
             work(sender, until=lambda: bool(under_way(sender).later))
             sender.close()
 
+    @pytest.mark.slow
     def test_a_shorter_ending_is_found_and_has_the_time_it_came(self) -> None:
         came: list[float] = []
 
@@ -248,6 +252,7 @@ class TestGathering:
         # The end was in the kernel before the server's call returned, whenever it was read.
         assert sent[1].end <= came[0] + 0.001
 
+    @pytest.mark.slow
     @pytest.mark.parametrize(
         ("steps", "outcome"),
         [((5.0,), Outcome.TIMEOUT), ((), Outcome.CUT)],

@@ -101,6 +101,7 @@ class TestLoads:
             assert most[0] == 3
             assert server.connections == 3
 
+    @pytest.mark.slow
     def test_timed_requests_go_out_at_their_moment_whether_or_not_others_ended(self) -> None:
         sent: list[Sent] = []
         with ScriptedServer(once(0.3, ANSWER)) as server:
@@ -116,6 +117,7 @@ class TestLoads:
         assert all(each.sent >= each.intended for each in sent)
         assert max(each.sent for each in sent) < min(each.end for each in sent)
 
+    @pytest.mark.slow
     @pytest.mark.skipif(sys.platform != "linux", reason="reads gather where stamps are the kernel's")
     def test_what_falls_due_while_reads_gather_is_sent_meanwhile(
         self, monkeypatch: pytest.MonkeyPatch

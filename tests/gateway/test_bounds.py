@@ -120,6 +120,7 @@ class TestBodiesThatAreHeld:
 
 
 class TestCallersThatDoNotRead:
+    @pytest.mark.slow
     def test_what_they_sent_ahead_waits_until_they_read(self) -> None:
         """Else a thousand requests for a page would lie in memory as a thousand pages."""
 
@@ -145,6 +146,7 @@ class TestCallersThatDoNotRead:
 
         run(work())
 
+    @pytest.mark.slow
     def test_a_connection_whose_last_caller_was_slow_serves_the_next_one(self) -> None:
         """The pause came with the last part of the answer."""
 
@@ -162,6 +164,7 @@ class TestCallersThatDoNotRead:
 
         run(work())
 
+    @pytest.mark.slow
     def test_a_drain_waits_for_the_rest_of_an_answer_that_is_still_being_read(self) -> None:
         async def whole(asked: Asked) -> None:
             await asked.whole(b"x" * (16 << 20))

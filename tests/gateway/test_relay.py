@@ -354,6 +354,7 @@ class TestServersThatFail:
 
         run(work())
 
+    @pytest.mark.slow
     def test_a_pool_comes_back_by_itself(self) -> None:
         async def work() -> None:
             backend, other = Backend(), Backend()
@@ -411,6 +412,7 @@ class TestCallers:
 
         run(work())
 
+    @pytest.mark.slow
     def test_one_that_reads_slowly_holds_its_server_back_and_nobody_else(self) -> None:
         async def work() -> None:
             sent = 0

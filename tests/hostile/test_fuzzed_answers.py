@@ -90,6 +90,7 @@ def test_whole_responses_with_their_heads(reads: list[bytes]) -> None:
     require_possible(read_stream(bodies, limits=LIMITS))
 
 
+@pytest.mark.slow
 @given(metrics_page, metrics_page)
 def test_metrics_pages(before: str, after: str) -> None:
     first, second = parse_counters(before), parse_counters(after)

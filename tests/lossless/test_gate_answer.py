@@ -131,6 +131,7 @@ def test_where_more_would_not_there_is_no_command(found: Gate) -> None:
     assert gate_answer(found, ARGV).next is None
 
 
+@pytest.mark.slow
 def test_its_command_runs_as_printed(cli: Cli) -> None:
     asked = ("--method", "ngram", "--k", 4, "--segment", "chat", "--requests", 2, "--max-tokens", 8)
     result = cli("verify", *asked, *fake_flags(), "--temperature", 0, "--json")

@@ -74,6 +74,7 @@ def test_it_begins_with_what_the_policy_allows(
     assert Learner(canary=canary, learn=learn).share("chat", policy) == pytest.approx(share)
 
 
+@pytest.mark.slow
 def test_a_segment_that_is_slower_moves_to_plain_and_comes_back() -> None:
     traffic = Traffic(Learner(canary=0.05))
     traffic.send(5000, speedup=0.6, per_s=2.5)
@@ -95,6 +96,7 @@ def test_what_is_not_slower_stays(speedup: float) -> None:
     assert traffic.share == pytest.approx(0.95)
 
 
+@pytest.mark.slow
 def test_what_the_policy_keeps_off_spec_is_taken_over_only_where_that_is_allowed() -> None:
     bold, obedient = (Traffic(Learner(canary=0.05, learn=learn), policy=PLAIN) for learn in (True, False))
     for traffic in (bold, obedient):

@@ -147,6 +147,7 @@ def bundled(speedups: dict[str, float]) -> list[SegmentPrompt]:
     return made
 
 
+@pytest.mark.slow
 def test_the_bundled_prompts_are_told_apart_as_the_documentation_says() -> None:
     made = bundled({"verbatim-rewrite": 1.36, "code-editing": 1.36})
 

@@ -34,6 +34,7 @@ def test_in_the_middle_of_a_search_there_is_a_choice_already() -> None:
     assert len(conclusion.choices) == len(search.problem.loads)
 
 
+@pytest.mark.slow
 def test_cells_tell_measured_from_predicted_and_compare_with_the_baseline(finished: Search) -> None:
     conclusion = conclude(finished)
     assert conclusion is not None
@@ -123,6 +124,7 @@ def test_where_nothing_pays_the_baseline_is_chosen_everywhere() -> None:
     assert conclusion.schedule is None
 
 
+@pytest.mark.slow
 def test_every_probed_cell_reports_how_far_off_its_prediction_was() -> None:
     engine = FormulaEngine(noise_sd=0.0)
     search = finish(start(problem_of(settings=Settings(price=1e-6, grid_share=1.0, probes=3))), engine)

@@ -35,6 +35,7 @@ tables = st.integers(1, 3).flatmap(
 )
 
 
+@pytest.mark.slow
 @settings(max_examples=5 * settings().max_examples)
 @given(rates=tables)
 def test_as_few_segments_and_as_little_loss_as_brute_force_finds(rates: list[list[float]]) -> None:

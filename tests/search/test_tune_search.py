@@ -171,6 +171,7 @@ def test_a_budget_of_two_launches_asks_for_two() -> None:
     assert len(start(problem_of(settings=settings)).ask()) == 2
 
 
+@pytest.mark.slow
 def test_an_eliminated_arm_is_never_asked_for_again() -> None:
     search, engine = start(problem_of()), FormulaEngine()
     while not search.finished:

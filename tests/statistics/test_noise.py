@@ -86,6 +86,7 @@ def test_a_server_that_is_slower_as_a_whole_shows_in_the_ratio_alone() -> None:
     assert noise.servers_ratio.excludes(1.0)
 
 
+@pytest.mark.slow
 def test_the_interval_of_the_ratio_holds_the_truth_as_often_as_it_says() -> None:
     studies = 600
     missed = sum(

@@ -164,6 +164,7 @@ def test_a_canary_without_the_slowest_requests_is_not_taken_for_steady() -> None
     assert math.log(honest.high / honest.low) > 1.5 * math.log(steady.high / steady.low)
 
 
+@pytest.mark.slow
 def test_looking_after_every_block_is_allowed() -> None:
     """Of 60 days without a difference that are looked at 60 times each, a fixed interval fails on a third and more."""
     rng = np.random.default_rng(9)

@@ -63,6 +63,7 @@ def test_a_launch_or_a_prompt_shifts_all_its_requests_alike(noise: dict[str, Any
     assert len({round(members[0], 9) for members in groups.values()}) == len(groups)
 
 
+@pytest.mark.slow
 def test_residual_and_prompt_spread_have_the_sizes_asked_for() -> None:
     places = study_places(prompts=2000, rounds=1)
     residual = log_tpots(of_arm(drawn(places, replace(NOISELESS, residual_sd=0.06)), BASELINE))

@@ -113,6 +113,7 @@ def test_it_is_for_the_user_alone_and_goes_on_where_it_was(tmp_path: Path) -> No
     assert len(written(path, routed(), routed())) == 3
 
 
+@pytest.mark.slow
 def test_a_file_that_was_moved_is_begun_anew(tmp_path: Path) -> None:
     path, moved = tmp_path / "access.jsonl", tmp_path / "access.jsonl.1"
     log = AccessLog(path, keeps_text=False, say=Said())
@@ -126,6 +127,7 @@ def test_a_file_that_was_moved_is_begun_anew(tmp_path: Path) -> None:
     assert [len(each.read_bytes().splitlines()) for each in (moved, path)] == [1, 1]
 
 
+@pytest.mark.slow
 def test_a_folder_that_is_gone_is_said_once_and_its_return_too(tmp_path: Path) -> None:
     folder, said = tmp_path / "logs", Said()
     folder.mkdir()
@@ -172,6 +174,7 @@ def test_a_log_that_cannot_be_opened_is_refused_at_the_start(tmp_path: Path, nam
         AccessLog(tmp_path / name, keeps_text=False, say=Said())
 
 
+@pytest.mark.slow
 def test_a_disk_that_hangs_stops_no_traffic(tmp_path: Path) -> None:
     """A pipe that nobody reads stands for it."""
     path, said = tmp_path / "pipe", Said()

@@ -29,6 +29,7 @@ class SlowAnswer:
         pass
 
 
+@pytest.mark.slow
 def test_an_answer_that_was_asked_for_before_the_failure_does_not_bring_it_back(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

@@ -229,6 +229,7 @@ def test_a_stream_that_broke_off_says_how_far_it_came() -> None:
     assert (seen.first_text_s, seen.last_text_s, seen.finish_reason) == (0.0, 1.0, None)
 
 
+@pytest.mark.slow
 def test_the_last_event_may_be_as_long_as_every_step_of_an_answer() -> None:
     steps = [3] * 100_000
     counts = {"num_draft_tokens": 10**6, "num_accepted_draft_tokens": 300_000}
