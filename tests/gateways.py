@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from speclift.core.routing import PoolStates, RequestFeatures, Route, RoutedRequest, ServerPool
+from speclift.live.gateway import caller
 from speclift.live.gateway.requests import CallerRequest
 from speclift.live.gateway.service import GatewayService, GatewaySettings
 
@@ -202,9 +203,12 @@ async def gateway(
         say=said.append,
     )
     listening = await service.open("127.0.0.1", 0)
+    # Refused callers are not waited for as long as those on a network.
+    usual_s, caller.LINGER_S = caller.LINGER_S, 0.02
     try:
         yield Running(service, int(listening.rpartition(":")[2]), reports, said, router)
     finally:
+        caller.LINGER_S = usual_s
         await service.close()
         for backend in (*spec, *plain):
             if backend.is_open:
