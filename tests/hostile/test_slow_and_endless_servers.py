@@ -251,7 +251,7 @@ ENDLESS_STREAMS: dict[str, tuple[Behaviour, str]] = {
     "comments": (endless(b": ping\n", start=head(kind=EVENTS)), "too long for max_tokens"),
     "a line": (endless(b"x", start=head(kind=EVENTS) + b"data: "), "more than"),
     "an error": (endless(b"boom <script ", start=head(500)), "500: boom"),
-    "heads": (endless(b"HTTP/1.1 100 Continue\r\n\r\n", start=b""), "too long for max_tokens"),
+    "heads": (endless(b"HTTP/1.1 100 Continue\r\n\r\n", start=b""), "one interim answer after the other"),
     "trailers": (endless(b"X: 1\r\n", start=CHUNKED + b"0\r\n"), "too long for max_tokens"),
 }
 

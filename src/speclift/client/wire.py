@@ -18,8 +18,8 @@ HEAD_BYTES_MAX = 64 * 1024
 SIZE_LINE_BYTES_MAX = 1024
 # No body is longer than a number of so many decimal or hexadecimal digits.
 DIGITS_MAX = 16
-# "100 Continue", "102 Processing" and their like before the answer itself.
-INTERIM_MAX = 20
+# "100 Continue" and its like before the answer itself; "102 Processing" may come every second of a long prefill.
+INTERIM_MAX = 1000
 
 
 class WireError(Exception):
