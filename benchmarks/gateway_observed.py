@@ -48,6 +48,27 @@ def per_chunk_s(bodies: Sequence[bytes], *, keeps_text: bool) -> tuple[float, fl
     return (fed - start) / len(bodies), end - fed
 
 
+def passed_s(bodies: Sequence[bytes], *, together: int) -> float:
+    """Of one chunk that is passed on as it came: looked at, noted and written, with several in a read."""
+    observed, written = ObservedAnswer(), 0
+
+    def write(_: bytes) -> None:
+        nonlocal written
+        written += 1
+
+    observed.feed(0.0, bodies[0])
+    pass_on = observed.passing(write, time.monotonic)
+    assert pass_on is not None
+    chunks = [b"%x\r\n%b\r\n" % (len(body), body) for body in bodies]
+    reads = [b"".join(chunks[place : place + together]) for place in range(0, len(chunks), together)]
+    start = time.perf_counter()
+    for read in reads:
+        pass_on(read)
+    end = time.perf_counter()
+    assert (written, observed.result().output_tokens) == (len(reads), CHUNKS)
+    return (end - start) / len(chunks)
+
+
 def ended(number: int) -> RoutedRequest:
     pool = ServerPool.PLAIN if number % 20 == 0 else ServerPool.SPEC
     features = RequestFeatures(
@@ -89,6 +110,9 @@ def main() -> None:
         chunk_s, end_s = (min(values) for values in zip(*passes, strict=True))
         what = "with its text " if keeps_text else "without text  "
         print(f"{what} {chunk_s * 1e6:6.2f} us a chunk, {end_s * 1e6:6.1f} us at the end of an answer")
+    for together in (1, 4):
+        chunk_s = min(passed_s(bodies, together=together) for _ in range(PASSES))
+        print(f"passed on as it came, {together} in a read: {chunk_s * 1e6:.2f} us a chunk")
     tallies, learner = Tallies(), Learner(canary=0.05)
     counting_s = min(
         per_request_s(lambda each, now_s: tallies.note(each, now_s=now_s)) for _ in range(PASSES)

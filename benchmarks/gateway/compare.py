@@ -7,6 +7,7 @@ Two reference servers (C, benchmarks/load) answer after 50 ms and then send 20 t
 requests at fixed moments, and times count from those. Subjects take turns within each repeat. CPU time is the
 subject's own, of /proc. On a machine that others use, latencies are theirs too, and a proxy that is kept waiting finds
 several tokens in one read and looks cheaper than it is: `--first` (as root) lets everything here go before other work.
+The subjects earlier and earlier-asyncio are the gateway of another version: SPECLIFT_EARLIER names its src folder.
 """
 
 from __future__ import annotations

@@ -17,6 +17,8 @@ from environments import cache, environment_python
 
 HERE = Path(__file__).parent
 SOURCE = HERE.parent.parent / "src"
+# The src folder of an earlier version, to be measured beside this one.
+EARLIER = os.environ.get("SPECLIFT_EARLIER", "")
 PROTOTYPES = HERE / "prototypes"
 PROTOTYPES_ENVIRONMENT = "gateway-prototypes"
 LITELLM_ENVIRONMENT = "litellm-1.106.2"
@@ -119,14 +121,14 @@ def _litellm(ports: Ports, folder: Path) -> Started:
     return _listening(command, port, folder, {**os.environ, **own})
 
 
-def _product(loop: str) -> Callable[[Ports, Path], Started]:
+def _product(loop: str, source: str = str(SOURCE)) -> Callable[[Ports, Path], Started]:
     def start(ports: Ports, folder: Path) -> Started:
         spec, plain = ports
         command = [
             sys.executable, "-c", PRODUCT_ON[loop], "gateway", "--spec", f"http://127.0.0.1:{spec}",
             "--plain", f"http://127.0.0.1:{plain}", "--listen", "127.0.0.1:0", "--json",
         ]  # fmt: skip
-        return _announced(command, folder, {**os.environ, "PYTHONPATH": str(SOURCE)})
+        return _announced(command, folder, {**os.environ, "PYTHONPATH": source})
 
     return start
 
@@ -149,6 +151,8 @@ SUBJECTS = {
     "epoll": Subject(title="epoll and sockets, own parser", start=_prototype("epoll_relay.py")),
     "speclift": Subject(title="speclift gateway, uvloop", start=_product("uvloop")),
     "speclift-asyncio": Subject(title="speclift gateway, asyncio", start=_product("asyncio")),
+    "earlier": Subject(title="an earlier gateway, uvloop", start=_product("uvloop", EARLIER)),
+    "earlier-asyncio": Subject(title="an earlier gateway, asyncio", start=_product("asyncio", EARLIER)),
 }
 
 

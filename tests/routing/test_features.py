@@ -230,6 +230,7 @@ keys = st.sampled_from(
 paths = st.sampled_from([CHAT, "/v1/completions", "/completion", "/v1/models"])
 
 
+@pytest.mark.slow
 @given(path=paths, body=st.dictionaries(keys, json_values, max_size=8))
 def test_no_body_makes_it_raise(path: str, body: dict[str, object]) -> None:
     data = orjson.dumps(body)

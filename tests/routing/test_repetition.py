@@ -10,10 +10,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from speclift.bench.log_counting import log_drafters
 from speclift.replayer.methods import DrafterSetting, settings_for
 from speclift.routing.repetition import TOKENS_LEAST, TOKENS_MAX, PromptLook, repeated_share, standing_tokens
 from speclift.studies.prompt_files import bundled_workload
-from speclift.verbs.replay import log_drafters
 
 
 def setting(method: str = "ngram,n=3,k=5", engine: str = "vllm") -> DrafterSetting:

@@ -10,12 +10,12 @@ from typing import Any
 import pytest
 from policies import copying
 
+from speclift.bench.log_counting import log_drafters
 from speclift.replayer.methods import settings_for
 from speclift.routing.policy import SegmentRule
 from speclift.routing.repetition import repeated_share, standing_tokens
 from speclift.routing.sorting import FEATURES, SegmentPrompt, sorted_prompts
 from speclift.studies.prompt_files import bundled_workload
-from speclift.verbs.replay import log_drafters
 
 
 def prompts(segment: str, speedup: float, *features: dict[str, Any]) -> list[SegmentPrompt]:

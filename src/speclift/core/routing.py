@@ -16,6 +16,8 @@ from speclift.core.units import Seconds, Tokens
 SEGMENT_FIELD, SESSION_FIELD = "x-speclift-segment", "x-speclift-session"
 # Of answers.
 POOL_FIELD, REQUEST_ID_FIELD = "x-speclift-pool", "x-request-id"
+# Which gateways a request has come through.
+THROUGH_FIELD = "x-speclift-through"
 
 
 class ServerPool(StrEnum):

@@ -214,6 +214,11 @@ def gateway_settings(ask: GatewayAsk) -> GatewaySettings:
     """UsageError where an address is none, a server is named twice, or a key is not there."""
     spec, plain = (tuple(concealed(base_of(url)) for url in urls) for urls in (ask.spec, ask.plain))
     for url in spec + plain:
+        if url.endswith(tuple(CHAT_PATHS) + tuple(COMPLETION_PATHS)):
+            raise UsageError(
+                f"{url} is the address of one question, and a server's is wanted",
+                hint="leave out what stands behind host and port, or behind the path that a proxy gave the server",
+            )
         if (spec + plain).count(url) > 1:
             raise UsageError(
                 f"{url} was named twice", hint="a server belongs to --spec or to --plain, and is named once"

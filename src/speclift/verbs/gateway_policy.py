@@ -14,6 +14,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from statistics import fmean
 
+from speclift.bench.log_counting import log_drafters
 from speclift.core.arm import BASELINE, Arm
 from speclift.core.errors import StudyError, UsageError
 from speclift.core.goals import Goals
@@ -43,7 +44,6 @@ from speclift.routing.repetition import PromptLook, repeated_share, standing_tok
 from speclift.routing.sorting import FEATURES, SegmentPrompt, SortedPrompts, sorted_prompts
 from speclift.studies.study import Study
 from speclift.verbs.held import Held, read_held
-from speclift.verbs.replay import log_drafters
 from speclift.verdict.judgement import Judgement
 from speclift.verdict.rules import ALL
 

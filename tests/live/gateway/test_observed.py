@@ -293,3 +293,32 @@ def test_a_line_that_drips_is_not_read_again_with_every_byte() -> None:
 def test_random_bytes_are_no_trouble() -> None:
     for _ in range(50):
         seen_of(*(os.urandom(300) for _ in range(5)), keeps_text=True)
+
+
+@pytest.mark.parametrize("count", [1, 2, 15, 16, 31, 32, 33, 100])
+@pytest.mark.parametrize("together", [1, 3])
+def test_chunks_that_are_passed_on_unread_change_nothing_of_what_is_seen(count: int, together: int) -> None:
+    texts = words(*(f"word {number}" for number in range(count)))
+    tokens = {"prompt_tokens": 12, "completion_tokens": count}
+    last = [event(delta("length")), event({"choices": [], "usage": tokens})]
+    reads = [b"".join(texts[place : place + together]) for place in range(0, count, together)] + last
+    lazy, written, now = ObservedAnswer(), bytearray(), [0.0]
+    lazy.feed(0.0, ROLE)
+    pass_on = lazy.passing(written.extend, lambda: now[0])
+    assert pass_on is None, "no text has come yet"
+    lazy.feed(1.0, reads[0])
+    pass_on = lazy.passing(written.extend, lambda: now[0])
+    assert pass_on is not None
+    for second, body in enumerate(reads[1:], start=2):
+        now[0] = float(second)
+        assert pass_on(b"%x\r\n%b\r\n" % (len(body), body))
+        assert lazy.heard_s == second
+    assert lazy.ends_with((b"\n\n",))
+    lazy.feed(now[0] + 1, DONE)
+    assert lazy.result() == seen_of(ROLE, *reads, DONE)
+
+
+def test_an_answer_whose_text_is_kept_is_read_as_it_comes() -> None:
+    observed = ObservedAnswer(keeps_text=True)
+    observed.feed(0.0, words("a")[0])
+    assert observed.passing(lambda _: None, lambda: 1.0) is None

@@ -11,6 +11,7 @@ from typing import cast
 
 from speclift.core.units import Seconds
 from speclift.live.gateway.exchange import Relay
+from speclift.live.gateway.loop import read_little
 from speclift.live.gateway.requests import CallerRequest, Refusal, RequestReader
 
 # Written and not yet taken by the caller: above this, its server is not read any further.
@@ -80,6 +81,9 @@ class CallerConnection(asyncio.Protocol):
         if self._transport is not None:
             self._transport.write(data)
 
+    def writer(self) -> Callable[[bytes], None] | None:
+        return None if self._transport is None else self._transport.write
+
     def forget_body(self) -> None:
         """Its answer has begun: nobody else will be sent it."""
         self._sent_on = 0
@@ -117,6 +121,7 @@ class CallerConnection(asyncio.Protocol):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast(asyncio.Transport, transport)
+        read_little(transport)
         self._transport.set_write_buffer_limits(high=WRITE_BYTES_MAX)
         if not self._ground.joined(self):
             # At once: whoever comes beyond the bound is not to hold a descriptor that an answer needs.

@@ -64,6 +64,9 @@ class WritesAnswer(Protocol):
 
     def write(self, data: bytes) -> None: ...
 
+    def writer(self) -> Callable[[bytes], None] | None:
+        """What `write` does for as long as the caller is there; None where it is gone."""
+
     def forget_body(self) -> None: ...
 
     def hang_up(self) -> None:
@@ -82,6 +85,8 @@ class ExchangeGround:
     suspect: Callable[[PoolMember, str], None]
     clock: Callable[[], Seconds]
     wall_clock: Callable[[], Seconds]
+    # Ours, among gateways.
+    name: bytes
     # What servers want to see, instead of what callers send.
     authorization: bytes | None = None
     passes_key: bool = True
@@ -125,9 +130,9 @@ class Relay:
         # Of the answer, once it begins.
         self._has_begun = False
         self._status = 0
-        self._is_chunked = self.takes_chunks = False
+        self._is_chunked = False
+        self.pass_on: Callable[[bytes], bool] | None = None
         self._is_event_stream = False
-        self._tail = b""
         self._held = bytearray()
         self._heard_s = self._arrived_s
         self._end = RequestEnd.UNANSWERED
@@ -163,7 +168,8 @@ class Relay:
     def check_time(self, now_s: Seconds) -> None:
         """A server that says nothing any more is given up."""
         limit_s = STALL_LIMIT_S if self._has_begun else FIRST_LIMIT_S
-        if now_s - self._heard_s > limit_s or now_s - self._arrived_s > TOTAL_LIMIT_S:
+        heard_s = max(self._heard_s, self._observed.heard_s)
+        if now_s - heard_s > limit_s or now_s - self._arrived_s > TOTAL_LIMIT_S:
             self._leave()
             self.break_off("took too long")
 
@@ -219,6 +225,7 @@ class Relay:
             self._request,
             member.address,
             request_id=self._id,
+            gateway=self._ground.name,
             authorization=self._ground.authorization,
             passes_key=self._ground.passes_key,
         )
@@ -234,13 +241,14 @@ class Relay:
             self._begin()
         self._observed.feed(now_s, body)
         self._caller.write(b"%x\r\n%b\r\n" % (len(body), body) if self._is_chunked else body)
-        self._tail = body[-4:] if len(body) > 3 else (self._tail + body)[-4:]
+        if self._is_chunked and self.pass_on is None:
+            self.pass_on = self._passing_on()
 
-    def take_chunk(self, chunk: bytes, body: bytes) -> None:
-        now_s = self._heard_s = self._ground.clock()
-        self._observed.feed(now_s, body)
-        self._caller.write(chunk)
-        self._tail = body[-4:] if len(body) > 3 else (self._tail + body)[-4:]
+    def _passing_on(self) -> Callable[[bytes], bool] | None:
+        """For whole chunks, once there is nothing to be found in them but the end; None where the caller is gone or
+        each of them has to be read."""
+        write = self._caller.writer()
+        return None if write is None else self._observed.passing(write, self._ground.clock)
 
     def _hold_back(self, body: bytes) -> None:
         self._held += body
@@ -285,7 +293,7 @@ class Relay:
         self._is_last = True
         if self._member is not None:
             self._ground.suspect(self._member, words)
-        if self._is_event_stream and self._is_chunked and self._tail.endswith(EVENT_ENDS):
+        if self._is_event_stream and self._is_chunked and self._observed.ends_with(EVENT_ENDS):
             event = b"data: " + orjson.dumps(_error(f"the server {words} in the middle of the answer", 502))
             event += b"\n\n"
             self._caller.write(b"%x\r\n%b\r\n%b" % (len(event), event, LAST_CHUNK))
@@ -315,7 +323,7 @@ class Relay:
         self._is_event_stream = EVENTS in _content_type(reader.head)
         is_bodiless = self._request.method == "HEAD"
         if reader.length is None and not is_bodiless:
-            self._is_chunked = self.takes_chunks = self._request.takes_chunks
+            self._is_chunked = self._request.takes_chunks
             self._is_last = self._is_last or not self._is_chunked
         head = answer_head(
             reader.head,

@@ -12,7 +12,7 @@ from collections.abc import Iterable
 from http import HTTPStatus
 
 from speclift.core.address import Address
-from speclift.core.routing import POOL_FIELD, REQUEST_ID_FIELD, ServerPool
+from speclift.core.routing import POOL_FIELD, REQUEST_ID_FIELD, THROUGH_FIELD, ServerPool
 from speclift.live.gateway.requests import CallerRequest
 from speclift.live.http_service import COOKIE
 
@@ -43,11 +43,13 @@ def request_head(
     address: Address,
     *,
     request_id: str,
+    gateway: bytes,
     authorization: bytes | None,
     passes_key: bool,
 ) -> bytes:
-    """`authorization` is what the server wants to see; with `passes_key` the caller's own goes on where there is none:
-    a key that opens the gateway is no business of the servers'."""
+    """`gateway` is our name, by which a request that comes back is known. `authorization` is what the server wants to
+    see; with `passes_key` the caller's own goes on where there is none: a key that opens the gateway is no business of
+    the servers'."""
     own = authorization or (address.authorization or "").encode() or None
     dropped = set(_FROM_CALLER) | _named_in_connection(request.fields)
     if any(name == b"cookie" and COOKIE.encode() in value for name, value in request.fields):
@@ -61,12 +63,18 @@ def request_head(
         # Counts inside an answer are read on the way.
         b"accept-encoding: identity",
         b"x-request-id: " + request_id.encode("ascii"),
+        THROUGH_FIELD.encode() + b": " + gateway,
     ]
     if own is not None:
         lines.append(b"authorization: " + own)
     if request.body or request.method in ("POST", "PUT", "PATCH"):
         lines.append(b"content-length: %d" % len(request.body))
     return b"\r\n".join(lines) + b"\r\n\r\n"
+
+
+def has_come_through(request: CallerRequest, gateway: bytes) -> bool:
+    """One of the servers is this gateway, or leads to it."""
+    return any(name == THROUGH_FIELD.encode() and value == gateway for name, value in request.fields)
 
 
 def _target(request: CallerRequest, address: Address) -> str:

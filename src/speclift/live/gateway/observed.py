@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 from collections import deque
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 
 import orjson
@@ -19,6 +19,7 @@ from speclift.client.stream import StreamReader
 from speclift.core.foreign_text import error_message, error_text
 from speclift.core.json_reading import as_object, as_objects, as_text
 from speclift.core.units import Seconds, Tokens
+from speclift.live.gateway.chunks import body_of, passing
 
 # The end of a stream lies in its last three events (the finish, the counts, [DONE]), each with a blank line behind it.
 # Twice as many are kept, for servers that put comments between them.
@@ -30,6 +31,9 @@ TAIL_BYTES = 8 * 1024
 LINE_BYTES_MAX = 1 << 20
 # Reads at the end whose times are kept apart: the last text, the finish, the counts and [DONE] may each come alone.
 ARRIVALS_KEPT = 8
+# Whole chunks that are kept unread, and how many of them when there are twice as many: those before hold neither the
+# first text nor the end.
+CHUNKS_KEPT = 16
 # Of an answer whose text is kept: some 60,000 tokens in chunks of 250 bytes.
 TEXT_BODY_BYTES_MAX = 16 << 20
 ERROR_TEXT_MAX = 200
@@ -73,6 +77,7 @@ class ObservedAnswer:
         "_first_s",
         "_is_whole",
         "_keeps_text",
+        "_later",
         "_length",
         "_limits",
         "_reader",
@@ -99,8 +104,49 @@ class ObservedAnswer:
         self._unread = 0
         # When the last reads came, and what had come with them.
         self._arrivals: deque[tuple[Seconds, int]] = deque(maxlen=ARRIVALS_KEPT)
+        # Whole chunks that nobody has looked at yet, with their times.
+        self._later: tuple[list[Seconds], list[bytes]] = ([], [])
+
+    @property
+    def heard_s(self) -> Seconds:
+        """When the last part came, of those that were taken for later; 0 where none waits."""
+        return self._later[0][-1] if self._later[0] else 0.0
+
+    def passing(
+        self, write: Callable[[bytes], None], clock: Callable[[], Seconds]
+    ) -> Callable[[bytes], bool] | None:
+        """What takes whole chunks from now on, in less time than `feed` takes their bodies, and writes them; None where
+        each of them has to be read: no text has come yet, or all of it is to be kept."""
+        if self._first_s is None or self._reader is not None:
+            return None
+        return passing(write, self._later, self._skip, kept_max=2 * CHUNKS_KEPT, clock=clock)
+
+    def _skip(self) -> None:
+        """Of the first half only how much it was is still wanted, and its frames may well be counted with it."""
+        times, chunks = self._later
+        self._length += sum(map(len, chunks[:CHUNKS_KEPT]))
+        del times[:CHUNKS_KEPT], chunks[:CHUNKS_KEPT]
+        self._tail.clear()
+        self._tail_start = self._length
+        self._unread = 0
+
+    def _catch_up(self) -> None:
+        """The last of what came is looked at."""
+        later = list(zip(*self._later, strict=True))
+        for each in self._later:
+            each.clear()
+        for arrived_s, chunks in later:
+            self.feed(arrived_s, body_of(chunks))
+
+    def ends_with(self, ends: tuple[bytes, ...]) -> bool:
+        """Whether what came so far does."""
+        if self._later[0]:
+            self._catch_up()
+        return self._tail.endswith(ends)
 
     def feed(self, arrived_s: Seconds, body: bytes) -> None:
+        if self._later[0]:
+            self._catch_up()
         self._length = length = self._length + len(body)
         self._arrivals.append((arrived_s, length))
         self._tail += body
@@ -112,6 +158,8 @@ class ObservedAnswer:
             self._keep_text(self._reader, arrived_s, body)
 
     def result(self) -> AnswerSeen:
+        if self._later[0]:
+            self._catch_up()
         if self._is_whole:
             return self._whole()
         text = None if self._reader is None else self._reader.result().text

@@ -23,6 +23,7 @@ from speclift.core.routing import ServerPool as Pool
 from speclift.core.units import Bytes, Seconds
 from speclift.live.gateway.caller import CallerConnection, CallerGround
 from speclift.live.gateway.exchange import ExchangeGround, Relay
+from speclift.live.gateway.heads import has_come_through
 from speclift.live.gateway.health import HealthChecks
 from speclift.live.gateway.requests import CallerRequest, Refusal
 from speclift.live.gateway.upstream import PoolMember
@@ -98,7 +99,9 @@ class GatewayService:
         self._connections_max = CONNECTIONS_MAX
         self._server: asyncio.Server | None = None
         self._sweeping: asyncio.Task[None] | None = None
+        self._name = secrets.token_hex(8).encode()
         self._exchange_ground = ExchangeGround(
+            name=self._name,
             members=lambda: self._members,
             route=self._route,
             read_features=read_features,
@@ -241,6 +244,8 @@ class GatewayService:
         if self._is_own(request.path):
             is_long = _said_length(request) > SWITCH_BYTES_MAX
             return Refusal(413, "a request with a long body") if is_long else None
+        if has_come_through(request, self._name):
+            return Refusal(508, "a server of this gateway is the gateway itself, or leads to it")
         if token is None:
             return None
         given = dict(request.fields).get(b"authorization", b"")

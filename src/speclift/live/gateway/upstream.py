@@ -12,28 +12,23 @@ from speclift.core.address import Address, address_of
 from speclift.core.routing import ServerPool, ServerState
 from speclift.core.units import Seconds
 from speclift.engines.kept_connection import trust
+from speclift.live.gateway.loop import read_little
 
 CONNECT_LIMIT_S = 3.0
 # uvicorn, and so vLLM, closes an idle connection after 5 s, llama.cpp likewise: one about to be closed is no use.
 KEPT_LIMIT_S = 4.0
 KEPT_MAX = 256
 JOINED_BYTES_MAX = 64 * 1024
-# Sizes of chunks as servers write them. A token's chunk has some 250 bytes; what is written otherwise, or is longer, is
-# read with more care.
-_SIZES = {b"%x" % size: size for size in range(1, 4096)}
-_SIZE_DIGITS = 4
 
 
 class TakesAnswer(Protocol):
     """Whoever asked. `take` comes with every part of the body; then exactly one of the other two."""
 
-    # Whether whole chunks can be passed on as they are.
-    takes_chunks: bool
+    # Takes whole chunks as they came, instead of `take`, and says whether they were that; None where they cannot be
+    # passed on as they are.
+    pass_on: Callable[[bytes], bool] | None
 
     def take(self, body: bytes) -> None: ...
-
-    def take_chunk(self, chunk: bytes, body: bytes) -> None:
-        """One whole chunk as it came, and the part of the body in it."""
 
     def finish(self) -> None: ...
 
@@ -51,8 +46,8 @@ class UpstreamConnection(asyncio.Protocol):
         self._transport: asyncio.Transport | None = None
         self._asker: TakesAnswer | None = None
         self._is_head = False
-        # A token is mostly one read and one chunk: then nothing of it has to be taken apart.
-        self._is_between_chunks = False
+        # A token is mostly one read and one chunk: between two of them this is where they go.
+        self._pass_on: Callable[[bytes], bool] | None = None
 
     @property
     def is_open(self) -> bool:
@@ -66,7 +61,7 @@ class UpstreamConnection(asyncio.Protocol):
     def ask(self, head: bytes, body: bytes, asker: TakesAnswer) -> None:
         assert self._transport is not None
         self.reader = ResponseReader(passes_on=True)
-        self._asker, self._is_head, self._is_between_chunks = asker, head.startswith(b"HEAD "), False
+        self._asker, self._is_head, self._pass_on = asker, head.startswith(b"HEAD "), None
         # Two writes of a long one: joining them would hold it twice.
         if len(body) > JOINED_BYTES_MAX:
             self._transport.write(head)
@@ -84,24 +79,22 @@ class UpstreamConnection(asyncio.Protocol):
 
     def abort(self) -> None:
         """Nobody wants the rest: the server sees that at once, and stops."""
-        self._asker = None
+        self._asker = self._pass_on = None
         if self._transport is not None:
             self._transport.abort()
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast(asyncio.Transport, transport)
+        read_little(transport)
 
     def data_received(self, data: bytes) -> None:
+        pass_on = self._pass_on
+        if pass_on is not None and pass_on(data):
+            return
         asker, reader = self._asker, self.reader
         if asker is None:
             self.abort()  # nobody asked: what came belongs to nothing
             return
-        if self._is_between_chunks and asker.takes_chunks:
-            edge = data.find(b"\r\n", 0, _SIZE_DIGITS + 1)
-            size = _SIZES.get(data[:edge])
-            if size is not None and len(data) == edge + size + 4 and data.endswith(b"\r\n"):
-                asker.take_chunk(data, data[edge + 2 : -2])
-                return
         try:
             body = reader.feed(data)
         except WireError as error:
@@ -111,17 +104,19 @@ class UpstreamConnection(asyncio.Protocol):
         if self._is_head and reader.status:
             reader.expect_no_body()
             body = b""
-        self._is_between_chunks = reader.is_between_chunks
         if body:
             asker.take(body)
         # Whoever asked may have given up in the middle of it.
-        if reader.is_done and self._asker is not None:
+        if self._asker is None:
+            return
+        self._pass_on = asker.pass_on if reader.is_between_chunks else None
+        if reader.is_done:
             self._asker = None
             asker.finish()
 
     def connection_lost(self, exc: Exception | None) -> None:
         asker, self._asker = self._asker, None
-        self._transport = None
+        self._transport = self._pass_on = None
         if asker is None:
             return
         # Torn down, and not ended: what has no length may have been longer.
