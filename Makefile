@@ -19,13 +19,14 @@ test fast test-vllm: export PYTHONDONTWRITEBYTECODE =
 # start. Real engines are given one thread each, so that two run together. What judges times runs alone, at the end.
 TOGETHER := -n 3 --dist loadfile
 ENGINES := -n 2 --dist loadscope
-SERVED := llama or vllm or gpu
+SERVED := llama or vllm or gpu or ray
 REAL := $(SERVED) or browser or prometheus
 
 test: $(READY)
 	$(BIN)/python -m pytest $(TOGETHER) --hypothesis-profile=ci -m "not ($(SERVED) or alone)"
 	$(BIN)/speclift models fetch
-	$(BIN)/python -m pytest $(ENGINES) -m "llama and not (alone or vllm or gpu)"
+	$(BIN)/python -m pytest $(ENGINES) -m "llama and not (alone or vllm or gpu or ray)"
+	$(BIN)/python -m pytest -m ray
 	$(BIN)/python -m pytest -m "alone and not (vllm or gpu)"
 
 # Without real engines, without what waits for seconds or has to be alone: for every day.
@@ -59,10 +60,12 @@ schemas: $(READY)
 # server might send: 14,000 answers at the parsers, 10,000 over sockets; and 10,000 mangled lines at lint.
 bench: $(READY)
 	$(BIN)/python benchmarks/coverage.py
+	$(BIN)/python benchmarks/fleet.py
 	$(BIN)/python benchmarks/crossover.py
 	$(BIN)/python benchmarks/studies.py
 	$(BIN)/python benchmarks/tails.py
 	$(BIN)/python benchmarks/lossless.py
+	$(BIN)/python benchmarks/soak_faults.py
 	$(BIN)/python benchmarks/verdicts.py
 	$(BIN)/python benchmarks/plan.py
 	$(BIN)/python benchmarks/medians.py

@@ -21,9 +21,10 @@ from pathlib import Path
 
 import numpy as np
 
+from speclift.bench.log_counting import BATCH_TOKENS, log_drafters
 from speclift.replayer.batch import LoggedAnswer, batch_of
 from speclift.replayer.methods import DrafterSetting, replay_of, settings_for
-from speclift.verbs.replay import BATCH_TOKENS, log_drafters, replay
+from speclift.verbs.replay import replay
 
 TOKENS_PER_S_MIN = 1e6
 MEMORY_GROWTH_MAX = 1.1

@@ -19,6 +19,7 @@ from make_environment import environment
 
 from in_threads import use_threads
 from progress import Progress
+from ray_nodes import RayCluster, running_cluster
 from running import Cli, Decided, Result, called, fake_flags
 from speclift.cli.main import main
 from speclift.core.arm import EMBEDDED_MODEL
@@ -117,6 +118,13 @@ def cli(
         return Result(code=code, stdout=captured.out, stderr=captured.err)
 
     return run
+
+
+@pytest.fixture(scope="session")
+def cluster() -> Iterator[RayCluster]:
+    """A Ray cluster of three nodes on this machine, whose truths differ."""
+    with running_cluster() as found:
+        yield found
 
 
 @pytest.fixture(scope="module")

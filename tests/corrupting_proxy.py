@@ -12,7 +12,7 @@ from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
-WRONG_SHARE = 0.01
+WRONG_SHARE, RARE_SHARE = 0.01, 0.005
 # Tokens of both tests' engines; whatever the right one was, this is rarely it.
 WRONG = (" zoro", " fima", " Quebec", " 77")
 
@@ -21,6 +21,10 @@ Tamper = Callable[[list[str], random.Random], list[str]]
 
 def corrupt(parts: list[str], draws: random.Random) -> list[str]:
     return [draws.choice(WRONG) if part and draws.random() < WRONG_SHARE else part for part in parts]
+
+
+def rarely(parts: list[str], draws: random.Random) -> list[str]:
+    return [draws.choice(WRONG) if part and draws.random() < RARE_SHARE else part for part in parts]
 
 
 def swap(parts: list[str], draws: random.Random) -> list[str]:
@@ -44,7 +48,13 @@ def nothing(parts: list[str], draws: random.Random) -> list[str]:
     return parts
 
 
-TAMPERS: dict[str, Tamper] = {"corrupt": corrupt, "swap": swap, "truncate": truncate, "nothing": nothing}
+TAMPERS: dict[str, Tamper] = {
+    "corrupt": corrupt,
+    "rarely": rarely,
+    "swap": swap,
+    "truncate": truncate,
+    "nothing": nothing,
+}
 
 
 @contextmanager

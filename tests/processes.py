@@ -76,8 +76,8 @@ def listening_addresses(port: int) -> set[str]:
     return found
 
 
-def eventually(condition: Callable[[], bool], *, what: str) -> None:
-    deadline = time.monotonic() + PATIENCE_S
+def eventually(condition: Callable[[], bool], *, what: str, patience_s: float = PATIENCE_S) -> None:
+    deadline = time.monotonic() + patience_s
     while not condition():
-        assert time.monotonic() < deadline, f"still not so after {PATIENCE_S:.0f} s: {what}"
+        assert time.monotonic() < deadline, f"still not so after {patience_s:.0f} s: {what}"
         time.sleep(POLL_S)

@@ -74,14 +74,19 @@ def start(arguments: Sequence[object], *, cwd: Path) -> subprocess.Popen[str]:
     )
 
 
-def speclift(*arguments: object, cwd: Path, environment: Mapping[str, str] | None = None) -> Result:
+def speclift(
+    *arguments: object,
+    cwd: Path,
+    environment: Mapping[str, str] | None = None,
+    limit_s: float = LIMIT_S,
+) -> Result:
     result = subprocess.run(
         command(arguments),
         cwd=cwd,
         capture_output=True,
         encoding="utf-8",
         env={**os.environ, **(environment or {})},
-        timeout=LIMIT_S,
+        timeout=limit_s,
         check=False,
     )
     return Result(code=result.returncode, stdout=result.stdout, stderr=result.stderr)

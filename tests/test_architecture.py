@@ -53,12 +53,13 @@ ROOMS: dict[str, tuple[str, ...]] = {
     "weights": ("planner",),
     "live": ("arithmetic", "statistics", "engines", "client"),
     "bench": (
-        *("arithmetic", "workload", "statistics", "search", "lossless", "planner"),
+        *("arithmetic", "workload", "statistics", "search", "lossless", "planner", "replayer"),
         *("client", "engines", "studies", "weights"),
     ),
+    "fleet": ("bench", "client", "engines", "lossless", "replayer", "search", "studies", "workload"),
     "verbs": (
         *("workload", "statistics", "verdict", "search", "lossless", "planner", "linter", "replayer"),
-        *("routing", "client", "engines", "studies", "weights", "live", "bench", "views"),
+        *("routing", "client", "engines", "studies", "weights", "live", "bench", "fleet", "views"),
     ),
     "cli": (
         *("verdict", "search", "lossless", "planner", "linter", "replayer"),
@@ -245,6 +246,7 @@ BAD = [
     ("planner.methods", "def f():\n    import time", "pure room planner imports time"),
     ("views.terminal", "print('done')", "pure room views calls print()"),
     ("workload.prompts", "lines = open('p.jsonl')", "pure room workload calls open()"),
+    ("bench.run", "from speclift.fleet.run import FleetRun", "bench may not import fleet"),
     ("search.search", "import importlib\nimportlib.import_module('os')", "hides an import"),
 ]  # fmt: skip
 

@@ -89,5 +89,8 @@ class TinyKind(EngineKind):
     def build(self, spec: EngineSpec, settings: ServerSettings, *, version: str | None) -> Tiny:
         return Tiny(settings)
 
+    def batch_invariant(self, spec: EngineSpec) -> EngineSpec | None:
+        return spec.with_invariant_batches()
+
 
 KIND = TinyKind()

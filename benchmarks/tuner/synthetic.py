@@ -1,12 +1,14 @@
 """What does the tuner cost and lose against a grid? Synthetic engines with recorded acceptance.
 
     python benchmarks/tuner/synthetic.py --acceptance FILE.jsonl.gz... [--engines 40] [--seed 0] [--small-tiles]
+                                         [--at-once 4]
 
 31 arms (none, and three drafters at k = 1..10) x 9 loads. The grid measures every cell in three launches of every
 arm; the tuner measures what its search asks for. Both pay for starts, and both choose an arm for every load; regret
 is what that arm loses against the truly best one. --small-tiles: engines like a CPU, whose kernels take four or eight
-tokens at once. Engine i has seed --seed + i. Intervals are 95 %, by resampling
-engines. accepted_length_error is the mean relative error of the predicted accepted length at every k that was not run.
+tokens at once. --at-once: so many jobs run before the first of them is told, as on that many machines. Engine i has
+seed --seed + i. Intervals are 95 %, by resampling engines.
+accepted_length_error is the mean relative error of the predicted accepted length at every k that was not run.
 """
 
 from __future__ import annotations
@@ -83,11 +85,15 @@ def grid(engine: SyntheticEngine, arms: Sequence[Candidate]) -> Floats:
 def tune(engine: SyntheticEngine, arms: tuple[Candidate, ...], settings: Settings) -> Search:
     search = start(Problem(candidates=arms, loads=engine.loads, experts=engine.experts, settings=settings))
     while not search.finished:
-        job = search.ask()[0]
-        arm = search.problem.candidate(job.candidate)
-        launch_s, effect = engine.launch()
-        cells = tuple(engine.cell(arm.drafter or "", arm.k, load, effect) for load in job.loads)
-        search = search.tell(JobResult(job=job, cells=cells, launch_s=launch_s))
+        told = []
+        for job in search.ask()[: settings.at_once]:
+            arm = search.problem.candidate(job.candidate)
+            launch_s, effect = engine.launch()
+            cells = tuple(engine.cell(arm.drafter or "", arm.k, load, effect) for load in job.loads)
+            told.append(JobResult(job=job, cells=cells, launch_s=launch_s))
+        # All of them were under way when the first was told.
+        for result in told:
+            search = search.tell(result)
     return search
 
 
@@ -184,13 +190,16 @@ def main() -> None:
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--json", action="store_true")
     parser.add_argument("--small-tiles", action="store_true")
+    parser.add_argument("--at-once", type=int, default=1, help="jobs of the search at a time")
     options = parser.parse_args()
     if options.engines < 1 or options.seed < 0:
         parser.error("--engines must be at least 1 and --seed at least 0")
     files = [read_recorded(path) for path in options.acceptance]
     begun = time.perf_counter()
     trials = [
-        trial(files, options.seed + number, Settings(), small_tiles=options.small_tiles)
+        trial(
+            files, options.seed + number, Settings(at_once=options.at_once), small_tiles=options.small_tiles
+        )
         for number in range(options.engines)
     ]
     document = summary(trials, length_errors(files, Settings())) | {

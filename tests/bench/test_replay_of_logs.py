@@ -13,9 +13,9 @@ import pytest
 
 import speclift
 from byte_tokenizer import write_byte_tokenizer
+from speclift.bench import log_counting as pipeline
 from speclift.core.errors import ModelError, SpecliftError, UsageError
 from speclift.replayer.result import ReplayedSegmentDocument, ReplayResult, replay_document
-from speclift.verbs import replay as pipeline
 from speclift.verbs.replay import replay
 
 PHRASE = list(range(100, 130))
@@ -100,8 +100,6 @@ class TestCounting:
         for each, other in zip(
             replay_document(whole)["segments"], replay_document(parts)["segments"], strict=True
         ):
-            # A sum of fractions, in another order.
-            each["accepted_length"]["per_request"] = other["accepted_length"]["per_request"] = []
             assert each == other
 
     @pytest.mark.slow

@@ -120,6 +120,9 @@ def addresses() -> Iterator[dict[str, str]]:
 def stood_in(words: list[str], addresses: dict[str, str], folder: Path) -> list[str]:
     """The same command for a machine without models, engines or servers."""
     verb, *flags = [addresses.get(word, word) for word in words]
+    if "--on" in flags:  # a cluster is another question: tests/fleet
+        place = flags.index("--on")
+        del flags[place : place + 2]
     if verb == "doctor":
         return [verb, *flags, "--quick"]
     if verb == "watch":
@@ -166,6 +169,8 @@ def prepare_folder(folder: Path, study: Path, *, with_studies: bool) -> None:
     shutil.copy(RECORDED / "served.sh", folder / "serve.sh")
     (folder / "start.sh").write_text("#!/bin/sh\nvllm serve ./model --max-model-len 1024\n")
     (folder / "rules.yml").write_text(RULES)
+    (folder / "logs").mkdir()
+    shutil.copy(RECORDED / "log.jsonl", folder / "logs" / "monday.jsonl")
     for name in ("model", "draft", "smollm2"):
         (folder / name).mkdir()
         write_folder(folder / name)
@@ -203,6 +208,8 @@ def test_it_runs(
         )
     if words[0] == "gateway":
         monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(b'{"messages": []}')))
+    if "speclift.toml" in words:
+        (tmp_path / "speclift.toml").write_text('engine = "fake"\nmethod = ["ngram"]\nk = [3, 5]\n')
     uses_studies = words[0] in ("compare", "report", "export", "watch", "gateway") or "--resume" in words
     prepare_folder(tmp_path, decided.study, with_studies=uses_studies)
     result = cli(*stood_in(words, addresses, tmp_path))

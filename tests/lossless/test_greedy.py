@@ -9,7 +9,7 @@ from dataclasses import replace
 import pytest
 
 from speclift.lossless.divergence import Compared, Divergence, Kind
-from speclift.lossless.greedy import Greedy, control_of, judge_greedy
+from speclift.lossless.greedy import Greedy, control_of, judge_greedy, settled_by_equality
 from speclift.lossless.result import Result
 
 ALONE = {"alone": "alone"}
@@ -46,7 +46,14 @@ def judged(
 
 def numbered(pairs: Sequence[Compared]) -> list[Compared]:
     """Each of a prompt of its own."""
-    return [replace(each, case=f"p{number}") for number, each in enumerate(pairs)]
+    return [
+        replace(
+            each,
+            case=f"p{number}",
+            divergence=None if each.divergence is None else replace(each.divergence, case=f"p{number}"),
+        )
+        for number, each in enumerate(pairs)
+    ]
 
 
 SAME = pair("same")
@@ -125,6 +132,46 @@ def test_neither_tie_nor_fault_is_inconclusive(unclear: Compared) -> None:
     assert judged(*[SAME] * 19, unclear).result is Result.INCONCLUSIVE
 
 
+NOISY_BASELINE = (pair(0.3), *[pair(0.05)] * 4, *[SAME] * 15)
+
+
+def test_a_difference_beyond_noise_passes_where_two_baseline_runs_differ_as_far_as_often() -> None:
+    found = judged(pair(0.5), *[pair(0.05)] * 3, *[SAME] * 16, control=NOISY_BASELINE)
+    assert (found.result, found.wide, found.ties) == (Result.PASS, 1, 3)
+    assert "1 by up to 0.50 nats, no more often than two baseline runs" in found.message
+
+
+def test_differences_beyond_noise_that_come_more_often_than_the_baselines_own_are_inconclusive() -> None:
+    found = judged(*[pair(0.5)] * 12, *[SAME] * 8, control=NOISY_BASELINE)
+    assert found.result is Result.INCONCLUSIVE
+    assert "12 differences" in found.message
+
+
+def test_ties_that_the_control_made_wide_count_against_the_arm_as_well() -> None:
+    """The control's one difference of 0.9 nats makes ties of an arm that has fifteen of 0.8, but not the rest."""
+    control = (pair(0.9), *[SAME] * 19)
+    found = judged(*[pair(0.8)] * 15, pair(0.95), *[SAME] * 4, control=control)
+    assert found.result is Result.INCONCLUSIVE
+
+
+@pytest.mark.parametrize("control", [(), (pair(0.3),), (pair(0.3), *[SAME] * 2)])
+def test_too_little_of_the_baseline_against_itself_explains_nothing(control: tuple[Compared, ...]) -> None:
+    assert judged(pair(0.5), *[SAME] * 19, control=control).result is Result.INCONCLUSIVE
+
+
+def test_a_token_that_is_not_listed_stays_unclear_whatever_the_control_does() -> None:
+    unlisted = pair(0.4, at_least=True)
+    assert judged(unlisted, *[SAME] * 19, control=NOISY_BASELINE).result is Result.INCONCLUSIVE
+
+
+def test_differences_beyond_noise_count_as_possible_faults_in_the_share_that_is_excluded() -> None:
+    noisy = (*[pair(0.3)] * 6, *[SAME] * 14)
+    assert judged(*[pair(0.5)] * 4, *[SAME] * 16, control=noisy, detect=0.02).result is Result.PASS
+    strict = judged(*[pair(0.5)] * 4, *[SAME] * 16, control=noisy, detect=0.005)
+    assert strict.result is Result.INCONCLUSIVE
+    assert "4 by more than noise" in strict.message
+
+
 def test_without_margins_the_rate_against_the_control_decides() -> None:
     assert judged(*[pair(None)] * 12, *[SAME] * 8, control=(SAME,) * 20).result is Result.FAIL
     natural = (*[pair(None)] * 6, *[SAME] * 14)
@@ -175,3 +222,43 @@ def test_differences_without_margins_pass_only_under_the_share_that_was_asked_fo
     strict = judged(*natural, control=natural, detect=0.004)
     assert strict.result is Result.INCONCLUSIVE
     assert "1 differences without log-probabilities" in strict.message
+
+
+# Batch-invariant kernels
+
+EQUAL = judged(*[SAME] * 20)
+NEVER_PARTED = control_of({"alone": numbered([SAME] * 10)}, ())
+UNSURE = judged(*[pair(0.5)] * 3, *[SAME] * 17)
+
+
+def test_what_arithmetic_may_have_done_passes_where_kernels_without_it_give_the_same_text() -> None:
+    assert UNSURE.is_open_by_arithmetic
+    found = settled_by_equality(UNSURE, EQUAL, NEVER_PARTED)
+    assert (found.result, found.wide) == (Result.PASS, 3)
+    assert "1000 tokens with batch-invariant kernels are all the same" in found.message
+
+
+@pytest.mark.parametrize("margin", [0.01, 0.5, 5.0, None])
+def test_one_difference_with_batch_invariant_kernels_is_a_changed_output(margin: float | None) -> None:
+    found = settled_by_equality(UNSURE, judged(pair(margin), *[SAME] * 19), NEVER_PARTED)
+    assert found.result is Result.FAIL
+    assert "1 differences in 1000 tokens with batch-invariant kernels" in found.message
+
+
+def test_kernels_under_which_the_baseline_differs_from_itself_settle_nothing() -> None:
+    noisy = control_of({"alone": numbered(NOISY_BASELINE)}, ())
+    for invariant in (EQUAL, judged(pair(5.0), *[SAME] * 19)):
+        found = settled_by_equality(UNSURE, invariant, noisy)
+        assert found.result is Result.INCONCLUSIVE
+        assert "two baseline runs differ 5 times there too" in found.message
+
+
+def test_too_few_equal_tokens_settle_nothing() -> None:
+    found = settled_by_equality(UNSURE, judged(SAME), NEVER_PARTED)
+    assert found.result is Result.INCONCLUSIVE
+    assert "too little was compared" in found.message
+
+
+@pytest.mark.parametrize("other", [judged(SAME), judged(*[SAME] * 20, pair("refused")), EQUAL])
+def test_want_of_answers_is_nothing_that_other_kernels_settle(other: Greedy) -> None:
+    assert not other.is_open_by_arithmetic

@@ -95,6 +95,12 @@ class TestEdges:
         with_ids = replace(answer(LONG), ids=(42, 7))
         assert "logit_bias" in self.names(with_ids)
 
+    def test_kinds_that_are_left_out_are_no_edges_either(self) -> None:
+        answers = [replace(answer(LONG), ids=(42, 7))]
+        asked = edges([question()], answers, leaves_out=frozenset({"schema", "bias", "copy"}))
+        names = {edge.name for edge in asked}
+        assert names == {"stop string", "max_tokens 1", "max_tokens 2", "max_tokens 7", "min_p"}
+
     @pytest.mark.parametrize(
         "given",
         [answer(" "), answer(LONG, error="lost"), answer(LONG, case="p9")],

@@ -13,7 +13,7 @@ from speclift.core.traffic import Concurrency, Request
 from speclift.lossless.answers import Alternative, Answer, Said
 from speclift.lossless.document import gate_document
 from speclift.lossless.gate import Gate, lossy_by_design
-from speclift.lossless.recorded import Fresh, gate_from_records, parted_requests
+from speclift.lossless.recorded import Fresh, gate_from_records, needs_more_control, parted_requests
 from speclift.lossless.result import Result
 
 ARM = Arm(name="ngram", speculation=NGram(k=4))
@@ -250,3 +250,59 @@ def test_the_document_names_the_arm_that_decides_and_bounds_its_rate() -> None:
     both = gate_from_records(study(wrong=len(REQUESTS)), [other, ARM], REQUESTS)
     assert gate_document(both)["arm"] == next(arm.arm for arm in both.arms if arm.result is both.result)
     assert gate(study(), fresh=Fresh(references={})).depth == "quick"
+
+
+def at_load(records: list[Record], streams: int) -> list[Record]:
+    return [replace(each, place=replace(each.place, load=Concurrency(streams=streams))) for each in records]
+
+
+def listed(request: Request, *, gap: float) -> Answer:
+    """A new reference, at every token of which WRONG is this much less likely."""
+    first, *rest = text_of(request).split()
+    words = [first, *(f" {word}" for word in rest)]
+    tokens = tuple(
+        Said(
+            data=word.encode(),
+            logprob=-0.1,
+            choices=(
+                Alternative(data=word.encode(), logprob=-0.1),
+                Alternative(data=b" WRONG", logprob=-0.1 - gap),
+            ),
+        )
+        for word in words
+    )
+    return Answer(
+        case=request.id, text="".join(words), finish_reason="length", tokens=len(words), said=tokens
+    )
+
+
+def two_loads(*, natural: int, wrong: int) -> list[Record]:
+    """One launch at two loads: at the second the baseline says `natural` answers otherwise, the arm the last ones."""
+    alone, batched = at_load(study(rounds=1), 1), []
+    for number, request in enumerate(REQUESTS):
+        own = text_of(request, wrong=number < natural)
+        batched.append(record(BASELINE, request.id, own))
+        arms = text_of(request, wrong=number >= len(REQUESTS) - wrong)
+        batched.append(record("ngram", request.id, arms))
+    return [*alone, *at_load(batched, 16)]
+
+
+def test_the_baseline_at_another_load_is_a_control_of_one_launch() -> None:
+    control = gate(two_loads(natural=2, wrong=0)).control
+    assert control is not None
+    assert control.together.events == 2
+    assert gate(study(rounds=1)).control == gate(study(rounds=1, wrong=3)).control
+    alone = gate(study(rounds=1)).control
+    assert alone is not None
+    assert alone.together.tokens == 0
+
+
+def test_a_difference_that_the_baseline_has_between_loads_as_well_passes() -> None:
+    references = {request.id: listed(request, gap=0.4) for request in REQUESTS}
+    known = Fresh(references=references)
+    found = gate(two_loads(natural=3, wrong=2), known)
+    assert found.result is Result.PASS
+    unlike = gate(two_loads(natural=0, wrong=2), known)
+    assert unlike.result is Result.INCONCLUSIVE
+    assert needs_more_control(unlike)
+    assert not needs_more_control(found)

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from speclift.core.errors import UsageError
-from speclift.studies.log_files import LogEntry, read_log
+from speclift.studies.log_files import LogEntry, log_shards, read_log
 
 
 def entries(path: Path, content: bytes, **settings: int) -> list[LogEntry]:
@@ -91,3 +91,44 @@ def test_entries_come_before_the_end_is_reached(tmp_path: Path) -> None:
     assert next(reading).data == {"a": 1}
     with pytest.raises(UsageError):
         list(reading)
+
+
+class TestShards:
+    def test_a_pattern_is_its_files_by_name(self, tmp_path: Path) -> None:
+        for name in ("b.jsonl", "a.jsonl", ".hidden.jsonl", "c.txt"):
+            (tmp_path / name).write_text("{}")
+        (tmp_path / "d.jsonl").mkdir()
+
+        found = log_shards([str(tmp_path / "*.jsonl"), tmp_path / "c.txt", tmp_path / "a.jsonl"])
+
+        assert [Path(each).name for each in found] == ["a.jsonl", "b.jsonl", "c.txt"]
+
+    def test_a_file_that_is_called_like_a_pattern_is_itself(self, tmp_path: Path) -> None:
+        path = tmp_path / "log[1].jsonl"
+        path.write_text("{}")
+
+        assert log_shards([path]) == (str(path),)
+
+    def test_a_pattern_without_files_is_wrong_usage(self, tmp_path: Path) -> None:
+        with pytest.raises(UsageError, match=r"no file matches .*\*\.jsonl"):
+            log_shards([tmp_path / "*.jsonl"])
+
+    def test_an_object_store_is_read_through_fsspec(self) -> None:
+        fsspec = pytest.importorskip("fsspec")
+        with fsspec.open("memory://logs/b.jsonl", "wb") as file:
+            file.write(b'{"b": 1}\n')
+        with fsspec.open("memory://logs/a.jsonl.gz", "wb") as file:
+            file.write(gzip.compress(b'{"a": 1}\n'))
+
+        shards = log_shards(["memory://logs/*"])
+
+        assert shards == ("memory:///logs/a.jsonl.gz", "memory:///logs/b.jsonl")
+        assert [entry.data for shard in shards for entry in read_log(shard)] == [{"a": 1}, {"b": 1}]
+
+    @pytest.mark.parametrize(
+        "address", ["memory://gone.jsonl", "nosuchstore://bucket/a.jsonl", "nosuchstore://bucket/*.jsonl"]
+    )
+    def test_what_is_not_there_is_named(self, address: str) -> None:
+        pytest.importorskip("fsspec")
+        with pytest.raises(UsageError, match=r"cannot (read|open) "):
+            [list(read_log(shard)) for shard in log_shards([address])]

@@ -75,6 +75,7 @@ class TestFormats:
         assert format_names() == (
             *("vllm", "llama-server", "compose", "kubernetes", "systemd"),
             *("prometheus-rules", "grafana", "gateway"),
+            *("kubernetes-job", "ray-job", "slurm"),
         )
 
     def test_an_unknown_one_names_the_nearest(self, tmp_path: Path) -> None:

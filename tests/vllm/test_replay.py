@@ -10,13 +10,14 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from speclift.bench.log_counting import log_drafters
 from speclift.core.arm import Arm, ServerSettings
 from speclift.core.speculation import NGram
 from speclift.engines.http import fetch
 from speclift.engines.vllm.engine import Vllm
 from speclift.replayer.batch import LoggedAnswer, batch_of
 from speclift.replayer.methods import replay_of, settings_for
-from speclift.verbs.replay import log_drafters, replay
+from speclift.verbs.replay import replay
 
 pytestmark = [pytest.mark.vllm, pytest.mark.timeout(600)]
 

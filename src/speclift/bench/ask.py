@@ -27,6 +27,7 @@ from speclift.core.flags import (
     assembled,
     read_ranges,
 )
+from speclift.core.fleet import fleet_address
 from speclift.core.goals import Goals
 from speclift.core.own_line import hidden_words
 from speclift.core.speculation import Combined, Drafter
@@ -38,6 +39,7 @@ CONTEXT_DEFAULT = 8192
 VERIFY_MODES = ("quick", "full", "off")
 # Groups of the help of plan and of replay.
 MODELS, MACHINE, REQUESTS, EXPECTED = "Models", "Machine", "Requests", "Acceptance rate and draft length"
+JOB = "Job of a speclift.toml"
 DRAFTERS, READING, WORTH = "Drafters", "Log", "Predicted speedup"
 
 
@@ -116,6 +118,14 @@ class Ask:
     fixed: Annotated[
         bool, Flag("Measure everything planned; default: stop when the verdict is settled.", STUDY)
     ] = False
+    on: Annotated[
+        str | None,
+        Flag(
+            "ray: launches on the nodes of a Ray cluster (ray:HOST:PORT for its head); default: here.",
+            STUDY,
+            "PLACE",
+        ),
+    ] = None
     budget_s: Annotated[
         Seconds | None,
         Flag(
@@ -192,6 +202,8 @@ class Ask:
             raise UsageError(
                 "--kv-dtype sets keys and values at once", hint="leave out --kv-type-k and --kv-type-v"
             )
+        if self.on is not None:
+            fleet_address(self.on)
         if self.verify not in VERIFY_MODES:
             raise unknown_name(what="value of --verify", seen=self.verify, allowed=VERIFY_MODES)
 
@@ -295,6 +307,15 @@ class PlanAsk:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class JobAsk:
+    """Of export, where a study is to run as a job of a cluster."""
+
+    verb: Annotated[str, Flag("What it runs: decide, tune or measure.", JOB, "VERB")] = "decide"
+    nodes: Annotated[int, Flag("Nodes of a ray-job.", JOB, "N", low=1)] = 1
+    image: Annotated[str | None, Flag("Container image with speclift and the engine.", JOB, "NAME")] = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class ReplayAsk:
     """Of replay, beside the logs."""
 
@@ -341,8 +362,20 @@ class ReplayAsk:
     segments: Annotated[
         tuple[str, ...], Flag("Use only this segment; repeatable.", READING, "NAME", names=("--segment",))
     ] = ()
+    on: Annotated[
+        str | None,
+        Flag(
+            "ray: parts of the log on the nodes of a Ray cluster (ray:HOST:PORT for its head); default: here.",
+            READING,
+            "PLACE",
+        ),
+    ] = None
     study: Annotated[Path | None, Flag("Use the step cost measured in this study.", WORTH, "DIR")] = None
     cost: Annotated[
         float | None,
         Flag("Cost of verifying one draft token, as a share of a step without speculation.", WORTH, "X"),
     ] = None
+
+    def __post_init__(self) -> None:
+        if self.on is not None:
+            fleet_address(self.on)

@@ -11,8 +11,9 @@ from dataclasses import dataclass
 
 from speclift.bench.bench import Bench
 from speclift.bench.observer import Observer
-from speclift.bench.run import launches_took, run_study
+from speclift.bench.run import launches_took
 from speclift.bench.study_paths import provide_texts
+from speclift.bench.workplace import HERE, Workplace
 from speclift.core.arm import BASELINE, Arm
 from speclift.core.errors import EngineError
 from speclift.core.records import Phase, Record
@@ -40,7 +41,7 @@ class Homogeneous:
     words: str
 
 
-def diagnose_tail(bench: Bench, observer: Observer) -> None:
+def diagnose_tail(bench: Bench, observer: Observer, place: Workplace = HERE) -> None:
     """Nothing where no tail loses, all traffic is alike, there is no time, or it was done before."""
     study = bench.study
     if any(finding.check == DIAGNOSIS_CHECK for finding in study.findings()):
@@ -57,7 +58,7 @@ def diagnose_tail(bench: Bench, observer: Observer) -> None:
     observer.say(f"the slowest requests of {arm.name} are slower: the same load with {alike.words} alone")
     with _opened(study, plan, bench) as alone:
         try:
-            run_study(alone, observer=observer, deadline=bench.deadline, workers=bench.ask.workers)
+            place.run_study(alone, observer=observer, deadline=bench.deadline, workers=bench.ask.workers)
         except EngineError:
             return  # it explains and never decides, so the study stands as it is
         here = [record for record in records if record.place.load == load]

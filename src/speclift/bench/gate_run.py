@@ -178,7 +178,9 @@ class GateRun:
                 _require_answers(answers)
                 script.told.answers[ALONE] = answers
                 script.turns = second_turns(script.greedy, answers, depth.turns)
-                script.edges = edges(script.greedy, answers) if depth.with_edges else ()
+                script.edges = (
+                    edges(script.greedy, answers, leaves_out=depth.leaves_out) if depth.with_edges else ()
+                )
                 more = [replace(q, listed=LISTED) for q in script.turns]
                 script.told.answers[TURNS] = await ask_all(endpoint, more, at_once=1)
                 asked = [replace(e.question, listed=LISTED) for e in script.edges]

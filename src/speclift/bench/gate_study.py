@@ -3,31 +3,30 @@ it, or in full. What it found is kept in the study."""
 
 from __future__ import annotations
 
-import contextlib
 import time
 from collections.abc import Sequence
 from dataclasses import replace
 
-from speclift.bench.asking import ask_all
 from speclift.bench.bench import Bench
-from speclift.bench.gate_run import GateAsk, GateRun
-from speclift.bench.interrupts import run_until_signal
+from speclift.bench.fresh_answers import AskedAgain
+from speclift.bench.gate_run import GateAsk
+from speclift.bench.invariant_gate import settle_by_equality
 from speclift.bench.observer import Observer
 from speclift.bench.run import launches_took
-from speclift.bench.time_limit import BudgetSpent, ends_at, to_the_end
-from speclift.core.arm import BASELINE, Arm, baseline_arm
+from speclift.bench.soak_gate import SOAK_MIN_S, SoakSettings, check_soak
+from speclift.bench.soak_study import holds_soak
+from speclift.bench.time_limit import BudgetSpent
+from speclift.bench.workplace import HERE, Workplace
+from speclift.core.arm import BASELINE, Arm
 from speclift.core.deadline import Deadline
-from speclift.core.errors import EngineError, OperatingError
+from speclift.core.errors import OperatingError
 from speclift.core.records import Phase, Record
+from speclift.core.traffic import Concurrency, Request
 from speclift.core.units import Seconds
-from speclift.engines.build import build_engine
-from speclift.engines.protocol import Engine
-from speclift.lossless.answers import Answer
 from speclift.lossless.document import LOSSLESS, gate_outcome, skipped_outcome
 from speclift.lossless.gate import Gate, gate_without_text
-from speclift.lossless.greedy import gap_noise
 from speclift.lossless.questions import FULL, LISTED, QUICK, Question
-from speclift.lossless.recorded import Fresh, gate_from_records, parted_requests
+from speclift.lossless.recorded import Fresh, gate_from_records, needs_more_control, parted_requests
 from speclift.lossless.result import Result
 from speclift.studies.study import Study
 from speclift.studies.texts import NOT_KEPT
@@ -38,6 +37,9 @@ QUICK_SHARE = 0.25
 QUICK_LIMIT_MIN_S = 10.0
 # Of a budget. The full form asks four servers what the study asked two.
 GATE_SHARES = {"quick": 0.12, "full": 0.4, "off": 0.0}
+# Of the gate's time in full form, and at most: the short soak after it.
+SOAK_SHARE = 0.3
+SOAK_S = 90.0
 # Of what is left when the measuring begins: where a search took most of the time, an answer about speed comes first.
 GATE_SHARE_OF_REST = 0.5
 
@@ -51,10 +53,11 @@ def before_gate(bench: Bench) -> Deadline:
     return deadline.keeping(max(0.0, min(wanted_s, GATE_SHARE_OF_REST * deadline.left_s)))
 
 
-def check_lossless(bench: Bench, observer: Observer, *, study_s: Seconds) -> None:
+def check_lossless(bench: Bench, observer: Observer, *, study_s: Seconds, place: Workplace = HERE) -> None:
     """By the deadline there is a result, kept in the study; what could not be asked by then is not settled.
 
-    `study_s`: what the measuring took, which limits a quick look where nothing else does.
+    `study_s`: what the measuring took, which limits a quick look where nothing else does. `place`: where its servers
+    run; a soak is for this machine.
     """
     study, mode, deadline = bench.study, bench.ask.verify, bench.deadline
     if mode == "off":
@@ -65,14 +68,54 @@ def check_lossless(bench: Bench, observer: Observer, *, study_s: Seconds) -> Non
     if not arms or not any(record.place.arm == BASELINE for record in records):
         return
     if mode == "full":
-        gate = _full(study, arms, records, observer, deadline)
+        gate = _full(study, arms, records, observer, deadline.keeping(_soak_share_s(deadline)), place)
+        gate = _soaked(gate, bench, arms, observer) if place is HERE else gate
     else:
         if not deadline.is_set:
             deadline = Deadline.after(quick_limit_s(study_s), clock=time.monotonic)
-        gate = _quick(study, arms, records, observer, deadline)
+        gate = _quick(study, arms, records, observer, deadline, place)
     if not study.keeps_text:
         gate = gate_without_text(gate, instead=NOT_KEPT)
     study.keep(LOSSLESS, gate_outcome(gate, mode=mode).document)
+    if gate.soak is not None and gate.soak.is_interrupted:
+        raise KeyboardInterrupt
+
+
+def _soak_share_s(deadline: Deadline) -> Seconds:
+    return SOAK_SHARE * deadline.left_s if deadline.is_set else 0.0
+
+
+def _soaked(gate: Gate, bench: Bench, arms: Sequence[Arm], observer: Observer) -> Gate:
+    """With a short soak, which can find what asking politely does not, and need not clear anybody."""
+    study, deadline = bench.study, bench.deadline
+    soak_s = min(SOAK_S, deadline.left_s)
+    launches_s = (len(arms) + 1) * max(launches_took(study), default=0.0)
+    if any(arm.result is Result.FAIL for arm in gate.arms):
+        return gate
+    if soak_s < max(SOAK_MIN_S, 2 * launches_s):
+        return replace(gate, notes=(*gate.notes, "no time was left for a soak: speclift verify --soak 10m"))
+    levels = {load.streams for load in study.plan.loads if isinstance(load, Concurrency)}
+    streams = max(FULL.batch, study.engine.settings.slots)
+    settings = replace(study.engine.settings, slots=streams)
+    try:
+        soak = check_soak(
+            SoakSettings(
+                engine_spec=replace(study.engine, settings=settings),
+                arms=arms,
+                soak_s=soak_s,
+                levels=tuple(sorted({*levels, streams})),
+                launches=1,
+                seed=study.plan.seed,
+                keeps_text=study.keeps_text,
+                study=study.path,
+                resumes=holds_soak(study.path),
+            ),
+            observer,
+            deadline=deadline,
+        )
+    except OperatingError as error:
+        return replace(gate, notes=(*gate.notes, f"no soak: {error}"))
+    return replace(gate, soak=replace(soak, is_short=True))
 
 
 def quick_limit_s(study_s: Seconds) -> Seconds:
@@ -86,34 +129,35 @@ def _arms(study: Study, records: Sequence[Record]) -> list[Arm]:
 
 
 def _full(
-    study: Study, arms: Sequence[Arm], records: Sequence[Record], observer: Observer, deadline: Deadline
+    study: Study,
+    arms: Sequence[Arm],
+    records: Sequence[Record],
+    observer: Observer,
+    deadline: Deadline,
+    place: Workplace,
 ) -> Gate:
-    plan, spec = study.plan, study.engine
-    batch = max(FULL.batch, spec.settings.slots)
-    engine = build_engine(replace(spec, settings=replace(spec.settings, slots=batch)))
+    plan = study.plan
+    batch = max(FULL.batch, study.engine.settings.slots)
+    spec = replace(study.engine, settings=replace(study.engine.settings, slots=batch))
     hot = {
         value
         for request in plan.requests
         for value in (plan.temperatures if plan.temperatures != (None,) else (request.temperature,))
         if value
     }
-    run = GateRun(
-        engine,
-        GateAsk(
-            arms=arms,
-            requests=plan.requests,
-            temperatures=(0.0, *sorted(hot)),
-            engine_args=spec.settings.engine_args,
-            depth=replace(FULL, batch=batch),
-            seed=plan.seed,
-        ),
-        logs=study.logs / "verify",
-        observer=observer,
-        deadline=deadline,
-        launch_s=max(launches_took(study), default=0.0),
+    asked = GateAsk(
+        arms=arms,
+        requests=plan.requests,
+        temperatures=(0.0, *sorted(hot)),
+        engine_args=spec.settings.engine_args,
+        depth=replace(FULL, batch=batch),
+        seed=plan.seed,
     )
-    gate = run_until_signal(run.run())
-    if not run.is_cut_short:
+    logs, launch_s = study.logs / "verify", max(launches_took(study), default=0.0)
+    gate, is_cut_short = place.run_gate(
+        spec, asked, logs=logs, observer=observer, deadline=deadline, launch_s=launch_s
+    )
+    if not is_cut_short:
         return gate
     # The study's own answers are no proof that nothing changed, but they can show that something did.
     recorded = gate_from_records(
@@ -123,7 +167,12 @@ def _full(
 
 
 def _quick(
-    study: Study, arms: Sequence[Arm], records: Sequence[Record], observer: Observer, deadline: Deadline
+    study: Study,
+    arms: Sequence[Arm],
+    records: Sequence[Record],
+    observer: Observer,
+    deadline: Deadline,
+    place: Workplace,
 ) -> Gate:
     plan, settings = study.plan, study.engine.settings.engine_args
     started_s = time.monotonic()
@@ -133,47 +182,48 @@ def _quick(
         observer.say(
             f"lossless gate: {len(parted)} answers differ; asking the baseline again for log-probabilities"
         )
-        asked = [request for request in plan.requests if request.id in parted]
-        questions = [
-            Question(case=request.id, request=request, temperature=0.0, seed=1, listed=LISTED)
-            for request in asked
-        ]
+        questions = [_margin_question(request) for request in plan.requests if request.id in parted]
+        others = [_margin_question(request) for request in plan.requests if request.id not in parted]
+
+        def judged(fresh: Fresh) -> Gate:
+            return gate_from_records(
+                records, arms, plan.requests, settings=settings, fresh=fresh, seed=plan.seed
+            )
+
+        def is_enough(fresh: Fresh) -> bool:
+            return not needs_more_control(judged(fresh))
+
         try:
             if not deadline.has(max(launches_took(study), default=0.0)):
                 raise BudgetSpent(deadline, "the lossless gate still needed a launch of the baseline")
-            fresh = run_until_signal(_fresh(build_engine(study.engine), questions, study, deadline))
+            again = AskedAgain(questions=questions, others=others, is_enough=is_enough)
+            log = study.logs / "verify-baseline.log"
+            fresh = place.ask_again(study.engine, again, log=log, deadline=deadline)
         except OperatingError as error:
             note = f"no log-probabilities for the differences: {error}"
             return replace(gate, notes=(*gate.notes, note), wall_s=time.monotonic() - started_s)
-        gate = gate_from_records(records, arms, plan.requests, settings=settings, fresh=fresh, seed=plan.seed)
-    return replace(gate, wall_s=time.monotonic() - started_s)
-
-
-async def _fresh(engine: Engine, questions: Sequence[Question], study: Study, deadline: Deadline) -> Fresh:
-    """Each prompt alone and again within a batch: the reference, and the noise of the baseline's arithmetic.
-
-    Half of the time is for the first, so that both are there when it ends.
-    """
-    references: list[Answer] = []
-    again: list[Answer] = []
-    async with ends_at(deadline, lambda: "launching the baseline for the lossless gate"):
-        server = await engine.launch(baseline_arm(), log=study.logs / "verify-baseline.log")
-    try:
-        with contextlib.suppress(BudgetSpent):
-            async with ends_at(deadline, lambda: "asking the baseline again"):
-                enough = deadline.keeping(deadline.left_s / 2) if deadline.is_set else deadline
-                for question in questions:
-                    references += await ask_all(server.endpoint, [question], at_once=1)
-                    if enough.is_over:
-                        break
-                few = questions[: min(len(references), 2 * QUICK.batch)]
-                again = await ask_all(server.endpoint, few, at_once=QUICK.batch)
-    finally:
-        await to_the_end(server.stop())
-    if not any(answer.is_ok for answer in references):
-        why = references[0].error if references else "it did not answer in time"
-        raise EngineError(f"the baseline gives no log-probabilities: {why}")
-    noise = [gap for pair in zip(references, again, strict=False) for gap in gap_noise(*pair)]
-    return Fresh(
-        references={answer.case: answer for answer in references if answer.is_ok}, noise=tuple(noise)
+        gate = judged(fresh)
+    gate = replace(gate, wall_s=time.monotonic() - started_s)
+    if place is not HERE:
+        return gate  # what is still open stays so: speclift verify --on settles it on a node
+    asked = GateAsk(
+        arms=arms,
+        requests=plan.requests,
+        temperatures=(0.0,),
+        engine_args=settings,
+        depth=replace(QUICK, batch=max(QUICK.batch, study.engine.settings.slots)),
+        seed=plan.seed,
     )
+    return settle_by_equality(
+        gate,
+        asked,
+        study.engine,
+        logs=study.logs / "verify",
+        observer=observer,
+        deadline=deadline,
+        launch_s=max(launches_took(study), default=0.0),
+    )
+
+
+def _margin_question(request: Request) -> Question:
+    return Question(case=request.id, request=request, temperature=0.0, seed=1, listed=LISTED)

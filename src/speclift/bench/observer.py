@@ -20,4 +20,18 @@ class Observer:
 
     def turn_done(self, arm: str, *, done: int, total: int, left_s: Seconds) -> None: ...
 
+    def soaking(
+        self,
+        arm: str,
+        *,
+        launch: int,
+        stage: str,
+        streams: int,
+        requests: int,
+        faults: int,
+        done: float,
+        left_s: Seconds,
+    ) -> None:
+        """A soak at work, now and then; `done` is the share of its time."""
+
     def noticed(self, finding: Finding) -> None: ...

@@ -151,7 +151,10 @@ def prepare_arms(
         together=together,
         seed=ask.seed,
         request_count=requests,
-        looks=None if ask.fixed else looks_for(rounds, together=together, repeats=requests is not None),
+        looks=None
+        if ask.fixed
+        # A node of a fleet runs whole rounds: every lap sends all requests.
+        else looks_for(rounds, together=together, repeats=requests is not None or ask.on is not None),
     )
     return Prepared(
         plan=plan,
@@ -213,7 +216,7 @@ def provenance(prepared: Prepared, ask: Ask) -> Provenance:
         engine=prepared.engine.name,
         engine_version=prepared.engine.version(),
         model=model,
-        model_sha256=_model_fingerprint(model),
+        model_sha256=model_fingerprint(model),
         prompts_sha256=prepared.workload.sha256,
         seed=ask.seed,
         host=host_facts(),
@@ -222,7 +225,7 @@ def provenance(prepared: Prepared, ask: Ask) -> Provenance:
     )
 
 
-def _model_fingerprint(model: str) -> str:
+def model_fingerprint(model: str) -> str:
     """Empty where the model is a name that only its server can resolve."""
     path = Path(model)
     if path.is_file():
@@ -250,6 +253,8 @@ def named_arms(ask: Ask, observer: Observer) -> tuple[Arm, ...]:
 
 
 def draft_paths(ask: Ask, observer: Observer) -> tuple[str, ...]:
+    if ask.is_elsewhere:
+        return ask.drafts
     return tuple(
         engine_kind(ask.engine).model_path(draft, say=observer.say, fetches=ask.fetches)
         for draft in ask.drafts

@@ -106,6 +106,23 @@ class StudyRun:
         if self._has_only_failures():
             raise EngineError("every speculative arm failed", hint=self._where_to_look())
 
+    async def run_round(self, asked: Sequence[Turn], *, explains: Sequence[Turn] = ()) -> tuple[str, ...]:
+        """One round of several that run on other machines meanwhile, `explains` the control's turns after it. Returns
+        what the time left out, in words, for whoever shared the rounds out."""
+        pending = self._pending(asked)
+        self._turns_total = len(pending)
+        self._launches_left = len({turn.arm for turn in pending})
+        try:
+            async with ends_at(self._deadline, lambda: self._servers.doing):
+                await self._servers.identify()
+                if pending and self._has_time_for(pending[0].round, pending):
+                    await self._round(pending[0].round, pending, is_all=True)
+                if not self._has_only_failures():
+                    await self._take_control(explains)
+        except BudgetSpent as spent:
+            self._left_out.append(str(spent))
+        return tuple(self._left_out)
+
     async def _all_rounds(self) -> None:
         todo = [self._pending(turns(self.plan, index)) for index in range(self.plan.rounds)]
         self._turns_total = sum(len(pending) for pending in todo)
@@ -189,7 +206,10 @@ class StudyRun:
 
     async def _explain(self) -> None:
         """The control, where there is one, if there is time for it when everything that decides is measured."""
-        pending = self._pending(control_turns(self.plan, last_lap(self.study)))
+        await self._take_control(control_turns(self.plan, last_lap(self.study)))
+
+    async def _take_control(self, asked: Sequence[Turn]) -> None:
+        pending = self._pending(asked)
         if not pending or not self._has_time_to_explain(pending):
             return
         self._turns_total += len(pending)
@@ -208,7 +228,8 @@ class StudyRun:
                 pending.append(replace(turn, items=items))
         return pending
 
-    async def _round(self, round_index: int, pending: Sequence[Turn]) -> None:
+    async def _round(self, round_index: int, pending: Sequence[Turn], *, is_all: bool = False) -> None:
+        """`is_all`: nothing comes after it, so that it may take all the time there is."""
         names = dict.fromkeys(turn.arm for turn in pending)
         groups = [set(names)] if self.plan.together else [{name} for name in names]
         for place, group in enumerate(groups):
@@ -216,7 +237,11 @@ class StudyRun:
             arms = self._standing(group)
             async with ended_together() as another_stack:
                 live = await self._bring_all_up(arms, round_index, own, another_stack)
-                share_s = self._share_s(round_index, arms=len(group), groups=len(groups), done=place)
+                if is_all:
+                    left_s = max(0.0, self._deadline.left_s)
+                    share_s = left_s / (len(groups) - place) if self._deadline.is_set else None
+                else:
+                    share_s = self._share_s(round_index, arms=len(group), groups=len(groups), done=place)
                 await self._take_turns(own, live, share_s)
 
     async def _bring_all_up(

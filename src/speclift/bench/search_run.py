@@ -130,6 +130,10 @@ class LocalRunner:
             await to_the_end(started.stack.aclose())
         await to_the_end(self._stack.aclose())
 
+    @property
+    def doing(self) -> str:
+        return self._servers.doing
+
     async def expect(self, jobs: Sequence[tuple[SearchJob, Arm]]) -> None:
         if self._waiting:
             return
@@ -379,9 +383,10 @@ async def run_search(
     latest: Deadline | None = None,
     clock: Callable[[], Seconds] = time.monotonic,
 ) -> Search:
-    """Until the search has enough, or its own part of the time, up to `deadline_s` of `clock`, is spent; jobs one
-    after the other. Before `ends` what was found is to be confirmed; `latest` is the end of everything, until when
-    what there is nothing to choose without may take."""
+    """Until the search has enough, or its own part of the time, up to `deadline_s` of `clock`, is spent; as many jobs
+    at a time as the search was set to, of those that it asks for before any of them is told. Before `ends` what was
+    found is to be confirmed; `latest` is the end of everything, until when what there is nothing to choose without may
+    take."""
     while jobs := search.ask():
         left_s = None if deadline_s is None else deadline_s - clock()
         if left_s is not None and not _has_time(search, jobs, left_s):
@@ -390,12 +395,30 @@ async def run_search(
         if until is not None and not until.has(_needed_s(search, jobs[:1]) + _confirming_s(search)):
             return search
         following = [(job, search.problem.candidate(job.candidate).arm) for job in jobs]
-        job, arm = following[0]
-        observer.searching(job, done=len(search.results), left_s=left_s)
+        under_way = following[: search.problem.settings.at_once]
+        for number, (job, _) in enumerate(under_way):
+            observer.searching(job, done=len(search.results) + number, left_s=left_s)
         await runner.expect([each for each in following if each[0].purpose in CALIBRATING])
-        search = search.tell(await runner.run(job, arm, requests))
+        for result in await _all_run(runner, under_way, requests):
+            # One that failed may have taken others of the same arm along.
+            search = search.tell(result) if result.job in search.pending else search
     _require_compared(search)
     return search
+
+
+async def _all_run(
+    runner: ArmRunner, jobs: Sequence[tuple[SearchJob, Arm]], requests: Sequence[Request]
+) -> list[JobResult]:
+    """In the order they were asked for; the first error ends the others."""
+    if len(jobs) == 1:
+        return [await runner.run(*jobs[0], requests)]
+    try:
+        async with asyncio.TaskGroup() as group:
+            tasks = [group.create_task(runner.run(job, arm, requests)) for job, arm in jobs]
+    except ExceptionGroup as failures:
+        operating = failures.subgroup(SpecliftError)
+        raise operating.exceptions[0] if operating is not None else failures from None
+    return [task.result() for task in tasks]
 
 
 def _require_compared(search: Search) -> None:

@@ -6,6 +6,8 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from types import TracebackType
+from typing import Protocol
 
 from speclift.bench.ask import Ask
 from speclift.bench.bench import Bench
@@ -36,7 +38,7 @@ from speclift.bench.search_plan import (
     plan_search,
     ways_of_drafting,
 )
-from speclift.bench.search_run import LocalRunner, replayed, run_search, spent_s
+from speclift.bench.search_run import ArmRunner, LocalRunner, finished_jobs, replayed, run_search, spent_s
 from speclift.bench.search_space import (
     Wanted,
     named_methods,
@@ -208,47 +210,121 @@ def no_search(budget_s: Seconds | None, why: str) -> Finding:
     )
 
 
-def search_best(bench: Bench, observer: Observer) -> Bench:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunnerNeeds:
+    """What whoever runs the jobs of a search is told. `is_paced`: every arm fits beside a baseline."""
+
+    study: Study
+    plan: SearchPlan
+    observer: Observer
+    limit_s: Seconds
+    workers: int
+    resumed_as: Path
+    is_paced: bool
+
+
+class SearchRunner(ArmRunner, Protocol):
+    """Inside its block it has whatever it needs to run jobs."""
+
+    @property
+    def doing(self) -> str:
+        """What is under way, for whoever has to say where the time ended."""
+        ...
+
+    async def __aenter__(self) -> object: ...
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None: ...
+
+
+class SearchPlace(Protocol):
+    """Where the jobs of a search run, and how many of them at a time."""
+
+    @property
+    def at_once(self) -> int: ...
+
+    def runner(self, needs: RunnerNeeds) -> SearchRunner: ...
+
+
+class SearchHere:
+    """This machine: one job at a time, for two would share it."""
+
+    at_once = 1
+
+    def runner(self, needs: RunnerNeeds) -> SearchRunner:
+        engine = build_engine(needs.study.engine)
+        servers = Servers(
+            needs.study,
+            engine,
+            observer=_Unannounced(needs.observer),
+            seed=needs.study.plan.seed,
+            limit_s=needs.limit_s,
+            workers=needs.workers,
+            resumed_as=needs.resumed_as,
+        )
+        return LocalRunner(
+            needs.study,
+            servers,
+            cell_limit_s=needs.plan.cell_limit_s,
+            is_paced=needs.is_paced,
+            at_once=_starting_at_once(engine, is_paced=needs.is_paced),
+            fits=lambda arms: bool(needs.plan.together) or engine.fits_together(arms),
+        )
+
+
+SEARCH_HERE = SearchHere()
+
+
+def search_best(bench: Bench, observer: Observer, place: SearchPlace = SEARCH_HERE) -> Bench:
     """Runs the search to its end, where there is one, and opens the study that confirms what it found."""
     if not bench.searches:
         return bench
     with bench.study as searching:
         path = searching.path.parent
-        plan = kept_plan(searching)
-        search = _searched(bench, plan, observer, resumed_as=path)
+        plan = _planned_for(place.at_once, searching)
+        search = _searched(bench, plan, observer, place, resumed_as=path)
         return replace(bench, study=open_confirmation(path, searching, search, plan), searches=False)
 
 
-def _searched(bench: Bench, plan: SearchPlan, observer: Observer, *, resumed_as: Path) -> Search:
+def _planned_for(at_once: int, searching: Study) -> SearchPlan:
+    """A search asks for as many jobs at a time as it began with: one that goes on, goes on as it would have."""
+    plan = kept_plan(searching)
+    problem = plan.search.problem
+    if finished_jobs(searching) or problem.settings.at_once == at_once:
+        return plan
+    problem = replace(problem, settings=replace(problem.settings, at_once=at_once))
+    plan = replace(plan, search=replace(plan.search, problem=problem))
+    keep_plan(searching, plan)
+    return plan
+
+
+def _searched(
+    bench: Bench, plan: SearchPlan, observer: Observer, place: SearchPlace, *, resumed_as: Path
+) -> Search:
     searching, deadline = bench.study, bench.deadline
     begun_s = time.monotonic()
     search = replayed(plan.search, searching)
     before_s = spent_s(searching)
     deadline_s = None if plan.search_s is None else begun_s + plan.search_s - before_s
     engine = build_engine(searching.engine)
-    servers = Servers(
-        searching,
-        engine,
-        observer=_Unannounced(observer),
-        seed=searching.plan.seed,
-        limit_s=request_limit_s(deadline),
-        workers=bench.ask.workers,
-        resumed_as=resumed_as,
-    )
     tuning = set(plan.tuning_ids)
     requests = [request for request in searching.plan.requests if request.id in tuning]
     is_paced = bool(search.ask()) and _fits_beside_baseline(engine, searching.plan.arms, plan.together)
-    runner = LocalRunner(
-        searching,
-        servers,
-        cell_limit_s=plan.cell_limit_s,
-        is_paced=is_paced,
-        at_once=_starting_at_once(engine, is_paced=is_paced),
-        fits=lambda arms: bool(plan.together) or engine.fits_together(arms),
+    runner = place.runner(
+        RunnerNeeds(
+            study=searching,
+            plan=plan,
+            observer=observer,
+            limit_s=request_limit_s(deadline),
+            workers=bench.ask.workers,
+            resumed_as=resumed_as,
+            is_paced=is_paced,
+        )
     )
 
     async def work() -> Search:
-        async with ends_at(deadline, lambda: servers.doing), runner:
+        async with ends_at(deadline, lambda: runner.doing), runner:
             return await run_search(
                 search,
                 runner,
@@ -298,7 +374,9 @@ def open_confirmation(path: Path, searching: Study, search: Search, plan: Search
     spec, arms = with_control(spec, choice.arms)
     engine = build_engine(spec)
     held_out = set(plan.held_out_ids)
-    repeats = asked.request_count is not None and asked.request_count > len(held_out)
+    # What was to be confirmed in whole rounds, as on a fleet, still is.
+    is_whole = asked.looks is not None and set(asked.looks.sizes) == {1.0}
+    repeats = is_whole or (asked.request_count is not None and asked.request_count > len(held_out))
     confirming = StudyPlan(
         arms=arms,
         loads=loads,

@@ -9,6 +9,7 @@ from pathlib import Path
 
 from speclift.bench.ask import Ask
 from speclift.bench.run import launches_took
+from speclift.bench.soak_study import holds_soak
 from speclift.core.engine_spec import EngineSpec
 from speclift.core.errors import StudyError, UsageError
 from speclift.core.units import Seconds
@@ -40,6 +41,24 @@ def free_path(asked: Path | None) -> Path:
 
 def resumed_path(asked: Path | None) -> Path:
     return asked or _latest_path()
+
+
+def free_soak_path(asked: Path | None) -> Path:
+    """Beside or within a study: only another soak is in the way."""
+    path = asked or _dated_path()
+    if holds_soak(path):
+        raise UsageError(f"{path} already holds a soak", hint="add --resume, or use another --study")
+    require_study_place(path)
+    return path
+
+
+def resumed_soak_path(asked: Path | None) -> Path:
+    found = sorted(path for path in STUDIES.glob("*") if holds_soak(path)) if STUDIES.is_dir() else []
+    path = asked or (found[-1] if found else None)
+    if path is None or not holds_soak(path):
+        where = "there" if path is None else f"in {path} there"
+        raise StudyError(f"{where} is no soak to resume", hint="give its folder with --study DIR")
+    return path
 
 
 def provide_texts(study: Study, ask: Ask) -> None:

@@ -64,6 +64,28 @@ class Narrator(Observer):
             self._last_plain_s = time.monotonic()
             self.say(f"{done}/{total} turns, {left}")
 
+    def soaking(
+        self,
+        arm: str,
+        *,
+        launch: int,
+        stage: str,
+        streams: int,
+        requests: int,
+        faults: int,
+        done: float,
+        left_s: float,
+    ) -> None:
+        left = f"about {duration(left_s)} left"
+        odd = f", {faults} odd" if faults else ""
+        where = f"{printable(arm, limit=24)} {launch}, {stage}, {streams} at once"
+        count = f"{requests:,} requests{odd}"
+        if self._bar is not None and self._task is not None:
+            self._bar.update(self._task, completed=1000 * done, total=1000, arm=where, count=count, left=left)
+        elif time.monotonic() - self._last_plain_s >= PLAIN_EVERY_S:
+            self._last_plain_s = time.monotonic()
+            self.say(f"{where}: {count}, {left}")
+
     def searching(self, job: SearchJob, *, done: int, left_s: float | None) -> None:
         loads = ", ".join(load_label(load) for load in job.loads)
         arm = printable(job.candidate, limit=64)

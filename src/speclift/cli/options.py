@@ -231,16 +231,11 @@ def takes_ask(verb: Callable[..., None]) -> Callable[..., None]:
     @functools.wraps(verb)
     def command(ctx: typer.Context, **options: object) -> None:
         options.pop("config")
-        values = flags.given(options)
-        line = brought_line(ctx, options)
-        if line is not None:
-            typed = flags.typed(ctx)
-            values |= {name: value for name, value in line.items() if name not in typed}
-        ask = Ask.of(**values)
+        ask = _ask(ctx, options, flags)
         # The file may change later; the study keeps what it said, in front of a line that follows.
         words = sys.argv[1:]
         end = words.index("--") if "--" in words else len(words)
-        said = as_flags(_from_file(ctx), STUDY_SETTINGS)
+        said = as_flags(from_file(ctx), STUDY_SETTINGS)
         verb(replace(ask, argv=(*words[:end], *said, *words[end:])), **options)
 
     return signed(
@@ -255,7 +250,25 @@ def takes_ask(verb: Callable[..., None]) -> Callable[..., None]:
     )
 
 
-def _from_file(ctx: typer.Context) -> Mapping[str, object]:
+def _ask(ctx: typer.Context, options: dict[str, object], flags: Flags) -> Ask:
+    """What a command was called with, its own flags excepted, which stay in `options`."""
+    values = flags.given(options)
+    line = brought_line(ctx, options)
+    if line is not None:
+        typed = flags.typed(ctx)
+        values |= {name: value for name, value in line.items() if name not in typed}
+    return Ask.of(**values)
+
+
+def ask_in(ctx: typer.Context) -> tuple[Ask, dict[str, object]]:
+    """What a measuring verb that was parsed and not run asks for, and the values of its own flags."""
+    options = dict(ctx.params)
+    options.pop("config")
+    return _ask(ctx, options, Flags(Ask)), options
+
+
+def from_file(ctx: typer.Context) -> Mapping[str, object]:
+    """What the study file says, by parameter, as far as the command line does not say otherwise."""
     return {
         name: value
         for name, value in (ctx.default_map or {}).items()

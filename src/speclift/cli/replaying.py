@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -12,6 +11,7 @@ import typer
 from speclift.bench.ask import ReplayAsk
 from speclift.cli.options import Flags, Json, takes
 from speclift.cli.screens import screen, write_json
+from speclift.core.errors import OperatingError
 from speclift.core.flags import assembled
 
 if TYPE_CHECKING:
@@ -20,14 +20,14 @@ if TYPE_CHECKING:
 # numpy, scipy, jinja2 and rich are imported where they are used: --help must not wait for them.
 
 SAID_EVERY_S = 10.0
-LOGS = "JSON lines with responses; also OpenAI batch, ShareGPT, a gateway's log, gzip."
+LOGS = "JSON lines with responses; also OpenAI batch, ShareGPT, a gateway's log, gzip; patterns, s3:// and the like."
 
 
 @takes(Flags(ReplayAsk), as_parameter="asked")
 def replay_command(
     asked: Mapping[str, object],
     *,
-    logs: Annotated[list[Path], typer.Argument(metavar="LOG", help=LOGS)],
+    logs: Annotated[list[str], typer.Argument(metavar="LOG", help=LOGS)],
     as_json: Json = False,
 ) -> None:
     """Estimate the accepted length of n-gram speculation on logged traffic. Needs no engine."""
@@ -36,13 +36,19 @@ def replay_command(
 
     console = screen(stderr=True)
     progress = _Progress(lambda text: console.print(text, style="dim", markup=False))
-    document = replay_document(replay(logs, assembled(ReplayAsk, asked), progress=progress))
+    result = replay(logs, assembled(ReplayAsk, asked), progress=progress)
+    document = replay_document(result)
     if as_json:
         write_json(document)
-        return
-    from speclift.views.replay_terminal import replay_view
+    else:
+        from speclift.views.replay_terminal import replay_view
 
-    console.print(replay_view(document))
+        console.print(replay_view(document))
+    if result.unread:
+        raise OperatingError(
+            f"not all of the log was read: {'; '.join(result.unread)}",
+            hint="the counts above are those of the rest",
+        )
 
 
 class _Progress:

@@ -150,5 +150,7 @@ def as_flags(defaults: Mapping[str, object], settings: Mapping[str, FileFlag]) -
             words += [flags[parameter]] if value else []
             continue
         for entry in value if isinstance(value, list) else [value]:
-            words += [flags[parameter], str(entry)]
+            flag, text = flags[parameter], str(entry)
+            # A value that looks like a flag is one of its own unless it is tied to its flag.
+            words += [f"{flag}={text}"] if text.startswith("-") else [flag, text]
     return tuple(words)

@@ -101,6 +101,8 @@ class ServerSettings:
     ] = ()
     # None where a server has the GPU for itself.
     shared_gpu: GpuShare | None = None
+    # Kernels whose arithmetic does not depend on what else is in a batch: slower, for comparing texts alone.
+    batch_invariant: bool = False
     # The user's own command: then nothing but what is in it, and what measuring needs, is said to the server.
     line: OwnLine | None = None
 

@@ -53,3 +53,10 @@ class EngineSpec:
             settings=replace(self.settings, shared_gpu=share),
             by_arm=tuple((name, replace(own, shared_gpu=share)) for name, own in self.by_arm),
         )
+
+    def with_invariant_batches(self) -> EngineSpec:
+        return replace(
+            self,
+            settings=replace(self.settings, batch_invariant=True),
+            by_arm=tuple((name, replace(own, batch_invariant=True)) for name, own in self.by_arm),
+        )

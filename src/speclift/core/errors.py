@@ -6,7 +6,8 @@ SpecliftError              base: catch this to catch everything raised on purpos
 └── OperatingError         exit 1: the request was right, the world was not
     ├── EngineError        a server did not start, died, hung or is not what was asked for
     ├── ModelError         a model file is missing, damaged or does not match its draft
-    └── StudyError         a study directory cannot be read, written, resumed or merged
+    ├── StudyError         a study directory cannot be read, written, resumed or merged
+    └── FleetError         a cluster or a node of it is missing, lost, busy or unlike the others
 """
 
 from __future__ import annotations
@@ -55,6 +56,10 @@ class ModelError(OperatingError):
 
 class StudyError(OperatingError):
     """A study directory cannot be read, written, resumed or merged."""
+
+
+class FleetError(OperatingError):
+    """A cluster cannot be reached, or a node of it cannot take its part; the message names the node."""
 
 
 def without_tracebacks(log: str) -> str:

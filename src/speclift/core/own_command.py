@@ -11,7 +11,7 @@ from speclift.core.address import HIDDEN
 VERBS = {"decide": "decide", "tune": "tune", "measure": "decide", "verify": "verify"}
 # Where results went and whether anything was launched is no part of what was measured.
 DROPPED_SWITCHES = ("--json", "--resume", "--dry-run")
-DROPPED = ("--study", "--out", "--markdown")
+DROPPED = ("--study", "--out", "--markdown", "--junit")
 # Without one of these a study is the quick look, which chooses its own traffic.
 TRAFFIC = ("--prompts", "--segment", "--requests", "--max-tokens", "--budget")
 # What names the arms of a study.

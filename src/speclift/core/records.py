@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 
+from speclift.core.fleet import NodeFacts
 from speclift.core.traffic import Load
 from speclift.core.units import Bytes, Seconds, Tokens
 
@@ -58,6 +59,8 @@ class Place:
     phase: Phase = Phase.MEASURED
     # How often the cell had sent this request before: 0 is the first time.
     repeat: int = 0
+    # Which machine of a fleet it ran on; empty where there is one. Only records of one node form a pair.
+    node: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -203,6 +206,8 @@ class Launch:
     usage: tuple[Usage, ...] = ()
     # The most it was seen to hold.
     gpu_memory_peak_bytes: Bytes | None = None
+    # Of a fleet; empty where there is one machine.
+    node: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -219,6 +224,8 @@ class Provenance:
     host: Mapping[str, object]
     commands: tuple[tuple[str, ...], ...]
     argv: tuple[str, ...]
+    # The machines of a fleet; none where `host` is the one it ran on.
+    nodes: tuple[NodeFacts, ...] = ()
 
     def environment(self) -> dict[str, object]:
         """The fields that must agree before two studies may be pooled."""

@@ -131,6 +131,8 @@ class Comparison:
     simultaneous: Estimate
     prompts: int
     launches: int
+    # Machines that these were spread over; with several of them `launches_needed` counts machines.
+    nodes: int = 1
     # What would bring the interval clear of the bar it straddles; None where no number would.
     prompts_needed: int | None = None
     launches_needed: int | None = None
@@ -142,6 +144,12 @@ class Comparison:
     @property
     def prompts_there(self) -> int:
         return self.prompts + self.prompts_unsent
+
+    @property
+    def launches_seen(self) -> str:
+        """In words, with the machines that they ran on where there were several."""
+        launches = f"{self.launches} launch{'es' if self.launches != 1 else ''}"
+        return launches if self.nodes == 1 else f"{launches} on {self.nodes} nodes"
 
     @property
     def where(self) -> str:

@@ -72,6 +72,13 @@ def gpu_room() -> GpuRoom | None:
     return GpuRoom(free_bytes=free * MIB, total_bytes=total * MIB)
 
 
+def compute_capability() -> tuple[int, int] | None:
+    """Of that GPU, such as (9, 0); None where nobody can tell."""
+    visible = os.environ.get("CUDA_VISIBLE_DEVICES", "").partition(",")[0].strip()
+    rows = _queried("gpu=compute_cap", f"--id={visible or 0}")
+    return (rows[0][0], rows[0][1]) if rows and len(rows[0]) == 2 else None
+
+
 def has_gpus() -> bool:
     return shutil.which(NVIDIA_SMI) is not None
 

@@ -26,6 +26,7 @@ from speclift.core.units import Seconds
 from speclift.engines.installed import Installed, Programs
 from speclift.engines.protocol import Engine, Scorer
 from speclift.linter.dialect import Dialect
+from speclift.lossless.soak.traffic import SoakDialect
 from speclift.planner.request import EngineTerms
 
 if TYPE_CHECKING:  # numpy, which only replay needs
@@ -59,6 +60,9 @@ class EngineKind(ABC):
     reuses_prompts: bool | None = None
     # Draft lengths that a search tries, where they are not ANY_KS.
     usual_ks: ClassVar[Mapping[Drafting, tuple[int, ...]]] = MappingProxyType({})
+
+    # Whether a request with a seed is answered alike whatever else the server does.
+    honours_seeds = False
 
     # None: plan cannot count its memory, and does not plan it.
     plan_terms: EngineTerms | None = None
@@ -169,6 +173,20 @@ class EngineKind(ABC):
         """How a server, whoever's it is, tells its own probabilities where it does so as this engine's do; None, or
         EngineError, where trying shows that it does not."""
         return None
+
+    def batch_invariant(self, spec: EngineSpec) -> EngineSpec | None:
+        """The same servers with kernels whose arithmetic does not depend on what else is in a batch, so that the same
+        text comes out whatever the load; None where engine, version or machine has none."""
+        return None
+
+    def soak_dialect(self, version: str) -> SoakDialect:
+        """Whose names its servers take for what OpenAI's API does not have; `version` is what an engine says it is."""
+        return SoakDialect.OPENAI
+
+    def under_fire(self, settings: ServerSettings, *, streams: int) -> ServerSettings:
+        """The same server for a soak with so many streams: prompts may be cached, and where the engine can do with
+        little room for them, it has to make do."""
+        return settings
 
     def check_pairs(self, arms: Sequence[Arm], target: str) -> None:
         """ModelError where a draft cannot serve this target."""

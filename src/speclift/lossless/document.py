@@ -8,7 +8,7 @@ from typing import Annotated, Literal, NotRequired, TypeAlias, TypedDict, final
 
 from speclift.core.documents import AnswerDocument, FindingDocument, answer_document, finding_document
 from speclift.core.errors import StudyError
-from speclift.core.results import Level
+from speclift.core.results import Finding, Level
 from speclift.core.typed_json import Keywords, finite, read_as
 from speclift.lossless.calibration import SetTest
 from speclift.lossless.gate import ArmGate, Example, Gate
@@ -17,6 +17,8 @@ from speclift.lossless.greedy import Control, Greedy, GreedyCheck
 from speclift.lossless.rates import Hazard
 from speclift.lossless.result import Result
 from speclift.lossless.sampled import Sampled
+from speclift.lossless.soak.document import SoakDocument, soak_document
+from speclift.lossless.soak.rates import SoakResult
 from speclift.lossless.two_sample import TextTest
 
 # Under this name a study keeps it.
@@ -143,6 +145,8 @@ class GateDocument(TypedDict):
     findings: list[FindingDocument]
     notes: list[str]
     wall_s: float
+    # Under load, with tools and turns, over time; where it was asked for.
+    soak: NotRequired[SoakDocument]
     # What verify says of it first; a study's own answer is the verdict's.
     answer: NotRequired[AnswerDocument]
 
@@ -244,13 +248,26 @@ def _outcome(document: LosslessDocument) -> GateOutcome:
         result=document["result"],
         mode=document.get("mode", ""),
         why="",
-        arms=tuple(
-            ArmOutcome(arm=arm["arm"], result=arm["result"], message=_message(arm))
-            for arm in document["arms"]
-        ),
+        arms=tuple(_arm_outcome(arm, document.get("soak")) for arm in document["arms"]),
         examples=tuple(Example(**example) for example in document["examples"]),
         document=document,
     )
+
+
+def _arm_outcome(arm: ArmGateDocument, soak: SoakDocument | None) -> ArmOutcome:
+    """An arm that fails under load has failed, whatever it says when it is asked politely."""
+    found = [] if soak is None else [fault for fault in soak["faults"] if fault["arm"] == arm["arm"]]
+    words = [f"{fault['name']}: {fault['message']}" for fault in found if fault["result"] is SoakResult.FOUND]
+    failed = [] if soak is None else [each for each in soak["arms"] if each["arm"] == arm["arm"]]
+    words += [
+        finding["message"]
+        for each in failed
+        for finding in each["findings"]
+        if finding["level"] is Level.FAIL
+    ]
+    if not words or arm["result"] is Result.FAIL:
+        return ArmOutcome(arm=arm["arm"], result=arm["result"], message=_message(arm))
+    return ArmOutcome(arm=arm["arm"], result=Result.FAIL, message="; ".join(words))
 
 
 def _message(arm: ArmGateDocument) -> str:
@@ -264,9 +281,37 @@ def _message(arm: ArmGateDocument) -> str:
     return "; ".join(words) or arm["result"].value
 
 
-def verify_document(gate: Gate, argv: Sequence[str]) -> GateDocument:
-    """Of verify itself; `argv` is its command line."""
-    return {**gate_document(gate), "answer": answer_document(gate_answer(gate, argv))}
+def verify_document(gate: Gate, argv: Sequence[str], *, kept: GateDocument | None = None) -> GateDocument:
+    """Of verify itself; `argv` is its command line. `kept` is the document of the polite part, where that was asked
+    before and the soak goes on."""
+    document = gate_document(gate)
+    if kept is not None:
+        polite = {name: value for name, value in kept.items() if name not in ("result", "soak", "answer")}
+        document = read_as(GateDocument, {**document, **polite})
+    return {**document, "answer": answer_document(gate_answer(gate, argv))}
+
+
+def kept_gate(document: GateDocument) -> Gate:
+    """The result of each arm and why, without the counts behind it."""
+    return Gate(
+        depth=document["depth"],
+        detect=document["detect"],
+        planned_tokens=document["planned_tokens"],
+        control=None,
+        arms=tuple(
+            ArmGate(
+                arm=arm["arm"],
+                method=arm["method"],
+                result=arm["result"],
+                greedy=None,
+                sampled=None,
+                findings=tuple(Finding(**finding) for finding in arm["findings"]),
+            )
+            for arm in document["arms"]
+        ),
+        wall_s=document["wall_s"],
+        notes=tuple(document["notes"]),
+    )
 
 
 def gate_document(gate: Gate) -> GateDocument:
@@ -288,6 +333,8 @@ def gate_document(gate: Gate) -> GateDocument:
         "notes": list(gate.notes),
         "wall_s": gate.wall_s,
     }
+    if gate.soak is not None:
+        document["soak"] = soak_document(gate.soak)
     return finite(document)
 
 

@@ -16,9 +16,10 @@ from speclift.core.traffic import Request
 from speclift.lossless.answers import Answer
 from speclift.lossless.divergence import Divergence, Kind
 from speclift.lossless.edges import EdgeCheck
-from speclift.lossless.greedy import Control, Greedy
+from speclift.lossless.greedy import Control, Greedy, settled_by_equality
 from speclift.lossless.result import Result, worst
 from speclift.lossless.sampled import Sampled
+from speclift.lossless.soak.outcome import Soak
 from speclift.lossless.text_faults import text_faults
 
 SAID = {
@@ -81,14 +82,41 @@ class Gate:
     arms: tuple[ArmGate, ...]
     wall_s: float = 0.0
     notes: tuple[str, ...] = ()
+    # What load, tools, turns and time did; None where nobody asked for it.
+    soak: Soak | None = None
 
     @property
     def result(self) -> Result:
-        return worst(arm.result for arm in self.arms)
+        return worst([*(arm.result for arm in self.arms), *([self.soak.result] if self.soak else [])])
 
     @property
     def examples(self) -> tuple[Example, ...]:
         return tuple(example for arm in self.arms for example in arm.examples)
+
+
+def with_equality(gate: Gate, invariant: Gate) -> Gate:
+    """The gate with what servers of batch-invariant kernels settled of it."""
+    asked = {arm.arm: arm.greedy for arm in invariant.arms}
+    control = invariant.control
+    return replace(
+        gate,
+        arms=tuple(
+            arm
+            if control is None or (equal := asked.get(arm.arm)) is None or arm.greedy is None
+            else _with_greedy(arm, settled_by_equality(arm.greedy, equal, control), invariant)
+            for arm in gate.arms
+        ),
+        wall_s=gate.wall_s + invariant.wall_s,
+        notes=(*gate.notes, "differences at temperature 0 were asked again with batch-invariant kernels"),
+    )
+
+
+def _with_greedy(arm: ArmGate, greedy: Greedy, invariant: Gate) -> ArmGate:
+    """Other parts that failed stay failed."""
+    parts = [greedy.result] if arm.sampled is None else [greedy.result, arm.sampled.result]
+    result = Result.FAIL if arm.result is Result.FAIL else worst(parts)
+    shown = invariant.examples if greedy.result is Result.FAIL else arm.examples
+    return replace(arm, greedy=greedy, result=result, examples=shown)
 
 
 @dataclass(slots=True, kw_only=True)

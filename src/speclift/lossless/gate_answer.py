@@ -3,24 +3,38 @@
 from __future__ import annotations
 
 import math
+import shlex
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 
 from speclift.core.answer import NextCommand, ShortAnswer, answered
 from speclift.core.own_command import CommandLine
-from speclift.core.quantities import printable
+from speclift.core.quantities import duration, printable
+from speclift.core.results import Level
 from speclift.lossless.gate import ArmGate, Gate
 from speclift.lossless.questions import FULL
 from speclift.lossless.rates import tokens_for_rate
 from speclift.lossless.result import PROMPTS_MIN, Result
+from speclift.lossless.soak.outcome import SHOWN_BY_ANY, Soak, SoakArm
+from speclift.lossless.soak.rates import SoakResult
 
 NAME_CHARACTERS = 40
 NAMES_SHOWN = 3
 # Nobody asks more than this many times over.
 TIMES_MAX = 20
+# A reproduction is a handful of requests.
+SCRIPT_S = 30.0
 
 
 def gate_answer(gate: Gate, argv: Sequence[str]) -> ShortAnswer:
     """`argv` is the command that asked, so that one which asks more can be told."""
+    if gate.soak is not None:
+        return soak_answer(gate, gate.soak, argv)
+    return polite_answer(gate, argv)
+
+
+def polite_answer(gate: Gate, argv: Sequence[str]) -> ShortAnswer:
+    """Of what was asked one at a time and in one batch."""
     deciding = [arm for arm in gate.arms if arm.result is gate.result]
     names = _names([arm.arm for arm in deciding])
     match gate.result:
@@ -79,6 +93,88 @@ def _times_needed(arm: ArmGate, detect: float) -> float:
     if arm.sampled is not None and arm.sampled.result is Result.INCONCLUSIVE and arm.sampled.tokens:
         needed.append(arm.sampled.tokens_needed / arm.sampled.tokens)
     return max(needed)
+
+
+def soak_answer(gate: Gate, soak: Soak, argv: Sequence[str]) -> ShortAnswer:
+    """Of both: what the fire showed first, and whether the gate before it agrees."""
+    polite = replace(gate, soak=None)
+    deciding = [arm for arm in soak.arms if arm.result is soak.result]
+    names = _names([arm.arm for arm in deciding])
+    asked = f"{soak.requests:,} requests in {duration(soak.seconds)}"
+    if soak.result is Result.FAIL:
+        return answered(
+            f"Do not use {names}: it fails under load; {asked}.", _found_faults(deciding), _again(soak, argv)
+        )
+    if polite.result is Result.FAIL:
+        before = polite_answer(polite, argv)
+        return answered(before.sentence, (*before.because, f"under load nothing more showed: {asked}"))
+    if soak.result is Result.PASS and polite.result is Result.PASS:
+        below = max(
+            rate.arm.interval[1] for arm in soak.arms for rate in arm.asked if rate.fault in SHOWN_BY_ANY
+        )
+        return answered(
+            f"{names} stands the fire: no fault beyond the baseline's own in {asked}.",
+            (
+                f"a fault that any answer could show is rarer than {below:.1%} (95 % confidence)",
+                *polite_answer(polite, argv).because,
+            ),
+        )
+    if soak.result is Result.PASS:
+        before = polite_answer(polite, argv)
+        return answered(
+            before.sentence, (f"under load no fault showed: {asked}", *before.because), before.next
+        )
+    return answered(
+        f"No fault of {names or 'speculation'} was proven, but {asked} are too few to rule one out.",
+        _open_faults(deciding),
+        _again(soak, argv),
+    )
+
+
+def _found_faults(arms: Sequence[SoakArm]) -> Iterator[str]:
+    for arm in arms:
+        for rate in arm.found:
+            where = f"; {', '.join(rate.places)}" if rate.places else ""
+            yield f"{_short(arm.arm)}, {rate.fault}: {rate.message}{where}"
+        if arm.distribution is not None and arm.distribution.result is Result.FAIL:
+            yield f"{_short(arm.arm)}, sampled under load: {arm.distribution.message}"
+        failed = [finding for finding in arm.findings if finding.level is Level.FAIL]
+        yield from (finding.message.partition("\n")[0] for finding in failed)
+
+
+def _open_faults(arms: Sequence[SoakArm]) -> Iterator[str]:
+    for arm in arms:
+        doubtful = [rate for rate in arm.asked if rate.result is SoakResult.INCONCLUSIVE]
+        for rate in sorted(doubtful, key=lambda rate: (not rate.arm.faulty, rate.fault not in SHOWN_BY_ANY)):
+            yield f"{_short(arm.arm)}, {rate.fault}: {rate.message}"
+        if not arm.requests:
+            yield f"{_short(arm.arm)} was not asked anything"
+
+
+def _again(soak: Soak, argv: Sequence[str]) -> NextCommand | None:
+    """What was found has a script; what is open needs more of the same, as long as that is within reach."""
+    script = next((path for arm in soak.arms for path in arm.scripts.values()), None)
+    if script is not None:
+        return NextCommand(command=f"python {shlex.quote(script)} URL", seconds=SCRIPT_S)
+    line = CommandLine(argv)
+    if soak.result is not Result.INCONCLUSIVE or not line.can_be_repeated or not soak.seconds:
+        return None
+    if soak.is_partial:
+        return NextCommand(
+            command=f"{line.changed({})} --study {shlex.quote(soak.study)} --resume",
+            seconds=max(0.0, soak.planned_s - soak.seconds),
+        )
+    needed = [
+        rate.needed / rate.arm.exposed
+        for arm in soak.arms
+        for rate in arm.asked
+        if rate.needed and rate.fault in SHOWN_BY_ANY
+    ]
+    times = 1.2 * max(needed, default=2.0)
+    if times > TIMES_MAX:
+        return None
+    seconds = math.ceil(times * soak.planned_s / 60) * 60
+    return NextCommand(command=line.changed({"--soak": [f"{seconds // 60}m"]}), seconds=seconds)
 
 
 def _names(names: Sequence[str]) -> str:

@@ -24,6 +24,11 @@ RATE_ALPHA = 0.003
 # A tie within 0.1 nat may fall either way on any engine; more is read off the baseline against itself.
 TIE_NATS = 0.1
 NOISE_QUANTILE = 0.999
+# On a GPU in BF16 logits have steps of an eighth of a nat, and which of two runs strayed furthest is chance: of as much
+# text as the arm's, or at least a quarter of it, the control shows how often that happens.
+CONTROL_SHARE = 0.25
+# The doubt is of the whole gate, once: looser than for a failure, so that twice the control's rate is noticed.
+WIDE_ALPHA = 0.01
 # e to the 1: one token 2.7 times as likely as the other is no tie, unless the baseline's own noise is as large.
 FAULT_NATS = 1.0
 
@@ -45,8 +50,19 @@ class Control:
     faults: int = 0
 
     @property
+    def noise_limit(self) -> float:
+        """What the arithmetic of one and the same text moves a gap by."""
+        return max(TIE_NATS, self.noise_nats)
+
+    @property
     def tie_nats(self) -> float:
-        return max(TIE_NATS, self.noise_nats, *self.margins, 0.0)
+        return max(self.noise_limit, *self.margins, 0.0)
+
+    @property
+    def beyond_noise(self) -> Hazard:
+        """How often two of its own runs parted where more than that noise lay between the tokens."""
+        wide = sum(margin > self.noise_limit for margin in self.margins)
+        return Hazard(events=wide, tokens=self.together.tokens)
 
     @property
     def fault_nats(self) -> float:
@@ -54,7 +70,9 @@ class Control:
 
 
 def control_of(pairs: Mapping[str, Sequence[Compared]], noise: Sequence[float]) -> Control:
-    parted = [pair.divergence for pair in chain.from_iterable(pairs.values()) if pair.divergence is not None]
+    # What came out alike in several ways of asking is one observation.
+    distinct = dict.fromkeys(chain.from_iterable(pairs.values()))
+    parted = [pair.divergence for pair in distinct if pair.divergence is not None]
     margins = [
         margin
         for divergence in parted
@@ -117,6 +135,40 @@ class Greedy:
     refused: int
     examples: tuple[Divergence, ...]
 
+    @property
+    def is_open_by_arithmetic(self) -> bool:
+        """Not settled because of differences whose cause is not known, not for want of answers."""
+        return self.result is Result.INCONCLUSIVE and bool(self.wide or self.unknown or self.faults)
+
+
+def settled_by_equality(greedy: Greedy, invariant: Greedy, control: Control) -> Greedy:
+    """By servers whose arithmetic does not depend on the batch: there the same text comes out, or the arm changes it.
+
+    They say nothing where the baseline itself came out otherwise, or where too little was answered.
+    """
+    parted = sum(check.hazard.events for check in invariant.checks)
+    natural = control.together.events
+    if natural or (not parted and invariant.result is not Result.PASS):
+        why = (
+            f"two baseline runs differ {natural} times there too"
+            if natural
+            else f"too little was compared: {invariant.message}"
+        )
+        return replace(greedy, message=f"{greedy.message}; batch-invariant kernels settle nothing: {why}")
+    if parted:
+        return replace(
+            invariant,
+            result=Result.FAIL,
+            message=f"{parted} differences in {invariant.tokens:.0f} tokens with batch-invariant kernels, where two "
+            f"baseline runs have none in {control.together.tokens:.0f}",
+        )
+    return replace(
+        greedy,
+        result=Result.PASS,
+        message=f"{invariant.tokens:.0f} tokens with batch-invariant kernels are all the same, so what differs without "
+        f"them is arithmetic; there: {greedy.message}",
+    )
+
 
 class _Call(StrEnum):
     """What a difference is taken for; the worst first."""
@@ -155,9 +207,32 @@ class _Seen:
         return not self.control.faults or more_often(own, theirs) < RATE_ALPHA
 
     @property
+    def beyond_noise(self) -> int:
+        """Differences by more than the noise of one text, what came out alike in several ways counted once."""
+        called = chain(self.parted[_Call.TIE], self.parted[_Call.WIDE])
+        limit = self.control.noise_limit
+        return len({each for each in called if each.closest is not None and each.closest > limit})
+
+    @property
+    def is_wider_than_control(self) -> bool:
+        """Whether they come more often than between two baseline runs. So it is where those never part, and where too
+        little of them was seen to tell."""
+        theirs = self.control.beyond_noise
+        if not self.control.margins or theirs.tokens < CONTROL_SHARE * self.tokens:
+            return True
+        return more_often(Hazard(events=self.beyond_noise, tokens=self.tokens), theirs) < WIDE_ALPHA
+
+    @property
+    def unclear(self) -> int:
+        """Differences between noise and fault that the control does not explain; "at least" so much may be more."""
+        wide = self.parted[_Call.WIDE]
+        return len(wide) if self.is_wider_than_control else sum(each.is_at_least for each in wide)
+
+    @property
     def wrong_share(self) -> float:
-        """At most, at 95 %: what has no margin may be a fault, as far as this run can tell."""
-        return Hazard(events=self.count(_Call.UNKNOWN), tokens=self.tokens).upper()
+        """At most, at 95 %: what has no margin, or one that noise alone does not explain, may be a fault."""
+        events = self.count(_Call.UNKNOWN) + self.count(_Call.WIDE)
+        return Hazard(events=events, tokens=self.tokens).upper()
 
 
 def judge_greedy(
@@ -277,22 +352,29 @@ def _doubt(seen: _Seen) -> str:
         )
     natural = sum(own_runs.events for own_runs in seen.control.hazards.values())
     unknown = seen.count(_Call.UNKNOWN)
-    if unclear := seen.count(_Call.WIDE) + (0 if natural else unknown):
+    if unclear := seen.unclear + (0 if natural else unknown):
         return (
             f"{unclear} differences in {seen.tokens:.0f} tokens are neither ties nor clear faults; "
             "compare more prompts"
         )
     if seen.wrong_share > seen.detect:
-        return (
-            f"{unknown} differences without log-probabilities: wrong tokens below {seen.wrong_share:.1%}, "
-            f"required {seen.detect:.1%}"
-        )
+        wide = seen.count(_Call.WIDE)
+        kinds = [f"{unknown} differences without log-probabilities"] if unknown else []
+        kinds += [f"{wide} by more than noise"] if wide else []
+        return f"{', '.join(kinds)}: wrong tokens below {seen.wrong_share:.1%}, required {seen.detect:.1%}"
     return ""
 
 
+def _widest(seen: _Seen) -> float:
+    return max(each.margin or 0.0 for each in seen.parted[_Call.WIDE])
+
+
 def _all_clear(seen: _Seen) -> str:
-    ties, unknown = seen.count(_Call.TIE), seen.count(_Call.UNKNOWN)
+    ties, wide, unknown = (seen.count(call) for call in (_Call.TIE, _Call.WIDE, _Call.UNKNOWN))
     parts = [f"{ties} differ{'' if ties > 1 else 's'} at a near-tie"] if ties else []
+    parts += (
+        [f"{wide} by up to {_widest(seen):.2f} nats, no more often than two baseline runs"] if wide else []
+    )
     parts += [f"{unknown} differ, no more often than two baseline runs"] if unknown else []
     note = " (more often than two baseline runs)" if seen.too_often and ties else ""
     return (

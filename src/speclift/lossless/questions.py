@@ -15,6 +15,8 @@ from speclift.lossless.answers import Answer
 LISTED = 10
 FOLLOW_UP = "Say the same in other words."
 EDGE_TOKENS = 24
+# Edges that are kinds of the soak's traffic as well, under its names.
+EDGE_KINDS = {"stop string": "stop", "JSON schema": "schema", "logit_bias": "bias"}
 SCHEMA = {
     "type": "object",
     "properties": {"city": {"type": "string"}, "bridges": {"type": "integer"}},
@@ -55,6 +57,8 @@ class Depth:
     sampled_tokens: Tokens
     detect: float
     with_edges: bool
+    # Kinds of requests that are not asked at all: a server may end over one that it does not know.
+    leaves_out: frozenset[str] = frozenset()
 
 
 FULL = Depth(
@@ -163,10 +167,13 @@ class Edge:
     is_sampled: bool = False
 
 
-def edges(questions: Sequence[Question], answers: Sequence[Answer]) -> tuple[Edge, ...]:
+def edges(
+    questions: Sequence[Question], answers: Sequence[Answer], *, leaves_out: frozenset[str] = frozenset()
+) -> tuple[Edge, ...]:
     said = {answer.case: answer for answer in answers if answer.is_ok and answer.text.strip()}
     held = [question for question in questions if question.case in said]
-    return tuple(_edges(held[0], said[held[0].case])) if held else ()
+    found = _edges(held[0], said[held[0].case]) if held else ()
+    return tuple(edge for edge in found if EDGE_KINDS.get(edge.name) not in leaves_out)
 
 
 def _edges(question: Question, answer: Answer) -> Iterator[Edge]:

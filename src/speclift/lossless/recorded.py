@@ -4,7 +4,7 @@ request and seed. Costs nothing; what it cannot settle, the servers are asked fo
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 
@@ -18,6 +18,7 @@ from speclift.lossless.gate import ArmGate, Gate, Told, judge_arm, lossy_by_desi
 from speclift.lossless.greedy import Control, Greedy, control_of, judge_greedy
 from speclift.lossless.questions import QUICK
 from speclift.lossless.rates import hazard
+from speclift.lossless.recorded_faults import recorded_faults
 from speclift.lossless.result import Result
 from speclift.lossless.sampled import (
     Sampled,
@@ -104,6 +105,12 @@ def parted_requests(gate: Gate) -> tuple[str, ...]:
     return tuple(dict.fromkeys(cases))
 
 
+def needs_more_control(gate: Gate) -> bool:
+    """Whether more of the baseline against itself could tell what differences beyond its noise are."""
+    greedy = [arm.greedy for arm in gate.arms if arm.greedy is not None]
+    return any(part.is_open_by_arithmetic and part.wide > 0 for part in greedy)
+
+
 Held = dict[Key, Answer]
 
 
@@ -129,19 +136,36 @@ def _by_arm(records: Iterable[Record], first: Mapping[str, str]) -> dict[str, di
 
 
 def _control(baseline: Mapping[int, Held], fresh: Fresh | None) -> Control:
-    """The baseline of each later round against that of the first, and all of them against new references."""
+    """The baseline against itself: each later round against the first, each load against the first load that asked the
+    same, and all of them against new references."""
     pairs: dict[str, list[Compared]] = defaultdict(list)
     rounds = [baseline[index] for index in sorted(baseline)]
     seen: set[tuple[str, str, str]] = set()
-    for later in rounds[1:]:
-        for key in _greedy_keys(rounds[0], later):
-            if _is_new(seen, key.load, rounds[0][key], later[key]):
-                pairs[key.load].append(compare(_reference(rounds[0][key], fresh), later[key]))
+    again = [
+        (key.load, rounds[0][key], later[key])
+        for later in rounds[1:]
+        for key in _greedy_keys(rounds[0], later)
+    ]
+    again += [pair for held in rounds for pair in _over_loads(held)]
+    for load, first, second in again:
+        if _is_new(seen, load, first, second):
+            pairs[load].append(compare(_reference(first, fresh), second))
     if fresh is not None and rounds:
         for key, answer in rounds[0].items():
             if key.is_greedy and answer.is_ok and answer.case in fresh.references:
                 pairs[key.load].append(compare(fresh.references[answer.case], answer))
     return control_of(pairs, fresh.noise if fresh else ())
+
+
+def _over_loads(held: Held) -> Iterator[tuple[str, Answer, Answer]]:
+    """What was said to a prompt at one load and at the next: the same server, batches of another size."""
+    first: dict[str, Answer] = {}
+    for key, answer in held.items():
+        if not key.is_greedy or not answer.is_ok:
+            continue
+        earlier = first.setdefault(answer.case, answer)
+        if earlier is not answer:
+            yield key.load, earlier, answer
 
 
 def _is_new(seen: set[tuple[str, str, str]], load: str, reference: Answer, answer: Answer) -> bool:
@@ -182,7 +206,7 @@ def _arm(
         theirs.answers.setdefault(way, []).append(reference)
     # A part of the traffic that the baseline answered and the arm did not is not a part that passed.
     parts = {key.is_greedy for held in baseline.values() for key, plain in held.items() if plain.is_ok}
-    return judge_arm(
+    gate = judge_arm(
         arm,
         greedy=_greedy_part(asked, compared, control) if True in parts else None,
         sampled=_sampled_part(asked, compared, seed) if False in parts else None,
@@ -191,6 +215,17 @@ def _arm(
         baseline=theirs,
         prompts=prompts,
     )
+    faults = recorded_faults(
+        arm.name, _answers(own, answered=baseline), _answers(baseline, answered=own), prompts
+    )
+    return replace(gate, findings=(*gate.findings, *faults), result=Result.FAIL) if faults else gate
+
+
+def _answers(held: Mapping[int, Held], *, answered: Mapping[int, Held]) -> Iterator[Answer]:
+    """To what both were asked in the same round."""
+    for index, answers in held.items():
+        other = answered.get(index, {})
+        yield from (answer for key, answer in answers.items() if key in other)
 
 
 def _answered_by_baseline(own: Mapping[int, Held], baseline: Mapping[int, Held]) -> list[_Pair]:

@@ -1,5 +1,8 @@
 """Accepted length per segment and k from sums that grow with the prompts, up to a limit, and not with the log.
 
+Sums are whole numbers, so that those of the parts of a log add up to those of the log, bit for bit, however it was cut
+and in whatever order they come.
+
 L = sum of decoded tokens / sum of steps over requests; its interval counts prompts, not steps or repeats, because the
 steps of one answer and the answers to one prompt resemble each other (delta method for a ratio, Student's t).
 """
@@ -18,9 +21,14 @@ from speclift.core.units import Tokens
 from speclift.replayer.batch import Ints
 from speclift.replayer.counts import Counts
 
+Floats = NDArray[np.float64]
+
 METHOD = "ratio, delta method over requests"
 # Prompts are told apart by a hash of this many values; two that share one count as one, which errs towards width.
 CLUSTERS_MAX = 1 << 14
+# A double of at least 1 is a multiple of it; 2^10 of them, more than any k, fit into 63 bits.
+RATIO_UNIT = 1 << 52
+HALF_BITS = 26
 # So few prompts that agree to the last step are no sign that the next will: they have no interval.
 AGREEING_MIN = 8
 
@@ -57,8 +65,9 @@ class LogSums:
         self.decoding = 0
         self.decoded = self.steps = self.drafting = self.drafted = self.accepted = 0
         # Decoded tokens and steps by prompt.
-        self._by_prompt = np.zeros((0, 2))
-        self._ratios = 0.0
+        self._by_prompt = np.zeros((0, 2), dtype=np.int64)
+        # Tokens per step, summed over requests in units of RATIO_UNIT.
+        self._ratios = 0
 
     def add(self, counts: Counts, chosen: NDArray[np.bool_], prompts: Ints | None = None) -> None:
         """`prompts` numbers the prompt of each chosen answer from 0; without it every answer has its own."""
@@ -73,15 +82,37 @@ class LogSums:
         self.drafting += int(counts.drafting[chosen].sum())
         self.drafted += int(counts.drafted[chosen].sum())
         self.accepted += int(counts.accepted[chosen].sum())
-        self._ratios += float((decoded[has_steps] / steps[has_steps]).sum())
-        missing = int(prompts.max(initial=-1)) + 1 - len(self._by_prompt)
-        if missing > 0:
-            # Doubled, so that a long log does not copy it at every batch.
-            room = np.zeros((max(missing, len(self._by_prompt)), 2))
-            self._by_prompt = np.concatenate([self._by_prompt, room])
+        self._ratios += _in_units(decoded[has_steps] / steps[has_steps])
+        self._make_room(int(prompts.max(initial=-1)) + 1)
         np.add.at(self._by_prompt, prompts[has_steps], np.column_stack([decoded, steps])[has_steps])
 
-    def estimate(self, k: int) -> LengthEstimate:
+    def merge(self, other: LogSums, prompts: Ints) -> None:
+        """`prompts` holds our number of each prompt that the other has numbered."""
+        self.requests += other.requests
+        self.decoding += other.decoding
+        self.decoded += other.decoded
+        self.steps += other.steps
+        self.drafting += other.drafting
+        self.drafted += other.drafted
+        self.accepted += other.accepted
+        self._ratios += other._ratios
+        self._make_room(int(prompts.max(initial=-1)) + 1)
+        counted = other._by_prompt[: len(prompts)]
+        self._by_prompt[prompts[: len(counted)]] += counted
+
+    def trim(self, prompts: int) -> None:
+        """To what is used, before it travels."""
+        self._by_prompt = self._by_prompt[:prompts].copy()
+
+    def _make_room(self, prompts: int) -> None:
+        missing = prompts - len(self._by_prompt)
+        if missing > 0:
+            # Doubled, so that a long log does not copy it at every batch.
+            room = np.zeros((max(missing, len(self._by_prompt)), 2), dtype=np.int64)
+            self._by_prompt = np.concatenate([self._by_prompt, room])
+
+    def estimate(self, k: int, order: Ints | None = None) -> LengthEstimate:
+        """`order`: in which prompts are summed, where that must not hang on the order in which they came."""
         if self.steps == 0:
             return LengthEstimate(
                 k=k,
@@ -94,20 +125,21 @@ class LogSums:
                 acceptance_rate=None,
             )
         value = self.decoded / self.steps
-        low, high = self._interval(value, k)
+        low, high = self._interval(value, k, order)
         return LengthEstimate(
             k=k,
             value=value,
             low=low,
             high=high,
-            per_request=self._ratios / self.decoding,
+            per_request=self._ratios / (self.decoding * RATIO_UNIT),
             draft_share=self.drafting / self.steps,
             drafted_per_step=self.drafted / self.steps,
             acceptance_rate=self.accepted / self.drafted if self.drafted else None,
         )
 
-    def _interval(self, value: float, k: int) -> tuple[float, float] | tuple[None, None]:
-        decoded, steps = self._by_prompt[self._by_prompt[:, 1] > 0].T
+    def _interval(self, value: float, k: int, order: Ints | None) -> tuple[float, float] | tuple[None, None]:
+        rows = self._by_prompt if order is None else self._by_prompt[order]
+        decoded, steps = rows[rows[:, 1] > 0].T
         n = len(steps)
         squares = float(np.sum((decoded - value * steps) ** 2))
         agree = math.sqrt(squares) <= 1e-9 * self.decoded
@@ -128,7 +160,7 @@ class LogTotals:
         self._ks = tuple(ks)
         self._all_name = all_name
         self._sums: dict[str, list[LogSums]] = {all_name: [LogSums() for _ in self._ks]}
-        # Of each segment, the prompts by their hash in the order in which they came.
+        # Of each segment, the prompts by their hash, numbered in the order in which they came.
         self._prompts: dict[str, dict[int, int]] = {}
 
     def add(
@@ -151,13 +183,40 @@ class LogTotals:
             dtype=np.int64,
         )
 
-    def estimates(self) -> tuple[SegmentEstimate, ...]:
-        return tuple(
-            SegmentEstimate(
-                segment=name,
-                requests=sums[0].requests,
-                tokens=sums[0].decoded + sums[0].requests,
-                lengths=tuple(each.estimate(k) for k, each in zip(self._ks, sums, strict=True)),
-            )
-            for name, sums in self._sums.items()
+    def merge(self, other: LogTotals) -> None:
+        """What another part of the log gave the same drafter, with the hashes of its prompts."""
+        for name, sums in other._sums.items():
+            mine = self._sums.setdefault(name, [LogSums() for _ in self._ks])
+            hashes = np.array(list(other._prompts.get(name, ())), dtype=np.int64)
+            numbers = self._numbers(name, hashes)
+            for each, theirs in zip(mine, sums, strict=True):
+                each.merge(theirs, numbers)
+
+    def trim(self) -> None:
+        for name, sums in self._sums.items():
+            for each in sums:
+                each.trim(len(self._prompts.get(name, ())))
+
+    def estimates(self, names: Sequence[str] | None = None) -> tuple[SegmentEstimate, ...]:
+        """'all' and these segments; without names, those there are as they appeared."""
+        chosen = list(self._sums) if names is None else [self._all_name, *names]
+        return tuple(self._estimate(name, self._sums[name]) for name in chosen)
+
+    def _estimate(self, name: str, sums: Sequence[LogSums]) -> SegmentEstimate:
+        known = self._prompts.get(name)
+        # By hash, so that the parts of a log may come in any order.
+        order = None if known is None else np.argsort(np.array(list(known), dtype=np.int64))
+        return SegmentEstimate(
+            segment=name,
+            requests=sums[0].requests,
+            tokens=sums[0].decoded + sums[0].requests,
+            lengths=tuple(each.estimate(k, order) for k, each in zip(self._ks, sums, strict=True)),
         )
+
+
+def _in_units(ratios: Floats) -> int:
+    """Their sum without rounding: tokens per step are at least 1, where doubles are multiples of the unit. In two
+    halves, for a batch of them is more than 63 bits hold."""
+    units = (ratios * RATIO_UNIT).astype(np.int64)
+    high, low = units >> HALF_BITS, units & ((1 << HALF_BITS) - 1)
+    return (int(high.sum()) << HALF_BITS) + int(low.sum())

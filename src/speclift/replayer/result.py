@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from typing import Annotated, Literal, NotRequired, TypeAlias, TypedDict
 
 from speclift.core.documents import LoadDocument, load_document
@@ -31,6 +31,10 @@ class RefusedRequests:
             self.requests += 1
             self.parameters.update(parameters)
 
+    def merge(self, other: RefusedRequests) -> None:
+        self.requests += other.requests
+        self.parameters.update(other.parameters)
+
 
 @dataclass(slots=True)
 class LogCounts:
@@ -52,6 +56,15 @@ class LogCounts:
     # By engine, of those that refuse any.
     refused: dict[str, RefusedRequests] = field(default_factory=dict)
 
+    def merge(self, other: LogCounts) -> None:
+        """What another part of the log held."""
+        for name in (each.name for each in fields(self) if isinstance(getattr(self, each.name), int)):
+            setattr(self, name, getattr(self, name) + getattr(other, name))
+        for source, count in other.prompts.items():
+            self.prompts[source] = self.prompts.get(source, 0) + count
+        for engine, refused in other.refused.items():
+            self.refused.setdefault(engine, RefusedRequests()).merge(refused)
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DrafterResult:
@@ -68,6 +81,8 @@ class ReplayResult:
     tokenizer: str | None
     findings: tuple[Finding, ...]
     costs: tuple[StepCost, ...] = ()
+    # Parts of the log that no node could read, each with the node and the reason; nothing else hangs on them.
+    unread: tuple[str, ...] = ()
 
 
 class AcceptedLengthDocument(TypedDict):
@@ -174,7 +189,7 @@ def replay_document(result: ReplayResult) -> ReplayDocument:
             "other_segment": log.other_segment,
             "no_generation": log.no_generation,
             "tokens": log.tokens,
-            "prompts": dict(log.prompts),
+            "prompts": dict(sorted(log.prompts.items())),
             "temperature": {
                 "greedy": log.greedy,
                 "sampled": log.sampled,
@@ -182,8 +197,11 @@ def replay_document(result: ReplayResult) -> ReplayDocument:
             },
         },
         "refused": {
-            engine: {"requests": refused.requests, "parameters": dict(refused.parameters)}
-            for engine, refused in log.refused.items()
+            engine: {
+                "requests": refused.requests,
+                "parameters": dict(sorted(refused.parameters.items())),
+            }
+            for engine, refused in sorted(log.refused.items())
         },
         "tokenizer": result.tokenizer,
         "interval": METHOD,

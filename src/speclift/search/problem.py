@@ -45,8 +45,10 @@ class Settings:
     # An arm nowhere this near the best, in log score, and more than this many sd away, is dropped.
     near: float = 0.02
     near_sd: float = 2.5
-    # Launches between calibration and race at most.
+    # Launches between calibration and race at most, and how many of them are asked for before the first is told: as
+    # many as there are machines to run them.
     probes: int = 30
+    at_once: int = 1
     # A launch that takes 1 % of a grid's time must save 1 % of this, in log score over the traffic; choices that are
     # `near` the best lose nothing.
     price: float = 0.0007
@@ -68,6 +70,8 @@ class Settings:
     def __post_init__(self) -> None:
         if min(self.calibration_loads, self.k_long, self.k_long_lookup, self.k_short[0], self.race_arms) < 1:
             raise UsageError("a search needs at least 1 calibration load, k of at least 1 and 1 arm to race")
+        if self.at_once < 1:
+            raise UsageError(f"a search runs at least 1 job at a time, saw {self.at_once}")
         if not (self.price > 0 and self.grid_share > 0):
             raise UsageError(
                 f"the price and the share of a grid must be above 0, saw {self.price:g} and {self.grid_share:g}"

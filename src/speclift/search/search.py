@@ -171,24 +171,30 @@ def _next_phase(search: Search) -> Search:
 
 
 def _probe(search: Search, posterior: Posterior) -> Search | None:
+    """The launch that promises most, and where several run at a time those that promise most beside it."""
     problem, settings = search.problem, search.problem.settings
-    if sum(result.job.purpose is Purpose.PROBE for result in search.results) >= settings.probes:
-        return None
-    rest_s = left_s(problem, search.results, posterior)
-    chosen = best_probe(
-        problem,
-        posterior,
-        search.dropped,
-        launch_s=launch_s(problem, search.results),
-        cell_s={load: cell_s(problem, search.results, load) for load in problem.loads},
-        price=settings.price / grid_s(problem, search.results, posterior),
-        left_s=rest_s,
-    )
-    if chosen is None:
-        return None
-    candidate = posterior.candidates[chosen.row]
-    reason = f"may be {100 * chosen.gain:.2f} % faster at {_labels(chosen.loads)}"
-    return _with_jobs(search, [(candidate, chosen.loads, Purpose.PROBE, reason)], within_s=rest_s)
+    left = settings.probes - sum(result.job.purpose is Purpose.PROBE for result in search.results)
+    rest_s = whole_s = left_s(problem, search.results, posterior)
+    starting_s = launch_s(problem, search.results)
+    asking_s = {load: cell_s(problem, search.results, load) for load in problem.loads}
+    wanted: dict[int, _Wanted] = {}
+    while len(wanted) < min(left, settings.at_once):
+        chosen = best_probe(
+            problem,
+            posterior,
+            search.dropped,
+            launch_s=starting_s,
+            cell_s=asking_s,
+            price=settings.price / grid_s(problem, search.results, posterior),
+            left_s=rest_s,
+            without=wanted,
+        )
+        if chosen is None:
+            break
+        reason = f"may be {100 * chosen.gain:.2f} % faster at {_labels(chosen.loads)}"
+        wanted[chosen.row] = (posterior.candidates[chosen.row], chosen.loads, Purpose.PROBE, reason)
+        rest_s -= starting_s + math.fsum(asking_s[load] for load in chosen.loads)
+    return _with_jobs(search, wanted.values(), within_s=whole_s) if wanted else None
 
 
 def _deeper(search: Search, posterior: Posterior) -> Iterable[_Wanted]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import product
 
@@ -120,10 +120,12 @@ def best_probe(
     cell_s: Mapping[Load, Seconds],
     price: float,
     left_s: Seconds = math.inf,
+    without: Collection[int] = (),
 ) -> Probe | None:
     """The launch whose promise exceeds its cost by most, at `price` in log score per second; None where none does.
 
     Once an arm is launched, every load joins that is worth its own time, the best paid first while `left_s` lasts.
+    `without` these rows, whose launches are asked for already.
     """
     settings = problem.settings
     best, best_worth = None, 0.0
@@ -131,7 +133,7 @@ def best_probe(
         problem.share(load) * promises(posterior, column, dropped, near=settings.near, seed=settings.seed)
         for column, load in enumerate(posterior.loads)
     ]
-    for row in range(len(posterior.candidates)):
+    for row in sorted(set(range(len(posterior.candidates))) - set(without)):
         gains = {load: float(promised[column][row]) for column, load in enumerate(posterior.loads)}
         loads, rest_s = [], left_s - launch_s
         for load in sorted(gains, key=lambda load: -gains[load] / cell_s[load]):

@@ -31,16 +31,19 @@ class Observation(NamedTuple):
     unit: str
     setting: Stratum
     log_speedup: float
+    # Of a fleet; empty where there is one machine.
+    node: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PairTable:
-    """Pairs in columns; rounds as they are, units and settings as indices."""
+    """Pairs in columns; rounds as they are, units, settings and nodes as indices."""
 
     log_speedup: Floats
     round: Indices
     unit: Indices
     setting: Indices
+    node: Indices
     units: tuple[str, ...]
     segments: tuple[str, ...]  # of each unit
     settings: tuple[Stratum, ...]
@@ -52,6 +55,20 @@ class PairTable:
     def prompt_count(self) -> int:
         return len(np.unique(self.unit))
 
+    @property
+    def launch_count(self) -> int:
+        return len(np.unique(self.round))
+
+    @property
+    def node_count(self) -> int:
+        return len(np.unique(self.node))
+
+    @property
+    def launch(self) -> Indices:
+        """What the spread beside that of prompts is taken over. Launches on one machine share it, so where there are
+        several it is the machine: their spread is that of machines and of launches together."""
+        return self.node if self.node_count > 1 else self.round
+
     def within(self, admits: Callable[[Stratum], bool]) -> PairTable:
         keep = np.array([admits(setting) for setting in self.settings], dtype=bool)[self.setting]
         return PairTable(
@@ -59,6 +76,7 @@ class PairTable:
             round=self.round[keep],
             unit=self.unit[keep],
             setting=self.setting[keep],
+            node=self.node[keep],
             units=self.units,
             segments=self.segments,
             settings=self.settings,
@@ -80,11 +98,13 @@ def pair_table(observations: Sequence[Observation]) -> PairTable:
     units = {unit: index for index, unit in enumerate(dict.fromkeys(o.unit for o in observations))}
     settings = {s: index for index, s in enumerate(dict.fromkeys(o.setting for o in observations))}
     segments = {o.unit: o.setting.segment for o in observations}
+    nodes = {node: index for index, node in enumerate(sorted({o.node for o in observations}))}
     return PairTable(
         log_speedup=np.array([o.log_speedup for o in observations], dtype=np.float64),
         round=np.array([o.round for o in observations], dtype=np.intp),
         unit=np.array([units[o.unit] for o in observations], dtype=np.intp),
         setting=np.array([settings[o.setting] for o in observations], dtype=np.intp),
+        node=np.array([nodes[o.node] for o in observations], dtype=np.intp),
         units=tuple(units),
         segments=tuple(segments[unit] for unit in units),
         settings=tuple(settings),
@@ -167,7 +187,7 @@ def _shares(
     evens_rounds: bool = True,
 ) -> _Shares:
     moments, moment_of_pair = moments_of_pairs
-    _, round_index = np.unique(table.round, return_inverse=True)
+    _, round_index = np.unique(table.launch, return_inverse=True)
     # Repeats at one setting are averaged first: two pairs at one load must not outweigh one at another.
     keys, inverse = np.unique(
         (round_index * len(table.units) + table.unit) * moments + moment_of_pair, return_inverse=True

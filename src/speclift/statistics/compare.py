@@ -271,7 +271,11 @@ def _table_of(found: Sequence[Pair]) -> PairTable:
     return pair_table(
         [
             Observation(
-                pair.round, pair.prompt, Stratum(pair.segment, pair.load, pair.temperature), pair.log_speedup
+                pair.round,
+                pair.prompt,
+                Stratum(pair.segment, pair.load, pair.temperature),
+                pair.log_speedup,
+                pair.node,
             )
             for pair in found
         ]
@@ -338,7 +342,8 @@ class _Comparison:
             speedup=speedup,
             simultaneous=simultaneous,
             prompts=fit.prompts,
-            launches=fit.launches,
+            launches=table.launch_count,
+            nodes=table.node_count,
             prompts_needed=prompts_needed(fit, margin, level=level) if plans else None,
             launches_needed=launches_needed(fit, margin, level=level) if plans else None,
             launch_share=fit.launch_share,

@@ -1,7 +1,8 @@
 """Which requests of two arms form a pair, and what does each say about the speedup?
 
-A pair is the same request (and repeat) at the same load, temperature and round on both arms, so that what makes a
-prompt slow cancels. What both arms were asked and no estimate can use is counted, never dropped without a word.
+A pair is the same request (and repeat) at the same load, temperature and round on both arms and on one machine, so that
+what makes a prompt or a machine slow cancels. What both arms were asked and no estimate can use is counted, never
+dropped without a word.
 """
 
 from __future__ import annotations
@@ -21,8 +22,8 @@ from speclift.core.units import Seconds, Tokens
 
 THROUGHPUT = "throughput"
 MIXED = "mixed"
-# Round, request, load, temperature and repeat: a repeat pairs with the same repeat of the other arm.
-PairKey: TypeAlias = tuple[int, str, Load, float | None, int]
+# Round, request, load, temperature, node and repeat: a repeat pairs with the same repeat of the other arm.
+PairKey: TypeAlias = tuple[int, str, Load, float | None, str, int]
 # Requests that say the same as an earlier one, and which: repeats under another name are one prompt.
 PromptOf: TypeAlias = Mapping[str, str]
 ALL_DISTINCT: PromptOf = MappingProxyType({})
@@ -54,6 +55,10 @@ class Pair:
     @property
     def temperature(self) -> float | None:
         return self.key[3]
+
+    @property
+    def node(self) -> str:
+        return self.key[4]
 
 
 def pairs(
@@ -93,7 +98,7 @@ def paired_lengths(records: Iterable[Record], arm: str) -> list[tuple[Tokens, To
 
 
 def pair_key(place: Place) -> PairKey:
-    return place.round, place.request_id, place.load, place.temperature, place.repeat
+    return place.round, place.request_id, place.load, place.temperature, place.node, place.repeat
 
 
 def _sides(records: Iterable[Record]) -> dict[PairKey, Sides]:
@@ -200,11 +205,11 @@ def _throughput_pairs(records: Iterable[Record], arm: str, prompt_of: PromptOf) 
     Their mean is the block's, and their spread is what other prompts would have changed, which blocks of the same
     prompts in every launch cannot show.
     """
-    blocks: dict[tuple[int, int, Load], dict[str, list[Record]]] = defaultdict(lambda: defaultdict(list))
+    blocks: dict[tuple[int, int, Load, str], dict[str, list[Record]]] = defaultdict(lambda: defaultdict(list))
     for record in records:
         if record.place.phase is not Phase.WARMUP:
             place = record.place
-            blocks[(place.round, place.block, place.load)][place.arm].append(record)
+            blocks[(place.round, place.block, place.load, place.node)][place.arm].append(record)
     result, segments = [], []
     for sides in blocks.values():
         before, after = _served(sides.get(BASELINE, [])), _served(sides.get(arm, []))

@@ -5,6 +5,7 @@ Format history
     2  2026-11  launches: settings, notices, usage; turns: counters, stamp_blur_p99_s
     3  2026-11  records: repeat, so that a cell may send a request more than once; refused
     4  2026-11  launches: gpu_memory_peak_bytes
+    5  2026-11  launches, records: node, for studies that run on several machines
 """
 
 from __future__ import annotations
@@ -39,7 +40,7 @@ from speclift.core.traffic import Message, Request, load_from_dict, load_to_dict
 from speclift.core.typed_json import read_as
 from speclift.workload.experiment import StudyPlan
 
-FORMAT = 4
+FORMAT = 5
 # 'SLFT': marks the database as a study, so that another SQLite file is never taken for one.
 APPLICATION_ID = 0x534C4654
 
@@ -51,7 +52,7 @@ CREATE TABLE launches (
     engine_version TEXT NOT NULL, started_s REAL NOT NULL, ready_s REAL, kv_tokens INTEGER,
     failure TEXT NOT NULL DEFAULT '', log_tail TEXT NOT NULL DEFAULT '', counters TEXT NOT NULL DEFAULT '{}',
     settings TEXT NOT NULL DEFAULT '{}', notices TEXT NOT NULL DEFAULT '[]', usage TEXT NOT NULL DEFAULT '[]',
-    gpu_memory_peak_bytes INTEGER
+    gpu_memory_peak_bytes INTEGER, node TEXT NOT NULL DEFAULT ''
 );
 CREATE TABLE turns (
     id INTEGER PRIMARY KEY, launch INTEGER NOT NULL REFERENCES launches, block INTEGER NOT NULL,
@@ -66,7 +67,7 @@ CREATE TABLE records (
     first_token_s REAL, last_token_s REAL,
     prompt_tokens INTEGER, output_tokens INTEGER, finish_reason TEXT, text BLOB NOT NULL,
     drafted INTEGER, accepted INTEGER, steps TEXT, repeat INTEGER NOT NULL DEFAULT 0,
-    refused TEXT NOT NULL DEFAULT '[]'
+    refused TEXT NOT NULL DEFAULT '[]', node TEXT NOT NULL DEFAULT ''
 );
 CREATE UNIQUE INDEX measured_once ON records
     (launch, block, load, request_id, ifnull(temperature, -1), repeat) WHERE phase = 'measured';
@@ -92,6 +93,8 @@ UPGRADES = (
     ),
     (3, "ALTER TABLE records ADD COLUMN refused TEXT NOT NULL DEFAULT '[]'"),
     (4, "ALTER TABLE launches ADD COLUMN gpu_memory_peak_bytes INTEGER"),
+    (5, "ALTER TABLE launches ADD COLUMN node TEXT NOT NULL DEFAULT ''"),
+    (5, "ALTER TABLE records ADD COLUMN node TEXT NOT NULL DEFAULT ''"),
 )
 
 
@@ -255,7 +258,10 @@ def goals_from_dict(data: Mapping[str, object]) -> Goals:
 
 
 def provenance_to_dict(provenance: Provenance) -> dict[str, Json]:
-    return asdict(provenance)
+    """Without the nodes, which join while it runs (nodes.py)."""
+    fields = asdict(provenance)
+    del fields["nodes"]
+    return fields
 
 
 def provenance_from_dict(data: Mapping[str, object]) -> Provenance:

@@ -3,22 +3,30 @@
 from __future__ import annotations
 
 import gzip
+import io
 import json
 import zlib
 from codecs import BOM_UTF8
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
+from glob import glob
 from pathlib import Path
-from typing import IO
+from types import ModuleType
+from typing import IO, cast
 
+from speclift.core.address import redacted_word, without_secrets
 from speclift.core.errors import UsageError
+from speclift.core.quantities import printable
 from speclift.core.units import Bytes
 from speclift.studies.prompt_files import GZIP_MAGIC
 from speclift.workload.formats import read_entries
 
 # A request of a million tokens with its ids spelt out is about 20 MB.
 LINE_BYTES_MAX = 1 << 26
+BUFFER_BYTES = 1 << 18
+GLOB_CHARACTERS = frozenset("*?[")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -30,20 +38,83 @@ class LogEntry:
     fault: str = ""
 
 
-def read_log(path: Path, *, line_bytes_max: Bytes = LINE_BYTES_MAX) -> Iterator[LogEntry]:
-    """JSON lines, a broken one as an entry with its fault; or one JSON array, which is read whole."""
+def read_log(path: Path | str, *, line_bytes_max: Bytes = LINE_BYTES_MAX) -> Iterator[LogEntry]:
+    """JSON lines, a broken one as an entry with its fault; or one JSON array, which is read whole. `path` may be an
+    address of an object store."""
     try:
-        with path.open("rb") as file:
+        with _opened(path) as raw, io.BufferedReader(raw, BUFFER_BYTES) as file:  # type: ignore[type-var]
             is_gzip = file.peek(len(GZIP_MAGIC)).startswith(GZIP_MAGIC)
             stream: IO[bytes] = gzip.GzipFile(fileobj=file) if is_gzip else file  # type: ignore[assignment]
             yield from _entries(stream, str(path), line_bytes_max)
     except (OSError, EOFError, zlib.error) as error:
         reason = getattr(error, "strerror", None) or str(error)
-        raise UsageError(f"cannot read {path}: {reason}") from error
+        raise UsageError(f"cannot read {shown_address(path)}: {without_secrets(reason)}") from error
     except MemoryError as error:
         raise UsageError(
             f"{path} does not fit into memory", hint="JSON lines are read one at a time: jq -c '.[]' FILE"
         ) from error
+
+
+def log_shards(logs: Sequence[Path | str]) -> tuple[str, ...]:
+    """The files that names and patterns stand for, in the order given, those of a pattern by name. UsageError where one
+    stands for none."""
+    shards: list[str] = []
+    for log in logs:
+        name = str(log)
+        if not set(name) & GLOB_CHARACTERS or (not is_address(name) and Path(name).exists()):
+            shards.append(name)
+            continue
+        # Unlike pathlib's, as a shell has it: no hidden files.
+        found = _matching_addresses(name) if is_address(name) else sorted(glob(name, recursive=True))  # noqa: PTH207
+        files = [each for each in found if is_address(each) or not Path(each).is_dir()]
+        if not files:
+            raise UsageError(f"no file matches {shown_address(name)}")
+        shards += files
+    return tuple(dict.fromkeys(shards))
+
+
+def is_address(name: Path | str) -> bool:
+    return "://" in str(name)
+
+
+def shown_address(name: Path | str) -> str:
+    return redacted_word(str(name))
+
+
+def _opened(path: Path | str) -> IO[bytes]:
+    if not is_address(path):
+        return Path(path).open("rb", buffering=0)
+    with _named_errors(path):
+        return cast(IO[bytes], _fsspec().open(str(path), "rb").open())
+
+
+def _matching_addresses(pattern: str) -> list[str]:
+    with _named_errors(pattern):
+        files, root = _fsspec().core.url_to_fs(pattern)
+        return sorted(str(files.unstrip_protocol(path)) for path in files.glob(root))
+
+
+@contextmanager
+def _named_errors(path: Path | str) -> Iterator[None]:
+    """A store that fsspec does not know, or whose package is missing, as wrong usage."""
+    try:
+        yield
+    except (ImportError, ValueError) as error:
+        raise UsageError(
+            f"cannot open {shown_address(path)}: {without_secrets(printable(str(error)))}",
+            hint="fsspec opens it; each store has a package: pip install s3fs, gcsfs or adlfs",
+        ) from error
+
+
+def _fsspec() -> ModuleType:
+    try:
+        import fsspec
+    except ImportError as error:
+        raise UsageError(
+            "an object store is read through fsspec, which is not installed",
+            hint="pip install 'speclift[ray]'",
+        ) from error
+    return cast(ModuleType, fsspec)
 
 
 def _entries(stream: IO[bytes], source: str, line_bytes_max: Bytes) -> Iterator[LogEntry]:

@@ -39,6 +39,7 @@ class RecordRow(TypedDict):
     accepted: int | None
     steps: str | None
     refused: NotRequired[str]
+    node: NotRequired[str]
 
 
 class LaunchRow(TypedDict):
@@ -57,6 +58,7 @@ class LaunchRow(TypedDict):
     notices: NotRequired[str]
     usage: NotRequired[str]
     gpu_memory_peak_bytes: NotRequired[int | None]
+    node: NotRequired[str]
 
 
 class TurnRow(TypedDict):
@@ -79,6 +81,7 @@ class CountRow(TypedDict):
 
 
 class DoneRow(TypedDict):
+    node: str
     arm: str
     round: int
     block: int
@@ -133,6 +136,7 @@ def record_columns(record: Record) -> dict[str, Cell]:
         if record.steps is None
         else dumps([(step.drafted, step.accepted) for step in record.steps]),
         "refused": dumps([(refused.rule, refused.said) for refused in record.refused]),
+        "node": place.node,
     }
 
 
@@ -148,6 +152,7 @@ def record_from(row: RecordRow) -> Record:
         temperature=row["temperature"],
         phase=Phase(row["phase"]),
         repeat=row.get("repeat", 0),  # formats 1 and 2 sent each request once
+        node=row.get("node", ""),  # formats up to 4 were of one machine
     )
     return Record(
         place=place,
@@ -202,6 +207,7 @@ def launch_from(row: LaunchRow) -> Launch:
         notices=need_texts(json.loads(row.get("notices", "[]"))),
         usage=_usage(row.get("usage", "[]")),
         gpu_memory_peak_bytes=row.get("gpu_memory_peak_bytes"),
+        node=row.get("node", ""),
     )
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 import sqlite3
 import tempfile
+from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
@@ -241,6 +242,7 @@ class Study:
             command=fmt.dumps(launch.command),
             engine_version=launch.engine_version,
             started_s=launch.started_s,
+            node=launch.node,
         )
 
     def launch_ready(
@@ -381,13 +383,34 @@ class Study:
     def done(self) -> frozenset[Done]:
         """Final records: successes, and failures of a server that lived on. What a dying server broke off is
         measured again on resume."""
+        return frozenset[Done]().union(*self.done_by_node().values())
+
+    def done_by_node(self) -> dict[str, frozenset[Done]]:
+        """The same, by where it was measured: the one machine of most studies has no name."""
+        # A study that is only read may be of a format without nodes.
+        node = "records.node" if self._has_nodes() else "''"
         rows = self._rows(
             DoneRow,
-            "SELECT DISTINCT records.arm, records.round, block, request_id, temperature, repeat FROM records"
-            " JOIN launches ON launches.id = records.launch"
+            f"SELECT DISTINCT {node} AS node, records.arm, records.round, block, request_id, temperature, repeat"
+            " FROM records JOIN launches ON launches.id = records.launch"
             " WHERE phase = 'measured' AND (outcome = 'ok' OR launches.failure = '')",
         )
-        return frozenset(Done(**row) for row in rows)
+        found: dict[str, set[Done]] = defaultdict(set)
+        for row in rows:
+            place = (
+                row["arm"],
+                row["round"],
+                row["block"],
+                row["request_id"],
+                row["temperature"],
+                row["repeat"],
+            )
+            found[row["node"]].add(Done(*place))
+        return {name: frozenset(places) for name, places in found.items()}
+
+    def _has_nodes(self) -> bool:
+        columns = self._db.execute("PRAGMA table_info(records)").fetchall()
+        return any(column[1] == "node" for column in columns)
 
     # The database
 

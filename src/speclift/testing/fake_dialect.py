@@ -11,10 +11,11 @@ from dataclasses import dataclass, field
 from typing import TypeVar
 
 from speclift.core.errors import UsageError
-from speclift.core.json_reading import Json, as_number
+from speclift.core.json_reading import Json, as_list, as_number, as_object, as_objects, as_text, as_whole
 from speclift.core.records import Step
 from speclift.core.traffic import DEFAULT_MAX_TOKENS
 from speclift.core.units import Seconds, Tokens
+from speclift.testing.fake_corruption import Corrupted
 from speclift.testing.fake_truth import (
     SEGMENT_MARKER,
     VOCABULARY,
@@ -24,6 +25,7 @@ from speclift.testing.fake_truth import (
     Truth,
     token_text,
 )
+from speclift.testing.fake_words import AskedWords, FakeWords
 
 MODEL = "fake"
 # What an OpenAI-compatible server assumes when the request does not say.
@@ -52,8 +54,9 @@ def read_body(body: object, *, is_chat: bool) -> tuple[FakeRequest, AnswerForm]:
     """UsageError on anything a real server would answer with 400."""
     if not isinstance(body, dict):
         raise UsageError(f"the body must be a JSON object, saw {type(body).__name__}")
-    if body.get("n", 1) != 1:
-        raise UsageError(f"n must be 1, saw {body['n']!r}")
+    for name in _UNKNOWN_SETTINGS:
+        if name in body:
+            raise UsageError(f"{name} is nothing that this server knows")
     prompt = _chat_prompt(body.get("messages")) if is_chat else _typed(body, "prompt", str)
     marker = SEGMENT_MARKER.search(prompt)
     max_tokens_name = "max_completion_tokens" if "max_completion_tokens" in body else "max_tokens"
@@ -71,6 +74,7 @@ def read_body(body: object, *, is_chat: bool) -> tuple[FakeRequest, AnswerForm]:
         segment=_typed(body, "speclift_segment", str, marker[1] if marker else ""),
         seed=_typed(body, "seed", int, 0) if body.get("seed") is not None else None,
         ignore_eos=_typed(body, "ignore_eos", bool, False),
+        words=_asked_words(body),
     )
     return ask, AnswerForm(
         is_chat=is_chat,
@@ -81,6 +85,43 @@ def read_body(body: object, *, is_chat: bool) -> tuple[FakeRequest, AnswerForm]:
         return_token_ids=_typed(body, "return_token_ids", bool, False),
         listed=_listed(body, is_chat=is_chat),
     )
+
+
+# A server without grammars, as many are built: it says so instead of answering without one.
+_UNKNOWN_SETTINGS = ("grammar", "structured_outputs", "guided_regex")
+CHOICES_MAX = 8
+
+
+def _asked_words(body: Mapping[str, object]) -> AskedWords:
+    choices = _typed(body, "n", int, 1)
+    if not 1 <= choices <= CHOICES_MAX:
+        raise UsageError(f"n must lie in 1..{CHOICES_MAX}, saw {choices}")
+    stop = body.get("stop")
+    stops = [stop] if isinstance(stop, str) else as_list(stop)
+    biases = as_object(body.get("logit_bias"))
+    return AskedWords(
+        stops=tuple(each for each in stops if isinstance(each, str) and each),
+        schema=_schema(body),
+        tools=_tools_to_call(body),
+        thinking_max=as_whole(body.get("thinking_budget_tokens", body.get("thinking_token_budget"))),
+        choices=choices,
+        banned=tuple(int(id) for id, bias in biases.items() if id.isdigit() and bias == -100),
+    )
+
+
+def _schema(body: Mapping[str, object]) -> Mapping[str, object] | None:
+    wanted = as_object(body.get("response_format"))
+    if wanted.get("type") not in ("json_schema", "json_object"):
+        return None
+    return as_object(as_object(wanted.get("json_schema")).get("schema")) or {"type": "object"}
+
+
+def _tools_to_call(body: Mapping[str, object]) -> tuple[tuple[str, Mapping[str, object]], ...]:
+    """Where one must be called; where it may be, this server rather talks."""
+    if body.get("tool_choice") != "required" and not isinstance(body.get("tool_choice"), dict):
+        return ()
+    functions = [as_object(tool.get("function")) for tool in as_objects(body.get("tools"))]
+    return tuple((as_text(each.get("name")) or "", as_object(each.get("parameters"))) for each in functions)
 
 
 def _listed(body: Mapping[str, object], *, is_chat: bool) -> int:
@@ -115,6 +156,8 @@ def _chat_prompt(messages: object) -> str:
 def _message_text(message: object) -> str:
     """Content is a string or, as vLLM's own client sends it, a list of parts."""
     content = message.get("content") if isinstance(message, dict) else None
+    if content is None and isinstance(message, dict) and message.get("tool_calls"):
+        return ""  # nothing was said, a tool was called
     if isinstance(content, list) and all(isinstance(part, dict) for part in content):
         texts = [part.get("text") for part in content]
         content = "".join(texts) if texts and all(isinstance(text, str) for text in texts) else None
@@ -127,17 +170,14 @@ def _message_text(message: object) -> str:
 _LOGPROB, _RUNNER_UP_LOGPROB = -0.05, -3.05
 
 
-def _sure_of(token_id: int) -> dict[str, Json]:
+def _sure_of(token_id: int, text: str) -> dict[str, Json]:
     """One entry of `logprobs.content`, as llama.cpp words it."""
-    said = _listed_token(token_id, _LOGPROB)
-    return {
-        **said,
-        "top_logprobs": [said, _listed_token((token_id + 1) % len(VOCABULARY), _RUNNER_UP_LOGPROB)],
-    }
+    said = _listed_token(token_id, text, _LOGPROB)
+    other = (token_id + 1) % len(VOCABULARY)
+    return {**said, "top_logprobs": [said, _listed_token(other, token_text(other), _RUNNER_UP_LOGPROB)]}
 
 
-def _listed_token(token_id: int, logprob: float) -> dict[str, Json]:
-    text = token_text(token_id)
+def _listed_token(token_id: int, text: str, logprob: float) -> dict[str, Json]:
     return {"id": token_id, "token": text, "bytes": list(text.encode()), "logprob": logprob}
 
 
@@ -150,6 +190,11 @@ class Reply:
         self.truth, self.script, self.form = truth, script, form
         self.prompt_s = prompt_s
         self.prompt_ids: Sequence[int] = ()
+        self.words: FakeWords = script.words
+        # Of the choices beside the first, where more were asked for.
+        self.others: Sequence[FakeWords] = ()
+        self._tokens_extra = 0
+        self._finish_reason: str | None = script.finish_reason
         kind = "chat.completion" if form.is_chat else "text_completion"
         self._head: dict[str, Json] = {
             "id": id,
@@ -157,6 +202,12 @@ class Reply:
             "created": created,
             "model": MODEL,
         }
+
+    def corrupt(self, corrupted: Corrupted) -> None:
+        """From here on the words of an answer gone wrong."""
+        self.words = corrupted.words
+        self._tokens_extra = corrupted.tokens_extra
+        self._finish_reason = self._finish_reason if corrupted.has_reason else None
 
     def opening(self) -> list[dict[str, Json]]:
         if not self.form.is_chat:
@@ -167,8 +218,11 @@ class Reply:
 
     def tokens(self, start: int, end: int, burst: Burst, *, decode_s: Seconds) -> dict[str, Json]:
         ids = self.script.token_ids[start:end]
-        text = "".join(map(token_text, ids))
-        choice: dict[str, Json] = {"delta": {"content": text}} if self.form.is_chat else {"text": text}
+        choice: dict[str, Json] = (
+            {"delta": self._message(start, end)}
+            if self.form.is_chat
+            else {"text": "".join(self.words.texts[start:end])}
+        )
         extra: dict[str, Json] = {}
         if self.truth.flavour == "vllm" and self.form.return_token_ids:
             choice["token_ids"] = list(ids)
@@ -180,8 +234,11 @@ class Reply:
 
     def closing(self, *, decode_s: Seconds) -> list[dict[str, Json]]:
         choice: dict[str, Json] = {"delta": {}} if self.form.is_chat else {"text": ""}
-        finish = self._chunk({**choice, "finish_reason": self.script.finish_reason})
+        finish = self._chunk({**choice, "finish_reason": self._finish_reason})
         figures = self._figures(decode_s=decode_s)
+        return [*self._other_choices(), *self._ended(finish, figures)]
+
+    def _ended(self, finish: dict[str, Json], figures: Mapping[str, Json]) -> list[dict[str, Json]]:
         if self.truth.flavour == "llamacpp" and not self.form.is_chat:
             return [{**finish, **figures}]  # llama.cpp has no usage chunk on this route
         if self.form.include_usage:
@@ -189,24 +246,65 @@ class Reply:
         return [{**finish, "timings": figures["timings"]}] if "timings" in figures else [finish]
 
     def whole(self, *, decode_s: Seconds) -> dict[str, Json]:
-        text = "".join(map(token_text, self.script.token_ids))
-        message: dict[str, Json] = {"message": {"role": "assistant", "content": text}}
-        content = message if self.form.is_chat else {"text": text}
-        choice = {"index": 0, **content, "finish_reason": self.script.finish_reason}
+        choice = {"index": 0, **self._whole_text(self.words), "finish_reason": self._finish_reason}
         if self.form.listed and self.truth.flavour != "plain":
-            choice["logprobs"] = {"content": [_sure_of(token_id) for token_id in self.script.token_ids]}
+            said = zip(self.script.token_ids, self.words.texts, strict=True)
+            choice["logprobs"] = {"content": [_sure_of(token_id, text) for token_id, text in said]}
         extra: dict[str, Json] = {}
         if self.truth.flavour == "vllm" and self.form.return_token_ids:
             choice["token_ids"] = list(self.script.token_ids)
             extra["prompt_token_ids"] = list(self.prompt_ids)
-        return {**self._head, "choices": [choice], **extra, **self._figures(decode_s=decode_s)}
+        others = [
+            {"index": place, **self._whole_text(words), "finish_reason": words.finish_reason}
+            for place, words in enumerate(self.others, start=1)
+        ]
+        return {**self._head, "choices": [choice, *others], **extra, **self._figures(decode_s=decode_s)}
+
+    def _whole_text(self, words: FakeWords) -> dict[str, Json]:
+        if not self.form.is_chat:
+            return {"text": "".join(words.texts)}
+        message: dict[str, Json] = {"role": "assistant", "content": None if words.tool else words.said}
+        if words.thoughts:
+            message["reasoning_content"] = "".join(words.texts[: words.thoughts])
+        if words.tool:
+            message["tool_calls"] = [self._call(words.tool, words.said)]
+        return {"message": message}
+
+    def _message(self, start: int, end: int) -> dict[str, Json]:
+        """What tokens [start, end) add to the message of a stream."""
+        words = self.words
+        thoughts = "".join(words.texts[start : min(end, words.thoughts)])
+        said = "".join(words.texts[max(start, words.thoughts) : end])
+        if words.tool:
+            first = start <= words.thoughts < end
+            call = self._call(words.tool, said) if first else {"function": {"arguments": said}}
+            return {"tool_calls": [{"index": 0, **call}]}
+        if not words.thoughts:
+            return {"content": said}
+        return {name: text for name, text in (("reasoning_content", thoughts), ("content", said)) if text}
+
+    def _call(self, name: str, arguments: str) -> dict[str, Json]:
+        id = f"call-{self._head['id']}"
+        return {"id": id, "type": "function", "function": {"name": name, "arguments": arguments}}
+
+    def _other_choices(self) -> list[dict[str, Json]]:
+        """At once, at the end: what matters is that they are told apart."""
+        found = []
+        for place, words in enumerate(self.others, start=1):
+            said: dict[str, Json] = (
+                {"delta": {"content": words.said}} if self.form.is_chat else {"text": words.said}
+            )
+            choice: dict[str, Json] = {"index": place, **said, "finish_reason": words.finish_reason}
+            found.append({**self._head, "choices": [choice]})
+        return found
 
     def _chunk(self, choice: dict[str, Json], **extra: Json) -> dict[str, Json]:
         return {**self._head, "choices": [{"index": 0, "finish_reason": None, **choice}], **extra}
 
     def _figures(self, *, decode_s: Seconds) -> dict[str, Json]:
         last = self.script.bursts[-1]
-        figures: dict[str, Json] = {"usage": self._usage(last.end)}
+        further = sum(len(words.texts) for words in self.others)
+        figures: dict[str, Json] = {"usage": self._usage(last.end + self._tokens_extra + further)}
         if self.truth.flavour == "llamacpp":
             figures["timings"] = self._timings(last.end, last, decode_s=decode_s)
         if self.truth.flavour == "vllm" and self.truth.k:

@@ -17,20 +17,25 @@ import selectors
 import signal
 import sys
 import time
+from collections import deque
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from functools import partial
 
 from speclift.core.errors import UsageError
-from speclift.core.json_reading import Json
+from speclift.core.json_reading import Json, as_object, as_text
 from speclift.core.units import Seconds
+from speclift.testing.fake_corruption import Around, character_id, corrupt
 from speclift.testing.fake_dialect import MODEL, Reply, ServedTotals, chunk_spans, metrics_text, read_body
 from speclift.testing.fake_truth import (
     VOCABULARY,
     FakeAnswer,
+    FakeRequest,
     Fault,
     Truth,
     changed_truth,
+    corruption_of,
     launch_factor,
+    other_choices,
     parse_truth,
     script_for,
 )
@@ -45,6 +50,7 @@ SLOTS_SHOWN_WHEN_UNLIMITED = 64
 CRASH_DELAY_S = 0.02
 # select() cannot watch more (FD_SETSIZE); beyond it connections wait in the backlog instead of breaking the loop.
 DESCRIPTORS_MAX = 1024
+PROMPTS_KEPT = 32
 
 
 class FakeServer:
@@ -59,6 +65,8 @@ class FakeServer:
         self._asked = 0
         self._waiting = 0
         self._in_flight = 0
+        # What others asked lately, for answers that go wrong with it.
+        self._prompts: deque[str] = deque(maxlen=PROMPTS_KEPT)
 
     def routes(self) -> Routes:
         pages: dict[tuple[str, str], Handler] = {
@@ -66,6 +74,7 @@ class FakeServer:
             ("GET", "/v1/models"): self._models,
             ("GET", "/truth/log"): self._truth_log,
             ("POST", "/truth"): self._change_truth,
+            ("POST", "/tokenize"): self._tokenize,
             ("POST", "/v1/chat/completions"): self._chat,
             ("POST", "/v1/completions"): self._completions,
         }
@@ -84,7 +93,19 @@ class FakeServer:
         return json_page({"status": "ok"})
 
     async def _models(self, _: Caller) -> Page:
-        return json_page({"object": "list", "data": [{"id": MODEL, "object": "model"}]})
+        adapters = [name for name in self.truth.adapters.split("/") if name]
+        data = [{"id": MODEL, "object": "model"}]
+        data += [{"id": name, "object": "model", "parent": MODEL} for name in adapters]
+        return json_page({"object": "list", "data": data})
+
+    async def _tokenize(self, caller: Caller) -> Page:
+        """Character by character, which is how its bans work; as llama.cpp (content) and vLLM (prompt) ask for it."""
+        try:
+            said = json.loads(caller.body)
+        except ValueError as error:
+            return _error(400, "invalid_request_error", str(error))
+        text = as_object(said).get("content") or as_object(said).get("prompt")
+        return json_page({"tokens": [character_id(each) for each in (as_text(text) or "")]})
 
     async def _truth_log(self, _: Caller) -> Page:
         return json_page(self._log)
@@ -161,6 +182,9 @@ class FakeServer:
         id = f"fake-{self._asked}"
         prompt_s = script.burst_s(self.truth, script.bursts[0], in_flight=1) * self._launch_factor
         reply = Reply(self.truth, script, form, id=id, created=int(time.time()), prompt_s=prompt_s)
+        reply.others = other_choices(self.truth, ask)
+        go_wrong = partial(self._go_wrong, reply, ask, asked=self._asked)
+        self._prompts.append(ask.prompt)
         if self.truth.sampler:
             from speclift.testing.fake_chain import prompt_ids
 
@@ -171,7 +195,21 @@ class FakeServer:
             schedule = BurstTimes(self.truth, script, factor=self._launch_factor, started_s=started_s)
             note_finished = partial(self._note_finished, id, schedule, received_s=received_s)
             play = self._stream if form.stream else self._answer_at_once
-            return await play(caller, reply, schedule, note_finished)
+            return await play(caller, reply, schedule, note_finished, go_wrong)
+
+    def _go_wrong(self, reply: Reply, ask: FakeRequest, *, asked: int) -> None:
+        """In the middle of an answer, where the truth wants that."""
+        if not self.truth.corruption:
+            return
+        other = next((prompt for prompt in reversed(self._prompts) if prompt != ask.prompt), "")
+        around = Around(streams=self._in_flight, before=asked - 1, joined=self._asked - asked, other=other)
+        kind = corruption_of(self.truth, ask, around)
+        if kind is None:
+            return
+        token = reply.script.bursts[reply.script.middle].start
+        corrupted = corrupt(kind, reply.words, ask.words, ask.prompt, middle=token, other=other)
+        if corrupted is not None:
+            reply.corrupt(corrupted)
 
     @contextlib.asynccontextmanager
     async def _slot(self) -> AsyncIterator[None]:
@@ -188,11 +226,16 @@ class FakeServer:
             self._slots.release()
 
     async def _stream(
-        self, caller: Caller, reply: Reply, schedule: BurstTimes, note_finished: Callable[[], None]
+        self,
+        caller: Caller,
+        reply: Reply,
+        schedule: BurstTimes,
+        note_finished: Callable[[], None],
+        go_wrong: Callable[[], None],
     ) -> Page | None:
         caller.begin(EVENTS)
         with contextlib.suppress(ConnectionResetError):  # the client left: nobody is there to tell
-            if await self._send_tokens(caller, reply, schedule):
+            if await self._send_tokens(caller, reply, schedule, go_wrong):
                 # Before the client can know of the end and read the counters.
                 note_finished()
                 await caller.write(_events(reply.closing(decode_s=schedule.decode_s)) + DONE)
@@ -200,13 +243,17 @@ class FakeServer:
                 caller.hang_up()
         return None
 
-    async def _send_tokens(self, caller: Caller, reply: Reply, schedule: BurstTimes) -> bool:
+    async def _send_tokens(
+        self, caller: Caller, reply: Reply, schedule: BurstTimes, go_wrong: Callable[[], None]
+    ) -> bool:
         """False where the connection is to be cut."""
         script = reply.script
         spans_by_burst = chunk_spans(script, tokens_per_chunk=self.truth.tokens_per_chunk)
         for index, (burst, spans) in enumerate(zip(script.bursts, spans_by_burst, strict=True)):
             schedule.advance(index, in_flight=self._in_flight)
             decode_s = schedule.decode_s
+            if index == script.middle:
+                go_wrong()
             chunks = [reply.tokens(start, end, burst, decode_s=decode_s) for start, end in spans]
             data = _events([*(reply.opening() if index == 0 else []), *chunks])
             if index == script.middle and Fault.GARBAGE in script.faults:
@@ -219,11 +266,18 @@ class FakeServer:
         return True
 
     async def _answer_at_once(
-        self, caller: Caller, reply: Reply, schedule: BurstTimes, note_finished: Callable[[], None]
+        self,
+        caller: Caller,
+        reply: Reply,
+        schedule: BurstTimes,
+        note_finished: Callable[[], None],
+        go_wrong: Callable[[], None],
     ) -> Page | None:
         script = reply.script
         for index in range(len(script.bursts)):
             schedule.advance(index, in_flight=self._in_flight)
+            if index == script.middle:
+                go_wrong()
             await schedule.reach()
         if Fault.CUT in script.faults:
             caller.hang_up()

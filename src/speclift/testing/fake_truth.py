@@ -10,6 +10,7 @@ import hashlib
 import math
 import random
 import re
+import zlib
 from collections.abc import Iterable
 from dataclasses import dataclass, fields, replace
 from enum import StrEnum
@@ -19,6 +20,16 @@ from speclift.core.errors import UsageError, unknown_name
 from speclift.core.json_reading import built
 from speclift.core.records import Step
 from speclift.core.units import Seconds, Tokens
+from speclift.testing.fake_corruption import Around, Corruption, kinds_of
+from speclift.testing.fake_words import (
+    FREE_WORDS,
+    AskedWords,
+    FakeWords,
+    told_words,
+    until_limit,
+    until_stop,
+    with_thoughts,
+)
 
 FLAVOURS = ("llamacpp", "vllm", "plain")
 SAMPLERS = ("rejection", "block", "without-residual", "relaxed-1.3", "typical")
@@ -34,10 +45,11 @@ _SHARES = frozenset(
         "http_500_share",
         "cut_share",
         "garbage_share",
+        "corruption_share",
     }
 )
 # A speedup is a ratio of step times and is taken on the log scale, so neither factor may be 0.
-_LOWEST = {"tpot_s": 1e-6, "tail_factor": 1e-3, "tokens_per_chunk": 1}
+_LOWEST = {"tpot_s": 1e-6, "tail_factor": 1e-3, "tokens_per_chunk": 1, "launch": 1}
 # Far above any draft length in use; keeps a mistyped k from filling memory with position counters.
 _HIGHEST = {"k": 256}
 _SWITCH_WORDS = {"1": True, "true": True, "yes": True, "0": False, "false": False, "no": False}
@@ -81,12 +93,26 @@ class Truth:
     garbage_share: float = 0.0
     silent_fallback: bool = False
     sampler: str = ""  # token mode (fake_chain.py): how drafts are verified above temperature 0
+    # Answers that go wrong in their middle (fake_corruption.py): which way, several with / between, and how many of
+    # those that meet all of the conditions below.
+    corruption: str = ""
+    corruption_share: float = 1.0
+    corruption_above_streams: int = 0
+    corruption_after_requests: int = 0
+    corruption_with_tools: bool = False
+    corruption_on_launch: int = 0  # 0: on every one
+    corruption_on_join: bool = False  # while another prompt is taken in
+    launch: int = 1  # of this arm; the fake engine counts
+    adapters: str = ""  # further model names, with / between
 
     def __post_init__(self) -> None:
         if self.flavour not in FLAVOURS:
             raise unknown_name(what="flavour", seen=self.flavour, allowed=FLAVOURS)
         if self.sampler and self.sampler not in SAMPLERS:
             raise unknown_name(what="sampler", seen=self.sampler, allowed=SAMPLERS)
+        for word in self.corruption.split("/") if self.corruption else ():
+            if word not in {kind.value for kind in Corruption}:
+                raise unknown_name(what="corruption", seen=word, allowed=[kind.value for kind in Corruption])
         for field in fields(self):
             value = getattr(self, field.name)
             if isinstance(value, int | float):
@@ -137,7 +163,7 @@ def parse_truth(pairs: Iterable[str]) -> Truth:
 
 
 # What a server is from its first moment on; a change in mid-run would be half done.
-_LASTING = frozenset({"flavour", "slots", "seed", "launch_sd", "never_ready", "crash_on_start"})
+_LASTING = frozenset({"flavour", "slots", "seed", "launch_sd", "never_ready", "crash_on_start", "launch"})
 
 
 def changed_truth(truth: Truth, pairs: Iterable[str]) -> Truth:
@@ -190,6 +216,7 @@ class FakeRequest:
     segment: str | None = None
     seed: int | None = None
     ignore_eos: bool = False
+    words: AskedWords = FREE_WORDS
 
 
 class Fault(StrEnum):
@@ -223,6 +250,7 @@ class FakeAnswer:
     tail_factor: float
     prompt_factor: float
     faults: frozenset[Fault]
+    words: FakeWords
 
     @property
     def steps(self) -> tuple[Step, ...]:
@@ -242,8 +270,8 @@ class FakeAnswer:
 
 
 def script_for(truth: Truth, ask: FakeRequest, *, in_flight: int = 1) -> FakeAnswer:
-    stops_early = 0 < truth.stop_after < ask.max_tokens and not ask.ignore_eos
-    count = truth.stop_after if stops_early else ask.max_tokens
+    token_ids, words = _said(truth, ask)
+    count = len(words.texts)
     chance = truth.acceptance_for(segment=ask.segment, temperature=ask.temperature)
     draws = _draws("accept", truth.seed, ask.prompt, ask.seed)
     # One draw per output position, so that runs with another k meet the same easy and hard tokens.
@@ -251,15 +279,63 @@ def script_for(truth: Truth, ask: FakeRequest, *, in_flight: int = 1) -> FakeAns
     draws = _draws("factors", truth.seed, ask.prompt, ask.seed)
     in_tail = draws.random() < truth.tail_share
     return FakeAnswer(
-        token_ids=_token_ids(truth, ask, count=count),
+        token_ids=token_ids,
         bursts=_bursts(would_accept, k=truth.drafted_at(in_flight)),
-        finish_reason="stop" if stops_early else "length",
+        finish_reason=words.finish_reason,
         prompt_tokens=len(ask.prompt.split()),
         noise_factor=math.exp(draws.gauss(0.0, truth.noise_sd)),
         tail_factor=truth.tail_factor if in_tail else 1.0,
         prompt_factor=math.exp(_draws("prompt", ask.prompt).gauss(0.0, truth.prompt_sd)),
         faults=_faults(truth, ask),
+        words=words,
     )
+
+
+def other_choices(truth: Truth, ask: FakeRequest) -> list[FakeWords]:
+    """Of the choices beside the first, where the request asks for more: other draws of the same."""
+    return [
+        script_for(truth, replace(ask, seed=(ask.seed or 0) + choice)).words
+        for choice in range(1, ask.words.choices)
+    ]
+
+
+def corruption_of(truth: Truth, ask: FakeRequest, around: Around) -> Corruption | None:
+    """What goes wrong with this answer, as far as the truth and what goes on around it say so."""
+    kinds = kinds_of(truth.corruption)
+    may = (
+        around.streams > truth.corruption_above_streams
+        and around.before >= truth.corruption_after_requests
+        and (ask.words.has_tools or not truth.corruption_with_tools)
+        and truth.corruption_on_launch in (0, truth.launch)
+        and (around.joined > 0 or not truth.corruption_on_join)
+    )
+    draws = _draws("corruption", truth.seed, ask.prompt, ask.seed)
+    if not kinds or not may or draws.random() >= truth.corruption_share:
+        return None
+    return draws.choice(kinds)
+
+
+def _said(truth: Truth, ask: FakeRequest) -> tuple[tuple[int, ...], FakeWords]:
+    """The answer's tokens as ids and as text: what the request says to say, or else syllables."""
+    asked = ask.words
+    # Like greedy text, it does not depend on truth.seed.
+    told = told_words(ask.prompt, asked, _draws("told", ask.prompt, ask.seed))
+    if told is None:
+        stops_early = 0 < truth.stop_after < ask.max_tokens and not ask.ignore_eos
+        count = truth.stop_after if stops_early else ask.max_tokens
+        ids = _token_ids(truth, ask, count=count)
+        free = FakeWords(texts=tuple(map(token_text, ids)), finish_reason="stop" if stops_early else "length")
+        if asked.thinking_max is None and not asked.stops:
+            return ids, free
+        told = free
+    words = until_limit(until_stop(with_thoughts(told, asked.thinking_max), asked.stops), ask.max_tokens)
+    return tuple(map(_id_of, words.texts)), words
+
+
+def _id_of(text: str) -> int:
+    """Of a syllable its own; of any other text one that stays the same."""
+    known = _IDS.get(text)
+    return zlib.crc32(text.encode("utf-8", "surrogatepass")) % len(VOCABULARY) if known is None else known
 
 
 def launch_factor(truth: Truth) -> float:
@@ -288,6 +364,9 @@ def _bursts(would_accept: list[bool], *, k: int) -> tuple[Burst, ...]:
 
 _SYLLABLES = tuple(consonant + vowel for consonant in "bdfklmrs" for vowel in "ao")
 VOCABULARY = tuple(first + second for first in _SYLLABLES for second in _SYLLABLES)
+
+
+_IDS = {" " + word: token_id for token_id, word in enumerate(VOCABULARY)}
 
 
 def token_text(token_id: int) -> str:

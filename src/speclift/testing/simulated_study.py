@@ -58,6 +58,9 @@ class StudyTruth:
     prompt_level_sd: float = 0.20
     launch_sd: float = 0.02
     residual_sd: float = 0.06
+    # Of a fleet: how much machines differ in pace, which pairs cancel, and in what an arm gains on them.
+    node_level_sd: float = 0.0
+    node_sd: float = 0.0
     # The machine's log slowdown from the first record to the last.
     drift: float = 0.0
     reports_drafts: bool = True
@@ -102,6 +105,9 @@ def _log_tpot(
     """With what of it is the arm's gain."""
     level, prompt = _draws([place.request_id for place in places], truth.prompt_level_sd, random)
     launch, _ = _draws([place.launch for place in places], truth.launch_sd, random)
+    node = _indices([place.node for place in places])
+    # One machine draws nothing: studies of one are the same whether or not there could be others.
+    pace = random.normal(0.0, truth.node_level_sd, node.max() + 1)[node] if node.any() else 0.0
     residual = random.normal(0.0, truth.residual_sd, len(places))
     drift = truth.drift * np.linspace(0.0, 1.0, len(places))
     gain = np.zeros(len(places))
@@ -109,23 +115,34 @@ def _log_tpot(
     for name, arm in truth.arms.items():
         here = names == name
         own = random.normal(0.0, arm.prompt_sd, prompt.max() + 1)[prompt[here]] if arm.prompt_sd else 0.0
-        settings = [(p.segment, p.load, p.temperature) for p in places if p.arm == name]
-        known = {setting: np.log(arm.speedup(*setting)) for setting in set(settings)}
-        gain[here] = np.array([known[setting] for setting in settings]) + own
-        if arm.slow_times != 1.0:
-            shares = {setting: arm.slow_share(*setting) for setting in set(settings)}
-            is_slow = random.random(len(settings)) < np.array([shares[setting] for setting in settings])
-            gain[here] -= np.log(arm.slow_times) * is_slow
-    return np.log(truth.tpot_s) + level + launch + residual + drift - gain, gain
+        of_node = random.normal(0.0, truth.node_sd, node.max() + 1)[node[here]] if truth.node_sd else 0.0
+        gain[here] = own + of_node + _gains([place for place in places if place.arm == name], arm, random)
+    return np.log(truth.tpot_s) + level + launch + pace + residual + drift - gain, gain
+
+
+def _gains(places: Sequence[Place], arm: ArmTruth, random: np.random.Generator) -> Floats:
+    """Of one arm, where prompts and machines are alike: by segment, load and temperature, less its slow requests."""
+    settings = [(place.segment, place.load, place.temperature) for place in places]
+    known = {setting: np.log(arm.speedup(*setting)) for setting in set(settings)}
+    gain = np.array([known[setting] for setting in settings], dtype=np.float64)
+    if arm.slow_times != 1.0:
+        shares = {setting: arm.slow_share(*setting) for setting in set(settings)}
+        is_slow = random.random(len(settings)) < np.array([shares[setting] for setting in settings])
+        gain -= np.log(arm.slow_times) * is_slow
+    return gain
+
+
+def _indices(labels: Sequence[Hashable]) -> NDArray[np.intp]:
+    index = {label: number for number, label in enumerate(dict.fromkeys(labels))}
+    return np.array([index[label] for label in labels], dtype=np.intp)
 
 
 def _draws(
     labels: Sequence[Hashable], sd: float, random: np.random.Generator
 ) -> tuple[Floats, NDArray[np.intp]]:
     """One draw per distinct label, spread over the labels, and the labels as indices."""
-    index = {label: number for number, label in enumerate(dict.fromkeys(labels))}
-    numbers = np.array([index[label] for label in labels], dtype=np.intp)
-    return random.normal(0.0, sd, len(index))[numbers], numbers
+    numbers = _indices(labels)
+    return random.normal(0.0, sd, len(set(labels)))[numbers], numbers
 
 
 def _start_times(places: Sequence[Place], duration_s: Floats) -> list[Seconds]:

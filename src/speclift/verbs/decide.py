@@ -9,10 +9,11 @@ from speclift.bench.diagnosis import diagnose_tail
 from speclift.bench.gate_study import before_gate, check_lossless
 from speclift.bench.observer import Observer
 from speclift.bench.opening import prepare_bench
-from speclift.bench.run import run_study
 from speclift.bench.search_study import search_best
 from speclift.core.quantities import printable
 from speclift.core.results import Verdict
+from speclift.fleet.opening import workplace_for
+from speclift.fleet.search import search_place
 from speclift.studies.outputs import relative
 from speclift.verbs.looks import looks_of
 from speclift.verbs.measure import Measured, judged
@@ -29,21 +30,23 @@ def decide(ask: Ask | None = None, observer: Observer | None = None, **settings:
 def decided(ask: Ask, observer: Observer, *, verb: str = "decide") -> Measured:
     """Of tune too, which searches even where only one arm was named."""
     bench = prepare_bench(ask, observer, always=verb == "tune")
-    bench = search_best(bench, observer)
+    with search_place(bench, observer) as place:
+        bench = search_best(bench, observer, place)
     study = bench.study
 
     def run_and_check() -> None:
         arms = ", ".join(arm.name for arm in study.plan.arms)
         observer.say(f"study {relative(study.path)}: {printable(arms)}")
         begun_s = time.monotonic()
-        run_study(
-            study,
-            observer=observer,
-            deadline=before_gate(bench),
-            workers=ask.workers,
-            look=looks_of(study, observer),
-        )
-        check_lossless(bench, observer, study_s=time.monotonic() - begun_s)
-        diagnose_tail(bench, observer)
+        with workplace_for(bench, observer) as place:
+            place.run_study(
+                study,
+                observer=observer,
+                deadline=before_gate(bench),
+                workers=ask.workers,
+                look=looks_of(study, observer),
+            )
+            check_lossless(bench, observer, study_s=time.monotonic() - begun_s, place=place)
+            diagnose_tail(bench, observer, place)
 
     return judged(bench, run_and_check, observer, verb=verb)

@@ -60,6 +60,8 @@ HOLD_SHARE = 0.5
 # A server that drafted within the last day is one that should.
 MEMORY_S: Seconds = 86_400.0
 GATEWAY = "gateway"
+# Of a study file, whose study is not measured yet (verbs/export_job.py).
+JOB_FORMATS = ("kubernetes-job", "ray-job", "slurm")
 SHIPS = (Decision.SHIP, Decision.SHIP_ON_CONDITIONS)
 
 
@@ -103,8 +105,13 @@ def export(
     """`arm` where another than the winner is wanted, or the verdict is not to ship. `window_s` is what rules and panels
     look back over, `memory_s` how long they remember that a server drafted."""
     formats = _formats()
+    if to in JOB_FORMATS:
+        raise UsageError(
+            f"--to {to} runs a study that is not measured yet, and {study} is not a study file",
+            hint=f"speclift export speclift.toml --to {to}",
+        )
     if to not in formats:
-        raise unknown_name(what="format", seen=to, allowed=tuple(formats))
+        raise unknown_name(what="format", seen=to, allowed=format_names())
     if window_s < WINDOW_MIN_S:
         raise UsageError(f"--window must be at least {WINDOW_MIN_S:g}s, saw {window_s:g}s")
     with ExitStack() as stack:
@@ -156,7 +163,8 @@ def _formats() -> Mapping[str, Writer]:
 
 
 def format_names() -> tuple[str, ...]:
-    return tuple(_formats())
+    """Of studies, then of study files."""
+    return (*_formats(), *JOB_FORMATS)
 
 
 def _one(name: str, text: str) -> tuple[ExportedFile, ...]:

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 from speclift.core.arm import BASELINE, CONTROL, Arm
 from speclift.core.errors import StudyError
+from speclift.core.fleet import NodeGroup, groups_of
 from speclift.core.goals import Goals
 from speclift.core.records import Launch, Phase, Record
 from speclift.core.traffic import repeated_prompts
@@ -19,6 +20,7 @@ from speclift.statistics.failures import causes_of, told
 from speclift.statistics.pairs import PromptOf
 from speclift.statistics.repeats import without_echoes
 from speclift.studies.merge import merged_records
+from speclift.studies.nodes import kept_nodes
 from speclift.studies.study import Study
 
 
@@ -40,11 +42,14 @@ class Held:
     # Whether it was measured in laps, each a part of the prompts; and whether all of them on one launch.
     has_laps: bool
     is_one_launch: bool
+    # Of a fleet whose nodes are unlike: the group that everything above is of, and the others with their records.
+    group: NodeGroup | None = None
+    unlike: tuple[tuple[NodeGroup, Sequence[Record]], ...] = ()
 
 
 def read_held(studies: Sequence[Study]) -> Held:
     totals = _totals(studies)
-    everything = mark_bursts(told_by_totals(merged_records(studies), totals))
+    everything, group, unlike = _alike(studies, mark_bursts(told_by_totals(merged_records(studies), totals)))
     records = [record for record in everything if record.place.arm != CONTROL]
     _require_a_baseline(studies[0], records)
     arms, failed = _measured_arms(studies, records), _failed_arms(studies)
@@ -56,7 +61,12 @@ def read_held(studies: Sequence[Study]) -> Held:
         everything=everything,
         records=records,
         totals=totals,
-        launches=[launch for study in studies for launch, _ in study.launches()],
+        launches=[
+            launch
+            for study in studies
+            for launch, _ in study.launches()
+            if group is None or launch.node in group.names
+        ],
         arms=arms,
         competing=[arm for arm in arms if arm.name not in failed],
         failed_arms=failed,
@@ -65,7 +75,24 @@ def read_held(studies: Sequence[Study]) -> Held:
         prompt_counts=Counter(segments.values()),
         has_laps=any(plan.looks is not None for plan in plans),
         is_one_launch=len(plans) == 1 and plans[0].rounds == 1,
+        group=group,
+        unlike=unlike,
     )
+
+
+def _alike(
+    studies: Sequence[Study], records: Sequence[Record]
+) -> tuple[Sequence[Record], NodeGroup | None, tuple[tuple[NodeGroup, Sequence[Record]], ...]]:
+    """Machines that are unlike are never pooled: the records of the group that has most of them, and those of the
+    others. No group where all are alike."""
+    groups = groups_of(node for study in studies for node in kept_nodes(study))
+    if len(groups) < 2:
+        return records, None, ()
+    shares = [(group, [record for record in records if record.place.node in group.names]) for group in groups]
+    (group, own), *others = sorted(
+        (share for share in shares if share[1]), key=lambda share: len(share[1]), reverse=True
+    )
+    return (own, group, tuple(others)) if others else (records, None, ())
 
 
 def comparer_of(held: Held, goals: Goals, *, level: float) -> Comparer:

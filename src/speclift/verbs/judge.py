@@ -42,12 +42,14 @@ from speclift.statistics.schedule_gain import schedule_without_gain
 from speclift.statistics.slow_requests import explained_tails
 from speclift.statistics.temperatures import at_temperatures
 from speclift.studies.budget_words import budget_finding, left_out
+from speclift.studies.nodes import kept_nodes
 from speclift.studies.outputs import relative
 from speclift.studies.study import Study
 from speclift.studies.texts import no_text_finding
 from speclift.verbs.effort import effort_of
 from speclift.verbs.held import Held, comparer_of, read_held
 from speclift.verbs.looks import ending_of
+from speclift.verbs.node_groups import fleet_findings, group_speedups
 from speclift.verbs.own_line import changed_line
 from speclift.verbs.weight_bytes import drafts_of, weight_bytes
 from speclift.verdict.gate_word import changed_arms, changed_findings, gate_for_verdict
@@ -77,20 +79,17 @@ def judge(studies: Sequence[Study], *, goals: Goals | None = None) -> Judgement:
     out = {*without_gain, *(arm.arm for arm in changed_arms(lossless))}
     standing = [arm for arm in held.competing if arm.name not in out]
     on_all = tuple(evidence_for(arm, Conditions()) for arm in held.competing)
+    groups = group_speedups(held, goals, on_all)
     findings = (
         *_findings(studies, held),
-        *check_repeats(
-            records,
-            held.arms,
-            launches=held.launches,
-            reuses_prompts=engine_kind(first.engine.kind).reuses_prompts,
-        ),
+        *_repeat_findings(first, held),
         *explained_gains(
             held.everything, _losing_scheduling(first, held.competing), held.launches, metric=goals.metric
         ),
         *no_gain,
         *_taxes(records, held.competing, held.prompt_of),
         *explained_tails(records, on_all, prompt_of=held.prompt_of),
+        *fleet_findings(held, goals, groups),
         *(changed_findings(lossless) if standing else ()),
     )
     verdict = decide(
@@ -105,7 +104,8 @@ def judge(studies: Sequence[Study], *, goals: Goals | None = None) -> Judgement:
     return Judgement(
         study=relative(first.path),
         goals=goals,
-        provenance=first.provenance,
+        provenance=replace(first.provenance, nodes=kept_nodes(first)),
+        node_groups=groups,
         verdict=verdict,
         served=None if verdict.winner is None else _served(engine, verdict.winner),
         on_all=on_all,
@@ -124,6 +124,13 @@ def judge(studies: Sequence[Study], *, goals: Goals | None = None) -> Judgement:
         line=_line_change(first, engine, verdict.winner or baseline_arm()),
         resources=resources_of(held.launches, _kv_tokens(studies)),
         at_temperatures=at_temperatures(records, on_all),
+    )
+
+
+def _repeat_findings(study: Study, held: Held) -> Sequence[Finding]:
+    reuses_prompts = engine_kind(study.engine.kind).reuses_prompts
+    return tuple(
+        check_repeats(held.records, held.arms, launches=held.launches, reuses_prompts=reuses_prompts)
     )
 
 

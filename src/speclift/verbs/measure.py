@@ -9,8 +9,8 @@ from speclift.bench.ask import Ask
 from speclift.bench.bench import Bench
 from speclift.bench.observer import Observer
 from speclift.bench.opening import prepare_named
-from speclift.bench.run import run_study
 from speclift.core.errors import OperatingError, StudyError
+from speclift.fleet.opening import workplace_for
 from speclift.studies.outputs import relative
 from speclift.verbs.judge import judge
 from speclift.verdict.judgement import Judgement
@@ -29,7 +29,8 @@ def measured(ask: Ask, observer: Observer) -> Measured:
 
     def run() -> None:
         observer.say(f"study {relative(bench.study.path)}")
-        run_study(bench.study, observer=observer, deadline=bench.deadline, workers=ask.workers)
+        with workplace_for(bench, observer) as place:
+            place.run_study(bench.study, observer=observer, deadline=bench.deadline, workers=ask.workers)
 
     return judged(bench, run, observer, verb="measure")
 

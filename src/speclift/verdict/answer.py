@@ -355,8 +355,8 @@ def _is_known(estimate: Estimate) -> bool:
 
 
 def _seen(comparison: Comparison) -> str:
-    prompts, launches = comparison.prompts, comparison.launches
-    return f"{prompts} prompt{'s' if prompts != 1 else ''}, {launches} launch{'es' if launches != 1 else ''}"
+    prompts = comparison.prompts
+    return f"{prompts} prompt{'s' if prompts != 1 else ''}, {comparison.launches_seen}"
 
 
 def _arm(evidence: Evidence) -> str:

@@ -6,12 +6,14 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Literal
 
+from speclift.core.fleet import NodeGroup
 from speclift.core.goals import Goals
 from speclift.core.records import Provenance
 from speclift.core.results import (
     Acceptance,
     AtTemperature,
     Cell,
+    Comparison,
     Crossover,
     Evidence,
     Finding,
@@ -48,6 +50,15 @@ class Served:
 
     forms: Mapping[str, str]
     config: Mapping[str, object]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NodeGroupSpeedups:
+    """What nodes of one kind say, where a fleet has several; the verdict is on those `is_judged`."""
+
+    group: NodeGroup
+    is_judged: bool
+    overall: tuple[Comparison, ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -92,3 +103,5 @@ class Judgement:
     at_temperatures: tuple[AtTemperature, ...] = ()
     # Where two versions of the engine were compared: what changed since the other one.
     upgrade: Upgrade | None = None
+    # Empty unless the nodes of a fleet were unlike.
+    node_groups: tuple[NodeGroupSpeedups, ...] = ()

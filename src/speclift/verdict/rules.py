@@ -65,7 +65,7 @@ def min_speedup(evidence: Evidence, goals: Goals) -> Reason:
         "min-speedup",
         Level.PASS if passes else Level.FAIL,
         f"{evidence.arm.name}: {overall.metric} speedup {_interval(overall)}, the lower bound must be at "
-        f"least {goals.min_speedup:g}x ({overall.prompts} prompts, {overall.launches} launches)",
+        f"least {goals.min_speedup:g}x ({overall.prompts} prompts, {overall.launches_seen})",
     )
 
 

@@ -204,7 +204,10 @@ def _open_part(comparison: Comparison, goals: Goals) -> OpenPart:
             f"about {needed} {what} (now {now})"
             for needed, what, now in (
                 (needs.prompts, "prompts", comparison.prompts),
-                (needs.launches, "launches", comparison.launches),
+                # Launches on a machine that was seen already say little of other machines.
+                (needs.launches, "launches", comparison.launches)
+                if comparison.nodes == 1
+                else (needs.launches, "nodes with a launch each", comparison.nodes),
             )
             if needed is not None
         ]

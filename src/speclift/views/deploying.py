@@ -231,8 +231,8 @@ def _annotations(text: DeploymentText) -> dict[str, str]:
 
 
 def for_kubernetes(text: str) -> str:
-    """`$(NAME)` is filled in."""
-    return text.replace("$(", "$$(")
+    """`$(NAME)` is filled in, and two dollar signs become one."""
+    return text.replace("$", "$$")
 
 
 def server_unit_text(text: DeploymentText) -> str:

@@ -33,7 +33,14 @@ from speclift.core.typed_json import UNKNOWN_FROM, finite
 from speclift.search.tuning_document import confirmed_document
 from speclift.verdict.answer import answer_to
 from speclift.verdict.articles import ArticleCheck, check_articles
-from speclift.verdict.judgement import AcceptanceBucket, AcceptanceHistogram, Judgement, OwnLineChange, Served
+from speclift.verdict.judgement import (
+    AcceptanceBucket,
+    AcceptanceHistogram,
+    Judgement,
+    NodeGroupSpeedups,
+    OwnLineChange,
+    Served,
+)
 from speclift.verdict.upgrade_answer import upgrade_sentence
 from speclift.views.documents import (
     AcceptanceBucketDocument,
@@ -51,6 +58,7 @@ from speclift.views.documents import (
     KvPeakDocument,
     KvTokensDocument,
     MeasureDocument,
+    NodeGroupDocument,
     OpenPartDocument,
     OwnLineDocument,
     PartSpeedupDocument,
@@ -102,6 +110,7 @@ def verdict_document(judgement: Judgement) -> VerdictDocument:
         "tuning": None if judgement.tuning is None else confirmed_document(judgement.tuning),
         "line": _own_line(judgement.line),
         "provenance": _provenance(judgement.provenance),
+        "node_groups": _node_groups(judgement.node_groups),
         "study": judgement.study,
     }
     if judgement.upgrade is not None:
@@ -215,7 +224,26 @@ def _provenance(provenance: Provenance) -> ProvenanceDocument:
         "argv": list(provenance.argv),
         "prompts_sha256": provenance.prompts_sha256,
         "seed": provenance.seed,
+        "nodes": [
+            {"name": node.name, "engine_version": node.engine_version, "host": node.host}
+            for node in provenance.nodes
+        ],
     }
+
+
+def _node_groups(groups: Sequence[NodeGroupSpeedups]) -> list[NodeGroupDocument]:
+    return [
+        {
+            "nodes": list(found.group.names),
+            "kind": dict(found.group.kind),
+            "judged": found.is_judged,
+            "speedups": [
+                {"arm": each.arm, **_bounds(each.speedup), "launches": each.launches}
+                for each in found.overall
+            ],
+        }
+        for found in groups
+    ]
 
 
 def _speedup(comparison: Comparison | None) -> SpeedupDocument | None:

@@ -215,6 +215,31 @@ class ResourcesDocument(TypedDict):
     gpu_memory_peak_bytes: int | None
 
 
+class NodeDocument(TypedDict):
+    """One machine of a fleet, as it was when it joined."""
+
+    name: str
+    engine_version: str
+    host: Mapping[str, object]
+
+
+class NodeSpeedupDocument(TypedDict):
+    arm: str
+    value: float
+    low: float | None
+    high: float | None
+    launches: int
+
+
+class NodeGroupDocument(TypedDict):
+    """Nodes of one kind, where a fleet has several; the verdict is on those that are judged."""
+
+    nodes: list[str]
+    kind: dict[str, str]
+    judged: bool
+    speedups: list[NodeSpeedupDocument]
+
+
 class ProvenanceDocument(TypedDict):
     speclift: str
     engine: str
@@ -226,6 +251,8 @@ class ProvenanceDocument(TypedDict):
     argv: list[str]
     prompts_sha256: str
     seed: int
+    # Of a fleet; none where the study ran on `host`.
+    nodes: NotRequired[list[NodeDocument]]
 
 
 class ArticleDocument(TypedDict):
@@ -309,6 +336,8 @@ class VerdictDocument(TypedDict):
     # Of compare, where two studies are of unlike versions of the engine.
     upgrade: NotRequired[UpgradeDocument]
     provenance: ProvenanceDocument
+    # Empty unless the nodes of a fleet were unlike.
+    node_groups: NotRequired[list[NodeGroupDocument]]
     study: str
 
 
@@ -341,3 +370,5 @@ class ExportDocument(TypedDict):
     format: str
     study: str
     files: list[ExportedFileDocument]
+    # Of a study file: what running it costs.
+    node_hours: NotRequired[Annotated[float, Keywords(minimum=0)]]

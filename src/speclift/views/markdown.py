@@ -11,6 +11,8 @@ from collections.abc import Iterator, Sequence
 from speclift.core.documents import AnswerDocument, BoundsDocument
 from speclift.core.quantities import printable
 from speclift.lossless.document import GateDocument
+from speclift.lossless.soak.document import SoakDocument
+from speclift.lossless.soak.rates import SoakResult
 from speclift.planner.plan_document import PlanDocument
 from speclift.views.documents import VerdictDocument, metric_speedups
 from speclift.views.page_sure import part_words
@@ -66,8 +68,40 @@ def verify_markdown(document: GateDocument) -> str:
         if check["answers"]
     ]
     return _page(
-        document.get("answer"), _table(("arm", "case", "answers", "differ", "per 1,000 tokens"), rows)
+        document.get("answer"),
+        _soak(document["soak"]) if "soak" in document else "",
+        _table(("arm", "case", "answers", "differ", "per 1,000 tokens"), rows),
     )
+
+
+def _soak(soak: SoakDocument) -> str:
+    """Every fault that could have shown; found ones with what shows them and how to see them again."""
+    rows = [
+        (
+            escaped(fault["arm"], limit=_NAME_CHARACTERS),
+            fault["name"],
+            f"{fault['count']} of {fault['exposed']}",
+            f"{fault['low']:.1%} to {fault['high']:.1%}",
+            f"{fault['control_count']} of {fault['control_exposed']}",
+            fault["result"].value,
+        )
+        for fault in soak["faults"]
+    ]
+    found = [
+        f"- {escaped(fault['arm'], limit=_NAME_CHARACTERS)}, {fault['name']}: "
+        + "; ".join(
+            [
+                *(escaped(said) for said in (*fault["places"], *fault["evidence"][:1])),
+                *([f"to reproduce it: `python {escaped(fault['script'])} URL`"] if fault["script"] else []),
+            ]
+        )
+        for fault in soak["faults"]
+        if fault["result"] is SoakResult.FOUND
+    ]
+    heads = ("arm", "fault", "seen", "95 % interval", "baseline", "result")
+    streams = ", ".join(map(str, soak["concurrency"]))
+    asked = f"Soak: {soak['requests']:,} requests, {streams} at once, {soak['launches']} launches."
+    return "\n\n".join(filter(None, (asked, _table(heads, rows), "\n".join(found))))
 
 
 def plan_markdown(document: PlanDocument) -> str:

@@ -22,6 +22,17 @@ class _Plain(yaml.SafeDumper):
         return True
 
 
+class LinesOfText(str):
+    """A text of several lines that is to be read in the file, line by line, where YAML has a way to write it so."""
+
+
+def _as_lines(dumper: yaml.SafeDumper, text: LinesOfText) -> yaml.ScalarNode:
+    return dumper.represent_scalar("tag:yaml.org,2002:str", str(text), style="|")
+
+
+_Plain.add_representer(LinesOfText, _as_lines)
+
+
 def yaml_file(*documents: object, head: Sequence[str] = ()) -> str:
     """`head` as comments: one line each, since a line break in it would end the comment."""
     comments = "".join(f"# {printable(line, limit=HEAD_CHARACTERS)}\n" for line in head)

@@ -9,9 +9,13 @@ from collections.abc import Callable
 from speclift.core.arm import EMBEDDED_MODEL, ServerSettings
 from speclift.core.engine_spec import EngineSpec
 from speclift.core.errors import UsageError
+from speclift.engines.attach.detect import LLAMACPP, VLLM
 from speclift.engines.attach.engine import Attach
 from speclift.engines.installed import Installed, Programs, interpreter_of, packages_of
 from speclift.engines.kind import EngineKind
+from speclift.lossless.soak.traffic import SoakDialect
+
+DIALECTS = {VLLM: SoakDialect.VLLM, LLAMACPP: SoakDialect.LLAMACPP}
 
 
 class AttachKind(EngineKind):
@@ -32,6 +36,11 @@ class AttachKind(EngineKind):
             return (Installed(name="sglang", note=note),)
         note = "found, not driven by speclift; use --engine attach"
         return (Installed(name="sglang", where=path or python, version=version, note=note),)
+
+    def soak_dialect(self, version: str) -> SoakDialect:
+        """By what the servers say they are, where they agree."""
+        said = {word.partition(" ")[0] for word in version.split("; ")}
+        return DIALECTS.get(said.pop(), SoakDialect.OPENAI) if len(said) == 1 else SoakDialect.OPENAI
 
     def build(self, spec: EngineSpec, settings: ServerSettings, *, version: str | None) -> Attach:
         if spec.attach is None:

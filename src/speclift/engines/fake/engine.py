@@ -2,15 +2,18 @@
 
 Truths come as `--engine-arg key=value`; `baseline.key=value` and `spec.key=value` apply to one side only,
 `ARM.key=value` to the arm of that name. `unscheduled_cost=0.25` has it schedule ahead as vLLM does: n-gram and suffix
-drafts cannot, and their steps take that much longer.
+drafts cannot, and their steps take that much longer. A machine of a fleet may have truths of its own, in its
+environment: `SPECLIFT_FAKE_TRUTH=tpot_s=0.006,spec.acceptance=0.8`.
 """
 
 from __future__ import annotations
 
 import itertools
 import json
+import os
 import shlex
 import sys
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -30,6 +33,7 @@ READY_LIMIT_S = 15.0
 MODEL = "fake-model"
 # The share by which a step takes longer on a server that does not schedule the next one ahead.
 UNSCHEDULED_COST = "unscheduled_cost="
+TRUTH_OF_MACHINE = "SPECLIFT_FAKE_TRUTH"
 STEP_COUNTS: tuple[tuple[str, object], ...] = (("timings_per_token", True),)
 
 
@@ -42,11 +46,13 @@ class Fake:
         self.settings = settings
         self.model = settings.model
         costs = [arg for arg in settings.engine_args if arg.startswith(UNSCHEDULED_COST)]
-        self._truth_args = tuple(arg for arg in settings.engine_args if arg not in costs)
+        of_machine = [pair for pair in os.environ.get(TRUTH_OF_MACHINE, "").split(",") if pair]
+        self._truth_args = (*(arg for arg in settings.engine_args if arg not in costs), *of_machine)
         self._unscheduled_cost = float(costs[-1].removeprefix(UNSCHEDULED_COST)) if costs else 0.0
         self._ready_limit_s = ready_limit_s
         # Each launch is its own draw of what varies from start to start.
         self._starts = itertools.count(1)
+        self._launches: Counter[str] = Counter()
 
     def version(self) -> str:
         return "fake 1"
@@ -98,7 +104,9 @@ class Fake:
         truth = parse_truth(self.truth_pairs(arm))
         start = next(self._starts)
         port = free_port()
-        command = (*self.command(arm, port=port), "--truth", f"seed={truth.seed + start}")
+        self._launches[arm.name] += 1
+        own = (f"seed={truth.seed + start}", f"launch={self._launches[arm.name]}")
+        command = (*self.command(arm, port=port), "--truth", own[0], "--truth", own[1])
         process = await ServerProcess.start(command, base_url=f"http://127.0.0.1:{port}", log=log)
         try:
             await process.wait_until_ready(path="/health", limit_s=self._ready_limit_s)

@@ -7,6 +7,7 @@ from speclift.core.engine_spec import EngineSpec
 from speclift.engines.fake.engine import Fake
 from speclift.engines.kind import EngineKind
 from speclift.engines.vllm.dialect.key_table import SCHEDULE
+from speclift.lossless.soak.traffic import SoakDialect
 from speclift.testing.fake_dialect import MODEL
 
 
@@ -16,9 +17,13 @@ class FakeKind(EngineKind):
     searches_unasked = False
     reuses_prompts = False
     schedule_key = SCHEDULE
+    honours_seeds = True
 
     def parts(self) -> dict[str, str]:
         return {}
+
+    def soak_dialect(self, version: str) -> SoakDialect:
+        return SoakDialect.LLAMACPP
 
     def served_model(self, settings: ServerSettings) -> str:
         return MODEL

@@ -31,6 +31,7 @@ from speclift.engines.llamacpp.pairing import compare_vocabularies
 from speclift.engines.llamacpp.planning import LlamaCppTerms
 from speclift.engines.protocol import Scorer
 from speclift.linter.dialect import Dialect
+from speclift.lossless.soak.traffic import SoakDialect
 from speclift.planner.methods import with_fitting_n
 from speclift.planner.request import EngineTerms
 from speclift.weights import models
@@ -75,6 +76,8 @@ class LlamaCppKind(EngineKind):
         Drafting.PASSES: (3, 5, 7),
     }
 
+    honours_seeds = True
+
     plan_terms: EngineTerms | None = LlamaCppTerms()
     dialect: Dialect | None = LlamaDialect()
 
@@ -82,6 +85,9 @@ class LlamaCppKind(EngineKind):
     port = 8080
     secret_flags: ClassVar[Mapping[str, str]] = {"--api-key": "LLAMA_API_KEY"}
     watched_with = ("--metrics",)
+
+    def soak_dialect(self, version: str) -> SoakDialect:
+        return SoakDialect.LLAMACPP
 
     def image(self, version: str, *, on_gpu: bool) -> ContainerImage | None:
         """llama.cpp's own images are tagged by build."""

@@ -82,6 +82,8 @@ NO_BYTECODE, BYTECODE_FOLDER = "PYTHONDONTWRITEBYTECODE", "PYTHONPYCACHEPREFIX"
 # Triton's own default, said: unsaid, a server that compiles its model keeps other kernels in a folder of that model's
 # configuration, where neither its next start nor another arm looks (PyTorch's CachingAutotuner).
 KERNEL_FOLDER = "TRITON_CACHE_DIR"
+# Kernels whose sums do not depend on the batch; every process of the server reads it.
+BATCH_INVARIANT = "VLLM_BATCH_INVARIANT"
 # The whole of a start-up and hours of statistics.
 WHOLE_LOG_BYTES = 4_000_000
 GPU_LAUNCHES_AT_ONCE = 4
@@ -220,7 +222,8 @@ class Vllm:
         return (*shared, *speculation_flags(arm, self.vllm_version))
 
     def _environment(self) -> dict[str, str]:
-        own = {} if self.settings.line is None else self.settings.line.variables
+        own = {} if self.settings.line is None else dict(self.settings.line.variables)
+        own |= {BATCH_INVARIANT: "1"} if self.settings.batch_invariant else {}
         if not self.vllm_version.is_cpu:
             sooner = quick_start(os.environ) if self.settings.line is None else {}
             return {**ENVIRONMENT, **sooner, **own}

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import math
 import re
 import shutil
 import sys
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, ClassVar
 
 from speclift.core.arm import EMBEDDED_MODEL, Arm, Endpoint, ServerSettings
@@ -15,6 +17,7 @@ from speclift.core.engine_spec import EngineSpec
 from speclift.core.errors import EngineError, UsageError
 from speclift.core.own_line import OwnLine
 from speclift.core.speculation import NGram, Suffix
+from speclift.engines.gpu_memory import compute_capability
 from speclift.engines.installed import Installed, Programs, interpreter_of, packages_of, torch_build
 from speclift.engines.kind import EngineKind
 from speclift.engines.protocol import Scorer
@@ -25,6 +28,7 @@ from speclift.engines.vllm.flags import parse_version, served_name
 from speclift.engines.vllm.heads import found_drafts, found_heads
 from speclift.engines.vllm.planning import VllmTerms
 from speclift.linter.dialect import Dialect
+from speclift.lossless.soak.traffic import SoakDialect
 from speclift.planner.request import EngineTerms
 
 if TYPE_CHECKING:
@@ -37,8 +41,16 @@ GET = "Get it with `pip install vllm` in an environment of its own, then --vllm-
 GPU_IMAGE, CPU_IMAGE = "vllm/vllm-openai", "public.ecr.aws/q9t5s3a7/vllm-cpu-release-repo"
 # Without it vLLM's suffix decoding ends with an ImportError (0.32).
 SUFFIX_PACKAGE = "arctic-inference"
+# Batch-invariant kernels (model_executor/layers/batch_invariant.py) want this GPU or a newer one. 0.26 is the first
+# version that was seen to start with them under speculation; later ones may refuse some methods as they start.
+INVARIANT_SINCE, INVARIANT_CAPABILITY = (0, 26), (8, 0)
 # Of asking what would run a pasted line, before any budget has begun.
 OWN_RELEASE_LIMIT_S = 5.0
+# The smallest block of any backend (0.32: 16 on GPUs, 128 on CPUs); of larger ones there is more room than needed.
+KV_BLOCK_TOKENS = 16
+# One is vLLM's own (the null block, v1/core/block_pool.py), the others hold what drafts look ahead.
+KV_BLOCKS_SPARE = 8
+BLOCKS_FLAG = "--num-gpu-blocks-override"
 
 
 class VllmKind(EngineKind):
@@ -64,6 +76,19 @@ class VllmKind(EngineKind):
 
     def served_model(self, settings: ServerSettings) -> str:
         return served_name(settings)
+
+    def soak_dialect(self, version: str) -> SoakDialect:
+        return SoakDialect.VLLM
+
+    def under_fire(self, settings: ServerSettings, *, streams: int) -> ServerSettings:
+        """With prompts cached, and room in the KV cache for one request of full length: more of them have to wait, or
+        are preempted. The user's own line stays as it is."""
+        if settings.line is not None:
+            return settings
+        blocks = math.ceil(settings.context_tokens / KV_BLOCK_TOKENS) + KV_BLOCKS_SPARE
+        said = {word.partition("=")[0] for word in settings.engine_args}
+        own = () if BLOCKS_FLAG in said else (BLOCKS_FLAG, str(blocks))
+        return replace(settings, prefix_cache=True, engine_args=(*settings.engine_args, *own))
 
     def image(self, version: str, *, on_gpu: bool) -> ContainerImage | None:
         """vLLM's own images are tagged by release; a build between two releases has none."""
@@ -139,6 +164,15 @@ class VllmKind(EngineKind):
 
     def is_on_gpu(self, spec: EngineSpec) -> bool:
         return not Vllm(spec.settings, python=spec.python, version=spec.version).vllm_version.is_cpu
+
+    def batch_invariant(self, spec: EngineSpec) -> EngineSpec | None:
+        version = Vllm(spec.settings, python=spec.python, version=spec.version).vllm_version
+        if version.is_cpu or version.release < INVARIANT_SINCE:
+            return None
+        capability = compute_capability()
+        if capability is None or capability < INVARIANT_CAPABILITY:
+            return None
+        return spec.with_invariant_batches()
 
     def methods_at(self, methods: tuple[str, ...], ks: Sequence[int]) -> tuple[str, ...]:
         """The default look-up of 12 tokens is llama.cpp's."""

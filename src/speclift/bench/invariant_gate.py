@@ -1,0 +1,76 @@
+"""Differences at temperature 0 that are neither ties nor faults, asked again where arithmetic cannot be the cause.
+
+With batch-invariant kernels a token comes out the same whether it was verified with a draft or alone, so an arm that
+keeps the output is equal to the baseline, token for token. Ordinary servers were asked before: these only settle what
+those left open. One request at a time: in a batch of 16 the baseline of vLLM 0.26 parted from itself with them too.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+
+from speclift.bench.gate_run import GateAsk, GateRun
+from speclift.bench.interrupts import run_until_signal
+from speclift.bench.observer import Observer
+from speclift.core.deadline import Deadline
+from speclift.core.engine_spec import EngineSpec
+from speclift.core.errors import EngineError
+from speclift.core.traffic import Request
+from speclift.core.units import Seconds
+from speclift.engines.build import build_engine
+from speclift.engines.kind import engine_kind
+from speclift.lossless.gate import Gate, with_equality
+
+
+def settle_by_equality(
+    gate: Gate,
+    ask: GateAsk,
+    spec: EngineSpec,
+    *,
+    logs: Path,
+    observer: Observer,
+    deadline: Deadline,
+    launch_s: Seconds = 0.0,
+) -> Gate:
+    """`launch_s`: what an ordinary launch took. The gate as it was where the engine has no such kernels."""
+    open_arms = {arm.arm for arm in gate.arms if arm.greedy is not None and arm.greedy.is_open_by_arithmetic}
+    arms = [arm for arm in ask.arms if arm.name in open_arms]
+    invariant = engine_kind(spec.kind).batch_invariant(spec) if arms else None
+    if invariant is None:
+        return gate
+    launches = len(arms) + 2
+    if not deadline.has(launches * launch_s):
+        return _noted(gate, f"{launches} launches did not fit the time that was left; try --verify full")
+    observer.say(f"lossless gate: asking {', '.join(open_arms)} again with batch-invariant kernels")
+    run = GateRun(
+        build_engine(invariant),
+        replace(
+            ask,
+            arms=arms,
+            requests=_parted_first(gate, ask.requests),
+            temperatures=(0.0,),
+            depth=replace(ask.depth, batch=1),
+        ),
+        logs=logs,
+        observer=observer,
+        deadline=deadline,
+        launch_s=launch_s,
+    )
+    try:
+        found = run_until_signal(run.run())
+    except EngineError as error:
+        # Not every version takes them with every method; what ordinary servers said stands.
+        return _noted(gate, f"no server started with them: {error}")
+    return with_equality(gate, found)
+
+
+def _noted(gate: Gate, why: str) -> Gate:
+    return replace(gate, notes=(*gate.notes, f"batch-invariant kernels were not asked: {why}"))
+
+
+def _parted_first(gate: Gate, requests: Sequence[Request]) -> tuple[Request, ...]:
+    """A gate asks as many prompts as its depth says: those whose answers differed are the ones to settle."""
+    parted = {each.case for arm in gate.arms if arm.greedy is not None for each in arm.greedy.examples}
+    return tuple(sorted(requests, key=lambda request: request.id not in parted))

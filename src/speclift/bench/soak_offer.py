@@ -1,0 +1,39 @@
+"""What a server offers beside its model, as far as it says so: adapters, and ids of tokens that can be forbidden."""
+
+from __future__ import annotations
+
+from contextlib import suppress
+from dataclasses import dataclass
+
+from speclift.bench.soak_asking import digit_tokens
+from speclift.core.address import joined
+from speclift.core.arm import Endpoint
+from speclift.core.errors import EngineError
+from speclift.core.foreign_text import parse_json
+from speclift.core.json_reading import as_object, as_objects, as_text
+from speclift.engines.http import fetched
+
+ADAPTERS_MAX = 4
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ServerExtras:
+    adapters: tuple[str, ...] = ()
+    banned: tuple[tuple[int, str], ...] = ()
+
+
+async def extras_of(endpoint: Endpoint) -> ServerExtras:
+    """Nothing of what a server does not answer."""
+    adapters: tuple[str, ...] = ()
+    with suppress(EngineError, ValueError):
+        page = await fetched(joined(endpoint.base_url, "/v1/models"), api_key=endpoint.api_key)
+        adapters = adapters_in(parse_json(page), endpoint.model)
+    return ServerExtras(adapters=adapters, banned=await digit_tokens(endpoint))
+
+
+def adapters_in(models: object, served: str) -> tuple[str, ...]:
+    """Models that name the served one as the one they are made from, as vLLM lists LoRA modules (0.32)."""
+    listed = as_objects(as_object(models).get("data"))
+    own = {served, *(as_text(each.get("id")) for each in listed if not each.get("parent"))}
+    names = [as_text(each.get("id")) for each in listed if as_text(each.get("parent")) in own]
+    return tuple(name for name in names if name)[:ADAPTERS_MAX]

@@ -1,0 +1,322 @@
+"""What a soak saw, on disk as it arrives: one line of JSON per answer, so that a kill at any moment loses at most what
+was still under way.
+
+The lines alone say what was asked of which server and what is left, so that a soak goes on where it was and the same
+lines give the same result.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, field, replace
+from pathlib import Path
+from typing import TextIO, TypeAlias
+
+from speclift.core.errors import StudyError, UsageError
+from speclift.core.foreign_text import parse_json
+from speclift.core.json_reading import need_object, need_text
+from speclift.core.typed_json import read_as
+from speclift.core.units import Seconds
+from speclift.lossless.soak.outcome import Distribution
+from speclift.lossless.soak.traffic import slot_of
+from speclift.lossless.soak.values import (
+    FaultSeen,
+    SoakAnswer,
+    SoakChoice,
+    SoakFault,
+    SoakRequest,
+    Stage,
+    ToolCall,
+)
+from speclift.studies.private import FILE_MODE, private_folder
+from speclift.studies.texts import NOT_KEPT, error_stand_in, stand_in
+
+# Inside the study's folder.
+SOAK, LINES = "soak", "answers.jsonl"
+# Of the time that was asked for: the last request ends before it.
+WHOLE_SHARE = 0.7
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SoakTerms:
+    """What a soak was begun with and goes on with."""
+
+    soak_s: Seconds
+    levels: tuple[int, ...]
+    launches: int
+    seed: int
+    # The baseline first.
+    arms: tuple[str, ...]
+    # Of the servers, the traffic and everything else that another run must share: a hash.
+    fingerprint: str
+    keeps_text: bool = True
+    format: int = 1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SoakStep:
+    """A part of one launch: so many streams before, during or after the fire."""
+
+    stage: Stage
+    streams: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Kept:
+    """An answer with the step that it was asked in, the faults that it could have shown and those that it shows, judged
+    as it came: its text may not be kept."""
+
+    step: SoakStep
+    kind: str
+    answer: SoakAnswer
+    exposed: tuple[SoakFault, ...] = ()
+    seen: tuple[FaultSeen, ...] = ()
+    # Of a later turn, which follows from what was answered; None where the traffic can tell it anew.
+    request: SoakRequest | None = None
+    # Of the whole soak when it was kept.
+    elapsed_s: Seconds = 0.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Launched:
+    """`failure` where it did not start, died or hung, with the tail of its log."""
+
+    arm: str
+    launch: int
+    took_s: Seconds
+    failure: str = ""
+    elapsed_s: Seconds = 0.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SoakStepEnded:
+    arm: str
+    launch: int
+    step: SoakStep
+    elapsed_s: Seconds = 0.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Offered:
+    """What the baseline takes of the kinds of requests; the others with its words."""
+
+    refused: tuple[tuple[str, str], ...] = ()
+    # What it has beside its model: adapters by name, and tokens that can be forbidden.
+    adapters: tuple[str, ...] = ()
+    banned: tuple[tuple[int, str], ...] = ()
+    elapsed_s: Seconds = 0.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Reproduced:
+    """A fault as a script in the soak's folder, by its name there; whether it was seen again, and with how many
+    streams."""
+
+    arm: str
+    fault: SoakFault
+    script: str
+    is_confirmed: bool
+    streams: int
+    elapsed_s: Seconds = 0.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Tested:
+    """What an arm sampled under load, held against the target's probabilities."""
+
+    arm: str
+    distribution: Distribution
+    elapsed_s: Seconds = 0.0
+
+
+SoakRow: TypeAlias = Kept | Launched | SoakStepEnded | Offered | Reproduced | Tested
+
+
+@dataclass(slots=True)
+class SoakRecord:
+    """All that was seen so far."""
+
+    kept: list[Kept] = field(default_factory=list)
+    launched: list[Launched] = field(default_factory=list)
+    ended: set[tuple[str, int, SoakStep]] = field(default_factory=set)
+    # None until the baseline was asked.
+    offered: Offered | None = None
+    reproduced: list[Reproduced] = field(default_factory=list)
+    tested: list[Tested] = field(default_factory=list)
+    elapsed_s: Seconds = 0.0
+    # What each server showed, and how many answers showed anything.
+    shown: dict[str, set[SoakFault]] = field(default_factory=dict)
+    odd: int = 0
+
+    def slots(self, arm: str, launch: int, step: SoakStep) -> set[int]:
+        """Of the traffic, as far as this server was asked them in this step."""
+        return {
+            slot_of(kept.answer.index)
+            for kept in self.kept
+            if kept.step == step and (_arm(kept), kept.answer.exposure.launch) == (arm, launch)
+        }
+
+    def arm_s(self, arm: str) -> Seconds:
+        """How long this arm has been under fire."""
+        return max((kept.answer.exposure.ended_s for kept in self.kept if _arm(kept) == arm), default=0.0)
+
+    def failure(self, arm: str, launch: int) -> str:
+        found = (each.failure for each in self.launched if (each.arm, each.launch) == (arm, launch))
+        return next((failure for failure in found if failure), "")
+
+    def is_complete(self, terms: SoakTerms) -> bool:
+        """Whether the time was used up, or nothing was left to ask."""
+        steps = len(terms.levels) + 2
+        everything = len(terms.arms) * terms.launches * steps
+        return self.elapsed_s >= WHOLE_SHARE * terms.soak_s or len(self.ended) >= everything
+
+    def take(self, row: SoakRow) -> None:
+        match row:
+            case Kept():
+                self.kept.append(row)
+                self.shown.setdefault(_arm(row), set()).update(seen.fault for seen in row.seen)
+                self.odd += bool(row.seen)
+            case Launched():
+                self.launched.append(row)
+            case SoakStepEnded():
+                self.ended.add((row.arm, row.launch, row.step))
+            case Offered():
+                self.offered = row
+            case Reproduced():
+                self.reproduced.append(row)
+            case Tested():
+                self.tested.append(row)
+        self.elapsed_s = max(self.elapsed_s, row.elapsed_s)
+
+
+class SoakStudy:
+    """The lines, open for more of them."""
+
+    def __init__(self, folder: Path, terms: SoakTerms, record: SoakRecord, lines: TextIO) -> None:
+        self.folder, self.terms, self.record = folder, terms, record
+        self._lines = lines
+
+    @classmethod
+    def create(cls, study: Path, terms: SoakTerms) -> SoakStudy:
+        path = lines_path(study)
+        if path.exists():
+            raise UsageError(f"{study} already holds a soak", hint="add --resume, or use another --study")
+        try:
+            private_folder(path.parent)
+            soak = cls(path.parent, terms, SoakRecord(), _opened(path))
+            soak._write("terms", terms)
+        except OSError as error:
+            raise StudyError(f"cannot write {path}: {error.strerror or error}") from error
+        return soak
+
+    @classmethod
+    def reopen(cls, study: Path) -> SoakStudy:
+        """What a kill left of a last line is cut off."""
+        path = lines_path(study)
+        try:
+            data = path.read_bytes()
+            whole = data[: data.rfind(b"\n") + 1]
+            terms, record = read_lines(whole.splitlines())
+            lines = _opened(path)
+            if len(whole) < len(data):
+                os.truncate(path, len(whole))
+        except OSError as error:
+            raise StudyError(
+                f"there is no soak to resume in {study}: {error.strerror or error}",
+                hint="give the study with --study DIR",
+            ) from error
+        return cls(path.parent, terms, record, lines)
+
+    def keep(self, row: SoakRow) -> None:
+        """Told to the system before anything else happens: a kill of this process does not lose it."""
+        if isinstance(row, Kept) and not self.terms.keeps_text:
+            row = without_text(row)
+        if isinstance(row, Launched) and not self.terms.keeps_text:
+            row = replace(row, failure=row.failure.partition("\n")[0])
+        self._write(_NAMES[type(row)], row)
+        self.record.take(row)
+
+    def close(self) -> None:
+        self._lines.close()
+
+    def _write(self, name: str, row: SoakTerms | SoakRow) -> None:
+        self._lines.write(json.dumps({name: asdict(row)}) + "\n")
+        self._lines.flush()
+
+
+_NAMES: dict[type[SoakRow], str] = {
+    Kept: "kept",
+    Launched: "launched",
+    SoakStepEnded: "ended",
+    Offered: "offered",
+    Reproduced: "reproduced",
+    Tested: "tested",
+}
+_KINDS: dict[str, type[SoakRow]] = {name: kind for kind, name in _NAMES.items()}
+
+
+def lines_path(study: Path) -> Path:
+    return study / SOAK / LINES
+
+
+def holds_soak(study: Path) -> bool:
+    return lines_path(study).is_file()
+
+
+def read_lines(lines: Sequence[bytes]) -> tuple[SoakTerms, SoakRecord]:
+    """StudyError where a line was not written by us, or damaged."""
+    record = SoakRecord()
+    terms: SoakTerms | None = None
+    for number, line in enumerate(lines, 1):
+        try:
+            ((name, value),) = need_object(parse_json(line)).items()
+            if need_text(name) == "terms":
+                terms = read_as(SoakTerms, value)
+            elif name in _KINDS:
+                record.take(read_as(_KINDS[name], value))
+            else:
+                raise ValueError(f"no kind of line: {name[:40]!r}")
+        except ValueError as error:
+            raise StudyError(f"line {number} of the soak is damaged: {error}") from error
+    if terms is None:
+        raise StudyError("the soak has no first line", hint="begin it anew in another --study")
+    return terms, record
+
+
+def without_text(kept: Kept) -> Kept:
+    """A hash in place of every text: equal answers stay equal."""
+    answer = kept.answer
+    return replace(
+        kept,
+        answer=replace(
+            answer,
+            choices=tuple(_choice_without_text(choice) for choice in answer.choices),
+            error=error_stand_in(answer.error),
+        ),
+        seen=tuple(replace(seen, evidence=NOT_KEPT) for seen in kept.seen),
+        request=None,
+    )
+
+
+def _choice_without_text(choice: SoakChoice) -> SoakChoice:
+    return replace(
+        choice,
+        text=stand_in(choice.text),
+        thoughts=stand_in(choice.thoughts),
+        calls=tuple(
+            ToolCall(name=stand_in(call.name), arguments=stand_in(call.arguments)) for call in choice.calls
+        ),
+    )
+
+
+def _opened(path: Path) -> TextIO:
+    def private(name: str, flags: int) -> int:
+        return os.open(name, flags, FILE_MODE)
+
+    return open(path, "a", encoding="utf-8", opener=private)
+
+
+def _arm(kept: Kept) -> str:
+    return kept.answer.exposure.arm

@@ -1,0 +1,101 @@
+"""Where a study's servers run: on this machine, or on the nodes of a fleet (fleet/). Verbs are given one of them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Protocol
+
+from speclift.bench.course import LookAt
+from speclift.bench.fresh_answers import AskedAgain, ask_again
+from speclift.bench.gate_run import GateAsk, GateRun
+from speclift.bench.interrupts import run_until_signal
+from speclift.bench.invariant_gate import settle_by_equality
+from speclift.bench.observer import Observer
+from speclift.bench.run import run_study
+from speclift.core.deadline import Deadline
+from speclift.core.engine_spec import EngineSpec
+from speclift.core.units import Seconds
+from speclift.engines.build import build_engine
+from speclift.lossless.gate import Gate
+from speclift.lossless.recorded import Fresh
+from speclift.studies.study import Study
+
+
+class Workplace(Protocol):
+    """Whoever asks waits until it is done; Ctrl-C ends it, with its servers, wherever they are."""
+
+    def run_study(
+        self,
+        study: Study,
+        *,
+        observer: Observer,
+        deadline: Deadline,
+        workers: int = 1,
+        look: LookAt | None = None,
+    ) -> None:
+        """Whatever of the study is not finished yet. `look` says what is still wanted after so many laps."""
+        ...
+
+    def run_gate(
+        self,
+        spec: EngineSpec,
+        ask: GateAsk,
+        *,
+        logs: Path,
+        observer: Observer,
+        deadline: Deadline,
+        launch_s: Seconds = 0.0,
+    ) -> tuple[Gate, bool]:
+        """The lossless gate in full, and whether it was cut short before its last question."""
+        ...
+
+    def ask_again(self, spec: EngineSpec, asked: AskedAgain, *, log: Path, deadline: Deadline) -> Fresh:
+        """A fresh baseline's answers, with log-probabilities."""
+        ...
+
+
+class Here:
+    """This machine."""
+
+    def run_study(
+        self,
+        study: Study,
+        *,
+        observer: Observer,
+        deadline: Deadline,
+        workers: int = 1,
+        look: LookAt | None = None,
+    ) -> None:
+        run_study(study, observer=observer, deadline=deadline, workers=workers, look=look)
+
+    def run_gate(
+        self,
+        spec: EngineSpec,
+        ask: GateAsk,
+        *,
+        logs: Path,
+        observer: Observer,
+        deadline: Deadline,
+        launch_s: Seconds = 0.0,
+    ) -> tuple[Gate, bool]:
+        run = GateRun(
+            build_engine(spec), ask, logs=logs, observer=observer, deadline=deadline, launch_s=launch_s
+        )
+        gate = run_until_signal(run.run())
+        if not run.is_cut_short:
+            gate = settle_by_equality(
+                gate,
+                ask,
+                spec,
+                logs=logs / "invariant",
+                observer=observer,
+                deadline=deadline,
+                launch_s=launch_s,
+            )
+        return gate, run.is_cut_short
+
+    def ask_again(self, spec: EngineSpec, asked: AskedAgain, *, log: Path, deadline: Deadline) -> Fresh:
+        return run_until_signal(ask_again(build_engine(spec), asked, log=log, deadline=deadline))
+
+
+HERE = Here()

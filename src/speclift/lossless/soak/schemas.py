@@ -1,0 +1,125 @@
+"""Does a text fit its JSON schema? The part of JSON Schema that the soak's own traffic uses, and no more."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cache
+
+from speclift.core.json_reading import as_list, as_object, as_objects, as_text, as_whole
+
+_KINDS: Mapping[str, type | tuple[type, ...]] = {
+    "object": dict,
+    "array": list,
+    "string": str,
+    "boolean": bool,
+    "integer": int,
+    "number": (int, float),
+    "null": type(None),
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PromisedFormat:
+    """What a request's own `response_format` and `tools` ask of its answer."""
+
+    # As JSON; "{}" where any JSON will do, None where any text.
+    schema: str | None
+    # By name, each with the JSON schema of its arguments, as JSON.
+    tools: tuple[tuple[str, str], ...]
+    must_call: bool
+
+
+@cache
+def promised_format(answer_format: str) -> PromisedFormat:
+    told = as_object(json.loads(answer_format))
+    wanted = as_object(told.get("response_format"))
+    schema: str | None = None
+    if wanted.get("type") == "json_object":
+        schema = "{}"
+    elif wanted.get("type") == "json_schema":
+        schema = json.dumps(as_object(as_object(wanted.get("json_schema")).get("schema")))
+    functions = [as_object(tool.get("function")) for tool in as_objects(told.get("tools"))]
+    tools = (
+        (as_text(each.get("name")) or "", json.dumps(each.get("parameters") or {})) for each in functions
+    )
+    choice = told.get("tool_choice")
+    return PromisedFormat(
+        schema=schema,
+        tools=tuple(tool for tool in tools if tool[0]),
+        must_call=choice == "required" or isinstance(choice, dict),
+    )
+
+
+def read_json(text: str) -> object:
+    """ValueError where it is none; NaN and Infinity are Python's, not JSON's."""
+    try:
+        found: object = json.loads(text, parse_constant=_refuse)
+    except RecursionError:
+        raise ValueError("nested too deeply") from None
+    return found
+
+
+def _refuse(word: str) -> object:
+    raise ValueError(f"{word} is no JSON")
+
+
+def is_json(text: str) -> bool:
+    try:
+        read_json(text)
+    except ValueError:
+        return False
+    return True
+
+
+def misfit(text: str, schema: str) -> str:
+    """Why the text is not what the schema (as JSON) allows; "" where it is."""
+    try:
+        value = read_json(text)
+    except ValueError as error:
+        return f"not JSON: {error}"
+    return value_misfit(value, json.loads(schema), where="")
+
+
+def value_misfit(value: object, schema: Mapping[str, object], *, where: str) -> str:
+    kind = schema.get("type")
+    if isinstance(kind, str) and not _is_kind(value, kind):
+        return f"{where or 'the answer'} is no {kind}"
+    allowed = schema.get("enum")
+    if isinstance(allowed, list) and not any(value == each and type(value) is type(each) for each in allowed):
+        return f"{where or 'the answer'} is none of those allowed"
+    if isinstance(value, dict):
+        return _object_misfit(value, schema, where=where)
+    if isinstance(value, list):
+        return _list_misfit(value, schema, where=where)
+    return ""
+
+
+def _is_kind(value: object, kind: str) -> bool:
+    is_stray_bool = isinstance(value, bool) and kind != "boolean"
+    return kind not in _KINDS or (not is_stray_bool and isinstance(value, _KINDS[kind]))
+
+
+def _object_misfit(value: Mapping[str, object], schema: Mapping[str, object], *, where: str) -> str:
+    properties = as_object(schema.get("properties"))
+    missing = [name for name in as_list(schema.get("required")) if name not in value]
+    if missing:
+        return f"{missing[0]} is missing"
+    if schema.get("additionalProperties") is False and set(value) - set(properties):
+        return f"{sorted(set(value) - set(properties))[0]!r} is not allowed"
+    found = (
+        value_misfit(value[name], as_object(properties[name]), where=f"{where}.{name}".lstrip("."))
+        for name in value
+        if name in properties
+    )
+    return next((each for each in found if each), "")
+
+
+def _list_misfit(value: list[object], schema: Mapping[str, object], *, where: str) -> str:
+    least, most = as_whole(schema.get("minItems")) or 0, as_whole(schema.get("maxItems"))
+    if len(value) < least or (most is not None and len(value) > most):
+        return f"{where or 'the answer'} has {len(value)} entries"
+    items = as_object(schema.get("items"))
+    found = (value_misfit(each, items, where=f"{where}[{place}]") for place, each in enumerate(value))
+    return next((each for each in found if each), "")

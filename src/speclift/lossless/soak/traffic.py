@@ -1,0 +1,655 @@
+"""What a soak sends: traffic that is known to break speculation, request by request from a seed.
+
+A request follows from the seed and its slot alone, so a soak goes on anywhere; a later turn follows from the turn
+before and what was answered. A kind that the baseline refuses is left out; the slots of other kinds stay as they are.
+"""
+
+from __future__ import annotations
+
+import json
+import random
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from enum import StrEnum
+from typing import NamedTuple
+
+from speclift.core.json_reading import Json
+from speclift.core.traffic import Request
+from speclift.core.units import Seconds, Tokens
+from speclift.lossless.soak.schemas import is_json, promised_format
+from speclift.lossless.soak.values import Promise, SoakAnswer, SoakRequest
+from speclift.lossless.soak.wording import (
+    asks_to_copy,
+    draws_for,
+    nonce_for,
+    passage,
+    sentence,
+    wide_passage,
+    with_nonces,
+)
+
+CHAT_PATH, COMPLETION_PATH = "/v1/chat/completions", "/v1/completions"
+# Room for the turns of a session: the turn t of slot s has the index s * TURNS_MAX + t.
+TURNS_MAX = 4
+TEMPERATURES = (0.0, 0.0, 0.4, 0.7, 1.0)
+# A baseline that refuses this many requests of a kind, and answers none of it, does not offer it.
+REFUSALS = 2
+# Prefixes that many requests share, so that a cache is hit, and few enough to be evicted by what comes between.
+PREFIXES = 5
+
+
+class SoakDialect(StrEnum):
+    """Whose names for what OpenAI's API does not have."""
+
+    LLAMACPP = "llamacpp"
+    VLLM = "vllm"
+    OPENAI = "openai"
+
+
+class SoakKind(StrEnum):
+    COPY = "copy"
+    AGENT = "agent"
+    SCHEMA = "schema"
+    GRAMMAR = "grammar"
+    THINKING = "thinking"
+    STOP = "stop"
+    BIAS = "bias"
+    MINIMUM = "min-tokens"
+    PENALTIES = "penalties"
+    SEEDED = "seeded"
+    CHOICES = "choices"
+    LOGPROBS = "logprobs"
+    UNICODE = "unicode"
+    LONG = "long"
+    PREFIX = "prefix"
+    SHORT = "short"
+    OWN = "own"
+    ADAPTER = "adapter"
+    LEAVING = "leaving"
+    LATE = "late"
+
+
+# How often each comes, in parts; copying is where drafts are long, tools and schemas where engines broke most.
+WEIGHTS: Mapping[SoakKind, float] = {
+    SoakKind.COPY: 4,
+    SoakKind.AGENT: 4,
+    SoakKind.SCHEMA: 4,
+    SoakKind.STOP: 4,
+    SoakKind.GRAMMAR: 1.5,
+    SoakKind.THINKING: 1.5,
+    SoakKind.BIAS: 1.5,
+    SoakKind.MINIMUM: 1,
+    SoakKind.SHORT: 2.5,
+    SoakKind.OWN: 3,
+    SoakKind.UNICODE: 2,
+    SoakKind.LONG: 1.5,
+    SoakKind.PREFIX: 2,
+    SoakKind.ADAPTER: 1.5,
+} | dict.fromkeys(
+    (
+        SoakKind.PENALTIES,
+        SoakKind.SEEDED,
+        SoakKind.CHOICES,
+        SoakKind.LOGPROBS,
+        SoakKind.LEAVING,
+        SoakKind.LATE,
+    ),
+    1,
+)
+
+SEARCH_TOOL, NOTE_TOOL = "find_order", "add_note"
+_COLOURS = ("red", "green", "blue", "black", "white")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SoakTraffic:
+    seed: int
+    dialect: SoakDialect
+    kinds: frozenset[SoakKind]
+    prompts: tuple[Request, ...] = ()
+    adapters: tuple[str, ...] = ()
+    # Tokens to forbid, with their text; the server's own ids.
+    banned: tuple[tuple[int, str], ...] = ()
+    tokens_max: Tokens = 96
+    context_tokens: Tokens = 2048
+    honours_seeds: bool = False
+    # As often as each stands here; nothing but 0 is greedy throughout.
+    temperatures: tuple[float, ...] = TEMPERATURES
+
+    def opening(self, slot: int) -> SoakRequest:
+        """The request of a slot, or the first turn of its session."""
+        kind = self.kind_of(slot)
+        draws = draws_for(self.seed, kind, slot)
+        drawn = _DRAWN[kind](_Slot(self, draws, nonce_for(self.seed, slot)))
+        return drawn.as_request(slot=slot, kind=kind, turn=0)
+
+    def kind_of(self, slot: int) -> SoakKind:
+        """The first of the slot's own order of kinds that is offered, so that dropping one moves no other."""
+        draws = draws_for(self.seed, "kind", slot)
+        # Exponential races: each kind comes first as often as its weight says.
+        order = sorted(SoakKind, key=lambda kind: draws.expovariate(WEIGHTS[kind]))
+        return next(kind for kind in order if kind in self.kinds)
+
+    def following(self, request: SoakRequest, answer: SoakAnswer) -> SoakRequest | None:
+        """The next turn of a session; None where it is over, or the answer is none to go on from."""
+        if request.session is None or not answer.is_whole or not answer.choices:
+            return None
+        slot, turn = slot_of(request.index), request.turn + 1
+        if turn >= _turns(self.seed, slot):
+            return None
+        drawn = _next_turn(self, request, answer, turn)
+        return None if drawn is None else drawn.as_request(slot=slot, kind=SoakKind(request.kind), turn=turn)
+
+    def offering(self, *, adapters: Sequence[str], banned: Sequence[tuple[int, str]]) -> SoakTraffic:
+        """With what a running server says that it has beside its model."""
+        more = {SoakKind.ADAPTER: adapters, SoakKind.BIAS: banned}
+        return replace(
+            self,
+            adapters=tuple(adapters) or self.adapters,
+            banned=tuple(banned) or self.banned,
+            kinds=self.kinds | {kind for kind, has in more.items() if has},
+        )
+
+    def without(self, kinds: Iterable[SoakKind]) -> SoakTraffic:
+        return replace(self, kinds=(self.kinds - frozenset(kinds)) or frozenset({SoakKind.COPY}))
+
+
+def soak_traffic(
+    *,
+    seed: int,
+    dialect: SoakDialect,
+    prompts: Sequence[Request] = (),
+    adapters: Sequence[str] = (),
+    banned: Sequence[tuple[int, str]] = (),
+    tokens_max: Tokens = 96,
+    context_tokens: Tokens = 2048,
+    honours_seeds: bool = False,
+) -> SoakTraffic:
+    """All kinds that could be asked of such a server; which of them it refuses, its baseline shows."""
+    left_out = {
+        SoakKind.OWN: not prompts,
+        SoakKind.ADAPTER: not adapters,
+        SoakKind.BIAS: not banned,
+        SoakKind.GRAMMAR: dialect is SoakDialect.OPENAI,
+        SoakKind.THINKING: dialect is SoakDialect.OPENAI,
+        # llama.cpp has nothing of the kind and does not say so (b11549).
+        SoakKind.MINIMUM: dialect is not SoakDialect.VLLM,
+    }
+    return SoakTraffic(
+        seed=seed,
+        dialect=dialect,
+        kinds=frozenset(kind for kind in SoakKind if not left_out.get(kind, False)),
+        prompts=tuple(prompts),
+        adapters=tuple(adapters),
+        banned=tuple(banned),
+        tokens_max=tokens_max,
+        context_tokens=context_tokens,
+        honours_seeds=honours_seeds,
+    )
+
+
+def slot_of(index: int) -> int:
+    return index // TURNS_MAX
+
+
+def refused_kinds(asked: Iterable[tuple[SoakRequest, SoakAnswer]]) -> dict[SoakKind, str]:
+    """Kinds that a server does not offer, with what it said: it refused them (4xx) and answered none of them."""
+    refused: dict[str, list[str]] = defaultdict(list)
+    answered: set[str] = set()
+    for request, answer in asked:
+        if answer.status is not None and 400 <= answer.status < 500 and answer.status not in (408, 429):
+            refused[request.kind].append(answer.error)
+        elif answer.is_whole or answer.left:
+            answered.add(request.kind)
+    return {
+        SoakKind(kind): said[0]
+        for kind, said in refused.items()
+        if kind not in answered and len(said) >= REFUSALS
+    }
+
+
+# Kinds
+
+
+class _Slot(NamedTuple):
+    """What a request is drawn from."""
+
+    traffic: SoakTraffic
+    draws: random.Random
+    nonce: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Drawn:
+    """A request before it has its place in the sequence."""
+
+    nonce: str
+    messages: tuple[Mapping[str, Json], ...] = ()
+    prompt: str | None = None
+    tokens_max: Tokens
+    temperature: float
+    settings: Mapping[str, Json]
+    promise: Promise
+    copies: str = ""
+    model: str | None = None
+    is_session: bool = False
+    leaves_after_chunks: int | None = None
+    leaves_after_s: Seconds | None = None
+    repeats: bool = True
+
+    def as_request(self, *, slot: int, kind: SoakKind, turn: int) -> SoakRequest:
+        asked: dict[str, Json] = (
+            {"prompt": self.prompt} if self.prompt is not None else {"messages": self.messages}
+        )
+        body = {**asked, "max_tokens": self.tokens_max, "temperature": self.temperature, **self.settings}
+        stays = self.leaves_after_chunks is None and self.leaves_after_s is None
+        return SoakRequest(
+            index=slot * TURNS_MAX + turn,
+            kind=kind.value,
+            nonce=self.nonce,
+            path=COMPLETION_PATH if self.prompt is not None else CHAT_PATH,
+            body=json.dumps(body, ensure_ascii=False),
+            promise=replace(self.promise, tokens_max=self.tokens_max),
+            temperature=self.temperature,
+            copies=self.copies,
+            model=self.model,
+            is_repeatable=self.repeats and stays and turn == 0,
+            session=f"s{slot}" if self.is_session else None,
+            turn=turn,
+            leaves_after_chunks=self.leaves_after_chunks,
+            leaves_after_s=self.leaves_after_s,
+        )
+
+
+def _asked(
+    slot: _Slot,
+    text: str,
+    *,
+    copies: str = "",
+    tokens: Tokens | None = None,
+    temperature: float | None = None,
+    settings: Mapping[str, Json] | None = None,
+    promise: Promise | None = None,
+) -> _Drawn:
+    heat = _heat(slot, temperature)
+    seeded: dict[str, Json] = {"seed": slot.draws.randrange(2**31)} if heat else {}
+    return _Drawn(
+        nonce=slot.nonce,
+        messages=({"role": "user", "content": text},),
+        tokens_max=tokens or slot.draws.randint(slot.traffic.tokens_max // 2, slot.traffic.tokens_max),
+        temperature=heat,
+        settings={**seeded, **(settings or {})},
+        promise=promise or Promise(),
+        copies=copies,
+        repeats=heat == 0 or slot.traffic.honours_seeds,
+    )
+
+
+def _heat(slot: _Slot, wanted: float | None) -> float:
+    """As the request wants it, unless everything is to be greedy."""
+    if wanted is None:
+        return slot.draws.choice(slot.traffic.temperatures)
+    return wanted if any(slot.traffic.temperatures) else 0.0
+
+
+def _text_to_copy(slot: _Slot) -> str:
+    return with_nonces(
+        passage(slot.draws, words=slot.draws.randint(12, max(13, slot.traffic.tokens_max // 2))), slot.nonce
+    )
+
+
+def _copy(slot: _Slot) -> _Drawn:
+    text = _text_to_copy(slot)
+    return _asked(slot, asks_to_copy(text), copies=text, tokens=slot.traffic.tokens_max)
+
+
+def _unicode(slot: _Slot) -> _Drawn:
+    text = f"{slot.nonce} {wide_passage(slot.draws, words=slot.draws.randint(5, 12))}"
+    return _asked(slot, asks_to_copy(text), copies=text, tokens=slot.traffic.tokens_max)
+
+
+def _short(slot: _Slot) -> _Drawn:
+    """A limit inside the first drafts."""
+    text = _text_to_copy(slot)
+    return _asked(slot, asks_to_copy(text), copies=text, tokens=slot.draws.choice((1, 2, 3, 5, 7, 11)))
+
+
+def _stop(slot: _Slot) -> _Drawn:
+    """Stops in the middle of two words, where drafts run on; the text holds that once, and not at its beginning."""
+    text = _text_to_copy(slot)
+    places = [
+        at
+        for at in range(len(text) // 3, len(text) - 8)
+        if text[at] == " " and text[at + 1 : at + 4].isalpha()
+    ]
+    slot.draws.shuffle(places)
+    stop = next(
+        (text[at - 3 : at + 4] for at in places if text.count(text[at - 3 : at + 4]) == 1), slot.nonce[2:9]
+    )
+    return _asked(
+        slot,
+        asks_to_copy(text),
+        copies=text,
+        tokens=slot.traffic.tokens_max,
+        settings={"stop": [stop]},
+        promise=Promise(stops=(stop,)),
+    )
+
+
+def _long(slot: _Slot) -> _Drawn:
+    words = slot.draws.randint(slot.traffic.context_tokens // 8, slot.traffic.context_tokens // 4)
+    line = with_nonces(sentence(slot.draws), slot.nonce)
+    text = f"{passage(slot.draws, words=words)}\n{asks_to_copy(line)}"
+    return _asked(slot, text, copies=line)
+
+
+def _prefix(slot: _Slot) -> _Drawn:
+    """What many requests begin with, then a line of its own."""
+    shared = draws_for(slot.traffic.seed, "prefix", slot.draws.randrange(PREFIXES))
+    before = passage(shared, words=slot.traffic.context_tokens // 10)
+    line = with_nonces(sentence(slot.draws), slot.nonce)
+    return _asked(slot, f"{before}\n{asks_to_copy(line)}", copies=line)
+
+
+def answer_schema(nonce: str) -> dict[str, Json]:
+    """Only what ends: no free text or number that a model could go on with for ever."""
+    return {
+        "type": "object",
+        "properties": {
+            "id": {"type": "string", "enum": [nonce]},
+            "colour": {"type": "string", "enum": list(_COLOURS)},
+            "done": {"type": "boolean"},
+            "sizes": {
+                "type": "array",
+                "items": {"type": "integer", "enum": [1, 2, 3, 5, 8]},
+                "minItems": 2,
+                "maxItems": 4,
+            },
+        },
+        "required": ["id", "colour", "done", "sizes"],
+        "additionalProperties": False,
+    }
+
+
+def _schema(slot: _Slot) -> _Drawn:
+    schema = answer_schema(slot.nonce)
+    wanted: dict[str, Json] = {
+        "type": "json_schema",
+        "json_schema": {"name": "parcel", "strict": True, "schema": schema},
+    }
+    return _asked(
+        slot,
+        f"{sentence(slot.draws)} Describe parcel {slot.nonce} as JSON with the keys id, colour, done and sizes.",
+        tokens=max(slot.traffic.tokens_max, 96),
+        settings={"response_format": wanted},
+        promise=Promise(schema=json.dumps(schema)),
+    )
+
+
+def _grammar(slot: _Slot) -> _Drawn:
+    colours = "|".join(_COLOURS)
+    pattern = rf"parcel {slot.nonce}: ({colours}), ({colours}), [0-9][0-9]"
+    choice = " | ".join(f'"{colour}"' for colour in _COLOURS)
+    rules = f'root ::= "parcel {slot.nonce}: " colour ", " colour ", " [0-9] [0-9]\ncolour ::= {choice}'
+    settings: dict[str, Json] = (
+        {"grammar": rules}
+        if slot.traffic.dialect is SoakDialect.LLAMACPP
+        else {"structured_outputs": {"regex": pattern}}
+    )
+    return _asked(
+        slot,
+        f"Which two colours has parcel {slot.nonce}, and what is its number?",
+        tokens=max(slot.traffic.tokens_max, 64),
+        settings=settings,
+        promise=Promise(pattern=pattern),
+    )
+
+
+def _thinking(slot: _Slot) -> _Drawn:
+    budget = slot.draws.choice((8, 16, 32))
+    name = (
+        "thinking_budget_tokens" if slot.traffic.dialect is SoakDialect.LLAMACPP else "thinking_token_budget"
+    )
+    return _asked(
+        slot,
+        f"Think first: which is heavier, parcel {slot.nonce} of {slot.draws.randint(2, 99)} kg or one of 50 kg?",
+        tokens=max(slot.traffic.tokens_max, 96),
+        settings={name: budget, "chat_template_kwargs": {"enable_thinking": True}},
+        promise=Promise(thinking_max=budget),
+    )
+
+
+def _bias(slot: _Slot) -> _Drawn:
+    count = slot.draws.randint(1, len(slot.traffic.banned))
+    banned = slot.draws.sample(slot.traffic.banned, count)
+    words = ", ".join(text.strip() for _, text in banned)
+    return _asked(
+        slot,
+        f"Parcel {slot.nonce}. Write this ten times: {words} and {sentence(slot.draws)}",
+        settings={"logit_bias": {str(id): -100 for id, _ in banned}},
+        promise=Promise(banned=tuple(text for _, text in banned)),
+    )
+
+
+def _minimum(slot: _Slot) -> _Drawn:
+    least = slot.draws.choice((12, 20, 32))
+    return _asked(
+        slot,
+        f"Parcel {slot.nonce}: answer in one word, yes or no. {sentence(slot.draws)} Is that a place?",
+        tokens=max(slot.traffic.tokens_max, 2 * least),
+        settings={"min_tokens": least},
+        promise=Promise(tokens_min=least),
+    )
+
+
+def _penalties(slot: _Slot) -> _Drawn:
+    return _asked(
+        slot,
+        f"Parcel {slot.nonce}. Go on with this story: {sentence(slot.draws)}",
+        settings={
+            "frequency_penalty": slot.draws.choice((0.3, 0.8, 1.5)),
+            "presence_penalty": slot.draws.choice((0.0, 0.5)),
+        },
+    )
+
+
+def _seeded(slot: _Slot) -> _Drawn:
+    return _asked(
+        slot,
+        f"Parcel {slot.nonce}. Go on with this story: {sentence(slot.draws)}",
+        temperature=slot.draws.choice((0.0, 0.7, 1.0)),
+        settings={"seed": slot.draws.randrange(2**31)},
+    )
+
+
+def _choices(slot: _Slot) -> _Drawn:
+    count = slot.draws.choice((2, 3))
+    text = with_nonces(sentence(slot.draws), slot.nonce)
+    return replace(
+        _asked(
+            slot,
+            asks_to_copy(text),
+            copies=text,
+            temperature=slot.draws.choice((0.4, 0.8)),
+            settings={"n": count},
+            promise=Promise(choices=count),
+        ),
+        repeats=False,
+    )
+
+
+def _logprobs(slot: _Slot) -> _Drawn:
+    text = _text_to_copy(slot)
+    return _asked(
+        slot,
+        asks_to_copy(text),
+        copies=text,
+        settings={"logprobs": True, "top_logprobs": slot.draws.choice((1, 3, 5))},
+    )
+
+
+def _adapter(slot: _Slot) -> _Drawn:
+    return replace(_copy(slot), model=slot.draws.choice(slot.traffic.adapters))
+
+
+def _leaving(slot: _Slot) -> _Drawn:
+    return replace(_copy(slot), leaves_after_chunks=slot.draws.choice((1, 2, 4, 8, 16)))
+
+
+def _late(slot: _Slot) -> _Drawn:
+    return replace(_long(slot), leaves_after_s=slot.draws.choice((0.02, 0.1, 0.3, 1.0)))
+
+
+def _own(slot: _Slot) -> _Drawn:
+    """The user's prompt to the letter: no nonce, and what it asks for itself."""
+    request = slot.draws.choice(slot.traffic.prompts)
+    heat = _heat(slot, request.temperature)
+    told: dict[str, Json] = json.loads(request.answer_format) if request.answer_format else {}
+    seeded: dict[str, Json] = {"seed": slot.draws.randrange(2**31)} if heat else {}
+    nucleus: dict[str, Json] = {} if request.top_p is None else {"top_p": request.top_p}
+    return _Drawn(
+        nonce="",
+        messages=tuple({"role": each.role, "content": each.content} for each in request.messages),
+        prompt=request.prompt,
+        tokens_max=min(request.max_tokens, slot.traffic.tokens_max),
+        temperature=heat,
+        settings={**seeded, **nucleus, **told},
+        promise=_own_promise(request),
+        repeats=heat == 0 or slot.traffic.honours_seeds,
+    )
+
+
+def _own_promise(request: Request) -> Promise:
+    """What the user's request itself asks of the server."""
+    if request.answer_format is None:
+        return Promise()
+    promised = promised_format(request.answer_format)
+    # A model that may call a tool or talk has promised neither.
+    tools = promised.tools if promised.must_call else ()
+    return Promise(schema=None if promised.tools else promised.schema, tools=tools)
+
+
+# Sessions
+
+
+def _turns(seed: int, slot: int) -> int:
+    return draws_for(seed, "turns", slot).randint(2, TURNS_MAX)
+
+
+def session_tools(nonce: str) -> tuple[tuple[str, dict[str, Json]], ...]:
+    """Tools by name with the schema of their arguments."""
+    return (
+        (
+            SEARCH_TOOL,
+            {
+                "type": "object",
+                "properties": {
+                    "order": {"type": "string", "enum": [nonce]},
+                    "colour": {"type": "string", "enum": list(_COLOURS)},
+                },
+                "required": ["order", "colour"],
+                "additionalProperties": False,
+            },
+        ),
+        (
+            NOTE_TOOL,
+            {
+                "type": "object",
+                "properties": {
+                    "order": {"type": "string", "enum": [nonce]},
+                    "urgent": {"type": "boolean"},
+                    "stars": {"type": "integer", "enum": [1, 2, 3, 4, 5]},
+                },
+                "required": ["order", "urgent", "stars"],
+                "additionalProperties": False,
+            },
+        ),
+    )
+
+
+def _agent(slot: _Slot) -> _Drawn:
+    text = f"{sentence(slot.draws)} Find order {slot.nonce} with {SEARCH_TOOL}."
+    return _tool_turn(slot, ({"role": "user", "content": text},))
+
+
+def _tool_turn(slot: _Slot, messages: tuple[Mapping[str, Json], ...]) -> _Drawn:
+    tools = session_tools(slot.nonce)
+    listed: list[Json] = [
+        {
+            "type": "function",
+            "function": {"name": name, "description": f"{name} of an order", "parameters": schema},
+        }
+        for name, schema in tools
+    ]
+    drawn = _asked(
+        slot,
+        "",
+        tokens=max(slot.traffic.tokens_max, 96),
+        settings={"tools": listed, "tool_choice": "required"},
+        promise=Promise(tools=tuple((name, json.dumps(schema)) for name, schema in tools)),
+    )
+    return replace(drawn, messages=messages, is_session=True)
+
+
+def _next_turn(traffic: SoakTraffic, request: SoakRequest, answer: SoakAnswer, turn: int) -> _Drawn | None:
+    draws = draws_for(traffic.seed, "turn", request.index, turn)
+    said = answer.choices[0]
+    # Broken arguments are a fault of this turn; sent back, they would be one of the next.
+    if not said.calls or any(not is_json(call.arguments) for call in said.calls):
+        return None
+    asked = tuple(json.loads(request.body)["messages"])
+    calls = [
+        {
+            "id": f"call_{turn}_{place}",
+            "type": "function",
+            "function": {"name": call.name, "arguments": call.arguments},
+        }
+        for place, call in enumerate(said.calls)
+    ]
+    results = [
+        {
+            "role": "tool",
+            "tool_call_id": call["id"],
+            "content": json.dumps(
+                {"order": request.nonce, "state": draws.choice(("packed", "sent", "lost"))}
+            ),
+        }
+        for call in calls
+    ]
+    question = (
+        f"Now find {request.nonce} again with {SEARCH_TOOL}, in another colour."
+        if turn % 2 == 0
+        else f"Add a note to order {request.nonce} with {NOTE_TOOL}."
+    )
+    messages = (
+        *asked,
+        {"role": "assistant", "content": said.text or None, "tool_calls": calls},
+        *results,
+        {"role": "user", "content": question},
+    )
+    return _tool_turn(_Slot(traffic, draws, request.nonce), messages)
+
+
+_DRAWN: Mapping[SoakKind, Callable[[_Slot], _Drawn]] = {
+    SoakKind.COPY: _copy,
+    SoakKind.AGENT: _agent,
+    SoakKind.SCHEMA: _schema,
+    SoakKind.GRAMMAR: _grammar,
+    SoakKind.THINKING: _thinking,
+    SoakKind.STOP: _stop,
+    SoakKind.BIAS: _bias,
+    SoakKind.MINIMUM: _minimum,
+    SoakKind.PENALTIES: _penalties,
+    SoakKind.SEEDED: _seeded,
+    SoakKind.CHOICES: _choices,
+    SoakKind.LOGPROBS: _logprobs,
+    SoakKind.UNICODE: _unicode,
+    SoakKind.LONG: _long,
+    SoakKind.PREFIX: _prefix,
+    SoakKind.SHORT: _short,
+    SoakKind.OWN: _own,
+    SoakKind.ADAPTER: _adapter,
+    SoakKind.LEAVING: _leaving,
+    SoakKind.LATE: _late,
+}

@@ -1,0 +1,151 @@
+"""What a soak asks, what came back and under which fire, and which faults that shows.
+
+A soak is one long sequence of requests, each known by its `index`; every server gets the same sequence, the baseline as
+the control. Whatever is true of one request alone stands in `SoakRequest`; what was going on around it, in `Exposure`.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import StrEnum
+
+from speclift.core.units import Seconds, Tokens
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Promise:
+    """What a working server keeps to, whatever the model would like to say; None where nothing was promised."""
+
+    tokens_max: Tokens | None = None
+    tokens_min: Tokens | None = None
+    choices: int = 1
+    # Texts at which the answer had to end: none may stand in it, nor anything after one.
+    stops: tuple[str, ...] = ()
+    # JSON schema, as JSON, that the text has to fit; and a regular expression that it has to match whole (a grammar).
+    schema: str | None = None
+    pattern: str | None = None
+    # Tools by name, each with the JSON schema of its arguments, as JSON.
+    tools: tuple[tuple[str, str], ...] = ()
+    # Tokens that logit_bias forbids, as text.
+    banned: tuple[str, ...] = ()
+    thinking_max: Tokens | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SoakRequest:
+    """One request of the soak. `body` is its JSON without `model`; `nonce` stands in the prompts of its session and in
+    no other's, and is "" for the user's own prompts, which are sent as they are."""
+
+    index: int
+    kind: str
+    nonce: str
+    path: str
+    body: str
+    promise: Promise
+    temperature: float
+    # The text that the prompt says to copy, "" where it says nothing of the kind.
+    copies: str = ""
+    # Another model of the same server, such as a LoRA adapter; None is the server's own.
+    model: str | None = None
+    # Asked twice of one server, it has to say the same: greedy, or seeded where the engine honours seeds.
+    is_repeatable: bool = False
+    # Turns of one conversation share a session; a later turn is asked once the earlier one was answered.
+    session: str | None = None
+    turn: int = 0
+    # The caller goes away after so many chunks, or after so many seconds without the end of the answer.
+    leaves_after_chunks: int | None = None
+    leaves_after_s: Seconds | None = None
+
+
+class Stage(StrEnum):
+    """One at a time before the fire and after it: what the load did, and what it left behind."""
+
+    BEFORE = "before"
+    DURING = "during"
+    AFTER = "after"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Exposure:
+    """What one request was put through, as the sender saw it."""
+
+    arm: str
+    launch: int
+    stage: Stage
+    # Since the soak of this arm began, over its launches.
+    sent_s: Seconds
+    ended_s: Seconds
+    # Requests under way at this server when it was sent, itself included, and the most while it ran.
+    streams: int
+    streams_max: int
+    # Requests that this launch had been sent before it, and those whose prompts were read while it was answered.
+    before: int
+    joined: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ToolCall:
+    name: str
+    # As the server wrote them: whether they are JSON is what is asked.
+    arguments: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SoakChoice:
+    """One of the answer's choices: text as a caller reads it, thoughts and calls of tools apart."""
+
+    text: str
+    finish_reason: str | None
+    thoughts: str = ""
+    calls: tuple[ToolCall, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SoakAnswer:
+    """What came back. `error` is what the server said instead; `left` that the caller went away as planned."""
+
+    index: int
+    exposure: Exposure
+    choices: tuple[SoakChoice, ...] = ()
+    tokens: Tokens | None = None
+    thinking_tokens: Tokens | None = None
+    drafted: Tokens | None = None
+    accepted: Tokens | None = None
+    error: str = ""
+    # Of the HTTP response, where there was one.
+    status: int | None = None
+    left: bool = False
+    # It did not end within its time, and the caller gave up; `error` says so too.
+    is_hung: bool = False
+
+    @property
+    def is_whole(self) -> bool:
+        return not self.error and not self.left
+
+
+class SoakFault(StrEnum):
+    """Faults that a single answer shows; what only many show (a shifted distribution) is the gate's."""
+
+    SPECIAL_TOKEN = "special-token"  # a token of the chat template in the text
+    AFTER_STOP = "text-after-stop"
+    TRUNCATED = "truncated"  # ended by neither the model, a stop string nor the limit: no reason is given
+    BROKEN_OFF = "broken-off"  # a copy that ends inside a word, as a model might end it too
+    REPEATED = "repeated-span"
+    CROSS_TALK = "cross-talk"  # another request's nonce
+    INVALID_JSON = "invalid-json"
+    TOOL_ARGUMENTS = "tool-arguments"
+    BUDGET = "budget-ignored"  # more or fewer tokens, thoughts or choices than asked for
+    BANNED_TOKEN = "banned-token"
+    BROKEN_TEXT = "broken-text"  # replacement characters, garbled or looping text
+    OTHER_TEXT = "other-text"  # greedy and seeded text that the same server gave otherwise when it was alone
+    REFUSED = "refused"  # an error instead of an answer
+    HUNG = "hung"  # no end within its time
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FaultSeen:
+    """One fault of one answer, with what shows it."""
+
+    fault: SoakFault
+    index: int
+    evidence: str

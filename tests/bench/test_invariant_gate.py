@@ -1,0 +1,130 @@
+"""What ordinary servers leave open at temperature 0 is asked again where arithmetic cannot be the cause."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from installing import installed
+from running import FAST
+from speclift.bench.gate_run import GateAsk
+from speclift.bench.invariant_gate import settle_by_equality
+from speclift.bench.observer import Observer
+from speclift.core.arm import Arm, ServerSettings
+from speclift.core.deadline import Deadline
+from speclift.core.engine_spec import EngineSpec
+from speclift.core.speculation import NGram
+from speclift.core.traffic import Message, Request
+from speclift.lossless.divergence import Divergence, Kind
+from speclift.lossless.gate import ArmGate, Gate
+from speclift.lossless.greedy import Greedy
+from speclift.lossless.questions import QUICK
+from speclift.lossless.result import Result
+
+ARM = Arm(name="ngram-k2", speculation=NGram(k=2))
+REQUESTS = tuple(
+    Request(id=f"p{index}", messages=(Message(role="user", content=f"Say {index}"),), max_tokens=32)
+    for index in range(12)
+)
+
+
+@pytest.fixture
+def tiny(tmp_path: Path) -> Iterator[None]:
+    source = (Path(__file__).parents[1] / "tiny_engine.py").read_text(encoding="utf-8")
+    with installed(tmp_path, source):
+        yield
+
+
+def open_gate(*, parted: str = "p9") -> Gate:
+    """Three differences of a tenth of a nat that nothing explains."""
+    divergence = Divergence(
+        case=parted,
+        kind=Kind.TOKEN,
+        position=3,
+        margin=0.3,
+        is_at_least=False,
+        rank=2,
+        reference="a",
+        answer="b",
+    )
+    greedy = Greedy(
+        result=Result.INCONCLUSIVE,
+        message="3 differences in 900 tokens are neither ties nor clear faults",
+        tokens=900.0,
+        prompts=12,
+        checks=(),
+        ties=0,
+        wide=3,
+        faults=0,
+        unknown=0,
+        refused=0,
+        examples=(divergence,),
+    )
+    arm = ArmGate(arm=ARM.name, method="ngram", result=Result.INCONCLUSIVE, greedy=greedy, sampled=None)
+    return Gate(depth="quick", detect=0.05, planned_tokens=0, control=None, arms=(arm,))
+
+
+def settled(
+    tmp_path: Path, *truths: str, kind: str = "tiny", gate: Gate | None = None, limit_s: float | None = None
+) -> Gate:
+    spec = EngineSpec(kind=kind, settings=ServerSettings(model="fake-model", engine_args=(*FAST, *truths)))
+    asked = GateAsk(arms=(ARM,), requests=REQUESTS, temperatures=(0.0,), engine_args=(), depth=QUICK, seed=1)
+    return settle_by_equality(
+        gate or open_gate(),
+        asked,
+        spec,
+        logs=tmp_path / "logs",
+        observer=Observer(),
+        deadline=Deadline.after(limit_s, clock=time.monotonic),
+        launch_s=1.0,
+    )
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("tiny")
+def test_equal_answers_settle_it(tmp_path: Path) -> None:
+    gate = settled(tmp_path)
+    assert gate.result is Result.PASS
+    assert gate.arms[0].greedy is not None
+    assert "batch-invariant kernels are all the same" in gate.arms[0].greedy.message
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("tiny")
+def test_answers_that_differ_there_too_are_changed(tmp_path: Path) -> None:
+    gate = settled(tmp_path, "spec.wrong_token_share=0.02")
+    assert gate.result is Result.FAIL
+    assert gate.examples
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("tiny")
+def test_servers_that_do_not_start_so_leave_it_as_it_was_and_say_why(tmp_path: Path) -> None:
+    gate = settled(tmp_path, "crash_on_start=true")
+    assert gate.result is Result.INCONCLUSIVE
+    assert any("batch-invariant kernels were not asked: no server started" in note for note in gate.notes)
+
+
+def test_an_engine_without_such_kernels_is_not_asked(tmp_path: Path) -> None:
+    gate = open_gate()
+    assert settled(tmp_path, kind="fake", gate=gate) is gate
+
+
+@pytest.mark.usefixtures("tiny")
+def test_what_is_settled_is_not_asked_again(tmp_path: Path) -> None:
+    gate = open_gate()
+    greedy = gate.arms[0].greedy
+    assert greedy is not None
+    done = replace(gate, arms=(replace(gate.arms[0], greedy=replace(greedy, result=Result.PASS)),))
+    assert settled(tmp_path, gate=done) is done
+
+
+@pytest.mark.usefixtures("tiny")
+def test_three_launches_that_do_not_fit_the_time_are_not_begun(tmp_path: Path) -> None:
+    gate = settled(tmp_path, limit_s=2.0)
+    assert gate.result is Result.INCONCLUSIVE
+    assert "3 launches did not fit" in gate.notes[-1]

@@ -1,0 +1,48 @@
+"""What a server says that it has beside its model; a server that says nothing, or nonsense, has nothing."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from speclift.bench.soak_offer import ServerExtras, adapters_in, extras_of
+from speclift.core.arm import Endpoint
+from speclift.testing.fake_corruption import character_id
+from speclift.testing.running import running
+
+
+def test_adapters_and_tokens_of_a_server_that_lists_them() -> None:
+    with running("adapters=tuned/other") as url:
+        extras = asyncio.run(extras_of(Endpoint(base_url=url, model="fake")))
+
+    assert extras == ServerExtras(
+        adapters=("tuned", "other"), banned=tuple((character_id(digit), digit) for digit in "379")
+    )
+
+
+def test_a_server_that_is_not_there_has_nothing() -> None:
+    assert asyncio.run(extras_of(Endpoint(base_url="http://127.0.0.1:9", model="fake"))) == ServerExtras()
+
+
+@pytest.mark.parametrize(
+    "models",
+    [
+        None,
+        [],
+        {"data": None},
+        {"data": [1, {"id": 3}]},
+        {"data": [{"id": "base"}, {"id": "another model"}]},
+        {"data": [{"id": "child", "parent": "a stranger"}]},
+        {"data": [{"parent": "base"}]},
+    ],
+)
+def test_only_what_names_the_served_model_as_its_own_is_an_adapter(models: object) -> None:
+    assert adapters_in(models, "base") == ()
+
+
+def test_a_model_under_another_name_has_its_adapters_too() -> None:
+    """The name that one asks for need not be the one in the list."""
+    listed = {"data": [{"id": "/models/base"}, {"id": "tuned", "parent": "/models/base"}]}
+
+    assert adapters_in(listed, "base") == ("tuned",)

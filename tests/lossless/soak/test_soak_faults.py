@@ -1,0 +1,236 @@
+"""What an answer of the soak shows: each fault on what is one and on what only looks like one."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from soaked import EXPOSURE, NONCE, OTHER, asked, called, said
+from speclift.lossless.soak.faults import SPECIAL_TOKENS, HeldAgainst, exposed_to, faults_of, observe
+from speclift.lossless.soak.traffic import answer_schema, session_tools
+from speclift.lossless.soak.values import Promise, SoakAnswer, SoakChoice, SoakFault, SoakRequest
+
+TEXT = (
+    f"The quiet harbour follows the pale river twice. Code {NONCE}. "
+    f"The golden engineer answers the island. {NONCE} ends."
+)
+COPY = asked(f"Copy <<<{TEXT}>>>", copies=TEXT, promise=Promise(tokens_max=60))
+HELD = HeldAgainst(nonces={NONCE, OTHER})
+
+
+def found(request: SoakRequest, answer: SoakAnswer, against: HeldAgainst = HELD) -> set[SoakFault]:
+    return {fault.fault for fault in faults_of(request, answer, against)}
+
+
+def test_a_working_servers_copy_shows_nothing() -> None:
+    assert found(COPY, said(TEXT, tokens=40)) == set()
+    assert found(COPY, said(TEXT[:50], finish="length", tokens=60)) == set()
+
+
+@pytest.mark.parametrize("token", [token for family in SPECIAL_TOKENS.values() for token in family])
+def test_a_token_of_a_chat_template_has_leaked(token: str) -> None:
+    assert found(asked(), said(f"Fine.{token} user")) == {SoakFault.SPECIAL_TOKEN}
+
+
+def test_a_token_that_stands_in_the_request_has_not_leaked() -> None:
+    assert found(asked("What does <|im_end|> mean?"), said("<|im_end|> ends a turn.")) == set()
+
+
+def test_a_leak_in_what_came_before_the_caller_left_counts() -> None:
+    assert found(asked(), said("Fine.<|im_end|>", finish=None, left=True)) == {SoakFault.SPECIAL_TOKEN}
+
+
+class TestStops:
+    request = asked(f"Copy <<<{TEXT}>>>", copies=TEXT, promise=Promise(stops=("eer ans",), tokens_max=60))
+    before, _, after = TEXT.partition("eer ans")
+
+    def test_text_that_ends_at_the_stop_string_is_exposed_and_fine(self) -> None:
+        assert SoakFault.AFTER_STOP in exposed_to(self.request, said(self.before), HELD)
+        assert found(self.request, said(self.before)) == set()
+
+    def test_the_stop_string_itself_is_a_fault(self) -> None:
+        assert found(self.request, said(f"{self.before}eer answers")) == {SoakFault.AFTER_STOP}
+
+    def test_going_on_behind_it_is_a_fault(self) -> None:
+        assert found(self.request, said(self.before + self.after)) == {SoakFault.AFTER_STOP}
+
+    def test_an_answer_that_never_came_to_it_says_nothing(self) -> None:
+        assert SoakFault.AFTER_STOP not in exposed_to(self.request, said("I cannot do that."), HELD)
+
+
+class TestEnds:
+    def test_an_end_without_a_reason_is_truncated(self) -> None:
+        assert found(asked(), said("Fine", finish=None)) == {SoakFault.TRUNCATED}
+
+    def test_a_copy_that_stops_inside_a_word_is_broken_off(self) -> None:
+        assert found(COPY, said("The quiet harb")) == {SoakFault.BROKEN_OFF}
+
+    def test_a_model_that_copies_only_a_part_has_not_been_cut(self) -> None:
+        assert found(COPY, said("The quiet harbour")) == set()
+
+    def test_the_limit_may_cut_a_word(self) -> None:
+        assert found(COPY, said("The quiet harb", finish="length")) == set()
+
+    def test_a_stream_that_the_caller_left_is_not_cut(self) -> None:
+        assert found(COPY, said("The quiet harb", finish=None, left=True)) == set()
+
+
+def test_a_span_that_stands_once_in_the_text_and_twice_in_the_copy_is_repeated() -> None:
+    again = TEXT.replace("Code", "The quiet harbour follows the pale river twice. Code", 1)
+
+    assert found(COPY, said(again)) == {SoakFault.REPEATED}
+
+
+class TestCrossTalk:
+    def test_another_requests_nonce_is_proof(self) -> None:
+        assert found(COPY, said(f"Code {OTHER}.")) == {SoakFault.CROSS_TALK}
+
+    def test_a_nonce_that_nobody_sent_is_none(self) -> None:
+        assert found(COPY, said("Code bbbb0000cccc.")) == set()
+
+    def test_its_own_nonce_is_none(self) -> None:
+        assert found(COPY, said(f"Code {NONCE}.")) == set()
+
+    def test_what_a_session_was_already_told_is_no_new_fault(self) -> None:
+        assert found(asked(f"{NONCE}, earlier {OTHER}"), said(OTHER)) == set()
+
+    def test_it_is_found_in_arguments_of_tools_too(self) -> None:
+        assert SoakFault.CROSS_TALK in found(asked(), called("find_order", json.dumps({"order": OTHER})))
+
+    def test_alone_on_a_server_nobody_elses_text_can_be_seen(self) -> None:
+        assert SoakFault.CROSS_TALK not in exposed_to(COPY, said(TEXT), HeldAgainst(nonces={NONCE}))
+
+
+class TestJson:
+    request = asked(promise=Promise(schema=json.dumps(answer_schema(NONCE))))
+    good = json.dumps({"id": NONCE, "colour": "red", "done": True, "sizes": [1, 2]})
+
+    def test_what_fits_is_fine(self) -> None:
+        assert found(self.request, said(self.good)) == set()
+
+    @pytest.mark.parametrize(
+        ("old", "new"),
+        [
+            ("}", ""),
+            ("red", "pink"),
+            ("true", "1"),
+            ("[1, 2]", "[1]"),
+            ("[1, 2]", "[1, 4]"),
+            ('"done"', '"over"'),
+            ("{", '{"more": 1, '),
+            ("[1, 2]", "[1, true]"),
+        ],
+    )
+    def test_what_does_not_is_invalid(self, old: str, new: str) -> None:
+        assert found(self.request, said(self.good.replace(old, new, 1))) == {SoakFault.INVALID_JSON}
+
+    def test_what_the_limit_cut_need_not_fit(self) -> None:
+        assert SoakFault.INVALID_JSON not in exposed_to(
+            self.request, said(self.good[:9], finish="length"), HELD
+        )
+
+    def test_a_grammar_is_a_promise_as_well(self) -> None:
+        request = asked(promise=Promise(pattern="a+"))
+
+        assert found(request, said("aaa")) == set()
+        assert found(request, said("aab")) == {SoakFault.INVALID_JSON}
+
+
+class TestTools:
+    request = asked(promise=Promise(tools=tuple((n, json.dumps(s)) for n, s in session_tools(NONCE))))
+    good = json.dumps({"order": NONCE, "colour": "red"})
+
+    def test_a_call_that_fits_is_fine(self) -> None:
+        assert found(self.request, called("find_order", self.good)) == set()
+
+    @pytest.mark.parametrize(
+        ("name", "arguments"),
+        [("find_order", good[:-1]), ("find_order", "{}"), ("delete", good), ("add_note", good)],
+    )
+    def test_a_call_that_does_not_is_a_fault(self, name: str, arguments: str) -> None:
+        assert found(self.request, called(name, arguments)) == {SoakFault.TOOL_ARGUMENTS}
+
+    def test_no_call_where_one_is_required_is_a_fault(self) -> None:
+        assert found(self.request, said("I would rather talk.")) == {SoakFault.TOOL_ARGUMENTS}
+
+    def test_a_call_that_the_limit_cut_is_none(self) -> None:
+        assert found(self.request, called("find_order", '{"ord', finish="length")) == set()
+
+
+class TestBudgets:
+    @pytest.mark.parametrize(
+        ("promise", "answer", "is_fault"),
+        [
+            (Promise(tokens_max=20), said(tokens=20, finish="length"), False),
+            (Promise(tokens_max=20), said(tokens=21, finish="length"), True),
+            (Promise(tokens_max=20), said(tokens=None, finish="length"), False),
+            (Promise(tokens_min=5), said(tokens=5), False),
+            (Promise(tokens_min=5), said(tokens=4), True),
+            (Promise(choices=2, tokens_max=20), said("a", "b", tokens=40), False),
+            (Promise(choices=2, tokens_max=20), said("a", tokens=4), True),
+            (Promise(thinking_max=8), said(thinking_tokens=20), False),
+            (Promise(thinking_max=8), said(thinking_tokens=60), True),
+        ],
+    )
+    def test_limits_are_kept_or_broken(self, promise: Promise, answer: SoakAnswer, is_fault: bool) -> None:
+        assert (SoakFault.BUDGET in found(asked(promise=promise), answer)) is is_fault
+
+    def test_thoughts_are_counted_in_words_where_the_server_does_not_count(self) -> None:
+        thoughts = SoakChoice(text="50 kg", finish_reason="stop", thoughts="so " * 60)
+
+        assert found(asked(promise=Promise(thinking_max=8)), said(choices=(thoughts,))) == {SoakFault.BUDGET}
+
+    def test_an_answer_that_came_to_no_limit_says_nothing(self) -> None:
+        assert SoakFault.BUDGET not in exposed_to(asked(), said(tokens=3), HELD)
+
+
+def test_a_forbidden_token_is_a_fault() -> None:
+    assert found(asked(promise=Promise(banned=("7",))), said("6, 8")) == set()
+    assert found(asked(promise=Promise(banned=("7",))), said("6, 7")) == {SoakFault.BANNED_TOKEN}
+
+
+def test_bytes_that_are_no_text_are_broken_unless_the_limit_cut_them() -> None:
+    assert found(asked(), said("caf\ufffd and more")) == {SoakFault.BROKEN_TEXT}
+    assert found(asked(), said("caf\ufffd", finish="length")) == set()
+    assert found(asked(), said("caf\ufffd", finish="stop")) == {SoakFault.BROKEN_TEXT}
+
+
+class TestOtherText:
+    request = asked(is_repeatable=True)
+
+    def test_greedy_text_is_held_against_what_was_said_alone(self) -> None:
+        held = HeldAgainst(alone=said("Fine."))
+
+        assert found(self.request, said("Fine."), held) == set()
+        assert found(self.request, said("Good."), held) == {SoakFault.OTHER_TEXT}
+
+    def test_without_that_nothing_can_be_said(self) -> None:
+        assert SoakFault.OTHER_TEXT not in exposed_to(self.request, said("Good."))
+        assert SoakFault.OTHER_TEXT not in exposed_to(
+            self.request, said("Good."), HeldAgainst(alone=said(error="broken"))
+        )
+        assert SoakFault.OTHER_TEXT not in exposed_to(
+            asked(), said("Good."), HeldAgainst(alone=said("Fine."))
+        )
+
+
+class TestFailures:
+    def test_an_error_is_refused_and_no_end_is_hung(self) -> None:
+        assert found(asked(), said(choices=(), error="HTTP 500", status=500)) == {SoakFault.REFUSED}
+        assert found(asked(), said(choices=(), error="no end in 60 s", is_hung=True)) == {SoakFault.HUNG}
+
+    @pytest.mark.parametrize("status", [429, 503])
+    def test_a_busy_server_is_not_broken(self, status: int) -> None:
+        assert exposed_to(asked(), said(choices=(), error="busy", status=status)) == ()
+
+    def test_a_caller_that_left_was_not_refused(self) -> None:
+        assert SoakFault.REFUSED not in exposed_to(asked(), said("Fi", finish=None, left=True))
+
+
+def test_every_fault_is_seen_only_in_answers_that_are_exposed_to_it() -> None:
+    seen = observe(COPY, said(f"Code {OTHER}.<|im_end|>"), HELD)
+
+    assert {each.fault for each in seen if each.is_faulty} == {SoakFault.CROSS_TALK, SoakFault.SPECIAL_TOKEN}
+    assert {each.fault for each in seen} == set(exposed_to(COPY, said(f"Code {OTHER}."), HELD))
+    assert all(each.exposure == EXPOSURE for each in seen)

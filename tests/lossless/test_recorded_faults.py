@@ -1,0 +1,167 @@
+"""What decide sees in the answers that it records anyway, and what it leaves alone."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from speclift.core.arm import BASELINE, Arm
+from speclift.core.records import Outcome, Phase, Place, Record
+from speclift.core.results import Finding, Level
+from speclift.core.speculation import NGram
+from speclift.core.traffic import Concurrency, Request
+from speclift.lossless.gate import gate_without_text
+from speclift.lossless.recorded import gate_from_records
+from speclift.lossless.recorded_faults import calls_misfit
+from speclift.lossless.result import Result
+
+ARM = Arm(name="ngram", speculation=NGram(k=4))
+SCHEMA = {"type": "object", "properties": {"city": {"type": "string"}}, "required": ["city"]}
+TOOL = {"type": "function", "function": {"name": "find", "parameters": SCHEMA}}
+AS_JSON = json.dumps(
+    {"response_format": {"type": "json_schema", "json_schema": {"name": "a", "schema": SCHEMA}}}
+)
+ANY_JSON = json.dumps({"response_format": {"type": "json_object"}})
+WITH_TOOL = json.dumps({"tools": [TOOL], "tool_choice": "auto"})
+GOOD = '{"city": "Basel"}'
+
+
+def record(
+    arm: str, request: str, text: str, *, finish: str = "stop", outcome: Outcome = Outcome.OK
+) -> Record:
+    place = Place(
+        arm=arm,
+        launch=1,
+        round=0,
+        block=0,
+        load=Concurrency(streams=1),
+        request_id=request,
+        segment="s",
+        temperature=0.0,
+        phase=Phase.MEASURED,
+    )
+    return Record(
+        place=place,
+        outcome=outcome,
+        intended_s=0.0,
+        sent_s=0.0,
+        end_s=1.0,
+        text=text,
+        output_tokens=20,
+        finish_reason=finish,
+    )
+
+
+def seen(
+    own: list[str],
+    theirs: list[str],
+    *,
+    answer_format: str | None = None,
+    prompt: str = "prompt",
+    finish: str = "stop",
+) -> tuple[Result, list[Finding]]:
+    """The findings of a study in which request i was answered so by either."""
+    requests = [
+        Request(id=f"r{i}", prompt=f"{prompt} {i}", answer_format=answer_format) for i in range(len(own))
+    ]
+    records = [
+        record(arm, f"r{i}", text, finish=finish)
+        for arm, texts in ((BASELINE, theirs), ("ngram", own))
+        for i, text in enumerate(texts)
+    ]
+    (arm,) = gate_from_records(records, [ARM], requests).arms
+    return arm.result, [finding for finding in arm.findings if finding.check.endswith("-recorded")]
+
+
+def checks(*args: list[str], **more: str) -> list[str]:
+    return [finding.check for finding in seen(*args, **more)[1]]  # type: ignore[arg-type]
+
+
+FINE = ["A quiet day."] * 12
+LEAKY = ["A quiet day.<|im_end|>"] * 2 + FINE[2:]
+
+
+def test_tokens_of_the_chat_template_that_the_baseline_does_not_show_fail_the_gate() -> None:
+    result, (finding,) = seen(LEAKY, FINE)
+
+    assert result is Result.FAIL
+    assert (finding.check, finding.level) == ("special-token-recorded", Level.FAIL)
+    assert "2 of 12" in finding.message
+    assert "0 of 12" in finding.message
+    assert "verify --soak" in finding.next_step
+
+
+def test_one_answer_alone_is_chance() -> None:
+    assert checks([LEAKY[0], *FINE[1:]], FINE) == []
+
+
+def test_what_the_baseline_does_too_is_not_the_arms() -> None:
+    assert checks(LEAKY, LEAKY) == []
+
+
+def test_a_token_that_the_users_prompt_holds_may_be_said() -> None:
+    assert checks(LEAKY, FINE, prompt="What is <|im_end|>?") == []
+
+
+def test_json_that_was_asked_for_has_to_be_json() -> None:
+    broken = [GOOD[:-1]] * 3 + [GOOD] * 9
+
+    assert checks(broken, [GOOD] * 12, answer_format=AS_JSON) == ["invalid-json-recorded"]
+    assert checks(broken, [GOOD] * 12, answer_format=ANY_JSON) == ["invalid-json-recorded"]
+    assert checks(broken, [GOOD] * 12) == []
+    assert checks(broken, [GOOD] * 12, answer_format=AS_JSON, finish="length") == []
+
+
+def test_json_has_to_fit_its_schema() -> None:
+    other = ['{"town": "Basel"}'] * 3 + [GOOD] * 9
+
+    assert checks(other, [GOOD] * 12, answer_format=AS_JSON) == ["invalid-json-recorded"]
+    assert checks(other, [GOOD] * 12, answer_format=ANY_JSON) == []
+
+
+def test_arguments_of_tools_have_to_fit() -> None:
+    good = [f"find{GOOD}"] * 12
+    broken = ["find{}"] * 3 + good[3:]
+
+    assert checks(broken, good, answer_format=WITH_TOOL, finish="tool_calls") == ["tool-arguments-recorded"]
+    assert checks(good, good, answer_format=WITH_TOOL, finish="tool_calls") == []
+    # Talk instead of a call is the model's choice.
+    assert checks(FINE, good, answer_format=WITH_TOOL) == []
+
+
+@pytest.mark.parametrize(
+    ("text", "is_fine"),
+    [
+        (f"find{GOOD}", True),
+        (f"I look.\nfind{GOOD}", True),
+        (f"find{GOOD}find{GOOD}", True),
+        (f"find{GOOD}and", False),
+        ("find{", False),
+        ("nothing", False),
+        ("find" + "{" * 5000, False),
+    ],
+)
+def test_calls_are_read_as_records_hold_them(text: str, is_fine: bool) -> None:
+    assert (calls_misfit(text, {"find": json.dumps(SCHEMA)}) == "") is is_fine
+
+
+def test_the_same_prompt_again_counts_once() -> None:
+    requests = [Request(id=f"r{i}", prompt="the same") for i in range(12)]
+    records = [record(arm, request.id, text) for request, text in zip(requests, LEAKY, strict=True)
+               for arm, text in ((BASELINE, "Fine."), ("ngram", text))]  # fmt: skip
+    (arm,) = gate_from_records(records, [ARM], requests).arms
+
+    assert [finding for finding in arm.findings if finding.check.endswith("-recorded")] == []
+
+
+def test_a_report_without_text_quotes_no_answer() -> None:
+    requests = [Request(id=f"r{i}", prompt=f"p {i}") for i in range(12)]
+    records = [
+        record(arm, f"r{i}", text)
+        for arm, texts in ((BASELINE, FINE), ("ngram", LEAKY))
+        for i, text in enumerate(texts)
+    ]
+    gate = gate_without_text(gate_from_records(records, [ARM], requests), instead="not kept")
+
+    assert all("im_end" not in finding.message for arm in gate.arms for finding in arm.findings)

@@ -1,0 +1,114 @@
+"""verify --soak on the fake engine, the whole way: servers, traffic, faults, the document and the exit code."""
+
+from __future__ import annotations
+
+import json
+import stat
+from pathlib import Path
+from xml.etree import ElementTree
+
+import pytest
+
+import speclift
+from running import Cli
+from soaking import SOAK, TIMES, found, soak
+from speclift.bench.ask import Ask
+from speclift.lossless.soak.traffic import TURNS_MAX
+from speclift.testing.running import running
+from speclift.verbs.verify import with_streams
+
+ARMS = ("baseline", "ngram-k4")
+
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(120)]
+
+
+def test_a_clean_engine_stands_a_soak_and_its_answers_are_kept(cli: Cli, tmp_path: Path) -> None:
+    study = tmp_path / "study"
+    result = soak(cli, "--study", study)
+    assert result.code in {0, 5}, result.stderr
+    assert found(result) == {}
+    document = result.document["soak"]
+    assert {fault["name"] for fault in document["faults"]} >= {
+        "special-token",
+        "cross-talk",
+        "refused",
+        "hung",
+    }
+    assert not any(fault["count"] for fault in document["faults"])
+    lines = (study / "soak" / "answers.jsonl").read_text().splitlines()
+    kept = [json.loads(line)["kept"] for line in lines if line.startswith('{"kept"')]
+    assert len(kept) == document["requests"]
+    stages = {(one["answer"]["exposure"]["arm"], one["step"]["stage"]) for one in kept}
+    assert stages == {(arm, stage) for arm in ARMS for stage in ("before", "during", "after")}
+    assert max(one["answer"]["exposure"]["streams"] for one in kept) == 4
+    slots = {
+        arm: {one["answer"]["index"] // TURNS_MAX for one in kept if one["answer"]["exposure"]["arm"] == arm}
+        for arm in ARMS
+    }
+    assert slots["ngram-k4"] <= slots["baseline"]
+
+
+def test_kinds_that_are_left_out_are_not_sent(cli: Cli, tmp_path: Path) -> None:
+    result = soak(cli, "--leave-out", "schema,agent", "--study", tmp_path / "study")
+    sent = result.document["soak"]["kinds"]
+    assert "copy" in sent
+    assert not {"schema", "agent"} & set(sent)
+    assert "JSON schema" not in [edge["name"] for edge in result.document["arms"][0]["edges"]]
+
+
+def test_servers_that_run_already_are_put_under_fire_once_and_not_restarted(cli: Cli) -> None:
+    with running(*TIMES) as baseline, running(*TIMES, "k=4", "corruption=cross-talk") as spec:
+        result = cli(
+            *SOAK,
+            *("--engine", "attach", "--baseline-url", baseline, "--spec-url", spec),
+            *("--soak", "8s", "--launches", 3, "--json"),
+        )
+    assert result.code == 6, result.stderr
+    assert result.document["soak"]["launches"] == 2
+    assert "cross-talk" in found(result)
+    script = found(result)["cross-talk"]["script"]
+    assert spec in Path(script).read_text()
+
+
+def test_junit_and_markdown_tell_the_faults_too(cli: Cli, tmp_path: Path) -> None:
+    junit, markdown = tmp_path / "gate.xml", tmp_path / "gate.md"
+    truths = ("spec.corruption=cross-talk", "spec.corruption_share=0.3")
+    soak(cli, "--junit", junit, "--markdown", markdown, truths=truths)
+    case = ElementTree.parse(junit).find(".//testcase[@classname='ngram-k4.soak'][@name='cross-talk']")
+    assert case is not None
+    assert case.find("failure") is not None
+    assert stat.S_IMODE(junit.stat().st_mode) == 0o600
+    assert "| ngram-k4 | cross-talk |" in markdown.read_text()
+
+
+def test_python_asks_for_a_soak_in_seconds(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    gate = speclift.verify(
+        engine="fake", methods=("ngram,k=4",), requests=8, max_tokens=8, temperatures=(0.0,), concurrency=(2,),
+        engine_args=TIMES, launches=1, soak_s=15.0,
+    )  # fmt: skip
+    assert gate.soak is not None
+    assert gate.soak.requests > 0
+
+
+def test_servers_have_room_for_as_many_requests_as_the_soak_sends() -> None:
+    assert with_streams(Ask(), None).concurrency == ()
+    assert with_streams(Ask(), 60.0).concurrency == (1, 4, 16)
+
+
+WRONG = {
+    "no time": (("--soak", "soon"), "--soak takes a duration"),
+    "too short": (("--soak", "1s"), "--soak must be at least 5 s"),
+    "no such kind": (("--soak", "10s", "--leave-out", "schemas"), "unknown kind of request in --leave-out"),
+    "nothing to resume": (("--soak", "10s", "--resume"), "no soak to resume"),
+    "resumes no soak": (("--resume",), "verify cannot be resumed without --soak"),
+}
+
+
+@pytest.mark.parametrize(("words", "message"), WRONG.values(), ids=WRONG.keys())
+def test_wrong_words_are_told_before_anything_is_launched(
+    words: tuple[str, ...], message: str, cli: Cli
+) -> None:
+    result = cli(*SOAK, "--engine", "fake", *words)
+    assert result.code in {1, 2}
+    assert message in result.stderr

@@ -1,0 +1,98 @@
+"""verify --junit: every check is a test case, failures carry their evidence, and no server's text breaks the XML."""
+
+from __future__ import annotations
+
+from typing import cast
+from xml.etree import ElementTree
+
+from speclift.core.results import Level
+from speclift.lossless.document import GateDocument
+from speclift.lossless.result import Result
+from speclift.lossless.soak.rates import SoakResult
+from speclift.views.junit import verify_junit
+
+NASTY = 'a <b> & "c" ]]> \x00\x1b[31m \ud800 end'
+
+
+def gate(result: Result, *, fault: SoakResult = SoakResult.CLEAN, text: str = "fine") -> GateDocument:
+    document = {
+        "wall_s": 2.0,
+        "result": result,
+        "examples": [
+            {"arm": "ngram-k4", "case": "c1", "why": "another token", "baseline": "one", "answer": text}
+        ],
+        "arms": [
+            {
+                "arm": "ngram-k4",
+                "method": "ngram",
+                "result": result,
+                "greedy": {"result": result, "message": text},
+                "sampled": {"result": Result.SKIPPED},
+                "edges": [{"name": "stop string", "result": Result.PASS, "message": "kept"}],
+                "findings": [],
+            }
+        ],
+        "soak": {
+            "seconds": 10.0,
+            "arms": [],
+            "faults": [
+                {
+                    "arm": "ngram-k4",
+                    "name": "cross-talk",
+                    "result": fault,
+                    "message": "3 of 100 requests",
+                    "places": ["only from 9 streams on"],
+                    "evidence": [text],
+                    "script": "soak/cross-talk.py",
+                }
+            ],
+            "findings": [
+                {"check": "odd-acceptance", "level": Level.WARN, "message": "all", "arm": "ngram-k4"}
+            ],
+        },
+    }
+    return cast(GateDocument, document)
+
+
+def cases(document: GateDocument) -> dict[str, ElementTree.Element]:
+    root = ElementTree.fromstring(verify_junit(document))
+    return {f"{case.get('classname')}/{case.get('name')}": case for case in root.iter("testcase")}
+
+
+def test_every_check_and_fault_is_a_test_case() -> None:
+    assert set(cases(gate(Result.PASS))) == {
+        "ngram-k4.greedy/greedy",
+        "ngram-k4.sampled/sampled",
+        "ngram-k4.edges/stop string",
+        "ngram-k4.soak/cross-talk",
+        "ngram-k4.soak/odd-acceptance",
+    }
+
+
+def test_a_fault_fails_with_its_evidence_and_the_way_to_reproduce_it() -> None:
+    failure = cases(gate(Result.FAIL, fault=SoakResult.FOUND))["ngram-k4.soak/cross-talk"].find("failure")
+    assert failure is not None
+    assert failure.get("message") == "3 of 100 requests"
+    assert "only from 9 streams on" in (failure.text or "")
+    assert "python soak/cross-talk.py URL" in (failure.text or "")
+
+
+def test_counts_are_those_of_the_cases() -> None:
+    root = ElementTree.fromstring(verify_junit(gate(Result.FAIL, fault=SoakResult.FOUND)))
+    counts = {name: root.get(name) for name in ("tests", "failures", "errors", "skipped", "time")}
+    assert counts == {"tests": "5", "failures": "2", "errors": "0", "skipped": "2", "time": "12.000"}
+
+
+def test_what_leaves_an_arm_unsettled_is_an_error_and_the_rest_skipped() -> None:
+    unsettled = cases(gate(Result.INCONCLUSIVE))["ngram-k4.greedy/greedy"]
+    assert unsettled.find("error") is not None
+    settled = cases(gate(Result.PASS, fault=SoakResult.INCONCLUSIVE))["ngram-k4.soak/cross-talk"]
+    assert settled.find("skipped") is not None
+
+
+def test_text_of_a_server_cannot_break_the_xml() -> None:
+    shown = cases(gate(Result.FAIL, fault=SoakResult.FOUND, text=NASTY))["ngram-k4.soak/cross-talk"].find(
+        "failure"
+    )
+    assert shown is not None
+    assert 'a <b> & "c" ]]> \\u0000\\u001b[31m \\ud800 end' in (shown.text or "")
