@@ -85,7 +85,7 @@ def test_a_kind_that_the_arm_refuses_throughout_is_a_warning_and_no_fault() -> N
     rows = [
         kept(slot, arm=arm, status=400 if arm == ARM.name else 200) for slot in slots for arm in TERMS.arms
     ]
-    soak = soak_of(TERMS, record_of(*rows), [ARM], TRAFFIC, study=Path("s"))
+    soak = soak_of(TERMS, record_of(*rows), [ARM], study=Path("s"))
     assert soak.arms[0].found == ()
     (finding,) = soak.findings
     assert (finding.check, finding.level) == ("refused-setting", Level.WARN)
@@ -96,7 +96,7 @@ def test_errors_of_a_kind_that_is_answered_too_are_faults() -> None:
     slots = slots_of(SoakKind.COPY, 40)
     rows = [kept(slot, arm="baseline") for slot in slots]
     rows += [kept(slot, status=400 if place < 5 else 200) for place, slot in enumerate(slots)]
-    soak = soak_of(TERMS, record_of(*rows), [ARM], TRAFFIC, study=Path("s"))
+    soak = soak_of(TERMS, record_of(*rows), [ARM], study=Path("s"))
     assert [rate.fault.value for rate in soak.arms[0].found] == ["refused"]
 
 
@@ -105,12 +105,10 @@ DIED = Launched(arm="ngram-k4", launch=1, took_s=1.0, failure="died: code 134; l
 
 def test_a_server_that_dies_fails_its_arm_unless_the_baseline_dies_as_well() -> None:
     rows = [kept(slot, arm=arm) for slot in range(20) for arm in TERMS.arms]
-    alone = soak_of(TERMS, record_of(*rows, DIED), [ARM], TRAFFIC, study=Path("s"))
+    alone = soak_of(TERMS, record_of(*rows, DIED), [ARM], study=Path("s"))
     assert alone.result is Result.FAIL
     assert "CUDA error" in alone.findings[0].message
-    both = soak_of(
-        TERMS, record_of(*rows, DIED, replace(DIED, arm="baseline")), [ARM], TRAFFIC, study=Path("s")
-    )
+    both = soak_of(TERMS, record_of(*rows, DIED, replace(DIED, arm="baseline")), [ARM], study=Path("s"))
     assert both.result is not Result.FAIL
 
 

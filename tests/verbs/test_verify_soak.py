@@ -13,7 +13,7 @@ import speclift
 from running import Cli
 from soaking import SOAK, TIMES, found, soak
 from speclift.bench.ask import Ask
-from speclift.lossless.soak.traffic import TURNS_MAX
+from speclift.lossless.soak.values import TURNS_MAX
 from speclift.testing.running import running
 from speclift.verbs.verify import with_streams
 

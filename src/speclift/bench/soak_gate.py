@@ -117,7 +117,7 @@ def check_soak(settings: SoakSettings, observer: Observer, *, deadline: Deadline
     )
 
     def come_to() -> Soak:
-        return soak_of(study.terms, study.record, settings.arms, traffic, study=settings.study)
+        return soak_of(study.terms, study.record, settings.arms, study=settings.study)
 
     async def work() -> None:
         await run.run()

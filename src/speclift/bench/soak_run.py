@@ -28,8 +28,8 @@ from speclift.core.errors import EngineError
 from speclift.core.units import Seconds
 from speclift.engines.protocol import Engine, Server
 from speclift.lossless.soak.faults import HeldAgainst, exposed_to, faults_of
-from speclift.lossless.soak.traffic import REFUSALS, SoakKind, SoakTraffic, refused_kinds, slot_of
-from speclift.lossless.soak.values import FaultSeen, SoakAnswer, SoakFault, SoakRequest, Stage
+from speclift.lossless.soak.traffic import REFUSALS, SoakKind, SoakTraffic, refused_kinds
+from speclift.lossless.soak.values import FaultSeen, SoakAnswer, SoakFault, SoakRequest, Stage, slot_of
 
 # Of a launch's time: one stream before the fire and one after it; the rest is shared by the numbers of streams.
 ALONE_SHARE = 0.1
@@ -254,7 +254,7 @@ class SoakRun:
             await fire.ask(
                 requests, streams=streams, stage=Stage.BEFORE, left_s=lambda: self._left_s, heed=heed
             )
-        refused = refused_kinds(asked)
+        refused = refused_kinds((request.kind, answer) for request, answer in asked)
         if refused.keys() >= traffic.kinds:
             raise EngineError(f"the baseline answers no request: {next(iter(refused.values()))}")
         self._study.keep(
@@ -318,6 +318,7 @@ class SoakRun:
                 exposed=exposed,
                 seen=seen,
                 request=request if request.turn else None,
+                prompt_id=request.prompt_id,
                 elapsed_s=self.elapsed_s,
             )
         )

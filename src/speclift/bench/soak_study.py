@@ -20,7 +20,6 @@ from speclift.core.json_reading import need_object, need_text
 from speclift.core.typed_json import read_as
 from speclift.core.units import Seconds
 from speclift.lossless.soak.outcome import Distribution
-from speclift.lossless.soak.traffic import slot_of
 from speclift.lossless.soak.values import (
     FaultSeen,
     SoakAnswer,
@@ -29,6 +28,7 @@ from speclift.lossless.soak.values import (
     SoakRequest,
     Stage,
     ToolCall,
+    slot_of,
 )
 from speclift.studies.private import FILE_MODE, private_folder
 from speclift.studies.texts import NOT_KEPT, error_stand_in, stand_in
@@ -75,6 +75,8 @@ class Kept:
     seen: tuple[FaultSeen, ...] = ()
     # Of a later turn, which follows from what was answered; None where the traffic can tell it anew.
     request: SoakRequest | None = None
+    # Of the user's own prompts, which one; "" where it is ours.
+    prompt_id: str = ""
     # Of the whole soak when it was kept.
     elapsed_s: Seconds = 0.0
 

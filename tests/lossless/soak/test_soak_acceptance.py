@@ -6,11 +6,11 @@ from dataclasses import replace
 
 import pytest
 
-from soaked import EXPOSURE, asked, said
+from soaked import EXPOSURE, said
 from speclift.lossless.soak.acceptance import acceptance_alarms
-from speclift.lossless.soak.values import SoakAnswer, SoakRequest, Stage
+from speclift.lossless.soak.values import SoakAnswer, Stage
 
-Asked = list[tuple[SoakRequest, SoakAnswer]]
+Asked = list[tuple[str, SoakAnswer]]
 
 
 def answers(
@@ -18,7 +18,7 @@ def answers(
 ) -> Asked:
     return [
         (
-            asked(kind=kind),
+            kind,
             said(
                 drafted=drafted,
                 accepted=round(drafted * rate),
@@ -75,4 +75,4 @@ def test_a_few_drafts_say_nothing() -> None:
 
 def test_a_server_that_drafts_nothing_or_does_not_say_is_no_alarm() -> None:
     assert acceptance_alarms([]) == ()
-    assert acceptance_alarms([(asked(), said())]) == ()
+    assert acceptance_alarms([("copy", said())]) == ()

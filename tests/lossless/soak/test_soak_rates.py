@@ -20,8 +20,7 @@ from speclift.lossless.soak.rates import (
     soak_result,
     tally_of,
 )
-from speclift.lossless.soak.traffic import TURNS_MAX
-from speclift.lossless.soak.values import SoakFault, Stage
+from speclift.lossless.soak.values import TURNS_MAX, SoakFault, Stage
 
 FOUND, UNSURE, CLEAN = SoakResult.FOUND, SoakResult.INCONCLUSIVE, SoakResult.CLEAN
 
@@ -63,6 +62,15 @@ def test_a_broken_promise_is_found_where_the_control_keeps_it(
     rate = judged(observed(*arm), observed(*control))
 
     assert rate.result is result, rate.message
+
+
+def test_the_users_only_prompt_is_one_observation_however_often_it_is_asked() -> None:
+    """At temperature 0 it is answered alike each time: a tie that falls the other way would count a hundred times."""
+    own = [replace(each, prompt_id="p1") for each in observed(100, 100, fault=SoakFault.BROKEN_TEXT)]
+    theirs = [replace(each, prompt_id="p1") for each in observed(0, 100, fault=SoakFault.BROKEN_TEXT)]
+
+    assert (tally_of(own).faulty, tally_of(own).exposed) == (1, 1)
+    assert judged(own, theirs, SoakFault.BROKEN_TEXT).result is UNSURE
 
 
 def test_one_nonce_of_another_request_is_enough() -> None:

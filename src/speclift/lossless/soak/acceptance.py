@@ -11,7 +11,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from speclift.core.units import Seconds, Tokens
-from speclift.lossless.soak.values import SoakAnswer, SoakRequest, Stage
+from speclift.lossless.soak.values import SoakAnswer, Stage
 
 # As the gate calls them extreme (lossless/gate.py), and what is far enough from there to be called another state.
 NONE_BELOW, ALL_ABOVE = 0.02, 0.995
@@ -46,8 +46,8 @@ class AcceptanceAlarm:
         )
 
 
-def acceptance_alarms(asked: Sequence[tuple[SoakRequest, SoakAnswer]]) -> tuple[AcceptanceAlarm, ...]:
-    """Of one arm; the first window of each launch and stage that is extreme."""
+def acceptance_alarms(asked: Sequence[tuple[str, SoakAnswer]]) -> tuple[AcceptanceAlarm, ...]:
+    """Of one arm: its answers, each with the kind of its request. The first window of a launch and stage that is extreme."""
     windows = list(_windows(asked))
     usual = _by_kind(window for window in windows if not window.is_extreme)
     found: dict[tuple[int, Stage], AcceptanceAlarm] = {}
@@ -107,11 +107,11 @@ class _Window:
         return sum(count * usual[kind][1] / usual[kind][0] for kind, count in known.items()) / drafted
 
 
-def _windows(asked: Sequence[tuple[SoakRequest, SoakAnswer]]) -> Iterator[_Window]:
-    groups: dict[tuple[int, Stage], list[tuple[SoakRequest, SoakAnswer]]] = defaultdict(list)
-    for request, answer in sorted(asked, key=lambda pair: pair[1].exposure.ended_s):
+def _windows(asked: Sequence[tuple[str, SoakAnswer]]) -> Iterator[_Window]:
+    groups: dict[tuple[int, Stage], list[tuple[str, SoakAnswer]]] = defaultdict(list)
+    for kind, answer in sorted(asked, key=lambda pair: pair[1].exposure.ended_s):
         if answer.drafted:
-            groups[answer.exposure.launch, answer.exposure.stage].append((request, answer))
+            groups[answer.exposure.launch, answer.exposure.stage].append((kind, answer))
     for (launch, stage), pairs in groups.items():
         # The rest goes to the last window: a short one of its own would say nothing.
         count = max(1, len(pairs) // WINDOW_ANSWERS)
@@ -127,11 +127,11 @@ def _windows(asked: Sequence[tuple[SoakRequest, SoakAnswer]]) -> Iterator[_Windo
             )
 
 
-def _counted(pairs: Sequence[tuple[SoakRequest, SoakAnswer]]) -> dict[str, tuple[Tokens, Tokens]]:
+def _counted(pairs: Sequence[tuple[str, SoakAnswer]]) -> dict[str, tuple[Tokens, Tokens]]:
     counts: dict[str, tuple[Tokens, Tokens]] = defaultdict(lambda: (0, 0))
-    for request, answer in pairs:
-        drafted, accepted = counts[request.kind]
-        counts[request.kind] = (drafted + (answer.drafted or 0), accepted + (answer.accepted or 0))
+    for kind, answer in pairs:
+        drafted, accepted = counts[kind]
+        counts[kind] = (drafted + (answer.drafted or 0), accepted + (answer.accepted or 0))
     return dict(counts)
 
 

@@ -8,7 +8,7 @@ another request's text in a single one; whatever a model may do by itself has to
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Hashable, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from math import ceil, exp, floor, log
@@ -18,7 +18,6 @@ from scipy import special
 from speclift.core.units import Seconds
 from speclift.lossless.soak.faults import SoakObservation
 from speclift.lossless.soak.places import log_ways, places_of
-from speclift.lossless.soak.traffic import slot_of
 from speclift.lossless.soak.values import SoakFault
 
 # Each of the tests errs less often than this, shared by all faults and looks where they compare frequencies.
@@ -61,7 +60,7 @@ class SoakResult(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Tally:
-    """Requests with a fault among those that could show it; a session with all its turns is one."""
+    """Requests with a fault among those that could show it; a session is one, and a prompt that is asked again."""
 
     faulty: int
     exposed: int
@@ -160,10 +159,10 @@ def faulty_needed(exposed: int) -> int:
 
 
 def tally_of(observations: Sequence[SoakObservation]) -> Tally:
-    by_slot: dict[int, list[bool]] = defaultdict(list)
+    by_unit: dict[Hashable, list[bool]] = defaultdict(list)
     for each in observations:
-        by_slot[slot_of(each.index)].append(each.is_faulty)
-    shares = [sum(faulty) / len(faulty) for faulty in by_slot.values()]
+        by_unit[each.unit].append(each.is_faulty)
+    shares = [sum(faulty) / len(faulty) for faulty in by_unit.values()]
     return Tally(
         faulty=sum(share > 0 for share in shares),
         exposed=len(shares),

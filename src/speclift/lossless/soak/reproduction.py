@@ -13,8 +13,7 @@ from dataclasses import dataclass, replace
 from math import ceil, log
 
 from speclift.core.json_reading import as_object, as_objects, as_text
-from speclift.lossless.soak.traffic import TURNS_MAX
-from speclift.lossless.soak.values import Promise, SoakFault, SoakRequest
+from speclift.lossless.soak.values import TURNS_MAX, Promise, SoakFault, SoakRequest
 from speclift.lossless.soak.wording import nonce_for
 
 TRIES_MAX = 24

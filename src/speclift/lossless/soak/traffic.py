@@ -18,7 +18,7 @@ from speclift.core.json_reading import Json
 from speclift.core.traffic import Request
 from speclift.core.units import Seconds, Tokens
 from speclift.lossless.soak.schemas import is_json, promised_format
-from speclift.lossless.soak.values import Promise, SoakAnswer, SoakRequest
+from speclift.lossless.soak.values import TURNS_MAX, Promise, SoakAnswer, SoakRequest, slot_of
 from speclift.lossless.soak.wording import (
     asks_to_copy,
     draws_for,
@@ -30,8 +30,6 @@ from speclift.lossless.soak.wording import (
 )
 
 CHAT_PATH, COMPLETION_PATH = "/v1/chat/completions", "/v1/completions"
-# Room for the turns of a session: the turn t of slot s has the index s * TURNS_MAX + t.
-TURNS_MAX = 4
 TEMPERATURES = (0.0, 0.0, 0.4, 0.7, 1.0)
 # A baseline that refuses this many requests of a kind, and answers none of it, does not offer it.
 REFUSALS = 2
@@ -189,19 +187,16 @@ def soak_traffic(
     )
 
 
-def slot_of(index: int) -> int:
-    return index // TURNS_MAX
-
-
-def refused_kinds(asked: Iterable[tuple[SoakRequest, SoakAnswer]]) -> dict[SoakKind, str]:
-    """Kinds that a server does not offer, with what it said: it refused them (4xx) and answered none of them."""
+def refused_kinds(asked: Iterable[tuple[str, SoakAnswer]]) -> dict[SoakKind, str]:
+    """Kinds that a server does not offer, with what it said: it refused them (4xx) and answered none of them. `asked`
+    are answers, each with the kind of its request."""
     refused: dict[str, list[str]] = defaultdict(list)
     answered: set[str] = set()
-    for request, answer in asked:
+    for kind, answer in asked:
         if answer.status is not None and 400 <= answer.status < 500 and answer.status not in (408, 429):
-            refused[request.kind].append(answer.error)
+            refused[kind].append(answer.error)
         elif answer.is_whole or answer.left:
-            answered.add(request.kind)
+            answered.add(kind)
     return {
         SoakKind(kind): said[0]
         for kind, said in refused.items()
@@ -231,6 +226,7 @@ class _Drawn:
     temperature: float
     settings: Mapping[str, Json]
     promise: Promise
+    prompt_id: str = ""
     copies: str = ""
     model: str | None = None
     is_session: bool = False
@@ -252,6 +248,7 @@ class _Drawn:
             body=json.dumps(body, ensure_ascii=False),
             promise=replace(self.promise, tokens_max=self.tokens_max),
             temperature=self.temperature,
+            prompt_id=self.prompt_id,
             copies=self.copies,
             model=self.model,
             is_repeatable=self.repeats and stays and turn == 0,
@@ -510,6 +507,7 @@ def _own(slot: _Slot) -> _Drawn:
     nucleus: dict[str, Json] = {} if request.top_p is None else {"top_p": request.top_p}
     return _Drawn(
         nonce="",
+        prompt_id=request.id,
         messages=tuple({"role": each.role, "content": each.content} for each in request.messages),
         prompt=request.prompt,
         tokens_max=min(request.max_tokens, slot.traffic.tokens_max),
