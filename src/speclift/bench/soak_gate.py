@@ -104,6 +104,7 @@ def check_soak(settings: SoakSettings, observer: Observer, *, deadline: Deadline
             traffic=traffic,
             launch_guess_s=kind.launch_guess_s,
             samples=bool(settings.sampled) and any(traffic.temperatures),
+            launches_anew=kind.launches,
         ),
         study,
         logs=study.folder / LOGS,

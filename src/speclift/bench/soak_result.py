@@ -135,11 +135,11 @@ def request_of(kept: Kept, traffic: SoakTraffic) -> SoakRequest:
 
 
 def offered(traffic: SoakTraffic, record: SoakRecord) -> SoakTraffic:
-    """With what the baseline has beside its model, without what it refused."""
+    """With what the baseline has beside its model, without what it refused, as long as its speed allows."""
     seen = record.offered
     if seen is None:
         return traffic
-    more = traffic.offering(adapters=seen.adapters, banned=seen.banned)
+    more = replace(traffic.offering(adapters=seen.adapters, banned=seen.banned), scale=seen.scale)
     return more.without(SoakKind(kind) for kind, _ in seen.refused)
 
 

@@ -108,6 +108,10 @@ class Offered:
     # What it has beside its model: adapters by name, and tokens that can be forbidden.
     adapters: tuple[str, ...] = ()
     banned: tuple[tuple[int, str], ...] = ()
+    # Of full length, for most answers, as its speed allows.
+    scale: float = 1.0
+    # What a request then takes on the average, as seen from a few of them; 0 where nothing was answered.
+    slot_s: Seconds = 0.0
     elapsed_s: Seconds = 0.0
 
 

@@ -47,7 +47,7 @@ class AcceptanceAlarm:
 
 
 def acceptance_alarms(asked: Sequence[tuple[str, SoakAnswer]]) -> tuple[AcceptanceAlarm, ...]:
-    """Of one arm: its answers, each with the kind of its request. The first window of a launch and stage that is extreme."""
+    """Of one arm's answers, each with the kind of its request: the first extreme window of each launch and stage."""
     windows = list(_windows(asked))
     usual = _by_kind(window for window in windows if not window.is_extreme)
     found: dict[tuple[int, Stage], AcceptanceAlarm] = {}

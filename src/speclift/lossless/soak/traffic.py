@@ -7,6 +7,7 @@ before and what was answered. A kind that the baseline refuses is left out; the 
 from __future__ import annotations
 
 import json
+import math
 import random
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -31,8 +32,15 @@ from speclift.lossless.soak.wording import (
 
 CHAT_PATH, COMPLETION_PATH = "/v1/chat/completions", "/v1/completions"
 TEMPERATURES = (0.0, 0.0, 0.4, 0.7, 1.0)
+# Of the answers of a soak whose scale is below 1, these may be of full length nevertheless.
+FULL_SHARE = 1 / 8
+# No answer is limited to less for lack of time: so many tokens copy a sentence with its nonces.
+SCALED_TOKENS_MIN = 32
+TURNS_MIN = 2
 # A baseline that refuses this many requests of a kind, and answers none of it, does not offer it.
 REFUSALS = 2
+# Beyond any slot that a soak reaches: what is asked from here on repeats nothing of it.
+SPARE_SLOTS = 10**6
 # Prefixes that many requests share, so that a cache is hit, and few enough to be evicted by what comes between.
 PREFIXES = 5
 
@@ -96,6 +104,9 @@ WEIGHTS: Mapping[SoakKind, float] = {
     1,
 )
 
+# What takes longest to read: its prompts stay as long as they are, and come more rarely where time is short.
+LONG_KINDS = frozenset({SoakKind.LONG, SoakKind.PREFIX, SoakKind.LATE, SoakKind.AGENT})
+
 SEARCH_TOOL, NOTE_TOOL = "find_order", "add_note"
 _COLOURS = ("red", "green", "blue", "black", "white")
 
@@ -114,27 +125,34 @@ class SoakTraffic:
     honours_seeds: bool = False
     # As often as each stands here; nothing but 0 is greedy throughout.
     temperatures: tuple[float, ...] = TEMPERATURES
+    # Of full length, for most answers: below 1 where the engine has no time for more (sizes.py).
+    scale: float = 1.0
 
     def opening(self, slot: int) -> SoakRequest:
         """The request of a slot, or the first turn of its session."""
         kind = self.kind_of(slot)
         draws = draws_for(self.seed, kind, slot)
-        drawn = _DRAWN[kind](_Slot(self, draws, nonce_for(self.seed, slot)))
+        drawn = _DRAWN[kind](_Slot(self._sized(slot), draws, nonce_for(self.seed, slot)))
         return drawn.as_request(slot=slot, kind=kind, turn=0)
 
     def kind_of(self, slot: int) -> SoakKind:
         """The first of the slot's own order of kinds that is offered, so that dropping one moves no other."""
         draws = draws_for(self.seed, "kind", slot)
         # Exponential races: each kind comes first as often as its weight says.
-        order = sorted(SoakKind, key=lambda kind: draws.expovariate(WEIGHTS[kind]))
+        order = sorted(SoakKind, key=lambda kind: draws.expovariate(self._weight(kind)))
         return next(kind for kind in order if kind in self.kinds)
+
+    def turns(self, slot: int) -> int:
+        """Of the slot's session, were it one."""
+        most = TURNS_MAX if self._is_full(slot) else TURNS_MIN
+        return draws_for(self.seed, "turns", slot).randint(TURNS_MIN, most)
 
     def following(self, request: SoakRequest, answer: SoakAnswer) -> SoakRequest | None:
         """The next turn of a session; None where it is over, or the answer is none to go on from."""
         if request.session is None or not answer.is_whole or not answer.choices:
             return None
         slot, turn = slot_of(request.index), request.turn + 1
-        if turn >= _turns(self.seed, slot):
+        if turn >= self.turns(slot):
             return None
         drawn = _next_turn(self, request, answer, turn)
         return None if drawn is None else drawn.as_request(slot=slot, kind=SoakKind(request.kind), turn=turn)
@@ -151,6 +169,19 @@ class SoakTraffic:
 
     def without(self, kinds: Iterable[SoakKind]) -> SoakTraffic:
         return replace(self, kinds=(self.kinds - frozenset(kinds)) or frozenset({SoakKind.COPY}))
+
+    def _weight(self, kind: SoakKind) -> float:
+        return WEIGHTS[kind] * (math.sqrt(self.scale) if kind in LONG_KINDS else 1.0)
+
+    def _is_full(self, slot: int) -> bool:
+        return self.scale >= 1 or draws_for(self.seed, "full", slot).random() < FULL_SHARE
+
+    def _sized(self, slot: int) -> SoakTraffic:
+        """With the longest answer of this slot."""
+        if self._is_full(slot):
+            return self
+        least = min(self.tokens_max, SCALED_TOKENS_MIN)
+        return replace(self, tokens_max=max(least, round(self.scale * self.tokens_max)))
 
 
 def soak_traffic(
@@ -291,9 +322,10 @@ def _heat(slot: _Slot, wanted: float | None) -> float:
 
 
 def _text_to_copy(slot: _Slot) -> str:
-    return with_nonces(
-        passage(slot.draws, words=slot.draws.randint(12, max(13, slot.traffic.tokens_max // 2))), slot.nonce
-    )
+    """Most of it fits the limit: a word takes up to five thirds of a token, a nonce nine."""
+    most = slot.traffic.tokens_max
+    words = slot.draws.randint(min(12, most // 6), max(13, 3 * (most - 18) // 5) if most > 64 else 8)
+    return with_nonces(passage(slot.draws, words=words), slot.nonce)
 
 
 def _copy(slot: _Slot) -> _Drawn:
@@ -411,7 +443,7 @@ def _thinking(slot: _Slot) -> _Drawn:
     return _asked(
         slot,
         f"Think first: which is heavier, parcel {slot.nonce} of {slot.draws.randint(2, 99)} kg or one of 50 kg?",
-        tokens=max(slot.traffic.tokens_max, 96),
+        tokens=max(slot.traffic.tokens_max, 2 * budget),
         settings={name: budget, "chat_template_kwargs": {"enable_thinking": True}},
         promise=Promise(thinking_max=budget),
     )
@@ -529,10 +561,6 @@ def _own_promise(request: Request) -> Promise:
 
 
 # Sessions
-
-
-def _turns(seed: int, slot: int) -> int:
-    return draws_for(seed, "turns", slot).randint(2, TURNS_MAX)
 
 
 def session_tools(nonce: str) -> tuple[tuple[str, dict[str, Json]], ...]:
