@@ -19,6 +19,7 @@ from speclift.bench.soak_study import (
     SoakRecord,
     SoakRow,
     SoakStep,
+    SoakStepEnded,
     SoakStudy,
     SoakTerms,
 )
@@ -69,7 +70,7 @@ def kept(slot: int, *, arm: str = "ngram-k4", status: int = 200) -> Kept:
     )
 
 
-def record_of(*rows: Kept | Launched | Offered) -> SoakRecord:
+def record_of(*rows: SoakRow) -> SoakRecord:
     record = SoakRecord()
     for row in rows:
         record.take(row)
@@ -167,3 +168,14 @@ def test_digits_are_forbidden_only_where_each_is_a_token(
             return await digit_tokens(Endpoint(base_url=server.url, model="m"))
 
     assert asyncio.run(ask()) == expected
+
+
+def test_counters_of_a_step_speak_where_answers_do_not_say_what_was_drafted() -> None:
+    rows = [
+        SoakStepEnded(arm=ARM.name, launch=launch, step=STEP, drafted=4000, accepted=accepted)
+        for launch, accepted in ((1, 2400), (2, 4000), (3, 2500))
+    ]
+    soak = soak_of(TERMS, record_of(*rows), [ARM], study=Path("s"))
+    assert [finding.check for finding in soak.findings] == ["odd-acceptance"]
+    assert "launch 2" in soak.findings[0].message
+    assert soak.acceptance[ARM.name] == pytest.approx(8900 / 12000)

@@ -96,16 +96,9 @@ def check_soak(settings: SoakSettings, observer: Observer, *, deadline: Deadline
     arms = (baseline_arm(), *settings.arms)
     traffic = _traffic(settings, engine)
     study = _opened(settings, engine, arms, traffic)
-    kind = engine_kind(settings.engine_spec.kind)
     run = SoakRun(
         engine,
-        SoakAsk(
-            arms=arms,
-            traffic=traffic,
-            launch_guess_s=kind.launch_guess_s,
-            samples=bool(settings.sampled) and any(traffic.temperatures),
-            launches_anew=kind.launches,
-        ),
+        _ask(settings, arms, traffic),
         study,
         logs=study.folder / LOGS,
         observer=observer,
@@ -152,6 +145,17 @@ def check_soak(settings: SoakSettings, observer: Observer, *, deadline: Deadline
     finally:
         study.close()
     return replace(come_to(), is_interrupted=is_interrupted)
+
+
+def _ask(settings: SoakSettings, arms: Sequence[Arm], traffic: SoakTraffic) -> SoakAsk:
+    kind = engine_kind(settings.engine_spec.kind)
+    return SoakAsk(
+        arms=arms,
+        traffic=traffic,
+        launch_guess_s=kind.launch_guess_s,
+        samples=bool(settings.sampled) and any(traffic.temperatures),
+        launches_anew=kind.launches,
+    )
 
 
 def _traffic(settings: SoakSettings, engine: Engine) -> SoakTraffic:

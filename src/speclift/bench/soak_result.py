@@ -9,7 +9,7 @@ from pathlib import Path
 from speclift.bench.soak_study import SOAK, Kept, SoakRecord, SoakTerms
 from speclift.core.arm import BASELINE, Arm
 from speclift.core.results import Finding, Level
-from speclift.lossless.soak.acceptance import DRAFTED_MIN, acceptance_alarms
+from speclift.lossless.soak.acceptance import DRAFTED_MIN, CountedDrafts, acceptance_alarms, step_alarms
 from speclift.lossless.soak.faults import SoakObservation
 from speclift.lossless.soak.outcome import Soak, SoakArm, counted
 from speclift.lossless.soak.rates import PROMISED, PROVEN, judge_faults
@@ -33,7 +33,7 @@ def soak_of(terms: SoakTerms, record: SoakRecord, arms: Sequence[Arm], *, study:
         kinds=counted(kept.kind for kept in record.kept),
         stages=counted(kept.step.stage.value for kept in record.kept),
         refused_kinds=dict(record.offered.refused) if record.offered is not None else {},
-        acceptance={arm.name: _acceptance(_kept(record, arm.name)) for arm in arms},
+        acceptance={arm.name: _acceptance(record, arm.name) for arm in arms},
         study=relative(study),
         is_partial=not record.is_complete(terms),
     )
@@ -115,7 +115,8 @@ def failure_findings(record: SoakRecord, arm: str) -> Iterator[Finding]:
 
 
 def acceptance_findings(record: SoakRecord, arm: str) -> Iterator[Finding]:
-    for alarm in acceptance_alarms([(kept.kind, kept.answer) for kept in _kept(record, arm)]):
+    said = [(kept.kind, kept.answer) for kept in _kept(record, arm)]
+    for alarm in acceptance_alarms(said) or step_alarms(list(_counted(record, arm))):
         yield Finding(
             check="odd-acceptance",
             level=Level.WARN,
@@ -123,6 +124,18 @@ def acceptance_findings(record: SoakRecord, arm: str) -> Iterator[Finding]:
             next_step="are drafts still verified? run the soak again; a second time is no chance",
             arm=arm,
         )
+
+
+def _counted(record: SoakRecord, arm: str) -> Iterator[CountedDrafts]:
+    for row in record.ended.values():
+        if row.arm == arm and row.drafted is not None and row.accepted is not None:
+            yield CountedDrafts(
+                launch=row.launch,
+                stage=row.step.stage,
+                since_s=row.elapsed_s,
+                drafted=row.drafted,
+                accepted=row.accepted,
+            )
 
 
 def request_of(kept: Kept, traffic: SoakTraffic) -> SoakRequest:
@@ -143,9 +156,10 @@ def offered(traffic: SoakTraffic, record: SoakRecord) -> SoakTraffic:
     return more.without(SoakKind(kind) for kind, _ in seen.refused)
 
 
-def _acceptance(kept: Sequence[Kept]) -> float | None:
-    drafted = sum(each.answer.drafted or 0 for each in kept)
-    accepted = sum(each.answer.accepted or 0 for each in kept)
+def _acceptance(record: SoakRecord, arm: str) -> float | None:
+    answers = ((kept.answer.drafted or 0, kept.answer.accepted or 0) for kept in _kept(record, arm))
+    counts = [*answers, *((step.drafted, step.accepted) for step in _counted(record, arm))]
+    drafted, accepted = sum(drafted for drafted, _ in counts), sum(accepted for _, accepted in counts)
     return accepted / drafted if drafted >= DRAFTED_MIN else None
 
 

@@ -24,11 +24,13 @@ from speclift.bench.soak_study import Kept, Launched, Offered, SoakRecord, SoakS
 from speclift.bench.time_limit import BudgetSpent, ends_at, to_the_end
 from speclift.core.arm import BASELINE, Arm
 from speclift.core.deadline import Deadline
+from speclift.core.engine_totals import ACCEPTED, DRAFTED, counted_between, engine_total
 from speclift.core.errors import EngineError
-from speclift.core.units import Seconds
+from speclift.core.records import Counters
+from speclift.core.units import Seconds, Tokens
 from speclift.engines.protocol import Engine, Server
 from speclift.lossless.soak.faults import HeldAgainst, exposed_to, faults_of
-from speclift.lossless.soak.sizes import Pace, pace_of, scale_for, slot_s
+from speclift.lossless.soak.sizes import SCALES, Pace, pace_of, scale_for, slot_s
 from speclift.lossless.soak.traffic import REFUSALS, SPARE_SLOTS, SoakKind, SoakTraffic, refused_kinds
 from speclift.lossless.soak.values import FaultSeen, SoakAnswer, SoakFault, SoakRequest, Stage, slot_of
 
@@ -184,7 +186,7 @@ class SoakRun:
     @property
     def has_time_to_sample(self) -> bool:
         """Every server and the baseline once more have to be launched for it, and thousands of tokens sampled."""
-        is_slow = self._record.offered is not None and self._record.offered.scale < 1
+        is_slow = self._record.offered is not None and self._record.offered.scale <= SCALES[-1]
         launching_s = (len(self._ask.arms) + 1) * self._launch_s
         has_time = LAUNCHING_SHARE_MAX * SAMPLING_SHARE * self._terms.soak_s >= launching_s
         return self._ask.samples and has_time and not is_slow
@@ -354,6 +356,7 @@ class SoakRun:
             limit_s=answer_limit_s(self._record, arm),
         )
         witness = Witness()
+        counted = await self._counters(server, arm)
         left = [step for step in self._steps if (arm, launch, step) not in self._record.ended]
         for place, step in enumerate(left):
             weights = [self._weight(each) for each in left[place:]]
@@ -368,9 +371,29 @@ class SoakRun:
             if fire.failure:
                 self._fail(arm, launch, fire.failure)
                 return
-            self._study.keep(SoakStepEnded(arm=arm, launch=launch, step=step, elapsed_s=self.elapsed_s))
+            earlier, counted = counted, await self._counters(server, arm)
+            drafted, accepted = _drafts_between(earlier, counted)
+            self._study.keep(
+                SoakStepEnded(
+                    arm=arm,
+                    launch=launch,
+                    step=step,
+                    drafted=drafted,
+                    accepted=accepted,
+                    elapsed_s=self.elapsed_s,
+                )
+            )
             if self._is_over:
                 return
+
+    async def _counters(self, server: Server, arm: str) -> Counters | None:
+        """Only of an arm whose answers do not say themselves what was drafted for them."""
+        if arm == BASELINE or self._record.tells_drafts(arm):
+            return None
+        try:
+            return await server.counters()
+        except EngineError:
+            return None
 
     def _weight(self, step: SoakStep) -> float:
         """Many streams at once answer more in a second, and each of them later."""
@@ -438,6 +461,15 @@ class SoakRun:
             done=min(1.0, self.elapsed_s / self._terms.soak_s),
             left_s=max(0.0, self._deadline.left_s),
         )
+
+
+def _drafts_between(earlier: Counters | None, later: Counters | None) -> tuple[Tokens | None, Tokens | None]:
+    """Drafted and accepted; None where the server does not count them, or counts what cannot be."""
+    if earlier is None or later is None:
+        return None, None
+    counted, _ = counted_between(earlier, later)
+    drafted, accepted = engine_total(counted, DRAFTED), engine_total(counted, ACCEPTED)
+    return (None, None) if drafted is None or accepted is None else (int(drafted), int(accepted))
 
 
 def _first_of(traffic: SoakTraffic, kind: SoakKind) -> SoakRequest:

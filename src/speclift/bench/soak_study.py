@@ -18,7 +18,7 @@ from speclift.core.errors import StudyError, UsageError
 from speclift.core.foreign_text import parse_json
 from speclift.core.json_reading import need_object, need_text
 from speclift.core.typed_json import read_as
-from speclift.core.units import Seconds
+from speclift.core.units import Seconds, Tokens
 from speclift.lossless.soak.outcome import Distribution
 from speclift.lossless.soak.values import (
     FaultSeen,
@@ -97,6 +97,9 @@ class SoakStepEnded:
     arm: str
     launch: int
     step: SoakStep
+    # As the server counted them in this step; None where it does not, or every answer says so itself.
+    drafted: Tokens | None = None
+    accepted: Tokens | None = None
     elapsed_s: Seconds = 0.0
 
 
@@ -146,7 +149,7 @@ class SoakRecord:
 
     kept: list[Kept] = field(default_factory=list)
     launched: list[Launched] = field(default_factory=list)
-    ended: set[tuple[str, int, SoakStep]] = field(default_factory=set)
+    ended: dict[tuple[str, int, SoakStep], SoakStepEnded] = field(default_factory=dict)
     # None until the baseline was asked.
     offered: Offered | None = None
     reproduced: list[Reproduced] = field(default_factory=list)
@@ -168,6 +171,9 @@ class SoakRecord:
         """How long this arm has been under fire."""
         return max((kept.answer.exposure.ended_s for kept in self.kept if _arm(kept) == arm), default=0.0)
 
+    def tells_drafts(self, arm: str) -> bool:
+        return any(kept.answer.drafted is not None for kept in self.kept if _arm(kept) == arm)
+
     def failure(self, arm: str, launch: int) -> str:
         found = (each.failure for each in self.launched if (each.arm, each.launch) == (arm, launch))
         return next((failure for failure in found if failure), "")
@@ -187,7 +193,7 @@ class SoakRecord:
             case Launched():
                 self.launched.append(row)
             case SoakStepEnded():
-                self.ended.add((row.arm, row.launch, row.step))
+                self.ended[row.arm, row.launch, row.step] = row
             case Offered():
                 self.offered = row
             case Reproduced():

@@ -19,6 +19,7 @@ FAR_FROM_NONE, FAR_FROM_ALL = 0.10, 0.95
 # A window is this many answers, and says nothing with fewer drafted tokens or answers than these.
 WINDOW_ANSWERS = 40
 DRAFTED_MIN, ANSWERS_MIN = 200, 5
+STEP_DRAFTED_MIN = 1000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -46,9 +47,41 @@ class AcceptanceAlarm:
         )
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CountedDrafts:
+    """What a server counted in one step of a launch, all its answers together."""
+
+    launch: int
+    stage: Stage
+    since_s: Seconds
+    drafted: Tokens
+    accepted: Tokens
+
+
 def acceptance_alarms(asked: Sequence[tuple[str, SoakAnswer]]) -> tuple[AcceptanceAlarm, ...]:
     """Of one arm's answers, each with the kind of its request: the first extreme window of each launch and stage."""
-    windows = list(_windows(asked))
+    return _alarms(list(_windows(asked)))
+
+
+def step_alarms(steps: Sequence[CountedDrafts]) -> tuple[AcceptanceAlarm, ...]:
+    """Where answers do not say what was drafted for them. Such counts do not show the kinds of requests, so that only many
+    drafts say anything."""
+    return _alarms(
+        [
+            _Window(
+                launch=step.launch,
+                stage=step.stage,
+                since_s=step.since_s,
+                answers=ANSWERS_MIN,
+                kinds={"": (step.drafted, step.accepted)},
+            )
+            for step in steps
+            if step.drafted >= STEP_DRAFTED_MIN
+        ]
+    )
+
+
+def _alarms(windows: Sequence[_Window]) -> tuple[AcceptanceAlarm, ...]:
     usual = _by_kind(window for window in windows if not window.is_extreme)
     found: dict[tuple[int, Stage], AcceptanceAlarm] = {}
     for window in windows:
