@@ -114,8 +114,9 @@ def test_a_server_that_dies_fails_its_arm_unless_the_baseline_dies_as_well() -> 
 
 
 def test_what_the_baseline_refuses_is_left_out_and_what_it_tells_to_forbid_is_asked() -> None:
-    told = Offered(refused=(("grammar", "400: no"),), banned=((7, "3"),))
+    told = Offered(refused=(("grammar", "400: no"),), banned=((7, "3"),), scale=0.25)
     traffic = offered(TRAFFIC, record_of(told))
+    assert traffic.scale == 0.25
     assert SoakKind.GRAMMAR not in traffic.kinds
     assert SoakKind.BIAS in traffic.kinds
     assert traffic.banned == ((7, "3"),)

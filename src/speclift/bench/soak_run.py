@@ -95,6 +95,32 @@ def steps_of(levels: Sequence[int]) -> tuple[SoakStep, ...]:
     return (SoakStep(stage=Stage.BEFORE, streams=1), *during, SoakStep(stage=Stage.AFTER, streams=1))
 
 
+def slots_for(
+    record: SoakRecord, levels: Sequence[int], arm: str, launch: int, step: SoakStep
+) -> Iterator[int]:
+    """What is still to be asked of a server in this step: of the baseline as much as there is time for, of an arm the
+    same first, and some more."""
+    asked = record.slots(arm, launch, step)
+    return (slot for slot in _given(record, levels, arm, launch, step) if slot not in asked)
+
+
+def _given(record: SoakRecord, levels: Sequence[int], arm: str, launch: int, step: SoakStep) -> Iterator[int]:
+    before = sorted(record.slots(arm, launch, steps_of(levels)[0]))
+    if step.stage is Stage.AFTER:
+        return iter(before)
+    # What was asked alone is asked again in company: the same request tells what the load did to it.
+    again = before if step.stage is Stage.DURING and step.streams == max(levels) > 1 else []
+    common = [] if arm == BASELINE else sorted(record.slots(BASELINE, launch, step) - {*again})
+    beyond = None if arm == BASELINE else math.floor(BEYOND_SHARE * len(common))
+    elsewhere = (
+        slot_of(kept.answer.index)
+        for kept in record.kept
+        if not (kept.step == step and kept.answer.exposure.launch == launch)
+    )
+    fresh = itertools.count(max(itertools.chain(elsewhere, common), default=-1) + 1)
+    return itertools.chain(again, common, itertools.islice(fresh, beyond))
+
+
 class Witness:
     """What one launch of a server said so far, against which the next answer is held."""
 
@@ -362,7 +388,10 @@ class SoakRun:
             weights = [self._weight(each) for each in left[place:]]
             step_ends_s = self.elapsed_s + (ends_s - self.elapsed_s) * weights[0] / sum(weights)
             await fire.ask(
-                (witness.sending(self._traffic.opening(slot)) for slot in self._slots(arm, launch, step)),
+                (
+                    witness.sending(self._traffic.opening(slot))
+                    for slot in slots_for(self._record, self._terms.levels, arm, launch, step)
+                ),
                 streams=step.streams,
                 stage=step.stage,
                 left_s=partial(self._until_s, step_ends_s),
@@ -423,28 +452,6 @@ class SoakRun:
         )
         self._tell(answer.exposure.arm, answer.exposure.launch, step)
         return self._traffic.following(request, answer)
-
-    def _slots(self, arm: str, launch: int, step: SoakStep) -> Iterator[int]:
-        """What is still to be asked: of the baseline as much as there is time for, of the others the same, and more
-        where there is time for it."""
-        asked = self._record.slots(arm, launch, step)
-        return (slot for slot in self._given(arm, launch, step) if slot not in asked)
-
-    def _given(self, arm: str, launch: int, step: SoakStep) -> Iterator[int]:
-        before = sorted(self._record.slots(arm, launch, self._steps[0]))
-        if step.stage is Stage.AFTER:
-            return iter(before)
-        # What was asked alone is asked again in company: the same request tells what the load did to it.
-        again = before if step.stage is Stage.DURING and step.streams == max(self._terms.levels) > 1 else []
-        common = [] if arm == BASELINE else sorted(self._record.slots(BASELINE, launch, step) - {*again})
-        beyond = None if arm == BASELINE else math.floor(BEYOND_SHARE * len(common))
-        elsewhere = (
-            slot_of(kept.answer.index)
-            for kept in self._record.kept
-            if not (kept.step == step and kept.answer.exposure.launch == launch)
-        )
-        fresh = itertools.count(max(itertools.chain(elsewhere, common), default=-1) + 1)
-        return itertools.chain(again, common, itertools.islice(fresh, beyond))
 
     def _tell(self, arm: str, launch: int, step: SoakStep) -> None:
         now_s = time.monotonic()

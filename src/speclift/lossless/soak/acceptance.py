@@ -64,8 +64,8 @@ def acceptance_alarms(asked: Sequence[tuple[str, SoakAnswer]]) -> tuple[Acceptan
 
 
 def step_alarms(steps: Sequence[CountedDrafts]) -> tuple[AcceptanceAlarm, ...]:
-    """Where answers do not say what was drafted for them. Such counts do not show the kinds of requests, so that only many
-    drafts say anything."""
+    """Where answers do not say what was drafted for them. Such counts do not tell kinds of requests apart, so that only
+    many drafts say anything."""
     return _alarms(
         [
             _Window(
