@@ -33,6 +33,7 @@ def soak_of(terms: SoakTerms, record: SoakRecord, arms: Sequence[Arm], *, study:
         kinds=counted(kept.kind for kept in record.kept),
         stages=counted(kept.step.stage.value for kept in record.kept),
         refused_kinds=dict(record.offered.refused) if record.offered is not None else {},
+        scale=record.offered.scale if record.offered is not None else 1.0,
         acceptance={arm.name: _acceptance(record, arm.name) for arm in arms},
         study=relative(study),
         is_partial=not record.is_complete(terms),

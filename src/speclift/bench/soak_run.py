@@ -332,7 +332,7 @@ class SoakRun:
         scale = scale_for(traffic, pace, seconds=self._full_speed_s)
         if scale < 1:
             # What comes first may have been slow for once: programs compiled, weights read.
-            short = replace(traffic, kinds=frozenset({SoakKind.SHORT}))
+            short = replace(traffic, context_tokens=BRIEF_CONTEXT_TOKENS)
             again = [short.opening(SPARE_SLOTS + slot) for slot in range(max(self._terms.levels))]
             _, second = await self._ask_briefly(server, again)
             pace = max(pace, second, key=lambda each: each.work_per_s)

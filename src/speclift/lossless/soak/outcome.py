@@ -83,6 +83,8 @@ class Soak:
     stages: Mapping[str, int] = field(default_factory=dict)
     # Kinds that the baseline refuses, with its words.
     refused_kinds: Mapping[str, str] = field(default_factory=dict)
+    # Of full length, for most answers: below 1 where there was no time for more.
+    scale: float = 1.0
     # Draft tokens accepted of those drafted, by arm; None where the server does not say.
     acceptance: Mapping[str, float | None] = field(default_factory=dict)
     # Where its answers lie, as one would type it.
