@@ -305,7 +305,7 @@ class SoakRun:
     async def _see_offered(self, server: Server) -> None:
         """Which kinds of requests the baseline refuses, for what it does not offer is nobody's fault; and how long they
         may be, so that there is time for enough of them."""
-        extras = await extras_of(server.endpoint)
+        extras = await extras_of(server.endpoint, self._ask.traffic.dialect)
         traffic = self._ask.traffic.offering(adapters=extras.adapters, banned=extras.banned)
         openings = [_first_of(traffic, kind) for kind in sorted(traffic.kinds)]
         asked, pace = await self._ask_briefly(server, openings)

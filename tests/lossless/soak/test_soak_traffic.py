@@ -177,6 +177,13 @@ def test_a_session_does_not_go_on_from_arguments_that_are_no_json(arguments: str
     )
 
 
+def test_an_adapter_is_asked_for_as_the_engine_takes_it() -> None:
+    named = first_of(every_kind(), SoakKind.ADAPTER)
+    assert (named.model, "lora" in json.loads(named.body)) == ("tuned", False)
+    numbered = first_of(every_kind(dialect=SoakDialect.LLAMACPP, adapters=("1",)), SoakKind.ADAPTER)
+    assert (numbered.model, json.loads(numbered.body)["lora"]) == (None, [{"id": 1, "scale": 1.0}])
+
+
 def test_a_session_does_not_go_on_from_a_failure() -> None:
     traffic = every_kind()
     request = first_of(traffic, SoakKind.AGENT)

@@ -32,7 +32,7 @@ FRESH_SLOTS = 10**9
 DROPPABLE = (
     *("logprobs", "top_logprobs", "frequency_penalty", "presence_penalty", "seed", "top_p", "n", "stop"),
     *("logit_bias", "min_tokens", "chat_template_kwargs", "thinking_budget_tokens", "thinking_token_budget"),
-    *("response_format", "grammar", "structured_outputs", "tools"),
+    *("response_format", "grammar", "structured_outputs", "tools", "lora"),
 )
 TASK_START = "Copy the text between"
 
