@@ -17,7 +17,7 @@ from speclift.bench.soak_reproducing import Reproducing
 from speclift.bench.soak_result import is_suspect, soak_of
 from speclift.bench.soak_run import REPRODUCING_SHARE, SoakAsk, SoakRun
 from speclift.bench.soak_sampling import Sampling
-from speclift.bench.soak_study import SOAK, SoakStudy, SoakTerms
+from speclift.bench.soak_study import SoakStudy, SoakTerms
 from speclift.core.arm import Arm, baseline_arm
 from speclift.core.deadline import Deadline
 from speclift.core.engine_spec import EngineSpec
@@ -201,7 +201,3 @@ def _fingerprint(engine: Engine, arms: Sequence[Arm], traffic: SoakTraffic) -> s
     asked = repr(replace(traffic, kinds=frozenset()))
     said = [engine.version(), *(engine.command(arm, port=0) for arm in arms), kinds, asked]
     return hashlib.sha256(json.dumps(said).encode()).hexdigest()
-
-
-def soak_folder(study: Path) -> Path:
-    return study / SOAK

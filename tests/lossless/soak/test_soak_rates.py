@@ -17,7 +17,6 @@ from speclift.lossless.soak.rates import (
     faulty_needed,
     judge_faults,
     more_frequent,
-    soak_result,
     tally_of,
 )
 from speclift.lossless.soak.values import TURNS_MAX, SoakFault, Stage
@@ -139,24 +138,6 @@ def test_fisher_knows_the_lady_who_tasted_tea() -> None:
 def test_how_much_is_needed() -> None:
     assert exposed_needed() == 149
     assert (faulty_needed(1), faulty_needed(300), faulty_needed(1000), faulty_needed(20_000)) == (2, 2, 2, 5)
-
-
-def test_looks_share_the_error() -> None:
-    fault = SoakFault.BROKEN_TEXT
-    arm, control = observed(19, 300, fault=fault), observed(1, 300, fault=fault)
-    once = next(rate for rate in judge_faults(arm, control) if rate.fault is fault)
-    often = next(rate for rate in judge_faults(arm, control, looks=50) if rate.fault is fault)
-
-    assert (once.result, often.result) == (FOUND, UNSURE)
-
-
-def test_an_arm_is_clean_where_all_that_could_show_is() -> None:
-    clean, faulty = observed(0, 300), observed(5, 300)
-
-    assert soak_result(judge_faults(clean, clean)) is CLEAN
-    assert soak_result(judge_faults(faulty, clean)) is FOUND
-    assert soak_result(judge_faults([], clean)) is UNSURE
-    assert soak_result(judge_faults([*clean, *observed(0, 5, fault=SoakFault.BUDGET)], clean)) is UNSURE
 
 
 class TestPlaces:

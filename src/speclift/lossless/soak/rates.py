@@ -20,7 +20,7 @@ from speclift.lossless.soak.faults import SoakObservation
 from speclift.lossless.soak.places import log_ways, places_of
 from speclift.lossless.soak.values import SoakFault
 
-# Each of the tests errs less often than this, shared by all faults and looks where they compare frequencies.
+# Each of the tests errs less often than this, shared by all faults where they compare frequencies.
 ALARM_ALPHA = 5e-4
 # What goes wrong by itself, or is misread by us: at most one request in fifty thousand of a working server.
 BACKGROUND = 2e-5
@@ -99,27 +99,15 @@ class FaultRate:
     examples: tuple[SoakObservation, ...] = ()
 
 
-def judge_faults(
-    arm: Sequence[SoakObservation], control: Sequence[SoakObservation], *, looks: int = 1
-) -> tuple[FaultRate, ...]:
-    """Every fault, in the order of the list. `looks` is how often this arm is judged in all."""
-    alpha = ALARM_ALPHA / (len(SoakFault) * max(1, looks))
+def judge_faults(arm: Sequence[SoakObservation], control: Sequence[SoakObservation]) -> tuple[FaultRate, ...]:
+    """Every fault, in the order of the list."""
     own, theirs = _by_fault(arm), _by_fault(control)
-    return tuple(_judged(fault, own[fault], theirs[fault], alpha=alpha) for fault in SoakFault)
+    return tuple(_judged(fault, own[fault], theirs[fault]) for fault in SoakFault)
 
 
 def judge_tallies(fault: SoakFault, arm: Tally, control: Tally) -> SoakResult:
     """Of counts that were made elsewhere, by the same rules."""
-    alpha = ALARM_ALPHA / len(SoakFault)
-    return _result(fault, arm, control, more_frequent(arm, control), alpha=alpha)[0]
-
-
-def soak_result(rates: Sequence[FaultRate]) -> SoakResult:
-    """Of an arm: found where one fault is; clean where at least one could have been and all that could be are."""
-    results = {rate.result for rate in rates if rate.arm.exposed}
-    if SoakResult.FOUND in results:
-        return SoakResult.FOUND
-    return SoakResult.CLEAN if results == {SoakResult.CLEAN} else SoakResult.INCONCLUSIVE
+    return _result(fault, arm, control, more_frequent(arm, control))[0]
 
 
 def exact_interval(count: int, total: int, *, level: float = LEVEL) -> tuple[float, float]:
@@ -179,12 +167,10 @@ def _by_fault(observations: Sequence[SoakObservation]) -> dict[SoakFault, list[S
     return found
 
 
-def _judged(
-    fault: SoakFault, own: Sequence[SoakObservation], theirs: Sequence[SoakObservation], *, alpha: float
-) -> FaultRate:
+def _judged(fault: SoakFault, own: Sequence[SoakObservation], theirs: Sequence[SoakObservation]) -> FaultRate:
     arm, control = tally_of(own), tally_of(theirs)
     p_value = more_frequent(arm, control)
-    result, message = _result(fault, arm, control, p_value, alpha=alpha)
+    result, message = _result(fault, arm, control, p_value)
     faulty = sorted((each for each in own if each.is_faulty), key=lambda each: each.exposure.ended_s)
     return FaultRate(
         fault=fault,
@@ -200,10 +186,8 @@ def _judged(
     )
 
 
-def _result(
-    fault: SoakFault, arm: Tally, control: Tally, p_value: float, *, alpha: float
-) -> tuple[SoakResult, str]:
-    if found := _found(fault, arm, control, p_value, alpha=alpha):
+def _result(fault: SoakFault, arm: Tally, control: Tally, p_value: float) -> tuple[SoakResult, str]:
+    if found := _found(fault, arm, control, p_value):
         return SoakResult.FOUND, found
     if doubt := _doubt(fault, arm, control, p_value):
         return SoakResult.INCONCLUSIVE, doubt
@@ -213,7 +197,7 @@ def _result(
     return SoakResult.CLEAN, f"none in {arm.exposed} requests: below {below:.1%} at 95 %"
 
 
-def _found(fault: SoakFault, arm: Tally, control: Tally, p_value: float, *, alpha: float) -> str:
+def _found(fault: SoakFault, arm: Tally, control: Tally, p_value: float) -> str:
     if fault in UNDECIDED:
         return ""
     low, high = arm.interval
@@ -224,7 +208,7 @@ def _found(fault: SoakFault, arm: Tally, control: Tally, p_value: float, *, alph
     is_broken = not control.faulty and is_comparable and arm.faulty >= faulty_needed(arm.exposed)
     if fault in PROMISED and is_broken:
         return f"{rate}; the baseline {control}"
-    if p_value < alpha:
+    if p_value < ALARM_ALPHA / len(SoakFault):
         return f"{rate}; the baseline {control} (p = {p_value:.1g})"
     return ""
 
