@@ -240,16 +240,16 @@ class SoakRun:
         )
         return int(self._left_s / max(1e-6, round_s))
 
-    def _round_end_s(self, launch: int) -> Seconds:
-        planned = self._terms.launches - launch + 1
-        return self.elapsed_s + self._left_s / max(1, min(planned, self._rounds_in_time))
+    def _rounds_left(self, launch: int) -> int:
+        """With this one, which is there anyway."""
+        return max(1, min(self._terms.launches - launch + 1, self._rounds_in_time))
 
     async def _round(self, launch: int) -> None:
         """One launch of every server. The last rounds fall away where launching would take up the time."""
         arms = [arm for arm in self._ask.arms if not self._is_done(arm.name, launch)]
         if launch > 1 and not self._rounds_in_time:
             return
-        self._round_ends_s = self._round_end_s(launch)
+        self._round_ends_s = self.elapsed_s + self._left_s / self._rounds_left(launch)
         for place, arm in enumerate(arms):
             if self._is_over:
                 return
@@ -286,7 +286,12 @@ class SoakRun:
             if self._record.offered is None:
                 await self._see_offered(server)
                 # How many launches are worth it shows only now, and what this took is nobody's.
-                self._round_ends_s = self._round_end_s(launch)
+                rounds = self._rounds_left(launch)
+                self._round_ends_s = self.elapsed_s + self._left_s / rounds
+                if rounds < self._terms.launches:
+                    self._observer.say(
+                        f"{rounds} of {self._terms.launches} launches of each server fit the time"
+                    )
             ends_s = self.elapsed_s + share * (self._round_ends_s - self.elapsed_s)
             await self._burn(server, arm.name, launch, ends_s=ends_s)
         finally:
