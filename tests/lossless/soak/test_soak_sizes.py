@@ -7,11 +7,14 @@ from dataclasses import replace
 
 import pytest
 
-from soaked import asked, said
-from speclift.lossless.soak.rates import exposed_needed
+from soaked import asked, said, simulated_soak
+from speclift.lossless.soak.faults import SoakObservation
+from speclift.lossless.soak.rates import SoakResult, exposed_needed, judge_faults
 from speclift.lossless.soak.sizes import SCALES, Pace, expected_work, pace_of, scale_for
 from speclift.lossless.soak.traffic import TURNS_MIN, SoakDialect, SoakKind, SoakTraffic, soak_traffic
-from speclift.lossless.soak.values import TURNS_MAX, SoakRequest
+from speclift.lossless.soak.values import TURNS_MAX, SoakFault, SoakRequest
+from speclift.testing.fake_corruption import Corruption, character_id
+from speclift.testing.fake_truth import Truth
 
 FULL = soak_traffic(seed=4, dialect=SoakDialect.LLAMACPP, banned=((1, "7"),))
 LEAST = replace(FULL, scale=SCALES[-1])
@@ -97,3 +100,31 @@ def test_whoever_asks_for_less_gets_less_at_any_scale(scale: float) -> None:
     short = replace(FULL, scale=scale, tokens_max=16)
 
     assert max(tokens(requests(short, SoakKind.COPY))) == 16
+
+
+BROKEN = {
+    Corruption.LEAKED_TOKEN: SoakFault.SPECIAL_TOKEN,
+    Corruption.CROSS_TALK: SoakFault.CROSS_TALK,
+    Corruption.TEXT_AFTER_STOP: SoakFault.AFTER_STOP,
+    Corruption.INVALID_JSON: SoakFault.INVALID_JSON,
+    Corruption.TRUNCATED: SoakFault.TRUNCATED,
+    Corruption.BANNED_TOKEN: SoakFault.BANNED_TOKEN,
+}
+
+
+def simulated(corruption: str, share: float = 1.0) -> list[SoakObservation]:
+    """The fake server has no grammars, and whoever leaves shows little."""
+    left_out = [SoakKind.GRAMMAR, SoakKind.LEAVING, SoakKind.LATE]
+    traffic = replace(LEAST, banned=((character_id("7"), "7"),)).without(left_out)
+    return simulated_soak(Truth(k=4, corruption=corruption, corruption_share=share), traffic, slots=200)
+
+
+def test_a_clean_server_shows_nothing_in_the_shortest_soak() -> None:
+    assert [each for each in simulated("") if each.is_faulty] == []
+
+
+@pytest.mark.parametrize(("corruption", "fault"), BROKEN.items())
+def test_the_shortest_soak_finds_what_the_full_one_does(corruption: Corruption, fault: SoakFault) -> None:
+    rates = judge_faults(simulated(corruption, share=0.5), simulated(""))
+
+    assert fault in {rate.fault for rate in rates if rate.result is SoakResult.FOUND}
