@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from scripted_http import answered, scripted
+from soaked import observed
 from speclift.bench.soak_asking import digit_tokens
 from speclift.bench.soak_result import offered, soak_of
 from speclift.bench.soak_study import (
@@ -29,8 +30,10 @@ from speclift.core.results import Level
 from speclift.core.speculation import NGram
 from speclift.lossless.result import Result
 from speclift.lossless.soak.faults import exposed_to, faults_of
+from speclift.lossless.soak.outcome import SHOWN_BY_ANY, SoakArm
+from speclift.lossless.soak.rates import judge_faults
 from speclift.lossless.soak.traffic import SoakDialect, SoakKind, soak_traffic
-from speclift.lossless.soak.values import Exposure, SoakAnswer, SoakChoice, Stage
+from speclift.lossless.soak.values import Exposure, SoakAnswer, SoakChoice, SoakFault, Stage
 
 TRAFFIC = soak_traffic(seed=3, dialect=SoakDialect.VLLM)
 ARM = Arm(name="ngram-k4", speculation=NGram())
@@ -99,6 +102,40 @@ def test_errors_of_a_kind_that_is_answered_too_are_faults() -> None:
     rows += [kept(slot, status=400 if place < 5 else 200) for place, slot in enumerate(slots)]
     soak = soak_of(TERMS, record_of(*rows), [ARM], study=Path("s"))
     assert [rate.fault.value for rate in soak.arms[0].found] == ["refused"]
+
+
+def rated(fault: SoakFault, arm: tuple[int, int], control: tuple[int, int]) -> Result:
+    """Of an arm with nothing else to show: what any answer can show was asked often enough, and is clean."""
+    everything = [each for any_fault in SHOWN_BY_ANY for each in observed(0, 300, fault=any_fault)]
+    rates = judge_faults(
+        [*everything, *observed(*arm, fault=fault)], [*everything, *observed(*control, fault=fault)]
+    )
+    return SoakArm(arm="spec", method="ngram", rates=rates, requests=300, launches=1).result
+
+
+@pytest.mark.parametrize(
+    ("fault", "arm", "control", "result"),
+    [
+        # A model that answers in words where the server does not keep it to its tools.
+        (SoakFault.NO_CALL, (2, 2), (1, 1), Result.PASS),
+        (SoakFault.NO_CALL, (2, 2), (0, 1), Result.PASS),
+        (SoakFault.NO_CALL, (20, 20), (0, 20), Result.FAIL),
+        (SoakFault.REPEATED, (2, 44), (1, 41), Result.PASS),
+        (SoakFault.REPEATED, (1, 44), (0, 41), Result.PASS),
+        (SoakFault.REPEATED, (9, 44), (0, 41), Result.INCONCLUSIVE),
+        (SoakFault.OTHER_TEXT, (8, 34), (0, 22), Result.PASS),
+        (SoakFault.OTHER_TEXT, (34, 34), (0, 22), Result.INCONCLUSIVE),
+        # What only a server does wrong, once, is not settled.
+        (SoakFault.BANNED_TOKEN, (1, 30), (0, 30), Result.INCONCLUSIVE),
+        (SoakFault.BANNED_TOKEN, (1, 30), (1, 30), Result.PASS),
+        (SoakFault.BANNED_TOKEN, (2, 30), (0, 30), Result.FAIL),
+        (SoakFault.BUDGET, (0, 30), (0, 30), Result.PASS),
+    ],
+)
+def test_what_the_baseline_does_as_well_stands_in_the_way_of_no_pass(
+    fault: SoakFault, arm: tuple[int, int], control: tuple[int, int], result: Result
+) -> None:
+    assert rated(fault, arm, control) is result
 
 
 DIED = Launched(arm="ngram-k4", launch=1, took_s=1.0, failure="died: code 134; log ends:\nCUDA error")

@@ -25,15 +25,16 @@ class ServerExtras:
 
 async def extras_of(endpoint: Endpoint, dialect: SoakDialect) -> ServerExtras:
     """Nothing of what a server does not answer."""
-    adapters: tuple[str, ...] = ()
-    path = "/lora-adapters" if dialect is SoakDialect.LLAMACPP else "/v1/models"
-    with suppress(EngineError, ValueError):
-        page = await fetched(joined(endpoint.base_url, path), api_key=endpoint.api_key)
-        listed = parse_json(page)
-        adapters = (
-            adapter_ids_in(listed) if dialect is SoakDialect.LLAMACPP else adapters_in(listed, endpoint.model)
-        )
+    adapters = adapters_in(await _listed(endpoint, "/v1/models"), endpoint.model)
+    if dialect is SoakDialect.LLAMACPP and not adapters:
+        adapters = adapter_ids_in(await _listed(endpoint, "/lora-adapters"))
     return ServerExtras(adapters=adapters, banned=await digit_tokens(endpoint))
+
+
+async def _listed(endpoint: Endpoint, path: str) -> object:
+    with suppress(EngineError, ValueError):
+        return parse_json(await fetched(joined(endpoint.base_url, path), api_key=endpoint.api_key))
+    return None
 
 
 def adapter_ids_in(listed: object) -> tuple[str, ...]:

@@ -166,7 +166,10 @@ class TestTools:
         assert found(self.request, called(name, arguments)) == {SoakFault.TOOL_ARGUMENTS}
 
     def test_no_call_where_one_is_required_is_a_fault(self) -> None:
-        assert found(self.request, said("I would rather talk.")) == {SoakFault.TOOL_ARGUMENTS}
+        answer = said("I would rather talk.")
+        assert found(self.request, answer) == {SoakFault.NO_CALL}
+        # Of arguments that nobody gave nothing is known.
+        assert SoakFault.TOOL_ARGUMENTS not in exposed_to(self.request, answer, HELD)
 
     def test_a_call_that_the_limit_cut_is_none(self) -> None:
         assert found(self.request, called("find_order", '{"ord', finish="length")) == set()

@@ -49,7 +49,8 @@ def judged(
         ((300, 300), (300, 300), CLEAN),
         ((6, 300), (5, 300), CLEAN),
         ((40, 300), (5, 300), FOUND),
-        ((9, 300), (2, 300), UNSURE),
+        ((9, 300), (2, 300), CLEAN),
+        ((13, 300), (2, 300), UNSURE),
         # Twenty requests of a baseline are no control for three hundred.
         ((6, 300), (1, 20), UNSURE),
         ((0, 300), (30, 300), CLEAN),

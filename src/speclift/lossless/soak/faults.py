@@ -207,7 +207,11 @@ def _is_constrained(request: SoakRequest, answer: SoakAnswer, _: HeldAgainst) ->
     return bool(promised) and answer.is_whole and any(_ended(choice) for choice in answer.choices)
 
 
-def _calls_tools(request: SoakRequest, answer: SoakAnswer, _: HeldAgainst) -> bool:
+def _called_tools(request: SoakRequest, answer: SoakAnswer, held: HeldAgainst) -> bool:
+    return _must_call(request, answer, held) and any(choice.calls for choice in answer.choices)
+
+
+def _must_call(request: SoakRequest, answer: SoakAnswer, _: HeldAgainst) -> bool:
     return (
         bool(request.promise.tools) and answer.is_whole and any(_ended(choice) for choice in answer.choices)
     )
@@ -339,13 +343,17 @@ def _invalid_json(request: SoakRequest, answer: SoakAnswer, _: HeldAgainst) -> I
 def _tool_arguments(request: SoakRequest, answer: SoakAnswer, _: HeldAgainst) -> Iterator[str]:
     schemas = dict(request.promise.tools)
     for choice in filter(_ended, answer.choices):
-        if not choice.calls:
-            yield f"no call, although one is required: {_end(choice.text)}"
         for call in choice.calls:
             if call.name not in schemas:
                 yield f"calls {call.name!r}, which it was not given"
             elif why := misfit(call.arguments, schemas[call.name]):
                 yield f"{call.name}: {why}: {_end(call.arguments)}"
+
+
+def _no_call(_: SoakRequest, answer: SoakAnswer, __: HeldAgainst) -> Iterator[str]:
+    for choice in filter(_ended, answer.choices):
+        if not choice.calls:
+            yield f"no call, although one is required: {_end(choice.text)}"
 
 
 def _budget(request: SoakRequest, answer: SoakAnswer, _: HeldAgainst) -> Iterator[str]:
@@ -417,7 +425,8 @@ _EXPOSED: Mapping[SoakFault, _Exposed] = {
     SoakFault.REPEATED: _copies,
     SoakFault.CROSS_TALK: _could_mix,
     SoakFault.INVALID_JSON: _is_constrained,
-    SoakFault.TOOL_ARGUMENTS: _calls_tools,
+    SoakFault.TOOL_ARGUMENTS: _called_tools,
+    SoakFault.NO_CALL: _must_call,
     SoakFault.BUDGET: _could_ignore_budget,
     SoakFault.BANNED_TOKEN: _has_bans,
     SoakFault.BROKEN_TEXT: _has_text,
@@ -434,6 +443,7 @@ _FOUND: Mapping[SoakFault, _Found] = {
     SoakFault.CROSS_TALK: _cross_talk,
     SoakFault.INVALID_JSON: _invalid_json,
     SoakFault.TOOL_ARGUMENTS: _tool_arguments,
+    SoakFault.NO_CALL: _no_call,
     SoakFault.BUDGET: _budget,
     SoakFault.BANNED_TOKEN: _banned,
     SoakFault.BROKEN_TEXT: _broken,

@@ -22,6 +22,7 @@ from speclift.lossless.soak.values import SoakFault
 
 # Each of the tests errs less often than this, shared by all faults where they compare frequencies.
 ALARM_ALPHA = 5e-4
+FREQUENCY_ALPHA = ALARM_ALPHA / len(SoakFault)
 # What goes wrong by itself, or is misread by us: at most one request in fifty thousand of a working server.
 BACKGROUND = 2e-5
 # A rate that a clean result excludes at 95 %.
@@ -47,8 +48,9 @@ PROMISES_BROKEN_MIN = 2
 UNDECIDED = frozenset({SoakFault.OTHER_TEXT})
 # The control speaks for the arm where it had at least this share of its exposure.
 CONTROL_SHARE = 0.5
-# Below this the arm is not said to be like the control, though no fault is proven either.
-DOUBT_P = 0.05
+# Below this the arm is not said to be like the control, though no fault is proven either. Half a dozen faults are a
+# model's own in most soaks: at 5 % each, every fourth clean one would be called open.
+DOUBT_P = 0.01
 EXAMPLES_MAX = 5
 
 
@@ -97,6 +99,16 @@ class FaultRate:
     # Where it shows, only as far as the answers say so: "only from 9 streams on".
     places: tuple[str, ...] = ()
     examples: tuple[SoakObservation, ...] = ()
+
+    @property
+    def is_open(self) -> bool:
+        """Seen, not settled, and not what the baseline does as well: this stands in the way of a pass."""
+        if self.result is not SoakResult.INCONCLUSIVE or not self.arm.faulty:
+            return False
+        if self.fault in UNDECIDED:
+            return self.p_value < FREQUENCY_ALPHA
+        is_the_arms_alone = self.fault in PROMISED | PROVEN and not self.control.faulty
+        return is_the_arms_alone or self.p_value < DOUBT_P
 
 
 def judge_faults(arm: Sequence[SoakObservation], control: Sequence[SoakObservation]) -> tuple[FaultRate, ...]:
@@ -208,7 +220,7 @@ def _found(fault: SoakFault, arm: Tally, control: Tally, p_value: float) -> str:
     is_broken = not control.faulty and is_comparable and arm.faulty >= faulty_needed(arm.exposed)
     if fault in PROMISED and is_broken:
         return f"{rate}; the baseline {control}"
-    if p_value < ALARM_ALPHA / len(SoakFault):
+    if p_value < FREQUENCY_ALPHA:
         return f"{rate}; the baseline {control} (p = {p_value:.1g})"
     return ""
 

@@ -191,7 +191,8 @@ def shows(request, choices, tokens, sent, first):
             ),
             "tool-arguments": ended
             and bool(schemas)
-            and (not calls or any(n not in schemas or breaks(a, schemas[n]) for n, a in calls.values())),
+            and any(n not in schemas or breaks(a, schemas[n]) for n, a in calls.values()),
+            "no-call": ended and bool(schemas) and not calls,
             "banned-token": [word for word in request["banned"] if word in text],
             "broken-text": "\ufffd" in (text if ended else text.rstrip("\ufffd")),
             "other-text": bool(first) and text not in first,

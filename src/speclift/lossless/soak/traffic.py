@@ -521,7 +521,7 @@ def _logprobs(slot: _Slot) -> _Drawn:
 def _adapter(slot: _Slot) -> _Drawn:
     """vLLM serves an adapter as a model of its own; llama.cpp applies those that a request lists by number (b11549)."""
     copy, name = _copy(slot), slot.draws.choice(slot.traffic.adapters)
-    if slot.traffic.dialect is SoakDialect.LLAMACPP:
+    if slot.traffic.dialect is SoakDialect.LLAMACPP and name.isdecimal():
         return replace(copy, settings={**copy.settings, "lora": [{"id": int(name), "scale": 1.0}]})
     return replace(copy, model=name)
 

@@ -143,7 +143,8 @@ class SoakFault(StrEnum):
     REPEATED = "repeated-span"
     CROSS_TALK = "cross-talk"  # another request's nonce
     INVALID_JSON = "invalid-json"
-    TOOL_ARGUMENTS = "tool-arguments"
+    TOOL_ARGUMENTS = "tool-arguments"  # of a call that was made
+    NO_CALL = "no-call"  # though one is required: not every server keeps a model to that
     BUDGET = "budget-ignored"  # more or fewer tokens, thoughts or choices than asked for
     BANNED_TOKEN = "banned-token"
     BROKEN_TEXT = "broken-text"  # replacement characters, garbled or looping text
