@@ -51,6 +51,8 @@ LAUNCH_WAVES = 4
 REPRODUCING_SHARE = 0.25
 # Without any, where answers above temperature 0 can be tested and there is time for whole ones: for that.
 SAMPLING_SHARE = 0.2
+# Of a step, at most: nothing new is sent while the last answers end.
+LAST_SHARE_MAX = 0.4
 # One answer under fire: no end within it is a hang. Of an arm, so many times what the baseline's slowest took.
 ANSWER_LIMIT_MIN_S, ANSWER_LIMIT_MAX_S = 10.0, 120.0
 SLOWEST_TIMES = 8.0
@@ -233,12 +235,15 @@ class SoakRun:
     @property
     def _rounds_in_time(self) -> int:
         """In what is left: launches of every server that take up no more than their share and are worth it."""
-        offered = self._record.offered
-        answering_s = LAUNCH_WAVES * max(self._terms.levels) * (0.0 if offered is None else offered.slot_s)
+        answering_s = LAUNCH_WAVES * max(self._terms.levels) * self._slot_s
         round_s = len(self._ask.arms) * max(
             self._launch_s / LAUNCHING_SHARE_MAX, self._launch_s + answering_s
         )
         return int(self._left_s / max(1e-6, round_s))
+
+    @property
+    def _slot_s(self) -> Seconds:
+        return 0.0 if self._record.offered is None else self._record.offered.slot_s
 
     def _rounds_left(self, launch: int) -> int:
         """With this one, which is there anyway."""
@@ -391,7 +396,9 @@ class SoakRun:
         left = [step for step in self._steps if (arm, launch, step) not in self._record.ended]
         for place, step in enumerate(left):
             weights = [self._weight(each) for each in left[place:]]
-            step_ends_s = self.elapsed_s + (ends_s - self.elapsed_s) * weights[0] / sum(weights)
+            step_s = (ends_s - self.elapsed_s) * weights[0] / sum(weights)
+            # What is under way ends within the step, so that the next one has its time.
+            sent_until_s = self.elapsed_s + step_s - min(step_s * LAST_SHARE_MAX, step.streams * self._slot_s)
             await fire.ask(
                 (
                     witness.sending(self._traffic.opening(slot))
@@ -399,7 +406,7 @@ class SoakRun:
                 ),
                 streams=step.streams,
                 stage=step.stage,
-                left_s=partial(self._until_s, step_ends_s),
+                left_s=partial(self._until_s, sent_until_s),
                 heed=partial(self._heed, step, witness),
             )
             if fire.failure:
