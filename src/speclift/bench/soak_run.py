@@ -35,7 +35,7 @@ from speclift.lossless.soak.traffic import REFUSALS, SPARE_SLOTS, SoakKind, Soak
 from speclift.lossless.soak.values import FaultSeen, SoakAnswer, SoakFault, SoakRequest, Stage, slot_of
 
 # Of a launch's time: one stream before the fire and one after it; the rest is shared by the numbers of streams.
-ALONE_SHARE = 0.05
+ALONE_SHARE = 0.07
 # Of an arm's time in a round, the baseline's: what excludes a fault is the arm's requests, and a control speaks for
 # more than its own. Beyond the baseline's requests an arm is asked so many more, as a share of them.
 BASELINE_WEIGHT = 0.65
@@ -51,8 +51,9 @@ LAUNCH_WAVES = 4
 REPRODUCING_SHARE = 0.25
 # Without any, where answers above temperature 0 can be tested and there is time for whole ones: for that.
 SAMPLING_SHARE = 0.2
-# Of a step, at most: nothing new is sent while the last answers end.
-LAST_SHARE_MAX = 0.4
+# Nothing new is sent while the last answers of a step end: so many times what an answer takes on the average, for some
+# take longer; of the step, at most this share.
+LAST_TIMES, LAST_SHARE_MAX = 1.5, 0.4
 # One answer under fire: no end within it is a hang. Of an arm, so many times what the baseline's slowest took.
 ANSWER_LIMIT_MIN_S, ANSWER_LIMIT_MAX_S = 10.0, 120.0
 SLOWEST_TIMES = 8.0
@@ -398,7 +399,8 @@ class SoakRun:
             weights = [self._weight(each) for each in left[place:]]
             step_s = (ends_s - self.elapsed_s) * weights[0] / sum(weights)
             # What is under way ends within the step, so that the next one has its time.
-            sent_until_s = self.elapsed_s + step_s - min(step_s * LAST_SHARE_MAX, step.streams * self._slot_s)
+            last_s = min(step_s * LAST_SHARE_MAX, LAST_TIMES * step.streams * self._slot_s)
+            sent_until_s = self.elapsed_s + step_s - last_s
             await fire.ask(
                 (
                     witness.sending(self._traffic.opening(slot))
