@@ -8,8 +8,9 @@ from dataclasses import replace
 from typing import Any
 
 from speclift.lossless.soak.faults import HeldAgainst, SoakObservation, observe
-from speclift.lossless.soak.traffic import TURNS_MAX, SoakTraffic
+from speclift.lossless.soak.traffic import SoakTraffic
 from speclift.lossless.soak.values import (
+    TURNS_MAX,
     Exposure,
     Promise,
     SoakAnswer,

@@ -126,7 +126,14 @@ ODD: dict[str, tuple[bytes, str]] = {
     "nonsense in the stream": (answered(b"data: {not json\n\n"), "not a valid chunk"),
     "a number in the stream": (answered(b"data: 7\n\n"), "not a valid chunk"),
     "a page": (answered(b"<html><p>Bad gateway</p></html>"), "Bad gateway"),
+    "an error instead of a stream": (answered(b'{"error": {"message": "no room"}}'), "no room"),
+    "bytes that are no text": (
+        answered(b'data: {"choices": [{"text": "\xff\xfe"}]}\n\n'),
+        "not a valid chunk",
+    ),
+    "brackets without end": (answered(b"data: " + b"[" * 100_000 + b"\n\n"), "not a valid chunk"),
     "nothing": (answered(b""), "not an event stream"),
+    "nothing but its end": (answered(b"data: [DONE]\n\n"), "not an event stream"),
     "a body that is cut off": (
         b"HTTP/1.1 200 OK\r\nContent-Length: 900\r\nConnection: close\r\n\r\ndata: {",
         "mid-answer",
@@ -165,6 +172,20 @@ def test_fields_of_another_kind_are_as_good_as_absent(payload: object) -> None:
     told = heard(events(payload, delta("a", finish="stop")))
     assert told.error == ""
     assert told.choices[-1].text == "a"
+
+
+@pytest.mark.parametrize("tokens", [-1, 10**30, 1e300, 2.5, True, "9", None, [9]])
+def test_counts_that_cannot_be_are_none(tokens: object) -> None:
+    told = heard(events(delta("a", finish="stop"), {"choices": [], "usage": {"completion_tokens": tokens}}))
+    assert (told.tokens, told.error) == (None, "")
+
+
+def test_a_stream_is_over_with_its_last_event_though_the_connection_stays_open() -> None:
+    event = f"data: {json.dumps(delta('a', finish='stop'))}\n\ndata: [DONE]\n\n"
+    # The scripted server closes what has no length.
+    head = "HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\nX-Without: content-length\r\n\r\n"
+    told = heard(f"{head}{len(event):x}\r\n{event}\r\n".encode())
+    assert (told.choices[0].text, told.error, told.is_hung) == ("a", "", False)
 
 
 def test_an_endless_answer_is_given_up_before_it_fills_the_memory(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -6,23 +6,28 @@ import asyncio
 
 import pytest
 
-from speclift.bench.soak_offer import ServerExtras, adapters_in, extras_of
+from scripted_http import answered, scripted
+from speclift.bench.soak_offer import ServerExtras, adapter_ids_in, adapters_in, extras_of
 from speclift.core.arm import Endpoint
+from speclift.lossless.soak.traffic import SoakDialect
 from speclift.testing.fake_corruption import character_id
 from speclift.testing.running import running
+
+NOBODY = Endpoint(base_url="http://127.0.0.1:9", model="fake")
 
 
 def test_adapters_and_tokens_of_a_server_that_lists_them() -> None:
     with running("adapters=tuned/other") as url:
-        extras = asyncio.run(extras_of(Endpoint(base_url=url, model="fake")))
+        extras = asyncio.run(extras_of(Endpoint(base_url=url, model="fake"), SoakDialect.VLLM))
 
     assert extras == ServerExtras(
         adapters=("tuned", "other"), banned=tuple((character_id(digit), digit) for digit in "379")
     )
 
 
-def test_a_server_that_is_not_there_has_nothing() -> None:
-    assert asyncio.run(extras_of(Endpoint(base_url="http://127.0.0.1:9", model="fake"))) == ServerExtras()
+@pytest.mark.parametrize("dialect", SoakDialect)
+def test_a_server_that_is_not_there_has_nothing(dialect: SoakDialect) -> None:
+    assert asyncio.run(extras_of(NOBODY, dialect)) == ServerExtras()
 
 
 @pytest.mark.parametrize(
@@ -46,3 +51,20 @@ def test_a_model_under_another_name_has_its_adapters_too() -> None:
     listed = {"data": [{"id": "/models/base"}, {"id": "tuned", "parent": "/models/base"}]}
 
     assert adapters_in(listed, "base") == ("tuned",)
+
+
+def test_a_server_of_llamacpp_numbers_its_adapters() -> None:
+    listed = b'[{"id": 0, "path": "a.gguf", "scale": 0.0}, {"id": 1, "path": "b.gguf", "scale": 0.0}]'
+
+    async def ask() -> ServerExtras:
+        async with scripted(
+            lambda head, _body: answered(listed if b"/lora-adapters" in head else b"{}")
+        ) as server:
+            return await extras_of(Endpoint(base_url=server.url, model="m"), SoakDialect.LLAMACPP)
+
+    assert asyncio.run(ask()) == ServerExtras(adapters=("0", "1"))
+
+
+@pytest.mark.parametrize("listed", [None, {}, [], 7, [7, {"id": "x"}, {"id": -1}, {"id": 1.5}, {}]])
+def test_nonsense_numbers_no_adapter(listed: object) -> None:
+    assert adapter_ids_in(listed) == ()

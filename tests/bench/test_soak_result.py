@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from scripted_http import answered, scripted
+from soaked import observed
 from speclift.bench.soak_asking import digit_tokens
 from speclift.bench.soak_result import offered, soak_of
 from speclift.bench.soak_study import (
@@ -19,6 +20,7 @@ from speclift.bench.soak_study import (
     SoakRecord,
     SoakRow,
     SoakStep,
+    SoakStepEnded,
     SoakStudy,
     SoakTerms,
 )
@@ -28,8 +30,10 @@ from speclift.core.results import Level
 from speclift.core.speculation import NGram
 from speclift.lossless.result import Result
 from speclift.lossless.soak.faults import exposed_to, faults_of
+from speclift.lossless.soak.outcome import SHOWN_BY_ANY, SoakArm
+from speclift.lossless.soak.rates import judge_faults
 from speclift.lossless.soak.traffic import SoakDialect, SoakKind, soak_traffic
-from speclift.lossless.soak.values import Exposure, SoakAnswer, SoakChoice, Stage
+from speclift.lossless.soak.values import Exposure, SoakAnswer, SoakChoice, SoakFault, Stage
 
 TRAFFIC = soak_traffic(seed=3, dialect=SoakDialect.VLLM)
 ARM = Arm(name="ngram-k4", speculation=NGram())
@@ -69,7 +73,7 @@ def kept(slot: int, *, arm: str = "ngram-k4", status: int = 200) -> Kept:
     )
 
 
-def record_of(*rows: Kept | Launched | Offered) -> SoakRecord:
+def record_of(*rows: SoakRow) -> SoakRecord:
     record = SoakRecord()
     for row in rows:
         record.take(row)
@@ -85,7 +89,7 @@ def test_a_kind_that_the_arm_refuses_throughout_is_a_warning_and_no_fault() -> N
     rows = [
         kept(slot, arm=arm, status=400 if arm == ARM.name else 200) for slot in slots for arm in TERMS.arms
     ]
-    soak = soak_of(TERMS, record_of(*rows), [ARM], TRAFFIC, study=Path("s"))
+    soak = soak_of(TERMS, record_of(*rows), [ARM], study=Path("s"))
     assert soak.arms[0].found == ()
     (finding,) = soak.findings
     assert (finding.check, finding.level) == ("refused-setting", Level.WARN)
@@ -96,8 +100,42 @@ def test_errors_of_a_kind_that_is_answered_too_are_faults() -> None:
     slots = slots_of(SoakKind.COPY, 40)
     rows = [kept(slot, arm="baseline") for slot in slots]
     rows += [kept(slot, status=400 if place < 5 else 200) for place, slot in enumerate(slots)]
-    soak = soak_of(TERMS, record_of(*rows), [ARM], TRAFFIC, study=Path("s"))
+    soak = soak_of(TERMS, record_of(*rows), [ARM], study=Path("s"))
     assert [rate.fault.value for rate in soak.arms[0].found] == ["refused"]
+
+
+def rated(fault: SoakFault, arm: tuple[int, int], control: tuple[int, int]) -> Result:
+    """Of an arm with nothing else to show: what any answer can show was asked often enough, and is clean."""
+    everything = [each for any_fault in SHOWN_BY_ANY for each in observed(0, 300, fault=any_fault)]
+    rates = judge_faults(
+        [*everything, *observed(*arm, fault=fault)], [*everything, *observed(*control, fault=fault)]
+    )
+    return SoakArm(arm="spec", method="ngram", rates=rates, requests=300, launches=1).result
+
+
+@pytest.mark.parametrize(
+    ("fault", "arm", "control", "result"),
+    [
+        # A model that answers in words where the server does not keep it to its tools.
+        (SoakFault.NO_CALL, (2, 2), (1, 1), Result.PASS),
+        (SoakFault.NO_CALL, (2, 2), (0, 1), Result.PASS),
+        (SoakFault.NO_CALL, (20, 20), (0, 20), Result.FAIL),
+        (SoakFault.REPEATED, (2, 44), (1, 41), Result.PASS),
+        (SoakFault.REPEATED, (1, 44), (0, 41), Result.PASS),
+        (SoakFault.REPEATED, (9, 44), (0, 41), Result.INCONCLUSIVE),
+        (SoakFault.OTHER_TEXT, (8, 34), (0, 22), Result.PASS),
+        (SoakFault.OTHER_TEXT, (34, 34), (0, 22), Result.INCONCLUSIVE),
+        # What only a server does wrong, once, is not settled.
+        (SoakFault.BANNED_TOKEN, (1, 30), (0, 30), Result.INCONCLUSIVE),
+        (SoakFault.BANNED_TOKEN, (1, 30), (1, 30), Result.PASS),
+        (SoakFault.BANNED_TOKEN, (2, 30), (0, 30), Result.FAIL),
+        (SoakFault.BUDGET, (0, 30), (0, 30), Result.PASS),
+    ],
+)
+def test_what_the_baseline_does_as_well_stands_in_the_way_of_no_pass(
+    fault: SoakFault, arm: tuple[int, int], control: tuple[int, int], result: Result
+) -> None:
+    assert rated(fault, arm, control) is result
 
 
 DIED = Launched(arm="ngram-k4", launch=1, took_s=1.0, failure="died: code 134; log ends:\nCUDA error")
@@ -105,18 +143,17 @@ DIED = Launched(arm="ngram-k4", launch=1, took_s=1.0, failure="died: code 134; l
 
 def test_a_server_that_dies_fails_its_arm_unless_the_baseline_dies_as_well() -> None:
     rows = [kept(slot, arm=arm) for slot in range(20) for arm in TERMS.arms]
-    alone = soak_of(TERMS, record_of(*rows, DIED), [ARM], TRAFFIC, study=Path("s"))
+    alone = soak_of(TERMS, record_of(*rows, DIED), [ARM], study=Path("s"))
     assert alone.result is Result.FAIL
     assert "CUDA error" in alone.findings[0].message
-    both = soak_of(
-        TERMS, record_of(*rows, DIED, replace(DIED, arm="baseline")), [ARM], TRAFFIC, study=Path("s")
-    )
+    both = soak_of(TERMS, record_of(*rows, DIED, replace(DIED, arm="baseline")), [ARM], study=Path("s"))
     assert both.result is not Result.FAIL
 
 
 def test_what_the_baseline_refuses_is_left_out_and_what_it_tells_to_forbid_is_asked() -> None:
-    told = Offered(refused=(("grammar", "400: no"),), banned=((7, "3"),))
+    told = Offered(refused=(("grammar", "400: no"),), banned=((7, "3"),), scale=0.25)
     traffic = offered(TRAFFIC, record_of(told))
+    assert traffic.scale == 0.25
     assert SoakKind.GRAMMAR not in traffic.kinds
     assert SoakKind.BIAS in traffic.kinds
     assert traffic.banned == ((7, "3"),)
@@ -169,3 +206,14 @@ def test_digits_are_forbidden_only_where_each_is_a_token(
             return await digit_tokens(Endpoint(base_url=server.url, model="m"))
 
     assert asyncio.run(ask()) == expected
+
+
+def test_counters_of_a_step_speak_where_answers_do_not_say_what_was_drafted() -> None:
+    rows = [
+        SoakStepEnded(arm=ARM.name, launch=launch, step=STEP, drafted=4000, accepted=accepted)
+        for launch, accepted in ((1, 2400), (2, 4000), (3, 2500))
+    ]
+    soak = soak_of(TERMS, record_of(*rows), [ARM], study=Path("s"))
+    assert [finding.check for finding in soak.findings] == ["odd-acceptance"]
+    assert "launch 2" in soak.findings[0].message
+    assert soak.acceptance[ARM.name] == pytest.approx(8900 / 12000)

@@ -102,6 +102,8 @@ def test_what_the_baseline_does_too_is_not_the_arms() -> None:
 
 def test_a_token_that_the_users_prompt_holds_may_be_said() -> None:
     assert checks(LEAKY, FINE, prompt="What is <|im_end|>?") == []
+    # Asked about one token, a model writes the others as well.
+    assert checks(LEAKY, FINE, prompt="What is <|im_start|>?") == []
 
 
 def test_json_that_was_asked_for_has_to_be_json() -> None:

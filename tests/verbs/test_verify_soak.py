@@ -13,7 +13,7 @@ import speclift
 from running import Cli
 from soaking import SOAK, TIMES, found, soak
 from speclift.bench.ask import Ask
-from speclift.lossless.soak.traffic import TURNS_MAX
+from speclift.lossless.soak.values import TURNS_MAX
 from speclift.testing.running import running
 from speclift.verbs.verify import with_streams
 
@@ -45,7 +45,8 @@ def test_a_clean_engine_stands_a_soak_and_its_answers_are_kept(cli: Cli, tmp_pat
         arm: {one["answer"]["index"] // TURNS_MAX for one in kept if one["answer"]["exposure"]["arm"] == arm}
         for arm in ARMS
     }
-    assert slots["ngram-k4"] <= slots["baseline"]
+    # The arm is asked the same, and at most half as much beyond.
+    assert len(slots["ngram-k4"] - slots["baseline"]) <= len(slots["baseline"]) / 2
 
 
 def test_kinds_that_are_left_out_are_not_sent(cli: Cli, tmp_path: Path) -> None:

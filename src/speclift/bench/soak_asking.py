@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import functools
 import json
 import math
 import ssl
@@ -200,11 +201,17 @@ async def _hear(endpoint: Endpoint, request: SoakRequest, heard: Heard) -> None:
             heard.status = response.status or None
 
 
+@functools.cache
+def _tls() -> ssl.SSLContext:
+    """Reading the machine's certificates takes longer than many an answer."""
+    return ssl.create_default_context()
+
+
 @contextlib.asynccontextmanager
 async def _sent(target: Target, data: bytes) -> AsyncIterator[asyncio.StreamReader]:
     """The connection is closed whatever happens: that is how a server learns that its caller left."""
     address = target.address
-    tls = ssl.create_default_context() if address.is_tls else None
+    tls = _tls() if address.is_tls else None
     reader, writer = await asyncio.open_connection(address.host, address.port, ssl=tls)
     try:
         writer.write(data)
@@ -244,8 +251,8 @@ async def _take_events(
         if len(rest) > LINE_BYTES_MAX:
             raise AnswerRefused(f"a line of more than {LINE_BYTES_MAX >> 20} MiB in the stream")
         for line in lines:
-            if line.startswith(b"data:"):
-                _take_event(line[5:].strip(), heard)
+            if line.startswith(b"data:") and _take_event(line[5:].strip(), heard):
+                return
             if request.leaves_after_chunks is not None and heard.chunks >= request.leaves_after_chunks:
                 heard.left = True
                 return
@@ -256,9 +263,12 @@ async def _take_events(
         raise AnswerRefused(f"not an event stream: {error_text(lead, limit=ERROR_CHARACTERS // 2)}")
 
 
-def _take_event(data: bytes, heard: Heard) -> None:
+def _take_event(data: bytes, heard: Heard) -> bool:
+    """Whether it says that nothing follows: some servers then leave the connection open."""
+    if data == b"[DONE]" and heard.parts:
+        return True
     if data == b"[DONE]" or not data:
-        return
+        return False
     try:
         payload = parse_json(data)
     except ValueError:
@@ -266,6 +276,7 @@ def _take_event(data: bytes, heard: Heard) -> None:
     if not isinstance(payload, dict):
         raise AnswerRefused(f"not a valid chunk in the stream: {data[:120].decode('utf-8', 'replace')!r}")
     heard.take(payload)
+    return False
 
 
 async def _take_whole(pieces: AsyncIterator[bytes], response: ResponseReader, heard: Heard) -> None:

@@ -17,7 +17,7 @@ from speclift.bench.soak_reproducing import Reproducing
 from speclift.bench.soak_result import is_suspect, soak_of
 from speclift.bench.soak_run import REPRODUCING_SHARE, SoakAsk, SoakRun
 from speclift.bench.soak_sampling import Sampling
-from speclift.bench.soak_study import SOAK, SoakStudy, SoakTerms
+from speclift.bench.soak_study import SoakStudy, SoakTerms
 from speclift.core.arm import Arm, baseline_arm
 from speclift.core.deadline import Deadline
 from speclift.core.engine_spec import EngineSpec
@@ -96,15 +96,9 @@ def check_soak(settings: SoakSettings, observer: Observer, *, deadline: Deadline
     arms = (baseline_arm(), *settings.arms)
     traffic = _traffic(settings, engine)
     study = _opened(settings, engine, arms, traffic)
-    kind = engine_kind(settings.engine_spec.kind)
     run = SoakRun(
         engine,
-        SoakAsk(
-            arms=arms,
-            traffic=traffic,
-            launch_guess_s=kind.launch_guess_s,
-            samples=bool(settings.sampled) and any(traffic.temperatures),
-        ),
+        _ask(settings, arms, traffic),
         study,
         logs=study.folder / LOGS,
         observer=observer,
@@ -117,7 +111,7 @@ def check_soak(settings: SoakSettings, observer: Observer, *, deadline: Deadline
     )
 
     def come_to() -> Soak:
-        return soak_of(study.terms, study.record, settings.arms, traffic, study=settings.study)
+        return soak_of(study.terms, study.record, settings.arms, study=settings.study)
 
     async def work() -> None:
         await run.run()
@@ -151,6 +145,17 @@ def check_soak(settings: SoakSettings, observer: Observer, *, deadline: Deadline
     finally:
         study.close()
     return replace(come_to(), is_interrupted=is_interrupted)
+
+
+def _ask(settings: SoakSettings, arms: Sequence[Arm], traffic: SoakTraffic) -> SoakAsk:
+    kind = engine_kind(settings.engine_spec.kind)
+    return SoakAsk(
+        arms=arms,
+        traffic=traffic,
+        launch_guess_s=kind.launch_guess_s,
+        samples=bool(settings.sampled) and any(traffic.temperatures),
+        launches_anew=kind.launches,
+    )
 
 
 def _traffic(settings: SoakSettings, engine: Engine) -> SoakTraffic:
@@ -196,7 +201,3 @@ def _fingerprint(engine: Engine, arms: Sequence[Arm], traffic: SoakTraffic) -> s
     asked = repr(replace(traffic, kinds=frozenset()))
     said = [engine.version(), *(engine.command(arm, port=0) for arm in arms), kinds, asked]
     return hashlib.sha256(json.dumps(said).encode()).hexdigest()
-
-
-def soak_folder(study: Path) -> Path:
-    return study / SOAK

@@ -10,8 +10,9 @@ from speclift.core.address import joined
 from speclift.core.arm import Endpoint
 from speclift.core.errors import EngineError
 from speclift.core.foreign_text import parse_json
-from speclift.core.json_reading import as_object, as_objects, as_text
+from speclift.core.json_reading import as_object, as_objects, as_text, as_whole
 from speclift.engines.http import fetched
+from speclift.lossless.soak.traffic import SoakDialect
 
 ADAPTERS_MAX = 4
 
@@ -22,13 +23,24 @@ class ServerExtras:
     banned: tuple[tuple[int, str], ...] = ()
 
 
-async def extras_of(endpoint: Endpoint) -> ServerExtras:
+async def extras_of(endpoint: Endpoint, dialect: SoakDialect) -> ServerExtras:
     """Nothing of what a server does not answer."""
-    adapters: tuple[str, ...] = ()
-    with suppress(EngineError, ValueError):
-        page = await fetched(joined(endpoint.base_url, "/v1/models"), api_key=endpoint.api_key)
-        adapters = adapters_in(parse_json(page), endpoint.model)
+    adapters = adapters_in(await _listed(endpoint, "/v1/models"), endpoint.model)
+    if dialect is SoakDialect.LLAMACPP and not adapters:
+        adapters = adapter_ids_in(await _listed(endpoint, "/lora-adapters"))
     return ServerExtras(adapters=adapters, banned=await digit_tokens(endpoint))
+
+
+async def _listed(endpoint: Endpoint, path: str) -> object:
+    with suppress(EngineError, ValueError):
+        return parse_json(await fetched(joined(endpoint.base_url, path), api_key=endpoint.api_key))
+    return None
+
+
+def adapter_ids_in(listed: object) -> tuple[str, ...]:
+    """As llama.cpp numbers what it was started with (b11549: GET /lora-adapters)."""
+    ids = [as_whole(each.get("id")) for each in as_objects(listed)]
+    return tuple(str(id) for id in ids if id is not None and id >= 0)[:ADAPTERS_MAX]
 
 
 def adapters_in(models: object, served: str) -> tuple[str, ...]:

@@ -9,44 +9,40 @@ from pathlib import Path
 from speclift.bench.soak_study import SOAK, Kept, SoakRecord, SoakTerms
 from speclift.core.arm import BASELINE, Arm
 from speclift.core.results import Finding, Level
-from speclift.lossless.soak.acceptance import DRAFTED_MIN, acceptance_alarms
+from speclift.lossless.soak.acceptance import DRAFTED_MIN, CountedDrafts, acceptance_alarms, step_alarms
 from speclift.lossless.soak.faults import SoakObservation
 from speclift.lossless.soak.outcome import Soak, SoakArm, counted
 from speclift.lossless.soak.rates import PROMISED, PROVEN, judge_faults
-from speclift.lossless.soak.traffic import SoakKind, SoakTraffic, refused_kinds, slot_of
-from speclift.lossless.soak.values import SoakRequest
+from speclift.lossless.soak.traffic import SoakKind, SoakTraffic, refused_kinds
+from speclift.lossless.soak.values import SoakRequest, slot_of
 from speclift.studies.outputs import relative
 
 LOG_CHARACTERS = 600
 
 
-def soak_of(
-    terms: SoakTerms, record: SoakRecord, arms: Sequence[Arm], traffic: SoakTraffic, *, study: Path
-) -> Soak:
+def soak_of(terms: SoakTerms, record: SoakRecord, arms: Sequence[Arm], *, study: Path) -> Soak:
     """`arms` are those that speculate."""
     control = list(observations(record, BASELINE))
-    asked = offered(traffic, record)
     return Soak(
         seconds=record.elapsed_s,
         planned_s=terms.soak_s,
         levels=terms.levels,
         requests=len(record.kept),
         launches=sum(bool(each.took_s) for each in record.launched),
-        arms=tuple(_arm(arm, record, control, asked, study) for arm in arms),
+        arms=tuple(_arm(arm, record, control, study) for arm in arms),
         kinds=counted(kept.kind for kept in record.kept),
         stages=counted(kept.step.stage.value for kept in record.kept),
         refused_kinds=dict(record.offered.refused) if record.offered is not None else {},
-        acceptance={arm.name: _acceptance(_kept(record, arm.name)) for arm in arms},
+        scale=record.offered.scale if record.offered is not None else 1.0,
+        acceptance={arm.name: _acceptance(record, arm.name) for arm in arms},
         study=relative(study),
         is_partial=not record.is_complete(terms),
     )
 
 
-def _arm(
-    arm: Arm, record: SoakRecord, control: Sequence[SoakObservation], traffic: SoakTraffic, study: Path
-) -> SoakArm:
+def _arm(arm: Arm, record: SoakRecord, control: Sequence[SoakObservation], study: Path) -> SoakArm:
     reproduced = [each for each in record.reproduced if each.arm == arm.name]
-    refused = refused_by(record, arm.name, traffic)
+    refused = refused_by(record, arm.name)
     own = [each for each in observations(record, arm.name) if each.kind not in refused]
     return SoakArm(
         arm=arm.name,
@@ -57,7 +53,7 @@ def _arm(
         findings=(
             *failure_findings(record, arm.name),
             *(_refused_setting(arm.name, kind, words) for kind, words in refused.items()),
-            *acceptance_findings(record, arm.name, traffic),
+            *acceptance_findings(record, arm.name),
         ),
         scripts={each.fault: relative(study / SOAK / each.script) for each in reproduced},
         reproduced=frozenset(each.fault for each in reproduced if each.is_confirmed),
@@ -65,10 +61,10 @@ def _arm(
     )
 
 
-def refused_by(record: SoakRecord, arm: str, traffic: SoakTraffic) -> dict[str, str]:
+def refused_by(record: SoakRecord, arm: str) -> dict[str, str]:
     """Kinds of requests that an arm refuses throughout although the baseline takes them, with its words: it says so,
     and corrupts nothing."""
-    asked = [(request_of(kept, traffic), kept.answer) for kept in _kept(record, arm)]
+    asked = ((kept.kind, kept.answer) for kept in _kept(record, arm))
     return {kind.value: words for kind, words in refused_kinds(asked).items()}
 
 
@@ -92,6 +88,7 @@ def observations(record: SoakRecord, arm: str) -> Iterator[SoakObservation]:
                 kind=kept.kind,
                 exposure=kept.answer.exposure,
                 evidence=shown.get(fault, ""),
+                prompt_id=kept.prompt_id,
             )
 
 
@@ -118,9 +115,9 @@ def failure_findings(record: SoakRecord, arm: str) -> Iterator[Finding]:
             )
 
 
-def acceptance_findings(record: SoakRecord, arm: str, traffic: SoakTraffic) -> Iterator[Finding]:
-    asked = [(request_of(kept, traffic), kept.answer) for kept in _kept(record, arm)]
-    for alarm in acceptance_alarms(asked):
+def acceptance_findings(record: SoakRecord, arm: str) -> Iterator[Finding]:
+    said = [(kept.kind, kept.answer) for kept in _kept(record, arm)]
+    for alarm in acceptance_alarms(said) or step_alarms(list(_counted(record, arm))):
         yield Finding(
             check="odd-acceptance",
             level=Level.WARN,
@@ -128,6 +125,18 @@ def acceptance_findings(record: SoakRecord, arm: str, traffic: SoakTraffic) -> I
             next_step="are drafts still verified? run the soak again; a second time is no chance",
             arm=arm,
         )
+
+
+def _counted(record: SoakRecord, arm: str) -> Iterator[CountedDrafts]:
+    for row in record.ended.values():
+        if row.arm == arm and row.drafted is not None and row.accepted is not None:
+            yield CountedDrafts(
+                launch=row.launch,
+                stage=row.step.stage,
+                since_s=row.elapsed_s,
+                drafted=row.drafted,
+                accepted=row.accepted,
+            )
 
 
 def request_of(kept: Kept, traffic: SoakTraffic) -> SoakRequest:
@@ -140,17 +149,18 @@ def request_of(kept: Kept, traffic: SoakTraffic) -> SoakRequest:
 
 
 def offered(traffic: SoakTraffic, record: SoakRecord) -> SoakTraffic:
-    """With what the baseline has beside its model, without what it refused."""
+    """With what the baseline has beside its model, without what it refused, as long as its speed allows."""
     seen = record.offered
     if seen is None:
         return traffic
-    more = traffic.offering(adapters=seen.adapters, banned=seen.banned)
+    more = replace(traffic.offering(adapters=seen.adapters, banned=seen.banned), scale=seen.scale)
     return more.without(SoakKind(kind) for kind, _ in seen.refused)
 
 
-def _acceptance(kept: Sequence[Kept]) -> float | None:
-    drafted = sum(each.answer.drafted or 0 for each in kept)
-    accepted = sum(each.answer.accepted or 0 for each in kept)
+def _acceptance(record: SoakRecord, arm: str) -> float | None:
+    answers = ((kept.answer.drafted or 0, kept.answer.accepted or 0) for kept in _kept(record, arm))
+    counts = [*answers, *((step.drafted, step.accepted) for step in _counted(record, arm))]
+    drafted, accepted = sum(drafted for drafted, _ in counts), sum(accepted for _, accepted in counts)
     return accepted / drafted if drafted >= DRAFTED_MIN else None
 
 

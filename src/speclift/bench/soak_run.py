@@ -24,26 +24,42 @@ from speclift.bench.soak_study import Kept, Launched, Offered, SoakRecord, SoakS
 from speclift.bench.time_limit import BudgetSpent, ends_at, to_the_end
 from speclift.core.arm import BASELINE, Arm
 from speclift.core.deadline import Deadline
+from speclift.core.engine_totals import ACCEPTED, DRAFTED, counted_between, engine_total
 from speclift.core.errors import EngineError
-from speclift.core.units import Seconds
+from speclift.core.records import Counters
+from speclift.core.units import Seconds, Tokens
 from speclift.engines.protocol import Engine, Server
 from speclift.lossless.soak.faults import HeldAgainst, exposed_to, faults_of
-from speclift.lossless.soak.traffic import REFUSALS, SoakKind, SoakTraffic, refused_kinds, slot_of
-from speclift.lossless.soak.values import FaultSeen, SoakAnswer, SoakFault, SoakRequest, Stage
+from speclift.lossless.soak.sizes import SCALES, Pace, pace_of, scale_for, slot_s
+from speclift.lossless.soak.traffic import REFUSALS, SPARE_SLOTS, SoakKind, SoakTraffic, refused_kinds
+from speclift.lossless.soak.values import FaultSeen, SoakAnswer, SoakFault, SoakRequest, Stage, slot_of
 
 # Of a launch's time: one stream before the fire and one after it; the rest is shared by the numbers of streams.
-ALONE_SHARE = 0.1
-# Fresh launches give fresh chances, but what is launching is not under fire.
+ALONE_SHARE = 0.07
+# Of an arm's time in a round, the baseline's: what excludes a fault is the arm's requests, and a control speaks for
+# more than its own. Beyond the baseline's requests an arm is asked so many more, as a share of them.
+BASELINE_WEIGHT = 0.65
+BEYOND_SHARE = 0.5
+# Of the time of an arm's launches, what it answers at full speed: the rest is one stream alone, requests that come
+# again, and the last answers of a step, which fewer streams wait for.
+FULL_SPEED_SHARE = 0.5
+# Fresh launches give fresh chances, but what is launching is not under fire, and a server has to answer so many times
+# its streams before most of its answers began and ended under load.
 LAUNCHING_SHARE_MAX = 0.5
+LAUNCH_WAVES = 4
 # Once faults were seen that the control does not show, so much of the time is left to find out what causes them.
 REPRODUCING_SHARE = 0.25
-# Without any, where answers above temperature 0 can be tested: for that.
+# Without any, where answers above temperature 0 can be tested and there is time for whole ones: for that.
 SAMPLING_SHARE = 0.2
+# Nothing new is sent while the last answers of a step end: so many times what an answer takes on the average, for some
+# take longer; of the step, at most this share.
+LAST_TIMES, LAST_SHARE_MAX = 1.5, 0.4
 # One answer under fire: no end within it is a hang. Of an arm, so many times what the baseline's slowest took.
 ANSWER_LIMIT_MIN_S, ANSWER_LIMIT_MAX_S = 10.0, 120.0
 SLOWEST_TIMES = 8.0
 TELL_EVERY_S = 1.0
-BRIEF_TOKENS = 8
+# To see whether requests are refused, and how fast others are answered.
+BRIEF_TOKENS, BRIEF_CONTEXT_TOKENS = 8, 256
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -55,12 +71,14 @@ class SoakAsk:
     launch_guess_s: Seconds
     # Whether what an arm samples under load is tested in the end, where there is time.
     samples: bool = False
+    # False where servers are somebody else's: asked again, they are no fresh launch.
+    launches_anew: bool = True
 
 
 def _brief(request: SoakRequest) -> SoakRequest:
-    """To see whether it is refused, a few tokens are enough."""
+    """With a few tokens for an answer, until its end."""
     body = {**json.loads(request.body), "max_tokens": BRIEF_TOKENS}
-    return replace(request, body=json.dumps(body), leaves_after_s=None)
+    return replace(request, body=json.dumps(body), leaves_after_s=None, leaves_after_chunks=None)
 
 
 def answer_limit_s(record: SoakRecord, arm: str) -> Seconds:
@@ -78,6 +96,32 @@ def steps_of(levels: Sequence[int]) -> tuple[SoakStep, ...]:
     """Of every launch."""
     during = (SoakStep(stage=Stage.DURING, streams=streams) for streams in levels)
     return (SoakStep(stage=Stage.BEFORE, streams=1), *during, SoakStep(stage=Stage.AFTER, streams=1))
+
+
+def slots_for(
+    record: SoakRecord, levels: Sequence[int], arm: str, launch: int, step: SoakStep
+) -> Iterator[int]:
+    """What is still to be asked of a server in this step: of the baseline as much as there is time for, of an arm the
+    same first, and some more."""
+    asked = record.slots(arm, launch, step)
+    return (slot for slot in _given(record, levels, arm, launch, step) if slot not in asked)
+
+
+def _given(record: SoakRecord, levels: Sequence[int], arm: str, launch: int, step: SoakStep) -> Iterator[int]:
+    before = sorted(record.slots(arm, launch, steps_of(levels)[0]))
+    if step.stage is Stage.AFTER:
+        return iter(before)
+    # What was asked alone is asked again in company: the same request tells what the load did to it.
+    again = before if step.stage is Stage.DURING and step.streams == max(levels) > 1 else []
+    common = [] if arm == BASELINE else sorted(record.slots(BASELINE, launch, step) - {*again})
+    beyond = None if arm == BASELINE else math.floor(BEYOND_SHARE * len(common))
+    elsewhere = (
+        slot_of(kept.answer.index)
+        for kept in record.kept
+        if not (kept.step == step and kept.answer.exposure.launch == launch)
+    )
+    fresh = itertools.count(max(itertools.chain(elsewhere, common), default=-1) + 1)
+    return itertools.chain(again, common, itertools.islice(fresh, beyond))
 
 
 class Witness:
@@ -129,6 +173,7 @@ class SoakRun:
         self._is_suspect = is_suspect
         self._doing = "the soak was starting"
         self._told_s = 0.0
+        self._round_ends_s = 0.0
 
     @property
     def elapsed_s(self) -> Seconds:
@@ -139,10 +184,10 @@ class SoakRun:
         """Until the time is up; what was seen is in the study."""
         try:
             async with ends_at(self._deadline, lambda: self._doing):
-                for launch in range(1, self._terms.launches + 1):
+                launch = 1
+                while not self._is_over and (launch <= self._terms.launches or self._has_time_for_more):
                     await self._round(launch)
-                    if self._is_over:
-                        return
+                    launch += 1
         except BudgetSpent as spent:
             if not self._record.kept:
                 self._observer.say(str(spent))
@@ -169,9 +214,11 @@ class SoakRun:
 
     @property
     def has_time_to_sample(self) -> bool:
-        """Every server and the baseline once more have to be launched for it."""
+        """Every server and the baseline once more have to be launched for it, and thousands of tokens sampled."""
+        is_slow = self._record.offered is not None and self._record.offered.scale <= SCALES[-1]
         launching_s = (len(self._ask.arms) + 1) * self._launch_s
-        return self._ask.samples and LAUNCHING_SHARE_MAX * SAMPLING_SHARE * self._terms.soak_s >= launching_s
+        has_time = LAUNCHING_SHARE_MAX * SAMPLING_SHARE * self._terms.soak_s >= launching_s
+        return self._ask.samples and has_time and not is_slow
 
     @property
     def _launch_s(self) -> Seconds:
@@ -180,23 +227,43 @@ class SoakRun:
 
     # Launches
 
+    @property
+    def _has_time_for_more(self) -> bool:
+        """Than the launches asked for: arms that were done early leave time, and fresh launches give fresh chances."""
+        has_failed = any(each.failure for each in self._record.launched)
+        return self._ask.launches_anew and self._rounds_in_time > 0 and not has_failed
+
+    @property
+    def _rounds_in_time(self) -> int:
+        """In what is left: launches of every server that take up no more than their share and are worth it."""
+        answering_s = LAUNCH_WAVES * max(self._terms.levels) * self._slot_s
+        round_s = len(self._ask.arms) * max(
+            self._launch_s / LAUNCHING_SHARE_MAX, self._launch_s + answering_s
+        )
+        return int(self._left_s / max(1e-6, round_s))
+
+    @property
+    def _slot_s(self) -> Seconds:
+        return 0.0 if self._record.offered is None else self._record.offered.slot_s
+
+    def _rounds_left(self, launch: int) -> int:
+        """With this one, which is there anyway."""
+        return max(1, min(self._terms.launches - launch + 1, self._rounds_in_time))
+
     async def _round(self, launch: int) -> None:
         """One launch of every server. The last rounds fall away where launching would take up the time."""
         arms = [arm for arm in self._ask.arms if not self._is_done(arm.name, launch)]
-        left_s = self._left_s
-        planned = self._terms.launches - launch + 1
-        affordable = int(LAUNCHING_SHARE_MAX * left_s / max(1e-6, len(self._ask.arms) * self._launch_s))
-        if launch > 1 and not affordable:
+        if launch > 1 and not self._rounds_in_time:
             return
-        round_ends_s = self.elapsed_s + left_s / max(1, min(planned, affordable))
+        self._round_ends_s = self.elapsed_s + self._left_s / self._rounds_left(launch)
         for place, arm in enumerate(arms):
             if self._is_over:
                 return
             if arm.name != BASELINE and not self._has_control(launch):
                 self._observer.say(f"launch {launch}: {arm.name} is left out, for the baseline was not asked")
                 continue
-            ends_s = self.elapsed_s + (round_ends_s - self.elapsed_s) / (len(arms) - place)
-            await self._serve(arm, launch, ends_s=ends_s)
+            weights = [BASELINE_WEIGHT if each.name == BASELINE else 1.0 for each in arms[place:]]
+            await self._serve(arm, launch, share=weights[0] / sum(weights))
 
     def _has_control(self, launch: int) -> bool:
         return any(self._record.slots(BASELINE, launch, step) for step in self._steps)
@@ -205,7 +272,8 @@ class SoakRun:
         ended = all((arm, launch, step) in self._record.ended for step in self._steps)
         return ended or bool(self._record.failure(arm, launch))
 
-    async def _serve(self, arm: Arm, launch: int, *, ends_s: Seconds) -> None:
+    async def _serve(self, arm: Arm, launch: int, *, share: float) -> None:
+        """`share`: of what is left of the round."""
         self._doing = f"the soak launched {arm.name}"
         self._observer.launching(arm.name, launch - 1)
         begun_s = time.monotonic()
@@ -223,6 +291,14 @@ class SoakRun:
         try:
             if self._record.offered is None:
                 await self._see_offered(server)
+                # How many launches are worth it shows only now, and what this took is nobody's.
+                rounds = self._rounds_left(launch)
+                self._round_ends_s = self.elapsed_s + self._left_s / rounds
+                if rounds < self._terms.launches:
+                    self._observer.say(
+                        f"{rounds} of {self._terms.launches} launches of each server fit the time"
+                    )
+            ends_s = self.elapsed_s + share * (self._round_ends_s - self.elapsed_s)
             await self._burn(server, arm.name, launch, ends_s=ends_s)
         finally:
             await to_the_end(server.stop())
@@ -238,33 +314,72 @@ class SoakRun:
         return offered(self._ask.traffic, self._record)
 
     async def _see_offered(self, server: Server) -> None:
-        """Which kinds of requests the baseline refuses: what it does not offer is nobody's fault."""
-        asked: list[tuple[SoakRequest, SoakAnswer]] = []
-        extras = await extras_of(server.endpoint)
+        """Which kinds of requests the baseline refuses, for what it does not offer is nobody's fault; and how long they
+        may be, so that there is time for enough of them."""
+        extras = await extras_of(server.endpoint, self._ask.traffic.dialect)
         traffic = self._ask.traffic.offering(adapters=extras.adapters, banned=extras.banned)
-
-        def heed(request: SoakRequest, answer: SoakAnswer) -> None:
-            asked.append((request, answer))
-
-        fire = Fire(server, arm=BASELINE, launch=0, clock=time.monotonic, limit_s=ANSWER_LIMIT_MAX_S)
-        streams = max(self._terms.levels)
-        for _ in range(REFUSALS):
-            left = traffic.kinds - {SoakKind(r.kind) for r, a in asked if a.is_whole or a.left}
-            requests = [_brief(_first_of(traffic, kind)) for kind in sorted(left)]
-            await fire.ask(
-                requests, streams=streams, stage=Stage.BEFORE, left_s=lambda: self._left_s, heed=heed
-            )
-        refused = refused_kinds(asked)
+        openings = [_first_of(traffic, kind) for kind in sorted(traffic.kinds)]
+        asked, pace = await self._ask_briefly(server, openings)
+        unanswered = [request for request, answer in asked if not answer.is_whole]
+        for _ in range(REFUSALS - 1):
+            asked += (await self._ask_briefly(server, unanswered))[0]
+        refused = refused_kinds((request.kind, answer) for request, answer in asked)
         if refused.keys() >= traffic.kinds:
             raise EngineError(f"the baseline answers no request: {next(iter(refused.values()))}")
+        scale, pace = await self._see_scale(server, traffic.without(refused), pace)
         self._study.keep(
             Offered(
                 refused=tuple((kind.value, words) for kind, words in refused.items()),
                 adapters=extras.adapters,
                 banned=extras.banned,
+                scale=scale,
+                slot_s=slot_s(replace(traffic.without(refused), scale=scale), pace),
                 elapsed_s=self.elapsed_s,
             )
         )
+
+    async def _see_scale(self, server: Server, traffic: SoakTraffic, pace: Pace) -> tuple[float, Pace]:
+        """With the pace that it follows from."""
+        scale = scale_for(traffic, pace, seconds=self._full_speed_s)
+        if scale < 1:
+            # What comes first may have been slow for once: programs compiled, weights read.
+            short = replace(traffic, context_tokens=BRIEF_CONTEXT_TOKENS)
+            again = [short.opening(SPARE_SLOTS + slot) for slot in range(max(self._terms.levels))]
+            _, second = await self._ask_briefly(server, again)
+            pace = max(pace, second, key=lambda each: each.work_per_s)
+            scale = scale_for(traffic, pace, seconds=self._full_speed_s)
+        if scale < 1:
+            self._observer.say(
+                f"most answers are asked for at {scale:.0%} of full length: there is time for no more"
+            )
+        return scale, pace
+
+    async def _ask_briefly(
+        self, server: Server, requests: Sequence[SoakRequest]
+    ) -> tuple[list[tuple[SoakRequest, SoakAnswer]], Pace]:
+        """All of them at once, for a few tokens each; what is said counts for nothing."""
+        asked: list[tuple[SoakRequest, SoakAnswer]] = []
+
+        def heed(request: SoakRequest, answer: SoakAnswer) -> None:
+            asked.append((request, answer))
+
+        fire = Fire(server, arm=BASELINE, launch=0, clock=time.monotonic, limit_s=ANSWER_LIMIT_MAX_S)
+        begun_s = time.monotonic()
+        await fire.ask(
+            map(_brief, requests),
+            streams=max(self._terms.levels),
+            stage=Stage.BEFORE,
+            left_s=lambda: self._left_s,
+            heed=heed,
+        )
+        return asked, pace_of(asked, time.monotonic() - begun_s)
+
+    @property
+    def _full_speed_s(self) -> Seconds:
+        """Of what is left to each arm: as if it answered at full speed all the time."""
+        servers = len(self._ask.arms) - 1 + BASELINE_WEIGHT
+        launching_s = self._launch_s * len(self._ask.arms) * self._terms.launches
+        return FULL_SPEED_SHARE * max(0.0, self._left_s - launching_s) / servers
 
     # Steps
 
@@ -278,23 +393,50 @@ class SoakRun:
             limit_s=answer_limit_s(self._record, arm),
         )
         witness = Witness()
+        counted = await self._counters(server, arm)
         left = [step for step in self._steps if (arm, launch, step) not in self._record.ended]
         for place, step in enumerate(left):
             weights = [self._weight(each) for each in left[place:]]
-            step_ends_s = self.elapsed_s + (ends_s - self.elapsed_s) * weights[0] / sum(weights)
+            step_s = (ends_s - self.elapsed_s) * weights[0] / sum(weights)
+            # What is under way ends within the step, so that the next one has its time.
+            last_s = min(step_s * LAST_SHARE_MAX, LAST_TIMES * step.streams * self._slot_s)
+            sent_until_s = self.elapsed_s + step_s - last_s
             await fire.ask(
-                (witness.sending(self._traffic.opening(slot)) for slot in self._slots(arm, launch, step)),
+                (
+                    witness.sending(self._traffic.opening(slot))
+                    for slot in slots_for(self._record, self._terms.levels, arm, launch, step)
+                ),
                 streams=step.streams,
                 stage=step.stage,
-                left_s=partial(self._until_s, step_ends_s),
+                left_s=partial(self._until_s, sent_until_s),
                 heed=partial(self._heed, step, witness),
             )
             if fire.failure:
                 self._fail(arm, launch, fire.failure)
                 return
-            self._study.keep(SoakStepEnded(arm=arm, launch=launch, step=step, elapsed_s=self.elapsed_s))
+            earlier, counted = counted, await self._counters(server, arm)
+            drafted, accepted = _drafts_between(earlier, counted)
+            self._study.keep(
+                SoakStepEnded(
+                    arm=arm,
+                    launch=launch,
+                    step=step,
+                    drafted=drafted,
+                    accepted=accepted,
+                    elapsed_s=self.elapsed_s,
+                )
+            )
             if self._is_over:
                 return
+
+    async def _counters(self, server: Server, arm: str) -> Counters | None:
+        """Only of an arm whose answers do not say themselves what was drafted for them."""
+        if arm == BASELINE or self._record.tells_drafts(arm):
+            return None
+        try:
+            return await server.counters()
+        except EngineError:
+            return None
 
     def _weight(self, step: SoakStep) -> float:
         """Many streams at once answer more in a second, and each of them later."""
@@ -318,35 +460,12 @@ class SoakRun:
                 exposed=exposed,
                 seen=seen,
                 request=request if request.turn else None,
+                prompt_id=request.prompt_id,
                 elapsed_s=self.elapsed_s,
             )
         )
         self._tell(answer.exposure.arm, answer.exposure.launch, step)
         return self._traffic.following(request, answer)
-
-    def _slots(self, arm: str, launch: int, step: SoakStep) -> Iterator[int]:
-        """What is still to be asked: of the baseline as much as there is time for, of the others the same."""
-        asked = set(self._record.slots(arm, launch, step))
-        given = (
-            self._for_baseline(launch, step)
-            if arm == BASELINE
-            else iter(sorted(self._record.slots(BASELINE, launch, step)))
-        )
-        return (slot for slot in given if slot not in asked)
-
-    def _for_baseline(self, launch: int, step: SoakStep) -> Iterator[int]:
-        before = sorted(self._record.slots(BASELINE, launch, self._steps[0]))
-        if step.stage is Stage.AFTER:
-            return iter(before)
-        others = [
-            slot_of(kept.answer.index)
-            for kept in self._record.kept
-            if not (kept.step == step and kept.answer.exposure.launch == launch)
-        ]
-        fresh = itertools.count(max(others, default=-1) + 1)
-        # What was asked alone is asked again in company: the same request tells what the load did to it.
-        again = before if step.stage is Stage.DURING and step.streams > 1 else []
-        return itertools.chain(again, fresh)
 
     def _tell(self, arm: str, launch: int, step: SoakStep) -> None:
         now_s = time.monotonic()
@@ -365,5 +484,15 @@ class SoakRun:
         )
 
 
+def _drafts_between(earlier: Counters | None, later: Counters | None) -> tuple[Tokens | None, Tokens | None]:
+    """Drafted and accepted; None where the server does not count them, or counts what cannot be."""
+    if earlier is None or later is None:
+        return None, None
+    counted, _ = counted_between(earlier, later)
+    drafted, accepted = engine_total(counted, DRAFTED), engine_total(counted, ACCEPTED)
+    return (None, None) if drafted is None or accepted is None else (int(drafted), int(accepted))
+
+
 def _first_of(traffic: SoakTraffic, kind: SoakKind) -> SoakRequest:
-    return replace(traffic, kinds=frozenset({kind})).opening(0)
+    """With a prompt that is soon read."""
+    return replace(traffic, kinds=frozenset({kind}), context_tokens=BRIEF_CONTEXT_TOKENS).opening(0)

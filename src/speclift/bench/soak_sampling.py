@@ -33,13 +33,11 @@ from speclift.lossless.calibration import TokenScore
 from speclift.lossless.questions import FULL, Question, sampled_questions
 from speclift.lossless.sampled import judge_scores
 from speclift.lossless.soak.outcome import Distribution
-from speclift.lossless.soak.traffic import SoakTraffic
+from speclift.lossless.soak.traffic import SPARE_SLOTS, SoakTraffic
 from speclift.lossless.soak.values import SoakAnswer, SoakRequest, Stage
 
 # Of the time that is left: asking amid the fire, all servers together; the rest is for telling how likely it was.
 ASKING_SHARE = 0.5
-# Beyond any slot that a soak reaches, so that these requests are no others' repetition.
-FIRST_SLOT = 10**6
 # Kept back of the time, so that what was scored by then is judged.
 TELLING_S = 0.5
 
@@ -126,7 +124,7 @@ class Sampling:
 
         burning = asyncio.create_task(
             fire.ask(
-                map(self._traffic.opening, itertools.count(FIRST_SLOT)),
+                map(self._traffic.opening, itertools.count(SPARE_SLOTS)),
                 streams=max(1, streams // 2),
                 stage=Stage.DURING,
                 left_s=left_s,

@@ -18,9 +18,8 @@ from speclift.core.errors import StudyError, UsageError
 from speclift.core.foreign_text import parse_json
 from speclift.core.json_reading import need_object, need_text
 from speclift.core.typed_json import read_as
-from speclift.core.units import Seconds
+from speclift.core.units import Seconds, Tokens
 from speclift.lossless.soak.outcome import Distribution
-from speclift.lossless.soak.traffic import slot_of
 from speclift.lossless.soak.values import (
     FaultSeen,
     SoakAnswer,
@@ -29,6 +28,7 @@ from speclift.lossless.soak.values import (
     SoakRequest,
     Stage,
     ToolCall,
+    slot_of,
 )
 from speclift.studies.private import FILE_MODE, private_folder
 from speclift.studies.texts import NOT_KEPT, error_stand_in, stand_in
@@ -75,6 +75,8 @@ class Kept:
     seen: tuple[FaultSeen, ...] = ()
     # Of a later turn, which follows from what was answered; None where the traffic can tell it anew.
     request: SoakRequest | None = None
+    # Of the user's own prompts, which one; "" where it is ours.
+    prompt_id: str = ""
     # Of the whole soak when it was kept.
     elapsed_s: Seconds = 0.0
 
@@ -95,6 +97,9 @@ class SoakStepEnded:
     arm: str
     launch: int
     step: SoakStep
+    # As the server counted them in this step; None where it does not, or every answer says so itself.
+    drafted: Tokens | None = None
+    accepted: Tokens | None = None
     elapsed_s: Seconds = 0.0
 
 
@@ -106,6 +111,10 @@ class Offered:
     # What it has beside its model: adapters by name, and tokens that can be forbidden.
     adapters: tuple[str, ...] = ()
     banned: tuple[tuple[int, str], ...] = ()
+    # Of full length, for most answers, as its speed allows.
+    scale: float = 1.0
+    # What a request then takes on the average, as seen from a few of them; 0 where nothing was answered.
+    slot_s: Seconds = 0.0
     elapsed_s: Seconds = 0.0
 
 
@@ -140,7 +149,7 @@ class SoakRecord:
 
     kept: list[Kept] = field(default_factory=list)
     launched: list[Launched] = field(default_factory=list)
-    ended: set[tuple[str, int, SoakStep]] = field(default_factory=set)
+    ended: dict[tuple[str, int, SoakStep], SoakStepEnded] = field(default_factory=dict)
     # None until the baseline was asked.
     offered: Offered | None = None
     reproduced: list[Reproduced] = field(default_factory=list)
@@ -162,6 +171,9 @@ class SoakRecord:
         """How long this arm has been under fire."""
         return max((kept.answer.exposure.ended_s for kept in self.kept if _arm(kept) == arm), default=0.0)
 
+    def tells_drafts(self, arm: str) -> bool:
+        return any(kept.answer.drafted is not None for kept in self.kept if _arm(kept) == arm)
+
     def failure(self, arm: str, launch: int) -> str:
         found = (each.failure for each in self.launched if (each.arm, each.launch) == (arm, launch))
         return next((failure for failure in found if failure), "")
@@ -181,7 +193,7 @@ class SoakRecord:
             case Launched():
                 self.launched.append(row)
             case SoakStepEnded():
-                self.ended.add((row.arm, row.launch, row.step))
+                self.ended[row.arm, row.launch, row.step] = row
             case Offered():
                 self.offered = row
             case Reproduced():

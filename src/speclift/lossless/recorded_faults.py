@@ -63,10 +63,10 @@ def _seen(answers: Iterable[Answer], prompts: Mapping[str, Request]) -> _Seen:
 
 
 def _faults(answer: Answer, request: Request | None) -> Iterator[tuple[SoakFault, str]]:
-    leaked = leaked_tokens(answer.text)
-    if leaked and request is not None:
-        leaked = [token for token in leaked if token not in _asked(request)]
-    yield SoakFault.SPECIAL_TOKEN, leaked[0] if leaked else ""
+    # A model that is shown tokens of a template may well write some, and others than those.
+    if request is None or not leaked_tokens(_asked(request)):
+        leaked = leaked_tokens(answer.text)
+        yield SoakFault.SPECIAL_TOKEN, leaked[0] if leaked else ""
     if request is None or request.answer_format is None:
         return
     promised = promised_format(request.answer_format)
@@ -77,7 +77,7 @@ def _faults(answer: Answer, request: Request | None) -> Iterator[tuple[SoakFault
 
 
 def _asked(request: Request) -> str:
-    """Everything that the prompt holds: what stands there may be repeated."""
+    """Everything that the prompt holds."""
     return (request.prompt or "") + "\n".join(message.content for message in request.messages)
 
 

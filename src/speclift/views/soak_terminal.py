@@ -16,7 +16,7 @@ MARKS = {
     SoakResult.INCONCLUSIVE: ("?", "magenta"),
     SoakResult.CLEAN: ("✓", "green"),
 }
-LEGEND = "✗ more often than the baseline, ? too few to tell, ✓ no more often than the baseline"
+LEGEND = "✗ more often than the baseline, ? too few to tell, ✓ no more often"
 EVIDENCE_SHOWN = 3
 EVIDENCE_CHARACTERS = 200
 
@@ -33,6 +33,13 @@ def soak_view(soak: Soak) -> RenderableType:
         for arm in soak.arms
         if arm.distribution is not None
     ]
+    if soak.scale < 1:
+        parts.append(
+            Text(
+                f"most answers were asked for at {soak.scale:.0%} of full length, for lack of time",
+                style="dim",
+            )
+        )
     if soak.refused_kinds:
         names = ", ".join(soak.refused_kinds)
         parts.append(Text(f"not asked, because the baseline refuses it: {names}", style="dim"))
@@ -44,7 +51,7 @@ def soak_view(soak: Soak) -> RenderableType:
 
 
 def faults_table(soak: Soak) -> Table:
-    streams = ", ".join(map(str, soak.levels))
+    streams = " or ".join(map(str, soak.levels))
     launched = f"{soak.launches} launch{'' if soak.launches == 1 else 'es'}"
     table = Table(
         title=f"Faults in {soak.requests:,} requests, {streams} at once, {launched}, {duration(soak.seconds)}",

@@ -6,11 +6,11 @@ from dataclasses import replace
 
 import pytest
 
-from soaked import EXPOSURE, asked, said
-from speclift.lossless.soak.acceptance import acceptance_alarms
-from speclift.lossless.soak.values import SoakAnswer, SoakRequest, Stage
+from soaked import EXPOSURE, said
+from speclift.lossless.soak.acceptance import CountedDrafts, acceptance_alarms, step_alarms
+from speclift.lossless.soak.values import SoakAnswer, Stage
 
-Asked = list[tuple[SoakRequest, SoakAnswer]]
+Asked = list[tuple[str, SoakAnswer]]
 
 
 def answers(
@@ -18,7 +18,7 @@ def answers(
 ) -> Asked:
     return [
         (
-            asked(kind=kind),
+            kind,
             said(
                 drafted=drafted,
                 accepted=round(drafted * rate),
@@ -75,4 +75,25 @@ def test_a_few_drafts_say_nothing() -> None:
 
 def test_a_server_that_drafts_nothing_or_does_not_say_is_no_alarm() -> None:
     assert acceptance_alarms([]) == ()
-    assert acceptance_alarms([(asked(), said())]) == ()
+    assert acceptance_alarms([("copy", said())]) == ()
+
+
+def step(launch: int, rate: float, *, drafted: int = 4000, stage: Stage = Stage.DURING) -> CountedDrafts:
+    return CountedDrafts(
+        launch=launch, stage=stage, since_s=9.0 * launch, drafted=drafted, accepted=round(rate * drafted)
+    )
+
+
+@pytest.mark.parametrize("rate", [0.0, 1.0])
+def test_counters_of_the_server_tell_it_too(rate: float) -> None:
+    (alarm,) = step_alarms([step(1, 0.6), step(2, rate), step(3, 0.7)])
+
+    assert alarm.launch == 2
+    assert alarm.usual == pytest.approx(0.65)
+
+
+def test_counters_that_are_alike_or_small_are_no_alarm() -> None:
+    assert step_alarms([step(1, 0.6), step(2, 0.4)]) == ()
+    assert step_alarms([step(1, 0.6), step(1, 1.0, drafted=900, stage=Stage.BEFORE)]) == ()
+    assert step_alarms([step(1, 0.0), step(2, 0.0)]) == ()
+    assert step_alarms([]) == ()

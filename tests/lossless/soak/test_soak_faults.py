@@ -37,6 +37,20 @@ def test_a_token_that_stands_in_the_request_has_not_leaked() -> None:
     assert found(asked("What does <|im_end|> mean?"), said("<|im_end|> ends a turn.")) == set()
 
 
+def test_a_request_about_templates_tells_nothing_of_leaks() -> None:
+    """Asked about one token, a model writes the others as well, and at another temperature not."""
+    request, answer = asked("Explain <|im_end|>."), said("<|im_start|> begins a turn, <|im_end|> ends it.")
+
+    assert SoakFault.SPECIAL_TOKEN not in exposed_to(request, answer, HELD)
+
+
+@pytest.mark.parametrize("reason", [None, "abort", "error"])
+def test_an_end_that_nobody_asked_for_is_one_fault_and_no_broken_json(reason: str | None) -> None:
+    request = asked(promise=Promise(tokens_max=20, schema="{}"))
+
+    assert found(request, said('{"a": ', finish=reason)) == {SoakFault.TRUNCATED}
+
+
 def test_a_leak_in_what_came_before_the_caller_left_counts() -> None:
     assert found(asked(), said("Fine.<|im_end|>", finish=None, left=True)) == {SoakFault.SPECIAL_TOKEN}
 
@@ -152,7 +166,10 @@ class TestTools:
         assert found(self.request, called(name, arguments)) == {SoakFault.TOOL_ARGUMENTS}
 
     def test_no_call_where_one_is_required_is_a_fault(self) -> None:
-        assert found(self.request, said("I would rather talk.")) == {SoakFault.TOOL_ARGUMENTS}
+        answer = said("I would rather talk.")
+        assert found(self.request, answer) == {SoakFault.NO_CALL}
+        # Of arguments that nobody gave nothing is known.
+        assert SoakFault.TOOL_ARGUMENTS not in exposed_to(self.request, answer, HELD)
 
     def test_a_call_that_the_limit_cut_is_none(self) -> None:
         assert found(self.request, called("find_order", '{"ord', finish="length")) == set()

@@ -17,11 +17,9 @@ from speclift.lossless.soak.rates import (
     faulty_needed,
     judge_faults,
     more_frequent,
-    soak_result,
     tally_of,
 )
-from speclift.lossless.soak.traffic import TURNS_MAX
-from speclift.lossless.soak.values import SoakFault, Stage
+from speclift.lossless.soak.values import TURNS_MAX, SoakFault, Stage
 
 FOUND, UNSURE, CLEAN = SoakResult.FOUND, SoakResult.INCONCLUSIVE, SoakResult.CLEAN
 
@@ -51,7 +49,8 @@ def judged(
         ((300, 300), (300, 300), CLEAN),
         ((6, 300), (5, 300), CLEAN),
         ((40, 300), (5, 300), FOUND),
-        ((9, 300), (2, 300), UNSURE),
+        ((9, 300), (2, 300), CLEAN),
+        ((13, 300), (2, 300), UNSURE),
         # Twenty requests of a baseline are no control for three hundred.
         ((6, 300), (1, 20), UNSURE),
         ((0, 300), (30, 300), CLEAN),
@@ -63,6 +62,15 @@ def test_a_broken_promise_is_found_where_the_control_keeps_it(
     rate = judged(observed(*arm), observed(*control))
 
     assert rate.result is result, rate.message
+
+
+def test_the_users_only_prompt_is_one_observation_however_often_it_is_asked() -> None:
+    """At temperature 0 it is answered alike each time: a tie that falls the other way would count a hundred times."""
+    own = [replace(each, prompt_id="p1") for each in observed(100, 100, fault=SoakFault.BROKEN_TEXT)]
+    theirs = [replace(each, prompt_id="p1") for each in observed(0, 100, fault=SoakFault.BROKEN_TEXT)]
+
+    assert (tally_of(own).faulty, tally_of(own).exposed) == (1, 1)
+    assert judged(own, theirs, SoakFault.BROKEN_TEXT).result is UNSURE
 
 
 def test_one_nonce_of_another_request_is_enough() -> None:
@@ -131,24 +139,6 @@ def test_fisher_knows_the_lady_who_tasted_tea() -> None:
 def test_how_much_is_needed() -> None:
     assert exposed_needed() == 149
     assert (faulty_needed(1), faulty_needed(300), faulty_needed(1000), faulty_needed(20_000)) == (2, 2, 2, 5)
-
-
-def test_looks_share_the_error() -> None:
-    fault = SoakFault.BROKEN_TEXT
-    arm, control = observed(19, 300, fault=fault), observed(1, 300, fault=fault)
-    once = next(rate for rate in judge_faults(arm, control) if rate.fault is fault)
-    often = next(rate for rate in judge_faults(arm, control, looks=50) if rate.fault is fault)
-
-    assert (once.result, often.result) == (FOUND, UNSURE)
-
-
-def test_an_arm_is_clean_where_all_that_could_show_is() -> None:
-    clean, faulty = observed(0, 300), observed(5, 300)
-
-    assert soak_result(judge_faults(clean, clean)) is CLEAN
-    assert soak_result(judge_faults(faulty, clean)) is FOUND
-    assert soak_result(judge_faults([], clean)) is UNSURE
-    assert soak_result(judge_faults([*clean, *observed(0, 5, fault=SoakFault.BUDGET)], clean)) is UNSURE
 
 
 class TestPlaces:

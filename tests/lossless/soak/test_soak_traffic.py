@@ -9,15 +9,22 @@ import pytest
 
 from speclift.core.traffic import Message, Request
 from speclift.lossless.soak.traffic import (
-    TURNS_MAX,
     SoakDialect,
     SoakKind,
     SoakTraffic,
     refused_kinds,
-    slot_of,
     soak_traffic,
 )
-from speclift.lossless.soak.values import Exposure, SoakAnswer, SoakChoice, SoakRequest, Stage, ToolCall
+from speclift.lossless.soak.values import (
+    TURNS_MAX,
+    Exposure,
+    SoakAnswer,
+    SoakChoice,
+    SoakRequest,
+    Stage,
+    ToolCall,
+    slot_of,
+)
 from speclift.lossless.soak.wording import nonces_in
 
 OWN = Request(id="p1", messages=(Message(role="user", content="What is a heron?"),), max_tokens=64)
@@ -170,6 +177,13 @@ def test_a_session_does_not_go_on_from_arguments_that_are_no_json(arguments: str
     )
 
 
+def test_an_adapter_is_asked_for_as_the_engine_takes_it() -> None:
+    named = first_of(every_kind(), SoakKind.ADAPTER)
+    assert (named.model, "lora" in json.loads(named.body)) == ("tuned", False)
+    numbered = first_of(every_kind(dialect=SoakDialect.LLAMACPP, adapters=("1",)), SoakKind.ADAPTER)
+    assert (numbered.model, json.loads(numbered.body)["lora"]) == (None, [{"id": 1, "scale": 1.0}])
+
+
 def test_a_session_does_not_go_on_from_a_failure() -> None:
     traffic = every_kind()
     request = first_of(traffic, SoakKind.AGENT)
@@ -184,11 +198,11 @@ def test_what_the_baseline_refuses_each_time_is_not_offered() -> None:
     schema, copy = first_of(traffic, SoakKind.SCHEMA), first_of(traffic, SoakKind.COPY)
     refused = answered(schema, choices=(), error="no grammar backend", status=400)
 
-    assert refused_kinds([(schema, refused), (schema, refused), (copy, answered(copy))]) == {
+    assert refused_kinds([("schema", refused), ("schema", refused), ("copy", answered(copy))]) == {
         SoakKind.SCHEMA: "no grammar backend"
     }
-    assert refused_kinds([(schema, refused)]) == {}
-    assert refused_kinds([(schema, refused), (schema, refused), (schema, answered(schema))]) == {}
+    assert refused_kinds([("schema", refused)]) == {}
+    assert refused_kinds([("schema", refused), ("schema", refused), ("schema", answered(schema))]) == {}
 
 
 @pytest.mark.parametrize("status", [429, 500, 503, None])
@@ -196,4 +210,4 @@ def test_a_busy_or_broken_server_has_not_refused_a_kind(status: int | None) -> N
     request = first_of(every_kind(), SoakKind.COPY)
     failed = answered(request, choices=(), error="not now", status=status)
 
-    assert refused_kinds([(request, failed)] * 5) == {}
+    assert refused_kinds([("copy", failed)] * 5) == {}

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from speclift.core.units import Seconds, Tokens
-from speclift.lossless.soak.values import SoakAnswer, SoakRequest, Stage
+from speclift.lossless.soak.values import SoakAnswer, Stage
 
 # As the gate calls them extreme (lossless/gate.py), and what is far enough from there to be called another state.
 NONE_BELOW, ALL_ABOVE = 0.02, 0.995
@@ -19,6 +19,7 @@ FAR_FROM_NONE, FAR_FROM_ALL = 0.10, 0.95
 # A window is this many answers, and says nothing with fewer drafted tokens or answers than these.
 WINDOW_ANSWERS = 40
 DRAFTED_MIN, ANSWERS_MIN = 200, 5
+STEP_DRAFTED_MIN = 1000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -46,9 +47,41 @@ class AcceptanceAlarm:
         )
 
 
-def acceptance_alarms(asked: Sequence[tuple[SoakRequest, SoakAnswer]]) -> tuple[AcceptanceAlarm, ...]:
-    """Of one arm; the first window of each launch and stage that is extreme."""
-    windows = list(_windows(asked))
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CountedDrafts:
+    """What a server counted in one step of a launch, all its answers together."""
+
+    launch: int
+    stage: Stage
+    since_s: Seconds
+    drafted: Tokens
+    accepted: Tokens
+
+
+def acceptance_alarms(asked: Sequence[tuple[str, SoakAnswer]]) -> tuple[AcceptanceAlarm, ...]:
+    """Of one arm's answers, each with the kind of its request: the first extreme window of each launch and stage."""
+    return _alarms(list(_windows(asked)))
+
+
+def step_alarms(steps: Sequence[CountedDrafts]) -> tuple[AcceptanceAlarm, ...]:
+    """Where answers do not say what was drafted for them. Such counts do not tell kinds of requests apart, so that only
+    many drafts say anything."""
+    return _alarms(
+        [
+            _Window(
+                launch=step.launch,
+                stage=step.stage,
+                since_s=step.since_s,
+                answers=ANSWERS_MIN,
+                kinds={"": (step.drafted, step.accepted)},
+            )
+            for step in steps
+            if step.drafted >= STEP_DRAFTED_MIN
+        ]
+    )
+
+
+def _alarms(windows: Sequence[_Window]) -> tuple[AcceptanceAlarm, ...]:
     usual = _by_kind(window for window in windows if not window.is_extreme)
     found: dict[tuple[int, Stage], AcceptanceAlarm] = {}
     for window in windows:
@@ -107,11 +140,11 @@ class _Window:
         return sum(count * usual[kind][1] / usual[kind][0] for kind, count in known.items()) / drafted
 
 
-def _windows(asked: Sequence[tuple[SoakRequest, SoakAnswer]]) -> Iterator[_Window]:
-    groups: dict[tuple[int, Stage], list[tuple[SoakRequest, SoakAnswer]]] = defaultdict(list)
-    for request, answer in sorted(asked, key=lambda pair: pair[1].exposure.ended_s):
+def _windows(asked: Sequence[tuple[str, SoakAnswer]]) -> Iterator[_Window]:
+    groups: dict[tuple[int, Stage], list[tuple[str, SoakAnswer]]] = defaultdict(list)
+    for kind, answer in sorted(asked, key=lambda pair: pair[1].exposure.ended_s):
         if answer.drafted:
-            groups[answer.exposure.launch, answer.exposure.stage].append((request, answer))
+            groups[answer.exposure.launch, answer.exposure.stage].append((kind, answer))
     for (launch, stage), pairs in groups.items():
         # The rest goes to the last window: a short one of its own would say nothing.
         count = max(1, len(pairs) // WINDOW_ANSWERS)
@@ -127,11 +160,11 @@ def _windows(asked: Sequence[tuple[SoakRequest, SoakAnswer]]) -> Iterator[_Windo
             )
 
 
-def _counted(pairs: Sequence[tuple[SoakRequest, SoakAnswer]]) -> dict[str, tuple[Tokens, Tokens]]:
+def _counted(pairs: Sequence[tuple[str, SoakAnswer]]) -> dict[str, tuple[Tokens, Tokens]]:
     counts: dict[str, tuple[Tokens, Tokens]] = defaultdict(lambda: (0, 0))
-    for request, answer in pairs:
-        drafted, accepted = counts[request.kind]
-        counts[request.kind] = (drafted + (answer.drafted or 0), accepted + (answer.accepted or 0))
+    for kind, answer in pairs:
+        drafted, accepted = counts[kind]
+        counts[kind] = (drafted + (answer.drafted or 0), accepted + (answer.accepted or 0))
     return dict(counts)
 
 

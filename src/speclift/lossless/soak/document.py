@@ -79,6 +79,8 @@ class SoakDocument(TypedDict):
     kinds: dict[str, int]
     stages: dict[str, int]
     refused_kinds: dict[str, str]
+    # Of full length, for most answers: below 1 where the engine had no time for more.
+    scale: float
     findings: list[FindingDocument]
     study: str
 
@@ -97,6 +99,7 @@ def soak_document(soak: Soak) -> SoakDocument:
         "kinds": dict(soak.kinds),
         "stages": dict(soak.stages),
         "refused_kinds": dict(soak.refused_kinds),
+        "scale": soak.scale,
         "findings": [finding_document(finding) for finding in soak.findings],
         "study": soak.study,
     }

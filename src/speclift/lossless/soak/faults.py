@@ -7,11 +7,19 @@ bans, its own text), and whatever is not quite that is held against the baseline
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Hashable, Iterator, Mapping
 from dataclasses import dataclass
 
 from speclift.lossless.soak.schemas import misfit
-from speclift.lossless.soak.values import Exposure, FaultSeen, SoakAnswer, SoakChoice, SoakFault, SoakRequest
+from speclift.lossless.soak.values import (
+    Exposure,
+    FaultSeen,
+    SoakAnswer,
+    SoakChoice,
+    SoakFault,
+    SoakRequest,
+    slot_of,
+)
 from speclift.lossless.soak.wording import NONCE_SHAPE, nonces_in
 from speclift.lossless.text_faults import is_garbled, is_looping
 
@@ -54,6 +62,8 @@ SPAN_WORDS = 5
 SHOWN = 80
 # Whether a text loops or is garbled shows in its beginning; a server may send megabytes.
 LOOKED_AT = 20_000
+# Ends that nobody asked for, as servers call them (vLLM 0.32: abort where it dropped a request, error where it failed).
+NO_ENDS = (None, "abort", "error")
 # Too busy is not broken: it says so, and the control under the same fire may well not.
 BUSY = (408, 429, 503)
 
@@ -109,10 +119,17 @@ class SoakObservation:
     kind: str
     exposure: Exposure
     evidence: str = ""
+    # The user's own prompt that it answers; "" where the prompt is ours.
+    prompt_id: str = ""
 
     @property
     def is_faulty(self) -> bool:
         return bool(self.evidence)
+
+    @property
+    def unit(self) -> Hashable:
+        """What counts once, its answers being no independent observations: a session, a prompt that is asked again."""
+        return self.prompt_id or slot_of(self.index)
 
 
 def observe(
@@ -126,6 +143,7 @@ def observe(
             kind=request.kind,
             exposure=answer.exposure,
             evidence=evidence,
+            prompt_id=request.prompt_id,
         )
         for fault, evidence in _looked_for(request, answer, against)
     )
@@ -141,6 +159,11 @@ _Found = Callable[[SoakRequest, SoakAnswer, HeldAgainst], Iterator[str]]
 def _has_text(_: SoakRequest, answer: SoakAnswer, __: HeldAgainst) -> bool:
     """Streams that the caller left count as well: what came until then is text of the server."""
     return any(choice.text or choice.thoughts or choice.calls for choice in answer.choices)
+
+
+def _could_leak(request: SoakRequest, answer: SoakAnswer, held: HeldAgainst) -> bool:
+    """A model that is shown tokens of a template may well write some, and others than those."""
+    return not _SPECIAL.search(request.body) and _has_text(request, answer, held)
 
 
 def _could_pass_stop(request: SoakRequest, answer: SoakAnswer, _: HeldAgainst) -> bool:
@@ -184,14 +207,18 @@ def _is_constrained(request: SoakRequest, answer: SoakAnswer, _: HeldAgainst) ->
     return bool(promised) and answer.is_whole and any(_ended(choice) for choice in answer.choices)
 
 
-def _calls_tools(request: SoakRequest, answer: SoakAnswer, _: HeldAgainst) -> bool:
+def _called_tools(request: SoakRequest, answer: SoakAnswer, held: HeldAgainst) -> bool:
+    return _must_call(request, answer, held) and any(choice.calls for choice in answer.choices)
+
+
+def _must_call(request: SoakRequest, answer: SoakAnswer, _: HeldAgainst) -> bool:
     return (
         bool(request.promise.tools) and answer.is_whole and any(_ended(choice) for choice in answer.choices)
     )
 
 
 def _ended(choice: SoakChoice) -> bool:
-    return choice.finish_reason is not None and choice.finish_reason != "length"
+    return choice.finish_reason not in (*NO_ENDS, "length")
 
 
 def _could_ignore_budget(request: SoakRequest, answer: SoakAnswer, held: HeldAgainst) -> bool:
@@ -228,12 +255,11 @@ def _was_asked(_: SoakRequest, answer: SoakAnswer, __: HeldAgainst) -> bool:
 # What shows it
 
 
-def _special_tokens(request: SoakRequest, answer: SoakAnswer, _: HeldAgainst) -> Iterator[str]:
+def _special_tokens(_: SoakRequest, answer: SoakAnswer, __: HeldAgainst) -> Iterator[str]:
     for choice in answer.choices:
         for text in (choice.text, choice.thoughts, *(call.arguments for call in choice.calls)):
             for match in _SPECIAL.finditer(text):
-                if match[0] not in request.body:
-                    yield f"{match[0]} in {_around(text, match.start())}"
+                yield f"{match[0]} in {_around(text, match.start())}"
 
 
 def _after_stop(request: SoakRequest, answer: SoakAnswer, _: HeldAgainst) -> Iterator[str]:
@@ -257,8 +283,8 @@ def _passed_stop(request: SoakRequest, choice: SoakChoice) -> str:
 
 def _truncated(_: SoakRequest, answer: SoakAnswer, __: HeldAgainst) -> Iterator[str]:
     for choice in answer.choices:
-        if choice.finish_reason is None:
-            yield f"no reason to end after {_end(choice.text)}"
+        if choice.finish_reason in NO_ENDS:
+            yield f"{choice.finish_reason or 'no reason'} to end after {_end(choice.text)}"
 
 
 def _broken_off(request: SoakRequest, answer: SoakAnswer, _: HeldAgainst) -> Iterator[str]:
@@ -317,13 +343,17 @@ def _invalid_json(request: SoakRequest, answer: SoakAnswer, _: HeldAgainst) -> I
 def _tool_arguments(request: SoakRequest, answer: SoakAnswer, _: HeldAgainst) -> Iterator[str]:
     schemas = dict(request.promise.tools)
     for choice in filter(_ended, answer.choices):
-        if not choice.calls:
-            yield f"no call, although one is required: {_end(choice.text)}"
         for call in choice.calls:
             if call.name not in schemas:
                 yield f"calls {call.name!r}, which it was not given"
             elif why := misfit(call.arguments, schemas[call.name]):
                 yield f"{call.name}: {why}: {_end(call.arguments)}"
+
+
+def _no_call(_: SoakRequest, answer: SoakAnswer, __: HeldAgainst) -> Iterator[str]:
+    for choice in filter(_ended, answer.choices):
+        if not choice.calls:
+            yield f"no call, although one is required: {_end(choice.text)}"
 
 
 def _budget(request: SoakRequest, answer: SoakAnswer, _: HeldAgainst) -> Iterator[str]:
@@ -388,14 +418,15 @@ def _end(text: str) -> str:
 
 
 _EXPOSED: Mapping[SoakFault, _Exposed] = {
-    SoakFault.SPECIAL_TOKEN: _has_text,
+    SoakFault.SPECIAL_TOKEN: _could_leak,
     SoakFault.AFTER_STOP: _could_pass_stop,
     SoakFault.TRUNCATED: _could_end_early,
     SoakFault.BROKEN_OFF: _could_break_off,
     SoakFault.REPEATED: _copies,
     SoakFault.CROSS_TALK: _could_mix,
     SoakFault.INVALID_JSON: _is_constrained,
-    SoakFault.TOOL_ARGUMENTS: _calls_tools,
+    SoakFault.TOOL_ARGUMENTS: _called_tools,
+    SoakFault.NO_CALL: _must_call,
     SoakFault.BUDGET: _could_ignore_budget,
     SoakFault.BANNED_TOKEN: _has_bans,
     SoakFault.BROKEN_TEXT: _has_text,
@@ -412,6 +443,7 @@ _FOUND: Mapping[SoakFault, _Found] = {
     SoakFault.CROSS_TALK: _cross_talk,
     SoakFault.INVALID_JSON: _invalid_json,
     SoakFault.TOOL_ARGUMENTS: _tool_arguments,
+    SoakFault.NO_CALL: _no_call,
     SoakFault.BUDGET: _budget,
     SoakFault.BANNED_TOKEN: _banned,
     SoakFault.BROKEN_TEXT: _broken,

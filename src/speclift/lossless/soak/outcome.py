@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from speclift.core.results import Finding, Level
 from speclift.core.units import Seconds
 from speclift.lossless.result import Result, worst
-from speclift.lossless.soak.rates import FaultRate, SoakResult
+from speclift.lossless.soak.rates import FaultRate, SoakResult, exposed_needed
 from speclift.lossless.soak.values import SoakFault
 
 # Any answer could show these: where even of them too few were exposed, the soak was too short to say anything.
@@ -62,11 +62,12 @@ class SoakArm:
 
 
 def _result_of(rate: FaultRate) -> Result:
-    """Of what few requests can show, few were asked: that is told in its row, and stops no pass."""
+    """Of what few requests can show, few were asked: that is told in its row, and stops no pass. Neither does what the
+    baseline does as well."""
     if rate.result is SoakResult.CLEAN:
         return Result.PASS
-    is_open = rate.result is SoakResult.INCONCLUSIVE and bool(rate.arm.faulty)
-    return Result.INCONCLUSIVE if is_open or rate.fault in SHOWN_BY_ANY else Result.SKIPPED
+    is_unknown = rate.fault in SHOWN_BY_ANY and rate.arm.exposed < exposed_needed()
+    return Result.INCONCLUSIVE if rate.is_open or is_unknown else Result.SKIPPED
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -83,6 +84,8 @@ class Soak:
     stages: Mapping[str, int] = field(default_factory=dict)
     # Kinds that the baseline refuses, with its words.
     refused_kinds: Mapping[str, str] = field(default_factory=dict)
+    # Of full length, for most answers: below 1 where there was no time for more.
+    scale: float = 1.0
     # Draft tokens accepted of those drafted, by arm; None where the server does not say.
     acceptance: Mapping[str, float | None] = field(default_factory=dict)
     # Where its answers lie, as one would type it.

@@ -10,7 +10,6 @@ from collections.abc import Callable, Hashable, Iterator, Sequence
 from math import exp, lgamma
 
 from speclift.lossless.soak.faults import SoakObservation
-from speclift.lossless.soak.traffic import slot_of
 from speclift.lossless.soak.values import Stage
 
 # Shared by all the places that could be named.
@@ -73,7 +72,7 @@ def _only_from(observations: Sequence[SoakObservation], value_of: Callable[[Soak
 
 def _is_telling(observations: Sequence[SoakObservation], outside: int, choices: float) -> bool:
     """All faults inside by chance: as many ways to choose them there over all ways."""
-    count = len({slot_of(each.index) for each in observations if each.is_faulty})
+    count = len({each.unit for each in observations if each.is_faulty})
     inside = len(observations) - outside
     if not outside or count > inside:
         return False

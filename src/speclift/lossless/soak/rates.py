@@ -8,7 +8,7 @@ another request's text in a single one; whatever a model may do by itself has to
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Hashable, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from math import ceil, exp, floor, log
@@ -18,11 +18,11 @@ from scipy import special
 from speclift.core.units import Seconds
 from speclift.lossless.soak.faults import SoakObservation
 from speclift.lossless.soak.places import log_ways, places_of
-from speclift.lossless.soak.traffic import slot_of
 from speclift.lossless.soak.values import SoakFault
 
-# Each of the tests errs less often than this, shared by all faults and looks where they compare frequencies.
+# Each of the tests errs less often than this, shared by all faults where they compare frequencies.
 ALARM_ALPHA = 5e-4
+FREQUENCY_ALPHA = ALARM_ALPHA / len(SoakFault)
 # What goes wrong by itself, or is misread by us: at most one request in fifty thousand of a working server.
 BACKGROUND = 2e-5
 # A rate that a clean result excludes at 95 %.
@@ -48,8 +48,9 @@ PROMISES_BROKEN_MIN = 2
 UNDECIDED = frozenset({SoakFault.OTHER_TEXT})
 # The control speaks for the arm where it had at least this share of its exposure.
 CONTROL_SHARE = 0.5
-# Below this the arm is not said to be like the control, though no fault is proven either.
-DOUBT_P = 0.05
+# Below this the arm is not said to be like the control, though no fault is proven either. Half a dozen faults are a
+# model's own in most soaks: at 5 % each, every fourth clean one would be called open.
+DOUBT_P = 0.01
 EXAMPLES_MAX = 5
 
 
@@ -61,7 +62,7 @@ class SoakResult(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Tally:
-    """Requests with a fault among those that could show it; a session with all its turns is one."""
+    """Requests with a fault among those that could show it; a session is one, and a prompt that is asked again."""
 
     faulty: int
     exposed: int
@@ -99,28 +100,26 @@ class FaultRate:
     places: tuple[str, ...] = ()
     examples: tuple[SoakObservation, ...] = ()
 
+    @property
+    def is_open(self) -> bool:
+        """Seen, not settled, and not what the baseline does as well: this stands in the way of a pass."""
+        if self.result is not SoakResult.INCONCLUSIVE or not self.arm.faulty:
+            return False
+        if self.fault in UNDECIDED:
+            return self.p_value < FREQUENCY_ALPHA
+        is_the_arms_alone = self.fault in PROMISED | PROVEN and not self.control.faulty
+        return is_the_arms_alone or self.p_value < DOUBT_P
 
-def judge_faults(
-    arm: Sequence[SoakObservation], control: Sequence[SoakObservation], *, looks: int = 1
-) -> tuple[FaultRate, ...]:
-    """Every fault, in the order of the list. `looks` is how often this arm is judged in all."""
-    alpha = ALARM_ALPHA / (len(SoakFault) * max(1, looks))
+
+def judge_faults(arm: Sequence[SoakObservation], control: Sequence[SoakObservation]) -> tuple[FaultRate, ...]:
+    """Every fault, in the order of the list."""
     own, theirs = _by_fault(arm), _by_fault(control)
-    return tuple(_judged(fault, own[fault], theirs[fault], alpha=alpha) for fault in SoakFault)
+    return tuple(_judged(fault, own[fault], theirs[fault]) for fault in SoakFault)
 
 
 def judge_tallies(fault: SoakFault, arm: Tally, control: Tally) -> SoakResult:
     """Of counts that were made elsewhere, by the same rules."""
-    alpha = ALARM_ALPHA / len(SoakFault)
-    return _result(fault, arm, control, more_frequent(arm, control), alpha=alpha)[0]
-
-
-def soak_result(rates: Sequence[FaultRate]) -> SoakResult:
-    """Of an arm: found where one fault is; clean where at least one could have been and all that could be are."""
-    results = {rate.result for rate in rates if rate.arm.exposed}
-    if SoakResult.FOUND in results:
-        return SoakResult.FOUND
-    return SoakResult.CLEAN if results == {SoakResult.CLEAN} else SoakResult.INCONCLUSIVE
+    return _result(fault, arm, control, more_frequent(arm, control))[0]
 
 
 def exact_interval(count: int, total: int, *, level: float = LEVEL) -> tuple[float, float]:
@@ -160,10 +159,10 @@ def faulty_needed(exposed: int) -> int:
 
 
 def tally_of(observations: Sequence[SoakObservation]) -> Tally:
-    by_slot: dict[int, list[bool]] = defaultdict(list)
+    by_unit: dict[Hashable, list[bool]] = defaultdict(list)
     for each in observations:
-        by_slot[slot_of(each.index)].append(each.is_faulty)
-    shares = [sum(faulty) / len(faulty) for faulty in by_slot.values()]
+        by_unit[each.unit].append(each.is_faulty)
+    shares = [sum(faulty) / len(faulty) for faulty in by_unit.values()]
     return Tally(
         faulty=sum(share > 0 for share in shares),
         exposed=len(shares),
@@ -180,12 +179,10 @@ def _by_fault(observations: Sequence[SoakObservation]) -> dict[SoakFault, list[S
     return found
 
 
-def _judged(
-    fault: SoakFault, own: Sequence[SoakObservation], theirs: Sequence[SoakObservation], *, alpha: float
-) -> FaultRate:
+def _judged(fault: SoakFault, own: Sequence[SoakObservation], theirs: Sequence[SoakObservation]) -> FaultRate:
     arm, control = tally_of(own), tally_of(theirs)
     p_value = more_frequent(arm, control)
-    result, message = _result(fault, arm, control, p_value, alpha=alpha)
+    result, message = _result(fault, arm, control, p_value)
     faulty = sorted((each for each in own if each.is_faulty), key=lambda each: each.exposure.ended_s)
     return FaultRate(
         fault=fault,
@@ -201,10 +198,8 @@ def _judged(
     )
 
 
-def _result(
-    fault: SoakFault, arm: Tally, control: Tally, p_value: float, *, alpha: float
-) -> tuple[SoakResult, str]:
-    if found := _found(fault, arm, control, p_value, alpha=alpha):
+def _result(fault: SoakFault, arm: Tally, control: Tally, p_value: float) -> tuple[SoakResult, str]:
+    if found := _found(fault, arm, control, p_value):
         return SoakResult.FOUND, found
     if doubt := _doubt(fault, arm, control, p_value):
         return SoakResult.INCONCLUSIVE, doubt
@@ -214,7 +209,7 @@ def _result(
     return SoakResult.CLEAN, f"none in {arm.exposed} requests: below {below:.1%} at 95 %"
 
 
-def _found(fault: SoakFault, arm: Tally, control: Tally, p_value: float, *, alpha: float) -> str:
+def _found(fault: SoakFault, arm: Tally, control: Tally, p_value: float) -> str:
     if fault in UNDECIDED:
         return ""
     low, high = arm.interval
@@ -225,7 +220,7 @@ def _found(fault: SoakFault, arm: Tally, control: Tally, p_value: float, *, alph
     is_broken = not control.faulty and is_comparable and arm.faulty >= faulty_needed(arm.exposed)
     if fault in PROMISED and is_broken:
         return f"{rate}; the baseline {control}"
-    if p_value < alpha:
+    if p_value < FREQUENCY_ALPHA:
         return f"{rate}; the baseline {control} (p = {p_value:.1g})"
     return ""
 

@@ -13,8 +13,7 @@ from dataclasses import dataclass, replace
 from math import ceil, log
 
 from speclift.core.json_reading import as_object, as_objects, as_text
-from speclift.lossless.soak.traffic import TURNS_MAX
-from speclift.lossless.soak.values import Promise, SoakFault, SoakRequest
+from speclift.lossless.soak.values import TURNS_MAX, Promise, SoakFault, SoakRequest
 from speclift.lossless.soak.wording import nonce_for
 
 TRIES_MAX = 24
@@ -33,7 +32,7 @@ FRESH_SLOTS = 10**9
 DROPPABLE = (
     *("logprobs", "top_logprobs", "frequency_penalty", "presence_penalty", "seed", "top_p", "n", "stop"),
     *("logit_bias", "min_tokens", "chat_template_kwargs", "thinking_budget_tokens", "thinking_token_budget"),
-    *("response_format", "grammar", "structured_outputs", "tools"),
+    *("response_format", "grammar", "structured_outputs", "tools", "lora"),
 )
 TASK_START = "Copy the text between"
 
@@ -221,6 +220,7 @@ def _rests_on(fault: SoakFault, setting: str) -> bool:
         SoakFault.AFTER_STOP: ("stop",),
         SoakFault.INVALID_JSON: ("response_format", "grammar", "structured_outputs"),
         SoakFault.TOOL_ARGUMENTS: ("tools",),
+        SoakFault.NO_CALL: ("tools",),
         SoakFault.BANNED_TOKEN: ("logit_bias",),
     }
     return setting in wanted.get(fault, ())

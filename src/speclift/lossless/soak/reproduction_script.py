@@ -175,13 +175,13 @@ def shows(request, choices, tokens, sent, first):
         return many or few or long or len(choices) != request["choices"]
     for text, thoughts, calls, reason in choices.values():
         everything = " ".join([text, thoughts] + [arguments for _, arguments in calls.values()])
-        ended = reason not in (None, "length")
+        ended = reason not in (None, "abort", "error", "length")
         schemas = request["tools"]
         wrong = {
-            "special-token": [t for t in SETUP["special_tokens"] if t in everything and t not in asked],
+            "special-token": [t for t in SETUP["special_tokens"] if t in everything],
             "text-after-stop": [stop for stop in request["stops"] if stop in text],
             "cross-talk": [n for n in NONCE.findall(everything) if n in sent and n not in asked],
-            "truncated": reason is None,
+            "truncated": reason in (None, "abort", "error"),
             "broken-off": reason == "stop" and not request["stops"] and breaks_off(text, request["copies"]),
             "repeated-span": bool(request["copies"]) and spans_again(text, request["copies"]),
             "invalid-json": ended
@@ -191,7 +191,8 @@ def shows(request, choices, tokens, sent, first):
             ),
             "tool-arguments": ended
             and bool(schemas)
-            and (not calls or any(n not in schemas or breaks(a, schemas[n]) for n, a in calls.values())),
+            and any(n not in schemas or breaks(a, schemas[n]) for n, a in calls.values()),
+            "no-call": ended and bool(schemas) and not calls,
             "banned-token": [word for word in request["banned"] if word in text],
             "broken-text": "\ufffd" in (text if ended else text.rstrip("\ufffd")),
             "other-text": bool(first) and text not in first,

@@ -97,8 +97,10 @@ def value_misfit(value: object, schema: Mapping[str, object], *, where: str) -> 
 
 
 def _is_kind(value: object, kind: str) -> bool:
-    is_stray_bool = isinstance(value, bool) and kind != "boolean"
-    return kind not in _KINDS or (not is_stray_bool and isinstance(value, _KINDS[kind]))
+    if isinstance(value, bool):
+        return kind == "boolean" or kind not in _KINDS
+    is_whole = kind == "integer" and isinstance(value, float) and value.is_integer()
+    return kind not in _KINDS or is_whole or isinstance(value, _KINDS[kind])
 
 
 def _object_misfit(value: Mapping[str, object], schema: Mapping[str, object], *, where: str) -> str:
@@ -106,7 +108,8 @@ def _object_misfit(value: Mapping[str, object], schema: Mapping[str, object], *,
     missing = [name for name in as_list(schema.get("required")) if name not in value]
     if missing:
         return f"{missing[0]} is missing"
-    if schema.get("additionalProperties") is False and set(value) - set(properties):
+    is_closed = schema.get("additionalProperties") is False and not schema.get("patternProperties")
+    if is_closed and set(value) - set(properties):
         return f"{sorted(set(value) - set(properties))[0]!r} is not allowed"
     found = (
         value_misfit(value[name], as_object(properties[name]), where=f"{where}.{name}".lstrip("."))

@@ -7,6 +7,7 @@ before and what was answered. A kind that the baseline refuses is left out; the 
 from __future__ import annotations
 
 import json
+import math
 import random
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -18,7 +19,7 @@ from speclift.core.json_reading import Json
 from speclift.core.traffic import Request
 from speclift.core.units import Seconds, Tokens
 from speclift.lossless.soak.schemas import is_json, promised_format
-from speclift.lossless.soak.values import Promise, SoakAnswer, SoakRequest
+from speclift.lossless.soak.values import TURNS_MAX, Promise, SoakAnswer, SoakRequest, slot_of
 from speclift.lossless.soak.wording import (
     asks_to_copy,
     draws_for,
@@ -30,11 +31,16 @@ from speclift.lossless.soak.wording import (
 )
 
 CHAT_PATH, COMPLETION_PATH = "/v1/chat/completions", "/v1/completions"
-# Room for the turns of a session: the turn t of slot s has the index s * TURNS_MAX + t.
-TURNS_MAX = 4
 TEMPERATURES = (0.0, 0.0, 0.4, 0.7, 1.0)
+# Of the answers of a soak whose scale is below 1, these may be of full length nevertheless.
+FULL_SHARE = 1 / 8
+# No answer is limited to less for lack of time: so many tokens copy a sentence with its nonces.
+SCALED_TOKENS_MIN = 32
+TURNS_MIN = 2
 # A baseline that refuses this many requests of a kind, and answers none of it, does not offer it.
 REFUSALS = 2
+# Beyond any slot that a soak reaches: what is asked from here on repeats nothing of it.
+SPARE_SLOTS = 10**6
 # Prefixes that many requests share, so that a cache is hit, and few enough to be evicted by what comes between.
 PREFIXES = 5
 
@@ -98,6 +104,9 @@ WEIGHTS: Mapping[SoakKind, float] = {
     1,
 )
 
+# What takes longest to read: its prompts stay as long as they are, and come more rarely where time is short.
+LONG_KINDS = frozenset({SoakKind.LONG, SoakKind.PREFIX, SoakKind.LATE, SoakKind.AGENT})
+
 SEARCH_TOOL, NOTE_TOOL = "find_order", "add_note"
 _COLOURS = ("red", "green", "blue", "black", "white")
 
@@ -116,27 +125,34 @@ class SoakTraffic:
     honours_seeds: bool = False
     # As often as each stands here; nothing but 0 is greedy throughout.
     temperatures: tuple[float, ...] = TEMPERATURES
+    # Of full length, for most answers: below 1 where the engine has no time for more (sizes.py).
+    scale: float = 1.0
 
     def opening(self, slot: int) -> SoakRequest:
         """The request of a slot, or the first turn of its session."""
         kind = self.kind_of(slot)
         draws = draws_for(self.seed, kind, slot)
-        drawn = _DRAWN[kind](_Slot(self, draws, nonce_for(self.seed, slot)))
+        drawn = _DRAWN[kind](_Slot(self._sized(slot), draws, nonce_for(self.seed, slot)))
         return drawn.as_request(slot=slot, kind=kind, turn=0)
 
     def kind_of(self, slot: int) -> SoakKind:
         """The first of the slot's own order of kinds that is offered, so that dropping one moves no other."""
         draws = draws_for(self.seed, "kind", slot)
         # Exponential races: each kind comes first as often as its weight says.
-        order = sorted(SoakKind, key=lambda kind: draws.expovariate(WEIGHTS[kind]))
+        order = sorted(SoakKind, key=lambda kind: draws.expovariate(self._weight(kind)))
         return next(kind for kind in order if kind in self.kinds)
+
+    def turns(self, slot: int) -> int:
+        """Of the slot's session, were it one."""
+        most = TURNS_MAX if self._is_full(slot) else TURNS_MIN
+        return draws_for(self.seed, "turns", slot).randint(TURNS_MIN, most)
 
     def following(self, request: SoakRequest, answer: SoakAnswer) -> SoakRequest | None:
         """The next turn of a session; None where it is over, or the answer is none to go on from."""
         if request.session is None or not answer.is_whole or not answer.choices:
             return None
         slot, turn = slot_of(request.index), request.turn + 1
-        if turn >= _turns(self.seed, slot):
+        if turn >= self.turns(slot):
             return None
         drawn = _next_turn(self, request, answer, turn)
         return None if drawn is None else drawn.as_request(slot=slot, kind=SoakKind(request.kind), turn=turn)
@@ -153,6 +169,19 @@ class SoakTraffic:
 
     def without(self, kinds: Iterable[SoakKind]) -> SoakTraffic:
         return replace(self, kinds=(self.kinds - frozenset(kinds)) or frozenset({SoakKind.COPY}))
+
+    def _weight(self, kind: SoakKind) -> float:
+        return WEIGHTS[kind] * (math.sqrt(self.scale) if kind in LONG_KINDS else 1.0)
+
+    def _is_full(self, slot: int) -> bool:
+        return self.scale >= 1 or draws_for(self.seed, "full", slot).random() < FULL_SHARE
+
+    def _sized(self, slot: int) -> SoakTraffic:
+        """With the longest answer of this slot."""
+        if self._is_full(slot):
+            return self
+        least = min(self.tokens_max, SCALED_TOKENS_MIN)
+        return replace(self, tokens_max=max(least, round(self.scale * self.tokens_max)))
 
 
 def soak_traffic(
@@ -189,19 +218,16 @@ def soak_traffic(
     )
 
 
-def slot_of(index: int) -> int:
-    return index // TURNS_MAX
-
-
-def refused_kinds(asked: Iterable[tuple[SoakRequest, SoakAnswer]]) -> dict[SoakKind, str]:
-    """Kinds that a server does not offer, with what it said: it refused them (4xx) and answered none of them."""
+def refused_kinds(asked: Iterable[tuple[str, SoakAnswer]]) -> dict[SoakKind, str]:
+    """Kinds that a server does not offer, with what it said: it refused them (4xx) and answered none of them. `asked`
+    are answers, each with the kind of its request."""
     refused: dict[str, list[str]] = defaultdict(list)
     answered: set[str] = set()
-    for request, answer in asked:
+    for kind, answer in asked:
         if answer.status is not None and 400 <= answer.status < 500 and answer.status not in (408, 429):
-            refused[request.kind].append(answer.error)
+            refused[kind].append(answer.error)
         elif answer.is_whole or answer.left:
-            answered.add(request.kind)
+            answered.add(kind)
     return {
         SoakKind(kind): said[0]
         for kind, said in refused.items()
@@ -231,6 +257,7 @@ class _Drawn:
     temperature: float
     settings: Mapping[str, Json]
     promise: Promise
+    prompt_id: str = ""
     copies: str = ""
     model: str | None = None
     is_session: bool = False
@@ -252,6 +279,7 @@ class _Drawn:
             body=json.dumps(body, ensure_ascii=False),
             promise=replace(self.promise, tokens_max=self.tokens_max),
             temperature=self.temperature,
+            prompt_id=self.prompt_id,
             copies=self.copies,
             model=self.model,
             is_repeatable=self.repeats and stays and turn == 0,
@@ -294,9 +322,10 @@ def _heat(slot: _Slot, wanted: float | None) -> float:
 
 
 def _text_to_copy(slot: _Slot) -> str:
-    return with_nonces(
-        passage(slot.draws, words=slot.draws.randint(12, max(13, slot.traffic.tokens_max // 2))), slot.nonce
-    )
+    """Most of it fits the limit: a word takes up to five thirds of a token, a nonce nine."""
+    most = slot.traffic.tokens_max
+    words = slot.draws.randint(min(12, most // 6), max(13, 3 * (most - 18) // 5) if most > 64 else 8)
+    return with_nonces(passage(slot.draws, words=words), slot.nonce)
 
 
 def _copy(slot: _Slot) -> _Drawn:
@@ -414,7 +443,7 @@ def _thinking(slot: _Slot) -> _Drawn:
     return _asked(
         slot,
         f"Think first: which is heavier, parcel {slot.nonce} of {slot.draws.randint(2, 99)} kg or one of 50 kg?",
-        tokens=max(slot.traffic.tokens_max, 96),
+        tokens=max(slot.traffic.tokens_max, 2 * budget),
         settings={name: budget, "chat_template_kwargs": {"enable_thinking": True}},
         promise=Promise(thinking_max=budget),
     )
@@ -490,7 +519,11 @@ def _logprobs(slot: _Slot) -> _Drawn:
 
 
 def _adapter(slot: _Slot) -> _Drawn:
-    return replace(_copy(slot), model=slot.draws.choice(slot.traffic.adapters))
+    """vLLM serves an adapter as a model of its own; llama.cpp applies those that a request lists by number (b11549)."""
+    copy, name = _copy(slot), slot.draws.choice(slot.traffic.adapters)
+    if slot.traffic.dialect is SoakDialect.LLAMACPP and name.isdecimal():
+        return replace(copy, settings={**copy.settings, "lora": [{"id": int(name), "scale": 1.0}]})
+    return replace(copy, model=name)
 
 
 def _leaving(slot: _Slot) -> _Drawn:
@@ -510,6 +543,7 @@ def _own(slot: _Slot) -> _Drawn:
     nucleus: dict[str, Json] = {} if request.top_p is None else {"top_p": request.top_p}
     return _Drawn(
         nonce="",
+        prompt_id=request.id,
         messages=tuple({"role": each.role, "content": each.content} for each in request.messages),
         prompt=request.prompt,
         tokens_max=min(request.max_tokens, slot.traffic.tokens_max),
@@ -531,10 +565,6 @@ def _own_promise(request: Request) -> Promise:
 
 
 # Sessions
-
-
-def _turns(seed: int, slot: int) -> int:
-    return draws_for(seed, "turns", slot).randint(2, TURNS_MAX)
 
 
 def session_tools(nonce: str) -> tuple[tuple[str, dict[str, Json]], ...]:

@@ -11,6 +11,14 @@ from enum import StrEnum
 
 from speclift.core.units import Seconds, Tokens
 
+# Room for the turns of a session: the turn t of slot s has the index s * TURNS_MAX + t.
+TURNS_MAX = 4
+
+
+def slot_of(index: int) -> int:
+    """The place in the sequence that all turns of a session share."""
+    return index // TURNS_MAX
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Promise:
@@ -43,6 +51,8 @@ class SoakRequest:
     body: str
     promise: Promise
     temperature: float
+    # Of the user's own prompts, which one; "" where it is ours.
+    prompt_id: str = ""
     # The text that the prompt says to copy, "" where it says nothing of the kind.
     copies: str = ""
     # Another model of the same server, such as a LoRA adapter; None is the server's own.
@@ -128,12 +138,13 @@ class SoakFault(StrEnum):
 
     SPECIAL_TOKEN = "special-token"  # a token of the chat template in the text
     AFTER_STOP = "text-after-stop"
-    TRUNCATED = "truncated"  # ended by neither the model, a stop string nor the limit: no reason is given
+    TRUNCATED = "truncated"  # ended by neither the model, a stop string nor the limit: no reason, or an error
     BROKEN_OFF = "broken-off"  # a copy that ends inside a word, as a model might end it too
     REPEATED = "repeated-span"
     CROSS_TALK = "cross-talk"  # another request's nonce
     INVALID_JSON = "invalid-json"
-    TOOL_ARGUMENTS = "tool-arguments"
+    TOOL_ARGUMENTS = "tool-arguments"  # of a call that was made
+    NO_CALL = "no-call"  # though one is required: not every server keeps a model to that
     BUDGET = "budget-ignored"  # more or fewer tokens, thoughts or choices than asked for
     BANNED_TOKEN = "banned-token"
     BROKEN_TEXT = "broken-text"  # replacement characters, garbled or looping text
