@@ -3,8 +3,9 @@
     python tests/ray_cluster.py NODE[:KEY=VALUE...] ...
 
 Each node has one CPU and, in its environment, the truth that fake servers there have beside the one they are told. The
-first is the head. Prints a line of JSON when all are up: address, and the process of each raylet. `add NODE` on stdin
-adds one, with a line of JSON again; the end of stdin ends them all.
+first is the head. Prints a line of JSON when all are up: address, the process of each raylet, and that of the head's
+own server. A line of JSON on stdin (`name`, `gpus`, `environment`) adds a node, and is answered so again; the end of
+stdin ends them all.
 """
 
 from __future__ import annotations
@@ -33,12 +34,12 @@ def main(nodes: list[str]) -> None:
     cluster = Cluster()
     raylets = {}
 
-    def add(name: str, truth: str, **settings: object) -> None:
+    def add(name: str, environment: dict[str, str], **settings: object) -> None:
         node = cluster.add_node(
             num_cpus=1,
             object_store_memory=STORE_BYTES,
             node_name=name,
-            env_vars={"SPECLIFT_FAKE_TRUTH": truth},
+            env_vars=environment,
             wait=False,
             **settings,
         )
@@ -46,15 +47,16 @@ def main(nodes: list[str]) -> None:
 
     def say() -> None:
         cluster.wait_for_nodes()
-        print(json.dumps({"address": cluster.address, "raylets": raylets}), flush=True)
+        server = cluster.head_node.all_processes["gcs_server"][0].process.pid
+        print(json.dumps({"address": cluster.address, "raylets": raylets, "server": server}), flush=True)
 
-    add(head[0], head[2], include_dashboard=False)
+    add(head[0], {"SPECLIFT_FAKE_TRUTH": head[2]}, include_dashboard=False)
     for name, _, truth in others:
-        add(name, truth)
+        add(name, {"SPECLIFT_FAKE_TRUTH": truth})
     say()
     for line in sys.stdin:
-        name, _, truth = line.strip().partition(":")
-        add(name, truth)
+        asked = json.loads(line)
+        add(asked["name"], asked["environment"], num_gpus=asked["gpus"])
         say()
     cluster.shutdown()
 

@@ -26,7 +26,7 @@ from speclift.fleet.cluster import (
 )
 from speclift.fleet.node import STOP_LIMIT_S, NodeWorker
 
-FREE_WITHIN_S, FREE_POLL_S = 10.0, 0.25
+FREE_WITHIN_S, FREE_POLL_S = 5.0, 0.25
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -53,7 +53,7 @@ def needs_of(spec: EngineSpec, arms: Sequence[Arm], model_sha256: str) -> FleetN
     named = dict.fromkeys(word for word in (spec.settings.model, *drafts) if word)
     return FleetNeeds(
         spec=spec,
-        files=tuple(word for word in named if Path(word).is_absolute() and Path(word).exists()),
+        files=tuple(word for word in named if Path(word).exists()),
         gpus=spec.settings.tp * spec.settings.pp if kind.is_on_gpu(spec) else 0,
         model_sha256=model_sha256,
     )
@@ -135,11 +135,19 @@ class Fleet:
         return None
 
     def _ask(self) -> None:
-        """What every node is; all that is wrong is said at once."""
+        """What every node is; all that is wrong is said at once. They have the same time, all of them together."""
         faults: list[OperatingError] = []
+        until_s = time.monotonic() + WORKER_LIMIT_S
         for name, worker in self.workers.items():
             try:
-                told = worker.call("facts", name, self._needs.spec, self._needs.files, limit_s=WORKER_LIMIT_S)
+                told = worker.call(
+                    "facts",
+                    name,
+                    self._needs.spec,
+                    self._needs.files,
+                    str(Path.cwd()),
+                    limit_s=max(1.0, until_s - time.monotonic()),
+                )
             except NodeLost as error:
                 faults.append(error)
                 continue
@@ -177,15 +185,15 @@ def staffed(
     address: FleetAddress, needs: FleetNeeds, *, most: int, observer: Observer, only_alike: bool = False
 ) -> Iterator[Fleet]:
     """A fleet of at most so many nodes; its workers end with the block, whatever ended it."""
-    with joined(address) as cluster:
+    with joined(address, observer.say) as cluster:
         fleet = Fleet(cluster, needs)
         try:
             spare = fleet.staff(most, only_alike=only_alike)
             names = ", ".join(fleet.workers)
-            observer.say(f"on {len(fleet.workers)} nodes of the Ray cluster at {fleet.address}: {names}")
+            observer.say(f"measuring on {names}")
             if spare:
                 observer.say(
-                    f"{spare} more nodes stay free: a node runs whole launches (--launches N for more)"
+                    f"nodes that stay free: {spare}; a node runs whole launches (--launches N for more)"
                 )
             yield fleet
         finally:
