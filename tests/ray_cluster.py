@@ -4,8 +4,8 @@
 
 Each node has one CPU and, in its environment, the truth that fake servers there have beside the one they are told. The
 first is the head. Prints a line of JSON when all are up: address, the process of each raylet, and that of the head's
-own server. A line of JSON on stdin (`name`, `gpus`, `environment`) adds a node, and is answered so again; the end of
-stdin ends them all.
+own server. A line of JSON on stdin (`name`, `gpus`, `environment`) adds a node, or with the name alone takes it away,
+and is answered so again; the end of stdin ends them all.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ def main(nodes: list[str]) -> None:
 
     head, *others = (node.partition(":") for node in nodes)
     cluster = Cluster()
-    raylets = {}
+    raylets, added = {}, {}
 
     def add(name: str, environment: dict[str, str], **settings: object) -> None:
         node = cluster.add_node(
@@ -44,6 +44,7 @@ def main(nodes: list[str]) -> None:
             **settings,
         )
         raylets[name] = node.all_processes["raylet"][0].process.pid
+        added[name] = node
 
     def say() -> None:
         cluster.wait_for_nodes()
@@ -56,7 +57,10 @@ def main(nodes: list[str]) -> None:
     say()
     for line in sys.stdin:
         asked = json.loads(line)
-        add(asked["name"], asked["environment"], num_gpus=asked["gpus"])
+        if "gpus" in asked:
+            add(asked["name"], asked["environment"], num_gpus=asked["gpus"])
+        else:
+            cluster.remove_node(added.pop(asked["name"]), allow_graceful=False)
         say()
     cluster.shutdown()
 

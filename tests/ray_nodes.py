@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
-import signal
 import subprocess
 import sys
 from collections.abc import Iterator, Sequence
@@ -31,13 +29,15 @@ class RayCluster:
     @contextmanager
     def with_node(self, name: str, *, gpus: int = 0, **environment: str) -> Iterator[None]:
         """For the length of the block."""
-        asked = {"name": name, "gpus": gpus, "environment": environment}
-        print(json.dumps(asked), file=self.commands, flush=True)
-        self.read()
+        self._ask({"name": name, "gpus": gpus, "environment": environment})
         try:
             yield
         finally:
-            os.kill(self.raylets[name], signal.SIGKILL)
+            self._ask({"name": name})
+
+    def _ask(self, change: dict[str, object]) -> None:
+        print(json.dumps(change), file=self.commands, flush=True)
+        self.read()
 
     def read(self) -> None:
         told = json.loads(self.answers.readline())

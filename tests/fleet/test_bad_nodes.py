@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import inspect
 import os
 import subprocess
@@ -69,27 +70,28 @@ def test_nodes_without_the_engine(cluster: RayCluster, tmp_path: Path) -> None:
 
 
 def test_nodes_without_the_model(cluster: RayCluster, tmp_path: Path) -> None:
-    """A file that only this process has open: nodes are on the same disk."""
-    model = tmp_path / "model.bin"
-    model.write_text("weights")
-    with model.open() as opened:
-        path = f"/proc/self/fd/{opened.fileno()}"
-        words = command(
-            [
-                "measure",
-                *SHAPE,
-                *fake_flags(),
-                "--model",
-                path,
-                "--on",
-                f"ray:{cluster.address}",
-                "--study",
-                "s",
-            ]
-        )
+    """A file that only the command has open, under a number that no worker has reached: nodes share this disk."""
+    (tmp_path / "model.bin").write_text("weights")
+    with (tmp_path / "model.bin").open() as opened:
+        number = fcntl.fcntl(opened, fcntl.F_DUPFD, 900)
+    path = f"/proc/self/fd/{number}"
+    words = [
+        "measure",
+        *SHAPE,
+        *fake_flags(),
+        "--model",
+        path,
+        "--on",
+        f"ray:{cluster.address}",
+        "--study",
+        "s",
+    ]
+    try:
         found = subprocess.run(
-            words, cwd=tmp_path, capture_output=True, text=True, check=False, pass_fds=[opened.fileno()]
+            command(words), cwd=tmp_path, capture_output=True, text=True, check=False, pass_fds=[number]
         )
+    finally:
+        os.close(number)
     assert found.returncode == 1, found.stderr
     for node in STEP_COSTS:
         assert f"node {node} has no {path}" in " ".join(found.stderr.split())
@@ -103,11 +105,11 @@ def test_nodes_with_another_model(cluster: RayCluster, tmp_path: Path) -> None:
         assert f"node {node} has another model than this machine under {path}" in found
 
 
-def test_no_node_has_as_many_gpus(cluster: RayCluster, tmp_path: Path) -> None:
+def test_no_node_has_a_gpu(cluster: RayCluster, tmp_path: Path) -> None:
     leave_engine(tmp_path, TINY + ON_GPU)
-    found = said(refused(cluster, tmp_path, "--engine", "tiny", "--tp", 2, path=tmp_path))
+    found = said(refused(cluster, tmp_path, "--engine", "tiny", path=tmp_path))
     assert (
-        f"no node of the cluster at {cluster.address} has a CPU and 2 GPUs to give (ash: 1 CPUs, 0 GPUs"
+        f"no node of the cluster at {cluster.address} has a CPU and 1 GPU to give (ash: 1 CPUs, 0 GPUs"
         in found
     )
 

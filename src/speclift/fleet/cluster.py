@@ -35,6 +35,8 @@ QUIET = {
     "RAY_enable_metrics_collection": "0",
 }
 REACHED_WITHIN_S = 5.0
+# What HTTP/2, and so gRPC, begins with (RFC 9113, 3.4), and empty settings. Whoever is alive answers or hangs up.
+GREETING = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + bytes((0, 0, 0, 4, 0, 0, 0, 0, 0))
 # A worker takes seconds to start on an idle node; one that waits longer waits for somebody else's work to end.
 WORKER_LIMIT_S: Seconds = 60.0
 # What works on a node says so this often, though there be nothing else to say. One that says nothing for so long hangs,
@@ -433,10 +435,12 @@ def _known_head() -> tuple[str, int] | None:
 
 
 def _require_reachable(host: str, port: int) -> None:
-    """Ray itself would try for a minute."""
+    """Ray itself would try for a minute, and for ever where the head takes connections and hangs."""
     try:
-        with socket.create_connection((host, port), timeout=REACHED_WITHIN_S):
-            return
+        with socket.create_connection((host, port), timeout=REACHED_WITHIN_S) as asked:
+            asked.sendall(GREETING)
+            with contextlib.suppress(ConnectionResetError):
+                asked.recv(1)
     except OSError as error:
         raise FleetError(
             f"no Ray cluster answers at {host}:{port}: {error.strerror or error}",

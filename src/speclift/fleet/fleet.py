@@ -106,7 +106,8 @@ class Fleet:
         able = [node for node in nodes if node.cpus >= 1 and node.gpus >= self._needs.gpus]
         if not able:
             seen = ", ".join(f"{node.name}: {node.cpus:g} CPUs, {node.gpus:g} GPUs" for node in nodes)
-            wanted = "a CPU" + (f" and {self._needs.gpus} GPUs" if self._needs.gpus else "")
+            gpus = self._needs.gpus
+            wanted = "a CPU" + (f" and {gpus} GPU{'s' if gpus != 1 else ''}" if gpus else "")
             raise FleetError(
                 f"no node of the cluster at {self.address} has {wanted} to give ({seen or 'no node is alive'})",
                 hint="declare what nodes have with `ray start --num-cpus N --num-gpus N`",
