@@ -94,7 +94,10 @@ class Fleet:
         self.workers.pop(name).kill()
 
     def stop(self) -> None:
-        """Every worker ends what it does, with its servers; one that does not in time is ended."""
+        """Every worker ends what it does, with its servers; one that does not in time is ended. Without a head nobody
+        would hear it, and workers end by themselves."""
+        if self._cluster.head.is_lost:
+            return
         for worker in self.workers.values():
             worker.begin("stop")
         until_s = time.monotonic() + STOP_LIMIT_S
