@@ -69,7 +69,7 @@ def no_engine_is_left(mark: str) -> None:
 def test_every_node_runs_every_arm_and_its_own_truth_is_found(
     cluster: RayCluster, tmp_path: Path, mark: str
 ) -> None:
-    shape = (*SHAPE, "--requests", 10, "--launches", 3, "--json")
+    shape = (*SHAPE, "--requests", 10, "--launches", 3, "--temperature", 0, "--json")
     decided = speclift(
         "decide", *shape, *fake_flags(*CERTAIN, WRONG, mark, fast=False),
         "--on", f"ray:{cluster.address}", "--study", "s",
