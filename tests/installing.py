@@ -1,4 +1,4 @@
-"""A package that adds an engine, left on disk as pip would leave it, and seen by this process alone."""
+"""Packages left on disk as pip would leave them: one that adds an engine, and bare metadata."""
 
 from __future__ import annotations
 
@@ -16,11 +16,7 @@ from speclift.engines import kind
 @contextmanager
 def installed(folder: Path, source: str) -> Iterator[None]:
     """With an engine named tiny in it; what is known of engines is forgotten before and after."""
-    (folder / "tiny_engine.py").write_text(source, encoding="utf-8")
-    metadata = folder / "tiny_engine-1.dist-info"
-    metadata.mkdir()
-    (metadata / "METADATA").write_text("Metadata-Version: 2.1\nName: tiny-engine\nVersion: 1\n")
-    (metadata / "entry_points.txt").write_text("[speclift.engines]\ntiny = tiny_engine:KIND\n")
+    leave_engine(folder, source)
     with pytest.MonkeyPatch.context() as patch:
         patch.syspath_prepend(folder)
         # The tests' own module of that name is another one.
@@ -30,6 +26,21 @@ def installed(folder: Path, source: str) -> Iterator[None]:
         yield
         sys.modules.pop("tiny_engine", None)
     _forget()
+
+
+def leave_engine(folder: Path, source: str) -> None:
+    """For whoever has this folder on its path."""
+    (folder / "tiny_engine.py").write_text(source, encoding="utf-8")
+    metadata = leave_metadata(folder, "tiny_engine", version="1")
+    (metadata / "entry_points.txt").write_text("[speclift.engines]\ntiny = tiny_engine:KIND\n")
+
+
+def leave_metadata(folder: Path, package: str, *, version: str) -> Path:
+    """What pip leaves of a package, without the package."""
+    metadata = folder / f"{package}-{version}.dist-info"
+    metadata.mkdir(parents=True)
+    (metadata / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {package}\nVersion: {version}\n")
+    return metadata
 
 
 def _forget() -> None:

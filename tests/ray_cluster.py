@@ -3,8 +3,9 @@
     python tests/ray_cluster.py NODE[:KEY=VALUE...] ...
 
 Each node has one CPU and, in its environment, the truth that fake servers there have beside the one they are told. The
-first is the head. Prints a line of JSON when all are up: address, and the process of each raylet. `add NODE` on stdin
-adds one, with a line of JSON again; the end of stdin ends them all.
+first is the head. Prints a line of JSON when all are up: address, the process of each raylet, and that of the head's
+own server. A line of JSON on stdin (`name`, `gpus`, `environment`) adds a node, or with the name alone takes it away,
+and is answered so again; the end of stdin ends them all.
 """
 
 from __future__ import annotations
@@ -31,30 +32,35 @@ def main(nodes: list[str]) -> None:
 
     head, *others = (node.partition(":") for node in nodes)
     cluster = Cluster()
-    raylets = {}
+    raylets, added = {}, {}
 
-    def add(name: str, truth: str, **settings: object) -> None:
+    def add(name: str, environment: dict[str, str], **settings: object) -> None:
         node = cluster.add_node(
             num_cpus=1,
             object_store_memory=STORE_BYTES,
             node_name=name,
-            env_vars={"SPECLIFT_FAKE_TRUTH": truth},
+            env_vars=environment,
             wait=False,
             **settings,
         )
         raylets[name] = node.all_processes["raylet"][0].process.pid
+        added[name] = node
 
     def say() -> None:
         cluster.wait_for_nodes()
-        print(json.dumps({"address": cluster.address, "raylets": raylets}), flush=True)
+        server = cluster.head_node.all_processes["gcs_server"][0].process.pid
+        print(json.dumps({"address": cluster.address, "raylets": raylets, "server": server}), flush=True)
 
-    add(head[0], head[2], include_dashboard=False)
+    add(head[0], {"SPECLIFT_FAKE_TRUTH": head[2]}, include_dashboard=False)
     for name, _, truth in others:
-        add(name, truth)
+        add(name, {"SPECLIFT_FAKE_TRUTH": truth})
     say()
     for line in sys.stdin:
-        name, _, truth = line.strip().partition(":")
-        add(name, truth)
+        asked = json.loads(line)
+        if "gpus" in asked:
+            add(asked["name"], asked["environment"], num_gpus=asked["gpus"])
+        else:
+            cluster.remove_node(added.pop(asked["name"]), allow_graceful=False)
         say()
     cluster.shutdown()
 

@@ -6,8 +6,9 @@
 31 arms (none, and three drafters at k = 1..10) x 9 loads. The grid measures every cell in three launches of every
 arm; the tuner measures what its search asks for. Both pay for starts, and both choose an arm for every load; regret
 is what that arm loses against the truly best one. --small-tiles: engines like a CPU, whose kernels take four or eight
-tokens at once. --at-once: so many jobs run before the first of them is told, as on that many machines. Engine i has
-seed --seed + i. Intervals are 95 %, by resampling engines.
+tokens at once. --at-once: so many jobs run before the first of them is told, as on that many machines; the same
+engines are then searched one job at a time too, and against_sequential is what the first search took of the engine
+time of the second. Engine i has seed --seed + i. Intervals are 95 %, by resampling engines.
 accepted_length_error is the mean relative error of the predicted accepted length at every k that was not run.
 """
 
@@ -143,23 +144,39 @@ def length_errors(files: Sequence[Recorded], settings: Settings) -> dict[str, di
     return found
 
 
+def low_high(values: Floats) -> list[float]:
+    """Of the mean over engines."""
+    random = np.random.default_rng(0)
+    means = values[random.integers(len(values), size=(BOOTSTRAP, len(values)))].mean(axis=1)
+    return [round(float(bound), 5) for bound in np.percentile(means, [2.5, 97.5])]
+
+
+def regret(rows: Sequence[Sequence[float]]) -> dict[str, object]:
+    table = np.array(rows)
+    return {
+        "within_2pct": round(float((table < NEAR).mean()), 4),
+        "within_2pct_interval": low_high((table < NEAR).mean(axis=1)),
+        "mean_regret": round(float(table.mean()), 5),
+        "mean_regret_interval": low_high(table.mean(axis=1)),
+        "p95_regret": round(float(np.percentile(table, 95)), 5),
+        "max_regret": round(float(table.max()), 5),
+    }
+
+
+def against(sequential: Sequence[Trial], trials: Sequence[Trial]) -> dict[str, object]:
+    """Two searches of the same engines."""
+    ratios = np.array([one.tuner_s / other.tuner_s for one, other in zip(trials, sequential, strict=True)])
+    total = sum(each.tuner_s for each in trials) / sum(each.tuner_s for each in sequential)
+    return {
+        "engine_time_ratio": round(total, 4),
+        "engine_time_ratio_interval": low_high(ratios),
+        "engine_time_ratio_max": round(float(ratios.max()), 4),
+        "launches": round(float(np.mean([each.launches for each in sequential])), 1),
+        "sequential": regret([each.tuner_regret for each in sequential]),
+    }
+
+
 def summary(trials: Sequence[Trial], lengths: dict[str, dict[str, float]]) -> dict[str, object]:
-    def low_high(values: Floats) -> list[float]:
-        random = np.random.default_rng(0)
-        means = values[random.integers(len(values), size=(BOOTSTRAP, len(values)))].mean(axis=1)
-        return [round(float(bound), 5) for bound in np.percentile(means, [2.5, 97.5])]
-
-    def regret(rows: Sequence[Sequence[float]]) -> dict[str, object]:
-        table = np.array(rows)
-        return {
-            "within_2pct": round(float((table < NEAR).mean()), 4),
-            "within_2pct_interval": low_high((table < NEAR).mean(axis=1)),
-            "mean_regret": round(float(table.mean()), 5),
-            "mean_regret_interval": low_high(table.mean(axis=1)),
-            "p95_regret": round(float(np.percentile(table, 95)), 5),
-            "max_regret": round(float(table.max()), 5),
-        }
-
     tuner = regret([each.tuner_regret for each in trials])
     return {
         "cost_ratio": round(sum(t.tuner_s for t in trials) / sum(t.grid_s for t in trials), 5),
@@ -196,13 +213,17 @@ def main() -> None:
         parser.error("--engines must be at least 1 and --seed at least 0")
     files = [read_recorded(path) for path in options.acceptance]
     begun = time.perf_counter()
-    trials = [
-        trial(
-            files, options.seed + number, Settings(at_once=options.at_once), small_tiles=options.small_tiles
-        )
-        for number in range(options.engines)
-    ]
-    document = summary(trials, length_errors(files, Settings())) | {
+
+    def trials_at_once(jobs: int) -> list[Trial]:
+        seeds = range(options.seed, options.seed + options.engines)
+        settings = Settings(at_once=jobs)
+        return [trial(files, seed, settings, small_tiles=options.small_tiles) for seed in seeds]
+
+    trials = trials_at_once(options.at_once)
+    document = summary(trials, length_errors(files, Settings()))
+    if options.at_once > 1:
+        document["against_sequential"] = against(trials_at_once(1), trials)
+    document |= {
         "files": [recorded.name for recorded in files],
         "seed": options.seed,
         "seconds": round(time.perf_counter() - begun, 1),

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+import pickle
 import time
 from collections.abc import Iterator
 from dataclasses import replace
@@ -12,13 +14,15 @@ import pytest
 from installing import installed
 from running import FAST
 from speclift.bench.gate_run import GateAsk
-from speclift.bench.invariant_gate import settle_by_equality
 from speclift.bench.observer import Observer
+from speclift.bench.workplace import HERE
 from speclift.core.arm import Arm, ServerSettings
 from speclift.core.deadline import Deadline
 from speclift.core.engine_spec import EngineSpec
 from speclift.core.speculation import NGram
 from speclift.core.traffic import Message, Request
+from speclift.fleet.mirror import SentenceSaid, StudyEvent
+from speclift.fleet.workplace import SettleJob
 from speclift.lossless.divergence import Divergence, Kind
 from speclift.lossless.gate import ArmGate, Gate
 from speclift.lossless.greedy import Greedy
@@ -30,6 +34,7 @@ REQUESTS = tuple(
     Request(id=f"p{index}", messages=(Message(role="user", content=f"Say {index}"),), max_tokens=32)
     for index in range(12)
 )
+ASKED = GateAsk(arms=(ARM,), requests=REQUESTS, temperatures=(0.0,), engine_args=(), depth=QUICK, seed=1)
 
 
 @pytest.fixture
@@ -68,15 +73,18 @@ def open_gate(*, parted: str = "p9") -> Gate:
     return Gate(depth="quick", detect=0.05, planned_tokens=0, control=None, arms=(arm,))
 
 
+def engine(*truths: str, kind: str = "tiny") -> EngineSpec:
+    settings = ServerSettings(model="fake-model", engine_args=(*FAST, *truths))
+    return EngineSpec(kind=kind, settings=settings)
+
+
 def settled(
     tmp_path: Path, *truths: str, kind: str = "tiny", gate: Gate | None = None, limit_s: float | None = None
 ) -> Gate:
-    spec = EngineSpec(kind=kind, settings=ServerSettings(model="fake-model", engine_args=(*FAST, *truths)))
-    asked = GateAsk(arms=(ARM,), requests=REQUESTS, temperatures=(0.0,), engine_args=(), depth=QUICK, seed=1)
-    return settle_by_equality(
+    return HERE.settle(
         gate or open_gate(),
-        asked,
-        spec,
+        engine(*truths, kind=kind),
+        ASKED,
         logs=tmp_path / "logs",
         observer=Observer(),
         deadline=Deadline.after(limit_s, clock=time.monotonic),
@@ -91,6 +99,17 @@ def test_equal_answers_settle_it(tmp_path: Path) -> None:
     assert gate.result is Result.PASS
     assert gate.arms[0].greedy is not None
     assert "batch-invariant kernels are all the same" in gate.arms[0].greedy.message
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("tiny")
+def test_a_node_of_a_fleet_settles_it_too(tmp_path: Path) -> None:
+    job = SettleJob(gate=open_gate(), spec=engine(), ask=ASKED, left_s=None, launch_s=1.0)
+    sent = pickle.loads(pickle.dumps(job))
+    said: list[StudyEvent] = []
+    gate = asyncio.run(sent.run(tmp_path / "node", said.append))
+    assert gate.result is Result.PASS
+    assert SentenceSaid(text=f"lossless gate: asking {ARM.name} again with batch-invariant kernels") in said
 
 
 @pytest.mark.slow

@@ -13,6 +13,7 @@ from speclift.core.arm import BASELINE
 from speclift.core.errors import UsageError
 from speclift.core.fleet import FleetAddress, fleet_address
 from speclift.core.records import Phase
+from speclift.fleet import cluster
 from speclift.fleet.cluster import Versions
 from speclift.fleet.cost import fleet_cost
 from speclift.fleet.rounds import Progress, next_round
@@ -45,6 +46,17 @@ def test_no_cluster_at_the_address_is_said_at_once(cli: Cli, small: list[object]
         measured = cli("measure", *small, "--on", f"ray:{address}")
     assert measured.code == 1
     assert f"no Ray cluster answers at {address}" in measured.stderr
+
+
+def test_a_head_that_takes_connections_and_hangs_is_not_waited_for(
+    cli: Cli, small: list[object], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(cluster, "REACHED_WITHIN_S", 0.2)
+    with socket.create_server(("127.0.0.1", 0)) as hanging:
+        address = f"127.0.0.1:{hanging.getsockname()[1]}"
+        measured = cli("measure", *small, "--on", f"ray:{address}")
+    assert measured.code == 1
+    assert f"no Ray cluster answers at {address}: timed out" in measured.stderr
 
 
 def test_servers_of_somebody_else_run_where_they_are(cli: Cli) -> None:

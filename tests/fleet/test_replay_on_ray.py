@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import os
+import tempfile
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -45,8 +47,10 @@ def logs(tmp_path: Path) -> Path:
     return folder
 
 
-def replayed(folder: Path, *words: object) -> Result:
-    return speclift("replay", "logs/*.jsonl", *FLAGS, *words, cwd=folder.parent)
+def replayed(folder: Path, *words: object, environment: Mapping[str, str] | None = None) -> Result:
+    return speclift(
+        "replay", "logs/*.jsonl", *FLAGS, *words, cwd=folder.parent, environment=environment or {}
+    )
 
 
 def on(cluster: RayCluster) -> tuple[str, str]:
@@ -55,11 +59,24 @@ def on(cluster: RayCluster) -> tuple[str, str]:
 
 def test_nodes_count_what_one_machine_counts_bit_for_bit(cluster: RayCluster, logs: Path) -> None:
     methods = ("--method", "ngram", "--method", "ngram:map-k,n=2", "--method", "ngram:simple")
-    here, there = replayed(logs, *methods), replayed(logs, *methods, *on(cluster))
+    here = replayed(logs, *methods)
+    there = replayed(logs, *methods, "--on", "ray", environment={"RAY_ADDRESS": cluster.address})
 
     assert there.code == 0, there.stderr
+    assert f"joined the Ray cluster at {cluster.address}: ash, birch, cedar" in there.stderr
     assert there.stdout == here.stdout
     assert there.document["requests"] == PARTS * 60
+
+
+@pytest.mark.usefixtures("cluster")
+def test_a_cluster_that_nobody_named_is_not_joined_and_one_is_started_instead(logs: Path) -> None:
+    # Where `ray start` leaves addresses; Ray's sockets lie there too, and their names may not be long.
+    with tempfile.TemporaryDirectory(prefix="ray") as nowhere:
+        found = replayed(logs, "--on", "ray", environment={"RAY_TMPDIR": nowhere, "RAY_ADDRESS": ""})
+
+    assert found.code == 0, found.stderr
+    assert "started one here" in found.stderr
+    assert "ash" not in found.stderr
 
 
 def test_a_part_that_cannot_be_read_is_named_with_its_node_and_the_rest_is_counted(

@@ -6,6 +6,8 @@ import os
 import random
 import signal
 import sqlite3
+import subprocess
+import sys
 from collections import Counter, defaultdict
 from collections.abc import Iterator
 from contextlib import closing, suppress
@@ -14,8 +16,8 @@ from statistics import geometric_mean
 
 import pytest
 
-from processes import eventually, processes_with
-from ray_nodes import STEP_COSTS, RayCluster
+from processes import children, command_line, eventually, is_running, processes_with
+from ray_nodes import STEP_COSTS, RayCluster, running_cluster
 from running import fake_flags, finish, records_of, speclift, start
 from speclift.core.records import Phase
 from speclift.studies.study import DATABASE, Study
@@ -23,10 +25,14 @@ from speclift.studies.study import DATABASE, Study
 pytestmark = [pytest.mark.ray, pytest.mark.timeout(180)]
 # Every draft is accepted: a step of 1 + 4 tokens.
 CERTAIN = ("ttft_s=0.01", "tpot_s=0.01", "acceptance=1.0")
+# Of the drafted tokens that the arm should not have accepted: for the gate.
+WRONG = "spec.wrong_token_share=0.05"
 SHAPE = ("--segment", "chat", "--max-tokens", 26, "--method", "ngram", "--k", 4)
 # Three nodes start a Python each, on as few cores as this machine has.
 STARTED_WITHIN_S = 60.0
 SERVER = "speclift.testing.fake_server"
+# More than two pulses of a worker.
+SILENT_S = 6.0
 
 
 @pytest.fixture
@@ -63,12 +69,15 @@ def no_engine_is_left(mark: str) -> None:
 def test_every_node_runs_every_arm_and_its_own_truth_is_found(
     cluster: RayCluster, tmp_path: Path, mark: str
 ) -> None:
-    shape = (*SHAPE, "--requests", 10, "--launches", 3, "--verify", "off", "--json")
+    shape = (*SHAPE, "--requests", 10, "--launches", 3, "--temperature", 0, "--json")
     decided = speclift(
-        "decide", *shape, *fake_flags(*CERTAIN, mark, fast=False), "--on", f"ray:{cluster.address}", "--study", "s",
+        "decide", *shape, *fake_flags(*CERTAIN, WRONG, mark, fast=False),
+        "--on", f"ray:{cluster.address}", "--study", "s",
         cwd=tmp_path,
     )  # fmt: skip
-    assert decided.code in {0, 3, 4, 5}, decided.stderr
+    assert decided.code == 6, decided.stderr
+    assert "asking the baseline again" in decided.stderr
+    assert "no log-probabilities" not in decided.stdout
     measured = [record for record in records_of(tmp_path / "s") if record.place.phase is Phase.MEASURED]
     by_node = Counter((record.place.node, record.place.arm) for record in measured)
     assert by_node == {(node, arm): 10 for node in STEP_COSTS for arm in ("baseline", "ngram-k4")}
@@ -89,11 +98,25 @@ def test_every_node_runs_every_arm_and_its_own_truth_is_found(
         assert all(study.log_path(launch.id).exists() for launch, _ in study.launches())
 
 
-def measuring(cluster: RayCluster, mark: str, *, requests: int) -> list[object]:
-    """A study that takes a while: three launches of two arms, half a second a request."""
+def measuring(cluster: RayCluster, mark: str, *, requests: int, launches: int = 3) -> list[object]:
+    """A study that takes a while: launches of two arms, a quarter of a second a request."""
     slow = fake_flags("ttft_s=0.01", "tpot_s=0.01", mark, fast=False)
-    shape = (*SHAPE, "--requests", requests, "--launches", 3)
+    shape = (*SHAPE, "--requests", requests, "--launches", launches)
     return ["measure", *shape, *slow, "--on", f"ray:{cluster.address}", "--study", "s"]
+
+
+def start_hasty(arguments: list[object], *, cwd: Path) -> subprocess.Popen[str]:
+    """The command as it is, with less patience for nodes and heads that say nothing."""
+    hasty = (
+        f"from speclift.fleet import cluster; cluster.SILENT_LIMIT_S = {SILENT_S}; cluster.HEAD_LIMIT_S = 2.0"
+    )
+    return subprocess.Popen(
+        [sys.executable, "-c", f"{hasty}; from speclift.cli.main import main; main()", *map(str, arguments)],
+        cwd=cwd,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
 
 
 def test_ctrl_c_stops_every_node_and_keeps_what_was_measured(
@@ -104,6 +127,7 @@ def test_ctrl_c_stops_every_node_and_keeps_what_was_measured(
             lambda: measured_count(tmp_path / "s") > 6, what="nodes measure", patience_s=STARTED_WITHIN_S
         )
         assert len(engines(mark)) >= 6, "a server and its guardian for two arms on three nodes"
+        process.send_signal(signal.SIGINT)
         process.send_signal(signal.SIGINT)
         stopped = finish(process)
     assert stopped.code == 130, stopped.stderr
@@ -124,8 +148,8 @@ def test_a_driver_that_is_killed_leaves_no_process_on_any_node(
 
 
 def test_a_search_runs_a_job_on_every_node_at_a_time(cluster: RayCluster, tmp_path: Path, mark: str) -> None:
-    shape = ("--segment", "chat", "--max-tokens", 26, "--method", "ngram", "--k", "2,4,6,8", "--requests", 24)
-    truths = fake_flags("ttft_s=0.01", "tpot_s=0.008", "acceptance=0.8", mark, fast=False)
+    shape = ("--segment", "chat", "--max-tokens", 20, "--method", "ngram", "--k", "2,4,8", "--requests", 12)
+    truths = fake_flags("ttft_s=0.005", "tpot_s=0.005", "acceptance=0.8", mark, fast=False)
     tuned = speclift(
         "tune", *shape, "--launches", 3, "--verify", "off", *truths, "--on", f"ray:{cluster.address}",
         "--study", "s", "--json",
@@ -141,28 +165,69 @@ def test_a_search_runs_a_job_on_every_node_at_a_time(cluster: RayCluster, tmp_pa
     no_engine_is_left(mark)
 
 
-def test_a_node_that_is_killed_loses_no_record_and_the_study_ends(
+def has_every_pair_once(study: Path, *, launches: int) -> bool:
+    """Both arms answered every prompt of every launch on one node, and on no other."""
+    measured = [record.place for record in records_of(study) if record.place.phase is Phase.MEASURED]
+    sides = defaultdict(set)
+    for place in measured:
+        sides[place.round, place.request_id, place.node].add(place.arm)
+    paired = Counter((index, request) for (index, request, _), arms in sides.items() if len(arms) == 2)
+    prompts = {place.request_id for place in measured}
+    return paired == {(index, prompt): 1 for index in range(launches) for prompt in prompts}
+
+
+def workers_of(raylet: int) -> list[int]:
+    return [pid for pid in children(raylet) if any("NodeWorker" in word for word in command_line(pid))]
+
+
+def test_nodes_that_are_killed_or_hang_lose_no_record_and_the_study_ends(
     cluster: RayCluster, tmp_path: Path, mark: str
 ) -> None:
-    with start(measuring(cluster, mark, requests=24), cwd=tmp_path) as process:
+    with start_hasty(measuring(cluster, mark, requests=8), cwd=tmp_path) as process:
         eventually(
-            lambda: measured_count(tmp_path / "s", "birch") > 2,
-            what="the node measures",
+            lambda: all(measured_count(tmp_path / "s", node) > 2 for node in ("birch", "cedar")),
+            what="both nodes measure",
             patience_s=STARTED_WITHIN_S,
         )
         os.kill(cluster.raylets["birch"], signal.SIGKILL)
+        (hanging,) = workers_of(cluster.raylets["cedar"])
+        os.kill(hanging, signal.SIGSTOP)
         before = {record.place for record in records_of(tmp_path / "s")}
         ended = finish(process)
     assert ended.code == 0, ended.stderr
     with Study.open(tmp_path / "s") as study:
-        (lost,) = [finding for finding in study.findings() if finding.check == "node-lost"]
-    assert lost.message.startswith("node birch was lost")
-    measured = [record.place for record in records_of(tmp_path / "s") if record.place.phase is Phase.MEASURED]
+        lost = sorted(finding.message for finding in study.findings() if finding.check == "node-lost")
+    assert len(lost) == 2
+    assert lost[0].startswith("node birch was lost")
+    assert lost[1].startswith("node cedar was lost: its worker said nothing for")
     assert before <= {record.place for record in records_of(tmp_path / "s")}
-    sides = defaultdict(list)
-    for place in measured:
-        sides[place.round, place.request_id, place.node].append(place.arm)
-    paired = Counter((index, request) for (index, request, _), arms in sides.items() if len(arms) == 2)
-    requests = {place.request_id for place in measured}
-    assert paired == {(index, request): 1 for index in range(3) for request in requests}
+    assert has_every_pair_once(tmp_path / "s", launches=3)
+    no_engine_is_left(mark)
+    assert not is_running(hanging)
+
+
+def test_a_lost_head_ends_the_study_which_goes_on_with_fewer_nodes_on_a_new_cluster(
+    cluster: RayCluster, tmp_path: Path, mark: str
+) -> None:
+    """The last of these tests: it is the head of the cluster they share."""
+    with start_hasty(measuring(cluster, mark, requests=8, launches=2), cwd=tmp_path) as process:
+        eventually(
+            lambda: measured_count(tmp_path / "s") > 4, what="nodes measure", patience_s=STARTED_WITHIN_S
+        )
+        os.kill(cluster.server, signal.SIGKILL)
+        before = {record.place for record in records_of(tmp_path / "s")}
+        ended = finish(process)
+    assert ended.code == 1, ended.stderr
+    assert f"the head node of the cluster at {cluster.address} was lost" in " ".join(ended.stderr.split())
+    no_engine_is_left(mark)
+    with running_cluster(nodes=("ash",)) as new:
+        resumed = speclift(
+            "measure", "--resume", "--study", "s", "--on", "ray",
+            cwd=tmp_path,
+            environment={"RAY_ADDRESS": new.address},
+        )  # fmt: skip
+    assert resumed.code == 0, resumed.stderr
+    assert f"joined the Ray cluster at {new.address}: ash" in resumed.stderr
+    assert before <= {record.place for record in records_of(tmp_path / "s")}
+    assert has_every_pair_once(tmp_path / "s", launches=2)
     no_engine_is_left(mark)

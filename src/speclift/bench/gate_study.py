@@ -5,12 +5,12 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 from speclift.bench.bench import Bench
 from speclift.bench.fresh_answers import AskedAgain
 from speclift.bench.gate_run import GateAsk
-from speclift.bench.invariant_gate import settle_by_equality
+from speclift.bench.invariant_gate import arms_left_open
 from speclift.bench.observer import Observer
 from speclift.bench.run import launches_took
 from speclift.bench.soak_gate import SOAK_MIN_S, SoakSettings, check_soak
@@ -176,7 +176,10 @@ def _quick(
 ) -> Gate:
     plan, settings = study.plan, study.engine.settings.engine_args
     started_s = time.monotonic()
-    gate = gate_from_records(records, arms, plan.requests, settings=settings, seed=plan.seed)
+    recorded = RecordedAnswers(
+        records=records, arms=arms, requests=plan.requests, settings=settings, seed=plan.seed
+    )
+    gate = recorded.gate()
     parted = parted_requests(gate)
     if parted:
         observer.say(
@@ -184,28 +187,19 @@ def _quick(
         )
         questions = [_margin_question(request) for request in plan.requests if request.id in parted]
         others = [_margin_question(request) for request in plan.requests if request.id not in parted]
-
-        def judged(fresh: Fresh) -> Gate:
-            return gate_from_records(
-                records, arms, plan.requests, settings=settings, fresh=fresh, seed=plan.seed
-            )
-
-        def is_enough(fresh: Fresh) -> bool:
-            return not needs_more_control(judged(fresh))
-
         try:
             if not deadline.has(max(launches_took(study), default=0.0)):
                 raise BudgetSpent(deadline, "the lossless gate still needed a launch of the baseline")
-            again = AskedAgain(questions=questions, others=others, is_enough=is_enough)
+            again = AskedAgain(questions=questions, others=others, is_enough=recorded.is_enough)
             log = study.logs / "verify-baseline.log"
             fresh = place.ask_again(study.engine, again, log=log, deadline=deadline)
         except OperatingError as error:
             note = f"no log-probabilities for the differences: {error}"
             return replace(gate, notes=(*gate.notes, note), wall_s=time.monotonic() - started_s)
-        gate = judged(fresh)
+        gate = recorded.gate(fresh)
     gate = replace(gate, wall_s=time.monotonic() - started_s)
-    if place is not HERE:
-        return gate  # what is still open stays so: speclift verify --on settles it on a node
+    if not arms_left_open(gate):
+        return gate
     asked = GateAsk(
         arms=arms,
         requests=plan.requests,
@@ -214,15 +208,34 @@ def _quick(
         depth=replace(QUICK, batch=max(QUICK.batch, study.engine.settings.slots)),
         seed=plan.seed,
     )
-    return settle_by_equality(
+    return place.settle(
         gate,
-        asked,
         study.engine,
+        asked,
         logs=study.logs / "verify",
         observer=observer,
         deadline=deadline,
         launch_s=max(launches_took(study), default=0.0),
     )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RecordedAnswers:
+    """What a study's own answers say of its arms: a value, so that a node can be asked with it whether to go on."""
+
+    records: Sequence[Record]
+    arms: Sequence[Arm]
+    requests: Sequence[Request]
+    settings: Sequence[str]
+    seed: int
+
+    def gate(self, fresh: Fresh | None = None) -> Gate:
+        return gate_from_records(
+            self.records, self.arms, self.requests, settings=self.settings, fresh=fresh, seed=self.seed
+        )
+
+    def is_enough(self, fresh: Fresh) -> bool:
+        return not needs_more_control(self.gate(fresh))
 
 
 def _margin_question(request: Request) -> Question:

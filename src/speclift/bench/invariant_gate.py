@@ -1,8 +1,9 @@
-"""Differences at temperature 0 that are neither ties nor faults, asked again where arithmetic cannot be the cause.
+"""The lossless gate on servers, and what it leaves open asked again where arithmetic cannot be the cause.
 
-With batch-invariant kernels a token comes out the same whether it was verified with a draft or alone, so an arm that
-keeps the output is equal to the baseline, token for token. Ordinary servers were asked before: these only settle what
-those left open. One request at a time: in a batch of 16 the baseline of vLLM 0.26 parted from itself with them too.
+Open are differences at temperature 0 that are neither ties nor faults. With batch-invariant kernels a token comes out
+the same whether it was verified with a draft or alone, so an arm that keeps the output is equal to the baseline, token
+for token. Ordinary servers were asked before: these only settle what those left open. One request at a time: in a batch
+of 16 the baseline of vLLM 0.26 parted from itself with them too.
 """
 
 from __future__ import annotations
@@ -12,7 +13,6 @@ from dataclasses import replace
 from pathlib import Path
 
 from speclift.bench.gate_run import GateAsk, GateRun
-from speclift.bench.interrupts import run_until_signal
 from speclift.bench.observer import Observer
 from speclift.core.deadline import Deadline
 from speclift.core.engine_spec import EngineSpec
@@ -24,7 +24,39 @@ from speclift.engines.kind import engine_kind
 from speclift.lossless.gate import Gate, with_equality
 
 
-def settle_by_equality(
+async def run_gate(
+    spec: EngineSpec,
+    ask: GateAsk,
+    *,
+    logs: Path,
+    observer: Observer,
+    deadline: Deadline,
+    launch_s: Seconds = 0.0,
+) -> tuple[Gate, bool]:
+    """In full, and whether it was cut short before its last question."""
+    run = GateRun(build_engine(spec), ask, logs=logs, observer=observer, deadline=deadline, launch_s=launch_s)
+    gate = await run.run()
+    if not run.is_cut_short:
+        gate = await settle_by_equality(
+            gate,
+            ask,
+            spec,
+            logs=logs / "invariant",
+            observer=observer,
+            deadline=deadline,
+            launch_s=launch_s,
+        )
+    return gate, run.is_cut_short
+
+
+def arms_left_open(gate: Gate) -> frozenset[str]:
+    """By arithmetic alone."""
+    return frozenset(
+        arm.arm for arm in gate.arms if arm.greedy is not None and arm.greedy.is_open_by_arithmetic
+    )
+
+
+async def settle_by_equality(
     gate: Gate,
     ask: GateAsk,
     spec: EngineSpec,
@@ -35,7 +67,7 @@ def settle_by_equality(
     launch_s: Seconds = 0.0,
 ) -> Gate:
     """`launch_s`: what an ordinary launch took. The gate as it was where the engine has no such kernels."""
-    open_arms = {arm.arm for arm in gate.arms if arm.greedy is not None and arm.greedy.is_open_by_arithmetic}
+    open_arms = arms_left_open(gate)
     arms = [arm for arm in ask.arms if arm.name in open_arms]
     invariant = engine_kind(spec.kind).batch_invariant(spec) if arms else None
     if invariant is None:
@@ -59,7 +91,7 @@ def settle_by_equality(
         launch_s=launch_s,
     )
     try:
-        found = run_until_signal(run.run())
+        found = await run.run()
     except EngineError as error:
         # Not every version takes them with every method; what ordinary servers said stands.
         return _noted(gate, f"no server started with them: {error}")

@@ -7,9 +7,9 @@ from typing import Protocol
 
 from speclift.bench.course import LookAt
 from speclift.bench.fresh_answers import AskedAgain, ask_again
-from speclift.bench.gate_run import GateAsk, GateRun
+from speclift.bench.gate_run import GateAsk
 from speclift.bench.interrupts import run_until_signal
-from speclift.bench.invariant_gate import settle_by_equality
+from speclift.bench.invariant_gate import run_gate, settle_by_equality
 from speclift.bench.observer import Observer
 from speclift.bench.run import run_study
 from speclift.core.deadline import Deadline
@@ -49,6 +49,20 @@ class Workplace(Protocol):
         """The lossless gate in full, and whether it was cut short before its last question."""
         ...
 
+    def settle(
+        self,
+        gate: Gate,
+        spec: EngineSpec,
+        ask: GateAsk,
+        *,
+        logs: Path,
+        observer: Observer,
+        deadline: Deadline,
+        launch_s: Seconds = 0.0,
+    ) -> Gate:
+        """With what it leaves open by arithmetic settled by batch-invariant kernels, where the engine has them."""
+        ...
+
     def ask_again(self, spec: EngineSpec, asked: AskedAgain, *, log: Path, deadline: Deadline) -> Fresh:
         """A fresh baseline's answers, with log-probabilities."""
         ...
@@ -78,21 +92,26 @@ class Here:
         deadline: Deadline,
         launch_s: Seconds = 0.0,
     ) -> tuple[Gate, bool]:
-        run = GateRun(
-            build_engine(spec), ask, logs=logs, observer=observer, deadline=deadline, launch_s=launch_s
+        return run_until_signal(
+            run_gate(spec, ask, logs=logs, observer=observer, deadline=deadline, launch_s=launch_s)
         )
-        gate = run_until_signal(run.run())
-        if not run.is_cut_short:
-            gate = settle_by_equality(
-                gate,
-                ask,
-                spec,
-                logs=logs / "invariant",
-                observer=observer,
-                deadline=deadline,
-                launch_s=launch_s,
+
+    def settle(
+        self,
+        gate: Gate,
+        spec: EngineSpec,
+        ask: GateAsk,
+        *,
+        logs: Path,
+        observer: Observer,
+        deadline: Deadline,
+        launch_s: Seconds = 0.0,
+    ) -> Gate:
+        return run_until_signal(
+            settle_by_equality(
+                gate, ask, spec, logs=logs, observer=observer, deadline=deadline, launch_s=launch_s
             )
-        return gate, run.is_cut_short
+        )
 
     def ask_again(self, spec: EngineSpec, asked: AskedAgain, *, log: Path, deadline: Deadline) -> Fresh:
         return run_until_signal(ask_again(build_engine(spec), asked, log=log, deadline=deadline))

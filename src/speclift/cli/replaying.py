@@ -35,8 +35,11 @@ def replay_command(
     from speclift.verbs.replay import replay
 
     console = screen(stderr=True)
-    progress = _Progress(lambda text: console.print(text, style="dim", markup=False))
-    result = replay(logs, assembled(ReplayAsk, asked), progress=progress)
+
+    def say(text: str) -> None:
+        console.print(text, style="dim", markup=False)
+
+    result = replay(logs, assembled(ReplayAsk, asked), progress=_Progress(say), say=say)
     document = replay_document(result)
     if as_json:
         write_json(document)

@@ -6,6 +6,7 @@ FleetErrors that name the node.
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import os
 import platform
@@ -13,7 +14,8 @@ import re
 import signal
 import socket
 import threading
-from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from types import ModuleType
@@ -21,8 +23,9 @@ from typing import Generic, TypeVar, cast
 
 from speclift import __version__
 from speclift.core.errors import FleetError, OperatingError
-from speclift.core.fleet import FleetAddress
+from speclift.core.fleet import FleetAddress, fleet_address
 from speclift.core.units import Bytes, Seconds
+from speclift.engines.aside import started
 
 # Ray tells its makers nothing of a study, and prints nothing between our own lines.
 QUIET = {
@@ -32,8 +35,20 @@ QUIET = {
     "RAY_enable_metrics_collection": "0",
 }
 REACHED_WITHIN_S = 5.0
+# What HTTP/2, and so gRPC, begins with (RFC 9113, 3.4), and empty settings. Whoever is alive answers or hangs up.
+GREETING = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + bytes((0, 0, 0, 4, 0, 0, 0, 0, 0))
 # A worker takes seconds to start on an idle node; one that waits longer waits for somebody else's work to end.
 WORKER_LIMIT_S: Seconds = 60.0
+# What works on a node says so this often, though there be nothing else to say. One that says nothing for so long hangs,
+# or cannot be reached: about as long as Ray takes to give up a node that no longer answers.
+PULSE_S: Seconds = 2.0
+SILENT_LIMIT_S: Seconds = 30.0
+# The head is looked for this often. One that is started again by its operator is back within seconds; after a minute
+# without it Ray would end this process in the middle of a word (2.60, rpc_client.h).
+HEAD_LOOKED_EVERY_S: Seconds = 1.0
+HEAD_LIMIT_S: Seconds = 10.0
+# Without its head a cluster keeps whoever says goodbye to it waiting.
+GOODBYE_LIMIT_S: Seconds = 3.0
 # Records are handed over as they arrive; what lies in the object store is small.
 OBJECT_STORE_BYTES: Bytes = 100 * 2**20
 
@@ -42,6 +57,7 @@ NUMBERED = re.compile(r"(Node Id|node_id|ID)s?[:=] ?[0-9a-f]{8,}")
 
 Worker = TypeVar("Worker")
 Told = TypeVar("Told")
+END = object()
 
 
 class NodeLost(FleetError):
@@ -50,6 +66,48 @@ class NodeLost(FleetError):
     def __init__(self, node: str, why: str) -> None:
         super().__init__(f"node {node} was lost: {why}")
         self.node = node
+
+
+class HeadWatch:
+    """Whether the head is still there, looked at by a thread of its own: everything of Ray's waits for it."""
+
+    def __init__(self, address: str, *, when_lost: Callable[[], object] = lambda: None) -> None:
+        host, _, port = address.rpartition(":")
+        self._host, self._port = host.strip("[]"), int(port)
+        self._when_lost = when_lost
+        self._seen_s = time.monotonic()
+        self._why = ""
+        self._is_over = threading.Event()
+        self._thread = threading.Thread(target=self._look, daemon=True)
+
+    @property
+    def is_lost(self) -> bool:
+        return bool(self._why) and time.monotonic() - self._seen_s > HEAD_LIMIT_S
+
+    def require(self) -> None:
+        if self.is_lost:
+            raise FleetError(
+                f"the head node of the cluster at {self._host}:{self._port} was lost: {self._why}",
+                hint="what was measured is kept; start the cluster again and continue with --resume",
+            )
+
+    def start(self) -> None:
+        self._thread.start()
+
+    def end(self) -> None:
+        self._is_over.set()
+
+    def _look(self) -> None:
+        while not self._is_over.wait(HEAD_LOOKED_EVERY_S):
+            try:
+                _require_reachable(self._host, self._port)
+            except FleetError as error:
+                self._why = str(error.__cause__)
+                if self.is_lost:
+                    self._when_lost()
+                    return
+            else:
+                self._seen_s, self._why = time.monotonic(), ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -81,32 +139,65 @@ class Versions:
 class RemoteWorker(Generic[Worker]):
     """An object of ours that lives in a process on a node, and is called from here."""
 
-    def __init__(self, ray: ModuleType, handle: object, node: ClusterNode) -> None:
-        self._ray, self._handle, self.node = ray, handle, node
+    def __init__(self, ray: ModuleType, handle: object, node: ClusterNode, head: HeadWatch) -> None:
+        self._ray, self._handle, self.node, self.head = ray, handle, node, head
         self._begun: object | None = None
 
     def call(self, method: str, *arguments: object, limit_s: Seconds | None = None) -> object:
         """Waits for the answer; FleetError where none comes in time, NodeLost where none can come."""
-        exceptions = self._ray.exceptions
-        try:
-            return self._ray.get(getattr(self._handle, method).remote(*arguments), timeout=limit_s)
-        except exceptions.GetTimeoutError as error:
-            raise FleetError(
-                f"node {self.node.name} gave no answer within {limit_s:.0f} s",
-                hint="is its CPU or GPU taken by other work on the cluster? see `ray status`",
-            ) from error
-        except exceptions.RayTaskError as error:
-            raise _cause_of(error) from error
-        except exceptions.RayError as error:
-            raise NodeLost(self.node.name, first_line(error)) from error
+        reference = getattr(self._handle, method).remote(*arguments)
+        with self._named_errors():
+            try:
+                return self._ray.get(reference, timeout=limit_s)
+            except self._ray.exceptions.GetTimeoutError as error:
+                raise FleetError(
+                    f"node {self.node.name} gave no answer within {limit_s:.0f} s",
+                    hint="is its CPU or GPU taken by other work on the cluster? see `ray status`",
+                ) from error
+
+    def call_patiently(self, method: str, *arguments: object) -> object:
+        """However long it takes, for as long as the worker answers to `alive` meanwhile."""
+        reference = getattr(self._handle, method).remote(*arguments)
+        with self._named_errors():
+            while not self._ray.wait([reference], timeout=PULSE_S)[0]:
+                self.head.require()
+                pulse = self._handle.alive.remote()  # type: ignore[attr-defined]
+                if not self._ray.wait([pulse], timeout=SILENT_LIMIT_S)[0]:
+                    raise self._silent()
+            return self._ray.get(reference)
 
     async def stream(self, method: str, *arguments: object) -> AsyncIterator[object]:
-        """What a generator on the node yields, as it comes."""
-        exceptions = self._ray.exceptions
+        """What a generator on the node yields, as it comes. It yields at least every PULSE_S, if only something empty,
+        which is not passed on."""
         calling = getattr(self._handle, method).options(num_returns="streaming")
+        with self._named_errors():
+            references = calling.remote(*arguments)
+            while (batch := await self._next(references)) is not END:
+                if batch:
+                    yield batch
+
+    async def _next(self, references: AsyncIterator[object]) -> object:
+        """END after the last."""
+        heard = asyncio.ensure_future(_value_of_next(references))
+        since_s = time.monotonic()
         try:
-            async for reference in calling.remote(*arguments):
-                yield await reference
+            while not (await asyncio.wait({heard}, timeout=HEAD_LOOKED_EVERY_S))[0]:
+                self.head.require()
+                if time.monotonic() - since_s > SILENT_LIMIT_S:
+                    raise self._silent()
+            self.head.require()
+            return heard.result()
+        finally:
+            heard.cancel()
+
+    def _silent(self) -> NodeLost:
+        return NodeLost(self.node.name, f"its worker said nothing for {SILENT_LIMIT_S:.0f} s")
+
+    @contextmanager
+    def _named_errors(self) -> Iterator[None]:
+        exceptions = self._ray.exceptions
+        try:
+            yield
         except exceptions.RayTaskError as error:
             raise _cause_of(error) from error
         except exceptions.RayError as error:
@@ -124,25 +215,37 @@ class RemoteWorker(Generic[Worker]):
                 self._ray.wait([self._begun], timeout=limit_s)
 
     def kill(self) -> None:
-        with contextlib.suppress(self._ray.exceptions.RayError, ValueError):
-            self._ray.kill(self._handle, no_restart=True)
+        """By the head, which alone can; where that is lost, workers end by themselves."""
+        if self.head.is_lost:
+            return
+        with contextlib.suppress(self._ray.exceptions.RayError, ValueError, TimeoutError):
+            started(lambda: self._ray.kill(self._handle, no_restart=True)).result(GOODBYE_LIMIT_S)
 
 
 class Cluster:
-    """Joined, until the block of `joined` ends."""
+    """Joined, until the block of `joined` ends. `is_own`: it was started for this command."""
 
-    def __init__(self, ray: ModuleType, address: str) -> None:
+    def __init__(self, ray: ModuleType, address: str, *, is_own: bool) -> None:
         self._ray = ray
-        self.address = address
+        self.address, self.is_own = address, is_own
+        self.head = HeadWatch(address)
+
+    @property
+    def words(self) -> str:
+        names = ", ".join(node.name for node in self.nodes())
+        if self.is_own:
+            return f"no Ray cluster was named or started on this machine: started one here, of {names} alone"
+        return f"joined the Ray cluster at {self.address}: {names}"
 
     def nodes(self) -> tuple[ClusterNode, ...]:
         """Those that are alive, by name. Machines that share a name are told apart by Ray's own number."""
         try:
-            alive = [node for node in self._ray.nodes() if node["Alive"]]
-        except (self._ray.exceptions.RayError, ConnectionError, RuntimeError) as error:
+            known = started(self._ray.nodes).result(HEAD_LIMIT_S)
+        except (self._ray.exceptions.RayError, ConnectionError, RuntimeError, TimeoutError) as error:
             raise FleetError(
                 f"the head node at {self.address} does not answer: {first_line(error)}"
             ) from error
+        alive = [node for node in known if node["Alive"]]
         names = [str(node["NodeName"]) for node in alive]
         found = [
             ClusterNode(
@@ -180,7 +283,7 @@ class Cluster:
             max_restarts=0,
             scheduling_strategy=self._affinity(node),
         )
-        return RemoteWorker(self._ray, remote.remote(), node)
+        return RemoteWorker(self._ray, remote.remote(), node, self.head)
 
     def call_on_each(
         self, nodes: Sequence[ClusterNode], function: Callable[[], Told]
@@ -213,18 +316,26 @@ class Cluster:
 
 
 @contextmanager
-def joined(address: FleetAddress) -> Iterator[Cluster]:
-    """A cluster that was started here ends with the block; one that was joined stays."""
+def joined(address: FleetAddress, say: Callable[[str], object]) -> Iterator[Cluster]:
+    """A cluster that was started here ends with the block; one that was joined stays. Which it is, is said."""
     os.environ.update({name: value for name, value in QUIET.items() if name not in os.environ})
     ray = _ray()
     with _own_signal_handlers():
-        where = _initialised(ray, address)
+        cluster = _initialised(ray, address)
     _print_nothing()
     try:
-        yield Cluster(ray, where)
+        cluster.head.start()
+        say(cluster.words)
+        yield cluster
     finally:
-        with contextlib.suppress(OSError), _own_signal_handlers():
-            ray.shutdown()
+        cluster.head.end()
+        with contextlib.suppress(OSError, TimeoutError), _own_signal_handlers():
+            started(ray.shutdown).result(GOODBYE_LIMIT_S)
+
+
+def head_here() -> str:
+    """Where a worker on a node finds the head."""
+    return str(_ray().get_runtime_context().gcs_address)
 
 
 def require_alike(cluster: Cluster, nodes: Sequence[ClusterNode]) -> None:
@@ -283,31 +394,53 @@ def _ray() -> ModuleType:
     return cast(ModuleType, ray)
 
 
-def _initialised(ray: ModuleType, address: FleetAddress) -> str:
+def _initialised(ray: ModuleType, address: FleetAddress) -> Cluster:
     quiet = {"logging_level": "CRITICAL", "log_to_driver": False}
-    if address.head is not None:
-        _require_reachable(*address.head)
-    where = "auto" if address.head is None else f"{address.head[0]}:{address.head[1]}"
+    head = address.head or _known_head()
+    if head is None:
+        own = ray.init("local", include_dashboard=False, object_store_memory=OBJECT_STORE_BYTES, **quiet)
+        return Cluster(ray, str(own.address_info["gcs_address"]), is_own=True)
+    _require_reachable(*head)
+    where = f"{head[0]}:{head[1]}"
     try:
-        return str(ray.init(address=where, **quiet).address_info["gcs_address"])
+        return Cluster(ray, str(ray.init(where, **quiet).address_info["gcs_address"]), is_own=False)
     except ConnectionError as error:
-        if address.head is not None:
-            raise FleetError(
-                f"no Ray cluster answers at {where}: {first_line(error)}",
-                hint="give the address that `ray start --head` printed",
-            ) from error
+        raise FleetError(
+            f"no Ray cluster answers at {where}: {first_line(error)}",
+            hint="give the address that `ray start --head` printed",
+        ) from error
     except (RuntimeError, ValueError, OSError) as error:
         # Among them: another version of Ray or Python there, in Ray's own words.
         raise FleetError(f"cannot join the Ray cluster at {where}: {first_line(error)}") from error
-    started = ray.init(include_dashboard=False, object_store_memory=OBJECT_STORE_BYTES, **quiet)
-    return str(started.address_info["gcs_address"])
+
+
+def _known_head() -> tuple[str, int] | None:
+    """RAY_ADDRESS, as in a job that Ray runs; else the cluster that `ray start` made this machine a part of, if it
+    still runs. Not whatever else of Ray's happens to run here: that is somebody's own (`ray.init("auto")` takes it)."""
+    named = os.environ.get("RAY_ADDRESS", "")
+    if named not in ("", "auto", "local"):
+        return fleet_address(f"ray:{named}").head
+    from ray._private.utils import read_ray_address
+
+    left = None if named == "local" else read_ray_address()
+    if left is None:
+        return None
+    head = fleet_address(f"ray:{left}").head
+    assert head is not None
+    try:
+        _require_reachable(*head)
+    except FleetError:
+        return None  # `ray start` leaves the address behind; that cluster has ended
+    return head
 
 
 def _require_reachable(host: str, port: int) -> None:
-    """Ray itself would try for a minute."""
+    """Ray itself would try for a minute, and for ever where the head takes connections and hangs."""
     try:
-        with socket.create_connection((host, port), timeout=REACHED_WITHIN_S):
-            return
+        with socket.create_connection((host, port), timeout=REACHED_WITHIN_S) as asked:
+            asked.sendall(GREETING)
+            with contextlib.suppress(ConnectionResetError):
+                asked.recv(1)
     except OSError as error:
         raise FleetError(
             f"no Ray cluster answers at {host}:{port}: {error.strerror or error}",
@@ -338,3 +471,8 @@ def _print_nothing() -> None:
         return
     for name, _ in list(printed.handlers):
         printed.remove_handler(name)
+
+
+async def _value_of_next(references: AsyncIterator[object]) -> object:
+    reference = await anext(references, END)
+    return END if reference is END else await cast(Awaitable[object], reference)

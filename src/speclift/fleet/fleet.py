@@ -26,7 +26,7 @@ from speclift.fleet.cluster import (
 )
 from speclift.fleet.node import STOP_LIMIT_S, NodeWorker
 
-FREE_WITHIN_S, FREE_POLL_S = 10.0, 0.25
+FREE_WITHIN_S, FREE_POLL_S = 5.0, 0.25
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -53,7 +53,7 @@ def needs_of(spec: EngineSpec, arms: Sequence[Arm], model_sha256: str) -> FleetN
     named = dict.fromkeys(word for word in (spec.settings.model, *drafts) if word)
     return FleetNeeds(
         spec=spec,
-        files=tuple(word for word in named if Path(word).is_absolute() and Path(word).exists()),
+        files=tuple(word for word in named if Path(word).exists()),
         gpus=spec.settings.tp * spec.settings.pp if kind.is_on_gpu(spec) else 0,
         model_sha256=model_sha256,
     )
@@ -94,7 +94,10 @@ class Fleet:
         self.workers.pop(name).kill()
 
     def stop(self) -> None:
-        """Every worker ends what it does, with its servers; one that does not in time is ended."""
+        """Every worker ends what it does, with its servers; one that does not in time is ended. Without a head nobody
+        would hear it, and workers end by themselves."""
+        if self._cluster.head.is_lost:
+            return
         for worker in self.workers.values():
             worker.begin("stop")
         until_s = time.monotonic() + STOP_LIMIT_S
@@ -106,7 +109,8 @@ class Fleet:
         able = [node for node in nodes if node.cpus >= 1 and node.gpus >= self._needs.gpus]
         if not able:
             seen = ", ".join(f"{node.name}: {node.cpus:g} CPUs, {node.gpus:g} GPUs" for node in nodes)
-            wanted = "a CPU" + (f" and {self._needs.gpus} GPUs" if self._needs.gpus else "")
+            gpus = self._needs.gpus
+            wanted = "a CPU" + (f" and {gpus} GPU{'s' if gpus != 1 else ''}" if gpus else "")
             raise FleetError(
                 f"no node of the cluster at {self.address} has {wanted} to give ({seen or 'no node is alive'})",
                 hint="declare what nodes have with `ray start --num-cpus N --num-gpus N`",
@@ -135,11 +139,19 @@ class Fleet:
         return None
 
     def _ask(self) -> None:
-        """What every node is; all that is wrong is said at once."""
+        """What every node is; all that is wrong is said at once. They have the same time, all of them together."""
         faults: list[OperatingError] = []
+        until_s = time.monotonic() + WORKER_LIMIT_S
         for name, worker in self.workers.items():
             try:
-                told = worker.call("facts", name, self._needs.spec, self._needs.files, limit_s=WORKER_LIMIT_S)
+                told = worker.call(
+                    "facts",
+                    name,
+                    self._needs.spec,
+                    self._needs.files,
+                    str(Path.cwd()),
+                    limit_s=max(1.0, until_s - time.monotonic()),
+                )
             except NodeLost as error:
                 faults.append(error)
                 continue
@@ -177,15 +189,15 @@ def staffed(
     address: FleetAddress, needs: FleetNeeds, *, most: int, observer: Observer, only_alike: bool = False
 ) -> Iterator[Fleet]:
     """A fleet of at most so many nodes; its workers end with the block, whatever ended it."""
-    with joined(address) as cluster:
+    with joined(address, observer.say) as cluster:
         fleet = Fleet(cluster, needs)
         try:
             spare = fleet.staff(most, only_alike=only_alike)
             names = ", ".join(fleet.workers)
-            observer.say(f"on {len(fleet.workers)} nodes of the Ray cluster at {fleet.address}: {names}")
+            observer.say(f"measuring on {names}")
             if spare:
                 observer.say(
-                    f"{spare} more nodes stay free: a node runs whole launches (--launches N for more)"
+                    f"nodes that stay free: {spare}; a node runs whole launches (--launches N for more)"
                 )
             yield fleet
         finally:

@@ -7,6 +7,8 @@ can be told to stop meanwhile; if the worker dies instead, the guardians end its
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import os
 import queue
 import tempfile
 import threading
@@ -26,6 +28,7 @@ from speclift.core.fleet import NodeFacts
 from speclift.core.units import Seconds
 from speclift.engines.aside import started
 from speclift.engines.build import build_engine
+from speclift.fleet.cluster import PULSE_S, HeadWatch, head_here
 from speclift.fleet.mirror import StudyEvent, Tell
 
 # A record is some kilobytes; what fits in one message of Ray's arrives although its node is lost a moment later.
@@ -57,12 +60,17 @@ class NodeWorker:
         self._is_stopped = False
         self._idle = threading.Event()
         self._idle.set()
+        # Nobody can tell it to stop then: whoever would goes with the head, or cannot be reached without it.
+        HeadWatch(head_here(), when_lost=self._leave).start()
 
-    def facts(self, name: str, spec: EngineSpec, files: Sequence[str]) -> NodeFacts:
-        """EngineError where this machine lacks the engine, ModelError where it lacks one of the model files."""
+    def facts(self, name: str, spec: EngineSpec, files: Sequence[str], folder: str) -> NodeFacts:
+        """EngineError where this machine lacks the engine, ModelError where it lacks one of the model files. Names of
+        files are those of whoever asks, in that folder where it is shared."""
+        with contextlib.suppress(OSError):
+            os.chdir(folder)
         try:
             version = build_engine(spec).version()
-        except EngineError as error:
+        except SpecliftError as error:
             raise EngineError(f"node {name} cannot run the engine: {error}", hint=error.hint) from error
         missing = [file for file in files if not Path(file).exists()]
         if missing:
@@ -83,11 +91,14 @@ class NodeWorker:
         under_way = started(lambda: self._run(job, events.put))
         under_way.add_done_callback(lambda ended: self._end(ended, events.put))
         while True:
-            batch = [events.get()]
+            batch = []
+            # An empty one says that this worker is alive.
+            with contextlib.suppress(queue.Empty):
+                batch.append(events.get(timeout=PULSE_S))
             while len(batch) < BATCH_MAX and not events.empty():
                 batch.append(events.get())
             yield batch
-            if isinstance(batch[-1], JobEnded):
+            if batch and isinstance(batch[-1], JobEnded):
                 return
 
     def stop(self) -> bool:
@@ -97,6 +108,10 @@ class NodeWorker:
             loop, task = self._running
             loop.call_soon_threadsafe(task.cancel)
         return self._idle.wait(STOP_LIMIT_S)
+
+    def _leave(self) -> None:
+        self.stop()
+        os._exit(1)
 
     def _run(self, job: NodeJob, tell: Tell) -> object:
         with tempfile.TemporaryDirectory(prefix="speclift-node-", ignore_cleanup_errors=True) as folder:

@@ -12,7 +12,7 @@ import os
 import queue
 import threading
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -27,6 +27,7 @@ from speclift.core.units import Seconds
 from speclift.fleet.cluster import (
     WORKER_LIMIT_S,
     Cluster,
+    HeadWatch,
     NodeLost,
     RemoteWorker,
     joined,
@@ -82,6 +83,9 @@ class CountingWorker:
         with contextlib.suppress(OSError):
             os.chdir(folder)
 
+    def alive(self) -> None:
+        """Answers while it counts, too."""
+
     def count(self, ask: ReplayAsk, job: ShardJob) -> ShardTotals:
         """OperatingError where a part cannot be read there."""
         try:
@@ -112,12 +116,14 @@ def counted_on_nodes(
     *,
     drafters: Sequence[DrafterSetting],
     progress: Progress | None = None,
+    say: Callable[[str], object] = lambda _: None,
 ) -> tuple[ShardTotals, tuple[str, ...]]:
     """What was counted, and what of the log was not, in words."""
     remembering = tuple(number for number, each in enumerate(drafters) if each.drafter.remembers)
     alone = tuple(number for number in range(len(drafters)) if number not in remembering)
     parts = [ShardJob(shards=(part,), drafters=alone, is_log=True) for part in enumerate(shards)]
-    with joined(address) as cluster, _staffed(cluster, most=max(len(parts), len(remembering))) as workers:
+    most = max(len(parts), len(remembering))
+    with joined(address, say) as cluster, _staffed(cluster, most=most) as workers:
         found, unread = _counted_parts(workers, parts, ask, progress)
         lost = {outcome.job.shards[0] for outcome in unread}
         if len(lost) == len(shards):
@@ -160,7 +166,7 @@ def _staffed(cluster: Cluster, *, most: int) -> Iterator[Workers]:
         ((turn, place) for place, node in enumerate(nodes) for turn in range(int(node.cpus))),
     )
     workers = [
-        cluster.worker(CountingWorker, nodes[place], cpus=1, gpus=0, at_once=1) for _, place in places[:most]
+        cluster.worker(CountingWorker, nodes[place], cpus=1, gpus=0, at_once=2) for _, place in places[:most]
     ]
     try:
         yield workers
@@ -180,7 +186,7 @@ def _outcomes(workers: Workers, jobs: Sequence[ShardJob], ask: ReplayAsk) -> Ite
         left = len(jobs)
         try:
             while left:
-                outcome = _next_outcome(desk, working, begun_s)
+                outcome = _next_outcome(desk, working, begun_s, workers[0].head)
                 left -= 1
                 yield outcome
         finally:
@@ -191,8 +197,9 @@ def _outcomes(workers: Workers, jobs: Sequence[ShardJob], ask: ReplayAsk) -> Ite
                     worker.kill()
 
 
-def _next_outcome(desk: _Desk, working: Sequence[Future[str]], begun_s: Seconds) -> _Outcome:
+def _next_outcome(desk: _Desk, working: Sequence[Future[str]], begun_s: Seconds, head: HeadWatch) -> _Outcome:
     while True:
+        head.require()
         with contextlib.suppress(queue.Empty):
             return desk.outcomes.get(timeout=LOOKED_EVERY_S)
         ended = [thread.result() for thread in working if thread.done()]
@@ -213,7 +220,7 @@ def _work(worker: RemoteWorker[CountingWorker], desk: _Desk, ask: ReplayAsk) -> 
         desk.is_staffed = True
         while (job := desk.take(node)) is not None:
             try:
-                counted = worker.call("count", ask, job)
+                counted = worker.call_patiently("count", ask, job)
             except NodeLost as error:
                 desk.fail(job, node, str(error))
                 raise

@@ -7,15 +7,14 @@ from pathlib import Path
 
 from speclift.bench.course import LookAt
 from speclift.bench.fresh_answers import AskedAgain, ask_again
-from speclift.bench.gate_run import GateAsk, GateRun
+from speclift.bench.gate_run import GateAsk
 from speclift.bench.interrupts import run_until_signal
-from speclift.bench.invariant_gate import settle_by_equality
+from speclift.bench.invariant_gate import run_gate, settle_by_equality
 from speclift.bench.observer import Observer
 from speclift.core.deadline import Deadline
 from speclift.core.engine_spec import EngineSpec
 from speclift.core.errors import FleetError
 from speclift.core.units import Seconds
-from speclift.engines.aside import aside
 from speclift.engines.build import build_engine
 from speclift.fleet.cluster import NodeLost
 from speclift.fleet.fleet import Fleet
@@ -23,7 +22,6 @@ from speclift.fleet.mirror import SentenceSaid, Tell, TellingObserver
 from speclift.fleet.node import JobEnded, NodeJob, deadline_in
 from speclift.fleet.run import FleetRun, named
 from speclift.lossless.gate import Gate
-from speclift.lossless.questions import Question
 from speclift.lossless.recorded import Fresh
 from speclift.studies.study import Study
 
@@ -36,41 +34,47 @@ class GateJob:
     launch_s: Seconds
 
     async def run(self, folder: Path, tell: Tell) -> tuple[Gate, bool]:
-        run = GateRun(
-            build_engine(self.spec),
+        return await run_gate(
+            self.spec,
             self.ask,
             logs=folder,
             observer=TellingObserver(tell),
             deadline=deadline_in(self.left_s),
             launch_s=self.launch_s,
         )
-        gate = await run.run()
-        if not run.is_cut_short:
-            # It has an event loop of its own; if this job is stopped meanwhile, its servers end with the worker.
-            gate = await aside(
-                settle_by_equality,
-                gate,
-                self.ask,
-                self.spec,
-                logs=folder / "invariant",
-                observer=TellingObserver(tell),
-                deadline=deadline_in(self.left_s),
-                launch_s=self.launch_s,
-            )
-        return gate, run.is_cut_short
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SettleJob:
+    gate: Gate
+    spec: EngineSpec
+    ask: GateAsk
+    left_s: Seconds | None
+    launch_s: Seconds
+
+    async def run(self, folder: Path, tell: Tell) -> Gate:
+        return await settle_by_equality(
+            self.gate,
+            self.ask,
+            self.spec,
+            logs=folder,
+            observer=TellingObserver(tell),
+            deadline=deadline_in(self.left_s),
+            launch_s=self.launch_s,
+        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AskAgainJob:
     spec: EngineSpec
-    questions: tuple[Question, ...]
+    asked: AskedAgain
     left_s: Seconds | None
 
     async def run(self, folder: Path, tell: Tell) -> Fresh:
         log = folder / "baseline.log"
         return await ask_again(
             build_engine(self.spec),
-            AskedAgain(questions=self.questions),
+            self.asked,
             log=log,
             deadline=deadline_in(self.left_s),
         )
@@ -109,9 +113,24 @@ class OnFleet:
         assert isinstance(told, tuple)
         return told
 
+    def settle(
+        self,
+        gate: Gate,
+        spec: EngineSpec,
+        ask: GateAsk,
+        *,
+        logs: Path,
+        observer: Observer,
+        deadline: Deadline,
+        launch_s: Seconds = 0.0,
+    ) -> Gate:
+        job = SettleJob(gate=gate, spec=spec, ask=ask, left_s=_left_s(deadline), launch_s=launch_s)
+        told = run_until_signal(self._on_one_node(job, observer))
+        assert isinstance(told, Gate)
+        return told
+
     def ask_again(self, spec: EngineSpec, asked: AskedAgain, *, log: Path, deadline: Deadline) -> Fresh:
-        """Without the other prompts: whether they are needed is not for a node to judge."""
-        job = AskAgainJob(spec=spec, questions=tuple(asked.questions), left_s=_left_s(deadline))
+        job = AskAgainJob(spec=spec, asked=asked, left_s=_left_s(deadline))
         told = run_until_signal(self._on_one_node(job, Observer()))
         assert isinstance(told, Fresh)
         return told

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from copy import deepcopy
 from pathlib import Path
 
@@ -31,6 +31,7 @@ def replay(
     ask: ReplayAsk | None = None,
     *,
     progress: Progress | None = None,
+    say: Callable[[str], object] = lambda _: None,
     **settings: object,
 ) -> ReplayResult:
     """What n-gram drafters would have had accepted on these logs: `speclift.replay(["requests.jsonl"])`.
@@ -50,7 +51,7 @@ def replay(
         from speclift.fleet.replaying import counted_on_nodes  # Ray, an extra
 
         found, unread = counted_on_nodes(
-            fleet_address(ask.on), shards, ask, drafters=drafters, progress=progress
+            fleet_address(ask.on), shards, ask, drafters=drafters, progress=progress, say=say
         )
     found.require_replayed(shards, ask.segments)
     findings = replay_findings(
