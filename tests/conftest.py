@@ -52,6 +52,17 @@ def pytest_configure(config: pytest.Config) -> None:
         config.pluginmanager.register(Progress(config), "progress")
 
 
+@pytest.hookimpl(trylast=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """What runs together: tests of a file, which share what they start, and those of the one Ray cluster. Files with
+    slow tests come first, and the quick ones fill the gaps in the end."""
+    slow = {item.path for item in items if item.get_closest_marker("slow")}
+    items.sort(key=lambda item: item.path not in slow)
+    for item in items:
+        group = "ray" if item.get_closest_marker("ray") else str(item.path)
+        item.add_marker(pytest.mark.xdist_group(group))
+
+
 @pytest.fixture(scope="session")
 def embedded_model() -> Path:
     """The embedded model from the user's cache; fetched there only where SPECLIFT_FETCH=1 allows it."""
