@@ -63,6 +63,12 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         item.add_marker(pytest.mark.xdist_group(group))
 
 
+def pytest_collection_finish() -> None:
+    """Ten thousand tests stay in memory: no search for garbage need look through them again."""
+    gc.collect()
+    gc.freeze()
+
+
 @pytest.fixture(scope="session")
 def embedded_model() -> Path:
     """The embedded model from the user's cache; fetched there only where SPECLIFT_FETCH=1 allows it."""
