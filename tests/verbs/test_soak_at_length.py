@@ -46,10 +46,10 @@ def test_decide_in_full_ends_with_a_soak_that_can_fail_an_arm(
 
 
 def test_a_server_that_dies_fails_its_arm_with_its_last_words_and_is_started_again(cli: Cli) -> None:
-    result = soak(cli, "--launches", 2, truths=("spec.crash_after=80",), soak_s=12)
+    result = soak(cli, "--launches", 2, truths=("spec.crash_after=12",), soak_s=12)
     assert result.code == 6, result.stderr
     document = result.document["soak"]
     failures = [finding for finding in document["findings"] if finding["check"] == "arm-failed"]
     assert {finding["level"] for finding in failures} == {"fail"}
-    assert "aborting after 80 finished requests" in failures[0]["message"]
+    assert "aborting after 12 finished requests" in failures[0]["message"]
     assert document["arms"][0]["launches"] >= len(failures)
