@@ -35,7 +35,7 @@ from speclift.core.engine_spec import AttachSettings, EngineSpec
 from speclift.core.speculation import Attached
 from speclift.lossless.soak.outcome import Soak
 
-SOAK_S = 2.0
+SOAK_S = 2.5
 # The machine may be busy.
 MARGIN_S = 20.0
 MEMORY_MAX = 400 << 20
