@@ -16,9 +16,9 @@ test fast test-vllm: export OPENBLAS_NUM_THREADS = 1
 test fast test-vllm: export PYTHONDONTWRITEBYTECODE =
 
 # Tests wait for servers that hang, so more of them run together than there are cores; those of a file share what they
-# start (tests/conftest.py groups and orders them). Real engines are given one thread each, so that two run together.
+# start (tests/conftest.py orders the files). Real engines are given one thread each, so that two run together.
 # What judges times runs alone, at the end.
-TOGETHER := -n 4 --dist loadgroup --no-loadscope-reorder
+TOGETHER := -n 3 --dist loadfile --no-loadscope-reorder
 ENGINES := -n 2 --dist worksteal
 SERVED := llama or vllm or gpu or ray
 REAL := $(SERVED) or browser or prometheus

@@ -38,7 +38,7 @@ typer.main.get_command = functools.cache(typer.main.get_command)
 # A deadline measures the machine, not the code. Few examples for every day; more with --hypothesis-profile=ci, as
 # `make test` has it, and --hypothesis-profile=night for whoever has minutes.
 settings.register_profile("fast", deadline=None, max_examples=10)
-settings.register_profile("ci", deadline=None, max_examples=30)
+settings.register_profile("ci", deadline=None, max_examples=20)
 settings.register_profile("night", deadline=None, max_examples=2000)
 settings.load_profile("fast")
 
@@ -52,15 +52,10 @@ def pytest_configure(config: pytest.Config) -> None:
         config.pluginmanager.register(Progress(config), "progress")
 
 
-@pytest.hookimpl(trylast=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """What runs together: tests of a file, which share what they start, and those of the one Ray cluster. Files with
-    slow tests come first, and the quick ones fill the gaps in the end."""
+    """Files with slow tests come first: the quick ones fill the gaps in the end."""
     slow = {item.path for item in items if item.get_closest_marker("slow")}
     items.sort(key=lambda item: item.path not in slow)
-    for item in items:
-        group = "ray" if item.get_closest_marker("ray") else str(item.path)
-        item.add_marker(pytest.mark.xdist_group(group))
 
 
 def pytest_collection_finish() -> None:

@@ -18,7 +18,7 @@ SCHEMA = Path(__file__).parents[2] / "docs" / "schema" / "verdict.schema.json"
 def test_a_search_on_copied_text_confirms_an_n_gram_arm_with_few_launches(
     cli: Cli, embedded_model: Path
 ) -> None:
-    size = ("--segment", "verbatim-rewrite", "--requests", 12, "--max-tokens", 12, "--temperature", 0)
+    size = ("--segment", "verbatim-rewrite", "--requests", 18, "--max-tokens", 16, "--temperature", 0)
     space = ("--method", "ngram,n=4", "--method", "ngram,n=7", "--k", "5,7,11,15")
     result = cli(
         *(
