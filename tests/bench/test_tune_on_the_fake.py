@@ -39,7 +39,7 @@ ARMS = ("--method", "ngram", "--k", "1,4,8", "--verify", "off", "--study", "s", 
 # Drafts are cheap and mostly right: the longest pays most, 1.9x at k=1 and 4x at k=8.
 PAYING = ("acceptance=0.95", "step_cost=0.02")
 # Long enough that what the machine adds to it does not level them.
-STEP = "tpot_s=0.002"
+STEP = "tpot_s=0.001"
 
 
 @pytest.fixture(scope="module")
