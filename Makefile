@@ -16,9 +16,11 @@ test fast test-vllm: export OPENBLAS_NUM_THREADS = 1
 test fast test-vllm: export PYTHONDONTWRITEBYTECODE =
 
 # Tests wait for servers that hang, so more of them run together than there are cores; those of a file share what they
-# start. Real engines are given one thread each, so that two run together. What judges times runs alone, at the end.
-TOGETHER := -n 3 --dist loadfile
-ENGINES := -n 2 --dist loadscope
+# start (tests/conftest.py orders the files). Real engines are given one thread each, so that two run together.
+# What judges times waits more than it computes: two of those run together, at the end and beside nothing else.
+TOGETHER := -n 3 --dist loadfile --no-loadscope-reorder
+ENGINES := -n 2 --dist worksteal
+ALONE := -n 2 --dist loadfile
 SERVED := llama or vllm or gpu or ray
 REAL := $(SERVED) or browser or prometheus
 
@@ -27,7 +29,7 @@ test: $(READY)
 	$(BIN)/speclift models fetch
 	$(BIN)/python -m pytest $(ENGINES) -m "llama and not (alone or vllm or gpu or ray)"
 	$(BIN)/python -m pytest -m ray
-	$(BIN)/python -m pytest -m "alone and not (vllm or gpu)"
+	$(BIN)/python -m pytest $(ALONE) -m "alone and not (vllm or gpu)"
 
 # Without real engines, without what waits for seconds or has to be alone: for every day.
 fast: $(READY)

@@ -163,7 +163,7 @@ class Running:
     async def caller(self) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
         return await asyncio.open_connection("127.0.0.1", self.port, limit=1 << 27)
 
-    async def said_to(self, data: bytes, *, limit_s: float = 5.0) -> bytes:
+    async def said_to(self, data: bytes, *, limit_s: float = 30.0) -> bytes:
         """All that comes back until the gateway closes the connection."""
         reader, writer = await self.caller()
         try:
@@ -174,7 +174,7 @@ class Running:
             writer.transport.abort()
 
     async def reported(self, count: int) -> list[RoutedRequest]:
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(30):
             while len(self.reports) < count:
                 await asyncio.sleep(0.005)
         return self.reports

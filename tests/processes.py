@@ -8,7 +8,7 @@ import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-PATIENCE_S = 20.0
+PATIENCE_S = 60.0
 POLL_S = 0.02
 LISTENING = "0A"  # TCP_LISTEN in include/net/tcp_states.h
 

@@ -8,15 +8,17 @@ import os
 import random
 import signal
 from collections import Counter
-from collections.abc import Iterator
-from contextlib import suppress
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from processes import eventually, processes_with
-from running import finish, speclift, start
+from running import Result, finish, speclift, start
+from soaking import TIMES
 
 SERVER = "speclift.testing.fake_server"
 LINES = Path("s/soak/answers.jsonl")
@@ -24,9 +26,9 @@ LINES = Path("s/soak/answers.jsonl")
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(180)]
 
 
-@pytest.fixture
-def mark() -> Iterator[str]:
-    """A word on the command line of every engine of a test; what is left with it afterwards is ended."""
+@contextmanager
+def marked() -> Iterator[str]:
+    """A word for the command line of every engine; what is left with it afterwards is ended."""
     word = f"seed={random.SystemRandom().randrange(10**9)}"
     yield word
     for pid in processes_with(word):
@@ -34,10 +36,16 @@ def mark() -> Iterator[str]:
             os.kill(pid, signal.SIGKILL)
 
 
-def soak(mark: str, *more: object, soak_s: float = 12) -> list[object]:
-    truths = ("ttft_s=0.003", "tpot_s=0.0005", mark)
+@pytest.fixture
+def mark() -> Iterator[str]:
+    with marked() as word:
+        yield word
+
+
+def soak(mark: str, *more: object, soak_s: float = 10) -> list[object]:
+    truths = (*TIMES, mark)
     return [
-        *("verify", "--engine", "fake", "--requests", 8, "--max-tokens", 8, "--temperature", 0),
+        *("verify", "--engine", "fake", "--requests", 2, "--max-tokens", 8, "--temperature", 0),
         *("--concurrency", "1,4", "--launches", 2, "--soak", f"{soak_s}s", "--study", "s"),
         *(word for truth in truths for word in ("--engine-arg", truth)),
         *more,
@@ -70,13 +78,20 @@ def no_engine_is_left(mark: str) -> None:
     )
 
 
-def kill_after(answers: int, folder: Path, mark: str) -> bytes:
-    """What was on disk when so many answers were; none of it may be lost by the kill."""
+Row = dict[str, Any]
+# They come by the plan of a soak, before half of it is over: on a slow machine with fewer answers before them.
+MOMENTS: dict[str, Callable[[Row], bool]] = {
+    "an answer": lambda row: True,
+    "an answer under load": lambda row: row["step"]["streams"] > 1,
+    "an answer of the arm": lambda row: row["answer"]["exposure"]["arm"] != "baseline",
+}
+
+
+def kill_when(condition: Callable[[Row], bool], what: str, folder: Path, mark: str) -> bytes:
+    """What was on disk when there was such an answer; none of it may be lost by the kill."""
     resume = ("--resume",) if (folder / LINES).exists() else ()
     with start(soak(mark, *resume), cwd=folder) as process:
-        eventually(
-            lambda: process.poll() is not None or len(kept(folder)) >= answers, what=f"{answers} answers"
-        )
+        eventually(lambda: process.poll() is not None or any(map(condition, kept(folder))), what=what)
         assert process.poll() is None, finish(process)
         before = (folder / LINES).read_bytes()
         process.kill()
@@ -87,8 +102,8 @@ def kill_after(answers: int, folder: Path, mark: str) -> bytes:
 
 
 def test_killed_at_any_moment_a_soak_goes_on_where_it_was(tmp_path: Path, mark: str) -> None:
-    for answers in (1, 60, 200):
-        before = kill_after(answers, tmp_path, mark)
+    for what, condition in MOMENTS.items():
+        before = kill_when(condition, what, tmp_path, mark)
     whole = before[: before.rfind(b"\n") + 1]
     result = speclift(*soak(mark, "--resume", "--json"), cwd=tmp_path)
     assert result.code in {0, 5}, result.stderr
@@ -99,35 +114,52 @@ def test_killed_at_any_moment_a_soak_goes_on_where_it_was(tmp_path: Path, mark: 
     assert (again.code, again.document["soak"]["faults"]) == (result.code, result.document["soak"]["faults"])
 
 
-def test_ctrl_c_shows_what_was_seen_and_leaves_no_server(tmp_path: Path, mark: str) -> None:
-    with start(soak(mark, "--json", soak_s=60), cwd=tmp_path) as process:
-        eventually(lambda: len(kept(tmp_path)) >= 40, what="40 answers")
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Interrupted:
+    """A soak that was to keep no text and met Ctrl-C, and the word on its engines' command lines."""
+
+    folder: Path
+    mark: str
+    result: Result
+
+
+@pytest.fixture(scope="module")
+def interrupted(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Interrupted]:
+    folder = tmp_path_factory.mktemp("interrupted")
+    with marked() as mark, start(soak(mark, "--no-text", "--json", soak_s=60), cwd=folder) as process:
+        eventually(lambda: len(kept(folder)) >= 5, what="five answers")
         process.send_signal(signal.SIGINT)
-        result = finish(process)
+        yield Interrupted(folder=folder, mark=mark, result=finish(process))
+
+
+def test_ctrl_c_shows_what_was_seen_and_leaves_no_server(interrupted: Interrupted) -> None:
+    result = interrupted.result
     assert result.code == 130, result.stderr
     document = result.document["soak"]
     assert document["partial"]
-    assert document["requests"] >= 40
+    assert document["requests"] >= 5
     assert "--resume" in result.document["answer"]["next"]["command"]
-    no_engine_is_left(mark)
+    no_engine_is_left(interrupted.mark)
 
 
-def test_other_settings_do_not_go_on_with_it(tmp_path: Path, mark: str) -> None:
-    assert speclift(*soak(mark, soak_s=5), cwd=tmp_path).code in {0, 5}
-    result = speclift(*soak(mark, "--resume", "--seed", 7), cwd=tmp_path)
+def test_other_settings_do_not_go_on_with_it(interrupted: Interrupted) -> None:
+    words = soak(interrupted.mark, "--no-text", "--resume", "--seed", 7)
+    result = speclift(*words, cwd=interrupted.folder)
     assert result.code == 2
     assert "was begun with other settings" in result.stderr
 
 
-def test_a_soak_without_text_holds_none_and_goes_on(tmp_path: Path, mark: str) -> None:
-    first = speclift(*soak(mark, "--no-text", soak_s=5), cwd=tmp_path)
-    assert first.code in {0, 5}, first.stderr
-    texts = [
-        choice["text"] for row in kept(tmp_path) for choice in row["answer"]["choices"] if choice["text"]
-    ]
+def test_a_soak_without_text_holds_none_and_goes_on(interrupted: Interrupted) -> None:
+    before = kept(interrupted.folder)
+    longer_s = before[-1]["elapsed_s"] + 5
+    words = soak(interrupted.mark, "--no-text", "--resume", "--json", soak_s=longer_s)
+    more = speclift(*words, cwd=interrupted.folder)
+    assert more.code in {0, 5}, more.stderr
+    after = kept(interrupted.folder)
+    assert after[: len(before)] == before
+    assert len(after) > len(before)
+    assert max(places(interrupted.folder).values()) == 1
+    texts = [choice["text"] for row in after for choice in row["answer"]["choices"] if choice["text"]]
     assert texts
     assert all(text.startswith("sha256:") for text in texts)
-    assert not any(row["request"] for row in kept(tmp_path))
-    more = speclift(*soak(mark, "--no-text", "--resume", "--json", soak_s=8), cwd=tmp_path)
-    assert more.code in {0, 5}, more.stderr
-    assert max(places(tmp_path).values()) == 1
+    assert not any(row["request"] for row in after)

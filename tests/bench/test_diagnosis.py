@@ -16,7 +16,7 @@ from speclift.studies.study import Study, is_study
 
 # Eight drafted tokens make a step 2.6 times as long; at temperature 1 none is accepted.
 HOT = ("acceptance=0.95", "temperature_slope=1.2", "step_cost=0.2", "tpot_s=0.002")
-SIZE = ("--fixed", "--method", "ngram,k=8", "--launches", 1, "--verify", "off", "--max-tokens", 24)
+SIZE = ("--fixed", "--method", "ngram,k=8", "--launches", 1, "--verify", "off", "--max-tokens", 16)
 
 
 def asked(*, temperatures: list[float | None], segments: list[str]) -> tuple[Request, ...]:

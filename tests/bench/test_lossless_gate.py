@@ -17,8 +17,10 @@ import pytest
 import speclift as api
 from corrupting_proxy import proxy
 from running import FAST, Cli, fake_flags
+from speclift.bench import gate_study
 from speclift.bench.asking import ask, read_stream, read_whole
 from speclift.bench.scoring import scorer_for
+from speclift.bench.soak_gate import SOAK_MIN_S
 from speclift.core.arm import Endpoint
 from speclift.core.errors import EngineError, UsageError
 from speclift.core.traffic import Message, Request
@@ -257,7 +259,10 @@ class TestDecide:
         assert "--verify off" in reason["message"]
 
     @pytest.mark.slow
-    def test_a_full_gate_that_cannot_prove_it_leaves_the_verdict_open(self, cli: Cli) -> None:
+    def test_a_full_gate_that_cannot_prove_it_leaves_the_verdict_open(
+        self, cli: Cli, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr(gate_study, "SOAK_S", SOAK_MIN_S)
         size = ("--segment", "chat", "--requests", 4, "--max-tokens", 24, "--launches", 1)
         result = cli("decide", *size, *fake_flags(), "--verify", "full", "--json", "--study", "s")
         assert result.code == 5, result.stderr

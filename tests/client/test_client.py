@@ -17,7 +17,7 @@ import numpy as np
 import pytest
 from scripted import Peer, ScriptedServer
 
-from processes import children, eventually, is_running
+from processes import PATIENCE_S, children, eventually, is_running
 from samples import HOSTILE, place, request
 from speclift.client.client import Client, Inbox, Order
 from speclift.client.clock import now_s
@@ -244,13 +244,16 @@ class TestTurns:
             turn = asyncio.create_task(
                 run_turn(client, orders(count, 2, load), load, seed=0, on_record=lambda _: None)
             )
-            await asyncio.sleep(1.0)
-            assert UNSENT_MAX <= len(client._expected) < count / 2
+            async with asyncio.timeout(PATIENCE_S):
+                while len(client._expected) < UNSENT_MAX:
+                    await asyncio.sleep(0.01)
+            await asyncio.sleep(0.3)
+            assert len(client._expected) < count / 2
             turn.cancel()
             with pytest.raises(asyncio.CancelledError):
                 await turn
 
-        with tick_server(5.0, 0.01) as url:
+        with tick_server(1.0, 0.01) as url:
             with_client(url, use)
 
     def test_more_streams_than_open_files_is_wrong_usage(self, monkeypatch: pytest.MonkeyPatch) -> None:

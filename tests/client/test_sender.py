@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import select
+import socket
 import ssl
 import sys
 import threading
@@ -27,8 +29,11 @@ from sending import (
     work,
 )
 
+from processes import eventually
 from speclift.client import sender as sender_module
+from speclift.client.connection import ask_for_stamps, moment_of, receive_stamped
 from speclift.client.exchange import Errand, Sent
+from speclift.client.sender import Sender
 from speclift.client.wire import target_of
 from speclift.core.records import Outcome
 
@@ -224,27 +229,50 @@ class TestLoads:
         assert sizes == [20_000_000]
 
 
+def kernel_stamps() -> bool:
+    """Whether packets get the time they arrive: the kernel begins with that a while after it was asked to."""
+    with (
+        socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as here,
+        socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as there,
+    ):
+        here.bind(("127.0.0.1", 0))
+        ask_for_stamps(here)
+        there.sendto(b"x", here.getsockname())
+        select.select([here], [], [], PATIENCE_S)
+        time.sleep(0.01)
+        before = time.perf_counter()
+        _, stamp = receive_stamped(here)
+        return moment_of(stamp) < before
+
+
+def wait_for_bytes(sender: Sender) -> None:
+    """Until something lies unread on the connection of its one request."""
+    (fd,) = sender._under_way
+    assert select.select([fd], [], [], PATIENCE_S)[0]
+
+
 @pytest.mark.skipif(sys.platform != "linux", reason="the kernel's time stamps are Linux's")
 class TestTimeStamps:
     def test_bytes_that_lie_unread_keep_the_time_they_arrived(self) -> None:
         sent: list[Sent] = []
-        asked, arrived = threading.Event(), threading.Event()
+        asked, answer = threading.Event(), threading.Event()
 
         def script(peer: Peer) -> None:
             peer.request()
-            asked.wait(PATIENCE_S)
+            asked.set()
+            answer.wait(PATIENCE_S)
             peer.send(HEAD + token("one"))
-            arrived.set()
             peer.request()
 
         with ScriptedServer(script) as server:
             sender = sender_for(server, sent)
+            eventually(kernel_stamps, what="packets are stamped")
             sender.begin(streams=1)
             sender.submit(post())
+            work(sender, until=asked.is_set)
             began = time.perf_counter()
-            sender.turn(0.0)
-            asked.set()
-            assert arrived.wait(PATIENCE_S)
+            answer.set()
+            wait_for_bytes(sender)
             time.sleep(0.1)
             looked = time.perf_counter()
             sender.turn(0.0)
@@ -261,25 +289,24 @@ class TestTimeStamps:
 
     def test_tokens_read_together_are_reported_as_blurred(self) -> None:
         sent: list[Sent] = []
-        asked, done = threading.Event(), threading.Event()
+        asked, answer = threading.Event(), threading.Event()
 
         def script(peer: Peer) -> None:
             peer.request()
-            asked.wait(PATIENCE_S)
-            peer.send(HEAD + token("one"))
-            peer.pause(0.01)
-            peer.send(token(" two", "length") + END)
-            done.set()
+            asked.set()
+            answer.wait(PATIENCE_S)
+            peer.send(HEAD + token("one") + token(" two", "length") + END)
 
         with ScriptedServer(script) as server:
             sender = sender_for(server, sent)
+            eventually(kernel_stamps, what="packets are stamped")
             sender.begin(streams=1)
             sender.submit(post())
+            work(sender, until=asked.is_set)
             began = time.perf_counter()
-            sender.turn(0.0)
-            asked.set()
-            assert done.wait(PATIENCE_S)
-            time.sleep(0.05)
+            answer.set()
+            wait_for_bytes(sender)
+            time.sleep(0.1)
             work(sender)
             blur_s = sender.lateness.blur_p99_s
             sender.close()

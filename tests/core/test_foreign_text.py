@@ -71,10 +71,10 @@ PIECES = [
 
 @pytest.mark.parametrize("piece", PIECES)
 def test_megabytes_of_it_are_read_in_a_moment(piece: str) -> None:
-    began_s = time.perf_counter()
+    began_s = time.thread_time()
     for start in ("", "<", '{"error":'):
         error_text((start + piece * (4_000_000 // len(piece))).encode(), limit=500)
-    assert time.perf_counter() - began_s < 2.0
+    assert time.thread_time() - began_s < 2.0
 
 
 @given(st.text(alphabet=st.sampled_from('<>/&#;x9script style{}[]":')), st.binary(max_size=50))

@@ -110,7 +110,7 @@ class TestTrouble:
         began_s = time.monotonic()
         with pytest.raises(EngineError, match=r"within 0\.1 s"):
             fetched(lambda *_: None, limit_s=0.1)
-        assert time.monotonic() - began_s < 3
+        assert time.monotonic() - began_s < 9
 
     def test_after_an_answer_that_broke_off_the_next_is_its_own(self) -> None:
         async def ask() -> str:

@@ -82,7 +82,7 @@ async def answers(asked: Asked) -> None:
 
 
 def run(work: Coroutine[None, None, None]) -> None:
-    asyncio.run(asyncio.wait_for(work, 20))
+    asyncio.run(asyncio.wait_for(work, 60))
 
 
 def client(running: Running) -> Any:

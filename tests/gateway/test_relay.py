@@ -30,7 +30,7 @@ FIVE = b"".join(tokens(5)) + ENDING
 
 
 def run(work: Coroutine[None, None, None]) -> None:
-    asyncio.run(asyncio.wait_for(work, 20))
+    asyncio.run(asyncio.wait_for(work, 60))
 
 
 async def dies_at_once(asked: Asked) -> None:
@@ -363,7 +363,7 @@ class TestServersThatFail:
                 assert b"x-speclift-pool: plain" in await running.said_to(post())
                 assert not running.service.members[0].is_up
                 await backend.open()
-                async with asyncio.timeout(5):
+                async with asyncio.timeout(30):
                     while not running.service.members[0].is_up:
                         await asyncio.sleep(0.02)
                 assert b"x-speclift-pool: spec" in await running.said_to(post())

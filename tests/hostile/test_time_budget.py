@@ -29,7 +29,7 @@ from speclift.studies.budget_words import left_out
 
 BUDGET_S = 0.8
 # Promised are five seconds; the machine may be busy.
-MARGIN_S = 9.0
+MARGIN_S = 20.0
 
 STALLS: dict[str, dict[str, tuple[str, ...]]] = {
     "everything hangs": {"hanging": ("/",)},

@@ -49,7 +49,7 @@ def delivered(
 
 
 async def settled(is_so: Callable[[], bool]) -> None:
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(30):
         while not is_so():
             await asyncio.sleep(0.005)
 
@@ -159,7 +159,7 @@ class TestBounds:
             async with scripted(lambda *_: None) as server:
                 hook = Webhook(webhook_address(server.url, None), say=said.append)
                 hook.post(BODY)
-                async with asyncio.timeout(2):
+                async with asyncio.timeout(5):
                     await hook.drain(limit_s=0.1)
             return said
 

@@ -23,7 +23,7 @@ def test_its_guesses_are_accepted_on_every_kind_of_text(embedded_model: Path, tm
         segments=SEGMENTS,
         temperatures=(0.0,),
         requests=12,
-        max_tokens=48,
+        max_tokens=32,
         launches=1,
         threads=1,
         study=tmp_path / "study",

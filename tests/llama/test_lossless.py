@@ -75,7 +75,7 @@ def gate_on(model: Path, *methods: str, prompts: Path, detect: float, max_tokens
 def test_every_method_that_keeps_the_seed_passes_at_temperatures_0_and_1(
     embedded_model: Path, prompts: Path
 ) -> None:
-    gate = gate_on(embedded_model, *SAME_SEED, prompts=prompts, detect=0.05, max_tokens=10)
+    gate = gate_on(embedded_model, *SAME_SEED, prompts=prompts, detect=0.1, max_tokens=8)
     said = {arm.arm: (arm.greedy, arm.sampled) for arm in gate.arms}
     assert {arm.arm: arm.result for arm in gate.arms} == dict.fromkeys(said, Result.PASS), said
     assert len(gate.arms) == len(SAME_SEED)
@@ -85,7 +85,7 @@ def test_every_method_that_keeps_the_seed_passes_at_temperatures_0_and_1(
 def test_probabilistic_drafts_lose_the_seed_and_pass_by_the_targets_own_probabilities(
     embedded_model: Path, prompts: Path
 ) -> None:
-    (arm,) = gate_on(embedded_model, PROBABILISTIC, prompts=prompts, detect=0.15, max_tokens=12).arms
+    (arm,) = gate_on(embedded_model, PROBABILISTIC, prompts=prompts, detect=0.2, max_tokens=12).arms
     assert arm.sampled is not None
     assert arm.sampled.method == "calibration"
     assert arm.sampled.result is Result.PASS, arm.sampled.message

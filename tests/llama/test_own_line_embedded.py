@@ -41,8 +41,8 @@ def decided(pair: tuple[str, str], tmp_path_factory: pytest.TempPathFactory) -> 
     study = tmp_path_factory.mktemp("own") / "study"
     line = ["llama-server", "-m", target, "-md", draft, "--draft-max", "16", "-t", "1", "-c", "2048"]
     result = speclift(
-        *("decide", "--json", "--study", str(study), "--segment", "verbatim-rewrite", "--requests", "4"),
-        *("--max-tokens", "24", "--launches", "1", "--method", "ngram,n=4", "--k", "15", "--verify", "off"),
+        *("decide", "--json", "--study", str(study), "--segment", "verbatim-rewrite", "--requests", "2"),
+        *("--max-tokens", "12", "--launches", "1", "--method", "ngram,n=4", "--k", "15", "--verify", "off"),
         *("--", *line, "--port", "8123", "--api-key", "sk-not-for-you", "--no-webui"),
         cwd=study.parent,
     )

@@ -129,7 +129,7 @@ def test_a_study_replayed_from_its_texts_has_the_accepted_length_it_measured(
     """Chat template, tokenizer and end tokens included: nothing but text goes from the study into the log."""
     monkeypatch.setenv("SPECLIFT_CACHE", str(embedded_model.parent.parent))
     flags = (
-        "--method ngram,n=3,k=7 --segment verbatim-rewrite --segment chat --requests 6 --max-tokens 48 "
+        "--method ngram,n=3,k=7 --segment verbatim-rewrite --segment chat --requests 6 --max-tokens 32 "
         "--temperature 0 --launches 1 --threads 1 --study s"
     )
     measured = cli("measure", *flags.split())

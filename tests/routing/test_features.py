@@ -255,8 +255,8 @@ def test_nor_do_any_bytes(path: str, body: bytes) -> None:
 def test_a_body_made_of_brackets_and_commas_is_not_read(piece: bytes, key: bytes) -> None:
     path = "/v1/chat/completions" if key == b"messages" else "/v1/completions"
     body = b'{"%b":[%b0]}' % (key, piece * (BODY_BYTES_MAX // len(piece) - 20))
-    started_s = time.perf_counter()
+    started_s = time.thread_time()
     seen = read_features(path, {}, body)
     assert not seen.is_generation
     # All streams wait for it: it was seconds.
-    assert time.perf_counter() - started_s < 0.2
+    assert time.thread_time() - started_s < 0.2

@@ -79,7 +79,7 @@ def test_corrupted_json_breaks_calls_of_tools_too() -> None:
 
 
 def test_a_share_of_the_answers_is_corrupted() -> None:
-    seen = soaked("corruption=leaked-token", "corruption_share=0.1", slots=300)
+    seen = soaked("corruption=leaked-token", "corruption_share=0.1", slots=200)
     exposed = [each for each in seen if each.fault is SoakFault.SPECIAL_TOKEN]
 
     assert 0.05 < sum(each.is_faulty for each in exposed) / len(exposed) < 0.16

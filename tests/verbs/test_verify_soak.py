@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import json
-import stat
 from pathlib import Path
-from xml.etree import ElementTree
 
 import pytest
 
 import speclift
-from running import Cli
-from soaking import SOAK, TIMES, found, soak
+from in_threads import use_threads
+from running import Cli, Result, called
+from soaking import SOAK, TIMES, found, only, soak_words
 from speclift.bench.ask import Ask
+from speclift.bench.soak_gate import SOAK_MIN_S
+from speclift.lossless.soak.traffic import SoakKind
 from speclift.lossless.soak.values import TURNS_MAX
 from speclift.testing.running import running
 from speclift.verbs.verify import with_streams
@@ -22,12 +23,23 @@ ARMS = ("baseline", "ngram-k4")
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(120)]
 
 
-def test_a_clean_engine_stands_a_soak_and_its_answers_are_kept(cli: Cli, tmp_path: Path) -> None:
-    study = tmp_path / "study"
-    result = soak(cli, "--study", study)
-    assert result.code in {0, 5}, result.stderr
-    assert found(result) == {}
-    document = result.document["soak"]
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("clean")
+
+
+@pytest.fixture(scope="module")
+def clean(folder: Path) -> Result:
+    """A soak of an engine that does nothing wrong, without requests of two kinds."""
+    with pytest.MonkeyPatch.context() as patch:
+        use_threads(patch)
+        return called(*soak_words("--leave-out", "schema,agent", "--study", "study", soak_s=10), cwd=folder)
+
+
+def test_a_clean_engine_stands_a_soak_and_its_answers_are_kept(clean: Result, folder: Path) -> None:
+    assert clean.code in {0, 5}, clean.stderr
+    assert found(clean) == {}
+    document = clean.document["soak"]
     assert {fault["name"] for fault in document["faults"]} >= {
         "special-token",
         "cross-talk",
@@ -35,7 +47,7 @@ def test_a_clean_engine_stands_a_soak_and_its_answers_are_kept(cli: Cli, tmp_pat
         "hung",
     }
     assert not any(fault["count"] for fault in document["faults"])
-    lines = (study / "soak" / "answers.jsonl").read_text().splitlines()
+    lines = (folder / "study" / "soak" / "answers.jsonl").read_text().splitlines()
     kept = [json.loads(line)["kept"] for line in lines if line.startswith('{"kept"')]
     assert len(kept) == document["requests"]
     stages = {(one["answer"]["exposure"]["arm"], one["step"]["stage"]) for one in kept}
@@ -49,12 +61,11 @@ def test_a_clean_engine_stands_a_soak_and_its_answers_are_kept(cli: Cli, tmp_pat
     assert len(slots["ngram-k4"] - slots["baseline"]) <= len(slots["baseline"]) / 2
 
 
-def test_kinds_that_are_left_out_are_not_sent(cli: Cli, tmp_path: Path) -> None:
-    result = soak(cli, "--leave-out", "schema,agent", "--study", tmp_path / "study")
-    sent = result.document["soak"]["kinds"]
+def test_kinds_that_are_left_out_are_not_sent(clean: Result) -> None:
+    sent = clean.document["soak"]["kinds"]
     assert "copy" in sent
     assert not {"schema", "agent"} & set(sent)
-    assert "JSON schema" not in [edge["name"] for edge in result.document["arms"][0]["edges"]]
+    assert "JSON schema" not in [edge["name"] for edge in clean.document["arms"][0]["edges"]]
 
 
 def test_servers_that_run_already_are_put_under_fire_once_and_not_restarted(cli: Cli) -> None:
@@ -62,7 +73,8 @@ def test_servers_that_run_already_are_put_under_fire_once_and_not_restarted(cli:
         result = cli(
             *SOAK,
             *("--engine", "attach", "--baseline-url", baseline, "--spec-url", spec),
-            *("--soak", "8s", "--launches", 3, "--json"),
+            *only(SoakKind.COPY),
+            *("--soak", f"{SOAK_MIN_S}s", "--launches", 3, "--json"),
         )
     assert result.code == 6, result.stderr
     assert result.document["soak"]["launches"] == 2
@@ -71,22 +83,12 @@ def test_servers_that_run_already_are_put_under_fire_once_and_not_restarted(cli:
     assert spec in Path(script).read_text()
 
 
-def test_junit_and_markdown_tell_the_faults_too(cli: Cli, tmp_path: Path) -> None:
-    junit, markdown = tmp_path / "gate.xml", tmp_path / "gate.md"
-    truths = ("spec.corruption=cross-talk", "spec.corruption_share=0.3")
-    soak(cli, "--junit", junit, "--markdown", markdown, truths=truths)
-    case = ElementTree.parse(junit).find(".//testcase[@classname='ngram-k4.soak'][@name='cross-talk']")
-    assert case is not None
-    assert case.find("failure") is not None
-    assert stat.S_IMODE(junit.stat().st_mode) == 0o600
-    assert "| ngram-k4 | cross-talk |" in markdown.read_text()
-
-
+@pytest.mark.usefixtures("threads")
 def test_python_asks_for_a_soak_in_seconds(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     gate = speclift.verify(
-        engine="fake", methods=("ngram,k=4",), requests=8, max_tokens=8, temperatures=(0.0,), concurrency=(2,),
-        engine_args=TIMES, launches=1, soak_s=15.0,
+        engine="fake", methods=("ngram,k=4",), requests=2, max_tokens=8, temperatures=(0.0,), concurrency=(2,),
+        engine_args=TIMES, launches=1, soak_s=SOAK_MIN_S,
     )  # fmt: skip
     assert gate.soak is not None
     assert gate.soak.requests > 0

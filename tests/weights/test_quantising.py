@@ -6,6 +6,7 @@ import json
 import shutil
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from running import Cli
@@ -45,8 +46,6 @@ def fine(bundled: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def in_16_bits(header: Header, tensor: Tensor) -> bytes:
-    import numpy as np
-
     quants, types = load_gguf_package()
     packed = np.frombuffer(header.data[tensor.start : tensor.start + tensor.size_bytes], dtype=np.uint8)
     return bytes(quants.dequantize(packed, types(tensor.type_id)).astype(np.float16).tobytes())
@@ -56,28 +55,45 @@ def path_of(source: Path, name: str, folder: Path) -> Path:
     return quantised_path(source, name, folder, digest="abc")
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize(
-    "name",
-    [
-        pytest.param(name, marks=[] if name == "q4_0" else pytest.mark.slow)
-        for name in PLAIN_TYPES
-        if name not in ("f16", "bf16")
-    ],
-)
-def test_every_plain_type_is_made_smaller_and_near(name: str, fine: Path, tmp_path: Path) -> None:
-    import numpy as np
+@pytest.fixture(scope="module")
+def few(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Three tensors in 16 and 32 bits: of each way that a tensor may go, one."""
+    gguf = pytest.importorskip("gguf")
+    path = tmp_path_factory.mktemp("few") / "few-f16.gguf"
+    writer = gguf.GGUFWriter(path, "llama")
+    writer.add_file_type(1)
+    writer.add_block_count(1)
+    writer.add_context_length(512)
+    writer.add_embedding_length(256)
+    writer.add_feed_forward_length(300)
+    writer.add_head_count(4)
+    writer.add_vocab_size(300)
+    draws = np.random.default_rng(1)
+    writer.add_tensor("token_embd.weight", draws.standard_normal((300, 256)).astype(np.float16))
+    writer.add_tensor("blk.0.ffn_up.weight", draws.standard_normal((300, 256)).astype(np.float16))
+    writer.add_tensor("blk.0.ffn_norm.weight", np.ones(256, dtype=np.float32))
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.write_tensors_to_file()
+    writer.close()
+    return path
 
-    made = path_of(fine, name, tmp_path)
-    quantise(fine, name, made, say=silent)
+
+@pytest.mark.parametrize("name", [name for name in PLAIN_TYPES if name not in ("f16", "bf16")])
+def test_every_plain_type_is_made_smaller_and_near(
+    name: str, few: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(quantising, "CHUNK_ELEMENTS", 7 * 256)
+    made = path_of(few, name, tmp_path)
+    quantise(few, name, made, say=silent)
     assert [path.name for path in tmp_path.iterdir()] == [made.name]
-    assert made.stat().st_size < fine.stat().st_size
-    before = {tensor.name: tensor for tensor in checked_tensors(fine)}
+    assert made.stat().st_size < few.stat().st_size
+    before = {tensor.name: tensor for tensor in checked_tensors(few)}
     after = {tensor.name: tensor for tensor in checked_tensors(made)}
     assert {tensor.type_name for tensor in after.values()} == {"F32", "Q8_0", name.upper()}
     quants, types = load_gguf_package()
-    with open_gguf(fine) as old, open_gguf(made) as new:
-        assert new.fields == old.fields
+    with open_gguf(few) as old, open_gguf(made) as new:
+        assert new.fields == {**old.fields, "general.file_type": PLAIN_TYPES[name][1]}
         for matrix in ("blk.0.ffn_up.weight", "token_embd.weight"):
             one, other = before[matrix], after[matrix]
             exact = np.frombuffer(old.data[one.start : one.start + one.size_bytes], dtype=np.float16)
@@ -206,7 +222,8 @@ def test_a_type_that_cannot_be_made_is_refused_before_anything_runs(bundled: Pat
 def test_a_quantised_draft_drafts(fine: Path, embedded_model: Path, cli: Cli) -> None:
     result = cli(
         *("measure", "--json", "--model", str(embedded_model), "--draft", str(fine), "--method", "draft"),
-        *("--k", "3", "--draft-quant", "q8_0", "--segment", "chat", "--requests", "2", "--max-tokens", "24"),
+        *("--k", "3", "--draft-quant", "q8_0", "--segment", "chat", "--requests", "2", "--max-tokens", "12"),
+        *("--launches", "1", "--threads", "1"),
     )
     assert result.code == 0, result.stderr
     (made,) = (models.models_directory() / "quantised").iterdir()
