@@ -4,16 +4,16 @@ VENV ?= .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 
-.PHONY: demo test fast check format schemas docs install bench bench-draft mutate clean vllm-env test-vllm
+.PHONY: demo test fast check format schemas docs install bench bench-draft mutate clean vllm-env test-long test-vllm
 
 # Exit codes 0, 3, 4, 5 and 6 are verdicts; only an operating error (1) or wrong usage (2) fails the demo.
 demo: $(READY)
 	@$(BIN)/speclift decide; code=$$?; case $$code in 0|3|4|5|6) exit 0;; *) exit $$code;; esac
 
 # The tests' matrices are small: more threads than one would spin on each other.
-test fast test-vllm: export OPENBLAS_NUM_THREADS = 1
+test fast test-long test-vllm: export OPENBLAS_NUM_THREADS = 1
 # They start hundreds of processes: what those import is compiled once.
-test fast test-vllm: export PYTHONDONTWRITEBYTECODE =
+test fast test-long test-vllm: export PYTHONDONTWRITEBYTECODE =
 
 # Tests wait for servers that hang, so more of them run together than there are cores; those of a file share what they
 # start (tests/conftest.py orders the files). Real engines are given one thread each, so that two run together.
@@ -27,9 +27,14 @@ REAL := $(SERVED) or browser or prometheus
 test: $(READY)
 	$(BIN)/python -m pytest $(TOGETHER) --hypothesis-profile=ci -m "not ($(SERVED) or alone)"
 	$(BIN)/speclift models fetch
-	$(BIN)/python -m pytest $(ENGINES) -m "llama and not (alone or vllm or gpu or ray)"
-	$(BIN)/python -m pytest -m ray
+	$(BIN)/python -m pytest $(ENGINES) -m "llama and not (alone or vllm or gpu or ray or long)"
 	$(BIN)/python -m pytest $(ALONE) -m "alone and not (vllm or gpu)"
+
+# Half a minute or more each: the real llama.cpp at length, then a Ray cluster of three nodes.
+test-long: $(READY)
+	$(BIN)/speclift models fetch
+	$(BIN)/python -m pytest $(ENGINES) -m "long and not (vllm or gpu or ray)"
+	$(BIN)/python -m pytest -m ray
 
 # Without real engines, without what waits for seconds or has to be alone: for every day.
 fast: $(READY)

@@ -15,6 +15,7 @@ DRAFT = "smollm2-135m-draft"
 SEGMENTS = ("chat", "code-writing", "creative", "json-extraction", "passage-qa", "summarise")
 
 
+@pytest.mark.long
 def test_its_guesses_are_accepted_on_every_kind_of_text(embedded_model: Path, tmp_path: Path) -> None:
     document = speclift.measure(
         model=str(embedded_model),

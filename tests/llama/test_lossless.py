@@ -71,6 +71,7 @@ def gate_on(model: Path, *methods: str, prompts: Path, detect: float, max_tokens
     )
 
 
+@pytest.mark.long
 @pytest.mark.timeout(300)
 def test_every_method_that_keeps_the_seed_passes_at_temperatures_0_and_1(
     embedded_model: Path, prompts: Path
@@ -82,6 +83,7 @@ def test_every_method_that_keeps_the_seed_passes_at_temperatures_0_and_1(
     assert {arm.sampled.method for arm in gate.arms if arm.sampled} == {"same-seed"}
 
 
+@pytest.mark.long
 def test_probabilistic_drafts_lose_the_seed_and_pass_by_the_targets_own_probabilities(
     embedded_model: Path, prompts: Path
 ) -> None:

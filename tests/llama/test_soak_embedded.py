@@ -8,7 +8,7 @@ import pytest
 
 from running import Cli
 
-pytestmark = [pytest.mark.llama, pytest.mark.slow, pytest.mark.timeout(400)]
+pytestmark = [pytest.mark.llama, pytest.mark.long, pytest.mark.timeout(400)]
 
 SIZE = ("--requests", 1, "--max-tokens", 8, "--temperature", 0, "--context", 512, "--segment", "chat")
 METHODS = (

@@ -10,7 +10,7 @@ import pytest
 
 from running import Cli
 
-pytestmark = pytest.mark.llama
+pytestmark = [pytest.mark.llama, pytest.mark.long]
 
 SCHEMA = Path(__file__).parents[2] / "docs" / "schema" / "verdict.schema.json"
 

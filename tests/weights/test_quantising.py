@@ -219,6 +219,7 @@ def test_a_type_that_cannot_be_made_is_refused_before_anything_runs(bundled: Pat
 
 
 @pytest.mark.llama
+@pytest.mark.long
 def test_a_quantised_draft_drafts(fine: Path, embedded_model: Path, cli: Cli) -> None:
     result = cli(
         *("measure", "--json", "--model", str(embedded_model), "--draft", str(fine), "--method", "draft"),
