@@ -100,3 +100,11 @@ def test_addresses_are_shown_without_their_secrets() -> None:
 
 def test_a_gateway_whose_servers_are_gone_still_shows_what_was() -> None:
     assert "Latency, by segment and pool" in page_of(all_down())
+
+
+def test_a_unit_that_two_times_share_is_said_once() -> None:
+    assert "<td>1.90 / 4.84 s</td>" in page_of(calm())
+
+
+def test_before_anything_is_compared_it_says_when_that_is() -> None:
+    assert "every 10 minutes or 2,000 requests" in page_of(untouched())

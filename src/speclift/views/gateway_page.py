@@ -9,6 +9,7 @@ from speclift.core.documents import BoundsDocument
 from speclift.core.quantities import duration, number, seconds, share
 from speclift.core.routing import ServerPool
 from speclift.core.units import Seconds
+from speclift.routing.learning import BLOCK_ROWS, BLOCK_S
 from speclift.views.charts import Forest, ratio_forest
 from speclift.views.gateway_document import GatewayDocument, GatewayTimesDocument, SegmentInPoolDocument
 from speclift.views.page_templates import page_template
@@ -35,6 +36,7 @@ def gateway_page(document: GatewayDocument, frame: PageFrame, *, up_s: Seconds) 
         tone=gateway_tone(document),
         facts=_facts(document, up_s),
         forest=_forest(document),
+        compared_every=(f"{BLOCK_S / 60:.0f} minutes", f"{BLOCK_ROWS:,}"),
         unknown=[each["segment"] for each in document["segments"] if each["e2e"] is None],
         rows=[_row(each) for each in document["by_pool"]],
         shifts=document["shifts"][:SHIFTS_SHOWN],
@@ -111,4 +113,8 @@ def _cells(each: SegmentInPoolDocument) -> tuple[str, ...]:
 
 
 def _times(times: GatewayTimesDocument) -> str:
-    return "–" if times["p50"] is None else f"{seconds(times['p50'])} / {seconds(times['p95'])}"
+    if times["p50"] is None:
+        return "–"
+    half, most = seconds(times["p50"]), seconds(times["p95"])
+    value, _, unit = half.partition(" ")
+    return f"{value} / {most}" if most.endswith(f" {unit}") else f"{half} / {most}"
