@@ -121,6 +121,24 @@ def test_a_refusal_says_its_status_and_words() -> None:
     assert (told.status, told.error) == (400, "400: no tools here")
 
 
+REFUSED = {"error": {"message": "no budget here", "code": 400}}
+
+
+def test_a_refusal_in_the_first_event_of_a_stream_is_one() -> None:
+    told = heard(events(REFUSED))
+    assert (told.status, told.error) == (400, "400: no budget here")
+
+
+def test_an_error_after_the_first_token_is_none() -> None:
+    told = heard(events(delta("a"), REFUSED))
+    assert (told.status, told.error) == (200, "error in the stream: no budget here")
+
+
+@pytest.mark.parametrize("code", [200, 10**9, "400", None, {}])
+def test_a_code_that_is_no_status_leaves_the_servers_own(code: object) -> None:
+    assert heard(events({"error": {"message": "no", "code": code}})).status == 200
+
+
 ODD: dict[str, tuple[bytes, str]] = {
     "an error in mid-stream": (events(delta("a"), {"error": {"message": "out of memory"}}), "out of memory"),
     "nonsense in the stream": (answered(b"data: {not json\n\n"), "not a valid chunk"),

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import replace
 from itertools import islice
 
+import pytest
+
 from soaked import EXPOSURE, said
-from speclift.bench.soak_run import BEYOND_SHARE, slots_for, steps_of
+from speclift.bench.soak_run import BEYOND_SHARE, brief, slots_for, steps_of
 from speclift.bench.soak_study import Kept, SoakRecord, SoakStep
 from speclift.core.arm import BASELINE
+from speclift.lossless.soak.traffic import SoakDialect, SoakKind, soak_traffic
 from speclift.lossless.soak.values import TURNS_MAX
 
 LEVELS = (1, 4)
@@ -73,3 +77,12 @@ def test_one_stream_alone_asks_nothing_twice_but_after_the_load() -> None:
     record = record_of((BASELINE, 1, before, range(3)))
     assert list(islice(slots_for(record, alone, BASELINE, 1, during), 3)) == [3, 4, 5]
     assert list(slots_for(record, alone, BASELINE, 1, after)) == [0, 1, 2]
+
+
+@pytest.mark.parametrize("dialect", SoakDialect)
+def test_a_brief_request_asks_for_nothing_that_contradicts_itself(dialect: SoakDialect) -> None:
+    """vLLM refuses more tokens at least than at most, and would have been taken for one that knows no minimum."""
+    traffic = soak_traffic(seed=1, dialect=dialect)
+    least = replace(traffic, kinds=frozenset({SoakKind.MINIMUM})).opening(0)
+    body = json.loads(brief(least).body)
+    assert 0 < body["min_tokens"] <= body["max_tokens"]

@@ -121,7 +121,9 @@ class Heard:
     def take(self, payload: Mapping[str, object]) -> None:
         """One event of a stream, or a whole answer."""
         if payload.get("error"):
-            raise AnswerRefused(f"error in the stream: {error_message(payload) or 'without words'}")
+            words = error_message(payload) or "without words"
+            self.status = None if self.chunks else _status_told(payload)
+            raise AnswerRefused(f"{self.status or 'error in the stream'}: {words}")
         counts = draft_counts(payload)
         if counts is not None:
             self.drafted, self.accepted = counts.drafted, counts.accepted
@@ -137,6 +139,12 @@ class Heard:
                 raise AnswerRefused(f"more than {CHOICES_MAX} choices in one answer")
             self.parts.setdefault(index, ChoiceParts()).take(choice)
         self.chunks += bool(choices)
+
+
+def _status_told(payload: Mapping[str, object]) -> int | None:
+    """vLLM has said "200 OK" to a stream before it looks at its settings, and refuses in the first event (0.32)."""
+    code = as_whole(as_object(payload.get("error")).get("code"))
+    return code if code is not None and 400 <= code < 600 else None
 
 
 async def hear(
@@ -198,7 +206,7 @@ async def _hear(endpoint: Endpoint, request: SoakRequest, heard: Heard) -> None:
             else:
                 await _take_whole(pieces, response, heard)
         finally:
-            heard.status = response.status or None
+            heard.status = heard.status or response.status or None
 
 
 @functools.cache

@@ -75,9 +75,11 @@ class SoakAsk:
     launches_anew: bool = True
 
 
-def _brief(request: SoakRequest) -> SoakRequest:
+def brief(request: SoakRequest) -> SoakRequest:
     """With a few tokens for an answer, until its end."""
     body = {**json.loads(request.body), "max_tokens": BRIEF_TOKENS}
+    if "min_tokens" in body:
+        body["min_tokens"] = min(body["min_tokens"], BRIEF_TOKENS)
     return replace(request, body=json.dumps(body), leaves_after_s=None, leaves_after_chunks=None)
 
 
@@ -366,7 +368,7 @@ class SoakRun:
         fire = Fire(server, arm=BASELINE, launch=0, clock=time.monotonic, limit_s=ANSWER_LIMIT_MAX_S)
         begun_s = time.monotonic()
         await fire.ask(
-            map(_brief, requests),
+            map(brief, requests),
             streams=max(self._terms.levels),
             stage=Stage.BEFORE,
             left_s=lambda: self._left_s,
