@@ -12,7 +12,7 @@ import pytest
 from scripted_http import answered, scripted
 from soaked import observed
 from speclift.bench.soak_asking import digit_tokens
-from speclift.bench.soak_result import offered, soak_of
+from speclift.bench.soak_result import is_suspect, offered, soak_of
 from speclift.bench.soak_study import (
     Kept,
     Launched,
@@ -94,6 +94,13 @@ def test_a_kind_that_the_arm_refuses_throughout_is_a_warning_and_no_fault() -> N
     (finding,) = soak.findings
     assert (finding.check, finding.level) == ("refused-setting", Level.WARN)
     assert "min-tokens" in finding.message
+
+
+@pytest.mark.parametrize(("status", "is_worth_it"), [(400, False), (500, True), (200, False)])
+def test_time_is_kept_back_to_reproduce_what_broke_and_not_what_was_refused(
+    status: int, is_worth_it: bool
+) -> None:
+    assert is_suspect(record_of(kept(1, arm="baseline"), kept(1, status=status))) is is_worth_it
 
 
 def test_errors_of_a_kind_that_is_answered_too_are_faults() -> None:

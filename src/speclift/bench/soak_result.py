@@ -93,7 +93,8 @@ def observations(record: SoakRecord, arm: str) -> Iterator[SoakObservation]:
 
 
 def is_suspect(record: SoakRecord) -> bool:
-    """Whether an arm showed what no server may do, and the control did not."""
+    """Whether an arm showed what no server may do, and the control did not; what it says it does not do is told at the
+    end."""
     telling = (PROMISED | PROVEN) - record.shown.get(BASELINE, set())
     return any(telling & shown for arm, shown in record.shown.items() if arm != BASELINE)
 

@@ -155,7 +155,7 @@ class SoakRecord:
     reproduced: list[Reproduced] = field(default_factory=list)
     tested: list[Tested] = field(default_factory=list)
     elapsed_s: Seconds = 0.0
-    # What each server showed, and how many answers showed anything.
+    # What each server showed, but for what it refused in words, and how many answers showed anything.
     shown: dict[str, set[SoakFault]] = field(default_factory=dict)
     odd: int = 0
 
@@ -188,7 +188,8 @@ class SoakRecord:
         match row:
             case Kept():
                 self.kept.append(row)
-                self.shown.setdefault(_arm(row), set()).update(seen.fault for seen in row.seen)
+                if not row.answer.is_refusal:
+                    self.shown.setdefault(_arm(row), set()).update(seen.fault for seen in row.seen)
                 self.odd += bool(row.seen)
             case Launched():
                 self.launched.append(row)

@@ -224,7 +224,7 @@ def refused_kinds(asked: Iterable[tuple[str, SoakAnswer]]) -> dict[SoakKind, str
     refused: dict[str, list[str]] = defaultdict(list)
     answered: set[str] = set()
     for kind, answer in asked:
-        if answer.status is not None and 400 <= answer.status < 500 and answer.status not in (408, 429):
+        if answer.is_refusal:
             refused[kind].append(answer.error)
         elif answer.is_whole or answer.left:
             answered.add(kind)

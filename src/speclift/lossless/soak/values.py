@@ -132,6 +132,11 @@ class SoakAnswer:
     def is_whole(self) -> bool:
         return not self.error and not self.left
 
+    @property
+    def is_refusal(self) -> bool:
+        """The server says that it does not do this; too slow and too many are no such words."""
+        return self.status is not None and 400 <= self.status < 500 and self.status not in (408, 429)
+
 
 class SoakFault(StrEnum):
     """Faults that a single answer shows; what only many show (a shifted distribution) is the gate's."""
