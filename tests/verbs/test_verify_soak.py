@@ -103,6 +103,7 @@ WRONG = {
     "no time": (("--soak", "soon"), "--soak takes a duration"),
     "too short": (("--soak", "1s"), "--soak must be at least 5 s"),
     "no such kind": (("--soak", "10s", "--leave-out", "schemas"), "unknown kind of request in --leave-out"),
+    "nothing left to send": (("--soak", "10s", "--leave-out", ",".join(SoakKind)), "leaves nothing to send"),
     "nothing to resume": (("--soak", "10s", "--resume"), "no soak to resume"),
     "resumes no soak": (("--resume",), "verify cannot be resumed without --soak"),
 }

@@ -169,6 +169,11 @@ def _traffic(settings: SoakSettings, engine: Engine) -> SoakTraffic:
         honours_seeds=kind.honours_seeds,
     )
     asked = traffic.without(SoakKind(kind) for kind in settings.leaves_out)
+    if not asked.kinds:
+        raise UsageError(
+            "--leave-out leaves nothing to send",
+            hint=f"keep at least one of {', '.join(sorted(traffic.kinds))}",
+        )
     return replace(asked, temperatures=settings.temperatures) if settings.temperatures else asked
 
 

@@ -168,7 +168,7 @@ class SoakTraffic:
         )
 
     def without(self, kinds: Iterable[SoakKind]) -> SoakTraffic:
-        return replace(self, kinds=(self.kinds - frozenset(kinds)) or frozenset({SoakKind.COPY}))
+        return replace(self, kinds=self.kinds - frozenset(kinds))
 
     def _weight(self, kind: SoakKind) -> float:
         return WEIGHTS[kind] * (math.sqrt(self.scale) if kind in LONG_KINDS else 1.0)
