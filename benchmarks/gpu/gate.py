@@ -74,7 +74,7 @@ async def launched(
     stack: AsyncExitStack, options: argparse.Namespace, wanted: Sequence[Arm], *, name: str
 ) -> dict[str, Server]:
     """All at once; one that does not start is told and left out."""
-    settings = ServerSettings(model=options.model, slots=64, engine_args=SHARED)
+    settings = ServerSettings(model=options.model, slots=64, engine_args=(*SHARED, *options.engine_arg))
     spec = EngineSpec(kind="vllm", settings=settings, python=options.python)
     engine = build_engine(spec.with_invariant_batches() if name == "invariant" else spec)
     starts = [
@@ -223,20 +223,22 @@ async def measured(options: argparse.Namespace) -> Seen:
     pairs = (baseline_arm(), ngram, draft, baseline_arm())
     async with AsyncExitStack() as stack:
         ordinary, fire, invariant = await asyncio.gather(
-            launched(stack, options, pairs, name="ordinary"),
+            launched(stack, options, () if options.soak_only else pairs, name="ordinary"),
             launched(stack, options, pairs if options.soak else (), name="fire"),
-            launched(stack, options, pairs[:3], name="invariant"),
+            launched(stack, options, () if options.soak_only else pairs[:3], name="invariant"),
         )
         seen.note(f"up: {list(ordinary)}, under fire {list(fire)}, batch-invariant {list(invariant)}")
         async with asyncio.TaskGroup() as tasks:
-            tasks.create_task(lane(options, seen, "ngram", ordinary["baseline"], ordinary["ngram"]))
-            tasks.create_task(lane(options, seen, "draft", ordinary["baseline-3"], ordinary["draft"]))
+            if ordinary:
+                tasks.create_task(lane(options, seen, "ngram", ordinary["baseline"], ordinary["ngram"]))
+                tasks.create_task(lane(options, seen, "draft", ordinary["baseline-3"], ordinary["draft"]))
             if fire:
                 tasks.create_task(soaked(options, seen, "ngram", fire["baseline"], fire["ngram"]))
                 tasks.create_task(soaked(options, seen, "draft", fire["baseline-3"], fire["draft"]))
             tasks.create_task(equal_under_invariance(seen, invariant))
         few = requests[:: len(requests) // 24][:24]
-        await asked_again(seen, "ordinary kernels", few, ordinary)
+        if ordinary:
+            await asked_again(seen, "ordinary kernels", few, ordinary)
         if {"baseline", "ngram"} <= set(invariant):
             await asked_again(seen, "batch-invariant kernels", few, invariant)
     return seen
@@ -262,6 +264,8 @@ def main() -> None:
         "--leave-out", default="", help="of the soak's requests: schema,grammar without a backend"
     )
     parser.add_argument("--soak", default="", help="also a soak of each arm, such as 5m")
+    parser.add_argument("--soak-only", action="store_true", help="nothing but the soaks")
+    parser.add_argument("--engine-arg", action="append", default=[], help="of every server; repeatable")
     options = parser.parse_args()
     options.out.mkdir(parents=True, exist_ok=True)
     seen = asyncio.run(measured(options))

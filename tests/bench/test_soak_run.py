@@ -9,7 +9,14 @@ from itertools import islice
 import pytest
 
 from soaked import EXPOSURE, said
-from speclift.bench.soak_run import BEYOND_SHARE, brief, slots_for, steps_of
+from speclift.bench.soak_run import (
+    BASELINE_WEIGHT,
+    BEYOND_SHARE,
+    answering_s,
+    brief,
+    slots_for,
+    steps_of,
+)
 from speclift.bench.soak_study import Kept, SoakRecord, SoakStep
 from speclift.core.arm import BASELINE
 from speclift.lossless.soak.traffic import SoakDialect, SoakKind, soak_traffic
@@ -77,6 +84,25 @@ def test_one_stream_alone_asks_nothing_twice_but_after_the_load() -> None:
     record = record_of((BASELINE, 1, before, range(3)))
     assert list(islice(slots_for(record, alone, BASELINE, 1, during), 3)) == [3, 4, 5]
     assert list(slots_for(record, alone, BASELINE, 1, after)) == [0, 1, 2]
+
+
+@pytest.mark.parametrize("arms", [1, 2, 5])
+@pytest.mark.parametrize("launch_s", [0.0, 8.0, 35.0])
+def test_launches_to_come_are_nobodys_time_and_every_arm_answers_as_long(arms: int, launch_s: float) -> None:
+    left_s, shares = 1000.0, []
+    for later in reversed(range(arms + 1)):
+        name = BASELINE if later == arms else f"arm-{later}"
+        shares.append(answering_s(left_s, name, later=later, launch_s=launch_s))
+        left_s -= shares[-1] + launch_s * bool(later)
+
+    baseline, *own = shares
+    assert left_s == pytest.approx(0.0)
+    assert own == pytest.approx([own[0]] * arms)
+    assert baseline == pytest.approx(BASELINE_WEIGHT * own[0])
+
+
+def test_a_round_that_launching_takes_up_leaves_no_time_and_owes_none() -> None:
+    assert answering_s(30.0, BASELINE, later=2, launch_s=60.0) == 0.0
 
 
 @pytest.mark.parametrize("dialect", SoakDialect)

@@ -60,10 +60,12 @@ def seen(
     answer_format: str | None = None,
     prompt: str = "prompt",
     finish: str = "stop",
+    limit: int = 64,
 ) -> tuple[Result, list[Finding]]:
     """The findings of a study in which request i was answered so by either."""
     requests = [
-        Request(id=f"r{i}", prompt=f"{prompt} {i}", answer_format=answer_format) for i in range(len(own))
+        Request(id=f"r{i}", prompt=f"{prompt} {i}", answer_format=answer_format, max_tokens=limit)
+        for i in range(len(own))
     ]
     records = [
         record(arm, f"r{i}", text, finish=finish)
@@ -146,6 +148,37 @@ def test_arguments_of_tools_have_to_fit() -> None:
 )
 def test_calls_are_read_as_records_hold_them(text: str, is_fine: bool) -> None:
     assert (calls_misfit(text, {"find": json.dumps(SCHEMA)}) == "") is is_fine
+
+
+@pytest.mark.parametrize(
+    ("text", "evidence"),
+    [
+        (f"find{GOOD}find{{", ""),
+        (f"find{GOOD}fi", ""),
+        (f"find{GOOD}", ""),
+        ("find{}find{", "find: city is missing"),
+        ("find{", None),
+        ("I look", None),
+    ],
+)
+def test_of_a_text_that_the_limit_cut_only_whole_calls_are_judged(text: str, evidence: str | None) -> None:
+    assert calls_misfit(text, {"find": json.dumps(SCHEMA)}, was_cut=True) == evidence
+
+
+def test_calls_that_the_limit_cut_are_nobodys_fault() -> None:
+    """vLLM says tool_calls of them: more of one arm's may end there than of the other's."""
+    good, cut = [f"find{GOOD}"] * 12, ['find{"city'] * 6 + [f"find{GOOD}"] * 6
+    limit = record(BASELINE, "r0", "").output_tokens
+    assert limit is not None
+
+    found = [
+        [
+            finding.check
+            for finding in seen(cut, good, answer_format=WITH_TOOL, finish="tool_calls", limit=n)[1]
+        ]
+        for n in (limit, limit + 1)
+    ]
+    assert found == [[], ["tool-arguments-recorded"]]
 
 
 def test_the_same_prompt_again_counts_once() -> None:

@@ -44,8 +44,9 @@ BEYOND_SHARE = 0.5
 # again, and the last answers of a step, which fewer streams wait for.
 FULL_SPEED_SHARE = 0.5
 # Fresh launches give fresh chances, but what is launching is not under fire, and a server has to answer so many times
-# its streams before most of its answers began and ended under load.
-LAUNCHING_SHARE_MAX = 0.5
+# its streams before most of its answers began and ended under load. Time that is left over in the end is shared less
+# strictly: it would go unused.
+LAUNCHING_SHARE_MAX, LAST_LAUNCHING_SHARE_MAX = 0.5, 0.75
 LAUNCH_WAVES = 4
 # Once faults were seen that the control does not show, so much of the time is left to find out what causes them.
 REPRODUCING_SHARE = 0.25
@@ -98,6 +99,13 @@ def steps_of(levels: Sequence[int]) -> tuple[SoakStep, ...]:
     """Of every launch."""
     during = (SoakStep(stage=Stage.DURING, streams=streams) for streams in levels)
     return (SoakStep(stage=Stage.BEFORE, streams=1), *during, SoakStep(stage=Stage.AFTER, streams=1))
+
+
+def answering_s(round_s: Seconds, arm: str, *, later: int, launch_s: Seconds) -> Seconds:
+    """Of what is left of a round, what is this server's, which is up: so many arms have still to be launched after it,
+    and to be asked as long as the first of them."""
+    weight = BASELINE_WEIGHT if arm == BASELINE else 1.0
+    return max(0.0, round_s - later * launch_s) * weight / (weight + later)
 
 
 def slots_for(
@@ -233,15 +241,16 @@ class SoakRun:
     def _has_time_for_more(self) -> bool:
         """Than the launches asked for: arms that were done early leave time, and fresh launches give fresh chances."""
         has_failed = any(each.failure for each in self._record.launched)
-        return self._ask.launches_anew and self._rounds_in_time > 0 and not has_failed
+        return self._ask.launches_anew and self._has_time_for_a_round and not has_failed
 
     @property
-    def _rounds_in_time(self) -> int:
+    def _has_time_for_a_round(self) -> bool:
+        return self._rounds_in_time(LAST_LAUNCHING_SHARE_MAX) > 0
+
+    def _rounds_in_time(self, launching_share: float) -> int:
         """In what is left: launches of every server that take up no more than their share and are worth it."""
-        answering_s = LAUNCH_WAVES * max(self._terms.levels) * self._slot_s
-        round_s = len(self._ask.arms) * max(
-            self._launch_s / LAUNCHING_SHARE_MAX, self._launch_s + answering_s
-        )
+        waves_s = LAUNCH_WAVES * max(self._terms.levels) * self._slot_s
+        round_s = len(self._ask.arms) * max(self._launch_s / launching_share, self._launch_s + waves_s)
         return int(self._left_s / max(1e-6, round_s))
 
     @property
@@ -250,12 +259,12 @@ class SoakRun:
 
     def _rounds_left(self, launch: int) -> int:
         """With this one, which is there anyway."""
-        return max(1, min(self._terms.launches - launch + 1, self._rounds_in_time))
+        return max(1, min(self._terms.launches - launch + 1, self._rounds_in_time(LAUNCHING_SHARE_MAX)))
 
     async def _round(self, launch: int) -> None:
         """One launch of every server. The last rounds fall away where launching would take up the time."""
         arms = [arm for arm in self._ask.arms if not self._is_done(arm.name, launch)]
-        if launch > 1 and not self._rounds_in_time:
+        if launch > 1 and not self._has_time_for_a_round:
             return
         self._round_ends_s = self.elapsed_s + self._left_s / self._rounds_left(launch)
         for place, arm in enumerate(arms):
@@ -264,8 +273,7 @@ class SoakRun:
             if arm.name != BASELINE and not self._has_control(launch):
                 self._observer.say(f"launch {launch}: {arm.name} is left out, for the baseline was not asked")
                 continue
-            weights = [BASELINE_WEIGHT if each.name == BASELINE else 1.0 for each in arms[place:]]
-            await self._serve(arm, launch, share=weights[0] / sum(weights))
+            await self._serve(arm, launch, later=len(arms) - place - 1)
 
     def _has_control(self, launch: int) -> bool:
         return any(self._record.slots(BASELINE, launch, step) for step in self._steps)
@@ -274,8 +282,8 @@ class SoakRun:
         ended = all((arm, launch, step) in self._record.ended for step in self._steps)
         return ended or bool(self._record.failure(arm, launch))
 
-    async def _serve(self, arm: Arm, launch: int, *, share: float) -> None:
-        """`share`: of what is left of the round."""
+    async def _serve(self, arm: Arm, launch: int, *, later: int) -> None:
+        """`later`: how many arms come after it in this round."""
         self._doing = f"the soak launched {arm.name}"
         self._observer.launching(arm.name, launch - 1)
         begun_s = time.monotonic()
@@ -300,8 +308,9 @@ class SoakRun:
                     self._observer.say(
                         f"{rounds} of {self._terms.launches} launches of each server fit the time"
                     )
-            ends_s = self.elapsed_s + share * (self._round_ends_s - self.elapsed_s)
-            await self._burn(server, arm.name, launch, ends_s=ends_s)
+            round_s = self._round_ends_s - self.elapsed_s
+            own_s = answering_s(round_s, arm.name, later=later, launch_s=self._launch_s)
+            await self._burn(server, arm.name, launch, ends_s=self.elapsed_s + own_s)
         finally:
             await to_the_end(server.stop())
 

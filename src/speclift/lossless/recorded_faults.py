@@ -10,6 +10,7 @@ from speclift.core.json_reading import as_object
 from speclift.core.results import Finding, Level
 from speclift.core.traffic import Request
 from speclift.lossless.answers import Answer
+from speclift.lossless.soak.cuts import is_cut
 from speclift.lossless.soak.faults import leaked_tokens
 from speclift.lossless.soak.rates import SoakResult, Tally, judge_tallies
 from speclift.lossless.soak.schemas import misfit, promised_format, value_misfit
@@ -71,7 +72,10 @@ def _faults(answer: Answer, request: Request | None) -> Iterator[tuple[SoakFault
         return
     promised = promised_format(request.answer_format)
     if answer.finish_reason == "tool_calls" and promised.tools:
-        yield SoakFault.TOOL_ARGUMENTS, calls_misfit(answer.text, dict(promised.tools))
+        was_cut = is_cut(answer.finish_reason, answer.tokens, request.max_tokens)
+        evidence = calls_misfit(answer.text, dict(promised.tools), was_cut=was_cut)
+        if evidence is not None:
+            yield SoakFault.TOOL_ARGUMENTS, evidence
     elif answer.finish_reason == "stop" and promised.schema is not None:
         yield SoakFault.INVALID_JSON, misfit(answer.text, promised.schema)
 
@@ -81,24 +85,25 @@ def _asked(request: Request) -> str:
     return (request.prompt or "") + "\n".join(message.content for message in request.messages)
 
 
-def calls_misfit(text: str, tools: Mapping[str, str]) -> str:
-    """Of a record's text, where calls stand as name and arguments one after the other, behind what else was said."""
+def calls_misfit(text: str, tools: Mapping[str, str], *, was_cut: bool = False) -> str | None:
+    """Of a record's text, where calls stand as name and arguments one after the other, behind what else was said. Of a
+    text that the limit cut, only what came before its end can be wrong; None where no call was whole by then."""
     starts = [place for name in tools if (place := text.find(f"{name}{{")) >= 0]
     if not starts:
-        return "no call that can be read"
-    rest, reader = text[min(starts) :], json.JSONDecoder()
+        return None if was_cut else "no call that can be read"
+    rest, reader, fine = text[min(starts) :], json.JSONDecoder(), None if was_cut else ""
     while rest:
         name = max((name for name in tools if rest.startswith(f"{name}{{")), key=len, default="")
         if not name:
-            return f"what follows a call is none: {rest[:QUOTED]!r}"
+            return fine if was_cut else f"what follows a call is none: {rest[:QUOTED]!r}"
         try:
             value, end = reader.raw_decode(rest, len(name))
         except (ValueError, RecursionError) as error:
-            return f"{name}: not JSON: {error}"
+            return fine if was_cut else f"{name}: not JSON: {error}"
         if why := value_misfit(value, as_object(json.loads(tools[name])), where=""):
             return f"{name}: {why}"
-        rest = rest[end:].strip()
-    return ""
+        rest, fine = rest[end:].strip(), ""
+    return fine
 
 
 def _tally(cases: Mapping[str, str]) -> Tally:

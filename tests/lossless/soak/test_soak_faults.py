@@ -3,13 +3,21 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 
 import pytest
 
 from soaked import EXPOSURE, NONCE, OTHER, asked, called, said
 from speclift.lossless.soak.faults import SPECIAL_TOKENS, HeldAgainst, exposed_to, faults_of, observe
 from speclift.lossless.soak.traffic import answer_schema, session_tools
-from speclift.lossless.soak.values import Promise, SoakAnswer, SoakChoice, SoakFault, SoakRequest
+from speclift.lossless.soak.values import (
+    Promise,
+    SoakAnswer,
+    SoakChoice,
+    SoakFault,
+    SoakRequest,
+    ToolCall,
+)
 
 TEXT = (
     f"The quiet harbour follows the pale river twice. Code {NONCE}. "
@@ -17,6 +25,7 @@ TEXT = (
 )
 COPY = asked(f"Copy <<<{TEXT}>>>", copies=TEXT, promise=Promise(tokens_max=60))
 HELD = HeldAgainst(nonces={NONCE, OTHER})
+LIMIT = 96
 
 
 def found(request: SoakRequest, answer: SoakAnswer, against: HeldAgainst = HELD) -> set[SoakFault]:
@@ -151,8 +160,16 @@ class TestJson:
         assert found(request, said("aab")) == {SoakFault.INVALID_JSON}
 
 
+def called_all(*arguments: str) -> SoakAnswer:
+    """One call after the other, until the limit of tokens."""
+    calls = tuple(ToolCall(name="find_order", arguments=each) for each in arguments)
+    return said(choices=(SoakChoice(text="", finish_reason="tool_calls", calls=calls),), tokens=LIMIT)
+
+
 class TestTools:
-    request = asked(promise=Promise(tools=tuple((n, json.dumps(s)) for n, s in session_tools(NONCE))))
+    request = asked(
+        promise=Promise(tools=tuple((n, json.dumps(s)) for n, s in session_tools(NONCE)), tokens_max=LIMIT)
+    )
     good = json.dumps({"order": NONCE, "colour": "red"})
 
     def test_a_call_that_fits_is_fine(self) -> None:
@@ -171,8 +188,35 @@ class TestTools:
         # Of arguments that nobody gave nothing is known.
         assert SoakFault.TOOL_ARGUMENTS not in exposed_to(self.request, answer, HELD)
 
-    def test_a_call_that_the_limit_cut_is_none(self) -> None:
-        assert found(self.request, called("find_order", '{"ord', finish="length")) == set()
+    @pytest.mark.parametrize(("finish", "tokens"), [("length", None), ("tool_calls", LIMIT)])
+    def test_a_call_that_the_limit_cut_is_none(self, finish: str, tokens: int | None) -> None:
+        """Whatever the server calls it: vLLM says tool_calls."""
+        answer = replace(called("find_order", '{"ord', finish=finish), tokens=tokens)
+
+        assert SoakFault.TOOL_ARGUMENTS not in exposed_to(self.request, answer, HELD)
+        assert SoakFault.NO_CALL not in exposed_to(self.request, answer, HELD)
+
+    @pytest.mark.parametrize("tokens", [None, LIMIT - 1])
+    def test_a_call_in_pieces_before_the_limit_is_a_fault(self, tokens: int | None) -> None:
+        answer = replace(called("find_order", '{"ord'), tokens=tokens)
+
+        assert found(self.request, answer) == {SoakFault.TOOL_ARGUMENTS}
+
+    @pytest.mark.parametrize(("first", "faults"), [(good, set()), ("{}", {SoakFault.TOOL_ARGUMENTS})])
+    @pytest.mark.parametrize("last", ['{"ord', ""])
+    def test_calls_before_the_one_that_was_cut_are_judged(
+        self, first: str, last: str, faults: set[SoakFault]
+    ) -> None:
+        answer = called_all(first, last)
+
+        assert SoakFault.TOOL_ARGUMENTS in exposed_to(self.request, answer, HELD)
+        assert found(self.request, answer) == faults
+
+    @pytest.mark.parametrize(("only", "faults"), [(good, set()), ("{}", {SoakFault.TOOL_ARGUMENTS})])
+    def test_a_call_that_is_whole_is_judged_though_the_limit_came_after_it(
+        self, only: str, faults: set[SoakFault]
+    ) -> None:
+        assert found(self.request, called_all(only)) == faults
 
 
 class TestBudgets:

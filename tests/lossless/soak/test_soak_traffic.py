@@ -177,6 +177,25 @@ def test_a_session_does_not_go_on_from_arguments_that_are_no_json(arguments: str
     )
 
 
+def test_a_session_goes_on_from_the_calls_that_the_limit_left_whole() -> None:
+    """A small model that has to call tools may call without end."""
+    traffic = every_kind()
+    request = first_of(traffic, SoakKind.AGENT)
+    whole = ToolCall(name="find_order", arguments="{}")
+    cut = ToolCall(name="find_order", arguments='{"ord')
+    limit = request.promise.tokens_max
+
+    def following(*calls: ToolCall) -> SoakRequest | None:
+        choice = SoakChoice(text="", finish_reason="tool_calls", calls=calls)
+        return traffic.following(request, answered(request, choices=(choice,), tokens=limit))
+
+    later = following(whole, cut)
+    assert later is not None
+    (call,) = json.loads(later.body)["messages"][1]["tool_calls"]
+    assert call["function"] == {"name": "find_order", "arguments": "{}"}
+    assert following(cut) is None
+
+
 def test_an_adapter_is_asked_for_as_the_engine_takes_it() -> None:
     named = first_of(every_kind(), SoakKind.ADAPTER)
     assert (named.model, "lora" in json.loads(named.body)) == ("tuned", False)

@@ -10,6 +10,7 @@ import re
 from collections.abc import Callable, Collection, Hashable, Iterator, Mapping
 from dataclasses import dataclass
 
+from speclift.lossless.soak.cuts import is_cut, whole_calls
 from speclift.lossless.soak.schemas import misfit
 from speclift.lossless.soak.values import (
     Exposure,
@@ -18,6 +19,7 @@ from speclift.lossless.soak.values import (
     SoakChoice,
     SoakFault,
     SoakRequest,
+    ToolCall,
     slot_of,
 )
 from speclift.lossless.soak.wording import NONCE_SHAPE, nonces_in
@@ -204,21 +206,32 @@ def _could_mix(request: SoakRequest, answer: SoakAnswer, held: HeldAgainst) -> b
 def _is_constrained(request: SoakRequest, answer: SoakAnswer, _: HeldAgainst) -> bool:
     """An answer that the limit cut need not fit."""
     promised = request.promise.schema or request.promise.pattern
-    return bool(promised) and answer.is_whole and any(_ended(choice) for choice in answer.choices)
+    return bool(promised) and answer.is_whole and any(_ended(request, answer))
 
 
-def _called_tools(request: SoakRequest, answer: SoakAnswer, held: HeldAgainst) -> bool:
-    return _must_call(request, answer, held) and any(choice.calls for choice in answer.choices)
+def _called_tools(request: SoakRequest, answer: SoakAnswer, _: HeldAgainst) -> bool:
+    return bool(request.promise.tools) and answer.is_whole and any(_calls(request, answer))
 
 
-def _must_call(request: SoakRequest, answer: SoakAnswer, _: HeldAgainst) -> bool:
-    return (
-        bool(request.promise.tools) and answer.is_whole and any(_ended(choice) for choice in answer.choices)
+def _must_call(request: SoakRequest, answer: SoakAnswer, held: HeldAgainst) -> bool:
+    return _called_tools(request, answer, held) or (
+        bool(request.promise.tools) and answer.is_whole and any(_ended(request, answer))
     )
 
 
-def _ended(choice: SoakChoice) -> bool:
-    return choice.finish_reason not in (*NO_ENDS, "length")
+def _ended(request: SoakRequest, answer: SoakAnswer) -> Iterator[SoakChoice]:
+    """Those that the limit did not cut."""
+    for choice in answer.choices:
+        was_cut = is_cut(choice.finish_reason, answer.tokens, request.promise.tokens_max)
+        if choice.finish_reason not in NO_ENDS and not was_cut:
+            yield choice
+
+
+def _calls(request: SoakRequest, answer: SoakAnswer) -> Iterator[ToolCall]:
+    """Those that came to their end."""
+    for choice in answer.choices:
+        if choice.finish_reason not in NO_ENDS:
+            yield from whole_calls(answer, choice, request.promise.tokens_max)
 
 
 def _could_ignore_budget(request: SoakRequest, answer: SoakAnswer, held: HeldAgainst) -> bool:
@@ -333,7 +346,7 @@ def _cross_talk(request: SoakRequest, answer: SoakAnswer, held: HeldAgainst) -> 
 
 def _invalid_json(request: SoakRequest, answer: SoakAnswer, _: HeldAgainst) -> Iterator[str]:
     promise = request.promise
-    for choice in filter(_ended, answer.choices):
+    for choice in _ended(request, answer):
         if promise.schema and (why := misfit(choice.text, promise.schema)):
             yield f"{why}: {_end(choice.text)}"
         elif promise.pattern and not re.fullmatch(promise.pattern, choice.text):
@@ -342,16 +355,15 @@ def _invalid_json(request: SoakRequest, answer: SoakAnswer, _: HeldAgainst) -> I
 
 def _tool_arguments(request: SoakRequest, answer: SoakAnswer, _: HeldAgainst) -> Iterator[str]:
     schemas = dict(request.promise.tools)
-    for choice in filter(_ended, answer.choices):
-        for call in choice.calls:
-            if call.name not in schemas:
-                yield f"calls {call.name!r}, which it was not given"
-            elif why := misfit(call.arguments, schemas[call.name]):
-                yield f"{call.name}: {why}: {_end(call.arguments)}"
+    for call in _calls(request, answer):
+        if call.name not in schemas:
+            yield f"calls {call.name!r}, which it was not given"
+        elif why := misfit(call.arguments, schemas[call.name]):
+            yield f"{call.name}: {why}: {_end(call.arguments)}"
 
 
-def _no_call(_: SoakRequest, answer: SoakAnswer, __: HeldAgainst) -> Iterator[str]:
-    for choice in filter(_ended, answer.choices):
+def _no_call(request: SoakRequest, answer: SoakAnswer, _: HeldAgainst) -> Iterator[str]:
+    for choice in _ended(request, answer):
         if not choice.calls:
             yield f"no call, although one is required: {_end(choice.text)}"
 
@@ -380,9 +392,10 @@ def _banned(request: SoakRequest, answer: SoakAnswer, _: HeldAgainst) -> Iterato
 
 
 def _broken(request: SoakRequest, answer: SoakAnswer, _: HeldAgainst) -> Iterator[str]:
+    ended = () if answer.left else tuple(_ended(request, answer))
     for choice in answer.choices:
         # The limit may cut a character in two.
-        whole = choice.text if _ended(choice) and not answer.left else choice.text.rstrip("\ufffd")
+        whole = choice.text if choice in ended else choice.text.rstrip("\ufffd")
         if "\ufffd" in whole and "\ufffd" not in request.body:
             yield f"bytes that are no text: {_around(whole, whole.index(chr(0xFFFD)))}"
         # Our own codes are no words either.

@@ -18,6 +18,7 @@ from typing import NamedTuple
 from speclift.core.json_reading import Json
 from speclift.core.traffic import Request
 from speclift.core.units import Seconds, Tokens
+from speclift.lossless.soak.cuts import whole_calls
 from speclift.lossless.soak.schemas import is_json, promised_format
 from speclift.lossless.soak.values import TURNS_MAX, Promise, SoakAnswer, SoakRequest, slot_of
 from speclift.lossless.soak.wording import (
@@ -625,8 +626,9 @@ def _tool_turn(slot: _Slot, messages: tuple[Mapping[str, Json], ...]) -> _Drawn:
 def _next_turn(traffic: SoakTraffic, request: SoakRequest, answer: SoakAnswer, turn: int) -> _Drawn | None:
     draws = draws_for(traffic.seed, "turn", request.index, turn)
     said = answer.choices[0]
+    whole = whole_calls(answer, said, request.promise.tokens_max)
     # Broken arguments are a fault of this turn; sent back, they would be one of the next.
-    if not said.calls or any(not is_json(call.arguments) for call in said.calls):
+    if not whole or any(not is_json(call.arguments) for call in whole):
         return None
     asked = tuple(json.loads(request.body)["messages"])
     calls = [
@@ -635,7 +637,7 @@ def _next_turn(traffic: SoakTraffic, request: SoakRequest, answer: SoakAnswer, t
             "type": "function",
             "function": {"name": call.name, "arguments": call.arguments},
         }
-        for place, call in enumerate(said.calls)
+        for place, call in enumerate(whole)
     ]
     results = [
         {
