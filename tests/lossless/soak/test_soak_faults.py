@@ -148,10 +148,14 @@ class TestJson:
     def test_what_does_not_is_invalid(self, old: str, new: str) -> None:
         assert found(self.request, said(self.good.replace(old, new, 1))) == {SoakFault.INVALID_JSON}
 
-    def test_what_the_limit_cut_need_not_fit(self) -> None:
-        assert SoakFault.INVALID_JSON not in exposed_to(
-            self.request, said(self.good[:9], finish="length"), HELD
-        )
+    def test_what_the_limit_cut_has_to_begin_as_the_schema_allows(self) -> None:
+        """A small model may write blanks between two values until it comes to its limit."""
+        fine, wrong = self.good[:-4] + " " * 50, self.good.replace("red", "pink")[:-4]
+        for answer in (said(text, finish="length") for text in (fine, wrong)):
+            assert SoakFault.INVALID_JSON in exposed_to(self.request, answer, HELD)
+
+        assert found(self.request, said(fine, finish="length")) == set()
+        assert found(self.request, said(wrong, finish="length")) == {SoakFault.INVALID_JSON}
 
     def test_a_grammar_is_a_promise_as_well(self) -> None:
         request = asked(promise=Promise(pattern="a+"))
@@ -193,8 +197,20 @@ class TestTools:
         """Whatever the server calls it: vLLM says tool_calls."""
         answer = replace(called("find_order", '{"ord', finish=finish), tokens=tokens)
 
+        assert found(self.request, answer) == set()
+        assert SoakFault.TOOL_ARGUMENTS in exposed_to(self.request, answer, HELD)
+
+    def test_of_a_call_that_the_limit_cut_before_its_arguments_nothing_is_known(self) -> None:
+        answer = replace(called("find_or", " "), tokens=LIMIT)
+
         assert SoakFault.TOOL_ARGUMENTS not in exposed_to(self.request, answer, HELD)
         assert SoakFault.NO_CALL not in exposed_to(self.request, answer, HELD)
+
+    @pytest.mark.parametrize(
+        "arguments", ['{"order": "other", "co', '{"order" "x",', '{"price": 3, "', "Well, {"]
+    )
+    def test_a_call_that_was_wrong_before_the_limit_cut_it_is_a_fault(self, arguments: str) -> None:
+        assert found(self.request, called_all(arguments)) == {SoakFault.TOOL_ARGUMENTS}
 
     @pytest.mark.parametrize("tokens", [None, LIMIT - 1])
     def test_a_call_in_pieces_before_the_limit_is_a_fault(self, tokens: int | None) -> None:

@@ -11,7 +11,7 @@ from collections.abc import Callable, Collection, Hashable, Iterator, Mapping
 from dataclasses import dataclass
 
 from speclift.lossless.soak.cuts import is_cut, whole_calls
-from speclift.lossless.soak.schemas import misfit
+from speclift.lossless.soak.schemas import misfit, misfit_so_far
 from speclift.lossless.soak.values import (
     Exposure,
     FaultSeen,
@@ -19,7 +19,6 @@ from speclift.lossless.soak.values import (
     SoakChoice,
     SoakFault,
     SoakRequest,
-    ToolCall,
     slot_of,
 )
 from speclift.lossless.soak.wording import NONCE_SHAPE, nonces_in
@@ -204,34 +203,30 @@ def _could_mix(request: SoakRequest, answer: SoakAnswer, held: HeldAgainst) -> b
 
 
 def _is_constrained(request: SoakRequest, answer: SoakAnswer, _: HeldAgainst) -> bool:
-    """An answer that the limit cut need not fit."""
-    promised = request.promise.schema or request.promise.pattern
-    return bool(promised) and answer.is_whole and any(_ended(request, answer))
+    return any(True for _ in _looks_at_json(request, answer))
 
 
 def _called_tools(request: SoakRequest, answer: SoakAnswer, _: HeldAgainst) -> bool:
-    return bool(request.promise.tools) and answer.is_whole and any(_calls(request, answer))
+    return any(True for _ in _looks_at_calls(request, answer))
 
 
 def _must_call(request: SoakRequest, answer: SoakAnswer, held: HeldAgainst) -> bool:
-    return _called_tools(request, answer, held) or (
-        bool(request.promise.tools) and answer.is_whole and any(_ended(request, answer))
-    )
+    if _called_tools(request, answer, held):
+        return True
+    return bool(request.promise.tools) and answer.is_whole and any(_ended(request, answer))
 
 
 def _ended(request: SoakRequest, answer: SoakAnswer) -> Iterator[SoakChoice]:
     """Those that the limit did not cut."""
-    for choice in answer.choices:
-        was_cut = is_cut(choice.finish_reason, answer.tokens, request.promise.tokens_max)
-        if choice.finish_reason not in NO_ENDS and not was_cut:
-            yield choice
+    return (choice for choice in _answered(answer) if not _was_cut(request, answer, choice))
 
 
-def _calls(request: SoakRequest, answer: SoakAnswer) -> Iterator[ToolCall]:
-    """Those that came to their end."""
-    for choice in answer.choices:
-        if choice.finish_reason not in NO_ENDS:
-            yield from whole_calls(answer, choice, request.promise.tokens_max)
+def _answered(answer: SoakAnswer) -> Iterator[SoakChoice]:
+    return (choice for choice in answer.choices if choice.finish_reason not in NO_ENDS)
+
+
+def _was_cut(request: SoakRequest, answer: SoakAnswer, choice: SoakChoice) -> bool:
+    return is_cut(choice.finish_reason, answer.tokens, request.promise.tokens_max)
 
 
 def _could_ignore_budget(request: SoakRequest, answer: SoakAnswer, held: HeldAgainst) -> bool:
@@ -345,21 +340,47 @@ def _cross_talk(request: SoakRequest, answer: SoakAnswer, held: HeldAgainst) -> 
 
 
 def _invalid_json(request: SoakRequest, answer: SoakAnswer, _: HeldAgainst) -> Iterator[str]:
+    return filter(None, _looks_at_json(request, answer))
+
+
+def _looks_at_json(request: SoakRequest, answer: SoakAnswer) -> Iterator[str]:
+    """What is wrong with each choice, or "". What the limit cut has to begin as the schema allows; nothing can be said
+    of the beginning of what a grammar allows."""
     promise = request.promise
-    for choice in _ended(request, answer):
-        if promise.schema and (why := misfit(choice.text, promise.schema)):
-            yield f"{why}: {_end(choice.text)}"
-        elif promise.pattern and not re.fullmatch(promise.pattern, choice.text):
-            yield f"not what the grammar allows: {_end(choice.text)}"
+    if not answer.is_whole:
+        return
+    for choice in _answered(answer):
+        was_cut, text, why = _was_cut(request, answer, choice), choice.text, ""
+        if promise.schema:
+            why = misfit_so_far(text[:LOOKED_AT], promise.schema) if was_cut else misfit(text, promise.schema)
+        elif promise.pattern and not was_cut:
+            why = "" if re.fullmatch(promise.pattern, text) else "not what the grammar allows"
+        else:
+            continue
+        yield why and f"{why}: {_end(text)}"
 
 
 def _tool_arguments(request: SoakRequest, answer: SoakAnswer, _: HeldAgainst) -> Iterator[str]:
+    return filter(None, _looks_at_calls(request, answer))
+
+
+def _looks_at_calls(request: SoakRequest, answer: SoakAnswer) -> Iterator[str]:
+    """What is wrong with each call, or "". One that the limit cut has to begin as its schema allows."""
     schemas = dict(request.promise.tools)
-    for call in _calls(request, answer):
-        if call.name not in schemas:
-            yield f"calls {call.name!r}, which it was not given"
-        elif why := misfit(call.arguments, schemas[call.name]):
-            yield f"{call.name}: {why}: {_end(call.arguments)}"
+    if not schemas or not answer.is_whole:
+        return
+    for choice in _answered(answer):
+        whole_count = len(whole_calls(answer, choice, request.promise.tokens_max))
+        for place, call in enumerate(choice.calls):
+            is_whole, said = place < whole_count, call.arguments
+            if not is_whole and not said.strip():
+                continue
+            if call.name not in schemas:
+                yield f"calls {call.name!r}, which it was not given"
+                continue
+            schema = schemas[call.name]
+            why = misfit(said, schema) if is_whole else misfit_so_far(said[:LOOKED_AT], schema)
+            yield why and f"{call.name}: {why}: {_end(said)}"
 
 
 def _no_call(request: SoakRequest, answer: SoakAnswer, _: HeldAgainst) -> Iterator[str]:

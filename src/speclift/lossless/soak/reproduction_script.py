@@ -121,7 +121,7 @@ def take(choice, part):
     choice[3] = part.get("finish_reason") or choice[3]
 
 
-def misfit(value, schema):
+def misfit(value, schema, whole=True):
     kinds = {"object": dict, "array": list, "string": str, "boolean": bool, "integer": int}
     kind = kinds.get(schema.get("type"))
     if kind and (not isinstance(value, kind) or isinstance(value, bool) != (kind is bool)):
@@ -129,21 +129,51 @@ def misfit(value, schema):
     if "enum" in schema and value not in schema["enum"]:
         return True
     if isinstance(value, list):
-        wrong = not schema.get("minItems", 0) <= len(value) <= schema.get("maxItems", len(value))
-        return wrong or any(misfit(each, schema.get("items", {})) for each in value)
+        wrong = whole and len(value) < schema.get("minItems", 0) or len(value) > schema.get("maxItems", len(value))
+        return wrong or any(misfit(each, schema.get("items", {}), whole) for each in value)
     if isinstance(value, dict):
         known = schema.get("properties", {})
-        wrong = set(schema.get("required", ())) - set(value)
+        wrong = whole and set(schema.get("required", ())) - set(value)
         wrong = wrong or (schema.get("additionalProperties") is False and set(value) - set(known))
-        return bool(wrong) or any(misfit(each, known.get(name, {})) for name, each in value.items())
+        return bool(wrong) or any(misfit(each, known.get(name, {}), whole) for name, each in value.items())
     return False
 
 
-def breaks(text, schema):
+def closed(text):
+    """A beginning of JSON up to its last whole value, with its brackets closed."""
+    brackets, end, closing, string, escaped = [], 0, "", False, False
+    for place, letter in enumerate(text):
+        if string:
+            string, escaped = escaped or letter != '"', letter == "\\" and not escaped
+        elif letter == '"':
+            string = True
+        elif letter in "{[,]}":
+            if letter in "{[":
+                brackets.append({"{": "}", "[": "]"}[letter])
+            elif letter != "," and brackets:
+                brackets.pop()
+            end, closing = place + (letter != ","), "".join(reversed(brackets))
+    return text if not brackets and text[end:].strip() else text[:end] + closing
+
+
+def breaks(text, schema, cut=False):
+    if cut and text.lstrip()[:1] not in ("{", "["):
+        return text.lstrip()[:1] not in ("", *'"-0123456789tfn')
     try:
-        return misfit(json.loads(text), schema)
+        return misfit(json.loads(closed(text) if cut else text), schema, not cut)
     except (ValueError, RecursionError):
         return True
+
+
+def wrong_call(calls, schemas, cut):
+    """The last one may be cut."""
+    for place, (name, arguments) in enumerate(calls):
+        unfinished = cut and place == len(calls) - 1 and breaks(arguments, {})
+        if unfinished and not arguments.strip():
+            continue
+        if name not in schemas or breaks(arguments, schemas[name], unfinished):
+            return True
+    return False
 
 
 def spans_again(text, copied):
@@ -175,8 +205,10 @@ def shows(request, choices, tokens, sent, first):
         return many or few or long or len(choices) != request["choices"]
     for text, thoughts, calls, reason in choices.values():
         everything = " ".join([text, thoughts] + [arguments for _, arguments in calls.values()])
-        ended = reason not in (None, "abort", "error", "length")
-        schemas = request["tools"]
+        answered = reason not in (None, "abort", "error")
+        at_limit = tokens is not None and most is not None and tokens >= most
+        cut = reason == "length" or (reason == "tool_calls" and at_limit)
+        ended, schemas = answered and not cut, request["tools"]
         wrong = {
             "special-token": [t for t in SETUP["special_tokens"] if t in everything],
             "text-after-stop": [stop for stop in request["stops"] if stop in text],
@@ -184,14 +216,9 @@ def shows(request, choices, tokens, sent, first):
             "truncated": reason in (None, "abort", "error"),
             "broken-off": reason == "stop" and not request["stops"] and breaks_off(text, request["copies"]),
             "repeated-span": bool(request["copies"]) and spans_again(text, request["copies"]),
-            "invalid-json": ended
-            and (
-                (request["schema"] is not None and breaks(text, request["schema"]))
-                or (request["pattern"] is not None and not re.fullmatch(request["pattern"], text))
-            ),
-            "tool-arguments": ended
-            and bool(schemas)
-            and any(n not in schemas or breaks(a, schemas[n]) for n, a in calls.values()),
+            "invalid-json": (answered and request["schema"] is not None and breaks(text, request["schema"], cut))
+            or (ended and request["pattern"] is not None and not re.fullmatch(request["pattern"], text)),
+            "tool-arguments": answered and bool(schemas) and wrong_call(list(calls.values()), schemas, cut),
             "no-call": ended and bool(schemas) and not calls,
             "banned-token": [word for word in request["banned"] if word in text],
             "broken-text": "\ufffd" in (text if ended else text.rstrip("\ufffd")),

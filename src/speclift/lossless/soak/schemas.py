@@ -18,6 +18,7 @@ _KINDS: Mapping[str, type | tuple[type, ...]] = {
     "number": (int, float),
     "null": type(None),
 }
+_CLOSING = {"{": "}", "[": "]"}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -82,7 +83,43 @@ def misfit(text: str, schema: str) -> str:
     return value_misfit(value, json.loads(schema), where="")
 
 
-def value_misfit(value: object, schema: Mapping[str, object], *, where: str) -> str:
+def misfit_so_far(text: str, schema: str) -> str:
+    """Why nothing that begins with this text is what the schema allows; "" where something may be. The last value may
+    go on and is not looked at."""
+    if text.lstrip()[:1] not in ("{", "["):
+        could_be_json = text.lstrip()[:1] in ("", *'"-0123456789tfn')
+        return "" if could_be_json else "not JSON"
+    try:
+        value = read_json(closed(text))
+    except ValueError as error:
+        return f"not JSON: {error}"
+    return value_misfit(value, json.loads(schema), where="", is_whole=False)
+
+
+def closed(text: str) -> str:
+    """A beginning of JSON up to its last whole value, with the brackets that are open there closed."""
+    open_there: list[str] = []
+    end, closing = 0, ""
+    is_string = is_escaped = False
+    for place, letter in enumerate(text):
+        if is_string:
+            is_string = is_escaped or letter != '"'
+            is_escaped = letter == "\\" and not is_escaped
+        elif letter == '"':
+            is_string = True
+        elif letter in "{[,]}":
+            if letter in "{[":
+                open_there.append(_CLOSING[letter])
+            elif letter != "," and open_there:
+                open_there.pop()
+            end = place if letter == "," else place + 1
+            closing = "".join(reversed(open_there))
+    goes_on_behind_its_end = not open_there and text[end:].strip()
+    return text if goes_on_behind_its_end else text[:end] + closing
+
+
+def value_misfit(value: object, schema: Mapping[str, object], *, where: str, is_whole: bool = True) -> str:
+    """Of a value that is not whole, nothing is missing yet."""
     kind = schema.get("type")
     if isinstance(kind, str) and not _is_kind(value, kind):
         return f"{where or 'the answer'} is no {kind}"
@@ -90,9 +127,9 @@ def value_misfit(value: object, schema: Mapping[str, object], *, where: str) -> 
     if isinstance(allowed, list) and not any(value == each and type(value) is type(each) for each in allowed):
         return f"{where or 'the answer'} is none of those allowed"
     if isinstance(value, dict):
-        return _object_misfit(value, schema, where=where)
+        return _object_misfit(value, schema, where=where, is_whole=is_whole)
     if isinstance(value, list):
-        return _list_misfit(value, schema, where=where)
+        return _list_misfit(value, schema, where=where, is_whole=is_whole)
     return ""
 
 
@@ -103,26 +140,34 @@ def _is_kind(value: object, kind: str) -> bool:
     return kind not in _KINDS or is_whole or isinstance(value, _KINDS[kind])
 
 
-def _object_misfit(value: Mapping[str, object], schema: Mapping[str, object], *, where: str) -> str:
+def _object_misfit(
+    value: Mapping[str, object], schema: Mapping[str, object], *, where: str, is_whole: bool
+) -> str:
     properties = as_object(schema.get("properties"))
     missing = [name for name in as_list(schema.get("required")) if name not in value]
-    if missing:
+    if missing and is_whole:
         return f"{missing[0]} is missing"
     is_closed = schema.get("additionalProperties") is False and not schema.get("patternProperties")
     if is_closed and set(value) - set(properties):
         return f"{sorted(set(value) - set(properties))[0]!r} is not allowed"
     found = (
-        value_misfit(value[name], as_object(properties[name]), where=f"{where}.{name}".lstrip("."))
+        value_misfit(
+            value[name], as_object(properties[name]), where=f"{where}.{name}".lstrip("."), is_whole=is_whole
+        )
         for name in value
         if name in properties
     )
     return next((each for each in found if each), "")
 
 
-def _list_misfit(value: list[object], schema: Mapping[str, object], *, where: str) -> str:
-    least, most = as_whole(schema.get("minItems")) or 0, as_whole(schema.get("maxItems"))
+def _list_misfit(value: list[object], schema: Mapping[str, object], *, where: str, is_whole: bool) -> str:
+    least = (as_whole(schema.get("minItems")) or 0) if is_whole else 0
+    most = as_whole(schema.get("maxItems"))
     if len(value) < least or (most is not None and len(value) > most):
         return f"{where or 'the answer'} has {len(value)} entries"
     items = as_object(schema.get("items"))
-    found = (value_misfit(each, items, where=f"{where}[{place}]") for place, each in enumerate(value))
+    found = (
+        value_misfit(each, items, where=f"{where}[{place}]", is_whole=is_whole)
+        for place, each in enumerate(value)
+    )
     return next((each for each in found if each), "")
