@@ -389,7 +389,8 @@ class SoakRun:
     def _full_speed_s(self) -> Seconds:
         """Of what is left to each arm: as if it answered at full speed all the time."""
         servers = len(self._ask.arms) - 1 + BASELINE_WEIGHT
-        launching_s = self._launch_s * len(self._ask.arms) * self._terms.launches
+        # The first baseline is up.
+        launching_s = self._launch_s * (len(self._ask.arms) * self._rounds_left(1) - 1)
         return FULL_SPEED_SHARE * max(0.0, self._left_s - launching_s) / servers
 
     # Steps

@@ -219,7 +219,7 @@ class TestTools:
         assert found(self.request, answer) == {SoakFault.TOOL_ARGUMENTS}
 
     @pytest.mark.parametrize(("first", "faults"), [(good, set()), ("{}", {SoakFault.TOOL_ARGUMENTS})])
-    @pytest.mark.parametrize("last", ['{"ord', ""])
+    @pytest.mark.parametrize("last", ['{"ord', "", "{}"])
     def test_calls_before_the_one_that_was_cut_are_judged(
         self, first: str, last: str, faults: set[SoakFault]
     ) -> None:
@@ -228,7 +228,9 @@ class TestTools:
         assert SoakFault.TOOL_ARGUMENTS in exposed_to(self.request, answer, HELD)
         assert found(self.request, answer) == faults
 
-    @pytest.mark.parametrize(("only", "faults"), [(good, set()), ("{}", {SoakFault.TOOL_ARGUMENTS})])
+    @pytest.mark.parametrize(
+        ("only", "faults"), [(good, set()), (good.replace("red", "pink"), {SoakFault.TOOL_ARGUMENTS})]
+    )
     def test_a_call_that_is_whole_is_judged_though_the_limit_came_after_it(
         self, only: str, faults: set[SoakFault]
     ) -> None:

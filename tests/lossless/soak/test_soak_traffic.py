@@ -181,7 +181,7 @@ def test_a_session_goes_on_from_the_calls_that_the_limit_left_whole() -> None:
     """A small model that has to call tools may call without end."""
     traffic = every_kind()
     request = first_of(traffic, SoakKind.AGENT)
-    whole = ToolCall(name="find_order", arguments="{}")
+    whole = ToolCall(name="find_order", arguments='{"order": 1}')
     cut = ToolCall(name="find_order", arguments='{"ord')
     limit = request.promise.tokens_max
 
@@ -192,8 +192,11 @@ def test_a_session_goes_on_from_the_calls_that_the_limit_left_whole() -> None:
     later = following(whole, cut)
     assert later is not None
     (call,) = json.loads(later.body)["messages"][1]["tool_calls"]
-    assert call["function"] == {"name": "find_order", "arguments": "{}"}
+    assert call["function"] == {"name": "find_order", "arguments": whole.arguments}
+    assert following(whole) is not None
     assert following(cut) is None
+    # What vLLM says of arguments that had not begun.
+    assert following(ToolCall(name="find_order", arguments="{}")) is None
 
 
 def test_an_adapter_is_asked_for_as_the_engine_takes_it() -> None:

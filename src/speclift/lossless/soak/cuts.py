@@ -6,6 +6,8 @@ from speclift.core.units import Tokens
 from speclift.lossless.soak.schemas import is_json
 from speclift.lossless.soak.values import SoakAnswer, SoakChoice, ToolCall
 
+NO_ARGUMENTS = "{}"
+
 
 def is_cut(finish_reason: str | None, tokens: Tokens | None, limit: Tokens | None) -> bool:
     """vLLM says tool_calls even where the limit ended it in the middle of a call (seen with 0.26)."""
@@ -16,7 +18,10 @@ def is_cut(finish_reason: str | None, tokens: Tokens | None, limit: Tokens | Non
 def whole_calls(answer: SoakAnswer, choice: SoakChoice, limit: Tokens | None) -> tuple[ToolCall, ...]:
     """Those that came to their end: the next one had begun, or nothing can follow."""
     calls = choice.calls
-    is_last_cut = (
-        is_cut(choice.finish_reason, answer.tokens, limit) and calls and not is_json(calls[-1].arguments)
-    )
-    return calls[:-1] if is_last_cut else calls
+    was_cut = is_cut(choice.finish_reason, answer.tokens, limit)
+    return calls[:-1] if was_cut and calls and not _has_ended(calls[-1]) else calls
+
+
+def _has_ended(call: ToolCall) -> bool:
+    """vLLM also says {} where arguments had not begun."""
+    return is_json(call.arguments) and call.arguments.strip() != NO_ARGUMENTS

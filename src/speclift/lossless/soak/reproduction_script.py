@@ -168,7 +168,8 @@ def breaks(text, schema, cut=False):
 def wrong_call(calls, schemas, cut):
     """The last one may be cut."""
     for place, (name, arguments) in enumerate(calls):
-        unfinished = cut and place == len(calls) - 1 and breaks(arguments, {})
+        last = cut and place == len(calls) - 1
+        unfinished = last and (arguments.strip() == "{}" or breaks(arguments, {}))
         if unfinished and not arguments.strip():
             continue
         if name not in schemas or breaks(arguments, schemas[name], unfinished):
