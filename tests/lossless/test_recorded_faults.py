@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from random import Random
 
 import pytest
 
@@ -23,7 +24,9 @@ AS_JSON = json.dumps(
     {"response_format": {"type": "json_schema", "json_schema": {"name": "a", "schema": SCHEMA}}}
 )
 ANY_JSON = json.dumps({"response_format": {"type": "json_object"}})
-WITH_TOOL = json.dumps({"tools": [TOOL], "tool_choice": "auto"})
+LOOSE_TOOL = json.dumps({"tools": [TOOL], "tool_choice": "auto"})
+STRICT = {**TOOL["function"], "strict": True}  # type: ignore[dict-item]
+WITH_TOOL = json.dumps({"tools": [{**TOOL, "function": STRICT}], "tool_choice": "auto"})
 GOOD = '{"city": "Basel"}'
 
 
@@ -132,6 +135,32 @@ def test_arguments_of_tools_have_to_fit() -> None:
     assert checks(good, good, answer_format=WITH_TOOL, finish="tool_calls") == []
     # Talk instead of a call is the model's choice.
     assert checks(FINE, good, answer_format=WITH_TOOL) == []
+
+
+def test_arguments_that_nobody_promised_have_to_be_wrong_more_often_than_the_baselines() -> None:
+    """A model may write wrong ones by itself where the tool is not strict."""
+    good = [f"find{GOOD}"] * 60
+
+    def found(own: int, theirs: int) -> list[str]:
+        wrong = ["find{}"] * 60
+        texts = (wrong[:own] + good[own:], wrong[:theirs] + good[theirs:])
+        return checks(*texts, answer_format=LOOSE_TOOL, finish="tool_calls")
+
+    assert found(3, 0) == []
+    assert found(20, 0) == ["tool-arguments-recorded"]
+    assert found(40, 38) == []
+
+
+def test_a_model_that_writes_wrong_arguments_by_itself_raises_no_alarm() -> None:
+    """One in fifty on both servers, in 300 studies of 60 prompts: two and none of them were once taken for a fault."""
+    random = Random(5)
+    good, wrong = f"find{GOOD}", "find{}"
+
+    def answers() -> list[str]:
+        return [wrong if random.random() < 0.02 else good for _ in range(60)]
+
+    alarms = [checks(answers(), answers(), answer_format=LOOSE_TOOL, finish="tool_calls") for _ in range(300)]
+    assert sum(map(bool, alarms)) <= 1
 
 
 @pytest.mark.parametrize(

@@ -57,8 +57,8 @@ def test_a_working_server_answers_every_kind_without_a_fault() -> None:
     seen = soaked("k=4", slots=200)
 
     assert [each for each in seen if each.is_faulty] == []
-    # Nothing of the kind is refused, and nothing hangs; every other fault could have shown.
-    assert {each.fault for each in seen} == set(SoakFault)
+    # Every fault could have shown, but for that of tools which are not strict: only users ask for those.
+    assert {each.fault for each in seen} == set(SoakFault) - {SoakFault.LOOSE_ARGUMENTS}
 
 
 @pytest.mark.parametrize("kind", list(Corruption))

@@ -20,6 +20,7 @@ CHECKS = {
     SoakFault.SPECIAL_TOKEN: ("special-token", "hold a token of the chat template"),
     SoakFault.INVALID_JSON: ("invalid-json", "are not the JSON that was asked for"),
     SoakFault.TOOL_ARGUMENTS: ("tool-arguments", "call a tool with arguments that do not fit"),
+    SoakFault.LOOSE_ARGUMENTS: ("tool-arguments", "call a tool with arguments that do not fit"),
 }
 QUOTED = 80
 
@@ -75,7 +76,7 @@ def _faults(answer: Answer, request: Request | None) -> Iterator[tuple[SoakFault
         was_cut = is_cut(answer.finish_reason, answer.tokens, request.max_tokens)
         evidence = calls_misfit(answer.text, dict(promised.tools), was_cut=was_cut)
         if evidence is not None:
-            yield SoakFault.TOOL_ARGUMENTS, evidence
+            yield (SoakFault.TOOL_ARGUMENTS if promised.is_strict else SoakFault.LOOSE_ARGUMENTS), evidence
     elif answer.finish_reason == "stop" and promised.schema is not None:
         yield SoakFault.INVALID_JSON, misfit(answer.text, promised.schema)
 

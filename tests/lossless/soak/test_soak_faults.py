@@ -9,6 +9,7 @@ import pytest
 
 from soaked import EXPOSURE, NONCE, OTHER, asked, called, said
 from speclift.lossless.soak.faults import SPECIAL_TOKENS, HeldAgainst, exposed_to, faults_of, observe
+from speclift.lossless.soak.rates import PROMISED
 from speclift.lossless.soak.traffic import answer_schema, session_tools
 from speclift.lossless.soak.values import (
     Promise,
@@ -185,6 +186,14 @@ class TestTools:
     )
     def test_a_call_that_does_not_is_a_fault(self, name: str, arguments: str) -> None:
         assert found(self.request, called(name, arguments)) == {SoakFault.TOOL_ARGUMENTS}
+
+    def test_arguments_of_tools_that_are_not_strict_are_a_matter_of_their_own(self) -> None:
+        """They are the model's, and held against the baseline's rate."""
+        loose = replace(self.request, promise=replace(self.request.promise, is_strict=False))
+
+        assert found(loose, called("find_order", "{}")) == {SoakFault.LOOSE_ARGUMENTS}
+        assert SoakFault.TOOL_ARGUMENTS not in exposed_to(loose, called("find_order", self.good), HELD)
+        assert SoakFault.LOOSE_ARGUMENTS not in PROMISED
 
     def test_no_call_where_one_is_required_is_a_fault(self) -> None:
         answer = said("I would rather talk.")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+from dataclasses import replace
 
 import pytest
 
@@ -153,6 +154,16 @@ def test_a_session_goes_on_from_what_was_answered() -> None:
     assert [message["role"] for message in asked] == ["user", "assistant", "tool", "user"]
     assert asked[1]["tool_calls"][0]["function"]["arguments"] == call.arguments
     assert later.nonce == request.nonce
+
+
+@pytest.mark.parametrize("is_strict", [True, False])
+def test_the_users_tools_promise_arguments_that_fit_where_they_are_strict(is_strict: bool) -> None:
+    function = {"name": "find", "parameters": {"type": "object"}, "strict": is_strict}
+    told = {"tools": [{"type": "function", "function": function}], "tool_choice": "required"}
+    own = replace(OWN, answer_format=json.dumps(told))
+
+    assert first_of(every_kind(prompts=(own,)), SoakKind.OWN).promise.is_strict is is_strict
+    assert first_of(every_kind(), SoakKind.AGENT).promise.is_strict
 
 
 def test_a_session_ends() -> None:

@@ -206,12 +206,20 @@ def _is_constrained(request: SoakRequest, answer: SoakAnswer, _: HeldAgainst) ->
     return any(True for _ in _looks_at_json(request, answer))
 
 
-def _called_tools(request: SoakRequest, answer: SoakAnswer, _: HeldAgainst) -> bool:
+def _called_strict_tools(request: SoakRequest, answer: SoakAnswer, _: HeldAgainst) -> bool:
+    return request.promise.is_strict and _called_tools(request, answer)
+
+
+def _called_loose_tools(request: SoakRequest, answer: SoakAnswer, _: HeldAgainst) -> bool:
+    return not request.promise.is_strict and _called_tools(request, answer)
+
+
+def _called_tools(request: SoakRequest, answer: SoakAnswer) -> bool:
     return any(True for _ in _looks_at_calls(request, answer))
 
 
-def _must_call(request: SoakRequest, answer: SoakAnswer, held: HeldAgainst) -> bool:
-    if _called_tools(request, answer, held):
+def _must_call(request: SoakRequest, answer: SoakAnswer, _: HeldAgainst) -> bool:
+    if _called_tools(request, answer):
         return True
     return bool(request.promise.tools) and answer.is_whole and any(_ended(request, answer))
 
@@ -459,7 +467,8 @@ _EXPOSED: Mapping[SoakFault, _Exposed] = {
     SoakFault.REPEATED: _copies,
     SoakFault.CROSS_TALK: _could_mix,
     SoakFault.INVALID_JSON: _is_constrained,
-    SoakFault.TOOL_ARGUMENTS: _called_tools,
+    SoakFault.TOOL_ARGUMENTS: _called_strict_tools,
+    SoakFault.LOOSE_ARGUMENTS: _called_loose_tools,
     SoakFault.NO_CALL: _must_call,
     SoakFault.BUDGET: _could_ignore_budget,
     SoakFault.BANNED_TOKEN: _has_bans,
@@ -477,6 +486,7 @@ _FOUND: Mapping[SoakFault, _Found] = {
     SoakFault.CROSS_TALK: _cross_talk,
     SoakFault.INVALID_JSON: _invalid_json,
     SoakFault.TOOL_ARGUMENTS: _tool_arguments,
+    SoakFault.LOOSE_ARGUMENTS: _tool_arguments,
     SoakFault.NO_CALL: _no_call,
     SoakFault.BUDGET: _budget,
     SoakFault.BANNED_TOKEN: _banned,

@@ -220,6 +220,7 @@ def _rests_on(fault: SoakFault, setting: str) -> bool:
         SoakFault.AFTER_STOP: ("stop",),
         SoakFault.INVALID_JSON: ("response_format", "grammar", "structured_outputs"),
         SoakFault.TOOL_ARGUMENTS: ("tools",),
+        SoakFault.LOOSE_ARGUMENTS: ("tools",),
         SoakFault.NO_CALL: ("tools",),
         SoakFault.BANNED_TOKEN: ("logit_bias",),
     }

@@ -210,6 +210,7 @@ def shows(request, choices, tokens, sent, first):
         at_limit = tokens is not None and most is not None and tokens >= most
         cut = reason == "length" or (reason == "tool_calls" and at_limit)
         ended, schemas = answered and not cut, request["tools"]
+        misused = answered and bool(schemas) and wrong_call(list(calls.values()), schemas, cut)
         wrong = {
             "special-token": [t for t in SETUP["special_tokens"] if t in everything],
             "text-after-stop": [stop for stop in request["stops"] if stop in text],
@@ -219,7 +220,8 @@ def shows(request, choices, tokens, sent, first):
             "repeated-span": bool(request["copies"]) and spans_again(text, request["copies"]),
             "invalid-json": (answered and request["schema"] is not None and breaks(text, request["schema"], cut))
             or (ended and request["pattern"] is not None and not re.fullmatch(request["pattern"], text)),
-            "tool-arguments": answered and bool(schemas) and wrong_call(list(calls.values()), schemas, cut),
+            "tool-arguments": misused,
+            "loose-arguments": misused,
             "no-call": ended and bool(schemas) and not calls,
             "banned-token": [word for word in request["banned"] if word in text],
             "broken-text": "\ufffd" in (text if ended else text.rstrip("\ufffd")),

@@ -30,6 +30,9 @@ class PromisedFormat:
     # By name, each with the JSON schema of its arguments, as JSON.
     tools: tuple[tuple[str, str], ...]
     must_call: bool
+    # Whether every tool is strict: only then has the server promised that arguments fit. vLLM (0.32) leaves the others'
+    # to the model, even where it forces the call.
+    is_strict: bool
 
 
 @cache
@@ -50,6 +53,7 @@ def promised_format(answer_format: str) -> PromisedFormat:
         schema=schema,
         tools=tuple(tool for tool in tools if tool[0]),
         must_call=choice == "required" or isinstance(choice, dict),
+        is_strict=all(each.get("strict") is True for each in functions),
     )
 
 

@@ -562,7 +562,8 @@ def _own_promise(request: Request) -> Promise:
     promised = promised_format(request.answer_format)
     # A model that may call a tool or talk has promised neither.
     tools = promised.tools if promised.must_call else ()
-    return Promise(schema=None if promised.tools else promised.schema, tools=tools)
+    schema = None if promised.tools else promised.schema
+    return Promise(schema=schema, tools=tools, is_strict=promised.is_strict)
 
 
 # Sessions
@@ -609,7 +610,12 @@ def _tool_turn(slot: _Slot, messages: tuple[Mapping[str, Json], ...]) -> _Drawn:
     listed: list[Json] = [
         {
             "type": "function",
-            "function": {"name": name, "description": f"{name} of an order", "parameters": schema},
+            "function": {
+                "name": name,
+                "description": f"{name} of an order",
+                "parameters": schema,
+                "strict": True,
+            },
         }
         for name, schema in tools
     ]

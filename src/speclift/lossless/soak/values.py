@@ -34,6 +34,8 @@ class Promise:
     pattern: str | None = None
     # Tools by name, each with the JSON schema of its arguments, as JSON.
     tools: tuple[tuple[str, str], ...] = ()
+    # Whether the server keeps their arguments to the schemas; else they are the model's own.
+    is_strict: bool = True
     # Tokens that logit_bias forbids, as text.
     banned: tuple[str, ...] = ()
     thinking_max: Tokens | None = None
@@ -148,7 +150,8 @@ class SoakFault(StrEnum):
     REPEATED = "repeated-span"
     CROSS_TALK = "cross-talk"  # another request's nonce
     INVALID_JSON = "invalid-json"
-    TOOL_ARGUMENTS = "tool-arguments"  # of a call that was made
+    TOOL_ARGUMENTS = "tool-arguments"  # of a call that was made, of tools whose arguments are to fit (strict)
+    LOOSE_ARGUMENTS = "loose-arguments"  # of other tools: a model may get them wrong by itself
     NO_CALL = "no-call"  # though one is required: not every server keeps a model to that
     BUDGET = "budget-ignored"  # more or fewer tokens, thoughts or choices than asked for
     BANNED_TOKEN = "banned-token"
