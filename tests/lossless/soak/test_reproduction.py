@@ -8,6 +8,7 @@ import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -24,7 +25,8 @@ from speclift.lossless.soak.reproduction import (
     reproduction_of,
 )
 from speclift.lossless.soak.reproduction_script import reproduction_script
-from speclift.lossless.soak.traffic import SoakDialect, SoakKind, SoakTraffic, soak_traffic
+from speclift.lossless.soak.schemas import misfit_so_far
+from speclift.lossless.soak.traffic import SoakDialect, SoakKind, SoakTraffic, answer_schema, soak_traffic
 from speclift.lossless.soak.values import SoakFault, SoakRequest
 from speclift.testing.running import running
 
@@ -214,6 +216,19 @@ class TestScript:
         assert f"{fault}: " in bad.stdout
         assert (good.returncode, good.stderr) == (0, "")
         assert "0 failed" in good.stdout
+
+    @pytest.mark.parametrize("end", range(0, 100, 7))
+    @pytest.mark.parametrize(
+        ("old", "new"), [("", ""), ("red", "pink"), ("[1, 2", "[1, 4"), ('"id":', '"id"')]
+    )
+    def test_it_reads_what_the_limit_cut_as_the_soak_does(self, old: str, new: str, end: int) -> None:
+        names: dict[str, Any] = {"__name__": "read"}
+        exec(compile(self.script(SoakFault.INVALID_JSON, COPY), "reproduce.py", "exec"), names)
+        schema = answer_schema("abcd")
+        whole = '{"id": "abcd", "colour": "red", "done": true, "sizes": [1, 2, 8, 1], "more": {"a": [1'
+        text = whole.replace(old, new, 1)[:end]
+
+        assert names["breaks"](text, schema, True) is bool(misfit_so_far(text, json.dumps(schema)))
 
     def test_prompts_are_data(self, tmp_path: Path) -> None:
         """Quotes, braces, percent signs, marks of ours and odd characters of a prompt end nothing."""

@@ -68,6 +68,13 @@ def test_every_beginning_of_what_a_schema_allows_may_become_that(indent: int | N
     assert [text[:end] for end in range(len(text) + 1) if misfit_so_far(text[:end], PARCEL)] == []
 
 
+def test_an_object_that_may_go_on_may_become_one_of_those_allowed() -> None:
+    schema = json.dumps({"enum": [{"a": 1, "b": 2}, [1, 2]]})
+
+    assert misfit_so_far('{"a": 1, "b', schema) == misfit_so_far("[1, 2", schema) == ""
+    assert misfit('{"a": 1}', schema) != ""
+
+
 @pytest.mark.parametrize(
     ("text", "whole"),
     [

@@ -141,7 +141,7 @@ def misfit(value, schema, whole=True):
 
 def closed(text):
     """A beginning of JSON up to its last whole value, with its brackets closed."""
-    brackets, end, closing, string, escaped = [], 0, "", False, False
+    brackets, end, string, escaped = [], 0, False, False
     for place, letter in enumerate(text):
         if string:
             string, escaped = escaped or letter != '"', letter == "\\" and not escaped
@@ -152,8 +152,8 @@ def closed(text):
                 brackets.append({"{": "}", "[": "]"}[letter])
             elif letter != "," and brackets:
                 brackets.pop()
-            end, closing = place + (letter != ","), "".join(reversed(brackets))
-    return text if not brackets and text[end:].strip() else text[:end] + closing
+            end = place + (letter != ",")
+    return text if not brackets and text[end:].strip() else text[:end] + "".join(reversed(brackets))
 
 
 def breaks(text, schema, cut=False):

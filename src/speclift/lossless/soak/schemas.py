@@ -102,8 +102,8 @@ def misfit_so_far(text: str, schema: str) -> str:
 
 def closed(text: str) -> str:
     """A beginning of JSON up to its last whole value, with the brackets that are open there closed."""
-    open_there: list[str] = []
-    end, closing = 0, ""
+    still_open: list[str] = []
+    end = 0
     is_string = is_escaped = False
     for place, letter in enumerate(text):
         if is_string:
@@ -113,22 +113,23 @@ def closed(text: str) -> str:
             is_string = True
         elif letter in "{[,]}":
             if letter in "{[":
-                open_there.append(_CLOSING[letter])
-            elif letter != "," and open_there:
-                open_there.pop()
+                still_open.append(_CLOSING[letter])
+            elif letter != "," and still_open:
+                still_open.pop()
             end = place if letter == "," else place + 1
-            closing = "".join(reversed(open_there))
-    goes_on_behind_its_end = not open_there and text[end:].strip()
-    return text if goes_on_behind_its_end else text[:end] + closing
+    goes_on_behind_its_end = not still_open and text[end:].strip()
+    return text if goes_on_behind_its_end else text[:end] + "".join(reversed(still_open))
 
 
 def value_misfit(value: object, schema: Mapping[str, object], *, where: str, is_whole: bool = True) -> str:
     """Of a value that is not whole, nothing is missing yet."""
+    may_go_on = not is_whole and isinstance(value, dict | list)
     kind = schema.get("type")
     if isinstance(kind, str) and not _is_kind(value, kind):
         return f"{where or 'the answer'} is no {kind}"
     allowed = schema.get("enum")
-    if isinstance(allowed, list) and not any(value == each and type(value) is type(each) for each in allowed):
+    is_listed = isinstance(allowed, list) and not may_go_on
+    if is_listed and not any(value == each and type(value) is type(each) for each in as_list(allowed)):
         return f"{where or 'the answer'} is none of those allowed"
     if isinstance(value, dict):
         return _object_misfit(value, schema, where=where, is_whole=is_whole)
