@@ -5,65 +5,138 @@ A kind of request whose answers could show nothing would find nothing, however l
 from __future__ import annotations
 
 import asyncio
+import os
+import subprocess
 import time
 from collections import Counter
-from dataclasses import replace
+from collections.abc import Iterator
+from contextlib import AsyncExitStack
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import pytest
 
 from speclift.bench.soak_fire import Fire
+from speclift.bench.soak_offer import extras_of
 from speclift.bench.soak_run import Witness
 from speclift.core.arm import Arm, ServerSettings
 from speclift.core.speculation import NGram
+from speclift.engines.protocol import Server
 from speclift.engines.vllm.engine import Vllm
 from speclift.lossless.soak.rates import PROMISED
-from speclift.lossless.soak.traffic import SoakDialect, SoakKind, soak_traffic
+from speclift.lossless.soak.traffic import SoakDialect, SoakKind, SoakTraffic, soak_traffic
 from speclift.lossless.soak.values import SoakAnswer, SoakFault, SoakRequest, Stage
 
 pytestmark = [pytest.mark.vllm, pytest.mark.timeout(900)]
 
-KINDS = frozenset({SoakKind.AGENT, SoakKind.SCHEMA, SoakKind.GRAMMAR, SoakKind.STOP, SoakKind.MINIMUM})
-COULD_SHOW = (SoakFault.TOOL_ARGUMENTS, SoakFault.INVALID_JSON, SoakFault.AFTER_STOP, SoakFault.BUDGET)
-OPENINGS, STREAMS = 24, 4
-TOOLS = ("--enable-auto-tool-choice", "--tool-call-parser=hermes")
+TRAFFIC = replace(soak_traffic(seed=3, dialect=SoakDialect.VLLM), temperatures=(0.0,))
+STREAMS, ADAPTER = 4, "tuned"
+
+
+@dataclass(slots=True)
+class Seen:
+    """What came of some requests that were sent together."""
+
+    exposed: Counter[SoakFault] = field(default_factory=Counter)
+    broken_promises: list[str] = field(default_factory=list)
+    turns: Counter[int] = field(default_factory=Counter)
+    models: Counter[str | None] = field(default_factory=Counter)
+
+
+@pytest.fixture(scope="module")
+def adapter(vllm_python: str, hugging_face_model: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("adapter") / ADAPTER
+    script = Path(__file__).parent / "make_adapter.py"
+    quiet = {**os.environ, "HF_HUB_OFFLINE": "1"}
+    command = [vllm_python, str(script), str(hugging_face_model), str(folder)]
+    subprocess.run(command, check=True, env=quiet, capture_output=True)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def runner() -> Iterator[asyncio.Runner]:
+    with asyncio.Runner() as runner:
+        yield runner
+
+
+@pytest.fixture(scope="module")
+def server(
+    runner: asyncio.Runner,
+    vllm_python: str,
+    hugging_face_model: Path,
+    adapter: Path,
+    tmp_path_factory: pytest.TempPathFactory,
+) -> Iterator[Server]:
+    """With everything on that the traffic asks for."""
+    flags = (
+        *("--enforce-eager", "--enable-auto-tool-choice", "--tool-call-parser=hermes"),
+        *("--enable-lora", "--max-lora-rank=8", f"--lora-modules={ADAPTER}={adapter}"),
+    )
+    settings = ServerSettings(model=str(hugging_face_model), slots=STREAMS, threads=1, engine_args=flags)
+    log = tmp_path_factory.mktemp("server") / "log"
+    arm = Arm(name="spec", speculation=NGram(k=4, n=3))
+
+    async def launched() -> Server:
+        server = await Vllm(settings, python=vllm_python).launch(arm, log=log)
+        stack.push_async_callback(server.stop)
+        return server
+
+    stack = AsyncExitStack()
+    try:
+        yield runner.run(launched())
+    finally:
+        runner.run(stack.aclose())
+
+
+async def asked(server: Server, traffic: SoakTraffic, *, openings: int) -> Seen:
+    """So many requests, with the turns that follow them."""
+    witness, seen, ends_s = Witness(), Seen(), time.monotonic() + 300
+
+    def heed(request: SoakRequest, answer: SoakAnswer) -> SoakRequest | None:
+        exposed, faults = witness.judge(request, answer)
+        seen.exposed.update(exposed)
+        seen.broken_promises += [
+            f"{each.fault}: {each.evidence}" for each in faults if each.fault in PROMISED
+        ]
+        seen.turns[request.turn] += 1
+        seen.models[request.model] += not answer.error
+        return traffic.following(request, answer)
+
+    fire = Fire(server, arm="spec", launch=1, clock=time.monotonic, limit_s=120.0)
+    await fire.ask(
+        (witness.sending(traffic.opening(slot)) for slot in range(openings)),
+        streams=STREAMS,
+        stage=Stage.DURING,
+        left_s=lambda: ends_s - time.monotonic(),
+        heed=heed,
+    )
+    assert not fire.failure
+    return seen
 
 
 def test_answers_can_show_what_breaks_most_and_show_none_of_it(
-    vllm_python: str, hugging_face_model: Path, tmp_path: Path
+    runner: asyncio.Runner, server: Server
 ) -> None:
-    settings = ServerSettings(
-        model=str(hugging_face_model), slots=STREAMS, threads=1, engine_args=("--enforce-eager", *TOOLS)
-    )
-    traffic = replace(soak_traffic(seed=3, dialect=SoakDialect.VLLM), kinds=KINDS, temperatures=(0.0,))
-    exposed, seen, turns = Counter[SoakFault](), list[str](), Counter[int]()
+    kinds = {SoakKind.AGENT, SoakKind.SCHEMA, SoakKind.GRAMMAR, SoakKind.STOP, SoakKind.MINIMUM}
+    traffic = replace(TRAFFIC, kinds=frozenset(kinds))
 
-    async def asked() -> None:
-        arm = Arm(name="spec", speculation=NGram(k=4, n=3))
-        server = await Vllm(settings, python=vllm_python).launch(arm, log=tmp_path / "log")
-        witness, begun_s = Witness(), time.monotonic()
+    seen = runner.run(asked(server, traffic, openings=24))
 
-        def heed(request: SoakRequest, answer: SoakAnswer) -> SoakRequest | None:
-            could_show, shows = witness.judge(request, answer)
-            exposed.update(could_show)
-            seen.extend(f"{each.fault}: {each.evidence}" for each in shows if each.fault in PROMISED)
-            turns[request.turn] += 1
-            return traffic.following(request, answer)
+    assert seen.broken_promises == []
+    could_show = (SoakFault.TOOL_ARGUMENTS, SoakFault.INVALID_JSON, SoakFault.AFTER_STOP, SoakFault.BUDGET)
+    assert [fault for fault in could_show if seen.exposed[fault] < 3] == [], seen.exposed
+    assert seen.turns[1] > 0  # a session goes on from a call
 
-        try:
-            fire = Fire(server, arm="spec", launch=1, clock=time.monotonic, limit_s=120.0)
-            await fire.ask(
-                (witness.sending(traffic.opening(slot)) for slot in range(OPENINGS)),
-                streams=STREAMS,
-                stage=Stage.DURING,
-                left_s=lambda: begun_s + 600 - time.monotonic(),
-                heed=heed,
-            )
-            assert not fire.failure
-        finally:
-            await server.stop()
 
-    asyncio.run(asked())
-    assert seen == []
-    assert [fault for fault in COULD_SHOW if exposed[fault] < 3] == [], exposed
-    assert turns[1] > 0  # a session goes on from a call
+def test_an_adapter_that_the_server_lists_is_asked_among_other_requests(
+    runner: asyncio.Runner, server: Server
+) -> None:
+    extras = runner.run(extras_of(server.endpoint, SoakDialect.VLLM))
+    assert extras.adapters == (ADAPTER,)
+    offering = TRAFFIC.offering(adapters=extras.adapters, banned=())
+    traffic = replace(offering, kinds=frozenset({SoakKind.ADAPTER, SoakKind.COPY}))
+
+    seen = runner.run(asked(server, traffic, openings=12))
+
+    assert seen.broken_promises == []
+    assert min(seen.models[ADAPTER], seen.models[None]) > 0, seen.models
