@@ -230,9 +230,10 @@ class _Seen:
 
     @property
     def wrong_share(self) -> float:
-        """At most, at 95 %: what has no margin, or one that noise alone does not explain, may be a fault."""
+        """At most, at 95 %: what has no margin, or one that noise alone does not explain, may be a fault. No more than all
+        of them, where half of the tokens differ or none was compared."""
         events = self.count(_Call.UNKNOWN) + self.count(_Call.WIDE)
-        return Hazard(events=events, tokens=self.tokens).upper()
+        return min(1.0, Hazard(events=events, tokens=self.tokens).upper())
 
 
 def judge_greedy(
