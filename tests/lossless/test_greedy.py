@@ -226,7 +226,7 @@ def test_differences_without_margins_pass_only_under_the_share_that_was_asked_fo
 
 def test_no_more_than_all_tokens_may_be_wrong() -> None:
     """Texts of a server that says something else each time part with their first words."""
-    parted = [pair(None, tokens=1.0)] * 20
+    parted = [pair(None, tokens=1.0)] * 200
     seen = judged(*parted, control=tuple(parted))
 
     assert seen.result is Result.INCONCLUSIVE

@@ -230,8 +230,8 @@ class _Seen:
 
     @property
     def wrong_share(self) -> float:
-        """At most, at 95 %: what has no margin, or one that noise alone does not explain, may be a fault. No more than all
-        of them, where half of the tokens differ or none was compared."""
+        """At most, at 95 %: what has no margin, or one that noise alone does not explain, may be a fault. Never more
+        than all of them."""
         events = self.count(_Call.UNKNOWN) + self.count(_Call.WIDE)
         return min(1.0, Hazard(events=events, tokens=self.tokens).upper())
 
