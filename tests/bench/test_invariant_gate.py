@@ -34,7 +34,6 @@ REQUESTS = tuple(
     Request(id=f"p{index}", messages=(Message(role="user", content=f"Say {index}"),), max_tokens=32)
     for index in range(12)
 )
-ASKED = GateAsk(arms=(ARM,), requests=REQUESTS, temperatures=(0.0,), engine_args=(), depth=QUICK, seed=1)
 
 
 @pytest.fixture
@@ -78,18 +77,24 @@ def engine(*truths: str, kind: str = "tiny") -> EngineSpec:
     return EngineSpec(kind=kind, settings=settings)
 
 
+def asked(spec: EngineSpec) -> GateAsk:
+    return GateAsk(
+        engine_spec=spec,
+        arms=(ARM,),
+        requests=REQUESTS,
+        temperatures=(0.0,),
+        depth=QUICK,
+        seed=1,
+        launch_s=1.0,
+    )
+
+
 def settled(
     tmp_path: Path, *truths: str, kind: str = "tiny", gate: Gate | None = None, limit_s: float | None = None
 ) -> Gate:
-    return HERE.settle(
-        gate or open_gate(),
-        engine(*truths, kind=kind),
-        ASKED,
-        logs=tmp_path / "logs",
-        observer=Observer(),
-        deadline=Deadline.after(limit_s, clock=time.monotonic),
-        launch_s=1.0,
-    )
+    ask, deadline = asked(engine(*truths, kind=kind)), Deadline.after(limit_s, clock=time.monotonic)
+    logs = tmp_path / "logs"
+    return HERE.settle(gate or open_gate(), ask, logs=logs, observer=Observer(), deadline=deadline)
 
 
 @pytest.mark.slow
@@ -104,7 +109,7 @@ def test_equal_answers_settle_it(tmp_path: Path) -> None:
 @pytest.mark.slow
 @pytest.mark.usefixtures("tiny")
 def test_a_node_of_a_fleet_settles_it_too(tmp_path: Path) -> None:
-    job = SettleJob(gate=open_gate(), spec=engine(), ask=ASKED, left_s=None, launch_s=1.0)
+    job = SettleJob(gate=open_gate(), ask=asked(engine()), left_s=None)
     sent = pickle.loads(pickle.dumps(job))
     said: list[StudyEvent] = []
     gate = asyncio.run(sent.run(tmp_path / "node", said.append))

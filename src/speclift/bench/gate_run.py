@@ -18,9 +18,11 @@ from speclift.bench.scoring import score_all, scorer_for
 from speclift.bench.time_limit import BudgetSpent, ends_at, to_the_end
 from speclift.core.arm import Arm, baseline_arm
 from speclift.core.deadline import Deadline
+from speclift.core.engine_spec import EngineSpec
 from speclift.core.errors import EngineError
 from speclift.core.traffic import Request, repeated_prompts
 from speclift.core.units import Seconds
+from speclift.engines.build import build_engine
 from speclift.engines.protocol import Engine, Scorer, Server
 from speclift.lossless.answers import Answer
 from speclift.lossless.calibration import TokenScore
@@ -58,38 +60,30 @@ PLANNED_VARIANCE = 0.15  # of one token's set membership; SmolLM2-135M at temper
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GateAsk:
-    """What is compared, and how much is asked."""
+    """What is compared, on which servers, and how much is asked."""
 
+    engine_spec: EngineSpec
     arms: Sequence[Arm]
     requests: Sequence[Request]
     temperatures: Sequence[float]
-    engine_args: Sequence[str]
     depth: Depth
     seed: int
+    # What a launch is known to take, before the gate has seen one.
+    launch_s: Seconds = 0.0
 
 
 class GateRun:
-    def __init__(
-        self,
-        engine: Engine,
-        ask: GateAsk,
-        *,
-        logs: Path,
-        observer: Observer,
-        deadline: Deadline,
-        launch_s: Seconds = 0.0,
-    ) -> None:
-        """`launch_s`: what a launch is known to take, before this run has seen one."""
-        self._engine = engine
+    def __init__(self, ask: GateAsk, *, logs: Path, observer: Observer, deadline: Deadline) -> None:
+        self._engine: Engine = build_engine(ask.engine_spec)
         self._arms = [arm for arm in ask.arms if arm.speculates]
         # What says the same is one prompt, whatever a file calls it.
         repeated = repeated_prompts(ask.requests)
         self._requests = [request for request in ask.requests if request.id not in repeated]
-        self._temperatures, self._engine_args = ask.temperatures, ask.engine_args
+        self._temperatures, self._engine_args = ask.temperatures, ask.engine_spec.settings.engine_args
         self._depth, self._seed = ask.depth, ask.seed
         self._logs, self._observer = logs, observer
         self._deadline, self._started_s = deadline, deadline.clock()
-        self._launches, self._launch_s = 0, launch_s
+        self._launches, self._launch_s = 0, ask.launch_s
         self._doing, self.is_cut_short = (
             "the lossless gate was starting",
             False,

@@ -146,17 +146,16 @@ def _full(
         if value
     }
     asked = GateAsk(
+        engine_spec=spec,
         arms=arms,
         requests=plan.requests,
         temperatures=(0.0, *sorted(hot)),
-        engine_args=spec.settings.engine_args,
         depth=replace(FULL, batch=batch),
         seed=plan.seed,
+        launch_s=max(launches_took(study), default=0.0),
     )
-    logs, launch_s = study.logs / "verify", max(launches_took(study), default=0.0)
-    gate, is_cut_short = place.run_gate(
-        spec, asked, logs=logs, observer=observer, deadline=deadline, launch_s=launch_s
-    )
+    logs = study.logs / "verify"
+    gate, is_cut_short = place.run_gate(asked, logs=logs, observer=observer, deadline=deadline)
     if not is_cut_short:
         return gate
     # The study's own answers are no proof that nothing changed, but they can show that something did.
@@ -201,22 +200,15 @@ def _quick(
     if not arms_left_open(gate):
         return gate
     asked = GateAsk(
+        engine_spec=study.engine,
         arms=arms,
         requests=plan.requests,
         temperatures=(0.0,),
-        engine_args=settings,
         depth=replace(QUICK, batch=max(QUICK.batch, study.engine.settings.slots)),
         seed=plan.seed,
-    )
-    return place.settle(
-        gate,
-        study.engine,
-        asked,
-        logs=study.logs / "verify",
-        observer=observer,
-        deadline=deadline,
         launch_s=max(launches_took(study), default=0.0),
     )
+    return place.settle(gate, asked, logs=study.logs / "verify", observer=observer, deadline=deadline)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -15,37 +15,19 @@ from pathlib import Path
 from speclift.bench.gate_run import GateAsk, GateRun
 from speclift.bench.observer import Observer
 from speclift.core.deadline import Deadline
-from speclift.core.engine_spec import EngineSpec
 from speclift.core.errors import EngineError
 from speclift.core.traffic import Request
-from speclift.core.units import Seconds
-from speclift.engines.build import build_engine
 from speclift.engines.kind import engine_kind
 from speclift.lossless.gate import Gate, with_equality
 
 
-async def run_gate(
-    spec: EngineSpec,
-    ask: GateAsk,
-    *,
-    logs: Path,
-    observer: Observer,
-    deadline: Deadline,
-    launch_s: Seconds = 0.0,
-) -> tuple[Gate, bool]:
+async def run_gate(ask: GateAsk, *, logs: Path, observer: Observer, deadline: Deadline) -> tuple[Gate, bool]:
     """In full, and whether it was cut short before its last question."""
-    run = GateRun(build_engine(spec), ask, logs=logs, observer=observer, deadline=deadline, launch_s=launch_s)
+    run = GateRun(ask, logs=logs, observer=observer, deadline=deadline)
     gate = await run.run()
     if not run.is_cut_short:
-        gate = await settle_by_equality(
-            gate,
-            ask,
-            spec,
-            logs=logs / "invariant",
-            observer=observer,
-            deadline=deadline,
-            launch_s=launch_s,
-        )
+        apart = logs / "invariant"
+        gate = await settle_by_equality(gate, ask, logs=apart, observer=observer, deadline=deadline)
     return gate, run.is_cut_short
 
 
@@ -57,39 +39,28 @@ def arms_left_open(gate: Gate) -> frozenset[str]:
 
 
 async def settle_by_equality(
-    gate: Gate,
-    ask: GateAsk,
-    spec: EngineSpec,
-    *,
-    logs: Path,
-    observer: Observer,
-    deadline: Deadline,
-    launch_s: Seconds = 0.0,
+    gate: Gate, ask: GateAsk, *, logs: Path, observer: Observer, deadline: Deadline
 ) -> Gate:
-    """`launch_s`: what an ordinary launch took. The gate as it was where the engine has no such kernels."""
+    """The gate as it was where the engine has no such kernels."""
     open_arms = arms_left_open(gate)
     arms = [arm for arm in ask.arms if arm.name in open_arms]
-    invariant = engine_kind(spec.kind).batch_invariant(spec) if arms else None
+    kind = engine_kind(ask.engine_spec.kind)
+    invariant = kind.batch_invariant(ask.engine_spec) if arms else None
     if invariant is None:
         return gate
     launches = len(arms) + 2
-    if not deadline.has(launches * launch_s):
+    if not deadline.has(launches * ask.launch_s):
         return _noted(gate, f"{launches} launches did not fit the time that was left; try --verify full")
     observer.say(f"lossless gate: asking {', '.join(open_arms)} again with batch-invariant kernels")
-    run = GateRun(
-        build_engine(invariant),
-        replace(
-            ask,
-            arms=arms,
-            requests=_parted_first(gate, ask.requests),
-            temperatures=(0.0,),
-            depth=replace(ask.depth, batch=1),
-        ),
-        logs=logs,
-        observer=observer,
-        deadline=deadline,
-        launch_s=launch_s,
+    again = replace(
+        ask,
+        engine_spec=invariant,
+        arms=arms,
+        requests=_parted_first(gate, ask.requests),
+        temperatures=(0.0,),
+        depth=replace(ask.depth, batch=1),
     )
+    run = GateRun(again, logs=logs, observer=observer, deadline=deadline)
     try:
         found = await run.run()
     except EngineError as error:

@@ -14,7 +14,6 @@ from speclift.bench.observer import Observer
 from speclift.bench.run import run_study
 from speclift.core.deadline import Deadline
 from speclift.core.engine_spec import EngineSpec
-from speclift.core.units import Seconds
 from speclift.engines.build import build_engine
 from speclift.lossless.gate import Gate
 from speclift.lossless.recorded import Fresh
@@ -37,29 +36,12 @@ class Workplace(Protocol):
         ...
 
     def run_gate(
-        self,
-        spec: EngineSpec,
-        ask: GateAsk,
-        *,
-        logs: Path,
-        observer: Observer,
-        deadline: Deadline,
-        launch_s: Seconds = 0.0,
+        self, ask: GateAsk, *, logs: Path, observer: Observer, deadline: Deadline
     ) -> tuple[Gate, bool]:
         """The lossless gate in full, and whether it was cut short before its last question."""
         ...
 
-    def settle(
-        self,
-        gate: Gate,
-        spec: EngineSpec,
-        ask: GateAsk,
-        *,
-        logs: Path,
-        observer: Observer,
-        deadline: Deadline,
-        launch_s: Seconds = 0.0,
-    ) -> Gate:
+    def settle(self, gate: Gate, ask: GateAsk, *, logs: Path, observer: Observer, deadline: Deadline) -> Gate:
         """With what it leaves open by arithmetic settled by batch-invariant kernels, where the engine has them."""
         ...
 
@@ -83,34 +65,13 @@ class Here:
         run_study(study, observer=observer, deadline=deadline, workers=workers, look=look)
 
     def run_gate(
-        self,
-        spec: EngineSpec,
-        ask: GateAsk,
-        *,
-        logs: Path,
-        observer: Observer,
-        deadline: Deadline,
-        launch_s: Seconds = 0.0,
+        self, ask: GateAsk, *, logs: Path, observer: Observer, deadline: Deadline
     ) -> tuple[Gate, bool]:
-        return run_until_signal(
-            run_gate(spec, ask, logs=logs, observer=observer, deadline=deadline, launch_s=launch_s)
-        )
+        return run_until_signal(run_gate(ask, logs=logs, observer=observer, deadline=deadline))
 
-    def settle(
-        self,
-        gate: Gate,
-        spec: EngineSpec,
-        ask: GateAsk,
-        *,
-        logs: Path,
-        observer: Observer,
-        deadline: Deadline,
-        launch_s: Seconds = 0.0,
-    ) -> Gate:
+    def settle(self, gate: Gate, ask: GateAsk, *, logs: Path, observer: Observer, deadline: Deadline) -> Gate:
         return run_until_signal(
-            settle_by_equality(
-                gate, ask, spec, logs=logs, observer=observer, deadline=deadline, launch_s=launch_s
-            )
+            settle_by_equality(gate, ask, logs=logs, observer=observer, deadline=deadline)
         )
 
     def ask_again(self, spec: EngineSpec, asked: AskedAgain, *, log: Path, deadline: Deadline) -> Fresh:

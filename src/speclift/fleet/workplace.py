@@ -28,39 +28,24 @@ from speclift.studies.study import Study
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GateJob:
-    spec: EngineSpec
     ask: GateAsk
     left_s: Seconds | None
-    launch_s: Seconds
 
     async def run(self, folder: Path, tell: Tell) -> tuple[Gate, bool]:
-        return await run_gate(
-            self.spec,
-            self.ask,
-            logs=folder,
-            observer=TellingObserver(tell),
-            deadline=deadline_in(self.left_s),
-            launch_s=self.launch_s,
-        )
+        observer, deadline = TellingObserver(tell), deadline_in(self.left_s)
+        return await run_gate(self.ask, logs=folder, observer=observer, deadline=deadline)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SettleJob:
     gate: Gate
-    spec: EngineSpec
     ask: GateAsk
     left_s: Seconds | None
-    launch_s: Seconds
 
     async def run(self, folder: Path, tell: Tell) -> Gate:
+        observer, deadline = TellingObserver(tell), deadline_in(self.left_s)
         return await settle_by_equality(
-            self.gate,
-            self.ask,
-            self.spec,
-            logs=folder,
-            observer=TellingObserver(tell),
-            deadline=deadline_in(self.left_s),
-            launch_s=self.launch_s,
+            self.gate, self.ask, logs=folder, observer=observer, deadline=deadline
         )
 
 
@@ -99,32 +84,15 @@ class OnFleet:
         run_until_signal(run.run())
 
     def run_gate(
-        self,
-        spec: EngineSpec,
-        ask: GateAsk,
-        *,
-        logs: Path,
-        observer: Observer,
-        deadline: Deadline,
-        launch_s: Seconds = 0.0,
+        self, ask: GateAsk, *, logs: Path, observer: Observer, deadline: Deadline
     ) -> tuple[Gate, bool]:
-        job = GateJob(spec=spec, ask=ask, left_s=_left_s(deadline), launch_s=launch_s)
+        job = GateJob(ask=ask, left_s=_left_s(deadline))
         told = run_until_signal(self._on_one_node(job, observer))
         assert isinstance(told, tuple)
         return told
 
-    def settle(
-        self,
-        gate: Gate,
-        spec: EngineSpec,
-        ask: GateAsk,
-        *,
-        logs: Path,
-        observer: Observer,
-        deadline: Deadline,
-        launch_s: Seconds = 0.0,
-    ) -> Gate:
-        job = SettleJob(gate=gate, spec=spec, ask=ask, left_s=_left_s(deadline), launch_s=launch_s)
+    def settle(self, gate: Gate, ask: GateAsk, *, logs: Path, observer: Observer, deadline: Deadline) -> Gate:
+        job = SettleJob(gate=gate, ask=ask, left_s=_left_s(deadline))
         told = run_until_signal(self._on_one_node(job, observer))
         assert isinstance(told, Gate)
         return told

@@ -149,10 +149,10 @@ def soak_commands(
 def run_gate(ask: Ask, observer: Observer, *, depth: Depth, deadline: Deadline) -> Gate:
     prepared = in_time(lambda: prepare_gate(ask, observer, depth), deadline, doing=PREPARING)
     asked = GateAsk(
+        engine_spec=prepared.engine_spec,
         arms=prepared.plan.arms,
         requests=prepared.workload.requests,
         temperatures=gate_temperatures(ask, prepared.workload.requests),
-        engine_args=ask.server.engine_args,
         depth=depth,
         seed=ask.seed,
     )
@@ -160,8 +160,7 @@ def run_gate(ask: Ask, observer: Observer, *, depth: Depth, deadline: Deadline) 
         tempfile.TemporaryDirectory(prefix="speclift-verify-") as logs,
         gate_place(ask.on, prepared, observer) as place,
     ):
-        spec = prepared.engine_spec
-        gate, _ = place.run_gate(spec, asked, logs=Path(logs), observer=observer, deadline=deadline)
+        gate, _ = place.run_gate(asked, logs=Path(logs), observer=observer, deadline=deadline)
         return gate
 
 
