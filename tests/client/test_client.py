@@ -317,7 +317,10 @@ class TestProcesses:
 
 def test_what_an_answer_has_to_keep_to_is_sent_along() -> None:
     client = Client(Endpoint(base_url="http://x", model="m"), seed=0)
-    asked = request("p", answer_format='{"response_format": {"type": "json_object"}, "tools": []}')
+    asked = request(
+        "p", answer_format='{"response_format": {"type": "json_object"}, "tools": [], "stop": "END"}'
+    )
     body = client.body(asked, None)
     assert (body["response_format"], body["tools"], body["stream"]) == ({"type": "json_object"}, [], True)
+    assert body["stop"] == "END"
     assert "tools" not in client.body(request("p"), None)

@@ -127,6 +127,25 @@ def test_json_has_to_fit_its_schema() -> None:
     assert checks(other, [GOOD] * 12, answer_format=ANY_JSON) == []
 
 
+@pytest.mark.parametrize("stop", ["day", ["night", "day"]])
+def test_text_behind_a_stop_string_fails_the_gate(stop: str | list[str]) -> None:
+    asked = json.dumps({"stop": stop})
+    stopped = ["A quiet "] * 12
+
+    assert checks(["A quiet day."] * 3 + stopped[3:], stopped, answer_format=asked) == [
+        "text-after-stop-recorded"
+    ]
+    assert checks(stopped, stopped, answer_format=asked) == []
+    # What a server says on both sides is its way.
+    assert checks(FINE, FINE, answer_format=asked) == []
+
+
+def test_json_that_a_stop_string_ended_need_not_be_whole() -> None:
+    asked = json.dumps({**json.loads(AS_JSON), "stop": ["Basel"]})
+
+    assert checks(['{"city": "'] * 12, [GOOD.replace("Basel", "Bern")] * 12, answer_format=asked) == []
+
+
 def test_arguments_of_tools_have_to_fit() -> None:
     good = [f"find{GOOD}"] * 12
     broken = ["find{}"] * 3 + good[3:]

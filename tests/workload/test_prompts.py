@@ -154,6 +154,8 @@ MALFORMED = [
     (b'{"prompt": "a", "temperature": true}', "'temperature' must be a number in 0..5, saw True"),
     (b'{"prompt": "a", "tools": {}}', "'tools' cannot be dict"),
     (b'{"prompt": "a", "response_format": "json"}', "'response_format' cannot be str"),
+    (b'{"prompt": "a", "stop": 7}', "'stop' cannot be int"),
+    (b'{"prompt": "a", "stop": ["END", 7]}', "'stop' must be text or a list of texts"),
     (b'{"prompt": "a", "top_p": 1.1}', "'top_p' must be a number in 0..1, saw 1.1"),
     (b'{"prompt": "a", "arrival_s": -1}', "'arrival_s' must be a number"),
     (b'{"prompt": "a", "arrival_s": Infinity}', "'arrival_s' must be a number"),

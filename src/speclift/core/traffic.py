@@ -33,7 +33,7 @@ class Request:
     max_tokens: Tokens = DEFAULT_MAX_TOKENS
     arrival_s: Seconds | None = None
     response: str | None = None
-    # What the answer has to keep to, as JSON: the request's response_format and tools, sent as they are.
+    # What the answer has to keep to, as JSON: the request's response_format, tools and stop strings, sent as they are.
     answer_format: str | None = None
 
     def __post_init__(self) -> None:

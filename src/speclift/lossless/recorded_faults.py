@@ -1,5 +1,6 @@
-"""Faults in the answers that a study recorded anyway: tokens of the chat template, JSON that is none, calls that do not
-fit. Held against the baseline's answers to the same requests; the prompts are the user's and stay as they are."""
+"""Faults in the answers that a study recorded anyway: tokens of the chat template, text behind a stop string, JSON that
+is none, calls that do not fit. Held against the baseline's answers to the same requests; the prompts are the user's and
+stay as they are."""
 
 from __future__ import annotations
 
@@ -18,6 +19,7 @@ from speclift.lossless.soak.values import SoakFault
 
 CHECKS = {
     SoakFault.SPECIAL_TOKEN: ("special-token", "hold a token of the chat template"),
+    SoakFault.AFTER_STOP: ("text-after-stop", "hold a text at which they had to stop"),
     SoakFault.INVALID_JSON: ("invalid-json", "are not the JSON that was asked for"),
     SoakFault.TOOL_ARGUMENTS: ("tool-arguments", "call a tool with arguments that do not fit"),
     SoakFault.LOOSE_ARGUMENTS: ("tool-arguments", "call a tool with arguments that do not fit"),
@@ -77,6 +79,9 @@ def _faults(answer: Answer, request: Request | None) -> Iterator[tuple[SoakFault
         evidence = calls_misfit(answer.text, dict(promised.tools), was_cut=was_cut)
         if evidence is not None:
             yield (SoakFault.TOOL_ARGUMENTS if promised.is_strict else SoakFault.LOOSE_ARGUMENTS), evidence
+    elif promised.stops:
+        # Where it stops is the end of JSON as well.
+        yield SoakFault.AFTER_STOP, next((stop for stop in promised.stops if stop in answer.text), "")
     elif answer.finish_reason == "stop" and promised.schema is not None:
         yield SoakFault.INVALID_JSON, misfit(answer.text, promised.schema)
 

@@ -23,6 +23,7 @@ ANSWER_FORMATS: Mapping[str, type | tuple[type, ...]] = {
     "tools": list,
     "tool_choice": (str, dict),
     "parallel_tool_calls": bool,
+    "stop": (str, list),
 }
 ARRIVAL_S_MAX = 1e12  # 30,000 years: what is above was not counted in seconds
 
@@ -90,6 +91,9 @@ def _answer_format(data: Mapping[str, object], where: str) -> str | None:
     for key, value in said.items():
         if not isinstance(value, ANSWER_FORMATS[key]):
             raise UsageError(f"{where}: '{key}' cannot be {type(value).__name__}")
+    stops = said.get("stop")
+    if isinstance(stops, list) and not all(isinstance(each, str) for each in stops):
+        raise UsageError(f"{where}: 'stop' must be text or a list of texts")
     return json.dumps(said, sort_keys=True) if said else None
 
 

@@ -79,6 +79,12 @@ class TestStops:
     def test_going_on_behind_it_is_a_fault(self) -> None:
         assert found(self.request, said(self.before + self.after)) == {SoakFault.AFTER_STOP}
 
+    def test_every_answer_to_a_prompt_of_the_users_could_have_passed_it(self) -> None:
+        own = asked("Tell me of herons.", nonce="", promise=Promise(stops=("END",), tokens_max=60))
+
+        assert SoakFault.AFTER_STOP in exposed_to(own, said("They fly."), HELD)
+        assert found(own, said("They fly. END They")) == {SoakFault.AFTER_STOP}
+
     def test_an_answer_that_never_came_to_it_says_nothing(self) -> None:
         assert SoakFault.AFTER_STOP not in exposed_to(self.request, said("I cannot do that."), HELD)
 

@@ -166,6 +166,14 @@ def test_the_users_tools_promise_arguments_that_fit_where_they_are_strict(is_str
     assert first_of(every_kind(), SoakKind.AGENT).promise.is_strict
 
 
+def test_the_users_stop_strings_are_promises() -> None:
+    own = replace(OWN, answer_format=json.dumps({"stop": ["END", "\n\n"]}))
+    request = first_of(every_kind(prompts=(own,)), SoakKind.OWN)
+
+    assert request.promise.stops == ("END", "\n\n")
+    assert json.loads(request.body)["stop"] == ["END", "\n\n"]
+
+
 def test_a_session_ends() -> None:
     traffic = every_kind()
     request: SoakRequest | None = first_of(traffic, SoakKind.AGENT)

@@ -167,12 +167,13 @@ def _could_leak(request: SoakRequest, answer: SoakAnswer, held: HeldAgainst) -> 
     return not _SPECIAL.search(request.body) and _has_text(request, answer, held)
 
 
-def _could_pass_stop(request: SoakRequest, answer: SoakAnswer, _: HeldAgainst) -> bool:
-    return any(
-        _passed_stop(request, choice) or _reached_stop(request, choice)
-        for choice in answer.choices
-        if request.promise.stops
-    )
+def _could_pass_stop(request: SoakRequest, answer: SoakAnswer, held: HeldAgainst) -> bool:
+    """Whether a prompt of the user's comes to its stop string nobody knows."""
+    if not request.promise.stops:
+        return False
+    if not request.copies:
+        return _has_text(request, answer, held)
+    return any(_passed_stop(request, choice) or _reached_stop(request, choice) for choice in answer.choices)
 
 
 def _reached_stop(request: SoakRequest, choice: SoakChoice) -> bool:

@@ -23,7 +23,7 @@ _CLOSING = {"{": "}", "[": "]"}
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PromisedFormat:
-    """What a request's own `response_format` and `tools` ask of its answer."""
+    """What a request's own `response_format`, `tools` and `stop` ask of its answer."""
 
     # As JSON; "{}" where any JSON will do, None where any text.
     schema: str | None
@@ -33,6 +33,7 @@ class PromisedFormat:
     # Whether every tool is strict: only then has the server promised that arguments fit. vLLM (0.32) leaves the others'
     # to the model, even where it forces the call.
     is_strict: bool
+    stops: tuple[str, ...]
 
 
 @cache
@@ -48,12 +49,14 @@ def promised_format(answer_format: str) -> PromisedFormat:
     tools = (
         (as_text(each.get("name")) or "", json.dumps(each.get("parameters") or {})) for each in functions
     )
-    choice = told.get("tool_choice")
+    choice, stop = told.get("tool_choice"), told.get("stop")
+    stops = (as_text(each) for each in (as_list(stop) if isinstance(stop, list) else [stop]))
     return PromisedFormat(
         schema=schema,
         tools=tuple(tool for tool in tools if tool[0]),
         must_call=choice == "required" or isinstance(choice, dict),
         is_strict=all(each.get("strict") is True for each in functions),
+        stops=tuple(each for each in stops if each),
     )
 
 

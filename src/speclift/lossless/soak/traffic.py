@@ -562,8 +562,9 @@ def _own_promise(request: Request) -> Promise:
     promised = promised_format(request.answer_format)
     # A model that may call a tool or talk has promised neither.
     tools = promised.tools if promised.must_call else ()
-    schema = None if promised.tools else promised.schema
-    return Promise(schema=schema, tools=tools, is_strict=promised.is_strict)
+    # Where it has to stop is the end of JSON as well.
+    schema = None if promised.tools or promised.stops else promised.schema
+    return Promise(schema=schema, tools=tools, is_strict=promised.is_strict, stops=promised.stops)
 
 
 # Sessions
