@@ -179,13 +179,14 @@ def _quick(
         records=records, arms=arms, requests=plan.requests, settings=settings, seed=plan.seed
     )
     gate = recorded.gate()
-    parted = parted_requests(gate)
+    askable = [request for request in plan.requests if not request.has_tools]
+    parted = {*parted_requests(gate)} & {request.id for request in askable}
     if parted:
         observer.say(
             f"lossless gate: {len(parted)} answers differ; asking the baseline again for log-probabilities"
         )
-        questions = [_margin_question(request) for request in plan.requests if request.id in parted]
-        others = [_margin_question(request) for request in plan.requests if request.id not in parted]
+        questions = [_margin_question(request) for request in askable if request.id in parted]
+        others = [_margin_question(request) for request in askable if request.id not in parted]
         try:
             if not deadline.has(max(launches_took(study), default=0.0)):
                 raise BudgetSpent(deadline, "the lossless gate still needed a launch of the baseline")
@@ -231,4 +232,6 @@ class RecordedAnswers:
 
 
 def _margin_question(request: Request) -> Question:
-    return Question(case=request.id, request=request, temperature=0.0, seed=1, listed=LISTED)
+    """As the study asked it. Calls of tools are no text whose tokens a server would list."""
+    told = tuple(request.answer_settings.items())
+    return Question(case=request.id, request=request, temperature=0.0, seed=1, listed=LISTED, settings=told)

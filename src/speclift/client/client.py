@@ -248,9 +248,7 @@ class Client:
             body["temperature"] = temperature
         if request.top_p is not None:
             body["top_p"] = request.top_p
-        if request.answer_format is not None:
-            body |= json.loads(request.answer_format)
-        return body
+        return body | request.answer_settings
 
 
 class Inbox:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Hashable, Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import Literal, TypeAlias
@@ -35,6 +36,16 @@ class Request:
     response: str | None = None
     # What the answer has to keep to, as JSON: the request's response_format, tools and stop strings, sent as they are.
     answer_format: str | None = None
+
+    @property
+    def answer_settings(self) -> dict[str, Json]:
+        """`answer_format` as fields of a request's body."""
+        told: dict[str, Json] = {} if self.answer_format is None else json.loads(self.answer_format)
+        return told
+
+    @property
+    def has_tools(self) -> bool:
+        return bool(self.answer_settings.get("tools"))
 
     def __post_init__(self) -> None:
         if bool(self.messages) == (self.prompt is not None):

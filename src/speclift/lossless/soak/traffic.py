@@ -539,7 +539,6 @@ def _own(slot: _Slot) -> _Drawn:
     """The user's prompt to the letter: no nonce, and what it asks for itself."""
     request = slot.draws.choice(slot.traffic.prompts)
     heat = _heat(slot, request.temperature)
-    told: dict[str, Json] = json.loads(request.answer_format) if request.answer_format else {}
     seeded: dict[str, Json] = {"seed": slot.draws.randrange(2**31)} if heat else {}
     nucleus: dict[str, Json] = {} if request.top_p is None else {"top_p": request.top_p}
     return _Drawn(
@@ -549,7 +548,7 @@ def _own(slot: _Slot) -> _Drawn:
         prompt=request.prompt,
         tokens_max=min(request.max_tokens, slot.traffic.tokens_max),
         temperature=heat,
-        settings={**seeded, **nucleus, **told},
+        settings={**seeded, **nucleus, **request.answer_settings},
         promise=_own_promise(request),
         repeats=heat == 0 or slot.traffic.honours_seeds,
     )
