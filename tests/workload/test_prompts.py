@@ -32,6 +32,21 @@ def complaint(data: bytes) -> str:
 
 
 class TestWhatIsRead:
+    def test_what_the_answer_has_to_keep_to_is_kept(self) -> None:
+        (request,) = parse(line(stop=["END"], response_format={"type": "json_object"})).requests
+
+        assert request.answer_settings == {"stop": ["END"], "response_format": {"type": "json_object"}}
+        assert not request.has_tools
+
+    def test_settings_that_are_not_sent_are_counted_where_they_change_anything(self) -> None:
+        workload = parse(line(top_k=40) + line(top_k=40, n=2) + line(top_k=0, n=1, logit_bias={}, min_p=0.0))
+
+        assert (
+            workload.left_out
+            == "n, which is not sent, of requests: 1, top_k, which is not sent, of requests: 2"
+        )
+        assert parse(line()).left_out == ""
+
     def test_every_field_has_its_place(self) -> None:
         workload = parse(
             line(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from itertools import zip_longest
@@ -25,6 +25,18 @@ ANSWER_FORMATS: Mapping[str, type | tuple[type, ...]] = {
     "parallel_tool_calls": bool,
     "stop": (str, list),
 }
+# Settings of traffic that are not sent, each with what changes nothing. Seeds are our own: arms are compared by them.
+NOT_SENT: Mapping[str, tuple[object, ...]] = {
+    "frequency_penalty": (0,),
+    "presence_penalty": (0,),
+    "repetition_penalty": (1,),
+    "repeat_penalty": (1,),
+    "top_k": (0, -1),
+    "min_p": (0,),
+    "min_tokens": (0,),
+    "logit_bias": ({},),
+    "n": (1,),
+}
 ARRIVAL_S_MAX = 1e12  # 30,000 years: what is above was not counted in seconds
 
 
@@ -35,6 +47,7 @@ def parse_workload(lines: Iterable[bytes], *, source: str) -> Workload:
     seen: dict[str, str] = {}
     digest = hashlib.sha256()
     unlike = unread = 0
+    not_sent: Counter[str] = Counter()
     for entry in read_entries(lines, source=source):
         where = f"{source} {entry.position}"
         fields = request_fields(entry.data, where=where)
@@ -54,7 +67,10 @@ def parse_workload(lines: Iterable[bytes], *, source: str) -> Workload:
         seen[request.id] = entry.position
         digest.update(entry.raw + b"\n")
         requests.append(request)
-    left_out = _left_out(unlike=unlike, unread=unread)
+        not_sent.update(
+            name for name, neutral in NOT_SENT.items() if fields.get(name) not in (None, *neutral)
+        )
+    left_out = _left_out(unlike=unlike, unread=unread, not_sent=not_sent)
     if not requests:
         raise UsageError(
             f"{source} holds no requests" + (f": {left_out}" if left_out else ""),
@@ -63,8 +79,11 @@ def parse_workload(lines: Iterable[bytes], *, source: str) -> Workload:
     return Workload(requests=tuple(requests), sha256=digest.hexdigest(), source=source, left_out=left_out)
 
 
-def _left_out(*, unlike: int, unread: int) -> str:
-    counted = (("failed or no generation", unlike), ("more than text", unread))
+def _left_out(*, unlike: int, unread: int, not_sent: Counter[str]) -> str:
+    settings = (
+        (f"{name}, which is not sent, of requests", count) for name, count in sorted(not_sent.items())
+    )
+    counted = (("failed or no generation", unlike), ("more than text", unread), *settings)
     return ", ".join(f"{what}: {count}" for what, count in counted if count)
 
 
