@@ -6,6 +6,7 @@ from __future__ import annotations
 import json
 import os
 import random
+import shutil
 import signal
 from collections import Counter
 from collections.abc import Callable, Iterator
@@ -19,6 +20,7 @@ import pytest
 from processes import eventually, processes_with
 from running import Result, finish, speclift, start
 from soaking import TIMES
+from speclift.bench.soak_study import FORMAT
 
 SERVER = "speclift.testing.fake_server"
 LINES = Path("s/soak/answers.jsonl")
@@ -147,6 +149,16 @@ def test_other_settings_do_not_go_on_with_it(interrupted: Interrupted) -> None:
     result = speclift(*words, cwd=interrupted.folder)
     assert result.code == 2
     assert "was begun with other settings" in result.stderr
+
+
+def test_a_soak_of_another_version_is_not_gone_on_with(interrupted: Interrupted, tmp_path: Path) -> None:
+    """What it asked and how it judged is not what this one would."""
+    shutil.copytree(interrupted.folder / "s", tmp_path / "s")
+    text = (tmp_path / LINES).read_text(encoding="utf-8")
+    (tmp_path / LINES).write_text(text.replace(f'"format": {FORMAT}', '"format": 1', 1), encoding="utf-8")
+    result = speclift(*soak(interrupted.mark, "--no-text", "--resume"), cwd=tmp_path)
+    assert result.code == 2
+    assert "another version of speclift" in result.stderr
 
 
 def test_a_soak_without_text_holds_none_and_goes_on(interrupted: Interrupted) -> None:

@@ -190,6 +190,12 @@ def _opened(settings: SoakSettings, engine: Engine, arms: Sequence[Arm], traffic
     if not settings.resumes:
         return SoakStudy.create(settings.study, terms)
     study = SoakStudy.reopen(settings.study)
+    if study.terms.format != terms.format:
+        study.close()
+        raise UsageError(
+            f"the soak in {settings.study} was begun by another version of speclift, which asked other things",
+            hint="begin it anew in another --study",
+        )
     if replace(study.terms, soak_s=terms.soak_s) != terms:
         study.close()
         raise UsageError(

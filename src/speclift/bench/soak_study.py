@@ -35,6 +35,9 @@ from speclift.studies.texts import NOT_KEPT, error_stand_in, stand_in
 
 # Inside the study's folder.
 SOAK, LINES = "soak", "answers.jsonl"
+# One more whenever requests or the faults that are looked for change: what was asked and judged otherwise is no part of
+# the same soak. 2: tools are strict, what the limit cut is judged as a beginning.
+FORMAT = 2
 # Of the time that was asked for: the last request ends before it.
 WHOLE_SHARE = 0.7
 
@@ -52,7 +55,7 @@ class SoakTerms:
     # Of the servers, the traffic and everything else that another run must share: a hash.
     fingerprint: str
     keeps_text: bool = True
-    format: int = 1
+    format: int = FORMAT
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
