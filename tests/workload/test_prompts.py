@@ -33,9 +33,15 @@ def complaint(data: bytes) -> str:
 
 class TestWhatIsRead:
     def test_what_the_answer_has_to_keep_to_is_kept(self) -> None:
-        (request,) = parse(line(stop=["END"], response_format={"type": "json_object"})).requests
+        asked = {
+            "stop": ["END"],
+            "response_format": {"type": "json_object"},
+            "chat_template_kwargs": {"enable_thinking": False},
+            "reasoning_effort": "low",
+        }
+        (request,) = parse(line(**asked)).requests
 
-        assert request.answer_settings == {"stop": ["END"], "response_format": {"type": "json_object"}}
+        assert request.answer_settings == asked
         assert not request.has_tools
 
     def test_settings_that_are_not_sent_are_counted_where_they_change_anything(self) -> None:

@@ -17,13 +17,16 @@ from speclift.workload.formats import is_gateway_line, read_entries, request_fie
 TEMPERATURE_MAX = 5.0  # engines accept at most 2 to 5; above is a typing slip
 # Far above any context; a larger one is a mistake and fits into no database.
 MAX_TOKENS_MAX = 100_000_000
-# What an answer has to keep to; engines that know nothing of it say so themselves.
+# What an answer has to keep to, and how much is thought before it: answers without their thoughts are other traffic.
+# Engines that know nothing of it say so themselves.
 ANSWER_FORMATS: Mapping[str, type | tuple[type, ...]] = {
     "response_format": dict,
     "tools": list,
     "tool_choice": (str, dict),
     "parallel_tool_calls": bool,
     "stop": (str, list),
+    "chat_template_kwargs": dict,
+    "reasoning_effort": str,
 }
 # Settings of traffic that are not sent, each with what changes nothing. Seeds are our own: arms are compared by them.
 NOT_SENT: Mapping[str, tuple[object, ...]] = {
