@@ -306,7 +306,7 @@ def _asked(
     return _Drawn(
         nonce=slot.nonce,
         messages=({"role": "user", "content": text},),
-        tokens_max=tokens or slot.draws.randint(slot.traffic.tokens_max // 2, slot.traffic.tokens_max),
+        tokens_max=tokens or slot.draws.randint(max(1, slot.traffic.tokens_max // 2), slot.traffic.tokens_max),
         temperature=heat,
         settings={**seeded, **(settings or {})},
         promise=promise or Promise(),
@@ -325,7 +325,8 @@ def _heat(slot: _Slot, wanted: float | None) -> float:
 def _text_to_copy(slot: _Slot) -> str:
     """Most of it fits the limit: a word takes up to five thirds of a token, a nonce nine."""
     most = slot.traffic.tokens_max
-    words = slot.draws.randint(min(12, most // 6), max(13, 3 * (most - 18) // 5) if most > 64 else 8)
+    most_words = 3 * (most - 18) // 5 if most > 64 else 8
+    words = slot.draws.randint(min(12, most // 6, most_words), most_words)
     return with_nonces(passage(slot.draws, words=words), slot.nonce)
 
 
