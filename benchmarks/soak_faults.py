@@ -101,6 +101,12 @@ CASES = (
     Case(name="forbidden tokens", corruption=Corruption.BANNED_TOKEN, fault=SoakFault.BANNED_TOKEN),
     Case(name="ends without a reason", corruption=Corruption.TRUNCATED, fault=SoakFault.TRUNCATED),
     Case(
+        name="copies that end early",
+        corruption=Corruption.BROKEN_OFF,
+        fault=SoakFault.BROKEN_OFF,
+        is_promise=False,
+    ),
+    Case(
         name="spans repeated",
         corruption=Corruption.REPEATED_SPAN,
         fault=SoakFault.REPEATED,

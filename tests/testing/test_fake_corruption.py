@@ -29,6 +29,7 @@ SHOWN = {
     Corruption.BUDGET_IGNORED: SoakFault.BUDGET,
     Corruption.INVALID_JSON: SoakFault.INVALID_JSON,
     Corruption.TRUNCATED: SoakFault.TRUNCATED,
+    Corruption.BROKEN_OFF: SoakFault.BROKEN_OFF,
     Corruption.REPEATED_SPAN: SoakFault.REPEATED,
     Corruption.BROKEN_TEXT: SoakFault.BROKEN_TEXT,
     Corruption.BANNED_TOKEN: SoakFault.BANNED_TOKEN,

@@ -34,8 +34,8 @@ class Request:
     max_tokens: Tokens = DEFAULT_MAX_TOKENS
     arrival_s: Seconds | None = None
     response: str | None = None
-    # What the answer has to keep to, as JSON: the request's response_format, tools, stop strings and whether it is to think
-    # first, sent as they are.
+    # What the answer has to keep to, as JSON: the request's response_format, tools, stop strings and whether it is to
+    # think first, sent as they are.
     answer_format: str | None = None
 
     @property

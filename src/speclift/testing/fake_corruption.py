@@ -23,6 +23,7 @@ class Corruption(StrEnum):
     BUDGET_IGNORED = "budget-ignored"
     INVALID_JSON = "invalid-json"
     TRUNCATED = "truncated"
+    BROKEN_OFF = "broken-off"
     REPEATED_SPAN = "repeated-span"
     BROKEN_TEXT = "broken-text"
     BANNED_TOKEN = "banned-token"
@@ -101,8 +102,12 @@ def _at_the_end(
                 return None
             texts[-1] += banned_text(asked.banned[0])
         case _:
+            is_broken_off = kind is Corruption.BROKEN_OFF
+            # What the limit ends may end anywhere.
+            if is_broken_off and words.finish_reason != "stop":
+                return None
             texts[middle:] = [""] * (len(texts) - middle)
-            return Corrupted(words=replace(words, texts=tuple(texts)), has_reason=False)
+            return Corrupted(words=replace(words, texts=tuple(texts)), has_reason=is_broken_off)
     return Corrupted(words=replace(words, texts=tuple(texts)))
 
 

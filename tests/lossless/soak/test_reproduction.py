@@ -12,7 +12,8 @@ from typing import Any
 
 import pytest
 
-from soaked import asked
+from soaked import asked, said
+from speclift.lossless.soak.faults import faults_of
 from speclift.lossless.soak.reproduction import (
     ATTEMPTS_MAX,
     ATTEMPTS_TOTAL,
@@ -200,6 +201,7 @@ class TestScript:
             pytest.param("invalid-json", SoakFault.TOOL_ARGUMENTS, SoakKind.AGENT, marks=pytest.mark.slow),
             pytest.param("budget-ignored", SoakFault.BUDGET, SoakKind.SHORT, marks=pytest.mark.slow),
             pytest.param("truncated", SoakFault.TRUNCATED, SoakKind.COPY, marks=pytest.mark.slow),
+            pytest.param("broken-off", SoakFault.BROKEN_OFF, SoakKind.COPY, marks=pytest.mark.slow),
             pytest.param("broken-text", SoakFault.BROKEN_TEXT, SoakKind.UNICODE, marks=pytest.mark.slow),
             pytest.param("repeated-span", SoakFault.REPEATED, SoakKind.COPY, marks=pytest.mark.slow),
         ],
@@ -216,6 +218,15 @@ class TestScript:
         assert f"{fault}: " in bad.stdout
         assert (good.returncode, good.stderr) == (0, "")
         assert "0 failed" in good.stdout
+
+    def test_it_reads_where_a_copy_ends_as_the_soak_does(self) -> None:
+        names: dict[str, Any] = {"__name__": "read"}
+        exec(compile(self.script(SoakFault.BROKEN_OFF, COPY), "reproduce.py", "exec"), names)
+        for end in range(len(COPY.copies) + 1):
+            text = f"Here it is: {COPY.copies[:end]}"
+            seen = {each.fault for each in faults_of(COPY, said(text))}
+
+            assert names["breaks_off"](text, COPY.copies) == (SoakFault.BROKEN_OFF in seen), text
 
     @pytest.mark.parametrize("end", range(0, 100, 7))
     @pytest.mark.parametrize(

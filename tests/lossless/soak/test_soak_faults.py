@@ -96,8 +96,15 @@ class TestEnds:
     def test_a_copy_that_stops_inside_a_word_is_broken_off(self) -> None:
         assert found(COPY, said("The quiet harb")) == {SoakFault.BROKEN_OFF}
 
-    def test_a_model_that_copies_only_a_part_has_not_been_cut(self) -> None:
-        assert found(COPY, said("The quiet harbour")) == set()
+    def test_a_copy_that_stops_words_before_its_text_is_broken_off_whatever_it_began_with(self) -> None:
+        assert found(COPY, said("The quiet harbour")) == {SoakFault.BROKEN_OFF}
+        assert found(COPY, said("Sure, here it is:\n<<<The quiet harbour")) == {SoakFault.BROKEN_OFF}
+
+    @pytest.mark.parametrize(
+        "text", [TEXT, f"{TEXT}>>>", TEXT.rsplit(" ", 4)[0], "I will not copy.", "", "The"]
+    )
+    def test_whole_copies_their_last_words_and_what_is_no_copy_are_not(self, text: str) -> None:
+        assert SoakFault.BROKEN_OFF not in found(COPY, said(text))
 
     def test_the_limit_may_cut_a_word(self) -> None:
         assert found(COPY, said("The quiet harb", finish="length")) == set()
@@ -120,7 +127,7 @@ class TestCrossTalk:
         assert found(COPY, said("Code bbbb0000cccc.")) == set()
 
     def test_its_own_nonce_is_none(self) -> None:
-        assert found(COPY, said(f"Code {NONCE}.")) == set()
+        assert SoakFault.CROSS_TALK not in found(COPY, said(f"Code {NONCE}."))
 
     def test_what_a_session_was_already_told_is_no_new_fault(self) -> None:
         assert found(asked(f"{NONCE}, earlier {OTHER}"), said(OTHER)) == set()

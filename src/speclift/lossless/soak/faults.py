@@ -58,6 +58,8 @@ _SPECIAL = re.compile("|".join(re.escape(token) for family in SPECIAL_TOKENS.val
 THINKING_SLACK = 16
 # Characters before a stop string that show that copying had come to it.
 REACHED_CHARACTERS = 6
+# So many from the end of a copy tell the place in its text.
+TELLING_CHARACTERS = 16
 # A copied word group that comes again although the text to copy holds it once.
 SPAN_WORDS = 5
 SHOWN = 80
@@ -311,12 +313,14 @@ def _broken_off(request: SoakRequest, answer: SoakAnswer, _: HeldAgainst) -> Ite
 
 
 def _breaks_off(request: SoakRequest, text: str) -> bool:
-    said = text.strip()
-    if len(said) < REACHED_CHARACTERS:
+    """Its end stands in the text to copy, inside a word or with a span of words to come. How it began does not
+    matter: models put a line of their own before a copy."""
+    end = text.strip()[-TELLING_CHARACTERS:]
+    if len(end) < REACHED_CHARACTERS:
         return False
-    at = request.copies.find(said)
-    rest = request.copies[at + len(said) :] if at >= 0 else ""
-    return rest[:1].isalnum() and said[-1:].isalnum()
+    _, found, rest = request.copies.rpartition(end)
+    is_inside = rest[:1].isalnum() and end[-1].isalnum()
+    return bool(found) and (is_inside or len(rest.split()) >= SPAN_WORDS)
 
 
 def _repeated(request: SoakRequest, answer: SoakAnswer, _: HeldAgainst) -> Iterator[str]:

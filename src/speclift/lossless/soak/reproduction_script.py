@@ -188,10 +188,12 @@ def spans_again(text, copied):
 
 
 def breaks_off(text, copied):
-    """A copy that is over inside a word."""
-    said = text.strip()
-    at = copied.find(said) if len(said) > 5 else -1
-    return at >= 0 and said[-1:].isalnum() and copied[at + len(said) :][:1].isalnum()
+    """A copy that is over inside a word, or with five words to come."""
+    end = text.strip()[-16:]
+    if len(end) < 6 or end not in copied:
+        return False
+    rest = copied.rpartition(end)[2]
+    return (end[-1].isalnum() and rest[:1].isalnum()) or len(rest.split()) >= 5
 
 
 def shows(request, choices, tokens, sent, first):

@@ -306,7 +306,8 @@ def _asked(
     return _Drawn(
         nonce=slot.nonce,
         messages=({"role": "user", "content": text},),
-        tokens_max=tokens or slot.draws.randint(max(1, slot.traffic.tokens_max // 2), slot.traffic.tokens_max),
+        tokens_max=tokens
+        or slot.draws.randint(max(1, slot.traffic.tokens_max // 2), slot.traffic.tokens_max),
         temperature=heat,
         settings={**seeded, **(settings or {})},
         promise=promise or Promise(),

@@ -146,7 +146,7 @@ class SoakFault(StrEnum):
     SPECIAL_TOKEN = "special-token"  # a token of the chat template in the text
     AFTER_STOP = "text-after-stop"
     TRUNCATED = "truncated"  # ended by neither the model, a stop string nor the limit: no reason, or an error
-    BROKEN_OFF = "broken-off"  # a copy that ends inside a word, as a model might end it too
+    BROKEN_OFF = "broken-off"  # a copy that ends before its text does, as a model might end it too
     REPEATED = "repeated-span"
     CROSS_TALK = "cross-talk"  # another request's nonce
     INVALID_JSON = "invalid-json"
