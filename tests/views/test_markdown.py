@@ -152,9 +152,11 @@ class TestTheFlag:
     def test_a_place_that_is_no_file_is_refused_before_anything_runs(
         self, cli: Cli, small: list[object], tmp_path: Path
     ) -> None:
-        result = cli("decide", *small, "--markdown", ".")
-        assert result.code == 2
-        assert "--markdown must be a file" in result.stderr
+        for verb, flag, usual in (("decide", "--markdown", "summary.md"), ("verify", "--junit", "gate.xml")):
+            result = cli(verb, *small, flag, ".")
+            assert result.code == 2
+            assert f"{flag} must be a file" in result.stderr
+            assert usual in result.stderr
         assert list(tmp_path.iterdir()) == []
 
     @pytest.mark.slow

@@ -10,6 +10,7 @@ from speclift.studies.private import private_folder, write_private
 
 # A report is some hundred kilobytes.
 ROOM_BYTES = 256 * 1024
+USUAL_NAMES = {"--out": "report.html", "--markdown": "summary.md", "--junit": "gate.xml"}
 
 
 def write_result(path: Path, text: str) -> None:
@@ -23,13 +24,11 @@ def write_result(path: Path, text: str) -> None:
 
 def require_report_place(path: Path, *, prompts: Path | None = None, flag: str = "--out") -> None:
     """UsageError for what is no place for a file, StudyError for one that cannot be written now."""
+    name = USUAL_NAMES[flag]
     if path.is_dir():
-        name = "report.html" if flag == "--out" else "summary.md"
         raise UsageError(f"{flag} must be a file, but {path} is a directory", hint=f"{path / name}")
     if path.exists() and not path.is_file():
-        raise UsageError(
-            f"{flag} must be a file, but {path} is a device or a pipe", hint="such as report.html"
-        )
+        raise UsageError(f"{flag} must be a file, but {path} is a device or a pipe", hint=f"such as {name}")
     if prompts is not None and path.exists() and prompts.exists() and path.samefile(prompts):
         raise UsageError(f"--out and --prompts are the same file: {path}", hint="use another --out")
     trial = path.with_name(f".{path.name}.trial-{os.getpid()}")
