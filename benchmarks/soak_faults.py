@@ -51,6 +51,7 @@ POWER_MIN, FALSE_ALARMS_MAX = 0.95, 0
 OWN_FAULTS: Mapping[SoakFault, float] = {
     SoakFault.BROKEN_OFF: 0.02,
     SoakFault.REPEATED: 0.15,
+    SoakFault.ALTERED: 0.3,
     SoakFault.BROKEN_TEXT: 0.05,
     SoakFault.OTHER_TEXT: 0.3,
     SoakFault.HUNG: 0.01,
@@ -104,6 +105,12 @@ CASES = (
         name="copies that end early",
         corruption=Corruption.BROKEN_OFF,
         fault=SoakFault.BROKEN_OFF,
+        is_promise=False,
+    ),
+    Case(
+        name="copies with other words",
+        corruption=Corruption.OTHER_WORDS,
+        fault=SoakFault.ALTERED,
         is_promise=False,
     ),
     Case(

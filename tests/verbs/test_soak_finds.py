@@ -83,6 +83,13 @@ def test_what_only_one_kind_of_request_shows_is_found(cli: Cli) -> None:
     assert "invalid-json" in found(result)
 
 
+def test_words_that_change_under_load_alone_are_found_at_temperature_0(cli: Cli) -> None:
+    truths = ("spec.corruption=other-words", "spec.corruption_above_streams=2")
+    result = soak(cli, truths=truths, kinds=(SoakKind.COPY,))
+    assert result.code == 6, result.stderr
+    assert set(found(result)) == {"altered-copy"}
+
+
 def test_what_the_baseline_does_as_well_is_not_the_arms_fault(cli: Cli) -> None:
     result = soak(cli, truths=("corruption=leaked-token",), kinds=LEAKING_KINDS)
     assert result.document["soak"]["requests"] > 0

@@ -202,6 +202,7 @@ class TestScript:
             pytest.param("budget-ignored", SoakFault.BUDGET, SoakKind.SHORT, marks=pytest.mark.slow),
             pytest.param("truncated", SoakFault.TRUNCATED, SoakKind.COPY, marks=pytest.mark.slow),
             pytest.param("broken-off", SoakFault.BROKEN_OFF, SoakKind.COPY, marks=pytest.mark.slow),
+            pytest.param("other-words", SoakFault.ALTERED, SoakKind.COPY, marks=pytest.mark.slow),
             pytest.param("broken-text", SoakFault.BROKEN_TEXT, SoakKind.UNICODE, marks=pytest.mark.slow),
             pytest.param("repeated-span", SoakFault.REPEATED, SoakKind.COPY, marks=pytest.mark.slow),
         ],
@@ -219,14 +220,17 @@ class TestScript:
         assert (good.returncode, good.stderr) == (0, "")
         assert "0 failed" in good.stdout
 
-    def test_it_reads_where_a_copy_ends_as_the_soak_does(self) -> None:
+    def test_it_reads_copies_as_the_soak_does(self) -> None:
         names: dict[str, Any] = {"__name__": "read"}
-        exec(compile(self.script(SoakFault.BROKEN_OFF, COPY), "reproduce.py", "exec"), names)
+        exec(compile(self.script(SoakFault.ALTERED, COPY), "reproduce.py", "exec"), names)
         for end in range(len(COPY.copies) + 1):
             text = f"Here it is: {COPY.copies[:end]}"
+            altered = text[:-5] + "-" + text[-4:]
             seen = {each.fault for each in faults_of(COPY, said(text))}
+            seen_altered = {each.fault for each in faults_of(COPY, said(altered))}
 
             assert names["breaks_off"](text, COPY.copies) == (SoakFault.BROKEN_OFF in seen), text
+            assert names["alters"](altered, COPY.copies) == (SoakFault.ALTERED in seen_altered), altered
 
     @pytest.mark.parametrize("end", range(0, 100, 7))
     @pytest.mark.parametrize(

@@ -113,6 +113,34 @@ class TestEnds:
         assert found(COPY, said("The quiet harb", finish=None, left=True)) == set()
 
 
+class TestAltered:
+    def test_other_words_than_the_text_has_are_found_wherever_the_copy_begins(self) -> None:
+        changed = TEXT.replace("engineer", "engine")
+
+        assert found(COPY, said(changed)) == {SoakFault.ALTERED}
+        assert found(COPY, said(f"Of course.\n<<<{changed}>>>")) == {SoakFault.ALTERED}
+        assert found(COPY, said(changed[:-20], finish="length")) == {SoakFault.ALTERED}
+        assert SoakFault.ALTERED in found(COPY, said(changed[:-20], finish=None, left=True))
+
+    @pytest.mark.parametrize(
+        "text", [TEXT, f"Of course:\n{TEXT}\nAnything else?", f"{TEXT[:40]}\ufffd", f"{TEXT[:40]} \n"]
+    )
+    def test_what_comes_around_a_copy_and_where_the_limit_cuts_it_are_no_other_words(self, text: str) -> None:
+        assert SoakFault.ALTERED not in found(COPY, said(text, finish="length"))
+
+    def test_an_answer_that_is_no_copy_says_nothing(self) -> None:
+        assert SoakFault.ALTERED not in exposed_to(COPY, said("I would rather talk."), HELD)
+        assert SoakFault.ALTERED not in exposed_to(COPY, said("The quiet"), HELD)
+        assert SoakFault.ALTERED not in exposed_to(asked(), said(TEXT), HELD)
+
+    @pytest.mark.parametrize("worse", ["<|im_end|>", OTHER, "\ufffd"])
+    def test_a_fault_with_a_name_of_its_own_counts_there(self, worse: str) -> None:
+        seen = found(COPY, said(TEXT.replace("harbour", f"harbour {worse}")))
+
+        assert seen
+        assert SoakFault.ALTERED not in seen
+
+
 def test_a_span_that_stands_once_in_the_text_and_twice_in_the_copy_is_repeated() -> None:
     again = TEXT.replace("Code", "The quiet harbour follows the pale river twice. Code", 1)
 

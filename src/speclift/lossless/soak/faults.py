@@ -58,7 +58,7 @@ _SPECIAL = re.compile("|".join(re.escape(token) for family in SPECIAL_TOKENS.val
 THINKING_SLACK = 16
 # Characters before a stop string that show that copying had come to it.
 REACHED_CHARACTERS = 6
-# So many from the end of a copy tell the place in its text.
+# So many from either end of a copy tell the place in its text.
 TELLING_CHARACTERS = 16
 # A copied word group that comes again although the text to copy holds it once.
 SPAN_WORDS = 5
@@ -200,6 +200,10 @@ def _could_break_off(request: SoakRequest, answer: SoakAnswer, held: HeldAgainst
     return answer.is_whole and not request.promise.stops and _copies(request, answer, held)
 
 
+def _follows_its_text(request: SoakRequest, answer: SoakAnswer, _: HeldAgainst) -> bool:
+    return any(_copied(request, choice.text) for choice in answer.choices)
+
+
 def _could_mix(request: SoakRequest, answer: SoakAnswer, held: HeldAgainst) -> bool:
     """There is somebody else whose text it could be."""
     return _has_text(request, answer, held) and len(held.nonces) > 1
@@ -310,6 +314,24 @@ def _broken_off(request: SoakRequest, answer: SoakAnswer, _: HeldAgainst) -> Ite
     for choice in answer.choices:
         if choice.finish_reason == "stop" and _breaks_off(request, choice.text):
             yield f"breaks off: {_end(choice.text)}"
+
+
+def _altered(request: SoakRequest, answer: SoakAnswer, held: HeldAgainst) -> Iterator[str]:
+    """Wrong tokens that are tokens all the same. What is a fault of another name counts there."""
+    named = (_special_tokens, _after_stop, _cross_talk, _repeated, _broken)
+    if any(any(seen(request, answer, held)) for seen in named):
+        return
+    for choice in answer.choices:
+        said, wanted = _copied(request, choice.text), request.copies
+        at = next((i for i, (a, b) in enumerate(zip(said, wanted, strict=False)) if a != b), None)
+        if at is not None:
+            yield f"{_around(said, at)} instead of {_around(wanted, at)}"
+
+
+def _copied(request: SoakRequest, text: str) -> str:
+    """From where a copy begins, whatever comes before it; "" where none does. The limit may cut a character in two."""
+    start = text.find(request.copies[:TELLING_CHARACTERS]) if request.copies else -1
+    return text[start:].rstrip().rstrip("\ufffd") if start >= 0 else ""
 
 
 def _breaks_off(request: SoakRequest, text: str) -> bool:
@@ -477,6 +499,7 @@ _EXPOSED: Mapping[SoakFault, _Exposed] = {
     SoakFault.NO_CALL: _must_call,
     SoakFault.BUDGET: _could_ignore_budget,
     SoakFault.BANNED_TOKEN: _has_bans,
+    SoakFault.ALTERED: _follows_its_text,
     SoakFault.BROKEN_TEXT: _has_text,
     SoakFault.OTHER_TEXT: _was_alone,
     SoakFault.REFUSED: _was_asked,
@@ -495,6 +518,7 @@ _FOUND: Mapping[SoakFault, _Found] = {
     SoakFault.NO_CALL: _no_call,
     SoakFault.BUDGET: _budget,
     SoakFault.BANNED_TOKEN: _banned,
+    SoakFault.ALTERED: _altered,
     SoakFault.BROKEN_TEXT: _broken,
     SoakFault.OTHER_TEXT: _other_text,
     SoakFault.REFUSED: _refused,

@@ -196,6 +196,13 @@ def breaks_off(text, copied):
     return (end[-1].isalnum() and rest[:1].isalnum()) or len(rest.split()) >= 5
 
 
+def alters(text, copied):
+    """A copy with other words than its text."""
+    start = text.find(copied[:16]) if copied else -1
+    said = text[start:].rstrip().rstrip("\ufffd") if start >= 0 else ""
+    return any(a != b for a, b in zip(said, copied))
+
+
 def shows(request, choices, tokens, sent, first):
     """What is wrong with an answer, or nothing."""
     asked = json.dumps(request["body"], ensure_ascii=False)
@@ -219,6 +226,7 @@ def shows(request, choices, tokens, sent, first):
             "cross-talk": [n for n in NONCE.findall(everything) if n in sent and n not in asked],
             "truncated": reason in (None, "abort", "error"),
             "broken-off": reason == "stop" and not request["stops"] and breaks_off(text, request["copies"]),
+            "altered-copy": alters(text, request["copies"]),
             "repeated-span": bool(request["copies"]) and spans_again(text, request["copies"]),
             "invalid-json": (answered and request["schema"] is not None and breaks(text, request["schema"], cut))
             or (ended and request["pattern"] is not None and not re.fullmatch(request["pattern"], text)),

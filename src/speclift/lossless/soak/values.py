@@ -155,6 +155,7 @@ class SoakFault(StrEnum):
     NO_CALL = "no-call"  # though one is required: not every server keeps a model to that
     BUDGET = "budget-ignored"  # more or fewer tokens, thoughts or choices than asked for
     BANNED_TOKEN = "banned-token"
+    ALTERED = "altered-copy"  # other words than the text to copy has, as a model might write them too
     BROKEN_TEXT = "broken-text"  # replacement characters, garbled or looping text
     OTHER_TEXT = "other-text"  # greedy and seeded text that the same server gave otherwise when it was alone
     REFUSED = "refused"  # an error instead of an answer
