@@ -63,13 +63,12 @@ def answered(request: SoakRequest, *calls: ToolCall, text: str = "", **changed: 
 
 
 @pytest.mark.parametrize("context_tokens", [16, 256, 2048])
-@pytest.mark.parametrize("tokens_max", [*range(1, 130), 512, 4096])
-def test_whatever_the_limit_every_kind_of_request_can_be_made(tokens_max: int, context_tokens: int) -> None:
-    traffic = every_kind(tokens_max=tokens_max, context_tokens=context_tokens)
-    for kind in sorted(traffic.kinds):
-        for slot in range(3):
-            request = replace(traffic, kinds=frozenset({kind})).opening(slot)
-            assert (request.promise.tokens_max or 0) >= 1, kind
+def test_whatever_the_limit_every_kind_of_request_can_be_made(context_tokens: int) -> None:
+    for tokens_max in (*range(1, 130), 512, 4096):
+        traffic = every_kind(tokens_max=tokens_max, context_tokens=context_tokens)
+        for kind in sorted(traffic.kinds):
+            request = replace(traffic, kinds=frozenset({kind})).opening(tokens_max)
+            assert (request.promise.tokens_max or 0) >= 1, (tokens_max, kind)
 
 
 def test_a_slot_is_the_same_request_whatever_was_drawn_before() -> None:
