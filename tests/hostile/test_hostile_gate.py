@@ -68,6 +68,47 @@ def test_answers_of_another_shape_end_in_a_result_or_a_message(behaviour: Behavi
     assert result.code != 1 or "error: " in result.stderr
 
 
+def without(*fields: str, answered: list[str]) -> Behaviour:
+    """A server that refuses these fields, as strict ones refuse what they do not know; and which it answered."""
+    refusing = answers({"error": {"message": "Extra inputs are not permitted"}}, status=400)
+
+    def behave(talk: Talk) -> None:
+        seed = talk.body.get("seed", 0)
+        words = "".join(f" word{(place * 7919 + seed) % 9973}" for place in range(talk.body["max_tokens"]))
+        said = {"content": [{"token": words, "logprob": -0.1, "top_logprobs": []}]}
+        listed = {"logprobs": said} if talk.body.get("logprobs") else {}
+        talking = (
+            streams(tpot_s=0.0) if talk.body.get("stream") else whole(message={"content": words}, **listed)
+        )
+        if set(fields) & set(talk.body):
+            return refusing(talk)
+        answered.extend(talk.body)
+        return talking(talk)
+
+    return behave
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [(), ("return_token_ids",), ("logprobs",), ("logprobs", "return_token_ids")],
+    ids=lambda fields: " and ".join(fields) or "nothing",
+)
+def test_what_a_server_refuses_beside_the_text_leaves_nothing_unasked(
+    fields: tuple[str, ...], cli: Cli
+) -> None:
+    answered: list[str] = []
+    behaviour = without(*fields, answered=answered)
+    told = {COMPLETIONS: behaviour, "/v1/completions": behaviour}
+    with HostileServer(told) as server, HostileServer(told) as other:
+        flags = ("--segment", "chat", "--max-tokens", 4, "--requests", 3, "--temperature", 0)
+        result = cli("verify", *attach(server.url, other.url), *flags, "--json")
+    greedy = result.document["greedy"]
+    assert greedy["refused"] == 0, greedy["message"]
+    assert all(check["tokens"] > 0 for check in greedy["checks"]), greedy["checks"]
+    assert "pass" in {edge["result"] for edge in result.document["arms"][0]["edges"]}
+    assert ("logprobs" in answered) == ("logprobs" not in fields)
+
+
 def scored(row: object) -> Behaviour:
     """As vLLM lists prompt_logprobs, with this in the place of a token's."""
 

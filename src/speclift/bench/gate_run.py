@@ -16,7 +16,7 @@ from speclift.bench.asking import ask_all
 from speclift.bench.observer import Observer
 from speclift.bench.scoring import score_all, scorer_for
 from speclift.bench.time_limit import BudgetSpent, ends_at, to_the_end
-from speclift.core.arm import Arm, baseline_arm
+from speclift.core.arm import Arm, Endpoint, baseline_arm
 from speclift.core.deadline import Deadline
 from speclift.core.engine_spec import EngineSpec
 from speclift.core.errors import EngineError
@@ -164,20 +164,15 @@ class GateRun:
             endpoint = server.endpoint
             if 0.0 in self._temperatures:
                 script.greedy = greedy_questions(self._requests, depth, seed=self._seed)
-                listed = [replace(q, listed=LISTED, wants_ids=True) for q in script.greedy]
-                answers = await ask_all(endpoint, listed, at_once=1)
-                if not any(answer.is_ok for answer in answers):
-                    # Some servers refuse log-probabilities; margins are then unknown, texts still compare.
-                    answers = await ask_all(endpoint, script.greedy, at_once=1)
-                _require_answers(answers)
+                answers = await _references(endpoint, script.greedy)
                 script.told.answers[ALONE] = answers
                 script.turns = second_turns(script.greedy, answers, depth.turns)
                 script.edges = (
                     edges(script.greedy, answers, leaves_out=depth.leaves_out) if depth.with_edges else ()
                 )
-                more = [replace(q, listed=LISTED) for q in script.turns]
+                more = [replace(q, listed=script.listed) for q in script.turns]
                 script.told.answers[TURNS] = await ask_all(endpoint, more, at_once=1)
-                asked = [replace(e.question, listed=LISTED) for e in script.edges]
+                asked = [replace(e.question, listed=script.listed) for e in script.edges]
                 script.told.answers[EDGES] = await ask_all(endpoint, asked, at_once=1)
             await self._sample_baseline(script, server)
         return script
@@ -274,12 +269,11 @@ class GateRun:
     async def _asked_again(self, script: Script, server: Server) -> Control:
         """How far the baseline is from itself: within a batch, and alone."""
         references = script.told.of(ALONE)
-        listed = LISTED if any(answer.said for answer in references) else 0
-        batched = [replace(question, listed=listed) for question in script.greedy]
+        batched = [replace(question, listed=script.listed) for question in script.greedy]
         again = await ask_all(server.endpoint, batched, at_once=self._depth.batch)
         streamed = [replace(question, stream=True) for question in script.greedy]
         # Where margins are unknown the rate must tell, and needs as much of the control as of the arm.
-        count = max(self._depth.whole, 1) if listed else len(streamed)
+        count = max(self._depth.whole, 1) if script.listed else len(streamed)
         alone = await ask_all(server.endpoint, streamed[:count], at_once=1)
         pairs = {
             BATCHED: [compare(*pair) for pair in zip(references, again, strict=True)],
@@ -310,7 +304,13 @@ class GateRun:
         return is_identical(sampled_pairs(script, told), detect=self._depth.detect)
 
 
-def _require_answers(answers: Sequence[Answer]) -> None:
-    failed = [answer for answer in answers if not answer.is_ok]
-    if len(failed) == len(answers):
-        raise EngineError(f"the baseline answers no request: {failed[0].error}")
+async def _references(endpoint: Endpoint, questions: Sequence[Question]) -> list[Answer]:
+    """With as much beside the text as the server goes along with: some refuse fields that they do not know, some
+    log-probabilities. Margins are then unknown, texts still compare."""
+    answers: list[Answer] = []
+    for listed, wants_ids in ((LISTED, True), (LISTED, False), (0, False)):
+        asked = [replace(question, listed=listed, wants_ids=wants_ids) for question in questions]
+        answers = await ask_all(endpoint, asked, at_once=1)
+        if any(answer.is_ok for answer in answers):
+            return answers
+    raise EngineError(f"the baseline answers no request: {answers[0].error}")

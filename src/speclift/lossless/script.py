@@ -12,7 +12,7 @@ from speclift.lossless.divergence import Compared, compare
 from speclift.lossless.edges import judge_edge
 from speclift.lossless.gate import ArmGate, Told, judge_arm
 from speclift.lossless.greedy import Control, judge_greedy
-from speclift.lossless.questions import Edge, Question
+from speclift.lossless.questions import LISTED, Edge, Question
 from speclift.lossless.rates import hazard
 from speclift.lossless.sampled import (
     Sampled,
@@ -50,6 +50,11 @@ class Script:
     scorer_settings: tuple[tuple[str, object], ...] = ()
     ids_listed: int = 0
     can_score: bool = False
+
+    @property
+    def listed(self) -> int:
+        """Log-probabilities to ask the baseline for: none of one that refuses them or leaves them out."""
+        return LISTED if any(answer.said for answer in self.told.of(ALONE)) else 0
 
     def requests(self) -> dict[str, Request]:
         asked = (
