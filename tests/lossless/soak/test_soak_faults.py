@@ -65,6 +65,19 @@ def test_a_leak_in_what_came_before_the_caller_left_counts() -> None:
     assert found(asked(), said("Fine.<|im_end|>", finish=None, left=True)) == {SoakFault.SPECIAL_TOKEN}
 
 
+def test_what_a_model_does_by_itself_is_not_counted_in_streams_that_the_caller_left() -> None:
+    """After so many chunks or seconds, speculation has said more: the same model would be wrong more often."""
+    exposed = exposed_to(COPY, said(TEXT[:60], finish=None, left=True), HELD)
+
+    assert {SoakFault.SPECIAL_TOKEN, SoakFault.CROSS_TALK} <= set(exposed)
+    assert not {
+        SoakFault.BROKEN_OFF,
+        SoakFault.REPEATED,
+        SoakFault.ALTERED,
+        SoakFault.BROKEN_TEXT,
+    } & set(exposed)
+
+
 class TestStops:
     request = asked(f"Copy <<<{TEXT}>>>", copies=TEXT, promise=Promise(stops=("eer ans",), tokens_max=60))
     before, _, after = TEXT.partition("eer ans")
@@ -120,7 +133,6 @@ class TestAltered:
         assert found(COPY, said(changed)) == {SoakFault.ALTERED}
         assert found(COPY, said(f"Of course.\n<<<{changed}>>>")) == {SoakFault.ALTERED}
         assert found(COPY, said(changed[:-20], finish="length")) == {SoakFault.ALTERED}
-        assert SoakFault.ALTERED in found(COPY, said(changed[:-20], finish=None, left=True))
 
     @pytest.mark.parametrize(
         "text", [TEXT, f"Of course:\n{TEXT}\nAnything else?", f"{TEXT[:40]}\ufffd", f"{TEXT[:40]} \n"]

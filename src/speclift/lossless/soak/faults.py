@@ -164,6 +164,12 @@ def _has_text(_: SoakRequest, answer: SoakAnswer, __: HeldAgainst) -> bool:
     return any(choice.text or choice.thoughts or choice.calls for choice in answer.choices)
 
 
+def _has_ended_text(request: SoakRequest, answer: SoakAnswer, held: HeldAgainst) -> bool:
+    """For what is compared in frequency: of a stream that the caller left, a faster server had said more, and each of
+    its chunks holds more."""
+    return not answer.left and _has_text(request, answer, held)
+
+
 def _could_leak(request: SoakRequest, answer: SoakAnswer, held: HeldAgainst) -> bool:
     """A model that is shown tokens of a template may well write some, and others than those."""
     return not _SPECIAL.search(request.body) and _has_text(request, answer, held)
@@ -193,7 +199,7 @@ def _could_end_early(_: SoakRequest, answer: SoakAnswer, __: HeldAgainst) -> boo
 
 
 def _copies(request: SoakRequest, answer: SoakAnswer, _: HeldAgainst) -> bool:
-    return bool(request.copies) and any(choice.text for choice in answer.choices)
+    return bool(request.copies) and not answer.left and any(choice.text for choice in answer.choices)
 
 
 def _could_break_off(request: SoakRequest, answer: SoakAnswer, held: HeldAgainst) -> bool:
@@ -201,7 +207,7 @@ def _could_break_off(request: SoakRequest, answer: SoakAnswer, held: HeldAgainst
 
 
 def _follows_its_text(request: SoakRequest, answer: SoakAnswer, _: HeldAgainst) -> bool:
-    return any(_copied(request, choice.text) for choice in answer.choices)
+    return not answer.left and any(_copied(request, choice.text) for choice in answer.choices)
 
 
 def _could_mix(request: SoakRequest, answer: SoakAnswer, held: HeldAgainst) -> bool:
@@ -448,7 +454,7 @@ def _banned(request: SoakRequest, answer: SoakAnswer, _: HeldAgainst) -> Iterato
 
 
 def _broken(request: SoakRequest, answer: SoakAnswer, _: HeldAgainst) -> Iterator[str]:
-    ended = () if answer.left else tuple(_ended(request, answer))
+    ended = tuple(_ended(request, answer))
     for choice in answer.choices:
         # The limit may cut a character in two.
         whole = choice.text if choice in ended else choice.text.rstrip("\ufffd")
@@ -500,7 +506,7 @@ _EXPOSED: Mapping[SoakFault, _Exposed] = {
     SoakFault.BUDGET: _could_ignore_budget,
     SoakFault.BANNED_TOKEN: _has_bans,
     SoakFault.ALTERED: _follows_its_text,
-    SoakFault.BROKEN_TEXT: _has_text,
+    SoakFault.BROKEN_TEXT: _has_ended_text,
     SoakFault.OTHER_TEXT: _was_alone,
     SoakFault.REFUSED: _was_asked,
     SoakFault.HUNG: _was_asked,
