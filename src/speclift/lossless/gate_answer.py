@@ -103,7 +103,7 @@ def soak_answer(gate: Gate, soak: Soak, argv: Sequence[str]) -> ShortAnswer:
     asked = f"{soak.requests:,} requests in {duration(soak.seconds)}"
     if soak.result is Result.FAIL:
         return answered(
-            f"Do not use {names}: it fails under load; {asked}.", _found_faults(deciding), _again(soak, argv)
+            f"Do not use {names}: faults under load in {asked}.", _found_faults(deciding), _again(soak, argv)
         )
     if polite.result is Result.FAIL:
         before = polite_answer(polite, argv)
@@ -113,7 +113,7 @@ def soak_answer(gate: Gate, soak: Soak, argv: Sequence[str]) -> ShortAnswer:
             rate.arm.interval[1] for arm in soak.arms for rate in arm.asked if rate.fault in SHOWN_BY_ANY
         )
         return answered(
-            f"{names} stands the fire: no fault beyond the baseline's own in {asked}.",
+            f"No fault of {names} under load beyond the baseline's own: {asked}.",
             (
                 f"a fault that any answer could show is rarer than {below:.1%} (95 % confidence)",
                 *polite_answer(polite, argv).because,
