@@ -18,7 +18,7 @@ from typing import NamedTuple
 from speclift.core.json_reading import Json
 from speclift.core.units import Seconds
 from speclift.lossless.soak.faults import HeldAgainst, observe
-from speclift.lossless.soak.rates import SoakResult, Tally, judge_tallies
+from speclift.lossless.soak.rates import PROMISED, PROVEN, SoakResult, Tally, judge_tallies
 from speclift.lossless.soak.traffic import (
     SoakDialect,
     SoakKind,
@@ -70,8 +70,11 @@ class Case:
     launch: int = 0
     on_join: bool = False
     with_tools: bool = False
-    # Seen in one answer for certain; the others have to be more frequent than the baseline's.
-    is_promise: bool = True
+
+    @property
+    def is_promise(self) -> bool:
+        """Seen in one answer for certain; the others have to be more frequent than the baseline's."""
+        return self.fault in PROMISED | PROVEN
 
     def meets(self, sent: Sent) -> bool:
         return (
@@ -101,30 +104,10 @@ CASES = (
     ),
     Case(name="forbidden tokens", corruption=Corruption.BANNED_TOKEN, fault=SoakFault.BANNED_TOKEN),
     Case(name="ends without a reason", corruption=Corruption.TRUNCATED, fault=SoakFault.TRUNCATED),
-    Case(
-        name="copies that end early",
-        corruption=Corruption.BROKEN_OFF,
-        fault=SoakFault.BROKEN_OFF,
-        is_promise=False,
-    ),
-    Case(
-        name="copies with other words",
-        corruption=Corruption.OTHER_WORDS,
-        fault=SoakFault.ALTERED,
-        is_promise=False,
-    ),
-    Case(
-        name="spans repeated",
-        corruption=Corruption.REPEATED_SPAN,
-        fault=SoakFault.REPEATED,
-        is_promise=False,
-    ),
-    Case(
-        name="bytes that are no text",
-        corruption=Corruption.BROKEN_TEXT,
-        fault=SoakFault.BROKEN_TEXT,
-        is_promise=False,
-    ),
+    Case(name="copies that end early", corruption=Corruption.BROKEN_OFF, fault=SoakFault.BROKEN_OFF),
+    Case(name="copies with other words", corruption=Corruption.OTHER_WORDS, fault=SoakFault.ALTERED),
+    Case(name="spans repeated", corruption=Corruption.REPEATED_SPAN, fault=SoakFault.REPEATED),
+    Case(name="bytes that are no text", corruption=Corruption.BROKEN_TEXT, fault=SoakFault.BROKEN_TEXT),
 )
 
 

@@ -101,13 +101,13 @@ def _at_the_end(
             if not asked.banned:
                 return None
             texts[-1] += banned_text(asked.banned[0])
-        case _:
-            is_broken_off = kind is Corruption.BROKEN_OFF
+        case Corruption.BROKEN_OFF if words.finish_reason != "stop":
             # What the limit ends may end anywhere.
-            if is_broken_off and words.finish_reason != "stop":
-                return None
+            return None
+        case _:
             texts[middle:] = [""] * (len(texts) - middle)
-            return Corrupted(words=replace(words, texts=tuple(texts)), has_reason=is_broken_off)
+            has_reason = kind is Corruption.BROKEN_OFF
+            return Corrupted(words=replace(words, texts=tuple(texts)), has_reason=has_reason)
     return Corrupted(words=replace(words, texts=tuple(texts)))
 
 

@@ -325,12 +325,10 @@ def _broken_off(request: SoakRequest, answer: SoakAnswer, _: HeldAgainst) -> Ite
 def _altered(request: SoakRequest, answer: SoakAnswer, held: HeldAgainst) -> Iterator[str]:
     """Wrong tokens that are tokens all the same. What is a fault of another name counts there."""
     named = (_special_tokens, _after_stop, _cross_talk, _repeated, _broken)
-    if any(any(seen(request, answer, held)) for seen in named):
-        return
     for choice in answer.choices:
         said, wanted = _copied(request, choice.text), request.copies
         at = next((i for i, (a, b) in enumerate(zip(said, wanted, strict=False)) if a != b), None)
-        if at is not None:
+        if at is not None and not any(any(seen(request, answer, held)) for seen in named):
             yield f"{_around(said, at)} instead of {_around(wanted, at)}"
 
 
