@@ -15,7 +15,7 @@ from itertools import islice
 from statistics import median
 from typing import NamedTuple
 
-from speclift.core.json_reading import Json
+from speclift.core.document import Json
 from speclift.core.units import Seconds
 from speclift.lossless.soak.faults import HeldAgainst, observe
 from speclift.lossless.soak.rates import PROMISED, PROVEN, SoakResult, Tally, judge_tallies

@@ -30,7 +30,7 @@ from speclift.core.results import (
     TailRatio,
 )
 from speclift.core.speculation import Attached, NGram
-from speclift.core.traffic import Concurrency, Load, load_label
+from speclift.core.traffic import Concurrency, Load
 from speclift.lossless.document import GateOutcome
 from speclift.lossless.result import Result
 from speclift.search.tuning import ConfirmedTuning
@@ -125,7 +125,7 @@ def evidence_on(traffic: Traffic, arm: Arm, factor: float, conditions: Condition
     overall = within.gain(None, None, factor)
     parts = [compared(Part.SEGMENT, name, within.gain(name, None, factor)) for name in within.gains]
     parts += [
-        compared(Part.LOAD, load_label(load), within.gain(None, n, factor))
+        compared(Part.LOAD, load.label, within.gain(None, n, factor))
         for n, load in zip(within.streams, within.loads, strict=True)
     ]
     cells = cells_on(within, {BASELINE: None, arm.name: factor})

@@ -16,8 +16,9 @@ from speclift.bench.opening import prepare_named
 from speclift.bench.run import StudyRun
 from speclift.core.arm import BASELINE, CONTROL, baseline_arm, control_arm
 from speclift.core.deadline import Deadline
+from speclift.core.document import plain, read
 from speclift.core.records import Phase
-from speclift.core.speculation import Equalised, speculation_from_dict, speculation_to_dict
+from speclift.core.speculation import Equalised, Speculation
 from speclift.engines.build import build_engine
 from speclift.engines.fake.engine import Fake
 from speclift.statistics.control import explained_gains
@@ -165,7 +166,7 @@ class TestAControl:
         assert control_turns(plan(), None) == ()
 
     def test_is_kept_in_a_study_and_is_neither_baseline_nor_arm(self) -> None:
-        assert speculation_from_dict(speculation_to_dict(Equalised())) == Equalised()
+        assert read(Speculation, plain(Equalised())) == Equalised()
         control = control_arm()
         assert (control.is_baseline, control.is_control, control.speculates) == (False, True, False)
         assert (control.k, control.method) == (0, "control")

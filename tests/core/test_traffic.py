@@ -8,6 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from samples import request
+from speclift.core.document import plain, read_json
 from speclift.core.errors import UsageError
 from speclift.core.traffic import (
     Concurrency,
@@ -16,9 +17,6 @@ from speclift.core.traffic import (
     Rate,
     Request,
     Workload,
-    load_from_dict,
-    load_label,
-    load_to_dict,
 )
 
 loads = st.one_of(
@@ -34,7 +32,7 @@ loads = st.one_of(
 class TestLoads:
     @given(loads)
     def test_come_back_unchanged_through_json(self, load: Load) -> None:
-        assert load_from_dict(json.loads(json.dumps(load_to_dict(load)))) == load
+        assert read_json(Load, json.dumps(plain(load))) == load
 
     @pytest.mark.parametrize(
         ("load", "document", "label"),
@@ -47,8 +45,8 @@ class TestLoads:
     def test_have_one_form_in_documents_and_one_in_tables(
         self, load: Load, document: dict[str, object], label: str
     ) -> None:
-        assert load_to_dict(load) == document
-        assert load_label(load) == label
+        assert plain(load) == document
+        assert load.label == label
 
     @pytest.mark.parametrize("streams", [0, -1])
     def test_concurrency_starts_at_one(self, streams: int) -> None:

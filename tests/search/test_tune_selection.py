@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from tune_samples import DRAFT, LOADS, FormulaEngine, problem_of
 
-from speclift.core.traffic import Load, load_label
+from speclift.core.traffic import Load
 from speclift.search.counts import RequestCounts
 from speclift.search.effort import (
     CALIBRATIONS,
@@ -64,7 +64,7 @@ def test_a_dropped_arm_promises_nothing_where_it_was_dropped(calibrated: Search)
     posterior = posterior_of(calibrated)
     best = posterior.best(0)
     name = posterior.candidates[best].name
-    here = frozenset({(name, load_label(LOADS[0]))})
+    here = frozenset({(name, LOADS[0].label)})
     assert promises(posterior, 0, here)[best] == 0
     assert promises(posterior, posterior.loads.index(LOADS[1]), here).max() > 0
     assert posterior.best(0, here) != best

@@ -12,7 +12,6 @@ from simulated import ARM, LOADS, comparison, constant, drawn, estimate, evidenc
 from speclift.core.arm import BASELINE
 from speclift.core.records import Record
 from speclift.core.results import Level, TailRatio
-from speclift.core.traffic import load_label
 from speclift.statistics.slow_requests import explained_tails, separation, slower_tail, tail_diagnosis
 
 TEMPERATURES = (0.0, 0.5, 1.0)
@@ -169,7 +168,7 @@ class TestFinding:
         (finding,) = explained_tails(records, [evidence(tails=(self.slower,))])
         assert (finding.check, finding.arm) == ("slow-requests", ARM.name)
         assert "requests with load c=4 are slow, 0% of the others" in finding.message
-        assert load_label(LOADS[1]) in finding.next_step
+        assert LOADS[1].label in finding.next_step
 
     def test_only_of_an_arm_that_wins_with_a_tail_that_loses(self) -> None:
         unsure = replace(self.slower, ratio=estimate(0.9, 0.8, 1.1))

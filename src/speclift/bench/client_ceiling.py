@@ -16,7 +16,7 @@ from speclift.client.load import Order, run_turn
 from speclift.core.arm import BASELINE, Endpoint
 from speclift.core.errors import EngineError
 from speclift.core.records import Place, Record, TurnHealth
-from speclift.core.traffic import Concurrency, Load, Message, Rate, Request, load_label
+from speclift.core.traffic import Concurrency, Load, Message, Rate, Request
 from speclift.core.units import Seconds
 
 TTFT_S, TPOT_S = 0.05, 0.01
@@ -135,9 +135,7 @@ def _orders(load: Load, requests: int, tokens: int) -> list[Order]:
 def _level(load: Load, records: Sequence[Record], health: TurnHealth, tokens: int) -> ClientLevel:
     good = [record for record in records if record.is_ok]
     if not good:
-        raise EngineError(
-            f"no request at {load_label(load)} succeeded: {records[0].error if records else 'none'}"
-        )
+        raise EngineError(f"no request at {load.label} succeeded: {records[0].error if records else 'none'}")
     errors = [_errors_s(record) for record in good]
     return ClientLevel(
         load=load,

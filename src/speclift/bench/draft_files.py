@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from itertools import product
+
+from msgspec import structs
 
 from speclift.bench.ask import Ask
 from speclift.bench.observer import Observer
@@ -35,6 +36,6 @@ def with_files(speculation: Speculation, files: Mapping[tuple[str, str], str]) -
         case DraftModel() | Head() | Combined():
             return with_draft_files(speculation, files)
         case Synthetic(inner=DraftModel() | Head() as inner):
-            return replace(speculation, inner=with_draft_files(inner, files))  # type: ignore[arg-type]
+            return structs.replace(speculation, inner=with_draft_files(inner, files))
         case _:
             return speculation

@@ -26,7 +26,7 @@ from speclift.core.errors import EngineError, without_tracebacks
 from speclift.core.records import Counters, Launch, Outcome, Phase, Place, Record, Refused
 from speclift.core.results import Finding, Level
 from speclift.core.speculation import draft_limit
-from speclift.core.traffic import Concurrency, Load, Request, load_label
+from speclift.core.traffic import Concurrency, Load, Request
 from speclift.core.units import Seconds
 from speclift.engines.aside import aside
 from speclift.engines.gpu_memory import GpuMemory, has_gpus
@@ -216,7 +216,7 @@ class Servers:
         self, live: LiveArm, orders: Sequence[Order], load: Load, *, block: int, seed: int
     ) -> list[Record]:
         """One turn, every record kept as it arrives; ArmFailed where the server did not live through it."""
-        self.doing = f"measuring {live.arm.name} at {load_label(load)}"
+        self.doing = f"measuring {live.arm.name} at {load.label}"
         broken_off = False
         records: list[Record] = []
 
@@ -243,7 +243,7 @@ class Servers:
             live.note(record)
 
         for load in loads:
-            self.doing = f"warming {live.arm.name} up at {load_label(load)}"
+            self.doing = f"warming {live.arm.name} up at {load.label}"
             orders = [
                 Order(
                     request=request,

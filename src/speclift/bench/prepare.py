@@ -8,6 +8,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from msgspec import structs
+
 from speclift import __version__
 from speclift.bench.ask import Ask
 from speclift.bench.draft_files import draft_files, with_files
@@ -270,15 +272,15 @@ def _with_draft_settings(speculation: Speculation, ask: Ask) -> Speculation:
     extra = tuple((key, json.dumps(value)) for key, value in given.items() if value is not None)
     match speculation:
         case DraftModel() | Head() if extra:
-            return replace(speculation, extra=(*speculation.extra, *extra))
+            return structs.replace(speculation, extra=(*speculation.extra, *extra))
         case Synthetic(inner=DraftModel() | Head() as inner) if extra:
-            return replace(speculation, inner=replace(inner, extra=(*inner.extra, *extra)))
+            return structs.replace(speculation, inner=structs.replace(inner, extra=(*inner.extra, *extra)))
         case Combined(parts=parts) if extra:
             held = (
-                replace(part, extra=(*part.extra, *extra)) if isinstance(part, DraftModel) else part
+                structs.replace(part, extra=(*part.extra, *extra)) if isinstance(part, DraftModel) else part
                 for part in parts
             )
-            return replace(speculation, parts=tuple(held))
+            return structs.replace(speculation, parts=tuple(held))
         case _:
             return speculation
 

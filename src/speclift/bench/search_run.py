@@ -25,7 +25,7 @@ from speclift.core.documents import LoadDocument, load_document
 from speclift.core.engine_totals import ACCEPTED, engine_total
 from speclift.core.errors import EngineError, SpecliftError, StudyError
 from speclift.core.records import Counters, Phase, Record
-from speclift.core.traffic import Concurrency, Load, Rate, Request, load_label, repeated_prompts
+from speclift.core.traffic import Concurrency, Load, Rate, Request, repeated_prompts
 from speclift.core.typed_json import read_as
 from speclift.core.units import Seconds
 from speclift.search.counts import RequestCounts, request_counts
@@ -237,7 +237,7 @@ class LocalRunner:
         if self._cell_limit_s is None:
             return most
         sizes: dict[str, int] = self._study.kept(SIZES) or {}
-        label = load_label(load)
+        label = load.label
         if label not in sizes:
             if isinstance(load, Rate):
                 fitting = self._cell_limit_s * load.per_s
@@ -326,7 +326,7 @@ def stored_result(job: SearchJob, entry: JobEntry, study: Study, *, is_baseline:
         answered = [record for record in asked if record.is_ok]
         if 2 * len(answered) < len(asked):
             # The few that were answered do not say how fast the others would have been.
-            unanswered = f"{len(asked) - len(answered)} of {len(asked)} requests failed at {load_label(load)}"
+            unanswered = f"{len(asked) - len(answered)} of {len(asked)} requests failed at {load.label}"
             continue
         counted = totals.get(cell["block"], Counters())
         factor = _pace_factor(reference_s, cell.get("pace_s"))

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
+from msgspec import structs
+
 from speclift.bench.ask import Ask
 from speclift.core.arm import YOURS, Arm
 from speclift.core.drafting import Template, varied_k, varied_parts
@@ -73,7 +75,7 @@ def _with_own_ks(first: Template, second: Speculation, ks: Callable[[Drafter], t
     pairs = zip(first.parts, second.parts, strict=True)
     return Combined(
         parts=tuple(
-            part if part in varied or part == other else replace(part, k=max(ks(part)))
+            part if part in varied or part == other else structs.replace(part, k=max(ks(part)))
             for part, other in pairs
         )
     )

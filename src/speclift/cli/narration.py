@@ -12,7 +12,6 @@ from rich.progress import BarColumn, Progress, TaskID, TextColumn
 from speclift.bench.observer import Observer
 from speclift.core.quantities import duration, printable, printable_lines
 from speclift.core.results import Finding
-from speclift.core.traffic import load_label
 from speclift.search.problem import SearchJob
 
 PLAIN_EVERY_S = 10.0
@@ -87,7 +86,7 @@ class Narrator(Observer):
             self.say(f"{where}: {count}, {left}")
 
     def searching(self, job: SearchJob, *, done: int, left_s: float | None) -> None:
-        loads = ", ".join(load_label(load) for load in job.loads)
+        loads = ", ".join(load.label for load in job.loads)
         arm = printable(job.candidate, limit=64)
         left = ""
         if left_s is not None:

@@ -8,7 +8,7 @@ import shutil
 import subprocess
 from pathlib import Path
 
-from speclift.core.json_reading import Json
+from speclift.core.document import Json
 
 
 def host_facts() -> dict[str, Json]:

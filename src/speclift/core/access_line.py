@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Literal, TypedDict
 
-from speclift.core.json_reading import Json
+from speclift.core.document import Json
 from speclift.core.routing import RequestEnd, ServerPool
 
 # Says what a line is; the number is the format's.

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import TypeAlias
 
 from speclift.core.results import CONFIDENCE, TEMPERATURE_DASH, Part
-from speclift.core.traffic import Load, load_label
+from speclift.core.traffic import Load
 
 # Of the error, for the look at what there is when nothing more will be measured; the looks on the way share the rest.
 LAST_LOOK_SHARE = 0.5
@@ -53,7 +53,7 @@ class Scope:
         if self.part is Part.SEGMENT:
             return segment == self.label
         if self.part is Part.LOAD:
-            return load_label(load) == self.label
+            return load.label == self.label
         if self.part is Part.TEMPERATURE:
             low, _, high = self.label.partition(TEMPERATURE_DASH)
             return temperature is not None and float(low) <= temperature <= float(high or low)

@@ -7,7 +7,7 @@ from enum import StrEnum
 from typing import Literal, TypeAlias
 
 from speclift.core.arm import Arm
-from speclift.core.traffic import Load, load_label
+from speclift.core.traffic import Load
 from speclift.core.units import Bytes, Tokens
 
 CONFIDENCE = 0.95
@@ -177,7 +177,7 @@ class TailRatio:
 
     @property
     def where(self) -> str:
-        return "over all loads" if self.load is None else f"at {load_label(self.load)}"
+        return "over all loads" if self.load is None else f"at {self.load.label}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -7,12 +7,12 @@ engine's own name, each value as JSON text; its adapter judges it.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from dataclasses import asdict, dataclass, fields
 from typing import Literal, TypeAlias
 
+import msgspec
+from msgspec.structs import fields
+
 from speclift.core.errors import UsageError, unknown_name
-from speclift.core.json_reading import Json, built, need_list, need_number, need_object
 
 NGRAM_VARIANTS = ("simple", "map-k", "map-k4v", "mod", "cache", "gpu")
 REMEMBERING_VARIANTS = ("map-k", "map-k4v", "mod", "cache")
@@ -24,18 +24,19 @@ HEAD_KINDS = ("eagle", "eagle3", "mtp", "medusa", "dflash", "dspark", "custom_cl
 Extra: TypeAlias = tuple[tuple[str, str], ...]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Off:
+class _Method(msgspec.Struct, frozen=True, kw_only=True, tag_field="kind", forbid_unknown_fields=True):
+    """The base of all methods: JSON tells them apart by `kind`."""
+
+
+class Off(_Method, frozen=True, kw_only=True, tag="off"):
     """No speculative configuration at all: the baseline."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Equalised:
+class Equalised(_Method, frozen=True, kw_only=True, tag="equalised"):
     """No speculation either, and without what another arm's speculation switches off: it explains, never decides."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class DraftModel:
+class DraftModel(_Method, frozen=True, kw_only=True, tag="draft"):
     """A smaller model with the same vocabulary drafts; the target verifies."""
 
     model: str
@@ -59,8 +60,7 @@ class DraftModel:
             raise unknown_name(what="draft sampling", seen=self.sampling, allowed=DRAFT_SAMPLINGS)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class NGram:
+class NGram(_Method, frozen=True, kw_only=True, tag="ngram"):
     """Copies from the text so far: the last `n` tokens are looked up, what followed is drafted.
 
     `n_min`: where those are not found, fewer are tried, down to this many; None tries `n` alone.
@@ -83,8 +83,7 @@ class NGram:
             raise UsageError(f"n_min must lie in 1..n={self.n}, saw {self.n_min}")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Suffix:
+class Suffix(_Method, frozen=True, kw_only=True, tag="suffix"):
     """Suffix-tree lookup over the request and earlier outputs (vLLM's suffix decoding)."""
 
     k: int = 32
@@ -94,8 +93,7 @@ class Suffix:
         _require_k(self.k)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Head:
+class Head(_Method, frozen=True, kw_only=True, tag="head", rename={"kind": "head"}):
     """A trained head (EAGLE, MTP, Medusa, ...) drafts from the target's hidden states."""
 
     kind: str
@@ -109,8 +107,7 @@ class Head:
             raise unknown_name(what="head kind", seen=self.kind, allowed=HEAD_KINDS)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Combined:
+class Combined(_Method, frozen=True, kw_only=True, tag="combined"):
     """Several drafters on one server; each step uses the first that offers a draft."""
 
     parts: tuple[DraftModel | NGram | Suffix | Head, ...]
@@ -120,8 +117,7 @@ class Combined:
             raise UsageError("a combination needs at least two methods")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Synthetic:
+class Synthetic(_Method, frozen=True, kw_only=True, tag="synthetic"):
     """Forces acceptance to survival rates S_1..S_k to measure step cost. The text is garbage."""
 
     inner: DraftModel | NGram | Suffix | Head
@@ -138,25 +134,12 @@ class Synthetic:
             )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Attached:
+class Attached(_Method, frozen=True, kw_only=True, tag="attached"):
     """Whatever a server that somebody else started does; nothing about it is assumed."""
 
 
 Drafter: TypeAlias = DraftModel | NGram | Suffix | Head
 Speculation: TypeAlias = Off | Equalised | Drafter | Combined | Synthetic | Attached
-
-_KINDS: dict[str, type[Speculation]] = {
-    "off": Off,
-    "equalised": Equalised,
-    "draft": DraftModel,
-    "ngram": NGram,
-    "suffix": Suffix,
-    "head": Head,
-    "combined": Combined,
-    "synthetic": Synthetic,
-    "attached": Attached,
-}
 
 
 def method_name(speculation: Speculation) -> str:
@@ -248,45 +231,6 @@ def remembers_answers(speculation: Speculation) -> bool:
             return any(remembers_answers(part) for part in parts)
         case _:
             return False
-
-
-def speculation_to_dict(speculation: Speculation) -> dict[str, Json]:
-    """A JSON-ready form that `speculation_from_dict` reads back unchanged."""
-    kind = next(name for name, cls in _KINDS.items() if type(speculation) is cls)
-    match speculation:
-        case Combined(parts=parts):
-            return {"kind": kind, "parts": [speculation_to_dict(part) for part in parts]}
-        case Synthetic(inner=inner, rates=rates):
-            return {"kind": kind, "inner": speculation_to_dict(inner), "rates": list(rates)}
-        case Head(kind=head, k=k, model=model, extra=extra):
-            return {"kind": kind, "head": head, "k": k, "model": model, "extra": extra}
-        case _:
-            return {"kind": kind, **asdict(speculation)}
-
-
-def speculation_from_dict(data: Mapping[str, object]) -> Speculation:
-    values = dict(data)
-    kind = values.pop("kind", None)
-    if not isinstance(kind, str) or kind not in _KINDS:
-        raise unknown_name(what="speculation kind", seen=str(kind), allowed=_KINDS)
-    cls = _KINDS[kind]
-    if cls is Combined:
-        values["parts"] = tuple(
-            speculation_from_dict(need_object(part)) for part in need_list(values["parts"])
-        )
-    if cls is Synthetic:
-        values["inner"] = speculation_from_dict(need_object(values["inner"]))
-        values["rates"] = tuple(map(need_number, need_list(values["rates"])))
-    if cls is Head:
-        values["kind"] = values.pop("head", "")
-    if "extra" in values:
-        pairs = map(need_list, need_list(values["extra"]))
-        values["extra"] = tuple((str(key), str(value)) for key, value in pairs)
-    unknown = set(values) - {field.name for field in fields(cls)}
-    if unknown:
-        raise UsageError(f"unknown fields of {kind}: {', '.join(sorted(unknown))}")
-    make: Callable[..., Speculation] = cls
-    return built(make, values)
 
 
 def drafters_of(speculation: Speculation) -> tuple[Drafter, ...]:

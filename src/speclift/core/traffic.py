@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Hashable, Iterable, Mapping
+from collections.abc import Hashable, Iterable
 from dataclasses import dataclass, replace
-from typing import Literal, TypeAlias
+from typing import TYPE_CHECKING, Literal, TypeAlias
 
+import msgspec
+
+from speclift.core.document import Json
 from speclift.core.errors import UsageError
-from speclift.core.json_reading import Json, need_number
 from speclift.core.units import Seconds, Tokens
 
 DEFAULT_SEGMENT = "default"
@@ -83,8 +85,34 @@ class Workload:
         return replace(self, requests=tuple(requests))
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, order=True)
-class Concurrency:
+class _Load:
+    """How requests are sent: closed loop or open loop. JSON tells the two apart by their fields."""
+
+    __slots__ = ()
+
+    @property
+    def label(self) -> str:
+        """The load in few characters: c=8, 2.5 req/s."""
+        raise NotImplementedError
+
+    @classmethod
+    def from_plain(cls, value: object) -> Concurrency | Rate:
+        """The load that a JSON object says; ValueError where it says none."""
+        if isinstance(value, dict) and "concurrency" in value:
+            return msgspec.convert(value, Concurrency)
+        return msgspec.convert(value, Rate)
+
+    @classmethod
+    def plain_schema(cls) -> dict[str, object]:
+        closed, open_ = (
+            msgspec.json.schema_components((kind,))[1][kind.__name__] for kind in (Concurrency, Rate)
+        )
+        return {"anyOf": [closed, open_]}
+
+
+class Concurrency(
+    msgspec.Struct, _Load, frozen=True, kw_only=True, order=True, rename={"streams": "concurrency"}
+):
     """Closed loop: this many requests in flight, the next sent when one ends."""
 
     streams: int
@@ -93,9 +121,14 @@ class Concurrency:
         if self.streams < 1:
             raise UsageError(f"concurrency must be at least 1, saw {self.streams}")
 
+    @property
+    def label(self) -> str:
+        return f"c={self.streams}"
 
-@dataclass(frozen=True, slots=True, kw_only=True, order=True)
-class Rate:
+
+class Rate(
+    msgspec.Struct, _Load, frozen=True, kw_only=True, order=True, omit_defaults=True, rename={"per_s": "qps"}
+):
     """Open loop: requests sent at times fixed in advance, whether or not earlier ones ended."""
 
     per_s: float
@@ -105,33 +138,13 @@ class Rate:
         if not 0 < self.per_s < float("inf"):
             raise UsageError(f"a rate in requests per second must be above 0, saw {self.per_s}")
 
-
-Load: TypeAlias = Concurrency | Rate
-
-
-def load_to_dict(load: Load) -> dict[str, Json]:
-    match load:
-        case Concurrency(streams=streams):
-            return {"concurrency": streams}
-        case Rate(per_s=per_s, arrivals="poisson"):
-            return {"qps": per_s}
-        case Rate(per_s=per_s, arrivals=arrivals):
-            return {"qps": per_s, "arrivals": arrivals}
+    @property
+    def label(self) -> str:
+        return f"{self.per_s:g} req/s"
 
 
-def load_from_dict(data: Mapping[str, object]) -> Load:
-    if "concurrency" in data:
-        return Concurrency(streams=int(need_number(data["concurrency"])))
-    match data.get("arrivals", "poisson"):
-        case "poisson" | "constant" | "replay" as arrivals:
-            return Rate(per_s=float(need_number(data["qps"])), arrivals=arrivals)
-        case unknown:
-            raise ValueError(f"no such arrivals: {unknown!r}")
-
-
-def load_label(load: Load) -> str:
-    match load:
-        case Concurrency(streams=streams):
-            return f"c={streams}"
-        case Rate(per_s=per_s):
-            return f"{per_s:g} req/s"
+if TYPE_CHECKING:
+    Load: TypeAlias = Concurrency | Rate
+else:
+    # msgspec wants a tag in unions of Structs; the base reads itself.
+    Load = _Load

@@ -11,7 +11,7 @@ from typing import NamedTuple
 from speclift.core.arm import BASELINE, Arm
 from speclift.core.records import Phase, Record
 from speclift.core.results import is_complete
-from speclift.core.traffic import Request, load_label, repeated_prompts
+from speclift.core.traffic import Request, repeated_prompts
 from speclift.lossless.answers import Answer
 from speclift.lossless.divergence import Compared, compare
 from speclift.lossless.gate import ArmGate, Gate, Told, judge_arm, lossy_by_design, lossy_gate
@@ -122,7 +122,7 @@ def _by_arm(records: Iterable[Record], first: Mapping[str, str]) -> dict[str, di
         place = record.place
         if place.phase is not Phase.MEASURED or place.temperature is None:
             continue
-        key = Key(load_label(place.load), place.block, place.request_id, place.temperature, place.repeat)
+        key = Key(place.load.label, place.block, place.request_id, place.temperature, place.repeat)
         found[place.arm][place.round][key] = Answer(
             case=first.get(place.request_id, place.request_id),
             text=record.text,

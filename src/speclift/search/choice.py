@@ -6,6 +6,8 @@ import json
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
+from msgspec import structs
+
 from speclift.core.arm import Arm, baseline_arm
 from speclift.core.errors import EngineError
 from speclift.core.speculation import Combined, Drafter
@@ -153,5 +155,5 @@ def _schedule(
     templated = with_k(drafter, k_max)  # type: ignore[arg-type]
     assert not isinstance(templated, Combined)
     extra = (*templated.extra, (key, json.dumps(schedule.as_triples())))
-    scheduled: Drafter = replace(templated, extra=extra)
+    scheduled: Drafter = structs.replace(templated, extra=extra)
     return schedule, Arm(name=f"{winner.drafter}-schedule", speculation=scheduled)

@@ -14,7 +14,7 @@ from typing import TypeAlias
 import numpy as np
 
 from speclift.core.drafting import drafting_of, kept_k
-from speclift.core.traffic import Concurrency, Load, load_label
+from speclift.core.traffic import Concurrency, Load
 from speclift.search.cost_fit import CostFit, TimedPoint, fit_cost
 from speclift.search.cost_surface import Floats, Point, Surface
 from speclift.search.counts import RequestCounts, keeping_longer_drafts, step_s
@@ -62,7 +62,7 @@ class Posterior:
     def may_win(self, row: int, column: int, dropped: Dropped = frozenset()) -> bool:
         """Neither beyond what ran nor dropped, there or everywhere."""
         name = self.candidates[row].name
-        out = (name, None) in dropped or (name, load_label(self.loads[column])) in dropped
+        out = (name, None) in dropped or (name, self.loads[column].label) in dropped
         return not (out or self.is_censored[row])
 
     def best(self, column: int, dropped: Dropped = frozenset()) -> int:

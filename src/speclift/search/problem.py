@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 from speclift.core.errors import UsageError
-from speclift.core.traffic import Concurrency, Load, load_label
+from speclift.core.traffic import Concurrency, Load
 from speclift.core.units import Seconds, Tokens
 from speclift.search.cost_surface import Experts
 from speclift.search.counts import RequestCounts
@@ -98,9 +98,7 @@ class Problem:
 
     def __post_init__(self) -> None:
         if not self.loads or len(set(self.loads)) != len(self.loads):
-            raise UsageError(
-                f"a search needs loads, each once, saw {[load_label(load) for load in self.loads]}"
-            )
+            raise UsageError(f"a search needs loads, each once, saw {[load.label for load in self.loads]}")
         if not any(candidate.is_baseline for candidate in self.candidates):
             raise UsageError("a search needs the baseline among its candidates")
         names = [candidate.name for candidate in self.candidates]

@@ -16,7 +16,7 @@ from typing import TypeAlias
 
 from speclift.core.drafting import Drafting, drafting_of
 from speclift.core.errors import UsageError
-from speclift.core.traffic import Load, load_label
+from speclift.core.traffic import Load
 from speclift.core.units import Seconds
 from speclift.search.combining import combinations, is_told
 from speclift.search.effort import cell_s, grid_s, job_s, launch_s, left_s
@@ -301,7 +301,7 @@ def _race_reason(name: str, entries: dict[str, tuple[Load, ...]]) -> str:
 
 
 def _labels(loads: Sequence[Load]) -> str:
-    return ", ".join(load_label(load) for load in loads)
+    return ", ".join(load.label for load in loads)
 
 
 def _eliminate(search: Search, eliminated: Sequence[Elimination]) -> Search:

@@ -9,7 +9,7 @@ from itertools import product
 
 import numpy as np
 
-from speclift.core.traffic import Load, load_label
+from speclift.core.traffic import Load
 from speclift.core.units import Seconds
 from speclift.search.cost_fit import FRESH_SD
 from speclift.search.cost_surface import Floats
@@ -208,7 +208,7 @@ def far_from_best(problem: Problem, posterior: Posterior) -> list[Elimination]:
             gaps.append((gap - settings.near_sd * math.sqrt(max(0.0, variance)), gap, column))
         least, gap, column = min(gaps)
         if least > settings.near:
-            rival, where = posterior.candidates[best[column]].name, load_label(posterior.loads[column])
+            rival, where = posterior.candidates[best[column]].name, posterior.loads[column].label
             reason = f"predicted {100 * -math.expm1(-gap):.0f} % slower than {rival} even at {where}, its best load"
             eliminated.append(Elimination(candidate=candidate.name, stage="predicted", reason=reason))
     return eliminated
@@ -234,7 +234,7 @@ def beaten(posterior: Posterior, results: Sequence[JobResult]) -> list[Eliminati
                     f"{standing.prompts} prompts in {standing.passes} passes"
                 )
                 eliminated.append(
-                    Elimination(candidate=standing.arm, stage="raced", reason=reason, load=load_label(load))
+                    Elimination(candidate=standing.arm, stage="raced", reason=reason, load=load.label)
                 )
     return eliminated
 

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from itertools import chain, count, product
 from pathlib import PurePath
 from typing import Literal, TypeAlias
+
+from msgspec import structs
 
 from speclift.core.arm import BASELINE, Arm
 from speclift.core.drafting import PARALLEL_DRAFTING, Template, varied_k, varied_parts
@@ -139,9 +141,9 @@ def with_k(template: Template, k: int) -> Template:
     if isinstance(template, Combined):
         varied = varied_parts(template)
         return Combined(
-            parts=tuple(replace(part, k=k) if part in varied else part for part in template.parts)
+            parts=tuple(structs.replace(part, k=k) if part in varied else part for part in template.parts)
         )
-    return replace(template, k=k)
+    return structs.replace(template, k=k)
 
 
 def smallest_k(template: Template) -> int:
@@ -197,12 +199,12 @@ def _variants(template: Template, axes: Axes) -> Iterable[Template]:
     """The template at every value of the axes it has; k is set apart."""
     match without_k(template):
         case NGram() as ngram if axes.ngram_sizes:
-            yield from (replace(ngram, n=n, n_min=n_min) for n, n_min in axes.ngram_sizes)
+            yield from (structs.replace(ngram, n=n, n_min=n_min) for n, n_min in axes.ngram_sizes)
         case DraftModel() as draft:
             for p_min, sampling in product(
                 axes.p_mins or (draft.p_min,), axes.samplings or (draft.sampling,)
             ):
-                yield from _loaded_variants(replace(draft, p_min=p_min, sampling=sampling), axes)
+                yield from _loaded_variants(structs.replace(draft, p_min=p_min, sampling=sampling), axes)
         case Head() as head:
             yield from _loaded_variants(head, axes)
         case Combined(parts=parts):
@@ -217,13 +219,15 @@ def _loaded_variants(drafter: DraftModel | Head, axes: Axes) -> Iterable[Templat
         axes.draft_quantisations or (None,), axes.draft_tensor_parallels or (None,)
     ):
         quantised = _quantised(drafter, quantisation)
-        yield replace(quantised, extra=_with_extra(quantised.extra, {DRAFT_TENSOR_PARALLEL: parallel}))
+        yield structs.replace(
+            quantised, extra=_with_extra(quantised.extra, {DRAFT_TENSOR_PARALLEL: parallel})
+        )
 
 
 def _quantised(part: Drafter, quantisation: str | None) -> Drafter:
     if not isinstance(part, DraftModel | Head):
         return part
-    return replace(part, extra=_with_extra(part.extra, {DRAFT_QUANTISATION: quantisation}))
+    return structs.replace(part, extra=_with_extra(part.extra, {DRAFT_QUANTISATION: quantisation}))
 
 
 def with_draft_files(template: Template, files: Mapping[tuple[str, str], str]) -> Template:
@@ -241,7 +245,7 @@ def _with_draft_file(part: Drafter, files: Mapping[tuple[str, str], str]) -> Dra
     if made is None:
         return part
     rest = tuple((key, value) for key, value in part.extra if key != DRAFT_QUANTISATION)
-    return replace(part, model=made, extra=rest)
+    return structs.replace(part, model=made, extra=rest)
 
 
 def _with_extra(

@@ -8,9 +8,10 @@ from dataclasses import asdict
 from typing import Literal, NotRequired, TypeAlias, TypedDict
 
 from speclift.core.arm import Arm
+from speclift.core.document import plain_object, read
 from speclift.core.documents import LoadDocument, load_document, load_of
 from speclift.core.errors import StudyError
-from speclift.core.speculation import speculation_from_dict, speculation_to_dict
+from speclift.core.speculation import Speculation
 from speclift.core.typed_json import read_as
 from speclift.search.cost_surface import Experts
 from speclift.search.counts import RequestCounts
@@ -128,7 +129,7 @@ def _problem_state(problem: Problem) -> ProblemState:
         "candidates": [
             {
                 "name": candidate.name,
-                "speculation": speculation_to_dict(candidate.arm.speculation),
+                "speculation": plain_object(candidate.arm.speculation),
                 "drafter": candidate.drafter,
                 "quantisation": candidate.quantisation,
                 "token_budget": candidate.token_budget,
@@ -152,9 +153,7 @@ def _problem(state: ProblemState) -> Problem:
     return Problem(
         candidates=tuple(
             Candidate(
-                arm=Arm(
-                    name=candidate["name"], speculation=speculation_from_dict(dict(candidate["speculation"]))
-                ),
+                arm=Arm(name=candidate["name"], speculation=read(Speculation, candidate["speculation"])),
                 drafter=candidate["drafter"],
                 quantisation=candidate["quantisation"],
                 token_budget=candidate["token_budget"],

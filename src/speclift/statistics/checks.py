@@ -14,7 +14,7 @@ from scipy import special
 from speclift.core.arm import BASELINE
 from speclift.core.records import Phase, Record, TurnHealth
 from speclift.core.results import Finding, Level
-from speclift.core.traffic import Concurrency, Load, Rate, load_label
+from speclift.core.traffic import Concurrency, Load, Rate
 from speclift.statistics.answer_checks import check_answers
 from speclift.statistics.balance import PromptCounts
 from speclift.statistics.bursts import check_bursts
@@ -75,7 +75,7 @@ def check_client(turns: Sequence[TurnHealth], records: Sequence[Record] = ()) ->
             yield Finding(
                 check="client-cpu",
                 level=Level.WARN,
-                message=f"at {load_label(load)} the load generator used {share:.0%} of a core; its event loop "
+                message=f"at {load.label} the load generator used {share:.0%} of a core; its event loop "
                 f"was up to {lag_s * 1000:.1f} ms late (P99 of the worst turn)",
                 next_step="add --workers 2, leave a core free (--threads), or send from another machine",
             )
@@ -89,7 +89,7 @@ def _client_reading(load: Load, turns: Sequence[TurnHealth], records: Sequence[R
         yield Finding(
             check="client-reading",
             level=Level.FAIL,
-            message=f"at {load_label(load)} the client read first tokens late in over 10% of its turns: up to "
+            message=f"at {load.label} the client read first tokens late in over 10% of its turns: up to "
             f"{blur_s * 1000:.1f} ms at P99, more than {CLIENT_LAG_SHARE:.0%} of the TTFT P50 of "
             f"{float(np.median(ttfts)) * 1000:.1f} ms",
             next_step="free a core for the client, add --workers 2, or lower the load",
@@ -162,7 +162,7 @@ def _short_loads(measured: Sequence[Record]) -> Iterator[Finding]:
             yield Finding(
                 check="short-load",
                 level=Level.WARN,
-                message=f"only {len(sent)} requests at {load_label(load)}: much of the time is ramp-up and ramp-down",
+                message=f"only {len(sent)} requests at {load.label}: much of the time is ramp-up and ramp-down",
                 next_step=f"use at least {REQUESTS_PER_STREAM_MIN * load.streams} requests at this load",
             )
 
@@ -178,7 +178,7 @@ def _client_lag(measured: Sequence[Record]) -> Iterator[Finding]:
             yield Finding(
                 check="client-lag",
                 level=Level.FAIL,
-                message=f"at {load_label(load)} the client sent requests {lag_s * 1000:.1f} ms late at P99, more than "
+                message=f"at {load.label} the client sent requests {lag_s * 1000:.1f} ms late at P99, more than "
                 f"{CLIENT_LAG_SHARE:.0%} of the TTFT P50 of {float(np.median(ttfts)) * 1000:.1f} ms",
                 next_step="lower the load, free a core for the client, or send from another machine",
             )
@@ -243,7 +243,7 @@ def _saturation(measured: Sequence[Record]) -> Iterator[Finding]:
             yield Finding(
                 check="saturation",
                 level=Level.WARN,
-                message=f"{arm} at {load_label(load)}: TTFT grew from {first * 1000:.0f} to {last * 1000:.0f} ms "
+                message=f"{arm} at {load.label}: TTFT grew from {first * 1000:.0f} to {last * 1000:.0f} ms "
                 "within a turn; the queue was still growing",
                 next_step="this load is above capacity: compare at lower loads",
                 arm=arm,

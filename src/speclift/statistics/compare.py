@@ -26,7 +26,7 @@ from speclift.core.results import (
     Part,
     is_complete,
 )
-from speclift.core.traffic import Concurrency, load_label
+from speclift.core.traffic import Concurrency
 from speclift.statistics.balance import (
     AS_MEASURED,
     Observation,
@@ -292,7 +292,7 @@ def _parts(table: PairTable) -> list[tuple[Part, str, PairTable]]:
     present = sorted(table.counts(), key=lambda setting: load_size(setting.load))
     for setting in present:
         by_part[Part.SEGMENT][setting.segment].add(setting)
-        by_part[Part.LOAD][load_label(setting.load)].add(setting)
+        by_part[Part.LOAD][setting.load.label].add(setting)
     for label, members in temperature_groups(present):
         by_part[Part.TEMPERATURE][label] |= members
     cuts = {part: groups for part, groups in by_part.items() if len(groups) > 1}

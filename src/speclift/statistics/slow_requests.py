@@ -17,7 +17,6 @@ from scipy import special
 from speclift.core.arm import BASELINE
 from speclift.core.records import Phase, Record
 from speclift.core.results import Evidence, Finding, Level, TailRatio
-from speclift.core.traffic import load_label
 from speclift.statistics.cells import METRIC_OF
 from speclift.statistics.pairs import ALL_DISTINCT, PromptOf, pair_key
 
@@ -163,7 +162,7 @@ def _slow(records: Sequence[Record], arm: str, metric: str) -> tuple[list[Record
 def _splits(own: Sequence[Record]) -> Iterator[tuple[str, Flags]]:
     """Each with what it is called; the requests inside are the suspects."""
     yield from _one_of("segment", [record.place.segment for record in own])
-    yield from _one_of("load", [load_label(record.place.load) for record in own])
+    yield from _one_of("load", [record.place.load.label for record in own])
     yield from _cuts("temperature", [record.place.temperature for record in own])
     yield from _cuts("prompt", [record.prompt_tokens for record in own], " tokens")
     yield from _cuts("output", [record.output_tokens for record in own], " tokens")

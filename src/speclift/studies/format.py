@@ -18,10 +18,10 @@ from dataclasses import asdict
 from typing import TypeAlias
 
 from speclift.core.arm import Arm, GpuShare, ServerSettings
+from speclift.core.document import Json, plain, read
 from speclift.core.engine_spec import AttachSettings, EngineSpec
 from speclift.core.goals import Goals, Slo
 from speclift.core.json_reading import (
-    Json,
     built,
     need_flag,
     need_list,
@@ -35,8 +35,8 @@ from speclift.core.json_reading import (
 from speclift.core.looks import Looks
 from speclift.core.own_line import OwnLine
 from speclift.core.records import Provenance
-from speclift.core.speculation import speculation_from_dict, speculation_to_dict
-from speclift.core.traffic import Message, Request, load_from_dict, load_to_dict
+from speclift.core.speculation import Speculation
+from speclift.core.traffic import Load, Message, Request
 from speclift.core.typed_json import read_as
 from speclift.workload.experiment import StudyPlan
 
@@ -152,10 +152,8 @@ def request_from_dict(data: Mapping[str, object]) -> Request:
 def plan_to_dict(plan: StudyPlan) -> dict[str, Json]:
     """Without the requests, which have a table of their own."""
     return {
-        "arms": [
-            {"name": arm.name, "speculation": speculation_to_dict(arm.speculation)} for arm in plan.arms
-        ],
-        "loads": [load_to_dict(load) for load in plan.loads],
+        "arms": [{"name": arm.name, "speculation": plain(arm.speculation)} for arm in plan.arms],
+        "loads": [plain(load) for load in plan.loads],
         "temperatures": list(plan.temperatures),
         "rounds": plan.rounds,
         "together": plan.together,
@@ -175,11 +173,11 @@ def plan_from_dict(data: Mapping[str, object], requests: tuple[Request, ...]) ->
         arms=tuple(
             Arm(
                 name=need_text(arm["name"]),
-                speculation=speculation_from_dict(need_object(arm["speculation"])),
+                speculation=read(Speculation, arm["speculation"]),
             )
             for arm in need_objects(data["arms"])
         ),
-        loads=tuple(load_from_dict(load) for load in need_objects(data["loads"])),
+        loads=tuple(read(Load, load) for load in need_objects(data["loads"])),
         requests=requests,
         temperatures=tuple(temperatures),
         rounds=need_whole(data["rounds"]),

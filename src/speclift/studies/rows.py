@@ -5,9 +5,10 @@ from __future__ import annotations
 import json
 from typing import NotRequired, TypedDict
 
+from speclift.core.document import plain, read_json
 from speclift.core.json_reading import need_number, need_object, need_texts, need_whole
 from speclift.core.records import Counters, Launch, Outcome, Phase, Place, Record, Refused, Step, Usage
-from speclift.core.traffic import load_from_dict, load_to_dict
+from speclift.core.traffic import Load
 from speclift.studies.format import Cell, dumps
 
 
@@ -112,7 +113,7 @@ def record_columns(record: Record) -> dict[str, Cell]:
         "arm": place.arm,
         "round": place.round,
         "block": place.block,
-        "load": dumps(load_to_dict(place.load)),
+        "load": dumps(plain(place.load)),
         "request_id": place.request_id,
         "segment": place.segment,
         "temperature": place.temperature,
@@ -146,7 +147,7 @@ def record_from(row: RecordRow) -> Record:
         launch=row["launch"],
         round=row["round"],
         block=row["block"],
-        load=load_from_dict(need_object(json.loads(row["load"]))),
+        load=read_json(Load, row["load"]),
         request_id=row["request_id"],
         segment=row["segment"],
         temperature=row["temperature"],

@@ -15,13 +15,14 @@ from pathlib import Path
 from types import TracebackType
 from typing import IO, Any, NamedTuple, Self, TypeVar
 
+from speclift.core.document import plain, read_json
 from speclift.core.engine_spec import EngineSpec
 from speclift.core.errors import StudyError
 from speclift.core.goals import Goals
 from speclift.core.json_reading import need_object, need_whole
 from speclift.core.records import Counters, Launch, Provenance, Record, TurnHealth, TurnTotals, Usage
 from speclift.core.results import Finding, Level
-from speclift.core.traffic import Request, load_from_dict, load_to_dict
+from speclift.core.traffic import Load, Request
 from speclift.core.units import Bytes, Seconds
 from speclift.studies import format as fmt
 from speclift.studies.database import (
@@ -284,7 +285,7 @@ class Study:
             "turns",
             launch=launch,
             block=block,
-            load=fmt.dumps(load_to_dict(health.load)),
+            load=fmt.dumps(plain(health.load)),
             loop_lag_p99_s=health.loop_lag_p99_s,
             cpu_s=health.cpu_s,
             wall_s=health.wall_s,
@@ -344,7 +345,7 @@ class Study:
             rows = self._rows(TurnRow, "SELECT * FROM turns ORDER BY id")
             return tuple(
                 TurnHealth(
-                    load=load_from_dict(need_object(json.loads(row["load"]))),
+                    load=read_json(Load, row["load"]),
                     loop_lag_p99_s=row["loop_lag_p99_s"],
                     cpu_s=row["cpu_s"],
                     wall_s=row["wall_s"],

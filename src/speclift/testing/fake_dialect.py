@@ -10,8 +10,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TypeVar
 
+from speclift.core.document import Json
 from speclift.core.errors import UsageError
-from speclift.core.json_reading import Json, as_list, as_number, as_object, as_objects, as_text, as_whole
+from speclift.core.json_reading import as_list, as_number, as_object, as_objects, as_text, as_whole
 from speclift.core.records import Step
 from speclift.core.traffic import DEFAULT_MAX_TOKENS
 from speclift.core.units import Seconds, Tokens

@@ -21,8 +21,9 @@ from collections import deque
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from functools import partial
 
+from speclift.core.document import Json
 from speclift.core.errors import UsageError
-from speclift.core.json_reading import Json, as_object, as_text
+from speclift.core.json_reading import as_object, as_text
 from speclift.core.units import Seconds
 from speclift.testing.fake_corruption import Around, character_id, corrupt
 from speclift.testing.fake_dialect import MODEL, Reply, ServedTotals, chunk_spans, metrics_text, read_body

@@ -11,7 +11,8 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from speclift.core.json_reading import Json, as_list, as_object, as_text, as_whole
+from speclift.core.document import Json
+from speclift.core.json_reading import as_list, as_object, as_text, as_whole
 from speclift.core.units import Tokens
 
 # What stands between these is copied; the last such text of a prompt counts.

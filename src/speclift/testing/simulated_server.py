@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import replace
 
-from speclift.core.json_reading import Json
+from speclift.core.document import Json
 from speclift.testing.fake_corruption import Around, corrupt
 from speclift.testing.fake_dialect import Reply, read_body
 from speclift.testing.fake_truth import Truth, corruption_of, other_choices, script_for

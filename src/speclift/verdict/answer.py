@@ -24,7 +24,6 @@ from speclift.core.results import (
     TailRatio,
 )
 from speclift.core.speculation import Attached
-from speclift.core.traffic import load_label
 from speclift.core.typed_json import UNKNOWN_FROM
 from speclift.lossless.result import Result
 from speclift.verdict import rules
@@ -259,7 +258,7 @@ def _steps(judgement: Judgement, evidence: Evidence) -> Iterator[str]:
         yields = f"{found.lengths[best]:.2f} on {_short(best, SEGMENT_CHARACTERS)}"
         if best != worst:
             yields += f", {found.lengths[worst]:.2f} on {_short(worst, SEGMENT_CHARACTERS)}"
-        yield f"a step takes the time of {found.cost:.2f} plain tokens at {load_label(found.load)} and gives {yields}"
+        yield f"a step takes the time of {found.cost:.2f} plain tokens at {found.load.label} and gives {yields}"
         return
     rates = [cell.acceptance_rate.mean for cell in whole.cells if cell.acceptance_rate is not None]
     if rates:

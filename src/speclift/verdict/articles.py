@@ -20,7 +20,7 @@ from speclift.core.arm import BASELINE
 from speclift.core.quantities import printable, size
 from speclift.core.results import TEMPERATURE_DASH, Cell, Comparison, Estimate, Evidence, Part
 from speclift.core.speculation import DraftModel, NGram, drafters_of
-from speclift.core.traffic import Concurrency, Load, load_label
+from speclift.core.traffic import Concurrency, Load
 from speclift.verdict.judgement import Judgement
 
 ALL = "all"
@@ -420,7 +420,7 @@ def _heaviest(judgement: Judgement) -> Iterator[Comparison]:
     """Of every arm, the part at the heaviest of several loads, where that is a high one."""
     for whole in judgement.on_all:
         loads = [part for part in whole.parts if part.part is Part.LOAD]
-        order = {load_label(cell.load): _weight(cell.load) for cell in whole.cells}
+        order = {cell.load.label: _weight(cell.load) for cell in whole.cells}
         if len(loads) > 1:
             heaviest = max(loads, key=lambda part: order.get(part.label, 0.0))
             if order.get(heaviest.label, 0.0) >= HIGH_STREAMS:
@@ -515,7 +515,9 @@ def _first_token(judgement: Judgement) -> Sighting:
             bounds, plain = _median_bounds(cell), _median_bounds(beside)
             if bounds is None or plain is None:
                 continue
-            told = f"{_name(whole.arm.name)} at {load_label(cell.load)}: {bounds[1]:.3f} s, baseline {plain[1]:.3f} s"
+            told = (
+                f"{_name(whole.arm.name)} at {cell.load.label}: {bounds[1]:.3f} s, baseline {plain[1]:.3f} s"
+            )
             if bounds[0] > plain[2]:
                 return _holds(told)
             return _fails(told) if bounds[2] < plain[0] else _untested(f"no clear difference; {told}")

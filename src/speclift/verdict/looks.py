@@ -13,7 +13,6 @@ from speclift.core.arm import Arm
 from speclift.core.goals import Goals
 from speclift.core.looks import EVERYTHING, Look, Scope
 from speclift.core.results import TEMPERATURE_DASH, Comparison, Decision, Evidence, Level, Part, Verdict
-from speclift.core.traffic import load_label
 from speclift.verdict import rules
 from speclift.verdict.verdict import deciding_rules
 
@@ -116,7 +115,7 @@ def _ships_on(verdict: Verdict, evidence: Evidence, part: Comparison) -> bool:
     if part.part is Part.SEGMENT:
         return conditions.segments is None or part.label in conditions.segments
     if part.part is Part.LOAD:
-        return part.label in {load_label(cell.load) for cell in shipped.cells}
+        return part.label in {cell.load.label for cell in shipped.cells}
     ceiling = conditions.max_temperature
     return ceiling is None or float(part.label.rpartition(TEMPERATURE_DASH)[2]) <= ceiling
 

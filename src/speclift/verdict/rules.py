@@ -25,7 +25,7 @@ from speclift.core.results import (
     TailRatio,
 )
 from speclift.core.speculation import is_lossy
-from speclift.core.traffic import Load, load_label
+from speclift.core.traffic import Load
 
 # No part may lose more than measurement can tell from nothing.
 NO_PART_LOSES = 0.97
@@ -128,7 +128,7 @@ def slo_kept(evidence: Evidence, goals: Goals) -> Iterator[Reason]:
 def _slo_reason(slo: Slo, cell: Cell, baseline: Cell | None) -> Reason:
     seen = percentile_of(cell, slo.metric, slo.percentile)
     before = percentile_of(baseline, slo.metric, slo.percentile) if baseline else None
-    where = f"{slo.label} at {load_label(cell.load)}"
+    where = f"{slo.label} at {cell.load.label}"
     if seen is None or before is None:
         needs = ": P99 needs 100 requests per cell" if slo.percentile == "p99" else ""
         message = f"{where} is unknown{needs} ({cell.requests} requests were sent)"
@@ -297,7 +297,7 @@ ACCEPTANCE_BANDS = (
 def acceptance_bands(evidence: Evidence) -> Iterator[Reason]:
     """One line per band, whichever loads fall into it: acceptance hardly depends on load."""
     seen = [
-        (cell.acceptance_rate, load_label(cell.load))
+        (cell.acceptance_rate, cell.load.label)
         for cell in evidence.cells
         if cell.segment == ALL and cell.acceptance_rate is not None
     ]
@@ -409,7 +409,7 @@ def break_even(evidence: Evidence) -> Iterator[Reason]:
         said = "; ".join(f"{side}: {', '.join(parts)}" for side, parts in groups.items() if parts)
         message = (
             f"{evidence.arm.name} breaks even at an accepted length of {found.cost:.2f} "
-            f"at {load_label(found.load)}; {said}"
+            f"at {found.load.label}; {said}"
         )
         yield _reason("break-even", Level.INFO, message)
 

@@ -10,7 +10,6 @@ from dataclasses import dataclass
 from speclift.core.counter_names import CounterNames
 from speclift.core.quantities import printable
 from speclift.core.results import Percentiles
-from speclift.core.traffic import load_label
 from speclift.views.monitoring import (
     ACCEPTANCE_RATE,
     ACCEPTED_LENGTH,
@@ -186,7 +185,7 @@ def _baseline(facts: Monitoring, metric: str) -> Iterator[_Query]:
         for value, label in _known(times):
             yield _Query(
                 expression=f"vector({number_text(value)})",
-                legend=f"baseline {label} at {load_label(point.load)}",
+                legend=f"baseline {label} at {point.load.label}",
             )
 
 

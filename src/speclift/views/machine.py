@@ -11,7 +11,6 @@ from rich.text import Text
 
 from speclift.core.documents import load_of
 from speclift.core.quantities import printable, seconds, size
-from speclift.core.traffic import load_label
 from speclift.views.doctor_document import (
     ClientDocument,
     DoctorDocument,
@@ -103,7 +102,7 @@ def _client(client: ClientDocument | NotMeasuredDocument | None) -> list[Rendera
     table.add_row(*(Text(name, style="dim") for name in names))
     for level in client["levels"]:
         table.add_row(
-            load_label(load_of(level["load"])) + (f", {level['lost']} lost" if level["lost"] else ""),
+            load_of(level["load"]).label + (f", {level['lost']} lost" if level["lost"] else ""),
             _pair(level["ttft_error_ms"]),
             _pair(level["tpot_error_ms"]),
             _pair(level["send_lag_ms"]),

@@ -7,7 +7,6 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from speclift.core.quantities import printable
-from speclift.core.traffic import load_label
 from speclift.core.units import Seconds
 from speclift.verdict.break_even import knots_of
 from speclift.views.monitoring import (
@@ -59,7 +58,7 @@ def rules_text(facts: Monitoring) -> str:
 
 def _head(facts: Monitoring) -> list[str]:
     loads = "; ".join(
-        f"{load_label(point.load)} ({point.running:.3g} under way): {point.accepted_length:.2f}"
+        f"{point.load.label} ({point.running:.3g} under way): {point.accepted_length:.2f}"
         for point in facts.evens.loads
     )
     crossover = facts.evens.crossover

@@ -12,7 +12,6 @@ from rich.text import Text
 from speclift.core.documents import load_of
 from speclift.core.quantities import number, printable, share
 from speclift.core.results import Finding
-from speclift.core.traffic import load_label
 from speclift.replayer.result import (
     AcceptedLengthDocument,
     ReplayDocument,
@@ -113,7 +112,7 @@ def _speedup_table(segments: Sequence[ReplayedSegmentDocument], ks: Sequence[int
         table.add_column(f"k={k}", justify="right", no_wrap=True)
     for each in segments[: SEGMENT_ROWS_MAX + 1]:
         for predicted in each["predicted_speedup"]:
-            load = "–" if predicted["load"] is None else load_label(load_of(predicted["load"]))
+            load = "–" if predicted["load"] is None else load_of(predicted["load"]).label
             values = dict(zip(predicted["k"], predicted["value"], strict=True))
             table.add_row(
                 _segment_name(each),

@@ -25,7 +25,6 @@ from speclift.core.results import (
     Level,
     Part,
 )
-from speclift.core.traffic import load_label
 
 # Of the answer's sentence.
 STYLES = {
@@ -96,7 +95,7 @@ def cells_table(cells: Sequence[Cell]) -> Table:
     for cell in cells:
         if cell.segment != ALL:
             continue
-        load = load_label(cell.load)
+        load = cell.load.label
         if cell.temperature is not None:
             load += f" T={cell.temperature:g}"
         table.add_row(

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from speclift.core.traffic import load_label
 from speclift.search.tuning import SearchedCell, Tuning
 from speclift.views.charts import SERIES, Scale, fitting_ticks
 from speclift.views.charts_plot import (
@@ -59,7 +58,7 @@ def _series(dots: Mapping[SearchedCell, Dot]) -> tuple[Series, ...]:
 
 def _load_labels(dots: Mapping[SearchedCell, Dot]) -> tuple[Label, ...]:
     """One for each load: a server of its own (a quantisation, say) has a baseline too."""
-    by_load = {load_label(cell.load): dot for cell, dot in dots.items() if cell.drafter is None}
+    by_load = {cell.load.label: dot for cell, dot in dots.items() if cell.drafter is None}
     wanted = [Label(x=dot.x, y=dot.y, text=load) for load, dot in by_load.items()]
     return placed_labels(wanted, list(dots.values()))
 
@@ -68,7 +67,7 @@ def _drafter(name: str, dots: Mapping[SearchedCell, Dot], *, style: str) -> Seri
     """A line for each load."""
     by_load: dict[str, list[Dot]] = {}
     for cell in sorted(dots, key=lambda cell: cell.k):
-        by_load.setdefault(load_label(cell.load), []).append(dots[cell])
+        by_load.setdefault(cell.load.label, []).append(dots[cell])
     return Series(
         name=name,
         style=style,
@@ -82,7 +81,7 @@ def _dot(cell: SearchedCell, x: Scale, y: Scale, winner: str) -> Dot:
     return Dot(
         x=x(_latency_ms(cell)),
         y=100 - y(_throughput(cell)),
-        tip=f"{cell.arm} at {load_label(cell.load)}: {cell.speedup:.2f}x, {_how(cell)}",
+        tip=f"{cell.arm} at {cell.load.label}: {cell.speedup:.2f}x, {_how(cell)}",
         kind=f"{kind} large" if cell.arm == winner else kind,
     )
 
@@ -90,7 +89,7 @@ def _dot(cell: SearchedCell, x: Scale, y: Scale, winner: str) -> Dot:
 def _figures(cell: SearchedCell) -> tuple[str, ...]:
     return (
         cell.arm,
-        load_label(cell.load),
+        cell.load.label,
         f"{_short(_latency_ms(cell))} ms",
         _short(_throughput(cell)),
         f"{cell.speedup:.2f}x",

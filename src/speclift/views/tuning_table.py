@@ -8,7 +8,6 @@ from dataclasses import dataclass
 from statistics import median
 
 from speclift.core.quantities import duration, printable
-from speclift.core.traffic import load_label
 from speclift.search.space import Stage
 from speclift.search.tuning import ConfirmedError, SearchedCell, Tuning
 
@@ -49,7 +48,7 @@ class SpeedupTable:
 def speedup_tables(tuning: Tuning) -> tuple[SpeedupTable, ...]:
     by_load: dict[str, list[SearchedCell]] = {}
     for cell in tuning.cells:
-        by_load.setdefault(load_label(cell.load), []).append(cell)
+        by_load.setdefault(cell.load.label, []).append(cell)
     return tuple(_table(load, cells) for load, cells in by_load.items())
 
 
@@ -113,7 +112,7 @@ def error_lines(tuning: Tuning, confirmed: Sequence[ConfirmedError] = ()) -> lis
         by_arm.setdefault(error.arm, []).append(error)
     for arm, errors in by_arm.items():
         predicted = ", ".join(
-            f"{load_label(error.load)} {'' if error.was_measured_in_search else '~'}{error.predicted:.2f}x"
+            f"{error.load.label} {'' if error.was_measured_in_search else '~'}{error.predicted:.2f}x"
             for error in errors
         )
         measured = ", ".join(f"{error.measured:.2f}x" for error in errors)
@@ -126,7 +125,7 @@ def cost_line(tuning: Tuning) -> str:
     jobs = Counter(job.purpose for job in tuning.jobs)
     kinds = ", ".join(f"{count} {purpose}" for purpose, count in jobs.items())
     arms = len({cell.arm for cell in tuning.cells})
-    loads = len({load_label(cell.load) for cell in tuning.cells})
+    loads = len({cell.load.label for cell in tuning.cells})
     plural = "s" if loads > 1 else ""
     against = (
         f"; a grid of {arms} arms x {loads} load{plural} x 3 repeats would take about {duration(tuning.grid_s)}"

@@ -8,7 +8,6 @@ from rich.table import Table
 from rich.text import Text
 
 from speclift.core.quantities import printable, ratio
-from speclift.core.traffic import load_label
 from speclift.search.tuning import ConfirmedBest, Tuning
 from speclift.views.text_plot import TextPoint, text_plot
 from speclift.views.tuning_table import (
@@ -88,7 +87,7 @@ def pareto_lines(tuning: Tuning, *, width: int) -> list[str]:
         rank = 1 + cell.is_measured
         note = ""
         if cell.drafter is None:
-            mark, rank, note = BASELINE_MARK, 3, load_label(cell.load)
+            mark, rank, note = BASELINE_MARK, 3, cell.load.label
         elif cell.arm == tuning.winner:
             mark, rank = WINNER_MARK, 4
         points.append(

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 
-from speclift.core.traffic import Load, Rate, load_label
+from speclift.core.traffic import Load, Rate
 from speclift.core.units import Seconds
 from speclift.workload.experiment import Item, Turn
 
@@ -18,7 +18,7 @@ def cut_short(planned: Iterable[Turn], is_done: Callable[[Turn, Item], bool]) ->
         sent[turn.load] += sum(is_done(turn, item) for item in turn.items)
     for load, count in asked.items():
         if sent[load] < count:
-            yield f"{sent[load]} of the {count} requests planned at {load_label(load)} were sent to each arm in time"
+            yield f"{sent[load]} of the {count} requests planned at {load.label} were sent to each arm in time"
 
 
 class BlockLimiter:

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from speclift.core.json_reading import Json
+from speclift.core.document import Json
 from speclift.lossless.soak.schemas import closed, misfit, misfit_so_far
 from speclift.lossless.soak.traffic import answer_schema
 

@@ -15,8 +15,9 @@ import shlex
 import sys
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import replace
 from pathlib import Path
+
+from msgspec import structs
 
 from speclift.core.arm import Arm, Endpoint, ServerSettings
 from speclift.core.errors import EngineError
@@ -85,7 +86,7 @@ class Fake:
         self.settings.require_only(("gpu_layers", "async_scheduling"), engine="fake")
         for drafter in drafters_of(arm.speculation):
             own = tuple(pair for pair in drafter.extra if pair[0] != SCHEDULE)
-            require_no_extra(replace(drafter, extra=own), engine="fake")
+            require_no_extra(structs.replace(drafter, extra=own), engine="fake")
         pairs = self.truth_pairs(arm)
         parse_truth(pairs)  # a mistyped truth is wrong usage, seen before any launch
         truths = itertools.chain.from_iterable(("--truth", pair) for pair in pairs)

@@ -7,7 +7,8 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from dataclasses import replace
+
+from msgspec import structs
 
 from speclift.core.arm import Arm, ServerSettings
 from speclift.core.errors import UsageError
@@ -164,7 +165,7 @@ def _drafter_flags(drafter: Drafter) -> tuple[str, ...]:
 
 def _extra_flags(drafter: Drafter) -> list[tuple[str, ...]]:
     foreign = tuple(pair for pair in drafter.extra if not is_drafter_flag(f"--{pair[0]}"))
-    require_no_extra(replace(drafter, extra=foreign), engine="llama.cpp")
+    require_no_extra(structs.replace(drafter, extra=foreign), engine="llama.cpp")
     found: list[tuple[str, ...]] = []
     for key, text in drafter.extra:
         value = json.loads(text)

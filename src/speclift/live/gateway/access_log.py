@@ -17,8 +17,8 @@ from pathlib import Path
 
 from speclift.core.access_line import FORMAT, AccessLine, AccessLineWithText
 from speclift.core.address import shown
+from speclift.core.document import Json
 from speclift.core.errors import UsageError
-from speclift.core.json_reading import Json
 from speclift.core.routing import RoutedRequest
 from speclift.core.units import Bytes, Seconds
 

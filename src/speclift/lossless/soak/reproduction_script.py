@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 
-from speclift.core.json_reading import Json
+from speclift.core.document import Json
 from speclift.lossless.soak.faults import SPECIAL_TOKENS, THINKING_SLACK
 from speclift.lossless.soak.reproduction import SoakSetup, attempts_needed
 from speclift.lossless.soak.values import SoakFault, SoakRequest

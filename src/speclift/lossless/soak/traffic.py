@@ -15,7 +15,7 @@ from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import NamedTuple
 
-from speclift.core.json_reading import Json
+from speclift.core.document import Json
 from speclift.core.traffic import Request
 from speclift.core.units import Seconds, Tokens
 from speclift.lossless.soak.cuts import whole_calls

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Mapping
-from dataclasses import replace
 from typing import TypeVar
+
+from msgspec import structs
 
 from speclift.core.errors import UsageError
 from speclift.core.speculation import (
@@ -147,7 +148,7 @@ def _with_extra(drafter: Drafter, left: Mapping[str, object]) -> Drafter:
         (name.removeprefix("--"), json.dumps(True if value is None else shown(value)))
         for name, value in left.items()
     )
-    return replace(drafter, extra=extra)
+    return structs.replace(drafter, extra=extra)
 
 
 def _settings(pasted: Pasted) -> dict[str, object]:
