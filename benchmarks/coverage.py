@@ -1,6 +1,6 @@
 """Does the crossed interval cover? Simulates whole studies with known truth and counts.
 
-    python benchmarks/coverage.py [--all] [--studies 2000] [--seed 1] [--level 0.95] [--missing 0.1] [--json]
+    python benchmarks/coverage.py [--all] [--studies 2000] [--seed 1] [--level 0.95] [--missing 0.1]
 
 Every study goes through the function the product uses. A cell of the grid is a number of launches, prompts
 and segments with the true standard deviations of launch, prompt and residual on the log scale. After the grid
@@ -9,18 +9,17 @@ come the designs of designs.py, the degenerate ones among them: a third of them,
 
 from __future__ import annotations
 
-import argparse
-import json
 import math
 import sys
 from collections.abc import Iterator
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from itertools import product
 
 import numpy as np
 
 from designs import design_results, summary
 from speclift.statistics.stats import crossed_interval
+from trials import trial_options
 
 # Segments differ far more than prompts within one do; only their mean is in the truth.
 SEGMENT_MEANS = (0.0, 0.4, -0.3)
@@ -90,19 +89,10 @@ def coverage(truth: Truth, *, studies: int, seed: int, level: float = 0.95, miss
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description="Coverage of the crossed prompts x launches interval.")
-    parser.add_argument("--studies", type=int, default=2000, help="simulated studies per cell")
-    parser.add_argument("--seed", type=int, default=1)
-    parser.add_argument("--level", type=float, default=0.95)
-    parser.add_argument("--missing", type=float, default=0.0, help="share of prompt x launch pairs lost")
-    parser.add_argument("--launches", type=int, action="append", help="repeatable; default 3 and 5")
-    parser.add_argument("--all", action="store_true", help="every design instead of a third of them")
-    parser.add_argument("--json", action="store_true", help="one JSON document instead of the tables")
-    options = parser.parse_args()
+    options = trial_options(str(__doc__), seed=1, studies=2000, level=0.95, missing=0.0, all=False)
     results = []
-    if not options.json:
-        print("launches prompts segments launch_sd prompt_sd residual_sd  covered %  half-width")
-    for index, truth in enumerate(grid(launches=tuple(options.launches or (3, 5)))):
+    print("launches prompts segments launch_sd prompt_sd residual_sd  covered %  half-width")
+    for index, truth in enumerate(grid()):
         result = coverage(
             truth,
             studies=options.studies,
@@ -111,24 +101,12 @@ def main() -> None:
             missing=options.missing,
         )
         results.append(result)
-        if not options.json:
-            print(
-                f"{truth.launches:8d} {truth.prompts:7d} {truth.segments:8d} {truth.launch_sd:9.2f} "
-                f"{truth.prompt_sd:9.2f} {truth.residual_sd:11.2f}  {result.percent:9.1f}  "
-                f"{result.half_width_mean:10.4f}",
-                flush=True,
-            )
-    found = list(
-        design_results(every=options.all, studies=options.studies // 2, seed=options.seed, quiet=options.json)
-    )
-    is_broken = any(result.broken for result in found)
-    if options.json:
         print(
-            json.dumps(
-                {"grid": [asdict(r) for r in results], "designs": [asdict(r) for r in found]}, indent=1
-            )
+            f"{truth.launches:8d} {truth.prompts:7d} {truth.segments:8d} {truth.launch_sd:9.2f} "
+            f"{truth.prompt_sd:9.2f} {truth.residual_sd:11.2f}  {result.percent:9.1f}  {result.half_width_mean:10.4f}",
+            flush=True,
         )
-        sys.exit(is_broken)
+    of_designs = list(design_results(every=options.all, studies=options.studies // 2, seed=options.seed))
     percents = [result.percent for result in results]
     low, high = ACCEPTED_PERCENT
     outside = sum(not low <= percent <= high for percent in percents)
@@ -136,8 +114,8 @@ def main() -> None:
         f"{min(percents):.1f}-{max(percents):.1f} % over {len(results)} cells of {options.studies} studies; "
         f"{outside} outside {low:.0f}-{high:.0f} %"
     )
-    print(summary(found))
-    sys.exit(is_broken)
+    print(summary(of_designs))
+    sys.exit(any(result.broken for result in of_designs))
 
 
 if __name__ == "__main__":

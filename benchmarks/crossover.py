@@ -1,6 +1,6 @@
 """Does the crossover's interval cover the true load? Simulates whole studies with known truth and counts.
 
-    python benchmarks/crossover.py [--studies 2000] [--seed 1] [--level 0.95] [--hard] [--records] [--json]
+    python benchmarks/crossover.py [--studies 2000] [--seed 1] [--level 0.95] [--hard] [--records]
 
 A cell is a family of true curves, the loads measured, the launches, and whether a prompt or a launch does the
 same at every load. Within a cell each study draws its own curve, prompts (24-64) and noise. `--hard` measures
@@ -10,12 +10,10 @@ through the whole function, record by record, to see every metric.
 
 from __future__ import annotations
 
-import argparse
-import json
 import math
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from itertools import product
 
 import numpy as np
@@ -28,6 +26,7 @@ from speclift.core.traffic import Concurrency
 from speclift.statistics.crossed import Floats
 from speclift.statistics.crossover import Crossing, crossing_of, crossovers
 from speclift.statistics.load_curve import Curve, shared_curve
+from trials import trial_options
 
 ACCEPTED_PERCENT = (93.0, 97.0)
 LOADS = {"1,2,4..64": (1, 2, 4, 8, 16, 32, 64), "1,4,16,64": (1, 4, 16, 64)}
@@ -311,30 +310,18 @@ def line(result: Coverage) -> str:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description="Coverage of the crossover's interval.")
-    parser.add_argument("--studies", type=int, default=2000, help="simulated studies per cell")
-    parser.add_argument("--seed", type=int, default=1)
-    parser.add_argument("--level", type=float, default=0.95)
-    parser.add_argument("--hard", action="store_true", help="curves the loads do not do justice to")
-    parser.add_argument("--records", action="store_true", help="whole records, every metric; a tenth as many")
-    parser.add_argument("--json", action="store_true", help="one JSON document instead of the table")
-    options = parser.parse_args()
+    options = trial_options(str(__doc__), seed=1, studies=2000, level=0.95, hard=False, records=False)
     results: list[Coverage] = []
-    if not options.json:
-        print(
-            "family            loads   launches  launch and prompt   metric             covers%  above%  below%"
-            "   open%   width  error%   bias% shape p95%"
-        )
+    print(
+        "family            loads   launches  launch and prompt   metric             covers%  above%  below%"
+        "   open%   width  error%   bias% shape p95%"
+    )
     measure = record_coverage if options.records else table_coverage
     studies = max(1, options.studies // 10) if options.records else options.studies
     for index, cell in enumerate(cells(hard=options.hard, records=options.records)):
         found = measure(cell, studies=studies, seed=options.seed + 1000 * index, level=options.level)
         results += found
-        if not options.json:
-            print("\n".join(line(result) for result in found), flush=True)
-    if options.json:
-        print(json.dumps([asdict(result) for result in results], indent=1))
-        return
+        print("\n".join(line(result) for result in found), flush=True)
     percents = [result.percent for result in results]
     low, high = ACCEPTED_PERCENT
     outside = sum(not low <= percent <= high for percent in percents)

@@ -250,13 +250,12 @@ def _thinned(table: PairTable, random: np.random.Generator) -> PairTable:
     )
 
 
-def design_results(*, every: bool, studies: int, seed: int, quiet: bool = False) -> Iterator[Result]:
+def design_results(*, every: bool, studies: int, seed: int) -> Iterator[Result]:
     """One result per design, each printed as it comes; without `every` a third of them, of every kind."""
     for index, design in enumerate(designs()):
         if every or index % FRACTION == (index // FRACTION) % FRACTION:
             result = run(design, studies=studies, seed=seed + index)
-            if not quiet:
-                print(_line(result), flush=True)
+            print(_line(result), flush=True)
             yield result
 
 

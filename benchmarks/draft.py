@@ -8,7 +8,6 @@ k; and the draft by itself, by turns with the target.
 
 from __future__ import annotations
 
-import argparse
 import json
 import statistics
 import sys
@@ -18,6 +17,7 @@ from typing import Any
 
 import speclift
 from speclift.views.documents import CellDocument
+from trials import trial_options
 
 TARGET, DRAFT = "smollm2-135m", "smollm2-135m-draft"
 KS = (1, 2, 3, 4, 5, 7)
@@ -120,11 +120,7 @@ def cost(folder: Path, *, rounds: int, threads: int) -> dict[str, float]:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--quick", action="store_true", help="a third of the prompts")
-    parser.add_argument("--threads", type=int, default=2)
-    parser.add_argument("--json", action="store_true")
-    options = parser.parse_args()
+    options = trial_options(str(__doc__), quick=False, threads=2, json=False)
     share = 3 if options.quick else 1
     with tempfile.TemporaryDirectory() as folder:
         place = Path(folder)

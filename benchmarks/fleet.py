@@ -10,7 +10,6 @@ Some minutes.
 
 from __future__ import annotations
 
-import argparse
 import math
 import sys
 from collections.abc import Iterator, Sequence
@@ -28,11 +27,11 @@ from speclift.statistics.balance import Observation, Stratum, fit_table, pair_ta
 from speclift.statistics.pairs import pairs
 from speclift.statistics.stats import interval_of, launch_spread
 from speclift.testing.simulated_study import ArmTruth, StudyTruth, simulate_study
+from trials import SEGMENTS, trial_options
 
 GAIN = 1.4
 ARM = Arm(name="ngram-k4", speculation=NGram(n=3, k=4))
 COVERED_MIN = 92.5
-SEGMENTS = ("chat", "code", "summarise")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -128,10 +127,7 @@ def interval_over(records: Sequence[Record], *, in_laps: bool) -> Estimate:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description="Coverage of intervals over several machines.")
-    parser.add_argument("--studies", type=int, default=500, help="simulated studies per design")
-    parser.add_argument("--seed", type=int, default=1)
-    options = parser.parse_args()
+    options = trial_options(str(__doc__), seed=1, studies=500)
     print("nodes rounds node_sd   laps  covered %  half-width  covered % if nodes are taken for launches")
     worst = 100.0
     for design in designs():

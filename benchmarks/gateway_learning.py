@@ -10,7 +10,6 @@ shifts a week, the interval's coverage, and the time to a shift. 200 weeks of th
 
 from __future__ import annotations
 
-import argparse
 import math
 from dataclasses import dataclass
 
@@ -25,6 +24,7 @@ from speclift.statistics.pool_comparison import (
     no_evidence,
     pool_evidence,
 )
+from trials import trial_options
 
 KINDS = (0.4, 0.3, 0.2, 0.1)
 KIND_S = (0.5, 1.5, 4.0, 12.0)
@@ -117,11 +117,7 @@ def covered(case: Case, *, days: int, alpha: float, rng: np.random.Generator) ->
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--weeks", type=int, default=100)
-    parser.add_argument("--seed", type=int, default=1)
-    parser.add_argument("--rates", default="0.2,1,10")
-    ask = parser.parse_args()
+    ask = trial_options(str(__doc__), seed=1, weeks=100, rates="0.2,1,10")
     rng = np.random.default_rng(ask.seed)
     rates = [float(rate) for rate in ask.rates.split(",")]
     print(f"Nothing differs, {ask.weeks} weeks each: shifts a week (naive: a 95 % interval at every look)")

@@ -10,10 +10,9 @@ Exits 1 where a promise is broken by more than two standard errors.
 
 from __future__ import annotations
 
-import argparse
 import json
-import math
 import sys
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
 from functools import cache
@@ -22,13 +21,13 @@ from zlib import crc32
 
 import numpy as np
 
-from speclift.core.arm import Arm, baseline_arm
+from speclift.core.arm import BASELINE, Arm, baseline_arm
 from speclift.core.goals import Goals
 from speclift.core.looks import EVERYTHING, LAST_LEVEL, Looks, Wanted
 from speclift.core.records import Place, Record
 from speclift.core.results import ALL_TRAFFIC, CONFIDENCE, Decision, Evidence, Verdict
 from speclift.core.speculation import NGram
-from speclift.core.traffic import Load, Request
+from speclift.core.traffic import Load
 from speclift.statistics.compare import Comparer, OneLook, admits
 from speclift.testing.simulated_study import ArmTruth, StudyTruth, simulate_study, true_speedup
 from speclift.verdict.looks import look_at
@@ -36,7 +35,8 @@ from speclift.verdict.rules import NO_PART_LOSES
 from speclift.verdict.verdict import decide
 from speclift.workload.experiment import StudyPlan, Turn, turns
 from speclift.workload.laps import lap_turns, laps, looks_for
-from study_cases import DRAFTING, ONE_STREAM, SEGMENTS, THREE_LOADS, by_load, by_segment
+from study_cases import DRAFTING, ONE_STREAM, THREE_LOADS, by_load, by_segment
+from trials import dealt_requests, places_of, slack, trial_options
 
 ARM = Arm(name="arm-1", speculation=NGram(k=4))
 LAUNCHES = 3
@@ -106,18 +106,14 @@ class Simulated:
         self.plan = StudyPlan(
             arms=(baseline_arm(), ARM),
             loads=truth.loads,
-            requests=tuple(
-                Request(id=f"p{number}", segment=SEGMENTS[number % len(SEGMENTS)], prompt="")
-                for number in range(prompts)
-            ),
+            requests=dealt_requests(prompts),
             temperatures=(None,),
             rounds=LAUNCHES,
             together=True,
             seed=0,
             looks=looks,
         )
-        self._segment = {request.id: request.segment for request in self.plan.requests}
-        self._counts = {segment: list(self._segment.values()).count(segment) for segment in SEGMENTS}
+        self._counts = Counter(request.segment for request in self.plan.requests)
         self._study = StudyTruth(arms={ARM.name: truth.arm}, launch_sd=truth.launch_sd)
         self._fixed = self._places([turn for index in range(LAUNCHES) for turn in turns(self.plan, index)])
         everything: Wanted = {ARM.name: (EVERYTHING,)}
@@ -126,21 +122,8 @@ class Simulated:
             for lap in laps(self.plan, range(len(looks.sizes)))
         ]
 
-    def _places(self, each: Sequence[Turn], launch_from: int = 0) -> list[Place]:
-        return [
-            Place(
-                arm=turn.arm,
-                launch=launch_from + 2 * turn.round + (turn.arm == ARM.name),
-                round=turn.round,
-                block=turn.block,
-                load=turn.load,
-                request_id=item.request_id,
-                segment=self._segment[item.request_id],
-                temperature=None,
-            )
-            for turn in each
-            for item in turn.items
-        ]
+    def _places(self, several: Sequence[Turn], launch_from: int = 0) -> tuple[Place, ...]:
+        return places_of(several, self.plan.requests, (BASELINE, ARM.name), launch_from=launch_from)
 
     def run(self, random: np.random.Generator) -> Outcome:
         """Both designs meet the same prompts; their launches and their noise are their own."""
@@ -255,36 +238,24 @@ def broken_promises(rows: Sequence[Row], mix: Sequence[Outcome]) -> Iterator[str
         yield "over a third of the requests in the median"
     if max(one.share for one in mix) > 1.1:
         yield "more than 1.1 times the requests"
-    if 100 * fmean(one.agrees for one in mix) < 95 - _slack(95, len(mix)):
+    if 100 * fmean(one.agrees for one in mix) < 95 - slack(95, len(mix)):
         yield "agrees with the fixed design in less than 95 %"
     if (
         fmean(one.is_wrong for one in mix)
-        > fmean(one.is_wrong_fixed for one in mix) + _slack(1, len(mix)) / 100
+        > fmean(one.is_wrong_fixed for one in mix) + slack(1, len(mix)) / 100
     ):
         yield "wrong more often than the fixed design"
     for row in rows:
-        if row.covered_percent < 93 - _slack(93, row.studies):
+        if row.covered_percent < 93 - slack(93, row.studies):
             yield f"{row.truth}: covered in {row.covered_percent:.1f} %"
-        if row.truth.startswith("A/A") and row.claims_percent > 5 + _slack(5, row.studies):
+        if row.truth.startswith("A/A") and row.claims_percent > 5 + slack(5, row.studies):
             yield f"{row.truth}: called different in {row.claims_percent:.1f} %"
-        if row.ships_percent < row.ships_fixed_alike_percent - _slack(row.ships_percent, row.studies) - 1:
+        if row.ships_percent < row.ships_fixed_alike_percent - slack(row.ships_percent, row.studies) - 1:
             yield f"{row.truth}: less power than a fixed design of as many requests"
 
 
-def _slack(percent: float, studies: int) -> float:
-    return 2 * math.sqrt(percent * (100 - percent) / studies)
-
-
 def main() -> None:
-    parser = argparse.ArgumentParser(
-        description="Studies that stop when they are settled, against fixed ones."
-    )
-    parser.add_argument("--studies", type=int, default=200)
-    parser.add_argument("--seed", type=int, default=1)
-    parser.add_argument("--only", default="", help="truths whose name contains this")
-    parser.add_argument("--prompts", type=int, default=96)
-    parser.add_argument("--json", action="store_true", help="one JSON document instead of lines")
-    options = parser.parse_args()
+    options = trial_options(str(__doc__), seed=1, studies=200, only="", prompts=96, json=False)
     looks = looks_for(LAUNCHES, together=True)
     assert looks is not None
     rows, mix = [], []

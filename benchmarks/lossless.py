@@ -7,7 +7,6 @@ ties fall either way, and the same server with tokens corrupted, swapped or cut 
 
 from __future__ import annotations
 
-import argparse
 import math
 from collections.abc import Callable
 
@@ -22,6 +21,7 @@ from speclift.lossless.questions import QUICK
 from speclift.lossless.result import Result
 from speclift.lossless.sampled import judge_tests
 from speclift.testing.samplers import RULES, Chain, generate, law_at_one_position, softmax, total_variation
+from trials import trial_options
 
 TOKENS = 64
 K = 4
@@ -285,9 +285,7 @@ def typical_table() -> None:
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--runs", type=int, default=500)
-    options = parser.parse_args()
+    options = trial_options(str(__doc__), runs=500)
     alarms = max(sampled_study(options.runs), greedy_study(options.runs), bf16_study(options.runs))
     typical_table()
     # 500 clean runs say 2 % with an error of 0.6 points; the bar leaves room for that on small runs only.

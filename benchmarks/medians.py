@@ -8,12 +8,13 @@ says is the gain per token of each request. About ten seconds.
 
 from __future__ import annotations
 
-import argparse
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
+
+from trials import trial_options
 
 Floats = NDArray[np.float64]
 
@@ -85,11 +86,7 @@ def ratio_of_medians(before: Floats, after: Floats) -> float:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description="Geometric mean of paired E2E against the ratio of medians.")
-    parser.add_argument("--draws", type=int, default=1_000_000)
-    parser.add_argument("--studies", type=int, default=4000)
-    parser.add_argument("--seed", type=int, default=1)
-    options = parser.parse_args()
+    options = trial_options(str(__doc__), seed=1, draws=1_000_000, studies=4000)
     random = np.random.default_rng(options.seed)
     print(
         f"| truth | geometric mean of pairs | ratio of medians | sd with {PROMPTS} prompts: mean | medians |"

@@ -34,7 +34,7 @@ H200 = find_gpu("h200")
 VERSIONS = ("0.24", "0.26")
 # Drafters in the rows, by the name of their shape: a model, and how it drafts.
 HEADS, PARALLEL = ("eagle-head",), ("llama-1b-parallel",)
-# Shapes in the rows: the catalogue's name, and what benchmarks/gpu/shapes.py changed in its config.
+# Shapes in the rows: the catalogue's name, and what was changed in its config.
 CATALOGUE: dict[str, tuple[str, dict[str, object]]] = {
     "llama-8b": ("llama-3.1-8b", {}),
     "llama-70b": ("llama-3.1-70b", {}),
@@ -150,7 +150,7 @@ def _offline(lines: Iterable[dict[str, Any]], path: Path) -> Iterator[Row]:
 
 
 def _loop(lines: Iterable[dict[str, Any]], aside: list[str]) -> Iterator[Row]:
-    """benchmarks/gpu/draft_loop.py, the same lengths."""
+    """Rows of vLLM's offline engine in a loop: the time of a step at each batch size."""
     for line in lines:
         variant = line["variant"]
         if variant in LEFT_ASIDE:

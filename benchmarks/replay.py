@@ -8,7 +8,6 @@ at k=5 is below a million tokens per second, or where a log four times as long t
 
 from __future__ import annotations
 
-import argparse
 import json
 import resource
 import subprocess
@@ -25,6 +24,7 @@ from speclift.bench.log_counting import BATCH_TOKENS, log_drafters
 from speclift.replayer.batch import LoggedAnswer, batch_of
 from speclift.replayer.methods import DrafterSetting, replay_of, settings_for
 from speclift.verbs.replay import replay
+from trials import trial_options
 
 TOKENS_PER_S_MIN = 1e6
 MEMORY_GROWTH_MAX = 1.1
@@ -118,19 +118,11 @@ def replay_log(log: Path) -> None:
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    options = trial_options(
+        str(__doc__), seed=1, answers=2000, prompt=512, response=256, log_mb=64.0, replay_log="", json=False
     )
-    parser.add_argument("--answers", type=int, default=2000)
-    parser.add_argument("--prompt", type=int, default=512)
-    parser.add_argument("--response", type=int, default=256)
-    parser.add_argument("--seed", type=int, default=1)
-    parser.add_argument("--log-mb", type=float, default=64)
-    parser.add_argument("--json", action="store_true")
-    parser.add_argument("--replay-log", type=Path, help=argparse.SUPPRESS)
-    options = parser.parse_args()
-    if options.replay_log is not None:
-        replay_log(options.replay_log)
+    if options.replay_log:
+        replay_log(Path(options.replay_log))
         return 0
     made = answers(options.answers, prompt=options.prompt, response=options.response, seed=options.seed)
     say: Callable[[str], None] = (lambda _text: None) if options.json else print

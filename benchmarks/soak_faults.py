@@ -5,7 +5,6 @@ go wrong is drawn anew for each soak. Distribution shifts are in benchmarks/loss
 
 from __future__ import annotations
 
-import argparse
 import heapq
 import json
 import random
@@ -38,6 +37,7 @@ from speclift.lossless.soak.wording import nonce_for
 from speclift.testing.fake_corruption import Around, Corruption, character_id
 from speclift.testing.fake_truth import Truth
 from speclift.testing.simulated_server import simulated_answer
+from trials import trial_options
 
 SHARES = (0.005, 0.02, 0.10)
 EXPOSED = (100, 300, 600)
@@ -321,11 +321,7 @@ def clean_side(pool: Sequence[Session], draws: random.Random, requests: int) -> 
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--soaks", type=int, default=200, help="for each fault and share")
-    parser.add_argument("--clean", type=int, default=2000, help="soaks of a server without a fault")
-    parser.add_argument("--pool", type=int, default=400, help="requests to draw from")
-    options = parser.parse_args()
+    options = trial_options(str(__doc__), soaks=200, clean=2000, pool=400)
     pool = pool_of(options.pool)
     print(
         f"found, of {options.soaks} soaks, once so many requests were exposed: {' / '.join(map(str, EXPOSED))}"

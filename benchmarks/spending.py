@@ -9,13 +9,12 @@ the whole study, the mean share of the requests until it decides and how often i
 
 from __future__ import annotations
 
-import argparse
-
 import numpy as np
 from numpy.typing import NDArray
 from scipy import optimize, stats
 
 from speclift.workload.laps import looks_for
+from trials import trial_options
 
 Floats = NDArray[np.float64]
 ERROR = 0.05
@@ -68,10 +67,7 @@ def decided(paths: Floats, times: Floats, bounds: Floats, distance: float) -> tu
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description="Ways of spending the error over the looks of a study.")
-    parser.add_argument("--studies", type=int, default=200_000)
-    parser.add_argument("--seed", type=int, default=1)
-    options = parser.parse_args()
+    options = trial_options(str(__doc__), seed=1, studies=200_000)
     looks = looks_for(3, together=True)
     assert looks is not None
     times = np.cumsum(looks.sizes) / sum(looks.sizes)

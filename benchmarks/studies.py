@@ -8,7 +8,6 @@ outside the range promised for it by more than two standard errors. All of it ta
 
 from __future__ import annotations
 
-import argparse
 import json
 import math
 import sys
@@ -25,12 +24,12 @@ from speclift.core.goals import Goals
 from speclift.core.records import Place, Record
 from speclift.core.results import ALL_TRAFFIC, Conditions, Decision, Evidence, Verdict
 from speclift.core.speculation import NGram
-from speclift.core.traffic import Request
 from speclift.statistics.compare import Comparer, admits
 from speclift.testing.simulated_study import simulate_study, true_speedup
 from speclift.verdict.verdict import decide
 from speclift.workload.experiment import StudyPlan, turns
-from study_cases import SEGMENTS, Case, cases
+from study_cases import Case, cases
+from trials import SEGMENTS, dealt_requests, places_of, trial_options
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -103,10 +102,7 @@ def design(case: Case) -> tuple[list[Arm], tuple[Place, ...]]:
     """The arms and every place of the study in the order the product would measure it."""
     arms = [Arm(name=name, speculation=NGram(k=4)) for name in case.truth.arms]
     everyone = (baseline_arm(), *arms)
-    requests = tuple(
-        Request(id=f"p{number}", segment=SEGMENTS[number % len(SEGMENTS)], prompt="")
-        for number in range(case.prompts)
-    )
+    requests = dealt_requests(case.prompts)
     temperature_of = {
         request.id: {
             "one": None,
@@ -124,22 +120,11 @@ def design(case: Case) -> tuple[list[Arm], tuple[Place, ...]]:
         together=True,
         seed=0,
     )
-    segment_of = {request.id: request.segment for request in requests}
-    number_of = {arm.name: number for number, arm in enumerate(everyone)}
-    places = tuple(
-        Place(
-            arm=turn.arm,
-            launch=turn.round * len(everyone) + number_of[turn.arm],
-            round=turn.round,
-            block=turn.block,
-            load=turn.load,
-            request_id=item.request_id,
-            segment=segment_of[item.request_id],
-            temperature=temperature_of[item.request_id],
-        )
-        for round_index in range(plan.rounds)
-        for turn in turns(plan, round_index)
-        for item in turn.items
+    places = places_of(
+        (turn for index in range(plan.rounds) for turn in turns(plan, index)),
+        requests,
+        [arm.name for arm in everyone],
+        temperatures=temperature_of,
     )
     return arms, places
 
@@ -178,17 +163,7 @@ def _covers(evidence: Evidence, truth: float) -> bool:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description="The verdict on simulated studies with known truth.")
-    parser.add_argument(
-        "--studies",
-        type=int,
-        default=2000,
-        help="simulated studies per case; most cases take a share of them",
-    )
-    parser.add_argument("--seed", type=int, default=1)
-    parser.add_argument("--only", default="", help="cases whose name contains this")
-    parser.add_argument("--json", action="store_true", help="one JSON document instead of lines")
-    options = parser.parse_args()
+    options = trial_options(str(__doc__), seed=1, studies=2000, only="", json=False)
     outcomes = []
     for case in cases():
         if options.only in case.name:

@@ -10,7 +10,6 @@ from speclift.core.goals import Goals
 from speclift.core.traffic import Concurrency, Load
 from speclift.testing.simulated_study import ArmTruth, SpeedupOf, StudyTruth
 
-SEGMENTS = ("copy", "chat", "code")
 ONE_STREAM = (Concurrency(streams=1),)
 THREE_LOADS = tuple(Concurrency(streams=streams) for streams in (1, 4, 16))
 DRAFTING = ArmTruth(prompt_sd=0.15, drafted_per_step=4, acceptance=0.6)

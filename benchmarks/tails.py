@@ -9,7 +9,6 @@ draws. Exits 1 where a share lies outside what is promised by more than two stan
 
 from __future__ import annotations
 
-import argparse
 import json
 import math
 import sys
@@ -40,9 +39,9 @@ from speclift.statistics.tails import (
 )
 from speclift.testing.simulated_study import ArmTruth, ShareOf, StudyTruth, simulate_study
 from speclift.verdict.verdict import decide
+from trials import SEGMENTS, slack, trial_options
 
 ARM = Arm(name="arm", speculation=NGram(k=4))
-SEGMENTS = ("copy", "chat", "code")
 TEMPERATURES = (0.0, 0.5, 1.0)
 ONE_LOAD, TWO_LOADS = (Concurrency(streams=1),), (Concurrency(streams=1), Concurrency(streams=4))
 FAST = 1.67
@@ -202,17 +201,13 @@ _true_of = cache(true_ratios)
 
 def _broken(outcome: Outcome, *, can_pass: bool) -> str:
     worst = min(outcome.percentile, outcome.slowest)
-    if worst < GOALS.tail_tolerance and outcome.ship_passed > WRONG_MAX + _slack(WRONG_MAX, outcome.studies):
+    if worst < GOALS.tail_tolerance and outcome.ship_passed > WRONG_MAX + slack(WRONG_MAX, outcome.studies):
         return f"passed wrongly in more than {WRONG_MAX:g} %"
     power = POWER_MIN.get(outcome.requests)
     if power is None or not can_pass or worst < CLEAR * GOALS.tail_tolerance:
         return ""
-    is_short = outcome.ship_passed < power - _slack(power, outcome.studies)
+    is_short = outcome.ship_passed < power - slack(power, outcome.studies)
     return f"passed in less than {power:g} %" if is_short else ""
-
-
-def _slack(percent: float, count: int) -> float:
-    return 2 * math.sqrt(percent * (100 - percent) / count)
 
 
 def _places(tail: Tail, requests: int) -> Iterator[Place]:
@@ -342,7 +337,7 @@ def covered(shape: Shape, *, samples: int, seed: int) -> Coverage:
     short = [
         name
         for name, share in holding.items()
-        if known[name] > 90 and share < COVERED_MIN - _slack(COVERED_MIN, samples)
+        if known[name] > 90 and share < COVERED_MIN - slack(COVERED_MIN, samples)
     ]
     return Coverage(
         shape=shape.name,
@@ -394,14 +389,7 @@ def _at_one_load(shape: Shape, levels: Floats, random: np.random.Generator) -> S
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description="The tail's rule on simulated studies with a known tail.")
-    parser.add_argument(
-        "--studies", type=int, default=400, help="of 100 requests; larger ones take a share of them"
-    )
-    parser.add_argument("--seed", type=int, default=1)
-    parser.add_argument("--only", default="", help="tails and shapes whose name contains this")
-    parser.add_argument("--json", action="store_true", help="one JSON document instead of lines")
-    options = parser.parse_args()
+    options = trial_options(str(__doc__), seed=1, studies=400, only="", json=False)
     found: list[Coverage | Outcome] = []
     for result in _results(options.studies, options.seed, options.only):
         found.append(result)

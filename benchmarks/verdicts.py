@@ -11,7 +11,6 @@ told not to ship. 400 runs take about 40 minutes on two idle cores.
 
 from __future__ import annotations
 
-import argparse
 import json
 import math
 import subprocess
@@ -27,6 +26,7 @@ from typing import Any
 import numpy as np
 
 from speclift.testing.fake_truth import Truth, true_speedup
+from trials import trial_options
 
 BAR = 1.3
 K = 4
@@ -183,15 +183,7 @@ def _flags(pair: Pair) -> list[str]:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(
-        description="Verdicts of the command itself on servers with known truth."
-    )
-    parser.add_argument("--aa", type=int, default=200, help="pairs of servers without a difference")
-    parser.add_argument("--pairs", type=int, default=200, help="pairs of servers with any speedup")
-    parser.add_argument("--seed", type=int, default=1)
-    parser.add_argument("--at-once", type=int, default=2, help="runs side by side")
-    parser.add_argument("--json", action="store_true", help="one JSON document instead of lines")
-    options = parser.parse_args()
+    options = trial_options(str(__doc__), seed=1, aa=200, pairs=200, at_once=2, json=False)
     random = np.random.default_rng(options.seed)
     drawn = {"A/A": aa_pairs(options.aa, random), "random": random_pairs(options.pairs, random)}
     outcomes: dict[str, list[Outcome]] = {}

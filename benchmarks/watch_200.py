@@ -8,7 +8,6 @@ watcher runs as a service runs it, with history, and is scraped meanwhile. Ten t
 
 from __future__ import annotations
 
-import argparse
 import asyncio
 import os
 import random
@@ -19,6 +18,8 @@ import tempfile
 import time
 import urllib.request
 from pathlib import Path
+
+from trials import trial_options
 
 PAGE = Path(__file__).parent.parent / "tests" / "recorded" / "vllm-0.32.0-metrics.txt"
 INTERVAL_S, WINDOW_S = 15.0, 600.0
@@ -153,12 +154,7 @@ def _told(count: int, looks: int, spent_s: float, took_s: float, memory_mb: floa
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--servers", type=int, default=200)
-    parser.add_argument("--seconds", type=float, default=90.0)
-    parser.add_argument("--faster", type=float, default=10.0)
-    parser.add_argument("--serve", action="store_true", help=argparse.SUPPRESS)
-    options = parser.parse_args()
+    options = trial_options(str(__doc__), servers=200, seconds=90.0, faster=10.0, serve=False)
     if options.serve:
         asyncio.run(serve(options.servers))
         return 0

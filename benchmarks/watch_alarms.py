@@ -9,7 +9,6 @@ and how well it is placed in time. About eight minutes on an idle core.
 
 from __future__ import annotations
 
-import argparse
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
@@ -22,6 +21,7 @@ from speclift.core.results import CONFIDENCE
 from speclift.statistics.change import Change, ChangeWatch
 from speclift.statistics.live_spread import EXPECTED_SPREAD, Scrape, TrafficSpread
 from speclift.statistics.live_window import WATCH_LEVEL, seen_variance, together
+from trials import trial_options
 from watch_traffic import DAY, INTERVAL_S, WEEK, Traffic, simulate, some_servers
 
 Floats = NDArray[np.float64]
@@ -256,16 +256,7 @@ def print_changes(count: int, random: np.random.Generator) -> None:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(
-        description="False alarms and delays of speclift watch, on simulated weeks."
-    )
-    parser.add_argument("--weeks", type=int, default=1000, help="of false alarms of a change")
-    parser.add_argument(
-        "--looks", type=int, default=200, help="weeks at break-even, and servers of the coverage"
-    )
-    parser.add_argument("--changes", type=int, default=400, help="servers for each change")
-    parser.add_argument("--seed", type=int, default=1)
-    options = parser.parse_args()
+    options = trial_options(str(__doc__), seed=1, weeks=1000, looks=200, changes=400)
     random = np.random.default_rng(options.seed)
     print_edge(options.looks, random)
     print_coverage(options.looks, random)

@@ -19,8 +19,6 @@ HERE = Path(__file__).parent
 SOURCE = HERE.parent.parent / "src"
 # The src folder of an earlier version, to be measured beside this one.
 EARLIER = os.environ.get("SPECLIFT_EARLIER", "")
-PROTOTYPES = HERE / "prototypes"
-PROTOTYPES_ENVIRONMENT = "gateway-prototypes"
 LITELLM_ENVIRONMENT = "litellm-1.106.2"
 # As driver.c sends it: LiteLLM does not start without one.
 LITELLM_KEY = "sk-loopback-benchmark-of-a-gateway-0000"
@@ -62,29 +60,6 @@ def running(subject: Subject, ports: Ports, folder: Path) -> Iterator[Started | 
         except subprocess.TimeoutExpired:
             started.process.kill()
             started.process.wait()
-
-
-def _prototype(*words: str) -> Callable[[Ports, Path], Started]:
-    def start(ports: Ports, folder: Path) -> Started:
-        program, *arguments = words
-        command = [
-            str(environment_python(PROTOTYPES_ENVIRONMENT)), str(PROTOTYPES / program), *arguments, *map(str, ports)
-        ]  # fmt: skip
-        return _announced(command, folder, {**os.environ, "PYTHONPATH": str(SOURCE)})
-
-    return start
-
-
-def _granian(ports: Ports, folder: Path) -> Started:
-    port = free_port()
-    command = [
-        str(environment_python(PROTOTYPES_ENVIRONMENT)), "-m", "granian", "--interface", "asgi", "--port", str(port),
-        "--host", "127.0.0.1", "--workers", "1", "--loop", "uvloop", "--http", "1", "--no-ws", "--no-access-log",
-        "--backlog", "4096", "--log-level", "warning", "granian_relay:app",
-    ]  # fmt: skip
-    path = f"{SOURCE}{os.pathsep}{PROTOTYPES}"
-    environment = {**os.environ, "PYTHONPATH": path, "GATEWAY_PORTS": ",".join(map(str, ports))}
-    return _listening(command, port, folder, environment)
 
 
 def _nginx(ports: Ports, folder: Path) -> Started:
@@ -137,18 +112,6 @@ SUBJECTS = {
     "direct": Subject(title="direct access", start=None),
     "nginx": Subject(title="nginx, one worker", start=_nginx),
     "litellm": Subject(title="LiteLLM proxy", start=_litellm),
-    "asyncio": Subject(
-        title="asyncio protocols, own parser", start=_prototype("protocol_relay.py", "asyncio", "hand")
-    ),
-    "uvloop": Subject(
-        title="uvloop protocols, own parser", start=_prototype("protocol_relay.py", "uvloop", "hand")
-    ),
-    "httptools": Subject(
-        title="uvloop protocols, httptools", start=_prototype("protocol_relay.py", "uvloop", "httptools")
-    ),
-    "aiohttp": Subject(title="aiohttp, server and client", start=_prototype("aiohttp_relay.py")),
-    "granian": Subject(title="granian (ASGI), uvloop upstreams", start=_granian),
-    "epoll": Subject(title="epoll and sockets, own parser", start=_prototype("epoll_relay.py")),
     "speclift": Subject(title="speclift gateway, uvloop", start=_product("uvloop")),
     "speclift-asyncio": Subject(title="speclift gateway, asyncio", start=_product("asyncio")),
     "earlier": Subject(title="an earlier gateway, uvloop", start=_product("uvloop", EARLIER)),

