@@ -38,7 +38,7 @@ MEDIAN_LINES_MAX = 10
 COMPLEXITY_MAX = 15
 PARAMETERS_MAX = 8
 # Names in the syntax tree: where a library gives no type, and where JSON is read.
-ANY_MAX = 12
+ANY_MAX = 60
 # Each ends what it started and raises again, or hands what was raised to another thread or to the exit code.
 BROAD_EXCEPTS = {
     "src/speclift/cli/main.py": 1,

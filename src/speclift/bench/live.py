@@ -24,7 +24,7 @@ from speclift.core.arm import BASELINE, Arm
 from speclift.core.engine_totals import counted_between
 from speclift.core.errors import EngineError, without_tracebacks
 from speclift.core.records import Counters, Launch, Outcome, Phase, Place, Record, Refused
-from speclift.core.results import Finding, Level
+from speclift.core.results import Finding, fail, warn
 from speclift.core.speculation import draft_limit
 from speclift.core.traffic import Concurrency, Load, Request
 from speclift.core.units import Seconds
@@ -113,11 +113,10 @@ class LiveArm:
 
 def impossible_totals(arm: str, refused: Refused) -> Finding:
     """No arm's alone: a study in which a server counts what cannot be supports no verdict."""
-    return Finding(
-        check="impossible-totals",
-        level=Level.FAIL,
-        message=f"{arm}: the server's metrics are impossible: {refused.said}; its totals are not used",
-        next_step="did the server restart, or do several servers share its /metrics page? measure one server, or "
+    return fail(
+        "impossible-totals",
+        f"{arm}: the server's metrics are impossible: {refused.said}; its totals are not used",
+        then="did the server restart, or do several servers share its /metrics page? measure one server, or "
         "give its own page with --baseline-metrics-url and --spec-metrics-url",
     )
 
@@ -300,11 +299,10 @@ class Servers:
         return counted
 
     def _notice_lost_counters(self, arm: str, error: EngineError) -> None:
-        finding = Finding(
-            check="metrics-lost",
-            level=Level.WARN,
-            message=f"{arm}: its metrics can no longer be read: {error}",
-            next_step="draft and preemption counts are incomplete from here on",
+        finding = warn(
+            "metrics-lost",
+            f"{arm}: its metrics can no longer be read: {error}",
+            then="draft and preemption counts are incomplete from here on",
             arm=arm,
         )
         self._study.add_finding(finding)
@@ -337,13 +335,7 @@ class Servers:
         self._study.launch_failed(launch, failure=cause, log_tail=log_tail)
         self.failures[arm] = cause
         message = f"{arm} {cause}" + (f"\n{log_tail[-600:]}" if log_tail else "")
-        finding = Finding(
-            check="arm-failed",
-            level=Level.FAIL,
-            message=message,
-            next_step=hint or self._where_to_look(launch),
-            arm=arm,
-        )
+        finding = fail("arm-failed", message, then=hint or self._where_to_look(launch), arm=arm)
         self._study.add_finding(finding)
         self._observer.noticed(finding)
         if arm == BASELINE:

@@ -16,7 +16,7 @@ from speclift.bench.ask import ReplayAsk
 from speclift.core.arm import EMBEDDED_MODEL
 from speclift.core.errors import UsageError, unknown_name
 from speclift.core.json_reading import as_object
-from speclift.core.results import Finding, Level
+from speclift.core.results import Finding, warn
 from speclift.core.units import Tokens
 from speclift.engines.kind import usable_kinds
 from speclift.replayer.batch import UNLIMITED, LoggedAnswer, batch_of
@@ -109,12 +109,11 @@ class ShardTotals:
         pairs = [pair for number in sorted(self.compared) for pair in self.compared[number]][:COMPARED_MAX]
         tokens, same = (sum(column) for column in zip(*pairs, strict=True)) if pairs else (0, 0)
         if tokens and same < SAME_TOKENS_MIN * tokens:
-            yield Finding(
-                check="other-vocabulary",
-                level=Level.WARN,
-                message=f"the logged token ids are not those of {self.tokenizer}: "
+            yield warn(
+                "other-vocabulary",
+                f"the logged token ids are not those of {self.tokenizer}: "
                 f"{same / tokens:.0%} agree with the logged text",
-                next_step="omit --tokenizer if token ids are logged, or give the served model's tokenizer",
+                then="omit --tokenizer if token ids are logged, or give the served model's tokenizer",
             )
 
     def require_replayed(self, shards: Sequence[str], segments: Sequence[str]) -> None:

@@ -23,7 +23,7 @@ from speclift.core.engine_spec import AttachSettings, EngineSpec
 from speclift.core.errors import EngineError, UsageError, unknown_name
 from speclift.core.quantities import duration
 from speclift.core.records import Provenance
-from speclift.core.results import Finding, Level
+from speclift.core.results import Finding, inform, warn
 from speclift.core.speculation import Attached, Combined, DraftModel, Head, Speculation, Synthetic
 from speclift.core.traffic import Concurrency, Load, Rate, Workload
 from speclift.engines.build import build_engine, losing_scheduling
@@ -173,13 +173,12 @@ def crowding(plan: StudyPlan, spec: EngineSpec) -> tuple[Finding, ...]:
     if not plan.together or len(plan.arms) <= SIDE_BY_SIDE_MAX or not engine_kind(spec.kind).is_on_gpu(spec):
         return ()
     return (
-        Finding(
-            check="crowded-gpu",
-            level=Level.WARN,
-            message=f"{len(plan.arms)} servers side by side on one GPU: while one is warmed up or measured the others"
+        warn(
+            "crowded-gpu",
+            f"{len(plan.arms)} servers side by side on one GPU: while one is warmed up or measured the others"
             " hold memory that its KV cache would have, and share the GPU's cores and memory bandwidth whenever they"
             " work",
-            next_step="measure one after the other: --side-by-side off",
+            then="measure one after the other: --side-by-side off",
         ),
     )
 
@@ -292,12 +291,11 @@ def forewarnings(arms: tuple[Arm, ...], engine: Engine) -> tuple[Finding, ...]:
     if not losing:
         return found
     names = ", ".join(arm.name for arm in losing)
-    said = Finding(
-        check="async-scheduling",
-        level=Level.INFO,
-        message=f"{names}: the engine turns asynchronous scheduling off for these drafts. The baseline keeps it, so "
+    said = inform(
+        "async-scheduling",
+        f"{names}: the engine turns asynchronous scheduling off for these drafts. The baseline keeps it, so "
         "the loss counts as a cost of speculation",
-        next_step="if your own server runs without it, add --async-scheduling off",
+        then="if your own server runs without it, add --async-scheduling off",
     )
     return (*found, said)
 

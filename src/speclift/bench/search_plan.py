@@ -10,7 +10,7 @@ from typing import NotRequired, TypedDict
 from speclift.bench.search_time import SearchTime
 from speclift.core.engine_spec import EngineSpec
 from speclift.core.errors import StudyError
-from speclift.core.results import Finding, Level
+from speclift.core.results import Finding, warn
 from speclift.core.traffic import Concurrency, Load, Request, Workload
 from speclift.core.typed_json import read_as
 from speclift.core.units import Seconds
@@ -132,12 +132,11 @@ def divide(workload: Workload, *, wanted: int, seed: int) -> tuple[Workload, Wor
 
 
 def no_hold_out(count: int) -> Finding:
-    return Finding(
-        check="no-hold-out",
-        level=Level.WARN,
-        message=f"{count} prompts are too few for a hold-out set: the winner was chosen and confirmed on the same "
+    return warn(
+        "no-hold-out",
+        f"{count} prompts are too few for a hold-out set: the winner was chosen and confirmed on the same "
         "prompts, so its speedup may be too high",
-        next_step=f"give at least {2 * HELD_OUT_MIN} prompts with --prompts",
+        then=f"give at least {2 * HELD_OUT_MIN} prompts with --prompts",
     )
 
 

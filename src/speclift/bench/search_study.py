@@ -58,7 +58,7 @@ from speclift.core.engine_spec import EngineSpec
 from speclift.core.errors import EngineError, UsageError
 from speclift.core.quantities import duration
 from speclift.core.records import Provenance
-from speclift.core.results import Finding, Level
+from speclift.core.results import Finding, inform
 from speclift.core.traffic import Concurrency
 from speclift.core.units import Seconds
 from speclift.engines.build import build_engine
@@ -202,11 +202,10 @@ def start_search(
 
 
 def no_search(budget_s: Seconds | None, why: str) -> Finding:
-    return Finding(
-        check="no-search",
-        level=Level.INFO,
-        message=f"no search within {duration(budget_s or 0.0)}: {why}; every arm is measured instead",
-        next_step="give a longer --budget to search, or choose what to measure with --method and --k",
+    return inform(
+        "no-search",
+        f"no search within {duration(budget_s or 0.0)}: {why}; every arm is measured instead",
+        then="give a longer --budget to search, or choose what to measure with --method and --k",
     )
 
 

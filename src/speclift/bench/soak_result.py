@@ -8,7 +8,7 @@ from pathlib import Path
 
 from speclift.bench.soak_study import SOAK, Kept, SoakRecord, SoakTerms
 from speclift.core.arm import BASELINE, Arm
-from speclift.core.results import Finding, Level
+from speclift.core.results import Finding, Level, warn
 from speclift.lossless.soak.acceptance import DRAFTED_MIN, CountedDrafts, acceptance_alarms, step_alarms
 from speclift.lossless.soak.faults import SoakObservation
 from speclift.lossless.soak.outcome import Soak, SoakArm, counted
@@ -69,11 +69,10 @@ def refused_by(record: SoakRecord, arm: str) -> dict[str, str]:
 
 
 def _refused_setting(arm: str, kind: str, words: str) -> Finding:
-    return Finding(
-        check="refused-setting",
-        level=Level.WARN,
-        message=f"{arm}: requests of the kind {kind} are refused, which the baseline takes: {words}",
-        next_step="check whether your traffic uses it before you turn speculation on",
+    return warn(
+        "refused-setting",
+        f"{arm}: requests of the kind {kind} are refused, which the baseline takes: {words}",
+        then="check whether your traffic uses it before you turn speculation on",
         arm=arm,
     )
 
@@ -119,11 +118,10 @@ def failure_findings(record: SoakRecord, arm: str) -> Iterator[Finding]:
 def acceptance_findings(record: SoakRecord, arm: str) -> Iterator[Finding]:
     said = [(kept.kind, kept.answer) for kept in _kept(record, arm)]
     for alarm in acceptance_alarms(said) or step_alarms(list(_counted(record, arm))):
-        yield Finding(
-            check="odd-acceptance",
-            level=Level.WARN,
-            message=f"{arm}: {alarm.message}",
-            next_step="are drafts still verified? run the soak again; a second time is no chance",
+        yield warn(
+            "odd-acceptance",
+            f"{arm}: {alarm.message}",
+            then="are drafts still verified? run the soak again; a second time is no chance",
             arm=arm,
         )
 

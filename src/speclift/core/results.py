@@ -98,6 +98,21 @@ class Finding:
     arm: str | None = None
 
 
+def warn(check: str, message: str, *, then: str = "", arm: str | None = None) -> Finding:
+    """A finding that lowers what may be concluded; `then` is what to do about it."""
+    return Finding(check=check, level=Level.WARN, message=message, next_step=then, arm=arm)
+
+
+def fail(check: str, message: str, *, then: str = "", arm: str | None = None) -> Finding:
+    """A finding that forbids the conclusion."""
+    return Finding(check=check, level=Level.FAIL, message=message, next_step=then, arm=arm)
+
+
+def inform(check: str, message: str, *, then: str = "", arm: str | None = None) -> Finding:
+    """A finding that explains, and changes nothing."""
+    return Finding(check=check, level=Level.INFO, message=message, next_step=then, arm=arm)
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Reason:
     """One named rule applied to this study. `source` is 'measured' or the rule of thumb's origin."""

@@ -21,7 +21,7 @@ from speclift.core.deadline import Deadline
 from speclift.core.errors import EngineError, FleetError, SpecliftError, StudyError
 from speclift.core.json_reading import need_list, need_whole
 from speclift.core.looks import at_everything
-from speclift.core.results import Finding, Level
+from speclift.core.results import inform
 from speclift.core.units import Seconds
 from speclift.engines.build import build_engine
 from speclift.fleet.cluster import NodeLost
@@ -194,11 +194,10 @@ class FleetRun:
 
     def _lose(self, node: str, index: int, error: NodeLost) -> None:
         self._fleet.drop(node)
-        finding = Finding(
-            check="node-lost",
-            level=Level.INFO,
-            message=f"{error}; launch {index + 1} goes on elsewhere, and what the node had sent is kept",
-            next_step="nothing was measured twice; see the node's own log if it should have stayed",
+        finding = inform(
+            "node-lost",
+            f"{error}; launch {index + 1} goes on elsewhere, and what the node had sent is kept",
+            then="nothing was measured twice; see the node's own log if it should have stayed",
         )
         self._study.add_finding(finding)
         self._observer.noticed(finding)

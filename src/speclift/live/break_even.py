@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from speclift.core.live import BreakEvenPoint, BreakEvenSource
-from speclift.core.results import Finding, Level
+from speclift.core.results import Finding, warn
 
 # Beyond this multiple of the largest measured load nobody knows what a step costs, only that it costs more.
 BEYOND = 2.0
@@ -67,21 +67,19 @@ def break_even_findings(point: BreakEvenPoint | None) -> tuple[Finding, ...]:
         return ()
     if point.source is BreakEvenSource.PLANNED:
         return (
-            Finding(
-                check="break-even-guessed",
-                level=Level.WARN,
-                message=f"the break-even of {point.accepted_length:.2f} is a guess, between {point.low:.2f} and "
+            warn(
+                "break-even-guessed",
+                f"the break-even of {point.accepted_length:.2f} is a guess, between {point.low:.2f} and "
                 f"{point.high:.2f}: what a step costs on this server was not measured",
-                next_step="measure it once with speclift decide, then watch with --study DIR",
+                then="measure it once with speclift decide, then watch with --study DIR",
             ),
         )
     if math.isinf(point.high):
         return (
-            Finding(
-                check="load-beyond-study",
-                level=Level.WARN,
-                message=f"{point.running:.0f} requests are under way, more than twice the study's largest load",
-                next_step="measure that load too: speclift decide --concurrency",
+            warn(
+                "load-beyond-study",
+                f"{point.running:.0f} requests are under way, more than twice the study's largest load",
+                then="measure that load too: speclift decide --concurrency",
             ),
         )
     return ()

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from datetime import UTC, datetime
 
 from speclift.core.live import Watched
-from speclift.core.results import Finding, Level
+from speclift.core.results import Finding, inform, warn
 from speclift.core.units import Seconds
 from speclift.statistics.change import Change
 
@@ -20,14 +20,13 @@ BREAK_EVEN_FACTOR = 1.02
 def what_changed(before: Watched, now: Watched) -> tuple[Finding, ...]:
     """The likeliest cause first."""
     changes = (*_server(before, now), *_acceptance(before, now), *_load(before, now), *_mix(before, now))
-    return tuple(Finding(check=check, level=Level.INFO, message=message) for check, message in changes)
+    return tuple(inform(check, message) for check, message in changes)
 
 
 def changed_finding(change: Change, wall_s: Seconds) -> Finding:
-    return Finding(
-        check="changed-accepted-length",
-        level=Level.WARN,
-        message=f"the accepted length changed from {change.before:.2f} to {change.after:.2f} around {clock(wall_s)}",
+    return warn(
+        "changed-accepted-length",
+        f"the accepted length changed from {change.before:.2f} to {change.after:.2f} around {clock(wall_s)}",
     )
 
 

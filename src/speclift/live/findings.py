@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from speclift.core.live import Event, MetricsReading
-from speclift.core.results import Finding, Level
+from speclift.core.results import Finding, warn
 from speclift.live.window import LiveSums
 
 # Heads that never loaded and answers that repeat themselves accept nearly nothing and nearly everything (pains 4, 17).
@@ -24,25 +24,22 @@ def speculates(page: MetricsReading) -> bool:
 
 def _of_page(page: MetricsReading, sums: LiveSums) -> Iterator[Finding]:
     if page.totals.tokens is None:
-        yield Finding(
-            check="no-token-counter",
-            level=Level.WARN,
-            message="the page counts no generated tokens, or a number that cannot be: nothing can be judged",
-            next_step="look at the page itself with curl",
+        yield warn(
+            "no-token-counter",
+            "the page counts no generated tokens, or a number that cannot be: nothing can be judged",
+            then="look at the page itself with curl",
         )
     elif not speculates(page):
-        yield Finding(
-            check="not-speculating",
-            level=Level.WARN,
-            message="the page has no counter of drafts: this server runs without speculation",
-            next_step="watch the server that speculates",
+        yield warn(
+            "not-speculating",
+            "the page has no counter of drafts: this server runs without speculation",
+            then="watch the server that speculates",
         )
     elif sums.has_traffic and sums.drafts == 0:
-        yield Finding(
-            check="no-drafts",
-            level=Level.WARN,
-            message="tokens were generated and none was drafted",
-            next_step="is speculation configured? look-up drafts nothing where nothing repeats",
+        yield warn(
+            "no-drafts",
+            "tokens were generated and none was drafted",
+            then="is speculation configured? look-up drafts nothing where nothing repeats",
         )
 
 
@@ -51,33 +48,29 @@ def _of_acceptance(sums: LiveSums) -> Iterator[Finding]:
     if rate is None:
         return
     if rate < COLLAPSED:
-        yield Finding(
-            check="acceptance-collapsed",
-            level=Level.WARN,
-            message=f"{rate:.1%} of drafted tokens are accepted",
-            next_step="restart the server; if it stays so, the draft does not fit the model: speclift verify",
+        yield warn(
+            "acceptance-collapsed",
+            f"{rate:.1%} of drafted tokens are accepted",
+            then="restart the server; if it stays so, the draft does not fit the model: speclift verify",
         )
     elif rate > SUSPICIOUS:
-        yield Finding(
-            check="acceptance-near-one",
-            level=Level.WARN,
-            message=f"{rate:.1%} of drafted tokens are accepted, as when answers repeat themselves",
-            next_step="look at some answers; speclift verify compares them",
+        yield warn(
+            "acceptance-near-one",
+            f"{rate:.1%} of drafted tokens are accepted, as when answers repeat themselves",
+            then="look at some answers; speclift verify compares them",
         )
 
 
 def _of_events(events: Sequence[Event]) -> Iterator[Finding]:
     if Event.REPLICAS in events:
-        yield Finding(
-            check="replicas",
-            level=Level.WARN,
-            message="several servers answer in turn at this address: rates are those of the one that answered",
-            next_step="give the address of each server",
+        yield warn(
+            "replicas",
+            "several servers answer in turn at this address: rates are those of the one that answered",
+            then="give the address of each server",
         )
     if Event.IMPOSSIBLE in events:
-        yield Finding(
-            check="impossible-counters",
-            level=Level.WARN,
-            message="the counters say what cannot be, such as more accepted than drafted; this page was left out",
-            next_step="is there a proxy that caches or merges pages?",
+        yield warn(
+            "impossible-counters",
+            "the counters say what cannot be, such as more accepted than drafted; this page was left out",
+            then="is there a proxy that caches or merges pages?",
         )

@@ -10,7 +10,7 @@ import numpy as np
 
 from speclift.core.arm import Arm
 from speclift.core.errors import EngineError, OperatingError
-from speclift.core.results import Finding, Level
+from speclift.core.results import Finding, Level, fail, warn
 from speclift.core.speculation import Speculation, Synthetic, method_name
 from speclift.core.traffic import Request
 from speclift.lossless.answers import Answer
@@ -179,11 +179,10 @@ def _extra(speculation: Speculation) -> tuple[tuple[str, str], ...]:
 
 
 def lossy_gate(arm: Arm, why: str) -> ArmGate:
-    finding = Finding(
-        check="lossy-method",
-        level=Level.FAIL,
-        message=f"{arm.name} ({method_name(arm.speculation)}) is lossy by design: {why}",
-        next_step="use it only to measure cost, never to serve",
+    finding = fail(
+        "lossy-method",
+        f"{arm.name} ({method_name(arm.speculation)}) is lossy by design: {why}",
+        then="use it only to measure cost, never to serve",
         arm=arm.name,
     )
     return ArmGate(
@@ -217,10 +216,9 @@ def _faults_beyond(
 
         p_value = float(stats.fisher_exact(table, alternative="greater")[1])
         if p_value < alpha:
-            return Finding(
-                check=f"{what}-text",
-                level=Level.FAIL,
-                message=f"{len(mine)} of {own.answers} answers are {what}, the baseline's {len(others)} of "
+            return fail(
+                f"{what}-text",
+                f"{len(mine)} of {own.answers} answers are {what}, the baseline's {len(others)} of "
                 f"{theirs.answers} (p = {p_value:.1g}); first: {mine[0]}",
                 arm=arm,
             )
@@ -246,16 +244,15 @@ def acceptance_findings(arm: str, told: Told) -> list[Finding]:
                 f"{arm}: {what} of {drafted} draft tokens were accepted ({accepted / drafted:.1%}): probably the wrong "
                 "draft model, or drafts that are not verified"
             )
-            found.append(Finding(check="odd-acceptance", level=Level.WARN, message=message, arm=arm))
+            found.append(warn("odd-acceptance", message, arm=arm))
     return found
 
 
 def _edge_finding(arm: str, edge: EdgeCheck) -> Finding:
-    return Finding(
-        check="refused-setting",
-        level=Level.WARN,
-        message=f"{arm}: requests with {edge.name} are {edge.message}",
-        next_step="check whether your traffic uses it before you turn speculation on",
+    return warn(
+        "refused-setting",
+        f"{arm}: requests with {edge.name} are {edge.message}",
+        then="check whether your traffic uses it before you turn speculation on",
         arm=arm,
     )
 

@@ -8,7 +8,7 @@ import json
 from collections.abc import Iterable, Iterator, Mapping
 
 from speclift.core.json_reading import as_object
-from speclift.core.results import Finding, Level
+from speclift.core.results import Finding, fail
 from speclift.core.traffic import Request
 from speclift.lossless.answers import Answer
 from speclift.lossless.soak.cuts import is_cut
@@ -39,12 +39,11 @@ def recorded_faults(
             continue
         case, evidence = next((case, shown) for case, shown in mine[fault].items() if shown)
         findings.append(
-            Finding(
-                check=f"{check}-recorded",
-                level=Level.FAIL,
-                message=f"answers to {arm_tally} prompts {words}, the baseline's to {control}; first: {case}"
+            fail(
+                f"{check}-recorded",
+                f"answers to {arm_tally} prompts {words}, the baseline's to {control}; first: {case}"
                 f"\n{evidence[:QUOTED]}",
-                next_step="speclift verify --soak 10m: how often, under which load, and a script that shows it",
+                then="speclift verify --soak 10m: how often, under which load, and a script that shows it",
                 arm=arm,
             )
         )

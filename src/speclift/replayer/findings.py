@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from speclift.core.results import Finding, Level
+from speclift.core.results import Finding, inform, warn
 from speclift.replayer.methods import DrafterSetting, LogDrafters
 from speclift.replayer.result import LogCounts
 
@@ -36,43 +36,38 @@ def _of(engine: LogDrafters, settings: Sequence[DrafterSetting]) -> list[Drafter
 
 def _skipped(log: LogCounts, first_fault: str) -> Iterator[Finding]:
     if log.no_response:
-        yield Finding(
-            check="no-response",
-            level=Level.WARN,
-            message=f"{log.no_response} of {log.requests} requests have no response and were left out",
-            next_step="log 'response' or 'response_token_ids'; failed requests need none",
+        yield warn(
+            "no-response",
+            f"{log.no_response} of {log.requests} requests have no response and were left out",
+            then="log 'response' or 'response_token_ids'; failed requests need none",
         )
     if log.no_generation:
-        yield Finding(
-            check="no-generation",
-            level=Level.INFO,
-            message=f"{log.no_generation} of {log.requests} logged requests failed or are no generation",
-            next_step="nothing to do: only answers can be replayed",
+        yield inform(
+            "no-generation",
+            f"{log.no_generation} of {log.requests} logged requests failed or are no generation",
+            then="nothing to do: only answers can be replayed",
         )
     if log.unreadable:
-        yield Finding(
-            check="unreadable",
-            level=Level.WARN,
-            message=f"{log.unreadable} of {log.requests} entries could not be read; the first: {first_fault}",
-            next_step="if there are many, the result may not represent your traffic",
+        yield warn(
+            "unreadable",
+            f"{log.unreadable} of {log.requests} entries could not be read; the first: {first_fault}",
+            then="if there are many, the result may not represent your traffic",
         )
 
 
 def _sampling(log: LogCounts) -> Iterator[Finding]:
     if log.sampled:
-        yield Finding(
-            check="sampled",
-            level=Level.INFO,
-            message=f"{log.sampled} of {log.replayed} answers were sampled (temperature above 0): they "
+        yield inform(
+            "sampled",
+            f"{log.sampled} of {log.replayed} answers were sampled (temperature above 0): they "
             "represent the sampling settings of the log only",
-            next_step="replay a log with the settings that you will serve",
+            then="replay a log with the settings that you will serve",
         )
     if log.temperature_unknown:
-        yield Finding(
-            check="temperature-unknown",
-            level=Level.INFO,
-            message=f"{log.temperature_unknown} of {log.replayed} answers have no temperature in the log",
-            next_step="the counts are valid only for the settings that produced them",
+        yield inform(
+            "temperature-unknown",
+            f"{log.temperature_unknown} of {log.replayed} answers have no temperature in the log",
+            then="the counts are valid only for the settings that produced them",
         )
 
 
@@ -82,39 +77,35 @@ def _refused(log: LogCounts, settings: Sequence[DrafterSetting]) -> Iterator[Fin
         if not refused.requests:
             continue
         names = ", ".join(f"{name} {count}" for name, count in sorted(refused.parameters.items()))
-        yield Finding(
-            check="refused-sampling",
-            level=Level.WARN,
-            message=f"with speculation {engine} rejects {refused.requests} of {log.replayed} requests (HTTP 400) "
+        yield warn(
+            "refused-sampling",
+            f"with speculation {engine} rejects {refused.requests} of {log.replayed} requests (HTTP 400) "
             f"({names})",
-            next_step="route them to a server without speculation, or drop the parameters",
+            then="route them to a server without speculation, or drop the parameters",
         )
 
 
 def _tokens(log: LogCounts, tokenizer: str | None) -> Iterator[Finding]:
     if tokenizer is None:
         return
-    yield Finding(
-        check="tokenizer",
-        level=Level.INFO,
-        message=f"text was tokenized with {tokenizer}; the served model may have used other tokens",
-        next_step="give the served model's tokenizer with --tokenizer, or log response_token_ids and prompt_token_ids",
+    yield inform(
+        "tokenizer",
+        f"text was tokenized with {tokenizer}; the served model may have used other tokens",
+        then="give the served model's tokenizer with --tokenizer, or log response_token_ids and prompt_token_ids",
     )
     if log.prompts.get("joined"):
-        yield Finding(
-            check="chat-template",
-            level=Level.WARN,
-            message=f"{log.prompts['joined']} prompts are messages joined by line breaks: the tokenizer has "
+        yield warn(
+            "chat-template",
+            f"{log.prompts['joined']} prompts are messages joined by line breaks: the tokenizer has "
             "no chat template for them",
-            next_step="give --tokenizer a GGUF file or a folder with the model's chat template",
+            then="give --tokenizer a GGUF file or a folder with the model's chat template",
         )
 
 
 def _few(log: LogCounts) -> Iterator[Finding]:
     if log.replayed < REQUESTS_MIN:
-        yield Finding(
-            check="few-requests",
-            level=Level.WARN,
-            message=f"{log.replayed} requests: with fewer than {REQUESTS_MIN} the intervals are unreliable",
-            next_step="replay more of the log",
+        yield warn(
+            "few-requests",
+            f"{log.replayed} requests: with fewer than {REQUESTS_MIN} the intervals are unreliable",
+            then="replay more of the log",
         )

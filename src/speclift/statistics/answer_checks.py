@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 
 from speclift.arithmetic.possible import NO_TEXT_FOR_IT
 from speclift.core.records import Record
-from speclift.core.results import Finding, Level
+from speclift.core.results import Finding, Level, fail
 
 # Answers whose tokens were not sent as text: a few may be a model's whim (special tokens), more are the server's habit.
 UNSEEN_SHARE = 0.05
@@ -33,12 +33,11 @@ def _impossible(arm: str, members: Sequence[Record]) -> Iterator[Finding]:
         shown = [
             f"{_example(concerned, rule)} ({times} times)" for rule, times in said.most_common(SHOWN_MAX)
         ]
-        yield Finding(
-            check="impossible-counts",
-            level=Level.FAIL,
-            message=f"{arm}: {len(concerned)} of {len(members)} answers report impossible numbers: "
+        yield fail(
+            "impossible-counts",
+            f"{arm}: {len(concerned)} of {len(members)} answers report impossible numbers: "
             f"{'; '.join(shown)}; they are not used",
-            next_step="the server or a gateway counts wrongly, so there is no verdict: fix it, or measure the engine "
+            then="the server or a gateway counts wrongly, so there is no verdict: fix it, or measure the engine "
             "directly",
         )
 

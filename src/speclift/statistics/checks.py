@@ -13,7 +13,7 @@ from scipy import special
 
 from speclift.core.arm import BASELINE
 from speclift.core.records import Phase, Record, TurnHealth
-from speclift.core.results import Finding, Level
+from speclift.core.results import Finding, fail, inform, warn
 from speclift.core.traffic import Concurrency, Load, Rate
 from speclift.statistics.answer_checks import check_answers
 from speclift.statistics.balance import PromptCounts
@@ -72,12 +72,11 @@ def check_client(turns: Sequence[TurnHealth], records: Sequence[Record] = ()) ->
         share = sum(turn.cpu_s for turn in here) / wall_s if wall_s > 0 else 0.0
         if share > CLIENT_CPU_SHARE_MAX:
             lag_s = max(turn.loop_lag_p99_s for turn in here)
-            yield Finding(
-                check="client-cpu",
-                level=Level.WARN,
-                message=f"at {load.label} the load generator used {share:.0%} of a core; its event loop "
+            yield warn(
+                "client-cpu",
+                f"at {load.label} the load generator used {share:.0%} of a core; its event loop "
                 f"was up to {lag_s * 1000:.1f} ms late (P99 of the worst turn)",
-                next_step="add --workers 2, leave a core free (--threads), or send from another machine",
+                then="add --workers 2, leave a core free (--threads), or send from another machine",
             )
 
 
@@ -86,13 +85,12 @@ def _client_reading(load: Load, turns: Sequence[TurnHealth], records: Sequence[R
     ttfts = values_of(own, "ttft")
     blur_s = float(np.percentile([turn.stamp_blur_p99_s for turn in turns], BLURRED_TURNS_PERCENTILE))
     if ttfts and blur_s > max(CLIENT_LATE_FLOOR_S, CLIENT_LAG_SHARE * float(np.median(ttfts))):
-        yield Finding(
-            check="client-reading",
-            level=Level.FAIL,
-            message=f"at {load.label} the client read first tokens late in over 10% of its turns: up to "
+        yield fail(
+            "client-reading",
+            f"at {load.label} the client read first tokens late in over 10% of its turns: up to "
             f"{blur_s * 1000:.1f} ms at P99, more than {CLIENT_LAG_SHARE:.0%} of the TTFT P50 of "
             f"{float(np.median(ttfts)) * 1000:.1f} ms",
-            next_step="free a core for the client, add --workers 2, or lower the load",
+            then="free a core for the client, add --workers 2, or lower the load",
         )
 
 
@@ -101,11 +99,10 @@ def _failed(measured: Sequence[Record]) -> Iterator[Finding]:
         failed = [record for record in members if not record.is_ok]
         if failed:
             causes = causes_of(failed)
-            yield Finding(
-                check="failed-requests",
-                level=Level.WARN,
-                message=f"{arm}: {len(failed)} of {len(members)} requests failed{told(causes)}",
-                next_step=causes[0].hint,
+            yield warn(
+                "failed-requests",
+                f"{arm}: {len(failed)} of {len(members)} requests failed{told(causes)}",
+                then=causes[0].hint,
                 arm=arm,
             )
 
@@ -117,19 +114,17 @@ def _few_prompts(measured: Sequence[Record], prompt_counts: PromptCounts) -> Ite
     there = {name: max(len(ids), prompt_counts.get(name, 0)) for name, ids in by_segment.items()}
     prompts = sum(there.values())
     if prompts < PROMPTS_MIN:
-        yield Finding(
-            check="few-prompts",
-            level=Level.WARN,
-            message=f"only {prompts} prompts; use at least {PROMPTS_MIN} to see how much prompts differ",
-            next_step="give more --prompts, or raise --requests or --budget",
+        yield warn(
+            "few-prompts",
+            f"only {prompts} prompts; use at least {PROMPTS_MIN} to see how much prompts differ",
+            then="give more --prompts, or raise --requests or --budget",
         )
     thin = sorted(name for name, count in there.items() if count < SEGMENT_PROMPTS_MIN)
     if thin and len(there) > 1:
-        yield Finding(
-            check="few-prompts-per-segment",
-            level=Level.INFO,
-            message=f"under {SEGMENT_PROMPTS_MIN} prompts in: {', '.join(thin)}; a slowdown there does not stop a SHIP",
-            next_step="raise --requests or --budget",
+        yield inform(
+            "few-prompts-per-segment",
+            f"under {SEGMENT_PROMPTS_MIN} prompts in: {', '.join(thin)}; a slowdown there does not stop a SHIP",
+            then="raise --requests or --budget",
         )
 
 
@@ -137,18 +132,16 @@ def _few_launches(measured: Sequence[Record], *, in_laps: bool) -> Iterator[Find
     counts = [len({r.place.round for r in members}) for members in _by_arm(measured).values()]
     launches = max(counts) if in_laps else min(counts)
     if launches == 1:
-        yield Finding(
-            check="single-launch",
-            level=Level.WARN,
-            message="one launch per arm: the interval does not include differences between launches",
-            next_step="use --launches 3 or more",
+        yield warn(
+            "single-launch",
+            "one launch per arm: the interval does not include differences between launches",
+            then="use --launches 3 or more",
         )
     elif launches < LAUNCHES_MIN and not in_laps:
-        yield Finding(
-            check="few-launches",
-            level=Level.WARN,
-            message=f"only {launches} launches per arm: the confidence intervals are wide",
-            next_step=f"use --launches {LAUNCHES_MIN} or a longer --budget",
+        yield warn(
+            "few-launches",
+            f"only {launches} launches per arm: the confidence intervals are wide",
+            then=f"use --launches {LAUNCHES_MIN} or a longer --budget",
         )
 
 
@@ -159,11 +152,10 @@ def _short_loads(measured: Sequence[Record]) -> Iterator[Finding]:
         items[place.load].add((place.request_id, place.temperature, place.repeat))
     for load, sent in items.items():
         if isinstance(load, Concurrency) and len(sent) < REQUESTS_PER_STREAM_MIN * load.streams:
-            yield Finding(
-                check="short-load",
-                level=Level.WARN,
-                message=f"only {len(sent)} requests at {load.label}: much of the time is ramp-up and ramp-down",
-                next_step=f"use at least {REQUESTS_PER_STREAM_MIN * load.streams} requests at this load",
+            yield warn(
+                "short-load",
+                f"only {len(sent)} requests at {load.label}: much of the time is ramp-up and ramp-down",
+                then=f"use at least {REQUESTS_PER_STREAM_MIN * load.streams} requests at this load",
             )
 
 
@@ -175,12 +167,11 @@ def _client_lag(measured: Sequence[Record]) -> Iterator[Finding]:
         ttfts = values_of(members, "ttft")
         lag_s = float(np.percentile([record.lag_s for record in members], 99))
         if ttfts and lag_s > max(CLIENT_LATE_FLOOR_S, CLIENT_LAG_SHARE * float(np.median(ttfts))):
-            yield Finding(
-                check="client-lag",
-                level=Level.FAIL,
-                message=f"at {load.label} the client sent requests {lag_s * 1000:.1f} ms late at P99, more than "
+            yield fail(
+                "client-lag",
+                f"at {load.label} the client sent requests {lag_s * 1000:.1f} ms late at P99, more than "
                 f"{CLIENT_LAG_SHARE:.0%} of the TTFT P50 of {float(np.median(ttfts)) * 1000:.1f} ms",
-                next_step="lower the load, free a core for the client, or send from another machine",
+                then="lower the load, free a core for the client, or send from another machine",
             )
 
 
@@ -193,11 +184,10 @@ def _drift(measured: Sequence[Record]) -> Iterator[Finding]:
     slope = np.dot(times, logs) / np.dot(times, times)
     change = float(np.expm1(slope * np.ptp([record.sent_s for record in baseline])))
     if abs(change) > DRIFT_SHARE and _slope_p_value(times, logs) < DRIFT_SIGNIFICANCE:
-        yield Finding(
-            check="drift",
-            level=Level.WARN,
-            message=f"the baseline's own time per token changed by {change:+.0%} during the study",
-            next_step="check what else runs on this machine; interleaving cancels only a steady drift",
+        yield warn(
+            "drift",
+            f"the baseline's own time per token changed by {change:+.0%} during the study",
+            then="check what else runs on this machine; interleaving cancels only a steady drift",
         )
 
 
@@ -240,12 +230,11 @@ def _saturation(measured: Sequence[Record]) -> Iterator[Finding]:
         last = float(np.median(values_of(members[-third:], "ttft")))
         if last > QUEUE_GROWTH * first:
             seen.add((arm, load))
-            yield Finding(
-                check="saturation",
-                level=Level.WARN,
-                message=f"{arm} at {load.label}: TTFT grew from {first * 1000:.0f} to {last * 1000:.0f} ms "
+            yield warn(
+                "saturation",
+                f"{arm} at {load.label}: TTFT grew from {first * 1000:.0f} to {last * 1000:.0f} ms "
                 "within a turn; the queue was still growing",
-                next_step="this load is above capacity: compare at lower loads",
+                then="this load is above capacity: compare at lower loads",
                 arm=arm,
             )
 
@@ -258,24 +247,22 @@ def _output_length(measured: Sequence[Record]) -> Iterator[Finding]:
             continue
         reference, mean = (float(value) for value in np.mean(lengths, axis=0))
         if abs(mean / reference - 1) > LENGTH_SHARE:
-            yield Finding(
-                check="output-length",
-                level=Level.WARN,
-                message=f"{arm} wrote {mean:.1f} tokens per answer, the baseline {reference:.1f}: look at the e2e "
+            yield warn(
+                "output-length",
+                f"{arm} wrote {mean:.1f} tokens per answer, the baseline {reference:.1f}: look at the e2e "
                 "speedup, which is at the baseline's lengths; e2e_raw mixes speed with length",
-                next_step="lower --max-tokens so that answers end at the limit",
+                then="lower --max-tokens so that answers end at the limit",
                 arm=arm,
             )
 
 
 def _degenerate(measured: Sequence[Record]) -> Iterator[Finding]:
     for found in degenerate_segments(measured):
-        yield Finding(
-            check="degenerate-output",
-            level=Level.WARN,
-            message=f"{found.looping} of {found.answers} answers in {found.segment} end in a repetition loop: a loop "
+        yield warn(
+            "degenerate-output",
+            f"{found.looping} of {found.answers} answers in {found.segment} end in a repetition loop: a loop "
             "accepts every draft token, so its speedup is not real",
-            next_step="lower --max-tokens, raise the temperature, or use a larger model",
+            then="lower --max-tokens, raise the temperature, or use a larger model",
         )
 
 
@@ -283,11 +270,10 @@ def _unknown_tokens(measured: Sequence[Record]) -> Iterator[Finding]:
     for arm, members in _by_arm(measured).items():
         good = [record for record in members if record.is_ok]
         if good and all(record.output_tokens is None for record in good):
-            yield Finding(
-                check="no-token-counts",
-                level=Level.WARN,
-                message=f"{arm}: the server sends no token counts, so time per token is unknown",
-                next_step="enable usage in streams (stream_options.include_usage)",
+            yield warn(
+                "no-token-counts",
+                f"{arm}: the server sends no token counts, so time per token is unknown",
+                then="enable usage in streams (stream_options.include_usage)",
                 arm=arm,
             )
 

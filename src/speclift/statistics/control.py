@@ -8,7 +8,7 @@ from dataclasses import replace
 
 from speclift.core.arm import BASELINE, CONTROL, Arm, control_arm
 from speclift.core.records import Launch, Phase, Record
-from speclift.core.results import Conditions, Finding, Level
+from speclift.core.results import Conditions, Finding, inform
 from speclift.statistics.compare import Comparer
 from speclift.statistics.engine_checks import changed_settings
 
@@ -29,12 +29,11 @@ def explained_gains(
             continue
         changed = changed_settings(settings.get(arm.name, {}), settings.get(CONTROL, {}), of=CONTROL)
         drafting = " and ".join(["drafting", *changed])
-        yield Finding(
-            check="gain-explained",
-            level=Level.INFO,
-            message=f"{arm.name}: {whole:.2f}x in the launch next to the control: scheduling alone gives {cost:.2f}x"
+        yield inform(
+            "gain-explained",
+            f"{arm.name}: {whole:.2f}x in the launch next to the control: scheduling alone gives {cost:.2f}x"
             f", {drafting} {'together give' if changed else 'gives'} {gain:.2f}x",
-            next_step="the verdict uses the engine's normal baseline, not this control",
+            then="the verdict uses the engine's normal baseline, not this control",
             arm=arm.name,
         )
 

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from speclift.core.arm import BASELINE
 from speclift.core.engine_totals import DRAFTED, PREEMPTIONS, PREFIX_HITS, PREFIX_QUERIES, engine_total
 from speclift.core.records import Launch, Phase, Record
-from speclift.core.results import Finding, Level, Resources
+from speclift.core.results import Finding, Level, Resources, warn
 from speclift.core.units import Bytes, Tokens
 
 COUNTER_SHARE = 0.02
@@ -38,11 +38,10 @@ def _counters_disagree(launch: Launch, records: Sequence[Record]) -> Iterator[Fi
         return
     said = sum(record.drafted or 0 for record in own)
     if abs(counted - said) > COUNTER_SHARE * max(counted, said):
-        yield Finding(
-            check="counters-disagree",
-            level=Level.WARN,
-            message=f"{launch.arm}: responses report {said} draft tokens, the engine's metrics {counted:.0f}",
-            next_step="does another client use this server? do not trust the acceptance rate",
+        yield warn(
+            "counters-disagree",
+            f"{launch.arm}: responses report {said} draft tokens, the engine's metrics {counted:.0f}",
+            then="does another client use this server? do not trust the acceptance rate",
             arm=launch.arm,
         )
 
@@ -54,11 +53,10 @@ def _unequal_settings(launches: Sequence[Launch]) -> Iterator[Finding]:
     for arm, settings in by_arm.items():
         changed = changed_settings(settings, baseline, of=BASELINE)
         if changed:
-            yield Finding(
-                check="unequal-settings",
-                level=Level.WARN,
-                message=f"{arm} differs from the baseline in more than speculation: {', '.join(changed)}",
-                next_step="the engine chose this itself. If speculation requires it, it is part of the cost; if not, "
+            yield warn(
+                "unequal-settings",
+                f"{arm} differs from the baseline in more than speculation: {', '.join(changed)}",
+                then="the engine chose this itself. If speculation requires it, it is part of the cost; if not, "
                 "set the same value for both servers with --engine-arg",
                 arm=arm,
             )
@@ -99,12 +97,11 @@ def _notices(launches: Sequence[Launch]) -> Iterator[Finding]:
 def _preemptions(launches: Sequence[Launch]) -> Iterator[Finding]:
     for arm, total in _per_arm(launches, PREEMPTIONS).items():
         if total > 0:
-            yield Finding(
-                check="preemptions",
-                level=Level.WARN,
-                message=f"{arm}: the engine preempted {total:.0f} running requests (KV cache full) and computed them "
+            yield warn(
+                "preemptions",
+                f"{arm}: the engine preempted {total:.0f} running requests (KV cache full) and computed them "
                 "again",
-                next_step="lower the load or give it more KV cache; a draft model uses part of it",
+                then="lower the load or give it more KV cache; a draft model uses part of it",
                 arm=arm,
             )
 
@@ -114,12 +111,11 @@ def _prefix_hits(launches: Sequence[Launch]) -> Iterator[Finding]:
     baseline = shares.pop(BASELINE, None)
     for arm, share in shares.items():
         if baseline is not None and baseline - share > PREFIX_HIT_DROP:
-            yield Finding(
-                check="prefix-hits",
-                level=Level.WARN,
-                message=f"{arm}: the prefix cache served {share:.0%} of prompt tokens, {baseline:.0%} without "
+            yield warn(
+                "prefix-hits",
+                f"{arm}: the prefix cache served {share:.0%} of prompt tokens, {baseline:.0%} without "
                 "speculation",
-                next_step="TTFT becomes longer; compare TTFT at your prompt lengths",
+                then="TTFT becomes longer; compare TTFT at your prompt lengths",
                 arm=arm,
             )
 
@@ -127,11 +123,10 @@ def _prefix_hits(launches: Sequence[Launch]) -> Iterator[Finding]:
 def _kv_pressure(launches: Sequence[Launch]) -> Iterator[Finding]:
     for arm, peak in kv_peaks(launches).items():
         if peak >= KV_FULL_SHARE:
-            yield Finding(
-                check="kv-full",
-                level=Level.WARN,
-                message=f"{arm}: the KV cache was {peak:.0%} full at its peak: requests had to wait",
-                next_step="lower --concurrency or --context, or give the server more memory",
+            yield warn(
+                "kv-full",
+                f"{arm}: the KV cache was {peak:.0%} full at its peak: requests had to wait",
+                then="lower --concurrency or --context, or give the server more memory",
                 arm=arm,
             )
 

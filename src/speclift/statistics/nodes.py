@@ -14,7 +14,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from speclift.core.records import Record
-from speclift.core.results import Finding, Level
+from speclift.core.results import Finding, inform
 from speclift.statistics.pairs import ALL_DISTINCT, Pair, PromptOf, pairs
 
 NODES_SHOWN = 8
@@ -63,12 +63,11 @@ def node_findings(
             "" if spread.between_launches is None else f", launches on one by {spread.between_launches:.1%}"
         )
         findings.append(
-            Finding(
-                check="node-spread",
-                level=Level.INFO,
-                message=f"{arm} by node ({metric}): {words}{several}; "
+            inform(
+                "node-spread",
+                f"{arm} by node ({metric}): {words}{several}; "
                 f"nodes differ by {spread.between_nodes:.1%}{launches}",
-                next_step="the interval holds for machines like these; more of them make it narrower",
+                then="the interval holds for machines like these; more of them make it narrower",
                 arm=arm,
             )
         )

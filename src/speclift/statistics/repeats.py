@@ -11,7 +11,7 @@ from collections.abc import Iterator, Sequence
 from speclift.core.arm import Arm
 from speclift.core.engine_totals import PREFIX_HITS, engine_total
 from speclift.core.records import Launch, Phase, Record
-from speclift.core.results import Finding, Level
+from speclift.core.results import Finding, inform, warn
 from speclift.core.speculation import remembers_answers
 
 # Prefix caching as vLLM and SGLang name the setting, and what it says where the cache is off.
@@ -32,26 +32,24 @@ def check_repeats(
         return
     prompts = len({record.place.request_id for record in measured})
     sent = len({(record.place.request_id, record.place.repeat) for record in measured})
-    yield Finding(
-        check="repeated-prompts",
-        level=Level.INFO,
-        message=f"{prompts} distinct prompts were sent as {sent} requests per cell and launch, each up to {times} "
+    yield inform(
+        "repeated-prompts",
+        f"{prompts} distinct prompts were sent as {sent} requests per cell and launch, each up to {times} "
         "times with its own seed. Every arm sent the same repeats in the same order. "
         f"{_prefix_cache(launches, reuses_prompts)}. Repeats help to measure the tail; they do not count as more "
         "prompts",
-        next_step="more distinct prompts (--prompts) narrow the confidence interval",
+        then="more distinct prompts (--prompts) narrow the confidence interval",
     )
     for arm in arms:
         if not remembers_answers(arm.speculation):
             continue
         echoes = sum(is_echo(record, frozenset({arm.name})) for record in measured)
         if echoes:
-            yield Finding(
-                check="repeats-remembered",
-                level=Level.WARN,
-                message=f"{arm.name} drafts from its earlier answers, so it already knows the answer to a repeated "
+            yield warn(
+                "repeats-remembered",
+                f"{arm.name} drafts from its earlier answers, so it already knows the answer to a repeated "
                 f"prompt: its {echoes} repeats are not compared",
-                next_step=f"to measure the tail of {sent} requests, give {sent} distinct prompts (--prompts)",
+                then=f"to measure the tail of {sent} requests, give {sent} distinct prompts (--prompts)",
                 arm=arm.name,
             )
 

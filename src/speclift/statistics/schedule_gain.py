@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from speclift.core.arm import Arm
 from speclift.core.records import Record
-from speclift.core.results import Finding, Level
+from speclift.core.results import Finding, inform
 from speclift.statistics.head_to_head import head_to_head
 from speclift.statistics.pairs import ALL_DISTINCT, PromptOf
 
@@ -30,11 +30,10 @@ def schedule_without_gain(
         if overall is None
         else (f"{overall.speedup.value:.3f}x [{overall.speedup.low:.3f}, {overall.speedup.high:.3f}]")
     )
-    return Finding(
-        check=SCHEDULE_NO_GAIN,
-        level=Level.INFO,
-        message=f"{scheduled.name} does not beat {static.name}: {found} on the same prompts; the schedule "
+    return inform(
+        SCHEDULE_NO_GAIN,
+        f"{scheduled.name} does not beat {static.name}: {found} on the same prompts; the schedule "
         "was dropped",
-        next_step="use one k for every load",
+        then="use one k for every load",
         arm=scheduled.name,
     )

@@ -16,7 +16,7 @@ from scipy import special
 
 from speclift.core.arm import BASELINE
 from speclift.core.records import Phase, Record
-from speclift.core.results import Evidence, Finding, Level, TailRatio
+from speclift.core.results import Evidence, Finding, TailRatio, inform
 from speclift.statistics.cells import METRIC_OF
 from speclift.statistics.pairs import ALL_DISTINCT, PromptOf, pair_key
 
@@ -62,14 +62,13 @@ def explained_tails(
         found = None if tail is None else separation(records, arm, tail.metric, prompt_of=prompt_of)
         if tail is None or found is None:
             continue
-        yield Finding(
-            check="slow-requests",
-            level=Level.INFO,
-            message=f"{arm}: most requests are faster and the slowest are slower. {found.inside:.0%} of the requests "
+        yield inform(
+            "slow-requests",
+            f"{arm}: most requests are faster and the slowest are slower. {found.inside:.0%} of the requests "
             f"with {found.split} are slow, {found.outside:.0%} of the others (slow: {tail.metric} above the "
             f"baseline's P{100 * USUAL:.0f} and above what the baseline took for the same request; "
             f"{found.slow} of {found.requests})",
-            next_step=f"serve requests with {found.split} without speculation, or measure them alone",
+            then=f"serve requests with {found.split} without speculation, or measure them alone",
             arm=arm,
         )
 
@@ -99,13 +98,12 @@ def tail_diagnosis(
     else:
         said = "The tail is gone without the other requests"
         step = f"serve requests with {traffic} with speculation, the others on servers of their own or without it"
-    return Finding(
-        check=DIAGNOSIS_CHECK,
-        level=Level.INFO,
-        message=f"{tail.arm}: with {traffic} alone {is_slow_apart.sum()} of {len(apart)} requests are slow "
+    return inform(
+        DIAGNOSIS_CHECK,
+        f"{tail.arm}: with {traffic} alone {is_slow_apart.sum()} of {len(apart)} requests are slow "
         f"({tail.metric}); in the mixed traffic {is_slow.sum()} of {len(own)}, of these kinds "
         f"{is_slow[within].sum()} of {within.sum()}. {said}",
-        next_step=step,
+        then=step,
         arm=tail.arm,
     )
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from speclift.core.results import Finding, Level
+from speclift.core.results import Finding, inform
 from speclift.studies.study import Study
 
 # Under this name the study keeps it.
@@ -23,9 +23,8 @@ def left_out(study: Study) -> list[str]:
 
 
 def budget_finding(words: Sequence[str]) -> Finding:
-    return Finding(
-        check="budget-spent",
-        level=Level.INFO,
-        message="; ".join(dict.fromkeys(words)),
-        next_step="the verdict uses what was measured; continue with --resume and a longer --budget",
+    return inform(
+        "budget-spent",
+        "; ".join(dict.fromkeys(words)),
+        then="the verdict uses what was measured; continue with --resume and a longer --budget",
     )

@@ -13,7 +13,7 @@ from dataclasses import asdict, replace
 
 from speclift.core.errors import StudyError
 from speclift.core.records import Record
-from speclift.core.results import Finding, Level
+from speclift.core.results import Finding, inform
 from speclift.core.traffic import Request
 from speclift.statistics.loops import is_looping
 from speclift.studies.format import dumps
@@ -92,9 +92,8 @@ def with_texts(kept: Sequence[Request], given: Iterable[Request]) -> tuple[Reque
 
 
 def no_text_finding() -> Finding:
-    return Finding(
-        check="no-text",
-        level=Level.INFO,
-        message="prompts and answers were not stored (--no-text): they cannot be shown, replayed or verified again",
-        next_step="measure without --no-text to store them",
+    return inform(
+        "no-text",
+        "prompts and answers were not stored (--no-text): they cannot be shown, replayed or verified again",
+        then="measure without --no-text to store them",
     )

@@ -11,7 +11,7 @@ from typing import Literal
 from speclift.core.arm import CONTROL, Arm, baseline_arm
 from speclift.core.goals import Goals
 from speclift.core.records import Phase, Record
-from speclift.core.results import Conditions, Crossover, Evidence, Finding, Level
+from speclift.core.results import Conditions, Crossover, Evidence, Finding, inform
 from speclift.engines.build import build_engine, losing_scheduling
 from speclift.engines.kind import engine_kind
 from speclift.engines.protocol import Engine
@@ -221,12 +221,11 @@ def _taxes(records: Sequence[Record], arms: Sequence[Arm], prompt_of: PromptOf) 
     for arm in arms:
         tax = idle_tax(records, arm.name, prompt_of=prompt_of)
         if tax is not None and tax.prompts >= IDLE_PROMPTS_MIN and tax.speedup.high < 1.0:
-            yield Finding(
-                check="speculation-tax",
-                level=Level.INFO,
-                message=f"{arm.name}: {tax.prompts} prompts without any draft token were still "
+            yield inform(
+                "speculation-tax",
+                f"{arm.name}: {tax.prompts} prompts without any draft token were still "
                 f"{1 / tax.speedup.value - 1:.1%} slower per token: speculation has a fixed cost",
-                next_step="route traffic that rarely drafts to a server without speculation",
+                then="route traffic that rarely drafts to a server without speculation",
                 arm=arm.name,
             )
 

@@ -16,7 +16,7 @@ from speclift.bench.observer import Observer
 from speclift.core.arm import Arm
 from speclift.core.goals import Goals
 from speclift.core.looks import LAST_LEVEL, Look, Scope, at_everything
-from speclift.core.results import ALL_TRAFFIC, CONFIDENCE, Finding, Level
+from speclift.core.results import ALL_TRAFFIC, CONFIDENCE, Finding, inform
 from speclift.statistics.head_to_head import head_to_head
 from speclift.studies.study import Study
 from speclift.verbs.held import Held, comparer_of, look_of, read_held
@@ -109,11 +109,10 @@ def _level_after(study: Study, laps_done: int) -> float:
 
 def _dropped(news: Mapping[str, str], laps_done: int) -> list[Finding]:
     return [
-        Finding(
-            check="measured-less",
-            level=Level.INFO,
-            message=f"{arm}: after lap {laps_done}, {why}",
-            next_step="--fixed measures everything",
+        inform(
+            "measured-less",
+            f"{arm}: after lap {laps_done}, {why}",
+            then="--fixed measures everything",
             arm=arm,
         )
         for arm, why in news.items()

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from speclift.core.goals import Goals
-from speclift.core.results import ALL_TRAFFIC, CONFIDENCE, Comparison, Evidence, Finding, Level
+from speclift.core.results import ALL_TRAFFIC, CONFIDENCE, Comparison, Evidence, Finding, warn
 from speclift.statistics.nodes import node_findings
 from speclift.verbs.held import Held, comparer_of
 from speclift.verdict.judgement import NodeGroupSpeedups
@@ -41,12 +41,11 @@ def _unlike_nodes(judged: NodeGroupSpeedups, *others: NodeGroupSpeedups) -> Find
         f"{', '.join(each.group.names)} ({each.group.unlike(judged.group)}): {_speedups(each.overall)}"
         for each in others
     ]
-    return Finding(
-        check="unlike-nodes",
-        level=Level.WARN,
-        message=f"nodes are unlike and were not pooled: the verdict is on {', '.join(judged.group.names)} "
+    return warn(
+        "unlike-nodes",
+        f"nodes are unlike and were not pooled: the verdict is on {', '.join(judged.group.names)} "
         f"({judged.group.unlike(others[0].group)}); beside it {'; '.join(parts)}",
-        next_step="for a verdict on the others, run a study on a cluster of those alone",
+        then="for a verdict on the others, run a study on a cluster of those alone",
     )
 
 

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from speclift.core.arm import Arm
-from speclift.core.results import Finding, Level
+from speclift.core.results import Finding, fail
 from speclift.lossless.document import ArmOutcome, GateOutcome
 from speclift.lossless.result import Result
 
@@ -30,11 +30,10 @@ def changed_arms(outcome: GateOutcome) -> tuple[ArmOutcome, ...]:
 def changed_findings(outcome: GateOutcome) -> tuple[Finding, ...]:
     """For arms that are out while others stay in."""
     return tuple(
-        Finding(
-            check="output-changed",
-            level=Level.FAIL,
-            message=f"{arm.arm}: {arm.message}",
-            next_step="the report shows both outputs side by side",
+        fail(
+            "output-changed",
+            f"{arm.arm}: {arm.message}",
+            then="the report shows both outputs side by side",
             arm=arm.arm,
         )
         for arm in changed_arms(outcome)

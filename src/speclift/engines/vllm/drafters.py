@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping, Sequence
 import numpy as np
 
 from speclift.core.json_reading import as_number
-from speclift.core.results import Finding, Level
+from speclift.core.results import Finding, inform
 from speclift.engines.vllm.dialect.key_table import K_MAX
 from speclift.replayer.batch import Batch, Ints
 from speclift.replayer.counts import Counts, Offers, confirmed, offers_from, walk
@@ -116,10 +116,9 @@ class VllmDrafters(LogDrafters):
 
     def findings(self, settings: Sequence[DrafterSetting]) -> Iterator[Finding]:
         if any(setting.drafter.method == "ngram" for setting in settings):
-            yield Finding(
-                check="vllm-runner",
-                level=Level.INFO,
-                message="ngram means vLLM's V1 model runner (CPU, older GPU releases); the V2 runner, the default "
+            yield inform(
+                "vllm-runner",
+                "ngram means vLLM's V1 model runner (CPU, older GPU releases); the V2 runner, the default "
                 "on GPUs in 0.32, uses the latest match and always drafts k tokens",
-                next_step="for a GPU server with vLLM 0.32 use --method ngram:gpu",
+                then="for a GPU server with vLLM 0.32 use --method ngram:gpu",
             )

@@ -11,7 +11,7 @@ from typing import TypeAlias
 from speclift.core.arm import Arm, ServerSettings
 from speclift.core.errors import EngineError, UsageError
 from speclift.core.own_line import HUB_TOKEN_FLAGS, OwnLine, name_of
-from speclift.core.results import Finding, Level
+from speclift.core.results import Finding, warn
 from speclift.core.speculation import (
     Attached,
     Combined,
@@ -103,11 +103,10 @@ def risks(arms: Iterable[Arm], version: VllmVersion, settings: ServerSettings) -
             if found.status is Status.RISKY:
                 by_risk.setdefault(found, []).append(arm.name)
     for risk, names in by_risk.items():
-        yield Finding(
-            check="risky-setting",
-            level=Level.WARN,
-            message=f"{', '.join(names)}: {risk.message}",
-            next_step=f"instead: {risk.replacement}" if risk.replacement else "",
+        yield warn(
+            "risky-setting",
+            f"{', '.join(names)}: {risk.message}",
+            then=f"instead: {risk.replacement}" if risk.replacement else "",
         )
 
 

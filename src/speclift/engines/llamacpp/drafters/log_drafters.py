@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from speclift.core.results import Finding, Level
+from speclift.core.results import Finding, inform
 from speclift.engines.llamacpp.drafters.ngram_cache import DRAFT_TOKENS, NgramCache
 from speclift.engines.llamacpp.drafters.ngram_map import NgramMap
 from speclift.engines.llamacpp.drafters.ngram_mod import TABLE_BYTES, NgramMod
@@ -52,12 +52,11 @@ class LlamaCppDrafters(LogDrafters):
     def findings(self, settings: Sequence[DrafterSetting]) -> Iterator[Finding]:
         remembering = sorted({setting.method for setting in settings if setting.drafter.remembers})
         if remembering:
-            yield Finding(
-                check="log-order",
-                level=Level.INFO,
-                message=f"{', '.join(remembering)} remember earlier requests: the log is replayed in order, as in one "
+            yield inform(
+                "log-order",
+                f"{', '.join(remembering)} remember earlier requests: the log is replayed in order, as in one "
                 "slot of a new server",
-                next_step="with several slots only ngram:mod shares its memory",
+                then="with several slots only ngram:mod shares its memory",
             )
         too_short = sorted(
             {
@@ -67,10 +66,9 @@ class LlamaCppDrafters(LogDrafters):
             }
         )
         if too_short:
-            yield Finding(
-                check="k-below-n",
-                level=Level.INFO,
-                message="llama.cpp's ngram-simple drafts nothing if k is below n "
+            yield inform(
+                "k-below-n",
+                "llama.cpp's ngram-simple drafts nothing if k is below n "
                 f"(n = {', '.join(map(str, too_short))} here)",
-                next_step="choose k of at least n",
+                then="choose k of at least n",
             )
