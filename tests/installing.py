@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from speclift.engines import kind
+from speclift.engines import kind, named
 
 
 @contextmanager
@@ -44,5 +44,6 @@ def leave_metadata(folder: Path, package: str, *, version: str) -> Path:
 
 
 def _forget() -> None:
-    kind._points.cache_clear()
+    named.points.cache_clear()
+    named.known_dialects.cache_clear()
     kind.engine_kind.cache_clear()

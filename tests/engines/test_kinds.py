@@ -17,7 +17,8 @@ from speclift.core.arm import ServerSettings
 from speclift.core.engine_spec import EngineSpec
 from speclift.core.errors import UsageError
 from speclift.core.speculation import DraftModel, NGram, method_name
-from speclift.engines.kind import ANY_KS, EngineKind, engine_kind, engine_names
+from speclift.engines.kind import ANY_KS, EngineKind, engine_kind
+from speclift.engines.named import engine_names
 from speclift.engines.protocol import Engine
 
 TINY = Path(tiny_engine.__file__).read_text(encoding="utf-8")

@@ -6,8 +6,7 @@ from typing import Annotated
 
 import typer
 
-from speclift.cli.options import Json
-from speclift.cli.screens import screen, write_json
+from speclift.cli.screens import Json, screen, write_json
 
 
 def doctor_command(

@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Annotated, cast
 import typer
 
 from speclift.bench.ask import JobAsk
-from speclift.cli.options import STUDY_SETTINGS, Flags, Json, ask_in, from_file, takes
-from speclift.cli.screens import write_json
+from speclift.cli.options import STUDY_SETTINGS, Flags, ask_in, from_file, takes
+from speclift.cli.screens import Json, write_json
 from speclift.cli.study_file import as_flags
 from speclift.core.errors import UsageError
 from speclift.core.flags import assembled, read_duration_s

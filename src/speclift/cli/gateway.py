@@ -10,7 +10,8 @@ from typing import Annotated
 
 import typer
 
-from speclift.cli.options import Flags, Json, takes
+from speclift.cli.options import Flags, takes
+from speclift.cli.screens import Json
 from speclift.core.errors import UsageError
 from speclift.core.flags import assembled
 from speclift.live.gateway.ask import ROUTING, GatewayAsk

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pkgutil import resolve_name
+from typing import Any, ClassVar
 
-from typer.core import TyperCommand
+import typer
+from typer.core import TyperCommand, TyperGroup
+from typer.main import get_command
 
 PAGE = {"max_content_width": 100}
 OTHER_FLAGS = "Options"
@@ -53,3 +57,56 @@ def example(*commands: str) -> str:
     """The end of a --help page; \\b keeps a command on one line however narrow the page."""
     title = "Example:" if len(commands) == 1 else "Examples:"
     return "\n".join(("\b", title, *(f"  {command}" for command in commands)))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class VerbPlace:
+    """`modules`: the one with the verb, then those whose flags it shares; `short` is its line in `--help`."""
+
+    modules: tuple[str, ...]
+    shown: str
+    short: str
+
+    def command(self, verb: str) -> TyperCommand | TyperGroup:
+        module, *_ = [resolve_name(name) for name in self.modules]
+        group: typer.Typer | None = getattr(module, "app", None)
+        if group is None:
+            group = typer.Typer(rich_markup_mode=None, add_completion=False)
+            group.command(verb, cls=Verb, epilog=example(self.shown))(getattr(module, f"{verb}_command"))
+        command = get_command(group)
+        assert isinstance(command, TyperCommand | TyperGroup)
+        command.name = verb
+        return command
+
+
+class _Commands(Mapping[str, TyperCommand | TyperGroup]):
+    """Commands by name, each imported when it is looked up."""
+
+    def __init__(self, places: Mapping[str, VerbPlace]) -> None:
+        self._places = places
+        self._loaded: dict[str, TyperCommand | TyperGroup] = {}
+
+    def __getitem__(self, verb: str) -> TyperCommand | TyperGroup:
+        if verb not in self._loaded:
+            self._loaded[verb] = self._places[verb].command(verb)
+        return self._loaded[verb]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._places)
+
+    def __len__(self) -> int:
+        return len(self._places)
+
+
+class Verbs(TyperGroup):
+    """A group that imports no verb but the one that is called."""
+
+    places: ClassVar[Mapping[str, VerbPlace]]
+
+    def __init__(self, **attributes: Any) -> None:
+        super().__init__(**attributes)
+        self.commands = _Commands(self.places)  # type: ignore[assignment]
+
+    def format_commands(self, ctx: Any, formatter: Any) -> None:
+        with formatter.section("Commands"):
+            formatter.write_dl([(verb, place.short) for verb, place in self.places.items()])

@@ -7,8 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from speclift.cli.options import Json
-from speclift.cli.screens import screen, write_json
+from speclift.cli.screens import Json, screen, write_json
 
 if TYPE_CHECKING:
     from speclift.linter.judge import LintReport

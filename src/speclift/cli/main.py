@@ -11,70 +11,103 @@ import typer
 
 from speclift import __version__
 from speclift.bench.interrupts import EXIT_INTERRUPTED, watching
-from speclift.cli.doctor import doctor_command
-from speclift.cli.exporting import export_command
-from speclift.cli.gateway import gateway_command
-from speclift.cli.help_page import PAGE, Verb, example
-from speclift.cli.linting import lint_command
-from speclift.cli.measuring import (
-    compare_command,
-    decide_command,
-    measure_command,
-    report_command,
-    tune_command,
-)
-from speclift.cli.models import app as models_app
-from speclift.cli.planning import plan_command
-from speclift.cli.replaying import replay_command
+from speclift.cli.help_page import PAGE, VerbPlace, Verbs, example
 from speclift.cli.screens import screen
-from speclift.cli.verifying import verify_command
-from speclift.cli.watching import watch_command
 from speclift.core.errors import EngineError, OperatingError, SpecliftError, UsageError, WillNotRun
 from speclift.core.quantities import printable_lines
 
 EXIT_OPERATING, EXIT_USAGE, EXIT_WILL_NOT_RUN = 1, 2, 4
 
+# One speclift.toml serves every measuring verb, with the flags of all of them.
+_MEASURING = ("speclift.cli.measuring", "speclift.cli.verifying")
+# The whole job, what needs no engine, its parts, the rest.
+VERBS = {
+    "decide": VerbPlace(
+        modules=_MEASURING,
+        shown="speclift decide --segment summarise --segment chat --method ngram --budget 10m",
+        short="Does speculative decoding pay here? Measures it and decides.",
+    ),
+    "plan": VerbPlace(
+        modules=("speclift.cli.planning",),
+        shown="speclift plan --target llama-3.1-70b --target-quant fp8 --draft llama-3.1-8b --gpu h200",
+        short="Predict before anything runs: does it fit, is it faster?",
+    ),
+    "lint": VerbPlace(
+        modules=("speclift.cli.linting",),
+        shown="speclift lint -- vllm serve MODEL --speculative-model DRAFT",
+        short="Check the flags of a vLLM or llama.cpp command, code or config.",
+    ),
+    "replay": VerbPlace(
+        modules=("speclift.cli.replaying",),
+        shown="speclift replay requests.jsonl --method ngram --method ngram:map-k --k 1..8",
+        short="Estimate the accepted length of n-gram drafts on logged traffic.",
+    ),
+    "measure": VerbPlace(
+        modules=_MEASURING,
+        shown="speclift measure --method ngram --k 8 --concurrency 1,4 --study studies/mine",
+        short="Measure configurations and store the records; gives no verdict.",
+    ),
+    "tune": VerbPlace(
+        modules=_MEASURING,
+        shown="speclift tune --method ngram --concurrency 1,4 --budget 20m",
+        short="Find the fastest configuration: measure some, predict the rest.",
+    ),
+    "verify": VerbPlace(
+        modules=_MEASURING[::-1],
+        shown="speclift verify --method ngram --temperature 0,1",
+        short="Does speculation change the output? Rounding does not count.",
+    ),
+    "compare": VerbPlace(
+        modules=_MEASURING,
+        shown="speclift compare studies/mine --min-speedup 1.2",
+        short="Give the verdict on finished studies without measuring again.",
+    ),
+    "report": VerbPlace(
+        modules=_MEASURING,
+        shown="speclift report studies/mine --out report.html",
+        short="Write the report of a study: one HTML page that works offline.",
+    ),
+    "watch": VerbPlace(
+        modules=("speclift.cli.watching",),
+        shown="speclift watch http://127.0.0.1:8000 --study studies/mine",
+        short="Does speculation still pay on running servers?",
+    ),
+    "gateway": VerbPlace(
+        modules=("speclift.cli.gateway",),
+        shown="speclift gateway --spec http://127.0.0.1:8000 --plain http://127.0.0.1:8001"
+        " --policy studies/mine",
+        short="Send each request to the pool where it is fastest.",
+    ),
+    "export": VerbPlace(
+        modules=("speclift.cli.exporting", *_MEASURING),
+        shown="speclift export studies/mine --to prometheus-rules --out rules/",
+        short="Export the winner's deployment, alert rules and a dashboard.",
+    ),
+    "doctor": VerbPlace(
+        modules=("speclift.cli.doctor",),
+        shown="speclift doctor",
+        short="Show engines, GPUs and models, and how noisy this machine is.",
+    ),
+    "models": VerbPlace(
+        modules=("speclift.cli.models",),
+        shown="speclift models list",
+        short="Models in speclift's cache, and GGUF files by path.",
+    ),
+}
+
+
+class _Speclift(Verbs):
+    places = VERBS
+
+
 app = typer.Typer(
+    cls=_Speclift,
     no_args_is_help=True,
     rich_markup_mode=None,
     pretty_exceptions_enable=False,
     context_settings=PAGE,
     epilog=example("speclift decide"),
 )
-# The whole job, what needs no engine, its parts, the rest.
-for name, command, shown in (
-    (
-        "decide",
-        decide_command,
-        "speclift decide --segment summarise --segment chat --method ngram --budget 10m",
-    ),
-    (
-        "plan",
-        plan_command,
-        "speclift plan --target llama-3.1-70b --target-quant fp8 --draft llama-3.1-8b --gpu h200",
-    ),
-    ("lint", lint_command, "speclift lint -- vllm serve MODEL --speculative-model DRAFT"),
-    ("replay", replay_command, "speclift replay requests.jsonl --method ngram --method ngram:map-k --k 1..8"),
-    (
-        "measure",
-        measure_command,
-        "speclift measure --method ngram --k 8 --concurrency 1,4 --study studies/mine",
-    ),
-    ("tune", tune_command, "speclift tune --method ngram --concurrency 1,4 --budget 20m"),
-    ("verify", verify_command, "speclift verify --method ngram --temperature 0,1"),
-    ("compare", compare_command, "speclift compare studies/mine --min-speedup 1.2"),
-    ("report", report_command, "speclift report studies/mine --out report.html"),
-    ("watch", watch_command, "speclift watch http://127.0.0.1:8000 --study studies/mine"),
-    (
-        "gateway",
-        gateway_command,
-        "speclift gateway --spec http://127.0.0.1:8000 --plain http://127.0.0.1:8001 --policy studies/mine",
-    ),
-    ("export", export_command, "speclift export studies/mine --to prometheus-rules --out rules/"),
-    ("doctor", doctor_command, "speclift doctor"),
-):
-    app.command(name, cls=Verb, epilog=example(shown))(command)
-app.add_typer(models_app, name="models")
 
 
 def _version(wanted: bool) -> None:

@@ -13,9 +13,12 @@ import typer
 
 from speclift.bench.ask import Ask
 from speclift.bench.interrupts import EXIT_INTERRUPTED
-from speclift.cli.options import DryRun, Flags, Json, Markdown, takes, takes_ask
+from speclift.cli.options import Flags, takes, takes_ask
 from speclift.cli.screens import (
     STDOUT,
+    DryRun,
+    Json,
+    Markdown,
     require_markdown_place,
     screen,
     write_commands,

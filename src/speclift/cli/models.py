@@ -9,8 +9,7 @@ from typing import Annotated
 import typer
 
 from speclift.cli.help_page import Verb, example
-from speclift.cli.options import Json
-from speclift.cli.screens import screen, write_json
+from speclift.cli.screens import Json, screen, write_json
 from speclift.core.arm import EMBEDDED_MODEL
 from speclift.core.quantities import printable, size
 
@@ -18,6 +17,7 @@ from speclift.core.quantities import printable, size
 
 app = typer.Typer(
     no_args_is_help=True,
+    add_completion=False,
     rich_markup_mode=None,
     help="Models in speclift's cache, and GGUF files by path.",
     epilog=example("speclift models list"),

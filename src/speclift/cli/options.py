@@ -17,13 +17,6 @@ from speclift.bench.ask import Ask
 from speclift.cli.study_file import STUDY_FILE, FileFlag, as_flags, read_study_file, settings_of
 from speclift.core.flags import COMPARED, PANELS, STUDY, DeclaredFlag, declared_flags
 
-Json = Annotated[bool, typer.Option("--json", help="Print one JSON document on stdout, nothing else.")]
-DryRun = Annotated[bool, typer.Option("--dry-run", help="Print the exact server commands and stop.")]
-Markdown = Annotated[
-    str | None,
-    typer.Option("--markdown", metavar="[FILE]", help="Write a summary in Markdown; without FILE to stdout."),
-]
-
 # Filled by takes_ask: one study file serves every measuring verb, whichever flags a verb has of its own.
 STUDY_SETTINGS: dict[str, FileFlag] = {}
 

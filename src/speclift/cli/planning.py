@@ -7,8 +7,8 @@ from collections.abc import Mapping
 import typer
 
 from speclift.bench.ask import PlanAsk
-from speclift.cli.options import Flags, Json, Markdown, takes
-from speclift.cli.screens import require_markdown_place, screen, write_json, write_markdown
+from speclift.cli.options import Flags, takes
+from speclift.cli.screens import Json, Markdown, require_markdown_place, screen, write_json, write_markdown
 from speclift.core.flags import assembled
 
 

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from speclift.bench.ask import ReplayAsk
-from speclift.cli.options import Flags, Json, takes
-from speclift.cli.screens import screen, write_json
+from speclift.cli.options import Flags, takes
+from speclift.cli.screens import Json, screen, write_json
 from speclift.core.errors import OperatingError
 from speclift.core.flags import assembled
 

@@ -8,16 +8,24 @@ import shlex
 import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Annotated
+
+import typer
 
 from speclift.core.errors import UsageError
-from speclift.studies.outputs import require_report_place, write_result
 
 if TYPE_CHECKING:
     from rich.console import Console
 
 PLAIN_COLUMNS = 100
 STDOUT = "-"
+
+Json = Annotated[bool, typer.Option("--json", help="Print one JSON document on stdout, nothing else.")]
+DryRun = Annotated[bool, typer.Option("--dry-run", help="Print the exact server commands and stop.")]
+Markdown = Annotated[
+    str | None,
+    typer.Option("--markdown", metavar="[FILE]", help="Write a summary in Markdown; without FILE to stdout."),
+]
 
 
 def screen(*, stderr: bool) -> Console:
@@ -42,6 +50,8 @@ def require_markdown_place(markdown: str | None, *, as_json: bool) -> None:
             "--json and --markdown both write to standard output", hint="give a file: --markdown summary.md"
         )
     if markdown is not None and markdown != STDOUT:
+        from speclift.studies.outputs import require_report_place
+
         require_report_place(Path(markdown), flag="--markdown")
 
 
@@ -50,6 +60,8 @@ def write_markdown(text: str, markdown: str | None) -> None:
         sys.stdout.write(text)
         sys.stdout.flush()
     elif markdown is not None:
+        from speclift.studies.outputs import write_result
+
         write_result(Path(markdown), text)
 
 

@@ -11,8 +11,11 @@ import typer
 
 from speclift.bench.ask import Ask
 from speclift.bench.interrupts import EXIT_INTERRUPTED
-from speclift.cli.options import DryRun, Json, Markdown, takes_ask
+from speclift.cli.options import takes_ask
 from speclift.cli.screens import (
+    DryRun,
+    Json,
+    Markdown,
     require_markdown_place,
     screen,
     write_commands,

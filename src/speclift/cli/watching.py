@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from speclift.cli.options import Flags, Json, takes
-from speclift.cli.screens import screen
+from speclift.cli.options import Flags, takes
+from speclift.cli.screens import Json, screen
 from speclift.core.errors import UsageError
 from speclift.core.flags import assembled
 from speclift.live.ask import SERVERS, WatchAsk

@@ -9,7 +9,7 @@ from speclift.core.counter_names import CounterNames
 from speclift.core.engine_totals import PER_POSITION, PREFIX_HITS, PREFIX_QUERIES
 from speclift.core.errors import UsageError
 from speclift.core.records import Launch
-from speclift.engines.kind import engine_kind, engine_names
+from speclift.engines.kind import engine_kind
 from speclift.engines.live_metrics import (
     ACCEPTED_LIVE,
     DECODE_S,
@@ -25,6 +25,7 @@ from speclift.engines.live_metrics import (
     WAITING_LIVE,
     Names,
 )
+from speclift.engines.named import engine_names
 
 _MODEL = re.compile(r'[,{]model_name="((?:[^"\\]|\\.)*)"')
 SUFFIXES = ("_total", "_bucket", "_count")

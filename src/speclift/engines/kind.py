@@ -6,15 +6,12 @@ One per folder, its `KIND`. A package of somebody else's adds an engine by namin
 
 from __future__ import annotations
 
-import pkgutil
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import cache
-from importlib.metadata import EntryPoint, entry_points
 from types import MappingProxyType
 from typing import TYPE_CHECKING, ClassVar
 
-import speclift.engines
 from speclift.core.arm import Arm, Endpoint, ServerSettings
 from speclift.core.deployment import ContainerImage
 from speclift.core.drafting import Drafting, Template, drafting_of
@@ -24,6 +21,7 @@ from speclift.core.own_line import OwnLine
 from speclift.core.speculation import K_MAX, NGram
 from speclift.core.units import Seconds
 from speclift.engines.installed import Installed, Programs
+from speclift.engines.named import engine_names, loaded, not_usable, points
 from speclift.engines.protocol import Engine, Scorer
 from speclift.linter.dialect import Dialect
 from speclift.lossless.soak.traffic import SoakDialect
@@ -32,13 +30,7 @@ from speclift.planner.request import EngineTerms
 if TYPE_CHECKING:  # numpy, which only replay needs
     from speclift.replayer.methods import LogDrafters
 
-GROUP = "speclift.engines"
 ANY_KS = (1, 2, 3, 4, 5, 6, 7, 8)
-# What a module may raise as it is loaded: not there, not Python, made for another speclift, or wrong in its tables.
-LOADING_FAULTS = (
-    *(ImportError, SyntaxError, NameError, AttributeError, TypeError),
-    *(ValueError, LookupError, ArithmeticError, OSError, RuntimeError),
-)
 
 
 class EngineKind(ABC):
@@ -193,22 +185,14 @@ class EngineKind(ABC):
         return
 
 
-def engine_names() -> tuple[str, ...]:
-    return tuple(_points())
-
-
 @cache
 def engine_kind(name: str) -> EngineKind:
-    points = _points()
-    if name not in points:
-        raise unknown_name(what="engine", seen=name, allowed=tuple(points))
-    point = points[name]
-    try:
-        kind = point.load()
-    except LOADING_FAULTS as error:
-        raise _not_usable(point, str(error)) from error
+    if name not in points():
+        raise unknown_name(what="engine", seen=name, allowed=engine_names())
+    point = points()[name]
+    kind = loaded(point)
     if not isinstance(kind, EngineKind):
-        raise _not_usable(point, f"expected an EngineKind, saw {type(kind).__name__}")
+        raise not_usable(point, f"expected an EngineKind, saw {type(kind).__name__}")
     return kind
 
 
@@ -219,22 +203,3 @@ def usable_kinds() -> Iterator[EngineKind]:
             yield engine_kind(name)
         except OperatingError:
             continue
-
-
-def _not_usable(point: EntryPoint, why: str) -> OperatingError:
-    return OperatingError(
-        f"the engine {point.name} ({point.value}) cannot be used: {why}",
-        hint="update the package that it comes from, or remove it",
-    )
-
-
-@cache
-def _points() -> dict[str, EntryPoint]:
-    """Our own are the folders beside this file, whether or not the package was installed."""
-    folders = [module.name for module in pkgutil.iter_modules(speclift.engines.__path__) if module.ispkg]
-    own = [
-        EntryPoint(name=name, value=f"{speclift.engines.__name__}.{name}.kind:KIND", group=GROUP)
-        for name in folders
-    ]
-    others = [point for point in entry_points(group=GROUP) if point.name not in folders]
-    return {point.name: point for point in (*own, *others)}

@@ -24,8 +24,9 @@ from speclift.core.engine_spec import EngineSpec
 from speclift.core.errors import EngineError, OperatingError
 from speclift.core.typed_json import read_as
 from speclift.engines.installed import Installed, Programs
-from speclift.engines.kind import EngineKind, engine_kind, engine_names, usable_kinds
+from speclift.engines.kind import EngineKind, engine_kind, usable_kinds
 from speclift.engines.machine import default_threads
+from speclift.engines.named import engine_names
 from speclift.statistics.checks import CLIENT_LAG_SHARE
 from speclift.statistics.noise import Noise, noise_of
 from speclift.views.doctor_document import (

@@ -9,7 +9,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from speclift.core.errors import UsageError
-from speclift.engines.kind import usable_kinds
+from speclift.engines.named import known_dialects
 from speclift.linter.dialect import Dialects
 from speclift.linter.judge import TEXT_MAX, LintReport, lint_text, lint_words, starts_something
 
@@ -51,7 +51,7 @@ def _with_model_notes(report: LintReport) -> LintReport:
 
 def dialects_for(engine: str | None) -> Dialects:
     """Those of every engine that has a command line, with the one that was asked for."""
-    known = Dialects(tuple(kind.dialect for kind in usable_kinds() if kind.dialect is not None))
+    known = Dialects(known_dialects())
     return known if engine is None else Dialects(known.known, asked=known.of(engine))
 
 

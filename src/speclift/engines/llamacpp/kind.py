@@ -17,7 +17,7 @@ from speclift.core.own_line import OwnLine, name_of
 from speclift.core.speculation import Combined, DraftModel, NGram, Synthetic
 from speclift.engines.installed import Installed, Programs, answer_of
 from speclift.engines.kind import EngineKind
-from speclift.engines.llamacpp.dialect.command_line import LlamaDialect
+from speclift.engines.llamacpp.dialect.command_line import DIALECT
 from speclift.engines.llamacpp.dialect.own_line import HUB_FLAGS
 from speclift.engines.llamacpp.engine import (
     INSTALL,
@@ -79,7 +79,7 @@ class LlamaCppKind(EngineKind):
     honours_seeds = True
 
     plan_terms: EngineTerms | None = LlamaCppTerms()
-    dialect: Dialect | None = LlamaDialect()
+    dialect: Dialect | None = DIALECT
 
     serving = "llama-server"
     port = 8080

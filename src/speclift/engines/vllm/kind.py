@@ -21,7 +21,7 @@ from speclift.engines.gpu_memory import compute_capability
 from speclift.engines.installed import Installed, Programs, interpreter_of, packages_of, torch_build
 from speclift.engines.kind import EngineKind
 from speclift.engines.protocol import Scorer
-from speclift.engines.vllm.dialect.command_line import VllmDialect
+from speclift.engines.vllm.dialect.command_line import DIALECT
 from speclift.engines.vllm.dialect.key_table import K_MAX, METHODS, SCHEDULE
 from speclift.engines.vllm.engine import Vllm, ask_version
 from speclift.engines.vllm.flags import parse_version, served_name
@@ -64,7 +64,7 @@ class VllmKind(EngineKind):
     }
 
     plan_terms: EngineTerms | None = VllmTerms()
-    dialect: Dialect | None = VllmDialect()
+    dialect: Dialect | None = DIALECT
     schedule_key = SCHEDULE
     serving = "vllm"
     secret_flags: ClassVar[Mapping[str, str]] = {"--api-key": "VLLM_API_KEY"}

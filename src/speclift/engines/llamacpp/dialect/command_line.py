@@ -98,3 +98,6 @@ def _mentions_gguf(words: Sequence[str]) -> bool:
     return any(word.endswith(".gguf") for word in words) or any(
         word in ("-md", "-hf", "-ngl") for word in words
     )
+
+
+DIALECT = LlamaDialect()

@@ -138,3 +138,6 @@ def _completed(head: str, table: NameTable, release: Release | None) -> Row | No
         if known.startswith(head) and (release is None or row.holds(release))
     }
     return longer.popitem()[1] if len(longer) == 1 else None
+
+
+DIALECT = VllmDialect()
