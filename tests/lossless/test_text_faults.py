@@ -64,3 +64,14 @@ def test_the_last_words_count() -> None:
 @pytest.mark.parametrize(("broken", "garbled"), [(1, False), (2, True)])
 def test_bytes_that_are_no_text_are_garbled_where_there_are_no_letters(broken: int, garbled: bool) -> None:
     assert is_garbled("1234567890"[broken:] + "\ufffd" * broken) is garbled
+
+
+@pytest.mark.parametrize("word", ["x" * 200_000, "a1" + "1" * 200_000, "é" * 200_000 + "#"])
+def test_one_endless_word_is_looked_at_once(word: str) -> None:
+    """A quadratic look at it would take minutes, with Python's lock held: no deadline and no signal ends that."""
+    assert not is_garbled(f"{word} and {word}")
+
+
+@pytest.mark.parametrize("word", ["th3ll0ims", "Comt#eemeteries", "a=b", "x" * 5_000 + "9y"])
+def test_a_word_with_signs_inside_is_broken(word: str) -> None:
+    assert is_garbled(" ".join([word] * 3))

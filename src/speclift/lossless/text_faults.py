@@ -16,7 +16,8 @@ WORDS_MIN = 20
 # characters, words with digits or signs inside.
 SALAD_SHARE = 0.15
 _WORD = re.compile(r"\S+")
-_BROKEN = re.compile(r"[^\W\d_]+[\d_#$%&*+/<=>@\\^|~]+[^\W\d_]+")
+# One letter on either side is enough: more of them would be tried again from each letter of a long word.
+_BROKEN = re.compile(r"[^\W\d_][\d_#$%&*+/<=>@\\^|~]++[^\W\d_]")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
