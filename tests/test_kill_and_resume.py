@@ -159,7 +159,7 @@ def test_ctrl_c_gives_a_partial_report_and_the_rest_is_measured_under_the_same_l
         result = finish(process)
     assert result.code == 130
     assert "speclift decide --resume --study s" in result.stderr
-    assert "Speedup over the baseline" in result.stderr or "Measured cells" in result.stderr
+    assert "Speedup over the baseline" in result.stdout or "Measured cells" in result.stdout
     assert "Traceback" not in result.stderr
     no_engine_is_left(mark)
     before = records_of(study)
@@ -187,7 +187,7 @@ def test_sigterm_ends_as_cleanly_as_ctrl_c(tmp_path: Path, mark: str) -> None:
         result = finish(process)
     assert result.code == 130
     assert "speclift decide --resume --study s" in result.stderr
-    assert "Speedup over the baseline" in result.stderr or "Measured cells" in result.stderr
+    assert "Speedup over the baseline" in result.stdout or "Measured cells" in result.stdout
     assert "Traceback" not in result.stderr
     assert not is_running(process.pid)
     no_engine_is_left(mark)

@@ -134,12 +134,12 @@ def test_an_address_with_a_secret_gives_no_command_that_would_not_run(cli: Cli) 
 def test_where_every_arm_failed_that_is_the_answer(cli: Cli, small: list[object]) -> None:
     result = cli("decide", *small, *fake_flags("spec.crash_on_start=1"), "--method", "ngram", "--k", 4)
     assert result.code == 1
-    assert "Nothing to switch on: ngram-k4 did not run." in result.stderr
+    assert "Nothing to switch on: ngram-k4 did not run." in result.stdout
 
 
 @pytest.mark.slow
 def test_a_study_without_a_page_says_what_writes_one(cli: Cli, small: list[object]) -> None:
     cli("measure", *small, "--study", "my study")
-    shown = cli("compare", "my study").stderr
+    shown = cli("compare", "my study").stdout
     (line,) = [line for line in shown.splitlines() if "speclift report" in line]
     assert cli(*shlex.split(line.partition("speclift ")[2])).code == 0

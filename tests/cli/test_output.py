@@ -1,4 +1,4 @@
-"""What goes where: documents on stdout, narrative on stderr, and no terminal codes where no terminal is."""
+"""What goes where: answers and documents on stdout, progress on stderr, no terminal codes where no terminal is."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from running import Cli, Decided, fake_flags, records_of
+from running import Cli, Decided, fake_flags, hosted, records_of, speclift
 from speclift.cli.main import main
 
 EXIT_CODES = {"ship": 0, "ship-on-conditions": 3, "do-not-ship": 4, "inconclusive": 5}
@@ -55,15 +55,52 @@ def test_decide_json_leaves_the_narrative_to_stderr(decided: Decided) -> None:
 
 def test_output_that_is_not_a_terminal_has_no_escape_codes(decided: Decided, cli: Cli) -> None:
     plain = cli("compare", decided.study)
-    assert "Speedup over the baseline" in plain.stderr
+    assert "Speedup over the baseline" in plain.stdout
     for result in (decided.result, plain, cli("compare"), cli("decide", "--metric", "x"), cli("--help")):
         assert "\x1b" not in result.stdout + result.stderr
 
 
-def test_without_json_stdout_stays_empty(decided: Decided, cli: Cli) -> None:
-    result = cli("compare", decided.study)
-    assert result.stdout == ""
-    assert "Speedup over the baseline" in result.stderr
+ANSWERS = {
+    "compare": (["compare", "STUDY"], "Speedup over the baseline"),
+    "plan": (
+        ["plan", "--target", "llama-3.1-8b", "--draft", "llama-3.2-1b", "--gpu", "h100-80gb"],
+        "It fits",
+    ),
+    "decide": (["decide", "SMALL"], "Speedup over the baseline"),
+    "measure": (["measure", "SMALL"], "Measured cells"),
+    "tune": (["tune", "SMALL"], "Speedup over the baseline"),
+    "verify": (
+        ["verify", "--method", "ngram", "--k", 4, "--segment", "chat", "--requests", 2, *fake_flags()],
+        "Answers that differ",
+    ),
+    "replay": (["replay", "LOG"], "Accepted length"),
+    "watch": (["watch", "PAGE", "--once", "--interval", "0.1s"], "http://127.0.0.1"),
+}
+
+
+@pytest.mark.parametrize(("arguments", "words"), ANSWERS.values(), ids=ANSWERS.keys())
+def test_the_answer_goes_to_stdout_unpadded_and_progress_to_stderr(
+    arguments: list[object], words: str, decided: Decided, cli: Cli, small: list[object], tmp_path: Path
+) -> None:
+    log = tmp_path / "log.jsonl"
+    log.write_text(json.dumps({"prompt_token_ids": [1, 2, 3] * 9, "response_token_ids": [1, 2, 3] * 4}))
+    with hosted() as url:
+        placed = {"STUDY": [decided.study], "SMALL": small, "LOG": [log], "PAGE": [url]}
+        words_typed = [word for each in arguments for word in placed.get(str(each), [each])]
+        result = cli(*words_typed)
+    assert words in result.stdout
+    assert words not in result.stderr
+    assert "launch 1" not in result.stdout
+    assert [line for line in result.stdout.splitlines() if line != line.rstrip()] == []
+    assert result.stdout[0] != "\n"
+
+
+def test_an_answer_that_the_encoding_lacks_signs_for_is_still_given(decided: Decided) -> None:
+    result = speclift(
+        "compare", decided.study, cwd=decided.study.parent, environment={"PYTHONIOENCODING": "ascii"}
+    )
+    assert result.code == decided.result.code
+    assert "Speedup over the baseline" in result.stdout
 
 
 def test_a_cells_numbers_are_those_of_its_records(decided: Decided) -> None:
@@ -164,7 +201,7 @@ def test_an_interval_without_bounds_is_null_not_infinity(cli: Cli, small: list[o
 
 
 def shown_on_a_terminal(run: Callable[[], None], monkeypatch: pytest.MonkeyPatch) -> str:
-    """Everything written to a stderr that is a terminal."""
+    """Everything written to a stdout that is a terminal."""
     leader, follower = pty.openpty()
     shown: list[bytes] = []
 
@@ -178,7 +215,7 @@ def shown_on_a_terminal(run: Callable[[], None], monkeypatch: pytest.MonkeyPatch
     reader = threading.Thread(target=read)
     reader.start()
     with open(follower, "w", encoding="utf-8") as terminal:  # noqa: PTH123 - a descriptor, not a path
-        monkeypatch.setattr(sys, "stderr", terminal)
+        monkeypatch.setattr(sys, "stdout", terminal)
         run()
     reader.join()
     os.close(leader)

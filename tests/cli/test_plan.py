@@ -67,8 +67,8 @@ def test_s4_on_two_80_gb_cards(cli: Cli) -> None:
 def test_what_does_not_fit_exits_with_4_and_says_so(cli: Cli) -> None:
     result = cli("plan", "--target", "llama-3.1-70b", "--gpu", "rtx-4090")
     assert result.code == 4
-    assert "DOES NOT FIT" in result.stderr
-    assert result.stdout == ""
+    assert "DOES NOT FIT" in result.stdout
+    assert result.stderr == ""
 
 
 REFUSED = {
@@ -90,8 +90,8 @@ def test_what_the_engine_refuses_is_told_apart_from_what_does_not_fit(why: str, 
     assert any(found["check"] == "engine-rule" and found["next_step"] for found in document["findings"])
     shown = cli("plan", *REFUSED[why], "--gpu", "h200")
     assert shown.code == 4
-    assert "WILL NOT RUN" in shown.stderr
-    assert "FITS" not in shown.stderr
+    assert "WILL NOT RUN" in shown.stdout
+    assert "FITS" not in shown.stdout
 
 
 def test_a_refused_pair_leaves_what_runs_without_it_and_a_refused_target_leaves_nothing(cli: Cli) -> None:
@@ -316,7 +316,7 @@ def test_the_example_in_the_documentation_is_what_the_command_prints(
     command, _, shown = page.partition("$ speclift ")[2].partition("\n```")[0].partition("\n")
     monkeypatch.setenv("COLUMNS", "100")
     monkeypatch.setenv("NO_COLOR", "1")
-    printed = cli(*command.split()).stderr
+    printed = cli(*command.split()).stdout
     assert [line.rstrip() for line in printed.rstrip().splitlines()] == shown.splitlines()
 
 

@@ -1,4 +1,4 @@
-"""speclift replay as typed: one document on stdout, tables on stderr that fit 80 columns, errors that help."""
+"""speclift replay as typed: one document on stdout, tables that fit 80 columns, errors that help."""
 
 from __future__ import annotations
 
@@ -83,19 +83,19 @@ def test_tables_fit_the_terminal_and_nothing_is_cut(
         "replay", log, "--method", "ngram", "--method", "ngram:map-k4v", "--ngram", "3", "--cost", 0.1
     )
 
-    lines = result.stderr.splitlines()
-    assert result.stdout == ""
+    lines = result.stdout.splitlines()
+    assert result.stderr == ""
     assert max(map(len, lines)) <= columns
-    assert "…" not in result.stderr
+    assert "…" not in result.stdout
     for text in ("replayed 40 of 41 requests", "llamacpp ngram:map-k4v", "By segment", "Predicted speedup"):
-        assert text in result.stderr
+        assert text in result.stdout
     assert re.search(
-        r"\nspeclift decide --engine vllm --method ngram,n=3 --k \d+ --prompts LOG\n", result.stderr
+        r"\nspeclift decide --engine vllm --method ngram,n=3 --k \d+ --prompts LOG\n", result.stdout
     )
 
 
 def test_a_log_with_nothing_to_copy_says_so(cli: Cli, log: Path) -> None:
-    assert "would not pay" in cli("replay", log, "--segment", "chat").stderr
+    assert "would not pay" in cli("replay", log, "--segment", "chat").stdout
 
 
 def test_a_segments_name_cannot_move_the_cursor(cli: Cli, tmp_path: Path) -> None:
@@ -103,7 +103,7 @@ def test_a_segments_name_cannot_move_the_cursor(cli: Cli, tmp_path: Path) -> Non
     path = tmp_path / "log.jsonl"
     hostile = [{**line, "segment": name} for name in ("\x1b[2Jgone", "[bold]x[/bold]")]
     path.write_text("\n".join(map(json.dumps, hostile)), encoding="utf-8")
-    shown = cli("replay", path).stderr
+    shown = cli("replay", path).stdout
 
     assert "\x1b" not in shown
     assert "[bold]x" in shown

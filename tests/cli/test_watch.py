@@ -92,9 +92,9 @@ class TestAnswers:
     def test_words_where_there_is_no_terminal(self, cli: Cli) -> None:
         with hosted(*PAYING) as url, asked(url):
             result = cli("watch", url, "--once", "--interval", "0.4s", "--break-even", 2)
-        assert result.stdout == ""
-        assert "Speculation pays" in result.stderr
-        assert "break-even 2.00 (given)" in result.stderr
+        assert result.stderr == ""
+        assert "Speculation pays" in result.stdout
+        assert "break-even 2.00 (given)" in result.stdout
 
 
 class TestOnePage:

@@ -72,7 +72,7 @@ def test_a_service_without_a_terminal_says_only_what_changes(cli: Cli, tmp_path:
         *("watch", URL, "--listen", "127.0.0.1:0", "--history", tmp_path / "w.db"),
         *("--interval", "100ms", "--window", "1s", "--for", "450ms"),
     )
-    assert result.stderr.count("Unreachable") == 1
+    assert result.stdout.count("Unreachable") == 1
 
 
 class TestTheFile:

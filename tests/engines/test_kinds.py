@@ -173,7 +173,7 @@ def test_it_is_planned_and_listed_by_doctor_without_an_edit_here(cli: Cli) -> No
         == memory["total_bytes"] - memory["target_weight_bytes"] - memory["draft_weight_bytes"]
     )
     assert set(planned.document["pairing"]["rules"]) == {"tiny", "vllm", "llamacpp"}
-    assert "llama-3.2-1b" in cli(*words).stderr
+    assert "llama-3.2-1b" in cli(*words).stdout
     doctor = cli("doctor", "--quick", "--json")
     assert doctor.document["engines"]["tiny"] == "in the package tiny_engine"
 

@@ -86,7 +86,7 @@ def test_what_the_engine_refuses_will_not_run(flags: tuple[str, ...], refusal: s
     told = document(cli, *LLAMA, *flags, code=4)
     assert (told["runs"], refusal in told["refusal"]) == (False, True)
     screen = cli("plan", *LLAMA, *flags)
-    assert (screen.code, "WILL NOT RUN" in screen.stderr) == (4, True)
+    assert (screen.code, "WILL NOT RUN" in screen.stdout) == (4, True)
 
 
 def test_several_methods_are_compared_and_the_first_is_planned(cli: Cli) -> None:

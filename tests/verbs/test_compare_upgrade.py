@@ -49,7 +49,7 @@ def test_the_terminal_shows_it_first_and_json_has_it(tmp_path: Path, cli: Cli) -
     shown, document = cli("compare", *paths), cli("compare", *paths, "--json").document
 
     assert shown.code == 0
-    lines = [line for line in shown.stderr.splitlines() if line.strip()]
+    lines = [line for line in shown.stdout.splitlines() if line.strip()]
     assert re.match(r"The cost of a step rose by 2\d%; acceptance is not shown to have moved\.", lines[0])
     assert "v1 -> v2" in lines[1]
     upgrade = document["upgrade"]

@@ -60,6 +60,10 @@ class Outputs:
     # The page; None where none is written.
     out: Path | None
 
+    def screen(self) -> Console:
+        """stdout, unless a document stands there alone."""
+        return screen(stderr=self.as_json or self.markdown == STDOUT)
+
     def require_places(self, *, prompts: Path | None = None) -> None:
         """Before anything is measured."""
         from speclift.studies.outputs import require_report_place
@@ -126,8 +130,9 @@ def measure_command(ask: Ask, *, dry_run: DryRun = False, as_json: Json = False)
             )
         )
     else:
-        narrator.console.print(cells_table(judgement.cells))
-        narrator.console.print(findings_view(judgement.findings))
+        answer = screen(stderr=False)
+        answer.print(cells_table(judgement.cells))
+        answer.print(findings_view(judgement.findings))
     _end(done, 0)
 
 
@@ -158,7 +163,7 @@ def compare_command(
     with Study.open(studies[0]) as first:
         goals = assembled(Goals, {**flat_values(first.goals), **changed})
     judgement = compare(studies, goals=goals)
-    _show_judgement(judgement, screen(stderr=True), to)
+    _show_judgement(judgement, to)
     raise typer.Exit(EXIT_CODES[judgement.verdict.decision])
 
 
@@ -202,12 +207,12 @@ def _deciding(ask: Ask, verb: str, *, dry_run: bool, to: Outputs) -> None:
             done = decided(ask, narrator, verb=verb)
     except SearchStopped as stopped:
         if stopped.so_far is not None:
-            narrator.console.print(stopped_view(stopped.so_far))
+            to.screen().print(stopped_view(stopped.so_far))
         narrator.say(f"stopped; continue with: speclift {verb} --resume --study {relative(stopped.path)}")
         raise typer.Exit(EXIT_INTERRUPTED) from None
     judgement = done.judgement
     to = replace(to, out=to.out or Path(judgement.study) / REPORT)
-    _show_judgement(judgement, narrator.console, to, shows_search=verb == "tune")
+    _show_judgement(judgement, to, shows_search=verb == "tune")
     _end(done, EXIT_CODES[judgement.verdict.decision] if verb == "decide" else 0)
 
 
@@ -220,9 +225,7 @@ def _end(done: Measured, code: int) -> None:
     raise typer.Exit(code)
 
 
-def _show_judgement(
-    judgement: Judgement, console: Console, to: Outputs, *, shows_search: bool = False
-) -> None:
+def _show_judgement(judgement: Judgement, to: Outputs, *, shows_search: bool = False) -> None:
     """The answer, the table, and where the rest is."""
     from speclift.studies.outputs import relative
     from speclift.verbs.report import write_report
@@ -235,7 +238,7 @@ def _show_judgement(
     from speclift.views.tuning_terminal import search_view
     from speclift.views.upgrade_terminal import upgrade_view
 
-    document = verdict_document(judgement)
+    document, console = verdict_document(judgement), to.screen()
     if to.as_json:
         write_json(document)
     write_markdown(verdict_markdown(document), to.markdown)

@@ -8,7 +8,15 @@ import typer
 
 from speclift.bench.ask import PlanAsk
 from speclift.cli.options import Flags, takes
-from speclift.cli.screens import Json, Markdown, require_markdown_place, screen, write_json, write_markdown
+from speclift.cli.screens import (
+    STDOUT,
+    Json,
+    Markdown,
+    require_markdown_place,
+    screen,
+    write_json,
+    write_markdown,
+)
 from speclift.core.flags import assembled
 
 
@@ -30,7 +38,7 @@ def plan_command(asked: Mapping[str, object], *, as_json: Json = False, markdown
         from speclift.views.answer_terminal import AnswerScreen
         from speclift.views.plan_terminal import STYLES, plan_view
 
-        console = screen(stderr=True)
+        console = screen(stderr=markdown == STDOUT)
         answer = AnswerScreen(plan_answer(found), style=STYLES[found.fits and found.runs])
         answer.print_above(console)
         console.print(plan_view(document))

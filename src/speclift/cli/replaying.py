@@ -46,7 +46,7 @@ def replay_command(
     else:
         from speclift.views.replay_terminal import replay_view
 
-        console.print(replay_view(document))
+        screen(stderr=False).print(replay_view(document))
     if result.unread:
         raise OperatingError(
             f"not all of the log was read: {'; '.join(result.unread)}",

@@ -1,14 +1,15 @@
-"""Where text goes: data to stdout, narrative to stderr, 100 columns wide where no terminal says otherwise."""
+"""Where text goes: answers to stdout, progress to stderr, 100 columns wide where no terminal says otherwise."""
 
 from __future__ import annotations
 
 import json
 import os
+import re
 import shlex
 import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import IO, TYPE_CHECKING, Annotated, cast
 
 import typer
 
@@ -19,6 +20,7 @@ if TYPE_CHECKING:
 
 PLAIN_COLUMNS = 100
 STDOUT = "-"
+_PADDING = re.compile(r"[ \t]+$", re.MULTILINE)
 
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON document on stdout, nothing else.")]
 DryRun = Annotated[bool, typer.Option("--dry-run", help="Print the exact server commands and stop.")]
@@ -29,12 +31,32 @@ Markdown = Annotated[
 
 
 def screen(*, stderr: bool) -> Console:
+    """stdout is for the answer, stderr for progress, warnings and errors."""
     from rich.console import Console  # here, because --help must not wait for it
 
-    console = Console(stderr=stderr, highlight=False)
+    file = None if stderr else cast("IO[str]", _AnswerFile())
+    console = Console(file=file, stderr=stderr, highlight=False)
     if not console.is_terminal and "COLUMNS" not in os.environ:
         console.width = PLAIN_COLUMNS
     return console
+
+
+class _AnswerFile:
+    """Standard output; without a terminal its lines end where their words end."""
+
+    def __init__(self) -> None:
+        # Not looked up later: while a live screen is shown, sys.stdout is a proxy that writes here.
+        self._stdout = sys.stdout
+
+    def __getattr__(self, name: str) -> object:
+        return getattr(self._stdout, name)
+
+    def write(self, text: str) -> int:
+        if not self._stdout.isatty():
+            text = _PADDING.sub("", text)
+        encoding = self._stdout.encoding or "utf-8"
+        # A bar that the encoding lacks must not cost the answer.
+        return self._stdout.write(text.encode(encoding, "replace").decode(encoding))
 
 
 def write_json(document: Mapping[str, object]) -> None:

@@ -13,6 +13,7 @@ from speclift.bench.ask import Ask
 from speclift.bench.interrupts import EXIT_INTERRUPTED
 from speclift.cli.options import takes_ask
 from speclift.cli.screens import (
+    STDOUT,
     DryRun,
     Json,
     Markdown,
@@ -134,12 +135,13 @@ def _show(done: Verified, ask: Ask, narrator: Narrator, *, as_json: bool, markdo
     if folder is not None:
         kept = keep_gate_document(folder / DOCUMENT, done, ask)
         narrator.say(f"saved to {kept}")
+    console = screen(stderr=as_json or markdown == STDOUT)
     answer = AnswerScreen(gate_answer(gate, ask.argv), style=STYLES[gate.result])
-    answer.print_above(narrator.console)
+    answer.print_above(console)
     if gate.soak is not None:
-        narrator.console.print(soak_view(gate.soak))
-    narrator.console.print(gate_view(gate))
-    answer.print_below(narrator.console)
+        console.print(soak_view(gate.soak))
+    console.print(gate_view(gate))
+    answer.print_below(console)
     narrator.say("--json has every check and finding")
 
 

@@ -107,7 +107,7 @@ def _watch(reread: Callable[[], WatchPlan], *, has_file: bool, as_json: bool) ->
 
     if as_json:
         return run(_json_line)
-    console = screen(stderr=True)
+    console = screen(stderr=False)
     if ask.listen is not None and not console.is_terminal:
         return run(_Changes().tell)
     if not console.is_terminal or ask.once:
@@ -168,4 +168,5 @@ def _json_line(watched: Watched, answer: ShortAnswer) -> None:
 def _plain(watched: Watched, answer: ShortAnswer) -> None:
     from speclift.views.watch_terminal import plain_lines
 
-    screen(stderr=True).print(plain_lines(watched, answer))
+    screen(stderr=False).print(plain_lines(watched, answer))
+    sys.stdout.flush()

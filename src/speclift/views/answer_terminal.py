@@ -25,7 +25,8 @@ class AnswerScreen:
         self._style = style
 
     def print_above(self, console: Console) -> None:
-        console.print()
+        if console.is_terminal:
+            console.print()
         console.print(Text(self._answer.sentence, style=self._style))
         for reason in self._answer.because:
             console.print(_reason(reason))
