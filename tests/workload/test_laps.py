@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from collections import Counter
 
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from scipy import stats
 
 from samples import NGRAM, plan, request
 from speclift.core.arm import baseline_arm, control_arm
@@ -33,6 +35,26 @@ def in_laps(**changes: object) -> StudyPlan:
     return plan(**{"requests": traffic(copy=12, chat=6), "looks": looks, **changes})
 
 
+def error_of(looks: Looks) -> float:
+    """The chance that any look excludes the truth, exactly: the density of a mean of known variance that no look has
+    excluded yet, carried on from look to look (Armitage, McPherson and Rowe 1969)."""
+    times = np.cumsum(looks.sizes) / sum(looks.sizes)
+    grid = np.linspace(-6.0, 6.0, 301)
+    step = grid[1] - grid[0]
+    density = np.zeros_like(grid)
+    for number, (time, before) in enumerate(zip(times, (0.0, *times), strict=False)):
+        spread = np.sqrt(time - before)
+        density = (
+            stats.norm.pdf(grid, scale=spread)
+            if number == 0
+            else step * stats.norm.pdf(grid[:, None] - grid, scale=spread) @ density
+        )
+        bound = stats.norm.isf((1 - looks.level(number)) / 2) * np.sqrt(time)
+        # The part of a grid cell that lies within the bound.
+        density *= np.clip((bound - np.abs(grid)) / step + 0.5, 0.0, 1.0)
+    return float(1.0 - density.sum() * step)
+
+
 class TestLooks:
     @pytest.mark.parametrize("launches", [1, 2, 3, 5, 12])
     def test_as_many_requests_as_passes_and_no_more_error_than_there_is(self, launches: int) -> None:
@@ -42,6 +64,19 @@ class TestLooks:
         assert sum(looks.shares) == pytest.approx(1.0)
         assert list(looks.shares) == sorted(looks.shares)
         assert looks.shares[-1] == LAST_LOOK_SHARE
+
+    @pytest.mark.parametrize(
+        "settings", [{"together": True}, {"together": False}, {"repeats": True}], ids=str
+    )
+    def test_however_many_launches_the_looks_together_err_no_more_than_one_fixed_look(
+        self, settings: dict[str, bool]
+    ) -> None:
+        for launches in (*range(1, 41), 1000):
+            looks = looks_for(launches, **{"together": True, **settings})
+            if looks is not None:
+                assert sum(looks.shares) == pytest.approx(1.0)
+                errs = error_of(looks) if launches <= 40 else 0.05
+                assert 0.025 < errs <= 0.05, (launches, errs)
 
     def test_servers_that_are_up_one_at_a_time_have_longer_laps(self) -> None:
         alone, together = looks_for(3, together=False), looks_for(3, together=True)

@@ -40,10 +40,11 @@ def looks_for(launches: int, *, together: bool, repeats: bool = False) -> Looks 
         sizes = (0.5, 0.5, *(1.0 for _ in range(launches - 1)))
     else:
         sizes = (0.3, 0.3, 0.4) if launches == 1 else (0.3, 0.3, 0.3, 0.55, 0.55, *[1.0] * (launches - 2))
-    if len(sizes) == 2:
-        return Looks(sizes=sizes, shares=(1.0 - LAST_LOOK_SHARE, LAST_LOOK_SHARE))
-    between = (1.0 - FIRST_LOOK_SHARE - LAST_LOOK_SHARE) / (len(sizes) - 2)
-    return Looks(sizes=sizes, shares=(FIRST_LOOK_SHARE, *(between for _ in sizes[2:]), LAST_LOOK_SHARE))
+    before_last = 1.0 - LAST_LOOK_SHARE
+    # Of many looks the first has no more than any other: shares do not fall.
+    first = min(FIRST_LOOK_SHARE, before_last / (len(sizes) - 1)) if len(sizes) > 2 else before_last
+    between = max(first, (before_last - first) / max(1, len(sizes) - 2))
+    return Looks(sizes=sizes, shares=(first, *(between for _ in sizes[2:]), LAST_LOOK_SHARE))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
