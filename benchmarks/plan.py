@@ -22,11 +22,10 @@ from scipy.optimize import least_squares
 
 from speclift.arithmetic.cost import Drafting, DraftPasses, EngineLosses, LookUp, step_s
 from speclift.engines.vllm.losses import GRAPH_TOKENS, model_for
-from speclift.planner.acceptance_curve import Acceptance, Assumed, Lengths
 from speclift.planner.config_shape import shape_from_config
 from speclift.planner.memory import Placed
 from speclift.planner.precision import nominal_bytes, precision_named, weights_in
-from speclift.planner.prediction import EngineModel, Predictor, forward_model
+from speclift.planner.prediction import Acceptance, Assumed, EngineModel, Lengths, Predictor, forward_model
 from speclift.weights.catalogue_files import find_gpu, find_model
 
 RECORDS = Path(__file__).parent / "gpu" / "records"
@@ -288,7 +287,7 @@ class Bench:
         """As plan states it, against the baseline that was measured."""
         own = replace(
             self.predictors[id(row)],
-            engine=EngineModel(losses=losses, trust_factor=factor, source="refitted"),
+            engine=EngineModel(losses=losses, factor=factor, source="refitted"),
         )
         value = self.speedup(row, losses)
         stated = own.best(row.concurrency, row.acceptance, [row.k]).speedup
@@ -352,7 +351,7 @@ def main(paths: Sequence[Path]) -> int:
     rows, aside = read_rows(paths)
     bench = Bench(rows)
     drafted = [row for row in rows if row.k]
-    factor = model_for(H200, VERSIONS[-1]).trust_factor
+    factor = model_for(H200, VERSIONS[-1]).factor
     predicted: dict[int, tuple[float, float, float]] = {}
     for configuration in sorted({row.configuration for row in drafted}):
         refitted = fit(bench, [row for row in rows if row.configuration != configuration])

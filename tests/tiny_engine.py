@@ -13,7 +13,7 @@ from speclift.engines.fake.engine import Fake
 from speclift.engines.kind import EngineKind
 from speclift.linter.dialect import Dialect
 from speclift.linter.rows import INT, SWITCH, TEXT, NameTable, Row, by_name
-from speclift.planner.memory import KvPool, MemoryPlan, Placed, kv_bytes_per_token
+from speclift.planner.memory import MemoryPerGpu, PairBytes, Placed, kv_bytes_per_token
 from speclift.planner.prediction import EngineModel
 from speclift.planner.request import EngineTerms, PlanRequest
 
@@ -34,9 +34,9 @@ class TinyTerms(EngineTerms):
         return 2.0
 
     def model_on(self, device: Device, version: str | None) -> EngineModel:
-        return EngineModel(losses=EngineLosses(step_s=1e-3), trust_factor=3.0, source="assumed")
+        return EngineModel(losses=EngineLosses(step_s=1e-3), factor=3.0, source="assumed")
 
-    def memory(self, request: PlanRequest, draft: Placed | None, *, speculates: bool) -> MemoryPlan:
+    def memory(self, request: PlanRequest, draft: Placed | None, *, speculates: bool) -> MemoryPerGpu:
         total, target = request.device.memory_bytes, request.target
         drafting = draft.weights.total if draft else 0
         left = max(0, total - target.weights.total - drafting)
@@ -44,7 +44,7 @@ class TinyTerms(EngineTerms):
             kv_bytes_per_token(each.shape, value_bytes=2.0) if each else 0.0 for each in (target, draft)
         ]
         tokens = int(left / sum(per_token))
-        return MemoryPlan(
+        return MemoryPerGpu(
             total_bytes=total,
             usable_bytes=total,
             target_weight_bytes=target.weights.total,
@@ -53,10 +53,11 @@ class TinyTerms(EngineTerms):
             speculation_bytes=0,
             runtime_bytes=0,
             kv_bytes=left,
-            kv_bytes_per_token_target=per_token[0],
-            kv_bytes_per_token_draft=per_token[1],
+            kv_bytes_per_token=PairBytes(target=round(per_token[0]), draft=round(per_token[1])),
             block_tokens=1,
-            pool=KvPool(tokens=tokens, max_concurrency=tokens / request.layout.context, blocks=tokens),
+            blocks=tokens,
+            kv_tokens=tokens,
+            max_concurrency=tokens / request.layout.context,
         )
 
 

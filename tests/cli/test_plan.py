@@ -13,7 +13,7 @@ from hf_folders import CONFIG, TOKENS, write_folder
 from running import Cli, Decided
 from speclift import PlanAsk, plan
 from speclift.core.errors import UsageError
-from speclift.planner.plan_document import plan_document
+from speclift.planner.plan import plan_document
 from speclift.views.plan_terminal import plan_view
 from speclift.weights.catalogue_files import catalogue_models
 
@@ -280,11 +280,9 @@ def test_the_python_name_is_the_verb_even_after_its_package_was_imported() -> No
 
 @pytest.mark.parametrize("width", [80, 120])
 def test_the_screen_keeps_its_width_and_says_the_essentials(width: int) -> None:
-    document = plan_document(
-        plan(target="llama-3.1-70b", drafts=("llama-3.1-8b",), target_quant="fp8", gpu="h200")
-    )
+    planned = plan(target="llama-3.1-70b", drafts=("llama-3.1-8b",), target_quant="fp8", gpu="h200")
     console = Console(width=width, record=True, no_color=True, file=StringIO())
-    console.print(plan_view(document))
+    console.print(plan_view(planned))
     text = console.export_text()
 
     assert max(map(len, text.splitlines())) <= width
@@ -301,9 +299,9 @@ def test_the_screen_keeps_its_width_and_says_the_essentials(width: int) -> None:
 
 def test_foreign_names_cannot_colour_or_move_the_screen(tmp_path: Path) -> None:
     folder = write_folder(tmp_path / "[bold]x\x1b[31m")
-    document = plan_document(plan(target=str(folder), gpu="h200", context=64))
+    planned = plan(target=str(folder), gpu="h200", context=64)
     console = Console(width=100, record=True, no_color=True, file=StringIO())
-    console.print(plan_view(document))
+    console.print(plan_view(planned))
     text = console.export_text()
     assert "\x1b" not in text
     assert "[bold]x" in text

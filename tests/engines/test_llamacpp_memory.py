@@ -7,7 +7,7 @@ import pytest
 from plan_samples import cpu, placed_shape, small_shape
 from speclift.core.model_shape import KvLayers
 from speclift.engines.llamacpp.memory import kv_buffer_bytes, llamacpp_memory
-from speclift.planner.memory import Layout
+from speclift.planner.memory import KvBuffers, Layout
 
 MIB = 1 << 20
 
@@ -43,6 +43,6 @@ def test_llama_slots_are_whole_and_the_draft_costs_some() -> None:
     bare = llamacpp_memory(target, None, cpu(4 << 30), layout, slots=2)
     paired = llamacpp_memory(target, draft, cpu(4 << 30), layout, slots=2)
 
-    assert bare.pool.max_concurrency == int(bare.kv_bytes / (180 * MIB))
-    assert 0 < paired.pool.max_concurrency < bare.pool.max_concurrency
-    assert (paired.buffer_bytes_target, paired.buffer_bytes_draft) == (360 * MIB, 72 * MIB)
+    assert bare.max_concurrency == int(bare.kv_bytes / (180 * MIB))
+    assert 0 < paired.max_concurrency < bare.max_concurrency
+    assert paired.kv_buffer_bytes == KvBuffers(slots=2, target=360 * MIB, draft=72 * MIB)

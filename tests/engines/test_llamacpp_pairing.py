@@ -10,10 +10,9 @@ from speclift.engines.llamacpp.pairing import (
     DIFFERENCES_SHOWN_MAX,
     FIRST_COMPARED_ID,
     SIZE_DIFFERENCE_MAX,
-    TokenDifference,
     compare_vocabularies,
 )
-from speclift.planner.tokens import Vocabulary
+from speclift.planner.tokens import DifferingToken, Vocabulary
 
 
 def _vocabulary(size: int = 40) -> Vocabulary:
@@ -160,7 +159,7 @@ def test_all_differences_are_counted_and_the_first_five_shown_with_both_texts() 
 
     assert report.differing_count == 40 - FIRST_COMPARED_ID
     assert len(report.differences) == DIFFERENCES_SHOWN_MAX
-    assert report.differences[0] == TokenDifference(token_id=5, target="t5", draft="x5")
+    assert report.differences[0] == DifferingToken(token_id=5, target="t5", draft="x5")
     assert "35 token texts differ, first id 5 (target 't5', draft 'x5')" in report.message
 
 

@@ -40,7 +40,7 @@ def test_kv_tokens_are_those_that_vllm_logged(
     found = vllm_memory(
         placed(target, precision), placed(draft) if draft else None, H200, layout, speculates=speculates
     )
-    assert found.pool.tokens == pytest.approx(logged, rel=off_at_most)
+    assert found.kv_tokens == pytest.approx(logged, rel=off_at_most)
 
 
 def test_vllms_cpu_build_logged_9600_tokens_for_256_mib_and_36_layers() -> None:
@@ -48,9 +48,9 @@ def test_vllms_cpu_build_logged_9600_tokens_for_256_mib_and_36_layers() -> None:
     layout = Layout(context=1024, kv_cache_bytes=256 * MIB)
     found = vllm_memory(target, draft, cpu(), layout, speculates=True)
 
-    assert found.kv_bytes_per_token_target + found.kv_bytes_per_token_draft == 27_648
-    assert found.pool.tokens == 9600
-    assert found.pool.max_concurrency == pytest.approx(9.375)
+    assert found.kv_bytes_per_token.target + found.kv_bytes_per_token.draft == 27_648
+    assert found.kv_tokens == 9600
+    assert found.max_concurrency == pytest.approx(9.375)
 
 
 def test_tensor_parallelism_splits_matrices() -> None:
@@ -68,14 +68,14 @@ def test_a_pipeline_stage_holds_its_layers_and_one_end() -> None:
 def test_what_does_not_fit_holds_nothing() -> None:
     found = vllm_memory(placed("llama-3.1-70b"), None, find_gpu("rtx-4090"), Layout(), speculates=False)
     assert not found.fits
-    assert found.pool.tokens == 0
+    assert found.kv_tokens == 0
     assert found.kv_bytes == 0
 
 
 def test_an_fp8_cache_holds_twice_the_tokens() -> None:
     wide = vllm_memory(placed("llama-3.1-8b"), None, H200, Layout(), speculates=False)
     narrow = vllm_memory(placed("llama-3.1-8b"), None, H200, Layout(kv_dtype="fp8"), speculates=False)
-    assert narrow.pool.tokens == pytest.approx(2 * wide.pool.tokens, rel=1e-3)
+    assert narrow.kv_tokens == pytest.approx(2 * wide.kv_tokens, rel=1e-3)
 
 
 def test_windows_let_more_long_requests_in() -> None:
@@ -123,7 +123,7 @@ def test_a_draft_never_leaves_more_room(context: int, utilisation: float, tensor
     bare = vllm_memory(placed("llama-3.1-8b"), None, H200, layout, speculates=False)
     paired = vllm_memory(placed("llama-3.1-8b"), placed("llama-3.2-1b"), H200, layout, speculates=True)
 
-    assert paired.pool.tokens < bare.pool.tokens
+    assert paired.kv_tokens < bare.kv_tokens
     assert paired.kv_bytes + paired.draft_weight_bytes + paired.speculation_bytes == pytest.approx(
         bare.kv_bytes
     )
@@ -137,7 +137,7 @@ def test_more_memory_never_holds_fewer_tokens(memory: int) -> None:
         )
         return vllm_memory(
             placed("llama-3.2-1b"), None, device, Layout(batched_tokens=2048), speculates=False
-        ).pool.tokens
+        ).kv_tokens
 
     assert tokens(memory) <= tokens(memory + (1 << 28))
 

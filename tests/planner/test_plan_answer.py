@@ -12,7 +12,7 @@ from running import Cli
 from speclift.bench.ask import PlanAsk
 from speclift.core.answer import BECAUSE_CHARACTERS_MAX, BECAUSE_MAX, SENTENCE_CHARACTERS_MAX
 from speclift.core.flags import assembled
-from speclift.planner.answer import plan_answer
+from speclift.planner.plan import plan_answer
 from speclift.verbs.plan import plan
 
 PAIR = {"target": "llama-3.1-70b", "target_quant": "fp8", "drafts": ("llama-3.1-8b",), "gpu": "h200"}

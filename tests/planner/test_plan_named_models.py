@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from running import Cli
 from speclift.core.errors import OperatingError, UsageError
-from speclift.planner.plan_document import plan_document
+from speclift.planner.plan import plan_document
 from speclift.verbs.plan import plan
 from speclift.weights.catalogue_files import catalogue_gpus, catalogue_models
 from speclift.weights.named_models import find_source

@@ -12,9 +12,10 @@ from plan_samples import H200, cpu, placed, placed_shape, small_shape
 from speclift.core.results import Level
 from speclift.engines.llamacpp.planning import LlamaCppTerms
 from speclift.engines.vllm.planning import VllmTerms
-from speclift.planner.acceptance_curve import Assumed
-from speclift.planner.memory import Layout, Placed
-from speclift.planner.planning import Plan, plan_deployment
+from speclift.planner.memory import KvBuffers, Layout, Placed
+from speclift.planner.plan import Plan
+from speclift.planner.planning import plan_deployment
+from speclift.planner.prediction import Assumed
 from speclift.planner.request import DraftOption, PlanRequest
 from speclift.planner.tokens import TokenComparison, compare_tokens
 from speclift.weights.catalogue_files import find_gpu
@@ -37,30 +38,34 @@ def request(target: Placed, *drafts: DraftOption, **changes: Any) -> PlanRequest
 
 
 def checks(plan: Plan, level: Level) -> set[str]:
-    return {found.check for found in plan.advice if found.level is level}
+    return {found.check for found in plan.findings if found.level is level}
 
 
 def message(plan: Plan, check: str) -> str:
-    return next(found.message for found in plan.advice if found.check == check)
+    return next(found.message for found in plan.findings if found.check == check)
 
 
 def test_the_pair_that_s4_recommends_is_accepted_and_priced() -> None:
     plan = plan_deployment(request(placed("llama-3.1-70b", "fp8"), option(placed("llama-3.1-8b"))))
 
     assert plan.fits
-    assert plan.pairing is not None
     assert plan.pairing.ratio == pytest.approx(8.79, abs=0.01)
     assert plan.pairing.same_tokenizer is True
     assert "inside the recommended 8 to 12" in message(plan, "size-ratio")
     assert "kv-cost" in checks(plan, Level.WARN)
-    assert all(found.source for found in plan.advice)
+    assert all(found.source for found in plan.findings)
 
 
 @pytest.mark.parametrize(
     ("target", "draft", "layout", "said"),
     [
         ("qwen2.5-72b", "qwen2.5-0.5b", {}, "152064"),
-        ("llama-3.1-70b", "llama-3.2-1b", {"tensor_parallel": 2}, "tensor parallelism is 1"),
+        (
+            "llama-3.1-70b",
+            "llama-3.2-1b",
+            {"tensor_parallel": 2, "draft_tensor_parallel": 1},
+            "tensor parallelism is 1",
+        ),
         ("llama-3.1-70b", "llama-3.2-3b", {"tensor_parallel": 16, "draft_tensor_parallel": 16}, "24 heads"),
     ],
 )
@@ -73,18 +78,18 @@ def test_what_vllm_would_refuse_is_said_before_it_does(
     assert said in message(plan, "engine-rule")
     assert "engine-rule" in checks(plan, Level.FAIL)
     refused = next(each for each in plan.candidates if each.draft == draft)
-    assert not refused.is_usable
+    assert not refused.usable
 
 
 def test_llama_cpp_does_not_mind_sizes_that_vllm_minds() -> None:
     comparison = compare_tokens(tuple("abcdefgh"), (*"abcdefgh", "[PAD8]"))
     own = option(placed("qwen2.5-0.5b", "q8_0"), comparison=comparison)
     llama, vllm = LlamaCppTerms(), VllmTerms()
-    plan = plan_deployment(request(placed("qwen2.5-72b", "q4_k_m"), own, engine=llama))
+    asked = request(placed("qwen2.5-72b", "q4_k_m"), own, engine=llama, others=(vllm,))
+    plan = plan_deployment(asked)
 
-    assert plan.pairing is not None
-    assert llama.objection(plan.pairing, plan.request.layout) == ""
-    assert vllm.objection(plan.pairing, plan.request.layout)
+    assert plan.pairing.rules["llamacpp"].ok
+    assert not plan.pairing.rules["vllm"].ok
     assert "engine-rule" not in checks(plan, Level.FAIL)
     assert "only in padding" in message(plan, "tokenizer")
 
@@ -101,7 +106,6 @@ def test_other_tokenizers_are_a_failure_with_the_tokens_that_differ() -> None:
 def test_unknown_tokenizers_are_not_called_the_same() -> None:
     draft = placed_shape(replace(small_shape(layers=2), tokenizer=None, family=""))
     plan = plan_deployment(request(placed("smollm2-1.7b"), option(draft)))
-    assert plan.pairing is not None
     assert plan.pairing.same_tokenizer is None
     assert plan.pairing.same_family is None
     assert "tokenizer" in checks(plan, Level.WARN)
@@ -119,7 +123,7 @@ def test_what_does_not_fit_says_what_would() -> None:
     plan = plan_deployment(request(placed("llama-3.1-70b"), device=find_gpu("h100")))
 
     assert not plan.fits
-    found = next(each for each in plan.advice if each.check == "memory")
+    found = next(each for each in plan.findings if each.check == "memory")
     assert found.level is Level.FAIL
     assert found.next_step == "--target-quant fp8 would fit"
     assert plan_deployment(request(placed("llama-3.1-70b", "fp8"), device=find_gpu("h100"))).fits
@@ -145,7 +149,7 @@ def test_an_acceptance_of_one_drafter_is_not_lent_to_another() -> None:
         request(placed("llama-3.1-70b", "fp8"), *drafts, acceptances=(Assumed(rate=0.8, source="given"),))
     )
 
-    known = {each.draft: each.needs[0].speedup for each in plan.candidates}
+    known = {each.draft: each.loads[0].speedup for each in plan.candidates}
     assert known["llama-3.1-8b"] is not None
     assert known["llama-3.2-1b"] is None
     assert known[None] is None
@@ -160,7 +164,7 @@ def test_candidates_are_ranked_by_what_they_need_with_the_unusable_last() -> Non
     plan = plan_deployment(request(placed("llama-3.1-70b", "fp8"), *drafts))
 
     assert [each.draft for each in plan.candidates] == [None, "llama-3.2-1b", "llama-3.1-8b", "qwen2.5-0.5b"]
-    usable = [each.mean_break_even for each in plan.candidates if each.is_usable]
+    usable = [each.mean_break_even for each in plan.candidates if each.usable]
     assert usable == sorted(usable)
     assert plan.candidates[-1].objection
 
@@ -178,7 +182,7 @@ def test_the_next_command_measures_the_asked_draft_and_the_best() -> None:
     layout = Layout(context=2048, tensor_parallel=2, draft_tensor_parallel=2, kv_dtype="fp8")
     plan = plan_deployment(request(placed("llama-3.1-70b", "fp8"), *drafts, layout=layout))
 
-    (command,) = plan.next_commands
+    (command,) = plan.next
     words = shlex.split(command)
     assert words[:2] == ["speclift", "decide"]
     assert [words[place + 1] for place, word in enumerate(words) if word == "--draft"] == [
@@ -192,7 +196,7 @@ def test_the_next_command_measures_the_asked_draft_and_the_best() -> None:
 
 def test_nothing_usable_means_no_command() -> None:
     plan = plan_deployment(request(placed("llama-3.1-405b"), device=find_gpu("rtx-4090")))
-    assert plan.next_commands == ()
+    assert plan.next == ()
 
 
 def test_spare_gpus_are_replicas() -> None:
@@ -205,6 +209,6 @@ def test_llama_cpp_on_a_cpu_plans_slots_and_says_its_trap() -> None:
     own = replace(option(draft), is_gguf=True)
     plan = plan_deployment(request(target, own, engine=LlamaCppTerms(), device=cpu(), is_gguf=True))
 
-    assert plan.memory.buffer_bytes_target == 8 * 45 * 2**20
+    assert plan.memory.kv_buffer_bytes == KvBuffers(slots=8, target=8 * 45 * 2**20, draft=8 * 9 * 2**20)
     assert "--spec-type draft-simple" in message(plan, "spec-type")
-    assert plan.next_commands[0].startswith("speclift decide --engine llamacpp")
+    assert plan.next[0].startswith("speclift decide --engine llamacpp")

@@ -13,8 +13,18 @@ from speclift.core.hardware import Device
 from speclift.engines.llamacpp.planning import LLAMACPP_CPU, LLAMACPP_GPU, LlamaCppTerms
 from speclift.engines.vllm.losses import TRUST_ELSEWHERE, VLLM_CPU, model_for
 from speclift.engines.vllm.planning import VllmTerms
-from speclift.planner.acceptance_curve import Acceptance, Assumed, Lengths, Survival, parse_rates
-from speclift.planner.prediction import LoadRange, Predictor, forward_model, load_ranges, predict
+from speclift.planner.prediction import (
+    Acceptance,
+    Assumed,
+    Lengths,
+    LoadRange,
+    Predictor,
+    Survival,
+    forward_model,
+    load_ranges,
+    parse_rates,
+    predict,
+)
 from speclift.planner.request import EngineTerms
 from speclift.weights.catalogue_files import find_gpu
 
@@ -105,23 +115,23 @@ def test_the_recommended_pair_is_predicted_to_lose_as_it_did() -> None:
 def test_break_even_is_where_the_speedup_is_one() -> None:
     own = predictor("70b", "1b")
     step = own.step(1, 3)
-    assert step.break_even is not None
-    assert own.speedup(1, 3, Assumed(rate=step.break_even), VLLM_H200.losses) == pytest.approx(1.0)
+    assert step.break_even_acceptance is not None
+    assert own.speedup(1, 3, Assumed(rate=step.break_even_acceptance), VLLM_H200.losses) == pytest.approx(1.0)
     assert step.break_even_low is not None
-    assert step.break_even_low < step.break_even
-    assert step.break_even_high is None or step.break_even_high > step.break_even
+    assert step.break_even_low < step.break_even_acceptance
+    assert step.break_even_high is None or step.break_even_high > step.break_even_acceptance
 
 
 def test_a_crossover_is_the_first_losing_load_with_trust_on_both_sides() -> None:
     own = predictor("8b", None)
     found = own.crossover(Assumed(rate=0.5), (3, 7), (1, 8))
 
-    assert found.concurrency is not None
+    assert found.value is not None
     assert found.low is not None
-    assert found.low < found.concurrency
-    assert found.high is None or found.high > found.concurrency
-    assert own.best(found.concurrency, Assumed(rate=0.5), (3, 7)).k == 0
-    assert own.best(found.concurrency - 1, Assumed(rate=0.5), (3, 7)).k > 0
+    assert found.low < found.value
+    assert found.high is None or found.high > found.value
+    assert own.best(found.value, Assumed(rate=0.5), (3, 7)).k == 0
+    assert own.best(found.value - 1, Assumed(rate=0.5), (3, 7)).k > 0
 
 
 @pytest.mark.parametrize("version", ["0.24.0", "0.26.0", "0.32.0"])
@@ -134,8 +144,8 @@ def test_where_it_pays_agrees_with_the_table_at_every_load(
     own = replace(predictor(target, draft), engine=model_for(H200, version))
     curve = tuple(Assumed(rate=rate) for rate in (0.3, 0.5, 0.7, 0.8, 0.9))
     loads = (1, 2, 5, 9, 30, 61, 100, 300)
-    found = predict(own, method="draft", loads=loads, ks=(1, 2, 4, 7), acceptances=curve)
-    for place, crossing in enumerate(found.crossovers):
+    found = predict(own, loads=loads, ks=(1, 2, 4, 7), acceptances=curve)
+    for place, crossing in enumerate(found.crossover):
         for load in found.loads:
             is_in_a_range = any(
                 loads.low <= load.concurrency and (loads.high is None or load.concurrency <= loads.high)
@@ -168,13 +178,13 @@ def test_ranges_have_their_borders_where_they_are() -> None:
 
 def test_every_assumed_acceptance_is_shown_with_its_own_best_k() -> None:
     curve: tuple[Acceptance, ...] = tuple(Assumed(rate=rate) for rate in (0.2, 0.5, 0.9))
-    found = predict(predictor("8b", None), method="ngram", loads=(1, 8), ks=(1, 3, 7), acceptances=curve)
+    found = predict(predictor("8b", None), loads=(1, 8), ks=(1, 3, 7), acceptances=curve)
 
     assert [load.concurrency for load in found.loads] == [1, 8]
     assert [best.acceptance for best in found.loads[0].best] == ["0.2", "0.5", "0.9"]
     ks = [best.k for best in found.loads[0].best]
     assert ks == sorted(ks)
-    assert [label for label, _ in found.simple_k] == ["0.2", "0.5", "0.9"]
+    assert [rule.acceptance for rule in found.rule_of_thumb_k] == ["0.2", "0.5", "0.9"]
     speedups = [best.speedup.value for best in found.loads[0].best]
     assert speedups == sorted(speedups)
 
@@ -191,20 +201,20 @@ def test_two_cores_run_the_embedded_model_as_measured() -> None:
 @pytest.mark.parametrize(
     ("engine", "device", "version", "factor"),
     [
-        (VllmTerms(), H200, None, VLLM_H200.trust_factor),
-        (VllmTerms(), H200, "0.26.1", VLLM_H200.trust_factor),
+        (VllmTerms(), H200, None, VLLM_H200.factor),
+        (VllmTerms(), H200, "0.26.1", VLLM_H200.factor),
         (VllmTerms(), H200, "0.32.0", TRUST_ELSEWHERE),
         (VllmTerms(), find_gpu("h100"), "0.24.0", TRUST_ELSEWHERE),
-        (VllmTerms(), cpu(), None, VLLM_CPU.trust_factor),
-        (LlamaCppTerms(), cpu(), None, LLAMACPP_CPU.trust_factor),
-        (LlamaCppTerms(), find_gpu("4090"), None, LLAMACPP_GPU.trust_factor),
+        (VllmTerms(), cpu(), None, VLLM_CPU.factor),
+        (LlamaCppTerms(), cpu(), None, LLAMACPP_CPU.factor),
+        (LlamaCppTerms(), find_gpu("4090"), None, LLAMACPP_GPU.factor),
     ],
 )
 def test_trust_is_widest_where_nothing_was_measured(
     engine: EngineTerms, device: Device, version: str | None, factor: float
 ) -> None:
     found = engine.model_on(device, version)
-    assert found.trust_factor == factor >= VLLM_H200.trust_factor
+    assert found.factor == factor >= VLLM_H200.factor
 
 
 def test_a_draft_model_is_predicted_by_the_version_that_runs_it() -> None:

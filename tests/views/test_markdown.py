@@ -18,7 +18,6 @@ from simulated import ARM, comparison, evidence
 from speclift.core.answer import NextCommand, answered
 from speclift.core.arm import Arm
 from speclift.core.documents import answer_document
-from speclift.planner.plan_document import plan_document
 from speclift.verbs.plan import plan
 from speclift.views.document import verdict_document
 from speclift.views.markdown import escaped, plan_markdown, verdict_markdown
@@ -107,7 +106,7 @@ def test_a_command_full_of_backticks_stays_in_its_fence() -> None:
 
 
 def test_a_plan_shows_its_prediction() -> None:
-    text = plan_markdown(plan_document(plan(target="llama-3.1-8b", drafts=("llama-3.2-1b",), gpu="h200")))
+    text = plan_markdown(plan(target="llama-3.1-8b", drafts=("llama-3.2-1b",), gpu="h200"))
     assert kinds_in(text) <= ALLOWED
     assert len(set(cells_of(text))) == 1
     assert "**It fits" in text

@@ -29,7 +29,6 @@ from speclift.engines.prometheus import parse_counters
 from speclift.engines.protocol import Server
 from speclift.engines.vllm import engine as vllm
 from speclift.engines.vllm.engine import Vllm
-from speclift.planner.plan_document import plan_document
 from speclift.studies.study import Study
 from speclift.verbs.plan import plan
 
@@ -143,7 +142,7 @@ def test_a_plan_foretold_the_servers_kv_cache(
         gpu="cpu",
         kv_cache_memory_bytes=512 << 20,
     )
-    assert plan_document(planned)["memory"]["kv_tokens"] == drafting.kv_tokens
+    assert planned.memory.kv_tokens == drafting.kv_tokens
 
 
 def test_the_server_says_what_it_really_runs_with_and_what_it_changed(drafting: Server) -> None:

@@ -18,9 +18,8 @@ from speclift.core.errors import UsageError, unknown_name
 from speclift.core.hardware import Device
 from speclift.core.speculation import DraftModel, Speculation
 from speclift.engines.kind import engine_kind, usable_kinds
-from speclift.planner.acceptance_curve import Acceptance
 from speclift.planner.memory import Layout, Placed
-from speclift.planner.prediction import K_DEFAULT, LOADS_DEFAULT
+from speclift.planner.prediction import K_DEFAULT, LOADS_DEFAULT, Acceptance
 from speclift.planner.request import DraftOption, EngineTerms, PlanRequest
 from speclift.weights.catalogue_files import find_gpu
 from speclift.weights.named_models import (
@@ -137,7 +136,7 @@ def _layout(ask: PlanAsk, target: Source, engine: EngineTerms) -> Layout:
     engine.check_split(target.shape, tensor)
     return Layout(
         tensor_parallel=tensor,
-        draft_tensor_parallel=ask.draft_tp if ask.draft_tp is not None else tensor,
+        draft_tensor_parallel=ask.draft_tp,
         pipeline_parallel=ask.pp,
         utilisation=ask.utilisation,
         context=min(CONTEXT_DEFAULT, target.shape.max_positions or CONTEXT_DEFAULT)
@@ -145,7 +144,7 @@ def _layout(ask: PlanAsk, target: Source, engine: EngineTerms) -> Layout:
         else ask.context,
         kv_dtype=ask.kv_dtype,
         batched_tokens=ask.token_budget,
-        max_sequences=ask.max_num_seqs,
+        max_num_seqs=ask.max_num_seqs,
         kv_cache_bytes=ask.kv_cache_memory_bytes,
     )
 

@@ -8,10 +8,10 @@ from speclift.bench.ask import PlanAsk
 from speclift.core.drafting import Drafting, drafting_of
 from speclift.core.errors import ModelError, UsageError
 from speclift.core.speculation import DraftModel, Head, NGram, Speculation, Suffix, method_name
-from speclift.planner.candidates import MTP
 from speclift.planner.heads import PlannedHead, estimated_head, head_from_files
 from speclift.planner.memory import Placed
 from speclift.planner.methods import parse_method
+from speclift.planner.prediction import MTP
 from speclift.planner.request import DraftOption, PlannedMethod
 from speclift.weights.named_models import find_source, place
 

@@ -12,7 +12,8 @@ from speclift.core.errors import OperatingError, UsageError, WillNotRun
 from speclift.core.quantities import size
 from speclift.core.speculation import DraftModel, Head, Off, drafters_of
 from speclift.planner.memory import MAX_SEQUENCES, UTILISATION_DEFAULT
-from speclift.planner.planning import Plan, plan_deployment
+from speclift.planner.plan import Plan
+from speclift.planner.planning import plan_deployment
 from speclift.search.space import Candidate, Predicate
 
 
@@ -69,7 +70,7 @@ def _plan(
 
 
 def _no_room(plan: Plan) -> str:
-    memory = plan.memory
+    memory = plan.memory.per_gpu
     weights = memory.target_weight_bytes + memory.draft_weight_bytes
     room = size(memory.usable_bytes)
     return f"does not fit: {size(weights)} of weights in {room} leave no room for the KV cache of one request"

@@ -8,12 +8,16 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
+from msgspec import field
+from msgspec.structs import replace
+
+from speclift.core.document import Document
 from speclift.core.hardware import Device
 from speclift.core.model_shape import ModelShape
 from speclift.core.results import Level
 from speclift.core.units import Tokens
-from speclift.planner.memory import Layout, MemoryPlan, Placed
-from speclift.planner.tokens import TokenComparison
+from speclift.planner.memory import Layout, MemoryPerGpu, Placed
+from speclift.planner.tokens import TokenComparison, TokenText
 
 # S0 and S4: shares of the memory above which to look again.
 DRAFT_SHARE_MAX, TARGET_SHARE_MAX, HEADROOM_MIN = 0.15, 0.70, 0.20
@@ -23,8 +27,7 @@ RATIO_MIN, RATIO_SWEET, RATIO_LARGE = 3.0, (8.0, 12.0), 70.0
 START_TARGET_MIN, START_DRAFT_MAX, TINY_TARGET_MAX = 30e9, 8.5e9, 9e9
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Advice:
+class Advice(Document, frozen=True, kw_only=True):
     check: str
     level: Level
     message: str
@@ -46,6 +49,76 @@ class Pairing:
     same_family: bool | None
     # What the engine's own check of both files objects to; empty where it has none, or nothing.
     file_objection: str = ""
+
+
+class PairCounts(Document, frozen=True, kw_only=True):
+    target: int | None
+    draft: int | None
+
+
+class PairingRule(Document, frozen=True, kw_only=True):
+    """One engine's word on the pair."""
+
+    ok: bool
+    why: str
+
+
+class TokenDifference(Document, frozen=True, kw_only=True):
+    """Null: that side has no token at this id."""
+
+    id: int
+    target: str | None
+    draft: str | None
+
+
+class PlannedPairing(Document, frozen=True, kw_only=True):
+    """Null: not known, or no draft model was named."""
+
+    ratio: float | None = None
+    same_tokenizer: bool | None = None
+    compared: str | None = None
+    same_family: bool | None = None
+    vocabulary: PairCounts | None = None
+    max_positions: PairCounts | None = None
+    # By engine.
+    rules: dict[str, PairingRule] = field(default_factory=dict)
+    padding_only: bool | None = None
+    differing_tokens: int | None = None
+    only_target: int | None = None
+    only_draft: int | None = None
+    differences: tuple[TokenDifference, ...] = ()
+
+
+def planned_pairing(pairing: Pairing, rules: dict[str, str]) -> PlannedPairing:
+    """`rules`: by engine, why it will not run the pair; empty where it will."""
+    planned = PlannedPairing(
+        ratio=round(pairing.ratio, 3),
+        same_tokenizer=pairing.same_tokenizer,
+        compared=pairing.compared,
+        same_family=pairing.same_family,
+        vocabulary=PairCounts(target=pairing.target.vocabulary, draft=pairing.draft.vocabulary),
+        max_positions=PairCounts(
+            target=pairing.target.max_positions or None, draft=pairing.draft.max_positions or None
+        ),
+        rules={engine: PairingRule(ok=not objection, why=objection) for engine, objection in rules.items()},
+    )
+    if (comparison := pairing.comparison) is None:
+        return planned
+    return replace(
+        planned,
+        padding_only=comparison.padding_only,
+        differing_tokens=comparison.differing_count,
+        only_target=comparison.only_target_count,
+        only_draft=comparison.only_draft_count,
+        differences=tuple(
+            TokenDifference(id=token.token_id, target=_shown(token.target), draft=_shown(token.draft))
+            for token in comparison.differences
+        ),
+    )
+
+
+def _shown(token: TokenText | None) -> str | None:
+    return token.decode("utf-8", "backslashreplace") if isinstance(token, bytes) else token
 
 
 def pairing_of(
@@ -185,8 +258,8 @@ def _ratio_advice(ratio: float, target: ModelShape, draft: ModelShape) -> Iterat
 
 
 def memory_advice(
-    plan: MemoryPlan,
-    bare: MemoryPlan,
+    plan: MemoryPerGpu,
+    bare: MemoryPerGpu,
     target: Placed,
     draft: Placed | None,
     device: Device,
@@ -197,21 +270,21 @@ def memory_advice(
 ) -> Iterator[Advice]:
     if not plan.fits:
         yield _does_not_fit(plan, bare, draft, layout, way_out)
-    elif plan.pool.max_concurrency < max(loads):
+    elif plan.max_concurrency < max(loads):
         yield Advice(
             check="concurrency",
             level=Level.WARN,
-            message=f"the KV cache holds {plan.pool.max_concurrency:.1f} requests of {layout.context:,} tokens, "
+            message=f"the KV cache holds {plan.max_concurrency:.1f} requests of {layout.context:,} tokens, "
             f"the concurrency is {max(loads)}: the rest waits or is preempted",
             source="speclift",
             next_step="use a shorter --context, --kv-dtype fp8, a smaller draft, or more GPUs",
         )
-    if draft is not None and bare.pool.tokens and plan.fits:
-        lost = 1 - plan.pool.tokens / bare.pool.tokens
+    if draft is not None and bare.kv_tokens and plan.fits:
+        lost = 1 - plan.kv_tokens / bare.kv_tokens
         yield Advice(
             check="kv-cost",
             level=Level.WARN if lost > HEADROOM_MIN else Level.INFO,
-            message=f"the draft costs {lost:.0%} of the KV cache: {bare.pool.tokens:,} -> {plan.pool.tokens:,} tokens",
+            message=f"the draft costs {lost:.0%} of the KV cache: {bare.kv_tokens:,} -> {plan.kv_tokens:,} tokens",
             source="speclift",
             next_step="use a quantised or smaller draft, or n-gram" if lost > HEADROOM_MIN else "",
         )
@@ -245,7 +318,7 @@ def memory_advice(
 
 
 def _does_not_fit(
-    plan: MemoryPlan, bare: MemoryPlan, draft: Placed | None, layout: Layout, way_out: str
+    plan: MemoryPerGpu, bare: MemoryPerGpu, draft: Placed | None, layout: Layout, way_out: str
 ) -> Advice:
     weights = plan.target_weight_bytes + plan.draft_weight_bytes
     needed = weights + plan.activation_bytes + plan.speculation_bytes + plan.runtime_bytes
@@ -254,7 +327,7 @@ def _does_not_fit(
     else:
         reason = (
             f"{plan.kv_bytes / 1e9:.1f} GB are left for the KV cache, one request of {layout.context:,} tokens "
-            f"needs more ({plan.pool.max_concurrency:.2f} fit)"
+            f"needs more ({plan.max_concurrency:.2f} fit)"
         )
     alone = "; the target alone fits" if draft is not None and bare.fits else ""
     return Advice(

@@ -5,21 +5,50 @@ Everything read from disk or a driver comes in as values; the answer is one Plan
 
 from __future__ import annotations
 
-import shlex
-from collections.abc import Iterator
-from dataclasses import dataclass, replace
-from itertools import product
+from dataclasses import replace
 
+from msgspec.structs import replace as change
+
+from speclift import __version__
 from speclift.arithmetic.cost import Drafting, DraftPasses, LookUp
-from speclift.core.arm import CONTEXT_MIN
-from speclift.core.drafting import PARALLEL_DRAFTING
+from speclift.core.model_shape import ModelShape
 from speclift.core.results import Level
-from speclift.planner.acceptance_curve import ASSUMED_RATES, Acceptance, Assumed
-from speclift.planner.advice import Advice, Pairing, memory_advice, pairing_advice, pairing_of
-from speclift.planner.candidates import DRAFT, MTP, NGRAM, PlannedDraft, needs_of, ranked
-from speclift.planner.memory import MemoryPlan, Placed, without_draft
+from speclift.core.units import Bytes
+from speclift.planner.advice import (
+    Advice,
+    Pairing,
+    PlannedPairing,
+    memory_advice,
+    pairing_advice,
+    pairing_of,
+    planned_pairing,
+)
+from speclift.planner.memory import (
+    Memory,
+    MemoryPerGpu,
+    NominalMemory,
+    PairBytes,
+    Placed,
+    kv_bytes_per_token,
+    planned_device,
+    planned_model,
+    without_draft,
+)
+from speclift.planner.plan import Plan, next_commands, plan_answer, target_refusal
 from speclift.planner.precision import PRECISIONS, weights_in
-from speclift.planner.prediction import EngineModel, Prediction, Predictor, forward_model, predict
+from speclift.planner.prediction import (
+    MTP,
+    NGRAM,
+    Acceptance,
+    EngineModel,
+    PlannedDraft,
+    Prediction,
+    Predictor,
+    forward_model,
+    needs_of,
+    predict,
+    ranked,
+)
 from speclift.planner.request import DraftOption, PlannedMethod, PlanRequest
 
 # Full memory traffic is drawn at the end of a request; half of the context is its middle.
@@ -27,70 +56,106 @@ CONTEXT_SHARE = 0.5
 MEASURED_HEAD, UNMEASURED_HEAD_TRUST = "eagle", 2.0
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Plan:
-    request: PlanRequest
-    memory: MemoryPlan
-    memory_without_draft: MemoryPlan
-    pairing: Pairing | None
-    prediction: Prediction
-    candidates: tuple[PlannedDraft, ...]
-    advice: tuple[Advice, ...]
-    next_commands: tuple[str, ...]
-    # Why the engine refuses it, whatever memory there is; empty where it does not.
-    refusal: str = ""
-    # Of the other methods that were named.
-    other_predictions: tuple[Prediction, ...] = ()
-
-    @property
-    def fits(self) -> bool:
-        return self.memory.fits
-
-    @property
-    def runs(self) -> bool:
-        return not self.refusal
-
-
 def plan_deployment(request: PlanRequest) -> Plan:
-    draft = request.draft
-    speculates = draft is not None or bool(request.methods)
-    memory = _memory(request, draft.placed if draft else None, speculates=speculates)
+    draft, layout, engine = request.draft, request.layout, request.engine
+    memory = _memory(request, draft.placed if draft else None, speculates=bool(draft or request.methods))
     bare = _memory(request, None, speculates=False)
     pairing = None
     if draft is not None and draft.head is None:
         pairing = _pairing(request, draft)
-    prediction, *others = _predictions(request)
+    prediction = _prediction(request)
     candidates = ranked(_candidates(request))
     advice = (*_advice(request, memory, bare, pairing, prediction), *_engine_advice(request))
-    return Plan(
-        request=request,
-        memory=memory,
-        memory_without_draft=bare,
-        pairing=pairing,
+    refusal = refusal_of(request, pairing)
+    plan = Plan(
+        schema=1,
+        speclift=__version__,
+        fits=memory.fits,
+        runs=not refusal,
+        refusal=refusal,
+        engine=engine.name,
+        engine_version=request.engine_version or prediction.trust.version or None,
+        target=planned_model(request.target, request.reference),
+        draft=planned_model(draft.placed, draft.reference) if draft else None,
+        device=planned_device(request.device, count=layout.gpus, gpus=request.gpu_count),
+        layout=change(layout, draft_tensor_parallel=layout.draft_gpus if draft else None),
+        memory=_whole_memory(request, memory, bare),
+        pairing=PlannedPairing() if pairing is None else planned_pairing(pairing, _rules(request, pairing)),
         prediction=prediction,
         candidates=candidates,
-        advice=tuple(sorted(advice, key=lambda found: _ORDER.index(found.level))),
-        next_commands=next_commands(request, candidates),
-        refusal=refusal_of(request, pairing),
-        other_predictions=tuple(others),
+        findings=tuple(sorted(advice, key=lambda found: _ORDER.index(found.level))),
+        next=next_commands(request, candidates),
+    )
+    return change(plan, answer=plan_answer(plan))
+
+
+def _rules(request: PlanRequest, pairing: Pairing) -> dict[str, str]:
+    return {
+        terms.name: terms.objection(pairing, request.layout) for terms in (request.engine, *request.others)
+    }
+
+
+def _whole_memory(request: PlanRequest, memory: MemoryPerGpu, bare: MemoryPerGpu) -> Memory:
+    layout, target = request.layout, request.target
+    draft = request.draft.placed if request.draft else None
+    gpus = layout.gpus if request.engine.works_as_one else 1
+    vram = request.device.nominal_bytes * layout.gpus
+    usable = round(vram * layout.utilisation)
+    nominal = PairBytes(target=target.nominal_bytes, draft=draft.nominal_bytes if draft else 0)
+    per_gpu = memory.kv_bytes_per_token
+    return Memory(
+        total_bytes=memory.total_bytes * gpus,
+        usable_bytes=memory.usable_bytes * gpus,
+        target_weight_bytes=target.weights.total,
+        draft_weight_bytes=draft.weights.total if draft else 0,
+        nominal_weight_bytes=nominal,
+        nominal=NominalMemory(
+            vram_bytes=vram,
+            usable_bytes=usable,
+            weight_bytes=nominal.target + nominal.draft,
+            kv_bytes=max(0, usable - nominal.target - nominal.draft),
+            kv_bytes_without_draft=max(0, usable - nominal.target),
+        ),
+        kv_bytes_per_token=PairBytes(
+            target=_whole_per_token(request, target.shape, per_gpu.target),
+            draft=_whole_per_token(request, draft.shape, per_gpu.draft) if draft else 0,
+        ),
+        kv_bytes=memory.kv_bytes * gpus,
+        kv_tokens=memory.kv_tokens,
+        kv_tokens_without_draft=bare.kv_tokens,
+        max_concurrency=round(memory.max_concurrency, 3),
+        max_concurrency_without_draft=round(bare.max_concurrency, 3),
+        context=layout.context,
+        kv_buffer_bytes=memory.kv_buffer_bytes,
+        per_gpu=memory,
+        per_gpu_without_draft=bare,
     )
 
 
-def _predictions(request: PlanRequest) -> list[Prediction]:
-    """One for each method that was named, the planned one first."""
+def _whole_per_token(request: PlanRequest, shape: ModelShape, on_one_gpu: Bytes) -> Bytes:
+    """The model's own, whatever is split or repeated over a group."""
+    if not request.engine.works_as_one:
+        return on_one_gpu
+    value_bytes = request.engine.kv_value_bytes(request.layout.kv_dtype)
+    return round(kv_bytes_per_token(shape, value_bytes=value_bytes))
+
+
+def _prediction(request: PlanRequest) -> Prediction:
+    """Of the planned method, with the arms of the others that were named."""
     draft = request.draft
     methods = request.methods or (PlannedMethod(name=draft.method if draft else NGRAM, option=draft),)
-    curve = request.acceptances or tuple(Assumed(rate=rate) for rate in ASSUMED_RATES)
-    return [
+    planned, *others = (
         predict(
-            _predictor(request, method.option),
-            method=method.name,
+            _predictor(request, method.option, method.name),
             loads=request.loads,
             ks=request.ks,
-            acceptances=curve,
+            acceptances=request.acceptances,
         )
         for method in methods
-    ]
+    )
+    loads = zip(*(prediction.loads for prediction in (planned, *others)), strict=True)
+    merged = [change(one[0], arms=tuple(arm for load in one for arm in load.arms)) for one in loads]
+    return change(planned, loads=tuple(merged))
 
 
 def refusal_of(request: PlanRequest, pairing: Pairing | None) -> str:
@@ -110,18 +175,13 @@ def _own_refusal(request: PlanRequest) -> str:
     draft = request.draft
     method = request.methods[0].name if request.methods else draft.method if draft else None
     refused = _method_objection(request, method) if method is not None else ""
-    return refused or _target_refusal(request)
-
-
-def _target_refusal(request: PlanRequest) -> str:
-    engine, target = request.engine, request.target
-    return engine.format_objection(target) or engine.size_objection(target.shape, request.layout)
+    return refused or target_refusal(request)
 
 
 _ORDER = [Level.FAIL, Level.WARN, Level.INFO, Level.PASS]
 
 
-def _memory(request: PlanRequest, draft: Placed | None, *, speculates: bool) -> MemoryPlan:
+def _memory(request: PlanRequest, draft: Placed | None, *, speculates: bool) -> MemoryPerGpu:
     layout = request.layout if draft is not None else without_draft(request.layout)
     return request.engine.memory(replace(request, layout=layout), draft, speculates=speculates)
 
@@ -135,7 +195,7 @@ def way_to_fit(request: PlanRequest) -> str:
         parallel = gpus // layout.pipeline_parallel
         if gpus < layout.gpus or request.target.shape.heads % max(1, parallel) or request.device.is_cpu:
             continue
-        wider = replace(layout, tensor_parallel=parallel, draft_tensor_parallel=parallel)
+        wider = change(layout, tensor_parallel=parallel, draft_tensor_parallel=parallel)
         for name in tried:
             target = request.target
             if name != target.weights.precision:
@@ -162,11 +222,11 @@ def _pairing(request: PlanRequest, option: DraftOption) -> Pairing:
     )
 
 
-def _predictor(request: PlanRequest, draft: DraftOption | None) -> Predictor:
+def _predictor(request: PlanRequest, draft: DraftOption | None, method: str = NGRAM) -> Predictor:
     layout, device = request.layout, request.device
     value_bytes = request.engine.kv_value_bytes(layout.kv_dtype)
     parallel = layout.tensor_parallel if request.engine.works_as_one else 1
-    draft_parallel = layout.draft_tensor_parallel if request.engine.works_as_one else 1
+    draft_parallel = layout.draft_gpus if request.engine.works_as_one else 1
     drafting: Drafting = LookUp()
     if draft is not None:
         read = draft.head.read if draft.head else draft.placed
@@ -180,6 +240,7 @@ def _predictor(request: PlanRequest, draft: DraftOption | None) -> Predictor:
         drafting=drafting,
         engine=_engine_model(request, draft),
         context=max(1, round(layout.context * CONTEXT_SHARE)),
+        method=method,
     )
 
 
@@ -188,10 +249,8 @@ def _engine_model(request: PlanRequest, draft: DraftOption | None) -> EngineMode
     model = request.engine.model_on(request.device, request.engine_version)
     if draft is None or draft.head is None or draft.method == MEASURED_HEAD:
         return model
-    trust = max(model.trust_factor, UNMEASURED_HEAD_TRUST)
-    return replace(
-        model, trust_factor=trust, source=f"{model.source}; {draft.method} heads were not measured"
-    )
+    factor = max(model.factor, UNMEASURED_HEAD_TRUST)
+    return change(model, factor=factor, source=f"{model.source}; {draft.method} heads were not measured")
 
 
 def _candidates(request: PlanRequest) -> list[PlannedDraft]:
@@ -215,10 +274,11 @@ def _candidate(
         precision=option.placed.weights.precision if option else None,
         ratio=ratio,
         fits=memory.fits,
-        kv_tokens=memory.pool.tokens,
-        max_concurrency=memory.pool.max_concurrency,
+        usable=memory.fits and not objection,
+        kv_tokens=memory.kv_tokens,
+        max_concurrency=round(memory.max_concurrency, 3),
         objection=objection or ("" if memory.fits else "does not fit"),
-        needs=needs_of(
+        loads=needs_of(
             _predictor(request, option), loads=request.loads, ks=request.ks, acceptance=acceptance
         ),
     )
@@ -239,8 +299,8 @@ def _objection(request: PlanRequest, option: DraftOption | None) -> tuple[str, f
 
 def _advice(
     request: PlanRequest,
-    memory: MemoryPlan,
-    bare: MemoryPlan,
+    memory: MemoryPerGpu,
+    bare: MemoryPerGpu,
     pairing: Pairing | None,
     prediction: Prediction,
 ) -> list[Advice]:
@@ -310,7 +370,7 @@ def _prediction_advice(request: PlanRequest, prediction: Prediction) -> list[Adv
     hopeless = [
         str(load.concurrency)
         for load in prediction.loads
-        if all(step.break_even is None for step in load.steps)
+        if all(step.break_even_acceptance is None for step in load.steps)
     ]
     if hopeless:
         found.append(
@@ -319,7 +379,7 @@ def _prediction_advice(request: PlanRequest, prediction: Prediction) -> list[Adv
                 level=Level.WARN,
                 message="slower than the baseline at any acceptance rate and any k, at concurrency "
                 + ", ".join(hopeless),
-                source=f"predicted, {prediction.model.source}",
+                source=f"predicted, {prediction.trust.source}",
                 next_step="use a smaller or quantised draft, or n-gram",
             )
         )
@@ -388,63 +448,3 @@ def _refused(request: PlanRequest, objection: str, message: str) -> Advice:
         source=request.engine.rule_source,
         next_step=request.engine.way_out(objection),
     )
-
-
-def next_commands(request: PlanRequest, candidates: tuple[PlannedDraft, ...]) -> tuple[str, ...]:
-    """What to type: the measurement of the best usable candidates, in the formats that were asked for."""
-    engine = request.engine
-    usable = [candidate for candidate in candidates if candidate.is_usable]
-    target_words = engine.load_words(request.target, is_gguf=request.is_gguf)
-    if not usable or target_words is None or not request.has_target or _target_refusal(request):
-        return ()
-    words = ["speclift", "decide", "--engine", engine.name, "--model", request.reference]
-    words += ["--method", engine.look_up, *_head_words(request, usable), *_draft_words(request, usable)]
-    shown = sorted(request.ks)[:: max(1, len(request.ks) // 3)][:3]
-    words += ["--k", ",".join(str(k) for k in shown)]
-    words += ["--concurrency", ",".join(str(load) for load in request.loads)]
-    words += ["--context", str(max(CONTEXT_MIN, request.layout.context))]
-    words += [f"--target-quant={word}" for word in target_words]
-    words += engine.words(request)
-    return (shlex.join(words),)
-
-
-def _head_words(request: PlanRequest, usable: list[PlannedDraft]) -> list[str]:
-    """Heads that can be named; each names its own model, because --draft is every method's."""
-    words = []
-    for option in request.drafts:
-        if option.head is None or not any(
-            (each.method, each.draft) == (option.method, option.placed.shape.name) for each in usable
-        ):
-            continue
-        if option.method == MTP:
-            words += ["--method", MTP]
-        elif option.has_reference:
-            words += ["--method", f"{option.method},model={option.reference}"]
-    return words
-
-
-def _draft_words(request: PlanRequest, usable: list[PlannedDraft]) -> list[str]:
-    """The draft that was asked for, and the best one if that is another in the same format."""
-    measurable = list(_measurable(request, usable))
-    if not measurable:
-        return []
-    asked = [(option, words) for option, words in measurable if option.is_asked_for]
-    chosen = [*asked, measurable[0]]
-    quantisation = chosen[0][1]
-    references = dict.fromkeys(option.reference for option, words in chosen if words == quantisation)
-    named = [word for reference in references for word in ("--draft", reference)]
-    method = f"{DRAFT},{PARALLEL_DRAFTING}=true" if chosen[0][0].is_parallel else DRAFT
-    return [*named, "--method", method, *(f"--draft-quant={word}" for word in quantisation)]
-
-
-def _measurable(
-    request: PlanRequest, usable: list[PlannedDraft]
-) -> Iterator[tuple[DraftOption, tuple[str, ...]]]:
-    """Draft models that a command can name in the format that was planned, with its words for that format."""
-    options = [option for option in request.drafts if option.head is None and option.has_reference]
-    for candidate, option in product(usable, options):
-        is_same = option.reference == candidate.reference
-        if is_same and option.placed.weights.precision == candidate.precision:
-            words = request.engine.load_words(option.placed, is_gguf=option.is_gguf)
-            if words is not None:
-                yield option, words

@@ -9,11 +9,10 @@ from pathlib import PurePath
 
 from speclift.core.hardware import Device
 from speclift.core.model_shape import ModelShape
-from speclift.planner.acceptance_curve import Acceptance
 from speclift.planner.advice import Advice, Pairing
 from speclift.planner.heads import PlannedHead
-from speclift.planner.memory import Layout, MemoryPlan, Placed
-from speclift.planner.prediction import EngineModel
+from speclift.planner.memory import Layout, MemoryPerGpu, Placed
+from speclift.planner.prediction import Acceptance, EngineModel
 from speclift.planner.tokens import TokenComparison
 
 
@@ -37,7 +36,7 @@ class EngineTerms(ABC):
     weights_hint = "weights in that format"
 
     @abstractmethod
-    def memory(self, request: PlanRequest, draft: Placed | None, *, speculates: bool) -> MemoryPlan: ...
+    def memory(self, request: PlanRequest, draft: Placed | None, *, speculates: bool) -> MemoryPerGpu: ...
 
     @abstractmethod
     def model_on(self, device: Device, version: str | None) -> EngineModel:

@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
-from typing import NotRequired, TypedDict
 
 from speclift.bench.ask import PlanAsk
 from speclift.bench.deployment import request_for
+from speclift.core.document import Document, read_json
 from speclift.core.errors import OperatingError, UsageError
 from speclift.core.flags import assembled
-from speclift.core.typed_json import read_as
-from speclift.planner.acceptance_curve import Acceptance, Lengths, Survival, parse_rates
-from speclift.planner.planning import Plan, plan_deployment
+from speclift.planner.plan import Plan
+from speclift.planner.planning import plan_deployment
+from speclift.planner.prediction import Acceptance, Lengths, Survival, parse_rates
 from speclift.studies.study import Study
 
 # Also where the engine refuses it.
@@ -64,35 +63,34 @@ def _from_study(path: Path) -> tuple[Acceptance, ...]:
     return tuple(by_arm.values())
 
 
-class _ReplayedLengths(TypedDict):
-    k: list[int]
-    value: list[float | None]
+class _ReplayedLengths(Document, frozen=True, kw_only=True):
+    k: tuple[int, ...]
+    value: tuple[float | None, ...]
+
+    @property
+    def by_k(self) -> dict[int, float]:
+        """A segment whose answers had no decode step has no length."""
+        return {k: value for k, value in zip(self.k, self.value, strict=True) if value is not None}
 
 
-class _ReplayedSegment(TypedDict):
-    segment: NotRequired[str]
+class _ReplayedSegment(Document, frozen=True, kw_only=True):
     accepted_length: _ReplayedLengths
+    segment: str = "all"
 
 
-class _Replay(TypedDict):
-    """Of a replay's document what a plan needs, so that those of other versions will do."""
+class _Replay(Document, frozen=True, kw_only=True):
+    """What a plan needs of a replay's document, so that those of other versions will do."""
 
-    segments: list[_ReplayedSegment]
-
-
-def _known_lengths(lengths: _ReplayedLengths) -> dict[int, float]:
-    """A segment whose answers had no decode step has no length."""
-    pairs = zip(lengths["k"], lengths["value"], strict=True)
-    return {k: float(value) for k, value in pairs if value is not None}
+    segments: tuple[_ReplayedSegment, ...]
 
 
 def _from_replay(path: Path) -> tuple[Acceptance, ...]:
     try:
-        replay = read_as(_Replay, json.loads(path.read_bytes()))
+        replay = read_json(_Replay, path.read_bytes())
         found = [
-            Lengths(by_k=by_k, label=segment.get("segment", "all"), source=f"replay {path}")
-            for segment in replay["segments"]
-            if (by_k := _known_lengths(segment["accepted_length"]))
+            Lengths(by_k=by_k, label=segment.segment, source=f"replay {path}")
+            for segment in replay.segments
+            if (by_k := segment.accepted_length.by_k)
         ]
     except OSError as error:
         raise OperatingError(f"{path} cannot be read: {error.strerror}", hint="check the path") from error

@@ -8,12 +8,12 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Sequence
 
-from speclift.core.documents import AnswerDocument, BoundsDocument
+from speclift.core.documents import AnswerDocument, BoundsDocument, answer_document
 from speclift.core.quantities import printable
 from speclift.lossless.document import GateDocument
 from speclift.lossless.soak.document import SoakDocument
 from speclift.lossless.soak.rates import SoakResult
-from speclift.planner.plan_document import PlanDocument
+from speclift.planner.plan import Plan
 from speclift.views.documents import VerdictDocument, metric_speedups
 from speclift.views.page_sure import part_words
 from speclift.views.time_words import command_time
@@ -104,21 +104,19 @@ def _soak(soak: SoakDocument) -> str:
     return "\n\n".join(filter(None, (asked, _table(heads, rows), "\n".join(found))))
 
 
-def plan_markdown(document: PlanDocument) -> str:
-    loads = document["prediction"]["loads"]
-    rates = [best["acceptance"] for best in loads[0]["best"]] if loads else []
+def plan_markdown(plan: Plan) -> str:
+    loads = plan.prediction.loads
+    rates = [best.acceptance for best in loads[0].best] if loads else []
     rows = [
         (
-            str(load["concurrency"]),
-            *(
-                f"{best['speedup']['value']:.2f}x " + (f"k={best['k']}" if best["k"] else "off")
-                for best in load["best"]
-            ),
+            str(load.concurrency),
+            *(f"{best.speedup.value:.2f}x " + (f"k={best.k}" if best.k else "off") for best in load.best),
         )
         for load in loads
     ]
     heads = ("requests at once", *(f"acceptance {escaped(rate, limit=_NAME_CHARACTERS)}" for rate in rates))
-    return _page(document.get("answer"), _table(heads, rows), "Predicted, not measured.")
+    answer = None if plan.answer is None else answer_document(plan.answer)
+    return _page(answer, _table(heads, rows), "Predicted, not measured.")
 
 
 def escaped(text: str, *, limit: int = 400) -> str:

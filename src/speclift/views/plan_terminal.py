@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Literal
 
 from rich import box
 from rich.console import Group, RenderableType
@@ -12,17 +11,10 @@ from rich.table import Table
 from rich.text import Text
 
 from speclift.core.quantities import printable, seconds, share, size
-from speclift.planner.plan_document import (
-    AdviceDocument,
-    BestChoiceDocument,
-    GpuMemoryDocument,
-    LoadRangeDocument,
-    PairingDocument,
-    PlanDocument,
-    PlannedModelDocument,
-    PredictedStepDocument,
-    PredictionDocument,
-)
+from speclift.planner.advice import Advice, PlannedPairing
+from speclift.planner.memory import PlannedModel
+from speclift.planner.plan import Plan
+from speclift.planner.prediction import LoadRange, PredictedArm, Prediction, StepPrediction
 from speclift.views.terminal import GUIDES, MARKS
 
 # Loads and acceptances that fit side by side in 80 columns.
@@ -34,20 +26,7 @@ LABEL_WIDTH = 22
 STYLES = {True: "bold green", False: "bold red"}
 
 # What takes memory on a GPU, in words.
-MEMORY_ROWS: tuple[
-    tuple[
-        str,
-        Literal[
-            "target_weight_bytes",
-            "draft_weight_bytes",
-            "activation_bytes",
-            "speculation_bytes",
-            "runtime_bytes",
-            "kv_bytes",
-        ],
-    ],
-    ...,
-] = (
+MEMORY_ROWS = (
     ("target weights", "target_weight_bytes"),
     ("draft weights", "draft_weight_bytes"),
     ("activations", "activation_bytes"),
@@ -57,32 +36,32 @@ MEMORY_ROWS: tuple[
 )
 
 
-def plan_view(document: PlanDocument) -> RenderableType:
+def plan_view(document: Plan) -> RenderableType:
     parts: list[RenderableType] = [_title(document), _memory(document)]
-    if "rules" in document["pairing"]:
-        parts.append(_pairing(document["pairing"], document["engine"]))
+    if document.pairing.ratio is not None:
+        parts.append(_pairing(document.pairing, document.pairing.ratio, document.engine))
     parts += [
-        *_prediction(document["prediction"]),
+        *_prediction(document.prediction),
         _candidates(document),
-        _findings(document["findings"]),
+        _findings(document.findings),
     ]
     return Group(*parts)
 
 
-def _title(document: PlanDocument) -> RenderableType:
-    device, target, draft = document["device"], document["target"], document["draft"]
+def _title(document: Plan) -> RenderableType:
+    device, target, draft = document.device, document.target, document.draft
     pair = _model(target) + (f" + {_model(draft)}" if draft else "")
-    where = f"{device['count']} x {device['title']}" if device["count"] > 1 else device["title"]
-    layout = document["layout"]
-    split = f", tensor parallel {layout['tensor_parallel']}" if layout["tensor_parallel"] > 1 else ""
-    split += f", pipeline parallel {layout['pipeline_parallel']}" if layout["pipeline_parallel"] > 1 else ""
-    line = f"on {where}, {document['engine']}{split}, {layout['context']:,} tokens per request"
+    where = f"{device.count} x {device.title}" if device.count > 1 else device.title
+    layout = document.layout
+    split = f", tensor parallel {layout.tensor_parallel}" if layout.tensor_parallel > 1 else ""
+    split += f", pipeline parallel {layout.pipeline_parallel}" if layout.pipeline_parallel > 1 else ""
+    line = f"on {where}, {document.engine}{split}, {layout.context:,} tokens per request"
     return Group(Text(printable(pair), style="bold"), Text(printable(line)), Text())
 
 
-def _model(model: PlannedModelDocument) -> str:
-    active = f", {billions(model['active_parameters'])} active" if model["experts"] else ""
-    return f"{model['name']} ({billions(model['parameters'])}{active}, {model['precision']})"
+def _model(model: PlannedModel) -> str:
+    active = f", {billions(model.active_parameters)} active" if model.experts else ""
+    return f"{model.name} ({billions(model.parameters)}{active}, {model.precision})"
 
 
 def billions(parameters: float) -> str:
@@ -100,57 +79,57 @@ def _titled(title: str, *parts: RenderableType) -> RenderableType:
     return Group(Text(title, style="bold"), *parts)
 
 
-def _memory(document: PlanDocument) -> RenderableType:
-    memory, bare = document["memory"], document["memory"]["per_gpu_without_draft"]
-    has_draft = document["draft"] is not None
-    gpus: list[GpuMemoryDocument] = [memory["per_gpu"], bare] if has_draft else [bare]
-    tokens, requests = [memory["kv_tokens_without_draft"]], [memory["max_concurrency_without_draft"]]
+def _memory(document: Plan) -> RenderableType:
+    memory, bare = document.memory, document.memory.per_gpu_without_draft
+    has_draft = document.draft is not None
+    gpus = [memory.per_gpu, bare] if has_draft else [bare]
+    tokens, requests = [memory.kv_tokens_without_draft], [memory.max_concurrency_without_draft]
     if has_draft:
-        tokens.insert(0, memory["kv_tokens"])
-        requests.insert(0, memory["max_concurrency"])
+        tokens.insert(0, memory.kv_tokens)
+        requests.insert(0, memory.max_concurrency)
     table = _table("", *(("with draft", "without") if has_draft else ("target alone",)))
-    usable = f"usable ({document['layout']['utilisation']:g} of {size(bare['total_bytes'])})"
-    table.add_row(usable, *(size(gpu["usable_bytes"]) for gpu in gpus))
+    usable = f"usable ({document.layout.utilisation:g} of {size(bare.total_bytes)})"
+    table.add_row(usable, *(size(gpu.usable_bytes) for gpu in gpus))
     for label, key in MEMORY_ROWS:
-        if any(gpu[key] for gpu in gpus):
-            table.add_row(label, *(size(gpu[key]) if gpu[key] else "–" for gpu in gpus))
+        if any(getattr(gpu, key) for gpu in gpus):
+            table.add_row(label, *(size(getattr(gpu, key)) if getattr(gpu, key) else "–" for gpu in gpus))
     cells = ("KV cache, tokens", *(f"{count:,}" for count in tokens))
     table.add_row(*(Text(cell, style="bold") for cell in cells))
     table.add_row("full-length requests", *(f"{count:,.1f}" for count in requests))
-    unit = "Memory, each GPU" if memory["total_bytes"] > bare["total_bytes"] else "Memory"
+    unit = "Memory, each GPU" if memory.total_bytes > bare.total_bytes else "Memory"
     return _titled(unit, table, *_memory_notes(document))
 
 
-def _memory_notes(document: PlanDocument) -> Sequence[RenderableType]:
-    memory, nominal = document["memory"], document["memory"]["nominal"]
-    per_token = memory["kv_bytes_per_token"]
-    draft = document["draft"]
-    pair = f"target {size(memory['nominal_weight_bytes']['target'])}"
-    pair += f" + draft {size(memory['nominal_weight_bytes']['draft'])}" if draft else ""
-    tokens = f"{per_token['target']:,} B" + (f" + {per_token['draft']:,} B" if draft else "")
+def _memory_notes(document: Plan) -> Sequence[RenderableType]:
+    memory, nominal = document.memory, document.memory.nominal
+    per_token = memory.kv_bytes_per_token
+    draft = document.draft
+    pair = f"target {size(memory.nominal_weight_bytes.target)}"
+    pair += f" + draft {size(memory.nominal_weight_bytes.draft)}" if draft else ""
+    tokens = f"{per_token.target:,} B" + (f" + {per_token.draft:,} B" if draft else "")
     notes = [
         f"KV cache per token: {tokens}",
         f"rule of thumb (parameters x bytes, S4): {pair} of "
-        f"{size(nominal['usable_bytes'])} usable, {size(nominal['kv_bytes'])} left",
+        f"{size(nominal.usable_bytes)} usable, {size(nominal.kv_bytes)} left",
     ]
-    if memory["kv_buffer_bytes"] is not None:
-        buffers = memory["kv_buffer_bytes"]
-        second = f" + {buffers['draft'] / 2**20:,.2f} MiB" if draft and buffers["draft"] is not None else ""
-        notes.append(f"KV buffers for {buffers['slots']} slots: {buffers['target'] / 2**20:,.2f} MiB{second}")
+    if memory.kv_buffer_bytes is not None:
+        buffers = memory.kv_buffer_bytes
+        second = f" + {buffers.draft / 2**20:,.2f} MiB" if draft and buffers.draft is not None else ""
+        notes.append(f"KV buffers for {buffers.slots} slots: {buffers.target / 2**20:,.2f} MiB{second}")
     return [Padding(Text(note, style="dim"), (0, 0, 0, 1)) for note in notes] + [Text()]
 
 
-def _pairing(pairing: PairingDocument, engine: str) -> RenderableType:
-    word = {True: "the same", False: "different", None: "unknown"}[pairing["same_tokenizer"]]
+def _pairing(pairing: PlannedPairing, ratio: float, engine: str) -> RenderableType:
+    word = {True: "the same", False: "different", None: "unknown"}[pairing.same_tokenizer]
     rows = [
-        ("target : draft", f"{pairing['ratio']:.1f} : 1"),
-        ("tokenizer", f"{word}, {pairing['compared']}"),
-        ("family", {True: "the same", False: "different", None: "unknown"}[pairing["same_family"]]),
+        ("target : draft", f"{ratio:.1f} : 1"),
+        ("tokenizer", f"{word}, {pairing.compared}"),
+        ("family", {True: "the same", False: "different", None: "unknown"}[pairing.same_family]),
     ]
-    rule = pairing["rules"][engine]
-    rows.append((f"{engine}'s rule", "met" if rule["ok"] else rule["why"]))
-    for token in pairing["differences"][:KS_SHOWN]:
-        rows.append((f"token {token['id']}", f"target {token['target']!r}, draft {token['draft']!r}"))
+    rule = pairing.rules[engine]
+    rows.append((f"{engine}'s rule", "met" if rule.ok else rule.why))
+    for token in pairing.differences[:KS_SHOWN]:
+        rows.append((f"token {token.id}", f"target {token.target!r}, draft {token.draft!r}"))
     return Group(Text("Pairing", style="bold"), _grid(rows), Text())
 
 
@@ -163,15 +142,15 @@ def _grid(rows: Sequence[tuple[str, str]]) -> RenderableType:
     return Padding(table, (0, 0, 0, 1), expand=False)
 
 
-def _prediction(prediction: PredictionDocument) -> list[RenderableType]:
-    trust = prediction["trust"]
-    assumed = prediction["acceptance"]["assumed"]
-    how = "assumed" if assumed else ", ".join(prediction["acceptance"]["sources"])
+def _prediction(prediction: Prediction) -> list[RenderableType]:
+    trust = prediction.trust
+    assumed = prediction.acceptance.assumed
+    how = "assumed" if assumed else ", ".join(prediction.acceptance.sources)
     note = (
-        f"Predicted, not measured: the real speedup can differ by a factor of {trust['factor']:g} "
-        f"({trust['source']}). The ceiling is the roofline without any loss, at most the accepted length. "
+        f"Predicted, not measured: the real speedup can differ by a factor of {trust.factor:g} "
+        f"({trust.source}). The ceiling is the roofline without any loss, at most the accepted length. "
         f"Acceptance rate: {how}. "
-        f"Mean context {prediction['context']:,} tokens."
+        f"Mean context {prediction.context:,} tokens."
     )
     return [
         _break_even(prediction),
@@ -181,57 +160,57 @@ def _prediction(prediction: PredictionDocument) -> list[RenderableType]:
     ]
 
 
-def _break_even(prediction: PredictionDocument) -> RenderableType:
+def _break_even(prediction: Prediction) -> RenderableType:
     """The acceptance at which a step pays for itself; what every other number hangs on."""
-    ks = [step["k"] for step in prediction["loads"][0]["steps"]]
+    ks = [step.k for step in prediction.loads[0].steps]
     shown = ks if len(ks) <= COLUMNS_MAX else [*ks[: COLUMNS_MAX - 1], ks[-1]]
     title = "Acceptance rate needed to break even, by concurrency and k" + (
-        " (n-gram)" if prediction["method"] == "ngram" else ""
+        " (n-gram)" if prediction.method == "ngram" else ""
     )
     table = _table("load", "step", *(f"k={k}" for k in shown))
-    for load in prediction["loads"][:COLUMNS_MAX]:
-        cells = [_needed(step) for step in load["steps"] if step["k"] in shown]
-        table.add_row(str(load["concurrency"]), seconds(load["baseline_step_s"]), *cells)
+    for load in prediction.loads[:COLUMNS_MAX]:
+        cells = [_needed(step) for step in load.steps if step.k in shown]
+        table.add_row(str(load.concurrency), seconds(load.baseline_step_s), *cells)
     return _titled(title, table)
 
 
-def _needed(step: PredictedStepDocument) -> Text:
-    value = step["break_even_acceptance"]
+def _needed(step: StepPrediction) -> Text:
+    value = step.break_even_acceptance
     if value is None:
         return Text("never", style="red")
     return Text(share(value), style="green" if value < 0.5 else "yellow" if value < 0.8 else "red")
 
 
-def _speedups(prediction: PredictionDocument) -> RenderableType:
-    labels = [best["acceptance"] for best in prediction["loads"][0]["best"]][:COLUMNS_MAX]
+def _speedups(prediction: Prediction) -> RenderableType:
+    labels = [best.acceptance for best in prediction.loads[0].best][:COLUMNS_MAX]
     table = _table("load", *labels)
-    for load in prediction["loads"][:COLUMNS_MAX]:
-        chosen = load["best"][:COLUMNS_MAX]
-        table.add_row(str(load["concurrency"]), *(_best(best) for best in chosen))
+    for load in prediction.loads[:COLUMNS_MAX]:
+        chosen = load.best[:COLUMNS_MAX]
+        table.add_row(str(load.concurrency), *(_best(best) for best in chosen))
         table.add_row(
-            Text("  ceiling", style="dim"), *(Text(f"{best['ceiling']:.2f}x", style="dim") for best in chosen)
+            Text("  ceiling", style="dim"), *(Text(f"{best.ceiling:.2f}x", style="dim") for best in chosen)
         )
     return _titled("Predicted speedup per token at the best k, by concurrency and acceptance rate", table)
 
 
-def _best(best: BestChoiceDocument) -> Text:
-    value = best["speedup"]["value"]
-    if best["k"] == 0:
+def _best(best: PredictedArm) -> Text:
+    value = best.speedup.value
+    if best.k == 0:
         return Text(f"{value:.2f}x off", style="red")
-    return Text(f"{value:.2f}x k{best['k']}", style="green" if value >= 1.3 else "")
+    return Text(f"{value:.2f}x k{best.k}", style="green" if value >= 1.3 else "")
 
 
-def _crossover(prediction: PredictionDocument) -> RenderableType:
+def _crossover(prediction: Prediction) -> RenderableType:
     listed = "; ".join(
-        f"{crossing['acceptance']}: {paying_loads(crossing['pays'])}"
-        for crossing in prediction["crossover"][:COLUMNS_MAX]
+        f"{crossing.acceptance}: {paying_loads(crossing.pays)}"
+        for crossing in prediction.crossover[:COLUMNS_MAX]
     )
     text = f"Pays with the best k, by acceptance rate, at concurrency: {listed}"
     return Padding(Text(printable(text, limit=400)), (0, 0, 1, 1))
 
 
-def paying_loads(ranges: Sequence[LoadRangeDocument]) -> str:
-    return " and ".join(_range_words(loads["low"], loads["high"]) for loads in ranges) or "none"
+def paying_loads(ranges: Sequence[LoadRange]) -> str:
+    return " and ".join(_range_words(loads.low, loads.high) for loads in ranges) or "none"
 
 
 def _range_words(low: int, high: int | None) -> str:
@@ -242,22 +221,22 @@ def _range_words(low: int, high: int | None) -> str:
     return f"{low:,} to {high:,}"
 
 
-def _candidates(document: PlanDocument) -> RenderableType:
-    loads = [need["concurrency"] for need in document["candidates"][0]["loads"]][:3]
+def _candidates(document: Plan) -> RenderableType:
+    loads = [need.concurrency for need in document.candidates[0].loads][:3]
     table = _table("", "KV tokens", *(f"at {load}" for load in loads))
     table.add_column("", overflow="fold")
-    for candidate in document["candidates"][:CANDIDATES_MAX]:
-        name = candidate["method"]
-        if candidate["draft"]:
-            name = f"{candidate['draft']} {candidate['precision']}"
-        cells = [_percent(need["break_even_acceptance"]) for need in candidate["loads"][:3]]
+    for candidate in document.candidates[:CANDIDATES_MAX]:
+        name = candidate.method
+        if candidate.draft:
+            name = f"{candidate.draft} {candidate.precision}"
+        cells = [_percent(need.break_even_acceptance) for need in candidate.loads[:3]]
         table.add_row(
             Text(printable(name, limit=32)),
-            f"{candidate['kv_tokens']:,}",
+            f"{candidate.kv_tokens:,}",
             *cells,
-            Text("" if candidate["usable"] else _short(candidate["objection"]), style="red"),
+            Text("" if candidate.usable else _short(candidate.objection), style="red"),
         )
-    k = document["candidates"][0]["loads"][0]["k"]
+    k = document.candidates[0].loads[0].k
     return _titled(f"Candidates: acceptance rate needed to break even at k={k}, by concurrency", table)
 
 
@@ -269,18 +248,18 @@ def _short(text: str) -> str:
     return printable(text.partition(";")[0].partition(" (")[0], limit=44)
 
 
-def _findings(findings: Sequence[AdviceDocument]) -> RenderableType:
+def _findings(findings: Sequence[Advice]) -> RenderableType:
     table = Table.grid(padding=(0, 1))
     table.add_column(width=1)
     table.add_column(overflow="fold")
     for found in findings:
-        mark, style = MARKS[found["level"]]
-        line = Text(printable(found["message"], limit=600))
-        if found["source"] != "speclift":
-            line.append(f" [{printable(found['source'])}]", style="dim")
-        if found["next_step"]:
-            line.append(f" -> {printable(found['next_step'], limit=300)}", style="cyan")
+        mark, style = MARKS[found.level]
+        line = Text(printable(found.message, limit=600))
+        if found.source != "speclift":
+            line.append(f" [{printable(found.source)}]", style="dim")
+        if found.next_step:
+            line.append(f" -> {printable(found.next_step, limit=300)}", style="cyan")
         table.add_row(Text(mark, style=style), line)
-    if any(found["source"].startswith("S") for found in findings):
+    if any(found.source.startswith("S") for found in findings):
         table.add_row("", Text(GUIDES, style="dim"))
     return Group(Text("Findings", style="bold"), Padding(table, (0, 0, 1, 1), expand=False))

@@ -8,10 +8,13 @@ from enum import Enum
 from types import NoneType
 from typing import Annotated, Literal, TypeAlias, get_args, get_origin, is_typeddict
 
+import msgspec
+
+from speclift.core.document import schema_of as document_schema
 from speclift.core.typed_json import Keywords, fields_of, is_union
 from speclift.linter.document import LintDocument
 from speclift.lossless.document import GateDocument
-from speclift.planner.plan_document import PlanDocument
+from speclift.planner.plan import Plan
 from speclift.replayer.result import ReplayDocument
 from speclift.routing.policy_text import PolicyDocument
 from speclift.views.doctor_document import DoctorDocument
@@ -42,7 +45,7 @@ PUBLISHED = {
     "gateway-route": Published(verbs=("gateway --dry-run",), document=RouteDocument),
     "lint": Published(verbs=("lint",), document=LintDocument),
     "measure": Published(verbs=("measure",), document=MeasureDocument),
-    "plan": Published(verbs=("plan",), document=PlanDocument),
+    "plan": Published(verbs=("plan",), document=Plan),
     "policy": Published(verbs=(), document=PolicyDocument, title="speclift gateway --policy FILE"),
     "replay": Published(verbs=("replay",), document=ReplayDocument),
     "verdict": Published(verbs=("decide", "tune", "compare"), document=VerdictDocument),
@@ -65,6 +68,8 @@ def published_schema(name: str) -> Schema:
 
 def schema_of(document: type) -> Schema:
     """Of a TypedDict; those within it, and dataclasses, are under $defs, once each."""
+    if issubclass(document, msgspec.Struct):
+        return document_schema(document)
     definitions: dict[str, Schema] = {}
     whole = _fields(document, definitions)
     return {**whole, "$defs": dict(sorted(definitions.items()))} if definitions else whole

@@ -12,7 +12,7 @@ from speclift.core.errors import unknown_name
 from speclift.core.hardware import Device
 from speclift.core.model_shape import ModelShape
 from speclift.core.units import Bytes, Tokens
-from speclift.planner.memory import GIB, KvPool, Layout, MemoryPlan, Placed
+from speclift.planner.memory import GIB, KvBuffers, Layout, MemoryPerGpu, PairBytes, Placed
 
 # --fit-target: what llama.cpp leaves free on each device (common/arg.cpp).
 MARGIN_BYTES = 1 * GIB
@@ -40,7 +40,7 @@ UBATCH = 512
 
 def llamacpp_memory(
     target: Placed, draft: Placed | None, device: Device, layout: Layout, *, slots: int
-) -> MemoryPlan:
+) -> MemoryPerGpu:
     kv_type = kv_type_named(layout.kv_dtype)
     gpus = layout.gpus
     total = device.memory_bytes * gpus
@@ -58,7 +58,7 @@ def llamacpp_memory(
     # A model without attention keeps nothing per token; one slot then is all that can be said of it.
     slots_max = max(0, left) / (one_target + one_draft) if one_target + one_draft else float(left > 0)
     cells = cells_for(layout.context)
-    return MemoryPlan(
+    return MemoryPerGpu(
         total_bytes=total,
         usable_bytes=usable,
         target_weight_bytes=target.weights.total,
@@ -67,17 +67,13 @@ def llamacpp_memory(
         speculation_bytes=0,
         runtime_bytes=runtime,
         kv_bytes=max(0, left),
-        kv_bytes_per_token_target=one_target / cells,
-        kv_bytes_per_token_draft=one_draft / cells,
+        kv_bytes_per_token=PairBytes(target=round(one_target / cells), draft=round(one_draft / cells)),
         block_tokens=cells,
         # Slots are whole: a request cannot have half of one.
-        pool=KvPool(
-            tokens=int(slots_max) * layout.context,
-            max_concurrency=float(int(slots_max)),
-            blocks=int(slots_max),
-        ),
-        buffer_bytes_target=one_target * slots,
-        buffer_bytes_draft=one_draft * slots,
+        blocks=int(slots_max),
+        kv_tokens=int(slots_max) * layout.context,
+        max_concurrency=float(int(slots_max)),
+        kv_buffer_bytes=KvBuffers(slots=slots, target=one_target * slots, draft=one_draft * slots),
     )
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from speclift.planner.tokens import TokenComparison, TokenText, Vocabulary
+from speclift.planner.tokens import DifferingToken, TokenComparison, Vocabulary
 
 # SPEC_VOCAB_MAX_SIZE_DIFFERENCE and SPEC_VOCAB_CHECK_START_TOKEN_ID in common/speculative.cpp.
 SIZE_DIFFERENCE_MAX = 128
@@ -20,19 +20,12 @@ DIFFERENCES_SHOWN_MAX = 5
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class TokenDifference:
-    token_id: int
-    target: TokenText
-    draft: TokenText
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class PairingReport:
     compatible: bool
     message: str
     target_size: int
     draft_size: int
-    differences: tuple[TokenDifference, ...]
+    differences: tuple[DifferingToken, ...]
     differing_count: int
     padding_only: bool
     """The larger vocabulary is the smaller one with tokens added at its end, and nothing else differs."""
@@ -61,14 +54,14 @@ def compare_vocabularies(target: Vocabulary, draft: Vocabulary) -> PairingReport
     )
 
 
-def _differing_tokens(target: Vocabulary, draft: Vocabulary) -> tuple[tuple[TokenDifference, ...], int]:
+def _differing_tokens(target: Vocabulary, draft: Vocabulary) -> tuple[tuple[DifferingToken, ...], int]:
     differing_ids = [
         token_id
         for token_id, (ours, theirs) in enumerate(zip(target.tokens, draft.tokens, strict=False))
         if token_id >= FIRST_COMPARED_ID and ours != theirs
     ]
     shown = tuple(
-        TokenDifference(token_id=token_id, target=target.tokens[token_id], draft=draft.tokens[token_id])
+        DifferingToken(token_id=token_id, target=target.tokens[token_id], draft=draft.tokens[token_id])
         for token_id in differing_ids[:DIFFERENCES_SHOWN_MAX]
     )
     return shown, len(differing_ids)
@@ -101,7 +94,7 @@ def _size_breaks(target: Vocabulary, draft: Vocabulary) -> list[str]:
     ]
 
 
-def _text_breaks(differences: tuple[TokenDifference, ...], differing_count: int) -> list[str]:
+def _text_breaks(differences: tuple[DifferingToken, ...], differing_count: int) -> list[str]:
     if not differences:
         return []
     first = differences[0]

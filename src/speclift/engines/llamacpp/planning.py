@@ -13,10 +13,9 @@ from speclift.core.speculation import HEAD_KINDS
 from speclift.engines.llamacpp.memory import KV_BLOCKS, kv_type_named, llamacpp_memory
 from speclift.engines.llamacpp.pairing import compare_vocabularies, rule_breaks
 from speclift.planner.advice import Advice, Pairing
-from speclift.planner.candidates import MTP, NGRAM
-from speclift.planner.memory import Layout, MemoryPlan, Placed
+from speclift.planner.memory import Layout, MemoryPerGpu, Placed
 from speclift.planner.precision import PRECISIONS
-from speclift.planner.prediction import EngineModel
+from speclift.planner.prediction import MTP, NGRAM, EngineModel
 from speclift.planner.request import EngineTerms, PlanRequest
 from speclift.weights.gguf_file import read_vocabulary
 
@@ -28,7 +27,7 @@ LLAMACPP_CPU = EngineModel(
     losses=EngineLosses(
         bandwidth_share=0.8, overlap=1.0, step_s=0.2e-3, speculation_s=0.2e-3, draft_pass_s=0.2e-3
     ),
-    trust_factor=2.0,
+    factor=2.0,
     source="llama.cpp b11549 on two cores",
 )
 LLAMACPP_GPU = EngineModel(
@@ -41,7 +40,7 @@ LLAMACPP_GPU = EngineModel(
         speculation_s=0.3e-3,
         draft_pass_s=0.3e-3,
     ),
-    trust_factor=2.0,
+    factor=2.0,
     source="assumed: llama.cpp was not measured on a GPU",
 )
 
@@ -61,7 +60,7 @@ class LlamaCppTerms(EngineTerms):
     weights_hint = "a .gguf file in that type"
     works_as_one = False  # layers are dealt out, not split
 
-    def memory(self, request: PlanRequest, draft: Placed | None, *, speculates: bool) -> MemoryPlan:
+    def memory(self, request: PlanRequest, draft: Placed | None, *, speculates: bool) -> MemoryPerGpu:
         return llamacpp_memory(
             request.target, draft, request.device, request.layout, slots=max(request.loads)
         )

@@ -11,8 +11,7 @@ from pathlib import Path
 from speclift.core.json_reading import as_list, as_object, as_text, as_whole
 from speclift.core.speculation import DraftModel, Head
 from speclift.core.units import Bytes
-from speclift.planner.config_fields import Fields
-from speclift.planner.config_shape import mtp_layers
+from speclift.planner.config_shape import Fields, mtp_layers
 from speclift.weights.hf_folder import hub_folder
 
 # A folder of models has some dozens; nobody waits for a walk through a disk.

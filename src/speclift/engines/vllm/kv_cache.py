@@ -9,11 +9,12 @@ import math
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from speclift.core.errors import unknown_name
 from speclift.core.model_shape import ModelShape
 from speclift.core.units import Tokens
-from speclift.planner.memory import KvPool, layer_bytes_per_token
+from speclift.planner.memory import layer_bytes_per_token
 
 # Block sizes: 16 tokens on CUDA, 128 on its CPU build.
 GPU_BLOCK_TOKENS = 16
@@ -57,6 +58,14 @@ def pages_of(
     )
 
 
+class KvPool(NamedTuple):
+    """Tokens that the KV cache holds, and the requests of full context among them."""
+
+    tokens: Tokens
+    max_concurrency: float
+    blocks: int
+
+
 def pool(
     pages: Sequence[LayerPages],
     *,
@@ -68,14 +77,14 @@ def pool(
 ) -> KvPool:
     """How many requests of `context` tokens fit: each takes whole blocks from every group of layers."""
     if kv_bytes <= 0:
-        return KvPool(tokens=0, max_concurrency=0.0, blocks=0)
+        return KvPool(0, 0.0, 0)
     block_bytes, per_request = _request_blocks(pages, context=context, block=block, in_flight=in_flight)
     if not block_bytes:
         concurrency = kv_bytes / state_bytes if state_bytes else 0.0
-        return KvPool(tokens=int(concurrency * context), max_concurrency=concurrency, blocks=0)
+        return KvPool(int(concurrency * context), concurrency, 0)
     blocks = int(kv_bytes // block_bytes)
     concurrency = blocks / (per_request + state_bytes / block_bytes)
-    return KvPool(tokens=int(concurrency * context), max_concurrency=concurrency, blocks=blocks)
+    return KvPool(int(concurrency * context), concurrency, blocks)
 
 
 def _request_blocks(

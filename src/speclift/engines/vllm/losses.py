@@ -35,7 +35,7 @@ TRUST_MEASURED, TRUST_ELSEWHERE = 1.4, 2.0
 
 VLLM_CPU = EngineModel(
     losses=EngineLosses(overlap=1.0, step_s=60e-3, speculation_s=20e-3, draft_pass_s=60e-3),
-    trust_factor=3.0,
+    factor=3.0,
     source="vLLM 0.32's CPU build ran a 135M model at 8-15 tok/s on two cores",
 )
 
@@ -59,7 +59,7 @@ def model_for(device: Device, version: str | None) -> EngineModel:
     if not is_measured_device:
         source += ", not checked on this GPU"
     trust = TRUST_MEASURED if is_measured_release and is_measured_device else TRUST_ELSEWHERE
-    return EngineModel(losses=losses, trust_factor=trust, source=source, version=asked)
+    return EngineModel(losses=losses, factor=trust, source=source, version=asked)
 
 
 def _release(version: str) -> Release:

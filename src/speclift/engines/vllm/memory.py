@@ -18,7 +18,7 @@ from speclift.engines.vllm.kv_cache import (
     pages_of,
     pool,
 )
-from speclift.planner.memory import GIB, Layout, MemoryPlan, Placed, kv_bytes_per_token
+from speclift.planner.memory import GIB, Layout, MemoryPerGpu, PairBytes, Placed, kv_bytes_per_token
 
 # engine/arg_utils.py: the server's defaults on Hopper-class GPUs and below.
 BATCHED_TOKENS_LARGE, BATCHED_TOKENS_SMALL, LARGE_GPU_BYTES = 8192, 2048, 70 * GIB
@@ -34,16 +34,16 @@ _LOGIT_BYTES = 4
 
 def vllm_memory(
     target: Placed, draft: Placed | None, device: Device, layout: Layout, *, speculates: bool
-) -> MemoryPlan:
+) -> MemoryPerGpu:
     tensor, stages = layout.tensor_parallel, layout.pipeline_parallel
     block = CPU_BLOCK_TOKENS if device.is_cpu else GPU_BLOCK_TOKENS
     batched = layout.batched_tokens or default_batched_tokens(device)
     target_bytes = weight_bytes_per_gpu(target.weights, tensor_parallel=tensor, stages=stages)
     draft_bytes = 0
     if draft is not None:
-        draft_bytes = weight_bytes_per_gpu(draft.weights, tensor_parallel=layout.draft_tensor_parallel)
+        draft_bytes = weight_bytes_per_gpu(draft.weights, tensor_parallel=layout.draft_gpus)
     activations = activation_bytes(target, layout=layout, batched=batched)
-    extra = speculation_bytes(target.shape, layout.max_sequences) if speculates else 0
+    extra = speculation_bytes(target.shape, layout.max_num_seqs) if speculates else 0
     runtime = HOST_BYTES if device.is_cpu else RUNTIME_BYTES + (GROUP_BYTES if layout.gpus > 1 else 0)
     usable = round(device.memory_bytes * layout.utilisation)
     left = usable - target_bytes - draft_bytes - activations - extra - runtime
@@ -53,9 +53,18 @@ def vllm_memory(
     value_bytes = kv_value_bytes(layout.kv_dtype)
     shapes = [(target.shape, tensor)]
     if draft is not None:
-        shapes.append((draft.shape, layout.draft_tensor_parallel))
+        shapes.append((draft.shape, layout.draft_gpus))
     state = sum(shape.state_bytes_per_sequence / parallel for shape, parallel in shapes) / stages
-    return MemoryPlan(
+    kv_tokens, max_concurrency, blocks = pool(
+        pages_of(shapes, value_bytes=value_bytes, block=block, stages=stages),
+        kv_bytes=kv_bytes,
+        context=layout.context,
+        block=block,
+        in_flight=batched,
+        state_bytes=state,
+    )
+    per_draft = _per_token(draft.shape, value_bytes, layout.draft_gpus) if draft else 0.0
+    return MemoryPerGpu(
         total_bytes=device.memory_bytes,
         usable_bytes=usable,
         target_weight_bytes=target_bytes,
@@ -64,18 +73,14 @@ def vllm_memory(
         speculation_bytes=extra,
         runtime_bytes=runtime,
         kv_bytes=max(0, kv_bytes),
-        kv_bytes_per_token_target=_per_token(target.shape, value_bytes, tensor) / stages,
-        kv_bytes_per_token_draft=_per_token(draft.shape, value_bytes, layout.draft_tensor_parallel) if draft else 0.0,
-        block_tokens=block,
-        pool=pool(
-            pages_of(shapes, value_bytes=value_bytes, block=block, stages=stages),
-            kv_bytes=kv_bytes,
-            context=layout.context,
-            block=block,
-            in_flight=batched,
-            state_bytes=state,
+        kv_bytes_per_token=PairBytes(
+            target=round(_per_token(target.shape, value_bytes, tensor) / stages), draft=round(per_draft)
         ),
-    )  # fmt: skip
+        block_tokens=block,
+        blocks=blocks,
+        kv_tokens=kv_tokens,
+        max_concurrency=max_concurrency,
+    )
 
 
 def _beside(left: Bytes, usable: Bytes, device: Device) -> Bytes:
@@ -108,7 +113,7 @@ def activation_bytes(target: Placed, *, layout: Layout, batched: Tokens) -> Byte
 
     Two hidden states (residual and input) and, in the feed-forward layer, gate and up, their product, and a
     copy of the product in the matrices' precision where that is 8 bits. The draft's own pass runs after it and
-    is smaller. The sampler's copies of `max_sequences` rows of logits may be the larger peak.
+    is smaller. The sampler's copies of `max_num_seqs` rows of logits may be the larger peak.
     """
     shape = target.shape
     width = shape.intermediate / layout.tensor_parallel
@@ -119,7 +124,7 @@ def activation_bytes(target: Placed, *, layout: Layout, batched: Tokens) -> Byte
     if target.weights.math_bits <= 8:
         per_token += width * target.weights.math_bits / 8
     # Logits in 32 bits, sorted values with 64-bit indices, probabilities and their sums.
-    sampler = layout.max_sequences * shape.vocabulary * (_LOGIT_BYTES * 4 + 8)
+    sampler = layout.max_num_seqs * shape.vocabulary * (_LOGIT_BYTES * 4 + 8)
     return round(max(batched * per_token, sampler))
 
 

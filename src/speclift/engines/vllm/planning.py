@@ -14,10 +14,9 @@ from speclift.engines.vllm.kv_cache import kv_value_bytes
 from speclift.engines.vllm.losses import IN_GRAPHS, NEWEST_MEASURED, losses_of, model_for
 from speclift.engines.vllm.memory import vllm_memory
 from speclift.planner.advice import Advice, Pairing
-from speclift.planner.candidates import MTP
-from speclift.planner.memory import Layout, MemoryPlan, Placed
+from speclift.planner.memory import Layout, MemoryPerGpu, Placed
 from speclift.planner.precision import PRECISIONS
-from speclift.planner.prediction import EngineModel
+from speclift.planner.prediction import MTP, EngineModel
 from speclift.planner.request import EngineTerms, PlanRequest
 
 _16_BITS = ("bf16", "fp16")
@@ -38,7 +37,7 @@ class VllmTerms(EngineTerms):
                 hint=f"--tp with a divisor of {shape.heads}",
             )
 
-    def memory(self, request: PlanRequest, draft: Placed | None, *, speculates: bool) -> MemoryPlan:
+    def memory(self, request: PlanRequest, draft: Placed | None, *, speculates: bool) -> MemoryPerGpu:
         return vllm_memory(request.target, draft, request.device, request.layout, speculates=speculates)
 
     def kv_value_bytes(self, kv_dtype: str) -> float:
@@ -54,9 +53,9 @@ class VllmTerms(EngineTerms):
                 f"the vocabulary sizes of the configs differ (target {target.vocabulary}, draft {draft.vocabulary}); "
                 "vLLM needs equal sizes, padding included"
             )
-        if layout.draft_tensor_parallel != layout.tensor_parallel:
+        if layout.draft_gpus != layout.tensor_parallel:
             return (
-                f"the draft's tensor parallelism is {layout.draft_tensor_parallel} and the target's "
+                f"the draft's tensor parallelism is {layout.draft_gpus} and the target's "
                 f"{layout.tensor_parallel}; a draft model runs with the target's"
             )
         for name, shape in (("target", target), ("draft", draft)):

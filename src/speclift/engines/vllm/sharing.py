@@ -88,7 +88,7 @@ def _other_bytes(
 ) -> Bytes:
     """Weights, the largest step, captured graphs and libraries."""
     count = sequences(settings)
-    layout = Layout(max_sequences=count)
+    layout = Layout(max_num_seqs=count)
     weights = sum(weight_bytes_per_gpu(model.weights) for model in (target, *drafts))
     batched = settings.token_budget or BATCHED_TOKENS_LARGE
     step = activation_bytes(target, layout=layout, batched=batched)
