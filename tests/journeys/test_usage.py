@@ -56,7 +56,6 @@ ABSENT = [
     ("report nowhere", "no study at nowhere"),
     ("export nowhere --to vllm", "no study at nowhere"),
     ("watch http://127.0.0.1:9 --study nowhere --once", "no study at nowhere"),
-    ("watch http://127.0.0.1:9 --once --interval 0.1s", "127.0.0.1:9"),
     ("replay log.jsonl --study nowhere", "no study at nowhere"),
     ("measure --engine attach --baseline-url http://127.0.0.1:9 --requests 1", "127.0.0.1:9"),
     ("decide --engine vllm --model m --vllm-python /nowhere/python", "/nowhere/python"),
