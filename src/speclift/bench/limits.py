@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 
 from speclift.bench.ask import Ask
@@ -29,8 +28,6 @@ def require_sane(ask: Ask) -> None:
                 raise UsageError(f"{flag} takes at most {most:,}, saw {_shown(value)}")
     if ask.seed < 0:
         raise UsageError(f"--seed takes 0 or more, saw {_shown(ask.seed)}")
-    if math.isinf(ask.goals.min_speedup):
-        raise UsageError("--min-speedup takes a number such as 1.3, saw inf")
     for streams in ask.concurrency:
         require_descriptors(streams, ask.workers)
 

@@ -29,6 +29,8 @@ COMPARED, ATTACH, TRAFFIC, GOALS, STUDY, SERVER = PANELS = (
     "Server settings, the same for every arm",
 )
 RANGE_MAX = 1000
+# Python turns no more than 4,300 into a number.
+DIGITS_MAX = 4000
 SWITCH: dict[str, bool | None] = {"auto": None, "on": True, "off": False}
 _SIZES = {"": 1, "k": 1 << 10, "m": 1 << 20, "g": 1 << 30, "t": 1 << 40}
 
@@ -165,14 +167,15 @@ def read_ranges(text: str, flag: str) -> tuple[int, ...]:
     """`1,3,5`, `1..16`, or both."""
     found: list[int] = []
     for part in filter(None, (part.strip() for part in text.split(","))):
-        first, dots, last = (word.strip() for word in part.partition(".."))
-        if not first.isdecimal() or not (last.isdecimal() if dots else True):
+        words = [word.strip() for word in part.split("..")]
+        if len(words) > 2 or not all(word.isdecimal() and len(word) <= DIGITS_MAX for word in words):
             raise UsageError(
-                f"{flag} takes whole numbers, saw {part!r}", hint=f"for example {flag} 1..8 or {flag} 3,5"
+                f"{flag} takes whole numbers, saw {part[:60]!r}",
+                hint=f"for example {flag} 1..8 or {flag} 3,5",
             )
-        low, high = int(first), int(last if dots else first)
+        low, high = int(words[0]), int(words[-1])
         if not low <= high <= low + RANGE_MAX:
-            raise UsageError(f"{flag}: {part!r} is not a range", hint=f"for example {flag} 1..8")
+            raise UsageError(f"{flag}: {part[:60]!r} is not a range", hint=f"for example {flag} 1..8")
         found += range(low, high + 1)
     if not found:
         raise UsageError(f"{flag} has no number", hint=f"for example {flag} 1..8")
@@ -194,20 +197,21 @@ def read_duration_s(text: str, flag: str) -> Seconds:
             number, unit = text[: -len(suffix)], suffix
             break
     try:
-        value = float(number)
+        value_s = float(number) * units[unit]
     except ValueError:
-        value = -1.0
-    if not 0 < value < float("inf"):
-        raise UsageError(f"{flag} takes a duration such as 50ms, 10s or 5m, saw {text!r}")
-    return value * units[unit]
+        value_s = -1.0
+    if not 0 < value_s < float("inf"):
+        raise UsageError(f"{flag} takes a duration such as 50ms, 10s or 5m, saw {text[:60]!r}")
+    return value_s
 
 
 def read_size_bytes(text: str, flag: str) -> Bytes:
     """256M and 1G are powers of two, as vLLM reads them."""
     match = re.fullmatch(r"(\d+(?:\.\d+)?)\s*([kmgt]?)(?:i?b)?", text.strip().lower())
-    if match is None or float(match[1]) <= 0:
-        raise UsageError(f"{flag} takes a size such as 256M or 1G, saw {text!r}")
-    return round(float(match[1]) * _SIZES[match[2]])
+    size = 0.0 if match is None else float(match[1]) * _SIZES[match[2]]
+    if not 0 < size < float("inf"):
+        raise UsageError(f"{flag} takes a size such as 256M or 1G, saw {text[:60]!r}")
+    return round(size)
 
 
 INTEGERS = Reading(lambda text, flag: read_numbers(text, int, flag=flag), int, takes_commas=True)

@@ -12,6 +12,8 @@ from speclift.core.units import Seconds
 METRICS = ("e2e", "tpot", "throughput")
 # Below 1.3x of end-to-end latency on representative traffic it is not worth shipping [S3].
 MIN_SPEEDUP_DEFAULT = 1.3
+# Further off nobody means it, and no figure shows where it lies.
+MIN_SPEEDUP_LOW, MIN_SPEEDUP_HIGH = 0.01, 1_000
 # A tail shown to be at least this fast against the baseline's passes.
 TAIL_TOLERANCE_DEFAULT = 0.8
 SLO_METRICS = ("ttft", "tpot", "e2e")
@@ -77,7 +79,9 @@ class Goals:
     def __post_init__(self) -> None:
         if self.metric not in METRICS:
             raise unknown_name(what="metric", seen=self.metric, allowed=METRICS)
-        if not self.min_speedup > 0:
-            raise UsageError(f"--min-speedup must be above 0, saw {self.min_speedup}")
+        if not MIN_SPEEDUP_LOW <= self.min_speedup <= MIN_SPEEDUP_HIGH:
+            raise UsageError(
+                f"--min-speedup takes {MIN_SPEEDUP_LOW:g} to {MIN_SPEEDUP_HIGH:,}, saw {self.min_speedup:g}"
+            )
         if not 0 < self.tail_tolerance <= 1:
             raise UsageError(f"--tail-tolerance must be between 0 and 1, saw {self.tail_tolerance}")

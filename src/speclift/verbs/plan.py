@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 from speclift.bench.ask import PlanAsk
@@ -31,9 +32,10 @@ def _acceptances(text: str | None) -> tuple[Acceptance, ...]:
     if not text:
         return ()
     path = Path(text)
-    if path.is_dir():
+    # The path's own raise where the text is too long for a name.
+    if os.path.isdir(text):  # noqa: PTH112
         return _from_study(path)
-    if path.is_file():
+    if os.path.isfile(text):  # noqa: PTH113
         return _from_replay(path)
     is_rates = text.replace("/", "").replace(".", "").replace(",", "").isdigit()
     if not is_rates and (path.suffix == ".json" or len(path.parts) > 1):
