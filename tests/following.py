@@ -14,7 +14,8 @@ from speclift.core.live import Payoff, Watched
 from speclift.core.records import Place
 from speclift.core.traffic import Concurrency, Message, Request
 from speclift.live.ask import WatchAsk
-from speclift.verbs.watch import WatchPlan, WatchTarget, watch
+from speclift.verbs.watch import watch
+from speclift.verbs.watch_plan import WatchPlan, WatchTarget
 
 TEXT = "The small red fox jumped over the quiet stream and ran into the green forest near the old stone mill."
 WORDS = (
@@ -49,13 +50,13 @@ async def followed(
     seen, looks = Seen(), asyncio.Event()
     current = seen.before
 
-    def hear(watched: Watched, _answer: object) -> None:
+    def hear(watched: Watched) -> None:
         current.append(watched)
         looks.set()
 
     async def until(payoff: Payoff) -> None:
         async with asyncio.timeout(limit_s):
-            while not current or current[-1].payoff is not payoff:
+            while not current or current[-1].verdict is not payoff:
                 looks.clear()
                 await looks.wait()
 

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from dataclasses import replace
+
+from msgspec.structs import replace
 
 from speclift.core.answer import NextCommand
 from speclift.core.live import (
@@ -11,16 +12,16 @@ from speclift.core.live import (
     BreakEvenSource,
     Event,
     KeptLook,
+    LiveEstimate,
     LivePercentiles,
     Payoff,
     Watched,
+    instant,
     kept_look,
 )
-from speclift.core.results import Estimate, Finding, Level
-from speclift.live.answer import watch_answer
-from speclift.views.watch_charts import Baseline, Span
-from speclift.views.watch_document import WatchDocument, watch_document
-from speclift.views.watch_page import PageFrame, ShownServer, watch_page
+from speclift.core.results import Finding, Level
+from speclift.live.server_watch import with_answer
+from speclift.views.watch_page import Baseline, PageFrame, Span, watch_page
 
 NOW_S = 1_800_000_000.0
 URL = "http://10.0.0.7:8000"
@@ -36,10 +37,10 @@ def watched(**fields: object) -> Watched:
     """A server on which speculation pays, unless told otherwise."""
     calm = Watched(
         url=URL,
-        at_s=NOW_S,
+        at=instant(NOW_S),
         window_s=600.0,
-        payoff=Payoff.PAYS,
-        since_s=NOW_S - 7200,
+        verdict=Payoff.PAYS,
+        since=instant(NOW_S - 7200),
         engine="vllm",
         version="0.32.0",
         model="llama-3.1-8b-instruct",
@@ -59,12 +60,12 @@ def watched(**fields: object) -> Watched:
         kv_used=0.43,
         prefix_hit_rate=0.22,
     )
-    return replace(calm, **fields)  # type: ignore[arg-type]
+    return with_answer(replace(calm, **fields), following=AGAIN)
 
 
-def length(value: float, *, spread: float = 0.08) -> Estimate:
-    return Estimate(
-        value=value, low=value * (1 - spread), high=value * (1 + spread), n=40, method="t", level=0.9995
+def length(value: float, *, spread: float = 0.08) -> LiveEstimate:
+    return LiveEstimate(
+        value=value, low=value * (1 - spread), high=value * (1 + spread), level=0.9995, scrapes=40
     )
 
 
@@ -82,8 +83,8 @@ CHANGED = Finding(
 
 def alarm() -> Watched:
     return watched(
-        payoff=Payoff.DOES_NOT_PAY,
-        since_s=NOW_S - 1200,
+        verdict=Payoff.DOES_NOT_PAY,
+        since=instant(NOW_S - 1200),
         accepted_length=length(1.38),
         acceptance_rate=0.17,
         per_position=(0.31, 0.05, 0.01, 0.01),
@@ -93,8 +94,8 @@ def alarm() -> Watched:
 
 def no_traffic() -> Watched:
     return watched(
-        payoff=Payoff.NO_TRAFFIC,
-        since_s=NOW_S - 900,
+        verdict=Payoff.NO_TRAFFIC,
+        since=instant(NOW_S - 900),
         accepted_length=None,
         acceptance_rate=None,
         per_position=(),
@@ -107,17 +108,18 @@ def no_traffic() -> Watched:
 
 
 def unreachable() -> Watched:
-    return Watched(
+    gone = Watched(
         url=URL,
-        at_s=NOW_S,
+        at=instant(NOW_S),
         window_s=0.0,
-        payoff=Payoff.UNSURE,
-        since_s=NOW_S - 300,
+        verdict=Payoff.UNSURE,
+        since=instant(NOW_S - 300),
         engine="vllm",
         version="0.32.0",
         events=(Event.UNREACHABLE,),
         unreachable=f"{URL}/metrics did not answer: Connection refused",
     )
+    return with_answer(gone, following=AGAIN)
 
 
 STATES = {"calm": watched, "alarm": alarm, "no-traffic": no_traffic, "unreachable": unreachable}
@@ -135,7 +137,7 @@ def looks(last: Watched, *, hours: float = 1.0) -> list[KeptLook]:
         estimate = now.accepted_length
         look = replace(
             now,
-            at_s=at_s,
+            at=instant(at_s),
             accepted_length=None if estimate is None else length(estimate.value * (1 + wave)),
             events=(Event.RESTART,) if index == 70 else now.events,
             ttft_s=replace(now.ttft_s, p50=times(now.ttft_s.p50, wave), p95=times(now.ttft_s.p95, 2 * wave)),
@@ -152,16 +154,13 @@ def times(value: float | None, more: float) -> float | None:
     return None if value is None else value * (1 + more)
 
 
-def document(of: Watched) -> WatchDocument:
-    return watch_document(of, watch_answer(of, AGAIN))
-
-
 def one_page(of: Watched, *, is_of_several: bool = False) -> str:
-    shown = ShownServer(
-        document=document(of),
-        looks=looks(of),
+    return watch_page(
+        of,
+        looks(of),
+        FRAME,
         span=Span(from_s=NOW_S - 3600, to_s=NOW_S),
         hours=1,
         baseline=BASELINE,
+        is_of_several=is_of_several,
     )
-    return watch_page(shown, FRAME, is_of_several=is_of_several)

@@ -12,7 +12,7 @@ from speclift.cli.watch_file import read_watch_file
 from speclift.cli.watching import FLAGS
 from speclift.core.errors import UsageError
 from speclift.live.ask import Listening
-from speclift.verbs.watch import WatchTarget
+from speclift.verbs.watch_plan import WatchTarget
 
 URL = "http://127.0.0.1:9"
 LONG = "a-token-that-is-long-enough"

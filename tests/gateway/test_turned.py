@@ -2,21 +2,20 @@
 
 from __future__ import annotations
 
-from speclift.core.live import BreakEvenPoint, BreakEvenSource, Payoff, Watched
-from speclift.core.results import Estimate
+from speclift.core.live import BreakEvenPoint, BreakEvenSource, LiveEstimate, Payoff, Watched
 from speclift.live.gateway.turned import FORGOTTEN_S, HOLD_MAX_S, HOLD_S, TurnedAway
 
 ONE, OTHER = "http://one", "http://other"
 
 
-def look(payoff: Payoff, url: str = ONE, *, unreachable: str = "") -> Watched:
+def look(payoff: Payoff, url: str = ONE, *, unreachable: str | None = None) -> Watched:
     return Watched(
         url=url,
-        at_s=0.0,
+        at="2026-11-19T20:00:00.000Z",
         window_s=600.0,
-        payoff=payoff,
-        since_s=0.0,
-        accepted_length=Estimate(value=1.2, low=1.1, high=1.3, n=9, method="any"),
+        verdict=payoff,
+        since="2026-11-19T20:00:00.000Z",
+        accepted_length=LiveEstimate(value=1.2, low=1.1, high=1.3, level=0.95, scrapes=9),
         break_even=BreakEvenPoint(accepted_length=1.5, low=1.5, high=1.5, source=BreakEvenSource.STUDY),
         unreachable=unreachable,
     )

@@ -32,8 +32,7 @@ from running import Cli
 from speclift.core.errors import EngineError
 from speclift.core.live import Payoff
 from speclift.engines.live_metrics import read_page
-from speclift.live.break_even import GivenBreakEven
-from speclift.live.server_watch import ServerWatch, WatchSettings
+from speclift.live.server_watch import ServerWatch, WatchSettings, given_break_even
 
 LOOK = ("--once", "--interval", "0.3s", "--break-even", "2")
 MEMORY_MAX_BYTES = 400 << 20
@@ -101,7 +100,7 @@ def test_a_page_that_is_odd_once_is_left_out() -> None:
         {"running": None},
     ]
     for change in odd:
-        served, watch_one = Served(), ServerWatch("http://a", WatchSettings(break_even=GivenBreakEven(2.0)))
+        served, watch_one = Served(), ServerWatch("http://a", WatchSettings(break_even=given_break_even(2.0)))
         for page in served.intervals(20, accepted=2.2):
             watch_one.read(page)
         page = served.interval(accepted=2.2)
@@ -111,8 +110,8 @@ def test_a_page_that_is_odd_once_is_left_out() -> None:
         }
         watch_one.read(reading(page.at_s, **{**fields, "running": 8.0, **change}))
         seen = [watch_one.read(page) for page in served.intervals(40, accepted=2.2)]
-        assert not any(each.payoff is Payoff.DOES_NOT_PAY for each in seen), change
-        assert seen[-1].payoff is Payoff.PAYS, change
+        assert not any(each.verdict is Payoff.DOES_NOT_PAY for each in seen), change
+        assert seen[-1].verdict is Payoff.PAYS, change
 
 
 @given(st.text(max_size=300), st.integers(0, len(PAGE)), st.integers(0, 80))
@@ -123,7 +122,7 @@ def test_no_text_makes_a_page_fall_over(noise: str, place: int, cut: int) -> Non
     except EngineError:
         return
     seen = ServerWatch(
-        "http://a", WatchSettings(break_even=GivenBreakEven(2.0), is_single_look=True)
+        "http://a", WatchSettings(break_even=given_break_even(2.0), is_single_look=True)
     ).read_alone(page)
     length = seen.accepted_length
     assert length is None or 1 <= length.low <= length.value <= length.high
@@ -143,7 +142,7 @@ NUMBERS = st.one_of(st.none(), st.floats(0, 2.0**53, allow_nan=False), st.just(0
     )
 )
 def test_no_counters_make_an_answer_fall_over(pages: list[dict[str, float | None]]) -> None:
-    watch_one = ServerWatch("http://a", WatchSettings(break_even=GivenBreakEven(2.0)))
+    watch_one = ServerWatch("http://a", WatchSettings(break_even=given_break_even(2.0)))
     for place, fields in enumerate(pages):
         seen = watch_one.read(reading(15.0 * place, **fields))
-        assert seen.payoff in Payoff
+        assert seen.verdict in Payoff

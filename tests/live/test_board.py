@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from pathlib import Path
 
+from msgspec.structs import replace
+
 from speclift.core.errors import OperatingError
-from speclift.core.live import Event, Payoff
+from speclift.core.live import Event, Payoff, instant
 from speclift.live.board import Board
 from speclift.live.history import History
 from watch_samples import NOW_S, URL, alarm, unreachable, watched
@@ -53,7 +54,7 @@ def test_marks_are_kept_where_something_happened(tmp_path: Path) -> None:
         watched(events=(Event.RESTART, Event.UPGRADE)),
     ]
     for place, each in enumerate(course):
-        board.take(replace(each, at_s=NOW_S + place))
+        board.take(replace(each, at=instant(NOW_S + place)))
     found = board.looks(URL, from_s=0, to_s=NOW_S + 100, points=100)
     assert [look.marks for look in found] == [
         (),
@@ -70,7 +71,7 @@ def test_a_full_disk_ends_no_watch_and_is_said_once(tmp_path: Path) -> None:
     history = Full(tmp_path / "h")
     board = Board(history, recent_s=600, say=said.append)
     for _ in range(3):
-        assert board.take(watched())[0].payoff is Payoff.PAYS
+        assert board.take(watched())[0].verdict is Payoff.PAYS
         assert board.looks(URL, from_s=0, to_s=NOW_S, points=10) == []
     board.close()
     assert said == ["database or disk is full; the watch goes on without it"]

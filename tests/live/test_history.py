@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from speclift.core.errors import OperatingError, UsageError
-from speclift.core.live import KeptLook, Payoff
+from speclift.core.live import KeptLook, Payoff, instant
 from speclift.live import history as module
 from speclift.live.history import FULL_S, KEPT_S, THINNED_S, History
 
@@ -22,8 +22,13 @@ URL = "http://127.0.0.1:8000"
 
 
 def look(at_s: float, **fields: object) -> KeptLook:
-    usual = {"payoff": Payoff.PAYS, "since_s": NOW_S - 60, "is_unreachable": False, "accepted_length": 2.5}
-    return KeptLook(at_s=at_s, **{**usual, **fields})  # type: ignore[arg-type]
+    usual = {
+        "verdict": Payoff.PAYS,
+        "since": instant(NOW_S - 60),
+        "unreachable": False,
+        "accepted_length": 2.5,
+    }
+    return KeptLook(at=instant(at_s), **{**usual, **fields})  # type: ignore[arg-type]
 
 
 def kept(history: History, url: str = URL) -> list[KeptLook]:
@@ -38,7 +43,7 @@ def path(tmp_path: Path) -> Path:
 class TestLooks:
     def test_come_back_as_they_were(self, path: Path) -> None:
         first = look(NOW_S, marks=("restart", "pays"), low=2.1, high=2.9, ttft_p95_s=0.3)
-        second = look(NOW_S + 15, payoff=Payoff.UNSURE, is_unreachable=True, accepted_length=None)
+        second = look(NOW_S + 15, verdict=Payoff.UNSURE, unreachable=True, accepted_length=None)
         history = History(path)
         history.add(URL, first)
         history.add(URL, second)
@@ -155,11 +160,14 @@ class TestTheFile:
         program = f"""
 import sys
 from pathlib import Path
-from speclift.core.live import KeptLook, Payoff
+from speclift.core.live import KeptLook, Payoff, instant
 from speclift.live.history import History
 history, index = History(Path({str(path)!r})), 0
 while True:
-    history.add({URL!r}, KeptLook(at_s={NOW_S} + index, payoff=Payoff.PAYS, since_s=0.0, is_unreachable=False))
+    look = KeptLook(
+        at=instant({NOW_S} + index), verdict=Payoff.PAYS, since=instant(0.0), unreachable=False
+    )
+    history.add({URL!r}, look)
     history.write()
     print(index, flush=True)
     index += 1

@@ -7,40 +7,40 @@ from typing import Any
 import pytest
 
 from live_pages import INTERVAL_S, Served, reading
-from speclift.core.live import Event, LiveTotals, MetricsReading
-from speclift.live.pages import Pages, Turned, decoded, since_start
+from speclift.core.live import Event, Increment, LiveTotals, MetricsReading
+from speclift.live.readings import Pages, decoded, since_start
 
 
-def turned(*pages: MetricsReading) -> list[Turned]:
+def turned(*pages: MetricsReading) -> list[tuple[Increment | None, tuple[Event, ...]]]:
     kept = Pages(interval_s=INTERVAL_S)
     return [kept.turn(page) for page in pages]
 
 
 def last_events(*pages: MetricsReading) -> tuple[Event, ...]:
-    return turned(*pages)[-1].events
+    return turned(*pages)[-1][1]
 
 
 class TestIncrements:
     def test_the_first_page_has_nothing_before_it(self) -> None:
-        assert turned(reading(tokens=5.0)) == [Turned()]
+        assert turned(reading(tokens=5.0)) == [(None, ())]
 
     def test_what_was_counted_is_the_difference(self) -> None:
-        increment = turned(reading(0, tokens=100.0, running=2.0), reading(15, tokens=160.0, running=4.0))[
-            -1
-        ].increment
+        increment = turned(reading(0, tokens=100.0, running=2.0), reading(15, tokens=160.0, running=4.0))[-1][
+            0
+        ]
 
         assert increment is not None
         assert (increment.totals.tokens, increment.seconds, increment.running) == (60.0, 15.0, 3.0)
 
     def test_a_counter_that_one_page_lacks_is_not_known(self) -> None:
-        increment = turned(reading(0, tokens=1.0, drafts=5.0), reading(15, tokens=2.0))[-1].increment
+        increment = turned(reading(0, tokens=1.0, drafts=5.0), reading(15, tokens=2.0))[-1][0]
 
         assert increment is not None
         assert increment.totals.drafts is None
 
     def test_nothing_happened(self) -> None:
         page = Served(started_s=1.0)
-        increment = turned(page.page(), page.interval(accepted=2, requests=0))[-1].increment
+        increment = turned(page.page(), page.interval(accepted=2, requests=0))[-1][0]
 
         assert increment is not None
         assert (increment.steps, increment.step_tokens) == (0.0, 0.0)
@@ -83,7 +83,7 @@ class TestEvents:
         pages = (old.interval(accepted=2), new.interval(accepted=2))
 
         assert last_events(*pages) == (Event.RESTART,)
-        assert turned(*pages)[-1].increment is None
+        assert turned(*pages)[-1][0] is None
 
     def test_a_start_with_more_requests_than_before_is_one_too(self) -> None:
         old, new = Served(started_s=1_799_999_000.0), Served(started_s=1_800_000_010.0, at_s=15)
@@ -104,8 +104,8 @@ class TestEvents:
 
     def test_a_reset_is_over_at_the_next_page(self) -> None:
         pages = [reading(at, tokens=tokens, started_s=5.0) for at, tokens in ((0, 9.0), (15, 1.0), (30, 4.0))]
-        assert turned(*pages)[-1].events == ()
-        increment = turned(*pages)[-1].increment
+        assert turned(*pages)[-1][1] == ()
+        increment = turned(*pages)[-1][0]
         assert increment is not None
         assert increment.totals.tokens == 3.0
 
@@ -122,7 +122,7 @@ class TestEvents:
         """llama.cpp does not say when it began: its counters pass those that the process before it had."""
         pages = [reading(15.0 * turn, tokens=100.0 * turn) for turn in range(10)]
         pages += [reading(150 + 15.0 * turn, tokens=100.0 * turn) for turn in range(20)]
-        events = [each.events for each in turned(*pages) if each.events]
+        events = [events for _, events in turned(*pages) if events]
         assert events == [(Event.RESTART,)]
 
     def test_positions_that_appear_with_the_first_draft_are_no_other_k(self) -> None:
@@ -134,14 +134,14 @@ class TestEvents:
         served = Served(started_s=1.0)
         pages = served.page(), served.interval(accepted=2, seconds=120)
         assert last_events(*pages) == (Event.GAP,)
-        assert turned(*pages)[-1].increment is not None
+        assert turned(*pages)[-1][0] is not None
 
     def test_a_clock_that_jumps_changes_no_rate(self) -> None:
         before, after = reading(0, tokens=1.0), reading(15, tokens=31.0, wall_s=1_900_000_000.0)
         seen = turned(before, after)[-1]
-        assert seen.events == (Event.CLOCK_JUMP,)
-        assert seen.increment is not None
-        assert seen.increment.seconds == 15
+        assert seen[1] == (Event.CLOCK_JUMP,)
+        assert seen[0] is not None
+        assert seen[0].seconds == 15
 
     @pytest.mark.parametrize(
         "after",
@@ -154,7 +154,7 @@ class TestEvents:
     def test_what_cannot_be_is_left_out(self, after: dict[str, Any]) -> None:
         before: dict[str, Any] = {"tokens": 0.0, "drafted": 0.0, "accepted": 0.0, "accepted_at": (0.0, 0.0)}
         seen = turned(reading(0, **before), reading(15, **{**before, **after}))[-1]
-        assert seen == Turned(events=(Event.IMPOSSIBLE,))
+        assert seen == (None, (Event.IMPOSSIBLE,))
 
 
 class TestReplicas:
@@ -170,9 +170,9 @@ class TestReplicas:
             pages.append(served.interval(accepted=2, requests=10))
         seen = turned(*pages)
 
-        assert all(Event.RESTART not in each.events for each in seen)
-        assert all(Event.REPLICAS in each.events for each in seen[1:])
-        counted = [each.increment.totals.requests for each in seen if each.increment is not None]
+        assert all(Event.RESTART not in events for _, events in seen)
+        assert all(Event.REPLICAS in events for _, events in seen[1:])
+        counted = [increment.totals.requests for increment, _ in seen if increment is not None]
         assert counted == [10.0] * 6
 
     def test_that_began_within_the_same_second(self) -> None:
@@ -182,12 +182,12 @@ class TestReplicas:
             served = (one, other)[turn % 2]
             served.at_s = INTERVAL_S * (turn - 1)
             pages.append(served.interval(accepted=2))
-        assert all(Event.REPLICAS in each.events for each in turned(*pages)[1:])
+        assert all(Event.REPLICAS in events for _, events in turned(*pages)[1:])
 
     def test_told_apart_by_their_counters(self) -> None:
         pages = [reading(15.0 * turn, tokens=(1e6 if turn % 2 else 1e3) + 10 * turn) for turn in range(10)]
-        counted = [each.increment.totals.tokens for each in turned(*pages) if each.increment is not None]
+        counted = [increment.totals.tokens for increment, _ in turned(*pages) if increment is not None]
 
         # The first page of the second one is taken for traffic that cannot be told from it; no other is.
         assert counted[1:] == [20.0] * (len(counted) - 1)
-        assert Event.REPLICAS in turned(*pages)[-1].events
+        assert Event.REPLICAS in turned(*pages)[-1][1]

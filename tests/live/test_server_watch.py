@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterable
 from dataclasses import replace
 
@@ -10,10 +9,15 @@ import pytest
 
 from live_pages import INTERVAL_S, WALL_S, Served, reading
 from speclift.core.live import BreakEvenSource, Event, MetricsReading, Payoff, Watched
-from speclift.live.break_even import GivenBreakEven, PlannedBreakEven, StudiedBreakEven
-from speclift.live.server_watch import ServerWatch, WatchSettings
+from speclift.live.server_watch import (
+    ServerWatch,
+    WatchSettings,
+    given_break_even,
+    planned_break_even,
+    studied_break_even,
+)
 
-SETTINGS = WatchSettings(break_even=GivenBreakEven(2.0))
+SETTINGS = WatchSettings(break_even=given_break_even(2.0))
 WINDOW = int(SETTINGS.window_s / INTERVAL_S)
 
 
@@ -37,24 +41,24 @@ class TestAnswer:
     def test_against_the_break_even(self, accepted: float, payoff: Payoff) -> None:
         seen = last(Served().intervals(WINDOW, accepted=accepted))
 
-        assert seen.payoff is payoff
+        assert seen.verdict is payoff
         assert seen.accepted_length is not None
         assert seen.accepted_length.value == pytest.approx(1 + accepted, rel=0.01)
 
     def test_one_page_is_no_answer(self) -> None:
-        assert last([Served().interval(accepted=3)]).payoff is Payoff.UNSURE
+        assert last([Served().interval(accepted=3)]).verdict is Payoff.UNSURE
 
     def test_no_tokens_no_traffic(self) -> None:
         pages = [replace(page, running=0.0) for page in Served().intervals(5, accepted=2, requests=0)]
-        assert last(pages).payoff is Payoff.NO_TRAFFIC
+        assert last(pages).verdict is Payoff.NO_TRAFFIC
 
     def test_requests_under_way_are_traffic_though_nothing_was_counted_yet(self) -> None:
-        assert last(Served().intervals(5, accepted=2, requests=0)).payoff is Payoff.UNSURE
+        assert last(Served().intervals(5, accepted=2, requests=0)).verdict is Payoff.UNSURE
 
     def test_a_server_without_speculation_is_neither(self) -> None:
         pages = [reading(15.0 * turn, tokens=1000.0 * turn, requests=10.0 * turn) for turn in range(5)]
         seen = last(pages)
-        assert seen.payoff is Payoff.UNSURE
+        assert seen.verdict is Payoff.UNSURE
         assert checks(seen) == {"not-speculating"}
 
     def test_speculation_that_never_drafts_does_not_pay(self) -> None:
@@ -65,7 +69,7 @@ class TestAnswer:
             for turn in range(WINDOW)
         ]
         seen = last(pages)
-        assert (seen.payoff, seen.accepted_length and seen.accepted_length.value) == (
+        assert (seen.verdict, seen.accepted_length and seen.accepted_length.value) == (
             Payoff.DOES_NOT_PAY,
             1.0,
         )
@@ -81,7 +85,7 @@ class TestAnswer:
     def test_one_page_alone_is_judged_since_its_start(self) -> None:
         page = Served(started_s=WALL_S - 3600).interval(accepted=2, requests=3000)
         seen = ServerWatch("-", replace(SETTINGS, is_single_look=True)).read_alone(page)
-        assert seen.payoff is Payoff.PAYS
+        assert seen.verdict is Payoff.PAYS
         assert seen.window_s == pytest.approx(3600 + INTERVAL_S)
 
 
@@ -92,9 +96,9 @@ class TestChange:
         after = list(served.intervals(3 * WINDOW, accepted=0.43))
         seen = watched([*before, *after])
 
-        assert seen[len(before) - 1].payoff is Payoff.PAYS
-        assert seen[-1].payoff is Payoff.DOES_NOT_PAY
-        assert not any(each.payoff is Payoff.DOES_NOT_PAY for each in seen[: len(before)])
+        assert seen[len(before) - 1].verdict is Payoff.PAYS
+        assert seen[-1].verdict is Payoff.DOES_NOT_PAY
+        assert not any(each.verdict is Payoff.DOES_NOT_PAY for each in seen[: len(before)])
 
     def test_it_says_since_when_and_what_changed(self) -> None:
         served = Served()
@@ -102,7 +106,7 @@ class TestChange:
             [*served.intervals(2 * WINDOW, accepted=2.4), *served.intervals(2 * WINDOW, accepted=0.43)]
         )
 
-        assert seen.payoff is Payoff.DOES_NOT_PAY
+        assert seen.verdict is Payoff.DOES_NOT_PAY
         assert "changed-acceptance" in checks(seen)
         # Not before it changed, and not later than there were pages of nothing else.
         changed_s = WALL_S + 2 * WINDOW * INTERVAL_S
@@ -114,7 +118,7 @@ class TestChange:
         seen = watched(pages)
 
         assert [each.events for each in seen if each.events] == [(Event.RESTART,)]
-        assert {each.payoff for each in seen} == {Payoff.PAYS, Payoff.UNSURE}
+        assert {each.verdict for each in seen} == {Payoff.PAYS, Payoff.UNSURE}
         assert not any(check.startswith("changed") for each in seen for check in checks(each))
 
     def test_a_counter_reset_is_no_change(self) -> None:
@@ -124,15 +128,15 @@ class TestChange:
         seen = watched([*pages, *served.intervals(WINDOW, accepted=2)])
 
         assert [each.events for each in seen if each.events] == [(Event.COUNTER_RESET,)]
-        assert not any(each.payoff is Payoff.DOES_NOT_PAY for each in seen)
+        assert not any(each.verdict is Payoff.DOES_NOT_PAY for each in seen)
 
     def test_a_heavier_load_is_named(self) -> None:
-        by_load = StudiedBreakEven(lambda running: 1.5 if running < 20 else 4.0, (8.0, 40.0))
+        by_load = studied_break_even(lambda running: 1.5 if running < 20 else 4.0, (8.0, 40.0))
         served, settings = Served(), WatchSettings(break_even=by_load)
         calm = list(served.intervals(WINDOW, accepted=2))
         heavy = [replace(page, running=40.0) for page in served.intervals(2 * WINDOW, accepted=2)]
         seen = last([*calm, *heavy], settings)
-        assert seen.payoff is Payoff.DOES_NOT_PAY
+        assert seen.verdict is Payoff.DOES_NOT_PAY
         assert {"changed-load", "changed-break-even"} <= checks(seen)
 
 
@@ -142,7 +146,7 @@ class TestTroubles:
         for page in Served().intervals(3, accepted=2):
             watch.read(page)
         seen = watch.missed("connection refused", wall_s=WALL_S + 99)
-        assert (seen.payoff, seen.unreachable, seen.engine) == (Payoff.UNSURE, "connection refused", "vllm")
+        assert (seen.verdict, seen.unreachable, seen.engine) == (Payoff.UNSURE, "connection refused", "vllm")
         assert seen.events == (Event.UNREACHABLE,)
 
     def test_it_goes_on_where_it_was(self) -> None:
@@ -150,7 +154,7 @@ class TestTroubles:
         for page in served.intervals(WINDOW, accepted=2):
             watch.read(page)
         watch.missed("timed out", wall_s=WALL_S)
-        assert watch.read(served.interval(accepted=2, seconds=30)).payoff is Payoff.PAYS
+        assert watch.read(served.interval(accepted=2, seconds=30)).verdict is Payoff.PAYS
 
     def test_replicas_give_no_false_answer(self) -> None:
         one, other = Served(started_s=10.0), Served(started_s=20.0)
@@ -161,7 +165,7 @@ class TestTroubles:
             served.at_s = INTERVAL_S * turn
             pages.append(served.interval(accepted=2))
         seen = watched(pages)
-        assert {each.payoff for each in seen} == {Payoff.PAYS, Payoff.UNSURE}
+        assert {each.verdict for each in seen} == {Payoff.PAYS, Payoff.UNSURE}
         assert "replicas" in checks(seen[-1])
 
     def test_the_window_forgets(self) -> None:
@@ -172,27 +176,30 @@ class TestTroubles:
 
 class TestBreakEven:
     def test_a_guess_is_said_to_be_one_and_decides_only_far_from_it(self) -> None:
-        settings = WatchSettings(break_even=PlannedBreakEven())
+        settings = WatchSettings(break_even=planned_break_even)
         near, far = (last(Served().intervals(WINDOW, accepted=a), settings) for a in (0.5, 2.5))
-        assert near.payoff is Payoff.UNSURE
-        assert far.payoff is Payoff.PAYS
+        assert near.verdict is Payoff.UNSURE
+        assert far.verdict is Payoff.PAYS
         assert "break-even-guessed" in checks(far)
         assert far.break_even is not None
         assert far.break_even.source is BreakEvenSource.PLANNED
 
     def test_beyond_the_measured_loads_nothing_pays(self) -> None:
-        studied = StudiedBreakEven(lambda running: 1.5, (1.0, 3.0))
+        studied = studied_break_even(lambda running: 1.5, (1.0, 3.0))
         seen = last(Served().intervals(WINDOW, accepted=2), WatchSettings(break_even=studied))
-        assert seen.payoff is Payoff.UNSURE
+        assert seen.verdict is Payoff.UNSURE
         assert "load-beyond-study" in checks(seen)
 
     def test_of_an_unknown_load_the_dearest_counts(self) -> None:
-        studied = StudiedBreakEven(lambda running: running, (1.2, 3.5))
+        studied = studied_break_even(lambda running: running, (1.2, 3.5))
         point = studied(None, None)
+        assert point is not None
         assert (point.low, point.high, point.running) == (1.2, 3.5, None)
 
     def test_far_below_is_no_matter_how_heavy(self) -> None:
-        studied = StudiedBreakEven(lambda running: 1.9, (1.0,))
-        assert math.isinf(studied(8.0, 4).high)
+        studied = studied_break_even(lambda running: 1.9, (1.0,))
+        point = studied(8.0, 4)
+        assert point is not None
+        assert point.high is None
         seen = last(Served().intervals(WINDOW, accepted=0.2), WatchSettings(break_even=studied))
-        assert seen.payoff is Payoff.DOES_NOT_PAY
+        assert seen.verdict is Payoff.DOES_NOT_PAY

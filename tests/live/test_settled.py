@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import time
+
 import pytest
 
-from speclift.core.live import KeptLook, Payoff, Watched
-from speclift.live.settled import SettledAnswer, TakenUp
+from speclift.core.live import KeptLook, Payoff, Watched, instant
+from speclift.live.board import BoardEntry
 
 PAYS, LOSES, UNSURE, NONE = Payoff.PAYS, Payoff.DOES_NOT_PAY, Payoff.UNSURE, Payoff.NO_TRAFFIC
 GONE = "gone"
@@ -15,11 +17,11 @@ def looked(what: Payoff | str, at_s: float = 0.0) -> Watched:
     is_gone = what == GONE
     return Watched(
         url="u",
-        at_s=at_s,
+        at=instant(at_s),
         window_s=1.0,
-        payoff=UNSURE if is_gone else Payoff(what),
-        since_s=at_s,
-        unreachable="refused" if is_gone else "",
+        verdict=UNSURE if is_gone else Payoff(what),
+        since=instant(at_s),
+        unreachable="refused" if is_gone else None,
     )
 
 
@@ -41,42 +43,43 @@ def looked(what: Payoff | str, at_s: float = 0.0) -> Watched:
     ],
 )
 def test_what_is_news(course: list[Payoff | str], news: list[int]) -> None:
-    settled = SettledAnswer()
-    assert [place for place, what in enumerate(course) if settled.changes(looked(what))] == news
+    server = BoardEntry(recent_s=600)
+    assert [place for place, what in enumerate(course) if server.take(looked(what))[1]] == news
 
 
 def test_an_earlier_watchs_answer_is_no_news() -> None:
-    assert not SettledAnswer(LOSES).changes(looked(LOSES))
-    assert SettledAnswer(LOSES).changes(looked(PAYS))
-    assert SettledAnswer(PAYS, is_unreachable=True).changes(looked(PAYS))
+    assert not BoardEntry(None, LOSES, recent_s=600).take(looked(LOSES))[1]
+    assert BoardEntry(None, LOSES, recent_s=600).take(looked(PAYS))[1]
+    gone = KeptLook(at=instant(time.time()), verdict=UNSURE, since=instant(0), unreachable=True)
+    assert BoardEntry(gone, PAYS, recent_s=600).take(looked(PAYS))[1]
 
 
 def kept(payoff: Payoff, at_s: float, since_s: float) -> KeptLook:
-    return KeptLook(at_s=at_s, payoff=payoff, since_s=since_s, is_unreachable=False)
+    return KeptLook(at=instant(at_s), verdict=payoff, since=instant(since_s), unreachable=False)
 
 
 class TestTakenUp:
     def test_an_answer_that_goes_on_began_when_it_began(self) -> None:
-        taken = TakenUp(kept(PAYS, at_s=990, since_s=100), recent_s=600)
+        taken = BoardEntry(kept(PAYS, at_s=990, since_s=100), recent_s=600)
         course = [UNSURE, UNSURE, PAYS, PAYS]
-        since = [taken.since_s(looked(what, 1000 + place)) for place, what in enumerate(course)]
+        since = [taken.take(looked(what, 1000 + place))[0].since_s for place, what in enumerate(course)]
         assert since == [1000, 1001, 100, 100]
 
     def test_it_goes_on_for_as_long_as_it_holds(self) -> None:
-        taken = TakenUp(kept(PAYS, at_s=990, since_s=100), recent_s=600)
-        assert [taken.since_s(looked(PAYS, at_s)) for at_s in (1000, 5000, 90000)] == [100, 100, 100]
-        assert taken.since_s(looked(UNSURE, 90001)) == 90001
-        assert taken.since_s(looked(PAYS, 90002)) == 90002
+        taken = BoardEntry(kept(PAYS, at_s=990, since_s=100), recent_s=600)
+        assert [taken.take(looked(PAYS, at_s))[0].since_s for at_s in (1000, 5000, 90000)] == [100, 100, 100]
+        assert taken.take(looked(UNSURE, 90001))[0].since_s == 90001
+        assert taken.take(looked(PAYS, 90002))[0].since_s == 90002
 
     @pytest.mark.parametrize("other", [LOSES, NONE])
     def test_another_answer_ends_it(self, other: Payoff) -> None:
-        taken = TakenUp(kept(PAYS, at_s=990, since_s=100), recent_s=600)
-        assert taken.since_s(looked(other, 1000)) == 1000
-        assert taken.since_s(looked(PAYS, 1001)) == 1001
+        taken = BoardEntry(kept(PAYS, at_s=990, since_s=100), recent_s=600)
+        assert taken.take(looked(other, 1000))[0].since_s == 1000
+        assert taken.take(looked(PAYS, 1001))[0].since_s == 1001
 
     def test_an_old_look_says_nothing_about_now(self) -> None:
-        taken = TakenUp(kept(PAYS, at_s=100, since_s=50), recent_s=600)
-        assert taken.since_s(looked(PAYS, 1000)) == 1000
+        taken = BoardEntry(kept(PAYS, at_s=100, since_s=50), recent_s=600)
+        assert taken.take(looked(PAYS, 1000))[0].since_s == 1000
 
     def test_without_a_history(self) -> None:
-        assert TakenUp(None, recent_s=600).since_s(looked(PAYS, 7)) == 7
+        assert BoardEntry(None, recent_s=600).take(looked(PAYS, 7))[0].since_s == 7

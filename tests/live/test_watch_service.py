@@ -25,12 +25,12 @@ from running import hosted
 from scripted_http import ScriptedServer, answered, scripted
 from speclift.cli.watch_file import read_watch_file
 from speclift.cli.watching import FLAGS
-from speclift.core.answer import ShortAnswer
 from speclift.core.errors import OperatingError
 from speclift.core.flags import assembled
 from speclift.core.live import Payoff, Watched
 from speclift.live.ask import Listening, WatchAsk
-from speclift.verbs.watch import WatchPlan, WatchTarget, watch
+from speclift.verbs.watch import watch
+from speclift.verbs.watch_plan import WatchPlan, WatchTarget
 
 pytestmark = pytest.mark.slow
 
@@ -75,7 +75,7 @@ class Run:
         self.heard: list[Watched] = []
         self.said: list[str] = []
 
-    def tell(self, watched: Watched, _: ShortAnswer) -> None:
+    def tell(self, watched: Watched) -> None:
         self.heard.append(watched)
 
     @property
@@ -89,7 +89,7 @@ class Run:
                 await asyncio.sleep(0.01)
 
     async def answers(self, payoff: Payoff) -> None:
-        await self.until(lambda: bool(self.heard) and self.heard[-1].payoff is payoff)
+        await self.until(lambda: bool(self.heard) and self.heard[-1].verdict is payoff)
 
 
 def plan(*urls: str, **fields: Any) -> WatchPlan:
@@ -179,7 +179,7 @@ class TestWhatIsServed:
                 watching(plan(one.url, other.url, listen=ANY, history=history)) as run,
             ):
                 await run.until(
-                    lambda: {Payoff.PAYS, Payoff.DOES_NOT_PAY} <= {each.payoff for each in run.heard}
+                    lambda: {Payoff.PAYS, Payoff.DOES_NOT_PAY} <= {each.verdict for each in run.heard}
                 )
                 page = await got(run.address)
                 assert page.index(other.url) < page.index(one.url)
@@ -388,7 +388,7 @@ class TestKeys:
             return run.heard[0]
 
         with hosted("flavour=vllm") as url, tls_front(url, certificate=trusted, key="open-sesame") as front:
-            assert "CERTIFICATE_VERIFY_FAILED" in asyncio.run(go(front.url)).unreachable
+            assert "CERTIFICATE_VERIFY_FAILED" in (asyncio.run(go(front.url)).unreachable or "")
             monkeypatch.setenv("SSL_CERT_FILE", str(trusted))
             assert asyncio.run(go(front.url)).engine == "vllm"
 

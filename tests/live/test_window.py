@@ -9,13 +9,18 @@ import pytest
 
 from live_pages import INTERVAL_S, Served, reading
 from speclift.core.live import Buckets, Increment, LivePercentiles, LiveTotals, MetricsReading
-from speclift.live.pages import Pages
-from speclift.live.window import percentiles_of, sums_of
+from speclift.live.readings import (
+    Pages,
+    percentiles_of,
+    position_shares,
+    summed,
+    time_per_token,
+)
 
 
 def increments_of(*pages: MetricsReading) -> list[Increment]:
     kept = Pages(interval_s=INTERVAL_S)
-    return [turned.increment for page in pages if (turned := kept.turn(page)).increment is not None]
+    return [increment for page in pages if (increment := kept.turn(page)[0]) is not None]
 
 
 def buckets(*counts: float, total: float | None = None) -> Buckets:
@@ -23,24 +28,20 @@ def buckets(*counts: float, total: float | None = None) -> Buckets:
 
 
 def test_nothing_says_nothing() -> None:
-    sums = sums_of([])
-    assert not sums.has_traffic
-    assert (sums.tokens, sums.acceptance_rate, sums.per_position, sums.ttft_s) == (
-        None,
-        None,
-        (),
-        LivePercentiles(),
-    )
+    nothing = summed([])
+    assert nothing.totals == LiveTotals()
+    assert (nothing.seconds, nothing.running, position_shares([])) == (0, None, ())
+    assert percentiles_of(nothing.totals.ttft) == LivePercentiles()
 
 
 def test_sums_are_of_all_pages() -> None:
     served = Served(k=4)
-    sums = sums_of(increments_of(served.page(), *served.intervals(3, accepted=2)))
+    increments = increments_of(served.page(), *served.intervals(3, accepted=2))
+    window = summed(increments)
 
-    assert sums.seconds == 45
-    assert sums.requests == 90
-    assert sums.acceptance_rate == pytest.approx(0.5, rel=0.02)
-    assert sums.per_position == pytest.approx((0.5,) * 4, rel=0.02)
+    assert (window.seconds, window.totals.requests) == (45, 90)
+    assert window.totals.accepted == pytest.approx(0.5 * (window.totals.drafted or 0), rel=0.02)
+    assert position_shares(increments) == pytest.approx((0.5,) * 4, rel=0.02)
 
 
 def test_the_load_is_the_mean_over_time_not_over_pages() -> None:
@@ -49,34 +50,40 @@ def test_the_load_is_the_mean_over_time_not_over_pages() -> None:
         reading(15, tokens=1.0, running=10.0),
         reading(60, tokens=2.0, running=10.0),
     )
-    busy = sums_of(increments_of(*pages, reading(75, tokens=3.0, running=90.0)))
+    busy = summed(increments_of(*pages, reading(75, tokens=3.0, running=90.0)))
     assert busy.running == pytest.approx((60 * 10 + 15 * 50) / 75)
+
+
+def window_of(*histograms: Buckets) -> Buckets | None:
+    """The histogram of a window with so many pages."""
+    increments = [Increment(from_s=0, to_s=15, totals=LiveTotals(ttft=each)) for each in histograms]
+    return summed(increments).totals.ttft
 
 
 class TestPercentiles:
     def test_linear_within_a_bucket_as_prometheus_has_it(self) -> None:
-        found = percentiles_of([buckets(0, 100, 200, 200)])
+        found = percentiles_of(window_of(buckets(0, 100, 200, 200)))
         assert found.p50 == pytest.approx(0.2)
         assert found.p95 == pytest.approx(0.2 + 0.2 * 0.9)
 
     def test_pages_add_up(self) -> None:
         halves = [buckets(0, 50, 100, 100, total=20.0), buckets(0, 50, 100, 100, total=22.0)]
         whole = buckets(0, 100, 200, 200, total=42.0)
-        assert percentiles_of(halves) == percentiles_of([whole])
-        assert percentiles_of([whole]).mean == pytest.approx(0.21)
+        assert percentiles_of(window_of(*halves)) == percentiles_of(window_of(whole))
+        assert percentiles_of(window_of(whole)).mean == pytest.approx(0.21)
 
     def test_the_first_bucket_may_begin_anywhere_and_the_last_end_nowhere(self) -> None:
-        assert percentiles_of([buckets(100, 100, 100, 100)]).p50 is None
-        assert percentiles_of([buckets(0, 0, 0, 100)]).p99 is None
+        assert percentiles_of(window_of(buckets(100, 100, 100, 100))).p50 is None
+        assert percentiles_of(window_of(buckets(0, 0, 0, 100))).p99 is None
 
     @pytest.mark.parametrize(("requests", "known"), [(1, 0), (2, 1), (19, 1), (20, 2), (99, 2), (100, 3)])
     def test_a_percentile_wants_requests(self, requests: int, known: int) -> None:
-        found = percentiles_of([buckets(0, requests, requests, requests)])
+        found = percentiles_of(window_of(buckets(0, requests, requests, requests)))
         assert sum(value is not None for value in (found.p50, found.p95, found.p99)) == known
 
     def test_other_bounds_are_another_server(self) -> None:
         old = Buckets(bounds=(5.0, math.inf), counts=(0.0, 100.0))
-        assert percentiles_of([old, buckets(0, 100, 100, 100)]).p50 == pytest.approx(0.15)
+        assert percentiles_of(window_of(old, buckets(0, 100, 100, 100))).p50 == pytest.approx(0.15)
 
     def test_llamacpp_tells_a_mean(self) -> None:
         pages = [
@@ -85,7 +92,7 @@ class TestPercentiles:
             )
             for at, tokens, took in ((0.0, 0.0, 0.0), (15.0, 100.0, 2.5))
         ]
-        assert sums_of(increments_of(*pages)).tpot_s == LivePercentiles(mean=0.025)
+        assert time_per_token(summed(increments_of(*pages)).totals) == LivePercentiles(mean=0.025)
 
 
 def test_increments_follow_each_other() -> None:

@@ -31,7 +31,7 @@ def test_the_answer_follows_the_traffic(embedded_model: Path, tmp_path: Path) ->
             await server.stop()
 
     seen = asyncio.run(run())
-    assert not any(each.payoff is Payoff.DOES_NOT_PAY for each in seen.before)
+    assert not any(each.verdict is Payoff.DOES_NOT_PAY for each in seen.before)
     assert len(seen.after) <= 3 * ASK.window_s / ASK.interval_s
     last = seen.after[-1]
     assert (last.engine, last.unreachable) == ("llamacpp", "")

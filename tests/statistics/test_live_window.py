@@ -9,8 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from speclift.core.live import Increment, LiveTotals
-from speclift.core.results import Estimate
+from speclift.core.live import Increment, LiveEstimate, LiveTotals
 from speclift.statistics.live_spread import (
     EXPECTED_DF,
     EXPECTED_SPREAD,
@@ -53,7 +52,7 @@ def increments(lengths: list[float], *, steps: float = 1000.0, requests: float =
     ]
 
 
-def estimated(window: list[Increment], *, level: float = 0.95) -> Estimate:
+def estimated(window: list[Increment], *, level: float = 0.95) -> LiveEstimate:
     estimate = accepted_length(window, level=level)
     assert estimate is not None
     return estimate
@@ -94,7 +93,7 @@ class TestTheInterval:
     def test_is_no_point_where_scrapes_agree(self, count: int) -> None:
         estimate = estimated(increments([2.5] * count))
         assert estimate.low < estimate.value < estimate.high
-        assert estimate.n == count
+        assert estimate.scrapes == count
 
     def test_of_one_scrape_is_what_requests_are_expected_to_differ_by(self) -> None:
         # t(4, 97.5 %) = 2.776, sd = sqrt(0.25^2 / 16 + 0.03^2)

@@ -7,7 +7,7 @@ import pytest
 from speclift.core.arm import baseline_arm
 from speclift.core.results import Percentiles
 from speclift.core.traffic import Concurrency
-from speclift.verbs.watch_service import baseline_at
+from speclift.verbs.watch import baseline_at
 from speclift.verdict.break_even import LoadBreakEven, StudyBreakEvens
 
 

@@ -20,8 +20,8 @@ from speclift.core.routing import (
 )
 from speclift.live.gateway.tallies import Tallies
 from speclift.routing.learning import LiveSpeedups
+from speclift.views.exposition import gateway_exposition
 from speclift.views.gateway_document import GatewayBoard
-from speclift.views.gateway_exposition import gateway_exposition
 
 POOLS = PoolStates(
     spec=(ServerState(url=SPEC_URL, running=3),), plain=(ServerState(url=PLAIN_URL, is_up=False),)

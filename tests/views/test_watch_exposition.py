@@ -5,12 +5,12 @@ from __future__ import annotations
 import re
 import shutil
 import subprocess
-from dataclasses import replace
 
 import pytest
+from msgspec.structs import replace
 
 from speclift.core.live import Event, Payoff, Watched
-from speclift.views.watch_exposition import WatchedTotals, exposition
+from speclift.views.exposition import WatchedTotals, watch_exposition
 from watch_samples import HOSTILE, STATES, alarm, unreachable, watched
 
 LINE = re.compile(
@@ -24,7 +24,7 @@ def totals(of: Watched) -> WatchedTotals:
 
 
 def samples(*servers: Watched) -> dict[str, float]:
-    text = exposition([totals(each) for each in servers], version="1")
+    text = watch_exposition([totals(each) for each in servers], version="1")
     lines = [line for line in text.splitlines() if not line.startswith("#")]
     for line in lines:
         assert LINE.fullmatch(line), line
@@ -53,7 +53,7 @@ def test_what_is_known_has_one_name_for_every_engine() -> None:
 
 @pytest.mark.parametrize(
     ("of", "pays"),
-    [(watched(), 1), (alarm(), 0), (watched(payoff=Payoff.UNSURE), None), (unreachable(), None)],
+    [(watched(), 1), (alarm(), 0), (watched(verdict=Payoff.UNSURE), None), (unreachable(), None)],
 )
 def test_pays_is_absent_where_nobody_knows(of: Watched, pays: float | None) -> None:
     assert samples(of).get(f'speclift_pays{{server="{of.url}"}}') == pays
@@ -66,7 +66,7 @@ def test_a_server_that_is_gone_is_down_and_has_no_figures() -> None:
 
 
 def test_each_family_is_described_once_however_many_servers_there_are() -> None:
-    text = exposition([totals(replace(watched(), url=f"http://{n}")) for n in range(5)], version="1")
+    text = watch_exposition([totals(replace(watched(), url=f"http://{n}")) for n in range(5)], version="1")
     described = re.findall(r"^# TYPE (\S+) ", text, re.MULTILINE)
     assert len(described) == len(set(described)) > 15
     assert text.endswith("\n")
@@ -82,7 +82,7 @@ def test_without_a_server_it_is_valid_too() -> None:
 def test_hostile_names_stay_inside_their_label(name: str) -> None:
     found = samples(watched(model=name, version=name, url=f"http://h/{name}"))
     assert len(found) == len(samples(watched()))
-    text = exposition([totals(watched(model=name))], version="1")
+    text = watch_exposition([totals(watched(model=name))], version="1")
     assert all(line.startswith(("#", "speclift_")) for line in text.splitlines())
     text.encode()
 
@@ -90,7 +90,7 @@ def test_hostile_names_stay_inside_their_label(name: str) -> None:
 @pytest.mark.skipif(shutil.which("promtool") is None, reason="no promtool on this machine")
 def test_promtool_finds_nothing_wrong() -> None:
     servers = [replace(make(), url=f"http://{name}") for name, make in STATES.items()]
-    text = exposition([totals(each) for each in [*servers, watched(model=HOSTILE)]], version="1")
+    text = watch_exposition([totals(each) for each in [*servers, watched(model=HOSTILE)]], version="1")
     checked = subprocess.run(
         ["promtool", "check", "metrics"], input=text, text=True, capture_output=True, check=False
     )

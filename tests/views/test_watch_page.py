@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import re
-from dataclasses import replace
+from dataclasses import replace as with_fields
 from html.parser import HTMLParser
 
 import pytest
+from msgspec.structs import replace
 
 from speclift.core.live import Payoff
 from speclift.core.results import Finding, Level
-from speclift.views.watch_charts import Span, watch_charts
-from speclift.views.watch_page import watch_list
+from speclift.views.watch_page import Span, watch_charts, watch_list
 from watch_samples import (
     BASELINE,
     FRAME,
@@ -19,7 +19,6 @@ from watch_samples import (
     NOW_S,
     STATES,
     alarm,
-    document,
     looks,
     one_page,
     unreachable,
@@ -79,15 +78,15 @@ def test_it_needs_no_network_and_marks_what_may_run() -> None:
 
 def test_hostile_texts_are_inert() -> None:
     finding = Finding(check=HOSTILE, level=Level.WARN, message=HOSTILE, next_step=HOSTILE)
-    calm = watched(findings=(replace(finding, check="c", message="m", next_step="n"),))
+    calm = watched(findings=(with_fields(finding, check="c", message="m", next_step="n"),))
     hostile = watched(
         model=HOSTILE, version=HOSTILE, engine=HOSTILE, url=f"http://h/{HOSTILE}", findings=(finding,)
     )
     for one, other in (
         (one_page(calm, is_of_several=True), one_page(hostile, is_of_several=True)),
         (
-            watch_list([document(unreachable())], FRAME),
-            watch_list([document(replace(unreachable(), unreachable=HOSTILE, url=HOSTILE))], FRAME),
+            watch_list([unreachable()], FRAME),
+            watch_list([replace(unreachable(), unreachable=HOSTILE, url=HOSTILE)], FRAME),
         ),
     ):
         assert Tags(other).tags == Tags(one).tags
@@ -98,7 +97,7 @@ def test_hostile_texts_are_inert() -> None:
 class TestTheList:
     def test_the_worst_come_first(self) -> None:
         servers = [replace(make(), url=f"http://{name}") for name, make in STATES.items()]
-        page = watch_list([document(each) for each in servers], FRAME)
+        page = watch_list(servers, FRAME)
         places = [page.index(f"http://{name}<") for name in ("unreachable", "alarm", "no-traffic", "calm")]
         assert places == sorted(places)
         assert "1 of 4 servers cannot be reached" in page
@@ -111,7 +110,7 @@ class TestTheList:
         ],
     )
     def test_all_alike(self, count: int, payoff: Payoff, sentence: str) -> None:
-        servers = [document(watched(url=f"http://{number}", payoff=payoff)) for number in range(count)]
+        servers = [watched(url=f"http://{number}", verdict=payoff) for number in range(count)]
         assert sentence in watch_list(servers, FRAME)
 
     def test_before_the_second_look(self) -> None:

@@ -6,16 +6,16 @@ import asyncio
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 
 from browser import Browser, chromium, started_browser
 from speclift.core.results import Finding, Level
 from speclift.live.http_service import HTML, Guard, HttpService, WebAnswer, WebRequest
 from speclift.views.watch_page import PageFrame, watch_list
-from watch_samples import FRAME, HOSTILE, STATES, document, one_page, watched
+from watch_samples import FRAME, HOSTILE, STATES, one_page, watched
 
 pytestmark = pytest.mark.browser
 
@@ -68,7 +68,7 @@ def served(shown: Shown) -> Iterator[str]:
 
 
 PAGES = {name: one_page(make()) for name, make in STATES.items()} | {
-    "list": watch_list([document(replace(make(), url=f"http://{n}")) for n, make in STATES.items()], FRAME)
+    "list": watch_list([replace(make(), url=f"http://{n}") for n, make in STATES.items()], FRAME)
 }
 
 

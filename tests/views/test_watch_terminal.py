@@ -8,27 +8,27 @@ import pytest
 from rich.console import Console, RenderableType
 
 from live_pages import WALL_S
-from speclift.core.live import BreakEvenPoint, BreakEvenSource, Event, Payoff, Watched
-from speclift.core.results import Estimate
-from speclift.live.answer import watch_answer
+from speclift.core.live import BreakEvenPoint, BreakEvenSource, Event, LiveEstimate, Payoff, Watched, instant
+from speclift.live.server_watch import with_answer
 from speclift.views.watch_terminal import WatchScreen, plain_lines, sparkline
 
 
 def seen(
-    url: str = "http://gpu-1.internal:8000", payoff: Payoff = Payoff.PAYS, *, unreachable: str = ""
+    url: str = "http://gpu-1.internal:8000", payoff: Payoff = Payoff.PAYS, *, unreachable: str | None = None
 ) -> Watched:
-    return Watched(
+    watched = Watched(
         url=url,
-        at_s=WALL_S,
+        at=instant(WALL_S),
         window_s=600.0,
-        payoff=payoff,
-        since_s=WALL_S,
+        verdict=payoff,
+        since=instant(WALL_S),
         engine="vllm",
-        accepted_length=Estimate(value=2.9, low=2.7, high=3.1, n=40, method="x"),
+        accepted_length=LiveEstimate(value=2.9, low=2.7, high=3.1, level=0.95, scrapes=40),
         break_even=BreakEvenPoint(accepted_length=1.8, low=1.8, high=1.8, source=BreakEvenSource.STUDY),
         running=12.0,
         unreachable=unreachable,
     )
+    return with_answer(watched, following=None)
 
 
 def shown(what: RenderableType, *, width: int = 80) -> str:
@@ -41,7 +41,7 @@ def shown(what: RenderableType, *, width: int = 80) -> str:
 def screen_of(*servers: Watched) -> WatchScreen:
     screen = WatchScreen()
     for watched in servers:
-        screen.take(watched, watch_answer(watched))
+        screen.take(watched)
     return screen
 
 
@@ -71,15 +71,13 @@ def test_more_servers_than_lines_are_counted() -> None:
 
 
 def test_what_a_server_is_called_cannot_move_the_cursor() -> None:
-    text = shown(screen_of(seen("http://a:1/\x1b[2J"))) + shown(
-        plain_lines(seen("http://a\x1b[31m"), watch_answer(seen()))
-    )
+    text = shown(screen_of(seen("http://a:1/\x1b[2J"))) + shown(plain_lines(seen("http://a\x1b[31m")))
     assert "\x1b" not in text
 
 
 def test_a_line_says_what_was_seen() -> None:
     watched = seen(unreachable="connection refused")
-    text = shown(plain_lines(watched, watch_answer(watched)))
+    text = shown(plain_lines(watched))
     assert "Unreachable: connection refused" in text
 
 
@@ -109,10 +107,10 @@ def test_a_sparkline_shows_the_newest() -> None:
 def test_events_stay_in_sight() -> None:
     restarted = Watched(
         url="http://a",
-        at_s=WALL_S,
+        at=instant(WALL_S),
         window_s=0.0,
-        payoff=Payoff.UNSURE,
-        since_s=WALL_S,
+        verdict=Payoff.UNSURE,
+        since=instant(WALL_S),
         events=(Event.RESTART,),
     )
     assert "restart" in shown(screen_of(restarted, seen("http://a")))

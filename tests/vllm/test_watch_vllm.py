@@ -33,7 +33,7 @@ def test_the_answer_follows_the_traffic(vllm_python: str, hugging_face_model: Pa
             await server.stop()
 
     seen = asyncio.run(run())
-    assert not any(each.payoff is Payoff.DOES_NOT_PAY for each in seen.before)
+    assert not any(each.verdict is Payoff.DOES_NOT_PAY for each in seen.before)
     assert len(seen.after) <= 3 * ASK.window_s / ASK.interval_s
     last = seen.after[-1]
     assert (last.engine, last.version, last.unreachable) == ("vllm", "0.32.0", "")

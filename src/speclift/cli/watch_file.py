@@ -7,7 +7,7 @@ from pathlib import Path
 from speclift.cli.options import Flags
 from speclift.cli.study_file import defaults_of, read_toml, settings_of
 from speclift.core.errors import UsageError
-from speclift.verbs.watch import WatchTarget
+from speclift.verbs.watch_plan import WatchTarget
 
 URLS, SERVER = "urls", "server"
 SERVER_KEYS = {"url", "api_key_env"}

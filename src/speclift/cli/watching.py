@@ -20,9 +20,8 @@ from speclift.core.flags import assembled
 from speclift.live.ask import SERVERS, WatchAsk
 
 if TYPE_CHECKING:
-    from speclift.core.answer import ShortAnswer
     from speclift.core.live import Watched
-    from speclift.verbs.watch import Tell, WatchPlan
+    from speclift.verbs.watch_plan import Tell, WatchPlan
 
 # numpy, scipy and rich are imported where they are used: --help must not wait for them.
 
@@ -54,7 +53,7 @@ def watch_command(
 ) -> None:
     """Does speculation still pay on a running server? Reads its metrics and sends no request of its own. Exit code 0
     pays, 4 does not, 5 unsure or no traffic, 1 unreachable."""
-    from speclift.verbs.watch import exit_code
+    from speclift.verbs.watch_plan import exit_code
 
     if STDIN in (urls or ()):
         raise typer.Exit(exit_code(_page_from_stdin(urls or [], assembled(WatchAsk, asked), as_json=as_json)))
@@ -65,7 +64,7 @@ def watch_command(
 def watch_plan(urls: tuple[str, ...], asked: Mapping[str, object], config: Path | None) -> WatchPlan:
     """As the file is now, with what was typed; UsageError where it is wrong."""
     from speclift.cli.watch_file import read_watch_file
-    from speclift.verbs.watch import WatchPlan, WatchTarget
+    from speclift.verbs.watch_plan import WatchPlan, WatchTarget
 
     targets, values = ((), {}) if config is None else read_watch_file(config, FLAGS)
     if urls:
@@ -79,7 +78,7 @@ def watch_plan(urls: tuple[str, ...], asked: Mapping[str, object], config: Path 
 
 
 def _page_from_stdin(urls: list[str], ask: WatchAsk, *, as_json: bool) -> list[Watched]:
-    from speclift.verbs.watch import watch_page
+    from speclift.verbs.watch_plan import watch_page
 
     if len(urls) > 1:
         raise UsageError("- is one page from stdin; no other address goes with it", hint="speclift watch -")
@@ -120,9 +119,9 @@ def _watch(reread: Callable[[], WatchPlan], *, has_file: bool, as_json: bool) ->
     try:
         with Live(view, console=console, screen=True, auto_refresh=False) as live:
 
-            def show(watched: Watched, answer: ShortAnswer) -> None:
+            def show(watched: Watched) -> None:
                 nonlocal drawn_s
-                view.take(watched, answer)
+                view.take(watched)
                 # Hundreds of servers come one after the other, and a screen is read by one.
                 if time.monotonic() - drawn_s >= DRAWN_EVERY_S:
                     drawn_s = time.monotonic()
@@ -141,11 +140,11 @@ class _Changes:
     def __init__(self) -> None:
         self._last: dict[str, tuple[object, ...]] = {}
 
-    def tell(self, watched: Watched, answer: ShortAnswer) -> None:
-        now = watched.payoff, bool(watched.unreachable), watched.events
+    def tell(self, watched: Watched) -> None:
+        now = watched.verdict, bool(watched.unreachable), watched.events
         is_news = bool(watched.events) or self._last.get(watched.url, ())[:2] != now[:2]
         if is_news and self._last.get(watched.url) != now:
-            _plain(watched, answer)
+            _plain(watched)
         self._last[watched.url] = now
 
 
@@ -156,17 +155,16 @@ def _say(words: str) -> None:
     sys.stderr.flush()
 
 
-def _json_line(watched: Watched, answer: ShortAnswer) -> None:
+def _json_line(watched: Watched) -> None:
     """At once: whoever reads it acts on it."""
-    from speclift.views.watch_document import watch_document
+    from speclift.core.document import plain
 
-    document = watch_document(watched, answer)
-    sys.stdout.write(json.dumps(document, ensure_ascii=True, allow_nan=False) + "\n")
+    sys.stdout.write(json.dumps(plain(watched), ensure_ascii=True, allow_nan=False) + "\n")
     sys.stdout.flush()
 
 
-def _plain(watched: Watched, answer: ShortAnswer) -> None:
+def _plain(watched: Watched) -> None:
     from speclift.views.watch_terminal import plain_lines
 
-    screen(stderr=False).print(plain_lines(watched, answer))
+    screen(stderr=False).print(plain_lines(watched))
     sys.stdout.flush()

@@ -6,10 +6,17 @@ Engines count under names of their own; from here on a quantity has one name. No
 from __future__ import annotations
 
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from enum import StrEnum
+from typing import Literal
 
-from speclift.core.results import Estimate, Finding
+from speclift.core.answer import ShortAnswer
+from speclift.core.document import Document
+from speclift.core.results import Finding
 from speclift.core.units import Seconds
+
+# Of a look whose answer is not worded yet.
+NO_ANSWER = ShortAnswer(sentence="", because=())
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -120,20 +127,19 @@ class BreakEvenSource(StrEnum):
     PLANNED = "planned"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class BreakEvenPoint:
-    """Above this accepted length speculation is faster. `low` and `high` where it is a guess."""
+class BreakEvenPoint(Document, frozen=True, kw_only=True):
+    """Above this accepted length speculation is faster. `low` and `high` are its bounds where it is a guess."""
 
     accepted_length: float
-    low: float
-    high: float
     source: BreakEvenSource
-    # Requests under way over the window; None where nobody says how many.
+    low: float
+    # null where there is no bound: the load is beyond what was measured.
+    high: float | None
+    # Requests under way over the window; null where nobody says how many.
     running: float | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LivePercentiles:
+class LivePercentiles(Document, frozen=True, kw_only=True):
     """From a histogram's buckets where they are narrow enough to tell, and the mean, which is exact."""
 
     p50: float | None = None
@@ -142,19 +148,31 @@ class LivePercentiles:
     mean: float | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Watched:
-    """What is known of one server after a reading, over the window before it."""
+class LiveEstimate(Document, frozen=True, kw_only=True):
+    """An accepted length with its interval; `level` says how sure the bounds are."""
 
+    value: float
+    low: float
+    high: float
+    level: float
+    scrapes: int
+
+
+class Watched(Document, frozen=True, kw_only=True):
+    """What is known of one server after a look, over the window before it: the document of `watch --json`."""
+
+    schema: Literal[1] = 1
     url: str
-    at_s: Seconds  # on the wall's clock
-    window_s: Seconds
-    payoff: Payoff
-    since_s: Seconds  # when `payoff` began, on the wall's clock
     engine: str | None = None
     version: str | None = None
     model: str | None = None
-    accepted_length: Estimate | None = None
+    at: str
+    window_s: Seconds
+    verdict: Payoff
+    # When `verdict` began.
+    since: str
+    answer: ShortAnswer = NO_ANSWER
+    accepted_length: LiveEstimate | None = None
     acceptance_rate: float | None = None
     per_position: tuple[float, ...] = ()
     drafts: float | None = None
@@ -171,18 +189,25 @@ class Watched:
     prefix_hit_rate: float | None = None
     events: tuple[Event, ...] = ()
     findings: tuple[Finding, ...] = ()
-    # Why the server could not be read; empty where it was.
-    unreachable: str = ""
+    # Why the server could not be read; null where it was.
+    unreachable: str | None = None
+
+    @property
+    def at_s(self) -> Seconds:
+        return seconds_of(self.at)
+
+    @property
+    def since_s(self) -> Seconds:
+        return seconds_of(self.since)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class KeptLook:
+class KeptLook(Document, frozen=True, kw_only=True):
     """What is kept of one look at a server, for the charts of later."""
 
-    at_s: Seconds  # on the wall's clock
-    payoff: Payoff
-    since_s: Seconds
-    is_unreachable: bool
+    at: str
+    verdict: Payoff
+    since: str
+    unreachable: bool
     # What happened there, as a chart marks it: events, and an answer that is another than before.
     marks: tuple[str, ...] = ()
     accepted_length: float | None = None
@@ -198,15 +223,38 @@ class KeptLook:
     running: float | None = None
     waiting: float | None = None
 
+    @property
+    def at_s(self) -> Seconds:
+        return seconds_of(self.at)
+
+    @property
+    def since_s(self) -> Seconds:
+        return seconds_of(self.since)
+
+
+def instant(wall_s: Seconds) -> str:
+    """ISO 8601, UTC, to the millisecond."""
+    return datetime.fromtimestamp(wall_s, tz=UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
+
+
+def seconds_of(instant: str) -> Seconds:
+    """The wall clock's seconds of such a text."""
+    return datetime.fromisoformat(instant).timestamp()
+
+
+def rounded(value: float | None, digits: int = 6) -> float | None:
+    """As documents have it: further digits say nothing."""
+    return None if value is None else round(value, digits)
+
 
 def kept_look(watched: Watched, before: KeptLook | None) -> KeptLook:
     """`before` is the look before it, where there was one."""
     length, point = watched.accepted_length, watched.break_even
     return KeptLook(
-        at_s=watched.at_s,
-        payoff=watched.payoff,
-        since_s=watched.since_s,
-        is_unreachable=bool(watched.unreachable),
+        at=watched.at,
+        verdict=watched.verdict,
+        since=watched.since,
+        unreachable=watched.unreachable is not None,
         marks=_marks(watched, before),
         accepted_length=None if length is None else length.value,
         low=None if length is None else length.low,
@@ -227,11 +275,12 @@ def kept_look(watched: Watched, before: KeptLook | None) -> KeptLook:
 def _marks(watched: Watched, before: KeptLook | None) -> tuple[str, ...]:
     """A server that stays away is marked once."""
     events = [event.value for event in watched.events if event is not Event.UNREACHABLE]
-    if before is None or before.is_unreachable != bool(watched.unreachable):
-        if watched.unreachable:
+    is_gone = watched.unreachable is not None
+    if before is None or before.unreachable != is_gone:
+        if is_gone:
             return (*events, Event.UNREACHABLE.value)
         if before is not None:
             events.append("reachable again")
-    if before is not None and before.payoff is not watched.payoff and not watched.unreachable:
-        events.append(watched.payoff.value)
+    if before is not None and before.verdict is not watched.verdict and not is_gone:
+        events.append(watched.verdict.value)
     return tuple(events)

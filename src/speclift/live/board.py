@@ -1,32 +1,85 @@
-"""What is known of every server at this moment, and kept of what was: for whoever asks while the watch goes on."""
+"""What is known of every server at this moment, which answers are news, and what is kept for whoever asks later."""
 
 from __future__ import annotations
 
 import time
 from collections.abc import Callable, Collection
-from dataclasses import dataclass, field, replace
 from typing import TypeVar
 
+from msgspec.structs import replace
+
 from speclift.core.errors import OperatingError
-from speclift.core.live import Event, KeptLook, Watched, kept_look
+from speclift.core.live import Event, KeptLook, Payoff, Watched, kept_look
 from speclift.core.units import Seconds
 from speclift.live.history import History
-from speclift.live.settled import SettledAnswer, TakenUp
+from speclift.live.server_watch import is_read, with_answer
 
-Told = TypeVar("Told")
+T = TypeVar("T")
+
+# A look that failed is a hiccup, three in a row are an outage.
+UNREACHABLE_LOOKS = 3
+SETTLED = (Payoff.PAYS, Payoff.DOES_NOT_PAY)
 
 
-@dataclass(slots=True, kw_only=True)
 class BoardEntry:
-    """One server."""
+    """One server: its last look, what was counted of it, which answer settled, and since when it holds."""
 
-    settled: SettledAnswer
-    taken_up: TakenUp
-    before: KeptLook | None
-    last: Watched | None = None
-    looks: int = 0
-    changes: int = 0
-    events: dict[Event, int] = field(default_factory=lambda: dict.fromkeys(Event, 0))
+    def __init__(
+        self, newest: KeptLook | None = None, settled: Payoff | None = None, *, recent_s: Seconds
+    ) -> None:
+        """`newest` and `settled` are what an earlier watch knew; what is older than `recent_s` says nothing of now."""
+        is_recent = newest is not None and time.time() - newest.at_s <= recent_s
+        self.last: Watched | None = None
+        self.looks = 0
+        self.changes = 0
+        self.events = dict.fromkeys(Event, 0)
+        self.before = newest if is_recent else None
+        self._settled = settled
+        self._is_away = self.before is not None and self.before.unreachable
+        self._missed = UNREACHABLE_LOOKS if self._is_away else 0
+        # The earlier watch's answer while it may still go on, and whether it does.
+        self._resumed, self._recent_s, self._goes_on = newest, recent_s, False
+
+    def take(self, watched: Watched) -> tuple[Watched, bool]:
+        """With since when it is so, as far back as is known, and whether that is news."""
+        since = self._since(watched)
+        if since != watched.since:
+            watched = with_answer(replace(watched, since=since), following=watched.answer.next)
+        is_news = self._is_news(watched)
+        self.last, self.looks, self.changes = watched, self.looks + 1, self.changes + is_news
+        for event in watched.events:
+            self.events[event] += 1
+        self.before = kept_look(watched, self.before)
+        return watched, is_news
+
+    def _is_news(self, watched: Watched) -> bool:
+        """Whether this look settles another answer. Unsure and no traffic settle nothing; a first one is news where it
+        is bad."""
+        if not is_read(watched):
+            self._missed += 1
+            is_news = self._missed == UNREACHABLE_LOOKS and not self._is_away
+            self._is_away = self._is_away or is_news
+            return is_news
+        is_back, self._is_away, self._missed = self._is_away, False, 0
+        if watched.verdict not in SETTLED or watched.verdict is self._settled:
+            return is_back
+        before, self._settled = self._settled, watched.verdict
+        return is_back or before is not None or watched.verdict is Payoff.DOES_NOT_PAY
+
+    def _since(self, watched: Watched) -> str:
+        """When the answer began, by the earlier watch where it goes on."""
+        newest = self._resumed
+        if newest is None or not is_read(watched) or watched.at_s - newest.at_s > self._recent_s:
+            self._resumed = None if is_read(watched) else newest
+            return watched.since
+        if watched.verdict is newest.verdict:
+            # From here on it has to go on; the time of the last look moves with it.
+            self._goes_on, self._recent_s = True, float("inf")
+            return min(newest.since, watched.since)
+        # The first looks after a start are unsure in any case.
+        if self._goes_on or watched.verdict is not Payoff.UNSURE:
+            self._resumed = None
+        return watched.since
 
 
 class Board:
@@ -41,13 +94,9 @@ class Board:
         entry = self._entries.get(watched.url)
         if entry is None:
             entry = self._entries[watched.url] = self._begun(watched.url)
-        watched = replace(watched, since_s=entry.taken_up.since_s(watched))
-        is_news = entry.settled.changes(watched)
-        entry.last, entry.looks, entry.changes = watched, entry.looks + 1, entry.changes + is_news
-        for event in watched.events:
-            entry.events[event] += 1
-        look = kept_look(watched, entry.before)
-        entry.before = look
+        watched, is_news = entry.take(watched)
+        look = entry.before
+        assert look is not None
         self._with_history(lambda history: history.add(watched.url, look), None)
         return watched, is_news
 
@@ -74,17 +123,9 @@ class Board:
     def _begun(self, url: str) -> BoardEntry:
         newest = self._with_history(lambda history: history.last(url), None)
         settled = self._with_history(lambda history: history.last_settled(url), None)
-        is_recent = newest is not None and time.time() - newest.at_s <= self._recent_s
-        return BoardEntry(
-            settled=SettledAnswer(
-                None if settled is None else settled.payoff,
-                is_unreachable=is_recent and newest is not None and newest.is_unreachable,
-            ),
-            taken_up=TakenUp(newest, recent_s=self._recent_s),
-            before=newest if is_recent else None,
-        )
+        return BoardEntry(newest, None if settled is None else settled.verdict, recent_s=self._recent_s)
 
-    def _with_history(self, work: Callable[[History], Told], otherwise: Told) -> Told:
+    def _with_history(self, work: Callable[[History], T], otherwise: T) -> T:
         """`otherwise` where there is none. A disk that is full ends no watch; it is said once."""
         if self._history is None:
             return otherwise

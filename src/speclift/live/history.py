@@ -16,7 +16,7 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 from speclift.core.errors import OperatingError, UsageError
-from speclift.core.live import KeptLook, Payoff
+from speclift.core.live import KeptLook, Payoff, instant
 from speclift.core.units import Seconds
 
 FORMAT = 1
@@ -66,7 +66,7 @@ class History:
     def add(self, url: str, look: KeptLook) -> None:
         """Kept with those after it; OperatingError where they cannot be written."""
         figures = (_finite(getattr(look, name)) for name in _FIGURES)
-        head = (look.at_s, look.payoff.value, look.since_s, look.is_unreachable, "\n".join(look.marks))
+        head = (look.at_s, look.verdict.value, look.since_s, look.unreachable, "\n".join(look.marks))
         self._pending.append((url, *head, *figures))
         if time.monotonic() - self._written_s >= WRITE_EVERY_S:
             self.write()
@@ -212,10 +212,10 @@ def _look(row: Sequence[object]) -> KeptLook:
     named = dict(zip(_COLUMNS, row, strict=True))
     figures = {name: value for name in _FIGURES if isinstance(value := named[name], float)}
     return KeptLook(
-        at_s=float(str(named["at_s"])),
-        payoff=Payoff(str(named["payoff"])),
-        since_s=float(str(named["since_s"])),
-        is_unreachable=bool(named["is_unreachable"]),
+        at=instant(float(str(named["at_s"]))),
+        verdict=Payoff(str(named["payoff"])),
+        since=instant(float(str(named["since_s"]))),
+        unreachable=bool(named["is_unreachable"]),
         marks=tuple(filter(None, str(named["marks"]).split("\n"))),
         **figures,
     )

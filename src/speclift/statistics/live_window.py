@@ -13,8 +13,8 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy import special
 
-from speclift.core.live import Increment
-from speclift.core.results import CONFIDENCE, Estimate
+from speclift.core.live import Increment, LiveEstimate
+from speclift.core.results import CONFIDENCE
 from speclift.statistics.live_spread import EXPECTED_SPREAD, Scrape, TrafficSpread, scrape_of, window_sums
 
 Floats = NDArray[np.float64]
@@ -31,7 +31,7 @@ WAVES = 4
 
 def accepted_length(
     increments: Sequence[Increment], *, level: float = CONFIDENCE, spread: TrafficSpread = EXPECTED_SPREAD
-) -> Estimate | None:
+) -> LiveEstimate | None:
     """Tokens over steps; None where nothing was decoded.
 
     `spread`: what was learnt of this server before (`ChangeWatch.spread`), else what is expected of any.
@@ -42,13 +42,8 @@ def accepted_length(
     variance, df = _log_variance(scrapes, spread)
     value = math.exp(window_sums(scrapes).log_length)
     stretch = math.exp(float(special.stdtrit(df, (1.0 + level) / 2.0)) * math.sqrt(variance))
-    return Estimate(
-        value=value,
-        low=max(1.0, value / stretch),
-        high=value * stretch,
-        n=len(scrapes),
-        method="between-scrapes-t",
-        level=level,
+    return LiveEstimate(
+        value=value, low=max(1.0, value / stretch), high=value * stretch, level=level, scrapes=len(scrapes)
     )
 
 

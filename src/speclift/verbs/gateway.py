@@ -161,15 +161,15 @@ class _Gateway:
             return
         # Not before: a gateway without a study has no use for them.
         from speclift.live.scraping import Rounds, WatchedAddress
-        from speclift.verbs.watch import watch_ground
+        from speclift.verbs.watch_plan import watch_settings
 
         try:
-            ground = watch_ground(WatchAsk(study=path))
+            settings, _ = watch_settings(WatchAsk(study=path))
         except StudyError as error:
             self._say(f"the servers' own counters are not looked at: {error}")
             yield
             return
-        rounds = Rounds(ground.settings, for_s=None, tell=self._look)
+        rounds = Rounds(settings, for_s=None, tell=self._look)
         addresses = [WatchedAddress(url=url, api_key=self._settings.api_key) for url in self._settings.spec]
         task = asyncio.get_running_loop().create_task(rounds.run(addresses))
         try:

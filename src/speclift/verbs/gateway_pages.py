@@ -12,10 +12,9 @@ from speclift.core.units import Seconds
 from speclift.live.gateway.tallies import Tallies
 from speclift.live.http_service import HTML, Route, WebAnswer, WebRequest
 from speclift.routing.learning import Learner
+from speclift.views.exposition import CONTENT_TYPE, gateway_exposition
 from speclift.views.gateway_document import GatewayBoard, gateway_document
-from speclift.views.gateway_exposition import gateway_exposition
 from speclift.views.gateway_page import gateway_page
-from speclift.views.prometheus_text import CONTENT_TYPE
 from speclift.views.watch_page import PageFrame
 
 REFRESH_S: Seconds = 5.0

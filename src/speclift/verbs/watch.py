@@ -1,4 +1,7 @@
-"""watch: does speculation still pay on servers that are running? Sends them nothing but questions about themselves."""
+"""watch: does speculation still pay on servers that are running? Sends them nothing but questions about themselves.
+
+A watch that goes on serves a page, metrics for Prometheus and JSON meanwhile, and posts what changed.
+"""
 
 from __future__ import annotations
 
@@ -6,84 +9,39 @@ import asyncio
 import json
 import os
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping
 from contextlib import AsyncExitStack
-from dataclasses import dataclass, replace
 from pathlib import Path
 
+from speclift import __version__
 from speclift.bench.interrupts import heeding_hangup
-from speclift.core.address import concealed
-from speclift.core.answer import NextCommand, ShortAnswer
-from speclift.core.errors import OperatingError, SpecliftError, StudyError, UsageError
-from speclift.core.live import Payoff, Watched
-from speclift.core.own_command import CommandLine
-from speclift.engines.live_metrics import read_page
-from speclift.live.answer import watch_answer
+from speclift.core.document import plain
+from speclift.core.errors import OperatingError, SpecliftError
+from speclift.core.live import Watched
+from speclift.core.results import Percentiles
 from speclift.live.ask import WatchAsk
 from speclift.live.board import Board
-from speclift.live.break_even import BreakEvenAt, GivenBreakEven, PlannedBreakEven, StudiedBreakEven
 from speclift.live.history import History
-from speclift.live.http_service import Guard, HttpService
-from speclift.live.scraping import Rounds, WatchedAddress
-from speclift.live.server_watch import ServerWatch, WatchSettings
+from speclift.live.http_service import HTML, TEXT, Guard, HttpService, Route, WebAnswer, WebRequest
+from speclift.live.scraping import Rounds
 from speclift.live.webhook import Webhook, webhook_address
 from speclift.studies.private import private_file, private_folder
-from speclift.studies.study import Study
-from speclift.verbs.break_even import measured_break_evens
-from speclift.verbs.judge import judge
 from speclift.verbs.keys import key_of, token_of
-from speclift.verbs.watch_service import WatchPages
+from speclift.verbs.watch_plan import Tell, WatchPlan, watch_settings
 from speclift.verdict.break_even import StudyBreakEvens
-from speclift.views.watch_document import watch_document
+from speclift.views.exposition import CONTENT_TYPE, WatchedTotals, watch_exposition
+from speclift.views.watch_page import HOURS, Baseline, PageFrame, Span, watch_list, watch_page
 
-Tell = Callable[[Watched, ShortAnswer], None]
-# The worst server's, of its last look: not read, does not pay, nobody knows, pays.
-EXIT_UNREACHABLE = 1
-EXIT_CODES = {Payoff.DOES_NOT_PAY: 4, Payoff.UNSURE: 5, Payoff.NO_TRAFFIC: 5, Payoff.PAYS: 0}
-_WORST_FIRST = (1, 4, 5, 0)
 # What is open or under way already when settings are read anew.
 FIXED = ("listen", "token_env", "history", "webhook", "webhook_key_env", "for_s", "once")
 # At the end, for documents that are still on their way.
 DRAIN_LIMIT_S = 2.0
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class WatchGround:
-    """What servers are held against."""
-
-    settings: WatchSettings
-    # What the study knows of its arm, and the command that measures it again.
-    studied: StudyBreakEvens | None = None
-    again: NextCommand | None = None
-
-    def answer(self, watched: Watched) -> ShortAnswer:
-        return watch_answer(watched, self.again)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class WatchTarget:
-    """One server to watch, as it was typed."""
-
-    url: str
-    # Where it wants another key than the others.
-    api_key_env: str | None = None
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class WatchPlan:
-    targets: tuple[WatchTarget, ...]
-    ask: WatchAsk
-
-    def addresses(self) -> list[WatchedAddress]:
-        """Each once; UsageError where one is none, its key is not there, or it is named with two keys."""
-        shared = None if self.ask.api_key_env is None else key_of(self.ask.api_key_env, "--api-key-env")
-        found: dict[str, WatchedAddress] = {}
-        for target in self.targets:
-            key = shared if target.api_key_env is None else key_of(target.api_key_env, "api_key_env")
-            address = WatchedAddress(url=concealed(target.url), api_key=key)
-            if found.setdefault(address.url, address) != address:
-                raise UsageError(f"{address.url} is named twice, with two keys", hint="name it once")
-        return list(found.values())
+SPAN_MIN_S = 120.0
+PAGE_POINTS = 600
+API_POINTS = 2000
+HOURS_SHOWN = 1
+HOURS_MAX = 720.0
+REFRESH_MIN_S, REFRESH_MAX_S = 2.0, 60.0
 
 
 async def watch(
@@ -96,7 +54,7 @@ async def watch(
     """Until `for_s` is over or somebody cancels it; the last that was known of every server. `reread` is called where
     a SIGHUP wants the settings read anew; `say` hears what is worth a line beside the answers."""
     addresses, ask = plan.addresses(), plan.ask
-    watching = _Watching(plan, watch_ground(ask), tell=tell, say=say)
+    watching = _Watching(plan, tell=tell, say=say)
     async with AsyncExitStack() as stack:
         stack.callback(watching.close)
         if reread is not None:
@@ -104,7 +62,7 @@ async def watch(
         if ask.listen is not None:
             token = None if ask.token_env is None else token_of(ask.token_env)
             guard = Guard(token=token, is_loopback=ask.listen.is_loopback)
-            service = HttpService(watching.pages().routes(), guard)
+            service = HttpService(watching.routes(), guard)
             stack.push_async_callback(service.close)
             say(f"listening on {await service.open(ask.listen.host, ask.listen.port)}")
         if watching.webhook is not None:
@@ -122,25 +80,16 @@ async def _ended(task: asyncio.Task[None]) -> None:
 class _Watching:
     """A watch while it goes on."""
 
-    def __init__(
-        self, plan: WatchPlan, ground: WatchGround, *, tell: Tell, say: Callable[[str], None]
-    ) -> None:
+    def __init__(self, plan: WatchPlan, *, tell: Tell, say: Callable[[str], None]) -> None:
         ask = plan.ask
         self.last: dict[str, Watched] = {}
-        self._plan, self._ground, self._tell, self._say = plan, ground, tell, say
+        self._plan, self._tell, self._say = plan, tell, say
+        self._settings, self._studied = watch_settings(ask)
         self.webhook = _webhook(ask, say)
         history = History(_history_file(ask)) if ask.listen is not None or ask.history is not None else None
         self._board = Board(history, recent_s=max(ask.window_s, 3 * ask.interval_s), say=say)
-        self.rounds = Rounds(ground.settings, for_s=ask.for_s, tell=self._hear)
+        self.rounds = Rounds(self._settings, for_s=ask.for_s, tell=self._hear)
         self._reading: set[asyncio.Task[None]] = set()
-
-    def pages(self) -> WatchPages:
-        return WatchPages(
-            self._board,
-            answer=self._answer,
-            studied=lambda: self._ground.studied,
-            interval_s=lambda: self._ground.settings.interval_s,
-        )
 
     def close(self) -> None:
         self._board.close()
@@ -155,7 +104,7 @@ class _Watching:
         try:
             plan = reread()
             addresses = plan.addresses()
-            ground = await asyncio.to_thread(watch_ground, plan.ask)
+            settings, studied = await asyncio.to_thread(watch_settings, plan.ask)
             await self.rounds.begun.wait()
         except SpecliftError as error:
             self._say(f"settings not read anew, the old ones stay: {error}")
@@ -163,66 +112,116 @@ class _Watching:
         fixed = [name for name in FIXED if getattr(plan.ask, name) != getattr(self._plan.ask, name)]
         if fixed:
             self._say(f"only a new start changes {', '.join(name.removesuffix('_s') for name in fixed)}")
-        self._plan, self._ground = plan, ground
-        self.rounds.change(addresses, ground.settings)
+        self._plan, self._settings, self._studied = plan, settings, studied
+        self.rounds.change(addresses, settings)
         urls = {address.url for address in addresses}
         self._board.keep_only(urls)
         self.last = {url: watched for url, watched in self.last.items() if url in urls}
         self._say(f"settings read anew: {len(urls)} servers")
 
-    def _answer(self, watched: Watched) -> ShortAnswer:
-        return self._ground.answer(watched)
-
     def _hear(self, watched: Watched) -> None:
         watched, is_news = self._board.take(watched)
         self.last[watched.url] = watched
-        answer = self._answer(watched)
         if is_news and self.webhook is not None:
-            self.webhook.post(json.dumps(watch_document(watched, answer), allow_nan=False).encode())
-        self._tell(watched, answer)
+            self.webhook.post(_encoded(watched))
+        self._tell(watched)
 
+    def routes(self) -> Mapping[str, Route]:
+        return {
+            "/": self._page,
+            "/metrics": self._metrics,
+            "/healthz": lambda _: WebAnswer(body=b"ok\n", kind=TEXT),
+            "/api/now": self._now,
+            "/api/history": self._history,
+        }
 
-def watch_page(text: str, ask: WatchAsk, *, place: str, tell: Tell) -> Watched:
-    """One page, as somebody saved it: what it counts since its server started."""
-    ground = watch_ground(replace(ask, once=True, for_s=None))
-    page = read_page(text, at_s=time.monotonic(), wall_s=time.time())
-    watched = ServerWatch(place, ground.settings).read_alone(page)
-    tell(watched, ground.answer(watched))
-    return watched
-
-
-def watch_ground(ask: WatchAsk) -> WatchGround:
-    studied, again = (None, None) if ask.study is None else _studied(ask.study, ask.arm)
-    break_even: BreakEvenAt = PlannedBreakEven()
-    if ask.break_even is not None:
-        break_even = GivenBreakEven(ask.break_even)
-    elif studied is not None:
-        break_even = StudiedBreakEven(studied.at_running, tuple(load.running for load in studied.loads))
-    settings = WatchSettings(
-        break_even=break_even, interval_s=ask.interval_s, window_s=ask.window_s, is_single_look=ask.once
-    )
-    return WatchGround(settings=settings, studied=studied, again=again)
-
-
-def exit_code(last: Sequence[Watched]) -> int:
-    codes = {EXIT_UNREACHABLE if each.unreachable else EXIT_CODES[each.payoff] for each in last}
-    return next((code for code in _WORST_FIRST if code in codes), EXIT_CODES[Payoff.UNSURE])
-
-
-def _studied(path: Path, arm: str | None) -> tuple[StudyBreakEvens, NextCommand | None]:
-    with Study.open(path) as study:
-        judgement = judge([study])
-        found = measured_break_evens(study, judgement, arm=arm)
-        line, effort = CommandLine(study.provenance.argv), judgement.effort
-    if not found.loads:
-        raise StudyError(
-            f"{path} has no accepted lengths of {found.arm.name}, so no break-even",
-            hint="give the accepted length from which on it pays: --break-even X",
+    def _page(self, request: WebRequest) -> WebAnswer:
+        frame = PageFrame(
+            nonce=request.nonce,
+            every_s=min(max(self._settings.interval_s, REFRESH_MIN_S), REFRESH_MAX_S),
+            version=__version__,
         )
-    if not line.can_be_repeated:
-        return found, None
-    seconds = effort.starting_s + effort.asking_s + effort.checking_s
-    return found, NextCommand(command=line.changed({"--study": [f"{path}-again"]}), seconds=seconds)
+        servers = self._servers()
+        wanted = request.query.get("server")
+        chosen = [watched for watched in servers if watched.url == wanted]
+        if wanted is None and len(servers) == 1:
+            chosen = servers
+        if not chosen:
+            status = 200 if wanted is None else 404
+            return WebAnswer(body=watch_list(servers, frame).encode(), kind=HTML, status=status)
+        (watched,) = chosen
+        hours = _hours(request, HOURS_SHOWN)
+        shown_hours = int(hours) if hours in HOURS else HOURS_SHOWN
+        to_s = max(time.time(), watched.at_s)
+        from_s = to_s - shown_hours * 3600.0
+        looks = self._board.looks(watched.url, from_s=from_s, to_s=to_s, points=PAGE_POINTS)
+        # A watch that began lately fills its charts all the same.
+        began_s = max(from_s, min(looks[0].at_s, to_s - SPAN_MIN_S)) if looks else from_s
+        page = watch_page(
+            watched,
+            looks,
+            frame,
+            span=Span(from_s=began_s, to_s=to_s),
+            hours=shown_hours,
+            baseline=None if self._studied is None else baseline_at(self._studied, watched.running),
+            is_of_several=len(servers) > 1,
+        )
+        return WebAnswer(body=page.encode(), kind=HTML)
+
+    def _metrics(self, _: WebRequest) -> WebAnswer:
+        totals = [
+            WatchedTotals(watched=entry.last, looks=entry.looks, events=entry.events, changes=entry.changes)
+            for entry in self._board.entries()
+            if entry.last is not None
+        ]
+        return WebAnswer(body=watch_exposition(totals, version=__version__).encode(), kind=CONTENT_TYPE)
+
+    def _now(self, _: WebRequest) -> WebAnswer:
+        return _json({"schema": 1, "servers": self._servers()})
+
+    def _history(self, request: WebRequest) -> WebAnswer:
+        url, hours = request.query.get("server", ""), _hours(request, 24.0)
+        if self._board.entry(url) is None:
+            return _json({"error": "server= must be one of those in /api/now"}, status=404)
+        if hours is None:
+            return _json({"error": f"hours= must be a number up to {HOURS_MAX:g}"}, status=400)
+        now_s = time.time()
+        looks = self._board.looks(url, from_s=now_s - hours * 3600.0, to_s=now_s, points=API_POINTS)
+        return _json({"schema": 1, "url": url, "hours": hours, "looks": looks})
+
+    def _servers(self) -> list[Watched]:
+        return [entry.last for entry in self._board.entries() if entry.last is not None]
+
+
+def baseline_at(studied: StudyBreakEvens, running: float | None) -> Baseline:
+    """Of the load nearest to so many requests under way; the lightest where nobody says."""
+    load = min(studied.loads, key=lambda each: abs(each.running - (running or 0.0)))
+    unknown = Percentiles(p50=None, p95=None, p99=None)
+    ttft, tpot = load.baseline_ttft_s or unknown, load.baseline_tpot_s or unknown
+    return Baseline(
+        ttft_p50_s=ttft.p50,
+        ttft_p95_s=ttft.p95,
+        tpot_p50_s=tpot.p50,
+        tpot_p95_s=tpot.p95,
+        load=f"{load.running:.3g} requests under way",
+    )
+
+
+def _hours(request: WebRequest, usual: float) -> float | None:
+    """None where it is no number that is allowed."""
+    try:
+        hours = float(request.query.get("hours", usual))
+    except ValueError:
+        return None
+    return hours if 0 < hours <= HOURS_MAX else None
+
+
+def _json(document: Mapping[str, object], *, status: int = 200) -> WebAnswer:
+    return WebAnswer(body=_encoded(document) + b"\n", status=status)
+
+
+def _encoded(value: object) -> bytes:
+    return json.dumps(plain(value), allow_nan=False).encode()
 
 
 def _webhook(ask: WatchAsk, say: Callable[[str], None]) -> Webhook | None:

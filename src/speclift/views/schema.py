@@ -11,6 +11,7 @@ from typing import Annotated, Literal, TypeAlias, get_args, get_origin, is_typed
 import msgspec
 
 from speclift.core.document import schema_of as document_schema
+from speclift.core.live import Watched
 from speclift.core.typed_json import Keywords, fields_of, is_union
 from speclift.linter.document import LintDocument
 from speclift.lossless.document import GateDocument
@@ -20,7 +21,6 @@ from speclift.routing.policy_text import PolicyDocument
 from speclift.views.doctor_document import DoctorDocument
 from speclift.views.documents import ExportDocument, MeasureDocument, VerdictDocument
 from speclift.views.gateway_route import RouteDocument
-from speclift.views.watch_document import WatchDocument
 
 Schema: TypeAlias = dict[str, object]
 
@@ -37,6 +37,8 @@ class Published:
     verbs: tuple[str, ...]
     document: type
     title: str = ""
+    # Of a Struct: fields with defaults are written too, and were from the first version on.
+    has_every_field: bool = False
 
 
 PUBLISHED = {
@@ -50,13 +52,15 @@ PUBLISHED = {
     "replay": Published(verbs=("replay",), document=ReplayDocument),
     "verdict": Published(verbs=("decide", "tune", "compare"), document=VerdictDocument),
     "verify": Published(verbs=("verify",), document=GateDocument),
-    "watch": Published(verbs=("watch",), document=WatchDocument),
+    "watch": Published(verbs=("watch",), document=Watched, has_every_field=True),
 }
 
 
 def published_schema(name: str) -> Schema:
     published = PUBLISHED[name]
     schema = schema_of(published.document)
+    if published.has_every_field:
+        _require_all(schema)
     return {
         "$schema": DIALECT,
         "title": published.title or ", ".join(f"speclift {verb} --json" for verb in published.verbs),
@@ -64,6 +68,15 @@ def published_schema(name: str) -> Schema:
         **({"additionalProperties": False} if published.title else {}),
         "description": f"{'' if published.title else PROMISE} {_words(published.document)}".strip(),
     }
+
+
+def _require_all(schema: Schema) -> None:
+    """A document is written whole, so every field of it is there, and of what stands in it."""
+    definitions = schema.get("$defs", {})
+    assert isinstance(definitions, dict)
+    for part in (schema, *definitions.values()):
+        if "properties" in part:
+            part["required"] = sorted(part["properties"])
 
 
 def schema_of(document: type) -> Schema:

@@ -10,10 +10,8 @@ from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
-from speclift.core.answer import ShortAnswer
 from speclift.core.live import LivePercentiles, Payoff, Watched
 from speclift.core.quantities import duration, number, printable, seconds, share
-from speclift.views.watch_document import instant
 
 STYLES = {
     Payoff.PAYS: "bold green",
@@ -42,18 +40,17 @@ class _Kept:
         self.running: deque[float | None] = deque(maxlen=KEPT_LOOKS)
         self.events: deque[str] = deque(maxlen=KEPT_EVENTS)
         self.last: Watched | None = None
-        self.answer: ShortAnswer | None = None
 
-    def take(self, watched: Watched, answer: ShortAnswer) -> None:
+    def take(self, watched: Watched) -> None:
         length = watched.accepted_length
         self.lengths.append(None if length is None else length.value)
         self.tokens.append(watched.tokens_s)
         self.running.append(watched.running)
-        moment = instant(watched.at_s)[11:19]
+        moment = watched.at[11:19]
         self.events.extend(f"{moment} {event.value}" for event in watched.events)
-        if self.last is not None and self.last.payoff is not watched.payoff:
-            self.events.append(f"{moment} {self.last.payoff.value} → {watched.payoff.value}")
-        self.last, self.answer = watched, answer
+        if self.last is not None and self.last.verdict is not watched.verdict:
+            self.events.append(f"{moment} {self.last.verdict.value} → {watched.verdict.value}")
+        self.last = watched
 
 
 class WatchScreen:
@@ -67,14 +64,14 @@ class WatchScreen:
         """What is worth a line beside the answers."""
         self._noted = printable(words, limit=400)
 
-    def take(self, watched: Watched, answer: ShortAnswer) -> None:
-        self._servers.setdefault(watched.url, _Kept()).take(watched, answer)
+    def take(self, watched: Watched) -> None:
+        self._servers.setdefault(watched.url, _Kept()).take(watched)
 
     def endings(self) -> Iterable[RenderableType]:
         """The last answer of each server, for when the screen is gone."""
         for kept in self._servers.values():
-            if kept.last is not None and kept.answer is not None:
-                yield plain_lines(kept.last, kept.answer)
+            if kept.last is not None:
+                yield plain_lines(kept.last)
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
         kept = list(self._servers.values())
@@ -89,10 +86,11 @@ class WatchScreen:
         yield Text("Ctrl-C ends", style="dim")
 
 
-def plain_lines(watched: Watched, answer: ShortAnswer) -> RenderableType:
+def plain_lines(watched: Watched) -> RenderableType:
     """The answer of one look."""
+    answer = watched.answer
     head = Text.assemble(
-        (instant(watched.at_s)[11:19], "dim"),
+        (watched.at[11:19], "dim"),
         " ",
         (printable(watched.url, limit=URL_CHARACTERS), "dim"),
         " ",
@@ -123,9 +121,9 @@ def sparkline(values: Sequence[float | None], *, width: int, low: float | None =
 
 
 def _one_server(kept: _Kept, *, width: int) -> Iterable[RenderableType]:
-    watched, answer = kept.last, kept.answer
+    watched = kept.last
     assert watched is not None
-    assert answer is not None
+    answer = watched.answer
     who = " ".join(filter(None, (watched.engine, watched.version, watched.model)))
     yield Text(f"{printable(watched.url, limit=width - 2)}  {printable(who, limit=width)}", style="dim")
     yield Text()
@@ -206,7 +204,7 @@ def _server_table(servers: Sequence[tuple[Watched, _Kept]], *, places: int) -> T
 
 
 def _word(watched: Watched) -> str:
-    return UNREACHABLE if watched.unreachable else watched.payoff.value
+    return UNREACHABLE if watched.unreachable else watched.verdict.value
 
 
 def length_words(watched: Watched) -> str:
@@ -220,4 +218,4 @@ def _times(times: LivePercentiles) -> str:
 
 
 def _style(watched: Watched) -> str:
-    return "bold red" if watched.unreachable else STYLES[watched.payoff]
+    return "bold red" if watched.unreachable else STYLES[watched.verdict]

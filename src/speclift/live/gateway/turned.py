@@ -46,7 +46,7 @@ class TurnedAway:
 
     def _all_say_no(self) -> bool:
         """Of those that have traffic, all: one that still pays is reason enough to keep the pool."""
-        payoffs = {look.payoff for look in self._looks.values() if look is not None and not look.unreachable}
+        payoffs = {look.verdict for look in self._looks.values() if look is not None and not look.unreachable}
         return Payoff.DOES_NOT_PAY in payoffs and payoffs <= {Payoff.DOES_NOT_PAY, Payoff.NO_TRAFFIC}
 
 

@@ -1,4 +1,4 @@
-"""What a server did between two of its pages: of the same process, and possible. Pure.
+"""What a server did between two of its pages, of the same process and possible, and over a window of them. Pure.
 
 Counters mean something only against an earlier page of the same process. A restart, an upgrade, another number of
 drafted tokens, a load balancer that answers with another replica each time: all of them look like counters that jump,
@@ -7,11 +7,19 @@ and none of them is traffic.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import dataclass
+import math
+from collections.abc import Iterable, Iterator, Sequence
 from itertools import pairwise
 
-from speclift.core.live import Buckets, Event, Increment, LiveTotals, MetricsReading
+from speclift.core.live import (
+    Buckets,
+    Event,
+    Increment,
+    LivePercentiles,
+    LiveTotals,
+    MetricsReading,
+    rounded,
+)
 from speclift.core.units import Seconds
 
 # Pages further apart than so many intervals leave a gap that is worth a mark.
@@ -27,23 +35,15 @@ CLOCK_JUMP_S = 5.0
 START_ROUNDING_S = 0.01
 # No server says more tokens in a second (the largest clusters say some hundred thousand).
 TOKENS_PER_S_MAX = 1e7
-_COUNTED = ("tokens", "requests", "drafts", "drafted", "accepted", "steps", "prompt_tokens", "decode_s")
+# A percentile is told from so many requests on: fewer have no slowest hundredth, twentieth or half.
+PERCENTILES = {"p50": (0.50, 2), "p95": (0.95, 20), "p99": (0.99, 100)}
+# Counters that only rise, of which two pages tell the difference and a window the sum.
+_FALLING_NEVER = ("tokens", "requests", "drafts", "drafted", "accepted", "steps", "prompt_tokens", "decode_s")
+_COUNTED = (*_FALLING_NEVER, "prefix_queries", "prefix_hits")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Turned:
-    """What a page adds to those before it."""
-
-    increment: Increment | None = None
-    events: tuple[Event, ...] = ()
-
-    @property
-    def begins_anew(self) -> bool:
-        """Whether what was counted before is another server's, or one that drafts otherwise."""
-        return not _ENDINGS.isdisjoint(self.events)
-
-
-_ENDINGS = {Event.RESTART, Event.UPGRADE, Event.COUNTER_RESET, Event.K_CHANGED}
+# What was counted before these is another server's, or one that drafts otherwise.
+ENDINGS = frozenset({Event.RESTART, Event.UPGRADE, Event.COUNTER_RESET, Event.K_CHANGED})
 
 
 class Pages:
@@ -54,22 +54,23 @@ class Pages:
         # The last page of every process seen lately, the newest at the end.
         self._last: list[MetricsReading] = []
 
-    def turn(self, page: MetricsReading) -> Turned:
+    def turn(self, page: MetricsReading) -> tuple[Increment | None, tuple[Event, ...]]:
+        """What the page adds to those before it, if that can be known, and what happened in between."""
         newest = self._last[-1] if self._last else None
         if newest is None:
             self._keep(page, None)
-            return Turned()
+            return None, ()
         before, events = self._before(page, newest)
         events = (*_clock_events(newest, page, interval_s=self.interval_s), *events)
         self._keep(page, before)
         if before is None:
-            return Turned(events=events)
+            return None, events
         if _drafts_otherwise(before, page):
-            return Turned(events=(*events, Event.K_CHANGED))
+            return None, (*events, Event.K_CHANGED)
         increment = _increment(before, page)
         if increment is None:
-            return Turned(events=(*events, Event.IMPOSSIBLE))
-        return Turned(increment=increment, events=events)
+            return None, (*events, Event.IMPOSSIBLE)
+        return increment, events
 
     def _before(
         self, page: MetricsReading, newest: MetricsReading
@@ -128,7 +129,7 @@ def _may_be_same(before: MetricsReading, page: MetricsReading) -> bool:
 
 
 def _fell(before: LiveTotals, after: LiveTotals) -> bool:
-    pairs = ((getattr(before, name), getattr(after, name)) for name in _COUNTED)
+    pairs = ((getattr(before, name), getattr(after, name)) for name in _FALLING_NEVER)
     return any(earlier is not None and later is not None and later < earlier for earlier, later in pairs)
 
 
@@ -208,17 +209,8 @@ def decoded(counted: LiveTotals, *, length: float | None) -> tuple[float | None,
 
 def _counted(before: LiveTotals, after: LiveTotals) -> LiveTotals:
     return LiveTotals(
-        tokens=_rise(before.tokens, after.tokens),
-        requests=_rise(before.requests, after.requests),
-        drafts=_rise(before.drafts, after.drafts),
-        drafted=_rise(before.drafted, after.drafted),
-        accepted=_rise(before.accepted, after.accepted),
+        **{name: _rise(getattr(before, name), getattr(after, name)) for name in _COUNTED},
         accepted_at=_risen_positions(before, after),
-        steps=_rise(before.steps, after.steps),
-        prompt_tokens=_rise(before.prompt_tokens, after.prompt_tokens),
-        prefix_queries=_rise(before.prefix_queries, after.prefix_queries),
-        prefix_hits=_rise(before.prefix_hits, after.prefix_hits),
-        decode_s=_rise(before.decode_s, after.decode_s),
         ttft=_risen_buckets(before.ttft, after.ttft),
         tpot=_risen_buckets(before.tpot, after.tpot),
     )
@@ -263,3 +255,95 @@ def _impossibilities(counted: LiveTotals, seconds: Seconds) -> Iterator[bool]:
 def _middle(one: float | None, other: float | None) -> float | None:
     known = [value for value in (one, other) if value is not None]
     return sum(known) / len(known) if known else None
+
+
+def summed(increments: Sequence[Increment]) -> Increment:
+    """A whole window as one increment: counters add up, the load is the mean over time."""
+    totals = [increment.totals for increment in increments]
+    end_s = increments[-1].to_s if increments else 0.0
+    return Increment(
+        from_s=end_s - sum(increment.seconds for increment in increments),
+        to_s=end_s,
+        totals=LiveTotals(
+            **{name: _sum(getattr(each, name) for each in totals) for name in _COUNTED},
+            # Not every page tells them: `position_shares`.
+            accepted_at=(),
+            ttft=_added([each.ttft for each in totals]),
+            tpot=_added([each.tpot for each in totals]),
+        ),
+        running=_mean((each.running, each.seconds) for each in increments),
+        waiting=_mean((each.waiting, each.seconds) for each in increments),
+        kv_used=max((each.kv_used for each in increments if each.kv_used is not None), default=None),
+    )
+
+
+def position_shares(increments: Sequence[Increment]) -> tuple[float, ...]:
+    """Drafts accepted as far as each position, as a share of those in pages that tell positions."""
+    totals = [increment.totals for increment in increments]
+    telling = [each for each in totals if each.accepted_at and each.drafts is not None]
+    positions = min((len(each.accepted_at) for each in telling), default=0)
+    drafts = sum(each.drafts or 0.0 for each in telling)
+    if not drafts:
+        return ()
+    shares = (sum(each.accepted_at[index] for each in telling) / drafts for index in range(positions))
+    return tuple(round(share, 4) for share in shares)
+
+
+def percentiles_of(buckets: Buckets | None) -> LivePercentiles:
+    """Those that so many requests can tell."""
+    if buckets is None:
+        return LivePercentiles()
+    values = {
+        name: rounded(_quantile(buckets, share))
+        for name, (share, least) in PERCENTILES.items()
+        if buckets.total >= least
+    }
+    return LivePercentiles(**values, mean=rounded(ratio(buckets.sum, buckets.total)))
+
+
+def time_per_token(totals: LiveTotals) -> LivePercentiles:
+    """Of an engine without a histogram the mean."""
+    if totals.tpot is not None:
+        return percentiles_of(totals.tpot)
+    return LivePercentiles(mean=rounded(ratio(totals.decode_s, totals.tokens)))
+
+
+def ratio(part: float | None, whole: float | None) -> float | None:
+    return part / whole if part is not None and whole else None
+
+
+def _added(buckets: Sequence[Buckets | None]) -> Buckets | None:
+    present = [each for each in buckets if each is not None]
+    # A server that was given other bounds is another server; the newest counts.
+    alike = [each for each in present if each.bounds == present[-1].bounds]
+    if not alike:
+        return None
+    counts = tuple(map(sum, zip(*(each.counts for each in alike), strict=True)))
+    return Buckets(bounds=alike[-1].bounds, counts=counts, sum=_sum(each.sum for each in alike))
+
+
+def _quantile(buckets: Buckets, share: float) -> float | None:
+    """Linear within the bucket, as Prometheus does it; but None in the last one, which has no end, and in the first,
+    which may begin far below: vLLM's first time per token is anything up to 10 ms."""
+    rank = share * buckets.total
+    edges = pairwise((0.0, *buckets.bounds))
+    below = 0.0
+    for (lower, upper), count in zip(edges, buckets.counts, strict=True):
+        if count >= rank and count > below:
+            is_open = math.isinf(upper) or lower == 0
+            return None if is_open else lower + (upper - lower) * (rank - below) / (count - below)
+        below = count
+    return None
+
+
+def _sum(values: Iterable[float | None]) -> float | None:
+    known = [value for value in values if value is not None]
+    return sum(known) if known else None
+
+
+def _mean(weighted: Iterable[tuple[float | None, float]]) -> float | None:
+    known = [(value, weight) for value, weight in weighted if value is not None]
+    total = sum(weight for _, weight in known)
+    if total <= 0:
+        return known[-1][0] if known else None
+    return sum(value * weight for value, weight in known) / total
