@@ -4,7 +4,7 @@ VENV ?= .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 
-.PHONY: demo test fast check format schemas docs install bench bench-draft mutate clean vllm-env test-long test-vllm
+.PHONY: demo test fast check figures format schemas docs install bench bench-draft mutate clean vllm-env test-long test-vllm
 
 # Exit codes 0, 3, 4, 5 and 6 are verdicts; only an operating error (1) or wrong usage (2) fails the demo.
 demo: $(READY)
@@ -47,13 +47,17 @@ vllm-env:
 test-vllm: $(READY) vllm-env
 	SPECLIFT_FETCH=1 $(BIN)/python -m pytest -m vllm
 
-check: lint test
+check: lint test figures
 
 .PHONY: lint
 lint: $(READY)
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
 	$(BIN)/mypy
+
+# How large the product is, beside its budgets (docs/adr/0010-budgets.md).
+figures: $(READY)
+	$(BIN)/python tests/figures.py
 
 format: $(READY)
 	$(BIN)/ruff format .
