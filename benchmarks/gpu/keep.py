@@ -13,7 +13,7 @@ from dataclasses import asdict
 from pathlib import Path
 
 from speclift.core.records import Phase
-from speclift.studies.rows import record_columns
+from speclift.studies.format import record_columns
 from speclift.studies.study import Study
 
 

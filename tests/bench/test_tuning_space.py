@@ -19,6 +19,7 @@ from speclift.bench.search_space import (
 )
 from speclift.bench.search_study import _axes, _varied, prospect
 from speclift.core.arm import Arm, ServerSettings
+from speclift.core.document import plain_object
 from speclift.core.engine_spec import EngineSpec
 from speclift.core.errors import UsageError
 from speclift.core.speculation import Combined, DraftModel, NGram, method_name
@@ -27,7 +28,7 @@ from speclift.engines.llamacpp.engine import LlamaCpp
 from speclift.engines.varied import Varied
 from speclift.engines.vllm.engine import Vllm
 from speclift.search.space import Axes, Candidate
-from speclift.studies.format import dumps, engine_from_dict, engine_to_dict
+from speclift.studies.format import dumps, read_engine
 from speclift.weights.catalogue_files import find_gpu
 
 
@@ -150,7 +151,7 @@ def test_several_values_of_server_settings_give_every_candidate_a_server_of_its_
     settings = ServerSettings(model="org/large", async_scheduling=False)
     space = space_of(of(ask), _axes(ask))
     spec = _varied(EngineSpec(kind="vllm", settings=settings), space.candidates)
-    assert engine_from_dict(json.loads(dumps(engine_to_dict(spec)))) == spec  # a study keeps them
+    assert read_engine(json.loads(dumps(plain_object(spec)))) == spec  # a study keeps them
     own = dict(spec.by_arm)
     engine = Varied(
         Vllm(settings, python="python3", version="vllm 0.32.0"),

@@ -10,6 +10,7 @@ import pytest
 
 from speclift.bench.prepare import placed
 from speclift.core.arm import Arm, GpuShare, ServerSettings, baseline_arm
+from speclift.core.document import plain_object
 from speclift.core.engine_spec import EngineSpec
 from speclift.core.own_line import OwnLine
 from speclift.core.speculation import DraftModel, NGram
@@ -18,7 +19,7 @@ from speclift.engines.vllm import engine as vllm
 from speclift.engines.vllm import kind as vllm_kind
 from speclift.engines.vllm.engine import Vllm, quick_start
 from speclift.engines.vllm.sharing import shares
-from speclift.studies.format import engine_from_dict, engine_to_dict
+from speclift.studies.format import read_engine
 
 GIB = 1 << 30
 H200 = GpuRoom(free_bytes=139 * GIB, total_bytes=140 * GIB)
@@ -186,7 +187,7 @@ def test_in_a_search_each_candidate_beside_a_baseline_is_enough(
 
 def test_a_share_is_kept_with_the_study(settings: ServerSettings) -> None:
     spec, _ = placed(spec_of(settings), (baseline_arm(), NGRAM), True)
-    assert engine_from_dict(json.loads(json.dumps(engine_to_dict(spec)))) == spec
+    assert read_engine(json.loads(json.dumps(plain_object(spec)))) == spec
     assert spec.settings.shared_gpu is not None
 
 

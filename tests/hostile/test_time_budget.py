@@ -25,7 +25,6 @@ from speclift.core.errors import EngineError
 from speclift.engines.attach.engine import Attach, AttachedServer
 from speclift.engines.fake.engine import Fake
 from speclift.engines.vllm import kind as vllm_kind
-from speclift.studies.budget_words import left_out
 
 BUDGET_S = 0.8
 # Promised are five seconds; the machine may be busy.
@@ -143,7 +142,7 @@ def run_on_ticks(path: Path, *, launch_s: float, budget_s: float, arms: int = 3)
         engine = Ticking(server.url, launch_s=launch_s)
         deadline = Deadline.after(budget_s, clock=lambda: engine.now_s)
         asyncio.run(StudyRun(study, engine, observer=Observer(), deadline=deadline).run())
-        return engine, left_out(study)
+        return engine, study.left_out
 
 
 @pytest.mark.slow
@@ -183,7 +182,7 @@ def test_time_that_ends_while_a_server_starts_ends_the_start(tmp_path: Path) -> 
             deadline=Deadline.after(1.0, clock=time.monotonic),
         )
         asyncio.run(run.run())
-        assert left_out(study)[0] == "the time budget of 1 s ended while launching baseline"
+        assert study.left_out[0] == "the time budget of 1 s ended while launching baseline"
     assert time.monotonic() - begun_s < 1 + MARGIN_S
 
 

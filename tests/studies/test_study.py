@@ -26,6 +26,7 @@ from samples import (
     request,
 )
 from speclift.core.arm import BASELINE, Arm, ServerSettings, baseline_arm
+from speclift.core.document import plain_object
 from speclift.core.engine_spec import EngineSpec
 from speclift.core.goals import Goals, read_slos
 from speclift.core.own_line import OwnLine
@@ -33,7 +34,7 @@ from speclift.core.records import Counters, Outcome, Phase, Record, Step, TurnHe
 from speclift.core.results import Finding, Level
 from speclift.core.speculation import Combined, DraftModel, Head, NGram, Synthetic
 from speclift.core.traffic import Concurrency, Message, Rate
-from speclift.studies.format import RENAMED, engine_from_dict, engine_to_dict
+from speclift.studies.format import RENAMED, read_engine
 from speclift.studies.study import Done, Study
 
 # Ids and segments: the prompt reader has already replaced what has no UTF-8 form.
@@ -119,17 +120,17 @@ class TestRoundTrip:
             speculation=("--c", "{}"),
         )
         spec = EngineSpec(kind="vllm", settings=ServerSettings(model="m", line=line), version="vllm 0.32.0")
-        stored = json.loads(json.dumps(engine_to_dict(spec)))
-        assert engine_from_dict(stored) == spec
+        stored = json.loads(json.dumps(plain_object(spec)))
+        assert read_engine(stored) == spec
         # A field that came later has its default in a study of before.
         del stored["settings"]["line"]["utilisation"]
-        assert engine_from_dict(stored) == spec
+        assert read_engine(stored) == spec
 
     def test_an_engine_stored_before_attach_and_vllm_is_read(self) -> None:
-        written = engine_to_dict(EngineSpec(kind="fake", settings=ServerSettings(model="m")))
+        written = plain_object(EngineSpec(kind="fake", settings=ServerSettings(model="m")))
         older = {key: value for key, value in written.items() if key not in ("attach", "python")}
 
-        assert engine_from_dict(older) == engine_from_dict(written)
+        assert read_engine(older) == read_engine(written)
 
     def test_settings_stored_before_they_were_named_like_their_flags_are_read(self) -> None:
         named = ServerSettings(
@@ -142,7 +143,7 @@ class TestRoundTrip:
             async_scheduling=False,
             engine_args=("--x", "1"),
         )
-        written = engine_to_dict(EngineSpec(kind="vllm", settings=named, by_arm=(("control", named),)))
+        written = plain_object(EngineSpec(kind="vllm", settings=named, by_arm=(("control", named),)))
         before = {new: old for old, new in RENAMED.items()}
         stored = json.loads(json.dumps(written))
         for held in (stored["settings"], stored["by_arm"][0][1]):
@@ -150,7 +151,7 @@ class TestRoundTrip:
                 held[before.get(name, name)] = held.pop(name)
 
         assert "schedules_ahead" in stored["settings"]
-        assert engine_from_dict(stored) == engine_from_dict(written)
+        assert read_engine(stored) == read_engine(written)
 
     @given(st.lists(records, max_size=3, unique_by=lambda r: (r.place.block, r.place.request_id)))
     @settings(max_examples=2 * settings().max_examples)

@@ -9,7 +9,6 @@ import pytest
 from samples import NGRAM, launch, new_study, plan, record, request
 from speclift.core.arm import BASELINE
 from speclift.core.fleet import NodeFacts
-from speclift.studies.nodes import keep_nodes
 from speclift.studies.study import Study
 from speclift.verbs.judge import judge
 from speclift.views.document import verdict_document
@@ -52,7 +51,7 @@ def joined(*, alike: bool) -> list[NodeFacts]:
 
 
 def test_unlike_nodes_are_named_and_not_pooled(study: Study) -> None:
-    keep_nodes(study, joined(alike=False))
+    study.add_nodes(joined(alike=False))
     with study:
         judgement = judge([study])
     (finding,) = [each for each in judgement.findings if each.check == "unlike-nodes"]
@@ -69,7 +68,7 @@ def test_unlike_nodes_are_named_and_not_pooled(study: Study) -> None:
 
 
 def test_nodes_that_are_alike_are_one_fleet(study: Study) -> None:
-    keep_nodes(study, joined(alike=True))
+    study.add_nodes(joined(alike=True))
     with study:
         judgement = judge([study])
     checks = {each.check for each in judgement.findings}
@@ -80,7 +79,7 @@ def test_nodes_that_are_alike_are_one_fleet(study: Study) -> None:
 
 
 def test_a_node_that_joins_again_is_kept_once(study: Study) -> None:
-    keep_nodes(study, joined(alike=False))
-    keep_nodes(study, joined(alike=True))
+    study.add_nodes(joined(alike=False))
+    study.add_nodes(joined(alike=True))
     with study:
         assert judge([study]).node_groups == ()

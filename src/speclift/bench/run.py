@@ -30,8 +30,8 @@ from speclift.core.traffic import Concurrency, Load
 from speclift.core.units import Seconds
 from speclift.engines.build import build_engine
 from speclift.engines.protocol import Engine
-from speclift.studies.budget_words import budget_finding, keep_left_out
 from speclift.studies.study import Done, Study
+from speclift.studies.texts import budget_finding
 from speclift.workload.arrivals import again, period_s
 from speclift.workload.budget import BlockLimiter, cut_short
 from speclift.workload.experiment import Item, StudyPlan, Turn, turns
@@ -102,7 +102,7 @@ class StudyRun:
         self._left_out += self._cut_short()
         if self._left_out:
             self._observer.noticed(budget_finding(self._left_out))
-        keep_left_out(self.study, self._left_out)
+        self.study.set_left_out(self._left_out)
         if self._has_only_failures():
             raise EngineError("every speculative arm failed", hint=self._where_to_look())
 

@@ -5,6 +5,7 @@ A value is a msgspec Struct or a frozen dataclass whose fields are the document'
 
 from __future__ import annotations
 
+import json
 import math
 from collections.abc import Mapping, Sequence
 from types import UnionType
@@ -50,7 +51,8 @@ def read_json(kind: type[T], text: str | bytes) -> T: ...
 def read_json(kind: UnionType, text: str | bytes) -> Any: ...
 def read_json(kind: Any, text: str | bytes) -> Any:
     """JSON text as a `kind`; ValueError names the first place that does not fit."""
-    return msgspec.json.decode(text, type=kind, dec_hook=_read_itself)
+    # The library's own reader, which keeps the lone surrogates that people's prompts hold.
+    return read(kind, json.loads(text))
 
 
 def plain(value: object) -> Json:
@@ -89,6 +91,8 @@ def _bare(schema: Any) -> Any:
 
 
 def _read_itself(kind: type, value: object) -> object:
+    if kind is object:
+        return value
     if issubclass(kind, ReadsItself):
         return kind.from_plain(value)
     raise NotImplementedError(f"no value of {kind.__name__} is read from JSON")

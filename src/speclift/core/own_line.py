@@ -39,8 +39,8 @@ class OwnLine:
     leave that out when they launch it.
     """
 
-    start: tuple[str, ...]
-    flags: tuple[tuple[str, ...], ...]
+    start: tuple[str, ...] = ()
+    flags: tuple[tuple[str, ...], ...] = ()
     # The engine's own name of each flag, which a user may spell in other ways; empty where they are spelled so.
     names: tuple[str, ...] = ()
     # Programs that start it: sudo, numactl, uv run.

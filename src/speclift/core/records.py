@@ -6,6 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 
+import msgspec
+
 from speclift.core.fleet import NodeFacts
 from speclift.core.traffic import Load
 from speclift.core.units import Bytes, Seconds, Tokens
@@ -27,16 +29,14 @@ class Phase(StrEnum):
     FILLER = "filler"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Step:
+class Step(msgspec.Struct, frozen=True, kw_only=True, array_like=True):
     """One decode step of one request: tokens drafted and how many of them the target accepted."""
 
     drafted: Tokens
     accepted: Tokens
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Refused:
+class Refused(msgspec.Struct, frozen=True, kw_only=True, array_like=True):
     """A number that a server reported and that cannot be true: which rule it breaks, and what was said."""
 
     rule: str
@@ -174,8 +174,7 @@ class TurnTotals:
     counters: Counters
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Usage:
+class Usage(msgspec.Struct, frozen=True, kw_only=True, array_like=True):
     """How full a server was at one moment, as it said itself."""
 
     at_s: Seconds

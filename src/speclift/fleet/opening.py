@@ -16,14 +16,13 @@ from speclift.engines.kind import engine_kind
 from speclift.fleet.cost import fleet_cost
 from speclift.fleet.fleet import needs_of, staffed
 from speclift.fleet.workplace import OnFleet
-from speclift.studies.nodes import kept_nodes
 
 
 @contextmanager
 def workplace_for(bench: Bench, observer: Observer) -> Iterator[Workplace]:
     """A study goes on where it began: rounds of one machine and rounds of a fleet are told apart by their nodes."""
     study, on = bench.study, bench.ask.on
-    was_on_fleet = bool(kept_nodes(study))
+    was_on_fleet = bool(study.nodes)
     if on is None:
         if was_on_fleet:
             raise UsageError(f"{study.path} was measured on a fleet", hint="resume it with --on ray")

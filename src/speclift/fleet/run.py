@@ -29,9 +29,8 @@ from speclift.fleet.fleet import Fleet
 from speclift.fleet.mirror import Mirrored, StudyOutline, Tell, TellingObserver, TurnTaken, mirror, outline_of
 from speclift.fleet.node import JobEnded, deadline_in
 from speclift.fleet.rounds import Progress, next_round
-from speclift.studies.budget_words import budget_finding, keep_left_out
-from speclift.studies.nodes import keep_nodes
 from speclift.studies.study import Done, Study
+from speclift.studies.texts import budget_finding
 from speclift.workload.budget import cut_short
 from speclift.workload.experiment import Item, Turn, turns
 from speclift.workload.laps import control_turns, lap_turns, laps
@@ -87,7 +86,7 @@ class FleetRun:
         self._started_s = deadline.clock()
 
     async def run(self) -> None:
-        keep_nodes(self._study, self._fleet.facts.values())
+        self._study.add_nodes(self._fleet.facts.values())
         if self._plan.looks is None:
             await self._wave({index: turns(self._plan, index) for index in range(self._plan.rounds)})
         else:
@@ -95,7 +94,7 @@ class FleetRun:
         self._left_out += self._cut_short()
         if self._left_out:
             self._observer.noticed(budget_finding(self._left_out))
-        keep_left_out(self._study, self._left_out)
+        self._study.set_left_out(self._left_out)
         self._require_an_arm()
 
     async def _waves(self) -> None:

@@ -33,7 +33,6 @@ from speclift.fleet.mirror import Mirrored, StudyOutline, Tell, TellingObserver,
 from speclift.fleet.node import JobEnded
 from speclift.fleet.run import named
 from speclift.search.problem import JobResult, SearchJob
-from speclift.studies.nodes import keep_nodes
 
 # More jobs at a time than these would be asked for in the dark: most of a search's launches depend on those before.
 SEARCH_NODES_MAX = 4
@@ -148,7 +147,7 @@ class SearchOnFleet:
         self.at_once = len(fleet.workers)
 
     def runner(self, needs: RunnerNeeds) -> SearchRunner:
-        keep_nodes(needs.study, self._fleet.facts.values())
+        needs.study.add_nodes(self._fleet.facts.values())
         return FleetRunner(self._fleet, needs)
 
 

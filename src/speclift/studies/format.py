@@ -12,32 +12,14 @@ from __future__ import annotations
 
 import json
 import math
-import re
 from collections.abc import Mapping
-from dataclasses import asdict
-from typing import TypeAlias
+from dataclasses import replace
+from typing import TypeAlias, TypeVar
 
-from speclift.core.arm import Arm, GpuShare, ServerSettings
-from speclift.core.document import Json, plain, read
-from speclift.core.engine_spec import AttachSettings, EngineSpec
-from speclift.core.goals import Goals, Slo
-from speclift.core.json_reading import (
-    built,
-    need_flag,
-    need_list,
-    need_number,
-    need_object,
-    need_objects,
-    need_text,
-    need_texts,
-    need_whole,
-)
-from speclift.core.looks import Looks
-from speclift.core.own_line import OwnLine
-from speclift.core.records import Provenance
-from speclift.core.speculation import Speculation
-from speclift.core.traffic import Load, Message, Request
-from speclift.core.typed_json import read_as
+from speclift.core.document import Json, plain_object, read
+from speclift.core.engine_spec import EngineSpec
+from speclift.core.records import Launch, Provenance, Record
+from speclift.core.traffic import Request
 from speclift.workload.experiment import StudyPlan
 
 FORMAT = 5
@@ -100,123 +82,11 @@ UPGRADES = (
 
 # What SQLite keeps.
 Cell: TypeAlias = int | float | str | bytes | None
+Row: TypeAlias = dict[str, Cell]
+T = TypeVar("T")
 
-_PYTHON_TYPES: dict[str, tuple[type, ...]] = {
-    "INTEGER": (int,),
-    "REAL": (int, float),
-    "TEXT": (str,),
-    "BLOB": (bytes,),
-}
-
-
-def _column_types() -> dict[str, tuple[type, ...]]:
-    """What may stand in a column of this name, by the schema; of a name in several tables what any of them takes."""
-    types: dict[str, tuple[type, ...]] = {}
-    for name, kind, rest in re.findall(r'"?(\w+)"? (INTEGER|REAL|TEXT|BLOB)([^,\n)]*)', SCHEMA):
-        empty = () if "NOT NULL" in rest or "PRIMARY KEY" in rest else (type(None),)
-        types[name] = (*types.get(name, ()), *_PYTHON_TYPES[kind], *empty)
-    return types
-
-
-COLUMN_TYPES = _column_types()
-
-
-def checked_row(row: dict[str, Cell]) -> dict[str, Cell]:
-    """ValueError where a value is of another kind than was written: SQLite keeps whatever it is given."""
-    for name, value in row.items():
-        allowed = COLUMN_TYPES.get(name, (object,))
-        is_finite = not isinstance(value, float) or math.isfinite(value)
-        if not isinstance(value, allowed) or not is_finite:
-            raise ValueError(f"column {name!r} holds {type(value).__name__} {repr(value)[:40]}")
-    return row
-
-
-def dumps(value: object) -> str:
-    """ASCII only: lone surrogates and NUL in a prompt survive as escapes."""
-    return json.dumps(value, ensure_ascii=True, separators=(",", ":"))
-
-
-def request_to_dict(request: Request) -> dict[str, Json]:
-    """Without what only few requests have: earlier versions know nothing of it."""
-    fields = asdict(request)
-    if request.answer_format is None:
-        del fields["answer_format"]
-    return fields
-
-
-def request_from_dict(data: Mapping[str, object]) -> Request:
-    messages = tuple(built(Message, message) for message in need_objects(data["messages"]))
-    return built(Request, {**data, "messages": messages})
-
-
-def plan_to_dict(plan: StudyPlan) -> dict[str, Json]:
-    """Without the requests, which have a table of their own."""
-    return {
-        "arms": [{"name": arm.name, "speculation": plain(arm.speculation)} for arm in plan.arms],
-        "loads": [plain(load) for load in plan.loads],
-        "temperatures": list(plan.temperatures),
-        "rounds": plan.rounds,
-        "together": plan.together,
-        "seed": plan.seed,
-        "request_count": plan.request_count,
-        "looks": None if plan.looks is None else asdict(plan.looks),
-    }
-
-
-def plan_from_dict(data: Mapping[str, object], requests: tuple[Request, ...]) -> StudyPlan:
-    temperatures = (
-        None if degree is None else need_number(degree) for degree in need_list(data["temperatures"])
-    )
-    request_count = data.get("request_count")  # formats 1 and 2 sent each once
-    looks = data.get("looks")  # formats up to 3 measured all of it
-    return StudyPlan(
-        arms=tuple(
-            Arm(
-                name=need_text(arm["name"]),
-                speculation=read(Speculation, arm["speculation"]),
-            )
-            for arm in need_objects(data["arms"])
-        ),
-        loads=tuple(read(Load, load) for load in need_objects(data["loads"])),
-        requests=requests,
-        temperatures=tuple(temperatures),
-        rounds=need_whole(data["rounds"]),
-        together=need_flag(data["together"]),
-        seed=need_whole(data["seed"]),
-        request_count=None if request_count is None else need_whole(request_count),
-        looks=None if looks is None else _looks_from_dict(need_object(looks)),
-    )
-
-
-def _looks_from_dict(data: Mapping[str, object]) -> Looks:
-    sizes, shares = (tuple(map(need_number, need_list(data[name]))) for name in ("sizes", "shares"))
-    return Looks(sizes=sizes, shares=shares)
-
-
-def engine_to_dict(spec: EngineSpec) -> dict[str, Json]:
-    return asdict(spec)
-
-
-def engine_from_dict(data: Mapping[str, object]) -> EngineSpec:
-    """Studies before vLLM name no `python`, those before the tuner nothing `by_arm`."""
-    attach = data.get("attach")
-    by_arm = (
-        (need_text(name), settings) for name, settings in map(need_list, need_list(data.get("by_arm", [])))
-    )
-    return built(
-        EngineSpec,
-        {
-            "kind": data["kind"],
-            "binary": data["binary"],
-            "python": data.get("python"),
-            "version": data.get("version"),
-            "settings": _settings_from_dict(data["settings"]),
-            "attach": None if attach is None else built(AttachSettings, need_object(attach)),
-            "by_arm": tuple((name, _settings_from_dict(settings)) for name, settings in by_arm),
-        },
-    )
-
-
+# Columns that hold JSON.
+JSON_COLUMNS = frozenset({"load", "steps", "refused", "command", "counters", "settings", "notices", "usage"})
 # Names of settings before they were named like their flags.
 RENAMED = {
     "quantisation": "target_quant",
@@ -229,45 +99,106 @@ RENAMED = {
 }
 
 
-NO_LINE = OwnLine(start=(), flags=())
+def dumps(value: object) -> str:
+    """JSON in ASCII: lone surrogates and NUL in a prompt survive as escapes."""
+    return json.dumps(value, ensure_ascii=True, separators=(",", ":"))
 
 
-def _settings_from_dict(data: object) -> ServerSettings:
-    named = {RENAMED.get(name, name): value for name, value in need_object(data).items()}
-    line, share = named.get("line"), named.get("shared_gpu")
-    return built(
-        ServerSettings,
-        {
-            **named,
-            "engine_args": need_texts(named["engine_args"]),
-            "shared_gpu": None if share is None else read_as(GpuShare, share),
-            # With the defaults of fields that came after the study.
-            "line": None if line is None else read_as(OwnLine, {**asdict(NO_LINE), **need_object(line)}),
-        },
-    )
+def columns_of(value: object) -> Row:
+    """The fields of a value as columns: lists and objects as JSON, the rest as it is."""
+    return {
+        name: dumps(field) if isinstance(field, list | dict) else field  # type: ignore[misc]
+        for name, field in plain_object(value).items()
+    }
 
 
-def goals_to_dict(goals: Goals) -> dict[str, Json]:
-    return asdict(goals)
+def record_columns(record: Record) -> Row:
+    """One row of the table of records; whether answers came in one burst is told anew each time."""
+    columns = columns_of(record) | columns_of(record.place)
+    del columns["place"], columns["is_in_one_burst"]
+    # Bytes: the model's text comes back as it was, surrogates too.
+    return columns | {"text": record.text.encode("utf-8", "surrogatepass")}
 
 
-def goals_from_dict(data: Mapping[str, object]) -> Goals:
-    return built(Goals, {**data, "slos": tuple(built(Slo, slo) for slo in need_objects(data["slos"]))})
+def read_row(kind: type[T], row: Mapping[str, object]) -> T:
+    """A row as the value that was stored; what an older format lacks has its default."""
+    return read(kind, _fields(row))
 
 
-def provenance_to_dict(provenance: Provenance) -> dict[str, Json]:
-    """Without the nodes, which join while it runs (nodes.py)."""
-    fields = asdict(provenance)
+def read_record(row: Mapping[str, object]) -> Record:
+    fields = _fields(row)
+    text = fields["text"]
+    if not isinstance(text, bytes):
+        raise ValueError(f"a record's text holds {type(text).__name__}")
+    return read(Record, {**fields, "text": text.decode("utf-8", "surrogatepass"), "place": fields})
+
+
+def read_launch(row: Mapping[str, object]) -> Launch:
+    fields = _fields(row)
+    return read(Launch, {**fields, "counters": {"values": fields["counters"]}})
+
+
+def _fields(row: Mapping[str, object]) -> dict[str, object]:
+    """The columns with their JSON read; ValueError for a number that is none: SQLite keeps whatever it is given."""
+    fields = dict(row)
+    for name, value in row.items():
+        if name in JSON_COLUMNS and isinstance(value, str | bytes):
+            fields[name] = json.loads(value)
+        elif isinstance(value, float) and not math.isfinite(value):
+            raise ValueError(f"column {name!r} holds {value}")
+    return fields
+
+
+def storable(value: Cell) -> Cell:
+    """Lone surrogates have no UTF-8 form; as a column's text they are shown instead of failing."""
+    if isinstance(value, str):
+        return value.encode("utf-8", "backslashreplace").decode("utf-8")
+    return value
+
+
+def request_body(request: Request) -> str:
+    """A request as JSON, without what only few have: earlier versions know nothing of it."""
+    fields = plain_object(request)
+    if request.answer_format is None:
+        del fields["answer_format"]
+    return dumps(fields)
+
+
+def plan_document(plan: StudyPlan) -> dict[str, Json]:
+    """The plan without the requests, which have a table of their own."""
+    fields = plain_object(plan)
+    del fields["requests"]
+    return fields
+
+
+def provenance_document(provenance: Provenance) -> dict[str, Json]:
+    """The provenance without its nodes, which join while the study runs."""
+    fields = plain_object(provenance)
     del fields["nodes"]
     return fields
 
 
-def provenance_from_dict(data: Mapping[str, object]) -> Provenance:
-    return built(
-        Provenance,
+def read_plan(document: Mapping[str, object], requests: tuple[Request, ...]) -> StudyPlan:
+    """The plan that `plan_document` wrote, with its requests."""
+    return replace(read(StudyPlan, {**document, "requests": requests}), requests=requests)
+
+
+def read_engine(document: Mapping[str, object]) -> EngineSpec:
+    """The engine as stored, also where its settings had other names then."""
+    by_arm = document.get("by_arm", [])
+    if not isinstance(by_arm, list):
+        raise ValueError(f"by_arm holds {type(by_arm).__name__}")
+    return read(
+        EngineSpec,
         {
-            **data,
-            "commands": tuple(need_texts(command) for command in need_list(data["commands"])),
-            "argv": need_texts(data["argv"]),
+            **document,
+            "settings": _renamed(document["settings"]),
+            "by_arm": [(name, _renamed(settings)) for name, settings in by_arm],
         },
     )
+
+
+def _renamed(settings: object) -> object:
+    if not isinstance(settings, dict):
+        return settings
+    return {RENAMED.get(name, name): value for name, value in settings.items()}

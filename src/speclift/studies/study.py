@@ -5,24 +5,25 @@ SQLite in WAL mode: a killed process loses at most the record it was writing, ne
 
 from __future__ import annotations
 
-import json
 import sqlite3
 import tempfile
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from types import TracebackType
-from typing import IO, Any, NamedTuple, Self, TypeVar
+from typing import IO, Any, Self
 
-from speclift.core.document import plain, read_json
+import msgspec
+
+from speclift.core.document import plain, plain_object, read, read_json
 from speclift.core.engine_spec import EngineSpec
 from speclift.core.errors import StudyError
+from speclift.core.fleet import NodeFacts
 from speclift.core.goals import Goals
-from speclift.core.json_reading import need_object, need_whole
 from speclift.core.records import Counters, Launch, Provenance, Record, TurnHealth, TurnTotals, Usage
-from speclift.core.results import Finding, Level
-from speclift.core.traffic import Load, Request
+from speclift.core.results import Finding
+from speclift.core.traffic import Request
 from speclift.core.units import Bytes, Seconds
 from speclift.studies import format as fmt
 from speclift.studies.database import (
@@ -36,35 +37,21 @@ from speclift.studies.database import (
 )
 from speclift.studies.format import Cell
 from speclift.studies.private import private_folder
-from speclift.studies.rows import (
-    CountRow,
-    DoneRow,
-    FindingRow,
-    LaunchRow,
-    RecordRow,
-    TextRow,
-    TurnRow,
-    counters_from,
-    launch_from,
-    record_columns,
-    record_from,
-    storable,
-    usage_text,
-)
 from speclift.studies.texts import digest_of, finding_stand_in, record_stand_in, request_stand_in, with_texts
 from speclift.workload.experiment import StudyPlan
 
 __all__ = ["DATABASE", "Done", "Study", "is_study"]
 
 NOTHING = Counters()
+# Names of documents kept beside the records.
 KEEPS_TEXT = "keeps-text"
+NODES = "nodes"
+LEFT_OUT = "left-out"
 # Beside every document its hash, under its name and this.
 SEAL = "#sha256"
 
-Row = TypeVar("Row")
 
-
-class Done(NamedTuple):
+class Done(msgspec.Struct, frozen=True):
     """A place whose record is final and is not measured again."""
 
     arm: str
@@ -73,6 +60,17 @@ class Done(NamedTuple):
     request_id: str
     temperature: float | None
     repeat: int = 0
+
+
+class _KvTokens(msgspec.Struct, frozen=True):
+    kv_tokens: int | None
+
+
+class _TurnRow(msgspec.Struct, frozen=True):
+    launch: int
+    block: int
+    # Format 1 has none.
+    counters: dict[str, float] = {}
 
 
 class Study:
@@ -110,10 +108,10 @@ class Study:
             study._db.execute("BEGIN IMMEDIATE")
             for statement in fmt.SCHEMA.split(";\n"):
                 study._db.execute(statement)
-            study._set("plan", fmt.plan_to_dict(plan))
-            study._set("engine", fmt.engine_to_dict(engine))
-            study._set("goals", fmt.goals_to_dict(goals))
-            study._set("provenance", fmt.provenance_to_dict(provenance))
+            study._set("plan", fmt.plan_document(plan))
+            study._set("engine", plain_object(engine))
+            study._set("goals", plain_object(goals))
+            study._set("provenance", fmt.provenance_document(provenance))
             requests = plan.requests
             if not keeps_text:
                 study._set(KEEPS_TEXT, {"keeps_text": False})
@@ -121,7 +119,7 @@ class Study:
                 requests = tuple(request_stand_in(request) for request in plan.requests)
             study._db.executemany(
                 "INSERT INTO requests (id, body) VALUES (?, ?)",
-                [(r.id, fmt.dumps(fmt.request_to_dict(r))) for r in requests],
+                [(r.id, fmt.request_body(r)) for r in requests],
             )
             study._db.execute(f"PRAGMA application_id = {fmt.APPLICATION_ID}")
             study._db.execute(f"PRAGMA user_version = {fmt.FORMAT}")
@@ -170,9 +168,9 @@ class Study:
     @property
     def plan(self) -> StudyPlan:
         with read_errors(self.path):
-            rows = self._rows(TextRow, "SELECT body AS value FROM requests ORDER BY position")
-            requests = tuple(fmt.request_from_dict(need_object(json.loads(row["value"]))) for row in rows)
-            return fmt.plan_from_dict(self._get("plan"), self._requests or requests)
+            rows = self._rows("SELECT body FROM requests ORDER BY position")
+            requests = tuple(read_json(Request, str(row["body"])) for row in rows)
+            return fmt.read_plan(self._get("plan"), self._requests or requests)
 
     @property
     def keeps_text(self) -> bool:
@@ -187,29 +185,50 @@ class Study:
     @property
     def engine(self) -> EngineSpec:
         with read_errors(self.path):
-            return fmt.engine_from_dict(self._get("engine"))
+            return fmt.read_engine(self._get("engine"))
 
     @property
     def goals(self) -> Goals:
         with read_errors(self.path):
-            return fmt.goals_from_dict(self._get("goals"))
+            return read(Goals, self._get("goals"))
 
     @property
     def provenance(self) -> Provenance:
         with read_errors(self.path):
-            return fmt.provenance_from_dict(self._get("provenance"))
+            return read(Provenance, self._get("provenance"))
 
     @property
     def block_limits(self) -> dict[int, int]:
         """Blocks the time budget cut short, with the number of items left in each; settled in round 0."""
         with read_errors(self.path):
-            limits = self._found("block_limits") or {}
-            return {int(block): need_whole(limit) for block, limit in limits.items()}
+            return msgspec.convert(self._found("block_limits") or {}, dict[int, int], str_keys=True)
 
     def limit_block(self, block: int, items: int) -> None:
         with disk_errors(self.path):
             limits = {**self.block_limits, block: items}
             self._set("block_limits", {str(number): limit for number, limit in limits.items()})
+
+    @property
+    def nodes(self) -> tuple[NodeFacts, ...]:
+        """The machines of a fleet that took part; none where the study is of one machine."""
+        with read_errors(self.path):
+            return read(tuple[NodeFacts, ...], (self._found(NODES) or {}).get("nodes", []))
+
+    def add_nodes(self, facts: Iterable[NodeFacts]) -> None:
+        """Adds machines to those that took part before; one that joined again is as it is now."""
+        by_name = {node.name: node for node in (*self.nodes, *facts)}
+        self.keep(NODES, {"nodes": plain(list(by_name.values()))})
+
+    @property
+    def left_out(self) -> list[str]:
+        """Sentences on the part of the last run that the budget left out."""
+        with read_errors(self.path):
+            return read(list[str], (self._found(LEFT_OUT) or {}).get("left_out", []))
+
+    def set_left_out(self, words: Sequence[str]) -> None:
+        """Replaces `left_out`, also by nothing where an earlier run had left something out."""
+        if words or self.left_out:
+            self.keep(LEFT_OUT, {"left_out": list(words)})
 
     def keep(self, name: str, document: Mapping[str, object]) -> None:
         """A JSON document beside the records: what the lossless gate found, how a search stands."""
@@ -235,16 +254,9 @@ class Study:
     # What happened
 
     def add_launch(self, launch: Launch) -> None:
-        self._insert(
-            "launches",
-            id=launch.id,
-            arm=launch.arm,
-            round=launch.round,
-            command=fmt.dumps(launch.command),
-            engine_version=launch.engine_version,
-            started_s=launch.started_s,
-            node=launch.node,
-        )
+        columns = fmt.columns_of(launch)
+        at_start = ("id", "arm", "round", "command", "engine_version", "started_s", "node")
+        self._insert("launches", **{name: columns[name] for name in at_start})
 
     def launch_ready(
         self,
@@ -272,27 +284,18 @@ class Study:
         self._update_launch(
             launch,
             counters=fmt.dumps(counters.values),
-            usage=usage_text(usage),
+            usage=fmt.dumps(plain(usage)),
             gpu_memory_peak_bytes=gpu_memory_peak_bytes,
         )
 
     def next_launch_id(self) -> int:
-        (row,) = self._rows(CountRow, "SELECT ifnull(max(id), 0) AS last FROM launches")
-        return row["last"] + 1
+        (row,) = self._rows("SELECT ifnull(max(id), 0) AS last FROM launches")
+        return int(row["last"]) + 1
 
     def add_turn(self, launch: int, block: int, health: TurnHealth, counters: Counters = NOTHING) -> None:
-        self._insert(
-            "turns",
-            launch=launch,
-            block=block,
-            load=fmt.dumps(plain(health.load)),
-            loop_lag_p99_s=health.loop_lag_p99_s,
-            cpu_s=health.cpu_s,
-            wall_s=health.wall_s,
-            stamp_blur_p99_s=health.stamp_blur_p99_s,
-            # Most of an engine's counters stand still in a turn.
-            counters=fmt.dumps({name: value for name, value in counters.values.items() if value}),
-        )
+        # Most of an engine's counters stand still in a turn.
+        moved = fmt.dumps({name: value for name, value in counters.values.items() if value})
+        self._insert("turns", launch=launch, block=block, counters=moved, **fmt.columns_of(health))
 
     @contextmanager
     def together(self) -> Iterator[None]:
@@ -309,26 +312,17 @@ class Study:
         if not self.keeps_text:
             self._spoken.append(record)
             record = record_stand_in(record)
-        self._insert("records", **record_columns(record))
+        self._insert("records", **fmt.record_columns(record))
 
     def add_finding(self, finding: Finding) -> None:
         finding = finding if self.keeps_text else finding_stand_in(finding)
-        self._insert(
-            "findings",
-            check=finding.check,
-            level=finding.level,
-            message=finding.message,
-            next_step=finding.next_step,
-            arm=finding.arm,
-        )
+        self._insert("findings", **fmt.columns_of(finding))
 
     # Reading back
 
     def records(self) -> tuple[Record, ...]:
         with read_errors(self.path):
-            return tuple(
-                record_from(row) for row in self._rows(RecordRow, "SELECT * FROM records ORDER BY id")
-            )
+            return tuple(map(fmt.read_record, self._rows("SELECT * FROM records ORDER BY id")))
 
     def spoken(self) -> tuple[Record, ...]:
         """Records whose text is known: all of them, or those of this process where no text is kept."""
@@ -337,48 +331,29 @@ class Study:
     def launches(self) -> tuple[tuple[Launch, int | None], ...]:
         """Each launch with the KV tokens it reported."""
         with read_errors(self.path):
-            rows = self._rows(LaunchRow, "SELECT * FROM launches ORDER BY id")
-            return tuple((launch_from(row), row["kv_tokens"]) for row in rows)
+            rows = self._rows("SELECT * FROM launches ORDER BY id")
+            return tuple((fmt.read_launch(row), read(_KvTokens, row).kv_tokens) for row in rows)
 
     def turn_health(self) -> tuple[TurnHealth, ...]:
         with read_errors(self.path):
-            rows = self._rows(TurnRow, "SELECT * FROM turns ORDER BY id")
-            return tuple(
-                TurnHealth(
-                    load=read_json(Load, row["load"]),
-                    loop_lag_p99_s=row["loop_lag_p99_s"],
-                    cpu_s=row["cpu_s"],
-                    wall_s=row["wall_s"],
-                    stamp_blur_p99_s=row.get("stamp_blur_p99_s", 0.0),  # format 1 has none
-                )
-                for row in rows
-            )
+            rows = self._rows("SELECT * FROM turns ORDER BY id")
+            return tuple(fmt.read_row(TurnHealth, row) for row in rows)
 
     def turn_totals(self) -> tuple[TurnTotals, ...]:
         """Turns of which the engine told its totals."""
         with read_errors(self.path):
-            rows = self._rows(TurnRow, "SELECT * FROM turns ORDER BY id")
-            read = ((row, counters_from(row.get("counters", "{}"))) for row in rows)  # format 1 has none
+            rows = self._rows("SELECT * FROM turns ORDER BY id")
+            totals = (fmt.read_row(_TurnRow, row) for row in rows)
             return tuple(
-                TurnTotals(launch=row["launch"], block=row["block"], counters=counters)
-                for row, counters in read
-                if counters.values
+                TurnTotals(launch=turn.launch, block=turn.block, counters=Counters(values=turn.counters))
+                for turn in totals
+                if turn.counters
             )
 
     def findings(self) -> tuple[Finding, ...]:
         with read_errors(self.path):
-            rows = self._rows(
-                FindingRow, 'SELECT "check", level, message, next_step, arm FROM findings ORDER BY id'
-            )
             return tuple(
-                Finding(
-                    check=row["check"],
-                    level=Level(row["level"]),
-                    message=row["message"],
-                    next_step=row["next_step"],
-                    arm=row["arm"],
-                )
-                for row in rows
+                fmt.read_row(Finding, row) for row in self._rows("SELECT * FROM findings ORDER BY id")
             )
 
     def done(self) -> frozenset[Done]:
@@ -391,23 +366,14 @@ class Study:
         # A study that is only read may be of a format without nodes.
         node = "records.node" if self._has_nodes() else "''"
         rows = self._rows(
-            DoneRow,
             f"SELECT DISTINCT {node} AS node, records.arm, records.round, block, request_id, temperature, repeat"
             " FROM records JOIN launches ON launches.id = records.launch"
             " WHERE phase = 'measured' AND (outcome = 'ok' OR launches.failure = '')",
         )
-        found: dict[str, set[Done]] = defaultdict(set)
+        places: dict[str, set[Done]] = defaultdict(set)
         for row in rows:
-            place = (
-                row["arm"],
-                row["round"],
-                row["block"],
-                row["request_id"],
-                row["temperature"],
-                row["repeat"],
-            )
-            found[row["node"]].add(Done(*place))
-        return {name: frozenset(places) for name, places in found.items()}
+            places[str(row.pop("node"))].add(read(Done, row))
+        return {name: frozenset(done) for name, done in places.items()}
 
     def _has_nodes(self) -> bool:
         columns = self._db.execute("PRAGMA table_info(records)").fetchall()
@@ -431,17 +397,17 @@ class Study:
 
     def _found(self, key: str) -> dict[str, Any] | None:
         """None where there is no such document."""
-        rows = self._rows(TextRow, "SELECT value FROM meta WHERE key = ?", key)
+        rows = self._rows("SELECT value FROM meta WHERE key = ?", key)
         if not rows:
             return None
-        text = rows[0]["value"]
-        seal = self._rows(TextRow, "SELECT value FROM meta WHERE key = ?", key + SEAL)
+        text = str(rows[0]["value"])
+        seal = self._rows("SELECT value FROM meta WHERE key = ?", key + SEAL)
         if seal and seal[0]["value"] != digest_of(text):
             raise StudyError(
                 f"cannot read the study at {self.path}: its {key!r} is damaged",
                 hint="if it was edited or damaged, restore it from a copy or start a new study",
             )
-        return dict(need_object(json.loads(text)))
+        return read_json(dict[str, Any], text)
 
     def _set(self, key: str, value: Mapping[str, object]) -> None:
         """With a seal: whoever reads it relies on its shape, which an edited one need not have."""
@@ -450,12 +416,11 @@ class Study:
             "INSERT OR REPLACE INTO meta VALUES (?, ?)", [(key, text), (key + SEAL, digest_of(text))]
         )
 
-    def _rows(self, kind: Callable[..., Row], query: str, *values: Cell) -> list[Row]:
-        """The rows of a query that asks for the columns of `kind`."""
+    def _rows(self, query: str, *values: Cell) -> list[dict[str, Any]]:
         with read_errors(self.path):
             cursor = self._db.execute(query, values)
             names = [column[0] for column in cursor.description]
-            return [kind(**fmt.checked_row(dict(zip(names, row, strict=True)))) for row in cursor]
+            return [dict(zip(names, row, strict=True)) for row in cursor]
 
     def _insert(self, table: str, **values: Cell) -> None:
         columns, marks = ", ".join(f'"{name}"' for name in values), ", ".join("?" for _ in values)
@@ -467,4 +432,4 @@ class Study:
 
     def _write(self, statement: str, *values: Cell) -> None:
         with disk_errors(self.path):
-            self._db.execute(statement, tuple(storable(value) for value in values))
+            self._db.execute(statement, tuple(fmt.storable(value) for value in values))

@@ -97,3 +97,11 @@ def no_text_finding() -> Finding:
         "prompts and answers were not stored (--no-text): they cannot be shown, replayed or verified again",
         then="measure without --no-text to store them",
     )
+
+
+def budget_finding(words: Sequence[str]) -> Finding:
+    return inform(
+        "budget-spent",
+        "; ".join(dict.fromkeys(words)),
+        then="the verdict uses what was measured; continue with --resume and a longer --budget",
+    )

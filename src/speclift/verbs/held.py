@@ -20,7 +20,6 @@ from speclift.statistics.failures import causes_of, told
 from speclift.statistics.pairs import PromptOf
 from speclift.statistics.repeats import without_echoes
 from speclift.studies.merge import merged_records
-from speclift.studies.nodes import kept_nodes
 from speclift.studies.study import Study
 
 
@@ -85,7 +84,7 @@ def _alike(
 ) -> tuple[Sequence[Record], NodeGroup | None, tuple[tuple[NodeGroup, Sequence[Record]], ...]]:
     """Machines that are unlike are never pooled: the records of the group that has most of them, and those of the
     others. No group where all are alike."""
-    groups = groups_of(node for study in studies for node in kept_nodes(study))
+    groups = groups_of(node for study in studies for node in study.nodes)
     if len(groups) < 2:
         return records, None, ()
     shares = [(group, [record for record in records if record.place.node in group.names]) for group in groups]

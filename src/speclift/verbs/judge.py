@@ -41,11 +41,9 @@ from speclift.statistics.repeats import check_repeats
 from speclift.statistics.schedule_gain import schedule_without_gain
 from speclift.statistics.slow_requests import explained_tails
 from speclift.statistics.temperatures import at_temperatures
-from speclift.studies.budget_words import budget_finding, left_out
-from speclift.studies.nodes import kept_nodes
 from speclift.studies.outputs import relative
 from speclift.studies.study import Study
-from speclift.studies.texts import no_text_finding
+from speclift.studies.texts import budget_finding, no_text_finding
 from speclift.verbs.effort import effort_of
 from speclift.verbs.held import Held, comparer_of, read_held
 from speclift.verbs.looks import ending_of
@@ -104,7 +102,7 @@ def judge(studies: Sequence[Study], *, goals: Goals | None = None) -> Judgement:
     return Judgement(
         study=relative(first.path),
         goals=goals,
-        provenance=replace(first.provenance, nodes=kept_nodes(first)),
+        provenance=replace(first.provenance, nodes=first.nodes),
         node_groups=groups,
         verdict=verdict,
         served=None if verdict.winner is None else _served(engine, verdict.winner),
@@ -238,7 +236,7 @@ def _findings(studies: Sequence[Study], held: Held) -> tuple[Finding, ...]:
         *check_records(held.records, prompt_counts=held.prompt_counts if held.has_laps else None),
         *check_client(health, records),
         *check_engines([launch for launch, _ in studies[0].launches() if launch.arm != CONTROL], records),
-        *(budget_finding(words) for study in studies if (words := left_out(study))),
+        *(budget_finding(words) for study in studies if (words := study.left_out)),
         *(no_text_finding() for study in studies if not study.keeps_text),
     ]
     return tuple(dict.fromkeys(found))
