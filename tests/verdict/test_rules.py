@@ -405,7 +405,7 @@ class TestRulesOfThumb:
 
 class TestAtTheEdges:
     def test_a_tail_that_cannot_be_compared_counts_the_requests_of_whole_loads(self) -> None:
-        cells = (cell(requests=40), cell(requests=30, load=SIXTEEN), cell(requests=3, segment="chat"))
+        cells = (cell(requests=40), cell(requests=30, load=SIXTEEN), cell(requests=3, temperature=0.7))
         assert (
             "this study has 30 requests per load"
             in rules.tail_not_slower(evidence(cells=cells), Goals()).message
@@ -424,13 +424,12 @@ class TestAtTheEdges:
     @pytest.mark.parametrize(
         "changes",
         [
-            pytest.param({"segment": "chat"}, id="one segment"),
             pytest.param({"e2e_s": None}, id="no time to the end"),
             pytest.param({"ttft_s": None}, id="no time to the first token"),
             pytest.param({"e2e_s": Percentiles(p50=0.0, p95=None, p99=None)}, id="no time at all"),
         ],
     )
-    def test_waiting_is_not_judged_where_it_is_unknown_or_a_part(self, changes: dict[str, Any]) -> None:
+    def test_waiting_is_not_judged_where_it_is_unknown(self, changes: dict[str, Any]) -> None:
         waiting = replace(cell(ttft_s=Percentiles(p50=0.9, p95=None, p99=None)), **changes)
         assert "ttft-bound" not in said_by(evidence(cells=(waiting,)))
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Literal, TypeAlias
@@ -65,6 +66,7 @@ class Cell:
     arm: str
     load: Load
     segment: str
+    # None: over all of them. Every arm, load and segment has this cell, and one of each temperature that was swept.
     temperature: float | None
     requests: int
     failed: int
@@ -78,6 +80,23 @@ class Cell:
     output_tokens_mean: float | None
     # Distinct ones among the requests.
     prompts: int | None = None
+
+
+def cell_of(
+    cells: Iterable[Cell], arm: str, load: Load, segment: str = "all", temperature: float | None = None
+) -> Cell | None:
+    """The cell over all temperatures unless one is given; None where nothing was measured."""
+    wanted = (arm, load, segment, temperature)
+    return next((c for c in cells if (c.arm, c.load, c.segment, c.temperature) == wanted), None)
+
+
+def over_temperatures(cells: Iterable[Cell]) -> tuple[Cell, ...]:
+    return tuple(cell for cell in cells if cell.temperature is None)
+
+
+def by_temperature(cells: Sequence[Cell]) -> tuple[Cell, ...]:
+    """Each swept temperature alone; of a study that swept none all cells."""
+    return tuple(cell for cell in cells if cell.temperature is not None) or tuple(cells)
 
 
 class Level(StrEnum):

@@ -39,8 +39,8 @@ def cells(
 ) -> tuple[Cell, ...]:
     """Every cell with at least one measured request, in the order arms and loads first appear.
 
-    `by_temperature` where the study swept temperatures itself; otherwise a cell's temperature is None, meaning
-    as the prompts say. Without `by_segment` only the cells over all segments. `totals` tell the acceptance of an
+    `by_temperature` where the study swept temperatures itself: then there are cells of each beside those over all,
+    whose temperature is None. Without `by_segment` only the cells over all segments. `totals` tell the acceptance of an
     engine whose answers do not.
     """
     groups: dict[tuple[str, Load, str, float | None], list[Record]] = defaultdict(list)
@@ -50,9 +50,10 @@ def cells(
             continue
         place = record.place
         turn_sizes[_turn(record)] += 1
-        temperature = place.temperature if by_temperature else None
+        temperatures = dict.fromkeys((None, place.temperature)) if by_temperature else (None,)
         for segment in dict.fromkeys((ALL, place.segment)) if by_segment else (ALL,):
-            groups[(place.arm, place.load, segment, temperature)].append(record)
+            for temperature in temperatures:
+                groups[(place.arm, place.load, segment, temperature)].append(record)
     built = [
         _cell(members, turn_sizes, totals, segment=segment, temperature=temperature)
         for (_, _, segment, temperature), members in groups.items()

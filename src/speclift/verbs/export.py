@@ -13,7 +13,7 @@ from speclift.core.deployment import Deployment
 from speclift.core.errors import StudyError, UsageError, unknown_name
 from speclift.core.quantities import ratio
 from speclift.core.records import Launch
-from speclift.core.results import Conditions, Decision
+from speclift.core.results import Conditions, Decision, over_temperatures
 from speclift.core.units import Seconds
 from speclift.engines.counter_names import counter_names, labelled_model
 from speclift.engines.deployment import deployment_of
@@ -327,7 +327,7 @@ def _tokens_per_answer(judgement: Judgement, arm: Arm) -> float:
     """As fewer answers than the prompts under which nothing ships say nothing, so do fewer tokens than theirs."""
     means = [
         cell.output_tokens_mean
-        for cell in judgement.cells
+        for cell in over_temperatures(judgement.cells)
         if cell.arm == arm.name and cell.segment == ALL and cell.output_tokens_mean is not None
     ]
     return fmean(means) if means else 1.0

@@ -19,7 +19,15 @@ from speclift.core.arm import BASELINE, Arm
 from speclift.core.errors import StudyError, UsageError
 from speclift.core.goals import Goals
 from speclift.core.records import Phase, Record
-from speclift.core.results import ALL_TRAFFIC, Comparison, Conditions, Decision, Evidence, Part
+from speclift.core.results import (
+    ALL_TRAFFIC,
+    Comparison,
+    Conditions,
+    Decision,
+    Evidence,
+    Part,
+    over_temperatures,
+)
 from speclift.core.routing import RequestFeatures, ServerPool
 from speclift.core.speculation import NGram, drafters_of, method_name
 from speclift.core.traffic import Concurrency, Load, Request
@@ -258,7 +266,7 @@ class _Making:
         """At the middle of each load, over the loads that the conditions admit."""
         middles = [
             cell.e2e_s.p50
-            for cell in self._whole.segment_cells
+            for cell in over_temperatures(self._whole.segment_cells)
             if cell.arm == BASELINE and cell.segment == name and cell.e2e_s and self._admits(cell.load)
         ]
         known = [middle for middle in middles if middle is not None]

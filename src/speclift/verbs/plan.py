@@ -10,6 +10,7 @@ from speclift.bench.deployment import request_for
 from speclift.core.document import Document, read_json
 from speclift.core.errors import OperatingError, UsageError
 from speclift.core.flags import assembled
+from speclift.core.results import over_temperatures
 from speclift.planner.plan import Plan
 from speclift.planner.planning import plan_deployment
 from speclift.planner.prediction import Acceptance, Lengths, Survival, parse_rates
@@ -53,8 +54,8 @@ def _from_study(path: Path) -> tuple[Acceptance, ...]:
         cells = judge([study]).cells
     found = [
         Survival(rates=cell.per_position, label=cell.arm, source=f"study {path}")
-        for cell in cells
-        if cell.segment == "all" and cell.temperature is None and cell.per_position
+        for cell in over_temperatures(cells)
+        if cell.segment == "all" and cell.per_position
     ]
     by_arm = {survival.label: survival for survival in reversed(found)}  # the lowest load of each arm
     if not by_arm:

@@ -22,6 +22,7 @@ from speclift.core.results import (
     OpenPart,
     Reason,
     TailRatio,
+    over_temperatures,
 )
 from speclift.core.speculation import Attached
 from speclift.core.typed_json import UNKNOWN_FROM
@@ -260,7 +261,7 @@ def _steps(judgement: Judgement, evidence: Evidence) -> Iterator[str]:
             yields += f", {found.lengths[worst]:.2f} on {_short(worst, SEGMENT_CHARACTERS)}"
         yield f"a step takes the time of {found.cost:.2f} plain tokens at {found.load.label} and gives {yields}"
         return
-    rates = [cell.acceptance_rate.mean for cell in whole.cells if cell.acceptance_rate is not None]
+    rates = [c.acceptance_rate.mean for c in over_temperatures(whole.cells) if c.acceptance_rate is not None]
     if rates:
         yield f"{max(rates):.0%} of the drafted tokens were accepted"
 

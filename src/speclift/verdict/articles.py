@@ -18,7 +18,16 @@ from typing import TypeAlias
 
 from speclift.core.arm import BASELINE
 from speclift.core.quantities import printable, size
-from speclift.core.results import TEMPERATURE_DASH, Cell, Comparison, Estimate, Evidence, Part
+from speclift.core.results import (
+    TEMPERATURE_DASH,
+    Cell,
+    Comparison,
+    Estimate,
+    Evidence,
+    Part,
+    cell_of,
+    over_temperatures,
+)
 from speclift.core.speculation import DraftModel, NGram, drafters_of
 from speclift.core.traffic import Concurrency, Load
 from speclift.verdict.judgement import Judgement
@@ -121,9 +130,8 @@ def _points(judgement: Judgement) -> list[_Point]:
 def _rate(cells: Sequence[Cell], arm: str, segment: str) -> float | None:
     rates = [
         cell.acceptance_rate.mean
-        for cell in cells
-        if (cell.arm, cell.segment, cell.temperature) == (arm, segment, None)
-        and cell.acceptance_rate is not None
+        for cell in over_temperatures(cells)
+        if (cell.arm, cell.segment) == (arm, segment) and cell.acceptance_rate is not None
     ]
     return mean(rates) if rates else None
 
@@ -186,9 +194,8 @@ def _lowest_tenth(judgement: Judgement) -> Sighting:
     low = [
         (whole, cell.acceptance_rate.p10)
         for whole in judgement.on_all
-        for cell in whole.cells
-        if cell.segment == ALL
-        and cell.acceptance_rate is not None
+        for cell in over_temperatures(whole.cells)
+        if cell.acceptance_rate is not None
         and cell.acceptance_rate.p10 is not None
         and cell.acceptance_rate.p10 < 0.5
     ]
@@ -217,7 +224,7 @@ def _typical_rates(judgement: Judgement) -> Sighting:
             cell,
         )
         for whole in _drafting_models(judgement)
-        for cell in judgement.cells
+        for cell in over_temperatures(judgement.cells)
         for word, low, high in typical
         if cell.arm == whole.arm.name and word in cell.segment and cell.acceptance_rate is not None
     ]
@@ -401,7 +408,7 @@ def _by_temperature(
 def _short_outputs(judgement: Judgement) -> Sighting:
     for whole in judgement.on_all:
         means = [
-            cell.output_tokens_mean for cell in whole.cells if cell.segment == ALL and cell.output_tokens_mean
+            cell.output_tokens_mean for cell in over_temperatures(whole.cells) if cell.output_tokens_mean
         ]
         if whole.overall is None or not means or min(means) >= 50:
             continue
@@ -495,7 +502,7 @@ def _mixed_tail(judgement: Judgement) -> Sighting:
 
 def _ceiling(judgement: Judgement) -> Sighting:
     for whole in judgement.on_all:
-        lengths = [cell.accepted_length.value for cell in whole.cells if cell.accepted_length is not None]
+        lengths = [c.accepted_length.value for c in over_temperatures(whole.cells) if c.accepted_length]
         per_token = whole.speedup_in("tpot")
         if per_token is None or not lengths:
             continue
@@ -508,10 +515,8 @@ def _ceiling(judgement: Judgement) -> Sighting:
 def _first_token(judgement: Judgement) -> Sighting:
     """Medians whose intervals do not overlap, at the same load."""
     for whole in _drafting_models(judgement):
-        for cell in whole.cells:
-            beside = next(
-                (b for b in whole.baseline_cells if (b.load, b.segment) == (cell.load, cell.segment)), None
-            )
+        for cell in over_temperatures(whole.cells):
+            beside = cell_of(whole.baseline_cells, BASELINE, cell.load)
             bounds, plain = _median_bounds(cell), _median_bounds(beside)
             if bounds is None or plain is None:
                 continue

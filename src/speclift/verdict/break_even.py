@@ -7,8 +7,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
-from speclift.core.arm import Arm
-from speclift.core.results import Cell, Crossover, Estimate, Evidence, Percentiles
+from speclift.core.arm import BASELINE, Arm
+from speclift.core.results import Crossover, Estimate, Evidence, Percentiles, cell_of
 from speclift.core.traffic import Concurrency, Load
 from speclift.verdict.rules import ALL, BreakEven, break_evens
 
@@ -81,18 +81,19 @@ def interpolated(knots: Knots, at: float) -> float:
 
 def load_break_evens(evidence: Evidence, running: Mapping[Load, float]) -> tuple[LoadBreakEven, ...]:
     """`running` has the requests under way at each load; loads that are not in it are left out."""
-    arm_cells, baseline_cells = _whole_loads(evidence.cells), _whole_loads(evidence.baseline_cells)
     found = [
         LoadBreakEven(
             load=point.load,
             running=running[point.load],
             accepted_length=point.cost,
-            measured=_length(arm_cells.get(point.load)),
-            baseline_ttft_s=_times(baseline_cells.get(point.load), "ttft"),
-            baseline_tpot_s=_times(baseline_cells.get(point.load), "tpot"),
+            measured=None if cell is None else cell.accepted_length,
+            baseline_ttft_s=None if plain is None else plain.ttft_s,
+            baseline_tpot_s=None if plain is None else plain.tpot_s,
         )
         for point in _points(evidence)
         if point.load in running
+        for cell in (cell_of(evidence.cells, evidence.arm.name, point.load),)
+        for plain in (cell_of(evidence.baseline_cells, BASELINE, point.load),)
     ]
     return tuple(sorted(found, key=lambda point: point.running))
 
@@ -102,21 +103,6 @@ def _points(evidence: Evidence) -> Iterable[BreakEven]:
     whole = [cell for cell in (*evidence.cells, *evidence.baseline_cells) if cell.segment == ALL]
     found = (*break_evens(whole), *break_evens(evidence.segment_cells))
     return {point.load: point for point in found}.values()
-
-
-def _whole_loads(cells: Sequence[Cell]) -> dict[Load, Cell]:
-    """Without the loads that are only known temperature by temperature."""
-    return {cell.load: cell for cell in cells if cell.segment == ALL and cell.temperature is None}
-
-
-def _length(cell: Cell | None) -> Estimate | None:
-    return None if cell is None else cell.accepted_length
-
-
-def _times(cell: Cell | None, metric: str) -> Percentiles | None:
-    if cell is None:
-        return None
-    return cell.ttft_s if metric == "ttft" else cell.tpot_s
 
 
 def crossover_running(

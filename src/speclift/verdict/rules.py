@@ -23,6 +23,9 @@ from speclift.core.results import (
     Percentiles,
     Reason,
     TailRatio,
+    by_temperature,
+    cell_of,
+    over_temperatures,
 )
 from speclift.core.speculation import is_lossy
 from speclift.core.traffic import Load
@@ -119,10 +122,9 @@ def _below_the_floor(evidence: Evidence) -> list[Comparison]:
 def slo_kept(evidence: Evidence, goals: Goals) -> Iterator[Reason]:
     """No limit is missed that the baseline meets, at any load. What cannot be measured is not kept."""
     for slo in goals.slos:
-        for cell in evidence.cells:
-            if cell.segment != ALL:
-                continue
-            yield _slo_reason(slo, cell, _same_cell(evidence.baseline_cells, cell))
+        for cell in by_temperature(evidence.cells):
+            beside = cell_of(evidence.baseline_cells, BASELINE, cell.load, cell.segment, cell.temperature)
+            yield _slo_reason(slo, cell, beside)
 
 
 def _slo_reason(slo: Slo, cell: Cell, baseline: Cell | None) -> Reason:
@@ -150,7 +152,7 @@ def tail_not_slower(evidence: Evidence, goals: Goals) -> Reason:
     if slower:
         return _reason("tail", Level.FAIL, f"the slowest requests are slower: {_tails(slower)}")
     if not tails:
-        requests = min((cell.requests for cell in evidence.cells if cell.segment == ALL), default=0)
+        requests = min((cell.requests for cell in over_temperatures(evidence.cells)), default=0)
         seen = f"this study has {requests} requests per load from {evidence.prompts} prompts"
         return _reason("tail", Level.WARN, f"not compared: {tail_settled_by(evidence, goals)}, {seen}")
     unsure = unsure_tails(evidence, goals)
@@ -268,7 +270,7 @@ def failures_not_more(evidence: Evidence) -> Reason:
 
 
 def _failures(cells: tuple[Cell, ...]) -> tuple[int, int]:
-    whole = [cell for cell in cells if cell.segment == ALL]
+    whole = over_temperatures(cells)
     return sum(cell.failed for cell in whole), sum(cell.requests for cell in whole)
 
 
@@ -298,8 +300,8 @@ def acceptance_bands(evidence: Evidence) -> Iterator[Reason]:
     """One line per band, whichever loads fall into it: acceptance hardly depends on load."""
     seen = [
         (cell.acceptance_rate, cell.load.label)
-        for cell in evidence.cells
-        if cell.segment == ALL and cell.acceptance_rate is not None
+        for cell in by_temperature(evidence.cells)
+        if cell.acceptance_rate is not None
     ]
     yield from _bands_of([(rate.mean, load) for rate, load in seen])
     tenths = (rate.p10 for rate, _ in seen if rate.mean >= 0.5 and rate.p10 is not None)
@@ -321,15 +323,15 @@ def _bands_of(means: Sequence[tuple[float, str]]) -> Iterator[Reason]:
 
 
 def short_outputs(evidence: Evidence) -> Iterator[Reason]:
-    means = [c.output_tokens_mean for c in evidence.cells if c.segment == ALL and c.output_tokens_mean]
+    means = [c.output_tokens_mean for c in by_temperature(evidence.cells) if c.output_tokens_mean]
     if means and min(means) < 50:
         message = f"outputs average {min(means):.0f} tokens: below about 50 the gain is usually small"
         yield _reason("short-outputs", Level.INFO, message, "S3")
 
 
 def ttft_bound(evidence: Evidence) -> Iterator[Reason]:
-    for cell in evidence.cells:
-        if cell.segment != ALL or cell.ttft_s is None or cell.e2e_s is None:
+    for cell in by_temperature(evidence.cells):
+        if cell.ttft_s is None or cell.e2e_s is None:
             continue
         if cell.ttft_s.p50 and cell.e2e_s.p50 and cell.ttft_s.p50 > 0.5 * cell.e2e_s.p50:
             share = cell.ttft_s.p50 / cell.e2e_s.p50
@@ -387,7 +389,7 @@ def break_evens(cells: Sequence[Cell]) -> tuple[BreakEven, ...]:
 
 def _step_costs(cells: Sequence[Cell]) -> dict[Load, dict[str, tuple[float, float]]]:
     """By load and part of the traffic: accepted length, and a step's time in tokens of the baseline."""
-    known = {(cell.arm, cell.load, cell.segment, cell.temperature): cell for cell in cells}
+    known = {(cell.arm, cell.load, cell.segment, cell.temperature): cell for cell in by_temperature(cells)}
     by_load: dict[Load, dict[str, tuple[float, float]]] = {}
     for (arm, load, segment, temperature), cell in known.items():
         beside = known.get((BASELINE, load, segment, temperature))
@@ -440,13 +442,6 @@ def percentile_of(cell: Cell, metric: str, percentile: str) -> float | None:
         return None
     value: float | None = getattr(held, percentile)
     return value
-
-
-def _same_cell(cells: tuple[Cell, ...], like: Cell) -> Cell | None:
-    for cell in cells:
-        if (cell.load, cell.segment, cell.temperature) == (like.load, like.segment, like.temperature):
-            return cell
-    return None
 
 
 def _interval(comparison: Comparison) -> str:

@@ -178,7 +178,7 @@ def survival(document: VerdictDocument) -> Plot | None:
     """Share of decode steps in which at least j draft tokens were accepted, at each arm's lightest load."""
     by_arm: dict[str, list[float]] = {}
     for cell in document["cells"]:
-        if cell["segment"] == "all" and cell["per_position"]:
+        if (cell["segment"], cell["temperature"]) == ("all", None) and cell["per_position"]:
             by_arm.setdefault(cell["arm"], cell["per_position"])
     if not by_arm:
         return None

@@ -27,6 +27,7 @@ from speclift.core.results import (
     Resources,
     TailRatio,
     Upgrade,
+    over_temperatures,
 )
 from speclift.core.speculation import Attached
 from speclift.core.typed_json import UNKNOWN_FROM, finite
@@ -360,7 +361,9 @@ def _ceilings(cells: Sequence[Cell], comparisons: Sequence[Evidence]) -> list[Ce
             measured[ALL] = evidence.overall.speedup.value
         lengths = {
             cell.segment: cell.accepted_length.value
-            for cell in reversed(cells)  # the first cell of a segment, at the lightest load, stays
+            for cell in reversed(
+                over_temperatures(cells)
+            )  # the first cell of a segment, at the lightest load, stays
             if cell.arm == evidence.arm.name and cell.accepted_length is not None
         }
         rows += [

@@ -36,7 +36,11 @@ class CellTable:
 
 
 def cell_table(document: VerdictDocument) -> CellTable:
-    rows = tuple((_names(cell), tuple(_figures(cell))) for cell in document["cells"])
+    swept = {cell["temperature"] for cell in document["cells"]} - {None}
+    # Of one temperature the cells over all temperatures are the same ones again.
+    shown = [cell for cell in document["cells"] if cell["temperature"] is not None or len(swept) != 1]
+    over_all = "all" if swept else "per prompt"
+    rows = tuple((_names(cell, over_all=over_all), tuple(_figures(cell))) for cell in shown)
     names = [row for row, _ in rows]
     return CellTable(
         columns=COLUMNS,
@@ -47,13 +51,13 @@ def cell_table(document: VerdictDocument) -> CellTable:
     )
 
 
-def _names(cell: CellDocument) -> tuple[str, str, str, str]:
+def _names(cell: CellDocument, *, over_all: str) -> tuple[str, str, str, str]:
     temperature = cell["temperature"]
     return (
         cell["arm"],
         load_words(cell["load"]),
         cell["segment"],
-        "per prompt" if temperature is None else f"{temperature:g}",
+        over_all if temperature is None else f"{temperature:g}",
     )
 
 

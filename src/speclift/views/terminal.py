@@ -92,8 +92,10 @@ def cells_table(cells: Sequence[Cell]) -> Table:
     columns = ("TTFT p50", "TPOT p50", "TPOT p95", "E2E p50", "tok/s", "acc.rate", "acc.len", "ok")
     for name in columns:
         table.add_column(name, justify="right", no_wrap=True)
+    swept = {cell.temperature for cell in cells} - {None}
     for cell in cells:
-        if cell.segment != ALL:
+        # Of one temperature the cells over all temperatures are the same ones again.
+        if cell.segment != ALL or (cell.temperature is None and len(swept) == 1):
             continue
         load = cell.load.label
         if cell.temperature is not None:
