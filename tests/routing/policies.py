@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import replace as with_fields
 from typing import Any
+
+from msgspec.structs import replace
 
 from speclift.core.results import Decision
 from speclift.core.routing import (
@@ -39,7 +41,7 @@ COPY = PolicySegment(
     when=(SegmentRule(temperature_max=0.3, prompt_characters_min=400),),
 )
 CHAT = PolicySegment(name="chat", pool=PLAIN, speedup=0.9, low=0.85, high=0.95, prompts=24, e2e_s=1.0)
-POLICY = Policy(source=SOURCE, load=LoadLimit(leave=8, back=5, pays_to=8.0), segments=(COPY, CHAT))
+POLICY = Policy(schema=1, source=SOURCE, load=LoadLimit(leave=8, back=5, pays_to=8.0), segments=(COPY, CHAT))
 
 
 def policy(**changes: Any) -> Policy:
@@ -50,7 +52,7 @@ def copying(**changes: Any) -> RequestFeatures:
     ordinary = RequestFeatures(
         path="/v1/chat/completions", is_generation=True, temperature=0.0, prompt_characters=800
     )
-    return replace(ordinary, **changes)
+    return with_fields(ordinary, **changes)
 
 
 def chatting(**changes: Any) -> RequestFeatures:
@@ -83,4 +85,4 @@ def ended(features: RequestFeatures, route: Route, **changes: Any) -> RoutedRequ
         running=1,
         output_tokens=100,
     )
-    return replace(ordinary, **changes)
+    return with_fields(ordinary, **changes)

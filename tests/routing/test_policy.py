@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import math
-from dataclasses import replace
 from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec.structs import replace
 from policies import CHAT, COPY, PLAIN, POLICY, SOURCE, SPEC, chatting, copying, policy
 
 from speclift.core.results import Decision
@@ -159,6 +159,7 @@ class TestWhatIsRefused:
 
     def test_what_was_not_measured_may_be_said(self) -> None:
         hand_written = Policy(
+            schema=1,
             elsewhere=SPEC,
             load=LoadLimit(leave=100, counted=CountedLoad.ALL),
             segments=(PolicySegment(name="a", pool=SPEC), PolicySegment(name="b", pool=PLAIN)),

@@ -16,6 +16,7 @@ from speclift.core.quantities import printable
 from speclift.core.results import Decision
 from speclift.core.routing import ServerPool
 from speclift.routing.policy import (
+    FILE_BYTES_MAX,
     CountedLoad,
     LoadLimit,
     Policy,
@@ -25,8 +26,9 @@ from speclift.routing.policy import (
     RepetitionLook,
     SegmentRule,
     faults,
+    policy_toml,
+    read_policy,
 )
-from speclift.routing.policy_text import FILE_BYTES_MAX, policy_toml, read_policy
 from speclift.views.schema import published_schema
 
 
@@ -76,6 +78,7 @@ sources = st.builds(
 )
 policies = st.builds(
     Policy,
+    schema=st.just(1),
     elsewhere=st.sampled_from(ServerPool),
     source=st.none() | sources,
     load=st.builds(
@@ -102,7 +105,7 @@ class TestRoundTrip:
 
     @given(hostile_text)
     def test_foreign_text_is_text(self, text: str) -> None:
-        made = Policy(segments=(PolicySegment(name=f"s{text}", pool=ServerPool.PLAIN),))
+        made = Policy(schema=1, segments=(PolicySegment(name=f"s{text}", pool=ServerPool.PLAIN),))
 
         written = policy_toml(made, remarks={"": (text,), f"s{text}": (text,)})
 
@@ -170,7 +173,7 @@ e2e_s = 1.0
 
 class TestHandWritten:
     def test_the_least_there_is(self) -> None:
-        assert read_policy(b"schema = 1", name="p") == Policy()
+        assert read_policy(b"schema = 1", name="p") == Policy(schema=1)
 
     def test_whole_numbers_are_numbers(self) -> None:
         text = b'schema = 1\n[[segment]]\nname = "a"\npool = "spec"\n[[segment.when]]\ntemperature_max = 1'

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import random
 from collections import Counter
-from dataclasses import replace
+from dataclasses import replace as with_fields
 from itertools import pairwise
 from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec.structs import replace
 from policies import CHAT, COPY, PLAIN, POLICY, SPEC, chatting, copying, ended, policy, pools, servers
 
 from speclift.core.routing import (
@@ -107,7 +108,7 @@ class TestBySegment:
         unread = RequestFeatures(path="/v1/chat/completions", fields={SEGMENT_FIELD: "copy"})
 
         assert route(unread).pool is SPEC
-        assert route(replace(unread, fields={})).pool is PLAIN
+        assert route(with_fields(unread, fields={})).pool is PLAIN
 
     def test_a_name_that_is_none_is_said_and_harmless(self) -> None:
         found = route(copying(fields={SEGMENT_FIELD: "\x1b[31mevil" + "x" * 500}))
@@ -128,7 +129,8 @@ class TestBySegment:
 
     def test_a_policy_that_was_not_measured_says_so(self) -> None:
         found = route(
-            copying(fields={SEGMENT_FIELD: "a"}), made=Policy(segments=(PolicySegment(name="a", pool=SPEC),))
+            copying(fields={SEGMENT_FIELD: "a"}),
+            made=Policy(schema=1, segments=(PolicySegment(name="a", pool=SPEC),)),
         )
 
         assert "which was not measured" in found.reasons[1]
@@ -345,7 +347,7 @@ class TestSessions:
         talk = copying(session="s", prompt_characters=100_000)
         router = self._settled(talk, at="http://spec0", prefix=WORTH)
 
-        assert routed(router, replace(talk, temperature=0.9)).pool is PLAIN
+        assert routed(router, with_fields(talk, temperature=0.9)).pool is PLAIN
         assert routed(router, talk, pools(spec=8)).pool is PLAIN
         assert routed(router, talk, pools(spec=0)).pool is SPEC
 

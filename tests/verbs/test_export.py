@@ -25,7 +25,7 @@ from speclift.core.routing import ServerPool
 from speclift.core.speculation import DraftModel, NGram
 from speclift.core.traffic import Rate
 from speclift.live.gateway.ask import GatewayAsk
-from speclift.routing.policy_text import read_policy
+from speclift.routing.policy import read_policy
 from speclift.testing.simulated_study import StudyTruth
 from speclift.verbs.export import export, format_names, write_exported
 from speclift.verbs.gateway_policy import load_policy

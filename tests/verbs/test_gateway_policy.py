@@ -20,8 +20,7 @@ from speclift.core.results import Decision
 from speclift.core.routing import PoolStates, RequestFeatures, ServerPool, ServerState
 from speclift.core.speculation import DraftModel, NGram
 from speclift.core.traffic import Concurrency, Load, Message, Rate, Request
-from speclift.routing.policy import LoadLimit, SegmentRule, faults
-from speclift.routing.policy_text import policy_toml, read_policy
+from speclift.routing.policy import LoadLimit, SegmentRule, faults, policy_toml, read_policy
 from speclift.routing.router import Router
 from speclift.studies.study import Study
 from speclift.testing.simulated_study import SpeedupOf, StudyTruth

@@ -1,21 +1,27 @@
 """Which requests a study allows on servers that speculate, up to which load, and what a kept prefix is worth. Pure.
 
-A policy is what its file says (policy_text.py); what would make things worse is named by `faults`.
+A policy is what its TOML file says: these types are the file's, its published schema and what is read. What is wrong in
+one is said all at once; what would make things worse is named by `faults`.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
-from dataclasses import dataclass, fields
+import tomllib
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from enum import StrEnum
+from types import UnionType
+from typing import Any, Literal, get_args, get_origin
 
+import msgspec
+
+from speclift.core.errors import UsageError, unknown_name
 from speclift.core.quantities import printable
 from speclift.core.results import Decision
 from speclift.core.routing import SEGMENT_FIELD, RequestFeatures, ServerPool
-from speclift.core.units import Seconds, Tokens
+from speclift.core.units import Bytes, Seconds, Tokens
 
-SCHEMA = 1
+SCHEMA: Literal[1] = 1
 # Of requests that match no segment.
 ELSEWHERE = "elsewhere"
 SHIPS = (Decision.SHIP, Decision.SHIP_ON_CONDITIONS)
@@ -25,6 +31,15 @@ SPEEDUP_MIN = 0.97
 KEEP_S: Seconds = 300.0
 # Of what a request may wait for a look at its prompt.
 REPETITION_LIMIT_MS = 2.0
+# A policy of a thousand segments has less.
+FILE_BYTES_MAX: Bytes = 1 << 20
+SHOWN_CHARACTERS = 60
+HINT = "speclift export STUDY --to gateway writes a policy to begin with"
+WORDS = {str: "text", int: "a whole number", float: "a number", bool: "true or false"}
+
+
+class PolicyPart(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """A table of the file."""
 
 
 class CountedLoad(StrEnum):
@@ -34,8 +49,7 @@ class CountedLoad(StrEnum):
     ALL = "all"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PolicySource:
+class PolicySource(PolicyPart, frozen=True, kw_only=True):
     """The study that a policy is from, and what was judged there."""
 
     study: str
@@ -50,8 +64,7 @@ class PolicySource:
     is_for_all_traffic: bool = False
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LoadLimit:
+class LoadLimit(PolicyPart, frozen=True, kw_only=True):
     """Requests under way at a server that speculates, the new one among them: above `leave` it goes to plain, and from
     `back` down the next ones return. None: there is no limit."""
 
@@ -72,16 +85,14 @@ def back_of(leave: int) -> int:
     return max(1, leave - math.ceil(math.sqrt(leave)))
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PrefixWorth:
+class PrefixWorth(PolicyPart, frozen=True, kw_only=True):
     """What a server saves that has read the beginning of a conversation already, and for how long it is kept."""
 
     saves_s_per_1000_tokens: Seconds = 0.0
     keep_s: Seconds = KEEP_S
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RepetitionLook:
+class RepetitionLook(PolicyPart, frozen=True, kw_only=True):
     """The look-up drafter that is tried on prompts, as `--method` says it, and how long that may take."""
 
     engine: str
@@ -89,8 +100,7 @@ class RepetitionLook:
     limit_ms: float = REPETITION_LIMIT_MS
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SegmentRule:
+class SegmentRule(PolicyPart, frozen=True, kw_only=True):
     """Conditions that all have to hold; bounds are part of what they bound. What a request does not say is within no
     bounds, but no response_format is "text"."""
 
@@ -113,7 +123,7 @@ class SegmentRule:
 
     @property
     def is_empty(self) -> bool:
-        return all(getattr(self, field.name) is None for field in fields(self))
+        return self == SegmentRule()
 
     def holds(self, features: RequestFeatures) -> bool:
         return all(self._within(name, getattr(features, name)) for name in BOUNDED) and self._is_alike(
@@ -150,8 +160,8 @@ class SegmentRule:
 
     def words(self) -> str:
         """As the file says it: what is not said is not there."""
-        said = ((field.name, getattr(self, field.name)) for field in fields(self))
-        return ", ".join(f"{name} = {_plain(value)}" for name, value in said if value is not None)
+        conditions = ((name, getattr(self, name)) for name in self.__struct_fields__)
+        return ", ".join(f"{name} = {_plain(value)}" for name, value in conditions if value is not None)
 
 
 # Features with a lower and an upper bound.
@@ -178,8 +188,7 @@ def _plain(value: object) -> str:
     )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PolicySegment:
+class PolicySegment(PolicyPart, frozen=True, kw_only=True):
     """A class of requests, the pool it goes to, and what was measured of it; None was not."""
 
     name: str
@@ -213,16 +222,18 @@ class PolicySegment:
         return self.e2e_s * (1.0 - 1.0 / self.speedup)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Policy:
-    """Segments in the order in which they are tried."""
+class Policy(PolicyPart, frozen=True, kw_only=True):
+    """A policy of `speclift gateway --policy FILE`, as TOML. Unknown keys are refused; what is not said was not
+    measured."""
 
+    schema: Literal[1]
     elsewhere: ServerPool = ServerPool.PLAIN
     source: PolicySource | None = None
     load: LoadLimit = LoadLimit()
     prefix: PrefixWorth = PrefixWorth()
     repetition: RepetitionLook | None = None
-    segments: tuple[PolicySegment, ...] = ()
+    # In the order in which they are tried.
+    segments: tuple[PolicySegment, ...] = msgspec.field(name="segment", default=())
 
     @property
     def is_measured(self) -> bool:
@@ -360,3 +371,137 @@ def _rule_faults(name: str, rule: SegmentRule) -> Iterator[str]:
         yield f"{place}: path = {rule.path!r} can never hold: a path begins with /"
     if rule.header is not None and rule.header.partition(":")[0].strip().lower() == SEGMENT_FIELD:
         yield f"{place}: the header {SEGMENT_FIELD} names segments by itself: leave this rule out"
+
+
+def read_policy(data: bytes, *, name: str) -> Policy:
+    """UsageError with every fault, one on each line, where it cannot be read or would make things worse."""
+    wrong: list[str] = []
+    policy: Policy | None = _part(Policy, _table(data, name), "", wrong)
+    wrong = wrong or ([] if policy is None else list(faults(policy)))
+    if wrong or policy is None:
+        raise UsageError("\n".join([f"{name} cannot be followed:", *wrong]), hint=HINT)
+    return policy
+
+
+def _table(data: bytes, name: str) -> Mapping[str, object]:
+    if len(data) > FILE_BYTES_MAX:
+        raise UsageError(f"{name} is larger than {FILE_BYTES_MAX >> 20} MiB: it is no policy", hint=HINT)
+    try:
+        return tomllib.loads(data.decode("utf-8"))
+    except UnicodeDecodeError as error:
+        raise UsageError(f"{name} is not UTF-8 at byte {error.start}", hint=HINT) from error
+    except (ValueError, RecursionError) as error:  # also of a number of thousands of digits
+        raise UsageError(f"{name} is not TOML: {printable(str(error))}", hint=HINT) from error
+
+
+def _part(kind: type[Any], table: Mapping[str, object], at: str, wrong: list[str]) -> Any:
+    """The table as a `kind`; None, and why among `wrong`, where a field is missing or not what it should be."""
+    known = {field.encode_name: field for field in msgspec.structs.fields(kind)}
+    before, values = len(wrong), {}
+    for key, value in table.items():
+        if key in known:
+            values[known[key].name] = _value(known[key].type, value, f"{at}.{key}" if at else key, wrong)
+        else:
+            nearest = unknown_name(what=f"key of {at or 'a policy'}", seen=printable(key), allowed=known)
+            wrong.append(f"{nearest} ({nearest.hint})")
+    missing = [key for key, field in known.items() if field.required and key not in table]
+    if "schema" in missing:
+        wrong.append(f"schema = {SCHEMA} is what this speclift reads: it is missing")
+    wrong += [f"{at}: {key} is missing" for key in missing if key != "schema"]
+    return kind(**values) if len(wrong) == before else None
+
+
+def _value(kind: Any, value: object, at: str, wrong: list[str]) -> object:
+    """A table or a list of tables part by part; anything else as msgspec reads it."""
+    if isinstance(kind, UnionType):
+        (kind,) = (part for part in get_args(kind) if part is not type(None))
+    if get_origin(kind) is tuple and isinstance(value, list):
+        of = get_args(kind)[0]
+        return tuple(_value(of, entry, _entry(at, place, entry), wrong) for place, entry in enumerate(value))
+    if isinstance(value, dict) and isinstance(kind, type) and issubclass(kind, PolicyPart):
+        return _part(kind, value, at, wrong)
+    try:
+        if not isinstance(value, float) or math.isfinite(value):
+            return msgspec.convert(value, kind)
+    except msgspec.ValidationError:
+        pass
+    wrong.append(f"{_wanted(kind, at)}saw {_shown(value)}")
+    return None
+
+
+def _wanted(kind: Any, at: str) -> str:
+    if get_origin(kind) is Literal:
+        return f"schema = {SCHEMA} is what this speclift reads: "
+    if get_origin(kind) is tuple:
+        return f"{at} takes a list of tables: [[{at}]], "
+    if issubclass(kind, PolicyPart):
+        return f"{at} takes a table: [{at}], "
+    words = WORDS.get(kind) or " or ".join(f'"{member.value}"' for member in kind)
+    return f"{at} takes {words}, "
+
+
+def _entry(at: str, place: int, entry: object) -> str:
+    """By its name, where it has one: nobody counts tables."""
+    name = entry.get("name") if isinstance(entry, dict) else None
+    return f"{at} {printable(name, limit=SHOWN_CHARACTERS)!r}" if isinstance(name, str) else f"{at}[{place}]"
+
+
+def _shown(value: object) -> str:
+    return printable(repr(value), limit=SHOWN_CHARACTERS)
+
+
+def policy_toml(policy: Policy, *, remarks: Mapping[str, Sequence[str]] | None = None) -> str:
+    """`remarks` are comments: under "" those at the head, under a segment's name those above it."""
+    above = remarks or {}
+    blocks = [
+        [*_comments(above.get("", ())), f"schema = {SCHEMA}", _line("elsewhere", policy.elsewhere)],
+        *(
+            _named(f"[{name}]", part)
+            for name in ("source", "load", "prefix", "repetition")
+            if (part := getattr(policy, name)) is not None
+        ),
+        *(_segment(segment, above.get(segment.name, ())) for segment in policy.segments),
+    ]
+    return "\n\n".join("\n".join(block) for block in blocks if block) + "\n"
+
+
+def _segment(segment: PolicySegment, remarks: Sequence[str]) -> list[str]:
+    head = [*_comments(remarks), *_named("[[segment]]", segment)]
+    return [
+        line
+        for block in (head, *(_named("[[segment.when]]", rule) for rule in segment.when))
+        for line in block
+    ]
+
+
+def _named(name: str, part: PolicyPart) -> list[str]:
+    """Without what is as it is where nothing is said."""
+    values = ((field, getattr(part, field)) for field in part.__struct_fields__)
+    return [name, *(_line(field, value) for field, value in values if not isinstance(value, tuple | None))]
+
+
+def _line(name: str, value: object) -> str:
+    return f"{name} = {_literal(value)}"
+
+
+def _literal(value: object) -> str:
+    if isinstance(value, bool):
+        return str(value).lower()
+    if isinstance(value, str):
+        return f'"{"".join(_escaped(character) for character in value)}"'
+    return repr(value)
+
+
+def _escaped(character: str) -> str:
+    """Whatever could end the text, or act in a terminal that shows the file, as its number."""
+    if character in '"\\':
+        return f"\\{character}"
+    if 0xD800 <= ord(character) <= 0xDFFF:
+        return "\N{REPLACEMENT CHARACTER}"  # half of a pair is no character, and has no form in TOML
+    if character == " " or (character.isprintable() and not character.isspace()):
+        return character
+    return f"\\U{ord(character):08X}"
+
+
+def _comments(lines: Iterable[str]) -> list[str]:
+    return [f"# {printable(line)}" for line in lines]

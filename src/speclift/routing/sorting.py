@@ -9,12 +9,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 
+import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from speclift.core.json_reading import built
 from speclift.core.routing import RequestFeatures
 from speclift.routing.policy import SPEEDUP_MIN, SegmentRule
 
@@ -171,7 +171,7 @@ def _rule(members: Sequence[SegmentPrompt], names: Sequence[str], first: Segment
         best = _best_cut({name: values[inside] for name, values in columns.items()}, gains[inside], rule)
         if best is None or best.gained <= 0:
             break
-        rule = built(SegmentRule, {**asdict(rule), best.bound: best.value})
+        rule = msgspec.structs.replace(rule, **{best.bound: best.value})
     rule = _without_idle_bounds(rule, first, members)
     within = [prompt for prompt in members if rule.holds(prompt.features)]
     is_coincidence = sum(prompt.is_spec for prompt in within) < PROMPTS_MIN
@@ -187,8 +187,8 @@ def _without_idle_bounds(
     rule: SegmentRule, first: SegmentRule, members: Sequence[SegmentPrompt]
 ) -> SegmentRule:
     """Without bounds that those set after them made idle."""
-    for bound, value in asdict(rule).items():
-        wider = built(SegmentRule, {**asdict(rule), bound: getattr(first, bound)})
+    for bound, value in msgspec.structs.asdict(rule).items():
+        wider = msgspec.structs.replace(rule, **{bound: getattr(first, bound)})
         if (
             value is not None
             and not wider.is_empty

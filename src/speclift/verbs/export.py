@@ -18,7 +18,7 @@ from speclift.core.units import Seconds
 from speclift.engines.counter_names import counter_names, labelled_model
 from speclift.engines.deployment import deployment_of
 from speclift.engines.kind import engine_kind, usable_kinds
-from speclift.routing.policy_text import policy_toml
+from speclift.routing.policy import policy_toml
 from speclift.studies.outputs import relative, write_result
 from speclift.studies.study import Study
 from speclift.verbs.break_even import measured_break_evens

@@ -14,6 +14,8 @@ from datetime import UTC, datetime
 from pathlib import Path
 from statistics import fmean
 
+import msgspec
+
 from speclift.bench.log_counting import log_drafters
 from speclift.core.arm import BASELINE, Arm
 from speclift.core.errors import StudyError, UsageError
@@ -36,6 +38,8 @@ from speclift.engines.kind import engine_kind
 from speclift.replayer.methods import DrafterSetting, settings_for
 from speclift.routing.features import CHAT_PATHS, COMPLETION_PATHS
 from speclift.routing.policy import (
+    FILE_BYTES_MAX,
+    SCHEMA,
     SHIPS,
     SPEEDUP_MIN,
     LoadLimit,
@@ -46,8 +50,8 @@ from speclift.routing.policy import (
     RepetitionLook,
     SegmentRule,
     back_of,
+    read_policy,
 )
-from speclift.routing.policy_text import FILE_BYTES_MAX, read_policy
 from speclift.routing.repetition import PromptLook, repeated_share, standing_tokens
 from speclift.routing.sorting import FEATURES, SegmentPrompt, SortedPrompts, sorted_prompts
 from speclift.studies.study import Study
@@ -185,6 +189,7 @@ class _Making:
         found = self._told_apart(pools)
         rules = {} if found is None else _reachable(found)
         policy = Policy(
+            schema=SCHEMA,
             elsewhere=ServerPool.SPEC if self._is_all else ServerPool.PLAIN,
             source=self._source(),
             load=self._load(),
@@ -238,7 +243,7 @@ class _Making:
             return segment
         speedup = measured.speedup
         has_interval = speedup.low > 0 and speedup.high < UNKNOWN_FROM
-        return replace(
+        return msgspec.structs.replace(
             segment,
             speedup=_rounded(speedup.value),
             low=_rounded(speedup.low) if has_interval else None,

@@ -17,7 +17,7 @@ from speclift.linter.document import LintDocument
 from speclift.lossless.document import GateDocument
 from speclift.planner.plan import Plan
 from speclift.replayer.result import ReplayDocument
-from speclift.routing.policy_text import PolicyDocument
+from speclift.routing.policy import Policy
 from speclift.views.doctor_document import DoctorDocument
 from speclift.views.documents import ExportDocument, MeasureDocument, VerdictDocument
 from speclift.views.gateway_route import RouteDocument
@@ -48,7 +48,7 @@ PUBLISHED = {
     "lint": Published(verbs=("lint",), document=LintDocument),
     "measure": Published(verbs=("measure",), document=MeasureDocument),
     "plan": Published(verbs=("plan",), document=Plan),
-    "policy": Published(verbs=(), document=PolicyDocument, title="speclift gateway --policy FILE"),
+    "policy": Published(verbs=(), document=Policy, title="speclift gateway --policy FILE"),
     "replay": Published(verbs=("replay",), document=ReplayDocument),
     "verdict": Published(verbs=("decide", "tune", "compare"), document=VerdictDocument),
     "verify": Published(verbs=("verify",), document=GateDocument),
