@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from samples import record
+from samples import NGRAM, record
 from speclift.core.records import Outcome, Phase, Record, Step
 from speclift.core.results import Cell
 from speclift.core.traffic import Concurrency, Rate
@@ -170,23 +170,39 @@ def of_prompt(request_id: str, made: Record) -> Record:
 class TestAcceptedLength:
     def test_is_tokens_after_the_first_over_decode_steps_with_those_that_drafted_nothing(self) -> None:
         # 20 tokens after the first: 15 accepted in 5 steps; 20 more in 20 steps without a draft.
-        found = accepted_length(
-            [with_counts(30, 15, tokens=21), of_prompt("p2", with_counts(0, 0, tokens=21))]
-        )
+        counted = [with_counts(30, 15, tokens=21), of_prompt("p2", with_counts(0, 0, tokens=21))]
+        found = accepted_length(counted, limit=None)
         assert found is not None
         assert found.value == pytest.approx(40 / 25)
         assert (found.n, found.low < found.value < found.high) == (2, True)
 
     def test_is_one_where_the_engine_says_that_nothing_was_drafted(self) -> None:
-        found = accepted_length([with_counts(0, 0), of_prompt("p2", with_counts(0, 0))])
+        found = accepted_length([with_counts(0, 0), of_prompt("p2", with_counts(0, 0))], limit=None)
         assert found is not None
         assert (found.value, found.low, found.high) == (1.0, 1.0, 1.0)
+
+    def test_its_interval_holds_no_length_that_a_step_cannot_have(self) -> None:
+        # 20 tokens in 20 steps and in 4; two prompts' t quantile is 12.7.
+        counted = [with_counts(80, 0, tokens=21), of_prompt("p2", with_counts(16, 16, tokens=21))]
+        free, held = (accepted_length(counted, limit=limit) for limit in (None, 4))
+        assert free is not None
+        assert held is not None
+        assert (free.low, free.high > 5.0) == (1.0, True)
+        assert (held.value, held.low, held.high) == (free.value, 1.0, 5.0)
+
+    def test_of_one_prompt_it_is_all_that_a_step_can_give(self) -> None:
+        one = with_counts(30, 15, tokens=21)
+        arm = replace(NGRAM, name=one.place.arm)
+        (cell,) = cells([one], by_temperature=False, by_segment=False, arms=[arm])
+        found = cell.accepted_length
+        assert found is not None
+        assert (found.low, found.high) == (1.0, NGRAM.k + 1.0)
 
     @pytest.mark.parametrize("launches", [3, 10])
     def test_a_prompt_launched_again_is_no_second_prompt(self, launches: int) -> None:
         once = [with_counts(30, 15, tokens=21), of_prompt("p2", with_counts(30, 3, tokens=21))]
         again = [replace(r, place=replace(r.place, launch=n)) for r in once for n in range(launches)]
-        first, more = accepted_length(once), accepted_length(again)
+        first, more = (accepted_length(records, limit=None) for records in (once, again))
         assert first is not None
         assert more is not None
         assert (more.n, more.low, more.high) == pytest.approx((2, first.low, first.high))
@@ -197,7 +213,7 @@ class TestAcceptedLength:
         ids=["engine silent", "one token", "no token count"],
     )
     def test_is_none_where_steps_cannot_be_counted(self, unusable: Record) -> None:
-        assert accepted_length([unusable]) is None
+        assert accepted_length([unusable], limit=None) is None
 
 
 class TestPerPosition:

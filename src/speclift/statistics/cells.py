@@ -10,9 +10,11 @@ from types import MappingProxyType
 import numpy as np
 
 from speclift.arithmetic.acceptance import survival
+from speclift.core.arm import Arm
 from speclift.core.engine_totals import ACCEPTED, DRAFTED, engine_total
 from speclift.core.records import Counters, Phase, Record
 from speclift.core.results import Acceptance, Cell, Estimate, Percentiles
+from speclift.core.speculation import draft_limit
 from speclift.core.traffic import Concurrency, Load
 from speclift.core.units import Seconds
 from speclift.statistics.stats import independent_count, quantile_interval, ratio_of_totals
@@ -35,15 +37,21 @@ METRIC_OF: dict[str, Callable[[Record], float | None]] = {
 
 
 def cells(
-    records: Iterable[Record], *, by_temperature: bool, by_segment: bool = True, totals: Totals = NO_TOTALS
+    records: Iterable[Record],
+    *,
+    by_temperature: bool,
+    by_segment: bool = True,
+    totals: Totals = NO_TOTALS,
+    arms: Iterable[Arm] = (),
 ) -> tuple[Cell, ...]:
     """Every cell with at least one measured request, in the order arms and loads first appear.
 
     `by_temperature` where the study swept temperatures itself: then there are cells of each beside those over all,
     whose temperature is None. Without `by_segment` only the cells over all segments. `totals` tell the acceptance of an
-    engine whose answers do not.
+    engine whose answers do not; `arms` how many tokens a step can give.
     """
     groups: dict[tuple[str, Load, str, float | None], list[Record]] = defaultdict(list)
+    limits = {arm.name: draft_limit(arm.speculation) for arm in arms}
     turn_sizes: Counter[Turn] = Counter()
     for record in records:
         if record.place.phase is Phase.WARMUP:
@@ -55,8 +63,8 @@ def cells(
             for temperature in temperatures:
                 groups[(place.arm, place.load, segment, temperature)].append(record)
     built = [
-        _cell(members, turn_sizes, totals, segment=segment, temperature=temperature)
-        for (_, _, segment, temperature), members in groups.items()
+        _cell(members, turn_sizes, totals, segment=segment, temperature=temperature, limit=limits.get(arm))
+        for (arm, _, segment, temperature), members in groups.items()
         if any(record.place.phase is Phase.MEASURED for record in members)
     ]
     return tuple(sorted(built, key=lambda cell: cell.segment != ALL))
@@ -90,11 +98,12 @@ def _cell(
     *,
     segment: str,
     temperature: float | None,
+    limit: int | None,
 ) -> Cell:
     measured = [record for record in members if record.place.phase is Phase.MEASURED]
     good = [record for record in measured if record.is_ok]
     tokens = [record.output_tokens for record in good if record.output_tokens is not None]
-    counted = _counted_acceptance(members, turn_sizes, totals)
+    counted = _counted_acceptance(members, turn_sizes, totals, limit=limit)
     return Cell(
         arm=members[0].place.arm,
         load=members[0].place.load,
@@ -107,7 +116,7 @@ def _cell(
         e2e_s=percentiles(good, "e2e"),
         throughput_tok_s=_throughput(members, turn_sizes),
         acceptance_rate=acceptance(good) or counted[0],
-        accepted_length=accepted_length(good) or counted[1],
+        accepted_length=accepted_length(good, limit=limit) or counted[1],
         per_position=per_position(good),
         output_tokens_mean=float(np.mean(tokens)) if tokens else None,
         prompts=len({record.place.request_id for record in measured}),
@@ -148,7 +157,7 @@ def acceptance(records: Iterable[Record]) -> Acceptance | None:
 
 
 def _counted_acceptance(
-    members: Sequence[Record], turn_sizes: Counter[Turn], totals: Totals
+    members: Sequence[Record], turn_sizes: Counter[Turn], totals: Totals, *, limit: int | None
 ) -> tuple[Acceptance | None, Estimate | None]:
     """Acceptance and accepted length from the engine's totals, where no answer tells them."""
     turns = _by_turn(members)
@@ -166,7 +175,7 @@ def _counted_acceptance(
         tokens = sum((record.output_tokens or 0) - 1 for record in own)
         _, block = turn
         counts.append((block, float(tokens), max(1.0, tokens - accepted[turn])))
-    return rate, _ratio_over(counts)
+    return rate, _ratio_over(counts, limit=limit)
 
 
 def _are_counted(turns: Mapping[Turn, Sequence[Record]], turn_sizes: Counter[Turn], totals: Totals) -> bool:
@@ -187,23 +196,30 @@ def acceptance_histogram(records: Iterable[Record]) -> tuple[int, ...]:
     return tuple(int(count) for count in counts)
 
 
-def accepted_length(records: Iterable[Record]) -> Estimate | None:
-    """(tokens - 1) / decode steps over requests, steps without a draft included."""
-    return _ratio_over(
+def accepted_length(records: Iterable[Record], *, limit: int | None) -> Estimate | None:
+    """(tokens - 1) / decode steps over requests, steps without a draft included; no step drafts more than `limit`."""
+    counts = (
         (record.place.request_id, float(record.output_tokens - 1), float(record.decode_steps))
         for record in records
         if record.output_tokens is not None and record.output_tokens > 1 and record.decode_steps
     )
+    return _ratio_over(counts, limit=limit)
 
 
-def _ratio_over(counts: Iterable[tuple[Hashable, float, float]]) -> Estimate | None:
-    """Tokens over steps. A prompt (or a block of them) is drafted alike in every launch, so it counts once."""
+def _ratio_over(counts: Iterable[tuple[Hashable, float, float]], *, limit: int | None) -> Estimate | None:
+    """Tokens over steps. A prompt (or a block of them) is drafted alike in every launch, so it counts once. A step
+    gives a token at least, and its draft and one more at most."""
     tokens: dict[Hashable, float] = defaultdict(float)
     steps: dict[Hashable, float] = defaultdict(float)
     for unit, unit_tokens, unit_steps in counts:
         tokens[unit] += unit_tokens
         steps[unit] += unit_steps
-    return ratio_of_totals(list(tokens.values()), list(steps.values())) if tokens else None
+    if not tokens:
+        return None
+    found = ratio_of_totals(list(tokens.values()), list(steps.values()))
+    low, high = max(1.0, found.low), found.high if limit is None else min(limit + 1.0, found.high)
+    # A server may count in another way than that; the interval keeps its value.
+    return replace(found, low=min(found.value, low), high=max(found.value, high))
 
 
 def per_position(records: Iterable[Record]) -> tuple[float, ...] | None:

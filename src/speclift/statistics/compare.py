@@ -147,6 +147,7 @@ class Comparer:
             by_segment=is_whole,
             # The engine's totals are of all traffic.
             totals=self._totals if is_whole else NO_TOTALS,
+            arms=(arm,),
         )
         comparisons = (compare(members, part, label, part_count) for part, label, members in cut)
         return Evidence(

@@ -8,6 +8,7 @@ from collections.abc import Iterable, Iterator, Sequence
 
 from speclift.core.records import Phase, Record
 from speclift.core.results import TEMPERATURE_DASH, AtTemperature, Comparison, Evidence, Part
+from speclift.core.speculation import draft_limit
 from speclift.statistics.balance import Stratum
 from speclift.statistics.cells import acceptance, accepted_length
 
@@ -48,7 +49,7 @@ def _at_temperatures(records: Iterable[Record], whole: Evidence) -> Iterator[AtT
             label=label,
             speedup=None if comparison is None else comparison.speedup,
             acceptance=acceptance(members),
-            accepted_length=accepted_length(members),
+            accepted_length=accepted_length(members, limit=draft_limit(whole.arm.speculation)),
             requests=len(members),
             prompts=len({record.place.request_id for record in members}),
         )

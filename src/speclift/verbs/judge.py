@@ -107,7 +107,7 @@ def judge(studies: Sequence[Study], *, goals: Goals | None = None) -> Judgement:
         verdict=verdict,
         served=None if verdict.winner is None else _served(engine, verdict.winner),
         on_all=on_all,
-        cells=cells(records, by_temperature=held.by_temperature, totals=held.totals),
+        cells=cells(records, by_temperature=held.by_temperature, totals=held.totals, arms=held.arms),
         acceptance_by_temperature=_acceptance_by_temperature(records),
         acceptance_histograms=_acceptance_histograms(records),
         findings=findings,
