@@ -12,7 +12,7 @@ from speclift.core.hardware import Device
 from speclift.engines.fake.engine import Fake
 from speclift.engines.kind import EngineKind
 from speclift.linter.dialect import Dialect
-from speclift.linter.rows import INT, SWITCH, TEXT, NameTable, Row, by_name
+from speclift.linter.rows import NameTable, Row, ValueKind, by_name
 from speclift.planner.memory import MemoryPerGpu, PairBytes, Placed, kv_bytes_per_token
 from speclift.planner.prediction import EngineModel
 from speclift.planner.request import EngineTerms, PlanRequest
@@ -70,10 +70,10 @@ class TinyDialect(Dialect):
         thing="flag",
         rows=by_name(
             (
-                Row("--model", TEXT, (1, 0)),
-                Row("--guess", INT, (1, 0), (5, 0), renamed_to="--draft-tokens"),
-                Row("--draft-tokens", INT, (5, 0), low=1, high=2),
-                Row("--turbo", SWITCH, (1, 0), (6, 0), note="it is always on"),
+                Row("--model", ValueKind.TEXT, (1, 0)),
+                Row("--guess", ValueKind.INT, (1, 0), (5, 0), renamed_to="--draft-tokens"),
+                Row("--draft-tokens", ValueKind.INT, (5, 0), low=1, high=2),
+                Row("--turbo", ValueKind.SWITCH, (1, 0), (6, 0), note="it is always on"),
             ),
             source="tiny's manual",
         ),

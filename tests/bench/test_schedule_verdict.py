@@ -10,7 +10,7 @@ from samples import launch, new_study, plan, record, request
 from speclift.core.arm import Arm, baseline_arm
 from speclift.core.speculation import NGram
 from speclift.core.traffic import Concurrency
-from speclift.engines.vllm.dialect.key_table import SCHEDULE
+from speclift.engines.vllm.dialect.tables import SCHEDULE
 from speclift.search.schedule import Segment
 from speclift.search.tuning import PromptSplit, SearchedSchedule, Tuning
 from speclift.search.tuning_document import TUNING, tuning_document

@@ -20,7 +20,7 @@ from speclift.core.engine_spec import EngineSpec
 from speclift.core.errors import EngineError
 from speclift.core.speculation import NGram
 from speclift.core.traffic import Concurrency, Load, Request, Workload
-from speclift.engines.vllm.dialect.key_table import SCHEDULE
+from speclift.engines.vllm.dialect.tables import SCHEDULE
 from speclift.search.choice import choose, confirmed_loads
 from speclift.search.counts import request_counts
 from speclift.search.problem import CellResult, JobResult, SearchJob

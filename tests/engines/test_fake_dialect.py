@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from speclift.core.errors import UsageError
-from speclift.engines.live_metrics import read_page
+from speclift.engines.metrics import read_page
 from speclift.testing.fake_dialect import (
     TTFT_BOUNDS_S,
     Reply,

@@ -8,7 +8,7 @@ import pytest
 
 from speclift.core.errors import EngineError
 from speclift.core.live import Buckets, MetricsReading
-from speclift.engines.live_metrics import SAMPLES_MAX, read_page
+from speclift.engines.metrics import LIVE_SAMPLES_MAX, read_page
 
 VLLM = """\
 # HELP vllm:generation_tokens_total Number of generation tokens processed.
@@ -165,4 +165,4 @@ def test_what_is_no_engines_page_says_what_it_is(text: str, said: str) -> None:
 
 def test_a_page_of_more_samples_than_any_engine_has() -> None:
     with pytest.raises(EngineError, match="more than"):
-        read('vllm:generation_tokens_total{a="1"} 1\n' * (SAMPLES_MAX + 1))
+        read('vllm:generation_tokens_total{a="1"} 1\n' * (LIVE_SAMPLES_MAX + 1))

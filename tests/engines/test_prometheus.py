@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from speclift.core.records import Counters
-from speclift.engines.prometheus import parse_counters
+from speclift.engines.metrics import parse_counters
 
 
 @pytest.mark.parametrize(

@@ -9,6 +9,7 @@ from dataclasses import replace
 
 import pytest
 import yaml
+from msgspec import structs
 
 from speclift.core.arm import Arm, ServerSettings, baseline_arm
 from speclift.core.errors import EngineError, UsageError
@@ -22,7 +23,7 @@ from speclift.core.speculation import (
     Suffix,
     Synthetic,
 )
-from speclift.engines.vllm.dialect.key_table import K_MAX
+from speclift.engines.vllm.dialect.tables import K_MAX
 from speclift.engines.vllm.engine import Vllm
 from speclift.engines.vllm.flags import (
     CPU_KV_BYTES,
@@ -382,7 +383,7 @@ def test_a_setting_that_vllm_would_refuse_after_minutes_is_refused_at_once(
 
 
 def test_a_draft_model_outside_cuda_graphs_is_forewarned_once_for_all_its_arms() -> None:
-    arms = [replace(arm(replace(DRAFT, k=k)), name=f"draft-k{k}") for k in (1, 3)]
+    arms = [replace(arm(structs.replace(DRAFT, k=k)), name=f"draft-k{k}") for k in (1, 3)]
     (risk,) = risks(arms, parse_version("vllm 0.24.0"), SETTINGS)
     assert risk.message.startswith("draft-k1, draft-k3: a separate draft model runs outside CUDA graphs")
     assert "0.26.0" in risk.next_step

@@ -8,7 +8,7 @@ import pytest
 
 from speclift.core.engine_totals import DRAFTED
 from speclift.core.records import Counters
-from speclift.engines.prometheus import parse_counters
+from speclift.engines.metrics import parse_counters
 from speclift.engines.vllm.output import (
     effective_settings,
     engine_reason,

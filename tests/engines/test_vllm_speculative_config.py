@@ -2,20 +2,22 @@
 
 from __future__ import annotations
 
+import re
+import tomllib
 from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from speclift.engines.llamacpp.dialect import flag_table as llamacpp_flags
-from speclift.engines.llamacpp.dialect.metric_table import METRICS as LLAMA_METRICS
-from speclift.engines.vllm.dialect import flag_table as vllm_flags
+from speclift.core.engine_facts import metrics_of_engines
+from speclift.engines.llamacpp.dialect import tables as llamacpp
+from speclift.engines.named import known_dialects
+from speclift.engines.vllm.dialect import tables as vllm
 from speclift.engines.vllm.dialect.config_rules import check_speculative_config, method_of
-from speclift.engines.vllm.dialect.key_table import KEYS, METHODS, NEWEST, schedule_fault
-from speclift.engines.vllm.dialect.metric_table import METRICS as VLLM_METRICS
+from speclift.engines.vllm.dialect.tables import KEYS, METHODS, NEWEST, schedule_fault
 from speclift.linter.findings import LintFinding, Release, Status
-from speclift.linter.rows import Life, NameTable, Row, ValueKind, by_name, listed
+from speclift.linter.rows import Life, NameTable, Row, ValueKind, by_name, tables_of
 
 DRAFT: dict[str, object] = {"model": "org/draft", "num_speculative_tokens": 5}
 NGRAM: dict[str, object] = {"method": "ngram", "num_speculative_tokens": 5, "prompt_lookup_max": 4}
@@ -38,9 +40,13 @@ def only(status: Status, config: dict[str, object], release: Release = NEWEST, *
 
 
 TABLES = [
-    *(KEYS, METHODS, VLLM_METRICS, LLAMA_METRICS),
-    *(vllm_flags.FLAGS, vllm_flags.QUANTISATIONS, vllm_flags.LOAD_FORMATS_GONE, vllm_flags.ENVIRONMENT),
-    *(llamacpp_flags.FLAGS, llamacpp_flags.TYPE_ROWS, llamacpp_flags.PROGRAMS, llamacpp_flags.ENVIRONMENT),
+    *(
+        value
+        for module in (vllm, llamacpp)
+        for value in vars(module).values()
+        if isinstance(value, NameTable)
+    ),
+    *(dialect.metrics.table for dialect in known_dialects() if dialect.metrics is not None),
 ]
 
 
@@ -64,13 +70,67 @@ class TestTheTable:
             assert row.source, row.name
             assert set(row.methods) <= METHODS.rows.keys()
 
-    def test_a_line_of_names_is_a_row_each(self) -> None:
-        found = list(
-            listed("0.4.0 - int: a b\n    c\n0.5.0 0.6.1 switch cli: d\n", prefix="--", aliases={"b": "-b"})
+    def test_a_file_of_facts_says_the_same_in_three_forms(self) -> None:
+        file = tomllib.loads("""
+            [flags]
+            thing = "flag"
+            source = "the manual"
+            prefix = "--"
+            short = { b = "-b" }
+            [flags.row.--a]
+            kind = "choice"
+            since = "0.4.0"
+            choices = { "0.4.0" = "one two", "0.5.0-0.6.0" = "three" }
+            old = { "0.3.0-0.6.0" = "-a" }
+            [[flags.alike]]
+            kind = "text"
+            note = "gone with V0"
+            names = { "0.4.0-0.6.0" = "--x --y" }
+            [flags.listed."0.5.0-0.6.1"]
+            int = "b"
+            cli-switch = "d"
+            """)
+        table = tables_of(file, engine="Tiny", where="tiny.toml")["flags"]
+
+        assert list(table.rows) == ["--a", "-a", "--x", "--y", "--b", "-b", "--d"]
+        assert table["--a"].choices_at((0, 4, 0)) == ["one", "two"]
+        assert table["-a"].today == "--a"
+        assert (table["--y"].note, table["--y"].gone) == ("gone with V0", (0, 6, 0))
+        assert table["--d"] == Row(
+            "--d", ValueKind.SWITCH, (0, 5, 0), (0, 6, 1), program="cli", source="the manual"
         )
 
-        assert [row.names for row in found] == [("--a",), ("--b", "-b"), ("--c",), ("--d",)]
-        assert found[3] == Row("--d", ValueKind.SWITCH, (0, 5, 0), (0, 6, 1), program="cli")
+    @pytest.mark.parametrize(
+        ("line", "said"),
+        [
+            ("sinse = '1'", "tiny.toml: flags.row.--a: Object contains unknown field `sinse`"),
+            ("kind = 'integer'", "tiny.toml: flags.row.--a: Invalid enum value 'integer'"),
+            ("since = 'soon'", "tiny.toml: flags.row.--a: 'soon' is no release"),
+            ("low = 'one'", "tiny.toml: flags.row.--a: Expected `float | null`, got `str`"),
+            ("aliases = ['--a']", "--a has two rows"),
+        ],
+    )
+    def test_a_fault_in_a_file_is_named_with_its_place(self, line: str, said: str) -> None:
+        row = {"kind": "int", "since": "1", **tomllib.loads(line)}
+        section = {"thing": "flag", "source": "x", "row": {"--a": row}}
+
+        with pytest.raises(ValueError, match=re.escape(said)):
+            tables_of({"flags": section}, engine="Tiny", where="tiny.toml")
+
+    def test_the_metrics_of_every_engine_load_and_a_fault_is_named(
+        self, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        assert [file.engine for file in metrics_of_engines()] == [
+            "vllm",
+            "llamacpp",
+            "sglang",
+            "tensorrt-llm",
+        ]
+        monkeypatch.setattr(
+            "speclift.core.engine_facts.engine_facts", lambda path: {"engine": path, "page": 1}
+        )
+        with pytest.raises(ValueError, match=r"metrics\.toml: .*page"):
+            metrics_of_engines.__wrapped__()
 
     def test_a_row_knows_its_life_in_every_release(self) -> None:
         row = Row("a", ValueKind.INT, (5,), (9,), earlier=(((1,), (3,)),), dead_since=(7,))

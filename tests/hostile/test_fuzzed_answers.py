@@ -43,7 +43,7 @@ from speclift.core.errors import EngineError
 from speclift.core.foreign_text import error_text, parse_json
 from speclift.core.records import Outcome, Record
 from speclift.engines.attach.detect import detect, facts, llamacpp_facts, sglang_facts, vllm_facts
-from speclift.engines.prometheus import parse_counters
+from speclift.engines.metrics import parse_counters
 from speclift.lossless.questions import Question
 from speclift.statistics.bursts import mark_bursts
 from speclift.statistics.cells import cells

@@ -21,7 +21,7 @@ from speclift.core.engine_totals import counted_between
 from speclift.core.records import Counters, Outcome, Phase, Record, Refused, Step
 from speclift.core.results import Finding, Level
 from speclift.core.speculation import Attached, Combined, NGram, Off, Suffix, draft_limit
-from speclift.engines.prometheus import parse_counters
+from speclift.engines.metrics import parse_counters
 from speclift.statistics.answer_checks import check_answers
 from speclift.statistics.checks import check_records
 from speclift.studies.study import Study

@@ -17,8 +17,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from speclift.core.errors import UsageError
-from speclift.engines.llamacpp.dialect.flag_table import FLAGS as LLAMA_FLAGS
-from speclift.engines.vllm.dialect.flag_table import FLAGS as VLLM_FLAGS
+from speclift.engines.llamacpp.dialect.tables import FLAGS as LLAMA_FLAGS
+from speclift.engines.vllm.dialect.tables import FLAGS as VLLM_FLAGS
 from speclift.linter.findings import Status
 from speclift.linter.judge import LintReport
 from speclift.linter.rows import NameTable

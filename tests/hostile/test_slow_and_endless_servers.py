@@ -38,7 +38,7 @@ from speclift.core.errors import EngineError
 from speclift.core.records import Outcome, Record
 from speclift.engines.attach.detect import PROBE_LIMIT_S, detect, vllm_facts
 from speclift.engines.http import fetch, fetched
-from speclift.engines.prometheus import SAMPLES_MAX, parse_counters
+from speclift.engines.metrics import SAMPLES_MAX, parse_counters
 
 # Beside the imports, which take 130 MB, and far below what the server would send.
 MEMORY_MAX_BYTES = 400 << 20

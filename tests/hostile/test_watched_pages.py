@@ -31,7 +31,7 @@ from live_pages import Served, reading, text_of
 from running import Cli
 from speclift.core.errors import EngineError
 from speclift.core.live import Payoff
-from speclift.engines.live_metrics import read_page
+from speclift.engines.metrics import read_page
 from speclift.live.server_watch import ServerWatch, WatchSettings, given_break_even
 
 LOOK = ("--once", "--interval", "0.3s", "--break-even", "2")

@@ -21,8 +21,8 @@ from speclift.core.records import Place, Record
 from speclift.core.speculation import Combined, DraftModel, NGram, Speculation, Synthetic
 from speclift.core.traffic import Concurrency, Message, Request
 from speclift.engines.llamacpp import engine as llamacpp
-from speclift.engines.llamacpp.dialect.flag_table import NEWEST
-from speclift.engines.llamacpp.dialect.metric_table import METRICS
+from speclift.engines.llamacpp.dialect.command_line import DIALECT
+from speclift.engines.llamacpp.dialect.tables import NEWEST
 from speclift.engines.llamacpp.engine import LlamaCpp
 from speclift.engines.process import free_port
 from speclift.engines.protocol import Server
@@ -126,7 +126,9 @@ def test_the_page_of_metrics_is_what_lint_takes_it_for(embedded_model: Path, tmp
 
     on_server(LlamaCpp(settings(embedded_model)), NGram(k=7, n=3), tmp_path / "log", use)
     names = {
-        f"llamacpp:{row.name}{SUFFIXES[row.kind][0]}" for row in METRICS if row.life(NEWEST) is Life.THERE
+        f"llamacpp:{row.name}{SUFFIXES[row.kind][0]}"
+        for row in DIALECT.metrics.table
+        if row.life(NEWEST) is Life.THERE
     }
     assert exported == names
 

@@ -20,8 +20,8 @@ from running import Cli, fake_flags
 from speclift.core.arm import Arm, ServerSettings, baseline_arm
 from speclift.core.speculation import NGram
 from speclift.engines.llamacpp.engine import ENVIRONMENT, LlamaCpp
+from speclift.engines.metrics import parse_counters
 from speclift.engines.process import ServerProcess, free_port
-from speclift.engines.prometheus import parse_counters
 
 pytestmark = [pytest.mark.llama, pytest.mark.timeout(120)]
 

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from pasted_commands import LLAMA
-from speclift.engines.llamacpp.dialect.flag_table import CLI, FLAGS, NEWEST
+from speclift.engines.llamacpp.dialect.tables import CLI, FLAGS, NEWEST
 from speclift.linter.rows import ValueKind
 from speclift.verbs.lint import lint
 

@@ -12,7 +12,7 @@ from tune_samples import DRAFT, HEAD, FormulaEngine, finish, problem_of
 
 from speclift.core.errors import EngineError
 from speclift.core.traffic import Concurrency
-from speclift.engines.vllm.dialect.key_table import SCHEDULE
+from speclift.engines.vllm.dialect.tables import SCHEDULE
 from speclift.search.choice import choose
 from speclift.search.conclusion import conclude
 from speclift.search.cost_fit import fit_cost

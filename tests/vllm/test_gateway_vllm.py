@@ -22,7 +22,7 @@ from processes import children, command_line, eventually, guardian_of
 from running import hosted
 from speclift.core.arm import Arm, ServerSettings
 from speclift.core.speculation import NGram
-from speclift.engines.prometheus import parse_counters
+from speclift.engines.metrics import parse_counters
 from speclift.engines.protocol import Server
 from speclift.engines.vllm.engine import Vllm
 

@@ -11,10 +11,9 @@ from typing import Any
 import pytest
 
 from pasted_commands import DRAFT, TARGET, VLLM
+from speclift.engines.vllm.dialect.command_line import DIALECT
 from speclift.engines.vllm.dialect.config_rules import check_speculative_config
-from speclift.engines.vllm.dialect.flag_table import FLAGS
-from speclift.engines.vllm.dialect.key_table import NEWEST
-from speclift.engines.vllm.dialect.metric_table import METRICS
+from speclift.engines.vllm.dialect.tables import FLAGS, NEWEST
 from speclift.linter.findings import has_errors
 from speclift.linter.rows import ValueKind
 from speclift.verbs.lint import lint
@@ -213,8 +212,8 @@ def test_lint_knows_every_metric_that_the_source_defines_and_no_other(vllm_pytho
     package = Path(found.stdout.strip().splitlines()[-1]).parent
     sources = [path for path in package.rglob("*.py") if "benchmarks" not in path.parts]
     defined = {
-        name.removesuffix("_total") if name not in METRICS else name
+        name.removesuffix("_total") if name not in DIALECT.metrics.table else name
         for path in sources
         for name in re.findall(r'"vllm:([a-z]\w*)"', path.read_text(encoding="utf-8"))
     }
-    assert defined == {row.name for row in METRICS if row.holds(NEWEST)}
+    assert defined == {row.name for row in DIALECT.metrics.table if row.holds(NEWEST)}

@@ -8,35 +8,15 @@ from collections import defaultdict
 from collections.abc import Iterator
 from itertools import pairwise
 
+from speclift.core.engine_facts import metric_names
 from speclift.core.records import Counters, Refused, Usage
 from speclift.core.units import Seconds
 
-# First the name of today, then what older versions called it. vLLM: Prometheus names of 0.32; `gpu_prefix_cache_*`
-# until 0.10. llama.cpp: b11549.
-DRAFTED = ("vllm:spec_decode_num_draft_tokens_total", "llamacpp:spec_decode_num_draft_tokens_total")
-ACCEPTED = ("vllm:spec_decode_num_accepted_tokens_total", "llamacpp:spec_decode_num_accepted_tokens_total")
-PREEMPTIONS = ("vllm:num_preemptions_total",)
-PREFIX_QUERIES = ("vllm:prefix_cache_queries_total", "vllm:gpu_prefix_cache_queries_total")
-PREFIX_HITS = ("vllm:prefix_cache_hits_total", "vllm:gpu_prefix_cache_hits_total")
-
-# How full a server is at the moment: its KV cache as a share, requests running and waiting. llama.cpp says its KV
-# cache's until b5441 only.
-KV_USED = (
-    "vllm:kv_cache_usage_perc",
-    "vllm:gpu_cache_usage_perc",
-    "sglang:token_usage",
-    "llamacpp:kv_cache_usage_ratio",
-)
-RUNNING = ("vllm:num_requests_running", "sglang:num_running_reqs", "llamacpp:requests_processing")
-WAITING = ("vllm:num_requests_waiting", "sglang:num_queue_reqs", "llamacpp:requests_deferred")
-
-# How many drafts were accepted as far as each position, from 0 on.
-PER_POSITION = (
-    "vllm:spec_decode_num_accepted_tokens_per_pos_total",
-    "llamacpp:spec_decode_num_accepted_tokens_per_pos_total",
-)
+_NAMES = metric_names()
+DRAFTED, ACCEPTED, PREEMPTIONS = _NAMES.drafted, _NAMES.accepted, _NAMES.preemptions
+PREFIX_QUERIES, PREFIX_HITS = _NAMES.prefix_queries, _NAMES.prefix_hits
 # What is read of an engine's totals, and so must be possible.
-USED = frozenset((*DRAFTED, *ACCEPTED, *PREEMPTIONS, *PREFIX_QUERIES, *PREFIX_HITS, *PER_POSITION))
+USED = frozenset((*DRAFTED, *ACCEPTED, *PREEMPTIONS, *PREFIX_QUERIES, *PREFIX_HITS, *_NAMES.accepted_at))
 # Beyond this a float no longer counts by ones.
 TOTAL_MAX = 2.0**53
 _POSITION = re.compile(r'position="(\d{1,6})"', re.ASCII)
@@ -50,8 +30,8 @@ def engine_total(counters: Counters, names: tuple[str, ...]) -> float | None:
 
 def usage_of(reading: Counters, *, at_s: Seconds) -> Usage | None:
     """How full the server was at this reading; None where it does not say, or says what cannot be."""
-    shares = [value for key, value in reading.values.items() if _name(key) in KV_USED]
-    running, waiting = (engine_total(reading, names) or 0.0 for names in (RUNNING, WAITING))
+    shares = [value for key, value in reading.values.items() if _name(key) in _NAMES.kv_used]
+    running, waiting = (engine_total(reading, names) or 0.0 for names in (_NAMES.running, _NAMES.waiting))
     counts_are_possible = all(0 <= count <= TOTAL_MAX for count in (running, waiting))
     # Of several engines behind one page, the fullest.
     if not shares or not all(0 <= share <= 1 for share in shares) or not counts_are_possible:
@@ -93,7 +73,7 @@ def _refused_shares(counted: Counters) -> Iterator[Refused]:
             )
     by_position: dict[int, float] = defaultdict(float)
     for key, value in counted.values.items():
-        position = _POSITION.search(key) if _name(key) in PER_POSITION else None
+        position = _POSITION.search(key) if _name(key) in _NAMES.accepted_at else None
         if position is not None:
             by_position[int(position[1])] += value
     reached = [by_position[position] for position in sorted(by_position)]

@@ -5,8 +5,8 @@ from __future__ import annotations
 from speclift.core.arm import Endpoint
 from speclift.core.records import Counters, Usage
 from speclift.engines.gpu_memory import family_of
+from speclift.engines.metrics import parse_counters
 from speclift.engines.process import ServerProcess
-from speclift.engines.prometheus import parse_counters
 
 
 class LaunchedServer:

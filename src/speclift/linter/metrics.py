@@ -6,12 +6,13 @@ import re
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
+from speclift.core.engine_facts import MetricsFile
 from speclift.linter.findings import LintFinding, Release, Status, nearest
 from speclift.linter.name_patterns import alternatives, matches
 from speclift.linter.pasted import AskedMetrics, MetricQuery, Setting
 from speclift.linter.promql import has_variable
 from speclift.linter.row_rules import finding, lifetime_fault
-from speclift.linter.rows import Life, NameTable, Row, ValueKind
+from speclift.linter.rows import Life, NameTable, Row, ValueKind, tables_of
 
 # What Prometheus' client adds to the name of each kind; the first is the one to ask for.
 SUFFIXES = {
@@ -31,6 +32,12 @@ class MetricNames:
     table: NameTable
     prefix: str
     elsewhere: frozenset[str] = frozenset()
+
+    @classmethod
+    def of(cls, file: MetricsFile, *, title: str) -> MetricNames:
+        tables = tables_of({"metrics": file.metrics}, engine=title, where=f"the metrics.toml of {title}")
+        prefix, elsewhere = file.prefix.removesuffix(":"), frozenset(file.elsewhere.split())
+        return cls(tables["metrics"], prefix=prefix, elsewhere=elsewhere)
 
     def found_in(self, text: str) -> tuple[str, ...]:
         """Names in a text that is no query: any with the prefix, without it those that are no common words."""
@@ -128,7 +135,7 @@ class MetricNames:
         # Underscores for the colon are somebody else's renaming, suffixes included.
         if is_query and suffix not in exported and setting.name.startswith(f"{self.prefix}:"):
             name = f"{self.prefix}:{row.name}{exported[0]}"
-            said = f"{row.kind}, which is exported as {name}; under this name there is nothing"
+            said = f"{row.kind.words}, which is exported as {name}; under this name there is nothing"
             return finding(setting, Status.UNKNOWN, said, replacement=name, source=row.source)
         if row.warning:
             return finding(setting, Status.RISKY, row.warning, source=row.source)

@@ -169,7 +169,7 @@ def _wrong_value(value: object, row: Row, table: NameTable, release: Release) ->
     saw = f"saw {value if table.is_typed else shown(value)!r}"
     typed = value if table.is_typed else converted(value, row.kind)
     if not _fits(typed, row, table):
-        return f"takes {row.kind}, {saw}"
+        return f"takes {row.kind.words}, {saw}"
     if row.choices and value not in (names := row.choices_at(release)):
         return _no_choice(shown(value), names, saw, row, table, release)
     bound = _broken_bound(typed, row)
@@ -194,7 +194,7 @@ def _no_choice(
 
 def _missing_value(row: Row, release: Release) -> str | None:
     if row.value_since is None:
-        return f"needs a value: {row.kind}"
+        return f"needs a value: {row.kind.words}"
     if release < row.value_since:
         return None
     allowed = ", ".join(choice.name for choice in row.choices)

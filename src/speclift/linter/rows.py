@@ -1,14 +1,17 @@
 """The shape of the knowledge: one row per name that an engine takes, with its lifetime and its source. Pure.
 
 A flag, a key, a method, a value, a variable, a metric or a program is a row; a table holds the rows of one engine and
-one kind of name. Whether a row is there in a release is asked of the row, nowhere else.
+one kind of name. Whether a row is there in a release is asked of the row, nowhere else. The rows of our engines stand
+in TOML, beside their adapters (facts/); `tables_of` reads one such file and refuses whatever is not meant to be there.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import KW_ONLY, dataclass, replace
 from enum import Enum, StrEnum, auto
+from typing import TypeVar
+
+import msgspec
 
 from speclift.linter.findings import Release
 
@@ -16,33 +19,43 @@ from speclift.linter.findings import Release
 class ValueKind(StrEnum):
     """What a value has to look like."""
 
-    INT = "a whole number"
-    FLOAT = "a number"
-    BOOL = "true or false"
-    TEXT = "a text"
-    CHOICE = "one of a list"
-    RATES = "a list of numbers"
-    LIST = "one or more values"
-    RANGES = "a list of [first batch size, last batch size, k]"
-    OBJECT = "an object"
-    INTERNAL = "set by the engine itself"
-    SWITCH = "no value"
+    INT = "int"
+    FLOAT = "float"
+    BOOL = "bool"
+    TEXT = "text"
+    CHOICE = "choice"
+    RATES = "rates"
+    LIST = "list"
+    RANGES = "ranges"
+    OBJECT = "object"
+    INTERNAL = "internal"
+    SWITCH = "switch"
     # Of metrics: how they are exported.
-    COUNTER = "a counter"
-    GAUGE = "a gauge"
-    HISTOGRAM = "a histogram"
+    COUNTER = "counter"
+    GAUGE = "gauge"
+    HISTOGRAM = "histogram"
+
+    @property
+    def words(self) -> str:
+        return _IN_WORDS[self]
 
 
-# A table of a hundred rows reads better without the name of the class in each.
-INT, FLOAT, BOOL, TEXT, CHOICE = (
-    ValueKind.INT,
-    ValueKind.FLOAT,
-    ValueKind.BOOL,
-    ValueKind.TEXT,
-    ValueKind.CHOICE,
-)
-RATES, LIST, RANGES, OBJECT = ValueKind.RATES, ValueKind.LIST, ValueKind.RANGES, ValueKind.OBJECT
-INTERNAL, SWITCH = ValueKind.INTERNAL, ValueKind.SWITCH
+_IN_WORDS = {
+    ValueKind.INT: "a whole number",
+    ValueKind.FLOAT: "a number",
+    ValueKind.BOOL: "true or false",
+    ValueKind.TEXT: "a text",
+    ValueKind.CHOICE: "one of a list",
+    ValueKind.RATES: "a list of numbers",
+    ValueKind.LIST: "one or more values",
+    ValueKind.RANGES: "a list of [first batch size, last batch size, k]",
+    ValueKind.OBJECT: "an object",
+    ValueKind.INTERNAL: "set by the engine itself",
+    ValueKind.SWITCH: "no value",
+    ValueKind.COUNTER: "a counter",
+    ValueKind.GAUGE: "a gauge",
+    ValueKind.HISTOGRAM: "a histogram",
+}
 
 
 class Life(Enum):
@@ -54,15 +67,13 @@ class Life(Enum):
     GONE = auto()
 
 
-@dataclass(frozen=True, slots=True)
-class Row:
+class Row(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """`since` is the first release with it, `gone` the first without it again; None while it lasts."""
 
     name: str
     kind: ValueKind
     since: Release
     gone: Release | None = None
-    _: KW_ONLY
     source: str = ""  # the table's where it is empty
     earlier: tuple[tuple[Release, Release], ...] = ()  # lifetimes before it went and came back
     aliases: tuple[str, ...] = ()
@@ -80,6 +91,7 @@ class Row:
     methods: tuple[str, ...] = ()  # that read a key; empty: every method
     needs_model: bool = False
     program: str = ""  # where only one of an engine's programs has it
+    today: str | None = None  # the name to write, where this older one is taken all the same
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -113,8 +125,7 @@ class Row:
         return [choice.name for choice in self.choices if choice.holds(release)]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class NameTable:
+class NameTable(msgspec.Struct, frozen=True, kw_only=True):
     """Rows by every name they go by, with the words in which this engine's findings speak of them."""
 
     engine: str
@@ -125,6 +136,8 @@ class NameTable:
     is_typed: bool = False  # values are objects, not the text of a command line
     source: str = ""  # where a name would stand that is in no row
     config_flag: str = ""  # takes the keys that carry the values of rows with a key
+    newest: Release = ()  # that was looked at
+    groups: Mapping[str, str] = {}  # names that belong together
 
     def __contains__(self, name: object) -> bool:
         return name in self.rows
@@ -151,52 +164,138 @@ class NameTable:
 
 
 def by_name(rows: Iterable[Row], *, source: str) -> dict[str, Row]:
-    """What a table is made of; a row without a source of its own has this one."""
-    found: dict[str, Row] = {}
+    """The rows of a table by every name; a row without a source of its own gets this one."""
+    named: dict[str, Row] = {}
     for row in rows:
         for name in row.names:
-            if name in found:
+            if name in named:
                 raise ValueError(f"{name} has two rows")
-            found[name] = row if row.source else replace(row, source=source)
-    return found
+            named[name] = row if row.source else msgspec.structs.replace(row, source=source)
+    return named
 
 
-def values(since: Release, *names: str) -> tuple[Row, ...]:
-    """Choices that came together and last."""
-    return tuple(Row(name, ValueKind.TEXT, since) for name in names)
+# A file of facts: tables, each with what is true of all its rows, then the rows.
 
 
-KINDS = {
-    "switch": ValueKind.SWITCH,
-    "int": ValueKind.INT,
-    "float": ValueKind.FLOAT,
-    "value": ValueKind.TEXT,
-    "list": ValueKind.LIST,
-    "counter": ValueKind.COUNTER,
-    "gauge": ValueKind.GAUGE,
-    "histogram": ValueKind.HISTOGRAM,
-}
+class _Section(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """One table as the file has it. `row`: fields by name. `alike`: rows that share fields, with `names` by lifetime.
+    `listed`: by lifetime, then by kind, the names of rows that have nothing else."""
+
+    thing: str
+    source: str
+    gone_since: str = "removed in"
+    dead_since: str = "accepted, but has no effect since"
+    is_typed: bool = False
+    config_flag: str = ""
+    prefix: str = ""  # of the names in `listed`
+    listed_source: str = ""
+    short: dict[str, str] = {}  # another name for one in `listed`, by that
+    newest: str = "0"
+    groups: dict[str, str] = {}  # names that belong together, under a name of their own
+    row: dict[str, dict[str, object]] = {}
+    alike: tuple[dict[str, object], ...] = ()
+    listed: dict[str, dict[str, str]] = {}
 
 
-def listed(
-    table: str, *, prefix: str = "", aliases: Mapping[str, str] | None = None, source: str = ""
-) -> Iterator[Row]:
-    """Rows from lines of `since gone kind program: names`; `-` while they last, the program where there are several."""
-    short = aliases or {}
-    for entry in table.strip().replace("\n    ", " ").splitlines():
-        head, _, names = entry.partition(":")
-        since, gone, kind, *program = head.split()
+def tables_of(document: Mapping[str, object], *, engine: str, where: str) -> dict[str, NameTable]:
+    """The tables of one file by name. ValueError, with the place, for anything that is not a fact's."""
+    tables = {}
+    for name, value in document.items():
+        place = f"{where}: {name}"
+        section = _converted(value, _Section, place)
+        tables[name] = NameTable(
+            engine=engine,
+            thing=section.thing,
+            rows=by_name(_rows(section, place), source=section.source),
+            gone_since=section.gone_since,
+            dead_since=section.dead_since,
+            is_typed=section.is_typed,
+            source=section.source,
+            config_flag=section.config_flag,
+            newest=tuple(_release(section.newest, place)),
+            groups=section.groups,
+        )
+    return tables
+
+
+def _rows(section: _Section, place: str) -> Iterator[Row]:
+    for name, fields in section.row.items():
+        yield from _row(name, fields, section, f"{place}.row.{name}")
+    for index, shared in enumerate(section.alike):
+        here = f"{place}.alike[{index}]"
+        by_lifetime = _converted(shared.get("names"), dict[str, str], f"{here}.names")
+        fields = {key: value for key, value in shared.items() if key != "names"}
+        for lifetime, names in by_lifetime.items():
+            for name in names.split():
+                yield from _row(name, {**fields, **_lifetime(lifetime, here)}, section, here)
+    for lifetime, by_kind in section.listed.items():
+        here = f"{place}.listed.{lifetime}"
+        for kind, names in by_kind.items():
+            program, _, plain = kind.rpartition("-")
+            fields = {"kind": plain, "program": program, **_lifetime(lifetime, here)}
+            for name in names.split():
+                aliases = [section.short[name]] if name in section.short else []
+                own = {**fields, "aliases": aliases, "source": section.listed_source}
+                yield from _row(f"{section.prefix}{name}", own, section, here)
+
+
+def _row(name: str, fields: Mapping[str, object], section: _Section, place: str) -> Iterator[Row]:
+    """The row, and one for each of its `old` names, which stay accepted."""
+    own = dict(fields)
+    old = _converted(own.pop("old", {}), dict[str, str], f"{place}.old")
+    for key in ("since", "gone", "dead_since", "renamed_in", "value_since"):
+        if key in own:
+            own[key] = _release(own[key], place)
+    own["earlier"] = [tuple(_lifetime(each, place).values()) for each in _texts(own, "earlier", place)]
+    own["choices"] = list(_choices(own, place))
+    named = _texts(own, "methods", place)
+    own["methods"] = [method for each in named for method in section.groups.get(each, each).split()]
+    row = _converted({**own, "name": name}, Row, place)
+    yield row
+    for lifetime, names in old.items():
+        for each in names.split():
+            fields = {"kind": row.kind, "today": name, "note": f"today's name is {name}"}
+            yield from _row(each, {**fields, **_lifetime(lifetime, place)}, section, place)
+
+
+def _texts(fields: Mapping[str, object], key: str, place: str) -> list[str]:
+    return _converted(fields.get(key, []), list[str], f"{place}.{key}")
+
+
+def _choices(fields: Mapping[str, object], place: str) -> Iterator[dict[str, object]]:
+    """A list, which is as old as the flag, or names by lifetime."""
+    choices = fields.get("choices", {})
+    here = f"{place}.choices"
+    if isinstance(choices, list):
+        for name in _converted(choices, list[str], here):
+            yield {"name": name, "kind": "text", "since": fields["since"]}
+        return
+    for lifetime, names in _converted(choices, dict[str, str], here).items():
         for name in names.split():
-            yield Row(
-                f"{prefix}{name}",
-                KINDS[kind],
-                _release(since),
-                None if gone == "-" else _release(gone),
-                aliases=(short[name],) if name in short else (),
-                program="".join(program),
-                source=source,
-            )
+            yield {"name": name, "kind": "text", **_lifetime(lifetime, here)}
 
 
-def _release(text: str) -> Release:
-    return tuple(int(part) for part in text.split("."))
+def _lifetime(text: str, place: str) -> dict[str, object]:
+    """`0.8.2` or `0.8.2-0.10.0`, the first release without it."""
+    since, _, gone = text.partition("-")
+    found: dict[str, object] = {"since": _release(since, place)}
+    return {**found, "gone": _release(gone, place)} if gone else found
+
+
+def _release(text: object, place: str) -> list[int]:
+    if isinstance(text, list):
+        return text
+    parts = str(text).split(".")
+    if not isinstance(text, str) or not all(part.isdecimal() for part in parts):
+        raise ValueError(f'{place}: {text!r} is no release; write it as "0.24.0" or "9131"')
+    return [int(part) for part in parts]
+
+
+Shape = TypeVar("Shape")
+
+
+def _converted(value: object, shape: type[Shape], place: str) -> Shape:
+    try:
+        return msgspec.convert(value, shape)
+    except msgspec.ValidationError as error:
+        raise ValueError(f"{place}: {error}") from error

@@ -15,9 +15,9 @@ from speclift.core.quantities import ratio
 from speclift.core.records import Launch
 from speclift.core.results import Conditions, Decision, over_temperatures
 from speclift.core.units import Seconds
-from speclift.engines.counter_names import counter_names, labelled_model
 from speclift.engines.deployment import deployment_of
 from speclift.engines.kind import engine_kind, usable_kinds
+from speclift.engines.metrics import counter_names, labelled_model
 from speclift.routing.policy import policy_toml
 from speclift.studies.outputs import relative, write_result
 from speclift.studies.study import Study

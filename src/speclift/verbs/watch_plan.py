@@ -12,7 +12,7 @@ import msgspec
 
 from speclift.core.errors import StudyError, UsageError
 from speclift.core.live import Payoff, Watched
-from speclift.engines.live_metrics import read_page
+from speclift.engines.metrics import read_page
 from speclift.live.ask import WatchAsk
 from speclift.live.server_watch import (
     BreakEvenAt,

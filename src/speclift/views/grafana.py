@@ -7,7 +7,7 @@ import json
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from speclift.core.counter_names import CounterNames
+from speclift.core.engine_facts import CounterNames
 from speclift.core.quantities import printable
 from speclift.core.results import Percentiles
 from speclift.views.monitoring import (

@@ -8,7 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from itertools import pairwise
 
-from speclift.core.counter_names import CounterNames
+from speclift.core.engine_facts import CounterNames
 from speclift.core.quantities import printable
 from speclift.core.units import Seconds
 from speclift.verdict.break_even import StudyBreakEvens, knots_of

@@ -15,7 +15,7 @@ from speclift.core.json_reading import as_list, as_object, as_objects, as_text, 
 from speclift.core.records import Counters
 from speclift.core.units import Seconds, Tokens
 from speclift.engines.http import fetch
-from speclift.engines.prometheus import labels_of, parse_counters
+from speclift.engines.metrics import labels_of, parse_counters
 from speclift.engines.vllm.output import kv_tokens
 
 PROBE_LIMIT_S = 10.0

@@ -27,7 +27,7 @@ from speclift.core.speculation import NGram, Suffix, drafters_of, require_no_ext
 from speclift.engines.launched import LaunchedServer
 from speclift.engines.probe import judge_probe, probe_body
 from speclift.engines.process import ServerProcess, free_port
-from speclift.engines.vllm.dialect.key_table import SCHEDULE
+from speclift.engines.vllm.dialect.tables import SCHEDULE
 from speclift.testing.fake_truth import parse_truth
 
 READY_LIMIT_S = 15.0

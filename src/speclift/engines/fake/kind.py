@@ -6,7 +6,7 @@ from speclift.core.arm import ServerSettings
 from speclift.core.engine_spec import EngineSpec
 from speclift.engines.fake.engine import Fake
 from speclift.engines.kind import EngineKind
-from speclift.engines.vllm.dialect.key_table import SCHEDULE
+from speclift.engines.vllm.dialect.tables import SCHEDULE
 from speclift.lossless.soak.traffic import SoakDialect
 from speclift.testing.fake_dialect import MODEL
 

@@ -21,7 +21,8 @@ from speclift.core.results import Finding
 from speclift.core.speculation import Combined, DraftModel, Head, Synthetic
 from speclift.engines.container import container_start
 from speclift.engines.launched import LaunchedServer
-from speclift.engines.llamacpp.dialect.own_line import CONTEXT_FLAGS, LISTENING, SLOT_FLAGS
+from speclift.engines.llamacpp.dialect.own_line import CONTEXT_FLAGS, SLOT_FLAGS
+from speclift.engines.llamacpp.dialect.tables import LISTENING
 from speclift.engines.llamacpp.dialect.translation import SERVICE
 from speclift.engines.llamacpp.flags import flag_pairs, own_line, server_flags, speculation_flags
 from speclift.engines.llamacpp.server import knows

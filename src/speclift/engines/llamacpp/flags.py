@@ -35,10 +35,10 @@ from speclift.engines.llamacpp.dialect.own_line import (
     KV_K_FLAGS,
     KV_V_FLAGS,
     LAYER_FLAGS,
-    LISTENING,
     MODEL_FLAGS,
     is_drafter_flag,
 )
+from speclift.engines.llamacpp.dialect.tables import LISTENING
 
 _HEAD_TYPES = {
     "eagle3": "draft-eagle3",

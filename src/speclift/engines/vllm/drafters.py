@@ -12,7 +12,7 @@ import numpy as np
 
 from speclift.core.json_reading import as_number
 from speclift.core.results import Finding, inform
-from speclift.engines.vllm.dialect.key_table import K_MAX
+from speclift.engines.vllm.dialect.tables import K_MAX
 from speclift.replayer.batch import Batch, Ints
 from speclift.replayer.counts import Counts, Offers, confirmed, offers_from, walk
 from speclift.replayer.matches import NONE, matches

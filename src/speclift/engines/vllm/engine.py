@@ -29,9 +29,9 @@ from speclift.engines.gpu_memory import gpu_room
 from speclift.engines.installed import packages_of
 from speclift.engines.launched import LaunchedServer
 from speclift.engines.machine import TOGETHER_MEMORY_SHARE, available_memory_bytes
+from speclift.engines.metrics import parse_counters
 from speclift.engines.probe import judge_probe, probe_body
 from speclift.engines.process import LOG_TAIL_BYTES, ServerProcess, free_port
-from speclift.engines.prometheus import parse_counters
 from speclift.engines.vllm.dialect.forms import python_engine, yaml_config
 from speclift.engines.vllm.flags import (
     VllmVersion,

@@ -30,7 +30,8 @@ from speclift.engines.vllm.dialect.config_rules import (
     WITHOUT_ASYNC,
     check_speculative_config,
 )
-from speclift.engines.vllm.dialect.own_line import LISTENING, METRICS_FLAG, TEXTS, WHOLE_NUMBERS
+from speclift.engines.vllm.dialect.own_line import METRICS_FLAG, TEXTS, WHOLE_NUMBERS
+from speclift.engines.vllm.dialect.tables import LISTENING
 from speclift.linter.findings import LintFinding, Status
 
 Release: TypeAlias = tuple[int, int, int]

@@ -22,7 +22,7 @@ from speclift.engines.installed import Installed, Programs, interpreter_of, pack
 from speclift.engines.kind import EngineKind
 from speclift.engines.protocol import Scorer
 from speclift.engines.vllm.dialect.command_line import DIALECT
-from speclift.engines.vllm.dialect.key_table import K_MAX, METHODS, SCHEDULE
+from speclift.engines.vllm.dialect.tables import K_MAX, METHODS, SCHEDULE
 from speclift.engines.vllm.engine import Vllm, ask_version
 from speclift.engines.vllm.flags import parse_version, served_name
 from speclift.engines.vllm.heads import found_drafts, found_heads

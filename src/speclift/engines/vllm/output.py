@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from datetime import datetime
 
 from speclift.core.records import Counters, Usage
-from speclift.engines.prometheus import labels_of
+from speclift.engines.metrics import labels_of
 
 _REASON_MAX = 300
 # The product of two such numbers still has a place in a study.

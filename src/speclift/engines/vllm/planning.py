@@ -8,7 +8,7 @@ from speclift.core.errors import UsageError
 from speclift.core.hardware import Device
 from speclift.core.model_shape import ModelShape
 from speclift.core.results import Level
-from speclift.engines.vllm.dialect.key_table import METHODS
+from speclift.engines.vllm.dialect.tables import METHODS
 from speclift.engines.vllm.flags import parse_version
 from speclift.engines.vllm.kv_cache import kv_value_bytes
 from speclift.engines.vllm.losses import IN_GRAPHS, NEWEST_MEASURED, losses_of, model_for

@@ -5,11 +5,11 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 
+from speclift.core.engine_facts import metrics_of
 from speclift.core.errors import UsageError
-from speclift.engines.llamacpp.dialect.flag_table import FLAGS, NEWEST
 from speclift.engines.llamacpp.dialect.judgement import judge_llamacpp, read_llamacpp
-from speclift.engines.llamacpp.dialect.metric_table import LLAMA_METRICS
-from speclift.engines.llamacpp.dialect.own_line import LISTENING, is_speculative_flag, take_apart_llamacpp
+from speclift.engines.llamacpp.dialect.own_line import is_speculative_flag, take_apart_llamacpp
+from speclift.engines.llamacpp.dialect.tables import FLAGS, LISTENING, NEWEST
 from speclift.engines.llamacpp.dialect.translation import translate_llamacpp
 from speclift.linter.dialect import (
     Dialect,
@@ -21,6 +21,7 @@ from speclift.linter.dialect import (
     release_part,
 )
 from speclift.linter.findings import Release
+from speclift.linter.metrics import MetricNames
 from speclift.linter.pasted import Pasted, TakenApart
 
 # Names of the programs before llama.cpp prefixed them; too common to prove anything without a GGUF in sight.
@@ -39,7 +40,7 @@ class LlamaDialect(Dialect):
     image = re.compile(r"(^|/)llama\.cpp(:|@|$)")
     image_starts = ("llama-server",)
     listening = LISTENING
-    metrics = LLAMA_METRICS
+    metrics = MetricNames.of(metrics_of("llamacpp"), title="llama.cpp")
 
     def image_release(self, image: str) -> str | None:
         """`ghcr.io/ggml-org/llama.cpp:server-b9000`."""

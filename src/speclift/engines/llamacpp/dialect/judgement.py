@@ -6,18 +6,18 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import PurePosixPath
 
-from speclift.engines.llamacpp.dialect.flag_table import (
+from speclift.engines.llamacpp.dialect.tables import (
     CLI,
     DEFAULTS,
-    ENVIRONMENT,
     FLAGS,
     KEPT_ALIASES,
     NO_IMPLIED_DRAFT,
     PROGRAMS,
     RENAMES,
     SELF_SPECULATION,
-    TYPE_ROWS,
     TYPES,
+    TYPES_SINCE,
+    VARIABLES,
 )
 from speclift.linter.findings import LintFinding, Release, Status, dotted, nearest
 from speclift.linter.pasted import Pasted, Setting
@@ -157,19 +157,19 @@ def _on_types(reading: LlamaReading, release: Release) -> Iterator[LintFinding]:
     for setting, names in reading.asked:
         if setting.value is None or release < SELF_SPECULATION:
             continue
-        if len(names) > 1 and release < TYPES:
-            said = f"several types need {dotted(TYPES)} or newer"
-            yield finding(setting, Status.CONFLICT, said, changed_in=TYPES, source="llama.cpp PR 22964")
+        if len(names) > 1 and release < TYPES_SINCE:
+            said = f"several types need {dotted(TYPES_SINCE)} or newer"
+            yield finding(setting, Status.CONFLICT, said, changed_in=TYPES_SINCE, source="llama.cpp PR 22964")
         for name in names:
             yield from _on_type(setting, name, release)
 
 
 def _on_type(setting: Setting, name: str, release: Release) -> Iterator[LintFinding]:
-    row = TYPE_ROWS.find(name)
+    row = TYPES.find(name)
     if row is None:
-        near = nearest(name, TYPE_ROWS.rows) or ("draft-simple" if name == "draft" else None)
+        near = nearest(name, TYPES.rows) or ("draft-simple" if name == "draft" else None)
         said = f"no type {name!r}" + (f"; did you mean {near}?" if near else "")
-        known = ", ".join(TYPE_ROWS.names_at(release))
+        known = ", ".join(TYPES.names_at(release))
         yield finding(
             setting, Status.UNKNOWN, f"{said} ({known})", replacement=near and f"--spec-type {near}"
         )
@@ -253,7 +253,7 @@ def _on_synthetic(reading: LlamaReading) -> Iterator[LintFinding]:
 
 def _on_environment(reading: LlamaReading, release: Release) -> Iterator[LintFinding]:
     for name, _ in reading.pasted.environment:
-        row = ENVIRONMENT.find(name)
+        row = VARIABLES.find(name)
         if row is not None and row.gone is not None and row.life(release) is Life.GONE:
             yield LintFinding(
                 flag=name,

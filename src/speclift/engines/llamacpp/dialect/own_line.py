@@ -19,8 +19,8 @@ from speclift.core.speculation import (
     Off,
     Speculation,
 )
-from speclift.engines.llamacpp.dialect.flag_table import FLAGS
 from speclift.engines.llamacpp.dialect.judgement import read_llamacpp, today
+from speclift.engines.llamacpp.dialect.tables import FLAGS
 from speclift.linter.pasted import Pasted, TakenApart
 from speclift.linter.row_rules import shown
 
@@ -38,13 +38,6 @@ HEAD_KINDS = {
 # Defaults of b11549 (engine facts, section 2).
 K_DRAFT, K_NGRAM, N_NGRAM, K_MOD, N_MOD, N_MIN_MOD = 3, 48, 12, 64, 24, 48
 
-# Where it listens and who may ask: a launch of ours has its own.
-LISTENING = frozenset(
-    {
-        *("--host", "--port", "--reuse-port", "--api-key", "--api-key-file", "--api-prefix"),
-        *("--ssl-key-file", "--ssl-cert-file"),
-    }
-)
 CONTEXT_FLAGS, SLOT_FLAGS, THREAD_FLAGS = ("-c", "--ctx-size"), ("-np", "--parallel"), ("-t", "--threads")
 LAYER_FLAGS = ("-ngl", "--gpu-layers", "--n-gpu-layers")
 KV_K_FLAGS, KV_V_FLAGS = ("-ctk", "--cache-type-k"), ("-ctv", "--cache-type-v")

@@ -2,15 +2,6 @@
 
 from __future__ import annotations
 
-from speclift.engines.llamacpp.dialect.flag_table import (
-    CLI,
-    ENVIRONMENT,
-    FLAGS,
-    NEWEST,
-    PROGRAMS,
-    REQUEST_FLAGS,
-    TYPE_ROWS,
-)
 from speclift.engines.llamacpp.dialect.judgement import (
     K,
     LlamaReading,
@@ -18,6 +9,15 @@ from speclift.engines.llamacpp.dialect.judgement import (
     length_flag,
     owner_of,
     today,
+)
+from speclift.engines.llamacpp.dialect.tables import (
+    CLI,
+    FLAGS,
+    NEWEST,
+    PROGRAMS,
+    REQUEST_FLAGS,
+    TYPES,
+    VARIABLES,
 )
 from speclift.linter.pasted import Setting
 from speclift.linter.rows import Row
@@ -73,7 +73,7 @@ def _program(reading: LlamaReading, notes: list[str]) -> list[str]:
 
 
 def _variable(name: str) -> str:
-    row = ENVIRONMENT.find(name)
+    row = VARIABLES.find(name)
     return name if row is None else row.renamed_to or name
 
 
@@ -91,11 +91,9 @@ def _types(reading: LlamaReading, notes: list[str]) -> tuple[str, ...]:
                 " measure it (speclift decide --k 3,5,8)"
             )
     notes += [
-        f"--spec-type {name} was left out: llama.cpp has no such type"
-        for name in types
-        if name not in TYPE_ROWS
+        f"--spec-type {name} was left out: llama.cpp has no such type" for name in types if name not in TYPES
     ]
-    return tuple(name for name in types if name in TYPE_ROWS)
+    return tuple(name for name in types if name in TYPES)
 
 
 def _translated(

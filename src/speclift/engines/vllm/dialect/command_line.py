@@ -5,12 +5,11 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 
+from speclift.core.engine_facts import metrics_of
 from speclift.core.errors import UsageError
-from speclift.engines.vllm.dialect.flag_table import CONFIG_FLAG, FLAGS
 from speclift.engines.vllm.dialect.judgement import judge_vllm, read_settings
-from speclift.engines.vllm.dialect.key_table import KEYS, NEWEST
-from speclift.engines.vllm.dialect.metric_table import VLLM_METRICS
-from speclift.engines.vllm.dialect.own_line import LISTENING, SPECULATIVE, take_apart_vllm
+from speclift.engines.vllm.dialect.own_line import SPECULATIVE, take_apart_vllm
+from speclift.engines.vllm.dialect.tables import CONFIG_FLAG, FLAGS, KEYS, LISTENING, NEWEST
 from speclift.engines.vllm.dialect.translation import translate_vllm
 from speclift.linter.dialect import (
     Dialect,
@@ -23,6 +22,7 @@ from speclift.linter.dialect import (
     release_part,
 )
 from speclift.linter.findings import Release
+from speclift.linter.metrics import MetricNames
 from speclift.linter.pasted import Pasted, TakenApart
 from speclift.linter.rows import NameTable, Row
 
@@ -51,7 +51,7 @@ class VllmDialect(Dialect):
     )
     python_makers = ("LLM", "EngineArgs", "AsyncEngineArgs", "AsyncLLMEngine", "LLMEngine", "AsyncLLM")
     python_sampling = "SamplingParams"
-    metrics = VLLM_METRICS
+    metrics = MetricNames.of(metrics_of("vllm"), title="vLLM")
 
     def image_release(self, image: str) -> str | None:
         """`vllm/vllm-openai:v0.24.0`."""

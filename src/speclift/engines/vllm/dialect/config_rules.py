@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from itertools import pairwise
 from typing import TypeAlias
 
-from speclift.engines.vllm.dialect.key_table import (
+from speclift.engines.vllm.dialect.tables import (
     CONFIG,
     CONFIG_SINCE,
     CPU_SPECULATION_SINCE,

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from speclift.engines.vllm.dialect.flag_table import FRONT_END
+from speclift.engines.vllm.dialect.tables import FRONT_END
 from speclift.linter.json_text import config_json, parse_json
 from speclift.linter.pasted import Expression
 from speclift.linter.row_rules import shown

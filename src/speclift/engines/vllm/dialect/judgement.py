@@ -9,16 +9,16 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from speclift.engines.vllm.dialect.config_rules import PREFIX, check_speculative_config
-from speclift.engines.vllm.dialect.flag_table import (
+from speclift.engines.vllm.dialect.tables import (
     CONFIG_FLAG,
-    ENVIRONMENT,
+    CONFIG_SINCE,
     FLAGS,
     LOAD_FORMATS_GONE,
     OLD_FLAGS_GONE,
-    QUANTISATION_SOURCE,
     QUANTISATIONS,
+    V0_GONE,
+    VARIABLES,
 )
-from speclift.engines.vllm.dialect.key_table import CONFIG_SINCE, V0_GONE
 from speclift.linter.findings import LintFinding, Release, Status
 from speclift.linter.json_text import DEEPEST, parse_json
 from speclift.linter.pasted import Expression, Form, Pasted, Setting
@@ -270,7 +270,7 @@ def _on_quantisation(setting: Setting, release: Release) -> Iterator[LintFinding
         yield from _on_name(setting, value, QUANTISATIONS, release)
     else:
         said = f"vLLM has no quantisation {value!r}; a plug-in may add it"
-        yield finding(setting, Status.RISKY, said, source=QUANTISATION_SOURCE)
+        yield finding(setting, Status.RISKY, said, source=QUANTISATIONS.source)
 
 
 def _on_name(setting: Setting, name: str, table: NameTable, release: Release) -> Iterator[LintFinding]:
@@ -300,9 +300,9 @@ def _on_rest(reading: VllmReading) -> Iterator[LintFinding]:
 
 def _on_environment(reading: VllmReading, release: Release) -> Iterator[LintFinding]:
     for name, value in reading.pasted.environment:
-        row = ENVIRONMENT.find(name)
+        row = VARIABLES.find(name)
         if row is not None and row.life(release) is Life.GONE:
-            yield judge_flag(Setting(name=name, spelled=name, value=value), row, ENVIRONMENT, release)
+            yield judge_flag(Setting(name=name, spelled=name, value=value), row, VARIABLES, release)
 
 
 def _on_sampling(reading: VllmReading) -> Iterator[LintFinding]:

@@ -9,9 +9,8 @@ from collections.abc import Mapping
 from speclift.core.errors import UsageError
 from speclift.core.speculation import DraftModel, Extra, Head, NGram, Off, Speculation, Suffix
 from speclift.engines.vllm.dialect.config_rules import K, method_of
-from speclift.engines.vllm.dialect.flag_table import CONFIG_FLAG
 from speclift.engines.vllm.dialect.judgement import VllmReading, read_settings
-from speclift.engines.vllm.dialect.key_table import NEWEST
+from speclift.engines.vllm.dialect.tables import CONFIG_FLAG, NEWEST
 from speclift.linter.pasted import Pasted, TakenApart
 
 METRICS_FLAG = "--per-request-spec-decode-metrics"
@@ -20,13 +19,6 @@ SPECULATIVE = frozenset({CONFIG_FLAG, METRICS_FLAG})
 # What vLLM looks up where nothing is said (config/speculative.py, 0.32).
 LOOKUP_DEFAULT = 5
 SUFFIX_DEPTH = 24
-# Where it listens and who may ask: a launch of ours has its own.
-LISTENING = frozenset(
-    {
-        *("--host", "--port", "--uds", "--root-path", "--api-key", "--enable-ssl-refresh"),
-        *("--ssl-keyfile", "--ssl-certfile", "--ssl-ca-certs", "--ssl-cert-reqs", "--ssl-ciphers"),
-    }
-)
 HEADS = ("eagle", "eagle3", "mtp", "medusa", "dflash", "dspark", "custom_class")
 
 # Flags that say what a setting of ours says.

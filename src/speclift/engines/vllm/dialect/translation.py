@@ -6,18 +6,21 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 
 from speclift.engines.vllm.dialect.config_rules import K, method_of
-from speclift.engines.vllm.dialect.flag_table import (
-    CONFIG_FLAG,
-    ENVIRONMENT,
-    FLAGS,
-    LOAD_FORMATS_GONE,
-    QUANTISATIONS,
-    closest,
-    same_bits,
-)
 from speclift.engines.vllm.dialect.forms import flag_words, python_engine, yaml_config
 from speclift.engines.vllm.dialect.judgement import PYTHON_ONLY, VllmReading, row_of
-from speclift.engines.vllm.dialect.key_table import KEYS, NEWEST, SCHEDULE, schedule_fault
+from speclift.engines.vllm.dialect.tables import (
+    CONFIG_FLAG,
+    FLAGS,
+    KEYS,
+    LOAD_FORMATS_GONE,
+    NEWEST,
+    QUANTISATIONS,
+    SCHEDULE,
+    VARIABLES,
+    closest,
+    same_bits,
+    schedule_fault,
+)
 from speclift.linter.findings import dotted
 from speclift.linter.pasted import Expression, Pasted, Setting, ShellExpression
 from speclift.linter.row_rules import converted, is_whole, shown
@@ -67,7 +70,7 @@ def translate_vllm(reading: VllmReading) -> Translation:
     notes += _untold(pasted, reading.config)
     model = flags.pop("--model", pasted.model)
     argv = _argv(pasted, model, flags)
-    environment = [(name, value) for name, value in shell_environment(pasted) if name not in ENVIRONMENT]
+    environment = [(name, value) for name, value in shell_environment(pasted) if name not in VARIABLES]
     return Translation(
         argv=tuple(argv),
         source=shell_source(pasted, argv, environment),
@@ -317,7 +320,7 @@ def _container(wrapper: Sequence[str]) -> list[str]:
     """docker run without variables that nothing reads, and with the image of the release that was translated to."""
     words: list[str] = []
     for word in wrapper:
-        if words and words[-1] in ("-e", "--env") and word.partition("=")[0] in ENVIRONMENT:
+        if words and words[-1] in ("-e", "--env") and word.partition("=")[0] in VARIABLES:
             words.pop()
         else:
             words.append(word)
