@@ -28,7 +28,7 @@ WRONG = [
     ("tune --engine fake --k x", "--k 'x'"),
     ("verify --engine fake --soak soon", "--soak 'soon'"),
     ("compare", "STUDY"),
-    ("decide --engine fake --min-speedup 0", "--min-speedup must be above 0"),
+    ("decide --engine fake --min-speedup 0", "--min-speedup takes 0.01 to 1,000, saw 0"),
     ("report", "STUDY"),
     ("plan --gpu h200", "--target"),
     ("plan --target llama-3.1-8b --gpu h2000", "h2000 h200"),
