@@ -5,11 +5,12 @@ from __future__ import annotations
 import functools
 import gc
 import importlib.util
+import io
 import os
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -130,6 +131,23 @@ def cli(
         return Result(code=code, stdout=captured.out, stderr=captured.err)
 
     return run
+
+
+@pytest.fixture
+def typed(monkeypatch: pytest.MonkeyPatch) -> Callable[[str], None]:
+    """Puts text on standard input."""
+
+    def put(text: str) -> None:
+        monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(text.encode("utf-8", "replace"))))
+
+    return put
+
+
+@pytest.fixture(scope="session")
+def page() -> str:
+    """What a vLLM server showed at /metrics."""
+    recorded = Path(__file__).parent / "recorded" / "vllm-0.32.0-metrics.txt"
+    return recorded.read_text(encoding="utf-8")
 
 
 @pytest.fixture(scope="session")
