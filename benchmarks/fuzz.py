@@ -22,15 +22,15 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from fuzzed_server import TOKENS, FuzzedServer
-from speclift.arithmetic.possible import DRAFT_TOKENS_MAX, NO_TEXT_FOR_IT
 from speclift.client.client import Client
 from speclift.client.load import Order, run_turn
 from speclift.core.arm import Endpoint, ServerSettings, baseline_arm
 from speclift.core.engine_spec import AttachSettings
 from speclift.core.errors import SpecliftError
-from speclift.core.records import Place, Record
+from speclift.core.records import NO_TEXT_FOR_IT, Place, Record
 from speclift.core.traffic import Concurrency, Request
 from speclift.engines.attach.engine import Attach
+from speclift.http.counts import DRAFT_TOKENS_MAX
 from speclift.studies.study import DATABASE, Study
 
 STREAMS = 16

@@ -15,6 +15,7 @@ from statistics import median
 from typing import NamedTuple
 
 from speclift.core.document import Json
+from speclift.core.records import AnswerChoice, ToolCall
 from speclift.core.units import Seconds
 from speclift.lossless.soak.faults import HeldAgainst, observe
 from speclift.lossless.soak.rates import PROMISED, PROVEN, SoakResult, Tally, judge_tallies
@@ -24,15 +25,7 @@ from speclift.lossless.soak.traffic import (
     SoakTraffic,
     soak_traffic,
 )
-from speclift.lossless.soak.values import (
-    Exposure,
-    SoakAnswer,
-    SoakChoice,
-    SoakFault,
-    SoakRequest,
-    Stage,
-    ToolCall,
-)
+from speclift.lossless.soak.values import Exposure, SoakAnswer, SoakFault, SoakRequest, Stage
 from speclift.lossless.soak.wording import nonce_for
 from speclift.testing.fake_corruption import Around, Corruption, character_id
 from speclift.testing.fake_truth import Truth
@@ -185,10 +178,10 @@ def answered(request: SoakRequest, corruption: str, other: str) -> SoakAnswer:
     )
 
 
-def choice_of(choice: Mapping[str, Json]) -> SoakChoice:
+def choice_of(choice: Mapping[str, Json]) -> AnswerChoice:
     message = json.loads(json.dumps(choice["message"]))
     reason = choice["finish_reason"]
-    return SoakChoice(
+    return AnswerChoice(
         text=message["content"] or "",
         finish_reason=reason if isinstance(reason, str) else None,
         thoughts=message.get("reasoning_content", ""),

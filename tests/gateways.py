@@ -12,8 +12,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from speclift.core.routing import PoolStates, RequestFeatures, Route, RoutedRequest, ServerPool
+from speclift.http.message import HttpRequest
 from speclift.live.gateway import caller
-from speclift.live.gateway.requests import CallerRequest
 from speclift.live.gateway.service import GatewayService, GatewaySettings
 
 CHAT = "/v1/chat/completions"
@@ -264,7 +264,7 @@ async def gateway_process(
         await started.wait()
 
 
-def features_of(request: CallerRequest) -> RequestFeatures:
+def features_of(request: HttpRequest) -> RequestFeatures:
     return RequestFeatures(path=request.path, is_generation=request.path == CHAT, is_stream=True)
 
 

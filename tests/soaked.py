@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
+from speclift.core.records import AnswerChoice, ToolCall
 from speclift.lossless.soak.faults import HeldAgainst, SoakObservation, observe
 from speclift.lossless.soak.traffic import SoakTraffic
 from speclift.lossless.soak.values import (
@@ -14,11 +15,9 @@ from speclift.lossless.soak.values import (
     Exposure,
     Promise,
     SoakAnswer,
-    SoakChoice,
     SoakFault,
     SoakRequest,
     Stage,
-    ToolCall,
 )
 from speclift.lossless.soak.wording import nonce_for
 from speclift.testing.fake_corruption import Around
@@ -54,13 +53,13 @@ def asked(text: str = f"Say something of {NONCE}.", **changed: object) -> SoakRe
 
 
 def said(*texts: str, finish: str | None = "stop", **changed: object) -> SoakAnswer:
-    choices = tuple(SoakChoice(text=text, finish_reason=finish) for text in texts or ("Fine.",))
+    choices = tuple(AnswerChoice(text=text, finish_reason=finish) for text in texts or ("Fine.",))
     return SoakAnswer(**{"index": 4, "exposure": EXPOSURE, "choices": choices, **changed})  # type: ignore[arg-type]
 
 
 def called(name: str, arguments: str, finish: str = "tool_calls") -> SoakAnswer:
     call = ToolCall(name=name, arguments=arguments)
-    return said(choices=(SoakChoice(text="", finish_reason=finish, calls=(call,)),))
+    return said(choices=(AnswerChoice(text="", finish_reason=finish, calls=(call,)),))
 
 
 def observed(
@@ -89,7 +88,7 @@ def observed(
 def read_answer(request: SoakRequest, data: Mapping[str, Any], exposure: Exposure = EXPOSURE) -> SoakAnswer:
     """The JSON of a whole answer as the soak keeps it."""
     choices = tuple(
-        SoakChoice(
+        AnswerChoice(
             text=choice["message"]["content"] or "",
             finish_reason=choice["finish_reason"],
             thoughts=choice["message"].get("reasoning_content", ""),

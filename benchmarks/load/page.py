@@ -151,7 +151,7 @@ HOW = """## How it is done
 - **Sending has processes of its own** (`--workers`, one by default). The database, the progress bar and the analysis
   cannot delay a request or a time stamp. Orders and results travel over a socket pair; what waits there is bounded.
 - **One poll, no event-loop framework, no object per token.** Chunks that differ from those before them in their text
-  alone are taken without reading JSON, many at a time; the others are read with orjson.
+  alone are taken without reading JSON, many at a time; the others are read as JSON.
 - **No wake-up per token.** Between the first token and the last no time stamp is needed, and on a quiet machine a
   wake-up costs more than what is read. Once an answer has shown how many bytes its ending has (finish reason, usage,
   [DONE]), the next ones wake us (SO_RCVLOWAT) for their first token and then when that many bytes are there: every two

@@ -15,11 +15,10 @@ from speclift.arithmetic.acceptance import (
     expected_length,
     iid_length,
     iid_speedup,
-    steps_from_cumulative,
     survival,
-    with_steps_without_draft,
 )
 from speclift.core.records import Step
+from speclift.http.counts import steps_from_cumulative, with_steps_without_draft
 
 Chunk = tuple[int, int, int]
 

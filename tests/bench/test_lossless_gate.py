@@ -8,6 +8,7 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -18,13 +19,13 @@ import speclift as api
 from corrupting_proxy import proxy
 from running import FAST, Cli, fake_flags
 from speclift.bench import gate_study
-from speclift.bench.asking import ask, read_stream, read_whole
+from speclift.bench.asking import ask, read_answer
 from speclift.bench.scoring import scorer_for
 from speclift.bench.soak_gate import SOAK_MIN_S
 from speclift.core.arm import Endpoint
 from speclift.core.errors import EngineError, UsageError
 from speclift.core.traffic import Message, Request
-from speclift.engines.http import posted_json
+from speclift.http.client import posted_json
 from speclift.lossless.questions import Question
 from speclift.lossless.result import Result
 
@@ -32,6 +33,9 @@ SIZE = ("--requests", 8, "--max-tokens", 32, "--detect", 0.05)
 QUESTION = Question(
     case="q", request=Request(id="q", messages=(Message(role="user", content="Hi"),)), temperature=0.0, seed=1
 )
+
+
+STREAMED = replace(QUESTION, stream=True)
 
 
 @contextmanager
@@ -304,15 +308,15 @@ class TestThePythonApi:
 
 class TestAnswers:
     def test_a_stream_without_an_end_is_a_failure(self) -> None:
-        text = 'data: {"choices": [{"delta": {"content": "Hel"}}]}\n\n'
-        assert read_stream(QUESTION, text).error == "the stream ended without a finish_reason"
+        text = b'data: {"choices": [{"delta": {"content": "Hel"}}]}\n\n'
+        assert read_answer(STREAMED, text).error == "the stream ended without a finish_reason"
 
     def test_an_error_inside_a_stream_is_a_failure(self) -> None:
-        assert "out of memory" in read_stream(QUESTION, 'data: {"error": "out of memory"}\n\n').error
+        assert "out of memory" in read_answer(STREAMED, b'data: {"error": "out of memory"}\n\n').error
 
     @pytest.mark.parametrize("payload", [[], {}, {"choices": []}, {"choices": ["x"]}])
     def test_an_answer_without_choices_is_a_failure(self, payload: object) -> None:
-        assert read_whole(QUESTION, payload).error.startswith("no choices")
+        assert read_answer(QUESTION, json.dumps(payload).encode()).error.startswith("no choices")
 
     def test_the_older_form_of_log_probabilities_is_read(self) -> None:
         payload = {
@@ -328,7 +332,7 @@ class TestAnswers:
                 }
             ]
         }
-        found = read_whole(QUESTION, payload)
+        found = read_answer(QUESTION, json.dumps(payload).encode())
         assert [said.data for said in found.said] == [b" a", b" b"]
         assert found.said[0].choices[1].logprob == -2.0
 

@@ -12,7 +12,8 @@ from scripted_http import answered, scripted
 from speclift.bench import soak_asking
 from speclift.bench.soak_asking import Heard, hear
 from speclift.core.arm import Endpoint
-from speclift.lossless.soak.values import Promise, SoakRequest, ToolCall
+from speclift.core.records import ToolCall
+from speclift.lossless.soak.values import Promise, SoakRequest
 
 LIMIT_S = 5.0
 
@@ -150,14 +151,17 @@ ODD: dict[str, tuple[bytes, str]] = {
         "not a valid chunk",
     ),
     "brackets without end": (answered(b"data: " + b"[" * 100_000 + b"\n\n"), "not a valid chunk"),
-    "nothing": (answered(b""), "not an event stream"),
-    "nothing but its end": (answered(b"data: [DONE]\n\n"), "not an event stream"),
+    "nothing": (answered(b""), "an empty answer"),
+    "nothing but its end": (answered(b"data: [DONE]\n\n"), "without a finish_reason"),
     "a body that is cut off": (
         b"HTTP/1.1 200 OK\r\nContent-Length: 900\r\nConnection: close\r\n\r\ndata: {",
         "mid-answer",
     ),
     "no HTTP": (b"hello, who is there?\r\n\r\nConnection: close\r\n\r\n", "not an HTTP answer"),
-    "hundreds of choices": (events(*[delta("a", index=n) for n in range(200)]), "more than 16 choices"),
+    "choices that are a number": (events({"choices": 7}), "not a valid chunk"),
+    "a choice that is a number": (events({"choices": [7]}), "not a valid chunk"),
+    "a delta that is a list": (events({"choices": [{"delta": [1]}]}), "not a valid chunk"),
+    "hundreds of choices": (events(*[delta("a", index=n) for n in range(200)]), "more than 128 choices"),
     "hundreds of tools": (
         events(delta(tool_calls=[{"index": n, "function": {"name": "f"}} for n in range(200)])),
         "more than 64 tool calls",
@@ -171,9 +175,7 @@ def test_what_is_no_answer_is_an_error_in_words(answer: bytes, words: str) -> No
 
 
 ODD_FIELDS: dict[str, object] = {
-    "choices are a number": {"choices": 7},
-    "a choice is a number": {"choices": [7]},
-    "a delta is a list": {"choices": [{"delta": [1], "index": "x", "finish_reason": 7}]},
+    "an index is a word": {"choices": [{"delta": {}, "index": "x"}]},
     "calls are words": delta(tool_calls="find"),
     "a call is a number": delta(
         tool_calls=[7, {"function": 7}, {"index": -1, "function": {"arguments": {"a": 1}}}]
@@ -213,5 +215,5 @@ def test_an_endless_answer_is_given_up_before_it_fills_the_memory(monkeypatch: p
 
 
 def test_a_line_without_an_end_is_given_up() -> None:
-    told = heard(answered(b"data: " + b"a" * (2 << 20)))
-    assert "a line of more than 1 MiB" in told.error
+    told = heard(answered(b"data: " + b"a" * (5 << 20)))
+    assert "a line of more than 4 MiB" in told.error

@@ -26,6 +26,7 @@ from speclift.bench.soak_study import (
 )
 from speclift.core.arm import Arm, Endpoint
 from speclift.core.errors import StudyError, UsageError
+from speclift.core.records import AnswerChoice
 from speclift.core.results import Level
 from speclift.core.speculation import NGram
 from speclift.lossless.result import Result
@@ -33,7 +34,7 @@ from speclift.lossless.soak.faults import exposed_to, faults_of
 from speclift.lossless.soak.outcome import SHOWN_BY_ANY, SoakArm
 from speclift.lossless.soak.rates import judge_faults
 from speclift.lossless.soak.traffic import SoakDialect, SoakKind, soak_traffic
-from speclift.lossless.soak.values import Exposure, SoakAnswer, SoakChoice, SoakFault, Stage
+from speclift.lossless.soak.values import Exposure, SoakAnswer, SoakFault, Stage
 
 TRAFFIC = soak_traffic(seed=3, dialect=SoakDialect.VLLM)
 ARM = Arm(name="ngram-k4", speculation=NGram())
@@ -58,7 +59,7 @@ def kept(slot: int, *, arm: str = "ngram-k4", status: int = 200) -> Kept:
             before=slot,
             joined=1,
         ),
-        choices=() if status != 200 else (SoakChoice(text="Fine words.", finish_reason="stop"),),
+        choices=() if status != 200 else (AnswerChoice(text="Fine words.", finish_reason="stop"),),
         tokens=3,
         error="" if status == 200 else f"{status}: not with speculation",
         status=status,

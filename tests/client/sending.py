@@ -12,7 +12,7 @@ from scripted import Peer, Script, ScriptedServer
 
 from speclift.client.exchange import Errand, Sent
 from speclift.client.sender import Sender
-from speclift.client.wire import target_of
+from speclift.http.message import target_of
 
 HEAD = b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nTransfer-Encoding: chunked\r\n\r\n"
 END = b"0\r\n\r\n"

@@ -34,8 +34,8 @@ from speclift.client import sender as sender_module
 from speclift.client.connection import ask_for_stamps, moment_of, receive_stamped
 from speclift.client.exchange import Errand, Sent
 from speclift.client.sender import Sender
-from speclift.client.wire import target_of
 from speclift.core.records import Outcome
+from speclift.http.message import target_of
 
 CERTIFICATE = Path(__file__).parent.parent / "recorded" / "localhost-test-certificate.pem"
 

@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from speclift.client.wire import ResponseReader
 from speclift.core.foreign_text import error_text, parse_json
+from speclift.http.message import ResponseReader
 
 RECORDED = Path(__file__).parent.parent / "recorded"
 

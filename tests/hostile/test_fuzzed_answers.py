@@ -33,17 +33,16 @@ from wild import (
 )
 
 from samples import launch, new_study, record, request
-from speclift.arithmetic.possible import TOKEN_BYTES_MAX, Limits
-from speclift.bench.asking import read_stream as read_answer
-from speclift.bench.asking import read_whole
-from speclift.client.stream import StreamResult, read_stream
-from speclift.client.wire import ResponseReader, WireError
+from speclift.bench.asking import read_answer
 from speclift.core.engine_totals import USED, counted_between
 from speclift.core.errors import EngineError
 from speclift.core.foreign_text import error_text, parse_json
 from speclift.core.records import Outcome, Record
 from speclift.engines.attach.detect import detect, facts, llamacpp_facts, sglang_facts, vllm_facts
 from speclift.engines.metrics import parse_counters
+from speclift.http.answer import read_stream
+from speclift.http.counts import TOKEN_BYTES_MAX, AnswerRead, Limits
+from speclift.http.message import HttpError, ResponseReader
 from speclift.lossless.questions import Question
 from speclift.statistics.bursts import mark_bursts
 from speclift.statistics.cells import cells
@@ -53,7 +52,7 @@ from speclift.studies.study import Study
 LIMITS = Limits(tokens_max=16, draft_max=4)
 
 
-def require_possible(result: StreamResult) -> None:
+def require_possible(result: AnswerRead) -> None:
     """What is not None can be true; what was refused says so."""
     text_bytes = len(result.text.encode("utf-8", "surrogatepass"))
     if result.output_tokens is not None:
@@ -84,7 +83,7 @@ def test_whole_responses_with_their_heads(reads: list[bytes]) -> None:
     try:
         bodies = [(float(place), reader.feed(data)) for place, data in enumerate(reads)]
         reader.end()
-    except WireError:
+    except HttpError:
         return
     assert 0 <= reader.status <= 999
     require_possible(read_stream(bodies, limits=LIMITS))
@@ -122,11 +121,9 @@ QUESTION = Question(case="c", request=request(), temperature=0.0, seed=1)
 
 @given(st.fixed_dictionaries({"choices": or_wild(st.lists(or_wild(choice), max_size=2))}) | wild, events)
 def test_answers_to_the_lossless_gate(payload: Any, stream: bytes) -> None:
-    # A ValueError becomes a failed answer where the gate asks.
-    with suppress(ValueError):
-        read_whole(QUESTION, parse_json(as_json(payload)))
-    with suppress(ValueError):
-        read_answer(QUESTION, stream.decode("utf-8", "replace"))
+    for question, body in ((QUESTION, as_json(payload)), (replace(QUESTION, stream=True), stream)):
+        answer = read_answer(question, body)
+        assert answer.error or answer.finish_reason or not question.stream
 
 
 @pytest.fixture(scope="module")
@@ -173,7 +170,7 @@ def test_servers_that_are_asked_who_they_are(
         assert told.kv_tokens is None or 0 <= told.kv_tokens < 1 << 63
 
 
-def records_from(results: list[StreamResult]) -> list[Record]:
+def records_from(results: list[AnswerRead]) -> list[Record]:
     usual = record()
     return [
         replace(

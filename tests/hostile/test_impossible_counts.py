@@ -13,15 +13,15 @@ from liar import TOKENS, Says, Truth, liar
 
 from running import Cli, records_of
 from samples import NGRAM, launch, new_study, place, record
-from speclift.arithmetic import possible
-from speclift.arithmetic.possible import NO_LIMITS, Limits
-from speclift.client.stream import StreamResult, read_stream
 from speclift.core.arm import BASELINE
 from speclift.core.engine_totals import counted_between
-from speclift.core.records import Counters, Outcome, Phase, Record, Refused, Step
+from speclift.core.records import NO_TEXT_FOR_IT, Counters, Outcome, Phase, Record, Refused, Step
 from speclift.core.results import Finding, Level
 from speclift.core.speculation import Attached, Combined, NGram, Off, Suffix, draft_limit
 from speclift.engines.metrics import parse_counters
+from speclift.http import counts as possible
+from speclift.http.answer import read_stream
+from speclift.http.counts import NO_LIMITS, AnswerRead, Limits
 from speclift.statistics.answer_checks import check_answers
 from speclift.statistics.checks import check_records
 from speclift.studies.study import Study
@@ -33,7 +33,7 @@ NO_COUNTS = ("12", True, -1, 2.5, float("nan"), float("inf"), 1 << 24 | 1, 10**4
 AT_MOST_64 = Limits(tokens_max=64)
 
 
-def answer(text: str, *, limits: Limits = AT_MOST_64, finish: str = "length", **beside: Any) -> StreamResult:
+def answer(text: str, *, limits: Limits = AT_MOST_64, finish: str = "length", **beside: Any) -> AnswerRead:
     """A chunk of text, then one with the finish reason and what else the server says."""
     chunks = (
         {"choices": [{"delta": {"content": text}, "finish_reason": None}]},
@@ -56,7 +56,7 @@ def vllm(drafted: Any, accepted: Any, **more: Any) -> dict[str, Any]:
     }
 
 
-def rules(result: StreamResult) -> list[str]:
+def rules(result: AnswerRead) -> list[str]:
     return [refused.rule for refused in result.refused]
 
 
@@ -112,7 +112,7 @@ class TestTokensOfAnAnswer:
 
     def test_more_tokens_than_bytes_of_text_cannot_be_timed(self) -> None:
         result = answer("ok", usage=usage(12))
-        assert (result.output_tokens, rules(result)) == (None, [possible.NO_TEXT_FOR_IT])
+        assert (result.output_tokens, rules(result)) == (None, [NO_TEXT_FOR_IT])
 
     def test_more_text_than_the_tokens_could_carry_is_impossible(self) -> None:
         assert rules(answer("some words", usage=usage(0))) == [possible.TOO_MUCH_TEXT]
@@ -259,7 +259,7 @@ class TestFindings:
     def test_tokens_without_text_fail_it_where_they_are_a_habit(
         self, honest_count: int, level: Level, arm: str | None
     ) -> None:
-        lie = Refused(rule=possible.NO_TEXT_FOR_IT, said="12 output tokens in 2 bytes of text")
+        lie = Refused(rule=NO_TEXT_FOR_IT, said="12 output tokens in 2 bytes of text")
         (finding,) = check_answers([*[record(arm=NGRAM.name)] * honest_count, refusing(lie)])
         assert (finding.check, finding.level, finding.arm) == ("unseen-tokens", level, arm)
 

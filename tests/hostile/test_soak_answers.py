@@ -9,11 +9,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from soaked import NONCE, OTHER, asked, said
+from speclift.core.records import AnswerChoice, ToolCall
 from speclift.lossless.recorded_faults import calls_misfit
 from speclift.lossless.soak.faults import HeldAgainst, exposed_to, faults_of
 from speclift.lossless.soak.schemas import misfit
 from speclift.lossless.soak.traffic import SoakDialect, SoakKind, answer_schema, session_tools, soak_traffic
-from speclift.lossless.soak.values import Promise, SoakChoice, ToolCall
+from speclift.lossless.soak.values import Promise
 
 TRAFFIC = soak_traffic(seed=2, dialect=SoakDialect.VLLM, banned=((1, "7"),))
 REQUESTS = [
@@ -27,7 +28,7 @@ TEXTS = st.one_of(
 )
 CALLS = st.builds(ToolCall, name=st.one_of(st.just("find_order"), TEXTS), arguments=TEXTS)
 CHOICES = st.builds(
-    SoakChoice,
+    AnswerChoice,
     text=TEXTS,
     finish_reason=st.sampled_from([None, "stop", "length", "tool_calls", "\ud800"]),
     thoughts=TEXTS,
@@ -41,7 +42,7 @@ CHOICES = st.builds(
     alone=st.lists(CHOICES, max_size=2).map(tuple),
 )
 def test_no_answer_makes_a_detector_fail(
-    choices: tuple[SoakChoice, ...], tokens: int | None, alone: tuple[SoakChoice, ...]
+    choices: tuple[AnswerChoice, ...], tokens: int | None, alone: tuple[AnswerChoice, ...]
 ) -> None:
     held = HeldAgainst(nonces={NONCE, OTHER}, alone=said(choices=alone))
     answer = said(choices=choices, tokens=tokens)
@@ -76,4 +77,4 @@ def test_a_session_that_calls_ten_thousand_tools_ends() -> None:
     request = asked(promise=Promise(tools=tuple((n, json.dumps(s)) for n, s in session_tools(NONCE))))
     calls = tuple(ToolCall(name="find_order", arguments="{") for _ in range(10_000))
 
-    assert faults_of(request, said(choices=(SoakChoice(text="", finish_reason="stop", calls=calls),)))
+    assert faults_of(request, said(choices=(AnswerChoice(text="", finish_reason="stop", calls=calls),)))

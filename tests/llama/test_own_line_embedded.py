@@ -16,9 +16,9 @@ import pytest
 from running import Result, speclift
 from speclift.core.errors import OperatingError
 from speclift.core.own_line import OwnLine
-from speclift.engines.http import fetch
 from speclift.engines.llamacpp.server import knows
 from speclift.engines.process import free_port
+from speclift.http.client import fetch
 from speclift.studies.study import Study
 from speclift.verbs.own_line import brought
 from speclift.weights import models

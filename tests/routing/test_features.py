@@ -7,7 +7,7 @@ import math
 import time
 from typing import Any
 
-import orjson
+import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -233,7 +233,7 @@ paths = st.sampled_from([CHAT, "/v1/completions", "/completion", "/v1/models"])
 @pytest.mark.slow
 @given(path=paths, body=st.dictionaries(keys, json_values, max_size=8))
 def test_no_body_makes_it_raise(path: str, body: dict[str, object]) -> None:
-    data = orjson.dumps(body)
+    data = msgspec.json.encode(body)
 
     seen = read_features(path, {}, data, repeats=lambda _text: 0.1)
 

@@ -8,11 +8,11 @@ from typing import Any
 import pytest
 
 from samples import record
-from speclift.arithmetic.possible import NO_TEXT_FOR_IT, OVER_MAX_TOKENS
 from speclift.core.arm import BASELINE
-from speclift.core.records import Phase, Record, Refused
+from speclift.core.records import NO_TEXT_FOR_IT, Phase, Record, Refused
 from speclift.core.results import Level
 from speclift.core.traffic import Concurrency
+from speclift.http.counts import OVER_MAX_TOKENS
 from speclift.statistics.answer_checks import check_answers
 from speclift.statistics.bursts import BURST_TOKENS_MIN, check_bursts, mark_bursts
 

@@ -14,8 +14,8 @@ import pytest
 
 from running import Result, command
 from speclift.core.errors import OperatingError
-from speclift.engines.http import fetch
 from speclift.engines.process import free_port
+from speclift.http.client import fetch
 from speclift.studies.study import Study
 
 pytestmark = [pytest.mark.vllm, pytest.mark.timeout(600)]

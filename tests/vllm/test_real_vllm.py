@@ -23,12 +23,12 @@ from speclift.core.errors import EngineError, UsageError
 from speclift.core.records import Phase, Place, Record
 from speclift.core.speculation import DraftModel, NGram, Speculation
 from speclift.core.traffic import Concurrency, Message, Request
-from speclift.engines.http import fetch
 from speclift.engines.metrics import parse_counters
 from speclift.engines.process import free_port
 from speclift.engines.protocol import Server
 from speclift.engines.vllm import engine as vllm
 from speclift.engines.vllm.engine import Vllm
+from speclift.http.client import fetch
 from speclift.studies.study import Study
 from speclift.verbs.plan import plan
 

@@ -13,8 +13,8 @@ import pytest
 from speclift.bench.log_counting import log_drafters
 from speclift.core.arm import Arm, ServerSettings
 from speclift.core.speculation import NGram
-from speclift.engines.http import fetch
 from speclift.engines.vllm.engine import Vllm
+from speclift.http.client import fetch
 from speclift.replayer.batch import LoggedAnswer, batch_of
 from speclift.replayer.methods import replay_of, settings_for
 from speclift.verbs.replay import replay

@@ -108,53 +108,6 @@ def break_even_acceptance(k: int, step_cost_ratio: float) -> float | None:
     return high
 
 
-def steps_from_cumulative(
-    tokens_seen: Sequence[Tokens], drafted_so_far: Sequence[Tokens], accepted_so_far: Sequence[Tokens]
-) -> tuple[Step, ...]:
-    """The decode steps behind llama.cpp's per-chunk timings: predicted_n, draft_n, draft_n_accepted.
-
-    The counters rise with the first token of a step (b11549), so a step with `a` accepted spans that chunk
-    and the next `a` tokens; a token outside such a span whose counters did not move is a step without a
-    draft. The first token is the prefill's and belongs to no step.
-
-    Where a chunk carries several tokens, the steps inside it become one step with their summed counts
-    followed by steps without a draft: totals and the number of steps stay right. A stream that ends inside
-    a step keeps the whole step. Counters that fall, or accept more than was drafted, raise ValueError.
-    """
-    steps: list[Step] = []
-    tokens_before, drafted_before, accepted_before = 0, 0, 0
-    tokens_explained = 1
-    for tokens, drafted, accepted in zip(tokens_seen, drafted_so_far, accepted_so_far, strict=True):
-        step = Step(drafted=drafted - drafted_before, accepted=accepted - accepted_before)
-        if tokens < tokens_before or not 0 <= step.accepted <= step.drafted:
-            raise ValueError(
-                f"not cumulative draft counters: tokens {tokens_before} -> {tokens}, "
-                f"drafted {drafted_before} -> {drafted}, accepted {accepted_before} -> {accepted}"
-            )
-        if step.drafted:
-            steps.append(step)
-            tokens_explained += step.accepted + 1
-        without_draft = max(0, tokens - tokens_explained)
-        steps.extend([Step(drafted=0, accepted=0)] * without_draft)
-        tokens_explained += without_draft
-        tokens_before, drafted_before, accepted_before = tokens, drafted, accepted
-    return tuple(steps)
-
-
-def with_steps_without_draft(
-    steps: Sequence[Step], output_tokens: Tokens, *, chunk_count: int = 0
-) -> tuple[Step, ...]:
-    """vLLM lists the steps that drafted (0.32); what they do not explain came from steps without a draft.
-
-    The added steps stand at the end, wherever they were. A draft cut off at the end of the answer explains tokens
-    that never came; the chunks tell better then: one for the prompt, one for each step, fewer only where some
-    arrived together.
-    """
-    explained = 1 + sum(step.accepted + 1 for step in steps)
-    missing = max(0, output_tokens - explained, chunk_count - 1 - len(steps))
-    return (*steps, *[Step(drafted=0, accepted=0)] * missing)
-
-
 def _require_probability(alpha: float) -> None:
     if not 0.0 <= alpha <= 1.0:
         raise ValueError(f"an acceptance rate is a probability in 0..1, saw {alpha}")

@@ -8,16 +8,15 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 
-from speclift.arithmetic.response import count, draft_counts
 from speclift.core.address import joined
 from speclift.core.arm import Endpoint
 from speclift.core.errors import EngineError
-from speclift.core.foreign_text import parse_json
-from speclift.core.json_reading import as_list, as_object, as_objects, as_text, as_whole
+from speclift.core.json_reading import as_list, as_object, as_objects, as_whole
 from speclift.core.units import Seconds
-from speclift.engines.http import ANSWER_BYTES_MAX, fetched
+from speclift.http.answer import AnswerReader, ChoiceReader
+from speclift.http.client import ANSWER_BYTES_MAX, fetched
+from speclift.http.counts import count
 from speclift.lossless.answers import Alternative, Answer, Said
 from speclift.lossless.questions import Question
 
@@ -25,8 +24,6 @@ ANSWER_LIMIT_S = 300.0
 ERROR_CHARACTERS = 300
 # A whole number beyond this is no log-probability, and may be none that a float can hold.
 WHOLE_MAX = 10**6
-# Reasoning models put their thoughts under another key; they are text all the same.
-TEXT_KEYS = ("reasoning_content", "reasoning", "content")
 
 
 async def ask(endpoint: Endpoint, question: Question, *, limit_s: Seconds = ANSWER_LIMIT_S) -> Answer:
@@ -34,18 +31,16 @@ async def ask(endpoint: Endpoint, question: Question, *, limit_s: Seconds = ANSW
     path = "/v1/chat/completions" if question.request.messages else "/v1/completions"
     data = json.dumps(body(endpoint, question)).encode()
     try:
-        text = await fetched(
+        answer = await fetched(
             joined(endpoint.base_url, path),
             data=data,
             api_key=endpoint.api_key,
             limit_s=limit_s,
             bytes_max=ANSWER_BYTES_MAX,
         )
-        return read_stream(question, text) if question.stream else read_whole(question, parse_json(text))
     except EngineError as error:
         return failed(question, str(error).partition(" answered ")[2] or str(error))
-    except ValueError as error:
-        return failed(question, f"not JSON: {error}")
+    return read_answer(question, answer.encode("utf-8", "surrogatepass"))
 
 
 async def ask_all(endpoint: Endpoint, questions: Sequence[Question], *, at_once: int) -> list[Answer]:
@@ -91,66 +86,36 @@ def failed(question: Question, error: str) -> Answer:
     return Answer(case=question.case, text="", finish_reason=None, tokens=None, error=shown)
 
 
-def read_whole(question: Question, answer: object) -> Answer:
-    payload = as_object(answer)
-    choice = next(iter(as_list(payload.get("choices"))), None)
-    if not isinstance(choice, dict):
-        return failed(question, f"no choices in the answer, which has: {_keys(answer)}")
-    counts = draft_counts(payload)
-    said = tuple(_said(as_object(choice.get("logprobs"))))
+def read_answer(question: Question, body: bytes) -> Answer:
+    """What the one reader of answers makes of it; a whole answer also has its tokens."""
+    reader = AnswerReader()
+    if question.stream:
+        reader.feed(0.0, body)
+    else:
+        reader.take_whole(body)
+    reader.end()
+    if reader.failure is not None:
+        return failed(question, reader.failure[1])
+    drafts, first = reader.reported.drafts, min(reader.choices.items())[1]
     return Answer(
         case=question.case,
-        text=_text(choice),
-        finish_reason=as_text(choice.get("finish_reason")) or None,
-        tokens=count(as_object(payload.get("usage")).get("completion_tokens")),
-        said=said,
-        ids=_ids(choice),
-        prompt_ids=_whole_numbers(payload.get("prompt_token_ids") or choice.get("prompt_token_ids")),
-        drafted=counts.drafted if counts else None,
-        accepted=counts.accepted if counts else None,
+        text=reader.text if question.stream else first.choice.whole,
+        finish_reason=reader.finish_reason,
+        tokens=count(reader.reported.usage.get("completion_tokens")),
+        said=tuple(said for logprobs in first.logprobs for said in _said(logprobs)),
+        ids=_ids(first),
+        prompt_ids=_whole_numbers(reader.prompt_ids),
+        drafted=drafts.drafted if drafts else None,
+        accepted=drafts.accepted if drafts else None,
     )
 
 
-def read_stream(question: Question, text: str) -> Answer:
-    """The same values from server-sent events."""
-    parts: list[str] = []
-    finish: str | None = None
-    answer = Answer(case=question.case, text="", finish_reason=None, tokens=None)
-    for line in text.splitlines():
-        data = line.removeprefix("data:").strip()
-        if not line.startswith("data:") or data == "[DONE]":
-            continue
-        payload = parse_json(data)
-        if not isinstance(payload, dict) or payload.get("error"):
-            return failed(question, f"error in the stream: {data[:200]}")
-        counts = draft_counts(payload)
-        if counts is not None:
-            answer = replace(answer, drafted=counts.drafted, accepted=counts.accepted)
-        usage = payload.get("usage")
-        if isinstance(usage, dict):
-            answer = replace(answer, tokens=count(usage.get("completion_tokens")))
-        for choice in as_objects(payload.get("choices")):
-            parts.append(_text(choice))
-            finish = as_text(choice.get("finish_reason")) or finish
-    if finish is None:
-        return failed(question, "the stream ended without a finish_reason")
-    return replace(answer, text="".join(parts), finish_reason=finish)
-
-
-def _text(choice: Mapping[str, object]) -> str:
-    holder = choice.get("message") or choice.get("delta")
-    if isinstance(holder, dict):
-        return "".join(as_text(holder.get(key)) or "" for key in TEXT_KEYS)
-    return str(choice.get("text") or "")
-
-
-def _ids(choice: Mapping[str, object]) -> tuple[int, ...]:
+def _ids(choice: ChoiceReader) -> tuple[int, ...]:
     """vLLM lists them when asked (0.32), llama.cpp beside its log-probabilities (b11549)."""
-    ids = choice.get("token_ids")
-    if isinstance(ids, list):
-        return _whole_numbers(ids)
-    content = as_object(choice.get("logprobs")).get("content")
-    return _whole_numbers([entry.get("id") for entry in as_objects(content)])
+    if choice.token_ids is not None:
+        return _whole_numbers(choice.token_ids)
+    entries = (entry for logprobs in choice.logprobs for entry in as_objects(logprobs.get("content")))
+    return _whole_numbers([entry.get("id") for entry in entries])
 
 
 def _said(logprobs: Mapping[str, object]) -> list[Said]:
@@ -211,7 +176,3 @@ def _number(value: object) -> float:
 
 def _utf8(token: object) -> bytes:
     return token.encode("utf-8", "surrogatepass") if isinstance(token, str) else b""
-
-
-def _keys(answer: object) -> str:
-    return ", ".join(map(str, answer))[:120] if isinstance(answer, dict) else type(answer).__name__

@@ -11,7 +11,7 @@ from speclift.core.arm import Endpoint
 from speclift.core.errors import EngineError
 from speclift.core.foreign_text import parse_json
 from speclift.core.json_reading import as_object, as_objects, as_text, as_whole
-from speclift.engines.http import fetched
+from speclift.http.client import fetched
 from speclift.lossless.soak.traffic import SoakDialect
 
 ADAPTERS_MAX = 4

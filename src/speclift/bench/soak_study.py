@@ -17,19 +17,11 @@ from typing import TextIO, TypeAlias
 from speclift.core.errors import StudyError, UsageError
 from speclift.core.foreign_text import parse_json
 from speclift.core.json_reading import need_object, need_text
+from speclift.core.records import AnswerChoice, ToolCall
 from speclift.core.typed_json import read_as
 from speclift.core.units import Seconds, Tokens
 from speclift.lossless.soak.outcome import Distribution
-from speclift.lossless.soak.values import (
-    FaultSeen,
-    SoakAnswer,
-    SoakChoice,
-    SoakFault,
-    SoakRequest,
-    Stage,
-    ToolCall,
-    slot_of,
-)
+from speclift.lossless.soak.values import FaultSeen, SoakAnswer, SoakFault, SoakRequest, Stage, slot_of
 from speclift.studies.private import FILE_MODE, private_folder
 from speclift.studies.texts import NOT_KEPT, error_stand_in, stand_in
 
@@ -316,7 +308,7 @@ def without_text(kept: Kept) -> Kept:
     )
 
 
-def _choice_without_text(choice: SoakChoice) -> SoakChoice:
+def _choice_without_text(choice: AnswerChoice) -> AnswerChoice:
     return replace(
         choice,
         text=stand_in(choice.text),

@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from types import TracebackType
 from typing import Self
 
-import orjson
+import msgspec
 
 from speclift.client.clock import from_monotonic, to_monotonic
 from speclift.client.frames import (
@@ -33,7 +33,6 @@ from speclift.client.frames import (
     Setup,
 )
 from speclift.client.processes import SendingProcess
-from speclift.client.wire import target_of
 from speclift.client.worker import DESCRIPTORS_MAX, OWN_DESCRIPTORS
 from speclift.core.address import without_secrets
 from speclift.core.arm import Endpoint
@@ -42,6 +41,7 @@ from speclift.core.json_reading import as_whole
 from speclift.core.records import Outcome, Phase, Place, Record, Refused, Step
 from speclift.core.traffic import Request
 from speclift.core.units import Seconds, Tokens
+from speclift.http.message import target_of
 
 REQUEST_LIMIT_S = 300.0
 # Orders that travel to a process together.
@@ -318,8 +318,8 @@ def record_of(row: ResultRow, place: Place) -> Record:
 
 def _json_bytes(body: dict[str, object]) -> bytes:
     try:
-        return orjson.dumps(body)
-    except TypeError:  # lone surrogates, numbers beyond 64 bits
+        return msgspec.json.encode(body)
+    except (TypeError, ValueError, OverflowError):  # lone surrogates, numbers beyond 64 bits
         return json.dumps(body).encode()
 
 

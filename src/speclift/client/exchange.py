@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from speclift.arithmetic.possible import NO_LIMITS, Limits
 from speclift.client.connection import Connection, Stamp, moment_of
-from speclift.client.stream import ERROR_TEXT_MAX, StreamReader, StreamResult
-from speclift.client.wire import ResponseReader
 from speclift.core.foreign_text import READ_BYTES_MAX, error_text
 from speclift.core.records import Outcome
 from speclift.core.units import Seconds
+from speclift.http.answer import ERROR_TEXT_MAX, AnswerReader
+from speclift.http.counts import NO_LIMITS, AnswerRead, Limits
+from speclift.http.message import ResponseReader
 
 # Of the text of an answer that failed: what it said is not compared with anything.
 FAILED_TEXT_MAX = 16 * 1024
@@ -41,7 +41,7 @@ class Sent:
     intended: Seconds
     sent: Seconds
     end: Seconds
-    result: StreamResult
+    result: AnswerRead
 
 
 class Exchange:
@@ -56,7 +56,7 @@ class Exchange:
         self.job = job
         self.connection = connection
         self.response = ResponseReader()
-        self.stream = StreamReader(job.limits)
+        self.stream = AnswerReader(job.limits)
         self._error_body = b""
         self.last_read: Seconds | None = None
         self.read_bytes = 0

@@ -18,7 +18,7 @@ _LENGTH = struct.Struct("!I")
 # id, when it is due on the monotonic clock (None: when a stream is free), the bytes to send, how many may come back,
 # the most tokens of an answer and of a draft (None: not known).
 OrderRow = tuple[int, Seconds | None, bytes, int, Tokens | None, Tokens | None]
-# id, intended, sent, end, then the fields of StreamResult in their order; steps and what was refused as pairs.
+# id, intended, sent, end, then the fields of AnswerRead in their order; steps and what was refused as pairs.
 ResultRow = tuple[
     int,
     Seconds,

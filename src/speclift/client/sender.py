@@ -19,10 +19,11 @@ from speclift.client.lateness import Lateness
 from speclift.client.low_water import LowWater
 from speclift.client.poll import Poll
 from speclift.client.pool import Pool
-from speclift.client.stream import ERROR_TEXT_MAX, StreamResult
-from speclift.client.wire import WireError
 from speclift.core.records import Outcome
 from speclift.core.units import Seconds
+from speclift.http.answer import ERROR_TEXT_MAX
+from speclift.http.counts import AnswerRead
+from speclift.http.message import HttpError
 
 # How often deadlines and idle connections are looked at.
 TIDY_EVERY_S = 0.25
@@ -305,7 +306,7 @@ class Sender:
         exchange.last_read = arrived
         try:
             body = response.feed(data)
-        except WireError as error:
+        except HttpError as error:
             self._finish(exchange, Outcome.MALFORMED, str(error)[:ERROR_TEXT_MAX])
             return
         if body:
@@ -396,7 +397,7 @@ class Sender:
         if end is None:
             last_read = exchange.last_read if exchange is not None else None
             end = time.perf_counter() if last_read is None or outcome is not None else last_read
-        result = exchange.stream.result() if exchange is not None else StreamResult(outcome=Outcome.CUT)
+        result = exchange.stream.result() if exchange is not None else AnswerRead(outcome=Outcome.CUT)
         if outcome is not None:
             result = replace(result, outcome=outcome, error=error, text=result.text[:FAILED_TEXT_MAX])
         self._has_news = True

@@ -18,7 +18,6 @@ import sys
 import time
 from pathlib import Path
 
-from speclift.arithmetic.possible import Limits
 from speclift.client.exchange import Errand, Sent
 from speclift.client.frames import (
     Begin,
@@ -34,6 +33,7 @@ from speclift.client.frames import (
 )
 from speclift.client.sender import Sender
 from speclift.core.units import Seconds
+from speclift.http.counts import Limits
 
 # Orders wait here rather than with the parent, so that none is late because the parent was; beyond this many
 # they wait in the socket, and the parent waits with them.

@@ -36,11 +36,37 @@ class Step(msgspec.Struct, frozen=True, kw_only=True, array_like=True):
     accepted: Tokens
 
 
+# Hidden reasoning and special tokens are counted and not sent: possible, but no time per token can be had from it.
+NO_TEXT_FOR_IT = "more-tokens-than-text"
+
+
 class Refused(msgspec.Struct, frozen=True, kw_only=True, array_like=True):
     """A number that a server reported and that cannot be true: which rule it breaks, and what was said."""
 
     rule: str
     said: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ToolCall:
+    name: str
+    # As the server wrote them: whether they are JSON is what is asked.
+    arguments: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AnswerChoice:
+    """One of an answer's choices: text as a caller reads it, thoughts and calls of tools apart."""
+
+    text: str
+    finish_reason: str | None
+    thoughts: str = ""
+    calls: tuple[ToolCall, ...] = ()
+
+    @property
+    def whole(self) -> str:
+        """Everything the model wrote."""
+        return self.thoughts + self.text + "".join(call.name + call.arguments for call in self.calls)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -8,9 +8,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from speclift.arithmetic.response import count, draft_counts
 from speclift.core.errors import EngineError
 from speclift.core.json_reading import as_object
+from speclift.http.counts import count, draft_counts
 
 PROBE_TOKENS = 96
 # Below this mean accepted length on a text to repeat, the drafter is broken, not slow (vLLM PR 35548, 37667).
@@ -42,7 +42,7 @@ def judge_probe(response: Mapping[str, object], *, arm: str, is_forced: bool = F
 
     `is_forced` where acceptance is synthetic: how much was accepted then says nothing about the drafter.
     """
-    counts = draft_counts(response)
+    counts = draft_counts(response.get("timings"), response.get("metrics"))
     if counts is None:
         return "the engine reports no draft counts"
     tokens = count(as_object(response.get("usage")).get("completion_tokens")) or 0

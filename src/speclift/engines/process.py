@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from speclift.core.errors import EngineError, OperatingError
-from speclift.engines.http import LIMIT_S, fetched, posted_json
+from speclift.http.client import LIMIT_S, fetched, posted_json
 
 GUARDIAN = Path(__file__).with_name("guardian.py")
 # Within this and a little more an engine is gone for sure; Ctrl-C promises five seconds for everything.

@@ -13,8 +13,8 @@ from speclift.core.errors import EngineError
 from speclift.core.live import MetricsReading, Watched
 from speclift.core.units import Seconds
 from speclift.engines.attach.detect import version_at
-from speclift.engines.kept_connection import KeptConnection
 from speclift.engines.metrics import read_page
+from speclift.http.client import KeptConnection
 from speclift.live.readings import is_another_process
 from speclift.live.server_watch import ServerWatch, WatchSettings
 

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from speclift.core.address import address_of, concealed, remember
 from speclift.core.errors import EngineError
 from speclift.core.units import Seconds
-from speclift.engines.kept_connection import KeptConnection
+from speclift.http.client import KeptConnection
 
 TRY_LIMIT_S = 10.0
 WAITS_S = (1.0, 4.0, 15.0, 60.0)

@@ -12,7 +12,7 @@ from hashlib import blake2b
 from itertools import takewhile
 from typing import TypeAlias
 
-import orjson
+import msgspec
 
 from speclift.core.json_reading import as_list, as_number, as_object, as_objects, as_text, as_whole
 from speclift.core.routing import SESSION_FIELD, RequestFeatures
@@ -84,8 +84,8 @@ def _document(path: str, body: bytes) -> Mapping[str, object] | None:
     if len(body) > BRACKETS_MAX and _is_made_to_cost(body):
         return None
     try:
-        document = orjson.loads(body)
-    except orjson.JSONDecodeError:
+        document = msgspec.json.decode(body)
+    except (ValueError, RecursionError):
         return None
     return document if isinstance(document, dict) else None
 

@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Sequence
 
-from speclift.arithmetic.possible import NO_TEXT_FOR_IT
-from speclift.core.records import Record
+from speclift.core.records import NO_TEXT_FOR_IT, Record
 from speclift.core.results import Finding, Level, fail
 
 # Answers whose tokens were not sent as text: a few may be a model's whim (special tokens), more are the server's habit.

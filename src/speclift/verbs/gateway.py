@@ -20,11 +20,11 @@ from speclift.core.foreign_text import parse_json
 from speclift.core.json_reading import as_object, as_text
 from speclift.core.live import Watched
 from speclift.core.routing import PoolStates, RequestFeatures, RoutedRequest, ServerState
+from speclift.http.message import HttpRequest
 from speclift.live.ask import WatchAsk
 from speclift.live.gateway.access_log import AccessLog
 from speclift.live.gateway.ask import GatewayAsk
 from speclift.live.gateway.loop import loop_name, run_on_fastest_loop
-from speclift.live.gateway.requests import CallerRequest
 from speclift.live.gateway.service import GatewayService, GatewaySettings
 from speclift.live.gateway.turned import TurnedAway
 from speclift.routing.features import CHAT_PATHS, COMPLETION_PATHS, Repeats, read_features
@@ -180,7 +180,7 @@ class _Gateway:
     def _look(self, watched: Watched) -> None:
         self._turned.take(watched, now_s=time.monotonic())
 
-    def _read(self, request: CallerRequest) -> RequestFeatures:
+    def _read(self, request: HttpRequest) -> RequestFeatures:
         words = self._turned.against(now_s=time.monotonic())
         if words != self.service.state.against_spec:
             self.service.state.against_spec = words

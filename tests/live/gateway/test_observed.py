@@ -9,13 +9,13 @@ from pathlib import Path
 
 import pytest
 
-from speclift.arithmetic.possible import Limits
-from speclift.client.stream import read_stream
-from speclift.client.wire import ResponseReader
+from speclift.core.records import Outcome
+from speclift.http.answer import read_stream
+from speclift.http.counts import AnswerRead, Limits
+from speclift.http.message import ResponseReader
 from speclift.live.gateway.observed import (
     LINE_BYTES_MAX,
     TEXT_BODY_BYTES_MAX,
-    AnswerSeen,
     ObservedAnswer,
 )
 
@@ -41,7 +41,7 @@ def words(*texts: str) -> list[bytes]:
     return [event(delta(content=text)) for text in texts]
 
 
-def seen_of(*bodies: bytes, limits: Limits | None = None, keeps_text: bool = False) -> AnswerSeen:
+def seen_of(*bodies: bytes, limits: Limits | None = None, keeps_text: bool = False) -> AnswerRead:
     """The reads of an answer, one second after the other."""
     observed = ObservedAnswer(limits=limits or Limits(), keeps_text=keeps_text)
     for second, body in enumerate(bodies):
@@ -51,16 +51,16 @@ def seen_of(*bodies: bytes, limits: Limits | None = None, keeps_text: bool = Fal
 
 def test_a_stream_says_when_its_text_came_and_how_long_it_is() -> None:
     seen = seen_of(ROLE, *words("a", "b", "c"), event(delta("length")), usage(), DONE)
-    assert (seen.first_text_s, seen.last_text_s) == (1.0, 3.0)
+    assert (seen.first_token_s, seen.last_token_s) == (1.0, 3.0)
     assert (seen.prompt_tokens, seen.output_tokens, seen.finish_reason) == (12, 5, "length")
     assert seen.tpot_s == pytest.approx(0.5)
     assert seen.error == ""
-    assert seen.text is None
+    assert seen.text == ""
 
 
 def test_where_the_text_ended_by_itself_the_end_token_counts() -> None:
     seen = seen_of(ROLE, *words("a", "b"), event(delta("stop")), usage(), DONE)
-    assert (seen.first_text_s, seen.last_text_s) == (1.0, 3.0)
+    assert (seen.first_token_s, seen.last_token_s) == (1.0, 3.0)
 
 
 @pytest.mark.parametrize(
@@ -75,12 +75,12 @@ def test_where_the_text_ended_by_itself_the_end_token_counts() -> None:
     ],
 )
 def test_thoughts_and_tool_calls_are_text_too(first: object) -> None:
-    assert seen_of(b": still here\n\n", ROLE, event(first), DONE).first_text_s == 2.0
+    assert seen_of(b": still here\n\n", ROLE, event(first), DONE).first_token_s == 2.0
 
 
 @pytest.mark.parametrize("empty", [delta(content=""), delta(content=None), delta(tool_calls=[]), {}, 7, [1]])
 def test_an_event_without_text_is_not_the_first(empty: object) -> None:
-    assert seen_of(event(empty), *words("x")).first_text_s == 1.0
+    assert seen_of(event(empty), *words("x")).first_token_s == 1.0
 
 
 @pytest.mark.parametrize("size", [1, 2, 7, 100, 10_000])
@@ -90,9 +90,9 @@ def test_however_it_is_cut_into_reads_it_says_the_same(size: int, line_end: str)
     body = b"".join(event(part, line_end=line_end) for part in parts) + usage() + DONE
     seen = seen_of(*(body[place : place + size] for place in range(0, len(body), size)))
     assert (seen.output_tokens, seen.finish_reason) == (5, "stop")
-    assert seen.first_text_s is not None
-    assert seen.last_text_s is not None
-    assert 0 <= seen.first_text_s <= seen.last_text_s
+    assert seen.first_token_s is not None
+    assert seen.last_token_s is not None
+    assert 0 <= seen.first_token_s <= seen.last_token_s
 
 
 def test_without_counts_of_the_server_there_is_no_time_per_token() -> None:
@@ -120,7 +120,7 @@ def test_of_a_real_stream_it_says_what_the_load_generator_says(name: str, drafts
         observed.feed(arrived_s, read)
     seen, told = observed.result(), read_stream(reads)
     assert (bool(told.drafted), bool(told.output_tokens)) == (drafts, True)
-    assert (seen.first_text_s, seen.last_text_s) == (told.first_token_s, told.last_token_s)
+    assert (seen.first_token_s, seen.last_token_s) == (told.first_token_s, told.last_token_s)
     assert (seen.prompt_tokens, seen.output_tokens) == (told.prompt_tokens, told.output_tokens)
     assert (seen.drafted, seen.accepted, seen.finish_reason) == (
         told.drafted,
@@ -201,10 +201,10 @@ def test_an_answer_that_comes_whole_has_counts_and_no_first_token() -> None:
     }
     raw = b" \n" + json.dumps(body, indent=1).encode()
     seen = seen_of(b"  ", raw[:9], raw[9:], keeps_text=True)
-    assert (seen.first_text_s, seen.last_text_s, seen.tpot_s) == (None, None, None)
+    assert (seen.first_token_s, seen.last_token_s, seen.tpot_s) == (None, None, None)
     assert (seen.prompt_tokens, seen.output_tokens, seen.finish_reason) == (12, 5, "stop")
     assert seen.text == "Hm. Yes."
-    assert seen_of(raw).text is None
+    assert seen_of(raw).text == ""
 
 
 def test_an_error_that_comes_whole_is_said() -> None:
@@ -221,12 +221,12 @@ def test_text_is_kept_where_that_was_asked_for(text: str) -> None:
     "bodies", [(), (b"",), (b"\n",), (b" " * 99,), (b"data:",), (b"[]",), (b"{",), (b"\x00",)]
 )
 def test_nothing_comes_of_nothing(bodies: tuple[bytes, ...]) -> None:
-    assert seen_of(*bodies) == AnswerSeen()
+    assert seen_of(*bodies) == AnswerRead(outcome=Outcome.OK)
 
 
 def test_a_stream_that_broke_off_says_how_far_it_came() -> None:
     seen = seen_of(*words("a", "b"), event(delta(content="c"))[:-9])
-    assert (seen.first_text_s, seen.last_text_s, seen.finish_reason) == (0.0, 1.0, None)
+    assert (seen.first_token_s, seen.last_token_s, seen.finish_reason) == (0.0, 1.0, None)
 
 
 @pytest.mark.slow
@@ -280,14 +280,15 @@ def test_text_without_end_is_given_up() -> None:
     observed = ObservedAnswer(keeps_text=True)
     for second in range(TEXT_BODY_BYTES_MAX // (1 << 20) + 2):
         observed.feed(float(second), event(delta(content="y" * (1 << 20))))
-    assert observed.result().text is None
+    assert observed.result().text == ""
+    assert not observed.keeps_text
 
 
 def test_a_line_that_drips_is_not_read_again_with_every_byte() -> None:
     observed = ObservedAnswer()
     for second in range(100_000):
         observed.feed(float(second), b"x")
-    assert observed.result().first_text_s is None
+    assert observed.result().first_token_s is None
 
 
 def test_random_bytes_are_no_trouble() -> None:

@@ -8,17 +8,11 @@ from dataclasses import replace
 import pytest
 
 from soaked import EXPOSURE, NONCE, OTHER, asked, called, said
+from speclift.core.records import AnswerChoice, ToolCall
 from speclift.lossless.soak.faults import SPECIAL_TOKENS, HeldAgainst, exposed_to, faults_of, observe
 from speclift.lossless.soak.rates import PROMISED
 from speclift.lossless.soak.traffic import answer_schema, session_tools
-from speclift.lossless.soak.values import (
-    Promise,
-    SoakAnswer,
-    SoakChoice,
-    SoakFault,
-    SoakRequest,
-    ToolCall,
-)
+from speclift.lossless.soak.values import Promise, SoakAnswer, SoakFault, SoakRequest
 
 TEXT = (
     f"The quiet harbour follows the pale river twice. Code {NONCE}. "
@@ -221,7 +215,7 @@ class TestJson:
 def called_all(*arguments: str) -> SoakAnswer:
     """One call after the other, until the limit of tokens."""
     calls = tuple(ToolCall(name="find_order", arguments=each) for each in arguments)
-    return said(choices=(SoakChoice(text="", finish_reason="tool_calls", calls=calls),), tokens=LIMIT)
+    return said(choices=(AnswerChoice(text="", finish_reason="tool_calls", calls=calls),), tokens=LIMIT)
 
 
 class TestTools:
@@ -318,7 +312,7 @@ class TestBudgets:
         assert (SoakFault.BUDGET in found(asked(promise=promise), answer)) is is_fault
 
     def test_thoughts_are_counted_in_words_where_the_server_does_not_count(self) -> None:
-        thoughts = SoakChoice(text="50 kg", finish_reason="stop", thoughts="so " * 60)
+        thoughts = AnswerChoice(text="50 kg", finish_reason="stop", thoughts="so " * 60)
 
         assert found(asked(promise=Promise(thinking_max=8)), said(choices=(thoughts,))) == {SoakFault.BUDGET}
 

@@ -8,6 +8,7 @@ from dataclasses import replace
 
 import pytest
 
+from speclift.core.records import AnswerChoice, ToolCall
 from speclift.core.traffic import Message, Request
 from speclift.lossless.soak.traffic import (
     SoakDialect,
@@ -16,16 +17,7 @@ from speclift.lossless.soak.traffic import (
     refused_kinds,
     soak_traffic,
 )
-from speclift.lossless.soak.values import (
-    TURNS_MAX,
-    Exposure,
-    SoakAnswer,
-    SoakChoice,
-    SoakRequest,
-    Stage,
-    ToolCall,
-    slot_of,
-)
+from speclift.lossless.soak.values import TURNS_MAX, Exposure, SoakAnswer, SoakRequest, Stage, slot_of
 from speclift.lossless.soak.wording import nonces_in
 
 OWN = Request(id="p1", messages=(Message(role="user", content="What is a heron?"),), max_tokens=64)
@@ -58,7 +50,7 @@ def first_of(traffic: SoakTraffic, kind: SoakKind) -> SoakRequest:
 
 
 def answered(request: SoakRequest, *calls: ToolCall, text: str = "", **changed: object) -> SoakAnswer:
-    choice = SoakChoice(text=text, finish_reason="stop", calls=calls)
+    choice = AnswerChoice(text=text, finish_reason="stop", calls=calls)
     return SoakAnswer(**{"index": request.index, "exposure": EXPOSURE, "choices": (choice,), **changed})  # type: ignore[arg-type]
 
 
@@ -214,7 +206,7 @@ def test_a_session_goes_on_from_the_calls_that_the_limit_left_whole() -> None:
     limit = request.promise.tokens_max
 
     def following(*calls: ToolCall) -> SoakRequest | None:
-        choice = SoakChoice(text="", finish_reason="tool_calls", calls=calls)
+        choice = AnswerChoice(text="", finish_reason="tool_calls", calls=calls)
         return traffic.following(request, answered(request, choices=(choice,), tokens=limit))
 
     later = following(whole, cut)

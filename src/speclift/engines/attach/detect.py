@@ -14,9 +14,9 @@ from speclift.core.foreign_text import parse_json
 from speclift.core.json_reading import as_list, as_object, as_objects, as_text, as_whole
 from speclift.core.records import Counters
 from speclift.core.units import Seconds, Tokens
-from speclift.engines.http import fetch
 from speclift.engines.metrics import labels_of, parse_counters
 from speclift.engines.vllm.output import kv_tokens
+from speclift.http.client import fetch
 
 PROBE_LIMIT_S = 10.0
 # No server has room for more tokens than that, and no version or setting has a longer name.

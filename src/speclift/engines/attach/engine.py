@@ -20,10 +20,10 @@ from speclift.core.records import Counters, Usage
 from speclift.core.results import Finding
 from speclift.engines.aside import aside
 from speclift.engines.attach.detect import LLAMACPP, PROBE_LIMIT_S, VLLM, Detected, Facts, detect, facts
-from speclift.engines.http import fetched
 from speclift.engines.llamacpp.engine import HONEST_BODY
 from speclift.engines.metrics import parse_counters
 from speclift.engines.vllm.output import totals_only
+from speclift.http.client import fetched
 
 # A server that is there takes a connection at once; one that does not may be slow, and is not called dead for it.
 CONNECT_LIMIT_S = 1.0

@@ -14,7 +14,7 @@ from speclift.core.arm import Endpoint
 from speclift.core.errors import EngineError
 from speclift.core.foreign_text import parse_json
 from speclift.core.json_reading import need_list, need_number, need_objects, need_whole
-from speclift.engines.http import fetched, post_to
+from speclift.http.client import fetched, post_to
 from speclift.lossless.answers import Answer
 from speclift.lossless.calibration import TokenScore, lookups
 from speclift.lossless.questions import Question

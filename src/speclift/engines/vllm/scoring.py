@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from speclift.core.arm import Endpoint
 from speclift.core.errors import EngineError
 from speclift.core.json_reading import as_list, as_number, as_object, need_list, need_object, need_objects
-from speclift.engines.http import post_to
+from speclift.http.client import post_to
 from speclift.lossless.answers import Answer
 from speclift.lossless.calibration import TokenScore, lookups, tempered
 from speclift.lossless.questions import Question

@@ -10,9 +10,9 @@ from http import HTTPStatus
 from typing import cast
 
 from speclift.core.units import Seconds
+from speclift.http.message import HttpError, HttpRequest, RequestReader
 from speclift.live.gateway.exchange import Relay
 from speclift.live.gateway.loop import read_little
-from speclift.live.gateway.requests import CallerRequest, Refusal, RequestReader
 
 # Written and not yet taken by the caller: above this, its server is not read any further.
 WRITE_BYTES_MAX = 64 * 1024
@@ -33,10 +33,10 @@ class CallerGround:
     """What all connections share."""
 
     # The answer to a request for the gateway itself; None where it is for the servers.
-    own_answer: Callable[[CallerRequest, bool], bytes | None]
+    own_answer: Callable[[HttpRequest, bool], bytes | None]
     # Why a request is not let in; None where it is.
-    refusal: Callable[[CallerRequest], Refusal | None]
-    exchange: Callable[[CallerConnection, CallerRequest, bool], Relay]
+    refusal: Callable[[HttpRequest], HttpError | None]
+    exchange: Callable[[CallerConnection, HttpRequest, bool], Relay]
     # Bytes of bodies that more (or fewer) are held; False where that is too many.
     hold: Callable[[int], bool]
     is_draining: Callable[[], bool]
@@ -93,13 +93,20 @@ class CallerConnection(asyncio.Protocol):
         if self._transport is not None:
             self._transport.abort()
 
+    def stop(self) -> None:
+        """The gateway ends, and with it what is under way."""
+        if self._exchange is not None:
+            self._exchange.stop()
+        else:
+            self.hang_up()
+
     def close_if_idle(self) -> None:
         """No more requests are taken."""
         if not self.is_busy and self._transport is not None:
             self._transport.close()
 
     def check_time(self, now_s: Seconds) -> None:
-        if self._is_paused and now_s - self._slow_since_s > SLOW_LIMIT_S:
+        if (self._is_paused or self._is_ending) and now_s - self._slow_since_s > SLOW_LIMIT_S:
             self.hang_up()
         elif self._exchange is not None:
             self._exchange.check_time(now_s)
@@ -111,11 +118,11 @@ class CallerConnection(asyncio.Protocol):
         if not reader.has_begun:
             if quiet_s > IDLE_LIMIT_S:
                 self.hang_up()
-        elif not reader.is_in_body:
+        elif reader.begun is None:
             if gone_s > HEAD_LIMIT_S:
-                self._refuse(Refusal(408, "the request did not come in time"))
+                self._refuse(HttpError("the request did not come in time", 408))
         elif quiet_s > BODY_LIMIT_S or gone_s > BODY_LIMIT_S + reader.held_bytes / BODY_BYTES_PER_S:
-            self._refuse(Refusal(408, "the body did not come in time"))
+            self._refuse(HttpError("the body did not come in time", 408))
 
     # What asyncio calls.
 
@@ -126,7 +133,7 @@ class CallerConnection(asyncio.Protocol):
         if not self._ground.joined(self):
             # At once: whoever comes beyond the bound is not to hold a descriptor that an answer needs.
             self._is_ending = True
-            self.write(refusal_bytes(Refusal(503, "too many connections")))
+            self.write(refusal_bytes(HttpError("too many connections", 503)))
             self._transport.close()
 
     def data_received(self, data: bytes) -> None:
@@ -142,7 +149,7 @@ class CallerConnection(asyncio.Protocol):
             if self._transport is not None and (not is_room or self._reader.held_bytes > AHEAD_BYTES_MAX):
                 self._transport.pause_reading()
         elif not is_room:
-            self._refuse(Refusal(503, "too many bodies at once"))
+            self._refuse(HttpError("too many bodies at once", 503))
         else:
             self._take_next()
 
@@ -164,7 +171,7 @@ class CallerConnection(asyncio.Protocol):
             self._exchange.pause()
 
     def resume_writing(self) -> None:
-        self._is_paused = False
+        self._is_paused, self._slow_since_s = False, self._ground.clock()
         if self._exchange is not None:
             self._exchange.resume()
         elif not self._is_ending:
@@ -180,7 +187,7 @@ class CallerConnection(asyncio.Protocol):
     def _take_next(self) -> None:
         try:
             request = self._reader.next_request()
-        except Refusal as refusal:
+        except HttpError as refusal:
             self._refuse(refusal)
             return
         if request is None:
@@ -231,8 +238,7 @@ class CallerConnection(asyncio.Protocol):
         if self._transport is None:
             return
         if not keeps_alive:
-            self._is_ending = True
-            self._transport.close()
+            self._end()
             return
         if self._is_paused:
             return  # whoever does not take one answer is not given another
@@ -242,14 +248,22 @@ class CallerConnection(asyncio.Protocol):
             # Not from here: a caller that sends a thousand requests ahead would go a thousand calls deep.
             asyncio.get_running_loop().call_soon(self._take_ahead)
 
+    def _end(self) -> None:
+        """Closes once what was written is taken, which has its time too."""
+        self._is_ending = True
+        if not self._is_paused:
+            self._slow_since_s = self._ground.clock()
+        if self._transport is not None:
+            self._transport.close()
+
     def _take_ahead(self) -> None:
         is_free = self._exchange is None and not self._is_paused and not self._is_ending
         if self._transport is not None and is_free:
             self._take_next()
 
-    def _refuse(self, refusal: Refusal) -> None:
+    def _refuse(self, refusal: HttpError) -> None:
         self._is_ending = True
-        self._heard_s = self._ground.clock()
+        self._heard_s = self._slow_since_s = self._ground.clock()
         self._reader = RequestReader()
         self.forget_body()
         if self._transport is None:
@@ -268,7 +282,7 @@ class CallerConnection(asyncio.Protocol):
             asyncio.get_running_loop().call_later(LINGER_S, self._linger, until_s)
 
 
-def refusal_bytes(refusal: Refusal) -> bytes:
+def refusal_bytes(refusal: HttpError) -> bytes:
     """As OpenAI's clients read it."""
     kind = "invalid_request_error" if refusal.status < 500 else "overloaded_error"
     error = {"message": refusal.words, "type": kind, "param": None, "code": refusal.status}

@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import Protocol
 
-import orjson
+import msgspec
 
 from speclift.core.json_reading import as_object, as_whole
 from speclift.core.routing import (
@@ -23,9 +23,10 @@ from speclift.core.routing import (
     RoutedRequest,
 )
 from speclift.core.units import Seconds
+from speclift.http.answer import read_event
+from speclift.http.message import HttpRequest
 from speclift.live.gateway.heads import answer_head, request_head, request_id_of
 from speclift.live.gateway.observed import ObservedAnswer
-from speclift.live.gateway.requests import CallerRequest
 from speclift.live.gateway.upstream import PoolMember, UpstreamConnection
 
 # Servers that are asked before the caller is told that none answers.
@@ -79,7 +80,7 @@ class ExchangeGround:
 
     members: Callable[[], Mapping[str, PoolMember]]
     route: Callable[[RequestFeatures], Route]
-    read_features: Callable[[CallerRequest], RequestFeatures]
+    read_features: Callable[[HttpRequest], RequestFeatures]
     report: Callable[[RoutedRequest], None]
     # A server failed to answer: it is out until a probe says otherwise.
     suspect: Callable[[PoolMember, str], None]
@@ -100,7 +101,8 @@ class _Failure:
     words: str
     member: PoolMember
     # What the server did say, where it said something: passed on where no other server answers.
-    answer: tuple[bytes, bytes] | None = None
+    # Its status, head and body.
+    answer: tuple[int, bytes, bytes] | None = None
     # It may have acted on it.
     was_sent: bool = True
     is_stale: bool = False
@@ -109,7 +111,7 @@ class _Failure:
 
 class Relay:
     def __init__(
-        self, ground: ExchangeGround, caller: WritesAnswer, request: CallerRequest, *, is_last: bool
+        self, ground: ExchangeGround, caller: WritesAnswer, request: HttpRequest, *, is_last: bool
     ) -> None:
         self._ground, self._caller, self._request = ground, caller, request
         # No other request follows on this connection, by the caller's wish or ours.
@@ -206,6 +208,7 @@ class Relay:
             try:
                 connection = await member.connect(is_fresh=is_fresh)
             except (OSError, TimeoutError) as error:
+                member.answers = False
                 words = "does not accept connections" if isinstance(error, TimeoutError) else _reason(error)
                 return _Failure(words=words, member=member, was_sent=False)
             if self._caller.is_gone:
@@ -268,7 +271,7 @@ class Relay:
             failure = _Failure(
                 words="answered an error" if reader.status == 200 else f"answered {reader.status}",
                 member=member,
-                answer=(reader.head, bytes(self._held)),
+                answer=(reader.status, reader.head, bytes(self._held)),
                 # Of other questions it may be the answer: llama.cpp says so of /slots when none is free.
                 is_suspect=reader.status == 503 and self._features.is_generation,
             )
@@ -289,13 +292,23 @@ class Relay:
             if self._member is not None:
                 self._settle(_Failure(words=words, member=self._member, is_stale=is_stale))
             return
-        self._end = RequestEnd.CUT
-        self._is_last = True
         if self._member is not None:
             self._ground.suspect(self._member, words)
+        self._cut(f"the server {words} in the middle of the answer")
+
+    def stop(self) -> None:
+        """The gateway ends: an answer that has begun says so, any other is not given."""
+        if self._has_begun and self._end is RequestEnd.UNANSWERED:
+            self._leave()
+            self._cut("the gateway was stopped in the middle of the answer")
+        else:
+            self._caller.hang_up()
+
+    def _cut(self, words: str) -> None:
+        self._end = RequestEnd.CUT
+        self._is_last = True
         if self._is_event_stream and self._is_chunked and self._observed.ends_with(EVENT_ENDS):
-            event = b"data: " + orjson.dumps(_error(f"the server {words} in the middle of the answer", 502))
-            event += b"\n\n"
+            event = b"data: " + msgspec.json.encode(_error(words, 502)) + b"\n\n"
             self._caller.write(b"%x\r\n%b\r\n%b" % (len(event), event, LAST_CHUNK))
         else:
             # Whatever followed would be read as a part of the answer.
@@ -339,8 +352,7 @@ class Relay:
         """What the last server said, where one spoke; else that none did."""
         spoken = next((failure for failure in reversed(failures) if failure.answer is not None), None)
         if spoken is not None and spoken.answer is not None:
-            head, body = spoken.answer
-            self._status = int(head.split(b" ", 2)[1])
+            self._status, head, body = spoken.answer
             written = answer_head(
                 head,
                 status=self._status,
@@ -353,7 +365,7 @@ class Relay:
         else:
             asked = "; ".join(f"{failure.member.url} {failure.words}" for failure in failures)
             self._status = 502
-            body = orjson.dumps(_error(f"no server answered: {asked or 'none is known'}", 502))
+            body = msgspec.json.encode(_error(f"no server answered: {asked or 'none is known'}", 502))
             fields = f"content-type: application/json\r\ncontent-length: {len(body)}\r\n"
             own = f"{POOL_FIELD}: {self._route.pool.value}\r\n{REQUEST_ID_FIELD}: {self._id}\r\n"
             written = f"HTTP/1.1 502 Bad Gateway\r\n{fields}{own}".encode("ascii")
@@ -376,7 +388,7 @@ class Relay:
             end = RequestEnd.REFUSED
         has_answer = self._has_begun and self._member is not None
         member = self._member if has_answer else None
-        first_s = seen.first_text_s
+        first_s = seen.first_token_s
         return RoutedRequest(
             request_id=self._id,
             arrived_s=self._arrived_wall_s,
@@ -397,7 +409,7 @@ class Relay:
             finish_reason=seen.finish_reason,
             attempts=self._attempts,
             request_body=self._request.body if self._keeps_text else None,
-            answer_text=seen.text,
+            answer_text=seen.text if self._observed.keeps_text else None,
         )
 
 
@@ -414,11 +426,8 @@ def _first_error(body: bytes) -> int | None:
     engine dies (0.32)."""
     if not body.startswith(b'data: {"error"'):
         return None
-    try:
-        event = orjson.loads(body.partition(b"\n")[0].removeprefix(b"data: "))
-    except orjson.JSONDecodeError:
-        return None
-    return as_whole(as_object(event["error"]).get("code"))
+    event = read_event(body.partition(b"\n")[0].removeprefix(b"data: "))
+    return None if event is None else as_whole(as_object(event.error).get("code"))
 
 
 def _error(message: str, status: int) -> dict[str, object]:

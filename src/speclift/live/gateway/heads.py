@@ -13,7 +13,7 @@ from http import HTTPStatus
 
 from speclift.core.address import Address
 from speclift.core.routing import POOL_FIELD, REQUEST_ID_FIELD, THROUGH_FIELD, ServerPool
-from speclift.live.gateway.requests import CallerRequest
+from speclift.http.message import HttpRequest
 from speclift.live.http_service import COOKIE
 
 _HOP_BY_HOP = frozenset(
@@ -32,14 +32,14 @@ _PHRASE = re.compile(rb"[\t\x20-\x7e\x80-\xff]+")
 BODILESS = (204, 304)
 
 
-def request_id_of(request: CallerRequest) -> str:
+def request_id_of(request: HttpRequest) -> str:
     """The caller's own where it can stand in a header and a log; else a new one."""
     given = next((value for name, value in request.fields if name == REQUEST_ID_FIELD.encode()), b"")
     return given.decode("ascii") if _REQUEST_ID.fullmatch(given) else secrets.token_hex(16)
 
 
 def request_head(
-    request: CallerRequest,
+    request: HttpRequest,
     address: Address,
     *,
     request_id: str,
@@ -72,12 +72,12 @@ def request_head(
     return b"\r\n".join(lines) + b"\r\n\r\n"
 
 
-def has_come_through(request: CallerRequest, gateway: bytes) -> bool:
+def has_come_through(request: HttpRequest, gateway: bytes) -> bool:
     """One of the servers is this gateway, or leads to it."""
     return any(name == THROUGH_FIELD.encode() and value == gateway for name, value in request.fields)
 
 
-def _target(request: CallerRequest, address: Address) -> str:
+def _target(request: HttpRequest, address: Address) -> str:
     """Below the server's own path; a query of its address stands first."""
     place, _, query = request.target.partition("?")
     queries = "&".join(part for part in (address.query, query) if part)

@@ -9,7 +9,7 @@ from contextlib import closing
 from speclift.core.address import joined
 from speclift.core.errors import EngineError
 from speclift.core.units import Seconds
-from speclift.engines.kept_connection import KeptConnection
+from speclift.http.client import KeptConnection
 from speclift.live.gateway.upstream import PoolMember
 
 # vLLM and llama.cpp both have it; llama.cpp says 503 there while it loads its model.
@@ -73,21 +73,21 @@ class HealthChecks:
             await self._check(connection, member, api_key)
 
     async def _check(self, connection: KeptConnection, member: PoolMember, api_key: str | None) -> None:
+        trouble = ""
         try:
             status = await connection.status_of(
                 joined(member.url, HEALTH_PATH), api_key=api_key, limit_s=CHECK_LIMIT_S
             )
+            # Whoever has no such page answers all the same.
+            if status >= 500:
+                trouble = f"answers {status} to {HEALTH_PATH}"
         except EngineError as error:
-            self._note(member, str(error))
-            return
+            trouble = str(error)
+        member.answers = not trouble
         wake = self._wake.get(member.url)
-        if wake is not None and wake.is_set():
-            return  # it failed a caller meanwhile, and will be asked again
-        # Whoever has no such page answers all the same.
-        if status >= 500:
-            self._note(member, f"answers {status} to {HEALTH_PATH}")
-        else:
-            self._note(member, "")
+        if trouble or wake is None or not wake.is_set():
+            self._note(member, trouble)
+        # Else it failed a caller meanwhile, and will be asked again.
 
     def _note(self, member: PoolMember, trouble: str) -> None:
         was_up, member.is_up, member.trouble = member.is_up, not trouble, trouble

@@ -6,20 +6,15 @@ between. Tokens are counted by the server, never by chunks. Whatever is sent, so
 
 from __future__ import annotations
 
-import json
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterator
 
-import orjson
-
-from speclift.arithmetic.possible import NO_LIMITS, TOKEN_BYTES_MAX, Limits, judge_drafts, judge_tokens
-from speclift.arithmetic.response import DraftCounts, count, draft_counts
-from speclift.client.stream import StreamReader
 from speclift.core.foreign_text import error_message, error_text
-from speclift.core.json_reading import as_object, as_objects, as_text
-from speclift.core.units import Seconds, Tokens
-from speclift.live.gateway.chunks import body_of, passing
+from speclift.core.records import Outcome
+from speclift.core.units import Seconds
+from speclift.http.answer import AnswerEvent, AnswerReader, read_event
+from speclift.http.counts import NO_LIMITS, AnswerRead, Limits, Reported
+from speclift.http.message import SIZES
 
 # The end of a stream lies in its last three events (the finish, the counts, [DONE]), each with a blank line behind it.
 # Twice as many are kept, for servers that put comments between them.
@@ -37,36 +32,9 @@ CHUNKS_KEPT = 16
 # Of an answer whose text is kept: some 60,000 tokens in chunks of 250 bytes.
 TEXT_BODY_BYTES_MAX = 16 << 20
 ERROR_TEXT_MAX = 200
-REASON_MAX = 40
-_TEXT_KEYS = ("content", "text", "reasoning", "reasoning_content", "refusal")
-_CALL_KEYS = ("tool_calls", "function_call")
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class AnswerSeen:
-    """One answer once its last byte was relayed; None is what it does not say, or what cannot be true."""
-
-    # Of a stream; an answer that comes whole has no first token.
-    first_text_s: Seconds | None = None
-    # The finish where the text ended by itself: the end token is counted and carries no text.
-    last_text_s: Seconds | None = None
-    prompt_tokens: Tokens | None = None
-    output_tokens: Tokens | None = None
-    drafted: Tokens | None = None
-    accepted: Tokens | None = None
-    finish_reason: str | None = None
-    # What the answer itself calls an error; "" where it does not.
-    error: str = ""
-    # Where text was to be kept; None where it was not, or is too long.
-    text: str | None = None
-
-    @property
-    def tpot_s(self) -> Seconds | None:
-        """None too where all of it came at once: held back on the way, or a single step."""
-        first, last, tokens = self.first_text_s, self.last_text_s, self.output_tokens
-        if first is None or last is None or tokens is None or tokens < 2 or last <= first:
-            return None
-        return (last - first) / (tokens - 1)
+# Of one read: what is passed on unread is kept for a while, so a server that floods is read with care.
+PASSED_BYTES_MAX = 4096
+_SIZE_DIGITS = 3
 
 
 class ObservedAnswer:
@@ -76,7 +44,6 @@ class ObservedAnswer:
         "_arrivals",
         "_first_s",
         "_is_whole",
-        "_keeps_text",
         "_later",
         "_length",
         "_limits",
@@ -85,13 +52,15 @@ class ObservedAnswer:
         "_tail_max",
         "_tail_start",
         "_unread",
+        "keeps_text",
     )
 
     def __init__(self, *, limits: Limits = NO_LIMITS, keeps_text: bool = False) -> None:
         """`limits` is what was asked for; not to be given where several answers are asked for at once."""
         self._limits = limits
-        self._keeps_text = keeps_text
-        self._reader = StreamReader() if keeps_text else None
+        # False from where it is too long on.
+        self.keeps_text = keeps_text
+        self._reader = AnswerReader() if keeps_text else None
         # None until the first byte that is no space: then whether it is one JSON document.
         self._is_whole: bool | None = None
         self._first_s: Seconds | None = None
@@ -157,13 +126,13 @@ class ObservedAnswer:
         if self._reader is not None:
             self._keep_text(self._reader, arrived_s, body)
 
-    def result(self) -> AnswerSeen:
+    def result(self) -> AnswerRead:
+        """The answer once its last byte was relayed, its text only where that is kept."""
         if self._later[0]:
             self._catch_up()
-        if self._is_whole:
-            return self._whole()
-        text = None if self._reader is None else self._reader.result().text
-        return self._streamed(text)
+        reported = Reported(self._limits)
+        answer = self._whole(reported) if self._is_whole else self._streamed(reported)
+        return reported.believed(answer, body_bytes=self._length, chunk_count=None)
 
     def _look_for_text(self, arrived_s: Seconds, body: bytes) -> None:
         """Until it was found, every line that is complete is read."""
@@ -182,7 +151,7 @@ class ObservedAnswer:
         self._unread = end
         # Comments and blank lines may come by the thousand.
         events = (_event(line) for line in lines.split(b"\n")) if b"data:" in lines else ()
-        if any(payload is not None and _has_text(payload) for payload in events):
+        if any(event is not None and event.has_text for event in events):
             self._first_s = arrived_s
 
     def _cut_back(self) -> None:
@@ -203,163 +172,128 @@ class ObservedAnswer:
         self._unread = max(self._unread - cut, 0)
         self._tail_max = max(TAIL_BYTES, min(2 * len(tail), LINE_BYTES_MAX))
 
-    def _keep_text(self, reader: StreamReader, arrived_s: Seconds, body: bytes) -> None:
-        if self._is_whole or self._length > TEXT_BODY_BYTES_MAX:
-            self._reader = None
-            return
-        reader.feed(arrived_s, body)
+    def _keep_text(self, reader: AnswerReader, arrived_s: Seconds, body: bytes) -> None:
+        if self._is_whole:
+            self._reader = None  # read when it is over
+        elif self._length > TEXT_BODY_BYTES_MAX:
+            self._reader, self.keeps_text = None, False
+        else:
+            reader.feed(arrived_s, body)
 
     def _arrival(self, place: int) -> Seconds:
         """When the byte before this place came; the earliest that is remembered where that is longer ago."""
         return next(arrived_s for arrived_s, length in self._arrivals if length >= place)
 
-    def _events(self) -> Iterator[tuple[Seconds, Mapping[str, object]]]:
+    def _events(self) -> Iterator[tuple[Seconds, AnswerEvent]]:
         """The last ones with their times. What has no line end behind it may be whole all the same."""
         lines = bytes(self._tail).split(b"\n")[-LINES_KEPT - 1 :]
         place = self._length + 1 - sum(len(line) + 1 for line in lines)
         for line in lines:
             place += len(line) + 1
-            payload = _event(line)
-            if payload is not None:
-                yield self._arrival(min(place, self._length)), payload
+            event = _event(line)
+            if event is not None:
+                yield self._arrival(min(place, self._length)), event
 
-    def _streamed(self, text: str | None) -> AnswerSeen:
+    def _streamed(self, reported: Reported) -> AnswerRead:
         reason, error = None, ""
         finish_s = last_s = None
-        counted = _Counted()
-        for arrived_s, payload in self._events():
-            counted.take(payload)
-            if _has_text(payload):
+        for arrived_s, event in self._events():
+            reported.take(event.usage or None, event.timings, event.metrics)
+            if event.has_text:
                 last_s = arrived_s
-            reason_here = _finish_reason(payload)
-            if reason_here is not None:
-                reason, finish_s = reason_here, arrived_s
-            if payload.get("error"):
-                error = (error_message(payload) or "an error without words")[:ERROR_TEXT_MAX]
+            if event.finish_reason is not None:
+                reason, finish_s = event.finish_reason, arrived_s
+            if event.error:
+                error = (error_message({"error": event.error}) or "an error without words")[:ERROR_TEXT_MAX]
         if self._first_s is None:
             last_s = None
         elif reason == "stop" and finish_s is not None:
             last_s = finish_s
         elif last_s is None:
             last_s = self._arrivals[-1][0]  # the lines with text were given up
-        return counted.seen(
-            AnswerSeen(
-                first_text_s=self._first_s, last_text_s=last_s, finish_reason=reason, error=error, text=text
-            ),
-            body_bytes=self._length,
-            limits=self._limits,
+        return AnswerRead(
+            outcome=Outcome.HTTP_ERROR if error else Outcome.OK,
+            error=error,
+            first_token_s=self._first_s,
+            last_token_s=last_s,
+            finish_reason=reason,
+            text="" if self._reader is None else self._reader.result().text,
         )
 
-    def _whole(self) -> AnswerSeen:
-        payload = _object(bytes(self._tail)) if self._tail_start == 0 else None
-        if payload is None:
-            return AnswerSeen()
-        counted = _Counted()
-        counted.take(payload)
-        error = error_text(bytes(self._tail), limit=ERROR_TEXT_MAX) if payload.get("error") else ""
-        text = _message_text(payload) if self._keeps_text else None
-        return counted.seen(
-            AnswerSeen(finish_reason=_finish_reason(payload), error=error, text=text),
-            body_bytes=self._length,
-            limits=self._limits,
+    def _whole(self, reported: Reported) -> AnswerRead:
+        body = bytes(self._tail) if self._tail_start == 0 else b""
+        event, reader = read_event(body), AnswerReader()
+        if event is None:
+            self.keeps_text = False
+            return AnswerRead(outcome=Outcome.OK)
+        reported.take(event.usage, event.timings, event.metrics)
+        if self.keeps_text:
+            reader.take_whole(body)
+        return AnswerRead(
+            outcome=Outcome.HTTP_ERROR if event.error else Outcome.OK,
+            error=error_text(body, limit=ERROR_TEXT_MAX) if event.error else "",
+            finish_reason=event.finish_reason,
+            text=reader.text,
         )
 
 
-class _Counted:
-    """The counts in the last events; the latest of each is what holds."""
-
-    def __init__(self) -> None:
-        self._usage: Mapping[str, object] = {}
-        self._drafts: DraftCounts | None = None
-
-    def take(self, payload: Mapping[str, object]) -> None:
-        self._usage = as_object(payload.get("usage")) or self._usage
-        self._drafts = draft_counts(payload) or self._drafts
-
-    def seen(self, answer: AnswerSeen, *, body_bytes: int, limits: Limits) -> AnswerSeen:
-        """With those of them that can be true."""
-        tokens = count(self._usage.get("completion_tokens"))
-        if tokens is None and self._drafts is not None:
-            tokens = self._drafts.output_tokens
-        if tokens is not None:
-            # How much of the body is text is not known: no more than all of it, and as much as the tokens could say.
-            text_bytes = min(body_bytes, tokens * TOKEN_BYTES_MAX)
-            if judge_tokens(tokens, text_bytes=text_bytes, limits=limits) is not None:
-                tokens = None
-        drafted, accepted = self._drafted_and_accepted(tokens, limits)
-        return replace(
-            answer,
-            prompt_tokens=count(self._usage.get("prompt_tokens")),
-            output_tokens=tokens,
-            drafted=drafted,
-            accepted=accepted,
-        )
-
-    def _drafted_and_accepted(
-        self, tokens: Tokens | None, limits: Limits
-    ) -> tuple[Tokens | None, Tokens | None]:
-        drafts = self._drafts or _predictions(self._usage)
-        if (
-            drafts is None
-            or judge_drafts(drafts, drafts.steps or (), tokens=tokens, limits=limits) is not None
-        ):
-            return None, None
-        return drafts.drafted, drafts.accepted
+def _event(line: bytes) -> AnswerEvent | None:
+    return read_event(line[5:]) if line.startswith(b"data:") else None
 
 
-def _predictions(usage: Mapping[str, object]) -> DraftCounts | None:
-    """OpenAI's own fields. Servers that draft nothing fill both with zero; one alone is no rate."""
-    details = as_object(usage.get("completion_tokens_details"))
-    accepted, rejected = (
-        count(details.get(f"{name}_prediction_tokens")) for name in ("accepted", "rejected")
-    )
-    if accepted is None or rejected is None or accepted + rejected == 0:
-        return None
-    return DraftCounts(drafted=accepted + rejected, accepted=accepted)
+def are_whole_chunks(data: bytes) -> bool:
+    """From the first byte to the last, and none of them the last of its body."""
+    place, length = 0, len(data)
+    while place < length:
+        edge = data.find(b"\r\n", place, place + _SIZE_DIGITS + 2)
+        # Without an edge, -1 would be one, and what follows it may lie behind: a size cut in two would never end.
+        size = SIZES.get(data[place:edge]) if edge > place else None
+        if size is None:
+            return False
+        place = edge + size + 4
+        if data[place - 2 : place] != b"\r\n":
+            return False
+    return place == length
 
 
-def _event(line: bytes) -> Mapping[str, object] | None:
-    return _object(line[5:]) if line.startswith(b"data:") else None
+def passing(
+    write: Callable[[bytes], None],
+    later: tuple[list[Seconds], list[bytes]],
+    shorten: Callable[[], None],
+    *,
+    kept_max: int,
+    clock: Callable[[], Seconds],
+) -> Callable[[bytes], bool]:
+    """The way of every token, so one call and as few more as can be: whole chunks are written as they came and noted in
+    `later` with their time, which is shortened where it has come to `kept_max`. What this makes says whether the bytes
+    were such chunks; of others it does nothing. Times and chunks stand in a list each: a pair for every token would be
+    so much more for the garbage collector to look through."""
+    times, kept = later
+
+    def pass_on(data: bytes) -> bool:
+        edge = data.find(b"\r\n", 0, _SIZE_DIGITS + 2)
+        size = SIZES.get(data[:edge])
+        if size is None or len(data) > PASSED_BYTES_MAX:
+            return False
+        # One chunk, most of the time; where the loop is busy, several.
+        if (len(data) != edge + size + 4 or data[-2:] != b"\r\n") and not are_whole_chunks(data):
+            return False
+        times.append(clock())
+        kept.append(data)
+        if len(kept) >= kept_max:
+            shorten()
+        write(data)
+        return True
+
+    return pass_on
 
 
-def _object(data: bytes) -> Mapping[str, object] | None:
-    try:
-        payload = orjson.loads(data)
-    except orjson.JSONDecodeError:
-        # orjson is strict where engines written in Python are not: NaN, lone surrogates.
-        try:
-            payload = json.loads(data)
-        except (ValueError, RecursionError):
-            return None
-    return payload if isinstance(payload, dict) else None
-
-
-def _has_text(payload: Mapping[str, object]) -> bool:
-    """Text, thoughts or the call of a tool; llama.cpp's own /completion has its text outside of any choice."""
-    choices = as_objects(payload.get("choices"))
-    said = [as_object(choice.get("delta")) or choice for choice in choices] or [payload]
-    return any(
-        any(isinstance(delta.get(key), str) and delta[key] for key in _TEXT_KEYS)
-        or any(delta.get(key) for key in _CALL_KEYS)
-        for delta in said
-    )
-
-
-def _finish_reason(payload: Mapping[str, object]) -> str | None:
-    reasons = (choice.get("finish_reason") for choice in as_objects(payload.get("choices")))
-    return next((_word(reason) for reason in reasons if reason), None)
-
-
-def _word(reason: object) -> str:
-    return reason[:REASON_MAX] if isinstance(reason, str) else "unreadable"
-
-
-def _message_text(payload: Mapping[str, object]) -> str | None:
-    """Of the first choice, thoughts first, as a stream brings them."""
-    choice = next(iter(as_objects(payload.get("choices"))), {})
-    message = as_object(choice.get("message"))
-    if not message:
-        return as_text(choice.get("text"))
-    thought = as_text(message.get("reasoning")) or as_text(message.get("reasoning_content")) or ""
-    content = as_text(message.get("content"))
-    return thought + content if content is not None else thought or None
+def body_of(chunks: bytes) -> bytes:
+    """What whole chunks carry."""
+    parts, place = [], 0
+    while place < len(chunks):
+        edge = chunks.index(b"\r\n", place)
+        end = edge + 2 + SIZES[chunks[place:edge]]
+        parts.append(chunks[edge + 2 : end])
+        place = end + 2
+    return b"".join(parts)

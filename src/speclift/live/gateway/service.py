@@ -21,11 +21,11 @@ from speclift.core.routing import (
 )
 from speclift.core.routing import ServerPool as Pool
 from speclift.core.units import Bytes, Seconds
+from speclift.http.message import HttpError, HttpRequest
 from speclift.live.gateway.caller import CallerConnection, CallerGround
 from speclift.live.gateway.exchange import ExchangeGround, Relay
 from speclift.live.gateway.heads import has_come_through
 from speclift.live.gateway.health import HealthChecks
-from speclift.live.gateway.requests import CallerRequest, Refusal
 from speclift.live.gateway.upstream import PoolMember
 from speclift.live.http_service import (
     TEXT,
@@ -82,7 +82,7 @@ class GatewayService:
         settings: GatewaySettings,
         router: RoutesRequests,
         *,
-        read_features: Callable[[CallerRequest], RequestFeatures],
+        read_features: Callable[[HttpRequest], RequestFeatures],
         report: Callable[[RoutedRequest], None],
         say: Callable[[str], None],
     ) -> None:
@@ -201,11 +201,15 @@ class GatewayService:
             self._sweeping.cancel()
         serving = [caller.serving for caller in self.state.callers if caller.serving is not None]
         for caller in tuple(self.state.callers):
-            caller.hang_up()
+            caller.stop()
         await self._health.close()
         if serving:
-            # Each is told that its caller is gone, and reports what came of it.
+            # Each reports what came of it.
             await asyncio.wait(serving, timeout=CLOSE_LIMIT_S)
+            # What was written last goes out.
+            await asyncio.sleep(0)
+        for caller in tuple(self.state.callers):
+            caller.hang_up()
         for member in self.members:
             member.close()
         # What was hung up is told in the next round of the loop.
@@ -238,26 +242,26 @@ class GatewayService:
         self.state.callers.add(caller)
         return is_room
 
-    def _refusal(self, request: CallerRequest) -> Refusal | None:
+    def _refusal(self, request: HttpRequest) -> HttpError | None:
         """The gateway's own pages have their own door."""
         token = self._settings.token
         if self._is_own(request.path):
             is_long = _said_length(request) > SWITCH_BYTES_MAX
-            return Refusal(413, "a request with a long body") if is_long else None
+            return HttpError("a request with a long body", 413) if is_long else None
         if has_come_through(request, self._name):
-            return Refusal(508, "a server of this gateway is the gateway itself, or leads to it")
+            return HttpError("a server of this gateway is the gateway itself, or leads to it", 508)
         if token is None:
             return None
-        given = dict(request.fields).get(b"authorization", b"")
+        given = request.field(b"authorization")
         scheme, _, key = given.partition(b" ")
         if scheme.lower() == b"bearer" and hmac.compare_digest(key.strip(), token.encode()):
             return None
-        return Refusal(401, "the key of this gateway is wanted: Authorization: Bearer ...")
+        return HttpError("the key of this gateway is wanted: Authorization: Bearer ...", 401)
 
     def _is_own(self, path: str) -> bool:
         return path in self._pages or path in (OPEN_PATH, SWITCH_PATH) or path.startswith("/speclift/")
 
-    def _own_answer(self, request: CallerRequest, is_last: bool) -> bytes | None:
+    def _own_answer(self, request: HttpRequest, is_last: bool) -> bytes | None:
         if not self._is_own(request.path):
             return None
         nonce = secrets.token_urlsafe(16)
@@ -281,7 +285,7 @@ class GatewayService:
         return head + (b"" if request.method == "HEAD" else answer.body)
 
     def _health_page(self, _: object) -> WebAnswer:
-        is_up = any(member.is_up for member in self.members)
+        is_up = any(member.answers for member in self.members)
         body = b"ok\n" if is_up else b"no server answers\n"
         return WebAnswer(body=body, kind=TEXT, status=200 if is_up else 503)
 
@@ -302,7 +306,7 @@ class GatewayService:
         return WebAnswer(body=b'{"schema":1,"plain_only":%b}\n' % (b"true" if is_plain_only else b"false"))
 
 
-def _said_length(request: CallerRequest) -> Bytes:
+def _said_length(request: HttpRequest) -> Bytes:
     """Of its body, before that comes; chunks may be any number."""
     fields = dict(request.fields)
     return (

@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import asyncio
-import os
 from collections.abc import Callable
 from typing import Protocol, cast
 
-from speclift.client.wire import ResponseReader, WireError
 from speclift.core.address import Address, address_of
 from speclift.core.routing import ServerPool, ServerState
 from speclift.core.units import Seconds
-from speclift.engines.kept_connection import trust
+from speclift.http.client import trusted_for
+from speclift.http.message import HttpError, ResponseReader
 from speclift.live.gateway.loop import read_little
 
 CONNECT_LIMIT_S = 3.0
@@ -97,7 +96,7 @@ class UpstreamConnection(asyncio.Protocol):
             return
         try:
             body = reader.feed(data)
-        except WireError as error:
+        except HttpError as error:
             self.abort()
             asker.break_off(str(error))
             return
@@ -134,6 +133,8 @@ class PoolMember:
         self.address: Address = address_of(url)
         self.running = 0
         self.is_up = True
+        # Whether it did when it was last probed, whatever became of a caller's request meanwhile.
+        self.answers = True
         # Why it is not, in words.
         self.trouble = ""
         self._clock = clock
@@ -151,12 +152,9 @@ class PoolMember:
                 return kept
             kept.abort()
         loop, address = asyncio.get_running_loop(), self.address
-        tls = (
-            trust(os.environ.get("SSL_CERT_FILE"), os.environ.get("SSL_CERT_DIR")) if address.is_tls else None
-        )
         async with asyncio.timeout(CONNECT_LIMIT_S):
             _, connection = await loop.create_connection(
-                UpstreamConnection, address.host, address.port, ssl=tls
+                UpstreamConnection, address.host, address.port, ssl=trusted_for(address)
             )
         return connection
 

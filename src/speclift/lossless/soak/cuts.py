@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from speclift.core.records import AnswerChoice, ToolCall
 from speclift.core.units import Tokens
 from speclift.lossless.soak.schemas import is_json
-from speclift.lossless.soak.values import SoakAnswer, SoakChoice, ToolCall
+from speclift.lossless.soak.values import SoakAnswer
 
 NO_ARGUMENTS = "{}"
 
@@ -15,7 +16,7 @@ def is_cut(finish_reason: str | None, tokens: Tokens | None, limit: Tokens | Non
     return finish_reason == "length" or (finish_reason == "tool_calls" and is_at_limit)
 
 
-def whole_calls(answer: SoakAnswer, choice: SoakChoice, limit: Tokens | None) -> tuple[ToolCall, ...]:
+def whole_calls(answer: SoakAnswer, choice: AnswerChoice, limit: Tokens | None) -> tuple[ToolCall, ...]:
     """Those that came to their end: the next one had begun, or nothing can follow."""
     calls = choice.calls
     was_cut = is_cut(choice.finish_reason, answer.tokens, limit)

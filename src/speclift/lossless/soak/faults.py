@@ -10,17 +10,10 @@ import re
 from collections.abc import Callable, Collection, Hashable, Iterator, Mapping
 from dataclasses import dataclass
 
+from speclift.core.records import AnswerChoice
 from speclift.lossless.soak.cuts import is_cut, whole_calls
 from speclift.lossless.soak.schemas import misfit, misfit_so_far
-from speclift.lossless.soak.values import (
-    Exposure,
-    FaultSeen,
-    SoakAnswer,
-    SoakChoice,
-    SoakFault,
-    SoakRequest,
-    slot_of,
-)
+from speclift.lossless.soak.values import Exposure, FaultSeen, SoakAnswer, SoakFault, SoakRequest, slot_of
 from speclift.lossless.soak.wording import NONCE_SHAPE, nonces_in
 from speclift.lossless.text_faults import is_garbled, is_looping
 
@@ -184,7 +177,7 @@ def _could_pass_stop(request: SoakRequest, answer: SoakAnswer, held: HeldAgainst
     return any(_passed_stop(request, choice) or _reached_stop(request, choice) for choice in answer.choices)
 
 
-def _reached_stop(request: SoakRequest, choice: SoakChoice) -> bool:
+def _reached_stop(request: SoakRequest, choice: AnswerChoice) -> bool:
     """The text ends where the copied text has the stop string."""
     ends = [
         request.copies[: request.copies.find(stop)]
@@ -237,16 +230,16 @@ def _must_call(request: SoakRequest, answer: SoakAnswer, _: HeldAgainst) -> bool
     return bool(request.promise.tools) and answer.is_whole and any(_ended(request, answer))
 
 
-def _ended(request: SoakRequest, answer: SoakAnswer) -> Iterator[SoakChoice]:
+def _ended(request: SoakRequest, answer: SoakAnswer) -> Iterator[AnswerChoice]:
     """Those that the limit did not cut."""
     return (choice for choice in _answered(answer) if not _was_cut(request, answer, choice))
 
 
-def _answered(answer: SoakAnswer) -> Iterator[SoakChoice]:
+def _answered(answer: SoakAnswer) -> Iterator[AnswerChoice]:
     return (choice for choice in answer.choices if choice.finish_reason not in NO_ENDS)
 
 
-def _was_cut(request: SoakRequest, answer: SoakAnswer, choice: SoakChoice) -> bool:
+def _was_cut(request: SoakRequest, answer: SoakAnswer, choice: AnswerChoice) -> bool:
     return is_cut(choice.finish_reason, answer.tokens, request.promise.tokens_max)
 
 
@@ -297,7 +290,7 @@ def _after_stop(request: SoakRequest, answer: SoakAnswer, _: HeldAgainst) -> Ite
             yield evidence
 
 
-def _passed_stop(request: SoakRequest, choice: SoakChoice) -> str:
+def _passed_stop(request: SoakRequest, choice: AnswerChoice) -> str:
     """The stop string itself, or the text goes on behind it as if it had not been there."""
     for stop in request.promise.stops:
         if stop in choice.text:

@@ -9,6 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import StrEnum
 
+from speclift.core.records import AnswerChoice
 from speclift.core.units import Seconds, Tokens
 
 # Room for the turns of a session: the turn t of slot s has the index s * TURNS_MAX + t.
@@ -96,29 +97,12 @@ class Exposure:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ToolCall:
-    name: str
-    # As the server wrote them: whether they are JSON is what is asked.
-    arguments: str
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SoakChoice:
-    """One of the answer's choices: text as a caller reads it, thoughts and calls of tools apart."""
-
-    text: str
-    finish_reason: str | None
-    thoughts: str = ""
-    calls: tuple[ToolCall, ...] = ()
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class SoakAnswer:
     """What came back. `error` is what the server said instead; `left` that the caller went away as planned."""
 
     index: int
     exposure: Exposure
-    choices: tuple[SoakChoice, ...] = ()
+    choices: tuple[AnswerChoice, ...] = ()
     tokens: Tokens | None = None
     thinking_tokens: Tokens | None = None
     drafted: Tokens | None = None

@@ -7,15 +7,20 @@ from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from samples import HOSTILE, record
-from speclift.client.stream import StreamResult, read_stream
+from samples import HOSTILE, record, request
+from speclift.bench.asking import read_answer
 from speclift.core.records import Outcome, Step
+from speclift.http.answer import read_stream
+from speclift.http.counts import AnswerRead
+from speclift.lossless.answers import Answer
+from speclift.lossless.divergence import compare
+from speclift.lossless.questions import Question
 
 # xllamacpp 2026.10.11549 (llama.cpp b11549), SmolLM2-135M, n-gram drafts of 4, timings_per_token, usage.
 RECORDED = (Path(__file__).parent.parent / "recorded" / "llamacpp-b11549-chat-ngram.sse").read_bytes()
@@ -58,12 +63,12 @@ def timings(tokens: Any, drafted: Any, accepted: Any) -> dict[str, Any]:
     return {"timings": {"predicted_n": tokens, "draft_n": drafted, "draft_n_accepted": accepted}}
 
 
-def read(*reads: bytes) -> StreamResult:
+def read(*reads: bytes) -> AnswerRead:
     """The n-th read arrives at second n."""
     return read_stream(enumerate(reads, start=1))
 
 
-def timeless(result: StreamResult) -> StreamResult:
+def timeless(result: AnswerRead) -> AnswerRead:
     return replace(result, first_token_s=None, last_token_s=None)
 
 
@@ -132,7 +137,7 @@ class TestARecordedLlamaCppStream:
         for place in places:
             damaged[place] = data.draw(st.integers(0, 255))
 
-        assert isinstance(read(bytes(damaged)), StreamResult)
+        assert isinstance(read(bytes(damaged)), AnswerRead)
 
 
 class TestFraming:
@@ -390,13 +395,35 @@ class TestFailures:
         )
     )
     def test_no_json_whatever_makes_it_raise(self, payload: Any) -> None:
-        assert isinstance(read(chunk("a"), event(payload), event(payload), chunk("b", "stop")), StreamResult)
+        assert isinstance(read(chunk("a"), event(payload), event(payload), chunk("b", "stop")), AnswerRead)
 
 
-def _tpot_s(result: StreamResult) -> float | None:
+def _tpot_s(result: AnswerRead) -> float | None:
     return replace(
         record(),
         first_token_s=result.first_token_s,
         last_token_s=result.last_token_s,
         output_tokens=result.output_tokens,
     ).tpot_s
+
+
+class TestWhoeverReadsIt:
+    """The client, the gate and the soak read one answer alike: a baseline is not to differ from itself."""
+
+    THOUGHT_TWICE: ClassVar = {"reasoning": "think", "reasoning_content": "think", "content": "hello"}
+    CALL: ClassVar = {
+        "content": None,
+        "tool_calls": [{"index": 0, "function": {"name": "f", "arguments": "{}"}}],
+    }
+
+    @pytest.mark.parametrize(("said", "text"), [(THOUGHT_TWICE, "thinkhello"), (CALL, "f{}")])
+    def test_gives_the_same_text_streamed_or_whole(self, said: dict[str, Any], text: str) -> None:
+        streamed = event({"choices": [{"index": 0, "delta": said, "finish_reason": "stop"}]}) + DONE
+        whole = json.dumps({"choices": [{"index": 0, "message": said, "finish_reason": "stop"}]}).encode()
+        question = Question(case="q", request=request(), temperature=0.0, seed=1)
+
+        assert read(streamed).text == text
+        assert read_answer(question, whole).text == text
+        assert read_answer(replace(question, stream=True), streamed).text == text
+        recorded = Answer(case="q", text=read(streamed).text, finish_reason="stop", tokens=None)
+        assert compare(recorded, read_answer(question, whole)).divergence is None

@@ -9,13 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from speclift.live.gateway.requests import (
-    BODY_BYTES_MAX,
-    HEAD_BYTES_MAX,
-    CallerRequest,
-    Refusal,
-    RequestReader,
-)
+from speclift.http.message import HEAD_BYTES_MAX, USUAL_BOUNDS, Bounds, HttpError, HttpRequest, RequestReader
 
 HOST = b"Host: here\r\n"
 WHOLE = b"POST /v1/completions?a=1 HTTP/1.1\r\n" + HOST + b"Content-Length: 5\r\nX-One:  two \r\n\r\nhello"
@@ -26,7 +20,7 @@ CHUNKED = (
 BARE = b"GET /health HTTP/1.1\r\n" + HOST + b"\r\n"
 
 
-def read_all(parts: list[bytes], reader: RequestReader | None = None) -> list[CallerRequest]:
+def read_all(parts: list[bytes], reader: RequestReader | None = None) -> list[HttpRequest]:
     reader = reader or RequestReader()
     requests = []
     for part in parts:
@@ -131,7 +125,7 @@ class TestWhatIsRefused:
             (b"GET / HTTP/1.1\r\n\r\n", 400),
             (b"POST / HTTP/1.0\r\nHost: here\r\nTransfer-Encoding: chunked\r\n\r\n", 400),
             # Too much.
-            (head(b"Content-Length: %d" % (BODY_BYTES_MAX + 1)), 413),
+            (head(b"Content-Length: %d" % (USUAL_BOUNDS.body_bytes + 1)), 413),
             (head(*(b"X-%d: y" % number for number in range(200))), 431),
             (head(b"X: " + b"a" * HEAD_BYTES_MAX), 431),
             (b"GET / HTTP/1.1\r\nX: " + b"a" * (HEAD_BYTES_MAX + 1), 431),
@@ -142,7 +136,7 @@ class TestWhatIsRefused:
         ],
     )
     def test_by_its_status(self, data: bytes, status: int) -> None:
-        with pytest.raises(Refusal) as refusal:
+        with pytest.raises(HttpError) as refusal:
             read_all([data])
         assert refusal.value.status == status
 
@@ -165,12 +159,12 @@ class TestWhatIsRefused:
         ],
     )
     def test_chunks_that_can_be_read_in_two_ways(self, body: bytes) -> None:
-        with pytest.raises(Refusal):
+        with pytest.raises(HttpError):
             read_all([head(b"Transfer-Encoding: chunked") + body])
 
     def test_chunks_beyond_the_bound(self) -> None:
-        reader = RequestReader(body_bytes_max=1000)
-        with pytest.raises(Refusal) as refusal:
+        reader = RequestReader(Bounds(body_bytes=1000))
+        with pytest.raises(HttpError) as refusal:
             read_all([head(b"Transfer-Encoding: chunked"), *[b"64\r\n" + b"x" * 100 + b"\r\n"] * 11], reader)
         assert refusal.value.status == 413
         assert reader.held_bytes <= 1200
@@ -178,5 +172,5 @@ class TestWhatIsRefused:
     @given(data=st.binary(max_size=300))
     def test_no_bytes_raise_anything_else(self, data: bytes) -> None:
         for start in (b"", b"POST / HTTP/1.1\r\nHost: x\r\n", head(b"Transfer-Encoding: chunked")):
-            with suppress(Refusal):
+            with suppress(HttpError):
                 read_all([start + data])

@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from speclift.client.wire import ResponseReader
-from speclift.live.gateway.chunks import CHUNK_BYTES_MAX, PASSED_BYTES_MAX, are_whole_chunks, body_of, passing
+from speclift.http.message import CHUNK_BYTES_MAX, ResponseReader
+from speclift.live.gateway.observed import PASSED_BYTES_MAX, are_whole_chunks, body_of, passing
 
 HEAD = b"HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n"
 EVENT = b'data: {"choices":[{"delta":{"content":"a"}}]}\n\n'

@@ -11,10 +11,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from speclift.client.stream import StreamReader, StreamResult
-from speclift.client.wire import ResponseReader, WireError, target_of
 from speclift.core.errors import UsageError
 from speclift.core.records import Outcome, Step
+from speclift.http.answer import AnswerReader
+from speclift.http.counts import AnswerRead
+from speclift.http.message import HttpError, ResponseReader, target_of
 
 RECORDED = Path(__file__).parent.parent / "recorded"
 # Real: multi-token chunks under speculation, the totals on a usage-only last chunk.
@@ -31,9 +32,9 @@ def chunked(*parts: str, head: str = "", end: str = "0\r\n\r\n") -> bytes:
     return f"HTTP/1.1 200 OK\r\n{head}Transfer-Encoding: chunked\r\n\r\n".encode() + body + end.encode()
 
 
-def play(pieces: list[bytes]) -> tuple[ResponseReader, StreamResult, list[bool]]:
+def play(pieces: list[bytes]) -> tuple[ResponseReader, AnswerRead, list[bool]]:
     """As sender.py does it; piece n arrives at second n. Also which pieces were taken without reading JSON."""
-    response, stream, framed = ResponseReader(), StreamReader(), []
+    response, stream, framed = ResponseReader(), AnswerReader(), []
     for arrived_s, piece in enumerate(pieces, start=1):
         may_be_framed = stream.has_frame and response.is_between_chunks
         if may_be_framed and stream.take_framed(piece):
@@ -81,7 +82,7 @@ OLDER_SGLANG = older_behind_a_proxy(SGLANG)
 STREAMS = {"vLLM": VLLM, "llama.cpp": LLAMACPP, "SGLang": SGLANG, "older SGLang": OLDER_SGLANG}
 
 
-def timeless(result: StreamResult) -> StreamResult:
+def timeless(result: AnswerRead) -> AnswerRead:
     return replace(result, first_token_s=None, last_token_s=None)
 
 
@@ -129,7 +130,7 @@ class TestRecordedStreams:
     @pytest.mark.parametrize("name", STREAMS)
     def test_reading_chunks_without_json_changes_nothing(self, name: str) -> None:
         pieces = one_chunk_each(STREAMS[name])
-        response, stream = ResponseReader(), StreamReader()
+        response, stream = ResponseReader(), AnswerReader()
         for arrived_s, piece in enumerate(pieces, start=1):
             stream.feed(arrived_s, response.feed(piece))
 
@@ -180,7 +181,7 @@ class TestFramedChunks:
     def test_what_differs_in_more_than_plain_text_is_read_as_json(self, second: str) -> None:
         pieces = one_chunk_each(chunked(self.FIRST, second))
         _, result, framed = play(pieces)
-        stream = StreamReader()
+        stream = AnswerReader()
         stream.feed(2, self.FIRST.encode())
         stream.feed(3, second.encode())
 
@@ -211,7 +212,7 @@ class TestFramedChunks:
     def test_only_a_chunk_that_says_nothing_but_text_is_a_pattern_for_others(
         self, payload: str, has_frame: bool
     ) -> None:
-        stream = StreamReader()
+        stream = AnswerReader()
         stream.feed(1, f"data: {payload}\n\n".encode())
 
         assert stream.has_frame is has_frame
@@ -238,7 +239,7 @@ class TestFramedChunks:
         head, first, _ = one_chunk_each(chunked(self.FIRST))[:3]
         second = b"7" + first[1:]
 
-        with pytest.raises(WireError):
+        with pytest.raises(HttpError):
             play([head, first, second, b"\r\n" * 40])
 
 
@@ -308,7 +309,7 @@ class TestBodies:
         ],
     )
     def test_what_is_not_http_is_refused(self, data: bytes) -> None:
-        with pytest.raises(WireError):
+        with pytest.raises(HttpError):
             ResponseReader().feed(data)
 
     @pytest.mark.parametrize(
@@ -327,7 +328,7 @@ class TestBodies:
         for piece in [start, *cut(data or b"x", places), b"\r\n\r\n"]:
             try:
                 response.feed(piece)
-            except WireError:
+            except HttpError:
                 return
 
 
