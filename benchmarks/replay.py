@@ -21,7 +21,7 @@ from pathlib import Path
 import numpy as np
 
 from speclift.bench.log_counting import BATCH_TOKENS, log_drafters
-from speclift.replayer.batch import LoggedAnswer, batch_of
+from speclift.replayer.counts import LoggedAnswer, batch_of
 from speclift.replayer.methods import DrafterSetting, replay_of, settings_for
 from speclift.verbs.replay import replay
 from trials import trial_options

@@ -6,12 +6,15 @@ import itertools
 import json
 import pickle
 import random
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from msgspec import structs
 
 from byte_tokenizer import write_byte_tokenizer
 from speclift.bench.ask import ReplayAsk
@@ -24,7 +27,7 @@ from speclift.bench.log_counting import (
     log_drafters,
 )
 from speclift.core.errors import UsageError
-from speclift.replayer.result import ReplayDocument, replay_document
+from speclift.replayer.result import ReplayResult
 from speclift.verbs.replay import replay
 
 TOKENS = st.lists(st.integers(0, 5), min_size=1, max_size=30)
@@ -51,16 +54,21 @@ def written(path: Path, entries: list[Any]) -> Path:
     return path
 
 
-def document(logs: list[Path], ask: ReplayAsk = ASK) -> ReplayDocument | str:
+def document(logs: list[Path], ask: ReplayAsk = ASK) -> ReplayResult | str:
     """What is written of them; places of faults are named as they lie in the whole log."""
     try:
-        found = replay_document(replay(logs, ask))
+        found = replay(logs, ask)
     except UsageError:
         return "nothing to replay"
-    for finding in found["findings"]:
-        if finding["check"] == "unreadable":
-            finding["message"] = finding["message"].partition("; the first")[0]
-    return found
+    return structs.replace(
+        found,
+        findings=tuple(
+            replace(finding, message=finding.message.partition("; the first")[0])
+            if finding.check == "unreadable"
+            else finding
+            for finding in found.findings
+        ),
+    )
 
 
 class TestAnyCut:
@@ -76,7 +84,7 @@ class TestAnyCut:
 
         cut = document([written(folder / f"{number}", part) for number, part in enumerate(parts)])
 
-        assert json.dumps(cut) == json.dumps(whole)
+        assert msgspec.json.encode(cut) == msgspec.json.encode(whole)
 
     @settings(max_examples=30)
     @given(log=LOGS, parts=st.integers(1, 6), seed=st.integers(0, 99))

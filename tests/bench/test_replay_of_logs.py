@@ -15,7 +15,7 @@ import speclift
 from byte_tokenizer import write_byte_tokenizer
 from speclift.bench import log_counting as pipeline
 from speclift.core.errors import ModelError, SpecliftError, UsageError
-from speclift.replayer.result import ReplayedSegmentDocument, ReplayResult, replay_document
+from speclift.replayer.result import RefusedRequests, ReplayedSegment, ReplayResult, Temperatures
 from speclift.verbs.replay import replay
 
 PHRASE = list(range(100, 130))
@@ -47,8 +47,8 @@ def inventing(start: int, **fields: Any) -> dict[str, Any]:
     return copying(response_token_ids=list(range(start, start + 30)), **fields)
 
 
-def one(result: ReplayResult, segment: str = "all") -> ReplayedSegmentDocument:
-    (found,) = [each for each in replay_document(result)["segments"] if each["segment"] == segment]
+def one(result: ReplayResult, segment: str = "all") -> ReplayedSegment:
+    (found,) = [each for each in result.segments if each.segment == segment]
     return found
 
 
@@ -61,28 +61,28 @@ class TestCounting:
         found = one(replay([write(copying())], ks=(1, 4), ngrams=(2,)))
 
         # The first token is the prefill's, the second a plain step; then 28 tokens, k + 1 a step.
-        assert found["accepted_length"]["k"] == [1, 4]
-        assert found["accepted_length"]["value"] == [29 / (1 + 14), 29 / (1 + 6)]
-        assert found["draft_share"] == 6 / 7
-        assert (found["method"], found["ngram"], found["engine"]) == ("ngram", 2, "vllm")
+        assert found.accepted_length.k == (1, 4)
+        assert found.accepted_length.value == (29 / (1 + 14), 29 / (1 + 6))
+        assert found.draft_share == 6 / 7
+        assert (found.method, found.ngram, found.engine) == ("ngram", 2, "vllm")
 
     def test_segments_are_kept_apart_and_all_holds_them_together(self, write: Write) -> None:
         log = write(copying(segment="copy"), inventing(500, segment="chat"), inventing(700, segment="chat"))
         result = replay([log], ks=(4,), ngrams=(2,))
 
-        assert [each["segment"] for each in replay_document(result)["segments"]] == ["all", "copy", "chat"]
-        assert one(result, "chat")["accepted_length"]["value"] == [1.0]
-        assert one(result)["accepted_length"]["value"] == [(29 * 3) / (7 + 29 * 2)]
-        assert one(result)["tokens"] == 90
+        assert [each.segment for each in result.segments] == ["all", "copy", "chat"]
+        assert one(result, "chat").accepted_length.value == (1.0,)
+        assert one(result).accepted_length.value == ((29 * 3) / (7 + 29 * 2),)
+        assert one(result).tokens == 90
 
     def test_several_logs_and_methods_make_one_document(self, write: Write) -> None:
         logs = [write(copying(), name="a.jsonl"), write(copying(), name="b.jsonl")]
         result = replay(logs, methods=("ngram", "ngram:mod,k=4,n=2"), ks=(4,), ngrams=(2, 3))
-        found = replay_document(result)
+        found = result
 
-        assert found["requests"] == 2
-        overall = [each for each in found["segments"] if each["segment"] == "all"]
-        assert [(each["engine"], each["method"], each["ngram"]) for each in overall] == [
+        assert found.requests == 2
+        overall = [each for each in found.segments if each.segment == "all"]
+        assert [(each.engine, each.method, each.ngram) for each in overall] == [
             ("vllm", "ngram", 2),
             ("vllm", "ngram", 3),
             ("llamacpp", "ngram:mod", 2),
@@ -97,10 +97,7 @@ class TestCounting:
         monkeypatch.setattr(pipeline, "BATCH_TOKENS", 100)
         parts = replay([log], **settings)
 
-        for each, other in zip(
-            replay_document(whole)["segments"], replay_document(parts)["segments"], strict=True
-        ):
-            assert each == other
+        assert whole.segments == parts.segments
 
     @pytest.mark.slow
     def test_a_longer_log_takes_no_more_memory(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -126,14 +123,14 @@ class TestCounting:
             one(replay([log], engine=engine, ks=(3,), ngrams=(5,))) for engine in ("vllm", "llamacpp")
         )
 
-        assert vllm["accepted_length"]["value"][0] > 1
-        assert llamacpp["accepted_length"]["value"] == [1.0]  # k below n
+        assert vllm.accepted_length.value[0] > 1
+        assert llamacpp.accepted_length.value == (1.0,)  # k below n
 
     def test_only_the_segments_asked_for(self, write: Write) -> None:
         log = write(copying(segment="a"), copying(segment="b"))
         result = replay([log], segments=("b",))
 
-        assert (replay_document(result)["requests"], result.log.other_segment) == (1, 1)
+        assert (result.requests, result.log.other_segment) == (1, 1)
 
     def test_the_public_name_is_the_verb(self, write: Write) -> None:
         assert speclift.replay([write(copying())]).log.replayed == 1
@@ -230,17 +227,14 @@ class TestWhatIsSaid:
         log = write(copying(min_p=0.1), copying(logit_bias={"5": 1}, min_p=0.2), copying())
         result = replay([log])
 
-        assert replay_document(result)["refused"]["vllm"] == {
-            "requests": 2,
-            "parameters": {"min_p": 2, "logit_bias": 1},
-        }
+        assert result.refused["vllm"] == RefusedRequests(2, {"min_p": 2, "logit_bias": 1})
         assert "refused-sampling" in checks(result)
         assert "refused-sampling" not in checks(replay([log], engine="llamacpp"))
 
     def test_sampled_and_unknown_temperatures_are_told_from_greedy(self, write: Write) -> None:
         result = replay([write(copying(), copying(temperature=0.7), copying(temperature=None))])
 
-        assert replay_document(result)["log"]["temperature"] == {"greedy": 1, "sampled": 1, "unknown": 1}
+        assert result.log.temperature == Temperatures(1, 1, 1)
         assert {"sampled", "temperature-unknown"} <= checks(result)
 
     @pytest.mark.parametrize(
@@ -253,17 +247,17 @@ class TestWhatIsSaid:
     def test_answers_of_one_token_have_no_length(self, write: Write) -> None:
         found = one(replay([write(copying(response_token_ids=[7]))], ngrams=(2,)))
 
-        assert found["accepted_length"]["k"] == []
-        assert found["draft_share"] is None
+        assert found.accepted_length.k == ()
+        assert found.draft_share is None
 
     def test_a_cost_predicts_speedups(self, write: Write) -> None:
         found = one(replay([write(copying(), copying())], ks=(4,), ngrams=(2,), cost=0.1))
 
-        (predicted,) = found["predicted_speedup"]
-        length, drafted = found["accepted_length"]["value"][0], found["drafted_per_step"][0]
+        (predicted,) = found.predicted_speedup
+        length, drafted = found.accepted_length.value[0], found.drafted_per_step[0]
         assert drafted is not None
-        assert predicted["value"] == [pytest.approx(length / (1 + 0.1 * drafted))]
-        assert predicted["load"] is None
+        assert predicted.value[0] == pytest.approx(length / (1 + 0.1 * drafted))
+        assert predicted.load is None
 
 
 class TestRefusals:

@@ -8,7 +8,7 @@ from speclift.engines.llamacpp.drafters import ngram_mod
 from speclift.engines.llamacpp.drafters.ngram_cache import DRAFT_TOKENS, NgramCache
 from speclift.engines.llamacpp.drafters.ngram_map import NgramMap
 from speclift.engines.llamacpp.drafters.ngram_mod import NgramMod
-from speclift.replayer.stepwise import Text
+from speclift.replayer.counts import Text
 
 PHRASE = [11, 12, 13, 14, 15, 16, 17, 18]
 FILLER = [101, 102, 103, 104, 105, 106, 107, 108, 109, 110]

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from speclift.engines.llamacpp.drafters.log_drafters import LlamaCppDrafters
-from speclift.replayer.batch import LoggedAnswer, batch_of
+from speclift.replayer.counts import LoggedAnswer, batch_of
 from speclift.replayer.methods import replay_of, settings_for
 
 RECORDED = json.loads(

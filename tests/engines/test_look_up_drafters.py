@@ -13,8 +13,7 @@ from hypothesis import strategies as st
 from speclift.engines.llamacpp.drafters.log_drafters import LlamaCppDrafters
 from speclift.engines.llamacpp.drafters.ngram_simple import simple_offers, simple_offers_at
 from speclift.engines.vllm.drafters import first_match_offers, latest_match_offers
-from speclift.replayer.batch import UNLIMITED, LoggedAnswer, batch_of
-from speclift.replayer.counts import Counts, walk
+from speclift.replayer.counts import UNLIMITED, Counts, LoggedAnswer, batch_of, walk
 from speclift.replayer.methods import replay_of, settings_for
 
 Draft = Callable[[list[int], int], list[int]]

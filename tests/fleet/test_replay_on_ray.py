@@ -91,7 +91,9 @@ def test_a_part_that_cannot_be_read_is_named_with_its_node_and_the_rest_is_count
     assert found.code == 1
     assert "part-2.jsonl: node " in found.stderr
     assert "3 tries" in found.stderr
-    assert found.stdout == rest.stdout
+    (unread,) = found.document["unread"]
+    assert unread.startswith("logs/part-2.jsonl: node ")
+    assert found.document == {**rest.document, "unread": [unread]}
 
 
 def test_where_nothing_can_be_read_there_is_no_document(cluster: RayCluster, tmp_path: Path) -> None:

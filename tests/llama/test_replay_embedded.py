@@ -19,7 +19,7 @@ from speclift.core.records import Phase
 from speclift.core.speculation import NGram, method_name
 from speclift.engines.llamacpp.engine import ENVIRONMENT, LlamaCpp
 from speclift.engines.process import ServerProcess, free_port
-from speclift.replayer.batch import LoggedAnswer, batch_of
+from speclift.replayer.counts import LoggedAnswer, batch_of
 from speclift.replayer.methods import replay_of, settings_for
 from speclift.studies.prompt_files import bundled_workload
 from speclift.verbs.replay import replay
@@ -157,6 +157,6 @@ def test_a_study_replayed_from_its_texts_has_the_accepted_length_it_measured(
 
     tokens = sum((record.output_tokens or 0) - 1 for record in records)
     steps = sum(record.decode_steps or 0 for record in records)
-    (length,) = result.drafters[0].segments[0].lengths
+    (length,) = result.segments[0].accepted_length.value
     assert tokens / steps > 1.2
-    assert length.value == pytest.approx(tokens / steps, rel=0.01)
+    assert length == pytest.approx(tokens / steps, rel=0.01)

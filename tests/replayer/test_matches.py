@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from speclift.replayer import matches as matching
-from speclift.replayer.batch import LoggedAnswer, batch_of
+from speclift.replayer import counts as matching
+from speclift.replayer.counts import LoggedAnswer, batch_of
 
 
 def test_colliding_hashes_are_noticed_and_hashed_again(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -5,8 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from speclift.replayer.batch import LoggedAnswer
-from speclift.replayer.counts import Counts
+from speclift.replayer.counts import Counts, LoggedAnswer
 from speclift.replayer.estimates import LengthEstimate, LogSums, LogTotals
 
 

@@ -8,8 +8,8 @@ import pytest
 
 from speclift.core.records import Outcome, Phase, Place, Record
 from speclift.core.traffic import Concurrency
-from speclift.replayer.estimates import LengthEstimate
-from speclift.replayer.speedup import StepCost, speedups, study_costs
+from speclift.replayer.estimates import LengthEstimate, StepCost, study_costs
+from speclift.replayer.result import predicted_speedup
 
 ONE, EIGHT = Concurrency(streams=1), Concurrency(streams=8)
 
@@ -103,9 +103,9 @@ def test_warm_up_and_failures_do_not_count() -> None:
 
 
 def test_a_speedup_is_tokens_per_step_over_the_steps_cost() -> None:
-    (found,) = speedups([length(1.8, 2.0)], StepCost(per_token=0.1, load=None, source="given"))
+    found = predicted_speedup([length(1.8, 2.0)], StepCost(per_token=0.1, load=None, source="given"))
 
-    assert found.k == 4
-    assert found.value == pytest.approx(1.5)
-    assert found.low == pytest.approx(1.7 / 1.2)
-    assert found.high == pytest.approx(1.9 / 1.2)
+    assert found.k == (4,)
+    assert found.value[0] == pytest.approx(1.5)
+    assert found.low[0] == pytest.approx(1.7 / 1.2)
+    assert found.high[0] == pytest.approx(1.9 / 1.2)

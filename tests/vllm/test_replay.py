@@ -15,7 +15,7 @@ from speclift.core.arm import Arm, ServerSettings
 from speclift.core.speculation import NGram
 from speclift.engines.vllm.engine import Vllm
 from speclift.http.client import fetch
-from speclift.replayer.batch import LoggedAnswer, batch_of
+from speclift.replayer.counts import LoggedAnswer, batch_of
 from speclift.replayer.methods import replay_of, settings_for
 from speclift.verbs.replay import replay
 
@@ -124,6 +124,6 @@ def test_accepted_length_from_a_log_is_within_one_percent_of_the_servers(
     result = replay([log], methods=("ngram",), engine="vllm", ks=(K,), ngrams=(N,))
 
     measured = sum(len(each.tokens) - 1 for each in answers) / sum(each.steps for each in answers)
-    (length,) = result.drafters[0].segments[0].lengths
-    assert length.value == pytest.approx(measured, rel=0.01)
+    (length,) = result.segments[0].accepted_length.value
+    assert length == pytest.approx(measured, rel=0.01)
     assert result.tokenizer is None

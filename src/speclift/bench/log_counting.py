@@ -19,11 +19,17 @@ from speclift.core.json_reading import as_object
 from speclift.core.results import Finding, warn
 from speclift.core.units import Tokens
 from speclift.engines.kind import usable_kinds
-from speclift.replayer.batch import UNLIMITED, LoggedAnswer, batch_of
-from speclift.replayer.estimates import LogTotals
+from speclift.replayer.counts import UNLIMITED, LoggedAnswer, batch_of
+from speclift.replayer.estimates import LogTotals, StepCost
 from speclift.replayer.logged import Logged, UnreadableEntry, logged
 from speclift.replayer.methods import DrafterSetting, LogDrafters, Replay, replay_of, settings_for
-from speclift.replayer.result import DrafterResult, LogCounts, RefusedRequests
+from speclift.replayer.result import (
+    LogCounts,
+    PromptSource,
+    RefusedRequests,
+    ReplayedSegment,
+    replayed_segment,
+)
 from speclift.studies.log_files import LogEntry, read_log, shown_address
 from speclift.weights.chat import joined
 from speclift.weights.tokenizer_files import Tokenizer, load_tokenizer
@@ -62,6 +68,8 @@ class ShardTotals:
     """What some parts of a log came to. Places are (number of the part, place in it)."""
 
     log: LogCounts = field(default_factory=LogCounts)
+    # By engine, of those that refuse any.
+    refused: dict[str, RefusedRequests] = field(default_factory=dict)
     # By the number of the drafter.
     totals: dict[int, LogTotals] = field(default_factory=dict)
     # Where each segment that was replayed first appeared, and the names of all that there are.
@@ -76,6 +84,8 @@ class ShardTotals:
     def merge(self, other: ShardTotals) -> None:
         """Of other parts; in any order."""
         self.log.merge(other.log)
+        for engine, refused in other.refused.items():
+            self.refused.setdefault(engine, RefusedRequests()).merge(refused)
         for number, totals in other.totals.items():
             if number in self.totals:
                 self.totals[number].merge(totals)
@@ -98,11 +108,14 @@ class ShardTotals:
         """None where no text had to be cut into tokens."""
         return self.tokenizer if any(source != "ids" for source in self.log.prompts) else None
 
-    def results(self, settings: Sequence[DrafterSetting]) -> tuple[DrafterResult, ...]:
+    def results(
+        self, settings: Sequence[DrafterSetting], costs: Sequence[StepCost] = ()
+    ) -> tuple[ReplayedSegment, ...]:
         names = sorted(self.segments, key=self.segments.__getitem__)
         return tuple(
-            DrafterResult(setting=setting, segments=self.totals[number].estimates(names))
+            replayed_segment(setting, estimate, costs)
             for number, setting in enumerate(settings)
+            for estimate in self.totals[number].estimates(names)
         )
 
     def findings(self) -> Iterator[Finding]:
@@ -258,15 +271,15 @@ class _Reader:
         log.replayed += 1
         log.tokens += answer.tokens
         if request.temperature is None:
-            log.temperature_unknown += 1
+            log.temperature.unknown += 1
         elif request.temperature == 0:
-            log.greedy += 1
+            log.temperature.greedy += 1
         else:
-            log.sampled += 1
+            log.temperature.sampled += 1
         for engine in self._engines:
             refused = engine.refused(request.params)
             if refused is not None:
-                log.refused.setdefault(engine.engine, RefusedRequests()).add(refused)
+                self._totals.refused.setdefault(engine.engine, RefusedRequests()).add(refused)
 
     def _tokenised(self, request: Logged) -> LoggedAnswer:
         # Whether an entry's ids are held against the tokenizer hangs on the entry alone: others before it say nothing.
@@ -305,11 +318,12 @@ class _Reader:
             compared.append((len(ours), sum(one == other for one, other in zip(ours, ids, strict=False))))
 
 
-def _prompt_ids(request: Logged, tokenizer: Tokenizer | None) -> tuple[Sequence[int], str]:
+def _prompt_ids(request: Logged, tokenizer: Tokenizer | None) -> tuple[Sequence[int], PromptSource]:
     if request.prompt_ids is not None:
         return _within(request.prompt_ids, tokenizer), "ids"
     assert tokenizer is not None
-    source, text = "plain", request.prompt
+    source: PromptSource = "plain"
+    text = request.prompt
     if text is None:
         text = tokenizer.template.render(request.messages) if tokenizer.template else None
         source = "template" if text is not None else "joined"

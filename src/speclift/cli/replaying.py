@@ -31,7 +31,7 @@ def replay_command(
     as_json: Json = False,
 ) -> None:
     """Estimate the accepted length of n-gram speculation on logged traffic. Needs no engine."""
-    from speclift.replayer.result import replay_document
+    from speclift.core.document import plain_object
     from speclift.verbs.replay import replay
 
     console = screen(stderr=True)
@@ -40,13 +40,12 @@ def replay_command(
         console.print(text, style="dim", markup=False)
 
     result = replay(logs, assembled(ReplayAsk, asked), progress=_Progress(say), say=say)
-    document = replay_document(result)
     if as_json:
-        write_json(document)
+        write_json(plain_object(result))
     else:
         from speclift.views.replay_terminal import replay_view
 
-        screen(stderr=False).print(replay_view(document))
+        screen(stderr=False).print(replay_view(result))
     if result.unread:
         raise OperatingError(
             f"not all of the log was read: {'; '.join(result.unread)}",

@@ -10,16 +10,17 @@ steps of one answer and the answers to one prompt resemble each other (delta met
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
+from speclift.core.records import Phase, Record
 from speclift.core.results import CONFIDENCE
+from speclift.core.traffic import Load
 from speclift.core.units import Tokens
-from speclift.replayer.batch import Ints
-from speclift.replayer.counts import Counts
+from speclift.replayer.counts import Counts, Ints
 
 Floats = NDArray[np.float64]
 
@@ -220,3 +221,70 @@ def _in_units(ratios: Floats) -> int:
     units = (ratios * RATIO_UNIT).astype(np.int64)
     high, low = units >> HALF_BITS, units & ((1 << HALF_BITS) - 1)
     return (int(high.sum()) << HALF_BITS) + int(low.sum())
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StepCost:
+    """`per_token`: what verifying one drafted token adds to a step, as a share of a plain step."""
+
+    per_token: float
+    load: Load | None
+    source: str
+
+
+@dataclass(slots=True)
+class _StepTime:
+    decode_s: float = 0.0
+    steps: int = 0
+    drafted: int = 0
+
+    @property
+    def per_step_s(self) -> float:
+        return self.decode_s / self.steps
+
+    @property
+    def drafted_per_step(self) -> float:
+        return self.drafted / self.steps
+
+
+def study_costs(
+    records: Sequence[Record], *, baseline: str, arms: Sequence[str], source: str
+) -> tuple[StepCost, ...]:
+    """The cost at every load with a baseline and an arm that drafted: least squares through (0 drafted, 1 step)."""
+    times: dict[tuple[Load, str], _StepTime] = {}
+    for record in records:
+        if record.is_ok and record.place.phase is Phase.MEASURED:
+            _add(times, record, is_baseline=record.place.arm == baseline)
+    by_load: dict[Load, dict[str, _StepTime]] = {}
+    for (load, arm), time in times.items():
+        by_load.setdefault(load, {})[arm] = time
+    costs = []
+    for load, found in by_load.items():
+        cost = _cost(found, baseline, arms)
+        if cost is not None:
+            costs.append(StepCost(per_token=cost, load=load, source=source))
+    return tuple(costs)
+
+
+def _add(times: dict[tuple[Load, str], _StepTime], record: Record, *, is_baseline: bool) -> None:
+    if record.tpot_s is None or record.output_tokens is None:
+        return
+    decoded = record.output_tokens - 1
+    steps = decoded if is_baseline else record.decode_steps
+    if not steps:
+        return
+    time = times.setdefault((record.place.load, record.place.arm), _StepTime())
+    time.decode_s += record.tpot_s * decoded
+    time.steps += steps
+    time.drafted += record.drafted or 0
+
+
+def _cost(found: Mapping[str, _StepTime], baseline: str, arms: Sequence[str]) -> float | None:
+    plain = found.get(baseline)
+    drafting = [found[arm] for arm in arms if arm in found and found[arm].drafted > 0]
+    if plain is None or not plain.decode_s or not drafting:
+        return None
+    pairs = [(arm.drafted_per_step, arm.per_step_s / plain.per_step_s - 1.0) for arm in drafting]
+    cost = sum(drafted * extra for drafted, extra in pairs) / sum(drafted**2 for drafted, _ in pairs)
+    # Noise may make a drafting step look cheaper than a plain one; it never is.
+    return max(cost, 0.0)

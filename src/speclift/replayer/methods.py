@@ -10,9 +10,7 @@ from speclift.core.errors import UsageError, unknown_name
 from speclift.core.results import Finding
 from speclift.core.speculation import HEAD_KINDS, K_MAX
 from speclift.core.units import Bytes
-from speclift.replayer.batch import Batch, LoggedAnswer
-from speclift.replayer.counts import Counts
-from speclift.replayer.stepwise import Drafter, replay_stepwise
+from speclift.replayer.counts import Batch, Counts, Drafter, LoggedAnswer, replay_stepwise
 
 PLAIN = "ngram"
 SETTINGS = ("k", "min_hits", "n", "n_min")

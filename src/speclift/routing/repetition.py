@@ -13,7 +13,7 @@ from collections.abc import Callable
 import numpy as np
 
 from speclift.core.units import Seconds, Tokens
-from speclift.replayer.batch import Ints, LoggedAnswer, batch_of
+from speclift.replayer.counts import Ints, LoggedAnswer, batch_of
 from speclift.replayer.methods import DrafterSetting, replay_of
 
 # One costs 0.4 µs on an idle core (0.3 to find it, 0.1 to look it up), and a prompt 0.1 ms beside: these take half of

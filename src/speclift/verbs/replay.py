@@ -19,9 +19,8 @@ from speclift.core.errors import StudyError, UsageError
 from speclift.core.flags import assembled
 from speclift.core.fleet import fleet_address
 from speclift.core.speculation import NGram
-from speclift.replayer.findings import replay_findings
-from speclift.replayer.result import LogCounts, ReplayResult
-from speclift.replayer.speedup import StepCost, study_costs
+from speclift.replayer.estimates import StepCost, study_costs
+from speclift.replayer.result import LogCounts, ReplayResult, replay_findings
 from speclift.studies.log_files import log_shards
 from speclift.studies.study import Study
 
@@ -55,14 +54,21 @@ def replay(
         )
     found.require_replayed(shards, ask.segments)
     findings = replay_findings(
-        found.log, drafters, known, first_fault=found.first_fault, tokenizer=found.tokenizer_name
+        found.log,
+        found.refused,
+        drafters,
+        known,
+        first_fault=found.first_fault,
+        tokenizer=found.tokenizer_name,
     )
     return ReplayResult(
+        schema=1,
+        requests=found.log.replayed,
+        segments=found.results(drafters, costs),
         log=found.log,
-        drafters=found.results(drafters),
+        refused=dict(sorted(found.refused.items())),
         tokenizer=found.tokenizer_name,
         findings=(*found.findings(), *findings),
-        costs=costs,
         unread=unread,
     )
 

@@ -1,4 +1,4 @@
-"""A replay for a terminal, from its JSON document alone."""
+"""A replay for a terminal."""
 
 from __future__ import annotations
 
@@ -9,15 +9,8 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from speclift.core.documents import load_of
 from speclift.core.quantities import number, printable, share
-from speclift.core.results import Finding
-from speclift.replayer.result import (
-    AcceptedLengthDocument,
-    ReplayDocument,
-    ReplayedSegmentDocument,
-    ReplayFindingDocument,
-)
+from speclift.replayer.result import AcceptedLength, ReplayedSegment, ReplayResult
 from speclift.views.terminal import findings_view
 
 ALL = "all"
@@ -33,9 +26,9 @@ NEAR_BEST = 0.98
 WORTH_MEASURING = 1.05
 
 
-def replay_view(document: ReplayDocument) -> RenderableType:
-    segments = document["segments"]
-    overall = [each for each in segments if each["segment"] == ALL]
+def replay_view(document: ReplayResult) -> RenderableType:
+    segments = document.segments
+    overall = [each for each in segments if each.segment == ALL]
     ks = _shown_ks(overall)
     parts: list[RenderableType] = [Text(_headline(document)), _overall_table(overall, ks)]
     best = _best(overall)
@@ -43,17 +36,17 @@ def replay_view(document: ReplayDocument) -> RenderableType:
         same = [each for each in segments if _drafter(each) == _drafter(best)]
         if len(same) > 2:  # 'all' and more than one segment
             parts.append(_segments_table(same, ks, title=f"By segment, {_name(best)}"))
-        if best["predicted_speedup"]:
+        if best.predicted_speedup:
             parts.append(_speedup_table(same, ks, title=f"Predicted speedup per token, {_name(best)}"))
-    parts.append(findings_view(_findings(document["findings"])))
+    parts.append(findings_view(document.findings))
     parts.append(Text(_conclusion(best), style="bold"))
     return Group(*parts)
 
 
-def _headline(document: ReplayDocument) -> str:
-    log = document["log"]
-    counts = f"replayed {document['requests']:,} of {log['requests']:,} requests, {log['tokens']:,} tokens"
-    tokenizer = document["tokenizer"]
+def _headline(document: ReplayResult) -> str:
+    log = document.log
+    counts = f"replayed {document.requests:,} of {log.requests:,} requests, {log.tokens:,} tokens"
+    tokenizer = document.tokenizer
     return (
         f"{counts}, tokenizer {printable(tokenizer, limit=60)}"
         if tokenizer
@@ -72,22 +65,22 @@ def _table(title: str) -> Table:
     )
 
 
-def _overall_table(overall: Sequence[ReplayedSegmentDocument], ks: Sequence[int]) -> Table:
+def _overall_table(overall: Sequence[ReplayedSegment], ks: Sequence[int]) -> Table:
     table = _table("Accepted length: tokens per decode step, 95 % interval over requests")
     table.add_column("drafter", no_wrap=True)
     for name in ("n", "drafts", *(f"k={k}" for k in ks)):
         table.add_column(name, justify="right", no_wrap=True)
     for each in overall:
         table.add_row(
-            Text(f"{each['engine']} {each['method']}"),
+            Text(f"{each.engine} {each.method}"),
             _ngram(each),
-            share(each["draft_share"]),
-            *_lengths(each["accepted_length"], ks),
+            share(each.draft_share),
+            *_lengths(each.accepted_length, ks),
         )
     return table
 
 
-def _segments_table(segments: Sequence[ReplayedSegmentDocument], ks: Sequence[int], *, title: str) -> Table:
+def _segments_table(segments: Sequence[ReplayedSegment], ks: Sequence[int], *, title: str) -> Table:
     table = _table(title)
     table.add_column("segment", no_wrap=True)
     for name in ("requests", "drafts", *(f"k={k}" for k in ks)):
@@ -95,36 +88,36 @@ def _segments_table(segments: Sequence[ReplayedSegmentDocument], ks: Sequence[in
     for each in segments[: SEGMENT_ROWS_MAX + 1]:
         table.add_row(
             _segment_name(each),
-            f"{each['requests']:,}",
-            share(each["draft_share"]),
-            *_lengths(each["accepted_length"], ks),
+            f"{each.requests:,}",
+            share(each.draft_share),
+            *_lengths(each.accepted_length, ks),
         )
     if len(segments) > SEGMENT_ROWS_MAX + 1:
         table.add_row(Text(f"and {len(segments) - SEGMENT_ROWS_MAX - 1} more in --json", style="dim"))
     return table
 
 
-def _speedup_table(segments: Sequence[ReplayedSegmentDocument], ks: Sequence[int], *, title: str) -> Table:
+def _speedup_table(segments: Sequence[ReplayedSegment], ks: Sequence[int], *, title: str) -> Table:
     table = _table(title)
     for name in ("segment", "load", "cost"):
         table.add_column(name, no_wrap=True)
     for k in ks:
         table.add_column(f"k={k}", justify="right", no_wrap=True)
     for each in segments[: SEGMENT_ROWS_MAX + 1]:
-        for predicted in each["predicted_speedup"]:
-            load = "–" if predicted["load"] is None else load_of(predicted["load"]).label
-            values = dict(zip(predicted["k"], predicted["value"], strict=True))
+        for predicted in each.predicted_speedup:
+            load = "–" if predicted.load is None else predicted.load.label
+            values = dict(zip(predicted.k, predicted.value, strict=True))
             table.add_row(
                 _segment_name(each),
                 load,
-                f"{predicted['cost_per_drafted_token']:.3f}",
+                f"{predicted.cost_per_drafted_token:.3f}",
                 *(f"{values[k]:.2f}x" if k in values else "–" for k in ks),
             )
     return table
 
 
-def _lengths(length: AcceptedLengthDocument, ks: Sequence[int]) -> list[str]:
-    rows = zip(length["k"], length["value"], length["low"], length["high"], strict=True)
+def _lengths(length: AcceptedLength, ks: Sequence[int]) -> list[str]:
+    rows = zip(length.k, length.value, length.low, length.high, strict=True)
     shown = {}
     for k, value, low, high in rows:
         half = None if low is None or high is None else max(value - low, high - value)
@@ -132,9 +125,9 @@ def _lengths(length: AcceptedLengthDocument, ks: Sequence[int]) -> list[str]:
     return [shown.get(k, "–") for k in ks]
 
 
-def _shown_ks(overall: Sequence[ReplayedSegmentDocument]) -> list[int]:
-    present = sorted({k for each in overall for k in each["accepted_length"]["k"]})
-    is_long = any(len(f"{each['engine']} {each['method']}") > NAME_SHORT_MAX for each in overall)
+def _shown_ks(overall: Sequence[ReplayedSegment]) -> list[int]:
+    present = sorted({k for each in overall for k in each.accepted_length.k})
+    is_long = any(len(f"{each.engine} {each.method}") > NAME_SHORT_MAX for each in overall)
     columns = K_COLUMNS_MAX - is_long
     if len(present) <= columns:
         return present
@@ -143,67 +136,58 @@ def _shown_ks(overall: Sequence[ReplayedSegmentDocument]) -> list[int]:
     return sorted(chosen[:columns])
 
 
-def _best(overall: Sequence[ReplayedSegmentDocument]) -> ReplayedSegmentDocument | None:
+def _best(overall: Sequence[ReplayedSegment]) -> ReplayedSegment | None:
     """The drafter with the longest steps at any k; the first of equals."""
-    known = [each for each in overall if each["accepted_length"]["value"]]
-    return max(known, key=lambda each: max(each["accepted_length"]["value"]), default=None)
+    known = [each for each in overall if each.accepted_length.value]
+    return max(known, key=lambda each: max(each.accepted_length.value), default=None)
 
 
-def _conclusion(best: ReplayedSegmentDocument | None) -> str:
+def _conclusion(best: ReplayedSegment | None) -> str:
     if best is None:
         return "no answer has a decode step: no k can be estimated"
-    length = best["accepted_length"]
-    top = max(length["value"])
+    length = best.accepted_length
+    top = max(length.value)
     if top < WORTH_MEASURING:
         return (
             f"n-gram speculation would not pay here: the best drafter, {_name(best)}, reaches only {top:.2f} tokens "
             "per step."
         )
-    method = best["method"]
-    if best["ngram"] is not None:
-        method += f",n={best['ngram']}"
-    if best["ngram_min"] != best["ngram"]:
-        method += f",n_min={best['ngram_min']}"
+    method = best.method
+    if best.ngram is not None:
+        method += f",n={best.ngram}"
+    if best.ngram_min != best.ngram:
+        method += f",n_min={best.ngram_min}"
     k, words = _chosen_k(best, top)
-    command = f"speclift decide --engine {best['engine']} --method {method} --k {k} --prompts LOG"
+    command = f"speclift decide --engine {best.engine} --method {method} --k {k} --prompts LOG"
     return f"{_name(best)}: {words}:\n{command}"
 
 
-def _chosen_k(best: ReplayedSegmentDocument, top: float) -> tuple[int, str]:
+def _chosen_k(best: ReplayedSegment, top: float) -> tuple[int, str]:
     """The fastest k where a cost is known, at the first load; else the smallest with nearly the longest steps."""
-    if best["predicted_speedup"]:
-        predicted = best["predicted_speedup"][0]
-        value, k = max(zip(predicted["value"], predicted["k"], strict=True), key=lambda pair: pair[0])
+    if best.predicted_speedup:
+        predicted = best.predicted_speedup[0]
+        value, k = max(zip(predicted.value, predicted.k, strict=True), key=lambda pair: pair[0])
         return k, f"{value:.2f}x predicted at k={k}. Measure it"
-    length = best["accepted_length"]
-    pairs = zip(length["k"], length["value"], strict=True)
+    length = best.accepted_length
+    pairs = zip(length.k, length.value, strict=True)
     k, value = next((k, value) for k, value in pairs if value >= NEAR_BEST * top)
     words = f"{value:.2f} tokens per step at k={k}, within 2 % of the best k"
     return k, f"{words}. Measure whether it is faster"
 
 
-def _drafter(each: ReplayedSegmentDocument) -> tuple[str, str, int | None, int | None]:
-    return each["engine"], each["method"], each["ngram"], each["ngram_min"]
+def _drafter(each: ReplayedSegment) -> tuple[str, str, int | None, int | None]:
+    return each.engine, each.method, each.ngram, each.ngram_min
 
 
-def _name(each: ReplayedSegmentDocument) -> str:
-    return f"{each['engine']} {each['method']}" + (f" n={_ngram(each)}" if each["ngram"] is not None else "")
+def _name(each: ReplayedSegment) -> str:
+    return f"{each.engine} {each.method}" + (f" n={_ngram(each)}" if each.ngram is not None else "")
 
 
-def _ngram(each: ReplayedSegmentDocument) -> str:
-    if each["ngram"] is None:
+def _ngram(each: ReplayedSegment) -> str:
+    if each.ngram is None:
         return "1-4"
-    return (
-        str(each["ngram"]) if each["ngram_min"] == each["ngram"] else f"{each['ngram_min']}-{each['ngram']}"
-    )
+    return str(each.ngram) if each.ngram_min == each.ngram else f"{each.ngram_min}-{each.ngram}"
 
 
-def _segment_name(each: ReplayedSegmentDocument) -> Text:
-    return Text(printable(each["segment"], limit=SEGMENT_NAME_MAX))
-
-
-def _findings(rows: Sequence[ReplayFindingDocument]) -> list[Finding]:
-    return [
-        Finding(check=row["check"], level=row["level"], message=row["message"], next_step=row["next_step"])
-        for row in rows
-    ]
+def _segment_name(each: ReplayedSegment) -> Text:
+    return Text(printable(each.segment, limit=SEGMENT_NAME_MAX))

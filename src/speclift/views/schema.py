@@ -16,7 +16,7 @@ from speclift.core.typed_json import Keywords, fields_of, is_union
 from speclift.linter.document import LintDocument
 from speclift.lossless.document import GateDocument
 from speclift.planner.plan import Plan
-from speclift.replayer.result import ReplayDocument
+from speclift.replayer.result import ReplayResult
 from speclift.routing.policy import Policy
 from speclift.views.doctor_document import DoctorDocument
 from speclift.views.documents import ExportDocument, MeasureDocument, VerdictDocument
@@ -49,7 +49,7 @@ PUBLISHED = {
     "measure": Published(verbs=("measure",), document=MeasureDocument),
     "plan": Published(verbs=("plan",), document=Plan),
     "policy": Published(verbs=(), document=Policy, title="speclift gateway --policy FILE"),
-    "replay": Published(verbs=("replay",), document=ReplayDocument),
+    "replay": Published(verbs=("replay",), document=ReplayResult),
     "verdict": Published(verbs=("decide", "tune", "compare"), document=VerdictDocument),
     "verify": Published(verbs=("verify",), document=GateDocument),
     "watch": Published(verbs=("watch",), document=Watched, has_every_field=True),

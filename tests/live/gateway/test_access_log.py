@@ -313,9 +313,9 @@ def test_replay_reads_back_what_was_answered(tmp_path: Path) -> None:
     found = replay([path], tokenizer=write_byte_tokenizer(tmp_path / "tokenizer"))
     log = found.log
     assert (log.requests, log.replayed, log.no_generation, log.no_response, log.unreadable) == (9, 1, 6, 2, 0)
-    assert log.greedy == 1
+    assert log.temperature.greedy == 1
     assert [finding.check for finding in found.findings][:2] == ["no-response", "no-generation"]
-    assert {segment.segment for drafter in found.drafters for segment in drafter.segments} == {"all", "chat"}
+    assert {each.segment for each in found.segments} == {"all", "chat"}
 
 
 def test_a_pipe_that_nobody_reads_is_not_waited_for(tmp_path: Path) -> None:

@@ -13,9 +13,7 @@ import numpy as np
 from speclift.core.json_reading import as_number
 from speclift.core.results import Finding, inform
 from speclift.engines.vllm.dialect.tables import K_MAX
-from speclift.replayer.batch import Batch, Ints
-from speclift.replayer.counts import Counts, Offers, confirmed, offers_from, walk
-from speclift.replayer.matches import NONE, matches
+from speclift.replayer.counts import NONE, Batch, Counts, Ints, Offers, confirmed, matches, offers_from, walk
 from speclift.replayer.methods import DrafterSetting, LogDrafters, NgramDrafter
 
 # Sampling parameters that vLLM refuses as soon as the server speculates (sampling_params.py, 0.32.0).

@@ -9,8 +9,7 @@ from speclift.engines.llamacpp.drafters.ngram_cache import DRAFT_TOKENS, NgramCa
 from speclift.engines.llamacpp.drafters.ngram_map import NgramMap
 from speclift.engines.llamacpp.drafters.ngram_mod import TABLE_BYTES, NgramMod
 from speclift.engines.llamacpp.drafters.ngram_simple import simple_offers, simple_offers_at
-from speclift.replayer.batch import Batch
-from speclift.replayer.counts import Counts, walk
+from speclift.replayer.counts import Batch, Counts, walk
 from speclift.replayer.methods import DrafterSetting, LogDrafters, NgramDrafter
 
 SIMPLE = "ngram:simple"

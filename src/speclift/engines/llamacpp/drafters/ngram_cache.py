@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from speclift.replayer.stepwise import Text
+from speclift.replayer.counts import Text
 
 DRAFT_TOKENS = 8  # n_draft in create_state_ngram_cache; no flag changes it
 SIZES = (1, 2, 3, 4)  # LLAMA_NGRAM_MIN..LLAMA_NGRAM_MAX

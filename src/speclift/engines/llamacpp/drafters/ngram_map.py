@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from speclift.engines.llamacpp.drafters.ngram_places import ngram_places
-from speclift.replayer.stepwise import Text
+from speclift.replayer.counts import Text
 
 # COMMON_NGRAM_HASH_MAP_SIZE, LCG_FACTOR, COMMON_NGRAM_MAX_VALUES, COMMON_NGRAM_MAX_VALUE_COUNT.
 BUCKETS = 1 << 18

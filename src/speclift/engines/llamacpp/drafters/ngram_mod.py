@@ -13,7 +13,7 @@ import numpy as np
 
 from speclift.core.units import Bytes
 from speclift.engines.llamacpp.drafters.ngram_places import ngram_places
-from speclift.replayer.stepwise import Text
+from speclift.replayer.counts import Text
 
 TABLE_SIZE = 4 << 20
 TABLE_BYTES: Bytes = 4 * TABLE_SIZE

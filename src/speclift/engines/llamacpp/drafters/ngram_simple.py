@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from speclift.replayer.batch import Batch
-from speclift.replayer.counts import Offers, offers_from
-from speclift.replayer.matches import NONE, matches
+from speclift.replayer.counts import NONE, Batch, Offers, matches, offers_from
 
 
 def simple_offers(batch: Batch, *, n: int, k_max: int) -> Offers:
