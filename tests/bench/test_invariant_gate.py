@@ -21,7 +21,7 @@ from speclift.core.deadline import Deadline
 from speclift.core.engine_spec import EngineSpec
 from speclift.core.speculation import NGram
 from speclift.core.traffic import Message, Request
-from speclift.fleet.mirror import SentenceSaid, StudyEvent
+from speclift.fleet.mirror import StudyCall
 from speclift.fleet.workplace import SettleJob
 from speclift.lossless.divergence import Divergence, Kind
 from speclift.lossless.gate import ArmGate, Gate
@@ -111,10 +111,10 @@ def test_equal_answers_settle_it(tmp_path: Path) -> None:
 def test_a_node_of_a_fleet_settles_it_too(tmp_path: Path) -> None:
     job = SettleJob(gate=open_gate(), ask=asked(engine()), left_s=None)
     sent = pickle.loads(pickle.dumps(job))
-    said: list[StudyEvent] = []
+    said: list[StudyCall] = []
     gate = asyncio.run(sent.run(tmp_path / "node", said.append))
     assert gate.result is Result.PASS
-    assert SentenceSaid(text=f"lossless gate: asking {ARM.name} again with batch-invariant kernels") in said
+    assert StudyCall("say", (f"lossless gate: asking {ARM.name} again with batch-invariant kernels",)) in said
 
 
 @pytest.mark.slow

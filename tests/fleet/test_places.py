@@ -16,7 +16,7 @@ from speclift.core.records import Phase
 from speclift.fleet import cluster
 from speclift.fleet.cluster import Versions
 from speclift.fleet.cost import fleet_cost
-from speclift.fleet.rounds import Progress, next_round
+from speclift.fleet.run import Progress, next_round
 from speclift.studies.study import Study
 from speclift.workload.experiment import turns
 

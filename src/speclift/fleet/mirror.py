@@ -1,7 +1,7 @@
-"""A study as a node sees it: kept there for as long as a job runs, and told word by word to the one that stays.
+"""A study as a node sees it: it lasts as long as a job runs, and every write goes on to the study that stays.
 
 The code that measures (bench/) writes to a study and knows of no fleet. On a node it is given a `MirrorStudy`, whose
-every write goes on as an event; here `Mirrored` writes the same into the study that all nodes share. Launches are
+every write goes on as a `StudyCall`; here `Mirrored` writes the same into the study that all nodes share. Launches are
 numbered anew on the way, and every record and launch gets the name of its node.
 """
 
@@ -9,97 +9,32 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 from speclift.bench.observer import Observer
 from speclift.core.engine_spec import EngineSpec
 from speclift.core.goals import Goals
-from speclift.core.records import Counters, Launch, Provenance, Record, TurnHealth, Usage
-from speclift.core.results import Finding
-from speclift.core.units import Bytes, Seconds
-from speclift.studies.study import NOTHING, Done, Study
+from speclift.core.records import Provenance
+from speclift.core.units import Bytes
+from speclift.studies.study import Done, Study
 from speclift.workload.experiment import StudyPlan
 
 # Of an engine's log: enough to see why it failed, little enough for any network.
 LOG_BYTES_MAX: Bytes = 64 * 1024
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LaunchBegun:
-    launch: Launch
+@dataclass(frozen=True, slots=True)
+class StudyCall:
+    """One write on a node, to be made here too: a method of Study with its arguments, or `say` or `log`."""
+
+    method: str
+    arguments: tuple[Any, ...]
+    facts: Mapping[str, Any] = field(default_factory=dict)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LaunchReady:
-    launch: int
-    ready_s: Seconds
-    kv_tokens: int | None
-    settings: Mapping[str, str]
-    notices: tuple[str, ...]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LaunchFailed:
-    launch: int
-    failure: str
-    log_tail: str
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LaunchEnded:
-    launch: int
-    counters: Counters
-    usage: tuple[Usage, ...]
-    gpu_memory_peak_bytes: Bytes | None
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LaunchLog:
-    """The end of what a server wrote."""
-
-    launch: int
-    text: bytes
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TurnTaken:
-    launch: int
-    block: int
-    health: TurnHealth
-    counters: Counters
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RecordTaken:
-    """One record."""
-
-    record: Record
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class FindingMade:
-    finding: Finding
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SentenceSaid:
-    text: str
-
-
-StudyEvent: TypeAlias = (
-    LaunchBegun
-    | LaunchReady
-    | LaunchFailed
-    | LaunchEnded
-    | LaunchLog
-    | TurnTaken
-    | RecordTaken
-    | FindingMade
-    | SentenceSaid
-)
-Tell: TypeAlias = Callable[[StudyEvent], None]
+Tell: TypeAlias = Callable[[StudyCall], None]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -132,69 +67,39 @@ class MirrorStudy(Study):
     def done(self) -> frozenset[Done]:
         return self.known | super().done()
 
-    def add_launch(self, launch: Launch) -> None:
-        super().add_launch(launch)
-        self.tell(LaunchBegun(launch=launch))
+    def add_launch(self, *arguments: Any) -> None:
+        self._tell("add_launch", arguments, {})
 
-    def launch_ready(
-        self,
-        launch: int,
-        *,
-        ready_s: Seconds,
-        kv_tokens: int | None,
-        settings: Mapping[str, str] | None = None,
-        notices: Sequence[str] = (),
-    ) -> None:
-        super().launch_ready(launch, ready_s=ready_s, kv_tokens=kv_tokens, settings=settings, notices=notices)
-        self.tell(
-            LaunchReady(
-                launch=launch,
-                ready_s=ready_s,
-                kv_tokens=kv_tokens,
-                settings=dict(settings or {}),
-                notices=tuple(notices),
-            )
-        )
+    def launch_ready(self, *arguments: Any, **facts: Any) -> None:
+        self._tell("launch_ready", arguments, facts)
 
-    def launch_failed(self, launch: int, *, failure: str, log_tail: str) -> None:
-        super().launch_failed(launch, failure=failure, log_tail=log_tail)
-        self.tell(LaunchFailed(launch=launch, failure=failure, log_tail=log_tail))
-        self._tell_log(launch)
+    def launch_failed(self, *arguments: Any, **facts: Any) -> None:
+        self._tell("launch_failed", arguments, facts)
+        self._tell_log(*arguments)
 
-    def launch_ended(
-        self,
-        launch: int,
-        counters: Counters,
-        *,
-        usage: tuple[Usage, ...] = (),
-        gpu_memory_peak_bytes: Bytes | None = None,
-    ) -> None:
-        super().launch_ended(launch, counters, usage=usage, gpu_memory_peak_bytes=gpu_memory_peak_bytes)
-        self.tell(
-            LaunchEnded(
-                launch=launch, counters=counters, usage=usage, gpu_memory_peak_bytes=gpu_memory_peak_bytes
-            )
-        )
-        self._tell_log(launch)
+    def launch_ended(self, *arguments: Any, **facts: Any) -> None:
+        self._tell("launch_ended", arguments, facts)
+        self._tell_log(arguments[0])
 
-    def add_turn(self, launch: int, block: int, health: TurnHealth, counters: Counters = NOTHING) -> None:
-        super().add_turn(launch, block, health, counters)
-        self.tell(TurnTaken(launch=launch, block=block, health=health, counters=counters))
+    def add_turn(self, *arguments: Any) -> None:
+        self._tell("add_turn", arguments, {})
 
-    def add_record(self, record: Record) -> None:
-        super().add_record(record)
-        self.tell(RecordTaken(record=record))
+    def add_record(self, *arguments: Any) -> None:
+        self._tell("add_record", arguments, {})
 
-    def add_finding(self, finding: Finding) -> None:
-        super().add_finding(finding)
-        self.tell(FindingMade(finding=finding))
+    def add_finding(self, *arguments: Any) -> None:
+        self._tell("add_finding", arguments, {})
+
+    def _tell(self, method: str, arguments: tuple[Any, ...], facts: Mapping[str, Any]) -> None:
+        getattr(super(), method)(*arguments, **facts)
+        self.tell(StudyCall(method, arguments, facts))
 
     def _tell_log(self, launch: int) -> None:
         log = self.log_path(launch)
         if self.keeps_text and log.is_file():
             with log.open("rb") as written:
                 written.seek(max(0, log.stat().st_size - LOG_BYTES_MAX))
-                self.tell(LaunchLog(launch=launch, text=written.read()))
+                self.tell(StudyCall("log", (launch, written.read())))
 
 
 @contextmanager
@@ -221,7 +126,7 @@ class TellingObserver(Observer):
         self._tell = tell
 
     def say(self, text: str) -> None:
-        self._tell(SentenceSaid(text=text))
+        self._tell(StudyCall("say", (text,)))
 
 
 class Mirrored:
@@ -232,59 +137,36 @@ class Mirrored:
         # Ours by the node's own numbers.
         self.launches: dict[int, int] = {}
 
-    def keep(self, events: Sequence[StudyEvent]) -> None:
-        """One transaction for all of them."""
+    def keep(self, calls: Sequence[StudyCall]) -> None:
+        """Makes all of them in one transaction."""
         with self._study.together():
-            for event in events:
-                self._keep(event)
+            for call in calls:
+                self._keep(call)
 
-    def _keep(self, event: StudyEvent) -> None:
+    def _keep(self, call: StudyCall) -> None:
         study = self._study
-        match event:
-            case LaunchBegun(launch=launch):
+        match call.method, *call.arguments:
+            case "say", text:
+                self._observer.say(f"node {self._node}: {text}")
+            case "log", launch, text:
+                self._keep_log(self.launches[launch], text)
+            case "add_launch", launch:
                 self.launches[launch.id] = study.next_launch_id()
                 study.add_launch(replace(launch, id=self.launches[launch.id], node=self._node))
                 self._observer.launching(f"{launch.arm} on {self._node}", launch.round)
-            case TurnTaken():
-                study.add_turn(self.launches[event.launch], event.block, event.health, event.counters)
-            case RecordTaken(record=record):
+            case "add_record", record:
                 place = replace(record.place, launch=self.launches[record.place.launch], node=self._node)
                 study.add_record(replace(record, place=place))
-            case FindingMade(finding=finding):
-                found = replace(finding, message=f"node {self._node}: {finding.message}")
-                study.add_finding(found)
-                self._observer.noticed(found)
-            case SentenceSaid(text=text):
-                self._observer.say(f"node {self._node}: {text}")
-            case LaunchLog():
-                self._keep_log(event)
-            case LaunchReady() | LaunchFailed() | LaunchEnded():
-                self._keep_launch(event)
+            case "add_finding", finding:
+                named = replace(finding, message=f"node {self._node}: {finding.message}")
+                study.add_finding(named)
+                self._observer.noticed(named)
+            case method, launch, *others:
+                getattr(study, method)(self.launches[launch], *others, **call.facts)
 
-    def _keep_launch(self, event: LaunchReady | LaunchFailed | LaunchEnded) -> None:
-        study, launch = self._study, self.launches[event.launch]
-        match event:
-            case LaunchReady():
-                study.launch_ready(
-                    launch,
-                    ready_s=event.ready_s,
-                    kv_tokens=event.kv_tokens,
-                    settings=event.settings,
-                    notices=event.notices,
-                )
-            case LaunchFailed():
-                study.launch_failed(launch, failure=event.failure, log_tail=event.log_tail)
-            case LaunchEnded():
-                study.launch_ended(
-                    launch,
-                    event.counters,
-                    usage=event.usage,
-                    gpu_memory_peak_bytes=event.gpu_memory_peak_bytes,
-                )
-
-    def _keep_log(self, event: LaunchLog) -> None:
+    def _keep_log(self, launch: int, text: bytes) -> None:
         if self._study.keeps_text:
-            path = self._study.log_path(self.launches[event.launch])
+            path = self._study.log_path(launch)
             path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-            path.write_bytes(event.text)
+            path.write_bytes(text)
             path.chmod(0o600)

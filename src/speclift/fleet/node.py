@@ -29,7 +29,7 @@ from speclift.core.units import Seconds
 from speclift.engines.aside import started
 from speclift.engines.build import build_engine
 from speclift.fleet.cluster import PULSE_S, HeadWatch, head_here
-from speclift.fleet.mirror import StudyEvent, Tell
+from speclift.fleet.mirror import StudyCall, Tell
 
 # A record is some kilobytes; what fits in one message of Ray's arrives although its node is lost a moment later.
 BATCH_MAX = 16
@@ -85,8 +85,8 @@ class NodeWorker:
             model_sha256=model_fingerprint(spec.settings.model),
         )
 
-    def work(self, job: NodeJob) -> Iterator[Sequence[StudyEvent | JobEnded]]:
-        events: queue.SimpleQueue[StudyEvent | JobEnded] = queue.SimpleQueue()
+    def work(self, job: NodeJob) -> Iterator[Sequence[StudyCall | JobEnded]]:
+        events: queue.SimpleQueue[StudyCall | JobEnded] = queue.SimpleQueue()
         self._idle.clear()
         under_way = started(lambda: self._run(job, events.put))
         under_way.add_done_callback(lambda ended: self._end(ended, events.put))

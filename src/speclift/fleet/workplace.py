@@ -18,7 +18,7 @@ from speclift.core.units import Seconds
 from speclift.engines.build import build_engine
 from speclift.fleet.cluster import NodeLost
 from speclift.fleet.fleet import Fleet
-from speclift.fleet.mirror import SentenceSaid, Tell, TellingObserver
+from speclift.fleet.mirror import StudyCall, Tell, TellingObserver
 from speclift.fleet.node import JobEnded, NodeJob, deadline_in
 from speclift.fleet.run import FleetRun, named
 from speclift.lossless.gate import Gate
@@ -119,8 +119,8 @@ class OnFleet:
         async for batch in self._fleet.workers[node].stream("work", job):
             assert isinstance(batch, list)
             for event in batch:
-                if isinstance(event, SentenceSaid):
-                    observer.say(f"node {node}: {event.text}")
+                if isinstance(event, StudyCall) and event.method == "say":
+                    observer.say(f"node {node}: {event.arguments[0]}")
                 elif isinstance(event, JobEnded):
                     if event.error is not None:
                         raise named(node, event.error)
