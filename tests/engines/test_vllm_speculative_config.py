@@ -16,8 +16,17 @@ from speclift.engines.named import known_dialects
 from speclift.engines.vllm.dialect import tables as vllm
 from speclift.engines.vllm.dialect.config_rules import check_speculative_config, method_of
 from speclift.engines.vllm.dialect.tables import KEYS, METHODS, NEWEST, schedule_fault
-from speclift.linter.findings import LintFinding, Release, Status
-from speclift.linter.rows import Life, NameTable, Row, ValueKind, by_name, tables_of
+from speclift.linter.rows import (
+    Life,
+    LintFinding,
+    NameTable,
+    Release,
+    Row,
+    Status,
+    ValueKind,
+    by_name,
+    tables_of,
+)
 
 DRAFT: dict[str, object] = {"model": "org/draft", "num_speculative_tokens": 5}
 NGRAM: dict[str, object] = {"method": "ngram", "num_speculative_tokens": 5, "prompt_lookup_max": 4}

@@ -10,8 +10,8 @@ import pytest
 
 from running import Cli, command
 from speclift.core.errors import UsageError
-from speclift.linter.findings import Status
-from speclift.linter.judge import LintReport
+from speclift.linter.report import LintReport
+from speclift.linter.rows import Status
 from speclift.linter.shell import read_shell
 from speclift.verbs.lint import lint
 

@@ -19,9 +19,8 @@ from hypothesis import strategies as st
 from speclift.core.errors import UsageError
 from speclift.engines.llamacpp.dialect.tables import FLAGS as LLAMA_FLAGS
 from speclift.engines.vllm.dialect.tables import FLAGS as VLLM_FLAGS
-from speclift.linter.findings import Status
-from speclift.linter.judge import LintReport
-from speclift.linter.rows import NameTable
+from speclift.linter.report import LintReport
+from speclift.linter.rows import NameTable, Status
 from speclift.verbs.lint import lint
 
 CONFIG = '{"method":"eagle3","model":"org/head","num_speculative_tokens":3}'

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from pasted_commands import LLAMA, VLLM
-from speclift.linter.findings import LintFinding, Status
+from speclift.linter.rows import LintFinding, Status
 from speclift.verbs.lint import lint
 
 OK, REMOVED, DEAD, UNKNOWN = Status.OK, Status.REMOVED, Status.DEAD, Status.UNKNOWN

@@ -15,11 +15,11 @@ from hypothesis import strategies as st
 from speclift.core.errors import UsageError
 from speclift.linter.command import read_command
 from speclift.linter.config_file import VALUES_MAX, read_config, read_yaml
-from speclift.linter.findings import Status
 from speclift.linter.pasted import Expression, Pasted
-from speclift.linter.python_code import read_python
+from speclift.linter.row_rules import yaml_text
+from speclift.linter.rows import Status
 from speclift.linter.shell import Expansions, is_hidden, join_words, quote, read_shell
-from speclift.linter.translation import yaml_text
+from speclift.linter.sources import read_python
 from speclift.verbs.lint import dialects_for, lint
 
 DIALECTS = dialects_for(None)

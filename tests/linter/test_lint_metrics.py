@@ -10,8 +10,8 @@ import pytest
 from metric_texts import DASHBOARD, RULES, TEXTS, MetricText, rules
 from running import Cli
 from speclift.core.errors import UsageError
-from speclift.linter.findings import Status
-from speclift.linter.promql import selection
+from speclift.linter.metrics import selection
+from speclift.linter.rows import Status
 from speclift.verbs.lint import lint
 
 

@@ -9,7 +9,7 @@ import pytest
 from public_snippets import SNIPPETS, Snippet
 from running import Cli
 from speclift.core.errors import UsageError
-from speclift.linter.findings import Status
+from speclift.linter.rows import Status
 from speclift.verbs.lint import lint
 
 

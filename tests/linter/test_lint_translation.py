@@ -11,7 +11,7 @@ import pytest
 import yaml
 
 from pasted_commands import DRAFT, LLAMA, TARGET, VLLM
-from speclift.linter.translation import Translation
+from speclift.linter.row_rules import Translation
 from speclift.verbs.lint import lint
 
 

@@ -14,8 +14,7 @@ from pasted_commands import DRAFT, TARGET, VLLM
 from speclift.engines.vllm.dialect.command_line import DIALECT
 from speclift.engines.vllm.dialect.config_rules import check_speculative_config
 from speclift.engines.vllm.dialect.tables import FLAGS, NEWEST
-from speclift.linter.findings import has_errors
-from speclift.linter.rows import ValueKind
+from speclift.linter.rows import ValueKind, has_errors
 from speclift.verbs.lint import lint
 
 pytestmark = [pytest.mark.vllm, pytest.mark.timeout(300)]

@@ -10,7 +10,7 @@ import typer
 from speclift.cli.screens import Json, screen, write_json
 
 if TYPE_CHECKING:
-    from speclift.linter.judge import LintReport
+    from speclift.linter.report import LintReport
 
 EXIT_ERRORS = 4
 
@@ -32,15 +32,16 @@ def lint_command(
     as_json: Json = False,
 ) -> None:
     """Check the flags of a vLLM or llama.cpp command, code or config; print today's form. Runs nothing."""
+    from speclift.core.document import plain_object
     from speclift.core.errors import UsageError
-    from speclift.linter.document import lint_document
+    from speclift.linter.report import lint_document
     from speclift.verbs.lint import lint_arguments
 
     if not words:
         raise UsageError("nothing to lint", hint="give a file, - for standard input, or a command after --")
     report = lint_arguments(words, engine=engine, engine_version=engine_version)
     if as_json:
-        write_json(lint_document(report))
+        write_json(plain_object(lint_document(report)))
     else:
         _show(report)
     raise typer.Exit(0 if report.ok else EXIT_ERRORS)
@@ -48,9 +49,9 @@ def lint_command(
 
 def _show(report: LintReport) -> None:
     """Findings and the other forms are narrative; the commands alone are data, so that they can be piped."""
-    from speclift.linter.answer import lint_answer
-    from speclift.linter.findings import dotted
-    from speclift.linter.translation import folded_command
+    from speclift.linter.report import lint_answer
+    from speclift.linter.row_rules import folded_command
+    from speclift.linter.rows import dotted
     from speclift.views.answer_terminal import AnswerScreen
     from speclift.views.lint_terminal import (
         STYLES,

@@ -1,28 +1,109 @@
-"""A serving command, read as its engine's parser would read it: environment, wrapper, program, flags. Pure."""
+"""A serving command, read as its engine's parser would read it, and all of a script's. Pure."""
 
 from __future__ import annotations
 
 import re
 from collections import deque
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from itertools import pairwise
 
 from speclift.core.errors import UsageError
-from speclift.linter.containers import image_place, without_entry_point
-from speclift.linter.dialect import Dialect, Dialects, Started, base_name, is_after_flag
-from speclift.linter.findings import Release
-from speclift.linter.other_engines import (
+from speclift.linter.dialect import (
+    Dialect,
+    Dialects,
     OtherEngine,
+    Started,
+    base_name,
     engine_of_image,
     engine_of_module,
     engine_of_program,
+    is_after_flag,
     is_python_module,
 )
-from speclift.linter.pasted import Form, Pasted, Setting
-from speclift.linter.rows import Row, ValueKind
-from speclift.linter.shell import NOTHING, WORDS_MAX, Expansions
-from speclift.linter.starters import passes_on
+from speclift.linter.pasted import UNSET, Form, Pasted, Setting, unset_names
+from speclift.linter.rows import Release, Row, ValueKind
+from speclift.linter.shell import NOTHING, WORDS_MAX, Expansions, ShellCommand, ShellText, read_shell
+
+# docker run and its kin
+
+
+CONTAINERS = frozenset({"docker", "podman", "nerdctl"})
+_STARTING = frozenset({"run", "create"})
+# Options that take no value; every other one takes the next word unless it has an equals sign.
+_SWITCHES = re.compile(
+    r"-[ditPq]+|--(?:rm|detach|interactive|tty|privileged|init|publish-all|read-only|no-healthcheck|quiet"
+    r"|oom-kill-disable|sig-proxy|disable-content-trust|replace)"
+)
+ENTRY_POINT = "--entrypoint"
+
+
+def image_place(words: Sequence[str]) -> int | None:
+    """Where the image stands in `docker run …`; None where this is none, or has no image."""
+    at = 1 if words and words[0] in ("sudo", "nohup", "exec") else 0
+    if len(words) < at + 3 or words[at] not in CONTAINERS or words[at + 1] not in _STARTING:
+        return None
+    at += 2
+    while at < len(words) and words[at].startswith("-"):
+        takes_next = "=" not in words[at] and not _SWITCHES.fullmatch(words[at])
+        at += 2 if takes_next else 1
+    return at if at < len(words) else None
+
+
+def without_entry_point(wrapper: Sequence[str]) -> tuple[list[str], list[str]]:
+    """docker run … IMAGE without --entrypoint, and what that said."""
+    kept: list[str] = []
+    entry_point: list[str] = []
+    is_next = False
+    for word in wrapper:
+        name, equals, value = word.partition("=")
+        if is_next:
+            entry_point, is_next = [word], False
+        elif name == ENTRY_POINT:
+            entry_point, is_next = [value] if equals else [], not equals
+        else:
+            kept.append(word)
+    return kept, entry_point
+
+
+# Programs that start others
+
+
+_STARTERS = frozenset(
+    ("sudo", "doas", "nohup", "exec", "time", "nice", "ionice", "numactl", "taskset", "timeout", "setsid", "stdbuf",
+     "env", "xargs", "srun", "mpirun", "mpiexec", "chrt", "command", "ssh", "nsys", "ncu", "strace", "screen", "tmux",
+     "systemd-run", "unbuffer", "perf", "flock", "tini", "dumb-init", "uvx", "torchrun", "sh", "bash", "zsh", "dash",
+     "su")
+)  # fmt: skip
+# Those that do it only after one of these words: `uv run` and not `uv pip install`.
+_RUNNERS = CONTAINERS | frozenset(
+    ("uv", "poetry", "pipenv", "pixi", "conda", "mamba", "micromamba", "pipx", "pdm", "hatch", "apptainer",
+     "singularity", "kubectl", "oc")
+)  # fmt: skip
+_RUNNING = frozenset({"run", "exec", "create"})
+# Behind a starter these do something else with the name of an engine.
+_OTHER_USES = frozenset(
+    ("install", "uninstall", "add", "pip", "pip3", "apt", "apt-get", "brew", "systemctl", "service", "pkill", "kill",
+     "killall", "echo", "printf", "which", "cd", "rm", "ls", "grep", "git", "clone", "pull", "stop", "start",
+     "restart", "logs", "man", "cat", "build", "push", "tag")
+)  # fmt: skip
+
+
+def may_start(program: str) -> bool:
+    return base_name(program) in _STARTERS | _RUNNERS
+
+
+def passes_on(before: Sequence[str]) -> bool:
+    """Whether words before a program are ones that start it."""
+    if not before:
+        return True
+    starter = base_name(before[0])
+    is_runner = starter in _RUNNERS and not _RUNNING.isdisjoint(before)
+    return (is_runner or starter in _STARTERS) and _OTHER_USES.isdisjoint(before)
+
+
+# One command
+
 
 _ASSIGNMENT = re.compile(r"[A-Za-z_]\w*=.*", re.DOTALL)
 # What an editor or a browser makes of one or two hyphens.
@@ -273,3 +354,114 @@ def _following(queue: deque[str], row: Row | None, *, is_dotted: bool) -> object
     while row.kind is ValueKind.LIST and queue and not _is_flag(queue[0]):
         values.append(queue.popleft())
     return values if len(values) > 1 else values[0]
+
+
+# Every command of a script
+
+
+_DEEPEST = 3  # a shell in a shell in a shell
+# What declares variables for the commands behind it.
+_DECLARING = ("export", "declare", "local", "readonly", "typeset", "set")
+
+
+@dataclass(slots=True)
+class _Before:
+    """Variables that commands so far have set, and what of their values only a shell knows."""
+
+    environment: list[tuple[str, str]] = field(default_factory=list)
+    pieces: list[str] = field(default_factory=list)
+
+
+def read_script(
+    shell: ShellText, dialects: Dialects, release: Release | None, *, depth: int = 0
+) -> list[Pasted | Foreign]:
+    before = _Before()
+    servers: list[Pasted | Foreign] = []
+    for command in shell.commands:
+        words = list(command.words)
+        if words[0] in _DECLARING:
+            words = [word for word in words if not word.startswith("-")]
+            words[0] = "export"
+        environment, rest = assignments(words)
+        if not rest or words[0] == "export":
+            before.environment += environment
+            before.pieces += command.expansions.pieces if environment else ()
+            continue
+        server = read_program(rest, environment, dialects, release=release, expansions=command.expansions)
+        if isinstance(server, Pasted):
+            servers.append(_placed(server, command, before))
+        elif server is not None:
+            servers.append(server)
+        else:
+            servers += _inside(rest, dialects, release, before, depth=depth)
+    if servers:
+        return servers
+    # A script that is only written down: cat > run.sh <<EOF
+    for document in shell.documents:
+        servers += read_script(read_shell(document), dialects, release, depth=depth + 1)
+    return servers
+
+
+def _placed(server: Pasted, command: ShellCommand, before: _Before) -> Pasted:
+    """With the variables that are set by now, and those that are not."""
+    unset = unset_names(command.expansions.pieces, before.environment)
+    known = [
+        (name, value)
+        for index, (name, value) in enumerate(before.environment)
+        if not unset_names([value], before.environment[:index])
+    ]
+    left_out = {name: value for name, value in before.environment if (name, value) not in known}
+    live = tuple(dict.fromkeys([*server.expansions.pieces, *before.pieces]))
+    return replace(
+        server,
+        environment=(*known, *server.environment),
+        exported=frozenset(name for name, _ in known),
+        expansions=replace(server.expansions, pieces=live),
+        missing=(*server.missing, *((name, UNSET) for name in unset)),
+        notes=(
+            *server.notes,
+            *(
+                f"{name}={shortened(value)} is left out: nothing in this text tells its value"
+                for name, value in left_out.items()
+            ),
+            *(["what is redirected is left out of the translation"] if command.is_redirected else ()),
+        ),
+    )
+
+
+def _inside(
+    words: Sequence[str], dialects: Dialects, release: Release | None, before: _Before, *, depth: int
+) -> list[Pasted | Foreign]:
+    """Servers in a text that another program is given to run: bash -c, ssh, tmux."""
+    if depth >= _DEEPEST or not may_start(words[0]):
+        return []
+    for index, word in enumerate(words):
+        if not any(character.isspace() for character in word.strip()):
+            continue
+        try:
+            inner = read_shell(word)
+        except UsageError:
+            continue
+        servers = read_script(inner, dialects, release, depth=depth + 1)
+        around = " ".join([*words[:index], "…", *words[index + 1 :]])
+        note = f"{shortened(around)} starts it, and is left out"
+        if servers:
+            return [
+                _told_from_outside(server, before, note) if isinstance(server, Pasted) else server
+                for server in servers
+            ]
+    return []
+
+
+def _told_from_outside(server: Pasted, before: _Before, note: str) -> Pasted:
+    unset = {f"${name}" for name, value in before.environment if not unset_names([value], before.environment)}
+    return replace(
+        server,
+        environment=(*before.environment, *server.environment),
+        exported=server.exported | {name for name, _ in before.environment},
+        expansions=replace(
+            server.expansions, pieces=tuple(dict.fromkeys([*server.expansions.pieces, *before.pieces]))
+        ),
+        missing=tuple((name, why) for name, why in server.missing if name not in unset),
+        notes=(*server.notes, note),
+    )

@@ -5,54 +5,27 @@ from __future__ import annotations
 import re
 import shlex
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from speclift.core.errors import UsageError
-from speclift.linter.browser_text import made_plain, words_made_plain
-from speclift.linter.command import Foreign, read_command
-from speclift.linter.dialect import Dialects
-from speclift.linter.findings import LintFinding, Release, Status, dotted, has_errors
-from speclift.linter.json_text import looks_like_config
+from speclift.linter.command import Foreign, read_command, read_script
+from speclift.linter.dialect import Dialects, engine_imported
 from speclift.linter.metric_questions import questions_in
-from speclift.linter.other_engines import engine_imported
-from speclift.linter.pasted import Form, Pasted
-from speclift.linter.placeholders import STANDS_IN, placeholders_in
-from speclift.linter.python_code import looks_like_python, read_python
-from speclift.linter.script import read_script
+from speclift.linter.pasted import STANDS_IN, Form, Pasted, looks_like_config, placeholders_in
+from speclift.linter.report import LintReport
+from speclift.linter.row_rules import Translation, shell_environment
+from speclift.linter.rows import LintFinding, Release, Status, dotted
 from speclift.linter.shell import read_shell
-from speclift.linter.translation import Translation, shell_environment
-from speclift.linter.unit_file import is_unit, unit_commands
+from speclift.linter.sources import (
+    is_unit,
+    looks_like_python,
+    made_plain,
+    read_python,
+    unit_commands,
+    words_made_plain,
+)
 
 TEXT_MAX = 1_000_000  # characters; a command, a program or a config is a thousandth of it
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LintReport:
-    """`translated` is for `newest`, whichever release was judged; None where nothing starts a server, or where only
-    the user knows what it would start. `others` are the other servers of the same text."""
-
-    engine: str
-    title: str  # what people call the engine
-    release: Release
-    newest: Release
-    findings: tuple[LintFinding, ...]
-    translated: Translation | None
-    notes: tuple[str, ...] = ()
-    models: tuple[str, ...] = ()  # the target and the draft, as they are named
-    unexpanded: tuple[str, ...] = ()  # what only a shell would fill in
-    program: tuple[str, ...] = ()  # what starts it, as it was written
-    environment: tuple[tuple[str, str], ...] = ()  # variables that are set for it
-    image: str = ""  # of a container that starts it by itself
-    others: tuple[LintReport, ...] = ()
-
-    @property
-    def ok(self) -> bool:
-        """Nothing is wrong with any server of the text, and no word of it is unaccounted for."""
-        return not has_errors(self.findings) and all(other.ok for other in self.others)
-
-    @property
-    def version(self) -> str:
-        return dotted(self.release)
 
 
 def lint_words(words: Sequence[str], dialects: Dialects, *, version: str | None = None) -> LintReport:
@@ -194,8 +167,12 @@ _MANIFEST = re.compile(r"^(?:services|apiVersion):", re.MULTILINE)
 
 
 def _read_manifest(text: str, dialects: Dialects, release: Release | None) -> Sequence[Pasted | Foreign]:
-    from speclift.linter.config_file import read_yaml  # late: a command needs no PyYAML
-    from speclift.linter.manifests import NOTE, is_manifest, manifest_commands
+    from speclift.linter.config_file import (
+        NOTE,
+        is_manifest,
+        manifest_commands,
+        read_yaml,  # late: a command needs no PyYAML
+    )
 
     documents = [document for _, document in read_yaml(text)]
     if not is_manifest(documents):

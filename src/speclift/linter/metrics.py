@@ -4,15 +4,227 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
+
+from msgspec.structs import replace
 
 from speclift.core.engine_facts import MetricsFile
-from speclift.linter.findings import LintFinding, Release, Status, nearest
-from speclift.linter.name_patterns import alternatives, matches
 from speclift.linter.pasted import AskedMetrics, MetricQuery, Setting
-from speclift.linter.promql import has_variable
 from speclift.linter.row_rules import finding, lifetime_fault
-from speclift.linter.rows import Life, NameTable, Row, ValueKind, tables_of
+from speclift.linter.rows import (
+    Life,
+    LintFinding,
+    NameTable,
+    Release,
+    Row,
+    Status,
+    ValueKind,
+    nearest,
+    tables_of,
+)
+
+# Which series does a PromQL expression select? Read as Grafana writes it too: $name, ${name} and [[name]] are filled in
+
+
+_VARIABLE = r"\$\{[^{}]*\}|\$\w+|\[\[\w+\]\]"
+_TOKEN = re.compile(
+    rf"""(?P<blank>\s+|\#[^\n]*)
+    |(?P<text>"(?:[^"\\]|\\.)*"|'(?:[^'\\]|\\.)*'|`[^`]*`)
+    |(?P<number>\d[\w.]*|\.\d[\w.]*)
+    |(?P<name>(?:[A-Za-z_:]|{_VARIABLE})(?:[\w:]|{_VARIABLE})*)
+    |(?P<sign>=~|!~|!=|.)""",
+    re.VERBOSE | re.DOTALL,
+)
+_KEYWORDS = frozenset(("and", "or", "unless", "bool", "offset", "inf", "nan", "atan2", "start", "end", "by", "without",
+                       "on", "ignoring", "group_left", "group_right"))  # fmt: skip
+# What takes a list of labels in brackets.
+_LABELLED = frozenset(("by", "without", "on", "ignoring", "group_left", "group_right"))
+_OPENING = {"(": ")", "{": "}", "[": "]"}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Selection:
+    """`names` are metrics, `patterns` regular expressions over their names. `has_or`: one side may stand in for
+    another. `fault` says why the rest was not read; empty where all was."""
+
+    names: tuple[str, ...] = ()
+    patterns: tuple[str, ...] = ()
+    has_or: bool = False
+    fault: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class _Token:
+    kind: str
+    text: str
+
+
+def selection(expression: str) -> Selection:
+    return _Reader(expression).read()
+
+
+def has_variable(name: str) -> bool:
+    return re.search(_VARIABLE, name) is not None
+
+
+class _Reader:
+    def __init__(self, expression: str) -> None:
+        self._tokens = list(_tokens(expression))
+        self._at = 0
+        self._names: dict[str, None] = {}
+        self._patterns: dict[str, None] = {}
+        self._closings: list[str] = []
+        self._has_or = False
+
+    def read(self) -> Selection:
+        fault = ""
+        while self._at < len(self._tokens) and not fault:
+            token = self._tokens[self._at]
+            self._at += 1
+            if token.kind == "name":
+                self._name(token.text)
+            elif token.kind == "sign":
+                fault = self._sign(token.text)
+        if self._closings and not fault:
+            fault = f"{self._closings[-1]} is missing at its end"
+        return Selection(
+            names=tuple(self._names), patterns=tuple(self._patterns), has_or=self._has_or, fault=fault
+        )
+
+    def _sign(self, sign: str) -> str:
+        """What is wrong with it; empty where nothing is."""
+        if sign == "{":
+            return "" if self._matchers() else "{ is never closed"
+        if sign in _OPENING:
+            self._closings.append(_OPENING[sign])
+        elif sign in ")}]":
+            return "" if self._closings and self._closings.pop() == sign else f"{sign} closes nothing"
+        elif sign in "\"'`":
+            return f"{sign} is never closed"
+        return ""
+
+    def _name(self, name: str) -> None:
+        word, follows = name.lower(), self._peek()
+        if word in _LABELLED:
+            if follows == "(":
+                self._skip_to(")")
+        elif word in _KEYWORDS:
+            self._has_or = self._has_or or word == "or"
+        elif follows != "(" and not (follows.lower() in ("by", "without") and ":" not in name):
+            self._names.setdefault(name)
+
+    def _matchers(self) -> bool:
+        """Of {…}: labels are whoever's scrape adds them; a name may stand in __name__ or alone in quotes."""
+        before = "{"
+        while self._at < len(self._tokens):
+            token = self._tokens[self._at]
+            self._at += 1
+            if token.kind == "sign" and token.text == "}":
+                return True
+            if token.kind == "text" and before in ("{", ","):
+                if self._peek() in ("}", ","):
+                    self._names.setdefault(token.text[1:-1])
+            elif token.kind == "name" and token.text == "__name__" and self._at + 1 < len(self._tokens):
+                sign, value = self._tokens[self._at : self._at + 2]
+                if value.kind == "text" and sign.text in ("=", "=~"):
+                    found = self._names if sign.text == "=" else self._patterns
+                    found.setdefault(value.text[1:-1])
+            before = token.text
+        return False
+
+    def _peek(self) -> str:
+        return self._tokens[self._at].text if self._at < len(self._tokens) else ""
+
+    def _skip_to(self, closing: str) -> None:
+        while self._at < len(self._tokens) and self._tokens[self._at].text != closing:
+            self._at += 1
+        self._at += 1
+
+
+def _tokens(expression: str) -> Iterator[_Token]:
+    is_range = False
+    for match in _TOKEN.finditer(expression):
+        kind, text = match.lastgroup or "", match[0]
+        # What stands in a range, [5m] or [$__interval:1m], is a duration.
+        if kind == "sign" and text in "[]":
+            is_range = text == "["
+        if kind != "blank" and not (is_range and kind == "name"):
+            yield _Token(kind, text)
+        # Behind a quote that is never closed nothing is known, and looking again from each further one takes for ever.
+        if kind == "sign" and text in "\"'`":
+            return
+
+
+# The few regular expressions that people write over names, matched in time that their length bounds: a stranger's
+# pattern is not handed to `re`. What is read: alternatives, brackets around them, .* and what stands for itself
+
+
+PATTERN_MAX = 500  # characters
+ALTERNATIVES_MAX = 64
+_LABELS = re.compile(r"\\?\{.*|\s.*|\[0-9\].*", re.DOTALL)
+_PLAIN = re.compile(r"[\w:.-]*")
+
+
+def alternatives(pattern: str) -> tuple[str, ...] | None:
+    """Each without brackets and bars, for `matches`; None where more than that is in it."""
+    if len(pattern) > PATTERN_MAX:
+        return None
+    # Basic regular expressions write \| and \( for what others write | and (.
+    text = pattern.replace("\\|", "|").replace("\\(", "(").replace("\\)", ")").replace("?:", "")
+    found = _expanded(text)
+    if found is None:
+        return None
+    # A name ends where labels or a value begin.
+    plain = [
+        _LABELS.sub("", each).replace("\\.", ".").replace(".+", ".*").replace("\\b", "") for each in found
+    ]
+    if not all(
+        _PLAIN.fullmatch(each.removeprefix("^").removesuffix("$").replace(".*", "")) for each in plain
+    ):
+        return None
+    return tuple(dict.fromkeys(each for each in plain if each.strip("^$.*")))
+
+
+def _expanded(text: str) -> list[str] | None:
+    """Brackets multiplied out; None where they do not match or are too many."""
+    done: list[str] = []
+    open_texts = [text]
+    while open_texts:
+        each = open_texts.pop()
+        closing = each.find(")")
+        opening = each.rfind("(", 0, max(closing, 0))
+        if closing < 0:
+            if "(" in each:
+                return None
+            done += each.split("|")
+        elif opening < 0:
+            return None
+        else:
+            inner = each[opening + 1 : closing].split("|")
+            open_texts += [each[:opening] + part + each[closing + 1 :] for part in inner]
+        if len(done) + len(open_texts) > ALTERNATIVES_MAX:
+            return None
+    return done
+
+
+def matches(alternative: str, name: str, *, is_whole: bool = False) -> bool:
+    """`is_whole` as Prometheus anchors its matchers; grep finds its pattern anywhere."""
+    starts = is_whole or alternative.startswith("^")
+    ends = is_whole or alternative.endswith("$")
+    pieces = alternative.lower().removeprefix("^").removesuffix("$").split(".*")
+    if starts and not name.startswith(pieces[0]):
+        return False
+    at = 0
+    for piece in pieces:
+        at = name.find(piece, at)
+        if at < 0:
+            return False
+        at += len(piece)
+    return not ends or (name.endswith(pieces[-1]) and (len(pieces) > 1 or at == len(name) or not starts))
+
+
+# The names of one engine
+
 
 # What Prometheus' client adds to the name of each kind; the first is the one to ask for.
 SUFFIXES = {

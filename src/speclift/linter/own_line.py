@@ -15,10 +15,11 @@ from speclift.core.errors import UsageError, WillNotRun
 from speclift.core.own_line import CONTAINERS, HUB_TOKEN, HUB_TOKEN_FLAGS, OwnLine, hidden_words
 from speclift.linter.command import Foreign, read_command
 from speclift.linter.dialect import Dialect, Dialects
-from speclift.linter.findings import LintFinding, Status
-from speclift.linter.judge import LintReport, lint_words, read_servers
+from speclift.linter.judge import lint_words, read_servers
 from speclift.linter.pasted import Form, Pasted, Setting, TakenApart
+from speclift.linter.report import LintReport
 from speclift.linter.row_rules import shown
+from speclift.linter.rows import LintFinding, Status
 
 # So many findings say what is wrong; lint shows all.
 FINDINGS_SHOWN = 6

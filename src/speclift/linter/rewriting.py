@@ -16,7 +16,7 @@ from dataclasses import dataclass
 
 from speclift.linter.dialect import Dialect
 from speclift.linter.pasted import Form, Pasted
-from speclift.linter.translation import folded_command, yaml_text
+from speclift.linter.row_rules import folded_command, yaml_text
 
 CONTEXT_LINES = 3
 

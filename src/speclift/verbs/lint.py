@@ -11,7 +11,8 @@ from pathlib import Path
 from speclift.core.errors import UsageError
 from speclift.engines.named import known_dialects
 from speclift.linter.dialect import Dialects
-from speclift.linter.judge import TEXT_MAX, LintReport, lint_text, lint_words, starts_something
+from speclift.linter.judge import TEXT_MAX, lint_text, lint_words, starts_something
+from speclift.linter.report import LintReport
 
 STDIN = "-"
 _HUB_ID = re.compile(r"\w[\w.-]*/\w[\w.-]*")

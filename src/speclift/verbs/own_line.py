@@ -29,8 +29,9 @@ from speclift.core.speculation import (
 )
 from speclift.engines.kind import engine_kind
 from speclift.linter.command import Foreign
-from speclift.linter.judge import LintReport, read_servers
+from speclift.linter.judge import read_servers
 from speclift.linter.own_line import OwnServer, own_server
+from speclift.linter.report import LintReport
 from speclift.linter.rewriting import NewSpeculation, rewritings, unified
 from speclift.planner.heads import SIZED_HEADS
 from speclift.verbs.lint import dialects_for, lint

@@ -7,9 +7,9 @@ from rich.padding import Padding
 from rich.text import Text
 
 from speclift.core.quantities import printable
-from speclift.linter.findings import LintFinding, Status
-from speclift.linter.judge import LintReport
-from speclift.linter.translation import Translation
+from speclift.linter.report import LintReport
+from speclift.linter.row_rules import Translation
+from speclift.linter.rows import LintFinding, Status
 
 MARKS = {
     Status.CONFLICT: ("✗", "bold red"),

@@ -13,7 +13,7 @@ import msgspec
 from speclift.core.document import schema_of as document_schema
 from speclift.core.live import Watched
 from speclift.core.typed_json import Keywords, fields_of, is_union
-from speclift.linter.document import LintDocument
+from speclift.linter.report import LintDocument
 from speclift.lossless.document import GateDocument
 from speclift.planner.plan import Plan
 from speclift.replayer.result import ReplayResult
@@ -39,13 +39,17 @@ class Published:
     title: str = ""
     # Of a Struct: fields with defaults are written too, and were from the first version on.
     has_every_field: bool = False
+    # But for these, which the first versions had not.
+    later: tuple[str, ...] = ()
 
 
 PUBLISHED = {
     "doctor": Published(verbs=("doctor",), document=DoctorDocument),
     "export": Published(verbs=("export",), document=ExportDocument),
     "gateway-route": Published(verbs=("gateway --dry-run",), document=RouteDocument),
-    "lint": Published(verbs=("lint",), document=LintDocument),
+    "lint": Published(
+        verbs=("lint",), document=LintDocument, has_every_field=True, later=("answer", "others")
+    ),
     "measure": Published(verbs=("measure",), document=MeasureDocument),
     "plan": Published(verbs=("plan",), document=Plan),
     "policy": Published(verbs=(), document=Policy, title="speclift gateway --policy FILE"),
@@ -60,7 +64,7 @@ def published_schema(name: str) -> Schema:
     published = PUBLISHED[name]
     schema = schema_of(published.document)
     if published.has_every_field:
-        _require_all(schema)
+        _require_all(schema, but=published.later)
     return {
         "$schema": DIALECT,
         "title": published.title or ", ".join(f"speclift {verb} --json" for verb in published.verbs),
@@ -70,13 +74,15 @@ def published_schema(name: str) -> Schema:
     }
 
 
-def _require_all(schema: Schema) -> None:
+def _require_all(schema: Schema, *, but: tuple[str, ...]) -> None:
     """A document is written whole, so every field of it is there, and of what stands in it."""
     definitions = schema.get("$defs", {})
     assert isinstance(definitions, dict)
     for part in (schema, *definitions.values()):
         if "properties" in part:
-            part["required"] = sorted(part["properties"])
+            part["required"] = sorted(
+                name for name in part["properties"] if part is not schema or name not in but
+            )
 
 
 def schema_of(document: type) -> Schema:

@@ -29,7 +29,7 @@ from speclift.engines.llamacpp.server import knows
 from speclift.engines.machine import TOGETHER_MEMORY_SHARE, available_memory_bytes
 from speclift.engines.probe import judge_probe, probe_body
 from speclift.engines.process import ServerProcess, free_port
-from speclift.linter.translation import compose_service, python_launch
+from speclift.linter.row_rules import compose_service, python_launch
 
 READY_LIMIT_S = 180.0
 # What brings the embedded server along.

@@ -32,7 +32,7 @@ from speclift.engines.vllm.dialect.config_rules import (
 )
 from speclift.engines.vllm.dialect.own_line import METRICS_FLAG, TEXTS, WHOLE_NUMBERS
 from speclift.engines.vllm.dialect.tables import LISTENING
-from speclift.linter.findings import LintFinding, Status
+from speclift.linter.rows import LintFinding, Status
 
 Release: TypeAlias = tuple[int, int, int]
 

@@ -12,7 +12,7 @@ from speclift.core.errors import EngineError, UsageError
 from speclift.core.hardware import Device
 from speclift.engines.vllm.dialect.config_rules import DRAFT_GRAPHS_SINCE, DRAFT_ON_NEW_RUNNER
 from speclift.engines.vllm.flags import parse_version
-from speclift.linter.findings import Release
+from speclift.linter.rows import Release
 from speclift.planner.prediction import EngineModel
 
 # vllm.config.compilation: graphs are captured for at most 512 tokens unless told otherwise.

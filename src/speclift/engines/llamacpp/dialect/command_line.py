@@ -20,9 +20,9 @@ from speclift.linter.dialect import (
     is_after_flag,
     release_part,
 )
-from speclift.linter.findings import Release
 from speclift.linter.metrics import MetricNames
 from speclift.linter.pasted import Pasted, TakenApart
+from speclift.linter.rows import Release
 
 # Names of the programs before llama.cpp prefixed them; too common to prove anything without a GGUF in sight.
 _OLD_PROGRAMS = ("server", "main", "speculative")

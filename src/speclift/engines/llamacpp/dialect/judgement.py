@@ -19,10 +19,9 @@ from speclift.engines.llamacpp.dialect.tables import (
     TYPES_SINCE,
     VARIABLES,
 )
-from speclift.linter.findings import LintFinding, Release, Status, dotted, nearest
 from speclift.linter.pasted import Pasted, Setting
 from speclift.linter.row_rules import finding, judge_flag, shown
-from speclift.linter.rows import Life
+from speclift.linter.rows import Life, LintFinding, Release, Status, dotted, nearest
 
 K = "--spec-draft-n-max"
 K_NAMES = (K, "--draft-max", "--draft", "--draft-n")

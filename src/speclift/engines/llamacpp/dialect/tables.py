@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from speclift.core.engine_facts import engine_facts
-from speclift.linter.findings import Release
-from speclift.linter.rows import tables_of
+from speclift.linter.rows import Release, tables_of
 
 _TABLES = tables_of(
     engine_facts("llamacpp/facts/flags.toml"), engine="llama.cpp", where="llamacpp/facts/flags.toml"

@@ -20,8 +20,7 @@ from speclift.engines.llamacpp.dialect.tables import (
     VARIABLES,
 )
 from speclift.linter.pasted import Setting
-from speclift.linter.rows import Row
-from speclift.linter.translation import (
+from speclift.linter.row_rules import (
     AS_SERVICE,
     Translation,
     compose_service,
@@ -30,6 +29,7 @@ from speclift.linter.translation import (
     shell_source,
     words_today,
 )
+from speclift.linter.rows import Row
 
 # What a draft length was where none was given, before b9235.
 K_OLD_DEFAULT = 16

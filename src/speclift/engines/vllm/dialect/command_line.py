@@ -21,10 +21,9 @@ from speclift.linter.dialect import (
     is_after_flag,
     release_part,
 )
-from speclift.linter.findings import Release
 from speclift.linter.metrics import MetricNames
 from speclift.linter.pasted import Pasted, TakenApart
-from speclift.linter.rows import NameTable, Row
+from speclift.linter.rows import NameTable, Release, Row
 
 _MODULE = re.compile(r"vllm\.entrypoints\.(openai\.)?api_server")
 _CLI_MODULE = re.compile(r"vllm(\.entrypoints\.cli\.main)?")

@@ -22,10 +22,9 @@ from speclift.engines.vllm.dialect.tables import (
     V0_GONE,
     schedule_fault,
 )
-from speclift.linter.findings import LintFinding, Release, Status, dotted, nearest
 from speclift.linter.pasted import Setting
 from speclift.linter.row_rules import are_numbers, fault, finding, is_whole, unknown
-from speclift.linter.rows import Row
+from speclift.linter.rows import LintFinding, Release, Row, Status, dotted, nearest
 
 PREFIX = "speculative_config."
 K = "num_speculative_tokens"

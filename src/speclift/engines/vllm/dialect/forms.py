@@ -8,10 +8,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from speclift.engines.vllm.dialect.tables import FRONT_END
-from speclift.linter.json_text import config_json, parse_json
-from speclift.linter.pasted import Expression
-from speclift.linter.row_rules import shown
-from speclift.linter.translation import yaml_text
+from speclift.linter.pasted import Expression, config_json, parse_json
+from speclift.linter.row_rules import shown, yaml_text
 
 
 def flag_words(name: str, value: object) -> list[str]:

@@ -6,7 +6,9 @@ from __future__ import annotations
 import ast
 import json
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
+
+from msgspec.structs import replace
 
 from speclift.engines.vllm.dialect.config_rules import PREFIX, check_speculative_config
 from speclift.engines.vllm.dialect.tables import (
@@ -19,11 +21,9 @@ from speclift.engines.vllm.dialect.tables import (
     V0_GONE,
     VARIABLES,
 )
-from speclift.linter.findings import LintFinding, Release, Status
-from speclift.linter.json_text import DEEPEST, parse_json
-from speclift.linter.pasted import Expression, Form, Pasted, Setting
+from speclift.linter.pasted import DEEPEST, Expression, Form, Pasted, Setting, parse_json
 from speclift.linter.row_rules import fault, finding, judge_flag, shown, told
-from speclift.linter.rows import Life, NameTable, Row
+from speclift.linter.rows import Life, LintFinding, NameTable, Release, Row, Status
 
 # Keyword arguments of LLM(...) that are no flag of the server.
 PYTHON_ONLY = ("--disable-log-stats", "--log-stats", "--usage-context", "--engine-args")

@@ -6,8 +6,7 @@ from collections.abc import Mapping
 from itertools import pairwise
 
 from speclift.core.engine_facts import engine_facts
-from speclift.linter.findings import Release
-from speclift.linter.rows import tables_of
+from speclift.linter.rows import Release, tables_of
 
 _FLAGS = tables_of(engine_facts("vllm/facts/flags.toml"), engine="vLLM", where="vllm/facts/flags.toml")
 FLAGS, QUANTISATIONS, LOAD_FORMATS_GONE, VARIABLES = (

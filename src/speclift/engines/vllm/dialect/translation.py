@@ -21,11 +21,9 @@ from speclift.engines.vllm.dialect.tables import (
     same_bits,
     schedule_fault,
 )
-from speclift.linter.findings import dotted
 from speclift.linter.pasted import Expression, Pasted, Setting, ShellExpression
-from speclift.linter.row_rules import converted, is_whole, shown
-from speclift.linter.rows import Row, ValueKind
-from speclift.linter.translation import Translation, shell_environment, shell_source
+from speclift.linter.row_rules import Translation, converted, is_whole, shell_environment, shell_source, shown
+from speclift.linter.rows import Row, ValueKind, dotted
 
 # What today's parser makes of an old --task.
 RUNNERS = {"auto": "auto", "generate": "generate", "embed": "pooling", "embedding": "pooling", "score": "pooling",
