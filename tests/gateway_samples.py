@@ -9,9 +9,9 @@ from dataclasses import replace
 from routed import PLAIN_URL, SPEC_URL, routed
 from speclift.core.results import Estimate
 from speclift.core.routing import PoolStates, RequestEnd, RoutedRequest, ServerPool, ServerState
-from speclift.live.gateway.tallies import Tallies
-from speclift.routing.learning import LiveSpeedups, Shift
-from speclift.views.gateway_document import GatewayBoard
+from speclift.routing.learning import LiveSegment, Shift, shift_of
+from speclift.routing.tallies import Tallies
+from speclift.views.gateway_page import GatewayBoard
 
 NOW_S = 1_800_000_000.0
 HOSTILE = "<script>alert(1)</script>\u202e\"'\\\n${x}"
@@ -25,12 +25,14 @@ def estimate(low: float, value: float, high: float) -> Estimate:
     return Estimate(value=value, low=low, high=high, n=120, method="m")
 
 
-def live(low: float, value: float, high: float) -> LiveSpeedups:
+def live(segment: str, spec_share: float, low: float, value: float, high: float) -> LiveSegment:
     e2e = estimate(low, value, high)
-    return LiveSpeedups(e2e=e2e, ttft=estimate(0.97, 1.0, 1.03), tpot=e2e, requests=4200)
+    ttft = estimate(0.97, 1.0, 1.03)
+    return LiveSegment(segment=segment, spec_share=spec_share, e2e=e2e, ttft=ttft, tpot=e2e, compared=4200)
 
 
-NOTHING_LIVE = LiveSpeedups(e2e=None, ttft=None, tpot=None, requests=3)
+def shift(ago_s: float, segment: str, to: ServerPool, speedup: Estimate) -> Shift:
+    return shift_of(segment, to, speedup, wall_s=NOW_S - ago_s, horizon_s=3600.0)
 
 
 def requests() -> list[RoutedRequest]:
@@ -59,7 +61,8 @@ def board_of(*seen: RoutedRequest, **fields: object) -> GatewayBoard:
         version="0.2.0",
         at_s=NOW_S,
         since_s=NOW_S - 7200.0,
-        totals=tallies.totals(now_s=1000.0),
+        now_s=1000.0,
+        tallies=tallies,
         pools=POOLS,
         policy="studies/mine",
         canary=0.05,
@@ -70,39 +73,32 @@ def board_of(*seen: RoutedRequest, **fields: object) -> GatewayBoard:
 def calm() -> GatewayBoard:
     return board_of(
         *requests(),
-        shares={"chat": 0.05, "rewrite": 0.95, "summarise": 0.95, "elsewhere": 0.0},
-        live={
-            "chat": live(0.82, 0.9, 0.98),
-            "rewrite": live(1.35, 1.42, 1.5),
-            "summarise": live(0.98, 1.06, 1.14),
-            "elsewhere": NOTHING_LIVE,
-        },
+        segments=(
+            live("chat", 0.05, 0.82, 0.9, 0.98),
+            live("rewrite", 0.95, 1.35, 1.42, 1.5),
+            live("summarise", 0.95, 0.98, 1.06, 1.14),
+            LiveSegment(segment="elsewhere", spec_share=0.0, compared=3),
+        ),
         shifts=(
-            Shift(
-                at_s=NOW_S - 4000,
-                segment="chat",
-                to=ServerPool.PLAIN,
-                speedup=estimate(0.8, 0.89, 0.97),
-                horizon_s=3600.0,
-            ),
-            Shift(
-                at_s=NOW_S - 400,
-                segment="rewrite",
-                to=ServerPool.SPEC,
-                speedup=estimate(1.1, 1.3, 1.5),
-                horizon_s=3600.0,
-            ),
+            shift(4000, "chat", ServerPool.PLAIN, estimate(0.8, 0.89, 0.97)),
+            shift(400, "rewrite", ServerPool.SPEC, estimate(1.1, 1.3, 1.5)),
         ),
         shift_counts={ServerPool.PLAIN: 1, ServerPool.SPEC: 1},
     )
 
 
 def paying() -> GatewayBoard:
-    return replace(calm(), live={"rewrite": live(1.35, 1.42, 1.5)}, shifts=())
+    return replace(calm(), segments=(live("rewrite", 0.95, 1.35, 1.42, 1.5),), shifts=())
 
 
 def unmeasured() -> GatewayBoard:
-    return replace(calm(), canary=0.0, live={"chat": NOTHING_LIVE}, shifts=(), policy=None)
+    return replace(
+        calm(),
+        canary=0.0,
+        segments=(LiveSegment(segment="chat", spec_share=0.05, compared=3),),
+        shifts=(),
+        policy=None,
+    )
 
 
 def untouched() -> GatewayBoard:
@@ -125,12 +121,11 @@ def all_down() -> GatewayBoard:
 
 
 def hostile() -> GatewayBoard:
-    shift = replace(calm().shifts[0], segment=HOSTILE)
+    moved = shift(4000, HOSTILE, ServerPool.PLAIN, estimate(0.8, 0.89, 0.97))
     return board_of(
         routed(segment=HOSTILE),
-        live={HOSTILE: live(0.8, 0.9, 0.95)},
-        shares={HOSTILE: 0.05},
-        shifts=(shift,),
+        segments=(live(HOSTILE, 0.05, 0.8, 0.9, 0.95),),
+        shifts=(moved,),
         policy=HOSTILE,
         pools=replace(POOLS, against_spec=HOSTILE),
     )

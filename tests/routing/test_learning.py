@@ -17,7 +17,15 @@ from speclift.core.routing import (
     ServerPool,
     ServerState,
 )
-from speclift.routing.learning import BLOCK_ROWS, BLOCK_S, HORIZONS_S, SEGMENTS_MAX, Learner, shift_alpha
+from speclift.routing.learning import (
+    BLOCK_ROWS,
+    BLOCK_S,
+    HORIZONS_S,
+    SEGMENTS_MAX,
+    Learner,
+    LiveSegment,
+    shift_alpha,
+)
 from speclift.routing.router import Router
 
 SPEC, PLAIN = ServerPool.SPEC, ServerPool.PLAIN
@@ -119,7 +127,13 @@ def test_pools_under_unlike_load_are_not_compared() -> None:
     traffic = Traffic(Learner(canary=0.05))
     traffic.send(5000, speedup=0.5, spec_running=16)
     assert traffic.share == pytest.approx(0.95)
-    assert traffic.learner.speedups("chat").requests == 0
+    assert chat_of(traffic.learner).compared == 0
+
+
+def chat_of(learner: Learner) -> LiveSegment:
+    """What it knows of the one segment that there is."""
+    (live,) = learner.segments()
+    return live
 
 
 def noted(learner: Learner, change: dict[str, object], *, count: int = 4000) -> None:
@@ -163,13 +177,11 @@ def test_ttft_and_tpot_are_told_beside_it() -> None:
     learner = Learner(canary=0.05)
     traffic = Traffic(learner)
     traffic.send(6000, speedup=1.3)
-    live = learner.speedups("chat")
-    assert live.requests > 1000
+    live = chat_of(learner)
+    assert live.compared > 1000
     for speedup in (live.e2e, live.ttft, live.tpot):
         assert speedup is not None
         assert speedup.low < 1.3 < speedup.high
-    nothing = learner.speedups("unheard of")
-    assert (nothing.e2e, nothing.requests) == (None, 0)
 
 
 def test_a_cold_canary_is_compared_with_cold_requests() -> None:
@@ -187,7 +199,8 @@ def test_a_cold_canary_is_compared_with_cold_requests() -> None:
         )
         request = replace(request, route=replace(request.route, is_canary=pool is PLAIN))
         learner.note(request, now_s=number * 0.2)
-    live = learner.speedups("chat")
+    learner.share("chat", SPEC)
+    live = chat_of(learner)
     assert live.e2e is not None
     assert live.e2e.low < 1 < live.e2e.high < 1.3
 
@@ -198,18 +211,18 @@ def test_callers_cannot_make_it_remember_more() -> None:
         learner.share(f"s{number}", SPEC)
         learner.note(routed(segment=f"s{number}"), now_s=0.0)
         learner.share(f"s{number}", SPEC)
-    assert len(learner.shares) == SEGMENTS_MAX
+    assert len(learner.segments()) == SEGMENTS_MAX
 
 
 def test_a_block_ends_with_its_time_or_its_rows() -> None:
     learner = Learner(canary=0.05)
     noted(learner, {}, count=BLOCK_ROWS)
-    assert learner.speedups("chat").requests or learner.shifts
+    assert learner.shifts or chat_of(learner).compared
     quiet = Traffic(Learner(canary=0.4))
     quiet.send(int(BLOCK_S) - 1, speedup=1.2, per_s=1.0)
-    assert quiet.learner.speedups("chat").requests == 0
+    assert chat_of(quiet.learner).compared == 0
     quiet.send(5, speedup=1.2, per_s=1.0)
-    assert quiet.learner.speedups("chat").requests > 300
+    assert chat_of(quiet.learner).compared > 300
 
 
 def test_the_false_shifts_of_a_week_are_shared_out() -> None:
@@ -241,7 +254,7 @@ def test_a_router_on_live_traffic_leaves_what_does_not_pay() -> None:
         router.note(request, now_s=now_s)
     late = [router.route(features, POOLS, now_s=9e5).pool for _ in range(300)]
     assert late.count(SPEC) < 60
-    assert learner.shares.popitem()[1] == pytest.approx(0.1)  # type: ignore[attr-defined]
+    assert chat_of(learner).spec_share == pytest.approx(0.1)
 
 
 @pytest.mark.parametrize("canary", [-0.1, 0.51, 2.0, float("nan")])

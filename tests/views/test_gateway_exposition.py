@@ -18,10 +18,10 @@ from speclift.core.routing import (
     ServerPool,
     ServerState,
 )
-from speclift.live.gateway.tallies import Tallies
-from speclift.routing.learning import LiveSpeedups
+from speclift.routing.learning import LiveSegment
+from speclift.routing.tallies import Tallies
 from speclift.views.exposition import gateway_exposition
-from speclift.views.gateway_document import GatewayBoard
+from speclift.views.gateway_page import GatewayBoard
 
 POOLS = PoolStates(
     spec=(ServerState(url=SPEC_URL, running=3),), plain=(ServerState(url=PLAIN_URL, is_up=False),)
@@ -38,10 +38,10 @@ def metrics_of(*requests: RoutedRequest) -> GatewayBoard:
         version="0.1",
         at_s=2.0,
         since_s=1.0,
-        totals=tallies.totals(now_s=1.0),
+        now_s=1.0,
+        tallies=tallies,
         pools=POOLS,
-        shares={"chat": 0.95},
-        live={"chat": LiveSpeedups(e2e=ESTIMATE, ttft=None, tpot=None, requests=9)},
+        segments=(LiveSegment(segment="chat", spec_share=0.95, e2e=ESTIMATE, compared=9),),
         shift_counts={ServerPool.PLAIN: 1},
     )
 

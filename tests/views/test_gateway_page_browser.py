@@ -9,8 +9,7 @@ from test_watch_page_browser import CHECKS, WIDTHS, Shown, served
 
 from browser import Browser, chromium, started_browser
 from gateway_samples import BOARDS
-from speclift.views.gateway_document import gateway_document
-from speclift.views.gateway_page import gateway_page
+from speclift.views.gateway_page import gateway_document, gateway_page
 from watch_samples import FRAME
 
 pytestmark = pytest.mark.browser

@@ -5,9 +5,10 @@ import json
 import jsonschema
 
 from samples import HOSTILE
+from speclift.core.document import plain
 from speclift.core.quantities import printable
 from speclift.core.routing import RequestFeatures, Route, ServerPool
-from speclift.views.gateway_route import ExplainedRoute, route_document, route_lines
+from speclift.views.gateway_route import explained, route_lines
 from speclift.views.schema import published_schema
 
 ROUTE = Route(
@@ -31,7 +32,7 @@ FEATURES = RequestFeatures(
 
 
 def test_the_answer_first_then_why_then_what_was_read() -> None:
-    assert route_lines(ExplainedRoute(features=FEATURES, route=ROUTE, policy="p.toml")) == (
+    assert route_lines(explained(FEATURES, ROUTE, policy="p.toml")) == (
         "spec: http://a, then http://b",
         "  segment copy: temperature_max = 0",
         "  copy goes to spec",
@@ -45,7 +46,7 @@ def test_of_what_cannot_be_read_only_its_path() -> None:
     unread = RequestFeatures(path="/v1/models")
     nowhere = Route(pool=ServerPool.PLAIN, servers=(), segment="elsewhere", reasons=("x",))
 
-    lines = route_lines(ExplainedRoute(features=unread, route=nowhere))
+    lines = route_lines(explained(unread, nowhere))
 
     assert lines[0] == "plain: no server"
     assert lines[-1] == "read: /v1/models, nothing else: no generation, or a body that cannot be read"
@@ -53,7 +54,7 @@ def test_of_what_cannot_be_read_only_its_path() -> None:
 
 def test_the_document_keeps_its_schema_and_says_no_session() -> None:
     for features in (FEATURES, RequestFeatures(path="/v1/models")):
-        document = json.loads(json.dumps(route_document(ExplainedRoute(features=features, route=ROUTE))))
+        document = json.loads(json.dumps(plain(explained(features, ROUTE))))
         jsonschema.validate(document, published_schema("gateway-route"))
         assert "secret" not in json.dumps(document)
     assert document["pool"] == "spec"
@@ -62,5 +63,5 @@ def test_the_document_keeps_its_schema_and_says_no_session() -> None:
 def test_foreign_text_does_not_act() -> None:
     hostile = RequestFeatures(path=HOSTILE, is_generation=True, model=HOSTILE, response_format=HOSTILE)
 
-    for line in route_lines(ExplainedRoute(features=hostile, route=ROUTE, policy=HOSTILE)):
+    for line in route_lines(explained(hostile, ROUTE, policy=HOSTILE)):
         assert printable(line, limit=2000) == line

@@ -62,18 +62,19 @@ def gateway_command(
 
 def _explain(ask: GatewayAsk, *, as_json: bool) -> None:
     from speclift.cli.screens import screen
+    from speclift.core.document import plain
     from speclift.verbs.gateway import explained_route
-    from speclift.views.gateway_route import route_document, route_lines
+    from speclift.views.gateway_route import route_lines
 
     data = sys.stdin.buffer.read(STDIN_BYTES_MAX + 1)
     if len(data) > STDIN_BYTES_MAX:
         raise UsageError(f"stdin has more than {STDIN_BYTES_MAX >> 20} MiB: give one request")
-    explained = explained_route(ask, data)
+    route = explained_route(ask, data)
     if as_json:
-        sys.stdout.write(json.dumps(route_document(explained), allow_nan=False) + "\n")
+        sys.stdout.write(json.dumps(plain(route), allow_nan=False) + "\n")
         return
     console = screen(stderr=False)
-    for line in route_lines(explained):
+    for line in route_lines(route):
         console.print(line, markup=False, highlight=False)
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import Protocol
+from typing import Literal, Protocol
 
 from speclift.core.units import Seconds, Tokens
 
@@ -18,6 +18,9 @@ SEGMENT_FIELD, SESSION_FIELD = "x-speclift-segment", "x-speclift-session"
 POOL_FIELD, REQUEST_ID_FIELD = "x-speclift-pool", "x-request-id"
 # Which gateways a request has come through.
 THROUGH_FIELD = "x-speclift-through"
+# Says that a line of JSON is of a gateway's access log; the number is the format's.
+ACCESS_MARK: Literal["gateway"] = "gateway"
+ACCESS_FORMAT: Literal[1] = 1
 
 
 class ServerPool(StrEnum):

@@ -10,9 +10,14 @@ from __future__ import annotations
 import hashlib
 import math
 from collections import OrderedDict, deque
-from collections.abc import Hashable, Iterator, Mapping
+from collections.abc import Hashable, Iterator
 from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from typing import Annotated
 
+import msgspec
+
+from speclift.core.document import Document
 from speclift.core.errors import UsageError
 from speclift.core.results import Estimate
 from speclift.core.routing import RequestEnd, RoutedRequest, ServerPool
@@ -46,32 +51,29 @@ SESSIONS_MAX = 20_000
 SHIFTS_KEPT = 20
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Shift:
-    """A segment that moved, and what showed it."""
+class Shift(Document, frozen=True, kw_only=True):
+    """A segment that moved, and what showed it: time in plain over time in spec."""
 
-    # On the wall's clock.
-    at_s: Seconds
+    at: str
     segment: str
     to: ServerPool
     speedup: Estimate
     horizon_s: Seconds
-
-    @property
-    def words(self) -> str:
-        interval = f"{self.speedup.value:.2f}x [{self.speedup.low:.2f}, {self.speedup.high:.2f}]"
-        return f"{self.segment} to {self.to}: E2E of plain over spec {interval}"
+    words: str
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LiveSpeedups:
-    """Of one segment over the longest horizon, time in plain over time in spec; None where too little is known."""
+class LiveSegment(Document, frozen=True, kw_only=True):
+    """One segment over the longest horizon, time in plain over time in spec at any time; null where too little is
+    known."""
 
-    e2e: Estimate | None
-    ttft: Estimate | None
-    tpot: Estimate | None
-    # Requests that had a counterpart in the other pool.
-    requests: int
+    segment: str
+    # Of its requests, what goes to spec now.
+    spec_share: Annotated[float, msgspec.Meta(ge=0, le=1)]
+    e2e: Estimate | None = None
+    ttft: Estimate | None = None
+    tpot: Estimate | None = None
+    # Requests that had a counterpart of their class in the other pool.
+    compared: int = 0
 
 
 @dataclass(slots=True)
@@ -160,20 +162,21 @@ class Learner:
         usual = pool if watched is None else watched.segment.usual
         return 1 - self.canary if usual is ServerPool.SPEC else self.canary
 
-    @property
-    def shares(self) -> Mapping[str, float]:
-        """Of the segments that requests came for."""
-        policies = {name: watched.segment.policy for name, watched in self._segments.items()}
-        return {name: self.share(name, policy) for name, policy in policies.items() if policy is not None}
+    def segments(self) -> tuple[LiveSegment, ...]:
+        """Those that requests came for, once their policy is known."""
+        return tuple(
+            self._live(name, watched, self.share(name, policy))
+            for name, watched in self._segments.items()
+            if (policy := watched.segment.policy) is not None
+        )
 
-    def speedups(self, segment: str) -> LiveSpeedups:
-        watched = self._segments.get(segment)
-        if watched is None:
-            return LiveSpeedups(e2e=None, ttft=None, tpot=None, requests=0)
-        kept = (watched.segment.evidence[-1], watched.ttft, watched.tpot)
-        oldest = [fading.newest_first[-1] if fading.newest_first else no_evidence() for fading in kept]
+    def _live(self, name: str, watched: _Watched, share: float) -> LiveSegment:
+        fading = (watched.segment.evidence[-1], watched.ttft, watched.tpot)
+        oldest = [each.newest_first[-1] if each.newest_first else no_evidence() for each in fading]
         e2e, ttft, tpot = (anytime_speedup(each, alpha=SHOWN_ALPHA) for each in oldest)
-        return LiveSpeedups(e2e=e2e, ttft=ttft, tpot=tpot, requests=oldest[0].rows)
+        return LiveSegment(
+            segment=name, spec_share=share, e2e=e2e, ttft=ttft, tpot=tpot, compared=oldest[0].rows
+        )
 
     def note(self, request: RoutedRequest, *, now_s: Seconds) -> None:
         name = request.route.segment
@@ -212,8 +215,27 @@ class Learner:
         watched.tpot.clear()
         speedup, horizon_s = found
         to = watched.segment.usual
-        self.shifts.append(Shift(at_s=wall_s, segment=name, to=to, speedup=speedup, horizon_s=horizon_s))
+        self.shifts.append(shift_of(name, to, speedup, wall_s=wall_s, horizon_s=horizon_s))
         self.shift_counts[to] += 1
+
+
+def shift_of(
+    segment: str, to: ServerPool, speedup: Estimate, *, wall_s: Seconds, horizon_s: Seconds
+) -> Shift:
+    interval = f"{speedup.value:.2f}x [{speedup.low:.2f}, {speedup.high:.2f}]"
+    return Shift(
+        at=moment(wall_s),
+        segment=segment,
+        to=to,
+        speedup=speedup,
+        horizon_s=horizon_s,
+        words=f"{segment} to {to}: E2E of plain over spec {interval}",
+    )
+
+
+def moment(wall_s: Seconds) -> str:
+    """ISO 8601, UTC, to the second."""
+    return datetime.fromtimestamp(wall_s, UTC).isoformat(timespec="seconds")
 
 
 def shift_alpha(horizon_s: Seconds) -> float:

@@ -33,7 +33,7 @@ from speclift.routing.policy import Policy
 from speclift.routing.router import Router
 from speclift.verbs.gateway_pages import GatewayPages
 from speclift.verbs.keys import key_of, token_of
-from speclift.views.gateway_route import ExplainedRoute
+from speclift.views.gateway_route import ExplainedRoute, explained
 
 # Of names of conversations, made anew for each process: what is hashed cannot be looked up elsewhere.
 SESSION_KEY_BYTES = 16
@@ -253,9 +253,7 @@ def explained_route(ask: GatewayAsk, data: bytes) -> ExplainedRoute:
         plain=tuple(ServerState(url=url) for url in settings.plain),
     )
     route = Router(policy).route(features, pools, now_s=0.0)
-    return ExplainedRoute(
-        features=features, route=route, policy="" if ask.policy is None else str(ask.policy)
-    )
+    return explained(features, route, policy=None if ask.policy is None else str(ask.policy))
 
 
 def _told_request(data: bytes) -> tuple[str, dict[str, str], bytes]:

@@ -7,14 +7,14 @@ import time
 from collections.abc import Callable, Mapping
 
 from speclift import __version__
+from speclift.core.document import plain
 from speclift.core.routing import PoolStates, RoutedRequest
 from speclift.core.units import Seconds
-from speclift.live.gateway.tallies import Tallies
 from speclift.live.http_service import HTML, Route, WebAnswer, WebRequest
 from speclift.routing.learning import Learner
+from speclift.routing.tallies import Tallies
 from speclift.views.exposition import CONTENT_TYPE, gateway_exposition
-from speclift.views.gateway_document import GatewayBoard, gateway_document
-from speclift.views.gateway_page import gateway_page
+from speclift.views.gateway_page import GatewayBoard, gateway_document, gateway_page
 from speclift.views.watch_page import PageFrame
 
 REFRESH_S: Seconds = 5.0
@@ -50,13 +50,13 @@ class GatewayPages:
             version=__version__,
             at_s=self._wall_clock(),
             since_s=self._since_s,
-            totals=self._tallies.totals(now_s=self._clock()),
+            now_s=self._clock(),
+            tallies=self._tallies,
             pools=self._pools(),
             policy=self._policy(),
             canary=learner.canary,
             learns=learner.learns,
-            shares=learner.shares,
-            live={segment: learner.speedups(segment) for segment in learner.shares},
+            segments=learner.segments(),
             shifts=tuple(learner.shifts),
             shift_counts=learner.shift_counts,
         )
@@ -68,7 +68,7 @@ class GatewayPages:
         return WebAnswer(body=page.encode(), kind=HTML)
 
     def _now(self, _: WebRequest) -> WebAnswer:
-        return WebAnswer(body=json.dumps(gateway_document(self.board())).encode() + b"\n")
+        return WebAnswer(body=json.dumps(plain(gateway_document(self.board()))).encode() + b"\n")
 
     def _metrics(self, _: WebRequest) -> WebAnswer:
         return WebAnswer(body=gateway_exposition(self.board()).encode(), kind=CONTENT_TYPE)

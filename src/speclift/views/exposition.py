@@ -12,10 +12,10 @@ from dataclasses import dataclass
 from operator import attrgetter
 
 from speclift.core.address import shown
-from speclift.core.gateway_totals import GatewayTotals, TallyKey, TimeHistogram
 from speclift.core.live import Event, LiveEstimate, Payoff, Watched
 from speclift.core.routing import ServerPool, ServerState
-from speclift.views.gateway_document import GatewayBoard
+from speclift.routing.tallies import Tallies, TallyKey, TimeHistogram
+from speclift.views.gateway_page import GatewayBoard
 
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 LABEL_CHARACTERS_MAX = 300
@@ -136,11 +136,11 @@ def _identity(watched: Watched) -> dict[str, str]:
 
 
 def gateway_exposition(board: GatewayBoard) -> str:
-    return "".join((*_request_families(board.totals), *_server_families(board), *_route_families(board)))
+    return "".join((*_request_families(board.tallies), *_server_families(board), *_route_families(board)))
 
 
-def _request_families(totals: GatewayTotals) -> Iterator[str]:
-    classes = totals.classes
+def _request_families(tallies: Tallies) -> Iterator[str]:
+    classes = tallies.classes
     ends: Counter[tuple[str, str, str]] = Counter()
     for key, tally in classes.items():
         for end, count in tally.ends.items():
@@ -182,7 +182,7 @@ def _server_families(board: GatewayBoard) -> Iterator[str]:
     yield family("gateway_server_running", "gauge", "Requests under way at a server.", running)
     is_up = [(by_server(pool, state), float(state.is_up)) for pool, state in states]
     yield family("gateway_server_up", "gauge", "1 where the server answers.", is_up)
-    servers = board.totals.servers
+    servers = board.tallies.servers
     answered = [
         (by_server(pool, state), float(servers[state.url].requests))
         for pool, state in states
@@ -192,7 +192,7 @@ def _server_families(board: GatewayBoard) -> Iterator[str]:
 
 
 def _route_families(board: GatewayBoard) -> Iterator[str]:
-    totals = board.totals
+    tallies = board.tallies
     yield family("gateway_info", "gauge", "This gateway.", [({"version": board.version}, 1.0)])
     yield family(
         "gateway_plain_only",
@@ -207,17 +207,17 @@ def _route_families(board: GatewayBoard) -> Iterator[str]:
         [({}, float(bool(board.pools.against_spec)))],
     )
     yield family(
-        "gateway_retries_total", "counter", "Servers asked beyond a request's first.", [({}, totals.retries)]
+        "gateway_retries_total", "counter", "Servers asked beyond a request's first.", [({}, tallies.retries)]
     )
-    canaries = [({"pool": pool.value}, float(count)) for pool, count in totals.canaries.items()]
+    canaries = [({"pool": pool.value}, float(count)) for pool, count in tallies.canaries.items()]
     yield family(
         "gateway_canaries_total", "counter", "Requests sent to the other pool to keep measuring.", canaries
     )
-    reasons = [({"reason": reason}, float(count)) for reason, count in totals.reasons.items()]
+    reasons = [({"reason": reason}, float(count)) for reason, count in tallies.reasons.items()]
     yield family("gateway_routes_total", "counter", "What decided where a request went.", reasons)
-    shares = [({"segment": segment}, share) for segment, share in board.shares.items()]
+    shares = [({"segment": live.segment}, live.spec_share) for live in board.segments]
     yield family("gateway_spec_share", "gauge", "Share of a segment's requests that goes to spec.", shares)
-    known = [(segment, live.e2e) for segment, live in board.live.items() if live.e2e is not None]
+    known = [(live.segment, live.e2e) for live in board.segments if live.e2e is not None]
     for name, words, value in (
         ("speedup", "E2E of plain over spec on live traffic; above 1 spec is faster.", attrgetter("value")),
         ("speedup_low", "Its lower bound, which holds at any time.", attrgetter("low")),

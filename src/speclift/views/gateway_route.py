@@ -3,25 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
-from typing import Literal, TypedDict
+from typing import Literal
 
+from speclift.core.document import Document
 from speclift.core.quantities import printable, share
 from speclift.core.routing import RequestFeatures, Route, ServerPool
-from speclift.core.typed_json import finite
 from speclift.core.units import Tokens
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ExplainedRoute:
-    """One request that was not sent. `policy` is what was read, as a path to show; empty where there is none."""
-
-    features: RequestFeatures
-    route: Route
-    policy: str = ""
-
-
-class FeaturesDocument(TypedDict):
+class ReadFeatures(Document, frozen=True, kw_only=True):
     """What was read of the request; never its text."""
 
     path: str
@@ -38,62 +28,49 @@ class FeaturesDocument(TypedDict):
     has_session: bool
 
 
-class RouteDocument(TypedDict):
+class ExplainedRoute(Document, frozen=True, kw_only=True):
     """`reasons`: what was decided first stands first. `servers`: the best first."""
 
-    schema: Literal[1]
+    schema: Literal[1] = 1
     pool: ServerPool
     segment: str
-    servers: list[str]
-    reasons: list[str]
+    servers: tuple[str, ...]
+    reasons: tuple[str, ...]
     is_canary: bool
-    features: FeaturesDocument
+    features: ReadFeatures
+    # What was read, as a path to show; null where there is none.
     policy: str | None
 
 
-def route_document(explained: ExplainedRoute) -> RouteDocument:
-    features, route = explained.features, explained.route
-    document: RouteDocument = {
-        "schema": 1,
-        "pool": route.pool,
-        "segment": route.segment,
-        "servers": list(route.servers),
-        "reasons": list(route.reasons),
-        "is_canary": route.is_canary,
-        "features": {
-            "path": features.path,
-            "is_generation": features.is_generation,
-            "is_stream": features.is_stream,
-            "model": features.model,
-            "temperature": features.temperature,
-            "max_tokens": features.max_tokens,
-            "response_format": features.response_format,
-            "has_tools": features.has_tools,
-            "prompt_characters": features.prompt_characters,
-            "turns": features.turns,
-            "repetition": features.repetition,
-            "has_session": features.session is not None,
-        },
-        "policy": explained.policy or None,
-    }
-    return finite(document)
+def explained(features: RequestFeatures, route: Route, *, policy: str | None = None) -> ExplainedRoute:
+    """One request that was not sent."""
+    names = (name for name in ReadFeatures.__struct_fields__ if name != "has_session")
+    values = {name: getattr(features, name) for name in names}
+    return ExplainedRoute(
+        pool=route.pool,
+        segment=route.segment,
+        servers=route.servers,
+        reasons=route.reasons,
+        is_canary=route.is_canary,
+        features=ReadFeatures(**values, has_session=features.session is not None),
+        policy=policy,
+    )
 
 
-def route_lines(explained: ExplainedRoute) -> tuple[str, ...]:
+def route_lines(route: ExplainedRoute) -> tuple[str, ...]:
     """The answer first, then why, then what was read."""
-    route = explained.route
     first, *others = route.servers or ("no server",)
     beside = f", then {', '.join(others)}" if others else ""
     lines = (
         f"{route.pool}: {first}{beside}",
         *(f"  {reason}" for reason in route.reasons),
-        f"read: {', '.join(_read(explained.features))}",
-        *([f"policy: {explained.policy}"] if explained.policy else []),
+        f"read: {', '.join(_read(route.features))}",
+        *([f"policy: {route.policy}"] if route.policy else []),
     )
     return tuple(printable(line, limit=1000) for line in lines)
 
 
-def _read(features: RequestFeatures) -> Iterator[str]:
+def _read(features: ReadFeatures) -> Iterator[str]:
     yield features.path
     if not features.is_generation:
         yield "nothing else: no generation, or a body that cannot be read"

@@ -20,7 +20,7 @@ from speclift.replayer.result import ReplayResult
 from speclift.routing.policy import Policy
 from speclift.views.doctor_document import DoctorDocument
 from speclift.views.documents import ExportDocument, MeasureDocument, VerdictDocument
-from speclift.views.gateway_route import RouteDocument
+from speclift.views.gateway_route import ExplainedRoute
 
 Schema: TypeAlias = dict[str, object]
 
@@ -46,7 +46,7 @@ class Published:
 PUBLISHED = {
     "doctor": Published(verbs=("doctor",), document=DoctorDocument),
     "export": Published(verbs=("export",), document=ExportDocument),
-    "gateway-route": Published(verbs=("gateway --dry-run",), document=RouteDocument),
+    "gateway-route": Published(verbs=("gateway --dry-run",), document=ExplainedRoute, has_every_field=True),
     "lint": Published(
         verbs=("lint",), document=LintDocument, has_every_field=True, later=("answer", "others")
     ),

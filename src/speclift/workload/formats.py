@@ -14,9 +14,8 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from itertools import chain
 
-from speclift.core.access_line import FORMAT, MARK
 from speclift.core.errors import UsageError, unknown_name
-from speclift.core.routing import RequestEnd
+from speclift.core.routing import ACCESS_FORMAT, ACCESS_MARK, RequestEnd
 from speclift.core.traffic import DEFAULT_MAX_TOKENS
 from speclift.core.units import Bytes
 
@@ -145,7 +144,7 @@ def _bad_array(source: str, text: str, position: int, fault: str) -> UsageError:
 
 
 def is_gateway_line(data: object) -> bool:
-    return isinstance(data, dict) and data.get(MARK) == FORMAT and "end" in data
+    return isinstance(data, dict) and data.get(ACCESS_MARK) == ACCESS_FORMAT and "end" in data
 
 
 def request_fields(data: object, *, where: str) -> Mapping[str, object] | None:

@@ -15,11 +15,10 @@ from collections.abc import Callable, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 
-from speclift.core.access_line import FORMAT, AccessLine, AccessLineWithText
 from speclift.core.address import shown
 from speclift.core.document import Json
 from speclift.core.errors import UsageError
-from speclift.core.routing import RoutedRequest
+from speclift.core.routing import ACCESS_FORMAT, RoutedRequest
 from speclift.core.units import Bytes, Seconds
 
 # How long a line waits for those after it, which are written with it.
@@ -139,18 +138,20 @@ class AccessLog:
 
 def access_line(request: RoutedRequest, *, keeps_text: bool) -> bytes:
     """ASCII only: whatever was asked and answered, it acts in no terminal and ends no line."""
-    line: AccessLine | AccessLineWithText = _line(request)
+    line = _line(request)
     if keeps_text:
         is_kept = _text_bytes(request) <= TEXT_BYTES_MAX
-        body = _body(request.request_body) if is_kept else None
-        line = {**line, "request": body, "response": request.answer_text if is_kept else None}
+        # Null where there was none that could be kept.
+        line["request"] = _body(request.request_body) if is_kept else None
+        line["response"] = request.answer_text if is_kept else None
     return json.dumps(line, ensure_ascii=True, separators=(",", ":")).encode() + b"\n"
 
 
-def _line(request: RoutedRequest) -> AccessLine:
+def _line(request: RoutedRequest) -> dict[str, Json]:
     features, route = request.features, request.route
     return {
-        "gateway": FORMAT,
+        "gateway": ACCESS_FORMAT,
+        # On the wall's clock, in words and in seconds.
         "at": datetime.fromtimestamp(request.arrived_s, UTC).isoformat(timespec="milliseconds"),
         "arrival_s": round(request.arrived_s, 6),
         "id": request.request_id[:LABEL_CHARACTERS_MAX],
@@ -166,11 +167,12 @@ def _line(request: RoutedRequest) -> AccessLine:
         "prompt_characters": features.prompt_characters,
         "turns": features.turns,
         "repetition": _rounded(features.repetition),
+        # Of one conversation always the same; says nothing of it.
         "session": None if features.session is None else _digest(features.session),
         "pool": request.pool,
         "routed_to": route.pool,
         "canary": route.is_canary,
-        "reasons": list(route.reasons),
+        "reasons": route.reasons,
         "server": None if request.server is None else shown(request.server),
         "attempts": request.attempts,
         "running": request.running,
