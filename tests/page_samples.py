@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from functools import cache
 from typing import Any
+
+from msgspec import structs
 
 from answers import EFFORT, gate, judgement
 from samples import provenance
@@ -33,12 +35,12 @@ from speclift.core.speculation import Attached, NGram
 from speclift.core.traffic import Concurrency, Load
 from speclift.lossless.document import GateOutcome
 from speclift.lossless.result import Result
-from speclift.search.tuning import ConfirmedTuning
+from speclift.verdict.articles import Article, ArticleOutcome
+from speclift.verdict.document import VerdictDocument, verdict_document
 from speclift.verdict.gate_word import GateWord
 from speclift.verdict.judgement import AcceptanceBucket, AcceptanceHistogram, Judgement, OwnLineChange, Served
 from speclift.verdict.verdict import decide
-from speclift.views.document import verdict_document
-from tuning_samples import BEST, ERRORS, TUNING
+from tuning_samples import CONFIRMED
 
 LONG = "an-arm-with-a-name-that-somebody-made-of-every-flag-there-is-" + "x" * 60
 FORMS = {
@@ -54,16 +56,16 @@ LINE = OwnLineChange(
     "-vllm serve meta-llama/Llama-3.1-70B-Instruct --speculative-model draft --num-speculative-tokens 5\n"
     '+vllm serve meta-llama/Llama-3.1-70B-Instruct --speculative-config \'{"method": "ngram"}\'\n',
 )
-ARTICLES = [
-    {
-        "rule": f"rule-{outcome}",
-        "source": "S3",
-        "says": "Below 50 % acceptance speculation slows decoding down.",
-        "outcome": outcome,
-        "seen": "ngram-k4 on chat: 41 % accepted, 1.12x [1.05, 1.20]",
-    }
-    for outcome in ("holds", "does-not-hold", "not-tested")
-]
+ARTICLES = tuple(
+    Article(
+        rule=f"rule-{outcome.value}",
+        source="S3",
+        says="Below 50 % acceptance speculation slows decoding down.",
+        outcome=outcome,
+        seen="ngram-k4 on chat: 41 % accepted, 1.12x [1.05, 1.20]",
+    )
+    for outcome in ArticleOutcome
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -181,7 +183,9 @@ def _cell(name: str, traffic: Traffic, streams: int, segment: str | None, factor
         acceptance_rate=None
         if factor is None
         else Acceptance(p10=rate * 0.6, p50=rate, p90=min(rate * 1.3, 1), mean=rate, requests=400),
-        accepted_length=None if factor is None else estimate(1.25 * gain + 0.1, 1.2 * gain, 1.3 * gain + 0.2),
+        accepted_length=None
+        if factor is None
+        else estimate(1.25 * gain + 0.1, 1.2 * gain, 1.3 * gain + 0.2).interval,
         per_position=None if factor is None else tuple(rate**position for position in range(1, 5)),
         prompts=traffic.prompts,
     )
@@ -207,7 +211,7 @@ def made(
     result: Result = Result.PASS,
     message: str = "12 answers are the same",
     **changes: Any,
-) -> dict[str, Any]:
+) -> VerdictDocument:
     """The document of what the real rules say of this traffic; each further arm gains a little less."""
     factors = {arm.name: 1 - 0.04 * index for index, arm in enumerate(arms)}
 
@@ -231,7 +235,7 @@ def made(
         effort=replace(EFFORT, ready_s={BASELINE: 71.0, **{arm.name: 84.0 for arm in arms}}),
         provenance=PROVENANCE,
     )
-    return {**verdict_document(replace(shown, **changes))}
+    return verdict_document(replace(shown, **changes))
 
 
 def _acceptance(traffic: Traffic, arms: Sequence[Arm]) -> dict[str, Any]:
@@ -239,7 +243,7 @@ def _acceptance(traffic: Traffic, arms: Sequence[Arm]) -> dict[str, Any]:
     return {
         "acceptance_histograms": tuple(
             AcceptanceHistogram(
-                arm=arm.name, by="segment", label=name, counts=(0, 1, 3, 8, 13, 9, 6, 2, 1, 0)
+                arm=arm.name, by="segment", label=name, requests=43, counts=(0, 1, 3, 8, 13, 9, 6, 2, 1, 0)
             )
             for arm in arms
             for name in traffic.gains
@@ -247,10 +251,10 @@ def _acceptance(traffic: Traffic, arms: Sequence[Arm]) -> dict[str, Any]:
         "at_temperatures": tuple(
             AtTemperature(
                 arm=arm.name,
-                label=label,
-                speedup=estimate(gain, 0.9 * gain, 1.1 * gain),
-                acceptance=rates,
-                accepted_length=estimate(2.2, 2.0, 2.4),
+                temperature=label,
+                speedup=estimate(gain, 0.9 * gain, 1.1 * gain).interval,
+                acceptance_rate=rates,
+                accepted_length=estimate(2.2, 2.0, 2.4).interval,
                 requests=90,
                 prompts=30,
             )
@@ -268,7 +272,7 @@ def _acceptance(traffic: Traffic, arms: Sequence[Arm]) -> dict[str, Any]:
             for name in (BASELINE, *(arm.name for arm in arms))
         ),
         "acceptance_by_temperature": tuple(
-            AcceptanceBucket(arm=arm.name, low=low, high=high, acceptance=rates)
+            AcceptanceBucket(arm=arm.name, above=low, up_to=high, **asdict(rates))
             for arm in arms
             for low, high in ((0.0, 0.0), (0.0, 0.5))
         ),
@@ -338,7 +342,7 @@ def gate_of(arms: Sequence[Arm], result: Result, message: str) -> GateOutcome:
     return replace(gate(result, message), document=document)
 
 
-def failed(*names: str) -> dict[str, Any]:
+def failed(*names: str) -> VerdictDocument:
     """No arm came far enough to be compared."""
     verdict = decide((), lambda _arm, _conditions: evidence(), goals=Goals())
     findings = tuple(
@@ -351,24 +355,13 @@ def failed(*names: str) -> dict[str, Any]:
         )
         for name in names
     )
-    return {**verdict_document(judgement(verdict, failed_arms=names, findings=findings))}
-
-
-def without_later_fields(document: Mapping[str, Any]) -> dict[str, Any]:
-    """As a first version might have written it."""
-    kept = ("schema", "verdict", "reasons", "winner", "speedup", "cells", "lossless", "provenance")
-    slim = {name: document[name] for name in kept}
-    slim["cells"] = [
-        {name: value for name, value in entry.items() if name not in ("prompts", "per_position")}
-        for entry in document["cells"]
-    ]
-    return slim
+    return verdict_document(judgement(verdict, failed_arms=names, findings=findings))
 
 
 SPEC = Arm(name="spec", speculation=Attached())
-DOCUMENTS: dict[str, dict[str, Any]] = {
+DOCUMENTS: dict[str, VerdictDocument] = {
     "ship": made(GOOD, line=LINE),
-    "conditions": {**made(MIXED), "articles": ARTICLES},
+    "conditions": structs.replace(made(MIXED), articles=ARTICLES),
     "do-not-ship": made(POOR),
     "inconclusive": made(CLOSE),
     "output-changed": made(GOOD, result=Result.FAIL, message="7 of 24 answers differ"),
@@ -382,7 +375,7 @@ DOCUMENTS: dict[str, dict[str, Any]] = {
     "tune": made(
         GOOD,
         arms_named("ngram-n4-k8", "ngram-n8-k8"),
-        tuning=ConfirmedTuning(tuning=TUNING, errors=ERRORS, best=BEST),
+        tuning=CONFIRMED,
     ),
     "long-names": made(
         replace(MIXED, gains={"s" * 90: 0.8, "summarise the minutes of a meeting of many people": 2.2}),
@@ -390,4 +383,3 @@ DOCUMENTS: dict[str, dict[str, Any]] = {
     ),
     "six-arms": made(GOOD, arms_named("ngram-k4", "ngram-k8", "draft-k3", "draft-k5", "eagle-k3", "suffix")),
 }
-DOCUMENTS["older"] = without_later_fields(DOCUMENTS["ship"])

@@ -174,7 +174,7 @@ def cell(**changes: Any) -> Cell:
         e2e_s=Percentiles(p50=1.0, p95=2.0, p99=3.0),
         throughput_tok_s=100.0,
         acceptance_rate=Acceptance(p10=0.6, p50=0.7, p90=0.8, mean=0.7, requests=1000),
-        accepted_length=estimate(2.0, 1.9, 2.1),
+        accepted_length=estimate(2.0, 1.9, 2.1).interval,
         per_position=None,
         output_tokens_mean=100.0,
     )

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from speclift.core.results import Estimate
+from dataclasses import fields
+
+from speclift.core.results import Bounds
 from speclift.core.traffic import Concurrency
 from speclift.search.conclusion import LoadChoice
 from speclift.search.problem import Purpose
@@ -11,6 +13,7 @@ from speclift.search.space import Elimination
 from speclift.search.tuning import (
     ConfirmedBest,
     ConfirmedError,
+    ConfirmedTuning,
     PromptSplit,
     SearchedCell,
     SearchedJob,
@@ -90,11 +93,21 @@ SCHEDULE = SearchedSchedule(
     predicted_gain=1.03,
 )
 ERRORS = (
-    ConfirmedError(arm="ngram-n4-k8", load=ALONE, predicted=1.36, measured=1.32, was_measured_in_search=True),
+    ConfirmedError(
+        arm="ngram-n4-k8",
+        load=ALONE,
+        predicted=1.36,
+        measured=1.32,
+        error=1.36 / 1.32 - 1,
+        was_measured_in_search=True,
+    ),
 )
 BEST = ConfirmedBest(
     arm="ngram-n4-k8",
-    speedup=Estimate(value=1.32, low=1.2, high=1.45, n=40, method="made"),
+    speedup=Bounds(value=1.32, low=1.2, high=1.45),
     command="llama-server --spec-type ngram-simple",
     config={},
+)
+CONFIRMED = ConfirmedTuning(
+    **{part.name: getattr(TUNING, part.name) for part in fields(TUNING)}, confirmed_errors=ERRORS, best=BEST
 )

@@ -8,12 +8,12 @@ import pytest
 
 from samples import launch, new_study, plan, record, request
 from speclift.core.arm import Arm, baseline_arm
+from speclift.core.document import plain_object
 from speclift.core.speculation import NGram
 from speclift.core.traffic import Concurrency
 from speclift.engines.vllm.dialect.tables import SCHEDULE
 from speclift.search.schedule import Segment
-from speclift.search.tuning import PromptSplit, SearchedSchedule, Tuning
-from speclift.search.tuning_document import TUNING, tuning_document
+from speclift.search.tuning import TUNING, PromptSplit, SearchedSchedule, Tuning
 from speclift.statistics.schedule_gain import SCHEDULE_NO_GAIN
 from speclift.verbs.compare import compare
 from speclift.verdict.judgement import Judgement
@@ -71,7 +71,7 @@ def judged(folder: Path, *, gain: float) -> Judgement:
                             request_id=asked.id,
                         )
                     )
-    study.keep(TUNING, tuning_document(FOUND))
+    study.keep(TUNING, plain_object(FOUND))
     study.close()
     return compare([folder])
 

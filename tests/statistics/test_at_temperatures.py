@@ -33,34 +33,35 @@ COOLER_IS_FASTER = quiet_truth(lambda _s, _l, temperature: 2.0 if (temperature o
 
 def test_prompts_with_their_own_have_both_without_a_sweep() -> None:
     cold, hot = rows(drawn(by_own(lambda number, _: 0.2 if number % 2 else 0.9), COOLER_IS_FASTER))
-    assert (cold.label, hot.label) == ("0.2", "0.9")
-    assert cold.speedup is not None
-    assert hot.speedup is not None
-    assert cold.speedup.low < 2.0 < cold.speedup.high < 2.1
-    assert hot.speedup.low < 0.8 < hot.speedup.high < 0.85
-    assert cold.acceptance is not None
+    assert (cold.temperature, hot.temperature) == ("0.2", "0.9")
+    for row, truth, most in ((cold, 2.0, 2.1), (hot, 0.8, 0.85)):
+        assert row.speedup is not None
+        assert row.speedup.low is not None
+        assert row.speedup.high is not None
+        assert row.speedup.low < truth < row.speedup.high < most
+    assert cold.acceptance_rate is not None
     assert cold.accepted_length is not None
-    assert (cold.prompts, cold.requests, cold.acceptance.requests) == (18, 54, 54)
+    assert (cold.prompts, cold.requests, cold.acceptance_rate.requests) == (18, 54, 54)
 
 
 def test_many_are_buckets_named_by_their_ends() -> None:
     found = rows(drawn(by_own(lambda number, _: number / 30), COOLER_IS_FASTER))
-    assert [row.label.split("–")[0][:4] for row in found] == ["0", "0.03", "0.53", "0.73", "1.03"]
+    assert [row.temperature.split("–")[0][:4] for row in found] == ["0", "0.03", "0.53", "0.73", "1.03"]
     assert sum(row.prompts for row in found) == 36
-    assert all(row.speedup is not None and row.acceptance is not None for row in found)
+    assert all(row.speedup is not None and row.acceptance_rate is not None for row in found)
 
 
 def test_where_each_segment_has_its_own_the_speedup_is_the_segments() -> None:
     """Not asked twice, but told."""
     of_segment = {"copy": 0.0, "chat": 0.7, "code": 0.3}
     found = rows(drawn(by_own(lambda _, segment: of_segment[segment]), COOLER_IS_FASTER))
-    assert [row.label for row in found] == ["0", "0.3", "0.7"]
+    assert [row.temperature for row in found] == ["0", "0.3", "0.7"]
     assert [round(row.speedup.value, 1) for row in found if row.speedup is not None] == [2.0, 2.0, 0.8]
 
 
 def test_a_sweep_has_the_same() -> None:
     records = drawn(study_places(temperatures=(0.0, 0.7)), COOLER_IS_FASTER)
-    assert [(row.label, row.prompts) for row in rows(records, swept=True)] == [("0", 36), ("0.7", 36)]
+    assert [(row.temperature, row.prompts) for row in rows(records, swept=True)] == [("0", 36), ("0.7", 36)]
 
 
 @pytest.mark.parametrize("temperature", [None, 0.7])
@@ -81,4 +82,4 @@ def test_what_is_not_known_is_none() -> None:
         for r in drawn(by_own(lambda number, _: 0.2 if number % 2 else 0.9), truth)
     ]
     cold, hot = rows(records)
-    assert (cold.acceptance, cold.accepted_length, hot.speedup) == (None, None, None)
+    assert (cold.acceptance_rate, cold.accepted_length, hot.speedup) == (None, None, None)

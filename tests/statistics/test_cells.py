@@ -174,6 +174,8 @@ class TestAcceptedLength:
         found = accepted_length(counted, limit=None)
         assert found is not None
         assert found.value == pytest.approx(40 / 25)
+        assert found.low is not None
+        assert found.high is not None
         assert (found.n, found.low < found.value < found.high) == (2, True)
 
     def test_is_one_where_the_engine_says_that_nothing_was_drafted(self) -> None:
@@ -187,6 +189,7 @@ class TestAcceptedLength:
         free, held = (accepted_length(counted, limit=limit) for limit in (None, 4))
         assert free is not None
         assert held is not None
+        assert free.high is not None
         assert (free.low, free.high > 5.0) == (1.0, True)
         assert (held.value, held.low, held.high) == (free.value, 1.0, 5.0)
 

@@ -81,10 +81,12 @@ def test_what_moved_is_found_and_nothing_else(
     acceptance, cost = after.get("acceptance", 0.6), after.get("step_cost", 2.0)
     assert found.accepted_length.value == pytest.approx(LENGTH[acceptance] / LENGTH[0.6], rel=0.01)
     assert found.step_cost.value == pytest.approx(cost / 2.0, rel=0.04)
+    assert found.step_cost.low is not None
+    assert found.step_cost.high is not None
     assert found.step_cost.low < cost / 2.0 < found.step_cost.high
     # Nothing is lost in the split.
     assert found.speedup.value == pytest.approx(found.accepted_length.value / found.step_cost.value)
-    assert found.after / found.before == pytest.approx(found.speedup.value, rel=0.01)
+    assert found.after.speedup / found.before.speedup == pytest.approx(found.speedup.value, rel=0.01)
 
 
 class TestDesigns:
@@ -112,6 +114,8 @@ class TestDesigns:
         assert found is not None
         assert found.moved == ()
         assert found.step_cost is not None
+        assert found.step_cost.high is not None
+        assert found.step_cost.low is not None
         assert found.step_cost.high / found.step_cost.low > 1.2
 
     def test_one_prompt_shows_nothing(self) -> None:
@@ -134,6 +138,7 @@ class TestDesigns:
 
         assert found is not None
         assert (found.accepted_length, found.step_cost, found.moved) == (None, None, ())
+        assert found.speedup.high is not None
         assert found.speedup.high < 1
 
     def test_nothing_in_common_is_none(self) -> None:

@@ -35,7 +35,8 @@ def test_two_versions_are_an_upgrade_and_the_verdict_is_on_the_second(tmp_path: 
 
     assert judgement.provenance.engine_version == "v2"
     assert judgement.upgrade is not None
-    assert (judgement.upgrade.before_version, judgement.upgrade.after_version) == ("v1", "v2")
+    sides = (judgement.upgrade.before, judgement.upgrade.after)
+    assert [side.engine_version for side in sides] == ["v1", "v2"]
     assert judgement.upgrade.moved == ("step-cost",)
     assert judgement.verdict.evidence is not None
     overall = judgement.verdict.evidence.overall

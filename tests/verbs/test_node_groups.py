@@ -11,7 +11,7 @@ from speclift.core.arm import BASELINE
 from speclift.core.fleet import NodeFacts
 from speclift.studies.study import Study
 from speclift.verbs.judge import judge
-from speclift.views.document import verdict_document
+from speclift.verdict.document import verdict_document
 
 PROMPTS = tuple(f"p{number}" for number in range(12))
 # By node: what is drafted away of every token's time, and on which GPU.
@@ -58,13 +58,13 @@ def test_unlike_nodes_are_named_and_not_pooled(study: Study) -> None:
     assert "the verdict is on ash, birch (gpus H200)" in finding.message
     assert "cedar (gpus L4): ngram-k8 2." in finding.message
     document = verdict_document(judgement)
-    assert [(group["nodes"], group["judged"]) for group in document["node_groups"]] == [
+    assert [(list(group.nodes), group.judged) for group in document.node_groups] == [
         (["ash", "birch"], True),
         (["cedar"], False),
     ]
-    assert document["node_groups"][0]["speedups"][0]["value"] < 1.6
-    assert document["node_groups"][1]["speedups"][0]["value"] > 2.0
-    assert [node["name"] for node in document["provenance"]["nodes"]] == list(GAINS)
+    assert document.node_groups[0].speedups[0].value < 1.6
+    assert document.node_groups[1].speedups[0].value > 2.0
+    assert [node.name for node in document.provenance.nodes] == list(GAINS)
 
 
 def test_nodes_that_are_alike_are_one_fleet(study: Study) -> None:

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec import structs
 
 from answers import EFFORT, STATES, gate, judged, part
 from samples import HOSTILE, provenance
@@ -140,7 +141,7 @@ class TestBecause:
         def by_segment(arm: str, segment: str, tpot_s: float, length: float | None) -> Any:
             spread = Percentiles(p50=tpot_s, p95=tpot_s, p99=None)
             known = None if length is None else cell().accepted_length
-            known = None if known is None or length is None else replace(known, value=length)
+            known = None if known is None or length is None else structs.replace(known, value=length)
             return cell(arm=arm, segment=segment, tpot_s=spread, accepted_length=known)
 
         slow = evidence(

@@ -17,8 +17,8 @@ from speclift.core.results import Acceptance, Evidence, Part, Percentiles, TailR
 from speclift.core.speculation import DraftModel, NGram
 from speclift.core.traffic import Concurrency
 from speclift.verdict.articles import ARTICLE_RULES, ArticleOutcome, check_articles
+from speclift.verdict.document import verdict_document
 from speclift.verdict.judgement import Judgement
-from speclift.views.document import verdict_document
 
 HOLDS, FAILS, UNTESTED = ArticleOutcome.HOLDS, ArticleOutcome.DOES_NOT_HOLD, ArticleOutcome.NOT_TESTED
 DRAFT = Arm(name="draft", speculation=DraftModel(model="d.gguf", k=4))
@@ -26,8 +26,8 @@ FASTER, SLOWER, EITHER = (1.2, 1.4, 1.6), (0.5, 0.6, 0.7), (0.9, 1.05, 1.2)
 
 
 def sighting(judgement: Judgement, name: str) -> tuple[ArticleOutcome, str]:
-    (check,) = [check for check in check_articles(judgement) if check.rule.name == name]
-    return check.sighting.outcome, check.sighting.seen
+    (check,) = [check for check in check_articles(judgement) if check.rule == name]
+    return check.outcome, check.seen
 
 
 def acceptance(mean: float, p10: float | None = None) -> Acceptance:
@@ -289,14 +289,14 @@ def test_the_first_token_behind_a_drafts_prefill(seconds: float, expected: Artic
 
 @pytest.mark.parametrize("state", STATES)
 def test_every_rule_has_its_row_in_every_state(state: str) -> None:
-    rows = verdict_document(STATES[state])["articles"]
-    assert [row["rule"] for row in rows] == [rule.name for rule in ARTICLE_RULES]
+    rows = verdict_document(STATES[state]).articles
+    assert [row.rule for row in rows] == [rule.name for rule in ARTICLE_RULES]
     for row in rows:
-        assert row["says"]
-        assert row["seen"]
-        assert "None" not in row["seen"]
-        assert "nan" not in row["seen"]
-        assert set(row["source"].split()) <= {"S0", "S1", "S2", "S3", "S4"}
+        assert row.says
+        assert row.seen
+        assert "None" not in row.seen
+        assert "nan" not in row.seen
+        assert set(row.source.split()) <= {"S0", "S1", "S2", "S3", "S4"}
 
 
 def test_names_are_unique() -> None:

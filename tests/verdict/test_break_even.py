@@ -27,7 +27,7 @@ class TestOfCells:
     def test_a_step_that_takes_as_long_as_two_tokens_breaks_even_at_two(self) -> None:
         # 3 tokens a step and 2/3 of the baseline's time per token: a step takes two of its tokens.
         known = evidence(
-            cells=(cell(tpot_s=tpot(0.02), accepted_length=estimate(3.0, 2.9, 3.1)),),
+            cells=(cell(tpot_s=tpot(0.02), accepted_length=estimate(3.0, 2.9, 3.1).interval),),
             baseline_cells=(cell(arm=BASELINE, tpot_s=tpot(0.03), accepted_length=None),),
         )
 
@@ -43,7 +43,7 @@ class TestOfCells:
             side
             for name, length in (("a", 2.0), ("b", 3.0), ("c", 10.0))
             for side in (
-                cell(segment=name, tpot_s=tpot(0.01), accepted_length=estimate(length, 1.0, 11.0)),
+                cell(segment=name, tpot_s=tpot(0.01), accepted_length=estimate(length, 1.0, 11.0).interval),
                 cell(segment=name, arm=BASELINE, tpot_s=tpot(0.02), accepted_length=None),
             )
         ]
@@ -57,7 +57,11 @@ class TestOfCells:
             side
             for temperature, length in ((0.0, 2.0), (1.0, 1.0))
             for side in (
-                cell(temperature=temperature, tpot_s=tpot(0.01), accepted_length=estimate(length, 1, 3)),
+                cell(
+                    temperature=temperature,
+                    tpot_s=tpot(0.01),
+                    accepted_length=estimate(length, 1, 3).interval,
+                ),
                 cell(temperature=temperature, arm=BASELINE, tpot_s=tpot(0.01), accepted_length=None),
             )
         ]

@@ -15,29 +15,27 @@ from speclift.core.arm import Arm
 from speclift.core.goals import Goals
 from speclift.core.own_command import CommandLine
 from speclift.core.speculation import NGram
-from speclift.search.tuning import ConfirmedTuning, PromptSplit, Tuning
+from speclift.search.tuning import ConfirmedTuning, PromptSplit
 from speclift.verbs.effort import busy_s
 from speclift.verdict.next_step import next_step
 
 OPEN = evidence(overall=needing(0.9, 1.1, 1.4))
 SEARCHED = ConfirmedTuning(
-    tuning=Tuning(
-        winner="arm",
-        runner_up=None,
-        confirmed=("arm",),
-        cells=(),
-        choices=(),
-        eliminated=(),
-        errors=(),
-        jobs=(),
-        ending="done",
-        expected_regret=0.0,
-        spent_s=60.0,
-        grid_s=None,
-        prompts=PromptSplit(tuning=4, held_out=12, is_held_out=True),
-        schedule=None,
-    ),
+    winner="arm",
+    runner_up=None,
+    confirmed=("arm",),
+    cells=(),
+    choices=(),
+    eliminated=(),
     errors=(),
+    jobs=(),
+    ending="done",
+    expected_regret=0.0,
+    spent_s=60.0,
+    grid_s=None,
+    prompts=PromptSplit(tuning=4, held_out=12, is_held_out=True),
+    schedule=None,
+    confirmed_errors=(),
     best=None,
 )
 

@@ -85,7 +85,7 @@ class TestNoDrafts:
         ids=["nothing drafted", "nothing accepted"],
     )
     def test_an_arm_without_fails_however_fast_it_looks(self, rate: Acceptance | None) -> None:
-        found = self.seen(low=3.0, acceptance_rate=rate, accepted_length=estimate(1.0, 1.0, 1.0))
+        found = self.seen(low=3.0, acceptance_rate=rate, accepted_length=estimate(1.0, 1.0, 1.0).interval)
         assert (found.rule, found.level) == ("no-drafts", Level.FAIL)
 
     @pytest.mark.parametrize(("low", "level"), [(1.09, Level.FAIL), (1.10, Level.WARN)])
@@ -93,7 +93,7 @@ class TestNoDrafts:
         assert self.seen(low=low, acceptance_rate=None, accepted_length=None).level is level
 
     def test_drafts_at_one_load_are_drafts(self) -> None:
-        idle = cell(load=SIXTEEN, acceptance_rate=None, accepted_length=estimate(1.0, 1.0, 1.0))
+        idle = cell(load=SIXTEEN, acceptance_rate=None, accepted_length=estimate(1.0, 1.0, 1.0).interval)
         assert rules.drafts_seen(evidence(cells=(idle, cell()))).level is Level.PASS
 
 
@@ -332,7 +332,9 @@ class TestBreakEven:
         def at(name: str, length: float) -> Any:
             # A step of 0.25 s where the baseline takes 0.1 s a token: 2.5 tokens' time.
             spread = Percentiles(p50=0.25 / length, p95=1.0, p99=None)
-            return cell(segment=name, tpot_s=spread, accepted_length=estimate(length, length, length))
+            return cell(
+                segment=name, tpot_s=spread, accepted_length=estimate(length, length, length).interval
+            )
 
         made = evidence(
             segment_cells=(

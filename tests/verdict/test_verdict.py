@@ -127,7 +127,7 @@ class TestShip:
             ({"tails": (slow_tail(),)}, Goals(), "tail"),
             ({"cells": (cell(failed=20),)}, Goals(), "failures"),
             (
-                {"cells": (cell(acceptance_rate=None, accepted_length=estimate(1.0, 1.0, 1.0)),)},
+                {"cells": (cell(acceptance_rate=None, accepted_length=estimate(1.0, 1.0, 1.0).interval),)},
                 Goals(),
                 "no-drafts",
             ),
@@ -388,7 +388,7 @@ class TestInconclusive:
         assert reason.message.endswith("failed rules: failures")
 
     def test_an_arm_that_drafts_nothing_is_not_worth_more_prompts(self) -> None:
-        idle = cell(acceptance_rate=None, accepted_length=estimate(1.0, 1.0, 1.0))
+        idle = cell(acceptance_rate=None, accepted_length=estimate(1.0, 1.0, 1.0).interval)
         made = evidence(overall=comparison(0.98, 1.0, 1.02, prompts_needed=9999), cells=(idle,))
         (reason,) = named(verdict_on(made, goals=Goals(min_speedup=1.0)), "more-data")
         assert "no-drafts" in reason.message

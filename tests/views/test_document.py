@@ -12,14 +12,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from answers import STATES
 from samples import HOSTILE, NGRAM, launch, new_study, place, plan, provenance, record, request
 from speclift.core.arm import BASELINE
+from speclift.core.document import plain_object, read
 from speclift.core.goals import Goals, read_slos
 from speclift.core.records import Outcome, Record, Step
 from speclift.core.results import Acceptance, Cell, Estimate, Finding, Level, Percentiles
 from speclift.core.traffic import Concurrency, Rate
 from speclift.verbs.judge import judge
-from speclift.views.document import measure_document, verdict_document
+from speclift.verdict.document import VerdictDocument, measure_document, verdict_document
 from speclift.views.page import page
 
 PERCENTILES = {"p50": ..., "p95": ..., "p99": ...}
@@ -116,7 +118,7 @@ def document_of(
                     )
                     study.add_record(_drafting(measured))
         study.add_finding(Finding(check="c", level=Level.WARN, message=HOSTILE, next_step=HOSTILE))
-        return verdict_document(judge([study]))
+        return plain_object(verdict_document(judge([study])))
 
 
 def _drafting(measured: Record) -> Record:
@@ -174,7 +176,7 @@ class TestTheVerdictDocument:
             assert row["acceptance_rate"]["mean"] == pytest.approx(4 / 6)
         # The cells stay as the prompts say: nothing was swept.
         assert {cell["temperature"] for cell in document["cells"]} == {None}
-        html = page(document)
+        html = page(read(VerdictDocument, document))
         assert "Speedup and acceptance by temperature" in html
         assert html.count("67%") >= 2
 
@@ -204,7 +206,7 @@ class TestTheVerdictDocument:
             for number, arm, outcome in ((1, BASELINE, Outcome.OK), (2, NGRAM.name, Outcome.CUT)):
                 study.add_launch(launch(number, arm=arm))
                 study.add_record(record(arm=arm, launch=number, outcome=outcome))
-            document = verdict_document(judge([study]))
+            document: Any = plain_object(verdict_document(judge([study])))
 
         assert document["verdict"] == "inconclusive"
         assert document["speedup"] is None
@@ -238,7 +240,7 @@ cells = st.builds(
     throughput_tok_s=st.none() | any_float,
     acceptance_rate=st.none()
     | st.builds(Acceptance, p10=any_float, p50=any_float, p90=any_float, mean=any_float, requests=st.just(1)),
-    accepted_length=st.none() | estimates,
+    accepted_length=st.none() | estimates.map(lambda estimate: estimate.interval),
     per_position=st.none() | st.lists(any_float, max_size=3).map(tuple),
     output_tokens_mean=st.none() | any_float,
 )
@@ -247,7 +249,8 @@ cells = st.builds(
 class TestTheMeasureDocument:
     @given(st.lists(cells, max_size=3))
     def test_is_valid_json_whatever_the_numbers(self, cells: list[Cell]) -> None:
-        document = measure_document(cells, (), study="s")
+        judgement = replace(STATES["ship"], cells=tuple(cells))
+        document: Any = plain_object(measure_document(judgement))
 
         assert json.loads(json.dumps(document, allow_nan=False)) == document
         assert set(document) >= {"schema", "study", "cells", "findings"}
@@ -256,6 +259,7 @@ class TestTheMeasureDocument:
     def test_findings_carry_their_next_step(self) -> None:
         finding = Finding(check="drift", level=Level.WARN, message="m", next_step="n", arm="a")
 
-        assert measure_document((), (finding,), study="s")["findings"] == [
+        judgement = replace(STATES["ship"], findings=(finding,))
+        assert plain_object(measure_document(judgement))["findings"] == [
             {"check": "drift", "level": "warn", "message": "m", "next_step": "n", "arm": "a"}
         ]

@@ -5,11 +5,11 @@ from __future__ import annotations
 import json
 import re
 from pathlib import Path
-from typing import Any
 
 import pytest
 from hypothesis import given
 from markdown_it import MarkdownIt
+from msgspec import structs
 
 from answers import ARGV, STATES, judged, part
 from running import Cli
@@ -17,9 +17,8 @@ from samples import HOSTILE, hostile_text, provenance
 from simulated import ARM, comparison, evidence
 from speclift.core.answer import NextCommand, answered
 from speclift.core.arm import Arm
-from speclift.core.documents import answer_document
 from speclift.verbs.plan import plan
-from speclift.views.document import verdict_document
+from speclift.verdict.document import verdict_document
 from speclift.views.markdown import escaped, plan_markdown, verdict_markdown
 
 ATTACK = "| a | b |\n| - | - |\n<img src=x onerror=alert(1)> [x](javascript:alert(1)) `code` **bold** @everyone #1 $x$"
@@ -56,11 +55,12 @@ def cells_of(text: str) -> list[int]:
 def test_every_state_has_its_answer_its_table_and_its_command(state: str) -> None:
     document = verdict_document(STATES[state])
     text = verdict_markdown(document)
+    assert document.answer is not None
     assert kinds_in(text) <= ALLOWED
-    assert escaped(document["answer"]["sentence"]) in text
-    following = document["answer"]["next"]
+    assert escaped(document.answer.sentence) in text
+    following = document.answer.next
     if following is not None:
-        assert f"```sh\n{following['command']}\n```" in text
+        assert f"```sh\n{following.command}\n```" in text
     assert set(cells_of(text)) <= {3, 4}
 
 
@@ -96,11 +96,7 @@ def test_known_attacks_stay_text_in_a_whole_summary(name: str) -> None:
 
 def test_a_command_full_of_backticks_stays_in_its_fence() -> None:
     answer = answered("Yes.", [], NextCommand(command="speclift decide --model '````'", seconds=3))
-    document: Any = {
-        **verdict_document(STATES["ship"]),
-        "answer": answer_document(answer),
-        "configuration": None,
-    }
+    document = structs.replace(verdict_document(STATES["ship"]), answer=answer, configuration=None)
     (fence,) = [token for token in READER.parse(verdict_markdown(document)) if token.type == "fence"]
     assert fence.content == "speclift decide --model '````'\n"
 

@@ -6,13 +6,16 @@ import csv
 import json
 import time
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
+from msgspec import structs
 
 from browser import Browser, chromium, started_browser
 from page_samples import DOCUMENTS
+from speclift.verdict.document import VerdictDocument
 from speclift.views.page import page
 
 pytestmark = pytest.mark.browser
@@ -31,7 +34,7 @@ def browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Browser]:
         yield started
 
 
-def opened(browser: Browser, document: dict[str, Any], folder: Path, **view: Any) -> None:
+def opened(browser: Browser, document: VerdictDocument, folder: Path, **view: Any) -> None:
     path = folder / "report.html"
     path.write_text(page(document), encoding="utf-8")
     browser.show(**{"width": 1280, **view})
@@ -112,9 +115,10 @@ def choose(browser: Browser, selector: str, value: str) -> None:
 def test_cells_are_filtered_by_name_and_by_words_and_taken_away_as_shown(
     browser: Browser, tmp_path: Path
 ) -> None:
-    document = {**DOCUMENTS["ship"], "cells": [dict(cell) for cell in DOCUMENTS["ship"]["cells"]]}
-    for cell in document["cells"]:
-        cell["segment"] = cell["segment"].replace("chat", '=cmd,"chat"')
+    cells = tuple(
+        replace(cell, segment=cell.segment.replace("chat", '=cmd,"chat"')) for cell in DOCUMENTS["ship"].cells
+    )
+    document = structs.replace(DOCUMENTS["ship"], cells=cells)
     opened(browser, document, tmp_path)
     choose(browser, ".filters select[data-column='0']", "ngram-k4")
     choose(browser, ".filters select[data-column='2']", '=cmd,"chat"')
@@ -128,16 +132,17 @@ def test_cells_are_filtered_by_name_and_by_words_and_taken_away_as_shown(
         press(browser, f"[data-download={kind}]")
     cell = next(
         cell
-        for cell in document["cells"]
-        if (cell["arm"], cell["load"], cell["segment"]) == ("ngram-k4", {"concurrency": 16}, '=cmd,"chat"')
+        for cell in cells
+        if (cell.arm, cell.load.label, cell.segment) == ("ngram-k4", "c=16", '=cmd,"chat"')
     )
     (taken,) = json.loads(awaited(tmp_path / "speclift-cells.json"))
     assert (taken["arm"], taken["load"], taken["segment"]) == ("ngram-k4", "c=16", '=cmd,"chat"')
-    assert taken["tpot_s_p95"] == cell["tpot_s"]["p95"]
+    assert cell.tpot_s is not None
+    assert taken["tpot_s_p95"] == cell.tpot_s.p95
     (row,) = csv.DictReader(awaited(tmp_path / "speclift-cells.csv").splitlines())
     # A spreadsheet must not take it for a formula.
     assert row["segment"] == '\'=cmd,"chat"'
-    assert float(row["throughput_tok_s"]) == cell["throughput_tok_s"]
+    assert float(row["throughput_tok_s"]) == cell.throughput_tok_s
 
 
 def awaited(path: Path) -> str:

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import io
 import re
+from dataclasses import replace
 from typing import Any
 
 import pytest
 from rich.console import Console, Group
 
 import simulated
+from answers import STATES, judged
 from samples import HOSTILE
 from speclift.core.arm import Arm
 from speclift.core.results import (
@@ -28,6 +30,7 @@ from speclift.core.results import (
 )
 from speclift.core.speculation import NGram
 from speclift.core.traffic import Concurrency
+from speclift.verdict.document import verdict_document
 from speclift.views.terminal import cells_table, findings_view, metrics_line, result_table
 
 # What rich itself writes for colour and weight.
@@ -65,7 +68,7 @@ def cell(arm: str, **changes: Any) -> Cell:
         "e2e_s": times,
         "throughput_tok_s": 99.5,
         "acceptance_rate": Acceptance(p10=0.1, p50=0.5, p90=0.9, mean=0.55, requests=12),
-        "accepted_length": estimate(2.5, 2.0, 3.0),
+        "accepted_length": estimate(2.5, 2.0, 3.0).interval,
         "per_position": (0.8, 0.5),
         "output_tokens_mean": 40.0,
     }
@@ -75,7 +78,7 @@ def cell(arm: str, **changes: Any) -> Cell:
 def view(text: str) -> Any:
     """The table and the findings of results with `text` wherever text from outside can stand."""
     arm = Arm(name=text, speculation=NGram(k=4))
-    evidence = Evidence(
+    whole = Evidence(
         arm=arm,
         conditions=ALL_TRAFFIC,
         overall=comparison(text, Part.ALL, "all"),
@@ -91,7 +94,8 @@ def view(text: str) -> Any:
     )
     cells = (cell("baseline"), cell(text, temperature=0.7))
     finding = Finding(check="a-check", level=Level.WARN, message=text, next_step=text, arm=text)
-    return Group(result_table(cells, (evidence,), bar=1.3), cells_table(cells), findings_view((finding,)))
+    document = verdict_document(judged(whole, cells=cells))
+    return Group(result_table(document), cells_table(cells), findings_view((finding,)))
 
 
 def rendered(renderable: Any, *, colours: bool = False, width: int = 400) -> str:
@@ -113,9 +117,8 @@ class TestMetricsLine:
             simulated.comparison(value - 0.1, value, value + 0.1, metric=name)
             for name, value in others.items()
         ]
-        return metrics_line(
-            simulated.evidence(by_metric=(simulated.comparison(1.4, 1.5, 1.6), *beside))
-        ).plain
+        whole = simulated.evidence(by_metric=(simulated.comparison(1.4, 1.5, 1.6), *beside))
+        return metrics_line(verdict_document(judged(whole))).plain
 
     def test_names_every_metric_but_the_one_of_the_table(self) -> None:
         assert self.line(tpot=1.7, ttft=0.9, e2e_raw=1.2, throughput=1.4) == (
@@ -126,7 +129,9 @@ class TestMetricsLine:
     def test_says_where_it_is_not_all_traffic(self) -> None:
         found = (simulated.comparison(1.6, 1.7, 1.8, metric="tpot"),)
         part = simulated.evidence(conditions=Conditions(max_concurrency=4), by_metric=found)
-        assert metrics_line(part).plain == "arm within the conditions: TPOT 1.70x [1.60, 1.80]"
+        shipped = replace(STATES["conditions, segments"].verdict, evidence=part)
+        document = verdict_document(replace(STATES["conditions, segments"], verdict=shipped))
+        assert metrics_line(document).plain == "arm within the conditions: TPOT 1.70x [1.60, 1.80]"
 
     def test_leaves_out_lengths_that_make_no_difference(self) -> None:
         assert self.line(e2e_raw=1.5) == self.line() == ""
@@ -192,6 +197,6 @@ class TestTheTable:
             accepted_length=None,
         )
 
-        shown = rendered(result_table((unknown,), (), bar=1.3))
+        shown = rendered(result_table(verdict_document(judged(cells=(unknown,)))))
         assert "Measured cells" in shown
         assert "–" in shown

@@ -10,10 +10,10 @@ import pytest
 from rich.console import Console
 
 from samples import HOSTILE
+from speclift.core.document import plain
 from speclift.core.errors import StudyError
 from speclift.search.space import Elimination
-from speclift.search.tuning import SearchedCell, Tuning
-from speclift.search.tuning_document import kept_tuning, tuning_document
+from speclift.search.tuning import SearchedCell, Tuning, kept_tuning
 from speclift.views.charts_plot import Label, placed_labels
 from speclift.views.text_plot import TextPoint, text_plot
 from speclift.views.tuning_charts import pareto
@@ -42,10 +42,10 @@ def printed(shown: Tuning, *, width: int = 80) -> str:
 
 def test_what_a_study_kept_of_it_reads_back_the_same() -> None:
     for shown in (TUNING, replace(TUNING, schedule=SCHEDULE, grid_s=None)):
-        kept = json.loads(json.dumps(tuning_document(shown)))
+        kept = json.loads(json.dumps(plain(shown)))
         assert kept_tuning(kept) == shown
         del kept["jobs"][0]["purpose"]
-        with pytest.raises(StudyError, match=r"jobs\[0\]\.purpose is missing"):
+        with pytest.raises(StudyError, match=r"missing required field `purpose` - at `\$.jobs\[0\]`"):
             kept_tuning(kept)
 
 

@@ -54,6 +54,7 @@ from speclift.bench.study_paths import keep_prompts_source, launch_seen_s, promp
 from speclift.bench.time_limit import BudgetSpent, ends_at
 from speclift.bench.tuning import tuning_from
 from speclift.core.arm import YOURS, Arm, baseline_arm
+from speclift.core.document import plain_object
 from speclift.core.engine_spec import EngineSpec
 from speclift.core.errors import EngineError, UsageError
 from speclift.core.quantities import duration
@@ -67,8 +68,7 @@ from speclift.engines.protocol import Engine
 from speclift.search.choice import Confirmation, choose, confirmed_loads
 from speclift.search.search import Search
 from speclift.search.space import Axes, Candidate, Space
-from speclift.search.tuning import Tuning
-from speclift.search.tuning_document import TUNING, tuning_document
+from speclift.search.tuning import TUNING, Tuning
 from speclift.studies.study import Study, is_study
 from speclift.workload.experiment import StudyPlan
 from speclift.workload.laps import looks_for
@@ -398,7 +398,7 @@ def open_confirmation(path: Path, searching: Study, search: Search, plan: Search
     if (source := prompts_of(searching)) is not None:
         keep_prompts_source(study, Ask.of(prompts=source))
     tuning = tuning_from(search, plan, choice, spent_s=spent_s(searching))
-    study.keep(TUNING, tuning_document(tuning))
+    study.keep(TUNING, plain_object(tuning))
     for finding in (*searching.findings(), *crowding(confirming, spec)):
         study.add_finding(finding)
     return study
@@ -411,7 +411,7 @@ def complete_confirmation(study: Study) -> None:
     with Study.open(search_path(study.path)) as searching:
         plan = kept_plan(searching)
         search = replayed(plan.search, searching)
-        study.keep(TUNING, tuning_document(_tuning(searching, search, plan)))
+        study.keep(TUNING, plain_object(_tuning(searching, search, plan)))
         for finding in set(searching.findings()) - set(study.findings()):
             study.add_finding(finding)
 

@@ -21,7 +21,7 @@ from speclift.core.flags import assembled, read_duration_s
 if TYPE_CHECKING:
     from speclift.verbs.export import Exported
     from speclift.verbs.export_job import StudyFile
-    from speclift.views.documents import ExportDocument
+    from speclift.verdict.document import ExportDocument
 
 # numpy and scipy are imported where they are used: --help must not wait for them.
 
@@ -139,12 +139,14 @@ def _only_text(exported: Exported) -> str:
 
 
 def _document(exported: Exported, *, study: str, node_hours: float | None) -> ExportDocument:
-    document: ExportDocument = {
-        "schema": 1,
-        "format": exported.format,
-        "study": study,
-        "files": [{"name": file.name, "text": file.text} for file in exported.files],
-    }
-    if node_hours is not None:
-        document["node_hours"] = node_hours
-    return document
+    import msgspec
+
+    from speclift.verdict.document import ExportDocument, ExportedFile
+
+    return ExportDocument(
+        schema=1,
+        format=exported.format,
+        study=study,
+        files=tuple(ExportedFile(name=file.name, text=file.text) for file in exported.files),
+        node_hours=msgspec.UNSET if node_hours is None else node_hours,
+    )

@@ -113,7 +113,7 @@ def measure_command(ask: Ask, *, dry_run: DryRun = False, as_json: Json = False)
     """Measure configurations and store the records; gives no verdict."""
     from speclift.cli.narration import Narrator
     from speclift.verbs.measure import measured
-    from speclift.views.document import measure_document
+    from speclift.verdict.document import measure_document
     from speclift.views.terminal import cells_table, findings_view
 
     narrator = Narrator(screen(stderr=True))
@@ -124,11 +124,7 @@ def measure_command(ask: Ask, *, dry_run: DryRun = False, as_json: Json = False)
         done = measured(ask, narrator)
     judgement = done.judgement
     if as_json:
-        write_json(
-            measure_document(
-                judgement.cells, judgement.findings, resources=judgement.resources, study=judgement.study
-            )
-        )
+        write_json(measure_document(judgement))
     else:
         answer = screen(stderr=False)
         answer.print(cells_table(judgement.cells))
@@ -176,7 +172,7 @@ def report_command(
     from speclift.studies.outputs import relative
     from speclift.verbs.compare import compare
     from speclift.verbs.report import write_report
-    from speclift.views.document import verdict_document
+    from speclift.verdict.document import verdict_document
     from speclift.views.markdown import verdict_markdown
 
     path = out or study / REPORT
@@ -227,11 +223,11 @@ def _end(done: Measured, code: int) -> None:
 
 def _show_judgement(judgement: Judgement, to: Outputs, *, shows_search: bool = False) -> None:
     """The answer, the table, and where the rest is."""
+    from speclift.core.results import Upgrade
     from speclift.studies.outputs import relative
     from speclift.verbs.report import write_report
-    from speclift.verdict.answer import answer_to
+    from speclift.verdict.document import verdict_document
     from speclift.views.answer_terminal import AnswerScreen
-    from speclift.views.document import verdict_document
     from speclift.views.line_terminal import line_view
     from speclift.views.markdown import verdict_markdown
     from speclift.views.terminal import STYLES, metrics_line, result_table
@@ -242,18 +238,19 @@ def _show_judgement(judgement: Judgement, to: Outputs, *, shows_search: bool = F
     if to.as_json:
         write_json(document)
     write_markdown(verdict_markdown(document), to.markdown)
-    if judgement.upgrade is not None:
-        console.print(upgrade_view(judgement.upgrade))
-    answer = AnswerScreen(answer_to(judgement), style=STYLES[judgement.verdict.decision])
+    if isinstance(document.upgrade, Upgrade):
+        console.print(upgrade_view(document.upgrade))
+    assert document.answer is not None
+    answer = AnswerScreen(document.answer, style=STYLES[document.verdict])
     answer.print_above(console)
-    console.print(result_table(judgement.cells, judgement.on_all, bar=judgement.goals.min_speedup))
-    if judgement.verdict.evidence is not None:
-        console.print(metrics_line(judgement.verdict.evidence))
-    if shows_search and judgement.tuning is not None:
-        console.print(search_view(judgement.tuning.tuning, best=judgement.tuning.best))
+    console.print(result_table(document))
+    if document.by_metric:
+        console.print(metrics_line(document))
+    if shows_search and document.tuning is not None:
+        console.print(search_view(document.tuning, best=document.tuning.best))
     answer.print_below(console)
-    if judgement.line is not None:
-        console.print(line_view(judgement.line))
+    if document.line is not None:
+        console.print(line_view(document.line))
     if to.out is not None:
         write_report(document, to.out)
         where = f"report: {relative(to.out)}"

@@ -59,9 +59,11 @@ class _AnswerFile:
         return self._stdout.write(text.encode(encoding, "replace").decode(encoding))
 
 
-def write_json(document: Mapping[str, object]) -> None:
+def write_json(document: object) -> None:
     """ASCII only: what a prompt or a server says cannot move a cursor."""
-    sys.stdout.write(json.dumps(document, indent=2, ensure_ascii=True) + "\n")
+    from speclift.core.document import plain
+
+    sys.stdout.write(json.dumps(plain(document), indent=2, ensure_ascii=True) + "\n")
     sys.stdout.flush()
 
 

@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
+from typing import Annotated
 
+from msgspec import Meta
+from msgspec.structs import replace
+
+from speclift.core.document import Document
 from speclift.core.quantities import printable
 from speclift.core.units import Seconds
 
@@ -14,23 +18,17 @@ SENTENCE_CHARACTERS_MAX = 200
 BECAUSE_CHARACTERS_MAX = 150
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class NextCommand:
+class NextCommand(Document, frozen=True, kw_only=True):
     """A command that runs as it stands, and how long it takes by what was measured."""
 
     command: str
-    seconds: Seconds
+    seconds: Annotated[Seconds, Meta(ge=0)]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ShortAnswer:
+class ShortAnswer(Document, frozen=True, kw_only=True):
     sentence: str
-    because: tuple[str, ...]
+    because: Annotated[tuple[str, ...], Meta(max_length=BECAUSE_MAX)]
     next: NextCommand | None = None
-
-    def __post_init__(self) -> None:
-        assert self.sentence == shortened(self.sentence, SENTENCE_CHARACTERS_MAX)
-        assert len(self.because) <= BECAUSE_MAX
 
 
 def answered(sentence: str, because: Iterable[str], following: NextCommand | None = None) -> ShortAnswer:
@@ -39,7 +37,7 @@ def answered(sentence: str, because: Iterable[str], following: NextCommand | Non
     return ShortAnswer(
         sentence=shortened(sentence, SENTENCE_CHARACTERS_MAX),
         because=tuple(reasons)[:BECAUSE_MAX],
-        next=following,
+        next=following and replace(following, seconds=round(following.seconds, 1)),
     )
 
 

@@ -100,7 +100,7 @@ def _read_itself(kind: type, value: object) -> object:
 
 def _own_schema(kind: type) -> dict[str, object]:
     if kind is object:
-        return {}
+        return {"description": "Any JSON."}
     if issubclass(kind, ReadsItself):
         return kind.plain_schema()
     raise NotImplementedError(f"no schema for {kind.__name__}")

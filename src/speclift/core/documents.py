@@ -59,9 +59,7 @@ def answer_document(answer: ShortAnswer) -> AnswerDocument:
     return {
         "sentence": answer.sentence,
         "because": list(answer.because),
-        "next": None
-        if following is None
-        else {"command": following.command, "seconds": round(following.seconds, 1)},
+        "next": None if following is None else {"command": following.command, "seconds": following.seconds},
     }
 
 

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import math
 import unicodedata
-from collections.abc import Mapping
 
-from speclift.core.json_reading import as_number
-from speclift.core.results import Estimate
+from speclift.core.results import Bounds
 
 # Bidirectional controls reorder what follows them on the line; shown as escapes they cannot.
 _HIDDEN_CATEGORIES = ("Cc", "Cf", "Cs", "Co", "Cn", "Zl", "Zp")
+# An upper bound beyond it says nothing.
+BOUND_MAX = 1e6
 _JOINER = "\u200d"  # holds emoji together
 
 
@@ -27,22 +26,16 @@ def duration(value: float) -> str:
     return f"{minutes} min {rest:02d} s" if minutes else f"{rest} s"
 
 
-def ratio(estimate: Estimate | None) -> str:
-    if estimate is None:
-        return "–"
-    if not math.isfinite(estimate.high) or estimate.high > 1e6:
-        return f"{estimate.value:.2f}x (?)"
-    return f"{estimate.value:.2f}x [{estimate.low:.2f}, {estimate.high:.2f}]"
+def ratio(bounds: Bounds, unknown: str = "?") -> str:
+    """A speedup with its interval in brackets."""
+    low, high = bounds.low, bounds.high
+    if low is None or high is None or high > BOUND_MAX:
+        return f"{bounds.value:.2f}x ({unknown})"
+    return f"{bounds.value:.2f}x [{low:.2f}, {high:.2f}]"
 
 
-def ratio_words(estimate: Mapping[str, object] | None) -> str:
-    """Of an estimate as the JSON document holds it."""
-    if estimate is None:
-        return "–"
-    value, low, high = (as_number(estimate[name]) for name in ("value", "low", "high"))
-    if low is None or high is None:
-        return f"{number(value)}x (interval unknown)"
-    return f"{number(value)}x [{low:.2f}, {high:.2f}]"
+def ratio_words(bounds: Bounds) -> str:
+    return ratio(bounds, "interval unknown")
 
 
 def share(value: float | None) -> str:

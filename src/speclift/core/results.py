@@ -8,6 +8,7 @@ from enum import StrEnum
 from typing import Literal, TypeAlias
 
 from speclift.core.arm import Arm
+from speclift.core.document import UNKNOWN_FROM, Document
 from speclift.core.traffic import Load
 from speclift.core.units import Bytes, Tokens
 
@@ -18,6 +19,22 @@ RAW_E2E = "e2e_raw"
 SPEEDUP_METRICS = ("e2e", "tpot", "ttft", RAW_E2E, "throughput")
 # Between the lowest and the highest temperature of a part; a hyphen would be that of 1e-05.
 TEMPERATURE_DASH = "–"
+
+
+class Bounds(Document, frozen=True, kw_only=True):
+    """A value with its interval as it is shown: both bounds are null where one of them is not known."""
+
+    value: float
+    low: float | None
+    high: float | None
+
+
+class Interval(Bounds, frozen=True, kw_only=True):
+    """An estimate as it is shown."""
+
+    n: int
+    method: str
+    level: float
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -33,6 +50,30 @@ class Estimate:
 
     def excludes(self, point: float) -> bool:
         return self.low > point or self.high < point
+
+    @property
+    def shown_low(self) -> float | None:
+        """None where nothing bounds it above: a lower bound of 0 beside no upper one is no bound."""
+        return self.low if self.high < UNKNOWN_FROM else None
+
+    @property
+    def shown_high(self) -> float | None:
+        return self.high if self.high < UNKNOWN_FROM else None
+
+    @property
+    def bounds(self) -> Bounds:
+        return Bounds(value=self.value, low=self.shown_low, high=self.shown_high)
+
+    @property
+    def interval(self) -> Interval:
+        return Interval(
+            value=self.value,
+            low=self.shown_low,
+            high=self.shown_high,
+            n=self.n,
+            method=self.method,
+            level=self.level,
+        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -75,7 +116,7 @@ class Cell:
     e2e_s: Percentiles | None
     throughput_tok_s: float | None
     acceptance_rate: Acceptance | None
-    accepted_length: Estimate | None
+    accepted_length: Interval | None
     per_position: tuple[float, ...] | None
     output_tokens_mean: float | None
     # Distinct ones among the requests.
@@ -315,10 +356,10 @@ class AtTemperature:
     """One arm at one temperature, or at those of one bucket. None means not known."""
 
     arm: str
-    label: str
-    speedup: Estimate | None
-    acceptance: Acceptance | None
-    accepted_length: Estimate | None
+    temperature: str
+    speedup: Interval | None
+    acceptance_rate: Acceptance | None
+    accepted_length: Interval | None
     requests: int
     prompts: int
 
@@ -393,21 +434,26 @@ class Moved(StrEnum):
     STEP_COST = "step-cost"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Upgrade:
+class UpgradeSide(Document, frozen=True, kw_only=True):
+    """One version of an engine, and an arm's speedup per token on it."""
+
+    engine_version: str
+    speedup: float
+
+
+class Upgrade(Document, frozen=True, kw_only=True):
     """One arm on two versions of its engine, per token. Each change is after / before: above 1 it grew.
 
     The speedup grows with the accepted length and falls with the cost of a step, and consists of nothing else.
     """
 
     arm: str
-    before_version: str
-    after_version: str
-    # Of the arm in each study.
-    before: float
-    after: float
-    speedup: Estimate
+    before: UpgradeSide
+    after: UpgradeSide
+    speedup: Interval
     # None where answers do not say how many of their tokens were drafted.
-    accepted_length: Estimate | None
-    step_cost: Estimate | None
+    accepted_length: Interval | None
+    step_cost: Interval | None
     moved: tuple[Moved, ...] = ()
+    # Which of the two moved, in words.
+    sentence: str

@@ -147,7 +147,7 @@ def _schedule(
         return schedule, None
     # The last range goes on to the largest batch the server forms.
     segments = schedule.segments
-    last = replace(segments[-1], end=max(segments[-1].end, sequences_max))
+    last = structs.replace(segments[-1], end=max(segments[-1].end, sequences_max))
     schedule = replace(schedule, segments=(*segments[:-1], last))
     if key is None:
         return schedule, None

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from speclift.core.document import Document
 from speclift.core.results import Estimate
 from speclift.core.traffic import Concurrency, Load
 from speclift.search.counts import step_s
@@ -31,8 +32,7 @@ class TunedCell:
     is_measured: bool
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LoadChoice:
+class LoadChoice(Document, frozen=True, kw_only=True, rename={"candidate": "arm"}):
     """What to run at one load, and what that is expected to lose against the unknown best."""
 
     load: Load

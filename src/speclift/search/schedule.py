@@ -7,14 +7,15 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
+import msgspec
+
 from speclift.core.errors import UsageError
 
 # Two arms within 1 % are not told apart by what is measured here; vLLM PR 49163 takes the same tie.
 TOLERANCE = 0.01
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Segment:
+class Segment(msgspec.Struct, frozen=True, kw_only=True, array_like=True):
     """From `start` to `end` sequences, both included, draft `k` tokens; 0 drafts none."""
 
     start: int

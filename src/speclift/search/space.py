@@ -12,6 +12,7 @@ from typing import Literal, TypeAlias
 from msgspec import structs
 
 from speclift.core.arm import BASELINE, Arm
+from speclift.core.document import Document
 from speclift.core.drafting import PARALLEL_DRAFTING, Template, varied_k, varied_parts
 from speclift.core.errors import UsageError
 from speclift.core.speculation import (
@@ -96,8 +97,7 @@ Predicate: TypeAlias = Callable[[Candidate], str | None]
 Stage: TypeAlias = Literal["space", "failed", "predicted", "raced"]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Elimination:
+class Elimination(Document, frozen=True, kw_only=True, rename={"candidate": "arm"}):
     """Why a candidate is out. `load` where that holds at one load alone."""
 
     candidate: str

@@ -7,6 +7,8 @@ from collections.abc import Mapping
 from dataclasses import asdict
 from typing import Literal, NotRequired, TypeAlias, TypedDict
 
+from msgspec import structs
+
 from speclift.core.arm import Arm
 from speclift.core.document import plain_object, read
 from speclift.core.documents import LoadDocument, load_document, load_of
@@ -95,7 +97,7 @@ def search_to_dict(search: Search) -> SearchState:
         "ending": search.ending,
         "pending": [_job_state(job) for job in search.pending],
         "results": [_result_state(result) for result in search.results],
-        "eliminated": [asdict(out) for out in search.eliminated],
+        "eliminated": [structs.asdict(out) for out in search.eliminated],
     }
 
 
@@ -113,12 +115,17 @@ def search_from_dict(data: object) -> Search:
             pending=tuple(_job(job) for job in state["pending"]),
             phase=state["phase"],
             results=tuple(_result(result) for result in state["results"]),
-            eliminated=tuple(read_as(Elimination, out) for out in state["eliminated"]),
+            eliminated=tuple(_elimination(out) for out in state["eliminated"]),
             blocks=state["blocks"],
             ending=state["ending"],
         )
     except (KeyError, TypeError, ValueError) as error:
         raise StudyError(f"the search is damaged: {error!r}", hint="start a new search") from error
+
+
+def _elimination(out: Mapping[str, object]) -> Elimination:
+    """As a search keeps it, by the names of its fields."""
+    return read(Elimination, {**out, "arm": out["candidate"]})
 
 
 def _problem_state(problem: Problem) -> ProblemState:

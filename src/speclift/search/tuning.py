@@ -4,10 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Annotated
+
+from msgspec import Meta
 
 from speclift.core.arm import BASELINE
+from speclift.core.document import Document, read
+from speclift.core.errors import StudyError
 from speclift.core.records import Phase, Record
-from speclift.core.results import Estimate
+from speclift.core.results import Bounds
 from speclift.core.traffic import Load
 from speclift.core.units import Seconds, Tokens
 from speclift.search.conclusion import LoadChoice
@@ -15,10 +20,13 @@ from speclift.search.problem import Purpose
 from speclift.search.schedule import Segment
 from speclift.search.space import Elimination
 
+# Under this name the confirming study keeps what the search found.
+TUNING = "tuning"
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SearchedCell:
-    """One arm at one load. `rate_tok_s` is of one stream, `in_flight` the requests beside each other."""
+    """One arm at one load; `in_flight` are the requests beside each other."""
 
     arm: str
     method: str
@@ -28,42 +36,39 @@ class SearchedCell:
     quantisation: str | None
     token_budget: Tokens | None
     load: Load
-    rate_tok_s: float
+    rate_tok_s: Annotated[float, Meta(description="Of one stream.")]
     low: float | None
     high: float | None
     speedup: float
     in_flight: float
-    # Else predicted.
-    is_measured: bool
+    is_measured: Annotated[bool, Meta(description="False: predicted.")]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SearchError:
-    """Measured over predicted rate of a cell that was predicted before it was measured, and the sd given."""
+    """Of a cell that was predicted before it was measured: the ratio of its rates, and the sd given."""
 
     arm: str
     load: Load
-    ratio: float
+    ratio: Annotated[float, Meta(description="Measured over predicted rate.")]
     sd: float
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ConfirmedError:
-    """Speedup as the search predicted it and as it was confirmed."""
+    """Speedup as the search predicted it and as it was confirmed; `error` is predicted / measured - 1."""
 
     arm: str
     load: Load
     predicted: float
     measured: float
+    error: float
     was_measured_in_search: bool
 
-    @property
-    def error(self) -> float:
-        return self.predicted / self.measured - 1
 
+class SearchedJob(Document, frozen=True, kw_only=True, rename={"id": "job"}):
+    """One launch of the search, why, and what it took."""
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SearchedJob:
     id: int
     arm: str
     loads: tuple[Load, ...]
@@ -100,14 +105,16 @@ class ConfirmedBest:
     """The arm that was confirmed to be fastest, whether or not it clears the bar, and how to serve it."""
 
     arm: str
-    speedup: Estimate
+    speedup: Bounds
     command: str
     config: Mapping[str, object]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Tuning:
-    winner: str
+    """What a search found before the arms were confirmed."""
+
+    winner: Annotated[str, Meta(description="Best of the search, which the confirmation may overturn.")]
     runner_up: str | None
     confirmed: tuple[str, ...]
     cells: tuple[SearchedCell, ...]
@@ -117,20 +124,32 @@ class Tuning:
     jobs: tuple[SearchedJob, ...]
     ending: str
     expected_regret: float
-    spent_s: Seconds
-    # Engine time of every candidate at every load, each three times; None where nothing ran.
-    grid_s: Seconds | None
+    spent_s: Annotated[Seconds, Meta(description="Engine time of the search.")]
+    grid_s: Annotated[
+        Seconds | None,
+        Meta(
+            description="Engine time that every cell three times would take, estimated from what was timed; "
+            "null where nothing ran."
+        ),
+    ]
     prompts: PromptSplit
     schedule: SearchedSchedule | None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ConfirmedTuning:
+class ConfirmedTuning(Tuning):
     """What a search found, and what the study after it says of that. `best` is None where nothing was confirmed."""
 
-    tuning: Tuning
-    errors: tuple[ConfirmedError, ...]
+    confirmed_errors: tuple[ConfirmedError, ...]
     best: ConfirmedBest | None
+
+
+def kept_tuning(kept: object) -> Tuning:
+    """What a study kept of a search; StudyError where it is damaged."""
+    try:
+        return read(Tuning, kept)
+    except ValueError as error:
+        raise StudyError(f"the stored search result is damaged: {error}", hint="start a new study") from error
 
 
 def confirmed_errors(tuning: Tuning, records: Sequence[Record]) -> tuple[ConfirmedError, ...]:
@@ -147,6 +166,7 @@ def confirmed_errors(tuning: Tuning, records: Sequence[Record]) -> tuple[Confirm
                     load=load,
                     predicted=cell.speedup,
                     measured=rate / plain,
+                    error=cell.speedup * plain / rate - 1,
                     was_measured_in_search=cell.is_measured,
                 )
             )

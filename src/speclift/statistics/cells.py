@@ -13,7 +13,7 @@ from speclift.arithmetic.acceptance import survival
 from speclift.core.arm import Arm
 from speclift.core.engine_totals import ACCEPTED, DRAFTED, engine_total
 from speclift.core.records import Counters, Phase, Record
-from speclift.core.results import Acceptance, Cell, Estimate, Percentiles
+from speclift.core.results import Acceptance, Cell, Interval, Percentiles
 from speclift.core.speculation import draft_limit
 from speclift.core.traffic import Concurrency, Load
 from speclift.core.units import Seconds
@@ -158,7 +158,7 @@ def acceptance(records: Iterable[Record]) -> Acceptance | None:
 
 def _counted_acceptance(
     members: Sequence[Record], turn_sizes: Counter[Turn], totals: Totals, *, limit: int | None
-) -> tuple[Acceptance | None, Estimate | None]:
+) -> tuple[Acceptance | None, Interval | None]:
     """Acceptance and accepted length from the engine's totals, where no answer tells them."""
     turns = _by_turn(members)
     if not _are_counted(turns, turn_sizes, totals):
@@ -196,7 +196,7 @@ def acceptance_histogram(records: Iterable[Record]) -> tuple[int, ...]:
     return tuple(int(count) for count in counts)
 
 
-def accepted_length(records: Iterable[Record], *, limit: int | None) -> Estimate | None:
+def accepted_length(records: Iterable[Record], *, limit: int | None) -> Interval | None:
     """(tokens - 1) / decode steps over requests, steps without a draft included; no step drafts more than `limit`."""
     counts = (
         (record.place.request_id, float(record.output_tokens - 1), float(record.decode_steps))
@@ -206,7 +206,7 @@ def accepted_length(records: Iterable[Record], *, limit: int | None) -> Estimate
     return _ratio_over(counts, limit=limit)
 
 
-def _ratio_over(counts: Iterable[tuple[Hashable, float, float]], *, limit: int | None) -> Estimate | None:
+def _ratio_over(counts: Iterable[tuple[Hashable, float, float]], *, limit: int | None) -> Interval | None:
     """Tokens over steps. A prompt (or a block of them) is drafted alike in every launch, so it counts once. A step
     gives a token at least, and its draft and one more at most."""
     tokens: dict[Hashable, float] = defaultdict(float)
@@ -219,7 +219,7 @@ def _ratio_over(counts: Iterable[tuple[Hashable, float, float]], *, limit: int |
     found = ratio_of_totals(list(tokens.values()), list(steps.values()))
     low, high = max(1.0, found.low), found.high if limit is None else min(limit + 1.0, found.high)
     # A server may count in another way than that; the interval keeps its value.
-    return replace(found, low=min(found.value, low), high=max(found.value, high))
+    return replace(found, low=min(found.value, low), high=max(found.value, high)).interval
 
 
 def per_position(records: Iterable[Record]) -> tuple[float, ...] | None:

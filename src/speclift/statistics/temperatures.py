@@ -46,9 +46,9 @@ def _at_temperatures(records: Iterable[Record], whole: Evidence) -> Iterator[AtT
         comparison = compared(label, settings)
         return AtTemperature(
             arm=whole.arm.name,
-            label=label,
-            speedup=None if comparison is None else comparison.speedup,
-            acceptance=acceptance(members),
+            temperature=label,
+            speedup=None if comparison is None else comparison.speedup.interval,
+            acceptance_rate=acceptance(members),
             accepted_length=accepted_length(members, limit=draft_limit(whole.arm.speculation)),
             requests=len(members),
             prompts=len({record.place.request_id for record in members}),

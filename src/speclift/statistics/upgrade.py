@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from speclift.core.records import Phase, Record
-from speclift.core.results import CONFIDENCE, Estimate, Moved, Upgrade
+from speclift.core.results import CONFIDENCE, Estimate, Moved, Upgrade, UpgradeSide
 from speclift.statistics.balance import Observation, Stratum, fit_table, pair_table
 from speclift.statistics.pairs import PairKey, PromptOf, pair_key, pairs
 from speclift.statistics.stats import CrossedFit, LaunchSpread, bonferroni, interval_of, launch_spread
@@ -49,33 +49,57 @@ def upgrade_of(arm: str, before: VersionStudy, after: VersionStudy) -> Upgrade |
         return None
     studies = (before, after)
     speedup = _change(studies, speeds, level=CONFIDENCE, expects_launches=True)
-    accepted_length = step_cost = None
-    moved: list[Moved] = []
-    if has_lengths:
-        costs = [
-            {key: length[key] - value for key, value in speed.items()}
-            for speed, length in zip(speeds, lengths, strict=True)
-        ]
-        kept = [{key: length[key] for key in speed} for speed, length in zip(speeds, lengths, strict=True)]
-        level = bonferroni(CONFIDENCE, PARTS)
-        # What is accepted follows from the prompt; how fast a server is depends on its start too.
-        accepted_length = _change(studies, kept, level=level, expects_launches=False)
-        step_cost = _change(studies, costs, level=level, expects_launches=True)
-        if accepted_length.excludes(1.0):
-            moved.append(Moved.ACCEPTANCE)
-        if step_cost.excludes(1.0):
-            moved.append(Moved.STEP_COST)
+    changes = _split(studies, speeds, lengths) if has_lengths else {}
+    moved = tuple(part for part, change in changes.items() if change.excludes(1.0))
+    shown = {part: change.interval for part, change in changes.items()}
+    sides = [
+        UpgradeSide(engine_version=study.version, speedup=math.exp(_fit(study, speed).mean))
+        for study, speed in zip(studies, speeds, strict=True)
+    ]
     return Upgrade(
         arm=arm,
-        before_version=before.version,
-        after_version=after.version,
-        before=math.exp(_fit(before, speeds[0]).mean),
-        after=math.exp(_fit(after, speeds[1]).mean),
-        speedup=speedup,
-        accepted_length=accepted_length,
-        step_cost=step_cost,
-        moved=tuple(moved),
+        before=sides[0],
+        after=sides[1],
+        speedup=speedup.interval,
+        accepted_length=shown.get(Moved.ACCEPTANCE),
+        step_cost=shown.get(Moved.STEP_COST),
+        moved=moved,
+        sentence=_sentence(changes, moved),
     )
+
+
+def _split(
+    studies: Sequence[VersionStudy], speeds: Sequence[Logs], lengths: Sequence[Logs]
+) -> dict[Moved, Estimate]:
+    """The two that the speedup consists of; what is accepted follows from the prompt, how fast a server is depends on
+    its start too."""
+    pairs_of = list(zip(speeds, lengths, strict=True))
+    costs = [{key: length[key] - value for key, value in speed.items()} for speed, length in pairs_of]
+    both = [{key: length[key] for key in speed} for speed, length in pairs_of]
+    level = bonferroni(CONFIDENCE, PARTS)
+    return {
+        Moved.ACCEPTANCE: _change(studies, both, level=level, expects_launches=False),
+        Moved.STEP_COST: _change(studies, costs, level=level, expects_launches=True),
+    }
+
+
+_WORDS = {Moved.ACCEPTANCE: "acceptance", Moved.STEP_COST: "the cost of a step"}
+
+
+def _sentence(changes: Mapping[Moved, Estimate], moved: Sequence[Moved]) -> str:
+    """Which of the two moved; where neither did, or nobody can tell, that."""
+    if not changes:
+        return "Whether acceptance or the cost of a step moved cannot be told: answers do not count their drafts."
+    if not moved:
+        return "Neither acceptance nor the cost of a step is shown to have moved."
+    parts = " and ".join(f"{_WORDS[part]} {_direction(changes[part].value)}" for part in moved)
+    still = [_WORDS[part] for part in Moved if part not in moved]
+    rest = f"; {still[0]} is not shown to have moved" if still else ""
+    return f"{parts[0].upper()}{parts[1:]}{rest}."
+
+
+def _direction(change: float) -> str:
+    return f"rose by {change - 1:.0%}" if change > 1 else f"fell by {1 - change:.0%}"
 
 
 # One value per request of a round; what the request belongs to.

@@ -273,7 +273,7 @@ def _deployed_arm(source: _Source) -> Arm:
 def _head(judgement: Judgement, server: Deployment) -> list[str]:
     evidence = next((found for found in judgement.on_all if found.arm.name == server.arm), None)
     overall = None if evidence is None else evidence.overall
-    measured = "not compared" if overall is None else f"{overall.metric} {ratio(overall.speedup)}"
+    measured = "not compared" if overall is None else f"{overall.metric} {ratio(overall.speedup.bounds)}"
     conditions = judgement.verdict.conditions
     return [
         f"Written by speclift from study {judgement.study}: arm {server.arm}, {measured}, "

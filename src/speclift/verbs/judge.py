@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import math
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
+from dataclasses import asdict, fields, replace
 from functools import cache
 from typing import Literal
 
@@ -24,8 +25,14 @@ from speclift.lossless.document import (
     worst_outcome,
 )
 from speclift.lossless.recorded import gate_from_records
-from speclift.search.tuning import ConfirmedBest, ConfirmedTuning, Tuning, confirmed_errors
-from speclift.search.tuning_document import TUNING, kept_tuning
+from speclift.search.tuning import (
+    TUNING,
+    ConfirmedBest,
+    ConfirmedTuning,
+    Tuning,
+    confirmed_errors,
+    kept_tuning,
+)
 from speclift.statistics.cells import (
     acceptance,
     acceptance_histogram,
@@ -196,9 +203,13 @@ def _confirmed(
         speedup, arm = max(compared, key=lambda pair: pair[0].value)
         served = _served(engine, arm)
         best = ConfirmedBest(
-            arm=arm.name, speedup=speedup, command=served.forms["command"], config=served.config
+            arm=arm.name, speedup=speedup.bounds, command=served.forms["command"], config=served.config
         )
-    return ConfirmedTuning(tuning=tuning, errors=confirmed_errors(tuning, records), best=best)
+    return ConfirmedTuning(
+        **{part.name: getattr(tuning, part.name) for part in fields(tuning)},
+        confirmed_errors=confirmed_errors(tuning, records),
+        best=best,
+    )
 
 
 def _served(engine: Engine, arm: Arm) -> Served:
@@ -257,7 +268,8 @@ def _acceptance_by_temperature(records: Sequence[Record]) -> tuple[AcceptanceBuc
             ]
             found = acceptance(members)
             if found is not None:
-                buckets.append(AcceptanceBucket(arm=arm, low=max(low, 0.0), high=high, acceptance=found))
+                up_to = high if math.isfinite(high) else None
+                buckets.append(AcceptanceBucket(arm=arm, above=max(low, 0.0), up_to=up_to, **asdict(found)))
             low = high
     return tuple(buckets)
 
@@ -270,8 +282,9 @@ def _acceptance_histograms(records: Sequence[Record]) -> tuple[AcceptanceHistogr
             if record.place.temperature is not None:
                 groups[(record.place.arm, "temperature", f"{record.place.temperature:g}")].append(record)
     return tuple(
-        AcceptanceHistogram(arm=arm, by=by, label=label, counts=acceptance_histogram(members))
+        AcceptanceHistogram(arm=arm, by=by, label=label, requests=sum(counts), counts=counts)
         for (arm, by, label), members in groups.items()
+        for counts in (acceptance_histogram(members),)
     )
 
 

@@ -9,19 +9,19 @@ from speclift.bench.ask import Ask
 from speclift.bench.bench import Bench
 from speclift.bench.observer import Observer
 from speclift.bench.opening import prepare_named
+from speclift.core.document import Json, plain_object
 from speclift.core.errors import OperatingError, StudyError
 from speclift.fleet.opening import workplace_for
 from speclift.studies.outputs import relative
 from speclift.verbs.judge import judge
+from speclift.verdict.document import measure_document
 from speclift.verdict.judgement import Judgement
-from speclift.views.document import measure_document
-from speclift.views.documents import MeasureDocument
 
 
-def measure(ask: Ask | None = None, observer: Observer | None = None, **settings: object) -> MeasureDocument:
+def measure(ask: Ask | None = None, observer: Observer | None = None, **settings: object) -> dict[str, Json]:
     """Measure as asked, without a verdict: returns the document of `measure --json`."""
     judgement = measured(ask or Ask.of(**settings), observer or Observer()).whole()
-    return measure_document(judgement.cells, judgement.findings, study=judgement.study)
+    return plain_object(measure_document(judgement))
 
 
 def measured(ask: Ask, observer: Observer) -> Measured:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from speclift.studies.outputs import write_result
-from speclift.views.documents import VerdictDocument
+from speclift.verdict.document import VerdictDocument
 from speclift.views.page import page
 
 

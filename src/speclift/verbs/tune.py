@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from speclift.bench.ask import Ask
 from speclift.bench.observer import Observer
+from speclift.core.document import Json, plain_object
 from speclift.verbs.decide import decided
-from speclift.views.document import verdict_document
-from speclift.views.documents import VerdictDocument
+from speclift.verdict.document import verdict_document
 
 
-def tune(ask: Ask | None = None, observer: Observer | None = None, **settings: object) -> VerdictDocument:
+def tune(ask: Ask | None = None, observer: Observer | None = None, **settings: object) -> dict[str, Json]:
     """Search and confirm: `speclift.tune(methods=("ngram",), budget_s=600)` returns the document of `tune --json`."""
     done = decided(ask or Ask.of(**settings), observer or Observer(), verb="tune")
-    return verdict_document(done.whole())
+    return plain_object(verdict_document(done.whole()))

@@ -17,6 +17,7 @@ from statistics import mean
 from typing import TypeAlias
 
 from speclift.core.arm import BASELINE
+from speclift.core.document import Document
 from speclift.core.quantities import printable, size
 from speclift.core.results import (
     TEMPERATURE_DASH,
@@ -66,14 +67,24 @@ class ArticleRule:
     look: Look
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ArticleCheck:
-    rule: ArticleRule
-    sighting: Sighting
+class Article(Document, frozen=True, kw_only=True):
+    """A rule of thumb, and what this study has to say to it; the measurement decides."""
+
+    rule: str
+    source: str
+    says: str
+    outcome: ArticleOutcome
+    seen: str
 
 
-def check_articles(judgement: Judgement) -> tuple[ArticleCheck, ...]:
-    return tuple(ArticleCheck(rule=rule, sighting=rule.look(judgement)) for rule in ARTICLE_RULES)
+def check_articles(judgement: Judgement) -> tuple[Article, ...]:
+    sightings = [(rule, rule.look(judgement)) for rule in ARTICLE_RULES]
+    return tuple(
+        Article(
+            rule=rule.name, source=rule.source, says=rule.says, outcome=sighting.outcome, seen=sighting.seen
+        )
+        for rule, sighting in sightings
+    )
 
 
 def _holds(seen: str) -> Sighting:
@@ -257,7 +268,7 @@ def _by_k(judgement: Judgement) -> list[tuple[str, dict[int, _Bounds]]]:
     """Measured speedups by way of drafting and k, where there are several k; the confirmed ones win."""
     found: dict[str, dict[int, _Bounds]] = defaultdict(dict)
     if judgement.tuning is not None:
-        cells = judgement.tuning.tuning.cells
+        cells = judgement.tuning.cells
         lightest = cells[0].load if cells else None
         for cell in cells:
             if cell.is_measured and cell.drafter is not None and cell.load == lightest:

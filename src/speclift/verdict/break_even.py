@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from itertools import pairwise
 
 from speclift.core.arm import BASELINE, Arm
-from speclift.core.results import Crossover, Estimate, Evidence, Percentiles, cell_of
+from speclift.core.results import Crossover, Evidence, Interval, Percentiles, cell_of
 from speclift.core.traffic import Concurrency, Load
 from speclift.verdict.rules import ALL, BreakEven, break_evens
 
@@ -22,7 +22,7 @@ class LoadBreakEven:
     running: float
     accepted_length: float
     # What the arm reached in the study; None where the engine does not tell it for the load as a whole.
-    measured: Estimate | None
+    measured: Interval | None
     baseline_ttft_s: Percentiles | None
     baseline_tpot_s: Percentiles | None
 

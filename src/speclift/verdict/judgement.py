@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Literal
+from typing import Annotated, Literal
+
+from msgspec import Meta
 
 from speclift.core.fleet import NodeGroup
 from speclift.core.goals import Goals
@@ -27,21 +29,23 @@ from speclift.verdict.effort import Effort
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class AcceptanceBucket:
+class AcceptanceBucket(Acceptance):
+    """By temperature; `up_to` is None where the bucket has no upper edge."""
+
     arm: str
-    low: float
-    high: float
-    acceptance: Acceptance
+    above: float
+    up_to: float | None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AcceptanceHistogram:
-    """Requests by acceptance rate."""
+    """Requests by acceptance rate, in ten bins."""
 
     arm: str
     by: Literal["segment", "temperature"]
     label: str
-    counts: tuple[int, ...]
+    requests: int
+    counts: Annotated[tuple[int, ...], Meta(min_length=10, max_length=10)]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -139,7 +139,7 @@ def _measure(
     values = _scope(line, judgement, segments)
     values |= {"--requests": [str(requests)], "--launches": [str(launches)]}
     if judgement.tuning is not None and method is None:
-        seconds += judgement.tuning.tuning.spent_s  # it searches again
+        seconds += judgement.tuning.spent_s  # it searches again
     if line.has("--budget"):
         values["--budget"] = [_budget(seconds)]
     if method is None:

@@ -11,11 +11,11 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import TypeAlias
 
-from speclift.core.documents import BoundsDocument
 from speclift.core.quantities import ratio_words
+from speclift.core.results import Bounds
 
 # From an interval and what it is held against to the name of its colour.
-Judge: TypeAlias = Callable[[BoundsDocument, float], str]
+Judge: TypeAlias = Callable[[Bounds, float], str]
 # Series after the baseline, told apart by colour.
 SERIES = ("s1", "s2", "s3", "s4", "s5", "s6")
 RATIO_TICKS = (0.25, 0.33, 0.5, 0.67, 0.8, 0.9, 1.0, 1.1, 1.2, 1.3, 1.5, 1.75, 2.0, 2.5, 3.0, 4.0, 6.0, 8.0)
@@ -91,7 +91,7 @@ class Forest:
 
 
 def ratio_forest(
-    estimates: Sequence[tuple[str, str, BoundsDocument]], bar: float, judge: Judge | None = None
+    estimates: Sequence[tuple[str, str, Bounds]], bar: float, judge: Judge | None = None
 ) -> Forest | None:
     """Speedups, each with a label and what else is known of it, against 1 and the bar."""
     if not estimates:
@@ -100,8 +100,8 @@ def ratio_forest(
     rows = tuple(
         ForestRow(
             label=label,
-            words=ratio_words(dict(bounds)),
-            tip=f"{label}: {ratio_words(dict(bounds))}{more}",
+            words=ratio_words(bounds),
+            tip=f"{label}: {ratio_words(bounds)}{more}",
             mark=mark_of(bounds, scale, (judge or judged)(bounds, bar)),
         )
         for label, more, bounds in estimates
@@ -109,16 +109,16 @@ def ratio_forest(
     return Forest(rows=rows, ticks=ratio_ticks(scale, bar, TRACK_PX), one=scale(1.0), bar=scale(bar))
 
 
-def judged_tail(estimate: BoundsDocument, tolerance: float) -> str:
+def judged_tail(estimate: Bounds, tolerance: float) -> str:
     """Of the slowest requests: shown slower is a loss, however little; shown within the tolerance is enough."""
-    low, high = estimate["low"], estimate["high"]
+    low, high = estimate.low, estimate.high
     if high is not None and high < 1:
         return "loses"
     return "pays" if low is not None and low >= tolerance else "unclear"
 
 
-def judged(estimate: BoundsDocument, bar: float) -> str:
-    low, high = estimate["low"], estimate["high"]
+def judged(estimate: Bounds, bar: float) -> str:
+    low, high = estimate.low, estimate.high
     if low is not None and low >= bar:
         return "pays"
     if low is not None and low > 1:
@@ -128,21 +128,21 @@ def judged(estimate: BoundsDocument, bar: float) -> str:
     return "unclear"
 
 
-def mark_of(bounds: BoundsDocument, scale: Scale, style: str) -> Mark:
-    low, high = bounds["low"], bounds["high"]
+def mark_of(bounds: Bounds, scale: Scale, style: str) -> Mark:
+    low, high = bounds.low, bounds.high
     return Mark(
         left=scale(low) if low is not None else 0.0,
         right=scale(high) if high is not None else 100.0,
-        at=scale(bounds["value"]),
+        at=scale(bounds.value),
         style=style if low is not None and high is not None else f"{style} open",
     )
 
 
-def ratio_scale(estimates: Iterable[BoundsDocument], bar: float) -> Scale:
+def ratio_scale(estimates: Iterable[Bounds], bar: float) -> Scale:
     values = [
         known
         for bounds in estimates
-        for known in (bounds["value"], bounds["low"], bounds["high"])
+        for known in (bounds.value, bounds.low, bounds.high)
         if known is not None
     ]
     low = max(min(*values, 1.0, bar) * 0.95, RATIO_LOW)

@@ -7,8 +7,8 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 
-from speclift.core.documents import BoundsDocument
-from speclift.core.results import Part
+from speclift.core.results import Bounds, Crossover, Part
+from speclift.verdict.document import PartSpeedup, VerdictDocument
 from speclift.views.charts import (
     CHARACTER_PX,
     SERIES,
@@ -18,7 +18,6 @@ from speclift.views.charts import (
     ratio_scale,
     ratio_ticks,
 )
-from speclift.views.documents import CrossoverDocument, PartSpeedupDocument, VerdictDocument
 
 # Of the picture inside its axes, on the narrowest phone.
 AREA_WIDTH_PX = 240.0
@@ -88,13 +87,13 @@ class _LoadPoint(NamedTuple):
 
 def speedup_over_load(document: VerdictDocument) -> Plot | None:
     """One line per arm with its band, the crossover as a span of loads; None with fewer than two loads."""
-    arms = [(arm["arm"], _load_points(arm["parts"])) for arm in document["speedups"]]
+    arms = [(arm.arm, _load_points(arm.parts)) for arm in document.speedups]
     arms = [(name, points) for name, points in arms if len({point.load for point in points}) > 1]
     if not arms:
         return None
     every = [point for _, points in arms for point in points]
     loads = sorted({point.load: point.label for point in every}.items())
-    bar = document["goals"]["min_speedup"]
+    bar = document.goals.min_speedup
     x = Scale(low=loads[0][0], high=loads[-1][0], is_log=True)
     y = ratio_scale([_bounds(point) for point in every], bar)
     return Plot(
@@ -120,11 +119,11 @@ def speedup_over_load(document: VerdictDocument) -> Plot | None:
     )
 
 
-def _load_points(parts: Iterable[PartSpeedupDocument]) -> list[_LoadPoint]:
+def _load_points(parts: Iterable[PartSpeedup]) -> list[_LoadPoint]:
     points = [
-        _LoadPoint(part["label"], load_number(part["label"]), part["value"], part["low"], part["high"])
+        _LoadPoint(part.label, load_number(part.label), part.value, part.low, part.high)
         for part in parts
-        if part["part"] == Part.LOAD and part["low"] is not None and part["high"] is not None
+        if part.part == Part.LOAD and part.low is not None and part.high is not None
     ]
     return sorted((point for point in points if point.load > 0), key=lambda point: point.load)
 
@@ -136,23 +135,23 @@ def load_number(label: str) -> float:
     return float(digits[0]) if digits else 0.0
 
 
-def _bounds(point: _LoadPoint) -> BoundsDocument:
-    return {"value": point.value, "low": point.low, "high": point.high}
+def _bounds(point: _LoadPoint) -> Bounds:
+    return Bounds(value=point.value, low=point.low, high=point.high)
 
 
-def _crossings(document: VerdictDocument) -> list[CrossoverDocument]:
+def _crossings(document: VerdictDocument) -> list[Crossover]:
     """Of the metric that decides; an arm that pays at every load or at none has no such place."""
-    metric = document["goals"]["metric"]
+    metric = document.goals.metric
     return [
         crossing
-        for crossing in document["crossover"]
-        if crossing["metric"] == metric and crossing["value"] is not None
+        for crossing in document.crossover
+        if crossing.metric == metric and crossing.value is not None
     ]
 
 
-def _span(crossing: CrossoverDocument, x: Scale) -> tuple[float, float, float]:
-    left, right = x(crossing["low"] or x.low), x(crossing["high"] or x.high)
-    return left, round(right - left, 2), x(crossing["value"] or x.high)
+def _span(crossing: Crossover, x: Scale) -> tuple[float, float, float]:
+    left, right = x(crossing.low or x.low), x(crossing.high or x.high)
+    return left, round(right - left, 2), x(crossing.value or x.high)
 
 
 def _load_series(name: str, points: Sequence[_LoadPoint], x: Scale, y: Scale, style: str) -> Series:
@@ -176,10 +175,10 @@ def _load_series(name: str, points: Sequence[_LoadPoint], x: Scale, y: Scale, st
 
 def survival(document: VerdictDocument) -> Plot | None:
     """Share of decode steps in which at least j draft tokens were accepted, at each arm's lightest load."""
-    by_arm: dict[str, list[float]] = {}
-    for cell in document["cells"]:
-        if (cell["segment"], cell["temperature"]) == ("all", None) and cell["per_position"]:
-            by_arm.setdefault(cell["arm"], cell["per_position"])
+    by_arm: dict[str, tuple[float, ...]] = {}
+    for cell in document.cells:
+        if (cell.segment, cell.temperature) == ("all", None) and cell.per_position:
+            by_arm.setdefault(cell.arm, cell.per_position)
     if not by_arm:
         return None
     longest = max(len(rates) for rates in by_arm.values())

@@ -13,9 +13,9 @@ import msgspec
 from speclift.core.address import shown
 from speclift.core.answer import ShortAnswer, answered
 from speclift.core.document import Document
-from speclift.core.documents import BoundsDocument
 from speclift.core.live import LivePercentiles
 from speclift.core.quantities import duration, number, printable, seconds, share
+from speclift.core.results import Bounds
 from speclift.core.routing import PoolStates, RequestEnd, ServerPool, ServerState
 from speclift.core.units import Seconds
 from speclift.routing.learning import BLOCK_ROWS, BLOCK_S, LiveSegment, Shift, moment
@@ -253,14 +253,14 @@ def _judged(low: float | None, high: float | None) -> str:
 
 
 def _forest(document: GatewayDocument) -> Forest | None:
-    rows: list[tuple[str, str, BoundsDocument]] = []
+    rows: list[tuple[str, str, Bounds]] = []
     for live in document.segments:
         if live.e2e is not None:
             label = f"{live.segment}, {share(live.spec_share)} to spec"
             high = live.e2e.high if math.isfinite(live.e2e.high) else None
-            bounds: BoundsDocument = {"value": live.e2e.value, "low": live.e2e.low, "high": high}
+            bounds = Bounds(value=live.e2e.value, low=live.e2e.low, high=high)
             rows.append((label, f", {live.compared} compared", bounds))
-    forest = ratio_forest(rows, 1.0, lambda bounds, _bar: _judged(bounds["low"], bounds["high"]))
+    forest = ratio_forest(rows, 1.0, lambda bounds, _bar: _judged(bounds.low, bounds.high))
     # What is required is equal speed, which has a line of its own.
     return None if forest is None else replace(forest, bar=None)
 

@@ -8,13 +8,15 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Sequence
 
-from speclift.core.documents import AnswerDocument, BoundsDocument, answer_document
+from speclift.core.answer import ShortAnswer
+from speclift.core.document import read
 from speclift.core.quantities import printable
+from speclift.core.results import Bounds
 from speclift.lossless.document import GateDocument
 from speclift.lossless.soak.document import SoakDocument
 from speclift.lossless.soak.rates import SoakResult
 from speclift.planner.plan import Plan
-from speclift.views.documents import VerdictDocument, metric_speedups
+from speclift.verdict.document import VerdictDocument
 from speclift.views.page_sure import part_words
 from speclift.views.time_words import command_time
 
@@ -31,25 +33,25 @@ def verdict_markdown(document: VerdictDocument) -> str:
         (
             "all traffic"
             if part is None
-            else escaped(part_words(part["part"], part["label"]), limit=_NAME_CHARACTERS),
-            escaped(arm["arm"], limit=_NAME_CHARACTERS),
+            else escaped(part_words(part.part, part.label), limit=_NAME_CHARACTERS),
+            escaped(arm.arm, limit=_NAME_CHARACTERS),
             *_bounds(overall if part is None else part),
         )
-        for arm in document["speedups"]
-        for overall in (arm["overall"],)
+        for arm in document.speedups
+        for overall in (arm.overall,)
         if overall is not None
-        for part in (None, *arm["parts"])
+        for part in (None, *arm.parts)
     ]
-    metric = next((arm["overall"]["metric"] for arm in document["speedups"] if arm["overall"]), "")
+    metric = next((arm.overall.metric for arm in document.speedups if arm.overall), "")
     return _page(
-        document.get("answer"),
+        document.answer,
         _table(("traffic", "arm", f"{metric} speedup", "95 % interval"), rows),
         _table(
             ("metric", "speedup", "95 % interval"),
-            [(escaped(speedup["metric"]), *_bounds(speedup)) for speedup in metric_speedups(document)],
+            [(escaped(speedup.metric), *_bounds(speedup)) for speedup in document.by_metric],
         ),
         _configuration(document),
-        f"speclift {escaped(document['provenance']['speclift'])}, study {escaped(document['study'])}",
+        f"speclift {escaped(document.provenance.speclift)}, study {escaped(document.study)}",
     )
 
 
@@ -68,7 +70,7 @@ def verify_markdown(document: GateDocument) -> str:
         if check["answers"]
     ]
     return _page(
-        document.get("answer"),
+        _answer_of(document),
         _soak(document["soak"]) if "soak" in document else "",
         _table(("arm", "case", "answers", "differ", "per 1,000 tokens"), rows),
     )
@@ -115,8 +117,7 @@ def plan_markdown(plan: Plan) -> str:
         for load in loads
     ]
     heads = ("requests at once", *(f"acceptance {escaped(rate, limit=_NAME_CHARACTERS)}" for rate in rates))
-    answer = None if plan.answer is None else answer_document(plan.answer)
-    return _page(answer, _table(heads, rows), "Predicted, not measured.")
+    return _page(plan.answer, _table(heads, rows), "Predicted, not measured.")
 
 
 def escaped(text: str, *, limit: int = 400) -> str:
@@ -130,26 +131,30 @@ def escaped(text: str, *, limit: int = 400) -> str:
     return shown.replace("@", "@<!-- -->")
 
 
-def _page(answer: AnswerDocument | None, *parts: str) -> str:
+def _answer_of(document: GateDocument) -> ShortAnswer | None:
+    return read(ShortAnswer, document["answer"]) if "answer" in document else None
+
+
+def _page(answer: ShortAnswer | None, *parts: str) -> str:
     return "\n\n".join(part for part in (*_answer(answer), *parts) if part) + "\n"
 
 
-def _answer(answer: AnswerDocument | None) -> Iterator[str]:
+def _answer(answer: ShortAnswer | None) -> Iterator[str]:
     if answer is None:
         return
-    yield f"**{escaped(answer['sentence'])}**"
-    yield "\n".join(f"- {escaped(reason)}" for reason in answer["because"])
-    following = answer["next"]
+    yield f"**{escaped(answer.sentence)}**"
+    yield "\n".join(f"- {escaped(reason)}" for reason in answer.because)
+    following = answer.next
     if following is not None:
-        when = command_time(following["command"], following["seconds"])
-        yield _command(f"Next, {when}", following["command"])
+        when = command_time(following.command, following.seconds)
+        yield _command(f"Next, {when}", following.command)
 
 
 def _configuration(document: VerdictDocument) -> str:
     """The winner's server, where it is not what comes next anyway."""
-    command = (document["configuration"] or {}).get("command")
-    following = document["answer"]["next"] if "answer" in document else None
-    return "" if following is not None and following["command"] == command else _command("Server", command)
+    command = (document.configuration or {}).get("command")
+    following = document.answer.next if document.answer is not None else None
+    return "" if following is not None and following.command == command else _command("Server", command)
 
 
 def _command(title: str, command: str | None) -> str:
@@ -161,10 +166,10 @@ def _command(title: str, command: str | None) -> str:
     return f"{title}:\n\n{fence}sh\n{shown}\n{fence}"
 
 
-def _bounds(estimate: BoundsDocument) -> tuple[str, str]:
-    low, high = estimate["low"], estimate["high"]
+def _bounds(shown: Bounds) -> tuple[str, str]:
+    low, high = shown.low, shown.high
     known = "unknown" if low is None or high is None else f"{low:.2f} to {high:.2f}"
-    return f"{estimate['value']:.2f}x", known
+    return f"{shown.value:.2f}x", known
 
 
 def _table(heads: Sequence[str], rows: Sequence[Sequence[str]]) -> str:

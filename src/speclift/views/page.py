@@ -5,15 +5,15 @@ A section for each question that people ask, in the order in which they ask.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import TypedDict
 
 from speclift.core.results import Decision
-from speclift.search.tuning_document import ConfirmedTuningDocument, confirmed_errors_of, tuning_of
+from speclift.search.tuning import ConfirmedTuning
+from speclift.verdict.document import VerdictDocument
 from speclift.views import page_latency, page_sure, page_traffic, page_why
 from speclift.views.charts_plot import Plot, speedup_over_load, survival
 from speclift.views.page_cells import cell_table
-from speclift.views.page_document import completed, shown_arm
+from speclift.views.page_document import shown_arm
 from speclift.views.page_glossary import GLOSSARY, TermLinks
 from speclift.views.page_templates import page_template
 from speclift.views.tuning_charts import pareto
@@ -57,43 +57,41 @@ class _TuningWords(TypedDict):
     notes: list[tuple[str, list[str]]]
 
 
-def page(document: Mapping[str, object]) -> str:
-    whole = completed(document)
-    arm = shown_arm(whole)
-    steps = page_why.steps(whole, arm) if arm is not None else []
-    panels, left_out_loads = page_latency.panels(whole, arm) if arm is not None else ([], [])
+def page(document: VerdictDocument) -> str:
+    arm = shown_arm(document)
+    steps = page_why.steps(document, arm) if arm is not None else []
+    panels, left_out_loads = page_latency.panels(document, arm) if arm is not None else ([], [])
     return page_template("page.html").render(
-        d=whole,
-        title=TITLES[Decision(whole["verdict"])],
+        d=document,
+        title=TITLES[document.verdict],
         questions=QUESTIONS,
         glossary=GLOSSARY,
         term=TermLinks(),
         arm=arm,
-        sure=page_sure.sureness(whole, arm),
-        open_rows=page_sure.open_rows(whole["open"]),
-        conditions=page_sure.condition_lines(whole["conditions"]),
-        heat=page_traffic.heat_table(whole, arm) if arm is not None else None,
-        part_forests=page_traffic.part_forests(whole, arm),
-        load_plot=speedup_over_load(whole),
-        crossings=page_traffic.crossing_lines(whole),
+        sure=page_sure.sureness(document, arm),
+        open_rows=page_sure.open_rows(document.open),
+        conditions=page_sure.condition_lines(document.conditions),
+        heat=page_traffic.heat_table(document, arm) if arm is not None else None,
+        part_forests=page_traffic.part_forests(document, arm),
+        load_plot=speedup_over_load(document),
+        crossings=page_traffic.crossing_lines(document),
         panels=panels,
         left_out_loads=left_out_loads,
-        tails=page_latency.tail_forest(whole, arm) if arm is not None else None,
+        tails=page_latency.tail_forest(document, arm) if arm is not None else None,
         steps=steps,
         step_forest=page_why.step_forest(steps),
-        survival=survival(whole),
-        histograms=page_why.histograms(whole, arm) if arm is not None else [],
-        resources=page_why.resources(whole),
-        by_temperature=page_why.by_temperature(whole),
-        temperatures=page_why.temperature_rows(whole),
-        tuning=_tuning(whole["tuning"]) if whole["tuning"] is not None else None,
-        table=cell_table(whole),
+        survival=survival(document),
+        histograms=page_why.histograms(document, arm) if arm is not None else [],
+        resources=page_why.resources(document),
+        by_temperature=page_why.by_temperature(document),
+        temperatures=page_why.temperature_rows(document),
+        tuning=_tuning(document.tuning) if document.tuning is not None else None,
+        table=cell_table(document),
     )
 
 
-def _tuning(document: ConfirmedTuningDocument) -> _TuningWords:
+def _tuning(tuning: ConfirmedTuning) -> _TuningWords:
     """What the page says of the search, in the words of the terminal."""
-    tuning, errors = tuning_of(document), confirmed_errors_of(document)
     schedule = schedule_line(tuning)
     return {
         "cost": cost_line(tuning),
@@ -101,7 +99,7 @@ def _tuning(document: ConfirmedTuningDocument) -> _TuningWords:
         "tables": speedup_tables(tuning),
         "notes": [
             ("What was dropped", dropped_lines(tuning)),
-            ("Predicted and measured", error_lines(tuning, errors)),
+            ("Predicted and measured", error_lines(tuning, tuning.confirmed_errors)),
             ("Schedule", [schedule] if schedule is not None else []),
         ],
     }

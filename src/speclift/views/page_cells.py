@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from typing import TypeAlias
 
 from speclift.core.quantities import number, seconds, share
-from speclift.views.documents import CellDocument, VerdictDocument
-from speclift.views.page_document import load_words
+from speclift.core.results import Cell
+from speclift.verdict.document import VerdictDocument
 from speclift.views.page_latency import PERCENTILES, Seconds
 
 Value: TypeAlias = float | int | None
@@ -20,7 +20,7 @@ class Column:
 
     key: str
     head: str
-    value: Callable[[CellDocument], Value]
+    value: Callable[[Cell], Value]
     words: Callable[[Value], str]
     term: str = ""
 
@@ -36,9 +36,9 @@ class CellTable:
 
 
 def cell_table(document: VerdictDocument) -> CellTable:
-    swept = {cell["temperature"] for cell in document["cells"]} - {None}
+    swept = {cell.temperature for cell in document.cells} - {None}
     # Of one temperature the cells over all temperatures are the same ones again.
-    shown = [cell for cell in document["cells"] if cell["temperature"] is not None or len(swept) != 1]
+    shown = [cell for cell in document.cells if cell.temperature is not None or len(swept) != 1]
     over_all = "all" if swept else "per prompt"
     rows = tuple((_names(cell, over_all=over_all), tuple(_figures(cell))) for cell in shown)
     names = [row for row, _ in rows]
@@ -51,26 +51,26 @@ def cell_table(document: VerdictDocument) -> CellTable:
     )
 
 
-def _names(cell: CellDocument, *, over_all: str) -> tuple[str, str, str, str]:
-    temperature = cell["temperature"]
+def _names(cell: Cell, *, over_all: str) -> tuple[str, str, str, str]:
+    temperature = cell.temperature
     return (
-        cell["arm"],
-        load_words(cell["load"]),
-        cell["segment"],
+        cell.arm,
+        cell.load.label,
+        cell.segment,
         over_all if temperature is None else f"{temperature:g}",
     )
 
 
-def _figures(cell: CellDocument) -> list[tuple[Value, str]]:
+def _figures(cell: Cell) -> list[tuple[Value, str]]:
     values = [(column, column.value(cell)) for column in COLUMNS]
     return [(value, column.words(value)) for column, value in values]
 
 
-def _time(field: Seconds, percentile: str) -> Callable[[CellDocument], Value]:
-    def value(cell: CellDocument) -> Value:
-        measured = cell[field]
-        held = None if measured is None else dict(measured).get(percentile)
-        return held if isinstance(held, float | int) else None
+def _time(field: Seconds, percentile: str) -> Callable[[Cell], Value]:
+    def value(cell: Cell) -> Value:
+        measured = getattr(cell, field)
+        held: Value = None if measured is None else getattr(measured, percentile)
+        return held
 
     return value
 
@@ -99,21 +99,21 @@ COLUMNS: tuple[Column, ...] = (
     Column(
         key="throughput_tok_s",
         head="tokens/s",
-        value=lambda cell: cell["throughput_tok_s"],
+        value=lambda cell: cell.throughput_tok_s,
         words=lambda value: number(value, 1),
     ),
     Column(
         key="acceptance_rate_mean",
         head="acceptance rate",
-        value=lambda cell: cell["acceptance_rate"]["mean"] if cell["acceptance_rate"] else None,
+        value=lambda cell: cell.acceptance_rate.mean if cell.acceptance_rate else None,
         words=share,
     ),
     Column(
         key="accepted_length",
         head="accepted length",
-        value=lambda cell: cell["accepted_length"]["value"] if cell["accepted_length"] else None,
+        value=lambda cell: cell.accepted_length.value if cell.accepted_length else None,
         words=number,
     ),
-    Column(key="requests", head="requests", value=lambda cell: cell["requests"], words=_count),
-    Column(key="failed", head="failed", value=lambda cell: cell["failed"], words=_count),
+    Column(key="requests", head="requests", value=lambda cell: cell.requests, words=_count),
+    Column(key="failed", head="failed", value=lambda cell: cell.failed, words=_count),
 )

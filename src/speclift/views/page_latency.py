@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal, TypeAlias
 
 from speclift.core.arm import BASELINE
-from speclift.core.documents import BoundsDocument
 from speclift.core.quantities import number, seconds
+from speclift.core.results import Bounds, Cell, Percentiles
+from speclift.core.traffic import Load
+from speclift.verdict.document import VerdictDocument
 from speclift.views.charts import Forest, Scale, judged_tail, ratio_forest
-from speclift.views.documents import CellDocument, PercentilesDocument, VerdictDocument
-from speclift.views.page_document import ALL, METRIC_WORDS, cells_of, load_words, speedups_of
+from speclift.views.page_document import ALL, METRIC_WORDS, cells_of, speedups_of
 
 Seconds: TypeAlias = Literal["ttft_s", "tpot_s", "e2e_s"]
 Span: TypeAlias = tuple[float | None, float | None]
@@ -73,8 +74,8 @@ def panels(document: VerdictDocument, arm: str) -> tuple[list[Panel], list[str]]
         _Figure(
             load=load,
             name="tokens/s",
-            base=before["throughput_tok_s"] if before else None,
-            own=after["throughput_tok_s"] if after else None,
+            base=before.throughput_tok_s if before else None,
+            own=after.throughput_tok_s if after else None,
         )
         for load, before, after in pairs
     ]
@@ -92,18 +93,16 @@ def _few(loads: Sequence[str]) -> list[str]:
 _TIMES: tuple[tuple[str, Seconds], ...] = (("ttft", "ttft_s"), ("tpot", "tpot_s"), ("e2e", "e2e_s"))
 
 
-def _percentiles(
-    pairs: Sequence[tuple[str, CellDocument | None, CellDocument | None]], field: Seconds
-) -> list[_Figure]:
+def _percentiles(pairs: Sequence[tuple[str, Cell | None, Cell | None]], field: Seconds) -> list[_Figure]:
     figures = []
     for load, base, own in pairs:
-        before, after = (cell[field] if cell else None for cell in (base, own))
+        before, after = (getattr(cell, field) if cell else None for cell in (base, own))
         figures += [
             _Figure(
                 load=load,
                 name=name.upper(),
-                base=before[name] if before else None,
-                own=after[name] if after else None,
+                base=getattr(before, name) if before else None,
+                own=getattr(after, name) if after else None,
                 base_span=_span(before, name),
                 own_span=_span(after, name),
             )
@@ -112,9 +111,8 @@ def _percentiles(
     return figures
 
 
-def _span(held: PercentilesDocument | None, name: str) -> Span:
-    low, high = (held.get("intervals", {}) if held else {}).get(name, (None, None))
-    return low, high
+def _span(held: Percentiles | None, name: str) -> Span:
+    return (held.intervals if held is not None else {}).get(name, (None, None))
 
 
 def _rows(figures: Sequence[_Figure], metric: str) -> tuple[Beside, ...]:
@@ -154,12 +152,12 @@ def _words(value: float | None, metric: str) -> str:
 def tail_forest(document: VerdictDocument, arm: str) -> Forest | None:
     """The slowest requests, baseline over arm; under 1 the arm's are slower."""
     entry = speedups_of(document, arm)
-    rows: list[tuple[str, str, BoundsDocument]] = [
-        (f"{tail['metric']} {tail['statistic']} {_tail_load(tail['load'])}", "", tail)
-        for tail in (entry["tail_ratios"] if entry is not None else [])
+    rows: list[tuple[str, str, Bounds]] = [
+        (f"{tail.metric} {tail.statistic} {_tail_load(tail.load)}", "", tail)
+        for tail in (entry.tail_ratios if entry is not None else [])
     ]
-    return ratio_forest(rows, document["goals"]["tail_tolerance"], judged_tail)
+    return ratio_forest(rows, document.goals.tail_tolerance, judged_tail)
 
 
-def _tail_load(load: Mapping[str, object] | None) -> str:
-    return "over all loads" if load is None else f"at {load_words(load)}"
+def _tail_load(load: Load | None) -> str:
+    return "over all loads" if load is None else f"at {load.label}"

@@ -7,16 +7,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from speclift.core.arm import BASELINE
-from speclift.core.documents import BoundsDocument
 from speclift.core.quantities import number, ratio_words, seconds
-from speclift.core.results import Part
+from speclift.core.results import Bounds, Cell, Part, Percentiles
+from speclift.verdict.document import ArmSpeedups, VerdictDocument
 from speclift.views.charts import Forest, judged, ratio_forest
-from speclift.views.documents import (
-    ArmSpeedupsDocument,
-    CellDocument,
-    PercentilesDocument,
-    VerdictDocument,
-)
 from speclift.views.page_document import ALL, cells_of, speedups_of
 from speclift.views.page_sure import part_words
 
@@ -55,7 +49,7 @@ def heat_table(document: VerdictDocument, arm: str) -> HeatTable | None:
     segments = list(dict.fromkeys(segment for _, segment in own if segment != ALL))
     if len(loads) * len(segments) < 2:
         return None
-    metric, bar = document["goals"]["metric"], document["goals"]["min_speedup"]
+    metric, bar = document.goals.metric, document.goals.min_speedup
     known = _known(speedups_of(document, arm), bar)
 
     def cell(segment: str, load: str) -> HeatCell | None:
@@ -80,42 +74,40 @@ def heat_table(document: VerdictDocument, arm: str) -> HeatTable | None:
     )
 
 
-def _known(entry: ArmSpeedupsDocument | None, bar: float) -> dict[tuple[str, str], HeatCell]:
+def _known(entry: ArmSpeedups | None, bar: float) -> dict[tuple[str, str], HeatCell]:
     """What has an interval: all traffic, each segment, each load."""
     if entry is None:
         return {}
-    parts: dict[tuple[str, str], BoundsDocument] = {
-        (str(part["part"]), part["label"]): part for part in entry["parts"]
-    }
-    if entry["overall"] is not None:
-        parts[ALL, ALL] = entry["overall"]
+    parts: dict[tuple[str, str], Bounds] = {(str(part.part), part.label): part for part in entry.parts}
+    if entry.overall is not None:
+        parts[ALL, ALL] = entry.overall
     return {key: _heat(bounds, bar) for key, bounds in parts.items()}
 
 
-def _heat(bounds: BoundsDocument, bar: float) -> HeatCell:
-    words = ratio_words(dict(bounds))
+def _heat(bounds: Bounds, bar: float) -> HeatCell:
+    words = ratio_words(bounds)
     value, _, interval = words.partition(" ")
     return HeatCell(
         words=value,
         interval=interval,
         tip=f"{words}, paired by prompt",
         style=judged(bounds, bar),
-        strength=_strength(bounds["value"]),
+        strength=_strength(bounds.value),
     )
 
 
-def _point(base: CellDocument | None, own: CellDocument | None, metric: str, bar: float) -> HeatCell | None:
+def _point(base: Cell | None, own: Cell | None, metric: str, bar: float) -> HeatCell | None:
     """The ratio of two medians, which has no interval."""
     if base is None or own is None:
         return None
     if metric == "throughput":
-        before, after = base["throughput_tok_s"], own["throughput_tok_s"]
+        before, after = base.throughput_tok_s, own.throughput_tok_s
         ratio = after / before if before and after else None
         shown = f"{number(before, 1)} and {number(after, 1)} tokens/s"
     else:
         before, after = _median(base, metric), _median(own, metric)
         ratio = before / after if before and after else None
-        shown = f"median {metric} {seconds(before)}, with {own['arm']} {seconds(after)}"
+        shown = f"median {metric} {seconds(before)}, with {own.arm} {seconds(after)}"
     if ratio is None:
         return None
     style = (
@@ -124,20 +116,20 @@ def _point(base: CellDocument | None, own: CellDocument | None, metric: str, bar
     return HeatCell(
         words=f"{ratio:.2f}x",
         interval="",
-        tip=f"{shown}; {own['requests']} requests",
+        tip=f"{shown}; {own.requests} requests",
         style=style or "unclear",
         strength=round(_STRENGTH_PALE * _strength(ratio)),
     )
 
 
-def _median(cell: CellDocument, metric: str) -> float | None:
-    measured: Mapping[str, PercentilesDocument | None] = {
-        "tpot": cell["tpot_s"],
-        "e2e": cell["e2e_s"],
-        "ttft": cell["ttft_s"],
+def _median(cell: Cell, metric: str) -> float | None:
+    measured: Mapping[str, Percentiles | None] = {
+        "tpot": cell.tpot_s,
+        "e2e": cell.e2e_s,
+        "ttft": cell.ttft_s,
     }
     percentiles = measured.get(metric)
-    return percentiles["p50"] if percentiles is not None else None
+    return percentiles.p50 if percentiles is not None else None
 
 
 def _strength(ratio: float) -> int:
@@ -148,33 +140,33 @@ def _strength(ratio: float) -> int:
 
 def part_forests(document: VerdictDocument, first: str | None) -> list[tuple[str, Forest]]:
     """For each arm, the one that is shown first, its parts with intervals."""
-    bar = document["goals"]["min_speedup"]
+    bar = document.goals.min_speedup
     forests = []
-    for entry in sorted(document["speedups"], key=lambda entry: entry["arm"] != first):
-        rows: list[tuple[str, str, BoundsDocument]] = [
+    for entry in sorted(document.speedups, key=lambda entry: entry.arm != first):
+        rows: list[tuple[str, str, Bounds]] = [
             (
-                part_words(part["part"], part["label"]),
-                f", {part.get('prompts', part['n'])} prompts",
+                part_words(part.part, part.label),
+                f", {part.prompts} prompts",
                 part,
             )
-            for part in sorted(entry["parts"], key=lambda part: list(Part).index(Part(part["part"])))
+            for part in sorted(entry.parts, key=lambda part: list(Part).index(part.part))
         ]
         forest = ratio_forest(rows, bar)
         if forest is not None:
-            forests.append((entry["arm"], forest))
+            forests.append((entry.arm, forest))
     return forests
 
 
 def crossing_lines(document: VerdictDocument) -> list[str]:
     """Where each arm stops being faster, a line for each metric."""
     lines = []
-    for crossing in document["crossover"]:
-        unit = "requests at once" if crossing["axis"] == "concurrency" else "requests/s"
-        if crossing["value"] is None:
-            said = crossing["note"]
+    for crossing in document.crossover:
+        unit = "requests at once" if crossing.axis == "concurrency" else "requests/s"
+        if crossing.value is None:
+            said = crossing.note
         else:
-            low = "less than was measured" if crossing["low"] is None else f"{crossing['low']:.3g}"
-            high = "more than was measured" if crossing["high"] is None else f"{crossing['high']:.3g}"
-            said = f"no longer faster from {crossing['value']:.3g} {unit} on (95 % interval: {low} to {high})"
-        lines.append(f"{crossing['arm']}, {crossing['metric']}: {said}")
+            low = "less than was measured" if crossing.low is None else f"{crossing.low:.3g}"
+            high = "more than was measured" if crossing.high is None else f"{crossing.high:.3g}"
+            said = f"no longer faster from {crossing.value:.3g} {unit} on (95 % interval: {low} to {high})"
+        lines.append(f"{crossing.arm}, {crossing.metric}: {said}")
     return lines

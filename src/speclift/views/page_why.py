@@ -10,10 +10,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from speclift.core.arm import BASELINE
-from speclift.core.documents import BoundsDocument
 from speclift.core.quantities import number, ratio_words, share, size
+from speclift.core.results import Bounds, Cell
+from speclift.verdict.document import VerdictDocument
 from speclift.views.charts import TRACK_PX, Forest, ForestRow, Scale, fitting_ticks, mark_of
-from speclift.views.documents import CellDocument, VerdictDocument
 from speclift.views.page_document import ALL, cells_of
 
 BINS = 10
@@ -26,15 +26,15 @@ class StepRow:
     label: str
     rate: str
     spread: str
-    length: BoundsDocument
+    length: Bounds
     cost: float | None
 
     @property
     def length_words(self) -> str:
-        low, high = self.length["low"], self.length["high"]
+        low, high = self.length.low, self.length.high
         if low is None or high is None:
-            return number(self.length["value"])
-        return f"{self.length['value']:.2f} [{low:.2f}, {high:.2f}]"
+            return number(self.length.value)
+        return f"{self.length.value:.2f} [{low:.2f}, {high:.2f}]"
 
     @property
     def cost_words(self) -> str:
@@ -42,14 +42,14 @@ class StepRow:
 
     @property
     def gain_words(self) -> str:
-        return "–" if not self.cost else f"{self.length['value'] / self.cost:.2f}x"
+        return "–" if not self.cost else f"{self.length.value / self.cost:.2f}x"
 
 
 def steps(document: VerdictDocument, shown: str) -> list[StepRow]:
     """The arm at every load, then its segments at the lightest; of the other arms what they do at the lightest."""
     base = cells_of(document, BASELINE)
     made = []
-    arms = list(dict.fromkeys(cell["arm"] for cell in document["cells"] if cell["arm"] != BASELINE))
+    arms = list(dict.fromkeys(cell.arm for cell in document.cells if cell.arm != BASELINE))
     for arm in sorted(arms, key=lambda arm: arm != shown):
         cells = cells_of(document, arm)
         lightest = next((load for load, _ in cells), None)
@@ -62,19 +62,19 @@ def steps(document: VerdictDocument, shown: str) -> list[StepRow]:
     return made
 
 
-def _step(cell: CellDocument, base: CellDocument | None, label: str) -> StepRow | None:
-    rate, length = cell["acceptance_rate"], cell["accepted_length"]
+def _step(cell: Cell, base: Cell | None, label: str) -> StepRow | None:
+    rate, length = cell.acceptance_rate, cell.accepted_length
     if length is None:
         return None
-    before = base["tpot_s"]["p50"] if base is not None and base["tpot_s"] is not None else None
-    after = cell["tpot_s"]["p50"] if cell["tpot_s"] is not None else None
-    is_spread = rate is not None and rate["p10"] is not None and rate["p90"] is not None
+    before = base.tpot_s.p50 if base is not None and base.tpot_s is not None else None
+    after = cell.tpot_s.p50 if cell.tpot_s is not None else None
+    is_spread = rate is not None and rate.p10 is not None and rate.p90 is not None
     return StepRow(
         label=label,
-        rate=share(rate["mean"] if rate is not None else None),
-        spread=f"{share(rate['p10'])} to {share(rate['p90'])}" if rate is not None and is_spread else "–",
+        rate=share(rate.mean if rate is not None else None),
+        spread=f"{share(rate.p10)} to {share(rate.p90)}" if rate is not None and is_spread else "–",
         length=length,
-        cost=length["value"] * after / before if before and after else None,
+        cost=length.value * after / before if before and after else None,
     )
 
 
@@ -83,7 +83,7 @@ def step_forest(rows: Sequence[StepRow]) -> Forest | None:
     known = [row for row in rows if row.cost is not None]
     if not known:
         return None
-    highest = max(max(row.length["high"] or row.length["value"], row.cost or 0) for row in known)
+    highest = max(max(row.length.high or row.length.value, row.cost or 0) for row in known)
     scale = Scale(
         low=1.0 if all((row.cost or 0) >= 1 for row in known) else 0.0, high=1.05 * max(highest, 1.1)
     )
@@ -106,7 +106,7 @@ def step_forest(rows: Sequence[StepRow]) -> Forest | None:
 
 
 def _side(row: StepRow) -> str:
-    low, high, cost = row.length["low"], row.length["high"], row.cost or 0.0
+    low, high, cost = row.length.low, row.length.high, row.cost or 0.0
     if low is not None and low > cost:
         return "pays"
     return "loses" if high is not None and high < cost else "unclear"
@@ -124,18 +124,18 @@ class Histogram:
 def histograms(document: VerdictDocument, arm: str) -> list[Histogram]:
     return [
         Histogram(
-            label=f"{entry['by']} {entry['label']}",
-            requests=entry["requests"],
+            label=f"{entry.by} {entry.label}",
+            requests=entry.requests,
             bars=tuple(
                 (
-                    round(100 * count / max(entry["counts"]), 1),
+                    round(100 * count / max(entry.counts), 1),
                     f"{100 * index // BINS}-{100 * (index + 1) // BINS} %: {count} requests",
                 )
-                for index, count in enumerate(entry["counts"])
+                for index, count in enumerate(entry.counts)
             ),
         )
-        for entry in document["acceptance_histograms"]
-        if entry["arm"] == arm and any(entry["counts"])
+        for entry in document.acceptance_histograms
+        if entry.arm == arm and any(entry.counts)
     ]
 
 
@@ -143,13 +143,13 @@ def resources(document: VerdictDocument) -> list[tuple[str, str, str, str, str]]
     """Arm, KV cache, how much of it was used, prefix hits, GPU memory; empty where nothing is known."""
     rows = [
         (
-            row["arm"],
-            "–" if row["kv_tokens"] is None else f"{row['kv_tokens']} tokens",
-            share(row["kv_used_peak"]),
-            share(row["prefix_hit_rate"]),
-            "–" if row["gpu_memory_peak_bytes"] is None else size(row["gpu_memory_peak_bytes"]),
+            row.arm,
+            "–" if row.kv_tokens is None else f"{row.kv_tokens} tokens",
+            share(row.kv_used_peak),
+            share(row.prefix_hit_rate),
+            "–" if row.gpu_memory_peak_bytes is None else size(row.gpu_memory_peak_bytes),
         )
-        for row in document.get("resources", [])
+        for row in document.resources
     ]
     return [row for row in rows if any(figure != "–" for figure in row[1:])]
 
@@ -158,16 +158,16 @@ def by_temperature(document: VerdictDocument) -> list[tuple[str, str, str, str, 
     """Arm, temperatures, speedup, acceptance rate, its spread over requests, accepted length, prompts."""
     return [
         (
-            row["arm"],
-            row["temperature"],
-            "–" if row["speedup"] is None else ratio_words(dict(row["speedup"])),
-            share(rate["mean"]) if rate is not None else "–",
-            f"{share(rate['p10'])} to {share(rate['p90'])}" if rate is not None else "–",
-            number(row["accepted_length"]["value"] if row["accepted_length"] is not None else None),
-            row["prompts"],
+            row.arm,
+            row.temperature,
+            "–" if row.speedup is None else ratio_words(row.speedup),
+            share(rate.mean) if rate is not None else "–",
+            f"{share(rate.p10)} to {share(rate.p90)}" if rate is not None else "–",
+            number(row.accepted_length.value if row.accepted_length is not None else None),
+            row.prompts,
         )
-        for row in document.get("by_temperature", [])
-        for rate in (row["acceptance_rate"],)
+        for row in document.by_temperature
+        for rate in (row.acceptance_rate,)
     ]
 
 
@@ -175,13 +175,13 @@ def temperature_rows(document: VerdictDocument) -> list[tuple[str, str, str, str
     """Arm, temperatures, acceptance rate, its spread over requests, requests."""
     return [
         (
-            bucket["arm"],
-            _temperatures(bucket["above"], bucket["up_to"]),
-            share(bucket["mean"]),
-            f"{share(bucket['p10'])} to {share(bucket['p90'])}",
-            bucket["requests"],
+            bucket.arm,
+            _temperatures(bucket.above, bucket.up_to),
+            share(bucket.mean),
+            f"{share(bucket.p10)} to {share(bucket.p90)}",
+            bucket.requests,
         )
-        for bucket in document["acceptance_by_temperature"]
+        for bucket in document.acceptance_by_temperature
     ]
 
 

@@ -10,16 +10,17 @@ from typing import Annotated, Literal, TypeAlias, get_args, get_origin, is_typed
 
 import msgspec
 
+from speclift.core.document import plain_object
 from speclift.core.document import schema_of as document_schema
 from speclift.core.live import Watched
 from speclift.core.typed_json import Keywords, fields_of, is_union
 from speclift.linter.report import LintDocument
-from speclift.lossless.document import GateDocument
+from speclift.lossless.document import GateDocument, LosslessDocument
 from speclift.planner.plan import Plan
 from speclift.replayer.result import ReplayResult
 from speclift.routing.policy import Policy
+from speclift.verdict.document import ExportDocument, MeasureDocument, VerdictDocument
 from speclift.views.doctor_document import DoctorDocument
-from speclift.views.documents import ExportDocument, MeasureDocument, VerdictDocument
 from speclift.views.gateway_route import ExplainedRoute
 
 Schema: TypeAlias = dict[str, object]
@@ -63,8 +64,14 @@ PUBLISHED = {
 def published_schema(name: str) -> Schema:
     published = PUBLISHED[name]
     schema = schema_of(published.document)
+    if published.document is VerdictDocument:
+        definitions, fields = schema["$defs"], schema["properties"]
+        assert isinstance(definitions, dict)
+        assert isinstance(fields, dict)
+        fields["lossless"] = _schema(LosslessDocument, definitions)
     if published.has_every_field:
         _require_all(schema, but=published.later)
+    schema.pop("title", None)
     return {
         "$schema": DIALECT,
         "title": published.title or ", ".join(f"speclift {verb} --json" for verb in published.verbs),
@@ -86,9 +93,9 @@ def _require_all(schema: Schema, *, but: tuple[str, ...]) -> None:
 
 
 def schema_of(document: type) -> Schema:
-    """Of a TypedDict; those within it, and dataclasses, are under $defs, once each."""
+    """Of a TypedDict or a document; those within it, and dataclasses, are under $defs, once each."""
     if issubclass(document, msgspec.Struct):
-        return document_schema(document)
+        return dict(plain_object(document_schema(document)))
     definitions: dict[str, Schema] = {}
     whole = _fields(document, definitions)
     return {**whole, "$defs": dict(sorted(definitions.items()))} if definitions else whole

@@ -13,18 +13,8 @@ from rich.table import Table
 from rich.text import Text
 
 from speclift.core.quantities import number, printable, printable_lines, ratio, seconds, share
-from speclift.core.results import (
-    ALL_TRAFFIC,
-    RAW_E2E,
-    Cell,
-    Comparison,
-    Decision,
-    Estimate,
-    Evidence,
-    Finding,
-    Level,
-    Part,
-)
+from speclift.core.results import RAW_E2E, Bounds, Cell, Decision, Finding, Level, Part
+from speclift.verdict.document import ArmSpeedups, VerdictDocument
 
 # Of the answer's sentence.
 STYLES = {
@@ -56,22 +46,25 @@ RULER_WIDTH_MIN, RULER_WIDTH_MAX = 12, 34
 GAP, EDGES = 3, 2
 
 
-def result_table(cells: Sequence[Cell], comparisons: Sequence[Evidence], *, bar: float) -> RenderableType:
+def result_table(document: VerdictDocument) -> RenderableType:
     """Speedups where there is anything to compare; else what was measured."""
-    has_pairs = any(evidence.overall is not None for evidence in comparisons)
-    return ComparedSpeedups(comparisons, bar=bar) if has_pairs else cells_table(cells)
+    has_pairs = any(arm.overall is not None for arm in document.speedups)
+    if has_pairs:
+        return ComparedSpeedups(document.speedups, bar=document.goals.min_speedup)
+    return cells_table(document.cells)
 
 
-def metrics_line(evidence: Evidence) -> Text:
+def metrics_line(document: VerdictDocument) -> Text:
     """The other metrics beside the one of the table, over the same traffic; end to end at its own lengths where these
     make a difference."""
-    shown = {found.metric: ratio(found.simultaneous) for found in evidence.by_metric}
-    left_out = {evidence.overall.metric} if evidence.overall is not None else set()
+    shown = {speedup.metric: ratio(speedup) for speedup in document.by_metric}
+    left_out = {document.speedup.metric} if document.speedup is not None else set()
     if shown.get(RAW_E2E) == shown.get("e2e"):
         left_out.add(RAW_E2E)
-    said = [f"{METRIC_NAMES[metric]} {words}" for metric, words in shown.items() if metric not in left_out]
-    where = "" if evidence.conditions == ALL_TRAFFIC else " within the conditions"
-    return Text(f"{_arm_title(evidence.arm.name)}{where}: {', '.join(said)}" if said else "")
+    others = [f"{METRIC_NAMES[metric]} {words}" for metric, words in shown.items() if metric not in left_out]
+    where = "" if document.conditions is None else " within the conditions"
+    arm = next((speedup.arm for speedup in document.by_metric), "")
+    return Text(f"{_arm_title(arm)}{where}: {', '.join(others)}" if others else "")
 
 
 def _table(title: str) -> Table:
@@ -119,9 +112,9 @@ class ComparedSpeedups:
     """One row per part and arm with its interval drawn; long tables keep the parts of the best arm only. The drawing
     takes the width that the words leave."""
 
-    def __init__(self, comparisons: Sequence[Evidence], *, bar: float) -> None:
-        self._metric = next((arm.overall.metric for arm in comparisons if arm.overall is not None), "")
-        self._rows = _speedup_rows(comparisons)
+    def __init__(self, arms: Sequence[ArmSpeedups], *, bar: float) -> None:
+        self._metric = next((arm.overall.metric for arm in arms if arm.overall is not None), "")
+        self._rows = _speedup_rows(arms)
         self._bar = bar
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
@@ -130,7 +123,7 @@ class ComparedSpeedups:
             for name, words in (
                 ("traffic", _title),
                 ("arm", lambda row: _arm_title(row.arm)),
-                ("speedup", lambda row: ratio(_shown(row))),
+                ("speedup", lambda row: ratio(row.bounds)),
             )
         ]
         taken = sum(max(map(cell_len, column)) + GAP for column in columns)
@@ -142,45 +135,52 @@ class ComparedSpeedups:
         for name in ("traffic", "arm"):
             table.add_column(name, no_wrap=True)
         table.add_column("speedup", justify="right", no_wrap=True)
-        picture = Ruler.around([_shown(row) for row in self._rows], bar=self._bar, width=width)
+        picture = Ruler.around([row.bounds for row in self._rows], bar=self._bar, width=width)
         table.add_column(picture.legend(), no_wrap=True)
         previous = ""
         for row in self._rows:
-            estimate, title = _shown(row), _title(row)
-            style = "green" if estimate.low >= self._bar else "red" if estimate.high < 1 else ""
+            bounds, title = row.bounds, _title(row)
+            is_fast = bounds.low is not None and bounds.low >= self._bar
+            is_slow = bounds.high is not None and bounds.high < 1
+            style = "green" if is_fast else "red" if is_slow else ""
             table.add_row(
                 Text("" if title == previous else title),
                 Text(_arm_title(row.arm)),
-                Text(ratio(estimate), style=style),
-                Text(picture.draw(estimate), style=style),
+                Text(ratio(bounds), style=style),
+                Text(picture.draw(bounds), style=style),
             )
             previous = title
         return table
 
 
-def _title(comparison: Comparison) -> str:
-    if comparison.part is Part.ALL:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Row:
+    """One arm on one part of the traffic."""
+
+    arm: str
+    part: Part
+    label: str
+    bounds: Bounds
+
+
+def _title(row: _Row) -> str:
+    if row.part is Part.ALL:
         return "all traffic"
-    return f"  {_part_title(comparison.part, comparison.label)}"
+    return f"  {_part_title(row.part, row.label)}"
 
 
-def _speedup_rows(comparisons: Sequence[Evidence]) -> list[Comparison]:
+def _speedup_rows(arms: Sequence[ArmSpeedups]) -> list[_Row]:
     """The same part of every arm beside each other."""
-    rows = [
-        comparison
-        for arm in comparisons
-        for comparison in (arm.overall, *arm.parts)
-        if comparison is not None
-    ]
+    rows = []
+    for arm in arms:
+        if arm.overall is not None:
+            rows.append(_Row(arm=arm.arm, part=Part.ALL, label=ALL, bounds=arm.overall))
+        rows += [_Row(arm=arm.arm, part=part.part, label=part.label, bounds=part) for part in arm.parts]
     if len(rows) > SPEEDUP_ROWS_MAX:
-        best = max(rows, key=lambda row: (row.part is Part.ALL, row.speedup.value)).arm
+        best = max(rows, key=lambda row: (row.part is Part.ALL, row.bounds.value)).arm
         rows = [row for row in rows if row.part is Part.ALL or row.arm == best]
     order = list(dict.fromkeys((row.part, row.label) for row in rows))
     return sorted(rows, key=lambda row: order.index((row.part, row.label)))
-
-
-def _shown(comparison: Comparison) -> Estimate:
-    return comparison.simultaneous if comparison.part is Part.ALL else comparison.speedup
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -193,23 +193,25 @@ class Ruler:
     width: int
 
     @classmethod
-    def around(cls, estimates: Sequence[Estimate], *, bar: float, width: int) -> Ruler:
+    def around(cls, shown: Sequence[Bounds], *, bar: float, width: int) -> Ruler:
         # An unbounded interval must not squeeze the others into a dot.
-        low = min([max(e.low, e.value / 2) for e in estimates] + [1.0, bar])
-        high = max([min(e.high, e.value * 2) for e in estimates] + [1.0, bar])
+        low = min([max(e.low or 0.0, e.value / 2) for e in shown] + [1.0, bar])
+        high = max([min(e.high or math.inf, e.value * 2) for e in shown] + [1.0, bar])
         return cls(low=low * 0.97, high=high * 1.03, bar=bar, width=width)
 
     def column(self, value: float) -> int:
         share = math.log(max(value, 1e-9) / self.low) / math.log(self.high / self.low)
         return round(min(max(share, 0.0), 1.0) * (self.width - 1))
 
-    def draw(self, estimate: Estimate) -> str:
+    def draw(self, bounds: Bounds) -> str:
         cells = [" "] * self.width
         cells[self.column(self.bar)] = "┊"
         cells[self.column(1.0)] = "│"
-        for column in range(self.column(estimate.low), self.column(estimate.high) + 1):
+        left = 0 if bounds.low is None else self.column(bounds.low)
+        right = self.width - 1 if bounds.high is None else self.column(bounds.high)
+        for column in range(left, right + 1):
             cells[column] = "┼" if cells[column] in "│┊" else "─"
-        cells[self.column(estimate.value)] = "●"
+        cells[self.column(bounds.value)] = "●"
         return "".join(cells)
 
     def legend(self) -> str:
