@@ -9,7 +9,10 @@ import pytest
 from rich.console import Console
 
 from running import Cli
+from speclift.core.doctor import ClientLevel, Doctor, Milliseconds
+from speclift.core.document import read
 from speclift.core.errors import EngineError
+from speclift.core.traffic import Concurrency
 from speclift.verbs import doctor
 from speclift.views.machine import machine_view
 
@@ -42,17 +45,23 @@ def test_gives_errors_at_each_level_and_what_one_process_can_do(cli: Cli) -> Non
         "next_step": "speclift doctor",
     }
     for width in (80, 120):
-        lines = view(document, width).splitlines()
+        lines = view(read(Doctor, document), width).splitlines()
         assert any("c=64" in line and "%" in line for line in lines)
         assert "Load generator" in lines
 
 
+def level(error_ms: float | None) -> ClientLevel:
+    errors = Milliseconds(p50=0.0, p99=error_ms)
+    return ClientLevel(
+        load=Concurrency(streams=1), requests=1, lost=0, ttft_error_ms=errors, tpot_error_ms=errors,
+        send_lag_ms=errors, read_lag_p99_ms=0.0, cpu_share=0.1, cpu_us_per_token=1.0, cpu_us_per_request=1.0,
+    )  # fmt: skip
+
+
 @pytest.mark.parametrize(("error_ms", "is_late"), [(2.4, False), (2.6, True)])
 def test_a_late_client_gets_a_next_step(error_ms: float, is_late: bool) -> None:
-    level: Any = {"ttft_error_ms": {"p99": error_ms}}
-    assert doctor.is_late([level]) is is_late
-    level["ttft_error_ms"]["p99"] = None
-    assert not doctor.is_late([level])
+    assert doctor.is_late([level(error_ms)]) is is_late
+    assert not doctor.is_late([level(None)])
 
 
 @pytest.mark.slow

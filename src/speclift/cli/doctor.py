@@ -26,6 +26,7 @@ def doctor_command(
 ) -> None:
     """Show engines, GPUs and models, and how noisy this machine is."""
     from speclift.cli.narration import Narrator
+    from speclift.core.document import plain_object
     from speclift.verbs.doctor import diagnose
     from speclift.views.machine import machine_view
 
@@ -37,6 +38,6 @@ def doctor_command(
         llama_server=llama_server,
     )
     if as_json:
-        write_json(facts)
+        write_json(plain_object(facts))
         return
     screen(stderr=False).print(machine_view(facts))

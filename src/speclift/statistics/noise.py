@@ -5,12 +5,12 @@ from __future__ import annotations
 import math
 from collections import defaultdict
 from collections.abc import Iterable
-from dataclasses import dataclass
 from itertools import chain
 
 import numpy as np
 from scipy import special
 
+from speclift.core.doctor import Noise, PromptsNeeded
 from speclift.core.records import Phase, Record
 from speclift.core.results import CONFIDENCE, Estimate
 from speclift.core.units import Seconds
@@ -24,27 +24,6 @@ PROMPTS_MIN = 10
 SPEEDUPS = (1.3, 1.1, 1.05, 1.02)
 # From 8 pairs the true spread lies, at 95 %, between 0.7 and 2 times the measured one; fewer say too little.
 PAIRS_MIN = 8
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PromptsNeeded:
-    speedup: float
-    prompts: int
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Noise:
-    """Spreads are standard deviations of log TPOT, so 0.05 reads as 5 %."""
-
-    pairs: int
-    tpot_s_p50: Seconds
-    # One request on one server, from one time to the next; None where no prompt was asked twice.
-    request_log_sd: float | None
-    # The ratio of two requests sent one after the other: what pairing leaves.
-    paired_log_sd: float
-    # First server over second; they are the same, so 1 is the truth.
-    servers_ratio: Estimate
-    prompts_needed: tuple[PromptsNeeded, ...]
 
 
 def noise_of(records: Iterable[Record]) -> Noise | None:
@@ -61,6 +40,7 @@ def noise_of(records: Iterable[Record]) -> Noise | None:
         return None
     paired_log_sd = float(np.std(list(chain.from_iterable(ratios.values())), ddof=1))
     return Noise(
+        measured=True,
         pairs=len(pairs),
         tpot_s_p50=float(np.median([tpot_s for by_arm in pairs.values() for tpot_s in by_arm.values()])),
         request_log_sd=_pooled_sd(repeats.values()),

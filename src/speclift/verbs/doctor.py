@@ -10,36 +10,41 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
+from msgspec import structs
 
 from speclift import __version__
-from speclift.bench.client_ceiling import TTFT_S, ClientLevel, ErrorsMs, measure_client
 from speclift.bench.interrupts import run_until_signal
-from speclift.bench.noise import NOISE_BUDGET_S, NOISE_TOKENS, measure_noise, noise_requests
 from speclift.bench.observer import Observer
 from speclift.bench.prepare import QUICK_PROMPTS_PER_SEGMENT, QUICK_SEGMENTS
+from speclift.bench.self_test import (
+    NOISE_BUDGET_S,
+    NOISE_TOKENS,
+    TTFT_S,
+    measure_client,
+    measure_noise,
+    noise_requests,
+)
 from speclift.client.provenance import host_facts
 from speclift.core.arm import EMBEDDED_MODEL, ServerSettings
-from speclift.core.documents import load_document
+from speclift.core.doctor import (
+    ClientLevel,
+    CommandFor,
+    Doctor,
+    Host,
+    LoadGenerator,
+    Milliseconds,
+    Noise,
+    Program,
+)
+from speclift.core.document import read
 from speclift.core.engine_spec import EngineSpec
 from speclift.core.errors import EngineError, OperatingError
-from speclift.core.typed_json import read_as
 from speclift.engines.installed import Installed, Programs
 from speclift.engines.kind import EngineKind, engine_kind, usable_kinds
 from speclift.engines.machine import default_threads
 from speclift.engines.named import engine_names
 from speclift.statistics.checks import CLIENT_LAG_SHARE
-from speclift.statistics.noise import Noise, noise_of
-from speclift.views.doctor_document import (
-    ClientDocument,
-    ClientLevelDocument,
-    DoctorDocument,
-    ErrorMillisecondsDocument,
-    HostDocument,
-    NextStepDocument,
-    NoiseDocument,
-    NotMeasuredDocument,
-    ProgramDocument,
-)
+from speclift.statistics.noise import noise_of
 from speclift.weights import models
 
 TIMER_PROBES = 200
@@ -57,7 +62,7 @@ def diagnose(
     with_client: bool = False,
     vllm_python: str | None = None,
     llama_server: str | None = None,
-) -> DoctorDocument:
+) -> Doctor:
     """`with_client` measures the load generator in place of the machine's noise."""
     cache = models.models_directory()
     existing = next(folder for folder in (cache, *cache.parents) if folder.exists())
@@ -65,35 +70,42 @@ def diagnose(
     embedded = next(kind for kind in usable_kinds() if kind.is_embedded)
     programs = Programs(llama_server=llama_server, vllm_python=vllm_python)
     installed = {name: _installed(name, programs) for name in engine_names()}
-    facts: DoctorDocument = {
-        "schema": 1,
-        "speclift": __version__,
-        "engines": {
-            part: said for name, found in installed.items() for part, said in _parts(name, found).items()
-        },
-        "programs": [_program(part) for found in installed.values() for part in found],
-        "host": read_as(HostDocument, host_facts()),
-        "threads_for_the_engine": default_threads(),
-        "timer_late_ms": {
-            "p50": round(float(np.percentile(late_s, 50)) * 1000, 3),
-            "p99": round(float(np.percentile(late_s, 99)) * 1000, 3),
-        },
-        "models": {
-            model.name: "cached" if model.is_cached else "not cached" for model in models.list_models()
-        },
-        "cache": str(cache),
-        "cache_free_bytes": shutil.disk_usage(existing).free,
-        "study_folder_free_bytes": shutil.disk_usage(Path.cwd()).free,
-        "noise": _not_measured("skipped (--quick)", "speclift doctor"),
-        "next_steps": [],
-    }
-    if with_client:
-        facts["client"] = _client(observer)
-        facts["noise"] = _not_measured("skipped (--client)", "speclift doctor")
-    elif with_noise:
-        facts["noise"] = _noise(embedded, observer)
-    facts["next_steps"] = next_steps(facts, install=embedded.install_command())
-    return facts
+    listed = _listed()
+    host = read(Host, host_facts())
+    client = _client(observer) if with_client else None
+    if with_client or not with_noise:
+        noise = _not_measured(f"skipped ({'--client' if with_client else '--quick'})", "speclift doctor")
+    else:
+        noise = _noise(embedded, observer)
+    return Doctor(
+        schema=1,
+        speclift=__version__,
+        engines=dict(part for name, found in installed.items() for part in _parts(name, found).items()),
+        programs=tuple(_program(part) for found in installed.values() for part in found),
+        host=host,
+        threads_for_the_engine=default_threads(),
+        timer_late_ms=Milliseconds(
+            p50=round(float(np.percentile(late_s, 50)) * 1000, 3),
+            p99=round(float(np.percentile(late_s, 99)) * 1000, 3),
+        ),
+        models=listed,
+        cache=str(cache),
+        cache_free_bytes=shutil.disk_usage(existing).free,
+        study_folder_free_bytes=shutil.disk_usage(Path.cwd()).free,
+        client=client,
+        noise=noise,
+        next_steps=next_steps(
+            is_cached=listed[EMBEDDED_MODEL] == "cached",
+            host=host,
+            noise=noise,
+            client=client,
+            install=embedded.install_command(),
+        ),
+    )
+
+
+def _listed() -> dict[str, str]:
+    return {model.name: "cached" if model.is_cached else "not cached" for model in models.list_models()}
 
 
 def _installed(engine: str, programs: Programs) -> tuple[Installed, ...]:
@@ -111,15 +123,15 @@ def _parts(engine: str, installed: Sequence[Installed]) -> dict[str, str]:
         return {engine: str(error)}
 
 
-def _program(part: Installed) -> ProgramDocument:
-    return {
-        "name": part.name,
-        "found": part.is_found,
-        "where": part.where,
-        "version": part.version,
-        "build": part.build,
-        "note": part.note,
-    }
+def _program(part: Installed) -> Program:
+    return Program(
+        name=part.name,
+        found=part.is_found,
+        where=part.where,
+        version=part.version,
+        build=part.build,
+        note=part.note,
+    )
 
 
 async def _timer_lateness_s() -> list[float]:
@@ -132,7 +144,7 @@ async def _timer_lateness_s() -> list[float]:
     return late
 
 
-def _noise(embedded: EngineKind, observer: Observer) -> NoiseDocument | NotMeasuredDocument:
+def _noise(embedded: EngineKind, observer: Observer) -> Noise:
     """Missing parts and failing servers are findings of a doctor, not errors of it."""
     install = embedded.install_command()
     if install:
@@ -152,100 +164,58 @@ def _noise(embedded: EngineKind, observer: Observer) -> NoiseDocument | NotMeasu
     noise = noise_of(records)
     if noise is None:
         return _not_measured(f"{len(records)} answers were too few or too short", "speclift doctor")
-    return _noise_document(noise, wall_s=round(time.monotonic() - started_s, 1))
+    return structs.replace(
+        noise, wall_s=round(time.monotonic() - started_s, 1), tokens_per_answer=NOISE_TOKENS
+    )
 
 
-def _noise_document(noise: Noise, *, wall_s: float) -> NoiseDocument:
-    servers = noise.servers_ratio
-    return {
-        "measured": True,
-        "wall_s": wall_s,
-        "tokens_per_answer": NOISE_TOKENS,
-        "pairs": noise.pairs,
-        "tpot_s_p50": noise.tpot_s_p50,
-        "request_log_sd": noise.request_log_sd,
-        "paired_log_sd": noise.paired_log_sd,
-        "servers_ratio": {
-            "value": servers.value,
-            "low": servers.low,
-            "high": servers.high,
-            "n": servers.n,
-            "method": servers.method,
-            "level": servers.level,
-        },
-        "prompts_needed": [
-            {"speedup": needed.speedup, "prompts": needed.prompts} for needed in noise.prompts_needed
-        ],
-    }
-
-
-def _client(observer: Observer) -> ClientDocument | NotMeasuredDocument:
+def _client(observer: Observer) -> LoadGenerator:
     observer.say("measuring the load generator with a server that knows its own times, about 5 s")
-    started_s = time.monotonic()
     try:
-        found = measure_client()
+        return measure_client()
     except OperatingError as error:
-        return _not_measured(str(error), "speclift doctor --client")
-    return {
-        "measured": True,
-        "wall_s": round(time.monotonic() - started_s, 1),
-        "levels": [_level(level) for level in found.levels],
-        "ceiling": {"tokens_per_s": found.tokens_per_s, "requests_per_s": found.requests_per_s},
-    }
+        return LoadGenerator(measured=False, why=str(error), next_step="speclift doctor --client")
 
 
-def _level(level: ClientLevel) -> ClientLevelDocument:
-    return {
-        "load": load_document(level.load),
-        "requests": level.requests,
-        "lost": level.lost,
-        "ttft_error_ms": _errors(level.ttft),
-        "tpot_error_ms": _errors(level.tpot),
-        "send_lag_ms": _errors(level.send_lag),
-        "read_lag_p99_ms": level.read_lag_p99_ms,
-        "cpu_share": level.cpu_share,
-        "cpu_us_per_token": level.cpu_us_per_token,
-        "cpu_us_per_request": level.cpu_us_per_request,
-    }
+def _not_measured(why: str, next_step: str) -> Noise:
+    return Noise(measured=False, why=why, next_step=next_step)
 
 
-def _errors(errors: ErrorsMs) -> ErrorMillisecondsDocument:
-    return {"p50": errors.p50, "p99": errors.p99}
-
-
-def _not_measured(why: str, next_step: str) -> NotMeasuredDocument:
-    return {"measured": False, "why": why, "next_step": next_step}
-
-
-def next_steps(facts: DoctorDocument, *, install: str = "") -> list[NextStepDocument]:
+def next_steps(
+    *,
+    is_cached: bool,
+    host: Host,
+    noise: Noise,
+    client: LoadGenerator | None = None,
+    install: str = "",
+) -> tuple[CommandFor, ...]:
     """What to do next, most pressing first; each with the command that does it. `install`: what brings the engine."""
     steps: list[tuple[str, str]] = []
-    host, noise, client = facts["host"], facts["noise"], facts.get("client")
     if install:
         steps.append((NOT_INSTALLED, install))
-    if facts["models"][EMBEDDED_MODEL] != "cached":
+    if not is_cached:
         steps.append(("the embedded model is not in the cache", FETCH_MODEL))
-    if host["load_average"][0] > (host["cores"] or 1):
+    if host.load_average[0] > (host.cores or 1):
         steps.append(("other programs keep this machine busy; stop them or expect noise", "top"))
-    if host["governor"] == "powersave":
+    if host.governor == "powersave":
         steps.append(("CPU clock changes add noise", "sudo cpupower frequency-set -g performance"))
-    if client is not None and "levels" in client and is_late(client["levels"]):
+    if client is not None and is_late(client.levels):
         steps.append(
             ("the load generator was late here; stop other programs, then repeat", "speclift doctor --client")
         )
     if not install:
         steps.append(_first_study(noise))
-    return [{"why": why, "command": command} for why, command in steps]
+    return tuple(CommandFor(why=why, command=command) for why, command in steps)
 
 
-def is_late(levels: Sequence[ClientLevelDocument]) -> bool:
+def is_late(levels: Sequence[ClientLevel]) -> bool:
     """Whether some level's TTFT was off by more than a client may be late."""
-    errors_ms = (level["ttft_error_ms"]["p99"] for level in levels)
+    errors_ms = (level.ttft_error_ms.p99 for level in levels)
     return any(error_ms is not None and error_ms > CLIENT_LAG_SHARE * TTFT_S * 1e3 for error_ms in errors_ms)
 
 
-def _first_study(noise: NoiseDocument | NotMeasuredDocument) -> tuple[str, str]:
-    needed = {} if "why" in noise else {row["speedup"]: row["prompts"] for row in noise["prompts_needed"]}
+def _first_study(noise: Noise) -> tuple[str, str]:
+    needed = {row.speedup: row.prompts for row in noise.prompts_needed}
     prompts = needed.get(SEEN_SPEEDUP, 0)
     if prompts > QUICK_PROMPTS_PER_SEGMENT * len(QUICK_SEGMENTS):
         return f"a verdict that can detect {SEEN_SPEEDUP:g}x here", f"speclift decide --requests {prompts}"

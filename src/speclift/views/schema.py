@@ -10,6 +10,7 @@ from typing import Annotated, Literal, TypeAlias, get_args, get_origin, is_typed
 
 import msgspec
 
+from speclift.core.doctor import Doctor
 from speclift.core.document import plain_object
 from speclift.core.document import schema_of as document_schema
 from speclift.core.live import Watched
@@ -20,7 +21,6 @@ from speclift.planner.plan import Plan
 from speclift.replayer.result import ReplayResult
 from speclift.routing.policy import Policy
 from speclift.verdict.document import ExportDocument, MeasureDocument, VerdictDocument
-from speclift.views.doctor_document import DoctorDocument
 from speclift.views.gateway_route import ExplainedRoute
 
 Schema: TypeAlias = dict[str, object]
@@ -45,7 +45,7 @@ class Published:
 
 
 PUBLISHED = {
-    "doctor": Published(verbs=("doctor",), document=DoctorDocument),
+    "doctor": Published(verbs=("doctor",), document=Doctor),
     "export": Published(verbs=("export",), document=ExportDocument),
     "gateway-route": Published(verbs=("gateway --dry-run",), document=ExplainedRoute, has_every_field=True),
     "lint": Published(
