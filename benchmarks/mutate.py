@@ -3,6 +3,7 @@ verdict; each time the fast tests of that room that reach the change run. Prints
 caught in each room.
 
     python benchmarks/mutate.py --count 200 --seed 1
+    python benchmarks/mutate.py --count 200 --seed 1 --net
     python benchmarks/mutate.py --room lossless --within greedy.py:judge_greedy --count 0
 
 A survivor is a question, not always a gap: some changes mean the same, such as `<` for `<=` where nothing is equal.
@@ -43,6 +44,19 @@ SLOW_FILES = (
 )
 # Designs with a known truth, judged from records to verdict: cheap, and they reach most of these rooms.
 DESIGNS = "tests/hostile/test_designs.py"
+# What is left to hold behaviour where the tests of a module go: journeys, and answers that are known beforehand.
+NET = (
+    "tests/journeys",
+    DESIGNS,
+    "tests/arithmetic",
+    "tests/lossless/test_calibration.py",
+    "tests/lossless/test_degenerate_designs.py",
+    "tests/search/test_degenerate_searches.py",
+    "tests/statistics/test_crossed.py",
+    "tests/statistics/test_known_truth.py",
+    "tests/verdict/test_looks_on_known_truth.py",
+    "tests/verdict/test_verdict_on_known_truth.py",
+)
 # Its functions run in processes of their own as well, where a change in memory does not come along.
 ELSEWHERE = ("client",)
 # A test on a copy may start servers and wait for them; one that hangs has failed.
@@ -215,11 +229,14 @@ class Copy:
 
 
 class Sample:
-    """Changes, and what became of each."""
+    """Changes, and what became of each; `net` are the tests that may notice, where those of the room are not to."""
 
-    def __init__(self, chosen: list[tuple[str, Mutant]], copy: Copy, output: int) -> None:
+    def __init__(
+        self, chosen: list[tuple[str, Mutant]], copy: Copy, output: int, *, net: tuple[str, ...] = ()
+    ) -> None:
         self._chosen = chosen
         self._copy = copy
+        self._net = net
         self._output = output
         self._caught: Counter[str] = Counter()
 
@@ -227,11 +244,11 @@ class Sample:
         for left_out in tests.left_out:
             self._say(f"left out, slow or failing as it is: {left_out}")
         for room, mutant in self._chosen:
-            folders = f"tests/{room}/", DESIGNS
+            folders = self._net or (f"tests/{room}/", DESIGNS)
             changed = change(ROOT / mutant.path, mutant.now, mutant.source)
             items = tests.reaching(changed, folders)
             is_caught = bool(items) and tests.catches(changed, items)
-            if not is_caught and room in ELSEWHERE:
+            if not is_caught and room in ELSEWHERE and not self._net:
                 is_caught = self._copy.catches(mutant, [f"tests/{room}"])
             self._caught[room] += is_caught
             if not is_caught:
@@ -257,6 +274,7 @@ def main() -> None:
     parser.add_argument("--within", default="", help="FILE, or FILE:FUNCTION")
     parser.add_argument("--count", type=int, default=60, help="changes to draw; 0: all")
     parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--net", action="store_true", help="journeys and known truths alone")
     parser.add_argument("--longest-s", type=float, default=5.0, help="tests that take longer are left out")
     asked = parser.parse_args()
     begun_s = time.monotonic()
@@ -269,12 +287,15 @@ def main() -> None:
         silence = os.open(os.devnull, os.O_WRONLY)
         os.dup2(silence, 1)
         os.dup2(silence, 2)
-        sample = Sample(chosen, Copy(Path(folder) / "copy"), output)
+        net = NET if asked.net else ()
+        sample = Sample(chosen, Copy(Path(folder) / "copy"), output, net=net)
         tests = MutatedTests(sample.judge, longest_s=asked.longest_s)
-        rooms = sorted({f"tests/{room}" for room, _ in chosen})
+        tests_of = net or (*sorted({f"tests/{room}" for room, _ in chosen}), DESIGNS)
         os.chdir(ROOT)
-        slow = ["-m", f"not ({SLOW})", *(f"--ignore={file}" for file in SLOW_FILES)]
-        code = pytest.main(["-q", "-p", "no:cacheprovider", *slow, *rooms, DESIGNS], plugins=[tests])
+        slow = ["-m", f"not ({SLOW})"]
+        if not net:
+            slow += (f"--ignore={file}" for file in SLOW_FILES)
+        code = pytest.main(["-q", "-p", "no:cacheprovider", *slow, *tests_of], plugins=[tests])
     os.write(output, f"{time.monotonic() - begun_s:.0f} s (pytest ended with {int(code)})\n".encode())
 
 
