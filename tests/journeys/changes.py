@@ -72,3 +72,10 @@ def measured_on(kind: str, version: str, model: str) -> str:
 
 ON_VLLM = measured_on("vllm", "0.32.0", "meta-llama/Llama-3.1-8B")
 ON_LLAMACPP = measured_on("llamacpp", "xllamacpp 2026.10.11549", "/models/target.gguf")
+
+# The arm's text is not the model's.
+FORCED = (
+    """UPDATE meta SET value = replace(value, '{"kind":"ngram"', '{"kind":"synthetic","rates":[1,1,1,1],"inner":"""
+    """{"kind":"ngram"') WHERE key = 'plan'; """
+    """UPDATE meta SET value = replace(value, '"extra":[]}}', '"extra":[]}}}') WHERE key = 'plan'"""
+)

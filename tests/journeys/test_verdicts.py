@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 import pytest
-from changes import WITHOUT_COUNTS, failing, gate, only, said, slower
+from changes import FORCED, WITHOUT_COUNTS, failing, gate, only, said, slower
 
 from recorded import recorded_study
 from running import Cli
@@ -253,6 +253,15 @@ CASES = [
         "inconclusive",
         "Nothing to switch on: arm did not run.",
         "evidence:warn",
+    ),
+    Judged(
+        "drafts forced to be accepted",
+        "faster",
+        FORCED,
+        "",
+        "output-changed",
+        "changes what the model answers",
+        "lossy-method:fail lossless:fail",
     ),
     Judged(
         "short answers",

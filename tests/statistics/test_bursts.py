@@ -12,7 +12,6 @@ from speclift.core.arm import BASELINE
 from speclift.core.records import NO_TEXT_FOR_IT, Phase, Record, Refused
 from speclift.core.results import Level
 from speclift.core.traffic import Concurrency
-from speclift.http.counts import OVER_MAX_TOKENS
 from speclift.statistics.answer_checks import check_answers
 from speclift.statistics.bursts import BURST_TOKENS_MIN, check_bursts, mark_bursts
 
@@ -76,22 +75,8 @@ def answers_with(rule: str, concerned: int, *, of: int) -> list[Record]:
     return [replace(record(), refused=refused if number < concerned else ()) for number in range(of)]
 
 
-def test_numbers_that_cannot_be_fail_however_few_and_say_how_often() -> None:
-    (finding,) = check_answers(answers_with(OVER_MAX_TOKENS, 1, of=50))
-    assert (finding.check, finding.level) == ("impossible-counts", Level.FAIL)
-    assert "1 of 50 answers report impossible numbers: what was said (1 times)" in finding.message
-
-
 @pytest.mark.parametrize(("concerned", "level"), [(5, Level.WARN), (6, Level.FAIL)])
 def test_tokens_that_are_not_sent_are_a_habit_above_one_in_twenty(concerned: int, level: Level) -> None:
     (finding,) = check_answers(answers_with(NO_TEXT_FOR_IT, concerned, of=100))
     assert (finding.check, finding.level) == ("unseen-tokens", level)
     assert (finding.arm is None) is (level is Level.FAIL)
-
-
-def test_an_answer_with_both_is_told_under_each_name() -> None:
-    both = tuple(Refused(rule=rule, said=rule) for rule in (NO_TEXT_FOR_IT, OVER_MAX_TOKENS))
-    findings = {finding.check: finding for finding in check_answers([replace(record(), refused=both)])}
-    assert set(findings) == {"impossible-counts", "unseen-tokens"}
-    assert NO_TEXT_FOR_IT not in findings["impossible-counts"].message
-    assert list(check_answers([record()])) == []

@@ -11,7 +11,7 @@ from speclift.core.arm import BASELINE
 from speclift.core.engine_totals import usage_of
 from speclift.core.records import Counters, Launch, Outcome, Phase, Record, Usage
 from speclift.core.results import Finding
-from speclift.statistics.engine_checks import check_engines, kv_peaks, resources_of
+from speclift.statistics.engine_checks import check_engines, resources_of
 
 DRAFTED = "llamacpp:spec_decode_num_draft_tokens_total"
 SPEC = "ngram-k4"
@@ -23,11 +23,6 @@ def checks_of(findings: Iterable[Finding]) -> list[str]:
 
 def started(arm: str, **said: Any) -> Launch:
     return replace(launch(1 if arm == BASELINE else 2, arm=arm), ready_s=1.0, **said)
-
-
-def the_finding(*launches: Launch) -> Finding:
-    (finding,) = check_engines(launches, ())
-    return finding
 
 
 class TestCounters:
@@ -46,11 +41,6 @@ class TestCounters:
 
     def test_nothing_drafted_on_either_side_agrees(self) -> None:
         assert self.found(0.0, self.drafted(0, 0)) == []
-
-    @pytest.mark.parametrize("engine", ["llamacpp", "vllm"])
-    def test_both_engines_totals_are_known_by_name(self, engine: str) -> None:
-        counters = Counters(values={f"{engine}:spec_decode_num_draft_tokens_total": 500.0})
-        assert len(list(check_engines([launch(1, counters=counters)], tuple(self.drafted(60, 40))))) == 1
 
     @pytest.mark.parametrize(("second", "fires"), [(40.0, False), (400.0, True)])
     def test_totals_under_labels_are_summed(self, second: float, fires: bool) -> None:
@@ -76,20 +66,8 @@ class TestCounters:
     def test_cannot_be_compared_where_a_response_is_missing(self, records: list[Record]) -> None:
         assert self.found(100.0, records) == []
 
-    def test_cannot_be_compared_where_the_engine_has_no_totals(self) -> None:
-        assert self.found(None, self.drafted(60, 40)) == []
-
 
 class TestUnequalSettings:
-    def test_names_what_the_engine_changed_for_one_arm_alone(self) -> None:
-        finding = the_finding(
-            started(BASELINE, settings={"cudagraph_mode": "FULL_AND_PIECEWISE", "dtype": "bf16"}),
-            started(SPEC, settings={"cudagraph_mode": "PIECEWISE", "dtype": "bf16"}),
-        )
-        assert (finding.check, finding.arm) == ("unequal-settings", SPEC)
-        assert "cudagraph_mode PIECEWISE (baseline FULL_AND_PIECEWISE)" in finding.message
-        assert "dtype" not in finding.message
-
     @pytest.mark.parametrize(
         ("baseline", "arm"),
         [
@@ -106,43 +84,9 @@ class TestUnequalSettings:
 
 
 class TestStartUpWarnings:
-    def test_only_those_the_baseline_did_not_give(self) -> None:
-        finding = the_finding(
-            started(BASELINE, notices=("slow disk",)),
-            started(SPEC, notices=("slow disk", "Async scheduling will be disabled.")),
-        )
-        assert finding.check == "engine-warning"
-        assert finding.message.endswith("Async scheduling will be disabled.")
-
     def test_without_a_baseline_that_started_nothing_can_be_told_apart(self) -> None:
         failed = replace(launch(1, arm=BASELINE), ready_s=None)
         assert list(check_engines([failed, started(SPEC, notices=("anything",))], ())) == []
-
-
-class TestMemory:
-    def test_requests_thrown_out_of_the_cache(self) -> None:
-        counters = Counters(values={'vllm:num_preemptions_total{engine="0"}': 3.0})
-        finding = the_finding(started(SPEC, counters=counters))
-        assert finding.check == "preemptions"
-        assert "3 running requests" in finding.message
-
-    @pytest.mark.parametrize(("hits", "fires"), [(92.0, False), (88.0, False), (71.0, True)])
-    @pytest.mark.parametrize("name", ["prefix_cache", "gpu_prefix_cache"])
-    def test_a_prefix_cache_that_serves_less(self, name: str, hits: float, fires: bool) -> None:
-        def counted(hit_count: float) -> Counters:
-            return Counters(
-                values={f"vllm:{name}_queries_total": 100.0, f"vllm:{name}_hits_total": hit_count}
-            )
-
-        launches = [started(BASELINE, counters=counted(92.0)), started(SPEC, counters=counted(hits))]
-        assert checks_of(check_engines(launches, ())) == (["prefix-hits"] if fires else [])
-
-    @pytest.mark.parametrize(("share", "fires"), [(0.94, False), (0.95, True)])
-    def test_a_cache_that_was_full(self, share: float, fires: bool) -> None:
-        points = tuple(Usage(at_s=at, running=8, waiting=0, kv_share=share * at) for at in (0.5, 1.0))
-        full = started(SPEC, usage=points)
-        assert checks_of(check_engines([full], ())) == (["kv-full"] if fires else [])
-        assert kv_peaks([full, started(BASELINE)]) == {SPEC: share}
 
 
 class TestResources:

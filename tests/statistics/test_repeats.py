@@ -12,7 +12,6 @@ from samples import launch, record
 from simulated import ARM, OTHER, by_streams, drawn, quiet_truth, study_places
 from speclift.core.arm import Arm
 from speclift.core.records import Counters, Phase, Record
-from speclift.core.results import Level
 from speclift.core.speculation import Suffix
 from speclift.statistics.noise import _pooled_sd
 from speclift.statistics.repeats import check_repeats, is_echo, without_echoes
@@ -28,15 +27,6 @@ def sent(arm: str, times: int, **changes: Any) -> list[Record]:
         for n in range(3)
         for repeat in range(times)
     ]
-
-
-def test_repeats_are_told_with_how_many_prompts_and_requests_there_were() -> None:
-    records = [*sent("baseline", 2), *sent(ARM.name, 2)]
-    (finding,) = check_repeats(records, [ARM])
-    assert (finding.check, finding.level) == ("repeated-prompts", Level.INFO)
-    assert finding.message.startswith(
-        "3 distinct prompts were sent as 6 requests per cell and launch, each up to 2"
-    )
 
 
 @pytest.mark.parametrize(

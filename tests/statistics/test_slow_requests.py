@@ -163,13 +163,6 @@ class TestFinding:
         arm=ARM.name, load=LOADS[0], metric="tpot", statistic="P95", ratio=estimate(0.5, 0.4, 0.6)
     )
 
-    def test_says_the_split_and_both_shares(self) -> None:
-        records = slowed(traffic(), CAUSES["load c=4"], share=0.5)
-        (finding,) = explained_tails(records, [evidence(tails=(self.slower,))])
-        assert (finding.check, finding.arm) == ("slow-requests", ARM.name)
-        assert "requests with load c=4 are slow, 0% of the others" in finding.message
-        assert LOADS[1].label in finding.next_step
-
     def test_only_of_an_arm_that_wins_with_a_tail_that_loses(self) -> None:
         unsure = replace(self.slower, ratio=estimate(0.9, 0.8, 1.1))
         assert slower_tail(evidence(tails=(self.slower,))) == self.slower

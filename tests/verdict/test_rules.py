@@ -56,45 +56,9 @@ class TestMinSpeedup:
         narrow = comparison(1.31, 1.4, 1.5, simultaneous=estimate(1.4, 1.29, 1.51))
         assert rules.min_speedup(evidence(overall=narrow), Goals()).level is Level.FAIL
 
-    def test_nothing_to_compare_does_not_pass(self) -> None:
-        assert rules.min_speedup(evidence(overall=None), Goals()).level is Level.FAIL
-
-    def test_names_arm_metric_interval_and_sample(self) -> None:
-        message = rules.min_speedup(evidence(), Goals()).message
-        assert (
-            message
-            == "arm: e2e speedup 1.50x [1.40, 1.60], the lower bound must be at least 1.3x (36 prompts, 3 launches)"
-        )
-
     def test_an_unknown_interval_is_called_so(self) -> None:
         unknown = comparison(0.0, 1.5, 1e304)
         assert "1.50x (interval unknown)" in rules.min_speedup(evidence(overall=unknown), Goals()).message
-
-
-class TestNoDrafts:
-    def seen(self, *, low: float = 1.4, **changes: Any) -> Reason:
-        overall = comparison(low, 1.5, 1.6)
-        return rules.drafts_seen(evidence(cells=(cell(**changes),), overall=overall))
-
-    def test_an_arm_with_accepted_drafts_passes(self) -> None:
-        assert self.seen(low=1.01).level is Level.PASS
-
-    @pytest.mark.parametrize(
-        "rate",
-        [None, Acceptance(p10=0.0, p50=0.0, p90=0.0, mean=0.0, requests=9)],
-        ids=["nothing drafted", "nothing accepted"],
-    )
-    def test_an_arm_without_fails_however_fast_it_looks(self, rate: Acceptance | None) -> None:
-        found = self.seen(low=3.0, acceptance_rate=rate, accepted_length=estimate(1.0, 1.0, 1.0).interval)
-        assert (found.rule, found.level) == ("no-drafts", Level.FAIL)
-
-    @pytest.mark.parametrize(("low", "level"), [(1.09, Level.FAIL), (1.10, Level.WARN)])
-    def test_an_engine_that_does_not_say_must_show_it_by_speed(self, low: float, level: Level) -> None:
-        assert self.seen(low=low, acceptance_rate=None, accepted_length=None).level is level
-
-    def test_drafts_at_one_load_are_drafts(self) -> None:
-        idle = cell(load=SIXTEEN, acceptance_rate=None, accepted_length=estimate(1.0, 1.0, 1.0).interval)
-        assert rules.drafts_seen(evidence(cells=(idle, cell()))).level is Level.PASS
 
 
 class TestNoPartLoses:
@@ -123,12 +87,6 @@ class TestNoPartLoses:
     def test_uses_the_plain_interval_because_every_part_must_hold(self) -> None:
         part = segment(1.0, 1.2, 1.5, simultaneous=estimate(1.2, 0.5, 2.0))
         assert rules.no_part_loses(evidence(parts=(part,))).level is Level.PASS
-
-    def test_names_what_may_lose(self) -> None:
-        parts = (segment(0.8, 0.9, 1.0), segment(0.6, 0.7, 0.8, part=Part.LOAD, label="c=16"))
-        assert rules.no_part_loses(evidence(parts=parts)).message == (
-            "may be slower on: chat 0.90x [0.80, 1.00], c=16 0.70x [0.60, 0.80]"
-        )
 
 
 class TestSlo:
@@ -170,9 +128,6 @@ class TestSlo:
         found = self.kept(arm_p99, baseline_p99)
         assert (found.rule, found.level) == ("slo", level)
 
-    def test_unknown_says_what_a_p99_needs(self) -> None:
-        assert "tpot_p99 at c=1 is unknown: P99 needs 100 requests" in self.kept(None, None).message
-
     @pytest.mark.parametrize(("percentile", "limit_s"), [("p50", 0.1), ("p95", 0.2)])
     def test_takes_the_percentile_asked_for(self, percentile: str, limit_s: float) -> None:
         assert self.kept(None, None, percentile=percentile, limit_s=limit_s).level is Level.PASS
@@ -186,9 +141,6 @@ class TestSlo:
         )
         goals = Goals(slos=(replace(SLO, limit_s=0.5),))
         assert [reason.level for reason in rules.slo_kept(made, goals)] == [Level.PASS, Level.WARN]
-
-    def test_without_slos_there_is_nothing_to_keep(self) -> None:
-        assert list(rules.slo_kept(evidence(), Goals())) == []
 
 
 class TestTails:
@@ -212,19 +164,6 @@ class TestTails:
     ) -> None:
         found = rules.tail_not_slower(evidence(tails=(self.tail(0.8, 1.2), self.tail(low, high))), Goals())
         assert (found.rule, found.level) == ("tail", level)
-
-    def test_the_tolerance_is_the_users(self) -> None:
-        made = evidence(tails=(self.tail(0.6, 1.2),))
-        levels = [rules.tail_not_slower(made, Goals(tail_tolerance=t)).level for t in (0.5, 0.7)]
-        assert levels == [Level.PASS, Level.WARN]
-
-    @pytest.mark.parametrize("high", [0.95, 1.2])
-    def test_names_metric_percentile_and_load(self, high: float) -> None:
-        message = rules.tail_not_slower(evidence(tails=(self.tail(0.7, high),)), Goals()).message
-        assert f"ttft P95 at c=16 0.90x [0.70, {high:.2f}]" in message
-
-    def test_too_few_requests_warn_and_do_not_block(self) -> None:
-        assert rules.tail_not_slower(evidence(), Goals()).level is Level.WARN
 
     @pytest.mark.parametrize(
         ("value", "low", "high", "prompts_min", "needed"),
@@ -258,14 +197,6 @@ class TestTails:
         assert message == rules.tail_not_slower(evidence(tails=tails[::-1]), Goals()).message
         assert message.index("[0.50") < message.index("[0.79")
 
-    def test_an_unknown_bound_is_called_so(self) -> None:
-        message = rules.tail_not_slower(evidence(tails=(self.tail(0.0, 1.2),)), Goals()).message
-        assert "0.90x [unknown, 1.20]" in message
-
-    def test_loads_compared_together_are_named_so(self) -> None:
-        tails = (replace(self.tail(0.7, 1.2), load=None),)
-        assert "ttft P95 over all loads" in rules.tail_not_slower(evidence(tails=tails), Goals()).message
-
 
 class TestFailures:
     @pytest.mark.parametrize(
@@ -285,10 +216,6 @@ class TestFailures:
         found = rules.failures_not_more(made)
         assert (found.rule, found.level) == ("failures", level)
         assert f"{failed} of 1000 requests failed, baseline {before} of 1000" in found.message
-
-    def test_fewer_failures_than_the_baseline_pass(self) -> None:
-        made = evidence(baseline_cells=(baseline_cell(failed=500),))
-        assert rules.failures_not_more(made).level is Level.PASS
 
     def test_all_loads_count_together(self) -> None:
         made = evidence(
@@ -319,40 +246,6 @@ class TestWhereItPays:
             "(likely: significant alone, but not when all parts are tested together)"
         )
 
-    def test_explains_perhaps_only_where_it_is_said(self) -> None:
-        found = said_by(evidence(parts=(segment(1.1, 1.4, 1.8, label="copy"),)))["where-it-pays"]
-        assert found.message == "arm: faster on copy 1.40x"
-
-    def test_traffic_of_one_piece_has_nothing_to_sort(self) -> None:
-        assert "where-it-pays" not in said_by(evidence())
-
-
-class TestBreakEven:
-    def test_says_the_length_that_pays_and_which_segments_reach_it(self) -> None:
-        def at(name: str, length: float) -> Any:
-            # A step of 0.25 s where the baseline takes 0.1 s a token: 2.5 tokens' time.
-            spread = Percentiles(p50=0.25 / length, p95=1.0, p99=None)
-            return cell(
-                segment=name, tpot_s=spread, accepted_length=estimate(length, length, length).interval
-            )
-
-        made = evidence(
-            segment_cells=(
-                *(at("copy", 3.5), at("chat", 1.8), at("poem", 2.4)),
-                *(baseline_cell(segment=name) for name in ("copy", "chat", "poem")),
-            )
-        )
-        assert said_by(made)["break-even"].message == (
-            "arm breaks even at an accepted length of 2.50 at c=1; "
-            "above it: copy 3.50; below it: chat 1.80, poem 2.40"
-        )
-
-    def test_an_engine_that_counts_no_drafts_has_none(self) -> None:
-        made = evidence(
-            segment_cells=(cell(segment="copy", accepted_length=None), baseline_cell(segment="copy"))
-        )
-        assert "break-even" not in said_by(made)
-
 
 class TestRulesOfThumb:
     @pytest.mark.parametrize(
@@ -369,40 +262,20 @@ class TestRulesOfThumb:
         found = said_by(evidence(cells=(cell(acceptance_rate=rate),)))[rule]
         assert (found.level, found.source) == (level, source)
 
-    def test_a_tenth_of_requests_under_half_is_told_apart_from_the_mean(self) -> None:
-        rate = Acceptance(p10=0.3, p50=0.7, p90=0.9, mean=0.7, requests=9)
-        assert said_by(evidence(cells=(cell(acceptance_rate=rate),)))["acceptance-p10"].level is Level.WARN
-        assert "acceptance-p10" not in said_by(evidence())
-
-    def test_an_engine_that_is_silent_gets_no_band(self) -> None:
-        silent = said_by(evidence(cells=(cell(acceptance_rate=None),)))
-        assert not any(rule.startswith("acceptance") for rule in silent)
-
     @pytest.mark.parametrize(("tokens", "fires"), [(49.0, True), (50.0, False), (None, False)])
     def test_short_outputs(self, tokens: float | None, fires: bool) -> None:
         assert ("short-outputs" in said_by(evidence(cells=(cell(output_tokens_mean=tokens),)))) is fires
-
-    @pytest.mark.parametrize(("ttft_s", "fires"), [(0.6, True), (0.5, False)])
-    def test_mostly_waiting_for_the_first_token(self, ttft_s: float, fires: bool) -> None:
-        waiting = cell(ttft_s=Percentiles(p50=ttft_s, p95=None, p99=None))
-        assert ("ttft-bound" in said_by(evidence(cells=(waiting,)))) is fires
 
     @pytest.mark.parametrize(("k", "fires"), [(2, True), (3, False), (7, False), (8, True)])
     def test_k_outside_the_usual(self, k: int, fires: bool) -> None:
         arm = Arm(name="draft", speculation=DraftModel(model="small", k=k))
         assert ("k-range" in said_by(evidence(arm=arm))) is fires
 
-    def test_an_n_gram_arm_has_no_usual_k(self) -> None:
-        assert "k-range" not in said_by(evidence())
-
     @pytest.mark.parametrize(("value", "level"), [(1.3, Level.INFO), (1.29, Level.WARN)])
     def test_the_end_to_end_speedup_is_shown_against_its_own_bar(self, value: float, level: Level) -> None:
         judged_by = comparison(1.4, 1.5, 1.6, metric="tpot")
         found = said_by(evidence(overall=judged_by, by_metric=(comparison(1.2, value, 1.4),)))["e2e"]
         assert (found.level, found.source) == (level, "S3")
-
-    def test_it_is_not_shown_twice_where_it_is_the_metric(self) -> None:
-        assert "e2e" not in said_by(evidence(overall=comparison(1.4, 1.5, 1.6, metric="e2e")))
 
 
 class TestAtTheEdges:
@@ -449,7 +322,3 @@ class TestAtTheEdges:
         cells = [cell(segment="copy"), baseline_cell(segment="copy")]
         cells[silent == "baseline"] = replace(cells[silent == "baseline"], tpot_s=None)
         assert "break-even" not in said_by(evidence(segment_cells=tuple(cells)))
-
-    def test_times_are_told_in_milliseconds(self) -> None:
-        (reason,) = rules.slo_kept(evidence(), Goals(slos=(SLO,)))
-        assert reason.message.endswith("300.0 ms, limit 250.0 ms, baseline 300.0 ms")

@@ -15,7 +15,6 @@ from simulated import (
     OTHER,
     QUIET,
     by_segment,
-    by_streams,
     cell,
     comparison,
     constant,
@@ -43,8 +42,6 @@ from speclift.core.results import (
     Verdict,
 )
 from speclift.core.traffic import Concurrency
-from speclift.lossless.result import Result
-from speclift.verdict.gate_word import GateWord
 from speclift.verdict.verdict import ADVICE_MAX
 
 TPOT_P99 = Slo(metric="tpot", percentile="p99", limit_s=0.25)
@@ -68,33 +65,7 @@ def slow_tail() -> TailRatio:
     )
 
 
-class TestOutputChanged:
-    def test_comes_before_everything_else(self) -> None:
-        verdict = verdict_on(evidence(), gate=GateWord(result=Result.FAIL))
-        assert verdict.decision is Decision.OUTPUT_CHANGED
-        assert (verdict.winner, verdict.conditions) == (None, None)
-        assert named(verdict, "lossless")[0].level is Level.FAIL
-
-    @pytest.mark.parametrize(
-        ("result", "level"),
-        [(Result.PASS, Level.PASS), (Result.SKIPPED, Level.WARN), (Result.INCONCLUSIVE, Level.WARN)],
-    )
-    def test_a_gate_that_did_not_fail_leaves_the_verdict_to_speed(self, result: Result, level: Level) -> None:
-        verdict = verdict_on(evidence(), gate=GateWord(result=result))
-        assert verdict.decision is Decision.SHIP
-        assert named(verdict, "lossless")[0].level is level
-
-    def test_it_needs_no_evidence(self) -> None:
-        assert verdict_on(gate=GateWord(result=Result.FAIL)).decision is Decision.OUTPUT_CHANGED
-
-
 class TestShip:
-    def test_names_the_winner_and_sets_no_conditions(self) -> None:
-        verdict = verdict_on(evidence())
-        assert (verdict.decision, verdict.winner, verdict.conditions) == (Decision.SHIP, ARM, None)
-        assert verdict.evidence is not None
-        assert verdict.evidence.arm is ARM
-
     def test_the_winner_is_the_arm_with_the_best_lower_bound(self) -> None:
         wide = evidence(overall=comparison(1.35, 1.9, 2.5))
         sure = evidence(arm=OTHER, overall=comparison(1.45, 1.5, 1.55, arm=OTHER.name))
@@ -154,11 +125,6 @@ class TestShip:
     def test_what_cannot_veto_does_not(self, changes: dict[str, Any]) -> None:
         assert verdict_on(evidence(**changes)).decision is Decision.SHIP
 
-    def test_an_slo_both_miss_is_no_reason_against_it(self) -> None:
-        verdict = verdict_on(evidence(), goals=Goals(slos=(replace(TPOT_P99, limit_s=0.01),)))
-        assert verdict.decision is Decision.SHIP
-        assert named(verdict, "slo")[0].level is Level.WARN
-
     def test_rules_of_thumb_never_change_it(self) -> None:
         bleak = Acceptance(p10=0.05, p50=0.1, p90=0.2, mean=0.1, requests=9)
         waiting = Percentiles(p50=0.9, p95=0.9, p99=0.9)
@@ -200,13 +166,6 @@ class TestATailThatLosesOnAllTraffic:
 
 
 class TestShipOnConditions:
-    def test_a_segment_that_loses_is_left_out(self) -> None:
-        verdict = judged(drawn(study_places(), quiet_truth(by_segment(copy=1.7, chat=0.9, code=1.6))))
-        assert verdict.decision is Decision.SHIP_ON_CONDITIONS
-        assert verdict.winner == ARM
-        assert verdict.conditions is not None
-        assert set(verdict.conditions.segments or ()) == {"copy", "code"}
-
     def test_the_evidence_is_that_of_the_winners_scope(self) -> None:
         verdict = judged(drawn(study_places(), quiet_truth(by_segment(copy=1.5, chat=0.9, code=0.9))))
         assert verdict.conditions == Conditions(segments=("copy",))
@@ -214,11 +173,6 @@ class TestShipOnConditions:
         assert verdict.evidence.overall is not None
         assert verdict.evidence.overall.speedup.value == pytest.approx(1.5, rel=0.02)
         assert verdict.evidence.traffic_share == pytest.approx(1 / 3)
-
-    def test_max_concurrency_is_the_largest_measured_load_that_passes(self) -> None:
-        truth = quiet_truth(by_streams({1: 1.8, 4: 1.6, 16: 0.6}))
-        verdict = judged(drawn(study_places(loads=LOADS), truth))
-        assert verdict.conditions == Conditions(max_concurrency=4)
 
     def test_max_temperature_is_inclusive(self) -> None:
         truth = quiet_truth(lambda _s, _l, temperature: 1.6 if (temperature or 0.0) <= 0.7 else 0.7)
@@ -335,11 +289,6 @@ class TestDoNotShip:
         assert verdict_on(hopeless, open_still).decision is Decision.INCONCLUSIVE
         assert verdict_on(hopeless, replace(hopeless, arm=OTHER)).decision is Decision.DO_NOT_SHIP
 
-    def test_without_any_arm_nothing_is_decided(self) -> None:
-        verdict = verdict_on()
-        assert (verdict.decision, verdict.evidence) == (Decision.INCONCLUSIVE, None)
-        assert "no speculative arm could be compared" in named(verdict, "evidence")[0].message
-
 
 class TestInconclusive:
     def test_says_how_many_more_prompts_or_launches_would_settle_it(self) -> None:
@@ -363,11 +312,6 @@ class TestInconclusive:
         (reason,) = named(verdict_on(evidence(overall=overall)), "more-data")
         assert "too close to 1.3x" in reason.message
 
-    def test_or_that_the_interval_is_unknown(self) -> None:
-        unknown = comparison(0.0, 1.5, 1e304, prompts=1, launches=1)
-        (reason,) = named(verdict_on(evidence(overall=unknown)), "more-data")
-        assert reason.message == "arm overall: 1 prompts and 1 launches are too few for a confidence interval"
-
     def test_a_part_that_straddles_the_bar_is_named(self) -> None:
         parts = (segment(1.1, 1.35, 1.6, prompts_needed=40),)
         made = evidence(overall=comparison(0.9, 1.0, 1.1), parts=parts)
@@ -382,10 +326,6 @@ class TestInconclusive:
             "arm on chat: measure about 21 prompts (now 12) to decide whether it stays above 0.97x"
             in reason.message
         )
-
-    def test_where_data_is_not_what_is_missing_it_says_what_is(self) -> None:
-        (reason,) = named(verdict_on(evidence(cells=(cell(failed=500),))), "more-data")
-        assert reason.message.endswith("failed rules: failures")
 
     def test_an_arm_that_drafts_nothing_is_not_worth_more_prompts(self) -> None:
         idle = cell(acceptance_rate=None, accepted_length=estimate(1.0, 1.0, 1.0).interval)
@@ -414,14 +354,6 @@ class TestInconclusive:
         verdict = verdict_on(evidence(), findings=(finding,))
         assert verdict.decision is decision
         assert bool(named(verdict, finding.check)) is (decision is Decision.INCONCLUSIVE)
-
-
-class TestFailedRequests:
-    def test_an_arm_that_fails_more_does_not_ship_however_fast(self) -> None:
-        truth = quiet_truth(constant(2.0), failed_share=0.05)
-        verdict = judged(drawn(study_places(), truth))
-        assert verdict.decision is Decision.INCONCLUSIVE
-        assert named(verdict, "failures")[0].level is Level.FAIL
 
 
 def test_where_the_other_arms_pay_is_said_too() -> None:
