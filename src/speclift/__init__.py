@@ -19,10 +19,10 @@ if TYPE_CHECKING:
     from speclift.verbs.export import export
     from speclift.verbs.lint import lint
     from speclift.verbs.measure import measure
-    from speclift.verbs.own_line import from_line
     from speclift.verbs.plan import plan
     from speclift.verbs.replay import replay
     from speclift.verbs.tune import tune
+    from speclift.verbs.user_command import from_line
     from speclift.verbs.verify import verify
 
 __version__ = "0.2.0"
@@ -57,7 +57,7 @@ _HOMES = {
     "compare": "speclift.verbs.compare",
     "decide": "speclift.verbs.decide",
     "export": "speclift.verbs.export",
-    "from_line": "speclift.verbs.own_line",
+    "from_line": "speclift.verbs.user_command",
     "lint": "speclift.verbs.lint",
     "measure": "speclift.verbs.measure",
     "plan": "speclift.verbs.plan",

@@ -12,7 +12,7 @@ from speclift.core.arm import YOURS
 from speclift.core.errors import WillNotRun
 from speclift.core.speculation import Combined, DraftModel, NGram
 from speclift.search.space import Axes, Space
-from speclift.verbs.own_line import from_line
+from speclift.verbs.user_command import from_line
 from speclift.weights.catalogue_files import find_gpu
 
 

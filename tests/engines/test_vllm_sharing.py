@@ -12,8 +12,8 @@ from speclift.bench.prepare import placed
 from speclift.core.arm import Arm, GpuShare, ServerSettings, baseline_arm
 from speclift.core.document import plain_object
 from speclift.core.engine_spec import EngineSpec
-from speclift.core.own_line import OwnLine
 from speclift.core.speculation import DraftModel, NGram
+from speclift.core.user_command import OwnLine
 from speclift.engines.gpu_memory import GpuRoom, gpu_room
 from speclift.engines.vllm import engine as vllm
 from speclift.engines.vllm import kind as vllm_kind

@@ -9,7 +9,6 @@ import pytest
 
 from speclift.core.arm import Arm, ServerSettings
 from speclift.core.errors import UsageError, WillNotRun
-from speclift.core.own_line import OwnLine, hidden_words
 from speclift.core.speculation import (
     Combined,
     DraftModel,
@@ -19,9 +18,10 @@ from speclift.core.speculation import (
     Speculation,
     Suffix,
 )
+from speclift.core.user_command import OwnLine, hidden_words
 from speclift.engines.llamacpp import flags as llama_flags
 from speclift.engines.vllm import flags as vllm_flags
-from speclift.linter.own_line import OwnServer, own_server
+from speclift.linter.user_command import OwnServer, own_server
 from speclift.verbs.lint import dialects_for, lint
 
 

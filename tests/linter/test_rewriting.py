@@ -8,7 +8,7 @@ from speclift.core.arm import Arm, ServerSettings
 from speclift.core.engine_spec import EngineSpec
 from speclift.core.speculation import DraftModel, NGram, Off, Speculation
 from speclift.engines.build import build_engine
-from speclift.verbs.own_line import brought, changed_line
+from speclift.verbs.user_command import brought, changed_line
 from speclift.verdict.judgement import OwnLineChange, Served
 
 CONFIG = '{"method": "ngram", "num_speculative_tokens": 5, "prompt_lookup_max": 4}'

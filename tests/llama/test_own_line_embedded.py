@@ -15,12 +15,12 @@ import pytest
 
 from running import Result, speclift
 from speclift.core.errors import OperatingError
-from speclift.core.own_line import OwnLine
+from speclift.core.user_command import OwnLine
 from speclift.engines.llamacpp.server import knows
 from speclift.engines.process import free_port
 from speclift.http.client import fetch
 from speclift.studies.study import Study
-from speclift.verbs.own_line import brought
+from speclift.verbs.user_command import brought
 from speclift.weights import models
 from speclift.weights.bundled_models import draft_for
 

@@ -29,11 +29,11 @@ from speclift.core.arm import BASELINE, Arm, ServerSettings, baseline_arm
 from speclift.core.document import plain_object
 from speclift.core.engine_spec import EngineSpec
 from speclift.core.goals import Goals, read_slos
-from speclift.core.own_line import OwnLine
 from speclift.core.records import Counters, Outcome, Phase, Record, Step, TurnHealth
 from speclift.core.results import Finding, Level
 from speclift.core.speculation import Combined, DraftModel, Head, NGram, Synthetic
 from speclift.core.traffic import Concurrency, Message, Rate
+from speclift.core.user_command import OwnLine
 from speclift.studies.format import RENAMED, read_engine
 from speclift.studies.study import Done, Study
 

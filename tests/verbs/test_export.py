@@ -18,10 +18,10 @@ from speclift.core.address import HIDDEN
 from speclift.core.arm import Arm, ServerSettings
 from speclift.core.engine_spec import AttachSettings, EngineSpec
 from speclift.core.errors import StudyError, UsageError
-from speclift.core.own_line import OwnLine
 from speclift.core.records import Counters
 from speclift.core.speculation import NGram
 from speclift.core.traffic import Rate
+from speclift.core.user_command import OwnLine
 from speclift.live.gateway.ask import GatewayAsk
 from speclift.routing.policy import read_policy
 from speclift.testing.simulated_study import StudyTruth

@@ -13,7 +13,7 @@ from samples import provenance
 from simulated import ARM, comparison, evidence
 from speclift.core.arm import Arm
 from speclift.core.goals import Goals
-from speclift.core.own_command import CommandLine
+from speclift.core.rerun_command import CommandLine
 from speclift.core.speculation import NGram
 from speclift.search.tuning import ConfirmedTuning, PromptSplit
 from speclift.verbs.effort import busy_s

@@ -29,9 +29,9 @@ from speclift.core.flags import (
 )
 from speclift.core.fleet import fleet_address
 from speclift.core.goals import Goals
-from speclift.core.own_line import hidden_words
 from speclift.core.speculation import Combined, Drafter
 from speclift.core.units import Bytes, Seconds, Tokens
+from speclift.core.user_command import hidden_words
 from speclift.planner.memory import MAX_SEQUENCES, UTILISATION_DEFAULT
 from speclift.workload.experiment import LAUNCHES_DEFAULT
 

@@ -199,7 +199,7 @@ def brought_line(
         return None
     from speclift.core.errors import UsageError
     from speclift.verbs.lint import read_pasted
-    from speclift.verbs.own_line import brought
+    from speclift.verbs.user_command import brought
 
     if words and path is not None and is_typed(ctx, "from_file"):
         raise UsageError("a line came after -- and another one with --from", hint="give one of them")

@@ -7,9 +7,9 @@ from typing import Annotated
 
 from speclift.core.errors import UsageError
 from speclift.core.flags import AUTO_ON_OFF, COMPARED, SERVER, Flag
-from speclift.core.own_line import OwnLine
 from speclift.core.speculation import Equalised, Off, Speculation, draft_length, method_name
 from speclift.core.units import Bytes, Tokens
+from speclift.core.user_command import OwnLine
 
 # The target that llama.cpp is measured with where none is named.
 EMBEDDED_MODEL = "smollm2-135m"

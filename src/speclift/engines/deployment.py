@@ -10,8 +10,8 @@ from speclift.core.address import HIDDEN
 from speclift.core.arm import Arm, ServerSettings
 from speclift.core.deployment import Deployment
 from speclift.core.engine_spec import EngineSpec
-from speclift.core.own_line import HUB_TOKEN
 from speclift.core.speculation import drafters_of
+from speclift.core.user_command import HUB_TOKEN
 from speclift.engines.build import build_engine
 from speclift.engines.kind import engine_kind
 

@@ -17,9 +17,9 @@ from speclift.core.deployment import ContainerImage
 from speclift.core.drafting import Drafting, Template, drafting_of
 from speclift.core.engine_spec import EngineSpec
 from speclift.core.errors import OperatingError, unknown_name
-from speclift.core.own_line import OwnLine
 from speclift.core.speculation import K_MAX, NGram
 from speclift.core.units import Seconds
+from speclift.core.user_command import OwnLine
 from speclift.engines.installed import Installed, Programs
 from speclift.engines.named import engine_names, loaded, not_usable, points
 from speclift.engines.protocol import Engine, Scorer

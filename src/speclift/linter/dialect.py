@@ -7,10 +7,11 @@ dialect does not say of itself is what most are like: a program with flags, judg
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from abc import abstractmethod
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import PurePosixPath
-from typing import TypeAlias
+from typing import Generic, TypeAlias, TypeVar
 
 from speclift.core.errors import UsageError, unknown_name
 from speclift.linter.metrics import MetricNames
@@ -44,6 +45,9 @@ class NestedConfig:
 # The table's name of a flag (with the key after a dot, if any), its row, and whether it is a --no- form.
 Spelling: TypeAlias = tuple[str, Row | None, bool]
 Judgement: TypeAlias = tuple[tuple[LintFinding, ...], Translation]
+
+
+Reading = TypeVar("Reading")
 
 
 class Dialect:
@@ -129,6 +133,30 @@ class Dialect:
         )
         program = () if pasted.wrapper and not pasted.program else pasted.program or self.programs[:1]
         return tuple(findings), translate_by_rows(pasted, program, self.flags, self.newest)
+
+
+class ReadingDialect(Dialect, Generic[Reading]):
+    """The steps of an engine in whose command one word depends on others: read once, then judged by rules, in their
+    order, and translated."""
+
+    rules: Sequence[Callable[[Reading, Release], Iterable[LintFinding]]] = ()
+
+    @abstractmethod
+    def read(self, pasted: Pasted, *, version: str = "") -> Reading: ...
+
+    @abstractmethod
+    def speculates(self, reading: Reading) -> bool: ...
+
+    @abstractmethod
+    def translate(self, reading: Reading) -> Translation: ...
+
+    def is_speculative(self, pasted: Pasted) -> bool:
+        return self.speculates(self.read(pasted))
+
+    def judge(self, pasted: Pasted, release: Release, *, version: str) -> Judgement:
+        reading = self.read(pasted, version=version)
+        findings = (finding for rule in self.rules for finding in rule(reading, release))
+        return tuple(findings), self.translate(reading)
 
 
 @dataclass(frozen=True, slots=True)

@@ -318,12 +318,24 @@ def translate_by_rows(
             words += words_today(setting, row, row.renamed_to or setting.name, flags, newest, notes)
     model = () if pasted.model is None else (pasted.model,)
     argv = [*pasted.wrapper, *program, *model, *words, *pasted.carried]
+    return as_service(pasted, argv, shell_environment(pasted), name=pasted.engine, notes=notes)
+
+
+def as_service(
+    pasted: Pasted,
+    argv: Sequence[str],
+    environment: Iterable[tuple[str, str]],
+    *,
+    name: str,
+    notes: Iterable[str],
+) -> Translation:
+    """The translation of an engine that reads no file of its own: its YAML is a container service."""
     return Translation(
         argv=tuple(argv),
-        source=shell_source(pasted, argv, shell_environment(pasted)),
+        source=shell_source(pasted, argv, environment),
         python=python_launch(argv),
-        yaml=compose_service(argv, name=pasted.engine),
-        yaml_is=AS_SERVICE,
+        yaml=compose_service(argv, name=name),
+        yaml_is="As a container service",
         notes=tuple(dict.fromkeys(notes)),
     )
 
@@ -345,9 +357,6 @@ def words_today(
 def shell_environment(pasted: Pasted) -> list[tuple[str, str]]:
     """Variables of the shell; those inside docker run stay where they are."""
     return [(name, value) for name, value in pasted.environment if f"{name}={value}" not in pasted.wrapper]
-
-
-AS_SERVICE = "As a container service"
 
 
 def python_launch(argv: Sequence[str]) -> str:

@@ -8,8 +8,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
 from speclift.core.answer import NextCommand, ShortAnswer, answered
-from speclift.core.own_command import CommandLine
 from speclift.core.quantities import duration, printable
+from speclift.core.rerun_command import CommandLine
 from speclift.core.results import Level
 from speclift.lossless.gate import ArmGate, Gate
 from speclift.lossless.questions import FULL

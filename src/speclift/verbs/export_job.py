@@ -12,9 +12,9 @@ from speclift.bench.ask import Ask, JobAsk
 from speclift.bench.study_cost import StudyCost, study_cost
 from speclift.core.address import redacted_word
 from speclift.core.errors import UsageError, unknown_name
-from speclift.core.own_line import HUB_TOKEN, hidden_words
 from speclift.core.quantities import duration, printable
 from speclift.core.units import Bytes, Seconds
+from speclift.core.user_command import HUB_TOKEN, hidden_words
 from speclift.engines.kind import engine_kind
 from speclift.verbs.export import Exported, ExportedFile
 from speclift.views.study_jobs import (

@@ -100,7 +100,7 @@ def exit_code(last: Sequence[Watched]) -> int:
 
 def _studied(path: Path, arm: str | None) -> tuple[StudyBreakEvens, NextCommand | None]:
     from speclift.core.answer import NextCommand
-    from speclift.core.own_command import CommandLine
+    from speclift.core.rerun_command import CommandLine
     from speclift.studies.study import Study
     from speclift.verbs.break_even import measured_break_evens
     from speclift.verbs.judge import judge

@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from speclift.core.answer import NextCommand
 from speclift.core.arm import YOURS
 from speclift.core.goals import Goals
-from speclift.core.own_command import ARMS, TRAFFIC, CommandLine
+from speclift.core.rerun_command import ARMS, TRAFFIC, CommandLine
 from speclift.core.results import Decision, Finding, Level, OpenPart, Part
 from speclift.core.speculation import method_text
 from speclift.verdict import rules

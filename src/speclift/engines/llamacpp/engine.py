@@ -16,14 +16,14 @@ from pathlib import Path
 from speclift.core.arm import YOURS, Arm, Endpoint, ServerSettings
 from speclift.core.errors import EngineError, without_tracebacks
 from speclift.core.json_reading import need_objects, need_whole
-from speclift.core.own_line import OwnLine
 from speclift.core.results import Finding
 from speclift.core.speculation import Combined, DraftModel, Head, Synthetic
+from speclift.core.user_command import OwnLine
 from speclift.engines.container import container_start
 from speclift.engines.launched import LaunchedServer
-from speclift.engines.llamacpp.dialect.own_line import CONTEXT_FLAGS, SLOT_FLAGS
+from speclift.engines.llamacpp.dialect.command_line import SERVICE
+from speclift.engines.llamacpp.dialect.judgement import CONTEXT_FLAGS, SLOT_FLAGS
 from speclift.engines.llamacpp.dialect.tables import LISTENING
-from speclift.engines.llamacpp.dialect.translation import SERVICE
 from speclift.engines.llamacpp.flags import flag_pairs, own_line, server_flags, speculation_flags
 from speclift.engines.llamacpp.server import knows
 from speclift.engines.machine import TOGETHER_MEMORY_SHARE, available_memory_bytes

@@ -12,7 +12,6 @@ from msgspec import structs
 
 from speclift.core.arm import Arm, ServerSettings
 from speclift.core.errors import UsageError
-from speclift.core.own_line import HUB_TOKEN_FLAGS, OwnLine
 from speclift.core.speculation import (
     Attached,
     Combined,
@@ -27,8 +26,9 @@ from speclift.core.speculation import (
     drafters_of,
     require_no_extra,
 )
+from speclift.core.user_command import HUB_TOKEN_FLAGS, OwnLine
 from speclift.engines.container import listening
-from speclift.engines.llamacpp.dialect.own_line import (
+from speclift.engines.llamacpp.dialect.judgement import (
     DRAFT,
     DRAFT_HUB,
     HUB_FLAGS,

@@ -13,12 +13,12 @@ from speclift.core.deployment import ContainerImage
 from speclift.core.drafting import Drafting, Template
 from speclift.core.engine_spec import EngineSpec
 from speclift.core.errors import EngineError, ModelError
-from speclift.core.own_line import OwnLine, name_of
 from speclift.core.speculation import Combined, DraftModel, NGram, Synthetic
+from speclift.core.user_command import OwnLine, name_of
 from speclift.engines.installed import Installed, Programs, answer_of
 from speclift.engines.kind import EngineKind
 from speclift.engines.llamacpp.dialect.command_line import DIALECT
-from speclift.engines.llamacpp.dialect.own_line import HUB_FLAGS
+from speclift.engines.llamacpp.dialect.judgement import HUB_FLAGS
 from speclift.engines.llamacpp.engine import (
     INSTALL,
     LlamaCpp,

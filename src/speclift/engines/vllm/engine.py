@@ -19,11 +19,11 @@ from speclift.core.arm import YOURS, Arm, Endpoint, GpuShare, ServerSettings
 from speclift.core.engine_totals import DRAFTED, engine_total
 from speclift.core.errors import EngineError, ModelError, UsageError
 from speclift.core.json_reading import as_object, as_text, as_whole
-from speclift.core.own_line import OwnLine
 from speclift.core.records import Counters, Usage
 from speclift.core.results import Finding
 from speclift.core.speculation import Synthetic
 from speclift.core.units import Bytes, Seconds
+from speclift.core.user_command import OwnLine
 from speclift.engines.container import container_start
 from speclift.engines.gpu_memory import gpu_room
 from speclift.engines.installed import packages_of
@@ -32,7 +32,7 @@ from speclift.engines.machine import TOGETHER_MEMORY_SHARE, available_memory_byt
 from speclift.engines.metrics import parse_counters
 from speclift.engines.probe import judge_probe, probe_body
 from speclift.engines.process import LOG_TAIL_BYTES, ServerProcess, free_port
-from speclift.engines.vllm.dialect.forms import python_engine, yaml_config
+from speclift.engines.vllm.dialect.command_line import python_engine, yaml_config
 from speclift.engines.vllm.flags import (
     VllmVersion,
     check_arm,

@@ -10,7 +10,6 @@ from typing import TypeAlias
 
 from speclift.core.arm import Arm, ServerSettings
 from speclift.core.errors import EngineError, UsageError
-from speclift.core.own_line import HUB_TOKEN_FLAGS, OwnLine, name_of
 from speclift.core.results import Finding, warn
 from speclift.core.speculation import (
     Attached,
@@ -24,13 +23,14 @@ from speclift.core.speculation import (
     Suffix,
     Synthetic,
 )
+from speclift.core.user_command import HUB_TOKEN_FLAGS, OwnLine, name_of
 from speclift.engines.container import listening
 from speclift.engines.vllm.dialect.config_rules import (
     ASYNC_WITH_SPECULATION,
     WITHOUT_ASYNC,
     check_speculative_config,
 )
-from speclift.engines.vllm.dialect.own_line import METRICS_FLAG, TEXTS, WHOLE_NUMBERS
+from speclift.engines.vllm.dialect.judgement import METRICS_FLAG, TEXTS, WHOLE_NUMBERS
 from speclift.engines.vllm.dialect.tables import LISTENING
 from speclift.linter.rows import LintFinding, Status
 

@@ -15,8 +15,8 @@ from speclift.core.deployment import ContainerImage
 from speclift.core.drafting import Drafting, Template
 from speclift.core.engine_spec import EngineSpec
 from speclift.core.errors import EngineError, UsageError
-from speclift.core.own_line import OwnLine
 from speclift.core.speculation import NGram, Suffix
+from speclift.core.user_command import OwnLine
 from speclift.engines.gpu_memory import compute_capability
 from speclift.engines.installed import Installed, Programs, interpreter_of, packages_of, torch_build
 from speclift.engines.kind import EngineKind

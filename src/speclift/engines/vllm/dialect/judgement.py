@@ -1,27 +1,30 @@
-"""What would this vLLM make of the command? First the speculative config that it amounts to, whichever flags it was
-spread over, then every flag and key, then the traps that take two of them. Pure."""
+"""What a vLLM command means: read, judged by a release, and taken apart into what speclift measures. Pure."""
 
 from __future__ import annotations
 
 import ast
 import json
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from msgspec.structs import replace
 
-from speclift.engines.vllm.dialect.config_rules import PREFIX, check_speculative_config
+from speclift.core.errors import UsageError
+from speclift.core.speculation import DraftModel, Extra, Head, NGram, Off, Speculation, Suffix
+from speclift.engines.vllm.dialect.config_rules import PREFIX, K, check_speculative_config, method_of
 from speclift.engines.vllm.dialect.tables import (
     CONFIG_FLAG,
     CONFIG_SINCE,
     FLAGS,
     LOAD_FORMATS_GONE,
+    NEWEST,
     OLD_FLAGS_GONE,
     QUANTISATIONS,
     V0_GONE,
     VARIABLES,
 )
-from speclift.linter.pasted import DEEPEST, Expression, Form, Pasted, Setting, parse_json
+from speclift.linter.pasted import DEEPEST, Expression, Form, Pasted, Setting, TakenApart, parse_json
 from speclift.linter.row_rules import fault, finding, judge_flag, shown, told
 from speclift.linter.rows import Life, LintFinding, NameTable, Release, Row, Status
 
@@ -40,6 +43,7 @@ class VllmReading:
     carried: Mapping[str, tuple[Setting, object]]
     others: Sequence[Setting]
     faults: Sequence[LintFinding]
+    is_cpu: bool = False
     opaque: object = None  # the config where only running the program, or the shell, would tell it
 
     @property
@@ -63,7 +67,7 @@ def row_of(setting: Setting) -> Row | None:
     return FLAGS.find(setting.name.partition(".")[0])
 
 
-def read_settings(pasted: Pasted) -> VllmReading:
+def read_settings(pasted: Pasted, *, version: str = "") -> VllmReading:
     explicit: dict[str, object] = {}
     carried: dict[str, tuple[Setting, object]] = {}
     others: list[Setting] = []
@@ -87,7 +91,13 @@ def read_settings(pasted: Pasted) -> VllmReading:
             said = f"{key} is given twice: here and in {CONFIG_FLAG}"
             faults.append(finding(setting, Status.CONFLICT, said, source="vllm.engine.arg_utils"))
     return VllmReading(
-        pasted=pasted, explicit=explicit, carried=carried, others=others, faults=faults, opaque=opaque
+        pasted=pasted,
+        explicit=explicit,
+        carried=carried,
+        others=others,
+        faults=faults,
+        opaque=opaque,
+        is_cpu="cpu" in version,
     )
 
 
@@ -160,28 +170,19 @@ def _put(config: dict[str, object], path: str, value: object) -> None:
     config[key] = nested
 
 
-def judge_vllm(reading: VllmReading, *, release: Release, is_cpu: bool = False) -> tuple[LintFinding, ...]:
-    pasted = reading.pasted
-    flags = [
-        judge_flag(setting, row_of(setting), FLAGS, release)
-        for setting in pasted.settings
-        if not (pasted.form is Form.PYTHON and setting.name in PYTHON_ONLY)
-    ]
-    return (
-        *flags,
-        *reading.faults,
-        *_on_repeats(pasted),
-        *_on_config(reading, release, is_cpu=is_cpu),
-        *_on_old_acceptance(reading, release),
-        *_on_values(reading, release),
-        *_on_rest(reading),
-        *_on_environment(reading, release),
-        *_on_sampling(reading),
-    )
+def _on_flags(reading: VllmReading, release: Release) -> Iterator[LintFinding]:
+    for setting in reading.pasted.settings:
+        if not (reading.pasted.form is Form.PYTHON and setting.name in PYTHON_ONLY):
+            yield judge_flag(setting, row_of(setting), FLAGS, release)
 
 
-def _on_repeats(pasted: Pasted) -> Iterator[LintFinding]:
+def _on_reading(reading: VllmReading, _release: Release) -> Sequence[LintFinding]:
+    return reading.faults
+
+
+def _on_repeats(reading: VllmReading, _release: Release) -> Iterator[LintFinding]:
     """What is given twice: the last one counts, and the others are nobody's."""
+    pasted = reading.pasted
     by_name: dict[str, list[Setting]] = {}
     for setting in pasted.settings:
         by_name.setdefault(setting.name, []).append(setting)
@@ -196,7 +197,7 @@ def _on_repeats(pasted: Pasted) -> Iterator[LintFinding]:
         yield finding(named[-1], Status.CONFLICT, message, source="vllm.entrypoints.cli.serve")
 
 
-def _on_config(reading: VllmReading, release: Release, *, is_cpu: bool) -> Iterator[LintFinding]:
+def _on_config(reading: VllmReading, release: Release) -> Iterator[LintFinding]:
     """Findings on the config as a whole; those on a key that a flag carried speak of that flag."""
     # Where the release has no such flag, that says it all.
     if not reading.config or (reading.explicit and release < CONFIG_SINCE):
@@ -204,7 +205,7 @@ def _on_config(reading: VllmReading, release: Release, *, is_cpu: bool) -> Itera
     for found in check_speculative_config(
         reading.config,
         release=max(release, CONFIG_SINCE),
-        is_cpu=is_cpu or str(reading.pasted.last("--device")) == "cpu",
+        is_cpu=reading.is_cpu or str(reading.pasted.last("--device")) == "cpu",
         tensor_parallel=reading.number("--tensor-parallel-size"),
         data_parallel=reading.number("--data-parallel-size"),
         max_model_len=reading.number("--max-model-len"),
@@ -280,7 +281,7 @@ def _on_name(setting: Setting, name: str, table: NameTable, release: Release) ->
         yield replace(found, message=f"{name} {found.message}")
 
 
-def _on_rest(reading: VllmReading) -> Iterator[LintFinding]:
+def _on_rest(reading: VllmReading, _release: Release) -> Iterator[LintFinding]:
     for setting in reading.others:
         if setting.name == "--per-request-spec-decode-metrics" and not reading.is_speculative:
             said = "vLLM rejects it without a speculative config"
@@ -305,7 +306,7 @@ def _on_environment(reading: VllmReading, release: Release) -> Iterator[LintFind
             yield judge_flag(Setting(name=name, spelled=name, value=value), row, VARIABLES, release)
 
 
-def _on_sampling(reading: VllmReading) -> Iterator[LintFinding]:
+def _on_sampling(reading: VllmReading, _release: Release) -> Iterator[LintFinding]:
     if not reading.is_speculative:
         return
     for setting in reading.pasted.sampling:
@@ -315,3 +316,136 @@ def _on_sampling(reading: VllmReading) -> Iterator[LintFinding]:
         elif setting.name == "--seed" and setting.value is not None:
             said = "above temperature 0 the same seed gives different text with speculation"
             yield finding(setting, Status.RISKY, said, source="vllm.v1.sample.rejection_sampler")
+
+
+RULES = (
+    *(_on_flags, _on_reading, _on_repeats, _on_config, _on_old_acceptance),
+    *(_on_values, _on_rest, _on_environment, _on_sampling),
+)
+
+
+# A command of today taken apart: what it drafts with, and what it says of the server
+
+
+METRICS_FLAG = "--per-request-spec-decode-metrics"
+# A server without speculation refuses the second one (config/vllm.py, 0.32).
+SPECULATIVE = frozenset({CONFIG_FLAG, METRICS_FLAG})
+# What vLLM looks up where nothing is said (config/speculative.py, 0.32).
+LOOKUP_DEFAULT = 5
+SUFFIX_DEPTH = 24
+HEADS = ("eagle", "eagle3", "mtp", "medusa", "dflash", "dspark", "custom_class")
+
+# Flags that say what a setting of ours says.
+WHOLE_NUMBERS = {
+    "context_tokens": "--max-model-len",
+    "tp": "--tensor-parallel-size",
+    "pp": "--pipeline-parallel-size",
+    "max_num_seqs": "--max-num-seqs",
+    "token_budget": "--max-num-batched-tokens",
+}
+TEXTS = {"target_quant": "--quantization", "kv_type_k": "--kv-cache-dtype", "kv_type_v": "--kv-cache-dtype"}
+
+
+def take_apart_vllm(pasted: Pasted) -> TakenApart:
+    reading = read_settings(pasted)
+    speculation = speculation_of(reading.config) if reading.is_speculative else Off()
+    return TakenApart(
+        model=pasted.model or _text(pasted.last("--model")),
+        speculation=speculation,
+        settings=_settings(reading),
+        utilisation=_share(pasted.last("--gpu-memory-utilization")),
+    )
+
+
+def speculation_of(config: Mapping[str, object]) -> Speculation:
+    """As a value; what only vLLM has a name for travels with it."""
+    left = {name: value for name, value in config.items() if value is not None}
+    method = method_of(left, NEWEST)
+    left.pop("method", None)
+    if left.get("rejection_sample_method") == "synthetic":
+        raise UsageError(
+            "this line forces acceptance, so its text is garbage", hint="remove the synthetic rates"
+        )
+    model = left.pop("model", None)
+    k = left.pop(K, None)
+    match method:
+        case "ngram" | "ngram_gpu":
+            most, least = left.pop("prompt_lookup_max", None), left.pop("prompt_lookup_min", None)
+            n = _whole(most, _whole(least, LOOKUP_DEFAULT))
+            return NGram(
+                variant="simple" if method == "ngram" else "gpu",
+                k=_need_k(k, method),
+                n=n,
+                n_min=_whole(least, n),
+                extra=_extra(left),
+            )
+        case "suffix":
+            depth = _whole(left.get("suffix_decoding_max_tree_depth"), SUFFIX_DEPTH)
+            return Suffix(k=_whole(k, depth), extra=_extra(left))
+        case "draft_model" if isinstance(model, str):
+            sampling = left.pop("draft_sample_method", "greedy")
+            cache = left.pop("kv_cache_dtype", None)
+            return DraftModel(
+                model=model,
+                k=_need_k(k, method),
+                sampling="probabilistic" if sampling == "probabilistic" else "greedy",
+                kv_type_k=_text(cache),
+                kv_type_v=_text(cache),
+                extra=_extra(left),
+            )
+        case kind if kind in HEADS:
+            return Head(kind=kind, k=_need_k(k, method), model=_text(model), extra=_extra(left))
+    raise UsageError(
+        f"speclift cannot launch speculation by {method} as an arm of its own",
+        hint="start both servers yourself and use --engine attach",
+    )
+
+
+def _settings(reading: VllmReading) -> dict[str, object]:
+    found: dict[str, object] = {}
+    for field, flag in WHOLE_NUMBERS.items():
+        number = reading.number(flag) or _human(reading.pasted.last(flag))
+        if number is not None and number > 0:
+            found[field] = number
+    for field, flag in TEXTS.items():
+        text = _text(reading.pasted.last(flag))
+        if text is not None:
+            found[field] = text
+    return found
+
+
+def _need_k(k: object, method: str) -> int:
+    if isinstance(k, int) and not isinstance(k, bool):
+        return k
+    raise UsageError(
+        f"the line does not say how many tokens {method} drafts", hint=f"put {K} in its speculative config"
+    )
+
+
+def _whole(value: object, otherwise: int) -> int:
+    return value if isinstance(value, int) and not isinstance(value, bool) else otherwise
+
+
+def _text(value: object) -> str | None:
+    return value if isinstance(value, str) else None
+
+
+def _human(value: object) -> int | None:
+    """8k, 8K and 1.5M, as vLLM reads them: a small letter counts in thousands, a capital one in 1,024s."""
+    match = re.fullmatch(r"(\d+(?:\.\d+)?)([kmgtKMGT])", str(value))
+    if match is None:
+        return None
+    power = "kmgt".index(match[2].lower()) + 1
+    return int(float(match[1]) * (1000 if match[2].islower() else 1024) ** power)
+
+
+def _share(value: object) -> float | None:
+    try:
+        share = float(str(value))
+    except ValueError:
+        return None
+    return share if 0.0 < share <= 1.0 else None
+
+
+def _extra(left: Mapping[str, object]) -> Extra:
+    return tuple(sorted((name, json.dumps(value)) for name, value in left.items()))

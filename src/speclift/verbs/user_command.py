@@ -13,7 +13,6 @@ from dataclasses import dataclass
 from types import MappingProxyType
 
 from speclift.core.errors import SpecliftError, UsageError
-from speclift.core.own_line import OwnLine, name_of
 from speclift.core.quantities import printable
 from speclift.core.speculation import (
     Combined,
@@ -27,12 +26,13 @@ from speclift.core.speculation import (
     drafters_of,
     method_name,
 )
+from speclift.core.user_command import OwnLine, name_of
 from speclift.engines.kind import engine_kind
 from speclift.linter.command import Foreign
 from speclift.linter.judge import read_servers
-from speclift.linter.own_line import OwnServer, own_server
 from speclift.linter.report import LintReport
 from speclift.linter.rewriting import NewSpeculation, rewritings, unified
+from speclift.linter.user_command import OwnServer, own_server
 from speclift.planner.heads import SIZED_HEADS
 from speclift.verbs.lint import dialects_for, lint
 from speclift.verdict.judgement import OwnLineChange, Served

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 from speclift.core.address import without_secrets
 from speclift.core.errors import UsageError, WillNotRun
-from speclift.core.own_line import CONTAINERS, HUB_TOKEN, HUB_TOKEN_FLAGS, OwnLine, hidden_words
+from speclift.core.user_command import CONTAINERS, HUB_TOKEN, HUB_TOKEN_FLAGS, OwnLine, hidden_words
 from speclift.linter.command import Foreign, read_command
 from speclift.linter.dialect import Dialect, Dialects
 from speclift.linter.judge import lint_words, read_servers
