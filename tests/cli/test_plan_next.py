@@ -10,7 +10,7 @@ import pytest
 
 from hf_folders import write_folder
 from running import Cli
-from speclift.weights.bundled_models import SMOLLM2_135M_DRAFT
+from speclift.weights.models import SMOLLM2_135M_DRAFT
 
 H200 = ("--gpu", "h200", "--context", "2048")
 # What is asked of plan, and what the servers must be told of it.

@@ -22,7 +22,7 @@ from speclift.http.client import fetch
 from speclift.studies.study import Study
 from speclift.verbs.user_command import brought
 from speclift.weights import models
-from speclift.weights.bundled_models import draft_for
+from speclift.weights.models import draft_for
 
 pytestmark = [pytest.mark.llama, pytest.mark.timeout(300)]
 PARSE = Path(__file__).with_name("parse_arguments.py")

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from speclift.engines.llamacpp.memory import kv_buffer_bytes
-from speclift.weights.gguf_shape import read_gguf_model
+from speclift.weights.gguf_file import read_gguf_model
 
 pytestmark = pytest.mark.llama
 

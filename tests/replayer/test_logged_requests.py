@@ -8,7 +8,7 @@ import pytest
 
 from speclift.core.traffic import Message
 from speclift.replayer.logged import UnreadableEntry, logged
-from speclift.weights.chat import ChatTemplate, joined
+from speclift.weights.tokenizer_files import ChatTemplate, joined
 
 ASKED = {"messages": [{"role": "user", "content": "hi"}]}
 CHOICE = {"message": {"role": "assistant", "content": "yes"}, "finish_reason": "length", "token_ids": [5, 6]}

@@ -10,7 +10,7 @@ import pytest
 from make_environment import environment
 
 from running import Cli
-from speclift.weights.bundled_models import SMOLLM2_135M_DRAFT
+from speclift.weights.models import SMOLLM2_135M_DRAFT
 
 pytestmark = [pytest.mark.vllm, pytest.mark.timeout(900)]
 

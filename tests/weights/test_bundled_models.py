@@ -8,10 +8,8 @@ import pytest
 
 from speclift.core.errors import ModelError, UsageError
 from speclift.engines.llamacpp.pairing import compare_vocabularies
-from speclift.weights import bundled_models
-from speclift.weights.bundled_models import SMOLLM2_135M_DRAFT, BundledDraft, draft_for
 from speclift.weights.gguf_file import inspect_gguf, read_vocabulary
-from speclift.weights.models import resolve
+from speclift.weights.models import BUNDLED, SMOLLM2_135M_DRAFT, BundledDraft, draft_for, resolve
 
 
 def test_the_bundled_draft_is_found_by_name_and_small() -> None:
@@ -26,7 +24,7 @@ def test_it_is_offered_for_its_own_target_alone() -> None:
 
 def test_a_damaged_one_is_refused_before_a_server_reads_it(monkeypatch: pytest.MonkeyPatch) -> None:
     damaged = replace(SMOLLM2_135M_DRAFT, sha256_hex="0" * 64)
-    monkeypatch.setitem(cast(dict[str, BundledDraft], bundled_models.BUNDLED), damaged.name, damaged)
+    monkeypatch.setitem(cast(dict[str, BundledDraft], BUNDLED), damaged.name, damaged)
     with pytest.raises(ModelError, match="missing or damaged"):
         resolve("smollm2-135m-draft")
 

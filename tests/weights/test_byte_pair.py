@@ -6,8 +6,7 @@ import pytest
 
 from speclift.core.errors import UsageError
 from speclift.weights import byte_pair
-from speclift.weights.byte_pair import GGUF_PATTERNS, GPT2_PATTERNS, BytePair
-from speclift.weights.patterns import compiled
+from speclift.weights.byte_pair import GGUF_PATTERNS, GPT2_PATTERNS, BytePair, compiled
 
 BYTES = {character: index for index, character in enumerate(byte_pair._BYTE_CHARACTERS)}
 MERGES = [("l", "o"), ("lo", "w"), ("e", "r"), ("Ġ", "low")]

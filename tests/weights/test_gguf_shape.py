@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from speclift.weights.gguf_shape import read_gguf_model
+from speclift.weights.gguf_file import read_gguf_model
 
 gguf = pytest.importorskip("gguf", reason="writing test models needs the gguf package")
 

@@ -11,10 +11,10 @@ from speclift.weights.hf_folder import (
     INDEX,
     hub_folder,
     read_hf_model,
+    read_safetensors,
     read_tokens,
     tokenizer_digest,
 )
-from speclift.weights.safetensors_header import read_safetensors
 
 
 class TestWeights:

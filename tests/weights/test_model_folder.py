@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from speclift.core.errors import ModelError
-from speclift.weights.model_folder import folder_fingerprint
+from speclift.weights.models import folder_fingerprint
 
 
 @pytest.fixture(autouse=True)

@@ -12,9 +12,9 @@ import pytest
 from running import Cli
 from speclift.core.errors import ModelError, UsageError
 from speclift.weights import models, quantising
-from speclift.weights.bundled_models import BUNDLED
 from speclift.weights.gguf_file import checked_tensors, inspect_gguf, load_gguf_package, write_gguf
 from speclift.weights.gguf_header import Header, Tensor, open_gguf
+from speclift.weights.models import BUNDLED
 from speclift.weights.quantising import PLAIN_TYPES, quantise, quantised_path
 
 F16 = 1

@@ -31,8 +31,7 @@ from speclift.replayer.result import (
     replayed_segment,
 )
 from speclift.studies.log_files import LogEntry, read_log, shown_address
-from speclift.weights.chat import joined
-from speclift.weights.tokenizer_files import Tokenizer, load_tokenizer
+from speclift.weights.tokenizer_files import Tokenizer, joined, load_tokenizer
 from speclift.workload.formats import is_gateway_line, request_fields
 
 ALL = "all"

@@ -33,7 +33,7 @@ from speclift.engines.protocol import Engine
 from speclift.planner.methods import arms_for
 from speclift.studies.prompt_files import bundled_workload, read_workload
 from speclift.weights import models
-from speclift.weights.model_folder import folder_fingerprint
+from speclift.weights.models import folder_fingerprint
 from speclift.workload.experiment import StudyPlan
 from speclift.workload.laps import looks_for
 from speclift.workload.prompts import TEMPERATURE_MAX, select

@@ -43,7 +43,7 @@ def fetch_command(name: Name = EMBEDDED_MODEL, as_json: Json = False) -> None:
 def list_command(as_json: Json = False) -> None:
     """List the catalogue's models and which are cached."""
     from speclift.weights import models
-    from speclift.weights.bundled_models import BUNDLED
+    from speclift.weights.models import BUNDLED
 
     listed = models.list_models()
     if as_json:

@@ -7,10 +7,12 @@ import functools
 import json
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
 from importlib.resources import files
-from typing import TypedDict
+from typing import Any
 
+from msgspec import field
+
+from speclift.core.document import Document, read
 from speclift.core.errors import UsageError
 from speclift.core.hardware import Device
 from speclift.core.model_shape import ModelShape
@@ -22,20 +24,24 @@ _GIB = 1 << 30
 _DECORATION = re.compile(r"[-_](instruct|chat|it|hf|base|pt|bf16|gguf|text)(?=$|[-_])")
 
 
-class _ModelRow(TypedDict):
-    """As the package's own table has it, which the tests hold to its sources."""
-
+class CatalogueModel(Document, frozen=True, kw_only=True):
     name: str
-    hf: str
+    hugging_face_id: str = field(name="hf")
     family: str
     tokenizer: str
+    # As published; the tests hold the shape to it.
     parameters: int
-    aliases: list[str]
-    config: dict[str, object]
+    aliases: tuple[str, ...]
+    config: dict[str, Any]
     source: str
 
+    def shape(self) -> ModelShape:
+        return shape_from_config(
+            self.config, name=self.name, source=self.source, family=self.family, tokenizer=self.tokenizer
+        )
 
-class _GpuRow(TypedDict):
+
+class _Gpu(Document, frozen=True, kw_only=True):
     name: str
     title: str
     nominal_gb: float
@@ -46,64 +52,39 @@ class _GpuRow(TypedDict):
     tflops_4: float
     link_gb_s: float
     link_latency_us: float
-    aliases: list[str]
-    nvml: list[str]
-    source: str
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CatalogueModel:
-    name: str
-    hugging_face_id: str
-    family: str
-    tokenizer: str
-    # As published; the tests hold the shape to it.
-    parameters: int
     aliases: tuple[str, ...]
-    config: Mapping[str, object]
+    # Names its driver gives.
+    nvml: tuple[str, ...]
     source: str
 
-    def shape(self) -> ModelShape:
-        return shape_from_config(
-            self.config, name=self.name, source=self.source, family=self.family, tokenizer=self.tokenizer
+    def device(self) -> Device:
+        return Device(
+            name=self.name,
+            title=self.title,
+            nominal_bytes=round(self.nominal_gb * 1e9),
+            memory_bytes=round(self.memory_gib * _GIB),
+            bandwidth_bytes_s=self.bandwidth_gb_s * 1e9,
+            flops_16=self.tflops_16 * 1e12,
+            flops_8=self.tflops_8 * 1e12,
+            flops_4=self.tflops_4 * 1e12,
+            link_bytes_s=self.link_gb_s * 1e9,
+            link_latency_s=self.link_latency_us * 1e-6,
+            source=self.source,
         )
 
 
 @functools.cache
 def catalogue_models() -> tuple[CatalogueModel, ...]:
-    return tuple(
-        CatalogueModel(
-            name=row["name"],
-            hugging_face_id=row["hf"],
-            family=row["family"],
-            tokenizer=row["tokenizer"],
-            parameters=row["parameters"],
-            aliases=tuple(row["aliases"]),
-            config=row["config"],
-            source=row["source"],
-        )
-        for row in _model_rows()
-    )
+    return read(tuple[CatalogueModel, ...], json.loads(_table("models.json"))["models"])
 
 
 @functools.cache
+def _gpus() -> tuple[_Gpu, ...]:
+    return read(tuple[_Gpu, ...], json.loads(_table("gpus.json"))["gpus"])
+
+
 def catalogue_gpus() -> tuple[Device, ...]:
-    return tuple(
-        Device(
-            name=row["name"],
-            title=row["title"],
-            nominal_bytes=round(row["nominal_gb"] * 1e9),
-            memory_bytes=round(row["memory_gib"] * _GIB),
-            bandwidth_bytes_s=row["bandwidth_gb_s"] * 1e9,
-            flops_16=row["tflops_16"] * 1e12,
-            flops_8=row["tflops_8"] * 1e12,
-            flops_4=row["tflops_4"] * 1e12,
-            link_bytes_s=row["link_gb_s"] * 1e9,
-            link_latency_s=row["link_latency_us"] * 1e-6,
-            source=row["source"],
-        )
-        for row in _gpu_rows()
-    )
+    return tuple(gpu.device() for gpu in _gpus())
 
 
 def find_model(reference: str) -> CatalogueModel | None:
@@ -138,13 +119,13 @@ def recognise(shape: ModelShape) -> CatalogueModel | None:
 def find_gpu(reference: str) -> Device:
     """By name, alias or the name its driver gives."""
     wanted = _plain(reference)
-    for row, device in zip(_gpu_rows(), catalogue_gpus(), strict=True):
+    for gpu in _gpus():
         if _squeezed(reference) in {
-            _squeezed(each) for each in (row["name"], row["title"], *row["aliases"], *row["nvml"])
+            _squeezed(name) for name in (gpu.name, gpu.title, *gpu.aliases, *gpu.nvml)
         }:
-            return device
-    names = [device.name for device in catalogue_gpus()]
-    aliases = {_plain(alias): row["name"] for row in _gpu_rows() for alias in row["aliases"]}
+            return gpu.device()
+    names = [gpu.name for gpu in _gpus()]
+    aliases = {_plain(alias): gpu.name for gpu in _gpus() for alias in gpu.aliases}
     nearest = _nearest(wanted, {name: name for name in names} | aliases)
     raise UsageError(
         f"unknown GPU {reference!r}.{nearest}", hint=f"known: {', '.join(names)}; or cpu for this machine"
@@ -186,18 +167,6 @@ def _plain(reference: str) -> str:
 def _squeezed(reference: str) -> str:
     """'Qwen 2.5 72B' is qwen2.5-72b: nobody agrees on where the hyphens go."""
     return _plain(reference).replace("-", "")
-
-
-@functools.cache
-def _model_rows() -> tuple[_ModelRow, ...]:
-    rows: list[_ModelRow] = json.loads(_table("models.json"))["models"]
-    return tuple(rows)
-
-
-@functools.cache
-def _gpu_rows() -> tuple[_GpuRow, ...]:
-    rows: list[_GpuRow] = json.loads(_table("gpus.json"))["gpus"]
-    return tuple(rows)
 
 
 def _table(name: str) -> str:

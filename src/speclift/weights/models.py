@@ -20,14 +20,55 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from functools import partial
+from hashlib import sha256
 from pathlib import Path
 from typing import TypeAlias
 
 from speclift.core.errors import ModelError, UsageError, unknown_name
 from speclift.core.json_reading import as_object
 from speclift.core.units import Bytes
-from speclift.weights.bundled_models import BUNDLED
 from speclift.weights.gguf_file import check_gguf, requantise_q4_0, require_gguf_package
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BundledDraft:
+    name: str
+    title: str
+    licence: str
+    # The catalogue name of the only model that it drafts for.
+    target: str
+    file_name: str
+    sha256_hex: str
+
+    @property
+    def path(self) -> Path:
+        return Path(__file__).parent / "bundled" / self.file_name
+
+    def checked_path(self) -> Path:
+        """A checkout without its large files, or half an installation, has something else under that name."""
+        if not self.path.is_file() or sha256(self.path.read_bytes()).hexdigest() != self.sha256_hex:
+            raise ModelError(
+                f"{self.name} is missing or damaged: {self.path}.", hint="install speclift again"
+            )
+        return self.path
+
+
+SMOLLM2_135M_DRAFT = BundledDraft(
+    name="smollm2-135m-draft",
+    title="a draft of 15.7 million parameters, distilled from SmolLM2-135M-Instruct",
+    licence="Apache-2.0",
+    target="smollm2-135m",
+    file_name="smollm2-135m-draft-q4_0.gguf",
+    sha256_hex="3cca3192a568c60a08ce8c26a0e022513eef8dbde4366efd017824779d27afc1",
+)
+
+BUNDLED: Mapping[str, BundledDraft] = {SMOLLM2_135M_DRAFT.name: SMOLLM2_135M_DRAFT}
+
+
+def draft_for(target: str) -> BundledDraft | None:
+    """The bundled draft of a catalogue model."""
+    return next((draft for draft in BUNDLED.values() if draft.target == target), None)
+
 
 # Hashing a gigabyte takes a second or so; beyond that the ends of the file have to do.
 FULL_HASH_BYTES_MAX = 1 << 30
@@ -398,3 +439,18 @@ def _write_json(path: Path, content: Mapping[str, object]) -> None:
         unfinished.replace(path)
     finally:
         unfinished.unlink(missing_ok=True)
+
+
+# What decides the text: shape and weights. Tokenizer and template come with the same shape in practice.
+PARTS = ("config.json", "*.safetensors", "*.bin")
+
+
+def folder_fingerprint(folder: Path) -> str:
+    """SHA-256 over names and fingerprints of the parts; marked "partial:" where one of them is."""
+    parts = sorted({path for pattern in PARTS for path in folder.glob(pattern)})
+    if not parts:
+        raise ModelError(f"{folder} holds neither config.json nor weights", hint="check the path")
+    prints = {path.name: fingerprint(path) for path in parts}
+    digest = hashlib.sha256(repr(sorted(prints.items())).encode()).hexdigest()
+    is_partial = any(each.startswith("partial:") for each in prints.values())
+    return f"partial:{digest}" if is_partial else digest

@@ -21,8 +21,7 @@ from speclift.weights.catalogue_files import (
     recognise,
     unknown_model,
 )
-from speclift.weights.gguf_file import read_vocabulary
-from speclift.weights.gguf_shape import read_gguf_model
+from speclift.weights.gguf_file import read_gguf_model, read_vocabulary
 
 # S1: at least three times fewer parameters. More than a few offers are no help.
 OFFERED_RATIO_MIN, OFFERED_MAX = 3.0, 3

@@ -35,8 +35,8 @@ from speclift.lossless.soak.traffic import SoakDialect
 from speclift.planner.methods import with_fitting_n
 from speclift.planner.request import EngineTerms
 from speclift.weights import models
-from speclift.weights.bundled_models import draft_for
 from speclift.weights.gguf_file import read_vocabulary
+from speclift.weights.models import draft_for
 from speclift.weights.quantising import quantise, quantised_path
 
 if TYPE_CHECKING:
