@@ -23,7 +23,6 @@ from speclift.core.errors import OperatingError
 from speclift.engines.process import ServerProcess
 from speclift.testing.fake_server import DESCRIPTORS_MAX, FakeServer
 from speclift.testing.fake_truth import Truth, parse_truth
-from speclift.testing.http_server import listen
 
 UP_WITHIN_S = 20.0
 
@@ -78,7 +77,8 @@ class FakeServerThread(ServerProcess):
             runner.run(self._serve())
 
     async def _serve(self) -> None:
-        server = await listen(FakeServer(self._truth).routes(), port=self._port, backlog=DESCRIPTORS_MAX)
+        server = FakeServer(self._truth).web_server()
+        await server.listen("127.0.0.1", self._port, backlog=DESCRIPTORS_MAX)
         self._is_up.set()
         await self._over.wait()
         server.close()

@@ -48,7 +48,7 @@ ROOMS: dict[str, tuple[str, ...]] = {
     "verdict": ("lossless", "search"),
     "views": ("verdict", "search", "lossless", "planner", "linter", "replayer", "routing"),
     "client": ("workload", "http"),
-    "testing": ("client",),
+    "testing": ("client", "http"),
     "engines": ("arithmetic", "linter", "lossless", "replayer", "testing", "planner", "weights", "http"),
     "studies": ("workload", "statistics"),
     "weights": ("planner",),

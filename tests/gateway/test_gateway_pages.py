@@ -13,7 +13,7 @@ from gateway_samples import POOLS
 from routed import routed
 from running import finish, hosted, start
 from speclift.core.routing import ServerPool
-from speclift.live.http_service import WebRequest
+from speclift.http.pages import WebRequest
 from speclift.routing.learning import Learner
 from speclift.studies.prompt_files import read_workload
 from speclift.verbs.gateway_pages import GatewayPages

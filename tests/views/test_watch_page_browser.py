@@ -13,7 +13,7 @@ from msgspec.structs import replace
 
 from browser import Browser, chromium, started_browser
 from speclift.core.results import Finding, Level
-from speclift.live.http_service import HTML, Guard, HttpService, WebAnswer, WebRequest
+from speclift.http.pages import HTML, Guard, HttpService, WebAnswer, WebRequest
 from speclift.views.watch_page import PageFrame, watch_list
 from watch_samples import FRAME, HOSTILE, STATES, one_page, watched
 

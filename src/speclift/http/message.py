@@ -499,7 +499,7 @@ def _request_line(line: bytes, bounds: Bounds) -> tuple[bytes, bytes, bytes]:
     method, target, version = parts
     if version not in (b"HTTP/1.1", b"HTTP/1.0"):
         status = 505 if version.startswith(b"HTTP/") else 400
-        raise HttpError("only HTTP/1.1 is spoken here", status)
+        raise HttpError("a version of HTTP that is not taken here", status)
     if method not in _METHODS:
         raise HttpError("a method that is not taken here", 405 if method.isalpha() else 400)
     if len(target) > bounds.target_bytes:

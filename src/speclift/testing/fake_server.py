@@ -25,6 +25,8 @@ from speclift.core.document import Json
 from speclift.core.errors import UsageError
 from speclift.core.json_reading import as_object, as_text
 from speclift.core.units import Seconds
+from speclift.http.message import USUAL_BOUNDS, HttpError
+from speclift.http.pages import EVENTS, TEXT, Caller, Handler, WebAnswer, WebServer, json_page
 from speclift.testing.fake_corruption import Around, character_id, corrupt
 from speclift.testing.fake_dialect import MODEL, Reply, ServedTotals, chunk_spans, metrics_text, read_body
 from speclift.testing.fake_truth import (
@@ -40,7 +42,6 @@ from speclift.testing.fake_truth import (
     parse_truth,
     script_for,
 )
-from speclift.testing.http_server import EVENTS, TEXT, Caller, Handler, Page, Routes, json_page, listen
 
 VERSION = "fake-1"
 DONE = b"data: [DONE]\n\n"
@@ -69,7 +70,19 @@ class FakeServer:
         # What others asked lately, for answers that go wrong with it.
         self._prompts: deque[str] = deque(maxlen=PROMPTS_KEPT)
 
-    def routes(self) -> Routes:
+    def web_server(self) -> WebServer:
+        routes = self._routes()
+
+        async def handler(caller: Caller) -> WebAnswer | None:
+            asked = routes.get((caller.request.method, caller.request.path))
+            return json_page({"error": {"code": 404}}, status=404) if asked is None else await asked(caller)
+
+        def refuse(refusal: HttpError) -> WebAnswer:
+            return _error(refusal.status, "invalid_request_error", refusal.words)
+
+        return WebServer(handler, bounds=USUAL_BOUNDS, refuse=refuse)
+
+    def _routes(self) -> Mapping[tuple[str, str], Handler]:
         pages: dict[tuple[str, str], Handler] = {
             ("GET", "/health"): self._health,
             ("GET", "/v1/models"): self._models,
@@ -87,34 +100,34 @@ class FakeServer:
             pages["GET", "/version"] = self._version
         return dict.fromkeys(pages, self._refuse) if self.truth.never_ready else pages
 
-    async def _refuse(self, _: Caller) -> Page:
+    async def _refuse(self, _: Caller) -> WebAnswer:
         return _error(503, "unavailable_error", "Loading model")
 
-    async def _health(self, _: Caller) -> Page:
+    async def _health(self, _: Caller) -> WebAnswer:
         return json_page({"status": "ok"})
 
-    async def _models(self, _: Caller) -> Page:
+    async def _models(self, _: Caller) -> WebAnswer:
         adapters = [name for name in self.truth.adapters.split("/") if name]
         data = [{"id": MODEL, "object": "model"}]
         data += [{"id": name, "object": "model", "parent": MODEL} for name in adapters]
         return json_page({"object": "list", "data": data})
 
-    async def _tokenize(self, caller: Caller) -> Page:
+    async def _tokenize(self, caller: Caller) -> WebAnswer:
         """Character by character, which is how its bans work; as llama.cpp (content) and vLLM (prompt) ask for it."""
         try:
-            said = json.loads(caller.body)
+            said = json.loads(caller.request.body)
         except ValueError as error:
             return _error(400, "invalid_request_error", str(error))
         text = as_object(said).get("content") or as_object(said).get("prompt")
         return json_page({"tokens": [character_id(each) for each in (as_text(text) or "")]})
 
-    async def _truth_log(self, _: Caller) -> Page:
+    async def _truth_log(self, _: Caller) -> WebAnswer:
         return json_page(self._log)
 
-    async def _change_truth(self, caller: Caller) -> Page:
+    async def _change_truth(self, caller: Caller) -> WebAnswer:
         """For requests from now on: `{"acceptance": 0.3}`."""
         try:
-            said = json.loads(caller.body)
+            said = json.loads(caller.request.body)
             if not isinstance(said, dict):
                 raise UsageError(f"a truth is a JSON object, saw {type(said).__name__}")
             words = {
@@ -125,11 +138,11 @@ class FakeServer:
             return _error(400, "invalid_request_error", str(error))
         return json_page({"changed": list(said)})
 
-    async def _metrics(self, _: Caller) -> Page:
+    async def _metrics(self, _: Caller) -> WebAnswer:
         text = metrics_text(self.truth, self._totals, running=self._in_flight, waiting=self._waiting)
-        return Page(body=text.encode(), kind=TEXT)
+        return WebAnswer(body=text.encode(), kind=TEXT)
 
-    async def _slot_list(self, _: Caller) -> Page:
+    async def _slot_list(self, _: Caller) -> WebAnswer:
         drafts = self.truth.drafted_per_step > 0
         return json_page(
             [
@@ -138,28 +151,28 @@ class FakeServer:
             ]
         )
 
-    async def _props(self, _: Caller) -> Page:
+    async def _props(self, _: Caller) -> WebAnswer:
         return json_page({"build_info": VERSION, "total_slots": self._slots_shown(), "model_path": MODEL})
 
-    async def _version(self, _: Caller) -> Page:
+    async def _version(self, _: Caller) -> WebAnswer:
         return json_page({"version": VERSION})
 
     def _slots_shown(self) -> int:
         return self.truth.slots or SLOTS_SHOWN_WHEN_UNLIMITED
 
-    async def _chat(self, caller: Caller) -> Page | None:
+    async def _chat(self, caller: Caller) -> WebAnswer | None:
         return await self._complete(caller, is_chat=True)
 
-    async def _completions(self, caller: Caller) -> Page | None:
+    async def _completions(self, caller: Caller) -> WebAnswer | None:
         scored = await self._score(caller) if self.truth.sampler else None
         return scored or await self._complete(caller, is_chat=False)
 
-    async def _score(self, caller: Caller) -> Page | None:
+    async def _score(self, caller: Caller) -> WebAnswer | None:
         """Token mode tells how likely a prompt is; None where nobody asked."""
         from speclift.testing.fake_chain import prompt_logprobs
 
         with contextlib.suppress(ValueError):
-            body = json.loads(caller.body)
+            body = json.loads(caller.request.body)
             if isinstance(body, dict) and isinstance(body.get("prompt_logprobs"), int):
                 try:
                     rows = prompt_logprobs(
@@ -170,10 +183,10 @@ class FakeServer:
                 return json_page({"choices": [{"index": 0, "text": "", "prompt_logprobs": rows}]})
         return None
 
-    async def _complete(self, caller: Caller, *, is_chat: bool) -> Page | None:
+    async def _complete(self, caller: Caller, *, is_chat: bool) -> WebAnswer | None:
         received_s = self._loop.time()
         try:
-            ask, form = read_body(json.loads(caller.body), is_chat=is_chat)
+            ask, form = read_body(json.loads(caller.request.body), is_chat=is_chat)
         except (ValueError, UsageError) as error:
             return _error(400, "invalid_request_error", str(error))
         script = script_for(self.truth, ask, in_flight=self._in_flight + 1)
@@ -233,7 +246,7 @@ class FakeServer:
         schedule: BurstTimes,
         note_finished: Callable[[], None],
         go_wrong: Callable[[], None],
-    ) -> Page | None:
+    ) -> WebAnswer | None:
         caller.begin(EVENTS)
         with contextlib.suppress(ConnectionResetError):  # the client left: nobody is there to tell
             if await self._send_tokens(caller, reply, schedule, go_wrong):
@@ -273,7 +286,7 @@ class FakeServer:
         schedule: BurstTimes,
         note_finished: Callable[[], None],
         go_wrong: Callable[[], None],
-    ) -> Page | None:
+    ) -> WebAnswer | None:
         script = reply.script
         for index in range(len(script.bursts)):
             schedule.advance(index, in_flight=self._in_flight)
@@ -285,7 +298,7 @@ class FakeServer:
             return None
         note_finished()
         if Fault.GARBAGE in script.faults:
-            return Page(body=GARBAGE)
+            return WebAnswer(body=GARBAGE)
         return json_page(reply.whole(decode_s=schedule.decode_s))
 
     def _note_finished(self, id: str, schedule: BurstTimes, *, received_s: Seconds) -> None:
@@ -354,7 +367,7 @@ def _events(payloads: Sequence[Mapping[str, Json]]) -> bytes:
     return b"".join(b"data: " + json.dumps(payload).encode() + b"\n\n" for payload in payloads)
 
 
-def _error(status: int, kind: str, message: str) -> Page:
+def _error(status: int, kind: str, message: str) -> WebAnswer:
     return json_page({"error": {"code": status, "type": kind, "message": message}}, status=status)
 
 
@@ -362,8 +375,8 @@ async def serve(truth: Truth, *, port: int, exit_on_eof: bool) -> None:
     loop, stopped = asyncio.get_running_loop(), asyncio.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stopped.set)
-    server = await listen(FakeServer(truth).routes(), port=port, backlog=DESCRIPTORS_MAX)
-    bound_port = server.sockets[0].getsockname()[1]
+    server = FakeServer(truth).web_server()
+    ((_, bound_port),) = await server.listen("127.0.0.1", port, backlog=DESCRIPTORS_MAX)
     sys.stdout.write(json.dumps({"url": f"http://127.0.0.1:{bound_port}"}) + "\n")
     sys.stdout.flush()
     if exit_on_eof:

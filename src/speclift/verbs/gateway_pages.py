@@ -10,7 +10,7 @@ from speclift import __version__
 from speclift.core.document import plain
 from speclift.core.routing import PoolStates, RoutedRequest
 from speclift.core.units import Seconds
-from speclift.live.http_service import HTML, Route, WebAnswer, WebRequest
+from speclift.http.pages import HTML, Route, WebAnswer, WebRequest
 from speclift.routing.learning import Learner
 from speclift.routing.tallies import Tallies
 from speclift.views.exposition import CONTENT_TYPE, gateway_exposition

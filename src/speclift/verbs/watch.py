@@ -19,10 +19,10 @@ from speclift.core.document import plain
 from speclift.core.errors import OperatingError, SpecliftError
 from speclift.core.live import Watched
 from speclift.core.results import Percentiles
+from speclift.http.pages import HTML, TEXT, Guard, HttpService, Route, WebAnswer, WebRequest
 from speclift.live.ask import WatchAsk
 from speclift.live.board import Board
 from speclift.live.history import History
-from speclift.live.http_service import HTML, TEXT, Guard, HttpService, Route, WebAnswer, WebRequest
 from speclift.live.scraping import Rounds
 from speclift.live.webhook import Webhook, webhook_address
 from speclift.studies.private import private_file, private_folder

@@ -14,7 +14,7 @@ from http import HTTPStatus
 from speclift.core.address import Address
 from speclift.core.routing import POOL_FIELD, REQUEST_ID_FIELD, THROUGH_FIELD, ServerPool
 from speclift.http.message import HttpRequest
-from speclift.live.http_service import COOKIE
+from speclift.http.pages import COOKIE
 
 _HOP_BY_HOP = frozenset(
     {

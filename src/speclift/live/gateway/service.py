@@ -8,9 +8,8 @@ import resource
 import secrets
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
-from speclift.core.errors import OperatingError, UsageError
 from speclift.core.routing import (
     PoolStates,
     RequestEnd,
@@ -22,23 +21,25 @@ from speclift.core.routing import (
 from speclift.core.routing import ServerPool as Pool
 from speclift.core.units import Bytes, Seconds
 from speclift.http.message import HttpError, HttpRequest
+from speclift.http.pages import (
+    TEXT,
+    Guard,
+    WebAnswer,
+    WebRequest,
+    answer_bytes,
+    are_loopback,
+    cannot_listen,
+    page_of,
+    served_page,
+    shown_place,
+    wants_token,
+)
+from speclift.http.pages import Route as PageRoute
 from speclift.live.gateway.caller import CallerConnection, CallerGround
 from speclift.live.gateway.exchange import ExchangeGround, Relay
 from speclift.live.gateway.heads import has_come_through
 from speclift.live.gateway.health import HealthChecks
 from speclift.live.gateway.upstream import PoolMember
-from speclift.live.http_service import (
-    TEXT,
-    Guard,
-    PageRequest,
-    RefusedPage,
-    WebAnswer,
-    is_loopback_address,
-    page_head,
-    path_and_query,
-    served_page,
-)
-from speclift.live.http_service import Route as PageRoute
 
 CONNECTIONS_MAX = 8192
 # Bodies that are held at once, until their answers begin. Each may stand in memory three times for a moment: as it was
@@ -166,19 +167,13 @@ class GatewayService:
                 lambda: CallerConnection(self._caller_ground), host, port, backlog=BACKLOG
             )
         except OSError as error:
-            raise OperatingError(
-                f"cannot listen on {host}:{port}: {error.strerror or error}",
-                hint="another port: --listen HOST:0",
-            ) from error
-        names = [each.getsockname() for each in self._server.sockets]
-        if self._settings.token is None and not all(is_loopback_address(name[0]) for name in names):
+            raise cannot_listen(host, port, error) from error
+        bound = [each.getsockname()[:2] for each in self._server.sockets]
+        if self._settings.token is None and not are_loopback(bound):
             await self.close()
-            raise UsageError(
-                f"{host} is not this machine alone here: a token is wanted", hint="--token-env VAR"
-            )
+            raise wants_token(host)
         self._sweeping = loop.create_task(self._sweep())
-        shown = f"[{names[0][0]}]" if ":" in names[0][0] else names[0][0]
-        return f"{shown}:{names[0][1]}"
+        return shown_place(bound)
 
     async def drain(self, *, limit_s: Seconds) -> int:
         """No new connections; what is under way goes on to its end. How many were still there at the limit."""
@@ -264,38 +259,28 @@ class GatewayService:
     def _own_answer(self, request: HttpRequest, is_last: bool) -> bytes | None:
         if not self._is_own(request.path):
             return None
-        nonce = secrets.token_urlsafe(16)
-        fields = dict(request.field_text())
-        try:
-            path, query = path_and_query(request.target)
-        except RefusedPage as refused:
-            answer = refused.served
-        else:
-            page = PageRequest(
-                method=request.method,
-                path=path,
-                query=query,
-                fields={"host": "", **fields},
-                is_last=is_last or not request.keeps_alive,
-            )
-            answer = self._switched(page, request.body, nonce) or served_page(
-                {**self._pages, OPEN_PATH: self._health_page}, self._guard, page, nonce
-            )
-        head = page_head(answer, nonce, is_last=is_last or not request.keeps_alive)
-        return head + (b"" if request.method == "HEAD" else answer.body)
+        pages = {**self._pages, OPEN_PATH: self._health_page}
+
+        def serve(asked: WebRequest) -> WebAnswer:
+            return self._switched(asked, request.body) or served_page(pages, self._guard, asked)
+
+        answer = page_of(request, serve, is_last=is_last or not request.keeps_alive)
+        return answer_bytes(answer, method=request.method)
 
     def _health_page(self, _: object) -> WebAnswer:
         is_up = any(member.answers for member in self.members)
         body = b"ok\n" if is_up else b"no server answers\n"
         return WebAnswer(body=body, kind=TEXT, status=200 if is_up else 503)
 
-    def _switched(self, page: PageRequest, body: bytes, nonce: str) -> WebAnswer | None:
+    def _switched(self, page: WebRequest, body: bytes) -> WebAnswer | None:
         """POST {"plain_only": true}. Its type keeps other people's pages out: no browser sends it unasked."""
         if page.path != SWITCH_PATH or page.method != "POST":
             return None
         wanted = {b'{"plain_only":true}': True, b'{"plain_only":false}': False}
         is_plain_only = wanted.get(bytes(body[:SWITCH_BYTES_MAX].translate(None, b" \t\r\n")))
-        door = served_page({SWITCH_PATH: lambda _: WebAnswer(body=b"")}, self._guard, _as_get(page), nonce)
+        door = served_page(
+            {SWITCH_PATH: lambda _: WebAnswer(body=b"")}, self._guard, replace(page, method="GET", query={})
+        )
         if door.status != 200:
             return door
         if page.fields.get("content-type", "").partition(";")[0].strip().lower() != "application/json":
@@ -312,10 +297,6 @@ def _said_length(request: HttpRequest) -> Bytes:
     return (
         SWITCH_BYTES_MAX + 1 if b"transfer-encoding" in fields else int(fields.get(b"content-length", b"0"))
     )
-
-
-def _as_get(page: PageRequest) -> PageRequest:
-    return PageRequest(method="GET", path=page.path, query={}, fields=page.fields, is_last=page.is_last)
 
 
 def connections_possible(wanted: int) -> int:
