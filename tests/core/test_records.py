@@ -71,6 +71,12 @@ class TestDecodeSteps:
         steps = (Step(drafted=4, accepted=4),) * 5
         assert replace(record(), output_tokens=23, accepted=20, steps=steps).decode_steps == 5
 
+    def test_are_not_the_chunks_of_a_server_that_sends_what_a_step_gives_token_by_token(self) -> None:
+        drafting, by_chunks = (Step(drafted=4, accepted=3),) * 5, (Step(drafted=0, accepted=0),) * 15
+        made = replace(record(), output_tokens=21, accepted=15, steps=(*drafting, *by_chunks))
+        # Five steps of four tokens each, and three of them perhaps cut off at the end.
+        assert (made.decode_steps, made.told_steps[:5]) == (8, drafting)
+
 
 class TestCounters:
     def test_only_what_both_readings_hold_has_a_difference(self) -> None:

@@ -115,6 +115,13 @@ CASES = [
         "fail",
     ),
     Finding(
+        "steps-disagree",
+        "UPDATE records SET steps = '[' || substr(replace(hex(zeroblob(63)), '00', ',[0,0]'), 2) || ']' "
+        "WHERE arm = 'arm'",
+        "arm: by their chunks 144 answers took 9072 decode steps, by their draft counts ",
+        "splits the chunks",
+    ),
+    Finding(
         "counters-disagree",
         counted(spec_decode_num_draft_tokens_total=13552),
         "arm: responses report 3552 draft tokens, the engine's metrics 13552",

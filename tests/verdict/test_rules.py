@@ -247,6 +247,25 @@ class TestWhereItPays:
         )
 
 
+class TestBreakEven:
+    @pytest.mark.parametrize(
+        ("step_s", "points", "said"),
+        [
+            (0.098, 1, "breaks even at an accepted length of 1.00 at c=1"),
+            (0.063, 0, "a step takes the time of 0.63 plain tokens, and none is that cheap"),
+        ],
+    )
+    def test_no_step_is_cheaper_than_a_plain_one(self, step_s: float, points: int, said: str) -> None:
+        spread = Percentiles(p50=step_s, p95=1.0, p99=None)
+        length = estimate(1.0, 1.0, 1.0)
+        cells = (
+            cell(segment="chat", tpot_s=spread, accepted_length=length),
+            baseline_cell(segment="chat"),
+        )
+        assert len(rules.break_evens(cells)) == points
+        assert said in said_by(evidence(segment_cells=cells))["break-even"].message
+
+
 class TestRulesOfThumb:
     @pytest.mark.parametrize(
         ("mean", "rule", "level", "source"),

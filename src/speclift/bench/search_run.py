@@ -487,7 +487,7 @@ def _counts(
         yield request_counts(
             first.get(record.place.request_id, record.place.request_id),
             output_tokens=tokens,
-            steps=record.steps,
+            steps=None if record.steps is None else record.told_steps,
             accepted=accepted,
             tpot_s=None if record.tpot_s is None else record.tpot_s * factor,
         )

@@ -149,11 +149,20 @@ class Record:
     def decode_steps(self) -> int | None:
         """tokens - 1 - accepted: each step adds one token that was not drafted, the first is prefill's.
 
-        At least the steps that were seen: vLLM counts as accepted what the end of an answer cut off (0.32).
+        At least the steps that were seen: vLLM counts as accepted what the end of an answer cut off (0.32), which is
+        one step's draft at most. More were seen where a server sends its chunks token by token: those are no steps.
         """
         if self.output_tokens is None or self.output_tokens < 1 or self.accepted is None:
             return None
-        return max(len(self.steps or ()), self.output_tokens - 1 - self.accepted)
+        steps = self.steps or ()
+        counted = self.output_tokens - 1 - self.accepted
+        cut_off = max((step.accepted for step in steps), default=0)
+        return max(0, counted, min(len(steps), counted + cut_off))
+
+    @property
+    def told_steps(self) -> tuple[Step, ...]:
+        """Without those, at the end, that chunks alone speak for and the draft counts against."""
+        return (self.steps or ())[: self.decode_steps]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -224,7 +224,7 @@ def _ratio_over(counts: Iterable[tuple[Hashable, float, float]], *, limit: int |
 
 def per_position(records: Iterable[Record]) -> tuple[float, ...] | None:
     """Survival S_1, S_2, ... over all decode steps of the records that carry step counts."""
-    steps = [step for record in records for step in record.steps or ()]
+    steps = [step for record in records for step in record.told_steps]
     longest = max((step.drafted for step in steps), default=0)
     return survival(steps, longest) if longest else None
 

@@ -42,6 +42,8 @@ _NEITHER = "no clear difference"
 # keeps no count, the speedup has to show as much. Of 100,000 simulated studies of an arm that is the baseline no
 # lower bound got there where server starts differ by 2 %, and 2 where they differ by 4 %.
 UNSEEN_DRAFTS_SPEEDUP_MIN = 1.1
+# Of a plain token's time. No step of speculation is cheaper than a plain one; medians differ by so much by chance.
+STEP_COST_MIN = 0.9
 # One request in a hundred: fewer more failures than that are chance in a study of some hundred requests.
 FAILED_SHARE_MORE = 0.01
 # From how many requests on a percentile is compared at all, and how many times over nobody measures.
@@ -376,15 +378,19 @@ class BreakEven:
 
 def break_evens(cells: Sequence[Cell]) -> tuple[BreakEven, ...]:
     """Of one arm's cells and the baseline's. Time per token times tokens per step is the time of a step; segments
-    differ little in it, so their median stands for the load."""
-    return tuple(
-        BreakEven(
+    differ little in it, so their median stands for the load. None where a step would be cheaper than a plain one."""
+    return tuple(found for found in _counted_break_evens(cells) if found.cost >= STEP_COST_MIN)
+
+
+def _counted_break_evens(cells: Sequence[Cell]) -> Iterator[BreakEven]:
+    for load, segments in _step_costs(cells).items():
+        cost = median(cost for _, cost in segments.values())
+        yield BreakEven(
             load=load,
-            cost=median(cost for _, cost in segments.values()),
+            # A step gives a token at least, and what is less by chance is that.
+            cost=max(1.0, cost) if cost >= STEP_COST_MIN else cost,
             lengths={segment: length for segment, (length, _) in segments.items()},
         )
-        for load, segments in _step_costs(cells).items()
-    )
 
 
 def _step_costs(cells: Sequence[Cell]) -> dict[Load, dict[str, tuple[float, float]]]:
@@ -404,7 +410,14 @@ def _step_costs(cells: Sequence[Cell]) -> dict[Load, dict[str, tuple[float, floa
 
 
 def break_even(evidence: Evidence) -> Iterator[Reason]:
-    for found in break_evens(evidence.segment_cells):
+    for found in _counted_break_evens(evidence.segment_cells):
+        if found.cost < STEP_COST_MIN:
+            message = (
+                f"{evidence.arm.name} has no break-even at {found.load.label}: by the server's draft counts a step "
+                f"takes the time of {found.cost:.2f} plain tokens, and none is that cheap; they count too few"
+            )
+            yield _reason("break-even", Level.WARN, message)
+            continue
         groups: dict[str, list[str]] = {"above it": [], "below it": []}
         for segment, length in found.lengths.items():
             groups["above it" if length > found.cost else "below it"].append(f"{segment} {length:.2f}")
