@@ -128,14 +128,6 @@ def test_requests_that_fail_on_a_living_engine_are_records_and_no_speedup(
     assert arm in said
 
 
-def test_a_baseline_that_cannot_start_ends_the_study_with_its_log(cli: Cli, small: list[object]) -> None:
-    result = cli("decide", *small, *fake_flags("baseline.crash_on_start=1"))
-    assert result.code == 1
-    assert "the baseline did not start" in result.stderr
-    assert "told to crash on start" in result.stderr
-    assert "--resume" in result.stderr
-
-
 @pytest.mark.slow
 def test_a_baseline_that_dies_midway_ends_the_study_and_keeps_what_was_measured(
     cli: Cli, small: list[object], tmp_path: Path
@@ -155,12 +147,3 @@ def test_an_engine_that_dies_before_its_last_request_ends_is_a_failed_arm_too(
     dying = fake_flags("ngram-k2.crash_after=6", "ngram-k2.ttft_s=0.1")  # the fourth is under way by then
     result = cli("decide", *small, *dying, "--k", "2,4", "--json")
     assert result.document["failed_arms"] == ["ngram-k2"]
-
-
-@pytest.mark.slow
-def test_the_loss_of_every_speculative_arm_is_an_operating_error(cli: Cli, small: list[object]) -> None:
-    result = cli("decide", *small, *fake_flags("spec.crash_on_start=1"), "--k", "2,4")
-    assert result.code == 1
-    assert "every speculative arm failed" in result.stderr
-    assert "ngram-k2 did not start" in result.stderr
-    assert "ngram-k4 did not start" in result.stderr

@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-import io
 import json
 import shlex
-import sys
 from pathlib import Path
 
 import jsonschema
 import pytest
 
-import speclift
 from pasted_commands import LLAMA, VLLM
 from running import Cli
 
@@ -31,26 +28,6 @@ class TestTheDocument:
         wrong = any(found["status"] not in ("ok", "risky") for found in result.document["findings"])
         assert result.document["ok"] is not wrong
         assert result.code == (4 if wrong else 0)
-
-    def test_says_what_became_of_a_command_after_two_dashes(self, cli: Cli) -> None:
-        result = cli("lint", "--json", "--", *OLD)
-
-        assert result.code == 4
-        assert result.document["engine"] == "vllm"
-        assert result.document["version"] == "0.32.0"
-        found = {each["flag"]: each["status"] for each in result.document["findings"]}
-        assert found["--speculative-model"] == "removed"
-        assert found["--model"] == "ok"
-        argv = result.document["translated"]["argv"]
-        assert shlex.split(result.document["translated"]["command"]) == argv
-        assert argv[:2] == ["vllm", "serve"]
-
-    def test_nothing_else_is_on_stdout(self, cli: Cli) -> None:
-        result = cli("lint", "--json", "--", "vllm", "serve", "m")
-
-        assert result.stderr == ""
-        assert result.document["findings"] == []
-        assert result.code == 0
 
 
 class TestWordsAlreadySplit:
@@ -87,11 +64,6 @@ class TestVersions:
 
 
 class TestInput:
-    def test_standard_input(self, cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(VLLM["YAML"].encode())))
-
-        assert cli("lint", "-").code == 0
-
     @pytest.mark.parametrize(
         ("content", "said"),
         [
@@ -167,11 +139,3 @@ class TestTheScreen:
 
         assert "\x1b" not in result.stderr
         assert "\u202e" not in result.stderr
-
-
-def test_the_verb_is_there_for_python_too() -> None:
-    report = speclift.lint("vllm serve m --speculative-model d", engine_version="0.24")
-
-    assert not report.ok
-    assert report.version == "0.24.0"
-    assert speclift.lint(["vllm", "serve", "m"]).ok

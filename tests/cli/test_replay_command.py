@@ -37,32 +37,6 @@ def log(tmp_path: Path) -> Path:
     return path
 
 
-def test_json_writes_one_document_with_the_promised_fields(cli: Cli, log: Path) -> None:
-    result = cli("replay", log, "--k", "1,2,5", "--ngram", "3", "--json")
-
-    assert (result.code, result.stderr) == (0, "")
-    assert (result.document["schema"], result.document["requests"]) == (1, 40)
-    for segment in result.document["segments"]:
-        length = segment["accepted_length"]
-        assert length["k"] == [1, 2, 5]
-        assert all(
-            1 <= low <= value <= high <= k + 1
-            for k, value, low, high in zip(
-                *(length[key] for key in ("k", "value", "low", "high")), strict=True
-            )
-        )
-        assert 0 <= segment["draft_share"] <= 1
-        assert (segment["method"], segment["ngram"]) == ("ngram", 3)
-    assert [segment["segment"] for segment in result.document["segments"]] == ["all", "copy", "chat"]
-
-
-def test_every_n_and_k_of_the_ranges_is_replayed(cli: Cli, log: Path) -> None:
-    found = cli("replay", log, "--json").document["segments"]
-
-    assert {segment["ngram"] for segment in found} == {2, 3, 4, 5}
-    assert found[0]["accepted_length"]["k"] == list(range(1, 17))
-
-
 def test_the_document_keeps_its_published_schema(cli: Cli, log: Path) -> None:
     schema = json.loads((Path(__file__).parents[2] / "docs/schema/replay.schema.json").read_text("utf-8"))
     methods = ("--method", "ngram", "--method", "ngram:cache")
@@ -92,10 +66,6 @@ def test_tables_fit_the_terminal_and_nothing_is_cut(
     assert re.search(
         r"\nspeclift decide --engine vllm --method ngram,n=3 --k \d+ --prompts LOG\n", result.stdout
     )
-
-
-def test_a_log_with_nothing_to_copy_says_so(cli: Cli, log: Path) -> None:
-    assert "would not pay" in cli("replay", log, "--segment", "chat").stdout
 
 
 def test_a_segments_name_cannot_move_the_cursor(cli: Cli, tmp_path: Path) -> None:
@@ -139,10 +109,6 @@ def test_wrong_flags_exit_2_and_say_what_is_allowed(
 
     assert (result.code, result.stdout) == (2, "")
     assert words in " ".join(result.stderr.split())
-
-
-def test_a_study_that_is_none_exits_1(cli: Cli, log: Path, tmp_path: Path) -> None:
-    assert cli("replay", log, "--study", tmp_path / "gone").code == 1
 
 
 @pytest.mark.parametrize(

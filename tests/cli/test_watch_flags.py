@@ -6,7 +6,6 @@ from pathlib import Path
 
 import pytest
 
-from live_pages import Served, text_of
 from running import Cli
 from speclift.cli.watch_file import read_watch_file
 from speclift.cli.watching import FLAGS
@@ -140,11 +139,3 @@ class TestTheFile:
         result = cli("watch", "--config", path)
         assert result.code == 2
         assert "two keys" in result.stderr
-
-    def test_a_page_from_stdin_needs_no_server(self, cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
-        import io
-        import sys
-
-        text = text_of(Served().interval(accepted=2.2, requests=2000))
-        monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(text.encode())))
-        assert cli("watch", "-", "--break-even", 2).code == 0

@@ -12,9 +12,8 @@ from liar import TOKENS, Truth, liar
 from running import Cli, records_of
 from samples import NGRAM, record
 from speclift.core.records import Phase, Record
-from speclift.core.results import Level
 from speclift.core.traffic import Concurrency
-from speclift.statistics.bursts import BURST_TOKENS_MIN, check_bursts, mark_bursts
+from speclift.statistics.bursts import BURST_TOKENS_MIN, mark_bursts
 from speclift.statistics.cells import percentiles
 
 SIZE = ("--segment", "chat", "--requests", 15, "--max-tokens", TOKENS, "--temperature", 0, "--verify", "off")
@@ -90,19 +89,6 @@ class TestMarks:
         found = percentiles(mark_bursts([*steady(6), *[answer(0.0)] * 4]), "tpot")
         assert found is not None
         assert found.p50 == pytest.approx(0.01)
-
-
-class TestFinding:
-    @pytest.mark.parametrize(("bursts", "level"), [(1, Level.INFO), (2, Level.INFO), (40, Level.WARN)])
-    def test_counts_them_and_warns_beyond_a_few_per_cent(self, bursts: int, level: Level) -> None:
-        records = [*steady(100 - bursts, arm=NGRAM.name), *[answer(0.0, arm=NGRAM.name)] * bursts]
-        (finding,) = check_bursts(mark_bursts(records))
-        assert (finding.check, finding.level, finding.arm) == ("buffered-answers", level, NGRAM.name)
-        assert f"{bursts} of 100 answers" in finding.message
-        assert "X-Accel-Buffering: no" in finding.next_step
-
-    def test_is_silent_where_all_answers_were_streamed(self) -> None:
-        assert list(check_bursts(mark_bursts(steady(20)))) == []
 
 
 @pytest.mark.alone

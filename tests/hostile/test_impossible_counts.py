@@ -268,10 +268,6 @@ class TestFindings:
         warm = replace(refusing(lie), place=place(arm=NGRAM.name, phase=Phase.WARMUP))
         assert [finding.check for finding in check_answers([record(), warm])] == ["impossible-counts"]
 
-    def test_they_are_among_the_checks_of_every_study(self) -> None:
-        lie = Refused(rule=possible.NOT_A_COUNT, said="completion_tokens 'many'")
-        assert "impossible-counts" in {found.check for found in check_records([record(), refusing(lie)])}
-
     def test_a_study_keeps_what_was_refused(self, tmp_path: Path) -> None:
         lie = Refused(rule=possible.NOT_A_COUNT, said="completion_tokens 'many \ud800'")
         with new_study(tmp_path / "s") as study:

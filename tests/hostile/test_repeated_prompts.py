@@ -129,15 +129,6 @@ class TestFindings:
     def records(self) -> tuple[Record, ...]:
         return drawn(study_places(prompts=PROMPTS, requests=SENT), quiet_truth(constant(1.5)))
 
-    def test_say_how_many_prompts_and_how_many_requests(self) -> None:
-        (said,) = check_repeats(self.records(), [ARM])
-        assert said.level is Level.INFO
-        assert f"{PROMPTS} distinct prompts were sent as {SENT} requests" in said.message
-        assert "up to 3 times" in said.message
-
-    def test_say_nothing_where_each_is_sent_once(self) -> None:
-        assert not list(check_repeats(drawn(study_places(), quiet_truth(constant(1.5))), [ARM]))
-
     @pytest.mark.parametrize(
         "speculation",
         [

@@ -119,16 +119,6 @@ def test_a_draft_with_too_few_positions_is_named() -> None:
     assert "8,192 positions" in message(plan, "positions")
 
 
-def test_what_does_not_fit_says_what_would() -> None:
-    plan = plan_deployment(request(placed("llama-3.1-70b"), device=find_gpu("h100")))
-
-    assert not plan.fits
-    found = next(each for each in plan.findings if each.check == "memory")
-    assert found.level is Level.FAIL
-    assert found.next_step == "--target-quant fp8 would fit"
-    assert plan_deployment(request(placed("llama-3.1-70b", "fp8"), device=find_gpu("h100"))).fits
-
-
 def test_a_draft_that_does_not_fit_beside_its_target_says_that_the_target_does() -> None:
     plan = plan_deployment(
         request(placed("llama-3.1-70b", "int4"), option(placed("qwen2.5-32b")), device=find_gpu("h100"))

@@ -8,8 +8,7 @@ import pytest
 
 from speclift.core.records import Outcome, Phase, Place, Record
 from speclift.core.traffic import Concurrency
-from speclift.replayer.estimates import LengthEstimate, StepCost, study_costs
-from speclift.replayer.result import predicted_speedup
+from speclift.replayer.estimates import StepCost, study_costs
 
 ONE, EIGHT = Concurrency(streams=1), Concurrency(streams=8)
 
@@ -37,19 +36,6 @@ def record(arm: str, *, step_s: float, steps: int, drafted: int = 0, accepted: i
         output_tokens=steps + accepted + 1,
         drafted=drafted,
         accepted=accepted,
-    )
-
-
-def length(value: float, drafted_per_step: float) -> LengthEstimate:
-    return LengthEstimate(
-        k=4,
-        value=value,
-        low=value - 0.1,
-        high=value + 0.1,
-        per_request=value,
-        draft_share=0.5,
-        drafted_per_step=drafted_per_step,
-        acceptance_rate=0.5,
     )
 
 
@@ -100,12 +86,3 @@ def test_warm_up_and_failures_do_not_count() -> None:
     )
 
     assert found[0].per_token == pytest.approx(0.2)
-
-
-def test_a_speedup_is_tokens_per_step_over_the_steps_cost() -> None:
-    found = predicted_speedup([length(1.8, 2.0)], StepCost(per_token=0.1, load=None, source="given"))
-
-    assert found.k == (4,)
-    assert found.value[0] == pytest.approx(1.5)
-    assert found.low[0] == pytest.approx(1.7 / 1.2)
-    assert found.high[0] == pytest.approx(1.9 / 1.2)
