@@ -18,9 +18,16 @@ from numpy.typing import NDArray
 from scipy import special
 
 from speclift.core.results import CONFIDENCE
-from speclift.statistics.change import Change, ChangeWatch
-from speclift.statistics.live_spread import EXPECTED_SPREAD, Scrape, TrafficSpread
-from speclift.statistics.live_window import WATCH_LEVEL, seen_variance, together
+from speclift.statistics.live import (
+    EXPECTED_SPREAD,
+    WATCH_LEVEL,
+    Change,
+    ChangeWatch,
+    Scrape,
+    TrafficSpread,
+    seen_variance,
+    together,
+)
 from trials import trial_options
 from watch_traffic import DAY, INTERVAL_S, WEEK, Traffic, simulate, some_servers
 

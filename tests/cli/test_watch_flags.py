@@ -7,8 +7,7 @@ from pathlib import Path
 import pytest
 
 from running import Cli
-from speclift.cli.watch_file import read_watch_file
-from speclift.cli.watching import FLAGS
+from speclift.cli.watching import FLAGS, read_watch_file
 from speclift.core.errors import UsageError
 from speclift.live.ask import Listening
 from speclift.verbs.watch_plan import WatchTarget
@@ -109,13 +108,13 @@ class TestTheFile:
         ("text", "said"),
         [
             ("urls = 5", "a list of addresses"),
-            ("urls = [5]", "takes text, saw int"),
+            ("urls = [5]", "Expected `str`, got `int`"),
             ("interval = 5", "interval"),
             ("intervall = '5s'", "interval"),
             ("[server]\nurl = 'http://a'", "two brackets"),
             ("[[server]]\nkey = 'x'", "url and api_key_env"),
             ("[[server]]\nurl = 'http://a'\napi_key = 'x'", "url and api_key_env"),
-            ("[[server]]\nurl = 5", "takes text"),
+            ("[[server]]\nurl = 5", "Expected `str`, got `int`"),
             ("= 5", "is not TOML"),
         ],
     )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from speclift.core.live import BreakEvenPoint, BreakEvenSource, LiveEstimate, Payoff, Watched
-from speclift.live.gateway.turned import FORGOTTEN_S, HOLD_MAX_S, HOLD_S, TurnedAway
+from speclift.live.gateway.health import FORGOTTEN_S, HOLD_MAX_S, HOLD_S, TurnedAway
 
 ONE, OTHER = "http://one", "http://other"
 

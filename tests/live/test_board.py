@@ -8,8 +8,7 @@ from msgspec.structs import replace
 
 from speclift.core.errors import OperatingError
 from speclift.core.live import Event, Payoff, instant
-from speclift.live.board import Board
-from speclift.live.history import History
+from speclift.live.board import Board, History
 from watch_samples import NOW_S, URL, alarm, unreachable, watched
 
 

@@ -14,8 +14,8 @@ import pytest
 
 from speclift.core.errors import OperatingError, UsageError
 from speclift.core.live import KeptLook, Payoff, instant
-from speclift.live import history as module
-from speclift.live.history import FULL_S, KEPT_S, THINNED_S, History
+from speclift.live import board as module
+from speclift.live.board import FULL_S, KEPT_S, THINNED_S, History
 
 NOW_S = 1_800_000_000.0
 URL = "http://127.0.0.1:8000"
@@ -161,7 +161,7 @@ class TestTheFile:
 import sys
 from pathlib import Path
 from speclift.core.live import KeptLook, Payoff, instant
-from speclift.live.history import History
+from speclift.live.board import History
 history, index = History(Path({str(path)!r})), 0
 while True:
     look = KeptLook(

@@ -23,8 +23,7 @@ from live_pages import Served, text_of
 from processes import eventually
 from running import hosted
 from scripted_http import ScriptedServer, answered, scripted
-from speclift.cli.watch_file import read_watch_file
-from speclift.cli.watching import FLAGS
+from speclift.cli.watching import FLAGS, read_watch_file
 from speclift.core.errors import OperatingError
 from speclift.core.flags import assembled
 from speclift.core.live import Payoff, Watched

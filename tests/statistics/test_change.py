@@ -12,7 +12,7 @@ import pytest
 
 from speclift.core.live import Increment, LiveTotals
 from speclift.core.typed_json import read_as
-from speclift.statistics.change import Change, ChangeWatch
+from speclift.statistics.live import Change, ChangeWatch
 from watch_alarms import accepted_length_at, edge_week, episodes, false_alarms, noticed
 
 BEFORE, AFTER = accepted_length_at(0.8), accepted_length_at(0.3)

@@ -10,17 +10,21 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from speclift.core.live import Increment, LiveEstimate, LiveTotals
-from speclift.statistics.live_spread import (
+from speclift.statistics.live import (
     EXPECTED_DF,
     EXPECTED_SPREAD,
     MIX_S,
+    WATCH_LEVEL,
+    WAVES,
     Scrape,
     SpreadWatch,
     TrafficSpread,
+    accepted_length,
     scrape_of,
+    seen_variance,
+    together,
     window_sums,
 )
-from speclift.statistics.live_window import WATCH_LEVEL, WAVES, accepted_length, seen_variance, together
 from watch_alarms import LENGTH, coverage, learnt_spreads, looks_at
 from watch_traffic import simulate, some_servers
 

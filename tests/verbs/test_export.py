@@ -22,7 +22,7 @@ from speclift.core.records import Counters
 from speclift.core.speculation import NGram
 from speclift.core.traffic import Rate
 from speclift.core.user_command import OwnLine
-from speclift.live.gateway.ask import GatewayAsk
+from speclift.live.ask import GatewayAsk
 from speclift.routing.policy import read_policy
 from speclift.testing.simulated_study import StudyTruth
 from speclift.verbs.export import export, write_exported

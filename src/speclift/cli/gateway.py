@@ -14,7 +14,7 @@ from speclift.cli.options import Flags, takes
 from speclift.cli.screens import Json
 from speclift.core.errors import UsageError
 from speclift.core.flags import assembled
-from speclift.live.gateway.ask import ROUTING, GatewayAsk
+from speclift.live.ask import ROUTING, GatewayAsk
 
 # numpy, scipy and rich are imported where they are used: --help must not wait for them.
 

@@ -11,17 +11,19 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
+import msgspec
 import typer
 
 from speclift.cli.options import Flags, takes
 from speclift.cli.screens import Json, screen
 from speclift.core.errors import UsageError
 from speclift.core.flags import assembled
+from speclift.core.quantities import printable
 from speclift.live.ask import SERVERS, WatchAsk
 
 if TYPE_CHECKING:
     from speclift.core.live import Watched
-    from speclift.verbs.watch_plan import Tell, WatchPlan
+    from speclift.verbs.watch_plan import Tell, WatchPlan, WatchTarget
 
 # numpy, scipy and rich are imported where they are used: --help must not wait for them.
 
@@ -31,6 +33,7 @@ STDIN = "-"
 STDIN_CHARACTERS_MAX = 8 << 20
 URLS = "Servers, as http://127.0.0.1:8000; several are watched side by side. - reads one page of metrics from stdin."
 
+EXAMPLE = 'urls = ["http://127.0.0.1:8000"], or [[server]] with url = "..." and api_key_env = "..."'
 
 # What was not typed may stand in the file.
 FLAGS = Flags(WatchAsk, are_optional=True)
@@ -63,7 +66,6 @@ def watch_command(
 
 def watch_plan(urls: tuple[str, ...], asked: Mapping[str, object], config: Path | None) -> WatchPlan:
     """As the file is now, with what was typed; UsageError where it is wrong."""
-    from speclift.cli.watch_file import read_watch_file
     from speclift.verbs.watch_plan import WatchPlan, WatchTarget
 
     targets, values = ((), {}) if config is None else read_watch_file(config, FLAGS)
@@ -75,6 +77,36 @@ def watch_plan(urls: tuple[str, ...], asked: Mapping[str, object], config: Path 
             hint="speclift watch http://127.0.0.1:8000",
         )
     return WatchPlan(targets=targets, ask=assembled(WatchAsk, {**values, **asked}))
+
+
+def read_watch_file(path: Path, flags: Flags) -> tuple[tuple[WatchTarget, ...], dict[str, object]]:
+    """The servers that it names, and values by field. UsageError where anything in it is wrong."""
+    from speclift.cli.study_file import defaults_of, read_toml, settings_of
+
+    table, parameters = read_toml(path), flags.parameters()
+    settings = settings_of(parameters)
+    options: dict[str, object] = {parameter.name: None for parameter in parameters}
+    paths = {setting.parameter for setting in settings.values() if setting.type is Path}
+    for name, value in defaults_of(table, settings, path, more=("urls", "server")).items():
+        options[name] = Path(str(value)) if name in paths else value
+    return _targets(table, path), flags.given(options)
+
+
+def _targets(table: Mapping[str, object], path: Path) -> tuple[WatchTarget, ...]:
+    from speclift.verbs.watch_plan import WatchTarget
+
+    try:
+        urls = msgspec.convert(table.get("urls", []), list[str])
+        return (
+            *(WatchTarget(url=url) for url in urls),
+            *msgspec.convert(table.get("server", []), list[WatchTarget]),
+        )
+    except msgspec.ValidationError as error:
+        raise UsageError(
+            f"{path}: urls takes a list of addresses and [[server]], with two brackets, url and api_key_env, all as "
+            f"text: {printable(str(error))}",
+            hint=EXAMPLE,
+        ) from error
 
 
 def _page_from_stdin(urls: list[str], ask: WatchAsk, *, as_json: bool) -> list[Watched]:

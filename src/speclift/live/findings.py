@@ -19,7 +19,7 @@ from speclift.core.quantities import duration
 from speclift.core.results import Finding, Level, inform, warn
 from speclift.core.units import Seconds
 from speclift.live.readings import ratio
-from speclift.statistics.change import Change
+from speclift.statistics.live import Change
 
 # Heads that never loaded and answers that repeat themselves accept nearly nothing and nearly everything (pains 4, 17).
 COLLAPSED, SUSPICIOUS = 0.05, 0.98

@@ -42,8 +42,7 @@ from speclift.live.readings import (
     summed,
     time_per_token,
 )
-from speclift.statistics.change import Change, ChangeWatch
-from speclift.statistics.live_window import WATCH_LEVEL, accepted_length
+from speclift.statistics.live import WATCH_LEVEL, Change, ChangeWatch, accepted_length
 
 # Beyond this multiple of the largest measured load nobody knows what a step costs, only that it costs more.
 BEYOND = 2.0

@@ -21,12 +21,11 @@ from speclift.core.json_reading import as_object, as_text
 from speclift.core.live import Watched
 from speclift.core.routing import PoolStates, RequestFeatures, RoutedRequest, ServerState
 from speclift.http.message import HttpRequest
-from speclift.live.ask import WatchAsk
+from speclift.live.ask import GatewayAsk, WatchAsk
 from speclift.live.gateway.access_log import AccessLog
-from speclift.live.gateway.ask import GatewayAsk
+from speclift.live.gateway.health import TurnedAway
 from speclift.live.gateway.loop import loop_name, run_on_fastest_loop
 from speclift.live.gateway.service import GatewayService, GatewaySettings
-from speclift.live.gateway.turned import TurnedAway
 from speclift.routing.features import CHAT_PATHS, COMPLETION_PATHS, Repeats, read_features
 from speclift.routing.learning import Learner
 from speclift.routing.policy import Policy

@@ -21,8 +21,7 @@ from speclift.core.live import Watched
 from speclift.core.results import Percentiles
 from speclift.http.pages import HTML, TEXT, Guard, HttpService, Route, WebAnswer, WebRequest
 from speclift.live.ask import WatchAsk
-from speclift.live.board import Board
-from speclift.live.history import History
+from speclift.live.board import Board, History
 from speclift.live.scraping import Rounds
 from speclift.live.webhook import Webhook, webhook_address
 from speclift.studies.private import private_file, private_folder
