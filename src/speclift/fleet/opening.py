@@ -8,14 +8,15 @@ from contextlib import contextmanager
 from speclift.bench.bench import Bench
 from speclift.bench.observer import Observer
 from speclift.bench.prepare import Prepared, model_fingerprint
+from speclift.bench.search_study import SEARCH_HERE, SearchPlace
 from speclift.bench.study_paths import launch_seen_s
 from speclift.bench.workplace import HERE, Workplace
 from speclift.core.errors import UsageError
 from speclift.core.fleet import fleet_address
 from speclift.engines.kind import engine_kind
-from speclift.fleet.cost import fleet_cost
-from speclift.fleet.fleet import needs_of, staffed
-from speclift.fleet.workplace import OnFleet
+
+# More jobs at a time than these would be asked for in the dark: most of a search's launches depend on those before.
+SEARCH_NODES_MAX = 4
 
 
 @contextmanager
@@ -30,6 +31,10 @@ def workplace_for(bench: Bench, observer: Observer) -> Iterator[Workplace]:
         return
     if not was_on_fleet and study.launches():
         raise UsageError(f"{study.path} was begun on one machine", hint="resume it without --on")
+    from speclift.fleet.cost import fleet_cost
+    from speclift.fleet.fleet import needs_of, staffed
+    from speclift.fleet.workplace import OnFleet
+
     plan = study.plan
     needs = needs_of(study.engine, plan.arms, study.provenance.model_sha256)
     with staffed(fleet_address(on), needs, most=plan.rounds, observer=observer) as fleet:
@@ -48,7 +53,27 @@ def gate_place(on: str | None, prepared: Prepared, observer: Observer) -> Iterat
     if on is None:
         yield HERE
         return
+    from speclift.fleet.fleet import needs_of, staffed
+    from speclift.fleet.workplace import OnFleet
+
     spec = prepared.engine_spec
     needs = needs_of(spec, prepared.plan.arms, model_fingerprint(spec.settings.model))
     with staffed(fleet_address(on), needs, most=1, observer=observer) as fleet:
         yield OnFleet(fleet)
+
+
+@contextmanager
+def search_place(bench: Bench, observer: Observer) -> Iterator[SearchPlace]:
+    """This machine, or with --on the nodes of a fleet that are alike."""
+    study, on = bench.study, bench.ask.on
+    if on is None or not bench.searches:
+        yield SEARCH_HERE
+        return
+    from speclift.fleet.fleet import needs_of, staffed
+    from speclift.fleet.search import SearchOnFleet
+
+    needs = needs_of(study.engine, study.plan.arms, study.provenance.model_sha256)
+    with staffed(
+        fleet_address(on), needs, most=SEARCH_NODES_MAX, observer=observer, only_alike=True
+    ) as fleet:
+        yield SearchOnFleet(fleet)

@@ -8,34 +8,28 @@ that are alike take part.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
 from typing import Self
 
-from speclift.bench.bench import Bench
 from speclift.bench.live import Servers
 from speclift.bench.observer import Observer
 from speclift.bench.search_plan import JOBS, SIZES
 from speclift.bench.search_run import NO_LAUNCH, JobEntry, LocalRunner, finished_jobs, stored_result
-from speclift.bench.search_study import SEARCH_HERE, RunnerNeeds, SearchPlace, SearchRunner
+from speclift.bench.search_study import RunnerNeeds, SearchRunner
 from speclift.core.arm import Arm
 from speclift.core.errors import FleetError
-from speclift.core.fleet import fleet_address
 from speclift.core.traffic import Request
 from speclift.core.units import Seconds
 from speclift.engines.build import build_engine
 from speclift.fleet.cluster import NodeLost
-from speclift.fleet.fleet import Fleet, needs_of, staffed
+from speclift.fleet.fleet import Fleet
 from speclift.fleet.mirror import Mirrored, StudyOutline, Tell, TellingObserver, mirror, outline_of
 from speclift.fleet.node import JobEnded
 from speclift.fleet.run import named
 from speclift.search.problem import JobResult, SearchJob
-
-# More jobs at a time than these would be asked for in the dark: most of a search's launches depend on those before.
-SEARCH_NODES_MAX = 4
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -149,17 +143,3 @@ class SearchOnFleet:
     def runner(self, needs: RunnerNeeds) -> SearchRunner:
         needs.study.add_nodes(self._fleet.facts.values())
         return FleetRunner(self._fleet, needs)
-
-
-@contextmanager
-def search_place(bench: Bench, observer: Observer) -> Iterator[SearchPlace]:
-    """This machine, or with --on the nodes of a fleet that are alike."""
-    study, on = bench.study, bench.ask.on
-    if on is None or not bench.searches:
-        yield SEARCH_HERE
-        return
-    needs = needs_of(study.engine, study.plan.arms, study.provenance.model_sha256)
-    with staffed(
-        fleet_address(on), needs, most=SEARCH_NODES_MAX, observer=observer, only_alike=True
-    ) as fleet:
-        yield SearchOnFleet(fleet)

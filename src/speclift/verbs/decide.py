@@ -12,8 +12,7 @@ from speclift.bench.opening import prepare_bench
 from speclift.bench.search_study import search_best
 from speclift.core.quantities import printable
 from speclift.core.results import Verdict
-from speclift.fleet.opening import workplace_for
-from speclift.fleet.search import search_place
+from speclift.fleet.opening import search_place, workplace_for
 from speclift.studies.outputs import relative
 from speclift.verbs.looks import looks_of
 from speclift.verbs.measure import Measured, judged

@@ -55,7 +55,6 @@ from speclift.verbs.effort import effort_of
 from speclift.verbs.held import Held, comparer_of, read_held
 from speclift.verbs.looks import ending_of
 from speclift.verbs.node_groups import fleet_findings, group_speedups
-from speclift.verbs.user_command import changed_line
 from speclift.verbs.weight_bytes import drafts_of, weight_bytes
 from speclift.verdict.gate_word import changed_arms, changed_findings, gate_for_verdict
 from speclift.verdict.judgement import (
@@ -144,6 +143,8 @@ def _line_change(study: Study, engine: Engine, arm: Arm) -> OwnLineChange | None
     line = study.engine.settings.line
     if line is None:
         return None
+    from speclift.verbs.user_command import changed_line  # reads commands: only some studies began with one
+
     return changed_line(line, study.engine.kind, _served(engine, arm), arm.speculation)
 
 
