@@ -13,12 +13,11 @@ from collections.abc import Callable
 import numpy as np
 from numpy.typing import NDArray
 
-from speclift.lossless.answers import Alternative, Answer, Said
-from speclift.lossless.calibration import TOP_SETS, SetTest, set_test
-from speclift.lossless.divergence import compare
+from speclift.lossless.answers import Alternative, Answer, Said, compare
+from speclift.lossless.calibration import TOP_SETS, counts_test, set_test
+from speclift.lossless.gate import Result, SetTest
 from speclift.lossless.greedy import control_of, gap_noise, judge_greedy
 from speclift.lossless.questions import QUICK
-from speclift.lossless.result import Result
 from speclift.lossless.sampled import judge_tests
 from speclift.testing.samplers import RULES, Chain, generate, law_at_one_position, softmax, total_variation
 from trials import trial_options
@@ -53,7 +52,7 @@ def chain_tests(chain: Chain, ids: NDArray[np.int64]) -> tuple[SetTest, ...]:
     logs = np.log(chain.target)
     mean = (chain.target * logs).sum(axis=1)
     variance = (chain.target * logs**2).sum(axis=1) - mean**2
-    likelihood = SetTest(
+    likelihood = counts_test(
         name="likelihood",
         tokens=len(said),
         observed=float(logs[before, said].sum()),

@@ -23,8 +23,7 @@ from speclift.core.results import (
 )
 from speclift.core.speculation import Attached
 from speclift.core.traffic import Concurrency
-from speclift.lossless.document import ArmOutcome, GateOutcome, skipped_outcome
-from speclift.lossless.result import Result
+from speclift.lossless.gate import ArmGate, Gate, Greedy, Result
 from speclift.verdict.effort import Effort
 from speclift.verdict.gate_word import GateWord
 from speclift.verdict.judgement import Judgement, Served
@@ -63,11 +62,12 @@ SERVED = Served(forms={"command": "llama-server --model m.gguf --port 8080"}, co
 UNKNOWN = comparison(0.0, 1.5, float("inf"), prompts=1, launches=1)
 
 
-def gate(result: Result, message: str = "12 answers are the same", *, mode: str = "quick") -> GateOutcome:
+def gate(result: Result, message: str = "12 answers are the same", *, mode: str = "quick") -> Gate:
     if result is Result.SKIPPED:
-        return skipped_outcome("not asked for", mode=mode)
-    arm = ArmOutcome(arm=ARM.name, result=result, message=message)
-    return replace(skipped_outcome("", mode=mode), result=result, arms=(arm,), why="")
+        return Gate(why="not asked for", mode=mode)
+    greedy = Greedy(result=result, message=message)
+    arm = ArmGate(arm=ARM.name, method="ngram", result=result, greedy=greedy)
+    return Gate(depth="quick", arms=(arm,), mode=mode)
 
 
 def part(low: float, value: float, high: float, label: str = "copy", **changes: Any) -> Comparison:

@@ -10,7 +10,7 @@ from typing import Any
 
 from msgspec import structs
 
-from answers import EFFORT, gate, judgement
+from answers import EFFORT, judgement
 from samples import provenance
 from simulated import cell, comparison, estimate, evidence
 from speclift.core.arm import BASELINE, Arm
@@ -33,8 +33,7 @@ from speclift.core.results import (
 )
 from speclift.core.speculation import Attached, NGram
 from speclift.core.traffic import Concurrency, Load
-from speclift.lossless.document import GateOutcome
-from speclift.lossless.result import Result
+from speclift.lossless.gate import ArmGate, Example, Gate, Greedy, Result
 from speclift.verdict.articles import Article, ArticleOutcome
 from speclift.verdict.document import VerdictDocument, verdict_document
 from speclift.verdict.gate_word import GateWord
@@ -311,35 +310,23 @@ def _crossing(traffic: Traffic, arm: Arm, factor: float) -> Crossover:
     )
 
 
-def gate_of(arms: Sequence[Arm], result: Result, message: str) -> GateOutcome:
-    part = {"result": result.value, "message": message}
-    document: Any = {
-        "result": result,
-        "arms": [
-            {
-                "arm": arm.name,
-                "method": "ngram",
-                "result": result.value,
-                "greedy": part,
-                "sampled": {"result": "skipped"},
-                "findings": [],
-            }
-            for arm in arms
-        ],
-        "examples": [
-            {
-                "arm": arms[0].name,
-                "case": "greedy c=1",
-                "why": "another token, 14 nats apart",
-                "prompt": "Name the capital of France.",
-                "baseline": "The capital of France is Paris.",
-                "answer": "The capital of France is Paris Paris Paris.",
-                "margin": 14.0,
-            }
-        ],
-        "mode": "quick",
-    }
-    return replace(gate(result, message), document=document)
+def gate_of(arms: Sequence[Arm], result: Result, message: str) -> Gate:
+    example = Example(
+        arm=arms[0].name,
+        case="greedy c=1",
+        why="another token, 14 nats apart",
+        prompt="Name the capital of France.",
+        baseline="The capital of France is Paris.",
+        answer="The capital of France is Paris Paris Paris.",
+        margin=14.0,
+    )
+    greedy = Greedy(result=result, message=message)
+    return Gate(
+        depth="quick",
+        arms=tuple(ArmGate(arm=arm.name, method="ngram", result=result, greedy=greedy) for arm in arms),
+        examples=(example,),
+        mode="quick",
+    )
 
 
 def failed(*names: str) -> VerdictDocument:

@@ -8,18 +8,11 @@ from dataclasses import replace
 from typing import Any
 
 from speclift.core.records import AnswerChoice, ToolCall
+from speclift.lossless.gate import SoakFault
 from speclift.lossless.soak.faults import HeldAgainst, SoakObservation, observe
+from speclift.lossless.soak.prompts import nonce_for
 from speclift.lossless.soak.traffic import SoakTraffic
-from speclift.lossless.soak.values import (
-    TURNS_MAX,
-    Exposure,
-    Promise,
-    SoakAnswer,
-    SoakFault,
-    SoakRequest,
-    Stage,
-)
-from speclift.lossless.soak.wording import nonce_for
+from speclift.lossless.soak.values import TURNS_MAX, Exposure, Promise, SoakAnswer, SoakRequest, Stage
 from speclift.testing.fake_corruption import Around
 from speclift.testing.fake_truth import Truth
 from speclift.testing.simulated_server import simulated_answer

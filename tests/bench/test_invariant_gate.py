@@ -6,10 +6,10 @@ import asyncio
 import pickle
 import time
 from collections.abc import Iterator
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from msgspec import structs
 
 from installing import installed
 from running import FAST
@@ -23,11 +23,8 @@ from speclift.core.speculation import NGram
 from speclift.core.traffic import Message, Request
 from speclift.fleet.mirror import StudyCall
 from speclift.fleet.workplace import SettleJob
-from speclift.lossless.divergence import Divergence, Kind
-from speclift.lossless.gate import ArmGate, Gate
-from speclift.lossless.greedy import Greedy
+from speclift.lossless.gate import ArmGate, Gate, Greedy, Result
 from speclift.lossless.questions import QUICK
-from speclift.lossless.result import Result
 
 ARM = Arm(name="ngram-k2", speculation=NGram(k=2))
 REQUESTS = tuple(
@@ -45,31 +42,16 @@ def tiny(tmp_path: Path) -> Iterator[None]:
 
 def open_gate(*, parted: str = "p9") -> Gate:
     """Three differences of a tenth of a nat that nothing explains."""
-    divergence = Divergence(
-        case=parted,
-        kind=Kind.TOKEN,
-        position=3,
-        margin=0.3,
-        is_at_least=False,
-        rank=2,
-        reference="a",
-        answer="b",
-    )
     greedy = Greedy(
         result=Result.INCONCLUSIVE,
         message="3 differences in 900 tokens are neither ties nor clear faults",
         tokens=900.0,
         prompts=12,
-        checks=(),
-        ties=0,
         wide=3,
-        faults=0,
-        unknown=0,
-        refused=0,
-        examples=(divergence,),
+        parted=(parted,),
     )
-    arm = ArmGate(arm=ARM.name, method="ngram", result=Result.INCONCLUSIVE, greedy=greedy, sampled=None)
-    return Gate(depth="quick", detect=0.05, planned_tokens=0, control=None, arms=(arm,))
+    arm = ArmGate(arm=ARM.name, method="ngram", result=Result.INCONCLUSIVE, greedy=greedy)
+    return Gate(depth="quick", detect=0.05, arms=(arm,))
 
 
 def engine(*truths: str, kind: str = "tiny") -> EngineSpec:
@@ -102,7 +84,6 @@ def settled(
 def test_equal_answers_settle_it(tmp_path: Path) -> None:
     gate = settled(tmp_path)
     assert gate.result is Result.PASS
-    assert gate.arms[0].greedy is not None
     assert "batch-invariant kernels are all the same" in gate.arms[0].greedy.message
 
 
@@ -142,8 +123,8 @@ def test_an_engine_without_such_kernels_is_not_asked(tmp_path: Path) -> None:
 def test_what_is_settled_is_not_asked_again(tmp_path: Path) -> None:
     gate = open_gate()
     greedy = gate.arms[0].greedy
-    assert greedy is not None
-    done = replace(gate, arms=(replace(gate.arms[0], greedy=replace(greedy, result=Result.PASS)),))
+    passed = structs.replace(greedy, result=Result.PASS)
+    done = structs.replace(gate, arms=(structs.replace(gate.arms[0], greedy=passed),))
     assert settled(tmp_path, gate=done) is done
 
 

@@ -6,7 +6,7 @@ import asyncio
 
 import pytest
 
-from speclift.bench.scoring import score_all
+from speclift.bench.gate_run import score_all
 from speclift.core.errors import EngineError
 from speclift.core.traffic import Message, Request
 from speclift.lossless.answers import Answer

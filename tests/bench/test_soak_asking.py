@@ -9,11 +9,12 @@ from dataclasses import replace
 import pytest
 
 from scripted_http import answered, scripted
-from speclift.bench import soak_asking
-from speclift.bench.soak_asking import Heard, hear
+from soaked import EXPOSURE
+from speclift.bench import soak_load
+from speclift.bench.soak_load import send
 from speclift.core.arm import Endpoint
 from speclift.core.records import ToolCall
-from speclift.lossless.soak.values import Promise, SoakRequest
+from speclift.lossless.soak.values import Promise, SoakAnswer, SoakRequest
 
 LIMIT_S = 5.0
 
@@ -41,10 +42,11 @@ def delta(text: str = "", *, index: int = 0, finish: str | None = None, **more: 
     return {"choices": [{"index": index, "delta": {"content": text, **more}, "finish_reason": finish}]}
 
 
-def heard(answer: bytes | None, asked: SoakRequest | None = None, *, limit_s: float = LIMIT_S) -> Heard:
-    async def ask() -> Heard:
+def heard(answer: bytes | None, asked: SoakRequest | None = None, *, limit_s: float = LIMIT_S) -> SoakAnswer:
+    async def ask() -> SoakAnswer:
         async with scripted(lambda _head, _body: answer) as server:
-            return await hear(Endpoint(base_url=server.url, model="m"), asked or request(), limit_s=limit_s)
+            endpoint = Endpoint(base_url=server.url, model="m")
+            return await send(endpoint, asked or request(), EXPOSURE, limit_s=limit_s)
 
     return asyncio.run(ask())
 
@@ -209,7 +211,7 @@ def test_a_stream_is_over_with_its_last_event_though_the_connection_stays_open()
 
 
 def test_an_endless_answer_is_given_up_before_it_fills_the_memory(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(soak_asking, "ANSWER_BYTES_MAX", 1 << 20)
+    monkeypatch.setattr(soak_load, "ANSWER_BYTES_MAX", 1 << 20)
     told = heard(events(*[delta("word " * 1000)] * 500))
     assert "more than 1 MiB" in told.error
 

@@ -9,7 +9,7 @@ from dataclasses import replace
 from typing import cast
 
 from scripted_http import Answer, answered, scripted
-from speclift.bench.soak_fire import Fire
+from speclift.bench.soak_load import SoakLoad
 from speclift.core.arm import Endpoint
 from speclift.engines.protocol import Server
 from speclift.lossless.soak.values import Promise, SoakAnswer, SoakRequest, Stage
@@ -50,23 +50,23 @@ def burn(
     death: str | None = None,
     limit_s: float = 20.0,
     following: Callable[[SoakRequest], SoakRequest | None] = lambda _request: None,
-) -> tuple[list[SoakAnswer], Fire]:
+) -> tuple[list[SoakAnswer], SoakLoad]:
     heard: list[SoakAnswer] = []
 
-    def heed(request: SoakRequest, told: SoakAnswer) -> SoakRequest | None:
+    def take(request: SoakRequest, told: SoakAnswer) -> SoakRequest | None:
         heard.append(told)
         return following(request)
 
-    async def work() -> Fire:
+    async def work() -> SoakLoad:
         async with scripted(answer) as server:
-            fire = Fire(
+            fire = SoakLoad(
                 cast(Server, StandIn(server.url, death)),
                 arm="ngram-k4",
                 launch=2,
                 clock=asyncio.get_running_loop().time,
                 limit_s=limit_s,
             )
-            await fire.ask(openings, streams=streams, stage=Stage.DURING, left_s=lambda: FOREVER_S, heed=heed)
+            await fire.ask(openings, streams=streams, stage=Stage.DURING, left_s=lambda: FOREVER_S, take=take)
             return fire
 
     return heard, asyncio.run(work())

@@ -7,7 +7,8 @@ import asyncio
 import pytest
 
 from scripted_http import answered, scripted
-from speclift.bench.soak_offer import ServerExtras, adapter_ids_in, adapters_in, extras_of
+from speclift.bench.soak_run import adapter_ids_in, adapters_in, capabilities_of
+from speclift.bench.soak_study import Offered
 from speclift.core.arm import Endpoint
 from speclift.lossless.soak.traffic import SoakDialect
 from speclift.testing.fake_corruption import character_id
@@ -18,16 +19,16 @@ NOBODY = Endpoint(base_url="http://127.0.0.1:9", model="fake")
 
 def test_adapters_and_tokens_of_a_server_that_lists_them() -> None:
     with running("adapters=tuned/other") as url:
-        extras = asyncio.run(extras_of(Endpoint(base_url=url, model="fake"), SoakDialect.VLLM))
+        extras = asyncio.run(capabilities_of(Endpoint(base_url=url, model="fake"), SoakDialect.VLLM))
 
-    assert extras == ServerExtras(
+    assert extras == Offered(
         adapters=("tuned", "other"), banned=tuple((character_id(digit), digit) for digit in "379")
     )
 
 
 @pytest.mark.parametrize("dialect", SoakDialect)
 def test_a_server_that_is_not_there_has_nothing(dialect: SoakDialect) -> None:
-    assert asyncio.run(extras_of(NOBODY, dialect)) == ServerExtras()
+    assert asyncio.run(capabilities_of(NOBODY, dialect)) == Offered()
 
 
 @pytest.mark.parametrize(
@@ -56,13 +57,13 @@ def test_a_model_under_another_name_has_its_adapters_too() -> None:
 def test_a_server_of_llamacpp_numbers_its_adapters() -> None:
     listed = b'[{"id": 0, "path": "a.gguf", "scale": 0.0}, {"id": 1, "path": "b.gguf", "scale": 0.0}]'
 
-    async def ask() -> ServerExtras:
+    async def ask() -> Offered:
         async with scripted(
             lambda head, _body: answered(listed if b"/lora-adapters" in head else b"{}")
         ) as server:
-            return await extras_of(Endpoint(base_url=server.url, model="m"), SoakDialect.LLAMACPP)
+            return await capabilities_of(Endpoint(base_url=server.url, model="m"), SoakDialect.LLAMACPP)
 
-    assert asyncio.run(ask()) == ServerExtras(adapters=("0", "1"))
+    assert asyncio.run(ask()) == Offered(adapters=("0", "1"))
 
 
 @pytest.mark.parametrize("listed", [None, {}, [], 7, [7, {"id": "x"}, {"id": -1}, {"id": 1.5}, {}]])

@@ -11,8 +11,7 @@ import pytest
 
 from scripted_http import answered, scripted
 from soaked import observed
-from speclift.bench.soak_asking import digit_tokens
-from speclift.bench.soak_result import is_suspect, offered, soak_of
+from speclift.bench.soak_run import digit_tokens
 from speclift.bench.soak_study import (
     Kept,
     Launched,
@@ -23,18 +22,20 @@ from speclift.bench.soak_study import (
     SoakStepEnded,
     SoakStudy,
     SoakTerms,
+    is_suspect,
+    offered,
+    soak_of,
 )
 from speclift.core.arm import Arm, Endpoint
 from speclift.core.errors import StudyError, UsageError
 from speclift.core.records import AnswerChoice
 from speclift.core.results import Level
 from speclift.core.speculation import NGram
-from speclift.lossless.result import Result
+from speclift.lossless.gate import SHOWN_BY_ANY, Result, SoakFault
 from speclift.lossless.soak.faults import exposed_to, faults_of
-from speclift.lossless.soak.outcome import SHOWN_BY_ANY, SoakArm
-from speclift.lossless.soak.rates import judge_faults
+from speclift.lossless.soak.rates import judge_faults, soaked_result
 from speclift.lossless.soak.traffic import SoakDialect, SoakKind, soak_traffic
-from speclift.lossless.soak.values import Exposure, SoakAnswer, SoakFault, Stage
+from speclift.lossless.soak.values import Exposure, SoakAnswer, Stage
 
 TRAFFIC = soak_traffic(seed=3, dialect=SoakDialect.VLLM)
 ARM = Arm(name="ngram-k4", speculation=NGram())
@@ -91,7 +92,7 @@ def test_a_kind_that_the_arm_refuses_throughout_is_a_warning_and_no_fault() -> N
         kept(slot, arm=arm, status=400 if arm == ARM.name else 200) for slot in slots for arm in TERMS.arms
     ]
     soak = soak_of(TERMS, record_of(*rows), [ARM], study=Path("s"))
-    assert soak.arms[0].found == ()
+    assert soak.found_in(ARM.name) == ()
     (finding,) = soak.findings
     assert (finding.check, finding.level) == ("refused-setting", Level.WARN)
     assert "min-tokens" in finding.message
@@ -109,7 +110,7 @@ def test_errors_of_a_kind_that_is_answered_too_are_faults() -> None:
     rows = [kept(slot, arm="baseline") for slot in slots]
     rows += [kept(slot, status=400 if place < 5 else 200) for place, slot in enumerate(slots)]
     soak = soak_of(TERMS, record_of(*rows), [ARM], study=Path("s"))
-    assert [rate.fault.value for rate in soak.arms[0].found] == ["refused"]
+    assert [rate.name.value for rate in soak.found_in(ARM.name)] == ["refused"]
 
 
 def rated(fault: SoakFault, arm: tuple[int, int], control: tuple[int, int]) -> Result:
@@ -118,7 +119,7 @@ def rated(fault: SoakFault, arm: tuple[int, int], control: tuple[int, int]) -> R
     rates = judge_faults(
         [*everything, *observed(*arm, fault=fault)], [*everything, *observed(*control, fault=fault)]
     )
-    return SoakArm(arm="spec", method="ngram", rates=rates, requests=300, launches=1).result
+    return soaked_result(rates, (), None)
 
 
 @pytest.mark.parametrize(
@@ -224,4 +225,4 @@ def test_counters_of_a_step_speak_where_answers_do_not_say_what_was_drafted() ->
     soak = soak_of(TERMS, record_of(*rows), [ARM], study=Path("s"))
     assert [finding.check for finding in soak.findings] == ["odd-acceptance"]
     assert "launch 2" in soak.findings[0].message
-    assert soak.acceptance[ARM.name] == pytest.approx(8900 / 12000)
+    assert soak.arms[0].acceptance_rate == pytest.approx(8900 / 12000)

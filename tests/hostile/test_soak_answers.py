@@ -10,10 +10,11 @@ from hypothesis import strategies as st
 
 from soaked import NONCE, OTHER, asked, said
 from speclift.core.records import AnswerChoice, ToolCall
-from speclift.lossless.recorded_faults import calls_misfit
+from speclift.lossless.recorded import calls_misfit
 from speclift.lossless.soak.faults import HeldAgainst, exposed_to, faults_of
+from speclift.lossless.soak.prompts import answer_schema, session_tools
 from speclift.lossless.soak.schemas import misfit
-from speclift.lossless.soak.traffic import SoakDialect, SoakKind, answer_schema, session_tools, soak_traffic
+from speclift.lossless.soak.traffic import SoakDialect, SoakKind, soak_traffic
 from speclift.lossless.soak.values import Promise
 
 TRAFFIC = soak_traffic(seed=2, dialect=SoakDialect.VLLM, banned=((1, "7"),))

@@ -33,7 +33,7 @@ from speclift.core.arm import Arm, ServerSettings
 from speclift.core.deadline import Deadline
 from speclift.core.engine_spec import AttachSettings, EngineSpec
 from speclift.core.speculation import Attached
-from speclift.lossless.soak.outcome import Soak
+from speclift.lossless.gate import Soak
 from speclift.lossless.soak.traffic import SoakKind
 
 SOAK_S = 3.0

@@ -18,8 +18,7 @@ from speclift.bench.asking import read_answer
 from speclift.core.records import Outcome, Step
 from speclift.http.answer import read_stream
 from speclift.http.counts import AnswerRead
-from speclift.lossless.answers import Answer
-from speclift.lossless.divergence import compare
+from speclift.lossless.answers import Answer, compare
 from speclift.lossless.questions import Question
 
 # xllamacpp 2026.10.11549 (llama.cpp b11549), SmolLM2-135M, n-gram drafts of 4, timings_per_token, usage.

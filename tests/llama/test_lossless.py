@@ -16,8 +16,7 @@ from speclift.core.arm import Arm, ServerSettings, baseline_arm
 from speclift.core.speculation import NGram
 from speclift.engines.llamacpp.engine import LlamaCpp
 from speclift.engines.protocol import Server
-from speclift.lossless.gate import Gate
-from speclift.lossless.result import Result
+from speclift.lossless.gate import Gate, Result
 
 pytestmark = [pytest.mark.llama, pytest.mark.timeout(600)]
 

@@ -8,18 +8,23 @@ from samples import NGRAM
 from speclift.core.errors import EngineError, OperatingError
 from speclift.core.results import Level
 from speclift.lossless.answers import Answer
-from speclift.lossless.edges import EdgeCheck
-from speclift.lossless.gate import Told, acceptance_findings, garbled_finding, judge_arm, unsettled_gate
-from speclift.lossless.rates import Hazard
-from speclift.lossless.result import Result
+from speclift.lossless.gate import EdgeCheck, Greedy, Result, Sampled
+from speclift.lossless.judge import (
+    JudgedEdge,
+    ServerAnswers,
+    acceptance_findings,
+    garbled_finding,
+    judge_parts,
+    unsettled_gate,
+)
 
 PLAIN = "The river runs past the town."
 LOOP = "I am sorry, I cannot help with that. " * 12
 
 
-def told(way: str = "alone", *, looping: int = 0, answers: int = 40) -> Told:
+def told(way: str = "alone", *, looping: int = 0, answers: int = 40) -> ServerAnswers:
     texts = [LOOP] * looping + [PLAIN] * (answers - looping)
-    return Told(
+    return ServerAnswers(
         answers={
             way: [
                 Answer(case=f"p{number}", text=text, finish_reason="stop", tokens=9)
@@ -34,8 +39,15 @@ def edge(result: Result) -> EdgeCheck:
 
 
 def result_of(*edges: EdgeCheck, looping: int = 0) -> tuple[Result, list[str]]:
-    gate = judge_arm(
-        NGRAM, greedy=None, sampled=None, edges=edges, told=told(looping=looping), baseline=told(), prompts={}
+    gate, _ = judge_parts(
+        NGRAM,
+        greedy=Greedy(),
+        divergences=(),
+        sampled=Sampled(),
+        edges=[JudgedEdge(check) for check in edges],
+        told=told(looping=looping),
+        baseline=told(),
+        prompts={},
     )
     return gate.result, [finding.check for finding in gate.findings]
 
@@ -54,11 +66,11 @@ def test_text_that_loops_fails_the_arm() -> None:
 def test_loops_are_held_against_the_baselines_in_the_same_way_of_asking_or_all_where_it_was_not_asked_so() -> (
     None
 ):
-    beside = Told(answers={**told("alone").answers, **told("batched", looping=20).answers})
+    beside = ServerAnswers(answers={**told("alone").answers, **told("batched", looping=20).answers})
     assert garbled_finding("arm", told("batched", looping=20), beside) is None
     assert garbled_finding("arm", told("alone", looping=20), beside) is not None
     assert garbled_finding("arm", told("streamed", looping=20), told("alone")) is not None
-    assert garbled_finding("arm", told(looping=20), Told()) is None
+    assert garbled_finding("arm", told(looping=20), ServerAnswers()) is None
 
 
 def test_a_baseline_that_loops_as_often_is_no_fault_of_the_arm() -> None:
@@ -70,7 +82,9 @@ def test_a_baseline_that_loops_as_often_is_no_fault_of_the_arm() -> None:
 def test_the_more_ways_of_asking_the_surer_each_must_be() -> None:
     """Ten of 40 against none has p = 0.0005: a fault where there is one way of asking, none where there are ten."""
     once = told("alone", looping=10)
-    many = Told(answers={**once.answers, **{f"way-{number}": told().of("alone") for number in range(9)}})
+    many = ServerAnswers(
+        answers={**once.answers, **{f"way-{number}": told().of("alone") for number in range(9)}}
+    )
     assert garbled_finding("arm", once, told()) is not None
     assert garbled_finding("arm", many, told()) is None
 
@@ -96,21 +110,19 @@ def test_acceptance_of_nothing_or_everything_is_odd(
         Answer(case="p", text="a", finish_reason="stop", tokens=1, drafted=drafted, accepted=accepted),
         Answer(case="q", text="a", finish_reason="stop", tokens=1),
     ]
-    messages = [finding.message for finding in acceptance_findings("arm", Told(answers={way: answers}))]
+    messages = [
+        finding.message for finding in acceptance_findings("arm", ServerAnswers(answers={way: answers}))
+    ]
     assert len(messages) == (said is not None)
     assert said is None or said in messages[0]
 
 
 def test_an_engine_that_breaks_off_shows_the_end_of_its_log() -> None:
-    (broken,) = unsettled_gate(NGRAM, "launch", EngineError("it ended", log_tail="out of memory")).findings
+    (broken,) = unsettled_gate(
+        NGRAM, "launch", EngineError("it ended", log_tail="out of memory")
+    ).gate.findings
     assert (broken.level, broken.message) == (Level.FAIL, "it ended\nout of memory")
-    (silent,) = unsettled_gate(NGRAM, "launch", EngineError("it ended")).findings
+    (silent,) = unsettled_gate(NGRAM, "launch", EngineError("it ended")).gate.findings
     assert silent.message == "it ended"
-    (other,) = unsettled_gate(NGRAM, "launch", OperatingError("no time is left")).findings
+    (other,) = unsettled_gate(NGRAM, "launch", OperatingError("no time is left")).gate.findings
     assert (other.level, other.message) == (Level.WARN, "no time is left")
-
-
-def test_rates_add_up_events_and_tokens() -> None:
-    both = Hazard(events=2, tokens=100.0).plus(Hazard(events=1, tokens=50.0))
-    assert (both.events, both.tokens, both.per_token) == (3, 150.0, 0.02)
-    assert Hazard(events=0, tokens=0.0).per_token == 0.0

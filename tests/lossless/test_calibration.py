@@ -14,19 +14,19 @@ import pytest
 from speclift.lossless.calibration import (
     LIKELIHOOD,
     LOOKUP,
-    SetTest,
     TokenScore,
     calibrate,
+    counts_test,
     detectable,
     foreign_tokens,
     lookups,
     set_test,
     tempered,
+    text_tests,
     tokens_needed,
 )
-from speclift.lossless.result import Result
-from speclift.lossless.sampled import Sampled, judge_scores, judge_tests, judge_texts, planned_tokens
-from speclift.lossless.two_sample import TextTest, text_tests
+from speclift.lossless.gate import Result, Sampled, SetTest, TextTest
+from speclift.lossless.sampled import judge_scores, judge_tests, judge_texts, planned_tokens
 from speclift.testing.samplers import RULES, Chain, generate
 
 CHAIN = Chain.drawn(tokens=40, spread=2.0, agreement=0.8, seed=2)
@@ -295,12 +295,15 @@ class TestByHand:
         assert foreign_tokens([whole]) == 1.0
 
     def test_a_test_says_how_far_off_it_is_beyond_what_is_left_open(self) -> None:
-        judged = SetTest(name="top-1", tokens=100, observed=60.0, expected=50.0, variance=25.0, slack=4.0)
-        assert (judged.z, judged.deviation) == pytest.approx((1.2, 0.1))
-        assert replace(judged, observed=40.0).z == pytest.approx(-1.2)
-        assert replace(judged, observed=53.0).z == 0.0
-        assert replace(judged, variance=0.0).z == 0.0
-        assert replace(judged, tokens=0).deviation == 0.0
+        def judged(observed: float, variance: float = 25.0, tokens: int = 100) -> SetTest:
+            counted = {"observed": observed, "expected": 50.0, "variance": variance, "slack": 4.0}
+            return counts_test("top-1", tokens=tokens, **counted)
+
+        assert (judged(60.0).z, judged(60.0).deviation) == pytest.approx((1.2, 0.1))
+        assert judged(40.0).z == pytest.approx(-1.2)
+        assert judged(53.0).z == 0.0
+        assert judged(60.0, variance=0.0).z == 0.0
+        assert judged(60.0, tokens=0).deviation == 0.0
 
     def test_what_n_tokens_can_find_is_what_takes_n_tokens(self) -> None:
         """At 5 % and a power of 80 %: 1.96 + 0.84 standard errors."""
@@ -325,7 +328,7 @@ class TestByHand:
 class TestAgainstTheBaselinesOwnScores:
     def scored(self, observed: float, name: str = "top-1") -> SetTest:
         """2,000 tokens of even odds: 1,000 hits are expected."""
-        return SetTest(name=name, tokens=2000, observed=observed, expected=1000.0, variance=500.0)
+        return counts_test(name=name, tokens=2000, observed=observed, expected=1000.0, variance=500.0)
 
     @pytest.mark.parametrize(
         ("arm", "control", "fails"),
@@ -357,19 +360,23 @@ class TestWords:
         return judged.message
 
     def test_a_set_is_told_by_how_often_it_was_hit(self) -> None:
-        hit = SetTest(name="top-1", tokens=2000, observed=1120.0, expected=1000.0, variance=500.0)
-        quiet = replace(hit, name="top-3", observed=1000.0)
-        assert self.failed(quiet, hit).startswith("top-1: sampled 56.0% of the time, expected 50.0% (p = ")
-        assert "p < 1e-15" in self.failed(replace(hit, observed=1500.0))
+        def hit(observed: float, name: str = "top-1") -> SetTest:
+            return counts_test(name, tokens=2000, observed=observed, expected=1000.0, variance=500.0)
+
+        quiet, often = hit(1000.0, "top-3"), hit(1120.0)
+        assert self.failed(quiet, often).startswith("top-1: sampled 56.0% of the time, expected 50.0% (p = ")
+        assert "p < 1e-15" in self.failed(hit(1500.0))
 
     def test_a_likelihood_is_told_in_nats(self) -> None:
-        likely = SetTest(name=LIKELIHOOD, tokens=2000, observed=-5000.0, expected=-4000.0, variance=2000.0)
+        likely = counts_test(
+            name=LIKELIHOOD, tokens=2000, observed=-5000.0, expected=-4000.0, variance=2000.0
+        )
         assert self.failed(likely).startswith(
             "log-likelihood under the target is -2.50 nats per token, expected -2.00"
         )
 
     def test_tokens_from_elsewhere_are_told_without_a_set(self) -> None:
-        quiet = SetTest(name="top-1", tokens=2000, observed=1000.0, expected=1000.0, variance=500.0)
+        quiet = counts_test(name="top-1", tokens=2000, observed=1000.0, expected=1000.0, variance=500.0)
         message = self.failed(quiet, foreign_p=1e-9)
         assert message == "some of 2000 tokens are impossible for the target (p = 1e-09)"
 

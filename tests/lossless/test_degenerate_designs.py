@@ -13,20 +13,40 @@ from speclift.core.arm import BASELINE, Arm
 from speclift.core.records import Outcome, Phase, Place, Record
 from speclift.core.speculation import NGram
 from speclift.core.traffic import Concurrency, Request
-from speclift.lossless.answers import Alternative, Answer, Said
-from speclift.lossless.calibration import TokenScore
-from speclift.lossless.divergence import Compared, Divergence, Kind, compare
-from speclift.lossless.document import GateOutcome, gate_outcome, worst_outcome
-from speclift.lossless.edges import judge_edge
-from speclift.lossless.gate import ArmGate, Gate, Told, garbled_finding
-from speclift.lossless.greedy import Control, Greedy, control_of, judge_greedy
+from speclift.lossless.answers import (
+    Alternative,
+    Answer,
+    Compared,
+    Divergence,
+    Kind,
+    Said,
+    compare,
+    hazard,
+    more_often,
+)
+from speclift.lossless.calibration import TokenScore, text_tests
+from speclift.lossless.gate import (
+    PROMPTS_MIN,
+    ArmGate,
+    Gate,
+    Greedy,
+    Hazard,
+    Result,
+    worst_gate,
+)
+from speclift.lossless.greedy import Control, control_of, judge_greedy
+from speclift.lossless.judge import (
+    ALONE,
+    SAMPLED,
+    QuestionSet,
+    ServerAnswers,
+    garbled_finding,
+    judge_answers,
+    judge_edge,
+)
 from speclift.lossless.questions import Edge, Question
-from speclift.lossless.rates import Hazard, hazard, more_often
 from speclift.lossless.recorded import gate_from_records
-from speclift.lossless.result import PROMPTS_MIN, Result
 from speclift.lossless.sampled import judge_scores, judge_texts
-from speclift.lossless.script import ALONE, SAMPLED, Script, judge_told
-from speclift.lossless.two_sample import text_tests
 from speclift.verdict.gate_word import gate_for_verdict
 
 ARM = Arm(name="ngram", speculation=NGram(k=4))
@@ -131,7 +151,7 @@ def test_an_edge_that_differs_by_who_knows_how_much_is_not_called_a_tie() -> Non
     found = judge_edge(
         Edge(name="stop", question=question), answer("e", "a b"), answer("e", "a c"), fault_nats=1.0
     )
-    assert "log-probabilities are unknown" in found.message
+    assert "log-probabilities are unknown" in found.check.message
 
 
 @pytest.mark.parametrize(
@@ -148,14 +168,14 @@ def test_an_edge_that_the_baseline_breaks_too_is_not_the_arms_fault(
 ) -> None:
     question = Question(case="e", request=Request(id="e", prompt="p"), temperature=0.0, seed=1)
     edge = Edge(name="stop", question=question, forbidden="STOP")
-    assert judge_edge(edge, answer("e", baseline), answer("e", arm), fault_nats=1.0).result is result
+    assert judge_edge(edge, answer("e", baseline), answer("e", arm), fault_nats=1.0).check.result is result
 
 
 def test_an_edge_that_samples_may_say_something_else() -> None:
     question = Question(case="e", request=Request(id="e", prompt="p"), temperature=0.8, seed=1)
     edge = Edge(name="seed", question=question, is_sampled=True)
     found = judge_edge(edge, answer("e", "a b"), answer("e", "a c"), fault_nats=1.0)
-    assert (found.message, found.divergence) == ("kept", None)
+    assert (found.check.message, found.divergence) == ("kept", None)
 
 
 @pytest.mark.parametrize(
@@ -171,7 +191,7 @@ def test_an_edge_fails_where_its_margin_is_beyond_that_of_a_fault(gap: float, re
         answer("e", "a c", tokens=2),
         fault_nats=2.0,
     )
-    assert found.result is result
+    assert found.check.result is result
     assert found.divergence is not None
     assert found.divergence.margin == pytest.approx(gap)
 
@@ -245,8 +265,10 @@ def sampled_gate(prompts: int, *, times: int = 1, refused: int = 0, changed: int
         else each
         for i, each in enumerate(said)
     ]
-    script = Script(sampled=questions, told=Told(answers={SAMPLED: said}))
-    return judge_told(ARM, script, Told(answers={SAMPLED: own}), ALL_ALIKE, {}, detect=0.02, seed=0)
+    script = QuestionSet(sampled=questions, told=ServerAnswers(answers={SAMPLED: said}))
+    return judge_answers(
+        ARM, script, ServerAnswers(answers={SAMPLED: own}), ALL_ALIKE, {}, detect=0.02, seed=0
+    ).gate
 
 
 def test_the_same_text_under_the_same_seed_passes() -> None:
@@ -262,18 +284,22 @@ def test_many_seeds_of_few_prompts_do_not_pass(prompts: int, times: int) -> None
 def test_an_arm_that_answers_fewer_sampled_requests_than_the_baseline_does_not_pass(refused: int) -> None:
     found = sampled_gate(24, refused=refused)
     assert found.result is Result.INCONCLUSIVE
-    assert found.sampled is not None
 
 
 def test_one_text_under_every_seed_is_said_once() -> None:
     """A server that ignores the seed: 30 times the same two texts are one pair, and no proof of a fault."""
     questions = asked(1, times=30)
-    script = Script(
+    script = QuestionSet(
         sampled=questions,
-        told=Told(answers={SAMPLED: [answer(q.case, "one two three", tokens=3) for q in questions]}),
+        told=ServerAnswers(answers={SAMPLED: [answer(q.case, "one two three", tokens=3) for q in questions]}),
     )
-    told = Told(answers={SAMPLED: [answer(q.case, "four five six seven", tokens=4) for q in questions]})
-    assert judge_told(ARM, script, told, ALL_ALIKE, {}, detect=0.02, seed=0).result is Result.INCONCLUSIVE
+    told = ServerAnswers(
+        answers={SAMPLED: [answer(q.case, "four five six seven", tokens=4) for q in questions]}
+    )
+    assert (
+        judge_answers(ARM, script, told, ALL_ALIKE, {}, detect=0.02, seed=0).gate.result
+        is Result.INCONCLUSIVE
+    )
 
 
 # Whole texts
@@ -282,9 +308,11 @@ LOOP = "round and round we go " * 20
 PROSE = " ".join(f"word{chr(97 + i % 26)}{chr(97 + i // 26)}" for i in range(60))
 
 
-def told(looping: int, ways: Sequence[str], *, prompts: int = 24) -> Told:
+def told(looping: int, ways: Sequence[str], *, prompts: int = 24) -> ServerAnswers:
     texts = [LOOP if index < looping else PROSE for index in range(prompts)]
-    return Told(answers={way: [answer(f"p{i}", text) for i, text in enumerate(texts)] for way in ways})
+    return ServerAnswers(
+        answers={way: [answer(f"p{i}", text) for i, text in enumerate(texts)] for way in ways}
+    )
 
 
 def test_a_prompt_that_loops_at_every_load_loops_once() -> None:
@@ -294,8 +322,8 @@ def test_a_prompt_that_loops_at_every_load_loops_once() -> None:
 
 
 def test_texts_of_nobody_show_no_fault() -> None:
-    assert garbled_finding("ngram", Told(), Told()) is None
-    assert garbled_finding("ngram", told(24, (ALONE,)), Told()) is None
+    assert garbled_finding("ngram", ServerAnswers(), ServerAnswers()) is None
+    assert garbled_finding("ngram", told(24, (ALONE,)), ServerAnswers()) is None
 
 
 # From a study's records
@@ -380,13 +408,9 @@ def test_a_part_of_the_traffic_that_the_arm_never_answered_has_not_passed() -> N
 # What the verdict is told
 
 
-def outcome(**results: Result) -> GateOutcome:
-    arms = tuple(
-        ArmGate(arm=name, method="ngram", result=result, greedy=None, sampled=None)
-        for name, result in results.items()
-    )
-    gate = Gate(depth="quick", detect=0.05, planned_tokens=1, control=None, arms=arms)
-    return gate_outcome(gate, mode="quick")
+def outcome(**results: Result) -> Gate:
+    arms = tuple(ArmGate(arm=name, method="ngram", result=result) for name, result in results.items())
+    return Gate(depth="quick", arms=arms, mode="quick")
 
 
 def test_an_arm_that_no_gate_looked_at_is_not_covered_by_another_that_passed() -> None:
@@ -399,9 +423,9 @@ def test_an_arm_that_no_gate_looked_at_is_not_covered_by_another_that_passed() -
 
 def test_two_studies_bring_the_arms_of_both() -> None:
     arms = [Arm(name=name, speculation=NGram(k=4)) for name in ("a", "b")]
-    both = worst_outcome([outcome(a=Result.PASS), outcome(b=Result.PASS)])
+    both = worst_gate([outcome(a=Result.PASS), outcome(b=Result.PASS)])
     assert both is not None
     assert gate_for_verdict(both, arms, arms).result is Result.PASS
-    mixed = worst_outcome([outcome(a=Result.INCONCLUSIVE), outcome(a=Result.PASS, b=Result.PASS)])
+    mixed = worst_gate([outcome(a=Result.INCONCLUSIVE), outcome(a=Result.PASS, b=Result.PASS)])
     assert mixed is not None
     assert gate_for_verdict(mixed, arms, arms).result is Result.INCONCLUSIVE

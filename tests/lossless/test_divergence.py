@@ -6,9 +6,18 @@ import math
 
 import pytest
 
-from speclift.lossless.answers import Alternative, Answer, Said, aligned
-from speclift.lossless.divergence import Kind, compare
-from speclift.lossless.rates import Hazard, hazard, more_often, tokens_for_rate
+from speclift.lossless.answers import (
+    Alternative,
+    Answer,
+    Kind,
+    Said,
+    aligned,
+    compare,
+    hazard,
+    more_often,
+    tokens_for_rate,
+)
+from speclift.lossless.gate import Hazard
 
 
 def said(token: str, logprob: float, **others: float) -> Said:

@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 
 import pytest
 
+from samples import NGRAM
 from speclift.core.traffic import Request
-from speclift.lossless.answers import Answer
-from speclift.lossless.divergence import Divergence, Kind, compare
-from speclift.lossless.edges import EdgeCheck
-from speclift.lossless.gate import EXAMPLES_MAX, Example, Told, examples_of
-from speclift.lossless.greedy import Greedy, control_of, judge_greedy
-from speclift.lossless.result import Result
-from speclift.lossless.sampled import Sampled
+from speclift.lossless.answers import Answer, Divergence, Kind, compare
+from speclift.lossless.gate import EdgeCheck, Example, Greedy, Result, Sampled
+from speclift.lossless.greedy import control_of, divergences
+from speclift.lossless.judge import EXAMPLES_MAX, JudgedEdge, ServerAnswers, judge_parts
 
 CASES = [f"p{number}" for number in range(8)]
 PROMPTS = {case: Request(id=case, prompt=f"prompt of {case}") for case in CASES}
@@ -23,18 +22,12 @@ def answer(case: str, text: str = "a b", *, error: str = "") -> Answer:
     return Answer(case=case, text=text, finish_reason="length", tokens=2, error=error)
 
 
-def greedy_of(*parted: str) -> Greedy:
+def parted_at(*parted: str) -> list[Divergence]:
     pairs = [compare(answer(case), answer(case, "a c" if case in parted else "a b")) for case in CASES]
-    return judge_greedy({"alone": pairs}, {"alone": "alone"}, control_of({}, ()), detect=0.05)
+    return divergences({"alone": pairs}, control_of({}, ()))
 
 
-def sampled_of(result: Result) -> Sampled:
-    return Sampled(
-        result=result, message="", method="texts", detect=0.05, tokens=0, tokens_needed=1, detectable=None
-    )
-
-
-def edge_of(case: str) -> EdgeCheck:
+def edge_of(case: str) -> JudgedEdge:
     divergence = Divergence(
         case=case,
         kind=Kind.TOKEN,
@@ -45,31 +38,32 @@ def edge_of(case: str) -> EdgeCheck:
         reference="b",
         answer="c",
     )
-    return EdgeCheck(name="stop", result=Result.FAIL, message="differs", divergence=divergence)
+    return JudgedEdge(EdgeCheck(name="stop", result=Result.FAIL, message="differs"), divergence)
 
 
 def shown(
     *,
-    greedy: Greedy | None = None,
-    sampled: Sampled | None = None,
-    edges: tuple[EdgeCheck, ...] = (),
+    greedy: Sequence[Divergence] = (),
+    sampled: Result = Result.SKIPPED,
+    edges: tuple[JudgedEdge, ...] = (),
     told: dict[str, list[Answer]] | None = None,
     baseline: dict[str, list[Answer]] | None = None,
 ) -> tuple[Example, ...]:
     plain = {"alone": [answer(case) for case in CASES]}
-    return examples_of(
-        "ngram",
-        greedy,
-        sampled,
-        edges,
-        Told(answers=told if told is not None else plain),
-        Told(answers=baseline if baseline is not None else plain),
-        PROMPTS,
-    )
+    return judge_parts(
+        NGRAM,
+        greedy=Greedy(),
+        divergences=greedy,
+        sampled=Sampled(result=sampled),
+        edges=edges,
+        told=ServerAnswers(answers=told if told is not None else plain),
+        baseline=ServerAnswers(answers=baseline if baseline is not None else plain),
+        prompts=PROMPTS,
+    ).examples
 
 
 def test_where_nothing_parted_nothing_is_shown() -> None:
-    assert shown(greedy=greedy_of(), sampled=sampled_of(Result.PASS)) == ()
+    assert shown(greedy=parted_at(), sampled=Result.PASS) == ()
     assert shown() == ()
 
 
@@ -86,23 +80,21 @@ def test_where_nothing_parted_nothing_is_shown() -> None:
 )
 def test_of_several_ways_of_asking_the_first_that_differs_is_shown(texts: tuple[str, ...]) -> None:
     told = {f"way {number}": [answer("p0", text)] for number, text in enumerate(texts)}
-    (example,) = shown(greedy=greedy_of("p0"), told=told)
+    (example,) = shown(greedy=parted_at("p0"), told=told)
     assert (example.baseline, example.answer) == ("a b", "a c")
     assert example.prompt == "prompt of p0"
 
 
 def test_a_case_that_the_baseline_never_answered_shows_the_arms_first_answer() -> None:
     told = {"alone": [answer("p0", "a c")], "batched": [answer("p0", "a d")]}
-    (example,) = shown(greedy=greedy_of("p0"), told=told, baseline={})
+    (example,) = shown(greedy=parted_at("p0"), told=told, baseline={})
     assert (example.baseline, example.answer) == ("", "a c")
 
 
 def test_greedy_ones_come_first_then_edges_then_sampled_texts() -> None:
     told = {"sampled": [answer("p3", "x y"), answer("p4", error="down"), answer("p5", "x y")]}
-    silent = EdgeCheck(name="seed", result=Result.PASS, message="kept")
-    found = shown(
-        greedy=greedy_of("p1"), sampled=sampled_of(Result.FAIL), edges=(silent, edge_of("p2")), told=told
-    )
+    silent = JudgedEdge(EdgeCheck(name="seed", result=Result.PASS, message="kept"))
+    found = shown(greedy=parted_at("p1"), sampled=Result.FAIL, edges=(silent, edge_of("p2")), told=told)
     assert [(each.case, each.margin) for each in found] == [
         ("p1", None),
         ("p2", 3.0),
@@ -114,22 +106,20 @@ def test_greedy_ones_come_first_then_edges_then_sampled_texts() -> None:
 
 @pytest.mark.parametrize("result", [Result.PASS, Result.INCONCLUSIVE])
 def test_sampled_texts_that_did_not_fail_are_not_shown(result: Result) -> None:
-    assert shown(sampled=sampled_of(result), told={"sampled": [answer("p3", "x y")]}) == ()
+    assert shown(sampled=result, told={"sampled": [answer("p3", "x y")]}) == ()
 
 
 @pytest.mark.parametrize("parted", range(len(CASES) + 1))
 def test_there_are_never_more_than_a_handful(parted: int) -> None:
     told = {"sampled": [answer(case, "x y") for case in CASES]}
-    found = shown(greedy=greedy_of(*CASES[:parted]), sampled=sampled_of(Result.FAIL), told=told)
+    found = shown(greedy=parted_at(*CASES[:parted]), sampled=Result.FAIL, told=told)
     assert len(found) == EXAMPLES_MAX
     assert sum("sampled" not in each.why for each in found) == min(parted, EXAMPLES_MAX)
 
 
 def test_an_answer_cut_off_is_said_to_end_early() -> None:
     cut = Answer(case="p0", text="a", finish_reason="", tokens=1)
-    greedy = judge_greedy(
-        {"alone": [compare(answer("p0"), cut)]}, {"alone": "alone"}, control_of({}, ()), detect=0.05
-    )
-    (example,) = shown(greedy=greedy, told={"alone": [cut]})
+    parted = divergences({"alone": [compare(answer("p0"), cut)]}, control_of({}, ()))
+    (example,) = shown(greedy=parted, told={"alone": [cut]})
     assert example.margin == math.inf
     assert "ends early" in example.why

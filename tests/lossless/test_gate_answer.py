@@ -3,25 +3,20 @@
 from __future__ import annotations
 
 import shlex
-from dataclasses import replace
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from running import Cli, fake_flags
 from speclift.core.answer import SENTENCE_CHARACTERS_MAX
-from speclift.lossless.edges import EdgeCheck
-from speclift.lossless.gate import ArmGate, Gate
+from speclift.lossless.gate import ArmGate, EdgeCheck, Gate, Greedy, GreedyCheck, Hazard, Result
 from speclift.lossless.gate_answer import gate_answer
-from speclift.lossless.greedy import Greedy, GreedyCheck
-from speclift.lossless.rates import Hazard
-from speclift.lossless.result import Result
 
 ARGV = ("verify", "--engine", "fake", "--method", "ngram", "--k", "4", "--requests", "10", "--json")
 
 
 def greedy(result: Result, *, events: int = 0, tokens: float = 400.0) -> Greedy:
-    own = Hazard(events=events, tokens=tokens)
     return Greedy(
         result=result,
         message=f"{tokens:.0f} tokens compared",
@@ -29,15 +24,14 @@ def greedy(result: Result, *, events: int = 0, tokens: float = 400.0) -> Greedy:
         prompts=10,
         checks=(
             GreedyCheck(
-                name="alone", answers=24, hazard=own, control=Hazard(events=0, tokens=tokens), p_value=1.0
+                name="alone",
+                answers=24,
+                events=events,
+                tokens=tokens,
+                control=Hazard(events=0, tokens=tokens),
+                p_value=1.0,
             ),
         ),
-        ties=0,
-        wide=0,
-        faults=0,
-        unknown=0,
-        refused=0,
-        examples=(),
     )
 
 
@@ -48,11 +42,10 @@ def gate(*results: Result, **changes: Any) -> Gate:
             method="ngram",
             result=result,
             greedy=greedy(result, **changes),
-            sampled=None,
         )
         for number, result in enumerate(results, 4)
     )
-    return Gate(depth="full", detect=0.02, planned_tokens=100, control=None, arms=arms, wall_s=30.0)
+    return Gate(depth="full", detect=0.02, planned_tokens=100, arms=arms, wall_s=30.0)
 
 
 @pytest.mark.parametrize(
@@ -97,7 +90,7 @@ def test_edges_that_were_kept_are_named_and_broken_ones_explained(
 ) -> None:
     edges = tuple(EdgeCheck(name=name, result=result, message=f"about {name}") for name in ("stop", "schema"))
     alone = gate(result)
-    found = replace(alone, arms=tuple(replace(arm, greedy=None, edges=edges) for arm in alone.arms))
+    found = replace(alone, arms=tuple(replace(arm, greedy=Greedy(), edges=edges) for arm in alone.arms))
     assert list(gate_answer(found, ARGV).because) == expected
 
 

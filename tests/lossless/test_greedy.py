@@ -8,9 +8,9 @@ from dataclasses import replace
 
 import pytest
 
-from speclift.lossless.divergence import Compared, Divergence, Kind
-from speclift.lossless.greedy import Greedy, control_of, judge_greedy, settled_by_equality
-from speclift.lossless.result import Result
+from speclift.lossless.answers import Compared, Divergence, Kind
+from speclift.lossless.gate import Greedy, Result
+from speclift.lossless.greedy import control_of, judge_greedy, settled_by_equality
 
 ALONE = {"alone": "alone"}
 
@@ -199,8 +199,9 @@ def test_every_difference_is_counted_once_and_the_worst_are_shown_first() -> Non
     found = judged(tie, refused, unknown, wide, fault, tie, *[SAME] * 20)
     counted = (found.faults, found.wide, found.unknown, found.refused, found.ties)
     assert counted == (1, 1, 1, 1, 2)
-    assert [example.margin for example in found.examples] == [6.0, 0.5, None, None, 0.05, 0.05]
-    assert found.examples[3].kind is Kind.REFUSED
+    assert len(found.parted) == 6
+    # The unknown one and the refused one.
+    assert found.without_margin == found.parted[2:4]
 
 
 def test_what_stays_unclear_is_added_up_unless_the_baseline_differs_from_itself_as_well() -> None:
@@ -242,14 +243,14 @@ UNSURE = judged(*[pair(0.5)] * 3, *[SAME] * 17)
 
 def test_what_arithmetic_may_have_done_passes_where_kernels_without_it_give_the_same_text() -> None:
     assert UNSURE.is_open_by_arithmetic
-    found = settled_by_equality(UNSURE, EQUAL, NEVER_PARTED)
+    found = settled_by_equality(UNSURE, EQUAL, NEVER_PARTED.together)
     assert (found.result, found.wide) == (Result.PASS, 3)
     assert "1000 tokens with batch-invariant kernels are all the same" in found.message
 
 
 @pytest.mark.parametrize("margin", [0.01, 0.5, 5.0, None])
 def test_one_difference_with_batch_invariant_kernels_is_a_changed_output(margin: float | None) -> None:
-    found = settled_by_equality(UNSURE, judged(pair(margin), *[SAME] * 19), NEVER_PARTED)
+    found = settled_by_equality(UNSURE, judged(pair(margin), *[SAME] * 19), NEVER_PARTED.together)
     assert found.result is Result.FAIL
     assert "1 differences in 1000 tokens with batch-invariant kernels" in found.message
 
@@ -257,13 +258,13 @@ def test_one_difference_with_batch_invariant_kernels_is_a_changed_output(margin:
 def test_kernels_under_which_the_baseline_differs_from_itself_settle_nothing() -> None:
     noisy = control_of({"alone": numbered(NOISY_BASELINE)}, ())
     for invariant in (EQUAL, judged(pair(5.0), *[SAME] * 19)):
-        found = settled_by_equality(UNSURE, invariant, noisy)
+        found = settled_by_equality(UNSURE, invariant, noisy.together)
         assert found.result is Result.INCONCLUSIVE
         assert "two baseline runs differ 5 times there too" in found.message
 
 
 def test_too_few_equal_tokens_settle_nothing() -> None:
-    found = settled_by_equality(UNSURE, judged(SAME), NEVER_PARTED)
+    found = settled_by_equality(UNSURE, judged(SAME), NEVER_PARTED.together)
     assert found.result is Result.INCONCLUSIVE
     assert "too little was compared" in found.message
 

@@ -8,24 +8,25 @@ from typing import Any
 
 import pytest
 
+from speclift.core.document import plain
 from speclift.core.errors import StudyError
 from speclift.core.results import Finding, Level
-from speclift.lossless.calibration import SetTest
-from speclift.lossless.document import (
-    GateOutcome,
-    gate_document,
-    gate_outcome,
-    kept_outcome,
-    skipped_outcome,
-    worst_outcome,
+from speclift.lossless.calibration import counts_test
+from speclift.lossless.gate import (
+    ArmGate,
+    EdgeCheck,
+    Example,
+    Gate,
+    Greedy,
+    GreedyCheck,
+    Hazard,
+    Result,
+    Sampled,
+    TextTest,
+    read_gate,
+    worst_gate,
 )
-from speclift.lossless.edges import EdgeCheck
-from speclift.lossless.gate import ArmGate, Example, Gate, gate_without_text
-from speclift.lossless.greedy import Control, Greedy, GreedyCheck
-from speclift.lossless.rates import Hazard
-from speclift.lossless.result import Result
-from speclift.lossless.sampled import Sampled
-from speclift.lossless.two_sample import TextTest
+from speclift.lossless.greedy import Control
 
 DOCUMENTS = Path(__file__).parents[1] / "recorded" / "documents"
 FEW, NONE = Hazard(events=2, tokens=900.0), Hazard(events=0, tokens=0.0)
@@ -34,13 +35,9 @@ GREEDY = Greedy(
     message="2 answers part",
     tokens=900.0,
     prompts=12,
-    checks=(GreedyCheck(name="alone", answers=12, hazard=FEW, control=NONE, p_value=0.2),),
+    checks=(GreedyCheck(name="alone", answers=12, events=2, tokens=900.0, control=NONE, p_value=0.2),),
     ties=1,
-    wide=0,
     faults=1,
-    unknown=0,
-    refused=0,
-    examples=(),
 )
 SAMPLED = Sampled(
     result=Result.PASS,
@@ -51,7 +48,7 @@ SAMPLED = Sampled(
     tokens_needed=2000,
     detectable=0.01,
     identity=FEW,
-    tests=(SetTest(name="top 1", tokens=4000, observed=2010.0, expected=2000.0, variance=900.0),),
+    tests=(counts_test(name="top 1", tokens=4000, observed=2010.0, expected=2000.0, variance=900.0),),
     text_tests=(TextTest(name="words", pairs=30, baseline=40.0, arm=41.0, p_value=0.6),),
     notes=("scored",),
 )
@@ -69,19 +66,17 @@ CHANGED = ArmGate(
         Finding(check="arm-failed", level=Level.FAIL, message="it died\nsecret", arm="draft-k4"),
         Finding(check="odd-acceptance", level=Level.WARN, message="almost none\nsecret", arm="draft-k4"),
     ),
-    examples=(
-        Example(
-            arm="draft-k4",
-            case="p1",
-            why="ends early",
-            prompt="secret",
-            baseline="secret",
-            answer="secret",
-            margin=float("inf"),
-        ),
-    ),
 )
-SAME = ArmGate(arm="ngram-k8", method="ngram", result=Result.PASS, greedy=None, sampled=SAMPLED)
+SAME = ArmGate(arm="ngram-k8", method="ngram", result=Result.PASS, sampled=SAMPLED)
+EXAMPLE = Example(
+    arm="draft-k4",
+    case="p1",
+    why="ends early",
+    prompt="secret",
+    baseline="secret",
+    answer="secret",
+    margin=float("inf"),
+)
 CONTROL = Control(
     hazards={"alone": FEW},
     margins=(0.05,),
@@ -92,37 +87,47 @@ CONTROL = Control(
 )
 
 
-def gate(*arms: ArmGate) -> Gate:
+def gate(*arms: ArmGate, mode: str = "full") -> Gate:
     return Gate(
-        depth="full", detect=0.02, planned_tokens=2000, control=CONTROL, arms=arms, wall_s=3.0, notes=("n",)
+        depth="full",
+        detect=0.02,
+        planned_tokens=2000,
+        control=CONTROL.as_document(),
+        arms=arms,
+        examples=(EXAMPLE,),
+        wall_s=3.0,
+        notes=("n",),
+        mode=mode,
     )
 
 
-def stored(outcome: GateOutcome) -> Any:
-    return json.loads(json.dumps(outcome.document, allow_nan=False))
+def stored(kept: Gate) -> Any:
+    return json.loads(json.dumps(plain(kept), allow_nan=False))
 
 
 @pytest.mark.parametrize(
-    "outcome",
-    [
-        gate_outcome(gate(CHANGED, SAME), mode="full"),
-        gate_outcome(gate(SAME), mode="quick"),
-        skipped_outcome("--verify off", mode="off"),
-    ],
+    "kept",
+    [gate(CHANGED, SAME), gate(SAME, mode="quick"), Gate(why="--verify off", mode="off")],
     ids=["changed", "same", "skipped"],
 )
-def test_it_reads_back_the_same(outcome: GateOutcome) -> None:
-    assert kept_outcome(stored(outcome)) == outcome
+def test_it_reads_back_the_same(kept: Gate) -> None:
+    again = read_gate(stored(kept))
+    assert stored(again) == stored(kept)
+    assert again.outcomes == kept.outcomes
 
 
 @pytest.mark.parametrize("name", ["decide", "tune"])
 def test_one_of_an_earlier_version_is_read_and_kept_as_it_was(name: str) -> None:
     kept = json.loads((DOCUMENTS / f"{name}.json").read_text("utf-8"))["lossless"]
-    assert kept_outcome(kept).document == kept
+    again = stored(read_gate(kept))
+    for field in ("result", "arm", "depth", "control", "examples", "findings", "notes", "mode"):
+        assert again[field] == kept[field]
+    for was, now in zip(kept["arms"], again["arms"], strict=True):
+        assert all(now["greedy"][field] == value for field, value in was["greedy"].items())
 
 
 def test_an_arm_says_what_decided_it() -> None:
-    changed, same = gate_outcome(gate(CHANGED, SAME), mode="full").arms or ()
+    changed, same = gate(CHANGED, SAME).outcomes
     assert changed.message == (
         "greedy: 2 answers part; stop: the stop string 'secret' is in the answer; it died\nsecret"
     )
@@ -135,30 +140,32 @@ def test_an_arm_says_what_decided_it() -> None:
         (("result",), "perhaps", r"\$\.result"),
         (("arms", 0, "greedy", "checks", 0, "answers"), "12", r"\$\.arms\[0\]\.greedy\.checks\[0\]\.answers"),
         (("arms", 0, "edges"), None, r"\$\.arms\[0\]\.edges"),
+        (("arms",), [], "says 'fail', and its arms 'inconclusive'"),
+        (("result",), "pass", "says 'pass', and its arms 'fail'"),
     ],
 )
 def test_a_damaged_one_is_refused_with_the_place(path: tuple[Any, ...], value: object, fault: str) -> None:
-    kept = stored(gate_outcome(gate(CHANGED), mode="full"))
+    kept = stored(gate(CHANGED))
     place = kept
     for key in path[:-1]:
         place = place[key]
     place[path[-1]] = value
-    with pytest.raises(StudyError, match=f"damaged: {fault}"):
-        kept_outcome(kept)
+    with pytest.raises(StudyError, match=fault):
+        read_gate(kept)
 
 
 def test_the_worst_of_several_studies_speaks_for_all_of_them() -> None:
-    passed, failed = gate_outcome(gate(SAME), mode="full"), gate_outcome(gate(CHANGED), mode="full")
-    skipped = skipped_outcome("--verify off", mode="off")
-    worst = worst_outcome([passed, failed])
+    passed, failed = gate(SAME), gate(CHANGED)
+    skipped = Gate(why="--verify off", mode="off")
+    worst = worst_gate([passed, failed])
     assert worst is not None
-    assert (worst.result, {arm.arm for arm in worst.arms or ()}) == (Result.FAIL, {"draft-k4", "ngram-k8"})
-    assert worst_outcome([passed, skipped]) == skipped
-    assert worst_outcome([passed, None]) is None
-    assert worst_outcome([failed, None]) == failed
+    assert (worst.result, {arm.arm for arm in worst.arms}) == (Result.FAIL, {"draft-k4", "ngram-k8"})
+    assert worst_gate([passed, skipped]) == skipped
+    assert worst_gate([passed, None]) is None
+    assert worst_gate([failed, None]) == failed
 
 
 def test_without_text_nothing_is_quoted() -> None:
-    document = json.dumps(gate_document(gate_without_text(gate(CHANGED), instead="text not kept")))
+    document = json.dumps(plain(gate(CHANGED).without_text(instead="text not kept")))
     assert "secret" not in document
     assert document.count("text not kept") == 3  # the edge, and the failed arm's finding twice

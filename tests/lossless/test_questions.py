@@ -9,19 +9,18 @@ import pytest
 from samples import request
 from speclift.core.traffic import Message
 from speclift.lossless.answers import Alternative, Answer, Said
-from speclift.lossless.edges import judge_edge
+from speclift.lossless.gate import Result
 from speclift.lossless.greedy import gap_noise
+from speclift.lossless.judge import judge_edge
 from speclift.lossless.questions import (
     QUICK,
     Edge,
     Question,
     edges,
-    fits_schema,
     greedy_questions,
     sampled_questions,
     second_turns,
 )
-from speclift.lossless.result import Result
 
 LONG = "The old stone bridge crosses a quiet river near Hamburg harbour today"
 
@@ -125,29 +124,12 @@ class TestEdges:
         assert stops == ([] if stop is None else [stop])
 
 
-@pytest.mark.parametrize(
-    ("text", "fits"),
-    [
-        ('{"city": "Hamburg", "bridges": 2500}', True),
-        ('{"city": "Hamburg", "bridges": true}', False),
-        ('{"city": "Hamburg", "bridges": 2.5}', False),
-        ('{"city": 7, "bridges": 2500}', False),
-        ('{"city": "Hamburg"}', False),
-        ('{"city": "Hamburg", "bridges": 2500, "more": 1}', False),
-        ('["city", "bridges"]', False),
-        ("Hamburg", False),
-    ],
-)
-def test_an_answer_fits_the_schema_or_not(text: str, fits: bool) -> None:
-    assert fits_schema(text) is fits
-
-
 class TestBrokenEdges:
     def result(self, edge: Edge, text: str, *, finish: str = "stop", tokens: int | None = 3) -> Result:
         """Of an arm beside a baseline that keeps to it."""
         kept = answer('{"city": "Hamburg", "bridges": 2}', tokens=3)
         arm = Answer(case="p1", text=text, finish_reason=finish, tokens=tokens)
-        return judge_edge(edge, kept, arm, fault_nats=3.0).result
+        return judge_edge(edge, kept, arm, fault_nats=3.0).check.result
 
     @pytest.mark.parametrize(("tokens", "result"), [(7, Result.PASS), (8, Result.FAIL), (None, Result.PASS)])
     def test_one_token_over_the_limit_is_a_fault(self, tokens: int | None, result: Result) -> None:

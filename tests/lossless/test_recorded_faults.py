@@ -12,10 +12,8 @@ from speclift.core.records import Outcome, Phase, Place, Record
 from speclift.core.results import Finding, Level
 from speclift.core.speculation import NGram
 from speclift.core.traffic import Concurrency, Request
-from speclift.lossless.gate import gate_without_text
-from speclift.lossless.recorded import gate_from_records
-from speclift.lossless.recorded_faults import calls_misfit
-from speclift.lossless.result import Result
+from speclift.lossless.gate import Result
+from speclift.lossless.recorded import calls_misfit, gate_from_records
 
 ARM = Arm(name="ngram", speculation=NGram(k=4))
 SCHEMA = {"type": "object", "properties": {"city": {"type": "string"}}, "required": ["city"]}
@@ -245,6 +243,6 @@ def test_a_report_without_text_quotes_no_answer() -> None:
         for arm, texts in ((BASELINE, FINE), ("ngram", LEAKY))
         for i, text in enumerate(texts)
     ]
-    gate = gate_without_text(gate_from_records(records, [ARM], requests), instead="not kept")
+    gate = gate_from_records(records, [ARM], requests).without_text(instead="not kept")
 
     assert all("im_end" not in finding.message for arm in gate.arms for finding in arm.findings)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from speclift.lossless.text_faults import is_garbled, is_looping, text_faults
+from speclift.lossless.answers import is_garbled, is_looping, text_faults
 from speclift.studies.prompt_files import bundled_workload
 
 SALAD = (

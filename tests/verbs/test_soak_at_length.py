@@ -7,7 +7,7 @@ import pytest
 from running import Cli, fake_flags
 from soaking import TIMES, soak
 from speclift.bench import gate_study, soak_run
-from speclift.lossless.soak import sizes
+from speclift.lossless.soak import traffic
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(120)]
 
@@ -21,7 +21,7 @@ def test_what_is_sampled_under_load_is_held_against_the_targets_probabilities(
     # Most of a short soak instead of a fifth of a long one: about ten times the tokens that it takes.
     monkeypatch.setattr(soak_run, "SAMPLING_SHARE", 0.6)
     # As if few requests were enough: where they are not, there is no time to sample.
-    monkeypatch.setattr(sizes, "WANTED_TIMES", 0.05)
+    monkeypatch.setattr(traffic, "WANTED_TIMES", 0.05)
     truths = ("ttft_s=0.005", "tpot_s=0.0005", "flavour=vllm", "sampler=rejection", f"spec.sampler={sampler}")
     told = soak(cli, "--temperature", "1", "--detect", 0.2, truths=truths, soak_s=8)
     distribution = told.document["soak"]["arms"][0]["distribution"]

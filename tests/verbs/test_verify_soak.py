@@ -90,7 +90,7 @@ def test_python_asks_for_a_soak_in_seconds(tmp_path: Path, monkeypatch: pytest.M
         engine="fake", methods=("ngram,k=4",), requests=2, max_tokens=8, temperatures=(0.0,), concurrency=(2,),
         engine_args=TIMES, launches=1, soak_s=SOAK_MIN_S,
     )  # fmt: skip
-    assert gate.soak is not None
+    assert gate.soak
     assert gate.soak.requests > 0
 
 

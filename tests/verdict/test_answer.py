@@ -24,8 +24,7 @@ from speclift.core.answer import (
 from speclift.core.arm import BASELINE
 from speclift.core.goals import Goals
 from speclift.core.results import Decision, Part, Percentiles, TailRatio
-from speclift.lossless.document import ArmOutcome
-from speclift.lossless.result import Result
+from speclift.lossless.gate import Result
 from speclift.verdict.answer import answer_to
 
 SENTENCES = {
@@ -124,14 +123,13 @@ def test_a_long_list_of_segments_is_counted() -> None:
 
 
 def test_what_an_arm_that_changes_the_answers_might_reach_is_not_held_out() -> None:
-    outcomes = (
-        ArmOutcome(arm=ARM.name, result=Result.PASS, message="12 answers are the same"),
-        ArmOutcome(arm=OTHER.name, result=Result.FAIL, message="7 of 24 answers differ"),
-    )
+    same = gate(Result.PASS)
+    (arm,) = same.arms
+    other = structs.replace(arm, arm=OTHER.name, result=Result.FAIL)
     slow = judged(
         evidence(overall=comparison(1.0, 1.1, 1.18)),
         evidence(arm=OTHER, overall=comparison(1.0, 1.1, 1.25, arm=OTHER.name)),
-        lossless=replace(gate(Result.PASS), arms=outcomes),
+        lossless=structs.replace(same, arms=(arm, other)),
     )
     assert answer_to(slow).sentence == "Leave it off: at most 1.18x of the 1.30x asked for."
 
@@ -189,7 +187,7 @@ class TestBecause:
     @pytest.mark.parametrize(
         ("result", "words"),
         [
-            (Result.PASS, "the answers stay the same: 12 answers are the same"),
+            (Result.PASS, "the answers stay the same: greedy: 12 answers are the same"),
             (Result.SKIPPED, "whether the answers stay the same was not checked"),
             (Result.INCONCLUSIVE, "whether the answers stay the same was checked and is not certain"),
         ],

@@ -5,23 +5,25 @@ from __future__ import annotations
 from samples import NGRAM
 from simulated import ARM, OTHER
 from speclift.core.arm import Arm
-from speclift.lossless.document import ArmOutcome, GateOutcome, SkippedGateDocument
-from speclift.lossless.result import Result
+from speclift.core.results import fail
+from speclift.lossless.gate import ArmGate, Gate, Result
 from speclift.verdict.gate_word import GateWord, changed_arms, gate_for_verdict
 
 
-def outcome(arms: dict[str, Result] | None, *, mode: str = "quick", why: str = "") -> GateOutcome:
-    judged = [
-        ArmOutcome(arm=name, result=result, message=f"said of {name}")
-        for name, result in (arms or {}).items()
-    ]
-    return GateOutcome(
-        result=Result.SKIPPED,
+def outcome(arms: dict[str, Result] | None, *, mode: str = "quick", why: str = "") -> Gate:
+    return Gate(
+        depth="quick" if arms else "",
+        arms=tuple(
+            ArmGate(
+                arm=name,
+                method="ngram",
+                result=result,
+                findings=(fail("said", f"said of {name}"),),
+            )
+            for name, result in (arms or {}).items()
+        ),
         mode=mode,
         why=why,
-        arms=tuple(judged) if arms else None,
-        examples=(),
-        document=SkippedGateDocument(result=Result.SKIPPED),
     )
 
 

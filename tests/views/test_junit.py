@@ -2,59 +2,77 @@
 
 from __future__ import annotations
 
-from typing import cast
 from xml.etree import ElementTree
 
-from speclift.core.results import Level
-from speclift.lossless.document import GateDocument
-from speclift.lossless.result import Result
-from speclift.lossless.soak.rates import SoakResult
+from speclift.core.results import warn
+from speclift.lossless.gate import (
+    ArmGate,
+    EdgeCheck,
+    Example,
+    FaultRate,
+    Gate,
+    Greedy,
+    Result,
+    Soak,
+    SoakArm,
+    SoakFault,
+    SoakResult,
+)
 from speclift.views.junit import verify_junit
 
 NASTY = 'a <b> & "c" ]]> \x00\x1b[31m \ud800 end'
 
 
-def gate(result: Result, *, fault: SoakResult = SoakResult.CLEAN, text: str = "fine") -> GateDocument:
-    document = {
-        "wall_s": 2.0,
-        "result": result,
-        "examples": [
-            {"arm": "ngram-k4", "case": "c1", "why": "another token", "baseline": "one", "answer": text}
-        ],
-        "arms": [
-            {
-                "arm": "ngram-k4",
-                "method": "ngram",
-                "result": result,
-                "greedy": {"result": result, "message": text},
-                "sampled": {"result": Result.SKIPPED},
-                "edges": [{"name": "stop string", "result": Result.PASS, "message": "kept"}],
-                "findings": [],
-            }
-        ],
-        "soak": {
-            "seconds": 10.0,
-            "arms": [],
-            "faults": [
-                {
-                    "arm": "ngram-k4",
-                    "name": "cross-talk",
-                    "result": fault,
-                    "message": "3 of 100 requests",
-                    "places": ["only from 9 streams on"],
-                    "evidence": [text],
-                    "script": "soak/cross-talk.py",
-                }
-            ],
-            "findings": [
-                {"check": "odd-acceptance", "level": Level.WARN, "message": "all", "arm": "ngram-k4"}
-            ],
-        },
-    }
-    return cast(GateDocument, document)
+def gate(result: Result, *, fault: SoakResult = SoakResult.CLEAN, text: str = "fine") -> Gate:
+    rate = FaultRate(
+        arm="ngram-k4",
+        name=SoakFault.CROSS_TALK,
+        result=fault,
+        message="3 of 100 requests",
+        count=3,
+        exposed=100,
+        rate=0.03,
+        low=0.01,
+        high=0.08,
+        control_count=0,
+        control_exposed=100,
+        control_rate=0.0,
+        p_value=0.1,
+        places=("only from 9 streams on",),
+        evidence=(text,),
+        script="soak/cross-talk.py",
+    )
+    soaked = SoakArm(
+        arm="ngram-k4",
+        method="ngram",
+        result=result,
+        requests=100,
+        launches=1,
+        findings=(warn("odd-acceptance", "all", arm="ngram-k4"),),
+    )
+    soak = Soak(
+        result=result,
+        seconds=10.0,
+        planned_s=10.0,
+        partial=False,
+        requests=200,
+        launches=2,
+        concurrency=(4,),
+        faults=(rate,),
+        arms=(soaked,),
+    )
+    arm = ArmGate(
+        arm="ngram-k4",
+        method="ngram",
+        result=result,
+        greedy=Greedy(result=result, message=text),
+        edges=(EdgeCheck(name="stop string", result=Result.PASS, message="kept"),),
+    )
+    example = Example(arm="ngram-k4", case="c1", why="another token", prompt="p", baseline="one", answer=text)
+    return Gate(depth="full", wall_s=2.0, arms=(arm,), examples=(example,), soak=soak)
 
 
-def cases(document: GateDocument) -> dict[str, ElementTree.Element]:
+def cases(document: Gate) -> dict[str, ElementTree.Element]:
     root = ElementTree.fromstring(verify_junit(document))
     return {f"{case.get('classname')}/{case.get('name')}": case for case in root.iter("testcase")}
 

@@ -16,16 +16,16 @@ from pathlib import Path
 
 import pytest
 
-from speclift.bench.soak_fire import Fire
-from speclift.bench.soak_offer import extras_of
-from speclift.bench.soak_run import Witness
+from speclift.bench.soak_load import SoakLoad
+from speclift.bench.soak_run import Witness, capabilities_of
 from speclift.core.arm import Arm, ServerSettings
 from speclift.core.speculation import NGram
 from speclift.engines.protocol import Server
 from speclift.engines.vllm.engine import Vllm
+from speclift.lossless.gate import SoakFault
 from speclift.lossless.soak.rates import PROMISED
 from speclift.lossless.soak.traffic import SoakDialect, SoakKind, SoakTraffic, soak_traffic
-from speclift.lossless.soak.values import SoakAnswer, SoakFault, SoakRequest, Stage
+from speclift.lossless.soak.values import SoakAnswer, SoakRequest, Stage
 
 pytestmark = [pytest.mark.vllm, pytest.mark.timeout(900)]
 
@@ -92,7 +92,7 @@ async def asked(server: Server, traffic: SoakTraffic, *, openings: int) -> Seen:
     """So many requests, with the turns that follow them."""
     witness, seen, ends_s = Witness(), Seen(), time.monotonic() + 300
 
-    def heed(request: SoakRequest, answer: SoakAnswer) -> SoakRequest | None:
+    def take(request: SoakRequest, answer: SoakAnswer) -> SoakRequest | None:
         exposed, faults = witness.judge(request, answer)
         seen.exposed.update(exposed)
         seen.broken_promises += [
@@ -102,13 +102,13 @@ async def asked(server: Server, traffic: SoakTraffic, *, openings: int) -> Seen:
         seen.models[request.model] += not answer.error
         return traffic.following(request, answer)
 
-    fire = Fire(server, arm="spec", launch=1, clock=time.monotonic, limit_s=120.0)
+    fire = SoakLoad(server, arm="spec", launch=1, clock=time.monotonic, limit_s=120.0)
     await fire.ask(
         (witness.sending(traffic.opening(slot)) for slot in range(openings)),
         streams=STREAMS,
         stage=Stage.DURING,
         left_s=lambda: ends_s - time.monotonic(),
-        heed=heed,
+        take=take,
     )
     assert not fire.failure
     return seen
@@ -131,7 +131,7 @@ def test_answers_can_show_what_breaks_most_and_show_none_of_it(
 def test_an_adapter_that_the_server_lists_is_asked_among_other_requests(
     runner: asyncio.Runner, server: Server
 ) -> None:
-    extras = runner.run(extras_of(server.endpoint, SoakDialect.VLLM))
+    extras = runner.run(capabilities_of(server.endpoint, SoakDialect.VLLM))
     assert extras.adapters == (ADAPTER,)
     offering = TRAFFIC.offering(adapters=extras.adapters, banned=())
     traffic = replace(offering, kinds=frozenset({SoakKind.ADAPTER, SoakKind.COPY}))

@@ -7,10 +7,10 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
+from msgspec import structs
+
 from speclift.bench.bench import Bench
-from speclift.bench.fresh_answers import AskedAgain
-from speclift.bench.gate_run import GateAsk
-from speclift.bench.invariant_gate import arms_left_open
+from speclift.bench.gate_run import AskedAgain, GateAsk, arms_left_open
 from speclift.bench.observer import Observer
 from speclift.bench.run import launches_took
 from speclift.bench.soak_gate import SOAK_MIN_S, SoakSettings, check_soak
@@ -19,15 +19,14 @@ from speclift.bench.time_limit import BudgetSpent
 from speclift.bench.workplace import HERE, Workplace
 from speclift.core.arm import BASELINE, Arm
 from speclift.core.deadline import Deadline
+from speclift.core.document import plain_object
 from speclift.core.errors import OperatingError
 from speclift.core.records import Phase, Record
 from speclift.core.traffic import Concurrency, Request
 from speclift.core.units import Seconds
-from speclift.lossless.document import LOSSLESS, gate_outcome, skipped_outcome
-from speclift.lossless.gate import Gate, gate_without_text
+from speclift.lossless.gate import LOSSLESS, Gate, Result
 from speclift.lossless.questions import FULL, LISTED, QUICK, Question
 from speclift.lossless.recorded import Fresh, gate_from_records, needs_more_control, parted_requests
-from speclift.lossless.result import Result
 from speclift.studies.study import Study
 from speclift.studies.texts import NOT_KEPT
 
@@ -61,7 +60,7 @@ def check_lossless(bench: Bench, observer: Observer, *, study_s: Seconds, place:
     """
     study, mode, deadline = bench.study, bench.ask.verify, bench.deadline
     if mode == "off":
-        study.keep(LOSSLESS, skipped_outcome("--verify off", mode=mode).document)
+        study.keep(LOSSLESS, plain_object(Gate(why="--verify off", mode=mode)))
         return
     records = study.spoken()
     arms = _arms(study, records)
@@ -75,9 +74,9 @@ def check_lossless(bench: Bench, observer: Observer, *, study_s: Seconds, place:
             deadline = Deadline.after(quick_limit_s(study_s), clock=time.monotonic)
         gate = _quick(study, arms, records, observer, deadline, place)
     if not study.keeps_text:
-        gate = gate_without_text(gate, instead=NOT_KEPT)
-    study.keep(LOSSLESS, gate_outcome(gate, mode=mode).document)
-    if gate.soak is not None and gate.soak.is_interrupted:
+        gate = gate.without_text(instead=NOT_KEPT)
+    study.keep(LOSSLESS, plain_object(structs.replace(gate, mode=mode)))
+    if gate.soak and gate.soak.interrupted:
         raise KeyboardInterrupt
 
 
@@ -93,7 +92,9 @@ def _soaked(gate: Gate, bench: Bench, arms: Sequence[Arm], observer: Observer) -
     if any(arm.result is Result.FAIL for arm in gate.arms):
         return gate
     if soak_s < max(SOAK_MIN_S, 2 * launches_s):
-        return replace(gate, notes=(*gate.notes, "no time was left for a soak: speclift verify --soak 10m"))
+        return structs.replace(
+            gate, notes=(*gate.notes, "no time was left for a soak: speclift verify --soak 10m")
+        )
     levels = {load.streams for load in study.plan.loads if isinstance(load, Concurrency)}
     streams = max(FULL.batch, study.engine.settings.slots)
     settings = replace(study.engine.settings, slots=streams)
@@ -109,13 +110,14 @@ def _soaked(gate: Gate, bench: Bench, arms: Sequence[Arm], observer: Observer) -
                 keeps_text=study.keeps_text,
                 study=study.path,
                 resumes=holds_soak(study.path),
+                is_short=True,
             ),
             observer,
             deadline=deadline,
         )
     except OperatingError as error:
-        return replace(gate, notes=(*gate.notes, f"no soak: {error}"))
-    return replace(gate, soak=replace(soak, is_short=True))
+        return structs.replace(gate, notes=(*gate.notes, f"no soak: {error}"))
+    return structs.replace(gate, soak=soak)
 
 
 def quick_limit_s(study_s: Seconds) -> Seconds:
@@ -195,9 +197,9 @@ def _quick(
             fresh = place.ask_again(study.engine, again, log=log, deadline=deadline)
         except OperatingError as error:
             note = f"no log-probabilities for the differences: {error}"
-            return replace(gate, notes=(*gate.notes, note), wall_s=time.monotonic() - started_s)
+            return structs.replace(gate, notes=(*gate.notes, note), wall_s=time.monotonic() - started_s)
         gate = recorded.gate(fresh)
-    gate = replace(gate, wall_s=time.monotonic() - started_s)
+    gate = structs.replace(gate, wall_s=time.monotonic() - started_s)
     if not arms_left_open(gate):
         return gate
     asked = GateAsk(

@@ -1,7 +1,7 @@
-"""A soak on real servers: the baseline as the control and each arm under the same fire, launch after launch.
+"""A soak on real servers: the baseline as the control and each arm under the same load, launch after launch.
 
 Servers run one after the other, as they must where two do not fit on one GPU: baseline, arms, baseline, arms. In each
-launch one stream before the fire, then as many as asked for, then one again; every arm is asked what the baseline was
+launch one stream before the load, then as many as asked for, then one again; every arm is asked what the baseline was
 asked, so that their exposures compare. Time is shared evenly; what one leaves over, the next ones have.
 """
 
@@ -11,30 +11,56 @@ import itertools
 import json
 import math
 import time
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
 from speclift.bench.observer import Observer
-from speclift.bench.soak_fire import Fire
-from speclift.bench.soak_offer import extras_of
-from speclift.bench.soak_result import offered
-from speclift.bench.soak_study import Kept, Launched, Offered, SoakRecord, SoakStep, SoakStepEnded, SoakStudy
+from speclift.bench.soak_load import SoakLoad
+from speclift.bench.soak_study import (
+    Kept,
+    Launched,
+    Offered,
+    SoakRecord,
+    SoakStep,
+    SoakStepEnded,
+    SoakStudy,
+    is_suspect,
+    offered,
+)
 from speclift.bench.time_limit import BudgetSpent, ends_at, to_the_end
-from speclift.core.arm import BASELINE, Arm
+from speclift.core.address import joined
+from speclift.core.arm import BASELINE, Arm, Endpoint
 from speclift.core.deadline import Deadline
 from speclift.core.engine_totals import ACCEPTED, DRAFTED, counted_between, engine_total
 from speclift.core.errors import EngineError
+from speclift.core.foreign_text import parse_json
+from speclift.core.json_reading import as_list, as_object, as_objects, as_text, as_whole, need_whole
 from speclift.core.records import Counters
 from speclift.core.units import Seconds, Tokens
 from speclift.engines.protocol import Engine, Server
+from speclift.http.client import fetched, post_to
+from speclift.lossless.gate import SoakFault
 from speclift.lossless.soak.faults import HeldAgainst, exposed_to, faults_of
-from speclift.lossless.soak.sizes import SCALES, Pace, pace_of, scale_for, slot_s
-from speclift.lossless.soak.traffic import REFUSALS, SPARE_SLOTS, SoakKind, SoakTraffic, refused_kinds
-from speclift.lossless.soak.values import FaultSeen, SoakAnswer, SoakFault, SoakRequest, Stage, slot_of
+from speclift.lossless.soak.traffic import (
+    REFUSALS,
+    SCALES,
+    SPARE_SLOTS,
+    Pace,
+    SoakDialect,
+    SoakKind,
+    SoakTraffic,
+    pace_of,
+    refused_kinds,
+    scale_for,
+    slot_s,
+)
+from speclift.lossless.soak.values import FaultSeen, SoakAnswer, SoakRequest, Stage, slot_of
 
-# Of a launch's time: one stream before the fire and one after it; the rest is shared by the numbers of streams.
+# Of a launch's time: one stream before the load and one after it; the rest is shared by the numbers of streams.
+LOGS = "logs"
 ALONE_SHARE = 0.07
 # Of an arm's time in a round, the baseline's: what excludes a fault is the arm's requests, and a control speaks for
 # more than its own. Beyond the baseline's requests an arm is asked so many more, as a share of them.
@@ -43,7 +69,7 @@ BEYOND_SHARE = 0.5
 # Of the time of an arm's launches, what it answers at full speed: the rest is one stream alone, requests that come
 # again, and the last answers of a step, which fewer streams wait for.
 FULL_SPEED_SHARE = 0.5
-# Fresh launches give fresh chances, but what is launching is not under fire, and a server has to answer so many times
+# Fresh launches give fresh chances, but what is launching is not under load, and a server has to answer so many times
 # its streams before most of its answers began and ended under load. Time that is left over in the end is shared less
 # strictly: it would go unused.
 LAUNCHING_SHARE_MAX, LAST_LAUNCHING_SHARE_MAX = 0.5, 0.75
@@ -55,25 +81,12 @@ SAMPLING_SHARE = 0.2
 # Nothing new is sent while the last answers of a step end: so many times what an answer takes on the average, for some
 # take longer; of the step, at most this share.
 LAST_TIMES, LAST_SHARE_MAX = 1.5, 0.4
-# One answer under fire: no end within it is a hang. Of an arm, so many times what the baseline's slowest took.
+# One answer under load: no end within it is a hang. Of an arm, so many times what the baseline's slowest took.
 ANSWER_LIMIT_MIN_S, ANSWER_LIMIT_MAX_S = 10.0, 120.0
 SLOWEST_TIMES = 8.0
 TELL_EVERY_S = 1.0
 # To see whether requests are refused, and how fast others are answered.
 BRIEF_TOKENS, BRIEF_CONTEXT_TOKENS = 8, 256
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SoakAsk:
-    # The baseline first.
-    arms: Sequence[Arm]
-    traffic: SoakTraffic
-    # Until a launch was seen.
-    launch_guess_s: Seconds
-    # Whether what an arm samples under load is tested in the end, where there is time.
-    samples: bool = False
-    # False where servers are somebody else's: asked again, they are no fresh launch.
-    launches_anew: bool = True
 
 
 def brief(request: SoakRequest) -> SoakRequest:
@@ -160,17 +173,22 @@ class SoakRun:
     def __init__(
         self,
         engine: Engine,
-        ask: SoakAsk,
         study: SoakStudy,
         *,
-        logs: Path,
+        arms: Sequence[Arm],
+        traffic: SoakTraffic,
+        launch_guess_s: Seconds,
+        samples: bool = False,
+        launches_anew: bool = True,
         observer: Observer,
         deadline: Deadline,
-        is_suspect: Callable[[], bool] = lambda: False,
     ) -> None:
-        """`is_suspect`: whether what was seen so far is worth the time to reproduce it."""
-        self._engine, self._ask, self._study = engine, ask, study
-        self._logs, self._observer = logs, observer
+        """The baseline is the first of the arms. `launch_guess_s`: until a launch was seen. `samples`: whether what an
+        arm samples under load is tested in the end, where there is time. `launches_anew`: not where servers are
+        somebody else's, which are no fresh launch when they are asked again."""
+        self.engine, self.study, self.observer = engine, study, observer
+        self._arms, self._all_traffic = arms, traffic
+        self._launch_guess_s, self._samples, self._launches_anew = launch_guess_s, samples, launches_anew
         self._terms, self._record = study.terms, study.record
         self._steps = steps_of(study.terms.levels)
         self._before_s, self._begun_s = study.record.elapsed_s, time.monotonic()
@@ -180,10 +198,17 @@ class SoakRun:
             at_s=min(deadline.at_s, deadline.clock() + left_s),
             budget_s=min(deadline.budget_s, study.terms.soak_s),
         )
-        self._is_suspect = is_suspect
         self._doing = "the soak was starting"
         self._told_s = 0.0
         self._round_ends_s = 0.0
+
+    def log(self, name: str) -> Path:
+        return self.study.folder / LOGS / f"{name}.log"
+
+    @property
+    def traffic(self) -> SoakTraffic:
+        """As far as the baseline takes it."""
+        return offered(self._all_traffic, self._record)
 
     @property
     def elapsed_s(self) -> Seconds:
@@ -200,7 +225,7 @@ class SoakRun:
                     launch += 1
         except BudgetSpent as spent:
             if not self._record.kept:
-                self._observer.say(str(spent))
+                self.observer.say(str(spent))
 
     def rest(self, limit_s: Seconds) -> Deadline:
         """What is left of the time, at most so much."""
@@ -218,7 +243,7 @@ class SoakRun:
     @property
     def _kept_back_s(self) -> Seconds:
         """For reproducing, once there is something to reproduce; else for the test of what is sampled."""
-        if self._is_suspect():
+        if is_suspect(self._record):
             return REPRODUCING_SHARE * self._terms.soak_s
         return SAMPLING_SHARE * self._terms.soak_s if self.has_time_to_sample else 0.0
 
@@ -226,14 +251,14 @@ class SoakRun:
     def has_time_to_sample(self) -> bool:
         """Every server and the baseline once more have to be launched for it, and thousands of tokens sampled."""
         is_slow = self._record.offered is not None and self._record.offered.scale <= SCALES[-1]
-        launching_s = (len(self._ask.arms) + 1) * self._launch_s
+        launching_s = (len(self._arms) + 1) * self._launch_s
         has_time = LAUNCHING_SHARE_MAX * SAMPLING_SHARE * self._terms.soak_s >= launching_s
-        return self._ask.samples and has_time and not is_slow
+        return self._samples and has_time and not is_slow
 
     @property
     def _launch_s(self) -> Seconds:
         took = [each.took_s for each in self._record.launched if each.took_s]
-        return max(took, default=self._ask.launch_guess_s)
+        return max(took, default=self._launch_guess_s)
 
     # Launches
 
@@ -241,7 +266,7 @@ class SoakRun:
     def _has_time_for_more(self) -> bool:
         """Than the launches asked for: arms that were done early leave time, and fresh launches give fresh chances."""
         has_failed = any(each.failure for each in self._record.launched)
-        return self._ask.launches_anew and self._has_time_for_a_round and not has_failed
+        return self._launches_anew and self._has_time_for_a_round and not has_failed
 
     @property
     def _has_time_for_a_round(self) -> bool:
@@ -250,7 +275,7 @@ class SoakRun:
     def _rounds_in_time(self, launching_share: float) -> int:
         """In what is left: launches of every server that take up no more than their share and are worth it."""
         waves_s = LAUNCH_WAVES * max(self._terms.levels) * self._slot_s
-        round_s = len(self._ask.arms) * max(self._launch_s / launching_share, self._launch_s + waves_s)
+        round_s = len(self._arms) * max(self._launch_s / launching_share, self._launch_s + waves_s)
         return int(self._left_s / max(1e-6, round_s))
 
     @property
@@ -263,7 +288,7 @@ class SoakRun:
 
     async def _round(self, launch: int) -> None:
         """One launch of every server. The last rounds fall away where launching would take up the time."""
-        arms = [arm for arm in self._ask.arms if not self._is_done(arm.name, launch)]
+        arms = [arm for arm in self._arms if not self._is_done(arm.name, launch)]
         if launch > 1 and not self._has_time_for_a_round:
             return
         self._round_ends_s = self.elapsed_s + self._left_s / self._rounds_left(launch)
@@ -271,7 +296,7 @@ class SoakRun:
             if self._is_over:
                 return
             if arm.name != BASELINE and not self._has_control(launch):
-                self._observer.say(f"launch {launch}: {arm.name} is left out, for the baseline was not asked")
+                self.observer.say(f"launch {launch}: {arm.name} is left out, for the baseline was not asked")
                 continue
             await self._serve(arm, launch, later=len(arms) - place - 1)
 
@@ -285,17 +310,17 @@ class SoakRun:
     async def _serve(self, arm: Arm, launch: int, *, later: int) -> None:
         """`later`: how many arms come after it in this round."""
         self._doing = f"the soak launched {arm.name}"
-        self._observer.launching(arm.name, launch - 1)
+        self.observer.launching(arm.name, launch - 1)
         begun_s = time.monotonic()
         try:
-            server = await self._engine.launch(arm, log=self._logs / f"{launch}-{arm.name}.log")
+            server = await self.engine.launch(arm, log=self.log(f"{launch}-{arm.name}"))
         except EngineError as error:
             tail = f"\n{error.log_tail}" if error.log_tail else ""
             self._fail(arm.name, launch, f"did not start: {error}{tail}")
             if arm.name == BASELINE and not self._record.kept:
                 raise
             return
-        self._study.keep(
+        self.study.keep(
             Launched(arm=arm.name, launch=launch, took_s=time.monotonic() - begun_s, elapsed_s=self.elapsed_s)
         )
         try:
@@ -305,30 +330,26 @@ class SoakRun:
                 rounds = self._rounds_left(launch)
                 self._round_ends_s = self.elapsed_s + self._left_s / rounds
                 if rounds < self._terms.launches:
-                    self._observer.say(
+                    self.observer.say(
                         f"{rounds} of {self._terms.launches} launches of each server fit the time"
                     )
             round_s = self._round_ends_s - self.elapsed_s
             own_s = answering_s(round_s, arm.name, later=later, launch_s=self._launch_s)
-            await self._burn(server, arm.name, launch, ends_s=self.elapsed_s + own_s)
+            await self._run_launch(server, arm.name, launch, ends_s=self.elapsed_s + own_s)
         finally:
             await to_the_end(server.stop())
 
     def _fail(self, arm: str, launch: int, failure: str) -> None:
-        self._study.keep(
+        self.study.keep(
             Launched(arm=arm, launch=launch, took_s=0.0, failure=failure, elapsed_s=self.elapsed_s)
         )
-        self._observer.say(f"{arm} {failure.partition(chr(10))[0]}")
-
-    @property
-    def _traffic(self) -> SoakTraffic:
-        return offered(self._ask.traffic, self._record)
+        self.observer.say(f"{arm} {failure.partition(chr(10))[0]}")
 
     async def _see_offered(self, server: Server) -> None:
         """Which kinds of requests the baseline refuses, for what it does not offer is nobody's fault; and how long they
         may be, so that there is time for enough of them."""
-        extras = await extras_of(server.endpoint, self._ask.traffic.dialect)
-        traffic = self._ask.traffic.offering(adapters=extras.adapters, banned=extras.banned)
+        extras = await capabilities_of(server.endpoint, self._all_traffic.dialect)
+        traffic = self._all_traffic.offering(adapters=extras.adapters, banned=extras.banned)
         openings = [_first_of(traffic, kind) for kind in sorted(traffic.kinds)]
         asked, pace = await self._ask_briefly(server, openings)
         unanswered = [request for request, answer in asked if not answer.is_whole]
@@ -338,7 +359,7 @@ class SoakRun:
         if refused.keys() >= traffic.kinds:
             raise EngineError(f"the baseline answers no request: {next(iter(refused.values()))}")
         scale, pace = await self._see_scale(server, traffic.without(refused), pace)
-        self._study.keep(
+        self.study.keep(
             Offered(
                 refused=tuple((kind.value, words) for kind, words in refused.items()),
                 adapters=extras.adapters,
@@ -360,7 +381,7 @@ class SoakRun:
             pace = max(pace, second, key=lambda each: each.work_per_s)
             scale = scale_for(traffic, pace, seconds=self._full_speed_s)
         if scale < 1:
-            self._observer.say(
+            self.observer.say(
                 f"most answers are asked for at {scale:.0%} of full length: there is time for no more"
             )
         return scale, pace
@@ -371,33 +392,33 @@ class SoakRun:
         """All of them at once, for a few tokens each; what is said counts for nothing."""
         asked: list[tuple[SoakRequest, SoakAnswer]] = []
 
-        def heed(request: SoakRequest, answer: SoakAnswer) -> None:
+        def take(request: SoakRequest, answer: SoakAnswer) -> None:
             asked.append((request, answer))
 
-        fire = Fire(server, arm=BASELINE, launch=0, clock=time.monotonic, limit_s=ANSWER_LIMIT_MAX_S)
+        load = SoakLoad(server, arm=BASELINE, launch=0, clock=time.monotonic, limit_s=ANSWER_LIMIT_MAX_S)
         begun_s = time.monotonic()
-        await fire.ask(
+        await load.ask(
             map(brief, requests),
             streams=max(self._terms.levels),
             stage=Stage.BEFORE,
             left_s=lambda: self._left_s,
-            heed=heed,
+            take=take,
         )
         return asked, pace_of(asked, time.monotonic() - begun_s)
 
     @property
     def _full_speed_s(self) -> Seconds:
         """Of what is left to each arm: as if it answered at full speed all the time."""
-        servers = len(self._ask.arms) - 1 + BASELINE_WEIGHT
+        servers = len(self._arms) - 1 + BASELINE_WEIGHT
         # The first baseline is up.
-        launching_s = self._launch_s * (len(self._ask.arms) * self._rounds_left(1) - 1)
+        launching_s = self._launch_s * (len(self._arms) * self._rounds_left(1) - 1)
         return FULL_SPEED_SHARE * max(0.0, self._left_s - launching_s) / servers
 
     # Steps
 
-    async def _burn(self, server: Server, arm: str, launch: int, *, ends_s: Seconds) -> None:
+    async def _run_launch(self, server: Server, arm: str, launch: int, *, ends_s: Seconds) -> None:
         arm_s, begun_s = self._record.arm_s(arm), time.monotonic()
-        fire = Fire(
+        load = SoakLoad(
             server,
             arm=arm,
             launch=launch,
@@ -413,22 +434,22 @@ class SoakRun:
             # What is under way ends within the step, so that the next one has its time.
             last_s = min(step_s * LAST_SHARE_MAX, LAST_TIMES * step.streams * self._slot_s)
             sent_until_s = self.elapsed_s + step_s - last_s
-            await fire.ask(
+            await load.ask(
                 (
-                    witness.sending(self._traffic.opening(slot))
+                    witness.sending(self.traffic.opening(slot))
                     for slot in slots_for(self._record, self._terms.levels, arm, launch, step)
                 ),
                 streams=step.streams,
                 stage=step.stage,
                 left_s=partial(self._until_s, sent_until_s),
-                heed=partial(self._heed, step, witness),
+                take=partial(self._take, step, witness),
             )
-            if fire.failure:
-                self._fail(arm, launch, fire.failure)
+            if load.failure:
+                self._fail(arm, launch, load.failure)
                 return
             earlier, counted = counted, await self._counters(server, arm)
             drafted, accepted = _drafts_between(earlier, counted)
-            self._study.keep(
+            self.study.keep(
                 SoakStepEnded(
                     arm=arm,
                     launch=launch,
@@ -460,11 +481,11 @@ class SoakRun:
     def _until_s(self, ends_s: Seconds) -> Seconds:
         return min(ends_s - self.elapsed_s, self._left_s)
 
-    def _heed(
+    def _take(
         self, step: SoakStep, witness: Witness, request: SoakRequest, answer: SoakAnswer
     ) -> SoakRequest | None:
         exposed, seen = witness.judge(request, answer)
-        self._study.keep(
+        self.study.keep(
             Kept(
                 step=step,
                 kind=request.kind,
@@ -477,14 +498,14 @@ class SoakRun:
             )
         )
         self._tell(answer.exposure.arm, answer.exposure.launch, step)
-        return self._traffic.following(request, answer)
+        return self.traffic.following(request, answer)
 
     def _tell(self, arm: str, launch: int, step: SoakStep) -> None:
         now_s = time.monotonic()
         if now_s - self._told_s < TELL_EVERY_S:
             return
         self._told_s = now_s
-        self._observer.soaking(
+        self.observer.soaking(
             arm,
             launch=launch,
             stage=step.stage.value,
@@ -508,3 +529,58 @@ def _drafts_between(earlier: Counters | None, later: Counters | None) -> tuple[T
 def _first_of(traffic: SoakTraffic, kind: SoakKind) -> SoakRequest:
     """With a prompt that is soon read."""
     return replace(traffic, kinds=frozenset({kind}), context_tokens=BRIEF_CONTEXT_TOKENS).opening(0)
+
+
+# What a server offers beside its model, as far as it says so
+
+ADAPTERS_MAX = 4
+# Digits that are told apart from any number by its tokens, and a number that shows whether they are.
+FORBIDDEN, YEAR = "379", "3797"
+
+
+async def capabilities_of(endpoint: Endpoint, dialect: SoakDialect) -> Offered:
+    """Nothing of what a server does not answer."""
+    adapters = adapters_in(await _listed(endpoint, "/v1/models"), endpoint.model)
+    if dialect is SoakDialect.LLAMACPP and not adapters:
+        adapters = adapter_ids_in(await _listed(endpoint, "/lora-adapters"))
+    return Offered(adapters=adapters, banned=await digit_tokens(endpoint))
+
+
+async def _listed(endpoint: Endpoint, path: str) -> object:
+    with suppress(EngineError, ValueError):
+        return parse_json(await fetched(joined(endpoint.base_url, path), api_key=endpoint.api_key))
+    return None
+
+
+def adapter_ids_in(listed: object) -> tuple[str, ...]:
+    """As llama.cpp numbers what it was started with (b11549: GET /lora-adapters)."""
+    ids = [as_whole(each.get("id")) for each in as_objects(listed)]
+    return tuple(str(id) for id in ids if id is not None and id >= 0)[:ADAPTERS_MAX]
+
+
+def adapters_in(models: object, served: str) -> tuple[str, ...]:
+    """Models that name the served one as the one they are made from, as vLLM lists LoRA modules (0.32)."""
+    listed = as_objects(as_object(models).get("data"))
+    own = {served, *(as_text(each.get("id")) for each in listed if not each.get("parent"))}
+    names = [as_text(each.get("id")) for each in listed if as_text(each.get("parent")) in own]
+    return tuple(name for name in names if name)[:ADAPTERS_MAX]
+
+
+async def digit_tokens(endpoint: Endpoint) -> tuple[tuple[int, str], ...]:
+    """Some digits as tokens of this server, where each is one and numbers have no others: forbidden, such a digit can
+    stand in no answer. None where the server does not tell its tokens."""
+    try:
+        year = await _tokens(endpoint, YEAR)
+        digits = [await _tokens(endpoint, digit) for digit in FORBIDDEN]
+    except (EngineError, ValueError):
+        return ()
+    if len(year) != len(YEAR) or any(len(each) != 1 for each in digits):
+        return ()
+    return tuple((ids[0], digit) for ids, digit in zip(digits, FORBIDDEN, strict=True))
+
+
+async def _tokens(endpoint: Endpoint, text: str) -> list[int]:
+    """llama.cpp reads `content` (b11549), vLLM `prompt` (0.32); neither minds what is the other's."""
+    body = {"model": endpoint.model, "content": text, "prompt": text, "add_special_tokens": False}
+    answer = await post_to(endpoint, "/tokenize", body)
+    return [need_whole(entry) for entry in as_list(answer.get("tokens"))]

@@ -9,19 +9,38 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Sequence
-from dataclasses import asdict, dataclass, field, replace
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TextIO, TypeAlias
 
+from msgspec import structs
+
+from speclift.core.arm import BASELINE, Arm
+from speclift.core.document import plain_object, read
 from speclift.core.errors import StudyError, UsageError
 from speclift.core.foreign_text import parse_json
-from speclift.core.json_reading import need_object, need_text
+from speclift.core.json_reading import need_object
 from speclift.core.records import AnswerChoice, ToolCall
-from speclift.core.typed_json import read_as
+from speclift.core.results import Finding, Level, warn
 from speclift.core.units import Seconds, Tokens
-from speclift.lossless.soak.outcome import Distribution
-from speclift.lossless.soak.values import FaultSeen, SoakAnswer, SoakFault, SoakRequest, Stage, slot_of
+from speclift.lossless.gate import Distribution, FaultRate, Result, Soak, SoakArm, SoakFault, worst
+from speclift.lossless.soak.faults import SoakObservation
+from speclift.lossless.soak.rates import (
+    ANSWERS_MIN,
+    DRAFTED_MIN,
+    PROMISED,
+    PROVEN,
+    AcceptanceWindow,
+    acceptance_alarms,
+    judge_faults,
+    soaked_result,
+    step_alarms,
+)
+from speclift.lossless.soak.traffic import SoakKind, SoakTraffic, refused_kinds
+from speclift.lossless.soak.values import FaultSeen, SoakAnswer, SoakRequest, Stage, slot_of
+from speclift.studies.outputs import relative
 from speclift.studies.private import FILE_MODE, private_folder
 from speclift.studies.texts import NOT_KEPT, error_stand_in, stand_in
 
@@ -52,7 +71,7 @@ class SoakTerms:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SoakStep:
-    """A part of one launch: so many streams before, during or after the fire."""
+    """A part of one launch: so many streams before, during or after the load."""
 
     stage: Stage
     streams: int
@@ -159,15 +178,15 @@ class SoakRecord:
         return {
             slot_of(kept.answer.index)
             for kept in self.kept
-            if kept.step == step and (_arm(kept), kept.answer.exposure.launch) == (arm, launch)
+            if kept.step == step and (_arm_of(kept), kept.answer.exposure.launch) == (arm, launch)
         }
 
     def arm_s(self, arm: str) -> Seconds:
-        """How long this arm has been under fire."""
-        return max((kept.answer.exposure.ended_s for kept in self.kept if _arm(kept) == arm), default=0.0)
+        """How long this arm has been under load."""
+        return max((kept.answer.exposure.ended_s for kept in self.kept if _arm_of(kept) == arm), default=0.0)
 
     def tells_drafts(self, arm: str) -> bool:
-        return any(kept.answer.drafted is not None for kept in self.kept if _arm(kept) == arm)
+        return any(kept.answer.drafted is not None for kept in self.kept if _arm_of(kept) == arm)
 
     def failure(self, arm: str, launch: int) -> str:
         found = (each.failure for each in self.launched if (each.arm, each.launch) == (arm, launch))
@@ -184,7 +203,7 @@ class SoakRecord:
             case Kept():
                 self.kept.append(row)
                 if not row.answer.is_refusal:
-                    self.shown.setdefault(_arm(row), set()).update(seen.fault for seen in row.seen)
+                    self.shown.setdefault(_arm_of(row), set()).update(seen.fault for seen in row.seen)
                 self.odd += bool(row.seen)
             case Launched():
                 self.launched.append(row)
@@ -250,7 +269,7 @@ class SoakStudy:
         self._lines.close()
 
     def _write(self, name: str, row: SoakTerms | SoakRow) -> None:
-        self._lines.write(json.dumps({name: asdict(row)}) + "\n")
+        self._lines.write(json.dumps({name: plain_object(row)}) + "\n")
         self._lines.flush()
 
 
@@ -280,10 +299,10 @@ def read_lines(lines: Sequence[bytes]) -> tuple[SoakTerms, SoakRecord]:
     for number, line in enumerate(lines, 1):
         try:
             ((name, value),) = need_object(parse_json(line)).items()
-            if need_text(name) == "terms":
-                terms = read_as(SoakTerms, value)
+            if name == "terms":
+                terms = read(SoakTerms, value)
             elif name in _KINDS:
-                record.take(read_as(_KINDS[name], value))
+                record.take(read(_KINDS[name], value))
             else:
                 raise ValueError(f"no kind of line: {name[:40]!r}")
         except ValueError as error:
@@ -326,5 +345,185 @@ def _opened(path: Path) -> TextIO:
     return open(path, "a", encoding="utf-8", opener=private)
 
 
-def _arm(kept: Kept) -> str:
+def _arm_of(kept: Kept) -> str:
     return kept.answer.exposure.arm
+
+
+LOG_CHARACTERS = 600
+
+
+def soak_of(
+    terms: SoakTerms,
+    record: SoakRecord,
+    arms: Sequence[Arm],
+    *,
+    study: Path,
+    is_short: bool = False,
+    interrupted: bool = False,
+) -> Soak:
+    """`arms` are those that speculate. A short soak finds faults and clears nobody: what it leaves open is skipped."""
+    control = list(observations(record, BASELINE))
+    judged = [_judged(arm, record, control, study) for arm in arms]
+    result = worst(soaked.result for soaked, _ in judged)
+    return Soak(
+        result=Result.SKIPPED if is_short and result is Result.INCONCLUSIVE else result,
+        seconds=round(record.elapsed_s, 3),
+        planned_s=terms.soak_s,
+        partial=not record.is_complete(terms),
+        requests=len(record.kept),
+        launches=sum(bool(each.took_s) for each in record.launched),
+        concurrency=terms.levels,
+        faults=tuple(rate for _, rates in judged for rate in rates if rate.exposed),
+        arms=tuple(soaked for soaked, _ in judged),
+        kinds=_counted(kept.kind for kept in record.kept),
+        stages=_counted(kept.step.stage.value for kept in record.kept),
+        refused_kinds=dict(record.offered.refused) if record.offered is not None else {},
+        scale=record.offered.scale if record.offered is not None else 1.0,
+        study=relative(study),
+        interrupted=interrupted,
+    )
+
+
+def _judged(
+    arm: Arm, record: SoakRecord, control: Sequence[SoakObservation], study: Path
+) -> tuple[SoakArm, tuple[FaultRate, ...]]:
+    refused = refused_by(record, arm.name)
+    own = [each for each in observations(record, arm.name) if each.kind not in refused]
+    rates = judge_faults(own, control, name=arm.name)
+    findings = (
+        *failure_findings(record, arm.name),
+        *(_refused_setting(arm.name, kind, words) for kind, words in refused.items()),
+        *acceptance_findings(record, arm.name),
+    )
+    distribution = next((each.distribution for each in record.tested if each.arm == arm.name), None)
+    again = {each.fault: each for each in record.reproduced if each.arm == arm.name}
+    soaked = SoakArm(
+        arm=arm.name,
+        method=arm.method,
+        result=soaked_result(rates, findings, distribution),
+        requests=len(_kept_of(record, arm.name)),
+        launches=sum(each.arm == arm.name and bool(each.took_s) for each in record.launched),
+        acceptance_rate=_acceptance(record, arm.name),
+        distribution=distribution,
+        findings=findings,
+    )
+    return soaked, tuple(
+        structs.replace(
+            rate,
+            script=relative(study / SOAK / again[rate.name].script),
+            reproduced=again[rate.name].is_confirmed,
+        )
+        if rate.name in again
+        else rate
+        for rate in rates
+    )
+
+
+def _counted(names: Iterable[str]) -> dict[str, int]:
+    return dict(sorted(Counter(names).items()))
+
+
+def refused_by(record: SoakRecord, arm: str) -> dict[str, str]:
+    """Kinds of requests that an arm refuses throughout although the baseline takes them, with its words: it says so,
+    and corrupts nothing."""
+    asked = ((kept.kind, kept.answer) for kept in _kept_of(record, arm))
+    return {kind.value: words for kind, words in refused_kinds(asked).items()}
+
+
+def _refused_setting(arm: str, kind: str, words: str) -> Finding:
+    return warn(
+        "refused-setting",
+        f"{arm}: requests of the kind {kind} are refused, which the baseline takes: {words}",
+        then="check whether your traffic uses it before you turn speculation on",
+        arm=arm,
+    )
+
+
+def observations(record: SoakRecord, arm: str) -> Iterator[SoakObservation]:
+    for kept in _kept_of(record, arm):
+        shown = {seen.fault: seen.evidence or "seen" for seen in kept.seen}
+        for fault in kept.exposed:
+            yield SoakObservation(
+                fault=fault,
+                index=kept.answer.index,
+                kind=kept.kind,
+                exposure=kept.answer.exposure,
+                evidence=shown.get(fault, ""),
+                prompt_id=kept.prompt_id,
+            )
+
+
+def is_suspect(record: SoakRecord) -> bool:
+    """Whether an arm showed what no server may do, and the control did not; what it says it does not do is told at the
+    end."""
+    telling = (PROMISED | PROVEN) - record.shown.get(BASELINE, set())
+    return any(telling & shown for arm, shown in record.shown.items() if arm != BASELINE)
+
+
+def failure_findings(record: SoakRecord, arm: str) -> Iterator[Finding]:
+    """A server that dies under a load which the baseline lives through is a fault of its own."""
+    control = [each for each in record.launched if each.arm == BASELINE and each.failure]
+    for each in record.launched:
+        if each.arm == arm and each.failure:
+            cause, _, tail = each.failure.partition("\n")
+            yield Finding(
+                check="arm-failed",
+                level=Level.WARN if control else Level.FAIL,
+                message=f"{arm}, launch {each.launch}: {cause}"
+                + (f"\n{tail[-LOG_CHARACTERS:]}" if tail else "")
+                + ("; the baseline failed as well" if control else ""),
+                next_step="read its log in the study's folder soak/logs",
+                arm=arm,
+            )
+
+
+def acceptance_findings(record: SoakRecord, arm: str) -> Iterator[Finding]:
+    said = [(kept.kind, kept.answer) for kept in _kept_of(record, arm)]
+    for alarm in acceptance_alarms(said) or step_alarms(list(_counted_steps(record, arm))):
+        yield warn(
+            "odd-acceptance",
+            f"{arm}: {alarm.message}",
+            then="are drafts still verified? run the soak again; a second time is no chance",
+            arm=arm,
+        )
+
+
+def _counted_steps(record: SoakRecord, arm: str) -> Iterator[AcceptanceWindow]:
+    for row in record.ended.values():
+        if row.arm == arm and row.drafted is not None and row.accepted is not None:
+            yield AcceptanceWindow(
+                launch=row.launch,
+                stage=row.step.stage,
+                since_s=row.elapsed_s,
+                answers=ANSWERS_MIN,
+                kinds={"": (row.drafted, row.accepted)},
+            )
+
+
+def request_of(kept: Kept, traffic: SoakTraffic) -> SoakRequest:
+    """As it was sent; a later turn whose text was not kept, as far as it is known."""
+    if kept.request is not None:
+        return kept.request
+    opening = traffic.opening(slot_of(kept.answer.index))
+    turn = kept.answer.index - opening.index
+    return replace(opening, index=kept.answer.index, turn=turn) if turn else opening
+
+
+def offered(traffic: SoakTraffic, record: SoakRecord) -> SoakTraffic:
+    """With what the baseline has beside its model, without what it refused, as long as its speed allows."""
+    seen = record.offered
+    if seen is None:
+        return traffic
+    more = replace(traffic.offering(adapters=seen.adapters, banned=seen.banned), scale=seen.scale)
+    return more.without(SoakKind(kind) for kind, _ in seen.refused)
+
+
+def _acceptance(record: SoakRecord, arm: str) -> float | None:
+    answers = ((kept.answer.drafted or 0, kept.answer.accepted or 0) for kept in _kept_of(record, arm))
+    counts = [*answers, *((step.drafted, step.accepted) for step in _counted_steps(record, arm))]
+    drafted, accepted = sum(drafted for drafted, _ in counts), sum(accepted for _, accepted in counts)
+    return accepted / drafted if drafted >= DRAFTED_MIN else None
+
+
+def _kept_of(record: SoakRecord, arm: str) -> list[Kept]:
+    return [kept for kept in record.kept if kept.answer.exposure.arm == arm]

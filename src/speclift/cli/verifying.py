@@ -113,13 +113,14 @@ def verify_command(
     _show(done, ask, narrator, as_json=as_json, markdown=markdown)
     if junit is not None:
         write_result(junit, verify_junit(stored_document(done, ask)))
-    if done.gate.soak is not None and done.gate.soak.is_interrupted:
+    if done.gate.soak and done.gate.soak.interrupted:
         raise typer.Exit(EXIT_INTERRUPTED)
     raise typer.Exit(EXIT_CODES[done.gate.result])
 
 
 def _show(done: Verified, ask: Ask, narrator: Narrator, *, as_json: bool, markdown: str | None) -> None:
     """The answer, the tables, and where the rest is."""
+    from speclift.core.document import plain_object
     from speclift.lossless.gate_answer import gate_answer
     from speclift.verbs.verify import keep_gate_document
     from speclift.views.answer_terminal import AnswerScreen
@@ -129,7 +130,7 @@ def _show(done: Verified, ask: Ask, narrator: Narrator, *, as_json: bool, markdo
 
     gate, document = done.gate, done.document(ask.argv)
     if as_json:
-        write_json(document)
+        write_json(plain_object(document))
     write_markdown(verify_markdown(document), markdown)
     folder = ask.study or done.study
     if folder is not None:
@@ -138,7 +139,7 @@ def _show(done: Verified, ask: Ask, narrator: Narrator, *, as_json: bool, markdo
     console = screen(stderr=as_json or markdown == STDOUT)
     answer = AnswerScreen(gate_answer(gate, ask.argv), style=STYLES[gate.result])
     answer.print_above(console)
-    if gate.soak is not None:
+    if gate.soak:
         console.print(soak_view(gate.soak))
     console.print(gate_view(gate))
     answer.print_below(console)

@@ -175,7 +175,7 @@ class EngineKind(ABC):
         """Whose names its servers take for what OpenAI's API does not have; `version` is what an engine says it is."""
         return SoakDialect.OPENAI
 
-    def under_fire(self, settings: ServerSettings, *, streams: int) -> ServerSettings:
+    def under_load(self, settings: ServerSettings, *, streams: int) -> ServerSettings:
         """The same server for a soak with so many streams: prompts may be cached, and where the engine can do with
         little room for them, it has to make do."""
         return settings

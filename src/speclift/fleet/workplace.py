@@ -6,10 +6,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from speclift.bench.course import LookAt
-from speclift.bench.fresh_answers import AskedAgain, ask_again
-from speclift.bench.gate_run import GateAsk
+from speclift.bench.gate_run import AskedAgain, GateAsk, ask_again, run_gate, settle_by_equality
 from speclift.bench.interrupts import run_until_signal
-from speclift.bench.invariant_gate import run_gate, settle_by_equality
 from speclift.bench.observer import Observer
 from speclift.core.deadline import Deadline
 from speclift.core.engine_spec import EngineSpec

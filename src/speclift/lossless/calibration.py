@@ -9,12 +9,16 @@ towards 0 by all that they leave open.
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 
 import numpy as np
 from numpy.typing import NDArray
 from scipy import special
+
+from speclift.lossless.gate import SetTest, TextTest
 
 TOP_SETS = (1, 3, 8)
 LOOKUP = "lookup"
@@ -44,37 +48,24 @@ class TokenScore:
     lookup: int | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SetTest:
-    """Hits of one family of sets against what the target's probabilities promise."""
-
-    name: str
-    tokens: int
-    observed: float
-    expected: float
-    variance: float
-    # How far bounds on the probabilities leave the expectation open.
-    slack: float = 0.0
-
-    @property
-    def z(self) -> float:
-        if self.variance <= 0:
-            return 0.0
-        distance = self.observed - self.expected
-        return math.copysign(max(0.0, abs(distance) - self.slack), distance) / math.sqrt(self.variance)
-
-    @property
-    def p_value(self) -> float:
-        return float(2 * special.ndtr(-abs(self.z)))
-
-    @property
-    def is_usable(self) -> bool:
-        return self.variance >= VARIANCE_MIN
-
-    @property
-    def deviation(self) -> float:
-        """Probability by which the hits miss the promise, per token."""
-        return (self.observed - self.expected) / self.tokens if self.tokens else 0.0
+def counts_test(
+    name: str, *, tokens: int, observed: float, expected: float, variance: float, slack: float = 0.0
+) -> SetTest:
+    distance = observed - expected
+    beyond = math.copysign(max(0.0, abs(distance) - slack), distance)
+    z = beyond / math.sqrt(variance) if variance > 0 else 0.0
+    return SetTest(
+        name=name,
+        tokens=tokens,
+        observed=observed,
+        expected=expected,
+        deviation=distance / tokens if tokens else 0.0,
+        z=z,
+        p_value=float(2 * special.ndtr(-abs(z))),
+        is_usable=variance >= VARIANCE_MIN,
+        slack=slack,
+        variance=variance,
+    )
 
 
 def set_test(
@@ -83,8 +74,8 @@ def set_test(
     probabilities: NDArray[np.float64],
     slacks: NDArray[np.float64] | None = None,
 ) -> SetTest:
-    return SetTest(
-        name=name,
+    return counts_test(
+        name,
         tokens=len(hits),
         observed=float(hits.sum()),
         expected=float(probabilities.sum()),
@@ -122,8 +113,8 @@ def _middle(score: TokenScore) -> tuple[float, float, float]:
 
 def _likelihood_test(moments: Sequence[tuple[float, float, float, float]]) -> SetTest:
     said, mean, variance, slack = (sum(row[i] for row in moments) for i in range(4))
-    return SetTest(
-        name=LIKELIHOOD,
+    return counts_test(
+        LIKELIHOOD,
         tokens=len(moments),
         observed=said,
         expected=mean,
@@ -242,3 +233,76 @@ def tempered(
         return tuple((token, weight / total) for token, weight in weights), tail / total, tail / total
     most = tail * smallest ** (1 / temperature - 1)
     return tuple((token, weight / listed) for token, weight in weights), 0.0, most / (listed + most)
+
+
+# Texts alone
+
+SHUFFLES = 2000
+PAIRS_MIN = 8
+# More would not make a gross fault plainer.
+PAIRS_MAX = 200
+
+
+# Do two servers write alike, judged by their texts alone? Support where probabilities are not to be had. Answers to the
+# same prompt are exchangeable if speculation changes nothing, so swapping the two at random gives the exact law of any
+# difference. Finds gross faults only.
+
+
+def text_tests(pairs: Sequence[tuple[str, str]], *, seed: int) -> tuple[TextTest, ...]:
+    """`pairs` are (baseline, arm) answers to the same prompt; empty with too few of them."""
+    if len(pairs) < PAIRS_MIN:
+        return ()
+    words = [(first.split(), second.split()) for first, second in pairs[:PAIRS_MAX]]
+    measures = {
+        "words": [(float(len(a)), float(len(b))) for a, b in words],
+        "distinct pairs of words": [(_distinct(a), _distinct(b)) for a, b in words],
+    }
+    tests = [_sign_flips(name, np.array(values), seed=seed) for name, values in measures.items()]
+    return (*tests, _vocabulary(words, seed=seed))
+
+
+def _distinct(words: Sequence[str]) -> float:
+    bigrams = list(pairwise(words))
+    return len(set(bigrams)) / len(bigrams) if bigrams else 1.0
+
+
+def _sign_flips(
+    name: str, values: np.ndarray[tuple[int, int], np.dtype[np.float64]], *, seed: int
+) -> TextTest:
+    gaps = values[:, 1] - values[:, 0]
+    signs = np.random.default_rng(seed).choice((-1.0, 1.0), size=(SHUFFLES, len(gaps)))
+    reached = np.abs(signs @ gaps) >= abs(gaps.sum()) - 1e-9
+    return TextTest(
+        name=name,
+        pairs=len(gaps),
+        baseline=float(values[:, 0].mean()),
+        arm=float(values[:, 1].mean()),
+        p_value=float((reached.sum() + 1) / (SHUFFLES + 1)),
+    )
+
+
+def _vocabulary(words: Sequence[tuple[Sequence[str], Sequence[str]]], *, seed: int) -> TextTest:
+    """Chi-square between the word counts of the two, labels swapped prompt by prompt."""
+    totals = Counter(word for pair in words for side in pair for word in side)
+    index = {word: place for place, (word, _) in enumerate(totals.most_common())}
+    gaps = np.zeros((len(words), len(index)))
+    for row, (first, second) in enumerate(words):
+        for word in second:
+            gaps[row, index[word]] += 1
+        for word in first:
+            gaps[row, index[word]] -= 1
+    weights = 1.0 / np.array([totals[word] for word in index], dtype=float) if index else np.zeros(0)
+    draws = np.random.default_rng(seed)
+
+    def distance(signs: np.ndarray[tuple[int, ...], np.dtype[np.float64]]) -> float:
+        return float((((signs @ gaps) ** 2) * weights).sum())
+
+    own = distance(np.ones(len(words)))
+    reached = sum(distance(draws.choice((-1.0, 1.0), size=len(words))) >= own - 1e-9 for _ in range(SHUFFLES))
+    return TextTest(
+        name="words used",
+        pairs=len(words),
+        baseline=float(len({word for first, _ in words for word in first})),
+        arm=float(len({word for _, second in words for word in second})),
+        p_value=(reached + 1) / (SHUFFLES + 1),
+    )

@@ -1,55 +1,175 @@
-"""The gate's answer for each arm: every part put together, with the texts that show it side by side."""
+"""The document of verify, as values: what the gate and a soak found, read by whoever shows, keeps or judges it.
+
+The fields are the document's. What follows from others stands beside them, so that a reader of the JSON need not know
+how; it is worked out anew whenever such a value is made.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
-from itertools import islice
+import dataclasses
+from collections.abc import Iterable, Sequence
+from enum import StrEnum
+from typing import Literal, NamedTuple
 
-import numpy as np
+import msgspec
+from msgspec import UNSET, UnsetType
+from msgspec.structs import force_setattr, replace
+from scipy import special
 
-from speclift.core.arm import Arm
-from speclift.core.errors import EngineError, OperatingError
-from speclift.core.results import Finding, Level, fail, warn
-from speclift.core.speculation import Speculation, Synthetic, method_name
-from speclift.core.traffic import Request
-from speclift.lossless.answers import Answer
-from speclift.lossless.divergence import Divergence, Kind
-from speclift.lossless.edges import EdgeCheck
-from speclift.lossless.greedy import Control, Greedy, settled_by_equality
-from speclift.lossless.result import Result, worst
-from speclift.lossless.sampled import Sampled
-from speclift.lossless.soak.outcome import Soak
-from speclift.lossless.text_faults import text_faults
+from speclift.core.answer import ShortAnswer
+from speclift.core.document import Document, read
+from speclift.core.errors import StudyError
+from speclift.core.results import Finding, Level
+from speclift.core.units import Seconds
 
-SAID = {
-    Kind.TOKEN: "another token",
-    Kind.ENDED: "ends",
-    Kind.LONGER: "goes on",
-    Kind.TRUNCATED: "cut off",
-    Kind.REFUSED: "no answer",
-}
-EXAMPLES_MAX = 5
-EXAMPLE_CHARACTERS = 600
-# A drafter that is never or always right at temperature 1 is more often a fault than a fact (vLLM PR 35548).
-ACCEPTED_LOW, ACCEPTED_HIGH = 0.02, 0.995
-DRAFTED_MIN = 50
-FAULT_ALPHA = 0.001
-# Settings that give up the target's own distribution, under the names their engines use: vLLM's synthetic mode,
-# typical acceptance (vLLM to 0.9, TensorRT-LLM, Medusa), SGLang's accept thresholds, llama.cpp's synthetic mode.
-LOSSY_WORDS = {
-    "synthetic": "acceptance is forced: the text is not the model's",
-    "spec-synth": "acceptance is forced: the text is not the model's",
-    "typical": "typical acceptance keeps draft tokens that the target would reject",
-    "posterior": "typical acceptance keeps draft tokens that the target would reject",
-    "accept-threshold": "a lower threshold keeps draft tokens that the target would reject",
-    "simulate_acc": "acceptance is forced: the text is not the model's",
-    '"fly"': "FLy accepts draft tokens that differ from the target's",
-}
+# Under this name a study keeps it.
+LOSSLESS = "lossless"
+# How one prompt is answered says little about the next: fewer distinct ones never pass, as they never ship.
+PROMPTS_MIN = 8
+# Findings whose messages quote answers and logs.
+QUOTING_CHECKS = ("edge", "arm-failed")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Example:
+class Result(StrEnum):
+    PASS = "pass"
+    FAIL = "fail"
+    INCONCLUSIVE = "inconclusive"
+    SKIPPED = "skipped"
+
+
+def few_prompts(prompts: int) -> str:
+    """Why so many do not carry a pass; empty where they do."""
+    if prompts >= PROMPTS_MIN:
+        return ""
+    return f"{prompts} distinct prompt{'' if prompts == 1 else 's'} compared, {PROMPTS_MIN} needed"
+
+
+def worst(results: Iterable[Result]) -> Result:
+    """The least good of them; skipped parts do not count, and nothing at all is inconclusive."""
+    settled = {*results}
+    return next(
+        (result for result in (Result.FAIL, Result.INCONCLUSIVE, Result.PASS) if result in settled),
+        Result.INCONCLUSIVE,
+    )
+
+
+# Temperature 0
+
+
+class Hazard(Document, rename={"events": "divergences"}, frozen=True, kw_only=True):
+    """Divergences over tokens compared, which are Poisson: how often two servers part company."""
+
+    events: int
+    tokens: float
+    per_1000_tokens: float = 0.0
+    # Excluded at 95 % is whatever lies above; null where no token was compared.
+    upper_per_1000_tokens: float | None = None
+
+    def __post_init__(self) -> None:
+        force_setattr(self, "per_1000_tokens", 1000 * self.per_token)
+        force_setattr(self, "upper_per_1000_tokens", 1000 * self.upper() if self.tokens else None)
+
+    @property
+    def per_token(self) -> float:
+        return self.events / self.tokens if self.tokens else 0.0
+
+    def upper(self, level: float = 0.95) -> float:
+        """The largest rate that these events do not contradict, one-sided (Garwood)."""
+        if not self.tokens:
+            return float("inf")
+        return float(special.gammaincinv(self.events + 1, level)) / self.tokens
+
+
+class GreedyCheck(Hazard, frozen=True, kw_only=True):
+    """One way of asking at temperature 0: alone, batched, streamed, in turns."""
+
+    name: str
+    answers: int
+    control: Hazard
+    p_value: float
+
+
+class Greedy(Document, rename={"unknown": "unknown_margin"}, frozen=True, kw_only=True):
+    """The part at temperature 0; skipped where it was not asked, or by an arm that is lossy by design."""
+
+    result: Result = Result.SKIPPED
+    message: str = ""
+    tokens: float = 0.0
+    # Distinct ones that both servers answered.
+    prompts: int = 0
+    checks: tuple[GreedyCheck, ...] = ()
+    ties: int = 0
+    wide: int = 0
+    faults: int = 0
+    unknown: int = 0
+    refused: int = 0
+    # Prompts whose answers differ, the worst first, and those of them without a margin.
+    parted: tuple[str, ...] = ()
+    without_margin: tuple[str, ...] = ()
+
+    @property
+    def is_open_by_arithmetic(self) -> bool:
+        """Not settled because of differences whose cause is not known, not for want of answers."""
+        return self.result is Result.INCONCLUSIVE and bool(self.wide or self.unknown or self.faults)
+
+
+# Above temperature 0
+
+
+class SetTest(Document, rename={"is_usable": "used"}, frozen=True, kw_only=True):
+    """Hits of one family of sets against what the target's probabilities promise; `counts_test` makes one."""
+
+    name: str
+    tokens: int
+    observed: float
+    expected: float
+    # Probability by which the hits miss the promise, per token.
+    deviation: float
+    z: float
+    p_value: float
+    is_usable: bool
+    # How far bounds on the probabilities leave the expectation open. Older documents say neither.
+    slack: float = 0.0
+    variance: float = 0.0
+
+
+class TextTest(Document, frozen=True, kw_only=True):
+    name: str
+    pairs: int
+    baseline: float
+    arm: float
+    p_value: float
+
+
+class Sampled(Document, rename={"foreign_p": "foreign_tokens_p"}, frozen=True, kw_only=True):
+    """The part above temperature 0; skipped where it was not asked."""
+
+    result: Result = Result.SKIPPED
+    message: str = ""
+    method: Literal["", "same-seed", "calibration", "texts"] = ""
+    detect: float = 0.0
+    tokens: int = 0
+    tokens_needed: int = 0
+    detectable: float | None = None
+    identity: Hazard | None = None
+    tests: tuple[SetTest, ...] = ()
+    control_tests: tuple[SetTest, ...] = ()
+    foreign_p: float | None = None
+    text_tests: tuple[TextTest, ...] = ()
+    # Greedy part of the same traffic was enough, the server cannot score, ...
+    notes: tuple[str, ...] = ()
+
+
+# An arm
+
+
+class EdgeCheck(Document, frozen=True, kw_only=True):
+    name: str
+    result: Result
+    message: str
+
+
+class Example(Document, frozen=True, kw_only=True):
     """One prompt with both outputs."""
 
     arm: str
@@ -58,323 +178,236 @@ class Example:
     prompt: str
     baseline: str
     answer: str
+    # In nats; null where it is not known, or beyond all.
     margin: float | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ArmGate:
+class ArmGate(Document, frozen=True, kw_only=True):
     arm: str
     method: str
     result: Result
-    greedy: Greedy | None
-    sampled: Sampled | None
+    greedy: Greedy = Greedy()
+    sampled: Sampled = Sampled()
     edges: tuple[EdgeCheck, ...] = ()
     findings: tuple[Finding, ...] = ()
+
+    @property
+    def message(self) -> str:
+        """Of the parts that decided it."""
+        words = [
+            f"{name}: {part.message}"
+            for name, part in (("greedy", self.greedy), ("sampled", self.sampled))
+            if part.result is self.result
+        ]
+        words += [f"{edge.name}: {edge.message}" for edge in self.edges if edge.result is Result.FAIL]
+        words += [finding.message for finding in self.findings if finding.level is Level.FAIL]
+        return "; ".join(words) or self.result.value
+
+
+# Under load
+
+
+class SoakFault(StrEnum):
+    """Faults that a single answer shows; what only many show (a shifted distribution) is the gate's."""
+
+    SPECIAL_TOKEN = "special-token"  # a token of the chat template in the text
+    AFTER_STOP = "text-after-stop"
+    TRUNCATED = "truncated"  # ended by neither the model, a stop string nor the limit: no reason, or an error
+    BROKEN_OFF = "broken-off"  # a copy that ends before its text does, as a model might end it too
+    REPEATED = "repeated-span"
+    CROSS_TALK = "cross-talk"  # another request's nonce
+    INVALID_JSON = "invalid-json"
+    TOOL_ARGUMENTS = "tool-arguments"  # of a call that was made, of tools whose arguments are to fit (strict)
+    LOOSE_ARGUMENTS = "loose-arguments"  # of other tools: a model may get them wrong by itself
+    NO_CALL = "no-call"  # though one is required: not every server keeps a model to that
+    BUDGET = "budget-ignored"  # more or fewer tokens, thoughts or choices than asked for
+    BANNED_TOKEN = "banned-token"
+    ALTERED = "altered-copy"  # other words than the text to copy has, as a model might write them too
+    BROKEN_TEXT = "broken-text"  # replacement characters, garbled or looping text
+    OTHER_TEXT = "other-text"  # greedy and seeded text that the same server gave otherwise when it was alone
+    REFUSED = "refused"  # an error instead of an answer
+    HUNG = "hung"  # no end within its time
+
+
+# Any answer could show these: where even of them too few were exposed, the soak was too short to say anything.
+SHOWN_BY_ANY = frozenset({SoakFault.SPECIAL_TOKEN, SoakFault.BROKEN_TEXT, SoakFault.REFUSED, SoakFault.HUNG})
+
+
+class SoakResult(StrEnum):
+    FOUND = "found"
+    INCONCLUSIVE = "inconclusive"
+    CLEAN = "clean"
+
+
+class FaultRate(Document, frozen=True, kw_only=True):
+    """One fault of one arm. `count` of `exposed` requests showed it, a conversation counting once; `low` and `high` are
+    the exact 95 % interval of `rate`. `script` reproduces it, null where nothing was found to reproduce."""
+
+    arm: str
+    name: SoakFault
+    result: SoakResult
+    message: str
+    count: int
+    exposed: int
+    rate: float
+    low: float
+    high: float
+    control_count: int
+    control_exposed: int
+    control_rate: float
+    p_value: float
+    # Seconds since this arm's soak began; null where it was not seen.
+    first_seen_s: float | None = None
+    # Where it shows, as far as the answers say so: "only from 9 streams on".
+    places: tuple[str, ...] = ()
+    evidence: tuple[str, ...] = ()
+    # Requests to be exposed for a result, where these were too few.
+    needed: int = 0
+    script: str | None = None
+    # Whether the script's setup showed it again on a fresh launch.
+    reproduced: bool = False
+
+
+class Distribution(Document, frozen=True, kw_only=True):
+    """The gate's sampled test on answers given under load; too few tokens are inconclusive, and stop no pass."""
+
+    result: Result
+    message: str
+    tokens: int
+    tokens_needed: int
+    detectable: float | None
+
+
+class SoakArm(Document, frozen=True, kw_only=True):
+    """One arm against the control; `requests` and `launches` are its own."""
+
+    arm: str
+    method: str
+    result: Result
+    requests: int
+    launches: int
+    # Of the draft tokens; null where the server does not say.
+    acceptance_rate: float | None = None
+    # Null where nothing was sampled, or the server cannot tell probabilities.
+    distribution: Distribution | None = None
+    findings: tuple[Finding, ...] = ()
+
+
+class Soak(Document, frozen=True, kw_only=True):
+    """`seconds` is what it took over all servers, launching them and the reproductions included."""
+
+    result: Result
+    seconds: Seconds
+    # As asked for.
+    planned_s: Seconds
+    # Whether less was asked than the time was meant for.
+    partial: bool
+    requests: int
+    launches: int
+    concurrency: tuple[int, ...]
+    # Those that something could have shown.
+    faults: tuple[FaultRate, ...]
+    arms: tuple[SoakArm, ...]
+    # How many were asked of each kind, and in each stage.
+    kinds: dict[str, int] = msgspec.field(default_factory=dict)
+    stages: dict[str, int] = msgspec.field(default_factory=dict)
+    # Kinds that the baseline refuses, with its words.
+    refused_kinds: dict[str, str] = msgspec.field(default_factory=dict)
+    # Of full length, for most answers: below 1 where the engine had no time for more.
+    scale: float = 1.0
+    findings: tuple[Finding, ...] = ()
+    # Where its answers lie, as one would type it.
+    study: str = ""
+    # By a signal.
+    interrupted: bool = False
+
+    def __post_init__(self) -> None:
+        force_setattr(self, "findings", tuple(finding for arm in self.arms for finding in arm.findings))
+
+    def faults_of(self, arm: str) -> tuple[FaultRate, ...]:
+        return tuple(rate for rate in self.faults if rate.arm == arm)
+
+    def found_in(self, arm: str) -> tuple[FaultRate, ...]:
+        return tuple(rate for rate in self.faults_of(arm) if rate.result is SoakResult.FOUND)
+
+
+# All of it
+
+
+class ArmOutcome(NamedTuple):
+    """What decides about an arm; `message` is of the parts that decided it."""
+
+    arm: str
+    result: Result
+    message: str
+
+
+class Gate(Document, frozen=True, kw_only=True):
+    """`greedy` and `sampled` are those of the arm that decides; every arm's own are under `arms`. Skipped where no gate
+    ran, with `why`."""
+
+    arms: tuple[ArmGate, ...] = ()
+    depth: str = ""
+    detect: float = 0.0
+    planned_tokens: int = 0
+    # The baseline against itself: the hazards by shape, such as "alone", beside the margins and the noise in nats.
+    control: dict[str, Hazard | tuple[float, ...] | int | float] = msgspec.field(default_factory=dict)
     examples: tuple[Example, ...] = ()
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Gate:
-    depth: str
-    detect: float
-    planned_tokens: int
-    control: Control | None
-    arms: tuple[ArmGate, ...]
-    wall_s: float = 0.0
     notes: tuple[str, ...] = ()
-    # What load, tools, turns and time did; None where nobody asked for it.
-    soak: Soak | None = None
+    wall_s: Seconds = 0.0
+    # Under load, with tools and turns, over time; where it was asked for.
+    soak: Soak | UnsetType = UNSET
+    # What verify says of it first; a study's own answer is the verdict's.
+    answer: ShortAnswer | UnsetType = UNSET
+    # In a study: quick, full, or from its records alone; and why there is nothing to show.
+    mode: str = ""
+    why: str = ""
+    schema: Literal[1] = 1
+    # Of all arms and the soak the worst.
+    result: Result = Result.SKIPPED
+    # The one that decides.
+    arm: str | None = None
+    greedy: Greedy = Greedy()
+    sampled: Sampled = Sampled()
+    # Of all arms.
+    findings: tuple[Finding, ...] = ()
+
+    def __post_init__(self) -> None:
+        results = [arm.result for arm in self.arms] + ([self.soak.result] if self.soak else [])
+        result = worst(results) if self.depth else Result.SKIPPED
+        deciding = next((arm for arm in self.arms if arm.result is result), None)
+        follows = {
+            "result": result,
+            "arm": deciding.arm if deciding else None,
+            "greedy": deciding.greedy if deciding else Greedy(),
+            "sampled": deciding.sampled if deciding else Sampled(),
+            "findings": tuple(finding for arm in self.arms for finding in arm.findings),
+        }
+        for name, value in follows.items():
+            force_setattr(self, name, value)
 
     @property
-    def result(self) -> Result:
-        return worst([*(arm.result for arm in self.arms), *([self.soak.result] if self.soak else [])])
+    def outcomes(self) -> tuple[ArmOutcome, ...]:
+        """Of each arm; one that fails under load has failed, whatever it says without."""
+        return tuple(_outcome(arm, self.soak or None) for arm in self.arms)
 
-    @property
-    def examples(self) -> tuple[Example, ...]:
-        return tuple(example for arm in self.arms for example in arm.examples)
-
-
-def with_equality(gate: Gate, invariant: Gate) -> Gate:
-    """The gate with what servers of batch-invariant kernels settled of it."""
-    asked = {arm.arm: arm.greedy for arm in invariant.arms}
-    control = invariant.control
-    return replace(
-        gate,
-        arms=tuple(
-            arm
-            if control is None or (equal := asked.get(arm.arm)) is None or arm.greedy is None
-            else _with_greedy(arm, settled_by_equality(arm.greedy, equal, control), invariant)
-            for arm in gate.arms
-        ),
-        wall_s=gate.wall_s + invariant.wall_s,
-        notes=(*gate.notes, "differences at temperature 0 were asked again with batch-invariant kernels"),
-    )
+    def without_text(self, *, instead: str) -> Gate:
+        """Without the prompts and answers that it shows side by side; `instead` stands where others were quoted."""
+        return replace(self, arms=tuple(_arm_without_text(arm, instead) for arm in self.arms), examples=())
 
 
-def _with_greedy(arm: ArmGate, greedy: Greedy, invariant: Gate) -> ArmGate:
-    """Other parts that failed stay failed."""
-    parts = [greedy.result] if arm.sampled is None else [greedy.result, arm.sampled.result]
-    result = Result.FAIL if arm.result is Result.FAIL else worst(parts)
-    shown = invariant.examples if greedy.result is Result.FAIL else arm.examples
-    return replace(arm, greedy=greedy, result=result, examples=shown)
-
-
-@dataclass(slots=True, kw_only=True)
-class Told:
-    """What one server said, by way of asking."""
-
-    answers: dict[str, list[Answer]] = field(default_factory=dict)
-
-    def of(self, way: str) -> list[Answer]:
-        return self.answers.get(way, [])
-
-    def all(self) -> list[Answer]:
-        return [answer for each in self.answers.values() for answer in each]
-
-
-def judge_arm(
-    arm: Arm,
-    *,
-    greedy: Greedy | None,
-    sampled: Sampled | None,
-    edges: Sequence[EdgeCheck],
-    told: Told,
-    baseline: Told,
-    prompts: Mapping[str, Request],
-) -> ArmGate:
-    garbled = garbled_finding(arm.name, told, baseline)
-    findings = [
-        *([garbled] if garbled else []),
-        *(_edge_finding(arm.name, edge) for edge in edges if edge.result is Result.INCONCLUSIVE),
-        *acceptance_findings(arm.name, told),
+def _outcome(arm: ArmGate, soak: Soak | None) -> ArmOutcome:
+    words = [f"{fault.name}: {fault.message}" for fault in soak.found_in(arm.arm)] if soak else []
+    words += [
+        finding.message
+        for soaked in (soak.arms if soak else ())
+        if soaked.arm == arm.arm
+        for finding in soaked.findings
+        if finding.level is Level.FAIL
     ]
-    results = [part.result for part in (greedy, sampled) if part is not None]
-    results += [Result.FAIL for edge in edges if edge.result is Result.FAIL]
-    results += [Result.FAIL] if garbled and garbled.level is Level.FAIL else []
-    return ArmGate(
-        arm=arm.name,
-        method=arm.method,
-        result=worst(results),
-        greedy=greedy,
-        sampled=sampled,
-        edges=tuple(edges),
-        findings=tuple(findings),
-        examples=examples_of(arm.name, greedy, sampled, edges, told, baseline, prompts),
-    )
-
-
-def lossy_by_design(arm: Arm, settings: Sequence[str]) -> str:
-    """Why this arm cannot pass whatever it says; empty for methods that promise the target's distribution."""
-    if isinstance(arm.speculation, Synthetic):
-        return LOSSY_WORDS["synthetic"]
-    words = " ".join([*settings, *(f'"{value}" {key}' for key, value in _extra(arm.speculation))]).lower()
-    return next(
-        (why for word, why in LOSSY_WORDS.items() if word in words.replace("_", "-") or word in words), ""
-    )
-
-
-def _extra(speculation: Speculation) -> tuple[tuple[str, str], ...]:
-    found: tuple[tuple[str, str], ...] = getattr(speculation, "extra", ())
-    return tuple((key, value.strip('"')) for key, value in found)
-
-
-def lossy_gate(arm: Arm, why: str) -> ArmGate:
-    finding = fail(
-        "lossy-method",
-        f"{arm.name} ({method_name(arm.speculation)}) is lossy by design: {why}",
-        then="use it only to measure cost, never to serve",
-        arm=arm.name,
-    )
-    return ArmGate(
-        arm=arm.name, method=arm.method, result=Result.FAIL, greedy=None, sampled=None, findings=(finding,)
-    )
-
-
-def garbled_finding(arm: str, told: Told, baseline: Told) -> Finding | None:
-    """Loops and word salad, more often than the baseline writes them, in some way of asking: a prompt that loops in
-    every way is one prompt, not one more in each."""
-    alpha = FAULT_ALPHA / max(1, len(told.answers))
-    found = (
-        _faults_beyond(arm, answers, baseline.of(way) or baseline.all(), alpha=alpha)
-        for way, answers in told.answers.items()
-    )
-    return next((finding for finding in found if finding is not None), None)
-
-
-def _faults_beyond(
-    arm: str, answers: Sequence[Answer], baseline: Sequence[Answer], *, alpha: float
-) -> Finding | None:
-    own, theirs = text_faults(_said(answers)), text_faults(_said(baseline))
-    for what, mine, others in (
-        ("garbled", own.garbled, theirs.garbled),
-        ("looping", own.looping, theirs.looping),
-    ):
-        if not mine or not theirs.answers:
-            continue
-        table = np.array([[len(mine), own.answers - len(mine)], [len(others), theirs.answers - len(others)]])
-        from scipy import stats  # half a second, for what hardly ever is
-
-        p_value = float(stats.fisher_exact(table, alternative="greater")[1])
-        if p_value < alpha:
-            return fail(
-                f"{what}-text",
-                f"{len(mine)} of {own.answers} answers are {what}, the baseline's {len(others)} of "
-                f"{theirs.answers} (p = {p_value:.1g}); first: {mine[0]}",
-                arm=arm,
-            )
-    return None
-
-
-def _said(answers: Sequence[Answer]) -> list[tuple[str, str]]:
-    """One text of each case: the same prompt and seed again are no further evidence."""
-    return list({answer.case: answer.text for answer in reversed(answers) if answer.is_ok}.items())[::-1]
-
-
-def acceptance_findings(arm: str, told: Told) -> list[Finding]:
-    """Nothing accepted at all, or everything while sampling: at temperature 0 a good draft may well be always right."""
-    found = []
-    for answers, what, low, high in (
-        (told.all(), "almost none", 0.0, ACCEPTED_LOW),
-        (told.of("sampled"), "all", ACCEPTED_HIGH, 1.0),
-    ):
-        drafted = sum(answer.drafted or 0 for answer in answers)
-        accepted = sum(answer.accepted or 0 for answer in answers)
-        if drafted >= DRAFTED_MIN and low <= accepted / drafted <= high:
-            message = (
-                f"{arm}: {what} of {drafted} draft tokens were accepted ({accepted / drafted:.1%}): probably the wrong "
-                "draft model, or drafts that are not verified"
-            )
-            found.append(warn("odd-acceptance", message, arm=arm))
-    return found
-
-
-def _edge_finding(arm: str, edge: EdgeCheck) -> Finding:
-    return warn(
-        "refused-setting",
-        f"{arm}: requests with {edge.name} are {edge.message}",
-        then="check whether your traffic uses it before you turn speculation on",
-        arm=arm,
-    )
-
-
-def examples_of(
-    arm: str,
-    greedy: Greedy | None,
-    sampled: Sampled | None,
-    edges: Sequence[EdgeCheck],
-    told: Told,
-    baseline: Told,
-    prompts: Mapping[str, Request],
-) -> tuple[Example, ...]:
-    """The worst first; sampled texts only where they failed."""
-    theirs = {answer.case: answer for answer in baseline.all()}
-    mine = _telling(told.all(), theirs)
-    return tuple(
-        _example(arm, case, why, prompts, theirs.get(case), mine.get(case), margin=margin)
-        for case, why, margin in islice(_parted(greedy, sampled, edges, told), EXAMPLES_MAX)
-    )
-
-
-def _telling(answers: Iterable[Answer], theirs: Mapping[str, Answer]) -> dict[str, Answer]:
-    """One answer to each case: several ways of asking share it, and the first that differs is the one to show."""
-    first: dict[str, Answer] = {}
-    differing: dict[str, Answer] = {}
-    for answer in answers:
-        first.setdefault(answer.case, answer)
-        held = theirs.get(answer.case)
-        if held is not None and answer.text != held.text:
-            differing.setdefault(answer.case, answer)
-    return first | differing
-
-
-def _parted(
-    greedy: Greedy | None, sampled: Sampled | None, edges: Sequence[EdgeCheck], told: Told
-) -> Iterator[tuple[str, str, float | None]]:
-    """Cases worth showing, with why and the margin."""
-    for divergence in greedy.examples if greedy is not None else ():
-        yield divergence.case, _why(divergence), divergence.margin
-    for edge in edges:
-        if edge.divergence is not None:
-            yield edge.divergence.case, edge.message, edge.divergence.margin
-    if sampled is not None and sampled.result is Result.FAIL:
-        for answer in told.of("sampled"):
-            if answer.is_ok:
-                yield (
-                    answer.case,
-                    "sampled: one of the texts that do not follow the target's probabilities",
-                    None,
-                )
-
-
-def _why(divergence: Divergence) -> str:
-    where = f"at token {divergence.position}" if divergence.position is not None else "in the text"
-    what = SAID[divergence.kind]
-    if divergence.margin is None:
-        return f"{what} {where}"
-    if divergence.margin == float("inf"):
-        return f"ends early {where}, without a stop token or the token limit"
-    more = "at least " if divergence.is_at_least else ""
-    return f"{what} {where}: {more}{divergence.margin:.2f} nats less likely"
-
-
-def _example(
-    arm: str,
-    case: str,
-    why: str,
-    prompts: Mapping[str, Request],
-    baseline: Answer | None,
-    answer: Answer | None,
-    *,
-    margin: float | None = None,
-) -> Example:
-    request = prompts.get(case)
-    asked = ""
-    if request is not None:
-        asked = request.prompt or (request.messages[-1].content if request.messages else "")
-    return Example(
-        arm=arm,
-        case=case,
-        why=why,
-        prompt=asked[:EXAMPLE_CHARACTERS],
-        baseline=_shown(baseline),
-        answer=_shown(answer),
-        margin=margin,
-    )
-
-
-def _shown(answer: Answer | None) -> str:
-    if answer is None:
-        return ""
-    return (answer.text if answer.is_ok else f"[{answer.error}]")[:EXAMPLE_CHARACTERS]
-
-
-def unsettled_gate(arm: Arm, check: str, error: OperatingError) -> ArmGate:
-    """Of an arm that could not be asked to the end."""
-    tail = f"\n{error.log_tail[-600:]}" if isinstance(error, EngineError) and error.log_tail else ""
-    finding = Finding(
-        check=check,
-        level=Level.FAIL if isinstance(error, EngineError) else Level.WARN,
-        message=f"{error}{tail}",
-        next_step=error.hint,
-        arm=arm.name,
-    )
-    return ArmGate(
-        arm=arm.name,
-        method=arm.method,
-        result=Result.INCONCLUSIVE,
-        greedy=None,
-        sampled=None,
-        findings=(finding,),
-    )
-
-
-# Findings whose messages quote answers and logs.
-QUOTING_CHECKS = ("edge", "arm-failed")
-
-
-def gate_without_text(gate: Gate, *, instead: str) -> Gate:
-    """Without the prompts and answers that it shows side by side; `instead` stands where others were quoted."""
-    return replace(gate, arms=tuple(_arm_without_text(arm, instead) for arm in gate.arms))
+    if not words or arm.result is Result.FAIL:
+        return ArmOutcome(arm=arm.arm, result=arm.result, message=arm.message)
+    return ArmOutcome(arm=arm.arm, result=Result.FAIL, message="; ".join(words))
 
 
 def _arm_without_text(arm: ArmGate, instead: str) -> ArmGate:
@@ -386,10 +419,46 @@ def _arm_without_text(arm: ArmGate, instead: str) -> ArmGate:
             for edge in arm.edges
         ),
         findings=tuple(
-            replace(finding, message=f"{finding.check}; {instead}")
-            if finding.check.startswith(QUOTING_CHECKS)
-            else replace(finding, message=finding.message.partition("\n")[0])
+            dataclasses.replace(
+                finding,
+                message=f"{finding.check}; {instead}"
+                if finding.check.startswith(QUOTING_CHECKS)
+                else finding.message.partition("\n")[0],
+            )
             for finding in arm.findings
         ),
-        examples=(),
     )
+
+
+def read_gate(kept: object) -> Gate:
+    """The gate that was kept as `kept`; StudyError where that is no gate's document."""
+    try:
+        gate = read(Gate, kept)
+        # What it says has to follow from what it holds: a document that lost its arms would pass for one not asked.
+        told = kept.get("result") if isinstance(kept, dict) else None
+        if told != gate.result:
+            raise ValueError(f"it says {told!r}, and its arms {gate.result.value!r}")
+    except ValueError as error:
+        raise StudyError(
+            f"the stored result of the lossless gate is damaged: {error}", hint="run speclift verify again"
+        ) from error
+    return gate
+
+
+def worst_gate(gates: Sequence[Gate | None]) -> Gate | None:
+    """The gate of several studies that says the least good, with the arms of all; None where one of them has none to
+    show, unless another failed."""
+    shown = [gate for gate in gates if gate is not None]
+    if not shown or (len(shown) < len(gates) and not any(gate.result is Result.FAIL for gate in shown)):
+        return None
+    least = min(shown, key=lambda gate: _how_good(gate.result))
+    if not least.arms:
+        return least
+    arms: dict[str, ArmGate] = {}
+    for arm in sorted((arm for gate in shown for arm in gate.arms), key=lambda arm: _how_good(arm.result)):
+        arms.setdefault(arm.arm, arm)
+    return replace(least, arms=tuple(arms.values()))
+
+
+def _how_good(result: Result) -> int:
+    return (Result.FAIL, Result.INCONCLUSIVE, Result.SKIPPED, Result.PASS).index(result)

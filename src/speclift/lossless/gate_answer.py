@@ -5,18 +5,17 @@ from __future__ import annotations
 import math
 import shlex
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
+
+from msgspec import UNSET
+from msgspec.structs import replace
 
 from speclift.core.answer import NextCommand, ShortAnswer, answered
 from speclift.core.quantities import duration, printable
 from speclift.core.rerun_command import CommandLine
 from speclift.core.results import Level
-from speclift.lossless.gate import ArmGate, Gate
+from speclift.lossless.answers import tokens_for_rate
+from speclift.lossless.gate import PROMPTS_MIN, SHOWN_BY_ANY, ArmGate, Gate, Result, Soak, SoakArm, SoakResult
 from speclift.lossless.questions import FULL
-from speclift.lossless.rates import tokens_for_rate
-from speclift.lossless.result import PROMPTS_MIN, Result
-from speclift.lossless.soak.outcome import SHOWN_BY_ANY, Soak, SoakArm
-from speclift.lossless.soak.rates import SoakResult
 
 NAME_CHARACTERS = 40
 NAMES_SHOWN = 3
@@ -28,7 +27,7 @@ SCRIPT_S = 30.0
 
 def gate_answer(gate: Gate, argv: Sequence[str]) -> ShortAnswer:
     """`argv` is the command that asked, so that one which asks more can be told."""
-    if gate.soak is not None:
+    if gate.soak:
         return soak_answer(gate, gate.soak, argv)
     return polite_answer(gate, argv)
 
@@ -48,10 +47,9 @@ def polite_answer(gate: Gate, argv: Sequence[str]) -> ShortAnswer:
 
 
 def _compared(gate: Gate) -> str:
-    greedy = [arm.greedy for arm in gate.arms if arm.greedy is not None and arm.greedy.checks]
-    answers = sum(check.answers for part in greedy for check in part.checks)
-    differing = sum(check.hazard.events for part in greedy for check in part.checks)
-    sampled = sum(arm.sampled.tokens for arm in gate.arms if arm.sampled is not None)
+    checks = [check for arm in gate.arms for check in arm.greedy.checks]
+    answers, differing = sum(check.answers for check in checks), sum(check.events for check in checks)
+    sampled = sum(arm.sampled.tokens for arm in gate.arms)
     said = f"{differing} of {answers} answers at temperature 0 differ from the baseline's" if answers else ""
     if differing and gate.result is Result.PASS:
         said += ", no more than its own from run to run"
@@ -62,7 +60,7 @@ def _compared(gate: Gate) -> str:
 def _because(arms: Sequence[ArmGate]) -> Iterator[str]:
     for arm in arms:
         for name, part in (("temperature 0", arm.greedy), ("sampled", arm.sampled)):
-            if part is not None and part.result is arm.result:
+            if part.result is arm.result:
                 yield f"{_short(arm.arm)}, {name}: {part.message}"
         edges = [edge for edge in arm.edges if edge.result is arm.result]
         if edges and arm.result is Result.PASS:
@@ -80,7 +78,7 @@ def _next(gate: Gate, argv: Sequence[str]) -> NextCommand | None:
         return None
     prompts = int(line.value("--requests") or FULL.sampled_prompts)
     command = line.changed({"--requests": [str(max(PROMPTS_MIN, math.ceil(times * prompts)))]})
-    return NextCommand(command=command, seconds=times * gate.wall_s)
+    return NextCommand(command=command, seconds=round(times * gate.wall_s, 1))
 
 
 def _times_needed(arm: ArmGate, detect: float) -> float:
@@ -88,30 +86,30 @@ def _times_needed(arm: ArmGate, detect: float) -> float:
     if arm.result is not Result.INCONCLUSIVE:
         return 0.0
     needed = [0.0]
-    if arm.greedy is not None and arm.greedy.result is Result.INCONCLUSIVE and arm.greedy.tokens:
+    if arm.greedy.result is Result.INCONCLUSIVE and arm.greedy.tokens:
         needed.append(tokens_for_rate(detect) / arm.greedy.tokens)
-    if arm.sampled is not None and arm.sampled.result is Result.INCONCLUSIVE and arm.sampled.tokens:
+    if arm.sampled.result is Result.INCONCLUSIVE and arm.sampled.tokens:
         needed.append(arm.sampled.tokens_needed / arm.sampled.tokens)
     return max(needed)
 
 
 def soak_answer(gate: Gate, soak: Soak, argv: Sequence[str]) -> ShortAnswer:
-    """Of both: what the fire showed first, and whether the gate before it agrees."""
-    polite = replace(gate, soak=None)
+    """Of both: what the load showed first, and whether the gate before it agrees."""
+    polite = replace(gate, soak=UNSET)
     deciding = [arm for arm in soak.arms if arm.result is soak.result]
     names = _names([arm.arm for arm in deciding])
     asked = f"{soak.requests:,} requests in {duration(soak.seconds)}"
     if soak.result is Result.FAIL:
         return answered(
-            f"Do not use {names}: faults under load in {asked}.", _found_faults(deciding), _again(soak, argv)
+            f"Do not use {names}: faults under load in {asked}.",
+            _found_faults(soak, deciding),
+            _again(soak, argv),
         )
     if polite.result is Result.FAIL:
         before = polite_answer(polite, argv)
         return answered(before.sentence, (*before.because, f"under load nothing more showed: {asked}"))
     if soak.result is Result.PASS and polite.result is Result.PASS:
-        below = max(
-            rate.arm.interval[1] for arm in soak.arms for rate in arm.asked if rate.fault in SHOWN_BY_ANY
-        )
+        below = max(rate.high for rate in soak.faults if rate.name in SHOWN_BY_ANY)
         return answered(
             f"No fault of {names} under load beyond the baseline's own: {asked}.",
             (
@@ -126,50 +124,45 @@ def soak_answer(gate: Gate, soak: Soak, argv: Sequence[str]) -> ShortAnswer:
         )
     return answered(
         f"No fault of {names or 'speculation'} was proven, but {asked} are too few to rule one out.",
-        _open_faults(deciding),
+        _open_faults(soak, deciding),
         _again(soak, argv),
     )
 
 
-def _found_faults(arms: Sequence[SoakArm]) -> Iterator[str]:
+def _found_faults(soak: Soak, arms: Sequence[SoakArm]) -> Iterator[str]:
     for arm in arms:
-        for rate in arm.found:
+        for rate in soak.found_in(arm.arm):
             where = f"; {', '.join(rate.places)}" if rate.places else ""
-            yield f"{_short(arm.arm)}, {rate.fault}: {rate.message}{where}"
+            yield f"{_short(arm.arm)}, {rate.name}: {rate.message}{where}"
         if arm.distribution is not None and arm.distribution.result is Result.FAIL:
             yield f"{_short(arm.arm)}, sampled under load: {arm.distribution.message}"
         failed = [finding for finding in arm.findings if finding.level is Level.FAIL]
         yield from (finding.message.partition("\n")[0] for finding in failed)
 
 
-def _open_faults(arms: Sequence[SoakArm]) -> Iterator[str]:
+def _open_faults(soak: Soak, arms: Sequence[SoakArm]) -> Iterator[str]:
     for arm in arms:
-        doubtful = [rate for rate in arm.asked if rate.result is SoakResult.INCONCLUSIVE]
-        for rate in sorted(doubtful, key=lambda rate: (not rate.arm.faulty, rate.fault not in SHOWN_BY_ANY)):
-            yield f"{_short(arm.arm)}, {rate.fault}: {rate.message}"
+        doubtful = [rate for rate in soak.faults_of(arm.arm) if rate.result is SoakResult.INCONCLUSIVE]
+        for rate in sorted(doubtful, key=lambda rate: (not rate.count, rate.name not in SHOWN_BY_ANY)):
+            yield f"{_short(arm.arm)}, {rate.name}: {rate.message}"
         if not arm.requests:
             yield f"{_short(arm.arm)} was not asked anything"
 
 
 def _again(soak: Soak, argv: Sequence[str]) -> NextCommand | None:
     """What was found has a script; what is open needs more of the same, as long as that is within reach."""
-    script = next((path for arm in soak.arms for path in arm.scripts.values()), None)
+    script = next((rate.script for rate in soak.faults if rate.script), None)
     if script is not None:
         return NextCommand(command=f"python {shlex.quote(script)} URL", seconds=SCRIPT_S)
     line = CommandLine(argv)
     if soak.result is not Result.INCONCLUSIVE or not line.can_be_repeated or not soak.seconds:
         return None
-    if soak.is_partial:
+    if soak.partial:
         return NextCommand(
             command=f"{line.changed({})} --study {shlex.quote(soak.study)} --resume",
-            seconds=max(0.0, soak.planned_s - soak.seconds),
+            seconds=round(max(0.0, soak.planned_s - soak.seconds), 1),
         )
-    needed = [
-        rate.needed / rate.arm.exposed
-        for arm in soak.arms
-        for rate in arm.asked
-        if rate.needed and rate.fault in SHOWN_BY_ANY
-    ]
+    needed = [rate.needed / rate.exposed for rate in soak.faults if rate.needed and rate.name in SHOWN_BY_ANY]
     times = 1.2 * max(needed, default=2.0)
     if times > TIMES_MAX:
         return None

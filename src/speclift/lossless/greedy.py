@@ -6,18 +6,27 @@ other way is not, however often. Without margins only the rate can tell, and wit
 
 from __future__ import annotations
 
+import dataclasses
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from enum import StrEnum
 from itertools import chain
 
 import numpy as np
+from msgspec.structs import replace
 
-from speclift.lossless.answers import Answer, aligned
-from speclift.lossless.divergence import Compared, Divergence, Kind
-from speclift.lossless.rates import Hazard, hazard, more_often, tokens_for_rate
-from speclift.lossless.result import Result, few_prompts
+from speclift.lossless.answers import (
+    Answer,
+    Compared,
+    Divergence,
+    Kind,
+    aligned,
+    hazard,
+    more_often,
+    tokens_for_rate,
+)
+from speclift.lossless.gate import Greedy, GreedyCheck, Hazard, Result, few_prompts
 
 # With the 1 % of sampled.py false alarms of the whole gate stay under 2 % (benchmarks/lossless.py).
 RATE_ALPHA = 0.003
@@ -31,6 +40,8 @@ CONTROL_SHARE = 0.25
 WIDE_ALPHA = 0.01
 # e to the 1: one token 2.7 times as likely as the other is no tie, unless the baseline's own noise is as large.
 FAULT_NATS = 1.0
+# The control's hazard over all shapes.
+TOGETHER = "together"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -68,6 +79,18 @@ class Control:
     def fault_nats(self) -> float:
         return max(FAULT_NATS, 2 * self.tie_nats)
 
+    def as_document(self) -> dict[str, Hazard | tuple[float, ...] | int | float]:
+        return {
+            **self.hazards,
+            TOGETHER: self.together,
+            "margins": self.margins,
+            "noise_tokens": self.noise_tokens,
+            "noise_nats_p999": self.noise_nats,
+            "noise_nats_max": self.noise_nats_max,
+            "tie_nats": self.tie_nats,
+            "fault_nats": self.fault_nats,
+        }
+
 
 def control_of(pairs: Mapping[str, Sequence[Compared]], noise: Sequence[float]) -> Control:
     # What came out alike in several ways of asking is one observation.
@@ -87,7 +110,7 @@ def control_of(pairs: Mapping[str, Sequence[Compared]], noise: Sequence[float]) 
         noise_nats_max=max(noise, default=0.0),
         together=hazard(chain.from_iterable(pairs.values())),
     )
-    return replace(control, faults=sum(_call(each, control) is _Call.FAULT for each in parted))
+    return dataclasses.replace(control, faults=sum(_call(each, control) is _Call.FAULT for each in parted))
 
 
 def gap_noise(reference: Answer, again: Answer) -> list[float]:
@@ -109,45 +132,13 @@ def gap_noise(reference: Answer, again: Answer) -> list[float]:
     return moved
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class GreedyCheck:
-    """One way of asking at temperature 0: alone, batched, streamed, in turns."""
-
-    name: str
-    answers: int
-    hazard: Hazard
-    control: Hazard
-    p_value: float
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Greedy:
-    result: Result
-    message: str
-    tokens: float
-    # Distinct ones that both servers answered.
-    prompts: int
-    checks: tuple[GreedyCheck, ...]
-    ties: int
-    wide: int
-    faults: int
-    unknown: int
-    refused: int
-    examples: tuple[Divergence, ...]
-
-    @property
-    def is_open_by_arithmetic(self) -> bool:
-        """Not settled because of differences whose cause is not known, not for want of answers."""
-        return self.result is Result.INCONCLUSIVE and bool(self.wide or self.unknown or self.faults)
-
-
-def settled_by_equality(greedy: Greedy, invariant: Greedy, control: Control) -> Greedy:
+def settled_by_equality(greedy: Greedy, invariant: Greedy, control: Hazard) -> Greedy:
     """By servers whose arithmetic does not depend on the batch: there the same text comes out, or the arm changes it.
 
     They say nothing where the baseline itself came out otherwise, or where too little was answered.
     """
-    parted = sum(check.hazard.events for check in invariant.checks)
-    natural = control.together.events
+    parted = sum(check.events for check in invariant.checks)
+    natural = control.events
     if natural or (not parted and invariant.result is not Result.PASS):
         why = (
             f"two baseline runs differ {natural} times there too"
@@ -160,7 +151,7 @@ def settled_by_equality(greedy: Greedy, invariant: Greedy, control: Control) -> 
             invariant,
             result=Result.FAIL,
             message=f"{parted} differences in {invariant.tokens:.0f} tokens with batch-invariant kernels, where two "
-            f"baseline runs have none in {control.together.tokens:.0f}",
+            f"baseline runs have none in {control.tokens:.0f}",
         )
     return replace(
         greedy,
@@ -243,19 +234,16 @@ def judge_greedy(
     checks = tuple(
         _check(name, compared, control.hazards.get(shapes[name])) for name, compared in pairs.items()
     )
-    parted: dict[_Call, list[Divergence]] = {call: [] for call in _Call}
-    for pair in chain.from_iterable(pairs.values()):
-        if pair.divergence is not None:
-            parted[_call(pair.divergence, control)].append(pair.divergence)
     seen = _Seen(
         checks=(*checks, _together(pairs, control)),
         control=control,
-        parted=parted,
-        tokens=sum(check.hazard.tokens for check in checks),
+        parted=_by_call(pairs, control),
+        tokens=sum(check.tokens for check in checks),
         prompts=max((_prompts(compared) for compared in pairs.values()), default=0),
         detect=detect,
     )
     result, message = _greedy_result(seen)
+    parted = divergences(pairs, control)
     return Greedy(
         result=result,
         message=message,
@@ -267,8 +255,24 @@ def judge_greedy(
         faults=seen.count(_Call.FAULT),
         unknown=seen.count(_Call.UNKNOWN),
         refused=seen.count(_Call.REFUSED),
-        examples=tuple(chain.from_iterable(parted[call] for call in _Call)),
+        parted=tuple(dict.fromkeys(each.case for each in parted)),
+        without_margin=tuple(dict.fromkeys(each.case for each in parted if each.margin is None)),
     )
+
+
+def divergences(pairs: Mapping[str, Sequence[Compared]], control: Control) -> list[Divergence]:
+    """Every difference, the worst kind first."""
+    return [*chain.from_iterable(_by_call(pairs, control).values())]
+
+
+def _by_call(
+    pairs: Mapping[str, Sequence[Compared]], control: Control
+) -> Mapping[_Call, Sequence[Divergence]]:
+    parted: dict[_Call, list[Divergence]] = {call: [] for call in _Call}
+    for pair in chain.from_iterable(pairs.values()):
+        if pair.divergence is not None:
+            parted[_call(pair.divergence, control)].append(pair.divergence)
+    return parted
 
 
 def _call(divergence: Divergence, control: Control) -> _Call:
@@ -287,22 +291,24 @@ def _call(divergence: Divergence, control: Control) -> _Call:
 
 
 def _check(name: str, compared: Sequence[Compared], control: Hazard | None) -> GreedyCheck:
-    own, held = hazard(compared), control or Hazard(events=0, tokens=0.0)
-    return GreedyCheck(
-        name=name, answers=len(compared), hazard=own, control=held, p_value=more_often(own, held)
-    )
+    return _checked(name, len(compared), hazard(compared), control or Hazard(events=0, tokens=0.0))
 
 
 def _together(pairs: Mapping[str, Sequence[Compared]], control: Control) -> GreedyCheck:
     """All ways at once against all of the control: it leans to the batch, so that it errs towards silence. A prompt
     that parts alike in every way has parted once."""
-    own = hazard(chain.from_iterable(pairs.values()))
+    answers = sum(len(compared) for compared in pairs.values())
+    return _checked("all together", answers, hazard(chain.from_iterable(pairs.values())), control.together)
+
+
+def _checked(name: str, answers: int, own: Hazard, control: Hazard) -> GreedyCheck:
     return GreedyCheck(
-        name="all together",
-        answers=sum(len(compared) for compared in pairs.values()),
-        hazard=own,
-        control=control.together,
-        p_value=more_often(own, control.together),
+        name=name,
+        answers=answers,
+        events=own.events,
+        tokens=own.tokens,
+        control=control,
+        p_value=more_often(own, control),
     )
 
 
@@ -331,7 +337,7 @@ def _failure(seen: _Seen) -> str:
     if seen.parted[_Call.UNKNOWN] and seen.too_often:
         check = min(seen.too_often, key=lambda check: check.p_value)
         return (
-            f"{check.name}: {check.hazard.events} of {check.answers} answers differ from the baseline; its own runs "
+            f"{check.name}: {check.events} of {check.answers} answers differ from the baseline; its own runs "
             f"differ {check.control.events} times in {check.control.tokens:.0f} tokens (p = {check.p_value:.1g})"
         )
     return ""

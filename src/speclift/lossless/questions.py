@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import json
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
@@ -217,17 +216,3 @@ def _stop_word(text: str) -> str:
     candidates = [word for word in words[len(words) // 3 :] if len(word) > 3 and word.isalnum()]
     early = " ".join(words[: len(words) // 3])
     return next((word for word in candidates if word not in early), "")
-
-
-def fits_schema(text: str) -> bool:
-    try:
-        value = json.loads(text)
-    except (ValueError, RecursionError):
-        return False
-    return (
-        isinstance(value, dict)
-        and set(value) == {"city", "bridges"}
-        and isinstance(value["city"], str)
-        and isinstance(value["bridges"], int)
-        and not isinstance(value["bridges"], bool)
-    )

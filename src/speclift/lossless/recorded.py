@@ -3,32 +3,36 @@ request and seed. Costs nothing; what it cannot settle, the servers are asked fo
 
 from __future__ import annotations
 
+import json
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import NamedTuple
 
+from msgspec import structs
+
 from speclift.core.arm import BASELINE, Arm
+from speclift.core.json_reading import as_object
 from speclift.core.records import Phase, Record
-from speclift.core.results import is_complete
+from speclift.core.results import Finding, fail, is_complete
 from speclift.core.traffic import Request, repeated_prompts
-from speclift.lossless.answers import Answer
-from speclift.lossless.divergence import Compared, compare
-from speclift.lossless.gate import ArmGate, Gate, Told, judge_arm, lossy_by_design, lossy_gate
-from speclift.lossless.greedy import Control, Greedy, control_of, judge_greedy
-from speclift.lossless.questions import QUICK
-from speclift.lossless.rates import hazard
-from speclift.lossless.recorded_faults import recorded_faults
-from speclift.lossless.result import Result
-from speclift.lossless.sampled import (
-    Sampled,
-    if_complete,
-    is_identical,
-    judge_identity,
-    judge_texts,
-    planned_tokens,
+from speclift.lossless.answers import Answer, Compared, compare, hazard
+from speclift.lossless.calibration import text_tests
+from speclift.lossless.gate import Gate, Greedy, Result, Sampled, SoakFault, SoakResult
+from speclift.lossless.greedy import Control, control_of, divergences, judge_greedy
+from speclift.lossless.judge import (
+    JudgedArm,
+    ServerAnswers,
+    gate_of,
+    judge_parts,
+    lossy_by_design,
+    lossy_gate,
 )
-from speclift.lossless.two_sample import text_tests
+from speclift.lossless.questions import QUICK
+from speclift.lossless.sampled import if_complete, is_identical, judge_identity, judge_texts
+from speclift.lossless.soak.faults import leaked_tokens
+from speclift.lossless.soak.rates import Tally, judge_tallies
+from speclift.lossless.soak.schemas import is_cut, misfit, promised_format, value_misfit
 
 NOT_SCORED = "a study stores no probabilities; run speclift verify to score them"
 
@@ -77,38 +81,27 @@ def gate_from_records(
     answers = _by_arm(records, repeated_prompts(prompts.values()))
     baseline = answers.get(BASELINE, {})
     control = _control(baseline, fresh)
-    gates = []
+    judged = []
     for arm in arms:
         why = lossy_by_design(arm, settings)
-        gates.append(
-            lossy_gate(arm, why)
-            if why
-            else _arm(arm, answers.get(arm.name, {}), baseline, control, fresh, prompts, seed)
+        own = answers.get(arm.name, {})
+        judged.append(
+            lossy_gate(arm, why) if why else _arm(arm, own, baseline, control, fresh, prompts, seed)
         )
-    return Gate(
-        depth="records" if fresh is None else QUICK.name,
-        detect=QUICK.detect,
-        planned_tokens=planned_tokens(QUICK.detect),
-        control=control,
-        arms=tuple(gates),
-        notes=(
-            f"from the study's own answers{' and new baseline answers with log-probabilities' if fresh else ''}",
-        ),
-    )
+    depth = "records" if fresh is None else QUICK.name
+    again = " and new baseline answers with log-probabilities" if fresh else ""
+    gate = gate_of(judged, depth=depth, detect=QUICK.detect, control=control)
+    return structs.replace(gate, notes=(f"from the study's own answers{again}",))
 
 
 def parted_requests(gate: Gate) -> tuple[str, ...]:
     """Requests whose greedy answers differ and whose margins are not known yet."""
-    cases = (
-        d.case for arm in gate.arms if arm.greedy is not None for d in arm.greedy.examples if d.margin is None
-    )
-    return tuple(dict.fromkeys(cases))
+    return tuple(dict.fromkeys(case for arm in gate.arms for case in arm.greedy.without_margin))
 
 
 def needs_more_control(gate: Gate) -> bool:
     """Whether more of the baseline against itself could tell what differences beyond its noise are."""
-    greedy = [arm.greedy for arm in gate.arms if arm.greedy is not None]
-    return any(part.is_open_by_arithmetic and part.wide > 0 for part in greedy)
+    return any(arm.greedy.is_open_by_arithmetic and arm.greedy.wide > 0 for arm in gate.arms)
 
 
 Held = dict[Key, Answer]
@@ -196,32 +189,40 @@ def _arm(
     fresh: Fresh | None,
     prompts: Mapping[str, Request],
     seed: int,
-) -> ArmGate:
+) -> JudgedArm:
     asked = _answered_by_baseline(own, baseline)
     compared = _compared(asked, fresh)
-    told, theirs = Told(), Told()
+    told, theirs = ServerAnswers(), ServerAnswers()
     for key, reference, answer in compared:
         way = key.load if key.is_greedy else "sampled"
         told.answers.setdefault(way, []).append(answer)
         theirs.answers.setdefault(way, []).append(reference)
     # A part of the traffic that the baseline answered and the arm did not is not a part that passed.
     parts = {key.is_greedy for held in baseline.values() for key, plain in held.items() if plain.is_ok}
-    gate = judge_arm(
+    pairs = _greedy_pairs(compared)
+    judged = judge_parts(
         arm,
-        greedy=_greedy_part(asked, compared, control) if True in parts else None,
-        sampled=_sampled_part(asked, compared, seed) if False in parts else None,
+        greedy=_greedy_part(asked, pairs, control) if True in parts else Greedy(),
+        divergences=divergences(pairs, control),
+        sampled=_sampled_part(asked, compared, seed) if False in parts else Sampled(),
         edges=(),
         told=told,
         baseline=theirs,
         prompts=prompts,
     )
     faults = recorded_faults(
-        arm.name, _answers(own, answered=baseline), _answers(baseline, answered=own), prompts
+        arm.name,
+        _answers_to_both(own, answered=baseline),
+        _answers_to_both(baseline, answered=own),
+        prompts,
     )
-    return replace(gate, findings=(*gate.findings, *faults), result=Result.FAIL) if faults else gate
+    if not faults:
+        return judged
+    findings = (*judged.gate.findings, *faults)
+    return judged._replace(gate=structs.replace(judged.gate, findings=findings, result=Result.FAIL))
 
 
-def _answers(held: Mapping[int, Held], *, answered: Mapping[int, Held]) -> Iterator[Answer]:
+def _answers_to_both(held: Mapping[int, Held], *, answered: Mapping[int, Held]) -> Iterator[Answer]:
     """To what both were asked in the same round."""
     for index, answers in held.items():
         other = answered.get(index, {})
@@ -249,11 +250,16 @@ def _compared(asked: Iterable[_Pair], fresh: Fresh | None) -> list[_Pair]:
     ]
 
 
-def _greedy_part(asked: Iterable[_Pair], compared: Iterable[_Pair], control: Control) -> Greedy:
+def _greedy_pairs(compared: Iterable[_Pair]) -> dict[str, list[Compared]]:
+    """Pairs at temperature 0 by load."""
     pairs: dict[str, list[Compared]] = defaultdict(list)
     for key, reference, answer in compared:
         if key.is_greedy:
             pairs[key.load].append(compare(reference, answer))
+    return pairs
+
+
+def _greedy_part(asked: Iterable[_Pair], pairs: Mapping[str, Sequence[Compared]], control: Control) -> Greedy:
     judged = judge_greedy(pairs, {load: load for load in pairs}, control, detect=QUICK.detect)
     answered = [pair.answer.is_ok for pair in asked if pair.key.is_greedy]
     return _if_complete(judged, asked=len(answered), answered=sum(answered))
@@ -272,7 +278,7 @@ def _if_complete(greedy: Greedy, *, asked: int, answered: int) -> Greedy:
         return greedy
     result = greedy.result if greedy.result is Result.FAIL else Result.INCONCLUSIVE
     why = f"{asked - answered} of {asked} requests that the baseline answered failed"
-    return replace(
+    return structs.replace(
         greedy, result=result, refused=asked - answered, message=f"{why}; the rest: {greedy.message}"
     )
 
@@ -283,7 +289,7 @@ def _sampled(pairs: Sequence[tuple[Answer, Answer]], seed: int) -> Sampled:
         return judge_identity(compared, detect=QUICK.detect)
     # One pair per prompt: a server that honours the seed says the same at every launch.
     texts = list({r.case: (r.text, answer.text) for r, answer in reversed(pairs)}.values())
-    return replace(
+    return structs.replace(
         judge_texts(
             text_tests(texts, seed=seed),
             detect=QUICK.detect,
@@ -292,3 +298,102 @@ def _sampled(pairs: Sequence[tuple[Answer, Answer]], seed: int) -> Sampled:
         ),
         tokens=sum(answer.tokens or 0 for _, answer in pairs),
     )
+
+
+CHECKS = {
+    SoakFault.SPECIAL_TOKEN: ("special-token", "hold a token of the chat template"),
+    SoakFault.AFTER_STOP: ("text-after-stop", "hold a text at which they had to stop"),
+    SoakFault.INVALID_JSON: ("invalid-json", "are not the JSON that was asked for"),
+    SoakFault.TOOL_ARGUMENTS: ("tool-arguments", "call a tool with arguments that do not fit"),
+    SoakFault.LOOSE_ARGUMENTS: ("tool-arguments", "call a tool with arguments that do not fit"),
+}
+QUOTED = 80
+
+
+def recorded_faults(
+    arm: str, own: Iterable[Answer], theirs: Iterable[Answer], prompts: Mapping[str, Request]
+) -> list[Finding]:
+    """What the arm's answers show more often than the baseline's; a prompt counts once however often it was sent."""
+    mine, others = _seen(own, prompts), _seen(theirs, prompts)
+    findings = []
+    for fault, (check, words) in CHECKS.items():
+        arm_tally, control = _tally(mine[fault]), _tally(others[fault])
+        if judge_tallies(fault, arm_tally, control) is not SoakResult.FOUND:
+            continue
+        case, evidence = next((case, shown) for case, shown in mine[fault].items() if shown)
+        findings.append(
+            fail(
+                f"{check}-recorded",
+                f"answers to {arm_tally} prompts {words}, the baseline's to {control}; first: {case}"
+                f"\n{evidence[:QUOTED]}",
+                then="speclift verify --soak 10m: how often, under which load, and a script that shows it",
+                arm=arm,
+            )
+        )
+    return findings
+
+
+_Seen = dict[SoakFault, dict[str, str]]
+
+
+def _seen(answers: Iterable[Answer], prompts: Mapping[str, Request]) -> _Seen:
+    """By fault the cases that could show it, with what shows it or ""."""
+    found: _Seen = {fault: {} for fault in CHECKS}
+    for answer in answers:
+        if not answer.is_ok or not answer.text:
+            continue
+        request = prompts.get(answer.case)
+        for fault, evidence in _faults(answer, request):
+            found[fault][answer.case] = found[fault].get(answer.case) or evidence
+    return found
+
+
+def _faults(answer: Answer, request: Request | None) -> Iterator[tuple[SoakFault, str]]:
+    # A model that is shown tokens of a template may well write some, and others than those.
+    if request is None or not leaked_tokens(_asked(request)):
+        leaked = leaked_tokens(answer.text)
+        yield SoakFault.SPECIAL_TOKEN, leaked[0] if leaked else ""
+    if request is None or request.answer_format is None:
+        return
+    promised = promised_format(request.answer_format)
+    if answer.finish_reason == "tool_calls" and promised.tools:
+        was_cut = is_cut(answer.finish_reason, answer.tokens, request.max_tokens)
+        evidence = calls_misfit(answer.text, dict(promised.tools), was_cut=was_cut)
+        if evidence is not None:
+            yield (SoakFault.TOOL_ARGUMENTS if promised.is_strict else SoakFault.LOOSE_ARGUMENTS), evidence
+    elif promised.stops:
+        # Where it stops is the end of JSON as well.
+        yield SoakFault.AFTER_STOP, next((stop for stop in promised.stops if stop in answer.text), "")
+    elif answer.finish_reason == "stop" and promised.schema is not None:
+        yield SoakFault.INVALID_JSON, misfit(answer.text, promised.schema)
+
+
+def _asked(request: Request) -> str:
+    """Everything that the prompt holds."""
+    return (request.prompt or "") + "\n".join(message.content for message in request.messages)
+
+
+def calls_misfit(text: str, tools: Mapping[str, str], *, was_cut: bool = False) -> str | None:
+    """Of a record's text, where calls stand as name and arguments one after the other, behind what else was said. Of a
+    text that the limit cut, only what came before its end can be wrong; None where no call was whole by then."""
+    starts = [place for name in tools if (place := text.find(f"{name}{{")) >= 0]
+    if not starts:
+        return None if was_cut else "no call that can be read"
+    rest, reader, fine = text[min(starts) :], json.JSONDecoder(), None if was_cut else ""
+    while rest:
+        name = max((name for name in tools if rest.startswith(f"{name}{{")), key=len, default="")
+        if not name:
+            return fine if was_cut else f"what follows a call is none: {rest[:QUOTED]!r}"
+        try:
+            value, end = reader.raw_decode(rest, len(name))
+        except (ValueError, RecursionError) as error:
+            return fine if was_cut else f"{name}: not JSON: {error}"
+        if why := value_misfit(value, as_object(json.loads(tools[name])), where=""):
+            return f"{name}: {why}"
+        rest, fine = rest[end:].strip(), ""
+    return fine
+
+
+def _tally(cases: Mapping[str, str]) -> Tally:
+    faulty = sum(bool(evidence) for evidence in cases.values())
+    return Tally(faulty=faulty, exposed=len(cases), answers=len(cases), faulty_once=faulty)

@@ -7,44 +7,24 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+
+from msgspec.structs import replace
 
 from speclift.core.results import is_complete
+from speclift.lossless.answers import Compared, hazard, tokens_for_rate
 from speclift.lossless.calibration import (
     LIKELIHOOD,
-    SetTest,
     TokenScore,
     calibrate,
     detectable,
     foreign_tokens,
     tokens_needed,
 )
-from speclift.lossless.divergence import Compared
-from speclift.lossless.rates import Hazard, hazard, tokens_for_rate
-from speclift.lossless.result import Result, few_prompts
-from speclift.lossless.two_sample import TextTest
+from speclift.lossless.gate import Hazard, Result, Sampled, SetTest, TextTest, few_prompts
 
 # All sampled tests together; with the rates of greedy.py the gate's false alarms stay under 2 %.
 SAMPLED_ALPHA = 0.01
 POWER = 0.9
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Sampled:
-    result: Result
-    message: str
-    method: str
-    detect: float
-    tokens: int
-    tokens_needed: int
-    detectable: float | None
-    identity: Hazard | None = None
-    tests: tuple[SetTest, ...] = ()
-    control_tests: tuple[SetTest, ...] = ()
-    foreign_p: float | None = None
-    text_tests: tuple[TextTest, ...] = ()
-    # Greedy part of the same traffic was enough, the server cannot score, ...
-    notes: tuple[str, ...] = ()
 
 
 def planned_tokens(detect: float) -> int:

@@ -9,14 +9,14 @@ from statistics import median
 from speclift.core.arm import BASELINE, CONTROL
 from speclift.core.records import Launch, Phase, Record
 from speclift.core.units import Seconds
-from speclift.lossless.document import GateOutcome
+from speclift.lossless.gate import Gate
 from speclift.studies.prompt_files import bundled_workload
 from speclift.studies.study import Study
 from speclift.verdict.effort import Effort
 
 
 def effort_of(
-    studies: Sequence[Study], records: Sequence[Record], gate: GateOutcome, *, is_settled: bool = False
+    studies: Sequence[Study], records: Sequence[Record], gate: Gate, *, is_settled: bool = False
 ) -> Effort:
     """Of several pooled studies, the first one's plan and the time of all. Of one that is settled nothing is left."""
     plan, launches = studies[0].plan, [launch for study in studies for launch, _ in study.launches()]
@@ -35,7 +35,7 @@ def effort_of(
         starts=len(starts),
         starting_s=busy_s((begin, ready) for _, begin, ready in starts),
         asking_s=busy_s((record.sent_s, record.end_s) for record in records),
-        checking_s=_gate_s(gate),
+        checking_s=gate.wall_s,
         ready_s=_ready_s(starts),
         segments=tuple(dict.fromkeys(request.segment for request in plan.requests)),
         max_tokens=max((request.max_tokens for request in plan.requests), default=None),
@@ -68,10 +68,6 @@ def _pool(study: Study) -> Mapping[str, int] | None:
     if not argv or any(word.partition("=")[0] == "--prompts" for word in argv):
         return None
     return Counter(request.segment for request in bundled_workload().requests)
-
-
-def _gate_s(gate: GateOutcome) -> Seconds:
-    return gate.document["wall_s"] if gate.arms is not None and "wall_s" in gate.document else 0.0
 
 
 def _ready_s(starts: Sequence[tuple[str, Seconds, Seconds]]) -> dict[str, Seconds]:

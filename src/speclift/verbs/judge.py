@@ -9,6 +9,8 @@ from dataclasses import asdict, fields, replace
 from functools import cache
 from typing import Literal
 
+from msgspec import structs
+
 from speclift.core.arm import CONTROL, Arm, baseline_arm
 from speclift.core.goals import Goals
 from speclift.core.records import Phase, Record
@@ -16,14 +18,7 @@ from speclift.core.results import Conditions, Crossover, Evidence, Finding, info
 from speclift.engines.build import build_engine, losing_scheduling
 from speclift.engines.kind import engine_kind
 from speclift.engines.protocol import Engine
-from speclift.lossless.document import (
-    LOSSLESS,
-    GateOutcome,
-    gate_outcome,
-    kept_outcome,
-    skipped_outcome,
-    worst_outcome,
-)
+from speclift.lossless.gate import LOSSLESS, Gate, read_gate, worst_gate
 from speclift.lossless.recorded import gate_from_records
 from speclift.search.tuning import (
     TUNING,
@@ -153,17 +148,17 @@ def _losing_scheduling(study: Study, arms: Sequence[Arm]) -> tuple[Arm, ...]:
     return losing_scheduling(build_engine(shared, version=study.provenance.engine_version), tuple(arms))
 
 
-def _lossless(studies: Sequence[Study], held: Held) -> GateOutcome:
+def _lossless(studies: Sequence[Study], held: Held) -> Gate:
     """As the studies' gates found it, else what the answers of the first say by themselves."""
     documents = [study.kept(LOSSLESS) for study in studies]
-    worst = worst_outcome([None if kept is None else kept_outcome(kept) for kept in documents])
+    worst = worst_gate([None if kept is None else read_gate(kept) for kept in documents])
     return worst or _recorded_outcome(studies[0], held.records, held.arms)
 
 
-def _recorded_outcome(study: Study, records: Sequence[Record], arms: Sequence[Arm]) -> GateOutcome:
+def _recorded_outcome(study: Study, records: Sequence[Record], arms: Sequence[Arm]) -> Gate:
     """For studies that were only measured: what their answers say by themselves."""
     if not study.keeps_text:
-        return skipped_outcome("answers were not stored (--no-text)", mode="records")
+        return Gate(why="answers were not stored (--no-text)", mode="records")
     gate = gate_from_records(
         records,
         arms,
@@ -171,7 +166,7 @@ def _recorded_outcome(study: Study, records: Sequence[Record], arms: Sequence[Ar
         settings=study.engine.settings.engine_args,
         seed=study.plan.seed,
     )
-    return gate_outcome(gate, mode="records")
+    return structs.replace(gate, mode="records")
 
 
 def _kept_tuning(study: Study) -> Tuning | None:

@@ -9,6 +9,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from msgspec import structs
+
 from speclift.bench.ask import Ask
 from speclift.bench.gate_run import GateAsk
 from speclift.bench.observer import Observer
@@ -17,16 +19,17 @@ from speclift.bench.soak_gate import SoakSettings, begin_soak, check_soak
 from speclift.bench.study_paths import free_soak_path, resumed_soak_path
 from speclift.bench.time_limit import PREPARING, in_time
 from speclift.core.deadline import Deadline
+from speclift.core.document import plain_object
 from speclift.core.errors import StudyError, UsageError, unknown_name
 from speclift.core.foreign_text import parse_json
+from speclift.core.json_reading import need_object
 from speclift.core.traffic import Request
-from speclift.core.typed_json import read_as
 from speclift.core.units import Seconds
 from speclift.engines.build import build_engine
 from speclift.engines.kind import engine_kind
 from speclift.fleet.opening import gate_place
-from speclift.lossless.document import GateDocument, kept_gate, verify_document
-from speclift.lossless.gate import Gate, gate_without_text
+from speclift.lossless.gate import Gate, read_gate
+from speclift.lossless.gate_answer import gate_answer
 from speclift.lossless.questions import FULL, Depth
 from speclift.lossless.soak.traffic import SoakKind
 from speclift.studies.private import private_folder, write_private
@@ -43,14 +46,14 @@ DEFAULT_TEMPERATURE = 1.0  # of requests that do not say; what OpenAI-compatible
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Verified:
-    """The gate, and where a soak is kept; `polite` is the document of what was asked before a soak that goes on."""
+    """The gate, and where a soak is kept."""
 
     gate: Gate
     study: Path | None = None
-    polite: GateDocument | None = None
 
-    def document(self, argv: Sequence[str]) -> GateDocument:
-        return verify_document(self.gate, argv, kept=self.polite)
+    def document(self, argv: Sequence[str]) -> Gate:
+        """As verify prints it; `argv` is its command line."""
+        return structs.replace(self.gate, answer=gate_answer(self.gate, argv))
 
 
 def verify(
@@ -80,7 +83,7 @@ def verified(
     soak_s: Seconds | None = None,
     leave_out: Sequence[str] = (),
 ) -> Verified:
-    """Asked politely first; then, where asked for, under fire."""
+    """Asked one at a time first; then, where asked for, under load."""
     ask = with_streams(ask, soak_s)
     deadline = Deadline.after(ask.budget_s, clock=time.monotonic)
     depth = depth_for(ask, detect, leave_out)
@@ -99,9 +102,9 @@ def verified(
         keep_polite(path, gate, ask)
     else:
         observer.say("the gate was asked before and is not asked again")
-        gate = kept_gate(polite)
+        gate = polite
     soak = check_soak(settings, observer, deadline=deadline)
-    return Verified(gate=replace(gate, soak=soak), study=path, polite=polite)
+    return Verified(gate=structs.replace(gate, soak=soak), study=path)
 
 
 def with_streams(ask: Ask, soak_s: Seconds | None) -> Ask:
@@ -141,7 +144,7 @@ def soak_commands(
 ) -> dict[str, tuple[str, ...]]:
     """What a soak launches, as far as it differs from what the gate does."""
     settings = soak_settings(ask, prepared, ask.study or Path(), depth, soak_s=soak_s)
-    engine = build_engine(settings.spec_under_fire)
+    engine = build_engine(settings.spec_under_load)
     commands = {arm.name: engine.command(arm, port=0) for arm in prepared.plan.arms}
     return {f"{name}, soak": command for name, command in commands.items() if command != besides.get(name)}
 
@@ -169,10 +172,11 @@ def keep_polite(study: Path, gate: Gate, ask: Ask) -> None:
     keep_gate_document(study / POLITE, Verified(gate=gate), ask)
 
 
-def kept_polite(study: Path) -> GateDocument | None:
+def kept_polite(study: Path) -> Gate | None:
     try:
-        text = (study / POLITE).read_text(encoding="utf-8")
-        return read_as(GateDocument, parse_json(text))
+        kept = need_object(parse_json((study / POLITE).read_text(encoding="utf-8")))
+        # Its answer was that of the command that asked then.
+        return read_gate({name: value for name, value in kept.items() if name != "answer"})
     except FileNotFoundError:
         return None
     except (OSError, ValueError) as error:
@@ -181,7 +185,7 @@ def kept_polite(study: Path) -> GateDocument | None:
 
 def keep_gate_document(path: Path, done: Verified, ask: Ask) -> Path:
     """The document in a file for the user alone."""
-    document = stored_document(done, ask)
+    document = plain_object(stored_document(done, ask))
     try:
         private_folder(path.parent)
         write_private(path, json.dumps(document, indent=2) + "\n")
@@ -190,9 +194,9 @@ def keep_gate_document(path: Path, done: Verified, ask: Ask) -> Path:
     return path
 
 
-def stored_document(done: Verified, ask: Ask) -> GateDocument:
+def stored_document(done: Verified, ask: Ask) -> Gate:
     """As it may lie in a file: without texts where none are to be kept."""
-    shown = gate_without_text(done.gate, instead=NOT_KEPT) if ask.no_text else done.gate
+    shown = done.gate.without_text(instead=NOT_KEPT) if ask.no_text else done.gate
     return replace(done, gate=shown).document(ask.argv)
 
 

@@ -26,7 +26,7 @@ from speclift.core.results import (
 )
 from speclift.core.speculation import Attached
 from speclift.core.typed_json import UNKNOWN_FROM
-from speclift.lossless.result import Result
+from speclift.lossless.gate import Result
 from speclift.verdict import rules
 from speclift.verdict.gate_word import changed_arms
 from speclift.verdict.judgement import Judgement
@@ -288,7 +288,7 @@ def _tail_words(tail: TailRatio) -> str:
 
 def _lossless(judgement: Judgement) -> str:
     if judgement.lossless.result is Result.PASS:
-        notes = [arm.message for arm in judgement.lossless.arms or () if arm.result is Result.PASS]
+        notes = [arm.message for arm in judgement.lossless.outcomes if arm.result is Result.PASS]
         return f"the answers stay the same: {notes[0]}" if notes else "the answers stay the same"
     if judgement.lossless.result is Result.SKIPPED:
         return "whether the answers stay the same was not checked"

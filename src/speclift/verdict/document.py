@@ -39,6 +39,7 @@ from speclift.core.results import (
 )
 from speclift.core.speculation import Attached
 from speclift.core.traffic import Load
+from speclift.lossless.gate import Gate
 from speclift.search.tuning import ConfirmedTuning
 from speclift.verdict.answer import answer_to
 from speclift.verdict.articles import Article, check_articles
@@ -220,7 +221,7 @@ class VerdictDocument(Document, frozen=True, kw_only=True):
     kv_tokens: KvTokens
     kv_peak: KvPeak
     resources: tuple[Resources, ...] = ()
-    lossless: Mapping[str, object]
+    lossless: Gate
     articles: tuple[Article, ...] = ()
     findings: tuple[Finding, ...]
     failed_arms: tuple[str, ...]
@@ -293,7 +294,7 @@ def verdict_document(judgement: Judgement) -> VerdictDocument:
         kv_tokens=KvTokens(**_of_both(judgement.kv_tokens, verdict.winner)),
         kv_peak=KvPeak(**_of_both(judgement.kv_peaks, verdict.winner)),
         resources=judgement.resources,
-        lossless=judgement.lossless.document,
+        lossless=judgement.lossless,
         articles=check_articles(judgement),
         findings=judgement.findings,
         failed_arms=judgement.failed_arms,

@@ -8,8 +8,7 @@ from dataclasses import dataclass
 
 from speclift.core.arm import Arm
 from speclift.core.results import Finding, fail
-from speclift.lossless.document import ArmOutcome, GateOutcome
-from speclift.lossless.result import Result
+from speclift.lossless.gate import ArmOutcome, Gate, Result
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -23,11 +22,11 @@ class GateWord:
 NOT_ASKED = GateWord()
 
 
-def changed_arms(outcome: GateOutcome) -> tuple[ArmOutcome, ...]:
-    return tuple(arm for arm in outcome.arms or () if arm.result is Result.FAIL)
+def changed_arms(outcome: Gate) -> tuple[ArmOutcome, ...]:
+    return tuple(arm for arm in outcome.outcomes if arm.result is Result.FAIL)
 
 
-def changed_findings(outcome: GateOutcome) -> tuple[Finding, ...]:
+def changed_findings(outcome: Gate) -> tuple[Finding, ...]:
     """For arms that are out while others stay in."""
     return tuple(
         fail(
@@ -40,11 +39,11 @@ def changed_findings(outcome: GateOutcome) -> tuple[Finding, ...]:
     )
 
 
-def gate_for_verdict(outcome: GateOutcome, standing: Sequence[Arm], competing: Sequence[Arm]) -> GateWord:
+def gate_for_verdict(outcome: Gate, standing: Sequence[Arm], competing: Sequence[Arm]) -> GateWord:
     is_full = outcome.mode == "full"
-    if outcome.arms is None:
+    if not outcome.arms:
         return GateWord(result=outcome.result, note=outcome.why, is_proof_required=is_full)
-    result, note = _of_arms(outcome.arms, [arm.name for arm in (standing or competing)])
+    result, note = _of_arms(outcome.outcomes, [arm.name for arm in (standing or competing)])
     return GateWord(result=result, note=note, is_proof_required=is_full)
 
 

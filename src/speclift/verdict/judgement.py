@@ -23,7 +23,7 @@ from speclift.core.results import (
     Upgrade,
     Verdict,
 )
-from speclift.lossless.document import GateOutcome
+from speclift.lossless.gate import Gate
 from speclift.search.tuning import ConfirmedTuning
 from speclift.verdict.effort import Effort
 
@@ -96,7 +96,7 @@ class Judgement:
     # Of the models' files by name; those that are not on this machine are missing.
     weight_bytes: Mapping[str, int]
     effort: Effort
-    lossless: GateOutcome
+    lossless: Gate
     # None where there was nothing to search.
     tuning: ConfirmedTuning | None
     # None where the user brought no line, or the verdict says nothing about it yet.

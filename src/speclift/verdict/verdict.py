@@ -22,7 +22,7 @@ from speclift.core.results import (
     Reason,
     Verdict,
 )
-from speclift.lossless.result import Result
+from speclift.lossless.gate import Result
 from speclift.verdict import rules
 from speclift.verdict.conditions import EvidenceFor, best_part
 from speclift.verdict.gate_word import NOT_ASKED, GateWord

@@ -13,10 +13,15 @@ from dataclasses import dataclass
 from xml.etree import ElementTree
 
 from speclift.core.results import Level
-from speclift.lossless.document import ArmGateDocument, ExampleDocument, GateDocument
-from speclift.lossless.result import Result
-from speclift.lossless.soak.document import SoakDocument, SoakFaultDocument
-from speclift.lossless.soak.rates import SoakResult
+from speclift.lossless.gate import (
+    ArmGate,
+    Example,
+    FaultRate,
+    Gate,
+    Result,
+    Soak,
+    SoakResult,
+)
 
 MESSAGE_CHARACTERS = 400
 EVIDENCE_CHARACTERS = 4000
@@ -40,10 +45,10 @@ class CheckCase:
     evidence: str = ""
 
 
-def verify_junit(document: GateDocument) -> str:
-    suites = [(arm["arm"], arm["result"], list(_cases(arm, document))) for arm in document["arms"]]
+def verify_junit(document: Gate) -> str:
+    suites = [(arm.arm, arm.result, list(_cases(arm, document))) for arm in document.arms]
     root = ElementTree.Element("testsuites", {"name": "speclift verify"})
-    seconds = document["wall_s"] + (document["soak"]["seconds"] if "soak" in document else 0.0)
+    seconds = document.wall_s + (document.soak.seconds if document.soak else 0.0)
     for name, result, cases in suites:
         suite = ElementTree.SubElement(root, "testsuite", {"name": _shown(name, MESSAGE_CHARACTERS)})
         for case in cases:
@@ -55,58 +60,56 @@ def verify_junit(document: GateDocument) -> str:
     return ElementTree.tostring(root, encoding="unicode", xml_declaration=True) + "\n"
 
 
-def _cases(arm: ArmGateDocument, document: GateDocument) -> Iterator[CheckCase]:
-    examples = [example for example in document["examples"] if example["arm"] == arm["arm"]]
-    for part, value in (("greedy", arm["greedy"]), ("sampled", arm["sampled"])):
-        if "message" not in value:
+def _cases(arm: ArmGate, document: Gate) -> Iterator[CheckCase]:
+    examples = [example for example in document.examples if example.arm == arm.arm]
+    for part, value in (("greedy", arm.greedy), ("sampled", arm.sampled)):
+        if value.result is Result.SKIPPED:
             yield CheckCase(part=part, name=part, result=Result.SKIPPED, message="not asked")
             continue
         yield CheckCase(
             part=part,
             name=part,
-            result=value["result"],
-            message=value["message"],
-            evidence=_side_by_side(examples) if value["result"] is Result.FAIL else "",
+            result=value.result,
+            message=value.message,
+            evidence=_side_by_side(examples) if value.result is Result.FAIL else "",
         )
-    for edge in arm["edges"]:
-        yield CheckCase(part="edges", name=edge["name"], result=edge["result"], message=edge["message"])
-    for finding in arm["findings"]:
-        result = Result.FAIL if finding["level"] is Level.FAIL else Result.INCONCLUSIVE
-        yield CheckCase(part="findings", name=finding["check"], result=result, message=finding["message"])
-    if "soak" in document:
-        yield from _soak_cases(arm["arm"], document["soak"])
+    for edge in arm.edges:
+        yield CheckCase(part="edges", name=edge.name, result=edge.result, message=edge.message)
+    for finding in arm.findings:
+        result = Result.FAIL if finding.level is Level.FAIL else Result.INCONCLUSIVE
+        yield CheckCase(part="findings", name=finding.check, result=result, message=finding.message)
+    if document.soak:
+        yield from _soak_cases(arm.arm, document.soak)
 
 
-def _soak_cases(arm: str, soak: SoakDocument) -> Iterator[CheckCase]:
-    for fault in soak["faults"]:
-        if fault["arm"] == arm:
+def _soak_cases(arm: str, soak: Soak) -> Iterator[CheckCase]:
+    for fault in soak.faults:
+        if fault.arm == arm:
             yield CheckCase(
                 part="soak",
-                name=fault["name"],
-                result=_SOAK_RESULTS[fault["result"]],
-                message=fault["message"],
+                name=fault.name,
+                result=_SOAK_RESULTS[fault.result],
+                message=fault.message,
                 evidence=_fault_evidence(fault),
             )
-    for each in soak["arms"]:
-        if each["arm"] == arm and each["distribution"] is not None:
-            found = each["distribution"]
-            yield CheckCase(
-                part="soak", name="distribution", result=found["result"], message=found["message"]
-            )
-    for finding in soak["findings"]:
-        if finding["arm"] == arm:
-            result = Result.FAIL if finding["level"] is Level.FAIL else Result.INCONCLUSIVE
-            yield CheckCase(part="soak", name=finding["check"], result=result, message=finding["message"])
+    for each in soak.arms:
+        if each.arm == arm and each.distribution is not None:
+            found = each.distribution
+            yield CheckCase(part="soak", name="distribution", result=found.result, message=found.message)
+    for finding in soak.findings:
+        if finding.arm == arm:
+            result = Result.FAIL if finding.level is Level.FAIL else Result.INCONCLUSIVE
+            yield CheckCase(part="soak", name=finding.check, result=result, message=finding.message)
 
 
-def _fault_evidence(fault: SoakFaultDocument) -> str:
-    script = [f"reproduce it: python {fault['script']} URL"] if fault["script"] else []
-    return "\n".join([*fault["places"], *fault["evidence"], *script])
+def _fault_evidence(fault: FaultRate) -> str:
+    script = [f"reproduce it: python {fault.script} URL"] if fault.script else []
+    return "\n".join([*fault.places, *fault.evidence, *script])
 
 
-def _side_by_side(examples: Sequence[ExampleDocument]) -> str:
+def _side_by_side(examples: Sequence[Example]) -> str:
     return "\n\n".join(
-        f"{example['case']}: {example['why']}\nbaseline: {example['baseline']}\narm: {example['answer']}"
+        f"{example.case}: {example.why}\nbaseline: {example.baseline}\narm: {example.answer}"
         for example in examples
     )
 

@@ -10,8 +10,7 @@ from rich.table import Table
 from rich.text import Text
 
 from speclift.core.quantities import printable, printable_lines
-from speclift.lossless.gate import Example, Gate
-from speclift.lossless.result import Result
+from speclift.lossless.gate import Example, Gate, Result
 
 # Of the answer's sentence.
 STYLES = {
@@ -25,7 +24,7 @@ EXAMPLES_SHOWN = 3
 
 def gate_view(gate: Gate) -> RenderableType:
     parts: list[RenderableType] = []
-    if any(arm.greedy is not None and arm.greedy.checks for arm in gate.arms):
+    if any(arm.greedy.checks for arm in gate.arms):
         parts.append(checks_table(gate))
     examples = examples_view(gate.result, gate.examples)
     parts += [examples] if examples is not None else []
@@ -47,7 +46,7 @@ def checks_table(gate: Gate) -> Table:
         table.add_column(name, justify="right", no_wrap=True)
     previous = ""
     for arm in gate.arms:
-        for check in arm.greedy.checks if arm.greedy is not None else ():
+        for check in arm.greedy.checks:
             if not check.answers:
                 continue
             control = f"{1000 * check.control.per_token:.1f}" if check.control.tokens else "–"
@@ -55,11 +54,11 @@ def checks_table(gate: Gate) -> Table:
                 Text("" if arm.arm == previous else printable(arm.arm, limit=40)),
                 check.name,
                 str(check.answers),
-                f"{check.hazard.tokens:.0f}",
-                str(check.hazard.events),
-                f"{1000 * check.hazard.per_token:.1f}",
+                f"{check.tokens:.0f}",
+                str(check.events),
+                f"{1000 * check.per_token:.1f}",
                 control,
-                f"{check.p_value:.1g}" if check.hazard.events else "–",
+                f"{check.p_value:.1g}" if check.events else "–",
             )
             previous = arm.arm
     return table

@@ -9,12 +9,9 @@ import re
 from collections.abc import Iterator, Sequence
 
 from speclift.core.answer import ShortAnswer
-from speclift.core.document import read
 from speclift.core.quantities import printable
 from speclift.core.results import Bounds
-from speclift.lossless.document import GateDocument
-from speclift.lossless.soak.document import SoakDocument
-from speclift.lossless.soak.rates import SoakResult
+from speclift.lossless.gate import Gate, Soak, SoakResult
 from speclift.planner.plan import Plan
 from speclift.verdict.document import VerdictDocument
 from speclift.views.page_sure import part_words
@@ -55,54 +52,53 @@ def verdict_markdown(document: VerdictDocument) -> str:
     )
 
 
-def verify_markdown(document: GateDocument) -> str:
+def verify_markdown(document: Gate) -> str:
     rows = [
         (
-            escaped(arm["arm"], limit=_NAME_CHARACTERS),
-            escaped(check["name"]),
-            str(check["answers"]),
-            str(check["divergences"]),
-            f"{check['per_1000_tokens']:.1f}",
+            escaped(arm.arm, limit=_NAME_CHARACTERS),
+            escaped(check.name),
+            str(check.answers),
+            str(check.events),
+            f"{check.per_1000_tokens:.1f}",
         )
-        for arm in document["arms"]
-        if "checks" in arm["greedy"]
-        for check in arm["greedy"]["checks"]
-        if check["answers"]
+        for arm in document.arms
+        for check in arm.greedy.checks
+        if check.answers
     ]
     return _page(
-        _answer_of(document),
-        _soak(document["soak"]) if "soak" in document else "",
+        document.answer or None,
+        _soak(document.soak) if document.soak else "",
         _table(("arm", "case", "answers", "differ", "per 1,000 tokens"), rows),
     )
 
 
-def _soak(soak: SoakDocument) -> str:
+def _soak(soak: Soak) -> str:
     """Every fault that could have shown; found ones with what shows them and how to see them again."""
     rows = [
         (
-            escaped(fault["arm"], limit=_NAME_CHARACTERS),
-            fault["name"],
-            f"{fault['count']} of {fault['exposed']}",
-            f"{fault['low']:.1%} to {fault['high']:.1%}",
-            f"{fault['control_count']} of {fault['control_exposed']}",
-            fault["result"].value,
+            escaped(fault.arm, limit=_NAME_CHARACTERS),
+            fault.name,
+            f"{fault.count} of {fault.exposed}",
+            f"{fault.low:.1%} to {fault.high:.1%}",
+            f"{fault.control_count} of {fault.control_exposed}",
+            fault.result.value,
         )
-        for fault in soak["faults"]
+        for fault in soak.faults
     ]
     found = [
-        f"- {escaped(fault['arm'], limit=_NAME_CHARACTERS)}, {fault['name']}: "
+        f"- {escaped(fault.arm, limit=_NAME_CHARACTERS)}, {fault.name}: "
         + "; ".join(
             [
-                *(escaped(said) for said in (*fault["places"], *fault["evidence"][:1])),
-                *([f"to reproduce it: `python {escaped(fault['script'])} URL`"] if fault["script"] else []),
+                *(escaped(said) for said in (*fault.places, *fault.evidence[:1])),
+                *([f"to reproduce it: `python {escaped(fault.script)} URL`"] if fault.script else []),
             ]
         )
-        for fault in soak["faults"]
-        if fault["result"] is SoakResult.FOUND
+        for fault in soak.faults
+        if fault.result is SoakResult.FOUND
     ]
     heads = ("arm", "fault", "seen", "95 % interval", "baseline", "result")
-    streams = ", ".join(map(str, soak["concurrency"]))
-    asked = f"Soak: {soak['requests']:,} requests, {streams} at once, {soak['launches']} launches."
+    streams = ", ".join(map(str, soak.concurrency))
+    asked = f"Soak: {soak.requests:,} requests, {streams} at once, {soak.launches} launches."
     return "\n\n".join(filter(None, (asked, _table(heads, rows), "\n".join(found))))
 
 
@@ -129,10 +125,6 @@ def escaped(text: str, *, limit: int = 400) -> str:
     # What turns into a link or a mention by itself.
     shown = shown.replace("://", "&#58;//").replace("www.", "www&#46;")
     return shown.replace("@", "@<!-- -->")
-
-
-def _answer_of(document: GateDocument) -> ShortAnswer | None:
-    return read(ShortAnswer, document["answer"]) if "answer" in document else None
 
 
 def _page(answer: ShortAnswer | None, *parts: str) -> str:

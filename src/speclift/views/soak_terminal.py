@@ -8,8 +8,7 @@ from rich.table import Table
 from rich.text import Text
 
 from speclift.core.quantities import duration, printable
-from speclift.lossless.soak.outcome import Soak, SoakArm
-from speclift.lossless.soak.rates import FaultRate, SoakResult
+from speclift.lossless.gate import FaultRate, Soak, SoakResult
 
 MARKS = {
     SoakResult.FOUND: ("✗", "bold red"),
@@ -23,9 +22,9 @@ EVIDENCE_CHARACTERS = 200
 
 def soak_view(soak: Soak) -> RenderableType:
     parts: list[RenderableType] = []
-    if any(arm.asked for arm in soak.arms):
+    if soak.faults:
         parts += [faults_table(soak), Text(LEGEND, style="dim")]
-    parts += [_evidence(arm, rate) for arm in soak.arms for rate in arm.found[:EVIDENCE_SHOWN]]
+    parts += [_evidence(rate) for arm in soak.arms for rate in soak.found_in(arm.arm)[:EVIDENCE_SHOWN]]
     parts += [
         Text(
             f"{printable(arm.arm, limit=40)}, sampled under load: {printable(arm.distribution.message, limit=300)}"
@@ -51,7 +50,7 @@ def soak_view(soak: Soak) -> RenderableType:
 
 
 def faults_table(soak: Soak) -> Table:
-    streams = " or ".join(map(str, soak.levels))
+    streams = " or ".join(map(str, soak.concurrency))
     launched = f"{soak.launches} launch{'' if soak.launches == 1 else 'es'}"
     table = Table(
         title=f"Faults in {soak.requests:,} requests, {streams} at once, {launched}, {duration(soak.seconds)}",
@@ -68,30 +67,30 @@ def faults_table(soak: Soak) -> Table:
         table.add_column(name, justify="right", no_wrap=True)
     for arm in soak.arms:
         previous = ""
-        for rate in sorted(arm.asked, key=lambda rate: list(MARKS).index(rate.result)):
+        for rate in sorted(soak.faults_of(arm.arm), key=lambda rate: list(MARKS).index(rate.result)):
             table.add_row(Text("" if previous else printable(arm.arm, limit=20)), *_cells(rate))
             previous = arm.arm
     return table
 
 
 def _cells(rate: FaultRate) -> tuple[str | Text, ...]:
-    low, high = rate.arm.interval
     mark, style = MARKS[rate.result]
     return (
         Text(mark, style=style),
-        rate.fault.value,
-        f"{rate.arm.faulty} of {rate.arm.exposed}",
-        f"{100 * low:.1f}–{100 * high:.1f} %",
-        f"{rate.control.faulty} of {rate.control.exposed}",
+        rate.name.value,
+        f"{rate.count} of {rate.exposed}",
+        f"{100 * rate.low:.1f}–{100 * rate.high:.1f} %",
+        f"{rate.control_count} of {rate.control_exposed}",
         "–" if rate.first_seen_s is None else f"{rate.first_seen_s:.0f} s",
     )
 
 
-def _evidence(arm: SoakArm, rate: FaultRate) -> Text:
-    shown = Text(f"{printable(arm.arm, limit=40)}, {rate.fault}: ", style="bold")
-    said = rate.examples[0].evidence if rate.examples else rate.message
+def _evidence(rate: FaultRate) -> Text:
+    shown = Text(f"{printable(rate.arm, limit=40)}, {rate.name}: ", style="bold")
+    said = next(iter(rate.evidence), rate.message)
     shown.append(printable(said, limit=EVIDENCE_CHARACTERS), style="not bold")
-    script = arm.scripts.get(rate.fault)
-    if script is not None:
-        shown.append(f"\n  to reproduce it: python {printable(script, limit=200)} URL", style="not bold cyan")
+    if rate.script is not None:
+        shown.append(
+            f"\n  to reproduce it: python {printable(rate.script, limit=200)} URL", style="not bold cyan"
+        )
     return shown

@@ -13,7 +13,9 @@ from typing import Any
 import pytest
 
 from soaked import asked, said
+from speclift.lossless.gate import SoakFault
 from speclift.lossless.soak.faults import faults_of
+from speclift.lossless.soak.prompts import answer_schema
 from speclift.lossless.soak.reproduction import (
     ATTEMPTS_MAX,
     ATTEMPTS_TOTAL,
@@ -24,11 +26,11 @@ from speclift.lossless.soak.reproduction import (
     attempts_needed,
     renamed,
     reproduction_of,
+    reproduction_script,
 )
-from speclift.lossless.soak.reproduction_script import reproduction_script
 from speclift.lossless.soak.schemas import misfit_so_far
-from speclift.lossless.soak.traffic import SoakDialect, SoakKind, SoakTraffic, answer_schema, soak_traffic
-from speclift.lossless.soak.values import SoakFault, SoakRequest
+from speclift.lossless.soak.traffic import SoakDialect, SoakKind, SoakTraffic, soak_traffic
+from speclift.lossless.soak.values import SoakRequest
 from speclift.testing.running import running
 
 TRAFFIC = soak_traffic(seed=1, dialect=SoakDialect.LLAMACPP)

@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from soaked import EXPOSURE, said
-from speclift.lossless.soak.acceptance import CountedDrafts, acceptance_alarms, step_alarms
+from speclift.lossless.soak.rates import ANSWERS_MIN, AcceptanceWindow, acceptance_alarms, step_alarms
 from speclift.lossless.soak.values import SoakAnswer, Stage
 
 Asked = list[tuple[str, SoakAnswer]]
@@ -78,9 +78,10 @@ def test_a_server_that_drafts_nothing_or_does_not_say_is_no_alarm() -> None:
     assert acceptance_alarms([("copy", said())]) == ()
 
 
-def step(launch: int, rate: float, *, drafted: int = 4000, stage: Stage = Stage.DURING) -> CountedDrafts:
-    return CountedDrafts(
-        launch=launch, stage=stage, since_s=9.0 * launch, drafted=drafted, accepted=round(rate * drafted)
+def step(launch: int, rate: float, *, drafted: int = 4000, stage: Stage = Stage.DURING) -> AcceptanceWindow:
+    kinds = {"": (drafted, round(rate * drafted))}
+    return AcceptanceWindow(
+        launch=launch, stage=stage, since_s=9.0 * launch, answers=ANSWERS_MIN, kinds=kinds
     )
 
 

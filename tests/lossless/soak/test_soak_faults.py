@@ -9,10 +9,11 @@ import pytest
 
 from soaked import EXPOSURE, NONCE, OTHER, asked, called, said
 from speclift.core.records import AnswerChoice, ToolCall
+from speclift.lossless.gate import SoakFault
 from speclift.lossless.soak.faults import SPECIAL_TOKENS, HeldAgainst, exposed_to, faults_of, observe
+from speclift.lossless.soak.prompts import answer_schema, session_tools
 from speclift.lossless.soak.rates import PROMISED
-from speclift.lossless.soak.traffic import answer_schema, session_tools
-from speclift.lossless.soak.values import Promise, SoakAnswer, SoakFault, SoakRequest
+from speclift.lossless.soak.values import Promise, SoakAnswer, SoakRequest
 
 TEXT = (
     f"The quiet harbour follows the pale river twice. Code {NONCE}. "

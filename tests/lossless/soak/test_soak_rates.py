@@ -7,10 +7,9 @@ from dataclasses import replace
 import pytest
 
 from soaked import observed
+from speclift.lossless.gate import FaultRate, SoakFault, SoakResult
 from speclift.lossless.soak.faults import SoakObservation
 from speclift.lossless.soak.rates import (
-    FaultRate,
-    SoakResult,
     Tally,
     exact_interval,
     exposed_needed,
@@ -19,7 +18,7 @@ from speclift.lossless.soak.rates import (
     more_frequent,
     tally_of,
 )
-from speclift.lossless.soak.values import TURNS_MAX, SoakFault, Stage
+from speclift.lossless.soak.values import TURNS_MAX, Stage
 
 FOUND, UNSURE, CLEAN = SoakResult.FOUND, SoakResult.INCONCLUSIVE, SoakResult.CLEAN
 
@@ -27,7 +26,7 @@ FOUND, UNSURE, CLEAN = SoakResult.FOUND, SoakResult.INCONCLUSIVE, SoakResult.CLE
 def judged(
     arm: list[SoakObservation], control: list[SoakObservation], fault: SoakFault = SoakFault.SPECIAL_TOKEN
 ) -> FaultRate:
-    return next(rate for rate in judge_faults(arm, control) if rate.fault is fault)
+    return next(rate for rate in judge_faults(arm, control) if rate.name is fault)
 
 
 @pytest.mark.parametrize(
@@ -119,7 +118,7 @@ def test_when_it_was_first_seen_and_what_shows_it() -> None:
     rate = judged([*late, *observed(2, 300)], observed(0, 301))
 
     assert rate.first_seen_s == 0.0
-    assert [each.evidence for each in rate.examples] == ["seen"] * 3
+    assert rate.evidence == ("seen",) * 3
 
 
 def test_intervals_are_exact_at_the_ends() -> None:

@@ -8,11 +8,22 @@ from dataclasses import replace
 import pytest
 
 from soaked import asked, said, simulated_soak
+from speclift.lossless.gate import SoakFault, SoakResult
 from speclift.lossless.soak.faults import SoakObservation
-from speclift.lossless.soak.rates import SoakResult, exposed_needed, judge_faults
-from speclift.lossless.soak.sizes import SCALES, Pace, expected_work, pace_of, scale_for
-from speclift.lossless.soak.traffic import TURNS_MIN, SoakDialect, SoakKind, SoakTraffic, soak_traffic
-from speclift.lossless.soak.values import TURNS_MAX, SoakFault, SoakRequest
+from speclift.lossless.soak.rates import exposed_needed, judge_faults
+from speclift.lossless.soak.traffic import (
+    SCALES,
+    TURNS_MIN,
+    Pace,
+    SoakDialect,
+    SoakKind,
+    SoakTraffic,
+    expected_work,
+    pace_of,
+    scale_for,
+    soak_traffic,
+)
+from speclift.lossless.soak.values import TURNS_MAX, SoakRequest
 from speclift.testing.fake_corruption import Corruption, character_id
 from speclift.testing.fake_truth import Truth
 
@@ -127,4 +138,4 @@ def test_a_clean_server_shows_nothing_in_the_shortest_soak() -> None:
 def test_the_shortest_soak_finds_what_the_full_one_does(corruption: Corruption, fault: SoakFault) -> None:
     rates = judge_faults(simulated(corruption, share=0.5), simulated(""))
 
-    assert fault in {rate.fault for rate in rates if rate.result is SoakResult.FOUND}
+    assert fault in {rate.name for rate in rates if rate.result is SoakResult.FOUND}

@@ -10,6 +10,7 @@ import pytest
 
 from speclift.core.records import AnswerChoice, ToolCall
 from speclift.core.traffic import Message, Request
+from speclift.lossless.soak.prompts import nonces_in
 from speclift.lossless.soak.traffic import (
     SoakDialect,
     SoakKind,
@@ -18,7 +19,6 @@ from speclift.lossless.soak.traffic import (
     soak_traffic,
 )
 from speclift.lossless.soak.values import TURNS_MAX, Exposure, SoakAnswer, SoakRequest, Stage, slot_of
-from speclift.lossless.soak.wording import nonces_in
 
 OWN = Request(id="p1", messages=(Message(role="user", content="What is a heron?"),), max_tokens=64)
 EXPOSURE = Exposure(

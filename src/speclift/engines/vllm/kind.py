@@ -80,7 +80,7 @@ class VllmKind(EngineKind):
     def soak_dialect(self, version: str) -> SoakDialect:
         return SoakDialect.VLLM
 
-    def under_fire(self, settings: ServerSettings, *, streams: int) -> ServerSettings:
+    def under_load(self, settings: ServerSettings, *, streams: int) -> ServerSettings:
         """With prompts cached, and room in the KV cache for one request of full length: more of them have to wait, or
         are preempted. The user's own line stays as it is."""
         if settings.line is not None:

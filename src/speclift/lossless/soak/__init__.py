@@ -1,1 +1,1 @@
-"""The gate under fire: traffic that breaks servers, and which faults its answers show."""
+"""The gate under load: traffic that breaks servers, and which faults its answers show."""

@@ -11,11 +11,11 @@ from collections.abc import Callable, Collection, Hashable, Iterator, Mapping
 from dataclasses import dataclass
 
 from speclift.core.records import AnswerChoice
-from speclift.lossless.soak.cuts import is_cut, whole_calls
-from speclift.lossless.soak.schemas import misfit, misfit_so_far
-from speclift.lossless.soak.values import Exposure, FaultSeen, SoakAnswer, SoakFault, SoakRequest, slot_of
-from speclift.lossless.soak.wording import NONCE_SHAPE, nonces_in
-from speclift.lossless.text_faults import is_garbled, is_looping
+from speclift.lossless.answers import is_garbled, is_looping
+from speclift.lossless.gate import SoakFault
+from speclift.lossless.soak.prompts import NONCE_SHAPE, nonces_in
+from speclift.lossless.soak.schemas import is_cut, misfit, misfit_so_far, whole_calls
+from speclift.lossless.soak.values import Exposure, FaultSeen, SoakAnswer, SoakRequest, slot_of
 
 # Tokens of chat templates, by family; none of them is a word of any language.
 SPECIAL_TOKENS: Mapping[str, tuple[str, ...]] = {
@@ -60,7 +60,7 @@ SHOWN = 80
 LOOKED_AT = 20_000
 # Ends that nobody asked for, as servers call them (vLLM 0.32: abort where it dropped a request, error where it failed).
 NO_ENDS = (None, "abort", "error")
-# Too busy is not broken: it says so, and the control under the same fire may well not.
+# Too busy is not broken: it says so, and the control under the same load may well not.
 BUSY = (408, 429, 503)
 
 

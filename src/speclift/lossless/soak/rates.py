@@ -1,4 +1,4 @@
-"""How often each fault was seen, and whether that is more than the baseline does under the same fire.
+"""How often each fault was seen, and whether that is more than the baseline does under the same load.
 
 A session counts once, however many of its answers are wrong: they are no independent observations, and neither is a
 request that is asked again. What only a server can get wrong is found in two requests where the control shows none,
@@ -7,18 +7,18 @@ another request's text in a single one; whatever a model may do by itself has to
 
 from __future__ import annotations
 
-from collections import defaultdict
-from collections.abc import Hashable, Sequence
-from dataclasses import dataclass
-from enum import StrEnum
-from math import ceil, exp, floor, log
+from collections import Counter, defaultdict
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from math import ceil, exp, floor, lgamma, log
 
 from scipy import special
 
-from speclift.core.units import Seconds
+from speclift.core.results import Finding, Level
+from speclift.core.units import Seconds, Tokens
+from speclift.lossless.gate import SHOWN_BY_ANY, Distribution, FaultRate, Result, SoakFault, SoakResult, worst
 from speclift.lossless.soak.faults import SoakObservation
-from speclift.lossless.soak.places import log_ways, places_of
-from speclift.lossless.soak.values import SoakFault
+from speclift.lossless.soak.values import SoakAnswer, Stage
 
 # Each of the tests errs less often than this, shared by all faults where they compare frequencies.
 ALARM_ALPHA = 5e-4
@@ -51,13 +51,7 @@ CONTROL_SHARE = 0.5
 # Below this the arm is not said to be like the control, though no fault is proven either. Half a dozen faults are a
 # model's own in most soaks: at 5 % each, every fourth clean one would be called open.
 DOUBT_P = 0.01
-EXAMPLES_MAX = 5
-
-
-class SoakResult(StrEnum):
-    FOUND = "found"
-    INCONCLUSIVE = "inconclusive"
-    CLEAN = "clean"
+EVIDENCE_MAX = 3
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -83,38 +77,42 @@ class Tally:
         return f"{self.faulty} of {self.exposed}"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class FaultRate:
-    """One fault of one arm, with what to say of it."""
-
-    fault: SoakFault
-    result: SoakResult
-    message: str
-    arm: Tally
-    control: Tally
-    p_value: float
-    first_seen_s: Seconds | None = None
-    # Requests that have to be exposed for a result, where these were too few.
-    needed: int = 0
-    # Where it shows, only as far as the answers say so: "only from 9 streams on".
-    places: tuple[str, ...] = ()
-    examples: tuple[SoakObservation, ...] = ()
-
-    @property
-    def is_open(self) -> bool:
-        """Seen, not settled, and not what the baseline does as well: this stands in the way of a pass."""
-        if self.result is not SoakResult.INCONCLUSIVE or not self.arm.faulty:
-            return False
-        if self.fault in UNDECIDED:
-            return self.p_value < FREQUENCY_ALPHA
-        is_the_arms_alone = self.fault in PROMISED | PROVEN and not self.control.faulty
-        return is_the_arms_alone or self.p_value < DOUBT_P
-
-
-def judge_faults(arm: Sequence[SoakObservation], control: Sequence[SoakObservation]) -> tuple[FaultRate, ...]:
-    """Every fault, in the order of the list."""
+def judge_faults(
+    arm: Sequence[SoakObservation], control: Sequence[SoakObservation], *, name: str = ""
+) -> tuple[FaultRate, ...]:
+    """Every fault of the arm of this name, in the order of the list."""
     own, theirs = _by_fault(arm), _by_fault(control)
-    return tuple(_judged(fault, own[fault], theirs[fault]) for fault in SoakFault)
+    return tuple(_judged(name, fault, own[fault], theirs[fault]) for fault in SoakFault)
+
+
+def is_open(rate: FaultRate) -> bool:
+    """Seen, not settled, and not what the baseline does as well: this stands in the way of a pass."""
+    if rate.result is not SoakResult.INCONCLUSIVE or not rate.count:
+        return False
+    if rate.name in UNDECIDED:
+        return rate.p_value < FREQUENCY_ALPHA
+    is_the_arms_alone = rate.name in PROMISED | PROVEN and not rate.control_count
+    return is_the_arms_alone or rate.p_value < DOUBT_P
+
+
+def soaked_result(
+    rates: Sequence[FaultRate], findings: Sequence[Finding], distribution: Distribution | None
+) -> Result:
+    """What an arm's part of a soak comes to."""
+    is_shifted = distribution is not None and distribution.result is Result.FAIL
+    is_found = any(rate.result is SoakResult.FOUND for rate in rates)
+    if is_found or is_shifted or any(finding.level is Level.FAIL for finding in findings):
+        return Result.FAIL
+    return worst(_result_of(rate) for rate in rates)
+
+
+def _result_of(rate: FaultRate) -> Result:
+    """Where few requests can show a fault, few were asked: its row says so, and that stops no pass. Neither does what
+    the baseline does as well."""
+    if rate.result is SoakResult.CLEAN:
+        return Result.PASS
+    is_unknown = rate.name in SHOWN_BY_ANY and rate.exposed < exposed_needed()
+    return Result.INCONCLUSIVE if is_open(rate) or is_unknown else Result.SKIPPED
 
 
 def judge_tallies(fault: SoakFault, arm: Tally, control: Tally) -> SoakResult:
@@ -179,27 +177,36 @@ def _by_fault(observations: Sequence[SoakObservation]) -> dict[SoakFault, list[S
     return found
 
 
-def _judged(fault: SoakFault, own: Sequence[SoakObservation], theirs: Sequence[SoakObservation]) -> FaultRate:
+def _judged(
+    name: str, fault: SoakFault, own: Sequence[SoakObservation], theirs: Sequence[SoakObservation]
+) -> FaultRate:
     arm, control = tally_of(own), tally_of(theirs)
     p_value = more_frequent(arm, control)
     result, message = _result(fault, arm, control, p_value)
     faulty = sorted((each for each in own if each.is_faulty), key=lambda each: each.exposure.ended_s)
     return FaultRate(
-        fault=fault,
+        arm=name,
+        name=fault,
         result=result,
         message=message,
-        arm=arm,
-        control=control,
+        count=arm.faulty,
+        exposed=arm.exposed,
+        rate=arm.rate,
+        low=arm.interval[0],
+        high=arm.interval[1],
+        control_count=control.faulty,
+        control_exposed=control.exposed,
+        control_rate=control.rate,
         p_value=p_value,
         first_seen_s=faulty[0].exposure.ended_s if faulty else None,
         needed=0 if result is not SoakResult.INCONCLUSIVE else max(exposed_needed(), arm.exposed + 1),
         places=places_of(own) if result is SoakResult.FOUND else (),
-        examples=tuple(faulty[:EXAMPLES_MAX]),
+        evidence=tuple(each.evidence for each in faulty[:EVIDENCE_MAX]),
     )
 
 
 def _result(fault: SoakFault, arm: Tally, control: Tally, p_value: float) -> tuple[SoakResult, str]:
-    if found := _found(fault, arm, control, p_value):
+    if found := _found_words(fault, arm, control, p_value):
         return SoakResult.FOUND, found
     if doubt := _doubt(fault, arm, control, p_value):
         return SoakResult.INCONCLUSIVE, doubt
@@ -209,7 +216,7 @@ def _result(fault: SoakFault, arm: Tally, control: Tally, p_value: float) -> tup
     return SoakResult.CLEAN, f"none in {arm.exposed} requests: below {below:.1%} at 95 %"
 
 
-def _found(fault: SoakFault, arm: Tally, control: Tally, p_value: float) -> str:
+def _found_words(fault: SoakFault, arm: Tally, control: Tally, p_value: float) -> str:
     if fault in UNDECIDED:
         return ""
     low, high = arm.interval
@@ -246,3 +253,199 @@ def _doubt(fault: SoakFault, arm: Tally, control: Tally, p_value: float) -> str:
     if arm.exposed < needed:
         return f"{arm}; {needed} requests are needed for a result"
     return ""
+
+
+# Shared by all the places that could be named.
+PLACE_ALPHA = 0.01
+_PLACES = 6
+
+
+def places_of(observations: Sequence[SoakObservation]) -> tuple[str, ...]:
+    """In words; the narrowest first. Nothing where nothing was seen, or too little to tell."""
+    return tuple(_named_places(observations))
+
+
+def _named_places(observations: Sequence[SoakObservation]) -> Iterator[str]:
+    kinds = _only_in(observations, lambda each: each.kind)
+    if kinds:
+        yield f"only in {_listed(kinds)} requests"
+    streams = _only_from(observations, lambda each: each.exposure.streams_max)
+    if streams:
+        yield f"only from {streams} streams on"
+    if _only_from(observations, lambda each: min(1, each.exposure.joined)):
+        yield "only where another prompt was read meanwhile"
+    launches = _only_in(observations, lambda each: each.exposure.launch)
+    if launches:
+        yield f"only on launch {_listed(launches)}"
+    before = _only_from(observations, lambda each: each.exposure.before)
+    if before and not launches:
+        yield f"only after {before} requests to one launch"
+    stages = _only_in(observations, lambda each: each.exposure.stage)
+    if stages == [Stage.AFTER]:
+        yield "only after the load"
+    elif stages == [Stage.DURING] and not streams:
+        yield "only under load"
+    elif stages == [Stage.AFTER, Stage.DURING]:
+        yield "not before the load, and still after it"
+
+
+def _only_in(
+    observations: Sequence[SoakObservation], value_of: Callable[[SoakObservation], Hashable]
+) -> list[Hashable]:
+    """The values with faults, where the others were exposed enough to be called clean."""
+    faulty = {value_of(each) for each in observations if each.is_faulty}
+    exposed = Counter(value_of(each) for each in observations)
+    if not faulty or set(exposed) == faulty:
+        return []
+    outside = sum(count for value, count in exposed.items() if value not in faulty)
+    # As many choices of values as there are sets of this size: the more one could have named, the less it says.
+    choices = exp(log_ways(len(exposed), len(faulty)))
+    return sorted(faulty, key=str) if _is_telling(observations, outside, choices) else []
+
+
+def _only_from(observations: Sequence[SoakObservation], value_of: Callable[[SoakObservation], int]) -> int:
+    """The least value with a fault, where enough was exposed below it; 0 where that says nothing."""
+    faulty = [value_of(each) for each in observations if each.is_faulty]
+    if not faulty:
+        return 0
+    outside = sum(value_of(each) < min(faulty) for each in observations)
+    choices = len({value_of(each) for each in observations})
+    return min(faulty) if _is_telling(observations, outside, choices) else 0
+
+
+def _is_telling(observations: Sequence[SoakObservation], outside: int, choices: float) -> bool:
+    """All faults inside by chance: as many ways to choose them there over all ways."""
+    count = len({each.unit for each in observations if each.is_faulty})
+    inside = len(observations) - outside
+    if not outside or count > inside:
+        return False
+    chance = exp(log_ways(inside, count) - log_ways(len(observations), count))
+    return chance * choices < PLACE_ALPHA / _PLACES
+
+
+def log_ways(total: int, chosen: int) -> float:
+    """Of choosing so many out of all."""
+    return lgamma(total + 1) - lgamma(chosen + 1) - lgamma(total - chosen + 1)
+
+
+def _listed(values: Sequence[Hashable]) -> str:
+    words = [str(value) for value in values]
+    return words[0] if len(words) == 1 else f"{', '.join(words[:-1])} and {words[-1]}"
+
+
+# As the gate calls them extreme (lossless/gate.py), and what is far enough from there to be called another state.
+NONE_BELOW, ALL_ABOVE = 0.02, 0.995
+FAR_FROM_NONE, FAR_FROM_ALL = 0.10, 0.95
+# A window is this many answers, and says nothing with fewer drafted tokens or answers than these.
+WINDOW_ANSWERS = 40
+DRAFTED_MIN, ANSWERS_MIN = 200, 5
+STEP_DRAFTED_MIN = 1000
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AcceptanceWindow:
+    """Consecutive answers of one launch and stage. An alarm is one in which acceptance was extreme."""
+
+    launch: int
+    stage: Stage
+    since_s: Seconds
+    answers: int
+    # Drafted and accepted by kind of request; "" where a server counted all of them together.
+    kinds: Mapping[str, tuple[Tokens, Tokens]]
+    # Acceptance on the same kinds otherwise; 0 where nobody asked.
+    usual: float = 0.0
+
+    @property
+    def drafted(self) -> Tokens:
+        return sum(drafted for drafted, _ in self.kinds.values())
+
+    @property
+    def accepted(self) -> Tokens:
+        return sum(accepted for _, accepted in self.kinds.values())
+
+    @property
+    def rate(self) -> float:
+        return self.accepted / self.drafted if self.drafted else 0.0
+
+    @property
+    def message(self) -> str:
+        what = "almost nothing" if self.rate < NONE_BELOW else "almost everything"
+        return (
+            f"launch {self.launch}, {self.stage.value} the load, from {self.since_s:.0f} s on: {what} of "
+            f"{self.drafted} drafted tokens was accepted ({self.rate:.1%}), otherwise {self.usual:.0%} on the same "
+            "kinds of requests"
+        )
+
+    @property
+    def is_extreme(self) -> bool:
+        has_enough = self.drafted >= DRAFTED_MIN and self.answers >= ANSWERS_MIN
+        return has_enough and not NONE_BELOW <= self.rate <= ALL_ABOVE
+
+    def expected(self, usual: Mapping[str, tuple[Tokens, Tokens]]) -> float | None:
+        """The acceptance of these kinds at other times; None where most of it was not asked then."""
+        known = {kind: drafted for kind, (drafted, _) in self.kinds.items() if usual.get(kind, (0, 0))[0]}
+        drafted = sum(known.values())
+        if 2 * drafted < self.drafted or not drafted:
+            return None
+        return sum(count * usual[kind][1] / usual[kind][0] for kind, count in known.items()) / drafted
+
+
+def acceptance_alarms(asked: Sequence[tuple[str, SoakAnswer]]) -> tuple[AcceptanceWindow, ...]:
+    """The first extreme window of each launch and stage, from one arm's answers, each with the kind of its request."""
+    return _alarms(list(_windows(asked)))
+
+
+def step_alarms(steps: Sequence[AcceptanceWindow]) -> tuple[AcceptanceWindow, ...]:
+    """The same where answers do not say what was drafted for them: counts of a whole step do not tell kinds of requests
+    apart, so that only many drafts say anything."""
+    return _alarms([step for step in steps if step.drafted >= STEP_DRAFTED_MIN])
+
+
+def _alarms(windows: Sequence[AcceptanceWindow]) -> tuple[AcceptanceWindow, ...]:
+    usual = _drafts_of_windows(window for window in windows if not window.is_extreme)
+    alarms: dict[tuple[int, Stage], AcceptanceWindow] = {}
+    for window in windows:
+        expected = window.expected(usual)
+        if not window.is_extreme or expected is None:
+            continue
+        is_other = expected >= FAR_FROM_NONE if window.rate < NONE_BELOW else expected <= FAR_FROM_ALL
+        if is_other:
+            alarms.setdefault((window.launch, window.stage), replace(window, usual=expected))
+    return tuple(alarms.values())
+
+
+def _windows(asked: Sequence[tuple[str, SoakAnswer]]) -> Iterator[AcceptanceWindow]:
+    groups: dict[tuple[int, Stage], list[tuple[str, SoakAnswer]]] = defaultdict(list)
+    for kind, answer in sorted(asked, key=lambda pair: pair[1].exposure.ended_s):
+        if answer.drafted:
+            groups[answer.exposure.launch, answer.exposure.stage].append((kind, answer))
+    for (launch, stage), pairs in groups.items():
+        # The rest goes to the last window: a short one of its own would say nothing.
+        count = max(1, len(pairs) // WINDOW_ANSWERS)
+        for place in range(count):
+            end = len(pairs) if place == count - 1 else (place + 1) * WINDOW_ANSWERS
+            part = pairs[place * WINDOW_ANSWERS : end]
+            yield AcceptanceWindow(
+                launch=launch,
+                stage=stage,
+                since_s=part[0][1].exposure.sent_s,
+                answers=len(part),
+                kinds=_drafts_by_kind(part),
+            )
+
+
+def _drafts_by_kind(pairs: Sequence[tuple[str, SoakAnswer]]) -> dict[str, tuple[Tokens, Tokens]]:
+    counts: dict[str, tuple[Tokens, Tokens]] = defaultdict(lambda: (0, 0))
+    for kind, answer in pairs:
+        drafted, accepted = counts[kind]
+        counts[kind] = (drafted + (answer.drafted or 0), accepted + (answer.accepted or 0))
+    return dict(counts)
+
+
+def _drafts_of_windows(windows: Iterable[AcceptanceWindow]) -> dict[str, tuple[Tokens, Tokens]]:
+    counts: dict[str, tuple[Tokens, Tokens]] = defaultdict(lambda: (0, 0))
+    for window in windows:
+        for kind, (drafted, accepted) in window.kinds.items():
+            before = counts[kind]
+            counts[kind] = (before[0] + drafted, before[1] + accepted)
+    return dict(counts)

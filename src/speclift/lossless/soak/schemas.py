@@ -8,6 +8,9 @@ from dataclasses import dataclass
 from functools import cache
 
 from speclift.core.json_reading import as_list, as_object, as_objects, as_text, as_whole
+from speclift.core.records import AnswerChoice, ToolCall
+from speclift.core.units import Tokens
+from speclift.lossless.soak.values import SoakAnswer
 
 _KINDS: Mapping[str, type | tuple[type, ...]] = {
     "object": dict,
@@ -87,7 +90,7 @@ def misfit(text: str, schema: str) -> str:
         value = read_json(text)
     except ValueError as error:
         return f"not JSON: {error}"
-    return value_misfit(value, json.loads(schema), where="")
+    return value_misfit(value, json.loads(schema))
 
 
 def misfit_so_far(text: str, schema: str) -> str:
@@ -100,7 +103,7 @@ def misfit_so_far(text: str, schema: str) -> str:
         value = read_json(closed(text))
     except ValueError as error:
         return f"not JSON: {error}"
-    return value_misfit(value, json.loads(schema), where="", is_whole=False)
+    return value_misfit(value, json.loads(schema), is_whole=False)
 
 
 def closed(text: str) -> str:
@@ -124,16 +127,16 @@ def closed(text: str) -> str:
     return text if goes_on_behind_its_end else text[:end] + "".join(reversed(still_open))
 
 
-def value_misfit(value: object, schema: Mapping[str, object], *, where: str, is_whole: bool = True) -> str:
-    """Of a value that is not whole, nothing is missing yet."""
-    may_go_on = not is_whole and isinstance(value, dict | list)
-    kind = schema.get("type")
+def value_misfit(
+    value: object, schema: Mapping[str, object], *, where: str = "", is_whole: bool = True
+) -> str:
+    """Why a value is not what the schema allows, "" where it is; of one that is not whole, nothing is missing yet."""
+    named, kind, allowed = where or "the answer", schema.get("type"), schema.get("enum")
     if isinstance(kind, str) and not _is_kind(value, kind):
-        return f"{where or 'the answer'} is no {kind}"
-    allowed = schema.get("enum")
-    is_listed = isinstance(allowed, list) and not may_go_on
-    if is_listed and not any(value == each and type(value) is type(each) for each in as_list(allowed)):
-        return f"{where or 'the answer'} is none of those allowed"
+        return f"{named} is no {kind}"
+    is_settled = is_whole or not isinstance(value, dict | list)
+    if isinstance(allowed, list) and is_settled and not any(_is_same(value, each) for each in allowed):
+        return f"{named} is none of those allowed"
     if isinstance(value, dict):
         return _object_misfit(value, schema, where=where, is_whole=is_whole)
     if isinstance(value, list):
@@ -141,11 +144,16 @@ def value_misfit(value: object, schema: Mapping[str, object], *, where: str, is_
     return ""
 
 
-def _is_kind(value: object, kind: str) -> bool:
-    if isinstance(value, bool):
-        return kind == "boolean" or kind not in _KINDS
-    is_whole = kind == "integer" and isinstance(value, float) and value.is_integer()
-    return kind not in _KINDS or is_whole or isinstance(value, _KINDS[kind])
+def _list_misfit(value: list[object], schema: Mapping[str, object], *, where: str, is_whole: bool) -> str:
+    least, most = as_whole(schema.get("minItems")) or 0, as_whole(schema.get("maxItems"))
+    if (is_whole and len(value) < least) or (most is not None and len(value) > most):
+        return f"{where or 'the answer'} has {len(value)} entries"
+    items = as_object(schema.get("items"))
+    inside = (
+        value_misfit(each, items, where=f"{where}[{place}]", is_whole=is_whole)
+        for place, each in enumerate(value)
+    )
+    return next(filter(None, inside), "")
 
 
 def _object_misfit(
@@ -156,26 +164,45 @@ def _object_misfit(
     if missing and is_whole:
         return f"{missing[0]} is missing"
     is_closed = schema.get("additionalProperties") is False and not schema.get("patternProperties")
-    if is_closed and set(value) - set(properties):
-        return f"{sorted(set(value) - set(properties))[0]!r} is not allowed"
-    found = (
+    if is_closed and (foreign := sorted(set(value) - set(properties))):
+        return f"{foreign[0]!r} is not allowed"
+    inside = (
         value_misfit(
             value[name], as_object(properties[name]), where=f"{where}.{name}".lstrip("."), is_whole=is_whole
         )
         for name in value
         if name in properties
     )
-    return next((each for each in found if each), "")
+    return next(filter(None, inside), "")
 
 
-def _list_misfit(value: list[object], schema: Mapping[str, object], *, where: str, is_whole: bool) -> str:
-    least = (as_whole(schema.get("minItems")) or 0) if is_whole else 0
-    most = as_whole(schema.get("maxItems"))
-    if len(value) < least or (most is not None and len(value) > most):
-        return f"{where or 'the answer'} has {len(value)} entries"
-    items = as_object(schema.get("items"))
-    found = (
-        value_misfit(each, items, where=f"{where}[{place}]", is_whole=is_whole)
-        for place, each in enumerate(value)
-    )
-    return next((each for each in found if each), "")
+def _is_same(value: object, allowed: object) -> bool:
+    return value == allowed and type(value) is type(allowed)
+
+
+def _is_kind(value: object, kind: str) -> bool:
+    if isinstance(value, bool):
+        return kind == "boolean" or kind not in _KINDS
+    is_whole = kind == "integer" and isinstance(value, float) and value.is_integer()
+    return kind not in _KINDS or is_whole or isinstance(value, _KINDS[kind])
+
+
+NO_ARGUMENTS = "{}"
+
+
+def is_cut(finish_reason: str | None, tokens: Tokens | None, limit: Tokens | None) -> bool:
+    """vLLM says tool_calls even where the limit ended it in the middle of a call (seen with 0.26)."""
+    is_at_limit = limit is not None and tokens is not None and tokens >= limit
+    return finish_reason == "length" or (finish_reason == "tool_calls" and is_at_limit)
+
+
+def whole_calls(answer: SoakAnswer, choice: AnswerChoice, limit: Tokens | None) -> tuple[ToolCall, ...]:
+    """Those that came to their end: the next one had begun, or nothing can follow."""
+    calls = choice.calls
+    was_cut = is_cut(choice.finish_reason, answer.tokens, limit)
+    return calls[:-1] if was_cut and calls and not _has_ended(calls[-1]) else calls
+
+
+def _has_ended(call: ToolCall) -> bool:
+    """vLLM also says {} where arguments had not begun."""
+    return is_json(call.arguments) and call.arguments.strip() != NO_ARGUMENTS

@@ -13,23 +13,30 @@ from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
+from statistics import fmean
 from typing import NamedTuple
 
 from speclift.core.document import Json
+from speclift.core.json_reading import as_object
 from speclift.core.traffic import Request
 from speclift.core.units import Seconds, Tokens
-from speclift.lossless.soak.cuts import whole_calls
-from speclift.lossless.soak.schemas import is_json, promised_format
-from speclift.lossless.soak.values import TURNS_MAX, Promise, SoakAnswer, SoakRequest, slot_of
-from speclift.lossless.soak.wording import (
+from speclift.lossless.soak.prompts import (
+    COLOURS,
+    NOTE_TOOL,
+    SEARCH_TOOL,
+    answer_schema,
     asks_to_copy,
     draws_for,
     nonce_for,
     passage,
     sentence,
+    session_tools,
     wide_passage,
     with_nonces,
 )
+from speclift.lossless.soak.rates import exposed_needed
+from speclift.lossless.soak.schemas import is_json, promised_format, whole_calls
+from speclift.lossless.soak.values import TURNS_MAX, Promise, SoakAnswer, SoakRequest, slot_of
 
 CHAT_PATH, COMPLETION_PATH = "/v1/chat/completions", "/v1/completions"
 TEMPERATURES = (0.0, 0.0, 0.4, 0.7, 1.0)
@@ -108,9 +115,6 @@ WEIGHTS: Mapping[SoakKind, float] = {
 # What takes longest to read: its prompts stay as long as they are, and come more rarely where time is short.
 LONG_KINDS = frozenset({SoakKind.LONG, SoakKind.PREFIX, SoakKind.LATE, SoakKind.AGENT})
 
-SEARCH_TOOL, NOTE_TOOL = "find_order", "add_note"
-_COLOURS = ("red", "green", "blue", "black", "white")
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SoakTraffic:
@@ -126,7 +130,7 @@ class SoakTraffic:
     honours_seeds: bool = False
     # As often as each stands here; nothing but 0 is greedy throughout.
     temperatures: tuple[float, ...] = TEMPERATURES
-    # Of full length, for most answers: below 1 where the engine has no time for more (sizes.py).
+    # Of full length, for most answers: below 1 where the engine has no time for more.
     scale: float = 1.0
 
     def opening(self, slot: int) -> SoakRequest:
@@ -384,26 +388,6 @@ def _prefix(slot: _Slot) -> _Drawn:
     return _asked(slot, f"{before}\n{asks_to_copy(line)}", copies=line)
 
 
-def answer_schema(nonce: str) -> dict[str, Json]:
-    """Only what ends: no free text or number that a model could go on with for ever."""
-    return {
-        "type": "object",
-        "properties": {
-            "id": {"type": "string", "enum": [nonce]},
-            "colour": {"type": "string", "enum": list(_COLOURS)},
-            "done": {"type": "boolean"},
-            "sizes": {
-                "type": "array",
-                "items": {"type": "integer", "enum": [1, 2, 3, 5, 8]},
-                "minItems": 2,
-                "maxItems": 4,
-            },
-        },
-        "required": ["id", "colour", "done", "sizes"],
-        "additionalProperties": False,
-    }
-
-
 def _schema(slot: _Slot) -> _Drawn:
     schema = answer_schema(slot.nonce)
     wanted: dict[str, Json] = {
@@ -420,9 +404,9 @@ def _schema(slot: _Slot) -> _Drawn:
 
 
 def _grammar(slot: _Slot) -> _Drawn:
-    colours = "|".join(_COLOURS)
+    colours = "|".join(COLOURS)
     pattern = rf"parcel {slot.nonce}: ({colours}), ({colours}), [0-9][0-9]"
-    choice = " | ".join(f'"{colour}"' for colour in _COLOURS)
+    choice = " | ".join(f'"{colour}"' for colour in COLOURS)
     rules = f'root ::= "parcel {slot.nonce}: " colour ", " colour ", " [0-9] [0-9]\ncolour ::= {choice}'
     settings: dict[str, Json] = (
         {"grammar": rules}
@@ -571,37 +555,6 @@ def _own_promise(request: Request) -> Promise:
 # Sessions
 
 
-def session_tools(nonce: str) -> tuple[tuple[str, dict[str, Json]], ...]:
-    """Tools by name with the schema of their arguments."""
-    return (
-        (
-            SEARCH_TOOL,
-            {
-                "type": "object",
-                "properties": {
-                    "order": {"type": "string", "enum": [nonce]},
-                    "colour": {"type": "string", "enum": list(_COLOURS)},
-                },
-                "required": ["order", "colour"],
-                "additionalProperties": False,
-            },
-        ),
-        (
-            NOTE_TOOL,
-            {
-                "type": "object",
-                "properties": {
-                    "order": {"type": "string", "enum": [nonce]},
-                    "urgent": {"type": "boolean"},
-                    "stars": {"type": "integer", "enum": [1, 2, 3, 4, 5]},
-                },
-                "required": ["order", "urgent", "stars"],
-                "additionalProperties": False,
-            },
-        ),
-    )
-
-
 def _agent(slot: _Slot) -> _Drawn:
     text = f"{sentence(slot.draws)} Find order {slot.nonce} with {SEARCH_TOOL}."
     return _tool_turn(slot, ({"role": "user", "content": text},))
@@ -693,3 +646,74 @@ _DRAWN: Mapping[SoakKind, Callable[[_Slot], _Drawn]] = {
     SoakKind.LEAVING: _leaving,
     SoakKind.LATE: _late,
 }
+
+
+# Of full length. Below a quarter, answers would end within the first drafts.
+SCALES = (1.0, 0.7, 0.5, 0.35, 0.25)
+# A token has about four characters, and is read in a quarter of the time in which one is written.
+READING = 1 / 16
+# Of a body, what a model reads; a schema of the answer is none of it.
+PROMPT_KEYS = ("messages", "prompt", "tools")
+# What JSON, calls and grammars of the soak's own take; they end by themselves.
+SETTLED_TOKENS: Tokens = 48
+# More than are needed: some callers leave, some answers are asked for twice.
+WANTED_TIMES = 1.3
+# Openings whose work is taken for that of all.
+LOOKED_AT = 200
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Pace:
+    """What an engine got done with as many requests at once as the soak sends."""
+
+    work: float
+    seconds: Seconds
+
+    @property
+    def work_per_s(self) -> float:
+        return self.work / self.seconds if self.seconds > 0 else float("inf")
+
+
+def pace_of(asked: Iterable[tuple[SoakRequest, SoakAnswer]], seconds: Seconds) -> Pace:
+    """Of requests that were sent together; refusals are no work."""
+    work = (_work(request, answer.tokens or 0) for request, answer in asked if answer.is_whole)
+    return Pace(work=sum(work), seconds=seconds)
+
+
+def slot_s(traffic: SoakTraffic, pace: Pace) -> Seconds:
+    """What one request takes on the average, a session with all its turns, while as many others run as may."""
+    return expected_work(traffic) / pace.work_per_s if pace.work else 0.0
+
+
+def scale_for(traffic: SoakTraffic, pace: Pace, *, seconds: Seconds) -> float:
+    """The largest at which enough requests for a result are answered in so many seconds; the smallest where at none."""
+    if not pace.work:
+        return 1.0  # nothing was answered, so that nothing is known
+    wanted = WANTED_TIMES * exposed_needed()
+    fits = (scale for scale in SCALES if wanted * slot_s(replace(traffic, scale=scale), pace) <= seconds)
+    return next(fits, SCALES[-1])
+
+
+def expected_work(traffic: SoakTraffic) -> float:
+    """Of one slot, with all the turns of a session."""
+    slots = range(LOOKED_AT)
+    openings = ((traffic.opening(slot), traffic.turns(slot)) for slot in slots)
+    return fmean(
+        _work(request, _expected_tokens(request)) * (turns if request.session else 1)
+        for request, turns in openings
+    )
+
+
+def _expected_tokens(request: SoakRequest) -> float:
+    promise, most = request.promise, request.promise.tokens_max or 0
+    if promise.schema or promise.pattern or promise.tools:
+        most = min(most, SETTLED_TOKENS)
+    if request.leaves_after_chunks is not None:
+        most = min(most, request.leaves_after_chunks)
+    return float(most * promise.choices)
+
+
+def _work(request: SoakRequest, tokens: float) -> float:
+    body = as_object(json.loads(request.body))
+    read = [body[name] for name in PROMPT_KEYS if name in body]
+    return tokens + READING * len(json.dumps(read, ensure_ascii=False))

@@ -1,4 +1,4 @@
-"""What a soak asks, what came back and under which fire, and which faults that shows.
+"""What a soak asks, what came back and under which load, and which faults that shows.
 
 A soak is one long sequence of requests, each known by its `index`; every server gets the same sequence, the baseline as
 the control. Whatever is true of one request alone stands in `SoakRequest`; what was going on around it, in `Exposure`.
@@ -11,6 +11,7 @@ from enum import StrEnum
 
 from speclift.core.records import AnswerChoice
 from speclift.core.units import Seconds, Tokens
+from speclift.lossless.gate import SoakFault
 
 # Room for the turns of a session: the turn t of slot s has the index s * TURNS_MAX + t.
 TURNS_MAX = 4
@@ -71,7 +72,7 @@ class SoakRequest:
 
 
 class Stage(StrEnum):
-    """One at a time before the fire and after it: what the load did, and what it left behind."""
+    """One at a time before the load and after it: what that did, and what it left behind."""
 
     BEFORE = "before"
     DURING = "during"
@@ -122,28 +123,6 @@ class SoakAnswer:
     def is_refusal(self) -> bool:
         """The server says that it does not do this; too slow and too many are no such words."""
         return self.status is not None and 400 <= self.status < 500 and self.status not in (408, 429)
-
-
-class SoakFault(StrEnum):
-    """Faults that a single answer shows; what only many show (a shifted distribution) is the gate's."""
-
-    SPECIAL_TOKEN = "special-token"  # a token of the chat template in the text
-    AFTER_STOP = "text-after-stop"
-    TRUNCATED = "truncated"  # ended by neither the model, a stop string nor the limit: no reason, or an error
-    BROKEN_OFF = "broken-off"  # a copy that ends before its text does, as a model might end it too
-    REPEATED = "repeated-span"
-    CROSS_TALK = "cross-talk"  # another request's nonce
-    INVALID_JSON = "invalid-json"
-    TOOL_ARGUMENTS = "tool-arguments"  # of a call that was made, of tools whose arguments are to fit (strict)
-    LOOSE_ARGUMENTS = "loose-arguments"  # of other tools: a model may get them wrong by itself
-    NO_CALL = "no-call"  # though one is required: not every server keeps a model to that
-    BUDGET = "budget-ignored"  # more or fewer tokens, thoughts or choices than asked for
-    BANNED_TOKEN = "banned-token"
-    ALTERED = "altered-copy"  # other words than the text to copy has, as a model might write them too
-    BROKEN_TEXT = "broken-text"  # replacement characters, garbled or looping text
-    OTHER_TEXT = "other-text"  # greedy and seeded text that the same server gave otherwise when it was alone
-    REFUSED = "refused"  # an error instead of an answer
-    HUNG = "hung"  # no end within its time
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

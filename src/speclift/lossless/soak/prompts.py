@@ -6,6 +6,8 @@ import hashlib
 import random
 import re
 
+from speclift.core.document import Json
+
 # Twelve characters that no language joins: that one stands in an answer by chance is out of the question.
 _CONSONANTS = "bcdfghjkmnpqrstvwxz"
 _GROUP, _DIGITS = 4, 4
@@ -14,6 +16,9 @@ NONCE_SHAPE = re.compile(
 )
 # What stands between these is to be copied.
 COPY_START, COPY_END = "<<<", ">>>"
+
+SEARCH_TOOL, NOTE_TOOL = "find_order", "add_note"
+COLOURS = ("red", "green", "blue", "black", "white")
 
 _ADJECTIVES = (
     *("quiet", "narrow", "golden", "ancient", "hollow", "distant", "gentle", "crooked", "frozen", "bright"),
@@ -117,3 +122,54 @@ def with_nonces(text: str, nonce: str) -> str:
 def asks_to_copy(text: str) -> str:
     task = f"Copy the text between {COPY_START} and {COPY_END} exactly, and write nothing else."
     return f"{task}\n{COPY_START}{text}{COPY_END}"
+
+
+def answer_schema(nonce: str) -> dict[str, Json]:
+    """Only what ends: no free text or number that a model could go on with for ever."""
+    return {
+        "type": "object",
+        "properties": {
+            "id": {"type": "string", "enum": [nonce]},
+            "colour": {"type": "string", "enum": list(COLOURS)},
+            "done": {"type": "boolean"},
+            "sizes": {
+                "type": "array",
+                "items": {"type": "integer", "enum": [1, 2, 3, 5, 8]},
+                "minItems": 2,
+                "maxItems": 4,
+            },
+        },
+        "required": ["id", "colour", "done", "sizes"],
+        "additionalProperties": False,
+    }
+
+
+def session_tools(nonce: str) -> tuple[tuple[str, dict[str, Json]], ...]:
+    """Tools by name with the schema of their arguments."""
+    return (
+        (
+            SEARCH_TOOL,
+            {
+                "type": "object",
+                "properties": {
+                    "order": {"type": "string", "enum": [nonce]},
+                    "colour": {"type": "string", "enum": list(COLOURS)},
+                },
+                "required": ["order", "colour"],
+                "additionalProperties": False,
+            },
+        ),
+        (
+            NOTE_TOOL,
+            {
+                "type": "object",
+                "properties": {
+                    "order": {"type": "string", "enum": [nonce]},
+                    "urgent": {"type": "boolean"},
+                    "stars": {"type": "integer", "enum": [1, 2, 3, 4, 5]},
+                },
+                "required": ["order", "urgent", "stars"],
+                "additionalProperties": False,
+            },
+        ),
+    )
