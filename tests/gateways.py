@@ -15,7 +15,6 @@ from speclift.core.routing import PoolStates, RequestFeatures, Route, RoutedRequ
 from speclift.http.message import HttpRequest
 from speclift.live.gateway import caller
 from speclift.live.gateway.service import GatewayService, GatewaySettings
-from speclift.routing.router import Router
 
 CHAT = "/v1/chat/completions"
 
@@ -137,12 +136,11 @@ def length_of(head: bytes) -> int:
     return 0
 
 
-class SpecFirst(Router):
+@dataclass
+class SpecFirst:
     """The speculative pool, then the plain one; those that are down come last."""
 
-    def __init__(self) -> None:
-        super().__init__()
-        self.noted: list[RoutedRequest] = []
+    noted: list[RoutedRequest] = field(default_factory=list)
 
     def route(self, features: RequestFeatures, pools: PoolStates, *, now_s: float) -> Route:
         order = [*pools.plain] if pools.is_plain_only else [*pools.spec, *pools.plain]

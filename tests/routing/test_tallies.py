@@ -15,7 +15,6 @@ from speclift.core.routing import (
     ServerPool,
     ServerState,
 )
-from speclift.routing.learning import Learner
 from speclift.routing.router import Router
 from speclift.routing.tallies import (
     OTHER_SEGMENT,
@@ -154,11 +153,10 @@ def test_what_decided_is_told_from_the_routers_own_words(pools: PoolStates, word
     assert reason_word(replace(request, route=route)) == word
 
 
-class Shares(Learner):
+class Shares:
     """Live traffic that taught a share."""
 
     def __init__(self, share: float) -> None:
-        super().__init__(canary=0.0)
         self._share = share
 
     def share(self, segment: str, pool: ServerPool) -> float:

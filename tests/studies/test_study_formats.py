@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gzip
 import sqlite3
 from contextlib import closing
 from dataclasses import replace
@@ -15,14 +14,14 @@ from speclift.core.traffic import Concurrency
 from speclift.studies.format import FORMAT
 from speclift.studies.study import DATABASE, Study
 
-RECORDED = Path(__file__).parent.parent / "recorded" / "studies"
+RECORDED = Path(__file__).parent.parent / "recorded"
 OLD_FORMATS = range(1, FORMAT)
 HEALTH = TurnHealth(load=Concurrency(streams=1), loop_lag_p99_s=0.0, cpu_s=0.1, wall_s=1.0)
 
 
 @pytest.fixture(params=OLD_FORMATS)
 def old(request: pytest.FixtureRequest, tmp_path: Path) -> Path:
-    script = gzip.decompress((RECORDED / f"study-format-{request.param}.sql.gz").read_bytes()).decode()
+    script = (RECORDED / f"study-format-{request.param}.sql").read_text(encoding="utf-8")
     with closing(sqlite3.connect(tmp_path / DATABASE)) as database:
         database.executescript(script)
     return tmp_path

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from msgspec import structs
 
 from samples import plan, provenance, record, request
 from simulated import ARM, LOADS, ONE_STREAM, by_segment, by_streams, constant, quiet_truth
@@ -29,10 +30,9 @@ from speclift.verbs.gateway_policy import (
     load_policy,
     policy_from,
     policy_of_study,
-    prefill_s_per_1000,
     prompt_look,
 )
-from speclift.verbs.judge import judge
+from speclift.verbs.judge import judge_and_keep, prefill_s_per_1000
 from written import write_study
 
 pytestmark = pytest.mark.slow
@@ -178,8 +178,9 @@ class TestWhatIsAllowed:
 
     def test_never_where_the_output_changed(self, tmp_path: Path) -> None:
         with Study.open(study(tmp_path, quiet_truth(constant(2.0)))) as opened:
-            judged = judge([opened])
-            changed = replace(judged, verdict=replace(judged.verdict, decision=Decision.OUTPUT_CHANGED))
+            _, judged = judge_and_keep(opened)
+            facts = structs.replace(judged.routing, verdict=Decision.OUTPUT_CHANGED)
+            changed = structs.replace(judged, routing=facts)
             for learn in (False, True):
                 with pytest.raises(StudyError, match="changed the output"):
                     policy_from(opened, changed, learn=learn)

@@ -5,10 +5,10 @@ from __future__ import annotations
 import pytest
 
 from speclift.core.arm import baseline_arm
+from speclift.core.judged import LoadBreakEven, StudyBreakEvens
 from speclift.core.results import Percentiles
 from speclift.core.traffic import Concurrency
 from speclift.verbs.watch import baseline_at
-from speclift.verdict.break_even import LoadBreakEven, StudyBreakEvens
 
 
 def load(streams: int, ttft_s: float | None) -> LoadBreakEven:

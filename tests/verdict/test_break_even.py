@@ -9,11 +9,12 @@ import pytest
 from simulated import ARM, OTHER, QUIET, by_streams, cell, constant, estimate, evidence, quiet_truth
 from speclift.core.arm import BASELINE
 from speclift.core.errors import StudyError, UsageError
+from speclift.core.judged import interpolated, knots_of
 from speclift.core.results import Crossover, LoadAxis, Percentiles
 from speclift.core.traffic import Concurrency, Load, Rate
 from speclift.testing.simulated_study import ArmTruth
-from speclift.verbs.break_even import break_evens_of
-from speclift.verdict.break_even import crossover_running, interpolated, knots_of, load_break_evens
+from speclift.verbs.judged import break_evens_of, prices_of
+from speclift.verdict.break_even import crossover_running, load_break_evens
 from written import write_study
 
 ONE, FOUR = Concurrency(streams=1), Concurrency(streams=4)
@@ -24,6 +25,20 @@ def tpot(p50: float) -> Percentiles:
 
 
 class TestOfCells:
+    def test_a_step_that_takes_as_long_as_two_tokens_breaks_even_at_two(self) -> None:
+        # 3 tokens a step and 2/3 of the baseline's time per token: a step takes two of its tokens.
+        known = evidence(
+            cells=(cell(tpot_s=tpot(0.02), accepted_length=estimate(3.0, 2.9, 3.1).interval),),
+            baseline_cells=(cell(arm=BASELINE, tpot_s=tpot(0.03), accepted_length=None),),
+        )
+
+        (point,) = load_break_evens(known, {ONE: 1.0})
+
+        assert point.accepted_length == pytest.approx(2.0)
+        assert point.measured is not None
+        assert point.measured.value == 3.0
+        assert point.baseline_tpot_s == tpot(0.03)
+
     def test_segments_count_before_the_whole_and_their_median_stands_for_the_load(self) -> None:
         segments = [
             side
@@ -58,6 +73,9 @@ class TestOfCells:
 
         assert point.accepted_length == pytest.approx(1.5)
         assert point.measured is None
+
+    def test_without_counts_of_drafts_there_is_none(self) -> None:
+        assert load_break_evens(evidence(cells=(cell(accepted_length=None),)), {ONE: 1.0}) == ()
 
     def test_a_load_of_which_nothing_came_back_is_left_out(self) -> None:
         assert load_break_evens(evidence(), {}) == ()
@@ -121,7 +139,7 @@ class TestOfAStudy:
         speedups = {1: 1.6, 4: 1.2, 16: 0.8}
         path = write_study(tmp_path / "study", quiet_truth(by_streams(speedups)))
 
-        found = break_evens_of(path)
+        found = break_evens_of(prices_of(path))
 
         # 4 drafted, 0.6 of them accepted: 3.4 tokens a step by the records' whole numbers.
         assert [point.running for point in found.loads] == [1.0, 4.0, 16.0]
@@ -139,7 +157,7 @@ class TestOfAStudy:
         truth = quiet_truth(constant(2.0))
         path = write_study(tmp_path / "study", truth, loads=(Rate(per_s=10.0),))
 
-        (point,) = break_evens_of(path).loads
+        (point,) = break_evens_of(prices_of(path)).loads
 
         # Both times are halved: 25 ms and 63 tokens of 5 ms, prompts 20 % apart.
         assert point.running == pytest.approx(10 * (0.025 + 63 * 0.005), rel=0.15)
@@ -152,13 +170,16 @@ class TestOfAStudy:
         }
         path = write_study(tmp_path / "study", replace(QUIET, arms=arms), arms=(ARM, OTHER))
 
-        assert break_evens_of(path).arm == OTHER
-        assert break_evens_of(path, arm=ARM.name).arm == ARM
+        prices = prices_of(path)
+        assert break_evens_of(prices).arm == OTHER
+        assert break_evens_of(prices, ARM.name).arm == ARM
         with pytest.raises(UsageError, match=r"unknown arm of this study 'othe'.*'other'"):
-            break_evens_of(path, arm="othe")
+            break_evens_of(prices, "othe")
 
     def test_an_arm_that_loses_everywhere_has_break_evens_and_no_crossover(self, tmp_path: Path) -> None:
-        found = break_evens_of(write_study(tmp_path / "study", quiet_truth(constant(0.5)), prompts=3))
+        found = break_evens_of(
+            prices_of(write_study(tmp_path / "study", quiet_truth(constant(0.5)), prompts=3))
+        )
 
         assert len(found.loads) == 3
         assert found.crossover is None
@@ -166,8 +187,8 @@ class TestOfAStudy:
     def test_an_engine_that_counts_nothing_has_none(self, tmp_path: Path) -> None:
         truth = replace(quiet_truth(constant(1.5)), reports_drafts=False)
 
-        assert break_evens_of(write_study(tmp_path / "study", truth)).loads == ()
+        assert break_evens_of(prices_of(write_study(tmp_path / "study", truth))).loads == ()
 
     def test_no_study_is_an_error(self, tmp_path: Path) -> None:
         with pytest.raises(StudyError, match="no study at"):
-            break_evens_of(tmp_path)
+            prices_of(tmp_path)

@@ -25,7 +25,6 @@ from speclift.cli.screens import (
     write_json,
     write_markdown,
 )
-from speclift.core.flags import assembled, flat_values
 from speclift.core.goals import Goals
 
 if TYPE_CHECKING:
@@ -33,7 +32,7 @@ if TYPE_CHECKING:
 
     from speclift.cli.narration import Narrator
     from speclift.verbs.measure import Measured
-    from speclift.verdict.judgement import Judgement
+    from speclift.verdict.document import VerdictDocument
 
 # numpy, scipy and rich are imported where they are used: --help must not wait for them.
 
@@ -151,16 +150,13 @@ def compare_command(
 
     Two studies of unlike engine versions: what the upgrade changed, acceptance or the cost of a step."""
     from speclift.cli.exit_codes import EXIT_CODES
-    from speclift.studies.study import Study
-    from speclift.verbs.compare import compare
+    from speclift.verbs.judged import compared
 
     to = Outputs(as_json=as_json, markdown=markdown, out=out)
     to.require_places()
-    with Study.open(studies[0]) as first:
-        goals = assembled(Goals, {**flat_values(first.goals), **changed})
-    judgement = compare(studies, goals=goals)
-    _show_judgement(judgement, to)
-    raise typer.Exit(EXIT_CODES[judgement.verdict.decision])
+    document = compared(studies, changed)
+    _show_verdict(document, to)
+    raise typer.Exit(EXIT_CODES[document.verdict])
 
 
 def report_command(
@@ -170,14 +166,13 @@ def report_command(
 ) -> None:
     """Write the report of a study: one HTML page that works offline."""
     from speclift.studies.outputs import relative
-    from speclift.verbs.compare import compare
+    from speclift.verbs.judged import verdict_of
     from speclift.verbs.report import write_report
-    from speclift.verdict.document import verdict_document
     from speclift.views.markdown import verdict_markdown
 
     path = out or study / REPORT
     Outputs(as_json=False, markdown=markdown, out=out).require_places()
-    document = verdict_document(compare([study]))
+    document = verdict_of(study)
     write_report(document, path)
     write_markdown(verdict_markdown(document), markdown)
     # Where the summary is on stdout, nothing else is.
@@ -206,10 +201,10 @@ def _deciding(ask: Ask, verb: str, *, dry_run: bool, to: Outputs) -> None:
             to.screen().print(stopped_view(stopped.so_far))
         narrator.say(f"stopped; continue with: speclift {verb} --resume --study {relative(stopped.path)}")
         raise typer.Exit(EXIT_INTERRUPTED) from None
-    judgement = done.judgement
-    to = replace(to, out=to.out or Path(judgement.study) / REPORT)
-    _show_judgement(judgement, to, shows_search=verb == "tune")
-    _end(done, EXIT_CODES[judgement.verdict.decision] if verb == "decide" else 0)
+    document = done.document
+    to = replace(to, out=to.out or Path(document.study) / REPORT)
+    _show_verdict(document, to, shows_search=verb == "tune")
+    _end(done, EXIT_CODES[document.verdict] if verb == "decide" else 0)
 
 
 def _end(done: Measured, code: int) -> None:
@@ -221,12 +216,11 @@ def _end(done: Measured, code: int) -> None:
     raise typer.Exit(code)
 
 
-def _show_judgement(judgement: Judgement, to: Outputs, *, shows_search: bool = False) -> None:
+def _show_verdict(document: VerdictDocument, to: Outputs, *, shows_search: bool = False) -> None:
     """The answer, the table, and where the rest is."""
     from speclift.core.results import Upgrade
     from speclift.studies.outputs import relative
     from speclift.verbs.report import write_report
-    from speclift.verdict.document import verdict_document
     from speclift.views.answer_terminal import AnswerScreen
     from speclift.views.line_terminal import line_view
     from speclift.views.markdown import verdict_markdown
@@ -234,7 +228,7 @@ def _show_judgement(judgement: Judgement, to: Outputs, *, shows_search: bool = F
     from speclift.views.tuning_terminal import search_view
     from speclift.views.upgrade_terminal import upgrade_view
 
-    document, console = verdict_document(judgement), to.screen()
+    console = to.screen()
     if to.as_json:
         write_json(document)
     write_markdown(verdict_markdown(document), to.markdown)
@@ -255,7 +249,7 @@ def _show_judgement(judgement: Judgement, to: Outputs, *, shows_search: bool = F
         write_report(document, to.out)
         where = f"report: {relative(to.out)}"
     else:
-        where = f"the rest is in the report: speclift report {shlex.quote(judgement.study)}"
+        where = f"the rest is in the report: speclift report {shlex.quote(document.study)}"
     console.print(where, markup=False, highlight=False)
 
 

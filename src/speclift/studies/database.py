@@ -12,8 +12,8 @@ from typing import IO
 from speclift.core.errors import SpecliftError, StudyError
 from speclift.studies import format as fmt
 from speclift.studies.private import private_file
+from speclift.studies.verdict_file import DATABASE
 
-DATABASE = "study.sqlite"
 LOCK = "lock"
 # What reading a value of an unexpected kind raises; ours too, where a value is out of its range.
 MISREAD = (ValueError, TypeError, LookupError, AttributeError, ArithmeticError, RecursionError, SpecliftError)

@@ -9,7 +9,7 @@ import sqlite3
 import tempfile
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from types import TracebackType
 from typing import IO, Any, Self
@@ -27,7 +27,6 @@ from speclift.core.traffic import Request
 from speclift.core.units import Bytes, Seconds
 from speclift.studies import format as fmt
 from speclift.studies.database import (
-    DATABASE,
     connect,
     disk_errors,
     is_study,
@@ -38,6 +37,7 @@ from speclift.studies.database import (
 from speclift.studies.format import Cell
 from speclift.studies.private import private_folder
 from speclift.studies.texts import digest_of, finding_stand_in, record_stand_in, request_stand_in, with_texts
+from speclift.studies.verdict_file import DATABASE
 from speclift.workload.experiment import StudyPlan
 
 __all__ = ["DATABASE", "Done", "Study", "is_study"]
@@ -155,6 +155,11 @@ class Study:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.close()
+
+    def settle(self) -> None:
+        """Nothing is left to be written into the database when it is closed; another reader may put that off."""
+        with suppress(sqlite3.OperationalError):
+            self._db.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchall()
 
     def close(self) -> None:
         self._db.close()

@@ -15,7 +15,7 @@ from speclift.core.results import Verdict
 from speclift.fleet.opening import search_place, workplace_for
 from speclift.studies.outputs import relative
 from speclift.verbs.looks import looks_of
-from speclift.verbs.measure import Measured, judged
+from speclift.verbs.measure import Measured, judged, until_stopped
 
 
 def decide(ask: Ask | None = None, observer: Observer | None = None, **settings: object) -> Verdict:
@@ -23,7 +23,7 @@ def decide(ask: Ask | None = None, observer: Observer | None = None, **settings:
 
     `settings` are named like the flags (bench/ask.py); the study it leaves behind holds the records.
     """
-    return decided(ask or Ask.of(**settings), observer or Observer()).whole().verdict
+    return decided(ask or Ask.of(**settings), observer or Observer()).whole().judgement.verdict
 
 
 def decided(ask: Ask, observer: Observer, *, verb: str = "decide") -> Measured:
@@ -31,13 +31,11 @@ def decided(ask: Ask, observer: Observer, *, verb: str = "decide") -> Measured:
     bench = prepare_bench(ask, observer, always=verb == "tune")
     with search_place(bench, observer) as place:
         bench = search_best(bench, observer, place)
-    study = bench.study
-
-    def run_and_check() -> None:
+    with bench.study as study:
         arms = ", ".join(arm.name for arm in study.plan.arms)
         observer.say(f"study {relative(study.path)}: {printable(arms)}")
         begun_s = time.monotonic()
-        with workplace_for(bench, observer) as place:
+        with until_stopped(study, observer, verb=verb) as stop, workplace_for(bench, observer) as place:
             place.run_study(
                 study,
                 observer=observer,
@@ -47,5 +45,4 @@ def decided(ask: Ask, observer: Observer, *, verb: str = "decide") -> Measured:
             )
             check_lossless(bench, observer, study_s=time.monotonic() - begun_s, place=place)
             diagnose_tail(bench, observer, place)
-
-    return judged(bench, run_and_check, observer, verb=verb)
+        return judged(study, stop, observer)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import fmean
@@ -21,10 +20,9 @@ from speclift.engines.metrics import counter_names, labelled_model
 from speclift.routing.policy import policy_toml
 from speclift.studies.outputs import relative, write_result
 from speclift.studies.study import Study
-from speclift.verbs.break_even import measured_break_evens
-from speclift.verbs.gateway_policy import policy_from, routing_goals
-from speclift.verbs.judge import judge
-from speclift.verdict.judgement import Judgement
+from speclift.verbs.gateway_policy import policy_from
+from speclift.verbs.judged import break_evens_of, judged_study
+from speclift.verdict.document import JudgedStudy, VerdictDocument
 from speclift.verdict.rules import ALL, PROMPTS_MIN
 from speclift.views.deploying import (
     COMPOSE_FILE,
@@ -85,10 +83,14 @@ class Exported:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Source:
-    """An open study, judged, and what was asked of it."""
+    """An open study, what it was judged to say, and what was asked of it."""
 
     study: Study
-    judgement: Judgement
+    judged: JudgedStudy
+    # Of a gateway, where any gain is enough, another than the study's own.
+    verdict: Decision
+    winner: str | None
+    conditions: Conditions | None
     arm: str | None
     window_s: Seconds
     memory_s: Seconds
@@ -114,12 +116,16 @@ def export(
         raise unknown_name(what="format", seen=to, allowed=format_names())
     if window_s < WINDOW_MIN_S:
         raise UsageError(f"--window must be at least {WINDOW_MIN_S:g}s, saw {window_s:g}s")
-    with ExitStack() as stack:
-        opened = stack.enter_context(Study.open(study))
-        goals = routing_goals(opened.goals) if to == GATEWAY else None
+    judged = judged_study(study)
+    document, routing = judged.document, judged.routing
+    winner = None if document.winner is None else document.winner.arm
+    with Study.open(study) as opened:
         source = _Source(
             study=opened,
-            judgement=judge([opened], goals=goals),
+            judged=judged,
+            verdict=routing.verdict if to == GATEWAY else document.verdict,
+            winner=routing.winner if to == GATEWAY else winner,
+            conditions=routing.conditions if to == GATEWAY else document.conditions,
             arm=arm,
             window_s=window_s,
             memory_s=memory_s,
@@ -176,7 +182,7 @@ def _serving(serving: str) -> Writer:
         own = engine_kind(source.study.engine.kind).serving
         if own is not None and own != serving:
             raise StudyError(
-                f"{source.judgement.study} was measured on {source.judgement.provenance.engine_version}",
+                f"{source.judged.document.study} was measured on {source.judged.document.provenance.engine_version}",
                 hint=f"export it with --to {own}",
             )
         return _one(SCRIPT_FILE, script_text(_deployed(source)))
@@ -203,14 +209,13 @@ def _rules(source: _Source) -> tuple[ExportedFile, ...]:
 
 def _gateway(source: _Source) -> tuple[ExportedFile, ...]:
     """The policy; in a folder also how both pools and the gateway are deployed, as far as that is known."""
-    winner = source.judgement.verdict.winner
-    if source.arm is not None and (winner is None or source.arm != winner.name):
+    if source.arm not in (None, source.winner):
         raise UsageError(
             f"--arm {source.arm}: a policy is what the verdict allows, and that is about the winner"
-            f"{'' if winner is None else f', {winner.name}'}",
+            f"{'' if source.winner is None else f', {source.winner}'}",
             hint="leave --arm out",
         )
-    made = policy_from(source.study, source.judgement)
+    made = policy_from(source.study, source.judged)
     files, missing = _gateway_deployments(source, policy_toml(made.policy, remarks=made.remarks))
     remarks = {**made.remarks, "": (*made.remarks[""], *missing)}
     policy = ExportedFile(name=POLICY_FILE, text=policy_toml(made.policy, remarks=remarks))
@@ -241,43 +246,45 @@ def _deployed(source: _Source) -> DeploymentText:
 
 
 def _deployed_as(source: _Source, arm: Arm) -> DeploymentText:
-    study, judgement = source.study, source.judgement
+    study, document = source.study, source.judged.document
     server = None
     if engine_kind(study.engine.kind).serving is not None:
-        server = deployment_of(study.engine, arm, version=judgement.provenance.engine_version)
+        server = deployment_of(study.engine, arm, version=document.provenance.engine_version)
     if server is None:
         raise StudyError(
-            f"{judgement.study} does not know how its servers are started in production "
+            f"{document.study} does not know how its servers are started in production "
             f"(engine {study.engine.kind})",
             hint="prometheus-rules and grafana can be exported of it",
         )
-    return DeploymentText(server=server, head=tuple(_head(judgement, server)))
+    return DeploymentText(server=server, head=tuple(_head(source, server)))
 
 
 def _deployed_arm(source: _Source) -> Arm:
     """The winner, or the arm that was named on purpose; StudyError where the verdict is not to ship."""
-    judgement, verdict = source.judgement, source.judgement.verdict
     arms = {arm.name: arm for arm in source.study.plan.arms if not arm.is_control}
     if source.arm is not None:
         if source.arm not in arms:
             raise unknown_name(what="arm of this study", seen=source.arm, allowed=tuple(arms))
         return arms[source.arm]
-    if verdict.decision not in SHIPS or verdict.winner is None:
+    if source.verdict not in SHIPS or source.winner is None:
         raise StudyError(
-            f"the verdict on {judgement.study} is {verdict.decision.value}, so there is no winner to deploy",
+            f"the verdict on {source.judged.document.study} is {source.verdict.value}, so there is no winner to deploy",
             hint=f"name an arm to export it all the same: --arm {' | '.join(arms)}",
         )
-    return verdict.winner
+    return arms[source.winner]
 
 
-def _head(judgement: Judgement, server: Deployment) -> list[str]:
-    evidence = next((found for found in judgement.on_all if found.arm.name == server.arm), None)
-    overall = None if evidence is None else evidence.overall
-    measured = "not compared" if overall is None else f"{overall.metric} {ratio(overall.speedup.bounds)}"
-    conditions = judgement.verdict.conditions
+def _head(source: _Source, server: Deployment) -> list[str]:
+    speedups = (
+        f"{evens.metric} {ratio(evens.speedup)}"
+        for evens in source.judged.arms
+        if evens.arm.name == server.arm and evens.speedup is not None
+    )
+    measured = next(speedups, "not compared")
+    conditions = source.conditions
     return [
-        f"Written by speclift from study {judgement.study}: arm {server.arm}, {measured}, "
-        f"verdict {judgement.verdict.decision.value}.",
+        f"Written by speclift from study {source.judged.document.study}: arm {server.arm}, {measured}, "
+        f"verdict {source.verdict.value}.",
         f"Measured on {server.engine_version}, model {server.model}; "
         "other versions break even elsewhere: measure again before an upgrade.",
         *([f"It pays only on: {_condition_words(conditions)}."] if conditions is not None else []),
@@ -295,14 +302,14 @@ def _condition_words(conditions: Conditions) -> str:
 
 
 def _monitored(source: _Source) -> Monitoring:
-    study, judgement = source.study, source.judgement
-    evens = measured_break_evens(study, judgement, arm=source.arm)
+    study, judged = source.study, source.judged
+    evens = break_evens_of(judged, source.arm)
     launches = [launch for launch, _ in study.launches()]
     names = counter_names(study.engine.kind, evens.engine_version, launches)
     if names is None or not evens.loads:
         missing = "its engine exports no counters of drafts" if names is None else "no drafts were counted"
         raise StudyError(
-            f"{judgement.study} has no accepted length to break even at: {missing}",
+            f"{judged.document.study} has no accepted length to break even at: {missing}",
             hint="measure an arm that drafts, on an engine that counts drafts",
         )
     return Monitoring(
@@ -310,7 +317,7 @@ def _monitored(source: _Source) -> Monitoring:
         evens=evens,
         model=_served_model(study, launches),
         study=relative(study.path),
-        tokens_min=PROMPTS_MIN * _tokens_per_answer(judgement, evens.arm),
+        tokens_min=PROMPTS_MIN * _tokens_per_answer(judged.document, evens.arm),
         window_s=source.window_s,
         hold_s=source.window_s * HOLD_SHARE,
         memory_s=max(source.memory_s, source.window_s),
@@ -323,11 +330,11 @@ def _served_model(study: Study, launches: Iterable[Launch]) -> str:
     return served.encode("utf-8", "replace").decode("utf-8")
 
 
-def _tokens_per_answer(judgement: Judgement, arm: Arm) -> float:
+def _tokens_per_answer(document: VerdictDocument, arm: Arm) -> float:
     """As fewer answers than the prompts under which nothing ships say nothing, so do fewer tokens than theirs."""
     means = [
         cell.output_tokens_mean
-        for cell in over_temperatures(judgement.cells)
+        for cell in over_temperatures(document.cells)
         if cell.arm == arm.name and cell.segment == ALL and cell.output_tokens_mean is not None
     ]
     return fmean(means) if means else 1.0

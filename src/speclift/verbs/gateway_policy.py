@@ -9,7 +9,7 @@ import math
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 from statistics import fmean
@@ -17,19 +17,10 @@ from statistics import fmean
 import msgspec
 
 from speclift.bench.log_counting import log_drafters
-from speclift.core.arm import BASELINE, Arm
+from speclift.core.arm import Arm
 from speclift.core.errors import StudyError, UsageError
-from speclift.core.goals import Goals
-from speclift.core.records import Phase, Record
-from speclift.core.results import (
-    ALL_TRAFFIC,
-    Comparison,
-    Conditions,
-    Decision,
-    Evidence,
-    Part,
-    over_temperatures,
-)
+from speclift.core.judged import ROUTING_BAR, StudyPrices
+from speclift.core.results import ALL_TRAFFIC, Conditions, Decision
 from speclift.core.routing import RequestFeatures, ServerPool
 from speclift.core.speculation import NGram, drafters_of, method_name
 from speclift.core.traffic import Concurrency, Load, Request
@@ -54,22 +45,14 @@ from speclift.routing.policy import (
 )
 from speclift.routing.repetition import PromptLook, repeated_share, standing_tokens
 from speclift.routing.sorting import FEATURES, SegmentPrompt, SortedPrompts, sorted_prompts
+from speclift.studies.outputs import relative
 from speclift.studies.study import Study
-from speclift.verbs.held import Held, read_held
-from speclift.verdict.judgement import Judgement
-from speclift.verdict.rules import ALL
-
-# What judges a study is imported where it is used: a gateway that reads a file is 50 MB smaller without it.
+from speclift.verbs.judged import prices_of
 
 # A bound beyond it is none: too few launches to tell.
 UNKNOWN_FROM = 1e6
 # Of a plain segment whose speedup is not known: as slow as speculation has been seen to make one (S4).
 UNKNOWN_SPEEDUP = 0.5
-# Below this many lengths of prompts a slope of first tokens over them says nothing.
-# Shown to be faster at all.
-ROUTING_BAR = 1.0
-ANSWERS_MIN = 8
-ANSWERS_MAX = 500
 # Features of the text itself, which a study without text does not know.
 OF_TEXT = ("prompt_characters", "repetition")
 
@@ -94,34 +77,26 @@ def load_policy(path: Path, *, learn: bool) -> Policy:
 
 
 def policy_of_study(path: Path, *, learn: bool = False) -> StudyPolicy:
-    from speclift.verbs.judge import judge
-
+    prices = prices_of(path)
     with Study.open(path) as study:
-        return policy_from(study, judge([study], goals=routing_goals(study.goals)), learn=learn)
+        return policy_from(study, prices, learn=learn)
 
 
-def routing_goals(goals: Goals) -> Goals:
-    """The servers that speculate are there already: whatever is shown to be faster on them belongs there. The bar that
-    the study was given is for a launch of speculation for everybody."""
-    return replace(goals, min_speedup=min(goals.min_speedup, ROUTING_BAR))
-
-
-def policy_from(study: Study, judgement: Judgement, *, learn: bool = False) -> StudyPolicy:
+def policy_from(study: Study, prices: StudyPrices, *, learn: bool = False) -> StudyPolicy:
     """Of an open study and what it was judged to say."""
-    verdict = judgement.verdict
-    if verdict.decision is Decision.OUTPUT_CHANGED:
+    facts, name = prices.routing, relative(study.path)
+    if facts.verdict is Decision.OUTPUT_CHANGED:
         raise StudyError(
-            f"{judgement.study}: speculation changed the output, so nothing may be sent to it",
+            f"{name}: speculation changed the output, so nothing may be sent to it",
             hint="speclift verify shows where; repair that first",
         )
-    if verdict.decision not in SHIPS and not learn:
-        raise _allows_nothing(judgement.study, verdict.decision)
-    if verdict.evidence is None:
+    if facts.verdict not in SHIPS and not learn:
+        raise _allows_nothing(name, facts.verdict)
+    if facts.arm is None:
         raise StudyError(
-            f"{judgement.study} compared no arm with the baseline",
-            hint="speclift compare says what is missing",
+            f"{name} compared no arm with the baseline", hint="speclift compare says what is missing"
         )
-    return _Making(study, judgement, verdict.evidence).made()
+    return _Making(study, prices, facts.arm).made()
 
 
 def prompt_look(policy: Policy | None, clock: Callable[[], Seconds] = time.perf_counter) -> PromptLook | None:
@@ -171,16 +146,13 @@ def _drafter_setting(look: RepetitionLook) -> DrafterSetting:
 class _Making:
     """One policy from one study."""
 
-    def __init__(self, study: Study, judgement: Judgement, evidence: Evidence) -> None:
-        self._study, self._judgement = study, judgement
-        self._held: Held = read_held([study])
-        self._arm: Arm = evidence.arm
-        self._ships = judgement.verdict.decision in SHIPS
-        self._conditions: Conditions = judgement.verdict.conditions or ALL_TRAFFIC
-        whole = next(found for found in judgement.on_all if found.arm.name == evidence.arm.name)
+    def __init__(self, study: Study, prices: StudyPrices, arm: Arm) -> None:
+        self._study, self._prices, self._arm = study, prices, arm
+        facts = self._facts = prices.routing
+        self._ships = facts.verdict in SHIPS
+        self._conditions: Conditions = facts.conditions or ALL_TRAFFIC
         # On what the conditions admit they were measured again; on the rest only all traffic tells.
-        self._measured = {**_by_segment(whole), **(_by_segment(evidence) if self._ships else {})}
-        self._whole = whole
+        self._measured = {**facts.whole, **(facts.admitted if self._ships else {})}
         self._look = _repetition_look(study, self._arm)
 
     def made(self) -> StudyPolicy:
@@ -193,7 +165,9 @@ class _Making:
             elsewhere=ServerPool.SPEC if self._is_all else ServerPool.PLAIN,
             source=self._source(),
             load=self._load(),
-            prefix=PrefixWorth(saves_s_per_1000_tokens=prefill_s_per_1000(self._held.records)),
+            prefix=PrefixWorth(
+                saves_s_per_1000_tokens=_rounded(self._facts.prefill_s_per_1000_tokens) or 0.0
+            ),
             repetition=self._look if _use_repetition(rules.values()) else None,
             segments=tuple(self._segment(name, pools[name], found, rules.get(name, ())) for name in names),
         )
@@ -214,14 +188,18 @@ class _Making:
         measured = self._measured.get(name)
         admitted = self._conditions.segments is None or name in self._conditions.segments
         is_shown = (
-            measured is not None and measured.speedup.low >= SPEEDUP_MIN and measured.speedup.high >= 1.0
+            measured is not None
+            and measured.low is not None
+            and measured.high is not None
+            and measured.low >= SPEEDUP_MIN
+            and measured.high >= 1.0
         )
         return ServerPool.SPEC if self._ships and admitted and is_shown else ServerPool.PLAIN
 
     def _promising(self, name: str) -> ServerPool:
         """Where nothing ships, what learning may come to: told apart, it is learned about by itself."""
         measured = self._measured.get(name)
-        return ServerPool.SPEC if measured is not None and measured.speedup.value > 1.0 else ServerPool.PLAIN
+        return ServerPool.SPEC if measured is not None and measured.value > 1.0 else ServerPool.PLAIN
 
     def _segment(
         self,
@@ -241,13 +219,13 @@ class _Making:
         )
         if measured is None:
             return segment
-        speedup = measured.speedup
-        has_interval = speedup.low > 0 and speedup.high < UNKNOWN_FROM
+        low, high = measured.low, measured.high
+        has_interval = low is not None and low > 0 and high is not None and high < UNKNOWN_FROM
         return msgspec.structs.replace(
             segment,
-            speedup=_rounded(speedup.value),
-            low=_rounded(speedup.low) if has_interval else None,
-            high=_rounded(speedup.high) if has_interval else None,
+            speedup=_rounded(measured.value),
+            low=_rounded(low) if has_interval else None,
+            high=_rounded(high) if has_interval else None,
             prompts=measured.prompts,
         )
 
@@ -269,12 +247,9 @@ class _Making:
 
     def _plain_e2e_s(self, name: str) -> Seconds | None:
         """At the middle of each load, over the loads that the conditions admit."""
-        middles = [
-            cell.e2e_s.p50
-            for cell in over_temperatures(self._whole.segment_cells)
-            if cell.arm == BASELINE and cell.segment == name and cell.e2e_s and self._admits(cell.load)
+        known = [
+            plain.e2e_s for plain in self._facts.plain if plain.segment == name and self._admits(plain.load)
         ]
-        known = [middle for middle in middles if middle is not None]
         return fmean(known) if known else None
 
     def _admits(self, load: Load) -> bool:
@@ -285,26 +260,23 @@ class _Making:
 
     def _load(self) -> LoadLimit:
         """Up to the highest load at which it was measured to pay; a request alone is the least there is."""
-        from speclift.verbs.break_even import requests_under_way
-
         if not self._ships:
             return LoadLimit()
-        running = requests_under_way(self._held.records, self._arm)
-        paying = [count for load, count in running.items() if self._admits(load)]
+        paying = [held.running for held in self._facts.running if self._admits(held.load)]
         pays_to = max(1.0, *paying) if paying else 1.0
         leave = math.floor(pays_to)
         return LoadLimit(leave=leave, back=back_of(leave), pays_to=_rounded(pays_to))
 
     def _source(self) -> PolicySource:
-        provenance = self._judgement.provenance
+        provenance = self._study.provenance
         return PolicySource(
-            study=self._judgement.study,
+            study=relative(self._study.path),
             arm=self._arm.name,
             engine=provenance.engine,
             engine_version=provenance.engine_version,
             model=provenance.model,
-            verdict=self._judgement.verdict.decision,
-            metric=self._judgement.goals.metric,
+            verdict=self._facts.verdict,
+            metric=self._prices.goals.metric,
             written=datetime.now(UTC).strftime("%Y-%m-%d"),
             is_for_all_traffic=self._is_all,
         )
@@ -317,7 +289,7 @@ class _Making:
         setting = None if self._look is None else _drafter_setting(self._look)
         ceiling = self._conditions.max_temperature
         for name, pool in pools.items():
-            speedup = self._measured[name].speedup if name in self._measured else None
+            speedup = self._measured.get(name)
             for request, temperature in self._asked(name):
                 is_hot = ceiling is not None and (temperature is None or temperature > ceiling)
                 is_spec = pool is ServerPool.SPEC and not is_hot
@@ -330,7 +302,7 @@ class _Making:
                 )
 
     def _remarks(self, policy: Policy, found: SortedPrompts | None) -> Iterator[tuple[str, tuple[str, ...]]]:
-        study, verdict = self._judgement.study, self._judgement.verdict.decision
+        study, verdict = relative(self._study.path), self._facts.verdict
         yield (
             "",
             (
@@ -382,10 +354,6 @@ def _reachable(found: SortedPrompts) -> dict[str, tuple[SegmentRule, ...]]:
     return kept
 
 
-def _by_segment(evidence: Evidence) -> dict[str, Comparison]:
-    return {part.label: part for part in evidence.parts if part.part is Part.SEGMENT and part.label != ALL}
-
-
 def _repetition_look(study: Study, arm: Arm) -> RepetitionLook | None:
     """Of the arm's own look-up; of one that remembers requests, its engine's plain one of the same sizes. None where
     the arm looks nothing up, or nobody knows how its engine does."""
@@ -423,34 +391,6 @@ def _log(speedup: float | None, *, is_spec: bool) -> float:
     """What is plain is a loss at best: its rules must not gain from it."""
     known = UNKNOWN_SPEEDUP if speedup is None or speedup <= 0 else speedup
     return math.log(known) if is_spec else min(math.log(known), math.log(SPEEDUP_MIN))
-
-
-def prefill_s_per_1000(records: Sequence[Record]) -> Seconds:
-    """How much longer the plain server's first token takes for a thousand tokens more of prompt, at the lightest load:
-    the median of slopes, which a few slow answers do not move. 0 where prompts are too alike to tell."""
-    plain = [record for record in records if _is_plain_answer(record)]
-    lightest = min((_lightness(record.place.load) for record in plain), default=None)
-    times = [
-        (record.prompt_tokens, record.ttft_s)
-        for record in plain
-        if _lightness(record.place.load) == lightest and record.prompt_tokens and record.ttft_s is not None
-    ][:ANSWERS_MAX]
-    lengths, firsts = [length for length, _ in times], [first for _, first in times]
-    if len(set(lengths)) < ANSWERS_MIN:
-        return 0.0
-    from scipy.stats import theilslopes
-
-    slope = float(theilslopes(firsts, lengths).slope)
-    return _rounded(max(0.0, slope * 1000)) or 0.0
-
-
-def _is_plain_answer(record: Record) -> bool:
-    return record.place.arm == BASELINE and record.place.phase is Phase.MEASURED and record.is_ok
-
-
-def _lightness(load: Load) -> tuple[bool, float]:
-    is_open = not isinstance(load, Concurrency)
-    return (is_open, load.per_s if not isinstance(load, Concurrency) else float(load.streams))
 
 
 def _rounded(value: float | None) -> float | None:

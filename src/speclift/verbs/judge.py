@@ -4,17 +4,38 @@ from __future__ import annotations
 
 import math
 from collections import defaultdict
-from collections.abc import Iterator, Sequence
-from dataclasses import asdict, fields, replace
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, fields, replace
 from functools import cache
 from typing import Literal
 
 from msgspec import structs
+from scipy.stats import theilslopes
 
-from speclift.core.arm import CONTROL, Arm, baseline_arm
+from speclift import __version__
+from speclift.core.arm import BASELINE, CONTROL, Arm, baseline_arm
 from speclift.core.goals import Goals
+from speclift.core.judged import (
+    ROUTING_BAR,
+    LoadRunning,
+    PlainTime,
+    RoutingFacts,
+    SegmentSpeedup,
+    StudyBreakEvens,
+)
 from speclift.core.records import Phase, Record
-from speclift.core.results import Conditions, Crossover, Evidence, Finding, inform
+from speclift.core.results import (
+    ALL_TRAFFIC,
+    Conditions,
+    Crossover,
+    Evidence,
+    Finding,
+    Part,
+    inform,
+    over_temperatures,
+)
+from speclift.core.traffic import Concurrency, Load
+from speclift.core.units import Seconds
 from speclift.engines.build import build_engine, losing_scheduling
 from speclift.engines.kind import engine_kind
 from speclift.engines.protocol import Engine
@@ -46,12 +67,15 @@ from speclift.statistics.temperatures import at_temperatures
 from speclift.studies.outputs import relative
 from speclift.studies.study import Study
 from speclift.studies.texts import budget_finding, no_text_finding
+from speclift.studies.verdict_file import write_verdict
 from speclift.verbs.effort import effort_of
 from speclift.verbs.held import Held, comparer_of, read_held
 from speclift.verbs.looks import ending_of
 from speclift.verbs.node_groups import fleet_findings, group_speedups
 from speclift.verbs.weight_bytes import drafts_of, weight_bytes
-from speclift.verdict.gate_word import changed_arms, changed_findings, gate_for_verdict
+from speclift.verdict.break_even import crossover_running, load_break_evens, requests_under_way
+from speclift.verdict.document import JudgedStudy, verdict_document
+from speclift.verdict.gate_word import GateWord, changed_arms, changed_findings, gate_for_verdict
 from speclift.verdict.judgement import (
     AcceptanceBucket,
     AcceptanceHistogram,
@@ -59,14 +83,112 @@ from speclift.verdict.judgement import (
     OwnLineChange,
     Served,
 )
+from speclift.verdict.rules import ALL
 from speclift.verdict.verdict import decide
 
 # Upper edges of the temperature buckets in which acceptance is reported; 0.5 and 0.7 are S4's limits.
 TEMPERATURE_BUCKETS = (0.0, 0.5, 0.7, 1.0, float("inf"))
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Judged:
+    """A judgement, and what it takes to judge the same data by other goals."""
+
+    judgement: Judgement
+    held: Held
+    arms: Sequence[Arm]
+    level: float
+    gate: GateWord
+
+
 def judge(studies: Sequence[Study], *, goals: Goals | None = None) -> Judgement:
     """The verdict on one study, or on several of like environment pooled."""
+    return _judge(studies, goals).judgement
+
+
+def judge_and_keep(study: Study, *, goals: Goals | None = None) -> tuple[Judgement, JudgedStudy]:
+    """The verdict on one study, which its folder keeps from then on as verdict.json."""
+    judged = _judge([study], goals)
+    judgement, held = judged.judgement, judged.held
+    running = {
+        evidence.arm.name: requests_under_way(held.records, evidence.arm) for evidence in judgement.on_all
+    }
+    best, effort = judgement.verdict.evidence, judgement.effort
+    kept = JudgedStudy(
+        speclift=__version__,
+        goals=judgement.goals,
+        has_own_goals=judgement.goals == study.goals,
+        best=None if best is None else best.arm.name,
+        arms=tuple(
+            _break_evens(judgement, held, evidence, running[evidence.arm.name], seed=study.plan.seed)
+            for evidence in judgement.on_all
+        ),
+        seconds=effort.starting_s + effort.asking_s + effort.checking_s,
+        argv=judgement.provenance.argv,
+        routing=_routing_facts(judged, running),
+        document=verdict_document(judgement),
+    )
+    study.settle()
+    write_verdict(study.path, kept)
+    return judgement, kept
+
+
+def _break_evens(
+    judgement: Judgement, held: Held, evidence: Evidence, running: Mapping[Load, float], *, seed: int
+) -> StudyBreakEvens:
+    crossed = crossovers(held.records, evidence.arm.name, seed=seed, prompt_of=held.prompt_of)
+    overall = evidence.overall
+    return StudyBreakEvens(
+        arm=evidence.arm,
+        engine=judgement.provenance.engine,
+        engine_version=judgement.provenance.engine_version,
+        loads=load_break_evens(evidence, running),
+        crossover=crossover_running(crossed, running, metric=judgement.goals.metric),
+        metric="" if overall is None else overall.metric,
+        speedup=None if overall is None else overall.speedup.interval,
+    )
+
+
+def _routing_facts(judged: _Judged, running: Mapping[str, Mapping[Load, float]]) -> RoutingFacts:
+    """The servers that speculate are there already: whatever is shown to be faster on them belongs there. The bar that
+    the study was given is for a launch of speculation for everybody."""
+    held, goals = judged.held, judged.judgement.goals
+    goals = replace(goals, min_speedup=min(goals.min_speedup, ROUTING_BAR))
+    evidence_for = cache(comparer_of(held, goals, level=judged.level).evidence)
+    findings = judged.judgement.findings
+    verdict = decide(judged.arms, evidence_for, goals=goals, findings=findings, gate=judged.gate)
+    arm = None if verdict.evidence is None else verdict.evidence.arm
+    whole = None if arm is None else evidence_for(arm, ALL_TRAFFIC)
+    return RoutingFacts(
+        verdict=verdict.decision,
+        arm=arm,
+        winner=None if verdict.winner is None else verdict.winner.name,
+        conditions=verdict.conditions,
+        whole=_by_segment(whole),
+        admitted=_by_segment(verdict.evidence),
+        plain=tuple(
+            PlainTime(segment=cell.segment, load=cell.load, e2e_s=cell.e2e_s.p50)
+            for cell in (over_temperatures(whole.segment_cells) if whole is not None else ())
+            if cell.arm == BASELINE and cell.e2e_s is not None and cell.e2e_s.p50 is not None
+        ),
+        running=tuple(
+            LoadRunning(load=load, running=count)
+            for load, count in (running[arm.name].items() if arm is not None else ())
+        ),
+        prefill_s_per_1000_tokens=prefill_s_per_1000(held.records),
+    )
+
+
+def _by_segment(evidence: Evidence | None) -> dict[str, SegmentSpeedup]:
+    parts = evidence.parts if evidence is not None else ()
+    return {
+        part.label: SegmentSpeedup(**structs.asdict(part.speedup.interval), prompts=part.prompts)
+        for part in parts
+        if part.part is Part.SEGMENT and part.label != ALL
+    }
+
+
+def _judge(studies: Sequence[Study], goals: Goals | None) -> _Judged:
     first, held = studies[0], read_held(studies)
     goals, records = goals or first.goals, held.records
     ending = ending_of(studies, held)
@@ -91,16 +213,11 @@ def judge(studies: Sequence[Study], *, goals: Goals | None = None) -> Judgement:
         *fleet_findings(held, goals, groups),
         *(changed_findings(lossless) if standing else ()),
     )
-    verdict = decide(
-        standing or held.competing,
-        evidence_for,
-        goals=goals,
-        findings=findings,
-        gate=gate_for_verdict(lossless, standing, held.competing),
-    )
+    arms, gate = standing or held.competing, gate_for_verdict(lossless, standing, held.competing)
+    verdict = decide(arms, evidence_for, goals=goals, findings=findings, gate=gate)
     engine = build_engine(first.engine, version=first.provenance.engine_version)
     worthwhile = [evidence for evidence in on_all if evidence.arm.name not in without_gain]
-    return Judgement(
+    judgement = Judgement(
         study=relative(first.path),
         goals=goals,
         provenance=replace(first.provenance, nodes=first.nodes),
@@ -124,6 +241,7 @@ def judge(studies: Sequence[Study], *, goals: Goals | None = None) -> Judgement:
         resources=resources_of(held.launches, _kv_tokens(studies)),
         at_temperatures=at_temperatures(records, on_all),
     )
+    return _Judged(judgement=judgement, held=held, arms=arms, level=ending.level, gate=gate)
 
 
 def _repeat_findings(study: Study, held: Held) -> Sequence[Finding]:
@@ -291,3 +409,34 @@ def _kv_tokens(studies: Sequence[Study]) -> dict[str, int]:
         for launch, kv_tokens in study.launches()
         if kv_tokens is not None
     }
+
+
+# Below this many lengths of prompts a slope of first tokens over them says nothing.
+ANSWERS_MIN = 8
+ANSWERS_MAX = 500
+
+
+def prefill_s_per_1000(records: Sequence[Record]) -> Seconds:
+    """How much longer the plain server's first token takes for a thousand tokens more of prompt, at the lightest load:
+    the median of slopes, which a few slow answers do not move. 0 where prompts are too alike to tell."""
+    plain = [record for record in records if _is_plain_answer(record)]
+    lightest = min((_lightness(record.place.load) for record in plain), default=None)
+    times = [
+        (record.prompt_tokens, record.ttft_s)
+        for record in plain
+        if _lightness(record.place.load) == lightest and record.prompt_tokens and record.ttft_s is not None
+    ][:ANSWERS_MAX]
+    lengths, firsts = [length for length, _ in times], [first for _, first in times]
+    if len(set(lengths)) < ANSWERS_MIN:
+        return 0.0
+    slope = float(theilslopes(firsts, lengths).slope)
+    return max(0.0, slope * 1000)
+
+
+def _is_plain_answer(record: Record) -> bool:
+    return record.place.arm == BASELINE and record.place.phase is Phase.MEASURED and record.is_ok
+
+
+def _lightness(load: Load) -> tuple[bool, float]:
+    is_open = not isinstance(load, Concurrency)
+    return (is_open, load.per_s if not isinstance(load, Concurrency) else float(load.streams))

@@ -14,7 +14,6 @@ from speclift.core.results import over_temperatures
 from speclift.planner.plan import Plan
 from speclift.planner.planning import plan_deployment
 from speclift.planner.prediction import Acceptance, Lengths, Survival, parse_rates
-from speclift.studies.study import Study
 
 # Also where the engine refuses it.
 DOES_NOT_FIT = 4
@@ -48,10 +47,9 @@ def _acceptances(text: str | None) -> tuple[Acceptance, ...]:
 
 
 def _from_study(path: Path) -> tuple[Acceptance, ...]:
-    from speclift.verbs.judge import judge  # numpy and scipy, which nothing else here needs
+    from speclift.verbs.judged import verdict_of
 
-    with Study.open(path) as study:
-        cells = judge([study]).cells
+    cells = verdict_of(path).cells
     found = [
         Survival(rates=cell.per_position, label=cell.arm, source=f"study {path}")
         for cell in over_temperatures(cells)

@@ -6,10 +6,9 @@ from speclift.bench.ask import Ask
 from speclift.bench.observer import Observer
 from speclift.core.document import Json, plain_object
 from speclift.verbs.decide import decided
-from speclift.verdict.document import verdict_document
 
 
 def tune(ask: Ask | None = None, observer: Observer | None = None, **settings: object) -> dict[str, Json]:
     """Search and confirm: `speclift.tune(methods=("ngram",), budget_s=600)` returns the document of `tune --json`."""
     done = decided(ask or Ask.of(**settings), observer or Observer(), verb="tune")
-    return plain_object(verdict_document(done.whole()))
+    return plain_object(done.whole().document)

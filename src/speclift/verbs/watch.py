@@ -17,6 +17,7 @@ from speclift import __version__
 from speclift.bench.interrupts import heeding_hangup
 from speclift.core.document import plain
 from speclift.core.errors import OperatingError, SpecliftError
+from speclift.core.judged import StudyBreakEvens
 from speclift.core.live import Watched
 from speclift.core.results import Percentiles
 from speclift.http.pages import HTML, TEXT, Guard, HttpService, Route, WebAnswer, WebRequest
@@ -27,7 +28,6 @@ from speclift.live.webhook import Webhook, webhook_address
 from speclift.studies.private import private_file, private_folder
 from speclift.verbs.keys import key_of, token_of
 from speclift.verbs.watch_plan import Tell, WatchPlan, watch_settings
-from speclift.verdict.break_even import StudyBreakEvens
 from speclift.views.exposition import CONTENT_TYPE, WatchedTotals, watch_exposition
 from speclift.views.watch_page import HOURS, Baseline, PageFrame, Span, watch_list, watch_page
 

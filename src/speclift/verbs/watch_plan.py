@@ -25,8 +25,8 @@ from speclift.live.server_watch import (
 
 if TYPE_CHECKING:
     from speclift.core.answer import NextCommand
+    from speclift.core.judged import StudyBreakEvens
     from speclift.live.scraping import WatchedAddress
-    from speclift.verdict.break_even import StudyBreakEvens
 
 # What looks at a study, and what goes on and listens, is imported where it is asked for: one page needs neither.
 
@@ -101,20 +101,16 @@ def exit_code(last: Sequence[Watched]) -> int:
 def _studied(path: Path, arm: str | None) -> tuple[StudyBreakEvens, NextCommand | None]:
     from speclift.core.answer import NextCommand
     from speclift.core.rerun_command import CommandLine
-    from speclift.studies.study import Study
-    from speclift.verbs.break_even import measured_break_evens
-    from speclift.verbs.judge import judge
+    from speclift.verbs.judged import break_evens_of, prices_of
 
-    with Study.open(path) as study:
-        judgement = judge([study])
-        found = measured_break_evens(study, judgement, arm=arm)
-        line, effort = CommandLine(study.provenance.argv), judgement.effort
-    if not found.loads:
+    prices = prices_of(path)
+    evens, line = break_evens_of(prices, arm), CommandLine(prices.argv)
+    if not evens.loads:
         raise StudyError(
-            f"{path} has no accepted lengths of {found.arm.name}, so no break-even",
+            f"{path} has no accepted lengths of {evens.arm.name}, so no break-even",
             hint="give the accepted length from which on it pays: --break-even X",
         )
     if not line.can_be_repeated:
-        return found, None
-    seconds = effort.starting_s + effort.asking_s + effort.checking_s
-    return found, NextCommand(command=line.changed({"--study": [f"{path}-again"]}), seconds=round(seconds, 1))
+        return evens, None
+    command = line.changed({"--study": [f"{path}-again"]})
+    return evens, NextCommand(command=command, seconds=round(prices.seconds, 1))

@@ -3,80 +3,16 @@
 from __future__ import annotations
 
 import math
+from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
-from itertools import pairwise
+from statistics import fmean
 
 from speclift.core.arm import BASELINE, Arm
-from speclift.core.results import Crossover, Evidence, Interval, Percentiles, cell_of
+from speclift.core.judged import CrossoverRunning, Knots, LoadBreakEven, interpolated
+from speclift.core.records import Phase, Record
+from speclift.core.results import Crossover, Evidence, cell_of
 from speclift.core.traffic import Concurrency, Load
 from speclift.verdict.rules import ALL, BreakEven, break_evens
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LoadBreakEven:
-    """One measured load: the arm is faster per token there where a step says more than `accepted_length` tokens."""
-
-    load: Load
-    # Requests under way on average, those that wait included.
-    running: float
-    accepted_length: float
-    # What the arm reached in the study; None where the engine does not tell it for the load as a whole.
-    measured: Interval | None
-    baseline_ttft_s: Percentiles | None
-    baseline_tpot_s: Percentiles | None
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CrossoverRunning:
-    """Requests under way from which on the arm no longer pays, in `metric`; a bound that is None was not reached."""
-
-    metric: str
-    value: float
-    low: float | None
-    high: float | None
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class StudyBreakEvens:
-    """What a study knows of when one arm pays, to hold a running server against."""
-
-    arm: Arm
-    engine: str
-    engine_version: str
-    # The lightest load first; empty where the engine counts no drafts.
-    loads: tuple[LoadBreakEven, ...]
-    # None where the arm pays at all measured loads, or at none of them.
-    crossover: CrossoverRunning | None
-
-    def at_running(self, running: float) -> float:
-        """The accepted length that breaks even with so many requests under way. There must be a load."""
-        return interpolated(knots_of(self.loads), running)
-
-
-# Requests under way and the accepted length that breaks even there, by the former.
-Knots = Sequence[tuple[float, float]]
-
-
-def knots_of(loads: Sequence[LoadBreakEven]) -> Knots:
-    """Loads with as many requests under way as each other are one knot, their mean."""
-    by_running: dict[float, list[float]] = {}
-    for load in loads:
-        by_running.setdefault(load.running, []).append(load.accepted_length)
-    return tuple(
-        (running, sum(by_running[running]) / len(by_running[running])) for running in sorted(by_running)
-    )
-
-
-def interpolated(knots: Knots, at: float) -> float:
-    """On straight lines between the knots, since a step's time grows by so much per request; the nearest knot's value
-    outside of them, since nothing was measured there."""
-    if at <= knots[0][0]:
-        return knots[0][1]
-    for (left, low), (right, high) in pairwise(knots):
-        if at <= right:
-            return low + (high - low) * (at - left) / (right - left)
-    return knots[-1][1]
 
 
 def load_break_evens(evidence: Evidence, running: Mapping[Load, float]) -> tuple[LoadBreakEven, ...]:
@@ -135,3 +71,16 @@ def _by_rate(running: Mapping[Load, float]) -> Knots:
 def _under_way(value: float, rates: Knots) -> float:
     """Of a closed loop there are no rates: its load is what is under way."""
     return math.exp(interpolated(rates, math.log(value))) if rates else value
+
+
+def requests_under_way(records: Iterable[Record], arm: Arm) -> dict[Load, float]:
+    """Of a closed loop its streams; of an open one, by Little's law, the rate times how long its requests took."""
+    took: dict[Load, list[float]] = defaultdict(list)
+    for record in records:
+        place = record.place
+        if place.arm == arm.name and place.phase is Phase.MEASURED and record.is_ok and record.e2e_s:
+            took[place.load].append(record.e2e_s)
+    return {
+        load: float(load.streams) if isinstance(load, Concurrency) else load.per_s * fmean(seconds)
+        for load, seconds in took.items()
+    }

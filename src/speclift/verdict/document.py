@@ -15,6 +15,7 @@ from speclift.core.arm import BASELINE, Arm
 from speclift.core.document import Document
 from speclift.core.fleet import NodeFacts
 from speclift.core.goals import Goals
+from speclift.core.judged import StudyPrices
 from speclift.core.records import Provenance
 from speclift.core.results import (
     SPEEDUP_METRICS,
@@ -243,6 +244,12 @@ class VerdictDocument(Document, frozen=True, kw_only=True):
         found = self.speedup_by_metric
         known = (self.e2e_speedup,) if found is None else msgspec.structs.astuple(found)
         return tuple(speedup for speedup in known if speedup is not None)
+
+
+class JudgedStudy(StudyPrices, frozen=True, kw_only=True):
+    """What a study's folder keeps of its verdict."""
+
+    document: VerdictDocument
 
 
 class MeasureDocument(Document, frozen=True, kw_only=True):

@@ -9,9 +9,9 @@ from dataclasses import dataclass
 from itertools import pairwise
 
 from speclift.core.engine_facts import CounterNames
+from speclift.core.judged import StudyBreakEvens, knots_of
 from speclift.core.quantities import printable
 from speclift.core.units import Seconds
-from speclift.verdict.break_even import StudyBreakEvens, knots_of
 
 # Names of recording rules that hide how engines differ.
 UNDER_WAY = "speclift:requests_under_way"

@@ -6,9 +6,9 @@ import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
+from speclift.core.judged import knots_of
 from speclift.core.quantities import printable
 from speclift.core.units import Seconds
-from speclift.verdict.break_even import knots_of
 from speclift.views.monitoring import (
     ACCEPTANCE_RATE,
     ACCEPTED_LENGTH,
