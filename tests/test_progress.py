@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from progress import CACHE_KEY, Progress, clock, left_s
+from progress import CACHE_KEY, Progress
 
 SLEEPY = """
 import time, pytest
@@ -26,20 +26,6 @@ def pytest_configure(config):
     if not hasattr(config, "workerinput"):
         config.pluginmanager.register(Progress(config))
 """
-
-
-@pytest.mark.parametrize(
-    ("done_s", "to_come_s", "left"), [(1.0, 3.0, 30.0), (5.0, 0.0, 0.0), (0.0, 4.0, None)]
-)
-def test_what_is_left_takes_as_much_longer_as_it_did_last_time(
-    done_s: float, to_come_s: float, left: float | None
-) -> None:
-    assert left_s(gone_s=10.0, done_s=done_s, to_come_s=to_come_s) == left
-
-
-@pytest.mark.parametrize(("seconds", "shown"), [(0.2, "0:00"), (59.6, "1:00"), (754.0, "12:34")])
-def test_time_is_minutes_and_seconds(seconds: float, shown: str) -> None:
-    assert clock(seconds) == shown
 
 
 @pytest.mark.slow

@@ -63,32 +63,9 @@ def test_a_malformed_chat_body_is_refused_with_what_was_wrong(body: Any, said: s
     assert said in str(caught.value)
 
 
-@pytest.mark.parametrize("body", [{}, {"prompt": None}, {"prompt": ["a", "b"]}])
-def test_a_completion_without_one_text_prompt_is_refused(body: Any) -> None:
-    with pytest.raises(UsageError, match="prompt has the wrong type"):
-        read_body(body, is_chat=False)
-
-
 def as_read(payload: object) -> Any:
     """As whoever asked reads it."""
     return json.loads(json.dumps(payload))
-
-
-def test_null_fields_and_unknown_fields_are_as_if_not_sent() -> None:
-    nulls: dict[str, None] = dict.fromkeys(["max_tokens", "temperature", "seed", "stream", "stream_options"])
-    assert read_body(chat(**nulls, cache_prompt=False), is_chat=True) == read_body(chat(), is_chat=True)
-
-
-def test_content_in_parts_is_the_text_of_its_parts() -> None:
-    parts = [{"type": "text", "text": "two "}, {"type": "text", "text": "words"}]
-    ask, _ = read_body({"messages": [{"role": "user", "content": parts}]}, is_chat=True)
-    assert ask.prompt == "two words"
-
-
-def test_all_messages_make_up_the_prompt() -> None:
-    messages = [{"role": role, "content": role} for role in ("system", "user")]
-    ask, _ = read_body({"messages": messages}, is_chat=True)
-    assert ask.prompt == "system\nuser"
 
 
 @pytest.mark.parametrize(
@@ -124,13 +101,6 @@ def test_the_first_token_leaves_at_once_and_later_ones_as_chunks_fill(
 ) -> None:
     script = script_of(Truth(k=k, acceptance=1.0), tokens=5)
     assert list(chunk_spans(script, tokens_per_chunk=size)) == expected
-
-
-@pytest.mark.parametrize(("flavour", "content"), [("llamacpp", None), ("vllm", ""), ("plain", None)])
-def test_a_chat_stream_opens_with_the_role_and_no_token(flavour: str, content: str | None) -> None:
-    (chunk,) = as_read(reply_to(Truth(flavour=flavour), stream=True).opening())
-    assert chunk["object"] == "chat.completion.chunk"
-    assert chunk["choices"][0]["delta"] == {"role": "assistant", "content": content}
 
 
 @pytest.mark.parametrize(
@@ -174,16 +144,6 @@ def test_running_timings_count_tokens_one_by_one_and_drafts_step_by_step() -> No
         assert (timing["draft_n"], timing["draft_n_accepted"]) == (burst.drafted, burst.accepted)
 
 
-@pytest.mark.parametrize("flavour", ["llamacpp", "vllm"])
-def test_the_baseline_reports_no_drafts(flavour: str) -> None:
-    truth = Truth(flavour=flavour)
-    answer = as_read(reply_to(truth).whole(decode_s=1.0))
-    assert "metrics" not in answer
-    assert "draft_n" not in answer.get("timings", {})
-    shows_counters = "spec_decode" in metrics_text(truth, ServedTotals(), running=0, waiting=0)
-    assert shows_counters is (flavour == "llamacpp")  # zeros there, absent in vLLM
-
-
 def test_vllm_step_metrics_agree_with_the_script() -> None:
     reply = reply_to(Truth(flavour="vllm", k=3), max_tokens=60)
     metrics = as_read(reply.whole(decode_s=1.0))["metrics"]["speculative_decoding"]
@@ -200,28 +160,6 @@ def test_vllm_step_metrics_agree_with_the_script() -> None:
         "per_step_accepted": accepted,
         "per_step_drafted": [step.drafted for step in drafted_steps],
     }
-
-
-def test_steps_without_a_draft_are_not_in_vllm_s_step_metrics() -> None:
-    metrics = as_read(reply_to(Truth(flavour="vllm", k=3), max_tokens=2).whole(decode_s=1.0))["metrics"]
-    assert metrics["speculative_decoding"]["num_spec_steps"] == 0
-    assert metrics["speculative_decoding"]["mean_acceptance_length"] is None
-
-
-@pytest.mark.parametrize(("flavour", "sent"), [("vllm", True), ("llamacpp", False), ("plain", False)])
-def test_token_ids_and_running_usage_are_vllm_s_alone(flavour: str, sent: bool) -> None:
-    options = {"continuous_usage_stats": True}
-    reply = reply_to(Truth(flavour=flavour), return_token_ids=True, stream_options=options)
-    chunk = as_read(reply.tokens(0, 3, reply.script.bursts[2], decode_s=1.0))
-    assert (chunk.get("usage", {}).get("completion_tokens") == 3) is sent
-    assert (chunk["choices"][0].get("token_ids") == list(reply.script.token_ids[:3])) is sent
-
-
-def test_timings_divide_by_the_tokens_after_the_first() -> None:
-    timings = as_read(reply_to(Truth(), max_tokens=11).whole(decode_s=2.0))["timings"]
-    assert (timings["predicted_n"], timings["predicted_ms"]) == (11, 2000.0)
-    assert (timings["predicted_per_token_ms"], timings["predicted_per_second"]) == (200.0, 5.0)
-    assert (timings["prompt_n"], timings["prompt_per_second"]) == (2, 4.0)
 
 
 def test_vllm_counters_are_the_sum_of_the_step_metrics() -> None:
@@ -246,14 +184,6 @@ def test_vllm_counters_are_the_sum_of_the_step_metrics() -> None:
     lines = metrics_text(truth, totals, running=2, waiting=1).splitlines()
     labels = 'engine="0",model_name="fake"'
     assert {f"vllm:{name % labels} {value}" for name, value in expected.items()} <= set(lines)
-
-
-def test_llamacpp_shows_positions_only_after_a_drafting_request_and_vllm_always() -> None:
-    for flavour, at_first in (("llamacpp", False), ("vllm", True)):
-        truth, totals = Truth(flavour=flavour, k=2), ServedTotals()
-        assert ("_per_pos_" in metrics_text(truth, totals, running=0, waiting=0)) is at_first
-        totals.add(script_of(truth, tokens=20))
-        assert "_per_pos_" in metrics_text(truth, totals, running=0, waiting=0)
 
 
 def test_vllm_s_histograms_count_every_request_once_and_cumulate() -> None:
@@ -282,7 +212,3 @@ def test_vllm_s_histograms_count_every_request_once_and_cumulate() -> None:
     assert 'vllm:e2e_request_latency_seconds_bucket{engine="0",model_name="fake",le="0.5"} 3' in page
     assert "# TYPE vllm:e2e_request_latency_seconds histogram" in page
     assert reading.totals.prefix_queries == reading.totals.prefix_hits == 0
-
-
-def test_llamacpp_has_no_histograms() -> None:
-    assert "_bucket" not in metrics_text(Truth(k=2), ServedTotals(), running=0, waiting=0)

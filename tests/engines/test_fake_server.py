@@ -23,8 +23,6 @@ from urllib.parse import urlsplit
 
 import pytest
 
-from speclift.testing.fake_truth import FakeRequest, launch_factor, parse_truth, script_for
-
 pytestmark = pytest.mark.slow
 
 FAST = ("ttft_s=0.002", "tpot_s=0.0005")
@@ -122,11 +120,6 @@ def serve() -> Iterator[Serve]:
         fake.stop()
 
 
-def test_a_ready_server_says_so_and_names_its_model(serve: Serve) -> None:
-    assert json.loads(serve().get("/health")) == {"status": "ok"}
-    assert [model["id"] for model in json.loads(serve().get("/v1/models"))["data"]] == ["fake"]
-
-
 def test_it_listens_on_loopback_only(serve: Serve) -> None:
     # A server on all addresses would answer on this one too.
     with pytest.raises(ConnectionRefusedError):
@@ -145,35 +138,6 @@ def test_token_counts_are_exact(serve: Serve, truth: tuple[str, ...], max_tokens
     assert streamed_text(chunks) == whole_text(answer)
 
 
-def test_plain_completions_say_the_same_as_chat(serve: Serve) -> None:
-    body = {"prompt": "say it", "max_tokens": 6, "temperature": 0}
-    whole = json.loads(serve().post(body, path="/v1/completions"))
-    chunks = events(serve().post({**body, "stream": True}, path="/v1/completions"))
-    text = "".join(chunk["choices"][0]["text"] for chunk in chunks)
-    assert text == whole["choices"][0]["text"] == whole_text(serve().answer(max_tokens=6))
-
-
-def test_greedy_text_is_the_same_with_and_without_speculation(serve: Serve) -> None:
-    plain, speculative = (
-        [whole_text(fake.answer(f"prompt {i}", max_tokens=40)) for i in range(5)]
-        for fake in (serve(), serve("k=4"))
-    )
-    assert plain == speculative
-    assert len(set(plain)) == 5
-
-
-def test_drafts_do_not_depend_on_the_other_traffic(serve: Serve) -> None:
-    fake = serve("k=4")
-
-    def drafted(number: int) -> int:
-        return int(fake.answer(f"traffic {number}", max_tokens=30)["timings"]["draft_n"])
-
-    alone = [drafted(number) for number in range(12)]
-    with ThreadPoolExecutor(6) as pool:
-        together = list(pool.map(drafted, reversed(range(12))))
-    assert together[::-1] == alone
-
-
 @pytest.mark.parametrize(("prompt", "expected"), [("unmarked", 0.7), ("marked [segment:code]", 0.9)])
 def test_drafts_are_accepted_at_the_rate_of_their_segment(serve: Serve, prompt: str, expected: float) -> None:
     fake = serve("flavour=vllm", "k=3", "acceptance.code=0.9")
@@ -189,39 +153,6 @@ def test_drafts_are_accepted_at_the_rate_of_their_segment(serve: Serve, prompt: 
     assert abs(accepted - tried * expected) < STANDARD_ERRORS * math.sqrt(tried * expected * (1 - expected))
 
 
-def test_predicted_tokens_are_one_plus_steps_plus_accepted(serve: Serve) -> None:
-    fake = serve("k=4", "tokens_per_chunk=step")
-    for i in range(10):
-        chunks = fake.stream(f"count {i}", max_tokens=30)
-        steps = len(token_chunks(chunks)) - 1
-        timings = chunks[-1]["timings"]
-        assert timings["predicted_n"] == 30 == 1 + steps + timings["draft_n_accepted"]
-
-
-@pytest.mark.slow
-def test_times_follow_the_script_the_launch_and_the_noise(serve: Serve) -> None:
-    pairs = ("k=4", "seed=7", "launch_sd=0.3", "noise_sd=0.3", "tail_share=0.5", "tail_factor=3")
-    truth = parse_truth([*FAST, *pairs])
-    for i in range(6):
-        script = script_for(truth, FakeRequest(prompt=f"time {i}", max_tokens=30))
-        factor = launch_factor(truth)
-        seconds = [script.burst_s(truth, burst, in_flight=1) * factor for burst in script.bursts]
-        timings = serve(*pairs).answer(f"time {i}", max_tokens=30)["timings"]  # scheduled, not measured
-        assert timings["prompt_ms"] == pytest.approx(seconds[0] * 1e3)
-        assert timings["predicted_ms"] == pytest.approx(sum(seconds[1:]) * 1e3)
-
-
-@pytest.mark.slow
-def test_requests_in_flight_stretch_each_other(serve: Serve) -> None:
-    fake = serve("load_cost=1")
-
-    def decode_ms(number: int) -> float:
-        return float(fake.answer(f"p {number}", max_tokens=100)["timings"]["predicted_ms"])
-
-    with ThreadPoolExecutor(4) as pool:
-        assert max(pool.map(decode_ms, range(4))) > 1.01 * decode_ms(0)
-
-
 def test_metrics_are_the_sum_of_the_responses(serve: Serve) -> None:
     fake = serve("k=4", "seed=3")
     timings = [fake.answer(f"sum {i}", max_tokens=20)["timings"] for i in range(10)]
@@ -234,21 +165,6 @@ def test_metrics_are_the_sum_of_the_responses(serve: Serve) -> None:
     assert counters["n_decode_total"] == 200 - 10 - accepted
     name = "spec_decode_num_accepted_tokens_per_pos_total"
     assert sum(counters[f"{name}/{position}"] for position in range(4)) == accepted
-
-
-def test_vllm_s_times_are_those_of_its_own_log(serve: Serve) -> None:
-    fake = serve("k=4", "flavour=vllm")
-    for i in range(5):
-        fake.answer(f"time {i}", max_tokens=20)
-    log, page = json.loads(fake.get("/truth/log")), fake.get("/metrics")
-
-    found = dict(re.findall(r"^vllm:(\w+_(?:sum|count))\{.*\} (\S+)$", page, flags=re.MULTILINE))
-    ttft_s = [entry["first_token_s"] - entry["received_s"] for entry in log]
-    tpot_s = [(entry["last_token_s"] - entry["first_token_s"]) / 19 for entry in log]
-    assert found["time_to_first_token_seconds_count"] == found["e2e_request_latency_seconds_count"] == "5"
-    assert float(found["time_to_first_token_seconds_sum"]) == pytest.approx(sum(ttft_s), abs=1e-5)
-    assert float(found["request_time_per_output_token_seconds_sum"]) == pytest.approx(sum(tpot_s), abs=1e-5)
-    assert "vllm:prefix_cache_queries_total" in page
 
 
 def test_a_truth_changes_in_mid_run(serve: Serve) -> None:
@@ -278,13 +194,6 @@ def test_a_plain_server_has_no_engine_extras(serve: Serve) -> None:
     assert [status_of(partial(fake.get, path)) for path in ("/metrics", "/slots", "/props")] == [404] * 3
 
 
-def test_slots_and_props_say_whether_and_how_wide_it_speculates(serve: Serve) -> None:
-    for truth, speculative in (((), False), (("k=4",), True), (("k=4", "silent_fallback=1"), False)):
-        slots = json.loads(serve(*truth).get("/slots"))
-        assert {slot["speculative"] for slot in slots} == {speculative}
-        assert json.loads(serve(*truth).get("/props"))["total_slots"] == len(slots)
-
-
 def test_the_log_orders_the_server_s_own_times_and_counts(serve: Serve) -> None:
     fake = serve("k=4")
     sent_s = time.time()
@@ -307,26 +216,11 @@ def test_requests_beyond_the_slots_wait_for_one(serve: Serve) -> None:
     assert all(after["first_token_s"] >= before["last_token_s"] for before, after in pairwise(log))
 
 
-@pytest.mark.parametrize("body", [b"{not json", b"\x80abc", [], chat_body("x", max_tokens=0)])
-def test_a_malformed_body_is_answered_with_400_in_json(serve: Serve, body: Any) -> None:
-    with pytest.raises(urllib.error.HTTPError) as caught:
-        serve().post(body)
-    with caught.value as response:
-        error = json.loads(response.read())["error"]
-    assert (response.code, error["code"], error["type"]) == (400, 400, "invalid_request_error")
-
-
 def status_of(call: Callable[[], object]) -> int:
     with pytest.raises(urllib.error.HTTPError) as caught:
         call()
     caught.value.close()
     return caught.value.code
-
-
-def test_http_500_share_fails_requests_and_does_not_count_them(serve: Serve) -> None:
-    fake = serve("http_500_share=1")
-    assert status_of(fake.answer) == 500
-    assert fake.counters()["tokens_predicted_total"] == 0
 
 
 def test_cut_share_closes_the_connection_in_mid_stream(serve: Serve) -> None:
@@ -365,26 +259,6 @@ def test_a_stalled_request_hangs_in_mid_stream_and_is_dropped_when_its_client_le
         assert fake.counters()["requests_processing"] == 1
     while fake.counters()["requests_processing"]:  # for ever, were the request kept: the test would time out
         time.sleep(0.01)
-
-
-def test_a_signal_ends_the_server_in_the_middle_of_a_stream(serve: Serve) -> None:
-    fake = serve("stall_share=1", "stall_s=600")
-    with stalled_stream(fake):
-        fake.process.terminate()
-        assert fake.wait() == (0, "")
-
-
-@pytest.mark.slow
-def test_a_stall_ends_and_the_stream_goes_on(serve: Serve) -> None:
-    fake = serve("stall_share=1", "stall_s=0.2")
-    assert len(token_chunks(fake.stream())) == 12
-
-
-def test_wrong_token_share_changes_the_text_but_not_its_length(serve: Serve) -> None:
-    right = whole_text(serve().answer(max_tokens=60)).split()
-    wrong = whole_text(serve("k=4", "wrong_token_share=0.3").answer(max_tokens=60)).split()
-    assert len(right) == len(wrong)
-    assert right != wrong
 
 
 def test_a_silent_fallback_answers_rightly_but_never_drafts(serve: Serve) -> None:
@@ -431,11 +305,3 @@ def test_a_server_that_cannot_start_prints_no_url_and_says_why(
     seen_code, errors = fake.wait()
     assert (fake.url, seen_code) == ("", code)
     assert said in errors
-
-
-def test_a_taken_port_ends_with_code_1_and_says_which(serve: Serve) -> None:
-    port = urlsplit(serve().url).port
-    fake = serve(options=("--port", str(port)))
-    code, errors = fake.wait()
-    assert code == 1
-    assert f"cannot listen on port {port}" in errors

@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import os
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
 from speclift.engines import gpu_memory
-from speclift.engines.gpu_memory import MIB, GpuMemory, family_of, has_gpus
+from speclift.engines.gpu_memory import MIB, GpuMemory
 
 
 @pytest.fixture
@@ -54,13 +52,6 @@ def test_and_nobody_can_tell_once_another_server_came_or_went(says: Path, is_lau
     assert memory.held(before, frozenset()) is None
 
 
-def test_no_more_than_before_is_not_known(says: Path) -> None:
-    """A server on another machine, or on the processor."""
-    (says / "used").write_text("500\n")
-    memory = GpuMemory()
-    assert memory.held(memory.before_launch(), frozenset()) is None
-
-
 @pytest.mark.parametrize(
     "script", ["exit 9", "echo No devices were found", "exec sleep 9", "printf '\\377\\n'", "printf ''"]
 )
@@ -71,35 +62,3 @@ def test_a_program_that_fails_hangs_or_babbles_says_nothing(
     (says / "nvidia-smi").write_text(f"#!/bin/sh\n{script}\n")
     memory = GpuMemory()
     assert memory.held(memory.before_launch(), frozenset({1})) is None
-
-
-def test_without_the_program_there_is_no_gpu(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("PATH", str(tmp_path))
-    assert not has_gpus()
-    memory = GpuMemory()
-    assert memory.held(memory.before_launch(), frozenset()) is None
-
-
-def test_a_family_is_a_process_and_its_descendants() -> None:
-    script = "import subprocess, sys; subprocess.Popen(['cat']).wait()"
-    with subprocess.Popen(
-        [sys.executable, "-IS", "-c", script], stdin=subprocess.PIPE, stdout=subprocess.PIPE
-    ) as child:
-        own = family_of(os.getpid())
-        assert {os.getpid(), child.pid} <= own
-        assert os.getppid() not in own
-        assert os.getpid() not in family_of(child.pid)
-        child.kill()
-
-
-@pytest.mark.parametrize(
-    ("said", "capability"), [("9.0", (9, 0)), ("12.0", (12, 0)), ("[N/A]", None), ("", None)]
-)
-def test_the_compute_capability_is_read(
-    said: str, capability: tuple[int, int] | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    program = tmp_path / "nvidia-smi"
-    program.write_text(f'#!/bin/sh\necho "{said}"\n')
-    program.chmod(0o755)
-    monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
-    assert gpu_memory.compute_capability() == capability

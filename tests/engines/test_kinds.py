@@ -15,11 +15,9 @@ from installing import installed
 from running import Cli, speclift
 from speclift.core.arm import ServerSettings
 from speclift.core.engine_spec import EngineSpec
-from speclift.core.errors import UsageError
-from speclift.core.speculation import DraftModel, NGram, method_name
-from speclift.engines.kind import ANY_KS, EngineKind, engine_kind
+from speclift.core.speculation import method_name
+from speclift.engines.kind import engine_kind
 from speclift.engines.named import engine_names
-from speclift.engines.protocol import Engine
 
 TINY = Path(tiny_engine.__file__).read_text(encoding="utf-8")
 
@@ -27,22 +25,6 @@ TINY = Path(tiny_engine.__file__).read_text(encoding="utf-8")
 def test_our_own_are_found_by_their_folders() -> None:
     assert set(engine_names()) == {"attach", "fake", "llamacpp", "vllm"}
     assert {engine_kind(name).name for name in engine_names()} == set(engine_names())
-
-
-def test_another_name_is_refused_with_those_there_are() -> None:
-    with pytest.raises(UsageError, match="engine 'vlm'"):
-        engine_kind("vlm")
-
-
-def test_what_an_engine_does_not_say_of_itself_is_what_most_do() -> None:
-    class PlainKind(EngineKind):
-        def build(self, spec: EngineSpec, settings: ServerSettings, *, version: str | None) -> Engine:
-            raise AssertionError("nothing is built")
-
-    kind = PlainKind()
-    assert kind.ks(NGram()) == kind.ks(DraftModel(model="d")) == ANY_KS
-    assert kind.methods_at((), ()) == ("ngram",)
-    assert kind.model_path("some/name", say=print, fetches=True) == "some/name"
 
 
 @pytest.mark.parametrize(
@@ -63,11 +45,6 @@ def test_vllm_tries_what_its_version_and_its_packages_have(
     monkeypatch.setattr("speclift.engines.vllm.engine.packages_of", lambda python, names: (found, ""))
     spec = EngineSpec(kind="vllm", settings=ServerSettings(model="m"), python=sys.executable)
     assert [method_name(each) for each in engine_kind("vllm").installed_drafters(spec)] == expected
-
-
-def test_of_packages_on_another_machine_nothing_is_assumed() -> None:
-    spec = EngineSpec(kind="vllm", settings=ServerSettings(model="m"), version="vllm 0.26.0")
-    assert [method_name(each) for each in engine_kind("vllm").installed_drafters(spec)] == ["ngram:gpu"]
 
 
 @pytest.mark.parametrize(
@@ -158,24 +135,6 @@ def test_its_command_line_is_judged_and_translated_without_an_edit_here(cli: Cli
     assert yaml.safe_load(today["yaml"])["services"]["tiny"]["command"] == today["argv"][1:]
     shown = cli("lint", "--engine-version", "4.2", "--", *words[:5])
     assert (shown.code, "Tiny 4.2" in shown.stderr) == (0, True)
-
-
-@pytest.mark.slow
-@pytest.mark.usefixtures("tiny")
-def test_it_is_planned_and_listed_by_doctor_without_an_edit_here(cli: Cli) -> None:
-    pair = ("--target", "llama-3.1-8b", "--draft", "llama-3.2-1b", "--gpu", "h100-80gb")
-    words = ("plan", "--engine", "tiny", *pair)
-    planned = cli(*words, "--json")
-    assert (planned.code, planned.document["engine"]) == (0, "tiny"), planned.stderr
-    memory = planned.document["memory"]
-    assert (
-        memory["kv_bytes"]
-        == memory["total_bytes"] - memory["target_weight_bytes"] - memory["draft_weight_bytes"]
-    )
-    assert set(planned.document["pairing"]["rules"]) == {"tiny", "vllm", "llamacpp"}
-    assert "llama-3.2-1b" in cli(*words).stdout
-    doctor = cli("doctor", "--quick", "--json")
-    assert doctor.document["engines"]["tiny"] == "in the package tiny_engine"
 
 
 @pytest.mark.slow

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import pytest
-
 from speclift.engines.llamacpp.drafters import ngram_mod
 from speclift.engines.llamacpp.drafters.ngram_cache import DRAFT_TOKENS, NgramCache
 from speclift.engines.llamacpp.drafters.ngram_map import NgramMap
@@ -44,12 +42,6 @@ class TestMapK:
 
         assert drafter.draft(len(prompt) + 2) == ()
 
-    def test_a_short_history_drafts_nothing(self) -> None:
-        drafter = self.drafter()
-        drafter.begin(text_of([1, 11, 12, 13], [11, 12]))
-
-        assert drafter.draft(6) == ()
-
     def test_the_next_request_does_not_look_where_the_last_one_was(self) -> None:
         first, second = [1, *FILLER, *FILLER], [1, *PHRASE, *FILLER]
         drafter = self.drafter()
@@ -76,14 +68,6 @@ class TestMapK4v:
 
         assert drafter.draft(len(prompt) + 2) == [21, 22, 23]
 
-    def test_too_few_hits_draft_nothing(self) -> None:
-        prompt = [1, *PHRASE, *FILLER]
-        drafter = NgramMap(n=2, k=3, keys_only=False, min_hits=2)
-        drafter.begin(text_of(prompt, [*PHRASE, *PHRASE]))
-
-        assert drafter.draft(len(prompt) + 2) == ()
-        assert drafter.draft(len(prompt) + 2) == PHRASE[2:5]
-
 
 class TestMod:
     def test_remembers_an_earlier_request(self) -> None:
@@ -92,13 +76,6 @@ class TestMod:
         drafter.begin(text_of([1, 2, 3], PHRASE))
 
         assert drafter.draft(5) == PHRASE[2:5]
-
-    def test_a_draft_shorter_than_n_min_is_dropped(self) -> None:
-        drafter = NgramMod(n=2, k=6, n_min=6)
-        drafter.begin(text_of([11, 12, 13, 14], []))
-        drafter.begin(text_of([1, 2, 3], [11, 12]))
-
-        assert drafter.draft(5) == ()
 
     def test_five_poor_drafts_in_a_row_make_it_forget(self) -> None:
         drafter = NgramMod(n=2, k=4, n_min=2)
@@ -120,14 +97,6 @@ class TestMod:
 
         assert drafter.draft(5)
 
-    def test_a_full_table_is_emptied(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr(ngram_mod, "FULL_SHARE", 5 / ngram_mod.TABLE_SIZE)
-        drafter = NgramMod(n=2, k=3, n_min=2)
-        drafter.begin(text_of([*PHRASE, *FILLER], []))
-        drafter.begin(text_of([1, 2, 3], PHRASE))
-
-        assert drafter.draft(5) == ()
-
 
 class TestCache:
     def test_drafts_the_usual_follower_up_to_eight_tokens(self) -> None:
@@ -135,18 +104,3 @@ class TestCache:
         drafter.begin(text_of(prompt, [0, 1, 2]))
 
         assert drafter.draft(len(prompt) + 3) == list(range(3, 3 + DRAFT_TOKENS))
-
-    def test_of_two_equal_followers_the_later_one_is_drafted(self) -> None:
-        drafter, prompt = NgramCache(), [1, 2, 3, 50, 9, 9, 1, 2, 3, 60, 8]
-        drafter.begin(text_of(prompt, [1, 2, 3]))
-
-        assert drafter.draft(len(prompt) + 3)[0] == 60
-
-    def test_a_later_shorter_request_adds_nothing(self) -> None:
-        drafter = NgramCache()
-        long = list(range(100, 160))
-        drafter.begin(text_of(long, [1, 2]))
-        drafter.draft(len(long) + 1)
-        drafter.begin(text_of([*PHRASE, *PHRASE], PHRASE))
-
-        assert drafter.draft(2 * len(PHRASE) + 3) == []

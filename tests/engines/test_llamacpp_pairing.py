@@ -43,16 +43,6 @@ vocabularies = st.builds(
 )
 
 
-@given(vocabularies)
-def test_a_vocabulary_is_compatible_with_itself(vocabulary: Vocabulary) -> None:
-    report = compare_vocabularies(vocabulary, vocabulary)
-
-    assert report.compatible
-    assert not report.padding_only
-    assert report.differing_count == 0
-    assert report.message == f"The vocabularies match ({len(vocabulary.tokens)} tokens)."
-
-
 @given(vocabularies.filter(lambda v: len(v.tokens) > FIRST_COMPARED_ID), st.data())
 def test_one_changed_token_from_id_5_on_is_enough_to_refuse(
     vocabulary: Vocabulary, data: st.DataObject
@@ -82,21 +72,6 @@ def test_up_to_128_tokens_at_the_end_of_either_side_are_padding(
     assert f"only the {'target' if is_target_larger else 'draft'} has at its end" in report.message
 
 
-@given(vocabularies, vocabularies)
-def test_compatibility_does_not_depend_on_which_side_is_the_draft(one: Vocabulary, other: Vocabulary) -> None:
-    assert compare_vocabularies(one, other).compatible == compare_vocabularies(other, one).compatible
-
-
-@pytest.mark.parametrize(
-    ("added", "compatible"), [(SIZE_DIFFERENCE_MAX, True), (SIZE_DIFFERENCE_MAX + 1, False)]
-)
-def test_the_size_may_differ_by_exactly_128(added: int, compatible: bool) -> None:
-    report = compare_vocabularies(_vocabulary(40 + added), _vocabulary(40))
-
-    assert report.compatible is compatible
-    assert report.padding_only
-
-
 def test_too_large_a_difference_in_size_is_named_with_both_sizes() -> None:
     report = compare_vocabularies(_vocabulary(240), _vocabulary(40))
 
@@ -104,15 +79,6 @@ def test_too_large_a_difference_in_size_is_named_with_both_sizes() -> None:
         "The draft cannot be used with this target: the sizes differ by 200 tokens, more than 128 "
         "(target 240, draft 40)."
     )
-
-
-def test_token_texts_below_id_5_are_not_compared() -> None:
-    draft = _with_token(_vocabulary(), FIRST_COMPARED_ID - 1, "other")
-
-    report = compare_vocabularies(_vocabulary(), draft)
-
-    assert report.compatible
-    assert report.differing_count == 0
 
 
 @pytest.mark.parametrize(
@@ -146,12 +112,6 @@ def test_a_broken_rule_about_type_or_special_tokens_is_the_reason_given(
     assert report.message == f"The draft cannot be used with this target: {reason}."
 
 
-def test_special_token_ids_do_not_matter_when_neither_side_adds_them() -> None:
-    draft = replace(_vocabulary(), bos_id=30, eos_id=None)
-
-    assert compare_vocabularies(_vocabulary(), draft).compatible
-
-
 def test_all_differences_are_counted_and_the_first_five_shown_with_both_texts() -> None:
     draft = replace(_vocabulary(), tokens=tuple(f"x{number}" for number in range(40)))
 
@@ -161,19 +121,3 @@ def test_all_differences_are_counted_and_the_first_five_shown_with_both_texts() 
     assert len(report.differences) == DIFFERENCES_SHOWN_MAX
     assert report.differences[0] == DifferingToken(token_id=5, target="t5", draft="x5")
     assert "35 token texts differ, first id 5 (target 't5', draft 'x5')" in report.message
-
-
-def test_text_and_bytes_of_the_same_letters_differ() -> None:
-    report = compare_vocabularies(_vocabulary(), _with_token(_vocabulary(), 9, b"t9"))
-
-    assert not report.compatible
-    assert "1 token text differs, at id 9 (target 't9', draft b't9')" in report.message
-
-
-def test_every_broken_rule_is_in_the_one_sentence() -> None:
-    draft = replace(_with_token(_vocabulary(300), 5, "x"), type="spm")
-
-    message = compare_vocabularies(_vocabulary(), draft).message
-
-    assert [part in message for part in ("types differ", "sizes differ by 260", "1 token text")] == [True] * 3
-    assert message.count(".") == 1

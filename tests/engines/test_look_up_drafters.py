@@ -16,8 +16,6 @@ from speclift.engines.vllm.drafters import first_match_offers, latest_match_offe
 from speclift.replayer.counts import UNLIMITED, Counts, LoggedAnswer, batch_of, walk
 from speclift.replayer.methods import replay_of, settings_for
 
-Draft = Callable[[list[int], int], list[int]]
-
 
 def vllm_draft(text: list[int], k: int, *, n_min: int, n_max: int) -> list[int]:
     for n in range(min(n_max, len(text) - 1), n_min - 1, -1):
@@ -112,16 +110,6 @@ class TestVllm:
         ]
         assert_same(walk(batch, offers, k), slow)
 
-    def test_drafts_from_the_first_place_not_the_latest(self) -> None:
-        batch = batch_of([answer_of([1, 2, 7, 1, 2, 8, 1], [2, 7])])
-
-        assert walk(batch, first_match_offers(batch, n_min=2, n_max=2, k_max=3), 3).accepted.tolist() == [1]
-
-    def test_a_longer_match_wins_over_an_earlier_shorter_one(self) -> None:
-        batch = batch_of([answer_of([2, 5, 1, 2, 9, 1], [2, 9])])
-
-        assert walk(batch, first_match_offers(batch, n_min=1, n_max=2, k_max=1), 1).accepted.tolist() == [1]
-
 
 class TestVllmOnItsSecondRunner:
     @given(answers, small, small, st.integers(1, 7))
@@ -137,12 +125,6 @@ class TestVllmOnItsSecondRunner:
             for each in given_answers
         ]
         assert_same(walk(batch, offers, k), slow)
-
-    def test_every_step_drafts_k_tokens_also_where_nothing_matches(self) -> None:
-        batch = batch_of([answer_of([1, 2, 3], [4, 5, 6, 7])])
-        counts = walk(batch, latest_match_offers(batch, n_min=2, n_max=2, k_max=4), 4)
-
-        assert (counts.drafting.tolist(), counts.drafted.tolist()) == ([3], [12])
 
 
 class TestLlamaCppSimple:
@@ -185,13 +167,3 @@ class TestTheWalk:
         counts = walk(batch, first_match_offers(batch, n_min=2, n_max=2, k_max=4), 4)
 
         assert counts.steps.tolist() == counts.decoded.tolist() == [len(response) - 1]
-
-    def test_neighbours_in_a_batch_do_not_see_each_other(self) -> None:
-        alone = [answer_of([1, 2, 3, 4], [9, 1, 2, 3, 4]), answer_of([5, 6], [1, 2, 3, 4, 1])]
-        together = batch_of(alone)
-        offers = first_match_offers(together, n_min=2, n_max=2, k_max=4)
-        apart = [batch_of([each]) for each in alone]
-
-        assert walk(together, offers, 4).accepted.tolist() == [
-            int(walk(one, first_match_offers(one, n_min=2, n_max=2, k_max=4), 4).accepted[0]) for one in apart
-        ]

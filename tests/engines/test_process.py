@@ -73,15 +73,6 @@ def _impatient(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(process_module, "HEALTH_ANSWER_S", 0.3)
 
 
-def test_a_server_that_answers_is_ready_and_alive(tmp_path: Path) -> None:
-    async def use(process: ServerProcess) -> None:
-        await process.wait_until_ready(path="/health", limit_s=30)
-        assert process.exit_code is None
-        assert await process.get("/health") == "an answer"
-
-    with_server(ANSWERS, tmp_path / "log", use)
-
-
 def test_an_engine_that_ends_first_fails_at_once_with_its_code_and_log(tmp_path: Path) -> None:
     script = "import sys; print('out of memory, sorry', file=sys.stderr); sys.exit(9)"
     with pytest.raises(EngineError, match="ended with code 9") as caught:
@@ -127,15 +118,6 @@ def test_an_engine_that_never_gets_ready_is_given_up_and_stopped(
     assert seen[0].exit_code is not None
 
 
-def test_an_error_answer_is_an_engine_error_with_its_status(tmp_path: Path) -> None:
-    async def use(process: ServerProcess) -> None:
-        await process.wait_until_ready(path="/health", limit_s=30)
-        with pytest.raises(EngineError, match="answered 404: an answer"):
-            await process.get("/metrics")
-
-    with_server(ANSWERS, tmp_path / "log", use)
-
-
 @pytest.mark.parametrize(
     ("path", "said"),
     [("/cut", "did not answer"), ("/garbage", "did not answer with JSON")],
@@ -150,20 +132,6 @@ def test_a_broken_answer_is_an_engine_error(path: str, said: str, tmp_path: Path
     with_server(ANSWERS, tmp_path / "log", use)
 
 
-def test_a_program_that_cannot_be_started_is_named_in_the_log_tail(tmp_path: Path) -> None:
-    async def run() -> None:
-        command = (str(tmp_path / "no-such-engine"),)
-        process = await ServerProcess.start(command, base_url="http://127.0.0.1:1", log=tmp_path / "log")
-        try:
-            await process.wait_until_ready(path="/health", limit_s=30)
-        finally:
-            await process.stop()
-
-    with pytest.raises(EngineError, match="ended with code 127") as caught:
-        asyncio.run(run())
-    assert "no-such-engine" in caught.value.log_tail
-
-
 def test_the_log_tail_is_the_end_of_a_long_log_and_survives_bytes_that_are_no_text(tmp_path: Path) -> None:
     log = tmp_path / "log"
     script = "import sys; sys.stdout.buffer.write(b'x' * 100_000 + b' the \\xff end'); sys.exit(1)"
@@ -172,12 +140,3 @@ def test_the_log_tail_is_the_end_of_a_long_log_and_survives_bytes_that_are_no_te
     tail = caught.value.log_tail
     assert tail.endswith("the \N{REPLACEMENT CHARACTER} end")
     assert len(tail) <= LOG_TAIL_BYTES
-
-
-def test_a_log_that_was_removed_leaves_an_empty_tail(tmp_path: Path) -> None:
-    async def use(process: ServerProcess) -> None:
-        await process.wait_until_ready(path="/health", limit_s=30)
-        process.log.unlink()
-        assert process.log_tail() == ""
-
-    with_server(ANSWERS, tmp_path / "log", use)

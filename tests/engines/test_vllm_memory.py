@@ -9,9 +9,8 @@ from hypothesis import strategies as st
 from plan_samples import H200, cpu, placed, placed_shape, small_shape
 from speclift.core.hardware import Device
 from speclift.engines.vllm.kv_cache import LayerPages, pool
-from speclift.engines.vllm.memory import vllm_memory, weight_bytes_per_gpu
+from speclift.engines.vllm.memory import vllm_memory
 from speclift.planner.memory import Layout
-from speclift.weights.catalogue_files import find_gpu
 
 MIB = 1 << 20
 # Start-up logs of vLLM 0.24 on one H200: gpu_memory_utilization 0.9, max_model_len 2048, max_num_seqs 256, the
@@ -53,44 +52,6 @@ def test_vllms_cpu_build_logged_9600_tokens_for_256_mib_and_36_layers() -> None:
     assert found.max_concurrency == pytest.approx(9.375)
 
 
-def test_tensor_parallelism_splits_matrices() -> None:
-    weights = placed("llama-3.1-70b").weights
-    half = weight_bytes_per_gpu(weights, tensor_parallel=2)
-    assert half == pytest.approx(weights.total / 2, rel=1e-3)
-
-
-def test_a_pipeline_stage_holds_its_layers_and_one_end() -> None:
-    weights = placed("llama-3.1-70b").weights
-    stage = weight_bytes_per_gpu(weights, stages=2)
-    assert stage == pytest.approx((weights.linear + weights.other) / 2 + weights.head, rel=1e-6)
-
-
-def test_what_does_not_fit_holds_nothing() -> None:
-    found = vllm_memory(placed("llama-3.1-70b"), None, find_gpu("rtx-4090"), Layout(), speculates=False)
-    assert not found.fits
-    assert found.kv_tokens == 0
-    assert found.kv_bytes == 0
-
-
-def test_an_fp8_cache_holds_twice_the_tokens() -> None:
-    wide = vllm_memory(placed("llama-3.1-8b"), None, H200, Layout(), speculates=False)
-    narrow = vllm_memory(placed("llama-3.1-8b"), None, H200, Layout(kv_dtype="fp8"), speculates=False)
-    assert narrow.kv_tokens == pytest.approx(2 * wide.kv_tokens, rel=1e-3)
-
-
-def test_windows_let_more_long_requests_in() -> None:
-    """gpt-oss: 12 layers slide over 128 tokens; vLLM keeps the window and what is in flight."""
-    pages = (
-        LayerPages(layers=12, page_bytes=1000, window=128),
-        LayerPages(layers=12, page_bytes=1000, window=None),
-    )
-    found = pool(pages, kv_bytes=12_000 * 10_000, context=131_072, block=16, in_flight=8192)
-
-    assert found.blocks == 10_000
-    per_request = 131_072 // 16 + (128 - 1 + 8192) // 16 + 1 + 1
-    assert found.max_concurrency == pytest.approx(10_000 / per_request)
-
-
 def test_uneven_groups_are_padded_as_vllm_pads_them() -> None:
     pages = (
         LayerPages(layers=13, page_bytes=1000, window=None),
@@ -99,13 +60,6 @@ def test_uneven_groups_are_padded_as_vllm_pads_them() -> None:
     found = pool(pages, kv_bytes=13_000 * 100, context=160, block=16, in_flight=16)
     assert found.blocks == 100
     assert found.max_concurrency == pytest.approx(100 / (10 + 6))
-
-
-def test_a_recurrent_state_counts_per_request() -> None:
-    pages = (LayerPages(layers=1, page_bytes=160, window=None),)
-    bare = pool(pages, kv_bytes=160_000, context=160, block=16, in_flight=1)
-    with_state = pool(pages, kv_bytes=160_000, context=160, block=16, in_flight=1, state_bytes=1600)
-    assert (bare.max_concurrency, with_state.max_concurrency) == (100, 50)
 
 
 @given(
@@ -162,15 +116,6 @@ def test_pages_of_several_sizes_lie_side_by_side() -> None:
     found = pool(pages, kv_bytes=5000 * 680, context=160, block=16, in_flight=16)
     assert found.blocks == 680
     assert found.max_concurrency == pytest.approx(680 / ((4000 * 6 + 1000 * 10) / 5000))
-
-
-def test_pages_of_several_sizes_without_windows_are_blocks_of_the_whole_context() -> None:
-    pages = (
-        LayerPages(layers=4, page_bytes=1000, window=None),
-        LayerPages(layers=2, page_bytes=500, window=None),
-    )
-    found = pool(pages, kv_bytes=5000 * 100, context=160, block=16, in_flight=16)
-    assert (found.blocks, found.max_concurrency, found.tokens) == (100, 10, 1600)
 
 
 @pytest.mark.parametrize("pages", [(), (LayerPages(layers=1, page_bytes=0, window=None),)])

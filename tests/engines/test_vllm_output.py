@@ -12,8 +12,6 @@ from speclift.engines.metrics import parse_counters
 from speclift.engines.vllm.output import (
     effective_settings,
     engine_reason,
-    is_core_dead,
-    kv_tokens,
     startup_notices,
     totals_only,
     usage_over_time,
@@ -63,32 +61,8 @@ def test_the_reason_is_the_last_error_that_is_no_echo(log: str, reason: str | No
     assert engine_reason(log) == reason
 
 
-def test_a_reason_of_many_pages_is_cut() -> None:
-    assert len(engine_reason("ValueError: " + "x" * 5000) or "") == 300
-
-
-def test_a_dead_engine_core_is_seen_in_the_log() -> None:
-    assert is_core_dead(f"{STAMP}vllm.v1.engine.exceptions.EngineDeadError: EngineCore encountered an issue.")
-    assert not is_core_dead(RECORDED.read_text(encoding="utf-8"))
-
-
 def test_what_a_dying_interpreter_prints_is_left_out() -> None:
     assert without_noise("why\nnanobind: leaked 4 instances!\n - leaked type\n") == "why"
-
-
-@pytest.mark.parametrize(
-    ("samples", "tokens"),
-    [
-        (['block_size="128",engine="0",kv_cache_size_tokens="23296",num_gpu_blocks="182"'], 23296),
-        (['engine="0",kv_cache_size_tokens="100"', 'engine="1",kv_cache_size_tokens="50"'], 150),
-        (['block_size="16",num_gpu_blocks="10"'], 160),
-        (['block_size="16",kv_cache_size_tokens="None",num_gpu_blocks="None"'], None),
-        ([], None),
-    ],
-)
-def test_the_kv_cache_is_read_from_the_metrics(samples: list[str], tokens: int | None) -> None:
-    text = "\n".join(f"vllm:cache_config_info{{{labels}}} 1.0" for labels in samples)
-    assert kv_tokens(parse_counters(text)) == tokens
 
 
 def test_totals_are_kept_and_summed_over_engines_and_the_rest_is_left_out() -> None:
@@ -130,26 +104,6 @@ def test_what_a_server_really_runs_with_is_read_from_its_start() -> None:
         "model_runner": "V2",
     }
     assert draft == {**baseline, "max_num_scheduled_tokens": "8128", "model_runner": "V1"}
-
-
-@pytest.mark.parametrize(
-    ("line", "name", "value"),
-    [
-        ("Overriding cudagraph_mode from FULL_AND_PIECEWISE to PIECEWISE.", "cudagraph_mode", "PIECEWISE"),
-        ("Overriding cudagraph_mode to FULL_DECODE_ONLY.", "cudagraph_mode", "FULL_DECODE_ONLY"),
-        ("not supported; setting cudagraph_mode=PIECEWISE", "cudagraph_mode", "PIECEWISE"),
-        ("Cudagraph is disabled under eager mode", "cudagraph_mode", "NONE"),
-        ("Asynchronous scheduling is disabled.", "async_scheduling", "disabled"),
-        ("Auto-fit max_model_len: reduced from 8192 to 4096 to fit", "max_model_len", "4096"),
-    ],
-)
-def test_what_it_changes_by_itself_counts(line: str, name: str, value: str) -> None:
-    assert effective_settings(f"{recorded('baseline')}\nINFO 11-15 05:00:00 [x.py:1] {line}\n")[name] == value
-
-
-def test_a_log_without_a_start_says_nothing() -> None:
-    assert effective_settings("") == {}
-    assert startup_notices("") == ()
 
 
 def test_warnings_of_a_start_are_told_once_and_those_of_every_start_are_not() -> None:

@@ -9,7 +9,6 @@ from functools import cache
 import pytest
 
 from soaked import simulated_soak
-from speclift.core.errors import UsageError
 from speclift.core.traffic import Message, Request
 from speclift.lossless.gate import SoakFault
 from speclift.lossless.soak.faults import SoakObservation
@@ -79,13 +78,6 @@ def test_corrupted_json_breaks_calls_of_tools_too() -> None:
     }
 
 
-def test_a_share_of_the_answers_is_corrupted() -> None:
-    seen = soaked("corruption=leaked-token", "corruption_share=0.1", slots=200)
-    exposed = [each for each in seen if each.fault is SoakFault.SPECIAL_TOKEN]
-
-    assert 0.05 < sum(each.is_faulty for each in exposed) / len(exposed) < 0.16
-
-
 @pytest.mark.parametrize(
     ("pair", "meets", "misses"),
     [
@@ -114,20 +106,6 @@ def test_a_corruption_of_one_launch_or_of_tools_leaves_the_others() -> None:
     assert corruption_of(with_tools, tools, CALM) is Corruption.LEAKED_TOKEN
 
 
-def test_several_corruptions_take_turns() -> None:
-    truth = parse_truth(["corruption=leaked-token/truncated"])
-
-    assert {corruption_of(truth, FakeRequest(prompt=f"p{i}", max_tokens=8), CALM) for i in range(20)} == {
-        Corruption.LEAKED_TOKEN,
-        Corruption.TRUNCATED,
-    }
-
-
-def test_an_unknown_corruption_is_wrong_usage() -> None:
-    with pytest.raises(UsageError, match="leaked-tokens"):
-        Truth(corruption="leaked-tokens")
-
-
 def test_more_choices_are_told_apart_and_counted_together() -> None:
     body = {"messages": [{"role": "user", "content": "hello"}], "n": 3, "max_tokens": 5}
     answer = json.loads(json.dumps(simulated_answer(Truth(), body, CALM)))
@@ -135,12 +113,3 @@ def test_more_choices_are_told_apart_and_counted_together() -> None:
     assert [choice["index"] for choice in answer["choices"]] == [0, 1, 2]
     assert len({choice["message"]["content"] for choice in answer["choices"]}) == 3
     assert answer["usage"]["completion_tokens"] == 15
-
-
-def test_thoughts_keep_to_their_budget() -> None:
-    body = {"messages": [{"role": "user", "content": "hello"}], "max_tokens": 40, "thinking_budget_tokens": 6}
-    answer = json.loads(json.dumps(simulated_answer(Truth(), body, CALM)))
-    message = answer["choices"][0]["message"]
-
-    assert len(message["reasoning_content"].split()) == 6
-    assert len(message["content"].split()) == 34

@@ -10,11 +10,8 @@ from speclift.testing.samplers import (
     Chain,
     Floats,
     draw_from,
-    generate,
-    greedy,
     law_at_one_position,
     total_variation,
-    typical,
 )
 
 STEPS = 60_000
@@ -87,41 +84,3 @@ def test_block_verification_keeps_at_least_as_many_drafts_as_token_by_token() ->
         step = (SAMPLED.target[contexts], SAMPLED.draft[contexts[:, :K]], contexts[:, 1:], draws)
         kept[rule] = RULES[rule](*step)[0].mean()
     assert kept["block"] > kept["rejection"] + 0.05
-
-
-def test_greedy_matching_continues_the_targets_most_likely_text() -> None:
-    chain = Chain.drawn(tokens=8, spread=2.0, agreement=0.6, seed=4)
-    ids = generate(chain, greedy, sequences=3, length=40, k=4, draws=np.random.default_rng(0))
-    best = chain.target.argmax(axis=1)
-    assert (ids[:, 1:] == best[ids[:, :-1]]).all()
-
-
-def test_typical_acceptance_keeps_everything_at_a_threshold_of_0() -> None:
-    p = np.full((2, 3, 4), 0.25)
-    drafted = np.array([[0, 1], [3, 2]])
-    kept, _ = typical(p, p[:, :2], drafted, np.random.default_rng(0), threshold=0.0, alpha=0.3)
-    assert kept.tolist() == [2, 2]
-
-
-def test_a_rule_without_a_known_law_is_refused() -> None:
-    with pytest.raises(ValueError, match="no law is known for rule 'magic'"):
-        law_at_one_position("magic", SAMPLED.target, SAMPLED.draft)
-
-
-def test_generation_has_the_length_asked_for_and_the_targets_stationary_law() -> None:
-    chain = Chain.drawn(tokens=5, spread=1.0, agreement=0.7, seed=9)
-    ids = generate(chain, RULES["rejection"], sequences=400, length=200, k=3, draws=np.random.default_rng(1))
-    assert ids.shape == (400, 200)
-    stationary = np.linalg.matrix_power(chain.target, 200)[0]
-    shares = np.bincount(ids[:, 50:].ravel(), minlength=5) / ids[:, 50:].size
-    assert total_variation(shares, stationary) < 0.01
-
-
-@pytest.mark.parametrize("rule", RULES)
-def test_a_server_without_drafts_draws_from_the_target_itself(rule: str) -> None:
-    chain = Chain.drawn(tokens=4, spread=1.0, agreement=0.5, seed=3)
-    ids = generate(chain, RULES[rule], sequences=200, length=50, k=0, draws=np.random.default_rng(0), start=0)
-    assert ids.shape == (200, 50)
-    if rule not in {"greedy", "typical"}:
-        after = np.bincount(ids[:, 1:].ravel()[ids[:, :-1].ravel() == 0], minlength=4)
-        assert after / after.sum() == pytest.approx(chain.target[0], abs=0.04)

@@ -2,7 +2,6 @@ from __future__ import annotations
 
 import math
 from dataclasses import replace
-from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -10,7 +9,7 @@ import pytest
 
 from simulated import ARM, LOADS, by_segment, by_streams, constant, drawn, study_places
 from speclift.core.arm import BASELINE
-from speclift.core.records import Outcome, Phase, Place, Record
+from speclift.core.records import Phase, Place, Record
 from speclift.core.traffic import Concurrency, Load, Rate
 from speclift.testing.simulated_study import ArmTruth, SpeedupOf, StudyTruth, simulate_study, true_speedup
 
@@ -25,11 +24,6 @@ def log_tpots(records: list[Record]) -> np.ndarray:
     return np.log([record.tpot_s or math.nan for record in records])
 
 
-def test_there_is_one_record_per_place_in_the_order_given() -> None:
-    places = study_places(prompts=4)
-    assert tuple(record.place for record in drawn(places, NOISELESS)) == places
-
-
 @pytest.mark.parametrize("gains_first_token", [True, False])
 def test_without_noise_every_request_takes_what_the_truth_says(gains_first_token: bool) -> None:
     arm = ArmTruth(speedup=by_segment(copy=2.0, chat=1.0, code=0.5))
@@ -38,12 +32,6 @@ def test_without_noise_every_request_takes_what_the_truth_says(gains_first_token
         factor = {"copy": 2.0, "chat": 1.0, "code": 0.5}[record.place.segment]
         assert record.tpot_s == pytest.approx(0.010 / factor)
         assert record.ttft_s == pytest.approx(0.050 / factor if gains_first_token else 0.050)
-
-
-def test_the_same_seed_gives_the_same_study_and_another_seed_another() -> None:
-    places, truth = study_places(prompts=6), StudyTruth(arms={ARM.name: ArmTruth()})
-    assert drawn(places, truth, seed=3) == drawn(places, truth, seed=3)
-    assert drawn(places, truth, seed=3) != drawn(places, truth, seed=4)
 
 
 @pytest.mark.parametrize(
@@ -74,40 +62,6 @@ def test_residual_and_prompt_spread_have_the_sizes_asked_for() -> None:
     assert np.std(log_tpots(of_arm(records, BASELINE))) < 1e-9
 
 
-def test_drift_slows_the_machine_from_the_first_record_to_the_last() -> None:
-    records = drawn(study_places(), replace(NOISELESS, drift=0.2))
-    logs = log_tpots(list(records))
-    assert logs[-1] - logs[0] == pytest.approx(0.2)
-    assert (np.diff(logs) > 0).all()
-
-
-def test_failed_requests_are_records_of_the_share_asked_for() -> None:
-    arms = {ARM.name: ArmTruth(failed_share=0.2)}
-    records = drawn(study_places(prompts=400), replace(NOISELESS, arms=arms))
-    failed = [record for record in records if not record.is_ok]
-    assert {record.place.arm for record in failed} == {ARM.name}
-    assert len(failed) == pytest.approx(0.2 * len(of_arm(records, ARM.name)), rel=0.2)
-    assert failed[0].outcome is Outcome.HTTP_ERROR
-    assert (failed[0].tpot_s, failed[0].error) == (None, "500: simulated")
-
-
-@pytest.mark.parametrize(
-    ("arm", "reports", "drafted", "accepted"),
-    [
-        (ArmTruth(), True, 0, 0),
-        (ArmTruth(drafted_per_step=4, acceptance=0.5), True, 84, 42),  # 63 = 21 steps x (1 + 2)
-        (ArmTruth(drafted_per_step=4, acceptance=0.0), True, 252, 0),
-        (ArmTruth(drafted_per_step=4, acceptance=0.5), False, None, None),
-    ],
-)
-def test_draft_counts_add_up_or_are_unknown(
-    arm: ArmTruth, reports: bool, drafted: int | None, accepted: int | None
-) -> None:
-    truth = replace(NOISELESS, arms={ARM.name: arm}, reports_drafts=reports)
-    record = of_arm(drawn(study_places(prompts=1), truth), ARM.name)[0]
-    assert (record.drafted, record.accepted) == (drafted, accepted)
-
-
 @pytest.mark.parametrize(
     ("load", "most_at_once"),
     [(Concurrency(streams=1), 1), (Concurrency(streams=4), 4), (Rate(per_s=100.0), 8)],
@@ -130,11 +84,6 @@ def test_as_many_requests_run_at_once_as_the_load_says(load: Load, most_at_once:
     records = simulate_study(places, StudyTruth(), np.random.default_rng(1))
     at_once = [sum(other.sent_s <= record.sent_s < other.end_s for other in records) for record in records]
     assert max(at_once) == most_at_once
-
-
-def test_turns_follow_one_another() -> None:
-    records = drawn(study_places(prompts=3), NOISELESS)
-    assert all(later.sent_s == pytest.approx(earlier.end_s) for earlier, later in pairwise(records))
 
 
 @pytest.mark.parametrize(
@@ -160,11 +109,3 @@ def test_a_slow_tail_takes_so_many_times_as_long_on_its_share_of_requests() -> N
     assert {record.place.segment for record in slow} == {"chat"}
     assert 0.4 < len(slow) / sum(record.place.segment == "chat" for record in records) < 0.6
     assert all(record.tpot_s == pytest.approx(0.010) for record in records if record not in slow)
-
-
-def test_without_slow_requests_the_same_seed_draws_the_same_study() -> None:
-    plain, tailed = (
-        replace(NOISELESS, residual_sd=0.1, arms={ARM.name: ArmTruth(slow_share=share)})
-        for share in (lambda *_: 0.0, lambda *_: 0.5)
-    )
-    assert drawn(study_places(), plain) == drawn(study_places(), tailed)
