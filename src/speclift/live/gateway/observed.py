@@ -35,6 +35,8 @@ ERROR_TEXT_MAX = 200
 # Of one read: what is passed on unread is kept for a while, so a server that floods is read with care.
 PASSED_BYTES_MAX = 4096
 _SIZE_DIGITS = 3
+# Bound once: Python looks a method of an imported name up anew for every token.
+_size_of = SIZES.get
 
 
 class ObservedAnswer:
@@ -247,7 +249,7 @@ def are_whole_chunks(data: bytes) -> bool:
     while place < length:
         edge = data.find(b"\r\n", place, place + _SIZE_DIGITS + 2)
         # Without an edge, -1 would be one, and what follows it may lie behind: a size cut in two would never end.
-        size = SIZES.get(data[place:edge]) if edge > place else None
+        size = _size_of(data[place:edge]) if edge > place else None
         if size is None:
             return False
         place = edge + size + 4
@@ -272,7 +274,7 @@ def passing(
 
     def pass_on(data: bytes) -> bool:
         edge = data.find(b"\r\n", 0, _SIZE_DIGITS + 2)
-        size = SIZES.get(data[:edge])
+        size = _size_of(data[:edge])
         if size is None or len(data) > PASSED_BYTES_MAX:
             return False
         # One chunk, most of the time; where the loop is busy, several.
