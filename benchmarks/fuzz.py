@@ -22,8 +22,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from fuzzed_server import TOKENS, FuzzedServer
-from speclift.client.client import Client
-from speclift.client.load import Order, run_turn
+from speclift.client.client import Client, Order, run_turn
 from speclift.core.arm import Endpoint, ServerSettings, baseline_arm
 from speclift.core.engine_spec import AttachSettings
 from speclift.core.errors import SpecliftError

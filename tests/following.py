@@ -7,8 +7,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from itertools import count
 
-from speclift.client.client import Client
-from speclift.client.clock import now_s
+from speclift.client.client import Client, now_s
 from speclift.core.arm import Endpoint
 from speclift.core.live import Payoff, Watched
 from speclift.core.records import Place

@@ -19,10 +19,8 @@ from scripted import Peer, ScriptedServer
 
 from processes import PATIENCE_S, children, eventually, is_running
 from samples import HOSTILE, place, request
-from speclift.client.client import Client, Inbox, Order
-from speclift.client.clock import now_s
+from speclift.client.client import Client, Inbox, Order, now_s, run_turn
 from speclift.client.frames import Message, ProcessHealth
-from speclift.client.load import run_turn
 from speclift.client.processes import SendingProcess
 from speclift.client.worker import UNSENT_MAX
 from speclift.core.arm import Endpoint

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from speclift.client import devices
+from speclift.client import provenance as devices
 
 
 class Driver:

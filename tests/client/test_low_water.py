@@ -13,7 +13,7 @@ from sending import ANSWER, END, HEAD, PATIENCE_S, USAGE, ask, chunk, once, post
 from speclift.client import connection
 from speclift.client import sender as sender_module
 from speclift.client.exchange import Exchange, Sent
-from speclift.client.low_water import (
+from speclift.client.pacing import (
     ALIKE_ANSWERS_MIN,
     ANSWERS_KEPT,
     ENDING_BYTES_MAX,

@@ -8,8 +8,8 @@ import time
 
 import pytest
 
-from speclift.client.clock import now_s
-from speclift.client.poll import COARSE_WAIT_S, Poll
+from speclift.client.client import now_s
+from speclift.client.connection import COARSE_WAIT_S, Poll
 
 
 @pytest.mark.parametrize("patience_s", [0.0, COARSE_WAIT_S / 2, 4 * COARSE_WAIT_S])

@@ -25,10 +25,9 @@ from sending import (
     work,
 )
 
-from speclift.client import pool as pool_module
+from speclift.client import connection as pool_module
+from speclift.client.connection import Poll, Pool
 from speclift.client.exchange import Sent
-from speclift.client.poll import Poll
-from speclift.client.pool import Pool
 from speclift.core.records import Outcome
 
 

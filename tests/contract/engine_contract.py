@@ -17,8 +17,7 @@ import pytest
 
 from in_threads import SendingThread
 from processes import children, eventually, guardian_of, is_running, listening_addresses
-from speclift.client.client import Client
-from speclift.client.clock import now_s
+from speclift.client.client import Client, now_s
 from speclift.core.arm import Arm, baseline_arm
 from speclift.core.errors import EngineError
 from speclift.core.records import Counters, Outcome, Phase, Place, Record

@@ -31,8 +31,7 @@ from watched import SMALL, attach, watch
 
 from running import Cli
 from samples import place, request
-from speclift.client.client import Client
-from speclift.client.clock import now_s
+from speclift.client.client import Client, now_s
 from speclift.core.arm import Endpoint
 from speclift.core.errors import EngineError
 from speclift.core.records import Outcome, Record

@@ -13,8 +13,7 @@ import pytest
 
 import speclift.weights
 from running import Cli
-from speclift.client.client import Client
-from speclift.client.clock import now_s
+from speclift.client.client import Client, now_s
 from speclift.core.arm import Arm, ServerSettings, baseline_arm
 from speclift.core.errors import EngineError
 from speclift.core.records import Place, Record

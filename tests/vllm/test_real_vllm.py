@@ -16,8 +16,7 @@ import pytest
 
 from processes import children, command_line, eventually, guardian_of, is_running
 from running import Cli, records_of, start
-from speclift.client.client import Client
-from speclift.client.clock import now_s
+from speclift.client.client import Client, now_s
 from speclift.core.arm import BASELINE, Arm, ServerSettings, baseline_arm
 from speclift.core.errors import EngineError, UsageError
 from speclift.core.records import Phase, Place, Record

@@ -15,7 +15,7 @@ from speclift.core.errors import EngineError
 from speclift.core.json_reading import as_list, as_object, as_objects, as_whole
 from speclift.core.units import Seconds
 from speclift.http.answer import AnswerReader, ChoiceReader
-from speclift.http.client import ANSWER_BYTES_MAX, fetched
+from speclift.http.client import ANSWER_BYTES_MAX, completion_body, completion_path, fetched
 from speclift.http.counts import count
 from speclift.lossless.answers import Alternative, Answer, Said
 from speclift.lossless.questions import Question
@@ -28,7 +28,7 @@ WHOLE_MAX = 10**6
 
 async def ask(endpoint: Endpoint, question: Question, *, limit_s: Seconds = ANSWER_LIMIT_S) -> Answer:
     """An answer that could not be had is one with `error` set: the gate compares those too."""
-    path = "/v1/chat/completions" if question.request.messages else "/v1/completions"
+    path = completion_path(question.request)
     data = json.dumps(body(endpoint, question)).encode()
     try:
         answer = await fetched(
@@ -56,22 +56,14 @@ async def ask_all(endpoint: Endpoint, questions: Sequence[Question], *, at_once:
 
 def body(endpoint: Endpoint, question: Question) -> dict[str, object]:
     request = question.request
-    said: dict[str, object] = {
-        "model": endpoint.model,
-        "max_tokens": request.max_tokens,
-        "temperature": question.temperature,
-        "seed": question.seed,
-        "stream": question.stream,
-        **dict(endpoint.extra_body),
-    }
-    if question.stream:
-        said["stream_options"] = {"include_usage": True}
-    if request.messages:
-        said["messages"] = [{"role": m.role, "content": m.content} for m in request.messages]
-    else:
-        said["prompt"] = request.prompt
-    if request.top_p is not None and question.temperature > 0:
-        said["top_p"] = request.top_p
+    said = completion_body(
+        endpoint,
+        request,
+        seed=question.seed,
+        temperature=question.temperature,
+        top_p=request.top_p if question.temperature > 0 else None,
+        is_streamed=question.stream,
+    )
     if question.listed and request.messages:
         said |= {"logprobs": True, "top_logprobs": question.listed}
     elif question.listed:

@@ -13,7 +13,7 @@ from speclift.bench.planned_methods import (
     planned_methods,
     speculations_of,
 )
-from speclift.client.devices import cpu_device, found_gpus
+from speclift.client.provenance import cpu_device, found_gpus
 from speclift.core.errors import UsageError, unknown_name
 from speclift.core.hardware import Device
 from speclift.core.speculation import DraftModel, Speculation

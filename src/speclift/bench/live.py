@@ -17,9 +17,7 @@ from speclift.bench.observer import Observer
 from speclift.bench.sampling import Sampler
 from speclift.bench.time_limit import to_the_end
 from speclift.bench.warmup import WARMUP_BLOCK, warmup_requests
-from speclift.client.client import Client
-from speclift.client.clock import now_s
-from speclift.client.load import Order, run_turn
+from speclift.client.client import Client, Order, now_s, run_turn
 from speclift.core.arm import BASELINE, Arm
 from speclift.core.engine_totals import counted_between
 from speclift.core.errors import EngineError, without_tracebacks

@@ -18,8 +18,7 @@ from speclift.bench.interrupts import run_until_signal
 from speclift.bench.live import ArmFailed, LiveArm, Servers, ended_together
 from speclift.bench.observer import Observer
 from speclift.bench.time_limit import BudgetSpent, ends_at
-from speclift.client.client import REQUEST_LIMIT_S
-from speclift.client.load import Order
+from speclift.client.client import REQUEST_LIMIT_S, Order
 from speclift.core.arm import BASELINE, Arm
 from speclift.core.deadline import Deadline
 from speclift.core.errors import EngineError, SpecliftError

@@ -18,7 +18,7 @@ from speclift.bench.run import arrival_seed
 from speclift.bench.search_plan import JOBS, SIZES, cell_prompts
 from speclift.bench.search_time import CONFIRMED_LAUNCHES
 from speclift.bench.time_limit import to_the_end
-from speclift.client.load import Order
+from speclift.client.client import Order
 from speclift.core.arm import Arm, baseline_arm
 from speclift.core.deadline import Deadline
 from speclift.core.documents import LoadDocument, load_document

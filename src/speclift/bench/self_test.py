@@ -17,8 +17,7 @@ import numpy as np
 
 from speclift.bench.interrupts import run_until_signal
 from speclift.bench.warmup import WARMUP_BLOCK, warmup_requests
-from speclift.client.client import Client
-from speclift.client.load import Order, run_turn
+from speclift.client.client import Client, Order, run_turn
 from speclift.core.arm import BASELINE, Arm, Endpoint
 from speclift.core.doctor import ClientCeiling, ClientLevel, LoadGenerator, Milliseconds
 from speclift.core.errors import EngineError

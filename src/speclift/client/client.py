@@ -2,6 +2,10 @@
 
 The sending itself happens in processes of their own (worker.py); this is the side that knows what a request
 means and where its record belongs.
+
+Moments are seconds since the Unix epoch that never step back: wall time at import, monotonic from there. The monotonic
+clock is the machine's, so that moments taken by another process on it can be translated. Open loops stay open: a late
+answer never delays the next request.
 """
 
 from __future__ import annotations
@@ -12,6 +16,7 @@ import itertools
 import json
 import math
 import resource
+import time
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
@@ -20,7 +25,6 @@ from typing import Self
 
 import msgspec
 
-from speclift.client.clock import from_monotonic, to_monotonic
 from speclift.client.frames import (
     Begin,
     End,
@@ -38,10 +42,28 @@ from speclift.core.address import without_secrets
 from speclift.core.arm import Endpoint
 from speclift.core.errors import OperatingError, UsageError
 from speclift.core.json_reading import as_whole
-from speclift.core.records import Outcome, Phase, Place, Record, Refused, Step
-from speclift.core.traffic import Request
+from speclift.core.records import Outcome, Phase, Place, Record, Refused, Step, TurnHealth
+from speclift.core.traffic import Concurrency, Load, Rate, Request
 from speclift.core.units import Seconds, Tokens
+from speclift.http.client import completion_body, completion_path
 from speclift.http.message import target_of
+from speclift.workload.arrivals import arrival_offsets
+
+_EPOCH = time.time() - time.perf_counter()
+
+
+def now_s() -> Seconds:
+    return _EPOCH + time.perf_counter()
+
+
+def from_monotonic(moment: Seconds) -> Seconds:
+    """A reading of time.perf_counter, of whichever process, on this clock."""
+    return _EPOCH + moment
+
+
+def to_monotonic(moment_s: Seconds) -> Seconds:
+    return moment_s - _EPOCH
+
 
 REQUEST_LIMIT_S = 300.0
 # Orders that travel to a process together.
@@ -198,9 +220,8 @@ class Client:
     def _row(self, order: Order, due: Seconds | None, inbox: Inbox) -> OrderRow:
         id = next(self._ids)
         self._expected[id] = order.place, inbox
-        path = "/v1/chat/completions" if order.request.messages else "/v1/completions"
         body = self.body(order.request, order.place.temperature, repeat=order.place.repeat)
-        data = self._target.request(path, _json_bytes(body))
+        data = self._target.request(completion_path(order.request), _json_bytes(body))
         answer_bytes_max = ANSWER_BYTES_MIN + TOKEN_BYTES_MAX * order.request.max_tokens
         return id, due, data, answer_bytes_max, as_whole(body["max_tokens"]), self._draft_max
 
@@ -232,22 +253,13 @@ class Client:
 
     def body(self, request: Request, temperature: float | None, *, repeat: int = 0) -> dict[str, object]:
         """The same request gets the same seed on every arm, so that engines that honour it say the same."""
-        body: dict[str, object] = {
-            "model": self.endpoint.model,
-            "max_tokens": request.max_tokens,
-            "stream": True,
-            "stream_options": {"include_usage": True},
-            "seed": request_seed(self._seed, request.id, repeat=repeat),
-            **dict(self.endpoint.extra_body),
-        }
-        if request.messages:
-            body["messages"] = [{"role": m.role, "content": m.content} for m in request.messages]
-        else:
-            body["prompt"] = request.prompt
-        if temperature is not None:
-            body["temperature"] = temperature
-        if request.top_p is not None:
-            body["top_p"] = request.top_p
+        body = completion_body(
+            self.endpoint,
+            request,
+            seed=request_seed(self._seed, request.id, repeat=repeat),
+            temperature=temperature,
+            top_p=request.top_p,
+        )
         return body | request.answer_settings
 
 
@@ -333,3 +345,44 @@ def require_descriptors(streams: int, processes: int) -> None:
             f"{streams:,} streams need {needed:,} open files in one process; this system allows {allowed:,}",
             hint="raise the limit (ulimit -Hn), or use more --workers",
         )
+
+
+# A little time between handing over the orders and the first intended send, so that the first is not late.
+OPEN_LOOP_LEAD_S = 0.05
+
+
+async def run_turn(
+    client: Client,
+    orders: Sequence[Order],
+    load: Load,
+    *,
+    seed: int,
+    on_record: Callable[[Record], None],
+    together: Callable[[], AbstractContextManager[object]] = nullcontext,
+) -> TurnHealth:
+    """Send every order at `load`; `on_record` gets each record as it completes, those that come together inside
+    `together`.
+
+    Where several processes share the sending, the health is that of the busiest and of the latest.
+    """
+    started = time.perf_counter()
+    match load:
+        case Concurrency(streams=streams):
+            fared = await client.play(orders, streams=streams, on_record=on_record, together=together)
+        case Rate():
+            offsets = arrival_offsets(load, [order.request for order in orders], seed=seed)
+            start_s = now_s() + OPEN_LOOP_LEAD_S
+            by_time = sorted(range(len(orders)), key=offsets.__getitem__)
+            fared = await client.play(
+                [orders[place] for place in by_time],
+                due_s=[start_s + offsets[place] for place in by_time],
+                on_record=on_record,
+                together=together,
+            )
+    return TurnHealth(
+        load=load,
+        loop_lag_p99_s=max(done.lag_p99_s for done in fared),
+        cpu_s=max(done.cpu_s for done in fared),
+        wall_s=time.perf_counter() - started,
+        stamp_blur_p99_s=max(done.blur_p99_s for done in fared),
+    )

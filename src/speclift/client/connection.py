@@ -1,7 +1,9 @@
-"""One connection to the server: bytes out, bytes in with the moment they arrived, TLS in between where asked.
+"""The connections to one server: bytes out, bytes in with the moment they arrived, TLS in between where asked; waited
+for together, kept alive between requests, replaced when the server or time ends them.
 
 On Linux that moment is the kernel's (SO_TIMESTAMPNS): the bytes may lie unread while the program is busy, and
-the time stamp is still right. Where several packets are read at once it is the last one's.
+the time stamp is still right. Where several packets are read at once it is the last one's. An idle connection is kept
+for KEEP_ALIVE_S; there are never more idle ones than there were requests at once.
 """
 
 from __future__ import annotations
@@ -9,12 +11,48 @@ from __future__ import annotations
 import contextlib
 import errno
 import os
+import select
 import socket
 import ssl
 import struct
+import sys
 import time
+from collections.abc import Callable
 
 from speclift.core.units import Seconds
+
+# poll() waits in whole milliseconds; the last stretch before a moment is waited for by select(). That takes one more
+# call, a wake-up in between takes more than that.
+COARSE_WAIT_S = 0.05
+
+
+class Poll:
+    """epoll where there is one; moments are kept to some tens of microseconds."""
+
+    def __init__(self) -> None:
+        self._epoll = select.epoll() if sys.platform == "linux" else None
+        self._poll = select.poll()
+        used = self._epoll or self._poll
+        self.register: Callable[[int, int], None] = used.register
+        self.modify: Callable[[int, int], None] = used.modify
+        self.unregister: Callable[[int], None] = used.unregister
+
+    def wait(self, patience_s: Seconds | None) -> list[tuple[int, int]]:
+        """Descriptors and what happened to them; empty after `patience_s` or somewhat before it."""
+        if self._epoll is None:
+            return self._poll.poll(None if patience_s is None else patience_s * 1000)
+        if patience_s is None:
+            return self._epoll.poll()
+        if patience_s > COARSE_WAIT_S:
+            return self._epoll.poll(patience_s - COARSE_WAIT_S / 2)
+        if patience_s > 0:
+            select.select([self._epoll], [], [], patience_s)
+        return self._epoll.poll(0)
+
+    def close(self) -> None:
+        if self._epoll is not None:
+            self._epoll.close()
+
 
 READ_BYTES = 16 * 1024
 # SO_TIMESTAMPNS in asm-generic/socket.h; the message comes back under the same number.
@@ -177,3 +215,100 @@ class Connection:
             except ssl.SSLZeroReturnError:
                 return b"".join(parts), stamp  # the server said good-bye; b'' where that is all it said
         return (b"".join(parts), stamp) if parts else None
+
+
+# Servers close idle connections (llama.cpp after 5 s); reusing one at that moment would look like a crash.
+KEEP_ALIVE_S = 1.5
+
+
+class Pool:
+    def __init__(self, host: str, port: int, *, tls: ssl.SSLContext | None, poll: Poll) -> None:
+        self._host = host
+        self._tls = tls
+        self._poll = poll
+        self._addresses, self._unresolved = _resolved(host, port)
+        self._preferred = 0  # the address that worked last
+        self._idle: dict[int, Connection] = {}  # by descriptor, the longest idle first
+
+    @property
+    def has_idle(self) -> bool:
+        return bool(self._idle)
+
+    def take(self, now: Seconds) -> Connection | None:
+        """The connection that was used last, unless that is too long ago."""
+        if self._idle:
+            _, connection = self._idle.popitem()
+            if now - connection.idle_since < KEEP_ALIVE_S:
+                connection.is_reused = True
+                return connection
+            self.drop(connection)
+        return None
+
+    def connect(self, tried: int = 0) -> Connection:
+        """To the first address that does not refuse at once, leaving out as many as were tried before."""
+        error = self._unresolved or ConnectionError("every address refused")
+        for index in range(tried, len(self._addresses)):
+            place = (self._preferred + index) % len(self._addresses)
+            try:
+                connection = Connection(self._addresses[place], self._tls, self._host)
+            except OSError as failure:
+                error = failure
+                continue
+            connection.address = place
+            self._poll.register(connection.fd, select.POLLIN)
+            return connection
+        raise error
+
+    def tried_with(self, connection: Connection) -> int:
+        """How many addresses were tried, this connection's included."""
+        return (connection.address - self._preferred) % len(self._addresses) + 1
+
+    def has_more(self, tried: int) -> bool:
+        return tried < len(self._addresses)
+
+    def prefer(self, connection: Connection) -> None:
+        """Its address answers: others are tried after it from now on."""
+        self._preferred = connection.address
+
+    def keep(self, connection: Connection, now: Seconds) -> None:
+        connection.wake_at(1)
+        connection.idle_since = now
+        self._idle[connection.fd] = connection
+
+    def stir(self, fd: int) -> None:
+        """An idle connection has something to say: mostly that the server closed it."""
+        connection = self._idle.get(fd)
+        if connection is None:
+            return
+        try:
+            if connection.receive() is None:
+                return
+        except OSError:
+            pass
+        del self._idle[fd]
+        self.drop(connection)
+
+    def tidy(self, now: Seconds) -> None:
+        while self._idle:
+            connection = next(iter(self._idle.values()))
+            if now - connection.idle_since < KEEP_ALIVE_S:
+                return
+            del self._idle[connection.fd]
+            self.drop(connection)
+
+    def drop(self, connection: Connection) -> None:
+        self._poll.unregister(connection.fd)
+        connection.close()
+
+    def close(self) -> None:
+        for connection in self._idle.values():
+            self.drop(connection)
+        self._idle.clear()
+
+
+def _resolved(host: str, port: int) -> tuple[tuple[Address, ...], OSError | None]:
+    """A name that does not resolve fails its requests; it does not end the program that sends them."""
+    try:
+        return resolve(host, port), None
+    except OSError as error:
+        return (), error

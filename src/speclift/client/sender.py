@@ -12,13 +12,9 @@ import time
 from collections.abc import Callable
 from dataclasses import replace
 
-from speclift.client.agenda import Agenda
-from speclift.client.connection import CONTROL_BYTES, READ_BYTES, Stamp, moment_of, turn_stamps_on
+from speclift.client.connection import CONTROL_BYTES, READ_BYTES, Poll, Pool, Stamp, moment_of, turn_stamps_on
 from speclift.client.exchange import FAILED_TEXT_MAX, Errand, Exchange, Sent, words
-from speclift.client.lateness import Lateness
-from speclift.client.low_water import LowWater
-from speclift.client.poll import Poll
-from speclift.client.pool import Pool
+from speclift.client.pacing import Agenda, Lateness, LowWater
 from speclift.core.records import Outcome
 from speclift.core.units import Seconds
 from speclift.http.answer import ERROR_TEXT_MAX

@@ -21,6 +21,7 @@ from speclift.core.address import Address, address_of, joined, shown, without_se
 from speclift.core.arm import Endpoint
 from speclift.core.errors import EngineError, UsageError
 from speclift.core.foreign_text import READ_BYTES_MAX, error_text, parse_json
+from speclift.core.traffic import Request
 from speclift.core.units import Seconds
 from speclift.http.message import HttpError, ResponseReader, Target, target_at
 
@@ -98,6 +99,37 @@ async def posted_json(
 
 async def post_to(endpoint: Endpoint, path: str, body: Mapping[str, object]) -> Mapping[str, object]:
     return await posted_json(joined(endpoint.base_url, path), body, api_key=endpoint.api_key)
+
+
+def completion_path(request: Request) -> str:
+    return "/v1/chat/completions" if request.messages else "/v1/completions"
+
+
+def completion_body(
+    endpoint: Endpoint,
+    request: Request,
+    *,
+    seed: int,
+    temperature: float | None,
+    top_p: float | None,
+    is_streamed: bool = True,
+) -> dict[str, object]:
+    """What a request of ours says to a server, but for settings of its own; None is the server's default."""
+    return {
+        "model": endpoint.model,
+        "max_tokens": request.max_tokens,
+        "stream": is_streamed,
+        **({"stream_options": {"include_usage": True}} if is_streamed else {}),
+        "seed": seed,
+        **dict(endpoint.extra_body),
+        **(
+            {"messages": [{"role": m.role, "content": m.content} for m in request.messages]}
+            if request.messages
+            else {"prompt": request.prompt}
+        ),
+        **({} if temperature is None else {"temperature": temperature}),
+        **({} if top_p is None else {"top_p": top_p}),
+    }
 
 
 class KeptConnection:

@@ -13,8 +13,7 @@ import sys
 import time
 from itertools import count
 
-from speclift.client.connection import ask_for_stamps, moment_of, receive_stamped, turn_stamps_on
-from speclift.client.poll import Poll
+from speclift.client.connection import Poll, ask_for_stamps, moment_of, receive_stamped, turn_stamps_on
 from speclift.core.units import Seconds
 
 _HEAD = b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nTransfer-Encoding: chunked\r\n\r\n"
