@@ -64,9 +64,11 @@ def export_command(
     """Export the winner's deployment, alert rules and a dashboard from what was measured, or a gateway's policy.
 
     Of a speclift.toml: one file that runs the study on a cluster, with what it will cost in node-hours."""
-    from speclift.studies.outputs import relative
+    from speclift.studies.outputs import relative, require_no_database
     from speclift.verbs.export import export, write_exported
 
+    if out is not None:
+        require_no_database(Path(out))
     node_hours = None
     if study.suffix == STUDY_FILE_ENDING and not study.is_dir():
         if arm is not None:

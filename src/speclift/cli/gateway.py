@@ -6,13 +6,13 @@ import contextlib
 import json
 import sys
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Annotated
 
 import typer
 
 from speclift.cli.options import Flags, takes
 from speclift.cli.screens import Json
-from speclift.core.errors import UsageError
 from speclift.core.flags import assembled
 from speclift.live.ask import ROUTING, GatewayAsk
 
@@ -63,12 +63,11 @@ def gateway_command(
 def _explain(ask: GatewayAsk, *, as_json: bool) -> None:
     from speclift.cli.screens import screen
     from speclift.core.document import plain
+    from speclift.studies.private import read_named
     from speclift.verbs.gateway import explained_route
     from speclift.views.gateway_route import route_lines
 
-    data = sys.stdin.buffer.read(STDIN_BYTES_MAX + 1)
-    if len(data) > STDIN_BYTES_MAX:
-        raise UsageError(f"stdin has more than {STDIN_BYTES_MAX >> 20} MiB: give one request")
+    data = read_named(Path("-"), what="", limit_bytes=STDIN_BYTES_MAX)
     route = explained_route(ask, data)
     if as_json:
         sys.stdout.write(json.dumps(plain(route), allow_nan=False) + "\n")

@@ -11,10 +11,14 @@ import typer
 from typer.core import TyperCommand, TyperGroup
 from typer.main import get_command
 
+from speclift.core.errors import UsageError
+
 PAGE = {"max_content_width": 100}
 OTHER_FLAGS = "Options"
 # Flags that may come without a value, and the one they then have.
 LEFT_OUT = {"--markdown": "-"}
+# What an empty text would make the current folder of.
+PATHS = {"DIR", "FILE", "PATH", "FILE|DIR", "STUDY|FILE"}
 TAKES_ANY_WORD = "--engine-arg"
 
 
@@ -23,7 +27,12 @@ class Verb(TyperCommand):
     flag's value may be left out."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
-        return super().parse_args(ctx, with_left_out_values(args))
+        rest = super().parse_args(ctx, with_left_out_values(args))
+        own = args[: args.index("--")] if "--" in args else args
+        for option in self.get_params(ctx):
+            if getattr(option, "metavar", None) in PATHS and _is_left_empty(option.opts, own):
+                raise UsageError(f"{option.opts[0]} is empty", hint="is the variable set that it comes from?")
+        return rest
 
     def format_options(self, ctx: Any, formatter: Any) -> None:
         groups: dict[str, list[tuple[str, str]]] = {}
@@ -37,6 +46,14 @@ class Verb(TyperCommand):
         for title, flags in groups.items():
             with formatter.section(title):
                 formatter.write_dl(flags)
+
+
+def _is_left_empty(names: Sequence[str], words: Sequence[str]) -> bool:
+    return any(
+        word == f"{name}=" or (word == name and words[place + 1 : place + 2] == [""])
+        for place, word in enumerate(words)
+        for name in names
+    )
 
 
 def with_left_out_values(words: Sequence[str]) -> list[str]:

@@ -16,6 +16,7 @@ from speclift.cli.screens import screen
 from speclift.core.errors import EngineError, OperatingError, SpecliftError, UsageError, WillNotRun
 from speclift.core.quantities import printable_lines
 
+SERVICES = {"watch", "gateway"}
 EXIT_OPERATING, EXIT_USAGE, EXIT_WILL_NOT_RUN = 1, 2, 4
 
 # One speclift.toml serves every measuring verb, with the flags of all of them.
@@ -127,6 +128,7 @@ def options(
 
 def main() -> None:
     try:
+        _require_stdout()
         try:
             app()
         finally:
@@ -146,6 +148,16 @@ def main() -> None:
         if not watching.is_interrupted:
             raise
         sys.exit(EXIT_INTERRUPTED)
+
+
+def _require_stdout() -> None:
+    """OperatingError where it is closed, before anything is measured for nobody; services go on without it."""
+    if sys.stderr is None:
+        sys.stderr = os.fdopen(2, "w", closefd=False)
+    if sys.stdout is None:
+        if not SERVICES.intersection(sys.argv[1:2]):
+            raise OperatingError("standard output is closed, and the answer goes there")
+        sys.stdout = os.fdopen(1, "w", closefd=False)
 
 
 def _unwritten(error: OSError) -> int:

@@ -19,8 +19,10 @@ import typer
 from speclift.core.errors import UsageError, unknown_name
 from speclift.core.flags import Reading
 from speclift.core.quantities import printable
+from speclift.studies.private import read_named
 
 STUDY_FILE = Path("speclift.toml")
+FILE_BYTES_MAX = 4 << 20
 TYPE_NAMES = {str: "text", Path: "text", int: "a whole number", float: "a number", bool: "true or false"}
 
 
@@ -95,11 +97,9 @@ def defaults_of(
 
 
 def read_toml(path: Path) -> dict[str, object]:
+    data = read_named(path, what="study file", limit_bytes=FILE_BYTES_MAX)
     try:
-        with path.open("rb") as file:
-            return tomllib.load(file)
-    except OSError as error:
-        raise UsageError(f"cannot read study file {path}: {error.strerror or error}") from error
+        return tomllib.loads(data.decode("utf-8"))
     except UnicodeDecodeError as error:
         raise UsageError(f"{path} is not UTF-8 at byte {error.start}") from error
     except (ValueError, RecursionError) as error:  # also of a number of thousands of digits

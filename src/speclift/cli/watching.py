@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 DRAWN_EVERY_S = 0.25
 STDIN = "-"
 # A page of metrics; what is longer is none.
-STDIN_CHARACTERS_MAX = 8 << 20
+STDIN_BYTES_MAX = 8 << 20
 URLS = "Servers, as http://127.0.0.1:8000; several are watched side by side. - reads one page of metrics from stdin."
 
 EXAMPLE = 'urls = ["http://127.0.0.1:8000"], or [[server]] with url = "..." and api_key_env = "..."'
@@ -110,15 +110,13 @@ def _targets(table: Mapping[str, object], path: Path) -> tuple[WatchTarget, ...]
 
 
 def _page_from_stdin(urls: list[str], ask: WatchAsk, *, as_json: bool) -> list[Watched]:
+    from speclift.studies.private import read_named
     from speclift.verbs.watch_plan import watch_page
 
     if len(urls) > 1:
         raise UsageError("- is one page from stdin; no other address goes with it", hint="speclift watch -")
-    text = sys.stdin.buffer.read(STDIN_CHARACTERS_MAX + 1).decode("utf-8", "replace")
-    if len(text) > STDIN_CHARACTERS_MAX:
-        raise UsageError(
-            f"stdin has more than {STDIN_CHARACTERS_MAX >> 20} MiB: no page of metrics is that long"
-        )
+    data = read_named(Path(STDIN), what="", limit_bytes=STDIN_BYTES_MAX)
+    text = data.decode("utf-8", "replace")
     return [watch_page(text, ask, place="stdin", tell=_json_line if as_json else _plain)]
 
 

@@ -8,6 +8,7 @@ this process only, never stored.
 from __future__ import annotations
 
 import base64
+import re
 from dataclasses import dataclass
 from urllib.parse import SplitResult, unquote, unquote_plus, urlsplit
 
@@ -62,9 +63,9 @@ class Address:
         return f"{whole}?{self.query}" if self.query else whole
 
 
-def concealed(url: str, *, what: str = "the address") -> str:
+def concealed(url: str, *, what: str = "the address", shows_path: bool = True) -> str:
     """The address without its secrets, which this process remembers; UsageError where it is no address."""
-    split = _checked(url, what=what)
+    split = _checked(url, what=what, shows_path=shows_path)
     public_url = redacted(url)
     if HIDDEN in url or public_url == url:
         return url
@@ -171,8 +172,9 @@ def _host_of(split: SplitResult) -> str:
     return host if host.isascii() else host.encode("idna").decode("ascii")
 
 
-def _checked(url: str, *, what: str) -> SplitResult:
-    complaint = f"{what} is not a server's address: {ascii(redacted(url))[:SHOWN_CHARACTERS]}"
+def _checked(url: str, *, what: str, shows_path: bool = True) -> SplitResult:
+    seen = redacted(url) if shows_path else _host_alone(url)
+    complaint = f"{what} is not a server's address: {ascii(seen)[:SHOWN_CHARACTERS]}"
     if any(character <= " " or character == "\x7f" for character in url):
         raise UsageError(f"{complaint} (a space or a control character)", hint=EXAMPLE)
     try:
@@ -197,6 +199,12 @@ def _checked(url: str, *, what: str) -> SplitResult:
             hint="write # as %23, @ as %40; in a user or password also / as %2F and ? as %3F",
         )
     return split
+
+
+def _host_alone(url: str) -> str:
+    """Empty where no host can be told from what may be a secret."""
+    place = re.match(r"\w+://[\w.:\[\]-]+", redacted(url))
+    return f"{place[0]}/..." if place else ""
 
 
 def _recalled(split: SplitResult) -> tuple[str, str]:

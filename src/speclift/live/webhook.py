@@ -37,7 +37,7 @@ class WebhookAddress:
 
 def webhook_address(url: str, key: str | None) -> WebhookAddress:
     """UsageError where it is no address."""
-    public = concealed(url, what="--webhook")
+    public = concealed(url, what="--webhook", shows_path=False)
     address = address_of(public)
     for part in address.path.split("/"):
         remember(part)

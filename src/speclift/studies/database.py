@@ -53,6 +53,15 @@ def connect(database: Path) -> sqlite3.Connection:
     return connection
 
 
+def file_at(path: Path) -> tuple[int, int] | None:
+    """Device and number of the file; None where there is none."""
+    try:
+        found = path.stat()
+    except OSError:
+        return None
+    return found.st_dev, found.st_ino
+
+
 def take_lock(path: Path) -> IO[str]:
     private_file(path / LOCK)
     lock = (path / LOCK).open("w")

@@ -6,15 +6,19 @@ import os
 from pathlib import Path
 
 from speclift.core.errors import StudyError, UsageError
+from speclift.studies.database import DATABASE, LOCK
 from speclift.studies.private import private_folder, write_private
 
+# How every SQLite database begins (sqlite.org/fileformat.html).
+SQLITE = b"SQLite format 3\0"
 # A report is some hundred kilobytes.
 ROOM_BYTES = 256 * 1024
 USUAL_NAMES = {"--out": "report.html", "--markdown": "summary.md", "--junit": "gate.xml"}
 
 
 def write_result(path: Path, text: str) -> None:
-    """Whole or not at all, for the user alone."""
+    """Whole or not at all, for the user alone; UsageError in place of a database."""
+    require_no_database(path)
     try:
         private_folder(path.parent)
         write_private(path, text)
@@ -22,9 +26,23 @@ def write_result(path: Path, text: str) -> None:
         raise StudyError(f"cannot write the report {path}: {error.strerror or error}") from error
 
 
+def require_no_database(path: Path, *, flag: str = "--out") -> None:
+    """UsageError for a study's own files and for any other SQLite database: replaced, what was measured is lost."""
+    real = path.resolve()
+    is_database = real.name.startswith(DATABASE) or (real.name == LOCK and (real.parent / DATABASE).exists())
+    if not is_database and real.is_file():
+        with real.open("rb") as file:
+            is_database = file.read(len(SQLITE)) == SQLITE
+    if is_database:
+        raise UsageError(
+            f"{flag} would replace {path}: a study keeps what it measured there", hint=f"another {flag}"
+        )
+
+
 def require_report_place(path: Path, *, prompts: Path | None = None, flag: str = "--out") -> None:
     """UsageError for what is no place for a file, StudyError for one that cannot be written now."""
     name = USUAL_NAMES[flag]
+    require_no_database(path, flag=flag)
     if path.is_dir():
         raise UsageError(f"{flag} must be a file, but {path} is a directory", hint=f"{path / name}")
     if path.exists() and not path.is_file():

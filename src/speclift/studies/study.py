@@ -29,6 +29,7 @@ from speclift.studies import format as fmt
 from speclift.studies.database import (
     connect,
     disk_errors,
+    file_at,
     is_study,
     read_errors,
     require_empty,
@@ -80,6 +81,7 @@ class Study:
         self.path = path
         self._db = connection
         self._lock = lock
+        self._file = file_at(path / DATABASE)
         self._keeps_text: bool | None = None
         # Of a study that keeps no text, what this process knows of it: requests, and records as they were.
         self._requests: tuple[Request, ...] | None = None
@@ -313,6 +315,14 @@ class Study:
                 if self._db.in_transaction:  # a full disk ends it too
                     self._db.execute("COMMIT")
 
+    def require_in_place(self) -> None:
+        """StudyError where the file is no longer at its path: what is written to it then is nobody's."""
+        if file_at(self.path / DATABASE) != self._file:
+            raise StudyError(
+                f"the study at {self.path} is gone: {DATABASE} was deleted, moved or replaced in the meantime",
+                hint="where it was moved, go on with --resume --study NEW_PLACE; else measure again",
+            )
+
     def add_record(self, record: Record) -> None:
         if not self.keeps_text:
             self._spoken.append(record)
@@ -326,6 +336,7 @@ class Study:
     # Reading back
 
     def records(self) -> tuple[Record, ...]:
+        self.require_in_place()
         with read_errors(self.path):
             return tuple(map(fmt.read_record, self._rows("SELECT * FROM records ORDER BY id")))
 
@@ -436,5 +447,6 @@ class Study:
         self._write(f"UPDATE launches SET {columns} WHERE id = ?", *values.values(), launch)
 
     def _write(self, statement: str, *values: Cell) -> None:
+        self.require_in_place()
         with disk_errors(self.path):
             self._db.execute(statement, tuple(fmt.storable(value) for value in values))

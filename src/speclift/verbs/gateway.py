@@ -30,6 +30,7 @@ from speclift.routing.features import CHAT_PATHS, COMPLETION_PATHS, Repeats, rea
 from speclift.routing.learning import Learner
 from speclift.routing.policy import Policy
 from speclift.routing.router import Router
+from speclift.studies.outputs import require_no_database
 from speclift.verbs.gateway_pages import GatewayPages
 from speclift.verbs.keys import key_of, token_of
 from speclift.views.gateway_route import ExplainedRoute, explained
@@ -100,6 +101,8 @@ class _Gateway:
         self._policy, self._repeats = _followed(ask.policy, learn=ask.learn)
         self._learner = Learner(canary=ask.canary, learn=ask.learn)
         self._router = Router(self._policy, learning=self._learner, seed=secrets.randbits(32))
+        if ask.access_log is not None:
+            require_no_database(ask.access_log, flag="--access-log")
         self._log = (
             None if ask.access_log is None else AccessLog(ask.access_log, keeps_text=ask.log_text, say=say)
         )

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import sys
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -13,8 +12,8 @@ from speclift.engines.named import known_dialects
 from speclift.linter.dialect import Dialects
 from speclift.linter.judge import TEXT_MAX, lint_text, lint_words, starts_something
 from speclift.linter.report import LintReport
+from speclift.studies.private import STDIN, read_named
 
-STDIN = "-"
 _HUB_ID = re.compile(r"\w[\w.-]*/\w[\w.-]*")
 
 
@@ -86,15 +85,10 @@ def _is_there(path: Path) -> bool:
 
 
 def read_pasted(path: Path) -> str:
-    if str(path) == STDIN:
-        return _decoded(sys.stdin.buffer.read(TEXT_MAX + 1), "standard input")
     if path.is_dir():
         raise UsageError(f"{path} is a folder", hint="give the script or the config in it")
-    try:
-        with path.open("rb") as file:
-            return _decoded(file.read(TEXT_MAX + 1), str(path))
-    except OSError as error:
-        raise UsageError(f"cannot read {path}: {error.strerror or error}") from error
+    data = read_named(path, what="", limit_bytes=4 * TEXT_MAX)
+    return _decoded(data, "standard input" if str(path) == STDIN else str(path))
 
 
 def _decoded(data: bytes, where: str) -> str:

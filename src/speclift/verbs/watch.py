@@ -16,7 +16,7 @@ from pathlib import Path
 from speclift import __version__
 from speclift.bench.interrupts import heeding_hangup
 from speclift.core.document import plain
-from speclift.core.errors import OperatingError, SpecliftError
+from speclift.core.errors import OperatingError, SpecliftError, UsageError
 from speclift.core.judged import StudyBreakEvens
 from speclift.core.live import Watched
 from speclift.core.results import Percentiles
@@ -239,6 +239,9 @@ def _history_file(ask: WatchAsk) -> Path:
         path = (
             (shared if shared.is_absolute() else Path.home() / ".local" / "state") / "speclift" / "watch.db"
         )
+    if path.exists() and not path.is_file() and not path.is_dir():
+        # A pipe would be waited for without an end.
+        raise UsageError(f"--history must be a file, but {path} is a device or a pipe")
     try:
         private_folder(path.parent)
         private_file(path)

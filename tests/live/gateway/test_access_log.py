@@ -113,6 +113,15 @@ def test_it_is_for_the_user_alone_and_goes_on_where_it_was(tmp_path: Path) -> No
     assert len(written(path, routed(), routed())) == 3
 
 
+@pytest.mark.parametrize(("mode", "warnings"), [(0o600, 0), (0o640, 1), (0o644, 1)])
+def test_one_that_others_can_read_already_is_said(mode: int, warnings: int, tmp_path: Path) -> None:
+    path, said = tmp_path / "access.jsonl", Said()
+    path.touch()
+    path.chmod(mode)
+    AccessLog(path, keeps_text=True, say=said).close()
+    assert [f"(mode {mode:o}): chmod 600" in words for words in said.words] == [True] * warnings
+
+
 @pytest.mark.slow
 def test_a_file_that_was_moved_is_begun_anew(tmp_path: Path) -> None:
     path, moved = tmp_path / "access.jsonl", tmp_path / "access.jsonl.1"

@@ -10,6 +10,8 @@ import hashlib
 import json
 import math
 import os
+import shlex
+import stat
 import threading
 from collections.abc import Callable, Sequence
 from datetime import UTC, datetime
@@ -33,6 +35,8 @@ LABEL_CHARACTERS_MAX = 200
 CLOSE_LIMIT_S: Seconds = 5.0
 # For the user alone, as studies are: it may hold what people asked.
 FILE_MODE = 0o600
+# Rights of group and others.
+OTHERS = 0o077
 
 
 class AccessLog:
@@ -51,6 +55,11 @@ class AccessLog:
                 f"the access log {path} cannot be written: {error.strerror or error}",
                 hint="a folder that exists and that you may write to: --access-log FILE",
             ) from error
+        mode = stat.S_IMODE(os.fstat(self._file).st_mode)
+        if mode & OTHERS:
+            say(
+                f"the access log {path} is open to others (mode {mode:o}): chmod 600 {shlex.quote(str(path))}"
+            )
         self._is_mid_line = False
         self._trouble = ""
         self._writer = threading.Thread(target=self._write_on, name="access log", daemon=True)
