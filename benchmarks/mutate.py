@@ -47,13 +47,30 @@ DESIGNS = "tests/hostile/test_designs.py"
 # What is left to hold behaviour where the tests of a module go: journeys, and answers that are known beforehand.
 NET = (
     "tests/journeys",
-    DESIGNS,
     "tests/arithmetic",
-    "tests/lossless/test_calibration.py",
-    "tests/lossless/test_degenerate_designs.py",
+    DESIGNS,
+    "tests/hostile/test_impossible_counts.py",
+    *(
+        f"tests/lossless/test_{name}.py"
+        for name in ("calibration", "degenerate_designs", "divergence", "greedy")
+    ),
+    "tests/lossless/test_recorded.py",
+    *(f"tests/lossless/soak/test_soak_{name}.py" for name in ("acceptance", "faults", "rates", "sizes")),
+    *(
+        f"tests/search/test_tune_{name}.py"
+        for name in ("conclusion", "cost", "posterior", "predictor", "race")
+    ),
+    *(f"tests/search/test_tune_{name}.py" for name in ("schedule", "search", "selection")),
     "tests/search/test_degenerate_searches.py",
-    "tests/statistics/test_crossed.py",
-    "tests/statistics/test_known_truth.py",
+    *(
+        f"tests/statistics/test_{name}.py"
+        for name in ("balance", "change", "compare", "crossed", "crossover")
+    ),
+    *(
+        f"tests/statistics/test_{name}.py"
+        for name in ("known_truth", "live_window", "load_curve", "nodes", "noise")
+    ),
+    *(f"tests/statistics/test_{name}.py" for name in ("pool_comparison", "stats", "tails", "upgrade")),
     "tests/verdict/test_looks_on_known_truth.py",
     "tests/verdict/test_verdict_on_known_truth.py",
 )

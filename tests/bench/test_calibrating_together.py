@@ -91,10 +91,10 @@ def test_as_many_start_as_fit_beside_each_other_and_one_at_a_time_is_measured(
         jobs = finished_jobs(searching)
     for before, after in pairwise(measured):
         assert after.sent_s >= before.end_s
-    assert [entry["candidate"] for entry in jobs[:2]] == ["baseline", "ngram-n2-k4"]
-    assert all(entry["launch_s"] > 0 for entry in jobs)
+    assert [entry.candidate for entry in jobs[:2]] == ["baseline", "ngram-n2-k4"]
+    assert all(entry.launch_s > 0 for entry in jobs)
     # Each has its share of what it took to start them, and no more.
-    assert sum(entry["spent_s"] for entry in jobs) <= time.monotonic() - begun_s
+    assert sum(entry.spent_s for entry in jobs) <= time.monotonic() - begun_s
 
 
 @pytest.mark.slow
@@ -111,7 +111,7 @@ def test_what_does_not_start_leaves_no_server_behind(
     else:
         searched(tmp_path)
         with Study.open(tmp_path / "s" / "search") as searching:
-            failed = {entry["candidate"] for entry in finished_jobs(searching) if entry["failure"]}
+            failed = {entry.candidate for entry in finished_jobs(searching) if entry.failure}
         assert failed == {fails}
     assert processes_with(MARK) == {}
 

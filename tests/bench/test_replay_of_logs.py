@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import re
 import tracemalloc
 from collections.abc import Callable
 from pathlib import Path
@@ -11,11 +10,10 @@ from typing import Any
 
 import pytest
 
-import speclift
 from byte_tokenizer import write_byte_tokenizer
 from speclift.bench import log_counting as pipeline
-from speclift.core.errors import ModelError, SpecliftError, UsageError
-from speclift.replayer.result import RefusedRequests, ReplayedSegment, ReplayResult, Temperatures
+from speclift.core.errors import ModelError, UsageError
+from speclift.replayer.result import ReplayedSegment, ReplayResult
 from speclift.verbs.replay import replay
 
 PHRASE = list(range(100, 130))
@@ -132,9 +130,6 @@ class TestCounting:
 
         assert (result.requests, result.log.other_segment) == (1, 1)
 
-    def test_the_public_name_is_the_verb(self, write: Write) -> None:
-        assert speclift.replay([write(copying())]).log.replayed == 1
-
 
 ASKED: dict[str, Any] = {"messages": [{"role": "user", "content": "abcabc"}]}
 
@@ -197,68 +192,6 @@ class TestText:
 
         assert "speclift models fetch" in caught.value.hint
 
-    @pytest.mark.parametrize(
-        "line",
-        [
-            {"custom_id": "1", "body": {**ASKED}, "response": "abc"},
-            {"conversations": [{"from": "human", "value": "abc"}, {"from": "gpt", "value": "abc"}]},
-            {"prompt": "abc", "response": {"choices": [{"text": "abc"}]}},
-        ],
-        ids=["batch", "sharegpt", "completion"],
-    )
-    def test_other_formats_are_read(self, write: Write, tokenizer: str, line: dict[str, Any]) -> None:
-        assert replay([write(line)], tokenizer=tokenizer).log.replayed == 1
-
-
-class TestWhatIsSaid:
-    def test_missing_responses_are_counted(self, write: Write) -> None:
-        result = replay([write(copying(), copying(response_token_ids=None), copying(response_token_ids=[]))])
-
-        assert (result.log.replayed, result.log.no_response) == (1, 2)
-        assert "2 of 3 requests have no response" in str(result.findings)
-
-    def test_broken_lines_are_counted_and_the_first_is_shown(self, write: Write) -> None:
-        result = replay([write(copying(), "{broken", copying(segment=5), '"text"')])
-
-        assert result.log.unreadable == 3
-        assert re.search(r"3 of 4 entries .* line 2: not JSON", str(result.findings))
-
-    def test_requests_that_vllm_would_refuse_are_counted(self, write: Write) -> None:
-        log = write(copying(min_p=0.1), copying(logit_bias={"5": 1}, min_p=0.2), copying())
-        result = replay([log])
-
-        assert result.refused["vllm"] == RefusedRequests(2, {"min_p": 2, "logit_bias": 1})
-        assert "refused-sampling" in checks(result)
-        assert "refused-sampling" not in checks(replay([log], engine="llamacpp"))
-
-    def test_sampled_and_unknown_temperatures_are_told_from_greedy(self, write: Write) -> None:
-        result = replay([write(copying(), copying(temperature=0.7), copying(temperature=None))])
-
-        assert result.log.temperature == Temperatures(1, 1, 1)
-        assert {"sampled", "temperature-unknown"} <= checks(result)
-
-    @pytest.mark.parametrize(
-        ("method", "check"),
-        [("ngram:map-k", "log-order"), ("ngram:simple", "k-below-n"), ("ngram", "vllm-runner")],
-    )
-    def test_each_drafter_says_what_is_peculiar_to_it(self, write: Write, method: str, check: str) -> None:
-        assert check in checks(replay([write(copying())], methods=(method,)))
-
-    def test_answers_of_one_token_have_no_length(self, write: Write) -> None:
-        found = one(replay([write(copying(response_token_ids=[7]))], ngrams=(2,)))
-
-        assert found.accepted_length.k == ()
-        assert found.draft_share is None
-
-    def test_a_cost_predicts_speedups(self, write: Write) -> None:
-        found = one(replay([write(copying(), copying())], ks=(4,), ngrams=(2,), cost=0.1))
-
-        (predicted,) = found.predicted_speedup
-        length, drafted = found.accepted_length.value[0], found.drafted_per_step[0]
-        assert drafted is not None
-        assert predicted.value[0] == pytest.approx(length / (1 + 0.1 * drafted))
-        assert predicted.load is None
-
 
 class TestRefusals:
     @pytest.mark.parametrize(
@@ -290,10 +223,6 @@ class TestRefusals:
     ) -> None:
         with pytest.raises(UsageError, match=message):
             replay([write(*lines)], **settings)
-
-    def test_a_missing_study_says_so(self, write: Write, tmp_path: Path) -> None:
-        with pytest.raises(SpecliftError, match="no study at"):
-            replay([write(copying())], study=tmp_path / "gone")
 
     def test_a_file_of_something_else_is_not_read_to_its_end(
         self, write: Write, monkeypatch: pytest.MonkeyPatch

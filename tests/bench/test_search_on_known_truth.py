@@ -102,7 +102,7 @@ def searched(
     deadline_s: float | None = None,
     clock: Callable[[], float] = lambda: 0.0,
 ) -> Search:
-    held = set(plan.tuning_ids)
+    held = set(plan.tuning)
     requests = [each for each in workload(60).requests if each.id in held]
     return asyncio.run(
         run_search(plan.search, runner, requests, observer=Observer(), deadline_s=deadline_s, clock=clock)

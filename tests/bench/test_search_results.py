@@ -7,7 +7,7 @@ from typing import cast
 
 import pytest
 
-from speclift.bench.search_run import JobEntry, stored_result
+from speclift.bench.search_run import CellEntry, JobEntry, stored_result
 from speclift.core.records import Outcome, Phase, Place, Record
 from speclift.core.traffic import Concurrency, Request
 from speclift.search.problem import JobResult, Purpose, SearchJob
@@ -15,15 +15,15 @@ from speclift.studies.study import Study
 
 ALONE = Concurrency(streams=1)
 JOB = SearchJob(id=1, candidate="ngram-k4", loads=(ALONE,), purpose=Purpose.LONG, reason="")
-ENTRY: JobEntry = {
-    "job": 1,
-    "candidate": "ngram-k4",
-    "launch": 1,
-    "spent_s": 11.0,
-    "launch_s": 2.0,
-    "failure": "",
-    "cells": [{"block": 0, "load": {"concurrency": 1}, "wall_s": 9.0, "pace_s": None}],
-}
+ENTRY = JobEntry(
+    job=1,
+    candidate="ngram-k4",
+    launch=1,
+    spent_s=11.0,
+    launch_s=2.0,
+    failure="",
+    cells=(CellEntry(block=0, load=ALONE, wall_s=9.0),),
+)
 
 
 def record(request_id: str, *, failed: bool = False) -> Record:

@@ -9,8 +9,7 @@ from pathlib import Path
 import pytest
 
 from samples import launch, new_study, record
-from speclift.bench.search_plan import JOBS
-from speclift.bench.search_run import CellEntry, JobEntry, stored_result
+from speclift.bench.search_run import CellEntry, JobEntry, keep_jobs, stored_result
 from speclift.core.records import Counters, Phase, Record, Step, TurnHealth
 from speclift.core.traffic import Concurrency
 from speclift.search.problem import JobResult, Purpose, SearchJob
@@ -21,16 +20,16 @@ JOB = SearchJob(id=2, candidate="ngram-k8", loads=(ALONE,), purpose=Purpose.LONG
 
 
 def entry(launch_id: int, *, pace_s: float | None = None, failure: str = "") -> JobEntry:
-    cell: CellEntry = {"block": 0, "load": {"concurrency": 1}, "wall_s": 1.5, "pace_s": pace_s}
-    return {
-        "job": launch_id,
-        "candidate": "ngram-k8",
-        "launch": launch_id,
-        "spent_s": 3.0,
-        "launch_s": 1.0,
-        "failure": failure,
-        "cells": [] if failure else [cell],
-    }
+    cell = CellEntry(block=0, load=ALONE, wall_s=1.5, pace_s=pace_s)
+    return JobEntry(
+        job=launch_id,
+        candidate="ngram-k8",
+        launch=launch_id,
+        spent_s=3.0,
+        launch_s=1.0,
+        failure=failure,
+        cells=() if failure else (cell,),
+    )
 
 
 def drafted(made: Record) -> Record:
@@ -65,7 +64,7 @@ def test_steps_and_time_of_every_answered_request_are_told(study: Study) -> None
 def test_a_machine_at_half_its_pace_is_told_as_if_it_had_gone_on(study: Study) -> None:
     study.add_record(drafted(record(arm="ngram-k8", launch=2, round=2, tpot_s=0.02)))
     found = entry(2, pace_s=0.016)
-    study.keep(JOBS, {"jobs": [entry(1, pace_s=0.008), found]})
+    keep_jobs(study, [entry(1, pace_s=0.008), found])
     (counts,) = told(study, found).cells[0].requests
     assert counts.tpot_s == pytest.approx(0.01)
 

@@ -143,7 +143,7 @@ def test_a_search_that_is_killed_goes_on_where_it_was(tmp_path: Path, mark: str)
     assert resumed.document["winner"]["arm"] == "ngram-k8"
     after = jobs_of(tmp_path)
     assert after[: len(before)] == before  # nothing that was finished ran again
-    assert len({entry["job"] for entry in after}) == len(after)
+    assert len({entry.job for entry in after}) == len(after)
 
 
 @pytest.mark.slow
@@ -155,7 +155,7 @@ def test_ctrl_c_during_a_search_stops_its_servers_and_says_how_to_go_on(tmp_path
     eventually(lambda: not processes_with(mark), what="the end of every server")
 
 
-def jobs_of(folder: Path) -> list[JobEntry]:
+def jobs_of(folder: Path) -> tuple[JobEntry, ...]:
     if not is_study(folder / "s" / "search"):
         return []
     with Study.open(folder / "s" / "search") as searching:

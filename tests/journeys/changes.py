@@ -79,3 +79,18 @@ FORCED = (
     """{"kind":"ngram"') WHERE key = 'plan'; """
     """UPDATE meta SET value = replace(value, '"extra":[]}}', '"extra":[]}}}') WHERE key = 'plan'"""
 )
+
+# The second arm of two drafts with a model, and segments have the names that the articles know.
+WITH_A_MODEL = (
+    """UPDATE meta SET value = replace(value, '{"kind":"ngram","variant":"simple","k":8,"n":12,"n_min":null,"""
+    """"min_hits":1,"extra":[]}', '{"kind":"draft","model":"small","k":8}') WHERE key = 'plan'; """
+    "UPDATE records SET segment = CASE segment WHEN 'copy' THEN 'qa' WHEN 'chat' THEN 'creative' ELSE segment END; "
+    "UPDATE records SET accepted = drafted * 3 / 4 WHERE arm = 'other' AND segment = 'qa'"
+)
+
+
+def typed_as(*words: str) -> str:
+    """What was typed when the study was measured."""
+    argv = json.dumps(words).replace("'", "''")
+    before = '["decide","--engine","fake"]'
+    return f"UPDATE meta SET value = replace(value, '{before}', '{argv}') WHERE key = 'provenance'"

@@ -28,8 +28,7 @@ def recorded_study(name: str, folder: Path, *changes: str) -> Path:
     """The study of that name in the folder; each change is SQL that is run on its database."""
     study = folder / name
     study.mkdir()
-    (packed,) = [*RECORDED.glob(f"*/{name}.sql.gz"), *RECORDED.glob(f"{name}.sql")]
-    script = gzip.decompress(packed.read_bytes()) if packed.suffix == ".gz" else packed.read_bytes()
+    script = gzip.decompress((RECORDED / "studies" / f"{name}.sql.gz").read_bytes())
     with closing(sqlite3.connect(study / "study.sqlite")) as database:
         database.executescript(script.decode())
         # Values that are kept have a checksum beside them.

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 import pytest
-from changes import ON_LLAMACPP, ON_VLLM, WITHOUT_COUNTS, failing, slower
+from changes import ON_LLAMACPP, ON_VLLM, WITH_A_MODEL, WITHOUT_COUNTS, failing, slower
 
 from recorded import RECORDED, differences, document_of, recorded_study
 from running import Cli, Result
@@ -40,6 +40,13 @@ STUDIES = [
     Document("by-load", "by-load", "", "compare by-load"),
     Document("by-temperature", "by-temperature", "", "compare by-temperature"),
     Document("two-arms", "two-arms", "", "compare two-arms --slo e2e_p95=400ms,tpot_p50=10ms"),
+    Document("articles", "two-arms", WITH_A_MODEL, "compare two-arms"),
+    Document(
+        "articles-short",
+        "by-load",
+        f"{slower(0.5)}; UPDATE records SET output_tokens = 30",
+        "compare by-load",
+    ),
     Document("open-loop", "open-loop", "", "compare open-loop"),
     Document("repeated", "repeated", "", "compare repeated"),
     Document("slow-tail", "slow-tail", slower(3, "id % 7 = 0"), "compare slow-tail"),

@@ -8,6 +8,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from msgspec import structs
 from tune_samples import DRAFT, HEAD, FormulaEngine, finish, problem_of
 
 from speclift.core.errors import EngineError
@@ -222,7 +223,7 @@ def with_requests(result: JobResult, chosen: slice) -> JobResult:
 
 def untimed(result: JobResult) -> JobResult:
     cells = tuple(
-        replace(cell, requests=tuple(replace(each, tpot_s=None) for each in cell.requests))
+        replace(cell, requests=tuple(structs.replace(each, tpot_s=None) for each in cell.requests))
         for cell in result.cells
     )
     return replace(result, cells=cells)

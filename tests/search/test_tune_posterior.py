@@ -7,6 +7,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from msgspec import structs
 from tune_samples import DRAFT, HEAD, FormulaEngine, plain_step_s, problem_of
 
 from speclift.core.arm import Arm, baseline_arm
@@ -179,7 +180,7 @@ class TestPlaces:
         result = run(PROBLEM, 1, "baseline")
         silent = replace(
             result.cells[1],
-            requests=tuple(replace(request, tpot_s=None) for request in result.cells[1].requests),
+            requests=tuple(structs.replace(request, tpot_s=None) for request in result.cells[1].requests),
         )
         posterior = known(PROBLEM, replace(result, cells=(result.cells[0], silent)))
         assert len(posterior.fit.cells) == 1

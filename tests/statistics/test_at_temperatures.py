@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 
 from simulated import ARM, comparer, drawn, quiet_truth, study_places
-from speclift.core.records import Outcome, Place, Record
+from speclift.core.records import Place, Record
 from speclift.core.results import ALL_TRAFFIC, AtTemperature
 from speclift.statistics.temperatures import at_temperatures
 
@@ -31,19 +31,6 @@ def rows(records: list[Record] | tuple[Record, ...], *, swept: bool = False) -> 
 COOLER_IS_FASTER = quiet_truth(lambda _s, _l, temperature: 2.0 if (temperature or 0.0) <= 0.5 else 0.8)
 
 
-def test_prompts_with_their_own_have_both_without_a_sweep() -> None:
-    cold, hot = rows(drawn(by_own(lambda number, _: 0.2 if number % 2 else 0.9), COOLER_IS_FASTER))
-    assert (cold.temperature, hot.temperature) == ("0.2", "0.9")
-    for row, truth, most in ((cold, 2.0, 2.1), (hot, 0.8, 0.85)):
-        assert row.speedup is not None
-        assert row.speedup.low is not None
-        assert row.speedup.high is not None
-        assert row.speedup.low < truth < row.speedup.high < most
-    assert cold.acceptance_rate is not None
-    assert cold.accepted_length is not None
-    assert (cold.prompts, cold.requests, cold.acceptance_rate.requests) == (18, 54, 54)
-
-
 def test_many_are_buckets_named_by_their_ends() -> None:
     found = rows(drawn(by_own(lambda number, _: number / 30), COOLER_IS_FASTER))
     assert [row.temperature.split("–")[0][:4] for row in found] == ["0", "0.03", "0.53", "0.73", "1.03"]
@@ -59,27 +46,7 @@ def test_where_each_segment_has_its_own_the_speedup_is_the_segments() -> None:
     assert [round(row.speedup.value, 1) for row in found if row.speedup is not None] == [2.0, 2.0, 0.8]
 
 
-def test_a_sweep_has_the_same() -> None:
-    records = drawn(study_places(temperatures=(0.0, 0.7)), COOLER_IS_FASTER)
-    assert [(row.temperature, row.prompts) for row in rows(records, swept=True)] == [("0", 36), ("0.7", 36)]
-
-
-@pytest.mark.parametrize("temperature", [None, 0.7])
-def test_one_temperature_is_no_comparison(temperature: float | None) -> None:
-    assert rows(drawn(by_own(lambda *_: temperature), COOLER_IS_FASTER)) == ()
-
-
 @pytest.mark.parametrize("prompts", [2, 3])
 def test_one_prompt_each_has_a_row_and_no_interval(prompts: int) -> None:
     found = rows(drawn(by_own(lambda number, _: 0.1 * number, prompts=prompts), COOLER_IS_FASTER))
     assert [row.prompts for row in found] == [1] * prompts
-
-
-def test_what_is_not_known_is_none() -> None:
-    truth = replace(COOLER_IS_FASTER, reports_drafts=False)
-    records = [
-        replace(r, outcome=Outcome.CUT) if r.place.arm != ARM.name and r.place.temperature == 0.9 else r
-        for r in drawn(by_own(lambda number, _: 0.2 if number % 2 else 0.9), truth)
-    ]
-    cold, hot = rows(records)
-    assert (cold.acceptance_rate, cold.accepted_length, hot.speedup) == (None, None, None)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import sqlite3
 from contextlib import closing
 from dataclasses import replace
@@ -14,14 +15,14 @@ from speclift.core.traffic import Concurrency
 from speclift.studies.format import FORMAT
 from speclift.studies.study import DATABASE, Study
 
-RECORDED = Path(__file__).parent.parent / "recorded"
+RECORDED = Path(__file__).parent.parent / "recorded" / "studies"
 OLD_FORMATS = range(1, FORMAT)
 HEALTH = TurnHealth(load=Concurrency(streams=1), loop_lag_p99_s=0.0, cpu_s=0.1, wall_s=1.0)
 
 
 @pytest.fixture(params=OLD_FORMATS)
 def old(request: pytest.FixtureRequest, tmp_path: Path) -> Path:
-    script = (RECORDED / f"study-format-{request.param}.sql").read_text(encoding="utf-8")
+    script = gzip.decompress((RECORDED / f"study-format-{request.param}.sql.gz").read_bytes()).decode()
     with closing(sqlite3.connect(tmp_path / DATABASE)) as database:
         database.executescript(script)
     return tmp_path

@@ -25,20 +25,6 @@ def tpot(p50: float) -> Percentiles:
 
 
 class TestOfCells:
-    def test_a_step_that_takes_as_long_as_two_tokens_breaks_even_at_two(self) -> None:
-        # 3 tokens a step and 2/3 of the baseline's time per token: a step takes two of its tokens.
-        known = evidence(
-            cells=(cell(tpot_s=tpot(0.02), accepted_length=estimate(3.0, 2.9, 3.1).interval),),
-            baseline_cells=(cell(arm=BASELINE, tpot_s=tpot(0.03), accepted_length=None),),
-        )
-
-        (point,) = load_break_evens(known, {ONE: 1.0})
-
-        assert point.accepted_length == pytest.approx(2.0)
-        assert point.measured is not None
-        assert point.measured.value == 3.0
-        assert point.baseline_tpot_s == tpot(0.03)
-
     def test_segments_count_before_the_whole_and_their_median_stands_for_the_load(self) -> None:
         segments = [
             side
@@ -73,9 +59,6 @@ class TestOfCells:
 
         assert point.accepted_length == pytest.approx(1.5)
         assert point.measured is None
-
-    def test_without_counts_of_drafts_there_is_none(self) -> None:
-        assert load_break_evens(evidence(cells=(cell(accepted_length=None),)), {ONE: 1.0}) == ()
 
     def test_a_load_of_which_nothing_came_back_is_left_out(self) -> None:
         assert load_break_evens(evidence(), {}) == ()

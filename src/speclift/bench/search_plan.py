@@ -3,22 +3,20 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from typing import NotRequired, TypedDict
+from collections.abc import Sequence
 
 from speclift.bench.search_time import SearchTime
+from speclift.core.document import Document, plain_object, read
 from speclift.core.engine_spec import EngineSpec
 from speclift.core.errors import StudyError
 from speclift.core.results import Finding, warn
 from speclift.core.traffic import Concurrency, Load, Request, Workload
-from speclift.core.typed_json import read_as
 from speclift.core.units import Seconds
 from speclift.engines.kind import engine_kind
 from speclift.search.problem import Problem, Settings
 from speclift.search.search import Search, start
 from speclift.search.space import Space
-from speclift.search.state import search_from_dict, search_to_dict
+from speclift.search.state import search_state, search_to_dict
 from speclift.studies.study import Study
 from speclift.workload.prompts import split
 
@@ -42,11 +40,12 @@ RACE_BLOCKS = 1
 CHARACTERS_PER_TOKEN = 4.0
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SearchPlan:
+class SearchPlan(Document, frozen=True, kw_only=True):
+    """What a search sets out to do: the ids of the prompts it tunes on, and of those it is confirmed on."""
+
     search: Search
-    tuning_ids: tuple[str, ...]
-    held_out_ids: tuple[str, ...]
+    tuning: tuple[str, ...]
+    held_out: tuple[str, ...]
     # Of search, confirmation and gate together, and the search's part; None is for as long as it takes.
     budget_s: Seconds | None
     search_s: Seconds | None
@@ -64,7 +63,7 @@ class SearchPlan:
 
     @property
     def is_held_out(self) -> bool:
-        return not set(self.tuning_ids) & set(self.held_out_ids)
+        return not set(self.tuning) & set(self.held_out)
 
 
 def plan_search(
@@ -99,8 +98,8 @@ def plan_search(
     )
     return SearchPlan(
         search=start(problem, eliminated=space.eliminated),
-        tuning_ids=tuple(request.id for request in tuning.requests),
-        held_out_ids=tuple(request.id for request in held_out.requests),
+        tuning=tuple(request.id for request in tuning.requests),
+        held_out=tuple(request.id for request in held_out.requests),
         budget_s=time.budget_s,
         search_s=time.search_s(drafters=drafters),
         cells_s=time.cells_s(drafters=drafters),
@@ -140,30 +139,8 @@ def no_hold_out(count: int) -> Finding:
     )
 
 
-class SearchPlanState(TypedDict):
-    search: Mapping[str, object]
-    tuning: list[str]
-    held_out: list[str]
-    budget_s: float | None
-    search_s: float | None
-    # Plans of before it was kept apart have none: all of the search's part.
-    cells_s: NotRequired[float | None]
-    is_quick: bool
-    together: bool | None
-
-
 def keep_plan(study: Study, plan: SearchPlan) -> None:
-    state: SearchPlanState = {
-        "search": search_to_dict(plan.search),
-        "tuning": list(plan.tuning_ids),
-        "held_out": list(plan.held_out_ids),
-        "budget_s": plan.budget_s,
-        "search_s": plan.search_s,
-        "cells_s": plan.cells_s,
-        "is_quick": plan.is_quick,
-        "together": plan.together,
-    }
-    study.keep(PLAN, state)
+    study.keep(PLAN, {**plain_object(plan), "search": search_to_dict(plan.search)})
 
 
 def kept_plan(study: Study) -> SearchPlan:
@@ -171,21 +148,13 @@ def kept_plan(study: Study) -> SearchPlan:
     if kept is None:
         raise StudyError(f"{study.path} is incomplete: it has no search plan", hint="start a new study")
     try:
-        state = read_as(SearchPlanState, kept)
+        # Plans of before it was kept apart have no time for cells: all of the search's part.
+        times = {"cells_s": kept.get("search_s")}
+        return read(SearchPlan, {**times, **kept, "search": search_state(kept.get("search"))})
     except ValueError as error:
         raise StudyError(
             f"the search plan in {study.path} is damaged: {error}", hint="start a new study"
         ) from error
-    return SearchPlan(
-        search=search_from_dict(state["search"]),
-        tuning_ids=tuple(state["tuning"]),
-        held_out_ids=tuple(state["held_out"]),
-        budget_s=state["budget_s"],
-        search_s=state["search_s"],
-        cells_s=state.get("cells_s", state["search_s"]),
-        is_quick=state["is_quick"],
-        together=state["together"],
-    )
 
 
 def _characters(request: Request) -> int:

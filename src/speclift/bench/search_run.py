@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AsyncExitStack
 from dataclasses import dataclass, replace
 from types import TracebackType
-from typing import NotRequired, Protocol, Self, TypedDict
+from typing import Protocol, Self
 
 from speclift.bench.live import ArmFailed, LiveArm, Servers
 from speclift.bench.observer import Observer
@@ -21,12 +21,11 @@ from speclift.bench.time_limit import to_the_end
 from speclift.client.client import Order
 from speclift.core.arm import Arm, baseline_arm
 from speclift.core.deadline import Deadline
-from speclift.core.documents import LoadDocument, load_document
+from speclift.core.document import Document, plain_object, read
 from speclift.core.engine_totals import ACCEPTED, engine_total
 from speclift.core.errors import EngineError, SpecliftError, StudyError
 from speclift.core.records import Counters, Phase, Record
 from speclift.core.traffic import Concurrency, Load, Rate, Request, repeated_prompts
-from speclift.core.typed_json import read_as
 from speclift.core.units import Seconds
 from speclift.search.counts import RequestCounts, request_counts
 from speclift.search.problem import CALIBRATING, CellResult, JobResult, Purpose, SearchJob
@@ -45,6 +44,34 @@ NO_LAUNCH = -1
 CELL_REQUESTS_MIN = 4
 
 
+class CellEntry(Document, frozen=True, kw_only=True):
+    """One cell as it was run."""
+
+    block: int
+    load: Load
+    wall_s: Seconds
+    # What the baseline beside it took per token meanwhile; null where none could run there.
+    pace_s: Seconds | None = None
+    # Time that the baseline was asked in; not the arm's.
+    pacing_s: Seconds = 0.0
+
+
+class JobEntry(Document, frozen=True, kw_only=True):
+    """What the search's study keeps of a finished job; its records are kept as those of any launch."""
+
+    job: int
+    candidate: str
+    launch: int
+    spent_s: Seconds
+    launch_s: Seconds
+    failure: str
+    cells: tuple[CellEntry, ...]
+
+
+class _JobEntries(Document, frozen=True, kw_only=True):
+    jobs: tuple[JobEntry, ...] = ()
+
+
 class ArmRunner(Protocol):
     """Where a job is run: here on this machine; elsewhere is for whoever implements it."""
 
@@ -55,18 +82,6 @@ class ArmRunner(Protocol):
     async def run(self, job: SearchJob, arm: Arm, requests: Sequence[Request]) -> JobResult:
         """One launch, every load of the job. A server that fails is a JobResult that says so, not an exception."""
         ...
-
-
-@dataclass(slots=True)
-class _Taken:
-    """One cell as it was run. `pace_s` is what the baseline beside it took per token meanwhile, where one runs."""
-
-    block: int
-    load: Load
-    wall_s: Seconds
-    pace_s: Seconds | None
-    # Time that the baseline was asked in; not the arm's.
-    pacing_s: Seconds
 
 
 @dataclass(slots=True)
@@ -163,7 +178,7 @@ class LocalRunner:
 
     async def run(self, job: SearchJob, arm: Arm, requests: Sequence[Request]) -> JobResult:
         begun_s = time.monotonic()
-        taken: list[_Taken] = []
+        taken: list[CellEntry] = []
         started = self._waiting.pop(job.id, None)
         if is_new := started is None:
             started = _Started(stack=AsyncExitStack())
@@ -178,27 +193,21 @@ class LocalRunner:
         finally:
             await to_the_end(started.stack.aclose())
         took_s = started.launch_s + time.monotonic() - begun_s
-        entry: JobEntry = {
-            "job": job.id,
-            "candidate": job.candidate,
-            "launch": NO_LAUNCH if started.live is None else started.live.launch,
-            "spent_s": took_s,
-            "launch_s": took_s - math.fsum(cell.wall_s + cell.pacing_s for cell in taken),
-            "failure": started.failure or self._servers.failures.get(arm.name, ""),
-            "cells": [
-                {
-                    "block": cell.block,
-                    "load": load_document(cell.load),
-                    "wall_s": cell.wall_s,
-                    "pace_s": cell.pace_s,
-                }
-                for cell in taken
-            ],
-        }
-        self._study.keep(JOBS, {"jobs": [*finished_jobs(self._study), entry]})
+        entry = JobEntry(
+            job=job.id,
+            candidate=job.candidate,
+            launch=NO_LAUNCH if started.live is None else started.live.launch,
+            spent_s=took_s,
+            launch_s=took_s - math.fsum(cell.wall_s + cell.pacing_s for cell in taken),
+            failure=started.failure or self._servers.failures.get(arm.name, ""),
+            cells=tuple(taken),
+        )
+        keep_jobs(self._study, (*finished_jobs(self._study), entry))
         return stored_result(job, entry, self._study, is_baseline=arm.is_baseline)
 
-    async def _cell(self, live: LiveArm, job: SearchJob, block: int, requests: Sequence[Request]) -> _Taken:
+    async def _cell(
+        self, live: LiveArm, job: SearchJob, block: int, requests: Sequence[Request]
+    ) -> CellEntry:
         load = job.loads[block]
         paces: list[Seconds] = []
         begun_s, pacing_s = time.monotonic(), 0.0
@@ -214,7 +223,7 @@ class LocalRunner:
             if piece:
                 orders = self._orders(live, job, block, load, piece)
                 await self._servers.take(live, orders, load, block=block, seed=seed)
-        return _Taken(
+        return CellEntry(
             block=block,
             load=load,
             wall_s=time.monotonic() - begun_s - pacing_s,
@@ -272,34 +281,13 @@ class LocalRunner:
         return orders
 
 
-class CellEntry(TypedDict):
-    block: int
-    load: LoadDocument
-    wall_s: float
-    # What the baseline took beside it; null where none could run there.
-    pace_s: NotRequired[float | None]
+def keep_jobs(study: Study, entries: Sequence[JobEntry]) -> None:
+    study.keep(JOBS, plain_object(_JobEntries(jobs=tuple(entries))))
 
 
-class JobEntry(TypedDict):
-    """What the search's study keeps of a finished job; its records are kept as those of any launch."""
-
-    job: int
-    candidate: str
-    launch: int
-    spent_s: float
-    launch_s: float
-    failure: str
-    cells: list[CellEntry]
-
-
-class JobEntries(TypedDict):
-    jobs: list[JobEntry]
-
-
-def finished_jobs(study: Study) -> list[JobEntry]:
-    kept = study.kept(JOBS)
+def finished_jobs(study: Study) -> tuple[JobEntry, ...]:
     try:
-        return [] if kept is None else read_as(JobEntries, kept)["jobs"]
+        return read(_JobEntries, study.kept(JOBS) or {}).jobs
     except ValueError as error:
         raise StudyError(
             f"the stored search in {study.path} is damaged: {error}", hint="start a new study"
@@ -308,35 +296,35 @@ def finished_jobs(study: Study) -> list[JobEntry]:
 
 def spent_s(study: Study) -> Seconds:
     """What the finished jobs took, the baseline beside them included."""
-    return math.fsum(entry["spent_s"] for entry in finished_jobs(study))
+    return math.fsum(entry.spent_s for entry in finished_jobs(study))
 
 
 def stored_result(job: SearchJob, entry: JobEntry, study: Study, *, is_baseline: bool) -> JobResult:
     """A job's result as the study holds it: the same whether it just ran or ran before the machine went down."""
-    totals = _totals_by_block(study, entry["launch"])
+    totals = _totals_by_block(study, entry.launch)
     own = [
         record
         for record in study.records()
-        if record.place.launch == entry["launch"] and record.place.phase is Phase.MEASURED
+        if record.place.launch == entry.launch and record.place.phase is Phase.MEASURED
     ]
     reference_s, first = _reference_pace_s(study), repeated_prompts(study.plan.requests)
     cells, unanswered = [], ""
-    for cell, load in zip(entry["cells"], job.loads, strict=False):
-        asked = [record for record in own if record.place.block == cell["block"]]
+    for cell, load in zip(entry.cells, job.loads, strict=False):
+        asked = [record for record in own if record.place.block == cell.block]
         answered = [record for record in asked if record.is_ok]
         if 2 * len(answered) < len(asked):
             # The few that were answered do not say how fast the others would have been.
             unanswered = f"{len(asked) - len(answered)} of {len(asked)} requests failed at {load.label}"
             continue
-        counted = totals.get(cell["block"], Counters())
-        factor = _pace_factor(reference_s, cell.get("pace_s"))
+        counted = totals.get(cell.block, Counters())
+        factor = _pace_factor(reference_s, cell.pace_s)
         counts = tuple(_counts(answered, counted, first, is_baseline=is_baseline, factor=factor))
         if counts:
             batch = _in_flight(answered) if isinstance(load, Rate) else None
-            cells.append(CellResult(load=load, requests=counts, wall_s=cell["wall_s"], batch=batch))
-    failure = entry["failure"] or unanswered
+            cells.append(CellResult(load=load, requests=counts, wall_s=cell.wall_s, batch=batch))
+    failure = entry.failure or unanswered
     failure = failure or ("" if cells else "no answer reported its output tokens and draft tokens")
-    return JobResult(job=job, cells=tuple(cells), launch_s=entry["launch_s"], failure=failure)
+    return JobResult(job=job, cells=tuple(cells), launch_s=entry.launch_s, failure=failure)
 
 
 def _totals_by_block(study: Study, launch: int) -> dict[int, Counters]:
@@ -355,13 +343,13 @@ def _pace_factor(reference_s: Seconds | None, pace_s: Seconds | None) -> float:
 
 def _reference_pace_s(study: Study) -> Seconds | None:
     """Of the first cell: every other one is told as if the machine had gone on at that pace."""
-    paces = (cell.get("pace_s") for entry in finished_jobs(study) for cell in entry["cells"])
+    paces = (cell.pace_s for entry in finished_jobs(study) for cell in entry.cells)
     return next((pace for pace in paces if pace), None)
 
 
 def replayed(search: Search, study: Study) -> Search:
     """The search as far as the study has results for what it asks; an unfinished job is asked again."""
-    kept = {(entry["job"], entry["candidate"]): entry for entry in finished_jobs(study)}
+    kept = {(entry.job, entry.candidate): entry for entry in finished_jobs(study)}
     while True:
         known = [job for job in search.ask() if (job.id, job.candidate) in kept]
         if not known:

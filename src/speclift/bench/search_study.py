@@ -196,7 +196,7 @@ def start_search(
     for finding in prepared.findings:
         study.add_finding(finding)
     if not plan.is_held_out:
-        study.add_finding(no_hold_out(len(plan.held_out_ids)))
+        study.add_finding(no_hold_out(len(plan.held_out)))
     keep_plan(study, plan)
     return study
 
@@ -307,7 +307,7 @@ def _searched(
     before_s = spent_s(searching)
     deadline_s = None if plan.search_s is None else begun_s + plan.search_s - before_s
     engine = build_engine(searching.engine)
-    tuning = set(plan.tuning_ids)
+    tuning = set(plan.tuning)
     requests = [request for request in searching.plan.requests if request.id in tuning]
     is_paced = bool(search.ask()) and _fits_beside_baseline(engine, searching.plan.arms, plan.together)
     runner = place.runner(
@@ -372,7 +372,7 @@ def open_confirmation(path: Path, searching: Study, search: Search, plan: Search
     spec, together = placed(spec, choice.arms, plan.together)
     spec, arms = with_control(spec, choice.arms)
     engine = build_engine(spec)
-    held_out = set(plan.held_out_ids)
+    held_out = set(plan.held_out)
     # What was to be confirmed in whole rounds, as on a fleet, still is.
     is_whole = asked.looks is not None and set(asked.looks.sizes) == {1.0}
     repeats = is_whole or (asked.request_count is not None and asked.request_count > len(held_out))

@@ -40,7 +40,7 @@ def tuning_from(search: Search, plan: SearchPlan, choice: Confirmation, *, spent
         spent_s=spent_s,
         grid_s=_grid_s(search),
         prompts=PromptSplit(
-            tuning=len(plan.tuning_ids), held_out=len(plan.held_out_ids), is_held_out=plan.is_held_out
+            tuning=len(plan.tuning), held_out=len(plan.held_out), is_held_out=plan.is_held_out
         ),
         schedule=_schedule(choice),
     )

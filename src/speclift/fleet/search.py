@@ -14,10 +14,19 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self
 
+from msgspec import structs
+
 from speclift.bench.live import Servers
 from speclift.bench.observer import Observer
-from speclift.bench.search_plan import JOBS, SIZES
-from speclift.bench.search_run import NO_LAUNCH, JobEntry, LocalRunner, finished_jobs, stored_result
+from speclift.bench.search_plan import SIZES
+from speclift.bench.search_run import (
+    NO_LAUNCH,
+    JobEntry,
+    LocalRunner,
+    finished_jobs,
+    keep_jobs,
+    stored_result,
+)
 from speclift.bench.search_study import RunnerNeeds, SearchRunner
 from speclift.core.arm import Arm
 from speclift.core.errors import FleetError
@@ -97,7 +106,7 @@ class FleetRunner:
                 continue
             self._free.put_nowait(node)
             self._study.keep(SIZES, {**sizes, **(self._study.kept(SIZES) or {})})
-            self._study.keep(JOBS, {"jobs": [*finished_jobs(self._study), entry]})
+            keep_jobs(self._study, (*finished_jobs(self._study), entry))
             return stored_result(job, entry, self._study, is_baseline=arm.is_baseline)
         raise FleetError(
             f"no node is left to run {arm.name}",
@@ -130,8 +139,8 @@ class FleetRunner:
                     raise named(node, ended.error)
                 assert isinstance(ended.result, tuple)
                 entry: JobEntry = ended.result[0]
-                entry["launch"] = kept.launches.get(entry["launch"], NO_LAUNCH)
-                return entry, ended.result[1]
+                launch = kept.launches.get(entry.launch, NO_LAUNCH)
+                return structs.replace(entry, launch=launch), ended.result[1]
         raise NodeLost(node, "its worker ended without a result")
 
 

@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+
+import msgspec
 
 from speclift.core.records import Step
 from speclift.core.units import Seconds, Tokens
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RequestCounts:
-    """One request of one cell. `accepted` and `drafted` list the steps that drafted, in order.
+class RequestCounts(msgspec.Struct, frozen=True, kw_only=True, array_like=True):
+    """One request of one cell; as JSON a list, because thousands of them are kept.
+
+    `accepted` and `drafted` list the steps that drafted, in order.
 
     Empty lists with `steps` above `without_draft` mean that only totals are known (llama.cpp without a stream).
     """
@@ -59,7 +61,7 @@ def keeping_longer_drafts(request: RequestCounts, k: int) -> RequestCounts:
     and stay what they are at another k of the model's. An engine does not tell which of the two drafted."""
     steps = list(zip(request.accepted, request.drafted, strict=True))
     varied = [(accepted, drafted) for accepted, drafted in steps if drafted <= k]
-    return replace(
+    return msgspec.structs.replace(
         request,
         accepted=tuple(accepted for accepted, _ in varied),
         drafted=tuple(drafted for _, drafted in varied),
