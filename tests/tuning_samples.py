@@ -6,9 +6,8 @@ from dataclasses import fields
 
 from speclift.core.results import Bounds
 from speclift.core.traffic import Concurrency
-from speclift.search.conclusion import LoadChoice
+from speclift.search.conclusion import LoadChoice, Segment
 from speclift.search.problem import Purpose
-from speclift.search.schedule import Segment
 from speclift.search.space import Elimination
 from speclift.search.tuning import (
     ConfirmedBest,

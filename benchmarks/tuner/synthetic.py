@@ -28,10 +28,10 @@ from synthetic_engine import DRAFTERS, KS, Floats, Recorded, SyntheticEngine, re
 from speclift.bench.search_plan import cell_prompts
 from speclift.core.arm import Arm, baseline_arm
 from speclift.search.conclusion import conclude
-from speclift.search.effort import GRID_REPEATS, GRID_REQUESTS_MIN
 from speclift.search.predictor import AcceptanceRun, accepted_lengths
 from speclift.search.problem import JobResult, Problem, Settings
 from speclift.search.search import Search, start
+from speclift.search.selection import GRID_REPEATS, GRID_REQUESTS_MIN
 from speclift.search.space import Candidate, sees_text_alone, with_k
 
 NEAR = 0.02

@@ -24,7 +24,7 @@ from numpy.typing import NDArray
 from speclift.bench.search_plan import cell_prompts
 from speclift.core.speculation import Drafter, DraftModel, Head, NGram
 from speclift.core.traffic import Concurrency, Load
-from speclift.search.cost_surface import Experts
+from speclift.search.cost import Experts
 from speclift.search.counts import RequestCounts
 from speclift.search.problem import CellResult
 

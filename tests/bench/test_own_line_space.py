@@ -6,8 +6,7 @@ import pytest
 
 from speclift.bench import deployment
 from speclift.bench.ask import Ask
-from speclift.bench.search_fit import require_fit
-from speclift.bench.search_space import space_of, wanted, with_yours
+from speclift.bench.search_space import require_fit, space_of, wanted, with_yours
 from speclift.core.arm import YOURS
 from speclift.core.errors import WillNotRun
 from speclift.core.speculation import Combined, DraftModel, NGram

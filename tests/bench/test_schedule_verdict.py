@@ -12,7 +12,7 @@ from speclift.core.document import plain_object
 from speclift.core.speculation import NGram
 from speclift.core.traffic import Concurrency
 from speclift.engines.vllm.dialect.tables import SCHEDULE
-from speclift.search.schedule import Segment
+from speclift.search.conclusion import Segment
 from speclift.search.tuning import TUNING, PromptSplit, SearchedSchedule, Tuning
 from speclift.statistics.schedule_gain import SCHEDULE_NO_GAIN
 from speclift.verbs.compare import compare

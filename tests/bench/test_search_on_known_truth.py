@@ -11,17 +11,23 @@ import pytest
 
 from samples import request
 from speclift.bench.observer import Observer
-from speclift.bench.search_plan import SearchPlan, cell_prompts, divide, plan_search, search_prompts
+from speclift.bench.search_plan import (
+    SearchPlan,
+    SearchTime,
+    cell_prompts,
+    divide,
+    plan_search,
+    search_prompts,
+)
 from speclift.bench.search_run import run_search
 from speclift.bench.search_space import Wanted, space_of
-from speclift.bench.search_time import SearchTime
 from speclift.core.arm import Arm, ServerSettings
 from speclift.core.engine_spec import EngineSpec
 from speclift.core.errors import EngineError
 from speclift.core.speculation import NGram
 from speclift.core.traffic import Concurrency, Load, Request, Workload
 from speclift.engines.vllm.dialect.tables import SCHEDULE
-from speclift.search.choice import choose, confirmed_loads
+from speclift.search.conclusion import choose, confirmed_loads
 from speclift.search.counts import request_counts
 from speclift.search.problem import CellResult, JobResult, SearchJob
 from speclift.search.search import Search

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from running import Cli, fake_flags
-from speclift.bench.search_time import CONFIRMED_LAUNCHES, SHORTEST_LAUNCHES, SearchTime
+from speclift.bench.search_plan import CONFIRMED_LAUNCHES, SHORTEST_LAUNCHES, SearchTime
 from speclift.bench.study_paths import launch_seen_s
 from speclift.core.arm import ServerSettings
 from speclift.core.engine_spec import EngineSpec

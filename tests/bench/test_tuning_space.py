@@ -9,12 +9,12 @@ import pytest
 from speclift.bench import deployment
 from speclift.bench.ask import Ask
 from speclift.bench.observer import Observer
-from speclift.bench.search_fit import too_large
 from speclift.bench.search_space import (
     Wanted,
     refused_by,
     silent_on,
     space_of,
+    too_large,
     wanted,
 )
 from speclift.bench.search_study import _axes, _varied, prospect

@@ -14,16 +14,14 @@ from tune_samples import DRAFT, HEAD, FormulaEngine, finish, problem_of
 from speclift.core.errors import EngineError
 from speclift.core.traffic import Concurrency
 from speclift.engines.vllm.dialect.tables import SCHEDULE
-from speclift.search.choice import choose
-from speclift.search.conclusion import conclude
-from speclift.search.cost_fit import fit_cost
+from speclift.search.conclusion import choose, conclude
+from speclift.search.cost import fit_cost
 from speclift.search.counts import RequestCounts, step_s
 from speclift.search.posterior import posterior_of
 from speclift.search.predictor import REQUEST_SD, AcceptanceRun, accepted_lengths
 from speclift.search.problem import CellResult, JobResult, Problem, Purpose, SearchJob, Settings
-from speclift.search.race import PROMPTS_MIN, standings
 from speclift.search.search import Search, start
-from speclift.search.selection import beaten, far_from_best
+from speclift.search.selection import PROMPTS_MIN, beaten, far_from_best, standings
 
 ALONE = Concurrency(streams=1)
 KS = (1, 3, 8)

@@ -14,12 +14,18 @@ from speclift.core.arm import BASELINE
 from speclift.core.errors import EngineError
 from speclift.core.records import Outcome, Phase, Record
 from speclift.core.traffic import Concurrency
-from speclift.search.choice import Confirmation, choose, confirmed_loads, ranked
-from speclift.search.conclusion import conclude
+from speclift.search.conclusion import (
+    Confirmation,
+    Schedule,
+    Segment,
+    choose,
+    conclude,
+    confirmed_loads,
+    ranked,
+)
 from speclift.search.counts import RequestCounts
 from speclift.search.posterior import Posterior
 from speclift.search.problem import CellResult, JobResult, Purpose, SearchJob
-from speclift.search.schedule import Schedule, Segment
 from speclift.search.search import Search, start
 from speclift.search.selection import beaten
 from speclift.search.space import Elimination

@@ -8,16 +8,20 @@ import numpy as np
 import pytest
 
 from speclift.core.drafting import Drafting
-from speclift.search.cost_fit import (
+from speclift.search.cost import (
     CELL_SD,
     EXPERTS_MISFIT,
     RUN_REQUESTS,
     SMALL_TILES,
     CostFit,
+    Experts,
+    Point,
+    Surface,
+    Tiles,
     TimedPoint,
     fit_cost,
+    left_over,
 )
-from speclift.search.cost_surface import Experts, Point, Surface, Tiles, left_over
 
 DRAFTERS = (("draft", Drafting.PASSES), ("lookup", Drafting.LOOK_UP))
 UNIT_S = 0.008

@@ -15,8 +15,14 @@ from tune_samples import extract, length_of, runs_ahead, text_only, walked
 from speclift.core.records import Step
 from speclift.core.speculation import DraftModel, Head, NGram, Suffix
 from speclift.search.counts import RequestCounts, request_counts, step_s
-from speclift.search.extrapolate import Basis, chain_steps
-from speclift.search.predictor import AcceptanceCurve, AcceptanceRun, accepted_lengths, is_prefix_only
+from speclift.search.predictor import (
+    AcceptanceCurve,
+    AcceptanceRun,
+    Basis,
+    accepted_lengths,
+    chain_steps,
+    is_prefix_only,
+)
 
 KS = tuple(range(1, 11))
 

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from speclift.search.race import ALPHA, Pass, mirrored, radius, standings
+from speclift.search.selection import ALPHA, Pass, mirrored, radius, standings
 
 
 @given(arms=st.lists(st.integers(), min_size=1, max_size=6, unique=True), slope=st.floats(-1, 1))

@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from speclift.core.errors import UsageError
-from speclift.search.schedule import TOLERANCE, compress
+from speclift.search.conclusion import TOLERANCE, compress
 
 
 def brute_force(rates: list[list[float]], tolerance: float) -> tuple[int, float]:

@@ -13,9 +13,15 @@ from speclift.core.speculation import Drafter
 from speclift.core.traffic import Concurrency, Rate
 from speclift.search.conclusion import conclude
 from speclift.search.problem import JobResult, Problem, Purpose, Settings
-from speclift.search.search import Search, SearchPhase, calibration_loads, start
+from speclift.search.search import (
+    Search,
+    SearchPhase,
+    calibration_loads,
+    search_from_dict,
+    search_to_dict,
+    start,
+)
 from speclift.search.space import Candidate, Elimination
-from speclift.search.state import search_from_dict, search_to_dict
 
 
 @pytest.fixture(scope="module")

@@ -10,27 +10,25 @@ from tune_samples import DRAFT, LOADS, FormulaEngine, problem_of
 
 from speclift.core.traffic import Load
 from speclift.search.counts import RequestCounts
-from speclift.search.effort import (
-    CALIBRATIONS,
-    GRID_REQUESTS_MIN,
-    allowed_s,
-    cell_s,
-    grid_s,
-    job_s,
-    launch_s,
-    left_s,
-)
 from speclift.search.posterior import Posterior
 from speclift.search.posterior import posterior_of as posterior_from
 from speclift.search.problem import CellResult, JobResult, Problem, Purpose, SearchJob, Settings
 from speclift.search.search import Search, start
 from speclift.search.selection import (
+    CALIBRATIONS,
     GAIN_SHARE,
+    GRID_REQUESTS_MIN,
     Doubt,
+    allowed_s,
     best_probe,
+    cell_s,
     contested,
     doubts,
     expected_regret,
+    grid_s,
+    job_s,
+    launch_s,
+    left_s,
     promises,
     race_entries,
 )

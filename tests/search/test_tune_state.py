@@ -15,12 +15,11 @@ from speclift.core.drafting import Template
 from speclift.core.errors import StudyError
 from speclift.core.speculation import Combined, DraftModel, Head, NGram, Suffix
 from speclift.core.traffic import Concurrency, Load, Rate
-from speclift.search.cost_surface import Experts
+from speclift.search.cost import Experts
 from speclift.search.counts import RequestCounts
 from speclift.search.problem import CellResult, JobResult, Problem, Settings
-from speclift.search.search import Search, start
+from speclift.search.search import Search, search_from_dict, search_to_dict, start
 from speclift.search.space import Axes, Elimination, build_space
-from speclift.search.state import search_from_dict, search_to_dict
 
 loads: st.SearchStrategy[Load] = st.one_of(
     st.builds(lambda streams: Concurrency(streams=streams), st.integers(1, 512)),

@@ -6,7 +6,7 @@ import pytest
 
 from speclift.core.arm import Arm
 from speclift.core.speculation import Combined, DraftModel, NGram, Speculation
-from speclift.search.choice import _of_another_kind
+from speclift.search.conclusion import _of_another_kind
 from speclift.search.space import Candidate
 
 NGRAM, DRAFT = NGram(k=7, n=4), DraftModel(model="tiny.gguf", k=3)

@@ -16,11 +16,11 @@ from speclift.search.space import Elimination
 from speclift.search.tuning import SearchedCell, Tuning, kept_tuning
 from speclift.views.charts_plot import Label, placed_labels
 from speclift.views.text_plot import TextPoint, text_plot
-from speclift.views.tuning_charts import pareto
-from speclift.views.tuning_table import (
+from speclift.views.tuning_figures import (
     cost_line,
     dropped_lines,
     error_lines,
+    pareto,
     schedule_line,
     speedup_tables,
 )

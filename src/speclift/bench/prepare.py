@@ -15,8 +15,7 @@ from speclift.bench.ask import Ask
 from speclift.bench.draft_files import draft_files, with_files
 from speclift.bench.limits import require_sane
 from speclift.bench.observer import Observer
-from speclift.bench.search_fit import require_fit
-from speclift.bench.search_space import named_methods
+from speclift.bench.search_space import named_methods, require_fit
 from speclift.client.provenance import host_facts
 from speclift.core.arm import CONTROL, EMBEDDED_MODEL, YOURS, Arm, baseline_arm, control_arm
 from speclift.core.engine_spec import AttachSettings, EngineSpec

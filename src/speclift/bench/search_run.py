@@ -15,8 +15,7 @@ from typing import Protocol, Self
 from speclift.bench.live import ArmFailed, LiveArm, Servers
 from speclift.bench.observer import Observer
 from speclift.bench.run import arrival_seed
-from speclift.bench.search_plan import JOBS, SIZES, cell_prompts
-from speclift.bench.search_time import CONFIRMED_LAUNCHES
+from speclift.bench.search_plan import CONFIRMED_LAUNCHES, JOBS, SIZES, cell_prompts
 from speclift.bench.time_limit import to_the_end
 from speclift.client.client import Order
 from speclift.core.arm import Arm, baseline_arm

@@ -22,8 +22,8 @@ from speclift.core.quantities import duration
 from speclift.core.traffic import Concurrency, Load, Rate, Request
 from speclift.core.units import Seconds
 from speclift.engines.kind import engine_kind
-from speclift.search.effort import GRID_REPEATS
 from speclift.search.problem import Settings
+from speclift.search.selection import GRID_REPEATS
 from speclift.workload.experiment import StudyPlan
 
 # Nobody knows a server's pace before it ran; most serve a stream at 20 to 200 tokens a second.

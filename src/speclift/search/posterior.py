@@ -15,8 +15,7 @@ import numpy as np
 
 from speclift.core.drafting import drafting_of, kept_k
 from speclift.core.traffic import Concurrency, Load
-from speclift.search.cost_fit import CostFit, TimedPoint, fit_cost
-from speclift.search.cost_surface import Floats, Point, Surface
+from speclift.search.cost import CostFit, Floats, Point, Surface, TimedPoint, fit_cost
 from speclift.search.counts import RequestCounts, keeping_longer_drafts, step_s
 from speclift.search.predictor import AcceptanceCurve, AcceptanceRun, accepted_lengths
 from speclift.search.problem import CellResult, JobResult, Problem, StepDrafts, nominal_batch, step_drafts

@@ -9,7 +9,7 @@ from enum import StrEnum
 from speclift.core.errors import UsageError
 from speclift.core.traffic import Concurrency, Load
 from speclift.core.units import Seconds, Tokens
-from speclift.search.cost_surface import Experts
+from speclift.search.cost import Experts
 from speclift.search.counts import RequestCounts
 from speclift.search.space import Candidate
 

@@ -8,32 +8,110 @@ near to call. A search is a value: telling gives a new one, and its dictionary r
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, fields, replace
 from enum import StrEnum
 from itertools import accumulate
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
-from speclift.core.drafting import Drafting, drafting_of
-from speclift.core.errors import UsageError
+from speclift.core.document import Json, plain_object, read
+from speclift.core.drafting import Drafting, drafting_of, kept_k, varied_parts
+from speclift.core.errors import StudyError, UsageError
+from speclift.core.speculation import Combined, method_name
 from speclift.core.traffic import Load
 from speclift.core.units import Seconds
-from speclift.search.combining import combinations, is_told
-from speclift.search.effort import cell_s, grid_s, job_s, launch_s, left_s
 from speclift.search.posterior import Dropped, Posterior, posterior_of
-from speclift.search.problem import JobResult, Problem, Purpose, SearchJob
-from speclift.search.race import mirrored
+from speclift.search.problem import JobResult, Problem, Purpose, SearchJob, Settings
 from speclift.search.selection import (
     Doubt,
     beaten,
     best_probe,
+    cell_s,
     contested,
     doubts,
     expected_regret,
     far_from_best,
+    grid_s,
+    job_s,
+    launch_s,
+    left_s,
+    mirrored,
     race_entries,
 )
 from speclift.search.space import Candidate, Elimination, sees_text_alone
+
+
+def is_told(problem: Problem, drafter: str) -> bool:
+    """Whether all its parts are tried alone as well: then their runs say whether it is worth one of its own."""
+    combined = _first(problem, drafter).arm.speculation
+    if not isinstance(combined, Combined) or not kept_k(combined):
+        return False
+    alone = {each.arm.method for each in problem.candidates if each.drafter is not None}
+    return all(method_name(part) in alone for part in combined.parts)
+
+
+def combinations(problem: Problem, posterior: Posterior) -> tuple[list[str], list[Elimination]]:
+    """Drafters to run, one for each combination of methods, and why the others are left out."""
+    families: dict[str, list[str]] = {}
+    for drafter in dict.fromkeys(each.drafter for each in problem.candidates if each.drafter is not None):
+        if is_told(problem, drafter):
+            families.setdefault(_first(problem, drafter).arm.method, []).append(drafter)
+    chosen, left_out = [], []
+    for drafters in families.values():
+        best, reasons = _chosen(problem, posterior, drafters)
+        chosen += [best] if best is not None else []
+        left_out += [
+            Elimination(candidate=each.name, stage="predicted", reason=reasons[each.drafter])
+            for each in problem.candidates
+            if each.drafter in reasons
+        ]
+    return chosen, left_out
+
+
+def _chosen(
+    problem: Problem, posterior: Posterior, drafters: Sequence[str]
+) -> tuple[str | None, dict[str | None, str]]:
+    """Of combinations that differ in the k of their look-up alone."""
+    combined = _first(problem, drafters[0]).arm.speculation
+    assert isinstance(combined, Combined)
+    varied = varied_parts(combined)
+    models = [row for part in varied for row in _rows(posterior, method_name(part))]
+    if not any(_may_pay(problem, posterior, row) for row in models):
+        model = "+".join(method_name(part) for part in varied)
+        reason = (
+            f"{model} alone is no faster than the baseline, and would draft where the look-up finds nothing"
+        )
+        return None, dict.fromkeys(drafters, reason)
+    look_ups = [
+        row for part in combined.parts if part not in varied for row in _rows(posterior, method_name(part))
+    ]
+    shares = [problem.share(load) for load in posterior.loads]
+    best = max(look_ups, key=lambda row: float(posterior.mean[row] @ shares), default=None)
+    # Where the look-up failed alone, the longest: what it drafts costs next to nothing.
+    own = {drafter: kept_k(_first(problem, drafter).arm.speculation) for drafter in drafters}
+    k = max(own.values()) if best is None else posterior.candidates[best].k
+    nearest = min(drafters, key=lambda drafter: abs(own[drafter] - k))
+    reason = f"its look-up alone is best at k={k}"
+    return nearest, {drafter: reason for drafter in drafters if drafter != nearest}
+
+
+def _may_pay(problem: Problem, posterior: Posterior, row: int) -> bool:
+    """Somewhere, even if it is only by luck: what a model loses alone it loses behind a look-up too."""
+    plain = next(place for place, each in enumerate(posterior.candidates) if each.is_baseline)
+    luck = problem.settings.near_sd
+    return any(
+        posterior.optimistic[row, column] + luck * posterior.sd(row, column) > posterior.mean[plain, column]
+        for column in range(len(posterior.loads))
+    )
+
+
+def _rows(posterior: Posterior, method: str) -> list[int]:
+    return [row for row, each in enumerate(posterior.candidates) if each.arm.method == method]
+
+
+def _first(problem: Problem, drafter: str) -> Candidate:
+    return next(each for each in problem.candidates if each.drafter == drafter)
+
 
 # A job that has no number yet: what is launched, at which loads, what for, and why in words.
 _Wanted: TypeAlias = tuple[Candidate, tuple[Load, ...], Purpose, str]
@@ -422,3 +500,56 @@ def _k_long(problem: Problem, drafter: str) -> int:
     own = next(each for each in problem.candidates if each.drafter == drafter)
     looks_up = drafting_of(own.arm.speculation) is Drafting.LOOK_UP
     return problem.settings.k_long_lookup if looks_up else problem.settings.k_long
+
+
+# 2: a candidate holds its arm as a value, and what was dropped is called by its arm.
+SCHEMA = 2
+
+
+def search_to_dict(search: Search) -> dict[str, Json]:
+    """JSON-ready; `search_from_dict` reads it back equal."""
+    return {"schema": SCHEMA, **plain_object(search)}
+
+
+def search_from_dict(data: object) -> Search:
+    """The search, also from schema 1; StudyError where it is of another form or damaged."""
+    state = search_state(data)
+    try:
+        return read(Search, state)
+    except ValueError as error:
+        raise StudyError(f"the search is damaged: {error}", hint="start a new search") from error
+
+
+def search_state(data: object) -> dict[str, Any]:
+    """The fields of a Search as they are kept today; StudyError where one is missing."""
+    schema = data.get("schema") if isinstance(data, Mapping) else None
+    if not isinstance(data, Mapping) or schema not in (1, SCHEMA):
+        raise StudyError(
+            f"a search of schema {SCHEMA} was expected, saw {schema!r}", hint="start a new search"
+        )
+    try:
+        state = _from_schema_1(data) if schema == 1 else dict(data)
+        problem = state["problem"]
+        settings = problem["settings"]
+        for kind, part in ((Search, state), (Problem, problem), (Settings, settings)):
+            if missing := [each.name for each in fields(kind) if each.name not in part]:
+                raise KeyError(missing[0])
+        # JSON has no infinity.
+        budget_s = math.inf if settings["budget_s"] is None else settings["budget_s"]
+        return {**state, "problem": {**problem, "settings": {**settings, "budget_s": budget_s}}}
+    except (KeyError, TypeError) as error:
+        raise StudyError(f"the search is damaged: {error!r}", hint="start a new search") from error
+
+
+def _from_schema_1(data: Mapping[str, object]) -> dict[str, Any]:
+    """Searches of before a CPU's tile was known have none."""
+    state: dict[str, Any] = dict(data)
+    candidates = [
+        {**candidate, "arm": {"name": candidate["name"], "speculation": candidate["speculation"]}}
+        for candidate in state["problem"]["candidates"]
+    ]
+    return {
+        **state,
+        "problem": {"cpu_tile": None, **state["problem"], "candidates": candidates},
+        "eliminated": [{**dropped, "arm": dropped["candidate"]} for dropped in state["eliminated"]],
+    }

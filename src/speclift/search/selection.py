@@ -1,22 +1,213 @@
-"""Which arms are worth another launch? What the posterior says of dropping, racing, and being done."""
+"""Which arms are worth another launch, and what does it cost? What the posterior says of dropping, racing, being done.
+
+A race compares a few arms directly: mirrored blocks against drift, a confidence sequence against peeking.
+"""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import product
+from itertools import chain, product
+from typing import TypeAlias, TypeVar
 
 import numpy as np
 
-from speclift.core.traffic import Load
+from speclift.core.traffic import Concurrency, Load
 from speclift.core.units import Seconds
-from speclift.search.cost_fit import FRESH_SD
-from speclift.search.cost_surface import Floats
+from speclift.search.cost import FRESH_SD, Floats
 from speclift.search.posterior import Dropped, Posterior
-from speclift.search.problem import JobResult, Problem, Purpose
-from speclift.search.race import PROMPTS_MIN, Pass, standings
+from speclift.search.problem import CALIBRATING, CellResult, JobResult, Problem, Purpose
 from speclift.search.space import Elimination
+
+Arm = TypeVar("Arm")
+# Block, and turn within it.
+Pass: TypeAlias = tuple[int, int]
+
+ALPHA = 0.05
+# Tuned for about 40 prompts; false alarms stay below alpha at any n.
+PROMPTS_RATIO = 1 / 40
+# The spread of fewer prompts is not known well enough for any radius.
+PROMPTS_MIN = 8
+# Launch pairs come in ones and twos.
+LAUNCHES_RATIO = 1.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Standing:
+    """One arm against the leader at one load: mean log ratio of its time, positive is slower, and its radius."""
+
+    arm: str
+    leader: str
+    log_ratio: float
+    radius: float
+    prompts: int
+    passes: int
+
+    @property
+    def is_beaten(self) -> bool:
+        return self.log_ratio - self.radius > 0
+
+
+def mirrored(arms: Sequence[Arm]) -> tuple[Arm, ...]:
+    """A B C C B A: drift that is linear in time falls equally on every arm."""
+    return (*arms, *reversed(arms))
+
+
+def radius(n: int, sd: float, *, alpha: float = ALPHA, ratio: float = PROMPTS_RATIO) -> float:
+    """Half width that holds at every n at once: s sqrt(2 (n r + 1) / (n^2 r) ln(sqrt(n r + 1) / alpha)).
+
+    The normal-mixture confidence sequence (Robbins 1970; Howard et al., arXiv 1810.08240); infinite at n = 0.
+    """
+    if n < 1:
+        return math.inf
+    if not 0 < alpha < 1 or not ratio > 0 or sd < 0:
+        raise ValueError(f"a radius needs alpha in 0..1, ratio > 0 and sd >= 0, saw {alpha}, {ratio}, {sd}")
+    scale = n * ratio + 1
+    return sd * math.sqrt(2 * scale / (n * n * ratio) * math.log(math.sqrt(scale) / alpha))
+
+
+def standings(
+    passes: Mapping[str, Mapping[Pass, Mapping[str, float]]],
+    leader: str,
+    *,
+    pass_sd: float,
+    alpha: float = ALPHA,
+) -> tuple[Standing, ...]:
+    """Every other arm against the leader, alpha shared among them (Bonferroni).
+
+    `passes[arm]` holds log time by prompt of each pass. A unit is a prompt met by both arms in the same passes; what a
+    launch does to all its prompts alike, `pass_sd`, is added, for no number of prompts removes it. Whoever leads, and
+    however often this is asked, the truly fastest arm is beaten with probability alpha at most: that takes one of its
+    comparisons with the others to fail.
+    """
+    rivals = [arm for arm in passes if arm != leader]
+    share = alpha / max(1, len(rivals))
+    return tuple(_standing(passes[arm], passes[leader], arm, leader, pass_sd, share) for arm in rivals)
+
+
+def _standing(
+    own: Mapping[Pass, Mapping[str, float]],
+    leading: Mapping[Pass, Mapping[str, float]],
+    arm: str,
+    leader: str,
+    pass_sd: float,
+    alpha: float,
+) -> Standing:
+    pairs = [(own[each], leading[each]) for each in own if each in leading]
+    prompts = sorted(set(chain.from_iterable(mine.keys() & theirs.keys() for mine, theirs in pairs)))
+    ratios = np.array(
+        [
+            np.mean(
+                [
+                    mine[prompt] - theirs[prompt]
+                    for mine, theirs in pairs
+                    if prompt in mine and prompt in theirs
+                ]
+            )
+            for prompt in prompts
+        ]
+    )
+    if len(ratios) == 0:
+        return Standing(arm=arm, leader=leader, log_ratio=0.0, radius=math.inf, prompts=0, passes=len(pairs))
+    among_prompts = math.inf
+    if len(ratios) >= PROMPTS_MIN:
+        among_prompts = radius(len(ratios), float(ratios.std(ddof=1)), alpha=alpha / 2)
+    among_launches = radius(len(pairs), pass_sd * math.sqrt(2), alpha=alpha / 2, ratio=LAUNCHES_RATIO)
+    return Standing(
+        arm=arm,
+        leader=leader,
+        log_ratio=float(ratios.mean()),
+        radius=among_prompts + among_launches,
+        prompts=len(ratios),
+        passes=len(pairs),
+    )
+
+
+# What people do without a tuner: every arm at every load, and again twice against noise; a cell that has to tell of
+# acceptance by itself needs this many requests, where a search's may have fewer.
+GRID_REPEATS = 3
+GRID_REQUESTS_MIN = 24
+# A small space is calibrated at a good share of its grid; what is in doubt then still deserves a few launches. With
+# this, 12 arms at one load stay below a quarter of their grid.
+CALIBRATIONS = 1.75
+
+
+def launch_s(problem: Problem, results: Sequence[JobResult]) -> Seconds:
+    """The mean of those seen, else the guess."""
+    seen = [result.launch_s for result in results if result.launch_s > 0]
+    return math.fsum(seen) / len(seen) if seen else problem.settings.launch_s_guess
+
+
+def cell_s(problem: Problem, results: Sequence[JobResult], load: Load) -> Seconds:
+    """The longest seen at this load or the nearest that was seen, else the guess."""
+    seen = [cell.wall_s for _, cell in _seen(problem, results, load)]
+    return max(seen, default=problem.settings.cell_s_guess)
+
+
+def job_s(problem: Problem, results: Sequence[JobResult], loads: Sequence[Load]) -> Seconds:
+    """One launch with these loads."""
+    return launch_s(problem, results) + math.fsum(cell_s(problem, results, load) for load in loads)
+
+
+def grid_s(problem: Problem, results: Sequence[JobResult], posterior: Posterior | None = None) -> Seconds:
+    """What every candidate at every load, three times over, would take.
+
+    As fast as `posterior` says that each of them is; without it as those seen, which are the better ones.
+    """
+    cells = 0.0
+    for place, load in enumerate(problem.loads):
+        seen = [
+            _in_a_grid_s(cell, _slower(problem, posterior, name, cell.load, place))
+            for name, cell in _seen(problem, results, load)
+            if cell.requests
+        ]
+        cells += math.fsum(seen) / len(seen) if seen else problem.settings.cell_s_guess
+    return GRID_REPEATS * len(problem.candidates) * (launch_s(problem, results) + cells)
+
+
+def _in_a_grid_s(cell: CellResult, slower: float) -> Seconds:
+    """With as many requests as a grid sends, each decoding `slower` times as long; what is not decoding stays."""
+    times = slower * max(1.0, GRID_REQUESTS_MIN / len(cell.requests))
+    streams = cell.load.streams if isinstance(cell.load, Concurrency) else 1
+    decoding_s = math.fsum(request.decode_s or cell.wall_s for request in cell.requests) / streams
+    return cell.wall_s + (times - 1.0) * min(cell.wall_s, decoding_s)
+
+
+def _slower(problem: Problem, posterior: Posterior | None, name: str, load: Load, place: int) -> float:
+    """How much longer than `name` at `load` the average candidate takes at the load at `place`."""
+    known = posterior is not None and name in {each.name for each in posterior.candidates}
+    # In an open loop a cell takes as long as its arrivals do.
+    if posterior is None or not known or not isinstance(problem.loads[place], Concurrency):
+        return 1.0
+    ran = posterior.mean[posterior.row(name), problem.loads.index(load)]
+    return float(np.exp(ran - posterior.mean[:, place]).mean())
+
+
+def allowed_s(problem: Problem, results: Sequence[JobResult], posterior: Posterior | None = None) -> Seconds:
+    """Of the whole search, for probes and races: a share of the grid, or some times its calibration if more."""
+    calibration = math.fsum(result.engine_s for result in results if result.job.purpose in CALIBRATING)
+    grid = grid_s(problem, results, posterior)
+    return max(problem.settings.grid_share * grid, CALIBRATIONS * calibration)
+
+
+def left_s(problem: Problem, results: Sequence[JobResult], posterior: Posterior | None = None) -> Seconds:
+    """For probes and races: of the budget, and of what they are allowed."""
+    settings = problem.settings
+    spent = math.fsum(result.engine_s for result in results)
+    return min(settings.budget_s - settings.reserve_s, allowed_s(problem, results, posterior)) - spent
+
+
+def _seen(problem: Problem, results: Sequence[JobResult], load: Load) -> list[tuple[str, CellResult]]:
+    """Cells of this load, or of the nearest that was seen, each with its candidate."""
+    seen: dict[Load, list[tuple[str, CellResult]]] = {}
+    for result in results:
+        for cell in result.cells:
+            seen.setdefault(cell.load, []).append((result.job.candidate, cell))
+    place = problem.loads.index(load)
+    nearest = min(seen, key=lambda other: abs(problem.loads.index(other) - place), default=load)
+    return seen.get(nearest, [])
+
 
 # A challenger joins a race at a load where its expected gain is at least this share of the largest there.
 GAIN_SHARE = 0.15

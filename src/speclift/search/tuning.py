@@ -15,9 +15,8 @@ from speclift.core.records import Phase, Record
 from speclift.core.results import Bounds
 from speclift.core.traffic import Load
 from speclift.core.units import Seconds, Tokens
-from speclift.search.conclusion import LoadChoice
+from speclift.search.conclusion import LoadChoice, Segment
 from speclift.search.problem import Purpose
-from speclift.search.schedule import Segment
 from speclift.search.space import Elimination
 
 # Under this name the confirming study keeps what the search found.

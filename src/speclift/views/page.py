@@ -16,12 +16,12 @@ from speclift.views.page_cells import cell_table
 from speclift.views.page_document import shown_arm
 from speclift.views.page_glossary import GLOSSARY, TermLinks
 from speclift.views.page_templates import page_template
-from speclift.views.tuning_charts import pareto
-from speclift.views.tuning_table import (
+from speclift.views.tuning_figures import (
     SpeedupTable,
     cost_line,
     dropped_lines,
     error_lines,
+    pareto,
     schedule_line,
     speedup_tables,
 )

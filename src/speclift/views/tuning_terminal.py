@@ -10,7 +10,7 @@ from rich.text import Text
 from speclift.core.quantities import printable, ratio
 from speclift.search.tuning import ConfirmedBest, Tuning
 from speclift.views.text_plot import TextPoint, text_plot
-from speclift.views.tuning_table import (
+from speclift.views.tuning_figures import (
     SpeedupTable,
     cost_line,
     dropped_lines,
