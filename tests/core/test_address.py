@@ -12,9 +12,9 @@ from speclift.core.address import (
     address_of,
     base_of,
     concealed,
+    concealed_within,
     joined,
     redacted,
-    redacted_word,
     usable_key,
     without_secrets,
 )
@@ -37,7 +37,7 @@ from speclift.core.errors import UsageError
 def test_what_is_shown_of_an_address_has_no_secret(typed: str, shown: str) -> None:
     assert concealed(typed) == shown
     assert redacted(shown) == shown
-    assert redacted_word(f"--baseline-url={typed}") == f"--baseline-url={shown}"
+    assert concealed_within(f"--baseline-url={typed}") == f"--baseline-url={shown}"
 
 
 def test_whoever_connects_has_the_secret_back_at_every_page() -> None:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 import base64
+import sys
 from pathlib import Path
 
 import pytest
@@ -10,6 +12,12 @@ from server import COMPLETIONS, METRICS, MODELS, SLOTS, HostileServer, answers, 
 from watched import SMALL, attach
 
 from running import Cli, Result
+from speclift.core.arm import ServerSettings, baseline_arm
+from speclift.core.engine_spec import EngineSpec
+from speclift.core.errors import UsageError
+from speclift.core.user_command import hidden_words, revealed_words
+from speclift.engines.deployment import deployment_of
+from speclift.engines.process import ServerProcess
 
 KEY = "open-sesame-4711"
 PASSWORD = "hunter-4711"
@@ -205,3 +213,92 @@ def test_an_address_that_is_refused_keeps_its_password(cli: Cli, tmp_path: Path)
         result = cli("measure", "--engine", "attach", "--baseline-url", url)
         assert result.code == 2
         assert_kept_nowhere(PASSWORD, tmp_path, result)
+
+
+# In a server's own words
+
+SECRET = "sk-4711-sesame"
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        f"--engine llamacpp --engine-arg=--api-key --engine-arg={SECRET}",
+        f"--engine llamacpp --engine-arg=--api-key={SECRET}",
+        f"--engine llamacpp --engine-arg --api-key --engine-arg {SECRET}",
+        f"-- vllm serve m --hf_token={SECRET}",
+        f"-- vllm serve m --hf_token {SECRET}",
+        f"-- vllm serve m --api_key={SECRET}",
+        f"-- vllm serve m --hf-tok {SECRET}",
+        f"-- vllm serve m --otlp-traces-endpoint http://u:{SECRET}@h/",
+        f'-- vllm serve m --lora-modules {{"name":"x","path":"http://u:{SECRET}@h/x"}}',
+        f"-- vllm serve s3://key:{SECRET}@bucket/m",
+        f"-- env -i AWS_SECRET_ACCESS_KEY={SECRET} vllm serve m",
+        f"-- env -u HOME HF_TOKEN={SECRET} vllm serve m",
+    ],
+)
+def test_a_secret_among_the_servers_words_is_shown_nowhere(words: str, cli: Cli) -> None:
+    for extra in ((), ("--json",)):
+        result = cli("decide", "--dry-run", "--method", "ngram", "--k", "3", *extra, *words.split(" "))
+        assert result.code == 0, result.stderr
+        assert SECRET not in result.stdout + result.stderr
+        assert ("llamacpp" if "llamacpp" in words else "vllm") in result.stdout
+
+
+@pytest.mark.parametrize(
+    "line", [f"vllm serve m --hf_token={SECRET} --unheard-of", f"vllm serve --api-key {SECRET}"]
+)
+def test_a_line_that_is_refused_keeps_its_secret(line: str, cli: Cli) -> None:
+    for verb in ("decide", "plan"):
+        result = cli(verb, "--", *line.split())
+        assert result.code != 0
+        assert SECRET not in result.stdout + result.stderr
+
+
+def test_a_server_is_started_with_the_secret_and_its_log_is_left_without(tmp_path: Path) -> None:
+    typed = (
+        "--api-key",
+        SECRET,
+        f"--endpoint=http://u:{SECRET}@h/?x=1",
+        "--served-model-name",
+        "s3://k:***@b/m",
+    )
+    shown = hidden_words(typed)
+    assert SECRET not in " ".join(shown)
+    seen = tmp_path / "argv"
+    script = f"import pathlib, sys; print(sys.argv, flush=True); pathlib.Path({str(seen)!r}).write_text(repr(sys.argv))"
+
+    async def launch() -> ServerProcess:
+        log = tmp_path / "log"
+        process = await ServerProcess.start(
+            (sys.executable, "-c", script, *shown), base_url="http://h", log=log
+        )
+        while not (seen.is_file() and seen.read_text()):
+            await asyncio.sleep(0.02)
+        await process.stop()
+        return process
+
+    process = asyncio.run(launch())
+    assert seen.read_text() == repr(["-c", *typed])
+    assert SECRET not in process.log.read_text()
+    assert "--api-key" in process.log.read_text()
+
+
+def test_a_secret_that_is_in_no_study_has_to_be_given_again() -> None:
+    with pytest.raises(UsageError, match="secret in --api-k is unknown") as raised:
+        revealed_words(["vllm", "--api-k", "***"])
+    assert "--resume" in raised.value.hint
+
+
+def test_what_is_exported_reads_its_secrets_from_variables() -> None:
+    words = ("--api_key", SECRET, f"--hf_token={SECRET}", "--block-size", "16")
+    settings = ServerSettings(model="m", engine_args=words)
+    assert SECRET not in repr(settings)
+    deployment = deployment_of(
+        EngineSpec(kind="vllm", settings=settings), baseline_arm(), version="vllm 0.32.0"
+    )
+    assert deployment is not None
+    assert set(deployment.secrets) == {"VLLM_API_KEY", "HF_TOKEN"}
+    flags = " ".join(deployment.flags)
+    assert "--block-size 16" in flags
+    assert not any(left in flags for left in (SECRET, "***", "api_key", "hf_token"))

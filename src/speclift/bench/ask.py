@@ -6,7 +6,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated
 
-from speclift.core.address import redacted_word
 from speclift.core.arm import ServerSettings
 from speclift.core.engine_spec import AttachSettings
 from speclift.core.errors import UsageError, unknown_name
@@ -197,7 +196,7 @@ class Ask:
     argv: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "argv", tuple(redacted_word(word) for word in hidden_words(self.argv)))
+        object.__setattr__(self, "argv", hidden_words(self.argv))
         if self.kv_dtype and (self.server.kv_type_k or self.server.kv_type_v):
             raise UsageError(
                 "--kv-dtype sets keys and values at once", hint="leave out --kv-type-k and --kv-type-v"

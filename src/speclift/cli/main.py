@@ -13,6 +13,7 @@ from speclift import __version__
 from speclift.bench.interrupts import EXIT_INTERRUPTED, watching
 from speclift.cli.help_page import PAGE, VerbPlace, Verbs, example
 from speclift.cli.screens import screen
+from speclift.core.address import without_secrets
 from speclift.core.errors import EngineError, OperatingError, SpecliftError, UsageError, WillNotRun
 from speclift.core.quantities import printable_lines
 
@@ -178,11 +179,11 @@ def _unwritten(error: OSError) -> int:
 
 def _complain(error: SpecliftError, code: int) -> int:
     console = screen(stderr=True)
-    console.print(f"error: {printable_lines(str(error))}", style="bold red", markup=False)
+    console.print(f"error: {printable_lines(without_secrets(str(error)))}", style="bold red", markup=False)
     if isinstance(error, EngineError) and error.log_tail:
-        console.print(printable_lines(error.log_tail[-1500:]), style="dim", markup=False)
+        console.print(printable_lines(without_secrets(error.log_tail[-1500:])), style="dim", markup=False)
     if error.hint:
-        console.print(f"\nhint: {printable_lines(error.hint)}", markup=False)
+        console.print(f"\nhint: {printable_lines(without_secrets(error.hint))}", markup=False)
     return code
 
 

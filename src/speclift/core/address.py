@@ -26,6 +26,11 @@ SHOWN_CHARACTERS = 200
 # The base path of an address and its user, password and query as they were typed, by what is shown of all three.
 _known: dict[tuple[str, str, str], list[tuple[str, str, str]]] = {}
 _secrets: set[str] = set()
+# Addresses within words of a command, as typed, by what is shown of them.
+_typed: dict[str, str] = {}
+# A word that is one, or a flag with one; and any within a text.
+_WHOLE = re.compile(r"(--[\w-]+=|)([A-Za-z][\w+.-]*://\S*)")
+_URL = re.compile(r"""[A-Za-z][\w+.-]*://[^\s"'<>|]*""")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -132,10 +137,29 @@ def shown(url: str) -> str:
     return public if len(public) <= SHOWN_CHARACTERS else public[:SHOWN_CHARACTERS] + "…"
 
 
-def redacted_word(word: str) -> str:
-    """A word of a command line, which may be an address or a flag with one."""
-    flag, equals, value = word.partition("=") if word.startswith("--") else ("", "", word)
-    return f"{flag}{equals}{redacted(value)}" if "://" in value else word
+def concealed_within(text: str) -> str:
+    """The text with every address in it redacted; this process remembers how each was typed."""
+    whole = _WHOLE.fullmatch(text)
+    if whole is not None:
+        return f"{whole[1]}{_concealed_url(whole[2])}"
+    return _URL.sub(lambda match: _concealed_url(match[0]), text) if "://" in text else text
+
+
+def revealed_within(text: str) -> str:
+    """The text with the addresses that `concealed_within` redacted, as they were typed."""
+    for public in sorted(_typed, key=len, reverse=True):
+        text = text.replace(public, _typed[public])
+    return text
+
+
+def _concealed_url(url: str) -> str:
+    public = redacted(url)
+    if public != url and HIDDEN not in url:
+        _typed[public] = url
+        _, _, password = url.partition("://")[2].rpartition("@")[0].partition(":")
+        for secret in (password, *_secret_values(url.partition("?")[2])):
+            remember(secret)
+    return public
 
 
 def without_secrets(text: str) -> str:

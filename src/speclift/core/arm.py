@@ -9,7 +9,7 @@ from speclift.core.errors import UsageError
 from speclift.core.flags import AUTO_ON_OFF, COMPARED, SERVER, Flag
 from speclift.core.speculation import Equalised, Off, Speculation, draft_length, method_name
 from speclift.core.units import Bytes, Tokens
-from speclift.core.user_command import OwnLine
+from speclift.core.user_command import OwnLine, hidden_words
 
 # The target that llama.cpp is measured with where none is named.
 EMBEDDED_MODEL = "smollm2-135m"
@@ -105,6 +105,9 @@ class ServerSettings:
     batch_invariant: bool = False
     # The user's own command: then nothing but what is in it, and what measuring needs, is said to the server.
     line: OwnLine | None = None
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "engine_args", hidden_words(self.engine_args, has_variables=False))
 
     def require_only(self, known: tuple[str, ...], *, engine: str) -> None:
         """UsageError where a setting was given that this engine has no word for; silence would change the study."""

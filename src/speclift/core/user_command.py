@@ -7,10 +7,12 @@ servers by this process alone.
 from __future__ import annotations
 
 import re
+from collections import deque
 from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass, replace
 
-from speclift.core.address import HIDDEN, remember
+from speclift.core.address import HIDDEN, concealed_within, remember, revealed_within
+from speclift.core.errors import UsageError
 
 # What people keep from others, by the name of the variable.
 SECRET_VARIABLE = re.compile(r"TOKEN|KEY|SECRET|PASSW|CREDENTIAL", re.IGNORECASE)
@@ -18,6 +20,11 @@ HUB_TOKEN_FLAGS = frozenset({"--hf-token", "-hft"})
 # What both engines read instead of those flags.
 HUB_TOKEN = "HF_TOKEN"
 SECRET_FLAGS = HUB_TOKEN_FLAGS | {"--api-key"}
+# As long as the shortest beginning of either that no other flag of vLLM has (--api-k, --hf-t).
+UNAMBIGUOUS = len("--hf-t")
+SERVED_NAME = "--served-model-name"
+# Of ours: a word for the server.
+ENGINE_ARG, END_OF_FLAGS = "--engine-arg", "--"
 
 CONTAINERS = (("docker",), ("podman",), ("nerdctl",))
 # They start a program elsewhere; docker and its kind are among them but for `docker run`.
@@ -120,21 +127,87 @@ def name_of(flag: Sequence[str]) -> str:
     return flag[0].partition("=")[0]
 
 
-def hidden_words(words: Sequence[str]) -> tuple[str, ...]:
-    """The words of a command line without the secrets that flags and variables give."""
+def hidden_words(words: Sequence[str], *, has_variables: bool = True) -> tuple[str, ...]:
+    """The words of a command line without the secrets of its flags, variables and addresses, which this process
+    remembers for `revealed_words`."""
     shown: list[str] = []
-    is_secret = False
-    for word in words:
+    secret_flag = ""
+    for word in _with_hidden_engine_args(words):
         name, equals, value = word.partition("=")
-        if is_secret and not word.startswith("-"):
-            remember(word)
-            shown.append(HIDDEN)
+        if secret_flag and not word.startswith("-"):
+            shown.append(_hide(secret_flag, word))
             continue
-        is_secret = not equals and name in SECRET_FLAGS
-        is_assigned = equals and (
-            name in SECRET_FLAGS or (name.isidentifier() and SECRET_VARIABLE.search(name))
-        )
-        if is_assigned:
-            remember(value)
-        shown.append(f"{name}={HIDDEN}" if is_assigned and value else word)
+        secret_flag = name if not equals and _gives_secret(name) else ""
+        is_variable = has_variables and name.isidentifier() and SECRET_VARIABLE.search(name) is not None
+        if equals and value and (is_variable or _gives_secret(name)):
+            shown.append(f"{name}={_hide(name, value)}")
+        else:
+            shown.append(concealed_within(word))
     return tuple(shown)
+
+
+def revealed_words(words: Sequence[str]) -> tuple[str, ...]:
+    """The words to launch, with the secrets that this process took out of them. UsageError where it never had one."""
+    values = {name: deque(given) for name, given in _hidden_values.items()}
+    told: list[str] = []
+    flag = ""
+    for place, word in enumerate(words):
+        name, equals, value = word.partition("=")
+        if word.startswith("-"):
+            flag = name
+        left = values.get(name if equals else flag)
+        if place and words[place - 1] == SERVED_NAME:
+            told.append(word)  # requests and metrics repeat it as it stands
+        elif word == HIDDEN and left:
+            told.append(left.popleft())
+        elif equals and value == HIDDEN and left:
+            told.append(f"{name}={left.popleft()}")
+        else:
+            told.append(revealed_within(word))
+            if HIDDEN in told[-1]:
+                raise UsageError(
+                    f"the secret in {flag or name} is unknown: a study stores no secrets",
+                    hint="give the same command line again, with --resume",
+                )
+    return tuple(told)
+
+
+# In the order in which they were given, by the flag or variable.
+_hidden_values: dict[str, list[str]] = {}
+
+
+def _hide(name: str, value: str) -> str:
+    if value != HIDDEN and not value.startswith("$"):
+        remember(value)
+        values = _hidden_values.setdefault(name, [])
+        if value not in values:
+            values.append(value)
+    return HIDDEN
+
+
+def _gives_secret(name: str) -> bool:
+    """Whether a flag is one of SECRET_FLAGS, with underscores or shortened as argparse takes it."""
+    plain = name.replace("_", "-") if name.startswith("--") else name
+    return any(
+        flag == plain or (len(plain) >= UNAMBIGUOUS and plain.startswith("--") and flag.startswith(plain))
+        for flag in SECRET_FLAGS
+    )
+
+
+def _with_hidden_engine_args(words: Sequence[str]) -> list[str]:
+    """Flags of ours carry a server's words one by one, so that a secret stands apart from its flag."""
+    places: list[tuple[int, str]] = []
+    for index, word in enumerate(words):
+        if word == END_OF_FLAGS:
+            break
+        name, equals, value = word.partition("=")
+        if name == ENGINE_ARG and equals:
+            places.append((index, value))
+        elif index and words[index - 1] == ENGINE_ARG:
+            places.append((index, word))
+    plain = list(words)
+    if places:
+        hidden = hidden_words([value for _, value in places], has_variables=False)
+        for (index, value), shown in zip(places, hidden, strict=True):
+            plain[index] = shown if words[index] == value else f"{ENGINE_ARG}={shown}"
+    return plain

@@ -86,9 +86,10 @@ def _without_secrets(words: Sequence[str], variables: Mapping[str, str]) -> tupl
     kept: list[str] = []
     found: list[str] = []
     for word in words:
-        name = word.partition("=")[0]
-        if name in variables and word in (name, f"{name}={HIDDEN}"):
-            found.append(variables[name])
+        name, equals, value = word.partition("=")
+        plain = name.replace("_", "-") if name.startswith("--") else name
+        if plain in variables and (not equals or value == HIDDEN):
+            found.append(variables[plain])
         elif word != HIDDEN:
             kept.append(word.removesuffix(f"={HIDDEN}"))
     return kept, found

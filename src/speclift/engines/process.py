@@ -11,7 +11,9 @@ import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
+from speclift.core.address import revealed_within, without_secrets
 from speclift.core.errors import EngineError, OperatingError
+from speclift.core.user_command import revealed_words
 from speclift.http.client import LIMIT_S, fetched, posted_json
 
 GUARDIAN = Path(__file__).with_name("guardian.py")
@@ -42,11 +44,11 @@ class ServerProcess:
                 "-IS",
                 str(GUARDIAN),
                 str(STOP_GRACE_S),
-                *command,
+                *revealed_words(command),
                 stdin=asyncio.subprocess.PIPE,
                 stdout=sink,
                 stderr=sink,
-                env={**os.environ, **(env or {})},
+                env={**os.environ, **{name: revealed_within(value) for name, value in (env or {}).items()}},
                 start_new_session=True,  # Ctrl-C reaches speclift alone, which then ends its engines in order
             )
         return cls(guardian, base_url=base_url, log=log)
@@ -63,7 +65,7 @@ class ServerProcess:
     def log_tail(self, limit_bytes: int = LOG_TAIL_BYTES) -> str:
         with contextlib.suppress(OSError), self.log.open("rb") as stream:
             stream.seek(max(0, self.log.stat().st_size - limit_bytes))
-            return stream.read().decode("utf-8", "replace").strip()
+            return without_secrets(stream.read().decode("utf-8", "replace").strip())
         return ""
 
     async def wait_until_ready(self, *, path: str, limit_s: float) -> None:
@@ -107,6 +109,15 @@ class ServerProcess:
         except TimeoutError:
             self._guardian.kill()
             await self._guardian.wait()
+        self._blot_log()
+
+    def _blot_log(self) -> None:
+        """Engines log their flags; the secrets in them do not stay in the study."""
+        with contextlib.suppress(OSError):
+            said = self.log.read_bytes()
+            kept = without_secrets(said.decode("utf-8", "surrogateescape")).encode("utf-8", "surrogateescape")
+            if kept != said:
+                self.log.write_bytes(kept)
 
 
 def free_port() -> int:

@@ -132,7 +132,12 @@ def read_command(
 ) -> Pasted | Foreign | None:
     """The words of one simple command; None where it starts no engine that is known here."""
     environment, rest = assignments(words)
-    return read_program(rest, environment, dialects, release=release, expansions=expansions)
+    server = read_program(rest, environment, dialects, release=release, expansions=expansions)
+    is_emptied = not {"-", "-i", "--ignore-environment"}.isdisjoint(words[: len(words) - len(rest)])
+    if not is_emptied or not isinstance(server, Pasted):
+        return server
+    said = "env -i is left out: the variables of the shell reach the server as well"
+    return replace(server, notes=(*server.notes, said))
 
 
 def read_program(
@@ -211,15 +216,28 @@ def shortened(word: str) -> str:
     return repr(word if len(word) <= SHOWN_MAX else f"{word[:SHOWN_MAX]}…")
 
 
+# Options of env before the variables; of two words where a value follows.
+_ENV_OPTIONS = frozenset({"-", "-i", "--ignore-environment", "-v", "--debug"})
+_ENV_WITH_VALUE = frozenset({"-u", "--unset", "-C", "--chdir"})
+
+
 def assignments(words: Sequence[str]) -> tuple[list[tuple[str, str]], list[str]]:
     """The variables that are set before a program, and the rest; nothing is left where it is `export A=b` alone."""
     environment: list[tuple[str, str]] = []
-    for index, word in enumerate(words):
-        if not _ASSIGNMENT.fullmatch(word) and word not in ("env", "export"):
-            return environment, list(words[index:])
-        name, equals, value = word.partition("=")
-        if equals:
+    is_env, index = False, 0
+    while index < len(words):
+        word = words[index]
+        is_option = is_env and (word in _ENV_OPTIONS or word.partition("=")[0] in _ENV_WITH_VALUE)
+        if is_option:
+            index += word in _ENV_WITH_VALUE
+        elif word in ("env", "export"):
+            is_env = word == "env"
+        elif _ASSIGNMENT.fullmatch(word):
+            name, _, value = word.partition("=")
             environment.append((name, value))
+        else:
+            return environment, list(words[index:])
+        index += 1
     return environment, []
 
 

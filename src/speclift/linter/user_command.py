@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
-from speclift.core.address import without_secrets
+from speclift.core.address import concealed_within, without_secrets
 from speclift.core.errors import UsageError, WillNotRun
 from speclift.core.user_command import CONTAINERS, HUB_TOKEN, HUB_TOKEN_FLAGS, OwnLine, hidden_words
 from speclift.linter.command import Foreign, read_command
@@ -54,13 +54,13 @@ def own_server(
     _require_whole(report)
     pasted = _accepted(report, dialects, command, version) or _today(report, dialects, version)
     dialect = dialects.of(report.engine)
-    parts = dialect.taken_apart(pasted)
+    parts = dialect.taken_apart(_concealed(pasted))
     if parts.model is None:
         raise WillNotRun(
             f"this {report.title} command names no model", hint="put the model in, as the server takes it"
         )
     text = command if isinstance(command, str) else shlex.join(hidden_words(command))
-    line = _line(pasted, parts, dialect, report.environment, text)
+    line = _line(_concealed(pasted), parts, dialect, report.environment, text)
     return OwnServer(
         engine=report.engine,
         title=report.title,
@@ -94,10 +94,32 @@ def _line(
         flags=tuple(hidden_words(_words(setting)) for setting in kept),
         names=tuple(_name(setting) for setting in kept),
         environment=tuple(_split(word) for word in variables),
-        text=without_secrets(text),
+        text=without_secrets(concealed_within(text)),
         speculation=tuple(word for setting in asked for word in _words(setting)),
         utilisation=parts.utilisation,
     )
+
+
+def _concealed(pasted: Pasted) -> Pasted:
+    """Without the passwords of addresses, wherever they stand."""
+    return replace(
+        pasted,
+        model=None if pasted.model is None else concealed_within(pasted.model),
+        settings=tuple(
+            replace(setting, value=_concealed_value(setting.value)) for setting in pasted.settings
+        ),
+    )
+
+
+def _concealed_value(value: object) -> object:
+    match value:
+        case str():
+            return concealed_within(value)
+        case list():
+            return [_concealed_value(entry) for entry in value]
+        case dict():
+            return {key: _concealed_value(entry) for key, entry in value.items()}
+    return value
 
 
 def _accepted(

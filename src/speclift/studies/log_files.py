@@ -16,7 +16,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import IO, cast
 
-from speclift.core.address import redacted_word, without_secrets
+from speclift.core.address import concealed_within, without_secrets
 from speclift.core.errors import UsageError
 from speclift.core.quantities import printable
 from speclift.core.units import Bytes
@@ -78,7 +78,7 @@ def is_address(name: Path | str) -> bool:
 
 
 def shown_address(name: Path | str) -> str:
-    return redacted_word(str(name))
+    return concealed_within(str(name))
 
 
 def _opened(path: Path | str) -> IO[bytes]:

@@ -10,7 +10,7 @@ from pathlib import Path, PurePosixPath
 from speclift import __version__
 from speclift.bench.ask import Ask, JobAsk
 from speclift.bench.study_cost import StudyCost, study_cost
-from speclift.core.address import redacted_word
+from speclift.core.address import concealed_within
 from speclift.core.errors import UsageError, unknown_name
 from speclift.core.quantities import duration, printable
 from speclift.core.units import Bytes, Seconds
@@ -172,7 +172,7 @@ def _require_sayable(flags: tuple[str, ...]) -> None:
             raise UsageError(f"{flag} {printable(value)} holds a zero byte, which no command line can")
         # An argument of an engine is written with or without its dashes.
         forms = (value, f"--{value.lstrip('-')}")
-        if redacted_word(value) != value or any(hidden_words((form,)) != (form,) for form in forms):
+        if concealed_within(value) != value or any(hidden_words((form,)) != (form,) for form in forms):
             raise UsageError(
                 f"what {flag} says in the study file holds a secret, and the exported file would too",
                 hint='give it by name, such as api_key_env = "OPENAI_API_KEY" for servers that run already',

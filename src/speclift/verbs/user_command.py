@@ -12,6 +12,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
 
+from speclift.core.address import without_secrets
 from speclift.core.errors import SpecliftError, UsageError
 from speclift.core.quantities import printable
 from speclift.core.speculation import (
@@ -26,7 +27,7 @@ from speclift.core.speculation import (
     drafters_of,
     method_name,
 )
-from speclift.core.user_command import OwnLine, name_of
+from speclift.core.user_command import OwnLine, hidden_words, name_of
 from speclift.engines.kind import engine_kind
 from speclift.linter.command import Foreign
 from speclift.linter.judge import read_servers
@@ -75,6 +76,9 @@ def brought(
     """`programs` are those that the user named beside the line: --vllm-python, --llama-server."""
     if not command or (isinstance(command, str) and not command.strip()):
         raise UsageError("the line is empty", hint="speclift decide -- vllm serve MODEL …")
+    # What goes wrong from here on is said without the secrets.
+    words = [word.strip("'\"") for word in command.split()] if isinstance(command, str) else command
+    hidden_words(words)
     read_by = dialects_for(None).engines
     asked = engine if engine in read_by else None
     report = lint(command, engine=asked)
@@ -102,7 +106,11 @@ def brought(
         **yours,
         **program,
     }
-    return Brought(settings=settings, said=tuple(_understood(server, remark)), planned=_plan_settings(server))
+    return Brought(
+        settings=settings,
+        said=tuple(map(without_secrets, _understood(server, remark))),
+        planned=_plan_settings(server),
+    )
 
 
 def _release_of(report: LintReport, programs: Mapping[str, object]) -> str | None:
