@@ -15,6 +15,7 @@ from speclift.core.routing import PoolStates, RequestFeatures, Route, RoutedRequ
 from speclift.http.message import HttpRequest
 from speclift.live.gateway import caller
 from speclift.live.gateway.service import GatewayService, GatewaySettings
+from speclift.routing.router import Router
 
 CHAT = "/v1/chat/completions"
 
@@ -136,11 +137,12 @@ def length_of(head: bytes) -> int:
     return 0
 
 
-@dataclass
-class SpecFirst:
+class SpecFirst(Router):
     """The speculative pool, then the plain one; those that are down come last."""
 
-    noted: list[RoutedRequest] = field(default_factory=list)
+    def __init__(self) -> None:
+        super().__init__()
+        self.noted: list[RoutedRequest] = []
 
     def route(self, features: RequestFeatures, pools: PoolStates, *, now_s: float) -> Route:
         order = [*pools.plain] if pools.is_plain_only else [*pools.spec, *pools.plain]

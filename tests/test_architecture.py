@@ -52,7 +52,7 @@ ROOMS: dict[str, tuple[str, ...]] = {
     "engines": ("arithmetic", "linter", "lossless", "replayer", "testing", "planner", "weights", "http"),
     "studies": ("workload", "statistics"),
     "weights": ("planner",),
-    "live": ("statistics", "engines", "http"),
+    "live": ("statistics", "routing", "engines", "http"),
     "bench": (
         *("workload", "statistics", "search", "lossless", "planner", "replayer"),
         *("client", "engines", "http", "studies", "weights"),

@@ -16,7 +16,7 @@ from speclift.core.routing import ServerPool
 from speclift.http.pages import WebRequest
 from speclift.routing.learning import Learner
 from speclift.studies.prompt_files import read_workload
-from speclift.verbs.gateway_pages import GatewayPages
+from speclift.verbs.gateway import GatewayPages
 
 ASKED = WebRequest(path="/", query={}, nonce="n")
 

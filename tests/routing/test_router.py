@@ -21,11 +21,11 @@ from speclift.core.routing import (
     RequestFeatures,
     Route,
     RoutedRequest,
-    RoutesRequests,
     ServerPool,
     ServerState,
 )
 from speclift.core.units import Seconds
+from speclift.routing.learning import Learner
 from speclift.routing.policy import ELSEWHERE, CountedLoad, LoadLimit, Policy, PolicySegment, PrefixWorth
 from speclift.routing.router import Router
 
@@ -42,10 +42,11 @@ def route(features: RequestFeatures, states: PoolStates | None = None, made: Pol
     return routed(Router(made), features, states)
 
 
-class FixedShare:
+class FixedShare(Learner):
     """Learned from nobody."""
 
     def __init__(self, share: float) -> None:
+        super().__init__(canary=0.0)
         self.fixed = share
         self.asked: list[tuple[str, ServerPool]] = []
         self.noted: list[RoutedRequest] = []
@@ -56,11 +57,6 @@ class FixedShare:
 
     def note(self, request: RoutedRequest, *, now_s: Seconds) -> None:
         self.noted.append(request)
-
-
-def test_it_is_what_a_gateway_wants() -> None:
-    wanted: RoutesRequests = Router()
-    assert wanted.route(copying(), pools(), now_s=0.0).pool is SPEC
 
 
 class TestWithoutAPolicy:

@@ -15,6 +15,7 @@ from speclift.core.routing import (
     ServerPool,
     ServerState,
 )
+from speclift.routing.learning import Learner
 from speclift.routing.router import Router
 from speclift.routing.tallies import (
     OTHER_SEGMENT,
@@ -153,10 +154,11 @@ def test_what_decided_is_told_from_the_routers_own_words(pools: PoolStates, word
     assert reason_word(replace(request, route=route)) == word
 
 
-class Shares:
+class Shares(Learner):
     """Live traffic that taught a share."""
 
     def __init__(self, share: float) -> None:
+        super().__init__(canary=0.0)
         self._share = share
 
     def share(self, segment: str, pool: ServerPool) -> float:

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import Literal, Protocol
+from typing import Literal
 
 from speclift.core.units import Seconds, Tokens
 
@@ -141,26 +141,3 @@ class RoutedRequest:
     # Bodies, kept only where the access log is to hold text.
     request_body: bytes | None = None
     answer_text: str | None = None
-
-
-class RoutesRequests(Protocol):
-    """Which pool, and which of its servers. State changes with what it is told; time comes in."""
-
-    def route(self, features: RequestFeatures, pools: PoolStates, *, now_s: Seconds) -> Route: ...
-
-    def note(self, request: RoutedRequest, *, now_s: Seconds) -> None:
-        """A request that ended."""
-
-
-class Learning(Protocol):
-    """What live traffic teaches of the pools. The bounds are its own: it knows whether it may leave the policy."""
-
-    def share(self, segment: str, pool: ServerPool) -> float:
-        """Of this segment's requests, the share that is to go to spec now, where the policy says `pool`: 1 or 0 where
-        it is followed, 0.95 or 0.05 where every twentieth goes to the other pool to keep measuring both.
-
-        The router draws, and marks those that land on the smaller share as canaries. Load, sessions and health come
-        after the draw: whoever they send elsewhere was not drawn for it, and is no canary."""
-
-    def note(self, request: RoutedRequest, *, now_s: Seconds) -> None:
-        """A request that ended."""

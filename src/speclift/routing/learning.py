@@ -138,7 +138,7 @@ class _Watched:
 
 
 class Learner:
-    """Implements Learning. `canary` is the share that goes to the other pool; 0 measures nothing and moves nothing."""
+    """`canary` is the share that goes to the other pool; 0 measures nothing and moves nothing."""
 
     def __init__(self, *, canary: float, learn: bool = False) -> None:
         if not 0 <= canary <= CANARY_MAX:
@@ -153,6 +153,11 @@ class Learner:
         self.shift_counts: dict[ServerPool, int] = dict.fromkeys(ServerPool, 0)
 
     def share(self, segment: str, pool: ServerPool) -> float:
+        """Of this segment's requests, the share that is to go to spec now, where the policy says `pool`: 1 or 0 where
+        it is followed, 0.95 or 0.05 where every twentieth goes to the other pool to keep measuring both.
+
+        The router draws, and marks those that land on the smaller share as canaries. Load, sessions and health come
+        after the draw: whoever they send elsewhere was not drawn for it, and is no canary."""
         watched = self._segments.get(segment)
         if watched is not None:
             watched.segment.policy = pool

@@ -15,7 +15,6 @@ from dataclasses import dataclass, replace
 from speclift.core.quantities import printable, seconds
 from speclift.core.routing import (
     SEGMENT_FIELD,
-    Learning,
     PoolStates,
     RequestEnd,
     RequestFeatures,
@@ -26,6 +25,7 @@ from speclift.core.routing import (
 )
 from speclift.core.units import Seconds
 from speclift.routing.features import CHARACTERS_PER_TOKEN
+from speclift.routing.learning import Learner
 from speclift.routing.policy import (
     ELSEWHERE,
     KEEP_S,
@@ -72,10 +72,10 @@ class _Kept:
 
 
 class Router:
-    """Implements RoutesRequests. Without a policy everything goes to spec, and plain is asked where that is down."""
+    """Which pool, and which of its servers; without a policy spec, and plain where that is down."""
 
     def __init__(
-        self, policy: Policy | None = None, *, learning: Learning | None = None, seed: int = 0
+        self, policy: Policy | None = None, *, learning: Learner | None = None, seed: int = 0
     ) -> None:
         self._policy = policy
         self._learning = learning

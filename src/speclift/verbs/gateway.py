@@ -9,18 +9,22 @@ import secrets
 import signal
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import AsyncExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
+from speclift import __version__
 from speclift.core.address import base_of, concealed
+from speclift.core.document import plain
 from speclift.core.errors import SpecliftError, StudyError, UsageError
 from speclift.core.foreign_text import parse_json
 from speclift.core.json_reading import as_object, as_text
 from speclift.core.live import Watched
 from speclift.core.routing import PoolStates, RequestFeatures, RoutedRequest, ServerState
+from speclift.core.units import Seconds
 from speclift.http.message import HttpRequest
+from speclift.http.pages import HTML, Route, WebAnswer, WebRequest
 from speclift.live.ask import GatewayAsk, WatchAsk
 from speclift.live.gateway.access_log import AccessLog
 from speclift.live.gateway.health import TurnedAway
@@ -30,11 +34,15 @@ from speclift.routing.features import CHAT_PATHS, COMPLETION_PATHS, Repeats, rea
 from speclift.routing.learning import Learner
 from speclift.routing.policy import Policy
 from speclift.routing.router import Router
+from speclift.routing.tallies import Tallies
 from speclift.studies.outputs import require_no_database
-from speclift.verbs.gateway_pages import GatewayPages
 from speclift.verbs.keys import key_of, token_of
+from speclift.views.exposition import CONTENT_TYPE, gateway_exposition
+from speclift.views.gateway_page import GatewayBoard, gateway_document, gateway_page
 from speclift.views.gateway_route import ExplainedRoute, explained
+from speclift.views.watch_page import PageFrame
 
+REFRESH_S: Seconds = 5.0
 # Of names of conversations, made anew for each process: what is hashed cannot be looked up elsewhere.
 SESSION_KEY_BYTES = 16
 
@@ -88,6 +96,60 @@ async def _drained(service: GatewayService, stopping: _Stopping, limit_s: float)
     for task in waiting:
         task.cancel()
     return draining.result() if draining in done else service.busy
+
+
+class GatewayPages:
+    """`note` counts what is shown, `routes` shows it."""
+
+    def __init__(
+        self,
+        *,
+        pools: Callable[[], PoolStates],
+        policy: Callable[[], str | None],
+        learner: Learner,
+        wall_clock: Callable[[], Seconds] = time.time,
+        clock: Callable[[], Seconds] = time.monotonic,
+    ) -> None:
+        """What may change on the way is asked for each time."""
+        self._pools, self._policy, self._learner = pools, policy, learner
+        self._wall_clock, self._clock = wall_clock, clock
+        self._tallies = Tallies()
+        self._since_s, self._began_s = wall_clock(), clock()
+
+    def note(self, request: RoutedRequest) -> None:
+        self._tallies.note(request, now_s=self._clock())
+
+    def routes(self) -> Mapping[str, Route]:
+        return {"/speclift/": self._page, "/speclift/api/now": self._now, "/metrics": self._metrics}
+
+    def board(self) -> GatewayBoard:
+        learner = self._learner
+        return GatewayBoard(
+            version=__version__,
+            at_s=self._wall_clock(),
+            since_s=self._since_s,
+            now_s=self._clock(),
+            tallies=self._tallies,
+            pools=self._pools(),
+            policy=self._policy(),
+            canary=learner.canary,
+            learns=learner.learns,
+            segments=learner.segments(),
+            shifts=tuple(learner.shifts),
+            shift_counts=learner.shift_counts,
+        )
+
+    def _page(self, request: WebRequest) -> WebAnswer:
+        frame = PageFrame(nonce=request.nonce, every_s=REFRESH_S, version=__version__)
+        document = gateway_document(self.board())
+        page = gateway_page(document, frame, up_s=self._clock() - self._began_s)
+        return WebAnswer(body=page.encode(), kind=HTML)
+
+    def _now(self, _: WebRequest) -> WebAnswer:
+        return WebAnswer(body=json.dumps(plain(gateway_document(self.board()))).encode() + b"\n")
+
+    def _metrics(self, _: WebRequest) -> WebAnswer:
+        return WebAnswer(body=gateway_exposition(self.board()).encode(), kind=CONTENT_TYPE)
 
 
 class _Gateway:

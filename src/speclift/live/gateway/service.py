@@ -16,7 +16,6 @@ from speclift.core.routing import (
     RequestFeatures,
     Route,
     RoutedRequest,
-    RoutesRequests,
 )
 from speclift.core.routing import ServerPool as Pool
 from speclift.core.units import Bytes, Seconds
@@ -40,6 +39,7 @@ from speclift.live.gateway.exchange import ExchangeGround, Relay
 from speclift.live.gateway.heads import has_come_through
 from speclift.live.gateway.health import HealthChecks
 from speclift.live.gateway.upstream import PoolMember
+from speclift.routing.router import Router
 
 CONNECTIONS_MAX = 8192
 # Bodies that are held at once, until their answers begin. Each may stand in memory three times for a moment: as it was
@@ -81,7 +81,7 @@ class GatewayService:
     def __init__(
         self,
         settings: GatewaySettings,
-        router: RoutesRequests,
+        router: Router,
         *,
         read_features: Callable[[HttpRequest], RequestFeatures],
         report: Callable[[RoutedRequest], None],
@@ -135,10 +135,6 @@ class GatewayService:
     def busy(self) -> int:
         """Callers that wait for an answer, or for the rest of one."""
         return sum(caller.is_busy for caller in self.state.callers)
-
-    def use_router(self, router: RoutesRequests) -> None:
-        """From the next request on; those under way keep their route."""
-        self._router = router
 
     def use_pages(self, pages: Mapping[str, PageRoute]) -> None:
         self._pages = pages
