@@ -6,8 +6,9 @@ import os
 from pathlib import Path
 
 from speclift.core.errors import StudyError, UsageError
-from speclift.studies.database import DATABASE, LOCK
+from speclift.studies.database import LOCK
 from speclift.studies.private import private_folder, write_private
+from speclift.studies.verdict_file import DATABASE
 
 # How every SQLite database begins (sqlite.org/fileformat.html).
 SQLITE = b"SQLite format 3\0"
