@@ -31,8 +31,8 @@ def blocks_by_arm(study: Path) -> dict[tuple[int, str], list[int]]:
 
 @pytest.mark.alone
 def test_a_spent_budget_gives_a_verdict_on_equal_blocks(cli: Cli, tmp_path: Path) -> None:
-    slow = fake_flags("ttft_s=0.01", "tpot_s=0.002", fast=False)
-    result = cli("decide", "--fixed", "--max-tokens", 24, *slow, "--budget", "3s", "--json", "--study", "s")
+    slow = fake_flags("ttft_s=0.02", "tpot_s=0.006", fast=False)
+    result = cli("decide", "--fixed", "--max-tokens", 24, *slow, "--budget", "8s", "--json", "--study", "s")
     assert result.code in {0, 3, 4, 5}
     assert result.document["speedup"] is not None
     blocks = blocks_by_arm(tmp_path / "s")
@@ -45,8 +45,8 @@ def test_a_spent_budget_gives_a_verdict_on_equal_blocks(cli: Cli, tmp_path: Path
 
 @pytest.mark.alone
 def test_laps_that_a_budget_cuts_hold_the_same_blocks_on_every_arm(cli: Cli, tmp_path: Path) -> None:
-    slow = fake_flags("ttft_s=0.01", "tpot_s=0.002", fast=False)
-    result = cli("decide", "--max-tokens", 24, *slow, "--budget", "3s", "--json", "--study", "s")
+    slow = fake_flags("ttft_s=0.02", "tpot_s=0.006", fast=False)
+    result = cli("decide", "--max-tokens", 24, *slow, "--budget", "8s", "--json", "--study", "s")
     assert result.code in {0, 3, 4, 5}
     blocks = blocks_by_arm(tmp_path / "s")
     rounds = {round_index for round_index, _ in blocks}
