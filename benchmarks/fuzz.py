@@ -28,7 +28,7 @@ from speclift.core.engine_spec import AttachSettings
 from speclift.core.errors import SpecliftError
 from speclift.core.records import NO_TEXT_FOR_IT, Place, Record
 from speclift.core.traffic import Concurrency, Request
-from speclift.engines.attach.engine import Attach
+from speclift.engines.attach.kind import Attach
 from speclift.http.counts import DRAFT_TOKENS_MAX
 from speclift.studies.study import DATABASE, Study
 

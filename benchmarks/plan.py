@@ -21,7 +21,7 @@ import numpy as np
 from scipy.optimize import least_squares
 
 from speclift.arithmetic.cost import Drafting, DraftPasses, EngineLosses, LookUp, step_s
-from speclift.engines.vllm.losses import GRAPH_TOKENS, model_for
+from speclift.engines.vllm.planning import GRAPH_TOKENS, model_for
 from speclift.planner.config_shape import shape_from_config
 from speclift.planner.memory import Placed
 from speclift.planner.precision import nominal_bytes, precision_named, weights_in

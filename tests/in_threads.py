@@ -28,7 +28,7 @@ UP_WITHIN_S = 20.0
 
 
 def use_threads(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr("speclift.engines.fake.engine.ServerProcess", FakeServerThread)
+    patch.setattr("speclift.engines.fake.kind.ServerProcess", FakeServerThread)
     patch.setattr("speclift.client.client.SendingProcess", SendingThread)
 
 

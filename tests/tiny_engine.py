@@ -9,7 +9,7 @@ from speclift.arithmetic.cost import EngineLosses
 from speclift.core.arm import ServerSettings
 from speclift.core.engine_spec import EngineSpec
 from speclift.core.hardware import Device
-from speclift.engines.fake.engine import Fake
+from speclift.engines.fake.kind import Fake
 from speclift.engines.kind import EngineKind
 from speclift.linter.dialect import Dialect
 from speclift.linter.rows import NameTable, Row, ValueKind, by_name

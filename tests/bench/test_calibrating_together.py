@@ -24,8 +24,8 @@ from speclift.core.errors import EngineError
 from speclift.core.records import Phase
 from speclift.core.speculation import NGram
 from speclift.core.traffic import Concurrency
-from speclift.engines.fake.engine import Fake
-from speclift.engines.launched import LaunchedServer
+from speclift.engines.fake.kind import Fake
+from speclift.engines.process import LaunchedServer
 from speclift.studies.study import Study
 from speclift.workload.experiment import StudyPlan
 

@@ -20,7 +20,7 @@ from speclift.core.document import plain, read
 from speclift.core.records import Phase
 from speclift.core.speculation import Equalised, Speculation
 from speclift.engines.build import build_engine
-from speclift.engines.fake.engine import Fake
+from speclift.engines.fake.kind import Fake
 from speclift.statistics.control import explained_gains
 from speclift.studies.study import Study
 from speclift.verbs.judge import judge

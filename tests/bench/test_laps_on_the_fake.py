@@ -11,8 +11,8 @@ from running import Cli, fake_flags, hosted, measured_places, planned_places, re
 from speclift.bench.course import lap_rounds
 from speclift.core.arm import Arm
 from speclift.core.records import Phase
-from speclift.engines.fake.engine import Fake
-from speclift.engines.launched import LaunchedServer
+from speclift.engines.fake.kind import Fake
+from speclift.engines.process import LaunchedServer
 from speclift.studies.study import Study
 from speclift.verbs.looks import look_after
 

@@ -16,8 +16,8 @@ from speclift.bench.run import StudyRun, launches_took
 from speclift.core.arm import BASELINE, Arm, ServerSettings
 from speclift.core.errors import EngineError
 from speclift.core.records import Launch
-from speclift.engines.fake.engine import Fake
-from speclift.engines.launched import LaunchedServer
+from speclift.engines.fake.kind import Fake
+from speclift.engines.process import LaunchedServer
 from speclift.studies.study import Study
 
 # A truth that only these servers carry on their command lines.

@@ -23,9 +23,9 @@ from speclift.core.document import plain_object
 from speclift.core.engine_spec import EngineSpec
 from speclift.core.errors import UsageError
 from speclift.core.speculation import Combined, DraftModel, NGram, method_name
+from speclift.engines.build import Varied
 from speclift.engines.kind import engine_kind
 from speclift.engines.llamacpp.engine import LlamaCpp
-from speclift.engines.varied import Varied
 from speclift.engines.vllm.engine import Vllm
 from speclift.search.space import Axes, Candidate
 from speclift.studies.format import dumps, read_engine

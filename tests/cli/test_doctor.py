@@ -20,7 +20,7 @@ from speclift.core.doctor import Doctor
 from speclift.core.document import read
 from speclift.core.errors import EngineError
 from speclift.core.records import Phase, Record
-from speclift.engines.fake.engine import Fake
+from speclift.engines.fake.kind import Fake
 from speclift.statistics.noise import PAIRS_MIN, noise_of
 from speclift.verbs.doctor import next_steps
 from speclift.views.machine import machine_view

@@ -15,8 +15,8 @@ from speclift.bench import run
 from speclift.core.arm import Arm
 from speclift.core.records import Outcome, Record
 from speclift.engines.fake import kind as fake_kind
-from speclift.engines.fake.engine import READY_LIMIT_S, Fake
-from speclift.engines.launched import LaunchedServer
+from speclift.engines.fake.kind import READY_LIMIT_S, Fake
+from speclift.engines.process import LaunchedServer
 
 pytestmark = pytest.mark.slow
 

@@ -14,7 +14,7 @@ from speclift.core.arm import Arm, ServerSettings, baseline_arm
 from speclift.core.engine_spec import AttachSettings
 from speclift.core.errors import EngineError
 from speclift.core.speculation import Attached
-from speclift.engines.attach.engine import Attach
+from speclift.engines.attach.kind import Attach
 from speclift.engines.process import free_port
 from speclift.engines.protocol import Engine, Server
 

@@ -12,7 +12,7 @@ from speclift.core.arm import Arm, ServerSettings
 from speclift.core.errors import EngineError
 from speclift.core.records import Record
 from speclift.core.speculation import NGram
-from speclift.engines.fake.engine import Fake
+from speclift.engines.fake.kind import Fake
 from speclift.engines.llamacpp.engine import LlamaCpp
 from speclift.engines.protocol import Engine, Server
 

@@ -7,7 +7,7 @@ from engine_contract import EngineContract
 
 from speclift.core.arm import Arm, ServerSettings
 from speclift.core.speculation import NGram
-from speclift.engines.fake.engine import Fake
+from speclift.engines.fake.kind import Fake
 from speclift.engines.protocol import Engine, Server
 
 # An answer takes some moments, so that it does not come as one piece where the machine is busy.

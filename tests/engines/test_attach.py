@@ -21,7 +21,7 @@ from speclift.core.errors import EngineError, UsageError
 from speclift.core.records import Phase
 from speclift.core.speculation import Attached
 from speclift.engines.attach.detect import Facts, llamacpp_facts, sglang_facts
-from speclift.engines.attach.engine import Attach, AttachedServer
+from speclift.engines.attach.kind import Attach, AttachedServer
 from speclift.studies.study import Study
 from tls_front import certificate, tls_front
 

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-from speclift.engines.llamacpp.drafters import ngram_mod
-from speclift.engines.llamacpp.drafters.ngram_cache import DRAFT_TOKENS, NgramCache
-from speclift.engines.llamacpp.drafters.ngram_map import NgramMap
-from speclift.engines.llamacpp.drafters.ngram_mod import NgramMod
+from speclift.engines.llamacpp import drafters
+from speclift.engines.llamacpp.drafters import DRAFT_TOKENS, NgramCache, NgramMap, NgramMod
 from speclift.replayer.counts import Text
 
 PHRASE = [11, 12, 13, 14, 15, 16, 17, 18]
@@ -81,7 +79,7 @@ class TestMod:
         drafter = NgramMod(n=2, k=4, n_min=2)
         drafter.begin(text_of([*PHRASE, *FILLER], []))
         drafter.begin(text_of([1, 2, 3], PHRASE))
-        for _ in range(ngram_mod.LOW_STREAK_MAX):
+        for _ in range(drafters.LOW_STREAK_MAX):
             assert drafter.draft(5)
             drafter.accepted(0)
 

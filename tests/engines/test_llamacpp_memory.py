@@ -6,7 +6,7 @@ import pytest
 
 from plan_samples import cpu, placed_shape, small_shape
 from speclift.core.model_shape import KvLayers
-from speclift.engines.llamacpp.memory import kv_buffer_bytes, llamacpp_memory
+from speclift.engines.llamacpp.planning import kv_buffer_bytes, llamacpp_memory
 from speclift.planner.memory import KvBuffers, Layout
 
 MIB = 1 << 20

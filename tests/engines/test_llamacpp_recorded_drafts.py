@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from speclift.engines.llamacpp.drafters.log_drafters import LlamaCppDrafters
+from speclift.engines.llamacpp.drafters import LlamaCppDrafters
 from speclift.replayer.counts import LoggedAnswer, batch_of
 from speclift.replayer.methods import replay_of, settings_for
 

@@ -10,8 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from speclift.engines.llamacpp.drafters.log_drafters import LlamaCppDrafters
-from speclift.engines.llamacpp.drafters.ngram_simple import simple_offers, simple_offers_at
+from speclift.engines.llamacpp.drafters import LlamaCppDrafters, simple_offers, simple_offers_at
 from speclift.engines.vllm.drafters import first_match_offers, latest_match_offers
 from speclift.replayer.counts import UNLIMITED, Counts, LoggedAnswer, batch_of, walk
 from speclift.replayer.methods import replay_of, settings_for

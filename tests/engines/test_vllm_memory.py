@@ -8,8 +8,7 @@ from hypothesis import strategies as st
 
 from plan_samples import H200, cpu, placed, placed_shape, small_shape
 from speclift.core.hardware import Device
-from speclift.engines.vllm.kv_cache import LayerPages, pool
-from speclift.engines.vllm.memory import vllm_memory
+from speclift.engines.vllm.planning import LayerPages, pool, vllm_memory
 from speclift.planner.memory import Layout
 
 MIB = 1 << 20

@@ -35,7 +35,7 @@ from watched import SMALL, attach
 from running import Cli
 from speclift.core.arm import ServerSettings, baseline_arm
 from speclift.core.engine_spec import AttachSettings
-from speclift.engines.attach.engine import Attach, AttachedServer
+from speclift.engines.attach.kind import Attach, AttachedServer
 
 LOGIN = "<html><head><style>p {}</style></head><body><p>Please sign in</p></body></html>"
 DEEP = "[" * 100_000

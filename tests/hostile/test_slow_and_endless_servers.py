@@ -152,7 +152,7 @@ def test_millions_of_samples_take_little_memory_and_leave_the_study_as_it_is(tmp
 
 @pytest.fixture
 def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("speclift.engines.attach.engine.PROBE_LIMIT_S", LIMIT_S)
+    monkeypatch.setattr("speclift.engines.attach.kind.PROBE_LIMIT_S", LIMIT_S)
 
 
 @pytest.mark.slow

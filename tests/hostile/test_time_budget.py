@@ -22,8 +22,8 @@ from speclift.core.arm import Arm, ServerSettings
 from speclift.core.deadline import Deadline
 from speclift.core.engine_spec import AttachSettings
 from speclift.core.errors import EngineError
-from speclift.engines.attach.engine import Attach, AttachedServer
-from speclift.engines.fake.engine import Fake
+from speclift.engines.attach.kind import Attach, AttachedServer
+from speclift.engines.fake.kind import Fake
 from speclift.engines.vllm import kind as vllm_kind
 
 BUDGET_S = 0.8

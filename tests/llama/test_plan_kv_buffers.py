@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from speclift.engines.llamacpp.memory import kv_buffer_bytes
+from speclift.engines.llamacpp.planning import kv_buffer_bytes
 from speclift.weights.gguf_file import read_gguf_model
 
 pytestmark = pytest.mark.llama

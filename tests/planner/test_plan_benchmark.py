@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from plan_samples import H200
-from speclift.engines.vllm.losses import model_for
+from speclift.engines.vllm.planning import model_for
 
 BENCHMARK = Path(__file__).parents[2] / "benchmarks" / "plan.py"
 

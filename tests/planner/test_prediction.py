@@ -11,8 +11,7 @@ from plan_samples import H200, cpu, placed, placed_shape, small_shape
 from speclift.arithmetic.cost import IDEAL, Drafting, DraftPasses, LookUp, step_s
 from speclift.core.hardware import Device
 from speclift.engines.llamacpp.planning import LLAMACPP_CPU, LLAMACPP_GPU, LlamaCppTerms
-from speclift.engines.vllm.losses import TRUST_ELSEWHERE, VLLM_CPU, model_for
-from speclift.engines.vllm.planning import VllmTerms
+from speclift.engines.vllm.planning import TRUST_ELSEWHERE, VLLM_CPU, VllmTerms, model_for
 from speclift.planner.prediction import (
     Acceptance,
     Assumed,

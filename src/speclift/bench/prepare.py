@@ -26,8 +26,8 @@ from speclift.core.results import Finding, inform, warn
 from speclift.core.speculation import Attached, Combined, DraftModel, Head, Speculation, Synthetic
 from speclift.core.traffic import Concurrency, Load, Rate, Workload
 from speclift.engines.build import build_engine, losing_scheduling
+from speclift.engines.installed import default_threads
 from speclift.engines.kind import EngineKind, engine_kind
-from speclift.engines.machine import default_threads
 from speclift.engines.protocol import Engine
 from speclift.planner.methods import arms_for
 from speclift.studies.prompt_files import bundled_workload, read_workload

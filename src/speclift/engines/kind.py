@@ -24,7 +24,7 @@ from speclift.engines.installed import Installed, Programs
 from speclift.engines.named import engine_names, loaded, not_usable, points
 from speclift.engines.protocol import Engine, Scorer
 from speclift.linter.dialect import Dialect
-from speclift.lossless.soak.traffic import SoakDialect
+from speclift.lossless.soak.prompts import SoakDialect
 from speclift.planner.request import EngineTerms
 
 if TYPE_CHECKING:  # numpy, which only replay needs

@@ -8,12 +8,16 @@ import os
 import socket
 import sys
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
-from speclift.core.address import revealed_within, without_secrets
+from speclift.core.address import HIDDEN, revealed_within, without_secrets
+from speclift.core.arm import Endpoint
 from speclift.core.errors import EngineError, OperatingError
+from speclift.core.records import Counters, Usage
 from speclift.core.user_command import revealed_words
+from speclift.engines.gpu_memory import family_of
+from speclift.engines.metrics import parse_counters
 from speclift.http.client import LIMIT_S, fetched, posted_json
 
 GUARDIAN = Path(__file__).with_name("guardian.py")
@@ -125,3 +129,93 @@ def free_port() -> int:
         probe.bind(("127.0.0.1", 0))
         port: int = probe.getsockname()[1]
         return port
+
+
+# A server that the user starts with `docker run`, launched the same way at an address of ours
+
+
+# Where the server listens inside its container.
+INNER_PORT = 8000
+# A container of ours ends with its study, has no terminal, and no name that could be taken.
+DROPPED = ("-d", "--detach", "-it", "-ti", "-i", "-t", "--interactive", "--tty", "--rm")
+DROPPED_WITH_VALUE = ("--name", "--restart", "-p", "--publish", "--cidfile", "--network-alias")
+NETWORK = ("--network", "--net")
+
+
+def container_start(start: Sequence[str], *, port: int) -> tuple[str, ...]:
+    """`docker run … image` for one launch; the server inside listens as `listening` says."""
+    program, run, *options = start[:-1]
+    published = () if shares_network(start) else ("-p", f"127.0.0.1:{port}:{INNER_PORT}")
+    return (program, run, "--rm", *published, *_kept(options), start[-1])
+
+
+def listening(start: Sequence[str], *, port: int) -> tuple[str, ...]:
+    if shares_network(start):
+        return ("--host", "127.0.0.1", "--port", str(port))
+    return ("--host", "0.0.0.0", "--port", str(INNER_PORT))
+
+
+def shares_network(start: Sequence[str]) -> bool:
+    """Whether it runs in the network of the machine, where ports are not published."""
+    pairs = zip(start, [*start[1:], ""], strict=True)
+    return any(
+        word in [f"{flag}=host" for flag in NETWORK] or (word in NETWORK and value == "host")
+        for word, value in pairs
+    )
+
+
+def _kept(options: Sequence[str]) -> Iterator[str]:
+    words = iter(options)
+    for word in words:
+        name, equals, _ = word.partition("=")
+        if word in DROPPED:
+            continue
+        if name in DROPPED_WITH_VALUE:
+            if not equals:
+                next(words, None)
+            continue
+        # A secret is handed on from the environment of this process, by its name alone.
+        yield word.removesuffix(f"={HIDDEN}")
+
+
+# A launched server, for whoever measures
+
+
+class LaunchedServer:
+    """Implements Server over one process; an engine with habits of its own overrides what differs."""
+
+    def __init__(
+        self,
+        process: ServerProcess,
+        *,
+        endpoint: Endpoint,
+        command: tuple[str, ...],
+        kv_tokens: int | None = None,
+        settings: dict[str, str] | None = None,
+        notices: tuple[str, ...] = (),
+    ) -> None:
+        self._process = process
+        self.endpoint = endpoint
+        self.command = command
+        self.kv_tokens = kv_tokens
+        self.settings = settings or {}
+        self.notices = notices
+
+    async def counters(self) -> Counters:
+        return parse_counters(await self._process.get("/metrics"))
+
+    def death(self) -> str | None:
+        code = self._process.exit_code
+        return None if code is None else f"ended with code {code}; log ends:\n{self._process.log_tail()}"
+
+    def usage(self) -> tuple[Usage, ...]:
+        return ()
+
+    async def sample(self) -> Usage | None:
+        return None
+
+    def process_ids(self) -> frozenset[int]:
+        return family_of(self._process.pid)
+
+    async def stop(self) -> None:
+        await self._process.stop()

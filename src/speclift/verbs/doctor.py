@@ -39,9 +39,8 @@ from speclift.core.doctor import (
 from speclift.core.document import read
 from speclift.core.engine_spec import EngineSpec
 from speclift.core.errors import EngineError, OperatingError
-from speclift.engines.installed import Installed, Programs
+from speclift.engines.installed import Installed, Programs, default_threads
 from speclift.engines.kind import EngineKind, engine_kind, usable_kinds
-from speclift.engines.machine import default_threads
 from speclift.engines.named import engine_names
 from speclift.statistics.checks import CLIENT_LAG_SHARE
 from speclift.statistics.noise import noise_of

@@ -19,16 +19,14 @@ from speclift.core.json_reading import need_objects, need_whole
 from speclift.core.results import Finding
 from speclift.core.speculation import Combined, DraftModel, Head, Synthetic
 from speclift.core.user_command import OwnLine
-from speclift.engines.container import container_start
-from speclift.engines.launched import LaunchedServer
+from speclift.engines.installed import TOGETHER_MEMORY_SHARE, available_memory_bytes
 from speclift.engines.llamacpp.dialect.command_line import SERVICE
 from speclift.engines.llamacpp.dialect.judgement import CONTEXT_FLAGS, SLOT_FLAGS
 from speclift.engines.llamacpp.dialect.tables import LISTENING
 from speclift.engines.llamacpp.flags import flag_pairs, own_line, server_flags, speculation_flags
 from speclift.engines.llamacpp.server import knows
-from speclift.engines.machine import TOGETHER_MEMORY_SHARE, available_memory_bytes
 from speclift.engines.probe import judge_probe, probe_body
-from speclift.engines.process import ServerProcess, free_port
+from speclift.engines.process import LaunchedServer, ServerProcess, container_start, free_port
 from speclift.linter.row_rules import compose_service, python_launch
 
 READY_LIMIT_S = 180.0

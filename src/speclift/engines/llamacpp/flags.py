@@ -27,7 +27,6 @@ from speclift.core.speculation import (
     require_no_extra,
 )
 from speclift.core.user_command import HUB_TOKEN_FLAGS, OwnLine
-from speclift.engines.container import listening
 from speclift.engines.llamacpp.dialect.judgement import (
     DRAFT,
     DRAFT_HUB,
@@ -39,6 +38,7 @@ from speclift.engines.llamacpp.dialect.judgement import (
     is_drafter_flag,
 )
 from speclift.engines.llamacpp.dialect.tables import LISTENING
+from speclift.engines.process import listening
 
 _HEAD_TYPES = {
     "eagle3": "draft-eagle3",

@@ -31,7 +31,7 @@ from speclift.engines.llamacpp.pairing import compare_vocabularies
 from speclift.engines.llamacpp.planning import LlamaCppTerms
 from speclift.engines.protocol import Scorer
 from speclift.linter.dialect import Dialect
-from speclift.lossless.soak.traffic import SoakDialect
+from speclift.lossless.soak.prompts import SoakDialect
 from speclift.planner.methods import with_fitting_n
 from speclift.planner.request import EngineTerms
 from speclift.weights import models
@@ -179,7 +179,7 @@ class LlamaCppKind(EngineKind):
         return never_drafts(arm)
 
     def log_drafters(self) -> LogDrafters:
-        from speclift.engines.llamacpp.drafters.log_drafters import (
+        from speclift.engines.llamacpp.drafters import (
             LlamaCppDrafters,
         )  # numpy, for replay alone
 

@@ -24,14 +24,11 @@ from speclift.core.results import Finding
 from speclift.core.speculation import Synthetic
 from speclift.core.units import Bytes, Seconds
 from speclift.core.user_command import OwnLine
-from speclift.engines.container import container_start
 from speclift.engines.gpu_memory import gpu_room
-from speclift.engines.installed import packages_of
-from speclift.engines.launched import LaunchedServer
-from speclift.engines.machine import TOGETHER_MEMORY_SHARE, available_memory_bytes
+from speclift.engines.installed import TOGETHER_MEMORY_SHARE, available_memory_bytes, packages_of
 from speclift.engines.metrics import parse_counters
 from speclift.engines.probe import judge_probe, probe_body
-from speclift.engines.process import LOG_TAIL_BYTES, ServerProcess, free_port
+from speclift.engines.process import LOG_TAIL_BYTES, LaunchedServer, ServerProcess, container_start, free_port
 from speclift.engines.vllm.dialect.command_line import python_engine, yaml_config
 from speclift.engines.vllm.flags import (
     VllmVersion,

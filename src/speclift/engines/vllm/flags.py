@@ -24,7 +24,7 @@ from speclift.core.speculation import (
     Synthetic,
 )
 from speclift.core.user_command import HUB_TOKEN_FLAGS, OwnLine, name_of
-from speclift.engines.container import listening
+from speclift.engines.process import listening
 from speclift.engines.vllm.dialect.config_rules import (
     ASYNC_WITH_SPECULATION,
     WITHOUT_ASYNC,

@@ -28,7 +28,7 @@ from speclift.engines.vllm.flags import parse_version, served_name
 from speclift.engines.vllm.heads import found_drafts, found_heads
 from speclift.engines.vllm.planning import VllmTerms
 from speclift.linter.dialect import Dialect
-from speclift.lossless.soak.traffic import SoakDialect
+from speclift.lossless.soak.prompts import SoakDialect
 from speclift.planner.request import EngineTerms
 
 if TYPE_CHECKING:

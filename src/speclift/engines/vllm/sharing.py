@@ -15,11 +15,12 @@ from speclift.core.errors import OperatingError, UsageError
 from speclift.core.json_reading import as_text
 from speclift.core.units import Bytes
 from speclift.engines.vllm.flags import KV_BYTES_FLAG, UTILISATION_FLAG, sequences, speculative_config
-from speclift.engines.vllm.kv_cache import GPU_BLOCK_TOKENS, kv_value_bytes
-from speclift.engines.vllm.memory import (
+from speclift.engines.vllm.planning import (
     BATCHED_TOKENS_LARGE,
+    GPU_BLOCK_TOKENS,
     RUNTIME_BYTES,
     activation_bytes,
+    kv_value_bytes,
     speculation_bytes,
     weight_bytes_per_gpu,
 )

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import random
 import re
+from enum import StrEnum
 
 from speclift.core.document import Json
 
@@ -73,6 +74,14 @@ _WIDE_WORDS = (
     ),
     *("चाय", "ไทย", "👩🏽‍🚀", "🇨🇭", "👨‍👩‍👧‍👦", "🧪", "e\u0301tude", "n\u0303andu", "𝔘𝔫𝔦", "Ω≈ç√∫"),
 )
+
+
+class SoakDialect(StrEnum):
+    """Whose names for what OpenAI's API does not have."""
+
+    LLAMACPP = "llamacpp"
+    VLLM = "vllm"
+    OPENAI = "openai"
 
 
 def draws_for(seed: int, purpose: str, *parts: object) -> random.Random:

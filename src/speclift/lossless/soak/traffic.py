@@ -24,6 +24,7 @@ from speclift.lossless.soak.prompts import (
     COLOURS,
     NOTE_TOOL,
     SEARCH_TOOL,
+    SoakDialect,
     answer_schema,
     asks_to_copy,
     draws_for,
@@ -51,14 +52,6 @@ REFUSALS = 2
 SPARE_SLOTS = 10**6
 # Prefixes that many requests share, so that a cache is hit, and few enough to be evicted by what comes between.
 PREFIXES = 5
-
-
-class SoakDialect(StrEnum):
-    """Whose names for what OpenAI's API does not have."""
-
-    LLAMACPP = "llamacpp"
-    VLLM = "vllm"
-    OPENAI = "openai"
 
 
 class SoakKind(StrEnum):

@@ -1,1 +1,0 @@
-"""llama.cpp's n-gram drafters, as it does them, on logs."""
