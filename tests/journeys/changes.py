@@ -45,15 +45,25 @@ def kept(key: str, value: object) -> str:
     return f"INSERT INTO meta VALUES ('{key}', '{json.dumps(value)}'), ('{key}#sha256', '')"
 
 
-def gate(result: str, *, mode: str = "quick") -> str:
-    """What the lossless gate found when the study was measured."""
-    greedy = {"result": result, "message": "as it was compared", "tokens": 96.0, "checks": []}
+def gate(result: str, *, mode: str = "quick", arm: str = "arm", also: str = "") -> str:
+    """What the lossless gate found of an arm when the study was measured; the arm `also` passed it."""
+    greedy = {"message": "as it was compared", "tokens": 96.0, "checks": []}
     counts = dict.fromkeys(("ties", "wide", "faults", "unknown_margin", "refused"), 0)
-    parts = {"result": result, "greedy": {**greedy, **counts}, "sampled": {"result": "skipped"}}
+
+    def parts(result: str) -> dict[str, object]:
+        return {
+            "result": result,
+            "greedy": {**greedy, "result": result, **counts},
+            "sampled": {"result": "skipped"},
+        }
+
     beside = {"depth": mode, "detect": 0.05, "planned_tokens": 1959, "control": {}, "wall_s": 1.0}
-    arms = [{"arm": "arm", "method": "ngram", **parts, "edges": [], "findings": []}]
+    arms = [
+        {"arm": name, "method": "ngram", **parts(word), "edges": [], "findings": []}
+        for name, word in {arm: result, **({also: "pass"} if also else {})}.items()
+    ]
     lists = {"arms": arms, "examples": [], "findings": [], "notes": []}
-    return kept("lossless", {"schema": 1, "mode": mode, "arm": "arm", **parts, **beside, **lists})
+    return kept("lossless", {"schema": 1, "mode": mode, "arm": arm, **parts(result), **beside, **lists})
 
 
 def measured_on(kind: str, version: str, model: str) -> str:
@@ -94,3 +104,46 @@ def typed_as(*words: str) -> str:
     argv = json.dumps(words).replace("'", "''")
     before = '["decide","--engine","fake"]'
     return f"UPDATE meta SET value = replace(value, '{before}', '{argv}') WHERE key = 'provenance'"
+
+
+# The servers of the last round once more, a tenth slower and without drafts: what scheduling alone does.
+WITH_CONTROL = (
+    """UPDATE meta SET value = replace(value, '"arms":[', '"arms":[{"name":"control","speculation":"""
+    """{"kind":"equalised"}},') WHERE key = 'plan'; """
+    "CREATE TEMP TABLE servers AS SELECT * FROM launches WHERE arm = 'baseline' AND round = 2; "
+    "UPDATE servers SET id = id + 100, arm = 'control'; INSERT INTO launches SELECT * FROM servers; "
+    "CREATE TEMP TABLE answers AS SELECT * FROM records WHERE arm = 'baseline' AND round = 2; "
+    "UPDATE answers SET id = id + 1000, launch = launch + 100, arm = 'control', "
+    "end_s = 1.1 * end_s - 0.1 * sent_s, last_token_s = 1.1 * last_token_s - 0.1 * sent_s; "
+    "INSERT INTO records SELECT * FROM answers"
+)
+ON_THREE_NODES = "UPDATE records SET node = 'n' || round; UPDATE launches SET node = 'n' || round"
+
+
+def nodes(*processors: str) -> str:
+    """A node for every round, each with this processor."""
+    return kept(
+        "nodes",
+        {
+            "nodes": [
+                {
+                    "name": f"n{number}",
+                    "host": {"cpu": processor, "cores": 2, "gpus": []},
+                    "engine_version": "1",
+                    "model_sha256": "m",
+                }
+                for number, processor in enumerate(processors)
+            ]
+        },
+    )
+
+
+def suffix_drafts() -> str:
+    """The arm drafts from the answers it gave before."""
+    return (
+        """UPDATE meta SET value = replace(value, '{"kind":"ngram","variant":"simple","k":4,"n":12,"n_min":null,"""
+        """"min_hits":1,"extra":[]}', '{"kind":"suffix","k":4}') WHERE key = 'plan'"""
+    )
+
+
+UNSEEN = """UPDATE records SET refused = '[["more-tokens-than-text", "64 tokens, 10 bytes"]]' WHERE """

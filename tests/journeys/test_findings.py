@@ -6,7 +6,22 @@ from pathlib import Path
 from typing import NamedTuple
 
 import pytest
-from changes import DRIFTING, counted, failing, kept, only, said, slower
+from changes import (
+    DRIFTING,
+    ON_THREE_NODES,
+    ON_VLLM,
+    UNSEEN,
+    WITH_CONTROL,
+    counted,
+    failing,
+    gate,
+    kept,
+    nodes,
+    only,
+    said,
+    slower,
+    suffix_drafts,
+)
 
 from recorded import recorded_study
 from running import Cli
@@ -210,6 +225,54 @@ CASES = [
         "more distinct prompts",
         "info",
         "repeated",
+    ),
+    Finding(
+        "gain-explained",
+        f"{ON_VLLM}; {WITH_CONTROL}",
+        "arm: 1.60x in the launch next to the control: scheduling alone gives 0.91x, drafting gives 1.76x",
+        "the engine's normal baseline",
+        "info",
+    ),
+    Finding(
+        "repeats-remembered",
+        suffix_drafts(),
+        "arm drafts from its earlier answers, so it already knows the answer to a repeated prompt: its 72 repeats",
+        "give 48 distinct prompts",
+        study="repeated",
+    ),
+    Finding(
+        "unseen-tokens",
+        UNSEEN + "id % 40 = 0",
+        "baseline: 5 of 144 answers count more tokens than their text has bytes (64 tokens, 10 bytes)",
+        "including reasoning",
+    ),
+    Finding(
+        "unseen-tokens",
+        UNSEEN + "arm = 'arm'",
+        "arm: 144 of 144 answers count more",
+        "including reasoning",
+        "fail",
+    ),
+    Finding(
+        "node-spread",
+        ON_THREE_NODES,
+        "arm by node (e2e): n2 1.60x, n0 1.61x, n1 1.61x; nodes differ by 0.3%",
+        "more of them make it narrower",
+        "info",
+    ),
+    Finding(
+        "unlike-nodes",
+        f"{ON_THREE_NODES}; {nodes('a', 'a', 'b')}",
+        "the verdict is on n0, n1 (cpu a); beside it n2 (cpu b): arm 1.60x [1.59, 1.62]",
+        "a cluster of those alone",
+    ),
+    Finding(
+        "output-changed",
+        gate("fail", arm="other", also="arm"),
+        "other: greedy: as it was compared",
+        "both outputs side by side",
+        "fail",
+        "two-arms",
     ),
 ]
 

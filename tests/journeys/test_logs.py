@@ -104,3 +104,12 @@ def test_a_line_is_linted(line: str, code: int, status: set[str], cli: Cli) -> N
     assert status <= {finding["status"] for finding in document["findings"]}
     again = cli("lint", "--json", "--", *document["translated"]["argv"])
     assert again.code == 0 or "unknown" in status
+
+
+def test_a_drafter_that_remembers_or_cannot_draft_is_told(cli: Cli, tmp_path: Path) -> None:
+    log = log_of(tmp_path, lambda _, line: line)
+    methods = ("--method", "ngram:mod", "--method", "ngram:simple")
+    document = cli("replay", log, *methods, "--k", 3, "--ngram", 5, "--json").document
+    said = {finding["check"]: finding["message"] for finding in document["findings"]}
+    assert said["log-order"].startswith("ngram:mod remember earlier requests")
+    assert "(n = 5 here)" in said["k-below-n"]

@@ -172,7 +172,7 @@ CASES = [
         "",
         "inconclusive",
         "but no draft token was seen to be accepted",
-        "no-drafts:fail acceptance-low:warn",
+        "no-drafts:fail acceptance-low:warn break-even:warn",
     ),
     Judged(
         "requests that fail",
