@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from samples import HOSTILE, record, request
 from speclift.bench.asking import read_answer
 from speclift.core.records import Outcome, Step
-from speclift.http.answer import read_stream
+from speclift.http.answer import CALLS_MAX, CHOICES_MAX, AnswerReader, read_stream
 from speclift.http.counts import AnswerRead
 from speclift.lossless.answers import Answer, compare
 from speclift.lossless.questions import Question
@@ -372,6 +372,60 @@ class TestFailures:
     )
     def test_json_of_another_shape_is_malformed(self, payload: Any) -> None:
         assert read(chunk("a"), event(payload), chunk("b", "stop")).outcome is Outcome.MALFORMED
+
+    @pytest.mark.parametrize(
+        ("body", "words"),
+        [
+            (b"<html><p>Bad gateway</p></html>", "not an event stream: Bad gateway"),
+            (b'{"error": {"message": "no room"}}', "not an event stream: no room"),
+            (DONE, "without a finish_reason"),
+            (
+                b"".join(event({"choices": [{"index": n, "text": "a"}]}) for n in range(CHOICES_MAX + 1)),
+                "more than 128 choices",
+            ),
+            (
+                event(
+                    {
+                        "choices": [
+                            {"delta": {"tool_calls": [{"index": n} for n in range(CALLS_MAX + 1)]}},
+                        ]
+                    }
+                ),
+                "more than 64 tool calls",
+            ),
+        ],
+    )
+    def test_what_is_no_answer_is_named(self, body: bytes, words: str) -> None:
+        assert words in read(body).error
+
+    @pytest.mark.parametrize(
+        "payload",
+        [
+            {"choices": [{"delta": {}, "index": "x"}]},
+            {"choices": [{"delta": {"tool_calls": "find"}}]},
+            {"choices": [{"delta": {"tool_calls": [7, {"function": 7}, {"index": -1}]}}]},
+            {"choices": [], "usage": {"completion_tokens": "many", "completion_tokens_details": 7}},
+        ],
+    )
+    def test_fields_of_another_kind_beside_the_text_are_as_good_as_absent(self, payload: Any) -> None:
+        result = read(event(payload), chunk("a", "stop"))
+
+        assert (result.outcome, result.text) == (Outcome.OK, "a")
+
+    @pytest.mark.parametrize(
+        ("body", "words"),
+        [
+            (b"", "no choices in the answer, which says: nothing"),
+            (b"[]", "no choices"),
+            (b'{"error": {"message": "out of memory"}}', "error in the answer: out of memory"),
+            (b"<html>Bad gateway</html>", "says: Bad gateway"),
+        ],
+    )
+    def test_what_is_no_whole_answer_is_named(self, body: bytes, words: str) -> None:
+        reader = AnswerReader()
+        reader.take_whole(body)
+
+        assert words in reader.result().error
 
     @pytest.mark.parametrize(
         "payload", [{}, {"choices": None}, {"choices": []}, {"choices": [{"delta": None}]}, {"usage": 3}]
