@@ -9,7 +9,7 @@ from typing import Any
 
 from speclift.core.records import AnswerChoice, ToolCall
 from speclift.lossless.gate import SoakFault
-from speclift.lossless.soak.faults import HeldAgainst, SoakObservation, observe
+from speclift.lossless.soak.faults import HeldAgainst, SoakObservation, looked_at, observe
 from speclift.lossless.soak.prompts import nonce_for
 from speclift.lossless.soak.traffic import SoakTraffic
 from speclift.lossless.soak.values import TURNS_MAX, Exposure, Promise, SoakAnswer, SoakRequest, Stage
@@ -53,6 +53,11 @@ def said(*texts: str, finish: str | None = "stop", **changed: object) -> SoakAns
 def called(name: str, arguments: str, finish: str = "tool_calls") -> SoakAnswer:
     call = ToolCall(name=name, arguments=arguments)
     return said(choices=(AnswerChoice(text="", finish_reason=finish, calls=(call,)),))
+
+
+def shown(request: SoakRequest, answer: SoakAnswer, held: HeldAgainst | None = None) -> set[SoakFault]:
+    """The faults that an answer shows."""
+    return {fault for fault, evidence in looked_at(request, answer, held).items() if evidence}
 
 
 def observed(

@@ -32,10 +32,10 @@ from speclift.core.records import AnswerChoice
 from speclift.core.results import Level
 from speclift.core.speculation import NGram
 from speclift.lossless.gate import SHOWN_BY_ANY, Result, SoakFault
-from speclift.lossless.soak.faults import exposed_to, faults_of
+from speclift.lossless.soak.faults import looked_at
 from speclift.lossless.soak.rates import judge_faults, soaked_result
 from speclift.lossless.soak.traffic import SoakDialect, SoakKind, soak_traffic
-from speclift.lossless.soak.values import Exposure, SoakAnswer, Stage
+from speclift.lossless.soak.values import Exposure, FaultSeen, SoakAnswer, Stage
 
 TRAFFIC = soak_traffic(seed=3, dialect=SoakDialect.VLLM)
 ARM = Arm(name="ngram-k4", speculation=NGram())
@@ -65,12 +65,17 @@ def kept(slot: int, *, arm: str = "ngram-k4", status: int = 200) -> Kept:
         error="" if status == 200 else f"{status}: not with speculation",
         status=status,
     )
+    looks = looked_at(request, answer)
     return Kept(
         step=STEP,
         kind=request.kind,
         answer=answer,
-        exposed=exposed_to(request, answer),
-        seen=faults_of(request, answer),
+        exposed=tuple(looks),
+        seen=tuple(
+            FaultSeen(fault=fault, index=request.index, evidence=said)
+            for fault, said in looks.items()
+            if said
+        ),
         elapsed_s=59.0,
     )
 

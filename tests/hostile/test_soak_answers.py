@@ -8,10 +8,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from soaked import NONCE, OTHER, asked, said
+from soaked import NONCE, OTHER, asked, said, shown
 from speclift.core.records import AnswerChoice, ToolCall
 from speclift.lossless.recorded import calls_misfit
-from speclift.lossless.soak.faults import HeldAgainst, exposed_to, faults_of
+from speclift.lossless.soak.faults import HeldAgainst, looked_at
 from speclift.lossless.soak.prompts import answer_schema, session_tools
 from speclift.lossless.soak.schemas import misfit
 from speclift.lossless.soak.traffic import SoakDialect, SoakKind, soak_traffic
@@ -48,8 +48,7 @@ def test_no_answer_makes_a_detector_fail(
     held = HeldAgainst(nonces={NONCE, OTHER}, alone=said(choices=alone))
     answer = said(choices=choices, tokens=tokens)
     for each in REQUESTS:
-        seen = {found.fault for found in faults_of(each, answer, held)}
-        assert seen <= set(exposed_to(each, answer, held))
+        looked_at(each, answer, held)
 
 
 @given(TEXTS)
@@ -69,7 +68,7 @@ def test_megabytes_that_loop_are_read_in_no_time() -> None:
     """Quadratic work on a million characters would not end within the test's time."""
     request = next(each for each in REQUESTS if each.kind == SoakKind.COPY)
     for piece in ("loop and loop again ", "\ufffd", "{", f"{OTHER} ", "<|im_end|>", "漢字 abc "):
-        faults_of(
+        looked_at(
             request, said(piece * (1_000_000 // len(piece))), HeldAgainst(nonces={OTHER, request.nonce})
         )
 
@@ -78,4 +77,4 @@ def test_a_session_that_calls_ten_thousand_tools_ends() -> None:
     request = asked(promise=Promise(tools=tuple((n, json.dumps(s)) for n, s in session_tools(NONCE))))
     calls = tuple(ToolCall(name="find_order", arguments="{") for _ in range(10_000))
 
-    assert faults_of(request, said(choices=(AnswerChoice(text="", finish_reason="stop", calls=calls),)))
+    assert shown(request, said(choices=(AnswerChoice(text="", finish_reason="stop", calls=calls),)))

@@ -307,9 +307,8 @@ class Reproducing:
         def take(request: SoakRequest, answer: SoakAnswer) -> None:
             nonlocal attempts, faulty
             if request.index in counting:
-                _, seen = witness.judge(request, answer)
                 attempts += 1
-                faulty += any(each.fault is found.fault for each in seen)
+                faulty += bool(witness.judge(request, answer).get(found.fault))
 
         await load.ask(
             openings(),

@@ -43,7 +43,7 @@ from speclift.core.units import Seconds, Tokens
 from speclift.engines.protocol import Engine, Server
 from speclift.http.client import fetched, post_to
 from speclift.lossless.gate import SoakFault
-from speclift.lossless.soak.faults import HeldAgainst, exposed_to, faults_of
+from speclift.lossless.soak.faults import HeldAgainst, looked_at
 from speclift.lossless.soak.traffic import (
     REFUSALS,
     SCALES,
@@ -160,13 +160,13 @@ class Witness:
             self._nonces.add(request.nonce)
         return request
 
-    def judge(
-        self, request: SoakRequest, answer: SoakAnswer
-    ) -> tuple[tuple[SoakFault, ...], tuple[FaultSeen, ...]]:
+    def judge(self, request: SoakRequest, answer: SoakAnswer) -> dict[SoakFault, str]:
+        """The faults that the answer could show, each with what shows it or ""."""
         if answer.exposure.stage is Stage.BEFORE:
             self._alone.setdefault(request.index, answer)
-        held = HeldAgainst(nonces=self._nonces, alone=self._alone.get(request.index))
-        return exposed_to(request, answer, held), faults_of(request, answer, held)
+        return looked_at(
+            request, answer, HeldAgainst(nonces=self._nonces, alone=self._alone.get(request.index))
+        )
 
 
 class SoakRun:
@@ -484,14 +484,18 @@ class SoakRun:
     def _take(
         self, step: SoakStep, witness: Witness, request: SoakRequest, answer: SoakAnswer
     ) -> SoakRequest | None:
-        exposed, seen = witness.judge(request, answer)
+        looks = witness.judge(request, answer)
         self.study.keep(
             Kept(
                 step=step,
                 kind=request.kind,
                 answer=answer,
-                exposed=exposed,
-                seen=seen,
+                exposed=tuple(looks),
+                seen=tuple(
+                    FaultSeen(fault=fault, index=request.index, evidence=evidence)
+                    for fault, evidence in looks.items()
+                    if evidence
+                ),
                 request=request if request.turn else None,
                 prompt_id=request.prompt_id,
                 elapsed_s=self.elapsed_s,

@@ -12,9 +12,8 @@ from typing import Any
 
 import pytest
 
-from soaked import asked, said
+from soaked import asked, said, shown
 from speclift.lossless.gate import SoakFault
-from speclift.lossless.soak.faults import faults_of
 from speclift.lossless.soak.prompts import answer_schema
 from speclift.lossless.soak.reproduction import (
     ATTEMPTS_MAX,
@@ -228,8 +227,8 @@ class TestScript:
         for end in range(len(COPY.copies) + 1):
             text = f"Here it is: {COPY.copies[:end]}"
             altered = text[:-5] + "-" + text[-4:]
-            seen = {each.fault for each in faults_of(COPY, said(text))}
-            seen_altered = {each.fault for each in faults_of(COPY, said(altered))}
+            seen = shown(COPY, said(text))
+            seen_altered = shown(COPY, said(altered))
 
             assert names["breaks_off"](text, COPY.copies) == (SoakFault.BROKEN_OFF in seen), text
             assert names["alters"](altered, COPY.copies) == (SoakFault.ALTERED in seen_altered), altered

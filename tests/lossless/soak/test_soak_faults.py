@@ -7,10 +7,10 @@ from dataclasses import replace
 
 import pytest
 
-from soaked import EXPOSURE, NONCE, OTHER, asked, called, said
+from soaked import EXPOSURE, NONCE, OTHER, asked, called, said, shown
 from speclift.core.records import AnswerChoice, ToolCall
 from speclift.lossless.gate import SoakFault
-from speclift.lossless.soak.faults import SPECIAL_TOKENS, HeldAgainst, exposed_to, faults_of, observe
+from speclift.lossless.soak.faults import SPECIAL_TOKENS, HeldAgainst, looked_at, observe
 from speclift.lossless.soak.prompts import answer_schema, session_tools
 from speclift.lossless.soak.rates import PROMISED
 from speclift.lossless.soak.values import Promise, SoakAnswer, SoakRequest
@@ -25,7 +25,7 @@ LIMIT = 96
 
 
 def found(request: SoakRequest, answer: SoakAnswer, against: HeldAgainst = HELD) -> set[SoakFault]:
-    return {fault.fault for fault in faults_of(request, answer, against)}
+    return shown(request, answer, against)
 
 
 def test_a_working_servers_copy_shows_nothing() -> None:
@@ -46,7 +46,7 @@ def test_a_request_about_templates_tells_nothing_of_leaks() -> None:
     """Asked about one token, a model writes the others as well, and at another temperature not."""
     request, answer = asked("Explain <|im_end|>."), said("<|im_start|> begins a turn, <|im_end|> ends it.")
 
-    assert SoakFault.SPECIAL_TOKEN not in exposed_to(request, answer, HELD)
+    assert SoakFault.SPECIAL_TOKEN not in looked_at(request, answer, HELD)
 
 
 @pytest.mark.parametrize("reason", [None, "abort", "error"])
@@ -62,7 +62,7 @@ def test_a_leak_in_what_came_before_the_caller_left_counts() -> None:
 
 def test_what_a_model_does_by_itself_is_not_counted_in_streams_that_the_caller_left() -> None:
     """After so many chunks or seconds, speculation has said more: the same model would be wrong more often."""
-    exposed = exposed_to(COPY, said(TEXT[:60], finish=None, left=True), HELD)
+    exposed = looked_at(COPY, said(TEXT[:60], finish=None, left=True), HELD)
 
     assert {SoakFault.SPECIAL_TOKEN, SoakFault.CROSS_TALK} <= set(exposed)
     assert not {
@@ -78,7 +78,7 @@ class TestStops:
     before, _, after = TEXT.partition("eer ans")
 
     def test_text_that_ends_at_the_stop_string_is_exposed_and_fine(self) -> None:
-        assert SoakFault.AFTER_STOP in exposed_to(self.request, said(self.before), HELD)
+        assert SoakFault.AFTER_STOP in looked_at(self.request, said(self.before), HELD)
         assert found(self.request, said(self.before)) == set()
 
     def test_the_stop_string_itself_is_a_fault(self) -> None:
@@ -90,11 +90,11 @@ class TestStops:
     def test_every_answer_to_a_prompt_of_the_users_could_have_passed_it(self) -> None:
         own = asked("Tell me of herons.", nonce="", promise=Promise(stops=("END",), tokens_max=60))
 
-        assert SoakFault.AFTER_STOP in exposed_to(own, said("They fly."), HELD)
+        assert SoakFault.AFTER_STOP in looked_at(own, said("They fly."), HELD)
         assert found(own, said("They fly. END They")) == {SoakFault.AFTER_STOP}
 
     def test_an_answer_that_never_came_to_it_says_nothing(self) -> None:
-        assert SoakFault.AFTER_STOP not in exposed_to(self.request, said("I cannot do that."), HELD)
+        assert SoakFault.AFTER_STOP not in looked_at(self.request, said("I cannot do that."), HELD)
 
 
 class TestEnds:
@@ -136,9 +136,9 @@ class TestAltered:
         assert SoakFault.ALTERED not in found(COPY, said(text, finish="length"))
 
     def test_an_answer_that_is_no_copy_says_nothing(self) -> None:
-        assert SoakFault.ALTERED not in exposed_to(COPY, said("I would rather talk."), HELD)
-        assert SoakFault.ALTERED not in exposed_to(COPY, said("The quiet"), HELD)
-        assert SoakFault.ALTERED not in exposed_to(asked(), said(TEXT), HELD)
+        assert SoakFault.ALTERED not in looked_at(COPY, said("I would rather talk."), HELD)
+        assert SoakFault.ALTERED not in looked_at(COPY, said("The quiet"), HELD)
+        assert SoakFault.ALTERED not in looked_at(asked(), said(TEXT), HELD)
 
     @pytest.mark.parametrize("worse", ["<|im_end|>", OTHER, "\ufffd"])
     def test_a_fault_with_a_name_of_its_own_counts_there(self, worse: str) -> None:
@@ -171,7 +171,7 @@ class TestCrossTalk:
         assert SoakFault.CROSS_TALK in found(asked(), called("find_order", json.dumps({"order": OTHER})))
 
     def test_alone_on_a_server_nobody_elses_text_can_be_seen(self) -> None:
-        assert SoakFault.CROSS_TALK not in exposed_to(COPY, said(TEXT), HeldAgainst(nonces={NONCE}))
+        assert SoakFault.CROSS_TALK not in looked_at(COPY, said(TEXT), HeldAgainst(nonces={NONCE}))
 
 
 class TestJson:
@@ -201,7 +201,7 @@ class TestJson:
         """A small model may write blanks between two values until it comes to its limit."""
         fine, wrong = self.good[:-4] + " " * 50, self.good.replace("red", "pink")[:-4]
         for answer in (said(text, finish="length") for text in (fine, wrong)):
-            assert SoakFault.INVALID_JSON in exposed_to(self.request, answer, HELD)
+            assert SoakFault.INVALID_JSON in looked_at(self.request, answer, HELD)
 
         assert found(self.request, said(fine, finish="length")) == set()
         assert found(self.request, said(wrong, finish="length")) == {SoakFault.INVALID_JSON}
@@ -240,14 +240,14 @@ class TestTools:
         loose = replace(self.request, promise=replace(self.request.promise, is_strict=False))
 
         assert found(loose, called("find_order", "{}")) == {SoakFault.LOOSE_ARGUMENTS}
-        assert SoakFault.TOOL_ARGUMENTS not in exposed_to(loose, called("find_order", self.good), HELD)
+        assert SoakFault.TOOL_ARGUMENTS not in looked_at(loose, called("find_order", self.good), HELD)
         assert SoakFault.LOOSE_ARGUMENTS not in PROMISED
 
     def test_no_call_where_one_is_required_is_a_fault(self) -> None:
         answer = said("I would rather talk.")
         assert found(self.request, answer) == {SoakFault.NO_CALL}
         # Of arguments that nobody gave nothing is known.
-        assert SoakFault.TOOL_ARGUMENTS not in exposed_to(self.request, answer, HELD)
+        assert SoakFault.TOOL_ARGUMENTS not in looked_at(self.request, answer, HELD)
 
     @pytest.mark.parametrize(("finish", "tokens"), [("length", None), ("tool_calls", LIMIT)])
     def test_a_call_that_the_limit_cut_is_none(self, finish: str, tokens: int | None) -> None:
@@ -255,13 +255,13 @@ class TestTools:
         answer = replace(called("find_order", '{"ord', finish=finish), tokens=tokens)
 
         assert found(self.request, answer) == set()
-        assert SoakFault.TOOL_ARGUMENTS in exposed_to(self.request, answer, HELD)
+        assert SoakFault.TOOL_ARGUMENTS in looked_at(self.request, answer, HELD)
 
     def test_of_a_call_that_the_limit_cut_before_its_arguments_nothing_is_known(self) -> None:
         answer = replace(called("find_or", " "), tokens=LIMIT)
 
-        assert SoakFault.TOOL_ARGUMENTS not in exposed_to(self.request, answer, HELD)
-        assert SoakFault.NO_CALL not in exposed_to(self.request, answer, HELD)
+        assert SoakFault.TOOL_ARGUMENTS not in looked_at(self.request, answer, HELD)
+        assert SoakFault.NO_CALL not in looked_at(self.request, answer, HELD)
 
     @pytest.mark.parametrize(
         "arguments", ['{"order": "other", "co', '{"order" "x",', '{"price": 3, "', "Well, {"]
@@ -282,7 +282,7 @@ class TestTools:
     ) -> None:
         answer = called_all(first, last)
 
-        assert SoakFault.TOOL_ARGUMENTS in exposed_to(self.request, answer, HELD)
+        assert SoakFault.TOOL_ARGUMENTS in looked_at(self.request, answer, HELD)
         assert found(self.request, answer) == faults
 
     @pytest.mark.parametrize(
@@ -318,7 +318,7 @@ class TestBudgets:
         assert found(asked(promise=Promise(thinking_max=8)), said(choices=(thoughts,))) == {SoakFault.BUDGET}
 
     def test_an_answer_that_came_to_no_limit_says_nothing(self) -> None:
-        assert SoakFault.BUDGET not in exposed_to(asked(), said(tokens=3), HELD)
+        assert SoakFault.BUDGET not in looked_at(asked(), said(tokens=3), HELD)
 
 
 def test_a_forbidden_token_is_a_fault() -> None:
@@ -342,13 +342,11 @@ class TestOtherText:
         assert found(self.request, said("Good."), held) == {SoakFault.OTHER_TEXT}
 
     def test_without_that_nothing_can_be_said(self) -> None:
-        assert SoakFault.OTHER_TEXT not in exposed_to(self.request, said("Good."))
-        assert SoakFault.OTHER_TEXT not in exposed_to(
+        assert SoakFault.OTHER_TEXT not in looked_at(self.request, said("Good."))
+        assert SoakFault.OTHER_TEXT not in looked_at(
             self.request, said("Good."), HeldAgainst(alone=said(error="broken"))
         )
-        assert SoakFault.OTHER_TEXT not in exposed_to(
-            asked(), said("Good."), HeldAgainst(alone=said("Fine."))
-        )
+        assert SoakFault.OTHER_TEXT not in looked_at(asked(), said("Good."), HeldAgainst(alone=said("Fine.")))
 
 
 class TestFailures:
@@ -358,15 +356,15 @@ class TestFailures:
 
     @pytest.mark.parametrize("status", [429, 503])
     def test_a_busy_server_is_not_broken(self, status: int) -> None:
-        assert exposed_to(asked(), said(choices=(), error="busy", status=status)) == ()
+        assert looked_at(asked(), said(choices=(), error="busy", status=status)) == {}
 
     def test_a_caller_that_left_was_not_refused(self) -> None:
-        assert SoakFault.REFUSED not in exposed_to(asked(), said("Fi", finish=None, left=True))
+        assert SoakFault.REFUSED not in looked_at(asked(), said("Fi", finish=None, left=True))
 
 
 def test_every_fault_is_seen_only_in_answers_that_are_exposed_to_it() -> None:
     seen = observe(COPY, said(f"Code {OTHER}.<|im_end|>"), HELD)
 
     assert {each.fault for each in seen if each.is_faulty} == {SoakFault.CROSS_TALK, SoakFault.SPECIAL_TOKEN}
-    assert {each.fault for each in seen} == set(exposed_to(COPY, said(f"Code {OTHER}."), HELD))
+    assert {each.fault for each in seen} == set(looked_at(COPY, said(f"Code {OTHER}."), HELD))
     assert all(each.exposure == EXPOSURE for each in seen)
