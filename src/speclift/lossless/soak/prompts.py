@@ -110,10 +110,12 @@ def sentence(draws: random.Random) -> str:
 
 def passage(draws: random.Random, *, words: int) -> str:
     """Sentences, about so many words."""
-    found: list[str] = []
-    while sum(len(each.split()) for each in found) < words:
-        found.append(sentence(draws))
-    return " ".join(found)
+    sentences: list[str] = []
+    count = 0
+    while count < words:
+        sentences.append(sentence(draws))
+        count += len(sentences[-1].split())
+    return " ".join(sentences)
 
 
 def wide_passage(draws: random.Random, *, words: int) -> str:

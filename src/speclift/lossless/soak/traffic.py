@@ -13,6 +13,7 @@ from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
+from functools import lru_cache
 from statistics import fmean
 from typing import NamedTuple
 
@@ -687,6 +688,7 @@ def scale_for(traffic: SoakTraffic, pace: Pace, *, seconds: Seconds) -> float:
     return next(fits, SCALES[-1])
 
 
+@lru_cache(maxsize=16)  # asked for at every scale, and again with a second pace
 def expected_work(traffic: SoakTraffic) -> float:
     """Of one slot, with all the turns of a session."""
     slots = range(LOOKED_AT)
