@@ -19,14 +19,9 @@ from speclift.core.records import AnswerChoice, ToolCall
 from speclift.core.units import Seconds
 from speclift.lossless.gate import SoakFault, SoakResult
 from speclift.lossless.soak.faults import HeldAgainst, observe
-from speclift.lossless.soak.prompts import nonce_for
+from speclift.lossless.soak.prompts import SoakDialect, nonce_for
 from speclift.lossless.soak.rates import PROMISED, PROVEN, Tally, judge_tallies
-from speclift.lossless.soak.traffic import (
-    SoakDialect,
-    SoakKind,
-    SoakTraffic,
-    soak_traffic,
-)
+from speclift.lossless.soak.traffic import SoakKind, SoakTraffic, soak_traffic
 from speclift.lossless.soak.values import Exposure, SoakAnswer, SoakRequest, Stage
 from speclift.testing.fake_corruption import Around, Corruption, character_id
 from speclift.testing.fake_truth import Truth

@@ -10,7 +10,7 @@ from scripted_http import answered, scripted
 from speclift.bench.soak_run import adapter_ids_in, adapters_in, capabilities_of
 from speclift.bench.soak_study import Offered
 from speclift.core.arm import Endpoint
-from speclift.lossless.soak.traffic import SoakDialect
+from speclift.lossless.soak.prompts import SoakDialect
 from speclift.testing.fake_corruption import character_id
 from speclift.testing.running import running
 

@@ -33,8 +33,9 @@ from speclift.core.results import Level
 from speclift.core.speculation import NGram
 from speclift.lossless.gate import SHOWN_BY_ANY, Result, SoakFault
 from speclift.lossless.soak.faults import looked_at
+from speclift.lossless.soak.prompts import SoakDialect
 from speclift.lossless.soak.rates import judge_faults, soaked_result
-from speclift.lossless.soak.traffic import SoakDialect, SoakKind, soak_traffic
+from speclift.lossless.soak.traffic import SoakKind, soak_traffic
 from speclift.lossless.soak.values import Exposure, FaultSeen, SoakAnswer, Stage
 
 TRAFFIC = soak_traffic(seed=3, dialect=SoakDialect.VLLM)

@@ -19,7 +19,8 @@ from speclift.bench.soak_run import (
 )
 from speclift.bench.soak_study import Kept, SoakRecord, SoakStep
 from speclift.core.arm import BASELINE
-from speclift.lossless.soak.traffic import SoakDialect, SoakKind, soak_traffic
+from speclift.lossless.soak.prompts import SoakDialect
+from speclift.lossless.soak.traffic import SoakKind, soak_traffic
 from speclift.lossless.soak.values import TURNS_MAX
 
 LEVELS = (1, 4)

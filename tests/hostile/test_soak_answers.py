@@ -12,9 +12,9 @@ from soaked import NONCE, OTHER, asked, said, shown
 from speclift.core.records import AnswerChoice, ToolCall
 from speclift.lossless.recorded import calls_misfit
 from speclift.lossless.soak.faults import HeldAgainst, looked_at
-from speclift.lossless.soak.prompts import answer_schema, session_tools
+from speclift.lossless.soak.prompts import SoakDialect, answer_schema, session_tools
 from speclift.lossless.soak.schemas import misfit
-from speclift.lossless.soak.traffic import SoakDialect, SoakKind, soak_traffic
+from speclift.lossless.soak.traffic import SoakKind, soak_traffic
 from speclift.lossless.soak.values import Promise
 
 TRAFFIC = soak_traffic(seed=2, dialect=SoakDialect.VLLM, banned=((1, "7"),))

@@ -10,8 +10,8 @@ from dataclasses import asdict
 import numpy as np
 import pytest
 
+from speclift.core.document import read
 from speclift.core.live import Increment, LiveTotals
-from speclift.core.typed_json import read_as
 from speclift.statistics.live import Change, ChangeWatch
 from watch_alarms import accepted_length_at, edge_week, episodes, false_alarms, noticed
 
@@ -136,7 +136,7 @@ def test_the_state_is_kept_as_json_and_goes_on() -> None:
     first, then = [BEFORE] * HOUR + [AFTER] * 2, [AFTER] * HOUR
     follow(kept, first)
     follow(whole, first)
-    restored = read_as(ChangeWatch, json.loads(json.dumps(asdict(kept))))
+    restored = read(ChangeWatch, json.loads(json.dumps(asdict(kept))))
     assert restored == kept
     assert follow(restored, then, start=len(first)) == follow(whole, then, start=len(first)) != []
 

@@ -12,7 +12,8 @@ from soaked import simulated_soak
 from speclift.core.traffic import Message, Request
 from speclift.lossless.gate import SoakFault
 from speclift.lossless.soak.faults import SoakObservation
-from speclift.lossless.soak.traffic import SoakDialect, SoakKind, SoakTraffic, soak_traffic
+from speclift.lossless.soak.prompts import SoakDialect
+from speclift.lossless.soak.traffic import SoakKind, SoakTraffic, soak_traffic
 from speclift.testing.fake_corruption import Around, Corruption, character_id
 from speclift.testing.fake_truth import FakeRequest, Truth, corruption_of, parse_truth
 from speclift.testing.fake_words import AskedWords

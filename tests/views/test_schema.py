@@ -3,74 +3,18 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
-from enum import StrEnum
 from pathlib import Path
-from typing import Annotated, Any, Literal, NotRequired, TypedDict
+from typing import Any
 
 import jsonschema
 import pytest
 
 from speclift.core.document import plain, read
-from speclift.core.typed_json import Keywords, read_as
 from speclift.views.schema import PUBLISHED, published_schema
 
 ROOT = Path(__file__).parents[2]
 SCHEMAS = ROOT / "docs" / "schema"
 KEPT = ROOT / "tests" / "recorded" / "documents"
-
-
-class Colour(StrEnum):
-    RED = "red"
-    BLUE = "blue"
-
-
-class Inner(TypedDict):
-    """One of
-    many."""
-
-    size: float
-
-
-class Sample(TypedDict):
-    schema: Literal[1]
-    name: str
-    colour: Colour
-    word: Literal["a", "b"]
-    share: Annotated[float | None, Keywords(maximum=1)]
-    inner: Inner
-    others: list[Inner]
-    perhaps: Inner | None
-    counts: dict[str, int]
-    free: Mapping[str, object]
-    extra: NotRequired[bool]
-
-
-GOOD: dict[str, Any] = {
-    "schema": 1,
-    "name": "n",
-    "colour": "blue",
-    "word": "b",
-    "share": None,
-    "inner": {"size": 2},
-    "others": [{"size": 1.5}],
-    "perhaps": None,
-    "counts": {"x": 3},
-    "free": {"whatever": [1, None]},
-}
-BAD: list[dict[str, Any]] = [
-    {"schema": 2},
-    {"name": None},
-    {"colour": "green"},
-    {"word": "c"},
-    {"share": "half"},
-    {"inner": {}},
-    {"others": [{"size": "large"}]},
-    {"perhaps": 1},
-    {"counts": {"x": 1.5}},
-    {"free": []},
-    {"extra": "yes"},
-]
 
 
 @pytest.mark.parametrize("name", PUBLISHED)
@@ -107,22 +51,3 @@ def _as_in(kept: Any, whole: Any) -> Any:
     if isinstance(kept, list):
         return [_as_in(entry, whole[place]) for place, entry in enumerate(kept)]
     return whole
-
-
-@pytest.mark.parametrize("change", BAD, ids=lambda change: next(iter(change)))
-def test_what_is_wrong_is_named(change: dict[str, Any]) -> None:
-    assert read_as(Sample, GOOD)["colour"] is Colour.BLUE
-    (name,) = change
-    with pytest.raises(ValueError, match=rf"\$\.{name}"):
-        read_as(Sample, {**GOOD, **change})
-
-
-def test_what_is_missing_and_what_is_no_object_is_named() -> None:
-    with pytest.raises(ValueError, match=r"\$\.name is missing"):
-        read_as(Sample, {key: value for key, value in GOOD.items() if key != "name"})
-    with pytest.raises(ValueError, match="expected Sample, saw \\[\\]"):
-        read_as(Sample, [])
-
-
-def test_a_field_of_a_later_version_stays() -> None:
-    assert {**read_as(Sample, {**GOOD, "new": 1})}["new"] == 1

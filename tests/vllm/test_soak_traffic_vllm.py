@@ -23,8 +23,9 @@ from speclift.core.speculation import NGram
 from speclift.engines.protocol import Server
 from speclift.engines.vllm.engine import Vllm
 from speclift.lossless.gate import SoakFault
+from speclift.lossless.soak.prompts import SoakDialect
 from speclift.lossless.soak.rates import PROMISED
-from speclift.lossless.soak.traffic import SoakDialect, SoakKind, SoakTraffic, soak_traffic
+from speclift.lossless.soak.traffic import SoakKind, SoakTraffic, soak_traffic
 from speclift.lossless.soak.values import SoakAnswer, SoakRequest, Stage
 
 pytestmark = [pytest.mark.vllm, pytest.mark.timeout(900)]

@@ -44,12 +44,12 @@ from speclift.engines.protocol import Engine, Server
 from speclift.http.client import fetched, post_to
 from speclift.lossless.gate import SoakFault
 from speclift.lossless.soak.faults import HeldAgainst, looked_at
+from speclift.lossless.soak.prompts import SoakDialect
 from speclift.lossless.soak.traffic import (
     REFUSALS,
     SCALES,
     SPARE_SLOTS,
     Pace,
-    SoakDialect,
     SoakKind,
     SoakTraffic,
     pace_of,

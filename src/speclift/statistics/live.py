@@ -296,7 +296,7 @@ class _Evidence:
 
 @dataclass(slots=True)
 class ChangeWatch:
-    """One server's. `dataclasses.asdict` keeps it, `core.typed_json.read_as` brings it back."""
+    """One server's. `dataclasses.asdict` keeps it, `core.document.read` brings it back."""
 
     # The log of the accepted length as it was, and one over its variance.
     reference: float = 0.0

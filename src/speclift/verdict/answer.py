@@ -10,6 +10,7 @@ from collections.abc import Iterator, Sequence
 
 from speclift.core.answer import SENTENCE_CHARACTERS_MAX, ShortAnswer, answered
 from speclift.core.arm import BASELINE, YOURS
+from speclift.core.document import UNKNOWN_FROM
 from speclift.core.quantities import printable
 from speclift.core.results import (
     Comparison,
@@ -25,7 +26,6 @@ from speclift.core.results import (
     over_temperatures,
 )
 from speclift.core.speculation import Attached
-from speclift.core.typed_json import UNKNOWN_FROM
 from speclift.lossless.gate import Result
 from speclift.verdict import rules
 from speclift.verdict.gate_word import changed_arms

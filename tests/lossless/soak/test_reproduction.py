@@ -14,7 +14,7 @@ import pytest
 
 from soaked import asked, said, shown
 from speclift.lossless.gate import SoakFault
-from speclift.lossless.soak.prompts import answer_schema
+from speclift.lossless.soak.prompts import SoakDialect, answer_schema
 from speclift.lossless.soak.reproduction import (
     ATTEMPTS_MAX,
     ATTEMPTS_TOTAL,
@@ -28,7 +28,7 @@ from speclift.lossless.soak.reproduction import (
     reproduction_script,
 )
 from speclift.lossless.soak.schemas import misfit_so_far
-from speclift.lossless.soak.traffic import SoakDialect, SoakKind, SoakTraffic, soak_traffic
+from speclift.lossless.soak.traffic import SoakKind, SoakTraffic, soak_traffic
 from speclift.lossless.soak.values import SoakRequest
 from speclift.testing.running import running
 

@@ -10,12 +10,12 @@ import pytest
 from soaked import asked, said, simulated_soak
 from speclift.lossless.gate import SoakFault, SoakResult
 from speclift.lossless.soak.faults import SoakObservation
+from speclift.lossless.soak.prompts import SoakDialect
 from speclift.lossless.soak.rates import exposed_needed, judge_faults
 from speclift.lossless.soak.traffic import (
     SCALES,
     TURNS_MIN,
     Pace,
-    SoakDialect,
     SoakKind,
     SoakTraffic,
     expected_work,

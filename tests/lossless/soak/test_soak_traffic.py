@@ -10,14 +10,8 @@ import pytest
 
 from speclift.core.records import AnswerChoice, ToolCall
 from speclift.core.traffic import Message, Request
-from speclift.lossless.soak.prompts import nonces_in
-from speclift.lossless.soak.traffic import (
-    SoakDialect,
-    SoakKind,
-    SoakTraffic,
-    refused_kinds,
-    soak_traffic,
-)
+from speclift.lossless.soak.prompts import SoakDialect, nonces_in
+from speclift.lossless.soak.traffic import SoakKind, SoakTraffic, refused_kinds, soak_traffic
 from speclift.lossless.soak.values import TURNS_MAX, Exposure, SoakAnswer, SoakRequest, Stage, slot_of
 
 OWN = Request(id="p1", messages=(Message(role="user", content="What is a heron?"),), max_tokens=64)
