@@ -109,11 +109,11 @@ class TestTrouble:
 
     def test_after_an_answer_that_broke_off_the_next_is_its_own(self) -> None:
         async def ask() -> str:
-            answers = [b"HTTP/1.1 200 OK\r\nContent-Length: 10\r\n\r\nhalf", answered(b"page")]
-            async with scripted(lambda *_: answers.pop(0)) as server:
+            half = b"HTTP/1.1 200 OK\r\nContent-Length: 10\r\n\r\nhalf"
+            async with scripted(lambda head, _: half if b"/half" in head else answered(b"page")) as server:
                 connection = KeptConnection()
                 with pytest.raises(EngineError):
-                    await connection.fetch(server.url, api_key=None, limit_s=0.1)
+                    await connection.fetch(f"{server.url}/half", api_key=None, limit_s=0.1)
                 try:
                     return await connection.fetch(server.url, api_key=None, limit_s=5)
                 finally:

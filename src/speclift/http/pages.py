@@ -136,7 +136,9 @@ class WebServer:
         try:
             may_follow = True
             while may_follow:
-                asked = await coming
+                # Only between two requests: an answer may take as long as it takes.
+                async with asyncio.timeout(IDLE_LIMIT_S):
+                    asked = await coming
                 if asked is None:
                     return
                 coming = asyncio.create_task(_next(requests, reader))
@@ -173,7 +175,7 @@ _UNREAD = HttpRequest(method="", target="", fields=(), body=b"", keeps_alive=Fal
 
 
 async def _next(requests: RequestReader, reader: asyncio.StreamReader) -> HttpRequest | HttpError | None:
-    """None where the client is gone or says nothing in time."""
+    """None where the client is gone, or does not finish what it began in time."""
     loop = asyncio.get_running_loop()
     until_s: float | None = None
     while True:
@@ -186,7 +188,7 @@ async def _next(requests: RequestReader, reader: asyncio.StreamReader) -> HttpRe
         if until_s is None and requests.has_begun:
             until_s = loop.time() + HEAD_LIMIT_S
         try:
-            async with asyncio.timeout(IDLE_LIMIT_S if until_s is None else until_s - loop.time()):
+            async with asyncio.timeout_at(until_s):
                 data = await reader.read(READ_BYTES)
         except (OSError, TimeoutError):
             return None
