@@ -60,6 +60,8 @@ def test_vllm_accepts_what_it_guesses(
     result = cli("measure", *server, *pair, *size, "--json")
     assert result.code == 0, result.stderr
     (cell,) = [
-        each for each in result.document["cells"] if each["arm"] == "draft-k4" and each["segment"] == "all"
+        each
+        for each in result.document["cells"]
+        if (each["arm"], each["segment"], each["temperature"]) == ("draft-k4", "all", None)
     ]
     assert cell["accepted_length"]["value"] > 2.0
